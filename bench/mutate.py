@@ -40,7 +40,8 @@ NEAR = {
     "transport": ("tests/scripts", "tests/unit/transport", "tests/unit/device", "tests/netsim"),
     "device": ("tests/unit/device", "tests/fuzz/test_live.py", "tests/unit/context"),
     "link": ("tests/unit/link",),
-    "runtime": ("tests/unit/runtime", "tests/verbs/test_nic_process.py", "tests/verbs/test_seals.py"),
+    "runtime": ("tests/unit/runtime", "tests/verbs/test_nic_process.py"),
+    "nic_process": ("tests/unit/nic_process", "tests/verbs/test_nic_process.py", "tests/verbs/test_seals.py"),
     "abi": ("tests/abi",),
     "rclink": ("tests/rclink", "tests/unit/rclink", "tests/property/test_rclink.py", "tests/netsim"),
 }

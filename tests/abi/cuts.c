@@ -14,19 +14,19 @@
 #define UDP_SEGMENT 103
 #define CHECK(condition) ((condition) ? (void)0 : (printf("line %d: %s\n", __LINE__, #condition), exit(1)))
 
-static struct pump_outlet outlet;
-static struct pump_path path;
-static struct pump_counts counts;
+static struct tx_socket outlet;
+static struct tx_path path;
+static struct tx_counts counts;
 static int peer;
 static uint8_t sent[4096], came[4096];
 
-int pump_wire_put(struct pump_wire *wire, const struct pump_slot *slot)
+int loopback_put(struct loopback *wire, const struct rx_buffer *slot)
 {
 	(void)wire, (void)slot;
 	abort();
 }
 
-void pump_wire_call(struct pump_wire *wire)
+void loopback_notify(struct loopback *wire)
 {
 	(void)wire;
 	abort();
@@ -45,7 +45,7 @@ static void carry(size_t length, size_t segment)
 {
 	uint64_t before = counts.sent, packets = (length + segment - 1) / segment;
 
-	pump_transmit(&path, sent, length, (uint32_t)segment, &counts);
+	udp_transmit(&path, sent, length, (uint32_t)segment, &counts);
 	CHECK(counts.sent == before + packets && !counts.gso_refused);
 	for (size_t at = 0; at < length; at += segment) {
 		size_t size = length - at < segment ? length - at : segment;
@@ -81,8 +81,8 @@ int main(int argc, char **argv)
 	CHECK(argc == 2 && inet_pton(AF_INET, argv[1], &name.sin_addr) == 1);
 	own = name;
 	peer = open_socket(&name);
-	outlet = (struct pump_outlet){ .fd = open_socket(&own), .ipv4 = 1, .cuts = 1, .tclass = -1, .hop_limit = -1, .segment = -1 };
-	path = (struct pump_path){ .outlet = &outlet, .max_segments = 64, .hop_limit = 64, .name_bytes = sizeof name };
+	outlet = (struct tx_socket){ .fd = open_socket(&own), .ipv4 = 1, .cuts = 1, .tclass = -1, .hop_limit = -1, .segment = -1 };
+	path = (struct tx_path){ .outlet = &outlet, .max_segments = 64, .hop_limit = 64, .name_bytes = sizeof name };
 	memcpy(path.name, &name, sizeof name);
 	for (size_t i = 0; i < sizeof sent; i++)
 		sent[i] = (uint8_t)(i * 7 + i / 256);

@@ -125,7 +125,7 @@ def test_the_chosen_mutants_fit_the_tree_and_have_tests(monkeypatch: pytest.Monk
 
     mutants = chosen_mutants.chosen()
     rooms = {mutant.path.parts[2] for mutant in mutants}
-    assert {"abi", "context", "device", "engine", "link", "runtime", "state", "transport"} <= rooms
+    assert {"abi", "context", "device", "engine", "link", "nic_process", "state", "transport"} <= rooms
     for mutant in mutants:
         assert mutant.old != mutant.new
         assert mutant.tests

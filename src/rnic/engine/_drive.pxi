@@ -11,12 +11,12 @@ cdef extern from "<sched.h>" nogil:
 
 cdef extern from "state.h" nogil:
     enum:
-        IDLE_BEFORE_YIELD "ROUND_IDLE_BEFORE_YIELD"
-        ROUND_GATHER_AFTER
-        ROUND_LOOKS
-        ROUND_GATHER_PAUSE_NS
-        ROUND_GATHER_SETBACK
-        ROUND_GATHER_STEADY
+        IDLE_BEFORE_YIELD "POLL_IDLE_BEFORE_YIELD"
+        POLL_GATHER_AFTER
+        POLL_SOCKET_CHECKS
+        POLL_GATHER_PAUSE_NS
+        POLL_GATHER_SETBACK
+        POLL_GATHER_STEADY
 
 DEF ASK_NS = 50000
 
@@ -53,7 +53,7 @@ cdef class Drive(Door):
     cdef dict of_runtime
     cdef Pump pump
     cdef PortLock lock
-    cdef pump_watch state
+    cdef progress_thread state
     cdef uint64_t asked, posted
     cdef public uint32_t stream, steady
     cdef uint32_t idle, full, full_rounds
@@ -61,19 +61,19 @@ cdef class Drive(Door):
     cdef readonly bint wanted
 
     def __cinit__(self, runtime, Pump pump, uint32_t full):
-        self.runtime, self.pump, self.full, self.pause_ns = runtime, pump, full, ROUND_GATHER_PAUSE_NS
+        self.runtime, self.pump, self.full, self.pause_ns = runtime, pump, full, POLL_GATHER_PAUSE_NS
         self.nic = nic = runtime.nic
         self.sending = nic.sending
         self.interrupts, self.changes = nic.resources.interrupts, nic.resources.groups.changes
         self.clock, self.of_runtime = runtime.clock, runtime.__dict__
         self.monotonic = self.clock is monotonic_ns
-        clock_look()
+        clock_calibrate()
         self.lock = runtime.lock
         self.lock.drive = self
         self.state.round, self.state.lock = pump.round_state, &self.lock.lock
 
     def __dealloc__(self):
-        pump_watch_stop(&self.state)
+        progress_thread_stop(&self.state)
 
     @property
     def last_poll(self):
@@ -91,15 +91,15 @@ cdef class Drive(Door):
         return self.state.pending != 0
 
     cdef uint64_t now(self) except? 0:
-        return pump_about_now() if self.monotonic else self.clock()
+        return clock_approximate_now() if self.monotonic else self.clock()
 
     def count(self):
         """What C has counted is counted, unless it is at work just now."""
-        if pump_lock_try(&self.lock.lock):
+        if device_lock_try(&self.lock.lock):
             try:
                 self.pump._tell(self.now())
             finally:
-                pump_lock_free(&self.lock.lock)
+                device_lock_release(&self.lock.lock)
 
     def progress(self):
         """:meth:`~rnic.runtime.loop.Runtime.progress`."""
@@ -113,7 +113,7 @@ cdef class Drive(Door):
             return False
         now = self.now()
         self.state.polled, self.trusted = now, False
-        if not pump_lock_try(&self.lock.lock):
+        if not device_lock_try(&self.lock.lock):
             sleep(0)
             return False
         try:
@@ -121,10 +121,10 @@ cdef class Drive(Door):
                 self.steady = self.pump.round_state.afloat = 0  # waits for something
             self.seen = True
             # who has several polls them in turn, and each finds its packets the sooner
-            self.pump.round_state.looks = ROUND_LOOKS if _at_work == 1 and self.stream < ROUND_GATHER_AFTER else 0
+            self.pump.round_state.looks = POLL_SOCKET_CHECKS if _at_work == 1 and self.stream < POLL_GATHER_AFTER else 0
             did = self._round(now) if self._leased() else self.runtime._round(now)
         finally:
-            pump_lock_free(&self.lock.lock)
+            device_lock_release(&self.lock.lock)
         if did:
             self.idle = 0
             return True
@@ -162,13 +162,13 @@ cdef class Drive(Door):
         # What arrived in time is not late because this process did not run: nothing is overdue before all is read.
         full = pump.round_state.came >= self.full
         self.full_rounds = self.full_rounds + 1 if full else 0
-        if (self.full_rounds % ROUND_TIMERS_AT_LEAST_EVERY == 0 and self._late(now)) or self.interrupts:
-            did = self.runtime._end(now, self.full_rounds % ROUND_TIMERS_AT_LEAST_EVERY != 0, did)
+        if (self.full_rounds % POLL_TIMERS_AT_LEAST_EVERY == 0 and self._late(now)) or self.interrupts:
+            did = self.runtime._end(now, self.full_rounds % POLL_TIMERS_AT_LEAST_EVERY != 0, did)
         return did
 
     cdef bint _late(self, uint64_t now) except -1:
         """Whether a deadline has come: those of queue pairs at once, the device's other ones are asked for now and then."""
-        if engine_port_deadline(&self.pump.device.device) > now and self.monotonic and now - self.asked < ASK_NS:
+        if engine_device_deadline(&self.pump.device.device) > now and self.monotonic and now - self.asked < ASK_NS:
             return False
         self.asked = now
         return self.pump._late(now)
@@ -181,7 +181,7 @@ cdef class Drive(Door):
         try:
             self._kick(self._plain(), False, self.now())
         finally:
-            pump_lock_free(&self.lock.lock)
+            device_lock_release(&self.lock.lock)
 
     cdef bint _plain(self) except -1:
         """Whether there is nothing but turns to do after a doorbell, and the pump does them. The lock is held."""
@@ -213,14 +213,14 @@ cdef class Drive(Door):
             executor = pump.device.doors.get(block) if plain and not pump.rung else None
             if executor is not None:
                 pump.round_state.gathers = self._streams(now)
-                rung = pump_round_ring(pump.round_state, &executor.place, length)
+                rung = io_poll_ring(pump.round_state, &executor.place, length)
             self.fresh = rung == GATHERED
             if rung < 0:
                 pump.doorbells.ring(block)
             if rung != GATHERED:
-                self._kick(plain, length <= ROUND_GATHER_BYTES and pump.device.device.sched.turns.count == 1, now)
+                self._kick(plain, length <= POLL_GATHER_BYTES and pump.device.device.sched.turns.count == 1, now)
         finally:
-            pump_lock_free(&self.lock.lock)
+            device_lock_release(&self.lock.lock)
         return 0
 
     cdef bint _streams(self, uint64_t now) except -1:
@@ -229,17 +229,17 @@ cdef class Drive(Door):
         if not self.seen:
             self.stream = self.steady = 0
         elif soon:
-            self.stream = min(self.stream + 1, 2 * ROUND_GATHER_AFTER)
-            self.steady = min(self.steady + 1, ROUND_GATHER_AFTER)
+            self.stream = min(self.stream + 1, 2 * POLL_GATHER_AFTER)
+            self.steady = min(self.steady + 1, POLL_GATHER_AFTER)
         else:
-            self.stream -= min(self.stream, ROUND_GATHER_SETBACK)
-        self.pump.round_state.afloat = ROUND_GATHER_STEADY if self.steady >= ROUND_GATHER_AFTER else 0
+            self.stream -= min(self.stream, POLL_GATHER_SETBACK)
+        self.pump.round_state.afloat = POLL_GATHER_STEADY if self.steady >= POLL_GATHER_AFTER else 0
         self.posted, self.seen = now, False
         if not self.trusted and _of(self.of_runtime, "listens") is False:
             self.trusted = True
             self.state.polled = now  # it will poll soon, and the thread keeps off meanwhile: once, until it does
         return (
-            soon and self.stream >= ROUND_GATHER_AFTER and self.state.runs and not self.state.sleeps_until
+            soon and self.stream >= POLL_GATHER_AFTER and self.state.runs and not self.state.sleeps_until
         )
 
     cdef int _kick(self, bint plain, bint short, uint64_t now) except -1:
@@ -256,8 +256,8 @@ cdef class Drive(Door):
         if self.interrupts:
             self.runtime._interrupts()
         self.state.stirred = 1
-        if pump_watch_oversleeps(&self.state, now):
-            pump_watch_ring(&self.state)
+        if progress_thread_oversleeps(&self.state, now):
+            progress_thread_wake(&self.state)
         elif not self.state.runs and _of(of_runtime, "_sleep_until") is not None:
             self.runtime._wake_if_late()
         return 0
@@ -276,22 +276,22 @@ cdef class Drive(Door):
             Whether it runs: it takes no more than 8 descriptors, and the system may have no more threads.
         """
         cdef Py_ssize_t place
-        if len(descriptors) > WATCH_DESCRIPTORS or not self.monotonic:
+        if len(descriptors) > PROGRESS_THREAD_SOCKETS or not self.monotonic:
             return False
         for place in range(len(descriptors)):
             self.state.sockets[place] = descriptors[place]
         self.state.socket_count = <uint32_t> len(descriptors)
         self.state.python, self.state.tell_within = python, tell_within
-        return pump_watch_start(&self.state) == 0
+        return progress_thread_start(&self.state) == 0
 
     def ring(self):
         """Wake that thread."""
-        pump_watch_ring(&self.state)
+        progress_thread_wake(&self.state)
 
     def unwatch(self):
         """End that thread; the lock is not held."""
         with nogil:
-            pump_watch_stop(&self.state)
+            progress_thread_stop(&self.state)
 
     def forget(self):
         """This process is a child of the one that has the thread."""
@@ -318,7 +318,7 @@ cdef class Drive(Door):
 
         Whoever holds the lock next may destroy the queue pair whose turn it is.
         """
-        cdef engine_told told = self.state.told
+        cdef engine_stop_info told = self.state.told
         cdef uint64_t now = self.now()
         self.state.pending = False
         self.nic.now_ns = now

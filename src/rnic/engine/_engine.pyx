@@ -57,18 +57,18 @@ cdef extern from "engine.h" nogil:
     struct engine_segment:
         const engine_memory *memory
         void *self
-    struct engine_reach:
+    struct engine_mapping:
         uint8_t *bytes
         const engine_segment *segment
     struct engine_congestion:
         uint64_t dcqcn, merge_ns
         uint64_t line_rate, least_rate, g_shift, alpha_ns, timer_ns, counter_bytes, recovery_rounds, additive_rate
         uint64_t hyper_rate
-    struct engine_pace:
+    struct engine_rate_limit:
         uint64_t rate, point_rate, target, alpha, counted, counter_rounds, timer_rounds
-    struct engine_port:
+    struct engine_shared:
         const memory_key *keys
-        const engine_reach *reach
+        const engine_mapping *reach
         uint64_t key_count
         engine_crc crc
         uint64_t ack_every
@@ -77,16 +77,16 @@ cdef extern from "engine.h" nogil:
         engine_crc_copy crc_copy
         uint64_t bare
         engine_congestion congestion
-        engine_ahead *ahead
-        engine_heads *heads
-    struct engine_ahead:
+        engine_prefetch *ahead
+        engine_icrc_cache *heads
+    struct engine_prefetch:
         uint8_t *desk
-    struct engine_heads:
+    struct engine_icrc_cache:
         pass
     enum:
-        ENGINE_AHEAD
-        ENGINE_AHEAD_BYTES
-        ENGINE_HEADS
+        ENGINE_PREFETCH
+        ENGINE_PREFETCH_BYTES
+        ENGINE_ICRC_CACHE
     struct engine_cq:
         completion_queue *record
         uint8_t *ring
@@ -132,8 +132,8 @@ cdef extern from "engine.h" nogil:
         uint64_t found
         const void *route
         engine_destination *destinations
-        engine_pace *pace
-    struct engine_flight:
+        engine_rate_limit *pace
+    struct engine_inflight:
         uint64_t peer_limit, peer_inflight, peer_promised, peer_waiting
         uint64_t nic_limit, nic_inflight, nic_promised, nic_queued, nic_slipped
         uint64_t others
@@ -172,7 +172,7 @@ cdef extern from "engine.h" nogil:
         ENGINE_DESTINATIONS
         ENGINE_DONE
         ENGINE_AGAIN
-        ENGINE_TOLD
+        ENGINE_ATTENTION
         IDENT_UNSEEN
         EFFECT_SCHEDULE
         EFFECT_ACKNOWLEDGED
@@ -191,27 +191,27 @@ cdef extern from "engine.h" nogil:
         ICRC_BYTES
         NO_SUCH "NONE"
     uint64_t engine_layout_hash()
-    size_t engine_receive(const engine_port *port, engine_qp *qp, const uint8_t *buffer, size_t length, size_t segment,
-                          size_t start, const engine_meta *meta, const engine_flight *flight, uint64_t now,
+    size_t engine_receive(const engine_shared *port, engine_qp *qp, const uint8_t *buffer, size_t length, size_t segment,
+                          size_t start, const engine_meta *meta, const engine_inflight *flight, uint64_t now,
                           engine_effects *effects)
-    uint64_t engine_send(const engine_port *port, engine_qp *qp, uint64_t now, uint64_t budget, engine_flight *flight,
+    uint64_t engine_send(const engine_shared *port, engine_qp *qp, uint64_t now, uint64_t budget, engine_inflight *flight,
                          engine_out *out, engine_effects *effects)
-    void engine_timeout(const engine_port *port, engine_qp *qp, const engine_flight *flight, uint64_t now,
+    void engine_timeout(const engine_shared *port, engine_qp *qp, const engine_inflight *flight, uint64_t now,
                         engine_effects *effects)
-    uint64_t engine_reply(const engine_port *port, engine_qp *qp, uint64_t budget, engine_out *out,
+    uint64_t engine_reply(const engine_shared *port, engine_qp *qp, uint64_t budget, engine_out *out,
                           engine_effects *effects)
 
 cdef extern from "memory/backends.h" nogil:
-    struct reach_file:
+    struct proc_mem:
         int fd
-    struct reach_program_self "reach_program":
-        reach_file memory
+    struct proc_mem_checked_self "proc_mem_checked":
+        proc_mem memory
         int maps
-    const engine_memory reach_program
-    struct reach_near_self "reach_near":
+    const engine_memory proc_mem_checked
+    struct in_process_self "in_process":
         uint8_t *bytes
         uint64_t base
-    const engine_memory reach_near
+    const engine_memory in_process
 
 cdef extern from "device/device.h" nogil:
     struct flights:
@@ -228,14 +228,14 @@ cdef extern from "device/device.h" nogil:
         uint64_t rx_packets, tx_packets
         uint64_t events[32]
     struct engine_device:
-        const engine_port *port
+        const engine_shared *port
         engine_sched sched
         engine_qp **qps
         uint64_t log_qps
         uint64_t changes
         uint64_t joins
         engine_counts counts
-    struct engine_told:
+    struct engine_stop_info:
         uint32_t stop
         uint32_t end
         uint64_t qp
@@ -251,67 +251,67 @@ cdef extern from "device/device.h" nogil:
         STOP_FIND
         STOP_TURN
         STOP_FULL
-        ENGINE_LEAST
-    int engine_port_ring(engine_device *device, engine_qp *qp)
+        ENGINE_MIN_REPLIES
+    int engine_device_ring(engine_device *device, engine_qp *qp)
     void engine_device_find(engine_device *device, uint8_t *arena)
-    size_t engine_port_receive(engine_device *device, const uint8_t *buffer, size_t length, size_t segment, size_t start,
-                               const engine_meta *meta, uint64_t now, engine_told *told)
-    void engine_port_send(engine_device *device, uint64_t now, uint64_t budget, engine_out *out, engine_sending *sending,
-                          engine_told *told)
-    void engine_port_sent(engine_device *device, engine_sending *sending)
-    uint64_t engine_port_due(engine_device *device, uint64_t now, uint64_t *most)
-    uint64_t engine_port_deadline(const engine_device *device)
+    size_t engine_device_receive(engine_device *device, const uint8_t *buffer, size_t length, size_t segment, size_t start,
+                               const engine_meta *meta, uint64_t now, engine_stop_info *told)
+    void engine_device_send(engine_device *device, uint64_t now, uint64_t budget, engine_out *out, engine_sending *sending,
+                          engine_stop_info *told)
+    void engine_device_sent(engine_device *device, engine_sending *sending)
+    uint64_t engine_device_due(engine_device *device, uint64_t now, uint64_t *most)
+    uint64_t engine_device_deadline(const engine_device *device)
 
 cdef extern from "io/poll.h" nogil:
-    struct pump_outlet:
+    struct tx_socket:
         int fd
         int ipv4, tclass, hop_limit
-    struct pump_wire:
+    struct loopback:
         pass
-    struct pump_path:
-        pump_outlet *outlet
-        pump_wire *wire
+    struct tx_path:
+        tx_socket *outlet
+        loopback *wire
         uint8_t name[28]
         uint32_t name_bytes, max_segments, flow_label
         int tclass, hop_limit
-    struct pump_slot:
+    struct rx_buffer:
         uint8_t *buffer
         size_t size
         uint32_t segment, name_bytes
         uint8_t name[28]
         uint8_t tclass, hop_limit
         uint32_t flow_label
-    struct pump_counts:
+    struct tx_counts:
         uint64_t sent, drop_tx_too_long, drop_tx_unreachable, drop_tx_blocked, drop_tx_error, gso_refused, look
-    struct pump_loss:
+    struct tx_loss:
         uint64_t seed, asked, one_in
-    struct pump_round_state "pump_round":
-        pump_wire *wire
+    struct io_poll_state "io_poll":
+        loopback *wire
         uint32_t phase, came, slot, gathers, afloat, looks, splices
         uint64_t at, sent, rx_bytes, tx_bytes, too_short, socket_errors, lost, spliced
-        pump_loss loss
-        pump_counts counts
+        tx_loss loss
+        tx_counts counts
         engine_out out
         engine_sending sending
-        pump_slot slots[4]
+        rx_buffer slots[4]
     enum:
-        ROUND_RECEIVE_LIMIT
-        ROUND_BUFFER_BYTES
-        ROUND_TIMERS_AT_LEAST_EVERY
-        ROUND_OUT_BYTES
-        ROUND_BUDGET
+        POLL_RECEIVE_LIMIT
+        POLL_BUFFER_BYTES
+        POLL_TIMERS_AT_LEAST_EVERY
+        POLL_OUT_BYTES
+        POLL_BUDGET
         GATHERED
-    int pump_round_ring(pump_round_state *round, engine_qp *qp, uint64_t length)
-    void pump_round_init(pump_round_state *round, engine_device *device, int fd, uint8_t *buffers, uint8_t *out)
-    void pump_round_end(pump_round_state *round)
-    void pump_round_know(pump_round_state *round, const uint8_t *name, uint32_t name_bytes, const engine_flow *flow)
-    void pump_round_forget(pump_round_state *round, const uint8_t *name, uint32_t name_bytes)
-    uint64_t pump_round_right(pump_round_state *round, const uint8_t *name, uint32_t name_bytes)
-    void pump_round_go "pump_round"(pump_round_state *round, uint64_t now, uint64_t budget, engine_told *told)
-    void pump_round_drop(pump_round_state *round, uint64_t at)
-    void pump_round_send(pump_round_state *round, uint64_t now, uint64_t budget, engine_told *told)
+    int io_poll_ring(io_poll_state *round, engine_qp *qp, uint64_t length)
+    void io_poll_init(io_poll_state *round, engine_device *device, int fd, uint8_t *buffers, uint8_t *out)
+    void io_poll_end(io_poll_state *round)
+    void io_poll_add_sender(io_poll_state *round, const uint8_t *name, uint32_t name_bytes, const engine_flow *flow)
+    void io_poll_forget_sender(io_poll_state *round, const uint8_t *name, uint32_t name_bytes)
+    uint64_t io_poll_good_packets(io_poll_state *round, const uint8_t *name, uint32_t name_bytes)
+    void io_poll_run "io_poll"(io_poll_state *round, uint64_t now, uint64_t budget, engine_stop_info *told)
+    void io_poll_drop(io_poll_state *round, uint64_t at)
+    void io_poll_send(io_poll_state *round, uint64_t now, uint64_t budget, engine_stop_info *told)
 
-ctypedef void (*pump_call)(pump_round_state *round, uint64_t now, uint64_t budget, engine_told *told) noexcept nogil
+ctypedef void (*io_poll_call)(io_poll_state *round, uint64_t now, uint64_t budget, engine_stop_info *told) noexcept nogil
 
 COUNTERS = (
     "acks_received",
@@ -417,18 +417,18 @@ cdef class _Segment:
     """A program's memory, by descriptors that are its own as long as it lives."""
 
     cdef engine_segment segment
-    cdef reach_program_self program
+    cdef proc_mem_checked_self program
 
     def __cinit__(self, int memory, int maps):
         self.program.memory.fd, self.program.maps = memory, maps
-        self.segment.memory = &reach_program
+        self.segment.memory = &proc_mem_checked
         self.segment.self = &self.program
 
 
 cdef class _Near:
     """A region at hand, by the addresses of its key."""
 
-    cdef reach_near_self near
+    cdef in_process_self near
 
     def __cinit__(self, view, uint64_t base):
         self.near.bytes, self.near.base = _address(view, NULL), base
@@ -443,13 +443,13 @@ cdef class Port:
         config: settings of the transport.
     """
 
-    cdef engine_port port
-    cdef engine_reach *reach
+    cdef engine_shared port
+    cdef engine_mapping *reach
     cdef object arena
     cdef uint8_t *base
     cdef object guards
     cdef dict segments
-    cdef engine_ahead ahead
+    cdef engine_prefetch ahead
     cdef engine_segment *ways
 
     def __cinit__(self, arena, table, config):
@@ -459,7 +459,7 @@ cdef class Port:
         self.base = _address(self.arena, NULL)
         self.port.keys = <const memory_key *> (self.base + <size_t> table.place)
         self.port.key_count = table.max_entries
-        self.reach = <engine_reach *> calloc(<size_t> table.max_entries, sizeof(engine_reach))
+        self.reach = <engine_mapping *> calloc(<size_t> table.max_entries, sizeof(engine_mapping))
         if self.reach == NULL:
             raise MemoryError("no memory for pointers to registered memory")
         self.port.reach = self.reach
@@ -468,7 +468,7 @@ cdef class Port:
         self.port.ack_every = config.ack_every
         self.port.probe = config.probe
         self.port.rq_almost_full = config.rq_almost_full
-        self.port.heads = <engine_heads *> calloc(ENGINE_HEADS, sizeof(engine_heads))
+        self.port.heads = <engine_icrc_cache *> calloc(ENGINE_ICRC_CACHE, sizeof(engine_icrc_cache))
 
     def __dealloc__(self):
         free(self.reach)
@@ -478,7 +478,7 @@ cdef class Port:
 
     def look_ahead(self):
         """From now on regions are reached several pieces at once, as a program reaches its own by system calls."""
-        self.ahead.desk = <uint8_t *> calloc(ENGINE_AHEAD, ENGINE_AHEAD_BYTES)
+        self.ahead.desk = <uint8_t *> calloc(ENGINE_PREFETCH, ENGINE_PREFETCH_BYTES)
         self.ways = <engine_segment *> calloc(<size_t> self.port.key_count, sizeof(engine_segment))
         if self.ahead.desk == NULL or self.ways == NULL:
             raise MemoryError("no memory to look ahead")
@@ -510,7 +510,7 @@ cdef class Port:
         self.segments.pop(index, None)
         if self.reach[index].bytes != NULL and self.port.ahead != NULL:
             near = self.segments[index] = _Near(view, entry.base)
-            self.ways[index].memory, self.ways[index].self = &reach_near, &(<_Near> near).near
+            self.ways[index].memory, self.ways[index].self = &in_process, &(<_Near> near).near
             self.reach[index].bytes, self.reach[index].segment = NULL, &self.ways[index]
         if entry.valid and view is None:
             descriptors = getattr(entry.port, "descriptors", None)
@@ -542,7 +542,7 @@ cdef class Pump
 cdef class _Route:
     """Where the packets of a flow go."""
 
-    cdef pump_path path
+    cdef tx_path path
     cdef object flow
     cdef Wire wire  # while C has the pointer
 
@@ -707,7 +707,7 @@ cdef class Executor:
         """Take packets for this queue pair from ``start`` of a burst from its peer; the bytes taken, 0 for a punt."""
         cdef Py_buffer source
         cdef engine_effects effects
-        cdef engine_flight flight
+        cdef engine_inflight flight
         cdef size_t taken, at = start, length, segment
         if self.port.guards or self.responder.guarded is not None:
             return 0
@@ -742,7 +742,7 @@ cdef class Executor:
                                                segment, at, &self.meta, &flight, now, &effects)
                 at += taken
                 self._received(&effects, now)
-                if effects.end != ENGINE_TOLD and effects.end != ENGINE_AGAIN:
+                if effects.end != ENGINE_ATTENTION and effects.end != ENGINE_AGAIN:
                     break
         finally:
             PyBuffer_Release(&source)
@@ -797,7 +797,7 @@ cdef class Executor:
     def timeout(self, uint64_t now):
         """Handle a deadline that may have come, as the queue pair's ``handle_timer``; false for a punt."""
         cdef engine_effects effects
-        cdef engine_flight flight
+        cdef engine_inflight flight
         peer = self.requester.peer
         flight.srtt, flight.rttvar, flight.alone = peer.srtt, peer.rttvar, peer.users == 1
         memset(&effects, 0, sizeof(effects))
@@ -855,7 +855,7 @@ cdef class Executor:
         Where ``punted``, the requester is to go on with what is left of the budget.
         """
         cdef engine_effects effects
-        cdef engine_flight flight
+        cdef engine_inflight flight
         cdef engine_out result
         requester, flights = self.requester, self.flights
         self.punted = True
@@ -975,7 +975,7 @@ cdef class Device:
     def drop(self, uint64_t record):
         """A queue pair is destroyed: it has no turn any more."""
         if self.pump is not None:
-            pump_round_drop(self.pump.round_state, record)
+            io_poll_drop(self.pump.round_state, record)
 
     def moved(self):
         """Queues, their rings or paths may lie elsewhere than before: all is found anew when it is needed."""
@@ -996,7 +996,7 @@ cdef class Device:
 
     # ------------------------------------------------------------------- what C leaves to others
 
-    cdef int _stopped(self, engine_told *told) except -1:
+    cdef int _stopped(self, engine_stop_info *told) except -1:
         """Do what it asks for that concerns one queue pair."""
         cdef Executor executor
         qp = self.sending.qps[told.qp]
@@ -1056,7 +1056,7 @@ cdef class Device:
     def receive(self, burst, Py_ssize_t start, uint64_t now):
         """Take packets from ``start`` of a burst on; the bytes taken, up to the first that is the reference's."""
         cdef Py_buffer source
-        cdef engine_told told
+        cdef engine_stop_info told
         cdef engine_meta meta
         cdef size_t at = start
         if self.port.guards or burst.ecn == 3:
@@ -1072,7 +1072,7 @@ cdef class Device:
             if burst.length > source.len or start < 0 or burst.segment < 1:
                 raise ValueError(f"{burst.length} bytes from {start} on of a buffer of {source.len}")
             while True:
-                at += engine_port_receive(&self.device, <const uint8_t *> source.buf, burst.length, burst.segment, at,
+                at += engine_device_receive(&self.device, <const uint8_t *> source.buf, burst.length, burst.segment, at,
                                           &meta, now, &told)
                 if told.stop != STOP_NOTIFY and told.stop != STOP_FIND:
                     break
@@ -1085,26 +1085,26 @@ cdef class Device:
 
     def send(self, uint64_t now, uint64_t budget, list out):
         """Turns, as :meth:`~rnic.device.sending.Sending.produce` gives them once everything before them is done."""
-        cdef engine_told told
+        cdef engine_stop_info told
         cdef engine_out result
         cdef engine_sending *sending = <engine_sending *> calloc(1, sizeof(engine_sending))
         cdef _Route route
         if sending == NULL:
             raise MemoryError("no memory for a round of turns")
         flows = {}
-        if budget > ROUND_BUDGET:
-            budget = ROUND_BUDGET
-        buffer = PyBytes_FromStringAndSize(NULL, ROUND_OUT_BYTES)
+        if budget > POLL_BUDGET:
+            budget = POLL_BUDGET
+        buffer = PyBytes_FromStringAndSize(NULL, POLL_OUT_BYTES)
         view = memoryview(buffer)
         result.bytes = <uint8_t *> PyBytes_AS_STRING(buffer)
-        result.room = ROUND_OUT_BYTES
+        result.room = POLL_OUT_BYTES
         result.used = result.open = result.count = result.carried = 0
         result.carry = NULL
         result.turned = NULL
         try:
             while True:
                 first = result.count
-                engine_port_send(&self.device, now, budget, &result, sending, &told)
+                engine_device_send(&self.device, now, budget, &result, sending, &told)
                 for i in range(first, result.count):
                     at = result.bursts[i].offset
                     for route in self.routes.values():
@@ -1122,7 +1122,7 @@ cdef class Device:
                     self._take_over(now, sending, out)
                 else:
                     break
-            engine_port_sent(&self.device, sending)
+            engine_device_sent(&self.device, sending)
         finally:
             free(sending)
         self._count(now)
@@ -1133,22 +1133,22 @@ cdef class Device:
         Returns:
             The record of its queue pair, 0 for none; and how many of ``most`` are left.
         """
-        cdef uint64_t record = engine_port_due(&self.device, now, &most)
+        cdef uint64_t record = engine_device_due(&self.device, now, &most)
         self._count(now)
         return record, most
 
     @property
     def deadline(self):
         """When :meth:`due` wants to be called, or ``NEVER``."""
-        return engine_port_deadline(&self.device)
+        return engine_device_deadline(&self.device)
 
 
 cdef uint8_t *_OUT[OUTS]
-"""Buffers of ROUND_OUT_BYTES that nobody uses, the one used last at the end."""
+"""Buffers of POLL_OUT_BYTES that nobody uses, the one used last at the end."""
 cdef int _outs = 0
 
 
-cdef object _view(memory, const pump_slot *slot):
+cdef object _view(memory, const rx_buffer *slot):
     """The bytes of a slot: those in memory of ours as they lie there, a copy of those that a sender has handed over."""
     cdef Py_ssize_t length = 0
     cdef uint8_t *base = _address(memory, &length)
@@ -1175,13 +1175,13 @@ cdef class Pump:
     """
 
     cdef Device device
-    cdef pump_round_state *round_state
+    cdef io_poll_state *round_state
     cdef object link, nic, send, counters, memory, guards, sending, doorbells, rung, gsi, frames
     cdef list failed_cqs, last_words, waiting
     cdef Wire wire
     cdef dict of_link, of_nic
     cdef dict outlets
-    cdef pump_outlet *shapes
+    cdef tx_socket *shapes
     cdef readonly bint off
     cdef bint counted
     cdef uint32_t rounds
@@ -1197,9 +1197,9 @@ cdef class Pump:
         self.failed_cqs, self.last_words, self.waiting = self.sending.failed_cqs, self.sending.last_words, self.gsi.waiting
         self.of_link, self.of_nic = link.__dict__, device.nic.__dict__
         self.frames = () if link.frames is None else link.frames
-        self.round_state = <pump_round_state *> calloc(1, sizeof(pump_round_state))
+        self.round_state = <io_poll_state *> calloc(1, sizeof(io_poll_state))
         self.outlets = {outlet: place for place, outlet in enumerate(link.outlets)}
-        self.shapes = <pump_outlet *> calloc(len(self.outlets) or 1, sizeof(pump_outlet))
+        self.shapes = <tx_socket *> calloc(len(self.outlets) or 1, sizeof(tx_socket))
         if self.round_state == NULL or self.shapes == NULL:
             raise MemoryError("no memory for rounds")
         for outlet, place in self.outlets.items():
@@ -1209,8 +1209,8 @@ cdef class Pump:
             self.wire = link.lay(Wire(link.window_bytes))
             self.memory = self.wire.memory
         else:
-            self.memory = memoryview(bytearray(ROUND_RECEIVE_LIMIT * ROUND_BUFFER_BYTES))
-        pump_round_init(self.round_state, &device.device, -1 if link.wired else link.fileno(),
+            self.memory = memoryview(bytearray(POLL_RECEIVE_LIMIT * POLL_BUFFER_BYTES))
+        io_poll_init(self.round_state, &device.device, -1 if link.wired else link.fileno(),
                         _address(self.memory, NULL), NULL)
         if self.wire is not None:
             self.round_state.wire = self.wire.wire
@@ -1223,7 +1223,7 @@ cdef class Pump:
 
     def __dealloc__(self):
         self._leave()
-        pump_round_end(self.round_state)
+        io_poll_end(self.round_state)
         free(self.round_state)
         free(self.shapes)
 
@@ -1332,7 +1332,7 @@ cdef class Pump:
         return self._late(now)
 
     cdef bint _late(self, uint64_t now) except -1:
-        if engine_port_deadline(&self.device.device) <= now:
+        if engine_device_deadline(&self.device.device) <= now:
             return True
         nic = self.nic
         at = nic.write_back_at
@@ -1349,7 +1349,7 @@ cdef class Pump:
         for _ in range(len(self.rung)):
             block = self.doorbells.take()
             executor = self.device.doors.get(block)
-            if executor is None or engine_port_ring(&self.device.device, &executor.place):
+            if executor is None or engine_device_ring(&self.device.device, &executor.place):
                 self.sending.ring(block)
         return 0
 
@@ -1369,7 +1369,7 @@ cdef class Pump:
             _outs -= 1
             lent = _OUT[_outs]
         else:
-            lent = <uint8_t *> malloc(ROUND_OUT_BYTES)
+            lent = <uint8_t *> malloc(POLL_OUT_BYTES)
             if lent == NULL:
                 raise MemoryError("no memory for what leaves")
         return lent
@@ -1385,9 +1385,9 @@ cdef class Pump:
         else:
             free(lent)
 
-    cdef int _run(self, pump_call call, bint short, uint64_t now, uint64_t budget) except -1:
+    cdef int _run(self, io_poll_call call, bint short, uint64_t now, uint64_t budget) except -1:
         """A round, or turns alone, until they are over. ``short``: the interpreter is kept meanwhile."""
-        cdef engine_told told
+        cdef engine_stop_info told
         cdef uint8_t *before = self.round_state.out.bytes
         if self.rung:
             self.nic.now_ns = now
@@ -1408,7 +1408,7 @@ cdef class Pump:
             self._give(before)
 
     cdef int _round(self, uint64_t now, uint64_t budget) except -1:
-        self._run(pump_round_go, False, now, budget)
+        self._run(io_poll_run, False, now, budget)
         if self.round_state.came or self.round_state.sent:
             self._count(now)
         return 0
@@ -1420,12 +1420,12 @@ cdef class Pump:
     cdef bint _turns(self, uint64_t now, uint64_t budget, bint short) except -1:
         """``short``: a short message alone, for which to let go of the interpreter takes longer than what others gain."""
         self.round_state.sent = 0
-        self._run(pump_round_send, short, now, budget)
+        self._run(io_poll_send, short, now, budget)
         self._count(now)
         return self.round_state.sent != 0
 
-    cdef int _stopped(self, engine_told *told, uint64_t now) except -1:
-        cdef pump_round_state *state = self.round_state
+    cdef int _stopped(self, engine_stop_info *told, uint64_t now) except -1:
+        cdef io_poll_state *state = self.round_state
         cdef list out
         self.visited = True
         if told.stop == STOP_PACKET:
@@ -1444,27 +1444,27 @@ cdef class Pump:
             self.device._stopped(told)
         return 0
 
-    cdef int _reference(self, pump_slot *slot, uint64_t at, uint64_t now) except -1:
+    cdef int _reference(self, rx_buffer *slot, uint64_t at, uint64_t now) except -1:
         """The rest of a burst is the reference's."""
         cdef engine_flow reverse
         cdef bytes name = PyBytes_FromStringAndSize(<char *> slot.name, slot.name_bytes)
         view = _view(self.memory, slot)
         burst = self.link.arrived(name, view, slot.segment, slot.tclass, slot.hop_limit, slot.flow_label)
         flow = burst.flow
-        right = pump_round_right(self.round_state, slot.name, slot.name_bytes)
+        right = io_poll_good_packets(self.round_state, slot.name, slot.name_bytes)
         if right and flow.idents is not None:
             learn(flow, right)  # those that the engine took since then had the idents that it expected
         self.nic.receive(burst, now, at)
         if flow.settled or (flow.idents is not None and flow.idents.small):
             _take_flow(&reverse, flow)
-            pump_round_know(self.round_state, slot.name, slot.name_bytes, &reverse)
+            io_poll_add_sender(self.round_state, slot.name, slot.name_bytes, &reverse)
         else:
-            pump_round_forget(self.round_state, slot.name, slot.name_bytes)
+            io_poll_forget_sender(self.round_state, slot.name, slot.name_bytes)
         return 0
 
     cdef int _count(self, uint64_t now) except -1:
         """What C counted is told Python, not each time but at once where something is out of the common."""
-        cdef pump_counts *counts = &self.round_state.counts
+        cdef tx_counts *counts = &self.round_state.counts
         self.rounds += 1
         if (
             now - self.told_at < TELL_NS and not counts.look and not counts.gso_refused
@@ -1474,8 +1474,8 @@ cdef class Pump:
         return self._tell(now)
 
     cdef int _tell(self, uint64_t now) except -1:
-        cdef pump_round_state *state = self.round_state
-        cdef pump_counts *counts = &state.counts
+        cdef io_poll_state *state = self.round_state
+        cdef tx_counts *counts = &state.counts
         counters = self.counters
         self.told_at = now
         if state.rx_bytes:
@@ -1495,7 +1495,7 @@ cdef class Pump:
             counters["fault_rx_drop"] += state.lost
             state.lost = 0
         if self.wire is not None:
-            lost = pump_wire_lost(self.wire.wire)
+            lost = loopback_lost(self.wire.wire)
             if lost:
                 self.link.failed(drop_rx_queue_full=lost)
         if counts.look:

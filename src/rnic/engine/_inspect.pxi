@@ -29,14 +29,14 @@ def look_on(int epoll, list views, int every_ms, uint64_t most_ns):
     cdef uint64_t now
     cdef int place, count = len(views), quiet = 0
     cdef epoll_event event
-    cdef uint64_t end = pump_now() + most_ns
+    cdef uint64_t end = clock_now() + most_ns
     if count > MOST_WATCHED:
         raise ValueError(f"{count} words: give at most {MOST_WATCHED}")
     for place in range(count):
         words[place] = <atomic_long_word *> _address(views[place], NULL)
         seen[place] = atomic_load_long(words[place], memory_order_acquire)
     with nogil:
-        while not quiet and pump_now() < end:
+        while not quiet and clock_now() < end:
             if epoll_wait(epoll, &event, 1, every_ms):
                 break
             for place in range(count):

@@ -9,7 +9,7 @@ cdef extern from "state.h" nogil:
         STATE_INIT "QP_STATE_INIT"
         STATE_RTR "QP_STATE_RTR"
         STATE_RTS "QP_STATE_RTS"
-        ROUND_GATHER_BYTES
+        POLL_GATHER_BYTES
         BLOCK_SHIFT
         QUEUE_STATE "REG_QUEUE_STATE"
         SQ_TAIL "REG_SQ_TAIL"
@@ -130,7 +130,7 @@ cdef class SendQueue:
         try:
             put = self._put(opcode, flags, local, remote, <uint32_t> length, lkey, rkey, imm, wr_id, wqe_id)
         finally:
-            pump_lock_free(&self.lock.lock)
+            device_lock_release(&self.lock.lock)
         if put:
             self.drive._ring(self.block, length)
         return put
@@ -167,7 +167,7 @@ cdef class SendQueue:
         try:
             put = self._put(opcode, _flags[verbs_flags], local, remote, <uint32_t> length, lkey, rkey, imm, wr_id, wqe_id)
         finally:
-            pump_lock_free(&self.lock.lock)
+            device_lock_release(&self.lock.lock)
         if put:
             self.drive._ring(self.block, length)
         return put
@@ -212,11 +212,11 @@ cdef class SendQueue:
                     self.tail = 0 if self.tail + 1 == self.entries else self.tail + 1
                 atomic_store_explicit(self.words + (SQ_TAIL >> 2), self.tail, memory_order_release)
             finally:
-                pump_lock_free(&self.lock.lock)
+                device_lock_release(&self.lock.lock)
         finally:
             PyBuffer_Release(&given)
         if count:
-            self.drive._ring(self.block, ROUND_GATHER_BYTES + 1)
+            self.drive._ring(self.block, POLL_GATHER_BYTES + 1)
         return count
 
 

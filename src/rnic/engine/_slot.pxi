@@ -37,49 +37,49 @@ cdef extern from "state.h" nogil:
 cdef extern from "bypass/driver.h" nogil:
     ctypedef uint8_t atomic_byte "_Atomic uint8_t"
     enum:
-        SLOT_FDS
-        EXCHANGE_BYTES
-        EXCHANGE_FDS
-    struct answer:
+        DRIVER_FDS
+        RPC_BYTES
+        RPC_FDS
+    struct rpc_reply:
         uint32_t error
         uint8_t body[65536]
         size_t bytes
         int fds[8]
         int fd_count
-    struct slot_events:
+    struct driver_event_queue:
         uint32_t vector
         int fd
-        int (*waits)(slot_events *events) noexcept nogil
-    struct slot_setup:
+        int (*waits)(driver_event_queue *events) noexcept nogil
+    struct driver_setup:
         int socket
         uint8_t *blocks
         const uint8_t *answer
         const int *fds
         int (*is_gone)(void *self) noexcept nogil
         void *self
-    struct slot_driver:
+    struct bypass_driver:
         pass
-    int slot_open(const slot_setup *setup, slot_driver **made)
-    void slot_stop(slot_driver *slot)
-    void slot_close(slot_driver *slot)
-    int slot_ask(slot_driver *slot, uint32_t kind, const void *body, size_t bytes, const int *fds, int fd_count,
-                 answer *said)
-    int slot_take_part(slot_driver *slot)
-    void slot_join(slot_driver *slot, uint32_t number)
-    int slot_ring(slot_driver *slot, uint32_t number, uint32_t block)
-    void slot_knock(atomic_byte *rung, atomic_word *asleep, int wake_fd, uint32_t block)
-    int slot_poll(slot_driver *slot)
-    void slot_rest(slot_driver *slot)
-    void slot_serve(slot_driver *slot, slot_events *events)
-    int slot_await(slot_driver *slot, slot_events *events, int other)
+    int driver_open(const driver_setup *setup, bypass_driver **made)
+    void driver_stop(bypass_driver *slot)
+    void driver_close(bypass_driver *slot)
+    int driver_request(bypass_driver *slot, uint32_t kind, const void *body, size_t bytes, const int *fds, int fd_count,
+                 rpc_reply *said)
+    int driver_enable_shm_loopback(bypass_driver *slot)
+    void driver_join(bypass_driver *slot, uint32_t number)
+    int driver_ring(bypass_driver *slot, uint32_t number, uint32_t block)
+    void driver_ring_doorbell(atomic_byte *rung, atomic_word *asleep, int wake_fd, uint32_t block)
+    int driver_poll(bypass_driver *slot)
+    void driver_prepare_to_sleep(bypass_driver *slot)
+    void driver_add_events(bypass_driver *slot, driver_event_queue *events)
+    int driver_await(bypass_driver *slot, driver_event_queue *events, int other)
 
 
 cdef struct served_events:
-    slot_events fired  # first: C hands this
+    driver_event_queue fired  # first: C hands this
     atomic_word *block  # of their queue
 
 
-cdef int _events_wait(slot_events *events) noexcept nogil:
+cdef int _events_wait(driver_event_queue *events) noexcept nogil:
     """Whether the producer stands elsewhere than software, which says so once it has taken entries."""
     cdef atomic_word *block = (<served_events *> events).block
     return (
@@ -112,7 +112,7 @@ cdef class Slot(Door):
         OSError: the system refuses what it takes; EPROTO where the NIC process lays its state out otherwise.
     """
 
-    cdef slot_driver *driver
+    cdef bypass_driver *driver
     cdef served_events events
     cdef uint8_t *base
     cdef atomic_word *asleep
@@ -124,17 +124,17 @@ cdef class Slot(Door):
 
     def __cinit__(self, int socket, window, size_t blocks_at, size_t rung_at, size_t asleep_at, int wake, bytes answer,
                   list fds):
-        cdef slot_setup setup
-        cdef int[SLOT_FDS] given
+        cdef driver_setup setup
+        cdef int[DRIVER_FDS] given
         cdef Py_ssize_t size = 0
         cdef uint8_t *base = _address(window, &size)
         cdef int error
         self.socket, self.wake, self.kept = -1, wake, [window]
-        if len(fds) != SLOT_FDS or len(answer) < ATTACH_OPEN_SLOT_SIZE or not rung_at < blocks_at < <size_t> size:
+        if len(fds) != DRIVER_FDS or len(answer) < ATTACH_OPEN_SLOT_SIZE or not rung_at < blocks_at < <size_t> size:
             for fd in fds:
                 close(fd)
             raise ValueError(f"{len(fds)} descriptors and {len(answer)} bytes, a window of {size}")
-        for place in range(SLOT_FDS):
+        for place in range(DRIVER_FDS):
             given[place] = fds[place]
         self.socket = fcntl(socket, F_DUPFD_CLOEXEC, 0)
         if self.socket < 0:
@@ -147,7 +147,7 @@ cdef class Slot(Door):
         setup.socket, setup.blocks, setup.fds = self.socket, self.base, given
         setup.answer = <const uint8_t *> PyBytes_AS_STRING(answer)
         setup.is_gone, setup.self = _has_hung_up, &self.socket
-        error = slot_open(&setup, &self.driver)
+        error = driver_open(&setup, &self.driver)
         if error:
             raise OSError(error, "this program cannot run the data path itself")
 
@@ -155,11 +155,11 @@ cdef class Slot(Door):
         self._end()
 
     cdef void _end(self) noexcept:
-        cdef slot_driver *driver = self.driver
+        cdef bypass_driver *driver = self.driver
         self.driver = NULL
         if driver != NULL:
             with nogil:
-                slot_close(driver)
+                driver_close(driver)
         if self.socket >= 0:
             close(self.socket)
         self.socket = -1
@@ -187,7 +187,7 @@ cdef class Slot(Door):
         self.ended = True
         self.inside += 1
         with nogil:
-            slot_stop(self.driver)
+            driver_stop(self.driver)
         self._leave()
 
     def forget(self):
@@ -201,23 +201,23 @@ cdef class Slot(Door):
         Returns:
             The error number, whether the NIC process said that in words, its answer's body, its descriptors.
         """
-        cdef answer *said
-        cdef int[EXCHANGE_FDS] sent
+        cdef rpc_reply *said
+        cdef int[RPC_FDS] sent
         cdef int count = <int> len(fds), error
         cdef const char *data = PyBytes_AS_STRING(body)
         cdef size_t size = <size_t> len(body)
-        if count > EXCHANGE_FDS:
+        if count > RPC_FDS:
             raise ValueError(f"{count} descriptors in one message")
         for place in range(count):
             sent[place] = fds[place]
-        said = <answer *> calloc(1, sizeof(answer))
+        said = <rpc_reply *> calloc(1, sizeof(rpc_reply))
         if said == NULL:
             raise MemoryError("no memory for an answer")
         try:
             if not self._enter():
                 return EIO, False, b"", []
             with nogil:
-                error = slot_ask(self.driver, kind, data, size, sent, count, said)
+                error = driver_request(self.driver, kind, data, size, sent, count, said)
             self._leave()
             got = [said.fds[place] for place in range(said.fd_count)]
             return error, said.error != 0, PyBytes_FromStringAndSize(<char *> said.body, <Py_ssize_t> said.bytes), got
@@ -232,7 +232,7 @@ cdef class Slot(Door):
         self.events.block = self._words(block)
         if self._enter():
             with nogil:
-                slot_serve(self.driver, &self.events.fired)
+                driver_add_events(self.driver, &self.events.fired)
             self._leave()
 
     def take_part(self):
@@ -240,7 +240,7 @@ cdef class Slot(Door):
         cdef int error = 0
         if self._enter():
             with nogil:
-                error = slot_take_part(self.driver)
+                error = driver_enable_shm_loopback(self.driver)
             self._leave()
         return error
 
@@ -248,7 +248,7 @@ cdef class Slot(Door):
         """A reliable connection's queue pair has a peer: perhaps by loopback inside the NIC."""
         if self._enter():
             with nogil:
-                slot_join(self.driver, number)
+                driver_join(self.driver, number)
             self._leave()
 
     # ------------------------------------------------------------------- the data path
@@ -261,9 +261,9 @@ cdef class Slot(Door):
         cdef int here
         if self._enter():
             with nogil:
-                here = slot_ring(self.driver, number, block)
+                here = driver_ring(self.driver, number, block)
                 if not here:
-                    slot_knock(self.rung, self.asleep, self.wake, block)
+                    driver_ring_doorbell(self.rung, self.asleep, self.wake, block)
             self._leave()
         return 0
 
@@ -298,14 +298,14 @@ cdef class Slot(Door):
         cdef int did = 0
         if self._enter():
             with nogil:
-                did = slot_poll(self.driver)
+                did = driver_poll(self.driver)
             self._leave()
         return did != 0
 
     def rest(self):
         """The program means to sleep until an event comes."""
         if self._enter():
-            slot_rest(self.driver)
+            driver_prepare_to_sleep(self.driver)
             self._leave()
 
     def wait(self, int other):
@@ -317,7 +317,7 @@ cdef class Slot(Door):
         cdef int error = EIO
         if self._enter():
             with nogil:
-                error = slot_await(self.driver, &self.events.fired, other)
+                error = driver_await(self.driver, &self.events.fired, other)
             self._leave()
         if error == EINTR:
             PyErr_CheckSignals()

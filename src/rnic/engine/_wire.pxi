@@ -4,15 +4,15 @@ import mmap as _mmap
 import sys as _sys
 
 cdef extern from "io/loopback.h" nogil:
-    struct pump_wire:
+    struct loopback:
         pass
-    pump_wire *pump_wire_make(uint8_t *bytes, uint64_t room)
-    void pump_wire_free(pump_wire *wire)
-    void pump_wire_close(pump_wire *wire)
-    int pump_wire_put(pump_wire *wire, const pump_slot *what)
-    unsigned pump_wire_take(pump_wire *wire, pump_slot *slots, unsigned count)
-    uint64_t pump_wire_lost(pump_wire *wire)
-    void pump_wire_call(pump_wire *wire)
+    loopback *loopback_make(uint8_t *bytes, uint64_t room)
+    void loopback_free(loopback *wire)
+    void loopback_close(loopback *wire)
+    int loopback_put(loopback *wire, const rx_buffer *what)
+    unsigned loopback_take(loopback *wire, rx_buffer *slots, unsigned count)
+    uint64_t loopback_lost(loopback *wire)
+    void loopback_notify(loopback *wire)
 
 
 def _pages(uint64_t room):
@@ -29,25 +29,25 @@ cdef class Wire:
         room: bytes that may wait.
     """
 
-    cdef pump_wire *wire
+    cdef loopback *wire
     cdef readonly object memory
 
     def __cinit__(self, uint64_t room):
         self.memory = memoryview(_pages(room))
-        self.wire = pump_wire_make(_address(self.memory, NULL), room)
+        self.wire = loopback_make(_address(self.memory, NULL), room)
         if self.wire == NULL:
             raise MemoryError("no memory for a wire")
 
     def __dealloc__(self):
-        pump_wire_free(self.wire)
+        loopback_free(self.wire)
 
     def close(self):
         """Nothing arrives any more."""
-        pump_wire_close(self.wire)
+        loopback_close(self.wire)
 
     def put(self, bytes name, data, uint32_t segment, uint8_t tclass, uint8_t hop_limit, uint32_t flow_label):
         """Put a burst from whom ``name`` stands for, of at most 28 bytes; whether somebody is there to take it."""
-        cdef pump_slot what
+        cdef rx_buffer what
         cdef Py_ssize_t length = 0
         if len(name) > sizeof(what.name):
             raise ValueError(f"a name of {len(name)} bytes: give at most {sizeof(what.name)}")
@@ -57,17 +57,17 @@ cdef class Wire:
         what.name_bytes = <uint32_t> len(name)
         memcpy(what.name, PyBytes_AS_STRING(name), len(name))
         what.tclass, what.hop_limit, what.flow_label = tclass, hop_limit, flow_label
-        cdef bint there = pump_wire_put(self.wire, &what) == 0
-        pump_wire_call(self.wire)
+        cdef bint there = loopback_put(self.wire, &what) == 0
+        loopback_notify(self.wire)
         return there
 
     def take(self, unsigned limit):
         """Up to ``limit`` bursts, 64 at most: name, bytes that stay until the next call, and segment to flow label."""
-        cdef pump_slot[64] slots
+        cdef rx_buffer[64] slots
         cdef unsigned i
-        cdef pump_slot *slot
+        cdef rx_buffer *slot
         cdef list out = []
-        for i in range(pump_wire_take(self.wire, slots, min(limit, 64u))):
+        for i in range(loopback_take(self.wire, slots, min(limit, 64u))):
             slot = &slots[i]
             name = PyBytes_FromStringAndSize(<char *> slot.name, slot.name_bytes)
             out.append((name, _view(self.memory, slot), slot.segment, slot.tclass, slot.hop_limit, slot.flow_label))
@@ -75,4 +75,4 @@ cdef class Wire:
 
     def lost(self):
         """Packets that found no room since the last such question."""
-        return pump_wire_lost(self.wire)
+        return loopback_lost(self.wire)

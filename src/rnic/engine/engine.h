@@ -29,7 +29,7 @@ struct engine_congestion {
 };
 
 /* The bucket and the reaction point of one queue pair (cc/pacing.py, cc/dcqcn.py). */
-struct engine_pace {
+struct engine_rate_limit {
 	int64_t credit; /* in bytes times a window */
 	uint64_t rate, most, since_ns; /* of the bucket */
 	uint64_t point_rate, target, alpha; /* with PACE_RATE_BITS and PACE_ALPHA_BITS */
@@ -46,8 +46,8 @@ struct engine_flow {
 };
 
 /* CRC states behind the headers of equally long packets on one way, for each of their idents. */
-#define ENGINE_HEADS 8u
-struct engine_heads {
+#define ENGINE_ICRC_CACHE 8u
+struct engine_icrc_cache {
 	struct engine_flow flow;
 	uint64_t length;
 	uint64_t known; /* a bit for each ident */
@@ -56,22 +56,22 @@ struct engine_heads {
 };
 
 /* What was done for several packets or messages in one go, before the turn of each came (queue_pair/prefetch.c). */
-#define ENGINE_AHEAD 64u
-#define ENGINE_AHEAD_BYTES 256u /* of a message that is short enough */
-struct engine_ahead {
+#define ENGINE_PREFETCH 64u
+#define ENGINE_PREFETCH_BYTES 256u /* of a message that is short enough */
+struct engine_prefetch {
 	const uint8_t *taken, *taken_end; /* packets with the right ICRC, whose payload has been stored */
 	uint8_t *filled; /* where the next payload lies that has been read into a packet to come, */
 	uint64_t filled_va, filled_bytes, filled_stride, filled_count; /* and how many of them */
 	uint64_t fetched, fetched_count; /* messages whose bytes have been read: the next and how many */
-	uint64_t index[ENGINE_AHEAD]; /* of each in the send ring */
-	struct engine_piece pieces[ENGINE_AHEAD]; /* and its bytes */
-	uint8_t *desk; /* ENGINE_AHEAD * ENGINE_AHEAD_BYTES */
+	uint64_t index[ENGINE_PREFETCH]; /* of each in the send ring */
+	struct engine_piece pieces[ENGINE_PREFETCH]; /* and its bytes */
+	uint8_t *desk; /* ENGINE_PREFETCH * ENGINE_PREFETCH_BYTES */
 };
 
 /* What all queue pairs of a NIC share. */
-struct engine_port {
+struct engine_shared {
 	const struct memory_key *keys; /* the memory table, by key index */
-	const struct engine_reach *reach; /* as many */
+	const struct engine_mapping *reach; /* as many */
 	uint64_t key_count;
 	engine_crc crc;
 	uint64_t ack_every; /* ask for an ACK at least every so many packets */
@@ -80,8 +80,8 @@ struct engine_port {
 	engine_crc_copy crc_copy; /* or NULL */
 	uint64_t bare; /* packets are headers and lengths: payload and ICRC are neither made nor looked at (sim/native/fabric.h) */
 	struct engine_congestion congestion; /* for queue pairs with a `pace` */
-	struct engine_ahead *ahead; /* or NULL */
-	struct engine_heads *heads; /* ENGINE_HEADS of them, or NULL */
+	struct engine_prefetch *ahead; /* or NULL */
+	struct engine_icrc_cache *heads; /* ENGINE_ICRC_CACHE of them, or NULL */
 };
 
 /* A completion queue whose ring is in reach. */
@@ -133,12 +133,12 @@ struct engine_qp {
 	uint64_t found; /* the device's `changes` when all of these pointers were found */
 	const void *route; /* to the peer, for whoever carries its packets: the port passes it on with each burst */
 	struct engine_destination *destinations; /* of a UD queue pair, ENGINE_DESTINATIONS of them; or NULL */
-	struct engine_pace *pace; /* where the engine keeps it to its rate; NULL where the reference does */
-	struct engine_lane *lane; /* to a peer that may read this program's memory (queue_pair/by_reference.h), or NULL */
+	struct engine_rate_limit *pace; /* where the engine keeps it to its rate; NULL where the reference does */
+	struct engine_peer_path *lane; /* to a peer that may read this program's memory (queue_pair/by_reference.h), or NULL */
 };
 
 /* The accounts of what is in flight: the NIC's and the peer's, as they are at a turn's begin. */
-struct engine_flight {
+struct engine_inflight {
 	uint64_t peer_limit, peer_inflight, peer_promised, peer_waiting;
 	uint64_t nic_limit, nic_inflight, nic_promised, nic_queued, nic_slipped;
 	uint64_t others; /* slots of the device that have packets in flight as well, or wait for room */
@@ -161,7 +161,7 @@ struct engine_meta {
 enum engine_end {
 	ENGINE_DONE, /* nothing is left, or the budget is used up */
 	ENGINE_AGAIN, /* effects must be carried out before the same packet goes on, half of which is done */
-	ENGINE_TOLD, /* effects must be carried out before it goes on */
+	ENGINE_ATTENTION, /* effects must be carried out before it goes on */
 	/* punts: the reference takes the next packet or work request */
 	PUNT_SHORT, /* not a whole packet */
 	PUNT_STATE, /* of the queue pair */
@@ -252,7 +252,7 @@ _Static_assert(ENGINE_COUNTS <= 32, "there is a bit for each");
 struct engine_burst {
 	uint64_t offset; /* in `bytes` */
 	uint64_t length;
-	uint32_t segment; /* 0: a struct engine_bulk */
+	uint32_t segment; /* 0: a struct engine_by_reference */
 	uint32_t count;
 	const void *route; /* `route` below, as it was */
 };
@@ -281,25 +281,25 @@ uint64_t engine_layout_hash(void);
 /* Take packets for `qp` from `start` on, in a buffer of segments; the bytes taken. Stops at a packet for another queue
  * pair, and behind one that has effects that others must see before the next is taken; or amidst it (ENGINE_AGAIN): then
  * it is the first of the next call, and the reference may have it as well. */
-size_t engine_receive(const struct engine_port *port, struct engine_qp *qp, const uint8_t *buffer, size_t length,
+size_t engine_receive(const struct engine_shared *port, struct engine_qp *qp, const uint8_t *buffer, size_t length,
 		      size_t segment, size_t start, const struct engine_meta *meta,
-		      const struct engine_flight *flight, uint64_t now,
+		      const struct engine_inflight *flight, uint64_t now,
 		      struct engine_effects *effects);
 
 /* Send requests: up to `budget` packets of WRITEs, SENDs, READs and atomics, new or again; the number made. What is sent
  * unreliably completes with that. */
-uint64_t engine_send(const struct engine_port *port, struct engine_qp *qp, uint64_t now, uint64_t budget,
-		     struct engine_flight *flight, struct engine_out *out, struct engine_effects *effects);
+uint64_t engine_send(const struct engine_shared *port, struct engine_qp *qp, uint64_t now, uint64_t budget,
+		     struct engine_inflight *flight, struct engine_out *out, struct engine_effects *effects);
 
 /* When engine_timeout has something to do, or NEVER. */
 uint64_t engine_deadline(const struct engine_qp *qp);
 
 /* The deadline may have come: an RNR wait is over, the local ACK timeout has passed, a tail-loss probe is due. */
-void engine_timeout(const struct engine_port *port, struct engine_qp *qp, const struct engine_flight *flight, uint64_t now,
+void engine_timeout(const struct engine_shared *port, struct engine_qp *qp, const struct engine_inflight *flight, uint64_t now,
 		    struct engine_effects *effects);
 
 /* Send the replies that are due, up to `budget` packets; the number made. */
-uint64_t engine_reply(const struct engine_port *port, struct engine_qp *qp, uint64_t budget, struct engine_out *out,
+uint64_t engine_reply(const struct engine_shared *port, struct engine_qp *qp, uint64_t budget, struct engine_out *out,
 		      struct engine_effects *effects);
 
 #endif

@@ -107,7 +107,7 @@ NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     ("", syndromes, ("AETH_", "CREDITS_", "NAK_", "RNR_")),
     ("", psn, ("PSN_",)),
     ("", limits, ()),
-    ("ROUND_", rounds, ()),
+    ("POLL_", rounds, ()),
     ("EVENT_", events, ("COMP",)),
     ("SLOT_", slot, ("BUFFERS_AT",)),
     ("ATTACH_", attach, ("MAX_MESSAGE", "MSG_PUNT", "MSG_HAIRPIN", "PUNT_")),

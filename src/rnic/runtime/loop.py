@@ -32,7 +32,7 @@ from rnic.spec.limits import NEVER
 from rnic.spec.rounds import (
     BUDGET,
     IDLE_BEFORE_YIELD,
-    PARK_MOST,
+    PARK_MAX,
     PARK_NS,
     RECEIVE_LIMIT,
     REPLIES_AT_LEAST_EVERY,
@@ -51,7 +51,7 @@ _threaded: WeakSet[Runtime] = WeakSet()
 
 
 def _park_ns() -> int:
-    return min(max(1, len(_threaded)), PARK_MOST) * PARK_NS
+    return min(max(1, len(_threaded)), PARK_MAX) * PARK_NS
 
 
 def _make_lock() -> Any:

@@ -18,11 +18,11 @@ TIMERS_PER_CALL = 1 << 10
 """Expired deadlines that are handled at once, so that the work is bounded; the others next time."""
 WRITE_BACK_NS = 10_000_000
 """Once it moves no more packets, so long after the first of them, a NIC writes back what is left."""
-GATHER_MOST = 16
+GATHER_MAX = 16
 """Short messages that wait, at most, to leave together."""
 GATHER_BYTES = 512
 """What counts as short."""
-GATHER_LEAST = 2
+GATHER_MIN = 2
 """Packets in flight without which nothing waits: whoever posts one message or two waits for them alone."""
 GATHER_STEADY = 4
 """So many count as in flight where one poll follows each message of a stream, since nobody waits for any of them: else
@@ -35,13 +35,13 @@ GATHER_PAUSE_NS = 20_000
 """A message that is posted so long after the last one leaves at once,"""
 GATHER_SETBACK = 8
 """and a stream counts as so many messages shorter: machines pause too."""
-LOOKS = 6
+SOCKET_CHECKS = 6
 """How often an application's poll looks for packets before it says that there are none: the way back to who polls takes
 longer than a look."""
 PARK_NS = 2_000_000
 """How long after its last poll an application still counts as polling, for each NIC that its process drives: who polls
 many in turn comes back to each later, and all their threads together take the core no oftener than one."""
-PARK_MOST = 16
+PARK_MAX = 16
 """So many NICs at most count for that."""
 IDLE_BEFORE_YIELD = 32
 """Rounds without anything to do after which a poll lets others have the core."""

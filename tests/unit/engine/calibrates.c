@@ -32,7 +32,7 @@ static uint64_t told(void)
 }
 #endif
 
-uint64_t pump_now(void)
+uint64_t clock_now(void)
 {
 	return time_ns;
 }
@@ -61,7 +61,7 @@ int main(void)
 	for (unsigned i = 0; i < sizeof asked / sizeof *asked; i++) {
 		look_ns = asked[i];
 		looks = 0;
-		printf("%u ", (unsigned)speed_slow(7));
+		printf("%u ", (unsigned)calibrate_slowdown(7));
 	}
 	return 0;
 }

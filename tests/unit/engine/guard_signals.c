@@ -61,18 +61,18 @@ static void copies_fail(void)
 	char here[64] = "kept";
 	int looked = 7;
 
-	CHECK(guard_stands());
-	CHECK(guard_read(here, gone, sizeof here) == -1);
-	CHECK(guard_write(gone, here, sizeof here) == -1);
-	CHECK(guard_within(gone, sizeof here, look, &looked) == -1 && looked == 7);
-	CHECK(guard_within(here, sizeof here, look, &looked) == 0 && looked == 'k');
-	CHECK(guard_read(here, (void *)((uintptr_t)1 << 62), 8) == -1);
-	CHECK(guard_write(here, "fine", 5) == 0 && !strcmp(here, "fine"));
+	CHECK(fault_guard_active());
+	CHECK(fault_guard_read(here, gone, sizeof here) == -1);
+	CHECK(fault_guard_write(gone, here, sizeof here) == -1);
+	CHECK(fault_guard_visit(gone, sizeof here, look, &looked) == -1 && looked == 7);
+	CHECK(fault_guard_visit(here, sizeof here, look, &looked) == 0 && looked == 'k');
+	CHECK(fault_guard_read(here, (void *)((uintptr_t)1 << 62), 8) == -1);
+	CHECK(fault_guard_write(here, "fine", 5) == 0 && !strcmp(here, "fine"));
 }
 
 static void *masked(void *unused)
 {
-	CHECK(!guard_stands());
+	CHECK(!fault_guard_active());
 	return unused;
 }
 
@@ -97,7 +97,7 @@ int main(int argc, char **argv)
 	gone = mmap(NULL, 1 << 16, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	CHECK(gone != MAP_FAILED);
 	if (argc > 1) { /* nobody has a handler */
-		CHECK(!guard_install());
+		CHECK(!fault_guard_install());
 		copies_fail();
 		if (!strcmp(argv[1], "fault"))
 			*(volatile char *)gone = 1;
@@ -107,7 +107,7 @@ int main(int argc, char **argv)
 	}
 	CHECK(!sigaltstack(&stack, NULL));
 	CHECK(!sigaction(SIGSEGV, &action, NULL));
-	CHECK(!guard_install() && !guard_install());
+	CHECK(!fault_guard_install() && !fault_guard_install());
 	for (int i = 0; i < 20; i++) {
 		copies_fail();
 		own_fault();
@@ -117,17 +117,17 @@ int main(int argc, char **argv)
 	sigaddset(&action.sa_mask, SIGUSR1);
 	CHECK(!sigaction(SIGSEGV, &action, &under));
 	CHECK(under.sa_flags & SA_SIGINFO); /* ours, to which it hands on */
-	guard_look();
-	guard_look();
+	fault_guard_refresh();
+	fault_guard_refresh();
 	for (int i = 0; i < 20; i++) {
 		copies_fail();
 		own_fault();
 	}
 	CHECK(first == 40 && second == 20 && blocked);
 	in_masked_thread();
-	guard_remove();
+	fault_guard_remove();
 	copies_fail();
-	guard_remove();
+	fault_guard_remove();
 	CHECK(!sigaction(SIGSEGV, NULL, &now) && now.sa_sigaction == other);
 	puts("all");
 	return 0;

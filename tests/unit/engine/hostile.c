@@ -1,7 +1,7 @@
 /* The engine against memory and packets of somebody who means ill, to be run under sanitizers: between any two pieces of
  * memory there are bytes that nobody may touch, so that a byte beside one is seen. Arguments: seed, rounds. Prints what
  * was taken and made. hostile_port.c takes all but `main` for a whole device. */
-#include "../../../src/rnic/engine/parts.h"
+#include "queue_pair/parts.h"
 
 #include <sanitizer/asan_interface.h>
 #include <stdio.h>
@@ -72,8 +72,8 @@ static void *buffer_of(size_t size)
 }
 
 static struct memory_key *keys;
-static struct engine_reach reach[4];
-static struct engine_port port;
+static struct engine_mapping reach[4];
+static struct engine_shared port;
 static struct engine_qp qp;
 static struct engine_cq cq;
 static struct engine_meta meta;
@@ -152,7 +152,7 @@ static void make_shared(void)
 		keys[i].base = keys[i].start;
 		reach[i].bytes = i == 2 ? NULL : piece(length);
 	}
-	port = (struct engine_port){ .keys = keys, .reach = reach, .key_count = 4, .crc = crc32, .ack_every = 64, .probe = 1 };
+	port = (struct engine_shared){ .keys = keys, .reach = reach, .key_count = 4, .crc = crc32, .ack_every = 64, .probe = 1 };
 	cq.record = piece(sizeof *cq.record);
 	cq.ring = piece(CQ_ENTRIES << CQE_SHIFT);
 	cq.entries = CQ_ENTRIES;
@@ -333,7 +333,7 @@ int main(int argc, char **argv)
 	make();
 	for (uint64_t i = 0; i < rounds; i++) {
 		struct engine_effects effects = { 0 };
-		struct engine_flight flight = { .peer_limit = 64, .nic_limit = 64, .srtt = draw() % 1000000 };
+		struct engine_inflight flight = { .peer_limit = 64, .nic_limit = 64, .srtt = draw() % 1000000 };
 		if (i % 24 == 0)
 			begin();
 		post();

@@ -5,7 +5,7 @@
 #define HOSTILE_PORT
 #include "hostile.c"
 
-#include "../../../src/rnic/engine/round.h"
+#include "io/poll.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -21,7 +21,7 @@ static struct peer *peer;
 static struct program *program;
 static struct line *lines;
 static struct flow *path;
-static struct pump_path way;
+static struct tx_path way;
 static uint64_t left;
 
 static uint64_t place_of(const void *thing)
@@ -115,7 +115,7 @@ static struct engine_qp *whose(uint64_t record)
 }
 
 /* What the caller of the port does for a queue pair. */
-static void serve(const struct engine_told *told)
+static void serve(const struct engine_stop_info *told)
 {
 	if (told->stop == STOP_FIND)
 		whose(told->qp)->found = device.changes;
@@ -124,7 +124,7 @@ static void serve(const struct engine_told *told)
 /* A turn that is the reference's: it sends nothing. */
 static void take_over(struct engine_sending *sending)
 {
-	engine_turns_spent(&device.sched, sending->qp, 0, 0);
+	engine_scheduler_spend(&device.sched, sending->qp, 0, 0);
 	sending->sent += sending->count ? sending->count : 1;
 	sending->qp = 0;
 	left++;
@@ -138,7 +138,7 @@ static void post_and_ring(void)
 	uint64_t wanted = qp.record->tail;
 	qp.record->tail = tail;
 	qp.block[REG_SQ_TAIL / 4] = (uint32_t)(draw() % 32 ? wanted : odd_number());
-	engine_port_ring(&device, whose(place_of(qp.record)));
+	engine_device_ring(&device, whose(place_of(qp.record)));
 }
 
 /* A burst of packets to anybody, the last perhaps cut; bytes. `segment` is what the first is long. */
@@ -165,12 +165,12 @@ static uint64_t take(uint64_t now)
 	uint8_t bytes[2048];
 	uint64_t segment, length = burst(bytes, &segment), at = 0, taken = 0;
 	uint8_t *buffer = buffer_of(length ? length : 1);
-	struct engine_told told;
+	struct engine_stop_info told;
 	memcpy(buffer, bytes, length);
 	if (draw() % 64 == 0)
 		segment = 1 + draw() % 600;
 	while (at < length) {
-		size_t got = engine_port_receive(&device, buffer, length, segment, at, &meta, now, &told);
+		size_t got = engine_device_receive(&device, buffer, length, segment, at, &meta, now, &told);
 		taken += got != 0;
 		at += got;
 		serve(&told);
@@ -187,11 +187,11 @@ static uint64_t turns(uint64_t now)
 {
 	static struct engine_sending sending;
 	struct engine_out out = { .room = (20 + 16) * 4160u };
-	struct engine_told told;
+	struct engine_stop_info told;
 	uint64_t made = 0;
 	out.bytes = buffer_of(out.room);
 	do {
-		engine_port_send(&device, now, draw() % 20 + 1, &out, &sending, &told);
+		engine_device_send(&device, now, draw() % 20 + 1, &out, &sending, &told);
 		for (uint32_t i = 0; i < out.count; i++)
 			made += out.bursts[i].count;
 		out.used = out.count = out.open = 0;
@@ -199,7 +199,7 @@ static uint64_t turns(uint64_t now)
 		if (told.stop == STOP_TURN)
 			take_over(&sending);
 	} while (told.stop != STOP_DONE);
-	engine_port_sent(&device, &sending);
+	engine_device_sent(&device, &sending);
 	free(out.bytes);
 	return made;
 }
@@ -207,7 +207,7 @@ static uint64_t turns(uint64_t now)
 static void deadlines(uint64_t now)
 {
 	uint64_t most = 16;
-	while (most && engine_port_due(&device, now, &most))
+	while (most && engine_device_due(&device, now, &most))
 		left++; /* the reference would look at it */
 }
 
@@ -227,16 +227,16 @@ static uint64_t on_socket(uint64_t rounds)
 {
 	struct sockaddr_in here, there;
 	int own = open_socket(&here), theirs = open_socket(&there);
-	struct pump_outlet outlet = { .fd = own, .ipv4 = 1, .tclass = -1, .hop_limit = -1 };
-	struct pump_round *round = buffer_of(sizeof *round);
-	uint8_t *slots = buffer_of((size_t)ROUND_RECEIVE_LIMIT * ROUND_BUFFER_BYTES), *out = buffer_of(ROUND_OUT_BYTES);
+	struct tx_socket outlet = { .fd = own, .ipv4 = 1, .tclass = -1, .hop_limit = -1 };
+	struct io_poll *round = buffer_of(sizeof *round);
+	uint8_t *slots = buffer_of((size_t)POLL_RECEIVE_LIMIT * POLL_BUFFER_BYTES), *out = buffer_of(POLL_OUT_BYTES);
 	uint64_t took = 0;
-	way = (struct pump_path){ .outlet = &outlet, .name_bytes = sizeof there, .max_segments = 8, .hop_limit = 64 };
+	way = (struct tx_path){ .outlet = &outlet, .name_bytes = sizeof there, .max_segments = 8, .hop_limit = 64 };
 	memcpy(way.name, &there, sizeof there);
-	pump_round_init(round, &device, own, slots, out);
-	pump_round_know(round, way.name, way.name_bytes, &meta.flow);
+	io_poll_init(round, &device, own, slots, out);
+	io_poll_add_sender(round, way.name, way.name_bytes, &meta.flow);
 	for (uint64_t i = 0; i < rounds; i++) {
-		struct engine_told told;
+		struct engine_stop_info told;
 		uint8_t bytes[2048];
 		uint64_t segment;
 		if (i % 200 == 0)
@@ -246,23 +246,23 @@ static uint64_t on_socket(uint64_t rounds)
 			sendto(theirs, bytes, draw() % 8 ? burst(bytes, &segment) : draw() % sizeof bytes, 0,
 			       (struct sockaddr *)&here, sizeof here);
 		if (draw() % 64 == 0)
-			pump_round_forget(round, way.name, way.name_bytes);
+			io_poll_forget_sender(round, way.name, way.name_bytes);
 		uint64_t before = device.counts.rx_packets;
 		do {
 			if (draw() % 4)
-				pump_round(round, 1000 * i, draw() % 300, &told);
+				io_poll(round, 1000 * i, draw() % 300, &told);
 			else
-				pump_round_send(round, 1000 * i, draw() % 300, &told);
+				io_poll_send(round, 1000 * i, draw() % 300, &told);
 			serve(&told);
 			if (told.stop == STOP_PACKET) {
 				round->slot++;
 				round->at = 0;
-				pump_round_know(round, way.name, way.name_bytes, &meta.flow);
+				io_poll_add_sender(round, way.name, way.name_bytes, &meta.flow);
 				left++;
 			} else if (told.stop == STOP_TURN) {
 				take_over(&round->sending);
 			}
-		} while (told.stop != STOP_DONE || round->phase != ROUND_IDLE);
+		} while (told.stop != STOP_DONE || round->phase != POLL_IDLE);
 		took += device.counts.rx_packets != before;
 		deadlines(1000 * i);
 		while (recv(theirs, bytes, sizeof bytes, 0) >= 0)
@@ -270,7 +270,7 @@ static uint64_t on_socket(uint64_t rounds)
 	}
 	close(own);
 	close(theirs);
-	pump_round_end(round);
+	io_poll_end(round);
 	free(round);
 	free(slots);
 	free(out);

@@ -14,20 +14,20 @@
 
 enum { SENDERS = 3, BURSTS = 1200, SHEET = 4096, ROOM = 16 << 20 };
 
-static struct pump_wire *wire;
-static struct wire_sleeper sleeper;
+static struct loopback *wire;
+static struct loopback_sleeper sleeper;
 static pthread_mutex_t taking = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t came, asked; /* by who takes */
 static int64_t last[SENDERS];
 
 /* A number and its sender, as often as it fits. */
-static struct pump_slot make(uint8_t *at, uint32_t sender, uint32_t number, size_t size)
+static struct rx_buffer make(uint8_t *at, uint32_t sender, uint32_t number, size_t size)
 {
 	for (size_t i = 0; i < size; i += 8) {
 		memcpy(at + i, &number, 4);
 		memcpy(at + i + 4, &sender, 4);
 	}
-	return (struct pump_slot){ .buffer = at, .size = size, .segment = 8 };
+	return (struct rx_buffer){ .buffer = at, .size = size, .segment = 8 };
 }
 
 static void *make_all(void *self)
@@ -36,16 +36,16 @@ static void *make_all(void *self)
 	uint8_t *sheet = malloc(SHEET);
 
 	for (uint32_t number = 0; sheet && number < BURSTS; number += 2) {
-		struct pump_slot both[2] = { make(sheet, sender, number, 8 * (1 + number % 200)),
+		struct rx_buffer both[2] = { make(sheet, sender, number, 8 * (1 + number % 200)),
 					     make(sheet + SHEET / 2, sender, number + 1, 16) };
-		uint8_t *other = number % 3 ? pump_wire_trade(wire, both, 2, sheet, SHEET) : NULL;
+		uint8_t *other = number % 3 ? loopback_trade(wire, both, 2, sheet, SHEET) : NULL;
 		if (other) {
 			sheet = other;
 		} else {
-			pump_wire_put(wire, &both[0]);
-			pump_wire_put(wire, &both[1]);
+			loopback_put(wire, &both[0]);
+			loopback_put(wire, &both[1]);
 		}
-		pump_wire_call(wire);
+		loopback_notify(wire);
 	}
 	free(sheet);
 	return NULL;
@@ -54,8 +54,8 @@ static void *make_all(void *self)
 /* Take some and look at them: their number. The lock is held. */
 static unsigned take(void)
 {
-	struct pump_slot slots[4];
-	unsigned count = pump_wire_take(wire, slots, 4);
+	struct rx_buffer slots[4];
+	unsigned count = loopback_take(wire, slots, 4);
 	for (unsigned i = 0; i < count; i++) {
 		uint32_t number, sender;
 		memcpy(&number, slots[i].buffer, 4);
@@ -72,7 +72,7 @@ static unsigned take(void)
 }
 
 /* Take what there is; whether there is no more, and more to come. */
-static int stand_in(void *self)
+static int run_inline(void *self)
 {
 	int done = 0;
 	if (self != last)
@@ -82,7 +82,7 @@ static int stand_in(void *self)
 	if (asked++ % 2) {
 		while (take())
 			;
-		done = came < SENDERS * BURSTS && pump_wire_listen(wire, &sleeper);
+		done = came < SENDERS * BURSTS && loopback_listen(wire, &sleeper);
 	}
 	pthread_mutex_unlock(&taking);
 	return done;
@@ -94,8 +94,8 @@ int main(void)
 	pthread_t threads[SENDERS];
 	struct pollfd bell = { .fd = eventfd(0, EFD_NONBLOCK), .events = POLLIN };
 
-	wire = pump_wire_make(room, sizeof room);
-	sleeper = (struct wire_sleeper){ .bell = bell.fd, .stand_in = stand_in, .self = last };
+	wire = loopback_make(room, sizeof room);
+	sleeper = (struct loopback_sleeper){ .bell = bell.fd, .run_inline = run_inline, .self = last };
 	for (uintptr_t i = 0; i < SENDERS; i++) {
 		last[i] = -1;
 		if (pthread_create(&threads[i], NULL, make_all, (void *)i))
@@ -106,17 +106,17 @@ int main(void)
 		pthread_mutex_lock(&taking);
 		unsigned count = take();
 		all = came == SENDERS * BURSTS;
-		int sleeps = !all && !count && pump_wire_listen(wire, &sleeper);
+		int sleeps = !all && !count && loopback_listen(wire, &sleeper);
 		pthread_mutex_unlock(&taking);
 		if (sleeps && poll(&bell, 1, 60000) == 0)
 			return 6;
 		if (sleeps && read(bell.fd, &rung, sizeof rung) < 0)
 			return 5;
 	}
-	pump_wire_leave(wire);
+	loopback_unlisten(wire);
 	for (unsigned i = 0; i < SENDERS; i++)
 		pthread_join(threads[i], NULL);
-	pump_wire_free(wire);
+	loopback_free(wire);
 	printf("%llu\n", (unsigned long long)came);
 	return 0;
 }

@@ -21,8 +21,8 @@ enum { IN_THE_RING, AT_HAND, GUARDED, WAYS };
 
 /* One of the two ways to make them. */
 static struct maker {
-	struct engine_port port;
-	struct engine_heads heads[ENGINE_HEADS];
+	struct engine_shared port;
+	struct engine_icrc_cache heads[ENGINE_ICRC_CACHE];
 	struct engine_out out;
 	struct queue_pair record;
 	struct send_slot slot;
@@ -68,11 +68,11 @@ int main(void)
 	static struct memory_key key = { .valid = 1, .start = START, .end = START + LONGEST };
 	static uint8_t qpc[QPC_SIZE];
 	uint8_t *message = mmap(NULL, LONGEST, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	struct reach_own own = { .pid = getpid() };
-	const struct engine_segment segment = { &reach_guarded, &own };
+	struct own_process own = { .pid = getpid() };
+	const struct engine_segment segment = { &guarded_process, &own };
 	unsigned long packets_made = 0, gone = 0;
 
-	if (message == MAP_FAILED || guard_install())
+	if (message == MAP_FAILED || fault_guard_install())
 		return 2;
 	key.base = (uintptr_t)message;
 	for (size_t i = 0; i < LONGEST; i++)
@@ -83,8 +83,8 @@ int main(void)
 		uint64_t count = 1 + UP_TO(packets - first), max_segments = ANY(segments), opcode = ANY(opcodes), way = UP_TO(WAYS);
 		int ask = !service && count < packets - first && UP_TO(2), keeps = UP_TO(2) != 0, carries = UP_TO(2) != 0;
 		uint8_t *page = way == GUARDED && UP_TO(2) ? message + UP_TO(length) / PAGE * PAGE : NULL;
-		const struct engine_reach reach = way == AT_HAND ? (struct engine_reach){ .bytes = message } :
-								   (struct engine_reach){ .segment = &segment };
+		const struct engine_mapping reach = way == AT_HAND ? (struct engine_mapping){ .bytes = message } :
+								   (struct engine_mapping){ .segment = &segment };
 		const struct engine_flow flow = { { 10, [3] = (uint8_t)UP_TO(3) }, { 10, [3] = 2 }, 49152, 4791, UP_TO(2) ? 4 : 16 };
 		struct source source = { .length = length };
 
@@ -101,7 +101,7 @@ int main(void)
 		for (struct maker *maker = makers; maker < makers + 2; maker++) {
 			const struct origin there = { 0 };
 
-			maker->port = (struct engine_port){
+			maker->port = (struct engine_shared){
 				.keys = &key, .reach = &reach, .key_count = 1, .crc = engine_crc32,
 				.crc_copy = maker == makers ? NULL : engine_crc32_copy, .heads = keeps ? maker->heads : NULL,
 			};
@@ -114,9 +114,9 @@ int main(void)
 			maker->sent = maker->bursts = 0;
 			struct engine_qp qp = { .qpc = qpc, .record = &maker->record, .flow = flow };
 			for (uint64_t k = 0; k < before; k++) { /* a burst may be open already */
-				uint8_t *frame = engine_frame_begin(&maker->out, BTH_BYTES, mtu, 1);
+				uint8_t *frame = engine_packet_begin(&maker->out, BTH_BYTES, mtu, 1);
 				memset(frame, 0x11, BTH_BYTES + mtu);
-				engine_frame_fill(&maker->out, &maker->port, &flow, frame, BTH_BYTES, &there, mtu);
+				engine_packet_fill(&maker->out, &maker->port, &flow, frame, BTH_BYTES, &there, mtu);
 			}
 			maker->done = send_data(&maker->port, &qp, &maker->slot, &source, count, ask, &maker->out, &maker->how);
 			take(maker);

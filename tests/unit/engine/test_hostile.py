@@ -16,7 +16,7 @@ from rnic.engine import header
 HERE = Path(__file__).parent
 CC = shutil.which(os.environ.get("CC", "cc"))
 WARN = ("-g", "-O1", "-std=c11", "-Wall", "-Wextra", "-Werror")
-SANITIZE = (*WARN, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+SANITIZE = (*WARN, f"-I{header.PATH.parent}", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 SOURCES = sorted(path for path in header.PATH.parent.glob("*/*.c"))
 
 

@@ -20,15 +20,15 @@ from rnic.verbs import enums as e
 from tests.unit.engine.test_loopback import joined
 from tests.unit.engine.test_udp import Slot
 
-ROOM, SHEETS, SHEET_BYTES = 1 << 20, 64, 4096
+ROOM, TX_PAGES, TX_PAGE_BYTES = 1 << 20, 64, 4096
 
 
 @pytest.fixture(scope="module")
 def library(builds: Callable[..., ctypes.CDLL], tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     made = builds(tmp_path_factory.mktemp("wire") / "wire.so", "io/loopback.c")
-    made.pump_wire_make.argtypes, made.pump_wire_make.restype = (ctypes.c_void_p, ctypes.c_uint64), ctypes.c_void_p
-    made.pump_wire_trade.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p, ctypes.c_size_t)
-    made.pump_wire_trade.restype = ctypes.c_void_p
+    made.loopback_make.argtypes, made.loopback_make.restype = (ctypes.c_void_p, ctypes.c_uint64), ctypes.c_void_p
+    made.loopback_trade.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p, ctypes.c_size_t)
+    made.loopback_trade.restype = ctypes.c_void_p
     return made
 
 
@@ -36,9 +36,9 @@ StandIn = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t)
 
 
 class Sleeper(ctypes.Structure):
-    """``struct wire_sleeper``."""
+    """``struct loopback_sleeper``."""
 
-    _fields_ = (("bell", ctypes.c_int), ("stand_in", StandIn), ("self", ctypes.c_size_t))
+    _fields_ = (("bell", ctypes.c_int), ("run_inline", StandIn), ("self", ctypes.c_size_t))
 
 
 class Wire:
@@ -48,20 +48,20 @@ class Wire:
         self.library = library
         self.memory = bytearray(room)
         self.sleepers: list[Sleeper] = []
-        self.wire = ctypes.c_void_p(library.pump_wire_make(address_of(memoryview(self.memory)), room))
+        self.wire = ctypes.c_void_p(library.loopback_make(address_of(memoryview(self.memory)), room))
         self._libc = ctypes.CDLL(None)
         self._libc.malloc.argtypes, self._libc.malloc.restype = (ctypes.c_size_t,), ctypes.c_void_p
         self._libc.free.argtypes = (ctypes.c_void_p,)
-        self.sheet = self._libc.malloc(SHEET_BYTES)
+        self.sheet = self._libc.malloc(TX_PAGE_BYTES)
 
     def free(self) -> None:
         self._libc.free(self.sheet)
-        self.library.pump_wire_free(self.wire)
+        self.library.loopback_free(self.wire)
 
     def put(self, data: bytes) -> None:
         kept = ctypes.create_string_buffer(data, len(data))
         what = Slot(buffer=ctypes.addressof(kept), size=len(data), segment=1)
-        assert self.library.pump_wire_put(self.wire, ctypes.byref(what)) == 0
+        assert self.library.loopback_put(self.wire, ctypes.byref(what)) == 0
 
     def trade(self, bursts: list[bytes]) -> bool:
         """Lay bursts out in the sheet, and trade it."""
@@ -71,23 +71,23 @@ class Wire:
             ctypes.memmove(at, data, len(data))
             slot.buffer, slot.size, slot.segment = at, len(data), 1
             at += len(data)
-        other = self.library.pump_wire_trade(self.wire, slots, len(bursts), self.sheet, SHEET_BYTES)
+        other = self.library.loopback_trade(self.wire, slots, len(bursts), self.sheet, TX_PAGE_BYTES)
         if other is None:
             return False
         assert other != self.sheet
         self.sheet = other
-        ctypes.memset(other, 0xEE, SHEET_BYTES)  # whoever still looked at it sees that
+        ctypes.memset(other, 0xEE, TX_PAGE_BYTES)  # whoever still looked at it sees that
         return True
 
-    def listen(self, bell: int, stand_in: Callable[[int], int] | None = None) -> bool:
+    def listen(self, bell: int, run_inline: Callable[[int], int] | None = None) -> bool:
         """Whether nothing waits; whoever puts something is to call then."""
-        sleeper = Sleeper(bell, StandIn() if stand_in is None else StandIn(stand_in), 7)
+        sleeper = Sleeper(bell, StandIn() if run_inline is None else StandIn(run_inline), 7)
         self.sleepers.append(sleeper)  # one that runs may not go
-        return bool(self.library.pump_wire_listen(self.wire, ctypes.byref(sleeper)))
+        return bool(self.library.loopback_listen(self.wire, ctypes.byref(sleeper)))
 
     def take(self, count: int) -> list[Slot]:
         slots = (Slot * max(count, 1))()
-        return list(slots[: self.library.pump_wire_take(self.wire, slots, count)])
+        return list(slots[: self.library.loopback_take(self.wire, slots, count)])
 
 
 def seen(slot: Slot) -> bytes:
@@ -111,7 +111,7 @@ def test_what_is_traded_and_put_is_taken_in_order_as_it_was(library: ctypes.CDLL
         byte = bytes([turn & 0x7F])
         if what == "put":
             wire.put(byte * number)
-            if not library.pump_wire_lost(wire.wire):
+            if not library.loopback_lost(wire.wire):
                 waiting.append(byte * number)
             else:
                 held = sum(map(len, waiting)) + sum(len(was) for was, _ in looked_at)
@@ -121,7 +121,7 @@ def test_what_is_traded_and_put_is_taken_in_order_as_it_was(library: ctypes.CDLL
             if wire.trade(bursts):
                 waiting += bursts
             else:
-                assert len(waiting) + len(looked_at) >= SHEETS, "refused although there are sheets"
+                assert len(waiting) + len(looked_at) >= TX_PAGES, "refused although there are sheets"
         else:
             got = wire.take(number)
             assert len(got) == min(number, len(waiting))
@@ -132,7 +132,7 @@ def test_what_is_traded_and_put_is_taken_in_order_as_it_was(library: ctypes.CDLL
 
 def test_no_sheet_is_left_until_one_has_been_looked_at(library: ctypes.CDLL) -> None:
     wire = Wire(library)
-    for number in range(SHEETS):
+    for number in range(TX_PAGES):
         assert wire.trade([bytes([number]), b"and its second burst"])
     assert not wire.trade([b"one more"])
     assert [seen(slot) for slot in wire.take(1)] == [b"\0"]
@@ -146,7 +146,7 @@ def test_no_sheet_is_left_until_one_has_been_looked_at(library: ctypes.CDLL) -> 
 
 def test_a_wire_with_little_room_and_a_closed_one_have_no_sheets(library: ctypes.CDLL) -> None:
     small, closed = Wire(library, ROOM - 1), Wire(library)
-    library.pump_wire_close(closed.wire)
+    library.loopback_close(closed.wire)
     for wire in (small, closed):
         mine = wire.sheet
         assert not wire.trade([b"x"])
@@ -177,7 +177,7 @@ def test_the_bell_rings_once_for_who_listens_to_an_empty_wire(library: ctypes.CD
             wire.put(b"x")
         else:
             wire.trade([b"x"])
-        library.pump_wire_call(wire.wire)
+        library.loopback_notify(wire.wire)
 
     send()
     assert not wire.listen(bell), "something waits"
@@ -192,7 +192,7 @@ def test_the_bell_rings_once_for_who_listens_to_an_empty_wire(library: ctypes.CD
     assert not rings(bell), "once is enough"
     wire.take(2)
     assert wire.listen(bell)
-    library.pump_wire_leave(wire.wire)
+    library.loopback_unlisten(wire.wire)
     send()
     assert not rings(bell), "who listens no more is not called"
     wire.free()
@@ -202,17 +202,17 @@ def test_who_stands_in_for_a_sleeper_is_asked_first_and_once(library: ctypes.CDL
     wire = Wire(library)
     asked: list[int] = []
 
-    def stand_in(me: int) -> int:
+    def run_inline(me: int) -> int:
         asked.append(me)
         return len(asked) != 2
 
-    assert wire.listen(bell, stand_in)
+    assert wire.listen(bell, run_inline)
     for number, (calls, rang) in enumerate([(1, False), (1, False), (2, True), (3, False)]):
         if number >= 2:
             wire.take(2)
-            assert wire.listen(bell, stand_in)
+            assert wire.listen(bell, run_inline)
         wire.put(b"x")
-        library.pump_wire_call(wire.wire)
+        library.loopback_notify(wire.wire)
         assert (len(asked), rings(bell)) == (calls, rang)
     assert set(asked) == {7}
     wire.free()
@@ -222,19 +222,19 @@ def test_nobody_leaves_a_wire_while_another_stands_in_for_him(library: ctypes.CD
     wire = Wire(library)
     stands, may_go, left = threading.Event(), threading.Event(), threading.Event()
 
-    def stand_in(_: int) -> int:
+    def run_inline(_: int) -> int:
         stands.set()
         assert may_go.wait(20)
         assert not left.is_set()
         return wire.listen(bell)
 
     def leave() -> None:
-        library.pump_wire_leave(wire.wire)
+        library.loopback_unlisten(wire.wire)
         left.set()
 
-    assert wire.listen(bell, stand_in)
+    assert wire.listen(bell, run_inline)
     wire.put(b"x")
-    caller = threading.Thread(target=library.pump_wire_call, args=(wire.wire,))
+    caller = threading.Thread(target=library.loopback_notify, args=(wire.wire,))
     leaver = threading.Thread(target=leave)
     caller.start()
     assert stands.wait(20)
@@ -246,7 +246,7 @@ def test_nobody_leaves_a_wire_while_another_stands_in_for_him(library: ctypes.CD
     leaver.join(20)
     assert left.is_set()
     wire.put(b"x")
-    library.pump_wire_call(wire.wire)
+    library.loopback_notify(wire.wire)
     assert not rings(bell), "what the other one did last counts no more"
     wire.free()
 

@@ -50,22 +50,22 @@ class Reach:
 @contextmanager
 def guarded(parts: ctypes.CDLL) -> Iterator[Reach]:
     """The way by the processor; faults are caught meanwhile."""
-    assert parts.guard_install() == 0
-    yield Reach(parts, "reach_guarded", os.getpid())
-    parts.guard_remove()
+    assert parts.fault_guard_install() == 0
+    yield Reach(parts, "guarded_process", os.getpid())
+    parts.fault_guard_remove()
 
 
 @pytest.fixture(params=["own", "guarded", "file"])
 def reach(request: pytest.FixtureRequest, parts: ctypes.CDLL) -> Iterator[Reach]:
     if request.param == "own":
-        yield Reach(parts, "reach_own", os.getpid())
+        yield Reach(parts, "own_process", os.getpid())
         return
     if request.param == "guarded":
         with guarded(parts) as way:
             yield way
         return
     fd = os.open("/proc/self/mem", os.O_RDWR)
-    yield Reach(parts, "reach_file", fd)
+    yield Reach(parts, "proc_mem", fd)
     os.close(fd)
 
 
@@ -116,7 +116,7 @@ def test_read_only_memory_of_one_s_own_is_not_stored_to(parts: ctypes.CDLL) -> N
     """By a file of /proc it would be: rights are checked before."""
     with open("/proc/self/exe", "rb") as file, mmap.mmap(file.fileno(), PAGE, prot=mmap.PROT_READ) as memory:
         view = memoryview(memory)
-        assert not Reach(parts, "reach_own", os.getpid()).write(address_of(view), b"\0")
+        assert not Reach(parts, "own_process", os.getpid()).write(address_of(view), b"\0")
         with guarded(parts) as way:
             assert not way.write(address_of(view), b"\0")
             assert way.read(address_of(view), 4) == b"\x7fELF"
@@ -140,7 +140,7 @@ def test_a_process_that_is_gone_is_out_of_reach(parts: ctypes.CDLL) -> None:
         assert child.stdout is not None
         at = int(child.stdout.readline())
         fd = os.open(f"/proc/{child.pid}/mem", os.O_RDWR)
-        ways = [Reach(parts, "reach_own", child.pid), Reach(parts, "reach_file", fd)]
+        ways = [Reach(parts, "own_process", child.pid), Reach(parts, "proc_mem", fd)]
         assert [way.read(at, 5) for way in ways] == [b"child"] * 2
         child.stdin.close()
         child.wait(20)
@@ -155,7 +155,7 @@ def test_a_program_s_own_rights_count(parts: ctypes.CDLL) -> None:
         view = memoryview(memory)
         at = address_of(view)
         fds = [os.open(f"/proc/self/{name}", flag) for name, flag in (("mem", os.O_RDWR), ("maps", os.O_RDONLY))]
-        way = Reach(parts, "reach_program", *fds)
+        way = Reach(parts, "proc_mem_checked", *fds)
         libc = ctypes.CDLL(None, use_errno=True)
         assert libc.mprotect(ctypes.c_void_p(at + PAGE), ctypes.c_size_t(PAGE), mmap.PROT_READ) == 0
         if not way.write(at, b"mine"):
@@ -177,13 +177,13 @@ def test_a_program_s_own_rights_count(parts: ctypes.CDLL) -> None:
 
 
 class Mapping(ctypes.Structure):
-    """``struct reach_mapping``."""
+    """``struct own_process_file``."""
 
     _fields_ = (("base", ctypes.c_void_p), ("bytes", ctypes.c_size_t), ("fd", ctypes.c_int))
 
 
 class Own(ctypes.Structure):
-    """``struct reach_own``."""
+    """``struct own_process``."""
 
     _fields_ = (
         ("pid", ctypes.c_int),
@@ -216,7 +216,7 @@ def several(parts: ctypes.CDLL) -> Iterator[tuple[Own, memoryview]]:
 
 def all_at_once(parts: ctypes.CDLL, own: Own, way: str, pieces: list[tuple[int, int, int]]) -> int:
     offset = {"read": 2, "write": 3}[way] * ctypes.sizeof(ctypes.c_void_p)
-    call = SEVERAL.from_address(ctypes.addressof(Table.in_dll(parts, "reach_own")) + offset)
+    call = SEVERAL.from_address(ctypes.addressof(Table.in_dll(parts, "own_process")) + offset)
     made = (Piece * len(pieces))(*(Piece(*piece) for piece in pieces))
     return int(call(ctypes.addressof(own), made, len(pieces)))
 

@@ -1,4 +1,4 @@
-"""A sender runs the rounds of a NIC in memory whose thread sleeps (engine/io/progress_thread.c, ``stand_in``)."""
+"""A sender runs the rounds of a NIC in memory whose thread sleeps (engine/io/progress_thread.c, ``run_inline``)."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class World:
     def limits(self, sched: ctypes.CDLL, qp: Qp) -> tuple[int, int, bool]:
         """What C says that may be in flight to a queue pair's peer and in all, and whether others are there."""
         limits = Limits()
-        sched.engine_flights_limits(self.c, self.peer(qp), ctypes.byref(limits))
+        sched.engine_inflight_limits(self.c, self.peer(qp), ctypes.byref(limits))
         return limits.peer, limits.nic, limits.others > 0
 
     def schedule(self, qp: Any) -> None:
@@ -155,7 +155,7 @@ def sched(builds: Callable[..., ctypes.CDLL], tmp_path_factory: pytest.TempPathF
     library = builds(
         tmp_path_factory.mktemp("sched") / "sched.so", "device/inflight.c", "device/scheduler.c", "device/timers.c"
     )
-    for name in ("engine_turns_take", "engine_timers_due", "engine_timers_next"):
+    for name in ("engine_scheduler_take", "engine_timers_due", "engine_timers_next"):
         getattr(library, name).restype = ctypes.c_uint64
     return library
 
@@ -180,19 +180,19 @@ def test_turns(sched: ctypes.CDLL, seed: int) -> None:
             number = rng.choice(waiting)
             record = python.qps[number].record
             python.turns.remove(record)
-            sched.engine_turns_remove(c.c, u64(record))
+            sched.engine_scheduler_remove(c.c, u64(record))
             for world in (python, c):
                 world.qps[number]["scheduled"] = 0
         elif what > 3 and waiting:
             record = python.turns.take()
-            assert sched.engine_turns_take(c.c) == record
+            assert sched.engine_scheduler_take(c.c) == record
             allowance = python.turns.allowance(record)
             bytes_ = ctypes.c_int64(0)
-            shared = sched.engine_turns_allowance(c.c, u64(record), ctypes.byref(bytes_))
+            shared = sched.engine_scheduler_allowance(c.c, u64(record), ctypes.byref(bytes_))
             assert (bytes_.value if shared else None) == allowance
             size, again = rng.choice((0, 64, 1_040, 5_000, 40_000)), rng.random() < 0.7
             python.turns.spent(record, size, again)
-            sched.engine_turns_spent(c.c, u64(record), u64(size), again)
+            sched.engine_scheduler_spend(c.c, u64(record), u64(size), again)
             for world in (python, c):
                 world.qps[[qp.record for qp in world.qps].index(record)]["scheduled"] = again
             taken += 1
@@ -273,14 +273,14 @@ class Course:
                 python.flights.take(one, room)  # type: ignore[arg-type]
                 other["flying"] += room
                 other["admitted"] -= own
-                sched.engine_flights_took(c.c, c.peer(other), u64(room), u64(own))
+                sched.engine_inflight_take(c.c, c.peer(other), u64(room), u64(own))
             else:
                 python.flights.wait(one)  # type: ignore[arg-type]
-                assert sched.engine_flights_wait(c.c, u64(other.record)) == 0
+                assert sched.engine_inflight_wait(c.c, u64(other.record)) == 0
                 c.flights.stock()
                 self.waited += 1
             python.flights.turn_over(one)  # type: ignore[arg-type]
-            sched.engine_flights_turn_over(c.c, u64(other.record))
+            sched.engine_inflight_turn_over(c.c, u64(other.record))
         elif what < 8 and one["flying"]:
             packets = rng.randrange(one["flying"]) + 1
             sample = rng.choice((10_000, 100_000, QUEUE_NS >> 3, QUEUE_NS, 4 * QUEUE_NS))
@@ -293,7 +293,7 @@ class Course:
             other["flying"] -= packets
             before = len(python.turns)
             python.flights.give(one.peer, packets)
-            sched.engine_flights_give(c.c, c.peer(other), u64(packets))
+            sched.engine_inflight_release(c.c, c.peer(other), u64(packets))
             self.admitted += len(python.turns) > before
         elif what == 8 and rng.random() < 0.3:
             one.peer.lost(self.now)
@@ -303,9 +303,9 @@ class Course:
             sched.engine_peer_silent(c.peer(other), u64(self.now))
         if python.turns.count and rng.random() < 0.5:
             record = python.turns.take()
-            assert sched.engine_turns_take(c.c) == record
+            assert sched.engine_scheduler_take(c.c) == record
             python.turns.spent(record, 0, False)
-            sched.engine_turns_spent(c.c, u64(record), u64(0), 0)
+            sched.engine_scheduler_spend(c.c, u64(record), u64(0), 0)
             for world in (python, c):
                 world.qps[[qp.record for qp in world.qps].index(record)]["scheduled"] = 0
         same(python, c)
@@ -392,10 +392,10 @@ def test_round_trips_of_every_length(sched: ctypes.CDLL) -> None:
 
 def test_who_waits_needs_a_line_and_nothing_changes_where_none_is_spare(sched: ctypes.CDLL) -> None:
     c = World(10)
-    assert sched.engine_flights_wait(c.c, u64(c.qps[0].record)) == 0
+    assert sched.engine_inflight_wait(c.c, u64(c.qps[0].record)) == 0
     before = c.image()
-    assert sched.engine_flights_wait(c.c, u64(c.qps[1].record)) == -1
+    assert sched.engine_inflight_wait(c.c, u64(c.qps[1].record)) == -1
     assert c.image() == before
     c.flights.stock()
-    assert sched.engine_flights_wait(c.c, u64(c.qps[1].record)) == 0
+    assert sched.engine_inflight_wait(c.c, u64(c.qps[1].record)) == 0
     assert c.flights.queued == 1

@@ -38,7 +38,7 @@ def test_a_sheet_is_written_to_again_once_its_packets_are_acknowledged(c_program
 
 
 class Splice(ctypes.Structure):
-    """``struct pump_splice``."""
+    """``struct tx_splice``."""
 
     _fields_ = (
         ("into", ctypes.c_int),
@@ -66,7 +66,7 @@ class Sender:
         self.path = Path_(ctypes.pointer(self.outlet), None, name, len(raw), 0, 64)
         self.path.hop_limit = 64
         self.splice = Splice()
-        self.pump.pump_splice_open(ctypes.byref(self.splice))
+        self.pump.tx_splice_open(ctypes.byref(self.splice))
         self.memory = bytearray(1 << 18)
         base = address_of(memoryview(self.memory))
         self.at = -base % 4096
@@ -76,7 +76,7 @@ class Sender:
         self.memory[first : first + len(data)] = data
         place = ctypes.c_void_p(address_of(memoryview(self.memory)) + first)
         return int(
-            self.pump.pump_splice_send(
+            self.pump.tx_splice_send(
                 ctypes.byref(self.splice), ctypes.byref(self.path), place, ctypes.c_size_t(len(data)), segment
             )
         )
@@ -94,7 +94,7 @@ class Sender:
             sock.detach()
 
     def close(self) -> None:
-        self.pump.pump_splice_close(ctypes.byref(self.splice))
+        self.pump.tx_splice_close(ctypes.byref(self.splice))
         self.link.close()
         self.taker.close()
 
@@ -150,7 +150,7 @@ def test_what_is_refused_leaves_nothing_behind(sender: Sender) -> None:
     sender.path.name[0] = raw_address(socket_address(sender.taker.address, sender.taker.port, 0))[0]
     assert there == sender.path.name[2]
     if sender.splice.broken:
-        sender.pump.pump_splice_open(ctypes.byref(sender.splice))
+        sender.pump.tx_splice_open(ctypes.byref(sender.splice))
     assert sender.send(data, SEGMENT) == 0
     assert b"".join(sender.came()) == data, "nothing of what was refused before it"
 

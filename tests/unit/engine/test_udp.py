@@ -20,7 +20,7 @@ NAME_BYTES, SLOTS, BUFFER, INBOX = 28, 64, 1 << 16, 1 << 16
 
 
 class Slot(ctypes.Structure):
-    """``struct pump_slot``."""
+    """``struct rx_buffer``."""
 
     _fields_ = (
         ("buffer", ctypes.c_void_p),
@@ -36,13 +36,13 @@ class Slot(ctypes.Structure):
 
 
 class Outlet(ctypes.Structure):
-    """``struct pump_outlet``."""
+    """``struct tx_socket``."""
 
     _fields_ = tuple((name, ctypes.c_int32) for name in ("fd", "ipv4", "tclass", "hop_limit"))
 
 
 class Path_(ctypes.Structure):  # noqa: N801 - pathlib has the name
-    """``struct pump_path``."""
+    """``struct tx_path``."""
 
     _fields_ = (
         ("outlet", ctypes.POINTER(Outlet)),
@@ -61,7 +61,7 @@ COUNTS = ("sent", *DROPS, "gso_refused", "look")
 
 
 class Counts(ctypes.Structure):
-    """``struct pump_counts``."""
+    """``struct tx_counts``."""
 
     _fields_ = tuple((name, ctypes.c_uint64) for name in COUNTS)
 
@@ -71,7 +71,7 @@ class Counts(ctypes.Structure):
 
 
 class Loss(ctypes.Structure):
-    """``struct pump_loss``."""
+    """``struct tx_loss``."""
 
     _fields_ = tuple((name, ctypes.c_uint64) for name in ("seed", "asked", "one_in"))
 
@@ -104,13 +104,13 @@ class Side:
         counts = Counts()
         memory = bytearray(data)
         place = ctypes.c_void_p(address_of(memoryview(memory)))
-        self.pump.pump_transmit(
+        self.pump.udp_transmit(
             ctypes.byref(path), place, ctypes.c_size_t(len(data)), ctypes.c_uint32(segment), ctypes.byref(counts)
         )
         return counts.seen()
 
     def receive(self, count: int) -> int:
-        return int(self.pump.pump_receive(self.outlet.fd, self.inbox, self.slots, ctypes.c_uint(count)))
+        return int(self.pump.udp_receive(self.outlet.fd, self.inbox, self.slots, ctypes.c_uint(count)))
 
     def taken(self, at: int) -> bytes:
         return bytes(self.buffers[at][: self.slots[at].size])
@@ -125,7 +125,8 @@ def sides(request: pytest.FixtureRequest, pump: ctypes.CDLL) -> Iterator[tuple[S
 
 
 def test_the_room_for_the_calls_is_enough(builds: Callable[..., ctypes.CDLL], tmp_path: Path) -> None:
-    code = '#define _GNU_SOURCE\n#include "io/udp.h"\nunsigned long size(void) { return sizeof(struct pump_inbox); }\n'
+    size = "unsigned long size(void) { return sizeof(struct udp_rx_scratch); }"
+    code = f'#define _GNU_SOURCE\n#include "io/udp.h"\n{size}\n'
     (tmp_path / "size.c").write_text(code)
     sources = Path(rnic.engine.__file__).parent
     assert builds(tmp_path / "size.so", str(tmp_path / "size.c"), flags=(f"-I{sources}",)).size() <= INBOX
@@ -219,7 +220,7 @@ def test_a_full_send_buffer_is_waited_for_and_then_counted(pump: ctypes.CDLL) ->
 def test_losses_are_the_seed_s(pump: ctypes.CDLL) -> None:
     def losses(seed: int, one_in: int, count: int = 20_000) -> list[int]:
         loss = Loss(seed, 0, one_in)
-        return [number for number in range(count) if pump.pump_loses(ctypes.byref(loss))]
+        return [number for number in range(count) if pump.tx_loss_drops(ctypes.byref(loss))]
 
     assert losses(1, 0) == []
     assert losses(1, 1, 50) == list(range(50))

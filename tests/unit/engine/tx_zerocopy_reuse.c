@@ -14,27 +14,27 @@
 
 enum { ONE = 4096, OTHER = 8192, CONTEXT = 16384, PACKET = 4112, PACKETS = 15, LONG = PACKET * PACKETS };
 
-static struct pump_round round;
+static struct io_poll round;
 static struct engine_device device;
 static uint8_t arena[1 << 16] __attribute__((aligned(64)));
-static uint8_t own[ROUND_OUT_BYTES];
-static struct pump_path here = { .name = "here", .name_bytes = 4, .max_segments = 64 };
-static struct pump_path there = { .name = "there", .name_bytes = 5, .max_segments = 64 };
+static uint8_t own[POLL_OUT_BYTES];
+static struct tx_path here = { .name = "here", .name_bytes = 4, .max_segments = 64 };
+static struct tx_path there = { .name = "there", .name_bytes = 5, .max_segments = 64 };
 static unsigned lent, copied;
 static int refuses;
 static const uint8_t *last;
 
-void pump_splice_open(struct pump_splice *splice)
+void tx_splice_open(struct tx_splice *splice)
 {
 	splice->broken = 0;
 }
 
-void pump_splice_close(struct pump_splice *splice)
+void tx_splice_close(struct tx_splice *splice)
 {
 	(void)splice;
 }
 
-int pump_splice_send(struct pump_splice *splice, struct pump_path *path, const uint8_t *bytes, size_t length, uint32_t segment)
+int tx_splice_send(struct tx_splice *splice, struct tx_path *path, const uint8_t *bytes, size_t length, uint32_t segment)
 {
 	(void)splice, (void)path, (void)length, (void)segment;
 	if (refuses)
@@ -44,7 +44,7 @@ int pump_splice_send(struct pump_splice *splice, struct pump_path *path, const u
 	return 0;
 }
 
-void pump_transmit(struct pump_path *path, const uint8_t *bytes, size_t length, uint32_t segment, struct pump_counts *counts)
+void udp_transmit(struct tx_path *path, const uint8_t *bytes, size_t length, uint32_t segment, struct tx_counts *counts)
 {
 	(void)path, (void)bytes, (void)length, (void)segment, (void)counts;
 	copied++;
@@ -57,16 +57,16 @@ static struct queue_pair *record(uint64_t at)
 
 static void carry(struct engine_out *out)
 {
-	if (!pump_sheets_carry(&round))
+	if (!tx_pages_transmit(&round))
 		for (uint32_t i = 0; i < out->count; i++) {
 			copied++;
-			pump_sheets_saw(&round, &out->bursts[i]);
+			tx_pages_note_copy(&round, &out->bursts[i]);
 		}
 	out->used = out->count = out->open = 0;
 }
 
 /* Lay a burst out behind what is there: packets with this opcode from `psn` on, filled with `fill`. */
-static void make(const struct pump_path *path, uint8_t opcode, uint64_t psn, uint32_t packets, int fill)
+static void make(const struct tx_path *path, uint8_t opcode, uint64_t psn, uint32_t packets, int fill)
 {
 	struct engine_out *out = &round.out;
 	uint8_t *bytes = out->bytes + out->used;
@@ -82,25 +82,25 @@ static void make(const struct pump_path *path, uint8_t opcode, uint64_t psn, uin
 }
 
 /* One turn of one queue pair, which sends one burst. */
-static void turn(uint64_t at, const struct pump_path *path, uint8_t opcode, uint64_t psn, int fill)
+static void turn(uint64_t at, const struct tx_path *path, uint8_t opcode, uint64_t psn, int fill)
 {
-	pump_sheets_begin(&round);
-	pump_sheets_turn(&round, record(at), path);
+	tx_pages_begin(&round);
+	tx_pages_select(&round, record(at), path);
 	record(at)->sent_psn = psn & PSN_MASK; /* it says so only once all of a turn are made */
 	make(path, opcode, psn, PACKETS, fill);
 	carry(&round.out);
 	record(at)->sent_psn = (psn + PACKETS) & PSN_MASK;
-	pump_sheets_end(&round);
-	CHECK(round.out.bytes == own && round.out.room == ROUND_OUT_BYTES);
+	tx_pages_end(&round);
+	CHECK(round.out.bytes == own && round.out.room == POLL_OUT_BYTES);
 }
 
-static uint8_t *seen[4 * SHEETS];
+static uint8_t *seen[4 * TX_PAGES];
 
 /* Bursts until one is copied for want of a sheet; how many were lent. */
-static unsigned fill_all(uint64_t at, const struct pump_path *path, uint64_t psn)
+static unsigned fill_all(uint64_t at, const struct tx_path *path, uint64_t psn)
 {
 	unsigned before = lent;
-	for (unsigned i = 0; i < 2 * SHEETS; i++) {
+	for (unsigned i = 0; i < 2 * TX_PAGES; i++) {
 		unsigned was = lent;
 		turn(at, path, BTH_WRITE_MIDDLE, psn + i * PACKETS, (int)(0x40 + i));
 		if (lent == was)
@@ -117,7 +117,7 @@ int main(void)
 	device.sched.arena = arena;
 	round.device = &device;
 	round.out.bytes = own;
-	round.out.room = ROUND_OUT_BYTES;
+	round.out.room = POLL_OUT_BYTES;
 	round.out.carry = carry;
 	record(ONE)->context = record(OTHER)->context = CONTEXT;
 
@@ -134,59 +134,59 @@ int main(void)
 	/* each sheet once, across the end of the PSNs, until one is acknowledged as a whole */
 	uint64_t psn = 0x1000000 - 100;
 	record(ONE)->una = psn;
-	CHECK(fill_all(ONE, &here, psn) == SHEETS && copied == 5);
+	CHECK(fill_all(ONE, &here, psn) == TX_PAGES && copied == 5);
 	record(ONE)->una = (psn + PACKETS - 1) & PSN_MASK;
 	turn(ONE, &here, BTH_WRITE_MIDDLE, psn + 500, 2);
-	CHECK(lent == SHEETS && copied == 6);
+	CHECK(lent == TX_PAGES && copied == 6);
 	record(ONE)->una = (psn + PACKETS) & PSN_MASK;
 	turn(ONE, &here, BTH_WRITE_MIDDLE, psn + 515, 2);
-	CHECK(lent == SHEETS + 1 && last == seen[0]);
+	CHECK(lent == TX_PAGES + 1 && last == seen[0]);
 
 	/* responses among requests, and what is short, leave copied; the sheet is as good as before */
 	record(ONE)->una = record(ONE)->sent_psn;
 	lent = copied = 0;
 	turn(ONE, &here, BTH_READ_RESPONSE_MIDDLE, 7, 3);
-	pump_sheets_begin(&round);
-	pump_sheets_turn(&round, record(ONE), &here);
+	tx_pages_begin(&round);
+	tx_pages_select(&round, record(ONE), &here);
 	make(&here, BTH_WRITE_MIDDLE, 7, 3, 4);
 	carry(&round.out);
-	pump_sheets_end(&round);
+	tx_pages_end(&round);
 	CHECK(!lent && copied == 2);
 
 	/* a long burst is of who has the turn: short ones of another may lie before it, which are copied, long ones leave first */
-	pump_sheets_begin(&round);
-	pump_sheets_turn(&round, record(ONE), &here);
+	tx_pages_begin(&round);
+	tx_pages_select(&round, record(ONE), &here);
 	make(&here, BTH_WRITE_MIDDLE, 7, 3, 4);
-	pump_sheets_turn(&round, record(OTHER), &here);
+	tx_pages_select(&round, record(OTHER), &here);
 	make(&here, BTH_WRITE_MIDDLE, 2000, PACKETS, 4);
 	record(OTHER)->una = 2000;
 	record(OTHER)->sent_psn = 2000 + PACKETS;
 	carry(&round.out);
 	CHECK(lent == 1 && copied == 3);
 	const uint8_t *others = last;
-	pump_sheets_turn(&round, record(ONE), &here);
+	tx_pages_select(&round, record(ONE), &here);
 	make(&here, BTH_WRITE_MIDDLE, 1000, PACKETS, 4);
-	pump_sheets_turn(&round, record(OTHER), &here);
+	tx_pages_select(&round, record(OTHER), &here);
 	CHECK(lent == 2 && !round.out.used);
-	pump_sheets_end(&round);
+	tx_pages_end(&round);
 	lent = 0;
 	record(ONE)->una = record(ONE)->sent_psn = 1000 + PACKETS;
-	CHECK(fill_all(ONE, &here, 1000 + PACKETS) == SHEETS - 1); /* the other's is as busy as before */
-	for (unsigned i = 0; i < SHEETS - 1; i++)
+	CHECK(fill_all(ONE, &here, 1000 + PACKETS) == TX_PAGES - 1); /* the other's is as busy as before */
+	for (unsigned i = 0; i < TX_PAGES - 1; i++)
 		CHECK(seen[i] != others - (uint64_t)3 * PACKET);
 
 	/* an ACK behind a long burst leaves with it, and does not count */
 	record(ONE)->una = record(ONE)->sent_psn;
 	lent = copied = 0;
-	pump_sheets_begin(&round);
-	pump_sheets_turn(&round, record(ONE), &here);
+	tx_pages_begin(&round);
+	tx_pages_select(&round, record(ONE), &here);
 	make(&here, BTH_WRITE_MIDDLE, 40000, PACKETS, 4);
 	round.out.bytes[(PACKETS - 1) * PACKET] = BTH_ACKNOWLEDGE;
 	be_store(round.out.bytes + (PACKETS - 1) * PACKET + PSN_AT, 3, 7);
 	record(ONE)->una = 40000;
 	record(ONE)->sent_psn = 40000 + PACKETS - 1;
 	carry(&round.out);
-	pump_sheets_end(&round);
+	tx_pages_end(&round);
 	CHECK(lent == 1 && !copied);
 	const uint8_t *with_ack = last;
 	record(ONE)->una = 40000 + PACKETS - 2;
@@ -211,8 +211,8 @@ int main(void)
 	CHECK(lent == 1 && !copied);
 	const uint8_t *response = last;
 	be_put(arena + CONTEXT, QPC_EXPECTED_PSN, 104);
-	CHECK(fill_all(ONE, &here, 60000) == SHEETS - 1);
-	for (unsigned i = 0; i < SHEETS - 1; i++)
+	CHECK(fill_all(ONE, &here, 60000) == TX_PAGES - 1);
+	for (unsigned i = 0; i < TX_PAGES - 1; i++)
 		CHECK(seen[i] != response);
 	be_put(arena + CONTEXT, QPC_EXPECTED_PSN, 105);
 	turn(ONE, &here, BTH_WRITE_MIDDLE, 61000, 7);
@@ -226,33 +226,33 @@ int main(void)
 	/* another address has other pages, all of them zeros at first, though nobody acknowledged a thing meanwhile */
 	record(OTHER)->una = record(OTHER)->sent_psn = 2000 + PACKETS;
 	record(ONE)->una = record(ONE)->sent_psn = 1000 + PACKETS;
-	pump_sheets_begin(&round);
-	pump_sheets_turn(&round, record(OTHER), &there);
+	tx_pages_begin(&round);
+	tx_pages_select(&round, record(OTHER), &there);
 	CHECK(round.out.bytes != own);
-	for (size_t i = 0; i < SHEET_BYTES; i++)
+	for (size_t i = 0; i < TX_PAGE_BYTES; i++)
 		CHECK(!round.out.bytes[i]);
 	/* and a turn for the first one does not go on behind what is laid out for that */
 	const uint8_t *before = round.out.bytes;
 	make(&there, BTH_WRITE_MIDDLE, 3000, 2, 5);
-	pump_sheets_turn(&round, record(ONE), &here);
+	tx_pages_select(&round, record(ONE), &here);
 	CHECK(!round.out.used && round.out.bytes != before);
 	/* nor does one that is not to be acknowledged */
 	record(ONE)->service = SERVICE_UC;
-	pump_sheets_turn(&round, record(ONE), &here);
+	tx_pages_select(&round, record(ONE), &here);
 	CHECK(round.out.bytes == own);
 	record(ONE)->service = 0;
-	pump_sheets_end(&round);
+	tx_pages_end(&round);
 
 	/* a queue pair that begins anew strands no sheets, and one that is no more gives them back with other pages */
 	record(ONE)->una = 5000;
 	fill_all(ONE, &here, 5000);
 	record(ONE)->una = record(ONE)->sent_psn = 100;
 	lent = 0;
-	CHECK(fill_all(ONE, &here, 100) == SHEETS);
-	pump_sheets_drop(&round, OTHER);
+	CHECK(fill_all(ONE, &here, 100) == TX_PAGES);
+	tx_pages_forget_qp(&round, OTHER);
 	CHECK(seen[0][100] == 0x40);
-	pump_sheets_drop(&round, ONE);
-	CHECK(!seen[0][100] && !seen[SHEETS - 1][100]);
+	tx_pages_forget_qp(&round, ONE);
+	CHECK(!seen[0][100] && !seen[TX_PAGES - 1][100]);
 
 	/* what the pipe does not take is copied */
 	refuses = 1;
@@ -263,15 +263,15 @@ int main(void)
 	/* long bursts stop: after a while none is expected */
 	refuses = 0;
 	for (int i = 0; i < 100; i++) {
-		pump_sheets_begin(&round);
-		pump_sheets_turn(&round, record(ONE), &here);
+		tx_pages_begin(&round);
+		tx_pages_select(&round, record(ONE), &here);
 		make(&here, BTH_WRITE_MIDDLE, 7, 2, 4);
 		carry(&round.out);
 		if (i == 99)
 			CHECK(round.out.bytes == own);
-		pump_sheets_end(&round);
+		tx_pages_end(&round);
 	}
-	pump_sheets_close(round.sheets);
+	tx_pages_close(round.sheets);
 	puts("held");
 	return 0;
 }

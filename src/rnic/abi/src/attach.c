@@ -50,7 +50,7 @@ static int runtime_path(char *path, size_t bytes)
 	return length > 0 && (size_t)length < bytes ? 0 : ENAMETOOLONG;
 }
 
-void tell(const struct answer *reply)
+void tell(const struct rpc_reply *reply)
 {
 	if (reply->error && reply->bytes)
 		complain("%.*s", (int)reply->bytes, (const char *)reply->body);
@@ -63,7 +63,7 @@ static int connect_once(uint32_t *devices, int *pid, bool quiet)
 	struct ucred peer = { 0 };
 	socklen_t size = sizeof peer;
 	uint32_t hello[3] = { RNIC_ATTACH_MAGIC, RNIC_ATTACH_VERSION, (uint32_t)getpid() };
-	struct answer *reply;
+	struct rpc_reply *reply;
 	int channel, error = runtime_path(address.sun_path, sizeof address.sun_path);
 
 	if (error) {
@@ -92,7 +92,7 @@ static int connect_once(uint32_t *devices, int *pid, bool quiet)
 			 address.sun_path, (unsigned)peer.uid);
 		goto out;
 	}
-	error = exchange(channel, RNIC_MSG_HELLO, 1, hello, sizeof hello, NULL, 0, reply);
+	error = rpc_call(channel, RNIC_MSG_HELLO, 1, hello, sizeof hello, NULL, 0, reply);
 	if (error) {
 		if (reply->error)
 			tell(reply);

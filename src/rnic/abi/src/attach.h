@@ -5,7 +5,7 @@
 #include "bypass/rpc.h"
 
 /* Passes on the words that a refusal came with. */
-void tell(const struct answer *reply);
+void tell(const struct rpc_reply *reply);
 /* Connects and greets. Returns the socket, or -1 with errno. */
 int nic_connect(uint32_t *devices, int *pid);
 

@@ -216,9 +216,9 @@ enum trying { FIRST, AFTER_PACKETS, AFTER_YIELD };
  * Each once, since what came may be for others. */
 static bool look_again(struct rnic_cq *cq, enum trying *trying)
 {
-	struct slot_driver *slot = context_of(cq->verbs.context)->slot;
+	struct bypass_driver *slot = context_of(cq->verbs.context)->slot;
 
-	if (*trying == FIRST && slot && slot_poll(slot))
+	if (*trying == FIRST && slot && driver_poll(slot))
 		*trying = AFTER_PACKETS;
 	else if (*trying != AFTER_YIELD && make_way(cq))
 		*trying = AFTER_YIELD;
@@ -286,7 +286,7 @@ int rnic_req_notify_cq(struct ibv_cq *verbs, int solicited_only)
 	atomic_store(reg(context_of(verbs->context), cq->block, RNIC_REG_CQ_DOORBELL),
 		     solicited_only ? RNIC_REG_ARM_SOLICITED : RNIC_REG_ARM_NEXT);
 	if (context_of(verbs->context)->slot)
-		slot_rest(context_of(verbs->context)->slot);
+		driver_prepare_to_sleep(context_of(verbs->context)->slot);
 	return 0;
 }
 

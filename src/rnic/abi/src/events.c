@@ -46,7 +46,7 @@ bool entry_ring_pop(struct entry_ring *ring, struct entry *entry)
 	return true;
 }
 
-static int fired_waits(struct slot_events *events)
+static int fired_waits(struct driver_event_queue *events)
 {
 	return event_waits((struct event_queue *)(void *)((char *)events - offsetof(struct event_queue, fired)));
 }
@@ -76,9 +76,9 @@ int event_queue_open(struct rnic_context *context, struct event_queue *eq)
 		goto free_block;
 	eq->fd = nic_vector(context, eq->number);
 	if (eq->fd >= 0) {
-		eq->fired = (struct slot_events){ .vector = eq->number, .fd = eq->fd, .waits = fired_waits };
+		eq->fired = (struct driver_event_queue){ .vector = eq->number, .fd = eq->fd, .waits = fired_waits };
 		if (context->slot)
-			slot_serve(context->slot, &eq->fired);
+			driver_add_events(context->slot, &eq->fired);
 		return 0;
 	}
 	error = errno;
@@ -100,7 +100,7 @@ void event_queue_close(struct rnic_context *context, struct event_queue *eq)
 	nic_free(context, RNIC_CMD_RES_UAR_BLOCK, eq->block);
 	nic_free(context, RNIC_CMD_RES_EQ, eq->number);
 	if (context->slot)
-		slot_forget(context->slot, &eq->fired);
+		driver_remove_events(context->slot, &eq->fired);
 	close(eq->fd);
 	eq->fd = -1;
 	ring_unmap(context, &eq->ring.memory);
@@ -138,16 +138,16 @@ static void settle(struct rnic_context *context, struct event_queue *eq)
 	struct pollfd poller = { .fd = eq->fd, .events = POLLIN };
 	struct entry none;
 	uint64_t one = 1;
-	int before = calls_begin();
+	int before = nocancel_begin();
 
 	while (has_entry(eq) && (eq->ring.entries[eq->ring.head].word[EQE_WORD(TYPE)] & 0xFF) == NO_EVENT)
 		pop_event(context, eq, &none);
 	/* The NIC fires when it has stored an entry: one that is not there is not what was fired for. */
 	if (!has_entry(eq))
-		fires_take(eq->fd);
+		eventfd_drain(eq->fd);
 	if (has_entry(eq) && poll(&poller, 1, 0) == 0 && write(eq->fd, &one, sizeof one) < 0)
 		complain("event descriptor %d does not take a write", eq->fd);
-	calls_end(before);
+	nocancel_end(before);
 }
 
 /* Waits until the descriptor is ready, or the NIC process is gone. Reading it is settle's. */
@@ -156,7 +156,7 @@ static int await_event(struct rnic_context *context, struct event_queue *eq)
 	struct pollfd pollers[2] = { { .fd = eq->fd, .events = POLLIN }, { .fd = context->socket } };
 
 	if (context->slot && eq != &context->async)
-		return slot_await(context->slot, &eq->fired, -1);
+		return driver_await(context->slot, &eq->fired, -1);
 	if (poll(pollers, COUNT(pollers), -1) < 0)
 		return errno;
 	return !(pollers[0].revents & POLLIN) && nic_gone(context) ? EIO : 0;

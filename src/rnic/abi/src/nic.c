@@ -22,8 +22,8 @@
 /* The devices as a list that ends in NULL. Returns how many, or -1 with errno. */
 int nic_list(int socket, struct rnic_device ***list)
 {
-	struct answer *reply = malloc(sizeof *reply);
-	int error = reply ? exchange(socket, RNIC_MSG_LIST, 2, NULL, 0, NULL, 0, reply) : ENOMEM;
+	struct rpc_reply *reply = malloc(sizeof *reply);
+	int error = reply ? rpc_call(socket, RNIC_MSG_LIST, 2, NULL, 0, NULL, 0, reply) : ENOMEM;
 	size_t count = 0;
 
 	if (error)
@@ -73,16 +73,16 @@ out:
 
 /* A message of an opened context. */
 static int ask(struct rnic_context *context, uint32_t kind, const void *body, size_t bytes, const int *fds, int fd_count,
-	       struct answer *reply)
+	       struct rpc_reply *reply)
 {
 	int error;
 
 	if (context->dead)
 		return EIO;
 	if (context->slot)
-		return slot_ask(context->slot, kind, body, bytes, fds, fd_count, reply);
+		return driver_request(context->slot, kind, body, bytes, fds, fd_count, reply);
 	pthread_mutex_lock(&context->command_lock);
-	error = exchange(context->socket, kind, ++context->token, body, bytes, fds, fd_count, reply);
+	error = rpc_call(context->socket, kind, ++context->token, body, bytes, fds, fd_count, reply);
 	pthread_mutex_unlock(&context->command_lock);
 	return error;
 }
@@ -108,7 +108,7 @@ static int errno_of(uint32_t status)
 }
 
 /* Takes one command's answer from those of a message; its status as an errno, EPROTO where there is none. */
-static int take_answer(struct command *command, const struct answer *reply, size_t *at)
+static int take_answer(struct command *command, const struct rpc_reply *reply, size_t *at)
 {
 	uint32_t status, bytes;
 	const uint8_t *said = reply->body + *at;
@@ -134,7 +134,7 @@ int nic_commands(struct rnic_context *context, struct command *list, size_t coun
 {
 	uint8_t message[2 * RNIC_COMMAND_SIZE + 1024] = { 0 };
 	size_t bytes = 0, at = 0, finished = 0;
-	struct answer *reply;
+	struct rpc_reply *reply;
 	int error;
 
 	for (size_t i = 0; i < count; i++) {
@@ -218,7 +218,7 @@ void nic_free_queue(struct rnic_context *context, uint32_t kind, uint32_t number
 /* The descriptor that an event queue's vector fires, or -1 with errno. */
 int nic_vector(struct rnic_context *context, uint32_t vector)
 {
-	struct answer *reply = malloc(sizeof *reply);
+	struct rpc_reply *reply = malloc(sizeof *reply);
 	int error = reply ? ask(context, RNIC_MSG_VECTOR, &vector, sizeof vector, NULL, 0, reply) : ENOMEM;
 	int fd = -1;
 
@@ -245,7 +245,7 @@ bool nic_gone(struct rnic_context *context)
 
 	if (context->dead)
 		return true;
-	before = calls_begin(); /* whoever asks may hold the device's lock */
+	before = nocancel_begin(); /* whoever asks may hold the device's lock */
 	if (poll(&poller, 1, 0) == 1 && poller.revents & (POLLHUP | POLLERR)) {
 		/* Of two threads that see it one says so, and neither ends the program before that. */
 		pthread_mutex_lock(&saying);
@@ -255,7 +255,7 @@ bool nic_gone(struct rnic_context *context)
 		context->dead = true;
 		pthread_mutex_unlock(&saying);
 	}
-	calls_end(before);
+	nocancel_end(before);
 	return context->dead;
 }
 
@@ -267,7 +267,7 @@ int nic_share(struct rnic_context *context, void *base, size_t bytes, int fd)
 	uint8_t message[RNIC_SHARE_SIZE] = { 0 };
 	uint64_t va = (uintptr_t)base, length = bytes;
 	uint32_t writable = 1;
-	struct answer *reply = malloc(sizeof *reply);
+	struct rpc_reply *reply = malloc(sizeof *reply);
 	int error;
 
 	memcpy(message + RNIC_SHARE_VA_AT, &va, 8);
@@ -283,17 +283,17 @@ int nic_share(struct rnic_context *context, void *base, size_t bytes, int fd)
 /* Tell the NIC that a doorbell register of this block was stored to; `number` is its queue pair's, or 0. */
 void nic_ring(struct rnic_context *context, uint32_t number, uint32_t block)
 {
-	if (!context->slot || !slot_ring(context->slot, number, block))
-		slot_knock(context->rung, context->asleep, context->wake_fd, block);
+	if (!context->slot || !driver_ring(context->slot, number, block))
+		driver_ring_doorbell(context->rung, context->asleep, context->wake_fd, block);
 }
 
-static int map_window(struct rnic_context *context, const struct answer *reply)
+static int map_window(struct rnic_context *context, const struct rpc_reply *reply)
 {
 	uint64_t bytes, rung, blocks;
 	uint32_t count, block_bytes;
 	uint32_t magic, version;
 
-	if (reply->bytes < RNIC_OPEN_REPLY_SIZE || (reply->fd_count != 2 && reply->fd_count != 2 + SLOT_FDS))
+	if (reply->bytes < RNIC_OPEN_REPLY_SIZE || (reply->fd_count != 2 && reply->fd_count != 2 + DRIVER_FDS))
 		return EPROTO;
 	memcpy(&count, reply->body + RNIC_OPEN_REPLY_BLOCKS_AT, 4);
 	memcpy(&block_bytes, reply->body + RNIC_OPEN_REPLY_BLOCK_BYTES_AT, 4);
@@ -342,16 +342,16 @@ static void look_on(struct rnic_context *context)
 	if (!said || !*said)
 		return;
 	number = strtoul(said, NULL, 10);
-	slot_look_on(context->slot, 1000 * (number < most ? number : most));
+	driver_set_spin(context->slot, 1000 * (number < most ? number : most));
 }
 
 /* The slot that came with an answer to OPEN: 0 or the error number. */
-static int take_slot(struct rnic_context *context, const struct answer *reply)
+static int take_slot(struct rnic_context *context, const struct rpc_reply *reply)
 {
-	struct slot_setup setup = { .socket = context->socket, .blocks = context->blocks,
+	struct driver_setup setup = { .socket = context->socket, .blocks = context->blocks,
 				    .answer = reply->body + RNIC_OPEN_REPLY_SIZE, .fds = reply->fds + 2,
 				    .is_gone = slot_is_gone, .self = context };
-	int error = slot_open(&setup, &context->slot);
+	int error = driver_open(&setup, &context->slot);
 
 	if (error == EPROTO)
 		complain("NIC process %d keeps its state as another version of rnic does: end it, or unset RNIC_BYPASS",
@@ -360,7 +360,7 @@ static int take_slot(struct rnic_context *context, const struct answer *reply)
 		look_on(context);
 	if (error || !wanted("RNIC_HAIRPIN", true) /* `rnic exec --no-hairpin` clears it */)
 		return error;
-	error = slot_take_part(context->slot);
+	error = driver_enable_shm_loopback(context->slot);
 	if (error)
 		complain("there is no loopback inside the NIC (%s): packets go by the wire", strerror(error));
 	return 0;
@@ -370,7 +370,7 @@ static int take_slot(struct rnic_context *context, const struct answer *reply)
 static int open_once(struct rnic_context *context, const char *name, bool slot, bool *unfit)
 {
 	uint8_t message[RNIC_OPEN_SIZE] = { 0 };
-	struct answer *reply = malloc(sizeof *reply);
+	struct rpc_reply *reply = malloc(sizeof *reply);
 	uint32_t copier = 0, mode = RNIC_DMA_PROC_MEM, page = (uint32_t)sysconf(_SC_PAGESIZE);
 	const char *forced = getenv("RNIC_DMA"); /* "mem" or "copy": the one way, or the other */
 	int fd = -1, error;
@@ -423,7 +423,7 @@ static int open_once(struct rnic_context *context, const char *name, bool slot, 
 	}
 	close(reply->fds[0]);
 	context->wake_fd = reply->fds[1];
-	if (reply->fd_count == 2 + SLOT_FDS && reply->bytes >= RNIC_OPEN_REPLY_SIZE + RNIC_OPEN_SLOT_SIZE)
+	if (reply->fd_count == 2 + DRIVER_FDS && reply->bytes >= RNIC_OPEN_REPLY_SIZE + RNIC_OPEN_SLOT_SIZE)
 		*unfit = (error = take_slot(context, reply)) != 0;
 out:
 	free(reply);
@@ -446,7 +446,7 @@ int nic_open(struct rnic_context *context, const char *name)
 void nic_close(struct rnic_context *context)
 {
 	if (context->slot)
-		slot_close(context->slot);
+		driver_close(context->slot);
 	context->slot = NULL;
 	if (context->socket >= 0)
 		close(context->socket);

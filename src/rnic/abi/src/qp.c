@@ -353,7 +353,7 @@ static int modify(struct rnic_qp *qp, const struct ibv_qp_attr *const *attrs, co
 		return masks[0] & ~(IBV_QP_STATE | IBV_QP_CUR_STATE) ? EINVAL : reset(context_of(qp->verbs.qp_base.context), qp);
 	error = change(qp, attrs, masks, count, current);
 	if (!error && context_of(qp->verbs.qp_base.context)->slot && qp->service == RNIC_QP_ST_RC && current == RNIC_QP_INIT)
-		slot_join(context_of(qp->verbs.qp_base.context)->slot, qp->number);
+		driver_join(context_of(qp->verbs.qp_base.context)->slot, qp->number);
 	if (error != EINVAL || named || !qp->created || qp->state != current || look_at_state(qp) || qp->state == current)
 		return error;
 	return change(qp, attrs, masks, count, qp->state); /* it had failed, and nobody had looked */

@@ -153,7 +153,7 @@ static void sift(struct cm_channel *channel, bool (*leaves)(const uint8_t *recor
 		if (leaves(waiting->record, with)) {
 			*at = waiting->next;
 			free(waiting);
-			fires_take(channel->public.fd);
+			eventfd_drain(channel->public.fd);
 		} else {
 			at = &waiting->next;
 		}

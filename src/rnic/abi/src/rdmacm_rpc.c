@@ -12,7 +12,7 @@ static pthread_mutex_t wire_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 static int channel_socket = -1;
 static uint32_t token;
-static struct answer *reply;
+static struct rpc_reply *reply;
 static struct cm_device *devices;
 
 void refused(int error)
@@ -75,7 +75,7 @@ void cm_private(struct cm_said *said, const void *data, size_t bytes)
 
 static int ask_locked(struct cm_said *said)
 {
-	int error = exchange(channel_socket, RNIC_MSG_CM, ++token, said->request, sizeof said->request, NULL, 0, reply);
+	int error = rpc_call(channel_socket, RNIC_MSG_CM, ++token, said->request, sizeof said->request, NULL, 0, reply);
 
 	if (error)
 		return error;
@@ -148,14 +148,14 @@ static int connect_locked(void)
 
 int cm_ask(struct cm_said *said)
 {
-	int error, before = calls_begin(); /* connecting has places where a thread may be cancelled */
+	int error, before = nocancel_begin(); /* connecting has places where a thread may be cancelled */
 
 	pthread_mutex_lock(&wire_lock);
 	error = connect_locked();
 	if (!error)
 		error = ask_locked(said);
 	pthread_mutex_unlock(&wire_lock);
-	calls_end(before);
+	nocancel_end(before);
 	return error;
 }
 

@@ -134,7 +134,7 @@ struct event_queue {
 	uint32_t number, block;
 	int fd; /* readable while entries wait */
 	pthread_mutex_t lock;
-	struct slot_events fired; /* where the engine runs here */
+	struct driver_event_queue fired; /* where the engine runs here */
 };
 
 struct rnic_device {
@@ -177,7 +177,7 @@ struct rnic_context {
 	bool yields_always; /* whichever thread polls */
 	pthread_t opener; /* the thread that opened it */
 	_Atomic bool shared; /* another one polls */
-	struct slot_driver *slot; /* the engine runs here; NULL where the NIC process takes everything */
+	struct bypass_driver *slot; /* the engine runs here; NULL where the NIC process takes everything */
 };
 
 struct rnic_pd {

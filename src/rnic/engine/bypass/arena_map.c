@@ -27,7 +27,7 @@ static struct engine_qp *enroll(struct bypass *bypass, uint64_t slot, uint64_t a
 
 	if (!at || !is_known(arena + record->context)) {
 		if (bypass->places[slot]) /* what a lane remembers is of a connection that is over */
-			bypass->places[slot]->lane = (struct hairpin_lane){ 0 };
+			bypass->places[slot]->lane = (struct shm_loopback_path){ 0 };
 		return NULL;
 	}
 	if (!bypass->places[slot])
@@ -48,7 +48,7 @@ static struct engine_qp *enroll(struct bypass *bypass, uint64_t slot, uint64_t a
 }
 
 /* Whoever held the arena before may have moved things. */
-void bypass_found(struct bypass *bypass)
+void bypass_arena_changed(struct bypass *bypass)
 {
 	uint64_t changes = atomic_load_explicit(bypass_word(&bypass->slot->changes), memory_order_acquire);
 	if (changes == bypass->device.changes)
@@ -77,13 +77,13 @@ static struct engine_cq *find_cq(const struct bypass *bypass, uint32_t number, s
 	return cq;
 }
 
-void bypass_lead(struct bypass *bypass, struct pump_path *path, const struct engine_flow *flow, uint64_t flow_label,
+void bypass_set_path(struct bypass *bypass, struct tx_path *path, const struct engine_flow *flow, uint64_t flow_label,
 		 uint64_t tclass, uint64_t hop_limit, uint32_t max_segments)
 {
 	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(flow->destination_port) };
 	struct sockaddr_in6 to6 = { .sin6_family = AF_INET6, .sin6_port = htons(flow->destination_port) };
 
-	*path = (struct pump_path){
+	*path = (struct tx_path){
 		.outlet = &bypass->outlet,
 		.max_segments = max_segments,
 		.tclass = (int32_t)tclass,
@@ -112,7 +112,7 @@ static int is_plain(const uint8_t *address, uint32_t bytes)
 }
 
 /* Where a packet came from, by the sender's raw socket address; 0, or -1 for none that the device's packets have. */
-int bypass_sender(const struct bypass *bypass, const uint8_t *name, uint32_t name_bytes, struct engine_flow *flow)
+int bypass_flow_of(const struct bypass *bypass, const uint8_t *name, uint32_t name_bytes, struct engine_flow *flow)
 {
 	struct sockaddr_in from;
 	struct sockaddr_in6 from6;
@@ -135,7 +135,7 @@ int bypass_sender(const struct bypass *bypass, const uint8_t *name, uint32_t nam
 }
 
 /* Where the packets of a queue pair go. */
-static const void *find_route(struct bypass *bypass, struct engine_qp *qp, struct pump_path *path)
+static const void *find_route(struct bypass *bypass, struct engine_qp *qp, struct tx_path *path)
 {
 	const struct flow *flow = engine_record(&bypass->device.sched, qp->record->path);
 	uint32_t bytes = flow->family == 4 ? 4 : 16;
@@ -149,20 +149,20 @@ static const void *find_route(struct bypass *bypass, struct engine_qp *qp, struc
 	    !is_plain(qp->flow.destination, bytes))
 		return NULL; /* service levels, and the scopes of IPv6, are the link's */
 	uint32_t segments = path->max_segments ? path->max_segments : MAX_SEGMENTS;
-	bypass_lead(bypass, path, &qp->flow, flow->flow_label, flow->tclass, flow->hop_limit, segments);
+	bypass_set_path(bypass, path, &qp->flow, flow->flow_label, flow->tclass, flow->hop_limit, segments);
 	return path;
 }
 
 /* The destination that a queue pair's next send entry names is known from now on (device/paths.py, datagram): 0, or -1
  * where it is the reference's, as groups and addresses of the other family are. */
-int bypass_learn(struct bypass *bypass, struct place *place)
+int bypass_map_destination(struct bypass *bypass, struct place *place)
 {
 	static const uint8_t mapped[12] = { [10] = 0xFF, [11] = 0xFF };
 	struct engine_qp *qp = &place->qp;
 	const struct queue_pair *record = qp->record;
 	uint64_t index = record->fetch_index;
 
-	if (record->service != SERVICE_UD || index >= record->sq_entries || !engine_ring_reached(qp))
+	if (record->service != SERVICE_UD || index >= record->sq_entries || !engine_ring_reachable(qp))
 		return -1;
 	const uint8_t *raw = qp->sq + (index << record->sq_shift), *gid = raw + 40;
 	const struct send_slot slot = { .entry_2 = le_load(raw + 16, 8), .entry_7 = le_load(raw + 56, 8) };
@@ -194,12 +194,12 @@ int bypass_learn(struct bypass *bypass, struct place *place)
 	};
 	memcpy(to->flow.source, bypass->setup.address, bytes);
 	memcpy(to->flow.destination, address, bytes);
-	bypass_lead(bypass, &place->leads->paths[at], &to->flow, entry_get(&slot, SQE_UD_FLOW_LABEL), entry_get(&slot, SQE_UD_TCLASS),
+	bypass_set_path(bypass, &place->leads->paths[at], &to->flow, entry_get(&slot, SQE_UD_FLOW_LABEL), entry_get(&slot, SQE_UD_TCLASS),
 	     hop_limit ? hop_limit : DATAGRAM_HOP_LIMIT, 1);
 	return 0;
 }
 
-void bypass_find(struct bypass *bypass, uint64_t at)
+void bypass_map_qp(struct bypass *bypass, uint64_t at)
 {
 	struct queue_pair *record = engine_record(&bypass->device.sched, at);
 	uint64_t slot = record->number & (((uint64_t)1 << bypass->device.log_qps) - 1);
@@ -228,15 +228,15 @@ void bypass_find(struct bypass *bypass, uint64_t at)
 	qp->recv_cq = find_cq(bypass, qp->recv_cqn, &place->recv_cq);
 	qp->destinations = place->leads ? place->leads->destinations : NULL;
 	if (record->service == SERVICE_UD) {
-		place->path = (struct pump_path){ .outlet = &bypass->outlet };
+		place->path = (struct tx_path){ .outlet = &bypass->outlet };
 		qp->route = &place->path; /* each datagram has its own */
 	} else {
 		qp->route = record->path ? find_route(bypass, qp, &place->path) : NULL;
 	}
 	qp->lane = NULL;
 	if (bypass->hairpin && qp->route && be_get(qp->qpc, QPC_SERVTYPE) == ST_RC) {
-		qp->lane = hairpin_lead(bypass->hairpin, qp, &place->lane);
-		place->path.divert = qp->lane ? hairpin_divert : NULL;
+		qp->lane = shm_loopback_path_of(bypass->hairpin, qp, &place->lane);
+		place->path.divert = qp->lane ? shm_loopback_divert : NULL;
 		place->path.lane = &place->lane;
 	}
 	qp->found = bypass->device.changes;

@@ -16,8 +16,8 @@
 #define TRIES 500u /* to enter, some ten microseconds in all */
 #define LOOKS_EVERY 1024u /* tries to take the arena: whether there still is a NIC process */
 #define DESK_BYTES 65536u
-#define AHEAD_BYTES ((size_t)ENGINE_AHEAD * ENGINE_AHEAD_BYTES)
-#define OWN_BYTES (DESK_BYTES + AHEAD_BYTES + (size_t)ROUND_OUT_BYTES)
+#define AHEAD_BYTES ((size_t)ENGINE_PREFETCH * ENGINE_PREFETCH_BYTES)
+#define OWN_BYTES (DESK_BYTES + AHEAD_BYTES + (size_t)POLL_OUT_BYTES)
 /* Who answers each message with one of its own has its ACKs leave with those: for so long they are kept back, times
  * the setup's `slow`, longer where who took the message has to give the core to who answers it, */
 #define HOLD_NS 12000u
@@ -32,7 +32,7 @@
  * takes least of it, which they are not in an emulator. */
 #define LOOKS 3u
 
-_Static_assert(BYPASS_NAME_BYTES == PUMP_NAME_BYTES, "socket addresses");
+_Static_assert(BYPASS_NAME_BYTES == UDP_NAME_BYTES, "socket addresses");
 _Static_assert(BYPASS_COOKIE_BYTES == HAIRPIN_COOKIE_BYTES, "cookies");
 _Static_assert(sizeof(struct slot) <= SLOT_BUFFERS_AT, "the record lies before the buffers");
 
@@ -41,7 +41,7 @@ _Static_assert(offsetof(struct slot, punt_short) - offsetof(struct slot, event_0
 
 size_t bypass_shared_bytes(void)
 {
-	return SLOT_BUFFERS_AT + (size_t)ROUND_RECEIVE_LIMIT * ROUND_BUFFER_BYTES;
+	return SLOT_BUFFERS_AT + (size_t)POLL_RECEIVE_LIMIT * POLL_BUFFER_BYTES;
 }
 
 size_t bypass_budget_bytes(void)
@@ -51,10 +51,10 @@ size_t bypass_budget_bytes(void)
 
 /* ------------------------------------------------------------------ making */
 
-/* Memory that packets are made in, and the desk of reach_own: a file's, from which the kernel copies without a fault. */
+/* Memory that packets are made in, and the desk of own_process: a file's, from which the kernel copies without a fault. */
 static int lay_out(struct bypass *bypass)
 {
-	struct reach_mapping *files = bypass->own.files;
+	struct own_process_file *files = bypass->own.files;
 	int fd = memfd_create("rnic packets", MFD_CLOEXEC);
 	uint8_t *base = MAP_FAILED;
 
@@ -66,8 +66,8 @@ static int lay_out(struct bypass *bypass)
 		return -1;
 	}
 	madvise(base, OWN_BYTES, MADV_DONTFORK);
-	files[0] = (struct reach_mapping){ base, OWN_BYTES, fd };
-	files[1] = (struct reach_mapping){ bypass->setup.shared, bypass_shared_bytes(), bypass->setup.shared_fd };
+	files[0] = (struct own_process_file){ base, OWN_BYTES, fd };
+	files[1] = (struct own_process_file){ bypass->setup.shared, bypass_shared_bytes(), bypass->setup.shared_fd };
 	bypass->own.desk = base;
 	bypass->own.desk_bytes = DESK_BYTES;
 	bypass->ahead.desk = base + DESK_BYTES;
@@ -99,11 +99,11 @@ struct bypass *bypass_new(const struct bypass_setup *setup)
 		return NULL;
 	}
 	bypass->own.pid = getpid();
-	bypass->guarded = !guard_install();
-	bypass->segment = (struct engine_segment){ bypass->guarded ? &reach_guarded : &reach_own, &bypass->own };
+	bypass->guarded = !fault_guard_install();
+	bypass->segment = (struct engine_segment){ bypass->guarded ? &guarded_process : &own_process, &bypass->own };
 	for (uint64_t i = 0; i < root->max_keys; i++)
 		bypass->reach[i].segment = &bypass->segment;
-	bypass->port = (struct engine_port){
+	bypass->port = (struct engine_shared){
 		.keys = (const struct memory_key *)(const void *)(setup->arena + root->keys),
 		.reach = bypass->reach,
 		.key_count = root->max_keys,
@@ -121,8 +121,8 @@ struct bypass *bypass_new(const struct bypass_setup *setup)
 	bypass->device.sched.budget = setup->budget;
 	bypass->device.sched.slot = setup->slot;
 	bypass->outlet =
-		(struct pump_outlet){ .fd = setup->fd, .ipv4 = setup->address_bytes == 4, .cuts = 1 };
-	pump_round_init(bypass->round, &bypass->device, setup->fd, setup->shared + SLOT_BUFFERS_AT, bypass->out);
+		(struct tx_socket){ .fd = setup->fd, .ipv4 = setup->address_bytes == 4, .cuts = 1 };
+	io_poll_init(bypass->round, &bypass->device, setup->fd, setup->shared + SLOT_BUFFERS_AT, bypass->out);
 	return bypass;
 }
 
@@ -140,13 +140,13 @@ void bypass_free(struct bypass *bypass)
 			forget(bypass->places[i]);
 	}
 	if (bypass->guarded)
-		guard_remove();
-	hairpin_free(bypass->hairpin);
+		fault_guard_remove();
+	shm_loopback_free(bypass->hairpin);
 	pthread_mutex_destroy(&bypass->mutex);
 	free(bypass->reach);
 	free(bypass->places);
 	free(bypass->device.qps);
-	pump_round_end(bypass->round);
+	io_poll_end(bypass->round);
 	free(bypass->round);
 	if (bypass->out) {
 		munmap(bypass->own.files[0].base, OWN_BYTES);
@@ -199,7 +199,7 @@ void bypass_lock(struct bypass *bypass)
 		if (tried % LOOKS_EVERY == 0 && bypass->setup.is_gone(bypass->setup.self))
 			bypass->gone = 1; /* it died with the arena in its hands */
 	}
-	bypass_found(bypass);
+	bypass_arena_changed(bypass);
 }
 
 int bypass_try(struct bypass *bypass)
@@ -210,7 +210,7 @@ int bypass_try(struct bypass *bypass)
 		pthread_mutex_unlock(&bypass->mutex);
 		return -1;
 	}
-	bypass_found(bypass);
+	bypass_arena_changed(bypass);
 	return 0;
 }
 
@@ -232,35 +232,35 @@ int bypass_idle(const struct bypass *bypass)
 
 /* ------------------------------------------------------------------ programs of the same device */
 
-int bypass_hairpin(struct bypass *bypass)
+int bypass_shm_loopback(struct bypass *bypass)
 {
-	struct pump_path own;
+	struct tx_path own;
 	struct engine_flow flow = { .destination_port = (uint16_t)bypass->setup.port,
 				    .address_bytes = (uint16_t)bypass->setup.address_bytes };
 
 	memcpy(flow.destination, bypass->setup.address, bypass->setup.address_bytes);
-	bypass_lead(bypass, &own, &flow, 0, 0, 0, 1);
-	bypass->hairpin = hairpin_new(&bypass->device, bypass->slot, own.name, own.name_bytes);
+	bypass_set_path(bypass, &own, &flow, 0, 0, 0, 1);
+	bypass->hairpin = shm_loopback_new(&bypass->device, bypass->slot, own.name, own.name_bytes);
 	if (!bypass->hairpin)
 		return -1;
-	bypass->round->draw = hairpin_draw;
-	bypass->round->take = hairpin_take;
+	bypass->round->draw = shm_loopback_receive;
+	bypass->round->take = shm_loopback_take;
 	bypass->round->hairpin = bypass->hairpin;
 	return 0;
 }
 
 int bypass_join(struct bypass *bypass, const struct bypass_peer *setup)
 {
-	if (!bypass->hairpin || hairpin_join(bypass->hairpin, setup))
+	if (!bypass->hairpin || shm_loopback_join(bypass->hairpin, setup))
 		return -1;
 	bypass->device.changes = 0; /* queue pairs whose peer it is find their lanes */
-	bypass_found(bypass);
+	bypass_arena_changed(bypass);
 	return 0;
 }
 
-int bypass_dozes(struct bypass *bypass)
+int bypass_has_pending(struct bypass *bypass)
 {
-	return bypass->hairpin && hairpin_waits(bypass->hairpin, 1);
+	return bypass->hairpin && shm_loopback_pending(bypass->hairpin, 1);
 }
 
 /* ------------------------------------------------------------------ rounds */
@@ -268,7 +268,7 @@ int bypass_dozes(struct bypass *bypass)
 /* What C counted is for all to see; nothing has been where no packet came, left or was lost. */
 static void count(struct bypass *bypass)
 {
-	struct pump_round *round = bypass->round;
+	struct io_poll *round = bypass->round;
 	struct engine_counts *counts = &bypass->device.counts;
 	struct slot *slot = bypass->slot;
 
@@ -310,8 +310,8 @@ static int owes_an_ack(const struct bypass *bypass)
 		return 0;
 	record = engine_record(&device->sched, program->first);
 	qp = device->qps[record->number & (((uint64_t)1 << device->log_qps) - 1)];
-	return qp && qp->record == record && record->reply_count == 1 && engine_replies_sound(qp) &&
-	       engine_reply_at(qp, 0)->kind == REPLY_ACK && !engine_unsent(record);
+	return qp && qp->record == record && record->reply_count == 1 && engine_response_queue_valid(qp) &&
+	       engine_response_at(qp, 0)->kind == REPLY_ACK && !engine_unsent(record);
 }
 
 /* Until when that ACK waits for a message of the program's own, or 0. */
@@ -324,10 +324,10 @@ static uint64_t held_until(const struct bypass *bypass)
 
 static void send_all(struct bypass *bypass, uint64_t now)
 {
-	struct engine_told told;
+	struct engine_stop_info told;
 	do {
-		pump_round_send(bypass->round, now, ROUND_BUDGET, &told);
-	} while (told.stop != STOP_DONE && !bypass_stopped(bypass, &told));
+		io_poll_send(bypass->round, now, POLL_BUDGET, &told);
+	} while (told.stop != STOP_DONE && !bypass_handle_stop(bypass, &told));
 }
 
 void bypass_ring(struct bypass *bypass, uint32_t number, uint32_t block, uint64_t now)
@@ -336,10 +336,10 @@ void bypass_ring(struct bypass *bypass, uint32_t number, uint32_t block, uint64_
 
 	if (bypass->gone)
 		return;
-	if (!qp || qp->record->number != number || engine_port_ring(&bypass->device, qp)) {
+	if (!qp || qp->record->number != number || engine_device_ring(&bypass->device, qp)) {
 		struct bypass_answer answer;
 		struct bypass_punt about = { .kind = BYPASS_DOORBELL, .qp = block };
-		bypass_leave(bypass, &about, &answer, &bypass->slot->punt_doorbell);
+		bypass_punt_to_nic(bypass, &about, &answer, &bypass->slot->punt_doorbell);
 	}
 	if (!bypass->gone && bypass->device.sched.turns->count) {
 		bypass->answers = bypass->answered ? bypass->answers + 1 : 0;
@@ -354,13 +354,13 @@ static int handle_timers(struct bypass *bypass, uint64_t now)
 {
 	uint64_t at, most = TIMERS_PER_ROUND;
 
-	if (engine_port_deadline(&bypass->device) > now)
+	if (engine_device_deadline(&bypass->device) > now)
 		return 0;
 	bypass->timed = 1;
-	while (!bypass->gone && (at = engine_port_due(&bypass->device, now, &most))) {
+	while (!bypass->gone && (at = engine_device_due(&bypass->device, now, &most))) {
 		struct bypass_answer answer;
 		struct bypass_punt about = { .kind = BYPASS_TIMER, .qp = at };
-		bypass_leave(bypass, &about, &answer, &bypass->slot->punt_timer);
+		bypass_punt_to_nic(bypass, &about, &answer, &bypass->slot->punt_timer);
 	}
 	if (!bypass->gone && bypass->device.sched.turns->count)
 		send_all(bypass, now);
@@ -369,8 +369,8 @@ static int handle_timers(struct bypass *bypass, uint64_t now)
 
 int bypass_round(struct bypass *bypass, uint64_t now, int polls)
 {
-	struct pump_round *round = bypass->round;
-	struct engine_told told;
+	struct io_poll *round = bypass->round;
+	struct engine_stop_info told;
 	int did;
 
 	if (bypass->gone)
@@ -378,8 +378,8 @@ int bypass_round(struct bypass *bypass, uint64_t now, int polls)
 	round->hold = bypass->device.sched.turns->count && now < held_until(bypass);
 	round->looks = polls && bypass->setup.slow == 1 && bypass_expects(bypass) ? LOOKS : 0;
 	do {
-		pump_round(round, now, ROUND_BUDGET, &told);
-	} while (told.stop != STOP_DONE && !bypass_stopped(bypass, &told));
+		io_poll(round, now, POLL_BUDGET, &told);
+	} while (told.stop != STOP_DONE && !bypass_handle_stop(bypass, &told));
 	did = round->came || round->sent;
 	if (round->came) {
 		bypass->came_ns = now;
@@ -387,8 +387,8 @@ int bypass_round(struct bypass *bypass, uint64_t now, int polls)
 		bypass->answered |= owes_an_ack(bypass);
 	}
 	/* what arrived in time is not late since nobody looked: nothing is overdue before all is read */
-	bypass->full = round->came >= ROUND_RECEIVE_LIMIT ? bypass->full + 1 : 0;
-	if (bypass->full % ROUND_TIMERS_AT_LEAST_EVERY == 0)
+	bypass->full = round->came >= POLL_RECEIVE_LIMIT ? bypass->full + 1 : 0;
+	if (bypass->full % POLL_TIMERS_AT_LEAST_EVERY == 0)
 		did |= handle_timers(bypass, now);
 	count(bypass);
 	return did;
@@ -407,7 +407,7 @@ int bypass_expects(const struct bypass *bypass)
 	return bypass->answers >= ANSWERS_LEAST && !bypass->answered && !bypass->gone;
 }
 
-void bypass_missed(struct bypass *bypass)
+void bypass_unexpected(struct bypass *bypass)
 {
 	bypass->answers = 0;
 }
@@ -416,8 +416,8 @@ uint64_t bypass_deadline(const struct bypass *bypass)
 {
 	if (bypass->gone)
 		return UINT64_MAX;
-	if (bypass->hairpin && hairpin_waits(bypass->hairpin, 0))
+	if (bypass->hairpin && shm_loopback_pending(bypass->hairpin, 0))
 		return 0;
-	return bypass->device.sched.turns->count ? held_until(bypass) : engine_port_deadline(&bypass->device);
+	return bypass->device.sched.turns->count ? held_until(bypass) : engine_device_deadline(&bypass->device);
 }
 #endif

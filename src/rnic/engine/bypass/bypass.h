@@ -92,10 +92,10 @@ int bypass_idle(const struct bypass *bypass);
 void bypass_ring(struct bypass *bypass, uint32_t number, uint32_t block, uint64_t now);
 /* Loopback inside the NIC (bypass/shm_loopback.h), which is asked for before anything else: 0, or -1 without memory. Then programs of
  * the device may be joined: 0, or -1 where that is not possible, or was done. Both with the lock held. */
-int bypass_hairpin(struct bypass *bypass);
+int bypass_shm_loopback(struct bypass *bypass);
 int bypass_join(struct bypass *bypass, const struct bypass_peer *setup);
 /* Before one sleeps until the socket or the bell has something, without the lock: whether there is something already. */
-int bypass_dozes(struct bypass *bypass);
+int bypass_has_pending(struct bypass *bypass);
 /* One round: whether anything happened. `polls`: for the program's thread that waits, not in its place. */
 int bypass_round(struct bypass *bypass, uint64_t now, int polls);
 /* Whether what was done since it was asked last has taken more time than a message does. */
@@ -103,7 +103,7 @@ int bypass_took_time(struct bypass *bypass);
 /* Whether the program's last message will be answered soon, as those before it were, and is not yet. */
 int bypass_expects(const struct bypass *bypass);
 /* It was not in time: no answer is expected until more have come. */
-void bypass_missed(struct bypass *bypass);
+void bypass_unexpected(struct bypass *bypass);
 /* When a round is due though nothing comes: 0 for at once, UINT64_MAX for never. */
 uint64_t bypass_deadline(const struct bypass *bypass);
 

@@ -15,31 +15,31 @@
 struct place {
 	struct engine_qp qp;
 	struct engine_cq send_cq, recv_cq;
-	struct pump_path path;
+	struct tx_path path;
 	struct leads *leads; /* of one that sends datagrams */
-	struct hairpin_lane lane; /* of one whose peer is a program of the same device */
+	struct shm_loopback_path lane; /* of one whose peer is a program of the same device */
 };
 
 /* Where datagrams went lately. */
 struct leads {
 	struct engine_destination destinations[ENGINE_DESTINATIONS];
-	struct pump_path paths[ENGINE_DESTINATIONS];
+	struct tx_path paths[ENGINE_DESTINATIONS];
 };
 
 struct bypass {
 	struct bypass_setup setup;
 	struct slot *slot;
-	struct engine_port port;
+	struct engine_shared port;
 	struct engine_device device;
 	struct engine_segment segment;
-	struct reach_own own;
-	struct engine_ahead ahead;
-	struct engine_heads heads[ENGINE_HEADS];
-	struct engine_reach *reach;
+	struct own_process own;
+	struct engine_prefetch ahead;
+	struct engine_icrc_cache heads[ENGINE_ICRC_CACHE];
+	struct engine_mapping *reach;
 	struct place **places;
-	struct pump_outlet outlet;
-	struct pump_round *round;
-	struct hairpin *hairpin; /* NULL for who did not ask for it */
+	struct tx_socket outlet;
+	struct io_poll *round;
+	struct shm_loopback *hairpin; /* NULL for who did not ask for it */
 	uint8_t *out;
 	pthread_mutex_t mutex; /* among the program's own threads */
 	uint64_t posted_ns, came_ns; /* when the program sent last, when packets came last, */
@@ -71,22 +71,22 @@ static inline _Atomic uint32_t *bypass_block(const struct bypass *bypass, uint64
 /* ------------------------------------------------------------------ bypass/arena_map.c */
 
 /* Whoever held the arena before may have moved things. */
-void bypass_found(struct bypass *bypass);
+void bypass_arena_changed(struct bypass *bypass);
 /* Find all that the pointers of a queue pair lead to. */
-void bypass_find(struct bypass *bypass, uint64_t at);
+void bypass_map_qp(struct bypass *bypass, uint64_t at);
 /* Find where the next datagram of a queue pair goes; 0, or -1 where the NIC process has to look. */
-int bypass_learn(struct bypass *bypass, struct place *place);
+int bypass_map_destination(struct bypass *bypass, struct place *place);
 /* The path of a flow with these fields of its headers. */
-void bypass_lead(struct bypass *bypass, struct pump_path *path, const struct engine_flow *flow, uint64_t flow_label,
+void bypass_set_path(struct bypass *bypass, struct tx_path *path, const struct engine_flow *flow, uint64_t flow_label,
 		 uint64_t tclass, uint64_t hop_limit, uint32_t max_segments);
 /* Where a packet came from, by the sender's raw socket address; 0, or -1 for none that the device's packets have. */
-int bypass_sender(const struct bypass *bypass, const uint8_t *name, uint32_t name_bytes, struct engine_flow *flow);
+int bypass_flow_of(const struct bypass *bypass, const uint8_t *name, uint32_t name_bytes, struct engine_flow *flow);
 
 /* ------------------------------------------------------------------ bypass/punt.c */
 
 /* Ask the NIC process for it, counted by `reason`. */
-void bypass_leave(struct bypass *bypass, const struct bypass_punt *punted, struct bypass_answer *answer, uint64_t *reason);
+void bypass_punt_to_nic(struct bypass *bypass, const struct bypass_punt *punted, struct bypass_answer *answer, uint64_t *reason);
 /* Do what a round stopped for; 0, or -1 where nobody answers. */
-int bypass_stopped(struct bypass *bypass, const struct engine_told *told);
+int bypass_handle_stop(struct bypass *bypass, const struct engine_stop_info *told);
 
 #endif

@@ -57,7 +57,7 @@ _Static_assert(BYPASS_PACKET == ATTACH_PUNT_PACKET && BYPASS_TURN == ATTACH_PUNT
 		       BYPASS_NOTIFY_RECV == ATTACH_PUNT_NOTIFY_RECV,
 	       "kinds of punts");
 
-bool slot_look(struct slot_driver *slot)
+bool driver_nic_is_gone(struct bypass_driver *slot)
 {
 	if (!atomic_load(&slot->gone) && slot->setup.is_gone(slot->setup.self))
 		atomic_store(&slot->gone, true);
@@ -66,12 +66,12 @@ bool slot_look(struct slot_driver *slot)
 
 static int leave(void *self, const struct bypass_punt *punt, struct bypass_answer *said)
 {
-	struct slot_driver *slot = self;
-	struct answer *answer = slot->answer;
-	int error = exchange(slot->setup.socket, ATTACH_MSG_PUNT, ++slot->token, punt, sizeof *punt, NULL, 0, answer);
+	struct bypass_driver *slot = self;
+	struct rpc_reply *answer = slot->answer;
+	int error = rpc_call(slot->setup.socket, ATTACH_MSG_PUNT, ++slot->token, punt, sizeof *punt, NULL, 0, answer);
 
 	if (error || answer->bytes < ATTACH_PUNT_REPLY_SIZE) {
-		slot_look(slot);
+		driver_nic_is_gone(slot);
 		return -1;
 	}
 	memcpy(&said->count, answer->body + ATTACH_PUNT_REPLY_COUNT_AT, 8);
@@ -82,22 +82,22 @@ static int leave(void *self, const struct bypass_punt *punt, struct bypass_answe
 
 static int is_gone(void *self)
 {
-	return slot_look(self);
+	return driver_nic_is_gone(self);
 }
 
 /* An event queue has an entry more: whoever waits for its descriptor wakes. */
 static void fire(void *self, uint32_t vector)
 {
-	struct slot_driver *slot = self;
+	struct bypass_driver *slot = self;
 	uint64_t one = 1;
 
-	for (struct slot_events *each = slot->events; each; each = each->next) {
+	for (struct driver_event_queue *each = slot->events; each; each = each->next) {
 		if (each->vector != vector)
 			continue;
 		if (each == slot->quiet)
 			slot->quiet = NULL;
 		else
-			while (call_write(each->fd, &one, sizeof one) < 0 && errno == EINTR)
+			while (nocancel_write(each->fd, &one, sizeof one) < 0 && errno == EINTR)
 				;
 		return;
 	}
@@ -115,7 +115,7 @@ static uint8_t *map(int fd, size_t bytes)
 	return base;
 }
 
-static void drop(struct slot_driver *slot)
+static void drop(struct bypass_driver *slot)
 {
 	if (slot->bypass)
 		bypass_free(slot->bypass);
@@ -136,9 +136,9 @@ static void drop(struct slot_driver *slot)
 	free(slot);
 }
 
-int slot_open(const struct slot_setup *given, struct slot_driver **made)
+int driver_open(const struct driver_setup *given, struct bypass_driver **made)
 {
-	struct slot_driver *slot = calloc(1, sizeof *slot);
+	struct bypass_driver *slot = calloc(1, sizeof *slot);
 	const uint8_t *said = given->answer;
 	struct bypass_setup setup = { .fd = given->fds[0], .blocks = given->blocks, .punt = leave,
 				      .is_gone = is_gone, .fire = fire, .self = slot };
@@ -146,7 +146,7 @@ int slot_open(const struct slot_setup *given, struct slot_driver **made)
 	int error = ENOMEM;
 
 	if (!slot) {
-		for (int i = 0; i < SLOT_FDS; i++)
+		for (int i = 0; i < DRIVER_FDS; i++)
 			close(given->fds[i]);
 		return error;
 	}
@@ -154,8 +154,8 @@ int slot_open(const struct slot_setup *given, struct slot_driver **made)
 	slot->fd = given->fds[0];
 	slot->pid = getpid();
 	slot->bell = -1;
-	slot->slow = speed_slow(slot->fd);
-	clock_look();
+	slot->slow = calibrate_slowdown(slot->fd);
+	clock_calibrate();
 	slot->look_ns = slot->slow * LOOK_NS;
 	slot->due_ns = UINT64_MAX;
 	slot->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -186,7 +186,7 @@ int slot_open(const struct slot_setup *given, struct slot_driver **made)
 		if (shared >= bypass_shared_bytes() && budget >= bypass_budget_bytes())
 			slot->bypass = bypass_new(&setup);
 		if (slot->bypass)
-			error = slot_start(slot);
+			error = driver_thread_start(slot);
 	}
 	if (error)
 		drop(slot);
@@ -195,15 +195,15 @@ int slot_open(const struct slot_setup *given, struct slot_driver **made)
 	return error;
 }
 
-void slot_stop(struct slot_driver *slot)
+void driver_stop(struct bypass_driver *slot)
 {
 	if (slot->pid != getpid() || atomic_exchange(&slot->stop, true))
 		return;
-	slot_wake(slot);
+	driver_thread_wake(slot);
 	pthread_join(slot->thread, NULL);
 }
 
-void slot_close(struct slot_driver *slot)
+void driver_close(struct bypass_driver *slot)
 {
 	if (slot->pid != getpid()) {
 		close(slot->fd); /* the arena is not mapped here, and whoever held the lock is not there */
@@ -213,35 +213,35 @@ void slot_close(struct slot_driver *slot)
 			close(slot->bell);
 		return;
 	}
-	slot_stop(slot);
+	driver_stop(slot);
 	drop(slot);
 }
 
 /* ---- messages */
 
 /* Around a message that the NIC process works on the arena for. */
-static void lend(struct slot_driver *slot)
+static void lend(struct bypass_driver *slot)
 {
-	guard_look(); /* programs install handlers while they set up, as they make what is lent here */
+	fault_guard_refresh(); /* programs install handlers while they set up, as they make what is lent here */
 	bypass_lock(slot->bypass);
 }
 
-static void back(struct slot_driver *slot)
+static void back(struct bypass_driver *slot)
 {
 	uint64_t deadline = bypass_deadline(slot->bypass); /* a command may have made work */
 
 	atomic_store(&slot->due_ns, deadline);
 	bypass_unlock(slot->bypass);
-	slot_wake_for(slot, deadline);
+	driver_thread_wake_for(slot, deadline);
 }
 
-int slot_ask(struct slot_driver *slot, uint32_t kind, const void *body, size_t bytes, const int *fds, int fd_count,
-	     struct answer *answer)
+int driver_request(struct bypass_driver *slot, uint32_t kind, const void *body, size_t bytes, const int *fds, int fd_count,
+	     struct rpc_reply *answer)
 {
 	int error;
 
 	lend(slot);
-	error = exchange(slot->setup.socket, kind, ++slot->token, body, bytes, fds, fd_count, answer);
+	error = rpc_call(slot->setup.socket, kind, ++slot->token, body, bytes, fds, fd_count, answer);
 	back(slot);
 	return error;
 }
@@ -250,14 +250,14 @@ int slot_ask(struct slot_driver *slot, uint32_t kind, const void *body, size_t b
 
 /* To take part, with `cookie_at`, or whom a queue pair leads to. 0 or the error number; then the answer's descriptors are the
  * caller's. */
-static int ask_hairpin(struct slot_driver *slot, uint32_t number, uint64_t cookie_at, struct answer *answer)
+static int ask_hairpin(struct bypass_driver *slot, uint32_t number, uint64_t cookie_at, struct rpc_reply *answer)
 {
 	uint8_t message[ATTACH_HAIRPIN_SIZE] = { 0 };
 	int error;
 
 	memcpy(message + ATTACH_HAIRPIN_QPN_AT, &number, 4);
 	memcpy(message + ATTACH_HAIRPIN_COOKIE_VA_AT, &cookie_at, 8);
-	error = slot_ask(slot, ATTACH_MSG_HAIRPIN, message, sizeof message, NULL, 0, answer);
+	error = driver_request(slot, ATTACH_MSG_HAIRPIN, message, sizeof message, NULL, 0, answer);
 	if (!error && answer->bytes < ATTACH_HAIRPIN_REPLY_SIZE) {
 		close_fds(answer);
 		error = EPROTO;
@@ -265,22 +265,22 @@ static int ask_hairpin(struct slot_driver *slot, uint32_t number, uint64_t cooki
 	return error;
 }
 
-int slot_take_part(struct slot_driver *slot)
+int driver_enable_shm_loopback(struct bypass_driver *slot)
 {
-	struct answer *answer = malloc(sizeof *answer);
+	struct rpc_reply *answer = malloc(sizeof *answer);
 	int error;
 
 	if (!answer)
 		return ENOMEM;
 	lend(slot);
-	error = bypass_hairpin(slot->bypass) ? ENOMEM : 0;
+	error = bypass_shm_loopback(slot->bypass) ? ENOMEM : 0;
 	back(slot);
 	if (!error)
 		error = ask_hairpin(slot, 0, (uintptr_t)slot->cookie, answer);
 	if (!error && answer->fd_count == 1) {
 		memcpy(slot->cookie, answer->body + ATTACH_HAIRPIN_REPLY_COOKIE_AT, sizeof slot->cookie);
 		slot->bell = answer->fds[0];
-		slot_wake(slot); /* it may sleep without */
+		driver_thread_wake(slot); /* it may sleep without */
 	} else if (!error) {
 		close_fds(answer);
 	}
@@ -288,9 +288,9 @@ int slot_take_part(struct slot_driver *slot)
 	return error;
 }
 
-void slot_join(struct slot_driver *slot, uint32_t number)
+void driver_join(struct bypass_driver *slot, uint32_t number)
 {
-	struct answer *answer = slot->bell >= 0 ? malloc(sizeof *answer) : NULL;
+	struct rpc_reply *answer = slot->bell >= 0 ? malloc(sizeof *answer) : NULL;
 	struct bypass_peer setup = { 0 };
 	const uint8_t *said;
 	int error;
@@ -317,7 +317,7 @@ void slot_join(struct slot_driver *slot, uint32_t number)
 			munmap(setup.base, setup.bytes);
 		if (error)
 			close(setup.bell);
-		slot_wake(slot); /* it may sleep, and those who fill the new ring know nothing of that */
+		driver_thread_wake(slot); /* it may sleep, and those who fill the new ring know nothing of that */
 	} else if (!error) {
 		close_fds(answer);
 	}
@@ -326,9 +326,9 @@ void slot_join(struct slot_driver *slot, uint32_t number)
 
 /* ---- what posts and polls */
 
-int slot_ring(struct slot_driver *slot, uint32_t number, uint32_t block)
+int driver_ring(struct bypass_driver *slot, uint32_t number, uint32_t block)
 {
-	uint64_t now = pump_about_now();
+	uint64_t now = clock_approximate_now();
 	int here, took_time;
 
 	atomic_store_explicit(&slot->used_ns, now, memory_order_relaxed);
@@ -339,13 +339,13 @@ int slot_ring(struct slot_driver *slot, uint32_t number, uint32_t block)
 	took_time = bypass_took_time(slot->bypass);
 	back(slot);
 	if (now < atomic_load_explicit(&slot->polled_ns, memory_order_relaxed) + slot->slow * GAP_NS)
-		slot_cover(slot, now, took_time ? pump_about_now() : now); /* who posts between polls has not stopped polling */
+		driver_note_polled(slot, now, took_time ? clock_approximate_now() : now); /* who posts between polls has not stopped polling */
 	return here;
 }
 
 /* The fence stands between the store and the look at `asleep`: the NIC process sets that, fences, and looks for stores once
  * more before it sleeps. */
-void slot_knock(volatile _Atomic uint8_t *rung, _Atomic uint32_t *asleep, int wake_fd, uint32_t block)
+void driver_ring_doorbell(volatile _Atomic uint8_t *rung, _Atomic uint32_t *asleep, int wake_fd, uint32_t block)
 {
 	uint64_t one = 1;
 
@@ -353,16 +353,16 @@ void slot_knock(volatile _Atomic uint8_t *rung, _Atomic uint32_t *asleep, int wa
 	atomic_thread_fence(memory_order_seq_cst);
 	if (!atomic_load_explicit(asleep, memory_order_relaxed))
 		return;
-	while (call_write(wake_fd, &one, sizeof one) < 0 && errno == EINTR)
+	while (nocancel_write(wake_fd, &one, sizeof one) < 0 && errno == EINTR)
 		;
 }
 
 /* Who polls for its completion and then watches its memory leaves the answer to the thread, which sleeps: so where one is
  * expected the poll ends with it. */
-int slot_poll(struct slot_driver *slot)
+int driver_poll(struct bypass_driver *slot)
 {
 	uint32_t armed = atomic_load_explicit(&slot->armed, memory_order_relaxed);
-	uint64_t now = pump_about_now(), end = now + slot->slow * ANSWER_NS;
+	uint64_t now = clock_approximate_now(), end = now + slot->slow * ANSWER_NS;
 	int did = 0;
 	bool expects;
 
@@ -370,7 +370,7 @@ int slot_poll(struct slot_driver *slot)
 	if (armed)
 		atomic_store_explicit(&slot->armed, armed - 1, memory_order_relaxed);
 	else
-		slot_cover(slot, now, now);
+		driver_note_polled(slot, now, now);
 	do {
 		uint64_t began = now;
 
@@ -381,11 +381,11 @@ int slot_poll(struct slot_driver *slot)
 			did |= bypass_round(slot->bypass, began, 1);
 		expects = did && !armed && bypass_expects(slot->bypass);
 		if (bypass_took_time(slot->bypass) || expects)
-			now = pump_about_now();
+			now = clock_approximate_now();
 		if (did && !armed) /* a round of long messages takes longer than a program needs to come back */
-			slot_cover(slot, began, now);
+			driver_note_polled(slot, began, now);
 		if (expects && now >= end) {
-			bypass_missed(slot->bypass);
+			bypass_unexpected(slot->bypass);
 			expects = false;
 		}
 		bypass_unlock(slot->bypass);
@@ -393,17 +393,17 @@ int slot_poll(struct slot_driver *slot)
 	return did;
 }
 
-void slot_rest(struct slot_driver *slot)
+void driver_prepare_to_sleep(struct bypass_driver *slot)
 {
 	atomic_store(&slot->armed, POLLS_WHILE_ARMED);
 	atomic_store(&slot->polled_ns, 0);
 	if (!atomic_load(&slot->waits) && atomic_load(&slot->how) == PARKED)
-		slot_wake(slot);
+		driver_thread_wake(slot);
 }
 
 /* ---- events */
 
-void slot_serve(struct slot_driver *slot, struct slot_events *events)
+void driver_add_events(struct bypass_driver *slot, struct driver_event_queue *events)
 {
 	lend(slot);
 	events->next = slot->events;
@@ -411,12 +411,12 @@ void slot_serve(struct slot_driver *slot, struct slot_events *events)
 	back(slot);
 }
 
-void slot_forget(struct slot_driver *slot, struct slot_events *events)
+void driver_remove_events(struct bypass_driver *slot, struct driver_event_queue *events)
 {
 	if (slot->pid != getpid())
 		return;
 	lend(slot);
-	for (struct slot_events **at = &slot->events; *at; at = &(*at)->next) {
+	for (struct driver_event_queue **at = &slot->events; *at; at = &(*at)->next) {
 		if (*at == events) {
 			*at = events->next;
 			break;
@@ -426,14 +426,14 @@ void slot_forget(struct slot_driver *slot, struct slot_events *events)
 }
 
 /* Run the engine until an entry comes or there is nothing to do. Returns when there is. */
-static uint64_t work_for(struct slot_driver *slot, struct slot_events *events)
+static uint64_t work_for(struct bypass_driver *slot, struct driver_event_queue *events)
 {
 	uint64_t deadline = UINT64_MAX;
 
 	bypass_lock(slot->bypass);
 	slot->quiet = events;
 	for (int i = 0; i < ROUNDS; i++)
-		if (bypass_idle(slot->bypass) || !bypass_round(slot->bypass, pump_now(), 1) || events->waits(events))
+		if (bypass_idle(slot->bypass) || !bypass_round(slot->bypass, clock_now(), 1) || events->waits(events))
 			break;
 	if (!bypass_idle(slot->bypass))
 		deadline = bypass_deadline(slot->bypass);
@@ -445,16 +445,16 @@ static uint64_t work_for(struct slot_driver *slot, struct slot_events *events)
 
 static void gone_on(void *self)
 {
-	struct slot_driver *slot = self;
+	struct bypass_driver *slot = self;
 
-	atomic_store(&slot->polled_ns, pump_now());
+	atomic_store(&slot->polled_ns, clock_now());
 	atomic_fetch_sub(&slot->waiters, 1);
-	if (atomic_load(&slot->how) == PARKED && atomic_load(&slot->until_ns) > pump_now() + slot->slow * PARK_MOST_NS)
-		slot_wake(slot); /* it sleeps for long while somebody waits here */
+	if (atomic_load(&slot->how) == PARKED && atomic_load(&slot->until_ns) > clock_now() + slot->slow * PARK_MOST_NS)
+		driver_thread_wake(slot); /* it sleeps for long while somebody waits here */
 }
 
 /* Run the engine and, from `until` on, sleep in turn until an event may have come: 0 or the error number. */
-static int wait_for(struct slot_driver *slot, struct slot_events *events, int other, uint64_t until)
+static int wait_for(struct bypass_driver *slot, struct driver_event_queue *events, int other, uint64_t until)
 {
 	enum { EVENTS, NIC, PACKETS, BELL, OTHER, ALL };
 	struct pollfd pollers[ALL] = { [EVENTS] = { .fd = events->fd, .events = POLLIN },
@@ -469,39 +469,39 @@ static int wait_for(struct slot_driver *slot, struct slot_events *events, int ot
 
 		if (events->waits(events))
 			return 0;
-		now = pump_now();
+		now = clock_now();
 		if (now < until && !bypass_idle(slot->bypass))
 			continue;
 		left = deadline > now ? deadline - now : 0;
 		timeout = (struct timespec){ (time_t)(left / 1000000000u), (long)(left % 1000000000u) };
 		pollers[PACKETS].events = pollers[BELL].events = bypass_idle(slot->bypass) ? 0 : POLLIN;
-		if (!bypass_idle(slot->bypass) && bypass_dozes(slot->bypass))
+		if (!bypass_idle(slot->bypass) && bypass_has_pending(slot->bypass))
 			continue;
 		if (ppoll(pollers, ALL, left >> 60 ? NULL : &timeout, NULL) < 0)
 			return errno;
 		if (pollers[BELL].revents)
-			slot_silence(slot);
+			driver_drain_wake_fd(slot);
 		if (pollers[EVENTS].revents) {
-			fires_take(events->fd);
+			eventfd_drain(events->fd);
 			return 0;
 		}
 		if (pollers[NIC].revents)
-			return slot_look(slot) ? EIO : 0;
+			return driver_nic_is_gone(slot) ? EIO : 0;
 		if (pollers[OTHER].revents)
 			return 0;
 	}
 }
 
-void slot_look_on(struct slot_driver *slot, uint64_t ns)
+void driver_set_spin(struct bypass_driver *slot, uint64_t ns)
 {
 	atomic_store(&slot->look_ns, ns);
 }
 
 /* Sleeping costs one wake-up: whoever waits for events takes the packets too. Two that answer each other would spend most of
  * their time on falling asleep and waking: who has not had to wait for longer lately looks on. */
-int slot_await(struct slot_driver *slot, struct slot_events *events, int other)
+int driver_await(struct bypass_driver *slot, struct driver_event_queue *events, int other)
 {
-	uint64_t look_ns = atomic_load_explicit(&slot->look_ns, memory_order_relaxed), began = pump_now();
+	uint64_t look_ns = atomic_load_explicit(&slot->look_ns, memory_order_relaxed), began = clock_now();
 	uint32_t soon = atomic_load_explicit(&slot->soon, memory_order_relaxed);
 	int error;
 
@@ -510,7 +510,7 @@ int slot_await(struct slot_driver *slot, struct slot_events *events, int other)
 	pthread_cleanup_push(gone_on, slot);
 	error = wait_for(slot, events, other, soon >= SOON_LEAST ? began + look_ns : began);
 	pthread_cleanup_pop(1);
-	soon = pump_now() - began < look_ns ? soon + (soon < SOON_LEAST) : 0;
+	soon = clock_now() - began < look_ns ? soon + (soon < SOON_LEAST) : 0;
 	atomic_store_explicit(&slot->soon, soon, memory_order_relaxed);
 	return error;
 }

@@ -22,10 +22,10 @@ enum {
 /* What the thread does until it wakes. */
 enum how { AWAKE, PARKED, WATCHING };
 
-struct slot_driver {
-	struct slot_setup setup; /* `answer` and `fds` are gone */
+struct bypass_driver {
+	struct driver_setup setup; /* `answer` and `fds` are gone */
 	struct bypass *bypass;
-	struct answer *answer; /* of punts; the lock's holder uses it, */
+	struct rpc_reply *answer; /* of punts; the lock's holder uses it, */
 	uint32_t token; /* and this */
 	uint8_t *arena, *shared, *budget;
 	size_t arena_bytes, shared_bytes, budget_bytes;
@@ -44,29 +44,29 @@ struct slot_driver {
 	_Atomic uint32_t armed; /* polls that the program may make before it counts as polling, having asked for an event */
 	_Atomic uint32_t waiters; /* threads that wait for events and run the engine */
 	_Atomic uint32_t soon; /* waits for events in a row that ended within `look_ns` */
-	_Atomic uint64_t look_ns; /* LOOK_NS of this machine, or what slot_look_on said */
+	_Atomic uint64_t look_ns; /* LOOK_NS of this machine, or what driver_set_spin said */
 	_Atomic bool waits; /* that is what the program does after it asked for an event */
 	_Atomic bool stop, gone; /* the NIC process has gone */
-	struct slot_events *events; /* those that the engine fires: under the engine's lock, as the one below */
-	struct slot_events *quiet; /* its next event is for who works now, and needs no descriptor */
+	struct driver_event_queue *events; /* those that the engine fires: under the engine's lock, as the one below */
+	struct driver_event_queue *quiet; /* its next event is for who works now, and needs no descriptor */
 };
 
 /* ------------------------------------------------------------------ bypass/driver.c */
 
 /* Whether the NIC process has gone. */
-bool slot_look(struct slot_driver *slot);
+bool driver_nic_is_gone(struct bypass_driver *slot);
 
 /* ------------------------------------------------------------------ bypass/driver_thread.c */
 
 /* The thread, from now on: 0 or the error number. */
-int slot_start(struct slot_driver *slot);
+int driver_thread_start(struct bypass_driver *slot);
 /* It looks whether there is something to do. */
-void slot_wake(struct slot_driver *slot);
+void driver_thread_wake(struct bypass_driver *slot);
 /* It wakes in time for what is due at a time, unless it wakes soon enough by itself. */
-void slot_wake_for(struct slot_driver *slot, uint64_t deadline);
+void driver_thread_wake_for(struct bypass_driver *slot, uint64_t deadline);
 /* Somebody polled from a time to another. */
-void slot_cover(struct slot_driver *slot, uint64_t since, uint64_t until);
+void driver_note_polled(struct bypass_driver *slot, uint64_t since, uint64_t until);
 /* The bell has rung, for all who slept. Whoever rings on and on keeps nobody here. */
-void slot_silence(const struct slot_driver *slot);
+void driver_drain_wake_fd(const struct bypass_driver *slot);
 
 #endif

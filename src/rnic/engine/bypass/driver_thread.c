@@ -30,47 +30,47 @@ enum {
 	GUARD_LOOK_NS = 50000000, /* so often, while it is awake, it sees whether the program has other handlers for faults */
 };
 
-void slot_wake(struct slot_driver *slot)
+void driver_thread_wake(struct bypass_driver *slot)
 {
 	uint64_t one = 1;
 
-	while (call_write(slot->wake, &one, sizeof one) < 0 && errno == EINTR)
+	while (nocancel_write(slot->wake, &one, sizeof one) < 0 && errno == EINTR)
 		;
 }
 
 /* The thread wakes in time for what is due at a time, unless it wakes soon enough by itself. */
-void slot_wake_for(struct slot_driver *slot, uint64_t deadline)
+void driver_thread_wake_for(struct bypass_driver *slot, uint64_t deadline)
 {
 	uint32_t how = atomic_load(&slot->how);
 	uint64_t until = atomic_load(&slot->until_ns);
 
 	if (how != AWAKE && deadline < until &&
-	    (how == WATCHING || until > pump_now() + slot->slow * PARK_MOST_NS || atomic_load(&slot->waiters)))
-		slot_wake(slot);
+	    (how == WATCHING || until > clock_now() + slot->slow * PARK_MOST_NS || atomic_load(&slot->waiters)))
+		driver_thread_wake(slot);
 }
 
 /* Whether others run the engine, so that the thread need not. */
-static bool is_polled(const struct slot_driver *slot, uint64_t now)
+static bool is_polled(const struct bypass_driver *slot, uint64_t now)
 {
 	return now < atomic_load_explicit(&slot->polled_ns, memory_order_relaxed) + slot->slow * RECENT_NS ||
 	       atomic_load_explicit(&slot->waiters, memory_order_relaxed);
 }
 
 /* The same where the thread itself does not: a round of long messages takes longer than a poll counts. */
-static bool is_served(const struct slot_driver *slot, uint64_t now)
+static bool is_served(const struct bypass_driver *slot, uint64_t now)
 {
 	return is_polled(slot, now) || bypass_is_taken(slot->bypass);
 }
 
 /* Whether others ran the engine for most of the time since `then`, when polls had covered so much, or do so now. */
-static bool is_attended(const struct slot_driver *slot, uint64_t covered, uint64_t then, uint64_t now)
+static bool is_attended(const struct bypass_driver *slot, uint64_t covered, uint64_t then, uint64_t now)
 {
 	return 2 * (atomic_load_explicit(&slot->covered_ns, memory_order_relaxed) - covered) >= now - then ||
 	       atomic_load_explicit(&slot->waiters, memory_order_relaxed) || bypass_is_taken(slot->bypass);
 }
 
 /* Somebody polled from a time to another. */
-void slot_cover(struct slot_driver *slot, uint64_t since, uint64_t until)
+void driver_note_polled(struct bypass_driver *slot, uint64_t since, uint64_t until)
 {
 	uint64_t last = atomic_load_explicit(&slot->polled_ns, memory_order_relaxed);
 	uint64_t covered = atomic_load_explicit(&slot->covered_ns, memory_order_relaxed);
@@ -82,14 +82,14 @@ void slot_cover(struct slot_driver *slot, uint64_t since, uint64_t until)
 }
 
 /* Whether the program leaves everything to the thread: no core that the thread keeps is one that it waits for. */
-static bool is_alone(const struct slot_driver *slot, uint64_t now)
+static bool is_alone(const struct bypass_driver *slot, uint64_t now)
 {
 	return now > atomic_load_explicit(&slot->used_ns, memory_order_relaxed) + ALONE_NS &&
 	       !atomic_load_explicit(&slot->stop, memory_order_relaxed);
 }
 
 /* The bell has rung, for all who slept. Whoever rings on and on keeps nobody here. */
-void slot_silence(const struct slot_driver *slot)
+void driver_drain_wake_fd(const struct bypass_driver *slot)
 {
 	char drained;
 
@@ -99,13 +99,13 @@ void slot_silence(const struct slot_driver *slot)
 
 /* Sleep, no longer than until a deadline that somebody may have set just now, which counts from `heeds` on; whether somebody
  * called. */
-static bool rest(struct slot_driver *slot, uint64_t until, enum how how, uint64_t heeds)
+static bool rest(struct bypass_driver *slot, uint64_t until, enum how how, uint64_t heeds)
 {
 	struct pollfd poller[4] = { { .fd = slot->wake, .events = POLLIN },
 				    { .fd = atomic_load(&slot->gone) ? -1 : slot->setup.socket },
 				    { .fd = slot->fd, .events = POLLIN },
 				    { .fd = slot->bell, .events = POLLIN } };
-	uint64_t now = pump_now(), due, left, drained;
+	uint64_t now = clock_now(), due, left, drained;
 	struct timespec timeout;
 
 	atomic_store(&slot->until_ns, until);
@@ -118,26 +118,26 @@ static bool rest(struct slot_driver *slot, uint64_t until, enum how how, uint64_
 	timeout = (struct timespec){ (time_t)(left / 1000000000u), (long)(left % 1000000000u) };
 	if (atomic_load(&slot->stop))
 		return true; /* the call for it may have been heard as one for the sleep before */
-	if (how == WATCHING && bypass_dozes(slot->bypass))
+	if (how == WATCHING && bypass_has_pending(slot->bypass))
 		timeout = (struct timespec){ 0, 0 }, until = 0;
 	ppoll(poller, how == WATCHING ? 4 : 2, until == UINT64_MAX || left >> 60 ? NULL : &timeout, NULL);
 	atomic_store(&slot->how, AWAKE);
 	if (poller[1].revents)
-		slot_look(slot); /* data would go on without it: the device is dead all the same */
+		driver_nic_is_gone(slot); /* data would go on without it: the device is dead all the same */
 	if (poller[3].revents)
-		slot_silence(slot);
+		driver_drain_wake_fd(slot);
 	return poller[0].revents && read(slot->wake, &drained, sizeof drained) > 0;
 }
 
 /* Work until there is no more, or until somebody else does, and say when the next is due. False where somebody else is
  * at work: that may be who had the core before, so that looking on and on would keep him from it. */
-static bool work(struct slot_driver *slot, bool *did, uint64_t *deadline)
+static bool work(struct bypass_driver *slot, bool *did, uint64_t *deadline)
 {
 	*did = false;
 	if (bypass_try(slot->bypass))
 		return false;
 	for (int i = 0; i < ROUNDS; i++) {
-		uint64_t now = pump_now();
+		uint64_t now = clock_now();
 
 		if (bypass_idle(slot->bypass) || (i && is_polled(slot, now)) || !bypass_round(slot->bypass, now, 0))
 			break;
@@ -154,17 +154,17 @@ static bool work(struct slot_driver *slot, bool *did, uint64_t *deadline)
  * who did so is not there just now is looked at twice, since the other thread may have been given the core. */
 static void *run(void *self)
 {
-	struct slot_driver *slot = self;
+	struct bypass_driver *slot = self;
 	uint64_t park = slot->slow * PARK_LEAST_NS, did_ns = 0, looked_ns = 0;
 	bool called = true, attended = false, refused = false;
 
 	prctl(PR_SET_TIMERSLACK, 1); /* nanosecond */
 	while (!atomic_load(&slot->stop)) {
-		uint64_t now = pump_now(), deadline;
+		uint64_t now = clock_now(), deadline;
 		bool parked = false, did, polled;
 
 		if (now - looked_ns > GUARD_LOOK_NS) {
-			guard_look();
+			fault_guard_refresh();
 			looked_ns = now;
 		}
 		if (bypass_idle(slot->bypass) || atomic_load(&slot->gone)) {
@@ -182,7 +182,7 @@ static void *run(void *self)
 
 			called = rest(slot, then + (polled ? park : slot->slow * DOUBT_NS), PARKED, heeds);
 			refused = false;
-			now = pump_now();
+			now = clock_now();
 			called |= waiters && now >= soon && atomic_load(&slot->due_ns) <= now;
 			attended = is_attended(slot, covered, then, now) && !called;
 			if (attended && polled)
@@ -208,13 +208,13 @@ static void *run(void *self)
 			called = false;
 		else
 			called = rest(slot, deadline, WATCHING, 0) ||
-				 (deadline > now && atomic_load(&slot->due_ns) <= pump_now());
+				 (deadline > now && atomic_load(&slot->due_ns) <= clock_now());
 	}
 	return NULL;
 }
 
 /* All signals but those of its own faults are the program's own threads'. */
-int slot_start(struct slot_driver *slot)
+int driver_thread_start(struct bypass_driver *slot)
 {
 	sigset_t all, before;
 	pthread_attr_t attributes;

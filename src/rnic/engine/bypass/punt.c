@@ -14,7 +14,7 @@ _Static_assert(offsetof(struct slot, punt_unknown) - offsetof(struct slot, punt_
 	       "a count for each reason");
 
 /* Ask for it, counted by `reason`. */
-void bypass_leave(struct bypass *bypass, const struct bypass_punt *punted, struct bypass_answer *answer, uint64_t *reason)
+void bypass_punt_to_nic(struct bypass *bypass, const struct bypass_punt *punted, struct bypass_answer *answer, uint64_t *reason)
 {
 	*answer = (struct bypass_answer){ 0 };
 	++*reason;
@@ -24,7 +24,7 @@ void bypass_leave(struct bypass *bypass, const struct bypass_punt *punted, struc
 	if (bypass->setup.punt(bypass->setup.self, punted, answer))
 		bypass->gone = 1;
 	else
-		bypass_found(bypass);
+		bypass_arena_changed(bypass);
 }
 
 static uint64_t *reason_of(struct bypass *bypass, uint32_t end)
@@ -74,7 +74,7 @@ static int raise_event(struct bypass *bypass, struct completion_queue *cq, uint3
 }
 
 /* Completion events of a queue pair's CQs. Those that cannot be raised here are left to the NIC process. */
-static void notify(struct bypass *bypass, const struct engine_told *told)
+static void notify(struct bypass *bypass, const struct engine_stop_info *told)
 {
 	const struct queue_pair *record = engine_record(&bypass->device.sched, told->qp);
 	const struct engine_qp *qp = bypass->device.qps[record->number & (((uint64_t)1 << bypass->device.log_qps) - 1)];
@@ -90,14 +90,14 @@ static void notify(struct bypass *bypass, const struct engine_told *told)
 		return;
 	struct bypass_answer answer;
 	struct bypass_punt about = { .kind = BYPASS_NOTIFY, .qp = told->qp, .effects = left };
-	bypass_leave(bypass, &about, &answer, &bypass->slot->punt_notify);
+	bypass_punt_to_nic(bypass, &about, &answer, &bypass->slot->punt_notify);
 }
 
 /* The rest of a receive buffer; who sent it may be known from then on. */
-static void leave_packets(struct bypass *bypass, const struct engine_told *told)
+static void leave_packets(struct bypass *bypass, const struct engine_stop_info *told)
 {
-	struct pump_round *round = bypass->round;
-	const struct pump_slot *slot = &round->slots[round->slot];
+	struct io_poll *round = bypass->round;
+	const struct rx_buffer *slot = &round->slots[round->slot];
 	struct engine_flow flow;
 	struct bypass_answer answer;
 	struct bypass_punt about = {
@@ -112,17 +112,17 @@ static void leave_packets(struct bypass *bypass, const struct engine_told *told)
 		.flow_label = slot->flow_label,
 	};
 	memcpy(about.name, slot->name, sizeof about.name);
-	about.count = pump_round_right(round, slot->name, slot->name_bytes);
+	about.count = io_poll_good_packets(round, slot->name, slot->name_bytes);
 	round->slot++;
 	round->at = 0;
-	bypass_leave(bypass, &about, &answer, reason_of(bypass, told->end));
-	if (!answer.settled || bypass_sender(bypass, slot->name, slot->name_bytes, &flow))
-		pump_round_forget(round, slot->name, slot->name_bytes);
+	bypass_punt_to_nic(bypass, &about, &answer, reason_of(bypass, told->end));
+	if (!answer.settled || bypass_flow_of(bypass, slot->name, slot->name_bytes, &flow))
+		io_poll_forget_sender(round, slot->name, slot->name_bytes);
 	else
-		pump_round_know(round, slot->name, slot->name_bytes, &flow);
+		io_poll_add_sender(round, slot->name, slot->name_bytes, &flow);
 }
 
-static void leave_turn(struct bypass *bypass, const struct engine_told *told)
+static void leave_turn(struct bypass *bypass, const struct engine_stop_info *told)
 {
 	struct engine_sending *sending = &bypass->round->sending;
 	struct bypass_answer answer;
@@ -140,10 +140,10 @@ static void leave_turn(struct bypass *bypass, const struct engine_told *told)
 	if (told->end == PUNT_PATH) {
 		const struct queue_pair *record = engine_record(&bypass->device.sched, sending->qp);
 		struct place *place = bypass->places[record->number & (((uint64_t)1 << bypass->device.log_qps) - 1)];
-		if (place && place->qp.record == record && !bypass_learn(bypass, place))
+		if (place && place->qp.record == record && !bypass_map_destination(bypass, place))
 			return; /* the turn goes on */
 	}
-	bypass_leave(bypass, &about, &answer, reason_of(bypass, told->end));
+	bypass_punt_to_nic(bypass, &about, &answer, reason_of(bypass, told->end));
 	if (answer.polite)
 		sending->polite[sending->later++] = sending->qp;
 	sending->sent += answer.count ? answer.count : 1;
@@ -152,7 +152,7 @@ static void leave_turn(struct bypass *bypass, const struct engine_told *told)
 }
 
 /* Do what a round stopped for; 0, or -1 where nobody answers. */
-int bypass_stopped(struct bypass *bypass, const struct engine_told *told)
+int bypass_handle_stop(struct bypass *bypass, const struct engine_stop_info *told)
 {
 	switch (told->stop) {
 	case STOP_PACKET:
@@ -162,7 +162,7 @@ int bypass_stopped(struct bypass *bypass, const struct engine_told *told)
 		leave_turn(bypass, told);
 		break;
 	case STOP_FIND:
-		bypass_find(bypass, told->qp);
+		bypass_map_qp(bypass, told->qp);
 		break;
 	default:
 		notify(bypass, told);

@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-_Static_assert(EXCHANGE_BYTES == ATTACH_MAX_MESSAGE, "message size");
+_Static_assert(RPC_BYTES == ATTACH_MAX_MESSAGE, "message size");
 
 static int send_message(int socket, const void *head, size_t head_bytes, const void *body, size_t body_bytes,
 			const int *fds, int fd_count)
@@ -18,7 +18,7 @@ static int send_message(int socket, const void *head, size_t head_bytes, const v
 	struct iovec parts[2] = { { (void *)(uintptr_t)head, head_bytes }, { (void *)(uintptr_t)body, body_bytes } };
 	union {
 		struct cmsghdr header;
-		char space[CMSG_SPACE(sizeof(int) * EXCHANGE_FDS)];
+		char space[CMSG_SPACE(sizeof(int) * RPC_FDS)];
 	} control;
 	struct msghdr message = { .msg_iov = parts, .msg_iovlen = body_bytes ? 2 : 1 };
 
@@ -37,20 +37,20 @@ static int send_message(int socket, const void *head, size_t head_bytes, const v
 	return 0;
 }
 
-void close_fds(struct answer *answer)
+void close_fds(struct rpc_reply *answer)
 {
 	for (int i = 0; i < answer->fd_count; i++)
 		close(answer->fds[i]);
 	answer->fd_count = 0;
 }
 
-static int receive_message(int socket, struct answer *answer)
+static int receive_message(int socket, struct rpc_reply *answer)
 {
 	uint8_t head[ATTACH_REPLY_HEADER_SIZE];
 	struct iovec parts[2] = { { head, sizeof head }, { answer->body, sizeof answer->body } };
 	union {
 		struct cmsghdr header;
-		char space[CMSG_SPACE(sizeof(int) * EXCHANGE_FDS)];
+		char space[CMSG_SPACE(sizeof(int) * RPC_FDS)];
 	} control;
 	struct msghdr message = { .msg_iov = parts, .msg_iovlen = 2, .msg_control = &control,
 				  .msg_controllen = sizeof control };
@@ -64,7 +64,7 @@ static int receive_message(int socket, struct answer *answer)
 		if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS)
 			continue;
 		size_t count = (each->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-		for (size_t i = 0; i < count && answer->fd_count < EXCHANGE_FDS; i++)
+		for (size_t i = 0; i < count && answer->fd_count < RPC_FDS; i++)
 			memcpy(&answer->fds[answer->fd_count++], CMSG_DATA(each) + i * sizeof(int), sizeof(int));
 	}
 	if (got < (ssize_t)sizeof head || message.msg_flags & MSG_CTRUNC) {
@@ -78,11 +78,11 @@ static int receive_message(int socket, struct answer *answer)
 	return 0;
 }
 
-int exchange(int socket, uint32_t kind, uint32_t token, const void *body, size_t bytes, const int *fds, int fd_count,
-	     struct answer *answer)
+int rpc_call(int socket, uint32_t kind, uint32_t token, const void *body, size_t bytes, const int *fds, int fd_count,
+	     struct rpc_reply *answer)
 {
 	uint32_t head[2] = { kind, token };
-	int error, before = calls_begin(); /* its callers hold locks */
+	int error, before = nocancel_begin(); /* its callers hold locks */
 
 	answer->error = 0; /* who gets no answer looks whether there was a refusal, too */
 	answer->bytes = 0;
@@ -94,7 +94,7 @@ int exchange(int socket, uint32_t kind, uint32_t token, const void *body, size_t
 		if (!error && (answer->token != token || answer->kind != kind))
 			close_fds(answer);
 	} while (!error && (answer->token != token || answer->kind != kind));
-	calls_end(before);
+	nocancel_end(before);
 	if (error)
 		return error;
 	if (answer->error) {

@@ -18,7 +18,7 @@
 
 enum kind {
 	KIND_PACKETS, /* a burst of them, as the wire carries it */
-	KIND_BULK, /* a struct engine_bulk */
+	KIND_BULK, /* a struct engine_by_reference */
 	KIND_REFUSED, /* the same, back to whoever sent it: with bytes, please */
 	KIND_NOTHING, /* up to the end of the ring */
 };
@@ -48,17 +48,17 @@ struct hairpin_peer {
 	int broken; /* there were numbers in the ring that cannot be */
 };
 
-struct hairpin {
+struct shm_loopback {
 	struct engine_device *device;
 	struct slot *slot;
-	uint8_t name[PUMP_NAME_BYTES];
+	uint8_t name[UDP_NAME_BYTES];
 	uint32_t name_bytes;
 	uint32_t next; /* whom to take from first */
 	pthread_mutex_t mutex; /* of the list, which a thread that goes to sleep looks through */
 	uint32_t count;
 	struct hairpin_peer *peers[HAIRPIN_PEERS];
-	struct hairpin_peer *from[ROUND_RECEIVE_LIMIT]; /* of the slots that were drawn last */
-	struct pump_slot *first; /* of these */
+	struct hairpin_peer *from[POLL_RECEIVE_LIMIT]; /* of the slots that were drawn last */
+	struct rx_buffer *first; /* of these */
 };
 
 static _Atomic uint64_t *word(uint64_t *field)
@@ -110,7 +110,7 @@ static void ring_bell(struct hairpin_peer *peer)
 	    !atomic_exchange(word(&peer->out.taker->asleep), 0))
 		return;
 	/* where there is no room it rings already */
-	while (call_send(peer->setup.bell, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno == EINTR)
+	while (nocancel_send(peer->setup.bell, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno == EINTR)
 		;
 }
 
@@ -178,12 +178,12 @@ static uint64_t epoch_of(const struct end *end, uint64_t number, uint32_t operat
 }
 
 /* All in one call, so that the cookie and the bytes are of one program, whatever became of the number. */
-static int pull(struct engine_pull *self, const struct engine_bulk *bulk, const struct engine_place *places, unsigned count)
+static int pull(struct engine_pull *self, const struct engine_by_reference *bulk, const struct engine_range *places, unsigned count)
 {
 	struct hairpin_peer *peer = (struct hairpin_peer *)(void *)self;
 	uint8_t cookie[HAIRPIN_COOKIE_BYTES];
 	struct iovec here[1 + QP_SCATTERS] = { { cookie, sizeof cookie } };
-	struct iovec there[1 + BULK_PIECES] = { { (void *)(uintptr_t)peer->setup.cookie_at, sizeof cookie } };
+	struct iovec there[1 + BY_REFERENCE_RANGES] = { { (void *)(uintptr_t)peer->setup.cookie_at, sizeof cookie } };
 
 	for (unsigned i = 0; i < count; i++)
 		here[1 + i] = (struct iovec){ (void *)(uintptr_t)places[i].va, places[i].length };
@@ -200,9 +200,9 @@ static int pull(struct engine_pull *self, const struct engine_bulk *bulk, const 
 
 /* ------------------------------------------------------------------ whom one has joined */
 
-struct hairpin *hairpin_new(struct engine_device *device, struct slot *slot, const uint8_t *name, uint32_t name_bytes)
+struct shm_loopback *shm_loopback_new(struct engine_device *device, struct slot *slot, const uint8_t *name, uint32_t name_bytes)
 {
-	struct hairpin *hairpin = calloc(1, sizeof *hairpin);
+	struct shm_loopback *hairpin = calloc(1, sizeof *hairpin);
 	if (!hairpin)
 		return NULL;
 	hairpin->device = device;
@@ -217,13 +217,13 @@ static void let_go(struct hairpin_peer *peer)
 {
 	atomic_store_explicit(word(&peer->in.taker->attached), 0, memory_order_release);
 	munmap(peer->setup.base, peer->setup.bytes);
-	int before = calls_begin();
+	int before = nocancel_begin();
 	close(peer->setup.bell);
-	calls_end(before);
+	nocancel_end(before);
 	free(peer);
 }
 
-void hairpin_free(struct hairpin *hairpin)
+void shm_loopback_free(struct shm_loopback *hairpin)
 {
 	if (!hairpin)
 		return;
@@ -238,7 +238,7 @@ static int owns(const struct hairpin_peer *peer, uint32_t number)
 	return number - peer->setup.first_number < peer->setup.numbers;
 }
 
-static struct hairpin_peer *find_peer(const struct hairpin *hairpin, uint32_t number)
+static struct hairpin_peer *find_peer(const struct shm_loopback *hairpin, uint32_t number)
 {
 	for (uint32_t i = 0; i < hairpin->count; i++)
 		if (owns(hairpin->peers[i], number) && !load(&hairpin->peers[i]->out.keeper->dead))
@@ -246,7 +246,7 @@ static struct hairpin_peer *find_peer(const struct hairpin *hairpin, uint32_t nu
 	return NULL;
 }
 
-int hairpin_join(struct hairpin *hairpin, const struct bypass_peer *setup)
+int shm_loopback_join(struct shm_loopback *hairpin, const struct bypass_peer *setup)
 {
 	uint32_t rings = setup->bytes == HAIRPIN_RING_ALL ? 1 : 2, place = 0;
 
@@ -279,16 +279,16 @@ int hairpin_join(struct hairpin *hairpin, const struct bypass_peer *setup)
 
 /* Whether packets of `lane` from this one on may go by the ring: none of the queue pair's that matters for the order is
  * on its way by the wire. */
-static int goes(const struct hairpin_lane *lane, uint32_t operation, uint64_t psn)
+static int goes(const struct shm_loopback_path *lane, uint32_t operation, uint64_t psn)
 {
 	uint16_t flags = opcode_rows[operation & 0xFF].flags;
 
 	return is_open(lane->peer) && (lane->on || (flags & ROW_RESPONSE ? flags & ROW_START : psn == lane->record->una));
 }
 
-static int opens(struct engine_lane *self, const struct engine_qp *qp, uint32_t operation, uint64_t psn, uint64_t *epoch)
+static int opens(struct engine_peer_path *self, const struct engine_qp *qp, uint32_t operation, uint64_t psn, uint64_t *epoch)
 {
-	struct hairpin_lane *lane = (struct hairpin_lane *)(void *)self;
+	struct shm_loopback_path *lane = (struct shm_loopback_path *)(void *)self;
 	struct end *out = &lane->peer->out;
 
 	if (!goes(lane, operation, psn) || !load(&out->taker->pulls) || left_in(lane->peer) < HAIRPIN_RING_BYTES / 2)
@@ -297,7 +297,7 @@ static int opens(struct engine_lane *self, const struct engine_qp *qp, uint32_t 
 	return 1;
 }
 
-struct engine_lane *hairpin_lead(struct hairpin *hairpin, const struct engine_qp *qp, struct hairpin_lane *lane)
+struct engine_peer_path *shm_loopback_path_of(struct shm_loopback *hairpin, const struct engine_qp *qp, struct shm_loopback_path *lane)
 {
 	struct hairpin_peer *peer = find_peer(hairpin, (uint32_t)be_get(qp->qpc, QPC_REMOTE_QPN));
 	/* queue pairs of other devices have the same numbers: this one's own peers are where it is itself */
@@ -305,14 +305,14 @@ struct engine_lane *hairpin_lead(struct hairpin *hairpin, const struct engine_qp
 	    qp->flow.destination_port != qp->flow.source_port)
 		peer = NULL;
 	if (peer != lane->peer || lane->record != qp->record)
-		*lane = (struct hairpin_lane){ .lane.opens = opens, .hairpin = hairpin, .peer = peer, .record = qp->record };
+		*lane = (struct shm_loopback_path){ .lane.opens = opens, .hairpin = hairpin, .peer = peer, .record = qp->record };
 	return peer ? &lane->lane : NULL;
 }
 
 /* The same for what leaves now. */
-static int leaves(const struct hairpin_lane *lane, const uint8_t *bytes, uint32_t segment)
+static int leaves(const struct shm_loopback_path *lane, const uint8_t *bytes, uint32_t segment)
 {
-	struct engine_bulk bulk;
+	struct engine_by_reference bulk;
 
 	if (segment)
 		return goes(lane, bytes[0], be_load(bytes + PSN_AT, 3));
@@ -320,9 +320,9 @@ static int leaves(const struct hairpin_lane *lane, const uint8_t *bytes, uint32_
 	return goes(lane, bulk.operation, bulk.psn);
 }
 
-int hairpin_divert(void *self, const uint8_t *bytes, size_t length, uint32_t segment, uint32_t count)
+int shm_loopback_divert(void *self, const uint8_t *bytes, size_t length, uint32_t segment, uint32_t count)
 {
-	struct hairpin_lane *lane = self;
+	struct shm_loopback_path *lane = self;
 	struct hairpin_peer *peer = lane->peer;
 	struct slot *slot = lane->hairpin->slot;
 
@@ -330,7 +330,7 @@ int hairpin_divert(void *self, const uint8_t *bytes, size_t length, uint32_t seg
 	if (lane->on && !push(peer, segment ? KIND_PACKETS : KIND_BULK, segment, bytes, length)) {
 		slot->hairpin_packets += count;
 		if (!segment) {
-			struct engine_bulk bulk;
+			struct engine_by_reference bulk;
 			memcpy(&bulk, bytes, sizeof bulk);
 			slot->hairpin_bytes += bulk.bytes;
 		}
@@ -347,9 +347,9 @@ int hairpin_divert(void *self, const uint8_t *bytes, size_t length, uint32_t seg
 
 /* ------------------------------------------------------------------ taking */
 
-unsigned hairpin_draw(void *self, struct pump_slot *slots, unsigned count)
+unsigned shm_loopback_receive(void *self, struct rx_buffer *slots, unsigned count)
 {
-	struct hairpin *hairpin = self;
+	struct shm_loopback *hairpin = self;
 	unsigned came = 0;
 
 	hairpin->first = slots;
@@ -357,9 +357,9 @@ unsigned hairpin_draw(void *self, struct pump_slot *slots, unsigned count)
 		struct hairpin_peer *peer = hairpin->peers[(hairpin->next + i) % hairpin->count];
 		struct mark mark;
 		while (came < count && pop(peer, &mark, slots[came].buffer, slots[came].room)) {
-			struct pump_slot *slot = &slots[came];
+			struct rx_buffer *slot = &slots[came];
 			int bulk = mark.kind == KIND_BULK || mark.kind == KIND_REFUSED;
-			if (bulk ? mark.bytes != sizeof(struct engine_bulk) :
+			if (bulk ? mark.bytes != sizeof(struct engine_by_reference) :
 				   mark.kind != KIND_PACKETS || !mark.segment || !mark.bytes) {
 				peer->broken = 1; /* no program that knows these rings puts such there */
 				break;
@@ -370,7 +370,7 @@ unsigned hairpin_draw(void *self, struct pump_slot *slots, unsigned count)
 			slot->name_bytes = hairpin->name_bytes;
 			memcpy(slot->name, hairpin->name, hairpin->name_bytes);
 			slot->tclass = 0;
-			slot->hop_limit = PUMP_UNTOLD_HOP_LIMIT;
+			slot->hop_limit = UDP_DEFAULT_HOP_LIMIT;
 			slot->flow_label = 0;
 			hairpin->from[came++] = peer;
 			if (bulk)
@@ -382,30 +382,30 @@ unsigned hairpin_draw(void *self, struct pump_slot *slots, unsigned count)
 	return came;
 }
 
-int hairpin_take(void *self, const struct pump_slot *slot, uint64_t now, struct engine_told *told)
+int shm_loopback_take(void *self, const struct rx_buffer *slot, uint64_t now, struct engine_stop_info *told)
 {
-	struct hairpin *hairpin = self;
+	struct shm_loopback *hairpin = self;
 	struct hairpin_peer *peer = hairpin->from[slot - hairpin->first];
-	struct engine_bulk bulk;
-	enum engine_took took;
+	struct engine_by_reference bulk;
+	enum engine_taken took;
 
-	*told = (struct engine_told){ .stop = STOP_DONE };
+	*told = (struct engine_stop_info){ .stop = STOP_DONE };
 	memcpy(&bulk, slot->buffer, sizeof bulk);
 	if (!owns(peer, slot->kind == KIND_BULK ? bulk.source : bulk.destination))
 		return 1; /* its queue pairs have other numbers */
 	if (slot->kind == KIND_REFUSED) {
 		hairpin->slot->hairpin_refused += bulk.packets;
-		engine_port_refused(hairpin->device, &bulk, now);
+		engine_device_refused(hairpin->device, &bulk, now);
 		return 1;
 	}
 	do {
-		took = engine_port_bulk(hairpin->device, &bulk, &peer->pull, now, told);
-	} while (took == TOOK_HALF && told->stop == STOP_DONE);
-	if (took == TOOK_NONE && opcode_rows[bulk.operation & 0xFF].flags & ROW_RESPONSE)
+		took = engine_device_by_reference(hairpin->device, &bulk, &peer->pull, now, told);
+	} while (took == TAKEN_PARTIAL && told->stop == STOP_DONE);
+	if (took == TAKEN_REFUSED && opcode_rows[bulk.operation & 0xFF].flags & ROW_RESPONSE)
 		hairpin->slot->hairpin_refused += bulk.packets; /* they have been asked for again */
-	else if (took == TOOK_NONE)
+	else if (took == TAKEN_REFUSED)
 		push(peer, KIND_REFUSED, 0, &bulk, sizeof bulk); /* where that is full the sender finds out by its timer */
-	return took != TOOK_HALF && told->stop != STOP_FIND;
+	return took != TAKEN_PARTIAL && told->stop != STOP_FIND;
 }
 
 /* ------------------------------------------------------------------ sleeping */
@@ -416,7 +416,7 @@ static int has_records(struct hairpin_peer *peer)
 	return !peer->broken && load(&peer->in.sender->tail) != load(&peer->in.at);
 }
 
-int hairpin_waits(struct hairpin *hairpin, int sleeps)
+int shm_loopback_pending(struct shm_loopback *hairpin, int sleeps)
 {
 	int waits = 0;
 

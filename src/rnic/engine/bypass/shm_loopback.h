@@ -12,33 +12,33 @@
 
 #define HAIRPIN_PEERS 128u
 
-struct hairpin;
+struct shm_loopback;
 struct hairpin_peer;
 
 /* The lane of a queue pair: it begins with all zeros. */
-struct hairpin_lane {
-	struct engine_lane lane;
-	struct hairpin *hairpin;
+struct shm_loopback_path {
+	struct engine_peer_path lane;
+	struct shm_loopback *hairpin;
 	struct hairpin_peer *peer;
 	const struct queue_pair *record;
 	int on; /* its packets go by the ring now: those before them have been acknowledged, or went there too */
 };
 
 /* NULL without memory. `name` is the device's own socket address, where the packets of its programs come from. */
-struct hairpin *hairpin_new(struct engine_device *device, struct slot *slot, const uint8_t *name, uint32_t name_bytes);
-void hairpin_free(struct hairpin *hairpin);
+struct shm_loopback *shm_loopback_new(struct engine_device *device, struct slot *slot, const uint8_t *name, uint32_t name_bytes);
+void shm_loopback_free(struct shm_loopback *hairpin);
 
 /* Both with the engine's lock held. Joining again with whom one has joined changes nothing. 0 or -1. */
-int hairpin_join(struct hairpin *hairpin, const struct bypass_peer *setup);
+int shm_loopback_join(struct shm_loopback *hairpin, const struct bypass_peer *setup);
 /* The lane of a queue pair, or NULL where none leads to the one that it is connected to. */
-struct engine_lane *hairpin_lead(struct hairpin *hairpin, const struct engine_qp *qp, struct hairpin_lane *lane);
-/* pump_path's divert, with such a lane. */
-int hairpin_divert(void *lane, const uint8_t *bytes, size_t length, uint32_t segment, uint32_t count);
-/* pump_round's draw and take. */
-unsigned hairpin_draw(void *hairpin, struct pump_slot *slots, unsigned count);
-int hairpin_take(void *hairpin, const struct pump_slot *slot, uint64_t now, struct engine_told *told);
+struct engine_peer_path *shm_loopback_path_of(struct shm_loopback *hairpin, const struct engine_qp *qp, struct shm_loopback_path *lane);
+/* tx_path's divert, with such a lane. */
+int shm_loopback_divert(void *lane, const uint8_t *bytes, size_t length, uint32_t segment, uint32_t count);
+/* io_poll's draw and take. */
+unsigned shm_loopback_receive(void *hairpin, struct rx_buffer *slots, unsigned count);
+int shm_loopback_take(void *hairpin, const struct rx_buffer *slot, uint64_t now, struct engine_stop_info *told);
 
 /* Whether records wait; `sleeps`: if none do, whoever brings one rings the bell. Without the lock. */
-int hairpin_waits(struct hairpin *hairpin, int sleeps);
+int shm_loopback_pending(struct shm_loopback *hairpin, int sleeps);
 
 #endif

@@ -47,9 +47,9 @@ static struct peer *peer_of(const struct engine_device *device, const struct que
 }
 
 /* What of a peer's account is asked by who does not send. */
-static struct engine_flight round_trips(const struct peer *peer)
+static struct engine_inflight round_trips(const struct peer *peer)
 {
-	return (struct engine_flight){ .srtt = peer->srtt, .rttvar = peer->rttvar, .alone = peer->users == 1 };
+	return (struct engine_inflight){ .srtt = peer->srtt, .rttvar = peer->rttvar, .alone = peer->users == 1 };
 }
 
 /* Whether packets that are acknowledged one by one leave the accounts as they would together: its peer's limit grows no
@@ -62,12 +62,12 @@ static int adds_up(const struct engine_device *device, const struct queue_pair *
 }
 
 /* The accounts as they are now. */
-static void look(const struct engine_device *device, const struct peer *peer, struct engine_flight *flight)
+static void look(const struct engine_device *device, const struct peer *peer, struct engine_inflight *flight)
 {
 	const struct flights *flights = device->sched.flights;
 	struct engine_limits limits;
-	engine_flights_limits(&device->sched, peer, &limits);
-	*flight = (struct engine_flight){
+	engine_inflight_limits(&device->sched, peer, &limits);
+	*flight = (struct engine_inflight){
 		.peer_limit = limits.peer,
 		.peer_inflight = peer->inflight,
 		.peer_promised = peer->promised,
@@ -144,7 +144,7 @@ static void carry_out(struct engine_device *device, uint64_t at, const struct en
 			engine_peer_measured(peer, effects->sample, now);
 		engine_peer_acknowledged(peer, effects->acknowledged);
 		if (effects->landed)
-			engine_flights_give(sched, peer, effects->landed);
+			engine_inflight_release(sched, peer, effects->landed);
 	}
 	if (told & EFFECT_GO_ON) {
 		int waits = record->send_index != record->fetch_index || record->fetch_index != record->tail;
@@ -158,20 +158,20 @@ static void carry_out(struct engine_device *device, uint64_t at, const struct en
 	if (told & EFFECT_LOST)
 		engine_peer_lost(peer, now);
 	if (effects->grounded)
-		engine_flights_give(sched, peer, effects->grounded);
+		engine_inflight_release(sched, peer, effects->grounded);
 	if (told & EFFECT_SCHEDULE)
 		engine_schedule(sched, at);
 	if (told & EFFECT_ARM)
 		engine_rearm(sched, at);
 }
 
-size_t engine_port_receive(struct engine_device *device, const uint8_t *buffer, size_t length, size_t segment,
-			   size_t start, const struct engine_meta *meta, uint64_t now, struct engine_told *told)
+size_t engine_device_receive(struct engine_device *device, const uint8_t *buffer, size_t length, size_t segment,
+			   size_t start, const struct engine_meta *meta, uint64_t now, struct engine_stop_info *told)
 {
 	size_t at = start;
 
-	*told = (struct engine_told){ .stop = STOP_DONE };
-	engine_ahead_forget(device->port);
+	*told = (struct engine_stop_info){ .stop = STOP_DONE };
+	engine_prefetch_forget(device->port);
 	while (at < length) {
 		size_t size = lesser(length - at, segment);
 		told->stop = STOP_PACKET;
@@ -196,7 +196,7 @@ size_t engine_port_receive(struct engine_device *device, const uint8_t *buffer, 
 		}
 		struct engine_effects effects = { .sample = NONE };
 		const struct peer *peer = peer_of(device, record);
-		struct engine_flight flight = round_trips(peer);
+		struct engine_inflight flight = round_trips(peer);
 		size_t taken = engine_receive_on(device->port, qp, buffer, length, segment, at, meta, &flight,
 						 adds_up(device, record, peer), now, &effects);
 		device->counts.rx_packets += effects.packets;
@@ -217,7 +217,7 @@ size_t engine_port_receive(struct engine_device *device, const uint8_t *buffer, 
 	return at - start;
 }
 
-int engine_port_expects(const struct engine_device *device, uint64_t number, struct engine_expects *expects)
+int engine_device_expects(const struct engine_device *device, uint64_t number, struct engine_expects *expects)
 {
 	uint64_t found = device->directory[slot_of(device, number)];
 	if (!found)
@@ -250,80 +250,80 @@ static struct engine_qp *connected(const struct engine_device *device, uint64_t 
 
 /* Responses that cannot be taken are asked for again, which has them come with their bytes. A peer that goes on without
  * them has no such answer, but what is lost: the timers bound that. */
-static enum engine_took ask_again(struct engine_device *device, struct engine_qp *qp, uint64_t psn, uint64_t now)
+static enum engine_taken ask_again(struct engine_device *device, struct engine_qp *qp, uint64_t psn, uint64_t now)
 {
 	struct engine_effects effects = { .sample = NONE };
 	struct queue_pair *record = qp->record;
 
-	if (!engine_sq_sound(qp) || psn_diff(psn, record->una) < 0 || psn_diff(psn, record->sent_psn) >= 0)
-		return TOOK_NOTHING;
+	if (!engine_sq_valid(qp) || psn_diff(psn, record->una) < 0 || psn_diff(psn, record->sent_psn) >= 0)
+		return TAKEN_NOTHING;
 	qp->lane->asks_again = 1;
 	qp->lane->again = record->sent_psn;
-	engine_rewind(qp, psn, &effects);
+	engine_sq_rewind(qp, psn, &effects);
 	effects.effects |= EFFECT_ARM;
 	carry_out(device, (uint64_t)((uint8_t *)record - device->sched.arena), &effects, now);
-	return TOOK_NONE;
+	return TAKEN_REFUSED;
 }
 
 /* Take responses of a READ. */
-static enum engine_took take_responses(struct engine_device *device, struct engine_qp *qp, const struct packet *packet,
-				       uint64_t now, struct engine_told *told)
+static enum engine_taken take_responses(struct engine_device *device, struct engine_qp *qp, const struct packet *packet,
+				       uint64_t now, struct engine_stop_info *told)
 {
 	struct queue_pair *record = qp->record;
 	struct engine_effects effects = { .sample = NONE };
-	struct engine_flight flight = round_trips(peer_of(device, record));
+	struct engine_inflight flight = round_trips(peer_of(device, record));
 
 	qp->lane->asks_again &= psn_diff(record->una, qp->lane->again) < 0;
 	if (qp->lane->asks_again && psn_diff(packet->psn, qp->lane->again) < 0)
-		return TOOK_NOTHING;
+		return TAKEN_NOTHING;
 	enum engine_end end = engine_response_receive(device->port, qp, packet, &flight, now, &effects);
 	carry_out(device, told->qp, &effects, now);
 	told->effects = effects.effects & EFFECT_NOTIFY_SEND;
 	told->stop = told->effects ? STOP_NOTIFY : STOP_DONE;
 	if (end == ENGINE_AGAIN)
-		return TOOK_HALF;
-	if (end != ENGINE_DONE && end != ENGINE_TOLD)
+		return TAKEN_PARTIAL;
+	if (end != ENGINE_DONE && end != ENGINE_ATTENTION)
 		return ask_again(device, qp, packet->psn, now);
-	return TOOK_ALL;
+	return TAKEN_ALL;
 }
 
-enum engine_took engine_port_bulk(struct engine_device *device, const struct engine_bulk *bulk, struct engine_pull *pull,
-				  uint64_t now, struct engine_told *told)
+enum engine_taken engine_device_by_reference(struct engine_device *device, const struct engine_by_reference *bulk, struct engine_pull *pull,
+				  uint64_t now, struct engine_stop_info *told)
 {
-	uint8_t bytes[BULK_HEADER];
+	uint8_t bytes[BY_REFERENCE_HEADER];
 	struct packet packet;
 	struct engine_effects effects = { .sample = NONE };
 	struct engine_qp *qp = connected(device, bulk->destination, bulk->source);
-	enum engine_took took = TOOK_ALL;
+	enum engine_taken took = TAKEN_ALL;
 
-	*told = (struct engine_told){ .stop = STOP_DONE };
-	if (!qp || engine_bulk_read(bulk, bytes, &packet))
-		return TOOK_NOTHING;
+	*told = (struct engine_stop_info){ .stop = STOP_DONE };
+	if (!qp || by_reference_parse(bulk, bytes, &packet))
+		return TAKEN_NOTHING;
 	struct queue_pair *record = qp->record;
 	uint64_t at = (uint64_t)((uint8_t *)record - device->sched.arena), state = be_get(qp->qpc, QPC_STATE);
 	if (state != QP_STATE_RTR && state != QP_STATE_RTS)
-		return TOOK_NOTHING;
+		return TAKEN_NOTHING;
 	told->qp = at;
 	if (qp->found != device->changes) {
 		told->stop = STOP_FIND;
-		return TOOK_NOTHING;
+		return TAKEN_NOTHING;
 	}
 	if (!qp->lane)
-		return TOOK_NOTHING; /* its peer is of another device, which has queue pairs of the same numbers */
+		return TAKEN_NOTHING; /* its peer is of another device, which has queue pairs of the same numbers */
 	packet.pull = pull;
 	if (packet.row->flags & ROW_RESPONSE) {
-		took = state == QP_STATE_RTS ? take_responses(device, qp, &packet, now, told) : TOOK_NOTHING;
+		took = state == QP_STATE_RTS ? take_responses(device, qp, &packet, now, told) : TAKEN_NOTHING;
 	} else {
 		enum engine_end end = engine_request_receive(device->port, qp, &packet, peer_of(device, record)->srtt, now, &effects);
-		if (end != ENGINE_DONE && end != ENGINE_TOLD) {
+		if (end != ENGINE_DONE && end != ENGINE_ATTENTION) {
 			record->silent = 1; /* what follows comes too early */
-			return TOOK_NONE;
+			return TAKEN_REFUSED;
 		}
 		carry_out(device, at, &effects, now);
 		told->effects = effects.effects & EFFECT_NOTIFY_RECV;
 		told->stop = told->effects ? STOP_NOTIFY : STOP_DONE;
 	}
-	if (took == TOOK_ALL) {
+	if (took == TAKEN_ALL) {
 		device->counts.rx_packets += bulk->packets;
 		record->came_bytes += bulk->bytes;
 	}
@@ -331,25 +331,25 @@ enum engine_took engine_port_bulk(struct engine_device *device, const struct eng
 	return took;
 }
 
-void engine_port_refused(struct engine_device *device, const struct engine_bulk *bulk, uint64_t now)
+void engine_device_refused(struct engine_device *device, const struct engine_by_reference *bulk, uint64_t now)
 {
 	struct engine_effects effects = { .sample = NONE };
 	struct engine_qp *qp = connected(device, bulk->source, bulk->destination);
 
 	if (!qp || qp->found != device->changes || !qp->lane || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS ||
-	    !engine_sq_sound(qp) || bulk->psn > PSN_MASK)
+	    !engine_sq_valid(qp) || bulk->psn > PSN_MASK)
 		return;
 	struct queue_pair *record = qp->record;
 	if (psn_diff(bulk->psn, record->una) < 0 || psn_diff(bulk->psn, record->sent_psn) >= 0)
 		return;
-	engine_rewind(qp, bulk->psn, &effects);
+	engine_sq_rewind(qp, bulk->psn, &effects);
 	effects.effects |= EFFECT_ARM;
 	carry_out(device, (uint64_t)((uint8_t *)record - device->sched.arena), &effects, now);
 }
 
 /* ------------------------------------------------------------------ sending */
 
-int engine_port_ring(struct engine_device *device, struct engine_qp *qp)
+int engine_device_ring(struct engine_device *device, struct engine_qp *qp)
 {
 	struct queue_pair *record = qp->record;
 	if (!qp->block)
@@ -386,28 +386,28 @@ static int plain(const struct engine_device *device, const struct engine_qp *qp)
 
 /* Send requests; 0, or -1 where the reference goes on. */
 static int send_requests(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
-			 struct engine_sending *sending, struct engine_told *told)
+			 struct engine_sending *sending, struct engine_stop_info *told)
 {
 	const struct engine_sched *sched = &device->sched;
 	struct peer *peer = peer_of(device, qp->record);
 	struct engine_effects effects = { .sample = NONE };
-	struct engine_flight flight;
+	struct engine_inflight flight;
 
 	look(device, peer, &flight);
 	uint64_t made = engine_send(device->port, qp, now, sending->room, &flight, out, &effects);
 	sending->count += made;
 	sending->room -= made;
 	if (effects.flown)
-		engine_flights_took(sched, peer, effects.flown, effects.admitted);
+		engine_inflight_take(sched, peer, effects.flown, effects.admitted);
 	if (made)
 		count_events(device, &effects);
 	told->effects |= effects.effects & EFFECT_NOTIFY_SEND;
 	if (effects.effects & EFFECT_NO_ROOM)
-		engine_flights_wait(sched, sending->qp); /* there is a spare line, or there was no turn */
+		engine_inflight_wait(sched, sending->qp); /* there is a spare line, or there was no turn */
 	if (effects.effects & EFFECT_ARM)
 		engine_rearm(sched, sending->qp);
 	if (effects.end == ENGINE_DONE) {
-		engine_flights_turn_over(sched, sending->qp);
+		engine_inflight_turn_over(sched, sending->qp);
 		return 0;
 	}
 	told->end = effects.end;
@@ -416,7 +416,7 @@ static int send_requests(struct engine_device *device, struct engine_qp *qp, uin
 
 /* Send replies, up to `budget` of them; 0, or -1 where the reference does so. */
 static int send_replies(struct engine_device *device, struct engine_qp *qp, uint64_t budget, struct engine_out *out,
-			struct engine_sending *sending, struct engine_told *told)
+			struct engine_sending *sending, struct engine_stop_info *told)
 {
 	struct engine_effects effects = { .sample = NONE };
 	uint64_t made = engine_reply(device->port, qp, budget, out, &effects);
@@ -427,7 +427,7 @@ static int send_replies(struct engine_device *device, struct engine_qp *qp, uint
 
 /* ------------------------------------------------------------------ congestion */
 
-void engine_port_marked(struct engine_device *device, uint64_t at, uint64_t now)
+void engine_device_marked(struct engine_device *device, uint64_t at, uint64_t now)
 {
 	struct queue_pair *record = record_at(device, at);
 	count_event(device, COUNT_ECN_MARKED, 1);
@@ -446,7 +446,7 @@ static uint64_t largest(const struct engine_qp *qp)
 	return MAX_TRANSPORT_HEADERS + context_mtu(qp->qpc) + ICRC_BYTES;
 }
 
-void engine_port_notified(struct engine_device *device, uint64_t at, uint64_t now)
+void engine_device_notified(struct engine_device *device, uint64_t at, uint64_t now)
 {
 	const struct engine_congestion *settings = &device->port->congestion;
 	struct queue_pair *record = record_at(device, at);
@@ -455,11 +455,11 @@ void engine_port_notified(struct engine_device *device, uint64_t at, uint64_t no
 	if (!settings->dcqcn || !qp || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS)
 		return;
 	if (!record->paced) {
-		engine_pace_begin(qp->pace, settings, now, largest(qp));
+		engine_rate_limit_begin(qp->pace, settings, now, largest(qp));
 		record->paced = 1;
 		count_event(device, COUNT_EVENT_CONGESTION, 1);
 	}
-	engine_pace_notified(qp->pace, settings, now);
+	engine_rate_limit_notified(qp->pace, settings, now);
 	count_event(device, COUNT_CNP_RATE_CUTS, 1);
 }
 
@@ -467,21 +467,21 @@ void engine_port_notified(struct engine_device *device, uint64_t at, uint64_t no
 static uint64_t notify(struct engine_device *device, struct engine_qp *qp, struct engine_out *out)
 {
 	struct queue_pair *record = qp->record;
-	uint8_t *frame = engine_frame_begin(out, BTH_BYTES, CNP_BYTES, 0);
+	uint8_t *frame = engine_packet_begin(out, BTH_BYTES, CNP_BYTES, 0);
 	if (!frame)
 		return 0;
 	record->cnp_tag = 0;
 	be_store(frame, 8, record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | BECN | (uint64_t)BTH_CNP << 56);
 	memset(frame + 8, 0, BTH_BYTES - 8 + CNP_BYTES);
-	engine_frame_end(out, device->port, &qp->flow, frame, BTH_BYTES, CNP_BYTES);
-	engine_frames_flush(out);
+	engine_packet_seal(out, device->port, &qp->flow, frame, BTH_BYTES, CNP_BYTES);
+	engine_packets_flush(out);
 	count_event(device, COUNT_CNPS_SENT, 1);
 	return 1;
 }
 
 /* Send requests where there are any: a queue pair that only receives needs no ring in reach. */
 static int send_some(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
-		     struct engine_sending *sending, struct engine_told *told)
+		     struct engine_sending *sending, struct engine_stop_info *told)
 {
 	if (engine_unsent(qp->record))
 		return send_requests(device, qp, now, out, sending, told);
@@ -491,29 +491,29 @@ static int send_some(struct engine_device *device, struct engine_qp *qp, uint64_
 
 /* Requests as far as their rate allows; it is woken for the rest. 0, or -1 where the reference goes on. */
 static int send_paced(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
-		      struct engine_sending *sending, struct engine_told *told)
+		      struct engine_sending *sending, struct engine_stop_info *told)
 {
 	const struct engine_congestion *settings = &device->port->congestion;
 	struct queue_pair *record = qp->record;
 	uint64_t packet = largest(qp), used = out->carried + out->used;
 	if (!record->paced)
 		return send_some(device, qp, now, out, sending, told);
-	sending->room = lesser(sending->room, engine_pace_allowance(qp->pace, settings, now, packet));
+	sending->room = lesser(sending->room, engine_rate_limit_allowance(qp->pace, settings, now, packet));
 	if (!sending->room) {
 		record->more = 0;
-		record->pace_ns = engine_pace_ready(qp->pace, packet);
+		record->pace_ns = engine_rate_limit_ready(qp->pace, packet);
 		engine_rearm(&device->sched, sending->qp);
-		engine_flights_turn_over(&device->sched, sending->qp);
+		engine_inflight_turn_over(&device->sched, sending->qp);
 		return 0;
 	}
 	int result = send_some(device, qp, now, out, sending, told);
-	engine_pace_spend(qp->pace, settings, out->carried + out->used - used);
+	engine_rate_limit_spend(qp->pace, settings, out->carried + out->used - used);
 	return result;
 }
 
 static int lone_ack(const struct engine_qp *qp)
 {
-	return qp->record->reply_count == 1 && engine_reply_at(qp, 0)->kind == REPLY_ACK;
+	return qp->record->reply_count == 1 && engine_response_at(qp, 0)->kind == REPLY_ACK;
 }
 
 static uint64_t left_of(const struct engine_sending *sending)
@@ -523,7 +523,7 @@ static uint64_t left_of(const struct engine_sending *sending)
 
 /* The turn of a queue pair that owes a CNP or keeps to a rate (device/sending.py take_turn, transport/qp.py produce). */
 static int congested_turn(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
-			  struct engine_sending *sending, struct engine_told *told)
+			  struct engine_sending *sending, struct engine_stop_info *told)
 {
 	struct queue_pair *record = qp->record;
 	int first = record->reply_count && qp->recv_cq->record->told;
@@ -541,13 +541,13 @@ static int congested_turn(struct engine_device *device, struct engine_qp *qp, ui
 	if (first && sending->count - before < budget &&
 	    send_replies(device, qp, budget - (sending->count - before), out, sending, told))
 		return -1;
-	sending->room = lesser(budget, greater(left_of(sending), ENGINE_LEAST));
+	sending->room = lesser(budget, greater(left_of(sending), ENGINE_MIN_REPLIES));
 	sending->step = STEP_REQUESTS;
 	if (send_paced(device, qp, now, out, sending, told))
 		return -1;
 	sending->step = STEP_REST;
 	if (record->reply_count && !first)
-		return send_replies(device, qp, greater(left_of(sending), ENGINE_LEAST), out, sending, told);
+		return send_replies(device, qp, greater(left_of(sending), ENGINE_MIN_REPLIES), out, sending, told);
 	return 0;
 }
 
@@ -556,7 +556,7 @@ static int joins(const struct engine_device *device, const struct engine_qp *qp,
 {
 	const struct engine_burst *last = &out->bursts[out->count - (out->count != 0)];
 
-	if (!device->joins || !out->count || !engine_replies_sound(qp) || !lone_ack(qp) || last->route != qp->route ||
+	if (!device->joins || !out->count || !engine_response_queue_valid(qp) || !lone_ack(qp) || last->route != qp->route ||
 	    last->length != (uint64_t)last->segment * last->count)
 		return 0;
 	out->open = 1; /* what fits behind the last segment goes there, else it begins a burst */
@@ -566,7 +566,7 @@ static int joins(const struct engine_device *device, const struct engine_qp *qp,
 /* The turn's packets, and how it ends: 1 where its replies have let new messages go first, -1 where the reference goes
  * on from `step`, else 0. */
 static int turn(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
-		struct engine_sending *sending, struct engine_told *told)
+		struct engine_sending *sending, struct engine_stop_info *told)
 {
 	struct queue_pair *record = qp->record;
 
@@ -581,7 +581,7 @@ static int turn(struct engine_device *device, struct engine_qp *qp, uint64_t now
 	    send_replies(device, qp, sending->limit, out, sending, told))
 		return -1;
 	if (engine_unsent(record)) {
-		sending->room = lesser(sending->limit, greater(left_of(sending), ENGINE_LEAST));
+		sending->room = lesser(sending->limit, greater(left_of(sending), ENGINE_MIN_REPLIES));
 		sending->step = STEP_REQUESTS;
 		if (send_requests(device, qp, now, out, sending, told))
 			return -1;
@@ -592,7 +592,7 @@ static int turn(struct engine_device *device, struct engine_qp *qp, uint64_t now
 	}
 	record->polite = 0;
 	sending->step = STEP_REST;
-	if (record->reply_count && send_replies(device, qp, greater(left_of(sending), ENGINE_LEAST), out, sending, told))
+	if (record->reply_count && send_replies(device, qp, greater(left_of(sending), ENGINE_MIN_REPLIES), out, sending, told))
 		return -1;
 	return 0;
 }
@@ -618,7 +618,7 @@ static void finish(struct engine_device *device, struct engine_qp *qp, struct en
 		}
 	}
 	record->sent_bytes += sending->bytes;
-	engine_turns_spent(sched, sending->qp, bytes, again);
+	engine_scheduler_spend(sched, sending->qp, bytes, again);
 	sending->qp = 0;
 }
 
@@ -626,12 +626,12 @@ static void finish(struct engine_device *device, struct engine_qp *qp, struct en
 static void begin(const struct engine_device *device, uint64_t budget, struct engine_sending *sending)
 {
 	const struct engine_sched *sched = &device->sched;
-	uint64_t at = engine_turns_take(sched), limit = budget - sending->sent;
+	uint64_t at = engine_scheduler_take(sched), limit = budget - sending->sent;
 	struct queue_pair *record = record_at(device, at);
 	int64_t allowance;
 
 	record->scheduled = 0;
-	if (engine_turns_allowance(sched, at, &allowance)) {
+	if (engine_scheduler_allowance(sched, at, &allowance)) {
 		uint64_t mtu = context_mtu(sched->arena + record->context);
 		if (mtu && allowance < (int64_t)(limit * mtu))
 			limit = allowance > 0 ? ((uint64_t)allowance + mtu - 1) / mtu : 0;
@@ -642,14 +642,14 @@ static void begin(const struct engine_device *device, uint64_t budget, struct en
 	sending->step = STEP_FIRST;
 }
 
-void engine_port_send(struct engine_device *device, uint64_t now, uint64_t budget, struct engine_out *out,
-		      struct engine_sending *sending, struct engine_told *told)
+void engine_device_send(struct engine_device *device, uint64_t now, uint64_t budget, struct engine_out *out,
+		      struct engine_sending *sending, struct engine_stop_info *told)
 {
-	*told = (struct engine_told){ .stop = STOP_DONE };
+	*told = (struct engine_stop_info){ .stop = STOP_DONE };
 	const struct turns *turns = device->sched.turns;
 	while (sending->qp ||
 	       (turns->count && !turns->over && sending->sent < budget && sending->later < ENGINE_BURSTS)) {
-		uint64_t most = budget - lesser(budget, sending->sent) + 2 * ENGINE_LEAST;
+		uint64_t most = budget - lesser(budget, sending->sent) + 2 * ENGINE_MIN_REPLIES;
 		told->stop = STOP_FULL;
 		if (out->count + most > ENGINE_BURSTS || (!out->carry && out->used + most * LARGEST > out->room))
 			return;
@@ -657,7 +657,7 @@ void engine_port_send(struct engine_device *device, uint64_t now, uint64_t budge
 			begin(device, budget, sending);
 		struct engine_qp *qp = known(device, record_at(device, sending->qp));
 		uint64_t used = out->carried + out->used;
-		*told = (struct engine_told){ .stop = STOP_TURN, .end = PUNT_STATE, .qp = sending->qp };
+		*told = (struct engine_stop_info){ .stop = STOP_TURN, .end = PUNT_STATE, .qp = sending->qp };
 		if (qp && qp->found != device->changes) {
 			told->stop = STOP_FIND;
 			return;
@@ -675,7 +675,7 @@ void engine_port_send(struct engine_device *device, uint64_t now, uint64_t budge
 	}
 }
 
-void engine_port_sent(struct engine_device *device, struct engine_sending *sending)
+void engine_device_sent(struct engine_device *device, struct engine_sending *sending)
 {
 	for (uint32_t i = 0; i < sending->later; i++)
 		engine_schedule(&device->sched, sending->polite[i]);
@@ -692,7 +692,7 @@ static int time_out(struct engine_device *device, uint64_t at, uint64_t now)
 	struct queue_pair *record = record_at(device, at);
 	struct engine_qp *qp = known(device, record);
 	struct engine_effects effects = { .sample = NONE };
-	struct engine_flight flight;
+	struct engine_inflight flight;
 
 	if (!qp || !record->peer_record)
 		return 0;
@@ -708,7 +708,7 @@ static int time_out(struct engine_device *device, uint64_t at, uint64_t now)
 	return 1;
 }
 
-uint64_t engine_port_due(struct engine_device *device, uint64_t now, uint64_t *most)
+uint64_t engine_device_due(struct engine_device *device, uint64_t now, uint64_t *most)
 {
 	while (*most) {
 		uint64_t at = engine_timers_due(&device->sched, now);
@@ -720,7 +720,7 @@ uint64_t engine_port_due(struct engine_device *device, uint64_t now, uint64_t *m
 	return 0;
 }
 
-uint64_t engine_port_deadline(const struct engine_device *device)
+uint64_t engine_device_deadline(const struct engine_device *device)
 {
 	return engine_timers_next(&device->sched);
 }

@@ -63,7 +63,7 @@ void engine_peer_acknowledged(struct peer *peer, uint64_t packets)
 	if (peer->queue_ns <= FLIGHT_QUEUE_NS >> 2)
 		limit += (packets << FLIGHT_FRACTION_BITS) >> (peer->lossy ? 2 : 1);
 	else if (peer->queue_ns <= FLIGHT_QUEUE_NS)
-		limit += quotient(packets * FLIGHT_STEP << 2 * FLIGHT_FRACTION_BITS, limit);
+		limit += div64(packets * FLIGHT_STEP << 2 * FLIGHT_FRACTION_BITS, limit);
 	peer->limit_16 = lesser(limit, most);
 }
 
@@ -129,7 +129,7 @@ static uint64_t left_by_others(const struct engine_sched *sched, uint64_t entry,
 			       uint64_t most, uint64_t pool)
 {
 	const struct share *shares = shares_of(sched, entry);
-	uint64_t slots = others ? slots_of(sched) : 0, part = others ? quotient(pool, 1 + others) : 0;
+	uint64_t slots = others ? slots_of(sched) : 0, part = others ? div64(pool, 1 + others) : 0;
 	int64_t left = (int64_t)pool;
 
 	for (uint64_t i = 0; i < slots; i++) {
@@ -163,7 +163,7 @@ static uint64_t limit_of_all(const struct engine_sched *sched, uint64_t *others)
 	return left_by_others(sched, BUDGET_NIC_ENTRY, *others, own, own, greater(all, BUDGET_LEAST));
 }
 
-void engine_flights_limits(const struct engine_sched *sched, const struct peer *peer, struct engine_limits *limits)
+void engine_inflight_limits(const struct engine_sched *sched, const struct peer *peer, struct engine_limits *limits)
 {
 	limits->peer = limit_to(sched, peer);
 	limits->nic = limit_of_all(sched, &limits->others);
@@ -224,7 +224,7 @@ static uint64_t leave_line(const struct engine_sched *sched, struct peer *peer, 
 	return 0;
 }
 
-int engine_flights_wait(const struct engine_sched *sched, uint64_t qp)
+int engine_inflight_wait(const struct engine_sched *sched, uint64_t qp)
 {
 	struct queue_pair *record = engine_record(sched, qp);
 	struct flights *flights = sched->flights;
@@ -259,7 +259,7 @@ int engine_flights_wait(const struct engine_sched *sched, uint64_t qp)
 	return 0;
 }
 
-void engine_flights_leave(const struct engine_sched *sched, uint64_t qp)
+void engine_inflight_leave(const struct engine_sched *sched, uint64_t qp)
 {
 	struct queue_pair *record = engine_record(sched, qp);
 	if (record->parked) {
@@ -270,7 +270,7 @@ void engine_flights_leave(const struct engine_sched *sched, uint64_t qp)
 			unqueue(sched, record->peer_record);
 		show(sched, peer);
 	}
-	engine_flights_turn_over(sched, qp);
+	engine_inflight_turn_over(sched, qp);
 }
 
 /* Who waits for this peer and is next; its program's line then waits behind the others. */
@@ -296,7 +296,7 @@ static void admit(const struct engine_sched *sched)
 		struct peer *peer = engine_record(sched, at);
 		int alone = flights->waited_for == 1;
 		struct engine_limits limits;
-		engine_flights_limits(sched, peer, &limits);
+		engine_inflight_limits(sched, peer, &limits);
 		uint64_t share = quantum(limits.peer, peer->waiting > 1 || !alone || peer->users > 1);
 		int64_t left = (int64_t)(limits.nic - flights->inflight - flights->promised);
 		uint64_t used = peer->inflight + peer->promised;
@@ -327,7 +327,7 @@ static void admit(const struct engine_sched *sched)
 
 /* ------------------------------------------------------------------ the accounts */
 
-void engine_flights_took(const struct engine_sched *sched, struct peer *peer, uint64_t packets, uint64_t own)
+void engine_inflight_take(const struct engine_sched *sched, struct peer *peer, uint64_t packets, uint64_t own)
 {
 	peer->inflight += packets;
 	sched->flights->inflight += packets;
@@ -339,7 +339,7 @@ void engine_flights_took(const struct engine_sched *sched, struct peer *peer, ui
 	show_all(sched);
 }
 
-void engine_flights_give(const struct engine_sched *sched, struct peer *peer, uint64_t packets)
+void engine_inflight_release(const struct engine_sched *sched, struct peer *peer, uint64_t packets)
 {
 	peer->inflight -= packets;
 	sched->flights->inflight -= packets;
@@ -349,7 +349,7 @@ void engine_flights_give(const struct engine_sched *sched, struct peer *peer, ui
 	show_all(sched);
 }
 
-void engine_flights_turn_over(const struct engine_sched *sched, uint64_t qp)
+void engine_inflight_turn_over(const struct engine_sched *sched, uint64_t qp)
 {
 	struct queue_pair *record = engine_record(sched, qp);
 	uint64_t own = record->admitted;

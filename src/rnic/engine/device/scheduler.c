@@ -69,7 +69,7 @@ static void welcome(const struct engine_sched *sched, uint64_t at)
 	struct turns *turns = sched->turns;
 	struct program *program = engine_record(sched, at);
 	program->listed = NEWCOMER;
-	program->deficit = turns->quantum / ROUND_NEWCOMER_PART;
+	program->deficit = turns->quantum / POLL_NEWCOMER_PART;
 	engine_list_insert(sched, &turns->first, NEXT, at, turns->newest);
 	turns->newest = at;
 }
@@ -85,7 +85,7 @@ static void unlist(const struct engine_sched *sched, uint64_t at)
 
 /* ------------------------------------------------------------------ queue pairs of each */
 
-void engine_turns_add(const struct engine_sched *sched, uint64_t qp)
+void engine_scheduler_add(const struct engine_sched *sched, uint64_t qp)
 {
 	const struct queue_pair *record = engine_record(sched, qp);
 	struct program *program = engine_record(sched, record->program_record);
@@ -97,7 +97,7 @@ void engine_turns_add(const struct engine_sched *sched, uint64_t qp)
 	sched->turns->count++;
 }
 
-void engine_turns_remove(const struct engine_sched *sched, uint64_t qp)
+void engine_scheduler_remove(const struct engine_sched *sched, uint64_t qp)
 {
 	const struct queue_pair *record = engine_record(sched, qp);
 	struct program *program = engine_record(sched, record->program_record);
@@ -114,10 +114,10 @@ void engine_schedule(const struct engine_sched *sched, uint64_t qp)
 		return;
 	record->scheduled = 1;
 	if (!record->held)
-		engine_turns_add(sched, qp);
+		engine_scheduler_add(sched, qp);
 }
 
-uint64_t engine_turns_take(const struct engine_sched *sched)
+uint64_t engine_scheduler_take(const struct engine_sched *sched)
 {
 	struct turns *turns = sched->turns;
 	for (;;) {
@@ -143,7 +143,7 @@ uint64_t engine_turns_take(const struct engine_sched *sched)
 	}
 }
 
-int engine_turns_allowance(const struct engine_sched *sched, uint64_t qp, int64_t *bytes)
+int engine_scheduler_allowance(const struct engine_sched *sched, uint64_t qp, int64_t *bytes)
 {
 	const struct turns *turns = sched->turns;
 	const struct queue_pair *record = engine_record(sched, qp);
@@ -159,7 +159,7 @@ int engine_turns_allowance(const struct engine_sched *sched, uint64_t qp, int64_
 	return 1;
 }
 
-void engine_turns_end(const struct engine_sched *sched)
+void engine_scheduler_end(const struct engine_sched *sched)
 {
 	uint64_t at = sched->turns->turn;
 	const struct program *program = engine_record(sched, at);
@@ -168,7 +168,7 @@ void engine_turns_end(const struct engine_sched *sched)
 		unlist(sched, at);
 }
 
-void engine_turns_spent(const struct engine_sched *sched, uint64_t qp, uint64_t size, int again)
+void engine_scheduler_spend(const struct engine_sched *sched, uint64_t qp, uint64_t size, int again)
 {
 	struct turns *turns = sched->turns;
 	uint64_t at = turns->turn;

@@ -35,16 +35,16 @@ void engine_list_unlink(const struct engine_sched *sched, uint64_t *ends, size_t
 
 /* A queue pair has something to send: a turn, unless it waits for one already or is held. */
 void engine_schedule(const struct engine_sched *sched, uint64_t qp);
-void engine_turns_add(const struct engine_sched *sched, uint64_t qp);
-void engine_turns_remove(const struct engine_sched *sched, uint64_t qp);
-/* The queue pair whose turn it is; one must wait. engine_turns_spent ends the turn. */
-uint64_t engine_turns_take(const struct engine_sched *sched);
+void engine_scheduler_add(const struct engine_sched *sched, uint64_t qp);
+void engine_scheduler_remove(const struct engine_sched *sched, uint64_t qp);
+/* The queue pair whose turn it is; one must wait. engine_scheduler_spend ends the turn. */
+uint64_t engine_scheduler_take(const struct engine_sched *sched);
 /* Whether others wait; then `*bytes` is what the queue pair taken last may send now. */
-int engine_turns_allowance(const struct engine_sched *sched, uint64_t qp, int64_t *bytes);
+int engine_scheduler_allowance(const struct engine_sched *sched, uint64_t qp, int64_t *bytes);
 /* The turn ends, as that of a queue pair which is not there any more. */
-void engine_turns_end(const struct engine_sched *sched);
+void engine_scheduler_end(const struct engine_sched *sched);
 /* The turn ends after `size` bytes; `again`: there is more to send. */
-void engine_turns_spent(const struct engine_sched *sched, uint64_t qp, uint64_t size, int again);
+void engine_scheduler_spend(const struct engine_sched *sched, uint64_t qp, uint64_t size, int again);
 
 /* ------------------------------------------------------------------ timers (device/timers.py) */
 
@@ -67,17 +67,17 @@ struct engine_limits {
 	uint64_t peer, nic;
 	uint64_t others; /* slots that have packets in flight as well, or wait for room */
 };
-void engine_flights_limits(const struct engine_sched *sched, const struct peer *peer, struct engine_limits *limits);
+void engine_inflight_limits(const struct engine_sched *sched, const struct peer *peer, struct engine_limits *limits);
 /* `packets` more are in flight to a peer, of which `own` had been promised. */
-void engine_flights_took(const struct engine_sched *sched, struct peer *peer, uint64_t packets, uint64_t own);
+void engine_inflight_take(const struct engine_sched *sched, struct peer *peer, uint64_t packets, uint64_t own);
 /* `packets` fewer are; who waits is given turns. */
-void engine_flights_give(const struct engine_sched *sched, struct peer *peer, uint64_t packets);
+void engine_inflight_release(const struct engine_sched *sched, struct peer *peer, uint64_t packets);
 /* No room: a queue pair waits in line. 0, or -1 where it would need a line and none is spare: nothing has changed. */
-int engine_flights_wait(const struct engine_sched *sched, uint64_t qp);
+int engine_inflight_wait(const struct engine_sched *sched, uint64_t qp);
 /* A queue pair waits no more, and was promised nothing. */
-void engine_flights_leave(const struct engine_sched *sched, uint64_t qp);
+void engine_inflight_leave(const struct engine_sched *sched, uint64_t qp);
 /* A queue pair has had a turn: what it was promised and did not take is for others. */
-void engine_flights_turn_over(const struct engine_sched *sched, uint64_t qp);
+void engine_inflight_turn_over(const struct engine_sched *sched, uint64_t qp);
 /* A round trip was measured. */
 void engine_peer_measured(struct peer *peer, uint64_t sample, uint64_t now);
 /* Packets arrived: more may be in flight. */

@@ -10,16 +10,16 @@
 #define LOOKS 8 /* of which the quickest tells */
 #define MOST 64u
 
-uint64_t speed_slow(int fd)
+uint64_t calibrate_slowdown(int fd)
 {
 	uint64_t least = UINT64_MAX;
 	char byte;
 
 	for (int i = 0; i < LOOKS; i++) {
-		uint64_t began = pump_now(), took;
+		uint64_t began = clock_now(), took;
 
 		recv(fd, &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT);
-		took = pump_now() - began;
+		took = clock_now() - began;
 		least = took < least ? took : least;
 	}
 	least /= LOOK_NS;

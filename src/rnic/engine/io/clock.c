@@ -13,7 +13,7 @@ static uint64_t read_clock(clockid_t which)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-uint64_t pump_now(void)
+uint64_t clock_now(void)
 {
 	return read_clock(CLOCK_MONOTONIC);
 }
@@ -55,9 +55,9 @@ static uint64_t counter(void)
 	return __rdtsc();
 }
 
-void clock_look(void)
+void clock_calibrate(void)
 {
-	uint64_t quick = takes(counter), system = takes(pump_now), before, began, count, now, counts;
+	uint64_t quick = takes(counter), system = takes(clock_now), before, began, count, now, counts;
 	int tried = 0;
 
 	atomic_store(&lasts, 0);
@@ -65,33 +65,33 @@ void clock_look(void)
 		return;
 	do { /* a pause between the two would have the time run ahead; one at the end has it lag */
 		before = __rdtsc();
-		began = pump_now();
+		began = clock_now();
 		count = __rdtsc();
 	} while (count - before > PAUSED * system && ++tried < TRIES);
 	if (tried == TRIES)
 		return;
 	do
-		now = pump_now();
+		now = clock_now();
 	while (now - began < MEASURED_NS);
 	counts = __rdtsc() - count;
 	if (!counts || counts >> SHIFT)
 		return; /* no counter, or one that was set meanwhile */
 	atomic_store(&rate, ((now - began) << SHIFT) / counts);
-	counts = counts * CLOCK_MOST_NS / (now - began);
+	counts = counts * CLOCK_EXTRAPOLATE_MAX_NS / (now - began);
 	atomic_store(&lasts, OFTEN * system < counts ? OFTEN * system : counts);
 }
 
-uint64_t pump_about_now(void)
+uint64_t clock_approximate_now(void)
 {
 	uint64_t most = atomic_load_explicit(&lasts, memory_order_relaxed), count, passed, ticked, now;
 
 	if (!most)
-		return pump_now();
+		return clock_now();
 	count = __rdtsc();
 	passed = count - last.count;
 	ticked = read_clock(CLOCK_MONOTONIC_COARSE); /* that needs no device */
 	if (passed >= most || ticked != last.ticked) {
-		last.now = pump_now();
+		last.now = clock_now();
 		last.count = __rdtsc(); /* no sooner than the system looked */
 		last.ticked = ticked;
 		passed = 0;
@@ -102,13 +102,13 @@ uint64_t pump_about_now(void)
 }
 #else
 
-void clock_look(void)
+void clock_calibrate(void)
 {
 }
 
-uint64_t pump_about_now(void)
+uint64_t clock_approximate_now(void)
 {
-	return pump_now();
+	return clock_now();
 }
 #endif
 #endif

@@ -10,16 +10,16 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define FIRES_NOWAIT 8 /* RWF_NOWAIT, for C libraries that are older than it is */
+#define EVENTFD_NOWAIT 8 /* RWF_NOWAIT, for C libraries that are older than it is */
 
 /* All fires, or one of those that are counted (EFD_SEMAPHORE); whether there was any. */
-static inline int fires_take(int fd)
+static inline int eventfd_drain(int fd)
 {
 	struct pollfd poller = { .fd = fd, .events = POLLIN };
 	uint64_t count;
 #ifdef SYS_preadv2
 	struct iovec room = { &count, sizeof count };
-	long got = syscall(SYS_preadv2, fd, &room, 1L, -1L, -1L, FIRES_NOWAIT);
+	long got = syscall(SYS_preadv2, fd, &room, 1L, -1L, -1L, EVENTFD_NOWAIT);
 
 	if (got >= 0 || errno == EAGAIN || errno == EBADF)
 		return got > 0;

@@ -16,14 +16,14 @@ struct sheet {
 };
 
 struct parcel {
-	struct pump_slot slot;
+	struct rx_buffer slot;
 	struct sheet *sheet; /* where its bytes are, else NULL */
 };
 
 /* Parcels go round: `taken` of them, that their receiver may still look at, and then `waiting`, from `first` on. The bytes
  * of those without a sheet lie in the same order from the oldest's to `end`, which may be in front of it. With nothing left
  * all begins anew: as long as the receiver keeps up, the same bytes are used again while they are in the near cache. */
-struct pump_wire {
+struct loopback {
 	pthread_mutex_t lock;
 	uint8_t *bytes;
 	uint64_t room, end, lost;
@@ -31,15 +31,15 @@ struct pump_wire {
 	uint32_t latest; /* the sheet that came free last, if none has been used since */
 	int closed;
 	uint32_t callers; /* who have been told of a sleeper, and are not done with it */
-	struct wire_sleeper sleeper;
+	struct loopback_sleeper sleeper;
 	_Atomic int sleeps; /* somebody does, whom nobody has been told of */
-	struct sheet sheets[WIRE_SHEETS];
-	struct parcel parcels[WIRE_PARCELS];
+	struct sheet sheets[LOOPBACK_BUFFERS];
+	struct parcel parcels[LOOPBACK_BURSTS];
 };
 
-struct pump_wire *pump_wire_make(uint8_t *bytes, uint64_t room)
+struct loopback *loopback_make(uint8_t *bytes, uint64_t room)
 {
-	struct pump_wire *wire = calloc(1, sizeof(*wire));
+	struct loopback *wire = calloc(1, sizeof(*wire));
 	if (wire) {
 		pthread_mutex_init(&wire->lock, NULL);
 		wire->bytes = bytes;
@@ -48,17 +48,17 @@ struct pump_wire *pump_wire_make(uint8_t *bytes, uint64_t room)
 	return wire;
 }
 
-void pump_wire_free(struct pump_wire *wire)
+void loopback_free(struct loopback *wire)
 {
 	if (!wire)
 		return;
-	for (unsigned i = 0; i < WIRE_SHEETS; i++)
+	for (unsigned i = 0; i < LOOPBACK_BUFFERS; i++)
 		free(wire->sheets[i].bytes);
 	pthread_mutex_destroy(&wire->lock);
 	free(wire);
 }
 
-void pump_wire_close(struct pump_wire *wire)
+void loopback_close(struct loopback *wire)
 {
 	pthread_mutex_lock(&wire->lock);
 	wire->closed = 1;
@@ -66,13 +66,13 @@ void pump_wire_close(struct pump_wire *wire)
 	pthread_mutex_unlock(&wire->lock);
 }
 
-static struct parcel *parcel(struct pump_wire *wire, uint32_t number)
+static struct parcel *parcel(struct loopback *wire, uint32_t number)
 {
-	return &wire->parcels[number % WIRE_PARCELS];
+	return &wire->parcels[number % LOOPBACK_BURSTS];
 }
 
 /* The oldest parcel in the wire's own memory, NULL for none. */
-static const struct parcel *oldest_laid(struct pump_wire *wire)
+static const struct parcel *oldest_laid(struct loopback *wire)
 {
 	for (uint32_t i = 0; i < wire->taken + wire->waiting; i++) {
 		const struct parcel *seen = parcel(wire, wire->first - wire->taken + i);
@@ -83,9 +83,9 @@ static const struct parcel *oldest_laid(struct pump_wire *wire)
 }
 
 /* Where `size` bytes may lie, NULL for nowhere. The end never meets the oldest from behind: that would look like nothing. */
-static uint8_t *place(struct pump_wire *wire, uint64_t size)
+static uint8_t *place(struct loopback *wire, uint64_t size)
 {
-	if (wire->taken + wire->waiting == WIRE_PARCELS)
+	if (wire->taken + wire->waiting == LOOPBACK_BURSTS)
 		return NULL;
 	const struct parcel *laid = oldest_laid(wire);
 	if (!laid) {
@@ -102,7 +102,7 @@ static uint8_t *place(struct pump_wire *wire, uint64_t size)
 }
 
 /* One more waits. */
-static void queue(struct pump_wire *wire, const struct pump_slot *what, uint8_t *bytes, struct sheet *sheet)
+static void queue(struct loopback *wire, const struct rx_buffer *what, uint8_t *bytes, struct sheet *sheet)
 {
 	struct parcel *made = parcel(wire, wire->first + wire->waiting++);
 	made->slot = *what;
@@ -110,7 +110,7 @@ static void queue(struct pump_wire *wire, const struct pump_slot *what, uint8_t 
 	made->sheet = sheet;
 }
 
-int pump_wire_put(struct pump_wire *wire, const struct pump_slot *what)
+int loopback_put(struct loopback *wire, const struct rx_buffer *what)
 {
 	int error = 0;
 	if (!what->size || !what->segment)
@@ -124,20 +124,20 @@ int pump_wire_put(struct pump_wire *wire, const struct pump_slot *what)
 	} else if (wire->closed) {
 		error = EHOSTUNREACH;
 	} else {
-		wire->lost += parts_of(what->size, what->segment);
+		wire->lost += ceil_div(what->size, what->segment);
 	}
 	pthread_mutex_unlock(&wire->lock);
 	return error;
 }
 
 /* A sheet that nobody looks at, the one used last if it may be, else one more; NULL for none. */
-static struct sheet *empty(struct pump_wire *wire, size_t size)
+static struct sheet *empty(struct loopback *wire, size_t size)
 {
 	struct sheet *found = NULL;
-	if (wire->room < WIRE_SHEET_ROOM)
+	if (wire->room < LOOPBACK_BUFFER_MIN_ROOM)
 		return NULL;
-	for (unsigned i = 0; i < WIRE_SHEETS; i++) {
-		struct sheet *sheet = &wire->sheets[(wire->latest + i) % WIRE_SHEETS];
+	for (unsigned i = 0; i < LOOPBACK_BUFFERS; i++) {
+		struct sheet *sheet = &wire->sheets[(wire->latest + i) % LOOPBACK_BUFFERS];
 		if (sheet->parcels)
 			continue;
 		if (sheet->bytes)
@@ -149,12 +149,12 @@ static struct sheet *empty(struct pump_wire *wire, size_t size)
 	return found && found->bytes ? found : NULL;
 }
 
-uint8_t *pump_wire_trade(struct pump_wire *wire, const struct pump_slot *bursts, unsigned count, uint8_t *sheet, size_t size)
+uint8_t *loopback_trade(struct loopback *wire, const struct rx_buffer *bursts, unsigned count, uint8_t *sheet, size_t size)
 {
 	uint8_t *other = NULL;
 	pthread_mutex_lock(&wire->lock);
 	struct sheet *found = NULL;
-	if (!wire->closed && wire->taken + wire->waiting + count <= WIRE_PARCELS)
+	if (!wire->closed && wire->taken + wire->waiting + count <= LOOPBACK_BURSTS)
 		found = empty(wire, size);
 	if (found) {
 		other = found->bytes;
@@ -168,7 +168,7 @@ uint8_t *pump_wire_trade(struct pump_wire *wire, const struct pump_slot *bursts,
 }
 
 /* What the receiver took last it has looked at by now. */
-static void let_go(struct pump_wire *wire)
+static void let_go(struct loopback *wire)
 {
 	for (; wire->taken; wire->taken--) {
 		struct sheet *sheet = parcel(wire, wire->first - wire->taken)->sheet;
@@ -177,7 +177,7 @@ static void let_go(struct pump_wire *wire)
 	}
 }
 
-unsigned pump_wire_take(struct pump_wire *wire, struct pump_slot *slots, unsigned count)
+unsigned loopback_take(struct loopback *wire, struct rx_buffer *slots, unsigned count)
 {
 	pthread_mutex_lock(&wire->lock);
 	let_go(wire);
@@ -192,7 +192,7 @@ unsigned pump_wire_take(struct pump_wire *wire, struct pump_slot *slots, unsigne
 	return count;
 }
 
-int pump_wire_listen(struct pump_wire *wire, const struct wire_sleeper *sleeper)
+int loopback_listen(struct loopback *wire, const struct loopback_sleeper *sleeper)
 {
 	pthread_mutex_lock(&wire->lock);
 	int quiet = !wire->waiting;
@@ -202,7 +202,7 @@ int pump_wire_listen(struct pump_wire *wire, const struct wire_sleeper *sleeper)
 	return quiet;
 }
 
-void pump_wire_leave(struct pump_wire *wire)
+void loopback_unlisten(struct loopback *wire)
 {
 	pthread_mutex_lock(&wire->lock);
 	while (wire->callers) {
@@ -214,20 +214,20 @@ void pump_wire_leave(struct pump_wire *wire)
 	pthread_mutex_unlock(&wire->lock);
 }
 
-void pump_wire_call(struct pump_wire *wire)
+void loopback_notify(struct loopback *wire)
 {
 	const uint64_t once = 1;
 	/* who fell asleep behind what was put found it there, under the lock, and did not sleep */
 	if (!atomic_load_explicit(&wire->sleeps, memory_order_relaxed))
 		return;
 	pthread_mutex_lock(&wire->lock);
-	struct wire_sleeper sleeper = wire->sleeper;
+	struct loopback_sleeper sleeper = wire->sleeper;
 	int sleeps = atomic_exchange_explicit(&wire->sleeps, 0, memory_order_relaxed);
 	wire->callers += (uint32_t)sleeps;
 	pthread_mutex_unlock(&wire->lock);
 	if (!sleeps)
 		return;
-	if (sleeper.stand_in && sleeper.stand_in(sleeper.self))
+	if (sleeper.run_inline && sleeper.run_inline(sleeper.self))
 		sleeper.bell = -1;
 	if (sleeper.bell >= 0 && write(sleeper.bell, &once, sizeof(once)) < 0)
 		sleeper.bell = -1; /* it rings already */
@@ -236,7 +236,7 @@ void pump_wire_call(struct pump_wire *wire)
 	pthread_mutex_unlock(&wire->lock);
 }
 
-uint64_t pump_wire_lost(struct pump_wire *wire)
+uint64_t loopback_lost(struct loopback *wire)
 {
 	pthread_mutex_lock(&wire->lock);
 	uint64_t lost = wire->lost;

@@ -1,6 +1,6 @@
 /* System calls under the locks of devices and queues. libc's are cancellation points: a thread that is cancelled in one
  * would keep the lock. To forbid that around the lock costs each post and poll more than the lock does, so what is called
- * there often is called without libc, and what is called rarely forbids it (`calls_begin`, `calls_end`). */
+ * there often is called without libc, and what is called rarely forbids it (`nocancel_begin`, `nocancel_end`). */
 #ifndef RNIC_ENGINE_CALLS_H
 #define RNIC_ENGINE_CALLS_H
 
@@ -15,8 +15,8 @@
 
 struct mmsghdr; /* GNU's: not all who include this ask for it */
 
-/* No more cancellation points until `calls_end`, which takes what this says: whether the thread could be cancelled. */
-static inline int calls_begin(void)
+/* No more cancellation points until `nocancel_end`, which takes what this says: whether the thread could be cancelled. */
+static inline int nocancel_begin(void)
 {
 	int before;
 
@@ -24,47 +24,47 @@ static inline int calls_begin(void)
 	return before;
 }
 
-static inline void calls_end(int before)
+static inline void nocancel_end(int before)
 {
 	pthread_setcancelstate(before, NULL);
 }
 
-static inline ssize_t call_recvmsg(int fd, struct msghdr *message, int flags)
+static inline ssize_t nocancel_recvmsg(int fd, struct msghdr *message, int flags)
 {
 	return syscall(SYS_recvmsg, fd, message, flags);
 }
 
-static inline int call_recvmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags)
+static inline int nocancel_recvmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags)
 {
 	return (int)syscall(SYS_recvmmsg, fd, messages, count, flags, NULL);
 }
 
-static inline ssize_t call_sendmsg(int fd, const struct msghdr *message, int flags)
+static inline ssize_t nocancel_sendmsg(int fd, const struct msghdr *message, int flags)
 {
 	return syscall(SYS_sendmsg, fd, message, flags);
 }
 
-static inline ssize_t call_sendto(int fd, const void *bytes, size_t length, const void *name, size_t name_bytes)
+static inline ssize_t nocancel_sendto(int fd, const void *bytes, size_t length, const void *name, size_t name_bytes)
 {
 	return syscall(SYS_sendto, fd, bytes, length, 0, name, name_bytes);
 }
 
-static inline ssize_t call_send(int fd, const void *bytes, size_t length, int flags)
+static inline ssize_t nocancel_send(int fd, const void *bytes, size_t length, int flags)
 {
 	return syscall(SYS_sendto, fd, bytes, length, flags, NULL, 0);
 }
 
-static inline ssize_t call_vmsplice(int pipe, const struct iovec *piece, unsigned flags)
+static inline ssize_t nocancel_vmsplice(int pipe, const struct iovec *piece, unsigned flags)
 {
 	return syscall(SYS_vmsplice, pipe, piece, 1ul, flags);
 }
 
-static inline ssize_t call_splice(int from, int to, size_t length, unsigned flags)
+static inline ssize_t nocancel_splice(int from, int to, size_t length, unsigned flags)
 {
 	return syscall(SYS_splice, from, NULL, to, NULL, length, flags);
 }
 
-static inline ssize_t call_write(int fd, const void *bytes, size_t length)
+static inline ssize_t nocancel_write(int fd, const void *bytes, size_t length)
 {
 	return syscall(SYS_write, fd, bytes, length);
 }

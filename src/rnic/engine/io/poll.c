@@ -21,12 +21,12 @@
 /* ------------------------------------------------------------------ senders */
 
 /* Where a sender is kept, if it is: another with the same place drives it out. */
-static struct round_sender *place_of(struct pump_round *round, const uint8_t *name, uint32_t name_bytes)
+static struct round_sender *place_of(struct io_poll *round, const uint8_t *name, uint32_t name_bytes)
 {
 	uint32_t mixed = 2166136261u;
 	for (uint32_t i = 0; i < name_bytes; i++)
 		mixed = (mixed ^ name[i]) * 16777619u;
-	return &round->senders[(mixed * 2654435769u) >> (32 - ROUND_LOG_SENDERS)];
+	return &round->senders[(mixed * 2654435769u) >> (32 - POLL_LOG_SENDERS)];
 }
 
 static int is(const struct round_sender *sender, const uint8_t *name, uint32_t name_bytes)
@@ -34,9 +34,9 @@ static int is(const struct round_sender *sender, const uint8_t *name, uint32_t n
 	return name_bytes && sender->name_bytes == name_bytes && !memcmp(sender->name, name, name_bytes);
 }
 
-void pump_round_know(struct pump_round *round, const uint8_t *name, uint32_t name_bytes, const struct engine_flow *flow)
+void io_poll_add_sender(struct io_poll *round, const uint8_t *name, uint32_t name_bytes, const struct engine_flow *flow)
 {
-	if (!name_bytes || name_bytes > PUMP_NAME_BYTES)
+	if (!name_bytes || name_bytes > UDP_NAME_BYTES)
 		return;
 	struct round_sender *sender = place_of(round, name, name_bytes);
 	if (!is(sender, name, name_bytes))
@@ -46,14 +46,14 @@ void pump_round_know(struct pump_round *round, const uint8_t *name, uint32_t nam
 	sender->flow = *flow;
 }
 
-void pump_round_forget(struct pump_round *round, const uint8_t *name, uint32_t name_bytes)
+void io_poll_forget_sender(struct io_poll *round, const uint8_t *name, uint32_t name_bytes)
 {
 	struct round_sender *sender = place_of(round, name, name_bytes);
 	if (is(sender, name, name_bytes))
 		sender->name_bytes = 0;
 }
 
-uint64_t pump_round_right(struct pump_round *round, const uint8_t *name, uint32_t name_bytes)
+uint64_t io_poll_good_packets(struct io_poll *round, const uint8_t *name, uint32_t name_bytes)
 {
 	struct round_sender *sender = place_of(round, name, name_bytes);
 	if (!is(sender, name, name_bytes))
@@ -66,7 +66,7 @@ uint64_t pump_round_right(struct pump_round *round, const uint8_t *name, uint32_
 /* ------------------------------------------------------------------ what arrives */
 
 /* Whether the socket is left out of this round, since packets come from elsewhere now, or came lately. */
-static int drawn(struct pump_round *round, uint64_t now)
+static int drawn(struct io_poll *round, uint64_t now)
 {
 	round->drawn = 0;
 	if (++round->passed >= round->patience ||
@@ -77,7 +77,7 @@ static int drawn(struct pump_round *round, uint64_t now)
 	}
 	round->slot = 0;
 	round->at = 0;
-	round->came = round->draw(round->hairpin, round->slots, ROUND_RECEIVE_LIMIT);
+	round->came = round->draw(round->hairpin, round->slots, POLL_RECEIVE_LIMIT);
 	if (round->came) {
 		round->drawn = 1;
 		round->eager = EAGER_ROUNDS;
@@ -91,13 +91,13 @@ static int drawn(struct pump_round *round, uint64_t now)
 	return 1;
 }
 
-static void receive(struct pump_round *round, uint64_t now)
+static void receive(struct io_poll *round, uint64_t now)
 {
 	if (round->draw && drawn(round, now))
 		return;
-	unsigned count = round->greed < ROUND_RECEIVE_LIMIT ? round->greed : ROUND_RECEIVE_LIMIT;
-	int came = round->wire ? (int)pump_wire_take(round->wire, round->slots, count) :
-				 pump_receive(round->fd, &round->inbox, round->slots, count);
+	unsigned count = round->greed < POLL_RECEIVE_LIMIT ? round->greed : POLL_RECEIVE_LIMIT;
+	int came = round->wire ? (int)loopback_take(round->wire, round->slots, count) :
+				 udp_receive(round->fd, &round->inbox, round->slots, count);
 	round->slot = 0;
 	round->at = 0;
 	round->came = came > 0 ? (uint32_t)came : 0;
@@ -111,14 +111,14 @@ static void receive(struct pump_round *round, uint64_t now)
 	int again = round->came == count && (count > 1 || round->lone);
 	round->lone = round->came == 1 && count == 1;
 	round->greed = again ? 2 * count : round->came ? round->came : 1;
-	if (round->greed > ROUND_RECEIVE_LIMIT)
-		round->greed = ROUND_RECEIVE_LIMIT;
+	if (round->greed > POLL_RECEIVE_LIMIT)
+		round->greed = POLL_RECEIVE_LIMIT;
 	for (unsigned i = 0; i < round->came; i++)
 		round->rx_bytes += round->slots[i].size;
 }
 
 /* Pass over packets that are lost; where the next one of them begins, or the slot ends. */
-static uint64_t clear_until(struct pump_round *round, const struct pump_slot *slot)
+static uint64_t clear_until(struct io_poll *round, const struct rx_buffer *slot)
 {
 	if (!round->at)
 		round->clear = round->spoiled = 0;
@@ -127,45 +127,45 @@ static uint64_t clear_until(struct pump_round *round, const struct pump_slot *sl
 			round->lost++;
 			round->at = round->clear += slot->segment;
 		}
-		while (round->clear < slot->size && !(round->spoiled = (uint32_t)pump_loses(&round->loss)))
+		while (round->clear < slot->size && !(round->spoiled = (uint32_t)tx_loss_drops(&round->loss)))
 			round->clear += slot->segment;
 	}
 	return round->clear < slot->size ? round->clear : slot->size;
 }
 
 /* NAKs of missing packets so far: until its peer has such a one it sends in vain, so that no NAK waits for other packets. */
-static uint64_t naks(const struct pump_round *round)
+static uint64_t naks(const struct io_poll *round)
 {
 	return round->device->counts.events[COUNT_SEQUENCE_NAKS_SENT];
 }
 
 /* Packets beyond a gap so far. */
-static uint64_t early(const struct pump_round *round)
+static uint64_t early(const struct io_poll *round)
 {
 	return round->device->counts.events[COUNT_PSN_GAP] + round->device->counts.events[COUNT_NAKED];
 }
 
 /* Go on with what was kept for who took packets last; whether nothing else is to be done first. */
-static int feed(struct pump_round *round, uint64_t now, struct engine_told *told)
+static int feed(struct io_poll *round, uint64_t now, struct engine_stop_info *told)
 {
 	const struct queue_pair *record = (const struct queue_pair *)(const void *)(round->device->sched.arena + round->feeding);
-	if (round->feeding && !pump_feed(round->kept, round->device, record->number, now, told))
+	if (round->feeding && !reorder_release(round->kept, round->device, record->number, now, told))
 		return 0;
 	round->feeding = 0;
 	return 1;
 }
 
 /* Take packets of a slot, with those that were kept and follow them; whether nothing else is to be done first. */
-static int take_some(struct pump_round *round, const struct pump_slot *slot, uint64_t end, const struct engine_meta *meta,
-		     uint64_t now, struct engine_told *told, size_t *taken)
+static int take_some(struct io_poll *round, const struct rx_buffer *slot, uint64_t end, const struct engine_meta *meta,
+		     uint64_t now, struct engine_stop_info *told, size_t *taken)
 {
 	uint64_t before = early(round);
 	/* what was kept comes before what lies behind the packet that it waits for */
-	if (end > round->at && pump_keeps(round->kept, now) && end - round->at > slot->segment)
+	if (end > round->at && reorder_has_packets(round->kept, now) && end - round->at > slot->segment)
 		end = round->at + slot->segment;
-	*taken = engine_port_receive(round->device, slot->buffer, end, slot->segment, round->at, meta, now, told);
+	*taken = engine_device_receive(round->device, slot->buffer, end, slot->segment, round->at, meta, now, told);
 	if (early(round) != before && !round->wire)
-		pump_keep(&round->kept, round->device, slot->buffer, round->at + *taken, slot->segment, round->at, meta, now);
+		reorder_hold(&round->kept, round->device, slot->buffer, round->at + *taken, slot->segment, round->at, meta, now);
 	round->at += *taken;
 	if (round->kept && round->kept->count)
 		round->feeding = told->qp;
@@ -173,12 +173,12 @@ static int take_some(struct pump_round *round, const struct pump_slot *slot, uin
 }
 
 /* Take what is left of the slots; whether all of it was. */
-static int take(struct pump_round *round, uint64_t now, struct engine_told *told)
+static int take(struct io_poll *round, uint64_t now, struct engine_stop_info *told)
 {
 	if (!feed(round, now, told))
 		return 0;
 	for (; round->slot < round->came; round->slot++, round->at = 0) {
-		const struct pump_slot *slot = &round->slots[round->slot];
+		const struct rx_buffer *slot = &round->slots[round->slot];
 		uint64_t end = slot->size, before = naks(round);
 		if (!slot->size) {
 			round->too_short++;
@@ -192,13 +192,13 @@ static int take(struct pump_round *round, uint64_t now, struct engine_told *told
 					return 0;
 			}
 			if (!round->hold)
-				pump_round_send(round, now, ROUND_BUDGET, told);
+				io_poll_send(round, now, POLL_BUDGET, told);
 			if (told->stop != STOP_DONE)
 				return 0;
 			continue;
 		}
 		struct round_sender *sender = place_of(round, slot->name, slot->name_bytes);
-		*told = (struct engine_told){ .stop = STOP_PACKET };
+		*told = (struct engine_stop_info){ .stop = STOP_PACKET };
 		if ((slot->tclass & ECN_MASK) == ECN_CE || !is(sender, slot->name, slot->name_bytes))
 			return 0;
 		struct engine_meta meta = {
@@ -210,13 +210,13 @@ static int take(struct pump_round *round, uint64_t now, struct engine_told *told
 				end = clear_until(round, slot);
 			size_t taken;
 			int on = take_some(round, slot, end, &meta, now, told, &taken);
-			sender->right += taken ? parts_of(taken, slot->segment) : 0;
+			sender->right += taken ? ceil_div(taken, slot->segment) : 0;
 			if (!on)
 				return 0;
 		} while (round->at < slot->size);
 		/* where that stopped in the midst of a turn it goes on: no turn is open when the round is over */
 		if ((naks(round) != before || round->sending.qp) && !round->hold) {
-			pump_round_send(round, now, ROUND_BUDGET, told);
+			io_poll_send(round, now, POLL_BUDGET, told);
 			if (told->stop != STOP_DONE)
 				return 0;
 		}
@@ -227,53 +227,53 @@ static int take(struct pump_round *round, uint64_t now, struct engine_told *told
 /* ------------------------------------------------------------------ what leaves */
 
 /* Whether all that is laid out takes one wire, which has the sheet now and gave another for it. */
-static int traded(struct pump_round *round)
+static int traded(struct io_poll *round)
 {
 	struct engine_out *out = &round->out;
-	struct pump_slot parcels[TRADE_BURSTS];
+	struct rx_buffer parcels[TRADE_BURSTS];
 	uint64_t packets = 0;
 	if (out->used < TRADE_LEAST || !out->count || out->count > TRADE_BURSTS)
 		return 0;
-	struct pump_wire *wire = ((const struct pump_path *)out->bursts[0].route)->wire;
+	struct loopback *wire = ((const struct tx_path *)out->bursts[0].route)->wire;
 	for (uint32_t i = 0; wire && i < out->count; i++) {
 		const struct engine_burst *burst = &out->bursts[i];
-		const struct pump_path *path = burst->route;
+		const struct tx_path *path = burst->route;
 		if (path->wire != wire || path->divert)
 			return 0;
-		parcels[i] = pump_parcel(path, out->bytes + burst->offset, burst->length, burst->segment);
+		parcels[i] = tx_path_describe(path, out->bytes + burst->offset, burst->length, burst->segment);
 		packets += burst->count;
 	}
-	uint8_t *other = wire ? pump_wire_trade(wire, parcels, out->count, out->bytes, ROUND_OUT_BYTES) : NULL;
+	uint8_t *other = wire ? loopback_trade(wire, parcels, out->count, out->bytes, POLL_OUT_BYTES) : NULL;
 	if (!other)
 		return 0;
 	out->bytes = other;
-	pump_wire_call(wire);
+	loopback_notify(wire);
 	round->counts.sent += packets;
 	round->tx_bytes += out->used;
 	round->sent += packets;
 	return 1;
 }
 
-static void carry_each(struct pump_round *round)
+static void carry_each(struct io_poll *round)
 {
 	struct engine_out *out = &round->out;
 	for (uint32_t i = 0; i < out->count; i++) {
 		const struct engine_burst *burst = &out->bursts[i];
-		struct pump_path *path = (struct pump_path *)(uintptr_t)burst->route;
+		struct tx_path *path = (struct tx_path *)(uintptr_t)burst->route;
 		const uint8_t *bytes = out->bytes + burst->offset;
 		if (!path->divert || !path->divert(path->lane, bytes, burst->length, burst->segment, burst->count)) {
-			pump_transmit(path, bytes, burst->length, burst->segment, &round->counts);
-			pump_sheets_saw(round, burst);
+			udp_transmit(path, bytes, burst->length, burst->segment, &round->counts);
+			tx_pages_note_copy(round, burst);
 		}
 		round->tx_bytes += burst->length;
 		round->sent += burst->count;
 	}
 }
 
-static void carry(struct pump_round *round)
+static void carry(struct io_poll *round)
 {
 	struct engine_out *out = &round->out;
-	if (!pump_sheets_carry(round) && !traded(round))
+	if (!tx_pages_transmit(round) && !traded(round))
 		carry_each(round);
 	out->carried += out->used;
 	out->used = out->count = out->open = 0;
@@ -281,90 +281,90 @@ static void carry(struct pump_round *round)
 
 static void carry_out(struct engine_out *out)
 {
-	carry((struct pump_round *)(void *)((char *)out - offsetof(struct pump_round, out)));
+	carry((struct io_poll *)(void *)((char *)out - offsetof(struct io_poll, out)));
 }
 
 static void turned(struct engine_out *out, const struct engine_qp *qp)
 {
-	pump_sheets_turn((struct pump_round *)(void *)((char *)out - offsetof(struct pump_round, out)), qp->record, qp->route);
+	tx_pages_select((struct io_poll *)(void *)((char *)out - offsetof(struct io_poll, out)), qp->record, qp->route);
 }
 
-void pump_round_init(struct pump_round *round, struct engine_device *device, int fd, uint8_t *buffers, uint8_t *out)
+void io_poll_init(struct io_poll *round, struct engine_device *device, int fd, uint8_t *buffers, uint8_t *out)
 {
 	round->device = device;
 	round->fd = fd;
 	round->greed = 1;
 	round->out.bytes = out;
-	round->out.room = ROUND_OUT_BYTES;
+	round->out.room = POLL_OUT_BYTES;
 	round->out.carry = carry_out;
 	round->out.turned = turned;
-	for (unsigned i = 0; i < ROUND_RECEIVE_LIMIT; i++) {
-		round->slots[i].buffer = buffers + (size_t)i * ROUND_BUFFER_BYTES;
-		round->slots[i].room = ROUND_BUFFER_BYTES;
+	for (unsigned i = 0; i < POLL_RECEIVE_LIMIT; i++) {
+		round->slots[i].buffer = buffers + (size_t)i * POLL_BUFFER_BYTES;
+		round->slots[i].room = POLL_BUFFER_BYTES;
 	}
 }
 
 /* Whether all that is to be sent is messages that wait for others. */
-static int gathering(const struct pump_round *round, uint64_t one_in)
+static int gathering(const struct io_poll *round, uint64_t one_in)
 {
 	const struct engine_sched *sched = &round->device->sched;
 	const struct queue_pair *record = (const struct queue_pair *)(const void *)(sched->arena + round->waiting);
 	uint64_t flying = record->flying > round->afloat ? record->flying : round->afloat;
 	return round->waits && round->gathers && sched->turns->count == 1 && record->scheduled && !round->sending.qp &&
 	       !record->reply_count && !record->probe_due && record->send_index == record->fetch_index &&
-	       round->waits <= ROUND_GATHER_MOST && flying >= ROUND_GATHER_LEAST && round->waits * one_in <= flying;
+	       round->waits <= POLL_GATHER_MAX && flying >= POLL_GATHER_MIN && round->waits * one_in <= flying;
 }
 
-int pump_round_ring(struct pump_round *round, struct engine_qp *qp, uint64_t length)
+int io_poll_ring(struct io_poll *round, struct engine_qp *qp, uint64_t length)
 {
 	struct engine_sched *sched = &round->device->sched;
 	uint64_t at = (uint64_t)((uint8_t *)qp->record - sched->arena);
 	int more = round->waits && round->waiting == at;
 	int alone = !sched->turns->count || (more && sched->turns->count == 1);
-	if (engine_port_ring(round->device, qp))
+	if (engine_device_ring(round->device, qp))
 		return -1;
-	if (!round->gathers || !alone || length > ROUND_GATHER_BYTES)
+	if (!round->gathers || !alone || length > POLL_GATHER_BYTES)
 		return 0;
 	round->waits = more ? round->waits + 1 : 1;
 	round->waiting = at;
 	return gathering(round, 1) ? GATHERED : 0;
 }
 
-void pump_round_send(struct pump_round *round, uint64_t now, uint64_t budget, struct engine_told *told)
+void io_poll_send(struct io_poll *round, uint64_t now, uint64_t budget, struct engine_stop_info *told)
 {
 	round->waits = 0;
-	if (budget > ROUND_BUDGET)
-		budget = ROUND_BUDGET;
-	pump_sheets_begin(round);
+	if (budget > POLL_BUDGET)
+		budget = POLL_BUDGET;
+	tx_pages_begin(round);
 	do {
-		engine_port_send(round->device, now, budget, &round->out, &round->sending, told);
+		engine_device_send(round->device, now, budget, &round->out, &round->sending, told);
 		carry(round);
 	} while (told->stop == STOP_FULL);
-	pump_sheets_end(round);
+	tx_pages_end(round);
 	if (told->stop == STOP_DONE) {
-		engine_port_sent(round->device, &round->sending);
+		engine_device_sent(round->device, &round->sending);
 		round->silent = 0;
 	}
 }
 
-void pump_round_end(struct pump_round *round)
+void io_poll_end(struct io_poll *round)
 {
 	if (!round)
 		return;
 	free(round->kept);
-	pump_sheets_close(round->sheets);
+	tx_pages_close(round->sheets);
 }
 
-void pump_round_drop(struct pump_round *round, uint64_t at)
+void io_poll_drop(struct io_poll *round, uint64_t at)
 {
 	struct engine_sending *sending = &round->sending;
 	uint32_t kept = 0;
-	pump_sheets_drop(round, at);
+	tx_pages_forget_qp(round, at);
 	if (round->feeding == at)
 		round->feeding = 0;
 	if (sending->qp == at) {
 		sending->qp = 0;
-		engine_turns_end(&round->device->sched);
+		engine_scheduler_end(&round->device->sched);
 	}
 	for (uint32_t i = 0; i < sending->later; i++)
 		if (sending->polite[i] != at)
@@ -374,15 +374,15 @@ void pump_round_drop(struct pump_round *round, uint64_t at)
 
 /* ------------------------------------------------------------------ both */
 
-void pump_round(struct pump_round *round, uint64_t now, uint64_t budget, struct engine_told *told)
+void io_poll(struct io_poll *round, uint64_t now, uint64_t budget, struct engine_stop_info *told)
 {
-	*told = (struct engine_told){ .stop = STOP_DONE };
-	if (round->phase == ROUND_IDLE) {
+	*told = (struct engine_stop_info){ .stop = STOP_DONE };
+	if (round->phase == POLL_IDLE) {
 		round->sent = 0;
 		round->came = round->slot = 0;
-		round->phase = !round->hold && round->silent >= ROUND_REPLIES_AT_LEAST_EVERY && !gathering(round, ROUND_GATHER_ONE_IN) ?
-				       ROUND_BEFORE : ROUND_TAKING;
-		if (round->phase == ROUND_TAKING) {
+		round->phase = !round->hold && round->silent >= POLL_REPLIES_AT_LEAST_EVERY && !gathering(round, POLL_GATHER_ONE_IN) ?
+				       POLL_BEFORE : POLL_TAKING;
+		if (round->phase == POLL_TAKING) {
 			receive(round, now);
 			while (!round->came && round->looks && !round->device->sched.turns->count && !round->sending.qp) {
 				round->looks--;
@@ -391,28 +391,28 @@ void pump_round(struct pump_round *round, uint64_t now, uint64_t budget, struct 
 		}
 		round->looks = 0;
 	}
-	if (round->phase == ROUND_BEFORE) {
-		pump_round_send(round, now, budget, told);
+	if (round->phase == POLL_BEFORE) {
+		io_poll_send(round, now, budget, told);
 		if (told->stop != STOP_DONE)
 			return;
-		round->phase = ROUND_TAKING;
+		round->phase = POLL_TAKING;
 		receive(round, now);
 	}
-	if (round->phase == ROUND_TAKING) {
+	if (round->phase == POLL_TAKING) {
 		if (!take(round, now, told))
 			return;
 		round->silent += round->came != 0;
-		round->phase = round->came ? ROUND_IDLE : ROUND_AFTER;
+		round->phase = round->came ? POLL_IDLE : POLL_AFTER;
 	}
-	if (round->phase == ROUND_AFTER) {
+	if (round->phase == POLL_AFTER) {
 		if (!round->hold && (round->device->sched.turns->count || round->sending.qp) &&
-		    !gathering(round, ROUND_GATHER_ONE_IN)) {
-			pump_round_send(round, now, budget, told);
+		    !gathering(round, POLL_GATHER_ONE_IN)) {
+			io_poll_send(round, now, budget, told);
 			if (told->stop != STOP_DONE)
 				return;
 		}
-		round->phase = ROUND_IDLE;
+		round->phase = POLL_IDLE;
 	}
-	*told = (struct engine_told){ .stop = STOP_DONE };
+	*told = (struct engine_stop_info){ .stop = STOP_DONE };
 }
 #endif

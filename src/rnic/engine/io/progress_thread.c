@@ -21,31 +21,31 @@ static _Atomic uint64_t threads; /* of this process */
 
 /* ------------------------------------------------------------------ the lock */
 
-int pump_lock_init(struct pump_lock *lock)
+int device_lock_init(struct device_lock *lock)
 {
 	return pthread_mutex_init(&lock->mutex, NULL);
 }
 
-void pump_lock_destroy(struct pump_lock *lock)
+void device_lock_destroy(struct device_lock *lock)
 {
 	pthread_mutex_destroy(&lock->mutex);
 }
 
 /* Only its owner finds itself there, so that no order is wanted. */
-int pump_lock_own(struct pump_lock *lock)
+int device_lock_is_held(struct device_lock *lock)
 {
 	return atomic_load_explicit(&lock->owner, memory_order_relaxed) == (uintptr_t)pthread_self();
 }
 
-static void taken(struct pump_lock *lock)
+static void taken(struct device_lock *lock)
 {
 	atomic_store_explicit(&lock->owner, (uintptr_t)pthread_self(), memory_order_relaxed);
 	lock->depth = 1;
 }
 
-int pump_lock_try(struct pump_lock *lock)
+int device_lock_try(struct device_lock *lock)
 {
-	if (pump_lock_own(lock)) {
+	if (device_lock_is_held(lock)) {
 		lock->depth++;
 		return 1;
 	}
@@ -55,9 +55,9 @@ int pump_lock_try(struct pump_lock *lock)
 	return 1;
 }
 
-void pump_lock_take(struct pump_lock *lock)
+void device_lock_take(struct device_lock *lock)
 {
-	if (pump_lock_own(lock)) {
+	if (device_lock_is_held(lock)) {
 		lock->depth++;
 		return;
 	}
@@ -65,7 +65,7 @@ void pump_lock_take(struct pump_lock *lock)
 	taken(lock);
 }
 
-void pump_lock_free(struct pump_lock *lock)
+void device_lock_release(struct device_lock *lock)
 {
 	if (!--lock->depth) {
 		atomic_store_explicit(&lock->owner, 0, memory_order_relaxed);
@@ -77,15 +77,15 @@ void pump_lock_free(struct pump_lock *lock)
 
 /* Whether somebody else than the thread drives the device: for how long it keeps off, in ns, or 0. Who polls many devices in
  * turn comes back to each the later. */
-static uint64_t polls(const struct pump_watch *watch, uint64_t now)
+static uint64_t polls(const struct progress_thread *watch, uint64_t now)
 {
 	uint64_t polled = atomic_load_explicit(&watch->polled, memory_order_relaxed);
 	uint64_t count = atomic_load_explicit(&threads, memory_order_relaxed);
-	uint64_t park = (count < ROUND_PARK_MOST ? count : ROUND_PARK_MOST) * ROUND_PARK_NS;
+	uint64_t park = (count < POLL_PARK_MAX ? count : POLL_PARK_MAX) * POLL_PARK_NS;
 	return polled && now < polled + park ? polled + park - now : 0;
 }
 
-static void call_python(const struct pump_watch *watch)
+static void call_python(const struct progress_thread *watch)
 {
 	if (write(watch->python, "", 1) < 0)
 		return; /* a full pipe is a call that was not heard yet */
@@ -97,30 +97,30 @@ static uint64_t sooner(uint64_t one, uint64_t other)
 }
 
 /* A deadline has come that is not the engine's: it is told as one of a round. */
-static int due(struct pump_round *round, uint64_t now, struct engine_told *told)
+static int due(struct io_poll *round, uint64_t now, struct engine_stop_info *told)
 {
-	uint64_t most = ROUND_TIMERS_PER_CALL, at = engine_port_due(round->device, now, &most);
-	*told = (struct engine_told){ .stop = at ? STOP_DEADLINE : STOP_DONE, .qp = at };
+	uint64_t most = POLL_TIMERS_PER_CALL, at = engine_device_due(round->device, now, &most);
+	*told = (struct engine_stop_info){ .stop = at ? STOP_DEADLINE : STOP_DONE, .qp = at };
 	return at != 0;
 }
 
 /* Up to `most` rounds while there is something to do and nobody polls; whether any packet moved. */
-static int rounds(struct pump_watch *watch, unsigned most)
+static int rounds(struct progress_thread *watch, unsigned most)
 {
-	struct pump_round *round = watch->round;
+	struct io_poll *round = watch->round;
 	uint8_t *before = round->out.bytes;
 	int moved = 0;
 
 	round->out.bytes = watch->out;
 	for (unsigned i = 0; i < most && !watch->pending; i++) {
-		uint64_t now = pump_now();
+		uint64_t now = clock_now();
 		round->gathers = 0;
-		pump_round(round, now, ROUND_BUDGET, &watch->told);
+		io_poll(round, now, POLL_BUDGET, &watch->told);
 		if (round->came || round->sent)
 			moved = 1;
 		else if (watch->told.stop == STOP_DONE) {
 			/* nothing is overdue before all that came in time is read */
-			if (engine_port_deadline(round->device) > now)
+			if (engine_device_deadline(round->device) > now)
 				break;
 			due(round, now, &watch->told);
 		}
@@ -134,64 +134,64 @@ static int rounds(struct pump_watch *watch, unsigned most)
 }
 
 /* Whether C cannot go on without Python. */
-static int stuck(const struct pump_watch *watch)
+static int stuck(const struct progress_thread *watch)
 {
 	return watch->pending || watch->round->counts.look || watch->round->counts.gso_refused ||
 	       !watch->round->device->sched.flights->spare_line;
 }
 
 /* When there is something to do for C though nothing comes. */
-static uint64_t next_work(const struct pump_watch *watch, uint64_t now)
+static uint64_t next_work(const struct progress_thread *watch, uint64_t now)
 {
 	const struct engine_device *device = watch->round->device;
-	return device->sched.turns->count || watch->round->sending.qp ? now : engine_port_deadline(device);
+	return device->sched.turns->count || watch->round->sending.qp ? now : engine_device_deadline(device);
 }
 
-int pump_watch_oversleeps(const struct pump_watch *watch, uint64_t now)
+int progress_thread_oversleeps(const struct progress_thread *watch, uint64_t now)
 {
 	uint64_t until = atomic_load(&watch->sleeps_until);
 	return until > now && (until - now > STIR_NS || next_work(watch, now) < until);
 }
 
-static int stand_in(void *self);
+static int run_inline(void *self);
 
 /* Whether nothing waits on the wire: who puts something there is told that the thread sleeps. */
-static int listen_to(struct pump_watch *watch)
+static int listen_to(struct progress_thread *watch)
 {
-	const struct wire_sleeper thread = { .bell = watch->bell, .stand_in = stand_in, .self = watch };
-	return pump_wire_listen(watch->round->wire, &thread);
+	const struct loopback_sleeper thread = { .bell = watch->bell, .run_inline = run_inline, .self = watch };
+	return loopback_listen(watch->round->wire, &thread);
 }
 
 /* Do what the thread, which sleeps on its wire, would do with what has just been put there: its bytes are in the near
  * cache of who has put them, and between cores they go at half the speed; nor is a thread woken in the time that a short
  * message takes. Whether it need not be woken. */
-static int stand_in(void *self)
+static int run_inline(void *self)
 {
 	static _Thread_local int stands_in;
-	struct pump_watch *watch = self;
+	struct progress_thread *watch = self;
 	int done = 0;
 
-	if (stands_in || pump_lock_own(watch->lock) || !pump_lock_try(watch->lock))
+	if (stands_in || device_lock_is_held(watch->lock) || !device_lock_try(watch->lock))
 		return 0;
 	stands_in = 1;
-	if (watch->leased && !stuck(watch) && !polls(watch, pump_now())) {
+	if (watch->leased && !stuck(watch) && !polls(watch, clock_now())) {
 		rounds(watch, STAND_IN_ROUNDS);
 		atomic_store(&watch->stirred, 1);
 		done = stuck(watch);
 		if (done)
 			call_python(watch);
-		else if (!pump_watch_oversleeps(watch, pump_now()))
+		else if (!progress_thread_oversleeps(watch, clock_now()))
 			done = listen_to(watch);
 	}
 	stands_in = 0;
-	pump_lock_free(watch->lock);
+	device_lock_release(watch->lock);
 	return done;
 }
 
 /* How long to sleep, in ns, now that nothing is left to do. */
-static uint64_t leisure(struct pump_watch *watch, uint64_t until)
+static uint64_t leisure(struct progress_thread *watch, uint64_t until)
 {
-	uint64_t now = pump_now(), next = sooner(until, next_work(watch, now));
+	uint64_t now = clock_now(), next = sooner(until, next_work(watch, now));
 	atomic_store(&watch->sleeps_until, next);
 	uint64_t wait = next > now ? next - now : 0;
 	if (watch->round->wire)
@@ -199,10 +199,10 @@ static uint64_t leisure(struct pump_watch *watch, uint64_t until)
 	return watch->socket_count ? wait : sooner(wait, LOOK_NS);
 }
 
-static void sleep_for(struct pump_watch *watch, int listens, uint64_t wait)
+static void sleep_for(struct progress_thread *watch, int listens, uint64_t wait)
 {
 	struct timespec time = { .tv_sec = (time_t)(wait / 1000000000u), .tv_nsec = (long)(wait % 1000000000u) };
-	struct pollfd asked[1 + WATCH_DESCRIPTORS] = { { .fd = watch->bell, .events = POLLIN } };
+	struct pollfd asked[1 + PROGRESS_THREAD_SOCKETS] = { { .fd = watch->bell, .events = POLLIN } };
 	uint64_t heard;
 	uint32_t count = listens ? watch->socket_count : 0;
 	for (uint32_t i = 0; i < count; i++)
@@ -214,35 +214,35 @@ static void sleep_for(struct pump_watch *watch, int listens, uint64_t wait)
 
 static void *run(void *self)
 {
-	struct pump_watch *watch = self;
+	struct progress_thread *watch = self;
 	uint64_t tell_at = NEVER, spins_until = 0;
 
 	while (!atomic_load(&watch->stop)) {
-		uint64_t now = pump_now(), wait = polls(watch, now);
+		uint64_t now = clock_now(), wait = polls(watch, now);
 		if ((wait || atomic_exchange(&watch->stirred, 0)) && tell_at == NEVER)
 			tell_at = now + watch->tell_within;
 		if (wait) {
 			sleep_for(watch, 0, wait);
 			continue;
 		}
-		pump_lock_take(watch->lock);
+		device_lock_take(watch->lock);
 		int call = 0, listens = watch->leased && !stuck(watch);
 		if (listens) {
 			if (rounds(watch, MOST_ROUNDS)) {
-				spins_until = watch->round->wire ? 0 : pump_now() + SPIN_NS;
-				tell_at = sooner(tell_at, pump_now() + watch->tell_within);
+				spins_until = watch->round->wire ? 0 : clock_now() + SPIN_NS;
+				tell_at = sooner(tell_at, clock_now() + watch->tell_within);
 			}
 			call = stuck(watch);
 			listens = !call;
 		}
-		now = pump_now();
+		now = clock_now();
 		wait = listens && now >= spins_until && !polls(watch, now) ? leisure(watch, tell_at) : 0;
 		if (!listens) {
 			atomic_store(&watch->sleeps_until, NEVER);
 			wait = watch->leased ? watch->tell_within : NEVER; /* who leaves nothing undone need not ring */
 		}
-		pump_lock_free(watch->lock);
-		if (call || (listens && pump_now() >= tell_at)) {
+		device_lock_release(watch->lock);
+		if (call || (listens && clock_now() >= tell_at)) {
 			tell_at = NEVER;
 			call_python(watch);
 		}
@@ -253,11 +253,11 @@ static void *run(void *self)
 	return NULL;
 }
 
-int pump_watch_start(struct pump_watch *watch)
+int progress_thread_start(struct progress_thread *watch)
 {
 	sigset_t all, before;
 
-	watch->out = calloc(1, ROUND_OUT_BYTES);
+	watch->out = calloc(1, POLL_OUT_BYTES);
 	watch->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	int error = watch->out && watch->bell >= 0 ? 0 : ENOMEM;
 	if (!error) {
@@ -277,23 +277,23 @@ int pump_watch_start(struct pump_watch *watch)
 	return 0;
 }
 
-void pump_watch_ring(struct pump_watch *watch)
+void progress_thread_wake(struct progress_thread *watch)
 {
 	uint64_t once = 1;
 	if (watch->runs && write(watch->bell, &once, sizeof(once)) < 0)
 		return; /* it rings already */
 }
 
-void pump_watch_stop(struct pump_watch *watch)
+void progress_thread_stop(struct progress_thread *watch)
 {
 	if (!watch->runs)
 		return;
 	atomic_store(&watch->stop, 1);
-	pump_watch_ring(watch);
+	progress_thread_wake(watch);
 	pthread_join(watch->thread, NULL);
 	watch->runs = 0;
 	if (watch->round->wire)
-		pump_wire_leave(watch->round->wire);
+		loopback_unlisten(watch->round->wire);
 	close(watch->bell);
 	free(watch->out);
 	atomic_fetch_sub(&threads, 1);

@@ -13,12 +13,12 @@
 #define STALE 4096u /* sheets that were looked for since one was lent: whoever has it takes his time */
 /* Of such pages a few make a sheet, and the system has that many less to count. */
 #define HUGE_BYTES ((size_t)2 << 20)
-#define ALL_BYTES ((size_t)SHEETS * SHEET_BYTES)
+#define ALL_BYTES ((size_t)TX_PAGES * TX_PAGE_BYTES)
 
 enum { LENT_NOT, LENT_REQUESTS, LENT_RESPONSES };
 
 struct sheet {
-	uint8_t name[PUMP_NAME_BYTES]; /* where packets that were on it went */
+	uint8_t name[UDP_NAME_BYTES]; /* where packets that were on it went */
 	uint32_t name_bytes; /* 0 for nowhere yet */
 	uint32_t lent; /* what of: these may not have arrived yet, */
 	uint64_t owner; /* those of the queue pair with this record, */
@@ -26,21 +26,21 @@ struct sheet {
 	uint64_t since; /* `looks` then */
 };
 
-struct pump_sheets {
-	struct pump_splice splice;
+struct tx_pages {
+	struct tx_splice splice;
 	uint8_t *mapped, *bytes; /* of all sheets */
 	uint8_t *plain; /* between begin and end: where packets are laid out else; NULL where no long burst is expected */
 	struct sheet *current; /* that they are laid out on now, or NULL */
-	const struct pump_path *path; /* where these go */
+	const struct tx_path *path; /* where these go */
 	uint64_t looks; /* for a sheet, so far */
 	uint32_t next; /* where that begins */
 	uint32_t credit;
-	struct sheet all[SHEETS];
+	struct sheet all[TX_PAGES];
 };
 
-static struct pump_sheets *open_sheets(void)
+static struct tx_pages *open_sheets(void)
 {
-	struct pump_sheets *sheets = calloc(1, sizeof *sheets);
+	struct tx_pages *sheets = calloc(1, sizeof *sheets);
 	if (!sheets)
 		return NULL;
 	void *mapped = mmap(NULL, ALL_BYTES + HUGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -51,15 +51,15 @@ static struct pump_sheets *open_sheets(void)
 	sheets->mapped = mapped;
 	sheets->bytes = sheets->mapped + (HUGE_BYTES - (uintptr_t)mapped % HUGE_BYTES) % HUGE_BYTES;
 	madvise(sheets->bytes, ALL_BYTES, MADV_HUGEPAGE); /* or it is slower */
-	pump_splice_open(&sheets->splice);
+	tx_splice_open(&sheets->splice);
 	return sheets;
 }
 
-void pump_sheets_close(struct pump_sheets *sheets)
+void tx_pages_close(struct tx_pages *sheets)
 {
 	if (!sheets)
 		return;
-	pump_splice_close(&sheets->splice);
+	tx_splice_close(&sheets->splice);
 	if (sheets->mapped)
 		munmap(sheets->mapped, ALL_BYTES + HUGE_BYTES);
 	free(sheets);
@@ -67,24 +67,24 @@ void pump_sheets_close(struct pump_sheets *sheets)
 
 /* ------------------------------------------------------------------ sheets */
 
-static const struct queue_pair *record_of(const struct pump_round *round, uint64_t owner)
+static const struct queue_pair *record_of(const struct io_poll *round, uint64_t owner)
 {
 	return (const struct queue_pair *)(const void *)(round->device->sched.arena + owner);
 }
 
-static const uint8_t *context_of(const struct pump_round *round, uint64_t owner)
+static const uint8_t *context_of(const struct io_poll *round, uint64_t owner)
 {
 	return round->device->sched.arena + record_of(round, owner)->context;
 }
 
-static uint8_t *bytes_of(const struct pump_sheets *sheets, const struct sheet *sheet)
+static uint8_t *bytes_of(const struct tx_pages *sheets, const struct sheet *sheet)
 {
-	return sheets->bytes + (size_t)(sheet - sheets->all) * SHEET_BYTES;
+	return sheets->bytes + (size_t)(sheet - sheets->all) * TX_PAGE_BYTES;
 }
 
 /* Whether packets that were on a sheet may be on their way. Requests are until they are acknowledged, or the queue pair has
  * begun anew with other PSNs; its record may lack those of this turn yet. Nobody acknowledges responses, but who asks has no more in flight than this end would. */
-static int is_busy(const struct pump_round *round, struct sheet *sheet)
+static int is_busy(const struct io_poll *round, struct sheet *sheet)
 {
 	const struct queue_pair *record = record_of(round, sheet->owner);
 	int64_t behind;
@@ -102,30 +102,30 @@ static int is_busy(const struct pump_round *round, struct sheet *sheet)
 
 /* The system gives other pages once they are written to; whoever has those before keeps them as they are. Where it refuses,
  * as for memory that is locked, the sheets are not used again. */
-static int renew(struct pump_sheets *sheets, struct sheet *sheet)
+static int renew(struct tx_pages *sheets, struct sheet *sheet)
 {
 	sheet->name_bytes = sheet->lent = 0;
-	if (!madvise(bytes_of(sheets, sheet), SHEET_BYTES, MADV_DONTNEED))
+	if (!madvise(bytes_of(sheets, sheet), TX_PAGE_BYTES, MADV_DONTNEED))
 		return 1;
 	sheets->splice.broken = 1;
 	return 0;
 }
 
-static int goes_to(const struct sheet *sheet, const struct pump_path *path)
+static int goes_to(const struct sheet *sheet, const struct tx_path *path)
 {
 	return sheet->name_bytes == path->name_bytes && !memcmp(sheet->name, path->name, path->name_bytes);
 }
 
 /* A sheet for packets to there: one that had such, one that had none, or, with other pages, any that is not busy or has
  * been for very long. NULL where all are. */
-static struct sheet *look(struct pump_round *round, const struct pump_path *path)
+static struct sheet *look(struct io_poll *round, const struct tx_path *path)
 {
-	struct pump_sheets *sheets = round->sheets;
+	struct tx_pages *sheets = round->sheets;
 	struct sheet *blank = NULL, *other = NULL;
 
 	sheets->looks++;
-	for (uint32_t i = 0; i < SHEETS; i++) {
-		struct sheet *sheet = &sheets->all[(sheets->next + i) % SHEETS];
+	for (uint32_t i = 0; i < TX_PAGES; i++) {
+		struct sheet *sheet = &sheets->all[(sheets->next + i) % TX_PAGES];
 		int busy = is_busy(round, sheet);
 		if (!busy && goes_to(sheet, path))
 			return sheet;
@@ -138,27 +138,27 @@ static struct sheet *look(struct pump_round *round, const struct pump_path *path
 }
 
 /* What is made from now on is laid out on a sheet, for where it goes, if there is one; else, or for NULL, as ever. */
-static void lay_out(struct pump_round *round, const struct pump_path *path)
+static void lay_out(struct io_poll *round, const struct tx_path *path)
 {
-	struct pump_sheets *sheets = round->sheets;
+	struct tx_pages *sheets = round->sheets;
 	struct engine_out *out = &round->out;
 
 	sheets->path = path;
 	sheets->current = path && !sheets->splice.broken ? look(round, path) : NULL;
 	out->bytes = sheets->plain;
-	out->room = ROUND_OUT_BYTES;
+	out->room = POLL_OUT_BYTES;
 	if (sheets->current) {
 		sheets->next = (uint32_t)(sheets->current - sheets->all);
 		out->bytes = bytes_of(sheets, sheets->current);
-		out->room = SHEET_BYTES;
+		out->room = TX_PAGE_BYTES;
 	}
 }
 
-void pump_sheets_drop(struct pump_round *round, uint64_t record)
+void tx_pages_forget_qp(struct io_poll *round, uint64_t record)
 {
-	struct pump_sheets *sheets = round->sheets;
+	struct tx_pages *sheets = round->sheets;
 
-	for (uint32_t i = 0; sheets && i < SHEETS; i++) {
+	for (uint32_t i = 0; sheets && i < TX_PAGES; i++) {
 		struct sheet *sheet = &sheets->all[i];
 		if (sheet->lent && sheet->owner == record) /* nobody says any more when these have arrived */
 			renew(sheets, sheet);
@@ -167,9 +167,9 @@ void pump_sheets_drop(struct pump_round *round, uint64_t record)
 
 /* ------------------------------------------------------------------ sending */
 
-void pump_sheets_begin(struct pump_round *round)
+void tx_pages_begin(struct io_poll *round)
 {
-	struct pump_sheets *sheets = round->sheets;
+	struct tx_pages *sheets = round->sheets;
 
 	if (!sheets || sheets->splice.broken || !sheets->credit)
 		return;
@@ -177,15 +177,15 @@ void pump_sheets_begin(struct pump_round *round)
 	sheets->plain = round->out.bytes;
 }
 
-static int same(const struct pump_path *one, const struct pump_path *other)
+static int same(const struct tx_path *one, const struct tx_path *other)
 {
 	return one == other || (one && other && one->name_bytes == other->name_bytes &&
 				!memcmp(one->name, other->name, one->name_bytes));
 }
 
-void pump_sheets_turn(struct pump_round *round, const struct queue_pair *record, const struct pump_path *path)
+void tx_pages_select(struct io_poll *round, const struct queue_pair *record, const struct tx_path *path)
 {
-	struct pump_sheets *sheets = round->sheets;
+	struct tx_pages *sheets = round->sheets;
 	uint64_t owner = (uint64_t)((const uint8_t *)record - round->device->sched.arena);
 
 	if (!sheets || !sheets->plain) {
@@ -196,7 +196,7 @@ void pump_sheets_turn(struct pump_round *round, const struct queue_pair *record,
 		path = NULL;
 	int stays = sheets->current && same(sheets->path, path);
 	/* so a long burst is of who has the turn, whatever short ones of others lie before it */
-	if (round->out.used && (!stays || (owner != round->turn && round->out.used >= SHEET_LEAST)))
+	if (round->out.used && (!stays || (owner != round->turn && round->out.used >= TX_PAGE_MIN_BURST)))
 		round->out.carry(&round->out);
 	round->turn = owner;
 	if (!stays)
@@ -205,11 +205,11 @@ void pump_sheets_turn(struct pump_round *round, const struct queue_pair *record,
 
 /* What of a burst's pages may be lent, and the PSN behind it: requests of a reliable connection, which are acknowledged, or
  * READ responses to a peer of our own. An ACK may have joined them. */
-static int lends(const struct pump_round *round, const struct engine_burst *burst, uint64_t *until)
+static int lends(const struct io_poll *round, const struct engine_burst *burst, uint64_t *until)
 {
 	const uint8_t *bytes = round->out.bytes + burst->offset;
 
-	if (burst->length < SHEET_LEAST || burst->count < 2)
+	if (burst->length < TX_PAGE_MIN_BURST || burst->count < 2)
 		return LENT_NOT;
 	for (uint64_t i = burst->count; i-- > burst->count - 2;) {
 		const uint8_t *packet = bytes + i * (uint64_t)burst->segment;
@@ -226,9 +226,9 @@ static int lends(const struct pump_round *round, const struct engine_burst *burs
 	return LENT_NOT;
 }
 
-int pump_sheets_carry(struct pump_round *round)
+int tx_pages_transmit(struct io_poll *round)
 {
-	struct pump_sheets *sheets = round->sheets;
+	struct tx_pages *sheets = round->sheets;
 	struct engine_out *out = &round->out;
 
 	if (!sheets || !sheets->current)
@@ -236,7 +236,7 @@ int pump_sheets_carry(struct pump_round *round)
 	struct sheet *sheet = sheets->current;
 	for (uint32_t i = 0; i < out->count; i++) {
 		const struct engine_burst *burst = &out->bursts[i];
-		struct pump_path *path = (struct pump_path *)(uintptr_t)burst->route;
+		struct tx_path *path = (struct tx_path *)(uintptr_t)burst->route;
 		const uint8_t *bytes = out->bytes + burst->offset;
 		uint64_t until;
 		int what = lends(round, burst, &until);
@@ -244,7 +244,7 @@ int pump_sheets_carry(struct pump_round *round)
 			sheets->credit = CREDIT;
 		if (sheet->lent && sheet->lent != (uint32_t)what)
 			what = LENT_NOT; /* one mark for a sheet */
-		if (what && !pump_splice_send(&sheets->splice, path, bytes, burst->length, burst->segment)) {
+		if (what && !tx_splice_send(&sheets->splice, path, bytes, burst->length, burst->segment)) {
 			memcpy(sheet->name, path->name, sizeof sheet->name);
 			sheet->name_bytes = path->name_bytes;
 			sheet->lent = (uint32_t)what;
@@ -254,7 +254,7 @@ int pump_sheets_carry(struct pump_round *round)
 			round->counts.sent += burst->count;
 			round->spliced++;
 		} else {
-			pump_transmit(path, bytes, burst->length, burst->segment, &round->counts);
+			udp_transmit(path, bytes, burst->length, burst->segment, &round->counts);
 		}
 		round->tx_bytes += burst->length;
 		round->sent += burst->count;
@@ -264,7 +264,7 @@ int pump_sheets_carry(struct pump_round *round)
 	return 1;
 }
 
-void pump_sheets_saw(struct pump_round *round, const struct engine_burst *burst)
+void tx_pages_note_copy(struct io_poll *round, const struct engine_burst *burst)
 {
 	uint64_t until;
 
@@ -276,9 +276,9 @@ void pump_sheets_saw(struct pump_round *round, const struct engine_burst *burst)
 		round->sheets->credit = CREDIT;
 }
 
-void pump_sheets_end(struct pump_round *round)
+void tx_pages_end(struct io_poll *round)
 {
-	struct pump_sheets *sheets = round->sheets;
+	struct tx_pages *sheets = round->sheets;
 
 	if (!sheets || !sheets->plain)
 		return;

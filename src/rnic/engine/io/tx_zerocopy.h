@@ -13,28 +13,28 @@
 #include <stdint.h>
 
 struct engine_burst;
-struct pump_sheets;
-struct pump_path;
-struct pump_round;
+struct tx_pages;
+struct tx_path;
+struct io_poll;
 struct queue_pair;
 
-#define SHEET_LEAST 32768u /* bytes of a burst for which it pays */
-#define SHEET_BYTES 131072u /* more than is laid out before it is carried away */
-#define SHEETS 32u /* a window of the longest packets, and what the system holds in its queues */
+#define TX_PAGE_MIN_BURST 32768u /* bytes of a burst for which it pays */
+#define TX_PAGE_BYTES 131072u /* more than is laid out before it is carried away */
+#define TX_PAGES 32u /* a window of the longest packets, and what the system holds in its queues */
 
 /* Begin to send. */
-void pump_sheets_begin(struct pump_round *round);
+void tx_pages_begin(struct io_poll *round);
 /* Packets of the queue pair with this record, which leave on this path, are laid out next: on a sheet, if long bursts are
  * expected and one is free. */
-void pump_sheets_turn(struct pump_round *round, const struct queue_pair *record, const struct pump_path *path);
+void tx_pages_select(struct io_poll *round, const struct queue_pair *record, const struct tx_path *path);
 /* All that is laid out leaves, if that is on a sheet; else 0, and it is the caller's to send. */
-int pump_sheets_carry(struct pump_round *round);
+int tx_pages_transmit(struct io_poll *round);
 /* A burst was copied: more are expected, if its pages could have been lent. */
-void pump_sheets_saw(struct pump_round *round, const struct engine_burst *burst);
+void tx_pages_note_copy(struct io_poll *round, const struct engine_burst *burst);
 /* Sending is over. */
-void pump_sheets_end(struct pump_round *round);
+void tx_pages_end(struct io_poll *round);
 /* The queue pair with this record is no more. */
-void pump_sheets_drop(struct pump_round *round, uint64_t record);
-void pump_sheets_close(struct pump_sheets *sheets);
+void tx_pages_forget_qp(struct io_poll *round, uint64_t record);
+void tx_pages_close(struct tx_pages *sheets);
 
 #endif

@@ -51,7 +51,7 @@ static uint32_t number_in(struct cmsghdr *header)
 	return number;
 }
 
-static void read_control(struct msghdr *message, struct pump_slot *slot)
+static void read_control(struct msghdr *message, struct rx_buffer *slot)
 {
 	for (struct cmsghdr *header = CMSG_FIRSTHDR(message); header; header = CMSG_NXTHDR(message, header)) {
 		uint32_t number = number_in(header);
@@ -72,24 +72,24 @@ static void read_control(struct msghdr *message, struct pump_slot *slot)
 	}
 }
 
-int pump_receive(int fd, struct pump_inbox *inbox, struct pump_slot *slots, unsigned count)
+int udp_receive(int fd, struct udp_rx_scratch *inbox, struct rx_buffer *slots, unsigned count)
 {
-	if (count > PUMP_SLOTS)
-		count = PUMP_SLOTS;
+	if (count > UDP_RX_BUFFERS)
+		count = UDP_RX_BUFFERS;
 	for (unsigned i = 0; i < count; i++) {
 		inbox->pieces[i] = (struct iovec){ slots[i].buffer, slots[i].room };
 		inbox->messages[i].msg_hdr = (struct msghdr){
 			.msg_name = slots[i].name,
-			.msg_namelen = PUMP_NAME_BYTES,
+			.msg_namelen = UDP_NAME_BYTES,
 			.msg_iov = &inbox->pieces[i],
 			.msg_iovlen = 1,
 			.msg_control = inbox->control[i],
 			.msg_controllen = sizeof(inbox->control[i]),
 		};
 	}
-	int came = count == 1 ? -1 : call_recvmmsg(fd, inbox->messages, count, MSG_DONTWAIT);
+	int came = count == 1 ? -1 : nocancel_recvmmsg(fd, inbox->messages, count, MSG_DONTWAIT);
 	if (count == 1) { /* the shorter way for one */
-		ssize_t size = call_recvmsg(fd, &inbox->messages[0].msg_hdr, MSG_DONTWAIT);
+		ssize_t size = nocancel_recvmsg(fd, &inbox->messages[0].msg_hdr, MSG_DONTWAIT);
 		if (size >= 0) {
 			inbox->messages[0].msg_len = (unsigned)size;
 			came = 1;
@@ -99,19 +99,19 @@ int pump_receive(int fd, struct pump_inbox *inbox, struct pump_slot *slots, unsi
 		return errno == EAGAIN || errno == EINTR ? 0 : -errno;
 	for (int i = 0; i < came; i++) {
 		struct msghdr *message = &inbox->messages[i].msg_hdr;
-		struct pump_slot *slot = &slots[i];
+		struct rx_buffer *slot = &slots[i];
 		slot->size = inbox->messages[i].msg_len;
 		slot->segment = (uint32_t)slot->size;
-		slot->name_bytes = message->msg_namelen < PUMP_NAME_BYTES ? message->msg_namelen : PUMP_NAME_BYTES;
+		slot->name_bytes = message->msg_namelen < UDP_NAME_BYTES ? message->msg_namelen : UDP_NAME_BYTES;
 		slot->tclass = 0;
-		slot->hop_limit = PUMP_UNTOLD_HOP_LIMIT;
+		slot->hop_limit = UDP_DEFAULT_HOP_LIMIT;
 		slot->flow_label = 0;
 		read_control(message, slot);
 	}
 	return came;
 }
 
-static int pump_send_flagged(int fd, const void *name, uint32_t name_bytes, const struct iovec *pieces, size_t count,
+static int udp_send_flagged(int fd, const void *name, uint32_t name_bytes, const struct iovec *pieces, size_t count,
 			     uint16_t segment, int flags)
 {
 	uint64_t control[(CMSG_SPACE(sizeof(segment)) + 7) / 8] = { 0 };
@@ -130,14 +130,14 @@ static int pump_send_flagged(int fd, const void *name, uint32_t name_bytes, cons
 		header->cmsg_len = CMSG_LEN(sizeof(segment));
 		memcpy(CMSG_DATA(header), &segment, sizeof(segment));
 	}
-	return call_sendmsg(fd, &message, flags) < 0 ? errno : 0;
+	return nocancel_sendmsg(fd, &message, flags) < 0 ? errno : 0;
 }
 
-int pump_send(int fd, const void *name, uint32_t name_bytes, const struct iovec *pieces, size_t count, uint16_t segment)
+int udp_send(int fd, const void *name, uint32_t name_bytes, const struct iovec *pieces, size_t count, uint16_t segment)
 {
 	if (!segment && count == 1) /* a message's header is more for the system to read */
-		return call_sendto(fd, pieces->iov_base, pieces->iov_len, name, name_bytes) < 0 ? errno : 0;
-	return pump_send_flagged(fd, name, name_bytes, pieces, count, segment, 0);
+		return nocancel_sendto(fd, pieces->iov_base, pieces->iov_len, name, name_bytes) < 0 ? errno : 0;
+	return udp_send_flagged(fd, name, name_bytes, pieces, count, segment, 0);
 }
 
 static void set_option(int fd, int level, int option, int value)
@@ -146,7 +146,7 @@ static void set_option(int fd, int level, int option, int value)
 }
 
 /* What leaves the socket from now on has the path's traffic class and hop limit. */
-static void shape(struct pump_outlet *outlet, const struct pump_path *path)
+static void shape(struct tx_socket *outlet, const struct tx_path *path)
 {
 	if (outlet->tclass != path->tclass) {
 		outlet->tclass = path->tclass;
@@ -169,7 +169,7 @@ static void shape(struct pump_outlet *outlet, const struct pump_path *path)
 
 /* A control message that says at which length a run is cut costs some time. For a long row of runs that are cut alike the
  * socket's option says it, until a packet by itself goes out. What the next one's message is to say; 0 for nothing. */
-static uint16_t cut(struct pump_outlet *outlet, uint16_t segment)
+static uint16_t cut(struct tx_socket *outlet, uint16_t segment)
 {
 	if (!outlet->cuts)
 		return segment;
@@ -183,24 +183,24 @@ static uint16_t cut(struct pump_outlet *outlet, uint16_t segment)
 }
 
 /* One send, again while the send buffer is full: 0 or the error number. */
-static int send_patiently(const struct pump_path *path, const uint8_t *bytes, size_t length, uint16_t segment, int flags)
+static int send_patiently(const struct tx_path *path, const uint8_t *bytes, size_t length, uint16_t segment, int flags)
 {
 	struct iovec piece = { (void *)(uintptr_t)bytes, length };
 	int fd = path->outlet->fd;
 	segment = cut(path->outlet, segment);
 	for (int waited = 0;; waited++) {
-		int error = flags ? pump_send_flagged(fd, path->name, path->name_bytes, &piece, 1, segment, flags)
-				  : pump_send(fd, path->name, path->name_bytes, &piece, 1, segment);
-		if ((error != EAGAIN && error != EINTR) || waited == PUMP_PATIENCE_MS)
+		int error = flags ? udp_send_flagged(fd, path->name, path->name_bytes, &piece, 1, segment, flags)
+				  : udp_send(fd, path->name, path->name_bytes, &piece, 1, segment);
+		if ((error != EAGAIN && error != EINTR) || waited == UDP_SEND_WAIT_MS)
 			return error;
 		struct pollfd writable = { .fd = fd, .events = POLLOUT };
-		int before = calls_begin();
+		int before = nocancel_begin();
 		poll(&writable, 1, 1);
-		calls_end(before);
+		nocancel_end(before);
 	}
 }
 
-static void count_failure(struct pump_counts *counts, int error, uint64_t packets)
+static void count_failure(struct tx_counts *counts, int error, uint64_t packets)
 {
 	switch (error) {
 	case EMSGSIZE:
@@ -228,9 +228,9 @@ static int refuses_segments(int error)
 	return error == EINVAL || error == EIO || error == EOPNOTSUPP || error == ENOPROTOOPT;
 }
 
-struct pump_slot pump_parcel(const struct pump_path *path, const uint8_t *bytes, size_t length, uint32_t segment)
+struct rx_buffer tx_path_describe(const struct tx_path *path, const uint8_t *bytes, size_t length, uint32_t segment)
 {
-	struct pump_slot parcel = {
+	struct rx_buffer parcel = {
 		.buffer = (uint8_t *)(uintptr_t)bytes,
 		.room = length,
 		.size = length,
@@ -244,24 +244,24 @@ struct pump_slot pump_parcel(const struct pump_path *path, const uint8_t *bytes,
 	return parcel;
 }
 
-static void transmit_by_wire(const struct pump_path *path, const uint8_t *bytes, size_t length, uint32_t segment,
-			     uint64_t packets, struct pump_counts *counts)
+static void transmit_by_wire(const struct tx_path *path, const uint8_t *bytes, size_t length, uint32_t segment,
+			     uint64_t packets, struct tx_counts *counts)
 {
-	const struct pump_slot what = pump_parcel(path, bytes, length, segment);
-	int error = pump_wire_put(path->wire, &what);
+	const struct rx_buffer what = tx_path_describe(path, bytes, length, segment);
+	int error = loopback_put(path->wire, &what);
 	if (error)
 		count_failure(counts, error, packets);
 	else
 		counts->sent += packets;
-	pump_wire_call(path->wire);
+	loopback_notify(path->wire);
 }
 
-void pump_transmit(struct pump_path *path, const uint8_t *bytes, size_t length, uint32_t segment,
-		   struct pump_counts *counts)
+void udp_transmit(struct tx_path *path, const uint8_t *bytes, size_t length, uint32_t segment,
+		   struct tx_counts *counts)
 {
 	if (!length || !segment)
 		return;
-	uint64_t packets = parts_of(length, segment);
+	uint64_t packets = ceil_div(length, segment);
 	if (path->wire) {
 		transmit_by_wire(path, bytes, length, segment, packets, counts);
 		return;
@@ -288,7 +288,7 @@ void pump_transmit(struct pump_path *path, const uint8_t *bytes, size_t length, 
 	}
 }
 
-void pump_splice_open(struct pump_splice *splice)
+void tx_splice_open(struct tx_splice *splice)
 {
 	int ends[2] = { -1, -1 };
 	splice->broken = 1;
@@ -299,31 +299,31 @@ void pump_splice_open(struct pump_splice *splice)
 	splice->broken = fcntl(splice->in, F_SETPIPE_SZ, PIPE_BYTES) < PIPE_BYTES;
 }
 
-void pump_splice_close(struct pump_splice *splice)
+void tx_splice_close(struct tx_splice *splice)
 {
-	int before = calls_begin();
+	int before = nocancel_begin();
 	if (splice->in) {
 		close(splice->in);
 		close(splice->out);
 	}
-	calls_end(before);
+	nocancel_end(before);
 	splice->in = splice->out = 0;
 	splice->broken = 1;
 }
 
 /* What the first bytes begin goes on as long as it is corked, then the pages end it. They are in the pipe before that. */
-static int give(struct pump_splice *splice, const struct pump_path *path, const uint8_t *bytes, size_t length, uint16_t segment)
+static int give(struct tx_splice *splice, const struct tx_path *path, const uint8_t *bytes, size_t length, uint16_t segment)
 {
 	struct iovec rest = { (void *)(uintptr_t)(bytes + SPLICE_HEAD), length - SPLICE_HEAD };
 	int fd = path->outlet->fd, off = 0;
-	ssize_t into = call_vmsplice(splice->in, &rest, SPLICE_F_NONBLOCK);
+	ssize_t into = nocancel_vmsplice(splice->in, &rest, SPLICE_F_NONBLOCK);
 
 	if (into != (ssize_t)rest.iov_len)
 		return into < 0 ? errno : EIO;
 	int error = send_patiently(path, bytes, SPLICE_HEAD, segment, MSG_MORE);
 	if (error)
 		return error;
-	ssize_t gone = call_splice(splice->out, fd, rest.iov_len, SPLICE_F_NONBLOCK);
+	ssize_t gone = nocancel_splice(splice->out, fd, rest.iov_len, SPLICE_F_NONBLOCK);
 	if (gone == (ssize_t)rest.iov_len)
 		return 0;
 	error = gone < 0 ? errno : EIO;
@@ -331,9 +331,9 @@ static int give(struct pump_splice *splice, const struct pump_path *path, const 
 	return error;
 }
 
-int pump_splice_send(struct pump_splice *splice, struct pump_path *path, const uint8_t *bytes, size_t length, uint32_t segment)
+int tx_splice_send(struct tx_splice *splice, struct tx_path *path, const uint8_t *bytes, size_t length, uint32_t segment)
 {
-	if (splice->broken || length <= segment || length > MOST_BYTES || parts_of(length, segment) > path->max_segments)
+	if (splice->broken || length <= segment || length > MOST_BYTES || ceil_div(length, segment) > path->max_segments)
 		return EINVAL;
 	if ((uintptr_t)(bytes + SPLICE_HEAD) % PAGE + length - SPLICE_HEAD > MOST_PAGES * PAGE)
 		return EMSGSIZE;
@@ -343,13 +343,13 @@ int pump_splice_send(struct pump_splice *splice, struct pump_path *path, const u
 		splice->failures = 0;
 		return 0;
 	}
-	pump_splice_close(splice); /* with what is in the pipe */
+	tx_splice_close(splice); /* with what is in the pipe */
 	if (++splice->failures < FAILURES)
-		pump_splice_open(splice);
+		tx_splice_open(splice);
 	return error;
 }
 
-int pump_loses(struct pump_loss *loss)
+int tx_loss_drops(struct tx_loss *loss)
 {
 	if (!loss->one_in)
 		return 0;

@@ -11,41 +11,41 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#define PUMP_NAME_BYTES 28u /* of a sockaddr_in6, the longer of the two */
-#define PUMP_SLOTS 64u /* datagrams of one call */
-#define PUMP_UNTOLD_HOP_LIMIT 64u
-#define PUMP_CONTROL_WORDS 16u
+#define UDP_NAME_BYTES 28u /* of a sockaddr_in6, the longer of the two */
+#define UDP_RX_BUFFERS 64u /* datagrams of one call */
+#define UDP_DEFAULT_HOP_LIMIT 64u
+#define UDP_CONTROL_WORDS 16u
 
 /* Room for one datagram, or for a burst of them that the system made one, and what came with it. */
-struct pump_slot {
+struct rx_buffer {
 	uint8_t *buffer;
 	size_t room;
 	size_t size; /* bytes that came */
 	uint32_t segment; /* each packet but the last is so long */
 	uint32_t name_bytes;
-	uint8_t name[PUMP_NAME_BYTES]; /* the sender's raw socket address */
+	uint8_t name[UDP_NAME_BYTES]; /* the sender's raw socket address */
 	uint8_t tclass; /* 0 where the system does not tell */
-	uint8_t hop_limit; /* PUMP_UNTOLD_HOP_LIMIT where the system does not tell */
+	uint8_t hop_limit; /* UDP_DEFAULT_HOP_LIMIT where the system does not tell */
 	uint32_t flow_label;
 	uint32_t kind; /* of what came from elsewhere than the socket (io/poll.h); 0 for packets */
 };
 
 /* What the calls need besides, made once. */
-struct pump_inbox {
-	struct mmsghdr messages[PUMP_SLOTS];
-	struct iovec pieces[PUMP_SLOTS];
-	uint64_t control[PUMP_SLOTS][PUMP_CONTROL_WORDS];
+struct udp_rx_scratch {
+	struct mmsghdr messages[UDP_RX_BUFFERS];
+	struct iovec pieces[UDP_RX_BUFFERS];
+	uint64_t control[UDP_RX_BUFFERS][UDP_CONTROL_WORDS];
 };
 
-/* Receive into at most `count` slots, of which PUMP_SLOTS count, in one call: the number that came, 0 where nothing waits,
+/* Receive into at most `count` slots, of which UDP_RX_BUFFERS count, in one call: the number that came, 0 where nothing waits,
  * or the system's error number below zero. */
-int pump_receive(int fd, struct pump_inbox *inbox, struct pump_slot *slots, unsigned count);
+int udp_receive(int fd, struct udp_rx_scratch *inbox, struct rx_buffer *slots, unsigned count);
 
 /* Send pieces as one message to a raw socket address, cut at `segment` bytes unless that is 0: 0 or the error number. */
-int pump_send(int fd, const void *name, uint32_t name_bytes, const struct iovec *pieces, size_t count, uint16_t segment);
+int udp_send(int fd, const void *name, uint32_t name_bytes, const struct iovec *pieces, size_t count, uint16_t segment);
 
 /* A socket to send from, and what its options say of what leaves it. */
-struct pump_outlet {
+struct tx_socket {
 	int fd;
 	int32_t ipv4; /* else IPv6 */
 	int32_t tclass; /* as the options were set last; -1 where nobody knows */
@@ -55,13 +55,13 @@ struct pump_outlet {
 	uint32_t alike, last; /* so many runs in a row before the last one were cut as that was, at `last` */
 };
 
-struct pump_wire;
+struct loopback;
 
 /* Where packets go: by a socket, or by a wire in memory (io/loopback.h). */
-struct pump_path {
-	struct pump_outlet *outlet;
-	struct pump_wire *wire; /* else NULL */
-	uint8_t name[PUMP_NAME_BYTES]; /* the raw socket address; with a wire, what the receiver knows the sender by */
+struct tx_path {
+	struct tx_socket *outlet;
+	struct loopback *wire; /* else NULL */
+	uint8_t name[UDP_NAME_BYTES]; /* the raw socket address; with a wire, what the receiver knows the sender by */
 	uint32_t name_bytes;
 	uint32_t flow_label; /* with a wire; a socket address has it in itself */
 	uint32_t max_segments; /* of one send: 1 without segmentation offload, and once the system has refused it */
@@ -73,10 +73,10 @@ struct pump_path {
 };
 
 /* What a wire is told of packets that take a path. */
-struct pump_slot pump_parcel(const struct pump_path *path, const uint8_t *bytes, size_t length, uint32_t segment);
+struct rx_buffer tx_path_describe(const struct tx_path *path, const uint8_t *bytes, size_t length, uint32_t segment);
 
 /* What became of packets, counted; the link's counters of the same names. */
-struct pump_counts {
+struct tx_counts {
 	uint64_t sent; /* packets */
 	uint64_t drop_tx_too_long;
 	uint64_t drop_tx_unreachable;
@@ -87,31 +87,31 @@ struct pump_counts {
 };
 
 /* Send `length` bytes of packets, each but the last `segment` bytes long: as one burst where the path takes it, else packet
- * by packet. A full send buffer is waited for, PUMP_PATIENCE_MS at most, or the packets are lost as they are on a wire. */
-#define PUMP_PATIENCE_MS 3
-void pump_transmit(struct pump_path *path, const uint8_t *bytes, size_t length, uint32_t segment,
-		   struct pump_counts *counts);
+ * by packet. A full send buffer is waited for, UDP_SEND_WAIT_MS at most, or the packets are lost as they are on a wire. */
+#define UDP_SEND_WAIT_MS 3
+void udp_transmit(struct tx_path *path, const uint8_t *bytes, size_t length, uint32_t segment,
+		   struct tx_counts *counts);
 
 /* A pipe that takes pages, and gives them to a socket. Begin with all zeros, then open it. */
-struct pump_splice {
+struct tx_splice {
 	int in, out;
 	uint32_t broken; /* the system does not do it */
 	uint32_t failures; /* in a row */
 };
 
-void pump_splice_open(struct pump_splice *splice);
-void pump_splice_close(struct pump_splice *splice);
+void tx_splice_open(struct tx_splice *splice);
+void tx_splice_close(struct tx_splice *splice);
 /* Send a burst by its pages, which nobody writes to until its packets were taken. Nobody else sends by that socket
  * meanwhile. 0, or an error number: then nothing was sent or a part, and the caller sends all of it. */
-int pump_splice_send(struct pump_splice *splice, struct pump_path *path, const uint8_t *bytes, size_t length, uint32_t segment);
+int tx_splice_send(struct tx_splice *splice, struct tx_path *path, const uint8_t *bytes, size_t length, uint32_t segment);
 
 /* A seeded network that loses packets: one in `one_in` of those that are asked about, none for 0. The same seed and the
  * same number give the same answer, whoever asks (SplitMix64 of the count). */
-struct pump_loss {
+struct tx_loss {
 	uint64_t seed;
 	uint64_t asked;
 	uint64_t one_in;
 };
-int pump_loses(struct pump_loss *loss);
+int tx_loss_drops(struct tx_loss *loss);
 
 #endif

@@ -130,7 +130,7 @@ static int stand(unsigned i)
 	return is_ours(&now) ? 0 : -1;
 }
 
-int guard_install(void)
+int fault_guard_install(void)
 {
 	int error = 0;
 
@@ -142,7 +142,7 @@ int guard_install(void)
 	return error;
 }
 
-void guard_look(void)
+void fault_guard_refresh(void)
 {
 	int error = 0;
 
@@ -153,7 +153,7 @@ void guard_look(void)
 	pthread_mutex_unlock(&lock);
 }
 
-void guard_remove(void)
+void fault_guard_remove(void)
 {
 	struct sigaction now;
 
@@ -168,7 +168,7 @@ void guard_remove(void)
 	pthread_mutex_unlock(&lock);
 }
 
-int guard_stands(void)
+int fault_guard_active(void)
 {
 	sigset_t blocked;
 
@@ -194,7 +194,7 @@ static void watch(struct landing *here, const void *theirs, size_t length)
 	atomic_signal_fence(memory_order_seq_cst);
 }
 
-int guard_read(void *to, const void *theirs, size_t length)
+int fault_guard_read(void *to, const void *theirs, size_t length)
 {
 	struct landing here;
 
@@ -206,7 +206,7 @@ int guard_read(void *to, const void *theirs, size_t length)
 	return 0;
 }
 
-int guard_within(void *theirs, size_t length, void (*work)(void *with, uint8_t *bytes), void *with)
+int fault_guard_visit(void *theirs, size_t length, void (*work)(void *with, uint8_t *bytes), void *with)
 {
 	struct landing here;
 
@@ -218,7 +218,7 @@ int guard_within(void *theirs, size_t length, void (*work)(void *with, uint8_t *
 	return 0;
 }
 
-int guard_write(void *theirs, const void *from, size_t length)
+int fault_guard_write(void *theirs, const void *from, size_t length)
 {
 	struct landing here;
 

@@ -4,7 +4,7 @@
 
 static uint8_t *at(void *self, uint64_t va)
 {
-	const struct reach_near *near = self;
+	const struct in_process *near = self;
 	return near->bytes + (va - near->base);
 }
 
@@ -38,6 +38,6 @@ static int write_all_near(void *self, const struct engine_piece *pieces, size_t 
 	return 0;
 }
 
-const struct engine_memory reach_near = {
+const struct engine_memory in_process = {
 	.read = read_near, .write = write_near, .read_all = read_all_near, .write_all = write_all_near,
 };

@@ -16,7 +16,7 @@ struct engine_piece {
 };
 
 /* What is done with bytes that are at hand. */
-typedef void (*engine_work)(void *with, uint8_t *bytes);
+typedef void (*engine_visitor)(void *with, uint8_t *bytes);
 
 /* One way to a process's memory. Each returns 0, or -1 where any byte is out of reach; a fault is an answer, never a
  * signal. After a failed read `to` holds anything; after a failed write the memory does. */
@@ -29,7 +29,7 @@ struct engine_memory {
 	int (*write_all)(void *self, const struct engine_piece *pieces, size_t count);
 	/* Or NULL: have `work` look at these bytes where they are, once. -1 where a byte out of reach ended it, wherever it was
 	 * then, and where that is not possible now: `read` tells. */
-	int (*within)(void *self, uint64_t va, size_t length, engine_work work, void *with);
+	int (*within)(void *self, uint64_t va, size_t length, engine_visitor work, void *with);
 };
 
 /* The memory of one owner: a program's, or a part of one. */
@@ -39,7 +39,7 @@ struct engine_segment {
 };
 
 /* Where the bytes of one memory key lie. The key's record says which addresses it opens. */
-struct engine_reach {
+struct engine_mapping {
 	uint8_t *bytes; /* its first byte in this process, pinned while the key is valid; NULL where it is elsewhere */
 	const struct engine_segment *segment; /* then this reaches it by the address in its own process, or NULL: punt */
 };

@@ -7,7 +7,7 @@ static uint64_t key_index(uint32_t key)
 	return key >> 16 | (uint64_t)(key >> 8 & 0xFF) << 16;
 }
 
-const struct memory_key *engine_key_check(const struct engine_port *port, uint32_t key, uint64_t pd, uint64_t va,
+const struct memory_key *engine_key_check(const struct engine_shared *port, uint32_t key, uint64_t pd, uint64_t va,
 				   uint64_t length, uint64_t rights, uint64_t qpn, int local)
 {
 	uint64_t index = key_index(key);
@@ -25,9 +25,9 @@ const struct memory_key *engine_key_check(const struct engine_port *port, uint32
 	return record;
 }
 
-struct origin engine_origin(const struct engine_port *port, const struct memory_key *key, uint64_t va)
+struct origin engine_origin(const struct engine_shared *port, const struct memory_key *key, uint64_t va)
 {
-	const struct engine_reach *reach = &port->reach[key - port->keys];
+	const struct engine_mapping *reach = &port->reach[key - port->keys];
 	uint64_t at = va - key->start;
 
 	if (reach->bytes)
@@ -37,7 +37,7 @@ struct origin engine_origin(const struct engine_port *port, const struct memory_
 	return (struct origin){ 0 };
 }
 
-int engine_origin_within(const struct origin *origin, uint64_t length, engine_work work, void *with)
+int engine_origin_within(const struct origin *origin, uint64_t length, engine_visitor work, void *with)
 {
 	if (origin->bytes) {
 		work(with, (uint8_t *)(uintptr_t)origin->bytes);
@@ -48,11 +48,11 @@ int engine_origin_within(const struct origin *origin, uint64_t length, engine_wo
 	return origin->segment->memory->within(origin->segment->self, origin->va, length, work, with);
 }
 
-int engine_key_read(const struct engine_port *port, const struct memory_key *key, uint64_t va, uint8_t *to, uint64_t length)
+int engine_key_read(const struct engine_shared *port, const struct memory_key *key, uint64_t va, uint8_t *to, uint64_t length)
 {
-	const struct engine_reach *reach = &port->reach[key - port->keys];
+	const struct engine_mapping *reach = &port->reach[key - port->keys];
 	uint64_t at = va - key->start;
-	if (port->bare || (port->ahead && engine_ahead_filled(port->ahead, to, va, length)))
+	if (port->bare || (port->ahead && engine_prefetch_filled(port->ahead, to, va, length)))
 		return 0;
 	if (reach->bytes) {
 		memcpy(to, reach->bytes + at, length);
@@ -62,12 +62,12 @@ int engine_key_read(const struct engine_port *port, const struct memory_key *key
 	return segment ? segment->memory->read(segment->self, at + key->base, to, length) : -1;
 }
 
-int engine_key_write(const struct engine_port *port, const struct memory_key *key, uint64_t va, const uint8_t *from,
+int engine_key_write(const struct engine_shared *port, const struct memory_key *key, uint64_t va, const uint8_t *from,
 	      uint64_t length)
 {
-	const struct engine_reach *reach = &port->reach[key - port->keys];
+	const struct engine_mapping *reach = &port->reach[key - port->keys];
 	uint64_t at = va - key->start;
-	if (port->bare || engine_ahead_taken(port, from))
+	if (port->bare || engine_prefetch_stored(port, from))
 		return 0;
 	if (reach->bytes) {
 		memcpy(reach->bytes + at, from, length);

@@ -13,7 +13,7 @@
 typedef ssize_t (*copies)(pid_t, const struct iovec *, unsigned long, const struct iovec *, unsigned long, unsigned long);
 
 /* The kernel may copy less than it was asked for: up to the first page out of reach, or 2 GiB. */
-static int copy(copies call, const struct reach_own *own, uint64_t va, void *here, size_t length)
+static int copy(copies call, const struct own_process *own, uint64_t va, void *here, size_t length)
 {
 	while (length) {
 		struct iovec near = { here, length };
@@ -29,10 +29,10 @@ static int copy(copies call, const struct reach_own *own, uint64_t va, void *her
 }
 
 /* The mapping that bytes lie in as a whole, or NULL. */
-static const struct reach_mapping *mapping_of(const struct reach_own *own, const uint8_t *here, size_t length)
+static const struct own_process_file *mapping_of(const struct own_process *own, const uint8_t *here, size_t length)
 {
-	for (unsigned i = 0; i < REACH_FILES; i++) {
-		const struct reach_mapping *file = &own->files[i];
+	for (unsigned i = 0; i < OWN_PROCESS_FILES; i++) {
+		const struct own_process_file *file = &own->files[i];
 		uintptr_t at = (uintptr_t)here - (uintptr_t)file->base;
 		if (file->base && at <= file->bytes && length <= file->bytes - at)
 			return file;
@@ -41,10 +41,10 @@ static const struct reach_mapping *mapping_of(const struct reach_own *own, const
 }
 
 /* Between a file and memory: reading it stores to memory, as far as that may be stored to. */
-static int pass(const struct reach_mapping *file, int stores, uint64_t va, const uint8_t *here, size_t length)
+static int pass(const struct own_process_file *file, int stores, uint64_t va, const uint8_t *here, size_t length)
 {
 	off_t at = here - file->base;
-	int before = calls_begin();
+	int before = nocancel_begin();
 	while (length) {
 		void *memory = (void *)(uintptr_t)va;
 		ssize_t done = stores ? pread(file->fd, memory, length, at) : pwrite(file->fd, memory, length, at);
@@ -56,14 +56,14 @@ static int pass(const struct reach_mapping *file, int stores, uint64_t va, const
 		at += done;
 		length -= (size_t)done;
 	}
-	calls_end(before);
+	nocancel_end(before);
 	return length ? -1 : 0;
 }
 
 static int read_own(void *self, uint64_t va, void *to, size_t length)
 {
-	const struct reach_own *own = self;
-	const struct reach_mapping *file = mapping_of(own, to, length);
+	const struct own_process *own = self;
+	const struct own_process_file *file = mapping_of(own, to, length);
 
 	if (file)
 		return pass(file, 0, va, to, length);
@@ -77,8 +77,8 @@ static int read_own(void *self, uint64_t va, void *to, size_t length)
 
 static int write_own(void *self, uint64_t va, const void *from, size_t length)
 {
-	const struct reach_own *own = self;
-	const struct reach_mapping *file = mapping_of(own, from, length);
+	const struct own_process *own = self;
+	const struct own_process_file *file = mapping_of(own, from, length);
 
 	if (file)
 		return pass(file, 1, va, from, length);
@@ -90,13 +90,13 @@ static int write_own(void *self, uint64_t va, const void *from, size_t length)
 
 /* Pieces that lie in one file, near one another: what lies between two of them goes to or comes from the desk, so that the
  * file's bytes are one range. */
-static int pass_all(const struct reach_own *own, int stores, const struct engine_piece *pieces, size_t count)
+static int pass_all(const struct own_process *own, int stores, const struct engine_piece *pieces, size_t count)
 {
-	struct iovec parts[2 * REACH_PIECES];
+	struct iovec parts[2 * OWN_PROCESS_PIECES];
 	size_t used = 0;
 	ssize_t total = 0;
 
-	if (!count || count > REACH_PIECES)
+	if (!count || count > OWN_PROCESS_PIECES)
 		return -1;
 	const uint8_t *first = pieces[0].here, *end = first;
 	for (size_t i = 0; i < count; i++) {
@@ -107,13 +107,13 @@ static int pass_all(const struct reach_own *own, int stores, const struct engine
 		parts[used++] = (struct iovec){ (void *)(uintptr_t)pieces[i].va, pieces[i].length };
 		end = pieces[i].here + pieces[i].length;
 	}
-	const struct reach_mapping *file = mapping_of(own, first, (size_t)(end - first));
+	const struct own_process_file *file = mapping_of(own, first, (size_t)(end - first));
 	if (!file)
 		return -1;
-	int before = calls_begin();
+	int before = nocancel_begin();
 	total = stores ? preadv(file->fd, parts, (int)used, first - file->base) :
 			 pwritev(file->fd, parts, (int)used, first - file->base);
-	calls_end(before);
+	nocancel_end(before);
 	return total == end - first ? 0 : -1;
 }
 
@@ -127,7 +127,7 @@ static int write_all_own(void *self, const struct engine_piece *pieces, size_t c
 	return pass_all(self, 1, pieces, count);
 }
 
-const struct engine_memory reach_own = {
+const struct engine_memory own_process = {
 	.read = read_own, .write = write_own, .read_all = read_all_own, .write_all = write_all_own,
 };
 #endif

@@ -20,7 +20,7 @@ struct question {
 
 static int read_file(void *self, uint64_t va, void *to, size_t length)
 {
-	const struct reach_file *file = self;
+	const struct proc_mem *file = self;
 	while (length) {
 		ssize_t done = pread(file->fd, to, length, (off_t)va);
 		if (done < 0 && errno == EINTR)
@@ -36,7 +36,7 @@ static int read_file(void *self, uint64_t va, void *to, size_t length)
 
 static int write_file(void *self, uint64_t va, const void *from, size_t length)
 {
-	const struct reach_file *file = self;
+	const struct proc_mem *file = self;
 	while (length) {
 		ssize_t done = pwrite(file->fd, from, length, (off_t)va);
 		if (done < 0 && errno == EINTR)
@@ -50,7 +50,7 @@ static int write_file(void *self, uint64_t va, const void *from, size_t length)
 	return 0;
 }
 
-const struct engine_memory reach_file = { .read = read_file, .write = write_file };
+const struct engine_memory proc_mem = { .read = read_file, .write = write_file };
 
 /* Whether the program may do so with the whole range. A mapping is asked about once, and each lies behind the last. */
 static int covers(int maps, uint64_t va, uint64_t length, uint64_t rights)
@@ -70,14 +70,14 @@ static int covers(int maps, uint64_t va, uint64_t length, uint64_t rights)
 
 static int read_program(void *self, uint64_t va, void *to, size_t length)
 {
-	struct reach_program *program = self;
+	struct proc_mem_checked *program = self;
 	return covers(program->maps, va, length, READABLE) ? read_file(&program->memory, va, to, length) : -1;
 }
 
 static int write_program(void *self, uint64_t va, const void *from, size_t length)
 {
-	struct reach_program *program = self;
+	struct proc_mem_checked *program = self;
 	return covers(program->maps, va, length, READABLE | WRITABLE) ? write_file(&program->memory, va, from, length) : -1;
 }
 
-const struct engine_memory reach_program = { .read = read_program, .write = write_program };
+const struct engine_memory proc_mem_checked = { .read = read_program, .write = write_program };

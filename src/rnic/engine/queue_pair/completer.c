@@ -10,30 +10,30 @@ static int may_retry(const struct engine_qp *qp, uint64_t psn)
 
 /* The response with PSN `psn` was lost, the oldest that is not acknowledged: those behind it have come (IBA 9.7.6). What
  * has come before this call is told of in `effects` already. */
-static void implied_nak(const struct engine_port *port, struct engine_qp *qp, uint64_t psn,
-			const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
+static void implied_nak(const struct engine_shared *port, struct engine_qp *qp, uint64_t psn,
+			const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	uint64_t srtt = flight->srtt, rttvar = flight->rttvar;
 
 	if (effects->effects & EFFECT_ACKNOWLEDGED && effects->sample != NONE)
-		engine_measured(&srtt, &rttvar, effects->sample);
+		engine_rtt_update(&srtt, &rttvar, effects->sample);
 	if (psn == record->implied_psn && now - record->implied_at < engine_repeat_interval(record, flight->alone, srtt, rttvar))
 		return; /* responses still under way from before the rewind say the same again */
 	record->implied_psn = psn;
 	record->implied_at = now;
 	engine_count(effects, COUNT_IMPLIED_NAKS, 1);
-	engine_retry(port, qp, psn, effects);
+	engine_sq_retry(port, qp, psn, effects);
 }
 
-/* All before `psn` is acknowledged, and that response was lost; ENGINE_TOLD, or a punt with nothing changed. */
-static enum engine_end lacking(const struct engine_port *port, struct engine_qp *qp, uint64_t psn,
-			       const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
+/* All before `psn` is acknowledged, and that response was lost; ENGINE_ATTENTION, or a punt with nothing changed. */
+static enum engine_end lacking(const struct engine_shared *port, struct engine_qp *qp, uint64_t psn,
+			       const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
 {
 	if (!may_retry(qp, psn))
 		return PUNT_ACK;
-	enum engine_end end = engine_advance(port, qp, psn, flight, now, effects);
-	if (end == ENGINE_TOLD)
+	enum engine_end end = engine_sq_advance(port, qp, psn, flight, now, effects);
+	if (end == ENGINE_ATTENTION)
 		implied_nak(port, qp, psn, flight, now, effects);
 	return end;
 }
@@ -41,9 +41,9 @@ static enum engine_end lacking(const struct engine_port *port, struct engine_qp 
 /* ------------------------------------------------------------------ ACK and NAK */
 
 /* Acknowledge all before `psn`, unless a READ or atomic response is missing before it: then `*missing` says so, and that
- * has had its effect. ENGINE_TOLD, or a punt with nothing changed. */
-static enum engine_end cover(const struct engine_port *port, struct engine_qp *qp, uint64_t psn,
-			     const struct engine_flight *flight, uint64_t now, int *missing, struct engine_effects *effects)
+ * has had its effect. ENGINE_ATTENTION, or a punt with nothing changed. */
+static enum engine_end cover(const struct engine_shared *port, struct engine_qp *qp, uint64_t psn,
+			     const struct engine_inflight *flight, uint64_t now, int *missing, struct engine_effects *effects)
 {
 	const struct queue_pair *record = qp->record;
 	*missing = 0;
@@ -55,8 +55,8 @@ static enum engine_end cover(const struct engine_port *port, struct engine_qp *q
 		/* rewound already: what was acknowledged behind the READ is sent again with it */
 		psn = *missing ? due : psn;
 	}
-	enum engine_end end = engine_advance(port, qp, psn, flight, now, effects);
-	if (end == ENGINE_TOLD && *missing)
+	enum engine_end end = engine_sq_advance(port, qp, psn, flight, now, effects);
+	if (end == ENGINE_ATTENTION && *missing)
 		engine_count(effects, COUNT_STALE_RESPONSE, 1);
 	return end;
 }
@@ -88,14 +88,14 @@ static uint64_t credits(const struct engine_qp *qp, const struct packet *packet,
 	return (ssn_before(qp, packet->psn + 1) + credit_counts[code]) & PSN_MASK;
 }
 
-static enum engine_end acknowledged(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
-				    const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
+static enum engine_end acknowledged(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
+				    const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
 {
 	uint32_t before = effects->effects;
 	uint64_t lsn = credits(qp, packet, effects);
 	int missing;
 	enum engine_end end = cover(port, qp, (packet->psn + 1) & PSN_MASK, flight, now, &missing, effects);
-	if (end != ENGINE_TOLD) {
+	if (end != ENGINE_ATTENTION) {
 		effects->effects = before;
 		return end;
 	}
@@ -105,7 +105,7 @@ static enum engine_end acknowledged(const struct engine_port *port, struct engin
 }
 
 /* Whether the packet that a NAK names alone is sent again (transport/send_queue.py mend). */
-static int mends(const struct engine_port *port, struct engine_qp *qp, uint64_t psn, struct engine_effects *effects)
+static int mends(const struct engine_shared *port, struct engine_qp *qp, uint64_t psn, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 
@@ -119,16 +119,16 @@ static int mends(const struct engine_port *port, struct engine_qp *qp, uint64_t 
 		return 0;
 	}
 	record->mended_psn = psn;
-	engine_narrow(port, record, FLIGHT_MENDED_PART);
+	engine_sq_narrow(port, record, FLIGHT_MENDED_PART);
 	record->rtt_psn = NONE;
 	record->probe_due = PROBE_MENDS;
 	effects->effects |= EFFECT_SCHEDULE;
 	return 1;
 }
 
-/* Acknowledge what lies before a NAK, then go back to it; ENGINE_TOLD, or a punt with nothing changed. */
-static enum engine_end refused(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
-			       uint64_t syndrome, const struct engine_flight *flight, uint64_t now,
+/* Acknowledge what lies before a NAK, then go back to it; ENGINE_ATTENTION, or a punt with nothing changed. */
+static enum engine_end refused(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
+			       uint64_t syndrome, const struct engine_inflight *flight, uint64_t now,
 			       struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
@@ -142,12 +142,12 @@ static enum engine_end refused(const struct engine_port *port, struct engine_qp 
 			!known && !may_retry(qp, packet->psn))
 		return PUNT_ACK;
 	enum engine_end end = cover(port, qp, packet->psn, flight, now, &missing, effects);
-	if (end > ENGINE_TOLD || missing)
+	if (end > ENGINE_ATTENTION || missing)
 		return end;
 	if (!not_ready) {
 		engine_count(effects, COUNT_SEQUENCE_NAKS_RECEIVED, 1);
 		if (!known && !mends(port, qp, packet->psn, effects))
-			engine_retry(port, qp, packet->psn, effects);
+			engine_sq_retry(port, qp, packet->psn, effects);
 		return end;
 	}
 	engine_count(effects, COUNT_RNR_NAKS_RECEIVED, 1);
@@ -155,7 +155,7 @@ static enum engine_end refused(const struct engine_port *port, struct engine_qp 
 		record->rnr_left--;
 	/* the request that is refused has come: what was lost on its way, or told late, is mended */
 	record->retry_left = be_get(qp->qpc, QPC_RETRY_CNT);
-	engine_rewind(qp, packet->psn, effects);
+	engine_sq_rewind(qp, packet->psn, effects);
 	record->rnr_until = now + 1000 * (uint64_t)rnr_timer_us[syndrome & AETH_VALUE_MASK];
 	record->ack_deadline = record->probe_deadline = NEVER;
 	return end;
@@ -194,10 +194,10 @@ static int fits(const struct queue_pair *record, const struct packet *packet, co
 	return !(flags & ROW_START ? piece->got : !slot->received);
 }
 
-/* The response that is due of the oldest request; ENGINE_TOLD, ENGINE_AGAIN where it first acknowledges what was sent
+/* The response that is due of the oldest request; ENGINE_ATTENTION, ENGINE_AGAIN where it first acknowledges what was sent
  * before, or a punt with nothing changed. */
-static enum engine_end place(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
-			     struct read_piece *piece, const struct engine_flight *flight, uint64_t now,
+static enum engine_end place(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
+			     struct read_piece *piece, const struct engine_inflight *flight, uint64_t now,
 			     struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
@@ -216,17 +216,17 @@ static enum engine_end place(const struct engine_port *port, struct engine_qp *q
 		    record->piece_count > 1;
 	if (alone && (piece->packets != 1 || piece_due(engine_piece(qp, 1)) != behind || !be_get(qp->qpc, QPC_RETRY_CNT)))
 		return PUNT_ACK;
-	enum engine_end end = engine_source_find(port, qp, slot, piece->index, ACCESS_LOCAL_WRITE, &source);
+	enum engine_end end = engine_sge_resolve(port, qp, slot, piece->index, ACCESS_LOCAL_WRITE, &source);
 	if (end != ENGINE_DONE)
 		return end;
-	if (!engine_source_reached(port, &source))
+	if (!engine_sge_reachable(port, &source))
 		return PUNT_MEMORY;
-	end = engine_may_advance(qp, behind, &room);
+	end = engine_sq_advance_check(qp, behind, &room);
 	if (end != ENGINE_DONE)
 		return end;
 	if (packet->psn != record->una) {
-		end = engine_advance(port, qp, packet->psn, flight, now, effects);
-		return end == ENGINE_TOLD ? ENGINE_AGAIN : end;
+		end = engine_sq_advance(port, qp, packet->psn, flight, now, effects);
+		return end == ENGINE_ATTENTION ? ENGINE_AGAIN : end;
 	}
 	if (packet->row->flags & ROW_READ_RESPONSE) {
 		offset = piece->offset + piece->got * record->mtu;
@@ -235,8 +235,8 @@ static enum engine_end place(const struct engine_port *port, struct engine_qp *q
 		orig = be_load(packet->bytes + BTH_BYTES + 4, 8);
 		data = (const uint8_t *)&orig;
 	}
-	if (packet->bulk ? engine_bulk_fetch(port, packet, &source, offset) :
-			   size && engine_source_write(port, &source, offset, data, size))
+	if (packet->bulk ? by_reference_read_response(port, packet, &source, offset) :
+			   size && engine_sge_write(port, &source, offset, data, size))
 		return PUNT_MEMORY;
 	piece->got += count;
 	slot->received += count;
@@ -246,16 +246,16 @@ static enum engine_end place(const struct engine_port *port, struct engine_qp *q
 	}
 	if (slot->received == slot->packets)
 		next_read(qp);
-	engine_advance_into(port, qp, behind, &room, flight, now, effects);
+	engine_sq_advance_into(port, qp, behind, &room, flight, now, effects);
 	if (record->sq_head != record->fetch_index)
 		effects->effects |= EFFECT_BEGUN;
 	if (alone)
 		implied_nak(port, qp, behind, flight, now, effects);
-	return ENGINE_TOLD;
+	return ENGINE_ATTENTION;
 }
 
-static enum engine_end response(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
-				const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
+static enum engine_end response(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
+				const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
 {
 	struct read_piece *piece = engine_piece(qp, 0);
 	int64_t distance = qp->record->piece_count ? psn_diff(packet->psn, piece_due(piece)) : -1;
@@ -292,8 +292,8 @@ int engine_response_goes_on(const struct engine_qp *qp, const struct engine_effe
 
 /* ------------------------------------------------------------------ one packet */
 
-static enum engine_end take(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
-			    const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
+static enum engine_end take(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
+			    const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	uint64_t syndrome = packet->bytes[BTH_BYTES];
@@ -317,22 +317,22 @@ static enum engine_end take(const struct engine_port *port, struct engine_qp *qp
 	return refused(port, qp, packet, syndrome, flight, now, effects);
 }
 
-enum engine_end engine_response_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
-				 const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
+enum engine_end engine_response_receive(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
+				 const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
 {
 	uint64_t syndrome = packet->bytes[BTH_BYTES];
 
 	uint64_t kind = syndrome & AETH_TYPE_MASK;
 
-	if (!engine_sq_sound(qp) || !qp->record->read_chunk)
+	if (!engine_sq_valid(qp) || !qp->record->read_chunk)
 		return PUNT_STATE;
 	/* a NAK says nothing worse than that packets are to be sent again */
 	if (packet->opcode == BTH_ACKNOWLEDGE && kind != AETH_ACK && kind != AETH_RNR_NAK && syndrome != NAK_PSN_SEQUENCE)
 		return PUNT_ACK;
-	if (!engine_packet_right(port, packet))
+	if (!engine_packet_check_icrc(port, packet))
 		return PUNT_ICRC;
 	enum engine_end end = take(port, qp, packet, flight, now, effects);
-	if (end == ENGINE_DONE || end == ENGINE_TOLD)
+	if (end == ENGINE_DONE || end == ENGINE_ATTENTION)
 		effects->effects |= EFFECT_ARM;
 	return end;
 }

@@ -45,7 +45,7 @@ static void global_header(uint8_t *to, const struct engine_meta *meta, uint64_t 
 	be_store(at + 10, 2, ~sum & 0xFFFF);
 }
 
-enum engine_end engine_datagram_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+enum engine_end engine_datagram_receive(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
 					struct engine_effects *effects)
 {
 	const uint8_t *deth = packet->bytes + BTH_BYTES;
@@ -60,15 +60,15 @@ enum engine_end engine_datagram_receive(const struct engine_port *port, struct e
 		return PUNT_LENGTH;
 	enum engine_end end = engine_receive_next(port, qp, &receive);
 	if (end != ENGINE_DONE)
-		return end == ENGINE_TOLD ? PUNT_REQUEST : end;
+		return end == ENGINE_ATTENTION ? PUNT_REQUEST : end;
 	if (receive.bytes < packet->size + GRH_BYTES)
 		return PUNT_LENGTH;
-	if (!engine_scatters_open(port, qp, &receive))
+	if (!engine_scatter_check(port, qp, &receive))
 		return PUNT_KEY;
 	int known = qp->recv_cq && qp->recv_cqn == be_get(qp->qpc, QPC_CQN_RCV);
 	if (engine_cq_reserve(known ? qp->recv_cq : NULL, 1, &room))
 		return PUNT_CQ;
-	if (!engine_packet_right(port, packet))
+	if (!engine_packet_check_icrc(port, packet))
 		return PUNT_ICRC;
 	global_header(header, packet->meta, packet->length);
 	if (engine_scatter(port, qp, &receive, 0, header, GRH_BYTES) ||
@@ -90,7 +90,7 @@ enum engine_end engine_datagram_receive(const struct engine_port *port, struct e
 	if (!engine_cq_push(&room, &entry))
 		return ENGINE_DONE;
 	effects->effects |= EFFECT_NOTIFY_RECV;
-	return ENGINE_TOLD;
+	return ENGINE_ATTENTION;
 }
 
 /* ------------------------------------------------------------------ sending */
@@ -115,7 +115,7 @@ const struct engine_destination *engine_destination_of(const struct engine_qp *q
 	return known;
 }
 
-enum engine_end engine_datagram_send(const struct engine_port *port, struct engine_qp *qp, struct send_slot *slot,
+enum engine_end engine_datagram_send(const struct engine_shared *port, struct engine_qp *qp, struct send_slot *slot,
 				     const struct source *source, struct engine_out *out, uint64_t *sent)
 {
 	struct queue_pair *record = qp->record;
@@ -127,14 +127,14 @@ enum engine_end engine_datagram_send(const struct engine_port *port, struct engi
 	if (!to)
 		return PUNT_PATH;
 	if (out->route != to->route) {
-		engine_frames_flush(out);
+		engine_packets_flush(out);
 		out->route = to->route;
 		out->max_segments = to->max_segments;
 	}
-	uint8_t *frame = engine_frame_begin(out, header, size, 0);
+	uint8_t *frame = engine_packet_begin(out, header, size, 0);
 	if (!frame)
 		return ENGINE_DONE;
-	if (engine_source_read(port, source, 0, frame + header, size))
+	if (engine_sge_read(port, source, 0, frame + header, size))
 		return PUNT_MEMORY;
 	uint64_t head = record->head | entry_get(slot, SQE_UD_DQPN) | (-size & 3) << PAD_SHIFT;
 	uint64_t qkey = entry_get(slot, SQE_UD_QKEY);
@@ -146,7 +146,7 @@ enum engine_end engine_datagram_send(const struct engine_port *port, struct engi
 	be_store(frame + 16, 4, be_get(qp->qpc, QPC_LOCAL_QPN));
 	if (imm)
 		be_store(frame + HEADERS, 4, entry_get(slot, SQE_IMM));
-	engine_frame_end(out, port, &to->flow, frame, header, size);
+	engine_packet_seal(out, port, &to->flow, frame, header, size);
 	slot->begun = slot->sent = 1;
 	record->una = record->sent_psn = (psn + 1) & PSN_MASK;
 	*sent = 1;

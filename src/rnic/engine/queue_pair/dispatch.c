@@ -13,13 +13,13 @@ uint64_t engine_layout_hash(void)
 	return STATE_LAYOUT_HASH;
 }
 
-int engine_packet_right(const struct engine_port *port, const struct packet *packet)
+int engine_packet_check_icrc(const struct engine_shared *port, const struct packet *packet)
 {
 	const struct engine_meta *meta = packet->meta;
-	if (port->bare || packet->bulk || meta->ident == IDENT_CHECKED || engine_ahead_taken(port, packet->bytes))
+	if (port->bare || packet->bulk || meta->ident == IDENT_CHECKED || engine_prefetch_stored(port, packet->bytes))
 		return 1;
 	uint32_t frag = meta->ident == IDENT_UNSEEN ? DONT_FRAGMENT : meta->frag;
-	return engine_icrc_right(port, &meta->flow, packet->bytes, packet->length, packet->ident, frag);
+	return engine_icrc_check(port, &meta->flow, packet->bytes, packet->length, packet->ident, frag);
 }
 
 /* What a packet is, as far as its own bytes say; ENGINE_DONE, or a punt. */
@@ -64,10 +64,10 @@ static uint64_t service_of(const struct engine_qp *qp)
 	}
 }
 
-enum engine_end engine_packet_read(const struct engine_qp *qp, const struct engine_meta *meta, const uint8_t *buffer,
+enum engine_end engine_packet_parse(const struct engine_qp *qp, const struct engine_meta *meta, const uint8_t *buffer,
 				   size_t length, size_t segment, size_t at, struct packet *packet)
 {
-	uint64_t place = at ? quotient(at, segment) : 0;
+	uint64_t place = at ? div64(at, segment) : 0;
 	enum engine_end end = parse(packet, buffer + at, lesser(length - at, segment));
 
 	if (end != ENGINE_DONE)
@@ -84,9 +84,9 @@ enum engine_end engine_packet_read(const struct engine_qp *qp, const struct engi
 	return ENGINE_DONE;
 }
 
-size_t engine_receive_on(const struct engine_port *port, struct engine_qp *qp, const uint8_t *buffer, size_t length,
+size_t engine_receive_on(const struct engine_shared *port, struct engine_qp *qp, const uint8_t *buffer, size_t length,
 			 size_t segment, size_t start, const struct engine_meta *meta,
-			 const struct engine_flight *flight, int adds_up, uint64_t now, struct engine_effects *effects)
+			 const struct engine_inflight *flight, int adds_up, uint64_t now, struct engine_effects *effects)
 {
 	uint64_t state = be_get(qp->qpc, QPC_STATE), bits = service_of(qp);
 	size_t at = start;
@@ -99,9 +99,9 @@ size_t engine_receive_on(const struct engine_port *port, struct engine_qp *qp, c
 	while (at < length) {
 		struct packet packet;
 		size_t size = length - at < segment ? length - at : segment;
-		if (port->ahead && size < length - at && !engine_ahead_taken(port, buffer + at))
-			engine_ahead_take(port, qp, buffer, length, segment, at, meta);
-		enum engine_end end = engine_packet_read(qp, meta, buffer, length, segment, at, &packet);
+		if (port->ahead && size < length - at && !engine_prefetch_stored(port, buffer + at))
+			engine_prefetch_store(port, qp, buffer, length, segment, at, meta);
+		enum engine_end end = engine_packet_parse(qp, meta, buffer, length, segment, at, &packet);
 		if (end == ENGINE_DONE) {
 			if (bits == SERVICE_UD)
 				end = engine_datagram_receive(port, qp, &packet, effects);
@@ -113,21 +113,21 @@ size_t engine_receive_on(const struct engine_port *port, struct engine_qp *qp, c
 				end = PUNT_STATE;
 		}
 		effects->end = end;
-		if (end > ENGINE_TOLD || end == ENGINE_AGAIN)
+		if (end > ENGINE_ATTENTION || end == ENGINE_AGAIN)
 			break;
 		at += size;
 		effects->packets++;
-		if (end == ENGINE_TOLD && !(adds_up && engine_response_goes_on(qp, effects, buffer + at, length - at)))
+		if (end == ENGINE_ATTENTION && !(adds_up && engine_response_goes_on(qp, effects, buffer + at, length - at)))
 			break;
 	}
 	return at - start;
 }
 
-size_t engine_receive(const struct engine_port *port, struct engine_qp *qp, const uint8_t *buffer, size_t length,
+size_t engine_receive(const struct engine_shared *port, struct engine_qp *qp, const uint8_t *buffer, size_t length,
 		      size_t segment, size_t start, const struct engine_meta *meta,
-		      const struct engine_flight *flight, uint64_t now,
+		      const struct engine_inflight *flight, uint64_t now,
 		      struct engine_effects *effects)
 {
-	engine_ahead_forget(port);
+	engine_prefetch_forget(port);
 	return engine_receive_on(port, qp, buffer, length, segment, start, meta, flight, 0, now, effects);
 }

@@ -11,12 +11,12 @@ static uint64_t padded(uint64_t size)
 	return (size + 3) & ~(uint64_t)3;
 }
 
-void engine_frames_flush(struct engine_out *out)
+void engine_packets_flush(struct engine_out *out)
 {
 	out->open = 0;
 }
 
-uint8_t *engine_frame_begin(struct engine_out *out, uint64_t header, uint64_t payload, int run)
+uint8_t *engine_packet_begin(struct engine_out *out, uint64_t header, uint64_t payload, int run)
 {
 	uint64_t length = header + padded(payload) + ICRC_BYTES;
 	if (out->open) {
@@ -32,25 +32,25 @@ uint8_t *engine_frame_begin(struct engine_out *out, uint64_t header, uint64_t pa
 	return out->bytes + out->used;
 }
 
-uint64_t engine_frame_bytes(uint64_t header, uint64_t payload)
+uint64_t engine_packet_bytes(uint64_t header, uint64_t payload)
 {
 	return header + padded(payload) + ICRC_BYTES;
 }
 
-uint64_t engine_frames_ahead(const struct engine_out *out, uint64_t length)
+uint64_t engine_packets_contiguous(const struct engine_out *out, uint64_t length)
 {
 	const struct engine_burst *burst = &out->bursts[out->count - (out->open != 0)];
 	uint64_t packets = out->open ? burst->count : 0, bytes = out->open ? burst->length : 0;
 	return lesser(lesser(out->max_segments - lesser(packets, out->max_segments),
-			     quotient(MAX_BURST_BYTES - lesser(bytes, MAX_BURST_BYTES), length)),
-		      quotient(out->room - out->used, length));
+			     div64(MAX_BURST_BYTES - lesser(bytes, MAX_BURST_BYTES), length)),
+		      div64(out->room - out->used, length));
 }
 
-void engine_frame_end(struct engine_out *out, const struct engine_port *port, const struct engine_flow *flow, uint8_t *frame,
+void engine_packet_seal(struct engine_out *out, const struct engine_shared *port, const struct engine_flow *flow, uint8_t *frame,
 	       uint64_t header, uint64_t payload)
 {
 	const struct origin there = { 0 };
-	engine_frame_fill(out, port, flow, frame, header, &there, payload);
+	engine_packet_fill(out, port, flow, frame, header, &there, payload);
 }
 
 /* 0, or -1 where it cannot be read. */
@@ -65,7 +65,7 @@ static int bring(const struct origin *from, uint8_t *to, uint64_t size)
 
 /* A payload on its way into its packet, and the ICRC so far. */
 struct copying {
-	const struct engine_port *port;
+	const struct engine_shared *port;
 	uint8_t *to;
 	uint64_t size;
 	uint32_t crc;
@@ -78,7 +78,7 @@ static void copy(void *with, uint8_t *bytes)
 }
 
 /* Bring the payload, pad it, and put the ICRC behind, in one pass where that saves one; 0, or -1 where it cannot be read. */
-static int seal(const struct engine_port *port, const struct engine_flow *flow, uint8_t *frame, uint64_t header,
+static int seal(const struct engine_shared *port, const struct engine_flow *flow, uint8_t *frame, uint64_t header,
 		const struct origin *from, uint64_t payload, uint32_t ident)
 {
 	uint64_t covered = header + padded(payload);
@@ -120,7 +120,7 @@ static void join(struct engine_out *out, uint64_t length, uint64_t count)
 		out->open = 0;
 }
 
-int engine_frame_fill(struct engine_out *out, const struct engine_port *port, const struct engine_flow *flow, uint8_t *frame,
+int engine_packet_fill(struct engine_out *out, const struct engine_shared *port, const struct engine_flow *flow, uint8_t *frame,
 	      uint64_t header, const struct origin *from, uint64_t payload)
 {
 	uint64_t covered = header + padded(payload), length = covered + ICRC_BYTES;
@@ -133,7 +133,7 @@ int engine_frame_fill(struct engine_out *out, const struct engine_port *port, co
 
 /* Packets of a run: where the first goes, and what each has. */
 struct making {
-	const struct engine_port *port;
+	const struct engine_shared *port;
 	const struct engine_flow *flow;
 	uint8_t *frame;
 	uint64_t length, mtu, count, head, psn, ack_every;
@@ -149,10 +149,10 @@ static void make(void *with, uint8_t *bytes)
 	be_store(frame, 8, making->head); /* what they have in common */
 	const struct engine_alike icrc = engine_icrc_alike(making->port, making->flow, frame, making->length, DONT_FRAGMENT);
 	for (uint64_t i = 0; i < making->count; i++) {
-		int asks = making->ack_every && rest(psn, making->ack_every) == 0;
+		int asks = making->ack_every && mod64(psn, making->ack_every) == 0;
 		be_store(frame, 8, making->head);
 		be_store(frame + 8, 4, psn | (asks ? ACK_REQ : 0));
-		uint32_t crc = engine_icrc_of(&icrc, frame, making->ident + (uint32_t)i);
+		uint32_t crc = engine_icrc_of_alike(&icrc, frame, making->ident + (uint32_t)i);
 		crc = making->port->crc_copy(crc, frame + BTH_BYTES, bytes, making->mtu);
 		le_store(frame + BTH_BYTES + making->mtu, ICRC_BYTES, crc);
 		psn = (psn + 1) & PSN_MASK;
@@ -161,17 +161,17 @@ static void make(void *with, uint8_t *bytes)
 	}
 }
 
-uint64_t engine_frames_run(struct engine_out *out, const struct engine_port *port, const struct engine_flow *flow, uint64_t head,
+uint64_t engine_packets_run(struct engine_out *out, const struct engine_shared *port, const struct engine_flow *flow, uint64_t head,
 			   uint64_t psn, uint64_t ack_every, const struct origin *from, uint64_t mtu, uint64_t count)
 {
-	struct making making = { port, flow, NULL, engine_frame_bytes(BTH_BYTES, mtu), mtu, 0, head, psn, ack_every, 0 };
+	struct making making = { port, flow, NULL, engine_packet_bytes(BTH_BYTES, mtu), mtu, 0, head, psn, ack_every, 0 };
 
 	if (port->bare || !port->crc_copy || !engine_origin_known(from) || mtu < ONE_PASS_LEAST || mtu & 3)
 		return 0;
-	making.frame = engine_frame_begin(out, BTH_BYTES, mtu, 1);
+	making.frame = engine_packet_begin(out, BTH_BYTES, mtu, 1);
 	if (!making.frame)
 		return 0;
-	making.count = lesser(count, engine_frames_ahead(out, making.length));
+	making.count = lesser(count, engine_packets_contiguous(out, making.length));
 	const struct engine_burst *burst = &out->bursts[out->count - (out->open != 0)];
 	making.ident = out->open ? burst->count : 0;
 	if (making.count < 2 || engine_origin_within(from, making.count * mtu, make, &making))

@@ -45,14 +45,14 @@ static uint32_t headers(engine_crc crc, const struct engine_flow *flow, uint64_t
 }
 
 /* The same, kept for those that come one after the other in bursts of equal packets, where `ident` is known then; or NULL. */
-static const struct engine_heads *kept(const struct engine_port *port, const struct engine_flow *flow, uint64_t length,
+static const struct engine_icrc_cache *kept(const struct engine_shared *port, const struct engine_flow *flow, uint64_t length,
 				       uint32_t ident, uint32_t frag)
 {
-	struct engine_heads *heads = port->heads;
+	struct engine_icrc_cache *heads = port->heads;
 
 	if (!heads || ident >= MAX_IDENTS || frag != DONT_FRAGMENT)
 		return NULL;
-	heads += (length >> 2 ^ length >> 5 ^ flow->source[flow->address_bytes - 1] ^ flow->destination_port) % ENGINE_HEADS;
+	heads += (length >> 2 ^ length >> 5 ^ flow->source[flow->address_bytes - 1] ^ flow->destination_port) % ENGINE_ICRC_CACHE;
 	if (heads->length != length || memcmp(&heads->flow, flow, sizeof *flow)) {
 		heads->flow = *flow;
 		heads->length = length;
@@ -66,10 +66,10 @@ static const struct engine_heads *kept(const struct engine_port *port, const str
 	return heads;
 }
 
-static uint32_t headers_again(const struct engine_port *port, const struct engine_flow *flow, uint64_t length,
+static uint32_t headers_again(const struct engine_shared *port, const struct engine_flow *flow, uint64_t length,
 			      uint32_t ident, uint32_t frag)
 {
-	const struct engine_heads *heads = kept(port, flow, length, ident, frag);
+	const struct engine_icrc_cache *heads = kept(port, flow, length, ident, frag);
 	return heads ? heads->states[ident] : headers(port->crc, flow, length, ident, frag);
 }
 
@@ -85,7 +85,7 @@ uint32_t engine_icrc_begin(engine_crc crc, const struct engine_flow *flow, uint6
 	return begin(crc, headers(crc, flow, length, ident, frag), bth, covered);
 }
 
-uint32_t engine_icrc(const struct engine_port *port, const struct engine_flow *flow, const uint8_t *packet, uint64_t length,
+uint32_t engine_icrc(const struct engine_shared *port, const struct engine_flow *flow, const uint8_t *packet, uint64_t length,
 		     uint32_t ident, uint32_t frag, uint64_t covered)
 {
 	uint64_t first = covered < LONG_LEAST ? covered : PSN_WORD_AT + (covered - PSN_WORD_AT) % CRC_BLOCK;
@@ -95,7 +95,7 @@ uint32_t engine_icrc(const struct engine_port *port, const struct engine_flow *f
 
 /* A CRC is affine: the XOR of those that zeros, the state and the bytes by themselves lead to is the one that they lead to
  * together. So of packets that differ in ident and PSN alone each takes a look at what is kept and a CRC of four bytes. */
-struct engine_alike engine_icrc_alike(const struct engine_port *port, const struct engine_flow *flow, const uint8_t *packet,
+struct engine_alike engine_icrc_alike(const struct engine_shared *port, const struct engine_flow *flow, const uint8_t *packet,
 				      uint64_t length, uint32_t frag)
 {
 	uint32_t first = begin(port->crc, 0, packet, PSN_WORD_AT), nothing = port->crc(0, zeros, BTH_BYTES - PSN_WORD_AT);
@@ -104,10 +104,10 @@ struct engine_alike engine_icrc_alike(const struct engine_port *port, const stru
 	return (struct engine_alike){ port, flow, kept(port, flow, length, 0, frag), length, frag, common };
 }
 
-uint32_t engine_icrc_of(const struct engine_alike *alike, const uint8_t *packet, uint32_t ident)
+uint32_t engine_icrc_of_alike(const struct engine_alike *alike, const uint8_t *packet, uint32_t ident)
 {
-	const struct engine_port *port = alike->port;
-	const struct engine_heads *heads = alike->heads;
+	const struct engine_shared *port = alike->port;
+	const struct engine_icrc_cache *heads = alike->heads;
 
 	if (!heads || ident >= MAX_IDENTS || !(heads->known >> ident & 1))
 		heads = kept(port, alike->flow, alike->length, ident, alike->frag);
@@ -116,7 +116,7 @@ uint32_t engine_icrc_of(const struct engine_alike *alike, const uint8_t *packet,
 	return heads->behind[ident] ^ alike->common ^ engine_crc32_word(packet + PSN_WORD_AT);
 }
 
-int engine_icrc_right(const struct engine_port *port, const struct engine_flow *flow, const uint8_t *packet, uint64_t length,
+int engine_icrc_check(const struct engine_shared *port, const struct engine_flow *flow, const uint8_t *packet, uint64_t length,
 		      uint32_t ident, uint32_t frag)
 {
 	uint64_t covered = length - ICRC_BYTES;

@@ -117,7 +117,7 @@ static inline int64_t psn_diff(uint64_t a, uint64_t b)
 /* PSNs that `length` bytes use: at least one. */
 static inline uint64_t psn_count(uint64_t length, uint64_t mtu)
 {
-	return parts_of(length, mtu);
+	return ceil_div(length, mtu);
 }
 
 /* ------------------------------------------------------------------ the context's fields with a meaning of their own */
@@ -143,21 +143,21 @@ int engine_unsent(const struct queue_pair *record);
 uint32_t engine_icrc_begin(engine_crc crc, const struct engine_flow *flow, uint64_t length, uint32_t ident, uint32_t frag,
 		    const uint8_t *bth, uint64_t covered);
 /* The same with a port's CRC, for one of many packets. */
-uint32_t engine_icrc(const struct engine_port *port, const struct engine_flow *flow, const uint8_t *packet, uint64_t length,
+uint32_t engine_icrc(const struct engine_shared *port, const struct engine_flow *flow, const uint8_t *packet, uint64_t length,
 		     uint32_t ident, uint32_t frag, uint64_t covered);
 /* The same up to the end of the BTH of packets that are alike but for their ident and the last word of that, `packet` the first. */
 struct engine_alike {
-	const struct engine_port *port;
+	const struct engine_shared *port;
 	const struct engine_flow *flow;
-	const struct engine_heads *heads; /* where what is known of them is kept, or NULL */
+	const struct engine_icrc_cache *heads; /* where what is known of them is kept, or NULL */
 	uint64_t length;
 	uint32_t frag, common;
 };
-struct engine_alike engine_icrc_alike(const struct engine_port *port, const struct engine_flow *flow, const uint8_t *packet,
+struct engine_alike engine_icrc_alike(const struct engine_shared *port, const struct engine_flow *flow, const uint8_t *packet,
 				      uint64_t length, uint32_t frag);
-uint32_t engine_icrc_of(const struct engine_alike *alike, const uint8_t *packet, uint32_t ident);
+uint32_t engine_icrc_of_alike(const struct engine_alike *alike, const uint8_t *packet, uint32_t ident);
 /* Whether a whole packet carries the right ICRC. */
-int engine_icrc_right(const struct engine_port *port, const struct engine_flow *flow, const uint8_t *packet, uint64_t length,
+int engine_icrc_check(const struct engine_shared *port, const struct engine_flow *flow, const uint8_t *packet, uint64_t length,
 		      uint32_t ident, uint32_t frag);
 
 #define DONT_FRAGMENT 0x4000u
@@ -167,26 +167,26 @@ int engine_icrc_right(const struct engine_port *port, const struct engine_flow *
 /* ------------------------------------------------------------------ queue_pair/prefetch.c */
 
 /* Store the payloads of packets from `at` on that come in order and are allowed, as far as that can be seen ahead. */
-void engine_ahead_take(const struct engine_port *port, const struct engine_qp *qp, const uint8_t *buffer, size_t length,
+void engine_prefetch_store(const struct engine_shared *port, const struct engine_qp *qp, const uint8_t *buffer, size_t length,
 		       size_t segment, size_t at, const struct engine_meta *meta);
 /* Read the payloads of `count` packets of `size` bytes from `va` on, the first of which is begun at `frame`. */
-void engine_ahead_fill(const struct engine_port *port, const struct engine_out *out, uint8_t *frame, uint64_t header,
+void engine_prefetch_fill(const struct engine_shared *port, const struct engine_out *out, uint8_t *frame, uint64_t header,
 		       const struct memory_key *key, uint64_t va, uint64_t size, uint64_t count);
 /* Whether these were: then they count as used. */
-int engine_ahead_filled(struct engine_ahead *ahead, const uint8_t *to, uint64_t va, uint64_t size);
+int engine_prefetch_filled(struct engine_prefetch *ahead, const uint8_t *to, uint64_t va, uint64_t size);
 /* Read the bytes of messages that are short and wait in the send ring, `most` at most. */
-void engine_ahead_fetch(const struct engine_port *port, const struct engine_qp *qp, uint64_t most);
+void engine_prefetch_fetch(const struct engine_shared *port, const struct engine_qp *qp, uint64_t most);
 /* The bytes of a message if they were read, or NULL. */
-const uint8_t *engine_ahead_fetched(struct engine_ahead *ahead, const struct send_slot *slot, uint64_t index);
+const uint8_t *engine_prefetch_fetched(struct engine_prefetch *ahead, const struct send_slot *slot, uint64_t index);
 
 /* Whether the payload of a packet in a receive buffer has been stored, or what lies at `at` in it. */
-static inline int engine_ahead_taken(const struct engine_port *port, const uint8_t *at)
+static inline int engine_prefetch_stored(const struct engine_shared *port, const uint8_t *at)
 {
 	return port->ahead && at >= port->ahead->taken && at < port->ahead->taken_end;
 }
 
 /* Buffers are used anew. */
-static inline void engine_ahead_forget(const struct engine_port *port)
+static inline void engine_prefetch_forget(const struct engine_shared *port)
 {
 	if (port->ahead) {
 		port->ahead->taken = port->ahead->taken_end = NULL;
@@ -198,11 +198,11 @@ static inline void engine_ahead_forget(const struct engine_port *port)
 
 /* The record of a key that lets a queue pair of `pd` access `length` bytes, at least 1, at `va`; NULL if none does.
  * `local`: it is an L_Key, so that windows do not count. */
-const struct memory_key *engine_key_check(const struct engine_port *port, uint32_t key, uint64_t pd, uint64_t va,
+const struct memory_key *engine_key_check(const struct engine_shared *port, uint32_t key, uint64_t pd, uint64_t va,
 				   uint64_t length, uint64_t rights, uint64_t qpn, int local);
 /* Move bytes that key_check let through; 0, or -1 where they are not in reach. */
-int engine_key_read(const struct engine_port *port, const struct memory_key *key, uint64_t va, uint8_t *to, uint64_t length);
-int engine_key_write(const struct engine_port *port, const struct memory_key *key, uint64_t va, const uint8_t *from,
+int engine_key_read(const struct engine_shared *port, const struct memory_key *key, uint64_t va, uint8_t *to, uint64_t length);
+int engine_key_write(const struct engine_shared *port, const struct memory_key *key, uint64_t va, const uint8_t *from,
 	      uint64_t length);
 
 /* ------------------------------------------------------------------ queue_pair/completion.c */
@@ -225,13 +225,13 @@ int engine_cq_push(struct cq_room *room, const struct completion *entry);
 
 /* Begin a packet of `header` and `payload` bytes; where its header goes, or NULL where there is no room. `run`: it is
  * one of a run of equal ones, which never ends a burst of longer packets. */
-uint8_t *engine_frame_begin(struct engine_out *out, uint64_t header, uint64_t payload, int run);
+uint8_t *engine_packet_begin(struct engine_out *out, uint64_t header, uint64_t payload, int run);
 /* Bytes of such a packet. */
-uint64_t engine_frame_bytes(uint64_t header, uint64_t payload);
+uint64_t engine_packet_bytes(uint64_t header, uint64_t payload);
 /* How many of so many bytes lie one behind the other from the one on that was begun, before another burst begins. */
-uint64_t engine_frames_ahead(const struct engine_out *out, uint64_t length);
+uint64_t engine_packets_contiguous(const struct engine_out *out, uint64_t length);
 /* Its bytes are there: pad it and seal it. */
-void engine_frame_end(struct engine_out *out, const struct engine_port *port, const struct engine_flow *flow, uint8_t *frame,
+void engine_packet_seal(struct engine_out *out, const struct engine_shared *port, const struct engine_flow *flow, uint8_t *frame,
 	       uint64_t header, uint64_t payload);
 /* Where a payload is to be copied from while its packet is sealed: bytes of this process, or a segment's; or neither. */
 struct origin {
@@ -240,24 +240,24 @@ struct origin {
 	uint64_t va;
 };
 /* Where bytes of a key are, as far as one pass may take them from there. */
-struct origin engine_origin(const struct engine_port *port, const struct memory_key *key, uint64_t va);
+struct origin engine_origin(const struct engine_shared *port, const struct memory_key *key, uint64_t va);
 /* Have `work` done with bytes there; 0, or -1 where that is not possible. */
-int engine_origin_within(const struct origin *origin, uint64_t length, engine_work work, void *with);
+int engine_origin_within(const struct origin *origin, uint64_t length, engine_visitor work, void *with);
 static inline int engine_origin_known(const struct origin *origin)
 {
 	return origin->bytes || origin->segment;
 }
 /* The same for a payload that comes from `from`, or is there where that is nowhere. 0, or -1 with no packet more where it
  * cannot be read. */
-int engine_frame_fill(struct engine_out *out, const struct engine_port *port, const struct engine_flow *flow, uint8_t *frame,
+int engine_packet_fill(struct engine_out *out, const struct engine_shared *port, const struct engine_flow *flow, uint8_t *frame,
 	      uint64_t header, const struct origin *from, uint64_t payload);
 /* Middles of a message or of a READ's responses, which differ in their PSN alone: up to `count` of `mtu` bytes, as many as
  * join one burst, from `psn` on; `ack_every` has those ask for an ACK, 0 none. How many; 0 where they are to be made one by
  * one, which tells why. */
-uint64_t engine_frames_run(struct engine_out *out, const struct engine_port *port, const struct engine_flow *flow, uint64_t head,
+uint64_t engine_packets_run(struct engine_out *out, const struct engine_shared *port, const struct engine_flow *flow, uint64_t head,
 			   uint64_t psn, uint64_t ack_every, const struct origin *from, uint64_t mtu, uint64_t count);
 /* No packet joins the last burst any more. */
-void engine_frames_flush(struct engine_out *out);
+void engine_packets_flush(struct engine_out *out);
 
 /* ------------------------------------------------------------------ queue_pair/sge.c */
 
@@ -276,22 +276,22 @@ struct source {
 };
 
 /* Whether the send ring and its slab are in reach as far as its record says they go. */
-int engine_ring_reached(const struct engine_qp *qp);
+int engine_ring_reachable(const struct engine_qp *qp);
 /* Find the bytes of the message of SQ entry `index`, with `rights` to them; ENGINE_DONE, or why the reference must look. */
-enum engine_end engine_source_find(const struct engine_port *port, const struct engine_qp *qp, const struct send_slot *slot,
+enum engine_end engine_sge_resolve(const struct engine_shared *port, const struct engine_qp *qp, const struct send_slot *slot,
 				   uint64_t index, uint64_t rights, struct source *source);
 /* Whether there is a way to all of them: this process's own memory, or another's by its segment. */
-int engine_source_reached(const struct engine_port *port, const struct source *source);
+int engine_sge_reachable(const struct engine_shared *port, const struct source *source);
 /* Move bytes from `offset` on, in range by contract; 0, or -1 where they are not in reach. */
-int engine_source_read(const struct engine_port *port, const struct source *source, uint64_t offset, uint8_t *to,
+int engine_sge_read(const struct engine_shared *port, const struct source *source, uint64_t offset, uint8_t *to,
 		       uint64_t size);
 /* Where `size` bytes from `offset` on may be taken from in one pass, or nowhere. */
-struct origin engine_source_origin(const struct engine_port *port, const struct source *source, uint64_t offset,
+struct origin engine_sge_origin(const struct engine_shared *port, const struct source *source, uint64_t offset,
 				   uint64_t size);
-int engine_source_write(const struct engine_port *port, const struct source *source, uint64_t offset, const uint8_t *from,
+int engine_sge_write(const struct engine_shared *port, const struct source *source, uint64_t offset, const uint8_t *from,
 			uint64_t size);
 /* The key and the place of bytes where one part of the list has them all, or NULL. */
-const struct memory_key *engine_source_key(const struct source *source, uint64_t offset, uint64_t size, uint64_t *va);
+const struct memory_key *engine_sge_key(const struct source *source, uint64_t offset, uint64_t size, uint64_t *va);
 
 /* ------------------------------------------------------------------ requests, reads, responses, replies, outstanding */
 
@@ -309,46 +309,46 @@ struct packet {
 	const struct engine_meta *meta;
 	uint32_t ident;
 	uint64_t more; /* PSNs that it takes beyond its own: of packets that came as one */
-	const struct engine_bulk *bulk; /* which has no payload, else NULL */
+	const struct engine_by_reference *bulk; /* which has no payload, else NULL */
 	struct engine_pull *pull; /* then this reads it */
 };
 
 /* engine_receive, going on in the buffer of the call before. `adds_up`: what responses that follow each other acknowledge
  * may be carried out together. */
-size_t engine_receive_on(const struct engine_port *port, struct engine_qp *qp, const uint8_t *buffer, size_t length,
+size_t engine_receive_on(const struct engine_shared *port, struct engine_qp *qp, const uint8_t *buffer, size_t length,
 			 size_t segment, size_t start, const struct engine_meta *meta,
-			 const struct engine_flight *flight, int adds_up, uint64_t now, struct engine_effects *effects);
+			 const struct engine_inflight *flight, int adds_up, uint64_t now, struct engine_effects *effects);
 /* Read the packet at `at` of a buffer of segments; ENGINE_DONE, or a punt where it is not one for this queue pair. */
-enum engine_end engine_packet_read(const struct engine_qp *qp, const struct engine_meta *meta, const uint8_t *buffer,
+enum engine_end engine_packet_parse(const struct engine_qp *qp, const struct engine_meta *meta, const uint8_t *buffer,
 				   size_t length, size_t segment, size_t at, struct packet *packet);
 /* Whether its ICRC is right: asked last, once everything else is. */
-int engine_packet_right(const struct engine_port *port, const struct packet *packet);
+int engine_packet_check_icrc(const struct engine_shared *port, const struct packet *packet);
 
-/* Take one packet; ENGINE_DONE, ENGINE_TOLD, or a punt with nothing changed. `srtt` is the mean round trip to the peer. */
-enum engine_end engine_request_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+/* Take one packet; ENGINE_DONE, ENGINE_ATTENTION, or a punt with nothing changed. `srtt` is the mean round trip to the peer. */
+enum engine_end engine_request_receive(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
 				uint64_t srtt, uint64_t now, struct engine_effects *effects);
 /* Acknowledge what came and did not ask for it; there is room for a reply, or one that this joins. */
-void engine_settle(const struct engine_port *port, struct engine_qp *qp, struct engine_effects *effects);
+void engine_settle(const struct engine_shared *port, struct engine_qp *qp, struct engine_effects *effects);
 /* Whether `next`, of at most `size` bytes, is the middle of a READ's responses that is due, and has, as what came before it,
  * no effect but that it is acknowledged: the sum of such effects is carried out as they would be one by one. */
 int engine_response_goes_on(const struct engine_qp *qp, const struct engine_effects *effects, const uint8_t *next,
 			    size_t size);
-enum engine_end engine_response_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
-				 const struct engine_flight *flight, uint64_t now, struct engine_effects *effects);
+enum engine_end engine_response_receive(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
+				 const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects);
 
-enum engine_end engine_datagram_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+enum engine_end engine_datagram_receive(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
 					struct engine_effects *effects);
 /* Where a datagram goes, or NULL where that is not known. */
 const struct engine_destination *engine_destination_of(const struct engine_qp *qp, const struct send_slot *slot);
 /* Send a message of a UD queue pair, whose bytes are `source`; ENGINE_DONE with how many packets, or a punt. */
-enum engine_end engine_datagram_send(const struct engine_port *port, struct engine_qp *qp, struct send_slot *slot,
+enum engine_end engine_datagram_send(const struct engine_shared *port, struct engine_qp *qp, struct send_slot *slot,
 				     const struct source *source, struct engine_out *out, uint64_t *sent);
 
 /* What a READ or atomic request asks for: in order, and, told by `again`, once more. As engine_request_receive, which
  * calls it where the state lets the request in. */
-enum engine_end engine_read_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+enum engine_end engine_read_receive(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
 				    struct engine_effects *effects);
-enum engine_end engine_read_again(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+enum engine_end engine_read_again(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
 				  struct engine_effects *effects);
 
 /* Entries to take for a consumer at `head` when the producer says that it stands at `tail`. */
@@ -370,37 +370,37 @@ struct receive {
 	uint64_t index, sges, bytes;
 	struct scatter scatters[QP_SCATTERS];
 };
-/* Read the next entry of the receive queue; ENGINE_DONE, ENGINE_TOLD where none is posted, or a punt. */
-enum engine_end engine_receive_next(const struct engine_port *port, const struct engine_qp *qp, struct receive *receive);
+/* Read the next entry of the receive queue; ENGINE_DONE, ENGINE_ATTENTION where none is posted, or a punt. */
+enum engine_end engine_receive_next(const struct engine_shared *port, const struct engine_qp *qp, struct receive *receive);
 /* The entry in use, or else the next. */
-enum engine_end engine_receive_find(const struct engine_port *port, const struct engine_qp *qp, struct receive *receive);
+enum engine_end engine_receive_find(const struct engine_shared *port, const struct engine_qp *qp, struct receive *receive);
 /* The entry that was read is taken: the ring's slot is software's again. */
 void engine_receive_pass(struct engine_qp *qp, const struct receive *receive);
 /* The same, and a message goes on in it. */
 void engine_receive_use(struct engine_qp *qp, const struct receive *receive);
 /* Whether its keys open all of it, and there is a way to its bytes. */
-int engine_scatters_open(const struct engine_port *port, const struct engine_qp *qp, const struct receive *receive);
+int engine_scatter_check(const struct engine_shared *port, const struct engine_qp *qp, const struct receive *receive);
 /* Store bytes from `offset` of it on, which is open: 0, or -1 where any byte is out of reach. */
-int engine_scatter(const struct engine_port *port, const struct engine_qp *qp, const struct receive *receive,
+int engine_scatter(const struct engine_shared *port, const struct engine_qp *qp, const struct receive *receive,
 		   uint64_t offset, const uint8_t *from, uint64_t size);
 /* The key of the entry's one part that takes `size` bytes from `offset` on, which go to `*va`; NULL where none does. */
-const struct memory_key *engine_scatter_key(const struct engine_port *port, const struct engine_qp *qp,
+const struct memory_key *engine_scatter_key(const struct engine_shared *port, const struct engine_qp *qp,
 					    const struct receive *receive, uint64_t offset, uint64_t size, uint64_t *va);
 
 /* Whether an ACK that says how many there are can. */
 int engine_credits_known(const struct engine_qp *qp);
 /* The syndrome of an ACK: end-to-end credits where they are on, else the invalid code. */
-uint64_t engine_ack_code(const struct engine_port *port, const struct engine_qp *qp);
+uint64_t engine_ack_syndrome(const struct engine_shared *port, const struct engine_qp *qp);
 /* Queue an ACK or NAK. */
-void engine_reply_acknowledge(struct engine_qp *qp, uint64_t psn, uint64_t syndrome, struct engine_effects *effects);
+void engine_response_ack(struct engine_qp *qp, uint64_t psn, uint64_t syndrome, struct engine_effects *effects);
 /* Queue the responses to a READ, or an atomic's; `again` if they answer a duplicate. Its slot, or NULL where there is no
  * room: then nothing is said. */
-struct reply *engine_reply_new(struct engine_qp *qp, uint64_t kind, uint64_t psn, uint64_t packets, uint64_t syndrome,
+struct reply *engine_response_new(struct engine_qp *qp, uint64_t kind, uint64_t psn, uint64_t packets, uint64_t syndrome,
 			       int again);
 /* Whether the ring of replies is in its slots. */
-int engine_replies_sound(const struct engine_qp *qp);
+int engine_response_queue_valid(const struct engine_qp *qp);
 /* The reply at a place of the ring, oldest first. */
-static inline struct reply *engine_reply_at(const struct engine_qp *qp, uint64_t place)
+static inline struct reply *engine_response_at(const struct engine_qp *qp, uint64_t place)
 {
 	return &qp->replies[(qp->record->reply_first + place) % QP_REPLIES];
 }
@@ -411,8 +411,8 @@ static inline int is_atomic(uint64_t opcode)
 }
 
 /* The operation of a message's packet (queue_pair/requester.c), and of a READ's response (queue_pair/response_queue.c). */
-uint8_t engine_operation(uint64_t opcode, int first, int last);
-uint8_t engine_response(int first, int last);
+uint8_t engine_request_opcode(uint64_t opcode, int first, int last);
+uint8_t engine_response_opcode(int first, int last);
 
 /* Whether a message's packets are responses. */
 static inline int is_answered(const struct send_slot *slot)
@@ -437,7 +437,7 @@ static inline uint64_t engine_requests_of(const struct queue_pair *record, const
 {
 	if (entry_get(slot, SQE_OPCODE) != WR_READ)
 		return 1;
-	return parts_of(slot->packets, record->read_chunk);
+	return ceil_div(slot->packets, record->read_chunk);
 }
 
 /* READ or atomic request number `place` of those that wait for responses, oldest first. */
@@ -453,59 +453,59 @@ static inline uint64_t sq_after(const struct engine_qp *qp, uint64_t index)
 }
 
 /* Whether the indices of the send ring are in it, it has a slot for each entry, and READ pieces are in theirs. */
-int engine_sq_sound(const struct engine_qp *qp);
+int engine_sq_valid(const struct engine_qp *qp);
 /* The newest message all of which was sent, if it has not completed, or NULL. */
 struct send_slot *engine_sq_last(const struct engine_qp *qp);
-/* Everything before `psn` is acknowledged; ENGINE_TOLD, or a punt with nothing changed. */
-enum engine_end engine_advance(const struct engine_port *port, struct engine_qp *qp, uint64_t psn,
-			const struct engine_flight *flight, uint64_t now, struct engine_effects *effects);
-/* Whether engine_advance may; ENGINE_DONE, and room for what then completes, or what it would punt for. */
-enum engine_end engine_may_advance(struct engine_qp *qp, uint64_t psn, struct cq_room *room);
+/* Everything before `psn` is acknowledged; ENGINE_ATTENTION, or a punt with nothing changed. */
+enum engine_end engine_sq_advance(const struct engine_shared *port, struct engine_qp *qp, uint64_t psn,
+			const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects);
+/* Whether engine_sq_advance may; ENGINE_DONE, and room for what then completes, or what it would punt for. */
+enum engine_end engine_sq_advance_check(struct engine_qp *qp, uint64_t psn, struct cq_room *room);
 /* Then it does, whatever the program has done to the CQ since, and cannot punt; `psn` lies after what was acknowledged. */
-void engine_advance_into(const struct engine_port *port, struct engine_qp *qp, uint64_t psn, struct cq_room *room,
-			 const struct engine_flight *flight, uint64_t now, struct engine_effects *effects);
-/* Whether there is room for a message's completion, so that engine_complete_sent may; ENGINE_DONE, or a punt. */
-enum engine_end engine_may_complete(struct engine_qp *qp, const struct send_slot *slot);
+void engine_sq_advance_into(const struct engine_shared *port, struct engine_qp *qp, uint64_t psn, struct cq_room *room,
+			 const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects);
+/* Whether there is room for a message's completion, so that engine_sq_complete_sent may; ENGINE_DONE, or a punt. */
+enum engine_end engine_sq_complete_check(struct engine_qp *qp, const struct send_slot *slot);
 /* Complete what was sent unreliably; ENGINE_DONE, or a punt with nothing changed. */
-enum engine_end engine_complete_sent(struct engine_qp *qp, struct engine_effects *effects);
+enum engine_end engine_sq_complete_sent(struct engine_qp *qp, struct engine_effects *effects);
 /* Whether the tail-loss probe is on. */
-int engine_probing(const struct engine_port *port, const struct engine_qp *qp);
+int engine_probe_enabled(const struct engine_shared *port, const struct engine_qp *qp);
 /* Whether somebody wants to know that a message has completed. */
 int engine_signaled(const struct engine_qp *qp, const struct send_slot *slot);
 /* Nanoseconds in which what was repeated should have been answered. */
 uint64_t engine_repeat_interval(const struct queue_pair *record, uint64_t alone, uint64_t srtt, uint64_t rttvar);
 /* Mean round trip and its deviation with one more sample. */
-void engine_measured(uint64_t *srtt, uint64_t *rttvar, uint64_t sample);
+void engine_rtt_update(uint64_t *srtt, uint64_t *rttvar, uint64_t sample);
 /* A packet was lost: go back to `psn`. The caller has made sure that a retry is left. */
 /* A packet was lost: by one in `part` fewer in flight. */
-void engine_narrow(const struct engine_port *port, struct queue_pair *record, uint64_t part);
-void engine_retry(const struct engine_port *port, struct engine_qp *qp, uint64_t psn, struct engine_effects *effects);
+void engine_sq_narrow(const struct engine_shared *port, struct queue_pair *record, uint64_t part);
+void engine_sq_retry(const struct engine_shared *port, struct engine_qp *qp, uint64_t psn, struct engine_effects *effects);
 /* Go back: the next packet sent is `psn` (Go-Back-N). */
-void engine_rewind(struct engine_qp *qp, uint64_t psn, struct engine_effects *effects);
+void engine_sq_rewind(struct engine_qp *qp, uint64_t psn, struct engine_effects *effects);
 /* Start the timers that are not running. */
-void engine_watch(const struct engine_port *port, struct engine_qp *qp, const struct engine_flight *flight, uint64_t now,
+void engine_sq_arm_timers(const struct engine_shared *port, struct engine_qp *qp, const struct engine_inflight *flight, uint64_t now,
 	   struct engine_effects *effects);
 
 /* ------------------------------------------------------------------ queue_pair/by_reference.c */
 
 /* Packets of the next part of a message that is to be made so: few enough for some to be in flight, and no fewer, since
  * each costs the taker a system call. 0 where they have to be packets. */
-uint64_t engine_bulk_part(const struct engine_qp *qp, const struct send_slot *slot, const struct source *source);
+uint64_t by_reference_chunk(const struct engine_qp *qp, const struct send_slot *slot, const struct source *source);
 /* Make the next `count` packets of a message as one without its bytes; how many, 0 where they have to be packets. */
-uint64_t engine_bulk_make(const struct engine_port *port, struct engine_qp *qp, struct send_slot *slot,
+uint64_t by_reference_make(const struct engine_shared *port, struct engine_qp *qp, struct send_slot *slot,
 			  const struct source *source, uint64_t count, int ask, struct engine_out *out);
 /* The same for the next `count` responses of a READ. */
-uint64_t engine_bulk_answer(const struct engine_port *port, struct engine_qp *qp, struct reply *reply,
+uint64_t by_reference_respond(const struct engine_shared *port, struct engine_qp *qp, struct reply *reply,
 			    const struct memory_key *key, uint64_t mtu, uint64_t count, struct engine_out *out);
 /* Read the bytes of such packets to a receive entry from `offset` on, or where that is NULL to the memory of a key; 0, or
  * -1 where any byte is out of reach. */
-int engine_bulk_store(const struct engine_port *port, const struct engine_qp *qp, const struct packet *packet,
+int by_reference_execute(const struct engine_shared *port, const struct engine_qp *qp, const struct packet *packet,
 		      const struct receive *receive, const struct memory_key *key, uint64_t at);
 /* Read the bytes of such responses to the places of a READ from `offset` on; 0, or -1 where any byte is out of reach. */
-int engine_bulk_fetch(const struct engine_port *port, const struct packet *packet, const struct source *source,
+int by_reference_read_response(const struct engine_shared *port, const struct packet *packet, const struct source *source,
 		      uint64_t offset);
-/* What one is as a packet, whose header goes to BULK_HEADER `bytes`; 0, or -1 for none that makes sense. */
-#define BULK_HEADER 32u
-int engine_bulk_read(const struct engine_bulk *bulk, uint8_t *bytes, struct packet *packet);
+/* What one is as a packet, whose header goes to BY_REFERENCE_HEADER `bytes`; 0, or -1 for none that makes sense. */
+#define BY_REFERENCE_HEADER 32u
+int by_reference_parse(const struct engine_by_reference *bulk, uint8_t *bytes, struct packet *packet);
 
 #endif

@@ -18,7 +18,7 @@ struct run {
 	uint64_t responses; /* those before the last */
 };
 
-static int begin_write(const struct engine_port *port, const struct engine_qp *qp, struct run *run)
+static int begin_write(const struct engine_shared *port, const struct engine_qp *qp, struct run *run)
 {
 	const struct queue_pair *record = qp->record;
 
@@ -37,17 +37,17 @@ static int begin_write(const struct engine_port *port, const struct engine_qp *q
 	return 0;
 }
 
-static int begin_response(const struct engine_port *port, const struct engine_qp *qp, struct run *run)
+static int begin_response(const struct engine_shared *port, const struct engine_qp *qp, struct run *run)
 {
 	const struct queue_pair *record = qp->record;
 	const struct read_piece *piece = engine_piece(qp, 0);
 
-	if (!engine_sq_sound(qp) || !record->piece_count || piece->index >= record->sq_entries ||
+	if (!engine_sq_valid(qp) || !record->piece_count || piece->index >= record->sq_entries ||
 	    piece->got >= piece->packets || piece->asked || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS)
 		return -1;
 	const struct send_slot *slot = &qp->sends[piece->index];
 	if (entry_get(slot, SQE_OPCODE) != WR_READ || !slot->received || piece_due(piece) != record->una ||
-	    engine_source_find(port, qp, slot, piece->index, ACCESS_LOCAL_WRITE, &run->source) != ENGINE_DONE)
+	    engine_sge_resolve(port, qp, slot, piece->index, ACCESS_LOCAL_WRITE, &run->source) != ENGINE_DONE)
 		return -1;
 	run->psn = piece_due(piece);
 	int64_t asked = psn_diff(record->sent_psn, run->psn);
@@ -56,7 +56,7 @@ static int begin_response(const struct engine_port *port, const struct engine_qp
 	return 0;
 }
 
-static int begin(const struct engine_port *port, const struct engine_qp *qp, const struct packet *packet, struct run *run)
+static int begin(const struct engine_shared *port, const struct engine_qp *qp, const struct packet *packet, struct run *run)
 {
 	const struct queue_pair *record = qp->record;
 
@@ -84,7 +84,7 @@ static int begin(const struct engine_port *port, const struct engine_qp *qp, con
 }
 
 /* Of a WRITE: any packet without immediate data, which would complete something. */
-static const struct memory_key *place_write(const struct engine_port *port, const struct engine_qp *qp,
+static const struct memory_key *place_write(const struct engine_shared *port, const struct engine_qp *qp,
 					    const struct packet *packet, struct run *run, uint64_t *va)
 {
 	uint16_t flags = packet->row->flags;
@@ -109,7 +109,7 @@ static const struct memory_key *place_write(const struct engine_port *port, cons
 }
 
 /* Where the payload of the run's next packet goes: its key, or NULL where it is not one that goes on so. */
-static const struct memory_key *place(const struct engine_port *port, const struct engine_qp *qp,
+static const struct memory_key *place(const struct engine_shared *port, const struct engine_qp *qp,
 				      const struct packet *packet, struct run *run, uint64_t *va)
 {
 	uint16_t flags = packet->row->flags;
@@ -127,43 +127,43 @@ static const struct memory_key *place(const struct engine_port *port, const stru
 		if (!run->responses)
 			return NULL;
 		run->responses--;
-		key = engine_source_key(&run->source, run->offset, packet->size, va);
+		key = engine_sge_key(&run->source, run->offset, packet->size, va);
 	}
 	run->offset += packet->size;
 	return key;
 }
 
 /* The way to a key's memory, where it takes several pieces at once; `*va` becomes the address in its own process. */
-static const struct engine_segment *way(const struct engine_port *port, const struct memory_key *key, uint64_t *va)
+static const struct engine_segment *way(const struct engine_shared *port, const struct memory_key *key, uint64_t *va)
 {
-	const struct engine_reach *reach = &port->reach[key - port->keys];
+	const struct engine_mapping *reach = &port->reach[key - port->keys];
 	const struct engine_segment *segment = reach->bytes ? NULL : reach->segment;
 
 	*va = *va - key->start + key->base;
 	return segment && segment->memory->read_all && segment->memory->write_all ? segment : NULL;
 }
 
-void engine_ahead_take(const struct engine_port *port, const struct engine_qp *qp, const uint8_t *buffer, size_t length,
+void engine_prefetch_store(const struct engine_shared *port, const struct engine_qp *qp, const uint8_t *buffer, size_t length,
 		       size_t segment, size_t at, const struct engine_meta *meta)
 {
-	struct engine_ahead *ahead = port->ahead;
+	struct engine_prefetch *ahead = port->ahead;
 	const struct engine_segment *to = NULL;
 	struct packet packet;
 	struct run run;
 	size_t count = 0, next = at;
 
-	if (port->bare || engine_packet_read(qp, meta, buffer, length, segment, at, &packet) != ENGINE_DONE ||
+	if (port->bare || engine_packet_parse(qp, meta, buffer, length, segment, at, &packet) != ENGINE_DONE ||
 	    begin(port, qp, &packet, &run))
 		return;
-	while (next < length && count < ENGINE_AHEAD) {
+	while (next < length && count < ENGINE_PREFETCH) {
 		uint32_t frag = meta->ident == IDENT_UNSEEN ? DONT_FRAGMENT : meta->frag;
 		uint64_t va;
-		if (count && engine_packet_read(qp, meta, buffer, length, segment, next, &packet) != ENGINE_DONE)
+		if (count && engine_packet_parse(qp, meta, buffer, length, segment, next, &packet) != ENGINE_DONE)
 			break;
 		const struct memory_key *key = place(port, qp, &packet, &run, &va);
 		const struct engine_segment *its = key ? way(port, key, &va) : NULL;
 		if (!its || (to && its != to) ||
-		    !engine_icrc_right(port, &meta->flow, packet.bytes, packet.length, packet.ident, frag))
+		    !engine_icrc_check(port, &meta->flow, packet.bytes, packet.length, packet.ident, frag))
 			break;
 		to = its;
 		ahead->pieces[count++] = (struct engine_piece){ va, (uint8_t *)(uintptr_t)packet.payload, packet.size };
@@ -178,16 +178,16 @@ void engine_ahead_take(const struct engine_port *port, const struct engine_qp *q
 
 /* ------------------------------------------------------------------ what is sent */
 
-void engine_ahead_fill(const struct engine_port *port, const struct engine_out *out, uint8_t *frame, uint64_t header,
+void engine_prefetch_fill(const struct engine_shared *port, const struct engine_out *out, uint8_t *frame, uint64_t header,
 		       const struct memory_key *key, uint64_t va, uint64_t size, uint64_t count)
 {
-	struct engine_ahead *ahead = port->ahead;
-	uint64_t length = engine_frame_bytes(header, size), here = va;
+	struct engine_prefetch *ahead = port->ahead;
+	uint64_t length = engine_packet_bytes(header, size), here = va;
 
 	if (!ahead || port->bare)
 		return;
 	ahead->filled_count = 0;
-	count = lesser(lesser(count, ENGINE_AHEAD), engine_frames_ahead(out, length));
+	count = lesser(lesser(count, ENGINE_PREFETCH), engine_packets_contiguous(out, length));
 	const struct engine_segment *from = way(port, key, &here);
 	if (count < 2 || !from)
 		return;
@@ -202,7 +202,7 @@ void engine_ahead_fill(const struct engine_port *port, const struct engine_out *
 	ahead->filled_count = count;
 }
 
-int engine_ahead_filled(struct engine_ahead *ahead, const uint8_t *to, uint64_t va, uint64_t size)
+int engine_prefetch_filled(struct engine_prefetch *ahead, const uint8_t *to, uint64_t va, uint64_t size)
 {
 	if (!ahead->filled_count)
 		return 0;
@@ -216,16 +216,16 @@ int engine_ahead_filled(struct engine_ahead *ahead, const uint8_t *to, uint64_t 
 	return 1;
 }
 
-void engine_ahead_fetch(const struct engine_port *port, const struct engine_qp *qp, uint64_t most)
+void engine_prefetch_fetch(const struct engine_shared *port, const struct engine_qp *qp, uint64_t most)
 {
 	const struct queue_pair *record = qp->record;
-	struct engine_ahead *ahead = port->ahead;
+	struct engine_prefetch *ahead = port->ahead;
 	const struct engine_segment *from = NULL;
 	uint64_t index = record->fetch_index, count = 0;
 	uint8_t *at = ahead->desk;
 
 	ahead->fetched = ahead->fetched_count = 0;
-	for (most = lesser(most, ENGINE_AHEAD); count < most && index != record->tail; index = sq_after(qp, index)) {
+	for (most = lesser(most, ENGINE_PREFETCH); count < most && index != record->tail; index = sq_after(qp, index)) {
 		const uint8_t *raw = qp->sq + (index << record->sq_shift);
 		struct send_slot slot = { 0 };
 		struct source source;
@@ -233,7 +233,7 @@ void engine_ahead_fetch(const struct engine_port *port, const struct engine_qp *
 			(&slot.entry_0)[i] = le_load(raw + 8 * i, 8);
 		uint64_t length = entry_get(&slot, SQE_LENGTH);
 		if (is_answered(&slot) || entry_get(&slot, SQE_INLINE) || entry_get(&slot, SQE_LIST) || !length ||
-		    length > ENGINE_AHEAD_BYTES || engine_source_find(port, qp, &slot, index, 0, &source) != ENGINE_DONE)
+		    length > ENGINE_PREFETCH_BYTES || engine_sge_resolve(port, qp, &slot, index, 0, &source) != ENGINE_DONE)
 			break;
 		uint64_t va = source.spans[0].va;
 		const struct engine_segment *its = way(port, source.spans[0].key, &va);
@@ -249,7 +249,7 @@ void engine_ahead_fetch(const struct engine_port *port, const struct engine_qp *
 	ahead->fetched_count = count;
 }
 
-const uint8_t *engine_ahead_fetched(struct engine_ahead *ahead, const struct send_slot *slot, uint64_t index)
+const uint8_t *engine_prefetch_fetched(struct engine_prefetch *ahead, const struct send_slot *slot, uint64_t index)
 {
 	while (ahead->fetched < ahead->fetched_count && ahead->index[ahead->fetched] != index)
 		ahead->fetched++;

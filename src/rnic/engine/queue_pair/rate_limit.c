@@ -7,14 +7,14 @@ static uint64_t line_of(const struct engine_congestion *settings)
 	return settings->line_rate << PACE_RATE_BITS;
 }
 
-static int recovered(const struct engine_pace *pace, const struct engine_congestion *settings)
+static int recovered(const struct engine_rate_limit *pace, const struct engine_congestion *settings)
 {
 	return (pace->point_rate >> PACE_RATE_BITS) + 1 >= settings->line_rate;
 }
 
 /* ------------------------------------------------------------------ the reaction point */
 
-static void start(struct engine_pace *pace, const struct engine_congestion *settings, uint64_t now)
+static void start(struct engine_rate_limit *pace, const struct engine_congestion *settings, uint64_t now)
 {
 	pace->counted = pace->counter_rounds = pace->timer_rounds = 0;
 	pace->alpha_at = now + settings->alpha_ns;
@@ -22,7 +22,7 @@ static void start(struct engine_pace *pace, const struct engine_congestion *sett
 }
 
 /* A round is over (equations 3 and 4, and hyper increase). */
-static void increase(struct engine_pace *pace, const struct engine_congestion *settings)
+static void increase(struct engine_rate_limit *pace, const struct engine_congestion *settings)
 {
 	uint64_t fewer = lesser(pace->timer_rounds, pace->counter_rounds);
 	if (fewer > settings->recovery_rounds)
@@ -34,7 +34,7 @@ static void increase(struct engine_pace *pace, const struct engine_congestion *s
 }
 
 /* What the timers have done until now: alpha falls (equation 2), rounds raise the rate. */
-static void advance(struct engine_pace *pace, const struct engine_congestion *settings, uint64_t now)
+static void advance(struct engine_rate_limit *pace, const struct engine_congestion *settings, uint64_t now)
 {
 	if (pace->alpha_at <= now) {
 		uint64_t rounds = (now - pace->alpha_at) / settings->alpha_ns + 1, fallen;
@@ -52,12 +52,12 @@ static void advance(struct engine_pace *pace, const struct engine_congestion *se
 	}
 }
 
-static uint64_t window_bytes(const struct engine_pace *pace)
+static uint64_t window_bytes(const struct engine_rate_limit *pace)
 {
 	return greater(1, pace->point_rate >> PACE_RATE_BITS);
 }
 
-void engine_pace_notified(struct engine_pace *pace, const struct engine_congestion *settings, uint64_t now)
+void engine_rate_limit_notified(struct engine_rate_limit *pace, const struct engine_congestion *settings, uint64_t now)
 {
 	advance(pace, settings, now);
 	pace->target = pace->point_rate;
@@ -70,9 +70,9 @@ void engine_pace_notified(struct engine_pace *pace, const struct engine_congesti
 
 /* ------------------------------------------------------------------ the bucket */
 
-void engine_pace_begin(struct engine_pace *pace, const struct engine_congestion *settings, uint64_t now, uint64_t packet)
+void engine_rate_limit_begin(struct engine_rate_limit *pace, const struct engine_congestion *settings, uint64_t now, uint64_t packet)
 {
-	*pace = (struct engine_pace){
+	*pace = (struct engine_rate_limit){
 		.rate = settings->line_rate,
 		.since_ns = now,
 		.most = greater(packet, settings->line_rate * PACE_BURST_WINDOWS) * PACE_WINDOW_NS,
@@ -84,7 +84,7 @@ void engine_pace_begin(struct engine_pace *pace, const struct engine_congestion 
 	start(pace, settings, now);
 }
 
-uint64_t engine_pace_allowance(struct engine_pace *pace, const struct engine_congestion *settings, uint64_t now,
+uint64_t engine_rate_limit_allowance(struct engine_rate_limit *pace, const struct engine_congestion *settings, uint64_t now,
 			       uint64_t packet)
 {
 	advance(pace, settings, now);
@@ -98,7 +98,7 @@ uint64_t engine_pace_allowance(struct engine_pace *pace, const struct engine_con
 	return pace->credit > 0 ? (uint64_t)pace->credit / (packet * PACE_WINDOW_NS) : 0;
 }
 
-void engine_pace_spend(struct engine_pace *pace, const struct engine_congestion *settings, uint64_t bytes)
+void engine_rate_limit_spend(struct engine_rate_limit *pace, const struct engine_congestion *settings, uint64_t bytes)
 {
 	if (!recovered(pace, settings))
 		pace->credit -= (int64_t)(bytes * PACE_WINDOW_NS);
@@ -110,7 +110,7 @@ void engine_pace_spend(struct engine_pace *pace, const struct engine_congestion 
 	}
 }
 
-uint64_t engine_pace_ready(const struct engine_pace *pace, uint64_t packet)
+uint64_t engine_rate_limit_ready(const struct engine_rate_limit *pace, uint64_t packet)
 {
 	int64_t missing = (int64_t)(packet * PACE_WINDOW_NS) - pace->credit;
 	return missing > 0 ? pace->since_ns + ((uint64_t)missing + pace->rate - 1) / pace->rate : pace->since_ns;

@@ -6,15 +6,15 @@
 #include "engine.h"
 
 /* A queue pair's first notification: a full bucket at line rate. `packet` is its largest packet in bytes. */
-void engine_pace_begin(struct engine_pace *pace, const struct engine_congestion *settings, uint64_t now, uint64_t packet);
+void engine_rate_limit_begin(struct engine_rate_limit *pace, const struct engine_congestion *settings, uint64_t now, uint64_t packet);
 /* A notification came. */
-void engine_pace_notified(struct engine_pace *pace, const struct engine_congestion *settings, uint64_t now);
+void engine_rate_limit_notified(struct engine_rate_limit *pace, const struct engine_congestion *settings, uint64_t now);
 /* How many packets of so many bytes may leave now. */
-uint64_t engine_pace_allowance(struct engine_pace *pace, const struct engine_congestion *settings, uint64_t now,
+uint64_t engine_rate_limit_allowance(struct engine_rate_limit *pace, const struct engine_congestion *settings, uint64_t now,
 			       uint64_t packet);
 /* So many bytes have left. */
-void engine_pace_spend(struct engine_pace *pace, const struct engine_congestion *settings, uint64_t bytes);
+void engine_rate_limit_spend(struct engine_rate_limit *pace, const struct engine_congestion *settings, uint64_t bytes);
 /* When the next packet of so many bytes may leave. */
-uint64_t engine_pace_ready(const struct engine_pace *pace, uint64_t packet);
+uint64_t engine_rate_limit_ready(const struct engine_rate_limit *pace, uint64_t packet);
 
 #endif

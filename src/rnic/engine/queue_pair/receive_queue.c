@@ -19,19 +19,19 @@ static enum engine_end read_entry(const uint8_t *entry, uint64_t stride, struct 
 
 /* The next entry of a shared receive queue (transport/wqe.py, SharedReceiveRing.take; device/srq.py). What was given back,
  * and the limit's event, are the reference's. */
-static enum engine_end next_shared(const struct engine_port *port, const struct engine_qp *qp, struct receive *receive)
+static enum engine_end next_shared(const struct engine_shared *port, const struct engine_qp *qp, struct receive *receive)
 {
 	const struct shared_receive_queue *srq = qp->srq;
 	uint64_t entries = srq->entries, stride = srq->stride;
 	if (!qp->rq || !qp->srq_block || srq->head >= entries || !stride || stride > qp->rq_bytes ||
-	    entries > quotient(qp->rq_bytes, stride + SRQ_ORDER_BYTES) || srq->returned)
+	    entries > div64(qp->rq_bytes, stride + SRQ_ORDER_BYTES) || srq->returned)
 		return PUNT_REQUEST;
 	uint32_t tail = atomic_load_explicit(&qp->srq_block[REG_RQ_TAIL / 4], memory_order_acquire);
 	uint64_t left = engine_waiting(srq->head, tail, entries);
 	if (srq->limit && left <= srq->limit)
 		return PUNT_REQUEST;
 	if (!left || left <= port->rq_almost_full)
-		return ENGINE_TOLD;
+		return ENGINE_ATTENTION;
 	receive->fresh = 1;
 	receive->place = srq->head;
 	receive->index = le_load(qp->rq + entries * stride + srq->head * SRQ_ORDER_BYTES, SRQ_ORDER_BYTES);
@@ -40,23 +40,23 @@ static enum engine_end next_shared(const struct engine_port *port, const struct 
 	return read_entry(qp->rq + receive->index * stride, stride, receive);
 }
 
-/* Read the next entry of the receive ring (transport/wqe.py, ReceiveRing.take); ENGINE_DONE, ENGINE_TOLD where none is
+/* Read the next entry of the receive ring (transport/wqe.py, ReceiveRing.take); ENGINE_DONE, ENGINE_ATTENTION where none is
  * posted, or a punt. */
-static enum engine_end next_receive(const struct engine_port *port, const struct engine_qp *qp, struct receive *receive)
+static enum engine_end next_receive(const struct engine_shared *port, const struct engine_qp *qp, struct receive *receive)
 {
 	const struct queue_pair *record = qp->record;
 	uint64_t head = record->rq_head, entries = record->rq_entries, stride = record->rq_stride;
-	if (!qp->rq || !qp->block || head >= entries || !stride || entries > quotient(qp->rq_bytes, stride))
+	if (!qp->rq || !qp->block || head >= entries || !stride || entries > div64(qp->rq_bytes, stride))
 		return PUNT_REQUEST;
 	uint64_t left = engine_receives_left(qp);
 	if (!left || left <= port->rq_almost_full)
-		return ENGINE_TOLD;
+		return ENGINE_ATTENTION;
 	receive->fresh = 1;
 	receive->place = receive->index = head;
 	return read_entry(qp->rq + head * stride, stride, receive);
 }
 
-enum engine_end engine_receive_next(const struct engine_port *port, const struct engine_qp *qp, struct receive *receive)
+enum engine_end engine_receive_next(const struct engine_shared *port, const struct engine_qp *qp, struct receive *receive)
 {
 	if (be_get(qp->qpc, QPC_SRQN) & SRQ_VALID ? !qp->srq : qp->srq != NULL)
 		return PUNT_REQUEST;
@@ -64,7 +64,7 @@ enum engine_end engine_receive_next(const struct engine_port *port, const struct
 	return qp->srq ? next_shared(port, qp, receive) : next_receive(port, qp, receive);
 }
 
-enum engine_end engine_receive_find(const struct engine_port *port, const struct engine_qp *qp, struct receive *receive)
+enum engine_end engine_receive_find(const struct engine_shared *port, const struct engine_qp *qp, struct receive *receive)
 {
 	const struct queue_pair *record = qp->record;
 	if (record->receive_index == NONE)
@@ -107,7 +107,7 @@ void engine_receive_use(struct engine_qp *qp, const struct receive *receive)
 }
 
 /* The key of a scatter entry, where it opens all of it and there is a way to its bytes; else NULL. */
-static const struct memory_key *scatter_key(const struct engine_port *port, const struct engine_qp *qp,
+static const struct memory_key *scatter_key(const struct engine_shared *port, const struct engine_qp *qp,
 					    const struct scatter *sge)
 {
 	/* a shared queue's entries are of its own protection domain */
@@ -116,11 +116,11 @@ static const struct memory_key *scatter_key(const struct engine_port *port, cons
 							(uint32_t)sge->size_key, ACCESS_LOCAL_WRITE, 0, 1);
 	if (!key)
 		return NULL;
-	const struct engine_reach *reach = &port->reach[key - port->keys];
+	const struct engine_mapping *reach = &port->reach[key - port->keys];
 	return reach->bytes || reach->segment ? key : NULL;
 }
 
-int engine_scatters_open(const struct engine_port *port, const struct engine_qp *qp, const struct receive *receive)
+int engine_scatter_check(const struct engine_shared *port, const struct engine_qp *qp, const struct receive *receive)
 {
 	for (uint64_t i = 0; i < receive->sges; i++)
 		if ((uint32_t)receive->scatters[i].size_key && !scatter_key(port, qp, &receive->scatters[i]))
@@ -128,7 +128,7 @@ int engine_scatters_open(const struct engine_port *port, const struct engine_qp 
 	return 1;
 }
 
-const struct memory_key *engine_scatter_key(const struct engine_port *port, const struct engine_qp *qp,
+const struct memory_key *engine_scatter_key(const struct engine_shared *port, const struct engine_qp *qp,
 					    const struct receive *receive, uint64_t offset, uint64_t size, uint64_t *va)
 {
 	for (uint64_t i = 0; i < receive->sges; i++) {
@@ -143,7 +143,7 @@ const struct memory_key *engine_scatter_key(const struct engine_port *port, cons
 	return NULL;
 }
 
-int engine_scatter(const struct engine_port *port, const struct engine_qp *qp, const struct receive *receive,
+int engine_scatter(const struct engine_shared *port, const struct engine_qp *qp, const struct receive *receive,
 		   uint64_t offset, const uint8_t *from, uint64_t size)
 {
 	for (uint64_t i = 0; size && i < receive->sges; i++) {

@@ -24,7 +24,7 @@ static int is_known(uint64_t opcode)
 }
 
 /* Find a message's bytes, or the place for what it brings; ENGINE_DONE, or why the reference must look. */
-static enum engine_end find(const struct engine_port *port, const struct engine_qp *qp, const struct send_slot *slot,
+static enum engine_end find(const struct engine_shared *port, const struct engine_qp *qp, const struct send_slot *slot,
 			    uint64_t index, struct source *source)
 {
 	uint64_t opcode = entry_get(slot, SQE_OPCODE);
@@ -35,7 +35,7 @@ static enum engine_end find(const struct engine_port *port, const struct engine_
 		return PUNT_REQUEST;
 	if (is_atomic(opcode) && entry_get(slot, SQE_LENGTH) != 8)
 		return PUNT_REQUEST;
-	return engine_source_find(port, qp, slot, index, answered ? ACCESS_LOCAL_WRITE : 0, source);
+	return engine_sge_resolve(port, qp, slot, index, answered ? ACCESS_LOCAL_WRITE : 0, source);
 }
 
 static uint64_t packets_of(const struct send_slot *slot, uint64_t length, uint64_t mtu)
@@ -43,19 +43,19 @@ static uint64_t packets_of(const struct send_slot *slot, uint64_t length, uint64
 	return is_atomic(entry_get(slot, SQE_OPCODE)) ? 1 : psn_count(length, mtu);
 }
 
-/* Take the next descriptor from the ring, and find its bytes; ENGINE_DONE, ENGINE_TOLD where there is none to take now, or a
+/* Take the next descriptor from the ring, and find its bytes; ENGINE_DONE, ENGINE_ATTENTION where there is none to take now, or a
  * punt. */
-static enum engine_end fetch(const struct engine_port *port, struct engine_qp *qp, struct source *source)
+static enum engine_end fetch(const struct engine_shared *port, struct engine_qp *qp, struct source *source)
 {
 	struct queue_pair *record = qp->record;
 	uint64_t index = record->fetch_index, after = sq_after(qp, index);
 	struct send_slot read = { 0 };
 
 	if (index == record->tail || after == record->sq_head)
-		return ENGINE_TOLD;
+		return ENGINE_ATTENTION;
 	const struct send_slot *last = engine_sq_last(qp);
 	if (last && last->status)
-		return ENGINE_TOLD; /* what follows a request that failed here is flushed, not sent */
+		return ENGINE_ATTENTION; /* what follows a request that failed here is flushed, not sent */
 	const uint8_t *raw = qp->sq + (index << qp->record->sq_shift);
 	for (unsigned i = 0; i < SQE_WORDS; i++)
 		(&read.entry_0)[i] = le_load(raw + 8 * i, 8);
@@ -95,13 +95,13 @@ static int follows(struct engine_qp *qp, const struct send_slot *slot)
 
 /* ------------------------------------------------------------------ room in flight (transport/inflight.py) */
 
-static int shared(const struct queue_pair *record, const struct engine_flight *flight)
+static int shared(const struct queue_pair *record, const struct engine_inflight *flight)
 {
 	return flight->nic_inflight > record->flying || flight->nic_queued || flight->others;
 }
 
 /* `want` if that is so little that it need not wait for room, else 0. */
-static int64_t slips(const struct queue_pair *record, const struct engine_flight *flight, int64_t want)
+static int64_t slips(const struct queue_pair *record, const struct engine_inflight *flight, int64_t want)
 {
 	if (record->admitted || (int64_t)record->flying + want > (int64_t)FLIGHT_LEAST)
 		return 0;
@@ -114,7 +114,7 @@ static int64_t slips(const struct queue_pair *record, const struct engine_flight
 	return (peer < nic ? peer : nic) >= want ? want : 0;
 }
 
-static int64_t granted(const struct queue_pair *record, const struct engine_flight *flight, int64_t want)
+static int64_t granted(const struct queue_pair *record, const struct engine_inflight *flight, int64_t want)
 {
 	int64_t limit = (int64_t)flight->peer_limit, own = (int64_t)record->admitted;
 	int64_t peer = limit - (int64_t)flight->peer_inflight - (int64_t)flight->peer_promised;
@@ -135,7 +135,7 @@ static int64_t granted(const struct queue_pair *record, const struct engine_flig
 }
 
 /* Whether who sends `packets` now finds room for more of `want` without an answer to them. */
-static int enough(const struct queue_pair *record, const struct engine_flight *flight, uint64_t packets, uint64_t want)
+static int enough(const struct queue_pair *record, const struct engine_inflight *flight, uint64_t packets, uint64_t want)
 {
 	int64_t peer = (int64_t)flight->peer_limit - (int64_t)flight->peer_inflight - (int64_t)flight->peer_promised;
 	int64_t nic = (int64_t)flight->nic_limit - (int64_t)flight->nic_inflight - (int64_t)flight->nic_promised;
@@ -144,7 +144,7 @@ static int enough(const struct queue_pair *record, const struct engine_flight *f
 }
 
 /* Packets that may be sent of `want`; 0 where it has to wait. */
-static uint64_t allowance(struct engine_qp *qp, const struct engine_flight *flight, uint64_t want,
+static uint64_t allowance(struct engine_qp *qp, const struct engine_inflight *flight, uint64_t want,
 			  struct engine_effects *effects)
 {
 	const struct queue_pair *record = qp->record;
@@ -159,7 +159,7 @@ static uint64_t allowance(struct engine_qp *qp, const struct engine_flight *flig
 	return (uint64_t)(room < more ? room : more);
 }
 
-static void fly(struct queue_pair *record, struct engine_flight *flight, uint64_t packets,
+static void fly(struct queue_pair *record, struct engine_inflight *flight, uint64_t packets,
 		struct engine_effects *effects)
 {
 	uint64_t own = lesser(record->admitted, packets);
@@ -176,7 +176,7 @@ static void fly(struct queue_pair *record, struct engine_flight *flight, uint64_
 
 /* ------------------------------------------------------------------ packets */
 
-uint8_t engine_operation(uint64_t opcode, int first, int last)
+uint8_t engine_request_opcode(uint64_t opcode, int first, int last)
 {
 	int imm = last && has_immediate(opcode);
 	if (is_write(opcode)) {
@@ -193,7 +193,7 @@ uint8_t engine_operation(uint64_t opcode, int first, int last)
 enum made { MADE, NO_ROOM, UNREAD };
 
 /* Make packet `index` of a message, the first of a run of `run` like it, if that is not 0. */
-static enum made make(const struct engine_port *port, struct engine_qp *qp, const struct send_slot *slot,
+static enum made make(const struct engine_shared *port, struct engine_qp *qp, const struct send_slot *slot,
 		const struct source *source, uint64_t index, int ask, uint64_t run, struct engine_out *out)
 {
 	const struct queue_pair *record = qp->record;
@@ -207,23 +207,23 @@ static enum made make(const struct engine_port *port, struct engine_qp *qp, cons
 	uint64_t word_at = header;
 	if (last && has_immediate(opcode))
 		header += 4;
-	uint8_t *frame = engine_frame_begin(out, header, size, run != 0);
+	uint8_t *frame = engine_packet_begin(out, header, size, run != 0);
 	if (!frame)
 		return NO_ROOM;
 	if (run > 1 && port->ahead && !port->ahead->filled_count) {
 		uint64_t va, most = lesser(run * mtu, source->length - offset);
-		const struct memory_key *key = engine_source_key(source, offset, most, &va);
+		const struct memory_key *key = engine_sge_key(source, offset, most, &va);
 		if (key)
-			engine_ahead_fill(port, out, frame, header, key, va, mtu, run);
+			engine_prefetch_fill(port, out, frame, header, key, va, mtu, run);
 	}
-	const struct origin from = engine_source_origin(port, source, offset, size);
-	if (!engine_origin_known(&from) && engine_source_read(port, source, offset, frame + header, size))
+	const struct origin from = engine_sge_origin(port, source, offset, size);
+	if (!engine_origin_known(&from) && engine_sge_read(port, source, offset, frame + header, size))
 		return UNREAD;
 	uint64_t head = record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (-size & 3) << PAD_SHIFT;
 	if (last && entry_get(slot, SQE_SOLICITED) && opcode != WR_WRITE)
 		head |= BTH_SOLICITED;
-	be_store(frame, 8, head | (record->service | engine_operation(opcode, !index, last)) << 56);
-	int asks = !record->service && (ask || rest(psn, record->ack_every) == 0);
+	be_store(frame, 8, head | (record->service | engine_request_opcode(opcode, !index, last)) << 56);
+	int asks = !record->service && (ask || mod64(psn, record->ack_every) == 0);
 	be_store(frame + 8, 4, psn | (asks ? ACK_REQ : 0));
 	if (word_at == HEADERS) {
 		be_store(frame + 12, 8, entry_get(slot, SQE_REMOTE_ADDR));
@@ -232,23 +232,23 @@ static enum made make(const struct engine_port *port, struct engine_qp *qp, cons
 	}
 	if (header > word_at)
 		be_store(frame + word_at, 4, entry_get(slot, SQE_IMM));
-	return engine_frame_fill(out, port, &qp->flow, frame, header, &from, size) ? UNREAD : MADE;
+	return engine_packet_fill(out, port, &qp->flow, frame, header, &from, size) ? UNREAD : MADE;
 }
 
 /* Make the next `run` packets of a message, middles that are all alike; how many, 0 where each goes by itself. */
-static uint64_t make_run(const struct engine_port *port, const struct engine_qp *qp, const struct send_slot *slot,
+static uint64_t make_run(const struct engine_shared *port, const struct engine_qp *qp, const struct send_slot *slot,
 			 const struct source *source, uint64_t run, struct engine_out *out)
 {
 	const struct queue_pair *record = qp->record;
-	uint64_t operation = engine_operation(entry_get(slot, SQE_OPCODE), 0, 0), mtu = record->mtu;
-	const struct origin from = engine_source_origin(port, source, slot->sent * mtu, run * mtu);
+	uint64_t operation = engine_request_opcode(entry_get(slot, SQE_OPCODE), 0, 0), mtu = record->mtu;
+	const struct origin from = engine_sge_origin(port, source, slot->sent * mtu, run * mtu);
 
-	return engine_frames_run(out, port, &qp->flow, record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (record->service | operation) << 56,
+	return engine_packets_run(out, port, &qp->flow, record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (record->service | operation) << 56,
 				 (slot->first_psn + slot->sent) & PSN_MASK, record->service ? 0 : record->ack_every, &from, mtu, run);
 }
 
 /* Send the next `count` packets of a message, `ask` with the last; how many. `how` says why that were not all. */
-static uint64_t send_data(const struct engine_port *port, struct engine_qp *qp, struct send_slot *slot,
+static uint64_t send_data(const struct engine_shared *port, struct engine_qp *qp, struct send_slot *slot,
 			  const struct source *source, uint64_t count, int ask, struct engine_out *out, enum made *how)
 {
 	uint64_t done = 0, run = 0;
@@ -283,13 +283,13 @@ static uint64_t send_data(const struct engine_port *port, struct engine_qp *qp, 
 }
 
 /* Make the request for `packets` responses from `index` on, or an atomic request; 0, or -1 where there is no room. */
-static int make_request(const struct engine_port *port, struct engine_qp *qp, const struct send_slot *slot, uint64_t index,
+static int make_request(const struct engine_shared *port, struct engine_qp *qp, const struct send_slot *slot, uint64_t index,
 			uint64_t packets, struct engine_out *out)
 {
 	const struct queue_pair *record = qp->record;
 	uint64_t opcode = entry_get(slot, SQE_OPCODE), header = opcode == WR_READ ? HEADERS : ATOMIC_HEADERS;
 	uint64_t operation = BTH_READ_REQUEST, offset = index * record->mtu;
-	uint8_t *frame = engine_frame_begin(out, header, 0, 0);
+	uint8_t *frame = engine_packet_begin(out, header, 0, 0);
 	if (!frame)
 		return -1;
 	if (opcode != WR_READ)
@@ -304,21 +304,21 @@ static int make_request(const struct engine_port *port, struct engine_qp *qp, co
 		be_store(frame + 24, 8, slot->entry_5);
 		be_store(frame + 32, 8, opcode == WR_CMP_SWAP ? slot->entry_6 : 0);
 	}
-	engine_frame_end(out, port, &qp->flow, frame, header, 0);
+	engine_packet_seal(out, port, &qp->flow, frame, header, 0);
 	return 0;
 }
 
 /* Send READ requests or an atomic request, within the limit of outstanding ones; how many. */
-static uint64_t send_requests(const struct engine_port *port, struct engine_qp *qp, struct send_slot *slot,
+static uint64_t send_requests(const struct engine_shared *port, struct engine_qp *qp, struct send_slot *slot,
 			      uint64_t slot_index, uint64_t now, uint64_t budget, uint64_t room,
-			      struct engine_flight *flight, struct engine_out *out, struct engine_effects *effects)
+			      struct engine_inflight *flight, struct engine_out *out, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	uint64_t most = lesser(be_get(qp->qpc, QPC_MAX_RD_ATOMIC), MAX_RD_ATOMIC), requests = 0;
 
 	while (slot->sent < slot->packets && requests < budget && room) {
 		uint64_t psn = (slot->first_psn + slot->sent) & PSN_MASK;
-		uint64_t packets = lesser(record->read_chunk - rest(slot->sent, record->read_chunk), slot->packets - slot->sent);
+		uint64_t packets = lesser(record->read_chunk - mod64(slot->sent, record->read_chunk), slot->packets - slot->sent);
 		if (record->piece_count >= most || (record->flying && packets > record->window - lesser(record->flying, record->window)))
 			break;
 		if (make_request(port, qp, slot, slot->sent, packets, out))
@@ -362,23 +362,23 @@ static int asks_for_credit(const struct engine_qp *qp, uint64_t before)
 
 /* Whether a message need not ask for an ACK: nobody waits for it, no other is behind it, nothing runs short, and a peer that
  * waits to be asked has not been found lately (IBA 9.7.5.1). `ahead` is 0 where it is sent for the first time. */
-static int keeps_quiet(const struct engine_port *port, const struct engine_qp *qp, const struct send_slot *slot, uint64_t index,
-		       const struct engine_flight *flight, int64_t ahead)
+static int keeps_quiet(const struct engine_shared *port, const struct engine_qp *qp, const struct send_slot *slot, uint64_t index,
+		       const struct engine_inflight *flight, int64_t ahead)
 {
 	const struct queue_pair *record = qp->record;
 	uint64_t entries = record->sq_entries, behind = index + (index < record->sq_head ? entries : 0) - record->sq_head;
 
 	return entry_get(slot, SQE_OPCODE) == WR_WRITE && slot->packets == 1 && !engine_signaled(qp, slot) && !ahead &&
 	       !record->loud && sq_after(qp, index) == record->tail &&
-	       (int64_t)(record->window - record->flying) > 1 && 2 * behind < entries && engine_probing(port, qp) &&
+	       (int64_t)(record->window - record->flying) > 1 && 2 * behind < entries && engine_probe_enabled(port, qp) &&
 	       !shared(record, flight) && enough(record, flight, 1, 1);
 }
 
 /* Send packets of one message, whose bytes are `source`; ENGINE_DONE with how many, 0 if it has to wait; or a punt, behind as
  * many. */
-static enum engine_end send_message(const struct engine_port *port, struct engine_qp *qp, struct send_slot *slot,
+static enum engine_end send_message(const struct engine_shared *port, struct engine_qp *qp, struct send_slot *slot,
 				    uint64_t slot_index, struct source *source, uint64_t now, uint64_t budget,
-				    struct engine_flight *flight, struct engine_out *out, uint64_t *sent,
+				    struct engine_inflight *flight, struct engine_out *out, uint64_t *sent,
 				    struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
@@ -388,15 +388,15 @@ static enum engine_end send_message(const struct engine_port *port, struct engin
 
 	*sent = 0;
 	if (port->ahead && !source->bytes)
-		source->bytes = engine_ahead_fetched(port->ahead, slot, slot_index);
+		source->bytes = engine_prefetch_fetched(port->ahead, slot, slot_index);
 	if (!slot->packets || slot->status || slot->sent >= slot->packets ||
 	    slot->packets != packets_of(slot, source->length, record->mtu))
 		return PUNT_REQUEST;
 	if (entry_get(slot, SQE_FENCE) && !slot->sent && record->piece_count)
 		return ENGINE_DONE;
-	if (!engine_source_reached(port, source))
+	if (!engine_sge_reachable(port, source))
 		return PUNT_MEMORY;
-	if (record->service && (end = engine_may_complete(qp, slot)) != ENGINE_DONE)
+	if (record->service && (end = engine_sq_complete_check(qp, slot)) != ENGINE_DONE)
 		return end;
 	if (record->service == SERVICE_UD)
 		return engine_datagram_send(port, qp, slot, source, out, sent);
@@ -425,7 +425,7 @@ static enum engine_end send_message(const struct engine_port *port, struct engin
 	int ask = count < left ? count == room || shared(record, flight) || !enough(record, flight, count, more) :
 				 !keeps_quiet(port, qp, slot, slot_index, flight, ahead);
 	/* what is sent again has its bytes with it */
-	uint64_t part = qp->lane && !ahead ? engine_bulk_part(qp, slot, source) : 0;
+	uint64_t part = qp->lane && !ahead ? by_reference_chunk(qp, slot, source) : 0;
 	if (part) {
 		if (record->flying && part > record->window - record->flying)
 			return ENGINE_DONE; /* at once, when so much of what is in flight has been acknowledged */
@@ -441,7 +441,7 @@ static enum engine_end send_message(const struct engine_port *port, struct engin
 	}
 	how = MADE;
 	if (part)
-		*sent = engine_bulk_make(port, qp, slot, source, count, ask, out);
+		*sent = by_reference_make(port, qp, slot, source, count, ask, out);
 	if (!*sent)
 		*sent = send_data(port, qp, slot, source, count, ask, out, &how);
 	if (how == UNREAD)
@@ -459,7 +459,7 @@ static enum engine_end send_message(const struct engine_port *port, struct engin
 
 /* Ask for the response that is due of the oldest request, which then is a request of its own in front of the rest; 1, 0
  * where there is no room for it. */
-static uint64_t probe_answer(const struct engine_port *port, struct engine_qp *qp, struct engine_out *out)
+static uint64_t probe_answer(const struct engine_shared *port, struct engine_qp *qp, struct engine_out *out)
 {
 	struct queue_pair *record = qp->record;
 	struct read_piece *piece = engine_piece(qp, 0);
@@ -483,7 +483,7 @@ static uint64_t probe_answer(const struct engine_port *port, struct engine_qp *q
 
 /* Repeat the oldest and the last packet that are not acknowledged, with AckReq, or, where the oldest waits for an answer,
  * ask for that again; ENGINE_DONE with how many were sent, or a punt with nothing changed. */
-static enum engine_end probe(const struct engine_port *port, struct engine_qp *qp, struct engine_out *out, uint64_t *sent,
+static enum engine_end probe(const struct engine_shared *port, struct engine_qp *qp, struct engine_out *out, uint64_t *sent,
 			     struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
@@ -533,14 +533,14 @@ static enum engine_end probe(const struct engine_port *port, struct engine_qp *q
 			return end;
 		if (at[i] >= slot->packets || slot->packets != psn_count(source.length, record->mtu))
 			return PUNT_REQUEST;
-		if (!engine_source_reached(port, &source))
+		if (!engine_sge_reachable(port, &source))
 			return PUNT_MEMORY;
 	}
 	record->probe_due = 0;
 	for (unsigned i = 0; i < count; i++) {
 		struct send_slot *slot = &qp->sends[ends[i]];
 		/* software may have spoilt its scatter list meanwhile */
-		if (find(port, qp, slot, ends[i], &source) == ENGINE_DONE && engine_source_reached(port, &source) &&
+		if (find(port, qp, slot, ends[i], &source) == ENGINE_DONE && engine_sge_reachable(port, &source) &&
 		    make(port, qp, slot, &source, at[i], 1, 0, out) == MADE)
 			++*sent;
 	}
@@ -555,20 +555,20 @@ static enum engine_end ready(const struct engine_qp *qp)
 	if (service == ST_UC || service == ST_UD)
 		bits = service == ST_UC ? SERVICE_UC : SERVICE_UD;
 	if ((service != ST_RC && !bits) || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS || record->service != bits ||
-	    !engine_sq_sound(qp))
+	    !engine_sq_valid(qp))
 		return PUNT_STATE;
 	if (!record->mtu || record->mtu > MAX_PATH_MTU || !record->ack_every || record->window > PSN_WINDOW ||
 	    record->flying > PSN_WINDOW || record->admitted > PSN_WINDOW)
 		return PUNT_STATE;
-	if (!engine_ring_reached(qp))
+	if (!engine_ring_reachable(qp))
 		return PUNT_MEMORY;
 	if (record->piece_count > QP_PIECES - 2 || !record->read_chunk || record->read_chunk > PSN_WINDOW)
 		return PUNT_STATE;
 	return ENGINE_DONE;
 }
 
-uint64_t engine_send(const struct engine_port *port, struct engine_qp *qp, uint64_t now, uint64_t budget,
-		     struct engine_flight *flight, struct engine_out *out, struct engine_effects *effects)
+uint64_t engine_send(const struct engine_shared *port, struct engine_qp *qp, uint64_t now, uint64_t budget,
+		     struct engine_inflight *flight, struct engine_out *out, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	struct source source;
@@ -578,7 +578,7 @@ uint64_t engine_send(const struct engine_port *port, struct engine_qp *qp, uint6
 	effects->end = end;
 	if (end != ENGINE_DONE)
 		return 0;
-	engine_ahead_forget(port);
+	engine_prefetch_forget(port);
 	if (record->probe_due && record->rnr_until == NEVER) {
 		end = probe(port, qp, out, &made, effects);
 		if (end != ENGINE_DONE) {
@@ -592,7 +592,7 @@ uint64_t engine_send(const struct engine_port *port, struct engine_qp *qp, uint6
 		struct send_slot *slot = &qp->sends[index];
 		if (index == record->fetch_index) {
 			if (port->ahead && port->ahead->fetched >= port->ahead->fetched_count)
-				engine_ahead_fetch(port, qp, budget - made);
+				engine_prefetch_fetch(port, qp, budget - made);
 			end = fetch(port, qp, &source);
 		} else {
 			end = find(port, qp, slot, index, &source);
@@ -607,15 +607,15 @@ uint64_t engine_send(const struct engine_port *port, struct engine_qp *qp, uint6
 			record->send_index = sq_after(qp, index);
 		else if (!sent)
 			break;
-		if (record->service && (end = engine_complete_sent(qp, effects)) != ENGINE_DONE)
+		if (record->service && (end = engine_sq_complete_sent(qp, effects)) != ENGINE_DONE)
 			break;
 	}
 	if (end == ENGINE_DONE && made >= budget)
 		record->more = 1;
-	engine_frames_flush(out);
+	engine_packets_flush(out);
 	if (made)
-		engine_watch(port, qp, flight, now, effects);
-	effects->end = end == ENGINE_TOLD ? ENGINE_DONE : end;
+		engine_sq_arm_timers(port, qp, flight, now, effects);
+	effects->end = end == ENGINE_ATTENTION ? ENGINE_DONE : end;
 	effects->packets += made;
 	return made;
 }

@@ -32,7 +32,7 @@ static int length_fits(const struct packet *packet, uint64_t mtu)
 	return !(flags & ROW_END) || (flags & ROW_START) || packet->size;
 }
 
-static enum engine_end check_write(const struct engine_port *port, const struct engine_qp *qp,
+static enum engine_end check_write(const struct engine_shared *port, const struct engine_qp *qp,
 				   const struct packet *packet, struct effect *effect)
 {
 	const struct queue_pair *record = qp->record;
@@ -76,13 +76,13 @@ static void message_done(struct engine_qp *qp)
 
 /* ------------------------------------------------------------------ what takes a receive entry */
 
-static enum engine_end check_send(const struct engine_port *port, const struct engine_qp *qp,
+static enum engine_end check_send(const struct engine_shared *port, const struct engine_qp *qp,
 				  const struct packet *packet, const struct receive *receive, struct effect *effect)
 {
 	effect->offset = packet->row->flags & ROW_START ? 0 : qp->record->offset;
 	if (effect->offset > receive->bytes || packet->size > receive->bytes - effect->offset)
 		return PUNT_LENGTH;
-	return engine_scatters_open(port, qp, receive) ? ENGINE_DONE : PUNT_KEY;
+	return engine_scatter_check(port, qp, receive) ? ENGINE_DONE : PUNT_KEY;
 }
 
 /* The completion of a message that used up a receive entry. */
@@ -110,7 +110,7 @@ static int complete(struct engine_qp *qp, const struct packet *packet, struct cq
 /* ------------------------------------------------------------------ requests that are answered and not carried out */
 
 /* A request that is not the expected one: beyond a gap, or a duplicate (IBA C9-105). */
-static enum engine_end out_of_order(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+static enum engine_end out_of_order(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
 				    int64_t distance, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
@@ -118,34 +118,34 @@ static enum engine_end out_of_order(const struct engine_port *port, struct engin
 
 	if (distance < 0 && !(packet->row->flags & (ROW_SEND | ROW_WRITE)))
 		return engine_read_again(port, qp, packet, effects);
-	if (!engine_packet_right(port, packet))
+	if (!engine_packet_check_icrc(port, packet))
 		return PUNT_ICRC;
 	record->established = 1;
 	if (distance < 0) {
 		engine_count(effects, COUNT_DUPLICATE, 1);
-		engine_reply_acknowledge(qp, (expected - 1) & PSN_MASK, engine_ack_code(port, qp), effects);
+		engine_response_ack(qp, (expected - 1) & PSN_MASK, engine_ack_syndrome(port, qp), effects);
 	} else if (record->silent) {
 		engine_count(effects, COUNT_NAKED, 1);
 	} else {
 		record->silent = 1;
 		engine_count(effects, COUNT_PSN_GAP, 1);
 		engine_count(effects, COUNT_SEQUENCE_NAKS_SENT, 1);
-		engine_reply_acknowledge(qp, expected, NAK_PSN_SEQUENCE, effects);
+		engine_response_ack(qp, expected, NAK_PSN_SEQUENCE, effects);
 	}
 	return ENGINE_DONE;
 }
 
 /* There is no receive entry for it: RNR NAK (IBA 9.7.5.2.8). */
-static enum engine_end not_ready(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+static enum engine_end not_ready(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
 				 struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
-	if (!engine_packet_right(port, packet))
+	if (!engine_packet_check_icrc(port, packet))
 		return PUNT_ICRC;
 	record->established = 1;
 	record->silent = 1;
 	engine_count(effects, COUNT_RNR_NAKS_SENT, 1);
-	engine_reply_acknowledge(qp, packet->psn, AETH_RNR_NAK | (be_get(qp->qpc, QPC_RNR_NAK_TIMER) & 0x1F), effects);
+	engine_response_ack(qp, packet->psn, AETH_RNR_NAK | (be_get(qp->qpc, QPC_RNR_NAK_TIMER) & 0x1F), effects);
 	return ENGINE_DONE;
 }
 
@@ -159,10 +159,10 @@ static void abandon(struct queue_pair *record)
 }
 
 /* A packet of a message that is lost: the next that starts one is taken. */
-static enum engine_end pass_over(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+static enum engine_end pass_over(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
 				 enum engine_count reason, struct engine_effects *effects)
 {
-	if (!engine_packet_right(port, packet))
+	if (!engine_packet_check_icrc(port, packet))
 		return PUNT_ICRC;
 	qp->record->established = 1;
 	engine_count(effects, reason, 1);
@@ -177,26 +177,26 @@ static enum engine_end pass_over(const struct engine_port *port, struct engine_q
 /* ------------------------------------------------------------------ one request */
 
 /* Move the payload to where it belongs; 0, or -1 where any byte is out of reach. */
-static int store(const struct engine_port *port, const struct engine_qp *qp, const struct packet *packet,
+static int store(const struct engine_shared *port, const struct engine_qp *qp, const struct packet *packet,
 		 const struct receive *receive, const struct effect *effect)
 {
 	int send = (packet->row->flags & ROW_SEND) != 0;
 	uint64_t at = send ? effect->offset : effect->va + effect->offset;
 	if (packet->bulk)
-		return engine_bulk_store(port, qp, packet, send ? receive : NULL, effect->key, at);
+		return by_reference_execute(port, qp, packet, send ? receive : NULL, effect->key, at);
 	if (send)
 		return engine_scatter(port, qp, receive, at, packet->payload, packet->size);
 	return packet->size && engine_key_write(port, effect->key, at, packet->payload, packet->size);
 }
 
-void engine_settle(const struct engine_port *port, struct engine_qp *qp, struct engine_effects *effects)
+void engine_settle(const struct engine_shared *port, struct engine_qp *qp, struct engine_effects *effects)
 {
 	uint64_t expected = be_get(qp->qpc, QPC_EXPECTED_PSN);
 	qp->record->owed_ns = NEVER;
-	engine_reply_acknowledge(qp, (expected - 1) & PSN_MASK, engine_ack_code(port, qp), effects);
+	engine_response_ack(qp, (expected - 1) & PSN_MASK, engine_ack_syndrome(port, qp), effects);
 }
 
-enum engine_end engine_request_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+enum engine_end engine_request_receive(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
 				uint64_t srtt, uint64_t now, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
@@ -209,7 +209,7 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 
 	if (!record->established && be_get(qp->qpc, QPC_STATE) == QP_STATE_RTR)
 		return PUNT_STATE; /* the first one raises an event */
-	if (!engine_replies_sound(qp) || !engine_credits_known(qp))
+	if (!engine_response_queue_valid(qp) || !engine_credits_known(qp))
 		return PUNT_REPLY;
 	int reliable = be_get(qp->qpc, QPC_SERVTYPE) == ST_RC;
 	int64_t distance = psn_diff(packet->psn, be_get(qp->qpc, QPC_EXPECTED_PSN));
@@ -234,7 +234,7 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 		return PUNT_KEY;
 	if (takes || flags & ROW_SEND) {
 		end = engine_receive_find(port, qp, &receive);
-		if (end == ENGINE_TOLD)
+		if (end == ENGINE_ATTENTION)
 			return reliable ? not_ready(port, qp, packet, effects) : PUNT_REQUEST;
 		if (end != ENGINE_DONE)
 			return end;
@@ -247,7 +247,7 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 	int known = qp->recv_cq && qp->recv_cqn == be_get(qp->qpc, QPC_CQN_RCV);
 	if (takes && engine_cq_reserve(known ? qp->recv_cq : NULL, 1, &room))
 		return PUNT_CQ;
-	if (!engine_packet_right(port, packet))
+	if (!engine_packet_check_icrc(port, packet))
 		return PUNT_ICRC;
 	if (store(port, qp, packet, &receive, &effect))
 		return PUNT_MEMORY;
@@ -275,7 +275,7 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 	if (flags & ROW_END)
 		message_done(qp);
 	if (packet->ask && reliable) {
-		engine_reply_acknowledge(qp, last, engine_ack_code(port, qp), effects);
+		engine_response_ack(qp, last, engine_ack_syndrome(port, qp), effects);
 	} else if (flags & ROW_END && reliable && record->owed_ns == NEVER) {
 		record->owed_ns = now + greater(REPLY_OWED_NS, srtt + (srtt >> 2));
 		effects->effects |= EFFECT_ARM;
@@ -283,5 +283,5 @@ enum engine_end engine_request_receive(const struct engine_port *port, struct en
 	if (!notify)
 		return ENGINE_DONE;
 	effects->effects |= EFFECT_NOTIFY_RECV;
-	return ENGINE_TOLD;
+	return ENGINE_ATTENTION;
 }

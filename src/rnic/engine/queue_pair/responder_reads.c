@@ -36,7 +36,7 @@ static enum engine_end understand(const struct engine_qp *qp, const struct packe
 }
 
 /* Whether the key lets the peer at what it wants. */
-static int opens(const struct engine_port *port, const struct engine_qp *qp, struct wanted *wanted)
+static int opens(const struct engine_shared *port, const struct engine_qp *qp, struct wanted *wanted)
 {
 	if (!wanted->length)
 		return 1;
@@ -46,11 +46,11 @@ static int opens(const struct engine_port *port, const struct engine_qp *qp, str
 	return wanted->key != NULL;
 }
 
-static void answer(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet, const struct wanted *wanted, uint64_t orig,
+static void answer(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet, const struct wanted *wanted, uint64_t orig,
 		   int again, struct engine_effects *effects)
 {
-	struct reply *reply = engine_reply_new(qp, wanted->atomic ? REPLY_ATOMIC : REPLY_READ, packet->psn, wanted->packets,
-					       engine_ack_code(port, qp), again);
+	struct reply *reply = engine_response_new(qp, wanted->atomic ? REPLY_ATOMIC : REPLY_READ, packet->psn, wanted->packets,
+					       engine_ack_syndrome(port, qp), again);
 	effects->effects |= EFFECT_SCHEDULE;
 	if (!reply)
 		return;
@@ -123,7 +123,7 @@ static const struct resource *kept(const struct engine_qp *qp, const struct pack
 /* ------------------------------------------------------------------ in order */
 
 /* Carry out an atomic, on 64 bits in the host's byte order; 0, or -1 where memory is out of reach. */
-static int swap(const struct engine_port *port, const struct packet *packet, const struct wanted *wanted, uint64_t *orig)
+static int swap(const struct engine_shared *port, const struct packet *packet, const struct wanted *wanted, uint64_t *orig)
 {
 	uint8_t bytes[8];
 	uint64_t value;
@@ -138,7 +138,7 @@ static int swap(const struct engine_port *port, const struct packet *packet, con
 	return engine_key_write(port, wanted->key, wanted->va, bytes, 8);
 }
 
-enum engine_end engine_read_receive(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+enum engine_end engine_read_receive(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
 				    struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
@@ -153,12 +153,12 @@ enum engine_end engine_read_receive(const struct engine_port *port, struct engin
 	uint64_t rights = be_get(qp->qpc, QPC_ACCESS_FLAGS);
 	if (!(rights & (wanted.atomic ? ACCESS_REMOTE_ATOMIC : ACCESS_REMOTE_READ)) || (wanted.atomic && wanted.va & 7))
 		return PUNT_KEY;
-	if (!engine_replies_sound(qp) || !kept_sound(record) ||
+	if (!engine_response_queue_valid(qp) || !kept_sound(record) ||
 	    record->pending_reads >= be_get(qp->qpc, QPC_MAX_DEST_RD_ATOMIC))
 		return PUNT_REPLY;
 	if (!opens(port, qp, &wanted))
 		return PUNT_KEY;
-	if (!engine_packet_right(port, packet))
+	if (!engine_packet_check_icrc(port, packet))
 		return PUNT_ICRC;
 	if (wanted.atomic && swap(port, packet, &wanted, &orig))
 		return PUNT_MEMORY;
@@ -179,25 +179,25 @@ enum engine_end engine_read_receive(const struct engine_port *port, struct engin
 static int waits(const struct engine_qp *qp, uint64_t psn)
 {
 	for (uint64_t i = 0; i < qp->record->reply_count; i++) {
-		const struct reply *reply = engine_reply_at(qp, i);
+		const struct reply *reply = engine_response_at(qp, i);
 		if (reply->psn == psn && reply->kind != REPLY_ACK && !reply->sent)
 			return 1;
 	}
 	return 0;
 }
 
-enum engine_end engine_read_again(const struct engine_port *port, struct engine_qp *qp, const struct packet *packet,
+enum engine_end engine_read_again(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
 				  struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	struct wanted wanted;
 
-	if (!engine_replies_sound(qp) || !kept_sound(record))
+	if (!engine_response_queue_valid(qp) || !kept_sound(record))
 		return PUNT_REPLY;
 	enum engine_end end = understand(qp, packet, &wanted);
 	if (end != ENGINE_DONE)
 		return end;
-	if (!engine_packet_right(port, packet))
+	if (!engine_packet_check_icrc(port, packet))
 		return PUNT_ICRC;
 	record->established = 1;
 	const struct resource *resource = kept(qp, packet, &wanted);

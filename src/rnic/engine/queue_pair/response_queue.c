@@ -4,7 +4,7 @@
 #define ACK_HEADER (BTH_BYTES + 4u)
 #define PAD_SHIFT 52
 
-int engine_replies_sound(const struct engine_qp *qp)
+int engine_response_queue_valid(const struct engine_qp *qp)
 {
 	return qp->record->reply_count <= QP_REPLIES && qp->record->reply_first < QP_REPLIES;
 }
@@ -22,7 +22,7 @@ uint64_t engine_receives_left(const struct engine_qp *qp)
 	return engine_waiting(qp->record->rq_head, tail, qp->record->rq_entries);
 }
 
-uint64_t engine_ack_code(const struct engine_port *port, const struct engine_qp *qp)
+uint64_t engine_ack_syndrome(const struct engine_shared *port, const struct engine_qp *qp)
 {
 	uint64_t code = 0, left;
 	if (!(be_get(qp->qpc, QPC_OPTIONS) & OPT_CREDITS) || qp->record->uses_srq)
@@ -36,13 +36,13 @@ uint64_t engine_ack_code(const struct engine_port *port, const struct engine_qp 
 	return code;
 }
 
-struct reply *engine_reply_new(struct engine_qp *qp, uint64_t kind, uint64_t psn, uint64_t packets, uint64_t syndrome,
+struct reply *engine_response_new(struct engine_qp *qp, uint64_t kind, uint64_t psn, uint64_t packets, uint64_t syndrome,
 			       int again)
 {
 	struct queue_pair *record = qp->record;
 	if (record->reply_count >= QP_REPLIES)
 		return NULL;
-	struct reply *reply = engine_reply_at(qp, record->reply_count++);
+	struct reply *reply = engine_response_at(qp, record->reply_count++);
 	reply->kind = kind;
 	reply->psn = psn;
 	reply->packets = packets;
@@ -54,7 +54,7 @@ struct reply *engine_reply_new(struct engine_qp *qp, uint64_t kind, uint64_t psn
 	return reply;
 }
 
-void engine_reply_acknowledge(struct engine_qp *qp, uint64_t psn, uint64_t syndrome, struct engine_effects *effects)
+void engine_response_ack(struct engine_qp *qp, uint64_t psn, uint64_t syndrome, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	struct reply *reply;
@@ -64,7 +64,7 @@ void engine_reply_acknowledge(struct engine_qp *qp, uint64_t psn, uint64_t syndr
 	effects->effects |= EFFECT_SCHEDULE;
 	record->owed_ns = NEVER; /* every answer says of what came before it that it did */
 	if (record->reply_count) {
-		reply = engine_reply_at(qp, record->reply_count - 1);
+		reply = engine_response_at(qp, record->reply_count - 1);
 		if (reply->kind == REPLY_ACK && !(reply->syndrome & AETH_TYPE_MASK)) {
 			/* the later ACK covers the earlier one (IBA 9.7.5.1.2) */
 			reply->psn = psn;
@@ -74,29 +74,29 @@ void engine_reply_acknowledge(struct engine_qp *qp, uint64_t psn, uint64_t syndr
 			return;
 		}
 	}
-	engine_reply_new(qp, REPLY_ACK, psn, 1, syndrome, 0);
+	engine_response_new(qp, REPLY_ACK, psn, 1, syndrome, 0);
 }
 
 /* ------------------------------------------------------------------ sending */
 
 /* The key of the bytes that a READ's responses bring, or NULL. */
-static const struct memory_key *bytes_of(const struct engine_port *port, const struct engine_qp *qp,
+static const struct memory_key *bytes_of(const struct engine_shared *port, const struct engine_qp *qp,
 					 const struct reply *reply)
 {
 	const struct memory_key *key = engine_key_check(port, (uint32_t)reply->rkey, be_get(qp->qpc, QPC_PD), reply->va,
 							reply->total, ACCESS_REMOTE_READ, be_get(qp->qpc, QPC_LOCAL_QPN), 0);
 	if (!key || (reply->binding != NONE && key->binding != reply->binding))
 		return NULL;
-	const struct engine_reach *reach = &port->reach[key - port->keys];
+	const struct engine_mapping *reach = &port->reach[key - port->keys];
 	return reach->bytes || reach->segment ? key : NULL;
 }
 
 /* Whether the engine can send what is due, up to `budget` packets: a READ whose memory has gone fails the queue pair, but
  * after all before it has been sent. */
-static int sendable(const struct engine_port *port, const struct engine_qp *qp, uint64_t mtu, uint64_t budget)
+static int sendable(const struct engine_shared *port, const struct engine_qp *qp, uint64_t mtu, uint64_t budget)
 {
 	for (uint64_t i = 0; budget && i < qp->record->reply_count; i++) {
-		const struct reply *reply = engine_reply_at(qp, i);
+		const struct reply *reply = engine_response_at(qp, i);
 		uint64_t packets = 1;
 		if (reply->kind == REPLY_READ) {
 			if (!mtu || reply->packets != psn_count(reply->total, mtu) || reply->sent >= reply->packets)
@@ -123,7 +123,7 @@ static void pop(struct queue_pair *record, const struct reply *reply)
 static uint8_t *begin(const struct engine_qp *qp, struct engine_out *out, const struct reply *reply, uint64_t operation,
 		      uint64_t header, uint64_t size, int run)
 {
-	uint8_t *frame = engine_frame_begin(out, header, size, run);
+	uint8_t *frame = engine_packet_begin(out, header, size, run);
 	if (!frame)
 		return NULL;
 	be_store(frame, 8, qp->record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (-size & 3) << PAD_SHIFT | operation << 56);
@@ -133,7 +133,7 @@ static uint8_t *begin(const struct engine_qp *qp, struct engine_out *out, const 
 	return frame;
 }
 
-uint8_t engine_response(int first, int last)
+uint8_t engine_response_opcode(int first, int last)
 {
 	if (first)
 		return last ? BTH_READ_RESPONSE_ONLY : BTH_READ_RESPONSE_FIRST;
@@ -141,23 +141,23 @@ uint8_t engine_response(int first, int last)
 }
 
 /* Make the next `run` responses of a READ, middles that are all alike; how many, 0 where each goes by itself. */
-static uint64_t make_run(const struct engine_port *port, const struct engine_qp *qp, const struct reply *reply,
+static uint64_t make_run(const struct engine_shared *port, const struct engine_qp *qp, const struct reply *reply,
 			 const struct memory_key *key, uint64_t mtu, uint64_t run, struct engine_out *out)
 {
 	const struct origin from = engine_origin(port, key, reply->va + reply->sent * mtu);
-	uint64_t head = qp->record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (uint64_t)engine_response(0, 0) << 56;
+	uint64_t head = qp->record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (uint64_t)engine_response_opcode(0, 0) << 56;
 
-	return engine_frames_run(out, port, &qp->flow, head, (reply->psn + reply->sent) & PSN_MASK, 0, &from, mtu, run);
+	return engine_packets_run(out, port, &qp->flow, head, (reply->psn + reply->sent) & PSN_MASK, 0, &from, mtu, run);
 }
 
 /* Send up to `budget` responses of a READ; how many. Where its memory goes meanwhile, the reference is next. */
-static uint64_t send_read(const struct engine_port *port, struct engine_qp *qp, struct reply *reply, uint64_t mtu,
+static uint64_t send_read(const struct engine_shared *port, struct engine_qp *qp, struct reply *reply, uint64_t mtu,
 			  uint64_t budget, struct engine_out *out, struct engine_effects *effects)
 {
 	const struct memory_key *key = reply->total ? bytes_of(port, qp, reply) : NULL;
 	uint64_t first = reply->sent, end = lesser(reply->packets, first + budget), run = 0, made;
 
-	if (key && qp->lane && (made = engine_bulk_answer(port, qp, reply, key, mtu, end - first, out)) != 0)
+	if (key && qp->lane && (made = by_reference_respond(port, qp, reply, key, mtu, end - first, out)) != 0)
 		return made;
 	while (reply->sent < end) {
 		uint64_t offset = reply->sent * mtu, size = lesser(mtu, reply->total - offset);
@@ -173,17 +173,17 @@ static uint64_t send_read(const struct engine_port *port, struct engine_qp *qp, 
 			run -= made;
 			continue;
 		}
-		uint8_t *frame = begin(qp, out, reply, engine_response(!reply->sent, last), header, size, run != 0);
+		uint8_t *frame = begin(qp, out, reply, engine_response_opcode(!reply->sent, last), header, size, run != 0);
 		if (!frame)
 			break;
 		if (run > 1 && port->ahead && !port->ahead->filled_count)
-			engine_ahead_fill(port, out, frame, header, key, reply->va + offset, mtu, run);
+			engine_prefetch_fill(port, out, frame, header, key, reply->va + offset, mtu, run);
 		struct origin from = { 0 };
 		if (size)
 			from = engine_origin(port, key, reply->va + offset);
 		if ((size && !engine_origin_known(&from) &&
 		     engine_key_read(port, key, reply->va + offset, frame + header, size)) ||
-		    engine_frame_fill(out, port, &qp->flow, frame, header, &from, size)) {
+		    engine_packet_fill(out, port, &qp->flow, frame, header, &from, size)) {
 			effects->end = PUNT_MEMORY;
 			break;
 		}
@@ -193,19 +193,19 @@ static uint64_t send_read(const struct engine_port *port, struct engine_qp *qp, 
 	return reply->sent - first;
 }
 
-uint64_t engine_reply(const struct engine_port *port, struct engine_qp *qp, uint64_t budget, struct engine_out *out,
+uint64_t engine_reply(const struct engine_shared *port, struct engine_qp *qp, uint64_t budget, struct engine_out *out,
 		      struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	uint64_t mtu = context_mtu(qp->qpc), made = 0;
 
 	effects->end = PUNT_REPLY;
-	if (!engine_replies_sound(qp) || !sendable(port, qp, mtu, budget))
+	if (!engine_response_queue_valid(qp) || !sendable(port, qp, mtu, budget))
 		return 0;
 	effects->end = ENGINE_DONE;
-	engine_ahead_forget(port);
+	engine_prefetch_forget(port);
 	while (record->reply_count && made < budget) {
-		struct reply *reply = engine_reply_at(qp, 0);
+		struct reply *reply = engine_response_at(qp, 0);
 		if (reply->kind == REPLY_READ) {
 			uint64_t count = send_read(port, qp, reply, mtu, budget - made, out, effects);
 			made += count;
@@ -222,11 +222,11 @@ uint64_t engine_reply(const struct engine_port *port, struct engine_qp *qp, uint
 			break;
 		if (atomic)
 			be_store(frame + ACK_HEADER, 8, reply->orig);
-		engine_frame_end(out, port, &qp->flow, frame, header, 0);
+		engine_packet_seal(out, port, &qp->flow, frame, header, 0);
 		pop(record, reply);
 		made++;
 	}
-	engine_frames_flush(out);
+	engine_packets_flush(out);
 	effects->packets += made;
 	return made;
 }

@@ -1,7 +1,7 @@
 /* What is sent and not acknowledged: progress, window, timers, completions (IBA 9.7.6; transport/send_queue.py). */
 #include "queue_pair/parts.h"
 
-int engine_sq_sound(const struct engine_qp *qp)
+int engine_sq_valid(const struct engine_qp *qp)
 {
 	const struct queue_pair *record = qp->record;
 	uint64_t entries = record->sq_entries;
@@ -30,7 +30,7 @@ static uint64_t overdue(const struct queue_pair *record, uint64_t srtt, uint64_t
 	return now + lesser(greater(timeout << (record->backoff & 63), 4 * srtt), 4 * timeout);
 }
 
-int engine_probing(const struct engine_port *port, const struct engine_qp *qp)
+int engine_probe_enabled(const struct engine_shared *port, const struct engine_qp *qp)
 {
 	return port->probe && !(be_get(qp->qpc, QPC_OPTIONS) & OPT_NO_PROBE);
 }
@@ -45,7 +45,7 @@ static uint64_t probe_at(const struct queue_pair *record, uint64_t alone, uint64
 	return now + (engine_repeat_interval(record, alone, srtt, rttvar) << (record->probe_shift & 63));
 }
 
-void engine_watch(const struct engine_port *port, struct engine_qp *qp, const struct engine_flight *flight, uint64_t now,
+void engine_sq_arm_timers(const struct engine_shared *port, struct engine_qp *qp, const struct engine_inflight *flight, uint64_t now,
 	   struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
@@ -53,7 +53,7 @@ void engine_watch(const struct engine_port *port, struct engine_qp *qp, const st
 		return;
 	if (record->ack_deadline == NEVER)
 		record->ack_deadline = overdue(record, flight->srtt, now);
-	record->probe_deadline = engine_probing(port, qp) ? probe_at(record, flight->alone, flight->srtt, flight->rttvar, now) : NEVER;
+	record->probe_deadline = engine_probe_enabled(port, qp) ? probe_at(record, flight->alone, flight->srtt, flight->rttvar, now) : NEVER;
 	effects->effects |= EFFECT_ARM;
 }
 
@@ -93,7 +93,7 @@ static enum engine_end reserve(struct engine_qp *qp, uint64_t psn, struct cq_roo
 	return engine_cq_reserve(known ? qp->send_cq : NULL, entries, room) ? PUNT_CQ : ENGINE_DONE;
 }
 
-enum engine_end engine_may_complete(struct engine_qp *qp, const struct send_slot *slot)
+enum engine_end engine_sq_complete_check(struct engine_qp *qp, const struct send_slot *slot)
 {
 	struct cq_room room;
 	int known = qp->send_cq && qp->send_cqn == be_get(qp->qpc, QPC_CQN_SND);
@@ -141,7 +141,7 @@ static void retire(struct engine_qp *qp, struct cq_room *room, struct engine_eff
 	}
 }
 
-enum engine_end engine_complete_sent(struct engine_qp *qp, struct engine_effects *effects)
+enum engine_end engine_sq_complete_sent(struct engine_qp *qp, struct engine_effects *effects)
 {
 	struct cq_room room;
 	enum engine_end end = reserve(qp, qp->record->una, &room);
@@ -152,18 +152,18 @@ enum engine_end engine_complete_sent(struct engine_qp *qp, struct engine_effects
 
 /* ------------------------------------------------------------------ progress */
 
-static void resize(const struct engine_port *port, struct queue_pair *record, uint64_t packets)
+static void resize(const struct engine_shared *port, struct queue_pair *record, uint64_t packets)
 {
 	record->window = packets;
 	record->ack_every = greater(1, lesser(port->ack_every, packets / FLIGHT_ACKS_A_WINDOW));
 }
 
-void engine_narrow(const struct engine_port *port, struct queue_pair *record, uint64_t part)
+void engine_sq_narrow(const struct engine_shared *port, struct queue_pair *record, uint64_t part)
 {
 	resize(port, record, greater(lesser(FLIGHT_NARROWEST, record->widest), record->window * (part - 1) / part));
 }
 
-static void widen(const struct engine_port *port, struct queue_pair *record, uint64_t acknowledged)
+static void widen(const struct engine_shared *port, struct queue_pair *record, uint64_t acknowledged)
 {
 	uint64_t counted = record->uncounted + acknowledged, more = counted / FLIGHT_WIDEN_AFTER;
 	record->uncounted = counted % FLIGHT_WIDEN_AFTER;
@@ -172,7 +172,7 @@ static void widen(const struct engine_port *port, struct queue_pair *record, uin
 }
 
 /* As RFC 6298 has them. */
-void engine_measured(uint64_t *srtt, uint64_t *rttvar, uint64_t sample)
+void engine_rtt_update(uint64_t *srtt, uint64_t *rttvar, uint64_t sample)
 {
 	if (!*srtt) {
 		*srtt = sample;
@@ -184,31 +184,31 @@ void engine_measured(uint64_t *srtt, uint64_t *rttvar, uint64_t sample)
 	*srtt += (uint64_t)(off >> 3);
 }
 
-enum engine_end engine_may_advance(struct engine_qp *qp, uint64_t psn, struct cq_room *room)
+enum engine_end engine_sq_advance_check(struct engine_qp *qp, uint64_t psn, struct cq_room *room)
 {
-	return engine_sq_sound(qp) ? reserve(qp, psn, room) : PUNT_STATE;
+	return engine_sq_valid(qp) ? reserve(qp, psn, room) : PUNT_STATE;
 }
 
-enum engine_end engine_advance(const struct engine_port *port, struct engine_qp *qp, uint64_t psn,
-			const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
+enum engine_end engine_sq_advance(const struct engine_shared *port, struct engine_qp *qp, uint64_t psn,
+			const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
 {
 	struct cq_room room;
 
-	if (!engine_sq_sound(qp) || psn_diff(psn, qp->record->una) < 0)
+	if (!engine_sq_valid(qp) || psn_diff(psn, qp->record->una) < 0)
 		return PUNT_STATE;
 	if (psn == qp->record->una) {
 		effects->effects |= EFFECT_GO_ON;
-		return ENGINE_TOLD;
+		return ENGINE_ATTENTION;
 	}
 	enum engine_end end = reserve(qp, psn, &room);
 	if (end != ENGINE_DONE)
 		return end;
-	engine_advance_into(port, qp, psn, &room, flight, now, effects);
-	return ENGINE_TOLD;
+	engine_sq_advance_into(port, qp, psn, &room, flight, now, effects);
+	return ENGINE_ATTENTION;
 }
 
-void engine_advance_into(const struct engine_port *port, struct engine_qp *qp, uint64_t psn, struct cq_room *room,
-			 const struct engine_flight *flight, uint64_t now, struct engine_effects *effects)
+void engine_sq_advance_into(const struct engine_shared *port, struct engine_qp *qp, uint64_t psn, struct cq_room *room,
+			 const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	uint64_t srtt = flight->srtt, rttvar = flight->rttvar;
@@ -217,7 +217,7 @@ void engine_advance_into(const struct engine_port *port, struct engine_qp *qp, u
 	effects->sample = NONE;
 	if (record->rtt_psn != NONE && psn_diff(psn, record->rtt_psn) > 0) {
 		effects->sample = now > record->rtt_at ? now - record->rtt_at : 0; /* by threads whose looks at the clock crossed */
-		engine_measured(&srtt, &rttvar, effects->sample);
+		engine_rtt_update(&srtt, &rttvar, effects->sample);
 		record->rtt_psn = NONE;
 	}
 	uint64_t count = (uint64_t)psn_diff(psn, record->una);
@@ -241,9 +241,9 @@ void engine_advance_into(const struct engine_port *port, struct engine_qp *qp, u
 		record->ack_deadline = record->probe_deadline = NEVER;
 	} else {
 		record->ack_deadline = overdue(record, srtt, now);
-		record->probe_deadline = engine_probing(port, qp) ? probe_at(record, flight->alone, srtt, rttvar, now) : NEVER;
+		record->probe_deadline = engine_probe_enabled(port, qp) ? probe_at(record, flight->alone, srtt, rttvar, now) : NEVER;
 		/* what a probe brought to light need not be all */
-		record->probe_due = probed && engine_probing(port, qp) && !record->piece_count;
+		record->probe_due = probed && engine_probe_enabled(port, qp) && !record->piece_count;
 	}
 	retire(qp, room, effects);
 }
@@ -256,7 +256,7 @@ static void take_back(struct send_slot *slot, uint64_t psn)
 	slot->sent = lesser(slot->sent, kept < 0 ? 0 : (uint64_t)kept);
 }
 
-void engine_rewind(struct engine_qp *qp, uint64_t psn, struct engine_effects *effects)
+void engine_sq_rewind(struct engine_qp *qp, uint64_t psn, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	uint64_t index = record->send_index;
@@ -286,14 +286,14 @@ void engine_rewind(struct engine_qp *qp, uint64_t psn, struct engine_effects *ef
 	effects->effects |= EFFECT_SCHEDULE;
 }
 
-void engine_retry(const struct engine_port *port, struct engine_qp *qp, uint64_t psn, struct engine_effects *effects)
+void engine_sq_retry(const struct engine_shared *port, struct engine_qp *qp, uint64_t psn, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	record->retry_left--;
 	engine_count(effects, COUNT_REWINDS, 1);
-	engine_narrow(port, record, 2);
+	engine_sq_narrow(port, record, 2);
 	effects->effects |= EFFECT_LOST;
-	engine_rewind(qp, psn, effects);
+	engine_sq_rewind(qp, psn, effects);
 }
 
 /* ------------------------------------------------------------------ deadlines that come */
@@ -305,14 +305,14 @@ uint64_t engine_deadline(const struct engine_qp *qp)
 	return lesser(lesser(own, record->owed_ns), lesser(record->relief_ns, record->pace_ns));
 }
 
-void engine_timeout(const struct engine_port *port, struct engine_qp *qp, const struct engine_flight *flight, uint64_t now,
+void engine_timeout(const struct engine_shared *port, struct engine_qp *qp, const struct engine_inflight *flight, uint64_t now,
 		    struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	int late = record->ack_deadline <= now;
 
 	effects->end = PUNT_STATE;
-	if (be_get(qp->qpc, QPC_SERVTYPE) != ST_RC || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS || !engine_sq_sound(qp))
+	if (be_get(qp->qpc, QPC_SERVTYPE) != ST_RC || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS || !engine_sq_valid(qp))
 		return;
 	effects->end = PUNT_WAIT;
 	if (record->pace_ns <= now || record->relief_ns <= now)
@@ -321,7 +321,7 @@ void engine_timeout(const struct engine_port *port, struct engine_qp *qp, const 
 	if (late && !record->retry_left)
 		return;
 	effects->end = PUNT_REPLY;
-	if (record->owed_ns <= now && (!engine_replies_sound(qp) || !engine_credits_known(qp)))
+	if (record->owed_ns <= now && (!engine_response_queue_valid(qp) || !engine_credits_known(qp)))
 		return;
 	effects->end = ENGINE_DONE;
 	if (record->owed_ns <= now)
@@ -335,7 +335,7 @@ void engine_timeout(const struct engine_port *port, struct engine_qp *qp, const 
 		record->ack_deadline = NEVER;
 		record->backoff = lesser(record->backoff + 1, TIMER_BACKOFF_MOST);
 		effects->effects |= EFFECT_SILENT;
-		engine_retry(port, qp, record->una, effects);
+		engine_sq_retry(port, qp, record->una, effects);
 	} else if (record->probe_deadline <= now) {
 		record->probe_due = 1;
 		record->loud = TIMER_LOUD_AFTER_PROBE;

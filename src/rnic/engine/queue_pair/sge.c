@@ -6,12 +6,12 @@
 static const uint8_t *slab(const struct engine_qp *qp, uint64_t index)
 {
 	const struct queue_pair *record = qp->record;
-	if (!engine_ring_reached(qp) || index >= record->sq_entries)
+	if (!engine_ring_reachable(qp) || index >= record->sq_entries)
 		return NULL;
 	return qp->sq + (record->sq_entries << record->sq_shift) + index * record->sq_slab_bytes;
 }
 
-int engine_ring_reached(const struct engine_qp *qp)
+int engine_ring_reachable(const struct engine_qp *qp)
 {
 	const struct queue_pair *record = qp->record;
 	return qp->sq && record->sq_shift >= SQE_SHIFT && record->sq_shift <= 16 && record->sq_entries <= qp->send_slots &&
@@ -20,7 +20,7 @@ int engine_ring_reached(const struct engine_qp *qp)
 }
 
 /* One more span; 0, or -1 where its key does not open it. */
-static int add(const struct engine_port *port, const struct engine_qp *qp, uint32_t lkey, uint64_t va, uint64_t length,
+static int add(const struct engine_shared *port, const struct engine_qp *qp, uint32_t lkey, uint64_t va, uint64_t length,
 	       uint64_t rights, struct source *source)
 {
 	struct span *span = &source->spans[source->count++];
@@ -30,7 +30,7 @@ static int add(const struct engine_port *port, const struct engine_qp *qp, uint3
 	return span->key ? 0 : -1;
 }
 
-static enum engine_end find_list(const struct engine_port *port, const struct engine_qp *qp, const struct send_slot *slot,
+static enum engine_end find_list(const struct engine_shared *port, const struct engine_qp *qp, const struct send_slot *slot,
 				 uint64_t index, uint64_t rights, struct source *source)
 {
 	uint64_t entries = entry_get(slot, SQE_LKEY), total = 0;
@@ -48,7 +48,7 @@ static enum engine_end find_list(const struct engine_port *port, const struct en
 	return total == source->length ? ENGINE_DONE : PUNT_REQUEST;
 }
 
-enum engine_end engine_source_find(const struct engine_port *port, const struct engine_qp *qp, const struct send_slot *slot,
+enum engine_end engine_sge_resolve(const struct engine_shared *port, const struct engine_qp *qp, const struct send_slot *slot,
 				   uint64_t index, uint64_t rights, struct source *source)
 {
 	source->bytes = NULL;
@@ -66,10 +66,10 @@ enum engine_end engine_source_find(const struct engine_port *port, const struct 
 	return ENGINE_DONE;
 }
 
-int engine_source_reached(const struct engine_port *port, const struct source *source)
+int engine_sge_reachable(const struct engine_shared *port, const struct source *source)
 {
 	for (unsigned i = 0; i < source->count; i++) {
-		const struct engine_reach *reach = &port->reach[source->spans[i].key - port->keys];
+		const struct engine_mapping *reach = &port->reach[source->spans[i].key - port->keys];
 		if (!reach->bytes && !reach->segment)
 			return 0;
 	}
@@ -77,7 +77,7 @@ int engine_source_reached(const struct engine_port *port, const struct source *s
 }
 
 /* Read into `to`, or write from `from`; 0, or -1 where any byte is out of reach. */
-static int move(const struct engine_port *port, const struct source *source, uint64_t offset, uint8_t *to,
+static int move(const struct engine_shared *port, const struct source *source, uint64_t offset, uint8_t *to,
 		const uint8_t *from, uint64_t size)
 {
 	for (unsigned i = 0; size && i < source->count; i++) {
@@ -100,7 +100,7 @@ static int move(const struct engine_port *port, const struct source *source, uin
 	return size ? -1 : 0;
 }
 
-struct origin engine_source_origin(const struct engine_port *port, const struct source *source, uint64_t offset,
+struct origin engine_sge_origin(const struct engine_shared *port, const struct source *source, uint64_t offset,
 				   uint64_t size)
 {
 	const struct span *span = source->spans;
@@ -112,7 +112,7 @@ struct origin engine_source_origin(const struct engine_port *port, const struct 
 	return engine_origin(port, span->key, span->va + offset);
 }
 
-int engine_source_read(const struct engine_port *port, const struct source *source, uint64_t offset, uint8_t *to,
+int engine_sge_read(const struct engine_shared *port, const struct source *source, uint64_t offset, uint8_t *to,
 		       uint64_t size)
 {
 	if (!source->bytes)
@@ -121,13 +121,13 @@ int engine_source_read(const struct engine_port *port, const struct source *sour
 	return 0;
 }
 
-int engine_source_write(const struct engine_port *port, const struct source *source, uint64_t offset, const uint8_t *from,
+int engine_sge_write(const struct engine_shared *port, const struct source *source, uint64_t offset, const uint8_t *from,
 			uint64_t size)
 {
 	return move(port, source, offset, NULL, from, size);
 }
 
-const struct memory_key *engine_source_key(const struct source *source, uint64_t offset, uint64_t size, uint64_t *va)
+const struct memory_key *engine_sge_key(const struct source *source, uint64_t offset, uint64_t size, uint64_t *va)
 {
 	for (unsigned i = 0; i < source->count; i++) {
 		const struct span *span = &source->spans[i];

@@ -45,9 +45,9 @@ cdef extern from "fabric.h" nogil:
         uint64_t time
     struct fabric_calls:
         int (*act)(void *self, uint32_t actor) noexcept
-        int (*told)(void *self, uint32_t host, engine_told *told) noexcept
+        int (*told)(void *self, uint32_t host, engine_stop_info *told) noexcept
         int (*packet)(void *self, uint32_t host, const fabric_packet *packet) noexcept
-        int (*turn)(void *self, uint32_t host, engine_told *told) noexcept
+        int (*turn)(void *self, uint32_t host, engine_stop_info *told) noexcept
         int (*prepare)(void *self, uint32_t host, int *sent) noexcept
         int (*timer)(void *self, uint32_t host, uint64_t record) noexcept
         int (*write_back)(void *self, uint32_t host) noexcept
@@ -99,7 +99,7 @@ cdef extern from "fabric.h" nogil:
         uint64_t record, context, slots, program_record, turn, peer_record, path
         uint32_t number, remote, target, pd, cqn
         uint16_t source_port, target_port
-        engine_pace *pace
+        engine_rate_limit *pace
         uint8_t *shared
         engine_cq *cq
     uint64_t fabric_sender_bytes(const fabric_pattern *pattern)
@@ -508,7 +508,7 @@ cdef class FabricHost:
         self.nic.write_back_at = None if at == NEVER_NS else at
         return 0
 
-    cdef int _spare(self, engine_told *told) except -1:
+    cdef int _spare(self, engine_stop_info *told) except -1:
         """The turn of a bare flow stopped: for want of a line to wait in, which is stocked."""
         if self.device.device.sched.flights.spare_line:
             raise RuntimeError(f"a bare flow's turn ended for reason {told.end}: run the fabric with bare=False")
@@ -590,7 +590,7 @@ cdef class FabricFlow:
     cdef FabricPattern pattern
     cdef FabricHost source, target
     cdef engine_qp sender, receiver
-    cdef engine_pace[2] paces
+    cdef engine_rate_limit[2] paces
     cdef uint64_t sender_at, sender_slots, sender_context, receiver_at, receiver_slots, receiver_context
     cdef uint64_t va, to
     cdef uint32_t lkey, rkey
@@ -707,7 +707,7 @@ cdef int _call_act(void *self, uint32_t actor) noexcept:
     return 0
 
 
-cdef int _call_told(void *self, uint32_t at, engine_told *told) noexcept:
+cdef int _call_told(void *self, uint32_t at, engine_stop_info *told) noexcept:
     agenda = <FabricAgenda> self
     cdef FabricHost host = agenda.hosts[at]
     try:
@@ -732,7 +732,7 @@ cdef int _call_packet(void *self, uint32_t at, const fabric_packet *packet) noex
     return 0
 
 
-cdef int _call_turn(void *self, uint32_t at, engine_told *told) noexcept:
+cdef int _call_turn(void *self, uint32_t at, engine_stop_info *told) noexcept:
     agenda = <FabricAgenda> self
     cdef FabricHost host = agenda.hosts[at]
     cdef list out = []

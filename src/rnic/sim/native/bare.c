@@ -155,11 +155,11 @@ void fabric_bare_end(struct fabric *fabric, uint32_t at, struct engine_qp *qp)
 	}
 	engine_timers_forget(sched, place);
 	if (record->flying)
-		engine_flights_give(sched, engine_record(sched, record->peer_record), record->flying);
+		engine_inflight_release(sched, engine_record(sched, record->peer_record), record->flying);
 	record->flying = 0;
-	engine_flights_leave(sched, place);
+	engine_inflight_leave(sched, place);
 	if (record->scheduled)
-		engine_turns_remove(sched, place);
+		engine_scheduler_remove(sched, place);
 	device->qps[slot] = NULL;
 	device->directory[slot] = 0;
 	host->bare[slot] = 0;

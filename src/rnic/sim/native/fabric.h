@@ -1,7 +1,7 @@
 /* A network of NICs in virtual time: links, switches, and what happens when (rnic.sim is the truth, event for event).
  *
  * Packets are headers and lengths: links in here lose packets and mark them, but change none, so that payload bytes and
- * ICRCs of the engine's packets are neither made nor looked at (`bare` in engine_port). Who looks at one gets it whole:
+ * ICRCs of the engine's packets are neither made nor looked at (`bare` in engine_shared). Who looks at one gets it whole:
  * zeros as payload, with the right ICRC. Unlike the rest of the engine this allocates: its pools grow. */
 #ifndef RNIC_ENGINE_FABRIC_H
 #define RNIC_ENGINE_FABRIC_H
@@ -112,9 +112,9 @@ struct fabric_actor {
 /* What the fabric leaves to Python. Each returns 0, or -1: the run ends. */
 struct fabric_calls {
 	int (*act)(void *self, uint32_t actor);
-	int (*told)(void *self, uint32_t host, struct engine_told *told);
+	int (*told)(void *self, uint32_t host, struct engine_stop_info *told);
 	int (*packet)(void *self, uint32_t host, const struct fabric_packet *packet);
-	int (*turn)(void *self, uint32_t host, struct engine_told *told);
+	int (*turn)(void *self, uint32_t host, struct engine_stop_info *told);
 	int (*prepare)(void *self, uint32_t host, int *sent);
 	int (*timer)(void *self, uint32_t host, uint64_t record);
 	int (*write_back)(void *self, uint32_t host);
@@ -149,7 +149,7 @@ struct fabric {
 #define FABRIC_ROOM 2u
 #define FABRIC_BURST 64u
 #define FABRIC_ROUNDS 64u
-#define FABRIC_OUT_BYTES ((FABRIC_BURST + 4u * ENGINE_LEAST) * 4160u)
+#define FABRIC_OUT_BYTES ((FABRIC_BURST + 4u * ENGINE_MIN_REPLIES) * 4160u)
 #define FABRIC_SCRATCH 8192u
 #define FABRIC_NET 0x0A000000u /* host n has the address this + n + 1 */
 
@@ -205,7 +205,7 @@ struct fabric_place {
 	uint32_t number, remote, target; /* its own, its peer's, the host that it leads to */
 	uint32_t pd, cqn;
 	uint16_t source_port, target_port;
-	struct engine_pace *pace; /* of this queue pair */
+	struct engine_rate_limit *pace; /* of this queue pair */
 	uint8_t *shared; /* runs of slots that nothing comes to lie in, and a queue block */
 	struct engine_cq *cq;
 };

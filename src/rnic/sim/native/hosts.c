@@ -60,7 +60,7 @@ void fabric_host_left(struct fabric *fabric, uint32_t at)
 static void moved(struct fabric *fabric, struct fabric_host *host)
 {
 	if (host->write_back_at == NEVER)
-		host->write_back_at = fabric->now + ROUND_WRITE_BACK_NS;
+		host->write_back_at = fabric->now + POLL_WRITE_BACK_NS;
 }
 
 /* ------------------------------------------------------------------ sending */
@@ -94,7 +94,7 @@ static int carry(struct fabric *fabric, uint32_t at)
 }
 
 /* Whether it is for a queue pair of a bare flow to have its pointers found anew: they are where they were. */
-static int found(const struct fabric_host *host, const struct engine_told *told)
+static int found(const struct fabric_host *host, const struct engine_stop_info *told)
 {
 	const struct engine_device *device = host->device;
 	if (told->stop != STOP_FIND || !host->bare)
@@ -110,7 +110,7 @@ static int found(const struct fabric_host *host, const struct engine_told *told)
 /* Send what may be sent, up to a budget of packets; whether there was anything. */
 static int transmit(struct fabric *fabric, uint32_t at, uint64_t budget)
 {
-	struct engine_told told;
+	struct engine_stop_info told;
 	int sent = 0;
 
 	host_at(fabric, at)->silent = 0;
@@ -124,7 +124,7 @@ static int transmit(struct fabric *fabric, uint32_t at, uint64_t budget)
 		sent = 1;
 	}
 	for (;;) {
-		engine_port_send(host->device, fabric->now, budget, &fabric->out, &fabric->sending, &told);
+		engine_device_send(host->device, fabric->now, budget, &fabric->out, &fabric->sending, &told);
 		sent |= carry(fabric, at);
 		if (told.stop == STOP_DONE || fabric->failed)
 			break;
@@ -138,7 +138,7 @@ static int transmit(struct fabric *fabric, uint32_t at, uint64_t budget)
 			called(fabric, at, fabric->to->told(fabric->self, at, &told));
 		}
 	}
-	engine_port_sent(host->device, &fabric->sending);
+	engine_device_sent(host->device, &fabric->sending);
 	return sent;
 }
 
@@ -159,7 +159,7 @@ static void take(struct fabric *fabric, uint32_t at, uint32_t number)
 {
 	struct fabric_host *host = host_at(fabric, at);
 	const struct fabric_packet *packet = &fabric->packets[number];
-	struct engine_told told = { .stop = STOP_PACKET };
+	struct engine_stop_info told = { .stop = STOP_PACKET };
 	struct engine_meta meta = { .flow = { .source_port = packet->source_port,
 					      .destination_port = packet->target_port, .address_bytes = 4 },
 				    .frag = DONT_FRAGMENT };
@@ -167,17 +167,17 @@ static void take(struct fabric *fabric, uint32_t at, uint32_t number)
 	uint64_t bare = bare_record(host, packet);
 
 	if (bare && packet->header[0] == BTH_CNP) {
-		engine_port_notified(host->device, bare, fabric->now);
+		engine_device_notified(host->device, bare, fabric->now);
 		host->device->counts.rx_packets++;
 		taken = length;
 	} else if (bare || !packet->ce) {
 		if (packet->ce)
-			engine_port_marked(host->device, bare, fabric->now);
+			engine_device_marked(host->device, bare, fabric->now);
 		be_store(meta.flow.source, 4, FABRIC_NET + 1 + packet->source);
 		be_store(meta.flow.destination, 4, FABRIC_NET + 1 + packet->target);
 		memcpy(fabric->scratch, packet->header, packet->header_bytes);
 		for (;;) {
-			taken += engine_port_receive(host->device, fabric->scratch, length, length, taken, &meta, fabric->now,
+			taken += engine_device_receive(host->device, fabric->scratch, length, length, taken, &meta, fabric->now,
 						     &told);
 			if ((told.stop != STOP_NOTIFY && told.stop != STOP_FIND) || fabric->failed)
 				break;
@@ -200,16 +200,16 @@ static void take(struct fabric *fabric, uint32_t at, uint32_t number)
 static uint64_t deadline(struct fabric *fabric, uint32_t at)
 {
 	const struct fabric_host *host = host_at(fabric, at);
-	uint64_t due = engine_port_deadline(host->device);
+	uint64_t due = engine_device_deadline(host->device);
 	return host->has_qps ? lesser(due, host->write_back_at) : due;
 }
 
 static void handle_timers(struct fabric *fabric, uint32_t at)
 {
 	struct fabric_host *host = host_at(fabric, at);
-	uint64_t left = ROUND_TIMERS_PER_CALL;
+	uint64_t left = POLL_TIMERS_PER_CALL;
 	while (left && !fabric->failed) {
-		uint64_t record = engine_port_due(host->device, fabric->now, &left);
+		uint64_t record = engine_device_due(host->device, fabric->now, &left);
 		if (!record)
 			break;
 		called(fabric, at, fabric->to->timer(fabric->self, at, record));
@@ -228,9 +228,9 @@ static int round_of(struct fabric *fabric, uint32_t at)
 	uint32_t came = 0;
 	int did = 0;
 
-	if (host->silent >= ROUND_REPLIES_AT_LEAST_EVERY)
+	if (host->silent >= POLL_REPLIES_AT_LEAST_EVERY)
 		did = transmit(fabric, at, budget);
-	for (; came < ROUND_RECEIVE_LIMIT && host->inbox.count; came++)
+	for (; came < POLL_RECEIVE_LIMIT && host->inbox.count; came++)
 		take(fabric, at, fabric_queue_take(fabric, &host->inbox));
 	if (came) {
 		host->silent++;
@@ -238,8 +238,8 @@ static int round_of(struct fabric *fabric, uint32_t at)
 	} else if (has_work(fabric, at)) {
 		did = transmit(fabric, at, budget);
 	}
-	host->full_rounds = came >= ROUND_RECEIVE_LIMIT ? host->full_rounds + 1 : 0;
-	if (host->full_rounds % ROUND_TIMERS_AT_LEAST_EVERY == 0 && deadline(fabric, at) <= fabric->now) {
+	host->full_rounds = came >= POLL_RECEIVE_LIMIT ? host->full_rounds + 1 : 0;
+	if (host->full_rounds % POLL_TIMERS_AT_LEAST_EVERY == 0 && deadline(fabric, at) <= fabric->now) {
 		handle_timers(fabric, at);
 		transmit(fabric, at, budget);
 		did = 1;
