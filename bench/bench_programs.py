@@ -211,7 +211,7 @@ def measure(row: Row, libraries: Path, number: int) -> float:
             return raw(row, libraries)
         address = f"{own_network()}.{number % 250 + 1}"
         if row.command[0] == "rnic":
-            command = [*RNIC, "perf", *row.command[1:], "--addr", address, "--attach", "--json"]
+            command = [*RNIC, "perf", *row.command[1:], "--addr", address, "--nic-process", "--json"]
             done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=SECONDS, check=True)
             found = json.loads(done.stdout)[0]
             return float(found["bw_average_MBps" if row.unit == "MB/s" else "t_typical_us"])

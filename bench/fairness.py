@@ -65,7 +65,7 @@ class Programs:
     def _command(self, tool: str, *options: str) -> list[str]:
         if self.native:
             return [*RNIC, "exec", "--addr", self.address, "--", f"ib_{tool}", "-x", "0", "-F", *options]
-        return [*RNIC, "perf", tool, *options, "--addr", self.address, "--attach"]
+        return [*RNIC, "perf", tool, *options, "--addr", self.address, "--nic-process"]
 
     def _pair(self, tool: str, *options: str) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
         """Server and client of a test, the client begun once the server listens."""

@@ -43,7 +43,7 @@ def install(rig: Rig, *options: str) -> str:
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     env = f"env LD_LIBRARY_PATH={PLACE}/lib PYTHONHOME={PLACE} PYTHONPATH={PLACE}/packages"
     env += f" RNIC_LIBRARIES={PLACE}/packages/libraries RNIC_RUNTIME_DIR={_RUNTIME}"
-    words = ["exec", "--port", str(OWN_PORT), "--addr", rig.guest[4], *options, "--"]
+    words = ["exec", "--udp-port", str(OWN_PORT), "--addr", rig.guest[4], *options, "--"]
     return f"mkdir -p -m 700 {_RUNTIME}; {env} {PLACE}/bin/{version} -m rnic.cli {' '.join(words)}"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rnic.cli.faults import rate_rule
 from rnic.cli.perf import measure, own_peer
 from rnic.cli.perf_peer import Endpoint, dial
 from rnic.cli.perf_tests import Run
@@ -57,16 +58,16 @@ def running(operation: str, size: int, depth: int = 32, mtu: int = 0, lose: int 
         lose: one in so many packets that arrive at either side is lost, none for 0.
     """
     with own_peer(ADDRESS) as (host, port):
-        end = Endpoint(ADDRESS, 0, "RC", size, depth, mtu)
+        faults = [rate_rule("drop", 1 / lose)] if lose else []
+        end = Endpoint(ADDRESS, 0, "RC", size, depth, mtu, faults=faults)
         try:
             line = dial(host, port)
             try:
                 line.send(
                     test=f"{operation}_bw", service="RC", max_size=size, depth=depth, mtu_bytes=MTU_BYTES[end.mtu],
-                    end=end.describe(), lose=lose,
+                    end=end.describe(), faults=faults,
                 )  # fmt: skip
                 end.connect(line.receive()["end"])
-                end.lose(lose)
                 yield Run(end, line, operation)
                 line.send(bye=True)
             finally:

@@ -63,8 +63,8 @@ _PROGRAMS = {"late": "late_receiver", "conform": "conform-agent", "nvmeof": "nvm
 TOOLS = (
     Tool("rc", quick=((1024, 1), (1024, 3001), (1024, 1048576), (4096, 65536)), quick_events=True),
     # an ibv pingpong waits for ever for a datagram or UC message that was lost: no bursts of a thousand packets
-    Tool("uc", ("--service", "UC"), sizes=(1, 1024, 3001, 16384)),
-    Tool("ud", ("--service", "UD"), mtus=(None,), sizes=(1, 1024, 2048, 3001, 4096), quick=((None, 3001),)),
+    Tool("uc", ("--connection", "UC"), sizes=(1, 1024, 3001, 16384)),
+    Tool("ud", ("--connection", "UD"), mtus=(None,), sizes=(1, 1024, 2048, 3001, 4096), quick=((None, 3001),)),
     Tool("srq", ("--srq",), sizes=(1, 1024, 3001, 65536)),
 )
 

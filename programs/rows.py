@@ -106,7 +106,7 @@ def _perftest(name: str, *options: str, **more: object) -> Row:
 
 
 def _python(service: str, *options: str) -> tuple[str, ...]:
-    shared = ("--srq", "-q", "16") if service == "srq" else ("--service", service.upper())
+    shared = ("--srq", "-q", "16") if service == "srq" else ("--connection", service.upper())
     return ("pingpong", "--compat", "ibv", *shared, "-n", "200", "-c", *options)
 
 

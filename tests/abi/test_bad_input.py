@@ -41,7 +41,7 @@ def test_address_in_use(env: dict[str, str]) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
         other.bind((ADDRESS, 0))
         port = other.getsockname()[1]
-        assert run(env, "--addr", ADDRESS, "--port", str(port)) == (
+        assert run(env, "--addr", ADDRESS, "--udp-port", str(port)) == (
             2,
             f"rnic: UDP port {port} on {ADDRESS} is taken: give another port (0 lets the system choose one)"
             " or another local address; programs that are to share one NIC open it with rnic.open()",
@@ -54,7 +54,7 @@ def test_address_in_use(env: dict[str, str]) -> None:
         (("--addr", "bogus"), "address 'bogus' is no IPv4 or IPv6 address: give one such as 127.0.0.1"),
         (("--addr", "203.0.113.9"), "cannot be used: the address is not one of this machine"),
         (("--faults", "/nowhere/script"), "fault script /nowhere/script: No such file or directory"),
-        (("--faults", '[{"every": 50'), "fault script is no JSON: Expecting ',' delimiter at line 1, column 14"),
+        (("--faults", '[{"every": 50'), "fault script is not valid JSON: Expecting ',' delimiter at line 1, column 14"),
         (("--faults", '{"every": 50}'), "fault script: a fault script is a list of rules, not dict"),
         (("--faults", '[{"action": "explode"}]'), "fault rule 1: action is 'explode'; allowed: one of drop"),
         (("--capture", "/nowhere/x.pcapng"), "capture file /nowhere/x.pcapng: No such file or directory"),
@@ -80,7 +80,7 @@ def test_a_broken_fault_script_is_called_so_beside_a_device_that_runs(env: dict[
     user = connect(held)
     assert user is not None
     user.ask(attach.MSG_ADD, json.dumps({"address": f"{NET}.104"}).encode())
-    where = "fault script is no JSON: Expecting ',' delimiter at line 1, column 14: after '[{\"every\": 50'"
+    where = "fault script is not valid JSON: Expecting ',' delimiter at line 1, column 14: after '[{\"every\": 50'"
     assert run(env, "--addr", f"{NET}.104", "--faults", '[{"every": 50') == (2, f"rnic: {where}")
     status, said = run(env, "--addr", f"{NET}.104", "--faults", '[{"every": 50, "action": "drop"}]')
     assert (status, "runs already without this faults setting" in said) == (2, True)
@@ -185,7 +185,7 @@ except ChildProcessError:
 
 def test_the_nic_process_is_nobodys_child(env: dict[str, str]) -> None:
     """Programs such as ``strace -f`` wait until all their children have ended."""
-    command = [sys.executable, "-m", "rnic.cli", "exec", "--addr", f"{NET}.109", "--port", "0", "--"]
+    command = [sys.executable, "-m", "rnic.cli", "exec", "--addr", f"{NET}.109", "--udp-port", "0", "--"]
     program = [sys.executable, "-c", WAITS_FOR_ALL]
     done = subprocess.run([*command, *program], env=env, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "none\n", "")

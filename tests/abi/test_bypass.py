@@ -392,7 +392,7 @@ def test_a_python_program_with_a_slot_is_a_peer_like_any_other(
         port = str(sock.getsockname()[1])
     rnic_ = [sys.executable, "-m", "rnic.cli"]
     how = ["-p", port, "-g", "0", "-n", "300", "-c", "-s", "5000", *events]
-    python = [*rnic_, "pingpong", "--compat", "ibv", "--attach", "--addr", address, *how]
+    python = [*rnic_, "pingpong", "--compat", "ibv", "--nic-process", "--addr", address, *how]
     c = [*rnic_, "exec", "--bypass", "--addr", address, "--", PINGPONG, *how]
     server, client = (python, c) if ours == "serves" else (c, python)
     pipe = subprocess.PIPE

@@ -36,7 +36,7 @@ def free_port(address: str) -> str:
 @pytest.mark.parametrize("names", [OF_IPV6, OF_IPV4], ids=["IPv6", "IPv4"])
 def test_corners(program: Path, mode: dict[str, str], names: list[str]) -> None:
     # there is one ::1 for all who test at a time: a port of one's own
-    where = ["::1", "--port", free_port("::1")] if names == OF_IPV6 else [f"{own_network()}.64"]
+    where = ["::1", "--udp-port", free_port("::1")] if names == OF_IPV6 else [f"{own_network()}.64"]
     command = [sys.executable, "-m", "rnic.cli", "exec", "--addr", *where, "--", str(program), *names]
     done = subprocess.run(command, env=mode, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -21,7 +21,7 @@ FEW_DESCRIPTORS = 1024
 
 
 def run(many: Path, env: dict[str, str], *words: str) -> None:
-    command = [sys.executable, "-m", "rnic.cli", "exec", "--addr", ADDRESS, "--port", "0", "--", str(many), *words]
+    command = [sys.executable, "-m", "rnic.cli", "exec", "--addr", ADDRESS, "--udp-port", "0", "--", str(many), *words]
     limited = ["sh", "-c", f'ulimit -n {FEW_DESCRIPTORS} && exec "$@"', "sh", *command]
     done = subprocess.run(limited, env=env, capture_output=True, text=True, timeout=500, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -52,7 +52,7 @@ def run(*words: str) -> str:
 
 def test_events_of_a_device_that_runs(served: Path) -> None:
     with rnic.open(f"{NET}.42", directory=served) as ctx:
-        assert run("rnic1", "port-down", "10s") == "rnic1: port down\n  holds: port-down\n  to come in: 10.0 s\n"
+        assert run("rnic1", "port-down", "10s") == "rnic1: port down\n  active: port-down\n  pending in: 10.0 s\n"
         assert ctx.get_async_event().event_type == e.IBV_EVENT_PORT_ERR
         assert json.loads(run("rnic0", "--json"))["port"] == "active"
         assert run("rnic1", "heal") == "rnic1: port active\n"
@@ -64,7 +64,7 @@ def test_events_of_a_device_that_runs(served: Path) -> None:
             ctx.query_port()
         with pytest.raises(VerbsError, match="is not there"):
             rnic.open(f"{NET}.42", directory=served)
-        assert run("rnic1") == "rnic1: gone\n  holds: fatal\n"
+        assert run("rnic1") == "rnic1: gone\n  active: fatal\n"
         run("rnic1", "heal")
     with rnic.open(f"{NET}.42", directory=served) as ctx:
         assert ctx.query_port().state == e.IBV_PORT_ACTIVE

@@ -240,14 +240,14 @@ def test_the_live_view_says_who_talks_to_whom_how_fast() -> None:
     lines = shown(view)
     assert " ".join(lines[0]) == "rnic0 at 127.0.0.1 port 4791 1 context, 2 QPs"
     assert " ".join(lines[1]) == "beside it (-d): rnic1 at 127.0.0.2"
-    first, second = (next(line for line in lines if line[:1] == [number]) for number in ("17", "18"))
-    assert first[:9] == ["17", "RTS", "ib_write_bw", "(4242)", "192.0.2.1", "QP", "3", "10", "20"]
+    first, second = (next(line for line in lines if line[:1] == [number]) for number in ("0x000011", "0x000012"))
+    assert first[:9] == ["0x000011", "RTS", "ib_write_bw", "(4242)", "192.0.2.1", "QP", "0x000003", "10", "20"]
     assert first[9:] == ["15.00", "▁▁█", "2", "64", "12"]
-    assert second == ["18", "RTS", "-", "-", "0", "0", "0.00", "▁▁▁", "9", "64", "-"]
+    assert second == ["0x000012", "RTS", "-", "-", "0", "0", "0.00", "▁▁▁", "9", "64", "-"]
     view.tree["qps"][0]["latency_us"] = {"p50": 20.2, "p90": 31.0, "p99": 1234.5}
     lines = shown(view)
-    assert next(line for line in lines if line[:1] == ["17"])[-4:] == ["12", "20", "31", "1,234"]
-    assert next(line for line in lines if line[:1] == ["18"])[-4:] == ["-"] * 4
+    assert next(line for line in lines if line[:1] == ["0x000011"])[-4:] == ["12", "20", "31", "1,234"]
+    assert next(line for line in lines if line[:1] == ["0x000012"])[-4:] == ["-"] * 4
     view.take(looked(20, 22), 2.0, [{**DEVICES[0], "port_state": 1}])
     assert "port down" in " ".join(shown(view)[0])
 
@@ -347,13 +347,13 @@ def test_the_live_view_counts_between_looks_and_obeys_keys() -> None:
     assert [pair["qpn"] for pair in view.pairs()] == [17, 18]
     assert view.key("b")
     assert [pair["qpn"] for pair in view.pairs()] == [18, 17]
-    for key in "17":
+    for key in "11":
         assert view.key(key)
     view.detail = {"qpn": 17, "send_ring": {"head": 20}}
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(view)
     text = console.export_text()
-    assert "queue pair 17" in text
+    assert "queue pair 0x000011" in text
     assert "send_ring.head" in text
     assert "10.0" in text
     assert view.key("\r")

@@ -32,7 +32,11 @@ def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (["trace", "-o", "{}"], 2, "is a directory; give a file"),
         (["perf", "write_bw", "--plot", "{}/none/p.png"], 2, "there is no directory"),
         (["perf", "write_bw", "--capture", "{}/none/p.pcapng"], 2, "there is no directory"),
-        (["serve", "--addr", "127.0.0.1", "--udp-port", "4799", "--faults", "[{"], 2, "fault script is no JSON: "),
+        (
+            ["serve", "--addr", "127.0.0.1", "--udp-port", "4799", "--faults", "[{"],
+            2,
+            "is not valid JSON: ",
+        ),
         (
             ["perf", "write_bw", "--listen", "--addr", "203.0.113.1"],
             2,
@@ -49,7 +53,7 @@ def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (["paxi", "127.0.0.1"], 2, "rnic paxi: No such command '127.0.0.1'; rnic paxi --help lists them"),
         (["perf"], 2, "Choose from: write_bw, write_lat"),
         (["--nope"], 2, "No such option '--nope'. rnic --help lists them."),
-        (["qp", "abc"], 2, "'abc' is not a whole number."),
+        (["qp", "abc"], 2, "'abc' is not a number from 0 to 0xffffff"),
         (["exec", "--faults", "", "--", "true"], 2, "fault script is empty: give a JSON file of rules"),
         (["exec", "--captur", "x.pcapng", "--", "true"], 2, "No such option '--captur'"),
         (["exec", "--fault", "[]", "true"], 2, "No such option '--fault'"),
@@ -101,18 +105,18 @@ def test_programs_that_cannot_run_end_as_in_a_shell(tmp_path: Path) -> None:
         (str(tmp_path / "none"), 127, "was not found"),
         ("no-such-program-anywhere", 127, "was not found"),
     ):
-        done = run(tmp_path, "exec", "--port", "0", "--", name)
+        done = run(tmp_path, "exec", "--udp-port", "0", "--", name)
         assert (done.returncode, done.stderr.count("\n")) == (status, 1)
         assert done.stderr.startswith(f"rnic: program {name!r} {says}: ")
     plain.chmod(0o755)
-    assert run(tmp_path, "exec", "--port", "0", "--", str(plain)).returncode == 7
+    assert run(tmp_path, "exec", "--udp-port", "0", "--", str(plain)).returncode == 7
 
 
 @pytest.mark.slow
 def test_options_behind_the_program_are_its_own(tmp_path: Path) -> None:
     for line in (["echo"], ["--", "echo"], ["--no-paths", "echo"]):
         words = ["--addr", "--faults", "-x", "--", "--captur=y"]
-        done = run(tmp_path, "exec", "--port", "0", *line, *words)
+        done = run(tmp_path, "exec", "--udp-port", "0", *line, *words)
         assert (done.returncode, done.stdout) == (0, " ".join(words) + "\n"), done.stderr
 
 

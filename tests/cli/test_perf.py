@@ -12,8 +12,9 @@ import pytest
 
 from rnic.cli import demo
 from rnic.cli.demo import with_unit
+from rnic.cli.peer import PeerError
 from rnic.cli.perf import BW_COLUMNS, LAT_COLUMNS, TESTS, header_line, iterations_for, measure, own_peer, row_line
-from rnic.cli.perf_peer import Endpoint, PerfError
+from rnic.cli.perf_peer import Endpoint
 from rnic.cli.perf_tests import Peak
 from rnic.verbs import Context
 
@@ -64,7 +65,7 @@ def test_ipv6_and_a_small_mtu() -> None:
 
 @pytest.mark.slow
 def test_with_losses_the_data_arrives_all_the_same() -> None:
-    (row,) = rows("write_bw", "-m", "1024", "-s", "100000", "-n", "20", "--lose", "50")
+    (row,) = rows("write_bw", "-m", "1024", "-s", "100000", "-n", "20", "--faults", "drop=1/50")
     assert row["verified"] is True
 
 
@@ -101,11 +102,11 @@ def test_client_and_server_table_and_plot(tmp_path: Path) -> None:
         (("write_bw", "-m", "1500"), ("1500", "--mtu", "4096")),
         (("write_bw", "-s", "0"), ("0", "--size")),
         (("fly_bw",), ("fly_bw", "write_bw")),
-        (("read_bw", "-c", "UC"), ("read", "UC", "--service RC")),
+        (("read_bw", "-c", "UC"), ("read", "UC", "--connection RC")),
         (("send_bw", "-c", "UD", "-s", "100000"), ("100000", "path MTU")),
         (("write_bw", "127.0.0.1", "--udp-port", "0", "--port", "1"), ("127.0.0.1", "port 1")),
         (("write_bw", "--addr", "203.0.113.77"), ("203.0.113.77",)),
-        (("write_bw", "--attach", "--lose", "100"), ("--lose", "--faults")),
+        (("write_bw", "--nic-process", "--faults", "drop=1%"), ("--faults", "rnic serve")),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(args: tuple[str, ...], words: tuple[str, ...]) -> None:
@@ -117,7 +118,7 @@ def test_bad_input_is_one_line_and_status_2(args: tuple[str, ...], words: tuple[
 
 
 def test_a_path_mtu_that_the_port_has_not_is_refused_with_one_that_it_has() -> None:
-    with pytest.raises(PerfError, match=r"^mtu=3000: this port takes 256, .*: give -m (1024|4096)$"):
+    with pytest.raises(PeerError, match=r"^mtu=3000: this port takes 256, .*: give -m (1024|4096)$"):
         Endpoint("127.0.0.1", 0, "RC", 64, 1, 3000)
 
 

@@ -17,9 +17,9 @@ from contextlib import contextmanager
 import pytest
 
 from rnic.cli import main
+from rnic.cli.peer import PeerError
 from rnic.cli.pingpong import listen
 from rnic.cli.pingpong_data import PAGE, Data, DataError, Echo, Streams, Unchecked
-from rnic.cli.pingpong_peer import PingpongError
 
 COMMAND = (sys.executable, "-m", "rnic.cli", "pingpong")
 
@@ -79,8 +79,8 @@ def free_port() -> int:
     [
         ("127.0.0.1", ["-s", "20000", "-e"]),
         ("::1", ["-s", "3001", "-m", "4096"]),
-        ("::1", ["--service", "UC", "-s", "9000"]),
-        ("127.0.0.1", ["--service", "UD", "-s", "4096"]),
+        ("::1", ["--connection", "UC", "-s", "9000"]),
+        ("127.0.0.1", ["--connection", "UD", "-s", "4096"]),
         ("127.0.0.1", ["--srq", "-q", "5", "-r", "20"]),
     ],
 )
@@ -145,7 +145,7 @@ def test_different_options_are_named_on_both_sides() -> None:
 def test_port_taken_is_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port = sock.getsockname()[1]
-        with pytest.raises(PingpongError) as caught:
+        with pytest.raises(PeerError) as caught:
             listen("127.0.0.1", port)
     assert str(caught.value).startswith(f"TCP port {port} of 127.0.0.1 cannot be used (")
     assert str(caught.value).endswith("): choose another with --port")
@@ -186,15 +186,15 @@ def test_ibv_peer_that_dies_is_an_error_and_no_hang() -> None:
     [
         (["-s", "0"], "0 is not in the range 1<=x"),
         (["-m", "1000"], "'1000' is not one of '256'"),
-        (["--service", "XX"], "'XX' is not one of 'RC', 'UC', 'UD'"),
+        (["--connection", "XX"], "'XX' is not one of 'RC', 'UC', 'UD'"),
         (["--compat", "xrc"], "'xrc' is not 'ibv'"),
         (["-n", "x"], "'x' is not a whole number"),
-        (["--srq", "--service", "UC"], "UC has no ping-pong"),
+        (["--srq", "--connection", "UC"], "UC has no ping-pong"),
         (["-q", "4"], "4 queue pairs need --srq"),
         (["--srq", "-s", "1000000000"], "use 1 to 1"),
         (["--addr", "nowhere"], "'nowhere' is no IPv4 or IPv6 address"),
         (["--udp-port", "0", "-g", "9"], "index=9 is beyond the GID table"),
-        (["--udp-port", "0", "--service", "UD", "-s", "5000"], "fits the port's MTU of 4096"),
+        (["--udp-port", "0", "--connection", "UD", "-s", "5000"], "fits the port's MTU of 4096"),
         (["-y"], "No such option"),
     ],
 )

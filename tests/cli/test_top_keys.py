@@ -21,6 +21,7 @@ import pytest
 
 import rnic
 from rnic import enums as e
+from rnic.cli.options import qpn
 from tests.verbs.conftest import start_nic
 from tests.verbs.test_nic_process import NET, End
 
@@ -89,7 +90,7 @@ class Screen:
 
 def pairs(picture: str) -> list[str]:
     """QP numbers in the order in which they stand."""
-    return re.findall(r"^ *(\d+) +(?:RTS|RESET|INIT|RTR)\b", picture, re.MULTILINE)
+    return re.findall(r"^ *(0x[0-9a-f]+) +(?:RTS|RESET|INIT|RTR)\b", picture, re.MULTILINE)
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ def busy(tmp_path: Path) -> Iterator[tuple[Path, list[str]]]:
             thread = threading.Thread(target=talk)
             thread.start()
             try:
-                yield tmp_path, [str(end.qp.qp_num) for end in (idle, a, b)]
+                yield tmp_path, [qpn(end.qp.qp_num) for end in (idle, a, b)]
             finally:
                 stop.set()
                 thread.join()
@@ -138,14 +139,14 @@ def test_keys_sort_open_measure_and_end(screen: Screen, busy: tuple[Path, list[s
     screen.until(lambda seen: pairs(seen)[-1:] == [idle] and len(pairs(seen)) == 3)
     screen.press("q")
     screen.until(lambda seen: pairs(seen) == [idle, a, b])
-    screen.press(a)
+    screen.press(a.lstrip("0x"))
     opened = screen.until(lambda seen: f"queue pair {a}" in seen)
     assert "keys: q number" in opened, "the keys stay in sight after one was pressed"
     assert re.search(r"congestion\.outstanding_limit +\d+", opened), "names and values stand apart"
     assert re.search(r"send_ring\.tail +\d+", opened)
     screen.press("\r")
     screen.until(lambda seen: f"queue pair {a}" not in seen and "keys:" in seen)
-    screen.press(f"{a}9999")
+    screen.press("1f9999")
     screen.until(lambda seen: "the NIC has none" in seen)
     screen.press("\x1b")
     screen.until(lambda seen: "the NIC has none" not in seen)

@@ -152,7 +152,9 @@ def test_run_prints_figures_and_a_verdict() -> None:
 
 
 def test_run_as_json_with_two_engines_and_losses() -> None:
-    result = engine("run", "--size", "600", "--count", "3", "--two", "--loss", "0.5", "--block-size", "128", "--json")
+    result = engine(
+        "run", "--size", "600", "--count", "3", "--two", "--faults", "drop=50%", "--block-size", "128", "--json"
+    )
     assert result.exit_code == 0, result.output
     found = json.loads(result.output)
     assert (found["passed"], found["completions"], found["payload_bytes"]) == (True, 3, 1800)
@@ -202,7 +204,7 @@ def test_the_vcd_has_the_states(tmp_path: Path) -> None:
         (("run", "--block-size", "100"), "block_size=100: a power of two from 16 to 32768"),
         (("run", "--size", "0"), "0: 1 to 1048576"),
         (("run", "--size", "many"), "'many': a number, or several with commas"),
-        (("run", "--loss", "0.5"), "--loss 0.5: only with --two"),
+        (("run", "--faults", "drop=50%"), "--faults drop=50%: only with --two"),
         (
             ("run", "--size", "4", "--count", "1", "--vcd", "/nowhere/x.vcd"),
             "/nowhere/x.vcd: No such file or directory",

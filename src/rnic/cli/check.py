@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, cast
 
 import click
 
+from rnic.cli.options import UDP_PORT_RENAMED, Command, udp_port
 from rnic.judge import RULES, Finding, Judge
 from rnic.judge.judge import CNP_GAP_NS
 from rnic.judge.rules import NOTE
@@ -110,20 +111,12 @@ def _check(name: str, report: Report, port: int, cnp_gap_ns: int) -> tuple[Judge
     return judge, error
 
 
-@click.command()
+@click.command(cls=Command, renamed=UDP_PORT_RENAMED)
 @click.argument("files", nargs=-1, metavar="[FILE]...")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines: one object a finding, then one for each file.")
 @click.option("--all", "show_all", is_flag=True, help="Show every finding, also the many of one kind.")
 @click.option("--rules", "list_rules", is_flag=True, help="List the rules with their clauses, and end.")
-@click.option(
-    "--udp-port",
-    "--port",
-    "port",
-    type=click.IntRange(1, 65_535),
-    default=ROCE_UDP_PORT,
-    show_default=True,
-    help="UDP port.",
-)
+@udp_port("UDP port of RoCEv2.", low=1, default=ROCE_UDP_PORT)
 @click.option(
     "--cnp-gap",
     type=click.FloatRange(0),
@@ -131,7 +124,9 @@ def _check(name: str, report: Report, port: int, cnp_gap_ns: int) -> tuple[Judge
     show_default=True,
     help="CNPs of one flow that are closer, in microseconds, are a finding.",
 )
-def check(files: tuple[str, ...], as_json: bool, show_all: bool, list_rules: bool, port: int, cnp_gap: float) -> None:
+def check(
+    files: tuple[str, ...], as_json: bool, show_all: bool, list_rules: bool, udp_port: int, cnp_gap: float
+) -> None:
     """Judge captures (pcap, pcapng, also gzip; - is standard input): what breaks the rules of RoCEv2.
 
     Exit status: 0 if nothing breaks a rule, 1 if something does, 2 if a file cannot be read to its end.
@@ -147,7 +142,7 @@ def check(files: tuple[str, ...], as_json: bool, show_all: bool, list_rules: boo
     status = 0
     for name in files:
         report = Report(name, as_json, show_all)
-        judge, error = _check(name, report, port, round(cnp_gap * 1_000))
+        judge, error = _check(name, report, udp_port, round(cnp_gap * 1_000))
         summary = report.summary(judge)
         if as_json:
             _print(json.dumps({"file": name, "summary": summary, "error": error}))

@@ -12,30 +12,46 @@ import click
 from rnic.cli import INTERRUPTED
 from rnic.spec.errors import RnicError
 
-COMMANDS = {
-    "check": ("rnic.cli.check", "Judge captures: which packets break which rule."),
-    "conform": ("rnic.cli.conform", "Play packet scripts against a RoCEv2 peer: which rules it keeps."),
-    "counters": ("rnic.cli.inspect", "Show all counters of a running NIC."),
-    "cq": ("rnic.cli.inspect", "Show one completion queue of a running NIC."),
-    "coyote": ("rnic.cli.coyote", "Run Coyote's perf_rdma between two processes."),
-    "decode": ("rnic.cli.decode", "Show every packet of a pcap or pcapng file."),
-    "devinfo": ("rnic.cli.devinfo", "Show devices, limits and the port."),
-    "exec": ("rnic.cli.exec", "Run an RDMA program (libibverbs), unmodified, on this NIC."),
-    "fault": ("rnic.cli.fault", "Let something happen to a running NIC: port down, device gone, errors."),
-    "gateware": ("rnic.cli.gateware", "Simulate the descriptor engine, or write it as Verilog."),
-    "paxi": ("rnic.cli.paxi", "Read and write another chip's memory as on an AXI bus."),
-    "perf": ("rnic.cli.perf", "Measure bandwidth and latency, as perftest does."),
-    "qp": ("rnic.cli.inspect", "List queue pairs of a running NIC, or show one."),
-    "rclink": ("rnic.cli.rclink", "Exchange messages with a peer over RC Link."),
-    "regs": ("rnic.cli.inspect", "Show every register of a running NIC."),
-    "top": ("rnic.cli.top", "Watch objects, queue pairs and rates of a running NIC."),
-    "trace": ("rnic.cli.trace", "Write one operation's life, stage by stage, as a trace file."),
-    "pingpong": ("rnic.cli.pingpong", "Exchange messages with a peer, as ibv_rc_pingpong does."),
-    "vectors": ("rnic.cli.vectors", "Write test vectors: frames in, and frames that must come out."),
-    "web": ("rnic.cli.web", "Show a running NIC on a local page, with JSON and Prometheus metrics."),
-    "sim": ("rnic.cli.sim", "Run a network of NICs in virtual time: topology, workload, congestion."),
-    "serve": ("rnic.cli.serve", "Run the NIC process that serves this user's programs."),
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "Run programs": {
+        "exec": ("rnic.cli.exec", "Run an unmodified RDMA program (libibverbs) on this NIC."),
+        "serve": ("rnic.cli.serve", "Run the NIC process that serves this user's programs."),
+        "fault": ("rnic.cli.fault", "Inject a fault into a running NIC: port down, device gone, errors."),
+    },
+    "Look at a running NIC": {
+        "devinfo": ("rnic.cli.devinfo", "Show devices, limits and the port."),
+        "top": ("rnic.cli.top", "Watch objects, queue pairs and rates."),
+        "qp": ("rnic.cli.inspect", "List queue pairs, or show one."),
+        "cq": ("rnic.cli.inspect", "Show a completion queue."),
+        "regs": ("rnic.cli.inspect", "Show all registers."),
+        "counters": ("rnic.cli.inspect", "Show all counters."),
+        "trace": ("rnic.cli.trace", "Write the stages of operations as a trace for Perfetto."),
+        "web": ("rnic.cli.web", "Serve a local page, with JSON and Prometheus metrics."),
+    },
+    "Judge packets and peers": {
+        "decode": ("rnic.cli.decode", "Show every packet of a capture."),
+        "check": ("rnic.cli.check", "Judge captures: which packets break which rule."),
+        "conform": ("rnic.cli.conform", "Play packet scripts against a RoCEv2 peer and report the rules it keeps."),
+        "vectors": ("rnic.cli.vectors", "Write test vectors: frames in, and frames that must come out."),
+    },
+    "Run Python peers": {
+        "perf": ("rnic.cli.perf", "Measure bandwidth and latency, as perftest does."),
+        "pingpong": ("rnic.cli.pingpong", "Exchange messages with a peer, as ibv_rc_pingpong does."),
+        "rclink": ("rnic.cli.rclink", "Exchange messages with a peer over RC Link."),
+        "coyote": ("rnic.cli.coyote", "Run Coyote's perf_rdma between two processes."),
+        "paxi": ("rnic.cli.paxi", "Read and write another chip's memory as on an AXI bus."),
+    },
+    "Simulate": {
+        "sim": ("rnic.cli.sim", "Run a network of NICs in virtual time: topology, workload, congestion."),
+    },
+    "Hardware": {
+        "gateware": ("rnic.cli.gateware", "Simulate the descriptor engine, or write it as Verilog."),
+    },
+    "This command": {
+        "completion": ("rnic.cli.completion", "Print or install shell completion."),
+    },
 }
+COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
 HIDDEN = {"again": ("rnic.cli.exec", "Start the NIC process again, for the libraries.")}
 
@@ -60,7 +76,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; who names a program of this machine instead learns how it is run."""
+        """Find the command; the name of a program on this machine gets the way to run it."""
         if self.get_command(ctx, args[0]) is None and shutil.which(args[0]) is not None:
             raise click.UsageError(f"No such command {args[0]!r}. To run that program: rnic exec -- {args[0]}", ctx)
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
@@ -73,8 +89,10 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][1]) for name in sorted(COMMANDS)])
+        width = max(map(len, COMMANDS)) + 2
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width - 2), text) for name, (_, text) in commands.items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -7,14 +7,14 @@ import sys
 
 import click
 
-from rnic.cli.route import towards
+from rnic.cli.options import PORT_RENAMED, Command, addr, as_json, tcp_port, timeout
+from rnic.cli.peer import EXIT_FAILED, towards
 from rnic.cm.line_socket import ExchangeError
 from rnic.coyote import perf_rdma
 from rnic.coyote.ibvq import DEF_PORT
 from rnic.coyote.perf_rdma import Plan, Row
 from rnic.coyote.thread import CoyoteError, CThread
 
-EXIT_FAILED = 1
 _SHOWN = ("tlb_hits", "tlb_misses", "tlb_prefetched", "page_faults", "page_faults_refused")
 
 
@@ -32,19 +32,14 @@ def _print_row(row: Row) -> None:
     print(f"{row.size:>10} {row.bytes_per_s / (1 << 20):>14.2f} {row.latency_us:>14.2f}", flush=True)
 
 
-@click.command(epilog="Without SERVER it is the server and waits for one client.")
-@click.argument("server", required=False)
-@click.option("--addr", help="Local IPv4 address of the NIC: 127.0.0.1, of a client the one that leads to SERVER.")
-@click.option(
-    "-p",
-    "--tcp-port",
-    "--port",
-    "port",
-    default=DEF_PORT,
-    show_default=True,
-    type=click.IntRange(1, 65535),
-    help="TCP port.",
+@click.command(
+    cls=Command,
+    epilog="Without SERVER it is the server and waits for one client.",
+    renamed=PORT_RENAMED,
 )
+@click.argument("server", required=False)
+@addr("SERVER")
+@tcp_port(DEF_PORT, low=1)
 @click.option("-o", "--operation", default="write", show_default=True, type=click.Choice(("read", "write")))
 @click.option("-x", "--min-size", default=64, show_default=True, type=click.IntRange(1, 1 << 27), help="First size.")
 @click.option(
@@ -53,10 +48,8 @@ def _print_row(row: Row) -> None:
 @click.option("-r", "--runs", default=10, show_default=True, type=click.IntRange(1, 10_000), help="Runs of each size.")
 @click.option("--reps", default=8, show_default=True, type=click.IntRange(1, 10_000), help="Transfers in a run.")
 @click.option("--vfid", default=0, show_default=True, type=click.IntRange(0, 15), help="Region of the thread.")
-@click.option(
-    "--timeout", default=30.0, show_default=True, type=click.FloatRange(0.1), help="Seconds of silence to bear."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@timeout()
+@as_json("Print the result as JSON.")
 def coyote(
     server: str | None,
     addr: str | None,

@@ -15,6 +15,7 @@ import click
 from rnic.cli.decode_filter import Filter, Follower, PsnRange, QueuePairNumber, names_of
 from rnic.cli.decode_protocols import PROTOCOLS, RCLINK, Protocol, text
 from rnic.cli.ladder import Ladders, as_html, as_lines, as_svg
+from rnic.cli.options import UDP_PORT_RENAMED, Command
 from rnic.link.base import format_address
 from rnic.link.pcap import CapturedPacket, CaptureError, read_packets
 from rnic.rclink.drops import RcLinkDrop
@@ -111,7 +112,7 @@ class Show:
         self.filter = only
 
 
-@click.command(name="decode")
+@click.command(name="decode", cls=Command, renamed=UDP_PORT_RENAMED)
 @click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
 @click.option("-v", "--verbose", is_flag=True, help="All headers of each packet by name.")
 @click.option("--qp", "qpns", multiple=True, type=QueuePairNumber(), help="Only connections of this queue pair.")
@@ -125,13 +126,13 @@ class Show:
 @click.option("--json", "as_json", is_flag=True, help="JSON lines: an object for each packet, then one for each file.")
 @click.option("--summary", "only_summary", is_flag=True, help="Only the counts.")
 @click.option(
-    "--port",
+    "--udp-port",
     "ports",
     multiple=True,
     default=(ROCE_UDP_PORT,),
     show_default=True,
     type=click.IntRange(1, 65_535),
-    help="UDP destination port of RoCEv2; may be given more than once.",
+    help="UDP destination port of RoCEv2; repeatable.",
 )
 @click.option(
     "--rclink-port",
@@ -140,7 +141,7 @@ class Show:
     default=(TYPE1_UDP_PORT, TYPE2_UDP_PORT),
     show_default=True,
     type=click.IntRange(1, 65_535),
-    help="UDP destination port of RC Link; may be given more than once.",
+    help="UDP destination port of RC Link; repeatable.",
 )
 def decode(
     files: tuple[str, ...],

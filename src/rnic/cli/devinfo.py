@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from rnic.cli.options import udp_port
 from rnic.link.base import LinkError, parse_address
 from rnic.nic_process.bypass_programs import refusal
 from rnic.runtime.attach import ask
@@ -122,9 +123,7 @@ def _chosen(name: str | None, addr: str | None) -> list[Device]:
 @click.command()
 @click.option("-d", "--device", "name", help="Only this device, such as rnic0.")
 @click.option("--addr", help="Only the device of this local IP address.")
-@click.option(
-    "--udp-port", default=0, type=click.IntRange(0, 65535), help="UDP port to open devices on: any free one by default."
-)
+@udp_port("UDP port to open devices on; by default any free one.", default=0)
 @click.option("-v", "--verbose", is_flag=True, help="All limits too.")
 @click.option("-l", "--list", "only_names", is_flag=True, help="Only names and addresses.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")

@@ -19,6 +19,8 @@ import click
 from rnic.abi.library_paths import LIBRARIES, PATHS_LIBRARY, SOCKETS_LIBRARY
 from rnic.cc.settings import MODES
 from rnic.cli.elf import looks_static
+from rnic.cli.faults import fault_rules
+from rnic.cli.options import UDP_PORT_RENAMED, Command, udp_port
 from rnic.link.base import LinkError, parse_address
 from rnic.nic_process.sysfs_view import view
 from rnic.runtime.attach import Connection, connect, start
@@ -102,45 +104,6 @@ def add_devices(connection: Connection, wanted: list[dict[str, object]]) -> list
     return names
 
 
-def fault_rules(said: str | None) -> str | None:
-    """A fault script: as it was given, or from the file that was named. It is looked at here, before anybody else's
-    state can matter: a device that runs already refuses a script whatever it says.
-
-    Raises:
-        ProcessError: there is no such file, or it is no fault script; one line.
-    """
-    if said is None:
-        return None
-    if not said:
-        raise ProcessError("fault script is empty: give a JSON file of rules, or the rules themselves")
-    where = "fault script"
-    text = said
-    if not said.lstrip().startswith(("[", "{")):
-        where += f" {said}"
-        try:
-            text = Path(said).read_text(encoding="utf-8")
-        except OSError as error:
-            raise ProcessError(f"{where}: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise ProcessError(f"{where} is no JSON: it is not text") from None
-    from rnic.link.fault_script import parse_script  # noqa: PLC0415 - most programs run without
-
-    try:
-        parse_script(json.loads(text))
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise ProcessError(f"{where} is no JSON: {error.msg} at {place}: {_around(text, error.pos)}") from None
-    except ValueError as error:
-        raise ProcessError(f"{where}: {error}") from None
-    return text
-
-
-def _around(text: str, at: int) -> str:
-    """What stands before a place, for people to find it."""
-    line = text[text.rfind("\n", 0, at) + 1 : at]
-    return f"after {line[-20:]!r}" if line else "at the beginning of the line"
-
-
 def rules_by_device(said: tuple[str, ...]) -> dict[str, str | None]:
     """``DEVICE=RULES`` of the command line, by device.
 
@@ -198,19 +161,21 @@ def device_names(listed: bytes, addresses: tuple[str, ...], port: int | None) ->
     return names
 
 
-@click.command("exec", context_settings={"allow_interspersed_args": False})
+@click.command("exec", cls=Command, context_settings={"allow_interspersed_args": False}, renamed=UDP_PORT_RENAMED)
 @click.option(
-    "--addr", "addresses", multiple=True, envvar="RNIC_ADDR", help="Local IP address (127.0.0.1); repeatable."
+    "--addr",
+    "addresses",
+    multiple=True,
+    envvar="RNIC_ADDR",
+    help="Local IP address of a device; repeatable.  [default: 127.0.0.1]",
 )
+@udp_port("UDP port, 4791 by default; 0 for any free one.", envvar="RNIC_PORT")
 @click.option(
-    "--udp-port",
-    "--port",
-    "port",
-    type=click.IntRange(0, 65535),
-    envvar="RNIC_PORT",
-    help="UDP port, 4791 by default; 0 for any free one.",
+    "--faults",
+    metavar="RULES",
+    envvar="RNIC_FAULTS",
+    help="Faults: a JSON file of rules, the rules themselves, or rates such as drop=1%.",
 )
-@click.option("--faults", envvar="RNIC_FAULTS", help="Fault script: a JSON file of rules, or the rules themselves.")
 @click.option(
     "--fault-on",
     "faults_on",
@@ -233,7 +198,7 @@ def device_names(listed: bytes, addresses: tuple[str, ...], port: int | None) ->
     "--hairpin/--no-hairpin",
     default=True,
     envvar="RNIC_HAIRPIN",
-    help="With --bypass: programs of one device reach each other inside of it (so they do), or over the wire.",
+    help="With --bypass: local programs use shared memory (default), or the wire.",
 )
 @click.option("--sockets", is_flag=True, help="Carry the program's TCP sockets over the NIC, as rsockets.")
 @click.option("--paths/--no-paths", default=True, help="Show the program a device's paths under /sys and /dev.")
@@ -241,7 +206,7 @@ def device_names(listed: bytes, addresses: tuple[str, ...], port: int | None) ->
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 def execute(
     addresses: tuple[str, ...],
-    port: int | None,
+    udp_port: int | None,
     faults: str | None,
     faults_on: tuple[str, ...],
     capture: str | None,
@@ -278,7 +243,7 @@ def execute(
     own_rules = rules_by_device(faults_on)
     directory = runtime_directory()
     connection = connect(directory) or start(directory)
-    names = device_names(connection.ask(attach.MSG_LIST)[0], addresses or ("127.0.0.1",), port)
+    names = device_names(connection.ask(attach.MSG_LIST)[0], addresses or ("127.0.0.1",), udp_port)
     unknown = own_rules.keys() - {*names.values(), *names}
     if unknown:
         known = ", ".join(f"{name} ({address})" for address, name in names.items())
@@ -286,7 +251,7 @@ def execute(
     wanted: list[dict[str, object]] = [
         {
             "address": address,
-            "port": port,
+            "port": udp_port,
             "faults": own_rules.get(names[address], own_rules.get(address, rules)),
             "capture": capture and str(Path(capture).resolve()),
             "congestion": congestion,

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from rnic.cli.options import as_json as json_option
+from rnic.cli.options import qpn
 from rnic.link.fault_events import EVENTS, from_words, usage
 from rnic.runtime.attach import fault as ask
 from rnic.runtime.directory import runtime_directory
@@ -21,9 +23,9 @@ def _listed() -> str:
 @click.command(epilog=_listed())
 @click.argument("device")
 @click.argument("event", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="Print what holds now as JSON.")
+@json_option("Print the active faults as JSON.")
 def fault(device: str, event: tuple[str, ...], as_json: bool) -> None:
-    """Let EVENT happen to DEVICE of this user's NIC process; without an event, show what holds there.
+    """Inject EVENT into DEVICE of this user's NIC process; without an event, list active faults.
 
     rnic fault rnic0 port-down 2s
     """
@@ -46,8 +48,8 @@ def _show(device: str, state: dict[str, Any]) -> None:
     said = "gone" if state["dead"] else f"port {state['port']}"
     print(f"{state['device']}: {said}")
     if state["lasting"]:
-        print(f"  holds: {', '.join(state['lasting'])}")
+        print(f"  active: {', '.join(state['lasting'])}")
     if state["pending"]:
-        print(f"  to come in: {', '.join(f'{seconds:.1f} s' for seconds in state['pending'][:10])}")
+        print(f"  pending in: {', '.join(f'{seconds:.1f} s' for seconds in state['pending'][:10])}")
     if state["failing"]:
-        print(f"  completions to fail: {', '.join(f'QP {qpn}' for qpn in state['failing'])}")
+        print(f"  completions to fail: {', '.join(f'QP {qpn(number)}' for number in state['failing'])}")

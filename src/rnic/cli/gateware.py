@@ -13,6 +13,8 @@ from typing import Any
 
 import click
 
+from rnic.cli.faults import from_rates, rate_rule
+from rnic.cli.options import Command, faults
 from rnic.paxi import DEFAULT_PORT, AxiError, open_window
 from rnic.paxi.bridge import BridgeConfig
 from rnic.spec.source import install_hint
@@ -121,7 +123,21 @@ def gateware() -> None:
     """Simulate the descriptor engine, or write it as Verilog."""
 
 
-@gateware.command()
+def _drop_rate(text: str | None) -> float:
+    """The part of the frames to drop, of ``drop=RATE``; 0 without it."""
+    if text is None:
+        return 0.0
+    try:
+        rules = from_rates(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--faults") from None
+    rate = rules[0]["probability"] if rules else None
+    if not isinstance(rate, float) or rules != [rate_rule("drop", rate)]:
+        raise click.BadParameter(f"{text!r}: the simulated wire takes one rate: drop=10%", param_hint="--faults")
+    return rate
+
+
+@gateware.command(cls=Command, renamed={"--loss": lambda value: ("--faults", f"drop={value}")})
 @click.option("--size", default="4096", show_default=True, help="Bytes of each WRITE; several with commas take turns.")
 @click.option("--local-offset", default="0", show_default=True, help="Offset of the source, likewise.")
 @click.option("--remote-offset", default="0", show_default=True, help="Offset of the destination, likewise.")
@@ -129,7 +145,7 @@ def gateware() -> None:
 @click.option("--ring", default=4, show_default=True, type=click.IntRange(2, 4096), help="Entries of each ring.")
 @click.option("--one-at-a-time", is_flag=True, help="Wait for each completion, as the documents' test does.")
 @click.option("--two", is_flag=True, help="Two engines connected through their MAC ports; else one in loopback.")
-@click.option("--loss", default=0.0, type=click.FloatRange(0, 1), help="With --two: part of the frames that is lost.")
+@faults("Faults of the wire between two: the part of the frames to drop, such as drop=10%.")
 @click.option("--stalls", default=0.0, type=click.FloatRange(0, 0.95), help="Part of the cycles that a channel stalls.")
 @click.option("--latency", default=0, type=click.IntRange(0, 10_000), help="Cycles until memory answers.")
 @click.option("--local-window", help="BASE:SIZE that payloads may be read from; unless told, where they lie.")
@@ -152,7 +168,7 @@ def run(
     ring: int,
     one_at_a_time: bool,
     two: bool,
-    loss: float,
+    faults: str | None,
     stalls: float,
     latency: int,
     local_window: str | None,
@@ -169,8 +185,9 @@ def run(
     **parameters: Any,
 ) -> None:
     """Run WRITEs through the simulated engine and verify every byte. Exit status 1 if one is wrong."""
+    loss = _drop_rate(faults)
     if loss and not two:
-        raise click.UsageError(f"--loss {loss}: only with --two")
+        raise click.UsageError(f"--faults {faults}: only with --two")
     if line_gbps and not two:
         raise click.UsageError(f"--line-gbps {line_gbps}: only with --two")
     if ddr is not None and two:
@@ -180,7 +197,7 @@ def run(
         _numbers(text, 0, 4095, option)
         for text, option in ((local_offset, "--local-offset"), (remote_offset, "--remote-offset"))
     ]
-    runs = _gateware("runs")
+    runs = _gateware("simulate")
     params = _params(**parameters)
     job = runs.Job(
         sizes=sizes,

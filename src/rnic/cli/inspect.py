@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from rnic.cli.options import QPN, as_json, device, qpn
 from rnic.runtime.attach import ask
 from rnic.runtime.directory import runtime_directory
 from rnic.spec.errors import RnicError
@@ -15,10 +16,6 @@ from rnic.spec.errors import RnicError
 
 class LookError(RnicError):
     """Nothing there to look at; one line."""
-
-
-device_option = click.option("--device", "-d", default="", help="Device name; by default the first.")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def fetch(device: str, what: str) -> Any:
@@ -47,10 +44,10 @@ def _show(rows: Sequence[tuple[str, ...]]) -> None:
 
 
 @click.command()
-@device_option
-@json_option
+@device()
+@as_json()
 def regs(device: str, as_json: bool) -> None:
-    """Every register of the global block and of each queue block in use."""
+    """Show every register of the global block and of each queue block in use."""
     tree = fetch(device, "regs")
     if as_json:
         print(json.dumps(tree))
@@ -96,6 +93,12 @@ def _queue(tree: dict[str, Any], as_json: bool) -> None:
     _fields(tree["fields"])
 
 
+def _peer_and_ring(pair: dict[str, Any]) -> tuple[str, ...]:
+    remote = pair.get("remote_qpn")
+    peer = "-" if remote is None else qpn(remote)
+    return peer, *(str(pair.get(name, "-")) for name in ("sq_head", "sq_tail", "sq_entries"))
+
+
 def _tree(tree: dict[str, Any], indent: str = "") -> None:
     for name, value in tree.items():
         if isinstance(value, dict):
@@ -108,19 +111,19 @@ def _tree(tree: dict[str, Any], indent: str = "") -> None:
 
 
 @click.command()
-@click.argument("number", type=click.IntRange(0, 0xFFFFFF), required=False)
-@device_option
-@json_option
+@click.argument("number", type=QPN, required=False)
+@device()
+@as_json()
 def qp(number: int | None, device: str, as_json: bool) -> None:
-    """Every queue pair; or one: state, rings with head and tail, context in host memory and in the cache."""
+    """List queue pairs; or show one: state, rings with head and tail, context in host memory and in the cache."""
     if number is None:
         pairs = fetch(device, "top")["qps"]
         if as_json:
             print(json.dumps(pairs))
         elif pairs:
             rows = [("QP", "state", "peer QP", "SQ head", "SQ tail", "entries")]
-            names = ("qpn", "state", "remote_qpn", "sq_head", "sq_tail", "sq_entries")
-            _show(rows + [tuple(str(pair.get(name, "-")) for name in names) for pair in pairs])
+            rows += [(qpn(pair["qpn"]), pair["state"], *_peer_and_ring(pair)) for pair in pairs]
+            _show(rows)
         else:
             print("no queue pair; rnic qp NUMBER shows one once a program made it")
         return
@@ -128,19 +131,19 @@ def qp(number: int | None, device: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("number", type=click.IntRange(0, 0xFFFFFF))
-@device_option
-@json_option
+@click.argument("number", type=QPN)
+@device()
+@as_json()
 def cq(number: int, device: str, as_json: bool) -> None:
-    """One completion queue: ring with head and tail, arming, context in host memory and in the cache."""
+    """Show a completion queue: ring with head and tail, arming, context in host memory and in the cache."""
     _queue(fetch(device, f"cq {number}"), as_json)
 
 
 @click.command()
-@device_option
-@json_option
+@device()
+@as_json()
 def counters(device: str, as_json: bool) -> None:
-    """All counters."""
+    """Show all counters."""
     tree = fetch(device, "counters")
     if as_json:
         print(json.dumps(tree))

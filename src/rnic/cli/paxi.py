@@ -15,6 +15,8 @@ from typing import Any
 
 import click
 
+from rnic.cli.options import as_json, tcp_port, udp_port
+from rnic.cli.peer import EXIT_FAILED
 from rnic.cm.line_socket import ExchangeError
 from rnic.link.base import LinkError
 from rnic.paxi import DEFAULT_PORT, AxiError, Window, open_window, serve
@@ -23,7 +25,6 @@ from rnic.paxi.bridge import BridgeConfig
 from rnic.paxi.check import check
 from rnic.spec.errors import RnicError, VerbsError
 
-EXIT_FAILED = 1
 MAX_SERVED = 1 << 40
 MAX_SHOWN = 1 << 20
 _LINE = 16
@@ -45,11 +46,9 @@ def _place(command: Any) -> Any:
     for option in reversed(
         (
             click.argument("host"),
-            click.option(
-                "-p", "--port", default=DEFAULT_PORT, show_default=True, type=click.IntRange(1, 65535), help="TCP port."
-            ),
+            tcp_port(DEFAULT_PORT, low=1),
             click.option("--addr", help="Local IP address of the NIC; by default the one that leads to HOST."),
-            click.option("--udp-port", type=click.IntRange(0, 65535), help="UDP port of the NIC; 0 for any."),
+            udp_port("UDP port of the NIC; 0 for any."),
             click.option(
                 "--width",
                 default="512",
@@ -58,7 +57,7 @@ def _place(command: Any) -> Any:
                 help="Data width of the bus in bits.",
             ),
             click.option("--base", default=0, show_default=True, type=number, help="Bus address of the window."),
-            click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+            as_json(),
         )
     ):
         command = option(command)
@@ -87,13 +86,11 @@ def paxi() -> None:
 @paxi.command("serve")
 @click.option("--size", default=1 << 20, show_default=True, type=number, help="Bytes of memory.")
 @click.option("--readonly", is_flag=True, help="Serve for reading; writes are answered with DECERR.")
-@click.option("--windows", type=click.IntRange(1), help="End once so many windows were opened and are closed.")
+@click.option("--windows", type=click.IntRange(1), help="Exit once this many windows were opened and closed.")
 @click.option("--addr", default="127.0.0.1", show_default=True, help="Local IP address.")
-@click.option(
-    "-p", "--port", default=DEFAULT_PORT, show_default=True, type=click.IntRange(0, 65535), help="TCP port; 0 for any."
-)
-@click.option("--udp-port", type=click.IntRange(0, 65535), help="UDP port of the NIC: 4791; 0 for any.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
+@tcp_port(DEFAULT_PORT)
+@udp_port("UDP port of the NIC: 4791; 0 for any.")
+@as_json("Print JSON, one object a line.")
 def serve_command(
     size: int, readonly: bool, windows: int | None, addr: str, port: int, udp_port: int | None, as_json: bool
 ) -> None:

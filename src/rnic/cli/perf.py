@@ -14,14 +14,30 @@ from typing import Any
 import click
 from rich.progress import BarColumn, Progress, TextColumn
 
+from rnic.cli.faults import fault_rules
 from rnic.cli.files import OutFile
-from rnic.cli.perf_peer import ATOMIC_BYTES, SERVICES, Endpoint, Line, PerfError, dial, listen
+from rnic.cli.options import (
+    PORT_RENAMED,
+    Command,
+    addr,
+    as_json,
+    connection,
+    device,
+    faults,
+    iters,
+    nic_process,
+    size,
+    tcp_port,
+    udp_port,
+)
+from rnic.cli.peer import Line, PeerError, listen, towards
+from rnic.cli.perf_peer import ATOMIC_BYTES, SERVICES, Endpoint, Rules, dial
 from rnic.cli.perf_tests import OPERATIONS, Row, Run
-from rnic.cli.route import ADDR_HELP, towards
 from rnic.link.base import parse_address
 from rnic.link.interface import is_local
 from rnic.spec.errors import RnicError
 from rnic.spec.limits import MTU_BYTES
+from rnic.verbs.devices import address_of
 
 TESTS = tuple(f"{operation}_{kind}" for operation in OPERATIONS for kind in ("bw", "lat"))
 DEFAULT_PORT = 18515
@@ -89,12 +105,12 @@ def serve(line: Line, addr: str, udp_port: int | None, attach: bool = False) -> 
         spec = line.receive()
         operation, kind = str(spec["test"]).split("_")
         if operation not in OPERATIONS or spec["service"] not in SERVICES:
-            raise PerfError(f"test {spec['test']!r} with {spec['service']!r} is not known here")
+            raise PeerError(f"test {spec['test']!r} with {spec['service']!r} is not known here")
         size = min(int(spec["max_size"]), LARGEST)
         depth = min(int(spec["depth"]), 8_192)
-        end = Endpoint(addr, udp_port, spec["service"], size, depth, int(spec["mtu_bytes"]), attach=attach)
+        faults = [] if attach else list(spec.get("faults", ()))
+        end = Endpoint(addr, udp_port, spec["service"], size, depth, int(spec["mtu_bytes"]), None, attach, faults)
         end.connect(spec["end"])
-        end.lose(int(spec.get("lose", 0)))
         line.send(end=end.describe())
         run = Run(end, line, operation)
         while True:
@@ -107,7 +123,7 @@ def serve(line: Line, addr: str, udp_port: int | None, attach: bool = False) -> 
                 run.serve_latency(message)
     except (KeyError, ValueError, TypeError) as error:
         _explain(line, f"cannot serve {spec.get('test')!r}: {error!r}")
-        raise PerfError(f"client asked for something that is not known here: {error!r}") from None
+        raise PeerError(f"client asked for something that is not known here: {error!r}") from None
     except RnicError as error:
         _explain(line, str(error))
         raise
@@ -121,7 +137,7 @@ def serve(line: Line, addr: str, udp_port: int | None, attach: bool = False) -> 
 
 def _explain(line: Line, words: str) -> None:
     """Say why this side hangs up, if anybody is there to hear it."""
-    with suppress(PerfError):
+    with suppress(PeerError):
         line.send(error=words)
 
 
@@ -129,7 +145,7 @@ def _explain(line: Line, words: str) -> None:
 def own_peer(addr: str, attach: bool = False, clients: int = 1) -> Iterator[tuple[str, int]]:
     """A passive side in a process of its own, for so many clients one after another; its host and TCP port."""
     command = [sys.executable, "-m", "rnic.cli", "perf", "write_bw", "--listen", "--addr", addr, "--port", "0"]
-    command += ["--attach"] if attach else ["--udp-port", "0"]
+    command += ["--nic-process"] if attach else ["--udp-port", "0"]
     command += ["--clients", str(clients)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     # Behind one NIC process there are three parties, and the scheduler knows best.
@@ -138,7 +154,7 @@ def own_peer(addr: str, attach: bool = False, clients: int = 1) -> Iterator[tupl
         assert process.stdout is not None
         words = process.stdout.readline().split()
         if not words or not words[-1].isdigit():
-            raise PerfError("the peer process did not start; its message is above")
+            raise PeerError("the peer process did not start; its message is above")
         yield addr, int(words[-1])
     except BaseException:
         process.kill()
@@ -190,20 +206,22 @@ def measure(
     mtu: int = 0,
     capture: Path | None = None,
     attach: bool = False,
-    lose: int = 0,
+    faults: Rules = (),
+    duration_s: float | None = None,
+    gid_index: int = 0,
 ) -> Iterator[Row]:
-    """The active side: a row for each size, as it is measured; both sides lose one in ``lose`` packets that arrive.
+    """The active side: a row for each size, as it is measured; both sides' links have ``faults``.
 
     Raises:
-        PerfError: no peer, a bad combination, or a completion in error.
+        PeerError: no peer, a bad combination, or a completion in error.
     """
     operation, kind = test.split("_")
     check_combination(operation, service)
     depth = max(depth, _LAT_DEPTH) if kind == "lat" else depth
-    end = Endpoint(addr, udp_port, service, max(sizes), depth, mtu, capture, attach)
+    end = Endpoint(addr, udp_port, service, max(sizes), depth, mtu, capture, attach, faults, gid_index)
     try:
         if service == "UD" and max(sizes) > MTU_BYTES[end.mtu]:
-            raise PerfError(f"size={max(sizes)}: a UD message fits the path MTU of {MTU_BYTES[end.mtu]} bytes")
+            raise PeerError(f"size={max(sizes)}: a UD message fits the path MTU of {MTU_BYTES[end.mtu]} bytes")
         line = dial(host, port)
         try:
             line.send(
@@ -213,19 +231,21 @@ def measure(
                 depth=end.depth,
                 mtu_bytes=MTU_BYTES[end.mtu],
                 end=end.describe(),
-                lose=lose,
+                faults=faults,
             )
             end.connect(line.receive()["end"])
-            end.lose(lose)
             run = Run(end, line, operation)
             for size in sizes:
                 count = iterations or iterations_for(test, size)
-                row = run.bandwidth(size, count) if kind == "bw" else run.latency(size, count)
+                measured = run.bandwidth if kind == "bw" else run.latency
+                row = measured(size, count)
+                if duration_s is not None:
+                    row = measured(size, _count_for(duration_s, row, operation))
                 row["test"] = test
                 yield row
             line.send(bye=True)
             if capture is not None:
-                ports = " ".join(f"--port {port}" for port in (end.ctx.udp_port, end.peer["udp_port"]))
+                ports = " ".join(f"--udp-port {port}" for port in (end.ctx.udp_port, end.peer["udp_port"]))
                 print(f"packets recorded: rnic decode {ports} {capture}", file=sys.stderr)
         finally:
             line.close()
@@ -233,10 +253,18 @@ def measure(
         end.close()
 
 
+def _count_for(duration_s: float, row: Row, operation: str) -> int:
+    """How many messages take so long, judging by a shorter run."""
+    if "msg_rate_Mpps" in row:
+        return max(1, int(duration_s * 1e6 * row["msg_rate_Mpps"]))  # type: ignore[operator]
+    trips = 1 if operation in ("read", "atomic") else 2
+    return max(1, int(duration_s * 1e6 / (trips * row["t_avg_us"])))  # type: ignore[operator]
+
+
 def check_combination(operation: str, service: str) -> None:
     """Refuse an operation that a service does not have."""
     if service != "RC" and (operation in ("read", "atomic") or (service == "UD" and operation == "write")):
-        raise PerfError(f"{operation} is not an operation of {service}: use --service RC")
+        raise PeerError(f"{operation} is not an operation of {service}: use --connection RC")
 
 
 def plot(series: Mapping[str, list[Row]], kind: str, title: str, path: Path) -> None:
@@ -281,81 +309,97 @@ def _listen(addr: str, port: int, udp_port: int | None, attach: bool, clients: i
                 line.close()
 
 
-@click.command(epilog="Without HOST a peer process is started on this machine.")
+@click.command(
+    cls=Command,
+    epilog="Without HOST a peer process is started on this machine.",
+    renamed={
+        **PORT_RENAMED,
+        "--service": "--connection",
+        "--attach": "--nic-process",
+        "--lose": lambda value: ("--faults", f"drop=1/{value}"),
+    },
+)
 @click.argument("test", type=click.Choice(TESTS))
 @click.argument("host", required=False)
 @click.option("--listen", "serving", is_flag=True, help="Be the passive side and wait for a client.")
-@click.option("--addr", help=ADDR_HELP.format("HOST"))
-@click.option("--udp-port", type=click.IntRange(0, 65535), help="UDP port; 4791, or any locally.")
-@click.option(
-    "-p",
-    "--tcp-port",
-    "--port",
-    "port",
-    default=DEFAULT_PORT,
-    show_default=True,
-    type=click.IntRange(0, 65535),
-    help="TCP port.",
-)
-@click.option("-s", "--size", default=65536, show_default=True, type=click.IntRange(1, LARGEST), help="Message bytes.")
+@device("Device, such as rnic0, instead of --addr.", default=None)
+@addr("HOST")
+@click.option("-i", "--ib-port", default=1, show_default=True, type=click.IntRange(1, 1), help="Port of the device.")
+@click.option("-x", "--gid-index", default=0, show_default=True, type=click.IntRange(0, 255), help="GID table entry.")
+@udp_port("UDP port; 4791, or any locally.")
+@tcp_port(DEFAULT_PORT)
+@size(65536, LARGEST)
 @click.option("-a", "--all", "all_sizes", is_flag=True, help="Sizes 2 to 2^23.")
-@click.option("-n", "--iters", default=0, type=click.IntRange(0, 10_000_000), help="Messages of each size.")
+@iters(0, "Messages of each size.", low=0, most=10_000_000)
+@click.option("-D", "--duration", type=click.FloatRange(0.1, 3600), help="Seconds for each size, instead of --iters.")
 @click.option("-t", "--tx-depth", default=32, show_default=True, type=click.IntRange(1, 8192), help="In flight.")
 @click.option("-m", "--mtu", default=0, help="Path MTU: 256 to 4096; the port's by default.")
-@click.option("-c", "--service", default="RC", show_default=True, type=click.Choice(tuple(SERVICES)), help="Service.")
+@connection()
 @click.option("--clients", default=1, hidden=True, type=click.IntRange(1), help="Serve so many, one after another.")
-@click.option("--json", "as_json", is_flag=True, help="Print the rows as one JSON array.")
+@as_json("Print the rows as one JSON array.")
 @click.option("--capture", type=OutFile(), help="Record the packets as pcapng.")
-@click.option("--attach", is_flag=True, help="Through this user's NIC process, as programs under rnic exec.")
-@click.option("--lose", default=0, type=click.IntRange(0), help="Lose one in so many packets that arrive at each end.")
+@nic_process()
+@faults()
 @click.option("--plot", "plot_file", type=OutFile("matplotlib", "plot"), help="Draw a PNG.")
 def perf(
     test: str,
     host: str | None,
     serving: bool,
+    device: str | None,
     addr: str | None,
+    ib_port: int,
+    gid_index: int,
     udp_port: int | None,
     port: int,
     size: int,
     all_sizes: bool,
     iters: int,
+    duration: float | None,
     tx_depth: int,
     mtu: int,
     service: str,
     clients: int,
     as_json: bool,
     capture: Path | None,
-    attach: bool,
-    lose: int,
+    nic_process: bool,
+    faults: str | None,
     plot_file: Path | None,
 ) -> None:
-    """Measure TEST (such as write_bw or send_lat) towards HOST, verifying the data."""
+    """Measure TEST (such as write_bw or send_lat) towards HOST, verifying the data.
+
+    --faults act on both sides.
+    """
     if mtu and mtu not in MTU_BYTES.values():
         raise click.BadParameter(f"{mtu} is no path MTU: use 256, 512, 1024, 2048 or 4096", param_hint="--mtu")
-    if lose and attach:
-        raise click.BadParameter("the NIC process loses packets by its own --faults", param_hint="--lose")
+    rules = json.loads(fault_rules(faults) or "[]")
+    if rules and nic_process:
+        raise click.BadParameter("the NIC process has --faults of its own: rnic serve --faults", param_hint="--faults")
+    if device is not None:
+        if addr is not None:
+            raise click.UsageError(f"--device {device} and --addr {addr} both name the device: give one")
+        addr = address_of(device)
     if serving:
-        _listen(addr or "127.0.0.1", port, udp_port, attach, clients)
+        _listen(addr or "127.0.0.1", port, udp_port, nic_process, clients)
         return
     operation = test.partition("_")[0]
     check_combination(operation, service)
     if addr is None:
         own, peer = ("127.0.0.1", None) if host is None else towards(host, port)
-        if own == peer and udp_port is None and not attach:
+        if own == peer and udp_port is None and not nic_process:
             udp_port = 0  # 4791 of this address is the peer's, on the same machine
         addr = own
     elif not is_local(parse_address(addr)):
-        raise PerfError(f"--addr {addr} is not an address of this machine: rnic devinfo lists them")
+        raise PeerError(f"--addr {addr} is not an address of this machine: rnic devinfo lists them")
     sizes = [ATOMIC_BYTES] if operation == "atomic" else list(ALL_SIZES) if all_sizes else [size]
     if service == "UD" and all_sizes:
         sizes = [each for each in sizes if each <= (mtu or 4096)]
     options: dict[str, Any] = {
         "addr": addr, "service": service, "iterations": iters, "depth": tx_depth, "mtu": mtu, "capture": capture,
-        "attach": attach, "lose": lose,
+        "attach": nic_process, "faults": rules, "duration_s": duration, "gid_index": gid_index,
     }  # fmt: skip
     if host is None:
-        free = udp_port if attach else 0
-        with own_peer(addr, attach) as (peer_host, peer_port):
+        free = udp_port if nic_process else 0
+        with own_peer(addr, nic_process) as (peer_host, peer_port):
             rows = _collect(measure(test, sizes, peer_host, peer_port, udp_port=free, **options), test, sizes, as_json)
     else:
         rows = _collect(measure(test, sizes, host, port, udp_port=udp_port, **options), test, sizes, as_json)
@@ -365,7 +409,7 @@ def perf(
         plot({test: rows}, test.partition("_")[2], f"rnic perf {test}", plot_file)
         print(f"plot written to {plot_file}", file=sys.stderr)
     if not all(row["verified"] for row in rows):
-        raise PerfError("data differs from what was sent: see the rows marked WRONG")
+        raise PeerError("data differs from what was sent: see the rows marked WRONG")
 
 
 def _collect(rows: Iterator[Row], test: str, sizes: list[int], as_json: bool) -> list[Row]:

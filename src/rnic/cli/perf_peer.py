@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import errno
-import json
+import random
 import secrets
 import select
 import socket
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from rnic.cli.faults import rate_rule
+from rnic.cli.peer import Line, PeerError
+from rnic.link.base import Link
+from rnic.link.faults import FaultyLink
 from rnic.link.recorder import Recorder
 from rnic.link.udp import UdpLink
-from rnic.spec.errors import RnicError
 from rnic.spec.limits import GRH_BYTES, MTU_BYTES, MTU_CODES, ROCE_UDP_PORT
 from rnic.verbs import (
     AH,
@@ -40,53 +43,8 @@ _SPINS_BEFORE_SLEEP = 2_000
 _SLEEP_S = 0.002
 ATOMIC_BYTES = 8
 
-
-class PerfError(RnicError):
-    """A performance test cannot go on. One line."""
-
-
-class Line:
-    """JSON objects over TCP, one a line, in lockstep."""
-
-    def __init__(self, sock: socket.socket, timeout_s: float = 60.0) -> None:
-        sock.settimeout(timeout_s)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.sock = sock
-        self._file = sock.makefile("rb")
-
-    def send(self, **message: Any) -> None:
-        """Send one object."""
-        try:
-            self.sock.sendall(json.dumps(message).encode() + b"\n")
-        except OSError as error:
-            raise PerfError(f"peer hung up: {error}") from None
-
-    def receive(self) -> dict[str, Any]:
-        """Wait for one object."""
-        try:
-            raw = self._file.readline(1 << 20)
-        except OSError as error:
-            raise PerfError(f"peer said nothing: {error}") from None
-        if not raw:
-            raise PerfError("peer hung up; its own output says why")
-        try:
-            message = json.loads(raw)
-        except ValueError:
-            raise PerfError(f"peer sent {raw[:40]!r}: is it rnic perf of this version?") from None
-        if not isinstance(message, dict):
-            raise PerfError(f"peer sent {raw[:40]!r}: is it rnic perf of this version?")
-        if "error" in message:
-            raise PerfError(f"peer: {message['error']}")
-        return message
-
-    def waiting(self) -> bool:
-        """Whether something has arrived."""
-        return bool(select.select([self.sock], [], [], 0)[0])
-
-    def close(self) -> None:
-        """Hang up."""
-        self._file.close()
-        self.sock.close()
+Rules = Sequence[Mapping[str, object]]
+"""Of :mod:`rnic.link.fault_script`."""
 
 
 class Endpoint:
@@ -101,6 +59,8 @@ class Endpoint:
         mtu: path MTU in bytes, 0 for the port's.
         capture: pcapng file to record this end's packets in.
         attach: a device of this user's NIC process instead of one in this process.
+        faults: rules of :mod:`rnic.link.fault_script` for a device in this process.
+        gid_index: entry of the GID table.
     """
 
     def __init__(
@@ -113,16 +73,26 @@ class Endpoint:
         mtu: int,
         capture: Path | None = None,
         attach: bool = False,
+        faults: Rules = (),
+        gid_index: int = 0,
     ) -> None:
         self._capture: BinaryIO | None = None
+        self._gid_index = gid_index
+        one_in = _drops_one_in(faults)
         if attach:
             self.ctx = open_device(addr, port=udp_port, capture=capture)
-        elif capture is None:
+        elif capture is None and (one_in or not faults):
             self.ctx = Context(addr=addr, port=udp_port)
         else:
-            link = UdpLink(addr, ROCE_UDP_PORT if udp_port is None else udp_port)
-            self._capture = open_capture(capture)
-            self.ctx = Context(link=Recorder(link, self._capture))
+            link: Link = UdpLink(addr, ROCE_UDP_PORT if udp_port is None else udp_port)
+            if capture is not None:
+                self._capture = open_capture(capture)
+                link = Recorder(link, self._capture)
+            if faults and not one_in:
+                link = FaultyLink(link, clock=time.monotonic_ns, rng=random.Random(len(faults)), script=faults)
+            self.ctx = Context(link=link)
+        if one_in:
+            self.ctx.runtime.lose(one_in, seed=one_in)
         self.driver = self.ctx.driver
         self.service = service
         self.depth = depth
@@ -131,7 +101,7 @@ class Endpoint:
         if not 0 < self.mtu <= port.active_mtu:
             allowed = ", ".join(str(size) for size, code in MTU_CODES.items() if code <= port.active_mtu)
             self.ctx.close()
-            raise PerfError(f"mtu={mtu}: this port takes {allowed}: give -m {MTU_BYTES[port.active_mtu]}")
+            raise PeerError(f"mtu={mtu}: this port takes {allowed}: give -m {MTU_BYTES[port.active_mtu]}")
         self.pd = PD(self.ctx)
         self.cq = CQ(self.ctx, 4 * depth + 16)
         cap = QPCap(depth + 1, 2 * depth + 1, 1, 1, 0)
@@ -154,7 +124,7 @@ class Endpoint:
         return {
             "qpn": self.qp.qp_num,
             "psn": self.psn,
-            "gid": self.ctx.query_gid().raw.hex(),
+            "gid": self.ctx.query_gid(1, self._gid_index).raw.hex(),
             "udp_port": self.ctx.udp_port,
             "mtu": self.mtu,
             "rkey": self.mr.rkey,
@@ -178,16 +148,11 @@ class Endpoint:
         attr.timeout = 14
         attr.gso = bool(peer.get("gso"))
         attr.keeps = self.ctx.keeps and bool(peer.get("keeps"))
-        path = AHAttr(GlobalRoute(GID(bytes.fromhex(peer["gid"]))), udp_dport=int(peer["udp_port"]))
+        path = AHAttr(GlobalRoute(GID(bytes.fromhex(peer["gid"])), self._gid_index), udp_dport=int(peer["udp_port"]))
         attr.ah_attr = path
         self.qp.to_rts(attr)
         if self.service == "UD":
             self.ah = AH(self.pd, path)
-
-    def lose(self, one_in: int) -> None:
-        """Lose one in so many of the packets that arrive, none for 0."""
-        if one_in:
-            self.ctx.runtime.lose(one_in, seed=one_in)
 
     def fill_receives(self, taken: int = 0) -> None:
         """Post receive entries, into the second half of the buffer, until twice the depth are there.
@@ -204,7 +169,7 @@ class Endpoint:
         """Drive the NIC until ``done()`` is true: spin for a while, then sleep on the socket.
 
         Raises:
-            PerfError: nothing came of it in time, or the peer hung up.
+            PeerError: nothing came of it in time, or the peer hung up.
         """
         progress = self.driver.progress
         idle = 0
@@ -216,7 +181,7 @@ class Endpoint:
             idle += 1
             if idle % 512 == 0:
                 if time.monotonic() > end:
-                    raise PerfError(f"nothing completed within {timeout_s:g} s")
+                    raise PeerError(f"nothing completed within {timeout_s:g} s")
                 if idle > _SPINS_BEFORE_SLEEP:
                     waited_for = self.driver.filenos()
                     if line is not None:
@@ -230,38 +195,29 @@ class Endpoint:
             self._capture.close()
 
 
+def _drops_one_in(faults: Rules) -> int:
+    """How many arriving packets one is dropped of, if the rules say no more: the engine does that by itself; else 0."""
+    rate = faults[0].get("probability") if len(faults) == 1 else None
+    if not isinstance(rate, float | int) or faults[0] != rate_rule("drop", rate):
+        return 0
+    one_in = round(1 / rate)
+    return one_in if abs(one_in * rate - 1) < 1e-6 else 0
+
+
 def open_capture(path: Path) -> BinaryIO:
-    """Open a file to record in; :class:`PerfError` if that is refused."""
+    """Open a file to record in; :class:`PeerError` if that is refused."""
     try:
         return path.open("wb")
     except OSError as error:
-        raise PerfError(f"--capture {path} cannot be written: {error.strerror}") from None
-
-
-def listen(addr: str, port: int) -> socket.socket:
-    """A TCP listener; :class:`PerfError` if the port is taken, or the address is none of this machine."""
-    family = socket.AF_INET6 if ":" in addr else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        sock.bind((addr, port))
-    except OSError as error:
-        sock.close()
-        if error.errno == errno.EADDRNOTAVAIL:
-            raise PerfError(f"--addr {addr} is not an address of this machine: rnic devinfo lists them") from None
-        raise PerfError(
-            f"TCP port {port} of {addr} cannot be used ({error.strerror}): choose another with --port"
-        ) from None
-    sock.listen(1)
-    return sock
+        raise PeerError(f"--capture {path} cannot be written: {error.strerror}") from None
 
 
 def dial(host: str, port: int, timeout_s: float = 10.0) -> Line:
-    """Connect to a peer's line."""
+    """Connect to the line of ``rnic perf --listen``."""
     try:
         return Line(socket.create_connection((host, port), timeout=timeout_s))
     except OSError as error:
         words = f"no rnic perf answers at {host} port {port} ({error.strerror or error})"
-        raise PerfError(
+        raise PeerError(
             f"{words}: start one there with rnic perf write_bw --listen --addr {host} --port {port}"
         ) from None

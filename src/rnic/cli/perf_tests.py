@@ -11,7 +11,8 @@ from statistics import fmean, median, pstdev
 from typing import Any
 from zlib import crc32
 
-from rnic.cli.perf_peer import ATOMIC_BYTES, QKEY, Endpoint, Line, PerfError
+from rnic.cli.peer import Line, PeerError
+from rnic.cli.perf_peer import ATOMIC_BYTES, QKEY, Endpoint
 from rnic.rings.sqe import FLAG_SIGNALED
 from rnic.spec import opcodes as op
 from rnic.spec.limits import GRH_BYTES
@@ -248,7 +249,7 @@ class Run:
                     end.fill_receives(received)
                     return
             elif time.monotonic() > deadline:
-                raise PerfError("no message came within 30 s")
+                raise PeerError("no message came within 30 s")
 
     # -------------------------------------------------------------------------------------- common
 
@@ -387,4 +388,4 @@ class Run:
 def _check(completions: list[WC]) -> None:
     for wc in completions:
         if wc.status != e.IBV_WC_SUCCESS:
-            raise PerfError(f"a work request completed with {wc.status_name} (vendor error {wc.vendor_err:#x})")
+            raise PeerError(f"a work request completed with {wc.status_name} (vendor error {wc.vendor_err:#x})")

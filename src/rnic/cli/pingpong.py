@@ -2,46 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import random
 import secrets
-import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import click
 
-from rnic.cli.perf_peer import SERVICES, Line, PerfError
+from rnic.cli.options import (
+    MTUS,
+    PORT_RENAMED,
+    Command,
+    addr,
+    as_json,
+    connection,
+    iters,
+    nic_process,
+    size,
+    tcp_port,
+    timeout,
+    udp_port,
+)
+from rnic.cli.peer import PeerError, failing, listen, meet, own_address, rate_lines, same
 from rnic.cli.pingpong_data import Data, Echo, Streams, Unchecked
-from rnic.cli.pingpong_peer import Outcome, PingpongError, Settings, Side
-from rnic.cli.route import ADDR_HELP, towards
-from rnic.cm.line_socket import ExchangeError, dial
+from rnic.cli.pingpong_peer import Outcome, Settings, Side
 from rnic.cm.rdmacore_pingpong import DEFAULT_PORT, Destination, connect, serve
 from rnic.link.base import LinkError
 from rnic.spec.addresses import address_text
-from rnic.spec.limits import MTU_CODES, ROCE_UDP_PORT
+from rnic.spec.limits import ROCE_UDP_PORT
 
-EXIT_FAILED = 1
 _SRQ_ENDS = 256
 """``ibv_srq_pingpong`` exchanges so many destinations whatever its number of queue pairs."""
 _MAX_INBOX = 1 << 30
-_MTUS = tuple(str(size) for size in MTU_CODES)
 _AGREED = ("service", "size", "iters", "mtu", "queues")
-
-
-def listen(address: str, port: int) -> socket.socket:
-    """A TCP listener on an address, or on all with ``""``. :class:`PingpongError` where it cannot be had."""
-    dual = not address and socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if dual or ":" in address else socket.AF_INET
-    try:
-        return socket.create_server((address, port), family=family, backlog=1, dualstack_ipv6=dual)
-    except OSError as error:
-        where = address or "all addresses"
-        reason = os.strerror(error.errno) if error.errno else error
-        raise PingpongError(
-            f"TCP port {port} of {where} cannot be used ({reason}): choose another with --port"
-        ) from None
 
 
 def _print_ends(kind: str, ends: list[Destination], quiet: bool) -> None:
@@ -106,68 +101,9 @@ def _bring_up(side: Side, hello: Mapping[str, object]) -> str:
         port = int(str(hello["udp_port"]))
         seed = str(hello["seed"])
     except (KeyError, ValueError, TypeError) as error:
-        raise PingpongError(f"the peer's line is not an rnic pingpong's: {error!r}") from None
+        raise PeerError(f"the peer's line is not an rnic pingpong's: {error!r}") from None
     side.connect(remote, port, gso=True)
     return seed
-
-
-def meet(
-    server: str | None,
-    addr: str,
-    port: int,
-    timeout_s: float,
-    quiet: bool,
-    hello: Callable[[], Mapping[str, object]],
-    bring_up: Callable[[Mapping[str, object]], str],
-) -> tuple[Line, str]:
-    """Exchange lines with a peer of our own kind: the client speaks first, the server brings itself up and answers.
-
-    Args:
-        server: the peer's address for a client, ``None`` for a server.
-        addr: address that a server listens on.
-        port: TCP port, there or here.
-        timeout_s: seconds of silence to bear.
-        quiet: do not say where the server waits.
-        hello: this side's line.
-        bring_up: connects to the peer that said a line, and returns the seed in it.
-
-    Returns:
-        The line, which is the caller's to close, and the peer's seed.
-
-    Raises:
-        PingpongError: the two do not agree, or the peer is none of our kind.
-    """
-    if server is None:
-        with listen(addr, port) as listener:
-            if not quiet:
-                print(f"  waiting on {addr} TCP port {listener.getsockname()[1]}", flush=True)
-            line = Line(listener.accept()[0], timeout_s)
-    else:
-        line = Line(dial(server, port).sock, timeout_s)
-    try:
-        if server is not None:
-            line.send(**hello())
-        said = line.receive()
-        try:
-            seed = bring_up(said)
-        except PingpongError as error:
-            if server is None:
-                line.send(error=str(error))
-            raise
-        if server is None:
-            line.send(**hello())
-    except BaseException:
-        line.close()
-        raise
-    return line, seed
-
-
-def same(settings: object, names: tuple[str, ...], hello: Mapping[str, object]) -> None:
-    """:class:`PingpongError` where the peer was told other values of these settings."""
-    for name in names:
-        mine, theirs = getattr(settings, name), hello.get(name)
-        if mine != theirs:
-            raise PingpongError(f"{name} is {mine} here and {theirs} at the peer: give both sides the same")
 
 
 def _play_own(side: Side, server: str | None, port: int, quiet: bool) -> Outcome:
@@ -192,65 +128,43 @@ def _play_own(side: Side, server: str | None, port: int, quiet: bool) -> Outcome
 
 
 def _report(settings: Settings, outcome: Outcome, checked: bool, as_json: bool) -> None:
-    count = settings.size * settings.iters * 2
-    microseconds = max(outcome.seconds * 1e6, 1e-3)
+    figures, lines = rate_lines(settings.size, settings.iters, outcome.seconds)
     if as_json:
         ends = {
             name: [{"qpn": end.qpn, "psn": end.psn, "gid": address_text(end.gid)} for end in found]
             for name, found in (("local", outcome.local), ("remote", outcome.remote))
         }
-        figures = {
-            "bytes": count,
-            "iters": settings.iters,
-            "seconds": outcome.seconds,
-            "mbit_per_sec": count * 8 / microseconds,
-            "usec_per_iter": microseconds / settings.iters,
-            "checked": checked,
-        }
-        print(json.dumps({**ends, **figures}, indent=2))
-        return
-    seconds = outcome.seconds
-    print(f"{count} bytes in {seconds:.2f} seconds = {count * 8 / microseconds:.2f} Mbit/sec")
-    print(f"{settings.iters} iters in {seconds:.2f} seconds = {microseconds / settings.iters:.2f} usec/iter")
+        print(json.dumps({**ends, **figures, "checked": checked}, indent=2))
+    else:
+        print("\n".join(lines))
 
 
-@click.command(epilog="Without SERVER it is the server and waits for a client.")
+@click.command(
+    cls=Command,
+    epilog="Without SERVER it is the server and waits for a client.",
+    renamed={**PORT_RENAMED, "--service": "--connection", "-c": "--chk", "--attach": "--nic-process"},
+)
 @click.argument("server", required=False)
 @click.option("--compat", type=click.Choice(("ibv",)), help="Speak with ibv_{rc,uc,ud,srq}_pingpong of rdma-core.")
-@click.option(
-    "-p",
-    "--tcp-port",
-    "--port",
-    "port",
-    default=DEFAULT_PORT,
-    show_default=True,
-    type=click.IntRange(0, 65535),
-    help="TCP port.",
-)
-@click.option("--addr", help=ADDR_HELP.format("SERVER"))
-@click.option(
-    "--udp-port",
-    type=click.IntRange(0, 65535),
-    help="UDP port of the NIC: 4791, but any free one for a client of our own kind. With --compat, of both NICs.",
-)
-@click.option("-s", "--size", type=click.IntRange(1, 1 << 30), help="Message bytes: 4096, UD 2048.")
-@click.option("-m", "--mtu", default="1024", show_default=True, type=click.Choice(_MTUS), help="Path MTU.")
+@tcp_port(DEFAULT_PORT)
+@addr("SERVER")
+@udp_port("UDP port of the NIC: 4791, but any free one for a client of our own kind. With --compat, of both NICs.")
+@size(None, 1 << 30, "Message bytes: 4096, UD 2048.")
+@click.option("-m", "--mtu", default="1024", show_default=True, type=click.Choice(MTUS), help="Path MTU.")
 @click.option(
     "-r", "--rx-depth", default=500, show_default=True, type=click.IntRange(1, 32767), help="Receives posted."
 )
-@click.option("-n", "--iters", default=1000, show_default=True, type=click.IntRange(1, 1 << 31), help="Exchanges.")
+@iters(1000, "Exchanges.")
 @click.option("-l", "--sl", default=0, show_default=True, type=click.IntRange(0, 15), help="Service level.")
 @click.option("-e", "--events", is_flag=True, help="Sleep on completion events instead of polling.")
 @click.option("-g", "--gid-idx", default=0, show_default=True, type=click.IntRange(0, 255), help="GID table entry.")
-@click.option("-c", "--chk", is_flag=True, help="Check the data; without --compat it is always checked.")
-@click.option("--service", default="RC", show_default=True, type=click.Choice(tuple(SERVICES)), help="Service type.")
+@click.option("--chk", is_flag=True, help="Check the data; without --compat it is always checked.")
+@connection(short=False)
 @click.option("--srq", is_flag=True, help="Several RC queue pairs with one shared receive queue.")
 @click.option("-q", "--num-qp", type=click.IntRange(1, 256), help="Queue pairs with --srq: 16.")
-@click.option("--attach", is_flag=True, help="Through this user's NIC process, as programs under rnic exec.")
-@click.option(
-    "--timeout", default=30.0, show_default=True, type=click.FloatRange(0.1), help="Seconds of silence to bear."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@nic_process()
+@timeout()
+@as_json("Print the result as JSON.")
 def pingpong(
     server: str | None,
     compat: str | None,
@@ -268,7 +182,7 @@ def pingpong(
     service: str,
     srq: bool,
     num_qp: int | None,
-    attach: bool,
+    nic_process: bool,
     timeout: float,
     as_json: bool,
 ) -> None:
@@ -278,7 +192,7 @@ def pingpong(
     """
     if srq and service != "RC":
         raise click.BadParameter(
-            f"{service} has no ping-pong on a shared receive queue: use RC", param_hint="--service"
+            f"{service} has no ping-pong on a shared receive queue: use RC", param_hint="--connection"
         )
     if num_qp is not None and not srq:
         raise click.BadParameter(f"{num_qp} queue pairs need --srq", param_hint="--num-qp")
@@ -288,28 +202,33 @@ def pingpong(
         most = max(1, _MAX_INBOX // size)
         raise click.BadParameter(f"{rx_depth} receives of {size} bytes: use 1 to {most}", param_hint="--rx-depth")
     if udp_port is None:
-        udp_port = 0 if server is not None and compat is None and not attach else ROCE_UDP_PORT
+        udp_port = 0 if server is not None and compat is None and not nic_process else ROCE_UDP_PORT
     queues = (num_qp or 16) if srq else 1
-    try:
-        address = addr or ("127.0.0.1" if server is None else towards(server, port)[0])
-    except ExchangeError as error:
-        print(f"rnic pingpong: {error}", file=sys.stderr)
-        sys.exit(EXIT_FAILED)
+    with failing("pingpong"):
+        address = own_address(addr, server, port)
     settings = Settings(
-        address, udp_port, service, size, int(mtu), rx_depth, iters, sl, events, gid_idx, queues, srq, timeout, attach
+        address,
+        udp_port,
+        service,
+        size,
+        int(mtu),
+        rx_depth,
+        iters,
+        sl,
+        events,
+        gid_idx,
+        queues,
+        srq,
+        timeout,
+        nic_process,
     )
     try:
         side = Side(settings)
     except LinkError as error:
         raise LinkError(f"{error} (options --udp-port and --addr)") from None
-    try:
+    with failing("pingpong"), contextlib.closing(side):
         if compat is None:
             outcome = _play_own(side, server, port, as_json)
         else:
             outcome = _play_ibv(side, server, port, chk, as_json)
-    except (PingpongError, PerfError, ExchangeError) as error:
-        print(f"rnic pingpong: {error}", file=sys.stderr)
-        sys.exit(EXIT_FAILED)
-    finally:
-        side.close()
     _report(settings, outcome, chk or compat is None, as_json)

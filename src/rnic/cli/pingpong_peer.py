@@ -8,10 +8,10 @@ import socket
 import time
 from dataclasses import dataclass, field
 
-from rnic.cli.perf_peer import QKEY, SERVICES, Line
+from rnic.cli.peer import Line, PeerError
+from rnic.cli.perf_peer import QKEY, SERVICES
 from rnic.cli.pingpong_data import Data, DataError
 from rnic.cm.rdmacore_pingpong import Destination
-from rnic.spec.errors import RnicError
 from rnic.spec.limits import GRH_BYTES, MTU_BYTES, MTU_CODES
 from rnic.verbs import (
     AH,
@@ -46,10 +46,6 @@ _ACK_TIMEOUT = 17
 """0.54 s. Losses are found sooner by the probe; a shorter one overruns a slow peer with retries of many queue pairs."""
 _QUIET_S = 0.25
 """How long nothing must come before a side believes that its last ACK arrived, where nobody tells it."""
-
-
-class PingpongError(RnicError):
-    """A ping-pong cannot go on. One line."""
 
 
 @dataclass(slots=True)
@@ -87,7 +83,7 @@ class Side:
     """Queue pairs, buffers and completion queue of one side.
 
     Raises:
-        PingpongError: a path MTU or size that the port does not carry.
+        PeerError: a path MTU or size that the port does not carry.
         RnicError: an address that is not local, a port that is taken.
     """
 
@@ -109,9 +105,9 @@ class Side:
         active = MTU_BYTES[ctx.query_port().active_mtu]
         datagrams = settings.service == "UD"
         if datagrams and settings.size > active:
-            raise PingpongError(f"--size {settings.size}: a UD message fits the port's MTU of {active} bytes")
+            raise PeerError(f"--size {settings.size}: a UD message fits the port's MTU of {active} bytes")
         if not datagrams and settings.mtu > active:
-            raise PingpongError(f"--mtu {settings.mtu}: {settings.addr} carries 256 to {active}")
+            raise PeerError(f"--mtu {settings.mtu}: {settings.addr} carries 256 to {active}")
         self.channel = CompChannel(ctx) if settings.events else None
         self.pd = PD(ctx)
         self.cq = CQ(ctx, settings.rx_depth + 2 * settings.queues, None, self.channel)
@@ -183,7 +179,7 @@ class Side:
             line: TCP line on which the peer tells when it is done, if there is one.
 
         Raises:
-            PingpongError: wrong data, a completion in error, a peer that is silent or gone.
+            PeerError: wrong data, a completion in error, a peer that is silent or gone.
         """
         settings = self.settings
         iters = settings.iters
@@ -202,7 +198,7 @@ class Side:
                 queue = self._number[wc.qp_num]
                 if wc.status != e.IBV_WC_SUCCESS:
                     what = "receive" if wc.opcode & e.IBV_WC_RECV else "send"
-                    raise PingpongError(
+                    raise PeerError(
                         f"{what} on QPN {wc.qp_num:#08x} completed with {wc.status_name} after {sent} messages sent"
                         f" and {received} received: is the peer alive, with the same options?"
                     )
@@ -229,7 +225,7 @@ class Side:
                 raise DataError(f"it has {length} bytes, not {self.settings.size}")
             data.check(queue, self._in[at : at + length])
         except DataError as error:
-            raise PingpongError(f"wrong data in message {number} (QPN {wc.qp_num:#08x}): {error}") from None
+            raise PeerError(f"wrong data in message {number} (QPN {wc.qp_num:#08x}): {error}") from None
         self._post_receive(wc.wr_id)
 
     def _completions(self, watch: Watch) -> list[WC]:
@@ -289,7 +285,7 @@ class Watch:
         self._end = time.monotonic() + self._timeout_s
 
     def wait(self, descriptors: list[int], timeout_s: float, wanted: int = -1) -> bool:
-        """Sleep until a descriptor is readable; whether ``wanted`` is. :class:`PingpongError` if all is lost."""
+        """Sleep until a descriptor is readable; whether ``wanted`` is. :class:`PeerError` if all is lost."""
         sockets: list[int | socket.socket] = [*descriptors]
         line = None if self.peer_done else self.line
         if line is not None:
@@ -299,7 +295,5 @@ class Watch:
             self.peer_done = bool(line.receive().get("done"))
             self.seen()
         if time.monotonic() > self._end:
-            raise PingpongError(
-                f"nothing came from the peer for {self._timeout_s:g} s: --timeout sets how long to wait"
-            )
+            raise PeerError(f"nothing came from the peer for {self._timeout_s:g} s: --timeout sets how long to wait")
         return wanted in readable

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
-import sys
 from collections.abc import Mapping
 
 import click
 
-from rnic.cli.perf_peer import PerfError
-from rnic.cli.pingpong import EXIT_FAILED, meet, same
+from rnic.cli.faults import fault_rules, rate_rule
+from rnic.cli.options import (
+    PORT_RENAMED,
+    Command,
+    Rename,
+    addr,
+    as_json,
+    faults,
+    iters,
+    size,
+    tcp_port,
+    timeout,
+    udp_port,
+)
+from rnic.cli.peer import PeerError, failing, meet, own_address, rate_lines, same
 from rnic.cli.pingpong_data import Streams
-from rnic.cli.pingpong_peer import PingpongError
 from rnic.cli.rclink_peer import RcLinkSide, Settings
-from rnic.cli.route import ADDR_HELP, towards
-from rnic.cm.line_socket import ExchangeError
 from rnic.link.base import LinkError, format_address
 from rnic.rclink.numbers import (
     CC_WINDOW_NS,
@@ -56,7 +66,7 @@ def _bring_up(side: RcLinkSide, hello: Mapping[str, object]) -> str:
             raise ValueError(hello)
         side.connect(address, *numbers)
     except (KeyError, ValueError, TypeError, RcLinkError, LinkError) as error:
-        raise PingpongError(f"the peer's line is not one of rnic rclink: {error!r}"[:200]) from None
+        raise PeerError(f"the peer's line is not one of rnic rclink: {error!r}"[:200]) from None
     return seed
 
 
@@ -88,53 +98,36 @@ def _print_end(kind: str, address: str, udp_port: int, qpid: int, psn: int) -> N
 
 
 def _report(side: RcLinkSide, seconds: float, as_json: bool) -> None:
-    settings = side.settings
-    count = settings.size * settings.iters * 2
-    microseconds = max(seconds * 1e6, 1e-3)
+    figures, lines = rate_lines(side.settings.size, side.settings.iters, seconds, ", all of them checked")
     endpoint = side.port.endpoint
     counters = endpoint.counters.snapshot()
     rtt_us = endpoint.rtt_ns(side.qpid) / 1_000
     if as_json:
-        figures = {
-            "local": {"qpid": side.qpid, "psn": side.psn, "udp_port": side.udp_port},
-            "remote": side.remote,
-            "bytes": count,
-            "iters": settings.iters,
-            "seconds": seconds,
-            "mbit_per_sec": count * 8 / microseconds,
-            "usec_per_iter": microseconds / settings.iters,
-            "checked": True,
-            "counters": counters,
-        }
-        print(json.dumps(figures, indent=2))
+        ends = {"local": {"qpid": side.qpid, "psn": side.psn, "udp_port": side.udp_port}, "remote": side.remote}
+        print(json.dumps({**ends, **figures, "checked": True, "counters": counters}, indent=2))
         return
-    print(f"{count} bytes in {seconds:.2f} seconds = {count * 8 / microseconds:.2f} Mbit/sec, all of them checked")
-    print(f"{settings.iters} iters in {seconds:.2f} seconds = {microseconds / settings.iters:.2f} usec/iter")
+    print("\n".join(lines))
     if rtt_us:
         print(f"round trip of the last packet with a timestamp: {rtt_us:.0f} usec")
     print("counters: " + ", ".join(f"{name} {value}" for name, value in counters.items()))
 
 
-@click.command(epilog="Without SERVER it is the server and waits for a client.")
+def _sent_faults(action: str) -> Rename:
+    """The new spelling of a rate of what this side sends."""
+    return lambda value: ("--faults", json.dumps([rate_rule(action, float(value), "tx")]))
+
+
+@click.command(
+    cls=Command,
+    epilog="Without SERVER it is the server and waits for a client.",
+    renamed={**PORT_RENAMED, "--loss": _sent_faults("drop"), "--mark": _sent_faults("mark")},
+)
 @click.argument("server", required=False)
-@click.option(
-    "-p",
-    "--tcp-port",
-    "--port",
-    "port",
-    default=DEFAULT_PORT,
-    show_default=True,
-    type=click.IntRange(0, 65535),
-    help="TCP port.",
-)
-@click.option("--addr", help=ADDR_HELP.format("SERVER"))
-@click.option(
-    "--udp-port",
-    type=click.IntRange(0, 65535),
-    help=f"Local UDP port: {TYPE1_UDP_PORT}, but any free one for a client.",
-)
-@click.option("-s", "--size", default=4096, show_default=True, type=click.IntRange(1, 1 << 24), help="Message bytes.")
-@click.option("-n", "--iters", default=1000, show_default=True, type=click.IntRange(1, 1 << 31), help="Exchanges.")
+@tcp_port(DEFAULT_PORT)
+@addr("SERVER")
+@udp_port(f"Local UDP port: {TYPE1_UDP_PORT}, but any free one for a client.")
+@size(4096, 1 << 24)
+@iters(1000, "Exchanges.")
 @click.option(
     "--packet",
     default=TYPE1_PKT_LEN,
@@ -154,14 +147,11 @@ def _report(side: RcLinkSide, seconds: float, as_json: bool) -> None:
     help="Milliseconds without an answer before packets go again.",
 )
 @click.option("--retries", default=15, show_default=True, type=click.IntRange(0, 15), help="Retries without progress.")
-@click.option("--loss", default=0.0, type=click.FloatRange(0, 0.5), help="Lose this part of what this side sends.")
-@click.option("--mark", default=0.0, type=click.FloatRange(0, 1), help="Mark this part of it with ECN 11.")
-@click.option("--seed", default=1, show_default=True, help="Seed of loss and marks.")
+@faults()
+@click.option("--seed", default=1, show_default=True, help="Seed of the faults.")
 @click.option("--capture", default="", metavar="FILE", help="Record all packets (pcapng, for rnic decode).")
-@click.option(
-    "--timeout", default=30.0, show_default=True, type=click.FloatRange(0.1), help="Seconds of silence to bear."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@timeout()
+@as_json("Print the result as JSON.")
 def rclink(
     server: str | None,
     port: int,
@@ -174,8 +164,7 @@ def rclink(
     window: str,
     retry_timer: float,
     retries: int,
-    loss: float,
-    mark: float,
+    faults: str | None,
     seed: int,
     capture: str,
     timeout: float,
@@ -187,11 +176,9 @@ def rclink(
     """
     if udp_port is None:
         udp_port = 0 if server is not None else TYPE1_UDP_PORT
-    try:
-        address = addr or ("127.0.0.1" if server is None else towards(server, port)[0])
-    except ExchangeError as error:
-        print(f"rnic rclink: {error}", file=sys.stderr)
-        sys.exit(EXIT_FAILED)
+    rules = json.loads(fault_rules(faults) or "[]")
+    with failing("rclink"):
+        address = own_address(addr, server, port)
     settings = Settings(
         address,
         udp_port,
@@ -202,8 +189,7 @@ def rclink(
         _WINDOWS_US.index(window),
         int(retry_timer * 1e6),
         retries,
-        loss,
-        mark,
+        rules,
         seed,
         capture,
         timeout,
@@ -214,11 +200,6 @@ def rclink(
         raise LinkError(f"{error} (options --udp-port and --addr)") from None
     except OSError as error:
         raise click.BadParameter(f"{capture}: {error.strerror}", param_hint="--capture") from None
-    try:
+    with failing("rclink"), contextlib.closing(side):
         seconds = _play(side, server, port, as_json)
-    except (PingpongError, PerfError, ExchangeError) as error:
-        print(f"rnic rclink: {error}", file=sys.stderr)
-        sys.exit(EXIT_FAILED)
-    finally:
-        side.close()
     _report(side, seconds, as_json)

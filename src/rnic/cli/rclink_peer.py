@@ -6,16 +6,16 @@ import contextlib
 import random
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import BinaryIO
 
-from rnic.cli.perf_peer import Line
+from rnic.cli.peer import Line, PeerError
 from rnic.cli.pingpong_data import Data, DataError
-from rnic.cli.pingpong_peer import PingpongError, Watch
+from rnic.cli.pingpong_peer import Watch
 from rnic.link.base import Link, parse_address
-from rnic.link.faults import FaultRates, FaultyLink
+from rnic.link.faults import FaultyLink
 from rnic.link.recorder import Recorder
 from rnic.link.udp import UdpLink
 from rnic.rclink import Path, RcLinkConfig, RcLinkPort, set_up
@@ -42,10 +42,8 @@ class Settings:
     cc_window: int = 0
     retry_timer_ns: int = 20_000_000
     retry_limit: int = 15
-    loss: float = 0.0
-    """Part of what this side sends that its own link loses."""
-    mark: float = 0.0
-    """Part of it that its own link marks with ECN 11."""
+    faults: Sequence[Mapping[str, object]] = ()
+    """Rules of :mod:`rnic.link.fault_script` for this side's link."""
     seed: int = 1
     capture: str = ""
     timeout_s: float = 30.0
@@ -71,9 +69,9 @@ class RcLinkSide:
                 file: BinaryIO = FilePath(settings.capture).open("wb")  # noqa: SIM115 - closed with the side
                 self._files.callback(file.close)
                 link = Recorder(link, file, solve_idents=False)
-            if settings.loss or settings.mark:
-                rates = FaultRates(drop=settings.loss, mark=settings.mark)
-                link = FaultyLink(link, clock=time.monotonic_ns, rng=random.Random(settings.seed), tx=rates)
+            if settings.faults:
+                rng = random.Random(settings.seed)
+                link = FaultyLink(link, clock=time.monotonic_ns, rng=rng, script=settings.faults)
             self._link = link
             config = RcLinkConfig(
                 port=udp.port,
@@ -115,7 +113,7 @@ class RcLinkSide:
             line: on which the peer tells when it is done.
 
         Raises:
-            PingpongError: wrong data, or a peer that is silent or gone.
+            PeerError: wrong data, or a peer that is silent or gone.
         """
         watch = Watch(line, self.settings.timeout_s)
         start = time.monotonic()
@@ -155,7 +153,7 @@ class RcLinkSide:
         try:
             data.check(0, memoryview(message))
         except DataError as error:
-            raise PingpongError(f"wrong data in message {number} (QP {self.qpid}): {error}") from None
+            raise PeerError(f"wrong data in message {number} (QP {self.qpid}): {error}") from None
 
     def _drive(self, watch: Watch, until: Callable[[], bool]) -> None:
         """Make progress until something is so."""
@@ -166,7 +164,7 @@ class RcLinkSide:
                 interrupt = self.port.endpoint.next_interrupt()
                 if interrupt is not None:
                     code, qpid = interrupt
-                    raise PingpongError(f"QP {qpid}: interrupt {IRQ_NAMES[code]!r}: is the peer alive?")
+                    raise PeerError(f"QP {qpid}: interrupt {IRQ_NAMES[code]!r}: is the peer alive?")
                 continue
             spins += 1
             if spins > _SPINS:

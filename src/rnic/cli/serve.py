@@ -20,7 +20,8 @@ from typing import Any, BinaryIO, cast
 import click
 
 from rnic.cc.settings import MODES, CongestionSettings
-from rnic.cli.exec import fault_rules
+from rnic.cli.faults import fault_rules
+from rnic.cli.options import UDP_PORT_RENAMED, Command, faults, udp_port
 from rnic.cm.service import CmService
 from rnic.device.parameters import PROFILES, profile_settings
 from rnic.link.base import Link
@@ -178,18 +179,16 @@ class Attached:
                 click.echo(f"rnic serve: {what}", err=True)
 
 
-@click.command()
+@click.command(cls=Command, renamed=UDP_PORT_RENAMED)
 @click.option(
     "--addr",
     "addresses",
     multiple=True,
-    help="Local IP address of a device; may be given again. Without it devices are made as programs ask for them, or"
-    " one on 127.0.0.1 where another option says how it is to be.",
+    help="Local IP address of a device; repeatable. Without it, devices are made as programs ask for them; one on"
+    " 127.0.0.1 if another option describes a device.",
 )
-@click.option(
-    "--udp-port", "--port", "port", type=click.IntRange(1, 65535), help="UDP port of these devices, 4791 by default."
-)
-@click.option("--faults", help="Fault script for these devices: a JSON file of rules, or the rules themselves.")
+@udp_port("UDP port of these devices, 4791 by default.", low=1)
+@faults()
 @click.option("--capture", type=click.Path(dir_okay=False), help="Record every packet to this pcapng file.")
 @click.option("--profile", type=click.Choice(tuple(PROFILES)), help="The core that these devices stand for.")
 @click.option("--parameter", "parameters", multiple=True, help="One of its parameters, NAME=VALUE; may be given again.")
@@ -212,7 +211,7 @@ class Attached:
 )
 def serve(
     addresses: tuple[str, ...],
-    port: int | None,
+    udp_port: int | None,
     faults: str | None,
     capture: str | None,
     profile: str | None,
@@ -241,10 +240,10 @@ def serve(
             "source_ports": source_ports,
             "congestion": congestion,
         }
-        if not addresses and (port is not None or any(options.values())):
+        if not addresses and (udp_port is not None or any(options.values())):
             addresses = (LOOPBACK,)  # else what was asked for would be of no device, and nobody told
         for address in addresses:
-            process.add(address, port, options)
+            process.add(address, udp_port, options)
         if said >= 0:
             os.write(said, b"\1")
             os.close(said)

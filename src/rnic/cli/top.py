@@ -20,8 +20,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from rnic.cli.inspect import counted, device_option, fetch, json_option
+from rnic.cli.inspect import counted, fetch
 from rnic.cli.latency import PERCENTILES, Latencies
+from rnic.cli.options import as_json, device, interval, qpn
 from rnic.runtime.attach import ask
 from rnic.runtime.directory import runtime_directory
 from rnic.spec.ports import PORT_ACTIVE
@@ -108,12 +109,12 @@ class View:
 
     def key(self, key: str) -> bool:
         """What a key does; false where it ends the view."""
-        if key in SORTS:
+        if key.isdigit() or (self.open_qp and key in "abcdef"):
+            self.open_qp = (self.open_qp + key)[-6:]
+        elif key in SORTS:
             self.sort = SORTS[key]
         elif key == "l":
             self.latency = not self.latency
-        elif key.isdigit():
-            self.open_qp += key
         elif key in "\r\n\x1b":
             self.open_qp, self.detail = "", None
         return key not in "x\x03"
@@ -147,12 +148,12 @@ class View:
         for title in titles:
             table.add_column(title, justify="left" if title in left else "right", no_wrap=True)
         for pair in shown:
-            peer = f"{pair['peer']} QP {pair['remote_qpn']}" if pair["peer"] else "-"
+            peer = f"{pair['peer']} QP {qpn(pair['remote_qpn'])}" if pair["peer"] else "-"
             program = f"{pair['command']} ({pair['program']})" if pair["command"] else str(pair["program"] or "-")
             trip = f"{pair['rtt_ns'] / 1000:,.0f}" if pair["rtt_ns"] else "-"
             latency = pair.get("latency_us", {})
             table.add_row(
-                *(str(pair["qpn"]), pair["state"], program, peer, f"{pair['messages']:,.0f}", f"{pair['rate']:,.0f}"),
+                *(qpn(pair["qpn"]), pair["state"], program, peer, f"{pair['messages']:,.0f}", f"{pair['rate']:,.0f}"),
                 *(f"{pair['bytes'] / 1e6:,.2f}", sparkline(list(self._moved[pair["qpn"]]))),
                 *(str(pair["backlog"]), str(pair["sq_entries"]), trip),
                 *(f"{latency[f'p{part}']:,.0f}" if latency else "-" for part in PERCENTILES if measured),
@@ -177,7 +178,7 @@ class View:
             counters.add_row(*row, style="yellow" if bad else "")
         parts.append(counters)
         if self.open_qp:
-            parts.append(Text(f"\nqueue pair {self.open_qp}", style="bold"))
+            parts.append(Text(f"\nqueue pair 0x{self.open_qp:0>6}", style="bold"))
             shown = {"": "the NIC has none"} if self.detail is None else _flat(self.detail)
             wide = max(map(len, shown)) + 2
             parts.append(Text("\n".join(f"  {name:{wide}}{value}" for name, value in shown.items())))
@@ -209,8 +210,9 @@ class Looker:
             for pair in view.tree["qps"]:
                 pair["latency_us"] = self._latencies.of(pair["qpn"])
         if view.open_qp:
-            listed = {str(pair["qpn"]) for pair in view.tree["qps"]}
-            view.detail = fetch(self._device, f"qp {view.open_qp}") if view.open_qp in listed else None
+            number = int(view.open_qp, 16)
+            listed = {pair["qpn"] for pair in view.tree["qps"]}
+            view.detail = fetch(self._device, f"qp {number}") if number in listed else None
 
 
 def _flat(tree: dict[str, Any]) -> dict[str, Any]:
@@ -272,13 +274,13 @@ def _live(looker: Looker, view: View, interval: float) -> None:
 
 
 @click.command()
-@device_option
-@click.option("--interval", type=click.FloatRange(0.05), default=1.0, help="Seconds between looks.")
-@click.option("--latency", is_flag=True, help="Percentiles of how long operations take; slows the NIC meanwhile.")
-@click.option("--once", is_flag=True, help="Look twice, print once, end.")
-@json_option
+@device()
+@interval(1.0)
+@click.option("--latency", is_flag=True, help="Show latency percentiles of operations; slows the NIC.")
+@click.option("--once", is_flag=True, help="Print one update and exit.")
+@as_json()
 def top(device: str, interval: float, latency: bool, once: bool, as_json: bool) -> None:
-    """Queue pairs, programs, peers and counters with rates, live; --json prints a line for each look."""
+    """Show queue pairs, programs, peers and counters with rates, live; --json prints a line for each update."""
     view = View()
     view.latency = latency
     looker = Looker(device, view)

@@ -13,6 +13,7 @@ from collections import defaultdict, deque
 from typing import Any
 
 from rnic.cli.inspect import LookError
+from rnic.cli.options import qpn as shown_qpn
 from rnic.runtime.attach import ask
 from rnic.runtime.directory import runtime_directory
 from rnic.runtime.tap import MAX_QPS
@@ -95,7 +96,9 @@ class Followed:
 
         def lane(device: str, qpn: int, what: str) -> dict[str, int]:
             # Perfetto takes the lane whose number is its process's for the main thread, and says so
-            tid = lanes.setdefault((device, f"QP {qpn} {what}" if qpn else what), len(numbers) + len(lanes) + 1)
+            tid = lanes.setdefault(
+                (device, f"QP {shown_qpn(qpn)} {what}" if qpn else what), len(numbers) + len(lanes) + 1
+            )
             return {"pid": numbers[device], "tid": tid}
 
         for device, (_, time_ns, stage, qpn, fields) in ordered:

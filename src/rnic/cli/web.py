@@ -30,6 +30,8 @@ import click
 from rnic.cli import metrics
 from rnic.cli.inspect import LookError, counted
 from rnic.cli.ladder import Ladder, Rung, as_svg
+from rnic.cli.options import interval
+from rnic.cli.options import qpn as shown_qpn
 from rnic.cli.top import rates
 from rnic.runtime.attach import ask
 from rnic.runtime.directory import ProcessError, runtime_directory
@@ -199,7 +201,8 @@ def ladder_svg(events: list[Any], address: str) -> str:
     for number, time_ns, stage, qpn, fields in packets:
         sent = stage == "sent"
         peer = fields["dst"] if sent else fields["src"]
-        text = f"{fields['opcode']} psn {fields['psn']} QP {qpn} {'to' if sent else 'from'} {peer}, {fields['bytes']} B"
+        way = "to" if sent else "from"
+        text = f"{fields['opcode']} psn {fields['psn']} QP {shown_qpn(qpn)} {way} {peer}, {fields['bytes']} B"
         key = f"{stage} {qpn} {fields['opcode']}", fields["psn"]
         mark = "again" if key in seen else ""
         seen.add(key)
@@ -415,12 +418,12 @@ def _equal(said: str, token: str) -> bool:
 
 @click.command()
 @click.option("--addr", default="127.0.0.1", show_default=True, help="Loopback address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="TCP port; by default any free one.")
+@click.option("-p", "--port", type=click.IntRange(0, 65535), default=0, help="TCP port; by default any free one.")
+@interval(1.0, 0.1)
 @click.option(
-    "--interval", type=click.FloatRange(0.1, 60.0), default=1.0, show_default=True, help="Seconds between looks."
-)
-@click.option(
-    "--token-file", type=click.Path(dir_okay=False), help="Write the token there, for you alone: Prometheus reads it."
+    "--token-file",
+    type=click.Path(dir_okay=False),
+    help="Write the token to this file, readable by you alone, for Prometheus.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print address and token as JSON.")
 def web(addr: str, port: int, interval: float, token_file: str | None, as_json: bool) -> None:

@@ -6,6 +6,7 @@ A script is a list of rules, plain dictionaries such as a JSON file holds::
     {"match": {"opcode": "RC_ACKNOWLEDGE", "syndrome": "ACK"}, "every": 7, "action": "corrupt"}
     {"match": {"psn": 0x1000}, "nth": 1, "action": "delay", "delay_ns": 3_000_000}
     {"match": {"opcode": "RC_WRITE*", "direction": "rx"}, "every": 10, "action": "mark"}
+    {"match": {"direction": "rx"}, "probability": 0.01, "action": "drop"}
 
 ``match`` (all given keys must hold; none given matches every packet):
 
@@ -18,8 +19,8 @@ A script is a list of rules, plain dictionaries such as a JSON file holds::
 - ``src``, ``dst``: addresses as text
 
 Of the packets that match, counted from 1 for each rule: ``nth`` takes that one alone, ``every`` each multiple,
-both together the ``nth`` and each ``every``-th after it, neither takes all. ``times`` bounds how often a rule
-acts.
+both together the ``nth`` and each ``every``-th after it, neither takes all; ``probability`` (above 0, at most 1)
+takes each at random instead, by the link's seed. ``times`` bounds how often a rule acts.
 
 ``action``: ``"drop"``; ``"corrupt"`` (one random bit that the ICRC covers, or the byte number ``byte``, negative
 from the end, XORed with ``xor``, 255 unless given); ``"duplicate"`` (the copy ``delay_ns`` later, else at once);
@@ -38,6 +39,7 @@ device, when a packet strikes, or by the clock, ``at`` a time since the device s
 from __future__ import annotations
 
 import contextlib
+import random
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -70,8 +72,8 @@ _ACTION_KEYS: dict[str, dict[str, int | None]] = {
 """What each action may be told, and what holds where it is not."""
 ACTIONS = tuple(_ACTION_KEYS)
 
-_RULE_KEYS = ("match", "nth", "every", "times", "action")
-_EVENT_RULE_KEYS = ("match", "nth", "every", "action")
+_RULE_KEYS = ("match", "nth", "every", "probability", "times", "action")
+_EVENT_RULE_KEYS = ("match", "nth", "every", "probability", "action")
 """An event's own ``times``, where it has one, is its value."""
 _MATCH_KEYS = ("direction", "opcode", "psn", "dqpn", "length", "ackreq", "syndrome", "src", "dst")
 _SYNDROME_TYPES = {"ACK": AETH_ACK, "RNR_NAK": AETH_RNR_NAK, "NAK": AETH_NAK}
@@ -115,7 +117,7 @@ class Rule:
     ``action`` is one of :data:`ACTIONS` and ``told`` its values by key; or ``event`` is what happens to the device.
     """
 
-    __slots__ = ("_every", "_nth", "_predicates", "_seen", "_times", "action", "event", "told")
+    __slots__ = ("_every", "_nth", "_predicates", "_probability", "_seen", "_times", "action", "event", "told")
 
     def __init__(
         self,
@@ -126,29 +128,33 @@ class Rule:
         action: str,
         told: dict[str, int | None],
         event: FaultEvent | None = None,
+        probability: float | None = None,
     ) -> None:
         self._predicates = predicates
         self._nth = nth
         self._every = every
         self._times = times
+        self._probability = probability
         self._seen = 0
         self.action = action
         self.told = told
         self.event = event
 
-    def strikes(self, facts: PacketFacts) -> bool:
-        """Count the packet if it matches; whether the rule acts on it."""
+    def strikes(self, facts: PacketFacts, rng: random.Random) -> bool:
+        """Count the packet if it matches, and return whether the rule acts on it; ``rng`` decides probabilities."""
         for predicate in self._predicates:
             if not predicate(facts):
                 return False
         self._seen += 1
-        if self._times == 0 or not self._chosen():
+        if self._times == 0 or not self._chosen(rng):
             return False
         if self._times is not None:
             self._times -= 1
         return True
 
-    def _chosen(self) -> bool:
+    def _chosen(self, rng: random.Random) -> bool:
+        if self._probability is not None:
+            return rng.random() < self._probability
         if self._every is None:
             return self._nth is None or self._seen == self._nth
         first = self._nth if self._nth is not None else self._every
@@ -216,7 +222,14 @@ def _parse_rule(where: str, rule: Mapping[str, object]) -> Rule:
     predicates = [_predicate(f"{where}: {key}", key, value) for key, value in match.items()]
     nth, every = (_positive(where, rule, key) for key in ("nth", "every"))
     times = _positive(where, rule, "times") if event is None or not EVENTS[action].takes("times") else None
-    return Rule(predicates, nth, every, times, action, _told(where, action, defaults, rule), event)
+    probability = rule.get("probability")
+    if probability is not None:
+        if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 < probability <= 1:
+            _refuse(f"{where}: probability", probability, "a number above 0 and at most 1")
+        if nth is not None or every is not None:
+            raise ValueError(f"{where}: probability goes with neither nth nor every")
+    told = _told(where, action, defaults, rule)
+    return Rule(predicates, nth, every, times, action, told, event, probability)
 
 
 def _told(

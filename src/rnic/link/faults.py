@@ -213,7 +213,7 @@ class _Judge:
     def _verdict(self, facts: PacketFacts, drawn: _Faults, now_ns: int) -> _Faults:
         struck = {}
         for rule in self._rules:
-            if rule.strikes(facts):
+            if rule.strikes(facts, self.rng):
                 if rule.event is None:
                     struck[rule.action] = rule.told
                 else:

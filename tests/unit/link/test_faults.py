@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rnic.link.base import Link
+from rnic.link.fault_script import PacketFacts, parse_script
 from rnic.link.faults import NO_FAULTS, FaultRates, FaultyLink
 from rnic.link.loopback import LoopbackLink, loopback_pair
 from rnic.link.middleware import Middleware
@@ -490,7 +491,7 @@ RULE = {"action": "drop"}
         ([RULE, 5], "fault rule 2 is 5; allowed: a dictionary such as"),
         ([RULE, {"action": "dorp"}], "rule 2: action is 'dorp'; allowed: one of drop, corrupt, duplicate, delay"),
         ([{}], "fault rule 1: action is None; allowed: one of drop"),
-        ([{**RULE, "delay_ns": 5}], "fault rule 1: unknown key 'delay_ns'; allowed: match, nth, every, times, action"),
+        ([{**RULE, "delay_ns": 5}], "fault rule 1: unknown key 'delay_ns'; allowed: match, nth, every, probability"),
         ([{**RULE, "nth": 0}], "fault rule 1: nth is 0; allowed: a whole number from 1"),
         ([{**RULE, "every": "2"}], "fault rule 1: every is '2'; allowed: a whole number from 1"),
         ([{**RULE, "times": True}], "fault rule 1: times is True"),
@@ -536,3 +537,28 @@ def test_a_late_copy_that_finds_no_room_costs_the_copy_alone(monkeypatch: pytest
     pair.wait(1_000)
     assert pair.arrived() == [0]
     assert pair.a.counters["fault_tx_full"] == 1
+
+
+def test_a_probability_strikes_its_part_and_repeats_by_the_seed() -> None:
+    def struck(seed: int) -> list[bool]:
+        rule = parse_script([{"match": {"direction": "rx"}, "probability": 0.25, "action": "drop"}]).rules[0]
+        rng = random.Random(seed)
+        facts = PacketFacts(bytes(16), "rx", Flow(bytes(4), bytes(4), 1, 2))
+        return [rule.strikes(facts, rng) for _ in range(4000)]
+
+    assert struck(1) == struck(1) != struck(2)
+    assert 900 < sum(struck(1)) < 1100
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({"probability": 0}, "probability is 0; allowed: a number above 0 and at most 1"),
+        ({"probability": 1.5}, "probability is 1.5; allowed"),
+        ({"probability": True}, "probability is True; allowed"),
+        ({"probability": 0.5, "every": 2}, "probability goes with neither nth nor every"),
+    ],
+)
+def test_bad_probabilities_are_refused(rule: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_script([{**rule, "action": "drop"}])

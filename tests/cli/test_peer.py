@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from rnic.cli.route import towards
+from rnic.cli.peer import towards
 from rnic.cm.line_socket import ExchangeError
 from rnic.testing import own_network
 

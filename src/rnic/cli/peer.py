@@ -1,0 +1,216 @@
+"""Client and server of the commands that run between two processes: a TCP line, the hello, the local address."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import select
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from rnic.arrays.listener import local_address
+from rnic.cm.line_socket import DEFAULT_TIMEOUT_S, ExchangeError, dial, dialling, tcp_port
+from rnic.spec.errors import RnicError
+
+EXIT_FAILED = 1
+"""Exit status where data was wrong or the peer failed; wrong arguments have 2."""
+
+
+class PeerError(RnicError):
+    """The two sides cannot go on. One line."""
+
+
+class Line:
+    """JSON objects over TCP, one a line, in lockstep."""
+
+    def __init__(self, sock: socket.socket, timeout_s: float = 60.0) -> None:
+        sock.settimeout(timeout_s)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock = sock
+        self._file = sock.makefile("rb")
+
+    def send(self, **message: Any) -> None:
+        """Send one object."""
+        try:
+            self.sock.sendall(json.dumps(message).encode() + b"\n")
+        except OSError as error:
+            raise PeerError(f"peer hung up: {error}") from None
+
+    def receive(self) -> dict[str, Any]:
+        """Wait for one object."""
+        try:
+            raw = self._file.readline(1 << 20)
+        except OSError as error:
+            raise PeerError(f"peer said nothing: {error}") from None
+        if not raw:
+            raise PeerError("peer hung up; its own output says why")
+        try:
+            message = json.loads(raw)
+        except ValueError:
+            message = None
+        if not isinstance(message, dict):
+            raise PeerError(f"peer sent {raw[:40]!r}: is it rnic of this version?")
+        if "error" in message:
+            raise PeerError(f"peer: {message['error']}")
+        return message
+
+    def waiting(self) -> bool:
+        """Return whether something has arrived."""
+        return bool(select.select([self.sock], [], [], 0)[0])
+
+    def close(self) -> None:
+        """Hang up."""
+        self._file.close()
+        self.sock.close()
+
+
+@contextlib.contextmanager
+def failing(command: str) -> Iterator[None]:
+    """Around what the peer may fail: its error is one line, and exit status 1."""
+    try:
+        yield
+    except (PeerError, ExchangeError) as error:
+        print(f"rnic {command}: {error}", file=sys.stderr)
+        sys.exit(EXIT_FAILED)
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """Open a TCP listener on an address, or on all with ``""``.
+
+    Raises:
+        PeerError: the port is taken, or the address is not of this machine.
+    """
+    dual = not address and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual or ":" in address else socket.AF_INET
+    try:
+        return socket.create_server((address, port), family=family, backlog=1, dualstack_ipv6=dual)
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise PeerError(f"--addr {address} is not an address of this machine: rnic devinfo lists them") from None
+        reason = os.strerror(error.errno) if error.errno else error
+        where = address or "all addresses"
+        raise PeerError(f"TCP port {port} of {where} cannot be used ({reason}): choose another with --port") from None
+
+
+def towards(host: str, port: int) -> tuple[str, str]:
+    """Return the local address that leads to ``host``, and the address of ``host``. Nothing is sent.
+
+    A name of both IP versions stands for its IPv4 address, as listeners are on 127.0.0.1 by default.
+
+    Args:
+        host: a name or an address.
+        port: TCP port that will be dialled there, for messages.
+
+    Raises:
+        ExchangeError: no such host, or no way to it.
+    """
+    number = tcp_port(host, port, 1)
+    where = f"{host} port {number}"
+    with dialling(where, DEFAULT_TIMEOUT_S):
+        found = socket.getaddrinfo(host, number, type=socket.SOCK_DGRAM)
+        family, kind, protocol, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)
+            own = local_address(probe)
+    return own, str(address[0])
+
+
+def own_address(addr: str | None, server: str | None, port: int) -> str:
+    """Return ``--addr``, or what it is by default: 127.0.0.1; for a client, the address that leads to its server.
+
+    Raises:
+        PeerError: no such host, or no way to it.
+    """
+    if addr is not None:
+        return addr
+    if server is None:
+        return "127.0.0.1"
+    try:
+        return towards(server, port)[0]
+    except ExchangeError as error:
+        raise PeerError(str(error)) from None
+
+
+def meet(
+    server: str | None,
+    addr: str,
+    port: int,
+    timeout_s: float,
+    quiet: bool,
+    hello: Callable[[], Mapping[str, object]],
+    bring_up: Callable[[Mapping[str, object]], str],
+) -> tuple[Line, str]:
+    """Exchange lines with a peer of our own kind: the client speaks first, the server brings itself up and answers.
+
+    Args:
+        server: the peer's address for a client, ``None`` for a server.
+        addr: address that a server listens on.
+        port: TCP port, there or here.
+        timeout_s: seconds of silence to bear.
+        quiet: do not say where the server waits.
+        hello: this side's line.
+        bring_up: connects to the peer that said a line, and returns the seed in it.
+
+    Returns:
+        The line, which is the caller's to close, and the peer's seed.
+
+    Raises:
+        PeerError: the two do not agree, or the peer is none of our kind.
+    """
+    if server is None:
+        with listen(addr, port) as listener:
+            if not quiet:
+                print(f"  waiting on {addr} TCP port {listener.getsockname()[1]}", flush=True)
+            line = Line(listener.accept()[0], timeout_s)
+    else:
+        try:
+            line = Line(dial(server, port).sock, timeout_s)
+        except ExchangeError as error:
+            raise PeerError(str(error)) from None
+    try:
+        if server is not None:
+            line.send(**hello())
+        said = line.receive()
+        try:
+            seed = bring_up(said)
+        except PeerError as error:
+            if server is None:
+                line.send(error=str(error))
+            raise
+        if server is None:
+            line.send(**hello())
+    except BaseException:
+        line.close()
+        raise
+    return line, seed
+
+
+def same(settings: object, names: tuple[str, ...], hello: Mapping[str, object]) -> None:
+    """Raise :class:`PeerError` where the peer was told other values of these settings."""
+    for name in names:
+        mine, theirs = getattr(settings, name), hello.get(name)
+        if mine != theirs:
+            raise PeerError(f"{name} is {mine} here and {theirs} at the peer: give both sides the same")
+
+
+def rate_lines(size: int, iters: int, seconds: float, checked: str = "") -> tuple[dict[str, float], list[str]]:
+    """Return the figures of a ping-pong as JSON has them, and as lines: ``iters`` messages of ``size`` each way."""
+    count = size * iters * 2
+    microseconds = max(seconds * 1e6, 1e-3)
+    mbit_per_sec, usec_per_iter = count * 8 / microseconds, microseconds / iters
+    figures = {
+        "bytes": count,
+        "iters": iters,
+        "seconds": seconds,
+        "mbit_per_sec": mbit_per_sec,
+        "usec_per_iter": usec_per_iter,
+    }
+    lines = [
+        f"{count} bytes in {seconds:.2f} seconds = {mbit_per_sec:.2f} Mbit/sec{checked}",
+        f"{iters} iters in {seconds:.2f} seconds = {usec_per_iter:.2f} usec/iter",
+    ]
+    return figures, lines
