@@ -75,7 +75,7 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
             "rnic.state.queues",
             "rnic.state.memory",
             "rnic.state.paths",
-            "rnic.state.schedule",
+            "rnic.state.scheduler",
         ),
     ),
     (

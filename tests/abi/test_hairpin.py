@@ -19,7 +19,7 @@ import pytest
 
 from rnic import enums as e
 from rnic.runtime.attach import ask, fault
-from rnic.state.hairpin import BYTES_AT, RING_ALL
+from rnic.state.shm_loopback import BYTES_AT, RING_ALL
 from rnic.testing import own_network
 from tests.abi.test_bypass import taken_from
 from tests.abi.test_kills import LONGEST, WELL, Nic, served

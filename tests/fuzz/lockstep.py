@@ -15,9 +15,9 @@ from unittest import mock
 
 from rnic.engine import use
 from rnic.rings.queue_block import BLOCK_BYTES
-from rnic.state.flights import FLIGHTS
+from rnic.state.inflight import INFLIGHT
 from rnic.state.queue_pair import QP
-from rnic.state.schedule import TIMERS, TURNS
+from rnic.state.scheduler import SCHEDULER, TIMERS
 from rnic.testing.live import FindingError, LivePeer
 from rnic.transport.qp import QueuePair
 from rnic.wire.bursts import RxBurst, TxBurst
@@ -197,8 +197,8 @@ class Lockstep(LivePeer):
         nic, state, qp = peer.nic, peer.nic.arena.memory, peer.device_qp
         pieces = {
             "contexts": (0, _CONTEXTS),
-            "turns": (nic.sending.turns.record, TURNS.size),
-            "flights": (nic.flights.record, FLIGHTS.size),
+            "scheduler": (nic.sending.scheduler.record, SCHEDULER.size),
+            "inflight": (nic.inflight.record, INFLIGHT.size),
             "timers": (nic.timers.record, TIMERS.size),
             "record": (qp.memory.record, QP.size),
             "slots": (qp.memory.slots, qp.memory.size),

@@ -150,7 +150,7 @@ class Busy:
 
     def close(self) -> None:
         self.net.run()  # turns that were given and are not over
-        assert all(node.nic.flights.inflight == node.nic.flights.promised == 0 for node in self.net.nodes)
+        assert all(node.nic.inflight.packets == node.nic.inflight.promised == 0 for node in self.net.nodes)
         self.net.close()
 
 
@@ -241,14 +241,14 @@ def test_a_sender_that_did_not_run_takes_what_came_before_it_calls_anything_late
             attr.dest_qp_num, attr.qp_access_flags = peer.qp_num, RIGHTS
             attr.ah_attr = AHAttr(GlobalRoute(ctx.query_gid()))
             qp.to_rts(attr)
-    net.nodes[0].nic.flights.peer(senders_flow(net)).limit = 4 * qps
+    net.nodes[0].nic.inflight.peer(senders_flow(net)).limit = 4 * qps
     for qp in senders:
         qp.post_rdma(WR_WRITE, source.buf, size, source.lkey, target.buf, target.rkey)
     net.driving = True
     for _ in range(200):
         b.runtime.progress()
     net.driving = False
-    assert net.nodes[0].nic.flights.inflight == 4 * qps
+    assert net.nodes[0].nic.inflight.packets == 4 * qps
     net.clock.advance(400_000_000)
     assert net.run(lambda: net.nodes[0].counters["acks_received"] >= qps)
     assert not net.nodes[0].counters["ack_timeouts"]

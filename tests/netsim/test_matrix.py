@@ -39,7 +39,7 @@ from rnic.spec.status import RETRY_EXC_ERR, SUCCESS, WR_FLUSH_ERR
 from rnic.state.arena import Arena
 from rnic.state.queue_pair import QP, QpMemory
 from rnic.trace import Counters, NullTracer
-from rnic.transport.inflight import Flights
+from rnic.transport.inflight import Inflight
 from rnic.transport.qp import QueuePair
 from rnic.transport.wqe import ReceiveRing, SendRing
 from rnic.wire.bursts import RxBurst, TxBurst
@@ -81,7 +81,7 @@ class Side:
         self.memory = MemoryTable(self.random)
         self.arena = Arena(1 << 24)
         self.arena.allocate_first(64)
-        self.flights = Flights(self.arena, 64)
+        self.inflight = Inflight(self.arena, 64)
         self.space = SimAddressSpace()
         self.config = SimpleNamespace(
             window_packets=64,

@@ -73,7 +73,7 @@ def images(pair: Any) -> list[Any]:
             [cq.unread_entries() for cq in nic.resources.cqs.values()],
             bytes(side.buf),
             dict(side.counters),
-            (nic.flights.inflight, nic.flights.promised, qp.requester.peer.limit, qp.requester.peer.inflight),
+            (nic.inflight.packets, nic.inflight.promised, qp.requester.peer.limit, qp.requester.peer.inflight),
         ]
     return found
 

@@ -22,7 +22,7 @@ from rnic.spec.states import INIT, RTR, RTS, ST_RC, ST_UC, ST_UD
 from rnic.state.arena import Arena
 from rnic.state.queue_pair import QP, QpMemory
 from rnic.trace import Counters, NullTracer
-from rnic.transport.inflight import Flights
+from rnic.transport.inflight import Inflight
 from rnic.transport.message import Message
 from rnic.transport.qp import QueuePair
 from rnic.transport.wqe import ReceiveRing, SendRing
@@ -56,7 +56,7 @@ class Host:
         self.arena = Arena(1 << 24)
         self.arena.allocate_first(64)
         self.memory = MemoryTable(self.random, 1 << 10, self.arena)
-        self.flights = Flights(self.arena, 1 << 16, first=config.pop("first_packets", 1 << 16))  # type: ignore[arg-type]
+        self.inflight = Inflight(self.arena, 1 << 16, first=config.pop("first_packets", 1 << 16))  # type: ignore[arg-type]
         self.space = SimAddressSpace()
         self.config = SimpleNamespace(
             **{"window_packets": 256, "window_bytes": 4 << 20, "ack_every": 64, "probe": True, "rq_almost_full": 0}
@@ -237,7 +237,7 @@ class Script:
         """What the queue pair sends now, each packet with its ICRC checked."""
         packets = self.parse(self.bursts(budget))
         requester = self.qp.requester
-        assert not requester.flying or requester._ends(), "packets are in flight, and of no message"
+        assert not requester.inflight or requester._ends(), "packets are in flight, and of no message"
         return packets
 
     @staticmethod

@@ -194,7 +194,7 @@ def test_reset_forgets_both_halves(new) -> None:
     s.to(RESET)
     responder, requester = s.qp.responder, s.qp.requester
     assert s.qp.completer.implied_psn == NONE
-    assert (responder.open, responder.offset, responder.silent, responder.established, responder.msn) == (0,) * 5
+    assert (responder.open, responder.offset, responder.nak_sent, responder.established, responder.msn) == (0,) * 5
     assert (responder.receive_wqe, len(responder.replies), len(responder.resources)) == (None, 0, 0)
     assert (requester.una, requester.sent_psn, requester.ssn, requester.lsn) == (0, 0, 0, NONE)
     assert (requester.begun, requester.piece_count, requester.read_index, requester.probe_due) == (False, 0, NONE, 0)

@@ -354,7 +354,7 @@ def test_a_peer_that_wants_the_next_one_too_gets_all(new) -> None:
         s.out()
         rewinds.append(s.counters["rewinds"])
     assert rewinds == [0, 1, 1, 2, 3, 3, 4, 5, 6, 7, 7]
-    assert s.qp.requester.doubt == 4
+    assert s.qp.requester.go_back_penalty == 4
 
 
 def test_a_peer_that_has_kept_is_trusted_again(new) -> None:
@@ -368,7 +368,7 @@ def test_a_peer_that_has_kept_is_trusted_again(new) -> None:
     s.ack(110, syndrome=0x60)
     assert s.out() == ["WRITE_MIDDLE 110!"]
     s.ack(120)
-    assert s.qp.requester.doubt == 0
+    assert s.qp.requester.go_back_penalty == 0
 
 
 def test_a_nak_said_twice_of_what_was_sent_alone_goes_back(new) -> None:
@@ -472,7 +472,7 @@ def test_a_probe_that_finds_no_packet_asks_for_none(new) -> None:
     assert s.bursts() == []
     assert s.counters["probes"] == 0
     s.wait(10_000_000)  # the ACK timeout starts again from nothing
-    assert s.qp.requester.flying == 0
+    assert s.qp.requester.inflight == 0
 
 
 @pytest.mark.parametrize("how", [{"probe": False}, {"options": OPT_NO_PROBE}])
@@ -594,12 +594,12 @@ def test_short_turns_do_not_wait_for_the_probe(new, budget: int, first: int) -> 
 def test_who_joins_between_two_turns_makes_nobody_wait_for_the_probe(new) -> None:
     """Ten packets are under way and six more would go. Another takes four; then there is no room for a turn."""
     s = new(first_packets=16)
-    flights, peer = s.host.flights, s.qp.requester.peer
+    inflight, peer = s.host.inflight, s.qp.requester.peer
     s.post("WRITE", 60_000)
     asked = [packet.psn for packet in s.packets(10) if packet.ackreq]
-    flights.took(peer, 4, 0)
+    inflight.took(peer, 4, 0)
     assert s.out() == []
-    flights.give(peer, 4)
+    inflight.give(peer, 4)
     assert s.out() == []
     s.ack(asked[-1])
     assert s.out() != []

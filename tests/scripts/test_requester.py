@@ -10,7 +10,7 @@ from rnic.spec.access import REMOTE_READ
 from rnic.spec.events import SQ_DRAINED
 from rnic.spec.opcodes import WR_BIND_MW
 from rnic.spec.states import ERR, RTS, SQD, SQE, ST_UC, ST_UD
-from rnic.transport.send_queue import LOUD_AFTER_PROBE
+from rnic.transport.send_queue import ACK_EACH_AFTER_PROBE
 from rnic.wire.flow import Flow
 
 ALL = FLAG_SIGNALED
@@ -108,8 +108,8 @@ def test_an_ack_is_asked_for_where_others_may_take_the_room(new) -> None:
     """Who shares the way with others has a turn at a time: the ACK of one gives him the next."""
     for others in (0, 5):
         s = new()
-        flights = s.host.flights
-        flights.took(flights.peer(Flow(b"1234", b"5678", 50_000)), others, 0)
+        inflight = s.host.inflight
+        inflight.took(inflight.peer(Flow(b"1234", b"5678", 50_000)), others, 0)
         s.post("WRITE", 20 * 256)
         assert [p.psn for p in s.packets(10) if p.ackreq] == ([109] if others else [])
         assert [p.psn for p in s.packets(10) if p.ackreq] == [119]
@@ -161,9 +161,9 @@ def test_who_runs_short_or_is_waited_for_asks_for_an_ack(new, why, asked) -> Non
         "its PSN": {"ack_every": 4},
     }
     s = new(**config.get(why, {}), next_send_psn=98)
-    flights, peer = s.host.flights, s.qp.requester.peer
+    inflight, peer = s.host.inflight, s.qp.requester.peer
     if why == "others in flight":
-        flights.took(flights.peer(Flow(b"1234", b"5678", 50_000)), 5, 0)
+        inflight.took(inflight.peer(Flow(b"1234", b"5678", 50_000)), 5, 0)
     if why == "there is no room in flight":
         peer.limit_16 = 4 << 16
     found = []
@@ -213,12 +213,12 @@ def test_a_peer_that_waits_to_be_asked_is_asked_for_a_while(new) -> None:
     assert s.out() == ["WRITE_ONLY 100!"]
     s.ack(100)
     s.out()
-    for number in range(LOUD_AFTER_PROBE):
+    for number in range(ACK_EACH_AFTER_PROBE):
         s.post("WRITE", 10, flags=0)
         assert s.out() == [f"WRITE_ONLY {101 + number}!"]
         s.ack(101 + number)
     s.post("WRITE", 10, flags=0)
-    assert s.out() == [f"WRITE_ONLY {101 + LOUD_AFTER_PROBE}"]
+    assert s.out() == [f"WRITE_ONLY {101 + ACK_EACH_AFTER_PROBE}"]
 
 
 def test_uc_never_asks_for_an_ack(new) -> None:

@@ -20,7 +20,7 @@ from rnic.rings.eqe import EQ_ENTRY
 from rnic.rings.sqe import SGE, SQ_ENTRY, SQ_ENTRY_ATOMIC, SQ_ENTRY_BIND, SQ_ENTRY_UD
 from rnic.spec import attach, attach_cm, cm, commands, events, limits, opcodes, ports, states, status
 from rnic.spec.layout import Layout
-from rnic.state import hairpin
+from rnic.state import shm_loopback
 
 LAYOUTS: dict[str, Layout] = {
     "QPC": QPC,
@@ -49,8 +49,8 @@ LAYOUTS: dict[str, Layout] = {
     "OPEN_SLOT": attach.OPEN_SLOT,
     "PUNT": attach.PUNT,
     "PUNT_REPLY": attach.PUNT_REPLY,
-    "HAIRPIN": attach.HAIRPIN,
-    "HAIRPIN_REPLY": attach.HAIRPIN_REPLY,
+    "SHM_RING": attach.SHM_RING,
+    "SHM_RING_REPLY": attach.SHM_RING_REPLY,
     "COMMAND": attach.COMMAND,
     "COMMAND_REPLY": attach.COMMAND_REPLY,
     "SHARE": attach.SHARE,
@@ -68,7 +68,7 @@ NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     # prefix, module, beginnings of the names that are taken; () takes all
     ("", attach, ("MSG_", "DMA_", "COPY_", "MAX_COPY", "PUNT_")),
     ("", attach_cm, ("MSG_CM", "CM_")),
-    ("", hairpin, ("COOKIE_",)),
+    ("", shm_loopback, ("COOKIE_",)),
     ("CM_", cm, ("PACKET_LIFETIME",)),
     ("ATTACH_", attach, ("MAGIC", "VERSION")),
     ("CMD_", commands, ()),

@@ -91,7 +91,7 @@ class Followed:
         free: defaultdict[tuple[int, int], float] = defaultdict(float)
         """When each lane of packets is free: those of a burst, which have one time, are drawn behind one another, so
         that each arrow has its own packet."""
-        flying: defaultdict[tuple[Any, ...], deque[dict[str, Any]]] = defaultdict(deque)
+        inflight: defaultdict[tuple[Any, ...], deque[dict[str, Any]]] = defaultdict(deque)
         open_operations: dict[tuple[str, int, int], dict[str, Any]] = {}
 
         def lane(device: str, qpn: int, what: str) -> dict[str, int]:
@@ -107,17 +107,17 @@ class Followed:
                 place = lane(device, qpn, stage)
                 self.packets += 1
                 key = tuple(fields[name] for name in ("src", "dst", "dqpn", "psn", "opcode"))
-                left = flying[key][0]["ts"] if stage == "received" and flying.get(key) else 0.0
+                left = inflight[key][0]["ts"] if stage == "received" and inflight.get(key) else 0.0
                 at = max(at, left, free[place["pid"], place["tid"]])
                 free[place["pid"], place["tid"]] = at + _SHORTEST_US
                 row = {"name": fields["opcode"], "ph": "X", "ts": at, "dur": _SHORTEST_US, "cat": "packet", **place}
                 rows.append({**row, "args": fields})
                 if stage == "sent":
-                    flying[key].append({"ts": at, **place})
-                elif flying.get(key):
+                    inflight[key].append({"ts": at, **place})
+                elif inflight.get(key):
                     self.arrows += 1
                     arrow = {"name": fields["opcode"], "cat": "wire", "id": self.arrows}
-                    rows.append({**arrow, "ph": "s", **flying[key].popleft()})
+                    rows.append({**arrow, "ph": "s", **inflight[key].popleft()})
                     rows.append({**arrow, "ph": "f", "bp": "e", "ts": at, **place})
             elif stage == "fetched":
                 self.operations += 1

@@ -103,7 +103,7 @@ class ContextChanges:
             if nic.running.pop(qp.number, None) is not None:
                 nic.timers.forget(qp.memory.record)
                 if qp.scheduled:
-                    nic.sending.turns.remove(qp.memory.record)
+                    nic.sending.scheduler.remove(qp.memory.record)
             qp.held = 1
         elif qp.number not in nic.running:
             nic.running[qp.number] = qp

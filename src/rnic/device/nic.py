@@ -50,7 +50,7 @@ from rnic.state.device import Directory
 from rnic.trace.counters import Counters
 from rnic.trace.guard import Guard, Report
 from rnic.trace.tracer import NullTracer, Tracer
-from rnic.transport.inflight import Flights
+from rnic.transport.inflight import Inflight
 from rnic.transport.message import Message
 from rnic.transport.qp import QueuePair
 from rnic.wire.bursts import RxBurst, TxBurst
@@ -124,7 +124,7 @@ class Nic:
         self.contexts.image = self.context_changes.image
         if self.tracer.enabled:
             self.contexts.observe = self._trace_channel
-        self.flights = Flights(self.arena, config.flight_packets)
+        self.inflight = Inflight(self.arena, config.flight_packets)
         self.resources = Resources(config, self.memory, self.contexts)
         self.contexts.parser.admit = partial(admission.fits, self)
         self.qps: dict[int, DeviceQp] = self.resources.qps
@@ -444,7 +444,7 @@ class Nic:
         if not qp.scheduled:
             qp.scheduled = 1
             if not qp.held:
-                self.sending.turns.add(qp.memory.record)
+                self.sending.scheduler.add(qp.memory.record)
 
     def arm(self, qp: QueuePair) -> None:
         """``qp.deadline_ns`` lies before ``qp.armed_ns``: wake it then."""
@@ -473,7 +473,7 @@ class Nic:
             MemoryError: there is no room for its program.
         """
         record = qp.memory.record
-        self.sending.turns.enroll(record, qp.uar.program, self.config.turn_bytes)
+        self.sending.scheduler.enroll(record, qp.uar.program, self.config.turn_bytes)
         self.sending.qps[record] = qp
         self.directory[qp.number] = record
 
@@ -491,14 +491,14 @@ class Nic:
         self.timers.forget(record)
         qp.requester.depart()
         if qp.scheduled and not qp.held:
-            self.sending.turns.remove(record)
+            self.sending.scheduler.remove(record)
         qp.scheduled = 0
         qp.flow = None
         if self.engine_device is not None:
             self.engine_device.dismiss(qp.number)
             self.engine_device.drop(record)
             qp.executor = None
-        self.sending.turns.dismiss(record)
+        self.sending.scheduler.dismiss(record)
         del self.sending.qps[record]
         self.running.pop(qp.number, None)
         self.directory[qp.number] = 0

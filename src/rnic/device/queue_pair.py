@@ -140,7 +140,7 @@ class RingMemory:
         return Rings(sq_base, entries, shift, rq_base, ctx.rcv_wqe_length >> stride, 1 << stride)
 
 
-@view(QP, "DeviceQp", "Turns")
+@view(QP, "DeviceQp", "Scheduler")
 class DeviceQp(QueuePair):
     """One QP. ``opcodes`` is what its packets' opcodes must say; ``notify_drained`` asks for SQ_DRAINED.
 

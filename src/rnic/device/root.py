@@ -27,8 +27,8 @@ class Root:
     eqs: Word
     directory: Word
     timers: Word
-    turns: Word
-    flights: Word
+    scheduler: Word
+    inflight: Word
 
     def __init__(self, arena: Arena) -> None:
         at = arena.allocate_first(DEVICE.size)
@@ -41,5 +41,5 @@ class Root:
         self.log_qps, self.log_eqs = key.qps.log, key.eqs.log
         self.qp_contexts, self.cqs, self.eqs = key.qps.place, key.cqs.place, key.eqs.place
         self.directory = nic.directory.place
-        self.timers, self.turns = nic.timers.record, nic.sending.turns.record
-        self.flights = nic.flights.record
+        self.timers, self.scheduler = nic.timers.record, nic.sending.scheduler.record
+        self.inflight = nic.inflight.record

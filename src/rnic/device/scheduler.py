@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import Self
 
 from rnic.spec.rounds import NEWCOMER_PART
-from rnic.state import links
+from rnic.state import lists
 from rnic.state.arena import Arena
 from rnic.state.queue_pair import QP
 from rnic.state.record import WORD_SHIFT, Record, Word, place, view
-from rnic.state.schedule import PROGRAM, TURNS
+from rnic.state.scheduler import PROGRAM, SCHEDULER
 
 _LINK = place(QP, "next_ready")
 _QP_PROGRAM = place(QP, "program_record")
@@ -27,13 +27,13 @@ _DEFICIT = place(PROGRAM, "deficit")
 _LISTED = place(PROGRAM, "listed")
 _USERS = place(PROGRAM, "users")
 _NUMBER = place(PROGRAM, "number")
-_FIRST = place(TURNS, "first")
-_CREDIT = place(TURNS, "credit")
+_FIRST = place(SCHEDULER, "first")
+_CREDIT = place(SCHEDULER, "credit")
 _IN_ROTATION, _NEWCOMER = 1, 2
 
 
-@view(TURNS)
-class Turns(Record):
+@view(SCHEDULER)
+class Scheduler(Record):
     """Queue pairs with something to send, named by the offsets of their records.
 
     A queue pair's own share is its word ``turn``, in bytes; ``deficit`` is what it may send still.
@@ -59,7 +59,7 @@ class Turns(Record):
 
     def __new__(cls, arena: Arena, quantum: int) -> Self:
         """Take a record of the arena."""
-        at = arena.take(TURNS.size, "turns")
+        at = arena.take(SCHEDULER.size, "the scheduler")
         self = super().__new__(cls, arena.memory, at)
         self.record = at
         return self
@@ -119,7 +119,7 @@ class Turns(Record):
                 self._welcome(program)
             else:
                 self._list(program, self.quantum)
-        links.append(cells, at + _QUEUE, _LINK, qp)
+        lists.append(cells, at + _QUEUE, _LINK, qp)
         self.count += 1
 
     def _list(self, program: int, deficit: int) -> None:
@@ -127,14 +127,14 @@ class Turns(Record):
         at = program >> WORD_SHIFT
         self._cells[at + _LISTED] = _IN_ROTATION
         self._signed[at + _DEFICIT] = deficit
-        links.append(self._cells, self._at + _FIRST, _NEXT, program)
+        lists.append(self._cells, self._at + _FIRST, _NEXT, program)
 
     def _welcome(self, program: int) -> None:
         """A program becomes the last of the newcomers, who go before the others."""
         at = program >> WORD_SHIFT
         self._cells[at + _LISTED] = _NEWCOMER
         self._signed[at + _DEFICIT] = self.quantum // NEWCOMER_PART
-        links.insert(self._cells, self._at + _FIRST, _NEXT, program, self.newest)
+        lists.insert(self._cells, self._at + _FIRST, _NEXT, program, self.newest)
         self.newest = program
 
     def _unlist(self, program: int) -> None:
@@ -143,7 +143,7 @@ class Turns(Record):
         if self.newest == program:
             self.newest = cells[at + _NEXT + 1]
         cells[at + _LISTED] = 0
-        links.unlink(cells, self._at + _FIRST, _NEXT, program)
+        lists.unlink(cells, self._at + _FIRST, _NEXT, program)
 
     def take(self) -> int:
         """The queue pair whose turn it is; one must wait. :meth:`spent` ends the turn.
@@ -161,14 +161,14 @@ class Turns(Record):
                 continue
             qp = cells[at + _QUEUE]
             self.turn = program
-            links.unlink(cells, at + _QUEUE, _LINK, qp)
+            lists.unlink(cells, at + _QUEUE, _LINK, qp)
             own = (qp >> WORD_SHIFT) + _QP_DEFICIT
             if signed[own] <= 0:
                 signed[own] += cells[(qp >> WORD_SHIFT) + _TURN]
             if signed[own] > 0:
                 self.count -= 1
                 return qp
-            links.append(cells, at + _QUEUE, _LINK, qp)
+            lists.append(cells, at + _QUEUE, _LINK, qp)
 
     def allowance(self, qp: int) -> int | None:
         """Bytes that the queue pair taken last may send now; ``None`` where nobody else waits."""
@@ -195,9 +195,9 @@ class Turns(Record):
         self.turn = 0
         if again:
             if signed[own] > 0:  # its program's share was over before its own
-                links.insert(cells, at + _QUEUE, _LINK, qp, 0)
+                lists.insert(cells, at + _QUEUE, _LINK, qp, 0)
             else:
-                links.append(cells, at + _QUEUE, _LINK, qp)
+                lists.append(cells, at + _QUEUE, _LINK, qp)
             self.count += 1
         if deficit > 0 and cells[at + _QUEUE]:
             signed[at + _DEFICIT] = deficit
@@ -212,10 +212,10 @@ class Turns(Record):
         cells = self._cells
         program = cells[(qp >> WORD_SHIFT) + _QP_PROGRAM]
         at = program >> WORD_SHIFT
-        links.unlink(cells, at + _QUEUE, _LINK, qp)
+        lists.unlink(cells, at + _QUEUE, _LINK, qp)
         self.count -= 1
         if not cells[at + _QUEUE] and self.turn != program:
             self._unlist(program)
 
 
-__all__ = ["Turns"]
+__all__ = ["Scheduler"]

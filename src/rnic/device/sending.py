@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rnic.device.queue_pair import DeviceQp
-from rnic.device.scheduler import Turns
+from rnic.device.scheduler import Scheduler
 from rnic.device.srq import SharedReceiveQueue
 from rnic.rings.queue_block import SQ_TAIL
 from rnic.spec.states import ERR
@@ -43,17 +43,17 @@ STEP_FIRST, STEP_REQUESTS, STEP_REST = range(3)
 class Sending:
     """The way out of one NIC.
 
-    ``qps`` are its queue pairs by the offsets of their records, as ``turns`` names them. ``failed_cqs`` could not take
-    an entry, and fail their queue pairs; ``last_words`` are of queue pairs that have no more turns. Both go first. They
-    stay the same lists, which C looks at.
+    ``qps`` has its queue pairs by the offsets of their records, as ``scheduler`` names them. ``failed_cqs`` could not
+    take an entry, and fail their queue pairs; ``last_words`` are of queue pairs that have no more turns. Both go first.
+    C keeps references to the two lists: they are never replaced.
     """
 
-    __slots__ = ("_doorbells", "_nic", "_turns", "failed_cqs", "last_words", "qps", "turns")
+    __slots__ = ("_doorbells", "_nic", "_turns", "failed_cqs", "last_words", "qps", "scheduler")
 
     def __init__(self, nic: Nic) -> None:
         self._nic = nic
         self._doorbells = nic.resources.doorbells
-        self.turns = Turns(nic.arena, nic.config.program_turn_bytes)
+        self.scheduler = Scheduler(nic.arena, nic.config.program_turn_bytes)
         self.qps: dict[int, DeviceQp] = {}
         self.failed_cqs: list[CompletionQueue] = []
         self.last_words: list[TxBurst] = []
@@ -61,10 +61,10 @@ class Sending:
 
     def has_work(self) -> bool:
         """Whether :meth:`produce` has something to do now."""
-        return bool(self.turns.count or self._doorbells.rung or self.failed_cqs or self.last_words)
+        return bool(self.scheduler.count or self._doorbells.rung or self.failed_cqs or self.last_words)
 
     def produce(self, now_ns: int, budget: int = 256) -> list[TxBurst]:
-        """Take the doorbells that were rung, then give queue pairs with work their turns, as :class:`Turns` says.
+        """Take the doorbells that were rung, then give queue pairs with work their turns, as :class:`Scheduler` says.
 
         Args:
             budget: about how many packets to send at most.
@@ -73,18 +73,18 @@ class Sending:
             self._nic.now_ns = now_ns
             return []
         out = self.prepare(now_ns)
-        turns = self.turns
+        scheduler = self.scheduler
         qps = self.qps
         sent = packets = 0
         for burst in out:
             packets += burst.count
         later: list[DeviceQp] = []
-        while sent < budget and turns.count and not turns.over:
-            record = turns.take()
+        while sent < budget and scheduler.count and not scheduler.over:
+            record = scheduler.take()
             qp = qps[record]
             qp.scheduled = 0
             limit = budget - sent
-            allowance = turns.allowance(record) if turns.count else None
+            allowance = scheduler.allowance(record) if scheduler.count else None
             if allowance is not None and allowance < limit * qp.ctx.mtu_bytes:
                 limit = -(-allowance // qp.ctx.mtu_bytes)
             count, polite = self.take_turn(qp, now_ns, out, record, limit)
@@ -92,8 +92,8 @@ class Sending:
                 later.append(qp)
             packets += count
             sent += count or 1  # a turn without a packet costs too
-        if turns.over:
-            turns.over = 0
+        if scheduler.over:
+            scheduler.over = 0
         for qp in later:
             self._nic.schedule(qp)
         if packets:
@@ -149,7 +149,7 @@ class Sending:
             Packets of the turn, and whether its replies have let new messages go first: it is to be scheduled once
             more in the end.
         """
-        turns, replies = self.turns, qp.responder.replies
+        scheduler, replies = self.scheduler, qp.responder.replies
         made = len(out)
         again = polite = False
         try:
@@ -174,7 +174,7 @@ class Sending:
         for burst in out[made:]:
             size += burst.length
         qp.sent_bytes += size
-        turns.spent(record, size if turns.count else 0, again)
+        scheduler.spent(record, size if scheduler.count else 0, again)
         return count, polite
 
     def take_over(self, now_ns: int, out: list[TxBurst], record: int, *turn: int) -> tuple[int, bool]:

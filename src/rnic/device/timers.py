@@ -6,7 +6,7 @@ from rnic.spec.limits import NEVER
 from rnic.state.arena import Arena
 from rnic.state.queue_pair import QP
 from rnic.state.record import WORD_BYTES, WORD_SHIFT, Word, place, view
-from rnic.state.schedule import TIMERS
+from rnic.state.scheduler import TIMERS
 
 _ARMED = place(QP, "armed_ns")
 _PLACE = place(QP, "timer_place")

@@ -218,7 +218,7 @@ cdef class Drive(Door):
             if rung < 0:
                 pump.doorbells.ring(block)
             if rung != GATHERED:
-                self._kick(plain, length <= POLL_GATHER_BYTES and pump.device.device.sched.turns.count == 1, now)
+                self._kick(plain, length <= POLL_GATHER_BYTES and pump.device.device.sched.scheduler.count == 1, now)
         finally:
             device_lock_release(&self.lock.lock)
         return 0

@@ -33,7 +33,7 @@ cdef extern from "state.h" nogil:
         uint64_t logsize
     struct queue_pair:
         uint64_t batch_limit
-        uint64_t flying
+        uint64_t inflight
         uint64_t window
     struct send_slot:
         pass
@@ -214,14 +214,14 @@ cdef extern from "memory/backends.h" nogil:
     const engine_memory in_process
 
 cdef extern from "device/device.h" nogil:
-    struct flights:
+    struct inflight:
         uint64_t spare_line
-    struct turns:
+    struct scheduler:
         uint64_t count
     struct engine_sched:
         uint8_t *arena
-        flights *flights
-        turns *turns
+        inflight *inflight
+        scheduler *scheduler
         uint8_t *budget
         uint64_t slot
     struct engine_counts:
@@ -561,7 +561,7 @@ cdef class Executor:
     cdef Port port
     cdef engine_qp place
     cdef engine_meta meta
-    cdef object qp, host, ctx, requester, responder, counters, flights
+    cdef object qp, host, ctx, requester, responder, counters, inflight
     cdef object block, send_ring, rq, sq_view, rq_view, flow, in_flow
     cdef _Cq send_cq, recv_cq
     cdef readonly bint punted
@@ -576,7 +576,7 @@ cdef class Executor:
         self.port = port
         self.qp, self.host, self.ctx = qp, qp.host, qp.ctx
         self.requester, self.responder = qp.requester, qp.responder
-        self.counters, self.flights = qp.host.counters, qp.host.flights
+        self.counters, self.inflight = qp.host.counters, qp.host.inflight
         self.send_ring = qp.send_ring
         srq = getattr(qp, "srq", None)
         self.rq = qp.rq if not qp.uses_srq else None if srq is None else srq.ring
@@ -770,7 +770,7 @@ cdef class Executor:
                 peer.measured(effects.sample, now)
             peer.acknowledged(effects.acknowledged)
             if effects.landed:
-                self.flights.give(peer, effects.landed)
+                self.inflight.give(peer, effects.landed)
             if told & EFFECT_NOTIFY_SEND:
                 self.send_cq.queue.notify()
         if told & EFFECT_GO_ON:
@@ -787,7 +787,7 @@ cdef class Executor:
         if told & EFFECT_LOST:
             self.requester.peer.lost(now)
         if effects.grounded:
-            self.flights.give(self.requester.peer, effects.grounded)
+            self.inflight.give(self.requester.peer, effects.grounded)
         if told & EFFECT_SCHEDULE:
             self.host.schedule(self.qp)
         if told & EFFECT_ARM:
@@ -857,7 +857,7 @@ cdef class Executor:
         cdef engine_effects effects
         cdef engine_inflight flight
         cdef engine_out result
-        requester, flights = self.requester, self.flights
+        requester, inflight = self.requester, self.inflight
         self.punted = True
         self._find_flow()
         self._find_rings()
@@ -865,18 +865,18 @@ cdef class Executor:
         if self.flow is None or requester.flow is not self.flow:
             return 0
         peer = requester.peer
-        flight.peer_limit = flights.limit_to(peer)
+        flight.peer_limit = inflight.limit_to(peer)
         flight.peer_inflight, flight.peer_promised, flight.peer_waiting = peer.inflight, peer.promised, peer.waiting
-        flight.nic_limit, flight.nic_inflight = flights.limit_of_all(), flights.inflight
-        flight.nic_promised, flight.others = flights.promised, flights.crowded()
-        flight.nic_queued = flights.queued
-        flight.nic_slipped = flights.slipped
+        flight.nic_limit, flight.nic_inflight = inflight.limit_of_all(), inflight.packets
+        flight.nic_promised, flight.others = inflight.promised, inflight.crowded()
+        flight.nic_queued = inflight.queued
+        flight.nic_slipped = inflight.slipped
         flight.srtt, flight.rttvar, flight.alone = peer.srtt, peer.rttvar, peer.users == 1
         memset(&effects, 0, sizeof(effects))
         buffer = self._begin(&result)
         if budget > MAX_PACKETS:
             budget = MAX_PACKETS
-        if self.place.record.window - self.place.record.flying < 8:
+        if self.place.record.window - self.place.record.inflight < 8:
             made = engine_send(&self.port.port, &self.place, now, budget, &flight, &result, &effects)
         else:
             with nogil:
@@ -886,16 +886,16 @@ cdef class Executor:
         if made:
             self._emit(&result, buffer, out)
             if effects.flown:
-                flights.took(peer, effects.flown, effects.admitted)
+                inflight.took(peer, effects.flown, effects.admitted)
             self._count(&effects)
         if effects.effects & EFFECT_NOTIFY_SEND:
             self.send_cq.queue.notify()
         if effects.effects & EFFECT_NO_ROOM:
-            flights.wait(requester)
+            inflight.wait(requester)
         if effects.effects & EFFECT_ARM:
             self.qp.rearm()
         if not self.punted:
-            flights.turn_over(requester)
+            inflight.turn_over(requester)
         return made
 
     def reply(self, uint64_t budget, list out):
@@ -1020,8 +1020,8 @@ cdef class Device:
         """Python takes an open turn over; packets made."""
         cdef uint64_t count
         self.nic.now_ns = now
-        if not self.device.sched.flights.spare_line:
-            self.nic.flights.stock()
+        if not self.device.sched.inflight.spare_line:
+            self.nic.inflight.stock()
         count, polite = self.sending.take_over(
             now, out, sending.qp, sending.limit, sending.step, sending.count, sending.bytes, sending.room
         )
@@ -1047,8 +1047,8 @@ cdef class Device:
             if counts.events[i]:
                 counters[COUNTERS[i]] += counts.events[i]
         memset(counts, 0, sizeof(counts[0]))
-        if not self.device.sched.flights.spare_line:
-            self.nic.flights.stock()
+        if not self.device.sched.inflight.spare_line:
+            self.nic.inflight.stock()
         return 0
 
     # ------------------------------------------------------------------- sans I/O
@@ -1468,7 +1468,7 @@ cdef class Pump:
         self.rounds += 1
         if (
             now - self.told_at < TELL_NS and not counts.look and not counts.gso_refused
-            and self.device.device.sched.flights.spare_line
+            and self.device.device.sched.inflight.spare_line
         ):
             return 0
         return self._tell(now)

@@ -25,17 +25,17 @@ from rnic.rings import cqe, queue_block, rqe, sqe
 from rnic.rings.sqe import SQ_ENTRY, SQ_ENTRY_UD
 from rnic.spec import access, attach, congestion_regs, events, limits, opcodes, psn, rounds, states, status, syndromes
 from rnic.spec.layout import Layout
-from rnic.state import budget, hairpin, queue_pair, slot
+from rnic.state import budget, queue_pair, shm_loopback, slot
 from rnic.state.budget import BUDGET, SHARE
 from rnic.state.device import DEVICE
-from rnic.state.flights import FLIGHTS, LINE, PEER
-from rnic.state.hairpin import RING_KEEPER, RING_SENDER, RING_TAKER
+from rnic.state.inflight import INFLIGHT, LINE, PEER
 from rnic.state.memory import KEY
 from rnic.state.paths import FLOW
 from rnic.state.queue_pair import PIECE, QP, REPLY, RESOURCE, SCATTER, SEND_SLOT
 from rnic.state.queues import CQ, EQ, SRQ
 from rnic.state.record import NONE, WORD_BYTES
-from rnic.state.schedule import PROGRAM, TIMERS, TURNS
+from rnic.state.scheduler import PROGRAM, SCHEDULER, TIMERS
+from rnic.state.shm_loopback import RING_CONSUMER, RING_CONTROL, RING_PRODUCER
 from rnic.state.slot import SLOT
 from rnic.transport import budget as transport_budget
 from rnic.transport import inflight, responder, response_queue, send_queue
@@ -57,17 +57,17 @@ RECORDS: dict[str, Layout] = {
     "device": DEVICE,
     "flow": FLOW,
     "timers": TIMERS,
-    "turns": TURNS,
+    "scheduler": SCHEDULER,
     "program": PROGRAM,
-    "flights": FLIGHTS,
+    "inflight": INFLIGHT,
     "peer": PEER,
     "line": LINE,
     "slot": SLOT,
     "budget": BUDGET,
     "share": SHARE,
-    "ring_sender": RING_SENDER,
-    "ring_taker": RING_TAKER,
-    "ring_keeper": RING_KEEPER,
+    "ring_producer": RING_PRODUCER,
+    "ring_consumer": RING_CONSUMER,
+    "ring_control": RING_CONTROL,
 }
 """Records by the name of their ``struct``."""
 
@@ -76,12 +76,12 @@ MESSAGES: dict[str, Layout] = {
     "OPEN_SLOT": attach.OPEN_SLOT,
     "PUNT": attach.PUNT,
     "PUNT_REPLY": attach.PUNT_REPLY,
-    "HAIRPIN": attach.HAIRPIN,
-    "HAIRPIN_REPLY": attach.HAIRPIN_REPLY,
+    "SHM_RING": attach.SHM_RING,
+    "SHM_RING_REPLY": attach.SHM_RING_REPLY,
 }
 """What a program that runs the engine says to its NIC process and hears from it, by the name that the header gives."""
 
-FLIGHT_NUMBERS = (
+INFLIGHT_NUMBERS = (
     "LOSSY",
     "CROWDED",
     "LEAST",
@@ -110,8 +110,8 @@ NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     ("POLL_", rounds, ()),
     ("EVENT_", events, ("COMP",)),
     ("SLOT_", slot, ("BUFFERS_AT",)),
-    ("ATTACH_", attach, ("MAX_MESSAGE", "MSG_PUNT", "MSG_HAIRPIN", "PUNT_")),
-    ("HAIRPIN_", hairpin, ()),
+    ("ATTACH_", attach, ("MAX_MESSAGE", "MSG_PUNT", "MSG_SHM_RING", "PUNT_")),
+    ("SHM_", shm_loopback, ()),
     ("BUDGET_", budget, ()),
     ("BUDGET_", transport_budget, ("LEAST",)),
     ("ACCESS_", access, ()),
@@ -124,10 +124,10 @@ NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     ("", queue_block, ("ARM_", "BLOCK_")),
     ("QP_", queue_pair, ("PIECES", "REPLIES", "RESOURCES", "SCATTERS")),
     ("REPLY_", response_queue, ("ACK", "READ", "ATOMIC")),
-    ("FLIGHT_", inflight, FLIGHT_NUMBERS),
-    ("FLIGHT_", send_queue, ("NARROWEST", "ACKS_A_WINDOW", "WIDEN_AFTER", "MENDED_PART")),
-    ("TIMER_", send_queue, ("REPEAT_", "SILENT_PROBES", "PROBE_MAX_SHIFT", "BACKOFF_MOST", "LOUD_AFTER_PROBE")),
-    ("", send_queue, ("PROBE_MENDS", "DOUBT_MOST")),
+    ("INFLIGHT_", inflight, INFLIGHT_NUMBERS),
+    ("INFLIGHT_", send_queue, ("NARROWEST", "ACKS_A_WINDOW", "WIDEN_AFTER", "MENDED_PART")),
+    ("TIMER_", send_queue, ("REPEAT_", "SILENT_PROBES", "PROBE_MAX_SHIFT", "BACKOFF_MOST", "ACK_EACH_AFTER_PROBE")),
+    ("", send_queue, ("PROBE_MENDS", "GO_BACK_PENALTY_MAX")),
     ("OPEN_", responder, ("NOTHING", "SEND", "WRITE")),
     ("REPLY_", responder, ("OWED_NS",)),
     ("PACE_", congestion_regs, ("WINDOW_NS",)),

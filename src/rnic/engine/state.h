@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0xcec3004013987bfbull
+#define STATE_LAYOUT_HASH 0x0d1b1cd59b892abcull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -136,7 +136,7 @@
 #define EVENT_COMP 0x0u
 #define SLOT_BUFFERS_AT 0x1000u
 #define ATTACH_MSG_PUNT 0xdu
-#define ATTACH_MSG_HAIRPIN 0xeu
+#define ATTACH_MSG_SHM_RING 0xeu
 #define ATTACH_MAX_MESSAGE 0x10000u
 #define ATTACH_PUNT_PACKET 0x1u
 #define ATTACH_PUNT_TURN 0x2u
@@ -147,17 +147,17 @@
 #define ATTACH_PUNT_NOTIFY_RECV 0x8u
 #define ATTACH_PUNT_SENDER_AT 0x54u
 #define ATTACH_PUNT_SENDER_MAX 0x1cu
-#define HAIRPIN_LOG_RING_BYTES 0x14u
-#define HAIRPIN_RING_BYTES 0x100000u
-#define HAIRPIN_BYTES_AT 0x1000u
-#define HAIRPIN_RING_ALL 0x101000u
-#define HAIRPIN_EPOCHS_AT 0xc0u
-#define HAIRPIN_EPOCHS 0x40u
-#define HAIRPIN_RECORD_BYTES 0x40u
-#define HAIRPIN_CACHE_LINE 0x8u
-#define HAIRPIN_COOKIE_BYTES 0x10u
-#define HAIRPIN_TAKER_AT 0x40u
-#define HAIRPIN_KEEPER_AT 0x80u
+#define SHM_LOG_RING_BYTES 0x14u
+#define SHM_RING_BYTES 0x100000u
+#define SHM_BYTES_AT 0x1000u
+#define SHM_RING_ALL 0x101000u
+#define SHM_EPOCHS_AT 0xc0u
+#define SHM_EPOCHS 0x40u
+#define SHM_RECORD_BYTES 0x40u
+#define SHM_CACHE_LINE 0x8u
+#define SHM_COOKIE_BYTES 0x10u
+#define SHM_CONSUMER_AT 0x40u
+#define SHM_CONTROL_AT 0x80u
 #define BUDGET_SLOTS 0x41u
 #define BUDGET_ENTRIES 0x100u
 #define BUDGET_NIC_ENTRY 0x0u
@@ -241,30 +241,30 @@
 #define REPLY_ACK 0x0u
 #define REPLY_READ 0x1u
 #define REPLY_ATOMIC 0x2u
-#define FLIGHT_FRACTION_BITS 0x10u
-#define FLIGHT_LOSSY 0x20u
-#define FLIGHT_CROWDED 0x40u
-#define FLIGHT_LEAST 0x4u
-#define FLIGHT_STEP 0x4u
-#define FLIGHT_QUANTUM 0x40u
-#define FLIGHT_SMALL_QUANTUM 0x10u
-#define FLIGHT_SLIP 0x10u
-#define FLIGHT_QUEUE_NS 0x16e360u
-#define FLIGHT_SAMPLES 0x8u
-#define FLIGHT_LOW_NS 0x5f5e100u
-#define FLIGHT_NARROWEST 0x20u
-#define FLIGHT_ACKS_A_WINDOW 0x4u
-#define FLIGHT_MENDED_PART 0x4u
-#define FLIGHT_WIDEN_AFTER 0x4u
+#define INFLIGHT_FRACTION_BITS 0x10u
+#define INFLIGHT_LOSSY 0x20u
+#define INFLIGHT_CROWDED 0x40u
+#define INFLIGHT_LEAST 0x4u
+#define INFLIGHT_STEP 0x4u
+#define INFLIGHT_QUANTUM 0x40u
+#define INFLIGHT_SMALL_QUANTUM 0x10u
+#define INFLIGHT_SLIP 0x10u
+#define INFLIGHT_QUEUE_NS 0x16e360u
+#define INFLIGHT_SAMPLES 0x8u
+#define INFLIGHT_LOW_NS 0x5f5e100u
+#define INFLIGHT_NARROWEST 0x20u
+#define INFLIGHT_ACKS_A_WINDOW 0x4u
+#define INFLIGHT_MENDED_PART 0x4u
+#define INFLIGHT_WIDEN_AFTER 0x4u
 #define TIMER_REPEAT_NS 0x186a0u
 #define TIMER_REPEAT_MIN_NS 0xf4240u
 #define TIMER_REPEAT_ALONE_NS 0x3d090u
 #define TIMER_SILENT_PROBES 0x3u
 #define TIMER_PROBE_MAX_SHIFT 0xau
 #define TIMER_BACKOFF_MOST 0x2u
-#define TIMER_LOUD_AFTER_PROBE 0x20u
+#define TIMER_ACK_EACH_AFTER_PROBE 0x20u
 #define PROBE_MENDS 0x2u
-#define DOUBT_MOST 0x40u
+#define GO_BACK_PENALTY_MAX 0x40u
 #define OPEN_NOTHING 0x0u
 #define OPEN_SEND 0x1u
 #define OPEN_WRITE 0x2u
@@ -290,7 +290,7 @@ struct queue_pair {
 	uint64_t read_index; /* SQ index of the oldest READ or atomic begun that lacks responses, or none */
 	uint64_t piece_first; /* slot of the oldest READ or atomic request that waits for responses */
 	uint64_t piece_count; /* how many wait */
-	uint64_t flying; /* packets in flight, READ responses that are due included */
+	uint64_t inflight; /* packets in flight, READ responses that are due included */
 	uint64_t window; /* packets that may be in flight */
 	uint64_t widest; /* what the window opens to: the outstanding limit of 004 7.4 */
 	uint64_t most; /* the outstanding limit without congestion */
@@ -308,10 +308,10 @@ struct queue_pair {
 	uint64_t probe_deadline; /* when to probe, or NEVER */
 	uint64_t rnr_until; /* end of the RNR wait, or NEVER */
 	uint64_t relief_ns; /* when a lowered outstanding limit ends, or NEVER */
-	uint64_t loud; /* messages to come that each ask for an ACK, since a probe had to */
-	uint64_t mended_psn; /* PSN that a NAK named and that was sent again alone, or none */
-	uint64_t doubt; /* for how many losses a peer that wanted more than that is no more mended for */
-	uint64_t going_back; /* those of them that are left */
+	uint64_t ack_each; /* messages to come that each ask for an ACK, since a probe had to */
+	uint64_t single_resend_psn; /* PSN that a NAK named and that was sent again alone, or none */
+	uint64_t go_back_penalty; /* for how many losses a peer that wanted more than that is no more mended for */
+	uint64_t go_back_left; /* those of them that are left */
 	uint64_t parked; /* it waits in line for room in flight */
 	uint64_t admitted; /* packets that it was given a turn for and has not sent */
 	uint64_t peer_record; /* offset of the account of the peer that its path leads to, or 0 */
@@ -339,9 +339,9 @@ struct queue_pair {
 	uint64_t receive_sges; /* scatter entries of it */
 	uint64_t receive_bytes; /* bytes that it takes */
 	uint64_t owed_ns; /* when what did not ask for an ACK is acknowledged, or NEVER */
-	uint64_t silent; /* a NAK is out: say nothing of packets beyond the expected PSN */
+	uint64_t nak_sent; /* a NAK is out: say nothing of packets beyond the expected PSN */
 	uint64_t established; /* a request came since RTR */
-	uint64_t life; /* since RESET, numbered by the device: what was kept of an earlier life is not taken */
+	uint64_t generation; /* since RESET, numbered by the device: what was kept of an earlier one is not taken */
 	uint64_t msn; /* messages completed */
 	uint64_t resource_first; /* slot of the oldest executed READ or atomic that is kept */
 	uint64_t resource_count; /* how many are kept */
@@ -548,8 +548,8 @@ struct device {
 	uint64_t eqs; /* offset of the EQ records */
 	uint64_t directory; /* offset of a word for each slot of a queue pair: the offset of its record, 0 for none */
 	uint64_t timers; /* offset of the timers' record */
-	uint64_t turns; /* offset of the record of turns */
-	uint64_t flights; /* offset of the record of flights */
+	uint64_t scheduler; /* offset of the scheduler's record */
+	uint64_t inflight; /* offset of the record of what is in flight */
 	uint64_t reserved[21];
 };
 _Static_assert(sizeof(struct device) == 256, "device");
@@ -588,7 +588,7 @@ struct timers {
 };
 _Static_assert(sizeof(struct timers) == 24, "timers");
 
-struct turns {
+struct scheduler {
 	uint64_t first; /* the program whose turn it is: offset of its record, 0 for none */
 	uint64_t last; /* the last of the rotation */
 	uint64_t count; /* queue pairs that wait */
@@ -598,7 +598,7 @@ struct turns {
 	uint64_t credit; /* bytes that newcomers may still send before somebody else, signed, as two's complement */
 	uint64_t over; /* a newcomer had its turn, and others, who are none, wait: what it sent leaves first */
 };
-_Static_assert(sizeof(struct turns) == 64, "turns");
+_Static_assert(sizeof(struct scheduler) == 64, "scheduler");
 
 struct program {
 	uint64_t next; /* the next program of the rotation, 0 for none */
@@ -612,9 +612,9 @@ struct program {
 };
 _Static_assert(sizeof(struct program) == 64, "program");
 
-struct flights {
+struct inflight {
 	uint64_t limit; /* packets in flight from this NIC, READ responses to it included */
-	uint64_t inflight; /* packets in flight */
+	uint64_t packets; /* packets in flight */
 	uint64_t promised; /* packets for which turns were given that have not been sent */
 	uint64_t first_peer; /* the first of the peers that somebody waits for, in turn */
 	uint64_t last_peer; /* the last of them */
@@ -622,7 +622,7 @@ struct flights {
 	uint64_t slipped; /* packets that went past those who wait since one of these was given a turn */
 	uint64_t spare_line; /* the first of the lines that nobody waits in, linked by their next; 0 for none */
 };
-_Static_assert(sizeof(struct flights) == 64, "flights");
+_Static_assert(sizeof(struct inflight) == 64, "inflight");
 
 struct peer {
 	uint64_t inflight; /* packets in flight to it */
@@ -748,28 +748,28 @@ struct share {
 };
 _Static_assert(sizeof(struct share) == 16, "share");
 
-struct ring_sender {
+struct ring_producer {
 	uint64_t tail; /* position behind the last record */
 	uint64_t reserved[7];
 };
-_Static_assert(sizeof(struct ring_sender) == 64, "ring_sender");
+_Static_assert(sizeof(struct ring_producer) == 64, "ring_producer");
 
-struct ring_taker {
+struct ring_consumer {
 	uint64_t head; /* position of the oldest record that is not taken */
 	uint64_t attached; /* 1 while it takes records */
 	uint64_t pulls; /* 1: it may read the sender's memory */
 	uint64_t asleep; /* 1: the taker sleeps, and whoever clears this rings its bell */
 	uint64_t reserved[4];
 };
-_Static_assert(sizeof(struct ring_taker) == 64, "ring_taker");
+_Static_assert(sizeof(struct ring_consumer) == 64, "ring_consumer");
 
-struct ring_keeper {
+struct ring_control {
 	uint64_t held; /* 1 while the NIC process serves the taker's slot: packets go by the wire */
 	uint64_t dead; /* 1: one of the two programs has ended */
 	uint64_t keys; /* counted up when a key of the sender's ends, whose memory is the program's own from then on */
 	uint64_t reserved[5];
 };
-_Static_assert(sizeof(struct ring_keeper) == 64, "ring_keeper");
+_Static_assert(sizeof(struct ring_control) == 64, "ring_control");
 
 #define QPC_SIZE 256u
 #define QPC_OPT_PARAM_MASK 0u, 4u, 0u, 32u
@@ -907,17 +907,17 @@ _Static_assert(sizeof(struct ring_keeper) == 64, "ring_keeper");
 #define ATTACH_PUNT_REPLY_COUNT_AT 0u
 #define ATTACH_PUNT_REPLY_POLITE_AT 8u
 #define ATTACH_PUNT_REPLY_SETTLED_AT 12u
-#define ATTACH_HAIRPIN_SIZE 16u
-#define ATTACH_HAIRPIN_QPN_AT 0u
-#define ATTACH_HAIRPIN_COOKIE_VA_AT 8u
-#define ATTACH_HAIRPIN_REPLY_SIZE 48u
-#define ATTACH_HAIRPIN_REPLY_NUMBERS_AT 0u
-#define ATTACH_HAIRPIN_REPLY_FIRST_QPN_AT 4u
-#define ATTACH_HAIRPIN_REPLY_PID_AT 8u
-#define ATTACH_HAIRPIN_REPLY_RING_AT 12u
-#define ATTACH_HAIRPIN_REPLY_BYTES_AT 16u
-#define ATTACH_HAIRPIN_REPLY_COOKIE_VA_AT 24u
-#define ATTACH_HAIRPIN_REPLY_COOKIE_AT 32u
+#define ATTACH_SHM_RING_SIZE 16u
+#define ATTACH_SHM_RING_QPN_AT 0u
+#define ATTACH_SHM_RING_COOKIE_VA_AT 8u
+#define ATTACH_SHM_RING_REPLY_SIZE 48u
+#define ATTACH_SHM_RING_REPLY_NUMBERS_AT 0u
+#define ATTACH_SHM_RING_REPLY_FIRST_QPN_AT 4u
+#define ATTACH_SHM_RING_REPLY_PID_AT 8u
+#define ATTACH_SHM_RING_REPLY_RING_AT 12u
+#define ATTACH_SHM_RING_REPLY_BYTES_AT 16u
+#define ATTACH_SHM_RING_REPLY_COOKIE_VA_AT 24u
+#define ATTACH_SHM_RING_REPLY_COOKIE_AT 32u
 
 #define ROW_START 0x1u
 #define ROW_END 0x2u

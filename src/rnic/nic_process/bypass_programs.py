@@ -105,7 +105,7 @@ class SlotGroup:
             budget = DeviceBudget(nic.config.flight_packets, (nic.config.address, nic.config.port))
             mine = budget.of(0)
             with self._main.lock:
-                nic.flights.share(mine, budget)
+                nic.inflight.share(mine, budget)
                 if nic.engine_device is not None:
                     nic.engine_device.share(mine)
             self.budget = budget
@@ -118,7 +118,7 @@ class SlotGroup:
             with self._main.lock:
                 if nic.engine_device is not None:
                     nic.engine_device.share(None)
-                nic.flights.leave_budget()
+                nic.inflight.leave_budget()
             self.budget.close()
             self.budget = None
 
@@ -127,9 +127,9 @@ class SlotGroup:
         if self.budget is None or now < self._right_at_ns:
             return
         self._right_at_ns = now + RIGHT_NS
-        flights = {0: self._main.nic.flights, **{at: slot.runtime.nic.flights for at, slot in self.slots.items()}}
-        self.budget.put_right({at: each.entries() for at, each in flights.items()})
-        for each in flights.values():
+        inflight = {0: self._main.nic.inflight, **{at: slot.runtime.nic.inflight for at, slot in self.slots.items()}}
+        self.budget.put_right({at: each.entries() for at, each in inflight.items()})
+        for each in inflight.values():
             each.show()
 
     def _make(self, member: int, sock: socket.socket, budget: DeviceBudget) -> Slot:
@@ -197,7 +197,7 @@ class SlotGroup:
         """
         qp = slot.runtime.nic.qps.get(qpn)
         if qp is None:
-            raise OSError(errno.EINVAL, f"HAIRPIN: QP {qpn:#x} is none of this program's")
+            raise OSError(errno.EINVAL, f"SHM_RING: QP {qpn:#x} is none of this program's")
         flow, config = qp.flow, self._main.nic.config
         if slot.end is None or slot.served or flow is None or qp.ctx.servtype != ST_RC:
             return None
@@ -272,7 +272,7 @@ class SlotGroup:
         """A program has gone: its slot's socket is kept for the next."""
         if self.slots.get(slot.member) is slot:
             self.hairpins.end(slot.member)
-            slot.runtime.nic.flights.leave_budget()
+            slot.runtime.nic.inflight.leave_budget()
             if self.budget is not None:
                 self.budget.end(slot.member)
             del self.slots[slot.member]
@@ -287,7 +287,7 @@ class SlotGroup:
         """The device goes."""
         for slot in list(self.slots.values()):
             self.hairpins.end(slot.member)
-            slot.runtime.nic.flights.leave_budget()
+            slot.runtime.nic.inflight.leave_budget()
             slot.close()
         self.slots.clear()
         self._unshare()

@@ -135,8 +135,8 @@ class Slot:
         link.forget()  # the program's engine sends by it, too
         nic.stopped = self._stopped
         nic.memory.told = self._key_told
-        nic.flights.stock()
-        nic.flights.share(budget.of(member), budget)
+        nic.inflight.stock()
+        nic.inflight.share(budget.of(member), budget)
         self._budget_fd = budget.fd
         self._messages = select.poll()
         self._waiting: list[tuple[RxBurst, int]] = []
@@ -201,7 +201,7 @@ class Slot:
 
     def lent(self) -> None:
         """The program has lent the arena with a message that is answered now: it finds everything anew."""
-        self.runtime.nic.flights.stock()
+        self.runtime.nic.inflight.stock()
         self._hand_over()
 
     def _hand_over(self) -> None:

@@ -104,7 +104,7 @@ class Requests:
             attach.MSG_FAULT: self._fault,
             attach.MSG_REGISTER: self._register,
             attach.MSG_PUNT: self._punt,
-            attach.MSG_HAIRPIN: self._hairpin,
+            attach.MSG_SHM_RING: self._hairpin,
             attach_cm.MSG_CM: self._manage,
         }.get(kind)
         if handler is None:
@@ -227,12 +227,12 @@ class Requests:
         """A program would take part in loopback inside the NIC, or asks to whom a queue pair leads."""
         slot = client.slot
         if slot is None:
-            raise OSError(errno.EINVAL, "HAIRPIN comes from a program with a slot")
-        asked = attach.HAIRPIN.unpack(body)
+            raise OSError(errno.EINVAL, "SHM_RING comes from a program with a slot")
+        asked = attach.SHM_RING.unpack(body)
         answer = dict.fromkeys(("numbers", "first_qpn", "pid", "ring", "bytes", "cookie_va", "cookie"), 0)
         if not asked["qpn"]:
             if slot.end is not None:
-                raise OSError(errno.EINVAL, "HAIRPIN of QP 0 comes once")
+                raise OSError(errno.EINVAL, "SHM_RING of QP 0 comes once")
             slot.end = End(asked["cookie_va"])
             out.append(slot.end.ear.fileno())
             answer["cookie"] = int.from_bytes(slot.end.cookie, "little")
@@ -246,7 +246,7 @@ class Requests:
                 answer |= {"ring": pair.ring_of(slot.member), "bytes": pair.bytes, "cookie_va": end.cookie_at}
                 answer["cookie"] = int.from_bytes(end.cookie, "little")
         slot.lent()
-        return attach.HAIRPIN_REPLY.pack(answer)
+        return attach.SHM_RING_REPLY.pack(answer)
 
     @staticmethod
     def _memory_of(client: Client, fd: int, mode: int, copier: int) -> ProgramMemory | CopiedMemory:

@@ -1,4 +1,4 @@
-"""Loopback inside the NIC: rings that two programs of one device share (:mod:`rnic.state.hairpin`), handed out.
+"""Loopback inside the NIC: rings that two programs of one device share (:mod:`rnic.state.shm_loopback`), handed out.
 
 The NIC process makes the file of a pair when a queue pair of one program is to be connected to one of the other and
 both asked for it (``rnic exec --bypass --hairpin``), and stores its own words in it: that a program's slot is served
@@ -15,16 +15,16 @@ from collections.abc import Iterable, Iterator
 
 from rnic.mem.order import fence, load32, store32
 from rnic.nic_process.memfd import memory
-from rnic.state.hairpin import (
+from rnic.state.shm_loopback import (
+    CONSUMER_AT,
+    CONTROL_AT,
     COOKIE_BYTES,
     EPOCHS,
     EPOCHS_AT,
-    KEEPER_AT,
     RING_ALL,
-    RING_KEEPER,
-    RING_SENDER,
-    RING_TAKER,
-    TAKER_AT,
+    RING_CONSUMER,
+    RING_CONTROL,
+    RING_PRODUCER,
 )
 
 
@@ -69,13 +69,13 @@ class Pair:
 
     def hold(self, member: int, held: bool) -> None:
         """The slot is served here, or by its program again."""
-        store32(self.shared, self._into(member) + KEEPER_AT + RING_KEEPER["held"].byte, int(held))
+        store32(self.shared, self._into(member) + CONTROL_AT + RING_CONTROL["held"].byte, int(held))
 
     def waits(self, member: int) -> bool:
         """Whether records wait for the slot's program."""
         at = self._into(member)
-        tail = load32(self.shared, at + RING_SENDER["tail"].byte)
-        return tail != load32(self.shared, at + TAKER_AT + RING_TAKER["head"].byte)
+        tail = load32(self.shared, at + RING_PRODUCER["tail"].byte)
+        return tail != load32(self.shared, at + CONSUMER_AT + RING_CONSUMER["head"].byte)
 
     def stopped(self, member: int, number: int) -> None:
         """A queue pair of the slot has stopped: who reads from its memory just now has read nothing."""
@@ -88,13 +88,13 @@ class Pair:
         """A key of the slot's has ended: who reads for a READ from the slot's memory just now has read nothing."""
         ring = self.ring_of(member)
         self._keys[ring] += 1
-        store32(self.shared, ring * RING_ALL + KEEPER_AT + RING_KEEPER["keys"].byte, self._keys[ring])
+        store32(self.shared, ring * RING_ALL + CONTROL_AT + RING_CONTROL["keys"].byte, self._keys[ring])
         fence()
 
     def close(self) -> None:
         """One of the two has ended; the other keeps what it has mapped."""
         for ring in range(self.rings):
-            store32(self.shared, ring * RING_ALL + KEEPER_AT + RING_KEEPER["dead"].byte, 1)
+            store32(self.shared, ring * RING_ALL + CONTROL_AT + RING_CONTROL["dead"].byte, 1)
         self.shared.close()
         os.close(self.fd)
 

@@ -26,7 +26,7 @@ MSG_REGISTER = 12
 MSG_PUNT = 13
 """From a program with its own slot: what its engine leaves to the reference; its arena is lent with the message."""
 
-MSG_HAIRPIN = 14
+MSG_SHM_RING = 14
 """From a program with its own slot: it would take part in loopback inside the NIC; then, of each queue pair that is
 connected, to whom it leads."""
 
@@ -142,14 +142,14 @@ PUNT_REPLY = _layout(
     word("polite", 8, "it is to have another turn in the end"),
     word("settled", 12, "the engine may take what comes from the packets' sender"),
 )
-HAIRPIN = _layout(
-    "HAIRPIN",
+SHM_RING = _layout(
+    "SHM_RING",
     16,
     word("qpn", 0, "a connected queue pair; 0 to take part from now on"),
     wide("cookie_va", 8, "with 0: where the program's cookie will lie, COOKIE_BYTES of its memory"),
 )
-HAIRPIN_REPLY = _layout(
-    "HAIRPIN answer",
+SHM_RING_REPLY = _layout(
+    "SHM_RING answer",
     48,
     word("numbers", 0, "queue pairs of that program, 0 for none that shares rings"),
     word("first_qpn", 4, "the first of them"),
@@ -235,7 +235,7 @@ REQUEST_BYTES: dict[int, tuple[int, int]] = {
     MSG_FAULT: (2, MAX_MESSAGE),
     MSG_REGISTER: (REGISTER.size, REGISTER.size),
     MSG_PUNT: (PUNT.size, PUNT.size),
-    MSG_HAIRPIN: (HAIRPIN.size, HAIRPIN.size),
+    MSG_SHM_RING: (SHM_RING.size, SHM_RING.size),
 }
 """Smallest and largest body of each request."""
 INFO_REPLY = _layout("INFO answer", 8, wide("bytes", 0, "of JSON in the file that comes along"))

@@ -26,7 +26,7 @@ class Arena:
     Memory that was never touched costs nothing where the system knows how to reserve addresses alone.
     """
 
-    __slots__ = ("_end", "_free", "cells", "lives", "memory", "signed", "size")
+    __slots__ = ("_end", "_free", "cells", "generations", "memory", "signed", "size")
 
     def __init__(self, size: int, memory: mmap.mmap | None = None) -> None:
         self.size = -(-size // _PAGE) * _PAGE
@@ -35,7 +35,7 @@ class Arena:
         """The whole of it as 64-bit words in the host's byte order."""
         self.signed = self.memory.cast("q")
         """The same, for words with a sign."""
-        self.lives = 0
+        self.generations = 0
         """Queue pairs that have begun in it, one that was reset once more for each time."""
         self._end = 0
         self._free: dict[int, list[int]] = {}

@@ -3,7 +3,7 @@
 A header comes first. Behind it lie :data:`ENTRIES` entries, the NIC's own and one for each of some peers, and in each
 of these a share for each of :data:`SLOTS` slots, 0 the NIC process. A slot stores to its own shares alone, so no two
 add to one word, and one that dies leaves nothing behind but shares that the NIC process clears. Which entry is which
-peer's says the peer's own record (:data:`rnic.state.flights.PEER`), by a number that the NIC process hands out: the
+peer's says the peer's own record (:data:`rnic.state.inflight.PEER`), by a number that the NIC process hands out: the
 page holds no addresses, and nothing that is made of them.
 
 Whoever maps the page may write anything there. What is read is a number of packets and nothing else: it makes the

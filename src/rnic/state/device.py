@@ -20,8 +20,8 @@ DEVICE: Final = record(
         ("eqs", "Nic", "offset of the EQ records"),
         ("directory", "Nic", "offset of a word for each slot of a queue pair: the offset of its record, 0 for none"),
         ("timers", "Nic", "offset of the timers' record"),
-        ("turns", "Nic", "offset of the record of turns"),
-        ("flights", "Nic", "offset of the record of flights"),
+        ("scheduler", "Nic", "offset of the scheduler's record"),
+        ("inflight", "Nic", "offset of the record of what is in flight"),
     ),
     32,
 )

@@ -1,7 +1,7 @@
 """Records of what is in flight at once: the NIC's account, one for each peer, and who waits in line for room.
 
 A peer's lines are one for each program, which take turns; a line's queue pairs follow each other. All are linked by
-offsets (:mod:`rnic.state.links`); 0 is nobody.
+offsets (:mod:`rnic.state.lists`); 0 is nobody.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from rnic.state.record import record
 _SOURCE: Final = "design.md, Many at once"
 FRACTION_BITS: Final = 16
 
-FLIGHTS: Final = record(
-    "flights",
+INFLIGHT: Final = record(
+    "inflight",
     _SOURCE,
     (
-        ("limit", "Flights", "packets in flight from this NIC, READ responses to it included"),
-        ("inflight", "Flights", "packets in flight"),
-        ("promised", "Flights", "packets for which turns were given that have not been sent"),
-        ("first_peer", "Flights", "the first of the peers that somebody waits for, in turn"),
-        ("last_peer", "Flights", "the last of them"),
-        ("waited_for", "Flights", "how many they are"),
-        ("slipped", "Flights", "packets that went past those who wait since one of these was given a turn"),
-        ("spare_line", "Flights", "the first of the lines that nobody waits in, linked by their next; 0 for none"),
+        ("limit", "Inflight", "packets in flight from this NIC, READ responses to it included"),
+        ("packets", "Inflight", "packets in flight"),
+        ("promised", "Inflight", "packets for which turns were given that have not been sent"),
+        ("first_peer", "Inflight", "the first of the peers that somebody waits for, in turn"),
+        ("last_peer", "Inflight", "the last of them"),
+        ("waited_for", "Inflight", "how many they are"),
+        ("slipped", "Inflight", "packets that went past those who wait since one of these was given a turn"),
+        ("spare_line", "Inflight", "the first of the lines that nobody waits in, linked by their next; 0 for none"),
     ),
 )
 
@@ -32,9 +32,9 @@ PEER: Final = record(
     "peer",
     _SOURCE,
     (
-        ("inflight", "Flights", "packets in flight to it"),
-        ("promised", "Flights", "packets for which turns were given that have not been sent"),
-        ("most", "Flights", "what the limit grows to"),
+        ("inflight", "Inflight", "packets in flight to it"),
+        ("promised", "Inflight", "packets for which turns were given that have not been sent"),
+        ("most", "Inflight", "what the limit grows to"),
         ("limit_16", "Peer", "packets that may be in flight to it, in 65,536ths"),
         ("srtt", "Peer", "mean round trip in nanoseconds, 0 before the first"),
         ("rttvar", "Peer", "mean deviation from it"),
@@ -46,13 +46,13 @@ PEER: Final = record(
         ("queue_ns", "Peer", "how long the last packet queued"),
         ("least", "Peer", "the shortest of the round trips in a row"),
         ("samples", "Peer", "how many these are"),
-        ("users", "Flights", "queue pairs whose path leads to it"),
-        ("first_line", "Flights", "the line that has the next turn"),
-        ("last_line", "Flights", "the last line"),
-        ("waiting", "Flights", "queue pairs in its lines"),
-        ("next_peer", "Flights", "the next peer that somebody waits for"),
-        ("previous_peer", "Flights", "the one before"),
-        ("entry", "Flights", "its entry in the page of the whole device's budget, 0 for none"),
+        ("users", "Inflight", "queue pairs whose path leads to it"),
+        ("first_line", "Inflight", "the line that has the next turn"),
+        ("last_line", "Inflight", "the last line"),
+        ("waiting", "Inflight", "queue pairs in its lines"),
+        ("next_peer", "Inflight", "the next peer that somebody waits for"),
+        ("previous_peer", "Inflight", "the one before"),
+        ("entry", "Inflight", "its entry in the page of the whole device's budget, 0 for none"),
     ),
 )
 
@@ -60,10 +60,10 @@ LINE: Final = record(
     "line",
     _SOURCE,
     (
-        ("next", "Flights", "the peer's next line"),
-        ("previous", "Flights", "the one before"),
-        ("first", "Flights", "the queue pair that is next"),
-        ("last", "Flights", "the last that waits"),
-        ("program", "Flights", "whose queue pairs they are"),
+        ("next", "Inflight", "the peer's next line"),
+        ("previous", "Inflight", "the one before"),
+        ("first", "Inflight", "the queue pair that is next"),
+        ("last", "Inflight", "the last that waits"),
+        ("program", "Inflight", "whose queue pairs they are"),
     ),
 )

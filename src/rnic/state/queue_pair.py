@@ -14,7 +14,7 @@ from rnic.spec.limits import MAX_RD_ATOMIC, MAX_SGE
 from rnic.state.arena import Arena
 from rnic.state.queues import RECEIVE_RING, SEND_RING
 from rnic.state.record import WORD_BYTES, Record, part, place, record
-from rnic.state.schedule import SIGNED
+from rnic.state.scheduler import SIGNED
 
 _SOURCE: Final = "design.md, Contexts are real, and state is bytes"
 
@@ -43,7 +43,7 @@ QP: Final = record(
         ),
         ("piece_first", "Outstanding", "slot of the oldest READ or atomic request that waits for responses"),
         ("piece_count", "Outstanding", "how many wait"),
-        ("flying", "Outstanding", "packets in flight, READ responses that are due included"),
+        ("inflight", "Outstanding", "packets in flight, READ responses that are due included"),
         ("window", "Outstanding", "packets that may be in flight"),
         ("widest", "Outstanding", "what the window opens to: the outstanding limit of 004 7.4"),
         ("most", "Outstanding", "the outstanding limit without congestion"),
@@ -61,16 +61,20 @@ QP: Final = record(
         ("probe_deadline", "Outstanding", "when to probe, or NEVER"),
         ("rnr_until", "Outstanding", "end of the RNR wait, or NEVER"),
         ("relief_ns", "Outstanding", "when a lowered outstanding limit ends, or NEVER"),
-        ("loud", "Outstanding", "messages to come that each ask for an ACK, since a probe had to"),
-        ("mended_psn", "Outstanding", "PSN that a NAK named and that was sent again alone, or none"),
-        ("doubt", "Outstanding", "for how many losses a peer that wanted more than that is no more mended for"),
-        ("going_back", "Outstanding", "those of them that are left"),
+        ("ack_each", "Outstanding", "messages to come that each ask for an ACK, since a probe had to"),
+        ("single_resend_psn", "Outstanding", "PSN that a NAK named and that was sent again alone, or none"),
+        (
+            "go_back_penalty",
+            "Outstanding",
+            "for how many losses a peer that wanted more than that is no more mended for",
+        ),
+        ("go_back_left", "Outstanding", "those of them that are left"),
         ("parked", "Outstanding", "it waits in line for room in flight"),
         ("admitted", "Outstanding", "packets that it was given a turn for and has not sent"),
         ("peer_record", "Outstanding", "offset of the account of the peer that its path leads to, or 0"),
-        ("line", "Flights", "offset of the line in which it waits for room in flight, or 0"),
-        ("next_waiting", "Flights", "the next queue pair of that line, or 0"),
-        ("previous_waiting", "Flights", "the one before, or 0"),
+        ("line", "Inflight", "offset of the line in which it waits for room in flight, or 0"),
+        ("next_waiting", "Inflight", "the next queue pair of that line, or 0"),
+        ("previous_waiting", "Inflight", "the one before, or 0"),
         ("ssn", "Requester", "sequence number of the last message fetched"),
         ("lsn", "Requester", "last SSN that the peer has a receive entry for, or none where it gives no credits"),
         ("more", "Requester", "the last turn ended for its budget alone"),
@@ -92,9 +96,13 @@ QP: Final = record(
         ("receive_sges", "Responder", "scatter entries of it"),
         ("receive_bytes", "Responder", "bytes that it takes"),
         ("owed_ns", "Responder", "when what did not ask for an ACK is acknowledged, or NEVER"),
-        ("silent", "Responder", "a NAK is out: say nothing of packets beyond the expected PSN"),
+        ("nak_sent", "Responder", "a NAK is out: say nothing of packets beyond the expected PSN"),
         ("established", "Responder", "a request came since RTR"),
-        ("life", "Responder", "since RESET, numbered by the device: what was kept of an earlier life is not taken"),
+        (
+            "generation",
+            "Responder",
+            "since RESET, numbered by the device: what was kept of an earlier one is not taken",
+        ),
         ("msn", "Responder", "messages completed"),
         ("resource_first", "Resources", "slot of the oldest executed READ or atomic that is kept"),
         ("resource_count", "Resources", "how many are kept"),
@@ -113,11 +121,11 @@ QP: Final = record(
         ("armed_ns", "Timers", "when the timers wake it, or NEVER"),
         ("timer_place", "Timers", "where in their heap it is, 0 for nowhere"),
         ("scheduled", "Nic", "it waits for a turn, or has asked for one while it was held"),
-        ("next_ready", "Turns", "the next of its program that waits for a turn, or 0"),
-        ("previous_ready", "Turns", "the one before, or 0"),
-        ("program_record", "Turns", "offset of its program's record"),
-        ("turn", "Turns", "bytes that it may send before the others of its program have their turns"),
-        ("deficit", "Turns", f"bytes that it may send still, {SIGNED}"),
+        ("next_ready", "Scheduler", "the next of its program that waits for a turn, or 0"),
+        ("previous_ready", "Scheduler", "the one before, or 0"),
+        ("program_record", "Scheduler", "offset of its program's record"),
+        ("turn", "Scheduler", "bytes that it may send before the others of its program have their turns"),
+        ("deficit", "Scheduler", f"bytes that it may send still, {SIGNED}"),
         *part("sq_", SEND_RING),
         *part("rq_", RECEIVE_RING),
         ("number", "DeviceQp", "its QPN"),

@@ -1,6 +1,6 @@
 """Records of who is served when: deadlines, and the queue pairs that wait for their turns.
 
-Queue pairs are named by the offsets of their records, and linked by words there (owners ``Timers`` and ``Turns``).
+Queue pairs are named by the offsets of their records, and linked by words there (owners ``Timers`` and ``Scheduler``).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ TIMERS: Final = record(
     ),
 )
 
-TURNS: Final = record(
-    "turns",
+SCHEDULER: Final = record(
+    "scheduler",
     _SOURCE,
     (
-        ("first", "Turns", "the program whose turn it is: offset of its record, 0 for none"),
-        ("last", "Turns", "the last of the rotation"),
-        ("count", "Turns", "queue pairs that wait"),
-        ("quantum", "Turns", "bytes that a program may send before the next has its turn"),
-        ("turn", "Turns", "the program whose queue pair has its turn just now, 0 for none"),
-        ("newest", "Turns", "the last of those at the begin of the rotation that are newcomers, 0 for none"),
-        ("credit", "Turns", f"bytes that newcomers may still send before somebody else, {SIGNED}"),
-        ("over", "Turns", "a newcomer had its turn, and others, who are none, wait: what it sent leaves first"),
+        ("first", "Scheduler", "the program whose turn it is: offset of its record, 0 for none"),
+        ("last", "Scheduler", "the last of the rotation"),
+        ("count", "Scheduler", "queue pairs that wait"),
+        ("quantum", "Scheduler", "bytes that a program may send before the next has its turn"),
+        ("turn", "Scheduler", "the program whose queue pair has its turn just now, 0 for none"),
+        ("newest", "Scheduler", "the last of those at the begin of the rotation that are newcomers, 0 for none"),
+        ("credit", "Scheduler", f"bytes that newcomers may still send before somebody else, {SIGNED}"),
+        ("over", "Scheduler", "a newcomer had its turn, and others, who are none, wait: what it sent leaves first"),
     ),
 )
 
@@ -41,13 +41,13 @@ PROGRAM: Final = record(
     "program",
     _SOURCE,
     (
-        ("next", "Turns", "the next program of the rotation, 0 for none"),
-        ("previous", "Turns", "the one before"),
-        ("first", "Turns", "its queue pair that has the next turn, 0 for none"),
-        ("last", "Turns", "the last that waits"),
-        ("deficit", "Turns", f"bytes that it may still send, {SIGNED}"),
-        ("listed", "Turns", "1: it is in the rotation; 2: as a newcomer"),
-        ("users", "Turns", "its queue pairs"),
-        ("number", "Turns", "tells programs apart"),
+        ("next", "Scheduler", "the next program of the rotation, 0 for none"),
+        ("previous", "Scheduler", "the one before"),
+        ("first", "Scheduler", "its queue pair that has the next turn, 0 for none"),
+        ("last", "Scheduler", "the last that waits"),
+        ("deficit", "Scheduler", f"bytes that it may still send, {SIGNED}"),
+        ("listed", "Scheduler", "1: it is in the rotation; 2: as a newcomer"),
+        ("users", "Scheduler", "its queue pairs"),
+        ("number", "Scheduler", "tells programs apart"),
     ),
 )

@@ -30,14 +30,14 @@ CACHE_LINE: Final = 8
 COOKIE_BYTES: Final = 16
 """What tells a program from another that has its process number by now."""
 
-RING_SENDER: Final = record(
-    "ring_sender",
+RING_PRODUCER: Final = record(
+    "ring_producer",
     "design.md, One state, two executors",
     (("tail", "sender", "position behind the last record"),),
     CACHE_LINE,
 )
-RING_TAKER: Final = record(
-    "ring_taker",
+RING_CONSUMER: Final = record(
+    "ring_consumer",
     "design.md, One state, two executors",
     (
         ("head", "taker", "position of the oldest record that is not taken"),
@@ -47,8 +47,8 @@ RING_TAKER: Final = record(
     ),
     CACHE_LINE,
 )
-RING_KEEPER: Final = record(
-    "ring_keeper",
+RING_CONTROL: Final = record(
+    "ring_control",
     "design.md, One state, two executors",
     (
         ("held", "Slots", "1 while the NIC process serves the taker's slot: packets go by the wire"),
@@ -57,5 +57,5 @@ RING_KEEPER: Final = record(
     ),
     CACHE_LINE,
 )
-TAKER_AT: Final = RING_SENDER.size
-KEEPER_AT: Final = TAKER_AT + RING_TAKER.size
+CONSUMER_AT: Final = RING_PRODUCER.size
+CONTROL_AT: Final = CONSUMER_AT + RING_CONSUMER.size

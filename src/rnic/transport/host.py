@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from rnic.mem.table import MemoryTable
     from rnic.state.arena import Arena
     from rnic.trace.counters import Counters
-    from rnic.transport.inflight import Flights
+    from rnic.transport.inflight import Inflight
     from rnic.transport.message import Message
     from rnic.transport.qp import QueuePair
     from rnic.transport.wqe import ReceiveWqe
@@ -69,7 +69,7 @@ class Host(Protocol):
 
     arena: Arena
     memory: MemoryTable
-    flights: Flights
+    inflight: Inflight
 
     @property
     def counters(self) -> Counters:

@@ -36,10 +36,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from rnic.state import links
+from rnic.state import lists
 from rnic.state.arena import Arena
 from rnic.state.budget import ENTRIES, NIC_ENTRY
-from rnic.state.flights import FLIGHTS, FRACTION_BITS, LINE, PEER
+from rnic.state.inflight import FRACTION_BITS, INFLIGHT, LINE, PEER
 from rnic.state.queue_pair import QP
 from rnic.state.record import WORD_SHIFT, Record, Word, place, view
 
@@ -81,7 +81,7 @@ _NEXT_PEER = place(PEER, "next_peer")
 _LINE = place(LINE, "next")
 _QUEUE = place(LINE, "first")
 _PROGRAM = place(LINE, "program")
-_PEERS = place(FLIGHTS, "first_peer")
+_PEERS = place(INFLIGHT, "first_peer")
 
 
 @view(PEER)
@@ -211,14 +211,14 @@ NOBODY = Peer(memoryview(bytearray(PEER.size)), 0, FIRST, FIRST)
 """The peer of a queue pair that is not connected; nothing ever flies to it."""
 
 
-@view(FLIGHTS)
-class Account(Record):
+@view(INFLIGHT)
+class InflightRecord(Record):
     """The record of all that is in flight."""
 
     __slots__ = ()
 
     limit: Word
-    inflight: Word
+    packets: Word
     promised: Word
     first_peer: Word
     last_peer: Word
@@ -227,7 +227,7 @@ class Account(Record):
     spare_line: Word
 
 
-class Flights:
+class Inflight:
     """The account of one NIC.
 
     Args:
@@ -256,8 +256,8 @@ class Flights:
     def __init__(self, arena: Arena, limit: int, first: int = FIRST) -> None:
         self._arena = arena
         self._cells = arena.cells
-        self.record = _cleared(arena, arena.take(FLIGHTS.size, "flights"), FLIGHTS.size)
-        self._account = Account(arena.memory, self.record)
+        self.record = _cleared(arena, arena.take(INFLIGHT.size, "what is in flight"), INFLIGHT.size)
+        self._account = InflightRecord(arena.memory, self.record)
         self._account.limit = limit
         self.stock()
         self._first = first
@@ -304,7 +304,7 @@ class Flights:
     def _show_all(self) -> None:
         if self._budget is not None:
             account = self._account
-            held = account.inflight + account.promised
+            held = account.packets + account.promised
             self._budget.show(NIC_ENTRY, held, account.limit, account.waited_for > 0)
 
     def limit_to(self, peer: Peer) -> int:
@@ -330,9 +330,9 @@ class Flights:
         return self._account.limit
 
     @property
-    def inflight(self) -> int:
+    def packets(self) -> int:
         """Packets in flight."""
-        return self._account.inflight
+        return self._account.packets
 
     @property
     def promised(self) -> int:
@@ -395,7 +395,7 @@ class Flights:
             return self._slips(requester, want, limit, nic)
         # its own promise is its own; those of others are not
         inflight = peer.inflight
-        room = own + min(limit - inflight - peer.promised, nic - account.inflight - account.promised)
+        room = own + min(limit - inflight - peer.promised, nic - account.packets - account.promised)
         if own and peer.waiting:
             room = min(room, own)
             want = min(want, own)
@@ -407,19 +407,19 @@ class Flights:
     def _slips(self, requester: Outstanding, want: int, limit: int, nic: int) -> int:
         """``want`` if that is so little that it need not wait for room, else 0."""
         account, peer = self._account, requester.peer
-        if requester.admitted or requester.flying + want > LEAST:
+        if requester.admitted or requester.inflight + want > LEAST:
             return 0
         if peer.waiting and account.slipped + want > SLIP:
             return 0
         room = min(
             limit + min(SLIP, limit) - peer.inflight - peer.promised,
-            nic + min(SLIP, nic) - account.inflight - account.promised,
+            nic + min(SLIP, nic) - account.packets - account.promised,
         )
         return want if room >= want else 0
 
     def shared(self, requester: Outstanding) -> bool:
         """Whether others have packets in flight or wait for room, and may take the next."""
-        return self._account.inflight > requester.flying or bool(self._account.waited_for) or self.crowded()
+        return self._account.packets > requester.inflight or bool(self._account.waited_for) or self.crowded()
 
     def enough(self, requester: Outstanding, packets: int, want: int) -> bool:
         """Whether who sends ``packets`` now finds room for more of ``want`` without an answer to them.
@@ -431,7 +431,7 @@ class Flights:
         room = requester.admitted - packets
         room += min(
             limit - peer.inflight - peer.promised,
-            nic - account.inflight - account.promised,
+            nic - account.packets - account.promised,
         )
         return room >= min(want, _quantum(limit, True), nic)
 
@@ -447,7 +447,7 @@ class Flights:
         """``packets`` more are in flight to a peer, of which ``own`` had been promised."""
         account = self._account
         peer.inflight += packets
-        account.inflight += packets
+        account.packets += packets
         if own:
             peer.promised -= own
             account.promised -= own
@@ -460,7 +460,7 @@ class Flights:
     def give(self, peer: Peer, packets: int) -> None:
         """``packets`` fewer are."""
         peer.inflight -= packets
-        self._account.inflight -= packets
+        self._account.packets -= packets
         self._show(peer)
         if self._account.waited_for:
             self._admit()
@@ -485,12 +485,12 @@ class Flights:
                 raise MemoryError(f"no room for a line in {self._arena.size} bytes of state")
             self._account.spare_line = cells[(line >> WORD_SHIFT) + _LINE]
             cells[(_cleared(self._arena, line, LINE.size) >> WORD_SHIFT) + _PROGRAM] = program
-            links.append(cells, at + _LINES, _LINE, line)
+            lists.append(cells, at + _LINES, _LINE, line)
             self.stock()
-        links.append(cells, (line >> WORD_SHIFT) + _QUEUE, _WAITING, requester.record)
+        lists.append(cells, (line >> WORD_SHIFT) + _QUEUE, _WAITING, requester.record)
         cells[(requester.record >> WORD_SHIFT) + _QP_LINE] = line
         if not peer.waiting:
-            self._queue(links.append, peer)
+            self._queue(lists.append, peer)
         peer.waiting += 1
         self._show(peer)
         self._show_all()
@@ -506,18 +506,18 @@ class Flights:
     def _queue(self, how: Callable[[memoryview, int, int, int], None], peer: Peer) -> None:
         """Put a peer into the queue of those that somebody waits for, or take it out."""
         how(self._cells, (self.record >> WORD_SHIFT) + _PEERS, _NEXT_PEER, peer.record)
-        self._account.waited_for += 1 if how is links.append else -1
+        self._account.waited_for += 1 if how is lists.append else -1
 
     def _leave_line(self, peer: Peer, record: int) -> int:
         """A queue pair waits no more: its line, 0 where that is empty now and gone."""
         cells = self._cells
         line = cells[(record >> WORD_SHIFT) + _QP_LINE]
-        links.unlink(cells, (line >> WORD_SHIFT) + _QUEUE, _WAITING, record)
+        lists.unlink(cells, (line >> WORD_SHIFT) + _QUEUE, _WAITING, record)
         cells[(record >> WORD_SHIFT) + _QP_LINE] = 0
         peer.waiting -= 1
         if cells[(line >> WORD_SHIFT) + _QUEUE]:
             return line
-        links.unlink(cells, (peer.record >> WORD_SHIFT) + _LINES, _LINE, line)
+        lists.unlink(cells, (peer.record >> WORD_SHIFT) + _LINES, _LINE, line)
         cells[(line >> WORD_SHIFT) + _LINE] = self._account.spare_line
         self._account.spare_line = line
         return 0
@@ -542,7 +542,7 @@ class Flights:
             requester.parked = 0
             self._leave_line(peer, requester.record)
             if not peer.waiting:
-                self._queue(links.unlink, peer)
+                self._queue(lists.unlink, peer)
             self._show(peer)
         self.turn_over(requester)
 
@@ -552,8 +552,8 @@ class Flights:
         line = peer.first_line
         record = cells[(line >> WORD_SHIFT) + _QUEUE]
         if self._leave_line(peer, record):
-            links.unlink(cells, at + _LINES, _LINE, line)
-            links.append(cells, at + _LINES, _LINE, line)
+            lists.unlink(cells, at + _LINES, _LINE, line)
+            lists.append(cells, at + _LINES, _LINE, line)
         return self._members[record]
 
     def _admit(self) -> None:
@@ -562,18 +562,18 @@ class Flights:
         blocked = 0
         while blocked < account.waited_for:
             peer = self._peers[account.first_peer]
-            self._queue(links.unlink, peer)
+            self._queue(lists.unlink, peer)
             limit, nic = self.limit_to(peer), self.limit_of_all()
             quantum = _quantum(limit, peer.waiting > 1 or bool(account.waited_for) or peer.users > 1)
-            full = nic - account.inflight - account.promised < min(quantum, nic)
+            full = nic - account.packets - account.promised < min(quantum, nic)
             used = peer.inflight + peer.promised
             if used and (full or limit - used < quantum):
-                self._queue(links.append, peer)
+                self._queue(lists.append, peer)
                 blocked += 1
                 continue
             requester = self._next(peer)
             if peer.waiting:
-                self._queue(links.append, peer)
+                self._queue(lists.append, peer)
             requester.parked = 0
             requester.admitted = quantum
             peer.promised += quantum

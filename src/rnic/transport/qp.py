@@ -269,7 +269,7 @@ class QueuePair(QpRecord):
         if self.ctx.state in _CAN_SEND and self._flow is not None and not self.masked:
             sent = self._paced(now_ns, budget, out) if self.paced else self.requester.produce(now_ns, budget, out)
         if self.requester.admitted:
-            self.requester.flights.turn_over(self.requester)  # it had its turn and may not send
+            self.requester.account.turn_over(self.requester)  # it had its turn and may not send
         return sent
 
     def produce_replies(self, budget: int, out: list[TxBurst]) -> int:
@@ -411,7 +411,7 @@ class QueuePair(QpRecord):
             count = min(available, piece.packets - 1 - got)
             offset = piece.offset + got * mtu
         else:
-            if responder.silent and psn != ctx.expected_psn and ctx.servtype == ST_RC and operation in _OPEN_FOR:
+            if responder.nak_sent and psn != ctx.expected_psn and ctx.servtype == ST_RC and operation in _OPEN_FOR:
                 return self._drop_run(burst, start, available, head)
             if psn != ctx.expected_psn or responder.open != _OPEN_FOR.get(operation):
                 return 0
@@ -440,7 +440,7 @@ class QueuePair(QpRecord):
         else:
             ctx.expected_psn = psn + taken & PSN_MASK
             responder.offset = offset + taken * mtu
-            responder.silent = 0
+            responder.nak_sent = 0
             responder.acknowledge_run(ask)
         return taken * segment
 

@@ -153,7 +153,7 @@ class Requester(Outstanding):
         if flow is not None:
             self.flow = flow
             if ctx.servtype == ST_RC:
-                self.meet(self.flights.peer(flow))
+                self.meet(self.account.peer(flow))
             self.batch_limit = self.host.max_segments(flow, bool(ctx.options & OPT_GSO))
 
     # ----------------------------------------------------------------------------------- producing
@@ -175,7 +175,7 @@ class Requester(Outstanding):
         if self.more:
             self.more = 0
         if self.rnr_until != NEVER:
-            self.flights.turn_over(self)
+            self.account.turn_over(self)
             return 0
         batch = FrameBatch(self.flow, out, self.batch_limit)
         sent = 0
@@ -205,7 +205,7 @@ class Requester(Outstanding):
         batch.flush()
         if sent:
             self.watch(now_ns)
-        self.flights.turn_over(self)
+        self.account.turn_over(self)
         return sent
 
     def _fetch(self) -> Payload | None:
@@ -328,8 +328,8 @@ class Requester(Outstanding):
             ask = not self._keeps_quiet(message, psn)
         else:
             # Who has to stop here, or may have to after this turn, asks for the ACK that lets him go on.
-            flights, more = self.flights, min(left, self.window - self.flying) - count
-            ask = count == room or flights.shared(self) or not flights.enough(self, count, more)
+            account, more = self.account, min(left, self.window - self.inflight) - count
+            ask = count == room or account.shared(self) or not account.enough(self, count, more)
         if (
             opcode in TAKES_RECEIVE
             and self.lsn != NONE
@@ -348,8 +348,8 @@ class Requester(Outstanding):
             self.rtt_psn = psn + count - 1 & PSN_MASK
             self.rtt_at = now_ns
         done = self._send_data(message, payload, count, batch, ask)
-        if self.loud and done == left:
-            self.loud -= 1
+        if self.ack_each and done == left:
+            self.ack_each -= 1
         self.fly(done)
         return done
 
@@ -363,17 +363,17 @@ class Requester(Outstanding):
         """
         if message.opcode != WR_WRITE or message.packets != 1 or message.signaled or self.qp.signal_all:
             return False
-        ring, flights = self.ring, self.flights
+        ring, account = self.ring, self.account
         return (
             psn == self.sent_psn
-            and not self.loud
+            and not self.ack_each
             and ring.after(message.index) == self.tail
-            and self.window - self.flying > 1
+            and self.window - self.inflight > 1
             and 2 * ((message.index - self.sq_head) % ring.entries) < ring.entries
             and self.probing
             and self.qp.selective is None
-            and not flights.shared(self)
-            and flights.enough(self, 1, 1)
+            and not account.shared(self)
+            and account.enough(self, 1, 1)
         )
 
     def _asks_for_credit(self, message: Message) -> bool:
@@ -391,12 +391,12 @@ class Requester(Outstanding):
 
         0 where it has to wait: for an ACK of its own, or in line for room that others give back.
         """
-        room = self.window - self.flying
+        room = self.window - self.inflight
         if room <= 0:
             return 0
-        granted = self.flights.room(self, want if want < room else room)
+        granted = self.account.room(self, want if want < room else room)
         if granted <= 0:
-            self.flights.wait(self)
+            self.account.wait(self)
             return 0
         return granted if granted < room else room
 
@@ -494,7 +494,7 @@ class Requester(Outstanding):
             psn = message.first_psn + message.sent & PSN_MASK
             packets = min(self.read_chunk - message.sent % self.read_chunk, message.packets - message.sent)
             most = min(self.ctx.max_rd_atomic, MAX_RD_ATOMIC)
-            if self.piece_count >= most or (self.flying and packets > self.window - self.flying):
+            if self.piece_count >= most or (self.inflight and packets > self.window - self.inflight):
                 break
             offset = message.sent * self.mtu
             self.add_piece().fill(message.index, psn, offset, packets)
@@ -547,7 +547,7 @@ class Requester(Outstanding):
         oldest is a READ or atomic, it is asked for again, but of a READ only the response that is due: if it was late,
         that is one packet in vain, and if it was lost with others, the answer says so: theirs would have come before.
         """
-        if self.flying == 0:
+        if self.inflight == 0:
             return 0
         sent = 0
         if self.piece_count and self.piece().next_psn == self.una:
@@ -569,10 +569,10 @@ class Requester(Outstanding):
     def _ends(self) -> list[tuple[Message, int]]:
         """The oldest and the last packet in flight, as message and place in it; one pair where they are the same."""
         messages = self.messages(self.sq_head, self.fetch_index)
-        flying = [message for message in messages if message.sent and message.packets]
-        if not flying:
+        inflight = [message for message in messages if message.sent and message.packets]
+        if not inflight:
             return []
-        oldest, last = flying[0], flying[-1]
+        oldest, last = inflight[0], inflight[-1]
         at, end = psn_diff(self.una, oldest.first_psn), last.sent - 1
         same = oldest.index == last.index and at == end
         return [(last, end)] if same else [(oldest, at), (last, end)]

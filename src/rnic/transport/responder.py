@@ -73,7 +73,7 @@ _LOW = 0xFFFF_FFFF
 class Responder(QpRecord):
     """The receiving half of one connected queue pair.
 
-    ``silent`` is set after a sequence NAK or an RNR NAK: packets beyond the expected PSN are then dropped
+    ``nak_sent`` is set after a sequence NAK or an RNR NAK: packets beyond the expected PSN are then dropped
     without another NAK until the expected one arrives. ``guarded`` is the open WRITE's payload where a shell's guard
     let it through instead of a key; ``_checked`` is what the packet at hand may reach.
     """
@@ -104,9 +104,9 @@ class Responder(QpRecord):
     receive_sges: Word
     receive_bytes: Word
     owed_ns: Word
-    silent: Word
+    nak_sent: Word
     established: Word
-    life: Word
+    generation: Word
     msn: Word
 
     def __init__(self, memory: QpMemory, qp: QueuePair, rq: ReceiveSource, cq: CompletionSink) -> None:
@@ -136,10 +136,10 @@ class Responder(QpRecord):
         self.receive_index = NONE
         self.receive_sges = self.receive_bytes = 0
         self.owed_ns = NEVER
-        self.silent = 0
+        self.nak_sent = 0
         self.established = 0
-        self._arena.lives += 1
-        self.life = self._arena.lives
+        self._arena.generations += 1
+        self.generation = self._arena.generations
         self.msn = 0
 
     # -------------------------------------------------------------------------- where the open message goes
@@ -219,8 +219,8 @@ class Responder(QpRecord):
         """PSN verification (IBA 9.7, for UC 9.8; 004 RC_CHK "PSN"): expected, duplicate or beyond a gap."""
         expected_psn = self.ctx.expected_psn
         if packet.psn == expected_psn:
-            if self.silent:
-                self.silent = 0
+            if self.nak_sent:
+                self.nak_sent = 0
             return True
         if self.ctx.servtype != ST_RC:
             # UC: whatever was open is lost; a message that starts here is taken (IBA 9.8)
@@ -233,9 +233,9 @@ class Responder(QpRecord):
         if psn_diff(packet.psn, expected_psn) > 0:
             selective = self.qp.selective
             if selective is None or not selective.keep(packet):
-                self.host.counters.bump((DropReason.NAKED if self.silent else DropReason.PSN_GAP).value)
-            if not self.silent:
-                self.silent = 1
+                self.host.counters.bump((DropReason.NAKED if self.nak_sent else DropReason.PSN_GAP).value)
+            if not self.nak_sent:
+                self.nak_sent = 1
                 self.host.counters.bump("sequence_naks_sent")
                 self.reply(expected_psn, NAK_PSN_SEQUENCE)
             return False
@@ -466,7 +466,7 @@ class Responder(QpRecord):
     def _not_ready(self, packet: Packet) -> bool:
         """IBA 9.7.5.2.8: RNR NAK; unreliable services drop the message."""
         if self.ctx.servtype == ST_RC:
-            self.silent = 1
+            self.nak_sent = 1
             self.host.counters.bump("rnr_naks_sent")
             self.reply(packet.psn, AETH_RNR_NAK | self.ctx.rnr_nak_timer & 0x1F)
         else:

@@ -64,7 +64,7 @@ class SelectiveRepeat:
             return False
         if not len(self._kept) % _NAK_AGAIN and self._kept:
             # the NAK or what it asked for may be lost: while packets come, it is said again
-            self._qp.responder.silent = 0
+            self._qp.responder.nak_sent = 0
         packet.payload = memoryview(bytes(packet.payload))  # its buffer is the link's again soon
         self._kept[psn] = packet
         self._qp.host.counters.bump("kept_packets")
@@ -82,7 +82,7 @@ class SelectiveRepeat:
             for psn in [psn for psn in self._kept if psn_diff(psn, expected_psn) < 0]:
                 del self._kept[psn]
         if self._kept:
-            qp.responder.silent = 1
+            qp.responder.nak_sent = 1
             qp.host.counters.bump("sequence_naks_sent")
             qp.responder.reply(expected_psn, NAK_PSN_SEQUENCE)
 

@@ -6,7 +6,7 @@ same code as sending.
 
 Three things wait for a time, each with a deadline of its own: the local ACK timeout, the tail-loss probe
 (``design.md``, "Loss recovery"), and the end of an RNR wait. They count from when a packet leaves: what waits in line,
-for the first time or to be sent again, is not late. ``flying`` says how many packets have left and are not
+for the first time or to be sent again, is not late. ``inflight`` says how many packets have left and are not
 acknowledged; NIC and peer keep accounts of them (:mod:`rnic.transport.inflight`).
 """
 
@@ -46,11 +46,11 @@ PROBE_MAX_SHIFT = 10
 """How often a probe's interval doubles at most."""
 BACKOFF_MOST = 2
 """How often the ACK timeout doubles at most."""
-LOUD_AFTER_PROBE = 32
+ACK_EACH_AFTER_PROBE = 32
 """Messages that each ask for an ACK after a probe: not every peer acknowledges what does not ask for it."""
 PROBE_MENDS = 2
 """``probe_due`` where the oldest packet alone is sent again, since a NAK names it."""
-DOUBT_MOST = 64
+GO_BACK_PENALTY_MAX = 64
 """Losses for which a peer that did not keep what came beyond a gap gets Go-Back-N, at most."""
 NARROWEST = 32
 """Packets in flight that no number of losses takes away."""
@@ -63,7 +63,7 @@ WIDEN_AFTER = 4
 """Packets to be acknowledged for each one more in flight."""
 
 
-@view(QP, "Outstanding", "Flights")
+@view(QP, "Outstanding", "Inflight")
 class Outstanding(QpRecord):
     """The state of the sending half of one queue pair, and what acknowledgements and time do to it.
 
@@ -78,7 +78,7 @@ class Outstanding(QpRecord):
         "_pieces",
         "cq",
         "ctx",
-        "flights",
+        "account",
         "host",
         "peer",
         "qp",
@@ -96,7 +96,7 @@ class Outstanding(QpRecord):
     read_index: Word
     piece_first: Word
     piece_count: Word
-    flying: Word
+    inflight: Word
     window: Word
     widest: Word
     most: Word
@@ -114,10 +114,10 @@ class Outstanding(QpRecord):
     probe_deadline: Word
     rnr_until: Word
     relief_ns: Word
-    loud: Word
-    mended_psn: Word
-    doubt: Word
-    going_back: Word
+    ack_each: Word
+    single_resend_psn: Word
+    go_back_penalty: Word
+    go_back_left: Word
     parked: Word
     admitted: Word
     peer_record: Word
@@ -136,9 +136,9 @@ class Outstanding(QpRecord):
         self._pieces = Run(ReadPiece, state, memory.pieces * WORD_BYTES, PIECE.size)
         self.ring = ring
         self.cq = cq
-        self.flights = qp.host.flights
+        self.account = qp.host.inflight
         self.peer = NOBODY
-        self.flights.join(self)
+        self.account.join(self)
         self.reset()
 
     def reset(self) -> None:
@@ -147,9 +147,9 @@ class Outstanding(QpRecord):
         self.una = self.sent_psn = 0
         self.retry_left = self.rnr_left = 0
         self.stop_waiting()
-        self.probe_shift = self.loud = 0
-        self.mended_psn = NONE
-        self.doubt = self.going_back = 0
+        self.probe_shift = self.ack_each = 0
+        self.single_resend_psn = NONE
+        self.go_back_penalty = self.go_back_left = 0
         self.rtt_psn = NONE
         self.rtt_at = 0
         self.backoff = 0
@@ -273,8 +273,8 @@ class Outstanding(QpRecord):
 
     @property
     def next_psn(self) -> int:
-        """PSN of the packet that is sent next, for the first time or again: ``flying`` packets behind ``una``."""
-        return self.una + self.flying & PSN_MASK
+        """PSN of the packet that is sent next, for the first time or again: ``inflight`` packets behind ``una``."""
+        return self.una + self.inflight & PSN_MASK
 
     @property
     def srtt(self) -> int:
@@ -283,19 +283,19 @@ class Outstanding(QpRecord):
 
     def fly(self, packets: int) -> None:
         """``packets`` more are in flight."""
-        self.flying += packets
-        self.flights.take(self, packets)
+        self.inflight += packets
+        self.account.take(self, packets)
 
     def _land(self, packets: int) -> None:
         """``packets`` fewer are in flight."""
         if packets:
-            self.flying -= packets
-            self.flights.give(self.peer, packets)
+            self.inflight -= packets
+            self.account.give(self.peer, packets)
 
     def ground(self) -> None:
         """Nothing is in flight any more, and nothing wants to be."""
-        self._land(self.flying)
-        self.flights.leave(self)
+        self._land(self.inflight)
+        self.account.leave(self)
 
     def _turn_to(self, peer: Peer) -> None:
         self.peer.users -= 1 if self.peer_record else 0
@@ -307,18 +307,18 @@ class Outstanding(QpRecord):
         """The queue pair is destroyed: its peer's account is one user poorer."""
         self.ground()
         self._turn_to(NOBODY)
-        self.flights.part(self)
+        self.account.part(self)
 
     def meet(self, peer: Peer) -> None:
         """The path leads to ``peer`` from now on."""
         if peer is not self.peer:
-            flying = self.flying
-            self._land(flying)
-            self.flights.leave(self)
+            inflight = self.inflight
+            self._land(inflight)
+            self.account.leave(self)
             self._turn_to(peer)
             # it may have waited with the other peer, where nobody will call it any more
             self.host.schedule(self.qp)
-            self.fly(flying)
+            self.fly(inflight)
 
     def advance(self, psn: int, now_ns: int) -> None:
         """Everything before ``psn`` is acknowledged. May end in a failure: see the context's state.
@@ -330,20 +330,20 @@ class Outstanding(QpRecord):
                 self.peer.measured(max(0, now_ns - self.rtt_at), now_ns)
                 self.rtt_psn = NONE
             count = psn_diff(psn, self.una)
-            if self.mended_psn != NONE and count > 1:
-                self.doubt *= self.una != self.mended_psn  # it had what follows
-                self.mended_psn = NONE
+            if self.single_resend_psn != NONE and count > 1:
+                self.go_back_penalty *= self.una != self.single_resend_psn  # it had what follows
+                self.single_resend_psn = NONE
             if self.window < self.widest:
                 self._widen(count)
             self.una = psn
             self.peer.acknowledged(count)
-            self._land(min(count, self.flying))
+            self._land(min(count, self.inflight))
             self.ctx.last_acked_psn = psn
             self.retry_left = self.ctx.retry_cnt
             self.rnr_left = self.ctx.rnr_retry
             probed = self.probe_shift != 0
             self.probe_shift = self.backoff = 0
-            if self.flying == 0:
+            if self.inflight == 0:
                 self.ack_deadline = self.probe_deadline = NEVER
             else:
                 self.ack_deadline = self._overdue(now_ns)
@@ -412,8 +412,8 @@ class Outstanding(QpRecord):
                 break
             self._take_back(message, psn)
             self.send_index = index
-        self._land(max(0, self.flying - max(0, psn_diff(psn, self.una))))
-        if self.flying == 0:
+        self._land(max(0, self.inflight - max(0, psn_diff(psn, self.una))))
+        if self.inflight == 0:
             # what waits to be sent again, perhaps long, is not late
             self.ack_deadline = self.probe_deadline = NEVER
         self.host.schedule(self.qp)
@@ -427,13 +427,13 @@ class Outstanding(QpRecord):
         """
         if not self.ctx.options & OPT_KEEPS or self.piece_count:
             return False
-        if self.mended_psn != NONE and psn in (self.mended_psn, self.mended_psn + 1 & PSN_MASK):
-            self.going_back = self.doubt = min(2 * self.doubt or 1, DOUBT_MOST)
-        if self.going_back:
-            self.going_back -= 1
-            self.mended_psn = NONE
+        if self.single_resend_psn != NONE and psn in (self.single_resend_psn, self.single_resend_psn + 1 & PSN_MASK):
+            self.go_back_left = self.go_back_penalty = min(2 * self.go_back_penalty or 1, GO_BACK_PENALTY_MAX)
+        if self.go_back_left:
+            self.go_back_left -= 1
+            self.single_resend_psn = NONE
             return False
-        self.mended_psn = psn
+        self.single_resend_psn = psn
         self.narrow(MENDED_PART)
         self.rtt_psn = NONE  # what is kept is acknowledged when the gap is filled: that is no round trip
         self.probe_due = PROBE_MENDS
@@ -448,7 +448,7 @@ class Outstanding(QpRecord):
 
     def watch(self, now_ns: int) -> None:
         """Start the timers that are not running, for the packets that are now outstanding."""
-        if self.flying == 0:
+        if self.inflight == 0:
             return
         deadline = self.ack_deadline
         if deadline == NEVER:
@@ -518,7 +518,7 @@ class Outstanding(QpRecord):
             self.qp.retry(self.una, now_ns)
         elif self.probe_deadline <= now_ns:
             self.probe_due = 1
-            self.loud = LOUD_AFTER_PROBE
+            self.ack_each = ACK_EACH_AFTER_PROBE
             if self.probe_shift >= SILENT_PROBES:
                 self.peer.silent(now_ns)
             self.probe_shift = min(self.probe_shift + 1, PROBE_MAX_SHIFT)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rnic.device.scheduler import Turns
+from rnic.device.scheduler import Scheduler
 from rnic.spec.rounds import NEWCOMER_PART
 from rnic.state.arena import Arena
 from rnic.state.queue_pair import QP
@@ -18,7 +18,7 @@ QUANTUM = 4_096
 PACKET = 1_040
 
 
-class Service(Turns):
+class Service(Scheduler):
     """Turns in an arena of their own, and the records of queue pairs."""
 
     __slots__ = ()
@@ -39,7 +39,7 @@ class Service(Turns):
         return record
 
 
-def serve(turns: Turns, packets: dict[int, int], rounds: int) -> Counter[int]:
+def serve(turns: Scheduler, packets: dict[int, int], rounds: int) -> Counter[int]:
     """Let queue pairs that never run dry send packets of their own size; bytes by its record."""
     sent: Counter[int] = Counter()
     for _ in range(rounds):

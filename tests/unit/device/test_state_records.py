@@ -11,11 +11,11 @@ from rnic.spec.limits import FIRST_QPN
 from rnic.spec.opcodes import RC
 from rnic.spec.states import RTS
 from rnic.state.device import DEVICE
-from rnic.state.flights import FLIGHTS, PEER
+from rnic.state.inflight import INFLIGHT, PEER
 from rnic.state.paths import FLOW
 from rnic.state.queue_pair import QP
 from rnic.state.queues import CQ, SRQ
-from rnic.state.schedule import PROGRAM, TIMERS, TURNS
+from rnic.state.scheduler import PROGRAM, SCHEDULER, TIMERS
 
 if TYPE_CHECKING:
     from rnic.device.nic import Nic
@@ -62,14 +62,14 @@ def test_its_turns_its_deadlines_and_its_peers_account_are_found_too(pair) -> No
     nic.qps[a.number].requester.ack_deadline = 77
     nic.qps[a.number].rearm()
     nic.schedule(nic.qps[a.number])
-    qp, timers, turns = at(nic, QP, place), at(nic, TIMERS, root["timers"]), at(nic, TURNS, root["turns"])
+    qp, timers, scheduler = at(nic, QP, place), at(nic, TIMERS, root["timers"]), at(nic, SCHEDULER, root["scheduler"])
     assert (qp["armed_ns"], qp["timer_place"], timers["count"]) == (77, 1, 1)
     assert nic.arena.cells[timers["heap"] // 8 + 1] == place
-    assert (turns["count"], turns["first"], qp["scheduled"]) == (1, qp["program_record"], 1)
-    assert at(nic, PROGRAM, turns["first"])["first"] == place
+    assert (scheduler["count"], scheduler["first"], qp["scheduled"]) == (1, qp["program_record"], 1)
+    assert at(nic, PROGRAM, scheduler["first"])["first"] == place
     account = at(nic, PEER, qp["peer_record"])
     assert (account["users"], account["inflight"]) == (1, 0)
-    assert at(nic, FLIGHTS, root["flights"])["limit"] == nic.config.flight_packets
+    assert at(nic, INFLIGHT, root["inflight"])["limit"] == nic.config.flight_packets
 
 
 def test_a_receive_moves_the_head_in_the_record(pair) -> None:

@@ -32,8 +32,8 @@ static uint64_t place_of(const void *thing)
 static void lay_out(void)
 {
 	struct device *root = piece(sizeof *root); /* first: nobody else has the offset 0 */
-	root->flights = place_of(piece(sizeof(struct flights)));
-	root->turns = place_of(piece(sizeof(struct turns)));
+	root->inflight = place_of(piece(sizeof(struct inflight)));
+	root->scheduler = place_of(piece(sizeof(struct scheduler)));
 	root->timers = place_of(piece(sizeof(struct timers)));
 	root->directory = place_of(piece(sizeof(uint64_t) << LOG_QPS));
 	root->log_qps = LOG_QPS;
@@ -59,17 +59,17 @@ static void lay_out(void)
 static void begin_all(void)
 {
 	struct engine_sched *sched = &device.sched;
-	memset(sched->turns, 0, sizeof *sched->turns);
-	memset(sched->flights, 0, sizeof *sched->flights);
+	memset(sched->scheduler, 0, sizeof *sched->scheduler);
+	memset(sched->inflight, 0, sizeof *sched->inflight);
 	memset(program, 0, sizeof *program);
-	*peer = (struct peer){ .most = 64, .limit_16 = (uint64_t)64 << FLIGHT_FRACTION_BITS, .users = QPS };
+	*peer = (struct peer){ .most = 64, .limit_16 = (uint64_t)64 << INFLIGHT_FRACTION_BITS, .users = QPS };
 	sched->timers->count = 0;
-	sched->turns->quantum = 4096;
-	sched->flights->limit = draw() % 2 ? 256 : 12;
-	sched->flights->spare_line = 0;
+	sched->scheduler->quantum = 4096;
+	sched->inflight->limit = draw() % 2 ? 256 : 12;
+	sched->inflight->spare_line = 0;
 	for (unsigned i = 0; i < LINES; i++) {
-		lines[i] = (struct line){ .next = sched->flights->spare_line };
-		sched->flights->spare_line = place_of(&lines[i]);
+		lines[i] = (struct line){ .next = sched->inflight->spare_line };
+		sched->inflight->spare_line = place_of(&lines[i]);
 	}
 	*path = (struct flow){ .family = 4 };
 	memcpy(&path->dst_0, meta.flow.source, 4);

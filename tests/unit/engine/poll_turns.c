@@ -125,7 +125,7 @@ int engine_device_ring(struct engine_device *device, struct engine_qp *qp)
 
 void engine_scheduler_end(const struct engine_sched *sched)
 {
-	sched->turns->turn = 0;
+	sched->scheduler->turn = 0;
 }
 
 size_t engine_device_receive(struct engine_device *device, const uint8_t *buffer, size_t length, size_t segment, size_t start,
@@ -135,7 +135,7 @@ size_t engine_device_receive(struct engine_device *device, const uint8_t *buffer
 	*told = (struct engine_stop_info){ .stop = STOP_DONE };
 	if (start < length) {
 		device->counts.events[COUNT_SEQUENCE_NAKS_SENT]++;
-		device->sched.turns->count = 2;
+		device->sched.scheduler->count = 2;
 	}
 	return length - start;
 }
@@ -144,7 +144,7 @@ size_t engine_device_receive(struct engine_device *device, const uint8_t *buffer
 void engine_device_send(struct engine_device *device, uint64_t now, uint64_t budget, struct engine_out *out,
 		      struct engine_sending *sending, struct engine_stop_info *told)
 {
-	struct turns *turns = device->sched.turns;
+	struct scheduler *turns = device->sched.scheduler;
 
 	(void)now, (void)budget, (void)out;
 	*told = (struct engine_stop_info){ .stop = sending->qp ? STOP_DONE : STOP_FIND, .qp = QP };
@@ -184,7 +184,7 @@ int main(void)
 {
 	static struct io_poll round;
 	static struct engine_device device;
-	static struct turns turns;
+	static struct scheduler turns;
 	static uint8_t arena[1 << 16];
 	uint8_t *buffers = malloc((size_t)POLL_RECEIVE_LIMIT * POLL_BUFFER_BYTES), *out = malloc(POLL_OUT_BYTES);
 	struct engine_flow flow = { 0 };
@@ -194,7 +194,7 @@ int main(void)
 
 	if (!buffers || !out)
 		return 1;
-	device.sched.turns = &turns;
+	device.sched.scheduler = &turns;
 	device.sched.arena = arena;
 	io_poll_init(&round, &device, -1, buffers, out);
 	io_poll_add_sender(&round, (const uint8_t *)"abcd", 4, &flow);

@@ -509,7 +509,7 @@ def test_deadlines_are_the_timers_s(held: Any) -> None:
     assert first is not None
     assert device.due(first - 1, 5) == (0, 4)
     # acknowledged meanwhile: who is woken has nothing to do and is armed no more
-    while any(qp.requester.flying for qp in nic.qps.values()):
+    while any(qp.requester.inflight for qp in nic.qps.values()):
         pairs[0].net.turn()
     armed = len(nic.timers)
     assert armed

@@ -1,4 +1,4 @@
-"""Flights, turns and timers in C do on the records what the Python ones do, step by step, to the last byte."""
+"""Scheduler, accounts and timers in C do on the records what the Python ones do, step by step, to the last byte."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rnic.device.scheduler import Turns
+from rnic.device.scheduler import Scheduler
 from rnic.device.timers import Timers
 from rnic.mem.space import address_of
 from rnic.spec.limits import NEVER
@@ -20,7 +20,7 @@ from rnic.state.budget import BUDGET, BYTES, NIC_ENTRY, SHARE, share_at
 from rnic.state.queue_pair import QP
 from rnic.state.record import place
 from rnic.transport.budget import Budget
-from rnic.transport.inflight import QUEUE_NS, Flights, Peer
+from rnic.transport.inflight import QUEUE_NS, Inflight, Peer
 from rnic.wire.flow import Flow
 
 PLACES = {field.name: place(QP, field.name) for field in QP.fields}
@@ -33,7 +33,7 @@ class Sched(ctypes.Structure):
     """``struct engine_sched``."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("arena", "flights", "turns", "timers", "budget")),
+        *((name, ctypes.c_void_p) for name in ("arena", "inflight", "scheduler", "timers", "budget")),
         ("slot", ctypes.c_uint64),
     )
 
@@ -64,17 +64,17 @@ class Qp:
         self.record = world.arena.take(QP.size, "a queue pair")
         self.cells, self.at = world.arena.cells, self.record // 8
         self.words = world.arena.words(self.record, QP.size)
-        self.flights, self.qp, self.host = world.flights, self, SimpleNamespace(schedule=world.schedule)
+        self.account, self.qp, self.host = world.inflight, self, SimpleNamespace(schedule=world.schedule)
         self["armed_ns"] = NEVER
         for name in DEADLINES:
             self[name] = NEVER
         self["program"] = number % PROGRAMS
         self.program = number % PROGRAMS
-        self.peer = world.flights.peer(Flow(bytes(4), bytes((10, 0, 0, number // PROGRAMS % PEERS)), 1))
+        self.peer = world.inflight.peer(Flow(bytes(4), bytes((10, 0, 0, number // PROGRAMS % PEERS)), 1))
         self.peer.users += 1
         self["peer_record"] = self.peer.record
-        world.flights.join(self)  # type: ignore[arg-type]
-        world.turns.enroll(self.record, self.program, QUANTUM)
+        world.inflight.join(self)  # type: ignore[arg-type]
+        world.scheduler.enroll(self.record, self.program, QUANTUM)
 
     def __getitem__(self, name: str) -> int:
         return self.cells[self.at + PLACES[name]]
@@ -93,7 +93,7 @@ def _word(name: str) -> property:
     return property(get, put)
 
 
-for _name in ("parked", "admitted", "flying"):
+for _name in ("parked", "admitted", "inflight"):
     setattr(Qp, _name, _word(_name))
 
 
@@ -103,18 +103,18 @@ class World:
     def __init__(self, limit: int) -> None:
         self.arena = Arena(1 << 19)
         self.arena.allocate_first(64)
-        self.flights = Flights(self.arena, limit)
-        self.turns = Turns(self.arena, 4 * QUANTUM)
+        self.inflight = Inflight(self.arena, limit)
+        self.scheduler = Scheduler(self.arena, 4 * QUANTUM)
         self.timers = Timers(self.arena, QPS)
         self.qps = [Qp(self, number) for number in range(QPS)]
         base = address_of(self.arena.memory)
-        parts = (self.flights.record, self.turns.record, self.timers.record)
+        parts = (self.inflight.record, self.scheduler.record, self.timers.record)
         self.sched = Sched(base, *(base + part for part in parts))
         self.c = ctypes.byref(self.sched)
 
     def share(self, page: mmap.mmap, slot: int, entries: Entries) -> None:
         """A slot of a device whose slots all have this page."""
-        self.flights.share(Budget(page, slot), entries)
+        self.inflight.share(Budget(page, slot), entries)
         self.sched.budget, self.sched.slot = address_of(page), slot
 
     def limits(self, sched: ctypes.CDLL, qp: Qp) -> tuple[int, int, bool]:
@@ -127,7 +127,7 @@ class World:
         if not qp["scheduled"]:
             qp["scheduled"] = 1
             if not qp["held"]:
-                self.turns.add(qp.record)
+                self.scheduler.add(qp.record)
 
     def peer(self, qp: Qp) -> ctypes.c_void_p:
         return ctypes.c_void_p(address_of(self.arena.memory) + qp.peer.record)
@@ -179,19 +179,19 @@ def test_turns(sched: ctypes.CDLL, seed: int) -> None:
         elif what == 3 and waiting:
             number = rng.choice(waiting)
             record = python.qps[number].record
-            python.turns.remove(record)
+            python.scheduler.remove(record)
             sched.engine_scheduler_remove(c.c, u64(record))
             for world in (python, c):
                 world.qps[number]["scheduled"] = 0
         elif what > 3 and waiting:
-            record = python.turns.take()
+            record = python.scheduler.take()
             assert sched.engine_scheduler_take(c.c) == record
-            allowance = python.turns.allowance(record)
+            allowance = python.scheduler.allowance(record)
             bytes_ = ctypes.c_int64(0)
             shared = sched.engine_scheduler_allowance(c.c, u64(record), ctypes.byref(bytes_))
             assert (bytes_.value if shared else None) == allowance
             size, again = rng.choice((0, 64, 1_040, 5_000, 40_000)), rng.random() < 0.7
-            python.turns.spent(record, size, again)
+            python.scheduler.spent(record, size, again)
             sched.engine_scheduler_spend(c.c, u64(record), u64(size), again)
             for world in (python, c):
                 world.qps[[qp.record for qp in world.qps].index(record)]["scheduled"] = again
@@ -207,7 +207,7 @@ def test_who_is_held_gets_no_turn(sched: ctypes.CDLL) -> None:
     python.schedule(python.qps[3])
     sched.engine_schedule(c.c, u64(c.qps[3].record))
     assert python.image() == c.image()
-    assert (len(c.turns), c.qps[3]["scheduled"]) == (0, 1)
+    assert (len(c.scheduler), c.qps[3]["scheduled"]) == (0, 1)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -248,7 +248,7 @@ def test_timers(sched: ctypes.CDLL, seed: int) -> None:
 
 def _ask(world: World, qp: Qp, want: int) -> int:
     """What a turn does with the budget, by Python: how much may be sent."""
-    return min(want, world.flights.room(qp, want))  # type: ignore[arg-type]
+    return min(want, world.inflight.room(qp, want))  # type: ignore[arg-type]
 
 
 class Course:
@@ -269,42 +269,42 @@ class Course:
             room = _ask(python, one, 30)
             if room:
                 own = min(one["admitted"], room)
-                one["flying"] += room
-                python.flights.take(one, room)  # type: ignore[arg-type]
-                other["flying"] += room
+                one["inflight"] += room
+                python.inflight.take(one, room)  # type: ignore[arg-type]
+                other["inflight"] += room
                 other["admitted"] -= own
                 sched.engine_inflight_take(c.c, c.peer(other), u64(room), u64(own))
             else:
-                python.flights.wait(one)  # type: ignore[arg-type]
+                python.inflight.wait(one)  # type: ignore[arg-type]
                 assert sched.engine_inflight_wait(c.c, u64(other.record)) == 0
-                c.flights.stock()
+                c.inflight.stock()
                 self.waited += 1
-            python.flights.turn_over(one)  # type: ignore[arg-type]
+            python.inflight.turn_over(one)  # type: ignore[arg-type]
             sched.engine_inflight_turn_over(c.c, u64(other.record))
-        elif what < 8 and one["flying"]:
-            packets = rng.randrange(one["flying"]) + 1
+        elif what < 8 and one["inflight"]:
+            packets = rng.randrange(one["inflight"]) + 1
             sample = rng.choice((10_000, 100_000, QUEUE_NS >> 3, QUEUE_NS, 4 * QUEUE_NS))
             if rng.random() < 0.5:
                 one.peer.measured(sample, self.now)
                 sched.engine_peer_measured(c.peer(other), u64(sample), u64(self.now))
             one.peer.acknowledged(packets)
             sched.engine_peer_acknowledged(c.peer(other), u64(packets))
-            one["flying"] -= packets
-            other["flying"] -= packets
-            before = len(python.turns)
-            python.flights.give(one.peer, packets)
+            one["inflight"] -= packets
+            other["inflight"] -= packets
+            before = len(python.scheduler)
+            python.inflight.give(one.peer, packets)
             sched.engine_inflight_release(c.c, c.peer(other), u64(packets))
-            self.admitted += len(python.turns) > before
+            self.admitted += len(python.scheduler) > before
         elif what == 8 and rng.random() < 0.3:
             one.peer.lost(self.now)
             sched.engine_peer_lost(c.peer(other), u64(self.now))
         elif what == 9 and rng.random() < 0.1:
             one.peer.silent(self.now)
             sched.engine_peer_silent(c.peer(other), u64(self.now))
-        if python.turns.count and rng.random() < 0.5:
-            record = python.turns.take()
+        if python.scheduler.count and rng.random() < 0.5:
+            record = python.scheduler.take()
             assert sched.engine_scheduler_take(c.c) == record
-            python.turns.spent(record, 0, False)
+            python.scheduler.spent(record, 0, False)
             sched.engine_scheduler_spend(c.c, u64(record), u64(0), 0)
             for world in (python, c):
                 world.qps[[qp.record for qp in world.qps].index(record)]["scheduled"] = 0
@@ -347,8 +347,8 @@ def test_slots_of_one_device_share_a_page(sched: ctypes.CDLL, seed: int, scribbl
             for page in pages:
                 page[at : at + 4] = value.to_bytes(4, "little")
         qp = rng.randrange(QPS)
-        one, flights = course.python.qps[qp], course.python.flights
-        seen = flights.limit_to(one.peer), flights.limit_of_all(), flights.crowded()
+        one, account = course.python.qps[qp], course.python.inflight
+        seen = account.limit_to(one.peer), account.limit_of_all(), account.crowded()
         assert course.c.limits(sched, course.c.qps[qp]) == seen
         assert min(seen[:2]) >= min(4, one.peer.limit_16 >> 16)
         assert seen[0] <= one.peer.limit
@@ -357,7 +357,7 @@ def test_slots_of_one_device_share_a_page(sched: ctypes.CDLL, seed: int, scribbl
         assert pages[0][:] == pages[1][:]
         if not scribbled:
             held = [page_held(pages[0], NIC_ENTRY, slot) for slot in range(3)]
-            assert held == [each.python.flights.inflight + each.python.flights.promised for each in courses]
+            assert held == [each.python.inflight.packets + each.python.inflight.promised for each in courses]
     assert crowded > 1_000
     assert less > 500
 
@@ -396,6 +396,6 @@ def test_who_waits_needs_a_line_and_nothing_changes_where_none_is_spare(sched: c
     before = c.image()
     assert sched.engine_inflight_wait(c.c, u64(c.qps[1].record)) == -1
     assert c.image() == before
-    c.flights.stock()
+    c.inflight.stock()
     assert sched.engine_inflight_wait(c.c, u64(c.qps[1].record)) == 0
-    assert c.flights.queued == 1
+    assert c.inflight.queued == 1

@@ -11,7 +11,7 @@ from rnic.state.arena import Arena
 from rnic.state.budget import BUDGET, BYTES, ENTRIES, NIC_ENTRY, SHARE, SLOTS, share_at
 from rnic.state.queue_pair import QP
 from rnic.transport.budget import LEAST, Budget
-from rnic.transport.inflight import Flights
+from rnic.transport.inflight import Inflight
 from rnic.wire.flow import Flow
 
 ENTRY = 7
@@ -146,13 +146,13 @@ class Entries:
 class Asker:
     """A requester, as far as the budget knows one."""
 
-    def __init__(self, flights: Flights, peer: int = ENTRY) -> None:
-        self.flights = flights
-        self.record = flights._arena.take(QP.size, "a queue pair")
-        flights.join(self)  # type: ignore[arg-type]
-        self.peer = flights.peer(Flow(bytes(4), bytes((10, 0, 0, peer)), 1))
+    def __init__(self, account: Inflight, peer: int = ENTRY) -> None:
+        self.account = account
+        self.record = account._arena.take(QP.size, "a queue pair")
+        account.join(self)  # type: ignore[arg-type]
+        self.peer = account.peer(Flow(bytes(4), bytes((10, 0, 0, peer)), 1))
         self.peer.users += 1
-        self.parked = self.admitted = self.program = self.flying = self.turns = 0
+        self.parked = self.admitted = self.program = self.inflight = self.turns = 0
         self.qp = self
         self.host = SimpleNamespace(schedule=self.schedule)
 
@@ -161,26 +161,26 @@ class Asker:
 
     def send(self, want: int) -> int:
         requester: Any = self
-        room = min(want, self.flights.room(requester, want))
+        room = min(want, self.account.room(requester, want))
         if room:
-            self.flying += room
-            self.flights.take(requester, room)
+            self.inflight += room
+            self.account.take(requester, room)
         else:
-            self.flights.wait(requester)
-        self.flights.turn_over(requester)
+            self.account.wait(requester)
+        self.account.turn_over(requester)
         return room
 
     def done(self, packets: int) -> None:
-        self.flying -= packets
-        self.flights.give(self.peer, packets)
+        self.inflight -= packets
+        self.account.give(self.peer, packets)
 
 
-def slot(made: memoryview, number: int, limit: int = 100) -> tuple[Flights, Entries]:
+def slot(made: memoryview, number: int, limit: int = 100) -> tuple[Inflight, Entries]:
     arena = Arena(1 << 20)
     arena.allocate_first(64)
-    flights, entries = Flights(arena, limit, limit), Entries()
-    flights.share(Budget(made, number), entries)
-    return flights, entries
+    account, entries = Inflight(arena, limit, limit), Entries()
+    account.share(Budget(made, number), entries)
+    return account, entries
 
 
 def test_two_slots_to_one_peer_share_what_one_may_have() -> None:
@@ -206,26 +206,26 @@ def test_who_shares_asks_for_the_ack_that_lets_it_go_on() -> None:
     made = page(slots=2, limit=100)
     one, other = Asker(slot(made, 0)[0]), Asker(slot(made, 1)[0])
     requester: Any = one
-    assert not one.flights.shared(requester)
+    assert not one.account.shared(requester)
     other.send(1)
-    assert one.flights.shared(requester)
+    assert one.account.shared(requester)
     other.done(1)
-    assert not one.flights.shared(requester)
+    assert not one.account.shared(requester)
 
 
 def test_peers_of_before_have_entries_too_and_who_leaves_has_nothing_there() -> None:
     made = page(slots=2)
     arena = Arena(1 << 20)
     arena.allocate_first(64)
-    flights, entries = Flights(arena, 100, 100), Entries()
-    asker = Asker(flights)
+    account, entries = Inflight(arena, 100, 100), Entries()
+    asker = Asker(account)
     asker.send(20)
-    flights.share(Budget(made, 1), entries)
+    account.share(Budget(made, 1), entries)
     assert (asker.peer.entry, share(made, 1)["held"], share(made, 1, NIC_ENTRY)["held"]) == (ENTRY, 20, 20)
     made[BUDGET.size :] = bytes(BYTES - BUDGET.size)
-    flights.show()
+    account.show()
     assert share(made, 1)["held"] == 20, "what somebody else cleared is put right"
-    flights.leave_budget()
+    account.leave_budget()
     assert (entries.left, share(made, 1)["held"]) == ([bytes((10, 0, 0, ENTRY))], 0)
     asker.done(20)
     assert (asker.send(1_000), any(made[BUDGET.size :])) == (100, False)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from rnic.state.arena import Arena
-from rnic.state.flights import FLIGHTS, LINE, PEER
+from rnic.state.inflight import INFLIGHT, LINE, PEER
 from rnic.state.queue_pair import QP
 from rnic.state.record import place
-from rnic.transport.inflight import CROWDED, FIRST, LEAST, LOSSY, QUANTUM, QUEUE_NS, SLIP, STEP, Flights, Peer
+from rnic.transport.inflight import CROWDED, FIRST, LEAST, LOSSY, QUANTUM, QUEUE_NS, SLIP, STEP, Inflight, Peer
 from rnic.wire.flow import Flow
 
 ME = bytes((10, 0, 0, 1))
@@ -24,10 +24,10 @@ def flow(number: int, port: int = 4791) -> Flow:
     return Flow(ME, bytes((10, 0, 1, number)), 4791, port)
 
 
-def budget(limit: int, first: int = FIRST) -> Flights:
+def budget(limit: int, first: int = FIRST) -> Inflight:
     arena = Arena(1 << 20)
     arena.allocate_first(64)
-    return Flights(arena, limit, first)
+    return Inflight(arena, limit, first)
 
 
 def account(first: int, most: int) -> Peer:
@@ -37,14 +37,14 @@ def account(first: int, most: int) -> Peer:
 class Asker:
     """A requester, as far as the budget knows one."""
 
-    def __init__(self, flights: Flights, number: int = 1) -> None:
-        self.flights = flights
-        self.record = flights._arena.take(QP.size, "a queue pair")
-        flights.join(self)  # type: ignore[arg-type]
-        self.peer = flights.peer(flow(number))
+    def __init__(self, account: Inflight, number: int = 1) -> None:
+        self.account = account
+        self.record = account._arena.take(QP.size, "a queue pair")
+        account.join(self)  # type: ignore[arg-type]
+        self.peer = account.peer(flow(number))
         self.peer.users += 1
         self.parked = self.admitted = self.program = 0
-        self.flying = 0
+        self.inflight = 0
         self.turns = 0
         self.qp = self
         self.host = SimpleNamespace(schedule=self.schedule)
@@ -55,41 +55,41 @@ class Asker:
     def send(self, want: int) -> int:
         """Send what may be sent of ``want`` packets, or wait."""
         requester: Any = self
-        room = min(want, self.flights.room(requester, want))
+        room = min(want, self.account.room(requester, want))
         if room:
-            self.flying += room
-            self.flights.take(requester, room)
+            self.inflight += room
+            self.account.take(requester, room)
         else:
-            self.flights.wait(requester)
-        self.flights.turn_over(requester)
+            self.account.wait(requester)
+        self.account.turn_over(requester)
         return room
 
     def done(self, packets: int) -> None:
-        self.flying -= packets
-        self.flights.give(self.peer, packets)
+        self.inflight -= packets
+        self.account.give(self.peer, packets)
 
 
 def known(limit: int, *numbers: int) -> tuple[Any, ...]:
     """A budget whose peers have shown that they take all of it, and askers for them."""
-    flights = budget(limit, limit)
-    return flights, *(Asker(flights, number) for number in numbers)
+    account = budget(limit, limit)
+    return account, *(Asker(account, number) for number in numbers)
 
 
 def test_queue_pairs_to_one_peer_share_its_account() -> None:
-    flights = budget(100)
-    assert flights.peer(flow(1)) is flights.peer(Flow(ME, bytes((10, 0, 1, 1)), 9, 4791))
-    assert flights.peer(flow(1)) is not flights.peer(flow(1, 4792))
-    assert flights.peer(flow(1)) is not flights.peer(flow(2))
+    account = budget(100)
+    assert account.peer(flow(1)) is account.peer(Flow(ME, bytes((10, 0, 1, 1)), 9, 4791))
+    assert account.peer(flow(1)) is not account.peer(flow(1, 4792))
+    assert account.peer(flow(1)) is not account.peer(flow(2))
 
 
 def test_the_nic_and_each_peer_are_bounded() -> None:
-    flights, one, other, third = known(200, 1, 2, 3)
+    account, one, other, third = known(200, 1, 2, 3)
     one.peer.limit = 40.0
     assert one.send(1000) == 40
     assert other.send(1000) == 160
     assert third.send(1000) == LEAST, "peers that do not answer must not hold up one that nothing flies to"
     assert third.send(1000) == 0
-    assert flights.inflight == 200 + LEAST
+    assert account.packets == 200 + LEAST
 
 
 def test_who_waits_is_given_a_turn_in_order_and_one_quantum_each() -> None:
@@ -120,18 +120,18 @@ def test_what_was_promised_is_not_given_twice() -> None:
 
 
 def test_a_turn_that_is_not_used_goes_to_the_next() -> None:
-    flights, first, second, third = known(2 * QUANTUM, 1, 1, 1)
+    account, first, second, third = known(2 * QUANTUM, 1, 1, 1)
     first.send(2 * QUANTUM)
     second.send(MANY)
     third.send(MANY)
     first.done(QUANTUM)
     assert (second.turns, third.turns) == (1, 0)
-    flights.turn_over(second)
+    account.turn_over(second)
     assert third.turns == 1
 
 
 def test_a_short_message_goes_past_those_who_wait_but_few_between_two_turns_of_theirs() -> None:
-    flights, busy, waiting, *short = known(2 * QUANTUM, *[1] * (2 + SLIP))
+    account, busy, waiting, *short = known(2 * QUANTUM, *[1] * (2 + SLIP))
     busy.send(2 * QUANTUM)
     assert waiting.send(1000) == 0
     assert [each.send(1) for each in short] == [1] * SLIP, "beyond the limit"
@@ -143,30 +143,30 @@ def test_a_short_message_goes_past_those_who_wait_but_few_between_two_turns_of_t
     assert waiting.turns == 1
     assert waiting.send(1000) == QUANTUM
     assert waiting.send(1000) == 0
-    assert (flights.slipped, short[2].send(LEAST), short[2].send(1)) == (0, LEAST, 0), "one has a little in flight"
+    assert (account.slipped, short[2].send(LEAST), short[2].send(1)) == (0, LEAST, 0), "one has a little in flight"
 
 
 def test_what_goes_past_the_limits_is_bounded_where_nobody_waits() -> None:
-    flights, busy, *short = known(2 * QUANTUM, *[1] * (3 + SLIP))
+    account, busy, *short = known(2 * QUANTUM, *[1] * (3 + SLIP))
     busy.send(2 * QUANTUM)
     assert [each.send(1) for each in short] == [1] * SLIP + [0] * 2
-    assert (flights.inflight, flights.slipped) == (2 * QUANTUM + SLIP, 0)
+    assert (account.packets, account.slipped) == (2 * QUANTUM + SLIP, 0)
 
 
 @pytest.mark.parametrize("when", ["waiting", "admitted"])
 def test_who_leaves_holds_nobody_up(when) -> None:
-    flights, first, second, third = known(QUANTUM, 1, 1, 1)
+    account, first, second, third = known(QUANTUM, 1, 1, 1)
     first.send(QUANTUM)
     second.send(MANY)
     third.send(MANY)
     if when == "waiting":
-        flights.leave(second)
+        account.leave(second)
     first.done(QUANTUM)
     if when == "admitted":
-        flights.leave(second)
+        account.leave(second)
     assert third.turns == 1
     assert third.send(MANY) == MANY
-    assert (flights.promised, third.peer.promised) == (0, 0)
+    assert (account.promised, third.peer.promised) == (0, 0)
 
 
 def test_a_peer_that_is_full_holds_up_no_other() -> None:
@@ -190,16 +190,16 @@ def test_a_small_limit_is_used_whole() -> None:
 
 
 def test_everything_is_given_back_whatever_the_order() -> None:
-    flights, *askers = known(200, *[number % 3 for number in range(30)])
+    account, *askers = known(200, *[number % 3 for number in range(30)])
     for _ in range(50):
         for asker in askers:
-            if asker.flying:
-                asker.done(asker.flying)
+            if asker.inflight:
+                asker.done(asker.inflight)
             asker.send(17)
     for asker in askers:
-        asker.done(asker.flying)
-        flights.leave(asker)
-    assert (flights.inflight, flights.promised) == (0, 0)
+        asker.done(asker.inflight)
+        account.leave(asker)
+    assert (account.packets, account.promised) == (0, 0)
     assert all(asker.peer.inflight == asker.peer.promised == 0 and not asker.peer.waiting for asker in askers)
 
 
@@ -313,36 +313,36 @@ def test_programs_take_turns_and_their_queue_pairs_in_order() -> None:
 
 
 def test_who_was_given_a_turn_sends_its_quantum_and_no_more_while_others_wait() -> None:
-    flights, busy, first, second = known(4 * QUANTUM, 1, 1, 1)
+    account, busy, first, second = known(4 * QUANTUM, 1, 1, 1)
     busy.send(4 * QUANTUM)
     first.send(MANY)
     second.send(MANY)
     busy.done(QUANTUM)
     assert (first.turns, second.turns) == (1, 0)
     sent = 0
-    while room := flights.room(first, 1000):
-        first.flying += room
-        flights.take(first, room)
+    while room := account.room(first, 1000):
+        first.inflight += room
+        account.take(first, room)
         sent += room
-    assert (sent, first.admitted, flights.promised) == (QUANTUM, 0, 0)
+    assert (sent, first.admitted, account.promised) == (QUANTUM, 0, 0)
     busy.done(QUANTUM)
     assert second.turns == 1
 
 
 def test_accounts_that_somebody_uses_are_never_doubled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rnic.transport.inflight._MAX_PEERS", 4)
-    flights = budget(100)
-    used = [flights.peer(flow(number)) for number in range(3)]
+    account = budget(100)
+    used = [account.peer(flow(number)) for number in range(3)]
     for peer in used:
         peer.users = 1
     for number in range(3, 60):
-        flights.peer(flow(number))
-    assert [flights.peer(flow(number)) for number in range(3)] == used
+        account.peer(flow(number))
+    assert [account.peer(flow(number)) for number in range(3)] == used
 
 
 def test_the_lines_are_records_linked_by_their_places_and_given_back() -> None:
-    flights, one, two, three = known(64, 1, 1, 1)
-    cells = flights._arena.cells
+    account, one, two, three = known(64, 1, 1, 1)
+    cells = account._arena.cells
     two.program = 7
     assert one.send(64) == 64
     for asker in (two, three):
@@ -350,18 +350,18 @@ def test_the_lines_are_records_linked_by_their_places_and_given_back() -> None:
         assert asker.send(10) == 0
     one.program = 3
     assert one.send(1) == 0
-    peer = PEER.unpack(flights._arena.memory, one.peer.record)
+    peer = PEER.unpack(account._arena.memory, one.peer.record)
     assert (peer["waiting"], peer["inflight"]) == (3, 64)
-    line = LINE.unpack(bytes(flights._arena.memory[peer["first_line"] : peer["first_line"] + LINE.size]))
+    line = LINE.unpack(bytes(account._arena.memory[peer["first_line"] : peer["first_line"] + LINE.size]))
     assert (line["program"], line["first"], line["last"]) == (7, two.record, three.record)
     assert cells[two.record // 8 + place(QP, "next_waiting")] == three.record
     assert cells[three.record // 8 + place(QP, "line")] == peer["first_line"]
-    second = LINE.unpack(bytes(flights._arena.memory[line["next"] : line["next"] + LINE.size]))
+    second = LINE.unpack(bytes(account._arena.memory[line["next"] : line["next"] + LINE.size]))
     assert (second["program"], second["first"], second["next"]) == (3, one.record, 0)
     for asker in (three, two, one):
-        flights.leave(asker)
-    peer = PEER.unpack(flights._arena.memory, one.peer.record)
+        account.leave(asker)
+    peer = PEER.unpack(account._arena.memory, one.peer.record)
     assert (peer["waiting"], peer["first_line"], peer["last_line"]) == (0, 0, 0)
-    assert FLIGHTS.unpack(flights._arena.memory, flights.record)["waited_for"] == 0
-    spare = FLIGHTS.unpack(flights._arena.memory, flights.record)["spare_line"]
+    assert INFLIGHT.unpack(account._arena.memory, account.record)["waited_for"] == 0
+    spare = INFLIGHT.unpack(account._arena.memory, account.record)["spare_line"]
     assert spare == line["next"], "the line that was left last is used again"

@@ -28,7 +28,7 @@ class Ends:
         self.listed: list[Any] = []
         self.valid, self.sends = True, 1
         self.ctx = SimpleNamespace(expected_psn=expected_psn)
-        self.responder = SimpleNamespace(silent=1, reply=lambda psn, syndrome: self.replied.append((psn, syndrome)))
+        self.responder = SimpleNamespace(nak_sent=1, reply=lambda psn, syndrome: self.replied.append((psn, syndrome)))
         self.requester = SimpleNamespace(
             una=una, sq_head=0, fetch_index=0, rtt_psn=0, retry_left=1, repeat_interval=70 * US,
             peer=SimpleNamespace(srtt=10 * US, rttvar=5 * US),
@@ -93,9 +93,9 @@ def test_what_is_too_far_beyond_the_gap_is_not_kept(expected_psn: int) -> None:
 def test_every_sixteenth_packet_that_is_kept_has_the_nak_said_again() -> None:
     ends, said = Ends(), []
     for number in range(1, 40):
-        ends.responder.silent = 1
+        ends.responder.nak_sent = 1
         ends.selective.keep(packet(100 + number))
-        if not ends.responder.silent:
+        if not ends.responder.nak_sent:
             said.append(number)
     assert said == [17, 33]
 
@@ -106,11 +106,11 @@ def test_it_goes_on_as_far_as_packets_follow_each_other_and_names_the_next_gap(e
     for beyond in (1, 2, 4, 5):
         ends.selective.keep(packet(expected_psn + beyond))
     ends.take(packet(expected_psn))
-    ends.responder.silent = 0
+    ends.responder.nak_sent = 0
     ends.selective.go_on(ends.take)
     missing = (expected_psn + 3) & PSN_MASK
     assert [psn for psn, _ in ends.taken] == [(expected_psn + n) & PSN_MASK for n in range(3)]
-    assert (ends.replied, ends.responder.silent) == ([(missing, NAK_PSN_SEQUENCE)], 1)
+    assert (ends.replied, ends.responder.nak_sent) == ([(missing, NAK_PSN_SEQUENCE)], 1)
     ends.take(packet(missing))
     ends.selective.go_on(ends.take)
     assert psn_diff(ends.ctx.expected_psn, expected_psn) == 6

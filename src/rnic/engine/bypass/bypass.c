@@ -33,7 +33,7 @@
 #define LOOKS 3u
 
 _Static_assert(BYPASS_NAME_BYTES == UDP_NAME_BYTES, "socket addresses");
-_Static_assert(BYPASS_COOKIE_BYTES == HAIRPIN_COOKIE_BYTES, "cookies");
+_Static_assert(BYPASS_COOKIE_BYTES == SHM_COOKIE_BYTES, "cookies");
 _Static_assert(sizeof(struct slot) <= SLOT_BUFFERS_AT, "the record lies before the buffers");
 
 _Static_assert(offsetof(struct slot, punt_short) - offsetof(struct slot, event_0) == ENGINE_COUNTS * sizeof(uint64_t),
@@ -301,12 +301,12 @@ static void count(struct bypass *bypass)
 static int owes_an_ack(const struct bypass *bypass)
 {
 	const struct engine_device *device = &bypass->device;
-	const struct turns *turns = device->sched.turns;
-	const struct program *program = engine_record(&device->sched, turns->first);
+	const struct scheduler *scheduler = device->sched.scheduler;
+	const struct program *program = engine_record(&device->sched, scheduler->first);
 	const struct queue_pair *record;
 	const struct engine_qp *qp;
 
-	if (turns->count != 1 || !turns->first || !program->first)
+	if (scheduler->count != 1 || !scheduler->first || !program->first)
 		return 0;
 	record = engine_record(&device->sched, program->first);
 	qp = device->qps[record->number & (((uint64_t)1 << device->log_qps) - 1)];
@@ -341,7 +341,7 @@ void bypass_ring(struct bypass *bypass, uint32_t number, uint32_t block, uint64_
 		struct bypass_punt about = { .kind = BYPASS_DOORBELL, .qp = block };
 		bypass_punt_to_nic(bypass, &about, &answer, &bypass->slot->punt_doorbell);
 	}
-	if (!bypass->gone && bypass->device.sched.turns->count) {
+	if (!bypass->gone && bypass->device.sched.scheduler->count) {
 		bypass->answers = bypass->answered ? bypass->answers + 1 : 0;
 		bypass->answered = 0;
 		bypass->posted_ns = now;
@@ -362,7 +362,7 @@ static int handle_timers(struct bypass *bypass, uint64_t now)
 		struct bypass_punt about = { .kind = BYPASS_TIMER, .qp = at };
 		bypass_punt_to_nic(bypass, &about, &answer, &bypass->slot->punt_timer);
 	}
-	if (!bypass->gone && bypass->device.sched.turns->count)
+	if (!bypass->gone && bypass->device.sched.scheduler->count)
 		send_all(bypass, now);
 	return 1;
 }
@@ -375,7 +375,7 @@ int bypass_round(struct bypass *bypass, uint64_t now, int polls)
 
 	if (bypass->gone)
 		return 0;
-	round->hold = bypass->device.sched.turns->count && now < held_until(bypass);
+	round->hold = bypass->device.sched.scheduler->count && now < held_until(bypass);
 	round->looks = polls && bypass->setup.slow == 1 && bypass_expects(bypass) ? LOOKS : 0;
 	do {
 		io_poll(round, now, POLL_BUDGET, &told);
@@ -418,6 +418,6 @@ uint64_t bypass_deadline(const struct bypass *bypass)
 		return UINT64_MAX;
 	if (bypass->hairpin && shm_loopback_pending(bypass->hairpin, 0))
 		return 0;
-	return bypass->device.sched.turns->count ? held_until(bypass) : engine_device_deadline(&bypass->device);
+	return bypass->device.sched.scheduler->count ? held_until(bypass) : engine_device_deadline(&bypass->device);
 }
 #endif

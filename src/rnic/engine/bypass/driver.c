@@ -252,13 +252,13 @@ int driver_request(struct bypass_driver *slot, uint32_t kind, const void *body, 
  * caller's. */
 static int ask_hairpin(struct bypass_driver *slot, uint32_t number, uint64_t cookie_at, struct rpc_reply *answer)
 {
-	uint8_t message[ATTACH_HAIRPIN_SIZE] = { 0 };
+	uint8_t message[ATTACH_SHM_RING_SIZE] = { 0 };
 	int error;
 
-	memcpy(message + ATTACH_HAIRPIN_QPN_AT, &number, 4);
-	memcpy(message + ATTACH_HAIRPIN_COOKIE_VA_AT, &cookie_at, 8);
-	error = driver_request(slot, ATTACH_MSG_HAIRPIN, message, sizeof message, NULL, 0, answer);
-	if (!error && answer->bytes < ATTACH_HAIRPIN_REPLY_SIZE) {
+	memcpy(message + ATTACH_SHM_RING_QPN_AT, &number, 4);
+	memcpy(message + ATTACH_SHM_RING_COOKIE_VA_AT, &cookie_at, 8);
+	error = driver_request(slot, ATTACH_MSG_SHM_RING, message, sizeof message, NULL, 0, answer);
+	if (!error && answer->bytes < ATTACH_SHM_RING_REPLY_SIZE) {
 		close_fds(answer);
 		error = EPROTO;
 	}
@@ -278,7 +278,7 @@ int driver_enable_shm_loopback(struct bypass_driver *slot)
 	if (!error)
 		error = ask_hairpin(slot, 0, (uintptr_t)slot->cookie, answer);
 	if (!error && answer->fd_count == 1) {
-		memcpy(slot->cookie, answer->body + ATTACH_HAIRPIN_REPLY_COOKIE_AT, sizeof slot->cookie);
+		memcpy(slot->cookie, answer->body + ATTACH_SHM_RING_REPLY_COOKIE_AT, sizeof slot->cookie);
 		slot->bell = answer->fds[0];
 		driver_thread_wake(slot); /* it may sleep without */
 	} else if (!error) {
@@ -300,13 +300,13 @@ void driver_join(struct bypass_driver *slot, uint32_t number)
 	error = ask_hairpin(slot, number, 0, answer);
 	if (!error && answer->fd_count == 2) {
 		said = answer->body;
-		memcpy(&setup.numbers, said + ATTACH_HAIRPIN_REPLY_NUMBERS_AT, 4);
-		memcpy(&setup.first_number, said + ATTACH_HAIRPIN_REPLY_FIRST_QPN_AT, 4);
-		memcpy(&setup.pid, said + ATTACH_HAIRPIN_REPLY_PID_AT, 4);
-		memcpy(&setup.ring, said + ATTACH_HAIRPIN_REPLY_RING_AT, 4);
-		memcpy(&setup.bytes, said + ATTACH_HAIRPIN_REPLY_BYTES_AT, 8);
-		memcpy(&setup.cookie_at, said + ATTACH_HAIRPIN_REPLY_COOKIE_VA_AT, 8);
-		memcpy(setup.cookie, said + ATTACH_HAIRPIN_REPLY_COOKIE_AT, sizeof setup.cookie);
+		memcpy(&setup.numbers, said + ATTACH_SHM_RING_REPLY_NUMBERS_AT, 4);
+		memcpy(&setup.first_number, said + ATTACH_SHM_RING_REPLY_FIRST_QPN_AT, 4);
+		memcpy(&setup.pid, said + ATTACH_SHM_RING_REPLY_PID_AT, 4);
+		memcpy(&setup.ring, said + ATTACH_SHM_RING_REPLY_RING_AT, 4);
+		memcpy(&setup.bytes, said + ATTACH_SHM_RING_REPLY_BYTES_AT, 8);
+		memcpy(&setup.cookie_at, said + ATTACH_SHM_RING_REPLY_COOKIE_VA_AT, 8);
+		memcpy(setup.cookie, said + ATTACH_SHM_RING_REPLY_COOKIE_AT, sizeof setup.cookie);
 		setup.bell = answer->fds[1];
 		setup.base = map(answer->fds[0], setup.bytes);
 		close(answer->fds[0]);

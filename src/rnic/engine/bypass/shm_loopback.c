@@ -14,7 +14,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define POSITION (HAIRPIN_RING_BYTES - 1)
+#define POSITION (SHM_RING_BYTES - 1)
 
 enum kind {
 	KIND_PACKETS, /* a burst of them, as the wire carries it */
@@ -33,15 +33,15 @@ struct mark {
 
 /* One ring, as one of its two ends sees it. */
 struct end {
-	struct ring_sender *sender;
-	struct ring_taker *taker;
-	struct ring_keeper *keeper;
+	struct ring_producer *producer;
+	struct ring_consumer *consumer;
+	struct ring_control *control;
 	uint64_t *epochs;
 	uint8_t *records;
 	uint64_t at; /* this end's position, which is not read back */
 };
 
-struct hairpin_peer {
+struct shm_peer {
 	struct engine_pull pull;
 	struct bypass_peer setup;
 	struct end out, in;
@@ -56,8 +56,8 @@ struct shm_loopback {
 	uint32_t next; /* whom to take from first */
 	pthread_mutex_t mutex; /* of the list, which a thread that goes to sleep looks through */
 	uint32_t count;
-	struct hairpin_peer *peers[HAIRPIN_PEERS];
-	struct hairpin_peer *from[POLL_RECEIVE_LIMIT]; /* of the slots that were drawn last */
+	struct shm_peer *peers[SHM_PEERS];
+	struct shm_peer *from[POLL_RECEIVE_LIMIT]; /* of the slots that were drawn last */
 	struct rx_buffer *first; /* of these */
 };
 
@@ -75,39 +75,39 @@ static uint64_t load(uint64_t *field)
 
 static void find_end(struct end *end, uint8_t *base, uint32_t ring)
 {
-	uint8_t *head = base + (size_t)ring * HAIRPIN_RING_ALL;
-	end->sender = (struct ring_sender *)(void *)head;
-	end->taker = (struct ring_taker *)(void *)(head + HAIRPIN_TAKER_AT);
-	end->keeper = (struct ring_keeper *)(void *)(head + HAIRPIN_KEEPER_AT);
-	end->epochs = (uint64_t *)(void *)(head + HAIRPIN_EPOCHS_AT);
-	end->records = head + HAIRPIN_BYTES_AT;
+	uint8_t *head = base + (size_t)ring * SHM_RING_ALL;
+	end->producer = (struct ring_producer *)(void *)head;
+	end->consumer = (struct ring_consumer *)(void *)(head + SHM_CONSUMER_AT);
+	end->control = (struct ring_control *)(void *)(head + SHM_CONTROL_AT);
+	end->epochs = (uint64_t *)(void *)(head + SHM_EPOCHS_AT);
+	end->records = head + SHM_BYTES_AT;
 }
 
 /* Bytes of a record in the ring. */
 static uint64_t room_of(uint64_t bytes)
 {
-	return (sizeof(struct mark) + bytes + HAIRPIN_RECORD_BYTES - 1) & ~(uint64_t)(HAIRPIN_RECORD_BYTES - 1);
+	return (sizeof(struct mark) + bytes + SHM_RECORD_BYTES - 1) & ~(uint64_t)(SHM_RECORD_BYTES - 1);
 }
 
 /* Bytes that a record may still take; more than there are where the taker stores nonsense. */
-static uint64_t left_in(struct hairpin_peer *peer)
+static uint64_t left_in(struct shm_peer *peer)
 {
-	return load(&peer->out.taker->head) + HAIRPIN_RING_BYTES - peer->out.at;
+	return load(&peer->out.consumer->head) + SHM_RING_BYTES - peer->out.at;
 }
 
-static int is_open(struct hairpin_peer *peer)
+static int is_open(struct shm_peer *peer)
 {
-	return !peer->broken && load(&peer->out.taker->attached) && !load(&peer->out.keeper->held) &&
-	       !load(&peer->out.keeper->dead);
+	return !peer->broken && load(&peer->out.consumer->attached) && !load(&peer->out.control->held) &&
+	       !load(&peer->out.control->dead);
 }
 
 /* Whoever sleeps there wakes. The fence stands between the record and the look: the other says that it sleeps, fences,
  * and looks for records once more. */
-static void ring_bell(struct hairpin_peer *peer)
+static void ring_bell(struct shm_peer *peer)
 {
 	atomic_thread_fence(memory_order_seq_cst);
-	if (!atomic_load_explicit(word(&peer->out.taker->asleep), memory_order_relaxed) ||
-	    !atomic_exchange(word(&peer->out.taker->asleep), 0))
+	if (!atomic_load_explicit(word(&peer->out.consumer->asleep), memory_order_relaxed) ||
+	    !atomic_exchange(word(&peer->out.consumer->asleep), 0))
 		return;
 	/* where there is no room it rings already */
 	while (nocancel_send(peer->setup.bell, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno == EINTR)
@@ -115,13 +115,13 @@ static void ring_bell(struct hairpin_peer *peer)
 }
 
 /* Put a record into the ring; 0, or -1 where there is no room. */
-static int push(struct hairpin_peer *peer, uint32_t kind, uint32_t segment, const void *bytes, size_t length)
+static int push(struct shm_peer *peer, uint32_t kind, uint32_t segment, const void *bytes, size_t length)
 {
 	struct end *out = &peer->out;
-	uint64_t room = left_in(peer), size = room_of(length), place = out->at & POSITION, behind = HAIRPIN_RING_BYTES - place;
+	uint64_t room = left_in(peer), size = room_of(length), place = out->at & POSITION, behind = SHM_RING_BYTES - place;
 	struct mark mark = { .kind = KIND_NOTHING };
 
-	if (room > HAIRPIN_RING_BYTES)
+	if (room > SHM_RING_BYTES)
 		peer->broken = 1;
 	if (peer->broken || room < size + (behind < size ? behind : 0))
 		return -1;
@@ -135,32 +135,32 @@ static int push(struct hairpin_peer *peer, uint32_t kind, uint32_t segment, cons
 	memcpy(out->records + place, &mark, sizeof mark);
 	memcpy(out->records + place + sizeof mark, bytes, length);
 	out->at += size;
-	atomic_store_explicit(word(&out->sender->tail), out->at, memory_order_release);
+	atomic_store_explicit(word(&out->producer->tail), out->at, memory_order_release);
 	ring_bell(peer);
 	return 0;
 }
 
 /* Copy the next record, at most `room` bytes of it; whether there was one. */
-static int pop(struct hairpin_peer *peer, struct mark *mark, uint8_t *to, size_t room)
+static int pop(struct shm_peer *peer, struct mark *mark, uint8_t *to, size_t room)
 {
 	struct end *in = &peer->in;
-	uint64_t used = load(&in->sender->tail) - in->at;
+	uint64_t used = load(&in->producer->tail) - in->at;
 
 	while (used && !peer->broken) {
 		uint64_t place = in->at & POSITION;
 		memcpy(mark, in->records + place, sizeof *mark);
 		uint64_t size = room_of(mark->bytes);
-		if (used > HAIRPIN_RING_BYTES || used % HAIRPIN_RECORD_BYTES || size > used || size > HAIRPIN_RING_BYTES - place ||
+		if (used > SHM_RING_BYTES || used % SHM_RECORD_BYTES || size > used || size > SHM_RING_BYTES - place ||
 		    (mark->kind != KIND_NOTHING && mark->bytes > room)) {
 			peer->broken = 1;
-			atomic_store_explicit(word(&in->taker->attached), 0, memory_order_release);
+			atomic_store_explicit(word(&in->consumer->attached), 0, memory_order_release);
 			break;
 		}
 		if (mark->kind != KIND_NOTHING)
 			memcpy(to, in->records + place + sizeof *mark, mark->bytes);
 		used -= size;
 		atomic_store_explicit(word(&in->at), in->at + size, memory_order_relaxed); /* who goes to sleep looks at it */
-		atomic_store_explicit(word(&in->taker->head), in->at, memory_order_release);
+		atomic_store_explicit(word(&in->consumer->head), in->at, memory_order_release);
 		if (mark->kind != KIND_NOTHING)
 			return 1;
 	}
@@ -173,15 +173,15 @@ static int pop(struct hairpin_peer *peer, struct mark *mark, uint8_t *to, size_t
  * program's own with the key: its program may know nothing of the READ. Both words only ever count up. */
 static uint64_t epoch_of(const struct end *end, uint64_t number, uint32_t operation)
 {
-	uint64_t epoch = load(&end->epochs[number % HAIRPIN_EPOCHS]);
-	return opcode_rows[operation & 0xFF].flags & ROW_RESPONSE ? epoch + load(&end->keeper->keys) : epoch;
+	uint64_t epoch = load(&end->epochs[number % SHM_EPOCHS]);
+	return opcode_rows[operation & 0xFF].flags & ROW_RESPONSE ? epoch + load(&end->control->keys) : epoch;
 }
 
 /* All in one call, so that the cookie and the bytes are of one program, whatever became of the number. */
 static int pull(struct engine_pull *self, const struct engine_by_reference *bulk, const struct engine_range *places, unsigned count)
 {
-	struct hairpin_peer *peer = (struct hairpin_peer *)(void *)self;
-	uint8_t cookie[HAIRPIN_COOKIE_BYTES];
+	struct shm_peer *peer = (struct shm_peer *)(void *)self;
+	uint8_t cookie[SHM_COOKIE_BYTES];
 	struct iovec here[1 + QP_SCATTERS] = { { cookie, sizeof cookie } };
 	struct iovec there[1 + BY_REFERENCE_RANGES] = { { (void *)(uintptr_t)peer->setup.cookie_at, sizeof cookie } };
 
@@ -213,9 +213,9 @@ struct shm_loopback *shm_loopback_new(struct engine_device *device, struct slot 
 	return hairpin;
 }
 
-static void let_go(struct hairpin_peer *peer)
+static void let_go(struct shm_peer *peer)
 {
-	atomic_store_explicit(word(&peer->in.taker->attached), 0, memory_order_release);
+	atomic_store_explicit(word(&peer->in.consumer->attached), 0, memory_order_release);
 	munmap(peer->setup.base, peer->setup.bytes);
 	int before = nocancel_begin();
 	close(peer->setup.bell);
@@ -233,30 +233,30 @@ void shm_loopback_free(struct shm_loopback *hairpin)
 	free(hairpin);
 }
 
-static int owns(const struct hairpin_peer *peer, uint32_t number)
+static int owns(const struct shm_peer *peer, uint32_t number)
 {
 	return number - peer->setup.first_number < peer->setup.numbers;
 }
 
-static struct hairpin_peer *find_peer(const struct shm_loopback *hairpin, uint32_t number)
+static struct shm_peer *find_peer(const struct shm_loopback *hairpin, uint32_t number)
 {
 	for (uint32_t i = 0; i < hairpin->count; i++)
-		if (owns(hairpin->peers[i], number) && !load(&hairpin->peers[i]->out.keeper->dead))
+		if (owns(hairpin->peers[i], number) && !load(&hairpin->peers[i]->out.control->dead))
 			return hairpin->peers[i];
 	return NULL;
 }
 
 int shm_loopback_join(struct shm_loopback *hairpin, const struct bypass_peer *setup)
 {
-	uint32_t rings = setup->bytes == HAIRPIN_RING_ALL ? 1 : 2, place = 0;
+	uint32_t rings = setup->bytes == SHM_RING_ALL ? 1 : 2, place = 0;
 
-	if (find_peer(hairpin, setup->first_number) || setup->bytes != (uint64_t)rings * HAIRPIN_RING_ALL || setup->ring >= rings)
+	if (find_peer(hairpin, setup->first_number) || setup->bytes != (uint64_t)rings * SHM_RING_ALL || setup->ring >= rings)
 		return -1;
 	/* one that has ended, and whose last records have been taken, makes room */
-	while (place < hairpin->count && (!load(&hairpin->peers[place]->out.keeper->dead) ||
-					  load(&hairpin->peers[place]->in.sender->tail) != hairpin->peers[place]->in.at))
+	while (place < hairpin->count && (!load(&hairpin->peers[place]->out.control->dead) ||
+					  load(&hairpin->peers[place]->in.producer->tail) != hairpin->peers[place]->in.at))
 		place++;
-	struct hairpin_peer *peer = place < HAIRPIN_PEERS ? calloc(1, sizeof *peer) : NULL;
+	struct shm_peer *peer = place < SHM_PEERS ? calloc(1, sizeof *peer) : NULL;
 	if (!peer)
 		return -1;
 	peer->setup = *setup;
@@ -270,8 +270,8 @@ int shm_loopback_join(struct shm_loopback *hairpin, const struct bypass_peer *se
 		hairpin->count++;
 	hairpin->peers[place] = peer;
 	pthread_mutex_unlock(&hairpin->mutex);
-	atomic_store(word(&peer->in.taker->pulls), !pull(&peer->pull, NULL, NULL, 0));
-	atomic_store(word(&peer->in.taker->attached), 1);
+	atomic_store(word(&peer->in.consumer->pulls), !pull(&peer->pull, NULL, NULL, 0));
+	atomic_store(word(&peer->in.consumer->attached), 1);
 	return 0;
 }
 
@@ -291,7 +291,7 @@ static int opens(struct engine_peer_path *self, const struct engine_qp *qp, uint
 	struct shm_loopback_path *lane = (struct shm_loopback_path *)(void *)self;
 	struct end *out = &lane->peer->out;
 
-	if (!goes(lane, operation, psn) || !load(&out->taker->pulls) || left_in(lane->peer) < HAIRPIN_RING_BYTES / 2)
+	if (!goes(lane, operation, psn) || !load(&out->consumer->pulls) || left_in(lane->peer) < SHM_RING_BYTES / 2)
 		return 0;
 	*epoch = epoch_of(out, be_get(qp->qpc, QPC_LOCAL_QPN), operation);
 	return 1;
@@ -299,7 +299,7 @@ static int opens(struct engine_peer_path *self, const struct engine_qp *qp, uint
 
 struct engine_peer_path *shm_loopback_path_of(struct shm_loopback *hairpin, const struct engine_qp *qp, struct shm_loopback_path *lane)
 {
-	struct hairpin_peer *peer = find_peer(hairpin, (uint32_t)be_get(qp->qpc, QPC_REMOTE_QPN));
+	struct shm_peer *peer = find_peer(hairpin, (uint32_t)be_get(qp->qpc, QPC_REMOTE_QPN));
 	/* queue pairs of other devices have the same numbers: this one's own peers are where it is itself */
 	if (memcmp(qp->flow.destination, qp->flow.source, qp->flow.address_bytes) ||
 	    qp->flow.destination_port != qp->flow.source_port)
@@ -323,7 +323,7 @@ static int leaves(const struct shm_loopback_path *lane, const uint8_t *bytes, ui
 int shm_loopback_divert(void *self, const uint8_t *bytes, size_t length, uint32_t segment, uint32_t count)
 {
 	struct shm_loopback_path *lane = self;
-	struct hairpin_peer *peer = lane->peer;
+	struct shm_peer *peer = lane->peer;
 	struct slot *slot = lane->hairpin->slot;
 
 	lane->on = leaves(lane, bytes, segment);
@@ -354,7 +354,7 @@ unsigned shm_loopback_receive(void *self, struct rx_buffer *slots, unsigned coun
 
 	hairpin->first = slots;
 	for (uint32_t i = 0; i < hairpin->count && came < count; i++) {
-		struct hairpin_peer *peer = hairpin->peers[(hairpin->next + i) % hairpin->count];
+		struct shm_peer *peer = hairpin->peers[(hairpin->next + i) % hairpin->count];
 		struct mark mark;
 		while (came < count && pop(peer, &mark, slots[came].buffer, slots[came].room)) {
 			struct rx_buffer *slot = &slots[came];
@@ -385,7 +385,7 @@ unsigned shm_loopback_receive(void *self, struct rx_buffer *slots, unsigned coun
 int shm_loopback_take(void *self, const struct rx_buffer *slot, uint64_t now, struct engine_stop_info *told)
 {
 	struct shm_loopback *hairpin = self;
-	struct hairpin_peer *peer = hairpin->from[slot - hairpin->first];
+	struct shm_peer *peer = hairpin->from[slot - hairpin->first];
 	struct engine_by_reference bulk;
 	enum engine_taken took;
 
@@ -411,9 +411,9 @@ int shm_loopback_take(void *self, const struct rx_buffer *slot, uint64_t now, st
 /* ------------------------------------------------------------------ sleeping */
 
 /* By this end's own word, since nobody is to keep it awake by the other one. */
-static int has_records(struct hairpin_peer *peer)
+static int has_records(struct shm_peer *peer)
 {
-	return !peer->broken && load(&peer->in.sender->tail) != load(&peer->in.at);
+	return !peer->broken && load(&peer->in.producer->tail) != load(&peer->in.at);
 }
 
 int shm_loopback_pending(struct shm_loopback *hairpin, int sleeps)
@@ -422,7 +422,7 @@ int shm_loopback_pending(struct shm_loopback *hairpin, int sleeps)
 
 	pthread_mutex_lock(&hairpin->mutex);
 	for (uint32_t i = 0; sleeps && i < hairpin->count; i++)
-		atomic_store_explicit(word(&hairpin->peers[i]->in.taker->asleep), 1, memory_order_relaxed);
+		atomic_store_explicit(word(&hairpin->peers[i]->in.consumer->asleep), 1, memory_order_relaxed);
 	atomic_thread_fence(memory_order_seq_cst);
 	for (uint32_t i = 0; i < hairpin->count && !waits; i++)
 		waits = has_records(hairpin->peers[i]);

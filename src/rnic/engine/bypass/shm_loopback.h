@@ -1,25 +1,25 @@
-/* Loopback inside the NIC: rings in shared memory between programs of one device (state/hairpin.py), which take packets
+/* Loopback inside the NIC: rings in shared memory between programs of one device (state/shm_loopback.py), which take packets
  * the place of the wire. What a ring brings is copied before it is looked at, as is each of its numbers: who is at the
  * other end may write anything there. Long messages leave their bytes where they are (queue_pair/by_reference.h), and the taker has the
  * kernel copy them from the sender's memory (process_vm_readv) to where they belong. Linux alone. */
-#ifndef RNIC_ENGINE_HAIRPIN_H
-#define RNIC_ENGINE_HAIRPIN_H
+#ifndef RNIC_ENGINE_SHM_LOOPBACK_H
+#define RNIC_ENGINE_SHM_LOOPBACK_H
 
 #include "queue_pair/by_reference.h"
 #include "bypass/bypass.h"
 #include "device/device.h"
 #include "io/udp.h"
 
-#define HAIRPIN_PEERS 128u
+#define SHM_PEERS 128u
 
 struct shm_loopback;
-struct hairpin_peer;
+struct shm_peer;
 
 /* The lane of a queue pair: it begins with all zeros. */
 struct shm_loopback_path {
 	struct engine_peer_path lane;
 	struct shm_loopback *hairpin;
-	struct hairpin_peer *peer;
+	struct shm_peer *peer;
 	const struct queue_pair *record;
 	int on; /* its packets go by the ring now: those before them have been acknowledged, or went there too */
 };

@@ -11,8 +11,8 @@ void engine_device_find(struct engine_device *device, uint8_t *arena)
 {
 	const struct device *root = (const struct device *)(void *)arena;
 	device->sched.arena = arena;
-	device->sched.flights = (struct flights *)(void *)(arena + root->flights);
-	device->sched.turns = (struct turns *)(void *)(arena + root->turns);
+	device->sched.inflight = (struct inflight *)(void *)(arena + root->inflight);
+	device->sched.scheduler = (struct scheduler *)(void *)(arena + root->scheduler);
 	device->sched.timers = (struct timers *)(void *)(arena + root->timers);
 	device->directory = (uint64_t *)(void *)(arena + root->directory);
 	device->log_qps = root->log_qps;
@@ -56,15 +56,15 @@ static struct engine_inflight round_trips(const struct peer *peer)
  * more, and nobody waits but the queue pair itself. */
 static int adds_up(const struct engine_device *device, const struct queue_pair *record, const struct peer *peer)
 {
-	uint64_t waited_for = device->sched.flights->waited_for;
-	int grown = !peer->limit_16 || peer->limit_16 >= peer->most << FLIGHT_FRACTION_BITS;
+	uint64_t waited_for = device->sched.inflight->waited_for;
+	int grown = !peer->limit_16 || peer->limit_16 >= peer->most << INFLIGHT_FRACTION_BITS;
 	return grown && (!waited_for || (waited_for == 1 && peer->waiting == 1 && record->parked));
 }
 
 /* The accounts as they are now. */
 static void look(const struct engine_device *device, const struct peer *peer, struct engine_inflight *flight)
 {
-	const struct flights *flights = device->sched.flights;
+	const struct inflight *inflight = device->sched.inflight;
 	struct engine_limits limits;
 	engine_inflight_limits(&device->sched, peer, &limits);
 	*flight = (struct engine_inflight){
@@ -73,10 +73,10 @@ static void look(const struct engine_device *device, const struct peer *peer, st
 		.peer_promised = peer->promised,
 		.peer_waiting = peer->waiting,
 		.nic_limit = limits.nic,
-		.nic_inflight = flights->inflight,
-		.nic_promised = flights->promised,
-		.nic_queued = flights->waited_for,
-		.nic_slipped = flights->slipped,
+		.nic_inflight = inflight->packets,
+		.nic_promised = inflight->promised,
+		.nic_queued = inflight->waited_for,
+		.nic_slipped = inflight->slipped,
 		.others = limits.others,
 		.srtt = peer->srtt,
 		.rttvar = peer->rttvar,
@@ -227,8 +227,8 @@ int engine_device_expects(const struct engine_device *device, uint64_t number, s
 	if (!qp || record->number != number || be_get(qp->qpc, QPC_SERVTYPE) != ST_RC ||
 	    !(be_get(qp->qpc, QPC_OPTIONS) & OPT_KEEPS))
 		return -1;
-	*expects = (struct engine_expects){ found, record->life, be_get(qp->qpc, QPC_EXPECTED_PSN) & PSN_MASK,
-					     record->silent };
+	*expects = (struct engine_expects){ found, record->generation, be_get(qp->qpc, QPC_EXPECTED_PSN) & PSN_MASK,
+					     record->nak_sent };
 	return 0;
 }
 
@@ -316,7 +316,7 @@ enum engine_taken engine_device_by_reference(struct engine_device *device, const
 	} else {
 		enum engine_end end = engine_request_receive(device->port, qp, &packet, peer_of(device, record)->srtt, now, &effects);
 		if (end != ENGINE_DONE && end != ENGINE_ATTENTION) {
-			record->silent = 1; /* what follows comes too early */
+			record->nak_sent = 1; /* what follows comes too early */
 			return TAKEN_REFUSED;
 		}
 		carry_out(device, at, &effects, now);
@@ -381,7 +381,7 @@ static int plain(const struct engine_device *device, const struct engine_qp *qp)
 	if (record->masked || !qp->route || !qp->block || !accounted(qp) || !record->path)
 		return 0;
 	/* whether replies go first says the CQ; it may have to wait for room, and then needs a line */
-	return qp->recv_cq && qp->recv_cqn == be_get(qp->qpc, QPC_CQN_RCV) && device->sched.flights->spare_line;
+	return qp->recv_cq && qp->recv_cqn == be_get(qp->qpc, QPC_CQN_RCV) && device->sched.inflight->spare_line;
 }
 
 /* Send requests; 0, or -1 where the reference goes on. */
@@ -602,7 +602,7 @@ static void finish(struct engine_device *device, struct engine_qp *qp, struct en
 {
 	const struct engine_sched *sched = &device->sched;
 	struct queue_pair *record = qp->record;
-	uint64_t bytes = sched->turns->count ? sending->bytes : 0;
+	uint64_t bytes = sched->scheduler->count ? sending->bytes : 0;
 	int again = 0;
 
 	show(qp);
@@ -646,9 +646,9 @@ void engine_device_send(struct engine_device *device, uint64_t now, uint64_t bud
 		      struct engine_sending *sending, struct engine_stop_info *told)
 {
 	*told = (struct engine_stop_info){ .stop = STOP_DONE };
-	const struct turns *turns = device->sched.turns;
+	const struct scheduler *scheduler = device->sched.scheduler;
 	while (sending->qp ||
-	       (turns->count && !turns->over && sending->sent < budget && sending->later < ENGINE_BURSTS)) {
+	       (scheduler->count && !scheduler->over && sending->sent < budget && sending->later < ENGINE_BURSTS)) {
 		uint64_t most = budget - lesser(budget, sending->sent) + 2 * ENGINE_MIN_REPLIES;
 		told->stop = STOP_FULL;
 		if (out->count + most > ENGINE_BURSTS || (!out->carry && out->used + most * LARGEST > out->room))
@@ -681,7 +681,7 @@ void engine_device_sent(struct engine_device *device, struct engine_sending *sen
 		engine_schedule(&device->sched, sending->polite[i]);
 	sending->later = 0;
 	sending->sent = 0;
-	device->sched.turns->over = 0;
+	device->sched.scheduler->over = 0;
 }
 
 /* ------------------------------------------------------------------ deadlines */

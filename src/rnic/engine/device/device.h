@@ -1,4 +1,4 @@
-/* The engine for all queue pairs of a device: packets to whoever they are for, turns, deadlines, flights (design.md,
+/* The engine for all queue pairs of a device: packets to whoever they are for, turns, deadlines, inflight (design.md,
  * "Many at once"). Sans I/O and without allocation, as engine.h, on whose calls it stands; device/receiving.py and
  * device/sending.py are the truth. What it does not know it leaves to them, with the place where they go on. */
 #ifndef RNIC_ENGINE_PORT_H
@@ -64,9 +64,9 @@ int engine_device_ring(struct engine_device *device, struct engine_qp *qp);
 size_t engine_device_receive(struct engine_device *device, const uint8_t *buffer, size_t length, size_t segment,
 			   size_t start, const struct engine_meta *meta, uint64_t now, struct engine_stop_info *told);
 
-/* A reliable connection that keeps what comes beyond a gap: offset of its record, its life, the PSN that it expects, and whether it has said that it lacks it. */
+/* A reliable connection that keeps what comes beyond a gap: offset of its record, its generation, the PSN that it expects, and whether it has said that it lacks it. */
 struct engine_expects {
-	uint64_t qp, life, psn, silent;
+	uint64_t qp, generation, psn, nak_sent;
 };
 /* Who has a number, as such; 0, or -1 where it is no such connection, or not the engine's. */
 int engine_device_expects(const struct engine_device *device, uint64_t number, struct engine_expects *expects);

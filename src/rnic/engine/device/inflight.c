@@ -12,7 +12,7 @@
 
 static uint64_t limit_of(const struct peer *peer)
 {
-	return peer->limit_16 >> FLIGHT_FRACTION_BITS;
+	return peer->limit_16 >> INFLIGHT_FRACTION_BITS;
 }
 
 /* At most once a round trip. */
@@ -21,7 +21,7 @@ static void cut(struct peer *peer, uint64_t limit_16, uint64_t least, uint64_t n
 	if ((int64_t)(now - peer->cut_ns) <= (int64_t)peer->srtt)
 		return;
 	peer->cut_ns = now;
-	peer->limit_16 = greater(limit_16, lesser(least << FLIGHT_FRACTION_BITS, peer->limit_16));
+	peer->limit_16 = greater(limit_16, lesser(least << INFLIGHT_FRACTION_BITS, peer->limit_16));
 }
 
 void engine_peer_measured(struct peer *peer, uint64_t sample, uint64_t now)
@@ -34,7 +34,7 @@ void engine_peer_measured(struct peer *peer, uint64_t sample, uint64_t now)
 		peer->rttvar += (uint64_t)((apart - (int64_t)peer->rttvar) >> 2);
 		peer->srtt += (uint64_t)(off >> 3);
 	}
-	if (!peer->low || (int64_t)(now - peer->low_since) > (int64_t)FLIGHT_LOW_NS) {
+	if (!peer->low || (int64_t)(now - peer->low_since) > (int64_t)INFLIGHT_LOW_NS) {
 		peer->low_before = peer->low ? peer->low : sample;
 		peer->low = sample;
 		peer->low_since = now;
@@ -45,37 +45,37 @@ void engine_peer_measured(struct peer *peer, uint64_t sample, uint64_t now)
 	peer->queue_ns = sample - shortest;
 	peer->samples++;
 	peer->least = peer->samples == 1 ? sample : lesser(peer->least, sample);
-	if (peer->samples != FLIGHT_SAMPLES)
+	if (peer->samples != INFLIGHT_SAMPLES)
 		return;
 	peer->samples = 0;
 	int64_t queue_ns = (int64_t)(peer->least - shortest);
-	if (queue_ns > (int64_t)FLIGHT_QUEUE_NS) {
+	if (queue_ns > (int64_t)INFLIGHT_QUEUE_NS) {
 		uint64_t limit = peer->limit_16;
-		cut(peer, greater(limit >> 1, limit * FLIGHT_QUEUE_NS / (uint64_t)queue_ns), FLIGHT_CROWDED, now);
+		cut(peer, greater(limit >> 1, limit * INFLIGHT_QUEUE_NS / (uint64_t)queue_ns), INFLIGHT_CROWDED, now);
 	}
 }
 
 void engine_peer_acknowledged(struct peer *peer, uint64_t packets)
 {
-	uint64_t limit = peer->limit_16, most = peer->most << FLIGHT_FRACTION_BITS;
-	if (limit >= most || !limit || (!peer->waiting && peer->inflight << (FLIGHT_FRACTION_BITS + 1) <= limit))
+	uint64_t limit = peer->limit_16, most = peer->most << INFLIGHT_FRACTION_BITS;
+	if (limit >= most || !limit || (!peer->waiting && peer->inflight << (INFLIGHT_FRACTION_BITS + 1) <= limit))
 		return;
-	if (peer->queue_ns <= FLIGHT_QUEUE_NS >> 2)
-		limit += (packets << FLIGHT_FRACTION_BITS) >> (peer->lossy ? 2 : 1);
-	else if (peer->queue_ns <= FLIGHT_QUEUE_NS)
-		limit += div64(packets * FLIGHT_STEP << 2 * FLIGHT_FRACTION_BITS, limit);
+	if (peer->queue_ns <= INFLIGHT_QUEUE_NS >> 2)
+		limit += (packets << INFLIGHT_FRACTION_BITS) >> (peer->lossy ? 2 : 1);
+	else if (peer->queue_ns <= INFLIGHT_QUEUE_NS)
+		limit += div64(packets * INFLIGHT_STEP << 2 * INFLIGHT_FRACTION_BITS, limit);
 	peer->limit_16 = lesser(limit, most);
 }
 
 void engine_peer_lost(struct peer *peer, uint64_t now)
 {
 	peer->lossy = 1;
-	cut(peer, peer->limit_16 >> 1, FLIGHT_LOSSY, now);
+	cut(peer, peer->limit_16 >> 1, INFLIGHT_LOSSY, now);
 }
 
 void engine_peer_silent(struct peer *peer, uint64_t now)
 {
-	cut(peer, 0, FLIGHT_LEAST, now);
+	cut(peer, 0, INFLIGHT_LEAST, now);
 }
 
 /* ------------------------------------------------------------------ what the whole device has (transport/budget.py) */
@@ -143,7 +143,7 @@ static uint64_t left_by_others(const struct engine_sched *sched, uint64_t entry,
 
 static uint64_t limit_to(const struct engine_sched *sched, const struct peer *peer)
 {
-	uint64_t limit = limit_of(peer), most = sched->flights->limit, learned;
+	uint64_t limit = limit_of(peer), most = sched->inflight->limit, learned;
 
 	if (!sched->budget || peer->entry == BUDGET_NIC_ENTRY || peer->entry >= BUDGET_ENTRIES)
 		return limit;
@@ -153,7 +153,7 @@ static uint64_t limit_to(const struct engine_sched *sched, const struct peer *pe
 
 static uint64_t limit_of_all(const struct engine_sched *sched, uint64_t *others)
 {
-	uint64_t own = sched->flights->limit, learned;
+	uint64_t own = sched->inflight->limit, learned;
 
 	*others = 0;
 	if (!sched->budget)
@@ -186,25 +186,25 @@ static void show(const struct engine_sched *sched, const struct peer *peer)
 
 static void show_all(const struct engine_sched *sched)
 {
-	const struct flights *flights = sched->flights;
+	const struct inflight *inflight = sched->inflight;
 
 	if (sched->budget)
-		show_share(sched, BUDGET_NIC_ENTRY, flights->inflight + flights->promised, flights->limit,
-			   flights->waited_for);
+		show_share(sched, BUDGET_NIC_ENTRY, inflight->packets + inflight->promised, inflight->limit,
+			   inflight->waited_for);
 }
 
 /* ------------------------------------------------------------------ who waits */
 
 static void queue(const struct engine_sched *sched, uint64_t peer)
 {
-	engine_list_append(sched, &sched->flights->first_peer, PEERS, peer);
-	sched->flights->waited_for++;
+	engine_list_append(sched, &sched->inflight->first_peer, PEERS, peer);
+	sched->inflight->waited_for++;
 }
 
 static void unqueue(const struct engine_sched *sched, uint64_t peer)
 {
-	engine_list_unlink(sched, &sched->flights->first_peer, PEERS, peer);
-	sched->flights->waited_for--;
+	engine_list_unlink(sched, &sched->inflight->first_peer, PEERS, peer);
+	sched->inflight->waited_for--;
 }
 
 /* A queue pair waits no more: its line, 0 where that is empty now and spare. */
@@ -219,15 +219,15 @@ static uint64_t leave_line(const struct engine_sched *sched, struct peer *peer, 
 	if (line->first)
 		return at;
 	engine_list_unlink(sched, &peer->first_line, LINES, at);
-	line->next = sched->flights->spare_line;
-	sched->flights->spare_line = at;
+	line->next = sched->inflight->spare_line;
+	sched->inflight->spare_line = at;
 	return 0;
 }
 
 int engine_inflight_wait(const struct engine_sched *sched, uint64_t qp)
 {
 	struct queue_pair *record = engine_record(sched, qp);
-	struct flights *flights = sched->flights;
+	struct inflight *inflight = sched->inflight;
 	struct line *line = NULL;
 
 	if (record->parked)
@@ -240,11 +240,11 @@ int engine_inflight_wait(const struct engine_sched *sched, uint64_t qp)
 			break;
 	}
 	if (!at) {
-		at = flights->spare_line;
+		at = inflight->spare_line;
 		if (!at)
 			return -1;
 		line = engine_record(sched, at);
-		flights->spare_line = line->next;
+		inflight->spare_line = line->next;
 		*line = (struct line){ .program = record->program };
 		engine_list_append(sched, &peer->first_line, LINES, at);
 	}
@@ -289,16 +289,16 @@ static uint64_t next(const struct engine_sched *sched, struct peer *peer)
 /* Give turns to who waits, peer by peer, as long as there is room that nobody was promised. */
 static void admit(const struct engine_sched *sched)
 {
-	struct flights *flights = sched->flights;
+	struct inflight *inflight = sched->inflight;
 	uint64_t blocked = 0;
-	while (blocked < flights->waited_for) {
-		uint64_t at = flights->first_peer;
+	while (blocked < inflight->waited_for) {
+		uint64_t at = inflight->first_peer;
 		struct peer *peer = engine_record(sched, at);
-		int alone = flights->waited_for == 1;
+		int alone = inflight->waited_for == 1;
 		struct engine_limits limits;
 		engine_inflight_limits(sched, peer, &limits);
 		uint64_t share = quantum(limits.peer, peer->waiting > 1 || !alone || peer->users > 1);
-		int64_t left = (int64_t)(limits.nic - flights->inflight - flights->promised);
+		int64_t left = (int64_t)(limits.nic - inflight->packets - inflight->promised);
 		uint64_t used = peer->inflight + peer->promised;
 		if (used && (left < (int64_t)lesser(share, limits.nic) ||
 			     (int64_t)(limits.peer - used) < (int64_t)share)) {
@@ -317,8 +317,8 @@ static void admit(const struct engine_sched *sched)
 		record->parked = 0;
 		record->admitted = share;
 		peer->promised += share;
-		flights->promised += share;
-		flights->slipped = 0;
+		inflight->promised += share;
+		inflight->slipped = 0;
 		show(sched, peer);
 		blocked = 0;
 		engine_schedule(sched, qp);
@@ -330,11 +330,11 @@ static void admit(const struct engine_sched *sched)
 void engine_inflight_take(const struct engine_sched *sched, struct peer *peer, uint64_t packets, uint64_t own)
 {
 	peer->inflight += packets;
-	sched->flights->inflight += packets;
+	sched->inflight->packets += packets;
 	peer->promised -= own;
-	sched->flights->promised -= own;
+	sched->inflight->promised -= own;
 	if (!own && peer->waiting)
-		sched->flights->slipped += packets;
+		sched->inflight->slipped += packets;
 	show(sched, peer);
 	show_all(sched);
 }
@@ -342,9 +342,9 @@ void engine_inflight_take(const struct engine_sched *sched, struct peer *peer, u
 void engine_inflight_release(const struct engine_sched *sched, struct peer *peer, uint64_t packets)
 {
 	peer->inflight -= packets;
-	sched->flights->inflight -= packets;
+	sched->inflight->packets -= packets;
 	show(sched, peer);
-	if (sched->flights->waited_for)
+	if (sched->inflight->waited_for)
 		admit(sched);
 	show_all(sched);
 }
@@ -357,10 +357,10 @@ void engine_inflight_turn_over(const struct engine_sched *sched, uint64_t qp)
 		struct peer *peer = engine_record(sched, record->peer_record);
 		record->admitted = 0;
 		peer->promised -= own;
-		sched->flights->promised -= own;
+		sched->inflight->promised -= own;
 		show(sched, peer);
 	}
-	if (sched->flights->waited_for)
+	if (sched->inflight->waited_for)
 		admit(sched);
 	show_all(sched);
 }

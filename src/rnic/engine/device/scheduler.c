@@ -60,27 +60,27 @@ static void list(const struct engine_sched *sched, uint64_t at, int64_t deficit)
 	struct program *program = engine_record(sched, at);
 	program->listed = IN_ROTATION;
 	program->deficit = (uint64_t)deficit;
-	engine_list_append(sched, &sched->turns->first, NEXT, at);
+	engine_list_append(sched, &sched->scheduler->first, NEXT, at);
 }
 
 /* A program becomes the last of the newcomers, who go before the others. */
 static void welcome(const struct engine_sched *sched, uint64_t at)
 {
-	struct turns *turns = sched->turns;
+	struct scheduler *scheduler = sched->scheduler;
 	struct program *program = engine_record(sched, at);
 	program->listed = NEWCOMER;
-	program->deficit = turns->quantum / POLL_NEWCOMER_PART;
-	engine_list_insert(sched, &turns->first, NEXT, at, turns->newest);
-	turns->newest = at;
+	program->deficit = scheduler->quantum / POLL_NEWCOMER_PART;
+	engine_list_insert(sched, &scheduler->first, NEXT, at, scheduler->newest);
+	scheduler->newest = at;
 }
 
 static void unlist(const struct engine_sched *sched, uint64_t at)
 {
 	struct program *program = engine_record(sched, at);
-	if (sched->turns->newest == at)
-		sched->turns->newest = program->previous;
+	if (sched->scheduler->newest == at)
+		sched->scheduler->newest = program->previous;
 	program->listed = 0;
-	engine_list_unlink(sched, &sched->turns->first, NEXT, at);
+	engine_list_unlink(sched, &sched->scheduler->first, NEXT, at);
 }
 
 /* ------------------------------------------------------------------ queue pairs of each */
@@ -89,12 +89,12 @@ void engine_scheduler_add(const struct engine_sched *sched, uint64_t qp)
 {
 	const struct queue_pair *record = engine_record(sched, qp);
 	struct program *program = engine_record(sched, record->program_record);
-	if (!program->listed && (int64_t)sched->turns->credit > 0)
+	if (!program->listed && (int64_t)sched->scheduler->credit > 0)
 		welcome(sched, record->program_record);
 	else if (!program->listed)
-		list(sched, record->program_record, (int64_t)sched->turns->quantum);
+		list(sched, record->program_record, (int64_t)sched->scheduler->quantum);
 	engine_list_append(sched, &program->first, LINK, qp);
-	sched->turns->count++;
+	sched->scheduler->count++;
 }
 
 void engine_scheduler_remove(const struct engine_sched *sched, uint64_t qp)
@@ -102,8 +102,8 @@ void engine_scheduler_remove(const struct engine_sched *sched, uint64_t qp)
 	const struct queue_pair *record = engine_record(sched, qp);
 	struct program *program = engine_record(sched, record->program_record);
 	engine_list_unlink(sched, &program->first, LINK, qp);
-	sched->turns->count--;
-	if (!program->first && sched->turns->turn != record->program_record)
+	sched->scheduler->count--;
+	if (!program->first && sched->scheduler->turn != record->program_record)
 		unlist(sched, record->program_record);
 }
 
@@ -119,24 +119,24 @@ void engine_schedule(const struct engine_sched *sched, uint64_t qp)
 
 uint64_t engine_scheduler_take(const struct engine_sched *sched)
 {
-	struct turns *turns = sched->turns;
+	struct scheduler *scheduler = sched->scheduler;
 	for (;;) {
-		uint64_t at = turns->first;
+		uint64_t at = scheduler->first;
 		struct program *program = engine_record(sched, at);
 		int64_t deficit = (int64_t)program->deficit;
 		if (deficit <= 0) {
 			unlist(sched, at);
-			list(sched, at, deficit + (int64_t)turns->quantum);
+			list(sched, at, deficit + (int64_t)scheduler->quantum);
 			continue;
 		}
 		uint64_t qp = program->first;
 		struct queue_pair *record = engine_record(sched, qp);
-		turns->turn = at;
+		scheduler->turn = at;
 		engine_list_unlink(sched, &program->first, LINK, qp);
 		if ((int64_t)record->deficit <= 0)
 			record->deficit += record->turn;
 		if ((int64_t)record->deficit > 0) {
-			turns->count--;
+			scheduler->count--;
 			return qp;
 		}
 		engine_list_append(sched, &program->first, LINK, qp);
@@ -145,13 +145,13 @@ uint64_t engine_scheduler_take(const struct engine_sched *sched)
 
 int engine_scheduler_allowance(const struct engine_sched *sched, uint64_t qp, int64_t *bytes)
 {
-	const struct turns *turns = sched->turns;
+	const struct scheduler *scheduler = sched->scheduler;
 	const struct queue_pair *record = engine_record(sched, qp);
-	if (!turns->count)
+	if (!scheduler->count)
 		return 0;
 	*bytes = (int64_t)record->deficit;
-	if (turns->first != turns->last) {
-		const struct program *program = engine_record(sched, turns->first);
+	if (scheduler->first != scheduler->last) {
+		const struct program *program = engine_record(sched, scheduler->first);
 		int64_t all = (int64_t)program->deficit;
 		if (all < *bytes)
 			*bytes = all;
@@ -161,41 +161,41 @@ int engine_scheduler_allowance(const struct engine_sched *sched, uint64_t qp, in
 
 void engine_scheduler_end(const struct engine_sched *sched)
 {
-	uint64_t at = sched->turns->turn;
+	uint64_t at = sched->scheduler->turn;
 	const struct program *program = engine_record(sched, at);
-	sched->turns->turn = 0;
+	sched->scheduler->turn = 0;
 	if (at && !program->first)
 		unlist(sched, at);
 }
 
 void engine_scheduler_spend(const struct engine_sched *sched, uint64_t qp, uint64_t size, int again)
 {
-	struct turns *turns = sched->turns;
-	uint64_t at = turns->turn;
+	struct scheduler *scheduler = sched->scheduler;
+	uint64_t at = scheduler->turn;
 	struct program *program = engine_record(sched, at);
 	struct queue_pair *record = engine_record(sched, qp);
-	int alone = !turns->count, newcomer = program->listed == NEWCOMER;
+	int alone = !scheduler->count, newcomer = program->listed == NEWCOMER;
 	int64_t deficit = (int64_t)(program->deficit - size), own = 0;
 	if (again && !alone)
 		own = (int64_t)(record->deficit - size);
 	record->deficit = (uint64_t)own;
-	turns->credit += newcomer ? -size : size;
-	if ((int64_t)turns->credit > (int64_t)turns->quantum)
-		turns->credit = turns->quantum;
-	turns->turn = 0;
+	scheduler->credit += newcomer ? -size : size;
+	if ((int64_t)scheduler->credit > (int64_t)scheduler->quantum)
+		scheduler->credit = scheduler->quantum;
+	scheduler->turn = 0;
 	if (again) {
 		if (own > 0) /* its program's share was over before its own */
 			engine_list_insert(sched, &program->first, LINK, qp, 0);
 		else
 			engine_list_append(sched, &program->first, LINK, qp);
-		turns->count++;
+		scheduler->count++;
 	}
 	if (deficit > 0 && program->first) {
 		program->deficit = (uint64_t)deficit;
 		return;
 	}
 	unlist(sched, at);
-	turns->over = newcomer && turns->first && !turns->newest;
+	scheduler->over = newcomer && scheduler->first && !scheduler->newest;
 	if (program->first)
-		list(sched, at, (int64_t)turns->quantum + (alone || deficit > 0 ? 0 : deficit));
+		list(sched, at, (int64_t)scheduler->quantum + (alone || deficit > 0 ? 0 : deficit));
 }

@@ -1,4 +1,4 @@
-/* Who is served when, on the records of `state`: flights, turns and timers. They are the port's; the files of one queue
+/* Who is served when, on the records of `state`: inflight, turns and timers. They are the port's; the files of one queue
  * pair do not call them. Queue pairs, programs, peers and lines are named by the offsets of their records; 0 is nobody. */
 #ifndef RNIC_ENGINE_SCHEDULE_H
 #define RNIC_ENGINE_SCHEDULE_H
@@ -11,8 +11,8 @@
 /* The records of one device. */
 struct engine_sched {
 	uint8_t *arena;
-	struct flights *flights;
-	struct turns *turns;
+	struct inflight *inflight;
+	struct scheduler *scheduler;
 	struct timers *timers;
 	uint8_t *budget; /* the page of what the whole device has in flight; NULL for who is alone */
 	uint64_t slot; /* whose shares of it are these */
@@ -24,7 +24,7 @@ static inline void *engine_record(const struct engine_sched *sched, uint64_t off
 	return sched->arena + offset;
 }
 
-/* ------------------------------------------------------------------ lists (state/links.py) */
+/* ------------------------------------------------------------------ lists (state/lists.py) */
 
 /* Two words of an owner's record, first and last; a member's next and previous lie `link` bytes into its own. */
 void engine_list_append(const struct engine_sched *sched, uint64_t *ends, size_t link, uint64_t item);
@@ -60,7 +60,7 @@ uint64_t engine_deadline_of(const struct queue_pair *record);
 /* Arm a queue pair whose deadline moved forward. */
 void engine_rearm(const struct engine_sched *sched, uint64_t qp);
 
-/* ------------------------------------------------------------------ flights (transport/inflight.py) */
+/* ------------------------------------------------------------------ inflight (transport/inflight.py) */
 
 /* Packets that may be in flight to a peer and in all, as what others of the device have there leaves room. */
 struct engine_limits {

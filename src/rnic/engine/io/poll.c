@@ -309,10 +309,10 @@ static int gathering(const struct io_poll *round, uint64_t one_in)
 {
 	const struct engine_sched *sched = &round->device->sched;
 	const struct queue_pair *record = (const struct queue_pair *)(const void *)(sched->arena + round->waiting);
-	uint64_t flying = record->flying > round->afloat ? record->flying : round->afloat;
-	return round->waits && round->gathers && sched->turns->count == 1 && record->scheduled && !round->sending.qp &&
+	uint64_t inflight = record->inflight > round->afloat ? record->inflight : round->afloat;
+	return round->waits && round->gathers && sched->scheduler->count == 1 && record->scheduled && !round->sending.qp &&
 	       !record->reply_count && !record->probe_due && record->send_index == record->fetch_index &&
-	       round->waits <= POLL_GATHER_MAX && flying >= POLL_GATHER_MIN && round->waits * one_in <= flying;
+	       round->waits <= POLL_GATHER_MAX && inflight >= POLL_GATHER_MIN && round->waits * one_in <= inflight;
 }
 
 int io_poll_ring(struct io_poll *round, struct engine_qp *qp, uint64_t length)
@@ -320,7 +320,7 @@ int io_poll_ring(struct io_poll *round, struct engine_qp *qp, uint64_t length)
 	struct engine_sched *sched = &round->device->sched;
 	uint64_t at = (uint64_t)((uint8_t *)qp->record - sched->arena);
 	int more = round->waits && round->waiting == at;
-	int alone = !sched->turns->count || (more && sched->turns->count == 1);
+	int alone = !sched->scheduler->count || (more && sched->scheduler->count == 1);
 	if (engine_device_ring(round->device, qp))
 		return -1;
 	if (!round->gathers || !alone || length > POLL_GATHER_BYTES)
@@ -384,7 +384,7 @@ void io_poll(struct io_poll *round, uint64_t now, uint64_t budget, struct engine
 				       POLL_BEFORE : POLL_TAKING;
 		if (round->phase == POLL_TAKING) {
 			receive(round, now);
-			while (!round->came && round->looks && !round->device->sched.turns->count && !round->sending.qp) {
+			while (!round->came && round->looks && !round->device->sched.scheduler->count && !round->sending.qp) {
 				round->looks--;
 				receive(round, now);
 			}
@@ -405,7 +405,7 @@ void io_poll(struct io_poll *round, uint64_t now, uint64_t budget, struct engine
 		round->phase = round->came ? POLL_IDLE : POLL_AFTER;
 	}
 	if (round->phase == POLL_AFTER) {
-		if (!round->hold && (round->device->sched.turns->count || round->sending.qp) &&
+		if (!round->hold && (round->device->sched.scheduler->count || round->sending.qp) &&
 		    !gathering(round, POLL_GATHER_ONE_IN)) {
 			io_poll_send(round, now, budget, told);
 			if (told->stop != STOP_DONE)

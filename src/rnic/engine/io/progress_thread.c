@@ -137,14 +137,14 @@ static int rounds(struct progress_thread *watch, unsigned most)
 static int stuck(const struct progress_thread *watch)
 {
 	return watch->pending || watch->round->counts.look || watch->round->counts.gso_refused ||
-	       !watch->round->device->sched.flights->spare_line;
+	       !watch->round->device->sched.inflight->spare_line;
 }
 
 /* When there is something to do for C though nothing comes. */
 static uint64_t next_work(const struct progress_thread *watch, uint64_t now)
 {
 	const struct engine_device *device = watch->round->device;
-	return device->sched.turns->count || watch->round->sending.qp ? now : engine_device_deadline(device);
+	return device->sched.scheduler->count || watch->round->sending.qp ? now : engine_device_deadline(device);
 }
 
 int progress_thread_oversleeps(const struct progress_thread *watch, uint64_t now)

@@ -11,7 +11,7 @@ static struct reorder_packet *place_of(struct reorder_buffer *kept, uint64_t psn
 
 static int is(const struct reorder_packet *packet, const struct engine_expects *expects, uint64_t psn)
 {
-	return packet->qp == expects->qp && packet->life == expects->life && packet->psn == psn;
+	return packet->qp == expects->qp && packet->generation == expects->generation && packet->psn == psn;
 }
 
 static struct reorder_buffer *make(void)
@@ -74,7 +74,7 @@ void reorder_hold(struct reorder_buffer **kept, const struct engine_device *devi
 			forget(*kept, packet);
 		if ((*kept)->count == REORDER_SLOTS)
 			return;
-		*packet = (struct reorder_packet){ .qp = expects.qp, .life = expects.life, .since = now, .psn = (uint32_t)psn,
+		*packet = (struct reorder_packet){ .qp = expects.qp, .generation = expects.generation, .since = now, .psn = (uint32_t)psn,
 						.length = (uint32_t)size, .room = (*kept)->rooms[(*kept)->count++],
 						.meta = *meta };
 		(*kept)->latest = now;
@@ -90,7 +90,7 @@ int reorder_release(struct reorder_buffer *kept, struct engine_device *device, u
 
 	*told = (struct engine_stop_info){ .stop = STOP_DONE };
 	while (kept->count && !engine_device_expects(device, number, &expects)) {
-		struct reorder_packet *packet = next_of(kept, &expects, fed && !expects.silent, now);
+		struct reorder_packet *packet = next_of(kept, &expects, fed && !expects.nak_sent, now);
 		int early = packet && packet->psn != expects.psn;
 		if (!packet)
 			break;

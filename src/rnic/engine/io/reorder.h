@@ -16,7 +16,7 @@
 #define REORDER_NS 100000000u /* for so long: what is older may be of another connection */
 
 struct reorder_packet {
-	uint64_t qp, life; /* whose it is, 0 for nobody */
+	uint64_t qp, generation; /* whose it is, 0 for nobody */
 	uint64_t since; /* when it came */
 	uint32_t psn, length, room; /* where its bytes are */
 	struct engine_meta meta;

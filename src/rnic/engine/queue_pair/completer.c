@@ -111,15 +111,15 @@ static int mends(const struct engine_shared *port, struct engine_qp *qp, uint64_
 
 	if (!(be_get(qp->qpc, QPC_OPTIONS) & OPT_KEEPS) || record->piece_count)
 		return 0;
-	if (record->mended_psn != NONE && ((psn - record->mended_psn) & PSN_MASK) <= 1)
-		record->going_back = record->doubt = lesser(record->doubt ? 2 * record->doubt : 1, DOUBT_MOST);
-	if (record->going_back) {
-		record->going_back--;
-		record->mended_psn = NONE;
+	if (record->single_resend_psn != NONE && ((psn - record->single_resend_psn) & PSN_MASK) <= 1)
+		record->go_back_left = record->go_back_penalty = lesser(record->go_back_penalty ? 2 * record->go_back_penalty : 1, GO_BACK_PENALTY_MAX);
+	if (record->go_back_left) {
+		record->go_back_left--;
+		record->single_resend_psn = NONE;
 		return 0;
 	}
-	record->mended_psn = psn;
-	engine_sq_narrow(port, record, FLIGHT_MENDED_PART);
+	record->single_resend_psn = psn;
+	engine_sq_narrow(port, record, INFLIGHT_MENDED_PART);
 	record->rtt_psn = NONE;
 	record->probe_due = PROBE_MENDS;
 	effects->effects |= EFFECT_SCHEDULE;
@@ -135,7 +135,7 @@ static enum engine_end refused(const struct engine_shared *port, struct engine_q
 	uint64_t covered = (uint64_t)psn_diff(packet->psn, record->una), most = be_get(qp->qpc, QPC_RNR_RETRY);
 	int not_ready = (syndrome & AETH_TYPE_MASK) == AETH_RNR_NAK, missing;
 	/* what is asked for is what is sent next, again: it tells nothing new and costs no retry */
-	int known = record->flying <= covered;
+	int known = record->inflight <= covered;
 
 	/* progress restores both counts */
 	if (not_ready ? most != RNR_RETRY_FOREVER && !(covered ? most : record->rnr_left) :
@@ -278,7 +278,7 @@ int engine_response_goes_on(const struct engine_qp *qp, const struct engine_effe
 	const struct queue_pair *record = qp->record;
 	const struct read_piece *piece = engine_piece(qp, 0);
 
-	if (effects->effects & ~adding || effects->sample != NONE || record->probe_due || record->flying < 2 ||
+	if (effects->effects & ~adding || effects->sample != NONE || record->probe_due || record->inflight < 2 ||
 	    size < BTH_BYTES + ICRC_BYTES)
 		return 0;
 	uint64_t psn = be_load(next + PSN_AT, 3);

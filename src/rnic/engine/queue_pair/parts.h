@@ -102,8 +102,8 @@ static inline uint64_t greater(uint64_t one, uint64_t other)
 /* Packets that one turn may want at a peer's limit: transport/inflight.py. */
 static inline uint64_t quantum(uint64_t limit, int is_shared)
 {
-	uint64_t small = lesser(FLIGHT_SMALL_QUANTUM, limit);
-	return is_shared ? greater(small, lesser(FLIGHT_QUANTUM, limit >> 1)) : small;
+	uint64_t small = lesser(INFLIGHT_SMALL_QUANTUM, limit);
+	return is_shared ? greater(small, lesser(INFLIGHT_QUANTUM, limit >> 1)) : small;
 }
 
 /* ------------------------------------------------------------------ PSNs (IBA vol. 1, chapter 9) */

@@ -97,18 +97,18 @@ static int follows(struct engine_qp *qp, const struct send_slot *slot)
 
 static int shared(const struct queue_pair *record, const struct engine_inflight *flight)
 {
-	return flight->nic_inflight > record->flying || flight->nic_queued || flight->others;
+	return flight->nic_inflight > record->inflight || flight->nic_queued || flight->others;
 }
 
 /* `want` if that is so little that it need not wait for room, else 0. */
 static int64_t slips(const struct queue_pair *record, const struct engine_inflight *flight, int64_t want)
 {
-	if (record->admitted || (int64_t)record->flying + want > (int64_t)FLIGHT_LEAST)
+	if (record->admitted || (int64_t)record->inflight + want > (int64_t)INFLIGHT_LEAST)
 		return 0;
-	if (flight->peer_waiting && (int64_t)flight->nic_slipped + want > (int64_t)FLIGHT_SLIP)
+	if (flight->peer_waiting && (int64_t)flight->nic_slipped + want > (int64_t)INFLIGHT_SLIP)
 		return 0;
-	int64_t peer = (int64_t)(flight->peer_limit + lesser(FLIGHT_SLIP, flight->peer_limit));
-	int64_t nic = (int64_t)(flight->nic_limit + lesser(FLIGHT_SLIP, flight->nic_limit));
+	int64_t peer = (int64_t)(flight->peer_limit + lesser(INFLIGHT_SLIP, flight->peer_limit));
+	int64_t nic = (int64_t)(flight->nic_limit + lesser(INFLIGHT_SLIP, flight->nic_limit));
 	peer -= (int64_t)(flight->peer_inflight + flight->peer_promised);
 	nic -= (int64_t)(flight->nic_inflight + flight->nic_promised);
 	return (peer < nic ? peer : nic) >= want ? want : 0;
@@ -131,7 +131,7 @@ static int64_t granted(const struct queue_pair *record, const struct engine_infl
 		return room;
 	if (flight->peer_inflight)
 		return slips(record, flight, want);
-	return (int64_t)lesser(lesser((uint64_t)want, FLIGHT_LEAST), flight->peer_limit);
+	return (int64_t)lesser(lesser((uint64_t)want, INFLIGHT_LEAST), flight->peer_limit);
 }
 
 /* Whether who sends `packets` now finds room for more of `want` without an answer to them. */
@@ -148,7 +148,7 @@ static uint64_t allowance(struct engine_qp *qp, const struct engine_inflight *fl
 			  struct engine_effects *effects)
 {
 	const struct queue_pair *record = qp->record;
-	int64_t room = (int64_t)record->window - (int64_t)record->flying;
+	int64_t room = (int64_t)record->window - (int64_t)record->inflight;
 	if (room <= 0)
 		return 0;
 	int64_t more = granted(record, flight, room < (int64_t)want ? room : (int64_t)want);
@@ -163,7 +163,7 @@ static void fly(struct queue_pair *record, struct engine_inflight *flight, uint6
 		struct engine_effects *effects)
 {
 	uint64_t own = lesser(record->admitted, packets);
-	record->flying += packets;
+	record->inflight += packets;
 	flight->peer_inflight += packets;
 	flight->nic_inflight += packets;
 	record->admitted -= own;
@@ -319,7 +319,7 @@ static uint64_t send_requests(const struct engine_shared *port, struct engine_qp
 	while (slot->sent < slot->packets && requests < budget && room) {
 		uint64_t psn = (slot->first_psn + slot->sent) & PSN_MASK;
 		uint64_t packets = lesser(record->read_chunk - mod64(slot->sent, record->read_chunk), slot->packets - slot->sent);
-		if (record->piece_count >= most || (record->flying && packets > record->window - lesser(record->flying, record->window)))
+		if (record->piece_count >= most || (record->inflight && packets > record->window - lesser(record->inflight, record->window)))
 			break;
 		if (make_request(port, qp, slot, slot->sent, packets, out))
 			break;
@@ -369,8 +369,8 @@ static int keeps_quiet(const struct engine_shared *port, const struct engine_qp 
 	uint64_t entries = record->sq_entries, behind = index + (index < record->sq_head ? entries : 0) - record->sq_head;
 
 	return entry_get(slot, SQE_OPCODE) == WR_WRITE && slot->packets == 1 && !engine_signaled(qp, slot) && !ahead &&
-	       !record->loud && sq_after(qp, index) == record->tail &&
-	       (int64_t)(record->window - record->flying) > 1 && 2 * behind < entries && engine_probe_enabled(port, qp) &&
+	       !record->ack_each && sq_after(qp, index) == record->tail &&
+	       (int64_t)(record->window - record->inflight) > 1 && 2 * behind < entries && engine_probe_enabled(port, qp) &&
 	       !shared(record, flight) && enough(record, flight, 1, 1);
 }
 
@@ -420,14 +420,14 @@ static enum engine_end send_message(const struct engine_shared *port, struct eng
 	uint64_t psn = (slot->first_psn + slot->sent) & PSN_MASK;
 	uint64_t count = lesser(lesser(budget, left), room);
 	/* Who has to stop here, or may have to after this turn, asks for the ACK that lets him go on. */
-	uint64_t more = lesser(left, record->window - record->flying) - count;
+	uint64_t more = lesser(left, record->window - record->inflight) - count;
 	int64_t ahead = psn_diff(psn, record->sent_psn);
 	int ask = count < left ? count == room || shared(record, flight) || !enough(record, flight, count, more) :
 				 !keeps_quiet(port, qp, slot, slot_index, flight, ahead);
 	/* what is sent again has its bytes with it */
 	uint64_t part = qp->lane && !ahead ? by_reference_chunk(qp, slot, source) : 0;
 	if (part) {
-		if (record->flying && part > record->window - record->flying)
+		if (record->inflight && part > record->window - record->inflight)
 			return ENGINE_DONE; /* at once, when so much of what is in flight has been acknowledged */
 		ask |= part < count;
 		count = lesser(count, part);
@@ -452,7 +452,7 @@ static enum engine_end send_message(const struct engine_shared *port, struct eng
 		record->rtt_psn = (psn + count - 1) & PSN_MASK;
 		record->rtt_at = now;
 	}
-	record->loud -= record->loud && *sent == left;
+	record->ack_each -= record->ack_each && *sent == left;
 	fly(record, flight, *sent, effects);
 	return how == UNREAD ? PUNT_MEMORY : ENGINE_DONE;
 }
@@ -494,7 +494,7 @@ static enum engine_end probe(const struct engine_shared *port, struct engine_qp 
 
 	*sent = 0;
 	const struct read_piece *piece = engine_piece(qp, 0);
-	if (record->flying && record->piece_count && piece_due(piece) == record->una) {
+	if (record->inflight && record->piece_count && piece_due(piece) == record->una) {
 		if (piece->index >= record->sq_entries || piece->got >= piece->packets || !is_answered(&qp->sends[piece->index]) ||
 		    piece->offset / record->mtu + piece->packets > qp->sends[piece->index].packets)
 			return PUNT_REQUEST;
@@ -503,14 +503,14 @@ static enum engine_end probe(const struct engine_shared *port, struct engine_qp 
 		engine_count(effects, mends ? COUNT_RETRANSMITTED : COUNT_PROBES, *sent != 0);
 		return ENGINE_DONE;
 	}
-	for (uint64_t index = record->sq_head; record->flying && index != record->fetch_index; index = sq_after(qp, index)) {
+	for (uint64_t index = record->sq_head; record->inflight && index != record->fetch_index; index = sq_after(qp, index)) {
 		const struct send_slot *slot = &qp->sends[index];
 		if (slot->sent && slot->packets)
 			ends[pending++ ? 1 : 0] = index;
 	}
-	if (record->flying && !pending)
+	if (record->inflight && !pending)
 		return PUNT_REQUEST;
-	if (record->flying) {
+	if (record->inflight) {
 		const struct send_slot *oldest = &qp->sends[ends[0]], *last = &qp->sends[ends[pending > 1 ? 1 : 0]];
 		int64_t first = psn_diff(record->una, oldest->first_psn);
 		uint64_t other = ends[pending > 1 ? 1 : 0];
@@ -558,7 +558,7 @@ static enum engine_end ready(const struct engine_qp *qp)
 	    !engine_sq_valid(qp))
 		return PUNT_STATE;
 	if (!record->mtu || record->mtu > MAX_PATH_MTU || !record->ack_every || record->window > PSN_WINDOW ||
-	    record->flying > PSN_WINDOW || record->admitted > PSN_WINDOW)
+	    record->inflight > PSN_WINDOW || record->admitted > PSN_WINDOW)
 		return PUNT_STATE;
 	if (!engine_ring_reachable(qp))
 		return PUNT_MEMORY;

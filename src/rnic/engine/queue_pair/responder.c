@@ -124,10 +124,10 @@ static enum engine_end out_of_order(const struct engine_shared *port, struct eng
 	if (distance < 0) {
 		engine_count(effects, COUNT_DUPLICATE, 1);
 		engine_response_ack(qp, (expected - 1) & PSN_MASK, engine_ack_syndrome(port, qp), effects);
-	} else if (record->silent) {
+	} else if (record->nak_sent) {
 		engine_count(effects, COUNT_NAKED, 1);
 	} else {
-		record->silent = 1;
+		record->nak_sent = 1;
 		engine_count(effects, COUNT_PSN_GAP, 1);
 		engine_count(effects, COUNT_SEQUENCE_NAKS_SENT, 1);
 		engine_response_ack(qp, expected, NAK_PSN_SEQUENCE, effects);
@@ -143,7 +143,7 @@ static enum engine_end not_ready(const struct engine_shared *port, struct engine
 	if (!engine_packet_check_icrc(port, packet))
 		return PUNT_ICRC;
 	record->established = 1;
-	record->silent = 1;
+	record->nak_sent = 1;
 	engine_count(effects, COUNT_RNR_NAKS_SENT, 1);
 	engine_response_ack(qp, packet->psn, AETH_RNR_NAK | (be_get(qp->qpc, QPC_RNR_NAK_TIMER) & 0x1F), effects);
 	return ENGINE_DONE;
@@ -168,7 +168,7 @@ static enum engine_end pass_over(const struct engine_shared *port, struct engine
 	engine_count(effects, reason, 1);
 	abandon(qp->record);
 	if (reason == COUNT_BAD_SEQUENCE) { /* its PSN was the expected one */
-		qp->record->silent = 0;
+		qp->record->nak_sent = 0;
 		be_put(qp->qpc, QPC_EXPECTED_PSN, (packet->psn + 1) & PSN_MASK);
 	}
 	return ENGINE_DONE;
@@ -253,7 +253,7 @@ enum engine_end engine_request_receive(const struct engine_shared *port, struct 
 		return PUNT_MEMORY;
 
 	record->established = 1;
-	record->silent = 0;
+	record->nak_sent = 0;
 	engine_count(effects, COUNT_PSN_GAP, distance != 0);
 	engine_count(effects, COUNT_BAD_SEQUENCE, (uint32_t)breaks);
 	if (takes || flags & ROW_SEND)

@@ -164,7 +164,7 @@ enum engine_end engine_read_receive(const struct engine_shared *port, struct eng
 		return PUNT_MEMORY;
 
 	record->established = 1;
-	record->silent = 0;
+	record->nak_sent = 0;
 	record->msn = (record->msn + 1) & PSN_MASK;
 	keep(qp, packet, &wanted, orig);
 	answer(port, qp, packet, &wanted, orig, 0, effects);

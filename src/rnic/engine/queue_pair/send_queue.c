@@ -49,7 +49,7 @@ void engine_sq_arm_timers(const struct engine_shared *port, struct engine_qp *qp
 	   struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
-	if (!record->flying)
+	if (!record->inflight)
 		return;
 	if (record->ack_deadline == NEVER)
 		record->ack_deadline = overdue(record, flight->srtt, now);
@@ -155,18 +155,18 @@ enum engine_end engine_sq_complete_sent(struct engine_qp *qp, struct engine_effe
 static void resize(const struct engine_shared *port, struct queue_pair *record, uint64_t packets)
 {
 	record->window = packets;
-	record->ack_every = greater(1, lesser(port->ack_every, packets / FLIGHT_ACKS_A_WINDOW));
+	record->ack_every = greater(1, lesser(port->ack_every, packets / INFLIGHT_ACKS_A_WINDOW));
 }
 
 void engine_sq_narrow(const struct engine_shared *port, struct queue_pair *record, uint64_t part)
 {
-	resize(port, record, greater(lesser(FLIGHT_NARROWEST, record->widest), record->window * (part - 1) / part));
+	resize(port, record, greater(lesser(INFLIGHT_NARROWEST, record->widest), record->window * (part - 1) / part));
 }
 
 static void widen(const struct engine_shared *port, struct queue_pair *record, uint64_t acknowledged)
 {
-	uint64_t counted = record->uncounted + acknowledged, more = counted / FLIGHT_WIDEN_AFTER;
-	record->uncounted = counted % FLIGHT_WIDEN_AFTER;
+	uint64_t counted = record->uncounted + acknowledged, more = counted / INFLIGHT_WIDEN_AFTER;
+	record->uncounted = counted % INFLIGHT_WIDEN_AFTER;
 	if (more)
 		resize(port, record, lesser(record->widest, record->window + more));
 }
@@ -221,23 +221,23 @@ void engine_sq_advance_into(const struct engine_shared *port, struct engine_qp *
 		record->rtt_psn = NONE;
 	}
 	uint64_t count = (uint64_t)psn_diff(psn, record->una);
-	if (record->mended_psn != NONE && count > 1) {
-		record->doubt = record->una == record->mended_psn ? 0 : record->doubt; /* it had what follows */
-		record->mended_psn = NONE;
+	if (record->single_resend_psn != NONE && count > 1) {
+		record->go_back_penalty = record->una == record->single_resend_psn ? 0 : record->go_back_penalty; /* it had what follows */
+		record->single_resend_psn = NONE;
 	}
 	if (record->window < record->widest)
 		widen(port, record, count);
 	record->una = psn;
-	uint64_t landed = lesser(count, record->flying);
+	uint64_t landed = lesser(count, record->inflight);
 	effects->acknowledged += count;
 	effects->landed += landed;
-	record->flying -= landed;
+	record->inflight -= landed;
 	be_put(qp->qpc, QPC_LAST_ACKED_PSN, psn);
 	record->retry_left = be_get(qp->qpc, QPC_RETRY_CNT);
 	record->rnr_left = be_get(qp->qpc, QPC_RNR_RETRY);
 	int probed = record->probe_shift != 0;
 	record->probe_shift = record->backoff = 0;
-	if (!record->flying) {
+	if (!record->inflight) {
 		record->ack_deadline = record->probe_deadline = NEVER;
 	} else {
 		record->ack_deadline = overdue(record, srtt, now);
@@ -277,11 +277,11 @@ void engine_sq_rewind(struct engine_qp *qp, uint64_t psn, struct engine_effects 
 	}
 	int64_t ahead = psn_diff(psn, record->una);
 	uint64_t kept = ahead < 0 ? 0 : (uint64_t)ahead;
-	if (record->flying > kept) {
-		effects->grounded += record->flying - kept;
-		record->flying = kept;
+	if (record->inflight > kept) {
+		effects->grounded += record->inflight - kept;
+		record->inflight = kept;
 	}
-	if (!record->flying) /* what waits to be sent again, perhaps long, is not late */
+	if (!record->inflight) /* what waits to be sent again, perhaps long, is not late */
 		record->ack_deadline = record->probe_deadline = NEVER;
 	effects->effects |= EFFECT_SCHEDULE;
 }
@@ -338,7 +338,7 @@ void engine_timeout(const struct engine_shared *port, struct engine_qp *qp, cons
 		engine_sq_retry(port, qp, record->una, effects);
 	} else if (record->probe_deadline <= now) {
 		record->probe_due = 1;
-		record->loud = TIMER_LOUD_AFTER_PROBE;
+		record->ack_each = TIMER_ACK_EACH_AFTER_PROBE;
 		if (record->probe_shift >= TIMER_SILENT_PROBES)
 			effects->effects |= EFFECT_SILENT;
 		record->probe_shift = lesser(record->probe_shift + 1, TIMER_PROBE_MAX_SHIFT);

@@ -510,9 +510,9 @@ cdef class FabricHost:
 
     cdef int _spare(self, engine_stop_info *told) except -1:
         """The turn of a bare flow stopped: for want of a line to wait in, which is stocked."""
-        if self.device.device.sched.flights.spare_line:
+        if self.device.device.sched.inflight.spare_line:
             raise RuntimeError(f"a bare flow's turn ended for reason {told.end}: run the fabric with bare=False")
-        self.nic.flights.stock()
+        self.nic.inflight.stock()
         return 0
 
     cdef int _leave(self) except -1:
@@ -632,10 +632,10 @@ cdef class FabricFlow:
             path = host.paths[target] = arena.take(256, "a path")
             fabric_bare_path(host.agenda.fabric, host.number, path, target)
         place.path = path
-        peer = nic.flights.peer(_To(other.nic.config.address, dport))
+        peer = nic.inflight.peer(_To(other.nic.config.address, dport))
         peer.users += 1
         place.peer_record = peer.record
-        nic.sending.turns.enroll(place.record, host.host.ctx.driver.uar.program, nic.config.turn_bytes)
+        nic.sending.scheduler.enroll(place.record, host.host.ctx.driver.uar.program, nic.config.turn_bytes)
         place.program_record = (<uint64_t *> (host.device.port.base + place.record))[PROGRAM_AT]
         place.turn = nic.config.turn_bytes
         host.bare[place.record] = self
@@ -672,8 +672,8 @@ cdef class FabricFlow:
         nic, arena = host.nic, host.nic.arena
         other = self.target if sends else self.source
         fabric_bare_end(host.agenda.fabric, host.number, qp)
-        nic.flights.peer(_To((<FabricHost> other).nic.config.address, nic.config.port)).users -= 1
-        nic.sending.turns.dismiss(record)
+        nic.inflight.peer(_To((<FabricHost> other).nic.config.address, nic.config.port)).users -= 1
+        nic.sending.scheduler.dismiss(record)
         del host.bare[record]
         arena.free(record, self.pattern.record_bytes)
         arena.free(context, self.pattern.context_bytes)

@@ -154,9 +154,9 @@ void fabric_bare_end(struct fabric *fabric, uint32_t at, struct engine_qp *qp)
 		out->used = out->count = out->open = 0;
 	}
 	engine_timers_forget(sched, place);
-	if (record->flying)
-		engine_inflight_release(sched, engine_record(sched, record->peer_record), record->flying);
-	record->flying = 0;
+	if (record->inflight)
+		engine_inflight_release(sched, engine_record(sched, record->peer_record), record->inflight);
+	record->inflight = 0;
 	engine_inflight_leave(sched, place);
 	if (record->scheduled)
 		engine_scheduler_remove(sched, place);

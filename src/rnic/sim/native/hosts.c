@@ -33,7 +33,7 @@ static int has_work(struct fabric *fabric, uint32_t at)
 {
 	look(fabric, at);
 	const struct fabric_host *host = host_at(fabric, at);
-	return host->device->sched.turns->count || host->owes || host->words.count;
+	return host->device->sched.scheduler->count || host->owes || host->words.count;
 }
 
 void fabric_host_wake(struct fabric *fabric, uint32_t at, uint64_t time)
