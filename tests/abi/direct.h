@@ -2,9 +2,16 @@
 #ifndef DIRECT_H
 #define DIRECT_H
 
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
-#include "rnic.h"
+#include "cmd.h"
+#include "compiler.h"
+#include "context.h"
+#include "mw.h"
+#include "qp.h"
 
 extern struct ibv_device **ibv_get_device_list(int *);
 extern void ibv_free_device_list(struct ibv_device **);

@@ -168,7 +168,7 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
     own = shlex.split(os.environ.get("CFLAGS", ""))
     cm = sorted(SOURCES.glob("rdmacm*.c"))
     verbs = sorted(source for source in SOURCES.glob("*.c") if source not in cm)
-    both = [SOURCES / "attach.c", ENGINE / "bypass" / "rpc.c"]
+    both = [SOURCES / "attach.c", SOURCES / "errors.c", ENGINE / "bypass" / "rpc.c"]
     built = []
     with tempfile.TemporaryDirectory(prefix="rnic-build-") as name:
         work = Path(name)

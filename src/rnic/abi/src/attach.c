@@ -1,40 +1,23 @@
-/* The connection to the NIC process, and messages over it, for both libraries. */
+/* The connection to the NIC process, for both libraries. */
 #define _GNU_SOURCE
 #include "attach.h"
-#include "rnic.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <spawn.h>
-#include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-void complain(const char *format, ...)
-{
-	char line[1024];
-	va_list arguments;
-
-	va_start(arguments, format);
-	vsnprintf(line, sizeof line, format, arguments);
-	va_end(arguments);
-	fprintf(stderr, "rnic: %s\n", line);
-}
-
-int fail(int error)
-{
-	errno = error;
-	return error;
-}
-
-void *fail_null(int error)
-{
-	errno = error;
-	return NULL;
-}
+#include "compiler.h"
+#include "errors.h"
+#include "rnic_hw.h"
 
 static int runtime_path(char *path, size_t bytes)
 {
@@ -50,10 +33,10 @@ static int runtime_path(char *path, size_t bytes)
 	return length > 0 && (size_t)length < bytes ? 0 : ENAMETOOLONG;
 }
 
-void tell(const struct rpc_reply *reply)
+void log_refusal(const struct rpc_reply *reply)
 {
 	if (reply->error && reply->bytes)
-		complain("%.*s", (int)reply->bytes, (const char *)reply->body);
+		log_error("%.*s", (int)reply->bytes, (const char *)reply->body);
 }
 
 /* Connects and greets; says why it cannot, unless it is to keep quiet about nobody answering. */
@@ -67,7 +50,7 @@ static int connect_once(uint32_t *devices, int *pid, bool quiet)
 	int channel, error = runtime_path(address.sun_path, sizeof address.sun_path);
 
 	if (error) {
-		complain("the runtime directory's name is too long for a socket: set RNIC_RUNTIME_DIR to a shorter one");
+		log_error("the runtime directory's name is too long for a socket: set RNIC_RUNTIME_DIR to a shorter one");
 		errno = error;
 		return -1;
 	}
@@ -82,22 +65,22 @@ static int connect_once(uint32_t *devices, int *pid, bool quiet)
 	if (connect(channel, (struct sockaddr *)&address, sizeof address) < 0) {
 		error = errno;
 		if (!quiet)
-			complain("no NIC process answers at %s (%s): start the program with `rnic exec -- PROGRAM`",
+			log_error("no NIC process answers at %s (%s): start the program with `rnic exec -- PROGRAM`",
 				 address.sun_path, strerror(error));
 		goto out;
 	}
 	if (getsockopt(channel, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 || peer.uid != geteuid()) {
 		error = EPERM;
-		complain("the NIC process at %s is user %u's, not yours: set RNIC_RUNTIME_DIR to a directory of your own",
+		log_error("the NIC process at %s is user %u's, not yours: set RNIC_RUNTIME_DIR to a directory of your own",
 			 address.sun_path, (unsigned)peer.uid);
 		goto out;
 	}
 	error = rpc_call(channel, RNIC_MSG_HELLO, 1, hello, sizeof hello, NULL, 0, reply);
 	if (error) {
 		if (reply->error)
-			tell(reply);
+			log_refusal(reply);
 		else if (!quiet)
-			complain("the NIC process at %s closed the connection", address.sun_path);
+			log_error("the NIC process at %s closed the connection", address.sun_path);
 		goto out;
 	}
 	if (reply->bytes < RNIC_HELLO_REPLY_SIZE) {

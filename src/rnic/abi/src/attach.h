@@ -4,9 +4,9 @@
 
 #include "bypass/rpc.h"
 
-/* Passes on the words that a refusal came with. */
-void tell(const struct rpc_reply *reply);
-/* Connects and greets. Returns the socket, or -1 with errno. */
+/* Print the words that a refusal came with. */
+void log_refusal(const struct rpc_reply *reply);
+/* Connect and greet. Returns the socket, or -1 with errno. */
 int nic_connect(uint32_t *devices, int *pid);
 
 #endif

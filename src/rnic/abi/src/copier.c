@@ -5,14 +5,20 @@
  * program's memory and the socket, so an address that is not mapped, or is read-only, is an EFAULT and not a signal.
  */
 #define _GNU_SOURCE
-#include "rnic.h"
+#include "copier.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include "context.h"
+#include "errors.h"
 
 struct copier {
 	pthread_t thread;
@@ -30,7 +36,7 @@ static int check(uint64_t va, uint64_t bytes, bool writable)
 
 	if (!maps) {
 		error = errno;
-		complain("/proc/self/maps cannot be read (%s): without it no memory can be registered", strerror(error));
+		log_error("/proc/self/maps cannot be read (%s): without it no memory can be registered", strerror(error));
 		return error;
 	}
 	while (error && fgets(line, sizeof line, maps)) {
@@ -163,7 +169,7 @@ void copier_stop(struct rnic_context *context)
 }
 
 /* In a forked child the thread is the parent's; its socket must not stay open here. */
-void copier_forget(struct rnic_context *context)
+void copier_after_fork(struct rnic_context *context)
 {
 	struct copier *copier = context->copier;
 

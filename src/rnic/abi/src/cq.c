@@ -1,9 +1,22 @@
 /* Completion queues: entries read by their phase bit, without the kernel and without the NIC process. */
-#include "rnic.h"
+#include "cq.h"
 
 #include <sched.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "cmd.h"
+#include "compiler.h"
+#include "context.h"
+#include "doorbell.h"
+#include "errors.h"
+#include "events.h"
+#include "gid.h"
+#include "io/clock.h"
+#include "qp.h"
+#include "srq.h"
 
 enum {
 	SLICE_NS = 100000, /* of a thread that polls in vain (runtime/sched_slice.py) */
@@ -83,7 +96,7 @@ static uint8_t sl_of(const struct rnic_context *context, const struct entry *ent
 {
 	if (!(entry->word[CQE_WORD(OPCODE)] & RNIC_BIT_CQE_GRH))
 		return 0;
-	return is_ipv4(context->limits + RNIC_DEV_LIM_GID0_AT) ? 8 | 2 : 8 | 1;
+	return gid_is_v4mapped(gid_at(context, 0)) ? 8 | 2 : 8 | 1;
 }
 
 /* Immediate data is a number in the entry and goes to the program in the byte order of the wire; a key does not. */
@@ -101,7 +114,7 @@ static uint64_t take_id(struct rnic_qp *qp, const struct entry *entry)
 	uint64_t id;
 
 	if (entry->word[CQE_WORD(OPCODE)] & RNIC_BIT_CQE_RECEIVE)
-		return receive_ring_take(qp->srq ? &qp->srq->rq : &qp->rq, index);
+		return receive_ring_complete(qp->srq ? &qp->srq->rq : &qp->rq, index);
 	if (index >= qp->entries)
 		return 0;
 	id = qp->ids[index];
@@ -125,7 +138,7 @@ static bool next_entry(struct rnic_cq *cq, struct entry *entry, struct rnic_qp *
 
 static void publish_head(struct rnic_cq *cq)
 {
-	reg_store(context_of(cq->verbs.context), cq->block, RNIC_REG_CQ_HEAD, cq->ring.head);
+	queue_reg_store(context_of(cq->verbs.context), cq->block, RNIC_REG_CQ_HEAD, cq->ring.head);
 }
 
 /* The kernel's struct sched_attr, as far as all have it. */
@@ -283,7 +296,7 @@ int rnic_req_notify_cq(struct ibv_cq *verbs, int solicited_only)
 	if (!verbs->channel)
 		return 0;
 	/* The NIC stores an entry, then looks whether the queue is armed; the program arms, then polls. */
-	atomic_store(reg(context_of(verbs->context), cq->block, RNIC_REG_CQ_DOORBELL),
+	atomic_store(queue_reg(context_of(verbs->context), cq->block, RNIC_REG_CQ_DOORBELL),
 		     solicited_only ? RNIC_REG_ARM_SOLICITED : RNIC_REG_ARM_NEXT);
 	if (context_of(verbs->context)->slot)
 		driver_prepare_to_sleep(context_of(verbs->context)->slot);
@@ -397,14 +410,14 @@ static uint64_t read_completion_ts(struct ibv_cq_ex *verbs)
 {
 	const uint32_t *word = extended(verbs)->current.word;
 	uint64_t made = (uint64_t)(word[CQE_WORD(STAMP_HIGH)] >> 16) << 32 | word[CQE_WORD(STAMP_LOW)];
-	uint64_t now = device_clock();
+	uint64_t now = clock_now();
 
 	return now - ((now - made) & ((1ull << RNIC_CQE_STAMP_BITS) - 1));
 }
 
 static uint64_t read_completion_wallclock_ns(struct ibv_cq_ex *verbs)
 {
-	uint64_t age = device_clock() - read_completion_ts(verbs);
+	uint64_t age = clock_now() - read_completion_ts(verbs);
 	struct timespec now;
 
 	clock_gettime(CLOCK_REALTIME, &now);
@@ -454,7 +467,7 @@ static struct rnic_cq *create(struct ibv_context *verbs, uint32_t cqe, void *cq_
 	cq->verbs.channel = channel;
 	cq->verbs.cq_context = cq_context;
 	cq->stamped = stamped;
-	error = entry_ring_map(context, &cq->ring,
+	error = entry_ring_alloc(context, &cq->ring,
 			       log_entries(cqe) < LEAST_LOG_ENTRIES ? LEAST_LOG_ENTRIES : log_entries(cqe));
 	if (error)
 		goto free_cq;
@@ -480,7 +493,7 @@ static struct rnic_cq *create(struct ibv_context *verbs, uint32_t cqe, void *cq_
 free_number:
 	nic_free_queue(context, RNIC_CMD_RES_CQ, cq->number, cq->block);
 unmap:
-	ring_unmap(context, &cq->ring.memory);
+	ring_free(context, &cq->ring.memory);
 free_cq:
 	free(cq);
 	return fail_null(error);
@@ -534,7 +547,7 @@ EXPORT int ibv_resize_cq(struct ibv_cq *verbs, int cqe)
 
 	if (cqe < 1 || (uint32_t)cqe > RNIC_MAX_CQE)
 		return fail(EINVAL);
-	error = entry_ring_map(context, &ring, log_entries((uint32_t)cqe));
+	error = entry_ring_alloc(context, &ring, log_entries((uint32_t)cqe));
 	if (error)
 		return fail(error);
 	pthread_mutex_lock(&cq->lock);
@@ -547,7 +560,7 @@ EXPORT int ibv_resize_cq(struct ibv_cq *verbs, int cqe)
 		verbs->cqe = (int)ring.mask;
 	}
 	pthread_mutex_unlock(&cq->lock);
-	ring_unmap(context, error ? &ring.memory : &old.memory);
+	ring_free(context, error ? &ring.memory : &old.memory);
 	return error ? fail(error) : 0;
 }
 
@@ -575,28 +588,23 @@ EXPORT int ibv_destroy_cq(struct ibv_cq *verbs)
 		event_queue_purge(context, &context->async, cq->number, failure, COUNT(failure));
 		nic_free_queue(context, RNIC_CMD_RES_CQ, cq->number, cq->block);
 		/* Events that were handed out name this queue until they are acknowledged. */
-		pthread_mutex_lock(&verbs->mutex);
-		while (verbs->comp_events_completed != cq->events_reported ||
-		       verbs->async_events_completed != cq->async_reported)
-			pthread_cond_wait(&verbs->cond, &verbs->mutex);
-		pthread_mutex_unlock(&verbs->mutex);
+		await_acknowledged(&verbs->mutex, &verbs->cond, &verbs->comp_events_completed, cq->events_reported);
+		await_acknowledged(&verbs->mutex, &verbs->cond, &verbs->async_events_completed, cq->async_reported);
 	}
-	ring_unmap(context, &cq->ring.memory);
+	ring_free(context, &cq->ring.memory);
 	pthread_mutex_destroy(&cq->lock);
 	free(cq);
 	return 0;
 }
 
 /* A queue pair goes or starts over: what it still has here is not reported, and its receive slots get free. */
-void cq_forget(struct rnic_cq *cq, struct rnic_qp *qp)
+void cq_clean(struct rnic_cq *cq, struct rnic_qp *qp)
 {
 	pthread_mutex_lock(&cq->lock);
 	for (uint32_t index = cq->ring.head, phase = cq->ring.phase, seen = 0; seen <= cq->ring.mask; seen++) {
 		struct entry *entry = &cq->ring.entries[index];
-		uint32_t word = atomic_load_explicit((_Atomic uint32_t *)(void *)&entry->word[CQE_WORD(PHASE)],
-						     memory_order_acquire);
 
-		if ((word & RNIC_BIT_CQE_PHASE) != phase)
+		if (!entry_is_valid(&cq->ring, index, phase))
 			break;
 		if ((entry->word[CQE_WORD(QPN)] & 0xFFFFFF) == qp->number) {
 			take_id(qp, entry);

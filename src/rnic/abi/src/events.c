@@ -5,50 +5,40 @@
  * descriptor which programs poll is the one that the NIC process fires. It fires after it has stored entries; who
  * takes one has it be ready for as long as others wait, and no longer.
  */
-#include "io/nocancel.h"
-#include "io/eventfd.h"
-#include "rnic.h"
+#include "events.h"
 
 #include <fcntl.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <unistd.h>
+
+#include "cmd.h"
+#include "compiler.h"
+#include "context.h"
+#include "cq.h"
+#include "doorbell.h"
+#include "errors.h"
+#include "io/eventfd.h"
+#include "io/nocancel.h"
+#include "qp.h"
+#include "srq.h"
 
 enum { EQ_LOG_ENTRIES = 12, NO_EVENT = 0xFF };
 
-int entry_ring_map(struct rnic_context *context, struct entry_ring *ring, uint32_t log_entries)
+static bool has_entry(const struct event_queue *eq)
 {
-	int error = ring_map(context, &ring->memory, (size_t)sizeof(struct entry) << log_entries);
-
-	if (error)
-		return error;
-	ring->entries = ring->memory.base;
-	ring->mask = (1u << log_entries) - 1;
-	ring->head = 0;
-	ring->phase = RNIC_BIT_CQE_PHASE;
-	return 0;
+	return entry_is_valid(&eq->ring, eq->ring.head, eq->ring.phase);
 }
 
-static bool entry_valid(const struct entry_ring *ring, uint32_t index, uint32_t phase)
+static int has_event(struct driver_event_queue *fired)
 {
-	const _Atomic uint32_t *word = (const _Atomic uint32_t *)(const void *)&ring->entries[index].word[CQE_WORD(PHASE)];
+	struct event_queue *eq = (struct event_queue *)(void *)((char *)fired - offsetof(struct event_queue, fired));
+	bool found;
 
-	return (atomic_load_explicit(word, memory_order_acquire) & RNIC_BIT_CQE_PHASE) == phase;
-}
-
-bool entry_ring_pop(struct entry_ring *ring, struct entry *entry)
-{
-	if (!entry_valid(ring, ring->head, ring->phase))
-		return false;
-	*entry = ring->entries[ring->head];
-	ring->head = (ring->head + 1) & ring->mask;
-	if (!ring->head)
-		ring->phase ^= RNIC_BIT_CQE_PHASE;
-	return true;
-}
-
-static int fired_waits(struct driver_event_queue *events)
-{
-	return event_waits((struct event_queue *)(void *)((char *)events - offsetof(struct event_queue, fired)));
+	pthread_mutex_lock(&eq->lock);
+	found = has_entry(eq);
+	pthread_mutex_unlock(&eq->lock);
+	return found;
 }
 
 int event_queue_open(struct rnic_context *context, struct event_queue *eq)
@@ -58,7 +48,7 @@ int event_queue_open(struct rnic_context *context, struct event_queue *eq)
 
 	eq->fd = -1;
 	pthread_mutex_init(&eq->lock, NULL);
-	error = entry_ring_map(context, &eq->ring, EQ_LOG_ENTRIES);
+	error = entry_ring_alloc(context, &eq->ring, EQ_LOG_ENTRIES);
 	if (error)
 		return error;
 	error = nic_allocate(context, RNIC_CMD_RES_EQ, &eq->number);
@@ -76,7 +66,7 @@ int event_queue_open(struct rnic_context *context, struct event_queue *eq)
 		goto free_block;
 	eq->fd = nic_vector(context, eq->number);
 	if (eq->fd >= 0) {
-		eq->fired = (struct driver_event_queue){ .vector = eq->number, .fd = eq->fd, .waits = fired_waits };
+		eq->fired = (struct driver_event_queue){ .vector = eq->number, .fd = eq->fd, .waits = has_event };
 		if (context->slot)
 			driver_add_events(context->slot, &eq->fired);
 		return 0;
@@ -88,7 +78,7 @@ free_block:
 free_number:
 	nic_free(context, RNIC_CMD_RES_EQ, eq->number);
 unmap:
-	ring_unmap(context, &eq->ring.memory);
+	ring_free(context, &eq->ring.memory);
 	return error;
 }
 
@@ -103,23 +93,8 @@ void event_queue_close(struct rnic_context *context, struct event_queue *eq)
 		driver_remove_events(context->slot, &eq->fired);
 	close(eq->fd);
 	eq->fd = -1;
-	ring_unmap(context, &eq->ring.memory);
+	ring_free(context, &eq->ring.memory);
 	pthread_mutex_destroy(&eq->lock);
-}
-
-bool event_waits(struct event_queue *eq)
-{
-	bool waits;
-
-	pthread_mutex_lock(&eq->lock);
-	waits = entry_valid(&eq->ring, eq->ring.head, eq->ring.phase);
-	pthread_mutex_unlock(&eq->lock);
-	return waits;
-}
-
-static bool has_entry(const struct event_queue *eq)
-{
-	return entry_valid(&eq->ring, eq->ring.head, eq->ring.phase);
 }
 
 static bool pop_event(struct rnic_context *context, struct event_queue *eq, struct entry *event)
@@ -127,7 +102,7 @@ static bool pop_event(struct rnic_context *context, struct event_queue *eq, stru
 	bool found = entry_ring_pop(&eq->ring, event);
 
 	if (found)
-		reg_store(context, eq->block, RNIC_REG_CQ_HEAD, eq->ring.head);
+		queue_reg_store(context, eq->block, RNIC_REG_CQ_HEAD, eq->ring.head);
 	return found;
 }
 
@@ -146,7 +121,7 @@ static void settle(struct rnic_context *context, struct event_queue *eq)
 	if (!has_entry(eq))
 		eventfd_drain(eq->fd);
 	if (has_entry(eq) && poll(&poller, 1, 0) == 0 && write(eq->fd, &one, sizeof one) < 0)
-		complain("event descriptor %d does not take a write", eq->fd);
+		log_error("event descriptor %d does not take a write", eq->fd);
 	nocancel_end(before);
 }
 
@@ -196,7 +171,7 @@ uint32_t event_queue_purge(struct rnic_context *context, struct event_queue *eq,
 	if (eq->fd < 0)
 		return 0;
 	pthread_mutex_lock(&eq->lock);
-	for (uint32_t index = eq->ring.head, phase = eq->ring.phase; entry_valid(&eq->ring, index, phase);) {
+	for (uint32_t index = eq->ring.head, phase = eq->ring.phase; entry_is_valid(&eq->ring, index, phase);) {
 		uint32_t *word = eq->ring.entries[index].word;
 
 		for (size_t i = 0; i < count; i++) {
@@ -391,6 +366,14 @@ static void acknowledge(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32_t *
 	pthread_mutex_lock(mutex);
 	++*completed;
 	pthread_cond_signal(cond);
+	pthread_mutex_unlock(mutex);
+}
+
+void await_acknowledged(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *completed, uint32_t reported)
+{
+	pthread_mutex_lock(mutex);
+	while (*completed != reported)
+		pthread_cond_wait(cond, mutex);
 	pthread_mutex_unlock(mutex);
 }
 

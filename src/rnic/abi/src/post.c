@@ -1,5 +1,17 @@
 /* Posting: descriptors into rings, then one doorbell. Neither the kernel nor the NIC process is entered. */
-#include "rnic.h"
+#include "post.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "ah.h"
+#include "compiler.h"
+#include "context.h"
+#include "doorbell.h"
+#include "mw.h"
+#include "qp.h"
+#include "srq.h"
+#include "wqe.h"
 
 static const uint16_t wr_opcode[IBV_WR_OPCODES] = {
 	[IBV_WR_RDMA_WRITE] = RNIC_WR_WRITE,
@@ -189,8 +201,8 @@ static void ring(struct rnic_qp *qp)
 {
 	struct rnic_context *context = context_of(qp->verbs.qp_base.context);
 
-	reg_store(context, qp->block, RNIC_REG_SQ_TAIL, qp->tail);
-	nic_ring(context, qp->number, qp->block);
+	queue_reg_store(context, qp->block, RNIC_REG_SQ_TAIL, qp->tail);
+	ring_doorbell(context, qp->number, qp->block);
 }
 
 int rnic_post_send(struct ibv_qp *verbs, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
@@ -233,8 +245,8 @@ int rnic_post_recv(struct ibv_qp *verbs, struct ibv_recv_wr *wr, struct ibv_recv
 	}
 	error = receive_ring_post(context, &qp->rq, wr, bad);
 	/* The NIC takes receives when messages come; one in the error state has to be told to flush them. */
-	if (atomic_load_explicit(reg(context, qp->block, RNIC_REG_QUEUE_STATE), memory_order_relaxed) == RNIC_QP_ERR)
-		nic_ring(context, qp->number, qp->block);
+	if (atomic_load_explicit(queue_reg(context, qp->block, RNIC_REG_QUEUE_STATE), memory_order_relaxed) == RNIC_QP_ERR)
+		ring_doorbell(context, qp->number, qp->block);
 	return error;
 }
 
@@ -446,7 +458,7 @@ static void wr_set_sge(struct ibv_qp_ex *verbs, uint32_t lkey, uint64_t addr, ui
 }
 
 /* Programs call what they asked for when they made the queue pair, so all there is may stand there. */
-void qp_offer_wr(struct rnic_qp *qp, uint64_t operations UNUSED)
+void qp_fill_wr_ops(struct rnic_qp *qp)
 {
 	struct ibv_qp_ex *verbs = &qp->verbs;
 

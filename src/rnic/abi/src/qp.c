@@ -1,14 +1,21 @@
-/* Queue pairs: creation, states, multicast groups. */
-#include "rnic.h"
+/* Queue pairs: creation and states. */
+#include "qp.h"
 
-#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cmd.h"
+#include "compiler.h"
+#include "context.h"
+#include "cq.h"
+#include "errors.h"
+#include "mcast.h"
+#include "pd.h"
+#include "post.h"
+#include "srq.h"
+#include "wqe.h"
 
 enum { LEAST_SEND_ENTRIES = 16 };
-
-struct group {
-	struct group *next;
-	uint8_t gid[16];
-};
 
 enum { QP_RIGHTS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
 
@@ -29,7 +36,7 @@ static int verbs_state(uint32_t state)
 /* It is there to say why it refuses. */
 void *rnic_open_xrcd(struct ibv_context *verbs UNUSED, void *attr UNUSED)
 {
-	complain("XRC is not supported: use RC, UC or UD queue pairs, or RC with a shared receive queue");
+	log_error("XRC is not supported: use RC, UC or UD queue pairs, or RC with a shared receive queue");
 	return fail_null(EOPNOTSUPP);
 }
 
@@ -48,12 +55,12 @@ static int refuse_type(int type)
 
 static int check_cap(const struct rnic_context *context, const struct ibv_qp_cap *cap)
 {
-	uint32_t most = (1u << rnic_get_be(context->limits, RNIC_DEV_LIM_LOG_MAX_QP_SZ)) - 1;
-	uint32_t sges = (uint32_t)rnic_get_be(context->limits, RNIC_DEV_LIM_MAX_SGE);
+	uint32_t most = (1u << dev_lim(context, RNIC_DEV_LIM_LOG_MAX_QP_SZ)) - 1;
+	uint32_t sges = dev_lim(context, RNIC_DEV_LIM_MAX_SGE);
 
 	return cap->max_send_wr > most || cap->max_recv_wr > most || cap->max_send_sge > sges ||
 			       cap->max_recv_sge > sges ||
-			       cap->max_inline_data > rnic_get_be(context->limits, RNIC_DEV_LIM_MAX_INLINE)
+			       cap->max_inline_data > dev_lim(context, RNIC_DEV_LIM_MAX_INLINE)
 		       ? EINVAL
 		       : 0;
 }
@@ -73,7 +80,7 @@ static int map_send_ring(struct rnic_context *context, struct rnic_qp *qp)
 	qp->ids = calloc(qp->entries, sizeof *qp->ids);
 	qp->bound = calloc(qp->entries, sizeof *qp->bound);
 	error = qp->ids && qp->bound
-			? ring_map(context, &qp->memory, (size_t)qp->entries * (sizeof(struct sqe) + qp->slab_bytes))
+			? ring_alloc(context, &qp->memory, (size_t)qp->entries * (sizeof(struct sqe) + qp->slab_bytes))
 			: ENOMEM;
 	qp->sq = qp->memory.base;
 	qp->slab = (uint8_t *)qp->memory.base + (size_t)qp->entries * sizeof(struct sqe);
@@ -101,7 +108,7 @@ static struct rnic_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
 	qp->service = init->qp_type == IBV_QPT_RC ? RNIC_QP_ST_RC : init->qp_type == IBV_QPT_UC ? RNIC_QP_ST_UC : RNIC_QP_ST_UD;
 	error = map_send_ring(context, qp);
 	if (!error && !init->srq)
-		error = receive_ring_map(context, &qp->rq, init->cap.max_recv_wr,
+		error = receive_ring_alloc(context, &qp->rq, init->cap.max_recv_wr,
 					 init->cap.max_recv_sge ? init->cap.max_recv_sge : 1, false);
 	if (error)
 		goto unmap;
@@ -133,8 +140,8 @@ static struct rnic_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
 	return qp;
 
 unmap:
-	receive_ring_unmap(context, &qp->rq);
-	ring_unmap(context, &qp->memory);
+	receive_ring_free(context, &qp->rq);
+	ring_free(context, &qp->memory);
 	free(qp->ids);
 	free(qp->bound);
 	free(qp);
@@ -163,7 +170,7 @@ struct ibv_qp *rnic_create_qp_ex(struct ibv_context *verbs, struct ibv_qp_init_a
 	/* The extended attributes begin as the plain ones do. */
 	qp = create(init->pd, (struct ibv_qp_init_attr *)(void *)init);
 	if (qp && init->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
-		qp_offer_wr(qp, init->send_ops_flags);
+		qp_fill_wr_ops(qp);
 	return qp ? &qp->verbs.qp_base : NULL;
 }
 
@@ -187,7 +194,7 @@ static int query(struct rnic_qp *qp, uint8_t *qpc)
 static int put_path(const struct rnic_context *context, uint8_t *qpc, const struct ibv_ah_attr *path)
 {
 	/* RoCE reaches peers by GID alone (Annex A17, 17.4.4). */
-	if (!path->is_global || path->grh.sgid_index >= rnic_get_be(context->limits, RNIC_DEV_LIM_GID_COUNT))
+	if (!path->is_global || path->grh.sgid_index >= dev_lim(context, RNIC_DEV_LIM_GID_COUNT))
 		return EINVAL;
 	memcpy(qpc + RNIC_QPC_RGID_AT, path->grh.dgid.raw, 16);
 	rnic_put_be(qpc, RNIC_QPC_MGID_INDEX, path->grh.sgid_index);
@@ -256,9 +263,9 @@ static int reset(struct rnic_context *context, struct rnic_qp *qp)
 	if (error)
 		return error;
 	qp->created = false;
-	cq_forget(qp->send_cq, qp);
+	cq_clean(qp->send_cq, qp);
 	if (qp->recv_cq != qp->send_cq)
-		cq_forget(qp->recv_cq, qp);
+		cq_clean(qp->recv_cq, qp);
 	pthread_mutex_lock(&qp->lock);
 	qp->tail = 0;
 	qp->head = 0;
@@ -425,93 +432,6 @@ EXPORT int ibv_query_qp(struct ibv_qp *verbs, struct ibv_qp_attr *attr, int mask
 	return 0;
 }
 
-/* ---- multicast: a context's members of a group are read, changed and written as a whole */
-
-static int change_membership(struct rnic_qp *qp, const uint8_t *gid, bool member)
-{
-	struct rnic_context *context = context_of(qp->verbs.qp_base.context);
-	uint8_t mgm[RNIC_MGM_SIZE] = { 0 };
-	uint8_t *members = mgm + RNIC_MGM_QPN0_AT;
-	uint32_t count, found, most = (uint32_t)rnic_get_be(context->limits, RNIC_DEV_LIM_MAX_GROUP_QPS);
-	int error;
-
-	if (gid[0] != 0xFF && !(gid[10] == 0xFF && gid[11] == 0xFF && (gid[12] & 0xF0) == 0xE0))
-		return EINVAL;
-	pthread_mutex_lock(&context->lock);
-	error = nic_command(context, RNIC_CMD_READ_MGM, 0, 0, gid, 16, mgm, sizeof mgm, NULL);
-	if (error)
-		goto out;
-	count = (uint32_t)rnic_get_be(mgm, RNIC_MGM_COUNT);
-	for (found = 0; found < count; found++)
-		if (rnic_get_be(members + 4 * found, 0, 4, 0, 24) == qp->number)
-			break;
-	if (member && found == count) {
-		if (count == most) {
-			error = ENOMEM;
-			goto out;
-		}
-		rnic_put_be(members + 4 * count++, 0, 4, 0, 24, qp->number);
-	} else if (!member && found == count) {
-		error = EINVAL;
-		goto out;
-	} else if (!member) {
-		memmove(members + 4 * found, members + 4 * (found + 1), 4 * (count - found - 1));
-		rnic_put_be(members + 4 * --count, 0, 4, 0, 24, 0);
-	}
-	rnic_put_be(mgm, RNIC_MGM_COUNT, count);
-	memcpy(mgm + RNIC_MGM_MGID_AT, gid, 16);
-	error = nic_command(context, RNIC_CMD_WRITE_MGM, 0, 0, mgm, sizeof mgm, NULL, 0, NULL);
-out:
-	pthread_mutex_unlock(&context->lock);
-	return error;
-}
-
-EXPORT int ibv_attach_mcast(struct ibv_qp *verbs, const union ibv_gid *gid, uint16_t lid UNUSED)
-{
-	struct rnic_qp *qp = (struct rnic_qp *)verbs;
-	struct group *group;
-	int error;
-
-	if (verbs->qp_type != IBV_QPT_UD)
-		return fail(EINVAL);
-	group = malloc(sizeof *group);
-	if (!group)
-		return fail(ENOMEM);
-	error = change_membership(qp, gid->raw, true);
-	if (error) {
-		free(group);
-		return fail(error);
-	}
-	memcpy(group->gid, gid->raw, 16);
-	pthread_mutex_lock(&qp->lock);
-	group->next = qp->groups;
-	qp->groups = group;
-	pthread_mutex_unlock(&qp->lock);
-	return 0;
-}
-
-EXPORT int ibv_detach_mcast(struct ibv_qp *verbs, const union ibv_gid *gid, uint16_t lid UNUSED)
-{
-	struct rnic_qp *qp = (struct rnic_qp *)verbs;
-	int error = change_membership(qp, gid->raw, false);
-
-	if (error)
-		return fail(error);
-	pthread_mutex_lock(&qp->lock);
-	for (struct group **at = &qp->groups; *at;) {
-		struct group *group = *at;
-
-		if (memcmp(group->gid, gid->raw, 16) == 0) {
-			*at = group->next;
-			free(group);
-		} else {
-			at = &group->next;
-		}
-	}
-	pthread_mutex_unlock(&qp->lock);
-	return 0;
-}
-
 EXPORT int ibv_destroy_qp(struct ibv_qp *verbs)
 {
 	static const uint32_t types[] = { RNIC_EVENT_COMM_EST, RNIC_EVENT_SQ_DRAINED, RNIC_EVENT_WQ_CATAS_ERROR,
@@ -533,26 +453,37 @@ EXPORT int ibv_destroy_qp(struct ibv_qp *verbs)
 	if (!context->dead) {
 		event_queue_purge(context, &context->async, qp->number, types, COUNT(types));
 		nic_free_queue(context, RNIC_CMD_RES_QP, qp->number, qp->block);
-		pthread_mutex_lock(&verbs->mutex);
-		while (verbs->events_completed != qp->async_reported)
-			pthread_cond_wait(&verbs->cond, &verbs->mutex);
-		pthread_mutex_unlock(&verbs->mutex);
+		await_acknowledged(&verbs->mutex, &verbs->cond, &verbs->events_completed, qp->async_reported);
 	}
-	while (qp->groups) {
-		struct group *group = qp->groups;
-
-		qp->groups = group->next;
-		free(group);
-	}
+	mcast_free(qp);
 	((struct rnic_pd *)verbs->pd)->users--;
 	qp->send_cq->users--;
 	qp->recv_cq->users--;
 	if (qp->srq)
 		qp->srq->users--;
-	receive_ring_unmap(context, &qp->rq);
-	ring_unmap(context, &qp->memory);
+	receive_ring_free(context, &qp->rq);
+	ring_free(context, &qp->memory);
 	free(qp->ids);
 	free(qp->bound);
 	free(qp);
+	return 0;
+}
+
+/* ---- vendor options of the connection exchange: none */
+
+EXPORT int ibv_query_ece(struct ibv_qp *qp UNUSED, struct ibv_ece *ece)
+{
+	memset(ece, 0, sizeof *ece);
+	return EOPNOTSUPP;
+}
+
+EXPORT int ibv_set_ece(struct ibv_qp *qp UNUSED, struct ibv_ece *ece UNUSED)
+{
+	return EOPNOTSUPP;
+}
+
+/* Data may land in any order before its completion. */
+EXPORT int ibv_query_qp_data_in_order(struct ibv_qp *qp UNUSED, int opcode UNUSED, uint32_t flags UNUSED)
+{
 	return 0;
 }

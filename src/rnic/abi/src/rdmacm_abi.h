@@ -188,4 +188,7 @@ int ibv_destroy_qp(struct ibv_qp *qp);
 int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid);
 int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid);
 
+/* Two changes of state in one message, of this libibverbs alone. */
+int rnic_modify_qp_twice(struct ibv_qp *verbs, const struct ibv_qp_attr *const *attrs, const int *masks);
+
 #endif

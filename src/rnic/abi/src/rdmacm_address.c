@@ -1,14 +1,20 @@
 /* Addresses: sockaddr and GID, which device leads where, and rdma_getaddrinfo. */
 #define _GNU_SOURCE
-#include "rdmacm.h"
+#include "rdmacm_address.h"
 
+#include <errno.h>
 #include <netdb.h>
-#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
+
+#include "compiler.h"
+#include "errors.h"
+#include "rdmacm_devices.h"
 
 static const uint8_t mapped[12] = { [10] = 0xFF, [11] = 0xFF };
 
-socklen_t cm_address_bytes(const struct sockaddr *address)
+socklen_t cm_addrlen(const struct sockaddr *address)
 {
 	return address->sa_family == AF_INET ? sizeof(struct sockaddr_in) :
 	       address->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : 0;
@@ -38,23 +44,23 @@ int cm_gid_of(const struct sockaddr *address, union ibv_gid *gid, uint16_t *port
 	}
 }
 
-static bool is_four(const union ibv_gid *gid)
+static bool gid_is_ipv4(const union ibv_gid *gid)
 {
 	return memcmp(gid->raw, mapped, sizeof mapped) == 0;
 }
 
-bool cm_nowhere(const union ibv_gid *gid)
+bool cm_gid_is_any(const union ibv_gid *gid)
 {
 	static const uint8_t zeros[16];
 
-	return memcmp(gid->raw, zeros, 16) == 0 || (is_four(gid) && memcmp(gid->raw + 12, zeros, 4) == 0);
+	return memcmp(gid->raw, zeros, 16) == 0 || (gid_is_ipv4(gid) && memcmp(gid->raw + 12, zeros, 4) == 0);
 }
 
 void cm_address_of(const union ibv_gid *gid, uint16_t port, int family, struct sockaddr_storage *address)
 {
 	struct sockaddr_in *four = (void *)address;
 	struct sockaddr_in6 *six = (void *)address;
-	bool plain = is_four(gid) || (family == AF_INET && cm_nowhere(gid));
+	bool plain = gid_is_ipv4(gid) || (family == AF_INET && cm_gid_is_any(gid));
 
 	memset(address, 0, sizeof *address);
 	if (plain) {
@@ -68,8 +74,7 @@ void cm_address_of(const union ibv_gid *gid, uint16_t port, int family, struct s
 	}
 }
 
-/* The device with the address that the system would send from, else the first of the family. */
-struct cm_device *cm_device_towards(const struct sockaddr *address)
+struct cm_device *cm_device_for(const struct sockaddr *address)
 {
 	struct sockaddr_storage own;
 	socklen_t bytes = sizeof own;
@@ -82,17 +87,17 @@ struct cm_device *cm_device_towards(const struct sockaddr *address)
 	probe = socket(address->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (probe >= 0) {
 		union ibv_gid from;
-		bool known = connect(probe, address, cm_address_bytes(address)) == 0 &&
+		bool known = connect(probe, address, cm_addrlen(address)) == 0 &&
 			     getsockname(probe, (struct sockaddr *)&own, &bytes) == 0 &&
 			     cm_gid_of((struct sockaddr *)&own, &from, &port) == 0;
-		struct cm_device *device = known ? cm_device_at(&from, false) : NULL;
+		struct cm_device *device = known ? cm_device_by_gid(&from, false) : NULL;
 
 		close(probe);
 		if (device)
 			return device;
 	}
 	for (struct cm_device *device = cm_devices(); device; device = device->next)
-		if (is_four(&device->gid) == is_four(&gid))
+		if (gid_is_ipv4(&device->gid) == gid_is_ipv4(&gid))
 			return device;
 	return NULL;
 }
@@ -127,7 +132,7 @@ EXPORT void rdma_freeaddrinfo(struct rdma_addrinfo *info)
 	}
 }
 
-static int fill(struct rdma_addrinfo *info, const char *node, const char *service, const struct rdma_addrinfo *hints)
+static int fill_addrinfo(struct rdma_addrinfo *info, const char *node, const char *service, const struct rdma_addrinfo *hints)
 {
 	struct addrinfo wanted = { .ai_socktype = SOCK_STREAM, .ai_family = info->ai_family }, *found = NULL;
 	bool passive = info->ai_flags & RAI_PASSIVE;
@@ -152,12 +157,12 @@ static int fill(struct rdma_addrinfo *info, const char *node, const char *servic
 	if (!error && hints && hints->ai_dst_len && !info->ai_dst_addr)
 		error = copy_address(hints->ai_dst_addr, hints->ai_dst_len, &info->ai_dst_addr, &info->ai_dst_len);
 	if (!error && !passive && info->ai_dst_addr && !info->ai_src_addr && !(info->ai_flags & RAI_NOROUTE)) {
-		struct cm_device *device = cm_device_towards(info->ai_dst_addr);
+		struct cm_device *device = cm_device_for(info->ai_dst_addr);
 		struct sockaddr_storage own;
 
 		if (device) {
 			cm_address_of(&device->gid, 0, info->ai_family, &own);
-			error = copy_address((struct sockaddr *)&own, cm_address_bytes((struct sockaddr *)&own),
+			error = copy_address((struct sockaddr *)&own, cm_addrlen((struct sockaddr *)&own),
 					     &info->ai_src_addr, &info->ai_src_len);
 		}
 	}
@@ -171,10 +176,10 @@ EXPORT int rdma_getaddrinfo(const char *node, const char *service, const struct 
 	int error;
 
 	if (!node && !service && !hints)
-		return minus(EINVAL);
+		return rdma_seterrno(EINVAL);
 	info = calloc(1, sizeof *info);
 	if (!info)
-		return minus(ENOMEM);
+		return rdma_seterrno(ENOMEM);
 	if (hints) {
 		info->ai_flags = hints->ai_flags;
 		info->ai_family = hints->ai_family;
@@ -186,7 +191,7 @@ EXPORT int rdma_getaddrinfo(const char *node, const char *service, const struct 
 	if (!info->ai_qp_type)
 		info->ai_qp_type = info->ai_port_space == RDMA_PS_UDP || info->ai_port_space == RDMA_PS_IPOIB ?
 				   IBV_QPT_UD : IBV_QPT_RC;
-	error = fill(info, node, service, hints);
+	error = fill_addrinfo(info, node, service, hints);
 	if (error) {
 		rdma_freeaddrinfo(info);
 		return error; /* as getaddrinfo */

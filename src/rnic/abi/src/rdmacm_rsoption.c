@@ -2,10 +2,15 @@
 #define _GNU_SOURCE
 #include "rdmacm_rs.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <netinet/tcp.h>
 #include <stdarg.h>
+#include <string.h>
+
+#include "compiler.h"
+#include "errors.h"
 
 enum { MOST_MEMORY = 1 << 26, LEAST_MEMORY = 4096, LEAST_QUEUE = 16, MOST_QUEUE = 4096, MOST_IOMAPS = 4096 };
 enum { SOL_RDMA = 0x10000, RDMA_SQSIZE = 0, RDMA_RQSIZE, RDMA_INLINE, RDMA_IOMAPSIZE, RDMA_ROUTE };
@@ -13,41 +18,27 @@ enum { SOL_RDMA = 0x10000, RDMA_SQSIZE = 0, RDMA_RQSIZE, RDMA_INLINE, RDMA_IOMAP
 EXPORT int rgetsockname(int fd, struct sockaddr *address, socklen_t *bytes)
 {
 	ENTER(fd);
-	if (rs->type == SOCK_DGRAM)
-		LEAVE(dgram_name(rs, address, bytes));
-	if (!rs->id->route.addr.src_storage.ss_family) {
-		struct sockaddr_storage none = { .ss_family = (sa_family_t)rs->family };
-
-		rs_give_name(&none, address, bytes);
-	} else {
-		rs_give_name(&rs->id->route.addr.src_storage, address, bytes);
-	}
-	LEAVE(0);
+	LEAVE(rs->ops->getsockname(rs, address, bytes));
 }
 
 EXPORT int rgetpeername(int fd, struct sockaddr *address, socklen_t *bytes)
 {
 	ENTER(fd);
-	if (rs->type == SOCK_DGRAM)
-		LEAVE(dgram_peer(rs, address, bytes));
-	if (rs->state != RS_OPEN && rs->state != RS_CONNECTING && rs->state != RS_ENDED)
-		LEAVE(minus(ENOTCONN));
-	rs_give_name(&rs->id->route.addr.dst_storage, address, bytes);
-	LEAVE(0);
+	LEAVE(rs->ops->getpeername(rs, address, bytes));
 }
 
-static struct rs_option *option(struct rsocket *rs, int level, int name, bool make)
+static struct rs_option *find_option(struct rsocket *rs, int level, int name, bool make)
 {
 	for (unsigned i = 0; i < rs->option_count; i++)
 		if (rs->options[i].level == level && rs->options[i].name == name)
 			return &rs->options[i];
-	if (!make || rs->option_count == RS_MOST_OPTIONS)
+	if (!make || rs->option_count == RS_MAX_OPTIONS)
 		return NULL;
 	rs->options[rs->option_count] = (struct rs_option){ level, name, 0 };
 	return &rs->options[rs->option_count++];
 }
 
-static int within(int value, int low, int high)
+static int clamp(int value, int low, int high)
 {
 	return value < low ? low : value > high ? high : value;
 }
@@ -58,10 +49,10 @@ static int set_timeout(int *ms, const void *value, socklen_t bytes)
 	struct timeval time;
 
 	if (bytes < sizeof time)
-		return minus(EINVAL);
+		return rdma_seterrno(EINVAL);
 	memcpy(&time, value, sizeof time);
 	if (time.tv_usec < 0 || time.tv_usec >= 1000000)
-		return minus(EDOM);
+		return rdma_seterrno(EDOM);
 	if (time.tv_sec < 0)
 		*ms = 0;
 	else if ((!time.tv_sec && !time.tv_usec) || time.tv_sec >= INT_MAX / 1000)
@@ -87,17 +78,17 @@ static int get_timeout(int ms, void *value, socklen_t *bytes)
 static bool set_size(struct rsocket *rs, int level, int name, int value)
 {
 	if (level == SOL_SOCKET && name == SO_SNDBUF)
-		rs->send_bytes = (uint32_t)within(value, LEAST_MEMORY, MOST_MEMORY);
+		rs->sbuf_bytes = (uint32_t)clamp(value, LEAST_MEMORY, MOST_MEMORY);
 	else if (level == SOL_SOCKET && name == SO_RCVBUF)
-		rs->recv_bytes = (uint32_t)within(value, LEAST_MEMORY, MOST_MEMORY) & ~1u;
+		rs->rbuf_bytes = (uint32_t)clamp(value, LEAST_MEMORY, MOST_MEMORY) & ~1u;
 	else if (level == SOL_RDMA && name == RDMA_SQSIZE)
-		rs->sq_size = (uint16_t)within(value, LEAST_QUEUE, MOST_QUEUE);
+		rs->sq_size = (uint16_t)clamp(value, LEAST_QUEUE, MOST_QUEUE);
 	else if (level == SOL_RDMA && name == RDMA_RQSIZE)
-		rs->rq_size = (uint16_t)within(value, LEAST_QUEUE, MOST_QUEUE);
+		rs->rq_size = (uint16_t)clamp(value, LEAST_QUEUE, MOST_QUEUE);
 	else if (level == SOL_RDMA && name == RDMA_INLINE)
-		rs->inline_bytes = (uint16_t)within(value, 0, RS_INLINE);
+		rs->inline_bytes = (uint16_t)clamp(value, 0, RS_INLINE);
 	else if (level == SOL_RDMA && name == RDMA_IOMAPSIZE)
-		rs->iomap_size = (uint16_t)within(value, 0, MOST_IOMAPS);
+		rs->iomap_size = (uint16_t)clamp(value, 0, MOST_IOMAPS);
 	else
 		return false;
 	return true;
@@ -109,22 +100,22 @@ static int set_option(struct rsocket *rs, int level, int name, const void *value
 	int number = 0;
 
 	if (level == SOL_SOCKET && (name == SO_RCVTIMEO || name == SO_SNDTIMEO))
-		return set_timeout(name == SO_RCVTIMEO ? &rs->receive_ms : &rs->send_ms, value, bytes);
+		return set_timeout(name == SO_RCVTIMEO ? &rs->recv_timeout_ms : &rs->send_timeout_ms, value, bytes);
 	if (level == SOL_RDMA && name == RDMA_ROUTE)
 		return 0; /* there is one route, by the addresses */
 	memcpy(&number, value, bytes < sizeof number ? bytes : sizeof number);
 	if (set_size(rs, level, name, number)) {
-		if (rs->state == RS_FRESH || rs->state == RS_BOUND || rs->state == RS_LISTENING)
+		if (rs->state == RS_INIT || rs->state == RS_BOUND || rs->state == RS_LISTENING)
 			return 0;
-		return level == SOL_SOCKET ? 0 : minus(EINVAL);
+		return level == SOL_SOCKET ? 0 : rdma_seterrno(EINVAL);
 	}
 	if (level == SOL_SOCKET && name == SO_REUSEADDR && rs->id)
 		rdma_set_option(rs->id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &number, sizeof number);
 	if (level != SOL_SOCKET && level != IPPROTO_TCP && level != IPPROTO_IPV6 && level != IPPROTO_IP)
-		return minus(ENOPROTOOPT);
-	kept = option(rs, level, name, true);
+		return rdma_seterrno(ENOPROTOOPT);
+	kept = find_option(rs, level, name, true);
 	if (!kept)
-		return minus(ENOMEM);
+		return rdma_seterrno(ENOMEM);
 	kept->value = number;
 	return 0;
 }
@@ -137,7 +128,7 @@ EXPORT int rsetsockopt(int fd, int level, int name, const void *value, socklen_t
 
 static int get_number(struct rsocket *rs, int level, int name, int *number)
 {
-	struct rs_option *kept = option(rs, level, name, false);
+	struct rs_option *kept = find_option(rs, level, name, false);
 
 	*number = kept ? kept->value : 0;
 	if (level == SOL_RDMA) {
@@ -149,27 +140,27 @@ static int get_number(struct rsocket *rs, int level, int name, int *number)
 		return kept || level == IPPROTO_TCP || level == IPPROTO_IP || level == IPPROTO_IPV6 ? 0 : ENOPROTOOPT;
 	switch (name) {
 	case SO_ERROR:
-		rs_progress(rs);
+		rs->ops->progress(rs);
 		*number = rs->error;
 		rs->error = 0;
 		break;
 	case SO_TYPE:
-		*number = rs->type;
+		*number = rs->ops->type;
 		break;
 	case SO_DOMAIN:
 		*number = rs->family;
 		break;
 	case SO_PROTOCOL:
-		*number = rs->type == SOCK_STREAM ? IPPROTO_TCP : IPPROTO_UDP;
+		*number = rs->ops->type == SOCK_STREAM ? IPPROTO_TCP : IPPROTO_UDP;
 		break;
 	case SO_ACCEPTCONN:
 		*number = rs->state == RS_LISTENING;
 		break;
 	case SO_SNDBUF:
-		*number = (int)rs->send_bytes;
+		*number = (int)rs->sbuf_bytes;
 		break;
 	case SO_RCVBUF:
-		*number = (int)rs->recv_bytes;
+		*number = (int)rs->rbuf_bytes;
 		break;
 	default:
 		break;
@@ -182,10 +173,10 @@ static int get_option(struct rsocket *rs, int level, int name, void *value, sock
 	int number, error;
 
 	if (level == SOL_SOCKET && (name == SO_RCVTIMEO || name == SO_SNDTIMEO))
-		return get_timeout(name == SO_RCVTIMEO ? rs->receive_ms : rs->send_ms, value, bytes);
+		return get_timeout(name == SO_RCVTIMEO ? rs->recv_timeout_ms : rs->send_timeout_ms, value, bytes);
 	error = get_number(rs, level, name, &number);
 	if (error)
-		return minus(error);
+		return rdma_seterrno(error);
 	if (*bytes > sizeof number)
 		*bytes = sizeof number;
 	memcpy(value, &number, *bytes);
@@ -217,6 +208,6 @@ EXPORT int rfcntl(int fd, int command, ...)
 	case F_SETFD:
 		LEAVE(fcntl(fd, command, value));
 	default:
-		LEAVE(minus(EINVAL));
+		LEAVE(rdma_seterrno(EINVAL));
 	}
 }

@@ -2,22 +2,27 @@
 #define _GNU_SOURCE
 #include "rdmacm_rs.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <sys/select.h>
 
-static short ready(struct rsocket *rs, short events)
+#include "compiler.h"
+#include "errors.h"
+
+static short poll_one(struct rsocket *rs, short events)
 {
 	short found;
 
 	pthread_mutex_lock(&rs->lock);
-	found = rs->type == SOCK_STREAM ? stream_ready(rs, events) : dgram_ready(rs, events);
+	found = rs->ops->ready(rs, events);
 	pthread_mutex_unlock(&rs->lock);
 	return found;
 }
 
 /* What is ready now; descriptors that are no rsockets are asked of the system. */
-static int look(struct pollfd *fds, nfds_t count, bool arms, bool *mixed)
+static int poll_rsockets(struct pollfd *fds, nfds_t count, bool arms, bool *mixed)
 {
 	int found = 0;
 
@@ -32,10 +37,10 @@ static int look(struct pollfd *fds, nfds_t count, bool arms, bool *mixed)
 		}
 		if (arms) {
 			pthread_mutex_lock(&rs->lock);
-			rs_arm(rs);
+			rs_arm_cq(rs);
 			pthread_mutex_unlock(&rs->lock);
 		}
-		fds[i].revents = ready(rs, fds[i].events);
+		fds[i].revents = poll_one(rs, fds[i].events);
 		found += fds[i].revents != 0;
 		rs_put(rs);
 	}
@@ -43,7 +48,7 @@ static int look(struct pollfd *fds, nfds_t count, bool arms, bool *mixed)
 }
 
 /* Waits on the system's descriptors: rsockets' own, which say only that something happened, and others. */
-static int wait_system(struct pollfd *fds, struct pollfd *copy, nfds_t count, int timeout)
+static int poll_system(struct pollfd *fds, struct pollfd *copy, nfds_t count, int timeout)
 {
 	int found = 0, result;
 
@@ -80,17 +85,17 @@ EXPORT int rpoll(struct pollfd *fds, nfds_t count, int timeout)
 	if (count > COUNT(few))
 		copy = malloc(count * sizeof *copy);
 	if (!copy)
-		return minus(ENOMEM);
+		return rdma_seterrno(ENOMEM);
 	for (;; yields--) {
-		found = look(fds, count, yields <= 0, &mixed);
-		others = mixed ? wait_system(fds, copy, count, 0) : 0;
-		left = rs_sleep_length(end);
+		found = poll_rsockets(fds, count, yields <= 0, &mixed);
+		others = mixed ? poll_system(fds, copy, count, 0) : 0;
+		left = rs_ms_left(end);
 		if (found || others || !left)
 			break;
 		if (yields > 0)
 			sched_yield();
 		else if (yields < 0) { /* armed; another thread may take what this one waits for: so not for ever */
-			others = wait_system(fds, copy, count, left < 0 || left > RS_LOOK_MS ? RS_LOOK_MS : left);
+			others = poll_system(fds, copy, count, left < 0 || left > RS_POLL_MS ? RS_POLL_MS : left);
 			if (others < 0)
 				break;
 		}
@@ -100,7 +105,7 @@ EXPORT int rpoll(struct pollfd *fds, nfds_t count, int timeout)
 	return others < 0 ? -1 : found + others;
 }
 
-static void take_set(struct pollfd *fds, int *count, fd_set *set, int highest, short event)
+static void set_to_pollfds(struct pollfd *fds, int *count, fd_set *set, int highest, short event)
 {
 	for (int fd = 0; set && fd < highest; fd++) {
 		int i = 0;
@@ -115,7 +120,7 @@ static void take_set(struct pollfd *fds, int *count, fd_set *set, int highest, s
 	}
 }
 
-static int give_set(const struct pollfd *fds, int count, fd_set *set, short wanted, short events)
+static int pollfds_to_set(const struct pollfd *fds, int count, fd_set *set, short wanted, short events)
 {
 	int found = 0;
 
@@ -138,14 +143,14 @@ EXPORT int rselect(int highest, fd_set *readable, fd_set *writable, fd_set *exce
 	int ms = timeout ? (int)(timeout->tv_sec * 1000 + (timeout->tv_usec + 999) / 1000) : -1;
 
 	if (highest < 0 || highest > FD_SETSIZE)
-		return minus(EINVAL);
-	take_set(fds, &count, readable, highest, POLLIN);
-	take_set(fds, &count, writable, highest, POLLOUT);
-	take_set(fds, &count, exceptional, highest, POLLPRI);
+		return rdma_seterrno(EINVAL);
+	set_to_pollfds(fds, &count, readable, highest, POLLIN);
+	set_to_pollfds(fds, &count, writable, highest, POLLOUT);
+	set_to_pollfds(fds, &count, exceptional, highest, POLLPRI);
 	found = rpoll(fds, (nfds_t)count, ms);
 	if (found < 0)
 		return -1;
-	found = give_set(fds, count, readable, POLLIN, POLLIN | POLLHUP | POLLERR);
-	found += give_set(fds, count, writable, POLLOUT, POLLOUT | POLLERR);
-	return found + give_set(fds, count, exceptional, POLLPRI, POLLPRI);
+	found = pollfds_to_set(fds, count, readable, POLLIN, POLLIN | POLLHUP | POLLERR);
+	found += pollfds_to_set(fds, count, writable, POLLOUT, POLLOUT | POLLERR);
+	return found + pollfds_to_set(fds, count, exceptional, POLLPRI, POLLPRI);
 }

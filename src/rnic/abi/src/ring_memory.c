@@ -5,10 +5,17 @@
  * two and go back to a list of their size; a region lives as long as its context.
  */
 #define _GNU_SOURCE
-#include "rnic.h"
+#include "ring_memory.h"
 
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+#include "cmd.h"
+#include "compiler.h"
+#include "context.h"
 
 enum { SMALLEST_LOG = 10, FIRST_REGION_LOG = 20, LAST_REGION_LOG = 26 };
 
@@ -99,7 +106,7 @@ static int take(struct rnic_context *context, unsigned log, void **base)
 	return 0;
 }
 
-int ring_map(struct rnic_context *context, struct ring_memory *memory, size_t bytes)
+int ring_alloc(struct rnic_context *context, struct ring_memory *memory, size_t bytes)
 {
 	unsigned log = log_of(bytes);
 	int error;
@@ -115,7 +122,7 @@ int ring_map(struct rnic_context *context, struct ring_memory *memory, size_t by
 }
 
 /* The device uses the piece no more. Of a parent's context in a forked child nothing goes back: the parent has it. */
-void ring_unmap(struct rnic_context *context, struct ring_memory *memory)
+void ring_free(struct rnic_context *context, struct ring_memory *memory)
 {
 	struct ring_piece *piece;
 
@@ -134,12 +141,12 @@ void ring_unmap(struct rnic_context *context, struct ring_memory *memory)
 	memory->base = NULL;
 }
 
-void rings_open(struct rnic_context *context)
+void ring_store_open(struct rnic_context *context)
 {
 	pthread_mutex_init(&context->rings.lock, NULL);
 }
 
-void rings_close(struct rnic_context *context)
+void ring_store_close(struct rnic_context *context)
 {
 	struct ring_store *store = &context->rings;
 

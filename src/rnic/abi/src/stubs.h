@@ -9,8 +9,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#define EXPORT __attribute__((visibility("default")))
-#define UNUSED __attribute__((unused))
+#include "compiler.h"
 
 void refused(int error);
 

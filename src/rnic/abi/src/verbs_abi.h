@@ -569,4 +569,9 @@ struct verbs_context {
 };
 #define VERBS_ABI_IS_EXTENDED ((void *)(uintptr_t)-1)
 
+static inline struct verbs_context *verbs_get_ctx(struct ibv_context *context)
+{
+	return (struct verbs_context *)(void *)((char *)context - offsetof(struct verbs_context, context));
+}
+
 #endif

@@ -1,0 +1,90 @@
+/* Address handles. */
+#include "ah.h"
+
+#include <arpa/inet.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compiler.h"
+#include "context.h"
+#include "errors.h"
+#include "gid.h"
+#include "pd.h"
+
+EXPORT struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
+{
+	static const union ibv_gid none;
+	struct rnic_context *context = context_of(pd->context);
+	const uint8_t *own = gid_at(context, 0);
+	struct rnic_ah *ah;
+
+	/* RoCE has no local routes: a handle needs a GID, and one of the port's IP version (Annex A17, 17.4.4). */
+	if (!attr->is_global || attr->port_num != 1 ||
+	    attr->grh.sgid_index >= dev_lim(context, RNIC_DEV_LIM_GID_COUNT) ||
+	    memcmp(attr->grh.dgid.raw, none.raw, 16) == 0 || gid_is_v4mapped(attr->grh.dgid.raw) != gid_is_v4mapped(own))
+		return fail_null(EINVAL);
+	ah = calloc(1, sizeof *ah);
+	if (!ah)
+		return NULL;
+	ah->verbs.context = pd->context;
+	ah->verbs.pd = pd;
+	memcpy(ah->dgid, attr->grh.dgid.raw, 16);
+	ah->path = (attr->sl & 0xFu) << 28 | (uint32_t)attr->grh.traffic_class << 20 | (attr->grh.flow_label & 0xFFFFF);
+	ah->hop_limit = attr->grh.hop_limit;
+	ah->sgid_index = attr->grh.sgid_index;
+	((struct rnic_pd *)pd)->users++;
+	return &ah->verbs;
+}
+
+EXPORT int ibv_destroy_ah(struct ibv_ah *verbs)
+{
+	((struct rnic_pd *)verbs->pd)->users--;
+	free(verbs);
+	return 0;
+}
+
+enum { IPV4_AT = 20, IPV4_SOURCE_AT = 12, IPV4_DESTINATION_AT = 16, IPV4_TOS_AT = 1, REPLY_HOPS = 255 };
+
+/* The 40 bytes before a datagram hold an IPv6 header, or an IPv4 header in the last 20 (Annex A17, 17.4.5.2), as the family of
+ * the device's address is: an IPv6 address may look like the beginning of an IPv4 header. */
+EXPORT int ibv_init_ah_from_wc(struct ibv_context *verbs, uint8_t port, struct ibv_wc *wc, struct ibv_grh *grh,
+			       struct ibv_ah_attr *attr)
+{
+	struct rnic_context *context = context_of(verbs);
+	const uint8_t *own = gid_at(context, 0), *ip = (const uint8_t *)grh + IPV4_AT;
+	union ibv_gid to = { .raw = { 0 } };
+
+	memset(attr, 0, sizeof *attr);
+	attr->port_num = port;
+	if (!(wc->wc_flags & IBV_WC_GRH)) {
+		errno = EINVAL;
+		return -1;
+	}
+	attr->is_global = 1;
+	attr->grh.hop_limit = REPLY_HOPS;
+	if (gid_is_v4mapped(own)) {
+		attr->grh.dgid.raw[10] = attr->grh.dgid.raw[11] = to.raw[10] = to.raw[11] = 0xFF;
+		memcpy(attr->grh.dgid.raw + 12, ip + IPV4_SOURCE_AT, 4);
+		memcpy(to.raw + 12, ip + IPV4_DESTINATION_AT, 4);
+		attr->grh.traffic_class = ip[IPV4_TOS_AT];
+	} else {
+		uint32_t first = ntohl(grh->version_tclass_flow);
+
+		attr->grh.dgid = grh->sgid;
+		to = grh->dgid;
+		attr->grh.traffic_class = (uint8_t)(first >> 20);
+		attr->grh.flow_label = first & 0xFFFFF;
+	}
+	if (memcmp(own, to.raw, 16) != 0 && to.raw[0] != 0xFF && (to.raw[12] & 0xF0) != 0xE0) {
+		errno = EINVAL; /* not for this port's GID, nor for a group */
+		return -1;
+	}
+	return 0;
+}
+
+EXPORT struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc *wc, struct ibv_grh *grh, uint8_t port)
+{
+	struct ibv_ah_attr attr;
+
+	return ibv_init_ah_from_wc(pd->context, port, wc, grh, &attr) ? NULL : ibv_create_ah(pd, &attr);
+}

@@ -1,0 +1,66 @@
+/* An opened device: its connection to the NIC process, its window of registers, and the objects that it owns. */
+#ifndef RNIC_CONTEXT_H
+#define RNIC_CONTEXT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "events.h"
+#include "layout.h"
+#include "ring_memory.h"
+#include "rnic_hw.h"
+#include "verbs_abi.h"
+
+struct rnic_qp;
+struct rnic_cq;
+struct rnic_srq;
+
+struct rnic_context {
+	struct verbs_context verbs;
+	struct rnic_context *next; /* list of all, for fork */
+	int socket;
+	bool dead; /* a parent's, in a forked child; or the NIC process is gone */
+	pthread_mutex_t command_lock;
+	uint32_t token;
+	int nic_pid;
+	pthread_mutex_t lock; /* tables and lists */
+	uint8_t *window;
+	size_t window_bytes;
+	volatile _Atomic uint8_t *rung;
+	uint8_t *blocks;
+	_Atomic uint32_t *asleep;
+	int wake_fd;
+	uint8_t limits[RNIC_DEV_LIM_SIZE];
+	struct event_queue async;
+	struct rnic_qp **qps; /* by the low bits of the number */
+	struct rnic_cq **cqs;
+	struct rnic_srq **srqs;
+	uint32_t qp_mask, cq_mask, srq_mask;
+	struct copier *copier;
+	struct ring_store rings;
+	uint32_t yield_after; /* empty polls; the NIC process may want this core */
+	bool yields_always; /* whichever thread polls */
+	pthread_t opener; /* the thread that opened it */
+	_Atomic bool shared; /* another one polls */
+	struct bypass_driver *slot; /* the engine runs here; NULL where the NIC process takes everything */
+};
+
+static inline struct rnic_context *context_of(struct ibv_context *context)
+{
+	return (struct rnic_context *)verbs_get_ctx(context);
+}
+
+/* Read one of the device's limits, a field of DEV_LIM. */
+static inline uint32_t dev_lim(const struct rnic_context *context, unsigned at, unsigned unit, unsigned lsb, unsigned width)
+{
+	return (uint32_t)rnic_get_be(context->limits, at, unit, lsb, width);
+}
+
+static inline const uint8_t *gid_at(const struct rnic_context *context, uint32_t index)
+{
+	return context->limits + RNIC_DEV_LIM_GID0_AT + 16 * index;
+}
+
+#endif

@@ -1,0 +1,35 @@
+/* Completion queues. */
+#ifndef RNIC_CQ_H
+#define RNIC_CQ_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "entry_ring.h"
+#include "verbs_abi.h"
+
+struct rnic_qp;
+
+struct rnic_cq {
+	struct ibv_cq_ex verbs;
+	pthread_mutex_t lock;
+	struct entry_ring ring;
+	uint32_t number, block;
+	_Atomic uint32_t users; /* queue pairs, in whatever state: the device knows of those that are not in RESET alone */
+	_Atomic uint32_t empty_rounds, events_reported;
+	_Atomic uintptr_t yielded; /* the thread that did last */
+	_Atomic uint32_t async_reported;
+	struct entry current; /* between start_poll and end_poll */
+	struct rnic_qp *current_qp;
+	bool single_threaded;
+	bool stamped; /* entries say when they were made */
+};
+
+int rnic_poll_cq(struct ibv_cq *verbs, int count, struct ibv_wc *wc);
+int rnic_req_notify_cq(struct ibv_cq *verbs, int solicited_only);
+struct ibv_cq_ex *rnic_create_cq_ex(struct ibv_context *verbs, struct ibv_cq_init_attr_ex *attr);
+void cq_clean(struct rnic_cq *cq, struct rnic_qp *qp);
+
+#endif

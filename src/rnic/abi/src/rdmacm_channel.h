@@ -1,0 +1,42 @@
+/* Event channels: eventfds that the NIC process bumps once for each event. */
+#ifndef RNIC_RDMACM_CHANNEL_H
+#define RNIC_RDMACM_CHANNEL_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "rdmacm_abi.h"
+#include "rnic_hw.h"
+
+struct cm_rpc;
+
+struct cm_queued_event { /* that the NIC process told, and the program has not asked for yet */
+	struct cm_queued_event *next;
+	uint8_t record[RNIC_CM_RECORD_SIZE];
+};
+
+struct cm_channel {
+	struct rdma_event_channel public;
+	uint32_t number;
+	pthread_mutex_t lock; /* of the queue: the descriptor is readable once for each event in it */
+	struct cm_queued_event *first, **last;
+};
+
+static inline struct cm_channel *to_channel(struct rdma_event_channel *public)
+{
+	return (struct cm_channel *)(void *)public;
+}
+
+/* Queue an event behind those that wait. The channel is locked; its descriptor has been, or is to be, signaled. */
+int channel_queue(struct cm_channel *channel, const uint8_t *record);
+/* Queue an answer that is an event of its ID, as if the NIC process had told it, and signal the descriptor. */
+int channel_queue_answer(struct cm_channel *channel, const struct cm_rpc *rpc);
+/* Signal one more event to threads that read or poll the channel's descriptor. */
+void channel_signal(struct cm_channel *channel);
+/* Take the next event, which the descriptor has told; RNIC_CM_NO_EVENT if it is gone by now. */
+int channel_next(struct cm_channel *channel, struct cm_rpc *rpc);
+/* Remove the queued events for which `leaves` returns true, and what the descriptor says of them. The channel is locked. */
+void channel_filter(struct cm_channel *channel, bool (*leaves)(const uint8_t *record, void *with), void *with);
+
+#endif

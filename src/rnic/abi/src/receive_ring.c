@@ -1,0 +1,153 @@
+/* Receive rings: those of queue pairs, and shared ones. */
+#include "receive_ring.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compiler.h"
+#include "context.h"
+#include "doorbell.h"
+#include "wqe.h"
+
+static uint32_t power_of_two_above(uint32_t value)
+{
+	uint32_t power = 2;
+
+	while (power <= value)
+		power <<= 1;
+	return power;
+}
+
+static void forget_slots(struct receive_ring *rq)
+{
+	free(rq->ids);
+	free(rq->taken);
+	free(rq->free_slots);
+	rq->ids = NULL;
+	rq->taken = NULL;
+	rq->free_slots = rq->order = NULL;
+}
+
+int receive_ring_alloc(struct rnic_context *context, struct receive_ring *rq, uint32_t max_wr, uint32_t max_sge,
+		     bool shared)
+{
+	size_t bytes, order_bytes = 0;
+	int error;
+
+	rq->max_sge = max_sge;
+	rq->limit = max_wr;
+	rq->stride = RNIC_SGE_BYTES;
+	while (rq->stride < RNIC_SGE_BYTES * max_sge)
+		rq->stride <<= 1;
+	rq->entries = max_wr < 1 ? 2 : max_wr + 1;
+	bytes = (size_t)rq->entries * rq->stride;
+	if (shared) {
+		rq->entries = power_of_two_above(max_wr);
+		bytes = (size_t)rq->entries * rq->stride;
+		order_bytes = (size_t)rq->entries * RNIC_SRQ_ORDER_BYTES;
+		rq->free_slots = calloc(rq->entries, sizeof *rq->free_slots);
+	}
+	rq->ids = calloc(rq->entries, sizeof *rq->ids);
+	rq->taken = calloc(rq->entries, sizeof *rq->taken);
+	error = rq->ids && rq->taken && (rq->free_slots || !shared) ? ring_alloc(context, &rq->memory, bytes + order_bytes) :
+								      ENOMEM;
+	if (error) {
+		forget_slots(rq);
+		return error;
+	}
+	if (shared) {
+		rq->order = (uint32_t *)(void *)((uint8_t *)rq->memory.base + bytes);
+		for (uint32_t slot = 0; slot < rq->entries; slot++)
+			rq->free_slots[slot] = rq->entries - 1 - slot;
+	}
+	pthread_mutex_init(&rq->lock, NULL);
+	return 0;
+}
+
+void receive_ring_reset(struct receive_ring *rq)
+{
+	pthread_mutex_lock(&rq->lock);
+	rq->tail = 0;
+	rq->posted = 0;
+	memset(rq->taken, 0, rq->entries * sizeof *rq->taken);
+	pthread_mutex_unlock(&rq->lock);
+}
+
+void receive_ring_free(struct rnic_context *context, struct receive_ring *rq)
+{
+	if (!rq->memory.base)
+		return;
+	ring_free(context, &rq->memory);
+	forget_slots(rq);
+	pthread_mutex_destroy(&rq->lock);
+}
+
+uint64_t receive_ring_complete(struct receive_ring *rq, uint32_t index)
+{
+	uint64_t id = 0;
+
+	if (index >= rq->entries)
+		return 0;
+	pthread_mutex_lock(&rq->lock);
+	if (rq->taken[index]) {
+		rq->taken[index] = false;
+		rq->posted--;
+		if (rq->order)
+			rq->free_slots[rq->entries - rq->posted - 1] = index;
+		id = rq->ids[index];
+	}
+	pthread_mutex_unlock(&rq->lock);
+	return id;
+}
+
+static int put(struct receive_ring *rq, const struct ibv_recv_wr *wr)
+{
+	uint32_t count = 0, slot = rq->tail;
+	struct sge *sge;
+
+	if (rq->posted >= rq->limit)
+		return ENOMEM;
+	if (rq->order) /* queue pairs complete out of turn: one that stalls keeps its slot, and no other */
+		slot = rq->free_slots[rq->entries - rq->posted - 1];
+	if (rq->taken[slot])
+		return ENOMEM;
+	sge = (struct sge *)(void *)((uint8_t *)rq->memory.base + (size_t)slot * rq->stride);
+	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > rq->max_sge)
+		return EINVAL;
+	for (int i = 0; i < wr->num_sge; i++) {
+		if (!wr->sg_list[i].length)
+			continue; /* the layout has no entries of no bytes: they would end the list */
+		sge[count].addr = wr->sg_list[i].addr;
+		sge[count].length = wr->sg_list[i].length;
+		sge[count++].lkey = wr->sg_list[i].lkey;
+	}
+	if (count * RNIC_SGE_BYTES < rq->stride)
+		memset(&sge[count], 0, sizeof *sge);
+	if (rq->order)
+		rq->order[rq->tail] = htole32(slot);
+	rq->ids[slot] = wr->wr_id;
+	rq->taken[slot] = true;
+	rq->posted++;
+	rq->tail = rq->tail + 1 == rq->entries ? 0 : rq->tail + 1;
+	return 0;
+}
+
+int receive_ring_post(struct rnic_context *context, struct receive_ring *rq, struct ibv_recv_wr *wr,
+		      struct ibv_recv_wr **bad)
+{
+	int error = 0;
+
+	pthread_mutex_lock(&rq->lock);
+	for (; wr; wr = wr->next) {
+		error = put(rq, wr);
+		if (error) {
+			*bad = wr;
+			break;
+		}
+	}
+	queue_reg_store(context, rq->block, RNIC_REG_RQ_TAIL, rq->tail);
+	pthread_mutex_unlock(&rq->lock);
+	return error;
+}
