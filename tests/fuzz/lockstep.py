@@ -151,7 +151,7 @@ class _Quick:
         nic.engine_device.send(now_ns, budget, out)
         if packets:
             nic.counters["tx_packets"] += packets
-            nic.moved_packets(now_ns)
+            nic.note_traffic(now_ns)
         return out
 
 

@@ -68,7 +68,7 @@ class Host:
         self.segments = 1
         self.parted: list[TxBurst] = []
 
-    def last_words(self, bursts: list[TxBurst]) -> None:
+    def final_bursts(self, bursts: list[TxBurst]) -> None:
         self.parted += bursts
 
     def schedule(self, qp: QueuePair) -> None:

@@ -238,7 +238,7 @@ def engine_script(base: type[Any]) -> type[Any]:
             if qp.cnp_tag or qp.masked or qp.paced:
                 qp.produce(self.now, budget, out)
                 return out
-            first = qp.owes_first
+            first = qp.replies_first
             sent = self.oracle.replies(budget, out) if first else 0
             sent += self.oracle.requests(min(budget, max(budget - sent, 4)), out)
             if qp.responder.replies and not first:

@@ -599,7 +599,7 @@ def test_who_joins_between_two_turns_makes_nobody_wait_for_the_probe(new) -> Non
     asked = [packet.psn for packet in s.packets(10) if packet.ackreq]
     inflight.took(peer, 4, 0)
     assert s.out() == []
-    inflight.give(peer, 4)
+    inflight.release(peer, 4)
     assert s.out() == []
     s.ack(asked[-1])
     assert s.out() != []

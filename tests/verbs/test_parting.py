@@ -22,7 +22,7 @@ def _to_error(side: Any) -> None:
 
 
 def _whole_nic(side: Any) -> None:
-    side.node.link.send(side.node.nic.farewell())
+    side.node.link.send(side.node.nic.drain_acks())
 
 
 @pytest.mark.parametrize("stop", [_close, _to_error, _whole_nic])

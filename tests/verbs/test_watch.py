@@ -111,7 +111,7 @@ def test_a_turn_that_the_thread_in_c_has_begun_does_not_outlive_its_queue_pair(e
             ends.ctxs[0].runtime.rest()
             with runtime.lock:
                 nic.schedule(nic.resources.qps[qp.qp_num])
-                nic.engine_device.moved()
+                nic.engine_device.invalidate()
             until_ns = time.monotonic_ns() + 2_000_000
             while time.monotonic_ns() < until_ns and not runtime.drive.stopped:
                 pass

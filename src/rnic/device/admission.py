@@ -69,7 +69,7 @@ def _qp_fits(nic: Nic, number: int, image: bytes) -> bool:
         free = block not in res.blocks and res.pools[cmd.RES_UAR_BLOCK].owners.get(block) is uar
         srq = res.srqs.get(new.srqn & SRQN_MASK) if new.srqn & SRQ_VALID else None
         return free and new.local_qpn == number and (not new.srqn & SRQ_VALID or (srq is not None and srq.uar is uar))
-    if new.local_qpn != number or new.usr_page != live.regs.block or not live.holds(new):
+    if new.local_qpn != number or new.usr_page != live.regs.block or not live.has_room_for(new):
         return False
     # what runs has a path and an MTU, whatever state the context says
     ctx = live.ctx

@@ -345,7 +345,7 @@ class CommandUnit:
         cq = self._own_cq(uar, in_modifier)
         if cq.failed:
             _refuse(cmd.ST_BAD_RES_STATE)
-        if self._nic.bring(cq) != Status.OK:
+        if self._nic.load_contexts(cq) != Status.OK:
             _refuse(cmd.ST_BAD_NVMEM)
         ring = {"start": CQC.get(inbox, "start"), "logsize": CQC.get(inbox, "logsize")}
         self._ring(uar, cq.key.values() | ring)

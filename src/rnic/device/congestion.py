@@ -173,12 +173,12 @@ class Congestion:
             if isinstance(each.pace, DcqcnPace):
                 self.apply_rate(each)
 
-    def came(self, uar: Uar) -> None:
+    def add_uar(self, uar: Uar) -> None:
         """A context was opened: what another program set ends."""
         if self.setter is not None and self.setter != uar.program:
             self._restore()
 
-    def went(self, uar: Uar) -> None:
+    def remove_uar(self, uar: Uar) -> None:
         """A context was closed: what a program that is gone had set ends."""
         if self.setter == uar.program and all(other.program != uar.program for other in self._nic.resources.uars):
             self._restore()

@@ -48,7 +48,7 @@ class ContextChanges:
         One that was evicted stalls its queue, and the queue pairs that complete to it; one that is no more fails it
         (002 table 2.2). Whatever else changed, acts now.
         """
-        self._nic.moved()
+        self._nic.invalidate_engine()
         if kind == QP:
             self._qp_changed(number, what)
         elif kind == CQ:
@@ -60,7 +60,7 @@ class ContextChanges:
                     cq.changed()
                     cq.catch_up()
                 for qp in [qp for qp in self._nic.qps.values() if cq in qp.cqs]:
-                    self.settle(qp)
+                    self.update_hold(qp)
         elif what == CHANGED:
             eq = self._nic.resources.eqs.get(number)
             if eq is not None:
@@ -75,15 +75,15 @@ class ContextChanges:
         if qp is None:
             uar = self._nic.resources.pools[cmd.RES_QP].owners.get(number)
             if uar is not None and what == CHANGED and self._nic.contexts.key.qps.view(number).state != RESET:
-                self._take_up(uar, number)
+                self._create_from_context(uar, number)
             return
-        self.settle(qp)
+        self.update_hold(qp)
         if what == CHANGED:
             with self._nic.guard.around("context", f"QP {number:#x}"):
                 qp.reload(self._nic.now_ns)
-                self.settle(qp)
+                self.update_hold(qp)
 
-    def _take_up(self, uar: Uar, number: int) -> None:
+    def _create_from_context(self, uar: Uar, number: int) -> None:
         """A context of a queue pair that no command made has come: make it, in the state that it has."""
         with self._nic.guard.around("context", f"QP {number:#x}"):
             qp = create_qp(self._nic, uar, self._nic.contexts.key.qps.view(number))
@@ -94,7 +94,7 @@ class ContextChanges:
                     qp.on_modify(INIT if step == RTR else RTR, self._nic.now_ns)
             qp.refresh()
 
-    def settle(self, qp: DeviceQp) -> None:
+    def update_hold(self, qp: DeviceQp) -> None:
         """Let a queue pair run, or hold it, as its contexts are cached or not."""
         nic = self._nic
         key = nic.contexts.key
@@ -114,7 +114,7 @@ class ContextChanges:
                 nic.resources.doorbells.ring(qp.regs.block)
                 nic.schedule(qp)
 
-    def bring(self, queue: DeviceQp | CompletionQueue) -> Status:
+    def load_contexts(self, queue: DeviceQp | CompletionQueue) -> Status:
         """Load what of a queue's contexts was evicted: a command works on it."""
         cqs = queue.cqs if isinstance(queue, DeviceQp) else (queue,)
         wanted = [(CQ, cq.number) for cq in cqs]

@@ -76,7 +76,7 @@ def set_pkey(nic: Nic, index: int, pkey: int) -> int:
 
 def _port_changed(nic: Nic, subtype: int) -> None:
     nic.globals.raise_cause(IRQ_PORT)
-    nic.tell_all(PORT_CHANGE, 1, subtype=subtype)
+    nic.broadcast_event(PORT_CHANGE, 1, subtype=subtype)
 
 
 # ------------------------------------------------------------------------------------------------ queues
@@ -198,11 +198,11 @@ def fail_device(nic: Nic) -> None:
         return
     nic.globals.fatal = True
     nic.globals.raise_cause(IRQ_FATAL)
-    nic.tell_all(LOCAL_CATAS_ERROR, 0)
+    nic.broadcast_event(LOCAL_CATAS_ERROR, 0)
     nic.globals.dead = True
     for uar in nic.resources.uars:
         uar.dead = True
-    nic.gate()
+    nic.update_enabled()
 
 
 def revive_device(nic: Nic) -> None:
@@ -213,4 +213,4 @@ def revive_device(nic: Nic) -> None:
     if nic.config.autostart:
         nic.globals.control = CONTROL_ENABLE
         nic.start(bytes(INIT_HCA.size))
-    nic.gate()
+    nic.update_enabled()

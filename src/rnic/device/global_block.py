@@ -86,7 +86,7 @@ class GlobalBlock:
             self._nic.soft_reset()
             return
         self.control = value & (reg.CONTROL_ENABLE | reg.CONTROL_PAUSE | reg.CONTROL_MODE | reg.CONTROL_IRQ)
-        self._nic.gate()
+        self._nic.update_enabled()
 
     def reset(self) -> None:
         """Every register and state as after power-up; the link is as it is."""
@@ -133,10 +133,10 @@ class GlobalBlock:
             self.port_open = port_open
         if link_up is not None:
             self.link_up = link_up
-        self._nic.gate()
+        self._nic.update_enabled()
         if self.port_state != before:
             self.raise_cause(reg.IRQ_PORT)
-            self._nic.tell_all(PORT_CHANGE, 1, subtype=self.port_state)
+            self._nic.broadcast_event(PORT_CHANGE, 1, subtype=self.port_state)
 
     def close_port(self, program: int) -> bool:
         """CLOSE_PORT of one program; false, with the port as it is, while others have the device open."""
@@ -151,12 +151,12 @@ class GlobalBlock:
         self.closer = None
         self.set_port(port_open=True)
 
-    def came(self, uar: Uar) -> None:
+    def add_uar(self, uar: Uar) -> None:
         """A context was opened: what another program closed was closed for that program alone."""
         if self.closer is not None and self.closer != uar.program:
             self.open_port()
 
-    def went(self, uar: Uar) -> None:
+    def remove_uar(self, uar: Uar) -> None:
         """A context was closed: the port does not stay down because of a program that is gone."""
         if self.closer == uar.program and all(other.program != uar.program for other in self._nic.resources.uars):
             self.open_port()

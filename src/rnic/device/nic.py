@@ -150,7 +150,7 @@ class Nic:
         self.held = True
         """Nothing is sent, and nothing times out."""
         self._commands = CommandUnit(self)
-        self._paths = Paths(config, self.counters, self.arena, self.moved)
+        self._paths = Paths(config, self.counters, self.arena, self.invalidate_engine)
         self.timers = Timers(self.arena, 1 << log)
         self.sending = Sending(self)
         self._receiving = Receiving(self)
@@ -182,19 +182,19 @@ class Nic:
         taken = {other.number for other in self.resources.uars}
         uar.number = next(number for number in counting() if number not in taken)
         self.resources.uars.append(uar)
-        self.globals.came(uar)
-        self.congestion.came(uar)
+        self.globals.add_uar(uar)
+        self.congestion.add_uar(uar)
         return uar
 
     def unmap_uar(self, uar: Uar) -> None:
         """Close a driver context: everything that it owns is destroyed. A second call does nothing."""
         if not uar.closed:
             self._commands.release(uar)
-            self.moved()
+            self.invalidate_engine()
             uar.closed = True
             self.resources.uars.remove(uar)
-            self.globals.went(uar)
-            self.congestion.went(uar)
+            self.globals.remove_uar(uar)
+            self.congestion.remove_uar(uar)
             if not self.resources.uars and self.config.autostart and not self.contexts.complete:
                 # the last driver took its pages along: as at power-up, for whoever comes next
                 self.stop()
@@ -209,7 +209,7 @@ class Nic:
         except Exception as error:  # noqa: BLE001 - the last guard
             self.guard.caught("command", error, f"{op:#x}")
             result = CommandResult(cmd.ST_INTERNAL_ERR)
-        self.moved()
+        self.invalidate_engine()
         if self.tracer.enabled:
             self.tracer.event(self.now_ns, "command", 0, op=op, modifier=in_modifier, status=result.status)
         return result
@@ -237,7 +237,7 @@ class Nic:
             self.now_ns, "channel", index, source=SOURCE_NAMES[source], request=request, index=index, status=status
         )
 
-    def own_error(self, place: str, qp: QueuePair | None, error: Exception) -> None:
+    def internal_error(self, place: str, qp: QueuePair | None, error: Exception) -> None:
         """A mistake of our own: the queue pair concerned goes to the ERR state, everybody else goes on."""
         self.guard.caught(place, error, "" if qp is None else f"QP {qp.ctx.local_qpn:#x}")
         if qp is None or qp.ctx.state in _NOT_AT_WORK:
@@ -251,10 +251,10 @@ class Nic:
             else:
                 return
 
-    def moved(self) -> None:
+    def invalidate_engine(self) -> None:
         """Queues, their rings or paths may lie elsewhere than before."""
         if self.engine_device is not None:
-            self.engine_device.moved()
+            self.engine_device.invalidate()
 
     # ------------------------------------------------------------------------- the device as a whole
 
@@ -276,7 +276,7 @@ class Nic:
         self.globals.closer = None
         self.globals.set_port(port_open=False)
 
-    def gate(self) -> None:
+    def update_enabled(self) -> None:
         """CONTROL or the port changed: what may run from now on."""
         self.enabled = self.globals.enabled
         self.held = not self.enabled or self.globals.paused
@@ -286,23 +286,23 @@ class Nic:
         for uar in self.resources.uars:
             self._commands.release(uar)
             uar.hcr = Hcr()
-        self.moved()
+        self.invalidate_engine()
         self.resources.icm.clear()
         self.resources.interrupts.clear()
         self.sending.failed_cqs.clear()
-        self.sending.last_words.clear()
+        self.sending.final_bursts.clear()
         self.gsi.waiting.clear()
         self.non_rdma.clear()
         self.hca = {}
         self.globals.reset()
-        self.gate()
+        self.update_enabled()
         self.counters.bump("soft_resets")
 
     def set_link(self, up: bool) -> None:
         """The link says that it is up or down: a port change event for every context."""
         self.globals.set_port(link_up=up)
 
-    def tell_all(self, event_type: int, number: int, *, subtype: int = 0, program: int | None = None) -> None:
+    def broadcast_event(self, event_type: int, number: int, *, subtype: int = 0, program: int | None = None) -> None:
         """An event about the device or its port, to every context (of one program) that asked for its type."""
         self.counters.bump(f"event_{events.EVENT_NAMES[event_type].lower()}")
         for uar in self.resources.uars:
@@ -317,7 +317,7 @@ class Nic:
         """
         self.globals.fatal = True
         self.globals.raise_cause(IRQ_FATAL)
-        self.tell_all(events.LOCAL_CATAS_ERROR, eq.number, program=eq.uar.program)
+        self.broadcast_event(events.LOCAL_CATAS_ERROR, eq.number, program=eq.uar.program)
 
     def receive_other(self, frame: bytes | bytearray | memoryview, now_ns: int) -> None:
         """Take a frame that is not RDMA: to the non-RDMA channel (004 7.6)."""
@@ -332,7 +332,7 @@ class Nic:
     def attach(self, offload: Offload | None) -> None:
         """Say which link carries the packets, so that bursts are as long as it takes."""
         self._paths.offload = offload
-        self.moved()
+        self.invalidate_engine()
 
     def take_group_changes(self) -> list[tuple[bytes, bool]]:
         """Multicast groups, by IP address, that the link must join (true) or leave, since the last call."""
@@ -413,9 +413,9 @@ class Nic:
             if qp.deadline_ns < qp.armed_ns:
                 self.arm(qp)
         except Exception as error:  # noqa: BLE001 - the last guard
-            self.own_error("timer", qp, error)
+            self.internal_error("timer", qp, error)
 
-    def moved_packets(self, now_ns: int) -> None:
+    def note_traffic(self, now_ns: int) -> None:
         """Packets came or went: what they changed is written back before long."""
         self._moved_ns = now_ns
         if self.write_back_at is None:
@@ -451,22 +451,22 @@ class Nic:
         if not qp.held:
             self.timers.arm(qp.memory.record, qp.deadline_ns)
 
-    def last_words(self, bursts: list[TxBurst]) -> None:
+    def final_bursts(self, bursts: list[TxBurst]) -> None:
         """Send ``bursts`` of a queue pair that has no more turns: they go first next time."""
-        self.sending.last_words += bursts
+        self.sending.final_bursts += bursts
 
-    def farewell(self) -> list[TxBurst]:
+    def drain_acks(self) -> list[TxBurst]:
         """Acknowledgements that are due, where :meth:`produce` is not called again."""
         if self.held:
             return []
         for qp in self.running.values():
             with self.guard.around("release"):
-                qp.part()
-        out = self.sending.last_words[:]
-        self.sending.last_words.clear()
+                qp.drain_acks()
+        out = self.sending.final_bursts[:]
+        self.sending.final_bursts.clear()
         return out
 
-    def meet(self, qp: DeviceQp) -> None:
+    def register_qp(self, qp: DeviceQp) -> None:
         """``qp`` was made: it may have turns and deadlines.
 
         Raises:
@@ -477,19 +477,19 @@ class Nic:
         self.sending.qps[record] = qp
         self.directory[qp.number] = record
 
-    def settle(self, qp: DeviceQp) -> None:
+    def update_hold(self, qp: DeviceQp) -> None:
         """Let a queue pair run, or hold it, as its contexts are cached or not."""
-        self.context_changes.settle(qp)
+        self.context_changes.update_hold(qp)
 
-    def bring(self, queue: DeviceQp | CompletionQueue) -> Status:
+    def load_contexts(self, queue: DeviceQp | CompletionQueue) -> Status:
         """Load what of a queue's contexts was evicted: a command works on it."""
-        return self.context_changes.bring(queue)
+        return self.context_changes.load_contexts(queue)
 
-    def forget(self, qp: DeviceQp) -> None:
+    def unregister_qp(self, qp: DeviceQp) -> None:
         """``qp`` is destroyed: no more turns and deadlines."""
         record = qp.memory.record
         self.timers.forget(record)
-        qp.requester.depart()
+        qp.requester.detach()
         if qp.scheduled and not qp.held:
             self.sending.scheduler.remove(record)
         qp.scheduled = 0

@@ -69,7 +69,7 @@ def modify_qp(nic: Nic, uar: Uar, opcode: int, qpn: int, inbox: bytes) -> None:
         raise Refused(cmd.ST_BAD_INDEX)
     given = QpContext(inbox or _EMPTY)
     qp = res.qps.get(qpn)
-    if qp is not None and nic.bring(qp) != Status.OK and opcode != cmd.ERR2RST:
+    if qp is not None and nic.load_contexts(qp) != Status.OK and opcode != cmd.ERR2RST:
         raise Refused(cmd.ST_BAD_NVMEM)
     state, service = (RESET, given.servtype) if qp is None else (qp.ctx.state, qp.ctx.servtype)
     mask = given.opt_param_mask
@@ -177,10 +177,10 @@ def create_qp(nic: Nic, uar: Uar, ctx: QpContext) -> DeviceQp:
     try:
         memory = QpMemory(nic.arena, send_entries(ctx))
         qp = DeviceQp(memory, ctx, nic, uar, srq)
-        nic.meet(qp)
+        nic.register_qp(qp)
     except MemoryError:
         if qp is not None:
-            qp.uncount()
+            qp.release_users()
         if memory is not None:
             memory.free()
         res.contexts.drop_qp(ctx.local_qpn)
@@ -189,7 +189,7 @@ def create_qp(nic: Nic, uar: Uar, ctx: QpContext) -> DeviceQp:
         srq.users += 1
     res.occupy(ctx.usr_page, qp, QP_DOORS)
     res.qps[ctx.local_qpn] = qp
-    nic.settle(qp)
+    nic.update_hold(qp)
     return qp
 
 
@@ -249,9 +249,9 @@ def reset_qp(nic: Nic, qp: DeviceQp) -> None:
     old, ctx.state = ctx.state, RESET
     with nic.guard.around("release", f"QP {qp.number:#x}"):
         qp.on_modify(old, nic.now_ns)
-    nic.forget(qp)
+    nic.unregister_qp(qp)
     del res.qps[qp.number]
-    qp.uncount()
+    qp.release_users()
     if qp.srq is not None:
         qp.srq.users -= 1
     res.vacate(qp)

@@ -225,9 +225,9 @@ class DeviceQp(QueuePair):
         self.block, self.driver = regs.block, uar.number
         self.srq_record = 0 if srq is None else srq.record
         self.program = uar.program
-        self.count()
+        self.hold_users()
 
-    def holds(self, new: QpContext) -> bool:
+    def has_room_for(self, new: QpContext) -> bool:
         """Whether it can go on with another context's rings: it keeps its shared receive queue and its send slots."""
         return (
             send_entries(new) <= self._most and (SRQ_VALID | self.srq.number if self.srq is not None else 0) == new.srqn
@@ -242,20 +242,20 @@ class DeviceQp(QueuePair):
 
     # ------------------------------------------------------------------------- what it is a user of
 
-    def count(self) -> bool:
+    def hold_users(self) -> bool:
         """Count as a user of the PD and the CQs that the context names now; false where there is no such CQ."""
         res, ctx = self.nic.resources, self.ctx
         send, receive = res.cqs.get(ctx.cqn_snd), res.cqs.get(ctx.cqn_rcv)
         if send is None or receive is None:
             return False
-        self.uncount()
+        self.release_users()
         send.users += 1
         receive.users += 1
         res.use_pd(ctx.pd)
         self._counted, self.cqs = ctx.pd, (send, receive)
         return True
 
-    def uncount(self) -> None:
+    def release_users(self) -> None:
         """Be no user of them any more."""
         if self._counted is not None:
             for cq in self.cqs:
@@ -268,14 +268,14 @@ class DeviceQp(QueuePair):
     def refresh(self) -> None:
         """The context was modified."""
         self.peer = None
-        self._take_executor()
+        self._choose_executor()
         if self.ctx.servtype == ST_UD and self.nic.datagrams is not None:
             self.nic.datagrams()
         self.pkey = self.host.pkey(self.ctx.pkey_index)
         self.requester.take_pkey()
         self.show()
 
-    def _take_executor(self) -> None:
+    def _choose_executor(self) -> None:
         device = self.nic.engine_device
         if device is not None:
             device.dismiss(self.number)
@@ -300,7 +300,7 @@ class DeviceQp(QueuePair):
         if ctx.state in _SENDING and ctx.servtype == ST_RC:
             self._acknowledge(now_ns)
         self.refresh()
-        if not (known and self.count() and fits) and ctx.state not in (RESET, ERR):
+        if not (known and self.hold_users() and fits) and ctx.state not in (RESET, ERR):
             self.enter_error()
         else:
             nic.schedule(self)

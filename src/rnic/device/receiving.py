@@ -120,10 +120,10 @@ class Receiving:
                         continue
                 self.take_packet(qp, dqpn, burst, buf[start:end], start // segment)
             except Exception as error:  # noqa: BLE001 - the last guard
-                self._nic.own_error("packet", qp, error)
+                self._nic.internal_error("packet", qp, error)
             start = end
         nic.tally["rx_packets"] += packets
-        nic.moved_packets(now_ns)
+        nic.note_traffic(now_ns)
 
     def take_packet(self, qp: DeviceQp | None, dqpn: int, burst: RxBurst, view: memoryview, index: int) -> None:
         """One packet by the full path: ICRC, header, queue pair, state, service, address, P_Key (004 7.3)."""
@@ -192,4 +192,4 @@ class Receiving:
                 try:
                     qp.receive(packet, self._nic.now_ns)
                 except Exception as error:  # noqa: BLE001 - the last guard; the other members get it all the same
-                    self._nic.own_error("packet", qp, error)
+                    self._nic.internal_error("packet", qp, error)

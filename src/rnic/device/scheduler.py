@@ -146,7 +146,7 @@ class Scheduler(Record):
         lists.unlink(cells, self._at + _FIRST, _NEXT, program)
 
     def take(self) -> int:
-        """The queue pair whose turn it is; one must wait. :meth:`spent` ends the turn.
+        """The queue pair whose turn it is; one must wait. :meth:`spend` ends the turn.
 
         Who sent more than its share, by at most a packet where others waited, sits out turns until that is made up.
         """
@@ -180,7 +180,7 @@ class Scheduler(Record):
             return own
         return min(own, signed[(self.first >> WORD_SHIFT) + _DEFICIT])
 
-    def spent(self, qp: int, size: int, again: bool) -> None:
+    def spend(self, qp: int, size: int, again: bool) -> None:
         """The turn ends after ``size`` bytes; ``again``: there is more to send."""
         cells, signed = self._cells, self._signed
         program = self.turn

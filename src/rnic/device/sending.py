@@ -44,11 +44,11 @@ class Sending:
     """The way out of one NIC.
 
     ``qps`` has its queue pairs by the offsets of their records, as ``scheduler`` names them. ``failed_cqs`` could not
-    take an entry, and fail their queue pairs; ``last_words`` are of queue pairs that have no more turns. Both go first.
-    C keeps references to the two lists: they are never replaced.
+    take an entry, and fail their queue pairs; ``final_bursts`` are of queue pairs that have no more turns. Both go
+    first. C keeps references to the two lists: they are never replaced.
     """
 
-    __slots__ = ("_doorbells", "_nic", "_turns", "failed_cqs", "last_words", "qps", "scheduler")
+    __slots__ = ("_doorbells", "_nic", "_turns", "failed_cqs", "final_bursts", "qps", "scheduler")
 
     def __init__(self, nic: Nic) -> None:
         self._nic = nic
@@ -56,12 +56,12 @@ class Sending:
         self.scheduler = Scheduler(nic.arena, nic.config.program_turn_bytes)
         self.qps: dict[int, DeviceQp] = {}
         self.failed_cqs: list[CompletionQueue] = []
-        self.last_words: list[TxBurst] = []
+        self.final_bursts: list[TxBurst] = []
         self._turns = 0
 
     def has_work(self) -> bool:
         """Whether :meth:`produce` has something to do now."""
-        return bool(self.scheduler.count or self._doorbells.rung or self.failed_cqs or self.last_words)
+        return bool(self.scheduler.count or self._doorbells.rung or self.failed_cqs or self.final_bursts)
 
     def produce(self, now_ns: int, budget: int = 256) -> list[TxBurst]:
         """Take the doorbells that were rung, then give queue pairs with work their turns, as :class:`Scheduler` says.
@@ -98,7 +98,7 @@ class Sending:
             self._nic.schedule(qp)
         if packets:
             self._nic.tally["tx_packets"] += packets
-            self._nic.moved_packets(now_ns)
+            self._nic.note_traffic(now_ns)
         return out
 
     def prepare(self, now_ns: int) -> list[TxBurst]:
@@ -112,9 +112,9 @@ class Sending:
         if self._doorbells.rung:
             self._take_doorbells()
         out: list[TxBurst] = []
-        if self.last_words:
-            out += self.last_words
-            self.last_words.clear()
+        if self.final_bursts:
+            out += self.final_bursts
+            self.final_bursts.clear()
         if self._nic.gsi.waiting:
             out += self._nic.gsi.take()
         return out
@@ -167,14 +167,14 @@ class Sending:
                 count += self._rest(qp, now_ns, limit, count, out)
             qp.show()
         except Exception as error:  # noqa: BLE001 - the last guard
-            self._nic.own_error("turn", qp, error)
+            self._nic.internal_error("turn", qp, error)
             count, polite = 0, False
         if count and not polite and not qp.scheduled and qp.ready(now_ns):
             qp.scheduled = again = True
         for burst in out[made:]:
             size += burst.length
         qp.sent_bytes += size
-        scheduler.spent(record, size if scheduler.count else 0, again)
+        scheduler.spend(record, size if scheduler.count else 0, again)
         return count, polite
 
     def take_over(self, now_ns: int, out: list[TxBurst], record: int, *turn: int) -> tuple[int, bool]:
@@ -184,7 +184,7 @@ class Sending:
     @staticmethod
     def _first(qp: DeviceQp, now_ns: int, limit: int, out: list[TxBurst]) -> int:
         """Send what goes first in a turn: requests, but where replies are owed first."""
-        owes = qp.responder.replies.reply_count > 0 and qp.owes_first
+        owes = qp.responder.replies.reply_count > 0 and qp.replies_first
         if qp.cnp_tag or qp.masked or qp.paced:
             return qp.produce_replies(limit, out) if owes and not qp.cnp_tag else 0
         count = _replies(qp, limit, out) if owes else 0
@@ -218,7 +218,7 @@ class Sending:
             try:
                 self._ring_qp(queue)
             except Exception as error:  # noqa: BLE001 - the last guard
-                self._nic.own_error("doorbell", queue, error)
+                self._nic.internal_error("doorbell", queue, error)
         elif queue.__class__ is SharedReceiveQueue and not queue.ring_limit():
             self._nic.counters.bump("bad_doorbells")
 
@@ -245,4 +245,4 @@ class Sending:
                 try:
                     qp.enter_error()
                 except Exception as error:  # noqa: BLE001 - the last guard
-                    self._nic.own_error("turn", qp, error)
+                    self._nic.internal_error("turn", qp, error)

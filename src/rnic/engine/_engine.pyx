@@ -770,11 +770,11 @@ cdef class Executor:
                 peer.measured(effects.sample, now)
             peer.acknowledged(effects.acknowledged)
             if effects.landed:
-                self.inflight.give(peer, effects.landed)
+                self.inflight.release(peer, effects.landed)
             if told & EFFECT_NOTIFY_SEND:
                 self.send_cq.queue.notify()
         if told & EFFECT_GO_ON:
-            requester.go_on()
+            requester.resume()
         if told & EFFECT_BEGUN:
             self.host.schedule(self.qp)
         return self._after(effects, now)
@@ -783,11 +783,11 @@ cdef class Executor:
         """What the peer's account learns of losses, and what follows from deadlines that moved."""
         cdef uint32_t told = effects.effects
         if told & EFFECT_SILENT:
-            self.requester.peer.silent(now)
+            self.requester.peer.timed_out(now)
         if told & EFFECT_LOST:
             self.requester.peer.lost(now)
         if effects.grounded:
-            self.inflight.give(self.requester.peer, effects.grounded)
+            self.inflight.release(self.requester.peer, effects.grounded)
         if told & EFFECT_SCHEDULE:
             self.host.schedule(self.qp)
         if told & EFFECT_ARM:
@@ -977,7 +977,7 @@ cdef class Device:
         if self.pump is not None:
             io_poll_drop(self.pump.round_state, record)
 
-    def moved(self):
+    def invalidate(self):
         """Queues, their rings or paths may lie elsewhere than before: all is found anew when it is needed."""
         self.device.changes += 1
 
@@ -1013,7 +1013,7 @@ cdef class Device:
             if told.stop == STOP_FIND:
                 executor.place.route = NULL
                 executor.place.found = self.device.changes
-            self.nic.own_error("packet", qp, error)
+            self.nic.internal_error("packet", qp, error)
         return 0
 
     cdef object _take_over(self, uint64_t now, engine_sending *sending, list out):
@@ -1021,7 +1021,7 @@ cdef class Device:
         cdef uint64_t count
         self.nic.now_ns = now
         if not self.device.sched.inflight.spare_line:
-            self.nic.inflight.stock()
+            self.nic.inflight.reserve_line()
         count, polite = self.sending.take_over(
             now, out, sending.qp, sending.limit, sending.step, sending.count, sending.bytes, sending.room
         )
@@ -1042,13 +1042,13 @@ cdef class Device:
                 counters["rx_packets"] += counts.rx_packets
             if counts.tx_packets:
                 counters["tx_packets"] += counts.tx_packets
-            self.nic.moved_packets(now)
+            self.nic.note_traffic(now)
         for i in range(ENGINE_COUNTS):
             if counts.events[i]:
                 counters[COUNTERS[i]] += counts.events[i]
         memset(counts, 0, sizeof(counts[0]))
         if not self.device.sched.inflight.spare_line:
-            self.nic.inflight.stock()
+            self.nic.inflight.reserve_line()
         return 0
 
     # ------------------------------------------------------------------- sans I/O
@@ -1177,7 +1177,7 @@ cdef class Pump:
     cdef Device device
     cdef io_poll_state *round_state
     cdef object link, nic, send, counters, memory, guards, sending, doorbells, rung, gsi, frames
-    cdef list failed_cqs, last_words, waiting
+    cdef list failed_cqs, final_bursts, waiting
     cdef Wire wire
     cdef dict of_link, of_nic
     cdef dict outlets
@@ -1194,7 +1194,7 @@ cdef class Pump:
         self.counters, self.guards = device.counters, device.port.guards
         self.sending, self.gsi, self.doorbells = device.nic.sending, device.nic.gsi, device.nic.resources.doorbells
         self.rung = self.doorbells.rung
-        self.failed_cqs, self.last_words, self.waiting = self.sending.failed_cqs, self.sending.last_words, self.gsi.waiting
+        self.failed_cqs, self.final_bursts, self.waiting = self.sending.failed_cqs, self.sending.final_bursts, self.gsi.waiting
         self.of_link, self.of_nic = link.__dict__, device.nic.__dict__
         self.frames = () if link.frames is None else link.frames
         self.round_state = <io_poll_state *> calloc(1, sizeof(io_poll_state))
@@ -1206,7 +1206,7 @@ cdef class Pump:
             self.shapes[place].fd = outlet.descriptor
             self.shapes[place].ipv4 = len(link.address) == 4
         if link.wired:
-            self.wire = link.lay(Wire(link.window_bytes))
+            self.wire = link.use_wire(Wire(link.window_bytes))
             self.memory = self.wire.memory
         else:
             self.memory = memoryview(bytearray(POLL_RECEIVE_LIMIT * POLL_BUFFER_BYTES))
@@ -1253,7 +1253,7 @@ cdef class Pump:
         flow = route.flow
         if flow.sl and self.wire is None:
             return False
-        outlet, raw, segments = self.link.way(flow)
+        outlet, raw, segments = self.link.tx_path(flow)
         cdef bytes name = raw
         if self.wire is None:
             route.path.outlet = &self.shapes[<int> self.outlets[outlet]]
@@ -1325,7 +1325,7 @@ cdef class Pump:
         return self._owes()
 
     cdef bint _owes(self) except -1:
-        return self.failed_cqs or self.last_words or self.waiting
+        return self.failed_cqs or self.final_bursts or self.waiting
 
     def late(self, uint64_t now):
         """Whether a deadline of the device has come."""
@@ -1449,7 +1449,7 @@ cdef class Pump:
         cdef engine_flow reverse
         cdef bytes name = PyBytes_FromStringAndSize(<char *> slot.name, slot.name_bytes)
         view = _view(self.memory, slot)
-        burst = self.link.arrived(name, view, slot.segment, slot.tclass, slot.hop_limit, slot.flow_label)
+        burst = self.link.make_burst(name, view, slot.segment, slot.tclass, slot.hop_limit, slot.flow_label)
         flow = burst.flow
         right = io_poll_good_packets(self.round_state, slot.name, slot.name_bytes)
         if right and flow.idents is not None:
@@ -1500,7 +1500,7 @@ cdef class Pump:
                 self.link.failed(drop_rx_queue_full=lost)
         if counts.look:
             self.visited = True
-            self.link.look()
+            self.link.check_interface()
             if self.wire is not None:
                 self.device.device.changes += 1  # a wire has ended: another may lead there now
         if counts.gso_refused:

@@ -184,7 +184,7 @@ class LoopbackLink(DrivenLink, UnpolledLink):
         for burst in out:
             self._queued_bytes -= burst.length
         if self._wire is not None:
-            out += [self.arrived(*what) for what in self._wire.take(limit - len(out))]
+            out += [self.make_burst(*what) for what in self._wire.take(limit - len(out))]
             self.failed(drop_rx_queue_full=self._wire.lost())
         return out
 
@@ -210,19 +210,19 @@ class LoopbackLink(DrivenLink, UnpolledLink):
     outlets = ()
     """There are no sockets."""
 
-    def lay(self, wire: Wire) -> Wire:
+    def use_wire(self, wire: Wire) -> Wire:
         """Let what is sent to this link come by a wire from now on; the same wire."""
         self._wire = wire
         return wire
 
-    def way(self, flow: Flow) -> tuple[Wire | None, bytes, int]:
+    def tx_path(self, flow: Flow) -> tuple[Wire | None, bytes, int]:
         """The wire that a flow's packets take, if one leads there; the sender's name on it; how many a burst holds."""
         targets = self._fabric.targets(flow.dst, flow.dport)
         alone = len(targets) == 1 and targets[0].address == flow.dst
         return targets[0]._wire if alone else None, _name(flow), self._max_segments
 
-    def arrived(self, sender: bytes, buf: memoryview, *how: int) -> RxBurst:
-        """What came by the wire; ``how``: segment size, traffic class, hop limit, flow label."""
+    def make_burst(self, sender: bytes, buf: memoryview, *how: int) -> RxBurst:
+        """Make a burst of what came by the wire; ``how``: segment size, traffic class, hop limit, flow label."""
         flow = self._flows.get(sender)
         if flow is None:
             if len(self._flows) >= _MAX_CACHED:
@@ -231,7 +231,7 @@ class LoopbackLink(DrivenLink, UnpolledLink):
             flow.settled = True  # nothing in memory renumbers idents
         return RxBurst(flow, buf, how[0], len(buf), 0, DONT_FRAGMENT, *how[1:])
 
-    def look(self) -> None:
+    def check_interface(self) -> None:
         """A peer's wire has ended, or where a flow leads there is none: memory itself is always up."""
 
     def close(self) -> None:

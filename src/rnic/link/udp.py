@@ -412,27 +412,27 @@ class UdpLink(DrivenLink):
         """Sockets to send from. Who sends beside the link says to them how the options are then."""
         return tuple(self._outlets.values())
 
-    def way(self, flow: Flow) -> tuple[_Outlet, bytes, int]:
+    def tx_path(self, flow: Flow) -> tuple[_Outlet, bytes, int]:
         """The socket from which a flow's packets leave, the raw address that they go to, and how many a burst holds."""
         path = flow.link
         if not isinstance(path, _Path) or path.owner is not self:
             path = self._path(flow)
         return path.outlet, path.raw, path.peer.segments
 
-    def arrived(self, sender: bytes, buf: memoryview, *how: int) -> RxBurst:
+    def make_burst(self, sender: bytes, buf: memoryview, *how: int) -> RxBurst:
         """What somebody else received on the unicast socket from a raw address, as :meth:`receive` would give it.
 
         Args:
             how: segment size, traffic class, hop limit, flow label.
         """
-        return self._inboxes[0].arrived(self, sender, buf, *how)
+        return self._inboxes[0].make_burst(self, sender, buf, *how)
 
     def refused(self, flow: Flow) -> None:
         """The system refused a burst: from now on packets go there one by one."""
         self._gso_refused.add((flow.dst, flow.dport))
         self._path(flow).peer.segments = 1
 
-    def look(self) -> None:
+    def check_interface(self) -> None:
         """A send failed as it does where the interface is down: look whether it is."""
         self.up = self._interface_up()
 
@@ -534,10 +534,10 @@ class _Inbox:
             if not size:
                 link.counters.bump(DropReason.TOO_SHORT.value)
                 continue
-            out.append(self.arrived(link, sender, buffer[:size], segment, tclass, hop_limit, label))
+            out.append(self.make_burst(link, sender, buffer[:size], segment, tclass, hop_limit, label))
         return False
 
-    def arrived(self, link: UdpLink, sender: bytes, buf: memoryview, *how: int) -> RxBurst:
+    def make_burst(self, link: UdpLink, sender: bytes, buf: memoryview, *how: int) -> RxBurst:
         """What came from a raw socket address; ``how``: segment size, traffic class, hop limit, flow label."""
         flow = self.flows.get(sender)
         if flow is None:

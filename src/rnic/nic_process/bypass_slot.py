@@ -135,7 +135,7 @@ class Slot:
         link.forget()  # the program's engine sends by it, too
         nic.stopped = self._stopped
         nic.memory.told = self._key_told
-        nic.inflight.stock()
+        nic.inflight.reserve_line()
         nic.inflight.share(budget.of(member), budget)
         self._budget_fd = budget.fd
         self._messages = select.poll()
@@ -201,7 +201,7 @@ class Slot:
 
     def lent(self) -> None:
         """The program has lent the arena with a message that is answered now: it finds everything anew."""
-        self.runtime.nic.inflight.stock()
+        self.runtime.nic.inflight.reserve_line()
         self._hand_over()
 
     def _hand_over(self) -> None:
@@ -302,7 +302,7 @@ class Slot:
         at = BUFFERS_AT + buffer * BUFFER_BYTES
         # a copy: what was checked stays what it was, whatever the program does meanwhile
         data = memoryview(self.shared[at : at + size])
-        burst = self._link.arrived(name, data, segment, asked["tclass"], asked["hop_limit"], asked["flow_label"])
+        burst = self._link.make_burst(name, data, segment, asked["tclass"], asked["hop_limit"], asked["flow_label"])
         flow = burst.flow
         if asked["count"] and flow.idents is not None:
             # what the engine took since then had the idents that it expected

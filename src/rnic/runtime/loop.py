@@ -487,7 +487,7 @@ class Runtime:
                     if self._pump is not None:
                         self._pump.stop()
                         self._pump = None
-                    self.link.send(self.nic.farewell())
+                    self.link.send(self.nic.drain_acks())
             except BaseException:
                 self.link.close()
                 raise

@@ -135,7 +135,7 @@ class Completer(QpRecord):
         requester = self.requester
         if not self._advance(psn, now_ns):
             return
-        if psn == self.implied_psn and now_ns - self.implied_at < requester.repeat_interval:
+        if psn == self.implied_psn and now_ns - self.implied_at < requester.retransmit_interval:
             # Responses still under way from before the rewind say the same again: they need not be a new loss. If
             # they are, the next probe shows it.
             return
@@ -152,7 +152,7 @@ class Completer(QpRecord):
             requester, selective = self.requester, self.qp.selective
             if requester.about_to_send(packet.psn):
                 return
-            if requester.mend(packet.psn) if selective is None else selective.nak(packet.psn, now_ns):
+            if requester.resend_one(packet.psn) if selective is None else selective.nak(packet.psn, now_ns):
                 return
             self.qp.retry(packet.psn, now_ns)
             return
@@ -176,7 +176,7 @@ class Completer(QpRecord):
         # the request that is refused has come: what was lost on its way, or told late, is mended
         requester.retry_left = self.ctx.retry_cnt
         requester.rewind(packet.psn)
-        requester.wait_until(now_ns + rnr_timer_ns(packet.syndrome & AETH_VALUE_MASK))
+        requester.start_rnr_wait(now_ns + rnr_timer_ns(packet.syndrome & AETH_VALUE_MASK))
 
     def _credits(self, packet: Packet) -> None:
         """End-to-end flow control: MSN plus credits is the last SSN that has a receive entry (9.7.7.2).

@@ -82,7 +82,7 @@ class Host(Protocol):
     def schedule(self, qp: QueuePair) -> None:
         """``qp`` may have something to send: give it a turn."""
 
-    def last_words(self, bursts: list[TxBurst]) -> None:
+    def final_bursts(self, bursts: list[TxBurst]) -> None:
         """Send ``bursts`` of a queue pair that has no more turns."""
 
     def arm(self, qp: QueuePair) -> None:

@@ -45,7 +45,7 @@ from rnic.state.record import WORD_SHIFT, Record, Word, place, view
 
 if TYPE_CHECKING:
     from rnic.transport.budget import Budget
-    from rnic.transport.send_queue import Outstanding
+    from rnic.transport.send_queue import SendQueue
     from rnic.wire.flow import Flow
 
 FIRST = 16
@@ -177,7 +177,7 @@ class Peer(Record):
         self.lossy = 1
         self._cut(self.limit_16 >> 1, LOSSY, now_ns)
 
-    def silent(self, now_ns: int) -> None:
+    def timed_out(self, now_ns: int) -> None:
         """Nothing came for an ACK timeout."""
         self._cut(0, LEAST, now_ns)
 
@@ -259,13 +259,13 @@ class Inflight:
         self.record = _cleared(arena, arena.take(INFLIGHT.size, "what is in flight"), INFLIGHT.size)
         self._account = InflightRecord(arena.memory, self.record)
         self._account.limit = limit
-        self.stock()
+        self.reserve_line()
         self._first = first
         self._known: dict[tuple[bytes, int], Peer] = {}
         self._peers: dict[int, Peer] = {}
         """The same by the offsets of their records."""
         self._sweep_at = _MAX_PEERS
-        self._members: dict[int, Outstanding] = {}
+        self._members: dict[int, SendQueue] = {}
         """Requesters by the offsets of their queue pairs' records."""
         self._budget: Budget | None = None
         self._entries: Entries | None = None
@@ -349,11 +349,11 @@ class Inflight:
         """Peers that somebody waits for."""
         return self._account.waited_for
 
-    def join(self, requester: Outstanding) -> None:
+    def add_requester(self, requester: SendQueue) -> None:
         """There is a requester, which neither flies nor waits."""
         self._members[requester.record] = requester
 
-    def part(self, requester: Outstanding) -> None:
+    def remove_requester(self, requester: SendQueue) -> None:
         """There is a requester no more; it neither flies nor waits."""
         self._members.pop(requester.record, None)
 
@@ -385,7 +385,7 @@ class Inflight:
                 self._arena.free(peer.record, PEER.size)
         self._sweep_at = max(_MAX_PEERS, 2 * len(self._known))
 
-    def room(self, requester: Outstanding, want: int) -> int:
+    def room(self, requester: SendQueue, want: int) -> int:
         """Packets that a requester may send now, if it has ``want``, at least 1, to send; 0 if it has to wait."""
         peer = requester.peer
         account = self._account
@@ -404,7 +404,7 @@ class Inflight:
         # peers that do not answer may hold all that there is: one with nothing in flight gets a little all the same
         return self._slips(requester, want, limit, nic) if inflight else min(want, LEAST, limit)
 
-    def _slips(self, requester: Outstanding, want: int, limit: int, nic: int) -> int:
+    def _slips(self, requester: SendQueue, want: int, limit: int, nic: int) -> int:
         """``want`` if that is so little that it need not wait for room, else 0."""
         account, peer = self._account, requester.peer
         if requester.admitted or requester.inflight + want > LEAST:
@@ -417,11 +417,11 @@ class Inflight:
         )
         return want if room >= want else 0
 
-    def shared(self, requester: Outstanding) -> bool:
+    def shared(self, requester: SendQueue) -> bool:
         """Whether others have packets in flight or wait for room, and may take the next."""
         return self._account.packets > requester.inflight or bool(self._account.waited_for) or self.crowded()
 
-    def enough(self, requester: Outstanding, packets: int, want: int) -> bool:
+    def enough(self, requester: SendQueue, packets: int, want: int) -> bool:
         """Whether who sends ``packets`` now finds room for more of ``want`` without an answer to them.
 
         Whoever joins meanwhile and takes some room gives it back; but then it has to be room for a whole turn.
@@ -435,7 +435,7 @@ class Inflight:
         )
         return room >= min(want, _quantum(limit, True), nic)
 
-    def take(self, requester: Outstanding, packets: int) -> None:
+    def take(self, requester: SendQueue, packets: int) -> None:
         """``packets`` more of a requester are in flight."""
         own = requester.admitted
         if own:
@@ -457,7 +457,7 @@ class Inflight:
             self._show(peer)
             self._show_all()
 
-    def give(self, peer: Peer, packets: int) -> None:
+    def release(self, peer: Peer, packets: int) -> None:
         """``packets`` fewer are."""
         peer.inflight -= packets
         self._account.packets -= packets
@@ -466,7 +466,7 @@ class Inflight:
             self._admit()
         self._show_all()
 
-    def wait(self, requester: Outstanding) -> None:
+    def wait(self, requester: SendQueue) -> None:
         """No room: the requester's queue pair is given a turn once there is."""
         if requester.parked:
             return
@@ -478,7 +478,7 @@ class Inflight:
         while line and cells[(line >> WORD_SHIFT) + _PROGRAM] != program:
             line = cells[(line >> WORD_SHIFT) + _LINE]
         if not line:
-            self.stock()
+            self.reserve_line()
             line = self._account.spare_line
             if not line:
                 requester.parked = 0
@@ -486,7 +486,7 @@ class Inflight:
             self._account.spare_line = cells[(line >> WORD_SHIFT) + _LINE]
             cells[(_cleared(self._arena, line, LINE.size) >> WORD_SHIFT) + _PROGRAM] = program
             lists.append(cells, at + _LINES, _LINE, line)
-            self.stock()
+            self.reserve_line()
         lists.append(cells, (line >> WORD_SHIFT) + _QUEUE, _WAITING, requester.record)
         cells[(requester.record >> WORD_SHIFT) + _QP_LINE] = line
         if not peer.waiting:
@@ -495,7 +495,7 @@ class Inflight:
         self._show(peer)
         self._show_all()
 
-    def stock(self) -> None:
+    def reserve_line(self) -> None:
         """If the arena has room there is a line for the next who waits: who works on records alone cannot make one."""
         if not self._account.spare_line:
             line = self._arena.allocate(LINE.size)
@@ -522,7 +522,7 @@ class Inflight:
         self._account.spare_line = line
         return 0
 
-    def turn_over(self, requester: Outstanding) -> None:
+    def turn_over(self, requester: SendQueue) -> None:
         """A requester has had a turn: what it was promised and did not take is for others."""
         own = requester.admitted
         if own:
@@ -535,7 +535,7 @@ class Inflight:
         if self._budget is not None:
             self._show_all()
 
-    def leave(self, requester: Outstanding) -> None:
+    def leave(self, requester: SendQueue) -> None:
         """A requester waits no more."""
         peer = requester.peer
         if requester.parked:
@@ -546,7 +546,7 @@ class Inflight:
             self._show(peer)
         self.turn_over(requester)
 
-    def _next(self, peer: Peer) -> Outstanding:
+    def _next(self, peer: Peer) -> SendQueue:
         """Who waits for this peer and is next; its program's line then waits behind the others."""
         cells, at = self._cells, peer.record >> WORD_SHIFT
         line = peer.first_line

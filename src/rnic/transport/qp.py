@@ -169,7 +169,7 @@ class QueuePair(QpRecord):
         """The device changed the context: take over what follows from it."""
         ctx = self.ctx
         if ctx.state == RESET or (ctx.state == ERR and old_state != ERR):
-            self.part()
+            self.drain_acks()
         if ctx.state == RESET:
             self.requester.reset()
             self.completer.reset()
@@ -240,7 +240,7 @@ class QueuePair(QpRecord):
         return bool(self.requester.more or self.responder.replies.reply_count)
 
     @property
-    def owes_first(self) -> bool:
+    def replies_first(self) -> bool:
         """Whether replies go before requests.
 
         They seldom hurry, but where the owner sleeps on completion events: what it posts once it was woken must not
@@ -250,11 +250,11 @@ class QueuePair(QpRecord):
         return self.responder.replies.reply_count > 0 and self.recv_cq.told
 
     def produce(self, now_ns: int, budget: int, out: list[TxBurst]) -> int:
-        """Send up to ``budget`` packets, requests before replies but where :attr:`owes_first`; the number sent."""
+        """Send up to ``budget`` packets, requests before replies but where :attr:`replies_first`; the number sent."""
         sent = 0
         if self.cnp_tag:
             sent = self._notify(out)
-        first = self.owes_first
+        first = self.replies_first
         if first:
             sent += self.produce_replies(budget - sent, out)
         sent += self.produce_requests(now_ns, min(budget, max(budget - sent, LEAST)), out)
@@ -288,7 +288,7 @@ class QueuePair(QpRecord):
             self.fail_receive(REM_OP_ERR, NAK_REMOTE_OPERATION, WQ_CATAS_ERROR)
         return sent
 
-    def part(self) -> None:
+    def drain_acks(self) -> None:
         """Acknowledge what was taken before software stopped the queue pair, and drop all other replies.
 
         The owner may have seen the completion of what the peer still waits for, and is free to go on that.
@@ -301,7 +301,7 @@ class QueuePair(QpRecord):
             head = bth_base(self.host.pkey(ctx.pkey_index), ctx.remote_qpn)
             replies.produce(head, ctx.mtu_bytes, len(replies), batch)
             batch.flush()
-            self.host.last_words(out)
+            self.host.final_bursts(out)
         replies.clear()
 
     def _notify(self, out: list[TxBurst]) -> int:

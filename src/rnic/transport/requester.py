@@ -61,7 +61,7 @@ from rnic.transport.encap import (
 )
 from rnic.transport.inflight import QUANTUM
 from rnic.transport.message import ATOMICS, READS, SENDS, TAKES_RECEIVE, WRITES, Message, ReadPiece
-from rnic.transport.send_queue import PROBE_MENDS, Outstanding
+from rnic.transport.send_queue import PROBE_MENDS, SendQueue
 from rnic.transport.sge import NO_PAYLOAD, SPOILT, Inline, Payload, local_payload
 from rnic.transport.windows import bind_window, invalidate_local
 
@@ -102,7 +102,7 @@ def read_chunk(widest: int, burst: int) -> int:
 
 
 @view(QP, "Requester")
-class Requester(Outstanding):
+class Requester(SendQueue):
     """The sending half of one queue pair. ``head`` lacks the destination, which is the context's own."""
 
     __slots__ = ("flow",)
@@ -153,7 +153,7 @@ class Requester(Outstanding):
         if flow is not None:
             self.flow = flow
             if ctx.servtype == ST_RC:
-                self.meet(self.account.peer(flow))
+                self.set_peer(self.account.peer(flow))
             self.batch_limit = self.host.max_segments(flow, bool(ctx.options & OPT_GSO))
 
     # ----------------------------------------------------------------------------------- producing
@@ -204,7 +204,7 @@ class Requester(Outstanding):
             self.more = 1
         batch.flush()
         if sent:
-            self.watch(now_ns)
+            self.arm_timers(now_ns)
         self.account.turn_over(self)
         return sent
 
@@ -325,7 +325,7 @@ class Requester(Outstanding):
         psn = message.first_psn + sent & PSN_MASK
         count = min(budget, left, room)
         if count == left:
-            ask = not self._keeps_quiet(message, psn)
+            ask = not self._defers_ack_request(message, psn)
         else:
             # Who has to stop here, or may have to after this turn, asks for the ACK that lets him go on.
             account, more = self.account, min(left, self.window - self.inflight) - count
@@ -350,10 +350,10 @@ class Requester(Outstanding):
         done = self._send_data(message, payload, count, batch, ask)
         if self.ack_each and done == left:
             self.ack_each -= 1
-        self.fly(done)
+        self.add_inflight(done)
         return done
 
-    def _keeps_quiet(self, message: Message, psn: int) -> bool:
+    def _defers_ack_request(self, message: Message, psn: int) -> bool:
         """Whether a message need not ask for an ACK, which IBA 9.7.5.1 leaves to the requester.
 
         Nobody waits for the completion of a short WRITE that is not signaled. A responder of this kind acknowledges
@@ -483,7 +483,7 @@ class Requester(Outstanding):
         batch.add(header, data)
         return True
 
-    def repeat(self, message: Message, payload: Payload, index: int, batch: FrameBatch) -> int:
+    def retransmit(self, message: Message, payload: Payload, index: int, batch: FrameBatch) -> int:
         """Send packet ``index`` of a SEND or WRITE again, alone and with AckReq; how many were sent."""
         return int(self._send_packet(message, payload, index, batch, True))
 
@@ -504,7 +504,7 @@ class Requester(Outstanding):
                 self.rtt_psn, self.rtt_at = psn, now_ns
             batch.add(self._request(message, psn, offset, packets))
             message.sent += packets
-            self.fly(packets)
+            self.add_inflight(packets)
             room -= packets
             requests += 1
             end = psn + packets & PSN_MASK
@@ -561,7 +561,7 @@ class Requester(Outstanding):
                     continue
                 payload = self.payload(message)
                 if payload.valid:
-                    sent += self.repeat(message, payload, index, batch)
+                    sent += self.retransmit(message, payload, index, batch)
         if sent:
             self.host.counters.bump("retransmitted_packets" if mends else "probes")
         return sent

@@ -200,7 +200,7 @@ class Responder(QpRecord):
         self._take(packet)
         selective = self.qp.selective
         if selective is not None and self.ctx.expected_psn != expected_psn:
-            selective.go_on(self._take)
+            selective.release_next(self._take)
 
     def handle_timer(self, now_ns: int) -> None:
         """What is owed has been for long enough."""

@@ -70,7 +70,7 @@ class SelectiveRepeat:
         self._qp.host.counters.bump("kept_packets")
         return True
 
-    def go_on(self, take: Callable[[Packet], None]) -> None:
+    def release_next(self, take: Callable[[Packet], None]) -> None:
         """The packet that was due has come: take what was kept behind it, and name the next gap where there is one."""
         qp = self._qp
         while (packet := self._kept.pop(expected_psn := qp.ctx.expected_psn, None)) is not None:
@@ -100,7 +100,7 @@ class SelectiveRepeat:
             return False
         if psn == self._repaired_psn:
             peer = requester.peer
-            patience = 2 * peer.srtt + 4 * peer.rttvar if peer.srtt else requester.repeat_interval
+            patience = 2 * peer.srtt + 4 * peer.rttvar if peer.srtt else requester.retransmit_interval
             if now_ns - self._repaired_at < patience:
                 return True  # said before the repair can have come
             if not requester.retry_left:
@@ -121,7 +121,7 @@ class SelectiveRepeat:
         payload = requester.payload(message)
         if not payload.valid:
             return 0
-        sent = requester.repeat(message, payload, psn_diff(psn, message.first_psn), batch)
+        sent = requester.retransmit(message, payload, psn_diff(psn, message.first_psn), batch)
         if sent:
             self._qp.host.counters.bump("retransmitted_packets")
             self._qp.host.counters.bump("repairs")

@@ -63,8 +63,8 @@ WIDEN_AFTER = 4
 """Packets to be acknowledged for each one more in flight."""
 
 
-@view(QP, "Outstanding", "Inflight")
-class Outstanding(QpRecord):
+@view(QP, "SendQueue", "Inflight")
+class SendQueue(QpRecord):
     """The state of the sending half of one queue pair, and what acknowledgements and time do to it.
 
     ``una`` is the oldest PSN that is not acknowledged, ``sent_psn`` the one behind the last ever sent. ``window``
@@ -138,7 +138,7 @@ class Outstanding(QpRecord):
         self.cq = cq
         self.account = qp.host.inflight
         self.peer = NOBODY
-        self.account.join(self)
+        self.account.add_requester(self)
         self.reset()
 
     def reset(self) -> None:
@@ -220,7 +220,7 @@ class Outstanding(QpRecord):
         """Expect no responses and no deadline any more."""
         self.piece_first = self.piece_count = 0
         self.read_index = NONE
-        self.ground()
+        self.clear_inflight()
         self.ack_deadline = self.probe_deadline = self.rnr_until = self.relief_ns = NEVER
         self.probe_due = 0
 
@@ -281,44 +281,44 @@ class Outstanding(QpRecord):
         """Mean round trip to the peer in nanoseconds, 0 before the first."""
         return self.peer.srtt
 
-    def fly(self, packets: int) -> None:
+    def add_inflight(self, packets: int) -> None:
         """``packets`` more are in flight."""
         self.inflight += packets
         self.account.take(self, packets)
 
-    def _land(self, packets: int) -> None:
+    def _remove_inflight(self, packets: int) -> None:
         """``packets`` fewer are in flight."""
         if packets:
             self.inflight -= packets
-            self.account.give(self.peer, packets)
+            self.account.release(self.peer, packets)
 
-    def ground(self) -> None:
+    def clear_inflight(self) -> None:
         """Nothing is in flight any more, and nothing wants to be."""
-        self._land(self.inflight)
+        self._remove_inflight(self.inflight)
         self.account.leave(self)
 
-    def _turn_to(self, peer: Peer) -> None:
+    def _switch_peer(self, peer: Peer) -> None:
         self.peer.users -= 1 if self.peer_record else 0
         self.peer = peer
         self.peer_record = peer.record
         peer.users += 1 if peer.record else 0
 
-    def depart(self) -> None:
+    def detach(self) -> None:
         """The queue pair is destroyed: its peer's account is one user poorer."""
-        self.ground()
-        self._turn_to(NOBODY)
-        self.account.part(self)
+        self.clear_inflight()
+        self._switch_peer(NOBODY)
+        self.account.remove_requester(self)
 
-    def meet(self, peer: Peer) -> None:
+    def set_peer(self, peer: Peer) -> None:
         """The path leads to ``peer`` from now on."""
         if peer is not self.peer:
             inflight = self.inflight
-            self._land(inflight)
+            self._remove_inflight(inflight)
             self.account.leave(self)
-            self._turn_to(peer)
+            self._switch_peer(peer)
             # it may have waited with the other peer, where nobody will call it any more
             self.host.schedule(self.qp)
-            self.fly(inflight)
+            self.add_inflight(inflight)
 
     def advance(self, psn: int, now_ns: int) -> None:
         """Everything before ``psn`` is acknowledged. May end in a failure: see the context's state.
@@ -337,7 +337,7 @@ class Outstanding(QpRecord):
                 self._widen(count)
             self.una = psn
             self.peer.acknowledged(count)
-            self._land(min(count, self.inflight))
+            self._remove_inflight(min(count, self.inflight))
             self.ctx.last_acked_psn = psn
             self.retry_left = self.ctx.retry_cnt
             self.rnr_left = self.ctx.rnr_retry
@@ -346,14 +346,14 @@ class Outstanding(QpRecord):
             if self.inflight == 0:
                 self.ack_deadline = self.probe_deadline = NEVER
             else:
-                self.ack_deadline = self._overdue(now_ns)
+                self.ack_deadline = self._ack_timeout_at(now_ns)
                 self.probe_deadline = now_ns + self._probe_interval() if self.probing else NEVER
                 # What a probe brought to light need not be all; but behind one READ response there are mostly more.
                 self.probe_due = probed and self.probing and not self.piece_count
             self.retire()
-        self.go_on()
+        self.resume()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Something was acknowledged: what waited for that may be sent."""
         if self.probe_due or ((self.pending or self.fetch_index != self.tail) and not self.parked):
             self.host.schedule(self.qp)
@@ -404,21 +404,21 @@ class Outstanding(QpRecord):
             self.piece_count -= 1
         index = self.send_index
         if index != self.fetch_index:
-            self._take_back(self.message(index), psn)
+            self._unsend(self.message(index), psn)
         while index != self.sq_head:
             index = (index or self.ring.entries) - 1
             message = self.message(index)
             if psn_diff(message.end_psn, psn) <= 0:
                 break
-            self._take_back(message, psn)
+            self._unsend(message, psn)
             self.send_index = index
-        self._land(max(0, self.inflight - max(0, psn_diff(psn, self.una))))
+        self._remove_inflight(max(0, self.inflight - max(0, psn_diff(psn, self.una))))
         if self.inflight == 0:
             # what waits to be sent again, perhaps long, is not late
             self.ack_deadline = self.probe_deadline = NEVER
         self.host.schedule(self.qp)
 
-    def mend(self, psn: int) -> bool:
+    def resend_one(self, psn: int) -> bool:
         """A NAK names ``psn``, all before which is acknowledged; whether that alone is sent again.
 
         So it is where the peer has agreed to keep what comes beyond a gap. Where it names the same PSN once more, or
@@ -441,20 +441,20 @@ class Outstanding(QpRecord):
         return True
 
     @staticmethod
-    def _take_back(message: Message, psn: int) -> None:
+    def _unsend(message: Message, psn: int) -> None:
         message.sent = min(message.sent, max(0, psn_diff(psn, message.first_psn)))
 
     # ------------------------------------------------------------------------------------- timers
 
-    def watch(self, now_ns: int) -> None:
+    def arm_timers(self, now_ns: int) -> None:
         """Start the timers that are not running, for the packets that are now outstanding."""
         if self.inflight == 0:
             return
         deadline = self.ack_deadline
         if deadline == NEVER:
-            deadline = self.ack_deadline = self._overdue(now_ns)
+            deadline = self.ack_deadline = self._ack_timeout_at(now_ns)
         if self.probing:
-            probe = self.probe_deadline = now_ns + (self.repeat_interval << self.probe_shift)
+            probe = self.probe_deadline = now_ns + (self.retransmit_interval << self.probe_shift)
             if probe < deadline:
                 deadline = probe
         else:
@@ -462,12 +462,12 @@ class Outstanding(QpRecord):
         if deadline < self.qp.armed_ns:
             self.host.arm(self.qp)
 
-    def wait_until(self, deadline_ns: int) -> None:
+    def start_rnr_wait(self, deadline_ns: int) -> None:
         """The responder is not ready: send nothing, and expect nothing, until then (IBA 9.7.5.2.8)."""
         self.rnr_until = deadline_ns
         self.ack_deadline = self.probe_deadline = NEVER
 
-    def _overdue(self, now_ns: int) -> int:
+    def _ack_timeout_at(self, now_ns: int) -> int:
         """When what is sent now, or waits now, counts as lost if nothing is acknowledged; never with a timeout of 0.
 
         The local ACK timeout, twice as long after each that passed in vain, and no shorter than four measured round
@@ -484,7 +484,7 @@ class Outstanding(QpRecord):
         return self.host.config.probe and not self.ctx.options & OPT_NO_PROBE
 
     @property
-    def repeat_interval(self) -> int:
+    def retransmit_interval(self) -> int:
         """Nanoseconds in which what was repeated should have been answered."""
         peer = self.peer
         srtt = peer.srtt
@@ -496,7 +496,7 @@ class Outstanding(QpRecord):
         return max(least, 2 * srtt + 4 * peer.rttvar)
 
     def _probe_interval(self) -> int:
-        return self.repeat_interval << self.probe_shift
+        return self.retransmit_interval << self.probe_shift
 
     @property
     def deadline_ns(self) -> int:
@@ -514,13 +514,13 @@ class Outstanding(QpRecord):
             self.host.counters.bump("ack_timeouts")
             self.ack_deadline = NEVER
             self.backoff = min(self.backoff + 1, BACKOFF_MOST)
-            self.peer.silent(now_ns)
+            self.peer.timed_out(now_ns)
             self.qp.retry(self.una, now_ns)
         elif self.probe_deadline <= now_ns:
             self.probe_due = 1
             self.ack_each = ACK_EACH_AFTER_PROBE
             if self.probe_shift >= SILENT_PROBES:
-                self.peer.silent(now_ns)
+                self.peer.timed_out(now_ns)
             self.probe_shift = min(self.probe_shift + 1, PROBE_MAX_SHIFT)
             self.probe_deadline = now_ns + self._probe_interval()
             self.host.schedule(self.qp)

@@ -47,7 +47,7 @@ def serve(turns: Scheduler, packets: dict[int, int], rounds: int) -> Counter[int
         size = packets[qp]
         allowance = turns.allowance(qp)
         count = 64 if allowance is None else -(-allowance // size)
-        turns.spent(qp, count * size, again=True)
+        turns.spend(qp, count * size, again=True)
         sent[qp] += count * size
     return sent
 
@@ -105,7 +105,7 @@ def test_who_comes_late_waits_for_one_turn_of_each_other() -> None:
     before = []
     while (qp := turns.take()) != late:
         before.append(qp)
-        turns.spent(qp, turns.allowance(qp) or 0, again=True)
+        turns.spend(qp, turns.allowance(qp) or 0, again=True)
     assert len(before) <= len(busy)
 
 
@@ -115,7 +115,7 @@ def test_nothing_is_saved_up() -> None:
     for _ in range(50):  # a message now and then
         turns.add(idle)
         assert turns.take() == idle
-        turns.spent(idle, 8, again=False)
+        turns.spend(idle, 8, again=False)
     for qp in (idle, busy):
         turns.add(qp)
     assert turns.take() == idle
@@ -138,7 +138,7 @@ def test_a_newcomer_goes_before_those_in_the_rotation_and_the_round_ends_with_it
     turns.add(late)
     assert turns.take() == late
     assert turns.allowance(late) == QUANTUM // NEWCOMER_PART
-    turns.spent(late, 8, again=False)
+    turns.spend(late, 8, again=False)
     assert turns.over
     turns.over = 0
     assert turns.take() in busy
@@ -150,7 +150,7 @@ def test_a_newcomer_with_much_to_send_joins_the_rotation_after_its_part() -> Non
     late = turns.queue_pair(9)
     turns.add(late)
     assert turns.take() == late
-    turns.spent(late, QUANTUM // NEWCOMER_PART, again=True)
+    turns.spend(late, QUANTUM // NEWCOMER_PART, again=True)
     assert turns.take() in busy
 
 
@@ -163,7 +163,7 @@ def test_newcomers_send_no_more_than_the_others_together() -> None:
     for _ in range(3_000):
         qp = turns.take()
         size = min(turns.allowance(qp) or 0, QUANTUM // NEWCOMER_PART if qp == trick else QUANTUM)
-        turns.spent(qp, size, again=qp != trick)
+        turns.spend(qp, size, again=qp != trick)
         sent[qp] += size
         if qp == trick:
             turns.add(trick)
@@ -189,7 +189,7 @@ def test_whoever_waits_gets_a_turn_and_nobody_twice(steps: list[int], seed: int)
             qp = turns.take()
             assert qp in waiting
             again = step == 5
-            turns.spent(qp, rng.randrange(10_000), again)
+            turns.spend(qp, rng.randrange(10_000), again)
             if not again:
                 waiting.remove(qp)
                 idle.append(qp)
@@ -197,5 +197,5 @@ def test_whoever_waits_gets_a_turn_and_nobody_twice(steps: list[int], seed: int)
     served = []
     while turns:
         served.append(turns.take())
-        turns.spent(served[-1], 1, again=False)
+        turns.spend(served[-1], 1, again=False)
     assert sorted(served) == sorted(waiting)

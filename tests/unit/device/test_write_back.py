@@ -49,12 +49,12 @@ def test_a_step_of_write_backs_is_bounded(busy: bool) -> None:
             nic.handle_timers(now)
         for qpn in qpns:
             nic.contexts.key.qps.view(qpn).expected_psn += 1
-        nic.moved_packets(now)
+        nic.note_traffic(now)
         steps, began = [0], now
         while nic.write_back_at is not None:
             now = nic.write_back_at
             if busy:
-                nic.moved_packets(now)
+                nic.note_traffic(now)
             nic.handle_timers(now)
             steps.append(sum(exact(nic, qpn) for qpn in qpns))
         assert steps[-1] == len(qpns)

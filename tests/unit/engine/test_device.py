@@ -49,7 +49,7 @@ class Image:
             "write back": nic.write_back_at,
             "rung": list(nic.resources.doorbells.rung),
             "failed": list(nic.sending.failed_cqs),
-            "last words": list(nic.sending.last_words),
+            "last words": list(nic.sending.final_bursts),
         }
         self.turns = nic.sending._turns
         behind = nic.contexts.behind
@@ -75,7 +75,7 @@ class Image:
         for block in state["rung"]:
             doorbells.ring(block)
         nic.sending.failed_cqs = list(state["failed"])
-        nic.sending.last_words = list(state["last words"])
+        nic.sending.final_bursts = list(state["last words"])
         nic.sending._turns = self.turns
         for name, kept in self.behind.items():
             setattr(nic.contexts.behind, name, copy.copy(kept))

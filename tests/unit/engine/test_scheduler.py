@@ -73,7 +73,7 @@ class Qp:
         self.peer = world.inflight.peer(Flow(bytes(4), bytes((10, 0, 0, number // PROGRAMS % PEERS)), 1))
         self.peer.users += 1
         self["peer_record"] = self.peer.record
-        world.inflight.join(self)  # type: ignore[arg-type]
+        world.inflight.add_requester(self)  # type: ignore[arg-type]
         world.scheduler.enroll(self.record, self.program, QUANTUM)
 
     def __getitem__(self, name: str) -> int:
@@ -191,7 +191,7 @@ def test_turns(sched: ctypes.CDLL, seed: int) -> None:
             shared = sched.engine_scheduler_allowance(c.c, u64(record), ctypes.byref(bytes_))
             assert (bytes_.value if shared else None) == allowance
             size, again = rng.choice((0, 64, 1_040, 5_000, 40_000)), rng.random() < 0.7
-            python.scheduler.spent(record, size, again)
+            python.scheduler.spend(record, size, again)
             sched.engine_scheduler_spend(c.c, u64(record), u64(size), again)
             for world in (python, c):
                 world.qps[[qp.record for qp in world.qps].index(record)]["scheduled"] = again
@@ -277,7 +277,7 @@ class Course:
             else:
                 python.inflight.wait(one)  # type: ignore[arg-type]
                 assert sched.engine_inflight_wait(c.c, u64(other.record)) == 0
-                c.inflight.stock()
+                c.inflight.reserve_line()
                 self.waited += 1
             python.inflight.turn_over(one)  # type: ignore[arg-type]
             sched.engine_inflight_turn_over(c.c, u64(other.record))
@@ -292,19 +292,19 @@ class Course:
             one["inflight"] -= packets
             other["inflight"] -= packets
             before = len(python.scheduler)
-            python.inflight.give(one.peer, packets)
+            python.inflight.release(one.peer, packets)
             sched.engine_inflight_release(c.c, c.peer(other), u64(packets))
             self.admitted += len(python.scheduler) > before
         elif what == 8 and rng.random() < 0.3:
             one.peer.lost(self.now)
             sched.engine_peer_lost(c.peer(other), u64(self.now))
         elif what == 9 and rng.random() < 0.1:
-            one.peer.silent(self.now)
+            one.peer.timed_out(self.now)
             sched.engine_peer_silent(c.peer(other), u64(self.now))
         if python.scheduler.count and rng.random() < 0.5:
             record = python.scheduler.take()
             assert sched.engine_scheduler_take(c.c) == record
-            python.scheduler.spent(record, 0, False)
+            python.scheduler.spend(record, 0, False)
             sched.engine_scheduler_spend(c.c, u64(record), u64(0), 0)
             for world in (python, c):
                 world.qps[[qp.record for qp in world.qps].index(record)]["scheduled"] = 0
@@ -396,6 +396,6 @@ def test_who_waits_needs_a_line_and_nothing_changes_where_none_is_spare(sched: c
     before = c.image()
     assert sched.engine_inflight_wait(c.c, u64(c.qps[1].record)) == -1
     assert c.image() == before
-    c.inflight.stock()
+    c.inflight.reserve_line()
     assert sched.engine_inflight_wait(c.c, u64(c.qps[1].record)) == 0
     assert c.inflight.queued == 1

@@ -149,7 +149,7 @@ class Asker:
     def __init__(self, account: Inflight, peer: int = ENTRY) -> None:
         self.account = account
         self.record = account._arena.take(QP.size, "a queue pair")
-        account.join(self)  # type: ignore[arg-type]
+        account.add_requester(self)  # type: ignore[arg-type]
         self.peer = account.peer(Flow(bytes(4), bytes((10, 0, 0, peer)), 1))
         self.peer.users += 1
         self.parked = self.admitted = self.program = self.inflight = self.turns = 0
@@ -172,7 +172,7 @@ class Asker:
 
     def done(self, packets: int) -> None:
         self.inflight -= packets
-        self.account.give(self.peer, packets)
+        self.account.release(self.peer, packets)
 
 
 def slot(made: memoryview, number: int, limit: int = 100) -> tuple[Inflight, Entries]:

@@ -40,7 +40,7 @@ class Asker:
     def __init__(self, account: Inflight, number: int = 1) -> None:
         self.account = account
         self.record = account._arena.take(QP.size, "a queue pair")
-        account.join(self)  # type: ignore[arg-type]
+        account.add_requester(self)  # type: ignore[arg-type]
         self.peer = account.peer(flow(number))
         self.peer.users += 1
         self.parked = self.admitted = self.program = 0
@@ -66,7 +66,7 @@ class Asker:
 
     def done(self, packets: int) -> None:
         self.inflight -= packets
-        self.account.give(self.peer, packets)
+        self.account.release(self.peer, packets)
 
 
 def known(limit: int, *numbers: int) -> tuple[Any, ...]:
@@ -282,7 +282,7 @@ def test_losses_halve_once_a_round_trip_and_silence_leaves_the_least() -> None:
     for turn in range(3, 20):
         peer.lost(10 * turn * MS)
     assert peer.limit == LOSSY
-    peer.silent(400 * MS)
+    peer.timed_out(400 * MS)
     assert peer.limit == LEAST
 
 
@@ -290,7 +290,7 @@ def test_a_limit_below_a_floor_is_not_raised_by_a_cut() -> None:
     peer = account(8, 8)
     peer.lost(MS)
     assert peer.limit == 8
-    peer.silent(100 * MS)
+    peer.timed_out(100 * MS)
     peer.lost(200 * MS)
     assert peer.limit == LEAST
 

@@ -30,11 +30,11 @@ class Ends:
         self.ctx = SimpleNamespace(expected_psn=expected_psn)
         self.responder = SimpleNamespace(nak_sent=1, reply=lambda psn, syndrome: self.replied.append((psn, syndrome)))
         self.requester = SimpleNamespace(
-            una=una, sq_head=0, fetch_index=0, rtt_psn=0, retry_left=1, repeat_interval=70 * US,
+            una=una, sq_head=0, fetch_index=0, rtt_psn=0, retry_left=1, retransmit_interval=70 * US,
             peer=SimpleNamespace(srtt=10 * US, rttvar=5 * US),
             messages=lambda head, index: self.listed,
             payload=lambda message: SimpleNamespace(valid=self.valid),
-            repeat=self._repeat,
+            retransmit=self._repeat,
         )  # fmt: skip
         self.host = SimpleNamespace(counters=SimpleNamespace(bump=self._bump), schedule=self.scheduled.append)
         self.selective = SelectiveRepeat(self)  # type: ignore[arg-type]
@@ -71,7 +71,7 @@ def test_a_kept_packet_is_a_copy() -> None:
     assert ends.selective.keep(packet(101, buffer))
     buffer[:] = b"overwrite!"
     ends.take(packet(100))
-    ends.selective.go_on(ends.take)
+    ends.selective.release_next(ends.take)
     assert ends.taken == [(100, b""), (101, b"as it came")]
 
 
@@ -107,12 +107,12 @@ def test_it_goes_on_as_far_as_packets_follow_each_other_and_names_the_next_gap(e
         ends.selective.keep(packet(expected_psn + beyond))
     ends.take(packet(expected_psn))
     ends.responder.nak_sent = 0
-    ends.selective.go_on(ends.take)
+    ends.selective.release_next(ends.take)
     missing = (expected_psn + 3) & PSN_MASK
     assert [psn for psn, _ in ends.taken] == [(expected_psn + n) & PSN_MASK for n in range(3)]
     assert (ends.replied, ends.responder.nak_sent) == ([(missing, NAK_PSN_SEQUENCE)], 1)
     ends.take(packet(missing))
-    ends.selective.go_on(ends.take)
+    ends.selective.release_next(ends.take)
     assert psn_diff(ends.ctx.expected_psn, expected_psn) == 6
     assert len(ends.replied) == ends.counted["sequence_naks_sent"] == 1, "nothing is kept, so nothing is missing"
 
@@ -122,7 +122,7 @@ def test_a_kept_packet_that_is_refused_stops_it() -> None:
     for psn in (100, 101):
         ends.selective.keep(packet(psn))
     refused: list[int] = []
-    ends.selective.go_on(lambda packet: refused.append(packet.psn))
+    ends.selective.release_next(lambda packet: refused.append(packet.psn))
     assert (refused, ends.replied) == ([100], [])
 
 
@@ -131,10 +131,10 @@ def test_what_go_back_n_has_repeated_meanwhile_is_dropped() -> None:
     for psn in (102, 103, 110):
         ends.selective.keep(packet(psn))
     ends.ctx.expected_psn = 105
-    ends.selective.go_on(ends.take)
+    ends.selective.release_next(ends.take)
     assert (ends.taken, ends.replied) == ([], [(105, NAK_PSN_SEQUENCE)])
     ends.ctx.expected_psn = 102
-    ends.selective.go_on(ends.take)
+    ends.selective.release_next(ends.take)
     assert ends.taken == [], "102 and 103 are here no more"
 
 
@@ -144,7 +144,7 @@ def test_a_reset_forgets_what_is_kept_and_what_is_due() -> None:
     ends.selective.keep(packet(100))
     assert ends.selective.nak(101, 0)
     ends.selective.reset()
-    ends.selective.go_on(ends.take)
+    ends.selective.release_next(ends.take)
     assert (ends.taken, ends.replied, ends.selective.due) == ([], [], False)
 
 

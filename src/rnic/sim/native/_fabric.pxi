@@ -512,7 +512,7 @@ cdef class FabricHost:
         """The turn of a bare flow stopped: for want of a line to wait in, which is stocked."""
         if self.device.device.sched.inflight.spare_line:
             raise RuntimeError(f"a bare flow's turn ended for reason {told.end}: run the fabric with bare=False")
-        self.nic.inflight.stock()
+        self.nic.inflight.reserve_line()
         return 0
 
     cdef int _leave(self) except -1:
@@ -532,7 +532,7 @@ cdef class FabricHost:
         cdef fabric_host *here = self._at()
         cdef _Cq found
         nic, sending = self.nic, self.sending
-        here.owes = bool(self.rung or sending.failed_cqs or sending.last_words or nic.gsi.waiting
+        here.owes = bool(self.rung or sending.failed_cqs or sending.final_bursts or nic.gsi.waiting
                          or nic.resources.interrupts)
         here.has_qps = bool(nic.qps or self.bare)
         cqs = nic.resources.cqs
@@ -743,7 +743,7 @@ cdef int _call_turn(void *self, uint32_t at, engine_stop_info *told) noexcept:
             return 0
         host.device._take_over(agenda.fabric.now, &agenda.fabric.sending, out)
         if out:
-            host.nic.moved_packets(agenda.fabric.now)
+            host.nic.note_traffic(agenda.fabric.now)
             host.host.send(out)
         host._leave()
     except BaseException as error:
@@ -761,7 +761,7 @@ cdef int _call_prepare(void *self, uint32_t at, int *sent) noexcept:
         out = host.sending.prepare(agenda.fabric.now)
         if out:
             host.device.device.counts.tx_packets += len(out)
-            host.nic.moved_packets(agenda.fabric.now)
+            host.nic.note_traffic(agenda.fabric.now)
             host.host.send(out)
             sent[0] = 1
         host._leave()
