@@ -26,7 +26,7 @@ from rnic.spec.states import ERR, INIT, RESET, RTR, RTS, SQD, SQE
 if TYPE_CHECKING:
     from rnic.device.cq import CompletionQueue
     from rnic.device.eq import EventQueue
-    from rnic.device.nic import Nic
+    from rnic.device.host import AdmissionHost
     from rnic.device.uar import Uar
 
 _WAY: Final = {
@@ -38,14 +38,14 @@ _WAY: Final = {
 """The commands behind a queue pair in each state: what they require, it has."""
 
 
-def fits(nic: Nic, kind: str, number: int, image: bytes) -> bool:
+def fits(nic: AdmissionHost, kind: str, number: int, image: bytes) -> bool:
     """Whether the device can run on a context: of a queue pair 192 or 256 bytes, of a CQ or EQ 64."""
     if kind == QP:
         return _qp_fits(nic, number, image)
     return _cq_fits(nic, number, image) if kind == CQ else _eq_fits(nic, number, image)
 
 
-def _qp_fits(nic: Nic, number: int, image: bytes) -> bool:
+def _qp_fits(nic: AdmissionHost, number: int, image: bytes) -> bool:
     res = nic.resources
     live = res.qps.get(number)
     cached = res.contexts.key.qps.get(number)
@@ -77,7 +77,7 @@ def _qp_fits(nic: Nic, number: int, image: bytes) -> bool:
     return values_fit(new, path | (PATH_MTU if ctx.mtu in MTU_BYTES else 0), new.servtype, nic.config)
 
 
-def _names_fit(nic: Nic, uar: Uar, new: QpContext) -> bool:
+def _names_fit(nic: AdmissionHost, uar: Uar, new: QpContext) -> bool:
     """Whether PD, CQs and rings are there, and are those of the driver that made the queue pair."""
     res = nic.resources
     cqs = [res.cqs.get(new.cqn_snd), res.cqs.get(new.cqn_rcv)]
@@ -90,7 +90,7 @@ def _names_fit(nic: Nic, uar: Uar, new: QpContext) -> bool:
     return True
 
 
-def _cq_fits(nic: Nic, number: int, image: bytes) -> bool:
+def _cq_fits(nic: AdmissionHost, number: int, image: bytes) -> bool:
     res = nic.resources
     new = CQC.unpack(image)
     eq, live = res.eqs.get(new["comp_eqn"]), res.cqs.get(number)
@@ -99,13 +99,13 @@ def _cq_fits(nic: Nic, number: int, image: bytes) -> bool:
     return live is None or (eq.uar is live.uar and _ring_fits(nic, live, new))
 
 
-def _eq_fits(nic: Nic, number: int, image: bytes) -> bool:
+def _eq_fits(nic: AdmissionHost, number: int, image: bytes) -> bool:
     live = nic.resources.eqs.get(number)
     new = EQC.unpack(image)
     return live is None or (new["msix_vector"] < MAX_EQS and _ring_fits(nic, live, new))
 
 
-def _ring_fits(nic: Nic, live: CompletionQueue | EventQueue, new: dict[str, int]) -> bool:
+def _ring_fits(nic: AdmissionHost, live: CompletionQueue | EventQueue, new: dict[str, int]) -> bool:
     """Whether the ring of a live queue can be where its new context says."""
     owner = nic.resources.pools[cmd.RES_PD].owners.get(new["pd"])
     return (

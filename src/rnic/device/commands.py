@@ -52,7 +52,7 @@ from rnic.spec.psn import PSN_WINDOW
 from rnic.spec.states import ST_UD
 
 if TYPE_CHECKING:
-    from rnic.device.nic import Nic
+    from rnic.device.host import CommandHost
 
 LOG_MAX_SRQ = 15
 MIN_STRIDE_LOG = 4
@@ -89,7 +89,7 @@ class CommandUnit:
 
     __slots__ = ("_nic", "_res")
 
-    def __init__(self, nic: Nic) -> None:
+    def __init__(self, nic: CommandHost) -> None:
         self._nic = nic
         self._res = nic.resources
 
@@ -551,7 +551,7 @@ _HANDLERS: dict[int, Callable[[CommandUnit, Uar, int, int, bytes], Answer]] = {
 """Commands on queues and groups, queries and numbers. The transitions of queue pairs stand in
 :data:`rnic.context.modify.TRANSITIONS`, commands on memory and on the device in :data:`FUNCTIONS`."""
 
-FUNCTIONS: dict[int, Callable[[Nic, Uar, int, int, bytes], Answer]] = {
+FUNCTIONS: dict[int, Callable[[CommandHost, Uar, int, int, bytes], Answer]] = {
     cmd.SW2HW_MPT: memory.sw2hw_mpt,
     cmd.HW2SW_MPT: memory.hw2sw_mpt,
     cmd.QUERY_MPT: memory.query_mpt,

@@ -23,7 +23,7 @@ from rnic.spec.states import RTS, SQD
 
 if TYPE_CHECKING:
     from rnic.device.commands import Answer
-    from rnic.device.nic import Nic
+    from rnic.device.host import CongestionHost
     from rnic.device.queue_pair import DeviceQp
     from rnic.device.uar import Uar
 
@@ -43,7 +43,7 @@ class Congestion:
 
     __slots__ = ("_nic", "_start", "settings", "setter")
 
-    def __init__(self, nic: Nic, settings: CongestionSettings) -> None:
+    def __init__(self, nic: CongestionHost, settings: CongestionSettings) -> None:
         self._nic = nic
         self._start = dataclasses.replace(settings)
         self.settings = dataclasses.replace(settings)
@@ -209,13 +209,13 @@ def _windows(time_ns: int) -> int:
     return min(reg.TIME_MASK, max(1, round(time_ns / reg.WINDOW_NS)))
 
 
-def read_cfg(nic: Nic, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+def read_cfg(nic: CongestionHost, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
     """A congestion register, 64 bits: the output parameter. Those of other programs' queue pairs read 0."""
     _, qp = nic.congestion.queue_pair(in_modifier)
     return 0 if qp is not None and qp.uar is not uar else nic.congestion.read(in_modifier), b""
 
 
-def write_cfg(nic: Nic, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+def write_cfg(nic: CongestionHost, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
     """Set a congestion register: of an own queue pair, or the device's while no other program has a context open."""
     if len(inbox) != _WIDE:
         raise Refused(cmd.ST_BAD_SIZE)

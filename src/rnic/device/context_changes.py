@@ -15,7 +15,7 @@ from rnic.spec.states import INIT, RESET, RTR, RTS, SQD, SQE
 
 if TYPE_CHECKING:
     from rnic.device.cq import CompletionQueue
-    from rnic.device.nic import Nic
+    from rnic.device.host import ContextChangeHost
     from rnic.device.uar import Uar
 
 _WAY = {RTR: frozenset({RTR, RTS, SQD, SQE}), RTS: frozenset({RTS, SQD})}
@@ -27,7 +27,7 @@ class ContextChanges:
 
     __slots__ = ("_nic",)
 
-    def __init__(self, nic: Nic) -> None:
+    def __init__(self, nic: ContextChangeHost) -> None:
         self._nic = nic
 
     def image(self, kind: str, number: int) -> bytes | None:

@@ -25,7 +25,7 @@ from rnic.spec.registers import CONTROL_ENABLE, IRQ_FATAL, IRQ_PORT
 from rnic.spec.states import ERR
 
 if TYPE_CHECKING:
-    from rnic.device.nic import Nic
+    from rnic.device.host import FaultHost
     from rnic.device.queue_pair import DeviceQp
     from rnic.mem.dma import DmaPort
     from rnic.mem.table import MemoryEntry
@@ -41,7 +41,7 @@ def _missing(kind: str, number: int, there: object) -> VerbsError:
 # ------------------------------------------------------------------------------------------------ tables
 
 
-def set_gid(nic: Nic, index: int, gid: bytes) -> bytes:
+def set_gid(nic: FaultHost, index: int, gid: bytes) -> bytes:
     """Store an entry of the GID table, 16 bytes, all zero for an empty one; what was there before.
 
     Connections go on as they are (the system keeps an entry for as long as a queue pair uses it); new ones that name an
@@ -57,7 +57,7 @@ def set_gid(nic: Nic, index: int, gid: bytes) -> bytes:
     return before
 
 
-def set_pkey(nic: Nic, index: int, pkey: int) -> int:
+def set_pkey(nic: FaultHost, index: int, pkey: int) -> int:
     """Store an entry of the P_Key table, 0 for an empty one; what was there before.
 
     Queue pairs that use the entry send and expect the new P_Key at once (IBA 10.9.3).
@@ -74,7 +74,7 @@ def set_pkey(nic: Nic, index: int, pkey: int) -> int:
     return before
 
 
-def _port_changed(nic: Nic, subtype: int) -> None:
+def _port_changed(nic: FaultHost, subtype: int) -> None:
     nic.globals.raise_cause(IRQ_PORT)
     nic.broadcast_event(PORT_CHANGE, 1, subtype=subtype)
 
@@ -82,21 +82,21 @@ def _port_changed(nic: Nic, subtype: int) -> None:
 # ------------------------------------------------------------------------------------------------ queues
 
 
-def fail_qp(nic: Nic, number: int) -> None:
+def fail_qp(nic: FaultHost, number: int) -> None:
     """A queue pair goes to the error state by itself: all that was posted is flushed, IBV_EVENT_QP_FATAL tells why."""
     qp = _qp(nic, number)
     if qp.ctx.state != ERR:
         qp.enter_error()
 
 
-def _qp(nic: Nic, number: int) -> DeviceQp:
+def _qp(nic: FaultHost, number: int) -> DeviceQp:
     qp = nic.qps.get(number)
     if qp is None:
         raise _missing("queue pair", number, nic.qps)
     return qp
 
 
-def fail_srq(nic: Nic, number: int) -> None:
+def fail_srq(nic: FaultHost, number: int) -> None:
     """A shared receive queue fails, and the queue pairs that receive from it with it (IBA 10.2.9)."""
     srq = nic.resources.srqs.get(number)
     if srq is None:
@@ -110,7 +110,7 @@ def fail_srq(nic: Nic, number: int) -> None:
         qp.enter_error()
 
 
-def overflow_cq(nic: Nic, number: int) -> None:
+def overflow_cq(nic: FaultHost, number: int) -> None:
     """A CQ is overrun: it takes no more, IBV_EVENT_CQ_ERR tells, and its queue pairs fail."""
     cq = nic.resources.cqs.get(number)
     if cq is None:
@@ -118,7 +118,7 @@ def overflow_cq(nic: Nic, number: int) -> None:
     cq.fail()
 
 
-def check_send(nic: Nic, number: int) -> None:
+def check_send(nic: FaultHost, number: int) -> None:
     """Whether :func:`fail_send` can ever do something for this queue pair.
 
     Raises:
@@ -128,7 +128,7 @@ def check_send(nic: Nic, number: int) -> None:
         raise VerbsError(EINVAL, f"queue pair {number} is no RC: completion-error takes {_CAN_COMPLETE_IN_ERROR}")
 
 
-def fail_send(nic: Nic, number: int, status: int) -> bool:
+def fail_send(nic: FaultHost, number: int, status: int) -> bool:
     """Complete the oldest send that is under way with ``status``, and flush the rest; false where none is."""
     qp = nic.qps.get(number)
     if qp is None or not qp.requester.begun:
@@ -151,7 +151,7 @@ class LostRegion:
         self.port: DmaPort | None = entry.port
 
 
-def regions(nic: Nic) -> list[int]:
+def regions(nic: FaultHost) -> list[int]:
     """Keys of the regions that can be lost: those that are valid now."""
     entries = [record.entry for record in nic.resources.keys.values()]
     return [
@@ -161,7 +161,7 @@ def regions(nic: Nic) -> list[int]:
     ]
 
 
-def lose_region(nic: Nic, key: int) -> LostRegion:
+def lose_region(nic: FaultHost, key: int) -> LostRegion:
     """A region's key fails from now on, for the owner (LOC_PROT_ERR) and for peers (remote access error).
 
     Raises:
@@ -176,7 +176,7 @@ def lose_region(nic: Nic, key: int) -> LostRegion:
     return lost
 
 
-def restore_region(nic: Nic, lost: LostRegion) -> None:
+def restore_region(nic: FaultHost, lost: LostRegion) -> None:
     """The region is there again, unless its owner deregistered it meanwhile."""
     entry = lost.entry
     record = nic.resources.keys.get(entry.index)
@@ -189,7 +189,7 @@ def restore_region(nic: Nic, lost: LostRegion) -> None:
 # ------------------------------------------------------------------------------------------------ device
 
 
-def fail_device(nic: Nic) -> None:
+def fail_device(nic: FaultHost) -> None:
     """The device fails: IBV_EVENT_DEVICE_FATAL to every context, then silence, and commands answer EIO.
 
     Contexts that were open stay dead when it comes back: a program closes them and opens the device anew.
@@ -205,7 +205,7 @@ def fail_device(nic: Nic) -> None:
     nic.update_enabled()
 
 
-def revive_device(nic: Nic) -> None:
+def revive_device(nic: FaultHost) -> None:
     """The device is back as after power-up, with nothing left in it."""
     if not nic.globals.dead:
         return

@@ -16,7 +16,7 @@ from rnic.spec.limits import MAX_EQS, MTU_CODES
 from rnic.spec.ports import PORT_ACTIVE, PORT_DOWN
 
 if TYPE_CHECKING:
-    from rnic.device.nic import Nic
+    from rnic.device.host import RegisterHost
     from rnic.device.uar import Uar
 
 
@@ -42,7 +42,7 @@ class GlobalBlock:
         "scratch",
     )
 
-    def __init__(self, nic: Nic) -> None:
+    def __init__(self, nic: RegisterHost) -> None:
         self._nic = nic
         self.scratch = {reg.SCRATCH: 0, reg.SCRATCH2: 0}
         self.control = 0

@@ -19,7 +19,7 @@ from rnic.wire.mad import GSI_QKEY, GSI_QPN, MAD_BYTES
 from rnic.wire.packet import Packet, build, seal
 
 if TYPE_CHECKING:
-    from rnic.device.nic import Nic
+    from rnic.device.host import GsiHost
 
 UD_SEND_ONLY = 0x64
 MAX_WAITING = 1_024
@@ -54,7 +54,7 @@ class Gsi:
 
     __slots__ = ("_flows", "_nic", "_psn", "agent", "waiting")
 
-    def __init__(self, nic: Nic) -> None:
+    def __init__(self, nic: GsiHost) -> None:
         self._nic = nic
         self.agent: MadAgent | None = None
         self.waiting: list[TxBurst] = []

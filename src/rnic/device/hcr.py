@@ -25,7 +25,7 @@ from rnic.spec import registers as reg
 from rnic.wire.mad import MAD_BYTES
 
 if TYPE_CHECKING:
-    from rnic.device.nic import Nic
+    from rnic.device.host import RegisterHost
     from rnic.device.uar import Uar
 
 MAILBOX_BYTES = 4096
@@ -82,7 +82,7 @@ class Hcr:
     def __init__(self) -> None:
         self.words = [0] * 7
 
-    def store(self, nic: Nic, uar: Uar, index: int, value: int) -> None:
+    def store(self, nic: RegisterHost, uar: Uar, index: int, value: int) -> None:
         """Store one word; the last one with GO runs the command."""
         if index == _TOKEN:
             value &= 0xFFFF_0000
@@ -96,7 +96,7 @@ class Hcr:
             if value & reg.HCR_EVENT:
                 self._tell(nic, uar, status)
 
-    def _run(self, nic: Nic, uar: Uar, op: int, op_modifier: int) -> int:
+    def _run(self, nic: RegisterHost, uar: Uar, op: int, op_modifier: int) -> int:
         words = self.words
         source = words[_IN_HI] << 32 | words[_IN_LO]
         target = words[_OUT_HI] << 32 | words[_OUT_LO]
@@ -122,7 +122,7 @@ class Hcr:
             words[_OUT_HI], words[_OUT_LO] = result.out_param >> 32, result.out_param & 0xFFFF_FFFF
         return cmd.ST_OK
 
-    def _tell(self, nic: Nic, uar: Uar, status: int) -> None:
+    def _tell(self, nic: RegisterHost, uar: Uar, status: int) -> None:
         words = self.words
         nic.globals.raise_cause(reg.IRQ_COMMAND)
         eqn = uar.event_queues.get(events.CMD)

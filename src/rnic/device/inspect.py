@@ -25,7 +25,7 @@ from rnic.spec.registers import GLOBAL_REGISTERS, Register, queue_registers
 from rnic.spec.states import STATE_NAMES
 
 if TYPE_CHECKING:
-    from rnic.device.nic import Nic
+    from rnic.device.host import InspectHost
 
 Tree = dict[str, Any]
 
@@ -57,7 +57,7 @@ def _row(register: Register, value: int) -> Tree:
     return row
 
 
-def registers(nic: Nic, uar: Uar | None = None) -> Tree:
+def registers(nic: InspectHost, uar: Uar | None = None) -> Tree:
     """Every register: the global block (with ``uar``'s command register), and each queue block in use.
 
     ``{"profile": name, "parameters": {name: value}, "global": [row], "congestion": [row], "blocks": [block]}``: a
@@ -87,7 +87,7 @@ def registers(nic: Nic, uar: Uar | None = None) -> Tree:
     }
 
 
-def _congestion(nic: Nic) -> list[Tree]:
+def _congestion(nic: InspectHost) -> list[Tree]:
     """The device's own congestion registers; those of queue pairs are shown with them."""
     rows = []
     for register in CONGESTION_REGISTERS:
@@ -99,7 +99,7 @@ def _congestion(nic: Nic) -> list[Tree]:
     return rows
 
 
-def queue_pair(nic: Nic, qpn: int) -> Tree | None:
+def queue_pair(nic: InspectHost, qpn: int) -> Tree | None:
     """One queue pair: state, rings, work outstanding, and its whole context; ``None`` if there is none.
 
     ``context`` is what the data path works on; ``fields`` puts host memory and cache side by side.
@@ -149,7 +149,7 @@ def queue_pair(nic: Nic, qpn: int) -> Tree | None:
     }
 
 
-def completion_queue(nic: Nic, cqn: int) -> Tree | None:
+def completion_queue(nic: InspectHost, cqn: int) -> Tree | None:
     """One CQ: its ring, arming, users, and its context in host memory and in the cache; ``None`` if there is none."""
     cq = nic.resources.cqs.get(cqn)
     if cq is None:
@@ -169,12 +169,12 @@ def completion_queue(nic: Nic, cqn: int) -> Tree | None:
     }
 
 
-def counters(nic: Nic) -> dict[str, int]:
+def counters(nic: InspectHost) -> dict[str, int]:
     """All counters by name."""
     return nic.counters.snapshot()
 
 
-def summary(nic: Nic) -> Tree:
+def summary(nic: InspectHost) -> Tree:
     """What ``rnic top`` shows at a time: counters, objects, and each queue pair's state and ring.
 
     ``ssn`` counts the messages that were sent, modulo 2^24; ``rtt_ns`` is the smoothed round trip to the peer, 0 while
@@ -220,7 +220,7 @@ def summary(nic: Nic) -> Tree:
     }
 
 
-def connections(nic: Nic) -> Tree:
+def connections(nic: InspectHost) -> Tree:
     """QP1's agent: ``services`` that somebody listens on and its ``connections``, and the ``groups`` that are joined.
 
     A connection is ``{"id", "remote_id", "state", "peer", "service", "qpn", "remote_qpn"}``. The peer is a GID, groups
@@ -231,7 +231,7 @@ def connections(nic: Nic) -> Tree:
     return seen | {"groups": [group.hex() for group in nic.resources.groups.members]}
 
 
-def look(nic: Nic, what: str) -> Tree | None:
+def look(nic: InspectHost, what: str) -> Tree | None:
     """What an INFO message asks for: ``regs``, ``counters``, ``top``, ``cm``, ``qp N``, ``cq N``; else ``None``."""
     name, _, number = what.partition(" ")
     if number:

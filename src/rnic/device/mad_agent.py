@@ -15,7 +15,7 @@ from rnic.spec.limits import MAX_PATH_MTU, MTU_CODES
 from rnic.wire.mad import MAD_BYTES, Mad
 
 if TYPE_CHECKING:
-    from rnic.device.nic import Nic
+    from rnic.device.host import PortHost
 
 CLASS_LID = 0x01
 CLASS_DIRECTED = 0x81
@@ -42,7 +42,7 @@ _PKEYS_PER_BLOCK = 32
 _NODE_INFO = struct.Struct(">4B3Q2HI B3s")
 
 
-def answer(nic: Nic, datagram: bytes) -> bytes | None:
+def answer(nic: PortHost, datagram: bytes) -> bytes | None:
     """The answer to a 256-byte datagram; ``None`` if it is no request at all."""
     request = Mad.parse(datagram)
     if request.method & 0x80 or request.base_version != 1:
@@ -57,7 +57,7 @@ def answer(nic: Nic, datagram: bytes) -> bytes | None:
     return bytes(out)
 
 
-def _data(nic: Nic, request: Mad) -> tuple[int, bytes]:
+def _data(nic: PortHost, request: Mad) -> tuple[int, bytes]:
     if request.mgmt_class not in (CLASS_LID, CLASS_DIRECTED) or request.class_version != 1:
         return STATUS_BAD_VERSION, b""
     if request.method not in (METHOD_GET, METHOD_SET):
@@ -69,21 +69,21 @@ def _data(nic: Nic, request: Mad) -> tuple[int, bytes]:
     return (STATUS_BAD_VALUE, b"") if data is None else (STATUS_OK, data)
 
 
-def _node_description(nic: Nic, modifier: int) -> bytes | None:
+def _node_description(nic: PortHost, modifier: int) -> bytes | None:
     return nic.config.name.encode()[:SMP_DATA_BYTES]
 
 
-def _node_info(nic: Nic, modifier: int) -> bytes | None:
+def _node_info(nic: PortHost, modifier: int) -> bytes | None:
     guid = nic.config.guid
     vendor = VENDOR_ID.to_bytes(3, "big")
     return _NODE_INFO.pack(1, 1, 1, 1, guid, guid, guid, len(nic.config.pkeys), DEVICE_ID, 1, 1, vendor)
 
 
-def _guid_info(nic: Nic, block: int) -> bytes | None:
+def _guid_info(nic: PortHost, block: int) -> bytes | None:
     return nic.config.guid.to_bytes(8, "big") if block == 0 else None
 
 
-def _port_info(nic: Nic, port: int) -> bytes | None:
+def _port_info(nic: PortHost, port: int) -> bytes | None:
     if port not in (0, 1):
         return None
     active = nic.globals.port_state
@@ -99,13 +99,13 @@ def _port_info(nic: Nic, port: int) -> bytes | None:
     return bytes(data)
 
 
-def _pkey_table(nic: Nic, block: int) -> bytes | None:
+def _pkey_table(nic: PortHost, block: int) -> bytes | None:
     if block & 0xFFFF:
         return None
     return b"".join(pkey.to_bytes(2, "big") for pkey in nic.config.pkeys[:_PKEYS_PER_BLOCK])
 
 
-_ATTRIBUTES: dict[int, Callable[[Nic, int], bytes | None]] = {
+_ATTRIBUTES: dict[int, Callable[[PortHost, int], bytes | None]] = {
     ATTR_NODE_DESCRIPTION: _node_description,
     ATTR_NODE_INFO: _node_info,
     ATTR_GUID_INFO: _guid_info,

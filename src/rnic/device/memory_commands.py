@@ -22,7 +22,7 @@ from rnic.spec import commands as cmd
 
 if TYPE_CHECKING:
     from rnic.device.commands import Answer
-    from rnic.device.nic import Nic
+    from rnic.device.host import TableHost
     from rnic.device.uar import Uar
 
 PAGE_SHIFT = 12
@@ -32,7 +32,7 @@ _KIND_CODES = {REGION: 0, WINDOW1: 1, WINDOW2: 2}
 _DONE: Answer = (0, b"")
 
 
-def own_key(nic: Nic, uar: Uar, key: int) -> KeyRecord:
+def own_key(nic: TableHost, uar: Uar, key: int) -> KeyRecord:
     """The record of a key that this context owns. A window's key is the one that it was last bound with."""
     record = nic.resources.keys.get(key_index(key)) if 0 <= key <= 0xFFFF_FFFF else None
     if record is None or record.owner is not uar:
@@ -42,7 +42,7 @@ def own_key(nic: Nic, uar: Uar, key: int) -> KeyRecord:
     return record
 
 
-def sw2hw_mpt(nic: Nic, uar: Uar, key: int, op_modifier: int, inbox: bytes) -> Answer:
+def sw2hw_mpt(nic: TableHost, uar: Uar, key: int, op_modifier: int, inbox: bytes) -> Answer:
     """Make a region."""
     if len(inbox) != MPT_BYTES:
         raise Refused(cmd.ST_BAD_SIZE)
@@ -88,7 +88,7 @@ def _null(entry: dict[str, int], rights: int) -> MemoryEntry:
     return MemoryEntry(entry["key"], entry["pd"], rights, 0, entry["length"], port=NullPort(), base=NULL_BASE)
 
 
-def _paged(nic: Nic, uar: Uar, entry: dict[str, int], rights: int, number: int) -> MemoryEntry:
+def _paged(nic: TableHost, uar: Uar, entry: dict[str, int], rights: int, number: int) -> MemoryEntry:
     """A region over a page list; every page that it needs must be there and answer."""
     nic.resources.own(uar, cmd.RES_MTT, number)
     shift = entry["page_size"] + PAGE_SHIFT
@@ -113,7 +113,7 @@ def _paged(nic: Nic, uar: Uar, entry: dict[str, int], rights: int, number: int) 
     )
 
 
-def hw2sw_mpt(nic: Nic, uar: Uar, key: int, op_modifier: int, inbox: bytes) -> Answer:
+def hw2sw_mpt(nic: TableHost, uar: Uar, key: int, op_modifier: int, inbox: bytes) -> Answer:
     """Take a region back: its key fails from now on, but stays allocated."""
     record = own_key(nic, uar, key)
     entry = record.entry
@@ -127,7 +127,7 @@ def hw2sw_mpt(nic: Nic, uar: Uar, key: int, op_modifier: int, inbox: bytes) -> A
     return _DONE
 
 
-def query_mpt(nic: Nic, uar: Uar, key: int, op_modifier: int, inbox: bytes) -> Answer:
+def query_mpt(nic: TableHost, uar: Uar, key: int, op_modifier: int, inbox: bytes) -> Answer:
     """The MPT entry as it is now; software owns one that holds no region."""
     record = own_key(nic, uar, key)
     entry = record.entry
@@ -154,7 +154,7 @@ def query_mpt(nic: Nic, uar: Uar, key: int, op_modifier: int, inbox: bytes) -> A
     return 0, bytes(raw)
 
 
-def write_mtt(nic: Nic, uar: Uar, count: int, op_modifier: int, inbox: bytes) -> Answer:
+def write_mtt(nic: TableHost, uar: Uar, count: int, op_modifier: int, inbox: bytes) -> Answer:
     """Fill part of a page list; entries without the present bit are taken out of it."""
     if not count or len(inbox) != MTT_HEADER.size + count * MTT_PAGE_BYTES:
         raise Refused(cmd.ST_BAD_SIZE)
@@ -181,14 +181,14 @@ def write_mtt(nic: Nic, uar: Uar, count: int, op_modifier: int, inbox: bytes) ->
     return _DONE
 
 
-def leave_segment(nic: Nic, record: KeyRecord) -> None:
+def leave_segment(nic: TableHost, record: KeyRecord) -> None:
     """A region lets go of its page list."""
     if record.segment:
         nic.resources.segments[record.segment].users -= 1
         record.segment = 0
 
 
-def alloc_mw(nic: Nic, uar: Uar, pd: int, op_modifier: int, inbox: bytes) -> Answer:
+def alloc_mw(nic: TableHost, uar: Uar, pd: int, op_modifier: int, inbox: bytes) -> Answer:
     """Make a memory window of type 1 or 2, not bound yet; ``out_param`` is its key."""
     kind = _KINDS.get(op_modifier)
     if kind is None:
@@ -203,7 +203,7 @@ def alloc_mw(nic: Nic, uar: Uar, pd: int, op_modifier: int, inbox: bytes) -> Ans
     return key, b""
 
 
-def dealloc_mw(nic: Nic, uar: Uar, key: int, op_modifier: int, inbox: bytes) -> Answer:
+def dealloc_mw(nic: TableHost, uar: Uar, key: int, op_modifier: int, inbox: bytes) -> Answer:
     """Destroy a window, bound or not."""
     window = own_key(nic, uar, key).entry
     if window is None or window.kind is REGION:
@@ -212,7 +212,7 @@ def dealloc_mw(nic: Nic, uar: Uar, key: int, op_modifier: int, inbox: bytes) -> 
     return _DONE
 
 
-def drop_key(nic: Nic, key: int) -> None:
+def drop_key(nic: TableHost, key: int) -> None:
     """Free a key, with the region or window behind it."""
     record = nic.resources.keys.pop(key_index(key))
     nic.resources.memory.free_key(key)

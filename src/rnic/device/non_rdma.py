@@ -12,7 +12,7 @@ from rnic.trace.counters import Counters
 
 if TYPE_CHECKING:
     from rnic.device.commands import Answer
-    from rnic.device.nic import Nic
+    from rnic.device.host import CommandHost
     from rnic.device.uar import Uar
 
 MAX_FRAMES = 256
@@ -79,7 +79,7 @@ class NonRdmaChannel:
         self._bytes = 0
 
 
-def read_non_rdma(nic: Nic, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+def read_non_rdma(nic: CommandHost, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
     """Show the oldest frame from byte ``in_modifier`` on; ``op_modifier`` 1 then takes it away.
 
     BAD_OP where the link brings no such frames, BAD_SIZE beyond the frame's end, BAD_PARAM for another modifier.

@@ -50,7 +50,7 @@ from rnic.spec.states import RESET, ST_UD
 from rnic.state.queue_pair import QpMemory
 
 if TYPE_CHECKING:
-    from rnic.device.nic import Nic
+    from rnic.device.host import AdmissionHost, QpCommandHost
 
 MAX_RING_ENTRIES = 1 << 16
 MAX_SQ_ENTRY_SHIFT = 12
@@ -60,7 +60,7 @@ _REMOTE = access.REMOTE_READ | access.REMOTE_WRITE | access.REMOTE_ATOMIC | acce
 _EMPTY = bytes(QPC_BYTES)
 
 
-def modify_qp(nic: Nic, uar: Uar, opcode: int, qpn: int, inbox: bytes) -> None:
+def modify_qp(nic: QpCommandHost, uar: Uar, opcode: int, qpn: int, inbox: bytes) -> None:
     """Run one transition; :class:`Refused`, with nothing changed, if anything about it is wrong."""
     res = nic.resources
     if len(inbox) not in (0, QPC_BYTES):
@@ -140,7 +140,7 @@ def _path_fits(given: QpContext, config: NicConfig) -> bool:
     )
 
 
-def _draft(nic: Nic, uar: Uar, qpn: int, given: QpContext) -> QpContext:
+def _draft(nic: QpCommandHost, uar: Uar, qpn: int, given: QpContext) -> QpContext:
     """The context that a RST2INIT mailbox asks for, from its creation fields, everything they name checked."""
     res = nic.resources
     block = given.usr_page
@@ -169,7 +169,7 @@ def _draft(nic: Nic, uar: Uar, qpn: int, given: QpContext) -> QpContext:
     return draft
 
 
-def create_qp(nic: Nic, uar: Uar, ctx: QpContext) -> DeviceQp:
+def create_qp(nic: QpCommandHost, uar: Uar, ctx: QpContext) -> DeviceQp:
     """Make a queue pair around its cached context, of which everything that it names was found."""
     res = nic.resources
     srq = res.srqs[ctx.srqn & SRQN_MASK] if ctx.srqn & SRQ_VALID else None
@@ -193,7 +193,7 @@ def create_qp(nic: Nic, uar: Uar, ctx: QpContext) -> DeviceQp:
     return qp
 
 
-def _cq(nic: Nic, uar: Uar, number: int) -> CompletionQueue:
+def _cq(nic: QpCommandHost, uar: Uar, number: int) -> CompletionQueue:
     """A CQ of the same driver that takes entries."""
     cq = nic.resources.cqs.get(number)
     if cq is None or cq.uar is not uar:
@@ -203,7 +203,7 @@ def _cq(nic: Nic, uar: Uar, number: int) -> CompletionQueue:
     return cq
 
 
-def check_rings(nic: Nic, uar: Uar, given: QpContext) -> None:
+def check_rings(nic: AdmissionHost, uar: Uar, given: QpContext) -> None:
     """Sizes, alignment and memory of the two rings; :class:`Refused` where one is wrong."""
     memory = RingMemory(given, nic.memory, uar.port)
     rings = memory.rings()
@@ -235,7 +235,7 @@ def _in_reach(uar: Uar, memory: KeyedMemory, base: int, length: int) -> bool:
     return memory.opens(base, length, False) if memory.key else reachable(uar, base, length, False)
 
 
-def reset_qp(nic: Nic, qp: DeviceQp) -> None:
+def reset_qp(nic: QpCommandHost, qp: DeviceQp) -> None:
     """Destroy a queue pair: whatever was posted is forgotten without completions (IBA 10.3.1, Reset state)."""
     if nic.stopped is not None:
         nic.stopped(qp.number)
@@ -259,7 +259,7 @@ def reset_qp(nic: Nic, qp: DeviceQp) -> None:
     qp.memory.free()
 
 
-def query_qp(nic: Nic, qpn: int) -> bytes:
+def query_qp(nic: QpCommandHost, qpn: int) -> bytes:
     """The QPC as host memory has it once the cache is flushed; of a queue pair in RESET only its number is known."""
     qp = nic.resources.qps.get(qpn)
     if qp is None:

@@ -33,7 +33,7 @@ from rnic.wire.flow import Flow
 
 if TYPE_CHECKING:
     from rnic.context.qp_context import QpContext
-    from rnic.device.nic import Nic
+    from rnic.device.host import QpHost
     from rnic.mem.dma import DmaPort
     from rnic.mem.table import MemoryTable
     from rnic.transport.message import Message
@@ -186,7 +186,7 @@ class DeviceQp(QueuePair):
     shown_state: Word
     held: Word
 
-    def __init__(self, state: QpMemory, ctx: QpContext, nic: Nic, uar: Uar, srq: SharedReceiveQueue | None) -> None:
+    def __init__(self, state: QpMemory, ctx: QpContext, nic: QpHost, uar: Uar, srq: SharedReceiveQueue | None) -> None:
         res = nic.resources
         self.nic = nic
         self.uar = uar

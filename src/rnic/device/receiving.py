@@ -19,7 +19,7 @@ from rnic.wire.mad import GSI_QPN
 from rnic.wire.packet import Packet, parse
 
 if TYPE_CHECKING:
-    from rnic.device.nic import Nic
+    from rnic.device.host import ReceivingHost
     from rnic.device.queue_pair import DeviceQp
 
 MULTICAST_QPN = 0xFFFFFF
@@ -41,7 +41,7 @@ class Receiving:
 
     __slots__ = ("_icrc", "_nic")
 
-    def __init__(self, nic: Nic) -> None:
+    def __init__(self, nic: ReceivingHost) -> None:
         self._nic = nic
         self._icrc = IcrcCheck()
 

@@ -8,7 +8,7 @@ from rnic.state.device import DEVICE
 from rnic.state.record import Word, view
 
 if TYPE_CHECKING:
-    from rnic.device.nic import Nic
+    from rnic.device.host import RootHost
     from rnic.state.arena import Arena
 
 
@@ -34,7 +34,7 @@ class Root:
         at = arena.allocate_first(DEVICE.size)
         self.words = arena.words(at, DEVICE.size)
 
-    def show(self, nic: Nic) -> None:
+    def show(self, nic: RootHost) -> None:
         """Say where the tables are."""
         key = nic.contexts.key
         self.keys, self.max_keys = nic.memory.place, nic.memory.max_entries

@@ -14,7 +14,7 @@ from rnic.wire.bursts import TxBurst
 
 if TYPE_CHECKING:
     from rnic.device.cq import CompletionQueue
-    from rnic.device.nic import Nic
+    from rnic.device.host import SendingHost
 
 _WRITE_BACK_MASK = 0x3FF
 _WRITE_BACK_QPS = 4
@@ -50,7 +50,7 @@ class Sending:
 
     __slots__ = ("_doorbells", "_nic", "_turns", "failed_cqs", "final_bursts", "qps", "scheduler")
 
-    def __init__(self, nic: Nic) -> None:
+    def __init__(self, nic: SendingHost) -> None:
         self._nic = nic
         self._doorbells = nic.resources.doorbells
         self.scheduler = Scheduler(nic.arena, nic.config.program_turn_bytes)

@@ -16,7 +16,7 @@ from rnic.wire.mad import MAD_BYTES
 
 if TYPE_CHECKING:
     from rnic.device.commands import Answer
-    from rnic.device.nic import Nic
+    from rnic.device.host import CommandHost
     from rnic.device.uar import Uar
 
 BEFORE_INIT = frozenset({cmd.NOP, cmd.QUERY_DEV_LIM, cmd.QUERY_ADAPTER, cmd.INIT_HCA, cmd.MAP_ICM, cmd.UNMAP_ICM})
@@ -25,7 +25,7 @@ MAX_WEIGHT = 16
 _DONE: Answer = (0, b"")
 
 
-def init_hca(nic: Nic, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+def init_hca(nic: CommandHost, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
     """Start the device with its context tables; a second time is BAD_SYS_STATE.
 
     BAD_PARAM where tables overlap or are not aligned, or a page that waits lies in none of them.
@@ -49,7 +49,7 @@ def init_hca(nic: Nic, uar: Uar, in_modifier: int, op_modifier: int, inbox: byte
     return _DONE
 
 
-def close_hca(nic: Nic, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+def close_hca(nic: CommandHost, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
     """Stop the device; RESOURCE_BUSY while any object exists or another context is open."""
     res = nic.resources
     if res.uars != [uar] or res.blocks or res.keys or any(pool.owners for pool in res.pools.values()):
@@ -63,14 +63,14 @@ def _port_command(port: int) -> None:
         raise Refused(cmd.ST_BAD_INDEX)
 
 
-def init_port(nic: Nic, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+def init_port(nic: CommandHost, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
     """Open port ``in_modifier``."""
     _port_command(in_modifier)
     nic.globals.open_port()
     return _DONE
 
 
-def close_port(nic: Nic, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+def close_port(nic: CommandHost, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
     """Close port ``in_modifier``: nothing is sent, what arrives is dropped.
 
     RESOURCE_BUSY while another program has the device open; the port opens again with the next one that comes, and
@@ -93,19 +93,19 @@ def _runs(count: int, inbox: bytes) -> list[Run]:
     return runs
 
 
-def map_icm(nic: Nic, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+def map_icm(nic: CommandHost, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
     """Lend the device ``in_modifier`` runs of pages as context memory of kind ``op_modifier``."""
     nic.resources.icm.map(uar, op_modifier, _runs(in_modifier, inbox))
     return _DONE
 
 
-def unmap_icm(nic: Nic, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+def unmap_icm(nic: CommandHost, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
     """Take context memory back; what lies there is lost to memory (:meth:`rnic.device.icm.Icm.unmap`)."""
     nic.resources.icm.unmap(uar, op_modifier, _runs(in_modifier, inbox))
     return _DONE
 
 
-def mad_ifc(nic: Nic, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+def mad_ifc(nic: CommandHost, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
     """Hand a management datagram to the port's own agent; the outbox is its answer."""
     if len(inbox) != MAD_BYTES:
         raise Refused(cmd.ST_BAD_SIZE)
@@ -116,12 +116,12 @@ def mad_ifc(nic: Nic, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes
     return 0, reply
 
 
-def conf_special_qp(nic: Nic, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+def conf_special_qp(nic: CommandHost, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
     """QP0 and QP1 are the device's own (004 7.2); their datagrams go through MAD_IFC."""
     raise Refused(cmd.ST_BAD_RESOURCE)
 
 
-def mgid_hash(nic: Nic, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+def mgid_hash(nic: CommandHost, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
     """Hash of a multicast GID, 16 bits: where a driver with a table of its own would look for the group."""
     if len(inbox) != 16:
         raise Refused(cmd.ST_BAD_SIZE)
@@ -130,7 +130,7 @@ def mgid_hash(nic: Nic, uar: Uar, in_modifier: int, op_modifier: int, inbox: byt
     return crc32(inbox) & 0xFFFF, b""
 
 
-def set_weight(nic: Nic, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
+def set_weight(nic: CommandHost, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
     """Set a queue pair's share of turns, 1 to 16; all have 1 until then."""
     nic.resources.own(uar, cmd.RES_QP, in_modifier)
     qp = nic.resources.qps.get(in_modifier)

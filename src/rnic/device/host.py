@@ -1,0 +1,246 @@
+"""What each part of the device needs from the NIC that holds it: no part imports :mod:`rnic.device.nic`.
+
+A protocol names the attributes and methods that one part uses; :class:`~rnic.device.nic.Nic` has them all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rnic.transport.host import Host as TransportHost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rnic.context.ctxmgt import ContextManager, Status
+    from rnic.device.commands import CommandResult
+    from rnic.device.config import NicConfig
+    from rnic.device.congestion import Congestion
+    from rnic.device.cq import CompletionQueue
+    from rnic.device.eq import EventQueue
+    from rnic.device.global_block import GlobalBlock
+    from rnic.device.gsi import Gsi
+    from rnic.device.non_rdma import NonRdmaChannel
+    from rnic.device.queue_pair import DeviceQp
+    from rnic.device.resources import Resources
+    from rnic.device.sending import Sending
+    from rnic.device.timers import Timers
+    from rnic.device.uar import Uar
+    from rnic.mem.table import MemoryTable
+    from rnic.state.arena import Arena
+    from rnic.state.device import Directory
+    from rnic.trace.counters import Counters
+    from rnic.trace.guard import Guard
+    from rnic.trace.tracer import Tracer
+    from rnic.transport.inflight import Inflight
+    from rnic.transport.qp import QueuePair
+    from rnic.wire.bursts import RxBurst
+
+
+class TableHost(Protocol):
+    """The objects of all driver contexts, by number."""
+
+    resources: Resources
+
+
+class CountersHost(Protocol):
+    """Where everything is counted."""
+
+    @property
+    def counters(self) -> Counters:
+        """Everything counted so far."""
+
+
+class PortHost(Protocol):
+    """Identity and state of the port."""
+
+    config: NicConfig
+    globals: GlobalBlock
+
+
+class EventHost(TableHost, PortHost, Protocol):
+    """The ways to tell programs of something."""
+
+    def event(self, event_type: int, number: int, status: int = 0) -> None:
+        """Report an asynchronous event to the context that owns the queue it is about."""
+
+    def broadcast_event(self, event_type: int, number: int, *, subtype: int = 0, program: int | None = None) -> None:
+        """Report an event about the device or its port to every context that asked for its type."""
+
+
+class GsiHost(PortHost, CountersHost, Protocol):
+    """For QP1."""
+
+
+class AdmissionHost(TableHost, Protocol):
+    """For the checks of contexts that are written beside the commands."""
+
+    config: NicConfig
+    memory: MemoryTable
+
+
+class RegisterHost(EventHost, CountersHost, Protocol):
+    """For the registers of the global block, the command register among them."""
+
+    non_rdma: NonRdmaChannel
+
+    def command(
+        self, uar: Uar, op: int, in_modifier: int = 0, op_modifier: int = 0, inbox: bytes = b""
+    ) -> CommandResult:
+        """Run one mailbox command."""
+
+    def has_work(self) -> bool:
+        """Whether there is something to send now."""
+
+    def soft_reset(self) -> None:
+        """Destroy every object of every context."""
+
+    def update_enabled(self) -> None:
+        """CONTROL or the port changed: decide what may run."""
+
+
+class CongestionHost(EventHost, CountersHost, Protocol):
+    """For congestion control."""
+
+    congestion: Congestion
+    now_ns: int
+    qps: dict[int, DeviceQp]
+
+    def schedule(self, qp: QueuePair) -> None:
+        """Give ``qp`` a turn."""
+
+
+class QpHost(TransportHost, TableHost, Protocol):
+    """For one queue pair."""
+
+    contexts: ContextManager
+    datagrams: Callable[[], None] | None
+    engine_device: Any
+    stopped: Callable[[int], None] | None
+
+
+class QpCommandHost(QpHost, Protocol):
+    """For the commands on queue pairs."""
+
+    config: NicConfig
+    guard: Guard
+    now_ns: int
+
+    def load_contexts(self, queue: DeviceQp | CompletionQueue) -> Status:
+        """Load what of a queue's contexts was evicted."""
+
+    def register_qp(self, qp: DeviceQp) -> None:
+        """Register a new queue pair with the scheduler and the directory."""
+
+    def unregister_qp(self, qp: DeviceQp) -> None:
+        """Remove a queue pair that is destroyed."""
+
+    def update_hold(self, qp: DeviceQp) -> None:
+        """Let a queue pair run, or hold it, as its contexts are cached or not."""
+
+
+class ContextChangeHost(QpCommandHost, Protocol):
+    """For what follows changes of contexts."""
+
+    qps: dict[int, DeviceQp]
+    running: dict[int, DeviceQp]
+    sending: Sending
+    timers: Timers
+
+    def invalidate_engine(self) -> None:
+        """Have the engine find queues, rings and paths anew."""
+
+
+class CommandHost(QpCommandHost, CongestionHost, AdmissionHost, Protocol):
+    """For the command unit and its functions."""
+
+    config: NicConfig
+    hca: dict[str, int]
+    non_rdma: NonRdmaChannel
+
+    def cq_overflowed(self, cq: CompletionQueue) -> None:
+        """Fail the queue pairs of a CQ that could not take an entry."""
+
+    def eq_broken(self, eq: EventQueue) -> None:
+        """Report that an EQ's memory does not answer."""
+
+    def start(self, mailbox: bytes) -> None:
+        """INIT_HCA."""
+
+    def stop(self) -> None:
+        """CLOSE_HCA."""
+
+
+class FaultHost(EventHost, AdmissionHost, Protocol):
+    """For faults injected into a running NIC."""
+
+    config: NicConfig
+    qps: dict[int, DeviceQp]
+
+    def soft_reset(self) -> None:
+        """Destroy every object of every context."""
+
+    def start(self, mailbox: bytes) -> None:
+        """INIT_HCA."""
+
+    def update_enabled(self) -> None:
+        """Decide what may run."""
+
+
+class InspectHost(GsiHost, TableHost, Protocol):
+    """For the views that tools show."""
+
+    congestion: Congestion
+    contexts: ContextManager
+    gsi: Gsi
+    now_ns: int
+    qps: dict[int, DeviceQp]
+
+
+class RootHost(Protocol):
+    """For the first record of the arena, which says where the others lie."""
+
+    contexts: ContextManager
+    directory: Directory
+    inflight: Inflight
+    memory: MemoryTable
+    sending: Sending
+    timers: Timers
+
+
+class TrafficHost(GsiHost, TableHost, Protocol):
+    """For both directions of packets."""
+
+    gsi: Gsi
+    guard: Guard
+    now_ns: int
+    running: dict[int, DeviceQp]
+    tally: Counters
+
+    def internal_error(self, place: str, qp: QueuePair | None, error: Exception) -> None:
+        """Send the queue pair that a mistake of our own concerns to ERR."""
+
+    def note_traffic(self, now_ns: int) -> None:
+        """Write back before long what packets changed."""
+
+
+class SendingHost(TrafficHost, Protocol):
+    """For what leaves."""
+
+    arena: Arena
+    contexts: ContextManager
+    held: bool
+    tracer: Tracer
+
+    def schedule(self, qp: QueuePair) -> None:
+        """Give ``qp`` a turn."""
+
+
+class ReceivingHost(TrafficHost, Protocol):
+    """For what arrives."""
+
+    congestion: Congestion
+    enabled: bool
+    non_rdma: NonRdmaChannel
+    qps: dict[int, DeviceQp]
+    stray: Callable[[int, RxBurst, memoryview, int], bool] | None
