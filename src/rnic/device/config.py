@@ -75,7 +75,7 @@ class NicConfig:
     """Tail-loss probe (``design.md``, "Loss recovery")."""
     recovery: str = GO_BACK_N
     """What is sent again after a loss: ``"go-back-n"``, as the standard has it, or ``"selective-repeat"``, only what is
-    missing, towards peers that have it too (:mod:`rnic.transport.selective`)."""
+    missing, towards peers that have it too (:mod:`rnic.transport.selective_repeat`)."""
     rq_almost_full: int = 0
     """Receive entries that a reliable connection keeps back: with no more left it answers RNR (004 7.3)."""
     profile: str = ""

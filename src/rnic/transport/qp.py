@@ -35,7 +35,7 @@ from rnic.transport.encap import FrameBatch, bth_base
 from rnic.transport.host import CompletionSink, Host, ReceiveCompletionSink, ReceiveSource
 from rnic.transport.requester import Requester
 from rnic.transport.responder import SEND, WRITE, Responder
-from rnic.transport.selective import SelectiveRepeat
+from rnic.transport.selective_repeat import SelectiveRepeat
 from rnic.transport.wqe import ReceiveRing, SendRing
 from rnic.wire.bursts import DONT_FRAGMENT, TxBurst
 from rnic.wire.cnp import CNP_PAYLOAD

@@ -25,7 +25,7 @@ from rnic.state.queue_pair import PIECE, PIECES, QP, SEND_SLOT, QpMemory, QpReco
 from rnic.state.record import NONE, WORD_BYTES, Run, Word, view
 from rnic.transport.inflight import NOBODY
 from rnic.transport.message import Message, ReadPiece
-from rnic.transport.selective import REPEAT_NS
+from rnic.transport.selective_repeat import REPEAT_NS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

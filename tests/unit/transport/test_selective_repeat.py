@@ -10,7 +10,7 @@ import pytest
 from rnic.spec.psn import PSN_MASK, psn_diff
 from rnic.spec.syndromes import NAK_PSN_SEQUENCE
 from rnic.state.record import NONE
-from rnic.transport.selective import KEPT_MOST, SelectiveRepeat
+from rnic.transport.selective_repeat import KEPT_MOST, SelectiveRepeat
 
 US = 1_000
 NEAR_WRAP = PSN_MASK - 1
