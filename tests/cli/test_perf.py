@@ -212,10 +212,10 @@ def test_what_comes_beyond_a_gap_is_kept_where_both_ends_can(
     monkeypatch: pytest.MonkeyPatch, here: bool, there: bool
 ) -> None:
     """An end that counted on the other alone would have it keep nothing, and send too little again."""
-    monkeypatch.setattr(Context, "keeps", property(lambda _: here))
+    monkeypatch.setattr(Context, "selective_repeat", property(lambda _: here))
     end = Endpoint("127.0.0.1", 0, "RC", 8, 1, 0)
     try:
         end.connect(end.describe() | {"keeps": there})
-        assert end.qp.query(0)[0].keeps is (here and there)
+        assert end.qp.query(0)[0].selective_repeat is (here and there)
     finally:
         end.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rnic.context.qpc import OPT_KEEPS, OPT_NO_PROBE
+from rnic.context.qpc import OPT_NO_PROBE, OPT_SELECTIVE_REPEAT
 from rnic.spec.states import ERR, RTS
 from rnic.spec.syndromes import rnr_timer_ns
 
@@ -326,7 +326,7 @@ def test_an_rnr_nak_is_no_loss(new) -> None:
 
 
 def test_the_packet_that_a_nak_names_is_sent_again_alone(new) -> None:
-    s = new(options=OPT_KEEPS)
+    s = new(options=OPT_SELECTIVE_REPEAT)
     s.post("WRITE", 1280)
     s.post("SEND", 10)
     first = s.packets()
@@ -345,7 +345,7 @@ def test_the_packet_that_a_nak_names_is_sent_again_alone(new) -> None:
 
 def test_a_peer_that_wants_the_next_one_too_gets_all(new) -> None:
     """It has not kept it, or more is lost. Twice as many losses go by each time before it is tried again."""
-    s = new(options=OPT_KEEPS, retry_cnt=7)
+    s = new(options=OPT_SELECTIVE_REPEAT, retry_cnt=7)
     s.post("WRITE", 250 * 256)
     s.out()
     rewinds = []
@@ -358,7 +358,7 @@ def test_a_peer_that_wants_the_next_one_too_gets_all(new) -> None:
 
 
 def test_a_peer_that_has_kept_is_trusted_again(new) -> None:
-    s = new(options=OPT_KEEPS)
+    s = new(options=OPT_SELECTIVE_REPEAT)
     s.post("WRITE", 100 * 256)
     s.out()
     s.ack(100, syndrome=0x60)
@@ -373,7 +373,7 @@ def test_a_peer_that_has_kept_is_trusted_again(new) -> None:
 
 def test_a_nak_said_twice_of_what_was_sent_alone_goes_back(new) -> None:
     """What was sent alone is lost too, or late."""
-    s = new(options=OPT_KEEPS)
+    s = new(options=OPT_SELECTIVE_REPEAT)
     s.post("WRITE", 512)
     s.out()
     s.ack(100, syndrome=0x60)
@@ -383,7 +383,7 @@ def test_a_nak_said_twice_of_what_was_sent_alone_goes_back(new) -> None:
 
 
 def test_what_is_sent_alone_narrows_the_window_less(new) -> None:
-    s = new(options=OPT_KEEPS, window_packets=128)
+    s = new(options=OPT_SELECTIVE_REPEAT, window_packets=128)
     s.post("WRITE", 250 * 256)
     s.out()
     s.ack(100, syndrome=0x60)
@@ -396,7 +396,7 @@ def test_what_is_sent_alone_narrows_the_window_less(new) -> None:
 
 def test_with_reads_under_way_it_goes_back(new) -> None:
     """What is missing may be a READ request, which is answered in its order."""
-    s = new(options=OPT_KEEPS)
+    s = new(options=OPT_SELECTIVE_REPEAT)
     s.post("READ", 512)
     s.post("WRITE", 10)
     s.out()
@@ -405,7 +405,7 @@ def test_with_reads_under_way_it_goes_back(new) -> None:
 
 
 def test_a_timeout_goes_back_whatever_the_peer_keeps(new) -> None:
-    s = new(options=OPT_KEEPS | OPT_NO_PROBE, ackto=10)
+    s = new(options=OPT_SELECTIVE_REPEAT | OPT_NO_PROBE, ackto=10)
     s.post("WRITE", 512)
     s.out()
     s.ack(100, syndrome=0x60)

@@ -107,7 +107,7 @@ class Connection(OneSided):
             udp_port=ctx.udp_port,
             mtu=MTU_BYTES[ctx.query_port().active_mtu],
             gso=True,
-            keeps=ctx.keeps,
+            selective_repeat=ctx.selective_repeat,
             max_rd_atomic=RD_ATOMIC,
             message_bytes=self._message_bytes if self._receives else 0,
             receives=self._receives,
@@ -138,7 +138,7 @@ class Connection(OneSided):
         attr.timeout = _TIMEOUT
         attr.retry_cnt = _RETRIES
         attr.rnr_retry = 7
-        attr.gso, attr.keeps = peer.gso, peer.keeps and ctx.keeps
+        attr.gso, attr.selective_repeat = peer.gso, peer.selective_repeat and ctx.selective_repeat
         attr.ah_attr = AHAttr(GlobalRoute(gid), udp_dport=peer.udp_port)
         try:
             self._qp.to_rts(attr)

@@ -111,7 +111,7 @@ class Endpoint:
     receives: int = 0
     """Receives that this end keeps posted."""
     buffers: tuple[BufferInfo, ...] = field(default=())
-    keeps: bool = False
+    selective_repeat: bool = False
     """This end keeps what comes beyond a gap; where both do, what is lost is sent again alone."""
 
     def to_line(self) -> bytes:
@@ -125,7 +125,7 @@ class Endpoint:
                 "udp_port": self.udp_port,
                 "mtu": self.mtu,
                 "gso": self.gso,
-                "keeps": self.keeps,
+                "keeps": self.selective_repeat,
                 "max_rd_atomic": self.max_rd_atomic,
                 "message_bytes": self.message_bytes,
                 "receives": self.receives,
@@ -176,7 +176,7 @@ def parse_endpoint(line: bytes, where: str) -> Endpoint:
         udp_port=said.number("udp_port", 1, 0xFFFF),
         mtu=mtu,
         gso=said.flag("gso"),
-        keeps="keeps" in said.values and said.flag("keeps"),
+        selective_repeat="keeps" in said.values and said.flag("keeps"),
         max_rd_atomic=said.number("max_rd_atomic", 0, MAX_RD_ATOMIC),
         message_bytes=said.number("message_bytes", 0, 1 << 31),
         receives=said.number("receives", 0, 1 << 16),

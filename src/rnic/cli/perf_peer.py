@@ -131,7 +131,7 @@ class Endpoint:
             "into": self.into,
             "out": self.out,
             "gso": True,
-            "keeps": self.ctx.keeps,
+            "keeps": self.ctx.selective_repeat,
         }
 
     def connect(self, peer: dict[str, Any]) -> None:
@@ -147,7 +147,7 @@ class Endpoint:
         attr.max_rd_atomic = attr.max_dest_rd_atomic = 16
         attr.timeout = 14
         attr.gso = bool(peer.get("gso"))
-        attr.keeps = self.ctx.keeps and bool(peer.get("keeps"))
+        attr.selective_repeat = self.ctx.selective_repeat and bool(peer.get("keeps"))
         path = AHAttr(GlobalRoute(GID(bytes.fromhex(peer["gid"])), self._gid_index), udp_dport=int(peer["udp_port"]))
         attr.ah_attr = path
         self.qp.to_rts(attr)

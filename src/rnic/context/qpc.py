@@ -19,7 +19,7 @@ OPT_SQ_SIG_ALL = 1 << 2
 """Every send work request is signaled."""
 OPT_CREDITS = 1 << 3
 """Send end-to-end credits instead of the invalid-credits code."""
-OPT_KEEPS = 1 << 4
+OPT_SELECTIVE_REPEAT = 1 << 4
 """Both ends agreed to keep what comes beyond a gap: the packet that a NAK names is sent again alone."""
 
 SRQ_VALID = 1 << 31

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0x0d1b1cd59b892abcull
+#define STATE_LAYOUT_HASH 0x975d935809d56d6aull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -180,7 +180,7 @@
 #define OPT_NO_PROBE 0x2u
 #define OPT_SQ_SIG_ALL 0x4u
 #define OPT_CREDITS 0x8u
-#define OPT_KEEPS 0x10u
+#define OPT_SELECTIVE_REPEAT 0x10u
 #define SRQ_VALID 0x80000000u
 #define SQE_BYTES 0x40u
 #define SQE_SHIFT 0x6u

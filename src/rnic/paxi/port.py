@@ -78,7 +78,7 @@ def endpoint_of(qp: QP, psn: int, buffers: tuple[BufferInfo, ...] = ()) -> Endpo
         udp_port=ctx.udp_port,
         mtu=MTU_BYTES[ctx.query_port().active_mtu],
         gso=True,
-        keeps=ctx.keeps,
+        selective_repeat=ctx.selective_repeat,
         max_rd_atomic=RD_ATOMIC,
         buffers=buffers,
     )
@@ -111,7 +111,7 @@ def bring_up(qp: QP, psn: int, peer: Endpoint, access: int) -> int:
     attr.timeout = TIMEOUT
     attr.retry_cnt = RETRIES
     attr.rnr_retry = 7
-    attr.gso, attr.keeps = peer.gso, peer.keeps and ctx.keeps
+    attr.gso, attr.selective_repeat = peer.gso, peer.selective_repeat and ctx.selective_repeat
     attr.ah_attr = AHAttr(GlobalRoute(gid), udp_dport=peer.udp_port)
     try:
         qp.to_rts(attr)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rnic.cc.limit import relieve
-from rnic.context.qpc import OPT_KEEPS, OPT_NO_PROBE
+from rnic.context.qpc import OPT_NO_PROBE, OPT_SELECTIVE_REPEAT
 from rnic.spec.limits import NEVER
 from rnic.spec.psn import PSN_MASK, PSN_WINDOW, psn_diff
 from rnic.spec.states import SQD
@@ -425,7 +425,7 @@ class SendQueue(QpRecord):
         the next, it has not kept that, or more is lost than one packet: then it is Go-Back-N, for more losses each
         time.
         """
-        if not self.ctx.options & OPT_KEEPS or self.piece_count:
+        if not self.ctx.options & OPT_SELECTIVE_REPEAT or self.piece_count:
             return False
         if self.single_resend_psn != NONE and psn in (self.single_resend_psn, self.single_resend_psn + 1 & PSN_MASK):
             self.go_back_left = self.go_back_penalty = min(2 * self.go_back_penalty or 1, GO_BACK_PENALTY_MAX)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import functools
 import ipaddress
+import warnings
 from errno import EINVAL
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rnic.spec.errors import VerbsError
 from rnic.verbs import enums as e
@@ -34,6 +35,9 @@ class _Attrs:
 class _Sealed(_Attrs):
     """Attributes that would do nothing where their name is misspelt: those that do not exist are refused."""
 
+    _renamed: ClassVar[dict[str, str]] = {}
+    """Former names of attributes, by which they can be read and set until the next release, with a warning."""
+
     def __init_subclass__(cls) -> None:
         make = cls.__init__
 
@@ -45,8 +49,22 @@ class _Sealed(_Attrs):
 
     if not TYPE_CHECKING:  # for type checkers it would make every name right
 
+        def __getattr__(self, name: str) -> object:
+            now = self._current(name)
+            if now == name:
+                raise AttributeError(f"{type(self).__name__} has no attribute {name!r}", name=name, obj=self)
+            return getattr(self, now)
+
+        def _current(self, name: str) -> str:
+            now = self._renamed.get(name, name)
+            if now != name:
+                owner = type(self).__name__
+                warnings.warn(f"{owner}.{name} is {owner}.{now} now", DeprecationWarning, stacklevel=3)
+            return now
+
         def __setattr__(self, name: str, value: object) -> None:
             known = self.__dict__
+            name = self._current(name)
             if "_sealed" in known and name not in known:
                 near = difflib.get_close_matches(name, known, 1)
                 advice = (
@@ -188,6 +206,8 @@ class QPInitAttr(_Sealed):
 class QPAttr(_Sealed):
     """Attributes of a queue pair for modify and query."""
 
+    _renamed: ClassVar[dict[str, str]] = {"keeps": "selective_repeat"}
+
     def __init__(
         self,
         qp_state: int = e.IBV_QPS_INIT,
@@ -219,9 +239,9 @@ class QPAttr(_Sealed):
         self.rnr_retry = 7
         self.gso = False
         """Ours: the peer agreed to segmentation offload (``design.md``, UDP link)."""
-        self.keeps = False
-        """Ours: both ends agreed to keep what comes beyond a gap, so that a lost packet is sent again alone. Each takes
-        the other to have no wider a window than its own, and may lend it the pages of READ responses."""
+        self.selective_repeat = False
+        """Ours: both ends agreed to store what comes beyond a gap, so that a lost packet is sent again alone. Each
+        assumes that the other has no wider a window than its own, and may lend it the pages of READ responses."""
         self.probe = True
         """Ours: use the tail-loss probe."""
         self.credits = False

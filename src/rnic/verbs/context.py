@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from errno import EAGAIN, EBUSY, EINVAL, EIO, ENODEV, ENOMEM, EOPNOTSUPP
 from typing import TYPE_CHECKING, Any
@@ -423,9 +424,15 @@ class Context:
         return self.driver.port
 
     @property
-    def keeps(self) -> bool:
-        """Whether the NIC can keep what comes beyond a gap (:attr:`~rnic.verbs.QPAttr.keeps`): the engine can."""
+    def selective_repeat(self) -> bool:
+        """Whether the NIC can store what comes beyond a gap: it has the engine (``QPAttr.selective_repeat``)."""
         return use.ENGINE is not None
+
+    @property
+    def keeps(self) -> bool:
+        """The former name of :attr:`selective_repeat`, until the next release."""
+        warnings.warn("Context.keeps is Context.selective_repeat now", DeprecationWarning, stacklevel=2)
+        return self.selective_repeat
 
     # ------------------------------------------------------------------------------------- closing
 

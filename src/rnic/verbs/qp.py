@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from errno import EINVAL, ENOMEM
 from typing import TYPE_CHECKING, Any
 
-from rnic.context.qpc import OPT_CREDITS, OPT_GSO, OPT_KEEPS, OPT_NO_PROBE, OPT_SQ_SIG_ALL, QPC, SRQ_VALID
+from rnic.context.qpc import OPT_CREDITS, OPT_GSO, OPT_NO_PROBE, OPT_SELECTIVE_REPEAT, OPT_SQ_SIG_ALL, QPC, SRQ_VALID
 from rnic.rings.queue_block import QUEUE_STATE, RQ_TAIL, SQ_HEAD, SQ_TAIL
 from rnic.rings.ring import next_index, room
 from rnic.rings.sqe import (
@@ -213,7 +213,7 @@ class QP:
                 (OPT_GSO if attr.gso else 0)
                 | (0 if attr.probe else OPT_NO_PROBE)
                 | (OPT_CREDITS if attr.credits else 0)
-                | (OPT_KEEPS if attr.keeps else 0)
+                | (OPT_SELECTIVE_REPEAT if attr.selective_repeat else 0)
             )
             values |= path_fields(attr.ah_attr)
         values["options"] = options
@@ -287,7 +287,7 @@ class QP:
             setattr(attr, name, qpc[field])
         attr.sq_draining = qpc["sq_draining"]
         attr.gso = bool(qpc["options"] & OPT_GSO)
-        attr.keeps = bool(qpc["options"] & OPT_KEEPS)
+        attr.selective_repeat = bool(qpc["options"] & OPT_SELECTIVE_REPEAT)
         attr.probe = not qpc["options"] & OPT_NO_PROBE
         attr.credits = bool(qpc["options"] & OPT_CREDITS)
         attr.cap = self.cap

@@ -124,7 +124,7 @@ static void begin(void)
 		be_put(qpc, QPC_SERVTYPE, ST_UD);
 		record->service = SERVICE_UD;
 	}
-	be_put(qpc, QPC_OPTIONS, (draw() % 4 ? 0 : OPT_CREDITS) | (draw() & 1 ? OPT_KEEPS : 0));
+	be_put(qpc, QPC_OPTIONS, (draw() % 4 ? 0 : OPT_CREDITS) | (draw() & 1 ? OPT_SELECTIVE_REPEAT : 0));
 	/* now its own receive ring, now a shared one */
 	int shares = draw() & 1;
 	be_put(qpc, QPC_SRQN, shares ? SRQ_VALID | 3 : 0);

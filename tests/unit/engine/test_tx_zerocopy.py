@@ -209,7 +209,7 @@ class Pair:
                 attr.dest_qp_num = peer.qp_num
                 attr.qp_access_flags = e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
                 attr.max_rd_atomic = attr.max_dest_rd_atomic = 16
-                attr.gso, attr.keeps = True, keeps
+                attr.gso, attr.selective_repeat = True, keeps
                 attr.ah_attr = AHAttr(GlobalRoute(other.query_gid()), udp_dport=other.udp_port)
                 qp.to_rts(attr)
 

@@ -204,7 +204,7 @@ int main(void)
 
 	/* READ responses are lent to who has agreed to, until he asks for what lies a window beyond them */
 	record(ONE)->most = 100;
-	be_put(arena + CONTEXT, QPC_OPTIONS, OPT_KEEPS);
+	be_put(arena + CONTEXT, QPC_OPTIONS, OPT_SELECTIVE_REPEAT);
 	be_put(arena + CONTEXT, QPC_EXPECTED_PSN, 10);
 	lent = copied = 0;
 	turn(ONE, &here, BTH_READ_RESPONSE_MIDDLE, 0x1000000 - 10, 7);

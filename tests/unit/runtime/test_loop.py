@@ -66,7 +66,7 @@ class Ends:
             if self.qps[here].qp_state != e.IBV_QPS_RESET:
                 self.qps[here].modify(QPAttr(e.IBV_QPS_RESET), e.IBV_QP_STATE)
             attr = QPAttr()
-            attr.keeps = attr.gso = keeps
+            attr.selective_repeat = attr.gso = keeps
             attr.probe, attr.timeout = timers, 14 if timers else 0
             attr.dest_qp_num = self.qps[there].qp_num
             attr.qp_access_flags = self.rights

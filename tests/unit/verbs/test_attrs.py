@@ -135,6 +135,16 @@ def test_attributes_that_do_not_exist_are_refused(made: Any, name: str, says: st
     assert "_sealed" not in str(attr) + repr(attr)
 
 
+def test_a_former_name_of_an_attribute_is_understood_with_a_warning() -> None:
+    attr = QPAttr()
+    with pytest.warns(DeprecationWarning, match="QPAttr.keeps is QPAttr.selective_repeat now"):
+        attr.keeps = True  # type: ignore[attr-defined]
+    assert attr.selective_repeat
+    assert "keeps" not in str(attr) + repr(attr)
+    with pytest.warns(DeprecationWarning, match="selective_repeat"):
+        assert attr.keeps  # type: ignore[attr-defined]
+
+
 def test_import_star_leaves_the_builtins_alone() -> None:
     for module in (rnic, rnic.verbs):
         assert not set(module.__all__) & set(dir(builtins))

@@ -225,7 +225,7 @@ int engine_device_expects(const struct engine_device *device, uint64_t number, s
 	const struct queue_pair *record = record_at(device, found);
 	const struct engine_qp *qp = known(device, record);
 	if (!qp || record->number != number || be_get(qp->qpc, QPC_SERVTYPE) != ST_RC ||
-	    !(be_get(qp->qpc, QPC_OPTIONS) & OPT_KEEPS))
+	    !(be_get(qp->qpc, QPC_OPTIONS) & OPT_SELECTIVE_REPEAT))
 		return -1;
 	*expects = (struct engine_expects){ found, record->generation, be_get(qp->qpc, QPC_EXPECTED_PSN) & PSN_MASK,
 					     record->nak_sent };

@@ -220,7 +220,7 @@ static int lends(const struct io_poll *round, const struct engine_burst *burst, 
 		if (flags & (ROW_SEND | ROW_WRITE))
 			return LENT_REQUESTS;
 		if (flags & ROW_READ_RESPONSE)
-			return record_of(round, round->turn)->most && be_get(context_of(round, round->turn), QPC_OPTIONS) & OPT_KEEPS
+			return record_of(round, round->turn)->most && be_get(context_of(round, round->turn), QPC_OPTIONS) & OPT_SELECTIVE_REPEAT
 				       ? LENT_RESPONSES : LENT_NOT;
 	}
 	return LENT_NOT;

@@ -4,7 +4,7 @@
  * only once its packets have arrived, as far as can be told, and only for the same address: what is still in a queue, since
  * it was sent twice, was acknowledged by who does not have it yet, or is a queue pair's that was reset, is no other's then.
  * For another address the sheet gets other pages first. Lent are requests of reliable connections, which are acknowledged,
- * and READ responses to a peer of our own (OPT_KEEPS); all else is copied as ever.
+ * and READ responses to a peer of our own (OPT_SELECTIVE_REPEAT); all else is copied as ever.
  */
 #ifndef RNIC_ENGINE_SHEETS_H
 #define RNIC_ENGINE_SHEETS_H

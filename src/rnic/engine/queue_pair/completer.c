@@ -109,7 +109,7 @@ static int mends(const struct engine_shared *port, struct engine_qp *qp, uint64_
 {
 	struct queue_pair *record = qp->record;
 
-	if (!(be_get(qp->qpc, QPC_OPTIONS) & OPT_KEEPS) || record->piece_count)
+	if (!(be_get(qp->qpc, QPC_OPTIONS) & OPT_SELECTIVE_REPEAT) || record->piece_count)
 		return 0;
 	if (record->single_resend_psn != NONE && ((psn - record->single_resend_psn) & PSN_MASK) <= 1)
 		record->go_back_left = record->go_back_penalty = lesser(record->go_back_penalty ? 2 * record->go_back_penalty : 1, GO_BACK_PENALTY_MAX);
