@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In
 from rnic.gateware.bits import register_at, word_at
 from rnic.gateware.interfaces import RegBus
 from rnic.spec.engine_net_regs import WRITABLE_BITS
-from rnic.spec.engine_regs import Register
+from rnic.spec.registers import Register
 
 CTRL_FLAGS = ("enable",)
 """Bits of CTRL that hold what was written; the others are pulses."""

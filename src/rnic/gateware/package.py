@@ -24,8 +24,8 @@ from rnic.rings.cqe import CQ_ENTRY
 from rnic.rings.sqe import SQ_ENTRY
 from rnic.spec import engine_net_regs as net
 from rnic.spec import engine_regs as regs
-from rnic.spec.engine_regs import Register
 from rnic.spec.layout import Field, Layout
+from rnic.spec.registers import Register
 
 WRAPPER = f"{TOP_NAME}_axi"
 """The module that a block design takes."""

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from rnic.paxi import bridge as b
-from rnic.spec.engine_regs import Register
-from rnic.spec.layout import Field, Layout, bits, word
+from rnic.spec.layout import Layout, bits, flag, word
+from rnic.spec.registers import Register
 
 if TYPE_CHECKING:
     from rnic.paxi.port import Port
@@ -21,35 +21,31 @@ BLOCK_BYTES: Final = 0x1000
 REVISION: Final = 1
 
 
-def _flag(name: str, bit: int, doc: str, access: str = "RW") -> Field:
-    return bits(name, 0, bit, bit, doc, access)
-
-
 _IRQ_FIELDS: Final = (
-    _flag("retry_error", b.IRQ_RETRY_ERROR, "a work request got no answer: retries were used up", "W1C"),
-    _flag("latency_done", b.IRQ_LATENCY_DONE, "a transaction was timed", "W1C"),
-    _flag("retry_cleared", b.IRQ_RETRY_CLEARED, "after that, the connection was made anew", "W1C"),
+    flag("retry_error", b.IRQ_RETRY_ERROR, "a work request got no answer: retries were used up", "W1C"),
+    flag("latency_done", b.IRQ_LATENCY_DONE, "a transaction was timed", "W1C"),
+    flag("retry_cleared", b.IRQ_RETRY_CLEARED, "after that, the connection was made anew", "W1C"),
 )
 _CTRL_FIELDS: Final = (
-    _flag("wstrb", 6, "strobes are carried; always 1", "RO"),
-    _flag("ost_limit", 12, "addresses are held back while all slots are taken; always 1", "RO"),
-    _flag("self_recover", 13, "after a retry error make the connection anew; 0: answer SLVERR until told", "RW"),
-    _flag("recover", 14, "write 1: make a lost connection anew; reads 0", "PULSE"),
+    flag("wstrb", 6, "strobes are carried; always 1", "RO"),
+    flag("ost_limit", 12, "addresses are held back while all slots are taken; always 1", "RO"),
+    flag("self_recover", 13, "after a retry error make the connection anew; 0: answer SLVERR until told", "RW"),
+    flag("recover", 14, "write 1: make a lost connection anew; reads 0", "PULSE"),
 )
 _STATUS_FIELDS: Final = (
-    _flag("idle", 0, "no transaction is in hand", "RO"),
-    _flag("tx_idle", 1, "no work request waits or is under way", "RO"),
-    _flag("rx_idle", 2, "no work request is under way", "RO"),
-    _flag("tx_error", 13, "a failed connection has not been dealt with", "RO"),
+    flag("idle", 0, "no transaction is in hand", "RO"),
+    flag("tx_idle", 1, "no work request waits or is under way", "RO"),
+    flag("rx_idle", 2, "no work request is under way", "RO"),
+    flag("tx_error", 13, "a failed connection has not been dealt with", "RO"),
     bits("link", 0, 31, 30, "0 up, 1 broken, 2 down (choice)", "RO"),
 )
 _LATENCY_FIELDS: Final = (
     bits("id", 0, 15, 0, "AXI ID whose next read and write are timed"),
-    _flag("enable", 16, "a write of 1 starts the measurement"),
+    flag("enable", 16, "a write of 1 starts the measurement"),
 )
 _RESULT_FIELDS: Final = (
     bits("ns", 0, 30, 0, "from address to answer; nanoseconds (choice)", "RO"),
-    _flag("done", 31, "there is a result", "RO"),
+    flag("done", 31, "there is a result", "RO"),
 )
 _SLOTS_FIELDS: Final = (
     bits("reads", 0, 15, 0, "outstanding reads at most", "RO"),

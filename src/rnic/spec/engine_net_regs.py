@@ -15,9 +15,9 @@ from rnic.spec.engine_regs import (
     ERR_NET_LOOKUP,
     ERR_NET_META,
     ERR_NONE,
-    Register,
 )
-from rnic.spec.layout import Field, Layout, bits, wide, word
+from rnic.spec.layout import Layout, bits, flag, wide, word
+from rnic.spec.registers import Register
 
 # ---------------------------------------------------------------- fixed values
 
@@ -119,23 +119,19 @@ DECAP_STATES: Final = ("GATHER", "SUM", "CHECK", "HEADER", "PAYLOAD", "FINISH", 
 # ---------------------------------------------------------------- registers
 
 
-def _flag(name: str, bit: int, doc: str, access: str = "RW") -> Field:
-    return bits(name, 0, bit, bit, doc, access)
-
-
 _HERE = "hardware.md 1c"
 _CONTROL_FIELDS = (
-    _flag("enable", 0, "pass packets; without it they are drained"),
-    _flag("soft_reset", 2, "write 1: counters and errors to 0; reads 0"),
+    flag("enable", 0, "pass packets; without it they are drained"),
+    flag("soft_reset", 2, "write 1: counters and errors to 0; reads 0"),
 )
 ENCAP_CTRL_FIELDS: Final = (
     *_CONTROL_FIELDS,
-    _flag("start", 1, "write 1: run the META check on these registers, sending nothing; reads 0"),
+    flag("start", 1, "write 1: run the META check on these registers, sending nothing; reads 0"),
 )
 STATUS_FIELDS: Final = (
-    _flag("busy", 0, "a packet is in hand", "RO"),
-    _flag("error", 1, "a packet was refused since the last clear", "RO"),
-    _flag("lookup_error", 2, "the endpoint table had no entry, since the last clear", "RO"),
+    flag("busy", 0, "a packet is in hand", "RO"),
+    flag("error", 1, "a packet was refused since the last clear", "RO"),
+    flag("lookup_error", 2, "the endpoint table had no entry, since the last clear", "RO"),
     bits("code", 0, 7, 4, "code of the last error", "RO"),
     bits("fsm", 0, 10, 8, "state", "RO"),
 )

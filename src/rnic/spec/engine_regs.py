@@ -7,13 +7,10 @@ fields of HW_STATUS and IRQ_STATUS, which the documents name and do not define.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-from rnic.spec.layout import Field, Layout, bits, octet, wide, word
-
-Access = Literal["RW", "RO", "W1C", "PULSE", "SPLIT"]
-"""``PULSE``: a write has an effect and stores nothing. ``SPLIT``: reads show something else than was written."""
+from rnic.spec.layout import Field, Layout, bits, flag, octet, wide, word
+from rnic.spec.registers import Register
 
 # ---------------------------------------------------------------- address windows of the AXI4-Lite slave
 
@@ -31,35 +28,10 @@ LOOKUP_BYTES: Final = 0x2000
 """256 endpoint entries of 32 bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Register:
-    """One 32-bit register at byte ``offset``; ``fields`` name its bits where it is more than one value."""
-
-    name: str
-    offset: int
-    access: Access
-    doc: str
-    fields: tuple[Field, ...] = ()
-    reset: int = 0
-    source: str = "hardware.md 1a"
-
-    def field(self, name: str) -> Field:
-        """The field called ``name``; ``KeyError`` where there is none."""
-        for candidate in self.fields:
-            if candidate.name == name:
-                return candidate
-        raise KeyError(f"register {self.name} has no field {name!r}")
-
-
-def _flag(name: str, bit: int, doc: str, access: str = "RW") -> Field:
-    return bits(name, 0, bit, bit, doc, access)
-
-
 # ---------------------------------------------------------------- codes
 
 MODE_LOOPBACK: Final = 0
 MODE_NETWORK: Final = 1
-MODE_NAMES: Final = {MODE_LOOPBACK: "loopback", MODE_NETWORK: "network"}
 
 RDMA_STATES: Final = (
     "S_IDLE",
@@ -170,33 +142,33 @@ STATUS_OF_DETAIL: Final = {
 """001's status for each ERR_* code that a CQ entry can carry."""
 
 CONTROL_FIELDS: Final = (
-    _flag("global_enable", 0, "the controller takes work"),
-    _flag("soft_reset", 1, "write 1: stop, drain the bus, queue pointers to 0; reads 1 until that is done"),
-    _flag("pause", 2, "finish the descriptor in hand, take no other"),
+    flag("global_enable", 0, "the controller takes work"),
+    flag("soft_reset", 1, "write 1: stop, drain the bus, queue pointers to 0; reads 1 until that is done"),
+    flag("pause", 2, "finish the descriptor in hand, take no other"),
     bits("mode", 0, 7, 4, "0 loopback, 1 network"),
-    _flag("global_irq_en", 8, "lets the interrupt out"),
+    flag("global_irq_en", 8, "lets the interrupt out"),
 )
 HW_STATUS_FIELDS: Final = (
-    _flag("busy", 0, "a descriptor or a packet is in hand", "RO"),
-    _flag("resetting", 1, "a soft reset is under way", "RO"),
-    _flag("cq_full", 2, "a completion waits for CQ_HEAD to move", "RO"),
-    _flag("halted", 3, "a CQ entry could not be written; only a reset helps", "RO"),
-    _flag("paused", 4, "CONTROL.pause holds the controller in S_IDLE", "RO"),
-    _flag("flushing", 5, "an aborted transfer is still draining from the bus", "RO"),
+    flag("busy", 0, "a descriptor or a packet is in hand", "RO"),
+    flag("resetting", 1, "a soft reset is under way", "RO"),
+    flag("cq_full", 2, "a completion waits for CQ_HEAD to move", "RO"),
+    flag("halted", 3, "a CQ entry could not be written; only a reset helps", "RO"),
+    flag("paused", 4, "CONTROL.pause holds the controller in S_IDLE", "RO"),
+    flag("flushing", 5, "an aborted transfer is still draining from the bus", "RO"),
     bits("error", 0, 11, 8, "code of the last error, ERR_*", "RO"),
     bits("rdma_state", 0, 19, 16, "state of the controller", "RO"),
     bits("rx_state", 0, 22, 20, "state of rx_streamer", "RO"),
     bits("tx_state", 0, 27, 24, "state of tx_streamer", "RO"),
 )
 IRQ_FIELDS: Final = (
-    _flag("completion", 0, "a CQ entry was written", "W1C"),
-    _flag("error", 1, "a CQ entry with a status other than 0 was written, or SQ_TAIL is not below SQ_SIZE", "W1C"),
-    _flag("watchdog", 2, "the watchdog ended a transfer", "W1C"),
-    _flag("cq_full", 3, "the completion queue became full", "W1C"),
-    _flag("rx_drop", 4, "a received packet was discarded", "W1C"),
-    _flag("rx_error", 5, "a received payload could not be written", "W1C"),
-    _flag("halted", 6, "the controller halted", "W1C"),
-    _flag("net_error", 7, "the encapsulator or decapsulator reported an error", "W1C"),
+    flag("completion", 0, "a CQ entry was written", "W1C"),
+    flag("error", 1, "a CQ entry with a status other than 0 was written, or SQ_TAIL is not below SQ_SIZE", "W1C"),
+    flag("watchdog", 2, "the watchdog ended a transfer", "W1C"),
+    flag("cq_full", 3, "the completion queue became full", "W1C"),
+    flag("rx_drop", 4, "a received packet was discarded", "W1C"),
+    flag("rx_error", 5, "a received payload could not be written", "W1C"),
+    flag("halted", 6, "the controller halted", "W1C"),
+    flag("net_error", 7, "the encapsulator or decapsulator reported an error", "W1C"),
 )
 
 REGISTERS: Final = (
@@ -259,8 +231,8 @@ REGISTERS: Final = (
         "what this engine was built as",
         (
             bits("bus_width", 0, 9, 0, "data width of the memory bus in bits", "RO"),
-            _flag("serial", 10, "one fragment at a time, as documented", "RO"),
-            _flag("network", 11, "it has MAC ports", "RO"),
+            flag("serial", 10, "one fragment at a time, as documented", "RO"),
+            flag("network", 11, "it has MAC ports", "RO"),
             bits("address_bits", 0, 15, 12, "address bits beyond 32, in fours", "RO"),
             bits("block_size", 0, 31, 16, "largest fragment in bytes", "RO"),
         ),

@@ -124,6 +124,11 @@ def bits(name: str, byte: int, msb: int, lsb: int, doc: str, access: str = "RW")
     return Field(name, byte, msb, lsb, doc, 4, access)
 
 
+def flag(name: str, bit: int, doc: str, access: str = "RW") -> Field:
+    """One bit of a 32-bit register."""
+    return bits(name, 0, bit, bit, doc, access)
+
+
 def word(name: str, byte: int, doc: str, access: str = "RW") -> Field:
     """A whole 32-bit word."""
     return Field(name, byte, 31, 0, doc, 4, access)

@@ -14,10 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from rnic.spec.layout import Field, Layout, bits
+from rnic.spec.layout import Field, Layout, bits, flag
 
-Access = Literal["RW", "RO", "W1C", "PULSE"]
-"""``W1C``: ones clear bits. ``PULSE``: a store has an effect and keeps nothing, the register reads 0."""
+Access = Literal["RW", "RO", "W1C", "PULSE", "SPLIT"]
+"""``W1C``: ones clear bits. ``PULSE``: a store has an effect and keeps nothing, the register reads 0. ``SPLIT``: a load
+shows something else than was stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,14 @@ class Register:
     doc: str
     fields: tuple[Field, ...] = ()
     reset: int = 0
-    source: str = "design.md"
+    source: str = "hardware.md 1a"
+
+    def field(self, name: str) -> Field:
+        """The field called ``name``; ``KeyError`` where there is none."""
+        for candidate in self.fields:
+            if candidate.name == name:
+                return candidate
+        raise KeyError(f"register {self.name} has no field {name!r}")
 
     def mask(self, *accesses: str) -> int:
         """Bits that have one of these kinds of access."""
@@ -90,10 +98,6 @@ HCR_GO: Final = 1 << 23
 HCR_EVENT: Final = 1 << 22
 
 
-def _bit(name: str, bit: int, doc: str, access: str) -> Field:
-    return bits(name, 0, bit, bit, doc, access)
-
-
 _CAUSES = (
     ("EVENT", "an event queue got an entry"),
     ("COMMAND", "a command that asked for an event has ended"),
@@ -111,11 +115,11 @@ GLOBAL_REGISTERS: tuple[Register, ...] = (
         "RW",
         "operation of the whole NIC",
         (
-            _bit("ENABLE", 0, "0: no doorbell is taken, nothing is sent, what arrives is dropped", "RW"),
-            _bit("SOFT_RESET", 1, "1 destroys every object of every context and resets these registers", "PULSE"),
-            _bit("PAUSE", 2, "1: nothing is fetched or sent and timers stand; what arrives is still taken", "RW"),
+            flag("ENABLE", 0, "0: no doorbell is taken, nothing is sent, what arrives is dropped", "RW"),
+            flag("SOFT_RESET", 1, "1 destroys every object of every context and resets these registers", "PULSE"),
+            flag("PAUSE", 2, "1: nothing is fetched or sent and timers stand; what arrives is still taken", "RW"),
             bits("MODE", 0, 7, 4, "stored, no effect: the link decides where packets go", "RW"),
-            _bit("GLOBAL_IRQ_EN", 8, "gates the interrupt line; MSI-X vectors do not ask it", "RW"),
+            flag("GLOBAL_IRQ_EN", 8, "gates the interrupt line; MSI-X vectors do not ask it", "RW"),
         ),
         source="000, 001; hardware.md 1a",
     ),
@@ -125,12 +129,12 @@ GLOBAL_REGISTERS: tuple[Register, ...] = (
         "RO",
         "what the NIC is doing",
         (
-            _bit("ENABLED", 0, "CONTROL.ENABLE holds", "RO"),
-            _bit("READY", 1, "INIT_HCA was done", "RO"),
-            _bit("PAUSED", 2, "CONTROL.PAUSE holds", "RO"),
-            _bit("LINK_UP", 3, "the port's link is up", "RO"),
-            _bit("FATAL", 4, "the device failed; soft reset clears it", "RO"),
-            _bit("BUSY", 5, "queue pairs have work", "RO"),
+            flag("ENABLED", 0, "CONTROL.ENABLE holds", "RO"),
+            flag("READY", 1, "INIT_HCA was done", "RO"),
+            flag("PAUSED", 2, "CONTROL.PAUSE holds", "RO"),
+            flag("LINK_UP", 3, "the port's link is up", "RO"),
+            flag("FATAL", 4, "the device failed; soft reset clears it", "RO"),
+            flag("BUSY", 5, "queue pairs have work", "RO"),
         ),
         source="000, 001; hardware.md 1a",
     ),
@@ -139,7 +143,7 @@ GLOBAL_REGISTERS: tuple[Register, ...] = (
         IRQ_ENABLE,
         "RW",
         "causes that raise the interrupt line",
-        tuple(_bit(name, bit, doc, "RW") for bit, (name, doc) in enumerate(_CAUSES)),
+        tuple(flag(name, bit, doc, "RW") for bit, (name, doc) in enumerate(_CAUSES)),
         source="000, 001; hardware.md 1a",
     ),
     Register(
@@ -147,11 +151,11 @@ GLOBAL_REGISTERS: tuple[Register, ...] = (
         IRQ_STATUS,
         "W1C",
         "causes since they were cleared",
-        tuple(_bit(name, bit, doc, "W1C") for bit, (name, doc) in enumerate(_CAUSES)),
+        tuple(flag(name, bit, doc, "W1C") for bit, (name, doc) in enumerate(_CAUSES)),
         source="hardware.md 1a (RTL)",
     ),
-    Register("SCRATCH", SCRATCH, "RW", "keeps what is stored", source="hardware.md 1a"),
-    Register("SCRATCH2", SCRATCH2, "RW", "keeps what is stored", source="hardware.md 1a"),
+    Register("SCRATCH", SCRATCH, "RW", "keeps what is stored"),
+    Register("SCRATCH2", SCRATCH2, "RW", "keeps what is stored"),
     Register("HCR_IN_PARAM_HI", HCR_IN_HI, "RW", "address of the input mailbox, high half", source="hardware.md 2a"),
     Register("HCR_IN_PARAM_LO", HCR_IN_LO, "RW", "address of the input mailbox, low half", source="hardware.md 2a"),
     Register("HCR_IN_MODIFIER", HCR_MODIFIER, "RW", "number or key that the command is about", source="hardware.md 2a"),
@@ -178,17 +182,17 @@ GLOBAL_REGISTERS: tuple[Register, ...] = (
         "a store with GO runs the command that stands in the HCR",
         (
             bits("STATUS", 0, 31, 24, "how the last command ended", "RO"),
-            _bit("GO", 23, "1 runs the command; 0 when it has ended", "RW"),
-            _bit("E", 22, "the end is told by an event, too", "RW"),
+            flag("GO", 23, "1 runs the command; 0 when it has ended", "RW"),
+            flag("E", 22, "the end is told by an event, too", "RW"),
             bits("OP_MODIFIER", 0, 19, 12, "modifier of the opcode", "RW"),
             bits("OPCODE", 0, 11, 0, "command", "RW"),
         ),
         source="hardware.md 2a",
     ),
-    Register("DEVICE_ID", DEVICE_ID, "RO", "what kind of device this is", reset=0x524E),
-    Register("REVISION", REVISION, "RO", "version of this register map", reset=1),
-    Register("GUID_HI", GUID_HI, "RO", "node GUID, high half"),
-    Register("GUID_LO", GUID_LO, "RO", "node GUID, low half"),
+    Register("DEVICE_ID", DEVICE_ID, "RO", "what kind of device this is", reset=0x524E, source="design.md"),
+    Register("REVISION", REVISION, "RO", "version of this register map", reset=1, source="design.md"),
+    Register("GUID_HI", GUID_HI, "RO", "node GUID, high half", source="design.md"),
+    Register("GUID_LO", GUID_LO, "RO", "node GUID, low half", source="design.md"),
     Register(
         "LIMIT_QUEUES",
         LIMIT_QUEUES,
@@ -200,9 +204,16 @@ GLOBAL_REGISTERS: tuple[Register, ...] = (
             bits("LOG_SRQS", 0, 23, 16, "log2 of the number of SRQs", "RO"),
             bits("LOG_EQS", 0, 31, 24, "log2 of the number of EQs and vectors", "RO"),
         ),
+        source="design.md",
     ),
-    Register("LIMIT_MEMORY", LIMIT_MEMORY, "RO", "regions and windows that may exist at once"),
-    Register("WINDOW_BLOCKS", WINDOW_BLOCKS, "RO", "128-byte blocks in a window, the global block counted as two"),
+    Register("LIMIT_MEMORY", LIMIT_MEMORY, "RO", "regions and windows that may exist at once", source="design.md"),
+    Register(
+        "WINDOW_BLOCKS",
+        WINDOW_BLOCKS,
+        "RO",
+        "128-byte blocks in a window, the global block counted as two",
+        source="design.md",
+    ),
     Register(
         "PORT",
         PORT,
@@ -213,6 +224,7 @@ GLOBAL_REGISTERS: tuple[Register, ...] = (
             bits("MTU", 0, 18, 16, "code of the active path MTU", "RO"),
             bits("STATE", 0, 23, 20, "1 down, 4 active", "RO"),
         ),
+        source="design.md",
     ),
     Register("NON_RDMA", NON_RDMA, "RO", "frames that wait on the non-RDMA channel", source="004 7.6"),
 )
