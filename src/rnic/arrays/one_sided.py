@@ -121,11 +121,6 @@ class OneSided:
         """
         return self.begin_read_many(remote, offsets, count).result()  # type: ignore[no-any-return] # an array
 
-    async def aread_many(self, remote: Remote, offsets: Sequence[int], count: int | None = None) -> NDArray[Any]:
-        """:meth:`read_many` for asyncio."""
-        await self._slot_free()
-        return await self.begin_read_many(remote, offsets, count)  # type: ignore[no-any-return] # an array
-
     def write(self, remote: Remote, data: Any, offset: int = 0, *, casting: str | None = None) -> None:
         """Write into a shared buffer of the peer. On return the data is in the peer's memory.
 

@@ -50,7 +50,6 @@ MAX_PRIORITY = 6
 """The highest SO_PRIORITY that Linux gives without CAP_NET_ADMIN."""
 
 _SEGMENT = struct.Struct("=H")
-_INT = struct.Struct("=i")
 _LABEL_MASK = 0xFFFFF
 
 _OPEN_ERRORS = {

@@ -22,7 +22,6 @@ class DropReason(Enum):
     BAD_PKEY = "drop_bad_pkey"
     BAD_QKEY = "drop_bad_qkey"
     PSN_GAP = "drop_psn_gap"
-    RNR_WAIT = "drop_rnr_wait"
     NAKED = "drop_naked"
     DUPLICATE = "drop_duplicate"
     DUPLICATE_UNMATCHED = "drop_duplicate_unmatched"

@@ -25,7 +25,6 @@ LEAST: Final = 4
 
 _SLOTS, _LIMIT = BUDGET["slots"].byte, BUDGET["limit"].byte
 _HELD, _LEARNED, _WAITS = (SHARE[name].byte for name in ("held", "limit", "waits"))
-_STRIDE = SHARE.size
 _WORD = (1 << 32) - 1
 _NOTHING = bytes(SHARE.size)
 

@@ -63,7 +63,6 @@ from rnic.transport.inflight import QUANTUM
 from rnic.transport.message import ATOMICS, READS, SENDS, TAKES_RECEIVE, WRITES, Message, ReadPiece
 from rnic.transport.send_queue import PROBE_MENDS, SendQueue
 from rnic.transport.sge import NO_PAYLOAD, SPOILT, Inline, Payload, local_payload
-from rnic.transport.windows import bind_window, invalidate_local
 
 if TYPE_CHECKING:
     from rnic.wire.bursts import TxBurst
@@ -532,10 +531,20 @@ class Requester(SendQueue):
         message.executed = 1
         if message.status:
             return
+        memory, ctx = self.host.memory, self.ctx
         if message.opcode == WR_BIND_MW:
-            if not bind_window(self.host.memory, self.ctx, message):
+            if not memory.bind_window(
+                message.old_rkey,
+                message.new_rkey,
+                message.lkey,
+                ctx.pd,
+                ctx.local_qpn,
+                message.start,
+                message.bind_length,
+                message.access,
+            ):
                 message.status = MW_BIND_ERR
-        elif message.opcode == WR_LOCAL_INV and not invalidate_local(self.host.memory, self.ctx, message.imm):
+        elif message.opcode == WR_LOCAL_INV and not memory.invalidate(message.imm, ctx.pd, ctx.local_qpn):
             message.status = LOC_PROT_ERR
 
     def _probe(self, batch: FrameBatch, mends: bool) -> int:

@@ -7,7 +7,6 @@ from errno import EINVAL
 from typing import TYPE_CHECKING, Any
 
 from rnic.mem.mpt import MPT_ENTRY, MPT_REGION, flags_from_access
-from rnic.mem.space import address_of, byte_view
 from rnic.spec import access as rights
 from rnic.spec import commands as cmd
 from rnic.spec.errors import VerbsError
@@ -224,9 +223,3 @@ class AH:
 
     def close(self) -> None:
         """Nothing to free; for symmetry with pyverbs."""
-
-
-def view_of(buffer: Any) -> tuple[memoryview, int]:
-    """A byte view of a buffer, and its address."""
-    view = byte_view(buffer)
-    return view, address_of(view)
