@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rnic.rclink import registers as r
 from rnic.rclink.numbers import CC_WINDOW_NS, REFUSED, RETRY_UNIT_NS, RcLinkError
 from rnic.rclink.qp import QueuePair
+from rnic.spec.registers import WideRegister
 
 if TYPE_CHECKING:
     from rnic.rclink.endpoint import RcLinkEndpoint
@@ -78,7 +79,7 @@ class RegisterBlock:
             return self._read_qp(offset, self._endpoint.qps[self._qpid])
         return self._read_global(register)
 
-    def _read_global(self, register: r.WideRegister) -> int:
+    def _read_global(self, register: WideRegister) -> int:
         endpoint, config = self._endpoint, self._endpoint.config
         offset = register.offset
         if offset == r.XON_THR_RDMA:
@@ -194,7 +195,7 @@ class RegisterBlock:
             raise RcLinkError(f"QP_ID_SET={value}: this endpoint has QPs 0 to {len(self._endpoint.qps) - 1}")
         self._qpid = value
 
-    def _write_qp(self, register: r.WideRegister, value: int, qp: QueuePair) -> None:
+    def _write_qp(self, register: WideRegister, value: int, qp: QueuePair) -> None:
         offset = register.offset
         if offset in r.FIXED_WHILE_ENABLED and qp.enabled:
             raise RcLinkError(f"{register.name} of QP {qp.qpid}: disable the QP first")

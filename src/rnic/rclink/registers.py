@@ -10,43 +10,13 @@ The registers of a QP are one block, which shows the QP that QP_ID_SET names.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from rnic.spec.layout import Field, Layout
+from rnic.spec.registers import WideRegister
 
 SOURCE: Final = "hardware.md §4"
 CHOICE: Final = "choice"
-
-
-@dataclass(frozen=True, slots=True)
-class WideRegister:
-    """One 64-bit register at byte ``offset``; its fields are all it holds."""
-
-    name: str
-    offset: int
-    doc: str
-    fields: tuple[Field, ...]
-    source: str = SOURCE
-
-    def get(self, value: int, field: str) -> int:
-        """One field of a value of the register."""
-        for row in self.fields:
-            if row.name == field:
-                return value >> row.lsb & row.mask
-        raise KeyError(f"{self.name} has no field {field!r}")
-
-    def pack(self, **values: int) -> int:
-        """A value with these fields; others are 0. ``ValueError`` where one does not fit."""
-        out = 0
-        for row in self.fields:
-            value = values.pop(row.name, 0)
-            if not 0 <= value <= row.mask:
-                raise ValueError(f"{self.name}.{row.name}={value:#x} does not fit in {row.width} bits")
-            out |= value << row.lsb
-        if values:
-            raise ValueError(f"{self.name} has no field {next(iter(values))!r}")
-        return out
 
 
 def _bits(name: str, msb: int, lsb: int, doc: str, access: str = "RW") -> Field:

@@ -10,10 +10,10 @@ A register of a queue pair up to 8192 lies ``QP_STRIDE * (QPN - 1)`` behind that
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from rnic.spec.layout import Field, bits
+from rnic.spec.registers import WideRegister
 
 WINDOW_NS: Final = 1_024
 """Nanoseconds of one window, the unit of both times."""
@@ -50,17 +50,6 @@ OST_LIMIT: Final = 1 << 26
 LIMITER: Final = 1 << 54
 SQ_ARB_MASK: Final = 1 << 1
 TIMER_RUNS: Final = 1 << 5
-
-
-@dataclass(frozen=True, slots=True)
-class WideRegister:
-    """One 64-bit register at byte ``offset``; ``per_qp`` says that every queue pair has one."""
-
-    name: str
-    offset: int
-    doc: str
-    fields: tuple[Field, ...]
-    per_qp: bool = False
 
 
 CONGESTION_REGISTERS: tuple[WideRegister, ...] = (

@@ -47,6 +47,37 @@ class Register:
         return sum(field.mask << field.lsb for field in self.fields if field.access in accesses)
 
 
+@dataclass(frozen=True, slots=True)
+class WideRegister:
+    """One 64-bit register at byte ``offset``, of each queue pair if ``per_qp``; its fields are all it holds."""
+
+    name: str
+    offset: int
+    doc: str
+    fields: tuple[Field, ...]
+    source: str = "hardware.md §4"
+    per_qp: bool = False
+
+    def get(self, value: int, field: str) -> int:
+        """One field of a value of the register."""
+        for row in self.fields:
+            if row.name == field:
+                return value >> row.lsb & row.mask
+        raise KeyError(f"{self.name} has no field {field!r}")
+
+    def pack(self, **values: int) -> int:
+        """A value with these fields; others are 0. ``ValueError`` where one does not fit."""
+        out = 0
+        for row in self.fields:
+            value = values.pop(row.name, 0)
+            if not 0 <= value <= row.mask:
+                raise ValueError(f"{self.name}.{row.name}={value:#x} does not fit in {row.width} bits")
+            out |= value << row.lsb
+        if values:
+            raise ValueError(f"{self.name} has no field {next(iter(values))!r}")
+        return out
+
+
 GLOBAL_BYTES: Final = 0x100
 
 CONTROL: Final = 0x00
