@@ -84,7 +84,7 @@ class ContextChanges:
                 self.update_hold(qp)
 
     def _create_from_context(self, uar: Uar, number: int) -> None:
-        """A context of a queue pair that no command made has come: make it, in the state that it has."""
+        """Create the queue pair of a context that no command made, in the state that the context has."""
         with self._nic.guard.around("context", f"QP {number:#x}"):
             qp = create_qp(self._nic, uar, self._nic.contexts.key.qps.view(number))
             state = qp.ctx.state
@@ -115,7 +115,7 @@ class ContextChanges:
                 nic.schedule(qp)
 
     def load_contexts(self, queue: DeviceQp | CompletionQueue) -> Status:
-        """Load what of a queue's contexts was evicted: a command works on it."""
+        """Load those of a queue's contexts that were evicted, before a command works on it."""
         cqs = queue.cqs if isinstance(queue, DeviceQp) else (queue,)
         wanted = [(CQ, cq.number) for cq in cqs]
         if isinstance(queue, DeviceQp):

@@ -238,7 +238,7 @@ class Nic:
         )
 
     def internal_error(self, place: str, qp: QueuePair | None, error: Exception) -> None:
-        """A mistake of our own: the queue pair concerned goes to the ERR state, everybody else goes on."""
+        """Report a mistake of our own, and send the queue pair concerned to ERR; the others continue."""
         self.guard.caught(place, error, "" if qp is None else f"QP {qp.ctx.local_qpn:#x}")
         if qp is None or qp.ctx.state in _NOT_AT_WORK:
             return
@@ -252,7 +252,7 @@ class Nic:
                 return
 
     def invalidate_engine(self) -> None:
-        """Queues, their rings or paths may lie elsewhere than before."""
+        """Have the engine find queues, rings and paths anew: they may have moved."""
         if self.engine_device is not None:
             self.engine_device.invalidate()
 
@@ -277,7 +277,7 @@ class Nic:
         self.globals.set_port(port_open=False)
 
     def update_enabled(self) -> None:
-        """CONTROL or the port changed: what may run from now on."""
+        """Decide what may run, after CONTROL or the port changed."""
         self.enabled = self.globals.enabled
         self.held = not self.enabled or self.globals.paused
 
@@ -303,7 +303,7 @@ class Nic:
         self.globals.set_port(link_up=up)
 
     def broadcast_event(self, event_type: int, number: int, *, subtype: int = 0, program: int | None = None) -> None:
-        """An event about the device or its port, to every context (of one program) that asked for its type."""
+        """Report an event about the device or its port to every context (of one program) that asked for its type."""
         self.counters.bump(f"event_{events.EVENT_NAMES[event_type].lower()}")
         for uar in self.resources.uars:
             eqn = uar.event_queues.get(event_type)
@@ -311,9 +311,9 @@ class Nic:
                 self.resources.eqs[eqn].report(event_type, number, subtype=subtype)
 
     def eq_broken(self, eq: EventQueue) -> None:
-        """An EQ's memory does not answer: its context cannot be told anything, which is a fault of the device.
+        """Report that an EQ's memory does not answer: its context cannot be told anything, so the device is at fault.
 
-        Only contexts of the same program hear of it: what it did to its memory, or its death, is no other's trouble.
+        Only contexts of the same program get the event: it unmapped that memory, or has ended.
         """
         self.globals.fatal = True
         self.globals.raise_cause(IRQ_FATAL)
@@ -406,7 +406,7 @@ class Nic:
             self.handle_deadline(qps[record], now_ns)
 
     def handle_deadline(self, qp: DeviceQp, now_ns: int) -> None:
-        """A queue pair's deadline has come, which is armed no more."""
+        """Handle the deadline of a queue pair, which is no longer armed."""
         try:
             if qp.deadline_ns <= now_ns:
                 qp.handle_timer(now_ns)
@@ -416,7 +416,7 @@ class Nic:
             self.internal_error("timer", qp, error)
 
     def note_traffic(self, now_ns: int) -> None:
-        """Packets came or went: what they changed is written back before long."""
+        """Start the write-back timer after packets came or went."""
         self._moved_ns = now_ns
         if self.write_back_at is None:
             self.write_back_at = now_ns + WRITE_BACK_NS
@@ -452,11 +452,11 @@ class Nic:
             self.timers.arm(qp.memory.record, qp.deadline_ns)
 
     def final_bursts(self, bursts: list[TxBurst]) -> None:
-        """Send ``bursts`` of a queue pair that has no more turns: they go first next time."""
+        """Send ``bursts`` of a queue pair that has no more turns, ahead of all others next time."""
         self.sending.final_bursts += bursts
 
     def drain_acks(self) -> list[TxBurst]:
-        """Acknowledgements that are due, where :meth:`produce` is not called again."""
+        """Return acknowledgements that are due, before the device is closed."""
         if self.held:
             return []
         for qp in self.running.values():
@@ -467,7 +467,7 @@ class Nic:
         return out
 
     def register_qp(self, qp: DeviceQp) -> None:
-        """``qp`` was made: it may have turns and deadlines.
+        """Register a new queue pair with the scheduler and the directory.
 
         Raises:
             MemoryError: there is no room for its program.
@@ -482,11 +482,11 @@ class Nic:
         self.context_changes.update_hold(qp)
 
     def load_contexts(self, queue: DeviceQp | CompletionQueue) -> Status:
-        """Load what of a queue's contexts was evicted: a command works on it."""
+        """Load those of a queue's contexts that were evicted, before a command works on it."""
         return self.context_changes.load_contexts(queue)
 
     def unregister_qp(self, qp: DeviceQp) -> None:
-        """``qp`` is destroyed: no more turns and deadlines."""
+        """Remove a queue pair that is destroyed from the scheduler, the timers and the engine."""
         record = qp.memory.record
         self.timers.forget(record)
         qp.requester.detach()
@@ -523,7 +523,7 @@ class Nic:
             res.eqs[eqn].report(event_type, number, status)
 
     def fault(self, number: int) -> None:
-        """A queue pair stopped for an error: its interrupt (004 7.3, 7.7)."""
+        """Raise the interrupt of a queue pair that stopped for an error (004 7.3, 7.7)."""
         self.counters.bump("qp_faults")
         with self.guard.around("write-back"):
             self.contexts.write_back_one(number)
@@ -548,6 +548,6 @@ class Nic:
         return self.config.pkeys[index]
 
     def cq_overflowed(self, cq: CompletionQueue) -> None:
-        """A CQ could not take an entry: its queue pairs fail with the next :meth:`produce`."""
+        """Report a CQ that could not take an entry; its queue pairs fail with the next :meth:`produce`."""
         self.sending.failed_cqs.append(cq)
         self.event(events.CQ_ERROR, cq.number)

@@ -256,7 +256,7 @@ class DeviceQp(QueuePair):
         return True
 
     def release_users(self) -> None:
-        """Be no user of them any more."""
+        """Stop counting as a user of them."""
         if self._counted is not None:
             for cq in self.cqs:
                 cq.users -= 1

@@ -173,12 +173,12 @@ class Peer(Record):
             self.limit_16 = min(limit, most)
 
     def lost(self, now_ns: int) -> None:
-        """A packet was lost."""
+        """Cut the limit after a loss."""
         self.lossy = 1
         self._cut(self.limit_16 >> 1, LOSSY, now_ns)
 
     def timed_out(self, now_ns: int) -> None:
-        """Nothing came for an ACK timeout."""
+        """Cut the limit after an ACK timeout without a response."""
         self._cut(0, LEAST, now_ns)
 
     def _cut(self, limit_16: int, least: int, now_ns: int) -> None:
@@ -350,11 +350,11 @@ class Inflight:
         return self._account.waited_for
 
     def add_requester(self, requester: SendQueue) -> None:
-        """There is a requester, which neither flies nor waits."""
+        """Add a requester with nothing in flight."""
         self._members[requester.record] = requester
 
     def remove_requester(self, requester: SendQueue) -> None:
-        """There is a requester no more; it neither flies nor waits."""
+        """Remove a requester, which has nothing in flight and does not wait."""
         self._members.pop(requester.record, None)
 
     def peer(self, flow: Flow) -> Peer:
@@ -436,7 +436,7 @@ class Inflight:
         return room >= min(want, _quantum(limit, True), nic)
 
     def take(self, requester: SendQueue, packets: int) -> None:
-        """``packets`` more of a requester are in flight."""
+        """Count ``packets`` more of a requester in flight."""
         own = requester.admitted
         if own:
             own = min(own, packets)
@@ -444,7 +444,7 @@ class Inflight:
         self.took(requester.peer, packets, own)
 
     def took(self, peer: Peer, packets: int, own: int) -> None:
-        """``packets`` more are in flight to a peer, of which ``own`` had been promised."""
+        """Count ``packets`` more in flight to a peer, of which ``own`` had been promised."""
         account = self._account
         peer.inflight += packets
         account.packets += packets
@@ -458,7 +458,7 @@ class Inflight:
             self._show_all()
 
     def release(self, peer: Peer, packets: int) -> None:
-        """``packets`` fewer are."""
+        """Count ``packets`` fewer in flight to a peer, and give turns to queue pairs that wait for room."""
         peer.inflight -= packets
         self._account.packets -= packets
         self._show(peer)
@@ -467,7 +467,7 @@ class Inflight:
         self._show_all()
 
     def wait(self, requester: SendQueue) -> None:
-        """No room: the requester's queue pair is given a turn once there is."""
+        """Queue the requester for room; its queue pair is given a turn once there is."""
         if requester.parked:
             return
         requester.parked = 1
@@ -496,7 +496,7 @@ class Inflight:
         self._show_all()
 
     def reserve_line(self) -> None:
-        """If the arena has room there is a line for the next who waits: who works on records alone cannot make one."""
+        """Allocate a spare line if the arena has room: the engine cannot allocate one itself."""
         if not self._account.spare_line:
             line = self._arena.allocate(LINE.size)
             if line is not None:
@@ -536,7 +536,7 @@ class Inflight:
             self._show_all()
 
     def leave(self, requester: SendQueue) -> None:
-        """A requester waits no more."""
+        """Take a requester out of its line."""
         peer = requester.peer
         if requester.parked:
             requester.parked = 0

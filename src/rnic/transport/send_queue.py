@@ -257,7 +257,7 @@ class SendQueue(QpRecord):
         self.host.schedule(self.qp)
 
     def narrow(self, part: int = 2) -> None:
-        """A packet was lost: by one in ``part`` fewer in flight."""
+        """Shrink the window by one in ``part`` after a loss."""
         self._resize(max(min(NARROWEST, self.widest), self.window * (part - 1) // part))
 
     def _widen(self, acknowledged: int) -> None:
@@ -282,18 +282,18 @@ class SendQueue(QpRecord):
         return self.peer.srtt
 
     def add_inflight(self, packets: int) -> None:
-        """``packets`` more are in flight."""
+        """Count ``packets`` more in flight."""
         self.inflight += packets
         self.account.take(self, packets)
 
     def _remove_inflight(self, packets: int) -> None:
-        """``packets`` fewer are in flight."""
+        """Count ``packets`` fewer in flight."""
         if packets:
             self.inflight -= packets
             self.account.release(self.peer, packets)
 
     def clear_inflight(self) -> None:
-        """Nothing is in flight any more, and nothing wants to be."""
+        """Take everything out of flight, and leave the line for room."""
         self._remove_inflight(self.inflight)
         self.account.leave(self)
 
@@ -304,13 +304,13 @@ class SendQueue(QpRecord):
         peer.users += 1 if peer.record else 0
 
     def detach(self) -> None:
-        """The queue pair is destroyed: its peer's account is one user poorer."""
+        """Leave the peer's account, when the queue pair is destroyed."""
         self.clear_inflight()
         self._switch_peer(NOBODY)
         self.account.remove_requester(self)
 
     def set_peer(self, peer: Peer) -> None:
-        """The path leads to ``peer`` from now on."""
+        """Account for packets to ``peer`` from now on, where the path leads."""
         if peer is not self.peer:
             inflight = self.inflight
             self._remove_inflight(inflight)
@@ -321,7 +321,7 @@ class SendQueue(QpRecord):
             self.add_inflight(inflight)
 
     def advance(self, psn: int, now_ns: int) -> None:
-        """Everything before ``psn`` is acknowledged. May end in a failure: see the context's state.
+        """Take everything before ``psn`` as acknowledged. This may fail the queue pair: see the context's state.
 
         Deadlines may be earlier than they were: once all of a packet has had its effect, the caller rearms.
         """
@@ -354,7 +354,7 @@ class SendQueue(QpRecord):
         self.resume()
 
     def resume(self) -> None:
-        """Something was acknowledged: what waited for that may be sent."""
+        """Schedule the queue pair if anything can be sent after an acknowledgement."""
         if self.probe_due or ((self.pending or self.fetch_index != self.tail) and not self.parked):
             self.host.schedule(self.qp)
 
@@ -419,11 +419,10 @@ class SendQueue(QpRecord):
         self.host.schedule(self.qp)
 
     def resend_one(self, psn: int) -> bool:
-        """A NAK names ``psn``, all before which is acknowledged; whether that alone is sent again.
+        """Send ``psn``, which a NAK names, again alone if possible; false if it has to be Go-Back-N.
 
-        So it is where the peer has agreed to keep what comes beyond a gap. Where it names the same PSN once more, or
-        the next, it has not kept that, or more is lost than one packet: then it is Go-Back-N, for more losses each
-        time.
+        The peer must have agreed to selective repeat. If it names the same PSN again, or the next, it has not stored
+        what follows, or several packets are lost: then Go-Back-N is used, for more losses each time.
         """
         if not self.ctx.options & OPT_SELECTIVE_REPEAT or self.piece_count:
             return False
@@ -463,7 +462,7 @@ class SendQueue(QpRecord):
             self.host.arm(self.qp)
 
     def start_rnr_wait(self, deadline_ns: int) -> None:
-        """The responder is not ready: send nothing, and expect nothing, until then (IBA 9.7.5.2.8)."""
+        """Send nothing, and expect nothing, until the responder is ready (IBA 9.7.5.2.8)."""
         self.rnr_until = deadline_ns
         self.ack_deadline = self.probe_deadline = NEVER
 
