@@ -103,7 +103,7 @@ out:
 }
 
 /* Whether a name of the environment is meant for the program alone. */
-static bool for_program(const char *entry)
+static bool is_for_program(const char *entry)
 {
 	static const char *const names[] = { "LD_PRELOAD=", "LD_LIBRARY_PATH=", "RNIC_PATHS=" };
 
@@ -114,7 +114,7 @@ static bool for_program(const char *entry)
 }
 
 /* Starts the NIC process again with the devices that `rnic exec` asked for, which RNIC_AGAIN holds. */
-static int start_again(const char *python)
+static int restart_nic_process(const char *python)
 {
 	char *arguments[] = { (char *)(uintptr_t)python, "-m", "rnic.cli", "again", NULL };
 	size_t count = 0, kept = 0;
@@ -129,7 +129,7 @@ static int start_again(const char *python)
 	if (!inherited)
 		return ENOMEM;
 	for (size_t i = 0; i < count; i++)
-		if (!for_program(environ[i]))
+		if (!is_for_program(environ[i]))
 			inherited[kept++] = environ[i];
 	posix_spawn_file_actions_init(&actions);
 	posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDWR, 0);
@@ -155,6 +155,6 @@ int nic_connect(uint32_t *devices, int *pid)
 
 	if (channel >= 0 || !may_start || (errno != ENOENT && errno != ECONNREFUSED && errno != EIO))
 		return channel;
-	start_again(python);
+	restart_nic_process(python);
 	return connect_once(devices, pid, false);
 }

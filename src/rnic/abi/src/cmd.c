@@ -58,7 +58,7 @@ bool nic_gone(struct rnic_context *context)
 
 /* ---- commands */
 
-static int errno_of(uint32_t status)
+static int errno_of_status(uint32_t status)
 {
 	switch (status) {
 	case RNIC_CMD_ST_OK:
@@ -79,7 +79,7 @@ static int errno_of(uint32_t status)
 }
 
 /* Takes one command's answer from those of a message; its status as an errno, EPROTO where there is none. */
-static int take_answer(struct command *command, const struct rpc_reply *reply, size_t *at)
+static int read_command_reply(struct command *command, const struct rpc_reply *reply, size_t *at)
 {
 	uint32_t status, bytes;
 	const uint8_t *said = reply->body + *at;
@@ -97,7 +97,7 @@ static int take_answer(struct command *command, const struct rpc_reply *reply, s
 		memcpy(command->outbox, reply->body + *at, bytes < command->outbox_bytes ? bytes : command->outbox_bytes);
 	}
 	*at += bytes;
-	return errno_of(status);
+	return errno_of_status(status);
 }
 
 /* Commands of the device, one after the other until one fails: its status as an errno. `*done` counts those before it. */
@@ -127,7 +127,7 @@ int nic_commands(struct rnic_context *context, struct command *list, size_t coun
 	reply->error = 0;
 	error = nic_request(context, RNIC_MSG_COMMAND, message, bytes, NULL, 0, reply);
 	while (!error && finished < count) {
-		error = take_answer(&list[finished], reply, &at);
+		error = read_command_reply(&list[finished], reply, &at);
 		finished += !error;
 	}
 	if (done)

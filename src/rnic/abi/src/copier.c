@@ -27,7 +27,7 @@ struct copier {
 };
 
 /* Whether the program itself may read, or write, the whole range now, as its own map says. */
-static int check(uint64_t va, uint64_t bytes, bool writable)
+static int check_range(uint64_t va, uint64_t bytes, bool writable)
 {
 	FILE *maps = fopen("/proc/self/maps", "re");
 	uint64_t start, end, need = va;
@@ -75,7 +75,7 @@ static int receive_to(int socket, uint64_t va, size_t bytes)
 	return (size_t)got == sizeof head + bytes ? 0 : EINVAL;
 }
 
-static void drop(int socket)
+static void drop_message(int socket)
 {
 	uint8_t byte;
 
@@ -83,7 +83,7 @@ static void drop(int socket)
 		;
 }
 
-static void *serve(void *argument)
+static void *serve_copies(void *argument)
 {
 	struct copier *copier = argument;
 	int socket = copier->socket;
@@ -107,11 +107,11 @@ static void *serve(void *argument)
 		if (kind == RNIC_COPY_WRITE && bytes <= RNIC_MAX_COPY) {
 			error = receive_to(socket, va, bytes);
 		} else {
-			drop(socket);
+			drop_message(socket);
 			if (kind == RNIC_COPY_READ && bytes <= RNIC_MAX_COPY)
 				error = send_from(socket, va, bytes);
 			else if (kind == RNIC_COPY_CHECK || kind == RNIC_COPY_CHECK_WRITE)
-				error = check(va, bytes, kind == RNIC_COPY_CHECK_WRITE);
+				error = check_range(va, bytes, kind == RNIC_COPY_CHECK_WRITE);
 			else
 				error = EINVAL;
 			if (kind == RNIC_COPY_READ && !error)
@@ -139,7 +139,7 @@ int copier_start(struct rnic_context *context, int *peer, uint32_t *number)
 	copier->socket = ends[0];
 	sigfillset(&all); /* signals are the program's own threads' */
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	error = pthread_create(&copier->thread, NULL, serve, copier);
+	error = pthread_create(&copier->thread, NULL, serve_copies, copier);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (error) {
 		close(ends[0]);

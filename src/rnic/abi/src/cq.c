@@ -20,9 +20,9 @@
 
 enum {
 	SLICE_NS = 100000, /* of a thread that polls in vain (runtime/sched_slice.py) */
-	LEAST_LOG_ENTRIES = 7, /* a page; programs that count their events sloppily need some room to spare */
-	MOST_OTHERS = 64, /* other queues that a thread polls before it yields, wherever that may be */
-	LOOK_EVERY = 4096, /* empty rounds, a power of two: whether there still is a NIC process */
+	MIN_LOG_ENTRIES = 7, /* a page; programs that count their events sloppily need some room to spare */
+	MAX_OTHER_QUEUES = 64, /* other queues that a thread polls before it yields, wherever that may be */
+	CHECK_NIC_EVERY = 4096, /* empty rounds, a power of two: whether there still is a NIC process */
 };
 
 /* One entry more than what was asked for: a full ring would look like an empty one. */
@@ -108,7 +108,7 @@ static uint32_t imm_of(const struct entry *entry)
 }
 
 /* Frees the slot of the request behind an entry and finds its identifier. */
-static uint64_t take_id(struct rnic_qp *qp, const struct entry *entry)
+static uint64_t complete_wqe(struct rnic_qp *qp, const struct entry *entry)
 {
 	uint32_t index = entry->word[CQE_WORD(INDEX)];
 	uint64_t id;
@@ -142,20 +142,20 @@ static void publish_head(struct rnic_cq *cq)
 }
 
 /* The kernel's struct sched_attr, as far as all have it. */
-struct slice {
+struct sched_attr_v0 {
 	uint32_t size, policy;
 	uint64_t flags;
 	int32_t nice;
 	uint32_t priority;
 	uint64_t runtime, deadline, period;
 };
-_Static_assert(sizeof(struct slice) == 48, "sched_attr");
+_Static_assert(sizeof(struct sched_attr_v0) == 48, "sched_attr");
 
 /* A thread that yields loses the rest of its slice, and waits for others' (runtime/sched_slice.py): it gets short ones, once,
  * unless it is no ordinary thread or has them. Kernels without slices of a thread's own take no notice. */
-static void shorten_slice(struct rnic_cq *cq)
+static void shorten_time_slice(struct rnic_cq *cq)
 {
-	struct slice slice = { .size = sizeof slice };
+	struct sched_attr_v0 slice = { .size = sizeof slice };
 	uintptr_t self = (uintptr_t)pthread_self();
 
 	if (atomic_exchange_explicit(&cq->yielded, self, memory_order_relaxed) == self)
@@ -172,12 +172,12 @@ static void shorten_slice(struct rnic_cq *cq)
 
 /* Whether a thread that polls in vain is to yield at this queue. Who polls many in turn yields once a turn, at the one where
  * it did before, and not at each of them: beside other work each yield may cost a slice. */
-static bool is_its_turn(const struct rnic_cq *cq)
+static bool may_yield_at(const struct rnic_cq *cq)
 {
 	static THREADS_OWN const struct rnic_cq *last; /* compared, never followed: it may be gone */
 	static THREADS_OWN unsigned others;
 
-	if (last && last != cq && ++others < MOST_OTHERS)
+	if (last && last != cq && ++others < MAX_OTHER_QUEUES)
 		return false;
 	last = cq;
 	others = 0;
@@ -199,15 +199,15 @@ static bool may_yield(struct rnic_context *context)
 /* Nothing there. Whoever polls on and on lets others have the core: true, and time has passed. It is to look once more, or the
  * program would take for older what came after: libfabric throws away the completions that it has not seen when it learns that
  * the peer disconnected. */
-static bool make_way(struct rnic_cq *cq)
+static bool yield_core(struct rnic_cq *cq)
 {
 	struct rnic_context *context = context_of(cq->verbs.context);
 	uint32_t rounds = atomic_load_explicit(&cq->empty_rounds, memory_order_relaxed) + 1;
 
 	atomic_store_explicit(&cq->empty_rounds, rounds, memory_order_relaxed); /* threads may lose some: it is a guess */
-	if (rounds <= context->yield_after || !is_its_turn(cq))
+	if (rounds <= context->yield_after || !may_yield_at(cq))
 		return false;
-	shorten_slice(cq);
+	shorten_time_slice(cq);
 	if (!may_yield(context))
 		return false;
 	sched_yield();
@@ -215,26 +215,26 @@ static bool make_way(struct rnic_cq *cq)
 }
 
 /* Whoever polls on and on notices when the NIC process is gone. */
-static bool is_served(struct rnic_cq *cq)
+static bool is_nic_alive(struct rnic_cq *cq)
 {
 	uint32_t rounds = atomic_load_explicit(&cq->empty_rounds, memory_order_relaxed);
 
-	return rounds & (LOOK_EVERY - 1) || !nic_gone(context_of(cq->verbs.context));
+	return rounds & (CHECK_NIC_EVERY - 1) || !nic_gone(context_of(cq->verbs.context));
 }
 
 /* How far a poll that finds nothing has come. */
-enum trying { FIRST, AFTER_PACKETS, AFTER_YIELD };
+enum poll_stage { FIRST, AFTER_PACKETS, AFTER_YIELD };
 
 /* Whether there is reason to look again: packets that came with this process as the one to see to them, or time that passed.
  * Each once, since what came may be for others. */
-static bool look_again(struct rnic_cq *cq, enum trying *trying)
+static bool should_repoll(struct rnic_cq *cq, enum poll_stage *stage)
 {
 	struct bypass_driver *slot = context_of(cq->verbs.context)->slot;
 
-	if (*trying == FIRST && slot && driver_poll(slot))
-		*trying = AFTER_PACKETS;
-	else if (*trying != AFTER_YIELD && make_way(cq))
-		*trying = AFTER_YIELD;
+	if (*stage == FIRST && slot && driver_poll(slot))
+		*stage = AFTER_PACKETS;
+	else if (*stage != AFTER_YIELD && yield_core(cq))
+		*stage = AFTER_YIELD;
 	else
 		return false;
 	return true;
@@ -245,7 +245,7 @@ int rnic_poll_cq(struct ibv_cq *verbs, int count, struct ibv_wc *wc)
 	struct rnic_cq *cq = (struct rnic_cq *)verbs;
 	struct rnic_context *context = context_of(verbs->context);
 	uint32_t before;
-	enum trying trying = FIRST;
+	enum poll_stage stage = FIRST;
 	int found = 0;
 
 	if (context->dead)
@@ -261,7 +261,7 @@ again:
 		if (!next_entry(cq, &entry, &qp))
 			break;
 		flags = flags_of(&entry);
-		wc->wr_id = take_id(qp, &entry);
+		wc->wr_id = complete_wqe(qp, &entry);
 		wc->status = status_of(&entry);
 		wc->opcode = opcode_of(&entry);
 		wc->vendor_err = entry.word[CQE_WORD(STATUS)] >> 8 & 0xFF;
@@ -284,9 +284,9 @@ again:
 	pthread_mutex_unlock(&cq->lock);
 	if (found || !count)
 		return found;
-	if (look_again(cq, &trying))
+	if (should_repoll(cq, &stage))
 		goto again;
-	return is_served(cq) ? 0 : -1;
+	return is_nic_alive(cq) ? 0 : -1;
 }
 
 int rnic_req_notify_cq(struct ibv_cq *verbs, int solicited_only)
@@ -305,26 +305,26 @@ int rnic_req_notify_cq(struct ibv_cq *verbs, int solicited_only)
 
 /* ---- the extended interface: one entry at a time, fields on demand */
 
-static struct rnic_cq *extended(struct ibv_cq_ex *verbs)
+static struct rnic_cq *cq_of_ex(struct ibv_cq_ex *verbs)
 {
 	return (struct rnic_cq *)verbs;
 }
 
-static int take_current(struct rnic_cq *cq)
+static int poll_current(struct rnic_cq *cq)
 {
 	struct rnic_qp *qp;
 
 	if (!next_entry(cq, &cq->current, &qp))
 		return ENOENT;
-	cq->verbs.wr_id = take_id(qp, &cq->current);
+	cq->verbs.wr_id = complete_wqe(qp, &cq->current);
 	cq->verbs.status = status_of(&cq->current);
 	return 0;
 }
 
 static int start_poll(struct ibv_cq_ex *verbs, struct ibv_poll_cq_attr *attr)
 {
-	struct rnic_cq *cq = extended(verbs);
-	enum trying trying = FIRST;
+	struct rnic_cq *cq = cq_of_ex(verbs);
+	enum poll_stage stage = FIRST;
 	int error;
 
 	if (attr->comp_mask)
@@ -333,26 +333,26 @@ static int start_poll(struct ibv_cq_ex *verbs, struct ibv_poll_cq_attr *attr)
 		return EIO;
 again:
 	pthread_mutex_lock(&cq->lock);
-	error = take_current(cq);
+	error = poll_current(cq);
 	if (!error) {
 		cq->empty_rounds = 0;
 		return 0; /* end_poll unlocks */
 	}
 	publish_head(cq);
 	pthread_mutex_unlock(&cq->lock);
-	if (look_again(cq, &trying))
+	if (should_repoll(cq, &stage))
 		goto again;
-	return is_served(cq) ? error : EIO;
+	return is_nic_alive(cq) ? error : EIO;
 }
 
 static int next_poll(struct ibv_cq_ex *verbs)
 {
-	return take_current(extended(verbs));
+	return poll_current(cq_of_ex(verbs));
 }
 
 static void end_poll(struct ibv_cq_ex *verbs)
 {
-	struct rnic_cq *cq = extended(verbs);
+	struct rnic_cq *cq = cq_of_ex(verbs);
 
 	publish_head(cq);
 	pthread_mutex_unlock(&cq->lock);
@@ -360,39 +360,39 @@ static void end_poll(struct ibv_cq_ex *verbs)
 
 static int read_opcode(struct ibv_cq_ex *verbs)
 {
-	return opcode_of(&extended(verbs)->current);
+	return opcode_of(&cq_of_ex(verbs)->current);
 }
 
 static uint32_t read_vendor_err(struct ibv_cq_ex *verbs)
 {
-	return extended(verbs)->current.word[CQE_WORD(STATUS)] >> 8 & 0xFF;
+	return cq_of_ex(verbs)->current.word[CQE_WORD(STATUS)] >> 8 & 0xFF;
 }
 
 static uint32_t read_byte_len(struct ibv_cq_ex *verbs)
 {
-	return extended(verbs)->current.word[CQE_WORD(BYTES)];
+	return cq_of_ex(verbs)->current.word[CQE_WORD(BYTES)];
 }
 
 static be32_t read_imm_data(struct ibv_cq_ex *verbs)
 {
-	return imm_of(&extended(verbs)->current);
+	return imm_of(&cq_of_ex(verbs)->current);
 }
 
 static uint32_t read_qp_num(struct ibv_cq_ex *verbs)
 {
-	return extended(verbs)->current.word[CQE_WORD(QPN)] & 0xFFFFFF;
+	return cq_of_ex(verbs)->current.word[CQE_WORD(QPN)] & 0xFFFFFF;
 }
 
 static uint32_t read_src_qp(struct ibv_cq_ex *verbs)
 {
-	const struct entry *entry = &extended(verbs)->current;
+	const struct entry *entry = &cq_of_ex(verbs)->current;
 
 	return entry->word[CQE_WORD(OPCODE)] & RNIC_BIT_CQE_GRH ? entry->word[CQE_WORD(WQE_ID)] : 0;
 }
 
 static unsigned int read_wc_flags(struct ibv_cq_ex *verbs)
 {
-	return flags_of(&extended(verbs)->current);
+	return flags_of(&cq_of_ex(verbs)->current);
 }
 
 static uint32_t read_slid(struct ibv_cq_ex *verbs UNUSED)
@@ -402,13 +402,13 @@ static uint32_t read_slid(struct ibv_cq_ex *verbs UNUSED)
 
 static uint8_t read_sl(struct ibv_cq_ex *verbs)
 {
-	return sl_of(context_of(verbs->context), &extended(verbs)->current);
+	return sl_of(context_of(verbs->context), &cq_of_ex(verbs)->current);
 }
 
 /* Entries carry the low bits of the NIC's time, which is this process's too: the rest is that of the last such moment. */
 static uint64_t read_completion_ts(struct ibv_cq_ex *verbs)
 {
-	const uint32_t *word = extended(verbs)->current.word;
+	const uint32_t *word = cq_of_ex(verbs)->current.word;
 	uint64_t made = (uint64_t)(word[CQE_WORD(STAMP_HIGH)] >> 16) << 32 | word[CQE_WORD(STAMP_LOW)];
 	uint64_t now = clock_now();
 
@@ -424,7 +424,7 @@ static uint64_t read_completion_wallclock_ns(struct ibv_cq_ex *verbs)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec - age;
 }
 
-static uint8_t read_nothing(struct ibv_cq_ex *verbs UNUSED)
+static uint8_t read_zero(struct ibv_cq_ex *verbs UNUSED)
 {
 	return 0;
 }
@@ -450,7 +450,7 @@ static uint32_t eqn_of(struct rnic_cq *cq)
 	return channel ? channel->eq.number : context_of(cq->verbs.context)->async.number;
 }
 
-static struct rnic_cq *create(struct ibv_context *verbs, uint32_t cqe, void *cq_context,
+static struct rnic_cq *create_cq(struct ibv_context *verbs, uint32_t cqe, void *cq_context,
 			      struct ibv_comp_channel *channel, uint32_t vector, bool stamped)
 {
 	struct rnic_context *context = context_of(verbs);
@@ -468,7 +468,7 @@ static struct rnic_cq *create(struct ibv_context *verbs, uint32_t cqe, void *cq_
 	cq->verbs.cq_context = cq_context;
 	cq->stamped = stamped;
 	error = entry_ring_alloc(context, &cq->ring,
-			       log_entries(cqe) < LEAST_LOG_ENTRIES ? LEAST_LOG_ENTRIES : log_entries(cqe));
+			       log_entries(cqe) < MIN_LOG_ENTRIES ? MIN_LOG_ENTRIES : log_entries(cqe));
 	if (error)
 		goto free_cq;
 	error = nic_allocate_queue(context, RNIC_CMD_RES_CQ, &cq->number, &cq->block);
@@ -504,7 +504,7 @@ EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *verbs, int cqe, void *cq
 {
 	if (cqe < 1 || vector < 0)
 		return fail_null(EINVAL);
-	return (struct ibv_cq *)create(verbs, (uint32_t)cqe, cq_context, channel, (uint32_t)vector, false);
+	return (struct ibv_cq *)create_cq(verbs, (uint32_t)cqe, cq_context, channel, (uint32_t)vector, false);
 }
 
 struct ibv_cq_ex *rnic_create_cq_ex(struct ibv_context *verbs, struct ibv_cq_init_attr_ex *attr)
@@ -516,7 +516,7 @@ struct ibv_cq_ex *rnic_create_cq_ex(struct ibv_context *verbs, struct ibv_cq_ini
 	    attr->comp_mask & ~(uint32_t)(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD) ||
 	    (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS && attr->flags & ~(uint32_t)IBV_CREATE_CQ_ATTR_SINGLE_THREADED))
 		return fail_null(EOPNOTSUPP);
-	cq = create(verbs, attr->cqe, attr->cq_context, attr->channel, attr->comp_vector, attr->wc_flags & times);
+	cq = create_cq(verbs, attr->cqe, attr->cq_context, attr->channel, attr->comp_vector, attr->wc_flags & times);
 	if (!cq)
 		return NULL;
 	cq->verbs.start_poll = start_poll;
@@ -531,7 +531,7 @@ struct ibv_cq_ex *rnic_create_cq_ex(struct ibv_context *verbs, struct ibv_cq_ini
 	cq->verbs.read_wc_flags = read_wc_flags;
 	cq->verbs.read_slid = read_slid;
 	cq->verbs.read_sl = read_sl;
-	cq->verbs.read_dlid_path_bits = read_nothing;
+	cq->verbs.read_dlid_path_bits = read_zero;
 	cq->verbs.read_completion_ts = read_completion_ts;
 	cq->verbs.read_completion_wallclock_ns = read_completion_wallclock_ns;
 	return &cq->verbs;
@@ -607,7 +607,7 @@ void cq_clean(struct rnic_cq *cq, struct rnic_qp *qp)
 		if (!entry_is_valid(&cq->ring, index, phase))
 			break;
 		if ((entry->word[CQE_WORD(QPN)] & 0xFFFFFF) == qp->number) {
-			take_id(qp, entry);
+			complete_wqe(qp, entry);
 			entry->word[CQE_WORD(QPN)] = 0;
 		}
 		index = (index + 1) & cq->ring.mask;

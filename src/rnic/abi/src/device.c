@@ -87,7 +87,7 @@ static void put_device(struct rnic_device *device)
 }
 
 /* RNIC_DEVICE, which `rnic exec` sets, names the devices of this program among those of the NIC process. */
-static bool wanted(const char *name)
+static bool is_named(const char *name)
 {
 	const char *names = getenv("RNIC_DEVICE");
 	size_t length = strlen(name);
@@ -122,7 +122,7 @@ EXPORT struct ibv_device **ibv_get_device_list(int *count)
 		struct rnic_device *device = list[i];
 
 		list[i] = NULL;
-		if (wanted(device->verbs.name))
+		if (is_named(device->verbs.name))
 			list[kept++] = device;
 		else
 			put_device(device);
@@ -189,7 +189,7 @@ static const struct verbs_context operations = {
 	},
 };
 
-static int make_tables(struct rnic_context *context)
+static int alloc_tables(struct rnic_context *context)
 {
 	uint32_t queues = 1u << dev_lim(context, RNIC_DEV_LIM_LOG_MAX_QPS);
 	uint32_t cqs = 1u << dev_lim(context, RNIC_DEV_LIM_LOG_MAX_CQS);
@@ -233,7 +233,7 @@ static void free_context(struct rnic_context *context)
 }
 
 /* RNIC_YIELD_AFTER says after how many empty polls in a row to yield, in all threads; a number that no program reaches: never. */
-static void set_yields(struct rnic_context *context)
+static void init_yielding(struct rnic_context *context)
 {
 	const char *said = getenv("RNIC_YIELD_AFTER");
 	unsigned long number = YIELD_AFTER;
@@ -256,7 +256,7 @@ EXPORT struct ibv_context *ibv_open_device(struct ibv_device *verbs)
 	context->verbs = operations;
 	context->verbs.context.device = verbs;
 	context->socket = context->wake_fd = -1;
-	set_yields(context);
+	init_yielding(context);
 	context->async.fd = -1;
 	pthread_mutex_init(&context->lock, NULL);
 	pthread_mutex_init(&context->command_lock, NULL);
@@ -267,7 +267,7 @@ EXPORT struct ibv_context *ibv_open_device(struct ibv_device *verbs)
 		error = nic_command(context, RNIC_CMD_QUERY_DEV_LIM, 0, 0, NULL, 0, context->limits,
 				    sizeof context->limits, NULL);
 	if (!error)
-		error = make_tables(context);
+		error = alloc_tables(context);
 	if (!error)
 		error = event_queue_open(context, &context->async);
 	if (!error)

@@ -108,7 +108,7 @@ static bool pop_event(struct rnic_context *context, struct event_queue *eq, stru
 
 /* Has the descriptor be ready if an event waits, and else not. One fire may stand for several entries, and whoever was woken
  * by it has read it. The queue is locked, and no thread is cancelled with the lock in its hands. */
-static void settle(struct rnic_context *context, struct event_queue *eq)
+static void update_readiness(struct rnic_context *context, struct event_queue *eq)
 {
 	struct pollfd poller = { .fd = eq->fd, .events = POLLIN };
 	struct entry none;
@@ -149,7 +149,7 @@ static int next_event(struct rnic_context *context, struct event_queue *eq, stru
 		pthread_mutex_lock(&eq->lock);
 		found = pop_event(context, eq, event);
 		if (found || again)
-			settle(context, eq);
+			update_readiness(context, eq);
 		pthread_mutex_unlock(&eq->lock);
 		if (found)
 			return 0;
@@ -187,7 +187,7 @@ uint32_t event_queue_purge(struct rnic_context *context, struct event_queue *eq,
 			break;
 	}
 	if (dropped)
-		settle(context, eq);
+		update_readiness(context, eq);
 	pthread_mutex_unlock(&eq->lock);
 	return dropped;
 }
@@ -361,7 +361,7 @@ EXPORT int ibv_get_async_event(struct ibv_context *verbs, struct ibv_async_event
 	}
 }
 
-static void acknowledge(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32_t *completed)
+static void ack_event(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32_t *completed)
 {
 	pthread_mutex_lock(mutex);
 	++*completed;
@@ -385,11 +385,11 @@ EXPORT void ibv_ack_async_event(struct ibv_async_event *event)
 
 	switch (event->event_type) {
 	case IBV_EVENT_CQ_ERR:
-		acknowledge(&cq->mutex, &cq->cond, &cq->async_events_completed);
+		ack_event(&cq->mutex, &cq->cond, &cq->async_events_completed);
 		return;
 	case IBV_EVENT_SRQ_ERR:
 	case IBV_EVENT_SRQ_LIMIT_REACHED:
-		acknowledge(&srq->mutex, &srq->cond, &srq->events_completed);
+		ack_event(&srq->mutex, &srq->cond, &srq->events_completed);
 		return;
 	case IBV_EVENT_QP_FATAL:
 	case IBV_EVENT_QP_REQ_ERR:
@@ -397,7 +397,7 @@ EXPORT void ibv_ack_async_event(struct ibv_async_event *event)
 	case IBV_EVENT_COMM_EST:
 	case IBV_EVENT_SQ_DRAINED:
 	case IBV_EVENT_QP_LAST_WQE_REACHED:
-		acknowledge(&qp->mutex, &qp->cond, &qp->events_completed);
+		ack_event(&qp->mutex, &qp->cond, &qp->events_completed);
 		return;
 	default:
 		return;

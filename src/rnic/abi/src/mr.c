@@ -15,21 +15,21 @@
 #include "pd.h"
 
 enum {
-	RIGHTS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
+	SUPPORTED_ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
 		 IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED,
-	IGNORED = IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB,
+	IGNORED_ACCESS = IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB,
 };
 
-static int check_rights(unsigned int access)
+static int check_access(unsigned int access)
 {
-	if (access & ~(unsigned)(RIGHTS | IGNORED))
+	if (access & ~(unsigned)(SUPPORTED_ACCESS | IGNORED_ACCESS))
 		return access & IBV_ACCESS_ON_DEMAND ? EOPNOTSUPP : EINVAL;
 	if (access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) && !(access & IBV_ACCESS_LOCAL_WRITE))
 		return EINVAL;
 	return 0;
 }
 
-static int enable(struct rnic_mr *mr)
+static int enable_mr(struct rnic_mr *mr)
 {
 	uint8_t entry[RNIC_MPT_SIZE] = { 0 };
 	unsigned int access = mr->access;
@@ -52,18 +52,18 @@ static int enable(struct rnic_mr *mr)
 			   0, NULL);
 }
 
-static int disable(struct rnic_mr *mr)
+static int disable_mr(struct rnic_mr *mr)
 {
 	return nic_command(context_of(mr->verbs.context), RNIC_CMD_HW2SW_MPT, 0, mr->verbs.lkey, NULL, 0, NULL, 0, NULL);
 }
 
 /* `like` says what is to be registered; what is returned is a copy with its key. */
-static struct ibv_mr *register_like(struct ibv_pd *pd, const struct rnic_mr *like)
+static struct ibv_mr *register_mr(struct ibv_pd *pd, const struct rnic_mr *like)
 {
 	struct rnic_context *context = context_of(pd->context);
 	size_t length = like->verbs.length;
 	struct rnic_mr *mr;
-	int error = check_rights(like->access);
+	int error = check_access(like->access);
 
 	if (error)
 		return fail_null(error);
@@ -77,7 +77,7 @@ static struct ibv_mr *register_like(struct ibv_pd *pd, const struct rnic_mr *lik
 	if (error)
 		goto out;
 	mr->verbs.rkey = mr->verbs.handle = mr->verbs.lkey;
-	error = enable(mr);
+	error = enable_mr(mr);
 	if (error)
 		nic_free(context, RNIC_CMD_RES_MPT, mr->verbs.lkey);
 	if (error == EINVAL && length)
@@ -95,7 +95,7 @@ static struct ibv_mr *register_memory(struct ibv_pd *pd, void *addr, size_t leng
 {
 	struct rnic_mr mr = { .verbs = { .addr = addr, .length = length }, .iova = iova, .access = access, .memory = addr };
 
-	return register_like(pd, &mr);
+	return register_mr(pd, &mr);
 }
 
 /* For scatter lists: a message's part that nobody wants, and zeros where nobody has any. Its device opens half of all
@@ -104,11 +104,11 @@ struct ibv_mr *rnic_alloc_null_mr(struct ibv_pd *pd)
 {
 	struct rnic_mr mr = { .verbs = { .length = 1ull << 63 }, .access = IBV_ACCESS_LOCAL_WRITE, .null = true };
 
-	return register_like(pd, &mr);
+	return register_mr(pd, &mr);
 }
 
 /* Whether a descriptor is of memory that may be shared: a dma-buf, or what memfd_create makes. */
-static bool is_buffer(int fd)
+static bool is_shared_memory_fd(int fd)
 {
 	char path[64], target[PATH_MAX];
 	ssize_t length;
@@ -132,7 +132,7 @@ EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size
 	struct ibv_mr *made;
 	off_t end;
 
-	if (!is_buffer(fd))
+	if (!is_shared_memory_fd(fd))
 		return fail_null(EOPNOTSUPP);
 	end = lseek(fd, 0, SEEK_END);
 	if (end < 0 || !length || offset > (uint64_t)end || length > (uint64_t)end - offset || (iova ^ offset) & (page - 1))
@@ -141,7 +141,7 @@ EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size
 	if (mr.map == MAP_FAILED)
 		return fail_null(errno == ENODEV ? EOPNOTSUPP : errno);
 	mr.memory = (uint8_t *)mr.map + before;
-	made = register_like(pd, &mr);
+	made = register_mr(pd, &mr);
 	if (!made) {
 		int error = errno;
 
@@ -170,7 +170,7 @@ EXPORT int ibv_dereg_mr(struct ibv_mr *verbs)
 {
 	struct rnic_mr *mr = (struct rnic_mr *)verbs;
 	struct rnic_context *context = context_of(verbs->context);
-	int error = disable(mr);
+	int error = disable_mr(mr);
 
 	if (error && !context->dead)
 		return fail(error);
@@ -189,11 +189,11 @@ EXPORT int ibv_rereg_mr(struct ibv_mr *verbs, int flags, struct ibv_pd *pd, void
 
 	if (!flags || flags & ~7 || mr->map || mr->null || (flags & IBV_REREG_MR_CHANGE_TRANSLATION && (!addr || !length)) ||
 	    (flags & IBV_REREG_MR_CHANGE_PD && !pd) ||
-	    (flags & IBV_REREG_MR_CHANGE_ACCESS && check_rights((unsigned)access))) {
+	    (flags & IBV_REREG_MR_CHANGE_ACCESS && check_access((unsigned)access))) {
 		errno = EINVAL;
 		return IBV_REREG_MR_ERR_INPUT;
 	}
-	errno = disable(mr);
+	errno = disable_mr(mr);
 	if (errno)
 		return IBV_REREG_MR_ERR_CMD;
 	if (flags & IBV_REREG_MR_CHANGE_PD)
@@ -206,12 +206,12 @@ EXPORT int ibv_rereg_mr(struct ibv_mr *verbs, int flags, struct ibv_pd *pd, void
 		verbs->length = length;
 		mr->iova = (uintptr_t)addr;
 	}
-	errno = enable(mr);
+	errno = enable_mr(mr);
 	if (errno) {
 		int error = errno;
 
 		*mr = old;
-		if (enable(mr))
+		if (enable_mr(mr))
 			log_error("memory region %#x is lost: it could not be put back after a change failed", verbs->lkey);
 		errno = error;
 		return IBV_REREG_MR_ERR_CMD;

@@ -108,20 +108,20 @@ static int map_window(struct rnic_context *context, const struct rpc_reply *repl
 /* ---- the engine in this process */
 
 /* Whether a variable of the environment says yes; `unsaid` where it says nothing. */
-static bool wanted(const char *name, bool unsaid)
+static bool env_flag(const char *name, bool unsaid)
 {
 	const char *said = getenv(name);
 
 	return said && *said ? strcmp(said, "0") != 0 : unsaid;
 }
 
-static int slot_is_gone(void *self)
+static int is_nic_gone(void *self)
 {
 	return nic_gone(self);
 }
 
 /* RNIC_LOOK_US says for how long who waits for an event looks on at most, when events come quickly, before he sleeps. */
-static void look_on(struct rnic_context *context)
+static void set_spin_time(struct rnic_context *context)
 {
 	const char *said = getenv("RNIC_LOOK_US");
 	unsigned long number, most = 1000000;
@@ -133,19 +133,19 @@ static void look_on(struct rnic_context *context)
 }
 
 /* The slot that came with an answer to OPEN: 0 or the error number. */
-static int take_slot(struct rnic_context *context, const struct rpc_reply *reply)
+static int open_driver(struct rnic_context *context, const struct rpc_reply *reply)
 {
 	struct driver_setup setup = { .socket = context->socket, .blocks = context->blocks,
 				    .answer = reply->body + RNIC_OPEN_REPLY_SIZE, .fds = reply->fds + 2,
-				    .is_gone = slot_is_gone, .self = context };
+				    .is_gone = is_nic_gone, .self = context };
 	int error = driver_open(&setup, &context->slot);
 
 	if (error == EPROTO)
 		log_error("NIC process %d keeps its state as another version of rnic does: end it, or unset RNIC_BYPASS",
 			 context->nic_pid);
 	if (!error)
-		look_on(context);
-	if (error || !wanted("RNIC_HAIRPIN", true) /* `rnic exec --no-hairpin` clears it */)
+		set_spin_time(context);
+	if (error || !env_flag("RNIC_HAIRPIN", true) /* `rnic exec --no-hairpin` clears it */)
 		return error;
 	error = driver_enable_shm_loopback(context->slot);
 	if (error)
@@ -154,7 +154,7 @@ static int take_slot(struct rnic_context *context, const struct rpc_reply *reply
 }
 
 /* Opens a device on a connection of its own, with a slot where `slot` says so; `*unfit`: this process could not use it. */
-static int open_once(struct rnic_context *context, const char *name, bool slot, bool *unfit)
+static int try_open(struct rnic_context *context, const char *name, bool slot, bool *unfit)
 {
 	uint8_t message[RNIC_OPEN_SIZE] = { 0 };
 	struct rpc_reply *reply = malloc(sizeof *reply);
@@ -211,7 +211,7 @@ static int open_once(struct rnic_context *context, const char *name, bool slot, 
 	close(reply->fds[0]);
 	context->wake_fd = reply->fds[1];
 	if (reply->fd_count == 2 + DRIVER_FDS && reply->bytes >= RNIC_OPEN_REPLY_SIZE + RNIC_OPEN_SLOT_SIZE)
-		*unfit = (error = take_slot(context, reply)) != 0;
+		*unfit = (error = open_driver(context, reply)) != 0;
 out:
 	free(reply);
 	if (error)
@@ -222,12 +222,12 @@ out:
 int nic_open(struct rnic_context *context, const char *name)
 {
 	bool unfit = false;
-	int error = open_once(context, name, wanted("RNIC_BYPASS", false) /* `rnic exec --bypass` sets it */, &unfit);
+	int error = try_open(context, name, env_flag("RNIC_BYPASS", false) /* `rnic exec --bypass` sets it */, &unfit);
 
 	if (!unfit)
 		return error;
 	log_error("this program cannot run the data path itself (%s): the NIC process does", strerror(error));
-	return open_once(context, name, false, &unfit);
+	return try_open(context, name, false, &unfit);
 }
 
 void nic_close(struct rnic_context *context)

@@ -26,7 +26,7 @@ static const uint16_t wr_opcode[IBV_WR_OPCODES] = {
 	[IBV_WR_SEND_WITH_INV] = RNIC_WR_SEND_INV,
 };
 
-static uint16_t flags_of(const struct rnic_qp *qp, unsigned int send_flags)
+static uint16_t sqe_flags(const struct rnic_qp *qp, unsigned int send_flags)
 {
 	return (uint16_t)((send_flags & IBV_SEND_SIGNALED || qp->sq_sig_all ? RNIC_FLAG_SIGNALED : 0) |
 			  (send_flags & IBV_SEND_SOLICITED ? RNIC_FLAG_SOLICITED : 0) |
@@ -41,7 +41,7 @@ static bool may_send(const struct rnic_qp *qp)
 }
 
 /* The entry at *tail, emptied; NULL where the ring is full. Moves *tail. */
-static struct sqe *claim(struct rnic_qp *qp, uint32_t *tail, uint64_t wr_id)
+static struct sqe *claim_sqe(struct rnic_qp *qp, uint32_t *tail, uint64_t wr_id)
 {
 	uint32_t index = *tail, next = index + 1 == qp->entries ? 0 : index + 1;
 	struct sqe *sqe = &qp->sq[index];
@@ -60,7 +60,7 @@ static uint8_t *slab_of(const struct rnic_qp *qp, const struct sqe *sqe)
 	return qp->slab + (size_t)(sqe - qp->sq) * qp->slab_bytes;
 }
 
-static int put_sges(struct rnic_qp *qp, struct sqe *sqe, const struct ibv_sge *list, size_t count)
+static int put_sge_list(struct rnic_qp *qp, struct sqe *sqe, const struct ibv_sge *list, size_t count)
 {
 	struct sge *slab = (struct sge *)(void *)slab_of(qp, sqe);
 	uint64_t length = 0;
@@ -84,7 +84,7 @@ static int put_sges(struct rnic_qp *qp, struct sqe *sqe, const struct ibv_sge *l
 	return 0;
 }
 
-static int put_inline(struct rnic_qp *qp, struct sqe *sqe, const void *data, size_t length)
+static int put_inline_data(struct rnic_qp *qp, struct sqe *sqe, const void *data, size_t length)
 {
 	if (length > qp->cap.max_inline_data - sqe->length)
 		return EINVAL;
@@ -95,7 +95,7 @@ static int put_inline(struct rnic_qp *qp, struct sqe *sqe, const void *data, siz
 	return 0;
 }
 
-static void put_destination(struct sqe *sqe, const struct ibv_ah *verbs, uint32_t qpn, uint32_t qkey)
+static void put_ud_address(struct sqe *sqe, const struct ibv_ah *verbs, uint32_t qpn, uint32_t qkey)
 {
 	const struct rnic_ah *ah = (const struct rnic_ah *)verbs;
 
@@ -148,7 +148,7 @@ static void commit_binds(struct rnic_qp *qp, uint32_t from, uint32_t to)
 	}
 }
 
-static int put(struct rnic_qp *qp, uint32_t *tail, const struct ibv_send_wr *wr)
+static int put_send_wr(struct rnic_qp *qp, uint32_t *tail, const struct ibv_send_wr *wr)
 {
 	uint32_t start = *tail;
 	struct sqe *sqe;
@@ -156,11 +156,11 @@ static int put(struct rnic_qp *qp, uint32_t *tail, const struct ibv_send_wr *wr)
 
 	if ((unsigned)wr->opcode >= COUNT(wr_opcode) || wr->num_sge < 0 || wr->send_flags & ~0xFu)
 		return wr->send_flags & ~0xFu ? EOPNOTSUPP : EINVAL;
-	sqe = claim(qp, tail, wr->wr_id);
+	sqe = claim_sqe(qp, tail, wr->wr_id);
 	if (!sqe)
 		return ENOMEM;
 	sqe->opcode = wr_opcode[wr->opcode];
-	sqe->flags = flags_of(qp, wr->send_flags);
+	sqe->flags = sqe_flags(qp, wr->send_flags);
 	if (wr->opcode == IBV_WR_BIND_MW) {
 		error = put_bind(qp, sqe, (struct rnic_mw *)wr->bind_mw.mw, wr->bind_mw.rkey, &wr->bind_mw.bind_info);
 		if (!error)
@@ -170,16 +170,16 @@ static int put(struct rnic_qp *qp, uint32_t *tail, const struct ibv_send_wr *wr)
 	if (wr->send_flags & IBV_SEND_INLINE) {
 		sqe->flags |= RNIC_FLAG_INLINE;
 		for (int i = 0; i < wr->num_sge && !error; i++)
-			error = put_inline(qp, sqe, (const void *)(uintptr_t)wr->sg_list[i].addr, wr->sg_list[i].length);
+			error = put_inline_data(qp, sqe, (const void *)(uintptr_t)wr->sg_list[i].addr, wr->sg_list[i].length);
 	} else {
-		error = put_sges(qp, sqe, wr->sg_list, (size_t)wr->num_sge);
+		error = put_sge_list(qp, sqe, wr->sg_list, (size_t)wr->num_sge);
 	}
 	sqe->imm = wr->opcode == IBV_WR_LOCAL_INV || wr->opcode == IBV_WR_SEND_WITH_INV
 			   ? wr->invalidate_rkey
 			   : __builtin_bswap32(wr->imm_data);
 	if (qp->verbs.qp_base.qp_type == IBV_QPT_UD) {
 		if (wr->wr.ud.ah)
-			put_destination(sqe, wr->wr.ud.ah, wr->wr.ud.remote_qpn, wr->wr.ud.remote_qkey);
+			put_ud_address(sqe, wr->wr.ud.ah, wr->wr.ud.remote_qpn, wr->wr.ud.remote_qkey);
 		else
 			error = EINVAL;
 	} else if (wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
@@ -197,7 +197,7 @@ out:
 	return error;
 }
 
-static void ring(struct rnic_qp *qp)
+static void ring_send_queue(struct rnic_qp *qp)
 {
 	struct rnic_context *context = context_of(qp->verbs.qp_base.context);
 
@@ -220,7 +220,7 @@ int rnic_post_send(struct ibv_qp *verbs, struct ibv_send_wr *wr, struct ibv_send
 	for (; wr; wr = wr->next) {
 		uint32_t tail = qp->tail; /* moves on when the entry is whole: key_before looks back to it */
 
-		error = put(qp, &tail, wr);
+		error = put_send_wr(qp, &tail, wr);
 		if (error) {
 			*bad = wr;
 			break;
@@ -228,7 +228,7 @@ int rnic_post_send(struct ibv_qp *verbs, struct ibv_send_wr *wr, struct ibv_send
 		qp->tail = tail;
 	}
 	if (qp->tail != before)
-		ring(qp);
+		ring_send_queue(qp);
 	pthread_mutex_unlock(&qp->lock);
 	return error;
 }
@@ -252,14 +252,14 @@ int rnic_post_recv(struct ibv_qp *verbs, struct ibv_recv_wr *wr, struct ibv_recv
 
 /* ---- the ibv_wr_* interface: a descriptor is built call by call between start and complete */
 
-static struct rnic_qp *extended(struct ibv_qp_ex *verbs)
+static struct rnic_qp *qp_of_ex(struct ibv_qp_ex *verbs)
 {
 	return (struct rnic_qp *)verbs;
 }
 
 static void wr_start(struct ibv_qp_ex *verbs)
 {
-	struct rnic_qp *qp = extended(verbs);
+	struct rnic_qp *qp = qp_of_ex(verbs);
 
 	pthread_mutex_lock(&qp->lock);
 	qp->wr_tail = qp->tail;
@@ -276,14 +276,14 @@ static void wr_fail(struct rnic_qp *qp, int error)
 
 static int wr_complete(struct ibv_qp_ex *verbs)
 {
-	struct rnic_qp *qp = extended(verbs);
+	struct rnic_qp *qp = qp_of_ex(verbs);
 	int error = qp->wr_error;
 
 	if (!error && qp->wr_tail != qp->tail) {
 		if (qp->wr_binds)
 			commit_binds(qp, qp->tail, qp->wr_tail);
 		qp->tail = qp->wr_tail;
-		ring(qp);
+		ring_send_queue(qp);
 	}
 	pthread_mutex_unlock(&qp->lock);
 	return error;
@@ -291,12 +291,12 @@ static int wr_complete(struct ibv_qp_ex *verbs)
 
 static void wr_abort(struct ibv_qp_ex *verbs)
 {
-	pthread_mutex_unlock(&extended(verbs)->lock);
+	pthread_mutex_unlock(&qp_of_ex(verbs)->lock);
 }
 
-static struct sqe *begin(struct ibv_qp_ex *verbs, uint16_t opcode)
+static struct sqe *begin_wr(struct ibv_qp_ex *verbs, uint16_t opcode)
 {
-	struct rnic_qp *qp = extended(verbs);
+	struct rnic_qp *qp = qp_of_ex(verbs);
 
 	qp->wr = NULL;
 	if (qp->wr_error)
@@ -305,20 +305,20 @@ static struct sqe *begin(struct ibv_qp_ex *verbs, uint16_t opcode)
 		wr_fail(qp, EINVAL);
 		return NULL;
 	}
-	qp->wr = claim(qp, &qp->wr_tail, verbs->wr_id);
+	qp->wr = claim_sqe(qp, &qp->wr_tail, verbs->wr_id);
 	if (!qp->wr) {
 		wr_fail(qp, ENOMEM);
 		return NULL;
 	}
 	qp->wr->opcode = opcode;
-	qp->wr->flags = flags_of(qp, verbs->wr_flags);
+	qp->wr->flags = sqe_flags(qp, verbs->wr_flags);
 	qp->wr_data = opcode == RNIC_WR_BIND_MW || opcode == RNIC_WR_LOCAL_INV;
 	return qp->wr;
 }
 
 static void wr_rdma(struct ibv_qp_ex *verbs, uint16_t opcode, uint32_t rkey, uint64_t va, be32_t imm)
 {
-	struct sqe *sqe = begin(verbs, opcode);
+	struct sqe *sqe = begin_wr(verbs, opcode);
 
 	if (!sqe)
 		return;
@@ -344,12 +344,12 @@ static void wr_rdma_write_imm(struct ibv_qp_ex *verbs, uint32_t rkey, uint64_t v
 
 static void wr_send(struct ibv_qp_ex *verbs)
 {
-	begin(verbs, RNIC_WR_SEND);
+	begin_wr(verbs, RNIC_WR_SEND);
 }
 
 static void wr_send_imm(struct ibv_qp_ex *verbs, be32_t imm)
 {
-	struct sqe *sqe = begin(verbs, RNIC_WR_SEND_IMM);
+	struct sqe *sqe = begin_wr(verbs, RNIC_WR_SEND_IMM);
 
 	if (sqe)
 		sqe->imm = __builtin_bswap32(imm);
@@ -357,7 +357,7 @@ static void wr_send_imm(struct ibv_qp_ex *verbs, be32_t imm)
 
 static void wr_send_inv(struct ibv_qp_ex *verbs, uint32_t rkey)
 {
-	struct sqe *sqe = begin(verbs, RNIC_WR_SEND_INV);
+	struct sqe *sqe = begin_wr(verbs, RNIC_WR_SEND_INV);
 
 	if (sqe)
 		sqe->imm = rkey;
@@ -365,7 +365,7 @@ static void wr_send_inv(struct ibv_qp_ex *verbs, uint32_t rkey)
 
 static void wr_local_inv(struct ibv_qp_ex *verbs, uint32_t rkey)
 {
-	struct sqe *sqe = begin(verbs, RNIC_WR_LOCAL_INV);
+	struct sqe *sqe = begin_wr(verbs, RNIC_WR_LOCAL_INV);
 
 	if (sqe)
 		sqe->imm = rkey;
@@ -373,7 +373,7 @@ static void wr_local_inv(struct ibv_qp_ex *verbs, uint32_t rkey)
 
 static void wr_atomic_cmp_swp(struct ibv_qp_ex *verbs, uint32_t rkey, uint64_t va, uint64_t compare, uint64_t swap)
 {
-	struct sqe *sqe = begin(verbs, RNIC_WR_CMP_SWAP);
+	struct sqe *sqe = begin_wr(verbs, RNIC_WR_CMP_SWAP);
 
 	if (!sqe)
 		return;
@@ -385,7 +385,7 @@ static void wr_atomic_cmp_swp(struct ibv_qp_ex *verbs, uint32_t rkey, uint64_t v
 
 static void wr_atomic_fetch_add(struct ibv_qp_ex *verbs, uint32_t rkey, uint64_t va, uint64_t add)
 {
-	struct sqe *sqe = begin(verbs, RNIC_WR_FETCH_ADD);
+	struct sqe *sqe = begin_wr(verbs, RNIC_WR_FETCH_ADD);
 
 	if (!sqe)
 		return;
@@ -396,19 +396,19 @@ static void wr_atomic_fetch_add(struct ibv_qp_ex *verbs, uint32_t rkey, uint64_t
 
 static void wr_bind_mw(struct ibv_qp_ex *verbs, struct ibv_mw *mw, uint32_t rkey, const struct ibv_mw_bind_info *info)
 {
-	struct sqe *sqe = begin(verbs, RNIC_WR_BIND_MW);
+	struct sqe *sqe = begin_wr(verbs, RNIC_WR_BIND_MW);
 
 	if (!sqe)
 		return;
-	extended(verbs)->wr_binds = true;
-	if (put_bind(extended(verbs), sqe, (struct rnic_mw *)mw, rkey, info))
-		wr_fail(extended(verbs), EINVAL);
+	qp_of_ex(verbs)->wr_binds = true;
+	if (put_bind(qp_of_ex(verbs), sqe, (struct rnic_mw *)mw, rkey, info))
+		wr_fail(qp_of_ex(verbs), EINVAL);
 }
 
 static void wr_set_ud_addr(struct ibv_qp_ex *verbs, struct ibv_ah *ah, uint32_t qpn, uint32_t qkey)
 {
-	if (extended(verbs)->wr)
-		put_destination(extended(verbs)->wr, ah, qpn, qkey);
+	if (qp_of_ex(verbs)->wr)
+		put_ud_address(qp_of_ex(verbs)->wr, ah, qpn, qkey);
 }
 
 /* Whether data may be set: once, and not for requests that have none. Length and slab are what one call says. */
@@ -425,13 +425,13 @@ static bool takes_data(struct rnic_qp *qp)
 
 static void wr_set_inline_data_list(struct ibv_qp_ex *verbs, size_t count, const struct ibv_data_buf *list)
 {
-	struct rnic_qp *qp = extended(verbs);
+	struct rnic_qp *qp = qp_of_ex(verbs);
 
 	if (!takes_data(qp))
 		return;
 	qp->wr->flags |= RNIC_FLAG_INLINE;
 	for (size_t i = 0; i < count; i++)
-		if (put_inline(qp, qp->wr, list[i].addr, list[i].length))
+		if (put_inline_data(qp, qp->wr, list[i].addr, list[i].length))
 			wr_fail(qp, EINVAL);
 }
 
@@ -444,9 +444,9 @@ static void wr_set_inline_data(struct ibv_qp_ex *verbs, void *data, size_t lengt
 
 static void wr_set_sge_list(struct ibv_qp_ex *verbs, size_t count, const struct ibv_sge *list)
 {
-	struct rnic_qp *qp = extended(verbs);
+	struct rnic_qp *qp = qp_of_ex(verbs);
 
-	if (takes_data(qp) && put_sges(qp, qp->wr, list, count))
+	if (takes_data(qp) && put_sge_list(qp, qp->wr, list, count))
 		wr_fail(qp, EINVAL);
 }
 

@@ -15,9 +15,9 @@
 #include "srq.h"
 #include "wqe.h"
 
-enum { LEAST_SEND_ENTRIES = 16 };
+enum { MIN_SEND_ENTRIES = 16 };
 
-enum { QP_RIGHTS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
+enum { QP_ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
 
 static const uint8_t device_state[] = {
 	[IBV_QPS_RESET] = RNIC_QP_RESET, [IBV_QPS_INIT] = RNIC_QP_INIT, [IBV_QPS_RTR] = RNIC_QP_RTR,
@@ -40,7 +40,7 @@ void *rnic_open_xrcd(struct ibv_context *verbs UNUSED, void *attr UNUSED)
 	return fail_null(EOPNOTSUPP);
 }
 
-static int refuse_type(int type)
+static int unsupported_type_error(int type)
 {
 	switch (type) {
 	case IBV_QPT_XRC_SEND:
@@ -65,7 +65,7 @@ static int check_cap(const struct rnic_context *context, const struct ibv_qp_cap
 		       : 0;
 }
 
-static int map_send_ring(struct rnic_context *context, struct rnic_qp *qp)
+static int alloc_send_queue(struct rnic_context *context, struct rnic_qp *qp)
 {
 	uint32_t slab = qp->cap.max_send_sge > 1 ? RNIC_SGE_BYTES * qp->cap.max_send_sge : 0;
 	int error;
@@ -74,7 +74,7 @@ static int map_send_ring(struct rnic_context *context, struct rnic_qp *qp)
 		slab = qp->cap.max_inline_data;
 	qp->slab_bytes = (slab + RNIC_SGE_BYTES - 1) / RNIC_SGE_BYTES * RNIC_SGE_BYTES;
 	/* Some room to spare: programs post the answer to a message whose acknowledgement is still on its way. */
-	for (qp->entries = LEAST_SEND_ENTRIES; qp->entries <= qp->cap.max_send_wr;)
+	for (qp->entries = MIN_SEND_ENTRIES; qp->entries <= qp->cap.max_send_wr;)
 		qp->entries <<= 1;
 	qp->cap.max_send_wr = qp->entries - 1;
 	qp->ids = calloc(qp->entries, sizeof *qp->ids);
@@ -87,14 +87,14 @@ static int map_send_ring(struct rnic_context *context, struct rnic_qp *qp)
 	return error;
 }
 
-static struct rnic_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
+static struct rnic_qp *create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
 {
 	struct rnic_context *context = context_of(pd->context);
 	struct rnic_qp *qp;
 	int error;
 
 	if (init->qp_type != IBV_QPT_RC && init->qp_type != IBV_QPT_UC && init->qp_type != IBV_QPT_UD)
-		return fail_null(refuse_type(init->qp_type));
+		return fail_null(unsupported_type_error(init->qp_type));
 	if (!init->send_cq || !init->recv_cq || check_cap(context, &init->cap))
 		return fail_null(EINVAL);
 	qp = calloc(1, sizeof *qp);
@@ -106,7 +106,7 @@ static struct rnic_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
 	qp->srq = (struct rnic_srq *)init->srq;
 	qp->sq_sig_all = init->sq_sig_all;
 	qp->service = init->qp_type == IBV_QPT_RC ? RNIC_QP_ST_RC : init->qp_type == IBV_QPT_UC ? RNIC_QP_ST_UC : RNIC_QP_ST_UD;
-	error = map_send_ring(context, qp);
+	error = alloc_send_queue(context, qp);
 	if (!error && !init->srq)
 		error = receive_ring_alloc(context, &qp->rq, init->cap.max_recv_wr,
 					 init->cap.max_recv_sge ? init->cap.max_recv_sge : 1, false);
@@ -150,7 +150,7 @@ unmap:
 
 EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
 {
-	struct rnic_qp *qp = create(pd, init);
+	struct rnic_qp *qp = create_qp(pd, init);
 
 	return qp ? &qp->verbs.qp_base : NULL;
 }
@@ -161,14 +161,14 @@ struct ibv_qp *rnic_create_qp_ex(struct ibv_context *verbs, struct ibv_qp_init_a
 	struct rnic_qp *qp;
 
 	if (init->qp_type != IBV_QPT_RC && init->qp_type != IBV_QPT_UC && init->qp_type != IBV_QPT_UD)
-		return fail_null(refuse_type(init->qp_type));
+		return fail_null(unsupported_type_error(init->qp_type));
 	if (init->comp_mask & ~known || (init->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && init->create_flags) ||
 	    (init->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS && init->send_ops_flags & ~(uint64_t)0x3FF))
 		return fail_null(EOPNOTSUPP);
 	if (!(init->comp_mask & IBV_QP_INIT_ATTR_PD) || init->pd->context != verbs)
 		return fail_null(EINVAL);
 	/* The extended attributes begin as the plain ones do. */
-	qp = create(init->pd, (struct ibv_qp_init_attr *)(void *)init);
+	qp = create_qp(init->pd, (struct ibv_qp_init_attr *)(void *)init);
 	if (qp && init->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
 		qp_fill_wr_ops(qp);
 	return qp ? &qp->verbs.qp_base : NULL;
@@ -183,7 +183,7 @@ EXPORT struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *verbs)
 
 /* ---- states */
 
-static int query(struct rnic_qp *qp, uint8_t *qpc)
+static int query_qp(struct rnic_qp *qp, uint8_t *qpc)
 {
 	struct rnic_context *context = context_of(qp->verbs.qp_base.context);
 
@@ -191,7 +191,7 @@ static int query(struct rnic_qp *qp, uint8_t *qpc)
 	return nic_command(context, RNIC_CMD_QUERY_QP, 0, qp->number, NULL, 0, qpc, RNIC_QPC_SIZE, NULL);
 }
 
-static int put_path(const struct rnic_context *context, uint8_t *qpc, const struct ibv_ah_attr *path)
+static int put_ah_attr(const struct rnic_context *context, uint8_t *qpc, const struct ibv_ah_attr *path)
 {
 	/* RoCE reaches peers by GID alone (Annex A17, 17.4.4). */
 	if (!path->is_global || path->grh.sgid_index >= dev_lim(context, RNIC_DEV_LIM_GID_COUNT))
@@ -207,7 +207,7 @@ static int put_path(const struct rnic_context *context, uint8_t *qpc, const stru
 	return 0;
 }
 
-static int put_attributes(const struct rnic_context *context, uint8_t *qpc, const struct ibv_qp_attr *attr, int mask)
+static int put_qp_attr(const struct rnic_context *context, uint8_t *qpc, const struct ibv_qp_attr *attr, int mask)
 {
 	if (attr->qp_access_flags > 0xFF && mask & IBV_QP_ACCESS_FLAGS)
 		return EINVAL;
@@ -219,7 +219,7 @@ static int put_attributes(const struct rnic_context *context, uint8_t *qpc, cons
 	rnic_put_be(qpc, RNIC_QPC_PKEY_INDEX, attr->pkey_index);
 	rnic_put_be(qpc, RNIC_QPC_PORT, attr->port_num);
 	rnic_put_be(qpc, RNIC_QPC_QKEY, attr->qkey);
-	rnic_put_be(qpc, RNIC_QPC_ACCESS_FLAGS, attr->qp_access_flags & QP_RIGHTS);
+	rnic_put_be(qpc, RNIC_QPC_ACCESS_FLAGS, attr->qp_access_flags & QP_ACCESS);
 	rnic_put_be(qpc, RNIC_QPC_MTU, (uint32_t)attr->path_mtu);
 	rnic_put_be(qpc, RNIC_QPC_ACKTO, attr->timeout);
 	rnic_put_be(qpc, RNIC_QPC_RETRY_CNT, attr->retry_cnt);
@@ -230,10 +230,10 @@ static int put_attributes(const struct rnic_context *context, uint8_t *qpc, cons
 	rnic_put_be(qpc, RNIC_QPC_MAX_DEST_RD_ATOMIC, attr->max_dest_rd_atomic);
 	rnic_put_be(qpc, RNIC_QPC_RNR_NAK_TIMER, attr->min_rnr_timer);
 	rnic_put_be(qpc, RNIC_QPC_REMOTE_QPN, attr->dest_qp_num);
-	return mask & IBV_QP_AV ? put_path(context, qpc, &attr->ah_attr) : 0;
+	return mask & IBV_QP_AV ? put_ah_attr(context, qpc, &attr->ah_attr) : 0;
 }
 
-static void put_creation(const struct rnic_qp *qp, uint8_t *qpc)
+static void put_init_attr(const struct rnic_qp *qp, uint8_t *qpc)
 {
 	rnic_put_be(qpc, RNIC_QPC_MIG_STATE, 3);
 	rnic_put_be(qpc, RNIC_QPC_MSGMAX, 31);
@@ -256,7 +256,7 @@ static void put_creation(const struct rnic_qp *qp, uint8_t *qpc)
 	rnic_put_be(qpc, RNIC_QPC_RQ_MAX_SGE, qp->rq.max_sge);
 }
 
-static int reset(struct rnic_context *context, struct rnic_qp *qp)
+static int reset_qp(struct rnic_context *context, struct rnic_qp *qp)
 {
 	int error = qp->created ? nic_command(context, RNIC_CMD_ERR2RST, 0, qp->number, NULL, 0, NULL, 0, NULL) : 0;
 
@@ -277,7 +277,7 @@ static int reset(struct rnic_context *context, struct rnic_qp *qp)
 }
 
 /* The command, with its inbox, that brings a queue pair from one state to what the attributes say; EINVAL: there is none. */
-static int plan(const struct rnic_qp *qp, const struct ibv_qp_attr *attr, int mask, uint32_t current,
+static int plan_transition(const struct rnic_qp *qp, const struct ibv_qp_attr *attr, int mask, uint32_t current,
 		struct command *command, uint8_t *qpc, uint32_t *target)
 {
 	int error;
@@ -293,7 +293,7 @@ static int plan(const struct rnic_qp *qp, const struct ibv_qp_attr *attr, int ma
 	if (!command->op || *target == RNIC_QP_RESET)
 		return EINVAL;
 	memset(qpc, 0, RNIC_QPC_SIZE);
-	error = put_attributes(context_of(qp->verbs.qp_base.context), qpc, attr, mask);
+	error = put_qp_attr(context_of(qp->verbs.qp_base.context), qpc, attr, mask);
 	if (error)
 		return error;
 	rnic_put_be(qpc, RNIC_QPC_SERVTYPE, qp->service);
@@ -303,24 +303,24 @@ static int plan(const struct rnic_qp *qp, const struct ibv_qp_attr *attr, int ma
 	rnic_put_be(qpc, RNIC_QPC_OPT_PARAM_MASK, (uint32_t)mask);
 	rnic_put_be(qpc, RNIC_QPC_OPTIONS, qp->sq_sig_all ? RNIC_OPT_SQ_SIG_ALL : 0);
 	if (current == RNIC_QP_RESET)
-		put_creation(qp, qpc);
+		put_init_attr(qp, qpc);
 	return 0;
 }
 
-enum { MOST_CHANGES = 2 };
+enum { MAX_TRANSITIONS = 2 };
 
 /* Changes of state, one after the other, in one message; from `current`, which the device holds it to. */
-static int change(struct rnic_qp *qp, const struct ibv_qp_attr *const *attrs, const int *masks, size_t count,
+static int change_state(struct rnic_qp *qp, const struct ibv_qp_attr *const *attrs, const int *masks, size_t count,
 		  uint32_t current)
 {
-	struct command commands[MOST_CHANGES];
-	uint8_t qpcs[MOST_CHANGES][RNIC_QPC_SIZE];
-	uint32_t targets[MOST_CHANGES];
+	struct command commands[MAX_TRANSITIONS];
+	uint8_t qpcs[MAX_TRANSITIONS][RNIC_QPC_SIZE];
+	uint32_t targets[MAX_TRANSITIONS];
 	size_t done = 0;
 	int error = 0;
 
 	for (size_t i = 0; i < count && !error; i++)
-		error = plan(qp, attrs[i], masks[i], i ? targets[i - 1] : current, &commands[i], qpcs[i], &targets[i]);
+		error = plan_transition(qp, attrs[i], masks[i], i ? targets[i - 1] : current, &commands[i], qpcs[i], &targets[i]);
 	if (!error)
 		error = nic_commands(context_of(qp->verbs.qp_base.context), commands, count, &done);
 	if (done) {
@@ -331,24 +331,24 @@ static int change(struct rnic_qp *qp, const struct ibv_qp_attr *const *attrs, co
 	return error;
 }
 
-static int look_at_state(struct rnic_qp *qp)
+static int refresh_state(struct rnic_qp *qp)
 {
 	uint8_t qpc[RNIC_QPC_SIZE];
-	int error = query(qp, qpc);
+	int error = query_qp(qp, qpc);
 
 	if (!error)
 		qp->state = (uint32_t)rnic_get_be(qpc, RNIC_QPC_STATE);
 	return error;
 }
 
-static int modify(struct rnic_qp *qp, const struct ibv_qp_attr *const *attrs, const int *masks, size_t count)
+static int modify_qp(struct rnic_qp *qp, const struct ibv_qp_attr *const *attrs, const int *masks, size_t count)
 {
 	uint32_t current = qp->created ? qp->state : RNIC_QP_RESET;
 	bool named = masks[0] & IBV_QP_CUR_STATE;
 	int error;
 
 	if (named && qp->created) {
-		error = look_at_state(qp);
+		error = refresh_state(qp);
 		if (error)
 			return error;
 		current = qp->state;
@@ -357,19 +357,19 @@ static int modify(struct rnic_qp *qp, const struct ibv_qp_attr *const *attrs, co
 		      device_state[attrs[0]->cur_qp_state] != current))
 		return EINVAL;
 	if (masks[0] & IBV_QP_STATE && attrs[0]->qp_state == IBV_QPS_RESET)
-		return masks[0] & ~(IBV_QP_STATE | IBV_QP_CUR_STATE) ? EINVAL : reset(context_of(qp->verbs.qp_base.context), qp);
-	error = change(qp, attrs, masks, count, current);
+		return masks[0] & ~(IBV_QP_STATE | IBV_QP_CUR_STATE) ? EINVAL : reset_qp(context_of(qp->verbs.qp_base.context), qp);
+	error = change_state(qp, attrs, masks, count, current);
 	if (!error && context_of(qp->verbs.qp_base.context)->slot && qp->service == RNIC_QP_ST_RC && current == RNIC_QP_INIT)
 		driver_join(context_of(qp->verbs.qp_base.context)->slot, qp->number);
-	if (error != EINVAL || named || !qp->created || qp->state != current || look_at_state(qp) || qp->state == current)
+	if (error != EINVAL || named || !qp->created || qp->state != current || refresh_state(qp) || qp->state == current)
 		return error;
-	return change(qp, attrs, masks, count, qp->state); /* it had failed, and nobody had looked */
+	return change_state(qp, attrs, masks, count, qp->state); /* it had failed, and nobody had looked */
 }
 
 EXPORT int ibv_modify_qp(struct ibv_qp *verbs, struct ibv_qp_attr *attr, int mask)
 {
 	const struct ibv_qp_attr *attrs[] = { attr };
-	int error = modify((struct rnic_qp *)verbs, attrs, &mask, 1);
+	int error = modify_qp((struct rnic_qp *)verbs, attrs, &mask, 1);
 
 	return error ? fail(error) : 0;
 }
@@ -377,12 +377,12 @@ EXPORT int ibv_modify_qp(struct ibv_qp *verbs, struct ibv_qp_attr *attr, int mas
 /* For librdmacm: two changes of state in one message. */
 EXPORT int rnic_modify_qp_twice(struct ibv_qp *verbs, const struct ibv_qp_attr *const *attrs, const int *masks)
 {
-	int error = modify((struct rnic_qp *)verbs, attrs, masks, MOST_CHANGES);
+	int error = modify_qp((struct rnic_qp *)verbs, attrs, masks, MAX_TRANSITIONS);
 
 	return error ? fail(error) : 0;
 }
 
-static void get_path(const uint8_t *qpc, struct ibv_ah_attr *path)
+static void get_ah_attr(const uint8_t *qpc, struct ibv_ah_attr *path)
 {
 	memcpy(path->grh.dgid.raw, qpc + RNIC_QPC_RGID_AT, 16);
 	path->grh.sgid_index = (uint8_t)rnic_get_be(qpc, RNIC_QPC_MGID_INDEX);
@@ -399,7 +399,7 @@ EXPORT int ibv_query_qp(struct ibv_qp *verbs, struct ibv_qp_attr *attr, int mask
 {
 	struct rnic_qp *qp = (struct rnic_qp *)verbs;
 	uint8_t qpc[RNIC_QPC_SIZE];
-	int error = query(qp, qpc);
+	int error = query_qp(qp, qpc);
 
 	if (error)
 		return fail(error);
@@ -414,7 +414,7 @@ EXPORT int ibv_query_qp(struct ibv_qp *verbs, struct ibv_qp_attr *attr, int mask
 	attr->dest_qp_num = (uint32_t)rnic_get_be(qpc, RNIC_QPC_REMOTE_QPN);
 	attr->qp_access_flags = (uint32_t)rnic_get_be(qpc, RNIC_QPC_ACCESS_FLAGS);
 	attr->cap = qp->cap;
-	get_path(qpc, &attr->ah_attr);
+	get_ah_attr(qpc, &attr->ah_attr);
 	attr->pkey_index = (uint16_t)rnic_get_be(qpc, RNIC_QPC_PKEY_INDEX);
 	attr->sq_draining = (uint8_t)rnic_get_be(qpc, RNIC_QPC_SQ_DRAINING);
 	attr->max_rd_atomic = (uint8_t)rnic_get_be(qpc, RNIC_QPC_MAX_RD_ATOMIC);
@@ -444,7 +444,7 @@ EXPORT int ibv_destroy_qp(struct ibv_qp *verbs)
 	if (qp->groups && !context->dead)
 		return fail(EBUSY);
 	if (!context->dead)
-		error = reset(context, qp);
+		error = reset_qp(context, qp);
 	if (error && !context->dead)
 		return fail(error);
 	pthread_mutex_lock(&context->lock);

@@ -175,7 +175,7 @@ EXPORT int ibv_query_gid_type(struct ibv_context *verbs, uint8_t port, unsigned 
 }
 
 /* The interface that has a GID's address; 0 where none says so. */
-static uint32_t interface_of(const uint8_t *gid)
+static uint32_t gid_ifindex(const uint8_t *gid)
 {
 	bool ipv4 = gid_is_v4mapped(gid);
 	struct ifaddrs *list;
@@ -203,13 +203,13 @@ static uint32_t interface_of(const uint8_t *gid)
 	return index;
 }
 
-static void fill_gid(const struct rnic_context *context, uint32_t index, struct ibv_gid_entry *entry)
+static void fill_gid_entry(const struct rnic_context *context, uint32_t index, struct ibv_gid_entry *entry)
 {
 	memcpy(entry->gid.raw, gid_at(context, index), 16);
 	entry->gid_index = index;
 	entry->port_num = 1;
 	entry->gid_type = IBV_GID_TYPE_ROCE_V2;
-	entry->ndev_ifindex = interface_of(entry->gid.raw);
+	entry->ndev_ifindex = gid_ifindex(entry->gid.raw);
 }
 
 EXPORT int _ibv_query_gid_ex(struct ibv_context *verbs, uint32_t port, uint32_t index, struct ibv_gid_entry *entry,
@@ -220,7 +220,7 @@ EXPORT int _ibv_query_gid_ex(struct ibv_context *verbs, uint32_t port, uint32_t 
 	refresh_limits(context_of(verbs));
 	if (flags || !has_gid(context_of(verbs), port, index))
 		return fail(flags ? EOPNOTSUPP : EINVAL);
-	fill_gid(context_of(verbs), index, &full);
+	fill_gid_entry(context_of(verbs), index, &full);
 	memset(entry, 0, bytes);
 	memcpy(entry, &full, bytes < sizeof full ? bytes : sizeof full);
 	return 0;
@@ -241,7 +241,7 @@ EXPORT ssize_t _ibv_query_gid_table(struct ibv_context *verbs, struct ibv_gid_en
 	for (size_t i = 0; i < count; i++) {
 		struct ibv_gid_entry full;
 
-		fill_gid(context, (uint32_t)i, &full);
+		fill_gid_entry(context, (uint32_t)i, &full);
 		memset((char *)entries + i * bytes, 0, bytes);
 		memcpy((char *)entries + i * bytes, &full, sizeof full);
 	}

@@ -20,7 +20,7 @@ static uint32_t power_of_two_above(uint32_t value)
 	return power;
 }
 
-static void forget_slots(struct receive_ring *rq)
+static void free_slots_tables(struct receive_ring *rq)
 {
 	free(rq->ids);
 	free(rq->taken);
@@ -54,7 +54,7 @@ int receive_ring_alloc(struct rnic_context *context, struct receive_ring *rq, ui
 	error = rq->ids && rq->taken && (rq->free_slots || !shared) ? ring_alloc(context, &rq->memory, bytes + order_bytes) :
 								      ENOMEM;
 	if (error) {
-		forget_slots(rq);
+		free_slots_tables(rq);
 		return error;
 	}
 	if (shared) {
@@ -80,7 +80,7 @@ void receive_ring_free(struct rnic_context *context, struct receive_ring *rq)
 	if (!rq->memory.base)
 		return;
 	ring_free(context, &rq->memory);
-	forget_slots(rq);
+	free_slots_tables(rq);
 	pthread_mutex_destroy(&rq->lock);
 }
 
@@ -102,7 +102,7 @@ uint64_t receive_ring_complete(struct receive_ring *rq, uint32_t index)
 	return id;
 }
 
-static int put(struct receive_ring *rq, const struct ibv_recv_wr *wr)
+static int put_recv_wr(struct receive_ring *rq, const struct ibv_recv_wr *wr)
 {
 	uint32_t count = 0, slot = rq->tail;
 	struct sge *sge;
@@ -141,7 +141,7 @@ int receive_ring_post(struct rnic_context *context, struct receive_ring *rq, str
 
 	pthread_mutex_lock(&rq->lock);
 	for (; wr; wr = wr->next) {
-		error = put(rq, wr);
+		error = put_recv_wr(rq, wr);
 		if (error) {
 			*bad = wr;
 			break;

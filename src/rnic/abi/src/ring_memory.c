@@ -75,7 +75,7 @@ static int add_region(struct rnic_context *context, size_t bytes)
 	return 0;
 }
 
-static int take(struct rnic_context *context, unsigned log, void **base)
+static int alloc_piece(struct rnic_context *context, unsigned log, void **base)
 {
 	struct ring_store *store = &context->rings;
 	struct ring_piece *piece = store->free[log];
@@ -115,7 +115,7 @@ int ring_alloc(struct rnic_context *context, struct ring_memory *memory, size_t 
 	if (context->dead)
 		return EIO;
 	pthread_mutex_lock(&context->rings.lock);
-	error = take(context, log, &memory->base);
+	error = alloc_piece(context, log, &memory->base);
 	pthread_mutex_unlock(&context->rings.lock);
 	memory->bytes = (size_t)1 << log;
 	return error;

@@ -10,7 +10,7 @@
 #include "errors.h"
 #include "pd.h"
 
-static struct ibv_srq *create(struct ibv_pd *pd, void *srq_context, struct ibv_srq_attr *attr)
+static struct ibv_srq *create_srq(struct ibv_pd *pd, void *srq_context, struct ibv_srq_attr *attr)
 {
 	struct rnic_context *context = context_of(pd->context);
 	uint8_t srqc[RNIC_SRQC_SIZE] = { 0 };
@@ -69,7 +69,7 @@ free_srq:
 
 EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *init)
 {
-	return create(pd, init->srq_context, &init->attr);
+	return create_srq(pd, init->srq_context, &init->attr);
 }
 
 struct ibv_srq *rnic_create_srq_ex(struct ibv_context *verbs, struct ibv_srq_init_attr_ex *init)
@@ -79,7 +79,7 @@ struct ibv_srq *rnic_create_srq_ex(struct ibv_context *verbs, struct ibv_srq_ini
 		return fail_null(EOPNOTSUPP); /* XRC and tag matching */
 	if (!(init->comp_mask & IBV_SRQ_INIT_ATTR_PD) || init->pd->context != verbs)
 		return fail_null(EINVAL);
-	return create(init->pd, init->srq_context, &init->attr);
+	return create_srq(init->pd, init->srq_context, &init->attr);
 }
 
 int rnic_get_srq_num(struct ibv_srq *verbs, uint32_t *number)
