@@ -1,8 +1,8 @@
-"""Build ``libibverbs.so.1``, ``librdmacm.so.1`` and what `rnic exec` preloads with the C compiler at hand.
+"""Build ``libibverbs.so.1``, ``librdmacm.so.1`` and the libraries that `rnic exec` preloads.
 
 Run as ``python -m rnic.abi.build [--out DIRECTORY] [--sanitize] [--cc COMPILER]``; the package's own build runs
-it too. ``CC`` names another compiler, and ``CFLAGS`` has the last word over what it is told. The header, the version
-scripts and the functions that only refuse come from tables.
+it too. ``CC`` names the compiler, and ``CFLAGS`` is appended to its flags. The header, the version scripts and the
+functions that only refuse are generated from tables.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from rnic.spec.errors import RnicError
 SOURCES = Path(__file__).parent / "src"
 PATHS_SOURCE = Path(__file__).parent / "paths" / "interpose_paths.c"
 ENGINE = Path(__file__).parents[1] / "engine"
-"""Where the engine's sources are, which libibverbs runs for programs that have a slot of their own."""
+"""The engine's sources: libibverbs runs the engine for programs that have a bypass slot."""
 NOT_IN_PROGRAMS = frozenset({"in_process.c"})
-"""What of them only simulations and tests need."""
+"""Files of the engine that only simulations and tests need."""
 SOCKETS_SOURCE = Path(__file__).parent / "sockets" / "interpose_sockets.c"
 
 FLAGS = [
@@ -54,10 +54,10 @@ FLAGS = [
     "-Wpointer-arith",
     "-Wno-missing-field-initializers",
 ]
-AT_ONCE = ["-flto=auto"]
-"""Where the compiler can: a message's way leads through a dozen files, and takes a sixth less where they are as one."""
+LTO = ["-flto=auto"]
+"""If the compiler supports it: a message's path crosses a dozen files and takes a sixth less time if they are one."""
 STRICT = ["-Werror"]
-"""For the tests alone: compilers yet to come will warn of more."""
+"""For the tests alone: later compilers will have new warnings."""
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-fno-sanitize-recover=undefined"]
 _DEFINITION = re.compile(r"^EXPORT [^(;=]*?(\w+)\(", re.MULTILINE)
 
@@ -75,7 +75,7 @@ def find_compiler() -> str | None:
 
 
 def engine_sources() -> list[Path]:
-    """What of the engine is part of libibverbs."""
+    """The files of the engine that are part of libibverbs."""
     return sorted(path for path in ENGINE.glob("*/*.c") if path.name not in NOT_IN_PROGRAMS)
 
 
@@ -91,13 +91,13 @@ def _listed(names: tuple[str, ...]) -> str:
 def version_script(
     prefix: str, versions: dict[str, tuple[str, ...]], private: tuple[str, ...] = (), own: tuple[str, ...] = ()
 ) -> str:
-    """A linker version script with each version after the one before it, a private one and one of ours at the end."""
+    """A linker version script: each version inherits from the previous one; the private one and our own come last."""
     lines = []
     before = ""
     last = list(versions)[-1]
     for version, names in versions.items():
         listed = _listed(names)
-        # The hiding pattern stands last: in the first version it would hide older names of the same functions too.
+        # The hiding pattern comes last: in the first version it would also hide older names of the same functions.
         local = "\n\tlocal: *;" if version == last else "\n\tlocal: before_2008_*;" if not before else ""
         lines.append(f"{prefix}_{version} {{\n\tglobal:\n{listed}{local}\n}}{before};")
         before = f" {prefix}_{version}"
@@ -112,17 +112,16 @@ def _refusal(name: str, symbol: str, error: str, attribute: str = "") -> str:
     if name in RETURN_POINTERS:
         kind, type_ = "refuse_null", "void *"
     else:
-        kind, type_ = "refuse_minus_one" if name in RETURN_MINUS_ONE else "refuse", "long "
+        kind, type_ = "refuse_minus_one" if name in RETURN_MINUS_ONE else "refuse_errno", "long "
     cleared = OUT_PARAMETERS.get(symbol, () if name in VERBS_PRIVATE else None)
     if cleared is None:
-        raise BuildError(
-            f"{symbol} only refuses: say in OUT_PARAMETERS (rnic/abi/exports.py) what of its arguments is out"
-        )
+        raise BuildError(f"{symbol} only refuses: say in OUT_PARAMETERS (rnic/abi/exports.py) which arguments are out")
     count = max((max(argument, -size) for argument, size in cleared), default=-1) + 1
     arguments = ", ".join(f"UNUSED void *a{argument}" for argument in range(count)) or "void"
     declared = f"EXPORT {type_}{symbol}({arguments})"
     clear = "".join(
-        f"\tclear(a{argument}, {size if size >= 0 else f'said(a{-size})'});\n" for argument, size in cleared
+        f"\tclear_out(a{argument}, {size if size >= 0 else f'size_argument(a{-size})'});\n"
+        for argument, size in cleared
     )
     return f"{declared};\n{attribute}{declared}\n{{\n{clear}\treturn {kind}({error});\n}}\n"
 
@@ -157,7 +156,7 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
         strict: warnings are errors.
 
     Raises:
-        BuildError: no compiler, or it failed; the message ends with what it said.
+        BuildError: no compiler was found, or it failed; the message ends with its output.
     """
     compiler = compiler or find_compiler()
     if compiler is None:
@@ -186,13 +185,13 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
         ):
             made = work / library
             link = ["-shared", f"-Wl,-soname,{library}", f"-Wl,--version-script,{work / script}"]
-            # Atfork handlers and helper threads must not outlive the code: dlclose leaves it mapped.
+            # dlclose must leave the code mapped for atfork handlers and helper threads.
             link += ["-Wl,-z,nodelete", "-Wl,-z,relro", "-Wl,-z,now"]
             command = [*shlex.split(compiler), *flags, *link, *map(str, sources), "-o", str(made)]
-            if sanitize or not _runs([*command, *AT_ONCE, *own]):
+            if sanitize or not _runs([*command, *LTO, *own]):
                 _run([*command, *own])
             built.append(_put(made, out))
-        # Never sanitized: it stands in front of the sanitizers' own functions of the same names.
+        # Never sanitized: it would interpose the sanitizers' own functions of the same names.
         for library, source, needs in (
             (PATHS_LIBRARY, PATHS_SOURCE, []),
             (SOCKETS_LIBRARY, SOCKETS_SOURCE, [f"-L{work}", "-l:librdmacm.so.1", f"-Wl,-rpath-link,{work}"]),
@@ -206,7 +205,7 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
 
 
 def _put(made: Path, out: Path) -> Path:
-    """Put a library in place by a rename: programs that run now keep the one that they have mapped."""
+    """Replace a library by a rename: running programs keep the one that they have mapped."""
     beside = out / f".{made.name}.{os.getpid()}"
     shutil.copyfile(made, beside)
     beside.chmod(0o755)

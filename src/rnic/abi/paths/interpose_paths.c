@@ -1,9 +1,9 @@
 /*
- * What `rnic exec` preloads: a program that looks for RDMA devices under /sys and /dev finds this user's.
+ * `rnic exec` preloads this library, so that programs find this user's RDMA devices under /sys and /dev.
  *
  * RNIC_PATHS names a directory with a "sys" and a "dev" of its own, which the NIC process keeps. Calls of the C library
- * with a path of the few that a RoCE device has go there; all other paths, and everything without RNIC_PATHS, are
- * handed on untouched. Each function is declared by its symbol, since headers make inline functions of some.
+ * with a path of an RDMA device are redirected there. All other paths, and all calls without RNIC_PATHS, pass through
+ * unchanged. Each function is declared by its symbol, since headers make inline functions of some.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -20,21 +20,20 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 
+#include "compiler.h"
 #include "dlsym_next.h"
 
-#ifdef __GLIBC__ /* others name their 64-bit forms otherwise, and are left alone */
+#ifdef __GLIBC__ /* other C libraries name their 64-bit forms differently: there nothing is redirected */
 
-#define EXPORT __attribute__((visibility("default")))
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 _Static_assert(sizeof(off_t) == 8 && sizeof(struct stat) == sizeof(struct stat64), "the 64-bit forms are the others");
 
 enum { ROOT_BYTES = PATH_MAX };
 
-static char root[ROOT_BYTES], real_root[ROOT_BYTES]; /* as it was named, and without links */
+static char root[ROOT_BYTES], real_root[ROOT_BYTES]; /* as RNIC_PATHS names it, and without symbolic links */
 static size_t root_bytes, real_root_bytes;
-static int looked; /* 1 while, 2 after RNIC_PATHS was looked at */
+static int init_state; /* 1 while RNIC_PATHS is read, 2 afterwards */
 
-static const char *const places[] = {
+static const char *const prefixes[] = {
 	"/sys/class/infiniband",
 	"/sys/class/infiniband_verbs",
 	"/sys/class/infiniband_mad",
@@ -47,21 +46,21 @@ static const char *const places[] = {
 
 NEXT(char *, realpath, (const char *, char *))
 
-static void look(void)
+static void init_root(void)
 {
 	int before = 0, error = errno;
 	const char *named;
 	char devices[ROOT_BYTES + 16], found[PATH_MAX];
 
-	if (__atomic_load_n(&looked, __ATOMIC_ACQUIRE) == 2)
+	if (__atomic_load_n(&init_state, __ATOMIC_ACQUIRE) == 2)
 		return;
-	if (!__atomic_compare_exchange_n(&looked, &before, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-		return; /* another thread looks, or this one: its paths are not turned yet */
+	if (!__atomic_compare_exchange_n(&init_state, &before, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+		return; /* it is being read, in this thread or another: do not redirect yet */
 	named = getenv("RNIC_PATHS");
 	if (named && *named == '/' && strlen(named) < ROOT_BYTES) {
 		strcpy(root, named);
 		root_bytes = strlen(root);
-		/* A view's devices are links into the whole tree, which is where real paths lead. */
+		/* A view's devices are symbolic links into the whole tree: that is where real paths lead. */
 		snprintf(devices, sizeof devices, "%s/sys/devices", root);
 		if (next_realpath() && next_realpath()(devices, found)) {
 			size_t bytes = strlen(found), ending = strlen("/sys/devices");
@@ -73,35 +72,35 @@ static void look(void)
 		}
 	}
 	errno = error;
-	__atomic_store_n(&looked, 2, __ATOMIC_RELEASE);
+	__atomic_store_n(&init_state, 2, __ATOMIC_RELEASE);
 }
 
-__attribute__((constructor)) static void look_early(void)
+__attribute__((constructor)) static void init_early(void)
 {
-	look();
+	init_root();
 }
 
-/* Where a path goes on behind a place, NULL if it does not begin with it. Slashes may stand doubled. */
-static const char *after(const char *path, const char *place)
+/* Return the rest of a path after a prefix, NULL if it does not begin with it. Slashes may be doubled. */
+static const char *skip_prefix(const char *path, const char *prefix)
 {
-	while (*place) {
-		if (*path != *place)
+	while (*prefix) {
+		if (*path != *prefix)
 			return NULL;
 		if (*path == '/')
 			while (path[1] == '/')
 				path++;
 		path++;
-		place++;
+		prefix++;
 	}
 	return path;
 }
 
-static bool ends(char next, bool pattern)
+static bool ends_component(char next, bool pattern)
 {
 	return !next || next == '/' || (pattern && strchr("*?[{", next));
 }
 
-static bool is_ours(const char *path, bool pattern)
+static bool is_redirected(const char *path, bool pattern)
 {
 	if (!path || path[0] != '/')
 		return false;
@@ -109,23 +108,23 @@ static bool is_ours(const char *path, bool pattern)
 		path++;
 	if (path[1] != 's' && path[1] != 'd')
 		return false;
-	for (size_t i = 0; i < COUNT(places); i++) {
-		const char *rest = after(path, places[i]);
+	for (size_t i = 0; i < COUNT(prefixes); i++) {
+		const char *rest = skip_prefix(path, prefixes[i]);
 
-		if (rest && ends(*rest, pattern)) {
-			look();
+		if (rest && ends_component(*rest, pattern)) {
+			init_root();
 			return root_bytes != 0;
 		}
 	}
 	return false;
 }
 
-static size_t turned_bytes(const char *path)
+static size_t redirected_bytes(const char *path)
 {
 	return root_bytes + strlen(path) + 1;
 }
 
-static const char *turned(const char *path, char *buffer)
+static const char *redirect_path(const char *path, char *buffer)
 {
 	if (!buffer)
 		return path;
@@ -134,11 +133,12 @@ static const char *turned(const char *path, char *buffer)
 	return buffer;
 }
 
-/* On the stack, and only for a path that goes elsewhere: signal handlers have little of it. */
-#define TURN(path) turned((path), is_ours((path), false) ? __builtin_alloca(turned_bytes(path)) : NULL)
+/* Redirect a path in a buffer on the stack, allocated only if needed: signal handlers have little stack. */
+#define REDIRECT(path)                                                                                                 \
+	redirect_path((path), is_redirected((path), false) ? __builtin_alloca(redirected_bytes(path)) : NULL)
 
-/* The same path as the program knows it, in place. */
-static void turn_back(char *path)
+/* Turn a redirected path into the one that the program knows, in place. */
+static void restore_path(char *path)
 {
 	size_t bytes = 0;
 
@@ -150,7 +150,7 @@ static void turn_back(char *path)
 		memmove(path, path + bytes, strlen(path + bytes) + 1);
 }
 
-#define OURS(type, name, symbol, arguments)                                                                            \
+#define INTERPOSE(type, name, symbol, arguments)                                                                       \
 	NEXT(type, symbol, arguments)                                                                                  \
 	EXPORT type name arguments __asm__(#symbol);                                                                   \
 	EXPORT type name arguments
@@ -158,48 +158,33 @@ static void turn_back(char *path)
 
 /* ---- opening */
 
-typedef unsigned int Mode;
+/* The mode of an open call, which has one only if it may create a file. */
+#define TAKE_MODE(mode, flags)                                                                                         \
+	do {                                                                                                           \
+		va_list rest_;                                                                                         \
+                                                                                                                       \
+		va_start(rest_, flags);                                                                                \
+		if ((flags) & O_CREAT || ((flags) & O_TMPFILE) == O_TMPFILE)                                           \
+			mode = va_arg(rest_, unsigned int);                                                            \
+		va_end(rest_);                                                                                         \
+	} while (0)
 
 #define OPEN(name, symbol)                                                                                             \
-	typedef int (*symbol##_type)(const char *, int, ...);                                                          \
-	static symbol##_type next_##symbol(void)                                                                       \
+	INTERPOSE(int, name, symbol, (const char *path, int flags, ...))                                               \
 	{                                                                                                              \
-		static void *found;                                                                                    \
-		if (!found)                                                                                            \
-			found = behind(#symbol);                                                                       \
-		return (symbol##_type)found;                                                                           \
-	}                                                                                                              \
-	EXPORT int name(const char *path, int flags, ...) __asm__(#symbol);                                            \
-	EXPORT int name(const char *path, int flags, ...)                                                              \
-	{                                                                                                              \
-		va_list rest;                                                                                          \
-		Mode mode;                                                                                             \
+		unsigned int mode = 0;                                                                                 \
                                                                                                                        \
-		va_start(rest, flags);                                                                                 \
-		mode = flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(rest, Mode) : 0;                   \
-		va_end(rest);                                                                                          \
-		return CALL(symbol, -1, TURN(path), flags, mode);                                                      \
+		TAKE_MODE(mode, flags);                                                                                \
+		return CALL(symbol, -1, REDIRECT(path), flags, mode);                                                  \
 	}
 
 #define OPEN_AT(name, symbol)                                                                                          \
-	typedef int (*symbol##_type)(int, const char *, int, ...);                                                     \
-	static symbol##_type next_##symbol(void)                                                                       \
+	INTERPOSE(int, name, symbol, (int at, const char *path, int flags, ...))                                       \
 	{                                                                                                              \
-		static void *found;                                                                                    \
-		if (!found)                                                                                            \
-			found = behind(#symbol);                                                                       \
-		return (symbol##_type)found;                                                                           \
-	}                                                                                                              \
-	EXPORT int name(int at, const char *path, int flags, ...) __asm__(#symbol);                                    \
-	EXPORT int name(int at, const char *path, int flags, ...)                                                      \
-	{                                                                                                              \
-		va_list rest;                                                                                          \
-		Mode mode;                                                                                             \
+		unsigned int mode = 0;                                                                                 \
                                                                                                                        \
-		va_start(rest, flags);                                                                                 \
-		mode = flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(rest, Mode) : 0;                   \
-		va_end(rest);                                                                                          \
-		return CALL(symbol, -1, at, TURN(path), flags, mode);                                                  \
+		TAKE_MODE(mode, flags);                                                                                \
+		return CALL(symbol, -1, at, REDIRECT(path), flags, mode);                                              \
 	}
 
 OPEN(our_open, open)
@@ -208,14 +193,14 @@ OPEN_AT(our_openat, openat)
 OPEN_AT(our_openat64, openat64)
 
 #define PATH_AND_FLAGS(name, symbol)                                                                                   \
-	OURS(int, name, symbol, (const char *path, int flags))                                                         \
+	INTERPOSE(int, name, symbol, (const char *path, int flags))                                                    \
 	{                                                                                                              \
-		return CALL(symbol, -1, TURN(path), flags);                                                            \
+		return CALL(symbol, -1, REDIRECT(path), flags);                                                        \
 	}
 #define AT_PATH_AND_FLAGS(name, symbol)                                                                                \
-	OURS(int, name, symbol, (int at, const char *path, int flags))                                                 \
+	INTERPOSE(int, name, symbol, (int at, const char *path, int flags))                                            \
 	{                                                                                                              \
-		return CALL(symbol, -1, at, TURN(path), flags);                                                        \
+		return CALL(symbol, -1, at, REDIRECT(path), flags);                                                    \
 	}
 
 PATH_AND_FLAGS(our_open_2, __open_2)
@@ -224,14 +209,14 @@ AT_PATH_AND_FLAGS(our_openat_2, __openat_2)
 AT_PATH_AND_FLAGS(our_openat64_2, __openat64_2)
 
 #define FOPEN(name, symbol)                                                                                            \
-	OURS(FILE *, name, symbol, (const char *path, const char *mode))                                               \
+	INTERPOSE(FILE *, name, symbol, (const char *path, const char *mode))                                          \
 	{                                                                                                              \
-		return CALL(symbol, NULL, TURN(path), mode);                                                           \
+		return CALL(symbol, NULL, REDIRECT(path), mode);                                                       \
 	}
 #define FREOPEN(name, symbol)                                                                                          \
-	OURS(FILE *, name, symbol, (const char *path, const char *mode, FILE *file))                                   \
+	INTERPOSE(FILE *, name, symbol, (const char *path, const char *mode, FILE *file))                              \
 	{                                                                                                              \
-		return CALL(symbol, NULL, TURN(path), mode, file);                                                     \
+		return CALL(symbol, NULL, REDIRECT(path), mode, file);                                                 \
 	}
 
 FOPEN(our_fopen, fopen)
@@ -241,32 +226,32 @@ FREOPEN(our_freopen64, freopen64)
 
 /* ---- directories */
 
-OURS(DIR *, our_opendir, opendir, (const char *path))
+INTERPOSE(DIR *, our_opendir, opendir, (const char *path))
 {
-	return CALL(opendir, NULL, TURN(path));
+	return CALL(opendir, NULL, REDIRECT(path));
 }
 
 typedef int (*Filter)(const void *);
 typedef int (*Compare)(const void *, const void *);
 
 #define SCANDIR(name, symbol)                                                                                          \
-	OURS(int, name, symbol, (const char *path, void *list, Filter filter, Compare compare))                        \
+	INTERPOSE(int, name, symbol, (const char *path, void *list, Filter filter, Compare compare))                   \
 	{                                                                                                              \
-		return CALL(symbol, -1, TURN(path), list, filter, compare);                                            \
+		return CALL(symbol, -1, REDIRECT(path), list, filter, compare);                                        \
 	}
 
 SCANDIR(our_scandir, scandir)
 SCANDIR(our_scandir64, scandir64)
 
-OURS(int, our_chdir, chdir, (const char *path))
+INTERPOSE(int, our_chdir, chdir, (const char *path))
 {
-	return CALL(chdir, -1, TURN(path));
+	return CALL(chdir, -1, REDIRECT(path));
 }
 
 typedef int (*GlobError)(const char *, int);
 
-/* A pattern in which the directory's own name stands for itself. Returns its length. */
-static size_t quote(char *to, const char *from)
+/* Quote a directory's name for use in a pattern. Returns its length. */
+static size_t quote_glob(char *to, const char *from)
 {
 	size_t bytes = 0;
 
@@ -278,32 +263,32 @@ static size_t quote(char *to, const char *from)
 	return bytes;
 }
 
-static int globbed(int (*next)(const char *, int, GlobError, glob_t *), const char *pattern, int flags, GlobError error,
-		   glob_t *found)
+static int redirect_glob(int (*next)(const char *, int, GlobError, glob_t *), const char *pattern, int flags,
+			 GlobError error, glob_t *found)
 {
 	char *inner;
 	size_t before = flags & GLOB_APPEND ? found->gl_pathc : 0, offset = flags & GLOB_DOOFFS ? found->gl_offs : 0;
 	int result;
 
-	if (!is_ours(pattern, true) || flags & (GLOB_NOESCAPE | GLOB_ALTDIRFUNC))
+	if (!is_redirected(pattern, true) || flags & (GLOB_NOESCAPE | GLOB_ALTDIRFUNC))
 		return next(pattern, flags, error, found);
 	inner = malloc(2 * root_bytes + strlen(pattern) + 1);
 	if (!inner)
 		return GLOB_NOSPACE;
-	strcpy(inner + quote(inner, root), pattern);
+	strcpy(inner + quote_glob(inner, root), pattern);
 	result = next(inner, flags & ~(GLOB_NOCHECK | GLOB_NOMAGIC), error, found);
 	free(inner);
 	if (result == GLOB_NOMATCH && flags & (GLOB_NOCHECK | GLOB_NOMAGIC))
 		return next(pattern, flags, error, found);
 	for (size_t i = before; !result && i < found->gl_pathc; i++)
-		turn_back(found->gl_pathv[offset + i]);
+		restore_path(found->gl_pathv[offset + i]);
 	return result;
 }
 
 #define GLOB(name, symbol)                                                                                             \
-	OURS(int, name, symbol, (const char *pattern, int flags, GlobError error, glob_t *found))                      \
+	INTERPOSE(int, name, symbol, (const char *pattern, int flags, GlobError error, glob_t *found))                 \
 	{                                                                                                              \
-		return next_##symbol() ? globbed(next_##symbol(), pattern, flags, error, found) : GLOB_ABORTED;        \
+		return next_##symbol() ? redirect_glob(next_##symbol(), pattern, flags, error, found) : GLOB_ABORTED;  \
 	}
 
 GLOB(our_glob, glob)
@@ -312,24 +297,24 @@ GLOB(our_glob64, glob64)
 /* ---- what is there */
 
 #define STAT(name, symbol)                                                                                             \
-	OURS(int, name, symbol, (const char *path, struct stat *found))                                                \
+	INTERPOSE(int, name, symbol, (const char *path, struct stat *found))                                           \
 	{                                                                                                              \
-		return CALL(symbol, -1, TURN(path), found);                                                            \
+		return CALL(symbol, -1, REDIRECT(path), found);                                                        \
 	}
 #define STAT_AT(name, symbol)                                                                                          \
-	OURS(int, name, symbol, (int at, const char *path, struct stat *found, int flags))                             \
+	INTERPOSE(int, name, symbol, (int at, const char *path, struct stat *found, int flags))                        \
 	{                                                                                                              \
-		return CALL(symbol, -1, at, TURN(path), found, flags);                                                 \
+		return CALL(symbol, -1, at, REDIRECT(path), found, flags);                                             \
 	}
 #define XSTAT(name, symbol)                                                                                            \
-	OURS(int, name, symbol, (int version, const char *path, struct stat *found))                                   \
+	INTERPOSE(int, name, symbol, (int version, const char *path, struct stat *found))                              \
 	{                                                                                                              \
-		return CALL(symbol, -1, version, TURN(path), found);                                                   \
+		return CALL(symbol, -1, version, REDIRECT(path), found);                                               \
 	}
 #define XSTAT_AT(name, symbol)                                                                                         \
-	OURS(int, name, symbol, (int version, int at, const char *path, struct stat *found, int flags))                \
+	INTERPOSE(int, name, symbol, (int version, int at, const char *path, struct stat *found, int flags))           \
 	{                                                                                                              \
-		return CALL(symbol, -1, version, at, TURN(path), found, flags);                                        \
+		return CALL(symbol, -1, version, at, REDIRECT(path), found, flags);                                    \
 	}
 
 STAT(our_stat, stat)
@@ -345,29 +330,29 @@ XSTAT(our_lxstat64, __lxstat64)
 XSTAT_AT(our_fxstatat, __fxstatat)
 XSTAT_AT(our_fxstatat64, __fxstatat64)
 
-OURS(int, our_statx, statx, (int at, const char *path, int flags, unsigned int mask, void *found))
+INTERPOSE(int, our_statx, statx, (int at, const char *path, int flags, unsigned int mask, void *found))
 {
-	return CALL(statx, -1, at, TURN(path), flags, mask, found);
+	return CALL(statx, -1, at, REDIRECT(path), flags, mask, found);
 }
 
 PATH_AND_FLAGS(our_access, access)
 PATH_AND_FLAGS(our_eaccess, eaccess)
 PATH_AND_FLAGS(our_euidaccess, euidaccess)
 
-OURS(int, our_faccessat, faccessat, (int at, const char *path, int mode, int flags))
+INTERPOSE(int, our_faccessat, faccessat, (int at, const char *path, int mode, int flags))
 {
-	return CALL(faccessat, -1, at, TURN(path), mode, flags);
+	return CALL(faccessat, -1, at, REDIRECT(path), mode, flags);
 }
 
 #define ATTRIBUTE(name, symbol)                                                                                        \
-	OURS(ssize_t, name, symbol, (const char *path, const char *attribute, void *value, size_t bytes))              \
+	INTERPOSE(ssize_t, name, symbol, (const char *path, const char *attribute, void *value, size_t bytes))         \
 	{                                                                                                              \
-		return CALL(symbol, -1, TURN(path), attribute, value, bytes);                                          \
+		return CALL(symbol, -1, REDIRECT(path), attribute, value, bytes);                                      \
 	}
 #define ATTRIBUTES(name, symbol)                                                                                       \
-	OURS(ssize_t, name, symbol, (const char *path, char *list, size_t bytes))                                      \
+	INTERPOSE(ssize_t, name, symbol, (const char *path, char *list, size_t bytes))                                 \
 	{                                                                                                              \
-		return CALL(symbol, -1, TURN(path), list, bytes);                                                      \
+		return CALL(symbol, -1, REDIRECT(path), list, bytes);                                                  \
 	}
 
 ATTRIBUTE(our_getxattr, getxattr)
@@ -377,48 +362,49 @@ ATTRIBUTES(our_llistxattr, llistxattr)
 
 /* ---- links and real paths */
 
-OURS(ssize_t, our_readlink, readlink, (const char *path, char *buffer, size_t bytes))
+INTERPOSE(ssize_t, our_readlink, readlink, (const char *path, char *buffer, size_t bytes))
 {
-	return CALL(readlink, -1, TURN(path), buffer, bytes);
+	return CALL(readlink, -1, REDIRECT(path), buffer, bytes);
 }
 
-OURS(ssize_t, our_readlinkat, readlinkat, (int at, const char *path, char *buffer, size_t bytes))
+INTERPOSE(ssize_t, our_readlinkat, readlinkat, (int at, const char *path, char *buffer, size_t bytes))
 {
-	return CALL(readlinkat, -1, at, TURN(path), buffer, bytes);
+	return CALL(readlinkat, -1, at, REDIRECT(path), buffer, bytes);
 }
 
-OURS(ssize_t, our_readlink_chk, __readlink_chk, (const char *path, char *buffer, size_t bytes, size_t room))
+INTERPOSE(ssize_t, our_readlink_chk, __readlink_chk, (const char *path, char *buffer, size_t bytes, size_t room))
 {
-	return CALL(__readlink_chk, -1, TURN(path), buffer, bytes, room);
+	return CALL(__readlink_chk, -1, REDIRECT(path), buffer, bytes, room);
 }
 
-OURS(ssize_t, our_readlinkat_chk, __readlinkat_chk, (int at, const char *path, char *buffer, size_t bytes, size_t room))
+INTERPOSE(ssize_t, our_readlinkat_chk, __readlinkat_chk,
+	  (int at, const char *path, char *buffer, size_t bytes, size_t room))
 {
-	return CALL(__readlinkat_chk, -1, at, TURN(path), buffer, bytes, room);
+	return CALL(__readlinkat_chk, -1, at, REDIRECT(path), buffer, bytes, room);
 }
 
-/* Turned back only where it was turned: a program that names the tree itself sees it as it is. */
-static char *came_back(const char *path, char *real)
+/* Restore a real path only if the path was redirected: a program that names the tree itself sees it as it is. */
+static char *restore_real(const char *path, char *real)
 {
-	if (real && is_ours(path, false))
-		turn_back(real);
+	if (real && is_redirected(path, false))
+		restore_path(real);
 	return real;
 }
 
 EXPORT char *our_realpath(const char *path, char *real) __asm__("realpath");
 EXPORT char *our_realpath(const char *path, char *real)
 {
-	return came_back(path, CALL(realpath, NULL, TURN(path), real));
+	return restore_real(path, CALL(realpath, NULL, REDIRECT(path), real));
 }
 
-OURS(char *, our_realpath_chk, __realpath_chk, (const char *path, char *real, size_t room))
+INTERPOSE(char *, our_realpath_chk, __realpath_chk, (const char *path, char *real, size_t room))
 {
-	return came_back(path, CALL(__realpath_chk, NULL, TURN(path), real, room));
+	return restore_real(path, CALL(__realpath_chk, NULL, REDIRECT(path), real, room));
 }
 
-OURS(char *, our_canonicalize, canonicalize_file_name, (const char *path))
+INTERPOSE(char *, our_canonicalize, canonicalize_file_name, (const char *path))
 {
-	return came_back(path, CALL(canonicalize_file_name, NULL, TURN(path)));
+	return restore_real(path, CALL(canonicalize_file_name, NULL, REDIRECT(path)));
 }
 
 #endif

@@ -45,8 +45,8 @@ EXPORT int ibv_destroy_ah(struct ibv_ah *verbs)
 
 enum { IPV4_AT = 20, IPV4_SOURCE_AT = 12, IPV4_DESTINATION_AT = 16, IPV4_TOS_AT = 1, REPLY_HOPS = 255 };
 
-/* The 40 bytes before a datagram hold an IPv6 header, or an IPv4 header in the last 20 (Annex A17, 17.4.5.2), as the family of
- * the device's address is: an IPv6 address may look like the beginning of an IPv4 header. */
+/* The 40 bytes before a datagram hold an IPv6 header, or an IPv4 header in the last 20 (Annex A17, 17.4.5.2), as the
+ * family of the device's address is. The bytes alone do not tell: an IPv6 address may look like an IPv4 header. */
 EXPORT int ibv_init_ah_from_wc(struct ibv_context *verbs, uint8_t port, struct ibv_wc *wc, struct ibv_grh *grh,
 			       struct ibv_ah_attr *attr)
 {

@@ -39,7 +39,7 @@ void log_refusal(const struct rpc_reply *reply)
 		log_error("%.*s", (int)reply->bytes, (const char *)reply->body);
 }
 
-/* Connects and greets; says why it cannot, unless it is to keep quiet about nobody answering. */
+/* Connect and greet. If it fails, say why; with `quiet`, not if no NIC process answers. */
 static int connect_once(uint32_t *devices, int *pid, bool quiet)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
@@ -102,7 +102,7 @@ out:
 	return channel;
 }
 
-/* Whether a name of the environment is meant for the program alone. */
+/* Whether a variable of the environment is meant for the program alone. */
 static bool is_for_program(const char *entry)
 {
 	static const char *const names[] = { "LD_PRELOAD=", "LD_LIBRARY_PATH=", "RNIC_PATHS=" };
@@ -113,7 +113,7 @@ static bool is_for_program(const char *entry)
 	return false;
 }
 
-/* Starts the NIC process again with the devices that `rnic exec` asked for, which RNIC_AGAIN holds. */
+/* Restart the NIC process with the devices that `rnic exec` asked for, which RNIC_AGAIN holds. */
 static int restart_nic_process(const char *python)
 {
 	char *arguments[] = { (char *)(uintptr_t)python, "-m", "rnic.cli", "again", NULL };
@@ -133,20 +133,20 @@ static int restart_nic_process(const char *python)
 			inherited[kept++] = environ[i];
 	posix_spawn_file_actions_init(&actions);
 	posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDWR, 0);
-	posix_spawn_file_actions_adddup2(&actions, 0, 1); /* the program's output is its own */
+	posix_spawn_file_actions_adddup2(&actions, 0, 1); /* stdout is the program's */
 	error = posix_spawn(&child, python, &actions, NULL, arguments, inherited);
 	posix_spawn_file_actions_destroy(&actions);
 	free(inherited);
 	if (error)
 		return error;
-	/* A program that waits for all its children may be faster: then the connection shows how it went. */
+	/* A program that reaps all its children may be faster. Then only the connection shows whether it started. */
 	while (waitpid(child, &status, 0) < 0)
 		if (errno != EINTR)
 			return 0;
 	return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : ECONNREFUSED;
 }
 
-/* Where the NIC process has ended, it is started again. */
+/* Connect, and restart the NIC process first if it has ended. */
 int nic_connect(uint32_t *devices, int *pid)
 {
 	const char *python = getenv("RNIC_PYTHON");

@@ -18,8 +18,8 @@
 #include "io/nocancel.h"
 
 /* Send a message of an opened context and wait for its answer. */
-int nic_request(struct rnic_context *context, uint32_t kind, const void *body, size_t bytes, const int *fds, int fd_count,
-		struct rpc_reply *reply)
+int nic_request(struct rnic_context *context, uint32_t kind, const void *body, size_t bytes, const int *fds,
+		int fd_count, struct rpc_reply *reply)
 {
 	int error;
 
@@ -33,7 +33,7 @@ int nic_request(struct rnic_context *context, uint32_t kind, const void *body, s
 	return error;
 }
 
-/* Whether the NIC process has gone; looked at now and then by who waits for it. */
+/* Return whether the NIC process is gone. Loops that wait for it check now and then. */
 bool nic_gone(struct rnic_context *context)
 {
 	static pthread_mutex_t saying = PTHREAD_MUTEX_INITIALIZER;
@@ -42,9 +42,9 @@ bool nic_gone(struct rnic_context *context)
 
 	if (context->dead)
 		return true;
-	before = nocancel_begin(); /* whoever asks may hold the device's lock */
+	before = nocancel_begin(); /* the caller may hold the device's lock */
 	if (poll(&poller, 1, 0) == 1 && poller.revents & (POLLHUP | POLLERR)) {
-		/* Of two threads that see it one says so, and neither ends the program before that. */
+		/* Report once, even if two threads notice at the same time. */
 		pthread_mutex_lock(&saying);
 		if (!context->dead)
 			log_error("NIC process %d has gone: device %s is dead", context->nic_pid,
@@ -78,7 +78,7 @@ static int errno_of_status(uint32_t status)
 	}
 }
 
-/* Takes one command's answer from those of a message; its status as an errno, EPROTO where there is none. */
+/* Read the next command's answer from a message. Returns its status as an errno, EPROTO if it is missing. */
 static int read_command_reply(struct command *command, const struct rpc_reply *reply, size_t *at)
 {
 	uint32_t status, bytes;
@@ -100,7 +100,7 @@ static int read_command_reply(struct command *command, const struct rpc_reply *r
 	return errno_of_status(status);
 }
 
-/* Commands of the device, one after the other until one fails: its status as an errno. `*done` counts those before it. */
+/* Run commands in one message, until one fails. Returns its status as an errno; `*done` counts those before it. */
 int nic_commands(struct rnic_context *context, struct command *list, size_t count, size_t *done)
 {
 	uint8_t message[2 * RNIC_COMMAND_SIZE + 1024] = { 0 };
@@ -136,7 +136,7 @@ int nic_commands(struct rnic_context *context, struct command *list, size_t coun
 	return error;
 }
 
-/* One command. The outbox gets what fits. */
+/* Run one command. The outbox gets what fits. */
 int nic_command(struct rnic_context *context, uint16_t op, uint16_t op_modifier, uint32_t in_modifier,
 		const void *inbox, uint32_t inbox_bytes, void *outbox, uint32_t outbox_bytes, uint64_t *out_param)
 {
@@ -163,7 +163,7 @@ void nic_free(struct rnic_context *context, uint32_t kind, uint32_t number)
 	nic_command(context, RNIC_CMD_FREE_RES, (uint16_t)kind, number, NULL, 0, NULL, 0, NULL);
 }
 
-/* A queue's number, and the block of registers that it rings. */
+/* Allocate a queue's number and its block of registers. */
 int nic_allocate_queue(struct rnic_context *context, uint32_t kind, uint32_t *number, uint32_t *block)
 {
 	struct command both[] = { { .op = RNIC_CMD_ALLOC_RES, .in_modifier = kind },
@@ -188,7 +188,7 @@ void nic_free_queue(struct rnic_context *context, uint32_t kind, uint32_t number
 
 /* ---- descriptors */
 
-/* The descriptor that an event queue's vector fires, or -1 with errno. */
+/* Return the eventfd that an event queue's vector fires, or -1 with errno. */
 int nic_vector(struct rnic_context *context, uint32_t vector)
 {
 	struct rpc_reply *reply = malloc(sizeof *reply);
@@ -197,7 +197,7 @@ int nic_vector(struct rnic_context *context, uint32_t vector)
 
 	if (!error && reply->fd_count == 1) {
 		fd = reply->fds[0];
-		/* Programs say themselves whether their reads of it may wait. */
+		/* Programs set O_NONBLOCK themselves if reads of it must not wait. */
 		fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
 	} else if (!error) {
 		close_fds(reply);
@@ -209,7 +209,7 @@ int nic_vector(struct rnic_context *context, uint32_t vector)
 	return fd;
 }
 
-/* The NIC process maps a file as this program has it mapped at base. */
+/* Have the NIC process map a file that this program has mapped at `base`. */
 int nic_share(struct rnic_context *context, void *base, size_t bytes, int fd)
 {
 	uint8_t message[RNIC_SHARE_SIZE] = { 0 };

@@ -20,8 +20,8 @@ struct command {
 	uint64_t out_param; /* of the answer */
 };
 
-int nic_request(struct rnic_context *context, uint32_t kind, const void *body, size_t bytes, const int *fds, int fd_count,
-		struct rpc_reply *reply);
+int nic_request(struct rnic_context *context, uint32_t kind, const void *body, size_t bytes, const int *fds,
+		int fd_count, struct rpc_reply *reply);
 bool nic_gone(struct rnic_context *context);
 
 int nic_commands(struct rnic_context *context, struct command *list, size_t count, size_t *done);

@@ -40,11 +40,11 @@ struct rnic_context {
 	uint32_t qp_mask, cq_mask, srq_mask;
 	struct copier *copier;
 	struct ring_store rings;
-	uint32_t yield_after; /* empty polls; the NIC process may want this core */
-	bool yields_always; /* whichever thread polls */
+	uint32_t yield_after; /* empty polls in a row; the NIC process may need this core */
+	bool yields_always; /* in all threads */
 	pthread_t opener; /* the thread that opened it */
 	_Atomic bool shared; /* another one polls */
-	struct bypass_driver *slot; /* the engine runs here; NULL where the NIC process takes everything */
+	struct bypass_driver *slot; /* the engine in this process; NULL if the NIC process runs the data path */
 };
 
 static inline struct rnic_context *context_of(struct ibv_context *context)
@@ -53,7 +53,8 @@ static inline struct rnic_context *context_of(struct ibv_context *context)
 }
 
 /* Read one of the device's limits, a field of DEV_LIM. */
-static inline uint32_t dev_lim(const struct rnic_context *context, unsigned at, unsigned unit, unsigned lsb, unsigned width)
+static inline uint32_t dev_lim(const struct rnic_context *context, unsigned at, unsigned unit, unsigned lsb,
+			       unsigned width)
 {
 	return (uint32_t)rnic_get_be(context->limits, at, unit, lsb, width);
 }

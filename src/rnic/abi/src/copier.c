@@ -26,7 +26,7 @@ struct copier {
 	_Atomic uint32_t number; /* of the thread, 0 until it runs */
 };
 
-/* Whether the program itself may read, or write, the whole range now, as its own map says. */
+/* Check in this process's own map that the whole range can be read, or written. */
 static int check_range(uint64_t va, uint64_t bytes, bool writable)
 {
 	FILE *maps = fopen("/proc/self/maps", "re");
@@ -41,7 +41,7 @@ static int check_range(uint64_t va, uint64_t bytes, bool writable)
 	}
 	while (error && fgets(line, sizeof line, maps)) {
 		if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s", &start, &end, rights) != 3 || end <= need)
-			continue; /* the rest of a long line is none */
+			continue; /* the rest of a long line */
 		if (start > need || rights[0] != 'r' || (writable && rights[1] != 'w'))
 			break;
 		need = end;
@@ -52,7 +52,7 @@ static int check_range(uint64_t va, uint64_t bytes, bool writable)
 	return error;
 }
 
-/* The bytes at va, behind a reply header, in one message. */
+/* Send the bytes at `va`, behind a reply header, in one message. */
 static int send_from(int socket, uint64_t va, size_t bytes)
 {
 	uint32_t good = 0;
@@ -62,7 +62,7 @@ static int send_from(int socket, uint64_t va, size_t bytes)
 	return sendmsg(socket, &message, MSG_NOSIGNAL) < 0 ? errno : 0;
 }
 
-/* The message that waits: its data to va. It is gone afterwards, whatever came of it. */
+/* Receive the data of the waiting message to `va`. The message is consumed even if that fails. */
 static int receive_to(int socket, uint64_t va, size_t bytes)
 {
 	uint8_t head[RNIC_COPY_SIZE];
@@ -122,7 +122,7 @@ static void *serve_copies(void *argument)
 	}
 }
 
-/* Starts the thread; the NIC process gets the other end of its socket, which is the caller's to close. */
+/* Start the thread. The NIC process gets the other end of its socket; the caller closes it. */
 int copier_start(struct rnic_context *context, int *peer, uint32_t *number)
 {
 	struct copier *copier = calloc(1, sizeof *copier);
@@ -137,7 +137,7 @@ int copier_start(struct rnic_context *context, int *peer, uint32_t *number)
 		return error;
 	}
 	copier->socket = ends[0];
-	sigfillset(&all); /* signals are the program's own threads' */
+	sigfillset(&all); /* signals go to the program's own threads */
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	error = pthread_create(&copier->thread, NULL, serve_copies, copier);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -168,7 +168,7 @@ void copier_stop(struct rnic_context *context)
 	free(copier);
 }
 
-/* In a forked child the thread is the parent's; its socket must not stay open here. */
+/* Close the socket in a forked child: the thread is the parent's. */
 void copier_after_fork(struct rnic_context *context)
 {
 	struct copier *copier = context->copier;

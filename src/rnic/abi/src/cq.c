@@ -19,13 +19,13 @@
 #include "srq.h"
 
 enum {
-	SLICE_NS = 100000, /* of a thread that polls in vain (runtime/sched_slice.py) */
-	MIN_LOG_ENTRIES = 7, /* a page; programs that count their events sloppily need some room to spare */
-	MAX_OTHER_QUEUES = 64, /* other queues that a thread polls before it yields, wherever that may be */
-	CHECK_NIC_EVERY = 4096, /* empty rounds, a power of two: whether there still is a NIC process */
+	SLICE_NS = 100000, /* of a thread whose polls find nothing (runtime/sched_slice.py) */
+	MIN_LOG_ENTRIES = 7, /* a page; programs that undercount their completions need spare room */
+	MAX_OTHER_QUEUES = 64, /* other queues that a thread polls before it yields at whichever comes next */
+	CHECK_NIC_EVERY = 4096, /* empty polls, a power of two */
 };
 
-/* One entry more than what was asked for: a full ring would look like an empty one. */
+/* Leave one entry unused: a full ring would look like an empty one. */
 static uint32_t log_entries(uint32_t cqe)
 {
 	return 32 - (uint32_t)__builtin_clz(cqe);
@@ -46,7 +46,7 @@ static const uint8_t status_of_syndrome[256] = {
 	[RNIC_SYN_RETRY_EXC_ERR] = IBV_WC_RETRY_EXC_ERR + 1,
 	[RNIC_SYN_RNR_RETRY_EXC_ERR] = IBV_WC_RNR_RETRY_EXC_ERR + 1,
 	[RNIC_SYN_REM_ABORT_ERR] = IBV_WC_REM_ABORT_ERR + 1,
-}; /* plus one: what is not listed is a general error */
+}; /* plus one; a syndrome that is not listed is a general error */
 
 static int status_of(const struct entry *entry)
 {
@@ -99,7 +99,7 @@ static uint8_t sl_of(const struct rnic_context *context, const struct entry *ent
 	return gid_is_v4mapped(gid_at(context, 0)) ? 8 | 2 : 8 | 1;
 }
 
-/* Immediate data is a number in the entry and goes to the program in the byte order of the wire; a key does not. */
+/* Immediate data goes to the program in network byte order; an invalidated key does not. */
 static uint32_t imm_of(const struct entry *entry)
 {
 	uint32_t imm = entry->word[CQE_WORD(IMM)];
@@ -107,7 +107,7 @@ static uint32_t imm_of(const struct entry *entry)
 	return entry->word[CQE_WORD(OPCODE)] & RNIC_BIT_CQE_INV ? imm : __builtin_bswap32(imm);
 }
 
-/* Frees the slot of the request behind an entry and finds its identifier. */
+/* Free the ring's slot of the request that completed and return its wr_id. */
 static uint64_t complete_wqe(struct rnic_qp *qp, const struct entry *entry)
 {
 	uint32_t index = entry->word[CQE_WORD(INDEX)];
@@ -141,7 +141,7 @@ static void publish_head(struct rnic_cq *cq)
 	queue_reg_store(context_of(cq->verbs.context), cq->block, RNIC_REG_CQ_HEAD, cq->ring.head);
 }
 
-/* The kernel's struct sched_attr, as far as all have it. */
+/* The kernel's struct sched_attr in its first version (SCHED_ATTR_SIZE_VER0). */
 struct sched_attr_v0 {
 	uint32_t size, policy;
 	uint64_t flags;
@@ -151,8 +151,8 @@ struct sched_attr_v0 {
 };
 _Static_assert(sizeof(struct sched_attr_v0) == 48, "sched_attr");
 
-/* A thread that yields loses the rest of its slice, and waits for others' (runtime/sched_slice.py): it gets short ones, once,
- * unless it is no ordinary thread or has them. Kernels without slices of a thread's own take no notice. */
+/* Shorten the time slice of a thread that yields, once (runtime/sched_slice.py): yielding gives up the rest of
+ * the slice. Threads of other policies keep theirs; kernels without per-thread slices ignore the request. */
 static void shorten_time_slice(struct rnic_cq *cq)
 {
 	struct sched_attr_v0 slice = { .size = sizeof slice };
@@ -160,21 +160,22 @@ static void shorten_time_slice(struct rnic_cq *cq)
 
 	if (atomic_exchange_explicit(&cq->yielded, self, memory_order_relaxed) == self)
 		return;
-	if (!syscall(SYS_sched_getattr, 0, &slice, sizeof slice, 0) && slice.policy == SCHED_OTHER && slice.runtime > SLICE_NS) {
+	if (!syscall(SYS_sched_getattr, 0, &slice, sizeof slice, 0) && slice.policy == SCHED_OTHER &&
+	    slice.runtime > SLICE_NS) {
 		slice.size = sizeof slice;
 		slice.runtime = SLICE_NS;
 		syscall(SYS_sched_setattr, 0, &slice, 0);
 	}
 }
 
-/* At a place that is known from the start: no call of the loader, which the library would have to name. */
+/* Without a call of the loader, on which the library would then depend. */
 #define THREADS_OWN _Thread_local __attribute__((tls_model("initial-exec")))
 
-/* Whether a thread that polls in vain is to yield at this queue. Who polls many in turn yields once a turn, at the one where
- * it did before, and not at each of them: beside other work each yield may cost a slice. */
+/* Whether a thread whose poll found nothing may yield at this queue. A thread that polls many queues in turn yields
+ * once a turn, at the queue where it did before: under load, each yield may cost a time slice. */
 static bool may_yield_at(const struct rnic_cq *cq)
 {
-	static THREADS_OWN const struct rnic_cq *last; /* compared, never followed: it may be gone */
+	static THREADS_OWN const struct rnic_cq *last; /* compared, never dereferenced: it may be freed */
 	static THREADS_OWN unsigned others;
 
 	if (last && last != cq && ++others < MAX_OTHER_QUEUES)
@@ -184,9 +185,9 @@ static bool may_yield_at(const struct rnic_cq *cq)
 	return true;
 }
 
-/* Whether the calling thread may yield here. Where threads share a device, each poll may be made with a lock of the program's
- * held, as UCX's are: a thread that always leaves the core with it never lets go of it as others see it, and one that waits
- * for it there starves. Then the kernel takes the core when it wants to, between two polls as well as in one. */
+/* Whether the calling thread may yield. If threads share a device, a poll may run under a lock of the program's, as
+ * UCX's do. A thread that always yields inside of that lock starves those that wait for it; then only the kernel
+ * preempts. */
 static bool may_yield(struct rnic_context *context)
 {
 	if (context->yields_always)
@@ -196,15 +197,16 @@ static bool may_yield(struct rnic_context *context)
 	return !atomic_load_explicit(&context->shared, memory_order_relaxed);
 }
 
-/* Nothing there. Whoever polls on and on lets others have the core: true, and time has passed. It is to look once more, or the
- * program would take for older what came after: libfabric throws away the completions that it has not seen when it learns that
- * the peer disconnected. */
+/* Yield the core after many empty polls. Returns true if it did: then poll once more, since time has passed.
+ * Otherwise the program may miss completions that came before something else that it learns next: libfabric drops
+ * what it has not polled when the peer disconnects. */
 static bool yield_core(struct rnic_cq *cq)
 {
 	struct rnic_context *context = context_of(cq->verbs.context);
 	uint32_t rounds = atomic_load_explicit(&cq->empty_rounds, memory_order_relaxed) + 1;
 
-	atomic_store_explicit(&cq->empty_rounds, rounds, memory_order_relaxed); /* threads may lose some: it is a guess */
+	/* Racing threads may lose counts: it is an estimate. */
+	atomic_store_explicit(&cq->empty_rounds, rounds, memory_order_relaxed);
 	if (rounds <= context->yield_after || !may_yield_at(cq))
 		return false;
 	shorten_time_slice(cq);
@@ -214,7 +216,7 @@ static bool yield_core(struct rnic_cq *cq)
 	return true;
 }
 
-/* Whoever polls on and on notices when the NIC process is gone. */
+/* Check now and then whether the NIC process is gone. */
 static bool is_nic_alive(struct rnic_cq *cq)
 {
 	uint32_t rounds = atomic_load_explicit(&cq->empty_rounds, memory_order_relaxed);
@@ -222,11 +224,11 @@ static bool is_nic_alive(struct rnic_cq *cq)
 	return rounds & (CHECK_NIC_EVERY - 1) || !nic_gone(context_of(cq->verbs.context));
 }
 
-/* How far a poll that finds nothing has come. */
+/* How far a poll that found nothing has come. */
 enum poll_stage { FIRST, AFTER_PACKETS, AFTER_YIELD };
 
-/* Whether there is reason to look again: packets that came with this process as the one to see to them, or time that passed.
- * Each once, since what came may be for others. */
+/* Whether to poll again: the engine in this process received packets, or this thread yielded. Each counts once,
+ * since what came may be for other queues. */
 static bool should_repoll(struct rnic_cq *cq, enum poll_stage *stage)
 {
 	struct bypass_driver *slot = context_of(cq->verbs.context)->slot;
@@ -295,7 +297,7 @@ int rnic_req_notify_cq(struct ibv_cq *verbs, int solicited_only)
 
 	if (!verbs->channel)
 		return 0;
-	/* The NIC stores an entry, then looks whether the queue is armed; the program arms, then polls. */
+	/* The NIC stores an entry, then checks whether the queue is armed; the program arms, then polls. */
 	atomic_store(queue_reg(context_of(verbs->context), cq->block, RNIC_REG_CQ_DOORBELL),
 		     solicited_only ? RNIC_REG_ARM_SOLICITED : RNIC_REG_ARM_NEXT);
 	if (context_of(verbs->context)->slot)
@@ -405,7 +407,8 @@ static uint8_t read_sl(struct ibv_cq_ex *verbs)
 	return sl_of(context_of(verbs->context), &cq_of_ex(verbs)->current);
 }
 
-/* Entries carry the low bits of the NIC's time, which is this process's too: the rest is that of the last such moment. */
+/* Extend an entry's timestamp, the low bits of the NIC's clock, which is CLOCK_MONOTONIC, too: it is in the recent
+ * past. */
 static uint64_t read_completion_ts(struct ibv_cq_ex *verbs)
 {
 	const uint32_t *word = cq_of_ex(verbs)->current.word;
@@ -556,7 +559,7 @@ EXPORT int ibv_resize_cq(struct ibv_cq *verbs, int cqe)
 	error = nic_command(context, RNIC_CMD_RESIZE_CQ, 0, cq->number, cqc, sizeof cqc, NULL, 0, NULL);
 	old = cq->ring;
 	if (!error) {
-		cq->ring = ring; /* what was unread stands at its beginning */
+		cq->ring = ring; /* unread entries were moved to its beginning */
 		verbs->cqe = (int)ring.mask;
 	}
 	pthread_mutex_unlock(&cq->lock);
@@ -587,7 +590,7 @@ EXPORT int ibv_destroy_cq(struct ibv_cq *verbs)
 			event_queue_purge(context, &channel->eq, cq->number, completion, COUNT(completion));
 		event_queue_purge(context, &context->async, cq->number, failure, COUNT(failure));
 		nic_free_queue(context, RNIC_CMD_RES_CQ, cq->number, cq->block);
-		/* Events that were handed out name this queue until they are acknowledged. */
+		/* Reported events point to this queue until they are acknowledged. */
 		await_acknowledged(&verbs->mutex, &verbs->cond, &verbs->comp_events_completed, cq->events_reported);
 		await_acknowledged(&verbs->mutex, &verbs->cond, &verbs->async_events_completed, cq->async_reported);
 	}
@@ -597,7 +600,7 @@ EXPORT int ibv_destroy_cq(struct ibv_cq *verbs)
 	return 0;
 }
 
-/* A queue pair goes or starts over: what it still has here is not reported, and its receive slots get free. */
+/* Drop the completions of a queue pair that is destroyed or reset, and free its receive slots. */
 void cq_clean(struct rnic_cq *cq, struct rnic_qp *qp)
 {
 	pthread_mutex_lock(&cq->lock);

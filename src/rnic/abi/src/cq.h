@@ -17,14 +17,14 @@ struct rnic_cq {
 	pthread_mutex_t lock;
 	struct entry_ring ring;
 	uint32_t number, block;
-	_Atomic uint32_t users; /* queue pairs, in whatever state: the device knows of those that are not in RESET alone */
+	_Atomic uint32_t users; /* queue pairs in any state: the device does not know of those in RESET */
 	_Atomic uint32_t empty_rounds, events_reported;
-	_Atomic uintptr_t yielded; /* the thread that did last */
+	_Atomic uintptr_t yielded; /* the thread that yielded last */
 	_Atomic uint32_t async_reported;
 	struct entry current; /* between start_poll and end_poll */
 	struct rnic_qp *current_qp;
 	bool single_threaded;
-	bool stamped; /* entries say when they were made */
+	bool stamped; /* entries carry timestamps */
 };
 
 int rnic_poll_cq(struct ibv_cq *verbs, int count, struct ibv_wc *wc);

@@ -27,7 +27,7 @@ enum { YIELD_AFTER = 100 };
 static struct rnic_context *contexts;
 static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* ---- fork: the child keeps the memory, and nothing of it works there; it opens devices anew */
+/* ---- fork: inherited contexts are dead in the child, which opens devices anew */
 
 static void before_fork(void)
 {
@@ -60,7 +60,7 @@ __attribute__((constructor)) static void watch_forks(void)
 
 EXPORT int ibv_fork_init(void)
 {
-	return 0; /* registered memory is reached by its address: copy-on-write does no harm */
+	return 0; /* registered memory is reached by virtual address: copy-on-write does no harm */
 }
 
 EXPORT int ibv_is_fork_initialized(void)
@@ -113,7 +113,7 @@ EXPORT struct ibv_device **ibv_get_device_list(int *count)
 		found = nic_list(socket, &list);
 		close(socket);
 	}
-	if (found < 0) { /* as where the kernel has no RDMA at all */
+	if (found < 0) { /* as on a kernel without RDMA */
 		if (count)
 			*count = 0;
 		return fail_null(ENOSYS);
@@ -232,7 +232,7 @@ static void free_context(struct rnic_context *context)
 	free(context);
 }
 
-/* RNIC_YIELD_AFTER says after how many empty polls in a row to yield, in all threads; a number that no program reaches: never. */
+/* Read RNIC_YIELD_AFTER: how many empty polls in a row before any thread yields. A huge number means never. */
 static void init_yielding(struct rnic_context *context)
 {
 	const char *said = getenv("RNIC_YIELD_AFTER");
@@ -277,7 +277,7 @@ EXPORT struct ibv_context *ibv_open_device(struct ibv_device *verbs)
 		return fail_null(error);
 	}
 	context->verbs.context.async_fd = context->async.fd;
-	/* Programs that pass a context on duplicate this one; there is nothing behind it to be imported. */
+	/* Programs that pass a context on duplicate this descriptor; importing it is not supported. */
 	context->verbs.context.cmd_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 	__atomic_add_fetch(&device->references, 1, __ATOMIC_RELAXED);
 	pthread_mutex_lock(&contexts_lock);

@@ -1,14 +1,14 @@
-/* For libraries that stand in front of libc: the functions behind their own. _GNU_SOURCE wants to be defined. */
-#ifndef RNIC_BEHIND_H
-#define RNIC_BEHIND_H
+/* For libraries that are preloaded before libc: the next function of the same name. Define _GNU_SOURCE first. */
+#ifndef RNIC_DLSYM_NEXT_H
+#define RNIC_DLSYM_NEXT_H
 
 #include <dlfcn.h>
 
-static void *behind(const char *name)
+static void *dlsym_next(const char *name)
 {
 	void *found = dlsym(RTLD_NEXT, name);
 
-	/* Names that are kept for old programs alone have no default version. */
+	/* Names that exist for old programs alone have no default version. */
 	if (!found)
 		found = dlvsym(RTLD_NEXT, name, "GLIBC_2.2.5");
 	if (!found)
@@ -16,7 +16,7 @@ static void *behind(const char *name)
 	return found;
 }
 
-/* next_NAME() calls the function of this name behind this library, and NULL where there is none. */
+/* Define next_NAME(), which returns the function of this name after this library's, NULL if there is none. */
 #define NEXT(type, name, arguments)                                                                                    \
 	typedef type(*name##_type) arguments;                                                                          \
 	static name##_type next_##name(void)                                                                           \
@@ -25,7 +25,7 @@ static void *behind(const char *name)
 		void *is = __atomic_load_n(&found, __ATOMIC_RELAXED);                                                  \
                                                                                                                        \
 		if (!is)                                                                                               \
-			__atomic_store_n(&found, is = behind(#name), __ATOMIC_RELAXED);                                \
+			__atomic_store_n(&found, is = dlsym_next(#name), __ATOMIC_RELAXED);                                \
 		return (name##_type)is;                                                                                \
 	}
 

@@ -2,8 +2,8 @@
  * Event queues, completion channels, asynchronous events.
  *
  * The context has one event queue for asynchronous events and each completion channel one of its own, so that the
- * descriptor which programs poll is the one that the NIC process fires. It fires after it has stored entries; who
- * takes one has it be ready for as long as others wait, and no longer.
+ * descriptor which programs poll is the one that the NIC process fires. It fires after it has stored entries. A thread
+ * that takes an entry keeps the descriptor readable exactly as long as others wait.
  */
 #include "events.h"
 
@@ -106,8 +106,8 @@ static bool pop_event(struct rnic_context *context, struct event_queue *eq, stru
 	return found;
 }
 
-/* Has the descriptor be ready if an event waits, and else not. One fire may stand for several entries, and whoever was woken
- * by it has read it. The queue is locked, and no thread is cancelled with the lock in its hands. */
+/* Make the descriptor readable if and only if an event waits: one fire may stand for several entries. The queue is
+ * locked, so cancellation is disabled. */
 static void update_readiness(struct rnic_context *context, struct event_queue *eq)
 {
 	struct pollfd poller = { .fd = eq->fd, .events = POLLIN };
@@ -117,7 +117,7 @@ static void update_readiness(struct rnic_context *context, struct event_queue *e
 
 	while (has_entry(eq) && (eq->ring.entries[eq->ring.head].word[EQE_WORD(TYPE)] & 0xFF) == NO_EVENT)
 		pop_event(context, eq, &none);
-	/* The NIC fires when it has stored an entry: one that is not there is not what was fired for. */
+	/* The NIC stores the entry before it fires: if there is none, no fire is pending for a later one. */
 	if (!has_entry(eq))
 		eventfd_drain(eq->fd);
 	if (has_entry(eq) && poll(&poller, 1, 0) == 0 && write(eq->fd, &one, sizeof one) < 0)
@@ -125,7 +125,7 @@ static void update_readiness(struct rnic_context *context, struct event_queue *e
 	nocancel_end(before);
 }
 
-/* Waits until the descriptor is ready, or the NIC process is gone. Reading it is settle's. */
+/* Wait until the descriptor is readable or the NIC process is gone. update_readiness reads it. */
 static int await_event(struct rnic_context *context, struct event_queue *eq)
 {
 	struct pollfd pollers[2] = { { .fd = eq->fd, .events = POLLIN }, { .fd = context->socket } };
@@ -137,7 +137,7 @@ static int await_event(struct rnic_context *context, struct event_queue *eq)
 	return !(pollers[0].revents & POLLIN) && nic_gone(context) ? EIO : 0;
 }
 
-/* Takes one event, and waits for it where the descriptor's flags say so. Interrupted waits are the caller's. */
+/* Take one event, and wait for it unless the descriptor is non-blocking. An interrupted wait returns EINTR. */
 static int next_event(struct rnic_context *context, struct event_queue *eq, struct entry *event)
 {
 	for (bool again = false;; again = true) {
@@ -156,13 +156,13 @@ static int next_event(struct rnic_context *context, struct event_queue *eq, stru
 		if (!(fcntl(eq->fd, F_GETFL) & O_NONBLOCK))
 			error = await_event(context, eq);
 		else
-			error = again ? EAGAIN : 0; /* whatever it says has been settled, or an entry has just come */
+			error = again ? EAGAIN : 0; /* a stale fire was drained above, or an entry has just come */
 		if (error)
 			return error;
 	}
 }
 
-/* Drops the events of a queue that is being destroyed. Returns how many there were. */
+/* Drop the events of an object that is being destroyed. Returns how many there were. */
 uint32_t event_queue_purge(struct rnic_context *context, struct event_queue *eq, uint32_t number, const uint32_t *types,
 			   size_t count)
 {
@@ -283,7 +283,7 @@ static const struct {
 	{ RNIC_EVENT_SRQ_LIMIT, IBV_EVENT_SRQ_LIMIT_REACHED, 's' },
 };
 
-/* What a port change event says, by its subtype. */
+/* Map the subtype of a port change event. */
 static int port_event(uint32_t subtype)
 {
 	switch (subtype) {
@@ -298,7 +298,8 @@ static int port_event(uint32_t subtype)
 	}
 }
 
-/* The object that an event is about, counted as reported; false where it is gone. The context is locked. */
+/* Find the object that an event is about and count the event as reported. Returns false if it is gone. The context
+ * is locked. */
 static bool find_element(struct rnic_context *context, char kind, uint32_t number, struct ibv_async_event *event)
 {
 	struct rnic_qp *qp;

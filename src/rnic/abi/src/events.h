@@ -16,7 +16,7 @@ struct event_queue {
 	uint32_t number, block;
 	int fd; /* readable while entries wait */
 	pthread_mutex_t lock;
-	struct driver_event_queue fired; /* where the engine runs here */
+	struct driver_event_queue fired; /* if the engine runs here */
 };
 
 struct rnic_channel {

@@ -1,4 +1,5 @@
-/* What drivers of other devices call as they load, and what generated functions that only refuse have in common. */
+/* Functions that other devices' drivers call as they load, and what the generated functions that only refuse have in
+ * common. */
 #include "stubs.h"
 
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* Multicast: a context's members of a group are read, changed and written as a whole. */
+/* Multicast: the device reads and writes a context's members of a group as a whole. */
 #include "mcast.h"
 
 #include <stdlib.h>

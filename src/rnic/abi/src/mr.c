@@ -15,8 +15,8 @@
 #include "pd.h"
 
 enum {
-	SUPPORTED_ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
-		 IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED,
+	SUPPORTED_ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+			   IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED,
 	IGNORED_ACCESS = IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB,
 };
 
@@ -57,7 +57,7 @@ static int disable_mr(struct rnic_mr *mr)
 	return nic_command(context_of(mr->verbs.context), RNIC_CMD_HW2SW_MPT, 0, mr->verbs.lkey, NULL, 0, NULL, 0, NULL);
 }
 
-/* `like` says what is to be registered; what is returned is a copy with its key. */
+/* Register memory as `like` describes it. Returns a copy with its key. */
 static struct ibv_mr *register_mr(struct ibv_pd *pd, const struct rnic_mr *like)
 {
 	struct rnic_context *context = context_of(pd->context);
@@ -81,7 +81,7 @@ static struct ibv_mr *register_mr(struct ibv_pd *pd, const struct rnic_mr *like)
 	if (error)
 		nic_free(context, RNIC_CMD_RES_MPT, mr->verbs.lkey);
 	if (error == EINVAL && length)
-		error = EFAULT; /* what the device finds wrong with a range: not all mapped, or not writable */
+		error = EFAULT; /* the range is not all mapped, or not writable */
 out:
 	if (error) {
 		free(mr);
@@ -98,8 +98,8 @@ static struct ibv_mr *register_memory(struct ibv_pd *pd, void *addr, size_t leng
 	return register_mr(pd, &mr);
 }
 
-/* For scatter lists: a message's part that nobody wants, and zeros where nobody has any. Its device opens half of all
- * addresses by it, and in that half are all that a program has. */
+/* Allocate a null MR: writes to it are discarded, reads of it return zeros. It covers the half of the address space
+ * in which all of a program's addresses are. */
 struct ibv_mr *rnic_alloc_null_mr(struct ibv_pd *pd)
 {
 	struct rnic_mr mr = { .verbs = { .length = 1ull << 63 }, .access = IBV_ACCESS_LOCAL_WRITE, .null = true };
@@ -107,7 +107,7 @@ struct ibv_mr *rnic_alloc_null_mr(struct ibv_pd *pd)
 	return register_mr(pd, &mr);
 }
 
-/* Whether a descriptor is of memory that may be shared: a dma-buf, or what memfd_create makes. */
+/* Whether a descriptor is a dma-buf or a memfd. */
 static bool is_shared_memory_fd(int fd)
 {
 	char path[64], target[PATH_MAX];
@@ -121,7 +121,7 @@ static bool is_shared_memory_fd(int fd)
 	return strncmp(target, "/memfd:", 7) == 0 || strncmp(target, "/dmabuf:", 8) == 0;
 }
 
-/* A dma-buf that its exporter lets a program map, as udmabuf's, is reached through a mapping like any other memory. */
+/* Register a dma-buf that its exporter lets a program map, as udmabuf does, through a mapping. */
 EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd,
 					int access)
 {

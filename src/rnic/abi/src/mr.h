@@ -12,10 +12,10 @@ struct rnic_mr {
 	struct ibv_mr verbs;
 	uint64_t iova;
 	unsigned int access;
-	uint8_t *memory; /* where its first byte is in this process */
-	void *map; /* of a region that has a descriptor's memory: what is mapped for it, else NULL */
+	uint8_t *memory; /* its first byte in this process */
+	void *map; /* of a dma-buf: its mapping, else NULL */
 	size_t map_bytes;
-	bool null; /* no memory at all */
+	bool null; /* it discards writes and reads as zeros */
 };
 
 struct ibv_mr *rnic_alloc_null_mr(struct ibv_pd *pd);

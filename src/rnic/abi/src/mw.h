@@ -8,7 +8,7 @@
 
 struct rnic_mw {
 	struct ibv_mw verbs;
-	uint32_t key, before; /* as bound last, and what stays in force should that bind fail */
+	uint32_t key, before; /* as bound last, and the one that holds if that bind fails */
 };
 
 struct ibv_mw *rnic_alloc_mw(struct ibv_pd *pd, int type);

@@ -20,7 +20,7 @@
 #include "device.h"
 #include "errors.h"
 
-/* The devices as a list that ends in NULL. Returns how many, or -1 with errno. */
+/* List the devices in an array that ends in NULL. Returns how many, or -1 with errno. */
 int nic_list(int socket, struct rnic_device ***list)
 {
 	struct rpc_reply *reply = malloc(sizeof *reply);
@@ -107,7 +107,7 @@ static int map_window(struct rnic_context *context, const struct rpc_reply *repl
 
 /* ---- the engine in this process */
 
-/* Whether a variable of the environment says yes; `unsaid` where it says nothing. */
+/* Read a variable of the environment as a flag, with a default if it is unset or empty. */
 static bool env_flag(const char *name, bool unsaid)
 {
 	const char *said = getenv(name);
@@ -120,7 +120,7 @@ static int is_nic_gone(void *self)
 	return nic_gone(self);
 }
 
-/* RNIC_LOOK_US says for how long who waits for an event looks on at most, when events come quickly, before he sleeps. */
+/* Read RNIC_LOOK_US: the longest spin time in microseconds before a wait for an event sleeps. */
 static void set_spin_time(struct rnic_context *context)
 {
 	const char *said = getenv("RNIC_LOOK_US");
@@ -132,7 +132,7 @@ static void set_spin_time(struct rnic_context *context)
 	driver_set_spin(context->slot, 1000 * (number < most ? number : most));
 }
 
-/* The slot that came with an answer to OPEN: 0 or the error number. */
+/* Open the driver of the slot that came with an answer to OPEN. Returns 0 or the error number. */
 static int open_driver(struct rnic_context *context, const struct rpc_reply *reply)
 {
 	struct driver_setup setup = { .socket = context->socket, .blocks = context->blocks,
@@ -153,13 +153,14 @@ static int open_driver(struct rnic_context *context, const struct rpc_reply *rep
 	return 0;
 }
 
-/* Opens a device on a connection of its own, with a slot where `slot` says so; `*unfit`: this process could not use it. */
+/* Open a device on a connection of its own, with or without a slot. Sets `*unfit` if this process cannot use the
+ * slot. */
 static int try_open(struct rnic_context *context, const char *name, bool slot, bool *unfit)
 {
 	uint8_t message[RNIC_OPEN_SIZE] = { 0 };
 	struct rpc_reply *reply = malloc(sizeof *reply);
 	uint32_t copier = 0, mode = RNIC_DMA_PROC_MEM, page = (uint32_t)sysconf(_SC_PAGESIZE);
-	const char *forced = getenv("RNIC_DMA"); /* "mem" or "copy": the one way, or the other */
+	const char *forced = getenv("RNIC_DMA"); /* "mem" or "copy" */
 	int fd = -1, error;
 
 	if (!reply)
@@ -187,10 +188,11 @@ static int try_open(struct rnic_context *context, const char *name, bool slot, b
 	} else {
 		error = EACCES;
 	}
-	/* Not dumpable, yama, seccomp, no /proc: then a thread of this program copies. */
+	/* If the NIC process may not use /proc/PID/mem (not dumpable, yama, seccomp, no /proc), let a thread here
+	 * copy. */
 	if ((error == EACCES || error == EPERM || error == ENOENT) && (!forced || strcmp(forced, "mem") != 0)) {
 		reply->error = 0;
-		mode = RNIC_DMA_COPIER | (slot ? RNIC_DMA_SLOT : 0); /* the NIC process says why there is none */
+		mode = RNIC_DMA_COPIER | (slot ? RNIC_DMA_SLOT : 0); /* the NIC process logs why it gives none */
 		memcpy(message + RNIC_OPEN_MODE_AT, &mode, 4);
 		error = copier_start(context, &fd, &copier);
 		if (!error) {

@@ -40,7 +40,7 @@ EXPORT int ibv_dealloc_pd(struct ibv_pd *verbs)
 	return 0;
 }
 
-/* A parent domain is its protection domain under another name: there are no locks here to leave out. */
+/* Allocate a parent domain: its protection domain under another name, since no locks depend on a thread domain. */
 struct ibv_pd *rnic_alloc_parent_domain(struct ibv_context *verbs, struct ibv_parent_domain_init_attr *attr)
 {
 	struct rnic_pd *pd;

@@ -6,7 +6,7 @@
 
 struct rnic_pd {
 	struct ibv_pd verbs;
-	struct rnic_pd *parent; /* of a parent domain */
+	struct rnic_pd *parent; /* of a parent domain, else NULL */
 	_Atomic int users;
 };
 

@@ -1,4 +1,4 @@
-/* Posting: descriptors into rings, then one doorbell. Neither the kernel nor the NIC process is entered. */
+/* Posting: write descriptors into rings, then ring one doorbell, without a system call or the NIC process. */
 #include "post.h"
 
 #include <errno.h>
@@ -40,7 +40,7 @@ static bool may_send(const struct rnic_qp *qp)
 	return state != IBV_QPS_RESET && state != IBV_QPS_INIT && state != IBV_QPS_RTR;
 }
 
-/* The entry at *tail, emptied; NULL where the ring is full. Moves *tail. */
+/* Clear the entry at `*tail` and advance `*tail`. Returns NULL if the ring is full. */
 static struct sqe *claim_sqe(struct rnic_qp *qp, uint32_t *tail, uint64_t wr_id)
 {
 	uint32_t index = *tail, next = index + 1 == qp->entries ? 0 : index + 1;
@@ -106,7 +106,7 @@ static void put_ud_address(struct sqe *sqe, const struct ibv_ah *verbs, uint32_t
 	sqe->ud.qkey = qkey;
 }
 
-/* The key that a window has once everything before the entry at `tail` is done: what is being built counts. */
+/* Return the key that a window has once all entries before `tail` are done, those being built included. */
 static uint32_t key_before(const struct rnic_qp *qp, const struct rnic_mw *mw, uint32_t tail)
 {
 	while (tail != qp->tail) {
@@ -135,7 +135,7 @@ static int put_bind(struct rnic_qp *qp, struct sqe *sqe, struct rnic_mw *mw, uin
 	return 0;
 }
 
-/* Binds take a window's key when they are the NIC's: a descriptor that is never posted changes no key. */
+/* Change the windows' keys once their binds are posted: a descriptor that is never posted changes none. */
 static void commit_binds(struct rnic_qp *qp, uint32_t from, uint32_t to)
 {
 	for (; from != to; from = from + 1 == qp->entries ? 0 : from + 1) {
@@ -218,7 +218,7 @@ int rnic_post_send(struct ibv_qp *verbs, struct ibv_send_wr *wr, struct ibv_send
 	pthread_mutex_lock(&qp->lock);
 	before = qp->tail;
 	for (; wr; wr = wr->next) {
-		uint32_t tail = qp->tail; /* moves on when the entry is whole: key_before looks back to it */
+		uint32_t tail = qp->tail; /* qp->tail advances once the entry is whole: key_before stops at it */
 
 		error = put_send_wr(qp, &tail, wr);
 		if (error) {
@@ -244,7 +244,7 @@ int rnic_post_recv(struct ibv_qp *verbs, struct ibv_recv_wr *wr, struct ibv_recv
 		return context->dead ? EIO : EINVAL;
 	}
 	error = receive_ring_post(context, &qp->rq, wr, bad);
-	/* The NIC takes receives when messages come; one in the error state has to be told to flush them. */
+	/* The NIC takes receives when messages come. In the error state it must be told to flush them. */
 	if (atomic_load_explicit(queue_reg(context, qp->block, RNIC_REG_QUEUE_STATE), memory_order_relaxed) == RNIC_QP_ERR)
 		ring_doorbell(context, qp->number, qp->block);
 	return error;
@@ -347,51 +347,51 @@ static void wr_send(struct ibv_qp_ex *verbs)
 	begin_wr(verbs, RNIC_WR_SEND);
 }
 
-static void wr_send_imm(struct ibv_qp_ex *verbs, be32_t imm)
+/* Begin a request whose only argument is immediate data, or a key to invalidate. */
+static void wr_imm(struct ibv_qp_ex *verbs, uint16_t opcode, uint32_t imm)
 {
-	struct sqe *sqe = begin_wr(verbs, RNIC_WR_SEND_IMM);
+	struct sqe *sqe = begin_wr(verbs, opcode);
 
 	if (sqe)
-		sqe->imm = __builtin_bswap32(imm);
+		sqe->imm = imm;
+}
+
+static void wr_send_imm(struct ibv_qp_ex *verbs, be32_t imm)
+{
+	wr_imm(verbs, RNIC_WR_SEND_IMM, __builtin_bswap32(imm));
 }
 
 static void wr_send_inv(struct ibv_qp_ex *verbs, uint32_t rkey)
 {
-	struct sqe *sqe = begin_wr(verbs, RNIC_WR_SEND_INV);
-
-	if (sqe)
-		sqe->imm = rkey;
+	wr_imm(verbs, RNIC_WR_SEND_INV, rkey);
 }
 
 static void wr_local_inv(struct ibv_qp_ex *verbs, uint32_t rkey)
 {
-	struct sqe *sqe = begin_wr(verbs, RNIC_WR_LOCAL_INV);
+	wr_imm(verbs, RNIC_WR_LOCAL_INV, rkey);
+}
 
-	if (sqe)
-		sqe->imm = rkey;
+static void wr_atomic(struct ibv_qp_ex *verbs, uint16_t opcode, uint32_t rkey, uint64_t va, uint64_t swap_add,
+		      uint64_t compare)
+{
+	struct sqe *sqe = begin_wr(verbs, opcode);
+
+	if (!sqe)
+		return;
+	sqe->rkey = rkey;
+	sqe->remote_addr = va;
+	sqe->atomic.swap_add = swap_add;
+	sqe->atomic.compare = compare;
 }
 
 static void wr_atomic_cmp_swp(struct ibv_qp_ex *verbs, uint32_t rkey, uint64_t va, uint64_t compare, uint64_t swap)
 {
-	struct sqe *sqe = begin_wr(verbs, RNIC_WR_CMP_SWAP);
-
-	if (!sqe)
-		return;
-	sqe->rkey = rkey;
-	sqe->remote_addr = va;
-	sqe->atomic.swap_add = swap;
-	sqe->atomic.compare = compare;
+	wr_atomic(verbs, RNIC_WR_CMP_SWAP, rkey, va, swap, compare);
 }
 
 static void wr_atomic_fetch_add(struct ibv_qp_ex *verbs, uint32_t rkey, uint64_t va, uint64_t add)
 {
-	struct sqe *sqe = begin_wr(verbs, RNIC_WR_FETCH_ADD);
-
-	if (!sqe)
-		return;
-	sqe->rkey = rkey;
-	sqe->remote_addr = va;
-	sqe->atomic.swap_add = add;
+	wr_atomic(verbs, RNIC_WR_FETCH_ADD, rkey, va, add, 0);
 }
 
 static void wr_bind_mw(struct ibv_qp_ex *verbs, struct ibv_mw *mw, uint32_t rkey, const struct ibv_mw_bind_info *info)
@@ -411,7 +411,7 @@ static void wr_set_ud_addr(struct ibv_qp_ex *verbs, struct ibv_ah *ah, uint32_t 
 		put_ud_address(qp_of_ex(verbs)->wr, ah, qpn, qkey);
 }
 
-/* Whether data may be set: once, and not for requests that have none. Length and slab are what one call says. */
+/* Whether data may be set: once, and not for requests that carry none. */
 static bool takes_data(struct rnic_qp *qp)
 {
 	if (!qp->wr)
@@ -457,7 +457,6 @@ static void wr_set_sge(struct ibv_qp_ex *verbs, uint32_t lkey, uint64_t addr, ui
 	wr_set_sge_list(verbs, 1, &sge);
 }
 
-/* Programs call what they asked for when they made the queue pair, so all there is may stand there. */
 void qp_fill_wr_ops(struct rnic_qp *qp)
 {
 	struct ibv_qp_ex *verbs = &qp->verbs;

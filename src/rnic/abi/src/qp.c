@@ -17,7 +17,10 @@
 
 enum { MIN_SEND_ENTRIES = 16 };
 
-enum { QP_ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
+enum {
+	QP_ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+		    IBV_ACCESS_REMOTE_ATOMIC,
+};
 
 static const uint8_t device_state[] = {
 	[IBV_QPS_RESET] = RNIC_QP_RESET, [IBV_QPS_INIT] = RNIC_QP_INIT, [IBV_QPS_RTR] = RNIC_QP_RTR,
@@ -33,7 +36,7 @@ static int verbs_state(uint32_t state)
 	return IBV_QPS_UNKNOWN;
 }
 
-/* It is there to say why it refuses. */
+/* Refuse with a reason: without this function the program would get EOPNOTSUPP alone. */
 void *rnic_open_xrcd(struct ibv_context *verbs UNUSED, void *attr UNUSED)
 {
 	log_error("XRC is not supported: use RC, UC or UD queue pairs, or RC with a shared receive queue");
@@ -73,7 +76,7 @@ static int alloc_send_queue(struct rnic_context *context, struct rnic_qp *qp)
 	if (slab < qp->cap.max_inline_data)
 		slab = qp->cap.max_inline_data;
 	qp->slab_bytes = (slab + RNIC_SGE_BYTES - 1) / RNIC_SGE_BYTES * RNIC_SGE_BYTES;
-	/* Some room to spare: programs post the answer to a message whose acknowledgement is still on its way. */
+	/* Leave spare room: programs post the reply to a message whose ACK is still on its way. */
 	for (qp->entries = MIN_SEND_ENTRIES; qp->entries <= qp->cap.max_send_wr;)
 		qp->entries <<= 1;
 	qp->cap.max_send_wr = qp->entries - 1;
@@ -105,7 +108,8 @@ static struct rnic_qp *create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *ini
 	qp->recv_cq = (struct rnic_cq *)init->recv_cq;
 	qp->srq = (struct rnic_srq *)init->srq;
 	qp->sq_sig_all = init->sq_sig_all;
-	qp->service = init->qp_type == IBV_QPT_RC ? RNIC_QP_ST_RC : init->qp_type == IBV_QPT_UC ? RNIC_QP_ST_UC : RNIC_QP_ST_UD;
+	qp->service = init->qp_type == IBV_QPT_RC ? RNIC_QP_ST_RC :
+		      init->qp_type == IBV_QPT_UC ? RNIC_QP_ST_UC : RNIC_QP_ST_UD;
 	error = alloc_send_queue(context, qp);
 	if (!error && !init->srq)
 		error = receive_ring_alloc(context, &qp->rq, init->cap.max_recv_wr,
@@ -276,7 +280,8 @@ static int reset_qp(struct rnic_context *context, struct rnic_qp *qp)
 	return 0;
 }
 
-/* The command, with its inbox, that brings a queue pair from one state to what the attributes say; EINVAL: there is none. */
+/* Build the command that modifies a queue pair in state `current` as the attributes say. Returns EINVAL if there is
+ * none. */
 static int plan_transition(const struct rnic_qp *qp, const struct ibv_qp_attr *attr, int mask, uint32_t current,
 		struct command *command, uint8_t *qpc, uint32_t *target)
 {
@@ -299,7 +304,7 @@ static int plan_transition(const struct rnic_qp *qp, const struct ibv_qp_attr *a
 	rnic_put_be(qpc, RNIC_QPC_SERVTYPE, qp->service);
 	rnic_put_be(qpc, RNIC_QPC_LOCAL_QPN, qp->number);
 	if (!attr->en_sqd_async_notify)
-		mask &= ~IBV_QP_EN_SQD_ASYNC_NOTIFY; /* the device takes the attribute's presence for a yes */
+		mask &= ~IBV_QP_EN_SQD_ASYNC_NOTIFY; /* the device takes the bit alone for a yes */
 	rnic_put_be(qpc, RNIC_QPC_OPT_PARAM_MASK, (uint32_t)mask);
 	rnic_put_be(qpc, RNIC_QPC_OPTIONS, qp->sq_sig_all ? RNIC_OPT_SQ_SIG_ALL : 0);
 	if (current == RNIC_QP_RESET)
@@ -309,7 +314,7 @@ static int plan_transition(const struct rnic_qp *qp, const struct ibv_qp_attr *a
 
 enum { MAX_TRANSITIONS = 2 };
 
-/* Changes of state, one after the other, in one message; from `current`, which the device holds it to. */
+/* Run state changes in one message, from state `current`, which the device checks. */
 static int change_state(struct rnic_qp *qp, const struct ibv_qp_attr *const *attrs, const int *masks, size_t count,
 		  uint32_t current)
 {
@@ -363,7 +368,7 @@ static int modify_qp(struct rnic_qp *qp, const struct ibv_qp_attr *const *attrs,
 		driver_join(context_of(qp->verbs.qp_base.context)->slot, qp->number);
 	if (error != EINVAL || named || !qp->created || qp->state != current || refresh_state(qp) || qp->state == current)
 		return error;
-	return change_state(qp, attrs, masks, count, qp->state); /* it had failed, and nobody had looked */
+	return change_state(qp, attrs, masks, count, qp->state); /* it had gone to ERR or SQE unnoticed */
 }
 
 EXPORT int ibv_modify_qp(struct ibv_qp *verbs, struct ibv_qp_attr *attr, int mask)
@@ -374,7 +379,7 @@ EXPORT int ibv_modify_qp(struct ibv_qp *verbs, struct ibv_qp_attr *attr, int mas
 	return error ? fail(error) : 0;
 }
 
-/* For librdmacm: two changes of state in one message. */
+/* Run two state changes in one message, for librdmacm. */
 EXPORT int rnic_modify_qp_twice(struct ibv_qp *verbs, const struct ibv_qp_attr *const *attrs, const int *masks)
 {
 	int error = modify_qp((struct rnic_qp *)verbs, attrs, masks, MAX_TRANSITIONS);
@@ -403,11 +408,11 @@ EXPORT int ibv_query_qp(struct ibv_qp *verbs, struct ibv_qp_attr *attr, int mask
 
 	if (error)
 		return fail(error);
-	memset(attr, 0, offsetof(struct ibv_qp_attr, rate_limit)); /* older programs' structure ends there */
+	memset(attr, 0, offsetof(struct ibv_qp_attr, rate_limit)); /* older programs' structures end there */
 	qp->state = (uint32_t)rnic_get_be(qpc, RNIC_QPC_STATE);
 	attr->qp_state = attr->cur_qp_state = verbs_state(qp->state);
 	attr->path_mtu = (int)rnic_get_be(qpc, RNIC_QPC_MTU);
-	attr->path_mig_state = 0; /* migrated: as verbs number it */
+	attr->path_mig_state = 0; /* IBV_MIG_MIGRATED */
 	attr->qkey = (uint32_t)rnic_get_be(qpc, RNIC_QPC_QKEY);
 	attr->rq_psn = (uint32_t)rnic_get_be(qpc, RNIC_QPC_EXPECTED_PSN);
 	attr->sq_psn = (uint32_t)rnic_get_be(qpc, RNIC_QPC_NEXT_SEND_PSN) & 0xFFFFFF;
@@ -424,7 +429,7 @@ EXPORT int ibv_query_qp(struct ibv_qp *verbs, struct ibv_qp_attr *attr, int mask
 	attr->timeout = (uint8_t)rnic_get_be(qpc, RNIC_QPC_ACKTO);
 	attr->retry_cnt = (uint8_t)rnic_get_be(qpc, RNIC_QPC_RETRY_CNT);
 	attr->rnr_retry = (uint8_t)rnic_get_be(qpc, RNIC_QPC_RNR_RETRY);
-	if (mask & IBV_QP_STATE) /* who does not ask for it goes by what it last set */
+	if (mask & IBV_QP_STATE) /* else the program goes by the state that it set last */
 		verbs->state = attr->qp_state;
 	*init = (struct ibv_qp_init_attr){ .qp_context = verbs->qp_context, .send_cq = verbs->send_cq,
 					   .recv_cq = verbs->recv_cq, .srq = verbs->srq, .cap = qp->cap,
@@ -469,7 +474,7 @@ EXPORT int ibv_destroy_qp(struct ibv_qp *verbs)
 	return 0;
 }
 
-/* ---- vendor options of the connection exchange: none */
+/* ---- ECE, data order: no options */
 
 EXPORT int ibv_query_ece(struct ibv_qp *qp UNUSED, struct ibv_ece *ece)
 {
@@ -482,7 +487,7 @@ EXPORT int ibv_set_ece(struct ibv_qp *qp UNUSED, struct ibv_ece *ece UNUSED)
 	return EOPNOTSUPP;
 }
 
-/* Data may land in any order before its completion. */
+/* Data may arrive in any order before its completion. */
 EXPORT int ibv_query_qp_data_in_order(struct ibv_qp *qp UNUSED, int opcode UNUSED, uint32_t flags UNUSED)
 {
 	return 0;

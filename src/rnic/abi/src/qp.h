@@ -31,13 +31,13 @@ struct rnic_qp {
 	struct receive_ring rq;
 	struct ibv_qp_cap cap;
 	uint32_t number, service;
-	bool created; /* the device knows it: it is not in RESET */
-	_Atomic uint32_t state; /* of the device's, as it was last seen: it may have failed meanwhile */
+	bool created; /* on the device: not in RESET */
+	_Atomic uint32_t state; /* of the device's, as last seen: it may have failed meanwhile */
 	bool sq_sig_all, extended;
 	uint32_t wr_tail; /* wr_*: the entry after the one being built */
 	struct sqe *wr;
-	struct rnic_mw **bound; /* the window that the bind at an index is about */
-	bool wr_data, wr_binds; /* wr_*: its data is set; there are binds among what is being built */
+	struct rnic_mw **bound; /* the window of the bind at an index */
+	bool wr_data, wr_binds; /* wr_*: its data is set; the chain has binds */
 	int wr_error;
 	_Atomic uint32_t async_reported;
 	struct mcast_group *groups;

@@ -1,4 +1,4 @@
-/* Queries: what a device, its port and its tables of GIDs and P_Keys are. */
+/* Queries of a device, its port, and its tables of GIDs and P_Keys. */
 #include "query.h"
 
 #include <arpa/inet.h>
@@ -47,7 +47,7 @@ EXPORT int ibv_query_device(struct ibv_context *verbs, struct ibv_device_attr *a
 	attr->max_pd = 1 << dev_lim(context, RNIC_DEV_LIM_LOG_MAX_PDS);
 	attr->max_qp_rd_atom = attr->max_qp_init_rd_atom = (int)dev_lim(context, RNIC_DEV_LIM_MAX_RD_ATOMIC);
 	attr->max_res_rd_atom = attr->max_qp_rd_atom * attr->max_qp;
-	attr->atomic_cap = IBV_ATOMIC_HCA; /* atomic towards others of this device, not towards the program's own stores */
+	attr->atomic_cap = IBV_ATOMIC_HCA; /* atomic among requests to this device, not with the program's own stores */
 	attr->max_mcast_grp = MAX_MCAST_GROUPS;
 	attr->max_mcast_qp_attach = (int)dev_lim(context, RNIC_DEV_LIM_MAX_GROUP_QPS);
 	attr->max_total_mcast_qp_attach = attr->max_mcast_grp * attr->max_mcast_qp_attach;
@@ -94,7 +94,7 @@ int rnic_query_rt_values(struct ibv_context *verbs UNUSED, struct ibv_values_ex 
 	return 0;
 }
 
-/* What may change while a device is open: the port's state, the GID and P_Key tables. */
+/* Read again what may change while a device is open: the port's state, the GID and P_Key tables. */
 static int refresh_limits(struct rnic_context *context)
 {
 	uint8_t now[sizeof context->limits];
@@ -122,7 +122,7 @@ int rnic_query_port(struct ibv_context *verbs, uint8_t port, struct ibv_port_att
 		.pkey_tbl_len = (uint16_t)dev_lim(context, RNIC_DEV_LIM_PKEY_COUNT),
 		.max_vl_num = 1,
 		.active_width = 1, /* 1X */
-		.active_speed = 4, /* 10 Gb/s: a figure has to be given */
+		.active_speed = 4, /* 10 Gb/s: some value is required */
 		.phys_state = IBV_PORT_PHYS_LINK_UP,
 		.link_layer = IBV_LINK_LAYER_ETHERNET,
 	};
@@ -174,7 +174,7 @@ EXPORT int ibv_query_gid_type(struct ibv_context *verbs, uint8_t port, unsigned 
 	return 0;
 }
 
-/* The interface that has a GID's address; 0 where none says so. */
+/* Return the index of the network interface that has a GID's address, 0 if none has. */
 static uint32_t gid_ifindex(const uint8_t *gid)
 {
 	bool ipv4 = gid_is_v4mapped(gid);
@@ -226,8 +226,8 @@ EXPORT int _ibv_query_gid_ex(struct ibv_context *verbs, uint32_t port, uint32_t 
 	return 0;
 }
 
-EXPORT ssize_t _ibv_query_gid_table(struct ibv_context *verbs, struct ibv_gid_entry *entries, size_t most, uint32_t flags,
-				    size_t bytes)
+EXPORT ssize_t _ibv_query_gid_table(struct ibv_context *verbs, struct ibv_gid_entry *entries, size_t most,
+				    uint32_t flags, size_t bytes)
 {
 	struct rnic_context *context = context_of(verbs);
 	size_t count;

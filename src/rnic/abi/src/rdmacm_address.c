@@ -132,7 +132,8 @@ EXPORT void rdma_freeaddrinfo(struct rdma_addrinfo *info)
 	}
 }
 
-static int fill_addrinfo(struct rdma_addrinfo *info, const char *node, const char *service, const struct rdma_addrinfo *hints)
+static int fill_addrinfo(struct rdma_addrinfo *info, const char *node, const char *service,
+			 const struct rdma_addrinfo *hints)
 {
 	struct addrinfo wanted = { .ai_socktype = SOCK_STREAM, .ai_family = info->ai_family }, *found = NULL;
 	bool passive = info->ai_flags & RAI_PASSIVE;

@@ -36,7 +36,8 @@ int channel_queue_answer(struct cm_channel *channel, const struct cm_rpc *rpc);
 void channel_signal(struct cm_channel *channel);
 /* Take the next event, which the descriptor has told; RNIC_CM_NO_EVENT if it is gone by now. */
 int channel_next(struct cm_channel *channel, struct cm_rpc *rpc);
-/* Remove the queued events for which `leaves` returns true, and what the descriptor says of them. The channel is locked. */
+/* Remove the queued events for which `leaves` returns true, and what the descriptor says of them. The channel is
+ * locked. */
 void channel_filter(struct cm_channel *channel, bool (*leaves)(const uint8_t *record, void *with), void *with);
 
 #endif

@@ -1,4 +1,4 @@
-/* What programs ask of IDs: addresses, listening, connections, groups, options. */
+/* Operations on IDs: addresses, listening, connections, multicast, options. */
 #include "rdmacm_id.h"
 
 #include <errno.h>
@@ -45,7 +45,8 @@ EXPORT int rdma_bind_addr(struct rdma_cm_id *public, struct sockaddr *address)
 	return 0;
 }
 
-EXPORT int rdma_resolve_addr(struct rdma_cm_id *public, struct sockaddr *src, struct sockaddr *dst, int timeout_ms UNUSED)
+EXPORT int rdma_resolve_addr(struct rdma_cm_id *public, struct sockaddr *src, struct sockaddr *dst,
+			     int timeout_ms UNUSED)
 {
 	struct cm_id *id = to_id(public);
 	struct cm_rpc rpc;
@@ -106,7 +107,7 @@ EXPORT int rdma_listen(struct rdma_cm_id *public, int backlog)
 	return 0;
 }
 
-/* What this side offers, in a request: its queue pair goes before what the program says of one. */
+/* Put this side's parameters into a request. The ID's queue pair takes precedence over the program's numbers. */
 static int put_conn_param(struct cm_id *id, struct cm_rpc *rpc, const struct rdma_conn_param *param)
 {
 	static const struct rdma_conn_param usual = { .responder_resources = RDMA_MAX_RESP_RES,
@@ -163,7 +164,7 @@ EXPORT int rdma_accept(struct rdma_cm_id *public, struct rdma_conn_param *param)
 		return rdma_seterrno(EINVAL);
 	cm_rpc_init(&rpc, RNIC_CM_ACCEPT, id);
 	put_conn_param(id, &rpc, param);
-	if (!param) { /* as the peer asked for */
+	if (!param) { /* as the peer asked */
 		if (asked_resources < id->responder_resources)
 			id->responder_resources = asked_resources;
 		if (asked_depth < id->initiator_depth)
@@ -196,7 +197,7 @@ EXPORT int rdma_reject(struct rdma_cm_id *id, const void *data, uint8_t bytes)
 	return rdma_seterrno(cm_rpc_call(&rpc));
 }
 
-/* ---- enhanced connection establishment: nothing is offered, and so nothing agreed upon */
+/* ---- enhanced connection establishment (ECE): no options */
 
 EXPORT int rdma_set_local_ece(struct rdma_cm_id *id, struct ibv_ece *ece)
 {
@@ -245,7 +246,7 @@ EXPORT int rdma_notify(struct rdma_cm_id *id, int event)
 	return rdma_seterrno(cm_simple_request(to_id(id), RNIC_CM_NOTIFY));
 }
 
-/* ---- groups */
+/* ---- multicast */
 
 static int join_multicast(struct rdma_cm_id *public, const struct sockaddr *address, void *context)
 {
@@ -290,7 +291,7 @@ EXPORT int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_mc_
 {
 	if (!(attr->comp_mask & RDMA_CM_JOIN_MC_ATTR_ADDRESS))
 		return rdma_seterrno(EINVAL);
-	/* A member that only sends may be attached all the same: it just receives nothing that it did not post for. */
+	/* A send-only member may be attached as well: it receives nothing without posted receives. */
 	return join_multicast(id, attr->addr, context);
 }
 

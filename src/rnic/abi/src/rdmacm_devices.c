@@ -57,7 +57,7 @@ static struct cm_device *open_device(struct ibv_device *found)
 	return device;
 }
 
-/* Opens the devices that are not open yet, behind those that are. */
+/* Open the devices that are not open yet and append them. */
 static void scan_devices(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -91,7 +91,6 @@ static struct cm_device *find_device(const union ibv_gid *gid)
 	return NULL;
 }
 
-/* ``anew``: one that came after the others is looked for. */
 struct cm_device *cm_device_by_gid(const union ibv_gid *gid, bool anew)
 {
 	struct cm_device *device;
@@ -106,7 +105,6 @@ struct cm_device *cm_device_by_gid(const union ibv_gid *gid, bool anew)
 	return device;
 }
 
-/* The protection domain of IDs whose program brings none. */
 struct ibv_pd *cm_device_pd(struct cm_device *device)
 {
 	pthread_mutex_lock(&devices_lock);

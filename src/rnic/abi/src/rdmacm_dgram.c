@@ -1,6 +1,6 @@
 /*
- * Datagram rsockets: a UDP socket and a UD queue pair. The first datagram to an address goes over the UDP socket, with a
- * header that names the sender's queue pair; the answer names the peer's, and from then on queue pairs talk.
+ * Datagram rsockets: a UDP socket and a UD queue pair. The first datagram to an address goes over the UDP socket, with
+ * a header that names the sender's queue pair. The answer names the peer's; from then on the queue pairs are used.
  */
 #define _GNU_SOURCE
 #include "rdmacm_dgram.h"
@@ -63,7 +63,7 @@ struct ds_socket {
 		const uint8_t *data;
 		uint32_t bytes;
 		struct sockaddr_storage from;
-		int slot; /* of receives; -1 for one that came by UDP and is this list's own */
+		int slot; /* of receives; -1 for one that came by UDP, which the queue owns */
 	} queue[2 * SLOTS];
 	unsigned head, count;
 };
@@ -207,7 +207,7 @@ static int create_ep(struct rsocket *rs, const struct sockaddr *towards)
 	return 0;
 }
 
-/* ---- dests */
+/* ---- destinations */
 
 static bool same_address(const struct sockaddr_storage *one, const struct sockaddr *other)
 {
@@ -225,7 +225,8 @@ static void free_dest(struct ds_dest *dest)
 	free(dest);
 }
 
-/* Find or add an address's destination and move it to the front. Beyond MAX_DESTS the last is dropped, until its next datagram. */
+/* Find or add an address's destination and move it to the front. Beyond MAX_DESTS the last is dropped, until its
+ * next datagram. */
 static struct ds_dest *get_dest(struct rsocket *rs, const struct sockaddr *address)
 {
 	struct ds_socket *ds = rs->ds;
@@ -271,7 +272,8 @@ static void save_qpn(struct rsocket *rs, struct ds_dest *dest, uint32_t qpn)
 
 /* ---- receiving */
 
-static void queue_datagram(struct ds_socket *ds, const uint8_t *data, uint32_t bytes, const struct sockaddr_storage *from, int slot)
+static void queue_datagram(struct ds_socket *ds, const uint8_t *data, uint32_t bytes,
+			   const struct sockaddr_storage *from, int slot)
 {
 	unsigned at = (ds->head + ds->count++) % QUEUE;
 
@@ -300,7 +302,8 @@ static void set_pktinfo(const struct ds_socket *ds, struct msghdr *message, void
 	memcpy(CMSG_DATA(each), four ? (void *)&info : (void *)&info6, four ? sizeof info : sizeof info6);
 }
 
-static ssize_t send_udp(struct rsocket *rs, const struct sockaddr_storage *to, uint8_t op, const struct iovec *parts, int count)
+static ssize_t send_udp(struct rsocket *rs, const struct sockaddr_storage *to, uint8_t op, const struct iovec *parts,
+			int count)
 {
 	struct ds_socket *ds = rs->ds;
 	bool four = ds->header.version == 4;
@@ -416,7 +419,7 @@ static bool has_datagram(struct rsocket *rs)
 }
 
 static ssize_t dgram_recv(struct rsocket *rs, const struct iovec *parts, int count, int flags, struct sockaddr *from,
-		   socklen_t *from_bytes)
+			  socklen_t *from_bytes)
 {
 	struct ds_socket *ds = rs->ds;
 	size_t bytes = rs_iov_bytes(parts, count);
@@ -454,8 +457,8 @@ static bool has_slot(struct rsocket *rs)
 	return rs->ds->free_count > 0;
 }
 
-static ssize_t dgram_send(struct rsocket *rs, const struct iovec *parts, int count, int flags, const struct sockaddr *to,
-		   socklen_t to_bytes UNUSED)
+static ssize_t dgram_send(struct rsocket *rs, const struct iovec *parts, int count, int flags,
+			  const struct sockaddr *to, socklen_t to_bytes UNUSED)
 {
 	struct ds_socket *ds = rs->ds;
 	size_t bytes = rs_iov_bytes(parts, count);

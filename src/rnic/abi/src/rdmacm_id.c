@@ -116,6 +116,14 @@ static struct cm_id *new_id(struct rdma_event_channel *channel, void *context, i
 	return id;
 }
 
+static struct rdma_event_channel *create_own_channel(struct cm_channel **own)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+
+	*own = channel ? to_channel(channel) : NULL;
+	return channel;
+}
+
 int cm_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **result, void *context, int port_space,
 		 int qp_type)
 {
@@ -124,12 +132,10 @@ int cm_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **result,
 	struct cm_id *id;
 	int error;
 
-	if (!channel) {
-		channel = rdma_create_event_channel();
-		if (!channel)
-			return -1;
-		own = to_channel(channel);
-	}
+	if (!channel)
+		channel = create_own_channel(&own);
+	if (!channel)
+		return -1;
 	id = new_id(channel, context, port_space, qp_type);
 	error = id ? 0 : ENOMEM;
 	if (id) {
@@ -254,12 +260,10 @@ EXPORT int rdma_migrate_id(struct rdma_cm_id *public, struct rdma_event_channel 
 	struct cm_rpc rpc;
 	int error;
 
-	if (!channel) {
-		channel = rdma_create_event_channel();
-		if (!channel)
-			return -1;
-		own = to_channel(channel);
-	}
+	if (!channel)
+		channel = create_own_channel(&own);
+	if (!channel)
+		return -1;
 	if (before)
 		cm_drop_event(id);
 	cm_rpc_init(&rpc, RNIC_CM_MIGRATE, id);

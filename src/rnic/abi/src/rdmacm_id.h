@@ -28,11 +28,11 @@ struct cm_id {
 	uint32_t events_reported, events_completed;
 	uint8_t tos, ack_timeout;
 	bool reuse, passive;
-	uint8_t responder_resources, initiator_depth; /* of this side, as agreed upon */
-	uint8_t peer[RNIC_CM_RECORD_SIZE]; /* what REQ or REP said of it */
+	uint8_t responder_resources, initiator_depth; /* of this side, as negotiated */
+	uint8_t peer[RNIC_CM_RECORD_SIZE]; /* the record of REQ or REP */
 	uint32_t remote_qpn, remote_qkey;
 	struct cm_multicast *groups;
-	struct ibv_qp_init_attr *qp_attr; /* of what connects to a listening endpoint */
+	struct ibv_qp_init_attr *qp_attr; /* of a listening endpoint's connections */
 	struct ibv_sa_path_rec path;
 };
 

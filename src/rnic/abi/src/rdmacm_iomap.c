@@ -49,7 +49,7 @@ static off_t map_memory(struct rsocket *rs, void *data, size_t bytes, int protec
 	if (offset == -1)
 		offset = (off_t)(uintptr_t)data;
 	if (!(protection & PROT_WRITE))
-		return offset; /* only this side knows of it, and copies */
+		return offset; /* the peer is not told of read-only memory */
 	if (alloc_iomap_mrs(rs))
 		return rdma_seterrno(ENOMEM);
 	while (i < rs->remote_iomap.length && rs->iomap_mrs[i].mr)
@@ -118,7 +118,8 @@ static size_t write_at(struct rsocket *rs, const void *data, size_t bytes, off_t
 EXPORT off_t riomap(int fd, void *data, size_t bytes, int protection, int flags UNUSED, off_t offset)
 {
 	ENTER(fd);
-	LEAVE(rs->ops->type == SOCK_STREAM ? map_memory(rs, data, bytes, protection, offset) : (off_t)rdma_seterrno(EOPNOTSUPP));
+	LEAVE(rs->ops->type == SOCK_STREAM ? map_memory(rs, data, bytes, protection, offset) :
+					     (off_t)rdma_seterrno(EOPNOTSUPP));
 }
 
 EXPORT int riounmap(int fd, void *data, size_t bytes)
@@ -130,5 +131,6 @@ EXPORT int riounmap(int fd, void *data, size_t bytes)
 EXPORT size_t riowrite(int fd, const void *data, size_t bytes, off_t offset, int flags)
 {
 	ENTER(fd);
-	LEAVE(rs->ops->type == SOCK_STREAM ? write_at(rs, data, bytes, offset, flags) : (size_t)rdma_seterrno(EOPNOTSUPP));
+	LEAVE(rs->ops->type == SOCK_STREAM ? write_at(rs, data, bytes, offset, flags) :
+					     (size_t)rdma_seterrno(EOPNOTSUPP));
 }

@@ -1,4 +1,4 @@
-/* Queue pairs of IDs: making them, and bringing them to where their connection is. */
+/* Queue pairs of IDs: creating them, and modifying them as connections progress. */
 #include "rdmacm_qp.h"
 
 #include <errno.h>
@@ -99,7 +99,7 @@ void cm_modify_qp_err(struct cm_id *id)
 		ibv_modify_qp(id->public.qp, &attr, IBV_QP_STATE);
 }
 
-/* ---- making */
+/* ---- creating */
 
 static int create_cq(struct rdma_cm_id *id, uint32_t entries, struct ibv_comp_channel **channel, struct ibv_cq **cq)
 {
@@ -127,9 +127,9 @@ static void destroy_cqs(struct rdma_cm_id *id)
 /* Modify to INIT, in which receives may be posted; a datagram queue pair goes on to RTS. */
 static int init_qp(struct cm_id *id)
 {
-	static const uint8_t nobody[RNIC_CM_RECORD_SIZE];
+	static const uint8_t no_peer[RNIC_CM_RECORD_SIZE];
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT };
-	int mask, error = init_qp_attr(id, nobody, &attr, &mask);
+	int mask, error = init_qp_attr(id, no_peer, &attr, &mask);
 
 	if (!error)
 		error = ibv_modify_qp(id->public.qp, &attr, mask);

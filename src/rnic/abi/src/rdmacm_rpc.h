@@ -1,6 +1,6 @@
 /*
- * librdmacm is a client of the connection manager in the NIC process: one connection for each process, whose requests and
- * answers are those of rnic.spec.attach_cm.
+ * librdmacm is a client of the connection manager in the NIC process: one connection for each process, whose requests
+ * and answers are those of rnic.spec.attach_cm.
  */
 #ifndef RNIC_RDMACM_RPC_H
 #define RNIC_RDMACM_RPC_H

@@ -236,8 +236,8 @@ int rs_ms_left(int64_t end)
 	return end < 0 ? -1 : left < 0 ? 0 : left > 1 << 30 ? 1 << 30 : (int)left;
 }
 
-/* Sleep on the descriptor if no other thread does, else wait for that thread. A thread in rpoll may take the event: so neither
- * sleeps for longer than RS_POLL_MS. */
+/* Sleep on the descriptor if no other thread does, else wait for that thread. A thread in rpoll may take the event:
+ * so neither sleeps for longer than RS_POLL_MS. */
 static int wait_once(struct rsocket *rs, bool (*test)(struct rsocket *), int64_t end)
 {
 	struct pollfd one = { .fd = rs->fd, .events = POLLIN };

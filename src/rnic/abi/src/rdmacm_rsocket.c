@@ -112,13 +112,15 @@ EXPORT int rclose(int fd)
 
 /* ---- data */
 
-static ssize_t recv_iov(int fd, const struct iovec *parts, int count, int flags, struct sockaddr *from, socklen_t *bytes)
+static ssize_t recv_iov(int fd, const struct iovec *parts, int count, int flags, struct sockaddr *from,
+			socklen_t *bytes)
 {
 	ENTER(fd);
 	LEAVE(rs->ops->recv(rs, parts, count, flags, from, bytes));
 }
 
-static ssize_t send_iov(int fd, const struct iovec *parts, int count, int flags, const struct sockaddr *to, socklen_t bytes)
+static ssize_t send_iov(int fd, const struct iovec *parts, int count, int flags, const struct sockaddr *to,
+			socklen_t bytes)
 {
 	ENTER(fd);
 	LEAVE(rs->ops->send(rs, parts, count, flags, to, bytes));

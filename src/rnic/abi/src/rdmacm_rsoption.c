@@ -38,12 +38,12 @@ static struct rs_option *find_option(struct rsocket *rs, int level, int name, bo
 	return &rs->options[rs->option_count++];
 }
 
-static int clamp(int value, int low, int high)
+static int clamp_int(int value, int low, int high)
 {
 	return value < low ? low : value > high ? high : value;
 }
 
-/* How long to wait, as Linux takes it: zero is for ever, and so is what no int holds; a negative one does not wait. */
+/* Set a timeout as Linux does: zero, or more than an int holds, means for ever; a negative one does not wait. */
 static int set_timeout(int *ms, const void *value, socklen_t bytes)
 {
 	struct timeval time;
@@ -74,21 +74,21 @@ static int get_timeout(int ms, void *value, socklen_t *bytes)
 	return 0;
 }
 
-/* Sizes hold for connections to come. */
+/* Set a size, which holds for later connections. Returns false if the option is no size. */
 static bool set_size(struct rsocket *rs, int level, int name, int value)
 {
 	if (level == SOL_SOCKET && name == SO_SNDBUF)
-		rs->sbuf_bytes = (uint32_t)clamp(value, LEAST_MEMORY, MOST_MEMORY);
+		rs->sbuf_bytes = (uint32_t)clamp_int(value, LEAST_MEMORY, MOST_MEMORY);
 	else if (level == SOL_SOCKET && name == SO_RCVBUF)
-		rs->rbuf_bytes = (uint32_t)clamp(value, LEAST_MEMORY, MOST_MEMORY) & ~1u;
+		rs->rbuf_bytes = (uint32_t)clamp_int(value, LEAST_MEMORY, MOST_MEMORY) & ~1u;
 	else if (level == SOL_RDMA && name == RDMA_SQSIZE)
-		rs->sq_size = (uint16_t)clamp(value, LEAST_QUEUE, MOST_QUEUE);
+		rs->sq_size = (uint16_t)clamp_int(value, LEAST_QUEUE, MOST_QUEUE);
 	else if (level == SOL_RDMA && name == RDMA_RQSIZE)
-		rs->rq_size = (uint16_t)clamp(value, LEAST_QUEUE, MOST_QUEUE);
+		rs->rq_size = (uint16_t)clamp_int(value, LEAST_QUEUE, MOST_QUEUE);
 	else if (level == SOL_RDMA && name == RDMA_INLINE)
-		rs->inline_bytes = (uint16_t)clamp(value, 0, RS_INLINE);
+		rs->inline_bytes = (uint16_t)clamp_int(value, 0, RS_INLINE);
 	else if (level == SOL_RDMA && name == RDMA_IOMAPSIZE)
-		rs->iomap_size = (uint16_t)clamp(value, 0, MOST_IOMAPS);
+		rs->iomap_size = (uint16_t)clamp_int(value, 0, MOST_IOMAPS);
 	else
 		return false;
 	return true;
@@ -102,7 +102,7 @@ static int set_option(struct rsocket *rs, int level, int name, const void *value
 	if (level == SOL_SOCKET && (name == SO_RCVTIMEO || name == SO_SNDTIMEO))
 		return set_timeout(name == SO_RCVTIMEO ? &rs->recv_timeout_ms : &rs->send_timeout_ms, value, bytes);
 	if (level == SOL_RDMA && name == RDMA_ROUTE)
-		return 0; /* there is one route, by the addresses */
+		return 0; /* there is one route */
 	memcpy(&number, value, bytes < sizeof number ? bytes : sizeof number);
 	if (set_size(rs, level, name, number)) {
 		if (rs->state == RS_INIT || rs->state == RS_BOUND || rs->state == RS_LISTENING)

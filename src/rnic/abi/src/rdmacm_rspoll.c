@@ -21,7 +21,7 @@ static short poll_one(struct rsocket *rs, short events)
 	return found;
 }
 
-/* What is ready now; descriptors that are no rsockets are asked of the system. */
+/* Poll the rsockets among the descriptors. Sets `*mixed` if there are others. */
 static int poll_rsockets(struct pollfd *fds, nfds_t count, bool arms, bool *mixed)
 {
 	int found = 0;
@@ -47,7 +47,7 @@ static int poll_rsockets(struct pollfd *fds, nfds_t count, bool arms, bool *mixe
 	return found;
 }
 
-/* Waits on the system's descriptors: rsockets' own, which say only that something happened, and others. */
+/* Wait on the system's descriptors: rsockets' own, which tell only that something happened, and others. */
 static int poll_system(struct pollfd *fds, struct pollfd *copy, nfds_t count, int timeout)
 {
 	int found = 0, result;
@@ -94,7 +94,7 @@ EXPORT int rpoll(struct pollfd *fds, nfds_t count, int timeout)
 			break;
 		if (yields > 0)
 			sched_yield();
-		else if (yields < 0) { /* armed; another thread may take what this one waits for: so not for ever */
+		else if (yields < 0) { /* armed; another thread may take the event, so wait no longer than RS_POLL_MS */
 			others = poll_system(fds, copy, count, left < 0 || left > RS_POLL_MS ? RS_POLL_MS : left);
 			if (others < 0)
 				break;

@@ -52,7 +52,8 @@ static ssize_t stream_send(struct rsocket *rs, const struct iovec *parts, int co
 		rs_copy_from_iov(at, parts, done, size);
 		rs->sseq_no++;
 		dest = *target;
-		/* Once the last bytes for a target have left, the peer may write the next one into its place. */
+		/* Update the target first: once its last bytes have left, the peer may overwrite it with the next
+		 * one. */
 		target->addr += size;
 		target->length -= size;
 		if (!target->length)
@@ -68,7 +69,7 @@ static ssize_t stream_send(struct rsocket *rs, const struct iovec *parts, int co
 static size_t copy_rdata(struct rsocket *rs, const struct iovec *parts, size_t done, size_t bytes, bool peek)
 {
 	unsigned head = rs->rmsg_head;
-	uint32_t at = rs->rbuf_at, used = 0; /* of the first message, where it is not read to its end */
+	uint32_t at = rs->rbuf_at, used = 0; /* of the first message, if it is not read to its end */
 
 	while (done < bytes && head != rs->rmsg_tail) {
 		uint32_t here = min_u32(rs->rmsg[head] - used, rs->rbuf_bytes - at);

@@ -109,7 +109,7 @@ static int put_recv_wr(struct receive_ring *rq, const struct ibv_recv_wr *wr)
 
 	if (rq->posted >= rq->limit)
 		return ENOMEM;
-	if (rq->order) /* queue pairs complete out of turn: one that stalls keeps its slot, and no other */
+	if (rq->order) /* queue pairs complete out of order: one that stalls keeps only its own slot */
 		slot = rq->free_slots[rq->entries - rq->posted - 1];
 	if (rq->taken[slot])
 		return ENOMEM;
@@ -118,7 +118,7 @@ static int put_recv_wr(struct receive_ring *rq, const struct ibv_recv_wr *wr)
 		return EINVAL;
 	for (int i = 0; i < wr->num_sge; i++) {
 		if (!wr->sg_list[i].length)
-			continue; /* the layout has no entries of no bytes: they would end the list */
+			continue; /* an entry of length 0 would end the list */
 		sge[count].addr = wr->sg_list[i].addr;
 		sge[count].length = wr->sg_list[i].length;
 		sge[count++].lkey = wr->sg_list[i].lkey;

@@ -39,7 +39,7 @@ static unsigned log_of(size_t bytes)
 	return log;
 }
 
-/* A new region whose descriptor is gone once both sides have it mapped. */
+/* Add a region. Its descriptor is closed once both sides have it mapped. */
 static int add_region(struct rnic_context *context, size_t bytes)
 {
 	struct ring_store *store = &context->rings;
@@ -95,7 +95,7 @@ static int alloc_piece(struct rnic_context *context, unsigned log, void **base)
 		error = add_region(context, (size_t)1 << (log > region ? log : region));
 		if (error)
 			return error;
-		/* What was left of the region before is too short for many rings; it stays unused, as it was never touched. */
+		/* The rest of the previous region stays unused: it is too short, and was never touched. */
 		store->rest = store->regions->base;
 		store->rest_bytes = store->regions->bytes;
 		store->next_log = region < LAST_REGION_LOG ? region + 1 : region;
@@ -121,7 +121,7 @@ int ring_alloc(struct rnic_context *context, struct ring_memory *memory, size_t 
 	return error;
 }
 
-/* The device uses the piece no more. Of a parent's context in a forked child nothing goes back: the parent has it. */
+/* Free a piece that the device no longer uses. In a forked child nothing is freed: the parent still uses it. */
 void ring_free(struct rnic_context *context, struct ring_memory *memory)
 {
 	struct ring_piece *piece;

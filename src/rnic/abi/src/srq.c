@@ -111,7 +111,7 @@ EXPORT int ibv_modify_srq(struct ibv_srq *verbs, struct ibv_srq_attr *attr, int 
 	int error;
 
 	if (mask & ~IBV_SRQ_LIMIT)
-		return fail(mask & IBV_SRQ_MAX_WR ? EOPNOTSUPP : EINVAL); /* resizing is no capability of the device */
+		return fail(mask & IBV_SRQ_MAX_WR ? EOPNOTSUPP : EINVAL); /* the device does not resize SRQs */
 	if (!mask)
 		return 0;
 	if (attr->srq_limit > srq->rq.limit)

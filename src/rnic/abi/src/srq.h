@@ -12,7 +12,7 @@ struct rnic_srq {
 	struct ibv_srq verbs;
 	struct receive_ring rq;
 	uint32_t number;
-	_Atomic uint32_t users; /* as of a completion queue */
+	_Atomic uint32_t users; /* queue pairs, as of a completion queue */
 	_Atomic uint32_t async_reported;
 };
 

@@ -1,6 +1,6 @@
 /*
- * Functions that only refuse. They take no arguments but those by which they return something, whatever callers pass:
- * that is all the same to the C ABI.
+ * Functions that only refuse. They declare only the arguments up to their last out parameter: with C's calling
+ * convention callers may pass more.
  */
 #ifndef RNIC_STUBS_H
 #define RNIC_STUBS_H
@@ -13,19 +13,19 @@
 
 void refused(int error);
 
-UNUSED static void clear(void *at, size_t bytes)
+UNUSED static void clear_out(void *at, size_t bytes)
 {
 	if (at)
 		memset(at, 0, bytes);
 }
 
-/* Bytes of a structure that is newer than this library, as another argument says. */
-UNUSED static size_t said(const void *bytes)
+/* Bytes of a structure that is newer than this library, as another argument gives them. */
+UNUSED static size_t size_argument(const void *bytes)
 {
 	return (size_t)bytes < 64 ? (size_t)bytes : 64;
 }
 
-static inline long refuse(int error)
+static inline long refuse_errno(int error)
 {
 	refused(error);
 	return error;

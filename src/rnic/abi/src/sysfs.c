@@ -1,4 +1,4 @@
-/* Files below /sys: the program finds them if it is shown device paths. */
+/* Files below /sys, which exist if `rnic exec` shows the program device paths. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -13,7 +13,7 @@ EXPORT const char *ibv_get_sysfs_path(void)
 	return "/sys";
 }
 
-/* The file's text without its newline. Returns its length, or -1 with errno. */
+/* Read a file's text without its newline. Returns its length, or -1 with errno. */
 static int read_line(const char *path, char *buffer, size_t size)
 {
 	int file = open(path, O_RDONLY | O_CLOEXEC);
