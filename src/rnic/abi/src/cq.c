@@ -107,7 +107,7 @@ static uint32_t imm_of(const struct entry *entry)
 	return entry->word[CQE_WORD(OPCODE)] & RNIC_BIT_CQE_INV ? imm : __builtin_bswap32(imm);
 }
 
-/* Free the ring's slot of the request that completed and return its wr_id. */
+/* Free the WQE of the request that completed and return its wr_id. */
 static uint64_t complete_wqe(struct rnic_qp *qp, const struct entry *entry)
 {
 	uint32_t index = entry->word[CQE_WORD(INDEX)];
@@ -600,7 +600,7 @@ EXPORT int ibv_destroy_cq(struct ibv_cq *verbs)
 	return 0;
 }
 
-/* Drop the completions of a queue pair that is destroyed or reset, and free its receive slots. */
+/* Drop the completions of a queue pair that is destroyed or reset, and free its receive WQEs. */
 void cq_clean(struct rnic_cq *cq, struct rnic_qp *qp)
 {
 	pthread_mutex_lock(&cq->lock);

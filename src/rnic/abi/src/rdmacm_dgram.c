@@ -18,7 +18,7 @@
 #include "rdmacm_devices.h"
 
 enum { OP_DATA = 0, OP_CONTROL = 7, TAG = 0x55555555, GRH = 40 };
-enum { SLOT_BYTES = 2048, SLOTS = 128, MAX_DESTS = 1024, WC_BATCH = 16 };
+enum { MSG_BYTES = 2048, BUFS = 128, MAX_DESTS = 1024, WC_BATCH = 16 };
 #define IS_RECV (1ull << 63)
 
 struct ds_udp_header {
@@ -55,20 +55,20 @@ struct ds_socket {
 	unsigned dest_count;
 	struct sockaddr_storage connected;
 	struct ds_header header; /* names the sender */
-	uint8_t *sends, *receives; /* SLOTS each; a receive's slot has room for the GRH too */
+	uint8_t *sends, *receives; /* BUFS each; a receive buffer has room for the GRH too */
 	struct ibv_mr *send_mr, *recv_mr;
-	uint8_t free_sends[SLOTS];
+	uint8_t free_sends[BUFS];
 	unsigned free_count;
 	struct {
 		const uint8_t *data;
 		uint32_t bytes;
 		struct sockaddr_storage from;
-		int slot; /* of receives; -1 for one that came by UDP, which the queue owns */
-	} queue[2 * SLOTS];
+		int buf; /* of receives; -1 for one that came by UDP, which the queue owns */
+	} queue[2 * BUFS];
 	unsigned head, count;
 };
 
-enum { SEND_SLOT = SLOT_BYTES + UD_SIX, RECV_SLOT = GRH + UD_SIX + SLOT_BYTES, QUEUE = 2 * SLOTS };
+enum { SBUF_BYTES = MSG_BYTES + UD_SIX, RBUF_BYTES = GRH + UD_SIX + MSG_BYTES, QUEUE = 2 * BUFS };
 
 static int dgram_open(struct rsocket *rs)
 {
@@ -116,11 +116,11 @@ static int dgram_connect(struct rsocket *rs, const struct sockaddr *address, soc
 
 /* ---- the queue pair, on the device of the bound address or towards the first destination */
 
-static int post_recv(struct rsocket *rs, unsigned slot)
+static int post_recv(struct rsocket *rs, unsigned buf)
 {
 	struct ds_socket *ds = rs->ds;
-	struct ibv_sge sge = { (uintptr_t)ds->receives + slot * (size_t)RECV_SLOT, RECV_SLOT, ds->recv_mr->lkey };
-	struct ibv_recv_wr wr = { .wr_id = IS_RECV | slot, .sg_list = &sge, .num_sge = 1 }, *bad;
+	struct ibv_sge sge = { (uintptr_t)ds->receives + buf * (size_t)RBUF_BYTES, RBUF_BYTES, ds->recv_mr->lkey };
+	struct ibv_recv_wr wr = { .wr_id = IS_RECV | buf, .sg_list = &sge, .num_sge = 1 }, *bad;
 
 	return rs->id->qp->context->ops.post_recv(rs->id->qp, &wr, &bad);
 }
@@ -171,7 +171,7 @@ static int get_own_address(struct rsocket *rs, const struct sockaddr *towards, s
 static int create_ep(struct rsocket *rs, const struct sockaddr *towards)
 {
 	struct ds_socket *ds = rs->ds;
-	struct ibv_qp_init_attr attr = { .cap = { SLOTS, SLOTS, 1, 1, RS_INLINE }, .qp_type = IBV_QPT_UD };
+	struct ibv_qp_init_attr attr = { .cap = { BUFS, BUFS, 1, 1, RS_INLINE }, .qp_type = IBV_QPT_UD };
 	struct sockaddr_storage own;
 	int error;
 
@@ -184,23 +184,23 @@ static int create_ep(struct rsocket *rs, const struct sockaddr *towards)
 		return errno;
 	if (!rs->id->verbs)
 		return EADDRNOTAVAIL;
-	error = rs_create_cq(rs, rs->id->verbs, 2 * SLOTS);
+	error = rs_create_cq(rs, rs->id->verbs, 2 * BUFS);
 	if (error)
 		return error;
 	attr.send_cq = attr.recv_cq = rs->cq;
 	if (rdma_create_qp(rs->id, rs->id->pd, &attr))
 		return errno;
-	ds->sends = malloc(SLOTS * (size_t)SEND_SLOT);
-	ds->receives = calloc(SLOTS, RECV_SLOT);
+	ds->sends = malloc(BUFS * (size_t)SBUF_BYTES);
+	ds->receives = calloc(BUFS, RBUF_BYTES);
 	if (!ds->sends || !ds->receives)
 		return ENOMEM;
-	ds->send_mr = ibv_reg_mr(rs->id->pd, ds->sends, SLOTS * (size_t)SEND_SLOT, 0);
-	ds->recv_mr = ibv_reg_mr(rs->id->pd, ds->receives, SLOTS * (size_t)RECV_SLOT, IBV_ACCESS_LOCAL_WRITE);
+	ds->send_mr = ibv_reg_mr(rs->id->pd, ds->sends, BUFS * (size_t)SBUF_BYTES, 0);
+	ds->recv_mr = ibv_reg_mr(rs->id->pd, ds->receives, BUFS * (size_t)RBUF_BYTES, IBV_ACCESS_LOCAL_WRITE);
 	if (!ds->send_mr || !ds->recv_mr)
 		return errno;
-	for (unsigned slot = 0; slot < SLOTS; slot++) {
-		ds->free_sends[ds->free_count++] = (uint8_t)slot;
-		if (post_recv(rs, slot))
+	for (unsigned buf = 0; buf < BUFS; buf++) {
+		ds->free_sends[ds->free_count++] = (uint8_t)buf;
+		if (post_recv(rs, buf))
 			return ENOMEM;
 	}
 	format_header(ds, &own);
@@ -273,14 +273,14 @@ static void save_qpn(struct rsocket *rs, struct ds_dest *dest, uint32_t qpn)
 /* ---- receiving */
 
 static void queue_datagram(struct ds_socket *ds, const uint8_t *data, uint32_t bytes,
-			   const struct sockaddr_storage *from, int slot)
+			   const struct sockaddr_storage *from, int buf)
 {
 	unsigned at = (ds->head + ds->count++) % QUEUE;
 
 	ds->queue[at].data = data;
 	ds->queue[at].bytes = bytes;
 	ds->queue[at].from = *from;
-	ds->queue[at].slot = slot;
+	ds->queue[at].buf = buf;
 }
 
 /* Send a message from the device's address: for a socket bound to all, the system would choose another. */
@@ -332,8 +332,8 @@ static void process_udp(struct rsocket *rs)
 {
 	struct ds_socket *ds = rs->ds;
 
-	while (ds->count < SLOTS) { /* the rest of the queue is for datagrams of the queue pair */
-		uint8_t data[UDP_SIX + SLOT_BYTES];
+	while (ds->count < BUFS) { /* the rest of the queue is for datagrams of the queue pair */
+		uint8_t data[UDP_SIX + MSG_BYTES];
 		struct sockaddr_storage from = { 0 };
 		socklen_t from_bytes = sizeof from;
 		const struct ds_udp_header *header = (const void *)data;
@@ -364,10 +364,10 @@ static void process_udp(struct rsocket *rs)
 	}
 }
 
-static void process_ud(struct rsocket *rs, unsigned slot, uint32_t bytes)
+static void process_ud(struct rsocket *rs, unsigned buf, uint32_t bytes)
 {
 	struct ds_socket *ds = rs->ds;
-	const uint8_t *data = ds->receives + slot * (size_t)RECV_SLOT + GRH;
+	const uint8_t *data = ds->receives + buf * (size_t)RBUF_BYTES + GRH;
 	struct sockaddr_storage from = { 0 };
 	struct ds_header header;
 
@@ -390,10 +390,10 @@ static void process_ud(struct rsocket *rs, unsigned slot, uint32_t bytes)
 	} else {
 		goto again;
 	}
-	queue_datagram(ds, data + header.length, bytes - GRH - header.length, &from, (int)slot);
+	queue_datagram(ds, data + header.length, bytes - GRH - header.length, &from, (int)buf);
 	return;
 again:
-	post_recv(rs, slot);
+	post_recv(rs, buf);
 }
 
 static void dgram_progress(struct rsocket *rs)
@@ -441,10 +441,10 @@ static ssize_t dgram_recv(struct rsocket *rs, const struct iovec *parts, int cou
 	}
 	if (flags & MSG_PEEK)
 		return (ssize_t)bytes;
-	if (ds->queue[at].slot < 0)
+	if (ds->queue[at].buf < 0)
 		free((void *)(uintptr_t)ds->queue[at].data);
 	else
-		post_recv(rs, (unsigned)ds->queue[at].slot);
+		post_recv(rs, (unsigned)ds->queue[at].buf);
 	ds->head = (at + 1) % QUEUE;
 	ds->count--;
 	return (ssize_t)bytes;
@@ -452,7 +452,7 @@ static ssize_t dgram_recv(struct rsocket *rs, const struct iovec *parts, int cou
 
 /* ---- sending */
 
-static bool has_slot(struct rsocket *rs)
+static bool has_free_send(struct rsocket *rs)
 {
 	return rs->ds->free_count > 0;
 }
@@ -472,7 +472,7 @@ static ssize_t dgram_send(struct rsocket *rs, const struct iovec *parts, int cou
 		to = (struct sockaddr *)&ds->connected;
 	if (!cm_addrlen(to))
 		return rdma_seterrno(EDESTADDRREQ);
-	if (bytes > SLOT_BYTES - UDP_SIX)
+	if (bytes > MSG_BYTES - UDP_SIX)
 		return rdma_seterrno(EMSGSIZE);
 	error = create_ep(rs, to);
 	if (error)
@@ -480,7 +480,7 @@ static ssize_t dgram_send(struct rsocket *rs, const struct iovec *parts, int cou
 	dgram_progress(rs);
 	dest = get_dest(rs, to);
 	if (dest && dest->ah) {
-		if (rs_wait(rs, has_slot, flags, rs->send_timeout_ms))
+		if (rs_wait(rs, has_free_send, flags, rs->send_timeout_ms))
 			return -1;
 		dest = get_dest(rs, to); /* it may have been dropped meanwhile */
 	}
@@ -489,7 +489,7 @@ static ssize_t dgram_send(struct rsocket *rs, const struct iovec *parts, int cou
 	if (!dest->ah)
 		return send_udp(rs, &dest->address, OP_DATA, parts, count);
 	wr.wr_id = ds->free_sends[--ds->free_count];
-	data = ds->sends + wr.wr_id * SEND_SLOT;
+	data = ds->sends + wr.wr_id * SBUF_BYTES;
 	memcpy(data, &ds->header, ds->header.length);
 	rs_copy_from_iov(data + ds->header.length, parts, 0, bytes);
 	sge = (struct ibv_sge){ (uintptr_t)data, (uint32_t)(ds->header.length + bytes), ds->send_mr->lkey };
@@ -521,7 +521,7 @@ static void dgram_free(struct rsocket *rs)
 	if (!ds)
 		return;
 	for (; ds->count; ds->count--, ds->head = (ds->head + 1) % QUEUE)
-		if (ds->queue[ds->head].slot < 0)
+		if (ds->queue[ds->head].buf < 0)
 			free((void *)(uintptr_t)ds->queue[ds->head].data);
 	while (ds->dests) {
 		struct ds_dest *dest = ds->dests;

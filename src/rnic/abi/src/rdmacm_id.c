@@ -13,11 +13,11 @@
 #include "rdmacm_qp.h"
 #include "rdmacm_rpc.h"
 
-enum { TABLE_SLOTS = 4096 };
+enum { BUCKETS = 4096 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* the table of IDs, their events */
 static pthread_cond_t acknowledgement = PTHREAD_COND_INITIALIZER;
-static struct cm_id *table[TABLE_SLOTS];
+static struct cm_id *table[BUCKETS];
 
 struct cm_event {
 	struct rdma_cm_event public;
@@ -79,14 +79,14 @@ void cm_save_route(struct cm_id *id, const struct cm_rpc *rpc)
 static void insert_id(struct cm_id *id)
 {
 	pthread_mutex_lock(&lock);
-	id->next = table[id->number % TABLE_SLOTS];
-	table[id->number % TABLE_SLOTS] = id;
+	id->next = table[id->number % BUCKETS];
+	table[id->number % BUCKETS] = id;
 	pthread_mutex_unlock(&lock);
 }
 
 static void remove_id(struct cm_id *id)
 {
-	for (struct cm_id **at = &table[id->number % TABLE_SLOTS]; *at; at = &(*at)->next) {
+	for (struct cm_id **at = &table[id->number % BUCKETS]; *at; at = &(*at)->next) {
 		if (*at == id) {
 			*at = id->next;
 			return;
@@ -96,7 +96,7 @@ static void remove_id(struct cm_id *id)
 
 static struct cm_id *lookup_id(uint32_t number)
 {
-	struct cm_id *id = table[number % TABLE_SLOTS];
+	struct cm_id *id = table[number % BUCKETS];
 
 	while (id && id->number != number)
 		id = id->next;

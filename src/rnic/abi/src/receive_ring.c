@@ -20,14 +20,14 @@ static uint32_t power_of_two_above(uint32_t value)
 	return power;
 }
 
-static void free_slots_tables(struct receive_ring *rq)
+static void free_arrays(struct receive_ring *rq)
 {
 	free(rq->ids);
 	free(rq->taken);
-	free(rq->free_slots);
+	free(rq->free_wqes);
 	rq->ids = NULL;
 	rq->taken = NULL;
-	rq->free_slots = rq->order = NULL;
+	rq->free_wqes = rq->order = NULL;
 }
 
 int receive_ring_alloc(struct rnic_context *context, struct receive_ring *rq, uint32_t max_wr, uint32_t max_sge,
@@ -47,20 +47,20 @@ int receive_ring_alloc(struct rnic_context *context, struct receive_ring *rq, ui
 		rq->entries = power_of_two_above(max_wr);
 		bytes = (size_t)rq->entries * rq->stride;
 		order_bytes = (size_t)rq->entries * RNIC_SRQ_ORDER_BYTES;
-		rq->free_slots = calloc(rq->entries, sizeof *rq->free_slots);
+		rq->free_wqes = calloc(rq->entries, sizeof *rq->free_wqes);
 	}
 	rq->ids = calloc(rq->entries, sizeof *rq->ids);
 	rq->taken = calloc(rq->entries, sizeof *rq->taken);
-	error = rq->ids && rq->taken && (rq->free_slots || !shared) ? ring_alloc(context, &rq->memory, bytes + order_bytes) :
+	error = rq->ids && rq->taken && (rq->free_wqes || !shared) ? ring_alloc(context, &rq->memory, bytes + order_bytes) :
 								      ENOMEM;
 	if (error) {
-		free_slots_tables(rq);
+		free_arrays(rq);
 		return error;
 	}
 	if (shared) {
 		rq->order = (uint32_t *)(void *)((uint8_t *)rq->memory.base + bytes);
-		for (uint32_t slot = 0; slot < rq->entries; slot++)
-			rq->free_slots[slot] = rq->entries - 1 - slot;
+		for (uint32_t index = 0; index < rq->entries; index++)
+			rq->free_wqes[index] = rq->entries - 1 - index;
 	}
 	pthread_mutex_init(&rq->lock, NULL);
 	return 0;
@@ -80,7 +80,7 @@ void receive_ring_free(struct rnic_context *context, struct receive_ring *rq)
 	if (!rq->memory.base)
 		return;
 	ring_free(context, &rq->memory);
-	free_slots_tables(rq);
+	free_arrays(rq);
 	pthread_mutex_destroy(&rq->lock);
 }
 
@@ -95,7 +95,7 @@ uint64_t receive_ring_complete(struct receive_ring *rq, uint32_t index)
 		rq->taken[index] = false;
 		rq->posted--;
 		if (rq->order)
-			rq->free_slots[rq->entries - rq->posted - 1] = index;
+			rq->free_wqes[rq->entries - rq->posted - 1] = index;
 		id = rq->ids[index];
 	}
 	pthread_mutex_unlock(&rq->lock);
@@ -104,16 +104,16 @@ uint64_t receive_ring_complete(struct receive_ring *rq, uint32_t index)
 
 static int put_recv_wr(struct receive_ring *rq, const struct ibv_recv_wr *wr)
 {
-	uint32_t count = 0, slot = rq->tail;
+	uint32_t count = 0, index = rq->tail;
 	struct sge *sge;
 
 	if (rq->posted >= rq->limit)
 		return ENOMEM;
-	if (rq->order) /* queue pairs complete out of order: one that stalls keeps only its own slot */
-		slot = rq->free_slots[rq->entries - rq->posted - 1];
-	if (rq->taken[slot])
+	if (rq->order) /* queue pairs complete out of order: one that stalls keeps only its own WQE */
+		index = rq->free_wqes[rq->entries - rq->posted - 1];
+	if (rq->taken[index])
 		return ENOMEM;
-	sge = (struct sge *)(void *)((uint8_t *)rq->memory.base + (size_t)slot * rq->stride);
+	sge = (struct sge *)(void *)((uint8_t *)rq->memory.base + (size_t)index * rq->stride);
 	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > rq->max_sge)
 		return EINVAL;
 	for (int i = 0; i < wr->num_sge; i++) {
@@ -126,9 +126,9 @@ static int put_recv_wr(struct receive_ring *rq, const struct ibv_recv_wr *wr)
 	if (count * RNIC_SGE_BYTES < rq->stride)
 		memset(&sge[count], 0, sizeof *sge);
 	if (rq->order)
-		rq->order[rq->tail] = htole32(slot);
-	rq->ids[slot] = wr->wr_id;
-	rq->taken[slot] = true;
+		rq->order[rq->tail] = htole32(index);
+	rq->ids[index] = wr->wr_id;
+	rq->taken[index] = true;
 	rq->posted++;
 	rq->tail = rq->tail + 1 == rq->entries ? 0 : rq->tail + 1;
 	return 0;

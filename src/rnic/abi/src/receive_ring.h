@@ -13,9 +13,9 @@ struct receive_ring {
 	struct ring_memory memory;
 	uint32_t entries, stride, max_sge, limit, tail, posted, block;
 	uint64_t *ids;
-	bool *taken; /* the slot holds a request that has not completed */
-	uint32_t *order; /* shared: behind the slots, slot numbers in the order of posting; else NULL */
-	uint32_t *free_slots; /* shared: a stack of empty slots, entries - posted of them */
+	bool *taken; /* the WQE holds a request that has not completed */
+	uint32_t *order; /* shared: behind the WQEs, their indexes in the order of posting; else NULL */
+	uint32_t *free_wqes; /* shared: a stack of free WQEs, entries - posted of them */
 	pthread_mutex_t lock;
 };
 
