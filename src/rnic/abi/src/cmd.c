@@ -82,13 +82,13 @@ static int errno_of_status(uint32_t status)
 static int read_command_reply(struct command *command, const struct rpc_reply *reply, size_t *at)
 {
 	uint32_t status, bytes;
-	const uint8_t *said = reply->body + *at;
+	const uint8_t *record = reply->body + *at;
 
 	if (reply->bytes - *at < RNIC_COMMAND_REPLY_SIZE)
 		return EPROTO;
-	memcpy(&status, said + RNIC_COMMAND_REPLY_STATUS_AT, 4);
-	memcpy(&bytes, said + RNIC_COMMAND_REPLY_OUTBOX_BYTES_AT, 4);
-	memcpy(&command->out_param, said + RNIC_COMMAND_REPLY_OUT_PARAM_AT, 8);
+	memcpy(&status, record + RNIC_COMMAND_REPLY_STATUS_AT, 4);
+	memcpy(&bytes, record + RNIC_COMMAND_REPLY_OUTBOX_BYTES_AT, 4);
+	memcpy(&command->out_param, record + RNIC_COMMAND_REPLY_OUT_PARAM_AT, 8);
 	*at += RNIC_COMMAND_REPLY_SIZE;
 	if (bytes > reply->bytes - *at)
 		bytes = (uint32_t)(reply->bytes - *at);
@@ -109,16 +109,16 @@ int nic_commands(struct rnic_context *context, struct command *list, size_t coun
 	int error;
 
 	for (size_t i = 0; i < count; i++) {
-		uint8_t *said = message + bytes;
+		uint8_t *record = message + bytes;
 
 		if (list[i].inbox_bytes > sizeof message || bytes + RNIC_COMMAND_SIZE + list[i].inbox_bytes > sizeof message)
 			return EINVAL;
-		memcpy(said + RNIC_COMMAND_OP_AT, &list[i].op, 2);
-		memcpy(said + RNIC_COMMAND_OP_MODIFIER_AT, &list[i].op_modifier, 2);
-		memcpy(said + RNIC_COMMAND_IN_MODIFIER_AT, &list[i].in_modifier, 4);
-		memcpy(said + RNIC_COMMAND_INBOX_BYTES_AT, &list[i].inbox_bytes, 4);
+		memcpy(record + RNIC_COMMAND_OP_AT, &list[i].op, 2);
+		memcpy(record + RNIC_COMMAND_OP_MODIFIER_AT, &list[i].op_modifier, 2);
+		memcpy(record + RNIC_COMMAND_IN_MODIFIER_AT, &list[i].in_modifier, 4);
+		memcpy(record + RNIC_COMMAND_INBOX_BYTES_AT, &list[i].inbox_bytes, 4);
 		if (list[i].inbox_bytes)
-			memcpy(said + RNIC_COMMAND_SIZE, list[i].inbox, list[i].inbox_bytes);
+			memcpy(record + RNIC_COMMAND_SIZE, list[i].inbox, list[i].inbox_bytes);
 		bytes += RNIC_COMMAND_SIZE + list[i].inbox_bytes;
 	}
 	reply = malloc(sizeof *reply);

@@ -235,13 +235,13 @@ static void free_context(struct rnic_context *context)
 /* Read RNIC_YIELD_AFTER: how many empty polls in a row before any thread yields. A huge number means never. */
 static void init_yielding(struct rnic_context *context)
 {
-	const char *said = getenv("RNIC_YIELD_AFTER");
+	const char *value = getenv("RNIC_YIELD_AFTER");
 	unsigned long number = YIELD_AFTER;
 
 	context->opener = pthread_self();
-	context->yields_always = said && *said;
+	context->yields_always = value && *value;
 	if (context->yields_always)
-		number = strtoul(said, NULL, 10);
+		number = strtoul(value, NULL, 10);
 	context->yield_after = number < UINT32_MAX ? (uint32_t)number : UINT32_MAX;
 }
 

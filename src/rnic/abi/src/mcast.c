@@ -20,7 +20,7 @@ static int change_membership(struct rnic_qp *qp, const uint8_t *gid, bool member
 	struct rnic_context *context = context_of(qp->verbs.qp_base.context);
 	uint8_t mgm[RNIC_MGM_SIZE] = { 0 };
 	uint8_t *members = mgm + RNIC_MGM_QPN0_AT;
-	uint32_t count, found, most = dev_lim(context, RNIC_DEV_LIM_MAX_GROUP_QPS);
+	uint32_t count, found, max = dev_lim(context, RNIC_DEV_LIM_MAX_GROUP_QPS);
 	int error;
 
 	if (gid[0] != 0xFF && !(gid[10] == 0xFF && gid[11] == 0xFF && (gid[12] & 0xF0) == 0xE0))
@@ -34,7 +34,7 @@ static int change_membership(struct rnic_qp *qp, const uint8_t *gid, bool member
 		if (rnic_get_be(members + 4 * found, 0, 4, 0, 24) == qp->number)
 			break;
 	if (member && found == count) {
-		if (count == most) {
+		if (count == max) {
 			error = ENOMEM;
 			goto out;
 		}

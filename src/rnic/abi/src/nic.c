@@ -108,11 +108,11 @@ static int map_window(struct rnic_context *context, const struct rpc_reply *repl
 /* ---- the engine in this process */
 
 /* Read a variable of the environment as a flag, with a default if it is unset or empty. */
-static bool env_flag(const char *name, bool unsaid)
+static bool env_flag(const char *name, bool fallback)
 {
-	const char *said = getenv(name);
+	const char *value = getenv(name);
 
-	return said && *said ? strcmp(said, "0") != 0 : unsaid;
+	return value && *value ? strcmp(value, "0") != 0 : fallback;
 }
 
 static int is_nic_gone(void *self)
@@ -123,13 +123,13 @@ static int is_nic_gone(void *self)
 /* Read RNIC_LOOK_US: the longest spin time in microseconds before a wait for an event sleeps. */
 static void set_spin_time(struct rnic_context *context)
 {
-	const char *said = getenv("RNIC_LOOK_US");
-	unsigned long number, most = 1000000;
+	const char *value = getenv("RNIC_LOOK_US");
+	unsigned long number, max = 1000000;
 
-	if (!said || !*said)
+	if (!value || !*value)
 		return;
-	number = strtoul(said, NULL, 10);
-	driver_set_spin(context->slot, 1000 * (number < most ? number : most));
+	number = strtoul(value, NULL, 10);
+	driver_set_spin(context->slot, 1000 * (number < max ? number : max));
 }
 
 /* Open the driver of the slot that came with an answer to OPEN. Returns 0 or the error number. */

@@ -58,10 +58,10 @@ static int unsupported_type_error(int type)
 
 static int check_cap(const struct rnic_context *context, const struct ibv_qp_cap *cap)
 {
-	uint32_t most = (1u << dev_lim(context, RNIC_DEV_LIM_LOG_MAX_QP_SZ)) - 1;
+	uint32_t max_wr = (1u << dev_lim(context, RNIC_DEV_LIM_LOG_MAX_QP_SZ)) - 1;
 	uint32_t sges = dev_lim(context, RNIC_DEV_LIM_MAX_SGE);
 
-	return cap->max_send_wr > most || cap->max_recv_wr > most || cap->max_send_sge > sges ||
+	return cap->max_send_wr > max_wr || cap->max_recv_wr > max_wr || cap->max_send_sge > sges ||
 			       cap->max_recv_sge > sges ||
 			       cap->max_inline_data > dev_lim(context, RNIC_DEV_LIM_MAX_INLINE)
 		       ? EINVAL

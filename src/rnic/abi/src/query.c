@@ -226,7 +226,7 @@ EXPORT int _ibv_query_gid_ex(struct ibv_context *verbs, uint32_t port, uint32_t 
 	return 0;
 }
 
-EXPORT ssize_t _ibv_query_gid_table(struct ibv_context *verbs, struct ibv_gid_entry *entries, size_t most,
+EXPORT ssize_t _ibv_query_gid_table(struct ibv_context *verbs, struct ibv_gid_entry *entries, size_t max_entries,
 				    uint32_t flags, size_t bytes)
 {
 	struct rnic_context *context = context_of(verbs);
@@ -236,7 +236,7 @@ EXPORT ssize_t _ibv_query_gid_table(struct ibv_context *verbs, struct ibv_gid_en
 	count = dev_lim(context, RNIC_DEV_LIM_GID_COUNT);
 	if (flags)
 		return -EOPNOTSUPP;
-	if (most < count || bytes < sizeof *entries)
+	if (max_entries < count || bytes < sizeof *entries)
 		return -EINVAL;
 	for (size_t i = 0; i < count; i++) {
 		struct ibv_gid_entry full;

@@ -108,18 +108,18 @@ EXPORT int rdma_listen(struct rdma_cm_id *public, int backlog)
 }
 
 /* Put this side's parameters into a request. The ID's queue pair takes precedence over the program's numbers. */
-static int put_conn_param(struct cm_id *id, struct cm_rpc *rpc, const struct rdma_conn_param *param)
+static void put_conn_param(struct cm_id *id, struct cm_rpc *rpc, const struct rdma_conn_param *param)
 {
 	static const struct rdma_conn_param usual = { .responder_resources = RDMA_MAX_RESP_RES,
 						      .initiator_depth = RDMA_MAX_INIT_DEPTH,
 						      .retry_count = 7, .rnr_retry_count = 7 };
-	uint8_t most = id->device ? id->device->max_rd_atomic : 0;
+	uint8_t max = id->device ? id->device->max_rd_atomic : 0;
 	struct ibv_qp *qp = id->public.qp;
 
 	if (!param)
 		param = &usual;
-	id->responder_resources = param->responder_resources < most ? param->responder_resources : most;
-	id->initiator_depth = param->initiator_depth < most ? param->initiator_depth : most;
+	id->responder_resources = min_u8(param->responder_resources, max);
+	id->initiator_depth = min_u8(param->initiator_depth, max);
 	cm_put32(rpc, RNIC_CM_REQUEST_QPN_AT, qp ? qp->qp_num : param->qp_num);
 	cm_put32(rpc, RNIC_CM_REQUEST_QKEY_AT, id->public.qp_type == IBV_QPT_UD ? RDMA_UDP_QKEY : 0);
 	rpc->request[RNIC_CM_REQUEST_RESPONDER_RESOURCES_AT] = id->responder_resources;
@@ -131,7 +131,6 @@ static int put_conn_param(struct cm_id *id, struct cm_rpc *rpc, const struct rdm
 	rpc->request[RNIC_CM_REQUEST_TOS_AT] = id->tos;
 	rpc->request[RNIC_CM_REQUEST_ACK_TIMEOUT_AT] = id->ack_timeout;
 	cm_rpc_private_data(rpc, param->private_data, param->private_data_len);
-	return 0;
 }
 
 EXPORT int rdma_connect(struct rdma_cm_id *public, struct rdma_conn_param *param)
@@ -165,10 +164,8 @@ EXPORT int rdma_accept(struct rdma_cm_id *public, struct rdma_conn_param *param)
 	cm_rpc_init(&rpc, RNIC_CM_ACCEPT, id);
 	put_conn_param(id, &rpc, param);
 	if (!param) { /* as the peer asked */
-		if (asked_resources < id->responder_resources)
-			id->responder_resources = asked_resources;
-		if (asked_depth < id->initiator_depth)
-			id->initiator_depth = asked_depth;
+		id->responder_resources = min_u8(id->responder_resources, asked_resources);
+		id->initiator_depth = min_u8(id->initiator_depth, asked_depth);
 		rpc.request[RNIC_CM_REQUEST_RESPONDER_RESOURCES_AT] = id->responder_resources;
 		rpc.request[RNIC_CM_REQUEST_INITIATOR_DEPTH_AT] = id->initiator_depth;
 	}

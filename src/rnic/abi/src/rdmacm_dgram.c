@@ -98,12 +98,9 @@ static int dgram_getsockname(struct rsocket *rs, struct sockaddr *address, sockl
 
 static int dgram_getpeername(struct rsocket *rs, struct sockaddr *address, socklen_t *bytes)
 {
-	socklen_t whole = cm_addrlen((struct sockaddr *)&rs->ds->connected);
-
-	if (!whole)
+	if (!cm_addrlen((struct sockaddr *)&rs->ds->connected))
 		return rdma_seterrno(ENOTCONN);
-	memcpy(address, &rs->ds->connected, *bytes < whole ? *bytes : whole);
-	*bytes = whole;
+	rs_copy_address(&rs->ds->connected, address, bytes);
 	return 0;
 }
 
@@ -423,7 +420,6 @@ static ssize_t dgram_recv(struct rsocket *rs, const struct iovec *parts, int cou
 {
 	struct ds_socket *ds = rs->ds;
 	size_t bytes = rs_iov_bytes(parts, count);
-	socklen_t whole;
 	unsigned at;
 
 	if (rs_wait(rs, has_datagram, flags, rs->recv_timeout_ms))
@@ -434,11 +430,7 @@ static ssize_t dgram_recv(struct rsocket *rs, const struct iovec *parts, int cou
 	if (bytes > ds->queue[at].bytes)
 		bytes = ds->queue[at].bytes;
 	rs_copy_to_iov(parts, 0, ds->queue[at].data, bytes);
-	if (from && from_bytes) {
-		whole = cm_addrlen((struct sockaddr *)&ds->queue[at].from);
-		memcpy(from, &ds->queue[at].from, *from_bytes < whole ? *from_bytes : whole);
-		*from_bytes = whole;
-	}
+	rs_copy_address(&ds->queue[at].from, from, from_bytes);
 	if (flags & MSG_PEEK)
 		return (ssize_t)bytes;
 	if (ds->queue[at].buf < 0)

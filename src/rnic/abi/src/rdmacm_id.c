@@ -377,11 +377,6 @@ static void process_join(struct cm_event *event, struct cm_id *id, const struct 
 	}
 }
 
-static uint8_t min_u8(uint8_t one, uint8_t other)
-{
-	return one < other ? one : other;
-}
-
 /* The peer accepted, and its queue pair is ready: make this one ready before the peer is told. */
 static void process_conn_resp(struct cm_event *event, struct cm_id *id)
 {

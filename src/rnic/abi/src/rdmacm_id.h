@@ -41,6 +41,11 @@ static inline struct cm_id *to_id(struct rdma_cm_id *public)
 	return (struct cm_id *)(void *)public;
 }
 
+static inline uint8_t min_u8(uint8_t a, uint8_t b)
+{
+	return a < b ? a : b;
+}
+
 int cm_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **result, void *context, int port_space,
 		 int qp_type);
 /* Keep what the connection manager says of an ID: addresses, and the device that they lead to. */
