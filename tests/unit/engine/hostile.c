@@ -1,7 +1,11 @@
 /* The engine against memory and packets of somebody who means ill, to be run under sanitizers: between any two pieces of
  * memory there are bytes that nobody may touch, so that a byte beside one is seen. Arguments: seed, rounds. Prints what
  * was taken and made. hostile_port.c takes all but `main` for a whole device. */
-#include "queue_pair/parts.h"
+#include "queue_pair/arithmetic.h"
+#include "queue_pair/byteorder.h"
+#include "queue_pair/datagram.h"
+#include "queue_pair/icrc.h"
+#include "queue_pair/send_queue.h"
 
 #include <sanitizer/asan_interface.h>
 #include <stdio.h>

@@ -2,7 +2,8 @@
  * nor ever for what goes to another address. */
 #define _GNU_SOURCE
 #include "io/tx_zerocopy.h"
-#include "queue_pair/parts.h"
+#include "queue_pair/bth.h"
+#include "queue_pair/byteorder.h"
 #include "io/poll.h"
 
 #include <errno.h>

@@ -2,6 +2,8 @@
 #if defined(__linux__)
 #define _GNU_SOURCE
 #include "bypass/bypass_private.h"
+#include "queue_pair/byteorder.h"
+#include "queue_pair/message.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -3,6 +3,8 @@
 #include "bypass/bypass_private.h"
 
 #include "queue_pair/crc32.h"
+#include "queue_pair/requester.h"
+#include "queue_pair/response_queue.h"
 #include "memory/fault_guard.h"
 #include "io/progress_thread.h"
 

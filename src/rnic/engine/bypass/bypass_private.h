@@ -4,7 +4,8 @@
 
 #include "bypass/bypass.h"
 #include "bypass/shm_loopback.h"
-#include "queue_pair/parts.h"
+#include "queue_pair/datagram.h"
+#include "queue_pair/icrc.h"
 #include "memory/backends.h"
 #include "io/poll.h"
 

@@ -3,11 +3,13 @@
 #include "bypass/shm_loopback.h"
 
 #include "io/nocancel.h"
-#include "queue_pair/parts.h"
 #include "io/poll.h"
+#include "queue_pair/bth.h"
+#include "queue_pair/byteorder.h"
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/socket.h>

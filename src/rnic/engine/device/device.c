@@ -1,7 +1,22 @@
 /* All queue pairs of a device: whom a packet is for, whose turn it is, whose time has come. */
 #include "device/device.h"
+
+#include "queue_pair/bth.h"
+#include "queue_pair/by_reference.h"
+#include "queue_pair/byteorder.h"
+#include "queue_pair/completer.h"
+#include "queue_pair/context.h"
+#include "queue_pair/dispatch.h"
+#include "queue_pair/encap.h"
+#include "queue_pair/packet.h"
+#include "queue_pair/psn.h"
 #include "queue_pair/rate_limit.h"
-#include "queue_pair/parts.h"
+#include "queue_pair/requester.h"
+#include "queue_pair/responder.h"
+#include "queue_pair/response_queue.h"
+#include "queue_pair/send_queue.h"
+
+#include <stdatomic.h>
 
 #define BECN ((uint64_t)1 << 30) /* in the first eight bytes of a BTH */
 #define CNP_BYTES 16u
@@ -364,12 +379,6 @@ int engine_device_ring(struct engine_device *device, struct engine_qp *qp)
 		engine_schedule(&device->sched, (uint64_t)((uint8_t *)record - device->sched.arena));
 	}
 	return 0;
-}
-
-int engine_unsent(const struct queue_pair *record)
-{
-	return record->send_index != record->fetch_index || record->probe_due || record->fetch_index != record->tail ||
-	       record->admitted;
 }
 
 /* Whether the engine may begin a turn at all. */

@@ -1,6 +1,7 @@
 /* What is in flight at once: the accounts of the NIC and of each peer, and who waits for room (transport/inflight.py). */
-#include "queue_pair/parts.h"
 #include "device/scheduler.h"
+#include "queue_pair/arithmetic.h"
+#include "queue_pair/requester.h"
 
 #include <stdatomic.h>
 
@@ -297,7 +298,7 @@ static void admit(const struct engine_sched *sched)
 		int alone = inflight->waited_for == 1;
 		struct engine_limits limits;
 		engine_inflight_limits(sched, peer, &limits);
-		uint64_t share = quantum(limits.peer, peer->waiting > 1 || !alone || peer->users > 1);
+		uint64_t share = inflight_quantum(limits.peer, peer->waiting > 1 || !alone || peer->users > 1);
 		int64_t left = (int64_t)(limits.nic - inflight->packets - inflight->promised);
 		uint64_t used = peer->inflight + peer->promised;
 		if (used && (left < (int64_t)lesser(share, limits.nic) ||

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
-#include "queue_pair/division.h"
 #include "io/loopback.h"
+
+#include "queue_pair/arithmetic.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -1,8 +1,9 @@
 #if defined(__linux__)
 #define _GNU_SOURCE
-#include "queue_pair/division.h"
 #include "io/poll.h"
+
 #include "io/loopback.h"
+#include "queue_pair/arithmetic.h"
 
 #include <stdlib.h>
 #include <string.h>

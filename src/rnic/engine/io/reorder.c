@@ -1,5 +1,9 @@
 #include "io/reorder.h"
-#include "queue_pair/parts.h"
+
+#include "queue_pair/arithmetic.h"
+#include "queue_pair/bth.h"
+#include "queue_pair/byteorder.h"
+#include "queue_pair/psn.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,11 @@
 #if defined(__linux__)
 #define _GNU_SOURCE
 #include "io/tx_zerocopy.h"
-#include "queue_pair/parts.h"
+
 #include "io/poll.h"
+#include "queue_pair/bth.h"
+#include "queue_pair/byteorder.h"
+#include "queue_pair/psn.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 #if defined(__linux__)
 #define _GNU_SOURCE
-#include "io/nocancel.h"
-#include "queue_pair/division.h"
 #include "io/loopback.h"
+#include "io/nocancel.h"
+#include "queue_pair/arithmetic.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

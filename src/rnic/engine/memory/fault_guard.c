@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "memory/fault_guard.h"
 
-
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>

@@ -1,6 +1,6 @@
 #if defined(__linux__)
-#include "memory/fault_guard.h"
 #include "memory/backends.h"
+#include "memory/fault_guard.h"
 
 static int read_guarded(void *self, uint64_t va, void *to, size_t length)
 {

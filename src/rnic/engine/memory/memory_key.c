@@ -1,5 +1,7 @@
 /* The memory table (004 7.3, "MR Table"): the check that guards every access, and the access. */
-#include "queue_pair/parts.h"
+#include "memory/memory_key.h"
+
+#include <string.h>
 
 /* Index of a key into the table (design.md, "R_Key"). */
 static uint64_t key_index(uint32_t key)
@@ -48,11 +50,58 @@ int engine_origin_within(const struct origin *origin, uint64_t length, engine_vi
 	return origin->segment->memory->within(origin->segment->self, origin->va, length, work, with);
 }
 
+const struct engine_segment *engine_key_segment(const struct engine_shared *port, const struct memory_key *key,
+						uint64_t *va)
+{
+	const struct engine_mapping *reach = &port->reach[key - port->keys];
+	const struct engine_segment *segment = reach->bytes ? NULL : reach->segment;
+
+	*va = *va - key->start + key->base;
+	return segment && segment->memory->read_all && segment->memory->write_all ? segment : NULL;
+}
+
+void engine_key_read_ahead(const struct engine_shared *port, const struct memory_key *key, uint64_t va, uint8_t *to,
+			   uint64_t size, uint64_t stride, uint64_t count)
+{
+	struct engine_prefetch *ahead = port->ahead;
+	uint64_t theirs = va;
+
+	ahead->filled_count = 0;
+	count = count < ENGINE_PREFETCH ? count : ENGINE_PREFETCH;
+	const struct engine_segment *from = engine_key_segment(port, key, &theirs);
+	if (port->bare || count < 2 || !from)
+		return;
+	for (uint64_t i = 0; i < count; i++)
+		ahead->pieces[i] = (struct engine_piece){ theirs + i * size, to + i * stride, size };
+	if (from->memory->read_all(from->self, ahead->pieces, count))
+		return;
+	ahead->filled = to;
+	ahead->filled_va = va;
+	ahead->filled_bytes = size;
+	ahead->filled_stride = stride;
+	ahead->filled_count = count;
+}
+
+/* Whether a payload was read ahead: then it counts as used. Any other read ends the run. */
+static int was_read_ahead(struct engine_prefetch *ahead, const uint8_t *to, uint64_t va, uint64_t size)
+{
+	if (!ahead->filled_count)
+		return 0;
+	if (to != ahead->filled || va != ahead->filled_va || size != ahead->filled_bytes) {
+		ahead->filled_count = 0;
+		return 0;
+	}
+	ahead->filled += ahead->filled_stride;
+	ahead->filled_va += size;
+	ahead->filled_count--;
+	return 1;
+}
+
 int engine_key_read(const struct engine_shared *port, const struct memory_key *key, uint64_t va, uint8_t *to, uint64_t length)
 {
 	const struct engine_mapping *reach = &port->reach[key - port->keys];
 	uint64_t at = va - key->start;
-	if (port->bare || (port->ahead && engine_prefetch_filled(port->ahead, to, va, length)))
+	if (port->bare || (port->ahead && was_read_ahead(port->ahead, to, va, length)))
 		return 0;
 	if (reach->bytes) {
 		memcpy(to, reach->bytes + at, length);

@@ -1,5 +1,12 @@
 /* Packets without their bytes (queue_pair/by_reference.h): made of a message that is long enough, and what they are to who takes them. */
-#include "queue_pair/parts.h"
+#include "queue_pair/by_reference.h"
+
+#include "queue_pair/byteorder.h"
+#include "queue_pair/encap.h"
+#include "queue_pair/message.h"
+#include "queue_pair/packet.h"
+#include "queue_pair/receive_queue.h"
+#include "queue_pair/sge.h"
 
 #define LEAST 2048u /* bytes, for which it pays */
 #define PARTS_A_WINDOW 4u /* so that the next is on its way while one is read */

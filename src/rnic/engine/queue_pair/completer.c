@@ -1,6 +1,11 @@
 /* The completer: ACKs, NAKs that ask for packets again, credits, READ and atomic responses (IBA 9.7.6,
  * 9.7.7; transport/completer.py). What fails the queue pair is a punt. */
-#include "queue_pair/parts.h"
+#include "queue_pair/completer.h"
+
+#include "queue_pair/by_reference.h"
+#include "queue_pair/psn.h"
+#include "queue_pair/send_queue.h"
+#include "queue_pair/sge.h"
 
 /* Whether a retry is left once all before `psn` is acknowledged, which restores the count. */
 static int may_retry(const struct engine_qp *qp, uint64_t psn)
@@ -170,7 +175,7 @@ static void next_read(const struct engine_qp *qp)
 	uint64_t index = sq_after(qp, record->read_index);
 	record->read_index = NONE;
 	for (; index != record->fetch_index; index = sq_after(qp, index))
-		if (is_answered(&qp->sends[index]) && qp->sends[index].begun) {
+		if (is_read_or_atomic(&qp->sends[index]) && qp->sends[index].begun) {
 			record->read_index = index;
 			return;
 		}

@@ -1,5 +1,7 @@
 /* Completion queues: 32-byte entries with a phase bit, word 3 last (design.md, "CQ entry"). */
-#include "queue_pair/parts.h"
+#include "queue_pair/completion.h"
+
+#include <stdatomic.h>
 
 #define CQE_WORDS 8u
 #define PHASE_WORD 3u

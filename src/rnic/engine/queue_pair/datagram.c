@@ -1,15 +1,21 @@
 /* Unreliable datagrams: one packet a message, a Q_Key instead of a connection (IBA 9.8; 004 "UD RX";
  * transport/datagram.py). Where a datagram goes says its send entry; the paths that entries have named lately are kept in
  * a table, and what is not in it is the reference's, which adds it. */
-#include "queue_pair/parts.h"
+#include "queue_pair/datagram.h"
+
+#include "queue_pair/bth.h"
+#include "queue_pair/completion.h"
+#include "queue_pair/context.h"
+#include "queue_pair/encap.h"
+#include "queue_pair/icrc.h"
+#include "queue_pair/message.h"
+#include "queue_pair/receive_queue.h"
 
 #define HEADERS (BTH_BYTES + 8u) /* BTH and DETH; an immediate word may follow */
 #define GRH_IPV4_AT 20u
 #define PROTOCOL_UDP 17u
 #define UDP_BYTES 8u
 #define IPV4_BYTES 20u
-#define BTH_SOLICITED ((uint64_t)1 << 55)
-#define PAD_SHIFT 52
 #define QKEY_FROM_QP 0x80000000u
 
 /* ------------------------------------------------------------------ receiving */
@@ -136,7 +142,7 @@ enum engine_end engine_datagram_send(const struct engine_shared *port, struct en
 		return ENGINE_DONE;
 	if (engine_sge_read(port, source, 0, frame + header, size))
 		return PUNT_MEMORY;
-	uint64_t head = record->head | entry_get(slot, SQE_UD_DQPN) | (-size & 3) << PAD_SHIFT;
+	uint64_t head = record->head | entry_get(slot, SQE_UD_DQPN) | (-size & 3) << BTH_PAD_SHIFT;
 	uint64_t qkey = entry_get(slot, SQE_UD_QKEY);
 	if (entry_get(slot, SQE_SOLICITED))
 		head |= BTH_SOLICITED;

@@ -1,7 +1,12 @@
 /* Packets into bursts of equal segments, sealed: transport's FrameBatch. A shorter packet may close a burst, since
  * UDP_SEGMENT lets the last segment be short. The ICRC of a packet depends on its place in the burst, which is its IPv4
  * ident once something segments it. */
-#include "queue_pair/parts.h"
+#include "queue_pair/encap.h"
+
+#include "queue_pair/bth.h"
+#include "queue_pair/byteorder.h"
+#include "queue_pair/icrc.h"
+#include "queue_pair/message.h"
 
 #define MAX_BURST_BYTES 65000u
 #define ONE_PASS_LEAST 256u /* of fewer bytes header and payload are covered in one go, once they are there */
@@ -9,6 +14,26 @@
 static uint64_t padded(uint64_t size)
 {
 	return (size + 3) & ~(uint64_t)3;
+}
+
+uint8_t engine_request_opcode(uint64_t opcode, int first, int last)
+{
+	int imm = last && has_immediate(opcode);
+	if (is_write(opcode)) {
+		if (first)
+			return last ? (imm ? BTH_WRITE_ONLY_IMM : BTH_WRITE_ONLY) : BTH_WRITE_FIRST;
+		return last ? (imm ? BTH_WRITE_LAST_IMM : BTH_WRITE_LAST) : BTH_WRITE_MIDDLE;
+	}
+	if (first)
+		return last ? (imm ? BTH_SEND_ONLY_IMM : BTH_SEND_ONLY) : BTH_SEND_FIRST;
+	return last ? (imm ? BTH_SEND_LAST_IMM : BTH_SEND_LAST) : BTH_SEND_MIDDLE;
+}
+
+uint8_t engine_response_opcode(int first, int last)
+{
+	if (first)
+		return last ? BTH_READ_RESPONSE_ONLY : BTH_READ_RESPONSE_FIRST;
+	return last ? BTH_READ_RESPONSE_LAST : BTH_READ_RESPONSE_MIDDLE;
 }
 
 void engine_packets_flush(struct engine_out *out)
@@ -44,6 +69,15 @@ uint64_t engine_packets_contiguous(const struct engine_out *out, uint64_t length
 	return lesser(lesser(out->max_segments - lesser(packets, out->max_segments),
 			     div64(MAX_BURST_BYTES - lesser(bytes, MAX_BURST_BYTES), length)),
 		      div64(out->room - out->used, length));
+}
+
+void engine_packets_read_ahead(const struct engine_shared *port, const struct engine_out *out, uint8_t *frame,
+			       uint64_t header, const struct memory_key *key, uint64_t va, uint64_t size,
+			       uint64_t count)
+{
+	uint64_t length = engine_packet_bytes(header, size);
+	engine_key_read_ahead(port, key, va, frame + header, size, length,
+			      lesser(count, engine_packets_contiguous(out, length)));
 }
 
 void engine_packet_seal(struct engine_out *out, const struct engine_shared *port, const struct engine_flow *flow, uint8_t *frame,
@@ -151,7 +185,7 @@ static void make(void *with, uint8_t *bytes)
 	for (uint64_t i = 0; i < making->count; i++) {
 		int asks = making->ack_every && mod64(psn, making->ack_every) == 0;
 		be_store(frame, 8, making->head);
-		be_store(frame + 8, 4, psn | (asks ? ACK_REQ : 0));
+		be_store(frame + 8, 4, psn | (asks ? BTH_ACK_REQ : 0));
 		uint32_t crc = engine_icrc_of_alike(&icrc, frame, making->ident + (uint32_t)i);
 		crc = making->port->crc_copy(crc, frame + BTH_BYTES, bytes, making->mtu);
 		le_store(frame + BTH_BYTES + making->mtu, ICRC_BYTES, crc);

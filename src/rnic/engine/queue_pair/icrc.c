@@ -1,6 +1,8 @@
 /* The invariant CRC of a packet (Annex A17, 17.9.3): over ones, the masked IP and UDP headers, and the masked BTH. */
+#include "queue_pair/icrc.h"
+
+#include "queue_pair/byteorder.h"
 #include "queue_pair/crc32.h"
-#include "queue_pair/parts.h"
 
 #define ONES 8u
 #define IPV4_BYTES 20u
@@ -106,7 +108,7 @@ struct engine_alike engine_icrc_alike(const struct engine_shared *port, const st
 
 uint32_t engine_icrc_of_alike(const struct engine_alike *alike, const uint8_t *packet, uint32_t ident)
 {
-	const struct engine_shared *port = alike->port;
+	const struct engine_shared *port = alike->shared;
 	const struct engine_icrc_cache *heads = alike->heads;
 
 	if (!heads || ident >= MAX_IDENTS || !(heads->known >> ident & 1))

@@ -4,7 +4,15 @@
  * Nothing is decided here. A payload is stored ahead where its packet comes in order, is for this queue pair, has a key
  * that opens its place and the right ICRC; whoever takes the packet after that finds the same, stores it no more, and does
  * all the rest. Where it cannot be seen ahead, or one call for all fails, each goes by itself when its turn comes. */
-#include "queue_pair/parts.h"
+#include "queue_pair/prefetch.h"
+
+#include "queue_pair/context.h"
+#include "queue_pair/icrc.h"
+#include "queue_pair/packet.h"
+#include "queue_pair/psn.h"
+#include "queue_pair/receive_queue.h"
+#include "queue_pair/send_queue.h"
+#include "queue_pair/sge.h"
 
 /* Packets that are looked at ahead: what the next of them has to be, and where its payload goes. */
 struct run {
@@ -92,7 +100,7 @@ static const struct memory_key *place_write(const struct engine_shared *port, co
 	if (flags & ROW_START) {
 		const uint8_t *reth = packet->bytes + BTH_BYTES;
 		uint64_t length = be_load(reth + 12, 4);
-		if (run->left || !length || length > context_longest(qp->qpc))
+		if (run->left || !length || length > context_max_message(qp->qpc))
 			return NULL;
 		run->va = be_load(reth, 8);
 		run->left = length;
@@ -133,16 +141,6 @@ static const struct memory_key *place(const struct engine_shared *port, const st
 	return key;
 }
 
-/* The way to a key's memory, where it takes several pieces at once; `*va` becomes the address in its own process. */
-static const struct engine_segment *way(const struct engine_shared *port, const struct memory_key *key, uint64_t *va)
-{
-	const struct engine_mapping *reach = &port->reach[key - port->keys];
-	const struct engine_segment *segment = reach->bytes ? NULL : reach->segment;
-
-	*va = *va - key->start + key->base;
-	return segment && segment->memory->read_all && segment->memory->write_all ? segment : NULL;
-}
-
 void engine_prefetch_store(const struct engine_shared *port, const struct engine_qp *qp, const uint8_t *buffer, size_t length,
 		       size_t segment, size_t at, const struct engine_meta *meta)
 {
@@ -161,7 +159,7 @@ void engine_prefetch_store(const struct engine_shared *port, const struct engine
 		if (count && engine_packet_parse(qp, meta, buffer, length, segment, next, &packet) != ENGINE_DONE)
 			break;
 		const struct memory_key *key = place(port, qp, &packet, &run, &va);
-		const struct engine_segment *its = key ? way(port, key, &va) : NULL;
+		const struct engine_segment *its = key ? engine_key_segment(port, key, &va) : NULL;
 		if (!its || (to && its != to) ||
 		    !engine_icrc_check(port, &meta->flow, packet.bytes, packet.length, packet.ident, frag))
 			break;
@@ -178,44 +176,6 @@ void engine_prefetch_store(const struct engine_shared *port, const struct engine
 
 /* ------------------------------------------------------------------ what is sent */
 
-void engine_prefetch_fill(const struct engine_shared *port, const struct engine_out *out, uint8_t *frame, uint64_t header,
-		       const struct memory_key *key, uint64_t va, uint64_t size, uint64_t count)
-{
-	struct engine_prefetch *ahead = port->ahead;
-	uint64_t length = engine_packet_bytes(header, size), here = va;
-
-	if (!ahead || port->bare)
-		return;
-	ahead->filled_count = 0;
-	count = lesser(lesser(count, ENGINE_PREFETCH), engine_packets_contiguous(out, length));
-	const struct engine_segment *from = way(port, key, &here);
-	if (count < 2 || !from)
-		return;
-	for (uint64_t i = 0; i < count; i++)
-		ahead->pieces[i] = (struct engine_piece){ here + i * size, frame + header + i * length, size };
-	if (from->memory->read_all(from->self, ahead->pieces, count))
-		return;
-	ahead->filled = frame + header;
-	ahead->filled_va = va;
-	ahead->filled_bytes = size;
-	ahead->filled_stride = length;
-	ahead->filled_count = count;
-}
-
-int engine_prefetch_filled(struct engine_prefetch *ahead, const uint8_t *to, uint64_t va, uint64_t size)
-{
-	if (!ahead->filled_count)
-		return 0;
-	if (to != ahead->filled || va != ahead->filled_va || size != ahead->filled_bytes) {
-		ahead->filled_count = 0;
-		return 0;
-	}
-	ahead->filled += ahead->filled_stride;
-	ahead->filled_va += size;
-	ahead->filled_count--;
-	return 1;
-}
-
 void engine_prefetch_fetch(const struct engine_shared *port, const struct engine_qp *qp, uint64_t most)
 {
 	const struct queue_pair *record = qp->record;
@@ -226,17 +186,15 @@ void engine_prefetch_fetch(const struct engine_shared *port, const struct engine
 
 	ahead->fetched = ahead->fetched_count = 0;
 	for (most = lesser(most, ENGINE_PREFETCH); count < most && index != record->tail; index = sq_after(qp, index)) {
-		const uint8_t *raw = qp->sq + (index << record->sq_shift);
 		struct send_slot slot = { 0 };
 		struct source source;
-		for (unsigned i = 0; i < 8; i++)
-			(&slot.entry_0)[i] = le_load(raw + 8 * i, 8);
+		entry_fetch(&slot, qp->sq + (index << record->sq_shift));
 		uint64_t length = entry_get(&slot, SQE_LENGTH);
-		if (is_answered(&slot) || entry_get(&slot, SQE_INLINE) || entry_get(&slot, SQE_LIST) || !length ||
+		if (is_read_or_atomic(&slot) || entry_get(&slot, SQE_INLINE) || entry_get(&slot, SQE_LIST) || !length ||
 		    length > ENGINE_PREFETCH_BYTES || engine_sge_resolve(port, qp, &slot, index, 0, &source) != ENGINE_DONE)
 			break;
 		uint64_t va = source.spans[0].va;
-		const struct engine_segment *its = way(port, source.spans[0].key, &va);
+		const struct engine_segment *its = engine_key_segment(port, source.spans[0].key, &va);
 		if (!its || (from && its != from))
 			break;
 		from = its;
@@ -253,7 +211,7 @@ const uint8_t *engine_prefetch_fetched(struct engine_prefetch *ahead, const stru
 {
 	while (ahead->fetched < ahead->fetched_count && ahead->index[ahead->fetched] != index)
 		ahead->fetched++;
-	if (ahead->fetched >= ahead->fetched_count || is_answered(slot))
+	if (ahead->fetched >= ahead->fetched_count || is_read_or_atomic(slot))
 		return NULL;
 	return ahead->pieces[ahead->fetched].length == entry_get(slot, SQE_LENGTH) ? ahead->pieces[ahead->fetched].here : NULL;
 }

@@ -1,6 +1,7 @@
 /* Rates: the bucket, and DCQCN's reaction point (cc/pacing.py, cc/dcqcn.py). */
 #include "queue_pair/rate_limit.h"
-#include "queue_pair/parts.h"
+
+#include "queue_pair/arithmetic.h"
 
 static uint64_t line_of(const struct engine_congestion *settings)
 {

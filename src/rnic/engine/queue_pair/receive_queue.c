@@ -1,6 +1,28 @@
 /* Receive entries: the next of a queue pair's own ring or of a shared one, and the memory that it scatters to
  * (transport/wqe.py, device/srq.py). */
-#include "queue_pair/parts.h"
+#include "queue_pair/receive_queue.h"
+
+#include "memory/memory_key.h"
+#include "queue_pair/arithmetic.h"
+#include "queue_pair/byteorder.h"
+
+#include <stdatomic.h>
+
+/* Entries to take for a consumer at `head` when the producer says that it stands at `tail`. */
+static uint64_t waiting_entries(uint64_t head, uint64_t tail, uint64_t entries)
+{
+	if (tail >= entries || head >= entries)
+		return 0;
+	return tail < head ? tail + entries - head : tail - head;
+}
+
+uint64_t engine_receives_left(const struct engine_qp *qp)
+{
+	if (!qp->block)
+		return 0;
+	uint64_t tail = atomic_load_explicit(&qp->block[REG_RQ_TAIL / 4], memory_order_acquire);
+	return waiting_entries(qp->record->rq_head, tail, qp->record->rq_entries);
+}
 
 /* Read a receive entry; ENGINE_DONE, or a punt. */
 static enum engine_end read_entry(const uint8_t *entry, uint64_t stride, struct receive *receive)
@@ -27,7 +49,7 @@ static enum engine_end next_shared(const struct engine_shared *port, const struc
 	    entries > div64(qp->rq_bytes, stride + SRQ_ORDER_BYTES) || srq->returned)
 		return PUNT_REQUEST;
 	uint32_t tail = atomic_load_explicit(&qp->srq_block[REG_RQ_TAIL / 4], memory_order_acquire);
-	uint64_t left = engine_waiting(srq->head, tail, entries);
+	uint64_t left = waiting_entries(srq->head, tail, entries);
 	if (srq->limit && left <= srq->limit)
 		return PUNT_REQUEST;
 	if (!left || left <= port->rq_almost_full)

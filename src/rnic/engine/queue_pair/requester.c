@@ -1,22 +1,19 @@
 /* The requester: fetch work requests, check them, number packets, send within the window (IBA 9.7;
  * transport/requester.py). */
-#include "queue_pair/parts.h"
+#include "queue_pair/requester.h"
+
+#include "queue_pair/bth.h"
+#include "queue_pair/by_reference.h"
+#include "queue_pair/context.h"
+#include "queue_pair/datagram.h"
+#include "queue_pair/encap.h"
+#include "queue_pair/prefetch.h"
+#include "queue_pair/psn.h"
+#include "queue_pair/send_queue.h"
+#include "queue_pair/sge.h"
 
 #define HEADERS (BTH_BYTES + 16u) /* BTH and RETH; an immediate word may follow */
 #define ATOMIC_HEADERS (BTH_BYTES + 28u)
-#define SQE_WORDS 8u
-#define BTH_SOLICITED ((uint64_t)1 << 55)
-#define PAD_SHIFT 52
-
-static int is_write(uint64_t opcode)
-{
-	return opcode == WR_WRITE || opcode == WR_WRITE_IMM;
-}
-
-static int has_immediate(uint64_t opcode)
-{
-	return opcode == WR_WRITE_IMM || opcode == WR_SEND_IMM;
-}
 
 static int is_known(uint64_t opcode)
 {
@@ -28,7 +25,7 @@ static enum engine_end find(const struct engine_shared *port, const struct engin
 			    uint64_t index, struct source *source)
 {
 	uint64_t opcode = entry_get(slot, SQE_OPCODE);
-	int answered = is_answered(slot);
+	int answered = is_read_or_atomic(slot);
 	if (!answered && (!is_known(opcode) || (is_write(opcode) && qp->record->service == SERVICE_UD)))
 		return PUNT_REQUEST;
 	if (answered && (!be_get(qp->qpc, QPC_MAX_RD_ATOMIC) || qp->record->service))
@@ -56,13 +53,11 @@ static enum engine_end fetch(const struct engine_shared *port, struct engine_qp 
 	const struct send_slot *last = engine_sq_last(qp);
 	if (last && last->status)
 		return ENGINE_ATTENTION; /* what follows a request that failed here is flushed, not sent */
-	const uint8_t *raw = qp->sq + (index << qp->record->sq_shift);
-	for (unsigned i = 0; i < SQE_WORDS; i++)
-		(&read.entry_0)[i] = le_load(raw + 8 * i, 8);
+	entry_fetch(&read, qp->sq + (index << record->sq_shift));
 	enum engine_end end = find(port, qp, &read, index, source);
 	if (end != ENGINE_DONE)
 		return end;
-	uint64_t most = record->service == SERVICE_UD ? 1 : PSN_WINDOW, longest = lesser(context_longest(qp->qpc), record->mtu * most);
+	uint64_t most = record->service == SERVICE_UD ? 1 : PSN_WINDOW, longest = lesser(context_max_message(qp->qpc), record->mtu * most);
 	if (source->length > longest)
 		return PUNT_LENGTH;
 	if (record->service == SERVICE_UD && !engine_destination_of(qp, &read))
@@ -126,7 +121,7 @@ static int64_t granted(const struct queue_pair *record, const struct engine_infl
 		room = room < own ? room : own;
 		want = want < own ? want : own;
 	}
-	int64_t least = (int64_t)lesser(quantum(flight->peer_limit, shared(record, flight)), flight->nic_limit);
+	int64_t least = (int64_t)lesser(inflight_quantum(flight->peer_limit, shared(record, flight)), flight->nic_limit);
 	if (room >= (want < least ? want : least))
 		return room;
 	if (flight->peer_inflight)
@@ -140,7 +135,7 @@ static int enough(const struct queue_pair *record, const struct engine_inflight 
 	int64_t peer = (int64_t)flight->peer_limit - (int64_t)flight->peer_inflight - (int64_t)flight->peer_promised;
 	int64_t nic = (int64_t)flight->nic_limit - (int64_t)flight->nic_inflight - (int64_t)flight->nic_promised;
 	int64_t room = (peer < nic ? peer : nic) + (int64_t)record->admitted - (int64_t)packets;
-	return room >= (int64_t)lesser(lesser(want, quantum(flight->peer_limit, 1)), flight->nic_limit);
+	return room >= (int64_t)lesser(lesser(want, inflight_quantum(flight->peer_limit, 1)), flight->nic_limit);
 }
 
 /* Packets that may be sent of `want`; 0 where it has to wait. */
@@ -176,19 +171,6 @@ static void fly(struct queue_pair *record, struct engine_inflight *flight, uint6
 
 /* ------------------------------------------------------------------ packets */
 
-uint8_t engine_request_opcode(uint64_t opcode, int first, int last)
-{
-	int imm = last && has_immediate(opcode);
-	if (is_write(opcode)) {
-		if (first)
-			return last ? (imm ? BTH_WRITE_ONLY_IMM : BTH_WRITE_ONLY) : BTH_WRITE_FIRST;
-		return last ? (imm ? BTH_WRITE_LAST_IMM : BTH_WRITE_LAST) : BTH_WRITE_MIDDLE;
-	}
-	if (first)
-		return last ? (imm ? BTH_SEND_ONLY_IMM : BTH_SEND_ONLY) : BTH_SEND_FIRST;
-	return last ? (imm ? BTH_SEND_LAST_IMM : BTH_SEND_LAST) : BTH_SEND_MIDDLE;
-}
-
 /* How a packet was made. */
 enum made { MADE, NO_ROOM, UNREAD };
 
@@ -214,17 +196,17 @@ static enum made make(const struct engine_shared *port, struct engine_qp *qp, co
 		uint64_t va, most = lesser(run * mtu, source->length - offset);
 		const struct memory_key *key = engine_sge_key(source, offset, most, &va);
 		if (key)
-			engine_prefetch_fill(port, out, frame, header, key, va, mtu, run);
+			engine_packets_read_ahead(port, out, frame, header, key, va, mtu, run);
 	}
 	const struct origin from = engine_sge_origin(port, source, offset, size);
 	if (!engine_origin_known(&from) && engine_sge_read(port, source, offset, frame + header, size))
 		return UNREAD;
-	uint64_t head = record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (-size & 3) << PAD_SHIFT;
+	uint64_t head = record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (-size & 3) << BTH_PAD_SHIFT;
 	if (last && entry_get(slot, SQE_SOLICITED) && opcode != WR_WRITE)
 		head |= BTH_SOLICITED;
 	be_store(frame, 8, head | (record->service | engine_request_opcode(opcode, !index, last)) << 56);
 	int asks = !record->service && (ask || mod64(psn, record->ack_every) == 0);
-	be_store(frame + 8, 4, psn | (asks ? ACK_REQ : 0));
+	be_store(frame + 8, 4, psn | (asks ? BTH_ACK_REQ : 0));
 	if (word_at == HEADERS) {
 		be_store(frame + 12, 8, entry_get(slot, SQE_REMOTE_ADDR));
 		be_store(frame + 20, 4, entry_get(slot, SQE_RKEY));
@@ -295,7 +277,7 @@ static int make_request(const struct engine_shared *port, struct engine_qp *qp, 
 	if (opcode != WR_READ)
 		operation = opcode == WR_CMP_SWAP ? BTH_COMPARE_SWAP : BTH_FETCH_ADD;
 	be_store(frame, 8, record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | operation << 56);
-	be_store(frame + 8, 4, ((slot->first_psn + index) & PSN_MASK) | ACK_REQ);
+	be_store(frame + 8, 4, ((slot->first_psn + index) & PSN_MASK) | BTH_ACK_REQ);
 	be_store(frame + 12, 8, entry_get(slot, SQE_REMOTE_ADDR) + (opcode == WR_READ ? offset : 0));
 	be_store(frame + 20, 4, entry_get(slot, SQE_RKEY));
 	if (opcode == WR_READ) {
@@ -384,7 +366,7 @@ static enum engine_end send_message(const struct engine_shared *port, struct eng
 	struct queue_pair *record = qp->record;
 	enum made how;
 	enum engine_end end;
-	int answered = is_answered(slot);
+	int answered = is_read_or_atomic(slot);
 
 	*sent = 0;
 	if (port->ahead && !source->bytes)
@@ -495,7 +477,7 @@ static enum engine_end probe(const struct engine_shared *port, struct engine_qp 
 	*sent = 0;
 	const struct read_piece *piece = engine_piece(qp, 0);
 	if (record->inflight && record->piece_count && piece_due(piece) == record->una) {
-		if (piece->index >= record->sq_entries || piece->got >= piece->packets || !is_answered(&qp->sends[piece->index]) ||
+		if (piece->index >= record->sq_entries || piece->got >= piece->packets || !is_read_or_atomic(&qp->sends[piece->index]) ||
 		    piece->offset / record->mtu + piece->packets > qp->sends[piece->index].packets)
 			return PUNT_REQUEST;
 		record->probe_due = 0;
@@ -518,12 +500,12 @@ static enum engine_end probe(const struct engine_shared *port, struct engine_qp 
 			return PUNT_REQUEST;
 		if (mends || oldest != last || (uint64_t)first != last->sent - 1) {
 			at[count] = (uint64_t)first;
-			count += !is_answered(oldest);
+			count += !is_read_or_atomic(oldest);
 		}
 		if (!mends) {
 			ends[count] = other;
 			at[count] = last->sent - 1;
-			count += !is_answered(last);
+			count += !is_read_or_atomic(last);
 		}
 	}
 	for (unsigned i = 0; i < count; i++) {

@@ -2,7 +2,16 @@
  *
  * transport/responder.py has the same steps and does what each asks for where it fails; here failing is a punt, so
  * nothing is stored before the last check has passed. */
-#include "queue_pair/parts.h"
+#include "queue_pair/responder.h"
+
+#include "memory/memory_key.h"
+#include "queue_pair/by_reference.h"
+#include "queue_pair/completion.h"
+#include "queue_pair/context.h"
+#include "queue_pair/psn.h"
+#include "queue_pair/receive_queue.h"
+#include "queue_pair/responder_reads.h"
+#include "queue_pair/response_queue.h"
 
 #define ANY_BINDING NONE
 
@@ -51,7 +60,7 @@ static enum engine_end check_write(const struct engine_shared *port, const struc
 		effect->offset = record->offset;
 		binding = record->write_binding;
 	}
-	if (effect->length > context_longest(qp->qpc) || effect->offset > effect->length)
+	if (effect->length > context_max_message(qp->qpc) || effect->offset > effect->length)
 		return PUNT_LENGTH;
 	uint64_t left = effect->length - effect->offset;
 	if (flags & ROW_END ? packet->size != left : packet->size >= left)
@@ -187,13 +196,6 @@ static int store(const struct engine_shared *port, const struct engine_qp *qp, c
 	if (send)
 		return engine_scatter(port, qp, receive, at, packet->payload, packet->size);
 	return packet->size && engine_key_write(port, effect->key, at, packet->payload, packet->size);
-}
-
-void engine_settle(const struct engine_shared *port, struct engine_qp *qp, struct engine_effects *effects)
-{
-	uint64_t expected = be_get(qp->qpc, QPC_EXPECTED_PSN);
-	qp->record->owed_ns = NEVER;
-	engine_response_ack(qp, (expected - 1) & PSN_MASK, engine_ack_syndrome(port, qp), effects);
 }
 
 enum engine_end engine_request_receive(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,

@@ -1,6 +1,11 @@
 /* The responder's READs and atomics: the rest of RC_CHK for them, the answer, and what is kept of it so that a duplicate is
  * answered alike (IBA C9-105; transport/resources.py). */
-#include "queue_pair/parts.h"
+#include "queue_pair/responder_reads.h"
+
+#include "memory/memory_key.h"
+#include "queue_pair/context.h"
+#include "queue_pair/psn.h"
+#include "queue_pair/response_queue.h"
 
 /* What a request asks for: of an atomic `length` is 8. */
 struct wanted {
@@ -26,7 +31,7 @@ static enum engine_end understand(const struct engine_qp *qp, const struct packe
 		wanted->compare = be_load(header + 20, 8);
 	} else {
 		wanted->length = be_load(header + 12, 4);
-		if (!mtu || wanted->length > context_longest(qp->qpc))
+		if (!mtu || wanted->length > context_max_message(qp->qpc))
 			return PUNT_LENGTH;
 		wanted->packets = psn_count(wanted->length, mtu);
 		if (wanted->packets > PSN_WINDOW)

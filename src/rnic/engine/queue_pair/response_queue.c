@@ -1,8 +1,14 @@
 /* What a responder owes its peer: ACKs, NAKs, READ responses and atomic results, in PSN order (transport/response_queue.py). */
-#include "queue_pair/parts.h"
+#include "queue_pair/response_queue.h"
+
+#include "queue_pair/bth.h"
+#include "queue_pair/by_reference.h"
+#include "queue_pair/context.h"
+#include "queue_pair/encap.h"
+#include "queue_pair/psn.h"
+#include "queue_pair/receive_queue.h"
 
 #define ACK_HEADER (BTH_BYTES + 4u)
-#define PAD_SHIFT 52
 
 int engine_response_queue_valid(const struct engine_qp *qp)
 {
@@ -12,14 +18,6 @@ int engine_response_queue_valid(const struct engine_qp *qp)
 int engine_credits_known(const struct engine_qp *qp)
 {
 	return !(be_get(qp->qpc, QPC_OPTIONS) & OPT_CREDITS) || qp->record->uses_srq || qp->block;
-}
-
-uint64_t engine_receives_left(const struct engine_qp *qp)
-{
-	if (!qp->block)
-		return 0;
-	uint64_t tail = atomic_load_explicit(&qp->block[REG_RQ_TAIL / 4], memory_order_acquire);
-	return engine_waiting(qp->record->rq_head, tail, qp->record->rq_entries);
 }
 
 uint64_t engine_ack_syndrome(const struct engine_shared *port, const struct engine_qp *qp)
@@ -77,6 +75,13 @@ void engine_response_ack(struct engine_qp *qp, uint64_t psn, uint64_t syndrome, 
 	engine_response_new(qp, REPLY_ACK, psn, 1, syndrome, 0);
 }
 
+void engine_response_settle(const struct engine_shared *port, struct engine_qp *qp, struct engine_effects *effects)
+{
+	uint64_t expected = be_get(qp->qpc, QPC_EXPECTED_PSN);
+	qp->record->owed_ns = NEVER;
+	engine_response_ack(qp, (expected - 1) & PSN_MASK, engine_ack_syndrome(port, qp), effects);
+}
+
 /* ------------------------------------------------------------------ sending */
 
 /* The key of the bytes that a READ's responses bring, or NULL. */
@@ -126,18 +131,11 @@ static uint8_t *begin(const struct engine_qp *qp, struct engine_out *out, const 
 	uint8_t *frame = engine_packet_begin(out, header, size, run);
 	if (!frame)
 		return NULL;
-	be_store(frame, 8, qp->record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (-size & 3) << PAD_SHIFT | operation << 56);
+	be_store(frame, 8, qp->record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (-size & 3) << BTH_PAD_SHIFT | operation << 56);
 	be_store(frame + 8, 4, (reply->psn + reply->sent) & PSN_MASK);
 	if (header > BTH_BYTES)
 		be_store(frame + BTH_BYTES, 4, reply->syndrome << 24 | reply->msn);
 	return frame;
-}
-
-uint8_t engine_response_opcode(int first, int last)
-{
-	if (first)
-		return last ? BTH_READ_RESPONSE_ONLY : BTH_READ_RESPONSE_FIRST;
-	return last ? BTH_READ_RESPONSE_LAST : BTH_READ_RESPONSE_MIDDLE;
 }
 
 /* Make the next `run` responses of a READ, middles that are all alike; how many, 0 where each goes by itself. */
@@ -177,7 +175,7 @@ static uint64_t send_read(const struct engine_shared *port, struct engine_qp *qp
 		if (!frame)
 			break;
 		if (run > 1 && port->ahead && !port->ahead->filled_count)
-			engine_prefetch_fill(port, out, frame, header, key, reply->va + offset, mtu, run);
+			engine_packets_read_ahead(port, out, frame, header, key, reply->va + offset, mtu, run);
 		struct origin from = { 0 };
 		if (size)
 			from = engine_origin(port, key, reply->va + offset);

@@ -1,5 +1,8 @@
 /* What is sent and not acknowledged: progress, window, timers, completions (IBA 9.7.6; transport/send_queue.py). */
-#include "queue_pair/parts.h"
+#include "queue_pair/send_queue.h"
+
+#include "queue_pair/psn.h"
+#include "queue_pair/response_queue.h"
 
 int engine_sq_valid(const struct engine_qp *qp)
 {
@@ -325,7 +328,7 @@ void engine_timeout(const struct engine_shared *port, struct engine_qp *qp, cons
 		return;
 	effects->end = ENGINE_DONE;
 	if (record->owed_ns <= now)
-		engine_settle(port, qp, effects);
+		engine_response_settle(port, qp, effects);
 	if (record->rnr_until <= now) {
 		record->rnr_until = NEVER;
 		effects->effects |= EFFECT_SCHEDULE;

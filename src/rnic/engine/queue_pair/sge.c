@@ -1,6 +1,8 @@
 /* Where the bytes of a send work request lie: in its entry's region, in a scatter list, or in the send ring itself
  * (transport/sge.py; transport/wqe.py, SendRing). The list is read once, since software may change it meanwhile. */
-#include "queue_pair/parts.h"
+#include "queue_pair/sge.h"
+
+#include "queue_pair/message.h"
 
 /* The slab slot of an entry, or NULL where it is not in reach. */
 static const uint8_t *slab(const struct engine_qp *qp, uint64_t index)

@@ -3,8 +3,10 @@
 
 #include <stdlib.h>
 
+#include "queue_pair/arithmetic.h"
+#include "queue_pair/byteorder.h"
 #include "queue_pair/crc32.h"
-#include "queue_pair/parts.h"
+#include "queue_pair/icrc.h"
 
 #define BIT_NS 8000000000ull
 #define WIRE_BYTES 66u /* preamble, start, Ethernet, IPv4 and UDP headers, FCS, gap */

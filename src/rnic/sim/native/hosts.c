@@ -1,6 +1,9 @@
 /* NICs at the edge of a fabric: rounds of their devices in virtual time (sim/host.py and runtime/loop.py are the truth). */
 #include "fabric.h"
-#include "queue_pair/parts.h"
+#include "queue_pair/arithmetic.h"
+#include "queue_pair/bth.h"
+#include "queue_pair/byteorder.h"
+#include "queue_pair/icrc.h"
 
 #define WRITE_BACK_MASK 0x3FFu
 

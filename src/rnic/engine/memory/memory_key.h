@@ -1,0 +1,56 @@
+/* Memory keys: the check that guards every access, and the access (004 7.3, "MR Table"). */
+#ifndef RNIC_ENGINE_MEMORY_KEY_H
+#define RNIC_ENGINE_MEMORY_KEY_H
+
+#include "engine.h"
+
+/* Return the record of a key that lets a queue pair of `pd` access `length` bytes, at least 1, at `va`; NULL if none does.
+ * `local`: it is an L_Key, so that windows do not count. */
+const struct memory_key *engine_key_check(const struct engine_shared *shared, uint32_t key, uint64_t pd, uint64_t va,
+					  uint64_t length, uint64_t rights, uint64_t qpn, int local);
+/* Move bytes that engine_key_check let through; 0, or -1 if they are out of reach. */
+int engine_key_read(const struct engine_shared *shared, const struct memory_key *key, uint64_t va, uint8_t *to,
+		    uint64_t length);
+int engine_key_write(const struct engine_shared *shared, const struct memory_key *key, uint64_t va, const uint8_t *from,
+		     uint64_t length);
+
+/* Where one pass may take a payload from while its packet is sealed: bytes of this process, or a segment's; or neither. */
+struct origin {
+	const uint8_t *bytes;
+	const struct engine_segment *segment;
+	uint64_t va;
+};
+/* Return where bytes of a key are, as far as one pass may take them from there. */
+struct origin engine_origin(const struct engine_shared *shared, const struct memory_key *key, uint64_t va);
+/* Have `work` done with bytes there; 0, or -1 if that is not possible. */
+int engine_origin_within(const struct origin *origin, uint64_t length, engine_visitor work, void *with);
+static inline int engine_origin_known(const struct origin *origin)
+{
+	return origin->bytes || origin->segment;
+}
+
+/* Return the way to a key's memory if it moves several pieces in one call, or NULL; `*va` becomes the address in the
+ * owner's process. */
+const struct engine_segment *engine_key_segment(const struct engine_shared *shared, const struct memory_key *key,
+						uint64_t *va);
+/* Read `count` payloads of `size` bytes from `va` on in one call; the first goes to `to`, and each next one `stride` bytes
+ * further. Reads of them by engine_key_read then find them there. */
+void engine_key_read_ahead(const struct engine_shared *shared, const struct memory_key *key, uint64_t va, uint8_t *to,
+			   uint64_t size, uint64_t stride, uint64_t count);
+
+/* Whether the payload of a packet in a receive buffer was stored ahead (queue_pair/prefetch.h), or what lies at `at` in it. */
+static inline int engine_prefetch_stored(const struct engine_shared *shared, const uint8_t *at)
+{
+	return shared->ahead && at >= shared->ahead->taken && at < shared->ahead->taken_end;
+}
+
+/* Forget what was moved ahead: buffers are used anew. */
+static inline void engine_prefetch_forget(const struct engine_shared *shared)
+{
+	if (shared->ahead) {
+		shared->ahead->taken = shared->ahead->taken_end = NULL;
+		shared->ahead->filled_count = shared->ahead->fetched_count = 0;
+	}
+}
+
+#endif

@@ -1,0 +1,16 @@
+/* The completer (transport/completer.py). */
+#ifndef RNIC_ENGINE_COMPLETER_H
+#define RNIC_ENGINE_COMPLETER_H
+
+#include "queue_pair/packet.h"
+
+/* Take one response; ENGINE_DONE, ENGINE_ATTENTION, ENGINE_AGAIN, or a punt with nothing changed. */
+enum engine_end engine_response_receive(const struct engine_shared *shared, struct engine_qp *qp,
+					const struct packet *packet, const struct engine_inflight *flight, uint64_t now,
+					struct engine_effects *effects);
+/* Whether `next`, of at most `size` bytes, is the middle of a READ's responses that is due, and only acknowledges, as what
+ * came before it does: the sum of such effects is carried out as they would be one by one. */
+int engine_response_goes_on(const struct engine_qp *qp, const struct engine_effects *effects, const uint8_t *next,
+			    size_t size);
+
+#endif

@@ -1,0 +1,65 @@
+/* A message is a send work request: its SQ entry and its progress (transport/message.py). */
+#ifndef RNIC_ENGINE_MESSAGE_H
+#define RNIC_ENGINE_MESSAGE_H
+
+#include "queue_pair/arithmetic.h"
+#include "queue_pair/byteorder.h"
+#include "state.h"
+
+#define SQE_WORDS 8u
+
+/* A field of the SQ entry in a send slot: entry_get(slot, SQE_OPCODE). The entry's words come first in the slot. */
+static inline uint64_t entry_get(const struct send_slot *slot, unsigned word, unsigned lsb, unsigned width)
+{
+	return (&slot->entry_0)[word] >> lsb & bits_of(width);
+}
+
+/* Copy an SQ entry from the send ring to a slot. */
+static inline void entry_fetch(struct send_slot *slot, const uint8_t *entry)
+{
+	for (unsigned i = 0; i < SQE_WORDS; i++)
+		(&slot->entry_0)[i] = le_load(entry + 8 * i, 8);
+}
+
+static inline int is_write(uint64_t opcode)
+{
+	return opcode == WR_WRITE || opcode == WR_WRITE_IMM;
+}
+
+static inline int is_atomic(uint64_t opcode)
+{
+	return opcode == WR_CMP_SWAP || opcode == WR_FETCH_ADD;
+}
+
+static inline int has_immediate(uint64_t opcode)
+{
+	return opcode == WR_WRITE_IMM || opcode == WR_SEND_IMM;
+}
+
+/* Whether responses bring a message's bytes: a READ or an atomic. */
+static inline int is_read_or_atomic(const struct send_slot *slot)
+{
+	uint64_t opcode = entry_get(slot, SQE_OPCODE);
+	return opcode == WR_READ || is_atomic(opcode);
+}
+
+/* PSN of the response that is due of a whole message, and of one of its READ or atomic requests. */
+static inline uint64_t message_due(const struct send_slot *slot)
+{
+	return (slot->first_psn + slot->received) & PSN_MASK;
+}
+
+static inline uint64_t piece_due(const struct read_piece *piece)
+{
+	return (piece->first_psn + piece->got) & PSN_MASK;
+}
+
+/* Request packets of a message, each with a sequence number: a long READ takes several. */
+static inline uint64_t engine_requests_of(const struct queue_pair *record, const struct send_slot *slot)
+{
+	if (entry_get(slot, SQE_OPCODE) != WR_READ)
+		return 1;
+	return ceil_div(slot->packets, record->read_chunk);
+}
+
+#endif
