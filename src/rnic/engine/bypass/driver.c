@@ -57,13 +57,6 @@ _Static_assert(BYPASS_PACKET == ATTACH_PUNT_PACKET && BYPASS_TURN == ATTACH_PUNT
 		       BYPASS_NOTIFY_RECV == ATTACH_PUNT_NOTIFY_RECV,
 	       "kinds of punts");
 
-bool driver_nic_is_gone(struct bypass_driver *slot)
-{
-	if (!atomic_load(&slot->gone) && slot->setup.is_gone(slot->setup.self))
-		atomic_store(&slot->gone, true);
-	return atomic_load(&slot->gone);
-}
-
 static int leave(void *self, const struct bypass_punt *punt, struct bypass_answer *said)
 {
 	struct bypass_driver *slot = self;

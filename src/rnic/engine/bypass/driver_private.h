@@ -8,6 +8,7 @@
 #include "io/progress_thread.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/types.h>
 
@@ -51,10 +52,13 @@ struct bypass_driver {
 	struct driver_event_queue *quiet; /* its next event is for who works now, and needs no descriptor */
 };
 
-/* ------------------------------------------------------------------ bypass/driver.c */
-
 /* Whether the NIC process has gone. */
-bool driver_nic_is_gone(struct bypass_driver *slot);
+static inline bool driver_nic_is_gone(struct bypass_driver *slot)
+{
+	if (!atomic_load(&slot->gone) && slot->setup.is_gone(slot->setup.self))
+		atomic_store(&slot->gone, true);
+	return atomic_load(&slot->gone);
+}
 
 /* ------------------------------------------------------------------ bypass/driver_thread.c */
 
