@@ -283,7 +283,7 @@ def test_repeated_reads_are_bounded(new) -> None:
 @pytest.mark.parametrize(
     ("packets", "nak", "event"),
     [
-        # check_sequence
+        # check_op_seq
         (["WRITE_MIDDLE"], 0x61, WQ_INVAL_REQ_ERROR),
         (["SEND_LAST"], 0x61, WQ_INVAL_REQ_ERROR),
         (["WRITE_FIRST", "WRITE_ONLY"], 0x61, WQ_INVAL_REQ_ERROR),

@@ -76,22 +76,26 @@ class Completer(QpRecord):
 
     def receive(self, packet: Packet, now_ns: int) -> None:
         """One response packet of a known opcode."""
-        requester = self.requester
-        ahead = psn_diff(packet.psn, requester.sent_psn)
-        if ahead >= 0:
-            self.host.counters.bump(DropReason.GHOST_RESPONSE.value)
+        if not self._check_psn(packet):
             return
+        if packet.row.read_response or packet.row.operation == ATOMIC_ACKNOWLEDGE:
+            self._response(packet, now_ns)
+        else:
+            self._acknowledge(packet, now_ns)
+
+    def _check_psn(self, packet: Packet) -> bool:
+        """Whether it is of a packet that was sent and is not acknowledged."""
+        requester = self.requester
+        if psn_diff(packet.psn, requester.sent_psn) >= 0:
+            self.host.counters.bump(DropReason.GHOST_RESPONSE.value)
+            return False
         behind = psn_diff(packet.psn, requester.una)
         if behind < 0:
             acknowledges = packet.row.operation == ACKNOWLEDGE and packet.syndrome & AETH_TYPE_MASK == AETH_ACK
             if behind == -1 and acknowledges:
                 self._credits(packet)  # an unsolicited ACK may repeat the last PSN to grant credits
             self.host.counters.bump(DropReason.STALE_RESPONSE.value)
-            return
-        if packet.row.read_response or packet.row.operation == ATOMIC_ACKNOWLEDGE:
-            self._response(packet, now_ns)
-        else:
-            self._acknowledge(packet, now_ns)
+        return behind >= 0
 
     # ---------------------------------------------------------------------------------- ACK and NAK
 

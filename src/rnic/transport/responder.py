@@ -242,7 +242,7 @@ class Responder(QpRecord):
         self._duplicate(packet)
         return False
 
-    def check_sequence(self, packet: Packet) -> bool:
+    def check_op_seq(self, packet: Packet) -> bool:
         """OpCode sequence check (IBA 9.7): FIRST, MIDDLE, LAST and ONLY in a legal order."""
         row = packet.row
         kind = SEND if row.send else WRITE if row.write else NOTHING
@@ -260,7 +260,7 @@ class Responder(QpRecord):
             return False
         return self._refuse(packet, NAK_INVALID_REQUEST)
 
-    def check_operation(self, packet: Packet) -> bool:
+    def check_op_valid(self, packet: Packet) -> bool:
         """OpCode validation (IBA 9.7; 004 "OPCODE"): known, and the QP's access flags allow WRITE, READ, atomics."""
         row = packet.row
         flags = self.ctx.access_flags
@@ -316,7 +316,7 @@ class Responder(QpRecord):
                 return self._refuse(packet, NAK_INVALID_REQUEST)
         return True
 
-    def check_key(self, packet: Packet) -> bool:
+    def check_rkey(self, packet: Packet) -> bool:
         """R_Key validation (IBA C9-88; 004 "WRITE MRT"): key, PD, rights and range. Zero length needs no key."""
         row = packet.row
         if row.send:
@@ -571,11 +571,11 @@ Step = Callable[[Responder, "Packet"], bool]
 
 STEPS: tuple[Step, ...] = (
     Responder.check_psn,
-    Responder.check_sequence,
-    Responder.check_operation,
+    Responder.check_op_seq,
+    Responder.check_op_valid,
     Responder.check_resources,
     Responder.check_length,
-    Responder.check_key,
+    Responder.check_rkey,
     Responder.execute,
     Responder.complete,
     Responder.acknowledge,

@@ -6,6 +6,7 @@
 #include "queue_pair/psn.h"
 #include "queue_pair/send_queue.h"
 #include "queue_pair/sge.h"
+#include "queue_pair/step.h"
 
 /* Whether a retry is left once all before `psn` is acknowledged, which restores the count. */
 static int may_retry(const struct engine_qp *qp, uint64_t psn)
@@ -21,6 +22,7 @@ static void implied_nak(const struct engine_shared *port, struct engine_qp *qp, 
 	struct queue_pair *record = qp->record;
 	uint64_t srtt = flight->srtt, rttvar = flight->rttvar;
 
+	TRACE_STEP(implied_nak);
 	if (effects->effects & EFFECT_ACKNOWLEDGED && effects->sample != NONE)
 		engine_rtt_update(&srtt, &rttvar, effects->sample);
 	if (psn == record->implied_psn && now - record->implied_at < engine_repeat_interval(record, flight->alone, srtt, rttvar))
@@ -32,7 +34,7 @@ static void implied_nak(const struct engine_shared *port, struct engine_qp *qp, 
 }
 
 /* All before `psn` is acknowledged, and that response was lost; ENGINE_ATTENTION, or a punt with nothing changed. */
-static enum engine_end lacking(const struct engine_shared *port, struct engine_qp *qp, uint64_t psn,
+static enum engine_end advance_to_lost(const struct engine_shared *port, struct engine_qp *qp, uint64_t psn,
 			       const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
 {
 	if (!may_retry(qp, psn))
@@ -51,12 +53,14 @@ static enum engine_end cover(const struct engine_shared *port, struct engine_qp 
 			     const struct engine_inflight *flight, uint64_t now, int *missing, struct engine_effects *effects)
 {
 	const struct queue_pair *record = qp->record;
+
+	TRACE_STEP(cover);
 	*missing = 0;
 	if (record->read_index != NONE) {
 		uint64_t due = message_due(&qp->sends[record->read_index]);
 		*missing = psn_diff(psn, due) > 0;
 		if (*missing && record->piece_count)
-			return lacking(port, qp, due, flight, now, effects);
+			return advance_to_lost(port, qp, due, flight, now, effects);
 		/* rewound already: what was acknowledged behind the READ is sent again with it */
 		psn = *missing ? due : psn;
 	}
@@ -93,22 +97,6 @@ static uint64_t credits(const struct engine_qp *qp, const struct packet *packet,
 	return (ssn_before(qp, packet->psn + 1) + credit_counts[code]) & PSN_MASK;
 }
 
-static enum engine_end acknowledged(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
-				    const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
-{
-	uint32_t before = effects->effects;
-	uint64_t lsn = credits(qp, packet, effects);
-	int missing;
-	enum engine_end end = cover(port, qp, (packet->psn + 1) & PSN_MASK, flight, now, &missing, effects);
-	if (end != ENGINE_ATTENTION) {
-		effects->effects = before;
-		return end;
-	}
-	engine_count(effects, COUNT_ACKS_RECEIVED, 1);
-	qp->record->lsn = lsn;
-	return end;
-}
-
 /* Whether the packet that a NAK names alone is sent again (transport/send_queue.py mend). */
 static int mends(const struct engine_shared *port, struct engine_qp *qp, uint64_t psn, struct engine_effects *effects)
 {
@@ -131,38 +119,72 @@ static int mends(const struct engine_shared *port, struct engine_qp *qp, uint64_
 	return 1;
 }
 
-/* Acknowledge what lies before a NAK, then go back to it; ENGINE_ATTENTION, or a punt with nothing changed. */
-static enum engine_end refused(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
-			       uint64_t syndrome, const struct engine_inflight *flight, uint64_t now,
-			       struct engine_effects *effects)
+/* Acknowledge what lies before a NAK and go back to its PSN, or send that packet alone again. */
+static enum engine_end nak(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
+			   const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
 {
-	struct queue_pair *record = qp->record;
-	uint64_t covered = (uint64_t)psn_diff(packet->psn, record->una), most = be_get(qp->qpc, QPC_RNR_RETRY);
-	int not_ready = (syndrome & AETH_TYPE_MASK) == AETH_RNR_NAK, missing;
 	/* what is asked for is what is sent next, again: it tells nothing new and costs no retry */
-	int known = record->inflight <= covered;
+	int known = qp->record->inflight <= (uint64_t)psn_diff(packet->psn, qp->record->una), missing;
 
-	/* progress restores both counts */
-	if (not_ready ? most != RNR_RETRY_FOREVER && !(covered ? most : record->rnr_left) :
-			!known && !may_retry(qp, packet->psn))
+	TRACE_STEP(nak);
+	if (!known && !may_retry(qp, packet->psn))
 		return PUNT_ACK;
 	enum engine_end end = cover(port, qp, packet->psn, flight, now, &missing, effects);
 	if (end > ENGINE_ATTENTION || missing)
 		return end;
-	if (!not_ready) {
-		engine_count(effects, COUNT_SEQUENCE_NAKS_RECEIVED, 1);
-		if (!known && !mends(port, qp, packet->psn, effects))
-			engine_sq_retry(port, qp, packet->psn, effects);
+	engine_count(effects, COUNT_SEQUENCE_NAKS_RECEIVED, 1);
+	if (!known && !mends(port, qp, packet->psn, effects))
+		engine_sq_retry(port, qp, packet->psn, effects);
+	return end;
+}
+
+/* Acknowledge what lies before an RNR NAK, and go back to its PSN after a while. */
+static enum engine_end rnr(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
+			   const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	uint64_t most = be_get(qp->qpc, QPC_RNR_RETRY);
+	int missing;
+
+	TRACE_STEP(rnr);
+	/* progress restores the count */
+	if (most != RNR_RETRY_FOREVER && !(packet->psn == record->una ? record->rnr_left : most))
+		return PUNT_ACK;
+	enum engine_end end = cover(port, qp, packet->psn, flight, now, &missing, effects);
+	if (end > ENGINE_ATTENTION || missing)
 		return end;
-	}
 	engine_count(effects, COUNT_RNR_NAKS_RECEIVED, 1);
 	if (most != RNR_RETRY_FOREVER)
 		record->rnr_left--;
 	/* the request that is refused has come: what was lost on its way, or told late, is mended */
 	record->retry_left = be_get(qp->qpc, QPC_RETRY_CNT);
 	engine_sq_rewind(qp, packet->psn, effects);
-	record->rnr_until = now + 1000 * (uint64_t)rnr_timer_us[syndrome & AETH_VALUE_MASK];
+	record->rnr_until = now + 1000 * (uint64_t)rnr_timer_us[packet->bytes[BTH_BYTES] & AETH_VALUE_MASK];
 	record->ack_deadline = record->probe_deadline = NEVER;
+	return end;
+}
+
+/* Take an ACK or NAK; ENGINE_ATTENTION, or a punt with nothing changed. */
+static enum engine_end acknowledge(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
+				   const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
+{
+	uint64_t kind = packet->bytes[BTH_BYTES] & AETH_TYPE_MASK;
+
+	TRACE_STEP(acknowledge);
+	if (kind == AETH_RNR_NAK)
+		return rnr(port, qp, packet, flight, now, effects);
+	if (kind != AETH_ACK)
+		return nak(port, qp, packet, flight, now, effects);
+	uint32_t before = effects->effects;
+	uint64_t lsn = credits(qp, packet, effects);
+	int missing;
+	enum engine_end end = cover(port, qp, (packet->psn + 1) & PSN_MASK, flight, now, &missing, effects);
+	if (end != ENGINE_ATTENTION) {
+		effects->effects = before;
+		return end;
+	}
+	engine_count(effects, COUNT_ACKS_RECEIVED, 1);
+	qp->record->lsn = lsn;
 	return end;
 }
 
@@ -199,9 +221,31 @@ static int fits(const struct queue_pair *record, const struct packet *packet, co
 	return !(flags & ROW_START ? piece->got : !slot->received);
 }
 
+/* Count `count` response packets of the oldest request, which were placed in order. */
+static void took(const struct engine_shared *port, struct engine_qp *qp, struct read_piece *piece, uint64_t count,
+		 struct cq_room *room, const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
+{
+	struct queue_pair *record = qp->record;
+	struct send_slot *slot = &qp->sends[piece->index];
+
+	TRACE_STEP(took);
+	piece->got += count;
+	uint64_t psn = piece_due(piece);
+	slot->received += count;
+	if (piece->got == piece->packets) {
+		record->piece_first = (record->piece_first + 1) % QP_PIECES;
+		record->piece_count--;
+	}
+	if (slot->received == slot->packets)
+		next_read(qp);
+	engine_sq_advance_into(port, qp, psn, room, flight, now, effects);
+	if (record->sq_head != record->fetch_index)
+		effects->effects |= EFFECT_BEGUN;
+}
+
 /* The response that is due of the oldest request; ENGINE_ATTENTION, ENGINE_AGAIN where it first acknowledges what was sent
  * before, or a punt with nothing changed. */
-static enum engine_end place(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
+static enum engine_end place_response(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
 			     struct read_piece *piece, const struct engine_inflight *flight, uint64_t now,
 			     struct engine_effects *effects)
 {
@@ -243,17 +287,7 @@ static enum engine_end place(const struct engine_shared *port, struct engine_qp 
 	if (packet->bulk ? by_reference_read_response(port, packet, &source, offset) :
 			   size && engine_sge_write(port, &source, offset, data, size))
 		return PUNT_MEMORY;
-	piece->got += count;
-	slot->received += count;
-	if (piece->got == piece->packets) {
-		record->piece_first = (record->piece_first + 1) % QP_PIECES;
-		record->piece_count--;
-	}
-	if (slot->received == slot->packets)
-		next_read(qp);
-	engine_sq_advance_into(port, qp, behind, &room, flight, now, effects);
-	if (record->sq_head != record->fetch_index)
-		effects->effects |= EFFECT_BEGUN;
+	took(port, qp, piece, count, &room, flight, now, effects);
 	if (alone)
 		implied_nak(port, qp, behind, flight, now, effects);
 	return ENGINE_ATTENTION;
@@ -265,10 +299,11 @@ static enum engine_end response(const struct engine_shared *port, struct engine_
 	struct read_piece *piece = engine_piece(qp, 0);
 	int64_t distance = qp->record->piece_count ? psn_diff(packet->psn, piece_due(piece)) : -1;
 
+	TRACE_STEP(response);
 	if (distance > 0)
-		return lacking(port, qp, piece_due(piece), flight, now, effects);
+		return advance_to_lost(port, qp, piece_due(piece), flight, now, effects);
 	if (!distance)
-		return place(port, qp, packet, piece, flight, now, effects);
+		return place_response(port, qp, packet, piece, flight, now, effects);
 	/* it came already, or its request will be repeated */
 	engine_count(effects, COUNT_STALE_RESPONSE, 1);
 	return ENGINE_DONE;
@@ -297,46 +332,44 @@ int engine_response_goes_on(const struct engine_qp *qp, const struct engine_effe
 
 /* ------------------------------------------------------------------ one packet */
 
-static enum engine_end take(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
-			    const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
+/* Whether it is of a packet that was sent and is not acknowledged. */
+static int check_psn(struct engine_qp *qp, const struct packet *packet, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
-	uint64_t syndrome = packet->bytes[BTH_BYTES];
 
+	TRACE_STEP(check_psn);
 	if (psn_diff(packet->psn, record->sent_psn) >= 0) {
 		engine_count(effects, COUNT_GHOST_RESPONSE, 1);
-		return ENGINE_DONE;
+		return 0;
 	}
-	int64_t ahead = psn_diff(packet->psn, record->una);
-	if (ahead < 0) {
+	int64_t behind = psn_diff(packet->psn, record->una);
+	if (behind < 0) {
 		/* an unsolicited ACK may repeat the last PSN to grant credits */
-		if (ahead == -1 && packet->opcode == BTH_ACKNOWLEDGE && (syndrome & AETH_TYPE_MASK) == AETH_ACK)
+		if (behind == -1 && packet->opcode == BTH_ACKNOWLEDGE && (packet->bytes[BTH_BYTES] & AETH_TYPE_MASK) == AETH_ACK)
 			record->lsn = credits(qp, packet, effects);
 		engine_count(effects, COUNT_STALE_RESPONSE, 1);
-		return ENGINE_DONE;
 	}
-	if (packet->opcode != BTH_ACKNOWLEDGE)
-		return response(port, qp, packet, flight, now, effects);
-	if ((syndrome & AETH_TYPE_MASK) == AETH_ACK)
-		return acknowledged(port, qp, packet, flight, now, effects);
-	return refused(port, qp, packet, syndrome, flight, now, effects);
+	return behind >= 0;
 }
 
-enum engine_end engine_response_receive(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
-				 const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
+enum engine_end engine_response_receive(const struct engine_shared *port, struct engine_qp *qp,
+					const struct packet *packet, const struct engine_inflight *flight, uint64_t now,
+					struct engine_effects *effects)
 {
-	uint64_t syndrome = packet->bytes[BTH_BYTES];
-
-	uint64_t kind = syndrome & AETH_TYPE_MASK;
+	int is_ack = packet->opcode == BTH_ACKNOWLEDGE;
+	uint64_t syndrome = packet->bytes[BTH_BYTES], kind = syndrome & AETH_TYPE_MASK;
+	enum engine_end end = ENGINE_DONE;
 
 	if (!engine_sq_valid(qp) || !qp->record->read_chunk)
 		return PUNT_STATE;
 	/* a NAK says nothing worse than that packets are to be sent again */
-	if (packet->opcode == BTH_ACKNOWLEDGE && kind != AETH_ACK && kind != AETH_RNR_NAK && syndrome != NAK_PSN_SEQUENCE)
+	if (is_ack && kind != AETH_ACK && kind != AETH_RNR_NAK && syndrome != NAK_PSN_SEQUENCE)
 		return PUNT_ACK;
 	if (!engine_packet_check_icrc(port, packet))
 		return PUNT_ICRC;
-	enum engine_end end = take(port, qp, packet, flight, now, effects);
+	if (check_psn(qp, packet, effects))
+		end = is_ack ? acknowledge(port, qp, packet, flight, now, effects) :
+			       response(port, qp, packet, flight, now, effects);
 	if (end == ENGINE_DONE || end == ENGINE_ATTENTION)
 		effects->effects |= EFFECT_ARM;
 	return end;

@@ -11,6 +11,7 @@
 #include "queue_pair/psn.h"
 #include "queue_pair/send_queue.h"
 #include "queue_pair/sge.h"
+#include "queue_pair/step.h"
 
 #define HEADERS (BTH_BYTES + 16u) /* BTH and RETH; an immediate word may follow */
 #define ATOMIC_HEADERS (BTH_BYTES + 28u)
@@ -21,7 +22,7 @@ static int is_known(uint64_t opcode)
 }
 
 /* Find a message's bytes, or the place for what it brings; ENGINE_DONE, or why the reference must look. */
-static enum engine_end find(const struct engine_shared *port, const struct engine_qp *qp, const struct send_slot *slot,
+static enum engine_end find_payload(const struct engine_shared *port, const struct engine_qp *qp, const struct send_slot *slot,
 			    uint64_t index, struct source *source)
 {
 	uint64_t opcode = entry_get(slot, SQE_OPCODE);
@@ -40,32 +41,43 @@ static uint64_t packets_of(const struct send_slot *slot, uint64_t length, uint64
 	return is_atomic(entry_get(slot, SQE_OPCODE)) ? 1 : psn_count(length, mtu);
 }
 
-/* Take the next descriptor from the ring, and find its bytes; ENGINE_DONE, ENGINE_ATTENTION where there is none to take now, or a
- * punt. */
+/* Check a descriptor and give it its PSNs; ENGINE_DONE, or a punt with nothing changed. */
+static enum engine_end check(struct engine_qp *qp, struct send_slot *slot, uint64_t length)
+{
+	const struct queue_pair *record = qp->record;
+	uint64_t most = record->mtu * (record->service == SERVICE_UD ? 1 : PSN_WINDOW);
+
+	TRACE_STEP(check);
+	if (length > context_max_message(qp->qpc) || length > most)
+		return PUNT_LENGTH;
+	if (record->service == SERVICE_UD && !engine_destination_of(qp, slot))
+		return PUNT_PATH;
+	slot->first_psn = be_get(qp->qpc, QPC_NEXT_SEND_PSN) & PSN_MASK;
+	slot->packets = packets_of(slot, length, record->mtu);
+	be_put(qp->qpc, QPC_NEXT_SEND_PSN, (slot->first_psn + slot->packets) & PSN_MASK);
+	return ENGINE_DONE;
+}
+
+/* Take the next descriptor from the ring, and find its bytes; ENGINE_DONE, ENGINE_ATTENTION if there is none to take now, or
+ * a punt. */
 static enum engine_end fetch(const struct engine_shared *port, struct engine_qp *qp, struct source *source)
 {
 	struct queue_pair *record = qp->record;
 	uint64_t index = record->fetch_index, after = sq_after(qp, index);
 	struct send_slot read = { 0 };
 
-	if (index == record->tail || after == record->sq_head)
+	TRACE_STEP(fetch);
+	if (after == record->sq_head)
 		return ENGINE_ATTENTION;
 	const struct send_slot *last = engine_sq_last(qp);
 	if (last && last->status)
 		return ENGINE_ATTENTION; /* what follows a request that failed here is flushed, not sent */
 	entry_fetch(&read, qp->sq + (index << record->sq_shift));
-	enum engine_end end = find(port, qp, &read, index, source);
+	enum engine_end end = find_payload(port, qp, &read, index, source);
+	if (end == ENGINE_DONE)
+		end = check(qp, &read, source->length);
 	if (end != ENGINE_DONE)
 		return end;
-	uint64_t most = record->service == SERVICE_UD ? 1 : PSN_WINDOW, longest = lesser(context_max_message(qp->qpc), record->mtu * most);
-	if (source->length > longest)
-		return PUNT_LENGTH;
-	if (record->service == SERVICE_UD && !engine_destination_of(qp, &read))
-		return PUNT_PATH;
-	uint64_t first = be_get(qp->qpc, QPC_NEXT_SEND_PSN) & PSN_MASK;
-	read.first_psn = first;
-	read.packets = packets_of(&read, source->length, record->mtu);
-	be_put(qp->qpc, QPC_NEXT_SEND_PSN, (first + read.packets) & PSN_MASK);
 	if (!record->service)
 		record->ssn = read.ssn = (record->ssn + engine_requests_of(record, &read)) & PSN_MASK;
 	record->fetch_index = after;
@@ -78,6 +90,8 @@ static int follows(struct engine_qp *qp, const struct send_slot *slot)
 {
 	struct queue_pair *record = qp->record;
 	const struct send_slot *before = engine_sq_last(qp);
+
+	TRACE_STEP(follows);
 	if (before)
 		return slot->first_psn == ((before->first_psn + before->packets) & PSN_MASK);
 	if (record->una == record->sent_psn) {
@@ -144,6 +158,8 @@ static uint64_t allowance(struct engine_qp *qp, const struct engine_inflight *fl
 {
 	const struct queue_pair *record = qp->record;
 	int64_t room = (int64_t)record->window - (int64_t)record->inflight;
+
+	TRACE_STEP(allowance);
 	if (room <= 0)
 		return 0;
 	int64_t more = granted(record, flight, room < (int64_t)want ? room : (int64_t)want);
@@ -175,7 +191,7 @@ static void fly(struct queue_pair *record, struct engine_inflight *flight, uint6
 enum made { MADE, NO_ROOM, UNREAD };
 
 /* Make packet `index` of a message, the first of a run of `run` like it, if that is not 0. */
-static enum made make(const struct engine_shared *port, struct engine_qp *qp, const struct send_slot *slot,
+static enum made send_packet(const struct engine_shared *port, struct engine_qp *qp, const struct send_slot *slot,
 		const struct source *source, uint64_t index, int ask, uint64_t run, struct engine_out *out)
 {
 	const struct queue_pair *record = qp->record;
@@ -218,7 +234,7 @@ static enum made make(const struct engine_shared *port, struct engine_qp *qp, co
 }
 
 /* Make the next `run` packets of a message, middles that are all alike; how many, 0 where each goes by itself. */
-static uint64_t make_run(const struct engine_shared *port, const struct engine_qp *qp, const struct send_slot *slot,
+static uint64_t send_run(const struct engine_shared *port, const struct engine_qp *qp, const struct send_slot *slot,
 			 const struct source *source, uint64_t run, struct engine_out *out)
 {
 	const struct queue_pair *record = qp->record;
@@ -234,6 +250,8 @@ static uint64_t send_data(const struct engine_shared *port, struct engine_qp *qp
 			  const struct source *source, uint64_t count, int ask, struct engine_out *out, enum made *how)
 {
 	uint64_t done = 0, run = 0;
+
+	TRACE_STEP(send_data);
 	*how = MADE;
 	while (done < count) {
 		uint64_t index = slot->sent;
@@ -242,7 +260,7 @@ static uint64_t send_data(const struct engine_shared *port, struct engine_qp *qp
 			uint64_t middles = lesser(count - done - (uint64_t)ask, slot->packets - 1 - index);
 			run = middles > 1 ? middles : 0;
 		}
-		uint64_t made = run > 1 ? make_run(port, qp, slot, source, run, out) : 0;
+		uint64_t made = run > 1 ? send_run(port, qp, slot, source, run, out) : 0;
 		if (made) {
 			slot->sent += made;
 			done += made;
@@ -250,7 +268,7 @@ static uint64_t send_data(const struct engine_shared *port, struct engine_qp *qp
 			continue;
 		}
 		int asks = ask && !run && done + 1 == count;
-		*how = make(port, qp, slot, source, index, asks, run, out);
+		*how = send_packet(port, qp, slot, source, index, asks, run, out);
 		if (*how != MADE)
 			break;
 		slot->sent++;
@@ -291,13 +309,14 @@ static int make_request(const struct engine_shared *port, struct engine_qp *qp, 
 }
 
 /* Send READ requests or an atomic request, within the limit of outstanding ones; how many. */
-static uint64_t send_requests(const struct engine_shared *port, struct engine_qp *qp, struct send_slot *slot,
+static uint64_t send_request(const struct engine_shared *port, struct engine_qp *qp, struct send_slot *slot,
 			      uint64_t slot_index, uint64_t now, uint64_t budget, uint64_t room,
 			      struct engine_inflight *flight, struct engine_out *out, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	uint64_t most = lesser(be_get(qp->qpc, QPC_MAX_RD_ATOMIC), MAX_RD_ATOMIC), requests = 0;
 
+	TRACE_STEP(send_request);
 	while (slot->sent < slot->packets && requests < budget && room) {
 		uint64_t psn = (slot->first_psn + slot->sent) & PSN_MASK;
 		uint64_t packets = lesser(record->read_chunk - mod64(slot->sent, record->read_chunk), slot->packets - slot->sent);
@@ -368,6 +387,7 @@ static enum engine_end send_message(const struct engine_shared *port, struct eng
 	enum engine_end end;
 	int answered = is_read_or_atomic(slot);
 
+	TRACE_STEP(send_message);
 	*sent = 0;
 	if (port->ahead && !source->bytes)
 		source->bytes = engine_prefetch_fetched(port->ahead, slot, slot_index);
@@ -396,7 +416,7 @@ static enum engine_end send_message(const struct engine_shared *port, struct eng
 	if (!room)
 		return ENGINE_DONE;
 	if (answered) {
-		*sent = send_requests(port, qp, slot, slot_index, now, budget, room, flight, out, effects);
+		*sent = send_request(port, qp, slot, slot_index, now, budget, room, flight, out, effects);
 		return ENGINE_DONE;
 	}
 	uint64_t psn = (slot->first_psn + slot->sent) & PSN_MASK;
@@ -441,7 +461,7 @@ static enum engine_end send_message(const struct engine_shared *port, struct eng
 
 /* Ask for the response that is due of the oldest request, which then is a request of its own in front of the rest; 1, 0
  * where there is no room for it. */
-static uint64_t probe_answer(const struct engine_shared *port, struct engine_qp *qp, struct engine_out *out)
+static uint64_t probe_response(const struct engine_shared *port, struct engine_qp *qp, struct engine_out *out)
 {
 	struct queue_pair *record = qp->record;
 	struct read_piece *piece = engine_piece(qp, 0);
@@ -474,6 +494,7 @@ static enum engine_end probe(const struct engine_shared *port, struct engine_qp 
 	unsigned count = 0;
 	int mends = record->probe_due == PROBE_MENDS; /* a NAK named the oldest: that alone is sent again */
 
+	TRACE_STEP(probe);
 	*sent = 0;
 	const struct read_piece *piece = engine_piece(qp, 0);
 	if (record->inflight && record->piece_count && piece_due(piece) == record->una) {
@@ -481,7 +502,7 @@ static enum engine_end probe(const struct engine_shared *port, struct engine_qp 
 		    piece->offset / record->mtu + piece->packets > qp->sends[piece->index].packets)
 			return PUNT_REQUEST;
 		record->probe_due = 0;
-		*sent = probe_answer(port, qp, out);
+		*sent = probe_response(port, qp, out);
 		engine_count(effects, mends ? COUNT_RETRANSMITTED : COUNT_PROBES, *sent != 0);
 		return ENGINE_DONE;
 	}
@@ -510,7 +531,7 @@ static enum engine_end probe(const struct engine_shared *port, struct engine_qp 
 	}
 	for (unsigned i = 0; i < count; i++) {
 		const struct send_slot *slot = &qp->sends[ends[i]];
-		enum engine_end end = find(port, qp, slot, ends[i], &source);
+		enum engine_end end = find_payload(port, qp, slot, ends[i], &source);
 		if (end != ENGINE_DONE)
 			return end;
 		if (at[i] >= slot->packets || slot->packets != psn_count(source.length, record->mtu))
@@ -522,8 +543,8 @@ static enum engine_end probe(const struct engine_shared *port, struct engine_qp 
 	for (unsigned i = 0; i < count; i++) {
 		struct send_slot *slot = &qp->sends[ends[i]];
 		/* software may have spoilt its scatter list meanwhile */
-		if (find(port, qp, slot, ends[i], &source) == ENGINE_DONE && engine_sge_reachable(port, &source) &&
-		    make(port, qp, slot, &source, at[i], 1, 0, out) == MADE)
+		if (find_payload(port, qp, slot, ends[i], &source) == ENGINE_DONE && engine_sge_reachable(port, &source) &&
+		    send_packet(port, qp, slot, &source, at[i], 1, 0, out) == MADE)
 			++*sent;
 	}
 	engine_count(effects, mends ? COUNT_RETRANSMITTED : COUNT_PROBES, *sent != 0);
@@ -573,11 +594,13 @@ uint64_t engine_send(const struct engine_shared *port, struct engine_qp *qp, uin
 		uint64_t index = record->send_index, sent;
 		struct send_slot *slot = &qp->sends[index];
 		if (index == record->fetch_index) {
+			if (index == record->tail)
+				break;
 			if (port->ahead && port->ahead->fetched >= port->ahead->fetched_count)
 				engine_prefetch_fetch(port, qp, budget - made);
 			end = fetch(port, qp, &source);
 		} else {
-			end = find(port, qp, slot, index, &source);
+			end = find_payload(port, qp, slot, index, &source);
 		}
 		if (end != ENGINE_DONE)
 			break;

@@ -1,7 +1,7 @@
-/* The responder: RC_CHK in the standard's order for what is in order and allowed, then the effect (IBA 9.7; 004 7.3).
+/* The responder: the receive checks as named steps in the standard's order, then the effect (IBA 9.7; 004 7.3, RC_CHK).
  *
- * transport/responder.py has the same steps and does what each asks for where it fails; here failing is a punt, so
- * nothing is stored before the last check has passed. */
+ * transport/responder.py has the same steps, and does what the standard asks for if one fails. Here most failures are
+ * punts, so nothing is stored before the last check has passed. */
 #include "queue_pair/responder.h"
 
 #include "memory/memory_key.h"
@@ -12,24 +12,188 @@
 #include "queue_pair/receive_queue.h"
 #include "queue_pair/responder_reads.h"
 #include "queue_pair/response_queue.h"
+#include "queue_pair/step.h"
 
 #define ANY_BINDING NONE
 
-/* What a request will do, once all checks have passed. */
-struct effect {
-	uint64_t kind; /* OPEN_SEND or OPEN_WRITE */
+/* A SEND or WRITE packet on its way through the steps, and what it will do once all checks have passed. */
+struct request {
+	const struct engine_shared *shared;
+	struct engine_qp *qp;
+	const struct packet *packet;
+	struct engine_effects *effects;
+	uint64_t srtt, now;
+	uint16_t flags; /* of its opcode */
+	int reliable; /* connection */
+	int64_t distance; /* of its PSN from the expected one */
+	int breaks; /* it breaks off the message that is open */
+	int notify; /* the receive CQ was armed for it */
+	enum engine_end end; /* why the steps ended */
 	uint64_t offset; /* where in the message its payload goes */
 	uint64_t va, length; /* of a WRITE: of the whole message */
 	uint32_t rkey;
 	const struct memory_key *key; /* of a WRITE with bytes */
+	struct receive *receive; /* the entry that it uses, if it does */
+	struct cq_room *room; /* for its completion, if it has one */
 };
 
-static const uint8_t *behind_bth(const struct packet *packet)
+/* End the steps. */
+static int stop(struct request *request, enum engine_end end)
 {
-	return packet->bytes + BTH_BYTES;
+	request->end = end;
+	return 0;
 }
 
-/* Length validation for one packet of a message (IBA C9-92, C9-94). */
+/* Whether a packet uses a receive entry, and whether it completes one. */
+static int uses_receive(const struct request *request)
+{
+	return (request->flags & (ROW_SEND | ROW_TAKES_RECEIVE)) != 0;
+}
+
+static int completes_receive(const struct request *request)
+{
+	return (request->flags & ROW_TAKES_RECEIVE) != 0;
+}
+
+static int check_icrc(struct request *request)
+{
+	return engine_packet_check_icrc(request->shared, request->packet) || stop(request, PUNT_ICRC);
+}
+
+/* ------------------------------------------------------------------ requests that are answered and not carried out */
+
+/* Answer what is no READ or atomic with an ACK of all that came (IBA C9-105). */
+static int answer_duplicate(struct request *request)
+{
+	struct engine_qp *qp = request->qp;
+
+	if (!(request->flags & (ROW_SEND | ROW_WRITE)))
+		return stop(request, engine_read_again(request->shared, qp, request->packet, request->effects));
+	if (!STEP(check_icrc, request))
+		return 0;
+	qp->record->established = 1;
+	engine_count(request->effects, COUNT_DUPLICATE, 1);
+	engine_response_ack(qp, (be_get(qp->qpc, QPC_EXPECTED_PSN) - 1) & PSN_MASK, engine_ack_syndrome(request->shared, qp),
+			    request->effects);
+	return stop(request, ENGINE_DONE);
+}
+
+/* Send a NAK for what is missing, once until the expected packet comes. */
+static int nak_gap(struct request *request)
+{
+	struct queue_pair *record = request->qp->record;
+
+	if (!STEP(check_icrc, request))
+		return 0;
+	record->established = 1;
+	if (record->nak_sent) {
+		engine_count(request->effects, COUNT_NAKED, 1);
+		return stop(request, ENGINE_DONE);
+	}
+	record->nak_sent = 1;
+	engine_count(request->effects, COUNT_PSN_GAP, 1);
+	engine_count(request->effects, COUNT_SEQUENCE_NAKS_SENT, 1);
+	engine_response_ack(request->qp, be_get(request->qp->qpc, QPC_EXPECTED_PSN) & PSN_MASK, NAK_PSN_SEQUENCE,
+			    request->effects);
+	return stop(request, ENGINE_DONE);
+}
+
+/* Send an RNR NAK: there is no receive entry for it (IBA 9.7.5.2.8). */
+static int nak_not_ready(struct request *request)
+{
+	struct engine_qp *qp = request->qp;
+
+	if (!STEP(check_icrc, request))
+		return 0;
+	qp->record->established = 1;
+	qp->record->nak_sent = 1;
+	engine_count(request->effects, COUNT_RNR_NAKS_SENT, 1);
+	engine_response_ack(qp, request->packet->psn, AETH_RNR_NAK | (be_get(qp->qpc, QPC_RNR_NAK_TIMER) & 0x1F),
+			    request->effects);
+	return stop(request, ENGINE_DONE);
+}
+
+/* Drop a packet of a message that is lost, of an unreliable connection (IBA 9.8): the next that starts one is taken. The
+ * receive entry of what was open stays for that. */
+static int drop_message(struct request *request, enum engine_count reason)
+{
+	struct queue_pair *record = request->qp->record;
+
+	if (!STEP(check_icrc, request))
+		return 0;
+	record->established = 1;
+	engine_count(request->effects, reason, 1);
+	record->open = OPEN_NOTHING;
+	record->offset = 0;
+	if (reason == COUNT_BAD_SEQUENCE) { /* its PSN was the expected one */
+		record->nak_sent = 0;
+		be_put(request->qp->qpc, QPC_EXPECTED_PSN, (request->packet->psn + 1) & PSN_MASK);
+	}
+	return stop(request, ENGINE_DONE);
+}
+
+/* ------------------------------------------------------------------ the named steps */
+
+/* PSN verification (IBA 9.7, for UC 9.8): expected, duplicate or beyond a gap. */
+static int check_psn(struct request *request)
+{
+	if (!request->distance)
+		return 1;
+	if (request->reliable)
+		return request->distance < 0 ? answer_duplicate(request) : nak_gap(request);
+	/* whatever was open is lost; a message that starts here is taken */
+	return request->flags & ROW_START || drop_message(request, COUNT_PSN_GAP);
+}
+
+/* Opcode sequence check (IBA 9.7): FIRST, MIDDLE, LAST and ONLY in a legal order. */
+static int check_op_seq(struct request *request)
+{
+	const struct queue_pair *record = request->qp->record;
+	uint64_t kind = request->flags & ROW_SEND ? OPEN_SEND : OPEN_WRITE;
+	int starts = request->flags & ROW_START;
+
+	request->breaks = !request->distance && record->open != (starts ? OPEN_NOTHING : kind);
+	if (request->breaks && request->reliable)
+		return stop(request, PUNT_SEQUENCE);
+	if (request->breaks && !starts)
+		return drop_message(request, COUNT_BAD_SEQUENCE);
+	if (request->flags & ROW_SEND && !starts && record->receive_index == NONE)
+		return stop(request, PUNT_SEQUENCE);
+	return 1;
+}
+
+/* Opcode validation (IBA 9.7): the engine knows it, and the access flags allow it. */
+static int check_op_valid(struct request *request)
+{
+	if (request->flags & ROW_IETH)
+		return stop(request, PUNT_HEADER);
+	if (request->flags & ROW_WRITE && !(be_get(request->qp->qpc, QPC_ACCESS_FLAGS) & ACCESS_REMOTE_WRITE))
+		return stop(request, PUNT_KEY);
+	return 1;
+}
+
+/* Resource check (IBA 9.7): a receive entry if one is used, else RNR; room for its completion. */
+static int check_resources(struct request *request)
+{
+	const struct engine_qp *qp = request->qp;
+	enum engine_end end;
+
+	if (!uses_receive(request))
+		return 1;
+	if (be_get(qp->qpc, QPC_SRQN) & SRQ_VALID ? !qp->srq : qp->srq != NULL)
+		return stop(request, PUNT_REQUEST);
+	end = engine_receive_find(request->shared, qp, request->receive);
+	if (end == ENGINE_ATTENTION)
+		return request->reliable ? nak_not_ready(request) : stop(request, PUNT_REQUEST);
+	if (end != ENGINE_DONE)
+		return stop(request, end);
+	int known = qp->recv_cq && qp->recv_cqn == be_get(qp->qpc, QPC_CQN_RCV);
+	if (completes_receive(request) && engine_cq_reserve(known ? qp->recv_cq : NULL, 1, request->room))
+		return stop(request, PUNT_CQ);
+	return 1;
+}
+
+/* Whether the payload is as long as its place in a message demands (IBA C9-92, C9-94). */
 static int length_fits(const struct packet *packet, uint64_t mtu)
 {
 	uint16_t flags = packet->row->flags;
@@ -41,70 +205,104 @@ static int length_fits(const struct packet *packet, uint64_t mtu)
 	return !(flags & ROW_END) || (flags & ROW_START) || packet->size;
 }
 
-static enum engine_end check_write(const struct engine_shared *port, const struct engine_qp *qp,
-				   const struct packet *packet, struct effect *effect)
+/* Length validation: full packets but at the end, and the message fits. */
+static int check_length(struct request *request)
 {
-	const struct queue_pair *record = qp->record;
-	uint16_t flags = packet->row->flags;
-	uint64_t binding = ANY_BINDING;
-	if (flags & ROW_START) {
-		const uint8_t *reth = behind_bth(packet);
-		effect->va = be_load(reth, 8);
-		effect->rkey = (uint32_t)be_load(reth + 8, 4);
-		effect->length = be_load(reth + 12, 4);
-		effect->offset = 0;
-	} else {
-		effect->va = record->write_va;
-		effect->rkey = (uint32_t)record->write_rkey;
-		effect->length = record->write_length;
-		effect->offset = record->offset;
-		binding = record->write_binding;
+	const struct queue_pair *record = request->qp->record;
+	const struct packet *packet = request->packet;
+	int starts = request->flags & ROW_START;
+
+	if (!length_fits(packet, context_mtu(request->qp->qpc)))
+		return stop(request, PUNT_LENGTH);
+	request->offset = starts ? 0 : record->offset;
+	if (request->flags & ROW_SEND) {
+		uint64_t bytes = request->receive->bytes;
+		int fits = request->offset <= bytes && packet->size <= bytes - request->offset;
+		return fits || stop(request, PUNT_LENGTH);
 	}
-	if (effect->length > context_max_message(qp->qpc) || effect->offset > effect->length)
-		return PUNT_LENGTH;
-	uint64_t left = effect->length - effect->offset;
-	if (flags & ROW_END ? packet->size != left : packet->size >= left)
-		return PUNT_LENGTH;
-	if (!effect->length)
-		return ENGINE_DONE;
-	effect->key = engine_key_check(port, effect->rkey, be_get(qp->qpc, QPC_PD), effect->va, effect->length,
-				ACCESS_REMOTE_WRITE, be_get(qp->qpc, QPC_LOCAL_QPN), 0);
-	if (!effect->key || (binding != ANY_BINDING && effect->key->binding != binding))
-		return PUNT_KEY;
-	return ENGINE_DONE;
+	const uint8_t *reth = packet->bytes + BTH_BYTES;
+	request->va = starts ? be_load(reth, 8) : record->write_va;
+	request->rkey = starts ? (uint32_t)be_load(reth + 8, 4) : (uint32_t)record->write_rkey;
+	request->length = starts ? be_load(reth + 12, 4) : record->write_length;
+	if (request->length > context_max_message(request->qp->qpc) || request->offset > request->length)
+		return stop(request, PUNT_LENGTH);
+	uint64_t left = request->length - request->offset;
+	int fits = request->flags & ROW_END ? packet->size == left : packet->size < left;
+	return fits || stop(request, PUNT_LENGTH);
 }
 
-static void message_done(struct engine_qp *qp)
+/* R_Key validation (IBA C9-88): key, PD, rights and range, for a SEND those of its receive entry. Zero length needs no
+ * key. */
+static int check_rkey(struct request *request)
 {
-	struct queue_pair *record = qp->record;
-	record->msn = (record->msn + 1) & PSN_MASK;
-	be_put(qp->qpc, QPC_RMSN, record->msn);
-	record->open = OPEN_NOTHING;
-	record->offset = 0;
+	const struct engine_qp *qp = request->qp;
+
+	if (request->flags & ROW_SEND)
+		return engine_scatter_check(request->shared, qp, request->receive) || stop(request, PUNT_KEY);
+	request->key = NULL;
+	if (!request->length)
+		return 1;
+	uint64_t binding = request->flags & ROW_START ? ANY_BINDING : qp->record->write_binding;
+	request->key = engine_key_check(request->shared, request->rkey, be_get(qp->qpc, QPC_PD), request->va,
+					request->length, ACCESS_REMOTE_WRITE, be_get(qp->qpc, QPC_LOCAL_QPN), 0);
+	if (!request->key || (binding != ANY_BINDING && request->key->binding != binding))
+		return stop(request, PUNT_KEY);
+	return 1;
 }
 
-/* ------------------------------------------------------------------ what takes a receive entry */
-
-static enum engine_end check_send(const struct engine_shared *port, const struct engine_qp *qp,
-				  const struct packet *packet, const struct receive *receive, struct effect *effect)
+/* Move the payload to where it belongs; 0, or -1 if any byte is out of reach. */
+static int store_payload(const struct request *request)
 {
-	effect->offset = packet->row->flags & ROW_START ? 0 : qp->record->offset;
-	if (effect->offset > receive->bytes || packet->size > receive->bytes - effect->offset)
-		return PUNT_LENGTH;
-	return engine_scatter_check(port, qp, receive) ? ENGINE_DONE : PUNT_KEY;
+	const struct packet *packet = request->packet;
+	int send = (request->flags & ROW_SEND) != 0;
+	uint64_t at = send ? request->offset : request->va + request->offset;
+
+	if (packet->bulk)
+		return by_reference_execute(request->shared, request->qp, packet, send ? request->receive : NULL,
+					    request->key, at);
+	if (send)
+		return engine_scatter(request->shared, request->qp, request->receive, at, packet->payload, packet->size);
+	return packet->size && engine_key_write(request->shared, request->key, at, packet->payload, packet->size);
 }
 
-/* The completion of a message that used up a receive entry. */
-static int complete(struct engine_qp *qp, const struct packet *packet, struct cq_room *room, uint64_t length)
+/* Move the data. */
+static int execute(struct request *request)
 {
-	uint16_t flags = packet->row->flags;
-	int imm = (flags & ROW_IMMDT) != 0;
+	struct queue_pair *record = request->qp->record;
+
+	if (store_payload(request))
+		return stop(request, PUNT_MEMORY);
+	record->established = 1;
+	record->nak_sent = 0;
+	engine_count(request->effects, COUNT_PSN_GAP, request->distance != 0);
+	engine_count(request->effects, COUNT_BAD_SEQUENCE, (uint32_t)request->breaks);
+	if (uses_receive(request))
+		engine_receive_use(request->qp, request->receive);
+	if (request->flags & ROW_START) {
+		record->open = request->flags & ROW_SEND ? OPEN_SEND : OPEN_WRITE;
+		if (request->flags & ROW_WRITE) {
+			record->write_length = request->length;
+			record->write_va = request->va;
+			record->write_rkey = request->rkey;
+			record->write_binding = request->key ? request->key->binding : ANY_BINDING;
+		}
+	}
+	record->offset = request->offset + request->packet->size;
+	return 1;
+}
+
+/* Push the completion of a message that used up a receive entry. */
+static int push_completion(const struct request *request, uint64_t length)
+{
+	struct queue_pair *record = request->qp->record;
+	const struct packet *packet = request->packet;
+	int imm = (request->flags & ROW_IMMDT) != 0;
 	struct completion entry = {
-		.index = (uint32_t)qp->record->receive_index,
+		.index = (uint32_t)record->receive_index,
 		.status = SYN_SUCCESS,
 		.length = (uint32_t)length,
-		.word3 = CQE_RECEIVE | (flags & ROW_SEND ? (imm ? WR_SEND_IMM : WR_SEND) : WR_WRITE_IMM),
-		.qpn = (uint32_t)be_get(qp->qpc, QPC_LOCAL_QPN),
+		.word3 = CQE_RECEIVE | (request->flags & ROW_SEND ? (imm ? WR_SEND_IMM : WR_SEND) : WR_WRITE_IMM),
+		.qpn = (uint32_t)be_get(request->qp->qpc, QPC_LOCAL_QPN),
 	};
 	if (imm) {
 		entry.word3 |= CQE_IMM;
@@ -112,178 +310,84 @@ static int complete(struct engine_qp *qp, const struct packet *packet, struct cq
 	}
 	if (packet->solicited)
 		entry.word3 |= CQE_SOLICITED;
-	qp->record->receive_index = NONE;
-	return engine_cq_push(room, &entry);
+	record->receive_index = NONE;
+	return engine_cq_push(request->room, &entry);
 }
 
-/* ------------------------------------------------------------------ requests that are answered and not carried out */
-
-/* A request that is not the expected one: beyond a gap, or a duplicate (IBA C9-105). */
-static enum engine_end out_of_order(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
-				    int64_t distance, struct engine_effects *effects)
+/* PSN of the last packet that a request stands for. */
+static uint64_t last_psn(const struct request *request)
 {
-	struct queue_pair *record = qp->record;
-	uint64_t expected = be_get(qp->qpc, QPC_EXPECTED_PSN) & PSN_MASK;
+	return (request->packet->psn + request->packet->more) & PSN_MASK;
+}
 
-	if (distance < 0 && !(packet->row->flags & (ROW_SEND | ROW_WRITE)))
-		return engine_read_again(port, qp, packet, effects);
-	if (!engine_packet_check_icrc(port, packet))
-		return PUNT_ICRC;
-	record->established = 1;
-	if (distance < 0) {
-		engine_count(effects, COUNT_DUPLICATE, 1);
-		engine_response_ack(qp, (expected - 1) & PSN_MASK, engine_ack_syndrome(port, qp), effects);
-	} else if (record->nak_sent) {
-		engine_count(effects, COUNT_NAKED, 1);
-	} else {
-		record->nak_sent = 1;
-		engine_count(effects, COUNT_PSN_GAP, 1);
-		engine_count(effects, COUNT_SEQUENCE_NAKS_SENT, 1);
-		engine_response_ack(qp, expected, NAK_PSN_SEQUENCE, effects);
+/* Advance the PSN; at a message's end complete the receive entry that it used, and count it. */
+static int complete(struct request *request)
+{
+	struct queue_pair *record = request->qp->record;
+
+	request->notify = 0;
+	if (completes_receive(request))
+		request->notify = push_completion(request, request->flags & ROW_SEND ? record->offset : record->write_length);
+	be_put(request->qp->qpc, QPC_EXPECTED_PSN, (last_psn(request) + 1) & PSN_MASK);
+	if (request->flags & ROW_END) {
+		record->msn = (record->msn + 1) & PSN_MASK;
+		be_put(request->qp->qpc, QPC_RMSN, record->msn);
+		record->open = OPEN_NOTHING;
+		record->offset = 0;
 	}
-	return ENGINE_DONE;
+	return 1;
 }
 
-/* There is no receive entry for it: RNR NAK (IBA 9.7.5.2.8). */
-static enum engine_end not_ready(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
-				 struct engine_effects *effects)
+/* Acknowledge the packet if it asks for that (IBA 9.7.5.1.2). A whole message that asks for none gets an ACK with the next
+ * that does, or after a while. */
+static void acknowledge(struct request *request)
 {
-	struct queue_pair *record = qp->record;
-	if (!engine_packet_check_icrc(port, packet))
-		return PUNT_ICRC;
-	record->established = 1;
-	record->nak_sent = 1;
-	engine_count(effects, COUNT_RNR_NAKS_SENT, 1);
-	engine_response_ack(qp, packet->psn, AETH_RNR_NAK | (be_get(qp->qpc, QPC_RNR_NAK_TIMER) & 0x1F), effects);
-	return ENGINE_DONE;
-}
+	struct queue_pair *record = request->qp->record;
 
-/* ------------------------------------------------------------------ unreliable connections (IBA 9.8) */
-
-/* What was open is lost. Its receive entry stays for the next message. */
-static void abandon(struct queue_pair *record)
-{
-	record->open = OPEN_NOTHING;
-	record->offset = 0;
-}
-
-/* A packet of a message that is lost: the next that starts one is taken. */
-static enum engine_end pass_over(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
-				 enum engine_count reason, struct engine_effects *effects)
-{
-	if (!engine_packet_check_icrc(port, packet))
-		return PUNT_ICRC;
-	qp->record->established = 1;
-	engine_count(effects, reason, 1);
-	abandon(qp->record);
-	if (reason == COUNT_BAD_SEQUENCE) { /* its PSN was the expected one */
-		qp->record->nak_sent = 0;
-		be_put(qp->qpc, QPC_EXPECTED_PSN, (packet->psn + 1) & PSN_MASK);
+	request->end = ENGINE_DONE;
+	if (request->packet->ask && request->reliable) {
+		engine_response_ack(request->qp, last_psn(request), engine_ack_syndrome(request->shared, request->qp),
+				    request->effects);
+	} else if (request->flags & ROW_END && request->reliable && record->owed_ns == NEVER) {
+		record->owed_ns = request->now + greater(REPLY_OWED_NS, request->srtt + (request->srtt >> 2));
+		request->effects->effects |= EFFECT_ARM;
 	}
-	return ENGINE_DONE;
+	if (request->notify) {
+		request->effects->effects |= EFFECT_NOTIFY_RECV;
+		request->end = ENGINE_ATTENTION;
+	}
 }
 
-/* ------------------------------------------------------------------ one request */
-
-/* Move the payload to where it belongs; 0, or -1 where any byte is out of reach. */
-static int store(const struct engine_shared *port, const struct engine_qp *qp, const struct packet *packet,
-		 const struct receive *receive, const struct effect *effect)
+enum engine_end engine_request_receive(const struct engine_shared *shared, struct engine_qp *qp,
+				       const struct packet *packet, uint64_t srtt, uint64_t now,
+				       struct engine_effects *effects)
 {
-	int send = (packet->row->flags & ROW_SEND) != 0;
-	uint64_t at = send ? effect->offset : effect->va + effect->offset;
-	if (packet->bulk)
-		return by_reference_execute(port, qp, packet, send ? receive : NULL, effect->key, at);
-	if (send)
-		return engine_scatter(port, qp, receive, at, packet->payload, packet->size);
-	return packet->size && engine_key_write(port, effect->key, at, packet->payload, packet->size);
-}
-
-enum engine_end engine_request_receive(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
-				uint64_t srtt, uint64_t now, struct engine_effects *effects)
-{
-	struct queue_pair *record = qp->record;
-	uint16_t flags = packet->row->flags;
-	int takes = (flags & ROW_TAKES_RECEIVE) != 0, notify = 0;
-	struct effect effect = { .kind = flags & ROW_SEND ? OPEN_SEND : OPEN_WRITE };
 	struct receive receive;
 	struct cq_room room;
-	enum engine_end end;
+	struct request request;
 
-	if (!record->established && be_get(qp->qpc, QPC_STATE) == QP_STATE_RTR)
+	if (!qp->record->established && be_get(qp->qpc, QPC_STATE) == QP_STATE_RTR)
 		return PUNT_STATE; /* the first one raises an event */
 	if (!engine_response_queue_valid(qp) || !engine_credits_known(qp))
 		return PUNT_REPLY;
-	int reliable = be_get(qp->qpc, QPC_SERVTYPE) == ST_RC;
-	int64_t distance = psn_diff(packet->psn, be_get(qp->qpc, QPC_EXPECTED_PSN));
-	if (distance && reliable)
-		return out_of_order(port, qp, packet, distance, effects);
-	if (distance && !(flags & ROW_START))
-		return pass_over(port, qp, packet, COUNT_PSN_GAP, effects);
-	if (!(flags & (ROW_WRITE | ROW_SEND)))
-		return engine_read_receive(port, qp, packet, effects);
-	if (flags & ROW_IETH)
-		return PUNT_HEADER;
-	int breaks = !distance && record->open != (flags & ROW_START ? OPEN_NOTHING : effect.kind);
-	if (breaks && reliable)
-		return PUNT_SEQUENCE;
-	if (breaks && !(flags & ROW_START))
-		return pass_over(port, qp, packet, COUNT_BAD_SEQUENCE, effects);
-	if (flags & ROW_SEND && !(flags & ROW_START) && record->receive_index == NONE)
-		return PUNT_SEQUENCE;
-	if ((takes || flags & ROW_SEND) && (be_get(qp->qpc, QPC_SRQN) & SRQ_VALID ? !qp->srq : qp->srq != NULL))
-		return PUNT_REQUEST;
-	if (flags & ROW_WRITE && !(be_get(qp->qpc, QPC_ACCESS_FLAGS) & ACCESS_REMOTE_WRITE))
-		return PUNT_KEY;
-	if (takes || flags & ROW_SEND) {
-		end = engine_receive_find(port, qp, &receive);
-		if (end == ENGINE_ATTENTION)
-			return reliable ? not_ready(port, qp, packet, effects) : PUNT_REQUEST;
-		if (end != ENGINE_DONE)
-			return end;
-	}
-	if (!length_fits(packet, context_mtu(qp->qpc)))
-		return PUNT_LENGTH;
-	end = flags & ROW_SEND ? check_send(port, qp, packet, &receive, &effect) : check_write(port, qp, packet, &effect);
-	if (end != ENGINE_DONE)
-		return end;
-	int known = qp->recv_cq && qp->recv_cqn == be_get(qp->qpc, QPC_CQN_RCV);
-	if (takes && engine_cq_reserve(known ? qp->recv_cq : NULL, 1, &room))
-		return PUNT_CQ;
-	if (!engine_packet_check_icrc(port, packet))
-		return PUNT_ICRC;
-	if (store(port, qp, packet, &receive, &effect))
-		return PUNT_MEMORY;
-
-	record->established = 1;
-	record->nak_sent = 0;
-	engine_count(effects, COUNT_PSN_GAP, distance != 0);
-	engine_count(effects, COUNT_BAD_SEQUENCE, (uint32_t)breaks);
-	if (takes || flags & ROW_SEND)
-		engine_receive_use(qp, &receive);
-	if (flags & ROW_START) {
-		record->open = effect.kind;
-		if (flags & ROW_WRITE) {
-			record->write_length = effect.length;
-			record->write_va = effect.va;
-			record->write_rkey = effect.rkey;
-			record->write_binding = effect.key ? effect.key->binding : ANY_BINDING;
-		}
-	}
-	record->offset = effect.offset + packet->size;
-	if (takes)
-		notify = complete(qp, packet, &room, flags & ROW_SEND ? record->offset : record->write_length);
-	uint64_t last = (packet->psn + packet->more) & PSN_MASK;
-	be_put(qp->qpc, QPC_EXPECTED_PSN, (last + 1) & PSN_MASK);
-	if (flags & ROW_END)
-		message_done(qp);
-	if (packet->ask && reliable) {
-		engine_response_ack(qp, last, engine_ack_syndrome(port, qp), effects);
-	} else if (flags & ROW_END && reliable && record->owed_ns == NEVER) {
-		record->owed_ns = now + greater(REPLY_OWED_NS, srtt + (srtt >> 2));
-		effects->effects |= EFFECT_ARM;
-	}
-	if (!notify)
-		return ENGINE_DONE;
-	effects->effects |= EFFECT_NOTIFY_RECV;
-	return ENGINE_ATTENTION;
+	request.shared = shared;
+	request.qp = qp;
+	request.packet = packet;
+	request.effects = effects;
+	request.srtt = srtt;
+	request.now = now;
+	request.flags = packet->row->flags;
+	request.reliable = be_get(qp->qpc, QPC_SERVTYPE) == ST_RC;
+	request.distance = psn_diff(packet->psn, be_get(qp->qpc, QPC_EXPECTED_PSN));
+	request.receive = &receive;
+	request.room = &room;
+	if (!STEP(check_psn, &request))
+		return request.end;
+	if (!(request.flags & (ROW_SEND | ROW_WRITE)))
+		return engine_read_receive(shared, qp, packet, effects);
+	if (STEP(check_op_seq, &request) && STEP(check_op_valid, &request) && STEP(check_resources, &request) &&
+	    STEP(check_length, &request) && STEP(check_rkey, &request) && STEP(check_icrc, &request) &&
+	    STEP(execute, &request) && STEP(complete, &request))
+		STEP(acknowledge, &request);
+	return request.end;
 }
