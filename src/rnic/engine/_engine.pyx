@@ -77,10 +77,10 @@ cdef extern from "engine.h" nogil:
         engine_crc_copy crc_copy
         uint64_t bare
         engine_congestion congestion
-        engine_prefetch *ahead
-        engine_icrc_cache *heads
+        engine_prefetch *prefetch
+        engine_icrc_cache *icrc_cache
     struct engine_prefetch:
-        uint8_t *desk
+        uint8_t *staging
     struct engine_icrc_cache:
         pass
     enum:
@@ -132,7 +132,7 @@ cdef extern from "engine.h" nogil:
         uint64_t found
         const void *route
         engine_destination *destinations
-        engine_rate_limit *pace
+        engine_rate_limit *rate_limit
     struct engine_inflight:
         uint64_t peer_limit, peer_inflight, peer_promised, peer_waiting
         uint64_t nic_limit, nic_inflight, nic_promised, nic_queued, nic_slipped
@@ -468,21 +468,21 @@ cdef class Port:
         self.port.ack_every = config.ack_every
         self.port.probe = config.probe
         self.port.rq_almost_full = config.rq_almost_full
-        self.port.heads = <engine_icrc_cache *> calloc(ENGINE_ICRC_CACHE, sizeof(engine_icrc_cache))
+        self.port.icrc_cache = <engine_icrc_cache *> calloc(ENGINE_ICRC_CACHE, sizeof(engine_icrc_cache))
 
     def __dealloc__(self):
         free(self.reach)
         free(self.ways)
-        free(self.port.heads)
-        free(self.ahead.desk)
+        free(self.port.icrc_cache)
+        free(self.ahead.staging)
 
     def look_ahead(self):
         """From now on regions are reached several pieces at once, as a program reaches its own by system calls."""
-        self.ahead.desk = <uint8_t *> calloc(ENGINE_PREFETCH, ENGINE_PREFETCH_BYTES)
+        self.ahead.staging = <uint8_t *> calloc(ENGINE_PREFETCH, ENGINE_PREFETCH_BYTES)
         self.ways = <engine_segment *> calloc(<size_t> self.port.key_count, sizeof(engine_segment))
-        if self.ahead.desk == NULL or self.ways == NULL:
+        if self.ahead.staging == NULL or self.ways == NULL:
             raise MemoryError("no memory to look ahead")
-        self.port.ahead = &self.ahead
+        self.port.prefetch = &self.ahead
 
     def strip(self):
         """From now on packets are headers and lengths (:mod:`rnic.sim`)."""
@@ -508,7 +508,7 @@ cdef class Port:
         self.reach[index].bytes = _address(view, NULL) if entry.valid and view is not None else NULL
         self.reach[index].segment = NULL
         self.segments.pop(index, None)
-        if self.reach[index].bytes != NULL and self.port.ahead != NULL:
+        if self.reach[index].bytes != NULL and self.port.prefetch != NULL:
             near = self.segments[index] = _Near(view, entry.base)
             self.ways[index].memory, self.ways[index].self = &in_process, &(<_Near> near).near
             self.reach[index].bytes, self.reach[index].segment = NULL, &self.ways[index]

@@ -1,11 +1,12 @@
-/* The engine: the common path of a RoCEv2 NIC on the bytes of `state`, sans I/O (design.md, "One state, two executors").
+/* The engine: the common path of a RoCEv2 NIC on the bytes of `state`, sans I/O (design.md, "One state, two
+ * executors").
  *
- * A call takes packets or makes them as long as it knows what they mean. At the first thing that it does not know it
- * stops and says why, with the state as it was before that thing; the reference, rnic.transport, takes that one over on
- * the same bytes. After either the bytes are equal. No call allocates, blocks, or calls back but into the tables handed
- * in; the work of each is bounded by the length of the buffers handed in.
+ * A call receives or makes packets. At the first one that it does not know it stops and returns why, with the state as
+ * it was before that packet; the reference, rnic.transport, then takes it on the same bytes. After either the bytes are
+ * equal. No call allocates, blocks, or calls back except into the tables passed in; the work of each is bounded by the
+ * buffers passed in.
  *
- * What is not in the arena is handed in by pointers that belong to whoever owns the port.
+ * Pointers to what is not in the arena belong to the owner of the device.
  */
 #ifndef RNIC_ENGINE_H
 #define RNIC_ENGINE_H
@@ -18,14 +19,15 @@
 
 /* CRC-32 of zlib: `state` is 0, or the CRC of what came before. */
 typedef uint32_t (*engine_crc)(uint32_t state, const uint8_t *data, uint64_t length);
-/* The same, and the bytes are copied on the way: what is covered is what was copied, whoever changes them meanwhile. */
+/* The same, and copy the bytes: what is covered is what was copied, even if another thread changes them meanwhile. */
 typedef uint32_t (*engine_crc_copy)(uint32_t state, uint8_t *to, const uint8_t *from, uint64_t length);
 
-/* What a notification does (cc/settings.py, cc/dcqcn.py). Rates are bytes a window. */
+/* Reaction to a congestion notification (cc/settings.py, cc/dcqcn.py). Rates are in bytes per window. */
 struct engine_congestion {
-	uint64_t dcqcn; /* it lowers the rate; else it is counted and no more */
+	uint64_t dcqcn; /* it lowers the rate; else it is only counted */
 	uint64_t merge_ns; /* one notification in this time */
-	uint64_t line_rate, least_rate, g_shift, alpha_ns, timer_ns, counter_bytes, recovery_rounds, additive_rate, hyper_rate;
+	uint64_t line_rate, least_rate, g_shift, alpha_ns, timer_ns, counter_bytes, recovery_rounds, additive_rate,
+		hyper_rate;
 };
 
 /* The bucket and the reaction point of one queue pair (cc/pacing.py, cc/dcqcn.py). */
@@ -45,27 +47,28 @@ struct engine_flow {
 	uint16_t address_bytes; /* 4 or 16 */
 };
 
-/* CRC states behind the headers of equally long packets on one way, for each of their idents. */
+/* CRC states behind the headers of equally long packets of one flow, for each ident. */
 #define ENGINE_ICRC_CACHE 8u
 struct engine_icrc_cache {
 	struct engine_flow flow;
 	uint64_t length;
 	uint64_t known; /* a bit for each ident */
 	uint32_t states[64];
-	uint32_t behind[64]; /* a BTH of zeros, too */
+	uint32_t behind[64]; /* and behind a BTH of zeros */
 };
 
-/* What was done for several packets or messages in one go, before the turn of each came (queue_pair/prefetch.c). */
+/* What was moved for several packets or messages in one call, before the turn of each (queue_pair/prefetch.h,
+ * memory/memory_key.h). */
 #define ENGINE_PREFETCH 64u
 #define ENGINE_PREFETCH_BYTES 256u /* of a message that is short enough */
 struct engine_prefetch {
 	const uint8_t *taken, *taken_end; /* packets with the right ICRC, whose payload has been stored */
-	uint8_t *filled; /* where the next payload lies that has been read into a packet to come, */
+	uint8_t *filled; /* the next payload that was read into a packet to come, */
 	uint64_t filled_va, filled_bytes, filled_stride, filled_count; /* and how many of them */
-	uint64_t fetched, fetched_count; /* messages whose bytes have been read: the next and how many */
+	uint64_t fetched, fetched_count; /* messages whose bytes were read: the next and how many */
 	uint64_t index[ENGINE_PREFETCH]; /* of each in the send ring */
 	struct engine_piece pieces[ENGINE_PREFETCH]; /* and its bytes */
-	uint8_t *desk; /* ENGINE_PREFETCH * ENGINE_PREFETCH_BYTES */
+	uint8_t *staging; /* ENGINE_PREFETCH * ENGINE_PREFETCH_BYTES */
 };
 
 /* What all queue pairs of a NIC share. */
@@ -76,23 +79,23 @@ struct engine_shared {
 	engine_crc crc;
 	uint64_t ack_every; /* ask for an ACK at least every so many packets */
 	uint64_t probe; /* tail-loss probes are on */
-	uint64_t rq_almost_full; /* receive entries that are kept back */
+	uint64_t rq_almost_full; /* receive entries that are not used */
 	engine_crc_copy crc_copy; /* or NULL */
-	uint64_t bare; /* packets are headers and lengths: payload and ICRC are neither made nor looked at (sim/native/fabric.h) */
-	struct engine_congestion congestion; /* for queue pairs with a `pace` */
-	struct engine_prefetch *ahead; /* or NULL */
-	struct engine_icrc_cache *heads; /* ENGINE_ICRC_CACHE of them, or NULL */
+	uint64_t bare; /* packets are headers and lengths, without payload and ICRC (sim/native/fabric.h) */
+	struct engine_congestion congestion; /* for queue pairs with a `rate_limit` */
+	struct engine_prefetch *prefetch; /* or NULL */
+	struct engine_icrc_cache *icrc_cache; /* ENGINE_ICRC_CACHE of them, or NULL */
 };
 
 /* A completion queue whose ring is in reach. */
 struct engine_cq {
 	struct completion_queue *record;
 	uint8_t *ring;
-	uint64_t entries; /* a power of two, as it was when `ring` was looked at */
+	uint64_t entries; /* a power of two, as it was when `ring` was found */
 	_Atomic uint32_t *block; /* its queue block */
 };
 
-/* Where datagrams went that were sent lately, as their send entries say. */
+/* The path of datagrams that were sent lately, as their send entries name it. */
 struct engine_destination {
 	uint64_t path; /* word 2 of the entry: service level, traffic class, flow label, ports */
 	uint64_t gid[2]; /* words 5 and 6 */
@@ -100,14 +103,14 @@ struct engine_destination {
 	uint64_t found; /* the queue pair's `found` at that time */
 	struct engine_flow flow;
 	const void *route;
-	uint64_t max_segments; /* packets of one burst; 0 where there is no destination here */
+	uint64_t max_segments; /* packets of one burst; 0: no destination here */
 };
 #define ENGINE_LOG_DESTINATIONS 4u
 #define ENGINE_DESTINATIONS (1u << ENGINE_LOG_DESTINATIONS)
-/* Where a destination has its place among so many. */
+/* Return the place of a destination in that table. */
 uint64_t engine_destination_place(uint64_t path, const uint64_t gid[2]);
 
-/* Where everything of one queue pair lies. */
+/* Pointers to everything of one queue pair. */
 struct engine_qp {
 	uint8_t *qpc; /* its context: QPC_SIZE bytes of the key-data cache */
 	struct queue_pair *record;
@@ -117,9 +120,9 @@ struct engine_qp {
 	struct resource *resources; /* QP_RESOURCES */
 	struct scatter *scatters; /* QP_SCATTERS */
 	uint64_t send_slots;
-	const uint8_t *sq; /* the send ring, its slab behind it; NULL where it is not in reach */
+	const uint8_t *sq; /* the send ring, its slab behind it; NULL if it is out of reach */
 	uint64_t sq_bytes;
-	const uint8_t *rq; /* the receive ring, its own or the shared one; NULL where it is not in reach */
+	const uint8_t *rq; /* the receive ring, its own or the shared one; NULL if it is out of reach */
 	uint64_t rq_bytes;
 	struct shared_receive_queue *srq; /* or NULL: the ring is its own */
 	_Atomic uint32_t *srq_block; /* the shared queue's block */
@@ -131,13 +134,13 @@ struct engine_qp {
 	uint64_t signal_all; /* every send work request is signaled */
 	struct engine_flow flow; /* to the peer */
 	uint64_t found; /* the device's `changes` when all of these pointers were found */
-	const void *route; /* to the peer, for whoever carries its packets: the port passes it on with each burst */
+	const void *route; /* to the peer, for the carrier of its packets: each burst names it */
 	struct engine_destination *destinations; /* of a UD queue pair, ENGINE_DESTINATIONS of them; or NULL */
-	struct engine_rate_limit *pace; /* where the engine keeps it to its rate; NULL where the reference does */
-	struct engine_peer_path *lane; /* to a peer that may read this program's memory (queue_pair/by_reference.h), or NULL */
+	struct engine_rate_limit *rate_limit; /* if the engine keeps it to its rate; NULL if the reference does */
+	struct engine_peer_path *peer_path; /* to a peer that may read this program's memory, or NULL */
 };
 
-/* The accounts of what is in flight: the NIC's and the peer's, as they are at a turn's begin. */
+/* The accounts of what is in flight: the NIC's and the peer's, at the beginning of a turn. */
 struct engine_inflight {
 	uint64_t peer_limit, peer_inflight, peer_promised, peer_waiting;
 	uint64_t nic_limit, nic_inflight, nic_promised, nic_queued, nic_slipped;
@@ -149,18 +152,18 @@ struct engine_inflight {
 /* What came with a buffer of packets. */
 struct engine_meta {
 	struct engine_flow flow; /* from the peer to here */
-	uint32_t ident; /* IPv4 identification of the first segment, each following is one higher; or one of those below */
-	uint32_t frag; /* IPv4 flags and fragment offset, where the ident was seen */
+	uint32_t ident; /* IPv4 identification of the first segment, one higher for each following; or one of these */
+	uint32_t frag; /* IPv4 flags and fragment offset, if the ident was seen */
 	uint32_t flow_label; /* of IPv6, as it arrived, and so the two below */
 	uint8_t tclass, hop_limit;
 };
 #define IDENT_UNSEEN 0xffffffffu
-#define IDENT_CHECKED 0xfffffffeu /* the ICRC was found right before, and nobody else reaches the bytes */
+#define IDENT_CHECKED 0xfffffffeu /* the ICRC was checked before, and no other process can write the bytes */
 
 /* Why a call ended. */
 enum engine_end {
 	ENGINE_DONE, /* nothing is left, or the budget is used up */
-	ENGINE_AGAIN, /* effects must be carried out before the same packet goes on, half of which is done */
+	ENGINE_AGAIN, /* effects must be carried out before the same packet, which is half done, goes on */
 	ENGINE_ATTENTION, /* effects must be carried out before it goes on */
 	/* punts: the reference takes the next packet or work request */
 	PUNT_SHORT, /* not a whole packet */
@@ -168,31 +171,31 @@ enum engine_end {
 	PUNT_HEADER, /* opcode, P_Key, queue pair, version, lengths */
 	PUNT_ICRC, /* wrong, or its ident is not what segments have */
 	PUNT_PSN, /* not what is expected */
-	PUNT_SEQUENCE, /* a packet that does not continue what is open */
+	PUNT_SEQUENCE, /* a packet that does not continue the open message */
 	PUNT_LENGTH,
 	PUNT_KEY, /* no key that opens the memory */
-	PUNT_MEMORY, /* not in reach */
+	PUNT_MEMORY, /* out of reach */
 	PUNT_REPLY, /* no room for it */
 	PUNT_ACK, /* a NAK that does not ask for a packet again; or the retries are used up */
-	PUNT_CQ, /* not in reach, or full */
+	PUNT_CQ, /* out of reach, or full */
 	PUNT_REQUEST, /* a work request that is not a plain one */
 	PUNT_PATH, /* a destination that is not known */
-	PUNT_WAIT, /* for what only the reference knows: the rate, or the end of congestion */
+	PUNT_WAIT, /* for what only the reference knows: a rate, or the end of congestion */
 };
 
-/* Effects beyond the state's bytes, for whoever called. */
+/* Effects beyond the state's bytes, for the caller. */
 enum engine_effect {
-	EFFECT_SCHEDULE = 1, /* the queue pair has something to send: a turn */
-	EFFECT_ACKNOWLEDGED = 2, /* `acknowledged`, `landed`, `sample` are for the accounts; its deadline may be earlier */
+	EFFECT_SCHEDULE = 1, /* the queue pair has something to send: schedule a turn */
+	EFFECT_ACKNOWLEDGED = 2, /* account for `acknowledged`, `landed`, `sample`; its deadline may be earlier */
 	EFFECT_NOTIFY_SEND = 4, /* the send CQ was armed for what it got */
 	EFFECT_NOTIFY_RECV = 8, /* the receive CQ was */
 	EFFECT_NO_ROOM = 16, /* it waits in line for room in flight */
 	EFFECT_ARM = 32, /* its deadline may be earlier than it was */
-	EFFECT_GO_ON = 64, /* what waited for an answer may be sent */
-	EFFECT_LOST = 128, /* a packet to the peer was lost; `grounded` are taken back after its account knows */
-	EFFECT_SILENT = 256, /* nothing comes from the peer; its account knows before it hears of a loss */
-	EFFECT_FIRST = 1024, /* a turn, before all other effects */
-	EFFECT_BEGUN = 512, /* messages wait for answers behind one that came: a turn, before it hears of a loss */
+	EFFECT_GO_ON = 64, /* what waited for a response may be sent */
+	EFFECT_LOST = 128, /* a packet to the peer was lost: tell its account before taking `grounded` back */
+	EFFECT_SILENT = 256, /* nothing comes from the peer: tell its account before the loss */
+	EFFECT_FIRST = 1024, /* schedule a turn before all other effects */
+	EFFECT_BEGUN = 512, /* messages wait for responses behind one that came: schedule a turn before the loss */
 };
 
 /* What is counted, in the order of `counts`. */
@@ -238,7 +241,7 @@ struct engine_effects {
 	uint64_t sample; /* a round trip in nanoseconds, or NONE */
 	uint64_t grounded; /* packets that are not in flight any more since they are sent again */
 	uint32_t counts[ENGINE_COUNTS];
-	uint32_t counted; /* a bit for each of these that is not 0: mostly there is none */
+	uint32_t counted; /* a bit for each of these that is not 0: rarely any */
 };
 
 static inline void engine_count(struct engine_effects *effects, enum engine_count which, uint32_t much)
@@ -248,7 +251,7 @@ static inline void engine_count(struct engine_effects *effects, enum engine_coun
 }
 _Static_assert(ENGINE_COUNTS <= 32, "there is a bit for each");
 
-/* Packets that were made, in the order to send them. Segments of one burst are equally long, but the last. */
+/* Packets that were made, in the order to send them. Segments of one burst are equally long, except the last. */
 struct engine_burst {
 	uint64_t offset; /* in `bytes` */
 	uint64_t length;
@@ -265,41 +268,41 @@ struct engine_out {
 	const void *route; /* of the packets that are made now */
 	uint32_t open; /* the last burst may grow */
 	uint32_t count;
-	/* Or NULL: called between two packets once ENGINE_CARRY bytes wait in bursts that are closed. It takes all of them
-	 * away, so that packets are made where the processor still has those before. Room for ENGINE_CARRY bytes and one
-	 * burst is enough then. */
+	/* Or NULL: called between two packets once ENGINE_CARRY bytes wait in closed bursts. It sends all of them, so
+	 * that the next packets are made in the same, cached bytes. Room for ENGINE_CARRY bytes and one burst is enough
+	 * then. */
 	void (*carry)(struct engine_out *out);
-	void (*turned)(struct engine_out *out, const struct engine_qp *qp); /* or NULL: its packets are made from now on */
-	uint64_t carried; /* bytes that were taken away so far */
+	/* Or NULL: called before packets of another queue pair are made. */
+	void (*turned)(struct engine_out *out, const struct engine_qp *qp);
+	uint64_t carried; /* bytes that `carry` sent so far */
 	struct engine_burst bursts[ENGINE_BURSTS];
 };
 #define ENGINE_CARRY 32768u
 
-/* STATE_LAYOUT_HASH as the engine was compiled with it: compare it with the tables before anything else. */
+/* Return the STATE_LAYOUT_HASH that the engine was compiled with: compare it with the tables before anything else. */
 uint64_t engine_layout_hash(void);
 
 /* Take packets for `qp` from `start` on, in a buffer of segments; the bytes taken. Stops at a packet for another queue
- * pair, and behind one that has effects that others must see before the next is taken; or amidst it (ENGINE_AGAIN): then
- * it is the first of the next call, and the reference may have it as well. */
-size_t engine_receive(const struct engine_shared *port, struct engine_qp *qp, const uint8_t *buffer, size_t length,
+ * pair, and behind one with effects that must be carried out before the next; or within it (ENGINE_AGAIN): then it is
+ * the first of the next call, and the reference may take it as well. */
+size_t engine_receive(const struct engine_shared *shared, struct engine_qp *qp, const uint8_t *buffer, size_t length,
 		      size_t segment, size_t start, const struct engine_meta *meta,
-		      const struct engine_inflight *flight, uint64_t now,
-		      struct engine_effects *effects);
+		      const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects);
 
-/* Send requests: up to `budget` packets of WRITEs, SENDs, READs and atomics, new or again; the number made. What is sent
- * unreliably completes with that. */
-uint64_t engine_send(const struct engine_shared *port, struct engine_qp *qp, uint64_t now, uint64_t budget,
+/* Send requests: up to `budget` packets of WRITEs, SENDs, READs and atomics, new or again; the number made. What is
+ * sent unreliably completes at once. */
+uint64_t engine_send(const struct engine_shared *shared, struct engine_qp *qp, uint64_t now, uint64_t budget,
 		     struct engine_inflight *flight, struct engine_out *out, struct engine_effects *effects);
 
-/* When engine_timeout has something to do, or NEVER. */
+/* Return when engine_timeout has something to do, or NEVER. */
 uint64_t engine_deadline(const struct engine_qp *qp);
 
-/* The deadline may have come: an RNR wait is over, the local ACK timeout has passed, a tail-loss probe is due. */
-void engine_timeout(const struct engine_shared *port, struct engine_qp *qp, const struct engine_inflight *flight, uint64_t now,
-		    struct engine_effects *effects);
+/* Handle a deadline that may have come: of an RNR wait, an ACK timeout, a tail-loss probe, an ACK that is owed. */
+void engine_timeout(const struct engine_shared *shared, struct engine_qp *qp, const struct engine_inflight *flight,
+		    uint64_t now, struct engine_effects *effects);
 
-/* Send the replies that are due, up to `budget` packets; the number made. */
-uint64_t engine_reply(const struct engine_shared *port, struct engine_qp *qp, uint64_t budget, struct engine_out *out,
+/* Send the responses that are due, up to `budget` packets; the number made. */
+uint64_t engine_reply(const struct engine_shared *shared, struct engine_qp *qp, uint64_t budget, struct engine_out *out,
 		      struct engine_effects *effects);
 
 #endif

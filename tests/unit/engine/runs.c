@@ -86,15 +86,15 @@ int main(void)
 		const struct engine_mapping reach = way == AT_HAND ? (struct engine_mapping){ .bytes = message } :
 								   (struct engine_mapping){ .segment = &segment };
 		const struct engine_flow flow = { { 10, [3] = (uint8_t)UP_TO(3) }, { 10, [3] = 2 }, 49152, 4791, UP_TO(2) ? 4 : 16 };
-		struct source source = { .length = length };
+		struct sge_list sges = { .length = length };
 
 		if (length > LONGEST)
 			continue;
 		if (way == IN_THE_RING) {
-			source.bytes = message;
+			sges.bytes = message;
 		} else {
-			source.count = 1;
-			source.spans[0] = (struct span){ &key, START, length };
+			sges.count = 1;
+			sges.entries[0] = (struct sge){ &key, START, length };
 		}
 		if (page)
 			mprotect(page, PAGE, PROT_NONE);
@@ -103,7 +103,7 @@ int main(void)
 
 			maker->port = (struct engine_shared){
 				.keys = &key, .reach = &reach, .key_count = 1, .crc = engine_crc32,
-				.crc_copy = maker == makers ? NULL : engine_crc32_copy, .heads = keeps ? maker->heads : NULL,
+				.crc_copy = maker == makers ? NULL : engine_crc32_copy, .icrc_cache = keeps ? maker->heads : NULL,
 			};
 			maker->record = (struct queue_pair){ .mtu = mtu, .ack_every = ack_every, .service = service,
 							     .head = 0x0040FFFF00000000, .sent_psn = psn };
@@ -118,7 +118,7 @@ int main(void)
 				memset(frame, 0x11, BTH_BYTES + mtu);
 				engine_packet_fill(&maker->out, &maker->port, &flow, frame, BTH_BYTES, &there, mtu);
 			}
-			maker->done = send_data(&maker->port, &qp, &maker->slot, &source, count, ask, &maker->out, &maker->how);
+			maker->done = send_data(&maker->port, &qp, &maker->slot, &sges, count, ask, &maker->out, &maker->how);
 			take(maker);
 		}
 		if (page)

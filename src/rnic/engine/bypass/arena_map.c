@@ -235,10 +235,10 @@ void bypass_map_qp(struct bypass *bypass, uint64_t at)
 	} else {
 		qp->route = record->path ? find_route(bypass, qp, &place->path) : NULL;
 	}
-	qp->lane = NULL;
+	qp->peer_path = NULL;
 	if (bypass->hairpin && qp->route && be_get(qp->qpc, QPC_SERVTYPE) == ST_RC) {
-		qp->lane = shm_loopback_path_of(bypass->hairpin, qp, &place->lane);
-		place->path.divert = qp->lane ? shm_loopback_divert : NULL;
+		qp->peer_path = shm_loopback_path_of(bypass->hairpin, qp, &place->lane);
+		place->path.divert = qp->peer_path ? shm_loopback_divert : NULL;
 		place->path.lane = &place->lane;
 	}
 	qp->found = bypass->device.changes;

@@ -70,9 +70,9 @@ static int lay_out(struct bypass *bypass)
 	madvise(base, OWN_BYTES, MADV_DONTFORK);
 	files[0] = (struct own_process_file){ base, OWN_BYTES, fd };
 	files[1] = (struct own_process_file){ bypass->setup.shared, bypass_shared_bytes(), bypass->setup.shared_fd };
-	bypass->own.desk = base;
-	bypass->own.desk_bytes = DESK_BYTES;
-	bypass->ahead.desk = base + DESK_BYTES;
+	bypass->own.staging = base;
+	bypass->own.staging_bytes = DESK_BYTES;
+	bypass->ahead.staging = base + DESK_BYTES;
 	bypass->out = base + DESK_BYTES + AHEAD_BYTES;
 	return 0;
 }
@@ -111,8 +111,8 @@ struct bypass *bypass_new(const struct bypass_setup *setup)
 		.key_count = root->max_keys,
 		.crc = engine_crc32,
 		.crc_copy = engine_crc32_copy,
-		.ahead = bypass->guarded ? NULL : &bypass->ahead,
-		.heads = bypass->heads,
+		.prefetch = bypass->guarded ? NULL : &bypass->ahead,
+		.icrc_cache = bypass->heads,
 		.ack_every = slot->ack_every,
 		.probe = slot->probe,
 		.rq_almost_full = slot->rq_almost_full,

@@ -272,8 +272,8 @@ static enum engine_taken ask_again(struct engine_device *device, struct engine_q
 
 	if (!engine_sq_valid(qp) || psn_diff(psn, record->una) < 0 || psn_diff(psn, record->sent_psn) >= 0)
 		return TAKEN_NOTHING;
-	qp->lane->asks_again = 1;
-	qp->lane->again = record->sent_psn;
+	qp->peer_path->asks_again = 1;
+	qp->peer_path->again = record->sent_psn;
 	engine_sq_rewind(qp, psn, &effects);
 	effects.effects |= EFFECT_ARM;
 	carry_out(device, (uint64_t)((uint8_t *)record - device->sched.arena), &effects, now);
@@ -288,8 +288,8 @@ static enum engine_taken take_responses(struct engine_device *device, struct eng
 	struct engine_effects effects = { .sample = NONE };
 	struct engine_inflight flight = round_trips(peer_of(device, record));
 
-	qp->lane->asks_again &= psn_diff(record->una, qp->lane->again) < 0;
-	if (qp->lane->asks_again && psn_diff(packet->psn, qp->lane->again) < 0)
+	qp->peer_path->asks_again &= psn_diff(record->una, qp->peer_path->again) < 0;
+	if (qp->peer_path->asks_again && psn_diff(packet->psn, qp->peer_path->again) < 0)
 		return TAKEN_NOTHING;
 	enum engine_end end = engine_response_receive(device->port, qp, packet, &flight, now, &effects);
 	carry_out(device, told->qp, &effects, now);
@@ -323,7 +323,7 @@ enum engine_taken engine_device_by_reference(struct engine_device *device, const
 		told->stop = STOP_FIND;
 		return TAKEN_NOTHING;
 	}
-	if (!qp->lane)
+	if (!qp->peer_path)
 		return TAKEN_NOTHING; /* its peer is of another device, which has queue pairs of the same numbers */
 	packet.pull = pull;
 	if (packet.row->flags & ROW_RESPONSE) {
@@ -351,7 +351,7 @@ void engine_device_refused(struct engine_device *device, const struct engine_by_
 	struct engine_effects effects = { .sample = NONE };
 	struct engine_qp *qp = connected(device, bulk->source, bulk->destination);
 
-	if (!qp || qp->found != device->changes || !qp->lane || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS ||
+	if (!qp || qp->found != device->changes || !qp->peer_path || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS ||
 	    !engine_sq_valid(qp) || bulk->psn > PSN_MASK)
 		return;
 	struct queue_pair *record = qp->record;
@@ -385,7 +385,7 @@ int engine_device_ring(struct engine_device *device, struct engine_qp *qp)
 static int plain(const struct engine_device *device, const struct engine_qp *qp)
 {
 	const struct queue_pair *record = qp->record;
-	if ((record->cnp_tag || record->paced) && !qp->pace)
+	if ((record->cnp_tag || record->paced) && !qp->rate_limit)
 		return 0;
 	if (record->masked || !qp->route || !qp->block || !accounted(qp) || !record->path)
 		return 0;
@@ -464,11 +464,11 @@ void engine_device_notified(struct engine_device *device, uint64_t at, uint64_t 
 	if (!settings->dcqcn || !qp || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS)
 		return;
 	if (!record->paced) {
-		engine_rate_limit_begin(qp->pace, settings, now, largest(qp));
+		engine_rate_limit_begin(qp->rate_limit, settings, now, largest(qp));
 		record->paced = 1;
 		count_event(device, COUNT_EVENT_CONGESTION, 1);
 	}
-	engine_rate_limit_notified(qp->pace, settings, now);
+	engine_rate_limit_notified(qp->rate_limit, settings, now);
 	count_event(device, COUNT_CNP_RATE_CUTS, 1);
 }
 
@@ -507,16 +507,16 @@ static int send_paced(struct engine_device *device, struct engine_qp *qp, uint64
 	uint64_t packet = largest(qp), used = out->carried + out->used;
 	if (!record->paced)
 		return send_some(device, qp, now, out, sending, told);
-	sending->room = lesser(sending->room, engine_rate_limit_allowance(qp->pace, settings, now, packet));
+	sending->room = lesser(sending->room, engine_rate_limit_allowance(qp->rate_limit, settings, now, packet));
 	if (!sending->room) {
 		record->more = 0;
-		record->pace_ns = engine_rate_limit_ready(qp->pace, packet);
+		record->pace_ns = engine_rate_limit_ready(qp->rate_limit, packet);
 		engine_rearm(&device->sched, sending->qp);
 		engine_inflight_turn_over(&device->sched, sending->qp);
 		return 0;
 	}
 	int result = send_some(device, qp, now, out, sending, told);
-	engine_rate_limit_spend(qp->pace, settings, out->carried + out->used - used);
+	engine_rate_limit_spend(qp->rate_limit, settings, out->carried + out->used - used);
 	return result;
 }
 
@@ -705,7 +705,7 @@ static int time_out(struct engine_device *device, uint64_t at, uint64_t now)
 
 	if (!qp || !record->peer_record)
 		return 0;
-	if (qp->pace && record->pace_ns <= now) {
+	if (qp->rate_limit && record->pace_ns <= now) {
 		record->pace_ns = NEVER;
 		engine_schedule(&device->sched, at);
 	}

@@ -1,14 +1,13 @@
-/* The ways to memory that a process can be given: by its own addresses, or another's through /proc/PID/mem (Linux); or
- * to bytes that are at hand. */
-#ifndef RNIC_ENGINE_REACH_H
-#define RNIC_ENGINE_REACH_H
+/* Ways to memory: this process's by its addresses, another process's through /proc/PID/mem (Linux), or bytes of this
+ * process at any address. */
+#ifndef RNIC_ENGINE_BACKENDS_H
+#define RNIC_ENGINE_BACKENDS_H
 
 #include "memory/memory.h"
 
-/* This process's memory by address. The kernel copies, so that what is not mapped, or not writable, is an answer. It copies
- * fastest from and to a file, so that mappings of files in memory stand between: what lies in one is copied from there,
- * what is small goes through `desk`. What is in neither goes by process_vm_readv and process_vm_writev. `self` is a struct
- * own_process. */
+/* This process's memory by address. The kernel copies, so that an unmapped or read-only page is an error, not a signal.
+ * Copies from and to a file are fastest: buffers in a mapped memory file are copied there directly, small ones through
+ * `staging`, and all others by process_vm_readv and process_vm_writev. `self` is a struct own_process. */
 #define OWN_PROCESS_FILES 2u
 #define OWN_PROCESS_PIECES 64u /* of one call */
 struct own_process_file {
@@ -19,23 +18,24 @@ struct own_process_file {
 struct own_process {
 	int pid; /* of this process: a child of it sets its own */
 	struct own_process_file files[OWN_PROCESS_FILES];
-	uint8_t *desk; /* in the first of them, `desk_bytes` that nobody else uses */
-	size_t desk_bytes;
+	uint8_t *staging; /* in the first of them, for this alone */
+	size_t staging_bytes;
 };
 extern const struct engine_memory own_process;
 
-/* The same by the processor, under memory/fault_guard.h, for threads that it stands for; `self` is a struct own_process as well. */
+/* The same, copied by the processor under memory/fault_guard.h, on threads that it covers. `self` is a struct
+ * own_process. */
 extern const struct engine_memory guarded_process;
 
-/* Another process's memory through an open /proc/PID/mem, which stays that process's when its number is given to
- * another and ends with its program. It stores through read-only pages too: rights are checked before.
- * `self` is a struct proc_mem. */
+/* Another process's memory through an open /proc/PID/mem. The descriptor stays that process's even if its pid is
+ * reused, and is at an end with its program. It stores through read-only pages too: rights are checked before. `self`
+ * is a struct proc_mem. */
 struct proc_mem {
 	int fd;
 };
 extern const struct engine_memory proc_mem;
 
-/* The same, as far as the program itself may read or write now: each access asks `maps`, its open /proc/PID/maps
+/* The same, limited to what the program itself may read or write now: each access asks `maps`, its open /proc/PID/maps
  * (PROCMAP_QUERY, Linux 6.11; without it nothing is in reach). `self` is a struct proc_mem_checked. */
 struct proc_mem_checked {
 	struct proc_mem memory;
@@ -43,8 +43,7 @@ struct proc_mem_checked {
 };
 extern const struct engine_memory proc_mem_checked;
 
-/* Bytes of this process that stay where they are, from an address that their owner gives them on. `self` is a struct
- * in_process. */
+/* Bytes of this process that stay where they are, under addresses from `base` on. `self` is a struct in_process. */
 struct in_process {
 	uint8_t *bytes;
 	uint64_t base;

@@ -9,36 +9,36 @@
 #include <string.h>
 
 #define SIGNALS 2u
-#define BEFORE 8u /* handlers that stood before ours, one after the other: more take the place of the last */
+#define MAX_PREVIOUS 8u /* handlers that were installed before ours, in order; one more replaces the last */
 
-/* Where a fault in a range of memory ends. */
+/* Where to jump at a fault in a range of memory. */
 struct landing {
 	jmp_buf where;
 	uintptr_t at;
 	size_t length;
 };
 
-/* Looked at by handlers, so that nothing may be allocated for it when a thread touches it first. */
+/* Used by handlers: a thread's first access must not allocate. */
 #define AT_ONCE __attribute__((tls_model("initial-exec")))
 static _Thread_local struct landing *volatile landing AT_ONCE;
-static _Thread_local unsigned handed AT_ONCE; /* handlers of others that run on this thread, each called by ours */
-static _Thread_local char *handed_at AT_ONCE;
-static _Thread_local int stands AT_ONCE; /* 0 not asked yet, 1, -1 */
+static _Thread_local unsigned nested AT_ONCE; /* other handlers that run on this thread, each called by ours */
+static _Thread_local char *nested_frame AT_ONCE;
+static _Thread_local int allowed AT_ONCE; /* 0 not asked yet, 1, -1 */
 
-static const int numbers[SIGNALS] = { SIGSEGV, SIGBUS };
-static struct sigaction before[SIGNALS][BEFORE];
-static _Atomic unsigned counts[SIGNALS];
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static unsigned installed;
-static _Atomic int displaced; /* by a handler that lets none stand before it */
+static const int signals[SIGNALS] = { SIGSEGV, SIGBUS };
+static struct sigaction previous[SIGNALS][MAX_PREVIOUS];
+static _Atomic unsigned previous_counts[SIGNALS];
+static pthread_mutex_t install_lock = PTHREAD_MUTEX_INITIALIZER;
+static unsigned installs;
+static _Atomic int displaced; /* by a handler that could not be replaced */
 
-static unsigned index_of(int number)
+static unsigned signal_index(int number)
 {
-	return number == numbers[0] ? 0 : 1;
+	return number == signals[0] ? 0 : 1;
 }
 
-/* As the system does by itself: a fault comes again when its instruction does, what somebody sent is sent anew. */
-static void leave_to_system(int number, const siginfo_t *info)
+/* Do what the system does by itself: a fault recurs with its instruction, a signal that was sent is raised again. */
+static void call_default(int number, const siginfo_t *info)
 {
 	struct sigaction standard = { .sa_handler = SIG_DFL };
 
@@ -47,84 +47,86 @@ static void leave_to_system(int number, const siginfo_t *info)
 		raise(number);
 }
 
-/* To the handler that stood before ours; if that hands on in turn, to the one before it. */
-static void hand_on(int number, siginfo_t *info, void *context)
+/* Call the handler before ours; if that calls ours in turn, the one before it. */
+static void call_previous(int number, siginfo_t *info, void *context)
 {
-	unsigned i = index_of(number), count = counts[i];
-	const struct sigaction *to = handed < count ? &before[i][count - 1 - handed] : NULL;
+	unsigned i = signal_index(number), count = previous_counts[i];
+	const struct sigaction *to = nested < count ? &previous[i][count - 1 - nested] : NULL;
 	sigset_t mask;
 
 	if (!to || (!(to->sa_flags & SA_SIGINFO) && to->sa_handler == SIG_DFL)) {
-		leave_to_system(number, info);
+		call_default(number, info);
 		return;
 	}
 	if (!(to->sa_flags & SA_SIGINFO) && to->sa_handler == SIG_IGN) {
-		if (info->si_code > 0) /* no fault can be passed over */
-			leave_to_system(number, info);
+		if (info->si_code > 0) /* a fault cannot be ignored */
+			call_default(number, info);
 		return;
 	}
 	mask = to->sa_mask;
 	if (!(to->sa_flags & SA_NODEFER))
 		sigaddset(&mask, number);
 	pthread_sigmask(SIG_BLOCK, &mask, NULL); /* the system takes it back when this handler returns */
-	handed++;
+	nested++;
 	if (to->sa_flags & SA_SIGINFO)
 		to->sa_sigaction(number, info, context);
 	else
 		to->sa_handler(number);
-	handed--;
+	nested--;
 }
 
-static void caught(int number, siginfo_t *info, void *context)
+static void on_fault(int number, siginfo_t *info, void *context)
 {
 	struct landing *here = landing;
 	char frame;
 
-	/* of an address that no process can have the system does not say which it was */
-	if (here && ((info->si_code > 0 && (uintptr_t)info->si_addr - here->at < here->length) || info->si_code == SI_KERNEL)) {
+	/* the system does not name an address that no process can have */
+	if (here &&
+	    ((info->si_code > 0 && (uintptr_t)info->si_addr - here->at < here->length) || info->si_code == SI_KERNEL)) {
 		landing = NULL;
 		longjmp(here->where, 1);
 	}
-	if (handed && &frame >= handed_at)
-		handed = 0; /* the one that was called has left by a jump */
-	if (!handed)
-		handed_at = &frame;
-	hand_on(number, info, context);
+	if (nested && &frame >= nested_frame)
+		nested = 0; /* the other handler has left by longjmp */
+	if (!nested)
+		nested_frame = &frame;
+	call_previous(number, info, context);
 }
 
 static int is_ours(const struct sigaction *action)
 {
-	return action->sa_flags & SA_SIGINFO && action->sa_sigaction == caught;
+	return action->sa_flags & SA_SIGINFO && action->sa_sigaction == on_fault;
 }
 
-static int same(const struct sigaction *one, const struct sigaction *other)
+static int same_handler(const struct sigaction *one, const struct sigaction *other)
 {
 	int told = (one->sa_flags & SA_SIGINFO) == (other->sa_flags & SA_SIGINFO);
 	return told && (one->sa_flags & SA_SIGINFO ? one->sa_sigaction == other->sa_sigaction :
 						     one->sa_handler == other->sa_handler);
 }
 
-/* Stand before whatever stands there now. Behind a handler that stood before ours already nothing is newer. */
-static int stand(unsigned i)
+/* Install our handler before what is installed now. If that is a known previous one, forget those after it. */
+static int install_handler(unsigned i)
 {
-	struct sigaction ours = { .sa_sigaction = caught, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER | SA_RESTART };
+	struct sigaction ours = { .sa_sigaction = on_fault,
+				  .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER | SA_RESTART };
 	struct sigaction now;
-	unsigned count = counts[i];
+	unsigned count = previous_counts[i];
 
-	if (sigaction(numbers[i], NULL, &now))
+	if (sigaction(signals[i], NULL, &now))
 		return -1;
 	if (is_ours(&now))
 		return 0;
 	for (unsigned k = 0; k < count; k++)
-		if (same(&before[i][k], &now))
+		if (same_handler(&previous[i][k], &now))
 			count = k;
-	if (count == BEFORE)
+	if (count == MAX_PREVIOUS)
 		count--;
-	before[i][count] = now;
-	counts[i] = count + 1;
+	previous[i][count] = now;
+	previous_counts[i] = count + 1;
 	sigemptyset(&ours.sa_mask);
-	/* some libraries (UCX's) answer for the system, keep their own handlers and call that success */
-	if (sigaction(numbers[i], &ours, NULL) || sigaction(numbers[i], NULL, &now))
+	/* some libraries (UCX) intercept sigaction, keep their own handlers and report success */
+	if (sigaction(signals[i], &ours, NULL) || sigaction(signals[i], NULL, &now))
 		return -1;
 	return is_ours(&now) ? 0 : -1;
 }
@@ -133,11 +135,11 @@ int fault_guard_install(void)
 {
 	int error = 0;
 
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&install_lock);
 	for (unsigned i = 0; i < SIGNALS && !error; i++)
-		error = stand(i);
-	installed += !error;
-	pthread_mutex_unlock(&lock);
+		error = install_handler(i);
+	installs += !error;
+	pthread_mutex_unlock(&install_lock);
 	return error;
 }
 
@@ -145,44 +147,44 @@ void fault_guard_refresh(void)
 {
 	int error = 0;
 
-	pthread_mutex_lock(&lock);
-	for (unsigned i = 0; i < SIGNALS && installed; i++)
-		error |= stand(i);
+	pthread_mutex_lock(&install_lock);
+	for (unsigned i = 0; i < SIGNALS && installs; i++)
+		error |= install_handler(i);
 	displaced = error;
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&install_lock);
 }
 
 void fault_guard_remove(void)
 {
 	struct sigaction now;
 
-	pthread_mutex_lock(&lock);
-	if (installed && !--installed) {
+	pthread_mutex_lock(&install_lock);
+	if (installs && !--installs) {
 		for (unsigned i = 0; i < SIGNALS; i++) {
-			if (!sigaction(numbers[i], NULL, &now) && is_ours(&now) && counts[i])
-				sigaction(numbers[i], &before[i][counts[i] - 1], NULL);
-			counts[i] = 0;
+			if (!sigaction(signals[i], NULL, &now) && is_ours(&now) && previous_counts[i])
+				sigaction(signals[i], &previous[i][previous_counts[i] - 1], NULL);
+			previous_counts[i] = 0;
 		}
 	}
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&install_lock);
 }
 
 int fault_guard_active(void)
 {
 	sigset_t blocked;
 
-	if (!stands) {
-		stands = -1;
+	if (!allowed) {
+		allowed = -1;
 		if (!pthread_sigmask(SIG_BLOCK, NULL, &blocked) && !sigismember(&blocked, SIGSEGV) &&
 		    !sigismember(&blocked, SIGBUS))
-			stands = 1;
+			allowed = 1;
 	}
-	return stands > 0 && !displaced;
+	return allowed > 0 && !displaced;
 }
 
-/* What touches their bytes stays between two of these. Fields are set one by one: an initialiser would clear the whole of
- * `where` for each packet. */
-static void watch(struct landing *here, const void *theirs, size_t length)
+/* Set where to land, or NULL; accesses stay between two of these. Fields are set one by one: an initializer would clear
+ * all of `where` for each packet. */
+static void set_landing(struct landing *here, const void *theirs, size_t length)
 {
 	if (here) {
 		here->at = (uintptr_t)theirs;
@@ -199,9 +201,9 @@ int fault_guard_read(void *to, const void *theirs, size_t length)
 
 	if (_setjmp(here.where))
 		return -1;
-	watch(&here, theirs, length);
+	set_landing(&here, theirs, length);
 	memcpy(to, theirs, length);
-	watch(NULL, NULL, 0);
+	set_landing(NULL, NULL, 0);
 	return 0;
 }
 
@@ -211,9 +213,9 @@ int fault_guard_visit(void *theirs, size_t length, void (*work)(void *with, uint
 
 	if (_setjmp(here.where))
 		return -1;
-	watch(&here, theirs, length);
+	set_landing(&here, theirs, length);
 	work(with, theirs);
-	watch(NULL, NULL, 0);
+	set_landing(NULL, NULL, 0);
 	return 0;
 }
 
@@ -223,9 +225,9 @@ int fault_guard_write(void *theirs, const void *from, size_t length)
 
 	if (_setjmp(here.where))
 		return -1;
-	watch(&here, theirs, length);
+	set_landing(&here, theirs, length);
 	memcpy(theirs, from, length);
-	watch(NULL, NULL, 0);
+	set_landing(NULL, NULL, 0);
 	return 0;
 }
 #endif

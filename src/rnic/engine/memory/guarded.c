@@ -22,6 +22,6 @@ static int within_guarded(void *self, uint64_t va, size_t length, engine_visitor
 	return fault_guard_active() ? fault_guard_visit((void *)(uintptr_t)va, length, work, with) : -1;
 }
 
-/* Where a copy costs no system call, many in one would save nothing. */
+/* No read_all or write_all: a copy costs no system call. */
 const struct engine_memory guarded_process = { .read = read_guarded, .write = write_guarded, .within = within_guarded };
 #endif

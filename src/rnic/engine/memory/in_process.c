@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-static uint8_t *at(void *self, uint64_t va)
+static uint8_t *address_of(void *self, uint64_t va)
 {
 	const struct in_process *near = self;
 	return near->bytes + (va - near->base);
@@ -10,20 +10,20 @@ static uint8_t *at(void *self, uint64_t va)
 
 static int read_near(void *self, uint64_t va, void *to, size_t length)
 {
-	memcpy(to, at(self, va), length);
+	memcpy(to, address_of(self, va), length);
 	return 0;
 }
 
 static int write_near(void *self, uint64_t va, const void *from, size_t length)
 {
-	memcpy(at(self, va), from, length);
+	memcpy(address_of(self, va), from, length);
 	return 0;
 }
 
 static int read_all_near(void *self, const struct engine_piece *pieces, size_t count)
 {
 	for (size_t i = 0; i < count; i++) {
-		memcpy(pieces[i].here, at(self, pieces[i].va), pieces[i].length);
+		memcpy(pieces[i].here, address_of(self, pieces[i].va), pieces[i].length);
 		if (i + 1 < count) /* may be anything: here it is */
 			memset(pieces[i].here + pieces[i].length, 0xA5,
 			       (size_t)(pieces[i + 1].here - pieces[i].here) - pieces[i].length);
@@ -34,10 +34,13 @@ static int read_all_near(void *self, const struct engine_piece *pieces, size_t c
 static int write_all_near(void *self, const struct engine_piece *pieces, size_t count)
 {
 	for (size_t i = 0; i < count; i++)
-		memcpy(at(self, pieces[i].va), pieces[i].here, pieces[i].length);
+		memcpy(address_of(self, pieces[i].va), pieces[i].here, pieces[i].length);
 	return 0;
 }
 
 const struct engine_memory in_process = {
-	.read = read_near, .write = write_near, .read_all = read_all_near, .write_all = write_all_near,
+	.read = read_near,
+	.write = write_near,
+	.read_all = read_all_near,
+	.write_all = write_all_near,
 };

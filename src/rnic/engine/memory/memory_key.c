@@ -9,13 +9,13 @@ static uint64_t key_index(uint32_t key)
 	return key >> 16 | (uint64_t)(key >> 8 & 0xFF) << 16;
 }
 
-const struct memory_key *engine_key_check(const struct engine_shared *port, uint32_t key, uint64_t pd, uint64_t va,
-				   uint64_t length, uint64_t rights, uint64_t qpn, int local)
+const struct memory_key *engine_key_check(const struct engine_shared *shared, uint32_t key, uint64_t pd, uint64_t va,
+					  uint64_t length, uint64_t rights, uint64_t qpn, int local)
 {
 	uint64_t index = key_index(key);
-	if (index >= port->key_count)
+	if (index >= shared->key_count)
 		return NULL;
-	const struct memory_key *record = &port->keys[index];
+	const struct memory_key *record = &shared->keys[index];
 	if (!record->valid || record->key != key || (local && record->window))
 		return NULL;
 	if (record->pd != pd || (record->qpn && record->qpn != qpn))
@@ -27,9 +27,9 @@ const struct memory_key *engine_key_check(const struct engine_shared *port, uint
 	return record;
 }
 
-struct origin engine_origin(const struct engine_shared *port, const struct memory_key *key, uint64_t va)
+struct origin engine_origin(const struct engine_shared *shared, const struct memory_key *key, uint64_t va)
 {
-	const struct engine_mapping *reach = &port->reach[key - port->keys];
+	const struct engine_mapping *reach = &shared->reach[key - shared->keys];
 	uint64_t at = va - key->start;
 
 	if (reach->bytes)
@@ -50,58 +50,59 @@ int engine_origin_within(const struct origin *origin, uint64_t length, engine_vi
 	return origin->segment->memory->within(origin->segment->self, origin->va, length, work, with);
 }
 
-const struct engine_segment *engine_key_segment(const struct engine_shared *port, const struct memory_key *key,
+const struct engine_segment *engine_key_segment(const struct engine_shared *shared, const struct memory_key *key,
 						uint64_t *va)
 {
-	const struct engine_mapping *reach = &port->reach[key - port->keys];
+	const struct engine_mapping *reach = &shared->reach[key - shared->keys];
 	const struct engine_segment *segment = reach->bytes ? NULL : reach->segment;
 
 	*va = *va - key->start + key->base;
 	return segment && segment->memory->read_all && segment->memory->write_all ? segment : NULL;
 }
 
-void engine_key_read_ahead(const struct engine_shared *port, const struct memory_key *key, uint64_t va, uint8_t *to,
+void engine_key_read_ahead(const struct engine_shared *shared, const struct memory_key *key, uint64_t va, uint8_t *to,
 			   uint64_t size, uint64_t stride, uint64_t count)
 {
-	struct engine_prefetch *ahead = port->ahead;
+	struct engine_prefetch *prefetch = shared->prefetch;
 	uint64_t theirs = va;
 
-	ahead->filled_count = 0;
+	prefetch->filled_count = 0;
 	count = count < ENGINE_PREFETCH ? count : ENGINE_PREFETCH;
-	const struct engine_segment *from = engine_key_segment(port, key, &theirs);
-	if (port->bare || count < 2 || !from)
+	const struct engine_segment *from = engine_key_segment(shared, key, &theirs);
+	if (shared->bare || count < 2 || !from)
 		return;
 	for (uint64_t i = 0; i < count; i++)
-		ahead->pieces[i] = (struct engine_piece){ theirs + i * size, to + i * stride, size };
-	if (from->memory->read_all(from->self, ahead->pieces, count))
+		prefetch->pieces[i] = (struct engine_piece){ theirs + i * size, to + i * stride, size };
+	if (from->memory->read_all(from->self, prefetch->pieces, count))
 		return;
-	ahead->filled = to;
-	ahead->filled_va = va;
-	ahead->filled_bytes = size;
-	ahead->filled_stride = stride;
-	ahead->filled_count = count;
+	prefetch->filled = to;
+	prefetch->filled_va = va;
+	prefetch->filled_bytes = size;
+	prefetch->filled_stride = stride;
+	prefetch->filled_count = count;
 }
 
 /* Whether a payload was read ahead: then it counts as used. Any other read ends the run. */
-static int was_read_ahead(struct engine_prefetch *ahead, const uint8_t *to, uint64_t va, uint64_t size)
+static int was_read_ahead(struct engine_prefetch *prefetch, const uint8_t *to, uint64_t va, uint64_t size)
 {
-	if (!ahead->filled_count)
+	if (!prefetch->filled_count)
 		return 0;
-	if (to != ahead->filled || va != ahead->filled_va || size != ahead->filled_bytes) {
-		ahead->filled_count = 0;
+	if (to != prefetch->filled || va != prefetch->filled_va || size != prefetch->filled_bytes) {
+		prefetch->filled_count = 0;
 		return 0;
 	}
-	ahead->filled += ahead->filled_stride;
-	ahead->filled_va += size;
-	ahead->filled_count--;
+	prefetch->filled += prefetch->filled_stride;
+	prefetch->filled_va += size;
+	prefetch->filled_count--;
 	return 1;
 }
 
-int engine_key_read(const struct engine_shared *port, const struct memory_key *key, uint64_t va, uint8_t *to, uint64_t length)
+int engine_key_read(const struct engine_shared *shared, const struct memory_key *key, uint64_t va, uint8_t *to,
+		    uint64_t length)
 {
-	const struct engine_mapping *reach = &port->reach[key - port->keys];
+	const struct engine_mapping *reach = &shared->reach[key - shared->keys];
 	uint64_t at = va - key->start;
-	if (port->bare || (port->ahead && was_read_ahead(port->ahead, to, va, length)))
+	if (shared->bare || (shared->prefetch && was_read_ahead(shared->prefetch, to, va, length)))
 		return 0;
 	if (reach->bytes) {
 		memcpy(to, reach->bytes + at, length);
@@ -111,12 +112,12 @@ int engine_key_read(const struct engine_shared *port, const struct memory_key *k
 	return segment ? segment->memory->read(segment->self, at + key->base, to, length) : -1;
 }
 
-int engine_key_write(const struct engine_shared *port, const struct memory_key *key, uint64_t va, const uint8_t *from,
-	      uint64_t length)
+int engine_key_write(const struct engine_shared *shared, const struct memory_key *key, uint64_t va, const uint8_t *from,
+		     uint64_t length)
 {
-	const struct engine_mapping *reach = &port->reach[key - port->keys];
+	const struct engine_mapping *reach = &shared->reach[key - shared->keys];
 	uint64_t at = va - key->start;
-	if (port->bare || engine_prefetch_stored(port, from))
+	if (shared->bare || engine_prefetch_stored(shared, from))
 		return 0;
 	if (reach->bytes) {
 		memcpy(reach->bytes + at, from, length);

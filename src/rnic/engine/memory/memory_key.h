@@ -4,8 +4,8 @@
 
 #include "engine.h"
 
-/* Return the record of a key that lets a queue pair of `pd` access `length` bytes, at least 1, at `va`; NULL if none does.
- * `local`: it is an L_Key, so that windows do not count. */
+/* Return the record of a key that lets a queue pair of `pd` access `length` bytes, at least 1, at `va`; NULL if none
+ * does. `local`: it is an L_Key, so that windows do not count. */
 const struct memory_key *engine_key_check(const struct engine_shared *shared, uint32_t key, uint64_t pd, uint64_t va,
 					  uint64_t length, uint64_t rights, uint64_t qpn, int local);
 /* Move bytes that engine_key_check let through; 0, or -1 if they are out of reach. */
@@ -14,7 +14,7 @@ int engine_key_read(const struct engine_shared *shared, const struct memory_key 
 int engine_key_write(const struct engine_shared *shared, const struct memory_key *key, uint64_t va, const uint8_t *from,
 		     uint64_t length);
 
-/* Where one pass may take a payload from while its packet is sealed: bytes of this process, or a segment's; or neither. */
+/* Where one pass may take a payload from while its packet is sealed: this process's bytes, a segment's, or neither. */
 struct origin {
 	const uint8_t *bytes;
 	const struct engine_segment *segment;
@@ -33,23 +33,24 @@ static inline int engine_origin_known(const struct origin *origin)
  * owner's process. */
 const struct engine_segment *engine_key_segment(const struct engine_shared *shared, const struct memory_key *key,
 						uint64_t *va);
-/* Read `count` payloads of `size` bytes from `va` on in one call; the first goes to `to`, and each next one `stride` bytes
- * further. Reads of them by engine_key_read then find them there. */
+/* Read `count` payloads of `size` bytes from `va` on in one call; the first goes to `to`, and each next one `stride`
+ * bytes further. Reads of them by engine_key_read then find them there. */
 void engine_key_read_ahead(const struct engine_shared *shared, const struct memory_key *key, uint64_t va, uint8_t *to,
 			   uint64_t size, uint64_t stride, uint64_t count);
 
-/* Whether the payload of a packet in a receive buffer was stored ahead (queue_pair/prefetch.h), or what lies at `at` in it. */
+/* Whether the payload of a packet in a receive buffer was stored ahead (queue_pair/prefetch.h), or what lies at `at` in
+ * it. */
 static inline int engine_prefetch_stored(const struct engine_shared *shared, const uint8_t *at)
 {
-	return shared->ahead && at >= shared->ahead->taken && at < shared->ahead->taken_end;
+	return shared->prefetch && at >= shared->prefetch->taken && at < shared->prefetch->taken_end;
 }
 
 /* Forget what was moved ahead: buffers are used anew. */
 static inline void engine_prefetch_forget(const struct engine_shared *shared)
 {
-	if (shared->ahead) {
-		shared->ahead->taken = shared->ahead->taken_end = NULL;
-		shared->ahead->filled_count = shared->ahead->fetched_count = 0;
+	if (shared->prefetch) {
+		shared->prefetch->taken = shared->prefetch->taken_end = NULL;
+		shared->prefetch->filled_count = shared->prefetch->fetched_count = 0;
 	}
 }
 

@@ -10,10 +10,11 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-typedef ssize_t (*copies)(pid_t, const struct iovec *, unsigned long, const struct iovec *, unsigned long, unsigned long);
+typedef ssize_t (*vm_call)(pid_t, const struct iovec *, unsigned long, const struct iovec *, unsigned long,
+			   unsigned long);
 
-/* The kernel may copy less than it was asked for: up to the first page out of reach, or 2 GiB. */
-static int copy(copies call, const struct own_process *own, uint64_t va, void *here, size_t length)
+/* Copy by process_vm_readv or process_vm_writev, which may copy less: up to the first page out of reach, or 2 GiB. */
+static int vm_copy(vm_call call, const struct own_process *own, uint64_t va, void *here, size_t length)
 {
 	while (length) {
 		struct iovec near = { here, length };
@@ -28,8 +29,8 @@ static int copy(copies call, const struct own_process *own, uint64_t va, void *h
 	return 0;
 }
 
-/* The mapping that bytes lie in as a whole, or NULL. */
-static const struct own_process_file *mapping_of(const struct own_process *own, const uint8_t *here, size_t length)
+/* Return the file whose mapping has all these bytes, or NULL. */
+static const struct own_process_file *find_file(const struct own_process *own, const uint8_t *here, size_t length)
 {
 	for (unsigned i = 0; i < OWN_PROCESS_FILES; i++) {
 		const struct own_process_file *file = &own->files[i];
@@ -40,8 +41,8 @@ static const struct own_process_file *mapping_of(const struct own_process *own, 
 	return NULL;
 }
 
-/* Between a file and memory: reading it stores to memory, as far as that may be stored to. */
-static int pass(const struct own_process_file *file, int stores, uint64_t va, const uint8_t *here, size_t length)
+/* Copy between a file and memory: reading the file stores to memory, as far as that is writable. */
+static int file_copy(const struct own_process_file *file, int stores, uint64_t va, const uint8_t *here, size_t length)
 {
 	off_t at = here - file->base;
 	int before = nocancel_begin();
@@ -63,34 +64,34 @@ static int pass(const struct own_process_file *file, int stores, uint64_t va, co
 static int read_own(void *self, uint64_t va, void *to, size_t length)
 {
 	const struct own_process *own = self;
-	const struct own_process_file *file = mapping_of(own, to, length);
+	const struct own_process_file *file = find_file(own, to, length);
 
 	if (file)
-		return pass(file, 0, va, to, length);
-	if (length > own->desk_bytes)
-		return copy(process_vm_readv, own, va, to, length);
-	if (pass(&own->files[0], 0, va, own->desk, length))
+		return file_copy(file, 0, va, to, length);
+	if (length > own->staging_bytes)
+		return vm_copy(process_vm_readv, own, va, to, length);
+	if (file_copy(&own->files[0], 0, va, own->staging, length))
 		return -1;
-	memcpy(to, own->desk, length);
+	memcpy(to, own->staging, length);
 	return 0;
 }
 
 static int write_own(void *self, uint64_t va, const void *from, size_t length)
 {
 	const struct own_process *own = self;
-	const struct own_process_file *file = mapping_of(own, from, length);
+	const struct own_process_file *file = find_file(own, from, length);
 
 	if (file)
-		return pass(file, 1, va, from, length);
-	if (length > own->desk_bytes)
-		return copy(process_vm_writev, own, va, (void *)(uintptr_t)from, length);
-	memcpy(own->desk, from, length);
-	return pass(&own->files[0], 1, va, own->desk, length);
+		return file_copy(file, 1, va, from, length);
+	if (length > own->staging_bytes)
+		return vm_copy(process_vm_writev, own, va, (void *)(uintptr_t)from, length);
+	memcpy(own->staging, from, length);
+	return file_copy(&own->files[0], 1, va, own->staging, length);
 }
 
-/* Pieces that lie in one file, near one another: what lies between two of them goes to or comes from the desk, so that the
- * file's bytes are one range. */
-static int pass_all(const struct own_process *own, int stores, const struct engine_piece *pieces, size_t count)
+/* Copy pieces that lie near each other in one file. Bytes between two of them go to or come from the staging buffer, so
+ * that the file's bytes are one range. */
+static int file_copy_all(const struct own_process *own, int stores, const struct engine_piece *pieces, size_t count)
 {
 	struct iovec parts[2 * OWN_PROCESS_PIECES];
 	size_t used = 0;
@@ -100,14 +101,14 @@ static int pass_all(const struct own_process *own, int stores, const struct engi
 		return -1;
 	const uint8_t *first = pieces[0].here, *end = first;
 	for (size_t i = 0; i < count; i++) {
-		if (pieces[i].here < end || (size_t)(pieces[i].here - end) > own->desk_bytes)
+		if (pieces[i].here < end || (size_t)(pieces[i].here - end) > own->staging_bytes)
 			return -1;
 		if (pieces[i].here > end)
-			parts[used++] = (struct iovec){ own->desk, (size_t)(pieces[i].here - end) };
+			parts[used++] = (struct iovec){ own->staging, (size_t)(pieces[i].here - end) };
 		parts[used++] = (struct iovec){ (void *)(uintptr_t)pieces[i].va, pieces[i].length };
 		end = pieces[i].here + pieces[i].length;
 	}
-	const struct own_process_file *file = mapping_of(own, first, (size_t)(end - first));
+	const struct own_process_file *file = find_file(own, first, (size_t)(end - first));
 	if (!file)
 		return -1;
 	int before = nocancel_begin();
@@ -119,15 +120,18 @@ static int pass_all(const struct own_process *own, int stores, const struct engi
 
 static int read_all_own(void *self, const struct engine_piece *pieces, size_t count)
 {
-	return pass_all(self, 0, pieces, count);
+	return file_copy_all(self, 0, pieces, count);
 }
 
 static int write_all_own(void *self, const struct engine_piece *pieces, size_t count)
 {
-	return pass_all(self, 1, pieces, count);
+	return file_copy_all(self, 1, pieces, count);
 }
 
 const struct engine_memory own_process = {
-	.read = read_own, .write = write_own, .read_all = read_all_own, .write_all = write_all_own,
+	.read = read_own,
+	.write = write_own,
+	.read_all = read_all_own,
+	.write_all = write_all_own,
 };
 #endif

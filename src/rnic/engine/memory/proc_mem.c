@@ -8,13 +8,13 @@
 #include <unistd.h>
 
 /* linux/fs.h of Linux 6.11, for systems with older headers. */
-struct question {
+struct procmap_query {
 	uint64_t size, flags, address;
 	uint64_t start, end, rights, page, offset, inode;
 	uint32_t major, minor, name_size, build_id_size;
 	uint64_t name, build_id;
 };
-#define PROCMAP_QUERY _IOWR('f', 17, struct question)
+#define PROCMAP_QUERY _IOWR('f', 17, struct procmap_query)
 #define READABLE 1u
 #define WRITABLE 2u
 
@@ -25,7 +25,7 @@ static int read_file(void *self, uint64_t va, void *to, size_t length)
 		ssize_t done = pread(file->fd, to, length, (off_t)va);
 		if (done < 0 && errno == EINTR)
 			continue;
-		if (done <= 0) /* 0: the program that it was is gone */
+		if (done <= 0) /* 0: the program is gone */
 			return -1;
 		va += (uint64_t)done;
 		to = (char *)to + done;
@@ -52,18 +52,18 @@ static int write_file(void *self, uint64_t va, const void *from, size_t length)
 
 const struct engine_memory proc_mem = { .read = read_file, .write = write_file };
 
-/* Whether the program may do so with the whole range. A mapping is asked about once, and each lies behind the last. */
-static int covers(int maps, uint64_t va, uint64_t length, uint64_t rights)
+/* Whether the program has such rights to the whole range. Each query returns the next mapping. */
+static int maps_allow(int maps, uint64_t va, uint64_t length, uint64_t rights)
 {
 	uint64_t end = va + length;
 	if (end < va)
 		return 0;
 	while (va < end) {
-		struct question question = { .size = sizeof question, .flags = READABLE, .address = va };
-		if (ioctl(maps, PROCMAP_QUERY, &question) || question.start > va || question.end <= va ||
-		    (question.rights & rights) != rights)
+		struct procmap_query query = { .size = sizeof query, .flags = READABLE, .address = va };
+		if (ioctl(maps, PROCMAP_QUERY, &query) || query.start > va || query.end <= va ||
+		    (query.rights & rights) != rights)
 			return 0;
-		va = question.end;
+		va = query.end;
 	}
 	return 1;
 }
@@ -71,13 +71,15 @@ static int covers(int maps, uint64_t va, uint64_t length, uint64_t rights)
 static int read_program(void *self, uint64_t va, void *to, size_t length)
 {
 	struct proc_mem_checked *program = self;
-	return covers(program->maps, va, length, READABLE) ? read_file(&program->memory, va, to, length) : -1;
+	return maps_allow(program->maps, va, length, READABLE) ? read_file(&program->memory, va, to, length) : -1;
 }
 
 static int write_program(void *self, uint64_t va, const void *from, size_t length)
 {
 	struct proc_mem_checked *program = self;
-	return covers(program->maps, va, length, READABLE | WRITABLE) ? write_file(&program->memory, va, from, length) : -1;
+	return maps_allow(program->maps, va, length, READABLE | WRITABLE) ?
+		       write_file(&program->memory, va, from, length) :
+		       -1;
 }
 
 const struct engine_memory proc_mem_checked = { .read = read_program, .write = write_program };

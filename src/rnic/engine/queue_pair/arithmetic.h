@@ -1,5 +1,5 @@
-/* Arithmetic of unsigned numbers. Most of them are small: 64-bit division takes twice as long as 32-bit division on some
- * processors, and a message needs about ten divisions. */
+/* Arithmetic of unsigned numbers. Most of them are small: 64-bit division takes twice as long as 32-bit division on
+ * some processors, and a message needs about ten divisions. */
 #ifndef RNIC_ENGINE_ARITHMETIC_H
 #define RNIC_ENGINE_ARITHMETIC_H
 

@@ -1,5 +1,5 @@
-/* Numbers and fields in bytes of either order. The engine is compiled for little-endian machines only; with a constant size
- * each of these is one instruction or two. */
+/* Numbers and fields in bytes of either order. The engine is compiled for little-endian machines only; with a constant
+ * size each of these is one instruction or two. */
 #ifndef RNIC_ENGINE_BYTEORDER_H
 #define RNIC_ENGINE_BYTEORDER_H
 

@@ -1,5 +1,5 @@
-/* The completer: ACKs, NAKs that ask for packets again, credits, READ and atomic responses (IBA 9.7.6,
- * 9.7.7; transport/completer.py). What fails the queue pair is a punt. */
+/* The completer: ACKs, NAKs that ask for packets again, credits, READ and atomic responses (IBA 9.7.6, 9.7.7). What
+ * fails the queue pair is a punt. */
 #include "queue_pair/completer.h"
 
 #include "queue_pair/by_reference.h"
@@ -14,9 +14,9 @@ static int may_retry(const struct engine_qp *qp, uint64_t psn)
 	return (psn == qp->record->una ? qp->record->retry_left : be_get(qp->qpc, QPC_RETRY_CNT)) != 0;
 }
 
-/* The response with PSN `psn` was lost, the oldest that is not acknowledged: those behind it have come (IBA 9.7.6). What
- * has come before this call is told of in `effects` already. */
-static void implied_nak(const struct engine_shared *port, struct engine_qp *qp, uint64_t psn,
+/* Retry from the oldest response that is not acknowledged, which was lost: later ones have come (IBA 9.7.6). `effects`
+ * has what came before it. */
+static void implied_nak(const struct engine_shared *shared, struct engine_qp *qp, uint64_t psn,
 			const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
@@ -25,32 +25,35 @@ static void implied_nak(const struct engine_shared *port, struct engine_qp *qp, 
 	TRACE_STEP(implied_nak);
 	if (effects->effects & EFFECT_ACKNOWLEDGED && effects->sample != NONE)
 		engine_rtt_update(&srtt, &rttvar, effects->sample);
-	if (psn == record->implied_psn && now - record->implied_at < engine_repeat_interval(record, flight->alone, srtt, rttvar))
-		return; /* responses still under way from before the rewind say the same again */
+	if (psn == record->implied_psn &&
+	    now - record->implied_at < engine_repeat_interval(record, flight->alone, srtt, rttvar))
+		return; /* responses from before the rewind are still under way */
 	record->implied_psn = psn;
 	record->implied_at = now;
 	engine_count(effects, COUNT_IMPLIED_NAKS, 1);
-	engine_sq_retry(port, qp, psn, effects);
+	engine_sq_retry(shared, qp, psn, effects);
 }
 
-/* All before `psn` is acknowledged, and that response was lost; ENGINE_ATTENTION, or a punt with nothing changed. */
-static enum engine_end advance_to_lost(const struct engine_shared *port, struct engine_qp *qp, uint64_t psn,
-			       const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
+/* Acknowledge all before `psn`, and retry from there; ENGINE_ATTENTION, or a punt with nothing changed. */
+static enum engine_end advance_to_lost(const struct engine_shared *shared, struct engine_qp *qp, uint64_t psn,
+				       const struct engine_inflight *flight, uint64_t now,
+				       struct engine_effects *effects)
 {
 	if (!may_retry(qp, psn))
 		return PUNT_ACK;
-	enum engine_end end = engine_sq_advance(port, qp, psn, flight, now, effects);
+	enum engine_end end = engine_sq_advance(shared, qp, psn, flight, now, effects);
 	if (end == ENGINE_ATTENTION)
-		implied_nak(port, qp, psn, flight, now, effects);
+		implied_nak(shared, qp, psn, flight, now, effects);
 	return end;
 }
 
 /* ------------------------------------------------------------------ ACK and NAK */
 
-/* Acknowledge all before `psn`, unless a READ or atomic response is missing before it: then `*missing` says so, and that
- * has had its effect. ENGINE_ATTENTION, or a punt with nothing changed. */
-static enum engine_end cover(const struct engine_shared *port, struct engine_qp *qp, uint64_t psn,
-			     const struct engine_inflight *flight, uint64_t now, int *missing, struct engine_effects *effects)
+/* Acknowledge all before `psn`. If a READ or atomic response is missing before it, set `*missing` and retry from that
+ * instead. ENGINE_ATTENTION, or a punt with nothing changed. */
+static enum engine_end cover(const struct engine_shared *shared, struct engine_qp *qp, uint64_t psn,
+			     const struct engine_inflight *flight, uint64_t now, int *missing,
+			     struct engine_effects *effects)
 {
 	const struct queue_pair *record = qp->record;
 
@@ -60,17 +63,17 @@ static enum engine_end cover(const struct engine_shared *port, struct engine_qp 
 		uint64_t due = message_due(&qp->sends[record->read_index]);
 		*missing = psn_diff(psn, due) > 0;
 		if (*missing && record->piece_count)
-			return advance_to_lost(port, qp, due, flight, now, effects);
+			return advance_to_lost(shared, qp, due, flight, now, effects);
 		/* rewound already: what was acknowledged behind the READ is sent again with it */
 		psn = *missing ? due : psn;
 	}
-	enum engine_end end = engine_sq_advance(port, qp, psn, flight, now, effects);
+	enum engine_end end = engine_sq_advance(shared, qp, psn, flight, now, effects);
 	if (end == ENGINE_ATTENTION && *missing)
 		engine_count(effects, COUNT_STALE_RESPONSE, 1);
 	return end;
 }
 
-/* Sequence number of the last request of which everything lies before `psn` (transport/requester.py, ssn_before). */
+/* Return the sequence number of the last request that lies wholly before `psn`. */
 static uint64_t ssn_before(const struct engine_qp *qp, uint64_t psn)
 {
 	const struct queue_pair *record = qp->record;
@@ -79,15 +82,17 @@ static uint64_t ssn_before(const struct engine_qp *qp, uint64_t psn)
 		int64_t behind = psn_diff(psn, slot->first_psn);
 		if (!slot->packets || psn_diff(slot->first_psn + slot->packets, psn) <= 0)
 			continue;
-		uint64_t taken = entry_get(slot, SQE_OPCODE) == WR_READ && behind > 0 ? (uint64_t)behind / record->read_chunk : 0;
+		uint64_t taken = entry_get(slot, SQE_OPCODE) == WR_READ && behind > 0 ?
+					 (uint64_t)behind / record->read_chunk :
+					 0;
 		return (slot->ssn - engine_requests_of(record, slot) + taken) & PSN_MASK;
 	}
 	return record->ssn;
 }
 
-/* The last SSN for which the peer has a receive entry (9.7.7.2), as an ACK says before it has any other effect. The MSN is
- * told from the PSN, with which it goes: by our own count of requests, which the peer's may exceed. */
-static uint64_t credits(const struct engine_qp *qp, const struct packet *packet, struct engine_effects *effects)
+/* Return the last SSN for which the peer has a receive entry (9.7.7.2), by what is sent before this ACK has any effect.
+ * The MSN is derived from the PSN: the peer may have counted a request twice. */
+static uint64_t credit_limit(const struct engine_qp *qp, const struct packet *packet, struct engine_effects *effects)
 {
 	uint64_t code = packet->bytes[BTH_BYTES] & AETH_VALUE_MASK;
 	if (code == CREDITS_INVALID)
@@ -97,22 +102,25 @@ static uint64_t credits(const struct engine_qp *qp, const struct packet *packet,
 	return (ssn_before(qp, packet->psn + 1) + credit_counts[code]) & PSN_MASK;
 }
 
-/* Whether the packet that a NAK names alone is sent again (transport/send_queue.py mend). */
-static int mends(const struct engine_shared *port, struct engine_qp *qp, uint64_t psn, struct engine_effects *effects)
+/* Send the packet that a NAK names again, and nothing behind it, if the peer keeps what comes out of order; false if
+ * not. */
+static int mends_alone(const struct engine_shared *shared, struct engine_qp *qp, uint64_t psn,
+		       struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 
 	if (!(be_get(qp->qpc, QPC_OPTIONS) & OPT_SELECTIVE_REPEAT) || record->piece_count)
 		return 0;
 	if (record->single_resend_psn != NONE && ((psn - record->single_resend_psn) & PSN_MASK) <= 1)
-		record->go_back_left = record->go_back_penalty = lesser(record->go_back_penalty ? 2 * record->go_back_penalty : 1, GO_BACK_PENALTY_MAX);
+		record->go_back_left = record->go_back_penalty =
+			lesser(record->go_back_penalty ? 2 * record->go_back_penalty : 1, GO_BACK_PENALTY_MAX);
 	if (record->go_back_left) {
 		record->go_back_left--;
 		record->single_resend_psn = NONE;
 		return 0;
 	}
 	record->single_resend_psn = psn;
-	engine_sq_narrow(port, record, INFLIGHT_MENDED_PART);
+	engine_sq_narrow(shared, record, INFLIGHT_MENDED_PART);
 	record->rtt_psn = NONE;
 	record->probe_due = PROBE_MENDS;
 	effects->effects |= EFFECT_SCHEDULE;
@@ -120,7 +128,7 @@ static int mends(const struct engine_shared *port, struct engine_qp *qp, uint64_
 }
 
 /* Acknowledge what lies before a NAK and go back to its PSN, or send that packet alone again. */
-static enum engine_end nak(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
+static enum engine_end nak(const struct engine_shared *shared, struct engine_qp *qp, const struct packet *packet,
 			   const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
 {
 	/* what is asked for is what is sent next, again: it tells nothing new and costs no retry */
@@ -129,17 +137,17 @@ static enum engine_end nak(const struct engine_shared *port, struct engine_qp *q
 	TRACE_STEP(nak);
 	if (!known && !may_retry(qp, packet->psn))
 		return PUNT_ACK;
-	enum engine_end end = cover(port, qp, packet->psn, flight, now, &missing, effects);
+	enum engine_end end = cover(shared, qp, packet->psn, flight, now, &missing, effects);
 	if (end > ENGINE_ATTENTION || missing)
 		return end;
 	engine_count(effects, COUNT_SEQUENCE_NAKS_RECEIVED, 1);
-	if (!known && !mends(port, qp, packet->psn, effects))
-		engine_sq_retry(port, qp, packet->psn, effects);
+	if (!known && !mends_alone(shared, qp, packet->psn, effects))
+		engine_sq_retry(shared, qp, packet->psn, effects);
 	return end;
 }
 
 /* Acknowledge what lies before an RNR NAK, and go back to its PSN after a while. */
-static enum engine_end rnr(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
+static enum engine_end rnr(const struct engine_shared *shared, struct engine_qp *qp, const struct packet *packet,
 			   const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
@@ -150,7 +158,7 @@ static enum engine_end rnr(const struct engine_shared *port, struct engine_qp *q
 	/* progress restores the count */
 	if (most != RNR_RETRY_FOREVER && !(packet->psn == record->una ? record->rnr_left : most))
 		return PUNT_ACK;
-	enum engine_end end = cover(port, qp, packet->psn, flight, now, &missing, effects);
+	enum engine_end end = cover(shared, qp, packet->psn, flight, now, &missing, effects);
 	if (end > ENGINE_ATTENTION || missing)
 		return end;
 	engine_count(effects, COUNT_RNR_NAKS_RECEIVED, 1);
@@ -165,20 +173,21 @@ static enum engine_end rnr(const struct engine_shared *port, struct engine_qp *q
 }
 
 /* Take an ACK or NAK; ENGINE_ATTENTION, or a punt with nothing changed. */
-static enum engine_end acknowledge(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
-				   const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
+static enum engine_end acknowledge(const struct engine_shared *shared, struct engine_qp *qp,
+				   const struct packet *packet, const struct engine_inflight *flight, uint64_t now,
+				   struct engine_effects *effects)
 {
 	uint64_t kind = packet->bytes[BTH_BYTES] & AETH_TYPE_MASK;
 
 	TRACE_STEP(acknowledge);
 	if (kind == AETH_RNR_NAK)
-		return rnr(port, qp, packet, flight, now, effects);
+		return rnr(shared, qp, packet, flight, now, effects);
 	if (kind != AETH_ACK)
-		return nak(port, qp, packet, flight, now, effects);
+		return nak(shared, qp, packet, flight, now, effects);
 	uint32_t before = effects->effects;
-	uint64_t lsn = credits(qp, packet, effects);
+	uint64_t lsn = credit_limit(qp, packet, effects);
 	int missing;
-	enum engine_end end = cover(port, qp, (packet->psn + 1) & PSN_MASK, flight, now, &missing, effects);
+	enum engine_end end = cover(shared, qp, (packet->psn + 1) & PSN_MASK, flight, now, &missing, effects);
 	if (end != ENGINE_ATTENTION) {
 		effects->effects = before;
 		return end;
@@ -190,7 +199,7 @@ static enum engine_end acknowledge(const struct engine_shared *port, struct engi
 
 /* ------------------------------------------------------------------ responses */
 
-/* Go on to the next READ or atomic that was begun. */
+/* Move read_index to the next READ or atomic that was begun. */
 static void next_read(const struct engine_qp *qp)
 {
 	struct queue_pair *record = qp->record;
@@ -203,9 +212,9 @@ static void next_read(const struct engine_qp *qp)
 		}
 }
 
-/* A READ response that does not fit what was asked for, or an atomic's, has the reference to look at it. */
-static int fits(const struct queue_pair *record, const struct packet *packet, const struct read_piece *piece,
-		const struct send_slot *slot)
+/* Whether a response fits what was asked for. */
+static int response_fits(const struct queue_pair *record, const struct packet *packet, const struct read_piece *piece,
+			 const struct send_slot *slot)
 {
 	uint16_t flags = packet->row->flags;
 	uint64_t offset = piece->offset + piece->got * record->mtu, length = entry_get(slot, SQE_LENGTH);
@@ -222,8 +231,9 @@ static int fits(const struct queue_pair *record, const struct packet *packet, co
 }
 
 /* Count `count` response packets of the oldest request, which were placed in order. */
-static void took(const struct engine_shared *port, struct engine_qp *qp, struct read_piece *piece, uint64_t count,
-		 struct cq_room *room, const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
+static void took(const struct engine_shared *shared, struct engine_qp *qp, struct read_piece *piece, uint64_t count,
+		 struct cq_room *room, const struct engine_inflight *flight, uint64_t now,
+		 struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	struct send_slot *slot = &qp->sends[piece->index];
@@ -238,43 +248,46 @@ static void took(const struct engine_shared *port, struct engine_qp *qp, struct 
 	}
 	if (slot->received == slot->packets)
 		next_read(qp);
-	engine_sq_advance_into(port, qp, psn, room, flight, now, effects);
+	engine_sq_advance_into(shared, qp, psn, room, flight, now, effects);
 	if (record->sq_head != record->fetch_index)
 		effects->effects |= EFFECT_BEGUN;
 }
 
-/* The response that is due of the oldest request; ENGINE_ATTENTION, ENGINE_AGAIN where it first acknowledges what was sent
- * before, or a punt with nothing changed. */
-static enum engine_end place_response(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
-			     struct read_piece *piece, const struct engine_inflight *flight, uint64_t now,
-			     struct engine_effects *effects)
+/* Store the response that is due of the oldest request; ENGINE_ATTENTION, ENGINE_AGAIN if it first acknowledges what
+ * was sent before, or a punt with nothing changed. */
+static enum engine_end place_response(const struct engine_shared *shared, struct engine_qp *qp,
+				      const struct packet *packet, struct read_piece *piece,
+				      const struct engine_inflight *flight, uint64_t now,
+				      struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	uint64_t count = packet->more + 1, behind = (packet->psn + count) & PSN_MASK, offset = 0, size = 8, orig;
 	const uint8_t *data = packet->payload;
-	struct source source;
+	struct sge_list sges;
 	struct cq_room room;
 
-	if (piece->index >= record->sq_entries || record->read_index == NONE || piece->got >= piece->packets || !record->mtu)
+	if (piece->index >= record->sq_entries || record->read_index == NONE || piece->got >= piece->packets ||
+	    !record->mtu)
 		return PUNT_STATE;
 	struct send_slot *slot = &qp->sends[piece->index];
-	if (!fits(record, packet, piece, slot))
+	if (!response_fits(record, packet, piece, slot))
 		return PUNT_SEQUENCE;
-	/* the answer to a probe says that the responses to what was asked before it are lost: they would have come first */
+	/* the response to a probe shows that earlier responses are lost: they would have come first */
 	int alone = piece->asked && (packet->row->flags & ROW_START) && (packet->row->flags & ROW_END) &&
 		    record->piece_count > 1;
-	if (alone && (piece->packets != 1 || piece_due(engine_piece(qp, 1)) != behind || !be_get(qp->qpc, QPC_RETRY_CNT)))
+	if (alone &&
+	    (piece->packets != 1 || piece_due(engine_piece(qp, 1)) != behind || !be_get(qp->qpc, QPC_RETRY_CNT)))
 		return PUNT_ACK;
-	enum engine_end end = engine_sge_resolve(port, qp, slot, piece->index, ACCESS_LOCAL_WRITE, &source);
+	enum engine_end end = engine_sge_resolve(shared, qp, slot, piece->index, ACCESS_LOCAL_WRITE, &sges);
 	if (end != ENGINE_DONE)
 		return end;
-	if (!engine_sge_reachable(port, &source))
+	if (!engine_sge_reachable(shared, &sges))
 		return PUNT_MEMORY;
 	end = engine_sq_advance_check(qp, behind, &room);
 	if (end != ENGINE_DONE)
 		return end;
 	if (packet->psn != record->una) {
-		end = engine_sq_advance(port, qp, packet->psn, flight, now, effects);
+		end = engine_sq_advance(shared, qp, packet->psn, flight, now, effects);
 		return end == ENGINE_ATTENTION ? ENGINE_AGAIN : end;
 	}
 	if (packet->row->flags & ROW_READ_RESPONSE) {
@@ -284,16 +297,16 @@ static enum engine_end place_response(const struct engine_shared *port, struct e
 		orig = be_load(packet->bytes + BTH_BYTES + 4, 8);
 		data = (const uint8_t *)&orig;
 	}
-	if (packet->bulk ? by_reference_read_response(port, packet, &source, offset) :
-			   size && engine_sge_write(port, &source, offset, data, size))
+	if (packet->by_reference ? by_reference_read_response(shared, packet, &sges, offset) :
+				   size && engine_sge_write(shared, &sges, offset, data, size))
 		return PUNT_MEMORY;
-	took(port, qp, piece, count, &room, flight, now, effects);
+	took(shared, qp, piece, count, &room, flight, now, effects);
 	if (alone)
-		implied_nak(port, qp, behind, flight, now, effects);
+		implied_nak(shared, qp, behind, flight, now, effects);
 	return ENGINE_ATTENTION;
 }
 
-static enum engine_end response(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
+static enum engine_end response(const struct engine_shared *shared, struct engine_qp *qp, const struct packet *packet,
 				const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
 {
 	struct read_piece *piece = engine_piece(qp, 0);
@@ -301,16 +314,16 @@ static enum engine_end response(const struct engine_shared *port, struct engine_
 
 	TRACE_STEP(response);
 	if (distance > 0)
-		return advance_to_lost(port, qp, piece_due(piece), flight, now, effects);
+		return advance_to_lost(shared, qp, piece_due(piece), flight, now, effects);
 	if (!distance)
-		return place_response(port, qp, packet, piece, flight, now, effects);
+		return place_response(shared, qp, packet, piece, flight, now, effects);
 	/* it came already, or its request will be repeated */
 	engine_count(effects, COUNT_STALE_RESPONSE, 1);
 	return ENGINE_DONE;
 }
 
-/* Deadlines are the same for what comes at one time, as long as something stays in flight; a probe's answer, and what is
- * the sample of a round trip, changes what follows. */
+/* What comes at one time gets one deadline as long as something stays in flight. The response to a probe, and a round
+ * trip's sample, change what follows. */
 int engine_response_goes_on(const struct engine_qp *qp, const struct engine_effects *effects, const uint8_t *next,
 			    size_t size)
 {
@@ -322,8 +335,8 @@ int engine_response_goes_on(const struct engine_qp *qp, const struct engine_effe
 	    size < BTH_BYTES + ICRC_BYTES)
 		return 0;
 	uint64_t psn = be_load(next + PSN_AT, 3);
-	if ((opcode_rows[next[0]].flags & (ROW_READ_RESPONSE | ROW_START | ROW_END)) != ROW_READ_RESPONSE || psn != record->una ||
-	    psn_diff(psn, record->sent_psn) >= 0)
+	if ((opcode_rows[next[0]].flags & (ROW_READ_RESPONSE | ROW_START | ROW_END)) != ROW_READ_RESPONSE ||
+	    psn != record->una || psn_diff(psn, record->sent_psn) >= 0)
 		return 0;
 	if (!record->piece_count || piece_due(piece) != psn)
 		return 0;
@@ -345,14 +358,15 @@ static int check_psn(struct engine_qp *qp, const struct packet *packet, struct e
 	int64_t behind = psn_diff(packet->psn, record->una);
 	if (behind < 0) {
 		/* an unsolicited ACK may repeat the last PSN to grant credits */
-		if (behind == -1 && packet->opcode == BTH_ACKNOWLEDGE && (packet->bytes[BTH_BYTES] & AETH_TYPE_MASK) == AETH_ACK)
-			record->lsn = credits(qp, packet, effects);
+		if (behind == -1 && packet->opcode == BTH_ACKNOWLEDGE &&
+		    (packet->bytes[BTH_BYTES] & AETH_TYPE_MASK) == AETH_ACK)
+			record->lsn = credit_limit(qp, packet, effects);
 		engine_count(effects, COUNT_STALE_RESPONSE, 1);
 	}
 	return behind >= 0;
 }
 
-enum engine_end engine_response_receive(const struct engine_shared *port, struct engine_qp *qp,
+enum engine_end engine_response_receive(const struct engine_shared *shared, struct engine_qp *qp,
 					const struct packet *packet, const struct engine_inflight *flight, uint64_t now,
 					struct engine_effects *effects)
 {
@@ -365,11 +379,11 @@ enum engine_end engine_response_receive(const struct engine_shared *port, struct
 	/* a NAK says nothing worse than that packets are to be sent again */
 	if (is_ack && kind != AETH_ACK && kind != AETH_RNR_NAK && syndrome != NAK_PSN_SEQUENCE)
 		return PUNT_ACK;
-	if (!engine_packet_check_icrc(port, packet))
+	if (!engine_packet_check_icrc(shared, packet))
 		return PUNT_ICRC;
 	if (check_psn(qp, packet, effects))
-		end = is_ack ? acknowledge(port, qp, packet, flight, now, effects) :
-			       response(port, qp, packet, flight, now, effects);
+		end = is_ack ? acknowledge(shared, qp, packet, flight, now, effects) :
+			       response(shared, qp, packet, flight, now, effects);
 	if (end == ENGINE_DONE || end == ENGINE_ATTENTION)
 		effects->effects |= EFFECT_ARM;
 	return end;

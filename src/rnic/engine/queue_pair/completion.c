@@ -1,4 +1,4 @@
-/* Completion queues: 32-byte entries with a phase bit, word 3 last (design.md, "CQ entry"). */
+/* Completion queues: word 3, which has the phase bit, is stored last (design.md, "CQ entry"). */
 #include "queue_pair/completion.h"
 
 #include <stdatomic.h>
@@ -21,8 +21,9 @@ int engine_cq_reserve(struct engine_cq *cq, uint64_t count, struct cq_room *room
 		return -1;
 	const struct completion_queue *record = cq->record;
 	uint64_t entries = cq->entries;
-	/* an entry that says when it was made is the reference's: what is here knows no time */
-	if (record->flags & CQ_STAMPED || record->failed || record->logsize > 31 || entries != (uint64_t)1 << record->logsize || record->tail >= entries)
+	/* a CQ with timestamps is the reference's: there is no clock here */
+	if (record->flags & CQ_STAMPED || record->failed || record->logsize > 31 ||
+	    entries != (uint64_t)1 << record->logsize || record->tail >= entries)
 		return -1;
 	uint32_t head = block_load(cq, REG_CQ_HEAD);
 	if (head >= entries)
@@ -40,14 +41,16 @@ int engine_cq_push(struct cq_room *room, const struct completion *entry)
 	uint64_t tail = record->tail;
 	_Atomic uint32_t *words = (_Atomic uint32_t *)(void *)(cq->ring + (tail << CQE_SHIFT));
 	uint32_t values[CQE_WORDS] = {
-		entry->index, entry->status, entry->length,    (entry->word3 & (CQE_PHASE - 1)) | (uint32_t)record->phase,
-		entry->wqe_id, entry->requested, entry->qpn, entry->imm,
+		entry->index,  entry->status,
+		entry->length, (entry->word3 & (CQE_PHASE - 1)) | (uint32_t)record->phase,
+		entry->wqe_id, entry->requested,
+		entry->qpn,    entry->imm,
 	};
 	for (unsigned i = 0; i < CQE_WORDS; i++)
 		if (i != PHASE_WORD)
 			atomic_store_explicit(&words[i], values[i], memory_order_relaxed);
 	atomic_store_explicit(&words[PHASE_WORD], values[PHASE_WORD], memory_order_release);
-	/* software's CQ_HEAD counts where the room that is known of is used up: it was read with the reservation */
+	/* CQ_HEAD was read with the reservation: its room counts once what was known before is used up */
 	record->room = (record->room ? record->room : room->left) - 1;
 	room->left--;
 	if (++tail == cq->entries) {
@@ -58,7 +61,7 @@ int engine_cq_push(struct cq_room *room, const struct completion *entry)
 	atomic_store_explicit(&cq->block[REG_CQ_TAIL / 4], (uint32_t)tail, memory_order_release);
 	if (entry->word3 & CQE_SOLICITED)
 		record->solicited_index = tail;
-	/* software arms, then looks: one of the two sees what the other stored */
+	/* software arms, then polls: one of the two sees what the other stored */
 	atomic_thread_fence(memory_order_seq_cst);
 	uint32_t arm = block_load(cq, REG_CQ_DOORBELL);
 	int armed = (arm & ARM_NEXT) || ((arm & ARM_SOLICITED) && ((entry->word3 & CQE_SOLICITED) || entry->status));

@@ -5,22 +5,22 @@
 #define POLYNOMIAL 0xedb88320u /* x^32 + x^26 + ... + 1, lowest bit first */
 #define SLICES 16
 
-static uint32_t tables[SLICES][256];
-static uint32_t fifth[256];
+static uint32_t crc_tables[SLICES][256];
+static uint32_t fifth_states[256];
 
 /* Four steps backwards: the highest byte of an entry of the first table says which entry it is. */
 static void make_fifth(void)
 {
 	uint8_t entry[256];
 	for (unsigned byte = 0; byte < 256; byte++)
-		entry[tables[0][byte] >> 24] = (uint8_t)byte;
+		entry[crc_tables[0][byte] >> 24] = (uint8_t)byte;
 	for (unsigned change = 0; change < 256; change++) {
 		uint32_t state = change;
 		for (unsigned step = 0; step < 4; step++) {
 			uint8_t byte = entry[state >> 24];
-			state = (state ^ tables[0][byte]) << 8 | byte;
+			state = (state ^ crc_tables[0][byte]) << 8 | byte;
 		}
-		fifth[change] = state;
+		fifth_states[change] = state;
 	}
 }
 
@@ -31,11 +31,12 @@ static void make_tables(void)
 		uint32_t crc = byte;
 		for (int bit = 0; bit < 8; bit++)
 			crc = crc >> 1 ^ (crc & 1 ? POLYNOMIAL : 0);
-		tables[0][byte] = crc;
+		crc_tables[0][byte] = crc;
 	}
 	for (int k = 1; k < SLICES; k++)
 		for (int byte = 0; byte < 256; byte++)
-			tables[k][byte] = tables[k - 1][byte] >> 8 ^ tables[0][tables[k - 1][byte] & 0xff];
+			crc_tables[k][byte] =
+				crc_tables[k - 1][byte] >> 8 ^ crc_tables[0][crc_tables[k - 1][byte] & 0xff];
 	make_fifth();
 }
 
@@ -47,8 +48,8 @@ static uint32_t little(const uint8_t *at)
 /* Four bytes of sixteen, of which `after` are still to come. */
 static uint32_t slice(uint32_t word, int after)
 {
-	return tables[after + 3][word & 0xff] ^ tables[after + 2][word >> 8 & 0xff] ^
-	       tables[after + 1][word >> 16 & 0xff] ^ tables[after][word >> 24];
+	return crc_tables[after + 3][word & 0xff] ^ crc_tables[after + 2][word >> 8 & 0xff] ^
+	       crc_tables[after + 1][word >> 16 & 0xff] ^ crc_tables[after][word >> 24];
 }
 
 /* Between the complements that begin and end a CRC. */
@@ -66,7 +67,7 @@ static uint32_t run_tables(uint32_t crc, const uint8_t *data, uint64_t length)
 		data += 4;
 	}
 	for (length &= 3; length; data++, length--)
-		crc = crc >> 8 ^ tables[0][(crc ^ *data) & 0xff];
+		crc = crc >> 8 ^ crc_tables[0][(crc ^ *data) & 0xff];
 	return crc;
 }
 
@@ -77,7 +78,7 @@ static uint32_t by_tables(uint32_t state, const uint8_t *data, uint64_t length)
 
 uint32_t engine_crc32_fifth(uint8_t change)
 {
-	return fifth[change];
+	return fifth_states[change];
 }
 
 uint32_t engine_crc32_word(const uint8_t *word)
@@ -88,14 +89,14 @@ uint32_t engine_crc32_word(const uint8_t *word)
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-/* Tables are for what is shorter than this alone: between packets the system, and the bytes of long ones, drive them out of
- * the near cache. */
+/* Only shorter data uses the tables: between packets the system, and the bytes of long ones, evict them from the cache.
+ */
 #define FEW_LEAST 4
 #define BLOCK 16
-/* Bytes ahead that are asked for before they are wanted: by itself the processor looks no further than a page. */
+/* Prefetch distances in bytes: the processor's own prefetcher stops at a page. */
 #define AHEAD 1024u
 #define FAR_AHEAD 3072u
-#define SHORT 128 /* from so many bytes on several chains are quicker */
+#define SHORT 128 /* from so many bytes on several chains are faster */
 
 /* Folding (Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ", Intel 2009): a block of 128
  * bits is multiplied by x^n mod P and added to the block n bits further on. The constants are x^n mod P with their bits
@@ -166,7 +167,8 @@ FOLDING static inline __attribute__((always_inline)) uint32_t fold_few(uint32_t 
 }
 
 /* The first one to three words, as a block of which the rest, zeros, came before. */
-FOLDING static inline __attribute__((always_inline)) __m128i begin_few(uint32_t crc, const uint8_t *data, unsigned words)
+FOLDING static inline __attribute__((always_inline)) __m128i begin_few(uint32_t crc, const uint8_t *data,
+								       unsigned words)
 {
 	int first = (int)(little(data) ^ crc);
 	if (words == 1)
@@ -291,7 +293,7 @@ WIDE static inline __attribute__((always_inline)) __m512i wide_take(uint8_t *to,
 	return blocks;
 }
 
-/* For a step to come. What is written to, or is read alone, another processor may have had last, and lies further away. */
+/* Prefetch for a later step. Lines to write, or that are only read, may be in another core's cache: further ahead. */
 WIDE static inline __attribute__((always_inline)) void wide_ask(const uint8_t *to, const uint8_t *from, int copies)
 {
 	for (unsigned line = 0; line < WIDE_STEP; line += 64) {
@@ -330,8 +332,9 @@ WIDE static inline __attribute__((always_inline)) __m128i run_wide(uint32_t crc,
 	block = fold(block, by, _mm512_extracti32x4_epi32(a, 2));
 	block = fold(block, by, _mm512_extracti32x4_epi32(a, 3));
 	*done = at;
-	/* What follows knows nothing of wide registers: with their upper halves in use each of its first instructions waits
-	 * some hundred cycles. Compilers put this in by themselves where the whole file is made for such processors. */
+	/* What follows knows nothing of wide registers: with their upper halves in use each of its first instructions
+	 * waits some hundred cycles. Compilers put this in by themselves where the whole file is made for such
+	 * processors. */
 	_mm256_zeroupper();
 	return block;
 }
@@ -418,7 +421,7 @@ HALF static uint32_t half_and_copy(uint32_t crc, uint8_t *to, const uint8_t *fro
 	return finish(block, to + done, from + done, length - done, 1);
 }
 
-static unsigned widest(void)
+static unsigned widest_register(void)
 {
 	if (!__builtin_cpu_supports("vpclmulqdq"))
 		return 1;
@@ -433,7 +436,7 @@ static unsigned widest(void)
 #define half_only fold_only
 #define half_and_copy fold_and_copy
 
-static unsigned widest(void)
+static unsigned widest_register(void)
 {
 	return 1;
 }
@@ -442,7 +445,7 @@ static unsigned widest(void)
 static unsigned most, blocks; /* in a register: what the processor has, and what is used; 0 for tables */
 
 /* Emulators have the instruction and take a loop over bits for it: QEMU's folding is half as fast as its tables. */
-#define TRIES 4u /* of which the best counts, so that who is interrupted in one does not mistake an emulator */
+#define TRIES 4u /* the best counts, so that an interrupt does not look like an emulator */
 #define TRIED_BYTES 2048u
 
 /* In the processor's own ticks. */
@@ -466,7 +469,7 @@ __attribute__((constructor)) static void prepare(void)
 	make_tables();
 	__builtin_cpu_init();
 	if (__builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1"))
-		most = widest();
+		most = widest_register();
 	blocks = most && time_of(0) > time_of(most) ? most : 0;
 }
 

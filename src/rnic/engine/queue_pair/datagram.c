@@ -1,6 +1,6 @@
 /* Unreliable datagrams: one packet a message, a Q_Key instead of a connection (IBA 9.8; 004 "UD RX";
- * transport/datagram.py). Where a datagram goes says its send entry; the paths that entries have named lately are kept in
- * a table, and what is not in it is the reference's, which adds it. */
+ * transport/datagram.py). The send entry names the path. A table has the paths of recent entries; the reference adds
+ * what is missing. */
 #include "queue_pair/datagram.h"
 
 #include "queue_pair/bth.h"
@@ -20,8 +20,8 @@
 
 /* ------------------------------------------------------------------ receiving */
 
-/* The 40 bytes in front of a receive: an IPv6 header, or 20 zeros and an IPv4 header (A17.4.5.1; wire/ip.py). */
-static void global_header(uint8_t *to, const struct engine_meta *meta, uint64_t length)
+/* Fill in the 40 bytes before a receive: an IPv6 header, or 20 zeros and an IPv4 header (A17.4.5.1; wire/ip.py). */
+static void fill_grh(uint8_t *to, const struct engine_meta *meta, uint64_t length)
 {
 	const struct engine_flow *flow = &meta->flow;
 	memset(to, 0, GRH_BYTES);
@@ -51,8 +51,8 @@ static void global_header(uint8_t *to, const struct engine_meta *meta, uint64_t 
 	be_store(at + 10, 2, ~sum & 0xFFFF);
 }
 
-enum engine_end engine_datagram_receive(const struct engine_shared *port, struct engine_qp *qp, const struct packet *packet,
-					struct engine_effects *effects)
+enum engine_end engine_datagram_receive(const struct engine_shared *shared, struct engine_qp *qp,
+					const struct packet *packet, struct engine_effects *effects)
 {
 	const uint8_t *deth = packet->bytes + BTH_BYTES;
 	int imm = (packet->row->flags & ROW_IMMDT) != 0;
@@ -64,21 +64,21 @@ enum engine_end engine_datagram_receive(const struct engine_shared *port, struct
 		return PUNT_HEADER;
 	if (packet->size > context_mtu(qp->qpc))
 		return PUNT_LENGTH;
-	enum engine_end end = engine_receive_next(port, qp, &receive);
+	enum engine_end end = engine_receive_next(shared, qp, &receive);
 	if (end != ENGINE_DONE)
 		return end == ENGINE_ATTENTION ? PUNT_REQUEST : end;
 	if (receive.bytes < packet->size + GRH_BYTES)
 		return PUNT_LENGTH;
-	if (!engine_scatter_check(port, qp, &receive))
+	if (!engine_scatter_check(shared, qp, &receive))
 		return PUNT_KEY;
 	int known = qp->recv_cq && qp->recv_cqn == be_get(qp->qpc, QPC_CQN_RCV);
 	if (engine_cq_reserve(known ? qp->recv_cq : NULL, 1, &room))
 		return PUNT_CQ;
-	if (!engine_packet_check_icrc(port, packet))
+	if (!engine_packet_check_icrc(shared, packet))
 		return PUNT_ICRC;
-	global_header(header, packet->meta, packet->length);
-	if (engine_scatter(port, qp, &receive, 0, header, GRH_BYTES) ||
-	    engine_scatter(port, qp, &receive, GRH_BYTES, packet->payload, packet->size))
+	fill_grh(header, packet->meta, packet->length);
+	if (engine_scatter(shared, qp, &receive, 0, header, GRH_BYTES) ||
+	    engine_scatter(shared, qp, &receive, GRH_BYTES, packet->payload, packet->size))
 		return PUNT_MEMORY;
 	engine_receive_pass(qp, &receive);
 	struct completion entry = {
@@ -115,18 +115,18 @@ const struct engine_destination *engine_destination_of(const struct engine_qp *q
 	if (!qp->destinations)
 		return NULL;
 	known = &qp->destinations[engine_destination_place(slot->entry_2, gid)];
-	if (known->found != qp->found || !known->max_segments || known->path != slot->entry_2 || known->gid[0] != gid[0] ||
-	    known->gid[1] != gid[1] || known->hop_limit != entry_get(slot, SQE_UD_HOP_LIMIT))
+	if (known->found != qp->found || !known->max_segments || known->path != slot->entry_2 ||
+	    known->gid[0] != gid[0] || known->gid[1] != gid[1] || known->hop_limit != entry_get(slot, SQE_UD_HOP_LIMIT))
 		return NULL;
 	return known;
 }
 
-enum engine_end engine_datagram_send(const struct engine_shared *port, struct engine_qp *qp, struct send_slot *slot,
-				     const struct source *source, struct engine_out *out, uint64_t *sent)
+enum engine_end engine_datagram_send(const struct engine_shared *shared, struct engine_qp *qp, struct send_slot *slot,
+				     const struct sge_list *sges, struct engine_out *out, uint64_t *sent)
 {
 	struct queue_pair *record = qp->record;
 	int imm = entry_get(slot, SQE_OPCODE) == WR_SEND_IMM;
-	uint64_t header = HEADERS + (imm ? 4 : 0), size = source->length, psn = slot->first_psn;
+	uint64_t header = HEADERS + (imm ? 4 : 0), size = sges->length, psn = slot->first_psn;
 	const struct engine_destination *to = engine_destination_of(qp, slot);
 
 	*sent = 0;
@@ -140,7 +140,7 @@ enum engine_end engine_datagram_send(const struct engine_shared *port, struct en
 	uint8_t *frame = engine_packet_begin(out, header, size, 0);
 	if (!frame)
 		return ENGINE_DONE;
-	if (engine_sge_read(port, source, 0, frame + header, size))
+	if (engine_sge_read(shared, sges, 0, frame + header, size))
 		return PUNT_MEMORY;
 	uint64_t head = record->head | entry_get(slot, SQE_UD_DQPN) | (-size & 3) << BTH_PAD_SHIFT;
 	uint64_t qkey = entry_get(slot, SQE_UD_QKEY);
@@ -152,7 +152,7 @@ enum engine_end engine_datagram_send(const struct engine_shared *port, struct en
 	be_store(frame + 16, 4, be_get(qp->qpc, QPC_LOCAL_QPN));
 	if (imm)
 		be_store(frame + HEADERS, 4, entry_get(slot, SQE_IMM));
-	engine_packet_seal(out, port, &to->flow, frame, header, size);
+	engine_packet_seal(out, shared, &to->flow, frame, header, size);
 	slot->begun = slot->sent = 1;
 	record->una = record->sent_psn = (psn + 1) & PSN_MASK;
 	*sent = 1;

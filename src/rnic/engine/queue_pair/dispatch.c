@@ -14,9 +14,10 @@ uint64_t engine_layout_hash(void)
 	return STATE_LAYOUT_HASH;
 }
 
-size_t engine_receive_on(const struct engine_shared *port, struct engine_qp *qp, const uint8_t *buffer, size_t length,
+size_t engine_receive_on(const struct engine_shared *shared, struct engine_qp *qp, const uint8_t *buffer, size_t length,
 			 size_t segment, size_t start, const struct engine_meta *meta,
-			 const struct engine_inflight *flight, int adds_up, uint64_t now, struct engine_effects *effects)
+			 const struct engine_inflight *flight, int adds_up, uint64_t now,
+			 struct engine_effects *effects)
 {
 	uint64_t state = be_get(qp->qpc, QPC_STATE), bits = engine_service_bits(qp);
 	size_t at = start;
@@ -29,16 +30,16 @@ size_t engine_receive_on(const struct engine_shared *port, struct engine_qp *qp,
 	while (at < length) {
 		struct packet packet;
 		size_t size = length - at < segment ? length - at : segment;
-		if (port->ahead && size < length - at && !engine_prefetch_stored(port, buffer + at))
-			engine_prefetch_store(port, qp, buffer, length, segment, at, meta);
+		if (shared->prefetch && size < length - at && !engine_prefetch_stored(shared, buffer + at))
+			engine_prefetch_store(shared, qp, buffer, length, segment, at, meta);
 		enum engine_end end = engine_packet_parse(qp, meta, buffer, length, segment, at, &packet);
 		if (end == ENGINE_DONE) {
 			if (bits == SERVICE_UD)
-				end = engine_datagram_receive(port, qp, &packet, effects);
+				end = engine_datagram_receive(shared, qp, &packet, effects);
 			else if (!(packet.row->flags & ROW_RESPONSE))
-				end = engine_request_receive(port, qp, &packet, flight->srtt, now, effects);
+				end = engine_request_receive(shared, qp, &packet, flight->srtt, now, effects);
 			else if (state == QP_STATE_RTS)
-				end = engine_response_receive(port, qp, &packet, flight, now, effects);
+				end = engine_response_receive(shared, qp, &packet, flight, now, effects);
 			else
 				end = PUNT_STATE;
 		}
@@ -47,17 +48,17 @@ size_t engine_receive_on(const struct engine_shared *port, struct engine_qp *qp,
 			break;
 		at += size;
 		effects->packets++;
-		if (end == ENGINE_ATTENTION && !(adds_up && engine_response_goes_on(qp, effects, buffer + at, length - at)))
+		if (end == ENGINE_ATTENTION &&
+		    !(adds_up && engine_response_goes_on(qp, effects, buffer + at, length - at)))
 			break;
 	}
 	return at - start;
 }
 
-size_t engine_receive(const struct engine_shared *port, struct engine_qp *qp, const uint8_t *buffer, size_t length,
+size_t engine_receive(const struct engine_shared *shared, struct engine_qp *qp, const uint8_t *buffer, size_t length,
 		      size_t segment, size_t start, const struct engine_meta *meta,
-		      const struct engine_inflight *flight, uint64_t now,
-		      struct engine_effects *effects)
+		      const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
 {
-	engine_prefetch_forget(port);
-	return engine_receive_on(port, qp, buffer, length, segment, start, meta, flight, 0, now, effects);
+	engine_prefetch_forget(shared);
+	return engine_receive_on(shared, qp, buffer, length, segment, start, meta, flight, 0, now, effects);
 }

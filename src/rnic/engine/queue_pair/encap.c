@@ -1,6 +1,6 @@
 /* Packets into bursts of equal segments, sealed: transport's FrameBatch. A shorter packet may close a burst, since
- * UDP_SEGMENT lets the last segment be short. The ICRC of a packet depends on its place in the burst, which is its IPv4
- * ident once something segments it. */
+ * UDP_SEGMENT lets the last segment be short. The ICRC of a packet depends on its place in the burst: that is its IPv4
+ * ident once the burst is segmented. */
 #include "queue_pair/encap.h"
 
 #include "queue_pair/bth.h"
@@ -9,7 +9,7 @@
 #include "queue_pair/message.h"
 
 #define MAX_BURST_BYTES 65000u
-#define ONE_PASS_LEAST 256u /* of fewer bytes header and payload are covered in one go, once they are there */
+#define ONE_PASS_LEAST 256u /* shorter payloads are copied first, then covered with their header */
 
 static uint64_t padded(uint64_t size)
 {
@@ -71,24 +71,24 @@ uint64_t engine_packets_contiguous(const struct engine_out *out, uint64_t length
 		      div64(out->room - out->used, length));
 }
 
-void engine_packets_read_ahead(const struct engine_shared *port, const struct engine_out *out, uint8_t *frame,
+void engine_packets_read_ahead(const struct engine_shared *shared, const struct engine_out *out, uint8_t *frame,
 			       uint64_t header, const struct memory_key *key, uint64_t va, uint64_t size,
 			       uint64_t count)
 {
 	uint64_t length = engine_packet_bytes(header, size);
-	engine_key_read_ahead(port, key, va, frame + header, size, length,
+	engine_key_read_ahead(shared, key, va, frame + header, size, length,
 			      lesser(count, engine_packets_contiguous(out, length)));
 }
 
-void engine_packet_seal(struct engine_out *out, const struct engine_shared *port, const struct engine_flow *flow, uint8_t *frame,
-	       uint64_t header, uint64_t payload)
+void engine_packet_seal(struct engine_out *out, const struct engine_shared *shared, const struct engine_flow *flow,
+			uint8_t *frame, uint64_t header, uint64_t payload)
 {
 	const struct origin there = { 0 };
-	engine_packet_fill(out, port, flow, frame, header, &there, payload);
+	engine_packet_fill(out, shared, flow, frame, header, &there, payload);
 }
 
-/* 0, or -1 where it cannot be read. */
-static int bring(const struct origin *from, uint8_t *to, uint64_t size)
+/* Copy a payload to its packet; 0, or -1 if it cannot be read. */
+static int read_payload(const struct origin *from, uint8_t *to, uint64_t size)
 {
 	if (from->segment)
 		return from->segment->memory->read(from->segment->self, from->va, to, size);
@@ -99,46 +99,46 @@ static int bring(const struct origin *from, uint8_t *to, uint64_t size)
 
 /* A payload on its way into its packet, and the ICRC so far. */
 struct copying {
-	const struct engine_shared *port;
+	const struct engine_shared *shared;
 	uint8_t *to;
 	uint64_t size;
 	uint32_t crc;
 };
 
-static void copy(void *with, uint8_t *bytes)
+static void copy_payload(void *with, uint8_t *bytes)
 {
 	struct copying *copying = with;
-	copying->crc = copying->port->crc_copy(copying->crc, copying->to, bytes, copying->size);
+	copying->crc = copying->shared->crc_copy(copying->crc, copying->to, bytes, copying->size);
 }
 
-/* Bring the payload, pad it, and put the ICRC behind, in one pass where that saves one; 0, or -1 where it cannot be read. */
-static int seal(const struct engine_shared *port, const struct engine_flow *flow, uint8_t *frame, uint64_t header,
-		const struct origin *from, uint64_t payload, uint32_t ident)
+/* Copy the payload, pad it and append the ICRC, in one pass if possible; 0, or -1 if it cannot be read. */
+static int seal_packet(const struct engine_shared *shared, const struct engine_flow *flow, uint8_t *frame,
+		       uint64_t header, const struct origin *from, uint64_t payload, uint32_t ident)
 {
 	uint64_t covered = header + padded(payload);
 	uint64_t length = covered + ICRC_BYTES;
-	struct copying copying = { port, frame + header, payload, 0 };
+	struct copying copying = { shared, frame + header, payload, 0 };
 	uint32_t crc;
 
 	memset(frame + header + payload, 0, covered - header - payload);
-	int once = payload >= ONE_PASS_LEAST && port->crc_copy && engine_origin_known(from);
+	int once = payload >= ONE_PASS_LEAST && shared->crc_copy && engine_origin_known(from);
 	if (once) {
-		copying.crc = engine_icrc(port, flow, frame, length, ident, DONT_FRAGMENT, header);
-		once = !engine_origin_within(from, payload, copy, &copying);
+		copying.crc = engine_icrc(shared, flow, frame, length, ident, DONT_FRAGMENT, header);
+		once = !engine_origin_within(from, payload, copy_payload, &copying);
 	}
 	if (once) {
-		crc = port->crc(copying.crc, frame + header + payload, covered - header - payload);
+		crc = shared->crc(copying.crc, frame + header + payload, covered - header - payload);
 	} else {
-		if (bring(from, frame + header, payload))
+		if (read_payload(from, frame + header, payload))
 			return -1;
-		crc = engine_icrc(port, flow, frame, length, ident, DONT_FRAGMENT, covered);
+		crc = engine_icrc(shared, flow, frame, length, ident, DONT_FRAGMENT, covered);
 	}
 	le_store(frame + covered, ICRC_BYTES, crc);
 	return 0;
 }
 
-/* Packets of `length` bytes that are made join the burst, or begin one. */
-static void join(struct engine_out *out, uint64_t length, uint64_t count)
+/* Add `count` packets of `length` bytes that were made to the burst, or begin one. */
+static void join_burst(struct engine_out *out, uint64_t length, uint64_t count)
 {
 	struct engine_burst *burst = &out->bursts[out->count - (out->open != 0)];
 
@@ -154,62 +154,65 @@ static void join(struct engine_out *out, uint64_t length, uint64_t count)
 		out->open = 0;
 }
 
-int engine_packet_fill(struct engine_out *out, const struct engine_shared *port, const struct engine_flow *flow, uint8_t *frame,
-	      uint64_t header, const struct origin *from, uint64_t payload)
+int engine_packet_fill(struct engine_out *out, const struct engine_shared *shared, const struct engine_flow *flow,
+		       uint8_t *frame, uint64_t header, const struct origin *from, uint64_t payload)
 {
 	uint64_t covered = header + padded(payload), length = covered + ICRC_BYTES;
 	const struct engine_burst *burst = &out->bursts[out->count - (out->open != 0)];
-	if (!port->bare && seal(port, flow, frame, header, from, payload, out->open ? burst->count : 0))
+	if (!shared->bare && seal_packet(shared, flow, frame, header, from, payload, out->open ? burst->count : 0))
 		return -1;
-	join(out, length, 1);
+	join_burst(out, length, 1);
 	return 0;
 }
 
-/* Packets of a run: where the first goes, and what each has. */
-struct making {
-	const struct engine_shared *port;
+/* Middles of a message, which differ in their PSN alone: where the first goes, and what each has. */
+struct middles {
+	const struct engine_shared *shared;
 	const struct engine_flow *flow;
 	uint8_t *frame;
 	uint64_t length, mtu, count, head, psn, ack_every;
 	uint32_t ident;
 };
 
-static void make(void *with, uint8_t *bytes)
+static void make_middles(void *with, uint8_t *bytes)
 {
-	const struct making *making = with;
-	uint64_t psn = making->psn;
-	uint8_t *frame = making->frame;
+	const struct middles *middles = with;
+	uint64_t psn = middles->psn;
+	uint8_t *frame = middles->frame;
 
-	be_store(frame, 8, making->head); /* what they have in common */
-	const struct engine_alike icrc = engine_icrc_alike(making->port, making->flow, frame, making->length, DONT_FRAGMENT);
-	for (uint64_t i = 0; i < making->count; i++) {
-		int asks = making->ack_every && mod64(psn, making->ack_every) == 0;
-		be_store(frame, 8, making->head);
+	be_store(frame, 8, middles->head); /* what they have in common, for the ICRC */
+	const struct engine_alike icrc =
+		engine_icrc_alike(middles->shared, middles->flow, frame, middles->length, DONT_FRAGMENT);
+	for (uint64_t i = 0; i < middles->count; i++) {
+		int asks = middles->ack_every && mod64(psn, middles->ack_every) == 0;
+		be_store(frame, 8, middles->head);
 		be_store(frame + 8, 4, psn | (asks ? BTH_ACK_REQ : 0));
-		uint32_t crc = engine_icrc_of_alike(&icrc, frame, making->ident + (uint32_t)i);
-		crc = making->port->crc_copy(crc, frame + BTH_BYTES, bytes, making->mtu);
-		le_store(frame + BTH_BYTES + making->mtu, ICRC_BYTES, crc);
+		uint32_t crc = engine_icrc_of_alike(&icrc, frame, middles->ident + (uint32_t)i);
+		crc = middles->shared->crc_copy(crc, frame + BTH_BYTES, bytes, middles->mtu);
+		le_store(frame + BTH_BYTES + middles->mtu, ICRC_BYTES, crc);
 		psn = (psn + 1) & PSN_MASK;
-		bytes += making->mtu;
-		frame += making->length;
+		bytes += middles->mtu;
+		frame += middles->length;
 	}
 }
 
-uint64_t engine_packets_run(struct engine_out *out, const struct engine_shared *port, const struct engine_flow *flow, uint64_t head,
-			   uint64_t psn, uint64_t ack_every, const struct origin *from, uint64_t mtu, uint64_t count)
+uint64_t engine_packets_run(struct engine_out *out, const struct engine_shared *shared, const struct engine_flow *flow,
+			    uint64_t head, uint64_t psn, uint64_t ack_every, const struct origin *from, uint64_t mtu,
+			    uint64_t count)
 {
-	struct making making = { port, flow, NULL, engine_packet_bytes(BTH_BYTES, mtu), mtu, 0, head, psn, ack_every, 0 };
+	struct middles middles = { shared, flow,      NULL, engine_packet_bytes(BTH_BYTES, mtu), mtu, 0, head,
+				   psn,	   ack_every, 0 };
 
-	if (port->bare || !port->crc_copy || !engine_origin_known(from) || mtu < ONE_PASS_LEAST || mtu & 3)
+	if (shared->bare || !shared->crc_copy || !engine_origin_known(from) || mtu < ONE_PASS_LEAST || mtu & 3)
 		return 0;
-	making.frame = engine_packet_begin(out, BTH_BYTES, mtu, 1);
-	if (!making.frame)
+	middles.frame = engine_packet_begin(out, BTH_BYTES, mtu, 1);
+	if (!middles.frame)
 		return 0;
-	making.count = lesser(count, engine_packets_contiguous(out, making.length));
+	middles.count = lesser(count, engine_packets_contiguous(out, middles.length));
 	const struct engine_burst *burst = &out->bursts[out->count - (out->open != 0)];
-	making.ident = out->open ? burst->count : 0;
-	if (making.count < 2 || engine_origin_within(from, making.count * mtu, make, &making))
+	middles.ident = out->open ? burst->count : 0;
+	if (middles.count < 2 || engine_origin_within(from, middles.count * mtu, make_middles, &middles))
 		return 0;
-	join(out, making.length, making.count);
-	return making.count;
+	join_burst(out, middles.length, middles.count);
+	return middles.count;
 }

@@ -10,14 +10,15 @@
 #define UDP_BYTES 8u
 #define UDP_PROTOCOL 17u
 #define MASKED_AT 4u /* the byte of FECN and BECN, the fifth of the BTH */
-#define CRC_BLOCK 16u /* what is long goes quickest in such steps */
+#define CRC_BLOCK 16u /* long data is fastest in multiples of it */
 #define LONG_LEAST 64u
 #define PSN_WORD_AT 8u
 
 static const uint8_t zeros[BTH_BYTES];
 
-/* CRC state behind ones and the masked headers of a packet of `length` bytes. */
-static uint32_t headers(engine_crc crc, const struct engine_flow *flow, uint64_t length, uint32_t ident, uint32_t frag)
+/* Return the CRC state behind ones and the masked headers of a packet of `length` bytes. */
+static uint32_t masked_headers(engine_crc crc, const struct engine_flow *flow, uint64_t length, uint32_t ident,
+			       uint32_t frag)
 {
 	uint8_t head[ONES + IPV6_BYTES + UDP_BYTES];
 	uint8_t *at = head + ONES;
@@ -46,81 +47,88 @@ static uint32_t headers(engine_crc crc, const struct engine_flow *flow, uint64_t
 	return crc(0, head, (uint64_t)(at - head));
 }
 
-/* The same, kept for those that come one after the other in bursts of equal packets, where `ident` is known then; or NULL. */
-static const struct engine_icrc_cache *kept(const struct engine_shared *port, const struct engine_flow *flow, uint64_t length,
-				       uint32_t ident, uint32_t frag)
+/* Return the cache entry of such packets with the state for `ident` in it, or NULL. */
+static const struct engine_icrc_cache *cached_states(const struct engine_shared *shared, const struct engine_flow *flow,
+						     uint64_t length, uint32_t ident, uint32_t frag)
 {
-	struct engine_icrc_cache *heads = port->heads;
+	struct engine_icrc_cache *cache = shared->icrc_cache;
 
-	if (!heads || ident >= MAX_IDENTS || frag != DONT_FRAGMENT)
+	if (!cache || ident >= MAX_IDENTS || frag != DONT_FRAGMENT)
 		return NULL;
-	heads += (length >> 2 ^ length >> 5 ^ flow->source[flow->address_bytes - 1] ^ flow->destination_port) % ENGINE_ICRC_CACHE;
-	if (heads->length != length || memcmp(&heads->flow, flow, sizeof *flow)) {
-		heads->flow = *flow;
-		heads->length = length;
-		heads->known = 0;
+	cache += (length >> 2 ^ length >> 5 ^ flow->source[flow->address_bytes - 1] ^ flow->destination_port) %
+		 ENGINE_ICRC_CACHE;
+	if (cache->length != length || memcmp(&cache->flow, flow, sizeof *flow)) {
+		cache->flow = *flow;
+		cache->length = length;
+		cache->known = 0;
 	}
-	if (!(heads->known >> ident & 1)) {
-		heads->states[ident] = headers(port->crc, flow, length, ident, frag);
-		heads->behind[ident] = port->crc(heads->states[ident], zeros, BTH_BYTES);
-		heads->known |= (uint64_t)1 << ident;
+	if (!(cache->known >> ident & 1)) {
+		cache->states[ident] = masked_headers(shared->crc, flow, length, ident, frag);
+		cache->behind[ident] = shared->crc(cache->states[ident], zeros, BTH_BYTES);
+		cache->known |= (uint64_t)1 << ident;
 	}
-	return heads;
+	return cache;
 }
 
-static uint32_t headers_again(const struct engine_shared *port, const struct engine_flow *flow, uint64_t length,
-			      uint32_t ident, uint32_t frag)
+static uint32_t cached_headers(const struct engine_shared *shared, const struct engine_flow *flow, uint64_t length,
+			       uint32_t ident, uint32_t frag)
 {
-	const struct engine_icrc_cache *heads = kept(port, flow, length, ident, frag);
-	return heads ? heads->states[ident] : headers(port->crc, flow, length, ident, frag);
+	const struct engine_icrc_cache *cache = cached_states(shared, flow, length, ident, frag);
+	return cache ? cache->states[ident] : masked_headers(shared->crc, flow, length, ident, frag);
 }
 
-/* On from a state over what begins with a BTH, of which five bytes at least, as if one of them were masked. */
-static uint32_t begin(engine_crc crc, uint32_t state, const uint8_t *bth, uint64_t length)
+/* Continue a state over what begins with a BTH, five bytes at least, as if the fifth were masked. */
+static uint32_t crc_from_bth(engine_crc crc, uint32_t state, const uint8_t *bth, uint64_t length)
 {
 	return crc(state ^ engine_crc32_fifth(bth[MASKED_AT] ^ 0xFF), bth, length);
 }
 
-uint32_t engine_icrc_begin(engine_crc crc, const struct engine_flow *flow, uint64_t length, uint32_t ident, uint32_t frag,
-		    const uint8_t *bth, uint64_t covered)
+uint32_t engine_icrc_begin(engine_crc crc, const struct engine_flow *flow, uint64_t length, uint32_t ident,
+			   uint32_t frag, const uint8_t *bth, uint64_t covered)
 {
-	return begin(crc, headers(crc, flow, length, ident, frag), bth, covered);
+	return crc_from_bth(crc, masked_headers(crc, flow, length, ident, frag), bth, covered);
 }
 
-uint32_t engine_icrc(const struct engine_shared *port, const struct engine_flow *flow, const uint8_t *packet, uint64_t length,
-		     uint32_t ident, uint32_t frag, uint64_t covered)
+uint32_t engine_icrc(const struct engine_shared *shared, const struct engine_flow *flow, const uint8_t *packet,
+		     uint64_t length, uint32_t ident, uint32_t frag, uint64_t covered)
 {
 	uint64_t first = covered < LONG_LEAST ? covered : PSN_WORD_AT + (covered - PSN_WORD_AT) % CRC_BLOCK;
-	uint32_t state = begin(port->crc, headers_again(port, flow, length, ident, frag), packet, first);
-	return covered > first ? port->crc(state, packet + first, covered - first) : state;
+	uint32_t state = crc_from_bth(shared->crc, cached_headers(shared, flow, length, ident, frag), packet, first);
+	return covered > first ? shared->crc(state, packet + first, covered - first) : state;
 }
 
-/* A CRC is affine: the XOR of those that zeros, the state and the bytes by themselves lead to is the one that they lead to
- * together. So of packets that differ in ident and PSN alone each takes a look at what is kept and a CRC of four bytes. */
-struct engine_alike engine_icrc_alike(const struct engine_shared *port, const struct engine_flow *flow, const uint8_t *packet,
-				      uint64_t length, uint32_t frag)
+/* A CRC is affine: the XOR of those that zeros, the state and the bytes by themselves lead to is the one that they lead
+ * to together. So packets that differ in ident and PSN alone need one look-up and a CRC of four bytes each. */
+struct engine_alike engine_icrc_alike(const struct engine_shared *shared, const struct engine_flow *flow,
+				      const uint8_t *packet, uint64_t length, uint32_t frag)
 {
-	uint32_t first = begin(port->crc, 0, packet, PSN_WORD_AT), nothing = port->crc(0, zeros, BTH_BYTES - PSN_WORD_AT);
-	uint32_t common = port->crc(0, zeros, BTH_BYTES) ^ port->crc(first, zeros, BTH_BYTES - PSN_WORD_AT) ^ nothing;
+	uint32_t first = crc_from_bth(shared->crc, 0, packet, PSN_WORD_AT),
+		 nothing = shared->crc(0, zeros, BTH_BYTES - PSN_WORD_AT);
+	uint32_t common =
+		shared->crc(0, zeros, BTH_BYTES) ^ shared->crc(first, zeros, BTH_BYTES - PSN_WORD_AT) ^ nothing;
 
-	return (struct engine_alike){ port, flow, kept(port, flow, length, 0, frag), length, frag, common };
+	return (struct engine_alike){
+		shared, flow, cached_states(shared, flow, length, 0, frag), length, frag, common
+	};
 }
 
 uint32_t engine_icrc_of_alike(const struct engine_alike *alike, const uint8_t *packet, uint32_t ident)
 {
-	const struct engine_shared *port = alike->shared;
-	const struct engine_icrc_cache *heads = alike->heads;
+	const struct engine_shared *shared = alike->shared;
+	const struct engine_icrc_cache *cache = alike->cache;
 
-	if (!heads || ident >= MAX_IDENTS || !(heads->known >> ident & 1))
-		heads = kept(port, alike->flow, alike->length, ident, alike->frag);
-	if (!heads)
-		return begin(port->crc, headers(port->crc, alike->flow, alike->length, ident, alike->frag), packet, BTH_BYTES);
-	return heads->behind[ident] ^ alike->common ^ engine_crc32_word(packet + PSN_WORD_AT);
+	if (!cache || ident >= MAX_IDENTS || !(cache->known >> ident & 1))
+		cache = cached_states(shared, alike->flow, alike->length, ident, alike->frag);
+	if (!cache)
+		return crc_from_bth(shared->crc,
+				    masked_headers(shared->crc, alike->flow, alike->length, ident, alike->frag), packet,
+				    BTH_BYTES);
+	return cache->behind[ident] ^ alike->common ^ engine_crc32_word(packet + PSN_WORD_AT);
 }
 
-int engine_icrc_check(const struct engine_shared *port, const struct engine_flow *flow, const uint8_t *packet, uint64_t length,
-		      uint32_t ident, uint32_t frag)
+int engine_icrc_check(const struct engine_shared *shared, const struct engine_flow *flow, const uint8_t *packet,
+		      uint64_t length, uint32_t ident, uint32_t frag)
 {
 	uint64_t covered = length - ICRC_BYTES;
-	return engine_icrc(port, flow, packet, length, ident, frag, covered) == le_load(packet + covered, ICRC_BYTES);
+	return engine_icrc(shared, flow, packet, length, ident, frag, covered) == le_load(packet + covered, ICRC_BYTES);
 }

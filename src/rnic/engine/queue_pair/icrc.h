@@ -10,8 +10,8 @@
 
 /* Return the CRC state behind the masked headers of a packet of `length` bytes, BTH to ICRC, and its first `covered`
  * bytes: eight at least. */
-uint32_t engine_icrc_begin(engine_crc crc, const struct engine_flow *flow, uint64_t length, uint32_t ident, uint32_t frag,
-			   const uint8_t *bth, uint64_t covered);
+uint32_t engine_icrc_begin(engine_crc crc, const struct engine_flow *flow, uint64_t length, uint32_t ident,
+			   uint32_t frag, const uint8_t *bth, uint64_t covered);
 /* The same with a NIC's CRC and its cache. */
 uint32_t engine_icrc(const struct engine_shared *shared, const struct engine_flow *flow, const uint8_t *packet,
 		     uint64_t length, uint32_t ident, uint32_t frag, uint64_t covered);
@@ -23,7 +23,7 @@ int engine_icrc_check(const struct engine_shared *shared, const struct engine_fl
 struct engine_alike {
 	const struct engine_shared *shared;
 	const struct engine_flow *flow;
-	const struct engine_icrc_cache *heads; /* their entry in the cache, or NULL */
+	const struct engine_icrc_cache *cache; /* their entry in the cache, or NULL */
 	uint64_t length;
 	uint32_t frag, common;
 };

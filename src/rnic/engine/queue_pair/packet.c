@@ -11,8 +11,8 @@
 #define SOLICITED_BIT 0x80u
 #define ACK_REQ_BIT 0x80u
 
-/* What a packet is, as far as its own bytes say; ENGINE_DONE, or a punt. */
-static enum engine_end parse(struct packet *packet, const uint8_t *bytes, uint64_t length)
+/* Parse a packet as far as its own bytes go; ENGINE_DONE, or a punt. */
+static enum engine_end parse_headers(struct packet *packet, const uint8_t *bytes, uint64_t length)
 {
 	if (length < BTH_BYTES + ICRC_BYTES || length > MAX_UDP_PAYLOAD || length & 3)
 		return PUNT_SHORT;
@@ -25,7 +25,7 @@ static enum engine_end parse(struct packet *packet, const uint8_t *bytes, uint64
 	packet->bytes = bytes;
 	packet->length = length;
 	packet->more = 0;
-	packet->bulk = NULL;
+	packet->by_reference = NULL;
 	packet->row = row;
 	packet->opcode = bytes[0];
 	packet->psn = be_load(bytes + PSN_AT, 3);
@@ -53,10 +53,10 @@ uint64_t engine_service_bits(const struct engine_qp *qp)
 }
 
 enum engine_end engine_packet_parse(const struct engine_qp *qp, const struct engine_meta *meta, const uint8_t *buffer,
-				   size_t length, size_t segment, size_t at, struct packet *packet)
+				    size_t length, size_t segment, size_t at, struct packet *packet)
 {
 	uint64_t place = at ? div64(at, segment) : 0;
-	enum engine_end end = parse(packet, buffer + at, lesser(length - at, segment));
+	enum engine_end end = parse_headers(packet, buffer + at, lesser(length - at, segment));
 
 	if (end != ENGINE_DONE)
 		return end;
@@ -72,11 +72,12 @@ enum engine_end engine_packet_parse(const struct engine_qp *qp, const struct eng
 	return ENGINE_DONE;
 }
 
-int engine_packet_check_icrc(const struct engine_shared *port, const struct packet *packet)
+int engine_packet_check_icrc(const struct engine_shared *shared, const struct packet *packet)
 {
 	const struct engine_meta *meta = packet->meta;
-	if (port->bare || packet->bulk || meta->ident == IDENT_CHECKED || engine_prefetch_stored(port, packet->bytes))
+	if (shared->bare || packet->by_reference || meta->ident == IDENT_CHECKED ||
+	    engine_prefetch_stored(shared, packet->bytes))
 		return 1;
 	uint32_t frag = meta->ident == IDENT_UNSEEN ? DONT_FRAGMENT : meta->frag;
-	return engine_icrc_check(port, &meta->flow, packet->bytes, packet->length, packet->ident, frag);
+	return engine_icrc_check(shared, &meta->flow, packet->bytes, packet->length, packet->ident, frag);
 }

@@ -1,4 +1,4 @@
-/* A packet that was received: its parts, and the checks that need nothing but its bytes (004 7.3, RX packet process). */
+/* A received packet: its parts, and the checks that need only its bytes (004 7.3, RX packet process). */
 #ifndef RNIC_ENGINE_PACKET_H
 #define RNIC_ENGINE_PACKET_H
 
@@ -18,7 +18,7 @@ struct packet {
 	const struct engine_meta *meta;
 	uint32_t ident;
 	uint64_t more; /* PSNs that it takes beyond its own: of packets that came as one */
-	const struct engine_by_reference *bulk; /* which has no payload, else NULL */
+	const struct engine_by_reference *by_reference; /* which has no payload, else NULL */
 	struct engine_pull *pull; /* then this reads it */
 };
 

@@ -1,9 +1,8 @@
-/* What packets and messages want of memory, several at a time and ahead of the turn of each: where memory lies behind a
- * system call, calls cost more than bytes.
+/* Payloads and messages that are moved several at a time, before the turn of each.
  *
- * Nothing is decided here. A payload is stored ahead where its packet comes in order, is for this queue pair, has a key
- * that opens its place and the right ICRC; whoever takes the packet after that finds the same, stores it no more, and does
- * all the rest. Where it cannot be seen ahead, or one call for all fails, each goes by itself when its turn comes. */
+ * Nothing is decided here. A payload is stored ahead if its packet comes in order, is for this queue pair, has a key
+ * that opens its place and the right ICRC. The step that takes the packet later finds the same, skips the store, and
+ * does all the rest. If it cannot be seen ahead, or one call for all fails, each is moved when its turn comes. */
 #include "queue_pair/prefetch.h"
 
 #include "queue_pair/context.h"
@@ -14,7 +13,7 @@
 #include "queue_pair/send_queue.h"
 #include "queue_pair/sge.h"
 
-/* Packets that are looked at ahead: what the next of them has to be, and where its payload goes. */
+/* Packets in order: what the next of them has to be, and where its payload goes. */
 struct run {
 	uint16_t kind; /* ROW_WRITE, ROW_SEND or ROW_READ_RESPONSE */
 	uint64_t psn, mtu;
@@ -22,11 +21,11 @@ struct run {
 	uint64_t va, left; /* where its next bytes go, and how many come */
 	struct receive receive; /* of a SEND, with */
 	uint64_t offset; /* the place in it */
-	struct source source; /* of a READ, with the same; */
+	struct sge_list sges; /* of a READ, with the same; */
 	uint64_t responses; /* those before the last */
 };
 
-static int begin_write(const struct engine_shared *port, const struct engine_qp *qp, struct run *run)
+static int begin_write(const struct engine_shared *shared, const struct engine_qp *qp, struct run *run)
 {
 	const struct queue_pair *record = qp->record;
 
@@ -36,7 +35,7 @@ static int begin_write(const struct engine_shared *port, const struct engine_qp 
 		return 0;
 	if (record->open != OPEN_WRITE || record->offset >= record->write_length)
 		return -1;
-	run->key = engine_key_check(port, (uint32_t)record->write_rkey, be_get(qp->qpc, QPC_PD), record->write_va,
+	run->key = engine_key_check(shared, (uint32_t)record->write_rkey, be_get(qp->qpc, QPC_PD), record->write_va,
 				    record->write_length, ACCESS_REMOTE_WRITE, be_get(qp->qpc, QPC_LOCAL_QPN), 0);
 	if (!run->key || (record->write_binding != NONE && run->key->binding != record->write_binding))
 		return -1;
@@ -45,7 +44,7 @@ static int begin_write(const struct engine_shared *port, const struct engine_qp 
 	return 0;
 }
 
-static int begin_response(const struct engine_shared *port, const struct engine_qp *qp, struct run *run)
+static int begin_response(const struct engine_shared *shared, const struct engine_qp *qp, struct run *run)
 {
 	const struct queue_pair *record = qp->record;
 	const struct read_piece *piece = engine_piece(qp, 0);
@@ -55,7 +54,7 @@ static int begin_response(const struct engine_shared *port, const struct engine_
 		return -1;
 	const struct send_slot *slot = &qp->sends[piece->index];
 	if (entry_get(slot, SQE_OPCODE) != WR_READ || !slot->received || piece_due(piece) != record->una ||
-	    engine_sge_resolve(port, qp, slot, piece->index, ACCESS_LOCAL_WRITE, &run->source) != ENGINE_DONE)
+	    engine_sge_resolve(shared, qp, slot, piece->index, ACCESS_LOCAL_WRITE, &run->sges) != ENGINE_DONE)
 		return -1;
 	run->psn = piece_due(piece);
 	int64_t asked = psn_diff(record->sent_psn, run->psn);
@@ -64,7 +63,8 @@ static int begin_response(const struct engine_shared *port, const struct engine_
 	return 0;
 }
 
-static int begin(const struct engine_shared *port, const struct engine_qp *qp, const struct packet *packet, struct run *run)
+static int begin_run(const struct engine_shared *shared, const struct engine_qp *qp, const struct packet *packet,
+		     struct run *run)
 {
 	const struct queue_pair *record = qp->record;
 
@@ -77,22 +77,22 @@ static int begin(const struct engine_shared *port, const struct engine_qp *qp, c
 		return -1;
 	switch (run->kind) {
 	case ROW_WRITE:
-		return begin_write(port, qp, run);
+		return begin_write(shared, qp, run);
 	case ROW_SEND:
 		run->offset = record->offset;
 		if (record->open != OPEN_SEND || record->receive_index == NONE ||
-		    engine_receive_find(port, qp, &run->receive) != ENGINE_DONE)
+		    engine_receive_find(shared, qp, &run->receive) != ENGINE_DONE)
 			return -1;
 		return 0;
 	case ROW_READ_RESPONSE:
-		return begin_response(port, qp, run);
+		return begin_response(shared, qp, run);
 	default:
 		return -1;
 	}
 }
 
-/* Of a WRITE: any packet without immediate data, which would complete something. */
-static const struct memory_key *place_write(const struct engine_shared *port, const struct engine_qp *qp,
+/* Find the place of a WRITE's payload. */
+static const struct memory_key *place_write(const struct engine_shared *shared, const struct engine_qp *qp,
 					    const struct packet *packet, struct run *run, uint64_t *va)
 {
 	uint16_t flags = packet->row->flags;
@@ -104,8 +104,8 @@ static const struct memory_key *place_write(const struct engine_shared *port, co
 			return NULL;
 		run->va = be_load(reth, 8);
 		run->left = length;
-		run->key = engine_key_check(port, (uint32_t)be_load(reth + 8, 4), be_get(qp->qpc, QPC_PD), run->va, length,
-					    ACCESS_REMOTE_WRITE, be_get(qp->qpc, QPC_LOCAL_QPN), 0);
+		run->key = engine_key_check(shared, (uint32_t)be_load(reth + 8, 4), be_get(qp->qpc, QPC_PD), run->va,
+					    length, ACCESS_REMOTE_WRITE, be_get(qp->qpc, QPC_LOCAL_QPN), 0);
 	}
 	if (!run->key || (flags & ROW_END ? packet->size != run->left || packet->size > run->mtu :
 					    packet->size != run->mtu || packet->size >= run->left))
@@ -116,9 +116,10 @@ static const struct memory_key *place_write(const struct engine_shared *port, co
 	return run->key;
 }
 
-/* Where the payload of the run's next packet goes: its key, or NULL where it is not one that goes on so. */
-static const struct memory_key *place(const struct engine_shared *port, const struct engine_qp *qp,
-				      const struct packet *packet, struct run *run, uint64_t *va)
+/* Find the place of the payload of the run's next packet: its key, or NULL if it does not continue the run. Immediate
+ * data would complete something. */
+static const struct memory_key *place_payload(const struct engine_shared *shared, const struct engine_qp *qp,
+					      const struct packet *packet, struct run *run, uint64_t *va)
 {
 	uint16_t flags = packet->row->flags;
 	const struct memory_key *key;
@@ -126,92 +127,96 @@ static const struct memory_key *place(const struct engine_shared *port, const st
 	if (!(flags & run->kind) || flags & (ROW_IMMDT | ROW_IETH) || packet->psn != run->psn || !packet->size)
 		return NULL;
 	if (run->kind == ROW_WRITE)
-		return place_write(port, qp, packet, run, va);
+		return place_write(shared, qp, packet, run, va);
 	if (flags & (ROW_START | ROW_END) || packet->size != run->mtu)
 		return NULL;
 	if (run->kind == ROW_SEND) {
-		key = engine_scatter_key(port, qp, &run->receive, run->offset, packet->size, va);
+		key = engine_scatter_key(shared, qp, &run->receive, run->offset, packet->size, va);
 	} else {
 		if (!run->responses)
 			return NULL;
 		run->responses--;
-		key = engine_sge_key(&run->source, run->offset, packet->size, va);
+		key = engine_sge_key(&run->sges, run->offset, packet->size, va);
 	}
 	run->offset += packet->size;
 	return key;
 }
 
-void engine_prefetch_store(const struct engine_shared *port, const struct engine_qp *qp, const uint8_t *buffer, size_t length,
-		       size_t segment, size_t at, const struct engine_meta *meta)
+void engine_prefetch_store(const struct engine_shared *shared, const struct engine_qp *qp, const uint8_t *buffer,
+			   size_t length, size_t segment, size_t at, const struct engine_meta *meta)
 {
-	struct engine_prefetch *ahead = port->ahead;
+	struct engine_prefetch *prefetch = shared->prefetch;
 	const struct engine_segment *to = NULL;
 	struct packet packet;
 	struct run run;
 	size_t count = 0, next = at;
 
-	if (port->bare || engine_packet_parse(qp, meta, buffer, length, segment, at, &packet) != ENGINE_DONE ||
-	    begin(port, qp, &packet, &run))
+	if (shared->bare || engine_packet_parse(qp, meta, buffer, length, segment, at, &packet) != ENGINE_DONE ||
+	    begin_run(shared, qp, &packet, &run))
 		return;
 	while (next < length && count < ENGINE_PREFETCH) {
 		uint32_t frag = meta->ident == IDENT_UNSEEN ? DONT_FRAGMENT : meta->frag;
 		uint64_t va;
 		if (count && engine_packet_parse(qp, meta, buffer, length, segment, next, &packet) != ENGINE_DONE)
 			break;
-		const struct memory_key *key = place(port, qp, &packet, &run, &va);
-		const struct engine_segment *its = key ? engine_key_segment(port, key, &va) : NULL;
+		const struct memory_key *key = place_payload(shared, qp, &packet, &run, &va);
+		const struct engine_segment *its = key ? engine_key_segment(shared, key, &va) : NULL;
 		if (!its || (to && its != to) ||
-		    !engine_icrc_check(port, &meta->flow, packet.bytes, packet.length, packet.ident, frag))
+		    !engine_icrc_check(shared, &meta->flow, packet.bytes, packet.length, packet.ident, frag))
 			break;
 		to = its;
-		ahead->pieces[count++] = (struct engine_piece){ va, (uint8_t *)(uintptr_t)packet.payload, packet.size };
+		prefetch->pieces[count++] =
+			(struct engine_piece){ va, (uint8_t *)(uintptr_t)packet.payload, packet.size };
 		run.psn = (run.psn + 1) & PSN_MASK;
 		next += packet.length;
 	}
-	if (count < 2 || to->memory->write_all(to->self, ahead->pieces, count))
+	if (count < 2 || to->memory->write_all(to->self, prefetch->pieces, count))
 		return;
-	ahead->taken = buffer + at;
-	ahead->taken_end = buffer + next;
+	prefetch->taken = buffer + at;
+	prefetch->taken_end = buffer + next;
 }
 
 /* ------------------------------------------------------------------ what is sent */
 
-void engine_prefetch_fetch(const struct engine_shared *port, const struct engine_qp *qp, uint64_t most)
+void engine_prefetch_fetch(const struct engine_shared *shared, const struct engine_qp *qp, uint64_t most)
 {
 	const struct queue_pair *record = qp->record;
-	struct engine_prefetch *ahead = port->ahead;
+	struct engine_prefetch *prefetch = shared->prefetch;
 	const struct engine_segment *from = NULL;
 	uint64_t index = record->fetch_index, count = 0;
-	uint8_t *at = ahead->desk;
+	uint8_t *at = prefetch->staging;
 
-	ahead->fetched = ahead->fetched_count = 0;
+	prefetch->fetched = prefetch->fetched_count = 0;
 	for (most = lesser(most, ENGINE_PREFETCH); count < most && index != record->tail; index = sq_after(qp, index)) {
 		struct send_slot slot = { 0 };
-		struct source source;
+		struct sge_list sges;
 		entry_fetch(&slot, qp->sq + (index << record->sq_shift));
 		uint64_t length = entry_get(&slot, SQE_LENGTH);
 		if (is_read_or_atomic(&slot) || entry_get(&slot, SQE_INLINE) || entry_get(&slot, SQE_LIST) || !length ||
-		    length > ENGINE_PREFETCH_BYTES || engine_sge_resolve(port, qp, &slot, index, 0, &source) != ENGINE_DONE)
+		    length > ENGINE_PREFETCH_BYTES ||
+		    engine_sge_resolve(shared, qp, &slot, index, 0, &sges) != ENGINE_DONE)
 			break;
-		uint64_t va = source.spans[0].va;
-		const struct engine_segment *its = engine_key_segment(port, source.spans[0].key, &va);
+		uint64_t va = sges.entries[0].va;
+		const struct engine_segment *its = engine_key_segment(shared, sges.entries[0].key, &va);
 		if (!its || (from && its != from))
 			break;
 		from = its;
-		ahead->index[count] = index;
-		ahead->pieces[count++] = (struct engine_piece){ va, at, length };
+		prefetch->index[count] = index;
+		prefetch->pieces[count++] = (struct engine_piece){ va, at, length };
 		at += length;
 	}
-	if (count < 2 || from->memory->read_all(from->self, ahead->pieces, count))
+	if (count < 2 || from->memory->read_all(from->self, prefetch->pieces, count))
 		return;
-	ahead->fetched_count = count;
+	prefetch->fetched_count = count;
 }
 
-const uint8_t *engine_prefetch_fetched(struct engine_prefetch *ahead, const struct send_slot *slot, uint64_t index)
+const uint8_t *engine_prefetch_fetched(struct engine_prefetch *prefetch, const struct send_slot *slot, uint64_t index)
 {
-	while (ahead->fetched < ahead->fetched_count && ahead->index[ahead->fetched] != index)
-		ahead->fetched++;
-	if (ahead->fetched >= ahead->fetched_count || is_read_or_atomic(slot))
+	while (prefetch->fetched < prefetch->fetched_count && prefetch->index[prefetch->fetched] != index)
+		prefetch->fetched++;
+	if (prefetch->fetched >= prefetch->fetched_count || is_read_or_atomic(slot))
 		return NULL;
-	return ahead->pieces[ahead->fetched].length == entry_get(slot, SQE_LENGTH) ? ahead->pieces[ahead->fetched].here : NULL;
+	return prefetch->pieces[prefetch->fetched].length == entry_get(slot, SQE_LENGTH) ?
+		       prefetch->pieces[prefetch->fetched].here :
+		       NULL;
 }

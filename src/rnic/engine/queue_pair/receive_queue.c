@@ -39,9 +39,10 @@ static enum engine_end read_entry(const uint8_t *entry, uint64_t stride, struct 
 	return ENGINE_DONE;
 }
 
-/* The next entry of a shared receive queue (transport/wqe.py, SharedReceiveRing.take; device/srq.py). What was given back,
- * and the limit's event, are the reference's. */
-static enum engine_end next_shared(const struct engine_shared *port, const struct engine_qp *qp, struct receive *receive)
+/* Read the next entry of a shared receive queue (transport/wqe.py, SharedReceiveRing.take; device/srq.py). Entries that
+ * were given back, and the limit's event, are the reference's. */
+static enum engine_end next_shared_entry(const struct engine_shared *shared, const struct engine_qp *qp,
+					 struct receive *receive)
 {
 	const struct shared_receive_queue *srq = qp->srq;
 	uint64_t entries = srq->entries, stride = srq->stride;
@@ -52,7 +53,7 @@ static enum engine_end next_shared(const struct engine_shared *port, const struc
 	uint64_t left = waiting_entries(srq->head, tail, entries);
 	if (srq->limit && left <= srq->limit)
 		return PUNT_REQUEST;
-	if (!left || left <= port->rq_almost_full)
+	if (!left || left <= shared->rq_almost_full)
 		return ENGINE_ATTENTION;
 	receive->fresh = 1;
 	receive->place = srq->head;
@@ -62,35 +63,38 @@ static enum engine_end next_shared(const struct engine_shared *port, const struc
 	return read_entry(qp->rq + receive->index * stride, stride, receive);
 }
 
-/* Read the next entry of the receive ring (transport/wqe.py, ReceiveRing.take); ENGINE_DONE, ENGINE_ATTENTION where none is
- * posted, or a punt. */
-static enum engine_end next_receive(const struct engine_shared *port, const struct engine_qp *qp, struct receive *receive)
+/* Read the next entry of the receive ring (transport/wqe.py, ReceiveRing.take); ENGINE_DONE, ENGINE_ATTENTION if none
+ * is posted, or a punt. */
+static enum engine_end next_own_entry(const struct engine_shared *shared, const struct engine_qp *qp,
+				      struct receive *receive)
 {
 	const struct queue_pair *record = qp->record;
 	uint64_t head = record->rq_head, entries = record->rq_entries, stride = record->rq_stride;
 	if (!qp->rq || !qp->block || head >= entries || !stride || entries > div64(qp->rq_bytes, stride))
 		return PUNT_REQUEST;
 	uint64_t left = engine_receives_left(qp);
-	if (!left || left <= port->rq_almost_full)
+	if (!left || left <= shared->rq_almost_full)
 		return ENGINE_ATTENTION;
 	receive->fresh = 1;
 	receive->place = receive->index = head;
 	return read_entry(qp->rq + head * stride, stride, receive);
 }
 
-enum engine_end engine_receive_next(const struct engine_shared *port, const struct engine_qp *qp, struct receive *receive)
+enum engine_end engine_receive_next(const struct engine_shared *shared, const struct engine_qp *qp,
+				    struct receive *receive)
 {
 	if (be_get(qp->qpc, QPC_SRQN) & SRQ_VALID ? !qp->srq : qp->srq != NULL)
 		return PUNT_REQUEST;
 	receive->sges = receive->bytes = 0;
-	return qp->srq ? next_shared(port, qp, receive) : next_receive(port, qp, receive);
+	return qp->srq ? next_shared_entry(shared, qp, receive) : next_own_entry(shared, qp, receive);
 }
 
-enum engine_end engine_receive_find(const struct engine_shared *port, const struct engine_qp *qp, struct receive *receive)
+enum engine_end engine_receive_find(const struct engine_shared *shared, const struct engine_qp *qp,
+				    struct receive *receive)
 {
 	const struct queue_pair *record = qp->record;
 	if (record->receive_index == NONE)
-		return engine_receive_next(port, qp, receive);
+		return engine_receive_next(shared, qp, receive);
 	receive->fresh = 0;
 	if (record->receive_sges > QP_SCATTERS)
 		return PUNT_REQUEST;
@@ -112,7 +116,8 @@ void engine_receive_pass(struct engine_qp *qp, const struct receive *receive)
 	} else {
 		record->rq_head = after;
 	}
-	atomic_store_explicit(&(qp->srq ? qp->srq_block : qp->block)[REG_RQ_HEAD / 4], (uint32_t)after, memory_order_release);
+	atomic_store_explicit(&(qp->srq ? qp->srq_block : qp->block)[REG_RQ_HEAD / 4], (uint32_t)after,
+			      memory_order_release);
 	be_put(qp->qpc, QPC_RQ_WQE_COUNTER, be_get(qp->qpc, QPC_RQ_WQE_COUNTER) + 1);
 }
 
@@ -128,29 +133,29 @@ void engine_receive_use(struct engine_qp *qp, const struct receive *receive)
 	engine_receive_pass(qp, receive);
 }
 
-/* The key of a scatter entry, where it opens all of it and there is a way to its bytes; else NULL. */
-static const struct memory_key *scatter_key(const struct engine_shared *port, const struct engine_qp *qp,
+/* Return the key of a scatter entry if it opens all of it and its bytes are in reach, else NULL. */
+static const struct memory_key *scatter_key(const struct engine_shared *shared, const struct engine_qp *qp,
 					    const struct scatter *sge)
 {
 	/* a shared queue's entries are of its own protection domain */
 	uint64_t pd = qp->srq ? qp->srq->pd : be_get(qp->qpc, QPC_PD);
-	const struct memory_key *key = engine_key_check(port, (uint32_t)(sge->size_key >> 32), pd, sge->va,
+	const struct memory_key *key = engine_key_check(shared, (uint32_t)(sge->size_key >> 32), pd, sge->va,
 							(uint32_t)sge->size_key, ACCESS_LOCAL_WRITE, 0, 1);
 	if (!key)
 		return NULL;
-	const struct engine_mapping *reach = &port->reach[key - port->keys];
+	const struct engine_mapping *reach = &shared->reach[key - shared->keys];
 	return reach->bytes || reach->segment ? key : NULL;
 }
 
-int engine_scatter_check(const struct engine_shared *port, const struct engine_qp *qp, const struct receive *receive)
+int engine_scatter_check(const struct engine_shared *shared, const struct engine_qp *qp, const struct receive *receive)
 {
 	for (uint64_t i = 0; i < receive->sges; i++)
-		if ((uint32_t)receive->scatters[i].size_key && !scatter_key(port, qp, &receive->scatters[i]))
+		if ((uint32_t)receive->scatters[i].size_key && !scatter_key(shared, qp, &receive->scatters[i]))
 			return 0;
 	return 1;
 }
 
-const struct memory_key *engine_scatter_key(const struct engine_shared *port, const struct engine_qp *qp,
+const struct memory_key *engine_scatter_key(const struct engine_shared *shared, const struct engine_qp *qp,
 					    const struct receive *receive, uint64_t offset, uint64_t size, uint64_t *va)
 {
 	for (uint64_t i = 0; i < receive->sges; i++) {
@@ -158,14 +163,14 @@ const struct memory_key *engine_scatter_key(const struct engine_shared *port, co
 		uint64_t length = (uint32_t)sge->size_key;
 		if (offset < length) {
 			*va = sge->va + offset;
-			return size <= length - offset ? scatter_key(port, qp, sge) : NULL;
+			return size <= length - offset ? scatter_key(shared, qp, sge) : NULL;
 		}
 		offset -= length;
 	}
 	return NULL;
 }
 
-int engine_scatter(const struct engine_shared *port, const struct engine_qp *qp, const struct receive *receive,
+int engine_scatter(const struct engine_shared *shared, const struct engine_qp *qp, const struct receive *receive,
 		   uint64_t offset, const uint8_t *from, uint64_t size)
 {
 	for (uint64_t i = 0; size && i < receive->sges; i++) {
@@ -176,8 +181,8 @@ int engine_scatter(const struct engine_shared *port, const struct engine_qp *qp,
 			continue;
 		}
 		uint64_t part = lesser(size, length - offset);
-		const struct memory_key *key = scatter_key(port, qp, sge);
-		if (!key || engine_key_write(port, key, sge->va + offset, from, part))
+		const struct memory_key *key = scatter_key(shared, qp, sge);
+		if (!key || engine_key_write(shared, key, sge->va + offset, from, part))
 			return -1;
 		from += part;
 		size -= part;

@@ -29,8 +29,10 @@ int engine_scatter_check(const struct engine_shared *shared, const struct engine
 /* Store bytes from `offset` of an entry on that was checked; 0, or -1 if any byte is out of reach. */
 int engine_scatter(const struct engine_shared *shared, const struct engine_qp *qp, const struct receive *receive,
 		   uint64_t offset, const uint8_t *from, uint64_t size);
-/* Return the key of the entry's one part that takes `size` bytes from `offset` on, which go to `*va`; NULL if none does. */
+/* Return the key of the entry's one part that takes `size` bytes from `offset` on, which go to `*va`; NULL if none
+ * does. */
 const struct memory_key *engine_scatter_key(const struct engine_shared *shared, const struct engine_qp *qp,
-					    const struct receive *receive, uint64_t offset, uint64_t size, uint64_t *va);
+					    const struct receive *receive, uint64_t offset, uint64_t size,
+					    uint64_t *va);
 
 #endif

@@ -22,21 +22,21 @@ static int is_known(uint64_t opcode)
 }
 
 /* Find a message's bytes, or the place for what it brings; ENGINE_DONE, or why the reference must look. */
-static enum engine_end find_payload(const struct engine_shared *port, const struct engine_qp *qp, const struct send_slot *slot,
-			    uint64_t index, struct source *source)
+static enum engine_end find_payload(const struct engine_shared *shared, const struct engine_qp *qp,
+				    const struct send_slot *slot, uint64_t index, struct sge_list *sges)
 {
 	uint64_t opcode = entry_get(slot, SQE_OPCODE);
-	int answered = is_read_or_atomic(slot);
-	if (!answered && (!is_known(opcode) || (is_write(opcode) && qp->record->service == SERVICE_UD)))
+	int reads = is_read_or_atomic(slot);
+	if (!reads && (!is_known(opcode) || (is_write(opcode) && qp->record->service == SERVICE_UD)))
 		return PUNT_REQUEST;
-	if (answered && (!be_get(qp->qpc, QPC_MAX_RD_ATOMIC) || qp->record->service))
+	if (reads && (!be_get(qp->qpc, QPC_MAX_RD_ATOMIC) || qp->record->service))
 		return PUNT_REQUEST;
 	if (is_atomic(opcode) && entry_get(slot, SQE_LENGTH) != 8)
 		return PUNT_REQUEST;
-	return engine_sge_resolve(port, qp, slot, index, answered ? ACCESS_LOCAL_WRITE : 0, source);
+	return engine_sge_resolve(shared, qp, slot, index, reads ? ACCESS_LOCAL_WRITE : 0, sges);
 }
 
-static uint64_t packets_of(const struct send_slot *slot, uint64_t length, uint64_t mtu)
+static uint64_t message_packets(const struct send_slot *slot, uint64_t length, uint64_t mtu)
 {
 	return is_atomic(entry_get(slot, SQE_OPCODE)) ? 1 : psn_count(length, mtu);
 }
@@ -53,14 +53,14 @@ static enum engine_end check(struct engine_qp *qp, struct send_slot *slot, uint6
 	if (record->service == SERVICE_UD && !engine_destination_of(qp, slot))
 		return PUNT_PATH;
 	slot->first_psn = be_get(qp->qpc, QPC_NEXT_SEND_PSN) & PSN_MASK;
-	slot->packets = packets_of(slot, length, record->mtu);
+	slot->packets = message_packets(slot, length, record->mtu);
 	be_put(qp->qpc, QPC_NEXT_SEND_PSN, (slot->first_psn + slot->packets) & PSN_MASK);
 	return ENGINE_DONE;
 }
 
-/* Take the next descriptor from the ring, and find its bytes; ENGINE_DONE, ENGINE_ATTENTION if there is none to take now, or
- * a punt. */
-static enum engine_end fetch(const struct engine_shared *port, struct engine_qp *qp, struct source *source)
+/* Take the next descriptor from the ring, and find its bytes; ENGINE_DONE, ENGINE_ATTENTION if there is none to take
+ * now, or a punt. */
+static enum engine_end fetch(const struct engine_shared *shared, struct engine_qp *qp, struct sge_list *sges)
 {
 	struct queue_pair *record = qp->record;
 	uint64_t index = record->fetch_index, after = sq_after(qp, index);
@@ -73,9 +73,9 @@ static enum engine_end fetch(const struct engine_shared *port, struct engine_qp 
 	if (last && last->status)
 		return ENGINE_ATTENTION; /* what follows a request that failed here is flushed, not sent */
 	entry_fetch(&read, qp->sq + (index << record->sq_shift));
-	enum engine_end end = find_payload(port, qp, &read, index, source);
+	enum engine_end end = find_payload(shared, qp, &read, index, sges);
 	if (end == ENGINE_DONE)
-		end = check(qp, &read, source->length);
+		end = check(qp, &read, sges->length);
 	if (end != ENGINE_DONE)
 		return end;
 	if (!record->service)
@@ -104,13 +104,13 @@ static int follows(struct engine_qp *qp, const struct send_slot *slot)
 
 /* ------------------------------------------------------------------ room in flight (transport/inflight.py) */
 
-static int shared(const struct queue_pair *record, const struct engine_inflight *flight)
+static int is_contended(const struct queue_pair *record, const struct engine_inflight *flight)
 {
 	return flight->nic_inflight > record->inflight || flight->nic_queued || flight->others;
 }
 
-/* `want` if that is so little that it need not wait for room, else 0. */
-static int64_t slips(const struct queue_pair *record, const struct engine_inflight *flight, int64_t want)
+/* Return `want` if that is so little that it need not wait for room, else 0. */
+static int64_t slip_room(const struct queue_pair *record, const struct engine_inflight *flight, int64_t want)
 {
 	if (record->admitted || (int64_t)record->inflight + want > (int64_t)INFLIGHT_LEAST)
 		return 0;
@@ -123,7 +123,7 @@ static int64_t slips(const struct queue_pair *record, const struct engine_inflig
 	return (peer < nic ? peer : nic) >= want ? want : 0;
 }
 
-static int64_t granted(const struct queue_pair *record, const struct engine_inflight *flight, int64_t want)
+static int64_t grant_room(const struct queue_pair *record, const struct engine_inflight *flight, int64_t want)
 {
 	int64_t limit = (int64_t)flight->peer_limit, own = (int64_t)record->admitted;
 	int64_t peer = limit - (int64_t)flight->peer_inflight - (int64_t)flight->peer_promised;
@@ -131,20 +131,22 @@ static int64_t granted(const struct queue_pair *record, const struct engine_infl
 	int64_t room = (peer < nic ? peer : nic) + own;
 	if (flight->peer_waiting) {
 		if (!own)
-			return slips(record, flight, want);
+			return slip_room(record, flight, want);
 		room = room < own ? room : own;
 		want = want < own ? want : own;
 	}
-	int64_t least = (int64_t)lesser(inflight_quantum(flight->peer_limit, shared(record, flight)), flight->nic_limit);
+	int64_t least =
+		(int64_t)lesser(inflight_quantum(flight->peer_limit, is_contended(record, flight)), flight->nic_limit);
 	if (room >= (want < least ? want : least))
 		return room;
 	if (flight->peer_inflight)
-		return slips(record, flight, want);
+		return slip_room(record, flight, want);
 	return (int64_t)lesser(lesser((uint64_t)want, INFLIGHT_LEAST), flight->peer_limit);
 }
 
-/* Whether who sends `packets` now finds room for more of `want` without an answer to them. */
-static int enough(const struct queue_pair *record, const struct engine_inflight *flight, uint64_t packets, uint64_t want)
+/* Whether sending `packets` now leaves room for more of `want` before any is acknowledged. */
+static int leaves_room(const struct queue_pair *record, const struct engine_inflight *flight, uint64_t packets,
+		       uint64_t want)
 {
 	int64_t peer = (int64_t)flight->peer_limit - (int64_t)flight->peer_inflight - (int64_t)flight->peer_promised;
 	int64_t nic = (int64_t)flight->nic_limit - (int64_t)flight->nic_inflight - (int64_t)flight->nic_promised;
@@ -152,7 +154,7 @@ static int enough(const struct queue_pair *record, const struct engine_inflight 
 	return room >= (int64_t)lesser(lesser(want, inflight_quantum(flight->peer_limit, 1)), flight->nic_limit);
 }
 
-/* Packets that may be sent of `want`; 0 where it has to wait. */
+/* Return the packets that may be sent of `want`; 0 if it has to wait. */
 static uint64_t allowance(struct engine_qp *qp, const struct engine_inflight *flight, uint64_t want,
 			  struct engine_effects *effects)
 {
@@ -162,7 +164,7 @@ static uint64_t allowance(struct engine_qp *qp, const struct engine_inflight *fl
 	TRACE_STEP(allowance);
 	if (room <= 0)
 		return 0;
-	int64_t more = granted(record, flight, room < (int64_t)want ? room : (int64_t)want);
+	int64_t more = grant_room(record, flight, room < (int64_t)want ? room : (int64_t)want);
 	if (more <= 0) {
 		effects->effects |= EFFECT_NO_ROOM;
 		return 0;
@@ -170,8 +172,8 @@ static uint64_t allowance(struct engine_qp *qp, const struct engine_inflight *fl
 	return (uint64_t)(room < more ? room : more);
 }
 
-static void fly(struct queue_pair *record, struct engine_inflight *flight, uint64_t packets,
-		struct engine_effects *effects)
+static void count_inflight(struct queue_pair *record, struct engine_inflight *flight, uint64_t packets,
+			   struct engine_effects *effects)
 {
 	uint64_t own = lesser(record->admitted, packets);
 	record->inflight += packets;
@@ -190,13 +192,13 @@ static void fly(struct queue_pair *record, struct engine_inflight *flight, uint6
 /* How a packet was made. */
 enum made { MADE, NO_ROOM, UNREAD };
 
-/* Make packet `index` of a message, the first of a run of `run` like it, if that is not 0. */
-static enum made send_packet(const struct engine_shared *port, struct engine_qp *qp, const struct send_slot *slot,
-		const struct source *source, uint64_t index, int ask, uint64_t run, struct engine_out *out)
+/* Make packet `index` of a message; `run` is 0, or the length of the run of equal packets that it begins. */
+static enum made send_packet(const struct engine_shared *shared, struct engine_qp *qp, const struct send_slot *slot,
+			     const struct sge_list *sges, uint64_t index, int ask, uint64_t run, struct engine_out *out)
 {
 	const struct queue_pair *record = qp->record;
 	uint64_t opcode = entry_get(slot, SQE_OPCODE), mtu = record->mtu, offset = index * mtu;
-	uint64_t size = lesser(mtu, source->length - offset);
+	uint64_t size = lesser(mtu, sges->length - offset);
 	int last = index + 1 == slot->packets;
 	uint64_t psn = (slot->first_psn + index) & PSN_MASK;
 	uint64_t header = BTH_BYTES;
@@ -208,14 +210,14 @@ static enum made send_packet(const struct engine_shared *port, struct engine_qp 
 	uint8_t *frame = engine_packet_begin(out, header, size, run != 0);
 	if (!frame)
 		return NO_ROOM;
-	if (run > 1 && port->ahead && !port->ahead->filled_count) {
-		uint64_t va, most = lesser(run * mtu, source->length - offset);
-		const struct memory_key *key = engine_sge_key(source, offset, most, &va);
+	if (run > 1 && shared->prefetch && !shared->prefetch->filled_count) {
+		uint64_t va, most = lesser(run * mtu, sges->length - offset);
+		const struct memory_key *key = engine_sge_key(sges, offset, most, &va);
 		if (key)
-			engine_packets_read_ahead(port, out, frame, header, key, va, mtu, run);
+			engine_packets_read_ahead(shared, out, frame, header, key, va, mtu, run);
 	}
-	const struct origin from = engine_sge_origin(port, source, offset, size);
-	if (!engine_origin_known(&from) && engine_sge_read(port, source, offset, frame + header, size))
+	const struct origin from = engine_sge_origin(shared, sges, offset, size);
+	if (!engine_origin_known(&from) && engine_sge_read(shared, sges, offset, frame + header, size))
 		return UNREAD;
 	uint64_t head = record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (-size & 3) << BTH_PAD_SHIFT;
 	if (last && entry_get(slot, SQE_SOLICITED) && opcode != WR_WRITE)
@@ -226,28 +228,30 @@ static enum made send_packet(const struct engine_shared *port, struct engine_qp 
 	if (word_at == HEADERS) {
 		be_store(frame + 12, 8, entry_get(slot, SQE_REMOTE_ADDR));
 		be_store(frame + 20, 4, entry_get(slot, SQE_RKEY));
-		be_store(frame + 24, 4, source->length);
+		be_store(frame + 24, 4, sges->length);
 	}
 	if (header > word_at)
 		be_store(frame + word_at, 4, entry_get(slot, SQE_IMM));
-	return engine_packet_fill(out, port, &qp->flow, frame, header, &from, size) ? UNREAD : MADE;
+	return engine_packet_fill(out, shared, &qp->flow, frame, header, &from, size) ? UNREAD : MADE;
 }
 
-/* Make the next `run` packets of a message, middles that are all alike; how many, 0 where each goes by itself. */
-static uint64_t send_run(const struct engine_shared *port, const struct engine_qp *qp, const struct send_slot *slot,
-			 const struct source *source, uint64_t run, struct engine_out *out)
+/* Make the next `run` packets of a message, middles that are all alike; how many, 0 if they must be made one by one. */
+static uint64_t send_run(const struct engine_shared *shared, const struct engine_qp *qp, const struct send_slot *slot,
+			 const struct sge_list *sges, uint64_t run, struct engine_out *out)
 {
 	const struct queue_pair *record = qp->record;
 	uint64_t operation = engine_request_opcode(entry_get(slot, SQE_OPCODE), 0, 0), mtu = record->mtu;
-	const struct origin from = engine_sge_origin(port, source, slot->sent * mtu, run * mtu);
+	const struct origin from = engine_sge_origin(shared, sges, slot->sent * mtu, run * mtu);
 
-	return engine_packets_run(out, port, &qp->flow, record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (record->service | operation) << 56,
-				 (slot->first_psn + slot->sent) & PSN_MASK, record->service ? 0 : record->ack_every, &from, mtu, run);
+	return engine_packets_run(out, shared, &qp->flow,
+				  record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (record->service | operation) << 56,
+				  (slot->first_psn + slot->sent) & PSN_MASK, record->service ? 0 : record->ack_every,
+				  &from, mtu, run);
 }
 
 /* Send the next `count` packets of a message, `ask` with the last; how many. `how` says why that were not all. */
-static uint64_t send_data(const struct engine_shared *port, struct engine_qp *qp, struct send_slot *slot,
-			  const struct source *source, uint64_t count, int ask, struct engine_out *out, enum made *how)
+static uint64_t send_data(const struct engine_shared *shared, struct engine_qp *qp, struct send_slot *slot,
+			  const struct sge_list *sges, uint64_t count, int ask, struct engine_out *out, enum made *how)
 {
 	uint64_t done = 0, run = 0;
 
@@ -260,7 +264,7 @@ static uint64_t send_data(const struct engine_shared *port, struct engine_qp *qp
 			uint64_t middles = lesser(count - done - (uint64_t)ask, slot->packets - 1 - index);
 			run = middles > 1 ? middles : 0;
 		}
-		uint64_t made = run > 1 ? send_run(port, qp, slot, source, run, out) : 0;
+		uint64_t made = run > 1 ? send_run(shared, qp, slot, sges, run, out) : 0;
 		if (made) {
 			slot->sent += made;
 			done += made;
@@ -268,7 +272,7 @@ static uint64_t send_data(const struct engine_shared *port, struct engine_qp *qp
 			continue;
 		}
 		int asks = ask && !run && done + 1 == count;
-		*how = send_packet(port, qp, slot, source, index, asks, run, out);
+		*how = send_packet(shared, qp, slot, sges, index, asks, run, out);
 		if (*how != MADE)
 			break;
 		slot->sent++;
@@ -282,9 +286,9 @@ static uint64_t send_data(const struct engine_shared *port, struct engine_qp *qp
 	return done;
 }
 
-/* Make the request for `packets` responses from `index` on, or an atomic request; 0, or -1 where there is no room. */
-static int make_request(const struct engine_shared *port, struct engine_qp *qp, const struct send_slot *slot, uint64_t index,
-			uint64_t packets, struct engine_out *out)
+/* Make the request for `packets` responses from `index` on, or an atomic request; 0, or -1 if there is no room. */
+static int make_request(const struct engine_shared *shared, struct engine_qp *qp, const struct send_slot *slot,
+			uint64_t index, uint64_t packets, struct engine_out *out)
 {
 	const struct queue_pair *record = qp->record;
 	uint64_t opcode = entry_get(slot, SQE_OPCODE), header = opcode == WR_READ ? HEADERS : ATOMIC_HEADERS;
@@ -304,14 +308,14 @@ static int make_request(const struct engine_shared *port, struct engine_qp *qp, 
 		be_store(frame + 24, 8, slot->entry_5);
 		be_store(frame + 32, 8, opcode == WR_CMP_SWAP ? slot->entry_6 : 0);
 	}
-	engine_packet_seal(out, port, &qp->flow, frame, header, 0);
+	engine_packet_seal(out, shared, &qp->flow, frame, header, 0);
 	return 0;
 }
 
 /* Send READ requests or an atomic request, within the limit of outstanding ones; how many. */
-static uint64_t send_request(const struct engine_shared *port, struct engine_qp *qp, struct send_slot *slot,
-			      uint64_t slot_index, uint64_t now, uint64_t budget, uint64_t room,
-			      struct engine_inflight *flight, struct engine_out *out, struct engine_effects *effects)
+static uint64_t send_request(const struct engine_shared *shared, struct engine_qp *qp, struct send_slot *slot,
+			     uint64_t slot_index, uint64_t now, uint64_t budget, uint64_t room,
+			     struct engine_inflight *flight, struct engine_out *out, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	uint64_t most = lesser(be_get(qp->qpc, QPC_MAX_RD_ATOMIC), MAX_RD_ATOMIC), requests = 0;
@@ -319,14 +323,17 @@ static uint64_t send_request(const struct engine_shared *port, struct engine_qp 
 	TRACE_STEP(send_request);
 	while (slot->sent < slot->packets && requests < budget && room) {
 		uint64_t psn = (slot->first_psn + slot->sent) & PSN_MASK;
-		uint64_t packets = lesser(record->read_chunk - mod64(slot->sent, record->read_chunk), slot->packets - slot->sent);
-		if (record->piece_count >= most || (record->inflight && packets > record->window - lesser(record->inflight, record->window)))
+		uint64_t packets =
+			lesser(record->read_chunk - mod64(slot->sent, record->read_chunk), slot->packets - slot->sent);
+		if (record->piece_count >= most ||
+		    (record->inflight && packets > record->window - lesser(record->inflight, record->window)))
 			break;
-		if (make_request(port, qp, slot, slot->sent, packets, out))
+		if (make_request(shared, qp, slot, slot->sent, packets, out))
 			break;
 		struct read_piece *piece = &qp->pieces[(record->piece_first + record->piece_count++) % QP_PIECES];
-		*piece = (struct read_piece){ .index = slot_index, .first_psn = psn, .offset = slot->sent * record->mtu,
-					      .packets = packets };
+		*piece = (struct read_piece){
+			.index = slot_index, .first_psn = psn, .offset = slot->sent * record->mtu, .packets = packets
+		};
 		if (psn_diff(psn, record->sent_psn) < 0) {
 			engine_count(effects, COUNT_RETRANSMITTED_REQUESTS, 1);
 		} else if (record->rtt_psn == NONE) {
@@ -334,7 +341,7 @@ static uint64_t send_request(const struct engine_shared *port, struct engine_qp 
 			record->rtt_at = now;
 		}
 		slot->sent += packets;
-		fly(record, flight, packets, effects);
+		count_inflight(record, flight, packets, effects);
 		room -= lesser(packets, room);
 		requests++;
 		uint64_t end = (psn + packets) & PSN_MASK;
@@ -344,12 +351,13 @@ static uint64_t send_request(const struct engine_shared *port, struct engine_qp 
 	return requests;
 }
 
-/* Whether a message wants a receive entry that the peer has not said it has. */
+/* Whether a message needs a receive entry for which the peer has granted no credit. */
 static int lacks_credit(const struct queue_pair *record, const struct send_slot *slot)
 {
 	uint64_t opcode = entry_get(slot, SQE_OPCODE);
 	int takes = opcode == WR_SEND || opcode == WR_SEND_INV || has_immediate(opcode);
-	return takes && record->lsn != NONE && psn_diff(slot->ssn, record->lsn) > 0 && psn_diff(record->una, slot->first_psn) <= 0;
+	return takes && record->lsn != NONE && psn_diff(slot->ssn, record->lsn) > 0 &&
+	       psn_diff(record->una, slot->first_psn) <= 0;
 }
 
 /* Whether a message before it went without credit, and its one packet is not acknowledged yet. */
@@ -361,81 +369,83 @@ static int asks_for_credit(const struct engine_qp *qp, uint64_t before)
 	return 0;
 }
 
-/* Whether a message need not ask for an ACK: nobody waits for it, no other is behind it, nothing runs short, and a peer that
- * waits to be asked has not been found lately (IBA 9.7.5.1). `ahead` is 0 where it is sent for the first time. */
-static int keeps_quiet(const struct engine_shared *port, const struct engine_qp *qp, const struct send_slot *slot, uint64_t index,
-		       const struct engine_inflight *flight, int64_t ahead)
+/* Whether a message need not ask for an ACK (IBA 9.7.5.1): it is unsignaled, the last in the queue, nothing runs short,
+ * and no probe was needed lately. `ahead` is 0 if it is sent for the first time. */
+static int keeps_quiet(const struct engine_shared *shared, const struct engine_qp *qp, const struct send_slot *slot,
+		       uint64_t index, const struct engine_inflight *flight, int64_t ahead)
 {
 	const struct queue_pair *record = qp->record;
-	uint64_t entries = record->sq_entries, behind = index + (index < record->sq_head ? entries : 0) - record->sq_head;
+	uint64_t entries = record->sq_entries,
+		 behind = index + (index < record->sq_head ? entries : 0) - record->sq_head;
 
 	return entry_get(slot, SQE_OPCODE) == WR_WRITE && slot->packets == 1 && !engine_signaled(qp, slot) && !ahead &&
 	       !record->ack_each && sq_after(qp, index) == record->tail &&
-	       (int64_t)(record->window - record->inflight) > 1 && 2 * behind < entries && engine_probe_enabled(port, qp) &&
-	       !shared(record, flight) && enough(record, flight, 1, 1);
+	       (int64_t)(record->window - record->inflight) > 1 && 2 * behind < entries &&
+	       engine_probe_enabled(shared, qp) && !is_contended(record, flight) && leaves_room(record, flight, 1, 1);
 }
 
-/* Send packets of one message, whose bytes are `source`; ENGINE_DONE with how many, 0 if it has to wait; or a punt, behind as
- * many. */
-static enum engine_end send_message(const struct engine_shared *port, struct engine_qp *qp, struct send_slot *slot,
-				    uint64_t slot_index, struct source *source, uint64_t now, uint64_t budget,
+/* Send packets of one message, whose bytes are `sges`; ENGINE_DONE with how many, 0 if it has to wait; or a punt,
+ * behind as many. */
+static enum engine_end send_message(const struct engine_shared *shared, struct engine_qp *qp, struct send_slot *slot,
+				    uint64_t slot_index, struct sge_list *sges, uint64_t now, uint64_t budget,
 				    struct engine_inflight *flight, struct engine_out *out, uint64_t *sent,
 				    struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	enum made how;
 	enum engine_end end;
-	int answered = is_read_or_atomic(slot);
+	int reads = is_read_or_atomic(slot);
 
 	TRACE_STEP(send_message);
 	*sent = 0;
-	if (port->ahead && !source->bytes)
-		source->bytes = engine_prefetch_fetched(port->ahead, slot, slot_index);
+	if (shared->prefetch && !sges->bytes)
+		sges->bytes = engine_prefetch_fetched(shared->prefetch, slot, slot_index);
 	if (!slot->packets || slot->status || slot->sent >= slot->packets ||
-	    slot->packets != packets_of(slot, source->length, record->mtu))
+	    slot->packets != message_packets(slot, sges->length, record->mtu))
 		return PUNT_REQUEST;
 	if (entry_get(slot, SQE_FENCE) && !slot->sent && record->piece_count)
 		return ENGINE_DONE;
-	if (!engine_sge_reachable(port, source))
+	if (!engine_sge_reachable(shared, sges))
 		return PUNT_MEMORY;
 	if (record->service && (end = engine_sq_complete_check(qp, slot)) != ENGINE_DONE)
 		return end;
 	if (record->service == SERVICE_UD)
-		return engine_datagram_send(port, qp, slot, source, out, sent);
+		return engine_datagram_send(shared, qp, slot, sges, out, sent);
 	if (!slot->sent && !follows(qp, slot))
 		return ENGINE_DONE;
 	slot->begun = 1;
 	if (record->service) {
-		*sent = send_data(port, qp, slot, source, lesser(budget, slot->packets - slot->sent), 0, out, &how);
+		*sent = send_data(shared, qp, slot, sges, lesser(budget, slot->packets - slot->sent), 0, out, &how);
 		record->una = record->sent_psn;
 		return how == UNREAD ? PUNT_MEMORY : ENGINE_DONE;
 	}
-	if (answered && record->read_index == NONE)
+	if (reads && record->read_index == NONE)
 		record->read_index = slot_index;
 	uint64_t left = slot->packets - slot->sent, room = allowance(qp, flight, left, effects);
 	if (!room)
 		return ENGINE_DONE;
-	if (answered) {
-		*sent = send_request(port, qp, slot, slot_index, now, budget, room, flight, out, effects);
+	if (reads) {
+		*sent = send_request(shared, qp, slot, slot_index, now, budget, room, flight, out, effects);
 		return ENGINE_DONE;
 	}
 	uint64_t psn = (slot->first_psn + slot->sent) & PSN_MASK;
 	uint64_t count = lesser(lesser(budget, left), room);
-	/* Who has to stop here, or may have to after this turn, asks for the ACK that lets him go on. */
+	/* Set AckReq on the last packet that the window allows; otherwise transmission stalls. */
 	uint64_t more = lesser(left, record->window - record->inflight) - count;
 	int64_t ahead = psn_diff(psn, record->sent_psn);
-	int ask = count < left ? count == room || shared(record, flight) || !enough(record, flight, count, more) :
-				 !keeps_quiet(port, qp, slot, slot_index, flight, ahead);
-	/* what is sent again has its bytes with it */
-	uint64_t part = qp->lane && !ahead ? by_reference_chunk(qp, slot, source) : 0;
+	int ask = count < left ?
+			  count == room || is_contended(record, flight) || !leaves_room(record, flight, count, more) :
+			  !keeps_quiet(shared, qp, slot, slot_index, flight, ahead);
+	/* a repeated message carries its bytes */
+	uint64_t part = qp->peer_path && !ahead ? by_reference_chunk(qp, slot, sges) : 0;
 	if (part) {
 		if (record->inflight && part > record->window - record->inflight)
-			return ENGINE_DONE; /* at once, when so much of what is in flight has been acknowledged */
+			return ENGINE_DONE; /* sent whole once the window has room for it */
 		ask |= part < count;
 		count = lesser(count, part);
 	}
 	if (lacks_credit(record, slot)) {
-		/* only one packet may probe for credit; its ACK says that the message has a receive entry (IBA 9.7.7.2) */
+		/* only one packet may probe for credit; its ACK says that there is a receive entry (IBA 9.7.7.2) */
 		if (slot->sent || asks_for_credit(qp, slot_index))
 			return ENGINE_DONE;
 		count = 1;
@@ -443,11 +453,11 @@ static enum engine_end send_message(const struct engine_shared *port, struct eng
 	}
 	how = MADE;
 	if (part)
-		*sent = by_reference_make(port, qp, slot, source, count, ask, out);
+		*sent = by_reference_make(shared, qp, slot, sges, count, ask, out);
 	if (!*sent)
-		*sent = send_data(port, qp, slot, source, count, ask, out, &how);
+		*sent = send_data(shared, qp, slot, sges, count, ask, out, &how);
 	if (how == UNREAD)
-		count = *sent; /* the reference finds out again, and what becomes of the message */
+		count = *sent; /* the reference fails the message */
 	if (ahead < 0) {
 		engine_count(effects, COUNT_RETRANSMITTED, (uint32_t)lesser(count, (uint64_t)-ahead));
 	} else if (how != UNREAD && record->rtt_psn == NONE && ask) {
@@ -455,13 +465,13 @@ static enum engine_end send_message(const struct engine_shared *port, struct eng
 		record->rtt_at = now;
 	}
 	record->ack_each -= record->ack_each && *sent == left;
-	fly(record, flight, *sent, effects);
+	count_inflight(record, flight, *sent, effects);
 	return how == UNREAD ? PUNT_MEMORY : ENGINE_DONE;
 }
 
-/* Ask for the response that is due of the oldest request, which then is a request of its own in front of the rest; 1, 0
- * where there is no room for it. */
-static uint64_t probe_response(const struct engine_shared *port, struct engine_qp *qp, struct engine_out *out)
+/* Ask again for the response that is due of the oldest request, as a request of its own in front of the rest; 1, or 0
+ * if there is no room for it. */
+static uint64_t probe_response(const struct engine_shared *shared, struct engine_qp *qp, struct engine_out *out)
 {
 	struct queue_pair *record = qp->record;
 	struct read_piece *piece = engine_piece(qp, 0);
@@ -470,43 +480,50 @@ static uint64_t probe_response(const struct engine_shared *port, struct engine_q
 	int was_long = piece->packets > 1 || piece->asked;
 
 	if (left) {
-		*piece = (struct read_piece){ .index = rest.index, .first_psn = (rest.first_psn + got + 1) & PSN_MASK,
-					      .offset = rest.offset + (got + 1) * mtu, .packets = left };
+		*piece = (struct read_piece){ .index = rest.index,
+					      .first_psn = (rest.first_psn + got + 1) & PSN_MASK,
+					      .offset = rest.offset + (got + 1) * mtu,
+					      .packets = left };
 		record->piece_first = (record->piece_first ? record->piece_first : QP_PIECES) - 1;
 		record->piece_count++;
 		piece = engine_piece(qp, 0);
 	}
-	*piece = (struct read_piece){ .index = rest.index, .first_psn = (rest.first_psn + got) & PSN_MASK,
-				      .offset = rest.offset + got * mtu, .packets = 1, .asked = (uint64_t)was_long };
+	*piece = (struct read_piece){ .index = rest.index,
+				      .first_psn = (rest.first_psn + got) & PSN_MASK,
+				      .offset = rest.offset + got * mtu,
+				      .packets = 1,
+				      .asked = (uint64_t)was_long };
 	if (was_long)
 		record->asked_psn = piece->first_psn;
-	return !make_request(port, qp, &qp->sends[piece->index], piece->offset / mtu, 1, out);
+	return !make_request(shared, qp, &qp->sends[piece->index], piece->offset / mtu, 1, out);
 }
 
-/* Repeat the oldest and the last packet that are not acknowledged, with AckReq, or, where the oldest waits for an answer,
+/* Repeat the oldest and the last packet that are not acknowledged, with AckReq, or, if the oldest waits for a response,
  * ask for that again; ENGINE_DONE with how many were sent, or a punt with nothing changed. */
-static enum engine_end probe(const struct engine_shared *port, struct engine_qp *qp, struct engine_out *out, uint64_t *sent,
-			     struct engine_effects *effects)
+static enum engine_end probe(const struct engine_shared *shared, struct engine_qp *qp, struct engine_out *out,
+			     uint64_t *sent, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
-	struct source source;
+	struct sge_list sges;
 	uint64_t ends[2], at[2], pending = 0;
 	unsigned count = 0;
-	int mends = record->probe_due == PROBE_MENDS; /* a NAK named the oldest: that alone is sent again */
+	int mends = record->probe_due == PROBE_MENDS; /* a NAK named the oldest, which alone is sent again */
 
 	TRACE_STEP(probe);
 	*sent = 0;
 	const struct read_piece *piece = engine_piece(qp, 0);
 	if (record->inflight && record->piece_count && piece_due(piece) == record->una) {
-		if (piece->index >= record->sq_entries || piece->got >= piece->packets || !is_read_or_atomic(&qp->sends[piece->index]) ||
+		if (piece->index >= record->sq_entries || piece->got >= piece->packets ||
+		    !is_read_or_atomic(&qp->sends[piece->index]) ||
 		    piece->offset / record->mtu + piece->packets > qp->sends[piece->index].packets)
 			return PUNT_REQUEST;
 		record->probe_due = 0;
-		*sent = probe_response(port, qp, out);
+		*sent = probe_response(shared, qp, out);
 		engine_count(effects, mends ? COUNT_RETRANSMITTED : COUNT_PROBES, *sent != 0);
 		return ENGINE_DONE;
 	}
-	for (uint64_t index = record->sq_head; record->inflight && index != record->fetch_index; index = sq_after(qp, index)) {
+	for (uint64_t index = record->sq_head; record->inflight && index != record->fetch_index;
+	     index = sq_after(qp, index)) {
 		const struct send_slot *slot = &qp->sends[index];
 		if (slot->sent && slot->packets)
 			ends[pending++ ? 1 : 0] = index;
@@ -531,27 +548,28 @@ static enum engine_end probe(const struct engine_shared *port, struct engine_qp 
 	}
 	for (unsigned i = 0; i < count; i++) {
 		const struct send_slot *slot = &qp->sends[ends[i]];
-		enum engine_end end = find_payload(port, qp, slot, ends[i], &source);
+		enum engine_end end = find_payload(shared, qp, slot, ends[i], &sges);
 		if (end != ENGINE_DONE)
 			return end;
-		if (at[i] >= slot->packets || slot->packets != psn_count(source.length, record->mtu))
+		if (at[i] >= slot->packets || slot->packets != psn_count(sges.length, record->mtu))
 			return PUNT_REQUEST;
-		if (!engine_sge_reachable(port, &source))
+		if (!engine_sge_reachable(shared, &sges))
 			return PUNT_MEMORY;
 	}
 	record->probe_due = 0;
 	for (unsigned i = 0; i < count; i++) {
 		struct send_slot *slot = &qp->sends[ends[i]];
-		/* software may have spoilt its scatter list meanwhile */
-		if (find_payload(port, qp, slot, ends[i], &source) == ENGINE_DONE && engine_sge_reachable(port, &source) &&
-		    send_packet(port, qp, slot, &source, at[i], 1, 0, out) == MADE)
+		/* software may have changed its scatter list meanwhile */
+		if (find_payload(shared, qp, slot, ends[i], &sges) == ENGINE_DONE &&
+		    engine_sge_reachable(shared, &sges) &&
+		    send_packet(shared, qp, slot, &sges, at[i], 1, 0, out) == MADE)
 			++*sent;
 	}
 	engine_count(effects, mends ? COUNT_RETRANSMITTED : COUNT_PROBES, *sent != 0);
 	return ENGINE_DONE;
 }
 
-static enum engine_end ready(const struct engine_qp *qp)
+static enum engine_end check_state(const struct engine_qp *qp)
 {
 	const struct queue_pair *record = qp->record;
 	uint64_t service = be_get(qp->qpc, QPC_SERVTYPE), bits = 0;
@@ -570,20 +588,20 @@ static enum engine_end ready(const struct engine_qp *qp)
 	return ENGINE_DONE;
 }
 
-uint64_t engine_send(const struct engine_shared *port, struct engine_qp *qp, uint64_t now, uint64_t budget,
+uint64_t engine_send(const struct engine_shared *shared, struct engine_qp *qp, uint64_t now, uint64_t budget,
 		     struct engine_inflight *flight, struct engine_out *out, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
-	struct source source;
+	struct sge_list sges;
 	uint64_t made = 0;
-	enum engine_end end = ready(qp);
+	enum engine_end end = check_state(qp);
 
 	effects->end = end;
 	if (end != ENGINE_DONE)
 		return 0;
-	engine_prefetch_forget(port);
+	engine_prefetch_forget(shared);
 	if (record->probe_due && record->rnr_until == NEVER) {
-		end = probe(port, qp, out, &made, effects);
+		end = probe(shared, qp, out, &made, effects);
 		if (end != ENGINE_DONE) {
 			effects->end = end;
 			return 0;
@@ -596,15 +614,15 @@ uint64_t engine_send(const struct engine_shared *port, struct engine_qp *qp, uin
 		if (index == record->fetch_index) {
 			if (index == record->tail)
 				break;
-			if (port->ahead && port->ahead->fetched >= port->ahead->fetched_count)
-				engine_prefetch_fetch(port, qp, budget - made);
-			end = fetch(port, qp, &source);
+			if (shared->prefetch && shared->prefetch->fetched >= shared->prefetch->fetched_count)
+				engine_prefetch_fetch(shared, qp, budget - made);
+			end = fetch(shared, qp, &sges);
 		} else {
-			end = find_payload(port, qp, slot, index, &source);
+			end = find_payload(shared, qp, slot, index, &sges);
 		}
 		if (end != ENGINE_DONE)
 			break;
-		end = send_message(port, qp, slot, index, &source, now, budget - made, flight, out, &sent, effects);
+		end = send_message(shared, qp, slot, index, &sges, now, budget - made, flight, out, &sent, effects);
 		made += sent;
 		if (end != ENGINE_DONE)
 			break;
@@ -619,7 +637,7 @@ uint64_t engine_send(const struct engine_shared *port, struct engine_qp *qp, uin
 		record->more = 1;
 	engine_packets_flush(out);
 	if (made)
-		engine_sq_arm_timers(port, qp, flight, now, effects);
+		engine_sq_arm_timers(shared, qp, flight, now, effects);
 	effects->end = end == ENGINE_ATTENTION ? ENGINE_DONE : end;
 	effects->packets += made;
 	return made;

@@ -38,7 +38,7 @@ struct request {
 };
 
 /* End the steps. */
-static int stop(struct request *request, enum engine_end end)
+static int end_steps(struct request *request, enum engine_end end)
 {
 	request->end = end;
 	return 0;
@@ -57,7 +57,7 @@ static int completes_receive(const struct request *request)
 
 static int check_icrc(struct request *request)
 {
-	return engine_packet_check_icrc(request->shared, request->packet) || stop(request, PUNT_ICRC);
+	return engine_packet_check_icrc(request->shared, request->packet) || end_steps(request, PUNT_ICRC);
 }
 
 /* ------------------------------------------------------------------ requests that are answered and not carried out */
@@ -68,14 +68,14 @@ static int answer_duplicate(struct request *request)
 	struct engine_qp *qp = request->qp;
 
 	if (!(request->flags & (ROW_SEND | ROW_WRITE)))
-		return stop(request, engine_read_again(request->shared, qp, request->packet, request->effects));
+		return end_steps(request, engine_read_again(request->shared, qp, request->packet, request->effects));
 	if (!STEP(check_icrc, request))
 		return 0;
 	qp->record->established = 1;
 	engine_count(request->effects, COUNT_DUPLICATE, 1);
-	engine_response_ack(qp, (be_get(qp->qpc, QPC_EXPECTED_PSN) - 1) & PSN_MASK, engine_ack_syndrome(request->shared, qp),
-			    request->effects);
-	return stop(request, ENGINE_DONE);
+	engine_response_ack(qp, (be_get(qp->qpc, QPC_EXPECTED_PSN) - 1) & PSN_MASK,
+			    engine_ack_syndrome(request->shared, qp), request->effects);
+	return end_steps(request, ENGINE_DONE);
 }
 
 /* Send a NAK for what is missing, once until the expected packet comes. */
@@ -88,14 +88,14 @@ static int nak_gap(struct request *request)
 	record->established = 1;
 	if (record->nak_sent) {
 		engine_count(request->effects, COUNT_NAKED, 1);
-		return stop(request, ENGINE_DONE);
+		return end_steps(request, ENGINE_DONE);
 	}
 	record->nak_sent = 1;
 	engine_count(request->effects, COUNT_PSN_GAP, 1);
 	engine_count(request->effects, COUNT_SEQUENCE_NAKS_SENT, 1);
 	engine_response_ack(request->qp, be_get(request->qp->qpc, QPC_EXPECTED_PSN) & PSN_MASK, NAK_PSN_SEQUENCE,
 			    request->effects);
-	return stop(request, ENGINE_DONE);
+	return end_steps(request, ENGINE_DONE);
 }
 
 /* Send an RNR NAK: there is no receive entry for it (IBA 9.7.5.2.8). */
@@ -110,11 +110,11 @@ static int nak_not_ready(struct request *request)
 	engine_count(request->effects, COUNT_RNR_NAKS_SENT, 1);
 	engine_response_ack(qp, request->packet->psn, AETH_RNR_NAK | (be_get(qp->qpc, QPC_RNR_NAK_TIMER) & 0x1F),
 			    request->effects);
-	return stop(request, ENGINE_DONE);
+	return end_steps(request, ENGINE_DONE);
 }
 
-/* Drop a packet of a message that is lost, of an unreliable connection (IBA 9.8): the next that starts one is taken. The
- * receive entry of what was open stays for that. */
+/* Drop a packet of a message that is lost, of an unreliable connection (IBA 9.8): the next that starts one is taken.
+ * The receive entry of what was open stays for that. */
 static int drop_message(struct request *request, enum engine_count reason)
 {
 	struct queue_pair *record = request->qp->record;
@@ -129,7 +129,7 @@ static int drop_message(struct request *request, enum engine_count reason)
 		record->nak_sent = 0;
 		be_put(request->qp->qpc, QPC_EXPECTED_PSN, (request->packet->psn + 1) & PSN_MASK);
 	}
-	return stop(request, ENGINE_DONE);
+	return end_steps(request, ENGINE_DONE);
 }
 
 /* ------------------------------------------------------------------ the named steps */
@@ -154,11 +154,11 @@ static int check_op_seq(struct request *request)
 
 	request->breaks = !request->distance && record->open != (starts ? OPEN_NOTHING : kind);
 	if (request->breaks && request->reliable)
-		return stop(request, PUNT_SEQUENCE);
+		return end_steps(request, PUNT_SEQUENCE);
 	if (request->breaks && !starts)
 		return drop_message(request, COUNT_BAD_SEQUENCE);
 	if (request->flags & ROW_SEND && !starts && record->receive_index == NONE)
-		return stop(request, PUNT_SEQUENCE);
+		return end_steps(request, PUNT_SEQUENCE);
 	return 1;
 }
 
@@ -166,9 +166,9 @@ static int check_op_seq(struct request *request)
 static int check_op_valid(struct request *request)
 {
 	if (request->flags & ROW_IETH)
-		return stop(request, PUNT_HEADER);
+		return end_steps(request, PUNT_HEADER);
 	if (request->flags & ROW_WRITE && !(be_get(request->qp->qpc, QPC_ACCESS_FLAGS) & ACCESS_REMOTE_WRITE))
-		return stop(request, PUNT_KEY);
+		return end_steps(request, PUNT_KEY);
 	return 1;
 }
 
@@ -181,15 +181,15 @@ static int check_resources(struct request *request)
 	if (!uses_receive(request))
 		return 1;
 	if (be_get(qp->qpc, QPC_SRQN) & SRQ_VALID ? !qp->srq : qp->srq != NULL)
-		return stop(request, PUNT_REQUEST);
+		return end_steps(request, PUNT_REQUEST);
 	end = engine_receive_find(request->shared, qp, request->receive);
 	if (end == ENGINE_ATTENTION)
-		return request->reliable ? nak_not_ready(request) : stop(request, PUNT_REQUEST);
+		return request->reliable ? nak_not_ready(request) : end_steps(request, PUNT_REQUEST);
 	if (end != ENGINE_DONE)
-		return stop(request, end);
+		return end_steps(request, end);
 	int known = qp->recv_cq && qp->recv_cqn == be_get(qp->qpc, QPC_CQN_RCV);
 	if (completes_receive(request) && engine_cq_reserve(known ? qp->recv_cq : NULL, 1, request->room))
-		return stop(request, PUNT_CQ);
+		return end_steps(request, PUNT_CQ);
 	return 1;
 }
 
@@ -198,7 +198,8 @@ static int length_fits(const struct packet *packet, uint64_t mtu)
 {
 	uint16_t flags = packet->row->flags;
 	uint64_t before = packet->more * mtu;
-	if (packet->size < before || packet->size - before > mtu || (!(flags & ROW_END) && packet->size - before != mtu))
+	if (packet->size < before || packet->size - before > mtu ||
+	    (!(flags & ROW_END) && packet->size - before != mtu))
 		return 0;
 	if (packet->more && packet->size == before)
 		return 0;
@@ -213,22 +214,22 @@ static int check_length(struct request *request)
 	int starts = request->flags & ROW_START;
 
 	if (!length_fits(packet, context_mtu(request->qp->qpc)))
-		return stop(request, PUNT_LENGTH);
+		return end_steps(request, PUNT_LENGTH);
 	request->offset = starts ? 0 : record->offset;
 	if (request->flags & ROW_SEND) {
 		uint64_t bytes = request->receive->bytes;
 		int fits = request->offset <= bytes && packet->size <= bytes - request->offset;
-		return fits || stop(request, PUNT_LENGTH);
+		return fits || end_steps(request, PUNT_LENGTH);
 	}
 	const uint8_t *reth = packet->bytes + BTH_BYTES;
 	request->va = starts ? be_load(reth, 8) : record->write_va;
 	request->rkey = starts ? (uint32_t)be_load(reth + 8, 4) : (uint32_t)record->write_rkey;
 	request->length = starts ? be_load(reth + 12, 4) : record->write_length;
 	if (request->length > context_max_message(request->qp->qpc) || request->offset > request->length)
-		return stop(request, PUNT_LENGTH);
+		return end_steps(request, PUNT_LENGTH);
 	uint64_t left = request->length - request->offset;
 	int fits = request->flags & ROW_END ? packet->size == left : packet->size < left;
-	return fits || stop(request, PUNT_LENGTH);
+	return fits || end_steps(request, PUNT_LENGTH);
 }
 
 /* R_Key validation (IBA C9-88): key, PD, rights and range, for a SEND those of its receive entry. Zero length needs no
@@ -238,7 +239,7 @@ static int check_rkey(struct request *request)
 	const struct engine_qp *qp = request->qp;
 
 	if (request->flags & ROW_SEND)
-		return engine_scatter_check(request->shared, qp, request->receive) || stop(request, PUNT_KEY);
+		return engine_scatter_check(request->shared, qp, request->receive) || end_steps(request, PUNT_KEY);
 	request->key = NULL;
 	if (!request->length)
 		return 1;
@@ -246,7 +247,7 @@ static int check_rkey(struct request *request)
 	request->key = engine_key_check(request->shared, request->rkey, be_get(qp->qpc, QPC_PD), request->va,
 					request->length, ACCESS_REMOTE_WRITE, be_get(qp->qpc, QPC_LOCAL_QPN), 0);
 	if (!request->key || (binding != ANY_BINDING && request->key->binding != binding))
-		return stop(request, PUNT_KEY);
+		return end_steps(request, PUNT_KEY);
 	return 1;
 }
 
@@ -257,11 +258,12 @@ static int store_payload(const struct request *request)
 	int send = (request->flags & ROW_SEND) != 0;
 	uint64_t at = send ? request->offset : request->va + request->offset;
 
-	if (packet->bulk)
+	if (packet->by_reference)
 		return by_reference_execute(request->shared, request->qp, packet, send ? request->receive : NULL,
 					    request->key, at);
 	if (send)
-		return engine_scatter(request->shared, request->qp, request->receive, at, packet->payload, packet->size);
+		return engine_scatter(request->shared, request->qp, request->receive, at, packet->payload,
+				      packet->size);
 	return packet->size && engine_key_write(request->shared, request->key, at, packet->payload, packet->size);
 }
 
@@ -271,7 +273,7 @@ static int execute(struct request *request)
 	struct queue_pair *record = request->qp->record;
 
 	if (store_payload(request))
-		return stop(request, PUNT_MEMORY);
+		return end_steps(request, PUNT_MEMORY);
 	record->established = 1;
 	record->nak_sent = 0;
 	engine_count(request->effects, COUNT_PSN_GAP, request->distance != 0);
@@ -327,7 +329,8 @@ static int complete(struct request *request)
 
 	request->notify = 0;
 	if (completes_receive(request))
-		request->notify = push_completion(request, request->flags & ROW_SEND ? record->offset : record->write_length);
+		request->notify =
+			push_completion(request, request->flags & ROW_SEND ? record->offset : record->write_length);
 	be_put(request->qp->qpc, QPC_EXPECTED_PSN, (last_psn(request) + 1) & PSN_MASK);
 	if (request->flags & ROW_END) {
 		record->msn = (record->msn + 1) & PSN_MASK;
@@ -338,8 +341,8 @@ static int complete(struct request *request)
 	return 1;
 }
 
-/* Acknowledge the packet if it asks for that (IBA 9.7.5.1.2). A whole message that asks for none gets an ACK with the next
- * that does, or after a while. */
+/* Acknowledge the packet if it asks for that (IBA 9.7.5.1.2). A whole message that asks for none gets an ACK with the
+ * next that does, or after a while. */
 static void acknowledge(struct request *request)
 {
 	struct queue_pair *record = request->qp->record;

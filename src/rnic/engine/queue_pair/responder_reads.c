@@ -1,5 +1,5 @@
-/* The responder's READs and atomics: the rest of the named steps for them, their responses, and what is kept of each request so
- * that a duplicate is answered alike (IBA C9-105; transport/resources.py). */
+/* The responder's READs and atomics: the rest of the named steps for them, their responses, and what is kept of each
+ * request so that a duplicate is answered alike (IBA C9-105; transport/resources.py). */
 #include "queue_pair/responder_reads.h"
 
 #include "memory/memory_key.h"
@@ -23,8 +23,8 @@ struct request {
 	const struct memory_key *key; /* NULL if it asks for no bytes */
 };
 
-static struct request parse_request(const struct engine_shared *shared, struct engine_qp *qp, const struct packet *packet,
-				    struct engine_effects *effects)
+static struct request parse_request(const struct engine_shared *shared, struct engine_qp *qp,
+				    const struct packet *packet, struct engine_effects *effects)
 {
 	const uint8_t *header = packet->bytes + BTH_BYTES;
 	struct request request = {
@@ -49,7 +49,7 @@ static struct request parse_request(const struct engine_shared *shared, struct e
 }
 
 /* End the steps. */
-static int stop(struct request *request, enum engine_end end)
+static int end_steps(struct request *request, enum engine_end end)
 {
 	request->end = end;
 	return 0;
@@ -57,7 +57,7 @@ static int stop(struct request *request, enum engine_end end)
 
 static int check_icrc(struct request *request)
 {
-	return engine_packet_check_icrc(request->shared, request->packet) || stop(request, PUNT_ICRC);
+	return engine_packet_check_icrc(request->shared, request->packet) || end_steps(request, PUNT_ICRC);
 }
 
 /* ------------------------------------------------------------------ requests that are kept */
@@ -112,10 +112,14 @@ static const struct resource *find_resource(const struct request *request)
 			continue;
 		if (resource->atomic)
 			return request->va == resource->va && request->swap_add == resource->swap_add &&
-					       request->compare == resource->compare ? resource : NULL;
+					       request->compare == resource->compare ?
+				       resource :
+				       NULL;
 		uint64_t offset = (uint64_t)skipped * context_mtu(qp->qpc);
 		return request->va == resource->va + offset && offset <= resource->length &&
-				       request->length <= resource->length - offset ? resource : NULL;
+				       request->length <= resource->length - offset ?
+			       resource :
+			       NULL;
 	}
 	return NULL;
 }
@@ -123,9 +127,9 @@ static const struct resource *find_resource(const struct request *request)
 /* Queue the responses to a request; `again` if it is a duplicate. */
 static void queue_response(const struct request *request, uint64_t orig, int again)
 {
-	struct reply *response = engine_response_new(request->qp, request->atomic ? REPLY_ATOMIC : REPLY_READ,
-						     request->packet->psn, request->packets,
-						     engine_ack_syndrome(request->shared, request->qp), again);
+	struct reply *response =
+		engine_response_new(request->qp, request->atomic ? REPLY_ATOMIC : REPLY_READ, request->packet->psn,
+				    request->packets, engine_ack_syndrome(request->shared, request->qp), again);
 	request->effects->effects |= EFFECT_SCHEDULE;
 	if (!response)
 		return;
@@ -144,7 +148,7 @@ static void queue_response(const struct request *request, uint64_t orig, int aga
 /* Opcode sequence check (IBA 9.7): no message is open. */
 static int check_op_seq(struct request *request)
 {
-	return request->qp->record->open == OPEN_NOTHING || stop(request, PUNT_SEQUENCE);
+	return request->qp->record->open == OPEN_NOTHING || end_steps(request, PUNT_SEQUENCE);
 }
 
 /* Opcode validation (IBA 9.7): the access flags allow it. */
@@ -152,7 +156,7 @@ static int check_op_valid(struct request *request)
 {
 	uint64_t right = request->atomic ? ACCESS_REMOTE_ATOMIC : ACCESS_REMOTE_READ;
 	if (!(be_get(request->qp->qpc, QPC_ACCESS_FLAGS) & right) || (request->atomic && request->va & 7))
-		return stop(request, PUNT_KEY);
+		return end_steps(request, PUNT_KEY);
 	return 1;
 }
 
@@ -162,7 +166,7 @@ static int check_resources(struct request *request)
 	const struct engine_qp *qp = request->qp;
 	if (!engine_response_queue_valid(qp) || !resources_valid(qp->record) ||
 	    qp->record->pending_reads >= be_get(qp->qpc, QPC_MAX_DEST_RD_ATOMIC))
-		return stop(request, PUNT_REPLY);
+		return end_steps(request, PUNT_REPLY);
 	return 1;
 }
 
@@ -174,9 +178,9 @@ static int check_length(struct request *request)
 	if (request->atomic)
 		return 1;
 	if (!mtu || request->length > context_max_message(request->qp->qpc))
-		return stop(request, PUNT_LENGTH);
+		return end_steps(request, PUNT_LENGTH);
 	request->packets = psn_count(request->length, mtu);
-	return request->packets <= PSN_WINDOW || stop(request, PUNT_LENGTH);
+	return request->packets <= PSN_WINDOW || end_steps(request, PUNT_LENGTH);
 }
 
 /* R_Key validation (IBA C9-88): key, PD, rights and range. Zero length needs no key. */
@@ -186,10 +190,10 @@ static int check_rkey(struct request *request)
 
 	if (!request->length)
 		return 1;
-	request->key = engine_key_check(request->shared, request->rkey, be_get(qp->qpc, QPC_PD), request->va, request->length,
-					request->atomic ? ACCESS_REMOTE_ATOMIC : ACCESS_REMOTE_READ,
+	request->key = engine_key_check(request->shared, request->rkey, be_get(qp->qpc, QPC_PD), request->va,
+					request->length, request->atomic ? ACCESS_REMOTE_ATOMIC : ACCESS_REMOTE_READ,
 					be_get(qp->qpc, QPC_LOCAL_QPN), 0);
-	return request->key != NULL || stop(request, PUNT_KEY);
+	return request->key != NULL || end_steps(request, PUNT_KEY);
 }
 
 /* Carry out an atomic, on 64 bits in the host's byte order; 0, or -1 if memory is out of reach. */
@@ -216,7 +220,7 @@ static int execute(struct request *request)
 	uint64_t orig = 0;
 
 	if (request->atomic && execute_atomic(request, &orig))
-		return stop(request, PUNT_MEMORY);
+		return end_steps(request, PUNT_MEMORY);
 	record->established = 1;
 	record->nak_sent = 0;
 	record->msn = (record->msn + 1) & PSN_MASK;
@@ -224,11 +228,11 @@ static int execute(struct request *request)
 	queue_response(request, orig, 0);
 	be_put(qp->qpc, QPC_EXPECTED_PSN, (request->packet->psn + request->packets) & PSN_MASK);
 	be_put(qp->qpc, QPC_RMSN, record->msn);
-	return stop(request, ENGINE_DONE);
+	return end_steps(request, ENGINE_DONE);
 }
 
-enum engine_end engine_read_receive(const struct engine_shared *shared, struct engine_qp *qp, const struct packet *packet,
-				    struct engine_effects *effects)
+enum engine_end engine_read_receive(const struct engine_shared *shared, struct engine_qp *qp,
+				    const struct packet *packet, struct engine_effects *effects)
 {
 	struct request request = parse_request(shared, qp, packet, effects);
 

@@ -14,10 +14,10 @@ uint64_t engine_ack_syndrome(const struct engine_shared *shared, const struct en
 void engine_response_ack(struct engine_qp *qp, uint64_t psn, uint64_t syndrome, struct engine_effects *effects);
 /* Acknowledge what came and did not ask for it. */
 void engine_response_settle(const struct engine_shared *shared, struct engine_qp *qp, struct engine_effects *effects);
-/* Queue the responses to a READ, or an atomic's; `again` if they answer a duplicate. Its slot, or NULL if there is no
+/* Queue the responses to a READ, or an atomic's; `again` if it was a duplicate. Its slot, or NULL if there is no
  * room: then nothing is said. */
-struct reply *engine_response_new(struct engine_qp *qp, uint64_t kind, uint64_t psn, uint64_t packets, uint64_t syndrome,
-				  int again);
+struct reply *engine_response_new(struct engine_qp *qp, uint64_t kind, uint64_t psn, uint64_t packets,
+				  uint64_t syndrome, int again);
 /* The response at a place of the ring, oldest first. */
 static inline struct reply *engine_response_at(const struct engine_qp *qp, uint64_t place)
 {

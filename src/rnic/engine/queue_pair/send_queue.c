@@ -1,4 +1,4 @@
-/* What is sent and not acknowledged: progress, window, timers, completions (IBA 9.7.6; transport/send_queue.py). */
+/* What is sent and not acknowledged: progress, window, timers, completions (IBA 9.7.6). */
 #include "queue_pair/send_queue.h"
 
 #include "queue_pair/psn.h"
@@ -8,9 +8,10 @@ int engine_sq_valid(const struct engine_qp *qp)
 {
 	const struct queue_pair *record = qp->record;
 	uint64_t entries = record->sq_entries;
-	return entries <= qp->send_slots && record->sq_head < entries && record->send_index < entries && record->fetch_index < entries &&
-	       record->tail < entries && (record->read_index == NONE || record->read_index < entries) &&
-	       record->piece_first < QP_PIECES && record->piece_count <= QP_PIECES;
+	return entries <= qp->send_slots && record->sq_head < entries && record->send_index < entries &&
+	       record->fetch_index < entries && record->tail < entries &&
+	       (record->read_index == NONE || record->read_index < entries) && record->piece_first < QP_PIECES &&
+	       record->piece_count <= QP_PIECES;
 }
 
 struct send_slot *engine_sq_last(const struct engine_qp *qp)
@@ -23,9 +24,9 @@ struct send_slot *engine_sq_last(const struct engine_qp *qp)
 
 /* ------------------------------------------------------------------ timers */
 
-/* When what is sent or waits now counts as lost: the local ACK timeout, doubled by each that passed in vain, no shorter
- * than four round trips, at most four times itself (IBA 9.7.6.1.3). */
-static uint64_t overdue(const struct queue_pair *record, uint64_t srtt, uint64_t now)
+/* Return when what is sent now counts as lost: after the local ACK timeout, doubled for each that passed in vain, at
+ * least four round trips, at most four times itself (IBA 9.7.6.1.3). */
+static uint64_t ack_deadline(const struct queue_pair *record, uint64_t srtt, uint64_t now)
 {
 	uint64_t timeout = record->ack_timeout;
 	if (!timeout)
@@ -33,37 +34,41 @@ static uint64_t overdue(const struct queue_pair *record, uint64_t srtt, uint64_t
 	return now + lesser(greater(timeout << (record->backoff & 63), 4 * srtt), 4 * timeout);
 }
 
-int engine_probe_enabled(const struct engine_shared *port, const struct engine_qp *qp)
+int engine_probe_enabled(const struct engine_shared *shared, const struct engine_qp *qp)
 {
-	return port->probe && !(be_get(qp->qpc, QPC_OPTIONS) & OPT_NO_PROBE);
+	return shared->probe && !(be_get(qp->qpc, QPC_OPTIONS) & OPT_NO_PROBE);
 }
 
 uint64_t engine_repeat_interval(const struct queue_pair *record, uint64_t alone, uint64_t srtt, uint64_t rttvar)
 {
-	return greater(srtt && alone && !record->piece_count ? TIMER_REPEAT_ALONE_NS : TIMER_REPEAT_MIN_NS, 2 * srtt + 4 * rttvar);
+	return greater(srtt && alone && !record->piece_count ? TIMER_REPEAT_ALONE_NS : TIMER_REPEAT_MIN_NS,
+		       2 * srtt + 4 * rttvar);
 }
 
-static uint64_t probe_at(const struct queue_pair *record, uint64_t alone, uint64_t srtt, uint64_t rttvar, uint64_t now)
+static uint64_t probe_deadline(const struct queue_pair *record, uint64_t alone, uint64_t srtt, uint64_t rttvar,
+			       uint64_t now)
 {
 	return now + (engine_repeat_interval(record, alone, srtt, rttvar) << (record->probe_shift & 63));
 }
 
-void engine_sq_arm_timers(const struct engine_shared *port, struct engine_qp *qp, const struct engine_inflight *flight, uint64_t now,
-	   struct engine_effects *effects)
+void engine_sq_arm_timers(const struct engine_shared *shared, struct engine_qp *qp,
+			  const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	if (!record->inflight)
 		return;
 	if (record->ack_deadline == NEVER)
-		record->ack_deadline = overdue(record, flight->srtt, now);
-	record->probe_deadline = engine_probe_enabled(port, qp) ? probe_at(record, flight->alone, flight->srtt, flight->rttvar, now) : NEVER;
+		record->ack_deadline = ack_deadline(record, flight->srtt, now);
+	record->probe_deadline = engine_probe_enabled(shared, qp) ?
+					 probe_deadline(record, flight->alone, flight->srtt, flight->rttvar, now) :
+					 NEVER;
 	effects->effects |= EFFECT_ARM;
 }
 
 /* ------------------------------------------------------------------ completions */
 
-/* Whether a message has had its share: what waits behind it is not looked at. */
-static int begun(const struct send_slot *slot)
+/* Whether a message was sent in part, or executed. */
+static int has_begun(const struct send_slot *slot)
 {
 	return slot->packets ? slot->begun != 0 : slot->executed != 0;
 }
@@ -78,17 +83,17 @@ int engine_signaled(const struct engine_qp *qp, const struct send_slot *slot)
 	return qp->signal_all || entry_get(slot, SQE_SIGNALED);
 }
 
-/* Find out what acknowledging all before `psn` completes; 0, or a punt. */
-static enum engine_end reserve(struct engine_qp *qp, uint64_t psn, struct cq_room *room)
+/* Reserve CQ entries for what acknowledging all before `psn` completes; ENGINE_DONE, or a punt. */
+static enum engine_end reserve_completions(struct engine_qp *qp, uint64_t psn, struct cq_room *room)
 {
 	const struct queue_pair *record = qp->record;
 	uint64_t index = record->sq_head, entries = 0;
 	while (index != record->fetch_index) {
 		const struct send_slot *slot = &qp->sends[index];
-		if (!begun(slot) || psn_diff(end_psn(slot), psn) > 0)
+		if (!has_begun(slot) || psn_diff(end_psn(slot), psn) > 0)
 			break;
 		if (slot->status)
-			return PUNT_REQUEST; /* a request that failed here is its turn to complete: an error */
+			return PUNT_REQUEST; /* it completes with an error */
 		entries += (uint64_t)(engine_signaled(qp, slot) != 0);
 		index = sq_after(qp, index);
 	}
@@ -100,7 +105,9 @@ enum engine_end engine_sq_complete_check(struct engine_qp *qp, const struct send
 {
 	struct cq_room room;
 	int known = qp->send_cq && qp->send_cqn == be_get(qp->qpc, QPC_CQN_SND);
-	return engine_cq_reserve(known ? qp->send_cq : NULL, (uint64_t)(engine_signaled(qp, slot) != 0), &room) ? PUNT_CQ : ENGINE_DONE;
+	return engine_cq_reserve(known ? qp->send_cq : NULL, (uint64_t)(engine_signaled(qp, slot) != 0), &room) ?
+		       PUNT_CQ :
+		       ENGINE_DONE;
 }
 
 /* Complete, in order, every message that is wholly acknowledged. */
@@ -110,7 +117,7 @@ static void retire(struct engine_qp *qp, struct cq_room *room, struct engine_eff
 	uint64_t index = record->sq_head, una = record->una;
 	while (index != record->fetch_index) {
 		struct send_slot *slot = &qp->sends[index];
-		if (!begun(slot))
+		if (!has_begun(slot))
 			break;
 		if (psn_diff(end_psn(slot), una) > 0) {
 			/* acknowledged after a rewind: what arrived need not be sent again */
@@ -147,7 +154,7 @@ static void retire(struct engine_qp *qp, struct cq_room *room, struct engine_eff
 enum engine_end engine_sq_complete_sent(struct engine_qp *qp, struct engine_effects *effects)
 {
 	struct cq_room room;
-	enum engine_end end = reserve(qp, qp->record->una, &room);
+	enum engine_end end = reserve_completions(qp, qp->record->una, &room);
 	if (end == ENGINE_DONE)
 		retire(qp, &room, effects);
 	return end;
@@ -155,26 +162,26 @@ enum engine_end engine_sq_complete_sent(struct engine_qp *qp, struct engine_effe
 
 /* ------------------------------------------------------------------ progress */
 
-static void resize(const struct engine_shared *port, struct queue_pair *record, uint64_t packets)
+static void resize_window(const struct engine_shared *shared, struct queue_pair *record, uint64_t packets)
 {
 	record->window = packets;
-	record->ack_every = greater(1, lesser(port->ack_every, packets / INFLIGHT_ACKS_A_WINDOW));
+	record->ack_every = greater(1, lesser(shared->ack_every, packets / INFLIGHT_ACKS_A_WINDOW));
 }
 
-void engine_sq_narrow(const struct engine_shared *port, struct queue_pair *record, uint64_t part)
+void engine_sq_narrow(const struct engine_shared *shared, struct queue_pair *record, uint64_t part)
 {
-	resize(port, record, greater(lesser(INFLIGHT_NARROWEST, record->widest), record->window * (part - 1) / part));
+	resize_window(shared, record,
+		      greater(lesser(INFLIGHT_NARROWEST, record->widest), record->window * (part - 1) / part));
 }
 
-static void widen(const struct engine_shared *port, struct queue_pair *record, uint64_t acknowledged)
+static void widen_window(const struct engine_shared *shared, struct queue_pair *record, uint64_t acknowledged)
 {
 	uint64_t counted = record->uncounted + acknowledged, more = counted / INFLIGHT_WIDEN_AFTER;
 	record->uncounted = counted % INFLIGHT_WIDEN_AFTER;
 	if (more)
-		resize(port, record, lesser(record->widest, record->window + more));
+		resize_window(shared, record, lesser(record->widest, record->window + more));
 }
 
-/* As RFC 6298 has them. */
 void engine_rtt_update(uint64_t *srtt, uint64_t *rttvar, uint64_t sample)
 {
 	if (!*srtt) {
@@ -189,11 +196,11 @@ void engine_rtt_update(uint64_t *srtt, uint64_t *rttvar, uint64_t sample)
 
 enum engine_end engine_sq_advance_check(struct engine_qp *qp, uint64_t psn, struct cq_room *room)
 {
-	return engine_sq_valid(qp) ? reserve(qp, psn, room) : PUNT_STATE;
+	return engine_sq_valid(qp) ? reserve_completions(qp, psn, room) : PUNT_STATE;
 }
 
-enum engine_end engine_sq_advance(const struct engine_shared *port, struct engine_qp *qp, uint64_t psn,
-			const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
+enum engine_end engine_sq_advance(const struct engine_shared *shared, struct engine_qp *qp, uint64_t psn,
+				  const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
 {
 	struct cq_room room;
 
@@ -203,15 +210,16 @@ enum engine_end engine_sq_advance(const struct engine_shared *port, struct engin
 		effects->effects |= EFFECT_GO_ON;
 		return ENGINE_ATTENTION;
 	}
-	enum engine_end end = reserve(qp, psn, &room);
+	enum engine_end end = reserve_completions(qp, psn, &room);
 	if (end != ENGINE_DONE)
 		return end;
-	engine_sq_advance_into(port, qp, psn, &room, flight, now, effects);
+	engine_sq_advance_into(shared, qp, psn, &room, flight, now, effects);
 	return ENGINE_ATTENTION;
 }
 
-void engine_sq_advance_into(const struct engine_shared *port, struct engine_qp *qp, uint64_t psn, struct cq_room *room,
-			 const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
+void engine_sq_advance_into(const struct engine_shared *shared, struct engine_qp *qp, uint64_t psn,
+			    struct cq_room *room, const struct engine_inflight *flight, uint64_t now,
+			    struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	uint64_t srtt = flight->srtt, rttvar = flight->rttvar;
@@ -219,17 +227,20 @@ void engine_sq_advance_into(const struct engine_shared *port, struct engine_qp *
 	effects->effects |= EFFECT_ACKNOWLEDGED | EFFECT_GO_ON;
 	effects->sample = NONE;
 	if (record->rtt_psn != NONE && psn_diff(psn, record->rtt_psn) > 0) {
-		effects->sample = now > record->rtt_at ? now - record->rtt_at : 0; /* by threads whose looks at the clock crossed */
+		effects->sample =
+			now > record->rtt_at ? now - record->rtt_at : 0; /* two threads' clock reads may cross */
 		engine_rtt_update(&srtt, &rttvar, effects->sample);
 		record->rtt_psn = NONE;
 	}
 	uint64_t count = (uint64_t)psn_diff(psn, record->una);
 	if (record->single_resend_psn != NONE && count > 1) {
-		record->go_back_penalty = record->una == record->single_resend_psn ? 0 : record->go_back_penalty; /* it had what follows */
+		record->go_back_penalty = record->una == record->single_resend_psn ?
+						  0 :
+						  record->go_back_penalty; /* the peer kept what follows */
 		record->single_resend_psn = NONE;
 	}
 	if (record->window < record->widest)
-		widen(port, record, count);
+		widen_window(shared, record, count);
 	record->una = psn;
 	uint64_t landed = lesser(count, record->inflight);
 	effects->acknowledged += count;
@@ -243,17 +254,19 @@ void engine_sq_advance_into(const struct engine_shared *port, struct engine_qp *
 	if (!record->inflight) {
 		record->ack_deadline = record->probe_deadline = NEVER;
 	} else {
-		record->ack_deadline = overdue(record, srtt, now);
-		record->probe_deadline = engine_probe_enabled(port, qp) ? probe_at(record, flight->alone, srtt, rttvar, now) : NEVER;
-		/* what a probe brought to light need not be all */
-		record->probe_due = probed && engine_probe_enabled(port, qp) && !record->piece_count;
+		record->ack_deadline = ack_deadline(record, srtt, now);
+		record->probe_deadline = engine_probe_enabled(shared, qp) ?
+						 probe_deadline(record, flight->alone, srtt, rttvar, now) :
+						 NEVER;
+		/* a probe may have revealed only one loss of several */
+		record->probe_due = probed && engine_probe_enabled(shared, qp) && !record->piece_count;
 	}
 	retire(qp, room, effects);
 }
 
 /* ------------------------------------------------------------------ going back */
 
-static void take_back(struct send_slot *slot, uint64_t psn)
+static void mark_unsent(struct send_slot *slot, uint64_t psn)
 {
 	int64_t kept = psn_diff(psn, slot->first_psn);
 	slot->sent = lesser(slot->sent, kept < 0 ? 0 : (uint64_t)kept);
@@ -269,13 +282,13 @@ void engine_sq_rewind(struct engine_qp *qp, uint64_t psn, struct engine_effects 
 	while (record->piece_count && psn_diff(piece_due(engine_piece(qp, record->piece_count - 1)), psn) >= 0)
 		record->piece_count--;
 	if (index != record->fetch_index)
-		take_back(&qp->sends[index], psn);
+		mark_unsent(&qp->sends[index], psn);
 	while (index != record->sq_head) {
 		index = (index ? index : record->sq_entries) - 1;
 		struct send_slot *slot = &qp->sends[index];
 		if (psn_diff(end_psn(slot), psn) <= 0)
 			break;
-		take_back(slot, psn);
+		mark_unsent(slot, psn);
 		record->send_index = index;
 	}
 	int64_t ahead = psn_diff(psn, record->una);
@@ -284,17 +297,18 @@ void engine_sq_rewind(struct engine_qp *qp, uint64_t psn, struct engine_effects 
 		effects->grounded += record->inflight - kept;
 		record->inflight = kept;
 	}
-	if (!record->inflight) /* what waits to be sent again, perhaps long, is not late */
+	if (!record->inflight) /* nothing is in flight that could be late */
 		record->ack_deadline = record->probe_deadline = NEVER;
 	effects->effects |= EFFECT_SCHEDULE;
 }
 
-void engine_sq_retry(const struct engine_shared *port, struct engine_qp *qp, uint64_t psn, struct engine_effects *effects)
+void engine_sq_retry(const struct engine_shared *shared, struct engine_qp *qp, uint64_t psn,
+		     struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	record->retry_left--;
 	engine_count(effects, COUNT_REWINDS, 1);
-	engine_sq_narrow(port, record, 2);
+	engine_sq_narrow(shared, record, 2);
 	effects->effects |= EFFECT_LOST;
 	engine_sq_rewind(qp, psn, effects);
 }
@@ -308,14 +322,15 @@ uint64_t engine_deadline(const struct engine_qp *qp)
 	return lesser(lesser(own, record->owed_ns), lesser(record->relief_ns, record->pace_ns));
 }
 
-void engine_timeout(const struct engine_shared *port, struct engine_qp *qp, const struct engine_inflight *flight, uint64_t now,
-		    struct engine_effects *effects)
+void engine_timeout(const struct engine_shared *shared, struct engine_qp *qp, const struct engine_inflight *flight,
+		    uint64_t now, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	int late = record->ack_deadline <= now;
 
 	effects->end = PUNT_STATE;
-	if (be_get(qp->qpc, QPC_SERVTYPE) != ST_RC || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS || !engine_sq_valid(qp))
+	if (be_get(qp->qpc, QPC_SERVTYPE) != ST_RC || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS ||
+	    !engine_sq_valid(qp))
 		return;
 	effects->end = PUNT_WAIT;
 	if (record->pace_ns <= now || record->relief_ns <= now)
@@ -328,7 +343,7 @@ void engine_timeout(const struct engine_shared *port, struct engine_qp *qp, cons
 		return;
 	effects->end = ENGINE_DONE;
 	if (record->owed_ns <= now)
-		engine_response_settle(port, qp, effects);
+		engine_response_settle(shared, qp, effects);
 	if (record->rnr_until <= now) {
 		record->rnr_until = NEVER;
 		effects->effects |= EFFECT_SCHEDULE;
@@ -338,14 +353,14 @@ void engine_timeout(const struct engine_shared *port, struct engine_qp *qp, cons
 		record->ack_deadline = NEVER;
 		record->backoff = lesser(record->backoff + 1, TIMER_BACKOFF_MOST);
 		effects->effects |= EFFECT_SILENT;
-		engine_sq_retry(port, qp, record->una, effects);
+		engine_sq_retry(shared, qp, record->una, effects);
 	} else if (record->probe_deadline <= now) {
 		record->probe_due = 1;
 		record->ack_each = TIMER_ACK_EACH_AFTER_PROBE;
 		if (record->probe_shift >= TIMER_SILENT_PROBES)
 			effects->effects |= EFFECT_SILENT;
 		record->probe_shift = lesser(record->probe_shift + 1, TIMER_PROBE_MAX_SHIFT);
-		record->probe_deadline = probe_at(record, flight->alone, flight->srtt, flight->rttvar, now);
+		record->probe_deadline = probe_deadline(record, flight->alone, flight->srtt, flight->rttvar, now);
 		effects->effects |= EFFECT_SCHEDULE;
 	}
 }

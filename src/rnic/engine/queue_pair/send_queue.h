@@ -27,8 +27,9 @@ enum engine_end engine_sq_advance(const struct engine_shared *shared, struct eng
 /* Whether engine_sq_advance may; ENGINE_DONE, and room for what then completes, or what it would punt for. */
 enum engine_end engine_sq_advance_check(struct engine_qp *qp, uint64_t psn, struct cq_room *room);
 /* Advance after that check, whatever the program has done to the CQ since; `psn` lies after what was acknowledged. */
-void engine_sq_advance_into(const struct engine_shared *shared, struct engine_qp *qp, uint64_t psn, struct cq_room *room,
-			    const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects);
+void engine_sq_advance_into(const struct engine_shared *shared, struct engine_qp *qp, uint64_t psn,
+			    struct cq_room *room, const struct engine_inflight *flight, uint64_t now,
+			    struct engine_effects *effects);
 /* Whether there is room for a message's completion, so that engine_sq_complete_sent may; ENGINE_DONE, or a punt. */
 enum engine_end engine_sq_complete_check(struct engine_qp *qp, const struct send_slot *slot);
 /* Complete what was sent unreliably; ENGINE_DONE, or a punt with nothing changed. */
@@ -37,9 +38,9 @@ enum engine_end engine_sq_complete_sent(struct engine_qp *qp, struct engine_effe
 int engine_probe_enabled(const struct engine_shared *shared, const struct engine_qp *qp);
 /* Whether a message's completion is reported. */
 int engine_signaled(const struct engine_qp *qp, const struct send_slot *slot);
-/* Nanoseconds in which what was repeated should have been answered. */
+/* Nanoseconds in which what was repeated should have been acknowledged. */
 uint64_t engine_repeat_interval(const struct queue_pair *record, uint64_t alone, uint64_t srtt, uint64_t rttvar);
-/* Update the mean round trip and its deviation by one sample. */
+/* Update the mean round trip and its deviation by one sample (RFC 6298). */
 void engine_rtt_update(uint64_t *srtt, uint64_t *rttvar, uint64_t sample);
 /* Narrow the window by one in `part`: a packet was lost. */
 void engine_sq_narrow(const struct engine_shared *shared, struct queue_pair *record, uint64_t part);

@@ -4,8 +4,8 @@
 
 #include "queue_pair/message.h"
 
-/* The slab slot of an entry, or NULL where it is not in reach. */
-static const uint8_t *slab(const struct engine_qp *qp, uint64_t index)
+/* Return the slab slot of an entry, or NULL if it is out of reach. */
+static const uint8_t *slab_slot(const struct engine_qp *qp, uint64_t index)
 {
 	const struct queue_pair *record = qp->record;
 	if (!engine_ring_reachable(qp) || index >= record->sq_entries)
@@ -16,81 +16,81 @@ static const uint8_t *slab(const struct engine_qp *qp, uint64_t index)
 int engine_ring_reachable(const struct engine_qp *qp)
 {
 	const struct queue_pair *record = qp->record;
-	return qp->sq && record->sq_shift >= SQE_SHIFT && record->sq_shift <= 16 && record->sq_entries <= qp->send_slots &&
-	       record->sq_slab_bytes <= qp->sq_bytes &&
+	return qp->sq && record->sq_shift >= SQE_SHIFT && record->sq_shift <= 16 &&
+	       record->sq_entries <= qp->send_slots && record->sq_slab_bytes <= qp->sq_bytes &&
 	       (record->sq_entries << record->sq_shift) + record->sq_entries * record->sq_slab_bytes <= qp->sq_bytes;
 }
 
-/* One more span; 0, or -1 where its key does not open it. */
-static int add(const struct engine_shared *port, const struct engine_qp *qp, uint32_t lkey, uint64_t va, uint64_t length,
-	       uint64_t rights, struct source *source)
+/* Add an entry; 0, or -1 if its key does not open it. */
+static int add_sge(const struct engine_shared *shared, const struct engine_qp *qp, uint32_t lkey, uint64_t va,
+		   uint64_t length, uint64_t rights, struct sge_list *sges)
 {
-	struct span *span = &source->spans[source->count++];
-	span->key = engine_key_check(port, lkey, be_get(qp->qpc, QPC_PD), va, length, rights, 0, 1);
-	span->va = va;
-	span->length = length;
-	return span->key ? 0 : -1;
+	struct sge *sge = &sges->entries[sges->count++];
+	sge->key = engine_key_check(shared, lkey, be_get(qp->qpc, QPC_PD), va, length, rights, 0, 1);
+	sge->va = va;
+	sge->length = length;
+	return sge->key ? 0 : -1;
 }
 
-static enum engine_end find_list(const struct engine_shared *port, const struct engine_qp *qp, const struct send_slot *slot,
-				 uint64_t index, uint64_t rights, struct source *source)
+static enum engine_end find_sges(const struct engine_shared *shared, const struct engine_qp *qp,
+				 const struct send_slot *slot, uint64_t index, uint64_t rights, struct sge_list *sges)
 {
 	uint64_t entries = entry_get(slot, SQE_LKEY), total = 0;
-	const uint8_t *at = slab(qp, index);
+	const uint8_t *at = slab_slot(qp, index);
 	if (!at || entries > QP_SCATTERS || entries * SGE_BYTES > qp->record->sq_slab_bytes)
 		return PUNT_REQUEST;
 	for (; entries--; at += SGE_BYTES) {
 		uint64_t va = le_load(at, 8), length = le_load(at + 8, 4);
 		if (!length)
 			continue;
-		if (add(port, qp, (uint32_t)le_load(at + 12, 4), va, length, rights, source))
+		if (add_sge(shared, qp, (uint32_t)le_load(at + 12, 4), va, length, rights, sges))
 			return PUNT_KEY;
 		total += length;
 	}
-	return total == source->length ? ENGINE_DONE : PUNT_REQUEST;
+	return total == sges->length ? ENGINE_DONE : PUNT_REQUEST;
 }
 
-enum engine_end engine_sge_resolve(const struct engine_shared *port, const struct engine_qp *qp, const struct send_slot *slot,
-				   uint64_t index, uint64_t rights, struct source *source)
+enum engine_end engine_sge_resolve(const struct engine_shared *shared, const struct engine_qp *qp,
+				   const struct send_slot *slot, uint64_t index, uint64_t rights, struct sge_list *sges)
 {
-	source->bytes = NULL;
-	source->count = 0;
-	source->length = entry_get(slot, SQE_LENGTH);
+	sges->bytes = NULL;
+	sges->count = 0;
+	sges->length = entry_get(slot, SQE_LENGTH);
 	if (entry_get(slot, SQE_INLINE)) {
-		source->bytes = slab(qp, index);
-		return source->bytes && !rights && source->length <= qp->record->sq_slab_bytes ? ENGINE_DONE : PUNT_REQUEST;
+		sges->bytes = slab_slot(qp, index);
+		return sges->bytes && !rights && sges->length <= qp->record->sq_slab_bytes ? ENGINE_DONE : PUNT_REQUEST;
 	}
 	if (entry_get(slot, SQE_LIST))
-		return find_list(port, qp, slot, index, rights, source);
-	if (source->length && add(port, qp, (uint32_t)entry_get(slot, SQE_LKEY), entry_get(slot, SQE_LOCAL_ADDR), source->length,
-				  rights, source))
+		return find_sges(shared, qp, slot, index, rights, sges);
+	if (sges->length && add_sge(shared, qp, (uint32_t)entry_get(slot, SQE_LKEY), entry_get(slot, SQE_LOCAL_ADDR),
+				    sges->length, rights, sges))
 		return PUNT_KEY;
 	return ENGINE_DONE;
 }
 
-int engine_sge_reachable(const struct engine_shared *port, const struct source *source)
+int engine_sge_reachable(const struct engine_shared *shared, const struct sge_list *sges)
 {
-	for (unsigned i = 0; i < source->count; i++) {
-		const struct engine_mapping *reach = &port->reach[source->spans[i].key - port->keys];
+	for (unsigned i = 0; i < sges->count; i++) {
+		const struct engine_mapping *reach = &shared->reach[sges->entries[i].key - shared->keys];
 		if (!reach->bytes && !reach->segment)
 			return 0;
 	}
 	return 1;
 }
 
-/* Read into `to`, or write from `from`; 0, or -1 where any byte is out of reach. */
-static int move(const struct engine_shared *port, const struct source *source, uint64_t offset, uint8_t *to,
-		const uint8_t *from, uint64_t size)
+/* Read into `to`, or write from `from`; 0, or -1 if any byte is out of reach. */
+static int move_bytes(const struct engine_shared *shared, const struct sge_list *sges, uint64_t offset, uint8_t *to,
+		      const uint8_t *from, uint64_t size)
 {
-	for (unsigned i = 0; size && i < source->count; i++) {
-		const struct span *span = &source->spans[i];
-		if (offset >= span->length) {
-			offset -= span->length;
+	for (unsigned i = 0; size && i < sges->count; i++) {
+		const struct sge *sge = &sges->entries[i];
+		if (offset >= sge->length) {
+			offset -= sge->length;
 			continue;
 		}
-		uint64_t part = lesser(size, span->length - offset);
-		if (to ? engine_key_read(port, span->key, span->va + offset, to, part) :
-			 engine_key_write(port, span->key, span->va + offset, from, part))
+		uint64_t part = lesser(size, sge->length - offset);
+		if (to ? engine_key_read(shared, sge->key, sge->va + offset, to, part) :
+			 engine_key_write(shared, sge->key, sge->va + offset, from, part))
 			return -1;
 		if (to)
 			to += part;
@@ -102,42 +102,42 @@ static int move(const struct engine_shared *port, const struct source *source, u
 	return size ? -1 : 0;
 }
 
-struct origin engine_sge_origin(const struct engine_shared *port, const struct source *source, uint64_t offset,
-				   uint64_t size)
+struct origin engine_sge_origin(const struct engine_shared *shared, const struct sge_list *sges, uint64_t offset,
+				uint64_t size)
 {
-	const struct span *span = source->spans;
+	const struct sge *sge = sges->entries;
 
-	if (source->bytes)
-		return (struct origin){ .bytes = source->bytes + offset };
-	if (source->count != 1 || !size || offset > span->length || size > span->length - offset)
+	if (sges->bytes)
+		return (struct origin){ .bytes = sges->bytes + offset };
+	if (sges->count != 1 || !size || offset > sge->length || size > sge->length - offset)
 		return (struct origin){ 0 };
-	return engine_origin(port, span->key, span->va + offset);
+	return engine_origin(shared, sge->key, sge->va + offset);
 }
 
-int engine_sge_read(const struct engine_shared *port, const struct source *source, uint64_t offset, uint8_t *to,
-		       uint64_t size)
+int engine_sge_read(const struct engine_shared *shared, const struct sge_list *sges, uint64_t offset, uint8_t *to,
+		    uint64_t size)
 {
-	if (!source->bytes)
-		return move(port, source, offset, to, NULL, size);
-	memcpy(to, source->bytes + offset, size);
+	if (!sges->bytes)
+		return move_bytes(shared, sges, offset, to, NULL, size);
+	memcpy(to, sges->bytes + offset, size);
 	return 0;
 }
 
-int engine_sge_write(const struct engine_shared *port, const struct source *source, uint64_t offset, const uint8_t *from,
-			uint64_t size)
+int engine_sge_write(const struct engine_shared *shared, const struct sge_list *sges, uint64_t offset,
+		     const uint8_t *from, uint64_t size)
 {
-	return move(port, source, offset, NULL, from, size);
+	return move_bytes(shared, sges, offset, NULL, from, size);
 }
 
-const struct memory_key *engine_sge_key(const struct source *source, uint64_t offset, uint64_t size, uint64_t *va)
+const struct memory_key *engine_sge_key(const struct sge_list *sges, uint64_t offset, uint64_t size, uint64_t *va)
 {
-	for (unsigned i = 0; i < source->count; i++) {
-		const struct span *span = &source->spans[i];
-		if (offset < span->length) {
-			*va = span->va + offset;
-			return size <= span->length - offset ? span->key : NULL;
+	for (unsigned i = 0; i < sges->count; i++) {
+		const struct sge *sge = &sges->entries[i];
+		if (offset < sge->length) {
+			*va = sge->va + offset;
+			return size <= sge->length - offset ? sge->key : NULL;
 		}
-		offset -= span->length;
+		offset -= sge->length;
 	}
 	return NULL;
 }

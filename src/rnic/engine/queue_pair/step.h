@@ -1,7 +1,7 @@
 /* Named steps: both executors take a packet through steps of the same names in the same order.
  *
- * A build with -DENGINE_TRACE_STEPS calls engine_trace_step with the name of each step as it begins; any other has nothing
- * of it (tests/unit/engine/test_steps.py). */
+ * A build with -DENGINE_TRACE_STEPS calls engine_trace_step with the name of each step as it begins; any other has
+ * nothing of it (tests/unit/engine/test_steps.py). */
 #ifndef RNIC_ENGINE_STEP_H
 #define RNIC_ENGINE_STEP_H
 

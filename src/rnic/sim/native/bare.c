@@ -99,7 +99,7 @@ void fabric_bare_make(struct fabric *fabric, uint32_t at, struct engine_qp *qp, 
 	qp->flow.address_bytes = 4;
 	qp->found = device->changes;
 	qp->route = qp;
-	qp->pace = place->pace;
+	qp->rate_limit = place->pace;
 
 	uint64_t slot = slot_of(device, place->number);
 	device->directory[slot] = place->record;
