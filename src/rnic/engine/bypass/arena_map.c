@@ -1,7 +1,7 @@
 /* Where what a slot's engine works on lies, found anew whenever the NIC process may have moved it (bypass/bypass.h). */
 #if defined(__linux__)
 #define _GNU_SOURCE
-#include "bypass/bypass_private.h"
+#include "bypass/arena_map.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

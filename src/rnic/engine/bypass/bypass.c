@@ -1,10 +1,10 @@
 #if defined(__linux__)
 #define _GNU_SOURCE
-#include "bypass/bypass_private.h"
+#include "bypass/arena_map.h"
+#include "bypass/punt.h"
 
-#include "queue_pair/crc32.h"
 #include "memory/fault_guard.h"
-#include "io/progress_thread.h"
+#include "queue_pair/crc32.h"
 
 #include <sched.h>
 #include <stdlib.h>

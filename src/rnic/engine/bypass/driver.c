@@ -4,12 +4,12 @@
  * runs it then. What the engine leaves to the reference goes to the NIC process in a message, and with it the arena. */
 #if defined(__linux__)
 #define _GNU_SOURCE
-#include "bypass/driver_private.h"
+#include "bypass/driver_progress_thread.h"
 
-#include "io/nocancel.h"
-#include "io/eventfd.h"
-#include "memory/fault_guard.h"
 #include "io/calibrate.h"
+#include "io/eventfd.h"
+#include "io/nocancel.h"
+#include "memory/fault_guard.h"
 #include "state.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* A slot of a device in this process (bypass/bypass.h): who runs the engine when, the thread that does while nobody else does, and
  * the connection to the NIC process, which takes what the engine leaves. Linux alone. */
-#ifndef RNIC_ENGINE_SLOT_H
-#define RNIC_ENGINE_SLOT_H
+#ifndef RNIC_ENGINE_DRIVER_H
+#define RNIC_ENGINE_DRIVER_H
 
 #include "bypass/rpc.h"
 

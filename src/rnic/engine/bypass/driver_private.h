@@ -1,6 +1,6 @@
-/* What the files of a slot share (bypass/driver.h): its state, and how long it waits for what. */
-#ifndef RNIC_ENGINE_SLOT_PARTS_H
-#define RNIC_ENGINE_SLOT_PARTS_H
+/* The state of a driver, which it shares with its thread, and how long both wait for what (bypass/driver.h). */
+#ifndef RNIC_ENGINE_DRIVER_PRIVATE_H
+#define RNIC_ENGINE_DRIVER_PRIVATE_H
 
 #include "bypass/driver.h"
 
@@ -51,22 +51,7 @@ struct bypass_driver {
 	struct driver_event_queue *quiet; /* its next event is for who works now, and needs no descriptor */
 };
 
-/* ------------------------------------------------------------------ bypass/driver.c */
-
 /* Whether the NIC process has gone. */
 bool driver_nic_is_gone(struct bypass_driver *slot);
-
-/* ------------------------------------------------------------------ bypass/driver_thread.c */
-
-/* The thread, from now on: 0 or the error number. */
-int driver_thread_start(struct bypass_driver *slot);
-/* It looks whether there is something to do. */
-void driver_thread_wake(struct bypass_driver *slot);
-/* It wakes in time for what is due at a time, unless it wakes soon enough by itself. */
-void driver_thread_wake_for(struct bypass_driver *slot, uint64_t deadline);
-/* Somebody polled from a time to another. */
-void driver_note_polled(struct bypass_driver *slot, uint64_t since, uint64_t until);
-/* The bell has rung, for all who slept. Whoever rings on and on keeps nobody here. */
-void driver_drain_wake_fd(const struct bypass_driver *slot);
 
 #endif

@@ -1,7 +1,7 @@
 /* The thread of a slot, which runs the engine while nobody else does (bypass/driver.h). */
 #if defined(__linux__)
 #define _GNU_SOURCE
-#include "bypass/driver_private.h"
+#include "bypass/driver_progress_thread.h"
 
 #include "io/nocancel.h"
 #include "memory/fault_guard.h"

@@ -1,7 +1,9 @@
 /* What a slot's engine leaves to the NIC process, and the completion events that it raises itself (bypass/bypass.h). */
 #if defined(__linux__)
 #define _GNU_SOURCE
-#include "bypass/bypass_private.h"
+#include "bypass/punt.h"
+
+#include "bypass/arena_map.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* Messages between a program and its NIC process (rnic.spec.attach): one, and its answer. Linux alone. */
-#ifndef RNIC_ENGINE_EXCHANGE_H
-#define RNIC_ENGINE_EXCHANGE_H
+#ifndef RNIC_ENGINE_RPC_H
+#define RNIC_ENGINE_RPC_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,5 +1,8 @@
 /* All queue pairs of a device: whom a packet is for, whose turn it is, whose time has come. */
 #include "device/device.h"
+#include "device/inflight.h"
+#include "device/scheduler.h"
+#include "device/timers.h"
 #include "queue_pair/rate_limit.h"
 #include "queue_pair/parts.h"
 
@@ -112,8 +115,6 @@ static void count_events(struct engine_device *device, const struct engine_effec
 		count_event(device, which, effects->counts[which]);
 	}
 }
-
-/* ------------------------------------------------------------------ what others see */
 
 /* ------------------------------------------------------------------ receiving */
 

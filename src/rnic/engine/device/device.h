@@ -1,12 +1,12 @@
 /* The engine for all queue pairs of a device: packets to whoever they are for, turns, deadlines, inflight (design.md,
  * "Many at once"). Sans I/O and without allocation, as engine.h, on whose calls it stands; device/receiving.py and
  * device/sending.py are the truth. What it does not know it leaves to them, with the place where they go on. */
-#ifndef RNIC_ENGINE_PORT_H
-#define RNIC_ENGINE_PORT_H
+#ifndef RNIC_ENGINE_DEVICE_H
+#define RNIC_ENGINE_DEVICE_H
 
 #include "queue_pair/by_reference.h"
 #include "engine.h"
-#include "device/scheduler.h"
+#include "device/records.h"
 
 /* Packets of replies that a turn may send beyond its budget, twice: transport/qp.py LEAST. */
 #define ENGINE_MIN_REPLIES 4u
@@ -64,7 +64,7 @@ int engine_device_ring(struct engine_device *device, struct engine_qp *qp);
 size_t engine_device_receive(struct engine_device *device, const uint8_t *buffer, size_t length, size_t segment,
 			   size_t start, const struct engine_meta *meta, uint64_t now, struct engine_stop_info *told);
 
-/* A reliable connection that keeps what comes beyond a gap: offset of its record, its generation, the PSN that it expects, and whether it has said that it lacks it. */
+/* A reliable connection that keeps what comes beyond a gap: offset of its record, its life, the PSN that it expects, and whether it has said that it lacks it. */
 struct engine_expects {
 	uint64_t qp, generation, psn, nak_sent;
 };

@@ -1,6 +1,9 @@
 /* What is in flight at once: the accounts of the NIC and of each peer, and who waits for room (transport/inflight.py). */
-#include "queue_pair/parts.h"
+#include "device/inflight.h"
+
+#include "device/lists.h"
 #include "device/scheduler.h"
+#include "queue_pair/parts.h"
 
 #include <stdatomic.h>
 

@@ -1,5 +1,5 @@
 /* Deadlines of queue pairs: a binary heap of their records by armed_ns (device/timers.py). */
-#include "device/scheduler.h"
+#include "device/timers.h"
 
 static uint64_t *heap_of(const struct engine_sched *sched)
 {

@@ -1,6 +1,6 @@
 /* How fast programs are on this machine, for waits that end when somebody else should be done. */
-#ifndef RNIC_ENGINE_SPEED_H
-#define RNIC_ENGINE_SPEED_H
+#ifndef RNIC_ENGINE_CALIBRATE_H
+#define RNIC_ENGINE_CALIBRATE_H
 
 #include <stdint.h>
 

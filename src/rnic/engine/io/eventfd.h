@@ -1,7 +1,7 @@
 /* What an eventfd says, taken without waiting whatever its flags are: programs hold it too, and other threads may be faster.
  * Linux alone. */
-#ifndef RNIC_ENGINE_FIRES_H
-#define RNIC_ENGINE_FIRES_H
+#ifndef RNIC_ENGINE_EVENTFD_H
+#define RNIC_ENGINE_EVENTFD_H
 
 #include <errno.h>
 #include <poll.h>

@@ -1,8 +1,8 @@
 /* What joins NICs of one process without sockets: bursts in order, each in one piece, in the memory of the wire that leads
  * to their receiver, or, where they are long, in sheets that their sender has made them in and trades for empty ones. Any
  * number of threads may put, and one at a time takes. It is the queue of link/loopback.py. */
-#ifndef RNIC_ENGINE_WIRE_H
-#define RNIC_ENGINE_WIRE_H
+#ifndef RNIC_ENGINE_LOOPBACK_H
+#define RNIC_ENGINE_LOOPBACK_H
 
 #include "io/udp.h"
 

@@ -1,8 +1,8 @@
 /* System calls under the locks of devices and queues. libc's are cancellation points: a thread that is cancelled in one
  * would keep the lock. To forbid that around the lock costs each post and poll more than the lock does, so what is called
  * there often is called without libc, and what is called rarely forbids it (`nocancel_begin`, `nocancel_end`). */
-#ifndef RNIC_ENGINE_CALLS_H
-#define RNIC_ENGINE_CALLS_H
+#ifndef RNIC_ENGINE_NOCANCEL_H
+#define RNIC_ENGINE_NOCANCEL_H
 
 #if defined(__linux__)
 #include <pthread.h>

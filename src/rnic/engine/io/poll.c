@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "queue_pair/division.h"
 #include "io/poll.h"
+#include "device/scheduler.h"
 #include "io/loopback.h"
 
 #include <stdlib.h>
@@ -309,10 +310,10 @@ static int gathering(const struct io_poll *round, uint64_t one_in)
 {
 	const struct engine_sched *sched = &round->device->sched;
 	const struct queue_pair *record = (const struct queue_pair *)(const void *)(sched->arena + round->waiting);
-	uint64_t inflight = record->inflight > round->afloat ? record->inflight : round->afloat;
+	uint64_t flying = record->inflight > round->afloat ? record->inflight : round->afloat;
 	return round->waits && round->gathers && sched->scheduler->count == 1 && record->scheduled && !round->sending.qp &&
 	       !record->reply_count && !record->probe_due && record->send_index == record->fetch_index &&
-	       round->waits <= POLL_GATHER_MAX && inflight >= POLL_GATHER_MIN && round->waits * one_in <= inflight;
+	       round->waits <= POLL_GATHER_MAX && flying >= POLL_GATHER_MIN && round->waits * one_in <= flying;
 }
 
 int io_poll_ring(struct io_poll *round, struct engine_qp *qp, uint64_t length)

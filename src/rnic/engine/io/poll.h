@@ -1,7 +1,7 @@
 /* One round of a device on a UDP socket: receive, take, send (runtime/loop.py is the truth). It joins device/device.h, which does
  * no I/O, with io/udp.h, which knows no queue pairs. */
-#ifndef RNIC_ENGINE_ROUND_H
-#define RNIC_ENGINE_ROUND_H
+#ifndef RNIC_ENGINE_IO_POLL_H
+#define RNIC_ENGINE_IO_POLL_H
 
 #include "io/reorder.h"
 #include "io/tx_zerocopy.h"

@@ -1,7 +1,7 @@
 /* A device's thread: it takes packets, acknowledges and sends again while the program sleeps or computes, and needs no
  * interpreter for that (runtime/loop.py, "the threads"). What wants Python it leaves lying, and says so. */
-#ifndef RNIC_ENGINE_WATCH_H
-#define RNIC_ENGINE_WATCH_H
+#ifndef RNIC_ENGINE_PROGRESS_THREAD_H
+#define RNIC_ENGINE_PROGRESS_THREAD_H
 
 #include "io/clock.h"
 #include "io/poll.h"

@@ -4,8 +4,8 @@
  * The queue pair itself knows nothing of it: it has passed over such a packet and has said so (IBA 9.7.5.2), and takes it in
  * its turn as from a network that reorders. Its peer sends the missing packet alone (transport/send_queue.py mend). What is
  * kept may be forgotten at any time: it is then asked for again. */
-#ifndef RNIC_ENGINE_KEPT_H
-#define RNIC_ENGINE_KEPT_H
+#ifndef RNIC_ENGINE_REORDER_H
+#define RNIC_ENGINE_REORDER_H
 
 #include "device/device.h"
 

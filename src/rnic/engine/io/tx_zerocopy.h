@@ -6,8 +6,8 @@
  * For another address the sheet gets other pages first. Lent are requests of reliable connections, which are acknowledged,
  * and READ responses to a peer of our own (OPT_KEEPS); all else is copied as ever.
  */
-#ifndef RNIC_ENGINE_SHEETS_H
-#define RNIC_ENGINE_SHEETS_H
+#ifndef RNIC_ENGINE_TX_ZEROCOPY_H
+#define RNIC_ENGINE_TX_ZEROCOPY_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -3,8 +3,8 @@
  * A socket is not connected, does not block and sends with DF, so that Linux sets ident 0 and numbers the segments of one
  * send from there; who makes the packets puts these idents under the ICRC. Errors are answers, as the link counts them.
  */
-#ifndef RNIC_ENGINE_PUMP_H
-#define RNIC_ENGINE_PUMP_H
+#ifndef RNIC_ENGINE_UDP_H
+#define RNIC_ENGINE_UDP_H
 
 #include <stddef.h>
 #include <stdint.h>

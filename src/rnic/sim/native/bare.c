@@ -1,6 +1,9 @@
 /* Flows whose queue pairs are the engine's alone: a record, a context and slots, like those of a queue pair that verbs made
  * and the reference connected, and nothing in Python. They cost a hundredth of the time and a quarter of the memory. */
 #include "fabric.h"
+#include "device/inflight.h"
+#include "device/scheduler.h"
+#include "device/timers.h"
 #include "queue_pair/parts.h"
 
 #define BLOCK_WORDS 32u
