@@ -66,7 +66,7 @@ static void carry(struct engine_out *out)
 }
 
 /* Lay a burst out behind what is there: packets with this opcode from `psn` on, filled with `fill`. */
-static void make(const struct tx_path *path, uint8_t opcode, uint64_t psn, uint32_t packets, int fill)
+static void make_burst(const struct tx_path *path, uint8_t opcode, uint64_t psn, uint32_t packets, int fill)
 {
 	struct engine_out *out = &round.out;
 	uint8_t *bytes = out->bytes + out->used;
@@ -82,12 +82,12 @@ static void make(const struct tx_path *path, uint8_t opcode, uint64_t psn, uint3
 }
 
 /* One turn of one queue pair, which sends one burst. */
-static void turn(uint64_t at, const struct tx_path *path, uint8_t opcode, uint64_t psn, int fill)
+static void run_turn(uint64_t at, const struct tx_path *path, uint8_t opcode, uint64_t psn, int fill)
 {
 	tx_pages_begin(&round);
 	tx_pages_select(&round, record(at), path);
 	record(at)->sent_psn = psn & PSN_MASK; /* it says so only once all of a turn are made */
-	make(path, opcode, psn, PACKETS, fill);
+	make_burst(path, opcode, psn, PACKETS, fill);
 	carry(&round.out);
 	record(at)->sent_psn = (psn + PACKETS) & PSN_MASK;
 	tx_pages_end(&round);
@@ -102,7 +102,7 @@ static unsigned fill_all(uint64_t at, const struct tx_path *path, uint64_t psn)
 	unsigned before = lent;
 	for (unsigned i = 0; i < 2 * TX_PAGES; i++) {
 		unsigned was = lent;
-		turn(at, path, BTH_WRITE_MIDDLE, psn + i * PACKETS, (int)(0x40 + i));
+		run_turn(at, path, BTH_WRITE_MIDDLE, psn + i * PACKETS, (int)(0x40 + i));
 		if (lent == was)
 			break;
 		seen[i] = (uint8_t *)(uintptr_t)last;
@@ -122,33 +122,33 @@ int main(void)
 	record(ONE)->context = record(OTHER)->context = CONTEXT;
 
 	/* who may not lend copies, and so does who has seen no long burst */
-	turn(ONE, &here, BTH_WRITE_MIDDLE, 0, 1);
-	CHECK(!round.sheets && copied == 1);
-	round.splices = 1;
-	turn(ONE, &here, BTH_READ_RESPONSE_MIDDLE, 0, 1); /* nobody acknowledges these */
-	turn(ONE, &here, SERVICE_UC | BTH_WRITE_MIDDLE, 0, 1);
-	CHECK(!round.sheets && copied == 3);
-	turn(ONE, &here, BTH_WRITE_MIDDLE, 0, 1);
-	CHECK(round.sheets && !lent && copied == 4);
+	run_turn(ONE, &here, BTH_WRITE_MIDDLE, 0, 1);
+	CHECK(!round.tx_pages && copied == 1);
+	round.may_splice = 1;
+	run_turn(ONE, &here, BTH_READ_RESPONSE_MIDDLE, 0, 1); /* nobody acknowledges these */
+	run_turn(ONE, &here, SERVICE_UC | BTH_WRITE_MIDDLE, 0, 1);
+	CHECK(!round.tx_pages && copied == 3);
+	run_turn(ONE, &here, BTH_WRITE_MIDDLE, 0, 1);
+	CHECK(round.tx_pages && !lent && copied == 4);
 
 	/* each sheet once, across the end of the PSNs, until one is acknowledged as a whole */
 	uint64_t psn = 0x1000000 - 100;
 	record(ONE)->una = psn;
 	CHECK(fill_all(ONE, &here, psn) == TX_PAGES && copied == 5);
 	record(ONE)->una = (psn + PACKETS - 1) & PSN_MASK;
-	turn(ONE, &here, BTH_WRITE_MIDDLE, psn + 500, 2);
+	run_turn(ONE, &here, BTH_WRITE_MIDDLE, psn + 500, 2);
 	CHECK(lent == TX_PAGES && copied == 6);
 	record(ONE)->una = (psn + PACKETS) & PSN_MASK;
-	turn(ONE, &here, BTH_WRITE_MIDDLE, psn + 515, 2);
+	run_turn(ONE, &here, BTH_WRITE_MIDDLE, psn + 515, 2);
 	CHECK(lent == TX_PAGES + 1 && last == seen[0]);
 
 	/* responses among requests, and what is short, leave copied; the sheet is as good as before */
 	record(ONE)->una = record(ONE)->sent_psn;
 	lent = copied = 0;
-	turn(ONE, &here, BTH_READ_RESPONSE_MIDDLE, 7, 3);
+	run_turn(ONE, &here, BTH_READ_RESPONSE_MIDDLE, 7, 3);
 	tx_pages_begin(&round);
 	tx_pages_select(&round, record(ONE), &here);
-	make(&here, BTH_WRITE_MIDDLE, 7, 3, 4);
+	make_burst(&here, BTH_WRITE_MIDDLE, 7, 3, 4);
 	carry(&round.out);
 	tx_pages_end(&round);
 	CHECK(!lent && copied == 2);
@@ -156,16 +156,16 @@ int main(void)
 	/* a long burst is of who has the turn: short ones of another may lie before it, which are copied, long ones leave first */
 	tx_pages_begin(&round);
 	tx_pages_select(&round, record(ONE), &here);
-	make(&here, BTH_WRITE_MIDDLE, 7, 3, 4);
+	make_burst(&here, BTH_WRITE_MIDDLE, 7, 3, 4);
 	tx_pages_select(&round, record(OTHER), &here);
-	make(&here, BTH_WRITE_MIDDLE, 2000, PACKETS, 4);
+	make_burst(&here, BTH_WRITE_MIDDLE, 2000, PACKETS, 4);
 	record(OTHER)->una = 2000;
 	record(OTHER)->sent_psn = 2000 + PACKETS;
 	carry(&round.out);
 	CHECK(lent == 1 && copied == 3);
 	const uint8_t *others = last;
 	tx_pages_select(&round, record(ONE), &here);
-	make(&here, BTH_WRITE_MIDDLE, 1000, PACKETS, 4);
+	make_burst(&here, BTH_WRITE_MIDDLE, 1000, PACKETS, 4);
 	tx_pages_select(&round, record(OTHER), &here);
 	CHECK(lent == 2 && !round.out.used);
 	tx_pages_end(&round);
@@ -180,7 +180,7 @@ int main(void)
 	lent = copied = 0;
 	tx_pages_begin(&round);
 	tx_pages_select(&round, record(ONE), &here);
-	make(&here, BTH_WRITE_MIDDLE, 40000, PACKETS, 4);
+	make_burst(&here, BTH_WRITE_MIDDLE, 40000, PACKETS, 4);
 	round.out.bytes[(PACKETS - 1) * PACKET] = BTH_ACKNOWLEDGE;
 	be_store(round.out.bytes + (PACKETS - 1) * PACKET + PSN_AT, 3, 7);
 	record(ONE)->una = 40000;
@@ -197,7 +197,7 @@ int main(void)
 	/* who has said nothing for very long loses his sheet, and keeps its pages: some of them, not all at once */
 	lent = copied = 0;
 	for (int i = 0; i < 8000 && !lent; i++)
-		turn(ONE, &here, BTH_WRITE_MIDDLE, 50000, 6);
+		run_turn(ONE, &here, BTH_WRITE_MIDDLE, 50000, 6);
 	CHECK(lent == 1 && copied > 1000);
 	record(ONE)->una = record(ONE)->sent_psn;
 	record(OTHER)->una = record(OTHER)->sent_psn;
@@ -207,7 +207,7 @@ int main(void)
 	be_put(arena + CONTEXT, QPC_OPTIONS, OPT_KEEPS);
 	be_put(arena + CONTEXT, QPC_EXPECTED_PSN, 10);
 	lent = copied = 0;
-	turn(ONE, &here, BTH_READ_RESPONSE_MIDDLE, 0x1000000 - 10, 7);
+	run_turn(ONE, &here, BTH_READ_RESPONSE_MIDDLE, 0x1000000 - 10, 7);
 	CHECK(lent == 1 && !copied);
 	const uint8_t *response = last;
 	be_put(arena + CONTEXT, QPC_EXPECTED_PSN, 104);
@@ -215,12 +215,12 @@ int main(void)
 	for (unsigned i = 0; i < TX_PAGES - 1; i++)
 		CHECK(seen[i] != response);
 	be_put(arena + CONTEXT, QPC_EXPECTED_PSN, 105);
-	turn(ONE, &here, BTH_WRITE_MIDDLE, 61000, 7);
+	run_turn(ONE, &here, BTH_WRITE_MIDDLE, 61000, 7);
 	CHECK(last == response);
 	record(ONE)->most = 0; /* not ready to send: it has no window to go by */
 	record(ONE)->una = record(ONE)->sent_psn;
 	lent = copied = 0;
-	turn(ONE, &here, BTH_READ_RESPONSE_MIDDLE, 0, 7);
+	run_turn(ONE, &here, BTH_READ_RESPONSE_MIDDLE, 0, 7);
 	CHECK(!lent && copied == 1);
 
 	/* another address has other pages, all of them zeros at first, though nobody acknowledged a thing meanwhile */
@@ -233,7 +233,7 @@ int main(void)
 		CHECK(!round.out.bytes[i]);
 	/* and a turn for the first one does not go on behind what is laid out for that */
 	const uint8_t *before = round.out.bytes;
-	make(&there, BTH_WRITE_MIDDLE, 3000, 2, 5);
+	make_burst(&there, BTH_WRITE_MIDDLE, 3000, 2, 5);
 	tx_pages_select(&round, record(ONE), &here);
 	CHECK(!round.out.used && round.out.bytes != before);
 	/* nor does one that is not to be acknowledged */
@@ -257,7 +257,7 @@ int main(void)
 	/* what the pipe does not take is copied */
 	refuses = 1;
 	lent = copied = 0;
-	turn(ONE, &here, BTH_WRITE_MIDDLE, 9000, 6);
+	run_turn(ONE, &here, BTH_WRITE_MIDDLE, 9000, 6);
 	CHECK(!lent && copied == 1);
 
 	/* long bursts stop: after a while none is expected */
@@ -265,13 +265,13 @@ int main(void)
 	for (int i = 0; i < 100; i++) {
 		tx_pages_begin(&round);
 		tx_pages_select(&round, record(ONE), &here);
-		make(&here, BTH_WRITE_MIDDLE, 7, 2, 4);
+		make_burst(&here, BTH_WRITE_MIDDLE, 7, 2, 4);
 		carry(&round.out);
 		if (i == 99)
 			CHECK(round.out.bytes == own);
 		tx_pages_end(&round);
 	}
-	tx_pages_close(round.sheets);
+	tx_pages_close(round.tx_pages);
 	puts("held");
 	return 0;
 }

@@ -1,4 +1,4 @@
-/* The state of a slot's engine, which its files share (bypass/bypass.h). */
+/* The state of a program's engine, which the files of bypass/ share (bypass/bypass.h). */
 #ifndef RNIC_ENGINE_BYPASS_PRIVATE_H
 #define RNIC_ENGINE_BYPASS_PRIVATE_H
 
@@ -11,33 +11,31 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-struct place;
-
 struct bypass {
 	struct bypass_setup setup;
 	struct slot *slot;
-	struct engine_shared port;
+	struct engine_shared shared;
 	struct engine_device device;
 	struct engine_segment segment;
 	struct own_process own;
 	struct engine_prefetch ahead;
 	struct engine_icrc_cache heads[ENGINE_ICRC_CACHE];
 	struct engine_mapping *reach;
-	struct place **places;
-	struct tx_socket outlet;
+	struct mapped_qp **mapped_qps;
+	struct tx_socket socket;
 	struct io_poll *round;
-	struct shm_loopback *hairpin; /* NULL for who did not ask for it */
+	struct shm_loopback *shm; /* NULL if the program did not enable it */
 	uint8_t *out;
 	pthread_mutex_t mutex; /* among the program's own threads */
-	uint64_t posted_ns, came_ns; /* when the program sent last, when packets came last, */
-	uint64_t hold_ns; /* and how long they may wait for an answer */
-	uint32_t answers; /* messages of the program's in a row before whose next one came a message from elsewhere, */
-	int answered; /* and whether one came since the last */
+	uint64_t posted_ns, received_ns; /* when the program sent last, and when packets came last */
+	uint64_t hold_ns; /* how long replies to these packets may wait for the program's next message */
+	uint32_t answers_in_row; /* messages of the program, in a row, that were answered before its next one */
+	int answered; /* a message came since the program's last one */
 	int guarded; /* faults are caught: the program's memory is copied without system calls */
-	int gone; /* nobody answers any more */
-	int timed; /* deadlines were handled */
+	int gone; /* the NIC process has gone */
+	int timers_ran; /* deadlines were handled */
 	int took_time; /* bypass_took_time */
-	uint32_t full; /* rounds in a row that found as much as one takes */
+	uint32_t full_rounds; /* rounds in a row that received as much as one can */
 };
 
 static inline const struct device *bypass_root(const struct bypass *bypass)

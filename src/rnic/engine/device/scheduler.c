@@ -3,39 +3,39 @@
 
 #include "device/lists.h"
 
-#define LINK offsetof(struct queue_pair, next_ready)
-#define NEXT offsetof(struct program, next)
+#define QP_LINK offsetof(struct queue_pair, next_ready)
+#define PROGRAM_LINK offsetof(struct program, next)
 enum { IN_ROTATION = 1, NEWCOMER = 2 };
 
 /* ------------------------------------------------------------------ programs in rotation */
 
 /* A program becomes the last of the rotation. */
-static void list(const struct engine_sched *sched, uint64_t at, int64_t deficit)
+static void append_program(const struct engine_sched *sched, uint64_t at, int64_t deficit)
 {
 	struct program *program = engine_record(sched, at);
 	program->listed = IN_ROTATION;
 	program->deficit = (uint64_t)deficit;
-	engine_list_append(sched, &sched->scheduler->first, NEXT, at);
+	engine_list_append(sched, &sched->scheduler->first, PROGRAM_LINK, at);
 }
 
 /* A program becomes the last of the newcomers, who go before the others. */
-static void welcome(const struct engine_sched *sched, uint64_t at)
+static void insert_newcomer(const struct engine_sched *sched, uint64_t at)
 {
 	struct scheduler *scheduler = sched->scheduler;
 	struct program *program = engine_record(sched, at);
 	program->listed = NEWCOMER;
 	program->deficit = scheduler->quantum / POLL_NEWCOMER_PART;
-	engine_list_insert(sched, &scheduler->first, NEXT, at, scheduler->newest);
+	engine_list_insert(sched, &scheduler->first, PROGRAM_LINK, at, scheduler->newest);
 	scheduler->newest = at;
 }
 
-static void unlist(const struct engine_sched *sched, uint64_t at)
+static void remove_program(const struct engine_sched *sched, uint64_t at)
 {
 	struct program *program = engine_record(sched, at);
 	if (sched->scheduler->newest == at)
 		sched->scheduler->newest = program->previous;
 	program->listed = 0;
-	engine_list_unlink(sched, &sched->scheduler->first, NEXT, at);
+	engine_list_unlink(sched, &sched->scheduler->first, PROGRAM_LINK, at);
 }
 
 /* ------------------------------------------------------------------ queue pairs of each */
@@ -45,10 +45,10 @@ void engine_scheduler_add(const struct engine_sched *sched, uint64_t qp)
 	const struct queue_pair *record = engine_record(sched, qp);
 	struct program *program = engine_record(sched, record->program_record);
 	if (!program->listed && (int64_t)sched->scheduler->credit > 0)
-		welcome(sched, record->program_record);
+		insert_newcomer(sched, record->program_record);
 	else if (!program->listed)
-		list(sched, record->program_record, (int64_t)sched->scheduler->quantum);
-	engine_list_append(sched, &program->first, LINK, qp);
+		append_program(sched, record->program_record, (int64_t)sched->scheduler->quantum);
+	engine_list_append(sched, &program->first, QP_LINK, qp);
 	sched->scheduler->count++;
 }
 
@@ -56,10 +56,10 @@ void engine_scheduler_remove(const struct engine_sched *sched, uint64_t qp)
 {
 	const struct queue_pair *record = engine_record(sched, qp);
 	struct program *program = engine_record(sched, record->program_record);
-	engine_list_unlink(sched, &program->first, LINK, qp);
+	engine_list_unlink(sched, &program->first, QP_LINK, qp);
 	sched->scheduler->count--;
 	if (!program->first && sched->scheduler->turn != record->program_record)
-		unlist(sched, record->program_record);
+		remove_program(sched, record->program_record);
 }
 
 void engine_schedule(const struct engine_sched *sched, uint64_t qp)
@@ -80,21 +80,21 @@ uint64_t engine_scheduler_take(const struct engine_sched *sched)
 		struct program *program = engine_record(sched, at);
 		int64_t deficit = (int64_t)program->deficit;
 		if (deficit <= 0) {
-			unlist(sched, at);
-			list(sched, at, deficit + (int64_t)scheduler->quantum);
+			remove_program(sched, at);
+			append_program(sched, at, deficit + (int64_t)scheduler->quantum);
 			continue;
 		}
 		uint64_t qp = program->first;
 		struct queue_pair *record = engine_record(sched, qp);
 		scheduler->turn = at;
-		engine_list_unlink(sched, &program->first, LINK, qp);
+		engine_list_unlink(sched, &program->first, QP_LINK, qp);
 		if ((int64_t)record->deficit <= 0)
 			record->deficit += record->turn;
 		if ((int64_t)record->deficit > 0) {
 			scheduler->count--;
 			return qp;
 		}
-		engine_list_append(sched, &program->first, LINK, qp);
+		engine_list_append(sched, &program->first, QP_LINK, qp);
 	}
 }
 
@@ -120,7 +120,7 @@ void engine_scheduler_end(const struct engine_sched *sched)
 	const struct program *program = engine_record(sched, at);
 	sched->scheduler->turn = 0;
 	if (at && !program->first)
-		unlist(sched, at);
+		remove_program(sched, at);
 }
 
 void engine_scheduler_spend(const struct engine_sched *sched, uint64_t qp, uint64_t size, int again)
@@ -140,17 +140,17 @@ void engine_scheduler_spend(const struct engine_sched *sched, uint64_t qp, uint6
 	scheduler->turn = 0;
 	if (again) {
 		if (own > 0) /* its program's share was over before its own */
-			engine_list_insert(sched, &program->first, LINK, qp, 0);
+			engine_list_insert(sched, &program->first, QP_LINK, qp, 0);
 		else
-			engine_list_append(sched, &program->first, LINK, qp);
+			engine_list_append(sched, &program->first, QP_LINK, qp);
 		scheduler->count++;
 	}
 	if (deficit > 0 && program->first) {
 		program->deficit = (uint64_t)deficit;
 		return;
 	}
-	unlist(sched, at);
+	remove_program(sched, at);
 	scheduler->over = newcomer && scheduler->first && !scheduler->newest;
 	if (program->first)
-		list(sched, at, (int64_t)scheduler->quantum + (alone || deficit > 0 ? 0 : deficit));
+		append_program(sched, at, (int64_t)scheduler->quantum + (alone || deficit > 0 ? 0 : deficit));
 }

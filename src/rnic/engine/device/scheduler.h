@@ -4,17 +4,17 @@
 
 #include "device/records.h"
 
-/* A queue pair has something to send: a turn, unless it waits for one already or is held. */
+/* Ask for a turn, since the queue pair has something to send, unless it waits for one already or is held. */
 void engine_schedule(const struct engine_sched *sched, uint64_t qp);
 void engine_scheduler_add(const struct engine_sched *sched, uint64_t qp);
 void engine_scheduler_remove(const struct engine_sched *sched, uint64_t qp);
-/* The queue pair whose turn it is; one must wait. engine_scheduler_spend ends the turn. */
+/* Return the queue pair whose turn it is; at least one must wait. engine_scheduler_spend ends the turn. */
 uint64_t engine_scheduler_take(const struct engine_sched *sched);
-/* Whether others wait; then `*bytes` is what the queue pair taken last may send now. */
+/* Return whether others wait; then `*bytes` is what the queue pair taken last may send now. */
 int engine_scheduler_allowance(const struct engine_sched *sched, uint64_t qp, int64_t *bytes);
-/* The turn ends, as that of a queue pair which is not there any more. */
+/* End the turn of a queue pair that no longer exists. */
 void engine_scheduler_end(const struct engine_sched *sched);
-/* The turn ends after `size` bytes; `again`: there is more to send. */
+/* End the turn after `size` bytes. `again`: the queue pair has more to send. */
 void engine_scheduler_spend(const struct engine_sched *sched, uint64_t qp, uint64_t size, int again);
 
 #endif
