@@ -1,4 +1,4 @@
-/* Where what a slot's engine works on lies, found anew whenever the NIC process may have moved it (bypass/bypass.h). */
+/* Where the queue pairs that a program's engine works on lie in this process (bypass/arena_map.h). */
 #if defined(__linux__)
 #define _GNU_SOURCE
 #include "bypass/arena_map.h"
@@ -9,9 +9,9 @@
 #include <string.h>
 
 #define MAX_SEGMENTS 64u
-#define DATAGRAM_HOP_LIMIT 64u /* where an entry says none: device/paths.py */
+#define DATAGRAM_HOP_LIMIT 64u /* if the entry gives none: device/paths.py */
 
-/* Whether the engine knows such queue pairs (device/queue_pair.py, _take_executor). */
+/* Return whether the engine knows queue pairs of this service and state (device/queue_pair.py, _take_executor). */
 static int is_known(const uint8_t *qpc)
 {
 	uint64_t service = be_get(qpc, QPC_SERVTYPE), state = be_get(qpc, QPC_STATE);
@@ -19,14 +19,14 @@ static int is_known(const uint8_t *qpc)
 								     state == QP_STATE_SQD || state == QP_STATE_SQE);
 }
 
-/* A queue pair of the directory, or NULL where it is the reference's. */
+/* Map a queue pair of the directory; NULL if it is the reference's. */
 static struct engine_qp *map_known_qp(struct bypass *bypass, uint64_t index, uint64_t at)
 {
 	uint8_t *arena = bypass->setup.arena;
 	struct queue_pair *record = (struct queue_pair *)(void *)(arena + at);
 
 	if (!at || !is_known(arena + record->context)) {
-		if (bypass->mapped_qps[index]) /* what a lane remembers is of a connection that is over */
+		if (bypass->mapped_qps[index]) /* what the path remembers is of a connection that is over */
 			bypass->mapped_qps[index]->peer_path = (struct shm_loopback_path){ 0 };
 		return NULL;
 	}
@@ -47,19 +47,18 @@ static struct engine_qp *map_known_qp(struct bypass *bypass, uint64_t index, uin
 	return qp;
 }
 
-/* Whoever held the arena before may have moved things. */
 void bypass_arena_changed(struct bypass *bypass)
 {
 	uint64_t changes = atomic_load_explicit(bypass_word(&bypass->slot->changes), memory_order_acquire);
 	if (changes == bypass->device.changes)
 		return;
 	bypass->device.changes = changes;
-	bypass->socket.tclass = bypass->socket.hop_limit = bypass->socket.segment = -1; /* of the socket, which is the NIC process's too */
+	bypass->socket.tclass = bypass->socket.hop_limit = bypass->socket.segment = -1; /* options of the socket, which the NIC process sets as well */
 	for (uint64_t i = 0; i < (uint64_t)1 << bypass->device.log_qps; i++)
 		bypass->device.qps[i] = map_known_qp(bypass, i, bypass->device.directory[i]);
 }
 
-/* A completion queue whose ring is memory of this program, by its number; NULL where it is none. */
+/* Find a completion queue by its number, if its ring is memory of this program; else NULL. */
 static struct engine_cq *find_cq(const struct bypass *bypass, uint32_t number, struct engine_cq *cq)
 {
 	const struct device *root = bypass_root(bypass);
@@ -101,7 +100,7 @@ void bypass_set_path(struct bypass *bypass, struct tx_path *path, const struct e
 	}
 }
 
-/* Whether an address is one host's, and no interface has to be named with it: groups are the reference's, scopes too. */
+/* Return whether an address is one host's and needs no interface: groups and scoped addresses are the reference's. */
 static int is_plain(const uint8_t *address, uint32_t bytes)
 {
 	static const uint8_t nobody[16];
@@ -111,7 +110,6 @@ static int is_plain(const uint8_t *address, uint32_t bytes)
 	return memcmp(address, nobody, sizeof nobody) && address[0] != 0xFF && (address[0] != 0xFE || (address[1] & 0xC0) != 0x80);
 }
 
-/* Where a packet came from, by the sender's raw socket address; 0, or -1 for none that the device's packets have. */
 int bypass_flow_of(const struct bypass *bypass, const uint8_t *name, uint32_t name_bytes, struct engine_flow *flow)
 {
 	struct sockaddr_in from;
@@ -134,7 +132,7 @@ int bypass_flow_of(const struct bypass *bypass, const uint8_t *name, uint32_t na
 	return 0;
 }
 
-/* Where the packets of a queue pair go. */
+/* Find the path of a queue pair's packets; NULL if it is the link's to find. */
 static const void *find_route(struct bypass *bypass, struct engine_qp *qp, struct tx_path *path)
 {
 	const struct flow *flow = engine_record(&bypass->device.sched, qp->record->path);
@@ -147,14 +145,14 @@ static const void *find_route(struct bypass *bypass, struct engine_qp *qp, struc
 	qp->flow.destination_port = (uint16_t)flow->dport;
 	if (flow->sl || bytes != bypass->setup.address_bytes || flow->sport != bypass->setup.port ||
 	    !is_plain(qp->flow.destination, bytes))
-		return NULL; /* service levels, and the scopes of IPv6, are the link's */
+		return NULL; /* service levels and IPv6 scopes are the link's */
 	uint32_t segments = path->max_segments ? path->max_segments : MAX_SEGMENTS;
 	bypass_set_path(bypass, path, &qp->flow, flow->flow_label, flow->tclass, flow->hop_limit, segments);
 	return path;
 }
 
-/* The destination that a queue pair's next send entry names is known from now on (device/paths.py, datagram): 0, or -1
- * where it is the reference's, as groups and addresses of the other family are. */
+/* Map the destination that a queue pair's next send entry names (device/paths.py, datagram): 0, or -1 if it is the
+ * reference's, as groups and addresses of the other family are. */
 int bypass_map_destination(struct bypass *bypass, struct mapped_qp *mapped)
 {
 	static const uint8_t v4_mapped[12] = { [10] = 0xFF, [11] = 0xFF };
@@ -229,7 +227,7 @@ void bypass_map_qp(struct bypass *bypass, uint64_t at)
 	qp->destinations = mapped->destination_cache ? mapped->destination_cache->destinations : NULL;
 	if (record->service == SERVICE_UD) {
 		mapped->path = (struct tx_path){ .socket = &bypass->socket };
-		qp->route = &mapped->path; /* each datagram has its own */
+		qp->route = &mapped->path; /* each datagram has its own path */
 	} else {
 		qp->route = record->path ? find_route(bypass, qp, &mapped->path) : NULL;
 	}

@@ -13,23 +13,24 @@
 #include <unistd.h>
 
 #define TIMERS_PER_ROUND 64u
-#define LOCK_SPINS 500u /* to enter, some ten microseconds in all */
-#define LIVENESS_CHECK_TRIES 1024u /* tries to take the arena: whether there still is a NIC process */
+#define LOCK_SPINS 500u /* to take the mutex, some ten microseconds in all */
+#define LIVENESS_CHECK_TRIES 1024u /* tries to take the arena between two checks that the NIC process still exists */
 #define STAGING_BYTES 65536u
 #define PREFETCH_BYTES ((size_t)ENGINE_PREFETCH * ENGINE_PREFETCH_BYTES)
 #define PACKET_MEMORY_BYTES (STAGING_BYTES + PREFETCH_BYTES + (size_t)POLL_OUT_BYTES)
-/* Who answers each message with one of its own has its ACKs leave with those: for so long they are kept back, times
- * the setup's `slow`, longer where who took the message has to give the core to who answers it, */
+/* The ACKs of a program that answers each message with one of its own leave with its answers. ACKs are held back for so
+ * long, times the setup's `slow`: longer if the progress thread took the message, which must give the core to the
+ * program, */
 #define HOLD_NS 12000u
 #define HOLD_ASLEEP_NS 60000u
-/* if it has sent anything this lately. */
+/* and only if the program has sent anything within this time. */
 #define POST_RECENT_NS 20000000u
-/* After so many messages in a row that were answered the next answer is expected. */
+/* After so many answered messages in a row the next answer is expected. */
 #define EXPECT_AFTER_ANSWERS 8u
-/* Bytes that take some microseconds, mostly to be copied. */
+/* Bytes that take some microseconds, mostly to copy. */
 #define LONG_BYTES 16384u
-/* So often a poll looks again for one that is expected: that is sooner than another poll is, where system calls are what
- * takes least of it, which they are not in an emulator. */
+/* How often a poll receives again while an answer is expected. That finds it sooner than another poll, if system calls
+ * take the least part of a poll, which they do not in an emulator. */
 #define ANSWER_CHECKS 3u
 
 _Static_assert(BYPASS_NAME_BYTES == UDP_NAME_BYTES, "socket addresses");
@@ -51,7 +52,8 @@ size_t bypass_budget_bytes(void)
 
 /* ------------------------------------------------------------------ making */
 
-/* Memory that packets are made in, and the desk of own_process: a file's, from which the kernel copies without a fault. */
+/* Map the memory that packets are made in, and the staging memory of own_process: a file's, which the kernel copies
+ * from without a fault. */
 static int map_packet_memory(struct bypass *bypass)
 {
 	struct own_process_file *files = bypass->own.files;
@@ -157,9 +159,10 @@ void bypass_free(struct bypass *bypass)
 
 /* ------------------------------------------------------------------ the lock */
 
-/* A thread that holds it is not cancelled: what it calls is no place for that (io/nocancel.h), or forbids it. */
+/* A thread that holds the lock is not canceled: the calls under it are no cancellation points, or disable it
+ * (io/nocancel.h). */
 
-/* Whether the NIC process makes way. It holds the arena for a bounded time and asks for it again and again. */
+/* Return whether the NIC process makes way. It holds the arena for a bounded time, and asks for it again and again. */
 static int take_arena(struct bypass *bypass)
 {
 	if (atomic_load_explicit(bypass_word(&bypass->slot->wanted), memory_order_relaxed))
@@ -180,7 +183,8 @@ static void cpu_relax(void)
 #endif
 }
 
-/* A round is over soon, and who sleeps for it may wake on the core of another that polls: for some time it is waited for. */
+/* Take the mutex. Spin first: a round ends soon, and a thread that sleeps may wake on the core of another one that
+ * polls. */
 static void lock_mutex(struct bypass *bypass)
 {
 	for (unsigned tried = 0; tried < LOCK_SPINS; tried++) {
@@ -197,7 +201,7 @@ void bypass_lock(struct bypass *bypass)
 	for (unsigned tried = 1; !bypass->gone && !take_arena(bypass); tried++) {
 		sched_yield();
 		if (tried % LIVENESS_CHECK_TRIES == 0 && bypass->setup.is_gone(bypass->setup.self))
-			bypass->gone = 1; /* it died with the arena in its hands */
+			bypass->gone = 1; /* it died while it held the arena */
 	}
 	bypass_arena_changed(bypass);
 }
@@ -253,7 +257,7 @@ int bypass_join(struct bypass *bypass, const struct bypass_peer *setup)
 {
 	if (!bypass->shm || shm_loopback_join(bypass->shm, setup))
 		return -1;
-	bypass->device.changes = 0; /* queue pairs whose peer it is find their lanes */
+	bypass->device.changes = 0; /* queue pairs whose peer belongs to that program find their paths */
 	bypass_arena_changed(bypass);
 	return 0;
 }
@@ -265,7 +269,7 @@ int bypass_has_pending(struct bypass *bypass)
 
 /* ------------------------------------------------------------------ rounds */
 
-/* What C counted is for all to see; nothing has been where no packet came, left or was lost. */
+/* Publish what C counted. Nothing was counted if no packet came, left or was lost. */
 static void publish_counts(struct bypass *bypass)
 {
 	struct io_poll *round = bypass->round;
@@ -297,7 +301,7 @@ static void publish_counts(struct bypass *bypass)
 	round->rx_bytes = round->tx_bytes = round->too_short = round->socket_errors = 0;
 }
 
-/* Whether all that waits to be sent is one ACK. */
+/* Return whether all that waits to be sent is one ACK. */
 static int owes_single_ack(const struct bypass *bypass)
 {
 	const struct engine_device *device = &bypass->device;
@@ -314,7 +318,7 @@ static int owes_single_ack(const struct bypass *bypass)
 	       engine_response_at(qp, 0)->kind == REPLY_ACK && !engine_unsent(record);
 }
 
-/* Until when that ACK waits for a message of the program's own, or 0. */
+/* Return until when that ACK waits for a message of the program, or 0. */
 static uint64_t hold_deadline(const struct bypass *bypass)
 {
 	if (bypass->received_ns - bypass->posted_ns > POST_RECENT_NS || !owes_single_ack(bypass))
@@ -386,7 +390,7 @@ int bypass_round(struct bypass *bypass, uint64_t now, int polls)
 		bypass->hold_ns = bypass->setup.slow * (polls ? HOLD_NS : HOLD_ASLEEP_NS);
 		bypass->answered |= owes_single_ack(bypass);
 	}
-	/* what arrived in time is not late since nobody looked: nothing is overdue before all is read */
+	/* what arrived in time is not late because nobody received it: nothing is overdue before everything is read */
 	bypass->full_rounds = round->received >= POLL_RECEIVE_LIMIT ? bypass->full_rounds + 1 : 0;
 	if (bypass->full_rounds % POLL_TIMERS_AT_LEAST_EVERY == 0)
 		did |= handle_timers(bypass, now);

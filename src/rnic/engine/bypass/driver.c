@@ -1,7 +1,7 @@
-/* The engine in this process: a slot of the device, with a socket and an arena of its own (docs/programs.md).
+/* The engine in this process: a bypass slot of the device, with a socket and an arena of its own (docs/programs.md).
  *
- * Whoever posts or polls runs it. While nobody polls, one thread sleeps until packets come or a deadline passes, and
- * runs it then. What the engine leaves to the reference goes to the NIC process in a message, and with it the arena. */
+ * A program's thread that posts or polls runs it. While none polls, the progress thread sleeps until packets come or a
+ * deadline passes, and runs it then. What the engine punts goes to the NIC process in a message, and with it the arena. */
 #if defined(__linux__)
 #define _GNU_SOURCE
 #include "bypass/driver_progress_thread.h"
@@ -24,11 +24,11 @@
 
 enum {
 	/* Times `slow` (io/calibrate.h): */
-	SPIN_NS = 50000, /* so long who waits for events looks on before he sleeps, if SOON_LEAST waits were no longer */
-	ANSWER_WAIT_NS = 50000, /* for so long a poll that found the completion alone waits for the answer */
+	SPIN_NS = 50000, /* how long driver_await spins before it sleeps, after SPIN_AFTER_SHORT_WAITS waits that were no longer */
+	ANSWER_WAIT_NS = 50000, /* how long a poll that found only the completion waits for the answer */
 
 	SPIN_AFTER_SHORT_WAITS = 8,
-	POLLS_WHILE_ARMED = 64, /* who goes on polling after it asked for an event does not sleep */
+	POLLS_WHILE_ARMED = 64, /* a program that goes on polling after it asked for an event does not sleep */
 };
 
 #define SAME(field, name)                                                                                            \
@@ -85,7 +85,7 @@ static int is_gone(void *self)
 	return driver_nic_is_gone(self);
 }
 
-/* An event queue has an entry more: whoever waits for its descriptor wakes. */
+/* Fire the descriptor of an event queue that has one more entry. */
 static void fire_event_queue(void *self, uint32_t vector)
 {
 	struct bypass_driver *driver = self;
@@ -111,7 +111,7 @@ static uint8_t *map_shared(int fd, size_t bytes)
 
 	if (base == MAP_FAILED)
 		return NULL;
-	madvise(base, bytes, MADV_DONTFORK); /* a child has no business in it */
+	madvise(base, bytes, MADV_DONTFORK); /* a child must not use it */
 	return base;
 }
 
@@ -206,7 +206,7 @@ void driver_stop(struct bypass_driver *driver)
 void driver_close(struct bypass_driver *driver)
 {
 	if (driver->pid != getpid()) {
-		close(driver->fd); /* the arena is not mapped here, and whoever held the lock is not there */
+		close(driver->fd); /* the arena is not mapped here, and the lock's holder does not exist here */
 		close(driver->shared_fd);
 		close(driver->wake_fd);
 		if (driver->shm_wake_fd >= 0)
@@ -219,16 +219,16 @@ void driver_close(struct bypass_driver *driver)
 
 /* ---- messages */
 
-/* Around a message that the NIC process works on the arena for. */
+/* Take the lock for a message for which the NIC process works on the arena. */
 static void lend_arena(struct bypass_driver *driver)
 {
-	fault_guard_refresh(); /* programs install handlers while they set up, as they make what is lent here */
+	fault_guard_refresh(); /* programs install handlers while they set up, when they send such messages, too */
 	bypass_lock(driver->bypass);
 }
 
 static void take_arena_back(struct bypass_driver *driver)
 {
-	uint64_t deadline = bypass_deadline(driver->bypass); /* a command may have made work */
+	uint64_t deadline = bypass_deadline(driver->bypass); /* the message may have made work */
 
 	atomic_store(&driver->engine_due_ns, deadline);
 	bypass_unlock(driver->bypass);
@@ -248,8 +248,8 @@ int driver_request(struct bypass_driver *driver, uint32_t kind, const void *body
 
 /* ---- programs of the same device */
 
-/* To take part, with `cookie_at`, or whom a queue pair leads to. 0 or the error number; then the answer's descriptors are the
- * caller's. */
+/* Ask to take part, with the address of our cookie, or for the peer of a queue pair. 0 or the error number; the reply's
+ * descriptors are the caller's if it is 0. */
 static int request_shm_loopback(struct bypass_driver *driver, uint32_t number, uint64_t cookie_va, struct rpc_reply *reply)
 {
 	uint8_t message[ATTACH_SHM_RING_SIZE] = { 0 };
@@ -280,7 +280,7 @@ int driver_enable_shm_loopback(struct bypass_driver *driver)
 	if (!error && reply->fd_count == 1) {
 		memcpy(driver->cookie, reply->body + ATTACH_SHM_RING_REPLY_COOKIE_AT, sizeof driver->cookie);
 		driver->shm_wake_fd = reply->fds[0];
-		driver_thread_wake(driver); /* it may sleep without */
+		driver_thread_wake(driver); /* it may sleep without the new descriptor */
 	} else if (!error) {
 		close_fds(reply);
 	}
@@ -317,7 +317,7 @@ void driver_join(struct bypass_driver *driver, uint32_t number)
 			munmap(setup.base, setup.bytes);
 		if (error)
 			close(setup.wake_fd);
-		driver_thread_wake(driver); /* it may sleep, and those who fill the new ring know nothing of that */
+		driver_thread_wake(driver); /* it may sleep, and the senders on the new ring do not know it */
 	} else if (!error) {
 		close_fds(reply);
 	}
@@ -339,12 +339,12 @@ int driver_ring(struct bypass_driver *driver, uint32_t number, uint32_t block)
 	took_time = bypass_took_time(driver->bypass);
 	take_arena_back(driver);
 	if (now < atomic_load_explicit(&driver->polled_ns, memory_order_relaxed) + driver->slow * POLL_GAP_NS)
-		driver_note_polled(driver, now, took_time ? clock_approximate_now() : now); /* who posts between polls has not stopped polling */
+		driver_note_polled(driver, now, took_time ? clock_approximate_now() : now); /* a program that posts between polls has not stopped polling */
 	return here;
 }
 
-/* The fence stands between the store and the look at `asleep`: the NIC process sets that, fences, and looks for stores once
- * more before it sleeps. */
+/* The fence separates the store from the load of `asleep`: the NIC process sets that, fences, and checks for stores
+ * once more before it sleeps. */
 void driver_ring_doorbell(volatile _Atomic uint8_t *rung, _Atomic uint32_t *asleep, int wake_fd, uint32_t block)
 {
 	uint64_t one = 1;
@@ -357,8 +357,8 @@ void driver_ring_doorbell(volatile _Atomic uint8_t *rung, _Atomic uint32_t *asle
 		;
 }
 
-/* Who polls for its completion and then watches its memory leaves the answer to the thread, which sleeps: so where one is
- * expected the poll ends with it. */
+/* A program that polls its CQ and then spins on memory never polls for the reply. If a reply is expected, keep polling
+ * until it arrives. */
 int driver_poll(struct bypass_driver *driver)
 {
 	uint32_t armed = atomic_load_explicit(&driver->armed_polls, memory_order_relaxed);
@@ -374,7 +374,7 @@ int driver_poll(struct bypass_driver *driver)
 	do {
 		uint64_t began = now;
 
-		/* one that the NIC process serves is not taken, either: that would have to wait for it */
+		/* nor wait for the lock while the NIC process serves the slot */
 		if (bypass_idle(driver->bypass) || bypass_try(driver->bypass))
 			return did;
 		if (!bypass_idle(driver->bypass))
@@ -425,7 +425,7 @@ void driver_remove_events(struct bypass_driver *driver, struct driver_event_queu
 	take_arena_back(driver);
 }
 
-/* Run the engine until an entry comes or there is nothing to do. Returns when there is. */
+/* Run the engine until an entry comes or there is nothing to do. Returns when there is something to do. */
 static uint64_t run_engine_for(struct bypass_driver *driver, struct driver_event_queue *events)
 {
 	uint64_t deadline = UINT64_MAX;
@@ -450,10 +450,10 @@ static void end_wait(void *self)
 	atomic_store(&driver->polled_ns, clock_now());
 	atomic_fetch_sub(&driver->waiters, 1);
 	if (atomic_load(&driver->sleep_state) == SLEEP_BACKOFF && atomic_load(&driver->wakes_ns) > clock_now() + driver->slow * BACKOFF_MAX_NS)
-		driver_thread_wake(driver); /* it sleeps for long while somebody waits here */
+		driver_thread_wake(driver); /* it sleeps for long while a thread waits here */
 }
 
-/* Run the engine and, from `until` on, sleep in turn until an event may have come: 0 or the error number. */
+/* Run the engine and, from `until` on, also sleep, until an event may have come: 0 or the error number. */
 static int wait_for_event(struct bypass_driver *driver, struct driver_event_queue *events, int other, uint64_t until)
 {
 	enum { EVENTS, NIC, PACKETS, SHM_WAKE, OTHER, ALL };
@@ -497,8 +497,8 @@ void driver_set_spin(struct bypass_driver *driver, uint64_t ns)
 	atomic_store(&driver->spin_ns, ns);
 }
 
-/* Sleeping costs one wake-up: whoever waits for events takes the packets too. Two that answer each other would spend most of
- * their time on falling asleep and waking: who has not had to wait for longer lately looks on. */
+/* Sleeping costs one wake-up, so a thread that waits for events takes the packets, too. Two programs that answer each
+ * other would spend most of their time falling asleep and waking: a thread whose last waits were short spins first. */
 int driver_await(struct bypass_driver *driver, struct driver_event_queue *events, int other)
 {
 	uint64_t spin_ns = atomic_load_explicit(&driver->spin_ns, memory_order_relaxed), began = clock_now();

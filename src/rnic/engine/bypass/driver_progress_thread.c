@@ -1,4 +1,4 @@
-/* The thread of a slot, which runs the engine while nobody else does (bypass/driver.h). */
+/* The progress thread of a driver, which runs the engine while no other thread does (bypass/driver.h). */
 #if defined(__linux__)
 #define _GNU_SOURCE
 #include "bypass/driver_progress_thread.h"
@@ -14,20 +14,20 @@
 #include <time.h>
 #include <unistd.h>
 
-#define IGNORE_DEADLINES UINT64_MAX /* no deadline counts */
+#define IGNORE_DEADLINES UINT64_MAX /* do not wake for the engine's deadlines */
 
 enum {
 	/* Times `slow` (io/calibrate.h): */
-	POLL_RECENT_NS = 40000, /* so long after its last poll a program still counts as polling */
-	BACKOFF_MIN_NS = 40000, /* for so long the thread keeps off, twice as long each time, */
-	RECHECK_NS = 100000, /* until the second look at whether nobody polls any more */
-	LINGER_NS = 50000, /* who is alone looks on for so long before he sleeps, since waking costs both ends */
+	POLL_RECENT_NS = 40000, /* how long after its last poll a program still counts as polling */
+	BACKOFF_MIN_NS = 40000, /* how long the thread backs off at first; each time twice as long */
+	RECHECK_NS = 100000, /* until it checks a second time whether no thread polls any more */
+	LINGER_NS = 50000, /* how long the thread spins before it sleeps, if the program leaves all work to it: waking costs both ends */
 
-	MAX_WAKEUPS = 64, /* of its bell that are heard at once */
-	BACKOFF_MAX_WAITED_NS = 100000000, /* up to so long while somebody waits for an event, who works meanwhile */
+	MAX_WAKEUPS = 64, /* drained at once */
+	BACKOFF_MAX_WAITED_NS = 100000000, /* limit of the back-off while a thread waits for an event: that thread runs the engine meanwhile */
 	ALONE_NS = 1000000, /* a program that has not posted or polled for so long only takes what others send */
-	STOPPED_CHECK_NS = 100000000, /* while the NIC process serves the slot itself */
-	FAULT_GUARD_CHECK_NS = 50000000, /* so often, while it is awake, it sees whether the program has other handlers for faults */
+	STOPPED_CHECK_NS = 100000000, /* how often to check while the NIC process serves the slot itself */
+	FAULT_GUARD_CHECK_NS = 50000000, /* how often the thread, while awake, checks whether the program has installed other fault handlers */
 };
 
 void driver_thread_wake(struct bypass_driver *driver)
@@ -38,7 +38,6 @@ void driver_thread_wake(struct bypass_driver *driver)
 		;
 }
 
-/* The thread wakes in time for what is due at a time, unless it wakes soon enough by itself. */
 void driver_thread_wake_for(struct bypass_driver *driver, uint64_t deadline)
 {
 	uint32_t state = atomic_load(&driver->sleep_state);
@@ -49,27 +48,27 @@ void driver_thread_wake_for(struct bypass_driver *driver, uint64_t deadline)
 		driver_thread_wake(driver);
 }
 
-/* Whether others run the engine, so that the thread need not. */
+/* Return whether other threads run the engine, so that this one need not. */
 static bool is_polled(const struct bypass_driver *driver, uint64_t now)
 {
 	return now < atomic_load_explicit(&driver->polled_ns, memory_order_relaxed) + driver->slow * POLL_RECENT_NS ||
 	       atomic_load_explicit(&driver->waiters, memory_order_relaxed);
 }
 
-/* The same where the thread itself does not: a round of long messages takes longer than a poll counts. */
+/* The same, asked while this thread is not in the engine: a round of long messages takes longer than a poll counts. */
 static bool is_served(const struct bypass_driver *driver, uint64_t now)
 {
 	return is_polled(driver, now) || bypass_is_taken(driver->bypass);
 }
 
-/* Whether others ran the engine for most of the time since `then`, when polls had covered so much, or do so now. */
+/* Return whether others ran the engine for most of the time since `then`, when `polling_ns` was `polling`, or do so
+ * now. */
 static bool is_attended(const struct bypass_driver *driver, uint64_t polling, uint64_t then, uint64_t now)
 {
 	return 2 * (atomic_load_explicit(&driver->polling_ns, memory_order_relaxed) - polling) >= now - then ||
 	       atomic_load_explicit(&driver->waiters, memory_order_relaxed) || bypass_is_taken(driver->bypass);
 }
 
-/* Somebody polled from a time to another. */
 void driver_note_polled(struct bypass_driver *driver, uint64_t since, uint64_t until)
 {
 	uint64_t last = atomic_load_explicit(&driver->polled_ns, memory_order_relaxed);
@@ -81,14 +80,13 @@ void driver_note_polled(struct bypass_driver *driver, uint64_t since, uint64_t u
 	atomic_store_explicit(&driver->polled_ns, until, memory_order_relaxed);
 }
 
-/* Whether the program leaves everything to the thread: no core that the thread keeps is one that it waits for. */
+/* Return whether the program leaves everything to this thread: it then waits for no core that the thread keeps. */
 static bool is_alone(const struct bypass_driver *driver, uint64_t now)
 {
 	return now > atomic_load_explicit(&driver->used_ns, memory_order_relaxed) + ALONE_NS &&
 	       !atomic_load_explicit(&driver->stop, memory_order_relaxed);
 }
 
-/* The bell has rung, for all who slept. Whoever rings on and on keeps nobody here. */
 void driver_drain_wake_fd(const struct bypass_driver *driver)
 {
 	char drained;
@@ -97,8 +95,8 @@ void driver_drain_wake_fd(const struct bypass_driver *driver)
 		;
 }
 
-/* Sleep, no longer than until a deadline that somebody may have set just now, which counts from `heeds` on; whether somebody
- * called. */
+/* Sleep until `until`, or a deadline that another thread may have set just now and that counts from `heed_from` on.
+ * Returns whether the thread was woken by another one. */
 static bool sleep_until(struct bypass_driver *driver, uint64_t until, enum sleep_state state, uint64_t heed_from)
 {
 	struct pollfd poller[4] = { { .fd = driver->wake_fd, .events = POLLIN },
@@ -110,27 +108,27 @@ static bool sleep_until(struct bypass_driver *driver, uint64_t until, enum sleep
 
 	atomic_store(&driver->wakes_ns, until);
 	atomic_store(&driver->sleep_state, state);
-	due = atomic_load(&driver->engine_due_ns); /* who set it before he could see how this thread sleeps does not wake it */
+	due = atomic_load(&driver->engine_due_ns); /* a thread that set it before it could see `sleep_state` does not wake this one */
 	due = due < heed_from ? heed_from : due;
 	if (due < until)
 		until = due;
 	left = until > now ? until - now : 0;
 	timeout = (struct timespec){ (time_t)(left / 1000000000u), (long)(left % 1000000000u) };
 	if (atomic_load(&driver->stop))
-		return true; /* the call for it may have been heard as one for the sleep before */
+		return true; /* the wake-up to stop may have been drained with that of the sleep before */
 	if (state == SLEEP_ON_PACKETS && bypass_has_pending(driver->bypass))
 		timeout = (struct timespec){ 0, 0 }, until = 0;
 	ppoll(poller, state == SLEEP_ON_PACKETS ? 4 : 2, until == UINT64_MAX || left >> 60 ? NULL : &timeout, NULL);
 	atomic_store(&driver->sleep_state, SLEEP_NONE);
 	if (poller[1].revents)
-		driver_nic_is_gone(driver); /* data would go on without it: the device is dead all the same */
+		driver_nic_is_gone(driver); /* data would still flow, but the device is dead without the NIC process */
 	if (poller[3].revents)
 		driver_drain_wake_fd(driver);
 	return poller[0].revents && read(driver->wake_fd, &drained, sizeof drained) > 0;
 }
 
-/* Work until there is no more, or until somebody else does, and say when the next is due. False where somebody else is
- * at work: that may be who had the core before, so that looking on and on would keep him from it. */
+/* Run the engine until there is no more to do, or another thread polls; `*deadline` is when the next round is due.
+ * Returns false if another thread holds the lock. Back off then: it may be waiting for this core. */
 static bool run_rounds(struct bypass_driver *driver, bool *did, uint64_t *deadline)
 {
 	*did = false;
@@ -149,16 +147,16 @@ static bool run_rounds(struct bypass_driver *driver, bool *did, uint64_t *deadli
 	return true;
 }
 
-/* It keeps off while others poll, and looks again and again whether they still do: packets that nobody polls for lie
- * until then. Each look takes a core from somebody who polls, so they become rare while polls follow each other; that one
- * who did so is not there just now is looked at twice, since the other thread may have been given the core. */
+/* Back off while others poll, and check again and again whether they still do: packets that nobody polls for wait until
+ * then. Each check takes a core from a polling thread, so checks become rare while polls continue. A thread that polled
+ * and is absent is checked for twice: this thread may have been given its core. */
 static void *thread_main(void *self)
 {
 	struct bypass_driver *driver = self;
 	uint64_t backoff = driver->slow * BACKOFF_MIN_NS, did_ns = 0, guard_checked_ns = 0;
 	bool called = true, attended = false, refused = false;
 
-	prctl(PR_SET_TIMERSLACK, 1); /* nanosecond */
+	prctl(PR_SET_TIMERSLACK, 1); /* in ns */
 	while (!atomic_load(&driver->stop)) {
 		uint64_t now = clock_now(), deadline;
 		bool backed_off = false, did, polled;
@@ -176,8 +174,9 @@ static void *thread_main(void *self)
 			uint64_t polling = atomic_load_explicit(&driver->polling_ns, memory_order_relaxed), then = now;
 			uint32_t waiters = atomic_load(&driver->waiters);
 			uint64_t most = waiters ? BACKOFF_MAX_WAITED_NS : driver->slow * BACKOFF_MAX_NS;
-			/* who waits sleeps by the deadlines that there were: those of others' posts are seen to here, but not
-			 * by looking on and on while somebody is at work, who may just have set one */
+			/* A waiting thread sleeps by the deadlines it knew: this thread handles those that others'
+			 * posts set. It does not spin on that while another thread is in the engine, which may just
+			 * have set one. */
 			uint64_t soon = refused ? now + driver->slow * BACKOFF_MIN_NS : now, heed_from = waiters ? soon : IGNORE_DEADLINES;
 
 			called = sleep_until(driver, then + (polled ? backoff : driver->slow * RECHECK_NS), SLEEP_BACKOFF, heed_from);
@@ -213,7 +212,7 @@ static void *thread_main(void *self)
 	return NULL;
 }
 
-/* All signals but those of its own faults are the program's own threads'. */
+/* Block all signals, which are for the program's own threads, except those of this thread's own faults. */
 int driver_thread_start(struct bypass_driver *driver)
 {
 	sigset_t all, before;
@@ -221,7 +220,7 @@ int driver_thread_start(struct bypass_driver *driver)
 	int error;
 
 	sigfillset(&all);
-	sigdelset(&all, SIGSEGV); /* its own, which memory/fault_guard.h answers */
+	sigdelset(&all, SIGSEGV); /* handled by memory/fault_guard.h */
 	sigdelset(&all, SIGBUS);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	pthread_attr_init(&attributes);

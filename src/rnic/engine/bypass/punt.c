@@ -1,4 +1,4 @@
-/* What a slot's engine leaves to the NIC process, and the completion events that it raises itself (bypass/bypass.h). */
+/* What a program's engine leaves to the NIC process, and the completion events that it raises itself (bypass/punt.h). */
 #if defined(__linux__)
 #define _GNU_SOURCE
 #include "bypass/punt.h"
@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#define PHASE_WORD 3u /* of an entry */
+#define PHASE_WORD 3u /* of an event queue's entry */
 
 _Static_assert((int)BYPASS_NOTIFY_SEND == (int)EFFECT_NOTIFY_SEND && (int)BYPASS_NOTIFY_RECV == (int)EFFECT_NOTIFY_RECV,
 	       "effects");
@@ -15,7 +15,6 @@ _Static_assert(offsetof(struct slot, punt_unknown) - offsetof(struct slot, punt_
 		       (PUNT_WAIT - PUNT_SHORT + 1) * sizeof(uint64_t),
 	       "a count for each reason");
 
-/* Ask for it, counted by `reason`. */
 void bypass_punt_to_nic(struct bypass *bypass, const struct bypass_punt *punt, struct bypass_answer *answer, uint64_t *reason)
 {
 	*answer = (struct bypass_answer){ 0 };
@@ -35,8 +34,8 @@ static uint64_t *punt_counter(struct bypass *bypass, uint32_t end)
 	return end >= PUNT_SHORT && end <= PUNT_WAIT ? &slot->punt_short + (end - PUNT_SHORT) : &slot->punt_unknown;
 }
 
-/* Disarm a CQ and raise its completion event (device/cq.py, notify): 0, or -1 where its EQ is the reference's to look at.
- * Disarming comes first: who has seen the event may arm again at once. */
+/* Disarm a CQ and raise its completion event (device/cq.py, notify): 0, or -1 if its EQ needs the reference. Disarm
+ * first: a program that has seen the event may arm again at once. */
 static int raise_event(struct bypass *bypass, struct completion_queue *cq, uint32_t number)
 {
 	const struct device *root = bypass_root(bypass);
@@ -75,7 +74,7 @@ static int raise_event(struct bypass *bypass, struct completion_queue *cq, uint3
 	return 0;
 }
 
-/* Completion events of a queue pair's CQs. Those that cannot be raised here are left to the NIC process. */
+/* Raise the completion events of a queue pair's CQs, and leave those that cannot be raised here to the NIC process. */
 static void raise_events(struct bypass *bypass, const struct engine_stop_info *info)
 {
 	const struct queue_pair *record = engine_record(&bypass->device.sched, info->qp);
@@ -95,7 +94,7 @@ static void raise_events(struct bypass *bypass, const struct engine_stop_info *i
 	bypass_punt_to_nic(bypass, &punt, &answer, &bypass->slot->punt_notify);
 }
 
-/* The rest of a receive buffer; who sent it may be known from then on. */
+/* Punt the rest of a receive buffer; its sender may be known from then on. */
 static void punt_packets(struct bypass *bypass, const struct engine_stop_info *info)
 {
 	struct io_poll *round = bypass->round;
@@ -153,7 +152,6 @@ static void punt_turn(struct bypass *bypass, const struct engine_stop_info *info
 	sending->qp = 0;
 }
 
-/* Do what a round stopped for; 0, or -1 where nobody answers. */
 int bypass_handle_stop(struct bypass *bypass, const struct engine_stop_info *info)
 {
 	switch (info->stop) {

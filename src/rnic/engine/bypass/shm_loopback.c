@@ -17,10 +17,10 @@
 #define POSITION (SHM_RING_BYTES - 1)
 
 enum record_kind {
-	KIND_PACKETS, /* a burst of them, as the wire carries it */
+	KIND_PACKETS, /* a burst of packets as on the network */
 	KIND_BY_REFERENCE, /* a struct engine_by_reference */
-	KIND_REFUSED, /* the same, back to whoever sent it: with bytes, please */
-	KIND_NOTHING, /* up to the end of the ring */
+	KIND_REFUSED, /* the same, sent back: its packets are wanted with their bytes */
+	KIND_NOTHING, /* padding up to the end of the ring */
 };
 
 /* In front of each record. */
@@ -38,14 +38,14 @@ struct ring_end {
 	struct ring_control *control;
 	uint64_t *epochs;
 	uint8_t *records;
-	uint64_t at; /* this end's position, which is not read back */
+	uint64_t at; /* this end's position, which is not read back from the ring */
 };
 
 struct shm_peer {
 	struct engine_pull pull;
 	struct bypass_peer setup;
 	struct ring_end out, in;
-	int broken; /* there were numbers in the ring that cannot be */
+	int broken; /* the ring had impossible numbers */
 };
 
 struct shm_loopback {
@@ -53,12 +53,12 @@ struct shm_loopback {
 	struct slot *slot;
 	uint8_t name[UDP_NAME_BYTES];
 	uint32_t name_bytes;
-	uint32_t next; /* whom to take from first */
-	pthread_mutex_t mutex; /* of the list, which a thread that goes to sleep looks through */
+	uint32_t next; /* index of the peer to take from first */
+	pthread_mutex_t mutex; /* of `peers`, which a thread reads before it sleeps */
 	uint32_t count;
 	struct shm_peer *peers[SHM_PEERS];
-	struct shm_peer *from[POLL_RECEIVE_LIMIT]; /* of the slots that were drawn last */
-	struct rx_buffer *first_buffer; /* of these */
+	struct shm_peer *from[POLL_RECEIVE_LIMIT]; /* which peer each buffer of the last receive came from */
+	struct rx_buffer *first_buffer; /* of that receive */
 };
 
 static _Atomic uint64_t *atomic_word(uint64_t *field)
@@ -83,13 +83,13 @@ static void find_end(struct ring_end *end, uint8_t *base, uint32_t ring)
 	end->records = head + SHM_BYTES_AT;
 }
 
-/* Bytes of a record in the ring. */
+/* Return the size of a record in the ring. */
 static uint64_t room_of(uint64_t bytes)
 {
 	return (sizeof(struct record_header) + bytes + SHM_RECORD_BYTES - 1) & ~(uint64_t)(SHM_RECORD_BYTES - 1);
 }
 
-/* Bytes that a record may still take; more than there are where the taker stores nonsense. */
+/* Return how many bytes a record may still use; more than the ring has if the taker stores nonsense. */
 static uint64_t left_in(struct shm_peer *peer)
 {
 	return load_word(&peer->out.consumer->head) + SHM_RING_BYTES - peer->out.at;
@@ -101,20 +101,20 @@ static int is_open(struct shm_peer *peer)
 	       !load_word(&peer->out.control->dead);
 }
 
-/* Whoever sleeps there wakes. The fence stands between the record and the look: the other says that it sleeps, fences,
- * and looks for records once more. */
+/* Wake the peer if it sleeps. The fence separates the record from the load of `asleep`: the peer sets that, fences, and
+ * checks for records once more. */
 static void wake_peer(struct shm_peer *peer)
 {
 	atomic_thread_fence(memory_order_seq_cst);
 	if (!atomic_load_explicit(atomic_word(&peer->out.consumer->asleep), memory_order_relaxed) ||
 	    !atomic_exchange(atomic_word(&peer->out.consumer->asleep), 0))
 		return;
-	/* where there is no room it rings already */
+	/* a full socket is readable already */
 	while (nocancel_send(peer->setup.wake_fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno == EINTR)
 		;
 }
 
-/* Put a record into the ring; 0, or -1 where there is no room. */
+/* Put a record into the ring; 0, or -1 if there is no room. */
 static int push_record(struct shm_peer *peer, uint32_t kind, uint32_t segment, const void *bytes, size_t length)
 {
 	struct ring_end *out = &peer->out;
@@ -140,7 +140,7 @@ static int push_record(struct shm_peer *peer, uint32_t kind, uint32_t segment, c
 	return 0;
 }
 
-/* Copy the next record, at most `room` bytes of it; whether there was one. */
+/* Copy the next record, at most `room` bytes of it; returns whether there was one. */
 static int pop_record(struct shm_peer *peer, struct record_header *header, uint8_t *to, size_t room)
 {
 	struct ring_end *in = &peer->in;
@@ -159,7 +159,7 @@ static int pop_record(struct shm_peer *peer, struct record_header *header, uint8
 		if (header->kind != KIND_NOTHING)
 			memcpy(to, in->records + offset + sizeof *header, header->bytes);
 		used -= size;
-		atomic_store_explicit(atomic_word(&in->at), in->at + size, memory_order_relaxed); /* who goes to sleep looks at it */
+		atomic_store_explicit(atomic_word(&in->at), in->at + size, memory_order_relaxed); /* a thread that is about to sleep reads it */
 		atomic_store_explicit(atomic_word(&in->consumer->head), in->at, memory_order_release);
 		if (header->kind != KIND_NOTHING)
 			return 1;
@@ -169,15 +169,16 @@ static int pop_record(struct shm_peer *peer, struct record_header *header, uint8
 
 /* ------------------------------------------------------------------ the sender's memory */
 
-/* Of a queue pair of a ring's sender. The bytes of a READ are in memory that one of its keys opens, and that becomes the
- * program's own with the key: its program may know nothing of the READ. Both words only ever count up. */
+/* Return the epoch of a queue pair of a ring's sender. A READ's bytes are in memory that one of the sender's keys
+ * opens. When the key goes, the memory is the program's again, and the program may not know of the READ. Both words
+ * only ever count up. */
 static uint64_t epoch_of(const struct ring_end *end, uint64_t number, uint32_t operation)
 {
 	uint64_t epoch = load_word(&end->epochs[number % SHM_EPOCHS]);
 	return opcode_rows[operation & 0xFF].flags & ROW_RESPONSE ? epoch + load_word(&end->control->keys) : epoch;
 }
 
-/* All in one call, so that the cookie and the bytes are of one program, whatever became of the number. */
+/* Read cookie and data in one call: the pid may be reused between two. */
 static int pull_bytes(struct engine_pull *self, const struct engine_by_reference *by_ref, const struct engine_range *ranges, unsigned count)
 {
 	struct shm_peer *peer = (struct shm_peer *)(void *)self;
@@ -194,7 +195,7 @@ static int pull_bytes(struct engine_pull *self, const struct engine_by_reference
 	    memcmp(cookie, peer->setup.cookie, sizeof cookie))
 		return -1;
 	atomic_thread_fence(memory_order_acquire);
-	/* what has stopped meanwhile has given its memory back, before the bytes were read or behind that */
+	/* an epoch that ended meanwhile has given its memory back, before or after the bytes were read */
 	return by_ref && epoch_of(&peer->in, by_ref->source, by_ref->operation) != by_ref->epoch ? -1 : 0;
 }
 
@@ -248,15 +249,15 @@ static struct shm_peer *find_peer(const struct shm_loopback *shm, uint32_t numbe
 
 int shm_loopback_join(struct shm_loopback *shm, const struct bypass_peer *setup)
 {
-	uint32_t rings = setup->bytes == SHM_RING_ALL ? 1 : 2, offset = 0;
+	uint32_t rings = setup->bytes == SHM_RING_ALL ? 1 : 2, index = 0;
 
 	if (find_peer(shm, setup->first_number) || setup->bytes != (uint64_t)rings * SHM_RING_ALL || setup->ring >= rings)
 		return -1;
-	/* one that has ended, and whose last records have been taken, makes room */
-	while (offset < shm->count && (!load_word(&shm->peers[offset]->out.control->dead) ||
-					  load_word(&shm->peers[offset]->in.producer->tail) != shm->peers[offset]->in.at))
-		offset++;
-	struct shm_peer *peer = offset < SHM_PEERS ? calloc(1, sizeof *peer) : NULL;
+	/* replace a peer that has ended and whose last records have been taken */
+	while (index < shm->count && (!load_word(&shm->peers[index]->out.control->dead) ||
+					  load_word(&shm->peers[index]->in.producer->tail) != shm->peers[index]->in.at))
+		index++;
+	struct shm_peer *peer = index < SHM_PEERS ? calloc(1, sizeof *peer) : NULL;
 	if (!peer)
 		return -1;
 	peer->setup = *setup;
@@ -264,11 +265,11 @@ int shm_loopback_join(struct shm_loopback *shm, const struct bypass_peer *setup)
 	find_end(&peer->out, setup->base, setup->ring);
 	find_end(&peer->in, setup->base, rings - 1 - setup->ring);
 	pthread_mutex_lock(&shm->mutex);
-	if (offset < shm->count)
-		release_peer(shm->peers[offset]);
+	if (index < shm->count)
+		release_peer(shm->peers[index]);
 	else
 		shm->count++;
-	shm->peers[offset] = peer;
+	shm->peers[index] = peer;
 	pthread_mutex_unlock(&shm->mutex);
 	atomic_store(atomic_word(&peer->in.consumer->pulls), !pull_bytes(&peer->pull, NULL, NULL, 0));
 	atomic_store(atomic_word(&peer->in.consumer->attached), 1);
@@ -277,8 +278,8 @@ int shm_loopback_join(struct shm_loopback *shm, const struct bypass_peer *setup)
 
 /* ------------------------------------------------------------------ sending */
 
-/* Whether packets of `lane` from this one on may go by the ring: none of the queue pair's that matters for the order is
- * on its way by the wire. */
+/* Return whether a path's packets from this PSN on may go by the ring: no packet of the queue pair that matters for the
+ * order is on its way by the network. */
 static int may_use_ring(const struct shm_loopback_path *path, uint32_t operation, uint64_t psn)
 {
 	uint16_t flags = opcode_rows[operation & 0xFF].flags;
@@ -300,7 +301,7 @@ static int open_by_reference(struct engine_peer_path *self, const struct engine_
 struct engine_peer_path *shm_loopback_path_of(struct shm_loopback *shm, const struct engine_qp *qp, struct shm_loopback_path *path)
 {
 	struct shm_peer *peer = find_peer(shm, (uint32_t)be_get(qp->qpc, QPC_REMOTE_QPN));
-	/* queue pairs of other devices have the same numbers: this one's own peers are where it is itself */
+	/* queue pairs of other devices have the same numbers: a peer of this device has the same address and port */
 	if (memcmp(qp->flow.destination, qp->flow.source, qp->flow.address_bytes) ||
 	    qp->flow.destination_port != qp->flow.source_port)
 		peer = NULL;
@@ -309,7 +310,7 @@ struct engine_peer_path *shm_loopback_path_of(struct shm_loopback *shm, const st
 	return peer ? &path->peer_path : NULL;
 }
 
-/* The same for what leaves now. */
+/* The same for a burst that leaves now. */
 static int burst_may_use_ring(const struct shm_loopback_path *path, const uint8_t *bytes, uint32_t segment)
 {
 	struct engine_by_reference by_ref;
@@ -361,7 +362,7 @@ unsigned shm_loopback_receive(void *self, struct rx_buffer *buffers, unsigned co
 			int by_ref = header.kind == KIND_BY_REFERENCE || header.kind == KIND_REFUSED;
 			if (by_ref ? header.bytes != sizeof(struct engine_by_reference) :
 				   header.kind != KIND_PACKETS || !header.segment || !header.bytes) {
-				peer->broken = 1; /* no program that knows these rings puts such there */
+				peer->broken = 1; /* no program that knows these rings stores such a record */
 				break;
 			}
 			rx->kind = header.kind;
@@ -374,7 +375,7 @@ unsigned shm_loopback_receive(void *self, struct rx_buffer *buffers, unsigned co
 			rx->flow_label = 0;
 			shm->from[received++] = peer;
 			if (by_ref)
-				count = received; /* that takes long: what it is answered with leaves before the next */
+				count = received; /* these take long: what answers them leaves before the next is taken */
 		}
 	}
 	if (shm->count)
@@ -392,7 +393,7 @@ int shm_loopback_take(void *self, const struct rx_buffer *rx, uint64_t now, stru
 	*info = (struct engine_stop_info){ .stop = STOP_DONE };
 	memcpy(&by_ref, rx->buffer, sizeof by_ref);
 	if (!owns_qp(peer, rx->kind == KIND_BY_REFERENCE ? by_ref.source : by_ref.destination))
-		return 1; /* its queue pairs have other numbers */
+		return 1; /* the peer's queue pairs have other numbers */
 	if (rx->kind == KIND_REFUSED) {
 		shm->slot->hairpin_refused += by_ref.packets;
 		engine_device_refused(shm->device, &by_ref, now);
@@ -404,13 +405,13 @@ int shm_loopback_take(void *self, const struct rx_buffer *rx, uint64_t now, stru
 	if (taken == TAKEN_REFUSED && opcode_rows[by_ref.operation & 0xFF].flags & ROW_RESPONSE)
 		shm->slot->hairpin_refused += by_ref.packets; /* they have been asked for again */
 	else if (taken == TAKEN_REFUSED)
-		push_record(peer, KIND_REFUSED, 0, &by_ref, sizeof by_ref); /* where that is full the sender finds out by its timer */
+		push_record(peer, KIND_REFUSED, 0, &by_ref, sizeof by_ref); /* if the ring is full, the sender finds out by its timer */
 	return taken != TAKEN_PARTIAL && info->stop != STOP_MAP_QP;
 }
 
 /* ------------------------------------------------------------------ sleeping */
 
-/* By this end's own word, since nobody is to keep it awake by the other one. */
+/* Compare with this end's own word, since the other end could keep us awake by the ring's. */
 static int has_records(struct shm_peer *peer)
 {
 	return !peer->broken && load_word(&peer->in.producer->tail) != load_word(&peer->in.at);

@@ -1,4 +1,4 @@
-/* All queue pairs of a device: whom a packet is for, whose turn it is, whose time has come. */
+/* All queue pairs of a device: dispatch of packets, turns, deadlines. */
 #include "device/device.h"
 #include "device/inflight.h"
 #include "device/scheduler.h"
@@ -31,14 +31,14 @@ static struct queue_pair *record_at(const struct engine_device *device, uint64_t
 	return engine_record(&device->sched, at);
 }
 
-/* The queue pair of a record, where the engine knows it, or NULL. */
+/* Return the queue pair of a record if the engine knows it, or NULL. */
 static struct engine_qp *find_qp(const struct engine_device *device, const struct queue_pair *record)
 {
 	struct engine_qp *qp = device->qps[qp_index(device, record->number)];
 	return qp && qp->record == record ? qp : NULL;
 }
 
-/* Whether its peer's account, if it should have one, is known. */
+/* Return whether its peer's account, if it should have one, is known. */
 static int has_account(const struct engine_qp *qp)
 {
 	return qp->record->peer_record || be_get(qp->qpc, QPC_SERVTYPE) != ST_RC;
@@ -49,14 +49,14 @@ static struct peer *peer_of(const struct engine_device *device, const struct que
 	return engine_record(&device->sched, record->peer_record);
 }
 
-/* What of a peer's account is asked by who does not send. */
+/* Return what receiving reads of a peer's account. */
 static struct engine_inflight round_trips(const struct peer *peer)
 {
 	return (struct engine_inflight){ .srtt = peer->srtt, .rttvar = peer->rttvar, .alone = peer->users == 1 };
 }
 
-/* Whether packets that are acknowledged one by one leave the accounts as they would together: its peer's limit grows no
- * more, and nobody waits but the queue pair itself. */
+/* Return whether packets acknowledged one by one leave the accounts as one ACK for all would: the peer's limit does not
+ * grow any more, and no other queue pair waits. */
 static int can_coalesce(const struct engine_device *device, const struct queue_pair *record, const struct peer *peer)
 {
 	uint64_t waited_for = device->sched.inflight->waited_for;
@@ -64,7 +64,7 @@ static int can_coalesce(const struct engine_device *device, const struct queue_p
 	return grown && (!waited_for || (waited_for == 1 && peer->waiting == 1 && record->parked));
 }
 
-/* The accounts as they are now. */
+/* Read the accounts as they are now. */
 static void read_inflight(const struct engine_device *device, const struct peer *peer, struct engine_inflight *accounts)
 {
 	const struct inflight *inflight = device->sched.inflight;
@@ -87,7 +87,7 @@ static void read_inflight(const struct engine_device *device, const struct peer 
 	};
 }
 
-/* Bring SQ_HEAD and QUEUE_STATE in its queue block up to date. */
+/* Publish SQ_HEAD and QUEUE_STATE in the queue block. */
 static void publish_state(const struct engine_qp *qp)
 {
 	struct queue_pair *record = qp->record;
@@ -118,7 +118,7 @@ static void count_events(struct engine_device *device, const struct engine_effec
 
 /* ------------------------------------------------------------------ receiving */
 
-/* Whether packets on a path are from a queue pair's peer's address to its own, or it has no peer. */
+/* Return whether packets are from a queue pair's peer's address to its own, or it has no peer. */
 static int from_peer(const struct engine_device *device, const struct queue_pair *record, const struct engine_flow *flow)
 {
 	if (!record->path || record->opcodes == SERVICE_UD)
@@ -129,7 +129,7 @@ static int from_peer(const struct engine_device *device, const struct queue_pair
 	       !memcmp(&path->src_0, flow->destination, bytes);
 }
 
-/* Carry out what a packet or a deadline has had as effects on what others see, but the events of completion queues. */
+/* Apply the effects of a packet or a deadline beyond the queue pair, except completion events. */
 static void apply_effects(struct engine_device *device, uint64_t at, const struct engine_effects *effects, uint64_t now)
 {
 	const struct engine_sched *sched = &device->sched;
@@ -235,7 +235,7 @@ int engine_device_expects(const struct engine_device *device, uint64_t number, s
 
 /* ------------------------------------------------------------------ packets without their bytes */
 
-/* A queue pair that is connected to the other one, or NULL. */
+/* Return the queue pair that is connected to another one, or NULL. */
 static struct engine_qp *find_connected(const struct engine_device *device, uint64_t number, uint64_t other)
 {
 	uint64_t found = device->directory[qp_index(device, number)];
@@ -249,8 +249,8 @@ static struct engine_qp *find_connected(const struct engine_device *device, uint
 	return qp;
 }
 
-/* Responses that cannot be taken are asked for again, which has them come with their bytes. A peer that goes on without
- * them has no such answer, but what is lost: the timers bound that. */
+/* Ask again for responses that cannot be taken: they then come with their bytes. A peer that continues without bytes
+ * gets no answer, and the responses are lost: the timers bound that. */
 static enum engine_taken request_again(struct engine_device *device, struct engine_qp *qp, uint64_t psn, uint64_t now)
 {
 	struct engine_effects effects = { .sample = NONE };
@@ -266,7 +266,7 @@ static enum engine_taken request_again(struct engine_device *device, struct engi
 	return TAKEN_REFUSED;
 }
 
-/* Take responses of a READ. */
+/* Take responses to a READ. */
 static enum engine_taken take_responses(struct engine_device *device, struct engine_qp *qp, const struct packet *packet,
 				       uint64_t now, struct engine_stop_info *info)
 {
@@ -310,7 +310,7 @@ enum engine_taken engine_device_by_reference(struct engine_device *device, const
 		return TAKEN_NOTHING;
 	}
 	if (!qp->lane)
-		return TAKEN_NOTHING; /* its peer is of another device, which has queue pairs of the same numbers */
+		return TAKEN_NOTHING; /* its peer belongs to another device, which has queue pairs of the same numbers */
 	packet.pull = pull;
 	if (packet.row->flags & ROW_RESPONSE) {
 		taken = state == QP_STATE_RTS ? take_responses(device, qp, &packet, now, info) : TAKEN_NOTHING;
@@ -356,7 +356,7 @@ int engine_device_ring(struct engine_device *device, struct engine_qp *qp)
 	if (!qp->block)
 		return -1;
 	if (record->held)
-		return 0; /* it rings again when it is cached */
+		return 0; /* the doorbell is rung again when the queue pair is cached */
 	uint64_t tail = atomic_load_explicit(&qp->block[REG_SQ_TAIL / 4], memory_order_acquire);
 	if (be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS || tail >= record->sq_entries)
 		return -1;
@@ -373,7 +373,7 @@ int engine_unsent(const struct queue_pair *record)
 	       record->admitted;
 }
 
-/* Whether the engine may begin a turn at all. */
+/* Return whether the engine may begin a turn. */
 static int can_run_turn(const struct engine_device *device, const struct engine_qp *qp)
 {
 	const struct queue_pair *record = qp->record;
@@ -381,11 +381,11 @@ static int can_run_turn(const struct engine_device *device, const struct engine_
 		return 0;
 	if (record->masked || !qp->route || !qp->block || !has_account(qp) || !record->path)
 		return 0;
-	/* whether replies go first says the CQ; it may have to wait for room, and then needs a line */
+	/* the CQ says whether replies go first; a queue pair that must wait for room needs a line */
 	return qp->recv_cq && qp->recv_cqn == be_get(qp->qpc, QPC_CQN_RCV) && device->sched.inflight->spare_line;
 }
 
-/* Send requests; 0, or -1 where the reference goes on. */
+/* Send requests; 0, or -1 if the reference goes on. */
 static int send_requests(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
 			 struct engine_sending *sending, struct engine_stop_info *info)
 {
@@ -404,7 +404,7 @@ static int send_requests(struct engine_device *device, struct engine_qp *qp, uin
 		count_events(device, &effects);
 	info->effects |= effects.effects & EFFECT_NOTIFY_SEND;
 	if (effects.effects & EFFECT_NO_ROOM)
-		engine_inflight_wait(sched, sending->qp); /* there is a spare line, or there was no turn */
+		engine_inflight_wait(sched, sending->qp); /* a line is spare, or there was no turn */
 	if (effects.effects & EFFECT_ARM)
 		engine_rearm(sched, sending->qp);
 	if (effects.end == ENGINE_DONE) {
@@ -415,7 +415,7 @@ static int send_requests(struct engine_device *device, struct engine_qp *qp, uin
 	return sending->room ? -1 : 0;
 }
 
-/* Send replies, up to `budget` of them; 0, or -1 where the reference does so. */
+/* Send up to `budget` replies; 0, or -1 if the reference does it. */
 static int send_replies(struct engine_device *device, struct engine_qp *qp, uint64_t budget, struct engine_out *out,
 			struct engine_sending *sending, struct engine_stop_info *info)
 {
@@ -441,7 +441,7 @@ void engine_device_marked(struct engine_device *device, uint64_t at, uint64_t no
 	engine_schedule(&device->sched, at);
 }
 
-/* Bytes of the largest packet on its path. */
+/* Return the size of the largest packet on its path. */
 static uint64_t max_packet_bytes(const struct engine_qp *qp)
 {
 	return MAX_TRANSPORT_HEADERS + context_mtu(qp->qpc) + ICRC_BYTES;
@@ -464,7 +464,7 @@ void engine_device_notified(struct engine_device *device, uint64_t at, uint64_t 
 	count_event(device, COUNT_CNP_RATE_CUTS, 1);
 }
 
-/* Send the CNP that the tag asks for; 1, or 0 where there is no room. */
+/* Send the CNP that cnp_tag asks for; 1, or 0 if there is no room. */
 static uint64_t send_cnp(struct engine_device *device, struct engine_qp *qp, struct engine_out *out)
 {
 	struct queue_pair *record = qp->record;
@@ -480,7 +480,7 @@ static uint64_t send_cnp(struct engine_device *device, struct engine_qp *qp, str
 	return 1;
 }
 
-/* Send requests where there are any: a queue pair that only receives needs no ring in reach. */
+/* Send requests if there are any: a queue pair that only receives needs no reachable ring. */
 static int send_some(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
 		     struct engine_sending *sending, struct engine_stop_info *info)
 {
@@ -490,7 +490,7 @@ static int send_some(struct engine_device *device, struct engine_qp *qp, uint64_
 	return 0;
 }
 
-/* Requests as far as their rate allows; it is woken for the rest. 0, or -1 where the reference goes on. */
+/* Send requests as its rate allows, and arm the timer for the rest. 0, or -1 if the reference goes on. */
 static int send_paced(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
 		      struct engine_sending *sending, struct engine_stop_info *info)
 {
@@ -522,7 +522,8 @@ static uint64_t budget_left(const struct engine_sending *sending)
 	return sending->limit > sending->count ? sending->limit - sending->count : 0;
 }
 
-/* The turn of a queue pair that owes a CNP or keeps to a rate (device/sending.py take_turn, transport/qp.py produce). */
+/* Run the turn of a queue pair that owes a CNP or is rate-limited (device/sending.py take_turn, transport/qp.py
+ * produce). */
 static int congested_turn(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
 			  struct engine_sending *sending, struct engine_stop_info *info)
 {
@@ -552,7 +553,7 @@ static int congested_turn(struct engine_device *device, struct engine_qp *qp, ui
 	return 0;
 }
 
-/* Whether all that a queue pair owes is one ACK, and it is to leave in the burst of its requests. */
+/* Return whether all that a queue pair owes is one ACK, which is to leave in the burst of its requests. */
 static int can_piggyback_ack(const struct engine_device *device, const struct engine_qp *qp, struct engine_out *out)
 {
 	const struct engine_burst *last = &out->bursts[out->count - (out->count != 0)];
@@ -560,12 +561,12 @@ static int can_piggyback_ack(const struct engine_device *device, const struct en
 	if (!device->piggyback_acks || !out->count || !engine_response_queue_valid(qp) || !owes_single_ack(qp) || last->route != qp->route ||
 	    last->length != (uint64_t)last->segment * last->count)
 		return 0;
-	out->open = 1; /* what fits behind the last segment goes there, else it begins a burst */
+	out->open = 1; /* a packet that fits behind the last segment goes there; another begins a burst */
 	return 1;
 }
 
-/* The turn's packets, and how it ends: 1 where its replies have let new messages go first, -1 where the reference goes
- * on from `step`, else 0. */
+/* Make the turn's packets. Returns 1 if its replies let new messages go first, -1 if the reference goes on from `step`,
+ * else 0. */
 static int run_turn(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
 		struct engine_sending *sending, struct engine_stop_info *info)
 {
@@ -598,7 +599,7 @@ static int run_turn(struct engine_device *device, struct engine_qp *qp, uint64_t
 	return 0;
 }
 
-/* The turn ends. */
+/* End the turn. */
 static void finish_turn(struct engine_device *device, struct engine_qp *qp, struct engine_sending *sending, int defer)
 {
 	const struct engine_sched *sched = &device->sched;
@@ -607,7 +608,7 @@ static void finish_turn(struct engine_device *device, struct engine_qp *qp, stru
 	int again = 0;
 
 	publish_state(qp);
-	sending->sent += sending->count ? sending->count : 1; /* a turn without a packet costs too */
+	sending->sent += sending->count ? sending->count : 1; /* a turn without a packet counts, too */
 	device->counts.tx_packets += sending->count;
 	if (defer) {
 		sending->deferred[sending->deferred_count++] = sending->qp;
@@ -623,7 +624,7 @@ static void finish_turn(struct engine_device *device, struct engine_qp *qp, stru
 	sending->qp = 0;
 }
 
-/* Take the turn of whoever is next. */
+/* Begin the turn of the next queue pair. */
 static void begin_turn(const struct engine_device *device, uint64_t budget, struct engine_sending *sending)
 {
 	const struct engine_sched *sched = &device->sched;
@@ -687,7 +688,7 @@ void engine_device_sent(struct engine_device *device, struct engine_sending *sen
 
 /* ------------------------------------------------------------------ deadlines */
 
-/* Handle the deadline of a queue pair; whether that was the engine's to do. */
+/* Handle the deadline of a queue pair; returns whether the engine could. */
 static int handle_timeout(struct engine_device *device, uint64_t at, uint64_t now)
 {
 	struct queue_pair *record = record_at(device, at);

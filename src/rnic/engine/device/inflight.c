@@ -1,4 +1,4 @@
-/* What is in flight at once: the accounts of the NIC and of each peer, and who waits for room (transport/inflight.py). */
+/* The in-flight budget: the accounts of the NIC and of each peer, and who waits for room (transport/inflight.py). */
 #include "device/inflight.h"
 
 #include "device/lists.h"
@@ -18,7 +18,7 @@ static uint64_t limit_of(const struct peer *peer)
 	return peer->limit_16 >> INFLIGHT_FRACTION_BITS;
 }
 
-/* At most once a round trip. */
+/* Reduce the limit, at most once a round trip. */
 static void reduce_limit(struct peer *peer, uint64_t limit_16, uint64_t least, uint64_t now)
 {
 	if ((int64_t)(now - peer->cut_ns) <= (int64_t)peer->srtt)
@@ -83,13 +83,13 @@ void engine_peer_silent(struct peer *peer, uint64_t now)
 
 /* ------------------------------------------------------------------ what the whole device has (transport/budget.py) */
 
-/* Others store to the page meanwhile, and may store anything: each word is taken by itself, and once. */
+/* Load a word of the budget page, once. Other programs store to the page meanwhile, and may store anything. */
 static uint64_t load_word(const uint32_t *word)
 {
 	return atomic_load_explicit((const _Atomic uint32_t *)(const void *)word, memory_order_relaxed);
 }
 
-/* What stands there already is not stored again, since others look there. */
+/* Store a word unless it has the value already, since other programs read it. */
 static void store_word(uint32_t *word, uint64_t value)
 {
 	if (load_word(word) != (uint32_t)value)
@@ -111,7 +111,8 @@ static int is_active(const struct share *share)
 	return load_word(&share->held) || load_word(&share->waits);
 }
 
-/* How many other slots have packets in flight of an entry, or wait; and the most that one of them has learned. */
+/* Count the other slots that have packets in flight of an entry, or wait; `*learned` is the highest limit that one has
+ * learned. */
 static uint64_t count_others(const struct engine_sched *sched, uint64_t entry, uint64_t *learned)
 {
 	const struct share *shares = shares_of(sched, entry);
@@ -127,7 +128,7 @@ static uint64_t count_others(const struct engine_sched *sched, uint64_t entry, u
 	return others;
 }
 
-/* What `others` leave of a pool for this slot, whose own account allows `own`, while none allows more than `most`. */
+/* Return what `others` leave of a pool for this slot, whose own account allows `own`, if none allows more than `most`. */
 static uint64_t left_by_others(const struct engine_sched *sched, uint64_t entry, uint64_t others, uint64_t own,
 			       uint64_t most, uint64_t pool)
 {
@@ -210,7 +211,7 @@ static void dequeue_peer(const struct engine_sched *sched, uint64_t peer)
 	sched->inflight->waited_for--;
 }
 
-/* A queue pair waits no more: its line, 0 where that is empty now and spare. */
+/* Take a waiting queue pair from its line, and return the line; 0 if it is empty now and spare. */
 static uint64_t leave_line(const struct engine_sched *sched, struct peer *peer, uint64_t qp)
 {
 	struct queue_pair *record = engine_record(sched, qp);
@@ -276,7 +277,7 @@ void engine_inflight_leave(const struct engine_sched *sched, uint64_t qp)
 	engine_inflight_turn_over(sched, qp);
 }
 
-/* Who waits for this peer and is next; its program's line then waits behind the others. */
+/* Take the next queue pair that waits for a peer; its program's line then waits behind the others. */
 static uint64_t take_next_waiter(const struct engine_sched *sched, struct peer *peer)
 {
 	uint64_t at = peer->first_line;
@@ -289,7 +290,7 @@ static uint64_t take_next_waiter(const struct engine_sched *sched, struct peer *
 	return qp;
 }
 
-/* Give turns to who waits, peer by peer, as long as there is room that nobody was promised. */
+/* Give turns to waiting queue pairs, peer by peer, as long as there is room that is not promised. */
 static void admit_waiters(const struct engine_sched *sched)
 {
 	struct inflight *inflight = sched->inflight;

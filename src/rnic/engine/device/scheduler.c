@@ -1,4 +1,4 @@
-/* Whose turn it is to send: deficit round robin by bytes (device/scheduler.py). */
+/* The send scheduler: deficit round robin by bytes (device/scheduler.py). */
 #include "device/scheduler.h"
 
 #include "device/lists.h"
@@ -9,7 +9,7 @@ enum { IN_ROTATION = 1, NEWCOMER = 2 };
 
 /* ------------------------------------------------------------------ programs in rotation */
 
-/* A program becomes the last of the rotation. */
+/* Append a program to the rotation. */
 static void append_program(const struct engine_sched *sched, uint64_t at, int64_t deficit)
 {
 	struct program *program = engine_record(sched, at);
@@ -18,7 +18,7 @@ static void append_program(const struct engine_sched *sched, uint64_t at, int64_
 	engine_list_append(sched, &sched->scheduler->first, PROGRAM_LINK, at);
 }
 
-/* A program becomes the last of the newcomers, who go before the others. */
+/* Append a program to the newcomers, which go before the others. */
 static void insert_newcomer(const struct engine_sched *sched, uint64_t at)
 {
 	struct scheduler *scheduler = sched->scheduler;
@@ -139,7 +139,7 @@ void engine_scheduler_spend(const struct engine_sched *sched, uint64_t qp, uint6
 		scheduler->credit = scheduler->quantum;
 	scheduler->turn = 0;
 	if (again) {
-		if (own > 0) /* its program's share was over before its own */
+		if (own > 0) /* its program's share was used up before its own */
 			engine_list_insert(sched, &program->first, QP_LINK, qp, 0);
 		else
 			engine_list_append(sched, &program->first, QP_LINK, qp);

@@ -1,4 +1,4 @@
-/* Deadlines of queue pairs: a binary heap of their records by armed_ns (device/timers.py). */
+/* The deadlines of queue pairs: a binary heap of their records by armed_ns (device/timers.py). */
 #include "device/timers.h"
 
 #include "queue_pair/parts.h"
@@ -13,7 +13,7 @@ static struct queue_pair *record_at(const struct engine_sched *sched, uint64_t q
 	return engine_record(sched, qp);
 }
 
-/* Put `qp` at `place`, or above, where those that are later make way. */
+/* Put `qp` at `index`, or move later ones down to make room above. */
 static void sift_up(const struct engine_sched *sched, uint64_t index, uint64_t qp, uint64_t deadline)
 {
 	uint64_t *heap = heap_of(sched);
@@ -29,7 +29,7 @@ static void sift_up(const struct engine_sched *sched, uint64_t index, uint64_t q
 	record_at(sched, qp)->timer_place = index;
 }
 
-/* Put `qp` at `place`, or below, where those that are sooner make way. */
+/* Put `qp` at `index`, or move sooner ones up to make room below. */
 static void sift_down(const struct engine_sched *sched, uint64_t index, uint64_t qp, uint64_t deadline)
 {
 	uint64_t *heap = heap_of(sched), count = sched->timers->count, below;

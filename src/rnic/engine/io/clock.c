@@ -21,21 +21,21 @@ uint64_t clock_now(void)
 #if defined(__x86_64__)
 #include <x86intrin.h>
 
-#define SAMPLES 8 /* of which the quickest tells */
-#define INTERRUPTED_FACTOR 4u /* times the quickest: in between something else ran. Less is within BEHIND of MEASURED_NS */
-#define FAST_CLOCK_FACTOR 16u /* times what the counter takes: no system reads a device in that */
-#define VALID_FACTOR 32u /* times what the system takes is how long its answer lasts */
-#define CALIBRATION_NS 1000000u /* in which the counter's rate is seen */
+#define SAMPLES 8 /* the fastest one counts */
+#define INTERRUPTED_FACTOR 4u /* times the fastest sample: something else ran in between. Less is within LAG_PART of CALIBRATION_NS */
+#define FAST_CLOCK_FACTOR 16u /* times what the counter takes: a system clock that is faster reads no device */
+#define VALID_FACTOR 32u /* times what the system takes: how long its answer may be extrapolated */
+#define CALIBRATION_NS 1000000u /* in which the counter's rate is measured */
 #define SHIFT 32
-#define LAG_PART 64u /* one part of so many, lest the counter run ahead of the system's time */
+#define LAG_PART 64u /* subtract one part in so many, so that the counter does not run ahead of the system's time */
 
-static _Atomic uint64_t valid_counts; /* counts for which an answer does; 0: the system is quick */
-static _Atomic uint64_t ns_per_count; /* ns of a count, << SHIFT */
+static _Atomic uint64_t valid_counts; /* for so many counts an answer may be extrapolated; 0: the system is fast */
+static _Atomic uint64_t ns_per_count; /* ns of one count, << SHIFT */
 
 static _Thread_local struct {
-	uint64_t now, count, ticked; /* what the system said, when, and its own clock then */
+	uint64_t now, count, ticked; /* the system's last answer, the counter then, and the coarse clock then */
 	uint64_t returned;
-} last __attribute__((tls_model("initial-exec"))); /* by no call */
+} last __attribute__((tls_model("initial-exec"))); /* access needs no call */
 
 static uint64_t measure_cycles(uint64_t (*ask)(void))
 {
@@ -63,7 +63,7 @@ void clock_calibrate(void)
 	atomic_store(&valid_counts, 0);
 	if (system <= FAST_CLOCK_FACTOR * quick)
 		return;
-	do { /* a pause between the two would have the time run ahead; one at the end has it lag */
+	do { /* a pause between the two would make the time run ahead; one at the end makes it lag */
 		before = __rdtsc();
 		began = clock_now();
 		count = __rdtsc();
@@ -89,10 +89,10 @@ uint64_t clock_approximate_now(void)
 		return clock_now();
 	count = __rdtsc();
 	passed = count - last.count;
-	ticked = read_clock(CLOCK_MONOTONIC_COARSE); /* that needs no device */
+	ticked = read_clock(CLOCK_MONOTONIC_COARSE); /* needs no device */
 	if (passed >= most || ticked != last.ticked) {
 		last.now = clock_now();
-		last.count = __rdtsc(); /* no sooner than the system looked */
+		last.count = __rdtsc(); /* read after the system's clock, so that the time never runs ahead */
 		last.ticked = ticked;
 		passed = 0;
 	}

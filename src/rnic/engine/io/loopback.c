@@ -11,28 +11,28 @@
 #include <unistd.h>
 
 struct trade_buffer {
-	uint8_t *bytes; /* NULL for none */
-	uint32_t bursts; /* in it, that are not done with; 0: it may be traded away */
+	uint8_t *bytes; /* NULL: not allocated */
+	uint32_t bursts; /* bursts in it that are in use; 0: it may be traded away */
 };
 
 struct burst {
 	struct rx_buffer rx;
-	struct trade_buffer *trade_buffer; /* where its bytes are, else NULL */
+	struct trade_buffer *trade_buffer; /* the buffer that its bytes are in; NULL: they are in the loopback's own memory */
 };
 
-/* Parcels go round: `taken` of them, that their receiver may still look at, and then `waiting`, from `first` on. The bytes
- * of those without a sheet lie in the same order from the oldest's to `end`, which may be in front of it. With nothing left
- * all begins anew: as long as the receiver keeps up, the same bytes are used again while they are in the near cache. */
+/* A ring of bursts: `taken` ones that the receiver may still read, then `waiting` ones, from `first` on. The bytes of
+ * copied bursts lie in the same order in a byte ring, from the oldest one's to `end`, which may have wrapped. An empty
+ * ring begins anew: as long as the receiver keeps up, the same bytes are used again while they are in the near cache. */
 struct loopback {
 	pthread_mutex_t lock;
 	uint8_t *bytes;
 	uint64_t room, end, lost;
 	uint32_t first, taken, waiting;
-	uint32_t last_freed; /* the sheet that came free last, if none has been used since */
+	uint32_t last_freed; /* index of the trade buffer that was freed last */
 	int closed;
-	uint32_t notifiers; /* who have been told of a sleeper, and are not done with it */
+	uint32_t notifiers; /* threads that have been told of a sleeper and are still calling it */
 	struct loopback_sleeper sleeper;
-	_Atomic int is_sleeping; /* somebody does, whom nobody has been told of */
+	_Atomic int is_sleeping; /* a receiver sleeps, and no thread has been told of it */
 	struct trade_buffer trade_buffers[LOOPBACK_BUFFERS];
 	struct burst bursts[LOOPBACK_BURSTS];
 };
@@ -71,7 +71,7 @@ static struct burst *burst_at(struct loopback *loopback, uint32_t number)
 	return &loopback->bursts[number % LOOPBACK_BURSTS];
 }
 
-/* The oldest parcel in the wire's own memory, NULL for none. */
+/* Return the oldest burst in the loopback's own memory, NULL for none. */
 static const struct burst *oldest_copied(struct loopback *loopback)
 {
 	for (uint32_t i = 0; i < loopback->taken + loopback->waiting; i++) {
@@ -82,7 +82,8 @@ static const struct burst *oldest_copied(struct loopback *loopback)
 	return NULL;
 }
 
-/* Where `size` bytes may lie, NULL for nowhere. The end never meets the oldest from behind: that would look like nothing. */
+/* Return where `size` bytes may be copied to, NULL for nowhere. The end never reaches the oldest byte: the ring would
+ * look empty. */
 static uint8_t *find_room(struct loopback *loopback, uint64_t size)
 {
 	if (loopback->taken + loopback->waiting == LOOPBACK_BURSTS)
@@ -101,7 +102,7 @@ static uint8_t *find_room(struct loopback *loopback, uint64_t size)
 	return oldest - loopback->end > size ? loopback->bytes + loopback->end : NULL;
 }
 
-/* One more waits. */
+/* Add a burst to those that wait. */
 static void enqueue_burst(struct loopback *loopback, const struct rx_buffer *rx, uint8_t *bytes, struct trade_buffer *buffer)
 {
 	struct burst *burst = burst_at(loopback, loopback->first + loopback->waiting++);
@@ -130,7 +131,7 @@ int loopback_put(struct loopback *loopback, const struct rx_buffer *rx)
 	return error;
 }
 
-/* A sheet that nobody looks at, the one used last if it may be, else one more; NULL for none. */
+/* Find a buffer that is not in use, the one freed last if possible, or allocate one; NULL for none. */
 static struct trade_buffer *find_empty_buffer(struct loopback *loopback, size_t size)
 {
 	struct trade_buffer *found = NULL;
@@ -167,7 +168,7 @@ uint8_t *loopback_trade(struct loopback *loopback, const struct rx_buffer *burst
 	return other;
 }
 
-/* What the receiver took last it has looked at by now. */
+/* Release the bursts that the receiver took last: it has read them by now. */
 static void release_taken(struct loopback *loopback)
 {
 	for (; loopback->taken; loopback->taken--) {
@@ -217,7 +218,7 @@ void loopback_unlisten(struct loopback *loopback)
 void loopback_notify(struct loopback *loopback)
 {
 	const uint64_t once = 1;
-	/* who fell asleep behind what was put found it there, under the lock, and did not sleep */
+	/* a receiver that fell asleep after the put has found the burst, under the lock, and does not sleep */
 	if (!atomic_load_explicit(&loopback->is_sleeping, memory_order_relaxed))
 		return;
 	pthread_mutex_lock(&loopback->lock);
@@ -230,7 +231,7 @@ void loopback_notify(struct loopback *loopback)
 	if (sleeper.run_inline && sleeper.run_inline(sleeper.self))
 		sleeper.wake_fd = -1;
 	if (sleeper.wake_fd >= 0 && write(sleeper.wake_fd, &once, sizeof(once)) < 0)
-		sleeper.wake_fd = -1; /* it rings already */
+		sleeper.wake_fd = -1; /* it was readable already */
 	pthread_mutex_lock(&loopback->lock);
 	loopback->notifiers--;
 	pthread_mutex_unlock(&loopback->lock);

@@ -10,18 +10,18 @@
 
 #define ECN_MASK 3u
 #define ECN_CE 3u
-#define RING_ONLY_ROUNDS 64u /* behind one in which packets came from elsewhere */
-/* Rounds that may leave the socket out before it is looked at: the fewest, and, as long as nothing is found there, twice as
- * many each time. A look is a system call, and takes longer than all the others. */
+#define RING_ONLY_ROUNDS 64u /* after a round that received packets from a ring */
+/* Rounds that may skip the socket: at first the fewest, then twice as many each time, as long as nothing is found
+ * there. Receiving from the socket is a system call, and takes longer than everything else in a round. */
 #define SOCKET_INTERVAL_MIN 8u
 #define SOCKET_INTERVAL_MAX 64u
-#define SOCKET_INTERVAL_NS 100000u /* where rounds take long, the fewest do, once so much time has passed */
-#define TRADE_MIN_BYTES 16384u /* bytes: fewer are copied sooner than a sheet changes hands, and do not fill one */
-#define TRADE_MAX_BURSTS 8u /* of one sheet */
+#define SOCKET_INTERVAL_NS 100000u /* once so much time has passed, long rounds skip no more than the fewest */
+#define TRADE_MIN_BYTES 16384u /* a shorter output is copied faster than a buffer changes hands, and does not fill one */
+#define TRADE_MAX_BURSTS 8u /* in one buffer */
 
 /* ------------------------------------------------------------------ senders */
 
-/* Where a sender is kept, if it is: another with the same place drives it out. */
+/* Direct-mapped sender cache; a colliding sender evicts the entry. */
 static struct known_sender *sender_bucket(struct io_poll *round, const uint8_t *name, uint32_t name_bytes)
 {
 	uint32_t hash = 2166136261u;
@@ -66,7 +66,7 @@ uint64_t io_poll_good_packets(struct io_poll *round, const uint8_t *name, uint32
 
 /* ------------------------------------------------------------------ what arrives */
 
-/* Whether the socket is left out of this round, since packets come from elsewhere now, or came lately. */
+/* Return whether this round skips the socket, since rings have packets now, or had some lately. */
 static int receive_from_ring(struct io_poll *round, uint64_t now)
 {
 	round->ring_had_input = 0;
@@ -108,7 +108,7 @@ static void receive_packets(struct io_poll *round, uint64_t now)
 		round->socket_interval *= 2;
 	if (received < 0)
 		round->socket_errors++;
-	/* one by itself is asked for in a shorter way, and says nothing of more behind it */
+	/* one datagram is asked for by a cheaper call, and does not show whether more wait */
 	int again = round->received == count && (count > 1 || round->single);
 	round->single = round->received == 1 && count == 1;
 	round->batch_limit = again ? 2 * count : round->received ? round->received : 1;
@@ -118,7 +118,7 @@ static void receive_packets(struct io_poll *round, uint64_t now)
 		round->rx_bytes += round->rx_buffers[i].size;
 }
 
-/* Pass over packets that are lost; where the next one of them begins, or the slot ends. */
+/* Skip packets that are lost, and return where the next lost one begins, or the end of the buffer. */
 static uint64_t skip_dropped(struct io_poll *round, const struct rx_buffer *rx)
 {
 	if (!round->rx_offset)
@@ -134,19 +134,19 @@ static uint64_t skip_dropped(struct io_poll *round, const struct rx_buffer *rx)
 	return round->drop_offset < rx->size ? round->drop_offset : rx->size;
 }
 
-/* NAKs of missing packets so far: until its peer has such a one it sends in vain, so that no NAK waits for other packets. */
+/* Return the sequence NAKs sent so far. Send NAKs at once: until one arrives, everything the peer sends is dropped. */
 static uint64_t count_naks_sent(const struct io_poll *round)
 {
 	return round->device->counts.events[COUNT_SEQUENCE_NAKS_SENT];
 }
 
-/* Packets beyond a gap so far. */
+/* Return the packets beyond a gap received so far. */
 static uint64_t count_early(const struct io_poll *round)
 {
 	return round->device->counts.events[COUNT_PSN_GAP] + round->device->counts.events[COUNT_NAKED];
 }
 
-/* Go on with what was kept for who took packets last; whether nothing else is to be done first. */
+/* Release reordered packets of the queue pair that took packets last; returns whether the round may go on. */
 static int release_reordered(struct io_poll *round, uint64_t now, struct engine_stop_info *info)
 {
 	const struct queue_pair *record = (const struct queue_pair *)(const void *)(round->device->sched.arena + round->releasing_qp);
@@ -156,12 +156,12 @@ static int release_reordered(struct io_poll *round, uint64_t now, struct engine_
 	return 1;
 }
 
-/* Take packets of a slot, with those that were kept and follow them; whether nothing else is to be done first. */
+/* Take packets of a buffer, and held ones that follow them; returns whether the round may go on. */
 static int take_packets(struct io_poll *round, const struct rx_buffer *rx, uint64_t end, const struct engine_meta *meta,
 		     uint64_t now, struct engine_stop_info *info, size_t *taken)
 {
 	uint64_t before = count_early(round);
-	/* what was kept comes before what lies behind the packet that it waits for */
+	/* held packets come before what lies behind the packet that they wait for */
 	if (end > round->rx_offset && reorder_has_packets(round->reorder, now) && end - round->rx_offset > rx->segment)
 		end = round->rx_offset + rx->segment;
 	*taken = engine_device_receive(round->device, rx->buffer, end, rx->segment, round->rx_offset, meta, now, info);
@@ -173,7 +173,7 @@ static int take_packets(struct io_poll *round, const struct rx_buffer *rx, uint6
 	return info->stop == STOP_DONE && release_reordered(round, now, info);
 }
 
-/* Take what is left of the slots; whether all of it was. */
+/* Take the rest of the received buffers; returns whether all of it was taken. */
 static int take_received(struct io_poll *round, uint64_t now, struct engine_stop_info *info)
 {
 	if (!release_reordered(round, now, info))
@@ -215,7 +215,7 @@ static int take_received(struct io_poll *round, uint64_t now, struct engine_stop
 			if (!go_on)
 				return 0;
 		} while (round->rx_offset < rx->size);
-		/* where that stopped in the midst of a turn it goes on: no turn is open when the round is over */
+		/* if that stops in a turn, the next call resumes it: no turn is open when the round ends */
 		if ((count_naks_sent(round) != before || round->sending.qp) && !round->hold_replies) {
 			io_poll_send(round, now, POLL_BUDGET, info);
 			if (info->stop != STOP_DONE)
@@ -227,7 +227,7 @@ static int take_received(struct io_poll *round, uint64_t now, struct engine_stop
 
 /* ------------------------------------------------------------------ what leaves */
 
-/* Whether all that is laid out takes one wire, which has the sheet now and gave another for it. */
+/* Trade the whole output for an empty buffer, if all of it takes one loopback; returns whether it did. */
 static int trade_loopback_buffer(struct io_poll *round)
 {
 	struct engine_out *out = &round->out;
@@ -305,7 +305,7 @@ void io_poll_init(struct io_poll *round, struct engine_device *device, int fd, u
 	}
 }
 
-/* Whether all that is to be sent is messages that wait for others. */
+/* Return whether all that is to be sent is messages that wait for others. */
 static int is_gathering(const struct io_poll *round, uint64_t one_in)
 {
 	const struct engine_sched *sched = &round->device->sched;

@@ -12,13 +12,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MAX_ROUNDS 256u /* under the lock, so that others get it */
-#define SPIN_NS 50000u /* what came last is followed by more sooner than a sleeping thread wakes up */
-#define INLINE_ROUNDS 8u /* that somebody else does in the thread's place before it is woken after all */
-#define OVERSLEEP_NS 20000000u /* who sleeps longer than that is woken to tell of what others have moved */
-#define POLL_INTERVAL_NS 1000000u /* how often to look where nothing can be waited on */
+#define MAX_ROUNDS 256u /* in one holding of the lock, so that others get it */
+#define SPIN_NS 50000u /* more packets often follow sooner than a sleeping thread wakes up */
+#define INLINE_ROUNDS 8u /* in another thread, before the progress thread is woken after all */
+#define OVERSLEEP_NS 20000000u /* a thread that would sleep longer is woken to report what others have moved */
+#define POLL_INTERVAL_NS 1000000u /* how often to poll if there is nothing to wait on */
 
-static _Atomic uint64_t thread_count; /* of this process */
+static _Atomic uint64_t thread_count; /* in this process */
 
 /* ------------------------------------------------------------------ the lock */
 
@@ -32,7 +32,7 @@ void device_lock_destroy(struct device_lock *lock)
 	pthread_mutex_destroy(&lock->mutex);
 }
 
-/* Only its owner finds itself there, so that no order is wanted. */
+/* Only the owner can find itself there, so relaxed order suffices. */
 int device_lock_is_held(struct device_lock *lock)
 {
 	return atomic_load_explicit(&lock->owner, memory_order_relaxed) == (uintptr_t)pthread_self();
@@ -76,8 +76,8 @@ void device_lock_release(struct device_lock *lock)
 
 /* ------------------------------------------------------------------ the watch */
 
-/* Whether somebody else than the thread drives the device: for how long it keeps off, in ns, or 0. Who polls many devices in
- * turn comes back to each the later. */
+/* Return for how long the thread backs off, in ns, since others drive the device; 0 if they do not. A program that
+ * polls many devices in turn comes back to each one later. */
 static uint64_t backoff_left(const struct progress_thread *thread, uint64_t now)
 {
 	uint64_t polled = atomic_load_explicit(&thread->polled, memory_order_relaxed);
@@ -89,10 +89,10 @@ static uint64_t backoff_left(const struct progress_thread *thread, uint64_t now)
 static void call_python(const struct progress_thread *thread)
 {
 	if (write(thread->python_fd, "", 1) < 0)
-		return; /* a full pipe is a call that was not heard yet */
+		return; /* the pipe is full: a call is pending already */
 }
 
-/* A deadline has come that is not the engine's: it is told as one of a round. */
+/* Report a deadline that has come and is not the engine's, in the way of a round. */
 static int find_deadline(struct io_poll *round, uint64_t now, struct engine_stop_info *info)
 {
 	uint64_t most = POLL_TIMERS_PER_CALL, at = engine_device_due(round->device, now, &most);
@@ -100,7 +100,8 @@ static int find_deadline(struct io_poll *round, uint64_t now, struct engine_stop
 	return at != 0;
 }
 
-/* Up to `most` rounds while there is something to do and nobody polls; whether any packet moved. */
+/* Run up to `most` rounds while there is something to do and the program does not poll; returns whether any packet
+ * moved. */
 static int run_rounds(struct progress_thread *thread, unsigned most)
 {
 	struct io_poll *round = thread->round;
@@ -115,7 +116,7 @@ static int run_rounds(struct progress_thread *thread, unsigned most)
 		if (round->received || round->sent)
 			moved = 1;
 		else if (thread->pending_stop.stop == STOP_DONE) {
-			/* nothing is overdue before all that came in time is read */
+			/* nothing is overdue before everything that came in time is read */
 			if (engine_device_deadline(round->device) > now)
 				break;
 			find_deadline(round, now, &thread->pending_stop);
@@ -129,14 +130,14 @@ static int run_rounds(struct progress_thread *thread, unsigned most)
 	return moved;
 }
 
-/* Whether C cannot go on without Python. */
+/* Return whether C cannot go on without Python. */
 static int needs_python(const struct progress_thread *thread)
 {
 	return thread->pending || thread->round->counts.link_errors || thread->round->counts.gso_refused ||
 	       !thread->round->device->sched.inflight->spare_line;
 }
 
-/* When there is something to do for C though nothing comes. */
+/* Return when C has something to do even if nothing comes. */
 static uint64_t next_work(const struct progress_thread *thread, uint64_t now)
 {
 	const struct engine_device *device = thread->round->device;
@@ -151,16 +152,16 @@ int progress_thread_oversleeps(const struct progress_thread *thread, uint64_t no
 
 static int run_inline(void *self);
 
-/* Whether nothing waits on the wire: who puts something there is told that the thread sleeps. */
+/* Return whether nothing waits on the loopback; the next sender is told that the thread sleeps. */
 static int listen_on_loopback(struct progress_thread *thread)
 {
 	const struct loopback_sleeper sleeper = { .wake_fd = thread->wake_fd, .run_inline = run_inline, .self = thread };
 	return loopback_listen(thread->round->loopback, &sleeper);
 }
 
-/* Do what the thread, which sleeps on its wire, would do with what has just been put there: its bytes are in the near
- * cache of who has put them, and between cores they go at half the speed; nor is a thread woken in the time that a short
- * message takes. Whether it need not be woken. */
+/* Process newly queued packets in the sender's thread while the receiver's thread sleeps: the data is hot in this
+ * core's cache, and moves between cores at half the speed. Waking a thread also takes longer than a short message.
+ * Returns whether the thread need not be woken. */
 static int run_inline(void *self)
 {
 	static _Thread_local int runs_inline;
@@ -184,7 +185,7 @@ static int run_inline(void *self)
 	return done;
 }
 
-/* How long to sleep, in ns, now that nothing is left to do. */
+/* Return how long to sleep, in ns, now that nothing is left to do. */
 static uint64_t sleep_time(struct progress_thread *thread, uint64_t until)
 {
 	uint64_t now = clock_now(), next = lesser(until, next_work(thread, now));
@@ -205,7 +206,7 @@ static void sleep_for(struct progress_thread *thread, int listens, uint64_t wait
 		pollers[1 + i] = (struct pollfd){ .fd = thread->sockets[i], .events = POLLIN };
 	if (ppoll(pollers, 1 + socket_count, wait < NEVER >> 1 ? &time : NULL, NULL) > 0 && pollers[0].revents &&
 	    read(thread->wake_fd, &count, sizeof(count)) < 0)
-		return; /* heard already */
+		return; /* it was read already */
 }
 
 static void *thread_main(void *self)
@@ -235,7 +236,7 @@ static void *thread_main(void *self)
 		wait = listens && now >= spins_until && !backoff_left(thread, now) ? sleep_time(thread, report_at) : 0;
 		if (!listens) {
 			atomic_store(&thread->sleeps_until, NEVER);
-			wait = thread->leased ? thread->report_within : NEVER; /* who leaves nothing undone need not ring */
+			wait = thread->leased ? thread->report_within : NEVER; /* whoever releases the lock with nothing left for Python need not wake the thread */
 		}
 		device_lock_release(thread->lock);
 		if (call || (listens && clock_now() >= report_at)) {
@@ -277,7 +278,7 @@ void progress_thread_wake(struct progress_thread *thread)
 {
 	uint64_t once = 1;
 	if (thread->running && write(thread->wake_fd, &once, sizeof(once)) < 0)
-		return; /* it rings already */
+		return; /* it was readable already */
 }
 
 void progress_thread_stop(struct progress_thread *thread)

@@ -22,7 +22,7 @@ static struct reorder_buffer *new_buffer(void)
 	return reorder;
 }
 
-/* Who was there last goes first: its room is near. */
+/* Drop a packet. Its buffer is the next to be used, since it is in the near cache. */
 static void drop_packet(struct reorder_buffer *reorder, struct reorder_packet *packet)
 {
 	packet->qp = 0;
@@ -39,7 +39,7 @@ int reorder_has_packets(struct reorder_buffer *reorder, uint64_t now)
 	return reorder->count != 0;
 }
 
-/* What is kept of the PSN that a queue pair expects or, with `far`, of one behind it, the first; NULL for nothing. */
+/* Find the packet that a queue pair expects or, with `far`, the first one held from there on; NULL for none. */
 static struct reorder_packet *find_next(struct reorder_buffer *reorder, const struct engine_expects *expects, int far, uint64_t now)
 {
 	for (uint64_t i = 0; i < (far ? REORDER_PACKETS : 1); i++) {
@@ -98,7 +98,7 @@ int reorder_release(struct reorder_buffer *reorder, struct engine_device *device
 						   &packet->meta, now, info);
 		if (info->stop == STOP_MAP_QP)
 			return 0;
-		device->counts.rx_packets -= taken != 0; /* it was counted when it came */
+		device->counts.rx_packets -= taken != 0; /* it was counted when it was received */
 		if (beyond_gap && taken) {
 			device->counts.events[COUNT_PSN_GAP]--;
 			break;

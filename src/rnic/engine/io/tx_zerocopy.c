@@ -8,32 +8,32 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define ZEROCOPY_CREDIT 64u /* sends in a row without a long burst: then none is expected */
+#define ZEROCOPY_CREDIT 64u /* sends in a row without a long burst, after which none is expected */
 #define MAX_TURN_PACKETS 1024 /* more than a turn has packets */
-#define STUCK_ALLOCATIONS 4096u /* sheets that were looked for since one was lent: whoever has it takes his time */
-/* Of such pages a few make a sheet, and the system has that many less to count. */
+#define STUCK_ALLOCATIONS 4096u /* allocations after which a page in use counts as stuck */
+/* A few huge pages hold a tx page, so that the system has fewer to count. */
 #define HUGE_BYTES ((size_t)2 << 20)
 #define ALL_PAGES_BYTES ((size_t)TX_PAGES * TX_PAGE_BYTES)
 
 enum { USE_NONE, USE_REQUESTS, USE_RESPONSES };
 
 struct tx_page {
-	uint8_t name[UDP_NAME_BYTES]; /* where packets that were on it went */
-	uint32_t name_bytes; /* 0 for nowhere yet */
-	uint32_t use; /* what of: these may not have arrived yet, */
-	uint64_t owner; /* those of the queue pair with this record, */
-	uint64_t end_psn; /* before this PSN */
-	uint64_t allocated_at; /* `looks` then */
+	uint8_t name[UDP_NAME_BYTES]; /* the address that packets in it went to */
+	uint32_t name_bytes; /* 0: none yet */
+	uint32_t use; /* what its packets are, which may not have arrived yet; if so, the three below are set */
+	uint64_t owner; /* record of their queue pair */
+	uint64_t end_psn; /* the PSN behind them */
+	uint64_t allocated_at; /* `allocations` at that time */
 };
 
 struct tx_pages {
 	struct tx_splice splice;
-	uint8_t *mapped, *bytes; /* of all sheets */
-	uint8_t *copy_buffer; /* between begin and end: where packets are laid out else; NULL where no long burst is expected */
-	struct tx_page *current; /* that they are laid out on now, or NULL */
-	const struct tx_path *path; /* where these go */
-	uint64_t allocations; /* for a sheet, so far */
-	uint32_t next; /* where that begins */
+	uint8_t *mapped, *bytes; /* memory of all tx pages */
+	uint8_t *copy_buffer; /* between begin and end: where packets are laid out otherwise; NULL if no long burst is expected */
+	struct tx_page *current; /* the page that packets are laid out in now, or NULL */
+	const struct tx_path *path; /* where these packets go */
+	uint64_t allocations; /* so far */
+	uint32_t next; /* where the search for a page begins */
 	uint32_t credit;
 	struct tx_page pages[TX_PAGES];
 };
@@ -50,7 +50,7 @@ static struct tx_pages *open_pages(void)
 	}
 	pages->mapped = mapped;
 	pages->bytes = pages->mapped + (HUGE_BYTES - (uintptr_t)mapped % HUGE_BYTES) % HUGE_BYTES;
-	madvise(pages->bytes, ALL_PAGES_BYTES, MADV_HUGEPAGE); /* or it is slower */
+	madvise(pages->bytes, ALL_PAGES_BYTES, MADV_HUGEPAGE); /* it is slower without */
 	tx_splice_open(&pages->splice);
 	return pages;
 }
@@ -82,8 +82,9 @@ static uint8_t *bytes_of(const struct tx_pages *pages, const struct tx_page *pag
 	return pages->bytes + (size_t)(page - pages->pages) * TX_PAGE_BYTES;
 }
 
-/* Whether packets that were on a sheet may be on their way. Requests are until they are acknowledged, or the queue pair has
- * begun anew with other PSNs; its record may lack those of this turn yet. Nobody acknowledges responses, but who asks has no more in flight than this end would. */
+/* Return whether packets in a tx page may be on their way. Requests are until they are acknowledged, or until the queue
+ * pair has begun anew with other PSNs; its record may not have this turn's packets yet. Responses are not acknowledged,
+ * but a requester has no more in flight than this end would. */
 static int is_busy(const struct io_poll *round, struct tx_page *page)
 {
 	const struct queue_pair *record = record_of(round, page->owner);
@@ -100,8 +101,8 @@ static int is_busy(const struct io_poll *round, struct tx_page *page)
 	return page->use != USE_NONE;
 }
 
-/* The system gives other pages once they are written to; whoever has those before keeps them as they are. Where it refuses,
- * as for memory that is locked, the sheets are not used again. */
+/* Replace a page's memory: the system gives other pages at the next write, and its queues keep the old ones. If the
+ * system refuses, as for locked memory, no tx page is used again. */
 static int replace_memory(struct tx_pages *pages, struct tx_page *page)
 {
 	page->name_bytes = page->use = 0;
@@ -116,8 +117,8 @@ static int goes_to(const struct tx_page *page, const struct tx_path *path)
 	return page->name_bytes == path->name_bytes && !memcmp(page->name, path->name, path->name_bytes);
 }
 
-/* A sheet for packets to there: one that had such, one that had none, or, with other pages, any that is not busy or has
- * been for very long. NULL where all are. */
+/* Find a tx page for packets to an address: one that was used for it, an unused one, or, with new memory, one that is
+ * not busy or is stuck. NULL if there is none. */
 static struct tx_page *find_page(struct io_poll *round, const struct tx_path *path)
 {
 	struct tx_pages *pages = round->tx_pages;
@@ -137,7 +138,8 @@ static struct tx_page *find_page(struct io_poll *round, const struct tx_path *pa
 	return blank ? blank : other && replace_memory(pages, other) ? other : NULL;
 }
 
-/* What is made from now on is laid out on a sheet, for where it goes, if there is one; else, or for NULL, as ever. */
+/* Select where packets are laid out from now on: in a tx page for their path, if there is one. Else, or for NULL, they
+ * are copied. */
 static void select_output(struct io_poll *round, const struct tx_path *path)
 {
 	struct tx_pages *pages = round->tx_pages;
@@ -160,7 +162,7 @@ void tx_pages_forget_qp(struct io_poll *round, uint64_t record)
 
 	for (uint32_t i = 0; pages && i < TX_PAGES; i++) {
 		struct tx_page *page = &pages->pages[i];
-		if (page->use && page->owner == record) /* nobody says any more when these have arrived */
+		if (page->use && page->owner == record) /* nothing tells any more when these have arrived */
 			replace_memory(pages, page);
 	}
 }
@@ -195,7 +197,7 @@ void tx_pages_select(struct io_poll *round, const struct queue_pair *record, con
 	if (record->service || path->loopback || path->divert)
 		path = NULL;
 	int stays = pages->current && is_same_destination(pages->path, path);
-	/* so a long burst is of who has the turn, whatever short ones of others lie before it */
+	/* so a long burst is of the queue pair that has the turn, even with short ones of others before it */
 	if (round->out.used && (!stays || (owner != round->last_qp && round->out.used >= TX_PAGE_MIN_BURST)))
 		round->out.carry(&round->out);
 	round->last_qp = owner;
@@ -203,8 +205,8 @@ void tx_pages_select(struct io_poll *round, const struct queue_pair *record, con
 		select_output(round, path);
 }
 
-/* What of a burst's pages may be lent, and the PSN behind it: requests of a reliable connection, which are acknowledged, or
- * READ responses to a peer of our own. An ACK may have joined them. */
+/* Return what a burst's pages may be sent as, and the PSN behind it: requests of a reliable connection, which are
+ * acknowledged, or READ responses to a peer that has agreed. An ACK may have joined them. */
 static int use_of_burst(const struct io_poll *round, const struct engine_burst *burst, uint64_t *end_psn)
 {
 	const uint8_t *bytes = round->out.bytes + burst->offset;
@@ -243,7 +245,7 @@ int tx_pages_transmit(struct io_poll *round)
 		if (use)
 			pages->credit = ZEROCOPY_CREDIT;
 		if (page->use && page->use != (uint32_t)use)
-			use = USE_NONE; /* one mark for a sheet */
+			use = USE_NONE; /* a page has one use at a time */
 		if (use && !tx_splice_send(&pages->splice, path, bytes, burst->length, burst->segment)) {
 			memcpy(page->name, path->name, sizeof page->name);
 			page->name_bytes = path->name_bytes;

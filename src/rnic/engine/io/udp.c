@@ -12,7 +12,7 @@
 #include <poll.h>
 #include <string.h>
 
-/* Linux's numbers, for C libraries that are older than they are. */
+/* Linux's numbers, for C libraries that lack them. */
 #ifndef SOL_UDP
 #define SOL_UDP 17
 #endif
@@ -30,16 +30,16 @@
 #define UDP_CORK 1
 #endif
 
-#define SPLICE_MAX_FAILURES 8u /* in a row, and it is not tried again */
+#define SPLICE_MAX_FAILURES 8u /* in a row, after which splicing is not tried again */
 #define PIPE_BYTES 131072 /* more pages than a burst has */
-#define SPLICE_HEAD 12u /* of a burst, in a message of their own: the system asks for some */
+#define SPLICE_HEAD 12u /* bytes of a burst in a message of their own: the system requires some */
 #define MIN_PAGE_BYTES 4096u /* no system has smaller ones */
-#define SPLICE_MAX_PAGES 16u /* that the system adds to one packet's head */
+#define SPLICE_MAX_PAGES 16u /* what the system appends to one packet's head */
 #define LABEL_MASK 0xfffffu
 #define SAME_SIZE_RUNS_MIN 64u
-#define UDP_MAX_PAYLOAD 65507u /* UDP payload of one send, segmented or not */
+#define UDP_MAX_PAYLOAD 65507u /* payload of one send, segmented or not */
 
-/* The number that a control message carries, as long as it may be. */
+/* Return the number in a control message, whatever its length. */
 static uint32_t read_number(struct cmsghdr *header)
 {
 	size_t room = header->cmsg_len - CMSG_LEN(0);
@@ -88,7 +88,7 @@ int udp_receive(int fd, struct udp_rx_scratch *scratch, struct rx_buffer *buffer
 		};
 	}
 	int received = count == 1 ? -1 : nocancel_recvmmsg(fd, scratch->messages, count, MSG_DONTWAIT);
-	if (count == 1) { /* the shorter way for one */
+	if (count == 1) { /* one datagram: a cheaper call */
 		ssize_t size = nocancel_recvmsg(fd, &scratch->messages[0].msg_hdr, MSG_DONTWAIT);
 		if (size >= 0) {
 			scratch->messages[0].msg_len = (unsigned)size;
@@ -135,17 +135,17 @@ static int udp_send_flagged(int fd, const void *name, uint32_t name_bytes, const
 
 int udp_send(int fd, const void *name, uint32_t name_bytes, const struct iovec *pieces, size_t count, uint16_t segment)
 {
-	if (!segment && count == 1) /* a message's header is more for the system to read */
+	if (!segment && count == 1) /* a message header is more for the system to read */
 		return nocancel_sendto(fd, pieces->iov_base, pieces->iov_len, name, name_bytes) < 0 ? errno : 0;
 	return udp_send_flagged(fd, name, name_bytes, pieces, count, segment, 0);
 }
 
 static void set_option(int fd, int level, int option, int value)
 {
-	setsockopt(fd, level, option, &value, sizeof(value)); /* a system without it sends with its own */
+	setsockopt(fd, level, option, &value, sizeof(value)); /* a system without the option sends with its own value */
 }
 
-/* What leaves the socket from now on has the path's traffic class and hop limit. */
+/* Set the path's traffic class and hop limit for what leaves the socket from now on. */
 static void set_ip_options(struct tx_socket *socket, const struct tx_path *path)
 {
 	if (socket->tclass != path->tclass) {
@@ -167,8 +167,8 @@ static void set_ip_options(struct tx_socket *socket, const struct tx_path *path)
 	}
 }
 
-/* A control message that says at which length a run is cut costs some time. For a long row of runs that are cut alike the
- * socket's option says it, until a packet by itself goes out. What the next one's message is to say; 0 for nothing. */
+/* Return the segment size that the next message's control message must contain; 0 for none. A control message costs
+ * some time: after many sends with the same size the socket's option sets it, until a single packet is sent. */
 static uint16_t segment_for_message(struct tx_socket *socket, uint16_t segment)
 {
 	if (!socket->may_set_segment)
@@ -182,7 +182,7 @@ static uint16_t segment_for_message(struct tx_socket *socket, uint16_t segment)
 	return segment == socket->segment ? 0 : segment;
 }
 
-/* One send, again while the send buffer is full: 0 or the error number. */
+/* Send once, and again while the send buffer is full: 0 or the error number. */
 static int send_with_retry(const struct tx_path *path, const uint8_t *bytes, size_t length, uint16_t segment, int flags)
 {
 	struct iovec piece = { (void *)(uintptr_t)bytes, length };
@@ -311,7 +311,7 @@ void tx_splice_close(struct tx_splice *splice)
 	splice->broken = 1;
 }
 
-/* What the first bytes begin goes on as long as it is corked, then the pages end it. They are in the pipe before that. */
+/* Send a burst: the first bytes begin a corked datagram, and the pages, which are put into the pipe before, end it. */
 static int splice_burst(struct tx_splice *splice, const struct tx_path *path, const uint8_t *bytes, size_t length, uint16_t segment)
 {
 	struct iovec rest = { (void *)(uintptr_t)(bytes + SPLICE_HEAD), length - SPLICE_HEAD };
@@ -327,7 +327,7 @@ static int splice_burst(struct tx_splice *splice, const struct tx_path *path, co
 	if (sent == (ssize_t)rest.iov_len)
 		return 0;
 	error = sent < 0 ? errno : EIO;
-	setsockopt(fd, SOL_UDP, UDP_CORK, &uncork, sizeof(uncork)); /* what is begun ends */
+	setsockopt(fd, SOL_UDP, UDP_CORK, &uncork, sizeof(uncork)); /* end the datagram that was begun */
 	return error;
 }
 
@@ -343,7 +343,7 @@ int tx_splice_send(struct tx_splice *splice, struct tx_path *path, const uint8_t
 		splice->failures = 0;
 		return 0;
 	}
-	tx_splice_close(splice); /* with what is in the pipe */
+	tx_splice_close(splice); /* discards what is in the pipe */
 	if (++splice->failures < SPLICE_MAX_FAILURES)
 		tx_splice_open(splice);
 	return error;
