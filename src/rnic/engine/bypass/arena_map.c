@@ -15,8 +15,8 @@
 static int is_known(const uint8_t *qpc)
 {
 	uint64_t service = be_get(qpc, QPC_SERVTYPE), state = be_get(qpc, QPC_STATE);
-	return (service == ST_RC || service == ST_UC || service == ST_UD) && (state == QP_STATE_RTR || state == QP_STATE_RTS ||
-								     state == QP_STATE_SQD || state == QP_STATE_SQE);
+	return (service == ST_RC || service == ST_UC || service == ST_UD) &&
+	       (state == QP_STATE_RTR || state == QP_STATE_RTS || state == QP_STATE_SQD || state == QP_STATE_SQE);
 }
 
 /* Map a queue pair of the directory; NULL if it is the reference's. */
@@ -53,7 +53,8 @@ void bypass_arena_changed(struct bypass *bypass)
 	if (changes == bypass->device.changes)
 		return;
 	bypass->device.changes = changes;
-	bypass->socket.tclass = bypass->socket.hop_limit = bypass->socket.segment = -1; /* options of the socket, which the NIC process sets as well */
+	/* options of the socket, which the NIC process sets as well */
+	bypass->socket.tclass = bypass->socket.hop_limit = bypass->socket.segment = -1;
 	for (uint64_t i = 0; i < (uint64_t)1 << bypass->device.log_qps; i++)
 		bypass->device.qps[i] = map_known_qp(bypass, i, bypass->device.directory[i]);
 }
@@ -77,7 +78,7 @@ static struct engine_cq *find_cq(const struct bypass *bypass, uint32_t number, s
 }
 
 void bypass_set_path(struct bypass *bypass, struct tx_path *path, const struct engine_flow *flow, uint64_t flow_label,
-		 uint64_t tclass, uint64_t hop_limit, uint32_t max_segments)
+		     uint64_t tclass, uint64_t hop_limit, uint32_t max_segments)
 {
 	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(flow->destination_port) };
 	struct sockaddr_in6 to6 = { .sin6_family = AF_INET6, .sin6_port = htons(flow->destination_port) };
@@ -107,7 +108,8 @@ static int is_plain(const uint8_t *address, uint32_t bytes)
 
 	if (bytes == 4)
 		return address[0] && address[0] < 224;
-	return memcmp(address, nobody, sizeof nobody) && address[0] != 0xFF && (address[0] != 0xFE || (address[1] & 0xC0) != 0x80);
+	return memcmp(address, nobody, sizeof nobody) && address[0] != 0xFF &&
+	       (address[0] != 0xFE || (address[1] & 0xC0) != 0x80);
 }
 
 int bypass_flow_of(const struct bypass *bypass, const uint8_t *name, uint32_t name_bytes, struct engine_flow *flow)
@@ -116,7 +118,8 @@ int bypass_flow_of(const struct bypass *bypass, const uint8_t *name, uint32_t na
 	struct sockaddr_in6 from6;
 	uint32_t bytes = bypass->setup.address_bytes;
 
-	*flow = (struct engine_flow){ .address_bytes = (uint16_t)bytes, .destination_port = (uint16_t)bypass->setup.port };
+	*flow = (struct engine_flow){ .address_bytes = (uint16_t)bytes,
+				      .destination_port = (uint16_t)bypass->setup.port };
 	memcpy(flow->destination, bypass->setup.address, bytes);
 	if (bytes == 4 && name_bytes == sizeof from) {
 		memcpy(&from, name, sizeof from);
@@ -192,8 +195,8 @@ int bypass_map_destination(struct bypass *bypass, struct mapped_qp *mapped)
 	};
 	memcpy(to->flow.source, bypass->setup.address, bytes);
 	memcpy(to->flow.destination, address, bytes);
-	bypass_set_path(bypass, &mapped->destination_cache->paths[at], &to->flow, entry_get(&entry, SQE_UD_FLOW_LABEL), entry_get(&entry, SQE_UD_TCLASS),
-	     hop_limit ? hop_limit : DATAGRAM_HOP_LIMIT, 1);
+	bypass_set_path(bypass, &mapped->destination_cache->paths[at], &to->flow, entry_get(&entry, SQE_UD_FLOW_LABEL),
+			entry_get(&entry, SQE_UD_TCLASS), hop_limit ? hop_limit : DATAGRAM_HOP_LIMIT, 1);
 	return 0;
 }
 

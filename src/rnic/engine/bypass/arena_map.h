@@ -1,5 +1,5 @@
-/* Where the records, rings and queue blocks of queue pairs lie in this process, found anew whenever the NIC process may have
- * moved them. */
+/* Where the records, rings and queue blocks of queue pairs lie in this process, found anew whenever the NIC process may
+ * have moved them. */
 #ifndef RNIC_ENGINE_ARENA_MAP_H
 #define RNIC_ENGINE_ARENA_MAP_H
 

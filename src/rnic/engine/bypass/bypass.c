@@ -96,7 +96,8 @@ struct bypass *bypass_new(const struct bypass_setup *setup)
 	bypass->device.qps = calloc((size_t)1 << root->log_qps, sizeof *bypass->device.qps);
 	bypass->round = calloc(1, sizeof *bypass->round);
 	pthread_mutex_init(&bypass->mutex, NULL);
-	if (!bypass->reach || !bypass->mapped_qps || !bypass->device.qps || !bypass->round || map_packet_memory(bypass)) {
+	if (!bypass->reach || !bypass->mapped_qps || !bypass->device.qps || !bypass->round ||
+	    map_packet_memory(bypass)) {
 		bypass_free(bypass);
 		return NULL;
 	}
@@ -122,8 +123,7 @@ struct bypass *bypass_new(const struct bypass_setup *setup)
 	engine_device_find(&bypass->device, setup->arena);
 	bypass->device.sched.budget = setup->budget;
 	bypass->device.sched.slot = setup->slot;
-	bypass->socket =
-		(struct tx_socket){ .fd = setup->fd, .ipv4 = setup->address_bytes == 4, .may_set_segment = 1 };
+	bypass->socket = (struct tx_socket){ .fd = setup->fd, .ipv4 = setup->address_bytes == 4, .may_set_segment = 1 };
 	io_poll_init(bypass->round, &bypass->device, setup->fd, setup->shared + SLOT_BUFFERS_AT, bypass->out);
 	return bypass;
 }
@@ -336,7 +336,8 @@ static void send_all(struct bypass *bypass, uint64_t now)
 
 void bypass_ring(struct bypass *bypass, uint32_t number, uint32_t block, uint64_t now)
 {
-	struct engine_qp *qp = number ? bypass->device.qps[number & (((uint64_t)1 << bypass->device.log_qps) - 1)] : NULL;
+	struct engine_qp *qp = number ? bypass->device.qps[number & (((uint64_t)1 << bypass->device.log_qps) - 1)] :
+					NULL;
 
 	if (bypass->gone)
 		return;

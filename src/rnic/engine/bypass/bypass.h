@@ -1,6 +1,6 @@
-/* The engine inside a program, on the program's own part of a device (design.md, "One state, two executors"): rounds on its
- * socket and its arena, under a lock that it shares with the NIC process. What the engine does not know goes to the NIC
- * process, packet by packet, which works on the same bytes. Linux only. */
+/* The engine inside a program, on the program's own part of a device (design.md, "One state, two executors"): rounds on
+ * its socket and its arena, under a lock that it shares with the NIC process. What the engine does not know goes to the
+ * NIC process, packet by packet, which works on the same bytes. Linux only. */
 #ifndef RNIC_ENGINE_BYPASS_H
 #define RNIC_ENGINE_BYPASS_H
 
@@ -23,11 +23,12 @@ enum { BYPASS_NOTIFY_SEND = 4, BYPASS_NOTIFY_RECV = 8 }; /* effects of BYPASS_NO
 struct bypass_punt {
 	uint32_t kind, effects;
 	uint64_t qp; /* offset of its record; of a doorbell the block */
-	/* Of a turn: as in engine_sending (device/device.h). Of packets, `count`: packets of their sender that came before and
-	 * had the expected idents, since the last punt. */
+	/* Of a turn: as in engine_sending (device/device.h). Of packets, `count`: packets of their sender that came
+	 * before and had the expected idents, since the last punt. */
 	uint64_t limit, count, bytes, room;
 	uint32_t step;
-	uint32_t buffer, size, at, segment; /* of packets: buffer index, bytes in it, bytes taken, bytes of each packet */
+	/* of packets: buffer index, bytes in it, bytes taken, bytes of each packet */
+	uint32_t buffer, size, at, segment;
 	uint32_t name_bytes, tclass, hop_limit, flow_label;
 	uint8_t name[BYPASS_NAME_BYTES];
 };
@@ -51,7 +52,8 @@ struct bypass_setup {
 	uint32_t address_bytes;
 	uint32_t port;
 	uint64_t slow; /* io/calibrate.h */
-	int (*punt)(void *self, const struct bypass_punt *punt, struct bypass_answer *answer); /* 0, or -1 without an answer */
+	/* 0, or -1 without an answer */
+	int (*punt)(void *self, const struct bypass_punt *punt, struct bypass_answer *answer);
 	int (*is_gone)(void *self); /* whether the NIC process has gone */
 	void (*fire)(void *self, uint32_t vector); /* an event queue has one more entry */
 	void *self;
@@ -63,7 +65,8 @@ struct bypass_peer {
 	int pid; /* its process, as the NIC process knows it; verified by the cookie at each copy */
 	uint64_t cookie_va; /* where the cookie lies in that process */
 	uint8_t cookie[BYPASS_COOKIE_BYTES];
-	uint32_t ring; /* the ring that this side sends on; it takes from the other one, or, if there is one alone, from that */
+	/* the ring that this side sends on; it takes from the other one, or, if there is one alone, from that */
+	uint32_t ring;
 	uint8_t *base; /* the file, mapped; owned by the engine once bypass_join has returned 0 */
 	uint64_t bytes;
 	int wake_fd; /* a socket that wakes the other program; owned likewise */
@@ -82,7 +85,8 @@ void bypass_free(struct bypass *bypass);
 /* Return whether a thread of the program has the lock; called without it. */
 int bypass_is_taken(const struct bypass *bypass);
 
-/* Everything below is called with the lock held. bypass_try returns 0, or -1 if another thread or the NIC process holds it. */
+/* Everything below is called with the lock held. bypass_try returns 0, or -1 if another thread or the NIC process holds
+ * it. */
 void bypass_lock(struct bypass *bypass);
 int bypass_try(struct bypass *bypass);
 void bypass_unlock(struct bypass *bypass);
@@ -95,14 +99,16 @@ void bypass_ring(struct bypass *bypass, uint32_t number, uint32_t block, uint64_
 int bypass_shm_loopback(struct bypass *bypass);
 /* Join another program of the device: 0, or -1 if that is not possible, or was done. */
 int bypass_join(struct bypass *bypass, const struct bypass_peer *setup);
-/* Return whether records wait in the rings, before a thread sleeps until the socket or the wake-up descriptor is readable;
- * called without the lock. */
+/* Return whether records wait in the rings, before a thread sleeps until the socket or the wake-up descriptor is
+ * readable; called without the lock. */
 int bypass_has_pending(struct bypass *bypass);
-/* Run one round; returns whether anything happened. `polls`: a waiting thread of the program calls, not the progress thread. */
+/* Run one round; returns whether anything happened. `polls`: a waiting thread of the program calls, not the progress
+ * thread. */
 int bypass_round(struct bypass *bypass, uint64_t now, int polls);
 /* Return whether what was done since the last such call has taken more time than a message does. */
 int bypass_took_time(struct bypass *bypass);
-/* Return whether an answer to the program's last message is expected soon, as those before were answered, and has not come. */
+/* Return whether an answer to the program's last message is expected soon, as those before were answered, and has not
+ * come. */
 int bypass_expects(const struct bypass *bypass);
 /* Note that it was not in time: no answer is expected until more have come. */
 void bypass_unexpected(struct bypass *bypass);

@@ -1,7 +1,8 @@
 /* The engine in this process: a bypass slot of the device, with a socket and an arena of its own (docs/programs.md).
  *
  * A program's thread that posts or polls runs it. While none polls, the progress thread sleeps until packets come or a
- * deadline passes, and runs it then. What the engine punts goes to the NIC process in a message, and with it the arena. */
+ * deadline passes, and runs it then. What the engine punts goes to the NIC process in a message, and with it the
+ * arena. */
 #if defined(__linux__)
 #define _GNU_SOURCE
 #include "bypass/driver_progress_thread.h"
@@ -24,15 +25,15 @@
 
 enum {
 	/* Times `slow` (io/calibrate.h): */
-	SPIN_NS = 50000, /* how long driver_await spins before it sleeps, after SPIN_AFTER_SHORT_WAITS waits that were no longer */
+	/* how long driver_await spins before it sleeps, after SPIN_AFTER_SHORT_WAITS waits that were no longer */
+	SPIN_NS = 50000,
 	ANSWER_WAIT_NS = 50000, /* how long a poll that found only the completion waits for the answer */
 
 	SPIN_AFTER_SHORT_WAITS = 8,
 	POLLS_WHILE_ARMED = 64, /* a program that goes on polling after it asked for an event does not sleep */
 };
 
-#define SAME(field, name)                                                                                            \
-	_Static_assert(offsetof(struct bypass_punt, field) == ATTACH_PUNT_##name##_AT, #field)
+#define SAME(field, name) _Static_assert(offsetof(struct bypass_punt, field) == ATTACH_PUNT_##name##_AT, #field)
 SAME(kind, KIND);
 SAME(effects, EFFECTS);
 SAME(qp, QP);
@@ -68,7 +69,8 @@ static int send_punt(void *self, const struct bypass_punt *punt, struct bypass_a
 {
 	struct bypass_driver *driver = self;
 	struct rpc_reply *reply = driver->answer;
-	int error = rpc_call(driver->setup.socket, ATTACH_MSG_PUNT, ++driver->token, punt, sizeof *punt, NULL, 0, reply);
+	int error =
+		rpc_call(driver->setup.socket, ATTACH_MSG_PUNT, ++driver->token, punt, sizeof *punt, NULL, 0, reply);
 
 	if (error || reply->bytes < ATTACH_PUNT_REPLY_SIZE) {
 		driver_nic_is_gone(driver);
@@ -140,8 +142,12 @@ int driver_open(const struct driver_setup *given, struct bypass_driver **made)
 {
 	struct bypass_driver *driver = calloc(1, sizeof *driver);
 	const uint8_t *answer = given->answer;
-	struct bypass_setup setup = { .fd = given->fds[0], .blocks = given->blocks, .punt = send_punt,
-				      .is_gone = is_gone, .fire = fire_event_queue, .self = driver };
+	struct bypass_setup setup = { .fd = given->fds[0],
+				      .blocks = given->blocks,
+				      .punt = send_punt,
+				      .is_gone = is_gone,
+				      .fire = fire_event_queue,
+				      .self = driver };
 	uint64_t arena, shared, budget;
 	int error = ENOMEM;
 
@@ -235,8 +241,8 @@ static void take_arena_back(struct bypass_driver *driver)
 	driver_thread_wake_for(driver, deadline);
 }
 
-int driver_request(struct bypass_driver *driver, uint32_t kind, const void *body, size_t bytes, const int *fds, int fd_count,
-	     struct rpc_reply *reply)
+int driver_request(struct bypass_driver *driver, uint32_t kind, const void *body, size_t bytes, const int *fds,
+		   int fd_count, struct rpc_reply *reply)
 {
 	int error;
 
@@ -250,7 +256,8 @@ int driver_request(struct bypass_driver *driver, uint32_t kind, const void *body
 
 /* Ask to take part, with the address of our cookie, or for the peer of a queue pair. 0 or the error number; the reply's
  * descriptors are the caller's if it is 0. */
-static int request_shm_loopback(struct bypass_driver *driver, uint32_t number, uint64_t cookie_va, struct rpc_reply *reply)
+static int request_shm_loopback(struct bypass_driver *driver, uint32_t number, uint64_t cookie_va,
+				struct rpc_reply *reply)
 {
 	uint8_t message[ATTACH_SHM_RING_SIZE] = { 0 };
 	int error;
@@ -339,7 +346,8 @@ int driver_ring(struct bypass_driver *driver, uint32_t number, uint32_t block)
 	took_time = bypass_took_time(driver->bypass);
 	take_arena_back(driver);
 	if (now < atomic_load_explicit(&driver->polled_ns, memory_order_relaxed) + driver->slow * POLL_GAP_NS)
-		driver_note_polled(driver, now, took_time ? clock_approximate_now() : now); /* a program that posts between polls has not stopped polling */
+		/* a program that posts between polls has not stopped polling */
+		driver_note_polled(driver, now, took_time ? clock_approximate_now() : now);
 	return here;
 }
 
@@ -433,7 +441,8 @@ static uint64_t run_engine_for(struct bypass_driver *driver, struct driver_event
 	bypass_lock(driver->bypass);
 	driver->awaited = events;
 	for (int i = 0; i < MAX_ROUNDS; i++)
-		if (bypass_idle(driver->bypass) || !bypass_round(driver->bypass, clock_now(), 1) || events->waits(events))
+		if (bypass_idle(driver->bypass) || !bypass_round(driver->bypass, clock_now(), 1) ||
+		    events->waits(events))
 			break;
 	if (!bypass_idle(driver->bypass))
 		deadline = bypass_deadline(driver->bypass);
@@ -449,7 +458,8 @@ static void end_wait(void *self)
 
 	atomic_store(&driver->polled_ns, clock_now());
 	atomic_fetch_sub(&driver->waiters, 1);
-	if (atomic_load(&driver->sleep_state) == SLEEP_BACKOFF && atomic_load(&driver->wakes_ns) > clock_now() + driver->slow * BACKOFF_MAX_NS)
+	if (atomic_load(&driver->sleep_state) == SLEEP_BACKOFF &&
+	    atomic_load(&driver->wakes_ns) > clock_now() + driver->slow * BACKOFF_MAX_NS)
 		driver_thread_wake(driver); /* it sleeps for long while a thread waits here */
 }
 

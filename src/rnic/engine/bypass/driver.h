@@ -1,5 +1,5 @@
-/* The driver of a bypass slot of a device in this process (bypass/bypass.h): which thread runs the engine when, the progress
- * thread, and the connection to the NIC process, which takes what the engine punts. Linux only. */
+/* The driver of a bypass slot of a device in this process (bypass/bypass.h): which thread runs the engine when, the
+ * progress thread, and the connection to the NIC process, which takes what the engine punts. Linux only. */
 #ifndef RNIC_ENGINE_DRIVER_H
 #define RNIC_ENGINE_DRIVER_H
 
@@ -38,8 +38,8 @@ void driver_stop(struct bypass_driver *driver);
 void driver_close(struct bypass_driver *driver);
 
 /* Send a message for which the NIC process may work on the arena, and receive its reply (bypass/rpc.h). */
-int driver_request(struct bypass_driver *driver, uint32_t kind, const void *body, size_t bytes, const int *fds, int fd_count,
-		   struct rpc_reply *reply);
+int driver_request(struct bypass_driver *driver, uint32_t kind, const void *body, size_t bytes, const int *fds,
+		   int fd_count, struct rpc_reply *reply);
 
 /* Enable loopback inside the NIC (bypass/shm_loopback.h): 0 or the error number. */
 int driver_enable_shm_loopback(struct bypass_driver *driver);
@@ -57,8 +57,8 @@ void driver_prepare_to_sleep(struct bypass_driver *driver);
 /* Fire an event queue's descriptor from now on, until it is removed. */
 void driver_add_events(struct bypass_driver *driver, struct driver_event_queue *events);
 void driver_remove_events(struct bypass_driver *driver, struct driver_event_queue *events);
-/* Wait until an event queue may have an entry, or another descriptor (-1 for none) is readable, and run the engine meanwhile:
- * 0 or the error number, EIO if the NIC process has gone. */
+/* Wait until an event queue may have an entry, or another descriptor (-1 for none) is readable, and run the engine
+ * meanwhile: 0 or the error number, EIO if the NIC process has gone. */
 int driver_await(struct bypass_driver *driver, struct driver_event_queue *events, int other);
 /* Set how long at most driver_await spins before it sleeps, if the waits before were no longer; 0 for never. */
 void driver_set_spin(struct bypass_driver *driver, uint64_t ns);

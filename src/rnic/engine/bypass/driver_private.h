@@ -45,14 +45,16 @@ struct bypass_driver {
 	_Atomic uint64_t wakes_ns; /* when the thread wakes */
 	_Atomic uint64_t engine_due_ns; /* when the engine wants a round, as its last user but a poll saw it */
 	_Atomic uint32_t sleep_state; /* enum sleep_state, of the thread */
-	_Atomic uint32_t armed_polls; /* polls that the program may make after it asked for an event before it counts as polling */
+	/* polls that the program may make after it asked for an event before it counts as polling */
+	_Atomic uint32_t armed_polls;
 	_Atomic uint32_t waiters; /* threads that wait for events and run the engine */
 	_Atomic uint32_t short_waits; /* waits for events in a row that ended within `spin_ns` */
 	_Atomic uint64_t spin_ns; /* SPIN_NS of this machine, or what driver_set_spin said */
 	_Atomic bool sleeps_for_events; /* the program waits for events after it has asked for them */
 	_Atomic bool stop, gone; /* `gone`: the NIC process has gone */
 	struct driver_event_queue *events; /* those that the engine fires; under the engine's lock */
-	struct driver_event_queue *awaited; /* its next event is for the thread that runs the engine: do not fire; likewise */
+	/* its next event is for the thread that runs the engine: do not fire; likewise */
+	struct driver_event_queue *awaited;
 };
 
 /* Return whether the NIC process has gone. */

@@ -21,13 +21,16 @@ enum {
 	POLL_RECENT_NS = 40000, /* how long after its last poll a program still counts as polling */
 	BACKOFF_MIN_NS = 40000, /* how long the thread backs off at first; each time twice as long */
 	RECHECK_NS = 100000, /* until it checks a second time whether no thread polls any more */
-	LINGER_NS = 50000, /* how long the thread spins before it sleeps, if the program leaves all work to it: waking costs both ends */
+	/* how long the thread spins before it sleeps, if the program leaves all work to it: waking costs both ends */
+	LINGER_NS = 50000,
 
 	MAX_WAKEUPS = 64, /* drained at once */
-	BACKOFF_MAX_WAITED_NS = 100000000, /* limit of the back-off while a thread waits for an event: that thread runs the engine meanwhile */
+	/* limit of the back-off while a thread waits for an event: that thread runs the engine meanwhile */
+	BACKOFF_MAX_WAITED_NS = 100000000,
 	ALONE_NS = 1000000, /* a program that has not posted or polled for so long only takes what others send */
 	STOPPED_CHECK_NS = 100000000, /* how often to check while the NIC process serves the slot itself */
-	FAULT_GUARD_CHECK_NS = 50000000, /* how often the thread, while awake, checks whether the program has installed other fault handlers */
+	/* how often the thread, while awake, checks whether the program has installed other fault handlers */
+	FAULT_GUARD_CHECK_NS = 50000000,
 };
 
 void driver_thread_wake(struct bypass_driver *driver)
@@ -44,7 +47,8 @@ void driver_thread_wake_for(struct bypass_driver *driver, uint64_t deadline)
 	uint64_t until = atomic_load(&driver->wakes_ns);
 
 	if (state != SLEEP_NONE && deadline < until &&
-	    (state == SLEEP_ON_PACKETS || until > clock_now() + driver->slow * BACKOFF_MAX_NS || atomic_load(&driver->waiters)))
+	    (state == SLEEP_ON_PACKETS || until > clock_now() + driver->slow * BACKOFF_MAX_NS ||
+	     atomic_load(&driver->waiters)))
 		driver_thread_wake(driver);
 }
 
@@ -91,7 +95,8 @@ void driver_drain_wake_fd(const struct bypass_driver *driver)
 {
 	char drained;
 
-	for (int i = 0; i < MAX_WAKEUPS && (recv(driver->shm_wake_fd, &drained, 1, MSG_DONTWAIT) >= 0 || errno == EINTR); i++)
+	for (int i = 0;
+	     i < MAX_WAKEUPS && (recv(driver->shm_wake_fd, &drained, 1, MSG_DONTWAIT) >= 0 || errno == EINTR); i++)
 		;
 }
 
@@ -108,7 +113,8 @@ static bool sleep_until(struct bypass_driver *driver, uint64_t until, enum sleep
 
 	atomic_store(&driver->wakes_ns, until);
 	atomic_store(&driver->sleep_state, state);
-	due = atomic_load(&driver->engine_due_ns); /* a thread that set it before it could see `sleep_state` does not wake this one */
+	/* a thread that set it before it could see `sleep_state` does not wake this one */
+	due = atomic_load(&driver->engine_due_ns);
 	due = due < heed_from ? heed_from : due;
 	if (due < until)
 		until = due;
@@ -137,7 +143,8 @@ static bool run_rounds(struct bypass_driver *driver, bool *did, uint64_t *deadli
 	for (int i = 0; i < MAX_ROUNDS; i++) {
 		uint64_t now = clock_now();
 
-		if (bypass_idle(driver->bypass) || (i && is_polled(driver, now)) || !bypass_round(driver->bypass, now, 0))
+		if (bypass_idle(driver->bypass) || (i && is_polled(driver, now)) ||
+		    !bypass_round(driver->bypass, now, 0))
 			break;
 		*did = true;
 	}
@@ -177,9 +184,11 @@ static void *thread_main(void *self)
 			/* A waiting thread sleeps by the deadlines it knew: this thread handles those that others'
 			 * posts set. It does not spin on that while another thread is in the engine, which may just
 			 * have set one. */
-			uint64_t soon = refused ? now + driver->slow * BACKOFF_MIN_NS : now, heed_from = waiters ? soon : IGNORE_DEADLINES;
+			uint64_t soon = refused ? now + driver->slow * BACKOFF_MIN_NS : now,
+				 heed_from = waiters ? soon : IGNORE_DEADLINES;
 
-			called = sleep_until(driver, then + (polled ? backoff : driver->slow * RECHECK_NS), SLEEP_BACKOFF, heed_from);
+			called = sleep_until(driver, then + (polled ? backoff : driver->slow * RECHECK_NS),
+					     SLEEP_BACKOFF, heed_from);
 			refused = false;
 			now = clock_now();
 			called |= waiters && now >= soon && atomic_load(&driver->engine_due_ns) <= now;

@@ -1,4 +1,5 @@
-/* What a program's engine leaves to the NIC process, and the completion events that it raises itself (bypass/punt.h). */
+/* What a program's engine leaves to the NIC process, and the completion events that it raises itself
+ * (bypass/punt.h). */
 #if defined(__linux__)
 #define _GNU_SOURCE
 #include "bypass/punt.h"
@@ -15,7 +16,8 @@ _Static_assert(offsetof(struct slot, punt_unknown) - offsetof(struct slot, punt_
 		       (PUNT_WAIT - PUNT_SHORT + 1) * sizeof(uint64_t),
 	       "a count for each reason");
 
-void bypass_punt_to_nic(struct bypass *bypass, const struct bypass_punt *punt, struct bypass_answer *answer, uint64_t *reason)
+void bypass_punt_to_nic(struct bypass *bypass, const struct bypass_punt *punt, struct bypass_answer *answer,
+			uint64_t *reason)
 {
 	*answer = (struct bypass_answer){ 0 };
 	++*reason;
@@ -55,7 +57,8 @@ static int raise_event(struct bypass *bypass, struct completion_queue *cq, uint3
 	if (!eq->room)
 		return -1;
 	atomic_store(&bypass_block(bypass, cq->usrpage)[REG_CQ_DOORBELL / 4], 0);
-	_Atomic uint32_t *words = (_Atomic uint32_t *)(void *)((uint8_t *)(uintptr_t)eq->start + ((size_t)tail << CQE_SHIFT));
+	_Atomic uint32_t *words =
+		(_Atomic uint32_t *)(void *)((uint8_t *)(uintptr_t)eq->start + ((size_t)tail << CQE_SHIFT));
 	const uint32_t values[] = { EVENT_COMP, number, 0, (uint32_t)eq->phase, 0, 0, 0, 0 };
 	for (unsigned i = 0; i < sizeof values / sizeof *values; i++)
 		if (i != PHASE_WORD)
@@ -140,7 +143,8 @@ static void punt_turn(struct bypass *bypass, const struct engine_stop_info *info
 		raise_events(bypass, info);
 	if (info->end == PUNT_PATH) {
 		const struct queue_pair *record = engine_record(&bypass->device.sched, sending->qp);
-		struct mapped_qp *mapped = bypass->mapped_qps[record->number & (((uint64_t)1 << bypass->device.log_qps) - 1)];
+		struct mapped_qp *mapped =
+			bypass->mapped_qps[record->number & (((uint64_t)1 << bypass->device.log_qps) - 1)];
 		if (mapped && mapped->qp.record == record && !bypass_map_destination(bypass, mapped))
 			return; /* the turn goes on */
 	}

@@ -5,7 +5,8 @@
 #include "bypass/bypass_private.h"
 
 /* Leave something to the NIC process, and count it by `reason`. */
-void bypass_punt_to_nic(struct bypass *bypass, const struct bypass_punt *punt, struct bypass_answer *answer, uint64_t *reason);
+void bypass_punt_to_nic(struct bypass *bypass, const struct bypass_punt *punt, struct bypass_answer *answer,
+			uint64_t *reason);
 /* Handle what a round stopped for; 0, or -1 if the NIC process has gone. */
 int bypass_handle_stop(struct bypass *bypass, const struct engine_stop_info *info);
 

@@ -52,8 +52,9 @@ static int receive_message(int socket, struct rpc_reply *reply)
 		struct cmsghdr header;
 		char space[CMSG_SPACE(sizeof(int) * RPC_FDS)];
 	} control;
-	struct msghdr message = { .msg_iov = parts, .msg_iovlen = 2, .msg_control = &control,
-				  .msg_controllen = sizeof control };
+	struct msghdr message = {
+		.msg_iov = parts, .msg_iovlen = 2, .msg_control = &control, .msg_controllen = sizeof control
+	};
 	ssize_t got;
 
 	reply->fd_count = 0;

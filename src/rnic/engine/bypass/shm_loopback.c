@@ -118,7 +118,8 @@ static void wake_peer(struct shm_peer *peer)
 static int push_record(struct shm_peer *peer, uint32_t kind, uint32_t segment, const void *bytes, size_t length)
 {
 	struct ring_end *out = &peer->out;
-	uint64_t room = left_in(peer), size = room_of(length), offset = out->at & POSITION, behind = SHM_RING_BYTES - offset;
+	uint64_t room = left_in(peer), size = room_of(length), offset = out->at & POSITION,
+		 behind = SHM_RING_BYTES - offset;
 	struct record_header header = { .kind = KIND_NOTHING };
 
 	if (room > SHM_RING_BYTES)
@@ -159,7 +160,8 @@ static int pop_record(struct shm_peer *peer, struct record_header *header, uint8
 		if (header->kind != KIND_NOTHING)
 			memcpy(to, in->records + offset + sizeof *header, header->bytes);
 		used -= size;
-		atomic_store_explicit(atomic_word(&in->at), in->at + size, memory_order_relaxed); /* a thread that is about to sleep reads it */
+		/* a thread that is about to sleep reads it */
+		atomic_store_explicit(atomic_word(&in->at), in->at + size, memory_order_relaxed);
 		atomic_store_explicit(atomic_word(&in->consumer->head), in->at, memory_order_release);
 		if (header->kind != KIND_NOTHING)
 			return 1;
@@ -179,7 +181,8 @@ static uint64_t epoch_of(const struct ring_end *end, uint64_t number, uint32_t o
 }
 
 /* Read cookie and data in one call: the pid may be reused between two. */
-static int pull_bytes(struct engine_pull *self, const struct engine_by_reference *by_ref, const struct engine_range *ranges, unsigned count)
+static int pull_bytes(struct engine_pull *self, const struct engine_by_reference *by_ref,
+		      const struct engine_range *ranges, unsigned count)
 {
 	struct shm_peer *peer = (struct shm_peer *)(void *)self;
 	uint8_t cookie[SHM_COOKIE_BYTES];
@@ -201,7 +204,8 @@ static int pull_bytes(struct engine_pull *self, const struct engine_by_reference
 
 /* ------------------------------------------------------------------ whom one has joined */
 
-struct shm_loopback *shm_loopback_new(struct engine_device *device, struct slot *slot, const uint8_t *name, uint32_t name_bytes)
+struct shm_loopback *shm_loopback_new(struct engine_device *device, struct slot *slot, const uint8_t *name,
+				      uint32_t name_bytes)
 {
 	struct shm_loopback *shm = calloc(1, sizeof *shm);
 	if (!shm)
@@ -251,11 +255,12 @@ int shm_loopback_join(struct shm_loopback *shm, const struct bypass_peer *setup)
 {
 	uint32_t rings = setup->bytes == SHM_RING_ALL ? 1 : 2, index = 0;
 
-	if (find_peer(shm, setup->first_number) || setup->bytes != (uint64_t)rings * SHM_RING_ALL || setup->ring >= rings)
+	if (find_peer(shm, setup->first_number) || setup->bytes != (uint64_t)rings * SHM_RING_ALL ||
+	    setup->ring >= rings)
 		return -1;
 	/* replace a peer that has ended and whose last records have been taken */
 	while (index < shm->count && (!load_word(&shm->peers[index]->out.control->dead) ||
-					  load_word(&shm->peers[index]->in.producer->tail) != shm->peers[index]->in.at))
+				      load_word(&shm->peers[index]->in.producer->tail) != shm->peers[index]->in.at))
 		index++;
 	struct shm_peer *peer = index < SHM_PEERS ? calloc(1, sizeof *peer) : NULL;
 	if (!peer)
@@ -284,21 +289,25 @@ static int may_use_ring(const struct shm_loopback_path *path, uint32_t operation
 {
 	uint16_t flags = opcode_rows[operation & 0xFF].flags;
 
-	return is_open(path->peer) && (path->uses_ring || (flags & ROW_RESPONSE ? flags & ROW_START : psn == path->record->una));
+	return is_open(path->peer) &&
+	       (path->uses_ring || (flags & ROW_RESPONSE ? flags & ROW_START : psn == path->record->una));
 }
 
-static int open_by_reference(struct engine_peer_path *self, const struct engine_qp *qp, uint32_t operation, uint64_t psn, uint64_t *epoch)
+static int open_by_reference(struct engine_peer_path *self, const struct engine_qp *qp, uint32_t operation,
+			     uint64_t psn, uint64_t *epoch)
 {
 	struct shm_loopback_path *path = (struct shm_loopback_path *)(void *)self;
 	struct ring_end *out = &path->peer->out;
 
-	if (!may_use_ring(path, operation, psn) || !load_word(&out->consumer->pulls) || left_in(path->peer) < SHM_RING_BYTES / 2)
+	if (!may_use_ring(path, operation, psn) || !load_word(&out->consumer->pulls) ||
+	    left_in(path->peer) < SHM_RING_BYTES / 2)
 		return 0;
 	*epoch = epoch_of(out, be_get(qp->qpc, QPC_LOCAL_QPN), operation);
 	return 1;
 }
 
-struct engine_peer_path *shm_loopback_path_of(struct shm_loopback *shm, const struct engine_qp *qp, struct shm_loopback_path *path)
+struct engine_peer_path *shm_loopback_path_of(struct shm_loopback *shm, const struct engine_qp *qp,
+					      struct shm_loopback_path *path)
 {
 	struct shm_peer *peer = find_peer(shm, (uint32_t)be_get(qp->qpc, QPC_REMOTE_QPN));
 	/* queue pairs of other devices have the same numbers: a peer of this device has the same address and port */
@@ -306,7 +315,9 @@ struct engine_peer_path *shm_loopback_path_of(struct shm_loopback *shm, const st
 	    qp->flow.destination_port != qp->flow.source_port)
 		peer = NULL;
 	if (peer != path->peer || path->record != qp->record)
-		*path = (struct shm_loopback_path){ .peer_path.opens = open_by_reference, .shm = shm, .peer = peer, .record = qp->record };
+		*path = (struct shm_loopback_path){
+			.peer_path.opens = open_by_reference, .shm = shm, .peer = peer, .record = qp->record
+		};
 	return peer ? &path->peer_path : NULL;
 }
 
@@ -357,11 +368,12 @@ unsigned shm_loopback_receive(void *self, struct rx_buffer *buffers, unsigned co
 	for (uint32_t i = 0; i < shm->count && received < count; i++) {
 		struct shm_peer *peer = shm->peers[(shm->next + i) % shm->count];
 		struct record_header header;
-		while (received < count && pop_record(peer, &header, buffers[received].buffer, buffers[received].room)) {
+		while (received < count &&
+		       pop_record(peer, &header, buffers[received].buffer, buffers[received].room)) {
 			struct rx_buffer *rx = &buffers[received];
 			int by_ref = header.kind == KIND_BY_REFERENCE || header.kind == KIND_REFUSED;
 			if (by_ref ? header.bytes != sizeof(struct engine_by_reference) :
-				   header.kind != KIND_PACKETS || !header.segment || !header.bytes) {
+				     header.kind != KIND_PACKETS || !header.segment || !header.bytes) {
 				peer->broken = 1; /* no program that knows these rings stores such a record */
 				break;
 			}
@@ -375,7 +387,8 @@ unsigned shm_loopback_receive(void *self, struct rx_buffer *buffers, unsigned co
 			rx->flow_label = 0;
 			shm->from[received++] = peer;
 			if (by_ref)
-				count = received; /* these take long: what answers them leaves before the next is taken */
+				/* these take long: what answers them leaves before the next is taken */
+				count = received;
 		}
 	}
 	if (shm->count)
@@ -405,7 +418,8 @@ int shm_loopback_take(void *self, const struct rx_buffer *rx, uint64_t now, stru
 	if (taken == TAKEN_REFUSED && opcode_rows[by_ref.operation & 0xFF].flags & ROW_RESPONSE)
 		shm->slot->hairpin_refused += by_ref.packets; /* they have been asked for again */
 	else if (taken == TAKEN_REFUSED)
-		push_record(peer, KIND_REFUSED, 0, &by_ref, sizeof by_ref); /* if the ring is full, the sender finds out by its timer */
+		/* if the ring is full, the sender finds out by its timer */
+		push_record(peer, KIND_REFUSED, 0, &by_ref, sizeof by_ref);
 	return taken != TAKEN_PARTIAL && info->stop != STOP_MAP_QP;
 }
 

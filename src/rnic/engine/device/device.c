@@ -119,7 +119,8 @@ static void count_events(struct engine_device *device, const struct engine_effec
 /* ------------------------------------------------------------------ receiving */
 
 /* Return whether packets are from a queue pair's peer's address to its own, or it has no peer. */
-static int from_peer(const struct engine_device *device, const struct queue_pair *record, const struct engine_flow *flow)
+static int from_peer(const struct engine_device *device, const struct queue_pair *record,
+		     const struct engine_flow *flow)
 {
 	if (!record->path || record->opcodes == SERVICE_UD)
 		return record->path != 0;
@@ -167,7 +168,7 @@ static void apply_effects(struct engine_device *device, uint64_t at, const struc
 }
 
 size_t engine_device_receive(struct engine_device *device, const uint8_t *buffer, size_t length, size_t segment,
-			   size_t start, const struct engine_meta *meta, uint64_t now, struct engine_stop_info *info)
+			     size_t start, const struct engine_meta *meta, uint64_t now, struct engine_stop_info *info)
 {
 	size_t at = start;
 
@@ -179,7 +180,8 @@ size_t engine_device_receive(struct engine_device *device, const uint8_t *buffer
 		info->end = PUNT_SHORT;
 		if (size < BTH_BYTES + ICRC_BYTES)
 			break;
-		uint64_t number = be_load(buffer + at + DQPN_AT, 3), found = device->directory[qp_index(device, number)];
+		uint64_t number = be_load(buffer + at + DQPN_AT, 3),
+			 found = device->directory[qp_index(device, number)];
 		info->end = PUNT_HEADER;
 		if (!found)
 			break;
@@ -229,7 +231,7 @@ int engine_device_expects(const struct engine_device *device, uint64_t number, s
 	    !(be_get(qp->qpc, QPC_OPTIONS) & OPT_KEEPS))
 		return -1;
 	*expects = (struct engine_expects){ found, record->generation, be_get(qp->qpc, QPC_EXPECTED_PSN) & PSN_MASK,
-					     record->nak_sent };
+					    record->nak_sent };
 	return 0;
 }
 
@@ -268,7 +270,7 @@ static enum engine_taken request_again(struct engine_device *device, struct engi
 
 /* Take responses to a READ. */
 static enum engine_taken take_responses(struct engine_device *device, struct engine_qp *qp, const struct packet *packet,
-				       uint64_t now, struct engine_stop_info *info)
+					uint64_t now, struct engine_stop_info *info)
 {
 	struct queue_pair *record = qp->record;
 	struct engine_effects effects = { .sample = NONE };
@@ -288,8 +290,8 @@ static enum engine_taken take_responses(struct engine_device *device, struct eng
 	return TAKEN_ALL;
 }
 
-enum engine_taken engine_device_by_reference(struct engine_device *device, const struct engine_by_reference *by_ref, struct engine_pull *pull,
-				  uint64_t now, struct engine_stop_info *info)
+enum engine_taken engine_device_by_reference(struct engine_device *device, const struct engine_by_reference *by_ref,
+					     struct engine_pull *pull, uint64_t now, struct engine_stop_info *info)
 {
 	uint8_t bytes[BY_REFERENCE_HEADER];
 	struct packet packet;
@@ -310,12 +312,14 @@ enum engine_taken engine_device_by_reference(struct engine_device *device, const
 		return TAKEN_NOTHING;
 	}
 	if (!qp->lane)
-		return TAKEN_NOTHING; /* its peer belongs to another device, which has queue pairs of the same numbers */
+		/* its peer belongs to another device, which has queue pairs of the same numbers */
+		return TAKEN_NOTHING;
 	packet.pull = pull;
 	if (packet.row->flags & ROW_RESPONSE) {
 		taken = state == QP_STATE_RTS ? take_responses(device, qp, &packet, now, info) : TAKEN_NOTHING;
 	} else {
-		enum engine_end end = engine_request_receive(device->shared, qp, &packet, peer_of(device, record)->srtt, now, &effects);
+		enum engine_end end = engine_request_receive(device->shared, qp, &packet, peer_of(device, record)->srtt,
+							     now, &effects);
 		if (end != ENGINE_DONE && end != ENGINE_ATTENTION) {
 			record->nak_sent = 1; /* what follows comes too early */
 			return TAKEN_REFUSED;
@@ -558,8 +562,8 @@ static int can_piggyback_ack(const struct engine_device *device, const struct en
 {
 	const struct engine_burst *last = &out->bursts[out->count - (out->count != 0)];
 
-	if (!device->piggyback_acks || !out->count || !engine_response_queue_valid(qp) || !owes_single_ack(qp) || last->route != qp->route ||
-	    last->length != (uint64_t)last->segment * last->count)
+	if (!device->piggyback_acks || !out->count || !engine_response_queue_valid(qp) || !owes_single_ack(qp) ||
+	    last->route != qp->route || last->length != (uint64_t)last->segment * last->count)
 		return 0;
 	out->open = 1; /* a packet that fits behind the last segment goes there; another begins a burst */
 	return 1;
@@ -568,7 +572,7 @@ static int can_piggyback_ack(const struct engine_device *device, const struct en
 /* Make the turn's packets. Returns 1 if its replies let new messages go first, -1 if the reference goes on from `step`,
  * else 0. */
 static int run_turn(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
-		struct engine_sending *sending, struct engine_stop_info *info)
+		    struct engine_sending *sending, struct engine_stop_info *info)
 {
 	struct queue_pair *record = qp->record;
 
@@ -594,7 +598,8 @@ static int run_turn(struct engine_device *device, struct engine_qp *qp, uint64_t
 	}
 	record->polite = 0;
 	sending->step = STEP_REST;
-	if (record->reply_count && send_replies(device, qp, greater(budget_left(sending), ENGINE_MIN_REPLIES), out, sending, info))
+	if (record->reply_count &&
+	    send_replies(device, qp, greater(budget_left(sending), ENGINE_MIN_REPLIES), out, sending, info))
 		return -1;
 	return 0;
 }
@@ -645,15 +650,16 @@ static void begin_turn(const struct engine_device *device, uint64_t budget, stru
 }
 
 void engine_device_send(struct engine_device *device, uint64_t now, uint64_t budget, struct engine_out *out,
-		      struct engine_sending *sending, struct engine_stop_info *info)
+			struct engine_sending *sending, struct engine_stop_info *info)
 {
 	*info = (struct engine_stop_info){ .stop = STOP_DONE };
 	const struct scheduler *scheduler = device->sched.scheduler;
-	while (sending->qp ||
-	       (scheduler->count && !scheduler->over && sending->sent < budget && sending->deferred_count < ENGINE_BURSTS)) {
+	while (sending->qp || (scheduler->count && !scheduler->over && sending->sent < budget &&
+			       sending->deferred_count < ENGINE_BURSTS)) {
 		uint64_t most = budget - lesser(budget, sending->sent) + 2 * ENGINE_MIN_REPLIES;
 		info->stop = STOP_OUT_FULL;
-		if (out->count + most > ENGINE_BURSTS || (!out->carry && out->used + most * MAX_PACKET_BYTES > out->room))
+		if (out->count + most > ENGINE_BURSTS ||
+		    (!out->carry && out->used + most * MAX_PACKET_BYTES > out->room))
 			return;
 		if (!sending->qp)
 			begin_turn(device, budget, sending);

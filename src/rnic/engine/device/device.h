@@ -1,5 +1,5 @@
-/* The engine for all queue pairs of a device: dispatch of packets, turns, deadlines, in-flight budget (design.md, "Many at
- * once"). It does no I/O and allocates nothing, as engine.h, on whose calls it is built; device/receiving.py and
+/* The engine for all queue pairs of a device: dispatch of packets, turns, deadlines, in-flight budget (design.md, "Many
+ * at once"). It does no I/O and allocates nothing, as engine.h, on whose calls it is built; device/receiving.py and
  * device/sending.py are the reference. What it does not know it leaves to them, and says where they go on. */
 #ifndef RNIC_ENGINE_DEVICE_H
 #define RNIC_ENGINE_DEVICE_H
@@ -26,7 +26,8 @@ struct engine_device {
 	struct engine_qp **qps; /* the same as pointers; NULL for those that the engine does not know */
 	uint64_t log_qps;
 	uint64_t changes;
-	uint64_t piggyback_acks; /* an ACK that is all a queue pair owes leaves as the last packet of its requests' burst */
+	/* an ACK that is all a queue pair owes leaves as the last packet of its requests' burst */
+	uint64_t piggyback_acks;
 	struct engine_counts counts;
 };
 
@@ -38,7 +39,8 @@ enum engine_stop {
 	STOP_PUNT_PACKET, /* the packet at the offset reached is the reference's */
 	STOP_NOTIFY, /* `qp` has completed to an armed CQ: raise its event, then go on */
 	STOP_MAP_QP, /* find the pointers of `qp` anew, then go on */
-	STOP_PUNT_TURN, /* the open turn is the reference's from `step` on, then go on; first raise what `effects` says */
+	/* the open turn is the reference's from `step` on, then go on; first raise what `effects` says */
+	STOP_PUNT_TURN,
 	STOP_OUT_FULL, /* there is no room for one more turn's packets: send what is laid out, then go on */
 	STOP_PUNT_DEADLINE, /* io/progress_thread.h: the deadline of `qp` has come, and is the reference's */
 };
@@ -51,8 +53,8 @@ struct engine_stop_info {
 	uint32_t effects; /* EFFECT_NOTIFY_SEND, EFFECT_NOTIFY_RECV */
 };
 
-/* Note an ECN mark, before its packet is taken, on a packet for a queue pair that has a `pace`: a CNP leaves with its next
- * turn, one in a merge period (device/congestion.py). */
+/* Note an ECN mark, before its packet is taken, on a packet for a queue pair that has a `pace`: a CNP leaves with its
+ * next turn, one in a merge period (device/congestion.py). */
 void engine_device_marked(struct engine_device *device, uint64_t at, uint64_t now);
 /* Note a CNP that came for such a queue pair. */
 void engine_device_notified(struct engine_device *device, uint64_t at, uint64_t now);
@@ -81,7 +83,8 @@ enum engine_taken {
 	TAKEN_REFUSED, /* they are wanted with their bytes: the sender resends requests, and responses are asked for */
 	TAKEN_NOTHING, /* they are for no queue pair here: lost */
 };
-/* Take such packets, for the queue pair that their sender's is connected to. After STOP_MAP_QP: call again with the same. */
+/* Take such packets, for the queue pair that their sender's is connected to. After STOP_MAP_QP: call again with the
+ * same. */
 enum engine_taken engine_device_by_reference(struct engine_device *device, const struct engine_by_reference *by_ref,
 					     struct engine_pull *pull, uint64_t now, struct engine_stop_info *info);
 /* Handle the receiver's answer that it wants the packets of `by_ref` with their bytes. */
@@ -102,7 +105,8 @@ struct engine_sending {
 	uint64_t room; /* packets that its requests may be */
 	uint32_t step; /* enum engine_step */
 	uint32_t deferred_count;
-	uint64_t deferred[ENGINE_BURSTS]; /* queue pairs whose replies let new messages go first: they get another turn in the end */
+	/* queue pairs whose replies let new messages go first: they get another turn in the end */
+	uint64_t deferred[ENGINE_BURSTS];
 };
 
 /* Give turns to the queue pairs that wait. It stops as `info` says; call it again with the same until STOP_DONE. */
@@ -111,8 +115,8 @@ void engine_device_send(struct engine_device *device, uint64_t now, uint64_t bud
 /* End the round. */
 void engine_device_sent(struct engine_device *device, struct engine_sending *sending);
 
-/* Handle the deadlines that have come, up to `*most`, which counts down. Returns the record of a queue pair whose deadline is
- * the reference's to handle, or 0 if there is no more. */
+/* Handle the deadlines that have come, up to `*most`, which counts down. Returns the record of a queue pair whose
+ * deadline is the reference's to handle, or 0 if there is no more. */
 uint64_t engine_device_due(struct engine_device *device, uint64_t now, uint64_t *most);
 /* Return when engine_device_due has something to do, or NEVER. */
 uint64_t engine_device_deadline(const struct engine_device *device);

@@ -54,7 +54,8 @@ void engine_peer_measured(struct peer *peer, uint64_t sample, uint64_t now)
 	int64_t queue_ns = (int64_t)(peer->least - shortest);
 	if (queue_ns > (int64_t)INFLIGHT_QUEUE_NS) {
 		uint64_t limit = peer->limit_16;
-		reduce_limit(peer, greater(limit >> 1, limit * INFLIGHT_QUEUE_NS / (uint64_t)queue_ns), INFLIGHT_CROWDED, now);
+		reduce_limit(peer, greater(limit >> 1, limit * INFLIGHT_QUEUE_NS / (uint64_t)queue_ns),
+			     INFLIGHT_CROWDED, now);
 	}
 }
 
@@ -128,7 +129,8 @@ static uint64_t count_others(const struct engine_sched *sched, uint64_t entry, u
 	return others;
 }
 
-/* Return what `others` leave of a pool for this slot, whose own account allows `own`, if none allows more than `most`. */
+/* Return what `others` leave of a pool for this slot, whose own account allows `own`, if none allows more than
+ * `most`. */
 static uint64_t left_by_others(const struct engine_sched *sched, uint64_t entry, uint64_t others, uint64_t own,
 			       uint64_t most, uint64_t pool)
 {
@@ -139,7 +141,8 @@ static uint64_t left_by_others(const struct engine_sched *sched, uint64_t entry,
 	for (uint64_t i = 0; i < slots; i++) {
 		if (i == sched->slot)
 			continue;
-		uint64_t claim = load_word(&shares[i].waits) ? lesser(lesser(load_word(&shares[i].limit), most), part) : 0;
+		uint64_t claim = load_word(&shares[i].waits) ? lesser(lesser(load_word(&shares[i].limit), most), part) :
+							       0;
 		left -= (int64_t)greater(load_word(&shares[i].held), claim);
 	}
 	return lesser(own, left < (int64_t)BUDGET_LEAST ? BUDGET_LEAST : (uint64_t)left);
@@ -173,7 +176,8 @@ void engine_inflight_limits(const struct engine_sched *sched, const struct peer 
 	limits->nic = limit_of_all(sched, &limits->others);
 }
 
-static void publish_share(const struct engine_sched *sched, uint64_t entry, uint64_t held, uint64_t limit, uint64_t waiting)
+static void publish_share(const struct engine_sched *sched, uint64_t entry, uint64_t held, uint64_t limit,
+			  uint64_t waiting)
 {
 	struct share *own = shares_of(sched, entry) + sched->slot;
 
@@ -194,7 +198,7 @@ static void publish_nic(const struct engine_sched *sched)
 
 	if (sched->budget)
 		publish_share(sched, BUDGET_NIC_ENTRY, inflight->packets + inflight->promised, inflight->limit,
-			   inflight->waited_for);
+			      inflight->waited_for);
 }
 
 /* ------------------------------------------------------------------ who waits */
@@ -304,8 +308,8 @@ static void admit_waiters(const struct engine_sched *sched)
 		uint64_t share = quantum(limits.peer, peer->waiting > 1 || !alone || peer->users > 1);
 		int64_t left = (int64_t)(limits.nic - inflight->packets - inflight->promised);
 		uint64_t used = peer->inflight + peer->promised;
-		if (used && (left < (int64_t)lesser(share, limits.nic) ||
-			     (int64_t)(limits.peer - used) < (int64_t)share)) {
+		if (used &&
+		    (left < (int64_t)lesser(share, limits.nic) || (int64_t)(limits.peer - used) < (int64_t)share)) {
 			blocked++;
 			if (!alone) { /* behind the others; mostly there are none */
 				dequeue_peer(sched, at);

@@ -1,4 +1,5 @@
-/* The send scheduler: deficit round robin by bytes, among programs and among the queue pairs of each (device/scheduler.py). */
+/* The send scheduler: deficit round robin by bytes, among programs and among the queue pairs of each
+ * (device/scheduler.py). */
 #ifndef RNIC_ENGINE_SCHEDULER_H
 #define RNIC_ENGINE_SCHEDULER_H
 

@@ -4,8 +4,9 @@
 
 #include <stdint.h>
 
-/* Return how many times longer than on any processor a program takes here between two packets: 1, or some ten in an emulator,
- * where answers otherwise come after the wait for them. Measured by peeking at a socket, which keeps its packets. */
+/* Return how many times longer than on any processor a program takes here between two packets: 1, or some ten in an
+ * emulator, where answers otherwise come after the wait for them. Measured by peeking at a socket, which keeps its
+ * packets. */
 uint64_t calibrate_slowdown(int fd);
 
 #endif

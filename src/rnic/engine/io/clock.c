@@ -22,7 +22,8 @@ uint64_t clock_now(void)
 #include <x86intrin.h>
 
 #define SAMPLES 8 /* the fastest one counts */
-#define INTERRUPTED_FACTOR 4u /* times the fastest sample: something else ran in between. Less is within LAG_PART of CALIBRATION_NS */
+/* times the fastest sample: something else ran in between. Less is within LAG_PART of CALIBRATION_NS */
+#define INTERRUPTED_FACTOR 4u
 #define FAST_CLOCK_FACTOR 16u /* times what the counter takes: a system clock that is faster reads no device */
 #define VALID_FACTOR 32u /* times what the system takes: how long its answer may be extrapolated */
 #define CALIBRATION_NS 1000000u /* in which the counter's rate is measured */
@@ -57,7 +58,8 @@ static uint64_t read_counter(void)
 
 void clock_calibrate(void)
 {
-	uint64_t quick = measure_cycles(read_counter), system = measure_cycles(clock_now), before, began, count, now, counts;
+	uint64_t quick = measure_cycles(read_counter), system = measure_cycles(clock_now), before, began, count, now,
+		 counts;
 	int tried = 0;
 
 	atomic_store(&valid_counts, 0);
@@ -96,7 +98,8 @@ uint64_t clock_approximate_now(void)
 		last.ticked = ticked;
 		passed = 0;
 	}
-	now = last.now + ((passed - passed / LAG_PART) * atomic_load_explicit(&ns_per_count, memory_order_relaxed) >> SHIFT);
+	now = last.now +
+	      ((passed - passed / LAG_PART) * atomic_load_explicit(&ns_per_count, memory_order_relaxed) >> SHIFT);
 	last.returned = now > last.returned ? now : last.returned;
 	return last.returned;
 }

@@ -17,12 +17,14 @@ struct trade_buffer {
 
 struct burst {
 	struct rx_buffer rx;
-	struct trade_buffer *trade_buffer; /* the buffer that its bytes are in; NULL: they are in the loopback's own memory */
+	/* the buffer that its bytes are in; NULL: they are in the loopback's own memory */
+	struct trade_buffer *trade_buffer;
 };
 
 /* A ring of bursts: `taken` ones that the receiver may still read, then `waiting` ones, from `first` on. The bytes of
- * copied bursts lie in the same order in a byte ring, from the oldest one's to `end`, which may have wrapped. An empty
- * ring begins anew: as long as the receiver keeps up, the same bytes are used again while they are in the near cache. */
+ * copied bursts lie in the same order in a byte ring, from the oldest one's to `end`, which may have wrapped. An
+ * empty ring begins anew: as long as the receiver keeps up, the same bytes are used again while they are in the near
+ * cache. */
 struct loopback {
 	pthread_mutex_t lock;
 	uint8_t *bytes;
@@ -103,7 +105,8 @@ static uint8_t *find_room(struct loopback *loopback, uint64_t size)
 }
 
 /* Add a burst to those that wait. */
-static void enqueue_burst(struct loopback *loopback, const struct rx_buffer *rx, uint8_t *bytes, struct trade_buffer *buffer)
+static void enqueue_burst(struct loopback *loopback, const struct rx_buffer *rx, uint8_t *bytes,
+			  struct trade_buffer *buffer)
 {
 	struct burst *burst = burst_at(loopback, loopback->first + loopback->waiting++);
 	burst->rx = *rx;
@@ -150,7 +153,8 @@ static struct trade_buffer *find_empty_buffer(struct loopback *loopback, size_t 
 	return found && found->bytes ? found : NULL;
 }
 
-uint8_t *loopback_trade(struct loopback *loopback, const struct rx_buffer *bursts, unsigned count, uint8_t *buffer, size_t size)
+uint8_t *loopback_trade(struct loopback *loopback, const struct rx_buffer *bursts, unsigned count, uint8_t *buffer,
+			size_t size)
 {
 	uint8_t *other = NULL;
 	pthread_mutex_lock(&loopback->lock);

@@ -1,6 +1,6 @@
-/* Loopback in memory: joins NICs of one process without sockets (the queue of link/loopback.py). Bursts arrive in order, each
- * in one piece: in the receiver's loopback memory, or, if they are long, in buffers that the sender trades for empty ones.
- * Any number of threads may put; one at a time takes. */
+/* Loopback in memory: joins NICs of one process without sockets (the queue of link/loopback.py). Bursts arrive in
+ * order, each in one piece: in the receiver's loopback memory, or, if they are long, in buffers that the sender trades
+ * for empty ones. Any number of threads may put; one at a time takes. */
 #ifndef RNIC_ENGINE_LOOPBACK_H
 #define RNIC_ENGINE_LOOPBACK_H
 
@@ -19,14 +19,15 @@ void loopback_free(struct loopback *loopback);
 /* Discard what waits; nothing arrives any more. */
 void loopback_close(struct loopback *loopback);
 
-/* Append a copy of a burst: 0, or EHOSTUNREACH if the loopback is closed. Without room the packets are lost, and the sender
- * does not learn of it. */
+/* Append a copy of a burst: 0, or EHOSTUNREACH if the loopback is closed. Without room the packets are lost, and the
+ * sender does not learn of it. */
 int loopback_put(struct loopback *loopback, const struct rx_buffer *rx);
 
-/* Append `count` bursts without a copy: they lie one behind the other in `buffer`, which is from malloc and has `size` bytes.
- * The loopback owns it from now on, and the caller owns the returned buffer. NULL: nothing was appended, since no buffer is
- * free or the loopback is closed. */
-uint8_t *loopback_trade(struct loopback *loopback, const struct rx_buffer *bursts, unsigned count, uint8_t *buffer, size_t size);
+/* Append `count` bursts without a copy: they lie one behind the other in `buffer`, which is from malloc and has `size`
+ * bytes. The loopback owns it from now on, and the caller owns the returned buffer. NULL: nothing was appended, since
+ * no buffer is free or the loopback is closed. */
+uint8_t *loopback_trade(struct loopback *loopback, const struct rx_buffer *bursts, unsigned count, uint8_t *buffer,
+			size_t size);
 
 /* Take up to `count` bursts and return their number. Their bytes stay as they are until the next call. */
 unsigned loopback_take(struct loopback *loopback, struct rx_buffer *buffers, unsigned count);

@@ -1,6 +1,6 @@
-/* System calls under the locks of devices and queues. libc's calls are cancellation points: a thread that is canceled in one
- * would keep the lock. Disabling cancellation around the lock costs each post and poll more than the lock does. So frequent
- * calls bypass libc, and rare ones disable cancellation (`nocancel_begin`, `nocancel_end`). */
+/* System calls under the locks of devices and queues. libc's calls are cancellation points: a thread that is canceled
+ * in one would keep the lock. Disabling cancellation around the lock costs each post and poll more than the lock does.
+ * So frequent calls bypass libc, and rare ones disable cancellation (`nocancel_begin`, `nocancel_end`). */
 #ifndef RNIC_ENGINE_NOCANCEL_H
 #define RNIC_ENGINE_NOCANCEL_H
 

@@ -16,7 +16,8 @@
 #define SOCKET_INTERVAL_MIN 8u
 #define SOCKET_INTERVAL_MAX 64u
 #define SOCKET_INTERVAL_NS 100000u /* once so much time has passed, long rounds skip no more than the fewest */
-#define TRADE_MIN_BYTES 16384u /* a shorter output is copied faster than a buffer changes hands, and does not fill one */
+/* a shorter output is copied faster than a buffer changes hands, and does not fill one */
+#define TRADE_MIN_BYTES 16384u
 #define TRADE_MAX_BURSTS 8u /* in one buffer */
 
 /* ------------------------------------------------------------------ senders */
@@ -71,7 +72,8 @@ static int receive_from_ring(struct io_poll *round, uint64_t now)
 {
 	round->ring_had_input = 0;
 	if (++round->rounds_since_socket >= round->socket_interval ||
-	    (round->rounds_since_socket >= SOCKET_INTERVAL_MIN && now - round->socket_checked_ns >= SOCKET_INTERVAL_NS)) {
+	    (round->rounds_since_socket >= SOCKET_INTERVAL_MIN &&
+	     now - round->socket_checked_ns >= SOCKET_INTERVAL_NS)) {
 		round->rounds_since_socket = 0;
 		round->socket_checked_ns = now;
 		return 0;
@@ -98,7 +100,7 @@ static void receive_packets(struct io_poll *round, uint64_t now)
 		return;
 	unsigned count = round->batch_limit < POLL_RECEIVE_LIMIT ? round->batch_limit : POLL_RECEIVE_LIMIT;
 	int received = round->loopback ? (int)loopback_take(round->loopback, round->rx_buffers, count) :
-				 udp_receive(round->fd, &round->rx_scratch, round->rx_buffers, count);
+					 udp_receive(round->fd, &round->rx_scratch, round->rx_buffers, count);
 	round->rx_index = 0;
 	round->rx_offset = 0;
 	round->received = received > 0 ? (uint32_t)received : 0;
@@ -149,7 +151,8 @@ static uint64_t count_early(const struct io_poll *round)
 /* Release reordered packets of the queue pair that took packets last; returns whether the round may go on. */
 static int release_reordered(struct io_poll *round, uint64_t now, struct engine_stop_info *info)
 {
-	const struct queue_pair *record = (const struct queue_pair *)(const void *)(round->device->sched.arena + round->releasing_qp);
+	const struct queue_pair *record =
+		(const struct queue_pair *)(const void *)(round->device->sched.arena + round->releasing_qp);
 	if (round->releasing_qp && !reorder_release(round->reorder, round->device, record->number, now, info))
 		return 0;
 	round->releasing_qp = 0;
@@ -158,7 +161,7 @@ static int release_reordered(struct io_poll *round, uint64_t now, struct engine_
 
 /* Take packets of a buffer, and held ones that follow them; returns whether the round may go on. */
 static int take_packets(struct io_poll *round, const struct rx_buffer *rx, uint64_t end, const struct engine_meta *meta,
-		     uint64_t now, struct engine_stop_info *info, size_t *taken)
+			uint64_t now, struct engine_stop_info *info, size_t *taken)
 {
 	uint64_t before = count_early(round);
 	/* held packets come before what lies behind the packet that they wait for */
@@ -166,7 +169,8 @@ static int take_packets(struct io_poll *round, const struct rx_buffer *rx, uint6
 		end = round->rx_offset + rx->segment;
 	*taken = engine_device_receive(round->device, rx->buffer, end, rx->segment, round->rx_offset, meta, now, info);
 	if (count_early(round) != before && !round->loopback)
-		reorder_hold(&round->reorder, round->device, rx->buffer, round->rx_offset + *taken, rx->segment, round->rx_offset, meta, now);
+		reorder_hold(&round->reorder, round->device, rx->buffer, round->rx_offset + *taken, rx->segment,
+			     round->rx_offset, meta, now);
 	round->rx_offset += *taken;
 	if (round->reorder && round->reorder->count)
 		round->releasing_qp = info->qp;
@@ -203,8 +207,11 @@ static int take_received(struct io_poll *round, uint64_t now, struct engine_stop
 		if ((rx->tclass & ECN_MASK) == ECN_CE || !is_sender(sender, rx->name, rx->name_bytes))
 			return 0;
 		struct engine_meta meta = {
-			.flow = sender->flow, .ident = IDENT_UNSEEN, .flow_label = rx->flow_label,
-			.tclass = rx->tclass, .hop_limit = rx->hop_limit,
+			.flow = sender->flow,
+			.ident = IDENT_UNSEEN,
+			.flow_label = rx->flow_label,
+			.tclass = rx->tclass,
+			.hop_limit = rx->hop_limit,
 		};
 		do {
 			if (round->loss.one_in)
@@ -262,7 +269,8 @@ static void transmit_each(struct io_poll *round)
 		const struct engine_burst *burst = &out->bursts[i];
 		struct tx_path *path = (struct tx_path *)(uintptr_t)burst->route;
 		const uint8_t *bytes = out->bytes + burst->offset;
-		if (!path->divert || !path->divert(path->divert_arg, bytes, burst->length, burst->segment, burst->count)) {
+		if (!path->divert ||
+		    !path->divert(path->divert_arg, bytes, burst->length, burst->segment, burst->count)) {
 			udp_transmit(path, bytes, burst->length, burst->segment, &round->counts);
 			tx_pages_note_copy(round, burst);
 		}
@@ -311,9 +319,10 @@ static int is_gathering(const struct io_poll *round, uint64_t one_in)
 	const struct engine_sched *sched = &round->device->sched;
 	const struct queue_pair *record = (const struct queue_pair *)(const void *)(sched->arena + round->gathering_qp);
 	uint64_t inflight = record->inflight > round->inflight_floor ? record->inflight : round->inflight_floor;
-	return round->gathered && round->gathers && sched->scheduler->count == 1 && record->scheduled && !round->sending.qp &&
-	       !record->reply_count && !record->probe_due && record->send_index == record->fetch_index &&
-	       round->gathered <= POLL_GATHER_MAX && inflight >= POLL_GATHER_MIN && round->gathered * one_in <= inflight;
+	return round->gathered && round->gathers && sched->scheduler->count == 1 && record->scheduled &&
+	       !round->sending.qp && !record->reply_count && !record->probe_due &&
+	       record->send_index == record->fetch_index && round->gathered <= POLL_GATHER_MAX &&
+	       inflight >= POLL_GATHER_MIN && round->gathered * one_in <= inflight;
 }
 
 int io_poll_ring(struct io_poll *round, struct engine_qp *qp, uint64_t length)
@@ -381,11 +390,14 @@ void io_poll(struct io_poll *round, uint64_t now, uint64_t budget, struct engine
 	if (round->phase == POLL_IDLE) {
 		round->sent = 0;
 		round->received = round->rx_index = 0;
-		round->phase = !round->hold_replies && round->rounds_without_send >= POLL_REPLIES_AT_LEAST_EVERY && !is_gathering(round, POLL_GATHER_ONE_IN) ?
-				       POLL_SEND_FIRST : POLL_RECEIVE;
+		round->phase = !round->hold_replies && round->rounds_without_send >= POLL_REPLIES_AT_LEAST_EVERY &&
+					       !is_gathering(round, POLL_GATHER_ONE_IN) ?
+				       POLL_SEND_FIRST :
+				       POLL_RECEIVE;
 		if (round->phase == POLL_RECEIVE) {
 			receive_packets(round, now);
-			while (!round->received && round->socket_checks && !round->device->sched.scheduler->count && !round->sending.qp) {
+			while (!round->received && round->socket_checks && !round->device->sched.scheduler->count &&
+			       !round->sending.qp) {
 				round->socket_checks--;
 				receive_packets(round, now);
 			}

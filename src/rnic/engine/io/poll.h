@@ -33,7 +33,8 @@ struct io_poll {
 	int32_t fd;
 	uint32_t phase; /* enum poll_phase */
 	uint32_t rounds_without_send; /* rounds in a row that took packets and sent nothing */
-	uint32_t socket_checks; /* in the next round: receive again, up to so often, if nothing came and nothing is to be sent */
+	/* in the next round: receive again, up to so often, if nothing came and nothing is to be sent */
+	uint32_t socket_checks;
 	uint32_t hold_replies; /* send nothing before the owner's next message, which replies may join */
 	uint32_t gathers; /* the program posts and polls a stream: short messages may wait for others */
 	uint32_t inflight_floor; /* for that, count at least so many packets as in flight */
@@ -49,10 +50,11 @@ struct io_poll {
 	uint64_t sent; /* packets handed to the socket in this round */
 	uint64_t rx_bytes, tx_bytes, too_short, socket_errors; /* since the caller took them */
 	uint64_t lost; /* received packets lost by `loss`, since the caller took the number */
-	struct tx_loss loss; /* injected loss of received packets; not applied to a buffer that stopped with STOP_PUNT_PACKET */
-	/* Rings that bring packets beside the socket (bypass/shm_loopback.h), or NULL. `ring_receive` fills buffers and returns
-	 * their number. `ring_take` takes a buffer that has a `kind` and returns whether it is done with; it stops as
-	 * engine_stop_info says. */
+	/* injected loss of received packets; not applied to a buffer that stopped with STOP_PUNT_PACKET */
+	struct tx_loss loss;
+	/* Rings that bring packets beside the socket (bypass/shm_loopback.h), or NULL. `ring_receive` fills buffers and
+	 * returns their number. `ring_take` takes a buffer that has a `kind` and returns whether it is done with; it
+	 * stops as engine_stop_info says. */
 	unsigned (*ring_receive)(void *shm, struct rx_buffer *buffers, unsigned count);
 	int (*ring_take)(void *shm, const struct rx_buffer *rx, uint64_t now, struct engine_stop_info *info);
 	void *shm;
@@ -75,31 +77,32 @@ struct io_poll {
 	struct known_sender senders[POLL_SENDERS];
 };
 
-/* Initialize a structure of zeros. `buffers` is POLL_RECEIVE_LIMIT times POLL_BUFFER_BYTES, `out` POLL_OUT_BYTES; the caller
- * may give other memory in each round, since nothing is left in it between rounds. With a loopback, which the caller sets
- * afterwards, neither descriptor nor buffers are used. If packets leave by loopbacks, `out` is from malloc and may be
- * another one after a round. */
+/* Initialize a structure of zeros. `buffers` is POLL_RECEIVE_LIMIT times POLL_BUFFER_BYTES, `out` POLL_OUT_BYTES; the
+ * caller may give other memory in each round, since nothing is left in it between rounds. With a loopback, which the
+ * caller sets afterwards, neither descriptor nor buffers are used. If packets leave by loopbacks, `out` is from malloc
+ * and may be another one after a round. */
 void io_poll_init(struct io_poll *round, struct engine_device *device, int fd, uint8_t *buffers, uint8_t *out);
 
 /* Free the memory that it has allocated. */
 void io_poll_end(struct io_poll *round);
 
 /* Take packets from a socket address from now on, or take none any longer. */
-void io_poll_add_sender(struct io_poll *round, const uint8_t *name, uint32_t name_bytes, const struct engine_flow *flow);
+void io_poll_add_sender(struct io_poll *round, const uint8_t *name, uint32_t name_bytes,
+			const struct engine_flow *flow);
 void io_poll_forget_sender(struct io_poll *round, const uint8_t *name, uint32_t name_bytes);
 /* Return the packets of a sender that were taken since the last such call. */
 uint64_t io_poll_good_packets(struct io_poll *round, const uint8_t *name, uint32_t name_bytes);
 
-/* Run one round, or the rest of one that stopped: take what arrived; if nothing did, send what waits, up to `budget` packets,
- * at most POLL_BUDGET. It stops as engine_stop_info says; after STOP_PUNT_PACKET the caller handles the rest of the current
- * buffer, from `rx_offset` on. STOP_DONE ends the round. */
+/* Run one round, or the rest of one that stopped: take what arrived; if nothing did, send what waits, up to `budget`
+ * packets, at most POLL_BUDGET. It stops as engine_stop_info says; after STOP_PUNT_PACKET the caller handles the rest
+ * of the current buffer, from `rx_offset` on. STOP_DONE ends the round. */
 void io_poll(struct io_poll *round, uint64_t now, uint64_t budget, struct engine_stop_info *info);
 /* Forget a queue pair that is destroyed, by its record, and its turn, which Python may have left open. */
 void io_poll_drop(struct io_poll *round, uint64_t at);
 
-/* Ring the doorbell of a queue pair for a message of `length` bytes: 0, or -1 if the reference must.
- * GATHERED: the message need not leave at once. In a stream of short messages, up to as many as are in flight wait for the
- * next one, since a datagram costs both ends more than its messages do; a round that receives nothing ends the wait. */
+/* Ring the doorbell of a queue pair for a message of `length` bytes: 0, or -1 if the reference must. GATHERED: the
+ * message need not leave at once. In a stream of short messages, up to as many as are in flight wait for the next one,
+ * since a datagram costs both ends more than its messages do; a round that receives nothing ends the wait. */
 #define GATHERED 1
 int io_poll_ring(struct io_poll *round, struct engine_qp *qp, uint64_t length);
 

@@ -155,7 +155,9 @@ static int run_inline(void *self);
 /* Return whether nothing waits on the loopback; the next sender is told that the thread sleeps. */
 static int listen_on_loopback(struct progress_thread *thread)
 {
-	const struct loopback_sleeper sleeper = { .wake_fd = thread->wake_fd, .run_inline = run_inline, .self = thread };
+	const struct loopback_sleeper sleeper = { .wake_fd = thread->wake_fd,
+						  .run_inline = run_inline,
+						  .self = thread };
 	return loopback_listen(thread->round->loopback, &sleeper);
 }
 
@@ -236,7 +238,8 @@ static void *thread_main(void *self)
 		wait = listens && now >= spins_until && !backoff_left(thread, now) ? sleep_time(thread, report_at) : 0;
 		if (!listens) {
 			atomic_store(&thread->sleeps_until, NEVER);
-			wait = thread->leased ? thread->report_within : NEVER; /* whoever releases the lock with nothing left for Python need not wake the thread */
+			/* whoever releases the lock with nothing left for Python need not wake the thread */
+			wait = thread->leased ? thread->report_within : NEVER;
 		}
 		device_lock_release(thread->lock);
 		if (call || (listens && clock_now() >= report_at)) {

@@ -1,5 +1,6 @@
-/* The progress thread of a device: it takes packets, acknowledges and sends again while the program sleeps or computes, and
- * needs no interpreter for that (runtime/loop.py, "the threads"). It leaves to Python what C does not know, and wakes it. */
+/* The progress thread of a device: it takes packets, acknowledges and sends again while the program sleeps or computes,
+ * and needs no interpreter for that (runtime/loop.py, "the threads"). It leaves to Python what C does not know, and
+ * wakes it. */
 #ifndef RNIC_ENGINE_PROGRESS_THREAD_H
 #define RNIC_ENGINE_PROGRESS_THREAD_H
 
@@ -52,7 +53,8 @@ struct progress_thread {
 	_Atomic uint64_t sleeps_until; /* 0 while the thread is awake, or soon checks whether the program still polls */
 };
 
-/* Start the thread, which blocks all signals: 0, or the error number. The caller has set all fields but `out` and `wake_fd`. */
+/* Start the thread, which blocks all signals: 0, or the error number. The caller has set all fields but `out` and
+ * `wake_fd`. */
 int progress_thread_start(struct progress_thread *thread);
 /* Stop and join it; the caller does not hold the lock. */
 void progress_thread_stop(struct progress_thread *thread);

@@ -40,7 +40,8 @@ int reorder_has_packets(struct reorder_buffer *reorder, uint64_t now)
 }
 
 /* Find the packet that a queue pair expects or, with `far`, the first one held from there on; NULL for none. */
-static struct reorder_packet *find_next(struct reorder_buffer *reorder, const struct engine_expects *expects, int far, uint64_t now)
+static struct reorder_packet *find_next(struct reorder_buffer *reorder, const struct engine_expects *expects, int far,
+					uint64_t now)
 {
 	for (uint64_t i = 0; i < (far ? REORDER_PACKETS : 1); i++) {
 		uint64_t psn = (expects->psn + i) & PSN_MASK;
@@ -51,8 +52,8 @@ static struct reorder_packet *find_next(struct reorder_buffer *reorder, const st
 	return NULL;
 }
 
-void reorder_hold(struct reorder_buffer **reorder, const struct engine_device *device, const uint8_t *buffer, size_t length,
-	       size_t segment, size_t start, const struct engine_meta *meta, uint64_t now)
+void reorder_hold(struct reorder_buffer **reorder, const struct engine_device *device, const uint8_t *buffer,
+		  size_t length, size_t segment, size_t start, const struct engine_meta *meta, uint64_t now)
 {
 	struct engine_expects expects;
 
@@ -61,7 +62,8 @@ void reorder_hold(struct reorder_buffer **reorder, const struct engine_device *d
 	for (size_t at = start; at < length; at += segment) {
 		const uint8_t *bytes = buffer + at;
 		size_t size = lesser(length - at, segment);
-		if (size < BTH_BYTES + ICRC_BYTES || size > REORDER_PACKET_BYTES || opcode_rows[bytes[0]].flags & ROW_RESPONSE ||
+		if (size < BTH_BYTES + ICRC_BYTES || size > REORDER_PACKET_BYTES ||
+		    opcode_rows[bytes[0]].flags & ROW_RESPONSE ||
 		    engine_device_expects(device, be_load(bytes + DQPN_AT, 3), &expects))
 			continue;
 		uint64_t psn = be_load(bytes + PSN_AT, 3);
@@ -74,16 +76,21 @@ void reorder_hold(struct reorder_buffer **reorder, const struct engine_device *d
 			drop_packet(*reorder, packet);
 		if ((*reorder)->count == REORDER_BUFFERS)
 			return;
-		*packet = (struct reorder_packet){ .qp = expects.qp, .generation = expects.generation, .received_ns = now, .psn = (uint32_t)psn,
-						.length = (uint32_t)size, .index = (*reorder)->free_indices[(*reorder)->count++],
-						.meta = *meta };
+		*packet = (struct reorder_packet){ .qp = expects.qp,
+						   .generation = expects.generation,
+						   .received_ns = now,
+						   .psn = (uint32_t)psn,
+						   .length = (uint32_t)size,
+						   .index = (*reorder)->free_indices[(*reorder)->count++],
+						   .meta = *meta };
 		(*reorder)->latest_ns = now;
 		packet->meta.ident = IDENT_CHECKED;
 		memcpy((*reorder)->bytes[packet->index], bytes, size);
 	}
 }
 
-int reorder_release(struct reorder_buffer *reorder, struct engine_device *device, uint64_t number, uint64_t now, struct engine_stop_info *info)
+int reorder_release(struct reorder_buffer *reorder, struct engine_device *device, uint64_t number, uint64_t now,
+		    struct engine_stop_info *info)
 {
 	struct engine_expects expects;
 	int released = 0;
@@ -94,8 +101,8 @@ int reorder_release(struct reorder_buffer *reorder, struct engine_device *device
 		int beyond_gap = packet && packet->psn != expects.psn;
 		if (!packet)
 			break;
-		size_t taken = engine_device_receive(device, reorder->bytes[packet->index], packet->length, packet->length, 0,
-						   &packet->meta, now, info);
+		size_t taken = engine_device_receive(device, reorder->bytes[packet->index], packet->length,
+						     packet->length, 0, &packet->meta, now, info);
 		if (info->stop == STOP_MAP_QP)
 			return 0;
 		device->counts.rx_packets -= taken != 0; /* it was counted when it was received */

@@ -29,7 +29,8 @@ struct tx_page {
 struct tx_pages {
 	struct tx_splice splice;
 	uint8_t *mapped, *bytes; /* memory of all tx pages */
-	uint8_t *copy_buffer; /* between begin and end: where packets are laid out otherwise; NULL if no long burst is expected */
+	/* between begin and end: where packets are laid out otherwise; NULL if no long burst is expected */
+	uint8_t *copy_buffer;
 	struct tx_page *current; /* the page that packets are laid out in now, or NULL */
 	const struct tx_path *path; /* where these packets go */
 	uint64_t allocations; /* so far */
@@ -43,7 +44,8 @@ static struct tx_pages *open_pages(void)
 	struct tx_pages *pages = calloc(1, sizeof *pages);
 	if (!pages)
 		return NULL;
-	void *mapped = mmap(NULL, ALL_PAGES_BYTES + HUGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *mapped =
+		mmap(NULL, ALL_PAGES_BYTES + HUGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (mapped == MAP_FAILED) {
 		pages->splice.broken = 1;
 		return pages;
@@ -90,8 +92,8 @@ static int is_busy(const struct io_poll *round, struct tx_page *page)
 	const struct queue_pair *record = record_of(round, page->owner);
 	int64_t behind;
 
-	if (page->use == USE_REQUESTS && (psn_diff(page->end_psn, record->una) <= 0 ||
-					     psn_diff(page->end_psn, record->sent_psn) > MAX_TURN_PACKETS))
+	if (page->use == USE_REQUESTS &&
+	    (psn_diff(page->end_psn, record->una) <= 0 || psn_diff(page->end_psn, record->sent_psn) > MAX_TURN_PACKETS))
 		page->use = USE_NONE;
 	if (page->use == USE_RESPONSES) {
 		behind = psn_diff(be_get(context_of(round, page->owner), QPC_EXPECTED_PSN), page->end_psn);
@@ -222,8 +224,10 @@ static int use_of_burst(const struct io_poll *round, const struct engine_burst *
 		if (flags & (ROW_SEND | ROW_WRITE))
 			return USE_REQUESTS;
 		if (flags & ROW_READ_RESPONSE)
-			return record_of(round, round->last_qp)->most && be_get(context_of(round, round->last_qp), QPC_OPTIONS) & OPT_KEEPS
-				       ? USE_RESPONSES : USE_NONE;
+			return record_of(round, round->last_qp)->most &&
+					       be_get(context_of(round, round->last_qp), QPC_OPTIONS) & OPT_KEEPS ?
+				       USE_RESPONSES :
+				       USE_NONE;
 	}
 	return USE_NONE;
 }

@@ -1,11 +1,11 @@
 /* Zero-copy transmit: long bursts leave a UDP socket by their pages, without one more copy (Linux, splice(2)).
  *
- * A burst is laid out in a tx page, a block of memory whose pages the system takes in place of a copy. The block is written to
- * again only once its packets have arrived, as far as that can be known, and only for the same address: packets may still wait
- * in a queue, because they were sent twice, were acknowledged early by the peer, or are of a queue pair that was reset. For
- * another address the block gets new memory first. Sent so are requests of reliable connections, which are acknowledged, and
- * READ responses to a peer that has agreed to it (OPT_KEEPS); everything else is copied.
- */
+ * A burst is laid out in a tx page, a block of memory whose pages the system takes in place of a copy. The block is
+ * written to again only once its packets have arrived, as far as that can be known, and only for the same address:
+ * packets may still wait in a queue, because they were sent twice, were acknowledged early by the peer, or are of a
+ * queue pair that was reset. For another address the block gets new memory first. Sent so are requests of reliable
+ * connections, which are acknowledged, and READ responses to a peer that has agreed to it (OPT_KEEPS); everything else
+ * is copied. */
 #ifndef RNIC_ENGINE_TX_ZEROCOPY_H
 #define RNIC_ENGINE_TX_ZEROCOPY_H
 
@@ -24,8 +24,8 @@ struct queue_pair;
 
 /* Begin to send. */
 void tx_pages_begin(struct io_poll *round);
-/* Select where the next packets are laid out, which are of the queue pair with this record and take this path: in a tx page,
- * if long bursts are expected and one is free. */
+/* Select where the next packets are laid out, which are of the queue pair with this record and take this path: in a tx
+ * page, if long bursts are expected and one is free. */
 void tx_pages_select(struct io_poll *round, const struct queue_pair *record, const struct tx_path *path);
 /* Send all that is laid out, if that is in a tx page; else return 0, and the caller sends it. */
 int tx_pages_transmit(struct io_poll *round);

@@ -112,7 +112,7 @@ int udp_receive(int fd, struct udp_rx_scratch *scratch, struct rx_buffer *buffer
 }
 
 static int udp_send_flagged(int fd, const void *name, uint32_t name_bytes, const struct iovec *pieces, size_t count,
-			     uint16_t segment, int flags)
+			    uint16_t segment, int flags)
 {
 	uint64_t control[(CMSG_SPACE(sizeof(segment)) + 7) / 8] = { 0 };
 	struct msghdr message = {
@@ -175,7 +175,8 @@ static uint16_t segment_for_message(struct tx_socket *socket, uint16_t segment)
 		return segment;
 	socket->same_size_runs = segment == socket->last_segment ? socket->same_size_runs + 1 : 0;
 	socket->last_segment = segment;
-	if (segment ? socket->same_size_runs >= SAME_SIZE_RUNS_MIN && socket->segment != segment : socket->segment != 0) {
+	if (segment ? socket->same_size_runs >= SAME_SIZE_RUNS_MIN && socket->segment != segment :
+		      socket->segment != 0) {
 		int value = segment;
 		socket->segment = setsockopt(socket->fd, SOL_UDP, UDP_SEGMENT, &value, sizeof(value)) ? -1 : segment;
 	}
@@ -189,8 +190,8 @@ static int send_with_retry(const struct tx_path *path, const uint8_t *bytes, siz
 	int fd = path->socket->fd;
 	segment = segment_for_message(path->socket, segment);
 	for (int waited = 0;; waited++) {
-		int error = flags ? udp_send_flagged(fd, path->name, path->name_bytes, &piece, 1, segment, flags)
-				  : udp_send(fd, path->name, path->name_bytes, &piece, 1, segment);
+		int error = flags ? udp_send_flagged(fd, path->name, path->name_bytes, &piece, 1, segment, flags) :
+				    udp_send(fd, path->name, path->name_bytes, &piece, 1, segment);
 		if ((error != EAGAIN && error != EINTR) || waited == UDP_SEND_WAIT_MS)
 			return error;
 		struct pollfd writable = { .fd = fd, .events = POLLOUT };
@@ -245,7 +246,7 @@ struct rx_buffer tx_path_describe(const struct tx_path *path, const uint8_t *byt
 }
 
 static void transmit_by_loopback(const struct tx_path *path, const uint8_t *bytes, size_t length, uint32_t segment,
-			     uint64_t packets, struct tx_counts *counts)
+				 uint64_t packets, struct tx_counts *counts)
 {
 	const struct rx_buffer rx = tx_path_describe(path, bytes, length, segment);
 	int error = loopback_put(path->loopback, &rx);
@@ -256,8 +257,7 @@ static void transmit_by_loopback(const struct tx_path *path, const uint8_t *byte
 	loopback_notify(path->loopback);
 }
 
-void udp_transmit(struct tx_path *path, const uint8_t *bytes, size_t length, uint32_t segment,
-		   struct tx_counts *counts)
+void udp_transmit(struct tx_path *path, const uint8_t *bytes, size_t length, uint32_t segment, struct tx_counts *counts)
 {
 	if (!length || !segment)
 		return;
@@ -312,7 +312,8 @@ void tx_splice_close(struct tx_splice *splice)
 }
 
 /* Send a burst: the first bytes begin a corked datagram, and the pages, which are put into the pipe before, end it. */
-static int splice_burst(struct tx_splice *splice, const struct tx_path *path, const uint8_t *bytes, size_t length, uint16_t segment)
+static int splice_burst(struct tx_splice *splice, const struct tx_path *path, const uint8_t *bytes, size_t length,
+			uint16_t segment)
 {
 	struct iovec rest = { (void *)(uintptr_t)(bytes + SPLICE_HEAD), length - SPLICE_HEAD };
 	int fd = path->socket->fd, uncork = 0;
@@ -331,11 +332,14 @@ static int splice_burst(struct tx_splice *splice, const struct tx_path *path, co
 	return error;
 }
 
-int tx_splice_send(struct tx_splice *splice, struct tx_path *path, const uint8_t *bytes, size_t length, uint32_t segment)
+int tx_splice_send(struct tx_splice *splice, struct tx_path *path, const uint8_t *bytes, size_t length,
+		   uint32_t segment)
 {
-	if (splice->broken || length <= segment || length > UDP_MAX_PAYLOAD || ceil_div(length, segment) > path->max_segments)
+	if (splice->broken || length <= segment || length > UDP_MAX_PAYLOAD ||
+	    ceil_div(length, segment) > path->max_segments)
 		return EINVAL;
-	if ((uintptr_t)(bytes + SPLICE_HEAD) % MIN_PAGE_BYTES + length - SPLICE_HEAD > SPLICE_MAX_PAGES * MIN_PAGE_BYTES)
+	if ((uintptr_t)(bytes + SPLICE_HEAD) % MIN_PAGE_BYTES + length - SPLICE_HEAD >
+	    SPLICE_MAX_PAGES * MIN_PAGE_BYTES)
 		return EMSGSIZE;
 	set_ip_options(path->socket, path);
 	int error = splice_burst(splice, path, bytes, length, (uint16_t)segment);

@@ -1,8 +1,8 @@
 /* UDP sockets (Linux): what joins the engine, which does no I/O, with them. It knows sockets and bytes, no queue pairs.
  *
- * A socket is not connected, does not block and sends with DF, so that Linux sets ident 0 and numbers the segments of one
- * send from there; the maker of the packets covers these idents by the ICRC. Errors are returned, as the link counts them.
- */
+ * A socket is not connected, does not block and sends with DF, so that Linux sets ident 0 and numbers the segments of
+ * one send from there; the maker of the packets covers these idents by the ICRC. Errors are returned, as the link
+ * counts them. */
 #ifndef RNIC_ENGINE_UDP_H
 #define RNIC_ENGINE_UDP_H
 
@@ -37,11 +37,12 @@ struct udp_rx_scratch {
 	uint64_t control[UDP_RX_BUFFERS][UDP_CONTROL_WORDS];
 };
 
-/* Receive into at most `count` buffers, and at most UDP_RX_BUFFERS, in one call. Returns the number received, 0 if nothing
- * waits, or the system's error number below zero. */
+/* Receive into at most `count` buffers, and at most UDP_RX_BUFFERS, in one call. Returns the number received, 0 if
+ * nothing waits, or the system's error number below zero. */
 int udp_receive(int fd, struct udp_rx_scratch *scratch, struct rx_buffer *buffers, unsigned count);
 
-/* Send pieces as one message to a raw socket address, cut at `segment` bytes unless that is 0: 0 or the error number. */
+/* Send pieces as one message to a raw socket address, cut at `segment` bytes unless that is 0: 0 or the error
+ * number. */
 int udp_send(int fd, const void *name, uint32_t name_bytes, const struct iovec *pieces, size_t count, uint16_t segment);
 
 /* A socket to send from, and the options that it was set to last. */
@@ -52,7 +53,8 @@ struct tx_socket {
 	int32_t hop_limit;
 	int32_t may_set_segment; /* all that send by the socket know of the UDP_SEGMENT option: it may be set */
 	int32_t segment; /* the option's value, 0 for none, -1 for unknown */
-	uint32_t same_size_runs, last_segment; /* sends in a row before the last one that were cut alike, at `last_segment` */
+	/* sends in a row before the last one that were cut alike, at `last_segment` */
+	uint32_t same_size_runs, last_segment;
 };
 
 struct loopback;
@@ -61,7 +63,8 @@ struct loopback;
 struct tx_path {
 	struct tx_socket *socket;
 	struct loopback *loopback; /* else NULL */
-	uint8_t name[UDP_NAME_BYTES]; /* the raw socket address; with a loopback, the name that the receiver has for the sender */
+	/* the raw socket address; with a loopback, the name that the receiver has for the sender */
+	uint8_t name[UDP_NAME_BYTES];
 	uint32_t name_bytes;
 	uint32_t flow_label; /* with a loopback; a socket address contains it */
 	uint32_t max_segments; /* of one send: 1 without segmentation offload, and once the system has refused it */
@@ -86,8 +89,9 @@ struct tx_counts {
 	uint64_t link_errors; /* sends that failed as they do if the interface is down: its state is to be read */
 };
 
-/* Send `length` bytes of packets, each but the last `segment` bytes long: as one burst if the path takes it, else packet by
- * packet. If the send buffer is full, wait UDP_SEND_WAIT_MS at most; then the packets are lost, as on a wire. */
+/* Send `length` bytes of packets, each but the last `segment` bytes long: as one burst if the path takes it, else
+ * packet by packet. If the send buffer is full, wait UDP_SEND_WAIT_MS at most; then the packets are lost, as on a
+ * wire. */
 #define UDP_SEND_WAIT_MS 3
 void udp_transmit(struct tx_path *path, const uint8_t *bytes, size_t length, uint32_t segment,
 		  struct tx_counts *counts);
@@ -101,12 +105,13 @@ struct tx_splice {
 
 void tx_splice_open(struct tx_splice *splice);
 void tx_splice_close(struct tx_splice *splice);
-/* Send a burst by its pages. Nobody may write to them before their packets were taken, nor send by that socket meanwhile.
- * Returns 0, or an error number: then nothing or a part was sent, and the caller sends all of it. */
-int tx_splice_send(struct tx_splice *splice, struct tx_path *path, const uint8_t *bytes, size_t length, uint32_t segment);
+/* Send a burst by its pages. Nobody may write to them before their packets were taken, nor send by that socket
+ * meanwhile. Returns 0, or an error number: then nothing or a part was sent, and the caller sends all of it. */
+int tx_splice_send(struct tx_splice *splice, struct tx_path *path, const uint8_t *bytes, size_t length,
+		   uint32_t segment);
 
-/* Seeded packet loss: one in `one_in` of the packets asked about, none for 0. Seed and number of the packet determine the
- * answer (SplitMix64 of the count). */
+/* Seeded packet loss: one in `one_in` of the packets asked about, none for 0. Seed and number of the packet determine
+ * the answer (SplitMix64 of the count). */
 struct tx_loss {
 	uint64_t seed;
 	uint64_t asked;
