@@ -1,6 +1,6 @@
-/* Threads that put and trade, one that takes, sleeps by the wire's bell, and looks at all bytes: each burst is as its sender
- * made it, none twice and none out of its sender's order. Who finds it asleep stands in for it, every other time and if nobody
- * else does. Prints how many came; none is lost, since there is room for all. */
+/* Threads that put and trade, one that takes, sleeps by the loopback's wake-up descriptor, and checks all bytes: each burst
+ * is as its sender made it, none twice and none out of its sender's order. A thread that finds the receiver asleep runs its
+ * work inline, every other time and if no other does. Prints how many came; none is lost, since there is room for all. */
 #define _GNU_SOURCE
 #include "io/loopback.h"
 

@@ -1,7 +1,7 @@
 /* Rounds on an engine of stubs. First a packet lies behind a gap, so that a NAK leaves at once, and the first turn that is
  * given for it is of a queue pair that is to be found anew: prints what of the turn is open when the round is over. Then
- * packets come from elsewhere, and none by the socket: prints the rounds between one look at it and the next, and again
- * behind one that found something, and where a round takes 20 us. */
+ * packets come from a ring, and none by the socket: prints the rounds between one check of the socket and the next, and again
+ * after one that found something, and with rounds of 20 us. */
 #define _GNU_SOURCE
 #include "io/poll.h"
 #include "io/loopback.h"
@@ -164,7 +164,7 @@ static unsigned receive_nothing(void *shm, struct rx_buffer *buffers, unsigned c
 	return 0;
 }
 
-/* Rounds from one look at the socket to the next, each so many ns long. */
+/* Return the rounds from one check of the socket to the next, each so many ns long. */
 static unsigned rounds_between(struct io_poll *round, uint64_t *now, uint64_t ns)
 {
 	unsigned rounds = 0;

@@ -1,5 +1,5 @@
-/* Sheets whose pages are lent, on a pipe and sockets of stubs: no byte of them may change before its packets have arrived,
- * nor ever for what goes to another address. */
+/* Tx pages that are sent without a copy, on a pipe and sockets of stubs: no byte of them may change before its packets have
+ * arrived, nor ever for what goes to another address. */
 #define _GNU_SOURCE
 #include "io/tx_zerocopy.h"
 #include "queue_pair/parts.h"
@@ -96,7 +96,7 @@ static void run_turn(uint64_t at, const struct tx_path *path, uint8_t opcode, ui
 
 static uint8_t *seen[4 * TX_PAGES];
 
-/* Bursts until one is copied for want of a sheet; how many were lent. */
+/* Bursts until one is copied for want of a tx page; how many were lent. */
 static unsigned fill_all(uint64_t at, const struct tx_path *path, uint64_t psn)
 {
 	unsigned before = lent;
@@ -131,7 +131,7 @@ int main(void)
 	run_turn(ONE, &here, BTH_WRITE_MIDDLE, 0, 1);
 	CHECK(round.tx_pages && !lent && copied == 4);
 
-	/* each sheet once, across the end of the PSNs, until one is acknowledged as a whole */
+	/* each tx page once, across the end of the PSNs, until one is acknowledged as a whole */
 	uint64_t psn = 0x1000000 - 100;
 	record(ONE)->una = psn;
 	CHECK(fill_all(ONE, &here, psn) == TX_PAGES && copied == 5);
@@ -142,7 +142,7 @@ int main(void)
 	run_turn(ONE, &here, BTH_WRITE_MIDDLE, psn + 515, 2);
 	CHECK(lent == TX_PAGES + 1 && last == seen[0]);
 
-	/* responses among requests, and what is short, leave copied; the sheet is as good as before */
+	/* responses among requests, and what is short, leave copied; the tx page is as good as before */
 	record(ONE)->una = record(ONE)->sent_psn;
 	lent = copied = 0;
 	run_turn(ONE, &here, BTH_READ_RESPONSE_MIDDLE, 7, 3);
@@ -194,7 +194,7 @@ int main(void)
 	for (unsigned i = 0; i < lent - 1; i++)
 		CHECK(seen[i] != with_ack);
 
-	/* who has said nothing for very long loses his sheet, and keeps its pages: some of them, not all at once */
+	/* who has said nothing for very long loses its tx page, and keeps the memory: some of them, not all at once */
 	lent = copied = 0;
 	for (int i = 0; i < 8000 && !lent; i++)
 		run_turn(ONE, &here, BTH_WRITE_MIDDLE, 50000, 6);
@@ -202,7 +202,7 @@ int main(void)
 	record(ONE)->una = record(ONE)->sent_psn;
 	record(OTHER)->una = record(OTHER)->sent_psn;
 
-	/* READ responses are lent to who has agreed to, until he asks for what lies a window beyond them */
+	/* READ responses are lent to a peer that has agreed, until it asks for what lies a window beyond them */
 	record(ONE)->most = 100;
 	be_put(arena + CONTEXT, QPC_OPTIONS, OPT_KEEPS);
 	be_put(arena + CONTEXT, QPC_EXPECTED_PSN, 10);
@@ -243,7 +243,7 @@ int main(void)
 	record(ONE)->service = 0;
 	tx_pages_end(&round);
 
-	/* a queue pair that begins anew strands no sheets, and one that is no more gives them back with other pages */
+	/* a queue pair that begins anew strands no tx pages, and one that is no more gives them back with other pages */
 	record(ONE)->una = 5000;
 	fill_all(ONE, &here, 5000);
 	record(ONE)->una = record(ONE)->sent_psn = 100;

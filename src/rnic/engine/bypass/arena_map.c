@@ -104,11 +104,11 @@ void bypass_set_path(struct bypass *bypass, struct tx_path *path, const struct e
 /* Return whether an address is one host's and needs no interface: groups and scoped addresses are the reference's. */
 static int is_plain(const uint8_t *address, uint32_t bytes)
 {
-	static const uint8_t nobody[16];
+	static const uint8_t unspecified[16];
 
 	if (bytes == 4)
 		return address[0] && address[0] < 224;
-	return memcmp(address, nobody, sizeof nobody) && address[0] != 0xFF &&
+	return memcmp(address, unspecified, sizeof unspecified) && address[0] != 0xFF &&
 	       (address[0] != 0xFE || (address[1] & 0xC0) != 0x80);
 }
 

@@ -391,7 +391,8 @@ int bypass_round(struct bypass *bypass, uint64_t now, int polls)
 		bypass->hold_ns = bypass->setup.slow * (polls ? HOLD_NS : HOLD_ASLEEP_NS);
 		bypass->answered |= owes_single_ack(bypass);
 	}
-	/* what arrived in time is not late because nobody received it: nothing is overdue before everything is read */
+	/* what arrived in time is not late because no thread received it: nothing is overdue before everything is
+	 * read */
 	bypass->full_rounds = round->received >= POLL_RECEIVE_LIMIT ? bypass->full_rounds + 1 : 0;
 	if (bypass->full_rounds % POLL_TIMERS_AT_LEAST_EVERY == 0)
 		did |= handle_timers(bypass, now);

@@ -154,9 +154,9 @@ static bool run_rounds(struct bypass_driver *driver, bool *did, uint64_t *deadli
 	return true;
 }
 
-/* Back off while others poll, and check again and again whether they still do: packets that nobody polls for wait until
- * then. Each check takes a core from a polling thread, so checks become rare while polls continue. A thread that polled
- * and is absent is checked for twice: this thread may have been given its core. */
+/* Back off while others poll, and check again and again whether they still do: packets that no thread polls for wait
+ * until then. Each check takes a core from a polling thread, so checks become rare while polls continue. A thread that
+ * polled and is absent is checked for twice: this thread may have been given its core. */
 static void *thread_main(void *self)
 {
 	struct bypass_driver *driver = self;

@@ -202,7 +202,7 @@ static int pull_bytes(struct engine_pull *self, const struct engine_by_reference
 	return by_ref && epoch_of(&peer->in, by_ref->source, by_ref->operation) != by_ref->epoch ? -1 : 0;
 }
 
-/* ------------------------------------------------------------------ whom one has joined */
+/* ------------------------------------------------------------------ peers */
 
 struct shm_loopback *shm_loopback_new(struct engine_device *device, struct slot *slot, const uint8_t *name,
 				      uint32_t name_bytes)

@@ -1,4 +1,5 @@
-/* The in-flight budget: the accounts of the NIC and of each peer, and who waits for room (transport/inflight.py). */
+/* The in-flight budget: the accounts of the NIC and of each peer, and the queue pairs that wait for room
+ * (transport/inflight.py). */
 #include "device/inflight.h"
 
 #include "device/lists.h"
@@ -201,7 +202,7 @@ static void publish_nic(const struct engine_sched *sched)
 			      inflight->waited_for);
 }
 
-/* ------------------------------------------------------------------ who waits */
+/* ------------------------------------------------------------------ waiting for room */
 
 static void enqueue_peer(const struct engine_sched *sched, uint64_t peer)
 {

@@ -1,5 +1,5 @@
-/* The in-flight budget: how many packets may be in flight, to each peer and in all, and who waits for room
- * (transport/inflight.py). */
+/* The in-flight budget: how many packets may be in flight, to each peer and in all, and which queue pairs
+ * wait for room (transport/inflight.py). */
 #ifndef RNIC_ENGINE_INFLIGHT_H
 #define RNIC_ENGINE_INFLIGHT_H
 

@@ -65,7 +65,7 @@ struct io_poll {
 	uint64_t socket_checked_ns; /* when the last of them began to be counted */
 	struct reorder_buffer *reorder; /* packets beyond a gap; NULL before the first one */
 	uint64_t releasing_qp; /* record of a queue pair that may take some of them, or 0 */
-	uint32_t may_splice; /* nobody else sends by these sockets: long bursts may be sent by their pages */
+	uint32_t may_splice; /* nothing else sends by these sockets: long bursts may be sent by their pages */
 	struct tx_pages *tx_pages; /* NULL before the first long burst (io/tx_zerocopy.h) */
 	uint64_t last_qp; /* record of the queue pair whose packets were made last */
 	uint64_t spliced; /* bursts that were sent by their pages */

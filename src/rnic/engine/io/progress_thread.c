@@ -74,7 +74,7 @@ void device_lock_release(struct device_lock *lock)
 	}
 }
 
-/* ------------------------------------------------------------------ the watch */
+/* ------------------------------------------------------------------ the thread */
 
 /* Return for how long the thread backs off, in ns, since others drive the device; 0 if they do not. A program that
  * polls many devices in turn comes back to each one later. */
@@ -238,7 +238,7 @@ static void *thread_main(void *self)
 		wait = listens && now >= spins_until && !backoff_left(thread, now) ? sleep_time(thread, report_at) : 0;
 		if (!listens) {
 			atomic_store(&thread->sleeps_until, NEVER);
-			/* whoever releases the lock with nothing left for Python need not wake the thread */
+			/* a thread that releases the lock with nothing left to do need not wake this one */
 			wait = thread->leased ? thread->report_within : NEVER;
 		}
 		device_lock_release(thread->lock);

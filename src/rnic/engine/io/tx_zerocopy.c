@@ -67,7 +67,7 @@ void tx_pages_close(struct tx_pages *pages)
 	free(pages);
 }
 
-/* ------------------------------------------------------------------ sheets */
+/* ------------------------------------------------------------------ tx pages */
 
 static const struct queue_pair *record_of(const struct io_poll *round, uint64_t owner)
 {

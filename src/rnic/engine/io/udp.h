@@ -105,7 +105,7 @@ struct tx_splice {
 
 void tx_splice_open(struct tx_splice *splice);
 void tx_splice_close(struct tx_splice *splice);
-/* Send a burst by its pages. Nobody may write to them before their packets were taken, nor send by that socket
+/* Send a burst by its pages. The caller must not write to them before their packets were taken, nor send by that socket
  * meanwhile. Returns 0, or an error number: then nothing or a part was sent, and the caller sends all of it. */
 int tx_splice_send(struct tx_splice *splice, struct tx_path *path, const uint8_t *bytes, size_t length,
 		   uint32_t segment);
