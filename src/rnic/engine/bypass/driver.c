@@ -58,13 +58,6 @@ _Static_assert(BYPASS_PACKET == ATTACH_PUNT_PACKET && BYPASS_TURN == ATTACH_PUNT
 		       BYPASS_NOTIFY_RECV == ATTACH_PUNT_NOTIFY_RECV,
 	       "kinds of punts");
 
-bool driver_nic_is_gone(struct bypass_driver *driver)
-{
-	if (!atomic_load(&driver->gone) && driver->setup.is_gone(driver->setup.self))
-		atomic_store(&driver->gone, true);
-	return atomic_load(&driver->gone);
-}
-
 static int send_punt(void *self, const struct bypass_punt *punt, struct bypass_answer *answer)
 {
 	struct bypass_driver *driver = self;

@@ -8,6 +8,7 @@
 #include "io/progress_thread.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/types.h>
 
@@ -58,6 +59,11 @@ struct bypass_driver {
 };
 
 /* Return whether the NIC process has gone. */
-bool driver_nic_is_gone(struct bypass_driver *driver);
+static inline bool driver_nic_is_gone(struct bypass_driver *driver)
+{
+	if (!atomic_load(&driver->gone) && driver->setup.is_gone(driver->setup.self))
+		atomic_store(&driver->gone, true);
+	return atomic_load(&driver->gone);
+}
 
 #endif
