@@ -14,21 +14,21 @@
 #define UDP_SEGMENT 103
 #define CHECK(condition) ((condition) ? (void)0 : (printf("line %d: %s\n", __LINE__, #condition), exit(1)))
 
-static struct tx_socket outlet;
+static struct tx_socket sender;
 static struct tx_path path;
 static struct tx_counts counts;
 static int peer;
-static uint8_t sent[4096], came[4096];
+static uint8_t sent[4096], received[4096];
 
-int loopback_put(struct loopback *wire, const struct rx_buffer *slot)
+int loopback_put(struct loopback *loopback, const struct rx_buffer *rx)
 {
-	(void)wire, (void)slot;
+	(void)loopback, (void)rx;
 	abort();
 }
 
-void loopback_notify(struct loopback *wire)
+void loopback_notify(struct loopback *loopback)
 {
-	(void)wire;
+	(void)loopback;
 	abort();
 }
 
@@ -37,7 +37,7 @@ static int cut_at(void)
 	int value = -1;
 	socklen_t size = sizeof value;
 
-	CHECK(!getsockopt(outlet.fd, SOL_UDP, UDP_SEGMENT, &value, &size));
+	CHECK(!getsockopt(sender.fd, SOL_UDP, UDP_SEGMENT, &value, &size));
 	return value;
 }
 
@@ -50,9 +50,9 @@ static void carry(size_t length, size_t segment)
 	for (size_t at = 0; at < length; at += segment) {
 		size_t size = length - at < segment ? length - at : segment;
 
-		CHECK(recv(peer, came, sizeof came, MSG_DONTWAIT) == (ssize_t)size && !memcmp(came, sent + at, size));
+		CHECK(recv(peer, received, sizeof received, MSG_DONTWAIT) == (ssize_t)size && !memcmp(received, sent + at, size));
 	}
-	CHECK(recv(peer, came, sizeof came, MSG_DONTWAIT) < 0);
+	CHECK(recv(peer, received, sizeof received, MSG_DONTWAIT) < 0);
 }
 
 static void carry_often(size_t length, size_t segment)
@@ -81,8 +81,8 @@ int main(int argc, char **argv)
 	CHECK(argc == 2 && inet_pton(AF_INET, argv[1], &name.sin_addr) == 1);
 	own = name;
 	peer = open_socket(&name);
-	outlet = (struct tx_socket){ .fd = open_socket(&own), .ipv4 = 1, .cuts = 1, .tclass = -1, .hop_limit = -1, .segment = -1 };
-	path = (struct tx_path){ .outlet = &outlet, .max_segments = 64, .hop_limit = 64, .name_bytes = sizeof name };
+	sender = (struct tx_socket){ .fd = open_socket(&own), .ipv4 = 1, .may_set_segment = 1, .tclass = -1, .hop_limit = -1, .segment = -1 };
+	path = (struct tx_path){ .socket = &sender, .max_segments = 64, .hop_limit = 64, .name_bytes = sizeof name };
 	memcpy(path.name, &name, sizeof name);
 	for (size_t i = 0; i < sizeof sent; i++)
 		sent[i] = (uint8_t)(i * 7 + i / 256);
@@ -95,8 +95,8 @@ int main(int argc, char **argv)
 	CHECK(cut_at() == 0);
 	carry_often(3000, 1000);
 	CHECK(cut_at() == 1000);
-	CHECK(!setsockopt(outlet.fd, SOL_UDP, UDP_SEGMENT, &(int){ 33 }, sizeof(int))); /* somebody else's */
-	outlet.segment = -1;
+	CHECK(!setsockopt(sender.fd, SOL_UDP, UDP_SEGMENT, &(int){ 33 }, sizeof(int))); /* somebody else's */
+	sender.segment = -1;
 	carry(500, 500);
 	CHECK(cut_at() == 0);
 	srand(1);
@@ -107,7 +107,7 @@ int main(int argc, char **argv)
 			carry(run[0], run[1]);
 	}
 	carry(500, 500);
-	outlet.cuts = 0; /* a socket that others send by as well, who do not say */
+	sender.may_set_segment = 0; /* a socket that others send by as well, who do not say */
 	carry_often(60, 40);
 	CHECK(cut_at() == 0);
 	puts("cuts");

@@ -118,10 +118,10 @@ cdef class Drive(Door):
             return False
         try:
             if self.seen:
-                self.steady = self.pump.round_state.afloat = 0  # waits for something
+                self.steady = self.pump.round_state.inflight_floor = 0  # waits for something
             self.seen = True
             # who has several polls them in turn, and each finds its packets the sooner
-            self.pump.round_state.looks = POLL_SOCKET_CHECKS if _at_work == 1 and self.stream < POLL_GATHER_AFTER else 0
+            self.pump.round_state.socket_checks = POLL_SOCKET_CHECKS if _at_work == 1 and self.stream < POLL_GATHER_AFTER else 0
             did = self._round(now) if self._leased() else self.runtime._round(now)
         finally:
             device_lock_release(&self.lock.lock)
@@ -158,9 +158,9 @@ cdef class Drive(Door):
         self.wanted = pump.visited
         if pump.visited:
             self.leave()
-        did = did or pump.round_state.came or pump.round_state.sent
+        did = did or pump.round_state.received or pump.round_state.sent
         # What arrived in time is not late because this process did not run: nothing is overdue before all is read.
-        full = pump.round_state.came >= self.full
+        full = pump.round_state.received >= self.full
         self.full_rounds = self.full_rounds + 1 if full else 0
         if (self.full_rounds % POLL_TIMERS_AT_LEAST_EVERY == 0 and self._late(now)) or self.interrupts:
             did = self.runtime._end(now, self.full_rounds % POLL_TIMERS_AT_LEAST_EVERY != 0, did)
@@ -233,13 +233,13 @@ cdef class Drive(Door):
             self.steady = min(self.steady + 1, POLL_GATHER_AFTER)
         else:
             self.stream -= min(self.stream, POLL_GATHER_SETBACK)
-        self.pump.round_state.afloat = POLL_GATHER_STEADY if self.steady >= POLL_GATHER_AFTER else 0
+        self.pump.round_state.inflight_floor = POLL_GATHER_STEADY if self.steady >= POLL_GATHER_AFTER else 0
         self.posted, self.seen = now, False
         if not self.trusted and _of(self.of_runtime, "listens") is False:
             self.trusted = True
             self.state.polled = now  # it will poll soon, and the thread keeps off meanwhile: once, until it does
         return (
-            soon and self.stream >= POLL_GATHER_AFTER and self.state.runs and not self.state.sleeps_until
+            soon and self.stream >= POLL_GATHER_AFTER and self.state.running and not self.state.sleeps_until
         )
 
     cdef int _kick(self, bint plain, bint short, uint64_t now) except -1:
@@ -255,10 +255,10 @@ cdef class Drive(Door):
                 self.runtime._look_at_link()
         if self.interrupts:
             self.runtime._interrupts()
-        self.state.stirred = 1
+        self.state.others_sent = 1
         if progress_thread_oversleeps(&self.state, now):
             progress_thread_wake(&self.state)
-        elif not self.state.runs and _of(of_runtime, "_sleep_until") is not None:
+        elif not self.state.running and _of(of_runtime, "_sleep_until") is not None:
             self.runtime._wake_if_late()
         return 0
 
@@ -281,7 +281,7 @@ cdef class Drive(Door):
         for place in range(len(descriptors)):
             self.state.sockets[place] = descriptors[place]
         self.state.socket_count = <uint32_t> len(descriptors)
-        self.state.python, self.state.tell_within = python, tell_within
+        self.state.python_fd, self.state.report_within = python, tell_within
         return progress_thread_start(&self.state) == 0
 
     def ring(self):
@@ -295,7 +295,7 @@ cdef class Drive(Door):
 
     def forget(self):
         """This process is a child of the one that has the thread."""
-        self.state.runs = self.state.leased = 0
+        self.state.running = self.state.leased = 0
         self.state.sleeps_until = 0
 
     cdef int leave(self) except -1:
@@ -318,16 +318,16 @@ cdef class Drive(Door):
 
         Whoever holds the lock next may destroy the queue pair whose turn it is.
         """
-        cdef engine_stop_info told = self.state.told
+        cdef engine_stop_info told = self.state.pending_stop
         cdef uint64_t now = self.now()
         self.state.pending = False
         self.nic.now_ns = now
         try:
-            if told.stop == STOP_DEADLINE:
+            if told.stop == STOP_PUNT_DEADLINE:
                 self.nic.handle_deadline(self.sending.qps[told.qp], now)
             else:
                 self.pump._stopped(&told, now)
-            if self.pump.round_state.sending.qp or self.pump.round_state.sending.later:
+            if self.pump.round_state.sending.qp or self.pump.round_state.sending.deferred_count:
                 self.pump._turns(now, _of(self.of_runtime, "budget"), False)
         except Exception as error:
             self.runtime.guard.caught("round", error)

@@ -228,12 +228,12 @@ cdef extern from "device/device.h" nogil:
         uint64_t rx_packets, tx_packets
         uint64_t events[32]
     struct engine_device:
-        const engine_shared *port
+        const engine_shared *shared
         engine_sched sched
         engine_qp **qps
         uint64_t log_qps
         uint64_t changes
-        uint64_t joins
+        uint64_t piggyback_acks
         engine_counts counts
     struct engine_stop_info:
         uint32_t stop
@@ -242,15 +242,15 @@ cdef extern from "device/device.h" nogil:
         uint32_t effects
     struct engine_sending:
         uint64_t sent, qp, limit, count, bytes, room
-        uint32_t step, later
-        uint64_t polite[288]
+        uint32_t step, deferred_count
+        uint64_t deferred[288]
     enum:
         STOP_DONE
-        STOP_PACKET
+        STOP_PUNT_PACKET
         STOP_NOTIFY
-        STOP_FIND
-        STOP_TURN
-        STOP_FULL
+        STOP_MAP_QP
+        STOP_PUNT_TURN
+        STOP_OUT_FULL
         ENGINE_MIN_REPLIES
     int engine_device_ring(engine_device *device, engine_qp *qp)
     void engine_device_find(engine_device *device, uint8_t *arena)
@@ -269,8 +269,8 @@ cdef extern from "io/poll.h" nogil:
     struct loopback:
         pass
     struct tx_path:
-        tx_socket *outlet
-        loopback *wire
+        tx_socket *socket
+        loopback *loopback
         uint8_t name[28]
         uint32_t name_bytes, max_segments, flow_label
         int tclass, hop_limit
@@ -282,18 +282,18 @@ cdef extern from "io/poll.h" nogil:
         uint8_t tclass, hop_limit
         uint32_t flow_label
     struct tx_counts:
-        uint64_t sent, drop_tx_too_long, drop_tx_unreachable, drop_tx_blocked, drop_tx_error, gso_refused, look
+        uint64_t sent, drop_tx_too_long, drop_tx_unreachable, drop_tx_blocked, drop_tx_error, gso_refused, link_errors
     struct tx_loss:
         uint64_t seed, asked, one_in
     struct io_poll_state "io_poll":
-        loopback *wire
-        uint32_t phase, came, slot, gathers, afloat, looks, splices
-        uint64_t at, sent, rx_bytes, tx_bytes, too_short, socket_errors, lost, spliced
+        loopback *loopback
+        uint32_t phase, received, rx_index, gathers, inflight_floor, socket_checks, may_splice
+        uint64_t rx_offset, sent, rx_bytes, tx_bytes, too_short, socket_errors, lost, spliced
         tx_loss loss
         tx_counts counts
         engine_out out
         engine_sending sending
-        rx_buffer slots[4]
+        rx_buffer rx_buffers[4]
     enum:
         POLL_RECEIVE_LIMIT
         POLL_BUFFER_BYTES
@@ -932,7 +932,7 @@ cdef class Device:
 
     def __cinit__(self, Port port, nic):
         self.port, self.nic, self.sending, self.counters = port, nic, nic.sending, nic.counters
-        self.device.port = &port.port
+        self.device.shared = &port.port
         engine_device_find(&self.device, port.base)
         self.device.changes = 1
         self.qps = <engine_qp **> calloc(<size_t> 1 << self.device.log_qps, sizeof(engine_qp *))
@@ -1001,7 +1001,7 @@ cdef class Device:
         cdef Executor executor
         qp = self.sending.qps[told.qp]
         try:
-            if told.stop == STOP_FIND:
+            if told.stop == STOP_MAP_QP:
                 executor = qp.executor
                 executor.find()
                 return 0
@@ -1010,7 +1010,7 @@ cdef class Device:
             if told.effects & EFFECT_NOTIFY_SEND:
                 qp.send_cq.queue.notify()
         except Exception as error:
-            if told.stop == STOP_FIND:
+            if told.stop == STOP_MAP_QP:
                 executor.place.route = NULL
                 executor.place.found = self.device.changes
             self.nic.internal_error("packet", qp, error)
@@ -1026,8 +1026,8 @@ cdef class Device:
             now, out, sending.qp, sending.limit, sending.step, sending.count, sending.bytes, sending.room
         )
         if polite:
-            sending.polite[sending.later] = sending.qp
-            sending.later += 1
+            sending.deferred[sending.deferred_count] = sending.qp
+            sending.deferred_count += 1
         sending.sent += count if count else 1
         sending.qp = 0
         self.device.counts.tx_packets += count
@@ -1074,7 +1074,7 @@ cdef class Device:
             while True:
                 at += engine_device_receive(&self.device, <const uint8_t *> source.buf, burst.length, burst.segment, at,
                                           &meta, now, &told)
-                if told.stop != STOP_NOTIFY and told.stop != STOP_FIND:
+                if told.stop != STOP_NOTIFY and told.stop != STOP_MAP_QP:
                     break
                 self._stopped(&told)
         finally:
@@ -1112,11 +1112,11 @@ cdef class Device:
                             flows[at] = route.flow
                     data = bytes(view[at : at + result.bursts[i].length])
                     out.append(TxBurst(flows[at], [data], result.bursts[i].segment, result.bursts[i].count, len(data)))
-                if told.stop == STOP_FULL:
+                if told.stop == STOP_OUT_FULL:
                     result.used = result.open = result.count = 0
-                elif told.stop == STOP_FIND or told.stop == STOP_NOTIFY:
+                elif told.stop == STOP_MAP_QP or told.stop == STOP_NOTIFY:
                     self._stopped(&told)
-                elif told.stop == STOP_TURN:
+                elif told.stop == STOP_PUNT_TURN:
                     if told.effects:
                         self._stopped(&told)
                     self._take_over(now, sending, out)
@@ -1213,11 +1213,11 @@ cdef class Pump:
         io_poll_init(self.round_state, &device.device, -1 if link.wired else link.fileno(),
                         _address(self.memory, NULL), NULL)
         if self.wire is not None:
-            self.round_state.wire = self.wire.wire
-        self.round_state.splices = not link.wired and link.lends
+            self.round_state.loopback = self.wire.wire
+        self.round_state.may_splice = not link.wired and link.lends
         device.pump = self
         self._join()
-        device.device.joins = 1  # one system call, and one datagram to take, less for each message that is answered
+        device.device.piggyback_acks = 1  # one system call, and one datagram to take, less for each message that is answered
         device.device.changes += 1
         self._borrow()
 
@@ -1245,7 +1245,7 @@ cdef class Pump:
         self._leave()
         self.off = True
         self.device.pump = None
-        self.device.device.joins = 0
+        self.device.device.piggyback_acks = 0
         self.device.device.changes += 1
 
     cdef bint lead(self, _Route route) except -1:
@@ -1256,12 +1256,12 @@ cdef class Pump:
         outlet, raw, segments = self.link.tx_path(flow)
         cdef bytes name = raw
         if self.wire is None:
-            route.path.outlet = &self.shapes[<int> self.outlets[outlet]]
+            route.path.socket = &self.shapes[<int> self.outlets[outlet]]
         elif outlet is None:
             return False
         else:
             route.wire = outlet
-            route.path.wire, route.path.flow_label = route.wire.wire, flow.flow_label
+            route.path.loopback, route.path.flow_label = route.wire.wire, flow.flow_label
         route.path.name_bytes = <uint32_t> len(name)
         memcpy(route.path.name, PyBytes_AS_STRING(name), len(name))
         route.path.max_segments = segments
@@ -1356,7 +1356,7 @@ cdef class Pump:
     def round(self, uint64_t now, uint64_t budget):
         """Receive and take, else send; bursts that came, and whether anything happened."""
         self._round(now, budget)
-        return self.round_state.came, self.round_state.came or self.round_state.sent
+        return self.round_state.received, self.round_state.received or self.round_state.sent
 
     cdef uint8_t *_lend(self) except NULL:
         """What leaves is laid out in memory that the pumps share: that of many NICs would not stay in the cache.
@@ -1409,7 +1409,7 @@ cdef class Pump:
 
     cdef int _round(self, uint64_t now, uint64_t budget) except -1:
         self._run(io_poll_run, False, now, budget)
-        if self.round_state.came or self.round_state.sent:
+        if self.round_state.received or self.round_state.sent:
             self._count(now)
         return 0
 
@@ -1428,10 +1428,10 @@ cdef class Pump:
         cdef io_poll_state *state = self.round_state
         cdef list out
         self.visited = True
-        if told.stop == STOP_PACKET:
-            at, state.slot, state.at = state.at, state.slot + 1, 0
-            self._reference(&state.slots[state.slot - 1], at, now)
-        elif told.stop == STOP_TURN:
+        if told.stop == STOP_PUNT_PACKET:
+            at, state.rx_index, state.rx_offset = state.rx_offset, state.rx_index + 1, 0
+            self._reference(&state.rx_buffers[state.rx_index - 1], at, now)
+        elif told.stop == STOP_PUNT_TURN:
             if told.effects:
                 self.device._stopped(told)
             out = []
@@ -1467,7 +1467,7 @@ cdef class Pump:
         cdef tx_counts *counts = &self.round_state.counts
         self.rounds += 1
         if (
-            now - self.told_at < TELL_NS and not counts.look and not counts.gso_refused
+            now - self.told_at < TELL_NS and not counts.link_errors and not counts.gso_refused
             and self.device.device.sched.inflight.spare_line
         ):
             return 0
@@ -1498,7 +1498,7 @@ cdef class Pump:
             lost = loopback_lost(self.wire.wire)
             if lost:
                 self.link.failed(drop_rx_queue_full=lost)
-        if counts.look:
+        if counts.link_errors:
             self.visited = True
             self.link.check_interface()
             if self.wire is not None:
@@ -1517,7 +1517,7 @@ cdef class Pump:
         """The system refused a burst: the link sends packet by packet to there as well."""
         cdef _Route route
         for route in list(self.device.routes.values()):
-            if route.path.outlet != NULL and route.path.max_segments == 1:
+            if route.path.socket != NULL and route.path.max_segments == 1:
                 self.link.refused(route.flow)
         return 0
 

@@ -6,17 +6,17 @@ cdef extern from "io/progress_thread.h" nogil:
     struct progress_thread:
         io_poll_state *round
         device_lock *lock
-        int runs, python
+        int running, python_fd
         int sockets[8]
         uint32_t socket_count
-        uint64_t tell_within
+        uint64_t report_within
         uint32_t leased, pending
-        engine_stop_info told
-        uint32_t stirred
+        engine_stop_info pending_stop
+        uint32_t others_sent
         uint64_t polled, sleeps_until
     enum:
         PROGRESS_THREAD_SOCKETS
-        STOP_DEADLINE
+        STOP_PUNT_DEADLINE
     int device_lock_init(device_lock *lock)
     void device_lock_destroy(device_lock *lock)
     int device_lock_try(device_lock *lock)

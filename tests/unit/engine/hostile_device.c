@@ -1,10 +1,11 @@
-/* A whole device against hostile packets, rings and queue blocks, to be run under sanitizers: port.c by buffers, then
- * round.c by a UDP socket. What hostile.c makes of one queue pair stands here for several. Arguments: seed, rounds.
+/* A whole device against hostile packets, rings and queue blocks, to be run under sanitizers: device.c by buffers,
+ * then poll.c by a UDP socket. What hostile.c makes of one queue pair stands here for several. Arguments: seed, rounds.
  * Prints packets taken, made, left to the reference, and rounds on the socket that took any. */
 #define _GNU_SOURCE
 #define HOSTILE_PORT
 #include "hostile.c"
 
+#include "device/scheduler.h"
 #include "io/poll.h"
 
 #include <arpa/inet.h>
@@ -39,7 +40,7 @@ static void lay_out(void)
 	root->log_qps = LOG_QPS;
 	make_shared();
 	engine_device_find(&device, block);
-	device.port = &port;
+	device.shared = &port;
 	device.qps = piece(sizeof *device.qps << LOG_QPS);
 	device.sched.timers->heap = place_of(piece((QPS + 1) * sizeof(uint64_t)));
 	device.sched.timers->capacity = QPS;
@@ -117,7 +118,7 @@ static struct engine_qp *whose(uint64_t record)
 /* What the caller of the port does for a queue pair. */
 static void serve(const struct engine_stop_info *told)
 {
-	if (told->stop == STOP_FIND)
+	if (told->stop == STOP_MAP_QP)
 		whose(told->qp)->found = device.changes;
 }
 
@@ -174,7 +175,7 @@ static uint64_t take(uint64_t now)
 		taken += got != 0;
 		at += got;
 		serve(&told);
-		if (told.stop == STOP_PACKET) {
+		if (told.stop == STOP_PUNT_PACKET) {
 			at += segment; /* the reference would drop it */
 			left++;
 		}
@@ -196,7 +197,7 @@ static uint64_t turns(uint64_t now)
 			made += out.bursts[i].count;
 		out.used = out.count = out.open = 0;
 		serve(&told);
-		if (told.stop == STOP_TURN)
+		if (told.stop == STOP_PUNT_TURN)
 			take_over(&sending);
 	} while (told.stop != STOP_DONE);
 	engine_device_sent(&device, &sending);
@@ -231,7 +232,7 @@ static uint64_t on_socket(uint64_t rounds)
 	struct io_poll *round = buffer_of(sizeof *round);
 	uint8_t *slots = buffer_of((size_t)POLL_RECEIVE_LIMIT * POLL_BUFFER_BYTES), *out = buffer_of(POLL_OUT_BYTES);
 	uint64_t took = 0;
-	way = (struct tx_path){ .outlet = &outlet, .name_bytes = sizeof there, .max_segments = 8, .hop_limit = 64 };
+	way = (struct tx_path){ .socket = &outlet, .name_bytes = sizeof there, .max_segments = 8, .hop_limit = 64 };
 	memcpy(way.name, &there, sizeof there);
 	io_poll_init(round, &device, own, slots, out);
 	io_poll_add_sender(round, way.name, way.name_bytes, &meta.flow);
@@ -254,12 +255,12 @@ static uint64_t on_socket(uint64_t rounds)
 			else
 				io_poll_send(round, 1000 * i, draw() % 300, &told);
 			serve(&told);
-			if (told.stop == STOP_PACKET) {
-				round->slot++;
-				round->at = 0;
+			if (told.stop == STOP_PUNT_PACKET) {
+				round->rx_index++;
+				round->rx_offset = 0;
 				io_poll_add_sender(round, way.name, way.name_bytes, &meta.flow);
 				left++;
-			} else if (told.stop == STOP_TURN) {
+			} else if (told.stop == STOP_PUNT_TURN) {
 				take_over(&round->sending);
 			}
 		} while (told.stop != STOP_DONE || round->phase != POLL_IDLE);

@@ -1,6 +1,6 @@
-/* Threads that put and trade, one that takes, sleeps by the wire's bell, and looks at all bytes: each burst is as its sender
- * made it, none twice and none out of its sender's order. Who finds it asleep stands in for it, every other time and if nobody
- * else does. Prints how many came; none is lost, since there is room for all. */
+/* Threads that put and trade, one that takes, sleeps by the loopback's wake-up descriptor, and checks all bytes: each burst
+ * is as its sender made it, none twice and none out of its sender's order. A thread that finds the receiver asleep runs its
+ * work inline, every other time and if no other does. Prints how many came; none is lost, since there is room for all. */
 #define _GNU_SOURCE
 #include "io/loopback.h"
 
@@ -12,12 +12,12 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { SENDERS = 3, BURSTS = 1200, SHEET = 4096, ROOM = 16 << 20 };
+enum { SENDERS = 3, BURSTS = 1200, BUFFER = 4096, ROOM = 16 << 20 };
 
-static struct loopback *wire;
+static struct loopback *loopback;
 static struct loopback_sleeper sleeper;
 static pthread_mutex_t taking = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t came, asked; /* by who takes */
+static uint64_t received, asked; /* by who takes */
 static int64_t last[SENDERS];
 
 /* A number and its sender, as often as it fits. */
@@ -33,41 +33,41 @@ static struct rx_buffer make(uint8_t *at, uint32_t sender, uint32_t number, size
 static void *make_all(void *self)
 {
 	uint32_t sender = (uint32_t)(uintptr_t)self;
-	uint8_t *sheet = malloc(SHEET);
+	uint8_t *buffer = malloc(BUFFER);
 
-	for (uint32_t number = 0; sheet && number < BURSTS; number += 2) {
-		struct rx_buffer both[2] = { make(sheet, sender, number, 8 * (1 + number % 200)),
-					     make(sheet + SHEET / 2, sender, number + 1, 16) };
-		uint8_t *other = number % 3 ? loopback_trade(wire, both, 2, sheet, SHEET) : NULL;
+	for (uint32_t number = 0; buffer && number < BURSTS; number += 2) {
+		struct rx_buffer both[2] = { make(buffer, sender, number, 8 * (1 + number % 200)),
+					     make(buffer + BUFFER / 2, sender, number + 1, 16) };
+		uint8_t *other = number % 3 ? loopback_trade(loopback, both, 2, buffer, BUFFER) : NULL;
 		if (other) {
-			sheet = other;
+			buffer = other;
 		} else {
-			loopback_put(wire, &both[0]);
-			loopback_put(wire, &both[1]);
+			loopback_put(loopback, &both[0]);
+			loopback_put(loopback, &both[1]);
 		}
-		loopback_notify(wire);
+		loopback_notify(loopback);
 	}
-	free(sheet);
+	free(buffer);
 	return NULL;
 }
 
 /* Take some and look at them: their number. The lock is held. */
-static unsigned take(void)
+static unsigned take_bursts(void)
 {
-	struct rx_buffer slots[4];
-	unsigned count = loopback_take(wire, slots, 4);
+	struct rx_buffer buffers[4];
+	unsigned count = loopback_take(loopback, buffers, 4);
 	for (unsigned i = 0; i < count; i++) {
 		uint32_t number, sender;
-		memcpy(&number, slots[i].buffer, 4);
-		memcpy(&sender, slots[i].buffer + 4, 4);
-		for (size_t at = 8; at < slots[i].size; at += 8)
-			if (memcmp(slots[i].buffer + at, slots[i].buffer, 8))
+		memcpy(&number, buffers[i].buffer, 4);
+		memcpy(&sender, buffers[i].buffer + 4, 4);
+		for (size_t at = 8; at < buffers[i].size; at += 8)
+			if (memcmp(buffers[i].buffer + at, buffers[i].buffer, 8))
 				exit(3);
 		if (sender >= SENDERS || (int64_t)number <= last[sender])
 			exit(4);
 		last[sender] = number;
 	}
-	came += count;
+	received += count;
 	return count;
 }
 
@@ -80,9 +80,9 @@ static int run_inline(void *self)
 	if (pthread_mutex_trylock(&taking))
 		return 0;
 	if (asked++ % 2) {
-		while (take())
+		while (take_bursts())
 			;
-		done = came < SENDERS * BURSTS && loopback_listen(wire, &sleeper);
+		done = received < SENDERS * BURSTS && loopback_listen(loopback, &sleeper);
 	}
 	pthread_mutex_unlock(&taking);
 	return done;
@@ -92,10 +92,10 @@ int main(void)
 {
 	static uint8_t room[ROOM];
 	pthread_t threads[SENDERS];
-	struct pollfd bell = { .fd = eventfd(0, EFD_NONBLOCK), .events = POLLIN };
+	struct pollfd wake = { .fd = eventfd(0, EFD_NONBLOCK), .events = POLLIN };
 
-	wire = loopback_make(room, sizeof room);
-	sleeper = (struct loopback_sleeper){ .bell = bell.fd, .run_inline = run_inline, .self = last };
+	loopback = loopback_make(room, sizeof room);
+	sleeper = (struct loopback_sleeper){ .wake_fd = wake.fd, .run_inline = run_inline, .self = last };
 	for (uintptr_t i = 0; i < SENDERS; i++) {
 		last[i] = -1;
 		if (pthread_create(&threads[i], NULL, make_all, (void *)i))
@@ -104,19 +104,19 @@ int main(void)
 	for (int all = 0; !all;) {
 		uint64_t rung;
 		pthread_mutex_lock(&taking);
-		unsigned count = take();
-		all = came == SENDERS * BURSTS;
-		int sleeps = !all && !count && loopback_listen(wire, &sleeper);
+		unsigned count = take_bursts();
+		all = received == SENDERS * BURSTS;
+		int sleeps = !all && !count && loopback_listen(loopback, &sleeper);
 		pthread_mutex_unlock(&taking);
-		if (sleeps && poll(&bell, 1, 60000) == 0)
+		if (sleeps && poll(&wake, 1, 60000) == 0)
 			return 6;
-		if (sleeps && read(bell.fd, &rung, sizeof rung) < 0)
+		if (sleeps && read(wake.fd, &rung, sizeof rung) < 0)
 			return 5;
 	}
-	loopback_unlisten(wire);
+	loopback_unlisten(loopback);
 	for (unsigned i = 0; i < SENDERS; i++)
 		pthread_join(threads[i], NULL);
-	loopback_free(wire);
-	printf("%llu\n", (unsigned long long)came);
+	loopback_free(loopback);
+	printf("%llu\n", (unsigned long long)received);
 	return 0;
 }

@@ -1,7 +1,7 @@
 /* Rounds on an engine of stubs. First a packet lies behind a gap, so that a NAK leaves at once, and the first turn that is
  * given for it is of a queue pair that is to be found anew: prints what of the turn is open when the round is over. Then
- * packets come from elsewhere, and none by the socket: prints the rounds between one look at it and the next, and again
- * behind one that found something, and where a round takes 20 us. */
+ * packets come from a ring, and none by the socket: prints the rounds between one check of the socket and the next, and again
+ * after one that found something, and with rounds of 20 us. */
 #define _GNU_SOURCE
 #include "io/poll.h"
 #include "io/loopback.h"
@@ -13,25 +13,25 @@
 enum { QP = 4096, PROGRAM = 320 };
 
 static int finds = 1;
-static unsigned looks;
+static unsigned socket_checks;
 
-int udp_receive(int fd, struct udp_rx_scratch *inbox, struct rx_buffer *slots, unsigned count)
+int udp_receive(int fd, struct udp_rx_scratch *scratch, struct rx_buffer *buffers, unsigned count)
 {
-	(void)fd, (void)inbox;
-	looks++;
+	(void)fd, (void)scratch;
+	socket_checks++;
 	if (!finds || !count)
 		return 0;
 	finds = 0;
-	slots[0].size = slots[0].segment = 64;
-	slots[0].name_bytes = 4;
-	memcpy(slots[0].name, "abcd", 4);
-	slots[0].tclass = 0;
+	buffers[0].size = buffers[0].segment = 64;
+	buffers[0].name_bytes = 4;
+	memcpy(buffers[0].name, "abcd", 4);
+	buffers[0].tclass = 0;
 	return 1;
 }
 
-unsigned loopback_take(struct loopback *wire, struct rx_buffer *slots, unsigned count)
+unsigned loopback_take(struct loopback *loopback, struct rx_buffer *buffers, unsigned count)
 {
-	(void)wire, (void)slots, (void)count;
+	(void)loopback, (void)buffers, (void)count;
 	return 0;
 }
 
@@ -41,15 +41,15 @@ struct rx_buffer tx_path_describe(const struct tx_path *path, const uint8_t *byt
 	return (struct rx_buffer){ 0 };
 }
 
-uint8_t *loopback_trade(struct loopback *wire, const struct rx_buffer *bursts, unsigned count, uint8_t *sheet, size_t size)
+uint8_t *loopback_trade(struct loopback *loopback, const struct rx_buffer *bursts, unsigned count, uint8_t *buffer, size_t size)
 {
-	(void)wire, (void)bursts, (void)count, (void)sheet, (void)size;
+	(void)loopback, (void)bursts, (void)count, (void)buffer, (void)size;
 	return NULL;
 }
 
-void loopback_notify(struct loopback *wire)
+void loopback_notify(struct loopback *loopback)
 {
-	(void)wire;
+	(void)loopback;
 }
 
 void udp_transmit(struct tx_path *path, const uint8_t *bytes, size_t length, uint32_t segment, struct tx_counts *counts)
@@ -88,9 +88,9 @@ void tx_pages_forget_qp(struct io_poll *round, uint64_t record)
 	(void)round, (void)record;
 }
 
-void tx_pages_close(struct tx_pages *sheets)
+void tx_pages_close(struct tx_pages *pages)
 {
-	(void)sheets;
+	(void)pages;
 }
 
 int tx_loss_drops(struct tx_loss *loss)
@@ -99,21 +99,21 @@ int tx_loss_drops(struct tx_loss *loss)
 	return 0;
 }
 
-void reorder_hold(struct reorder_buffer **kept, const struct engine_device *device, const uint8_t *buffer, size_t length,
+void reorder_hold(struct reorder_buffer **reorder, const struct engine_device *device, const uint8_t *buffer, size_t length,
 	       size_t segment, size_t start, const struct engine_meta *meta, uint64_t now)
 {
-	(void)kept, (void)device, (void)buffer, (void)length, (void)segment, (void)start, (void)meta, (void)now;
+	(void)reorder, (void)device, (void)buffer, (void)length, (void)segment, (void)start, (void)meta, (void)now;
 }
 
-int reorder_has_packets(struct reorder_buffer *kept, uint64_t now)
+int reorder_has_packets(struct reorder_buffer *reorder, uint64_t now)
 {
-	(void)kept, (void)now;
+	(void)reorder, (void)now;
 	return 0;
 }
 
-int reorder_release(struct reorder_buffer *kept, struct engine_device *device, uint64_t number, uint64_t now, struct engine_stop_info *told)
+int reorder_release(struct reorder_buffer *reorder, struct engine_device *device, uint64_t number, uint64_t now, struct engine_stop_info *info)
 {
-	(void)kept, (void)device, (void)number, (void)now, (void)told;
+	(void)reorder, (void)device, (void)number, (void)now, (void)info;
 	return 1;
 }
 
@@ -129,10 +129,10 @@ void engine_scheduler_end(const struct engine_sched *sched)
 }
 
 size_t engine_device_receive(struct engine_device *device, const uint8_t *buffer, size_t length, size_t segment, size_t start,
-			   const struct engine_meta *meta, uint64_t now, struct engine_stop_info *told)
+			   const struct engine_meta *meta, uint64_t now, struct engine_stop_info *info)
 {
 	(void)buffer, (void)segment, (void)meta, (void)now;
-	*told = (struct engine_stop_info){ .stop = STOP_DONE };
+	*info = (struct engine_stop_info){ .stop = STOP_DONE };
 	if (start < length) {
 		device->counts.events[COUNT_SEQUENCE_NAKS_SENT]++;
 		device->sched.scheduler->count = 2;
@@ -142,12 +142,12 @@ size_t engine_device_receive(struct engine_device *device, const uint8_t *buffer
 
 /* The turn begins, then what lies where is asked for; called again it goes on, and ends. */
 void engine_device_send(struct engine_device *device, uint64_t now, uint64_t budget, struct engine_out *out,
-		      struct engine_sending *sending, struct engine_stop_info *told)
+		      struct engine_sending *sending, struct engine_stop_info *info)
 {
 	struct scheduler *turns = device->sched.scheduler;
 
 	(void)now, (void)budget, (void)out;
-	*told = (struct engine_stop_info){ .stop = sending->qp ? STOP_DONE : STOP_FIND, .qp = QP };
+	*info = (struct engine_stop_info){ .stop = sending->qp ? STOP_DONE : STOP_MAP_QP, .qp = QP };
 	turns->count = sending->qp ? 0 : turns->count;
 	turns->turn = sending->qp ? 0 : PROGRAM;
 	sending->qp = sending->qp ? 0 : QP;
@@ -158,23 +158,23 @@ void engine_device_sent(struct engine_device *device, struct engine_sending *sen
 	(void)device, (void)sending;
 }
 
-static unsigned nothing(void *hairpin, struct rx_buffer *slots, unsigned count)
+static unsigned receive_nothing(void *shm, struct rx_buffer *buffers, unsigned count)
 {
-	(void)hairpin, (void)slots, (void)count;
+	(void)shm, (void)buffers, (void)count;
 	return 0;
 }
 
-/* Rounds from one look at the socket to the next, each so many ns long. */
-static unsigned between(struct io_poll *round, uint64_t *now, uint64_t ns)
+/* Return the rounds from one check of the socket to the next, each so many ns long. */
+static unsigned rounds_between(struct io_poll *round, uint64_t *now, uint64_t ns)
 {
 	unsigned rounds = 0;
-	struct engine_stop_info told;
+	struct engine_stop_info info;
 
-	for (looks = 0; !looks; rounds++) {
-		round->eager = 1;
+	for (socket_checks = 0; !socket_checks; rounds++) {
+		round->ring_only_rounds = 1;
 		do
-			io_poll(round, *now, POLL_BUDGET, &told);
-		while (told.stop != STOP_DONE);
+			io_poll(round, *now, POLL_BUDGET, &info);
+		while (info.stop != STOP_DONE);
 		*now += ns;
 	}
 	return rounds;
@@ -188,7 +188,7 @@ int main(void)
 	static uint8_t arena[1 << 16];
 	uint8_t *buffers = malloc((size_t)POLL_RECEIVE_LIMIT * POLL_BUFFER_BYTES), *out = malloc(POLL_OUT_BYTES);
 	struct engine_flow flow = { 0 };
-	struct engine_stop_info told;
+	struct engine_stop_info info;
 	unsigned stops = 0;
 	uint64_t now = 0;
 
@@ -198,13 +198,13 @@ int main(void)
 	device.sched.arena = arena;
 	io_poll_init(&round, &device, -1, buffers, out);
 	io_poll_add_sender(&round, (const uint8_t *)"abcd", 4, &flow);
-	for (io_poll(&round, 0, POLL_BUDGET, &told); told.stop != STOP_DONE; io_poll(&round, 0, POLL_BUDGET, &told))
+	for (io_poll(&round, 0, POLL_BUDGET, &info); info.stop != STOP_DONE; io_poll(&round, 0, POLL_BUDGET, &info))
 		stops++;
 	printf("stops %u, turn of %lu, program %lu\n", stops, (unsigned long)round.sending.qp, (unsigned long)turns.turn);
-	round.draw = nothing;
+	round.ring_receive = receive_nothing;
 	for (unsigned i = 0; i < 16; i++) {
 		finds = i == 6;
-		printf("%u ", between(&round, &now, i < 12 ? 100 : 20000));
+		printf("%u ", rounds_between(&round, &now, i < 12 ? 100 : 20000));
 	}
 	puts("");
 	free(buffers);

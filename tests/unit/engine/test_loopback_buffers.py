@@ -42,7 +42,7 @@ class Sleeper(ctypes.Structure):
 
 
 class Wire:
-    """A wire in C, and the sheet that its sender has."""
+    """A wire in C, and the buffer that its sender has."""
 
     def __init__(self, library: ctypes.CDLL, room: int = ROOM) -> None:
         self.library = library
@@ -52,10 +52,10 @@ class Wire:
         self._libc = ctypes.CDLL(None)
         self._libc.malloc.argtypes, self._libc.malloc.restype = (ctypes.c_size_t,), ctypes.c_void_p
         self._libc.free.argtypes = (ctypes.c_void_p,)
-        self.sheet = self._libc.malloc(TX_PAGE_BYTES)
+        self.buffer = self._libc.malloc(TX_PAGE_BYTES)
 
     def free(self) -> None:
-        self._libc.free(self.sheet)
+        self._libc.free(self.buffer)
         self.library.loopback_free(self.wire)
 
     def put(self, data: bytes) -> None:
@@ -64,18 +64,18 @@ class Wire:
         assert self.library.loopback_put(self.wire, ctypes.byref(what)) == 0
 
     def trade(self, bursts: list[bytes]) -> bool:
-        """Lay bursts out in the sheet, and trade it."""
+        """Lay bursts out in the buffer, and trade it."""
         slots = (Slot * len(bursts))()
-        at = self.sheet
+        at = self.buffer
         for slot, data in zip(slots, bursts, strict=True):
             ctypes.memmove(at, data, len(data))
             slot.buffer, slot.size, slot.segment = at, len(data), 1
             at += len(data)
-        other = self.library.loopback_trade(self.wire, slots, len(bursts), self.sheet, TX_PAGE_BYTES)
+        other = self.library.loopback_trade(self.wire, slots, len(bursts), self.buffer, TX_PAGE_BYTES)
         if other is None:
             return False
-        assert other != self.sheet
-        self.sheet = other
+        assert other != self.buffer
+        self.buffer = other
         ctypes.memset(other, 0xEE, TX_PAGE_BYTES)  # whoever still looked at it sees that
         return True
 
@@ -121,7 +121,7 @@ def test_what_is_traded_and_put_is_taken_in_order_as_it_was(library: ctypes.CDLL
             if wire.trade(bursts):
                 waiting += bursts
             else:
-                assert len(waiting) + len(looked_at) >= TX_PAGES, "refused although there are sheets"
+                assert len(waiting) + len(looked_at) >= TX_PAGES, "refused although there are buffers"
         else:
             got = wire.take(number)
             assert len(got) == min(number, len(waiting))
@@ -130,7 +130,7 @@ def test_what_is_traded_and_put_is_taken_in_order_as_it_was(library: ctypes.CDLL
     wire.free()
 
 
-def test_no_sheet_is_left_until_one_has_been_looked_at(library: ctypes.CDLL) -> None:
+def test_no_buffer_is_left_until_one_has_been_looked_at(library: ctypes.CDLL) -> None:
     wire = Wire(library)
     for number in range(TX_PAGES):
         assert wire.trade([bytes([number]), b"and its second burst"])
@@ -144,13 +144,13 @@ def test_no_sheet_is_left_until_one_has_been_looked_at(library: ctypes.CDLL) -> 
     wire.free()
 
 
-def test_a_wire_with_little_room_and_a_closed_one_have_no_sheets(library: ctypes.CDLL) -> None:
+def test_a_wire_with_little_room_and_a_closed_one_have_no_buffers(library: ctypes.CDLL) -> None:
     small, closed = Wire(library, ROOM - 1), Wire(library)
     library.loopback_close(closed.wire)
     for wire in (small, closed):
-        mine = wire.sheet
+        mine = wire.buffer
         assert not wire.trade([b"x"])
-        assert wire.sheet == mine
+        assert wire.buffer == mine
         wire.free()
 
 

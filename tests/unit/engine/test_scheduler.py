@@ -153,7 +153,8 @@ def same(python: World, c: World) -> None:
 @pytest.fixture(scope="module")
 def sched(builds: Callable[..., ctypes.CDLL], tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     library = builds(
-        tmp_path_factory.mktemp("sched") / "sched.so", "device/inflight.c", "device/scheduler.c", "device/timers.c"
+        tmp_path_factory.mktemp("sched") / "sched.so",
+        *(f"device/{name}.c" for name in ("inflight", "lists", "scheduler", "timers")),
     )
     for name in ("engine_scheduler_take", "engine_timers_due", "engine_timers_next"):
         getattr(library, name).restype = ctypes.c_uint64

@@ -1,4 +1,4 @@
-"""Pages that are lent (engine/io/tx_zerocopy.c): when a sheet is written to again, and what a socket makes of one."""
+"""Pages that are lent (engine/io/tx_zerocopy.c): when a tx page is written to again, and what a socket makes of one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LONG = 1 << 20
 
 
 @pytest.mark.slow
-def test_a_sheet_is_written_to_again_once_its_packets_are_acknowledged(c_program: Callable[..., Path]) -> None:
+def test_a_tx_page_is_written_to_again_once_its_packets_are_acknowledged(c_program: Callable[..., Path]) -> None:
     said = subprocess.run(
         [c_program("tx_zerocopy_reuse.c", "io/tx_zerocopy.c")], capture_output=True, text=True, timeout=60, check=False
     )
@@ -50,7 +50,7 @@ class Splice(ctypes.Structure):
 
 @pytest.fixture(scope="session")
 def pump(builds: Callable[..., ctypes.CDLL], tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return builds(tmp_path_factory.mktemp("sheets") / "pump.so", "io/udp.c", "io/loopback.c")
+    return builds(tmp_path_factory.mktemp("splice") / "pump.so", "io/udp.c", "io/loopback.c")
 
 
 class Sender:
@@ -283,7 +283,7 @@ def test_long_reads_are_lent_to_who_has_agreed_to_it(keeps: bool) -> None:
 
 
 @needs_engine
-def test_many_queue_pairs_take_turns_on_the_sheets() -> None:
+def test_many_queue_pairs_take_turns_on_the_tx_pages() -> None:
     """One is laid out as the turn of another comes: there is less room left than a turn may ask for."""
     pair = Pair(e.IBV_MTU_4096, qps=16)
     try:

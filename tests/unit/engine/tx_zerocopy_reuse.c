@@ -1,5 +1,5 @@
-/* Sheets whose pages are lent, on a pipe and sockets of stubs: no byte of them may change before its packets have arrived,
- * nor ever for what goes to another address. */
+/* Tx pages that are sent without a copy, on a pipe and sockets of stubs: no byte of them may change before its packets have
+ * arrived, nor ever for what goes to another address. */
 #define _GNU_SOURCE
 #include "io/tx_zerocopy.h"
 #include "queue_pair/bth.h"
@@ -67,7 +67,7 @@ static void carry(struct engine_out *out)
 }
 
 /* Lay a burst out behind what is there: packets with this opcode from `psn` on, filled with `fill`. */
-static void make(const struct tx_path *path, uint8_t opcode, uint64_t psn, uint32_t packets, int fill)
+static void make_burst(const struct tx_path *path, uint8_t opcode, uint64_t psn, uint32_t packets, int fill)
 {
 	struct engine_out *out = &round.out;
 	uint8_t *bytes = out->bytes + out->used;
@@ -83,12 +83,12 @@ static void make(const struct tx_path *path, uint8_t opcode, uint64_t psn, uint3
 }
 
 /* One turn of one queue pair, which sends one burst. */
-static void turn(uint64_t at, const struct tx_path *path, uint8_t opcode, uint64_t psn, int fill)
+static void run_turn(uint64_t at, const struct tx_path *path, uint8_t opcode, uint64_t psn, int fill)
 {
 	tx_pages_begin(&round);
 	tx_pages_select(&round, record(at), path);
 	record(at)->sent_psn = psn & PSN_MASK; /* it says so only once all of a turn are made */
-	make(path, opcode, psn, PACKETS, fill);
+	make_burst(path, opcode, psn, PACKETS, fill);
 	carry(&round.out);
 	record(at)->sent_psn = (psn + PACKETS) & PSN_MASK;
 	tx_pages_end(&round);
@@ -97,13 +97,13 @@ static void turn(uint64_t at, const struct tx_path *path, uint8_t opcode, uint64
 
 static uint8_t *seen[4 * TX_PAGES];
 
-/* Bursts until one is copied for want of a sheet; how many were lent. */
+/* Bursts until one is copied for want of a tx page; how many were lent. */
 static unsigned fill_all(uint64_t at, const struct tx_path *path, uint64_t psn)
 {
 	unsigned before = lent;
 	for (unsigned i = 0; i < 2 * TX_PAGES; i++) {
 		unsigned was = lent;
-		turn(at, path, BTH_WRITE_MIDDLE, psn + i * PACKETS, (int)(0x40 + i));
+		run_turn(at, path, BTH_WRITE_MIDDLE, psn + i * PACKETS, (int)(0x40 + i));
 		if (lent == was)
 			break;
 		seen[i] = (uint8_t *)(uintptr_t)last;
@@ -123,33 +123,33 @@ int main(void)
 	record(ONE)->context = record(OTHER)->context = CONTEXT;
 
 	/* who may not lend copies, and so does who has seen no long burst */
-	turn(ONE, &here, BTH_WRITE_MIDDLE, 0, 1);
-	CHECK(!round.sheets && copied == 1);
-	round.splices = 1;
-	turn(ONE, &here, BTH_READ_RESPONSE_MIDDLE, 0, 1); /* nobody acknowledges these */
-	turn(ONE, &here, SERVICE_UC | BTH_WRITE_MIDDLE, 0, 1);
-	CHECK(!round.sheets && copied == 3);
-	turn(ONE, &here, BTH_WRITE_MIDDLE, 0, 1);
-	CHECK(round.sheets && !lent && copied == 4);
+	run_turn(ONE, &here, BTH_WRITE_MIDDLE, 0, 1);
+	CHECK(!round.tx_pages && copied == 1);
+	round.may_splice = 1;
+	run_turn(ONE, &here, BTH_READ_RESPONSE_MIDDLE, 0, 1); /* nobody acknowledges these */
+	run_turn(ONE, &here, SERVICE_UC | BTH_WRITE_MIDDLE, 0, 1);
+	CHECK(!round.tx_pages && copied == 3);
+	run_turn(ONE, &here, BTH_WRITE_MIDDLE, 0, 1);
+	CHECK(round.tx_pages && !lent && copied == 4);
 
-	/* each sheet once, across the end of the PSNs, until one is acknowledged as a whole */
+	/* each tx page once, across the end of the PSNs, until one is acknowledged as a whole */
 	uint64_t psn = 0x1000000 - 100;
 	record(ONE)->una = psn;
 	CHECK(fill_all(ONE, &here, psn) == TX_PAGES && copied == 5);
 	record(ONE)->una = (psn + PACKETS - 1) & PSN_MASK;
-	turn(ONE, &here, BTH_WRITE_MIDDLE, psn + 500, 2);
+	run_turn(ONE, &here, BTH_WRITE_MIDDLE, psn + 500, 2);
 	CHECK(lent == TX_PAGES && copied == 6);
 	record(ONE)->una = (psn + PACKETS) & PSN_MASK;
-	turn(ONE, &here, BTH_WRITE_MIDDLE, psn + 515, 2);
+	run_turn(ONE, &here, BTH_WRITE_MIDDLE, psn + 515, 2);
 	CHECK(lent == TX_PAGES + 1 && last == seen[0]);
 
-	/* responses among requests, and what is short, leave copied; the sheet is as good as before */
+	/* responses among requests, and what is short, leave copied; the tx page is as good as before */
 	record(ONE)->una = record(ONE)->sent_psn;
 	lent = copied = 0;
-	turn(ONE, &here, BTH_READ_RESPONSE_MIDDLE, 7, 3);
+	run_turn(ONE, &here, BTH_READ_RESPONSE_MIDDLE, 7, 3);
 	tx_pages_begin(&round);
 	tx_pages_select(&round, record(ONE), &here);
-	make(&here, BTH_WRITE_MIDDLE, 7, 3, 4);
+	make_burst(&here, BTH_WRITE_MIDDLE, 7, 3, 4);
 	carry(&round.out);
 	tx_pages_end(&round);
 	CHECK(!lent && copied == 2);
@@ -157,16 +157,16 @@ int main(void)
 	/* a long burst is of who has the turn: short ones of another may lie before it, which are copied, long ones leave first */
 	tx_pages_begin(&round);
 	tx_pages_select(&round, record(ONE), &here);
-	make(&here, BTH_WRITE_MIDDLE, 7, 3, 4);
+	make_burst(&here, BTH_WRITE_MIDDLE, 7, 3, 4);
 	tx_pages_select(&round, record(OTHER), &here);
-	make(&here, BTH_WRITE_MIDDLE, 2000, PACKETS, 4);
+	make_burst(&here, BTH_WRITE_MIDDLE, 2000, PACKETS, 4);
 	record(OTHER)->una = 2000;
 	record(OTHER)->sent_psn = 2000 + PACKETS;
 	carry(&round.out);
 	CHECK(lent == 1 && copied == 3);
 	const uint8_t *others = last;
 	tx_pages_select(&round, record(ONE), &here);
-	make(&here, BTH_WRITE_MIDDLE, 1000, PACKETS, 4);
+	make_burst(&here, BTH_WRITE_MIDDLE, 1000, PACKETS, 4);
 	tx_pages_select(&round, record(OTHER), &here);
 	CHECK(lent == 2 && !round.out.used);
 	tx_pages_end(&round);
@@ -181,7 +181,7 @@ int main(void)
 	lent = copied = 0;
 	tx_pages_begin(&round);
 	tx_pages_select(&round, record(ONE), &here);
-	make(&here, BTH_WRITE_MIDDLE, 40000, PACKETS, 4);
+	make_burst(&here, BTH_WRITE_MIDDLE, 40000, PACKETS, 4);
 	round.out.bytes[(PACKETS - 1) * PACKET] = BTH_ACKNOWLEDGE;
 	be_store(round.out.bytes + (PACKETS - 1) * PACKET + PSN_AT, 3, 7);
 	record(ONE)->una = 40000;
@@ -195,20 +195,20 @@ int main(void)
 	for (unsigned i = 0; i < lent - 1; i++)
 		CHECK(seen[i] != with_ack);
 
-	/* who has said nothing for very long loses his sheet, and keeps its pages: some of them, not all at once */
+	/* who has said nothing for very long loses its tx page, and keeps the memory: some of them, not all at once */
 	lent = copied = 0;
 	for (int i = 0; i < 8000 && !lent; i++)
-		turn(ONE, &here, BTH_WRITE_MIDDLE, 50000, 6);
+		run_turn(ONE, &here, BTH_WRITE_MIDDLE, 50000, 6);
 	CHECK(lent == 1 && copied > 1000);
 	record(ONE)->una = record(ONE)->sent_psn;
 	record(OTHER)->una = record(OTHER)->sent_psn;
 
-	/* READ responses are lent to who has agreed to, until he asks for what lies a window beyond them */
+	/* READ responses are lent to a peer that has agreed, until it asks for what lies a window beyond them */
 	record(ONE)->most = 100;
 	be_put(arena + CONTEXT, QPC_OPTIONS, OPT_SELECTIVE_REPEAT);
 	be_put(arena + CONTEXT, QPC_EXPECTED_PSN, 10);
 	lent = copied = 0;
-	turn(ONE, &here, BTH_READ_RESPONSE_MIDDLE, 0x1000000 - 10, 7);
+	run_turn(ONE, &here, BTH_READ_RESPONSE_MIDDLE, 0x1000000 - 10, 7);
 	CHECK(lent == 1 && !copied);
 	const uint8_t *response = last;
 	be_put(arena + CONTEXT, QPC_EXPECTED_PSN, 104);
@@ -216,12 +216,12 @@ int main(void)
 	for (unsigned i = 0; i < TX_PAGES - 1; i++)
 		CHECK(seen[i] != response);
 	be_put(arena + CONTEXT, QPC_EXPECTED_PSN, 105);
-	turn(ONE, &here, BTH_WRITE_MIDDLE, 61000, 7);
+	run_turn(ONE, &here, BTH_WRITE_MIDDLE, 61000, 7);
 	CHECK(last == response);
 	record(ONE)->most = 0; /* not ready to send: it has no window to go by */
 	record(ONE)->una = record(ONE)->sent_psn;
 	lent = copied = 0;
-	turn(ONE, &here, BTH_READ_RESPONSE_MIDDLE, 0, 7);
+	run_turn(ONE, &here, BTH_READ_RESPONSE_MIDDLE, 0, 7);
 	CHECK(!lent && copied == 1);
 
 	/* another address has other pages, all of them zeros at first, though nobody acknowledged a thing meanwhile */
@@ -234,7 +234,7 @@ int main(void)
 		CHECK(!round.out.bytes[i]);
 	/* and a turn for the first one does not go on behind what is laid out for that */
 	const uint8_t *before = round.out.bytes;
-	make(&there, BTH_WRITE_MIDDLE, 3000, 2, 5);
+	make_burst(&there, BTH_WRITE_MIDDLE, 3000, 2, 5);
 	tx_pages_select(&round, record(ONE), &here);
 	CHECK(!round.out.used && round.out.bytes != before);
 	/* nor does one that is not to be acknowledged */
@@ -244,7 +244,7 @@ int main(void)
 	record(ONE)->service = 0;
 	tx_pages_end(&round);
 
-	/* a queue pair that begins anew strands no sheets, and one that is no more gives them back with other pages */
+	/* a queue pair that begins anew strands no tx pages, and one that is no more gives them back with other pages */
 	record(ONE)->una = 5000;
 	fill_all(ONE, &here, 5000);
 	record(ONE)->una = record(ONE)->sent_psn = 100;
@@ -258,7 +258,7 @@ int main(void)
 	/* what the pipe does not take is copied */
 	refuses = 1;
 	lent = copied = 0;
-	turn(ONE, &here, BTH_WRITE_MIDDLE, 9000, 6);
+	run_turn(ONE, &here, BTH_WRITE_MIDDLE, 9000, 6);
 	CHECK(!lent && copied == 1);
 
 	/* long bursts stop: after a while none is expected */
@@ -266,13 +266,13 @@ int main(void)
 	for (int i = 0; i < 100; i++) {
 		tx_pages_begin(&round);
 		tx_pages_select(&round, record(ONE), &here);
-		make(&here, BTH_WRITE_MIDDLE, 7, 2, 4);
+		make_burst(&here, BTH_WRITE_MIDDLE, 7, 2, 4);
 		carry(&round.out);
 		if (i == 99)
 			CHECK(round.out.bytes == own);
 		tx_pages_end(&round);
 	}
-	tx_pages_close(round.sheets);
+	tx_pages_close(round.tx_pages);
 	puts("held");
 	return 0;
 }

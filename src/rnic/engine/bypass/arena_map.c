@@ -1,6 +1,7 @@
-/* Where what a slot's engine works on lies, found anew whenever the NIC process may have moved it (bypass/bypass.h). */
+/* Where the queue pairs that a program's engine works on lie in this process (bypass/arena_map.h). */
 #if defined(__linux__)
 #define _GNU_SOURCE
+#include "bypass/arena_map.h"
 #include "bypass/bypass_private.h"
 #include "queue_pair/byteorder.h"
 #include "queue_pair/message.h"
@@ -11,32 +12,32 @@
 #include <string.h>
 
 #define MAX_SEGMENTS 64u
-#define DATAGRAM_HOP_LIMIT 64u /* where an entry says none: device/paths.py */
+#define DATAGRAM_HOP_LIMIT 64u /* if the entry gives none: device/paths.py */
 
-/* Whether the engine knows such queue pairs (device/queue_pair.py, _take_executor). */
+/* Return whether the engine knows queue pairs of this service and state (device/queue_pair.py, _take_executor). */
 static int is_known(const uint8_t *qpc)
 {
 	uint64_t service = be_get(qpc, QPC_SERVTYPE), state = be_get(qpc, QPC_STATE);
-	return (service == ST_RC || service == ST_UC || service == ST_UD) && (state == QP_STATE_RTR || state == QP_STATE_RTS ||
-								     state == QP_STATE_SQD || state == QP_STATE_SQE);
+	return (service == ST_RC || service == ST_UC || service == ST_UD) &&
+	       (state == QP_STATE_RTR || state == QP_STATE_RTS || state == QP_STATE_SQD || state == QP_STATE_SQE);
 }
 
-/* A queue pair of the directory, or NULL where it is the reference's. */
-static struct engine_qp *enroll(struct bypass *bypass, uint64_t slot, uint64_t at)
+/* Map a queue pair of the directory; NULL if it is the reference's. */
+static struct engine_qp *map_known_qp(struct bypass *bypass, uint64_t index, uint64_t at)
 {
 	uint8_t *arena = bypass->setup.arena;
 	struct queue_pair *record = (struct queue_pair *)(void *)(arena + at);
 
 	if (!at || !is_known(arena + record->context)) {
-		if (bypass->places[slot]) /* what a lane remembers is of a connection that is over */
-			bypass->places[slot]->lane = (struct shm_loopback_path){ 0 };
+		if (bypass->mapped_qps[index]) /* what the path remembers is of a connection that is over */
+			bypass->mapped_qps[index]->peer_path = (struct shm_loopback_path){ 0 };
 		return NULL;
 	}
-	if (!bypass->places[slot])
-		bypass->places[slot] = calloc(1, sizeof *bypass->places[slot]);
-	if (!bypass->places[slot])
+	if (!bypass->mapped_qps[index])
+		bypass->mapped_qps[index] = calloc(1, sizeof *bypass->mapped_qps[index]);
+	if (!bypass->mapped_qps[index])
 		return NULL;
-	struct engine_qp *qp = &bypass->places[slot]->qp;
+	struct engine_qp *qp = &bypass->mapped_qps[index]->qp;
 	qp->record = record;
 	qp->qpc = arena + record->context;
 	qp->sends = (struct send_slot *)(void *)(arena + record->sends);
@@ -49,25 +50,25 @@ static struct engine_qp *enroll(struct bypass *bypass, uint64_t slot, uint64_t a
 	return qp;
 }
 
-/* Whoever held the arena before may have moved things. */
 void bypass_arena_changed(struct bypass *bypass)
 {
 	uint64_t changes = atomic_load_explicit(bypass_word(&bypass->slot->changes), memory_order_acquire);
 	if (changes == bypass->device.changes)
 		return;
 	bypass->device.changes = changes;
-	bypass->outlet.tclass = bypass->outlet.hop_limit = bypass->outlet.segment = -1; /* of the socket, which is the NIC process's too */
+	/* options of the socket, which the NIC process sets as well */
+	bypass->socket.tclass = bypass->socket.hop_limit = bypass->socket.segment = -1;
 	for (uint64_t i = 0; i < (uint64_t)1 << bypass->device.log_qps; i++)
-		bypass->device.qps[i] = enroll(bypass, i, bypass->device.directory[i]);
+		bypass->device.qps[i] = map_known_qp(bypass, i, bypass->device.directory[i]);
 }
 
-/* A completion queue whose ring is memory of this program, by its number; NULL where it is none. */
+/* Find a completion queue by its number, if its ring is memory of this program; else NULL. */
 static struct engine_cq *find_cq(const struct bypass *bypass, uint32_t number, struct engine_cq *cq)
 {
 	const struct device *root = bypass_root(bypass);
-	uint64_t slot = number & (((uint64_t)1 << root->log_qps) - 1);
+	uint64_t index = number & (((uint64_t)1 << root->log_qps) - 1);
 	struct completion_queue *record =
-		(struct completion_queue *)(void *)(bypass->setup.arena + root->cqs + slot * sizeof *record);
+		(struct completion_queue *)(void *)(bypass->setup.arena + root->cqs + index * sizeof *record);
 	if (!record->start || record->lkey)
 		return NULL;
 	*cq = (struct engine_cq){
@@ -80,13 +81,13 @@ static struct engine_cq *find_cq(const struct bypass *bypass, uint32_t number, s
 }
 
 void bypass_set_path(struct bypass *bypass, struct tx_path *path, const struct engine_flow *flow, uint64_t flow_label,
-		 uint64_t tclass, uint64_t hop_limit, uint32_t max_segments)
+		     uint64_t tclass, uint64_t hop_limit, uint32_t max_segments)
 {
 	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(flow->destination_port) };
 	struct sockaddr_in6 to6 = { .sin6_family = AF_INET6, .sin6_port = htons(flow->destination_port) };
 
 	*path = (struct tx_path){
-		.outlet = &bypass->outlet,
+		.socket = &bypass->socket,
 		.max_segments = max_segments,
 		.tclass = (int32_t)tclass,
 		.hop_limit = (int32_t)hop_limit,
@@ -103,24 +104,25 @@ void bypass_set_path(struct bypass *bypass, struct tx_path *path, const struct e
 	}
 }
 
-/* Whether an address is one host's, and no interface has to be named with it: groups are the reference's, scopes too. */
+/* Return whether an address is one host's and needs no interface: groups and scoped addresses are the reference's. */
 static int is_plain(const uint8_t *address, uint32_t bytes)
 {
-	static const uint8_t nobody[16];
+	static const uint8_t unspecified[16];
 
 	if (bytes == 4)
 		return address[0] && address[0] < 224;
-	return memcmp(address, nobody, sizeof nobody) && address[0] != 0xFF && (address[0] != 0xFE || (address[1] & 0xC0) != 0x80);
+	return memcmp(address, unspecified, sizeof unspecified) && address[0] != 0xFF &&
+	       (address[0] != 0xFE || (address[1] & 0xC0) != 0x80);
 }
 
-/* Where a packet came from, by the sender's raw socket address; 0, or -1 for none that the device's packets have. */
 int bypass_flow_of(const struct bypass *bypass, const uint8_t *name, uint32_t name_bytes, struct engine_flow *flow)
 {
 	struct sockaddr_in from;
 	struct sockaddr_in6 from6;
 	uint32_t bytes = bypass->setup.address_bytes;
 
-	*flow = (struct engine_flow){ .address_bytes = (uint16_t)bytes, .destination_port = (uint16_t)bypass->setup.port };
+	*flow = (struct engine_flow){ .address_bytes = (uint16_t)bytes,
+				      .destination_port = (uint16_t)bypass->setup.port };
 	memcpy(flow->destination, bypass->setup.address, bytes);
 	if (bytes == 4 && name_bytes == sizeof from) {
 		memcpy(&from, name, sizeof from);
@@ -136,7 +138,7 @@ int bypass_flow_of(const struct bypass *bypass, const uint8_t *name, uint32_t na
 	return 0;
 }
 
-/* Where the packets of a queue pair go. */
+/* Find the path of a queue pair's packets; NULL if it is the link's to find. */
 static const void *find_route(struct bypass *bypass, struct engine_qp *qp, struct tx_path *path)
 {
 	const struct flow *flow = engine_record(&bypass->device.sched, qp->record->path);
@@ -149,64 +151,64 @@ static const void *find_route(struct bypass *bypass, struct engine_qp *qp, struc
 	qp->flow.destination_port = (uint16_t)flow->dport;
 	if (flow->sl || bytes != bypass->setup.address_bytes || flow->sport != bypass->setup.port ||
 	    !is_plain(qp->flow.destination, bytes))
-		return NULL; /* service levels, and the scopes of IPv6, are the link's */
+		return NULL; /* service levels and IPv6 scopes are the link's */
 	uint32_t segments = path->max_segments ? path->max_segments : MAX_SEGMENTS;
 	bypass_set_path(bypass, path, &qp->flow, flow->flow_label, flow->tclass, flow->hop_limit, segments);
 	return path;
 }
 
-/* The destination that a queue pair's next send entry names is known from now on (device/paths.py, datagram): 0, or -1
- * where it is the reference's, as groups and addresses of the other family are. */
-int bypass_map_destination(struct bypass *bypass, struct place *place)
+/* Map the destination that a queue pair's next send entry names (device/paths.py, datagram): 0, or -1 if it is the
+ * reference's, as groups and addresses of the other family are. */
+int bypass_map_destination(struct bypass *bypass, struct mapped_qp *mapped)
 {
-	static const uint8_t mapped[12] = { [10] = 0xFF, [11] = 0xFF };
-	struct engine_qp *qp = &place->qp;
+	static const uint8_t v4_mapped[12] = { [10] = 0xFF, [11] = 0xFF };
+	struct engine_qp *qp = &mapped->qp;
 	const struct queue_pair *record = qp->record;
 	uint64_t index = record->fetch_index;
 
 	if (record->service != SERVICE_UD || index >= record->sq_entries || !engine_ring_reachable(qp))
 		return -1;
 	const uint8_t *raw = qp->sq + (index << record->sq_shift), *gid = raw + 40;
-	const struct send_slot slot = { .entry_2 = le_load(raw + 16, 8), .entry_7 = le_load(raw + 56, 8) };
+	const struct send_slot entry = { .entry_2 = le_load(raw + 16, 8), .entry_7 = le_load(raw + 56, 8) };
 	const uint64_t words[2] = { le_load(gid, 8), le_load(gid + 8, 8) };
-	uint32_t bytes = memcmp(gid, mapped, sizeof mapped) ? 16 : 4;
-	const uint8_t *address = bytes == 4 ? gid + sizeof mapped : gid;
-	if (bytes != bypass->setup.address_bytes || !is_plain(address, bytes) || entry_get(&slot, SQE_UD_SL))
+	uint32_t bytes = memcmp(gid, v4_mapped, sizeof v4_mapped) ? 16 : 4;
+	const uint8_t *address = bytes == 4 ? gid + sizeof v4_mapped : gid;
+	if (bytes != bypass->setup.address_bytes || !is_plain(address, bytes) || entry_get(&entry, SQE_UD_SL))
 		return -1;
-	if (!place->leads)
-		place->leads = calloc(1, sizeof *place->leads);
-	if (!place->leads)
+	if (!mapped->destination_cache)
+		mapped->destination_cache = calloc(1, sizeof *mapped->destination_cache);
+	if (!mapped->destination_cache)
 		return -1;
-	qp->destinations = place->leads->destinations;
-	uint64_t at = engine_destination_place(slot.entry_2, words), port = entry_get(&slot, SQE_UD_UDP_DPORT);
-	uint64_t hop_limit = entry_get(&slot, SQE_UD_HOP_LIMIT);
-	struct engine_destination *to = &place->leads->destinations[at];
+	qp->destinations = mapped->destination_cache->destinations;
+	uint64_t at = engine_destination_place(entry.entry_2, words), port = entry_get(&entry, SQE_UD_UDP_DPORT);
+	uint64_t hop_limit = entry_get(&entry, SQE_UD_HOP_LIMIT);
+	struct engine_destination *to = &mapped->destination_cache->destinations[at];
 	if (!port)
 		port = bypass->setup.port;
 	*to = (struct engine_destination){
-		.path = slot.entry_2,
+		.path = entry.entry_2,
 		.gid = { words[0], words[1] },
 		.hop_limit = hop_limit,
 		.found = qp->found,
 		.flow = { .source_port = (uint16_t)bypass->setup.port,
 			  .destination_port = (uint16_t)port,
 			  .address_bytes = (uint16_t)bytes },
-		.route = &place->leads->paths[at],
+		.route = &mapped->destination_cache->paths[at],
 		.max_segments = 1,
 	};
 	memcpy(to->flow.source, bypass->setup.address, bytes);
 	memcpy(to->flow.destination, address, bytes);
-	bypass_set_path(bypass, &place->leads->paths[at], &to->flow, entry_get(&slot, SQE_UD_FLOW_LABEL), entry_get(&slot, SQE_UD_TCLASS),
-	     hop_limit ? hop_limit : DATAGRAM_HOP_LIMIT, 1);
+	bypass_set_path(bypass, &mapped->destination_cache->paths[at], &to->flow, entry_get(&entry, SQE_UD_FLOW_LABEL),
+			entry_get(&entry, SQE_UD_TCLASS), hop_limit ? hop_limit : DATAGRAM_HOP_LIMIT, 1);
 	return 0;
 }
 
 void bypass_map_qp(struct bypass *bypass, uint64_t at)
 {
 	struct queue_pair *record = engine_record(&bypass->device.sched, at);
-	uint64_t slot = record->number & (((uint64_t)1 << bypass->device.log_qps) - 1);
-	struct place *place = bypass->places[slot];
-	struct engine_qp *qp = &place->qp;
+	uint64_t index = record->number & (((uint64_t)1 << bypass->device.log_qps) - 1);
+	struct mapped_qp *mapped = bypass->mapped_qps[index];
+	struct engine_qp *qp = &mapped->qp;
 
 	qp->send_slots = record->sq_entries;
 	qp->signal_all = record->signal_all;
@@ -226,20 +228,20 @@ void bypass_map_qp(struct bypass *bypass, uint64_t at)
 	}
 	qp->send_cqn = (uint32_t)be_get(qp->qpc, QPC_CQN_SND);
 	qp->recv_cqn = (uint32_t)be_get(qp->qpc, QPC_CQN_RCV);
-	qp->send_cq = find_cq(bypass, qp->send_cqn, &place->send_cq);
-	qp->recv_cq = find_cq(bypass, qp->recv_cqn, &place->recv_cq);
-	qp->destinations = place->leads ? place->leads->destinations : NULL;
+	qp->send_cq = find_cq(bypass, qp->send_cqn, &mapped->send_cq);
+	qp->recv_cq = find_cq(bypass, qp->recv_cqn, &mapped->recv_cq);
+	qp->destinations = mapped->destination_cache ? mapped->destination_cache->destinations : NULL;
 	if (record->service == SERVICE_UD) {
-		place->path = (struct tx_path){ .outlet = &bypass->outlet };
-		qp->route = &place->path; /* each datagram has its own */
+		mapped->path = (struct tx_path){ .socket = &bypass->socket };
+		qp->route = &mapped->path; /* each datagram has its own path */
 	} else {
-		qp->route = record->path ? find_route(bypass, qp, &place->path) : NULL;
+		qp->route = record->path ? find_route(bypass, qp, &mapped->path) : NULL;
 	}
 	qp->peer_path = NULL;
-	if (bypass->hairpin && qp->route && be_get(qp->qpc, QPC_SERVTYPE) == ST_RC) {
-		qp->peer_path = shm_loopback_path_of(bypass->hairpin, qp, &place->lane);
-		place->path.divert = qp->peer_path ? shm_loopback_divert : NULL;
-		place->path.lane = &place->lane;
+	if (bypass->shm && qp->route && be_get(qp->qpc, QPC_SERVTYPE) == ST_RC) {
+		qp->peer_path = shm_loopback_path_of(bypass->shm, qp, &mapped->peer_path);
+		mapped->path.divert = qp->peer_path ? shm_loopback_divert : NULL;
+		mapped->path.divert_arg = &mapped->peer_path;
 	}
 	qp->found = bypass->device.changes;
 }

@@ -1,12 +1,13 @@
 #if defined(__linux__)
 #define _GNU_SOURCE
-#include "bypass/bypass_private.h"
+#include "bypass/arena_map.h"
+#include "bypass/punt.h"
 
 #include "queue_pair/crc32.h"
 #include "queue_pair/requester.h"
 #include "queue_pair/response_queue.h"
 #include "memory/fault_guard.h"
-#include "io/progress_thread.h"
+#include "queue_pair/crc32.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -15,24 +16,25 @@
 #include <unistd.h>
 
 #define TIMERS_PER_ROUND 64u
-#define TRIES 500u /* to enter, some ten microseconds in all */
-#define LOOKS_EVERY 1024u /* tries to take the arena: whether there still is a NIC process */
-#define DESK_BYTES 65536u
-#define AHEAD_BYTES ((size_t)ENGINE_PREFETCH * ENGINE_PREFETCH_BYTES)
-#define OWN_BYTES (DESK_BYTES + AHEAD_BYTES + (size_t)POLL_OUT_BYTES)
-/* Who answers each message with one of its own has its ACKs leave with those: for so long they are kept back, times
- * the setup's `slow`, longer where who took the message has to give the core to who answers it, */
+#define LOCK_SPINS 500u /* to take the mutex, some ten microseconds in all */
+#define LIVENESS_CHECK_TRIES 1024u /* tries to take the arena between two checks that the NIC process still exists */
+#define STAGING_BYTES 65536u
+#define PREFETCH_BYTES ((size_t)ENGINE_PREFETCH * ENGINE_PREFETCH_BYTES)
+#define PACKET_MEMORY_BYTES (STAGING_BYTES + PREFETCH_BYTES + (size_t)POLL_OUT_BYTES)
+/* The ACKs of a program that answers each message with one of its own leave with its answers. ACKs are held back for so
+ * long, times the setup's `slow`: longer if the progress thread took the message, which must give the core to the
+ * program, */
 #define HOLD_NS 12000u
 #define HOLD_ASLEEP_NS 60000u
-/* if it has sent anything this lately. */
-#define TALKS_NS 20000000u
-/* After so many messages in a row that were answered the next answer is expected. */
-#define ANSWERS_LEAST 8u
-/* Bytes that take some microseconds, mostly to be copied. */
+/* and only if the program has sent anything within this time. */
+#define POST_RECENT_NS 20000000u
+/* After so many answered messages in a row the next answer is expected. */
+#define EXPECT_AFTER_ANSWERS 8u
+/* Bytes that take some microseconds, mostly to copy. */
 #define LONG_BYTES 16384u
-/* So often a poll looks again for one that is expected: that is sooner than another poll is, where system calls are what
- * takes least of it, which they are not in an emulator. */
-#define LOOKS 3u
+/* How often a poll receives again while an answer is expected. That finds it sooner than another poll, if system calls
+ * take the least part of a poll, which they do not in an emulator. */
+#define ANSWER_CHECKS 3u
 
 _Static_assert(BYPASS_NAME_BYTES == UDP_NAME_BYTES, "socket addresses");
 _Static_assert(BYPASS_COOKIE_BYTES == SHM_COOKIE_BYTES, "cookies");
@@ -53,27 +55,28 @@ size_t bypass_budget_bytes(void)
 
 /* ------------------------------------------------------------------ making */
 
-/* Memory that packets are made in, and the desk of own_process: a file's, from which the kernel copies without a fault. */
-static int lay_out(struct bypass *bypass)
+/* Map the memory that packets are made in, and the staging memory of own_process: a file's, which the kernel copies
+ * from without a fault. */
+static int map_packet_memory(struct bypass *bypass)
 {
 	struct own_process_file *files = bypass->own.files;
 	int fd = memfd_create("rnic packets", MFD_CLOEXEC);
 	uint8_t *base = MAP_FAILED;
 
-	if (fd >= 0 && !ftruncate(fd, OWN_BYTES))
-		base = mmap(NULL, OWN_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (fd >= 0 && !ftruncate(fd, PACKET_MEMORY_BYTES))
+		base = mmap(NULL, PACKET_MEMORY_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (base == MAP_FAILED) {
 		if (fd >= 0)
 			close(fd);
 		return -1;
 	}
-	madvise(base, OWN_BYTES, MADV_DONTFORK);
-	files[0] = (struct own_process_file){ base, OWN_BYTES, fd };
+	madvise(base, PACKET_MEMORY_BYTES, MADV_DONTFORK);
+	files[0] = (struct own_process_file){ base, PACKET_MEMORY_BYTES, fd };
 	files[1] = (struct own_process_file){ bypass->setup.shared, bypass_shared_bytes(), bypass->setup.shared_fd };
 	bypass->own.staging = base;
-	bypass->own.staging_bytes = DESK_BYTES;
-	bypass->ahead.staging = base + DESK_BYTES;
-	bypass->out = base + DESK_BYTES + AHEAD_BYTES;
+	bypass->own.staging_bytes = STAGING_BYTES;
+	bypass->ahead.staging = base + STAGING_BYTES;
+	bypass->out = base + STAGING_BYTES + PREFETCH_BYTES;
 	return 0;
 }
 
@@ -92,11 +95,12 @@ struct bypass *bypass_new(const struct bypass_setup *setup)
 		return NULL;
 	}
 	bypass->reach = calloc(root->max_keys, sizeof *bypass->reach);
-	bypass->places = calloc((size_t)1 << root->log_qps, sizeof *bypass->places);
+	bypass->mapped_qps = calloc((size_t)1 << root->log_qps, sizeof *bypass->mapped_qps);
 	bypass->device.qps = calloc((size_t)1 << root->log_qps, sizeof *bypass->device.qps);
 	bypass->round = calloc(1, sizeof *bypass->round);
 	pthread_mutex_init(&bypass->mutex, NULL);
-	if (!bypass->reach || !bypass->places || !bypass->device.qps || !bypass->round || lay_out(bypass)) {
+	if (!bypass->reach || !bypass->mapped_qps || !bypass->device.qps || !bypass->round ||
+	    map_packet_memory(bypass)) {
 		bypass_free(bypass);
 		return NULL;
 	}
@@ -105,7 +109,7 @@ struct bypass *bypass_new(const struct bypass_setup *setup)
 	bypass->segment = (struct engine_segment){ bypass->guarded ? &guarded_process : &own_process, &bypass->own };
 	for (uint64_t i = 0; i < root->max_keys; i++)
 		bypass->reach[i].segment = &bypass->segment;
-	bypass->port = (struct engine_shared){
+	bypass->shared = (struct engine_shared){
 		.keys = (const struct memory_key *)(const void *)(setup->arena + root->keys),
 		.reach = bypass->reach,
 		.key_count = root->max_keys,
@@ -117,41 +121,40 @@ struct bypass *bypass_new(const struct bypass_setup *setup)
 		.probe = slot->probe,
 		.rq_almost_full = slot->rq_almost_full,
 	};
-	bypass->device.port = &bypass->port;
-	bypass->device.joins = 1;
+	bypass->device.shared = &bypass->shared;
+	bypass->device.piggyback_acks = 1;
 	engine_device_find(&bypass->device, setup->arena);
 	bypass->device.sched.budget = setup->budget;
 	bypass->device.sched.slot = setup->slot;
-	bypass->outlet =
-		(struct tx_socket){ .fd = setup->fd, .ipv4 = setup->address_bytes == 4, .cuts = 1 };
+	bypass->socket = (struct tx_socket){ .fd = setup->fd, .ipv4 = setup->address_bytes == 4, .may_set_segment = 1 };
 	io_poll_init(bypass->round, &bypass->device, setup->fd, setup->shared + SLOT_BUFFERS_AT, bypass->out);
 	return bypass;
 }
 
-static void forget(struct place *place)
+static void free_mapped_qp(struct mapped_qp *mapped)
 {
-	if (place)
-		free(place->leads);
-	free(place);
+	if (mapped)
+		free(mapped->destination_cache);
+	free(mapped);
 }
 
 void bypass_free(struct bypass *bypass)
 {
-	if (bypass->places) {
+	if (bypass->mapped_qps) {
 		for (uint64_t i = 0; i < (uint64_t)1 << bypass_root(bypass)->log_qps; i++)
-			forget(bypass->places[i]);
+			free_mapped_qp(bypass->mapped_qps[i]);
 	}
 	if (bypass->guarded)
 		fault_guard_remove();
-	shm_loopback_free(bypass->hairpin);
+	shm_loopback_free(bypass->shm);
 	pthread_mutex_destroy(&bypass->mutex);
 	free(bypass->reach);
-	free(bypass->places);
+	free(bypass->mapped_qps);
 	free(bypass->device.qps);
 	io_poll_end(bypass->round);
 	free(bypass->round);
 	if (bypass->out) {
-		munmap(bypass->own.files[0].base, OWN_BYTES);
+		munmap(bypass->own.files[0].base, PACKET_MEMORY_BYTES);
 		close(bypass->own.files[0].fd);
 	}
 	free(bypass);
@@ -159,10 +162,11 @@ void bypass_free(struct bypass *bypass)
 
 /* ------------------------------------------------------------------ the lock */
 
-/* A thread that holds it is not cancelled: what it calls is no place for that (io/nocancel.h), or forbids it. */
+/* A thread that holds the lock is not canceled: the calls under it are no cancellation points, or disable it
+ * (io/nocancel.h). */
 
-/* Whether the NIC process makes way. It holds the arena for a bounded time and asks for it again and again. */
-static int take(struct bypass *bypass)
+/* Return whether the NIC process makes way. It holds the arena for a bounded time, and asks for it again and again. */
+static int take_arena(struct bypass *bypass)
 {
 	if (atomic_load_explicit(bypass_word(&bypass->slot->wanted), memory_order_relaxed))
 		return 0;
@@ -173,7 +177,7 @@ static int take(struct bypass *bypass)
 	return 0;
 }
 
-static void relax(void)
+static void cpu_relax(void)
 {
 #if defined(__x86_64__)
 	__builtin_ia32_pause();
@@ -182,24 +186,25 @@ static void relax(void)
 #endif
 }
 
-/* A round is over soon, and who sleeps for it may wake on the core of another that polls: for some time it is waited for. */
-static void enter(struct bypass *bypass)
+/* Take the mutex. Spin first: a round ends soon, and a thread that sleeps may wake on the core of another one that
+ * polls. */
+static void lock_mutex(struct bypass *bypass)
 {
-	for (unsigned tried = 0; tried < TRIES; tried++) {
+	for (unsigned tried = 0; tried < LOCK_SPINS; tried++) {
 		if (!pthread_mutex_trylock(&bypass->mutex))
 			return;
-		relax();
+		cpu_relax();
 	}
 	pthread_mutex_lock(&bypass->mutex);
 }
 
 void bypass_lock(struct bypass *bypass)
 {
-	enter(bypass);
-	for (unsigned tried = 1; !bypass->gone && !take(bypass); tried++) {
+	lock_mutex(bypass);
+	for (unsigned tried = 1; !bypass->gone && !take_arena(bypass); tried++) {
 		sched_yield();
-		if (tried % LOOKS_EVERY == 0 && bypass->setup.is_gone(bypass->setup.self))
-			bypass->gone = 1; /* it died with the arena in its hands */
+		if (tried % LIVENESS_CHECK_TRIES == 0 && bypass->setup.is_gone(bypass->setup.self))
+			bypass->gone = 1; /* it died while it held the arena */
 	}
 	bypass_arena_changed(bypass);
 }
@@ -208,7 +213,7 @@ int bypass_try(struct bypass *bypass)
 {
 	if (pthread_mutex_trylock(&bypass->mutex))
 		return -1;
-	if (!take(bypass)) {
+	if (!take_arena(bypass)) {
 		pthread_mutex_unlock(&bypass->mutex);
 		return -1;
 	}
@@ -242,46 +247,46 @@ int bypass_shm_loopback(struct bypass *bypass)
 
 	memcpy(flow.destination, bypass->setup.address, bypass->setup.address_bytes);
 	bypass_set_path(bypass, &own, &flow, 0, 0, 0, 1);
-	bypass->hairpin = shm_loopback_new(&bypass->device, bypass->slot, own.name, own.name_bytes);
-	if (!bypass->hairpin)
+	bypass->shm = shm_loopback_new(&bypass->device, bypass->slot, own.name, own.name_bytes);
+	if (!bypass->shm)
 		return -1;
-	bypass->round->draw = shm_loopback_receive;
-	bypass->round->take = shm_loopback_take;
-	bypass->round->hairpin = bypass->hairpin;
+	bypass->round->ring_receive = shm_loopback_receive;
+	bypass->round->ring_take = shm_loopback_take;
+	bypass->round->shm = bypass->shm;
 	return 0;
 }
 
 int bypass_join(struct bypass *bypass, const struct bypass_peer *setup)
 {
-	if (!bypass->hairpin || shm_loopback_join(bypass->hairpin, setup))
+	if (!bypass->shm || shm_loopback_join(bypass->shm, setup))
 		return -1;
-	bypass->device.changes = 0; /* queue pairs whose peer it is find their lanes */
+	bypass->device.changes = 0; /* queue pairs whose peer belongs to that program find their paths */
 	bypass_arena_changed(bypass);
 	return 0;
 }
 
 int bypass_has_pending(struct bypass *bypass)
 {
-	return bypass->hairpin && shm_loopback_pending(bypass->hairpin, 1);
+	return bypass->shm && shm_loopback_pending(bypass->shm, 1);
 }
 
 /* ------------------------------------------------------------------ rounds */
 
-/* What C counted is for all to see; nothing has been where no packet came, left or was lost. */
-static void count(struct bypass *bypass)
+/* Publish what C counted. Nothing was counted if no packet came, left or was lost. */
+static void publish_counts(struct bypass *bypass)
 {
 	struct io_poll *round = bypass->round;
 	struct engine_counts *counts = &bypass->device.counts;
 	struct slot *slot = bypass->slot;
 
 	slot->rounds++;
-	if (!round->rx_bytes && !round->tx_bytes && !round->socket_errors && !counts->tx_packets && !bypass->timed)
+	if (!round->rx_bytes && !round->tx_bytes && !round->socket_errors && !counts->tx_packets && !bypass->timers_ran)
 		return;
-	bypass->timed = 0;
-	bypass->took_time |= bypass->hairpin || round->rx_bytes + round->tx_bytes > LONG_BYTES;
+	bypass->timers_ran = 0;
+	bypass->took_time |= bypass->shm || round->rx_bytes + round->tx_bytes > LONG_BYTES;
 	slot->rx_packets += counts->rx_packets;
 	slot->tx_packets += counts->tx_packets;
-	for (uint64_t left = counts->moved; left; left &= left - 1) {
+	for (uint64_t left = counts->changed; left; left &= left - 1) {
 		unsigned which = (unsigned)__builtin_ctzll(left);
 		(&slot->event_0)[which] += counts->events[which];
 		counts->events[which] = 0;
@@ -294,13 +299,13 @@ static void count(struct bypass *bypass)
 	slot->drop_tx_unreachable += round->counts.drop_tx_unreachable;
 	slot->drop_tx_blocked += round->counts.drop_tx_blocked;
 	slot->drop_tx_error += round->counts.drop_tx_error;
-	counts->rx_packets = counts->tx_packets = counts->moved = 0;
+	counts->rx_packets = counts->tx_packets = counts->changed = 0;
 	memset(&round->counts, 0, sizeof round->counts);
 	round->rx_bytes = round->tx_bytes = round->too_short = round->socket_errors = 0;
 }
 
-/* Whether all that waits to be sent is one ACK. */
-static int owes_an_ack(const struct bypass *bypass)
+/* Return whether all that waits to be sent is one ACK. */
+static int owes_single_ack(const struct bypass *bypass)
 {
 	const struct engine_device *device = &bypass->device;
 	const struct scheduler *scheduler = device->sched.scheduler;
@@ -316,40 +321,41 @@ static int owes_an_ack(const struct bypass *bypass)
 	       engine_response_at(qp, 0)->kind == REPLY_ACK && !engine_unsent(record);
 }
 
-/* Until when that ACK waits for a message of the program's own, or 0. */
-static uint64_t held_until(const struct bypass *bypass)
+/* Return until when that ACK waits for a message of the program, or 0. */
+static uint64_t hold_deadline(const struct bypass *bypass)
 {
-	if (bypass->came_ns - bypass->posted_ns > TALKS_NS || !owes_an_ack(bypass))
+	if (bypass->received_ns - bypass->posted_ns > POST_RECENT_NS || !owes_single_ack(bypass))
 		return 0;
-	return bypass->came_ns + bypass->hold_ns;
+	return bypass->received_ns + bypass->hold_ns;
 }
 
 static void send_all(struct bypass *bypass, uint64_t now)
 {
-	struct engine_stop_info told;
+	struct engine_stop_info info;
 	do {
-		io_poll_send(bypass->round, now, POLL_BUDGET, &told);
-	} while (told.stop != STOP_DONE && !bypass_handle_stop(bypass, &told));
+		io_poll_send(bypass->round, now, POLL_BUDGET, &info);
+	} while (info.stop != STOP_DONE && !bypass_handle_stop(bypass, &info));
 }
 
 void bypass_ring(struct bypass *bypass, uint32_t number, uint32_t block, uint64_t now)
 {
-	struct engine_qp *qp = number ? bypass->device.qps[number & (((uint64_t)1 << bypass->device.log_qps) - 1)] : NULL;
+	struct engine_qp *qp = number ? bypass->device.qps[number & (((uint64_t)1 << bypass->device.log_qps) - 1)] :
+					NULL;
 
 	if (bypass->gone)
 		return;
 	if (!qp || qp->record->number != number || engine_device_ring(&bypass->device, qp)) {
 		struct bypass_answer answer;
-		struct bypass_punt about = { .kind = BYPASS_DOORBELL, .qp = block };
-		bypass_punt_to_nic(bypass, &about, &answer, &bypass->slot->punt_doorbell);
+		struct bypass_punt punt = { .kind = BYPASS_DOORBELL, .qp = block };
+		bypass_punt_to_nic(bypass, &punt, &answer, &bypass->slot->punt_doorbell);
 	}
 	if (!bypass->gone && bypass->device.sched.scheduler->count) {
-		bypass->answers = bypass->answered ? bypass->answers + 1 : 0;
+		bypass->answers_in_row = bypass->answered ? bypass->answers_in_row + 1 : 0;
 		bypass->answered = 0;
 		bypass->posted_ns = now;
 		send_all(bypass, now);
 	}
-	count(bypass);
+	publish_counts(bypass);
 }
 
 static int handle_timers(struct bypass *bypass, uint64_t now)
@@ -358,11 +364,11 @@ static int handle_timers(struct bypass *bypass, uint64_t now)
 
 	if (engine_device_deadline(&bypass->device) > now)
 		return 0;
-	bypass->timed = 1;
+	bypass->timers_ran = 1;
 	while (!bypass->gone && (at = engine_device_due(&bypass->device, now, &most))) {
 		struct bypass_answer answer;
-		struct bypass_punt about = { .kind = BYPASS_TIMER, .qp = at };
-		bypass_punt_to_nic(bypass, &about, &answer, &bypass->slot->punt_timer);
+		struct bypass_punt punt = { .kind = BYPASS_TIMER, .qp = at };
+		bypass_punt_to_nic(bypass, &punt, &answer, &bypass->slot->punt_timer);
 	}
 	if (!bypass->gone && bypass->device.sched.scheduler->count)
 		send_all(bypass, now);
@@ -372,27 +378,28 @@ static int handle_timers(struct bypass *bypass, uint64_t now)
 int bypass_round(struct bypass *bypass, uint64_t now, int polls)
 {
 	struct io_poll *round = bypass->round;
-	struct engine_stop_info told;
+	struct engine_stop_info info;
 	int did;
 
 	if (bypass->gone)
 		return 0;
-	round->hold = bypass->device.sched.scheduler->count && now < held_until(bypass);
-	round->looks = polls && bypass->setup.slow == 1 && bypass_expects(bypass) ? LOOKS : 0;
+	round->hold_replies = bypass->device.sched.scheduler->count && now < hold_deadline(bypass);
+	round->socket_checks = polls && bypass->setup.slow == 1 && bypass_expects(bypass) ? ANSWER_CHECKS : 0;
 	do {
-		io_poll(round, now, POLL_BUDGET, &told);
-	} while (told.stop != STOP_DONE && !bypass_handle_stop(bypass, &told));
-	did = round->came || round->sent;
-	if (round->came) {
-		bypass->came_ns = now;
+		io_poll(round, now, POLL_BUDGET, &info);
+	} while (info.stop != STOP_DONE && !bypass_handle_stop(bypass, &info));
+	did = round->received || round->sent;
+	if (round->received) {
+		bypass->received_ns = now;
 		bypass->hold_ns = bypass->setup.slow * (polls ? HOLD_NS : HOLD_ASLEEP_NS);
-		bypass->answered |= owes_an_ack(bypass);
+		bypass->answered |= owes_single_ack(bypass);
 	}
-	/* what arrived in time is not late since nobody looked: nothing is overdue before all is read */
-	bypass->full = round->came >= POLL_RECEIVE_LIMIT ? bypass->full + 1 : 0;
-	if (bypass->full % POLL_TIMERS_AT_LEAST_EVERY == 0)
+	/* what arrived in time is not late because no thread received it: nothing is overdue before everything is
+	 * read */
+	bypass->full_rounds = round->received >= POLL_RECEIVE_LIMIT ? bypass->full_rounds + 1 : 0;
+	if (bypass->full_rounds % POLL_TIMERS_AT_LEAST_EVERY == 0)
 		did |= handle_timers(bypass, now);
-	count(bypass);
+	publish_counts(bypass);
 	return did;
 }
 
@@ -406,20 +413,20 @@ int bypass_took_time(struct bypass *bypass)
 
 int bypass_expects(const struct bypass *bypass)
 {
-	return bypass->answers >= ANSWERS_LEAST && !bypass->answered && !bypass->gone;
+	return bypass->answers_in_row >= EXPECT_AFTER_ANSWERS && !bypass->answered && !bypass->gone;
 }
 
 void bypass_unexpected(struct bypass *bypass)
 {
-	bypass->answers = 0;
+	bypass->answers_in_row = 0;
 }
 
 uint64_t bypass_deadline(const struct bypass *bypass)
 {
 	if (bypass->gone)
 		return UINT64_MAX;
-	if (bypass->hairpin && shm_loopback_pending(bypass->hairpin, 0))
+	if (bypass->shm && shm_loopback_pending(bypass->shm, 0))
 		return 0;
-	return bypass->device.sched.scheduler->count ? held_until(bypass) : engine_device_deadline(&bypass->device);
+	return bypass->device.sched.scheduler->count ? hold_deadline(bypass) : engine_device_deadline(&bypass->device);
 }
 #endif

@@ -1,6 +1,6 @@
-/* A program's own part of a device, run by the program (design.md, "One state, two executors"): rounds on its socket and
- * its arena, under a lock that it shares with the NIC process. What the engine does not know goes to whoever made it,
- * packet by packet, and comes back on the same bytes. Linux alone. */
+/* The engine inside a program, on the program's own part of a device (design.md, "One state, two executors"): rounds on
+ * its socket and its arena, under a lock that it shares with the NIC process. What the engine does not know goes to the
+ * NIC process, packet by packet, which works on the same bytes. Linux only. */
 #ifndef RNIC_ENGINE_BYPASS_H
 #define RNIC_ENGINE_BYPASS_H
 
@@ -10,7 +10,7 @@
 #define BYPASS_NAME_BYTES 28u
 #define BYPASS_COOKIE_BYTES 16u
 
-/* What is left to the NIC process. */
+/* What a punt leaves to the NIC process. */
 enum bypass_kind {
 	BYPASS_PACKET = 1, /* packets of a receive buffer */
 	BYPASS_TURN, /* the rest of a queue pair's turn */
@@ -23,88 +23,96 @@ enum { BYPASS_NOTIFY_SEND = 4, BYPASS_NOTIFY_RECV = 8 }; /* effects of BYPASS_NO
 struct bypass_punt {
 	uint32_t kind, effects;
 	uint64_t qp; /* offset of its record; of a doorbell the block */
-	uint64_t limit, count, bytes, room; /* of a turn (device/device.h, engine_sending) */
-	/* of packets, `count`: those of their sender that came before and had the idents expected, since the last punt */
+	/* Of a turn: as in engine_sending (device/device.h). Of packets, `count`: packets of their sender that came
+	 * before and had the expected idents, since the last punt. */
+	uint64_t limit, count, bytes, room;
 	uint32_t step;
-	uint32_t buffer, size, at, segment; /* of packets: which buffer, bytes in it, those taken, bytes of each */
+	/* of packets: buffer index, bytes in it, bytes taken, bytes of each packet */
+	uint32_t buffer, size, at, segment;
 	uint32_t name_bytes, tclass, hop_limit, flow_label;
 	uint8_t name[BYPASS_NAME_BYTES];
 };
 
 struct bypass_answer {
 	uint64_t count; /* packets of a turn */
-	uint32_t polite; /* it is to be scheduled once more in the end */
+	uint32_t reschedule; /* schedule the queue pair once more in the end */
 	uint32_t settled; /* the packets' sender is known from now on */
 };
 
-/* Where everything lies, and who is asked. */
+/* Where everything lies, and the calls to the owner. */
 struct bypass_setup {
 	uint8_t *arena;
 	uint8_t *shared; /* a struct slot, and at SLOT_BUFFERS_AT the buffers */
-	int shared_fd; /* the file that it maps; the caller's */
+	int shared_fd; /* the file that `shared` maps; the caller's */
 	uint8_t *blocks; /* the window's queue blocks */
-	uint8_t *budget; /* the page of what the whole device has in flight, BUDGET_BYTES, */
-	uint32_t slot; /* and whose shares of it are this program's */
+	uint8_t *budget; /* the page of what the whole device has in flight, BUDGET_BYTES */
+	uint32_t slot; /* the slot whose shares of the budget are this program's */
 	int fd; /* the socket */
 	uint8_t address[16]; /* the device's */
 	uint32_t address_bytes;
 	uint32_t port;
 	uint64_t slow; /* io/calibrate.h */
-	int (*punt)(void *self, const struct bypass_punt *punt, struct bypass_answer *answer); /* 0, or -1 where nobody answers */
-	int (*is_gone)(void *self); /* whether there is nobody who could answer */
-	void (*fire)(void *self, uint32_t vector); /* an event queue has an entry more */
+	/* 0, or -1 without an answer */
+	int (*punt)(void *self, const struct bypass_punt *punt, struct bypass_answer *answer);
+	int (*is_gone)(void *self); /* whether the NIC process has gone */
+	void (*fire)(void *self, uint32_t vector); /* an event queue has one more entry */
 	void *self;
 };
 
-/* One program's end of what it shares with another of the device, or with itself. */
+/* One program's end of what it shares with another program of the device, or with itself. */
 struct bypass_peer {
 	uint32_t first_number, numbers; /* of the other's queue pairs */
-	int pid; /* its process, as the NIC process knows it; checked by its cookie at each copy */
-	uint64_t cookie_at; /* where that lies in it */
+	int pid; /* its process, as the NIC process knows it; verified by the cookie at each copy */
+	uint64_t cookie_va; /* where the cookie lies in that process */
 	uint8_t cookie[BYPASS_COOKIE_BYTES];
-	uint32_t ring; /* the ring that this side sends on; it takes from the other, or, where there is one alone, from it */
-	uint8_t *base; /* the file, mapped; not ours after bypass_join has returned 0 */
+	/* the ring that this side sends on; it takes from the other one, or, if there is one alone, from that */
+	uint32_t ring;
+	uint8_t *base; /* the file, mapped; owned by the engine once bypass_join has returned 0 */
 	uint64_t bytes;
-	int bell; /* wakes the other; ours as well */
+	int wake_fd; /* a socket that wakes the other program; owned likewise */
 };
 
 struct bypass;
 
-/* Bytes of the shared record and its buffers. */
+/* Return the size of the shared record and its buffers. */
 size_t bypass_shared_bytes(void);
-/* Bytes of the page of the device's budget. */
+/* Return the size of the page of the device's budget. */
 size_t bypass_budget_bytes(void);
-/* NULL without memory, where the arena is laid out by other tables, or where there is no such slot. */
+/* Make one; NULL without memory, if other tables laid out the arena, or if there is no such slot. */
 struct bypass *bypass_new(const struct bypass_setup *setup);
 void bypass_free(struct bypass *bypass);
 
-/* Whether some thread of the program has the lock, asked without it. */
+/* Return whether a thread of the program has the lock; called without it. */
 int bypass_is_taken(const struct bypass *bypass);
 
-/* Everything below is called with the lock held. bypass_try returns 0, or -1 where another has it. */
+/* Everything below is called with the lock held. bypass_try returns 0, or -1 if another thread or the NIC process holds
+ * it. */
 void bypass_lock(struct bypass *bypass);
 int bypass_try(struct bypass *bypass);
 void bypass_unlock(struct bypass *bypass);
 
-/* Whether the NIC process takes packets and doorbells itself, or has gone: then there is nothing to do here. */
+/* Return whether the NIC process takes packets and doorbells itself, or has gone: then there is nothing to do here. */
 int bypass_idle(const struct bypass *bypass);
-/* The doorbell of a queue pair's block was rung; `number` is 0 for other blocks. */
+/* Ring the doorbell of a queue pair's block; `number` is 0 for other blocks. */
 void bypass_ring(struct bypass *bypass, uint32_t number, uint32_t block, uint64_t now);
-/* Loopback inside the NIC (bypass/shm_loopback.h), which is asked for before anything else: 0, or -1 without memory. Then programs of
- * the device may be joined: 0, or -1 where that is not possible, or was done. Both with the lock held. */
+/* Enable loopback inside the NIC (bypass/shm_loopback.h), before anything else: 0, or -1 without memory. */
 int bypass_shm_loopback(struct bypass *bypass);
+/* Join another program of the device: 0, or -1 if that is not possible, or was done. */
 int bypass_join(struct bypass *bypass, const struct bypass_peer *setup);
-/* Before one sleeps until the socket or the bell has something, without the lock: whether there is something already. */
+/* Return whether records wait in the rings, before a thread sleeps until the socket or the wake-up descriptor is
+ * readable; called without the lock. */
 int bypass_has_pending(struct bypass *bypass);
-/* One round: whether anything happened. `polls`: for the program's thread that waits, not in its place. */
+/* Run one round; returns whether anything happened. `polls`: a waiting thread of the program calls, not the progress
+ * thread. */
 int bypass_round(struct bypass *bypass, uint64_t now, int polls);
-/* Whether what was done since it was asked last has taken more time than a message does. */
+/* Return whether what was done since the last such call has taken more time than a message does. */
 int bypass_took_time(struct bypass *bypass);
-/* Whether the program's last message will be answered soon, as those before it were, and is not yet. */
+/* Return whether an answer to the program's last message is expected soon, as those before were answered, and has not
+ * come. */
 int bypass_expects(const struct bypass *bypass);
-/* It was not in time: no answer is expected until more have come. */
+/* Note that it was not in time: no answer is expected until more have come. */
 void bypass_unexpected(struct bypass *bypass);
-/* When a round is due though nothing comes: 0 for at once, UINT64_MAX for never. */
+/* Return when a round is due even if nothing comes: 0 for at once, UINT64_MAX for never. */
 uint64_t bypass_deadline(const struct bypass *bypass);
 
 #endif

@@ -1,6 +1,6 @@
-/* What the files of a slot share (bypass/driver.h): its state, and how long it waits for what. */
-#ifndef RNIC_ENGINE_SLOT_PARTS_H
-#define RNIC_ENGINE_SLOT_PARTS_H
+/* The state of a driver, which it shares with its progress thread, and time limits of both (bypass/driver.h). */
+#ifndef RNIC_ENGINE_DRIVER_PRIVATE_H
+#define RNIC_ENGINE_DRIVER_PRIVATE_H
 
 #include "bypass/driver.h"
 
@@ -14,63 +14,56 @@
 
 enum {
 	/* Times `slow` (io/calibrate.h): */
-	GAP_NS = 30000, /* between polls that count as one after the other: less than the thread keeps off */
-	PARK_MOST_NS = 2000000, /* the thread keeps off for so long at most, while nobody waits for an event */
+	POLL_GAP_NS = 30000, /* polls no farther apart count as continuous; less than the thread backs off */
+	BACKOFF_MAX_NS = 2000000, /* how long the thread backs off at most while no thread waits for an event */
 
-	ROUNDS = 256, /* in a row */
+	MAX_ROUNDS = 256, /* in a row */
 };
 
-/* What the thread does until it wakes. */
-enum how { AWAKE, PARKED, WATCHING };
+/* How the progress thread sleeps. */
+enum sleep_state {
+	SLEEP_NONE, /* it is awake */
+	SLEEP_BACKOFF, /* it backs off, since others run the engine: packets do not wake it */
+	SLEEP_ON_PACKETS, /* packets wake it */
+};
 
 struct bypass_driver {
-	struct driver_setup setup; /* `answer` and `fds` are gone */
+	struct driver_setup setup; /* `answer` and `fds` are not valid any more */
 	struct bypass *bypass;
-	struct rpc_reply *answer; /* of punts; the lock's holder uses it, */
-	uint32_t token; /* and this */
+	struct rpc_reply *answer; /* to punts; for the lock's holder */
+	uint32_t token; /* of messages; for the lock's holder */
 	uint8_t *arena, *shared, *budget;
 	size_t arena_bytes, shared_bytes, budget_bytes;
-	int fd, shared_fd, wake;
-	_Atomic int bell; /* rung by programs of the same device; -1 */
-	uint8_t cookie[BYPASS_COOKIE_BYTES]; /* by which they know this one */
+	int fd, shared_fd, wake_fd;
+	_Atomic int shm_wake_fd; /* programs of the same device make it readable; -1 without them */
+	uint8_t cookie[BYPASS_COOKIE_BYTES]; /* by which they recognize this program */
 	pid_t pid;
 	uint64_t slow; /* io/calibrate.h */
 	pthread_t thread;
-	_Atomic uint64_t polled_ns; /* when somebody polled last */
-	_Atomic uint64_t covered_ns; /* for how long polls followed each other */
-	_Atomic uint64_t used_ns; /* when somebody posted or polled last */
-	_Atomic uint64_t until_ns; /* when the thread wakes */
-	_Atomic uint64_t due_ns; /* when the engine wants a round, as who let go of it last saw it, unless he polls */
-	_Atomic uint32_t how; /* enum how: what it does until then */
-	_Atomic uint32_t armed; /* polls that the program may make before it counts as polling, having asked for an event */
+	_Atomic uint64_t polled_ns; /* when the program polled last */
+	_Atomic uint64_t polling_ns; /* for how long, in all, the program polled continuously */
+	_Atomic uint64_t used_ns; /* when the program posted or polled last */
+	_Atomic uint64_t wakes_ns; /* when the thread wakes */
+	_Atomic uint64_t engine_due_ns; /* when the engine wants a round, as its last user but a poll saw it */
+	_Atomic uint32_t sleep_state; /* enum sleep_state, of the thread */
+	/* polls that the program may make after it asked for an event before it counts as polling */
+	_Atomic uint32_t armed_polls;
 	_Atomic uint32_t waiters; /* threads that wait for events and run the engine */
-	_Atomic uint32_t soon; /* waits for events in a row that ended within `look_ns` */
-	_Atomic uint64_t look_ns; /* LOOK_NS of this machine, or what driver_set_spin said */
-	_Atomic bool waits; /* that is what the program does after it asked for an event */
-	_Atomic bool stop, gone; /* the NIC process has gone */
-	struct driver_event_queue *events; /* those that the engine fires: under the engine's lock, as the one below */
-	struct driver_event_queue *quiet; /* its next event is for who works now, and needs no descriptor */
+	_Atomic uint32_t short_waits; /* waits for events in a row that ended within `spin_ns` */
+	_Atomic uint64_t spin_ns; /* SPIN_NS of this machine, or what driver_set_spin said */
+	_Atomic bool sleeps_for_events; /* the program waits for events after it has asked for them */
+	_Atomic bool stop, gone; /* `gone`: the NIC process has gone */
+	struct driver_event_queue *events; /* those that the engine fires; under the engine's lock */
+	/* its next event is for the thread that runs the engine: do not fire; likewise */
+	struct driver_event_queue *awaited;
 };
 
-/* Whether the NIC process has gone. */
-static inline bool driver_nic_is_gone(struct bypass_driver *slot)
+/* Return whether the NIC process has gone. */
+static inline bool driver_nic_is_gone(struct bypass_driver *driver)
 {
-	if (!atomic_load(&slot->gone) && slot->setup.is_gone(slot->setup.self))
-		atomic_store(&slot->gone, true);
-	return atomic_load(&slot->gone);
+	if (!atomic_load(&driver->gone) && driver->setup.is_gone(driver->setup.self))
+		atomic_store(&driver->gone, true);
+	return atomic_load(&driver->gone);
 }
-
-/* ------------------------------------------------------------------ bypass/driver_thread.c */
-
-/* The thread, from now on: 0 or the error number. */
-int driver_thread_start(struct bypass_driver *slot);
-/* It looks whether there is something to do. */
-void driver_thread_wake(struct bypass_driver *slot);
-/* It wakes in time for what is due at a time, unless it wakes soon enough by itself. */
-void driver_thread_wake_for(struct bypass_driver *slot, uint64_t deadline);
-/* Somebody polled from a time to another. */
-void driver_note_polled(struct bypass_driver *slot, uint64_t since, uint64_t until);
-/* The bell has rung, for all who slept. Whoever rings on and on keeps nobody here. */
-void driver_drain_wake_fd(const struct bypass_driver *slot);
 
 #endif

@@ -1,11 +1,14 @@
-/* What a slot's engine leaves to the NIC process, and the completion events that it raises itself (bypass/bypass.h). */
+/* What a program's engine leaves to the NIC process, and the completion events that it raises itself
+ * (bypass/punt.h). */
 #if defined(__linux__)
 #define _GNU_SOURCE
-#include "bypass/bypass_private.h"
+#include "bypass/punt.h"
+
+#include "bypass/arena_map.h"
 
 #include <string.h>
 
-#define PHASE_WORD 3u /* of an entry */
+#define PHASE_WORD 3u /* of an event queue's entry */
 
 _Static_assert((int)BYPASS_NOTIFY_SEND == (int)EFFECT_NOTIFY_SEND && (int)BYPASS_NOTIFY_RECV == (int)EFFECT_NOTIFY_RECV,
 	       "effects");
@@ -13,33 +16,33 @@ _Static_assert(offsetof(struct slot, punt_unknown) - offsetof(struct slot, punt_
 		       (PUNT_WAIT - PUNT_SHORT + 1) * sizeof(uint64_t),
 	       "a count for each reason");
 
-/* Ask for it, counted by `reason`. */
-void bypass_punt_to_nic(struct bypass *bypass, const struct bypass_punt *punted, struct bypass_answer *answer, uint64_t *reason)
+void bypass_punt_to_nic(struct bypass *bypass, const struct bypass_punt *punt, struct bypass_answer *answer,
+			uint64_t *reason)
 {
 	*answer = (struct bypass_answer){ 0 };
 	++*reason;
 	if (bypass->gone)
 		return;
 	bypass->took_time = 1;
-	if (bypass->setup.punt(bypass->setup.self, punted, answer))
+	if (bypass->setup.punt(bypass->setup.self, punt, answer))
 		bypass->gone = 1;
 	else
 		bypass_arena_changed(bypass);
 }
 
-static uint64_t *reason_of(struct bypass *bypass, uint32_t end)
+static uint64_t *punt_counter(struct bypass *bypass, uint32_t end)
 {
 	struct slot *slot = bypass->slot;
 	return end >= PUNT_SHORT && end <= PUNT_WAIT ? &slot->punt_short + (end - PUNT_SHORT) : &slot->punt_unknown;
 }
 
-/* Disarm a CQ and raise its completion event (device/cq.py, notify): 0, or -1 where its EQ is the reference's to look at.
- * Disarming comes first: who has seen the event may arm again at once. */
+/* Disarm a CQ and raise its completion event (device/cq.py, notify): 0, or -1 if its EQ needs the reference. Disarm
+ * first: a program that has seen the event may arm again at once. */
 static int raise_event(struct bypass *bypass, struct completion_queue *cq, uint32_t number)
 {
 	const struct device *root = bypass_root(bypass);
-	uint64_t place = cq->comp_eqn & (((uint64_t)1 << root->log_eqs) - 1);
-	struct event_queue *eq = (struct event_queue *)(void *)(bypass->setup.arena + root->eqs) + place;
+	uint64_t index = cq->comp_eqn & (((uint64_t)1 << root->log_eqs) - 1);
+	struct event_queue *eq = (struct event_queue *)(void *)(bypass->setup.arena + root->eqs) + index;
 
 	if (!eq->enabled || eq->failed || eq->lkey || !eq->start || eq->logsize > 31 || !cq->usrpage)
 		return -1;
@@ -54,7 +57,8 @@ static int raise_event(struct bypass *bypass, struct completion_queue *cq, uint3
 	if (!eq->room)
 		return -1;
 	atomic_store(&bypass_block(bypass, cq->usrpage)[REG_CQ_DOORBELL / 4], 0);
-	_Atomic uint32_t *words = (_Atomic uint32_t *)(void *)((uint8_t *)(uintptr_t)eq->start + ((size_t)tail << CQE_SHIFT));
+	_Atomic uint32_t *words =
+		(_Atomic uint32_t *)(void *)((uint8_t *)(uintptr_t)eq->start + ((size_t)tail << CQE_SHIFT));
 	const uint32_t values[] = { EVENT_COMP, number, 0, (uint32_t)eq->phase, 0, 0, 0, 0 };
 	for (unsigned i = 0; i < sizeof values / sizeof *values; i++)
 		if (i != PHASE_WORD)
@@ -73,12 +77,12 @@ static int raise_event(struct bypass *bypass, struct completion_queue *cq, uint3
 	return 0;
 }
 
-/* Completion events of a queue pair's CQs. Those that cannot be raised here are left to the NIC process. */
-static void notify(struct bypass *bypass, const struct engine_stop_info *told)
+/* Raise the completion events of a queue pair's CQs, and leave those that cannot be raised here to the NIC process. */
+static void raise_events(struct bypass *bypass, const struct engine_stop_info *info)
 {
-	const struct queue_pair *record = engine_record(&bypass->device.sched, told->qp);
+	const struct queue_pair *record = engine_record(&bypass->device.sched, info->qp);
 	const struct engine_qp *qp = bypass->device.qps[record->number & (((uint64_t)1 << bypass->device.log_qps) - 1)];
-	uint32_t left = told->effects & (EFFECT_NOTIFY_SEND | EFFECT_NOTIFY_RECV);
+	uint32_t left = info->effects & (EFFECT_NOTIFY_SEND | EFFECT_NOTIFY_RECV);
 
 	if (qp && qp->record == record) {
 		if (left & EFFECT_NOTIFY_SEND && qp->send_cq && !raise_event(bypass, qp->send_cq->record, qp->send_cqn))
@@ -89,44 +93,44 @@ static void notify(struct bypass *bypass, const struct engine_stop_info *told)
 	if (!left)
 		return;
 	struct bypass_answer answer;
-	struct bypass_punt about = { .kind = BYPASS_NOTIFY, .qp = told->qp, .effects = left };
-	bypass_punt_to_nic(bypass, &about, &answer, &bypass->slot->punt_notify);
+	struct bypass_punt punt = { .kind = BYPASS_NOTIFY, .qp = info->qp, .effects = left };
+	bypass_punt_to_nic(bypass, &punt, &answer, &bypass->slot->punt_notify);
 }
 
-/* The rest of a receive buffer; who sent it may be known from then on. */
-static void leave_packets(struct bypass *bypass, const struct engine_stop_info *told)
+/* Punt the rest of a receive buffer; its sender may be known from then on. */
+static void punt_packets(struct bypass *bypass, const struct engine_stop_info *info)
 {
 	struct io_poll *round = bypass->round;
-	const struct rx_buffer *slot = &round->slots[round->slot];
+	const struct rx_buffer *rx = &round->rx_buffers[round->rx_index];
 	struct engine_flow flow;
 	struct bypass_answer answer;
-	struct bypass_punt about = {
+	struct bypass_punt punt = {
 		.kind = BYPASS_PACKET,
-		.buffer = round->slot,
-		.size = (uint32_t)slot->size,
-		.at = (uint32_t)round->at,
-		.segment = slot->segment,
-		.name_bytes = slot->name_bytes,
-		.tclass = slot->tclass,
-		.hop_limit = slot->hop_limit,
-		.flow_label = slot->flow_label,
+		.buffer = round->rx_index,
+		.size = (uint32_t)rx->size,
+		.at = (uint32_t)round->rx_offset,
+		.segment = rx->segment,
+		.name_bytes = rx->name_bytes,
+		.tclass = rx->tclass,
+		.hop_limit = rx->hop_limit,
+		.flow_label = rx->flow_label,
 	};
-	memcpy(about.name, slot->name, sizeof about.name);
-	about.count = io_poll_good_packets(round, slot->name, slot->name_bytes);
-	round->slot++;
-	round->at = 0;
-	bypass_punt_to_nic(bypass, &about, &answer, reason_of(bypass, told->end));
-	if (!answer.settled || bypass_flow_of(bypass, slot->name, slot->name_bytes, &flow))
-		io_poll_forget_sender(round, slot->name, slot->name_bytes);
+	memcpy(punt.name, rx->name, sizeof punt.name);
+	punt.count = io_poll_good_packets(round, rx->name, rx->name_bytes);
+	round->rx_index++;
+	round->rx_offset = 0;
+	bypass_punt_to_nic(bypass, &punt, &answer, punt_counter(bypass, info->end));
+	if (!answer.settled || bypass_flow_of(bypass, rx->name, rx->name_bytes, &flow))
+		io_poll_forget_sender(round, rx->name, rx->name_bytes);
 	else
-		io_poll_add_sender(round, slot->name, slot->name_bytes, &flow);
+		io_poll_add_sender(round, rx->name, rx->name_bytes, &flow);
 }
 
-static void leave_turn(struct bypass *bypass, const struct engine_stop_info *told)
+static void punt_turn(struct bypass *bypass, const struct engine_stop_info *info)
 {
 	struct engine_sending *sending = &bypass->round->sending;
 	struct bypass_answer answer;
-	struct bypass_punt about = {
+	struct bypass_punt punt = {
 		.kind = BYPASS_TURN,
 		.qp = sending->qp,
 		.limit = sending->limit,
@@ -135,37 +139,37 @@ static void leave_turn(struct bypass *bypass, const struct engine_stop_info *tol
 		.room = sending->room,
 		.step = sending->step,
 	};
-	if (told->effects)
-		notify(bypass, told);
-	if (told->end == PUNT_PATH) {
+	if (info->effects)
+		raise_events(bypass, info);
+	if (info->end == PUNT_PATH) {
 		const struct queue_pair *record = engine_record(&bypass->device.sched, sending->qp);
-		struct place *place = bypass->places[record->number & (((uint64_t)1 << bypass->device.log_qps) - 1)];
-		if (place && place->qp.record == record && !bypass_map_destination(bypass, place))
+		struct mapped_qp *mapped =
+			bypass->mapped_qps[record->number & (((uint64_t)1 << bypass->device.log_qps) - 1)];
+		if (mapped && mapped->qp.record == record && !bypass_map_destination(bypass, mapped))
 			return; /* the turn goes on */
 	}
-	bypass_punt_to_nic(bypass, &about, &answer, reason_of(bypass, told->end));
-	if (answer.polite)
-		sending->polite[sending->later++] = sending->qp;
+	bypass_punt_to_nic(bypass, &punt, &answer, punt_counter(bypass, info->end));
+	if (answer.reschedule)
+		sending->deferred[sending->deferred_count++] = sending->qp;
 	sending->sent += answer.count ? answer.count : 1;
 	bypass->device.counts.tx_packets += answer.count;
 	sending->qp = 0;
 }
 
-/* Do what a round stopped for; 0, or -1 where nobody answers. */
-int bypass_handle_stop(struct bypass *bypass, const struct engine_stop_info *told)
+int bypass_handle_stop(struct bypass *bypass, const struct engine_stop_info *info)
 {
-	switch (told->stop) {
-	case STOP_PACKET:
-		leave_packets(bypass, told);
+	switch (info->stop) {
+	case STOP_PUNT_PACKET:
+		punt_packets(bypass, info);
 		break;
-	case STOP_TURN:
-		leave_turn(bypass, told);
+	case STOP_PUNT_TURN:
+		punt_turn(bypass, info);
 		break;
-	case STOP_FIND:
-		bypass_map_qp(bypass, told->qp);
+	case STOP_MAP_QP:
+		bypass_map_qp(bypass, info->qp);
 		break;
 	default:
-		notify(bypass, told);
+		raise_events(bypass, info);
 	}
 	return bypass->gone ? -1 : 0;
 }

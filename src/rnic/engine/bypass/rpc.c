@@ -37,26 +37,27 @@ static int send_message(int socket, const void *head, size_t head_bytes, const v
 	return 0;
 }
 
-void close_fds(struct rpc_reply *answer)
+void close_fds(struct rpc_reply *reply)
 {
-	for (int i = 0; i < answer->fd_count; i++)
-		close(answer->fds[i]);
-	answer->fd_count = 0;
+	for (int i = 0; i < reply->fd_count; i++)
+		close(reply->fds[i]);
+	reply->fd_count = 0;
 }
 
-static int receive_message(int socket, struct rpc_reply *answer)
+static int receive_message(int socket, struct rpc_reply *reply)
 {
 	uint8_t head[ATTACH_REPLY_HEADER_SIZE];
-	struct iovec parts[2] = { { head, sizeof head }, { answer->body, sizeof answer->body } };
+	struct iovec parts[2] = { { head, sizeof head }, { reply->body, sizeof reply->body } };
 	union {
 		struct cmsghdr header;
 		char space[CMSG_SPACE(sizeof(int) * RPC_FDS)];
 	} control;
-	struct msghdr message = { .msg_iov = parts, .msg_iovlen = 2, .msg_control = &control,
-				  .msg_controllen = sizeof control };
+	struct msghdr message = {
+		.msg_iov = parts, .msg_iovlen = 2, .msg_control = &control, .msg_controllen = sizeof control
+	};
 	ssize_t got;
 
-	answer->fd_count = 0;
+	reply->fd_count = 0;
 	while ((got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC)) < 0)
 		if (errno != EINTR)
 			return EIO;
@@ -64,42 +65,42 @@ static int receive_message(int socket, struct rpc_reply *answer)
 		if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS)
 			continue;
 		size_t count = (each->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-		for (size_t i = 0; i < count && answer->fd_count < RPC_FDS; i++)
-			memcpy(&answer->fds[answer->fd_count++], CMSG_DATA(each) + i * sizeof(int), sizeof(int));
+		for (size_t i = 0; i < count && reply->fd_count < RPC_FDS; i++)
+			memcpy(&reply->fds[reply->fd_count++], CMSG_DATA(each) + i * sizeof(int), sizeof(int));
 	}
 	if (got < (ssize_t)sizeof head || message.msg_flags & MSG_CTRUNC) {
-		close_fds(answer);
+		close_fds(reply);
 		return got < (ssize_t)sizeof head ? EIO /* the NIC process has closed */ : EMFILE;
 	}
-	memcpy(&answer->kind, head, 4);
-	memcpy(&answer->token, head + 4, 4);
-	memcpy(&answer->error, head + 8, 4);
-	answer->bytes = (size_t)got - sizeof head;
+	memcpy(&reply->kind, head, 4);
+	memcpy(&reply->token, head + 4, 4);
+	memcpy(&reply->error, head + 8, 4);
+	reply->bytes = (size_t)got - sizeof head;
 	return 0;
 }
 
 int rpc_call(int socket, uint32_t kind, uint32_t token, const void *body, size_t bytes, const int *fds, int fd_count,
-	     struct rpc_reply *answer)
+	     struct rpc_reply *reply)
 {
 	uint32_t head[2] = { kind, token };
-	int error, before = nocancel_begin(); /* its callers hold locks */
+	int error, before = nocancel_begin(); /* the callers hold locks */
 
-	answer->error = 0; /* who gets no answer looks whether there was a refusal, too */
-	answer->bytes = 0;
-	answer->fd_count = 0;
+	reply->error = 0; /* callers that get no reply check for a refusal, too */
+	reply->bytes = 0;
+	reply->fd_count = 0;
 	error = send_message(socket, head, sizeof head, body, bytes, fds, fd_count);
 	do {
 		if (!error)
-			error = receive_message(socket, answer);
-		if (!error && (answer->token != token || answer->kind != kind))
-			close_fds(answer);
-	} while (!error && (answer->token != token || answer->kind != kind));
+			error = receive_message(socket, reply);
+		if (!error && (reply->token != token || reply->kind != kind))
+			close_fds(reply);
+	} while (!error && (reply->token != token || reply->kind != kind));
 	nocancel_end(before);
 	if (error)
 		return error;
-	if (answer->error) {
-		close_fds(answer);
-		return (int)answer->error;
+	if (reply->error) {
+		close_fds(reply);
+		return (int)reply->error;
 	}
 	return 0;
 }

@@ -1,6 +1,6 @@
-/* Messages between a program and its NIC process (rnic.spec.attach): one, and its answer. Linux alone. */
-#ifndef RNIC_ENGINE_EXCHANGE_H
-#define RNIC_ENGINE_EXCHANGE_H
+/* Messages from a program to its NIC process, and their replies (rnic.spec.attach). Linux only. */
+#ifndef RNIC_ENGINE_RPC_H
+#define RNIC_ENGINE_RPC_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -16,10 +16,11 @@ struct rpc_reply {
 	int fd_count;
 };
 
-/* 0, or the error number, EIO where nobody answers any more. The answer's descriptors are the caller's unless an error is
- * returned; `error` and the body's words say then what was refused. */
+/* Send one message and receive its reply: 0, or the error number, EIO if the NIC process has gone. The reply's
+ * descriptors are the caller's unless an error is returned; then `error` and the words in the body say what was
+ * refused. */
 int rpc_call(int socket, uint32_t kind, uint32_t token, const void *body, size_t bytes, const int *fds, int fd_count,
-	     struct rpc_reply *answer);
-void close_fds(struct rpc_reply *answer);
+	     struct rpc_reply *reply);
+void close_fds(struct rpc_reply *reply);
 
 #endif

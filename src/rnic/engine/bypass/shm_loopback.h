@@ -1,7 +1,7 @@
-/* Loopback inside the NIC: rings in shared memory between programs of one device (state/shm_loopback.py), which take packets
- * the place of the wire. What a ring brings is copied before it is looked at, as is each of its numbers: who is at the
- * other end may write anything there. Long messages leave their bytes where they are (queue_pair/by_reference.h), and the taker has the
- * kernel copy them from the sender's memory (process_vm_readv) to where they belong. Linux alone. */
+/* Loopback inside the NIC: rings in shared memory between programs of one device (state/shm_loopback.py), which carry
+ * packets in place of the network. Each record and each of a ring's numbers is copied before it is checked: the other
+ * end may write anything there. Long messages leave their bytes where they are (queue_pair/by_reference.h): the
+ * receiver has the kernel copy them from the sender's memory (process_vm_readv) to their destination. Linux only. */
 #ifndef RNIC_ENGINE_SHM_LOOPBACK_H
 #define RNIC_ENGINE_SHM_LOOPBACK_H
 
@@ -15,30 +15,34 @@
 struct shm_loopback;
 struct shm_peer;
 
-/* The lane of a queue pair: it begins with all zeros. */
+/* The path of a queue pair to its peer; it begins with all zeros. */
 struct shm_loopback_path {
-	struct engine_peer_path lane;
-	struct shm_loopback *hairpin;
+	struct engine_peer_path peer_path;
+	struct shm_loopback *shm;
 	struct shm_peer *peer;
 	const struct queue_pair *record;
-	int on; /* its packets go by the ring now: those before them have been acknowledged, or went there too */
+	int uses_ring; /* packets go by the ring now: those before have been acknowledged, or went there too */
 };
 
-/* NULL without memory. `name` is the device's own socket address, where the packets of its programs come from. */
-struct shm_loopback *shm_loopback_new(struct engine_device *device, struct slot *slot, const uint8_t *name, uint32_t name_bytes);
-void shm_loopback_free(struct shm_loopback *hairpin);
+/* Make one; NULL without memory. `name` is the device's own socket address, which the packets of its programs come
+ * from. */
+struct shm_loopback *shm_loopback_new(struct engine_device *device, struct slot *slot, const uint8_t *name,
+				      uint32_t name_bytes);
+void shm_loopback_free(struct shm_loopback *shm);
 
-/* Both with the engine's lock held. Joining again with whom one has joined changes nothing. 0 or -1. */
-int shm_loopback_join(struct shm_loopback *hairpin, const struct bypass_peer *setup);
-/* The lane of a queue pair, or NULL where none leads to the one that it is connected to. */
-struct engine_peer_path *shm_loopback_path_of(struct shm_loopback *hairpin, const struct engine_qp *qp, struct shm_loopback_path *lane);
-/* tx_path's divert, with such a lane. */
-int shm_loopback_divert(void *lane, const uint8_t *bytes, size_t length, uint32_t segment, uint32_t count);
-/* io_poll's draw and take. */
-unsigned shm_loopback_receive(void *hairpin, struct rx_buffer *slots, unsigned count);
-int shm_loopback_take(void *hairpin, const struct rx_buffer *slot, uint64_t now, struct engine_stop_info *told);
+/* Join a program of the device; -1 if that is not possible, or was done. Called with the engine's lock, as the next. */
+int shm_loopback_join(struct shm_loopback *shm, const struct bypass_peer *setup);
+/* Return the path of a queue pair, or NULL if none leads to its peer. */
+struct engine_peer_path *shm_loopback_path_of(struct shm_loopback *shm, const struct engine_qp *qp,
+					      struct shm_loopback_path *path);
+/* The `divert` of a tx_path, with such a path. */
+int shm_loopback_divert(void *self, const uint8_t *bytes, size_t length, uint32_t segment, uint32_t count);
+/* The `ring_receive` and `ring_take` of an io_poll. */
+unsigned shm_loopback_receive(void *self, struct rx_buffer *buffers, unsigned count);
+int shm_loopback_take(void *self, const struct rx_buffer *rx, uint64_t now, struct engine_stop_info *info);
 
-/* Whether records wait; `sleeps`: if none do, whoever brings one rings the bell. Without the lock. */
-int shm_loopback_pending(struct shm_loopback *hairpin, int sleeps);
+/* Return whether records wait; called without the lock. `sleeps`: if none do, the next one's sender wakes this
+ * program. */
+int shm_loopback_pending(struct shm_loopback *shm, int sleeps);
 
 #endif

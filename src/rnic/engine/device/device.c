@@ -1,6 +1,8 @@
-/* All queue pairs of a device: whom a packet is for, whose turn it is, whose time has come. */
+/* All queue pairs of a device: dispatch of packets, turns, deadlines. */
 #include "device/device.h"
-
+#include "device/inflight.h"
+#include "device/scheduler.h"
+#include "device/timers.h"
 #include "queue_pair/bth.h"
 #include "queue_pair/by_reference.h"
 #include "queue_pair/byteorder.h"
@@ -20,7 +22,7 @@
 
 #define BECN ((uint64_t)1 << 30) /* in the first eight bytes of a BTH */
 #define CNP_BYTES 16u
-#define LARGEST (MAX_TRANSPORT_HEADERS + BTH_BYTES + MAX_PATH_MTU + ICRC_BYTES)
+#define MAX_PACKET_BYTES (MAX_TRANSPORT_HEADERS + BTH_BYTES + MAX_PATH_MTU + ICRC_BYTES)
 
 void engine_device_find(struct engine_device *device, uint8_t *arena)
 {
@@ -33,7 +35,7 @@ void engine_device_find(struct engine_device *device, uint8_t *arena)
 	device->log_qps = root->log_qps;
 }
 
-static uint64_t slot_of(const struct engine_device *device, uint64_t number)
+static uint64_t qp_index(const struct engine_device *device, uint64_t number)
 {
 	return number & (((uint64_t)1 << device->log_qps) - 1);
 }
@@ -43,15 +45,15 @@ static struct queue_pair *record_at(const struct engine_device *device, uint64_t
 	return engine_record(&device->sched, at);
 }
 
-/* The queue pair of a record, where the engine knows it, or NULL. */
-static struct engine_qp *known(const struct engine_device *device, const struct queue_pair *record)
+/* Return the queue pair of a record if the engine knows it, or NULL. */
+static struct engine_qp *find_qp(const struct engine_device *device, const struct queue_pair *record)
 {
-	struct engine_qp *qp = device->qps[slot_of(device, record->number)];
+	struct engine_qp *qp = device->qps[qp_index(device, record->number)];
 	return qp && qp->record == record ? qp : NULL;
 }
 
-/* Whether its peer's account, if it should have one, is known. */
-static int accounted(const struct engine_qp *qp)
+/* Return whether its peer's account, if it should have one, is known. */
+static int has_account(const struct engine_qp *qp)
 {
 	return qp->record->peer_record || be_get(qp->qpc, QPC_SERVTYPE) != ST_RC;
 }
@@ -61,28 +63,28 @@ static struct peer *peer_of(const struct engine_device *device, const struct que
 	return engine_record(&device->sched, record->peer_record);
 }
 
-/* What of a peer's account is asked by who does not send. */
+/* Return what receiving reads of a peer's account. */
 static struct engine_inflight round_trips(const struct peer *peer)
 {
 	return (struct engine_inflight){ .srtt = peer->srtt, .rttvar = peer->rttvar, .alone = peer->users == 1 };
 }
 
-/* Whether packets that are acknowledged one by one leave the accounts as they would together: its peer's limit grows no
- * more, and nobody waits but the queue pair itself. */
-static int adds_up(const struct engine_device *device, const struct queue_pair *record, const struct peer *peer)
+/* Return whether packets acknowledged one by one leave the accounts as one ACK for all would: the peer's limit does not
+ * grow any more, and no other queue pair waits. */
+static int can_coalesce(const struct engine_device *device, const struct queue_pair *record, const struct peer *peer)
 {
 	uint64_t waited_for = device->sched.inflight->waited_for;
 	int grown = !peer->limit_16 || peer->limit_16 >= peer->most << INFLIGHT_FRACTION_BITS;
 	return grown && (!waited_for || (waited_for == 1 && peer->waiting == 1 && record->parked));
 }
 
-/* The accounts as they are now. */
-static void look(const struct engine_device *device, const struct peer *peer, struct engine_inflight *flight)
+/* Read the accounts as they are now. */
+static void read_inflight(const struct engine_device *device, const struct peer *peer, struct engine_inflight *accounts)
 {
 	const struct inflight *inflight = device->sched.inflight;
 	struct engine_limits limits;
 	engine_inflight_limits(&device->sched, peer, &limits);
-	*flight = (struct engine_inflight){
+	*accounts = (struct engine_inflight){
 		.peer_limit = limits.peer,
 		.peer_inflight = peer->inflight,
 		.peer_promised = peer->promised,
@@ -99,8 +101,8 @@ static void look(const struct engine_device *device, const struct peer *peer, st
 	};
 }
 
-/* Bring SQ_HEAD and QUEUE_STATE in its queue block up to date. */
-static void show(const struct engine_qp *qp)
+/* Publish SQ_HEAD and QUEUE_STATE in the queue block. */
+static void publish_state(const struct engine_qp *qp)
 {
 	struct queue_pair *record = qp->record;
 	uint64_t state = be_get(qp->qpc, QPC_STATE);
@@ -114,10 +116,10 @@ static void show(const struct engine_qp *qp)
 	}
 }
 
-static void count_event(struct engine_device *device, enum engine_count which, uint64_t much)
+static void count_event(struct engine_device *device, enum engine_count which, uint64_t amount)
 {
-	device->counts.events[which] += much;
-	device->counts.moved |= (uint64_t)1 << which;
+	device->counts.events[which] += amount;
+	device->counts.changed |= (uint64_t)1 << which;
 }
 
 static void count_events(struct engine_device *device, const struct engine_effects *effects)
@@ -128,12 +130,11 @@ static void count_events(struct engine_device *device, const struct engine_effec
 	}
 }
 
-/* ------------------------------------------------------------------ what others see */
-
 /* ------------------------------------------------------------------ receiving */
 
-/* Whether packets on a path are from a queue pair's peer's address to its own, or it has no peer. */
-static int from_peer(const struct engine_device *device, const struct queue_pair *record, const struct engine_flow *flow)
+/* Return whether packets are from a queue pair's peer's address to its own, or it has no peer. */
+static int from_peer(const struct engine_device *device, const struct queue_pair *record,
+		     const struct engine_flow *flow)
 {
 	if (!record->path || record->opcodes == SERVICE_UD)
 		return record->path != 0;
@@ -143,89 +144,90 @@ static int from_peer(const struct engine_device *device, const struct queue_pair
 	       !memcmp(&path->src_0, flow->destination, bytes);
 }
 
-/* Carry out what a packet or a deadline has had as effects on what others see, but the events of completion queues. */
-static void carry_out(struct engine_device *device, uint64_t at, const struct engine_effects *effects, uint64_t now)
+/* Apply the effects of a packet or a deadline beyond the queue pair, except completion events. */
+static void apply_effects(struct engine_device *device, uint64_t at, const struct engine_effects *effects, uint64_t now)
 {
 	const struct engine_sched *sched = &device->sched;
 	const struct queue_pair *record = record_at(device, at);
 	struct peer *peer = peer_of(device, record);
-	uint32_t told = effects->effects;
+	uint32_t flags = effects->effects;
 
 	count_events(device, effects);
-	if (told & EFFECT_FIRST)
+	if (flags & EFFECT_FIRST)
 		engine_schedule(sched, at);
-	if (told & EFFECT_ACKNOWLEDGED) {
+	if (flags & EFFECT_ACKNOWLEDGED) {
 		if (effects->sample != NONE)
 			engine_peer_measured(peer, effects->sample, now);
 		engine_peer_acknowledged(peer, effects->acknowledged);
 		if (effects->landed)
 			engine_inflight_release(sched, peer, effects->landed);
 	}
-	if (told & EFFECT_GO_ON) {
+	if (flags & EFFECT_GO_ON) {
 		int waits = record->send_index != record->fetch_index || record->fetch_index != record->tail;
 		if (record->probe_due || (waits && !record->parked))
 			engine_schedule(sched, at);
 	}
-	if (told & EFFECT_BEGUN)
+	if (flags & EFFECT_BEGUN)
 		engine_schedule(sched, at);
-	if (told & EFFECT_SILENT)
+	if (flags & EFFECT_SILENT)
 		engine_peer_silent(peer, now);
-	if (told & EFFECT_LOST)
+	if (flags & EFFECT_LOST)
 		engine_peer_lost(peer, now);
 	if (effects->grounded)
 		engine_inflight_release(sched, peer, effects->grounded);
-	if (told & EFFECT_SCHEDULE)
+	if (flags & EFFECT_SCHEDULE)
 		engine_schedule(sched, at);
-	if (told & EFFECT_ARM)
+	if (flags & EFFECT_ARM)
 		engine_rearm(sched, at);
 }
 
 size_t engine_device_receive(struct engine_device *device, const uint8_t *buffer, size_t length, size_t segment,
-			   size_t start, const struct engine_meta *meta, uint64_t now, struct engine_stop_info *told)
+			     size_t start, const struct engine_meta *meta, uint64_t now, struct engine_stop_info *info)
 {
 	size_t at = start;
 
-	*told = (struct engine_stop_info){ .stop = STOP_DONE };
-	engine_prefetch_forget(device->port);
+	*info = (struct engine_stop_info){ .stop = STOP_DONE };
+	engine_prefetch_forget(device->shared);
 	while (at < length) {
 		size_t size = lesser(length - at, segment);
-		told->stop = STOP_PACKET;
-		told->end = PUNT_SHORT;
+		info->stop = STOP_PUNT_PACKET;
+		info->end = PUNT_SHORT;
 		if (size < BTH_BYTES + ICRC_BYTES)
 			break;
-		uint64_t number = be_load(buffer + at + DQPN_AT, 3), found = device->directory[slot_of(device, number)];
-		told->end = PUNT_HEADER;
+		uint64_t number = be_load(buffer + at + DQPN_AT, 3),
+			 found = device->directory[qp_index(device, number)];
+		info->end = PUNT_HEADER;
 		if (!found)
 			break;
 		struct queue_pair *record = record_at(device, found);
-		struct engine_qp *qp = known(device, record);
-		told->qp = found;
+		struct engine_qp *qp = find_qp(device, record);
+		info->qp = found;
 		if (!qp || record->number != number || !from_peer(device, record, &meta->flow))
 			break;
-		told->end = PUNT_STATE;
-		if (record->held || !qp->block || !accounted(qp))
+		info->end = PUNT_STATE;
+		if (record->held || !qp->block || !has_account(qp))
 			break;
 		if (qp->found != device->changes) {
-			told->stop = STOP_FIND;
+			info->stop = STOP_MAP_QP;
 			break;
 		}
 		struct engine_effects effects = { .sample = NONE };
 		const struct peer *peer = peer_of(device, record);
-		struct engine_inflight flight = round_trips(peer);
-		size_t taken = engine_receive_on(device->port, qp, buffer, length, segment, at, meta, &flight,
-						 adds_up(device, record, peer), now, &effects);
+		struct engine_inflight accounts = round_trips(peer);
+		size_t taken = engine_receive_on(device->shared, qp, buffer, length, segment, at, meta, &accounts,
+						 can_coalesce(device, record, peer), now, &effects);
 		device->counts.rx_packets += effects.packets;
-		carry_out(device, found, &effects, now);
-		told->end = effects.end;
+		apply_effects(device, found, &effects, now);
+		info->end = effects.end;
 		if (!taken && effects.end != ENGINE_AGAIN)
 			break;
 		at += taken;
 		record->came_bytes += taken;
-		show(qp);
-		told->effects = effects.effects & (EFFECT_NOTIFY_SEND | EFFECT_NOTIFY_RECV);
-		told->stop = STOP_DONE;
-		if (told->effects) {
-			told->stop = STOP_NOTIFY;
+		publish_state(qp);
+		info->effects = effects.effects & (EFFECT_NOTIFY_SEND | EFFECT_NOTIFY_RECV);
+		info->stop = STOP_DONE;
+		if (info->effects) {
+			info->stop = STOP_NOTIFY;
 			break;
 		}
 	}
@@ -234,38 +236,38 @@ size_t engine_device_receive(struct engine_device *device, const uint8_t *buffer
 
 int engine_device_expects(const struct engine_device *device, uint64_t number, struct engine_expects *expects)
 {
-	uint64_t found = device->directory[slot_of(device, number)];
+	uint64_t found = device->directory[qp_index(device, number)];
 	if (!found)
 		return -1;
 	const struct queue_pair *record = record_at(device, found);
-	const struct engine_qp *qp = known(device, record);
+	const struct engine_qp *qp = find_qp(device, record);
 	if (!qp || record->number != number || be_get(qp->qpc, QPC_SERVTYPE) != ST_RC ||
 	    !(be_get(qp->qpc, QPC_OPTIONS) & OPT_SELECTIVE_REPEAT))
 		return -1;
 	*expects = (struct engine_expects){ found, record->generation, be_get(qp->qpc, QPC_EXPECTED_PSN) & PSN_MASK,
-					     record->nak_sent };
+					    record->nak_sent };
 	return 0;
 }
 
 /* ------------------------------------------------------------------ packets without their bytes */
 
-/* A queue pair that is connected to the other one, or NULL. */
-static struct engine_qp *connected(const struct engine_device *device, uint64_t number, uint64_t other)
+/* Return the queue pair that is connected to another one, or NULL. */
+static struct engine_qp *find_connected(const struct engine_device *device, uint64_t number, uint64_t other)
 {
-	uint64_t found = device->directory[slot_of(device, number)];
+	uint64_t found = device->directory[qp_index(device, number)];
 	if (!found)
 		return NULL;
 	struct queue_pair *record = record_at(device, found);
-	struct engine_qp *qp = known(device, record);
-	if (!qp || record->number != number || record->held || !qp->block || !accounted(qp) ||
+	struct engine_qp *qp = find_qp(device, record);
+	if (!qp || record->number != number || record->held || !qp->block || !has_account(qp) ||
 	    be_get(qp->qpc, QPC_SERVTYPE) != ST_RC || be_get(qp->qpc, QPC_REMOTE_QPN) != other)
 		return NULL;
 	return qp;
 }
 
-/* Responses that cannot be taken are asked for again, which has them come with their bytes. A peer that goes on without
- * them has no such answer, but what is lost: the timers bound that. */
-static enum engine_taken ask_again(struct engine_device *device, struct engine_qp *qp, uint64_t psn, uint64_t now)
+/* Ask again for responses that cannot be taken: they then come with their bytes. A peer that continues without bytes
+ * gets no answer, and the responses are lost: the timers bound that. */
+static enum engine_taken request_again(struct engine_device *device, struct engine_qp *qp, uint64_t psn, uint64_t now)
 {
 	struct engine_effects effects = { .sample = NONE };
 	struct queue_pair *record = qp->record;
@@ -276,90 +278,92 @@ static enum engine_taken ask_again(struct engine_device *device, struct engine_q
 	qp->peer_path->again = record->sent_psn;
 	engine_sq_rewind(qp, psn, &effects);
 	effects.effects |= EFFECT_ARM;
-	carry_out(device, (uint64_t)((uint8_t *)record - device->sched.arena), &effects, now);
+	apply_effects(device, (uint64_t)((uint8_t *)record - device->sched.arena), &effects, now);
 	return TAKEN_REFUSED;
 }
 
-/* Take responses of a READ. */
+/* Take responses to a READ. */
 static enum engine_taken take_responses(struct engine_device *device, struct engine_qp *qp, const struct packet *packet,
-				       uint64_t now, struct engine_stop_info *told)
+					uint64_t now, struct engine_stop_info *info)
 {
 	struct queue_pair *record = qp->record;
 	struct engine_effects effects = { .sample = NONE };
-	struct engine_inflight flight = round_trips(peer_of(device, record));
+	struct engine_inflight accounts = round_trips(peer_of(device, record));
 
 	qp->peer_path->asks_again &= psn_diff(record->una, qp->peer_path->again) < 0;
 	if (qp->peer_path->asks_again && psn_diff(packet->psn, qp->peer_path->again) < 0)
 		return TAKEN_NOTHING;
-	enum engine_end end = engine_response_receive(device->port, qp, packet, &flight, now, &effects);
-	carry_out(device, told->qp, &effects, now);
-	told->effects = effects.effects & EFFECT_NOTIFY_SEND;
-	told->stop = told->effects ? STOP_NOTIFY : STOP_DONE;
+	enum engine_end end = engine_response_receive(device->shared, qp, packet, &accounts, now, &effects);
+	apply_effects(device, info->qp, &effects, now);
+	info->effects = effects.effects & EFFECT_NOTIFY_SEND;
+	info->stop = info->effects ? STOP_NOTIFY : STOP_DONE;
 	if (end == ENGINE_AGAIN)
 		return TAKEN_PARTIAL;
 	if (end != ENGINE_DONE && end != ENGINE_ATTENTION)
-		return ask_again(device, qp, packet->psn, now);
+		return request_again(device, qp, packet->psn, now);
 	return TAKEN_ALL;
 }
 
-enum engine_taken engine_device_by_reference(struct engine_device *device, const struct engine_by_reference *bulk, struct engine_pull *pull,
-				  uint64_t now, struct engine_stop_info *told)
+enum engine_taken engine_device_by_reference(struct engine_device *device, const struct engine_by_reference *by_ref,
+					     struct engine_pull *pull, uint64_t now, struct engine_stop_info *info)
 {
 	uint8_t bytes[BY_REFERENCE_HEADER];
 	struct packet packet;
 	struct engine_effects effects = { .sample = NONE };
-	struct engine_qp *qp = connected(device, bulk->destination, bulk->source);
-	enum engine_taken took = TAKEN_ALL;
+	struct engine_qp *qp = find_connected(device, by_ref->destination, by_ref->source);
+	enum engine_taken taken = TAKEN_ALL;
 
-	*told = (struct engine_stop_info){ .stop = STOP_DONE };
-	if (!qp || by_reference_parse(bulk, bytes, &packet))
+	*info = (struct engine_stop_info){ .stop = STOP_DONE };
+	if (!qp || by_reference_parse(by_ref, bytes, &packet))
 		return TAKEN_NOTHING;
 	struct queue_pair *record = qp->record;
 	uint64_t at = (uint64_t)((uint8_t *)record - device->sched.arena), state = be_get(qp->qpc, QPC_STATE);
 	if (state != QP_STATE_RTR && state != QP_STATE_RTS)
 		return TAKEN_NOTHING;
-	told->qp = at;
+	info->qp = at;
 	if (qp->found != device->changes) {
-		told->stop = STOP_FIND;
+		info->stop = STOP_MAP_QP;
 		return TAKEN_NOTHING;
 	}
 	if (!qp->peer_path)
-		return TAKEN_NOTHING; /* its peer is of another device, which has queue pairs of the same numbers */
+		/* its peer belongs to another device, which has queue pairs of the same numbers */
+		return TAKEN_NOTHING;
 	packet.pull = pull;
 	if (packet.row->flags & ROW_RESPONSE) {
-		took = state == QP_STATE_RTS ? take_responses(device, qp, &packet, now, told) : TAKEN_NOTHING;
+		taken = state == QP_STATE_RTS ? take_responses(device, qp, &packet, now, info) : TAKEN_NOTHING;
 	} else {
-		enum engine_end end = engine_request_receive(device->port, qp, &packet, peer_of(device, record)->srtt, now, &effects);
+		enum engine_end end = engine_request_receive(device->shared, qp, &packet, peer_of(device, record)->srtt,
+							     now, &effects);
 		if (end != ENGINE_DONE && end != ENGINE_ATTENTION) {
 			record->nak_sent = 1; /* what follows comes too early */
 			return TAKEN_REFUSED;
 		}
-		carry_out(device, at, &effects, now);
-		told->effects = effects.effects & EFFECT_NOTIFY_RECV;
-		told->stop = told->effects ? STOP_NOTIFY : STOP_DONE;
+		apply_effects(device, at, &effects, now);
+		info->effects = effects.effects & EFFECT_NOTIFY_RECV;
+		info->stop = info->effects ? STOP_NOTIFY : STOP_DONE;
 	}
-	if (took == TAKEN_ALL) {
-		device->counts.rx_packets += bulk->packets;
-		record->came_bytes += bulk->bytes;
+	if (taken == TAKEN_ALL) {
+		device->counts.rx_packets += by_ref->packets;
+		record->came_bytes += by_ref->bytes;
 	}
-	show(qp);
-	return took;
+	publish_state(qp);
+	return taken;
 }
 
-void engine_device_refused(struct engine_device *device, const struct engine_by_reference *bulk, uint64_t now)
+void engine_device_refused(struct engine_device *device, const struct engine_by_reference *by_ref, uint64_t now)
 {
 	struct engine_effects effects = { .sample = NONE };
-	struct engine_qp *qp = connected(device, bulk->source, bulk->destination);
+	struct engine_qp *qp = find_connected(device, by_ref->source, by_ref->destination);
 
 	if (!qp || qp->found != device->changes || !qp->peer_path || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS ||
-	    !engine_sq_valid(qp) || bulk->psn > PSN_MASK)
+	    !engine_sq_valid(qp) || by_ref->psn > PSN_MASK)
 		return;
 	struct queue_pair *record = qp->record;
-	if (psn_diff(bulk->psn, record->una) < 0 || psn_diff(bulk->psn, record->sent_psn) >= 0)
+	if (psn_diff(by_ref->psn, record->una) < 0 || psn_diff(by_ref->psn, record->sent_psn) >= 0)
 		return;
-	engine_sq_rewind(qp, bulk->psn, &effects);
+	engine_sq_rewind(qp, by_ref->psn, &effects);
 	effects.effects |= EFFECT_ARM;
-	carry_out(device, (uint64_t)((uint8_t *)record - device->sched.arena), &effects, now);
+	apply_effects(device, (uint64_t)((uint8_t *)record - device->sched.arena), &effects, now);
 }
 
 /* ------------------------------------------------------------------ sending */
@@ -370,7 +374,7 @@ int engine_device_ring(struct engine_device *device, struct engine_qp *qp)
 	if (!qp->block)
 		return -1;
 	if (record->held)
-		return 0; /* it rings again when it is cached */
+		return 0; /* the doorbell is rung again when the queue pair is cached */
 	uint64_t tail = atomic_load_explicit(&qp->block[REG_SQ_TAIL / 4], memory_order_acquire);
 	if (be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS || tail >= record->sq_entries)
 		return -1;
@@ -381,56 +385,56 @@ int engine_device_ring(struct engine_device *device, struct engine_qp *qp)
 	return 0;
 }
 
-/* Whether the engine may begin a turn at all. */
-static int plain(const struct engine_device *device, const struct engine_qp *qp)
+/* Return whether the engine may begin a turn. */
+static int can_run_turn(const struct engine_device *device, const struct engine_qp *qp)
 {
 	const struct queue_pair *record = qp->record;
 	if ((record->cnp_tag || record->paced) && !qp->rate_limit)
 		return 0;
-	if (record->masked || !qp->route || !qp->block || !accounted(qp) || !record->path)
+	if (record->masked || !qp->route || !qp->block || !has_account(qp) || !record->path)
 		return 0;
-	/* whether replies go first says the CQ; it may have to wait for room, and then needs a line */
+	/* the CQ says whether replies go first; a queue pair that must wait for room needs a line */
 	return qp->recv_cq && qp->recv_cqn == be_get(qp->qpc, QPC_CQN_RCV) && device->sched.inflight->spare_line;
 }
 
-/* Send requests; 0, or -1 where the reference goes on. */
+/* Send requests; 0, or -1 if the reference goes on. */
 static int send_requests(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
-			 struct engine_sending *sending, struct engine_stop_info *told)
+			 struct engine_sending *sending, struct engine_stop_info *info)
 {
 	const struct engine_sched *sched = &device->sched;
 	struct peer *peer = peer_of(device, qp->record);
 	struct engine_effects effects = { .sample = NONE };
-	struct engine_inflight flight;
+	struct engine_inflight accounts;
 
-	look(device, peer, &flight);
-	uint64_t made = engine_send(device->port, qp, now, sending->room, &flight, out, &effects);
+	read_inflight(device, peer, &accounts);
+	uint64_t made = engine_send(device->shared, qp, now, sending->room, &accounts, out, &effects);
 	sending->count += made;
 	sending->room -= made;
 	if (effects.flown)
 		engine_inflight_take(sched, peer, effects.flown, effects.admitted);
 	if (made)
 		count_events(device, &effects);
-	told->effects |= effects.effects & EFFECT_NOTIFY_SEND;
+	info->effects |= effects.effects & EFFECT_NOTIFY_SEND;
 	if (effects.effects & EFFECT_NO_ROOM)
-		engine_inflight_wait(sched, sending->qp); /* there is a spare line, or there was no turn */
+		engine_inflight_wait(sched, sending->qp); /* a line is spare, or there was no turn */
 	if (effects.effects & EFFECT_ARM)
 		engine_rearm(sched, sending->qp);
 	if (effects.end == ENGINE_DONE) {
 		engine_inflight_turn_over(sched, sending->qp);
 		return 0;
 	}
-	told->end = effects.end;
+	info->end = effects.end;
 	return sending->room ? -1 : 0;
 }
 
-/* Send replies, up to `budget` of them; 0, or -1 where the reference does so. */
+/* Send up to `budget` replies; 0, or -1 if the reference does it. */
 static int send_replies(struct engine_device *device, struct engine_qp *qp, uint64_t budget, struct engine_out *out,
-			struct engine_sending *sending, struct engine_stop_info *told)
+			struct engine_sending *sending, struct engine_stop_info *info)
 {
 	struct engine_effects effects = { .sample = NONE };
-	uint64_t made = engine_reply(device->port, qp, budget, out, &effects);
+	uint64_t made = engine_reply(device->shared, qp, budget, out, &effects);
 	sending->count += made;
-	told->end = effects.end;
+	info->end = effects.end;
 	return made ? 0 : -1;
 }
 
@@ -444,27 +448,27 @@ void engine_device_marked(struct engine_device *device, uint64_t at, uint64_t no
 		count_event(device, COUNT_CNPS_MERGED, 1);
 		return;
 	}
-	record->cnp_merge_ns = now + device->port->congestion.merge_ns;
+	record->cnp_merge_ns = now + device->shared->congestion.merge_ns;
 	record->cnp_tag = 1;
 	engine_schedule(&device->sched, at);
 }
 
-/* Bytes of the largest packet on its path. */
-static uint64_t largest(const struct engine_qp *qp)
+/* Return the size of the largest packet on its path. */
+static uint64_t max_packet_bytes(const struct engine_qp *qp)
 {
 	return MAX_TRANSPORT_HEADERS + context_mtu(qp->qpc) + ICRC_BYTES;
 }
 
 void engine_device_notified(struct engine_device *device, uint64_t at, uint64_t now)
 {
-	const struct engine_congestion *settings = &device->port->congestion;
+	const struct engine_congestion *settings = &device->shared->congestion;
 	struct queue_pair *record = record_at(device, at);
-	const struct engine_qp *qp = known(device, record);
+	const struct engine_qp *qp = find_qp(device, record);
 	count_event(device, COUNT_CNPS_RECEIVED, 1);
 	if (!settings->dcqcn || !qp || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS)
 		return;
 	if (!record->paced) {
-		engine_rate_limit_begin(qp->rate_limit, settings, now, largest(qp));
+		engine_rate_limit_begin(qp->rate_limit, settings, now, max_packet_bytes(qp));
 		record->paced = 1;
 		count_event(device, COUNT_EVENT_CONGESTION, 1);
 	}
@@ -472,8 +476,8 @@ void engine_device_notified(struct engine_device *device, uint64_t at, uint64_t 
 	count_event(device, COUNT_CNP_RATE_CUTS, 1);
 }
 
-/* Send the CNP that the tag asks for; 1, or 0 where there is no room. */
-static uint64_t notify(struct engine_device *device, struct engine_qp *qp, struct engine_out *out)
+/* Send the CNP that cnp_tag asks for; 1, or 0 if there is no room. */
+static uint64_t send_cnp(struct engine_device *device, struct engine_qp *qp, struct engine_out *out)
 {
 	struct queue_pair *record = qp->record;
 	uint8_t *frame = engine_packet_begin(out, BTH_BYTES, CNP_BYTES, 0);
@@ -482,31 +486,31 @@ static uint64_t notify(struct engine_device *device, struct engine_qp *qp, struc
 	record->cnp_tag = 0;
 	be_store(frame, 8, record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | BECN | (uint64_t)BTH_CNP << 56);
 	memset(frame + 8, 0, BTH_BYTES - 8 + CNP_BYTES);
-	engine_packet_seal(out, device->port, &qp->flow, frame, BTH_BYTES, CNP_BYTES);
+	engine_packet_seal(out, device->shared, &qp->flow, frame, BTH_BYTES, CNP_BYTES);
 	engine_packets_flush(out);
 	count_event(device, COUNT_CNPS_SENT, 1);
 	return 1;
 }
 
-/* Send requests where there are any: a queue pair that only receives needs no ring in reach. */
+/* Send requests if there are any: a queue pair that only receives needs no reachable ring. */
 static int send_some(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
-		     struct engine_sending *sending, struct engine_stop_info *told)
+		     struct engine_sending *sending, struct engine_stop_info *info)
 {
 	if (engine_unsent(qp->record))
-		return send_requests(device, qp, now, out, sending, told);
+		return send_requests(device, qp, now, out, sending, info);
 	qp->record->more = 0;
 	return 0;
 }
 
-/* Requests as far as their rate allows; it is woken for the rest. 0, or -1 where the reference goes on. */
+/* Send requests as its rate allows, and arm the timer for the rest. 0, or -1 if the reference goes on. */
 static int send_paced(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
-		      struct engine_sending *sending, struct engine_stop_info *told)
+		      struct engine_sending *sending, struct engine_stop_info *info)
 {
-	const struct engine_congestion *settings = &device->port->congestion;
+	const struct engine_congestion *settings = &device->shared->congestion;
 	struct queue_pair *record = qp->record;
-	uint64_t packet = largest(qp), used = out->carried + out->used;
+	uint64_t packet = max_packet_bytes(qp), used = out->carried + out->used;
 	if (!record->paced)
-		return send_some(device, qp, now, out, sending, told);
+		return send_some(device, qp, now, out, sending, info);
 	sending->room = lesser(sending->room, engine_rate_limit_allowance(qp->rate_limit, settings, now, packet));
 	if (!sending->room) {
 		record->more = 0;
@@ -515,67 +519,68 @@ static int send_paced(struct engine_device *device, struct engine_qp *qp, uint64
 		engine_inflight_turn_over(&device->sched, sending->qp);
 		return 0;
 	}
-	int result = send_some(device, qp, now, out, sending, told);
+	int result = send_some(device, qp, now, out, sending, info);
 	engine_rate_limit_spend(qp->rate_limit, settings, out->carried + out->used - used);
 	return result;
 }
 
-static int lone_ack(const struct engine_qp *qp)
+static int owes_single_ack(const struct engine_qp *qp)
 {
 	return qp->record->reply_count == 1 && engine_response_at(qp, 0)->kind == REPLY_ACK;
 }
 
-static uint64_t left_of(const struct engine_sending *sending)
+static uint64_t budget_left(const struct engine_sending *sending)
 {
 	return sending->limit > sending->count ? sending->limit - sending->count : 0;
 }
 
-/* The turn of a queue pair that owes a CNP or keeps to a rate (device/sending.py take_turn, transport/qp.py produce). */
+/* Run the turn of a queue pair that owes a CNP or is rate-limited (device/sending.py take_turn, transport/qp.py
+ * produce). */
 static int congested_turn(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
-			  struct engine_sending *sending, struct engine_stop_info *told)
+			  struct engine_sending *sending, struct engine_stop_info *info)
 {
 	struct queue_pair *record = qp->record;
 	int first = record->reply_count && qp->recv_cq->record->told;
 
 	record->polite = 0;
-	if (!record->cnp_tag && lone_ack(qp) && (first || (sending->limit && !engine_unsent(record))) &&
-	    send_replies(device, qp, 1, out, sending, told))
+	if (!record->cnp_tag && owes_single_ack(qp) && (first || (sending->limit && !engine_unsent(record))) &&
+	    send_replies(device, qp, 1, out, sending, info))
 		return -1;
-	if (!left_of(sending) || !(engine_unsent(record) || record->reply_count || record->cnp_tag))
+	if (!budget_left(sending) || !(engine_unsent(record) || record->reply_count || record->cnp_tag))
 		return 0;
-	uint64_t budget = left_of(sending), before = sending->count;
+	uint64_t budget = budget_left(sending), before = sending->count;
 	first = record->reply_count && qp->recv_cq->record->told;
 	if (record->cnp_tag)
-		sending->count += notify(device, qp, out);
+		sending->count += send_cnp(device, qp, out);
 	if (first && sending->count - before < budget &&
-	    send_replies(device, qp, budget - (sending->count - before), out, sending, told))
+	    send_replies(device, qp, budget - (sending->count - before), out, sending, info))
 		return -1;
-	sending->room = lesser(budget, greater(left_of(sending), ENGINE_MIN_REPLIES));
+	sending->room = lesser(budget, greater(budget_left(sending), ENGINE_MIN_REPLIES));
 	sending->step = STEP_REQUESTS;
-	if (send_paced(device, qp, now, out, sending, told))
+	if (send_paced(device, qp, now, out, sending, info))
 		return -1;
 	sending->step = STEP_REST;
 	if (record->reply_count && !first)
-		return send_replies(device, qp, greater(left_of(sending), ENGINE_MIN_REPLIES), out, sending, told);
+		return send_replies(device, qp, greater(budget_left(sending), ENGINE_MIN_REPLIES), out, sending, info);
 	return 0;
 }
 
-/* Whether all that a queue pair owes is one ACK, and it is to leave in the burst of its requests. */
-static int joins(const struct engine_device *device, const struct engine_qp *qp, struct engine_out *out)
+/* Return whether all that a queue pair owes is one ACK, which is to leave in the burst of its requests. */
+static int can_piggyback_ack(const struct engine_device *device, const struct engine_qp *qp, struct engine_out *out)
 {
 	const struct engine_burst *last = &out->bursts[out->count - (out->count != 0)];
 
-	if (!device->joins || !out->count || !engine_response_queue_valid(qp) || !lone_ack(qp) || last->route != qp->route ||
-	    last->length != (uint64_t)last->segment * last->count)
+	if (!device->piggyback_acks || !out->count || !engine_response_queue_valid(qp) || !owes_single_ack(qp) ||
+	    last->route != qp->route || last->length != (uint64_t)last->segment * last->count)
 		return 0;
-	out->open = 1; /* what fits behind the last segment goes there, else it begins a burst */
+	out->open = 1; /* a packet that fits behind the last segment goes there; another begins a burst */
 	return 1;
 }
 
-/* The turn's packets, and how it ends: 1 where its replies have let new messages go first, -1 where the reference goes
- * on from `step`, else 0. */
-static int turn(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
-		struct engine_sending *sending, struct engine_stop_info *told)
+/* Make the turn's packets. Returns 1 if its replies let new messages go first, -1 if the reference goes on from `step`,
+ * else 0. */
+static int run_turn(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
+		    struct engine_sending *sending, struct engine_stop_info *info)
 {
 	struct queue_pair *record = qp->record;
 
@@ -585,40 +590,41 @@ static int turn(struct engine_device *device, struct engine_qp *qp, uint64_t now
 	if (out->turned)
 		out->turned(out, qp);
 	if (record->cnp_tag || record->paced)
-		return congested_turn(device, qp, now, out, sending, told);
+		return congested_turn(device, qp, now, out, sending, info);
 	if (record->reply_count && qp->recv_cq->record->told &&
-	    send_replies(device, qp, sending->limit, out, sending, told))
+	    send_replies(device, qp, sending->limit, out, sending, info))
 		return -1;
 	if (engine_unsent(record)) {
-		sending->room = lesser(sending->limit, greater(left_of(sending), ENGINE_MIN_REPLIES));
+		sending->room = lesser(sending->limit, greater(budget_left(sending), ENGINE_MIN_REPLIES));
 		sending->step = STEP_REQUESTS;
-		if (send_requests(device, qp, now, out, sending, told))
+		if (send_requests(device, qp, now, out, sending, info))
 			return -1;
 	}
-	if (sending->count && record->reply_count && !record->polite && !joins(device, qp, out)) {
+	if (sending->count && record->reply_count && !record->polite && !can_piggyback_ack(device, qp, out)) {
 		record->polite = 1;
 		return 1;
 	}
 	record->polite = 0;
 	sending->step = STEP_REST;
-	if (record->reply_count && send_replies(device, qp, greater(left_of(sending), ENGINE_MIN_REPLIES), out, sending, told))
+	if (record->reply_count &&
+	    send_replies(device, qp, greater(budget_left(sending), ENGINE_MIN_REPLIES), out, sending, info))
 		return -1;
 	return 0;
 }
 
-/* The turn ends. */
-static void finish(struct engine_device *device, struct engine_qp *qp, struct engine_sending *sending, int polite)
+/* End the turn. */
+static void finish_turn(struct engine_device *device, struct engine_qp *qp, struct engine_sending *sending, int defer)
 {
 	const struct engine_sched *sched = &device->sched;
 	struct queue_pair *record = qp->record;
 	uint64_t bytes = sched->scheduler->count ? sending->bytes : 0;
 	int again = 0;
 
-	show(qp);
-	sending->sent += sending->count ? sending->count : 1; /* a turn without a packet costs too */
+	publish_state(qp);
+	sending->sent += sending->count ? sending->count : 1; /* a turn without a packet counts, too */
 	device->counts.tx_packets += sending->count;
-	if (polite) {
-		sending->polite[sending->later++] = sending->qp;
+	if (defer) {
+		sending->deferred[sending->deferred_count++] = sending->qp;
 	} else if (sending->count) {
 		int cut = sending->count >= sending->limit && engine_unsent(record);
 		if (!record->scheduled && (cut || record->more || record->reply_count)) {
@@ -631,8 +637,8 @@ static void finish(struct engine_device *device, struct engine_qp *qp, struct en
 	sending->qp = 0;
 }
 
-/* Take the turn of whoever is next. */
-static void begin(const struct engine_device *device, uint64_t budget, struct engine_sending *sending)
+/* Begin the turn of the next queue pair. */
+static void begin_turn(const struct engine_device *device, uint64_t budget, struct engine_sending *sending)
 {
 	const struct engine_sched *sched = &device->sched;
 	uint64_t at = engine_scheduler_take(sched), limit = budget - sending->sent;
@@ -652,56 +658,57 @@ static void begin(const struct engine_device *device, uint64_t budget, struct en
 }
 
 void engine_device_send(struct engine_device *device, uint64_t now, uint64_t budget, struct engine_out *out,
-		      struct engine_sending *sending, struct engine_stop_info *told)
+			struct engine_sending *sending, struct engine_stop_info *info)
 {
-	*told = (struct engine_stop_info){ .stop = STOP_DONE };
+	*info = (struct engine_stop_info){ .stop = STOP_DONE };
 	const struct scheduler *scheduler = device->sched.scheduler;
-	while (sending->qp ||
-	       (scheduler->count && !scheduler->over && sending->sent < budget && sending->later < ENGINE_BURSTS)) {
+	while (sending->qp || (scheduler->count && !scheduler->over && sending->sent < budget &&
+			       sending->deferred_count < ENGINE_BURSTS)) {
 		uint64_t most = budget - lesser(budget, sending->sent) + 2 * ENGINE_MIN_REPLIES;
-		told->stop = STOP_FULL;
-		if (out->count + most > ENGINE_BURSTS || (!out->carry && out->used + most * LARGEST > out->room))
+		info->stop = STOP_OUT_FULL;
+		if (out->count + most > ENGINE_BURSTS ||
+		    (!out->carry && out->used + most * MAX_PACKET_BYTES > out->room))
 			return;
 		if (!sending->qp)
-			begin(device, budget, sending);
-		struct engine_qp *qp = known(device, record_at(device, sending->qp));
+			begin_turn(device, budget, sending);
+		struct engine_qp *qp = find_qp(device, record_at(device, sending->qp));
 		uint64_t used = out->carried + out->used;
-		*told = (struct engine_stop_info){ .stop = STOP_TURN, .end = PUNT_STATE, .qp = sending->qp };
+		*info = (struct engine_stop_info){ .stop = STOP_PUNT_TURN, .end = PUNT_STATE, .qp = sending->qp };
 		if (qp && qp->found != device->changes) {
-			told->stop = STOP_FIND;
+			info->stop = STOP_MAP_QP;
 			return;
 		}
-		if (!qp || !plain(device, qp))
+		if (!qp || !can_run_turn(device, qp))
 			return;
-		int how = turn(device, qp, now, out, sending, told);
+		int outcome = run_turn(device, qp, now, out, sending, info);
 		sending->bytes = out->carried + out->used - used;
-		if (how < 0)
+		if (outcome < 0)
 			return;
-		finish(device, qp, sending, how);
-		told->stop = told->effects ? STOP_NOTIFY : STOP_DONE;
-		if (told->effects)
+		finish_turn(device, qp, sending, outcome);
+		info->stop = info->effects ? STOP_NOTIFY : STOP_DONE;
+		if (info->effects)
 			return;
 	}
 }
 
 void engine_device_sent(struct engine_device *device, struct engine_sending *sending)
 {
-	for (uint32_t i = 0; i < sending->later; i++)
-		engine_schedule(&device->sched, sending->polite[i]);
-	sending->later = 0;
+	for (uint32_t i = 0; i < sending->deferred_count; i++)
+		engine_schedule(&device->sched, sending->deferred[i]);
+	sending->deferred_count = 0;
 	sending->sent = 0;
 	device->sched.scheduler->over = 0;
 }
 
 /* ------------------------------------------------------------------ deadlines */
 
-/* Handle the deadline of a queue pair; whether that was the engine's to do. */
-static int time_out(struct engine_device *device, uint64_t at, uint64_t now)
+/* Handle the deadline of a queue pair; returns whether the engine could. */
+static int handle_timeout(struct engine_device *device, uint64_t at, uint64_t now)
 {
 	struct queue_pair *record = record_at(device, at);
-	struct engine_qp *qp = known(device, record);
+	struct engine_qp *qp = find_qp(device, record);
 	struct engine_effects effects = { .sample = NONE };
-	struct engine_inflight flight;
+	struct engine_inflight accounts;
 
 	if (!qp || !record->peer_record)
 		return 0;
@@ -709,11 +716,11 @@ static int time_out(struct engine_device *device, uint64_t at, uint64_t now)
 		record->pace_ns = NEVER;
 		engine_schedule(&device->sched, at);
 	}
-	flight = round_trips(peer_of(device, record));
-	engine_timeout(device->port, qp, &flight, now, &effects);
+	accounts = round_trips(peer_of(device, record));
+	engine_timeout(device->shared, qp, &accounts, now, &effects);
 	if (effects.end != ENGINE_DONE)
 		return 0;
-	carry_out(device, at, &effects, now);
+	apply_effects(device, at, &effects, now);
 	return 1;
 }
 
@@ -722,7 +729,7 @@ uint64_t engine_device_due(struct engine_device *device, uint64_t now, uint64_t 
 	while (*most) {
 		uint64_t at = engine_timers_due(&device->sched, now);
 		--*most;
-		if (!at || (engine_deadline_of(record_at(device, at)) <= now && !time_out(device, at, now)))
+		if (!at || (engine_deadline_of(record_at(device, at)) <= now && !handle_timeout(device, at, now)))
 			return at;
 		engine_rearm(&device->sched, at);
 	}

@@ -1,13 +1,17 @@
-/* What is in flight at once: the accounts of the NIC and of each peer, and who waits for room (transport/inflight.py). */
+/* The in-flight budget: the accounts of the NIC and of each peer, and the queue pairs that wait for room
+ * (transport/inflight.py). */
+#include "device/inflight.h"
+
+#include "device/lists.h"
 #include "device/scheduler.h"
 #include "queue_pair/arithmetic.h"
 #include "queue_pair/requester.h"
 
 #include <stdatomic.h>
 
-#define WAITING offsetof(struct queue_pair, next_waiting)
-#define LINES offsetof(struct line, next)
-#define PEERS offsetof(struct peer, next_peer)
+#define WAITING_LINK offsetof(struct queue_pair, next_waiting)
+#define LINE_LINK offsetof(struct line, next)
+#define PEER_LINK offsetof(struct peer, next_peer)
 
 /* ------------------------------------------------------------------ a peer's limit */
 
@@ -16,8 +20,8 @@ static uint64_t limit_of(const struct peer *peer)
 	return peer->limit_16 >> INFLIGHT_FRACTION_BITS;
 }
 
-/* At most once a round trip. */
-static void cut(struct peer *peer, uint64_t limit_16, uint64_t least, uint64_t now)
+/* Reduce the limit, at most once a round trip. */
+static void reduce_limit(struct peer *peer, uint64_t limit_16, uint64_t least, uint64_t now)
 {
 	if ((int64_t)(now - peer->cut_ns) <= (int64_t)peer->srtt)
 		return;
@@ -52,7 +56,8 @@ void engine_peer_measured(struct peer *peer, uint64_t sample, uint64_t now)
 	int64_t queue_ns = (int64_t)(peer->least - shortest);
 	if (queue_ns > (int64_t)INFLIGHT_QUEUE_NS) {
 		uint64_t limit = peer->limit_16;
-		cut(peer, greater(limit >> 1, limit * INFLIGHT_QUEUE_NS / (uint64_t)queue_ns), INFLIGHT_CROWDED, now);
+		reduce_limit(peer, greater(limit >> 1, limit * INFLIGHT_QUEUE_NS / (uint64_t)queue_ns),
+			     INFLIGHT_CROWDED, now);
 	}
 }
 
@@ -71,26 +76,26 @@ void engine_peer_acknowledged(struct peer *peer, uint64_t packets)
 void engine_peer_lost(struct peer *peer, uint64_t now)
 {
 	peer->lossy = 1;
-	cut(peer, peer->limit_16 >> 1, INFLIGHT_LOSSY, now);
+	reduce_limit(peer, peer->limit_16 >> 1, INFLIGHT_LOSSY, now);
 }
 
 void engine_peer_silent(struct peer *peer, uint64_t now)
 {
-	cut(peer, 0, INFLIGHT_LEAST, now);
+	reduce_limit(peer, 0, INFLIGHT_LEAST, now);
 }
 
 /* ------------------------------------------------------------------ what the whole device has (transport/budget.py) */
 
-/* Others store to the page meanwhile, and may store anything: each word is taken by itself, and once. */
-static uint64_t seen(const uint32_t *word)
+/* Load a word of the budget page, once. Other programs store to the page meanwhile, and may store anything. */
+static uint64_t load_word(const uint32_t *word)
 {
 	return atomic_load_explicit((const _Atomic uint32_t *)(const void *)word, memory_order_relaxed);
 }
 
-/* What stands there already is not stored again, since others look there. */
-static void say(uint32_t *word, uint64_t value)
+/* Store a word unless it has the value already, since other programs read it. */
+static void store_word(uint32_t *word, uint64_t value)
 {
-	if (seen(word) != (uint32_t)value)
+	if (load_word(word) != (uint32_t)value)
 		atomic_store_explicit((_Atomic uint32_t *)(void *)word, (uint32_t)value, memory_order_relaxed);
 }
 
@@ -101,15 +106,16 @@ static struct share *shares_of(const struct engine_sched *sched, uint64_t entry)
 
 static uint64_t slots_of(const struct engine_sched *sched)
 {
-	return lesser(seen(&((const struct budget *)(const void *)sched->budget)->slots), BUDGET_SLOTS);
+	return lesser(load_word(&((const struct budget *)(const void *)sched->budget)->slots), BUDGET_SLOTS);
 }
 
-static int holds(const struct share *share)
+static int is_active(const struct share *share)
 {
-	return seen(&share->held) || seen(&share->waits);
+	return load_word(&share->held) || load_word(&share->waits);
 }
 
-/* How many other slots have packets in flight of an entry, or wait; and the most that one of them has learned. */
+/* Count the other slots that have packets in flight of an entry, or wait; `*learned` is the highest limit that one has
+ * learned. */
 static uint64_t count_others(const struct engine_sched *sched, uint64_t entry, uint64_t *learned)
 {
 	const struct share *shares = shares_of(sched, entry);
@@ -117,15 +123,16 @@ static uint64_t count_others(const struct engine_sched *sched, uint64_t entry, u
 
 	*learned = 0;
 	for (uint64_t i = 0; i < slots; i++) {
-		if (i == sched->slot || !holds(&shares[i]))
+		if (i == sched->slot || !is_active(&shares[i]))
 			continue;
 		others++;
-		*learned = greater(*learned, seen(&shares[i].limit));
+		*learned = greater(*learned, load_word(&shares[i].limit));
 	}
 	return others;
 }
 
-/* What `others` leave of a pool for this slot, whose own account allows `own`, while none allows more than `most`. */
+/* Return what `others` leave of a pool for this slot, whose own account allows `own`, if none allows more than
+ * `most`. */
 static uint64_t left_by_others(const struct engine_sched *sched, uint64_t entry, uint64_t others, uint64_t own,
 			       uint64_t most, uint64_t pool)
 {
@@ -136,13 +143,14 @@ static uint64_t left_by_others(const struct engine_sched *sched, uint64_t entry,
 	for (uint64_t i = 0; i < slots; i++) {
 		if (i == sched->slot)
 			continue;
-		uint64_t claim = seen(&shares[i].waits) ? lesser(lesser(seen(&shares[i].limit), most), part) : 0;
-		left -= (int64_t)greater(seen(&shares[i].held), claim);
+		uint64_t claim = load_word(&shares[i].waits) ? lesser(lesser(load_word(&shares[i].limit), most), part) :
+							       0;
+		left -= (int64_t)greater(load_word(&shares[i].held), claim);
 	}
 	return lesser(own, left < (int64_t)BUDGET_LEAST ? BUDGET_LEAST : (uint64_t)left);
 }
 
-static uint64_t limit_to(const struct engine_sched *sched, const struct peer *peer)
+static uint64_t limit_to_peer(const struct engine_sched *sched, const struct peer *peer)
 {
 	uint64_t limit = limit_of(peer), most = sched->inflight->limit, learned;
 
@@ -159,67 +167,68 @@ static uint64_t limit_of_all(const struct engine_sched *sched, uint64_t *others)
 	*others = 0;
 	if (!sched->budget)
 		return own;
-	uint64_t all = seen(&((const struct budget *)(const void *)sched->budget)->limit);
+	uint64_t all = load_word(&((const struct budget *)(const void *)sched->budget)->limit);
 	*others = count_others(sched, BUDGET_NIC_ENTRY, &learned);
 	return left_by_others(sched, BUDGET_NIC_ENTRY, *others, own, own, greater(all, BUDGET_LEAST));
 }
 
 void engine_inflight_limits(const struct engine_sched *sched, const struct peer *peer, struct engine_limits *limits)
 {
-	limits->peer = limit_to(sched, peer);
+	limits->peer = limit_to_peer(sched, peer);
 	limits->nic = limit_of_all(sched, &limits->others);
 }
 
-static void show_share(const struct engine_sched *sched, uint64_t entry, uint64_t held, uint64_t limit, uint64_t waiting)
+static void publish_share(const struct engine_sched *sched, uint64_t entry, uint64_t held, uint64_t limit,
+			  uint64_t waiting)
 {
 	struct share *own = shares_of(sched, entry) + sched->slot;
 
-	say(&own->held, held);
-	say(&own->limit, limit);
-	say(&own->waits, waiting != 0);
+	store_word(&own->held, held);
+	store_word(&own->limit, limit);
+	store_word(&own->waits, waiting != 0);
 }
 
-static void show(const struct engine_sched *sched, const struct peer *peer)
+static void publish_peer(const struct engine_sched *sched, const struct peer *peer)
 {
 	if (sched->budget && peer->entry != BUDGET_NIC_ENTRY && peer->entry < BUDGET_ENTRIES)
-		show_share(sched, peer->entry, peer->inflight + peer->promised, limit_of(peer), peer->waiting);
+		publish_share(sched, peer->entry, peer->inflight + peer->promised, limit_of(peer), peer->waiting);
 }
 
-static void show_all(const struct engine_sched *sched)
+static void publish_nic(const struct engine_sched *sched)
 {
 	const struct inflight *inflight = sched->inflight;
 
 	if (sched->budget)
-		show_share(sched, BUDGET_NIC_ENTRY, inflight->packets + inflight->promised, inflight->limit,
-			   inflight->waited_for);
+		publish_share(sched, BUDGET_NIC_ENTRY, inflight->packets + inflight->promised, inflight->limit,
+			      inflight->waited_for);
 }
 
-/* ------------------------------------------------------------------ who waits */
+/* ------------------------------------------------------------------ waiting for room */
 
-static void queue(const struct engine_sched *sched, uint64_t peer)
+static void enqueue_peer(const struct engine_sched *sched, uint64_t peer)
 {
-	engine_list_append(sched, &sched->inflight->first_peer, PEERS, peer);
+	engine_list_append(sched, &sched->inflight->first_peer, PEER_LINK, peer);
 	sched->inflight->waited_for++;
 }
 
-static void unqueue(const struct engine_sched *sched, uint64_t peer)
+static void dequeue_peer(const struct engine_sched *sched, uint64_t peer)
 {
-	engine_list_unlink(sched, &sched->inflight->first_peer, PEERS, peer);
+	engine_list_unlink(sched, &sched->inflight->first_peer, PEER_LINK, peer);
 	sched->inflight->waited_for--;
 }
 
-/* A queue pair waits no more: its line, 0 where that is empty now and spare. */
+/* Take a waiting queue pair from its line, and return the line; 0 if it is empty now and spare. */
 static uint64_t leave_line(const struct engine_sched *sched, struct peer *peer, uint64_t qp)
 {
 	struct queue_pair *record = engine_record(sched, qp);
 	uint64_t at = record->line;
 	struct line *line = engine_record(sched, at);
-	engine_list_unlink(sched, &line->first, WAITING, qp);
+	engine_list_unlink(sched, &line->first, WAITING_LINK, qp);
 	record->line = 0;
 	peer->waiting--;
 	if (line->first)
 		return at;
-	engine_list_unlink(sched, &peer->first_line, LINES, at);
+	engine_list_unlink(sched, &peer->first_line, LINE_LINK, at);
 	line->next = sched->inflight->spare_line;
 	sched->inflight->spare_line = at;
 	return 0;
@@ -247,16 +256,16 @@ int engine_inflight_wait(const struct engine_sched *sched, uint64_t qp)
 		line = engine_record(sched, at);
 		inflight->spare_line = line->next;
 		*line = (struct line){ .program = record->program };
-		engine_list_append(sched, &peer->first_line, LINES, at);
+		engine_list_append(sched, &peer->first_line, LINE_LINK, at);
 	}
 	record->parked = 1;
-	engine_list_append(sched, &line->first, WAITING, qp);
+	engine_list_append(sched, &line->first, WAITING_LINK, qp);
 	record->line = at;
 	if (!peer->waiting)
-		queue(sched, record->peer_record);
+		enqueue_peer(sched, record->peer_record);
 	peer->waiting++;
-	show(sched, peer);
-	show_all(sched);
+	publish_peer(sched, peer);
+	publish_nic(sched);
 	return 0;
 }
 
@@ -268,27 +277,27 @@ void engine_inflight_leave(const struct engine_sched *sched, uint64_t qp)
 		record->parked = 0;
 		leave_line(sched, peer, qp);
 		if (!peer->waiting)
-			unqueue(sched, record->peer_record);
-		show(sched, peer);
+			dequeue_peer(sched, record->peer_record);
+		publish_peer(sched, peer);
 	}
 	engine_inflight_turn_over(sched, qp);
 }
 
-/* Who waits for this peer and is next; its program's line then waits behind the others. */
-static uint64_t next(const struct engine_sched *sched, struct peer *peer)
+/* Take the next queue pair that waits for a peer; its program's line then waits behind the others. */
+static uint64_t take_next_waiter(const struct engine_sched *sched, struct peer *peer)
 {
 	uint64_t at = peer->first_line;
 	const struct line *line = engine_record(sched, at);
 	uint64_t qp = line->first;
 	if (leave_line(sched, peer, qp)) {
-		engine_list_unlink(sched, &peer->first_line, LINES, at);
-		engine_list_append(sched, &peer->first_line, LINES, at);
+		engine_list_unlink(sched, &peer->first_line, LINE_LINK, at);
+		engine_list_append(sched, &peer->first_line, LINE_LINK, at);
 	}
 	return qp;
 }
 
-/* Give turns to who waits, peer by peer, as long as there is room that nobody was promised. */
-static void admit(const struct engine_sched *sched)
+/* Give turns to waiting queue pairs, peer by peer, as long as there is room that is not promised. */
+static void admit_waiters(const struct engine_sched *sched)
 {
 	struct inflight *inflight = sched->inflight;
 	uint64_t blocked = 0;
@@ -301,26 +310,26 @@ static void admit(const struct engine_sched *sched)
 		uint64_t share = inflight_quantum(limits.peer, peer->waiting > 1 || !alone || peer->users > 1);
 		int64_t left = (int64_t)(limits.nic - inflight->packets - inflight->promised);
 		uint64_t used = peer->inflight + peer->promised;
-		if (used && (left < (int64_t)lesser(share, limits.nic) ||
-			     (int64_t)(limits.peer - used) < (int64_t)share)) {
+		if (used &&
+		    (left < (int64_t)lesser(share, limits.nic) || (int64_t)(limits.peer - used) < (int64_t)share)) {
 			blocked++;
 			if (!alone) { /* behind the others; mostly there are none */
-				unqueue(sched, at);
-				queue(sched, at);
+				dequeue_peer(sched, at);
+				enqueue_peer(sched, at);
 			}
 			continue;
 		}
-		unqueue(sched, at);
-		uint64_t qp = next(sched, peer);
+		dequeue_peer(sched, at);
+		uint64_t qp = take_next_waiter(sched, peer);
 		struct queue_pair *record = engine_record(sched, qp);
 		if (peer->waiting)
-			queue(sched, at);
+			enqueue_peer(sched, at);
 		record->parked = 0;
 		record->admitted = share;
 		peer->promised += share;
 		inflight->promised += share;
 		inflight->slipped = 0;
-		show(sched, peer);
+		publish_peer(sched, peer);
 		blocked = 0;
 		engine_schedule(sched, qp);
 	}
@@ -336,18 +345,18 @@ void engine_inflight_take(const struct engine_sched *sched, struct peer *peer, u
 	sched->inflight->promised -= own;
 	if (!own && peer->waiting)
 		sched->inflight->slipped += packets;
-	show(sched, peer);
-	show_all(sched);
+	publish_peer(sched, peer);
+	publish_nic(sched);
 }
 
 void engine_inflight_release(const struct engine_sched *sched, struct peer *peer, uint64_t packets)
 {
 	peer->inflight -= packets;
 	sched->inflight->packets -= packets;
-	show(sched, peer);
+	publish_peer(sched, peer);
 	if (sched->inflight->waited_for)
-		admit(sched);
-	show_all(sched);
+		admit_waiters(sched);
+	publish_nic(sched);
 }
 
 void engine_inflight_turn_over(const struct engine_sched *sched, uint64_t qp)
@@ -359,9 +368,9 @@ void engine_inflight_turn_over(const struct engine_sched *sched, uint64_t qp)
 		record->admitted = 0;
 		peer->promised -= own;
 		sched->inflight->promised -= own;
-		show(sched, peer);
+		publish_peer(sched, peer);
 	}
 	if (sched->inflight->waited_for)
-		admit(sched);
-	show_all(sched);
+		admit_waiters(sched);
+	publish_nic(sched);
 }

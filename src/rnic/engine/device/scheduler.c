@@ -1,86 +1,41 @@
-/* Whose turn it is to send: deficit round robin by bytes (device/scheduler.py), and the lists that all records share. */
+/* The send scheduler: deficit round robin by bytes (device/scheduler.py). */
 #include "device/scheduler.h"
 
-#define LINK offsetof(struct queue_pair, next_ready)
-#define NEXT offsetof(struct program, next)
+#include "device/lists.h"
+
+#define QP_LINK offsetof(struct queue_pair, next_ready)
+#define PROGRAM_LINK offsetof(struct program, next)
 enum { IN_ROTATION = 1, NEWCOMER = 2 };
-
-static uint64_t *link_of(const struct engine_sched *sched, uint64_t item, size_t link)
-{
-	return (uint64_t *)(void *)(sched->arena + item + link);
-}
-
-void engine_list_append(const struct engine_sched *sched, uint64_t *ends, size_t link, uint64_t item)
-{
-	uint64_t *own = link_of(sched, item, link), last = ends[1];
-	own[0] = 0;
-	own[1] = last;
-	if (last)
-		link_of(sched, last, link)[0] = item;
-	else
-		ends[0] = item;
-	ends[1] = item;
-}
-
-void engine_list_insert(const struct engine_sched *sched, uint64_t *ends, size_t link, uint64_t item, uint64_t before)
-{
-	uint64_t *own = link_of(sched, item, link);
-	uint64_t after = before ? link_of(sched, before, link)[0] : ends[0];
-	own[0] = after;
-	own[1] = before;
-	if (before)
-		link_of(sched, before, link)[0] = item;
-	else
-		ends[0] = item;
-	if (after)
-		link_of(sched, after, link)[1] = item;
-	else
-		ends[1] = item;
-}
-
-void engine_list_unlink(const struct engine_sched *sched, uint64_t *ends, size_t link, uint64_t item)
-{
-	uint64_t *own = link_of(sched, item, link), after = own[0], before = own[1];
-	if (before)
-		link_of(sched, before, link)[0] = after;
-	else
-		ends[0] = after;
-	if (after)
-		link_of(sched, after, link)[1] = before;
-	else
-		ends[1] = before;
-	own[0] = own[1] = 0;
-}
 
 /* ------------------------------------------------------------------ programs in rotation */
 
-/* A program becomes the last of the rotation. */
-static void list(const struct engine_sched *sched, uint64_t at, int64_t deficit)
+/* Append a program to the rotation. */
+static void append_program(const struct engine_sched *sched, uint64_t at, int64_t deficit)
 {
 	struct program *program = engine_record(sched, at);
 	program->listed = IN_ROTATION;
 	program->deficit = (uint64_t)deficit;
-	engine_list_append(sched, &sched->scheduler->first, NEXT, at);
+	engine_list_append(sched, &sched->scheduler->first, PROGRAM_LINK, at);
 }
 
-/* A program becomes the last of the newcomers, who go before the others. */
-static void welcome(const struct engine_sched *sched, uint64_t at)
+/* Append a program to the newcomers, which go before the others. */
+static void insert_newcomer(const struct engine_sched *sched, uint64_t at)
 {
 	struct scheduler *scheduler = sched->scheduler;
 	struct program *program = engine_record(sched, at);
 	program->listed = NEWCOMER;
 	program->deficit = scheduler->quantum / POLL_NEWCOMER_PART;
-	engine_list_insert(sched, &scheduler->first, NEXT, at, scheduler->newest);
+	engine_list_insert(sched, &scheduler->first, PROGRAM_LINK, at, scheduler->newest);
 	scheduler->newest = at;
 }
 
-static void unlist(const struct engine_sched *sched, uint64_t at)
+static void remove_program(const struct engine_sched *sched, uint64_t at)
 {
 	struct program *program = engine_record(sched, at);
 	if (sched->scheduler->newest == at)
 		sched->scheduler->newest = program->previous;
 	program->listed = 0;
-	engine_list_unlink(sched, &sched->scheduler->first, NEXT, at);
+	engine_list_unlink(sched, &sched->scheduler->first, PROGRAM_LINK, at);
 }
 
 /* ------------------------------------------------------------------ queue pairs of each */
@@ -90,10 +45,10 @@ void engine_scheduler_add(const struct engine_sched *sched, uint64_t qp)
 	const struct queue_pair *record = engine_record(sched, qp);
 	struct program *program = engine_record(sched, record->program_record);
 	if (!program->listed && (int64_t)sched->scheduler->credit > 0)
-		welcome(sched, record->program_record);
+		insert_newcomer(sched, record->program_record);
 	else if (!program->listed)
-		list(sched, record->program_record, (int64_t)sched->scheduler->quantum);
-	engine_list_append(sched, &program->first, LINK, qp);
+		append_program(sched, record->program_record, (int64_t)sched->scheduler->quantum);
+	engine_list_append(sched, &program->first, QP_LINK, qp);
 	sched->scheduler->count++;
 }
 
@@ -101,10 +56,10 @@ void engine_scheduler_remove(const struct engine_sched *sched, uint64_t qp)
 {
 	const struct queue_pair *record = engine_record(sched, qp);
 	struct program *program = engine_record(sched, record->program_record);
-	engine_list_unlink(sched, &program->first, LINK, qp);
+	engine_list_unlink(sched, &program->first, QP_LINK, qp);
 	sched->scheduler->count--;
 	if (!program->first && sched->scheduler->turn != record->program_record)
-		unlist(sched, record->program_record);
+		remove_program(sched, record->program_record);
 }
 
 void engine_schedule(const struct engine_sched *sched, uint64_t qp)
@@ -125,21 +80,21 @@ uint64_t engine_scheduler_take(const struct engine_sched *sched)
 		struct program *program = engine_record(sched, at);
 		int64_t deficit = (int64_t)program->deficit;
 		if (deficit <= 0) {
-			unlist(sched, at);
-			list(sched, at, deficit + (int64_t)scheduler->quantum);
+			remove_program(sched, at);
+			append_program(sched, at, deficit + (int64_t)scheduler->quantum);
 			continue;
 		}
 		uint64_t qp = program->first;
 		struct queue_pair *record = engine_record(sched, qp);
 		scheduler->turn = at;
-		engine_list_unlink(sched, &program->first, LINK, qp);
+		engine_list_unlink(sched, &program->first, QP_LINK, qp);
 		if ((int64_t)record->deficit <= 0)
 			record->deficit += record->turn;
 		if ((int64_t)record->deficit > 0) {
 			scheduler->count--;
 			return qp;
 		}
-		engine_list_append(sched, &program->first, LINK, qp);
+		engine_list_append(sched, &program->first, QP_LINK, qp);
 	}
 }
 
@@ -165,7 +120,7 @@ void engine_scheduler_end(const struct engine_sched *sched)
 	const struct program *program = engine_record(sched, at);
 	sched->scheduler->turn = 0;
 	if (at && !program->first)
-		unlist(sched, at);
+		remove_program(sched, at);
 }
 
 void engine_scheduler_spend(const struct engine_sched *sched, uint64_t qp, uint64_t size, int again)
@@ -184,18 +139,18 @@ void engine_scheduler_spend(const struct engine_sched *sched, uint64_t qp, uint6
 		scheduler->credit = scheduler->quantum;
 	scheduler->turn = 0;
 	if (again) {
-		if (own > 0) /* its program's share was over before its own */
-			engine_list_insert(sched, &program->first, LINK, qp, 0);
+		if (own > 0) /* its program's share was used up before its own */
+			engine_list_insert(sched, &program->first, QP_LINK, qp, 0);
 		else
-			engine_list_append(sched, &program->first, LINK, qp);
+			engine_list_append(sched, &program->first, QP_LINK, qp);
 		scheduler->count++;
 	}
 	if (deficit > 0 && program->first) {
 		program->deficit = (uint64_t)deficit;
 		return;
 	}
-	unlist(sched, at);
+	remove_program(sched, at);
 	scheduler->over = newcomer && scheduler->first && !scheduler->newest;
 	if (program->first)
-		list(sched, at, (int64_t)scheduler->quantum + (alone || deficit > 0 ? 0 : deficit));
+		append_program(sched, at, (int64_t)scheduler->quantum + (alone || deficit > 0 ? 0 : deficit));
 }

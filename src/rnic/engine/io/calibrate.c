@@ -2,27 +2,27 @@
 #define _GNU_SOURCE
 #include "io/calibrate.h"
 
-#include "io/progress_thread.h"
+#include "io/clock.h"
 
 #include <sys/socket.h>
 
-#define LOOK_NS 400u /* that processors need at most */
-#define LOOKS 8 /* of which the quickest tells */
-#define MOST 64u
+#define PEEK_NS 400u /* what processors need at most */
+#define PEEKS 8 /* the fastest one counts */
+#define MAX_SLOWDOWN 64u
 
 uint64_t calibrate_slowdown(int fd)
 {
 	uint64_t least = UINT64_MAX;
 	char byte;
 
-	for (int i = 0; i < LOOKS; i++) {
+	for (int i = 0; i < PEEKS; i++) {
 		uint64_t began = clock_now(), took;
 
 		recv(fd, &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT);
 		took = clock_now() - began;
 		least = took < least ? took : least;
 	}
-	least /= LOOK_NS;
-	return least < 1 ? 1 : least < MOST ? least : MOST;
+	least /= PEEK_NS;
+	return least < 1 ? 1 : least < MAX_SLOWDOWN ? least : MAX_SLOWDOWN;
 }
 #endif

@@ -1,12 +1,12 @@
-/* How fast programs are on this machine, for waits that end when somebody else should be done. */
-#ifndef RNIC_ENGINE_SPEED_H
-#define RNIC_ENGINE_SPEED_H
+/* How fast this machine runs programs, for waits that end when another program should be done. */
+#ifndef RNIC_ENGINE_CALIBRATE_H
+#define RNIC_ENGINE_CALIBRATE_H
 
 #include <stdint.h>
 
-/* How many times longer than elsewhere what a program does between two packets takes here: 1 on any processor, some ten in
- * an emulator, where an answer otherwise comes after the time that was left for it. What a look at a socket takes tells;
- * packets that wait there stay. */
+/* Return how many times longer than on any processor a program takes here between two packets: 1, or some ten in an
+ * emulator, where answers otherwise come after the wait for them. Measured by peeking at a socket, which keeps its
+ * packets. */
 uint64_t calibrate_slowdown(int fd);
 
 #endif

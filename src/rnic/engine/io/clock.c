@@ -21,27 +21,28 @@ uint64_t clock_now(void)
 #if defined(__x86_64__)
 #include <x86intrin.h>
 
-#define TRIES 8 /* of which the quickest tells */
-#define PAUSED 4u /* times the quickest: in between something else ran. Less is within BEHIND of MEASURED_NS */
-#define QUICK 16u /* times what the counter takes: no system reads a device in that */
-#define OFTEN 32u /* times what the system takes is how long its answer lasts */
-#define MEASURED_NS 1000000u /* in which the counter's rate is seen */
+#define SAMPLES 8 /* the fastest one counts */
+/* times the fastest sample: something else ran in between. Less is within LAG_PART of CALIBRATION_NS */
+#define INTERRUPTED_FACTOR 4u
+#define FAST_CLOCK_FACTOR 16u /* times what the counter takes: a system clock that is faster reads no device */
+#define VALID_FACTOR 32u /* times what the system takes: how long its answer may be extrapolated */
+#define CALIBRATION_NS 1000000u /* in which the counter's rate is measured */
 #define SHIFT 32
-#define BEHIND 64u /* one part of so many, lest the counter run ahead of the system's time */
+#define LAG_PART 64u /* subtract one part in so many, so that the counter does not run ahead of the system's time */
 
-static _Atomic uint64_t lasts; /* counts for which an answer does; 0: the system is quick */
-static _Atomic uint64_t rate; /* ns of a count, << SHIFT */
+static _Atomic uint64_t valid_counts; /* for so many counts an answer may be extrapolated; 0: the system is fast */
+static _Atomic uint64_t ns_per_count; /* ns of one count, << SHIFT */
 
 static _Thread_local struct {
-	uint64_t now, count, ticked; /* what the system said, when, and its own clock then */
-	uint64_t said;
-} last __attribute__((tls_model("initial-exec"))); /* by no call */
+	uint64_t now, count, ticked; /* the system's last answer, the counter then, and the coarse clock then */
+	uint64_t returned;
+} last __attribute__((tls_model("initial-exec"))); /* access needs no call */
 
-static uint64_t takes(uint64_t (*ask)(void))
+static uint64_t measure_cycles(uint64_t (*ask)(void))
 {
 	uint64_t least = UINT64_MAX;
 
-	for (int i = 0; i < TRIES; i++) {
+	for (int i = 0; i < SAMPLES; i++) {
 		uint64_t began = __rdtsc();
 		ask();
 		uint64_t took = __rdtsc() - began;
@@ -50,55 +51,57 @@ static uint64_t takes(uint64_t (*ask)(void))
 	return least;
 }
 
-static uint64_t counter(void)
+static uint64_t read_counter(void)
 {
 	return __rdtsc();
 }
 
 void clock_calibrate(void)
 {
-	uint64_t quick = takes(counter), system = takes(clock_now), before, began, count, now, counts;
+	uint64_t quick = measure_cycles(read_counter), system = measure_cycles(clock_now), before, began, count, now,
+		 counts;
 	int tried = 0;
 
-	atomic_store(&lasts, 0);
-	if (system <= QUICK * quick)
+	atomic_store(&valid_counts, 0);
+	if (system <= FAST_CLOCK_FACTOR * quick)
 		return;
-	do { /* a pause between the two would have the time run ahead; one at the end has it lag */
+	do { /* a pause between the two would make the time run ahead; one at the end makes it lag */
 		before = __rdtsc();
 		began = clock_now();
 		count = __rdtsc();
-	} while (count - before > PAUSED * system && ++tried < TRIES);
-	if (tried == TRIES)
+	} while (count - before > INTERRUPTED_FACTOR * system && ++tried < SAMPLES);
+	if (tried == SAMPLES)
 		return;
 	do
 		now = clock_now();
-	while (now - began < MEASURED_NS);
+	while (now - began < CALIBRATION_NS);
 	counts = __rdtsc() - count;
 	if (!counts || counts >> SHIFT)
 		return; /* no counter, or one that was set meanwhile */
-	atomic_store(&rate, ((now - began) << SHIFT) / counts);
+	atomic_store(&ns_per_count, ((now - began) << SHIFT) / counts);
 	counts = counts * CLOCK_EXTRAPOLATE_MAX_NS / (now - began);
-	atomic_store(&lasts, OFTEN * system < counts ? OFTEN * system : counts);
+	atomic_store(&valid_counts, VALID_FACTOR * system < counts ? VALID_FACTOR * system : counts);
 }
 
 uint64_t clock_approximate_now(void)
 {
-	uint64_t most = atomic_load_explicit(&lasts, memory_order_relaxed), count, passed, ticked, now;
+	uint64_t most = atomic_load_explicit(&valid_counts, memory_order_relaxed), count, passed, ticked, now;
 
 	if (!most)
 		return clock_now();
 	count = __rdtsc();
 	passed = count - last.count;
-	ticked = read_clock(CLOCK_MONOTONIC_COARSE); /* that needs no device */
+	ticked = read_clock(CLOCK_MONOTONIC_COARSE); /* needs no device */
 	if (passed >= most || ticked != last.ticked) {
 		last.now = clock_now();
-		last.count = __rdtsc(); /* no sooner than the system looked */
+		last.count = __rdtsc(); /* read after the system's clock, so that the time never runs ahead */
 		last.ticked = ticked;
 		passed = 0;
 	}
-	now = last.now + ((passed - passed / BEHIND) * atomic_load_explicit(&rate, memory_order_relaxed) >> SHIFT);
-	last.said = now > last.said ? now : last.said;
-	return last.said;
+	now = last.now +
+	      ((passed - passed / LAG_PART) * atomic_load_explicit(&ns_per_count, memory_order_relaxed) >> SHIFT);
+	last.returned = now > last.returned ? now : last.returned;
+	return last.returned;
 }
 #else
 

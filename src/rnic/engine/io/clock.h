@@ -4,17 +4,17 @@
 
 #include <stdint.h>
 
-/* The system's, in ns: CLOCK_MONOTONIC. */
+/* Return the system's time in ns: CLOCK_MONOTONIC. */
 uint64_t clock_now(void);
 
-/* The same for who asks at each poll, never ahead of it. Where the system reads a device for the time, as it does in
- * machines whose processors' counters it does not trust, that takes as long as a message: there the counter is asked how
- * long ago it was told the time, for CLOCK_EXTRAPOLATE_MAX_NS at most and while its own clock has not ticked. For each thread the
- * time only ever goes on. */
+/* Return the same time at less cost, for callers that ask at each poll; it is never ahead of clock_now. Machines that
+ * do not trust their processors' counters read a device for the time, which takes as long as a message. There this adds
+ * the counter's ticks to the last time read, for CLOCK_EXTRAPOLATE_MAX_NS at most and until the coarse clock ticks. In
+ * each thread the time never goes back. */
 uint64_t clock_approximate_now(void);
 #define CLOCK_EXTRAPOLATE_MAX_NS 200000u
 
-/* See how long the system takes to tell the time; before the other is asked, once or oftener. */
+/* Measure how long the system takes to tell the time. Call it at least once before clock_approximate_now. */
 void clock_calibrate(void);
 
 #endif

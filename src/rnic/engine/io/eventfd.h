@@ -1,7 +1,7 @@
-/* What an eventfd says, taken without waiting whatever its flags are: programs hold it too, and other threads may be faster.
- * Linux alone. */
-#ifndef RNIC_ENGINE_FIRES_H
-#define RNIC_ENGINE_FIRES_H
+/* Read an eventfd without waiting, whatever its flags are: programs hold it too, and another thread may read it first.
+ * Linux only. */
+#ifndef RNIC_ENGINE_EVENTFD_H
+#define RNIC_ENGINE_EVENTFD_H
 
 #include <errno.h>
 #include <poll.h>
@@ -10,9 +10,9 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define EVENTFD_NOWAIT 8 /* RWF_NOWAIT, for C libraries that are older than it is */
+#define EVENTFD_NOWAIT 8 /* RWF_NOWAIT, for C libraries that lack it */
 
-/* All fires, or one of those that are counted (EFD_SEMAPHORE); whether there was any. */
+/* Take all wake-ups, or one with EFD_SEMAPHORE; returns whether there was any. */
 static inline int eventfd_drain(int fd)
 {
 	struct pollfd poller = { .fd = fd, .events = POLLIN };

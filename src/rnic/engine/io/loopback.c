@@ -11,237 +11,242 @@
 #include <string.h>
 #include <unistd.h>
 
-struct sheet {
-	uint8_t *bytes; /* NULL for none */
-	uint32_t parcels; /* in it, that are not done with; 0: it may be traded away */
+struct trade_buffer {
+	uint8_t *bytes; /* NULL: not allocated */
+	uint32_t bursts; /* bursts in it that are in use; 0: it may be traded away */
 };
 
-struct parcel {
-	struct rx_buffer slot;
-	struct sheet *sheet; /* where its bytes are, else NULL */
+struct burst {
+	struct rx_buffer rx;
+	/* the buffer that its bytes are in; NULL: they are in the loopback's own memory */
+	struct trade_buffer *trade_buffer;
 };
 
-/* Parcels go round: `taken` of them, that their receiver may still look at, and then `waiting`, from `first` on. The bytes
- * of those without a sheet lie in the same order from the oldest's to `end`, which may be in front of it. With nothing left
- * all begins anew: as long as the receiver keeps up, the same bytes are used again while they are in the near cache. */
+/* A ring of bursts: `taken` ones that the receiver may still read, then `waiting` ones, from `first` on. The bytes of
+ * copied bursts lie in the same order in a byte ring, from the oldest one's to `end`, which may have wrapped. An
+ * empty ring begins anew: as long as the receiver keeps up, the same bytes are used again while they are in the near
+ * cache. */
 struct loopback {
 	pthread_mutex_t lock;
 	uint8_t *bytes;
 	uint64_t room, end, lost;
 	uint32_t first, taken, waiting;
-	uint32_t latest; /* the sheet that came free last, if none has been used since */
+	uint32_t last_freed; /* index of the trade buffer that was freed last */
 	int closed;
-	uint32_t callers; /* who have been told of a sleeper, and are not done with it */
+	uint32_t notifiers; /* threads that have been told of a sleeper and are still calling it */
 	struct loopback_sleeper sleeper;
-	_Atomic int sleeps; /* somebody does, whom nobody has been told of */
-	struct sheet sheets[LOOPBACK_BUFFERS];
-	struct parcel parcels[LOOPBACK_BURSTS];
+	_Atomic int is_sleeping; /* a receiver sleeps, and no thread has been told of it */
+	struct trade_buffer trade_buffers[LOOPBACK_BUFFERS];
+	struct burst bursts[LOOPBACK_BURSTS];
 };
 
 struct loopback *loopback_make(uint8_t *bytes, uint64_t room)
 {
-	struct loopback *wire = calloc(1, sizeof(*wire));
-	if (wire) {
-		pthread_mutex_init(&wire->lock, NULL);
-		wire->bytes = bytes;
-		wire->room = room;
+	struct loopback *loopback = calloc(1, sizeof(*loopback));
+	if (loopback) {
+		pthread_mutex_init(&loopback->lock, NULL);
+		loopback->bytes = bytes;
+		loopback->room = room;
 	}
-	return wire;
+	return loopback;
 }
 
-void loopback_free(struct loopback *wire)
+void loopback_free(struct loopback *loopback)
 {
-	if (!wire)
+	if (!loopback)
 		return;
 	for (unsigned i = 0; i < LOOPBACK_BUFFERS; i++)
-		free(wire->sheets[i].bytes);
-	pthread_mutex_destroy(&wire->lock);
-	free(wire);
+		free(loopback->trade_buffers[i].bytes);
+	pthread_mutex_destroy(&loopback->lock);
+	free(loopback);
 }
 
-void loopback_close(struct loopback *wire)
+void loopback_close(struct loopback *loopback)
 {
-	pthread_mutex_lock(&wire->lock);
-	wire->closed = 1;
-	wire->waiting = 0;
-	pthread_mutex_unlock(&wire->lock);
+	pthread_mutex_lock(&loopback->lock);
+	loopback->closed = 1;
+	loopback->waiting = 0;
+	pthread_mutex_unlock(&loopback->lock);
 }
 
-static struct parcel *parcel(struct loopback *wire, uint32_t number)
+static struct burst *burst_at(struct loopback *loopback, uint32_t number)
 {
-	return &wire->parcels[number % LOOPBACK_BURSTS];
+	return &loopback->bursts[number % LOOPBACK_BURSTS];
 }
 
-/* The oldest parcel in the wire's own memory, NULL for none. */
-static const struct parcel *oldest_laid(struct loopback *wire)
+/* Return the oldest burst in the loopback's own memory, NULL for none. */
+static const struct burst *oldest_copied(struct loopback *loopback)
 {
-	for (uint32_t i = 0; i < wire->taken + wire->waiting; i++) {
-		const struct parcel *seen = parcel(wire, wire->first - wire->taken + i);
-		if (!seen->sheet)
-			return seen;
+	for (uint32_t i = 0; i < loopback->taken + loopback->waiting; i++) {
+		const struct burst *burst = burst_at(loopback, loopback->first - loopback->taken + i);
+		if (!burst->trade_buffer)
+			return burst;
 	}
 	return NULL;
 }
 
-/* Where `size` bytes may lie, NULL for nowhere. The end never meets the oldest from behind: that would look like nothing. */
-static uint8_t *place(struct loopback *wire, uint64_t size)
+/* Return where `size` bytes may be copied to, NULL for nowhere. The end never reaches the oldest byte: the ring would
+ * look empty. */
+static uint8_t *find_room(struct loopback *loopback, uint64_t size)
 {
-	if (wire->taken + wire->waiting == LOOPBACK_BURSTS)
+	if (loopback->taken + loopback->waiting == LOOPBACK_BURSTS)
 		return NULL;
-	const struct parcel *laid = oldest_laid(wire);
-	if (!laid) {
-		wire->end = 0;
-		return size <= wire->room ? wire->bytes : NULL;
+	const struct burst *copied = oldest_copied(loopback);
+	if (!copied) {
+		loopback->end = 0;
+		return size <= loopback->room ? loopback->bytes : NULL;
 	}
-	uint64_t oldest = (uint64_t)(laid->slot.buffer - wire->bytes);
-	if (wire->end > oldest) {
-		if (wire->room - wire->end >= size)
-			return wire->bytes + wire->end;
-		return size < oldest ? wire->bytes : NULL;
+	uint64_t oldest = (uint64_t)(copied->rx.buffer - loopback->bytes);
+	if (loopback->end > oldest) {
+		if (loopback->room - loopback->end >= size)
+			return loopback->bytes + loopback->end;
+		return size < oldest ? loopback->bytes : NULL;
 	}
-	return oldest - wire->end > size ? wire->bytes + wire->end : NULL;
+	return oldest - loopback->end > size ? loopback->bytes + loopback->end : NULL;
 }
 
-/* One more waits. */
-static void queue(struct loopback *wire, const struct rx_buffer *what, uint8_t *bytes, struct sheet *sheet)
+/* Add a burst to those that wait. */
+static void enqueue_burst(struct loopback *loopback, const struct rx_buffer *rx, uint8_t *bytes,
+			  struct trade_buffer *buffer)
 {
-	struct parcel *made = parcel(wire, wire->first + wire->waiting++);
-	made->slot = *what;
-	made->slot.buffer = bytes;
-	made->sheet = sheet;
+	struct burst *burst = burst_at(loopback, loopback->first + loopback->waiting++);
+	burst->rx = *rx;
+	burst->rx.buffer = bytes;
+	burst->trade_buffer = buffer;
 }
 
-int loopback_put(struct loopback *wire, const struct rx_buffer *what)
+int loopback_put(struct loopback *loopback, const struct rx_buffer *rx)
 {
 	int error = 0;
-	if (!what->size || !what->segment)
+	if (!rx->size || !rx->segment)
 		return 0;
-	pthread_mutex_lock(&wire->lock);
-	uint8_t *to = wire->closed ? NULL : place(wire, what->size);
+	pthread_mutex_lock(&loopback->lock);
+	uint8_t *to = loopback->closed ? NULL : find_room(loopback, rx->size);
 	if (to) {
-		memcpy(to, what->buffer, what->size);
-		queue(wire, what, to, NULL);
-		wire->end = (uint64_t)(to - wire->bytes) + what->size;
-	} else if (wire->closed) {
+		memcpy(to, rx->buffer, rx->size);
+		enqueue_burst(loopback, rx, to, NULL);
+		loopback->end = (uint64_t)(to - loopback->bytes) + rx->size;
+	} else if (loopback->closed) {
 		error = EHOSTUNREACH;
 	} else {
-		wire->lost += ceil_div(what->size, what->segment);
+		loopback->lost += ceil_div(rx->size, rx->segment);
 	}
-	pthread_mutex_unlock(&wire->lock);
+	pthread_mutex_unlock(&loopback->lock);
 	return error;
 }
 
-/* A sheet that nobody looks at, the one used last if it may be, else one more; NULL for none. */
-static struct sheet *empty(struct loopback *wire, size_t size)
+/* Find a buffer that is not in use, the one freed last if possible, or allocate one; NULL for none. */
+static struct trade_buffer *find_empty_buffer(struct loopback *loopback, size_t size)
 {
-	struct sheet *found = NULL;
-	if (wire->room < LOOPBACK_BUFFER_MIN_ROOM)
+	struct trade_buffer *found = NULL;
+	if (loopback->room < LOOPBACK_BUFFER_MIN_ROOM)
 		return NULL;
 	for (unsigned i = 0; i < LOOPBACK_BUFFERS; i++) {
-		struct sheet *sheet = &wire->sheets[(wire->latest + i) % LOOPBACK_BUFFERS];
-		if (sheet->parcels)
+		struct trade_buffer *buffer = &loopback->trade_buffers[(loopback->last_freed + i) % LOOPBACK_BUFFERS];
+		if (buffer->bursts)
 			continue;
-		if (sheet->bytes)
-			return sheet;
-		found = found ? found : sheet;
+		if (buffer->bytes)
+			return buffer;
+		found = found ? found : buffer;
 	}
 	if (found)
 		found->bytes = malloc(size);
 	return found && found->bytes ? found : NULL;
 }
 
-uint8_t *loopback_trade(struct loopback *wire, const struct rx_buffer *bursts, unsigned count, uint8_t *sheet, size_t size)
+uint8_t *loopback_trade(struct loopback *loopback, const struct rx_buffer *bursts, unsigned count, uint8_t *buffer,
+			size_t size)
 {
 	uint8_t *other = NULL;
-	pthread_mutex_lock(&wire->lock);
-	struct sheet *found = NULL;
-	if (!wire->closed && wire->taken + wire->waiting + count <= LOOPBACK_BURSTS)
-		found = empty(wire, size);
+	pthread_mutex_lock(&loopback->lock);
+	struct trade_buffer *found = NULL;
+	if (!loopback->closed && loopback->taken + loopback->waiting + count <= LOOPBACK_BURSTS)
+		found = find_empty_buffer(loopback, size);
 	if (found) {
 		other = found->bytes;
-		found->bytes = sheet;
-		found->parcels = count;
+		found->bytes = buffer;
+		found->bursts = count;
 		for (unsigned i = 0; i < count; i++)
-			queue(wire, &bursts[i], bursts[i].buffer, found);
+			enqueue_burst(loopback, &bursts[i], bursts[i].buffer, found);
 	}
-	pthread_mutex_unlock(&wire->lock);
+	pthread_mutex_unlock(&loopback->lock);
 	return other;
 }
 
-/* What the receiver took last it has looked at by now. */
-static void let_go(struct loopback *wire)
+/* Release the bursts that the receiver took last: it has read them by now. */
+static void release_taken(struct loopback *loopback)
 {
-	for (; wire->taken; wire->taken--) {
-		struct sheet *sheet = parcel(wire, wire->first - wire->taken)->sheet;
-		if (sheet && !--sheet->parcels)
-			wire->latest = (uint32_t)(sheet - wire->sheets);
+	for (; loopback->taken; loopback->taken--) {
+		struct trade_buffer *buffer = burst_at(loopback, loopback->first - loopback->taken)->trade_buffer;
+		if (buffer && !--buffer->bursts)
+			loopback->last_freed = (uint32_t)(buffer - loopback->trade_buffers);
 	}
 }
 
-unsigned loopback_take(struct loopback *wire, struct rx_buffer *slots, unsigned count)
+unsigned loopback_take(struct loopback *loopback, struct rx_buffer *buffers, unsigned count)
 {
-	pthread_mutex_lock(&wire->lock);
-	let_go(wire);
-	if (count > wire->waiting)
-		count = wire->waiting;
+	pthread_mutex_lock(&loopback->lock);
+	release_taken(loopback);
+	if (count > loopback->waiting)
+		count = loopback->waiting;
 	for (uint32_t i = 0; i < count; i++)
-		slots[i] = parcel(wire, wire->first + i)->slot;
-	wire->first += count;
-	wire->waiting -= count;
-	wire->taken = count;
-	pthread_mutex_unlock(&wire->lock);
+		buffers[i] = burst_at(loopback, loopback->first + i)->rx;
+	loopback->first += count;
+	loopback->waiting -= count;
+	loopback->taken = count;
+	pthread_mutex_unlock(&loopback->lock);
 	return count;
 }
 
-int loopback_listen(struct loopback *wire, const struct loopback_sleeper *sleeper)
+int loopback_listen(struct loopback *loopback, const struct loopback_sleeper *sleeper)
 {
-	pthread_mutex_lock(&wire->lock);
-	int quiet = !wire->waiting;
-	wire->sleeper = *sleeper;
-	atomic_store_explicit(&wire->sleeps, quiet, memory_order_relaxed);
-	pthread_mutex_unlock(&wire->lock);
+	pthread_mutex_lock(&loopback->lock);
+	int quiet = !loopback->waiting;
+	loopback->sleeper = *sleeper;
+	atomic_store_explicit(&loopback->is_sleeping, quiet, memory_order_relaxed);
+	pthread_mutex_unlock(&loopback->lock);
 	return quiet;
 }
 
-void loopback_unlisten(struct loopback *wire)
+void loopback_unlisten(struct loopback *loopback)
 {
-	pthread_mutex_lock(&wire->lock);
-	while (wire->callers) {
-		pthread_mutex_unlock(&wire->lock);
+	pthread_mutex_lock(&loopback->lock);
+	while (loopback->notifiers) {
+		pthread_mutex_unlock(&loopback->lock);
 		sched_yield();
-		pthread_mutex_lock(&wire->lock);
+		pthread_mutex_lock(&loopback->lock);
 	}
-	atomic_store_explicit(&wire->sleeps, 0, memory_order_relaxed);
-	pthread_mutex_unlock(&wire->lock);
+	atomic_store_explicit(&loopback->is_sleeping, 0, memory_order_relaxed);
+	pthread_mutex_unlock(&loopback->lock);
 }
 
-void loopback_notify(struct loopback *wire)
+void loopback_notify(struct loopback *loopback)
 {
 	const uint64_t once = 1;
-	/* who fell asleep behind what was put found it there, under the lock, and did not sleep */
-	if (!atomic_load_explicit(&wire->sleeps, memory_order_relaxed))
+	/* a receiver that fell asleep after the put has found the burst, under the lock, and does not sleep */
+	if (!atomic_load_explicit(&loopback->is_sleeping, memory_order_relaxed))
 		return;
-	pthread_mutex_lock(&wire->lock);
-	struct loopback_sleeper sleeper = wire->sleeper;
-	int sleeps = atomic_exchange_explicit(&wire->sleeps, 0, memory_order_relaxed);
-	wire->callers += (uint32_t)sleeps;
-	pthread_mutex_unlock(&wire->lock);
-	if (!sleeps)
+	pthread_mutex_lock(&loopback->lock);
+	struct loopback_sleeper sleeper = loopback->sleeper;
+	int was_sleeping = atomic_exchange_explicit(&loopback->is_sleeping, 0, memory_order_relaxed);
+	loopback->notifiers += (uint32_t)was_sleeping;
+	pthread_mutex_unlock(&loopback->lock);
+	if (!was_sleeping)
 		return;
 	if (sleeper.run_inline && sleeper.run_inline(sleeper.self))
-		sleeper.bell = -1;
-	if (sleeper.bell >= 0 && write(sleeper.bell, &once, sizeof(once)) < 0)
-		sleeper.bell = -1; /* it rings already */
-	pthread_mutex_lock(&wire->lock);
-	wire->callers--;
-	pthread_mutex_unlock(&wire->lock);
+		sleeper.wake_fd = -1;
+	if (sleeper.wake_fd >= 0 && write(sleeper.wake_fd, &once, sizeof(once)) < 0)
+		sleeper.wake_fd = -1; /* it was readable already */
+	pthread_mutex_lock(&loopback->lock);
+	loopback->notifiers--;
+	pthread_mutex_unlock(&loopback->lock);
 }
 
-uint64_t loopback_lost(struct loopback *wire)
+uint64_t loopback_lost(struct loopback *loopback)
 {
-	pthread_mutex_lock(&wire->lock);
-	uint64_t lost = wire->lost;
-	wire->lost = 0;
-	pthread_mutex_unlock(&wire->lock);
+	pthread_mutex_lock(&loopback->lock);
+	uint64_t lost = loopback->lost;
+	loopback->lost = 0;
+	pthread_mutex_unlock(&loopback->lock);
 	return lost;
 }

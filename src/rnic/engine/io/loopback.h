@@ -1,51 +1,53 @@
-/* What joins NICs of one process without sockets: bursts in order, each in one piece, in the memory of the wire that leads
- * to their receiver, or, where they are long, in sheets that their sender has made them in and trades for empty ones. Any
- * number of threads may put, and one at a time takes. It is the queue of link/loopback.py. */
-#ifndef RNIC_ENGINE_WIRE_H
-#define RNIC_ENGINE_WIRE_H
+/* Loopback in memory: joins NICs of one process without sockets (the queue of link/loopback.py). Bursts arrive in
+ * order, each in one piece: in the receiver's loopback memory, or, if they are long, in buffers that the sender trades
+ * for empty ones. Any number of threads may put; one at a time takes. */
+#ifndef RNIC_ENGINE_LOOPBACK_H
+#define RNIC_ENGINE_LOOPBACK_H
 
 #include "io/udp.h"
 
-#define LOOPBACK_BURSTS 4096u /* bursts that may wait; more are lost, as where bytes are too many */
-#define LOOPBACK_BUFFERS 64u /* that one wire may have, beside its room */
-#define LOOPBACK_BUFFER_MIN_ROOM (1u << 20) /* a wire of less has none */
+#define LOOPBACK_BURSTS 4096u /* bursts that may wait; more are lost, as are bytes beyond the room */
+#define LOOPBACK_BUFFERS 64u /* traded buffers that one loopback may have, beside its room */
+#define LOOPBACK_BUFFER_MIN_ROOM (1u << 20) /* a loopback with less room trades no buffers */
 
 struct loopback;
 
-/* A wire whose bursts lie in `room` bytes from `bytes` on, which outlive it; NULL without memory. */
+/* Make a loopback whose bursts lie in `room` bytes from `bytes` on, which must outlive it; NULL without memory. */
 struct loopback *loopback_make(uint8_t *bytes, uint64_t room);
-void loopback_free(struct loopback *wire);
+void loopback_free(struct loopback *loopback);
 
-/* Nothing arrives any more, and nothing waits. */
-void loopback_close(struct loopback *wire);
+/* Discard what waits; nothing arrives any more. */
+void loopback_close(struct loopback *loopback);
 
-/* Put what rx_buffer says of a burst, and its bytes behind what waits: 0, or EHOSTUNREACH where the wire is closed. Where
- * there is no room its packets are lost, and the sender does not know. */
-int loopback_put(struct loopback *wire, const struct rx_buffer *what);
+/* Append a copy of a burst: 0, or EHOSTUNREACH if the loopback is closed. Without room the packets are lost, and the
+ * sender does not learn of it. */
+int loopback_put(struct loopback *loopback, const struct rx_buffer *rx);
 
-/* The same for `count` bursts, one behind the other in a sheet, from malloc and of `size` bytes, without a copy: the wire has
- * it from now on, and the answer is the caller's instead. NULL: nothing was put, since no sheet is left or the wire closed. */
-uint8_t *loopback_trade(struct loopback *wire, const struct rx_buffer *bursts, unsigned count, uint8_t *sheet, size_t size);
+/* Append `count` bursts without a copy: they lie one behind the other in `buffer`, which is from malloc and has `size`
+ * bytes. The loopback owns it from now on, and the caller owns the returned buffer. NULL: nothing was appended, since
+ * no buffer is free or the loopback is closed. */
+uint8_t *loopback_trade(struct loopback *loopback, const struct rx_buffer *bursts, unsigned count, uint8_t *buffer,
+			size_t size);
 
-/* Take up to `count` bursts: their number. What the slots lead to stays as it is until the next call. */
-unsigned loopback_take(struct loopback *wire, struct rx_buffer *slots, unsigned count);
+/* Take up to `count` bursts and return their number. Their bytes stay as they are until the next call. */
+unsigned loopback_take(struct loopback *loopback, struct rx_buffer *buffers, unsigned count);
 
-/* Who takes, and sleeps until something waits. */
+/* A receiver that sleeps until a burst waits. */
 struct loopback_sleeper {
-	int bell; /* an eventfd that wakes it */
-	/* Or NULL: does its work in its place, on the thread that has put something; whether that was possible. */
+	int wake_fd; /* an eventfd that wakes it */
+	/* Do its work in the putting thread; returns whether that was possible. NULL: not supported. */
 	int (*run_inline)(void *self);
 	void *self;
 };
 
-/* Whether nothing waits: the sleeper is then called at the next burst, once. */
-int loopback_listen(struct loopback *wire, const struct loopback_sleeper *sleeper);
-/* Nobody sleeps any longer, nor is anybody about to call who did. */
-void loopback_unlisten(struct loopback *wire);
-/* Behind what was put: call the sleeper, if there is one. The caller holds no lock that its stand-in waits for. */
-void loopback_notify(struct loopback *wire);
+/* Return whether nothing waits: the sleeper is then called at the next burst, once. */
+int loopback_listen(struct loopback *loopback, const struct loopback_sleeper *sleeper);
+/* Remove the sleeper, and wait until no thread is calling it. */
+void loopback_unlisten(struct loopback *loopback);
+/* Call the sleeper, if there is one, after a put. The caller must hold no lock that `run_inline` waits for. */
+void loopback_notify(struct loopback *loopback);
 
-/* Packets that were lost for want of room since the last such question. */
-uint64_t loopback_lost(struct loopback *wire);
+/* Return the packets lost for lack of room since the last such call. */
+uint64_t loopback_lost(struct loopback *loopback);
 
 #endif

@@ -1,8 +1,8 @@
-/* System calls under the locks of devices and queues. libc's are cancellation points: a thread that is cancelled in one
- * would keep the lock. To forbid that around the lock costs each post and poll more than the lock does, so what is called
- * there often is called without libc, and what is called rarely forbids it (`nocancel_begin`, `nocancel_end`). */
-#ifndef RNIC_ENGINE_CALLS_H
-#define RNIC_ENGINE_CALLS_H
+/* System calls under the locks of devices and queues. libc's calls are cancellation points: a thread that is canceled
+ * in one would keep the lock. Disabling cancellation around the lock costs each post and poll more than the lock does.
+ * So frequent calls bypass libc, and rare ones disable cancellation (`nocancel_begin`, `nocancel_end`). */
+#ifndef RNIC_ENGINE_NOCANCEL_H
+#define RNIC_ENGINE_NOCANCEL_H
 
 #if defined(__linux__)
 #include <pthread.h>
@@ -13,9 +13,9 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-struct mmsghdr; /* GNU's: not all who include this ask for it */
+struct mmsghdr; /* GNU's: not all files that include this define _GNU_SOURCE */
 
-/* No more cancellation points until `nocancel_end`, which takes what this says: whether the thread could be cancelled. */
+/* Disable cancellation until `nocancel_end`, and return the state to restore there. */
 static inline int nocancel_begin(void)
 {
 	int before;

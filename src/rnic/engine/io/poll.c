@@ -1,7 +1,7 @@
 #if defined(__linux__)
 #define _GNU_SOURCE
 #include "io/poll.h"
-
+#include "device/scheduler.h"
 #include "io/loopback.h"
 #include "queue_pair/arithmetic.h"
 
@@ -10,27 +10,28 @@
 
 #define ECN_MASK 3u
 #define ECN_CE 3u
-#define EAGER_ROUNDS 64u /* behind one in which packets came from elsewhere */
-/* Rounds that may leave the socket out before it is looked at: the fewest, and, as long as nothing is found there, twice as
- * many each time. A look is a system call, and takes longer than all the others. */
-#define SOCKET_AT_LEAST_EVERY 8u
-#define SOCKET_EVERY_MOST 64u
-#define SOCKET_EVERY_NS 100000u /* where rounds take long, the fewest do, once so much time has passed */
-#define TRADE_LEAST 16384u /* bytes: fewer are copied sooner than a sheet changes hands, and do not fill one */
-#define TRADE_BURSTS 8u /* of one sheet */
+#define RING_ONLY_ROUNDS 64u /* after a round that received packets from a ring */
+/* Rounds that may skip the socket: at first the fewest, then twice as many each time, as long as nothing is found
+ * there. Receiving from the socket is a system call, and takes longer than everything else in a round. */
+#define SOCKET_INTERVAL_MIN 8u
+#define SOCKET_INTERVAL_MAX 64u
+#define SOCKET_INTERVAL_NS 100000u /* once so much time has passed, long rounds skip no more than the fewest */
+/* a shorter output is copied faster than a buffer changes hands, and does not fill one */
+#define TRADE_MIN_BYTES 16384u
+#define TRADE_MAX_BURSTS 8u /* in one buffer */
 
 /* ------------------------------------------------------------------ senders */
 
-/* Where a sender is kept, if it is: another with the same place drives it out. */
-static struct round_sender *place_of(struct io_poll *round, const uint8_t *name, uint32_t name_bytes)
+/* Direct-mapped sender cache; a colliding sender evicts the entry. */
+static struct known_sender *sender_bucket(struct io_poll *round, const uint8_t *name, uint32_t name_bytes)
 {
-	uint32_t mixed = 2166136261u;
+	uint32_t hash = 2166136261u;
 	for (uint32_t i = 0; i < name_bytes; i++)
-		mixed = (mixed ^ name[i]) * 16777619u;
-	return &round->senders[(mixed * 2654435769u) >> (32 - POLL_LOG_SENDERS)];
+		hash = (hash ^ name[i]) * 16777619u;
+	return &round->senders[(hash * 2654435769u) >> (32 - POLL_LOG_SENDERS)];
 }
 
-static int is(const struct round_sender *sender, const uint8_t *name, uint32_t name_bytes)
+static int is_sender(const struct known_sender *sender, const uint8_t *name, uint32_t name_bytes)
 {
 	return name_bytes && sender->name_bytes == name_bytes && !memcmp(sender->name, name, name_bytes);
 }
@@ -39,9 +40,9 @@ void io_poll_add_sender(struct io_poll *round, const uint8_t *name, uint32_t nam
 {
 	if (!name_bytes || name_bytes > UDP_NAME_BYTES)
 		return;
-	struct round_sender *sender = place_of(round, name, name_bytes);
-	if (!is(sender, name, name_bytes))
-		sender->right = 0;
+	struct known_sender *sender = sender_bucket(round, name, name_bytes);
+	if (!is_sender(sender, name, name_bytes))
+		sender->good_packets = 0;
 	sender->name_bytes = name_bytes;
 	memcpy(sender->name, name, name_bytes);
 	sender->flow = *flow;
@@ -49,176 +50,182 @@ void io_poll_add_sender(struct io_poll *round, const uint8_t *name, uint32_t nam
 
 void io_poll_forget_sender(struct io_poll *round, const uint8_t *name, uint32_t name_bytes)
 {
-	struct round_sender *sender = place_of(round, name, name_bytes);
-	if (is(sender, name, name_bytes))
+	struct known_sender *sender = sender_bucket(round, name, name_bytes);
+	if (is_sender(sender, name, name_bytes))
 		sender->name_bytes = 0;
 }
 
 uint64_t io_poll_good_packets(struct io_poll *round, const uint8_t *name, uint32_t name_bytes)
 {
-	struct round_sender *sender = place_of(round, name, name_bytes);
-	if (!is(sender, name, name_bytes))
+	struct known_sender *sender = sender_bucket(round, name, name_bytes);
+	if (!is_sender(sender, name, name_bytes))
 		return 0;
-	uint64_t right = sender->right;
-	sender->right = 0;
-	return right;
+	uint64_t good_packets = sender->good_packets;
+	sender->good_packets = 0;
+	return good_packets;
 }
 
 /* ------------------------------------------------------------------ what arrives */
 
-/* Whether the socket is left out of this round, since packets come from elsewhere now, or came lately. */
-static int drawn(struct io_poll *round, uint64_t now)
+/* Return whether this round skips the socket, since rings have packets now, or had some lately. */
+static int receive_from_ring(struct io_poll *round, uint64_t now)
 {
-	round->drawn = 0;
-	if (++round->passed >= round->patience ||
-	    (round->passed >= SOCKET_AT_LEAST_EVERY && now - round->looked >= SOCKET_EVERY_NS)) {
-		round->passed = 0;
-		round->looked = now;
+	round->ring_had_input = 0;
+	if (++round->rounds_since_socket >= round->socket_interval ||
+	    (round->rounds_since_socket >= SOCKET_INTERVAL_MIN &&
+	     now - round->socket_checked_ns >= SOCKET_INTERVAL_NS)) {
+		round->rounds_since_socket = 0;
+		round->socket_checked_ns = now;
 		return 0;
 	}
-	round->slot = 0;
-	round->at = 0;
-	round->came = round->draw(round->hairpin, round->slots, POLL_RECEIVE_LIMIT);
-	if (round->came) {
-		round->drawn = 1;
-		round->eager = EAGER_ROUNDS;
-		for (unsigned i = 0; i < round->came; i++)
-			round->rx_bytes += round->slots[i].size;
+	round->rx_index = 0;
+	round->rx_offset = 0;
+	round->received = round->ring_receive(round->shm, round->rx_buffers, POLL_RECEIVE_LIMIT);
+	if (round->received) {
+		round->ring_had_input = 1;
+		round->ring_only_rounds = RING_ONLY_ROUNDS;
+		for (unsigned i = 0; i < round->received; i++)
+			round->rx_bytes += round->rx_buffers[i].size;
 		return 1;
 	}
-	if (!round->eager)
+	if (!round->ring_only_rounds)
 		return 0;
-	round->eager--;
+	round->ring_only_rounds--;
 	return 1;
 }
 
-static void receive(struct io_poll *round, uint64_t now)
+static void receive_packets(struct io_poll *round, uint64_t now)
 {
-	if (round->draw && drawn(round, now))
+	if (round->ring_receive && receive_from_ring(round, now))
 		return;
-	unsigned count = round->greed < POLL_RECEIVE_LIMIT ? round->greed : POLL_RECEIVE_LIMIT;
-	int came = round->wire ? (int)loopback_take(round->wire, round->slots, count) :
-				 udp_receive(round->fd, &round->inbox, round->slots, count);
-	round->slot = 0;
-	round->at = 0;
-	round->came = came > 0 ? (uint32_t)came : 0;
-	if (round->came || round->patience < SOCKET_AT_LEAST_EVERY)
-		round->patience = SOCKET_AT_LEAST_EVERY;
-	else if (round->patience < SOCKET_EVERY_MOST)
-		round->patience *= 2;
-	if (came < 0)
+	unsigned count = round->batch_limit < POLL_RECEIVE_LIMIT ? round->batch_limit : POLL_RECEIVE_LIMIT;
+	int received = round->loopback ? (int)loopback_take(round->loopback, round->rx_buffers, count) :
+					 udp_receive(round->fd, &round->rx_scratch, round->rx_buffers, count);
+	round->rx_index = 0;
+	round->rx_offset = 0;
+	round->received = received > 0 ? (uint32_t)received : 0;
+	if (round->received || round->socket_interval < SOCKET_INTERVAL_MIN)
+		round->socket_interval = SOCKET_INTERVAL_MIN;
+	else if (round->socket_interval < SOCKET_INTERVAL_MAX)
+		round->socket_interval *= 2;
+	if (received < 0)
 		round->socket_errors++;
-	/* one by itself is asked for in a shorter way, and says nothing of more behind it */
-	int again = round->came == count && (count > 1 || round->lone);
-	round->lone = round->came == 1 && count == 1;
-	round->greed = again ? 2 * count : round->came ? round->came : 1;
-	if (round->greed > POLL_RECEIVE_LIMIT)
-		round->greed = POLL_RECEIVE_LIMIT;
-	for (unsigned i = 0; i < round->came; i++)
-		round->rx_bytes += round->slots[i].size;
+	/* one datagram is asked for by a cheaper call, and does not show whether more wait */
+	int again = round->received == count && (count > 1 || round->single);
+	round->single = round->received == 1 && count == 1;
+	round->batch_limit = again ? 2 * count : round->received ? round->received : 1;
+	if (round->batch_limit > POLL_RECEIVE_LIMIT)
+		round->batch_limit = POLL_RECEIVE_LIMIT;
+	for (unsigned i = 0; i < round->received; i++)
+		round->rx_bytes += round->rx_buffers[i].size;
 }
 
-/* Pass over packets that are lost; where the next one of them begins, or the slot ends. */
-static uint64_t clear_until(struct io_poll *round, const struct rx_buffer *slot)
+/* Skip packets that are lost, and return where the next lost one begins, or the end of the buffer. */
+static uint64_t skip_dropped(struct io_poll *round, const struct rx_buffer *rx)
 {
-	if (!round->at)
-		round->clear = round->spoiled = 0;
-	while (round->at >= round->clear && round->clear < slot->size) {
-		if (round->spoiled) {
+	if (!round->rx_offset)
+		round->drop_offset = round->drop_current = 0;
+	while (round->rx_offset >= round->drop_offset && round->drop_offset < rx->size) {
+		if (round->drop_current) {
 			round->lost++;
-			round->at = round->clear += slot->segment;
+			round->rx_offset = round->drop_offset += rx->segment;
 		}
-		while (round->clear < slot->size && !(round->spoiled = (uint32_t)tx_loss_drops(&round->loss)))
-			round->clear += slot->segment;
+		while (round->drop_offset < rx->size && !(round->drop_current = (uint32_t)tx_loss_drops(&round->loss)))
+			round->drop_offset += rx->segment;
 	}
-	return round->clear < slot->size ? round->clear : slot->size;
+	return round->drop_offset < rx->size ? round->drop_offset : rx->size;
 }
 
-/* NAKs of missing packets so far: until its peer has such a one it sends in vain, so that no NAK waits for other packets. */
-static uint64_t naks(const struct io_poll *round)
+/* Return the sequence NAKs sent so far. Send NAKs at once: until one arrives, everything the peer sends is dropped. */
+static uint64_t count_naks_sent(const struct io_poll *round)
 {
 	return round->device->counts.events[COUNT_SEQUENCE_NAKS_SENT];
 }
 
-/* Packets beyond a gap so far. */
-static uint64_t early(const struct io_poll *round)
+/* Return the packets beyond a gap received so far. */
+static uint64_t count_early(const struct io_poll *round)
 {
 	return round->device->counts.events[COUNT_PSN_GAP] + round->device->counts.events[COUNT_NAKED];
 }
 
-/* Go on with what was kept for who took packets last; whether nothing else is to be done first. */
-static int feed(struct io_poll *round, uint64_t now, struct engine_stop_info *told)
+/* Release reordered packets of the queue pair that took packets last; returns whether the round may go on. */
+static int release_reordered(struct io_poll *round, uint64_t now, struct engine_stop_info *info)
 {
-	const struct queue_pair *record = (const struct queue_pair *)(const void *)(round->device->sched.arena + round->feeding);
-	if (round->feeding && !reorder_release(round->kept, round->device, record->number, now, told))
+	const struct queue_pair *record =
+		(const struct queue_pair *)(const void *)(round->device->sched.arena + round->releasing_qp);
+	if (round->releasing_qp && !reorder_release(round->reorder, round->device, record->number, now, info))
 		return 0;
-	round->feeding = 0;
+	round->releasing_qp = 0;
 	return 1;
 }
 
-/* Take packets of a slot, with those that were kept and follow them; whether nothing else is to be done first. */
-static int take_some(struct io_poll *round, const struct rx_buffer *slot, uint64_t end, const struct engine_meta *meta,
-		     uint64_t now, struct engine_stop_info *told, size_t *taken)
+/* Take packets of a buffer, and held ones that follow them; returns whether the round may go on. */
+static int take_packets(struct io_poll *round, const struct rx_buffer *rx, uint64_t end, const struct engine_meta *meta,
+			uint64_t now, struct engine_stop_info *info, size_t *taken)
 {
-	uint64_t before = early(round);
-	/* what was kept comes before what lies behind the packet that it waits for */
-	if (end > round->at && reorder_has_packets(round->kept, now) && end - round->at > slot->segment)
-		end = round->at + slot->segment;
-	*taken = engine_device_receive(round->device, slot->buffer, end, slot->segment, round->at, meta, now, told);
-	if (early(round) != before && !round->wire)
-		reorder_hold(&round->kept, round->device, slot->buffer, round->at + *taken, slot->segment, round->at, meta, now);
-	round->at += *taken;
-	if (round->kept && round->kept->count)
-		round->feeding = told->qp;
-	return told->stop == STOP_DONE && feed(round, now, told);
+	uint64_t before = count_early(round);
+	/* held packets come before what lies behind the packet that they wait for */
+	if (end > round->rx_offset && reorder_has_packets(round->reorder, now) && end - round->rx_offset > rx->segment)
+		end = round->rx_offset + rx->segment;
+	*taken = engine_device_receive(round->device, rx->buffer, end, rx->segment, round->rx_offset, meta, now, info);
+	if (count_early(round) != before && !round->loopback)
+		reorder_hold(&round->reorder, round->device, rx->buffer, round->rx_offset + *taken, rx->segment,
+			     round->rx_offset, meta, now);
+	round->rx_offset += *taken;
+	if (round->reorder && round->reorder->count)
+		round->releasing_qp = info->qp;
+	return info->stop == STOP_DONE && release_reordered(round, now, info);
 }
 
-/* Take what is left of the slots; whether all of it was. */
-static int take(struct io_poll *round, uint64_t now, struct engine_stop_info *told)
+/* Take the rest of the received buffers; returns whether all of it was taken. */
+static int take_received(struct io_poll *round, uint64_t now, struct engine_stop_info *info)
 {
-	if (!feed(round, now, told))
+	if (!release_reordered(round, now, info))
 		return 0;
-	for (; round->slot < round->came; round->slot++, round->at = 0) {
-		const struct rx_buffer *slot = &round->slots[round->slot];
-		uint64_t end = slot->size, before = naks(round);
-		if (!slot->size) {
+	for (; round->rx_index < round->received; round->rx_index++, round->rx_offset = 0) {
+		const struct rx_buffer *rx = &round->rx_buffers[round->rx_index];
+		uint64_t end = rx->size, before = count_naks_sent(round);
+		if (!rx->size) {
 			round->too_short++;
 			continue;
 		}
-		if (round->drawn && slot->kind) {
-			if (!round->at) {
-				if (round->take(round->hairpin, slot, now, told))
-					round->at = slot->size;
-				if (told->stop != STOP_DONE)
+		if (round->ring_had_input && rx->kind) {
+			if (!round->rx_offset) {
+				if (round->ring_take(round->shm, rx, now, info))
+					round->rx_offset = rx->size;
+				if (info->stop != STOP_DONE)
 					return 0;
 			}
-			if (!round->hold)
-				io_poll_send(round, now, POLL_BUDGET, told);
-			if (told->stop != STOP_DONE)
+			if (!round->hold_replies)
+				io_poll_send(round, now, POLL_BUDGET, info);
+			if (info->stop != STOP_DONE)
 				return 0;
 			continue;
 		}
-		struct round_sender *sender = place_of(round, slot->name, slot->name_bytes);
-		*told = (struct engine_stop_info){ .stop = STOP_PACKET };
-		if ((slot->tclass & ECN_MASK) == ECN_CE || !is(sender, slot->name, slot->name_bytes))
+		struct known_sender *sender = sender_bucket(round, rx->name, rx->name_bytes);
+		*info = (struct engine_stop_info){ .stop = STOP_PUNT_PACKET };
+		if ((rx->tclass & ECN_MASK) == ECN_CE || !is_sender(sender, rx->name, rx->name_bytes))
 			return 0;
 		struct engine_meta meta = {
-			.flow = sender->flow, .ident = IDENT_UNSEEN, .flow_label = slot->flow_label,
-			.tclass = slot->tclass, .hop_limit = slot->hop_limit,
+			.flow = sender->flow,
+			.ident = IDENT_UNSEEN,
+			.flow_label = rx->flow_label,
+			.tclass = rx->tclass,
+			.hop_limit = rx->hop_limit,
 		};
 		do {
 			if (round->loss.one_in)
-				end = clear_until(round, slot);
+				end = skip_dropped(round, rx);
 			size_t taken;
-			int on = take_some(round, slot, end, &meta, now, told, &taken);
-			sender->right += taken ? ceil_div(taken, slot->segment) : 0;
-			if (!on)
+			int go_on = take_packets(round, rx, end, &meta, now, info, &taken);
+			sender->good_packets += taken ? ceil_div(taken, rx->segment) : 0;
+			if (!go_on)
 				return 0;
-		} while (round->at < slot->size);
-		/* where that stopped in the midst of a turn it goes on: no turn is open when the round is over */
-		if ((naks(round) != before || round->sending.qp) && !round->hold) {
-			io_poll_send(round, now, POLL_BUDGET, told);
-			if (told->stop != STOP_DONE)
+		} while (round->rx_offset < rx->size);
+		/* if that stops in a turn, the next call resumes it: no turn is open when the round ends */
+		if ((count_naks_sent(round) != before || round->sending.qp) && !round->hold_replies) {
+			io_poll_send(round, now, POLL_BUDGET, info);
+			if (info->stop != STOP_DONE)
 				return 0;
 		}
 	}
@@ -227,42 +234,43 @@ static int take(struct io_poll *round, uint64_t now, struct engine_stop_info *to
 
 /* ------------------------------------------------------------------ what leaves */
 
-/* Whether all that is laid out takes one wire, which has the sheet now and gave another for it. */
-static int traded(struct io_poll *round)
+/* Trade the whole output for an empty buffer, if all of it takes one loopback; returns whether it did. */
+static int trade_loopback_buffer(struct io_poll *round)
 {
 	struct engine_out *out = &round->out;
-	struct rx_buffer parcels[TRADE_BURSTS];
+	struct rx_buffer bursts[TRADE_MAX_BURSTS];
 	uint64_t packets = 0;
-	if (out->used < TRADE_LEAST || !out->count || out->count > TRADE_BURSTS)
+	if (out->used < TRADE_MIN_BYTES || !out->count || out->count > TRADE_MAX_BURSTS)
 		return 0;
-	struct loopback *wire = ((const struct tx_path *)out->bursts[0].route)->wire;
-	for (uint32_t i = 0; wire && i < out->count; i++) {
+	struct loopback *loopback = ((const struct tx_path *)out->bursts[0].route)->loopback;
+	for (uint32_t i = 0; loopback && i < out->count; i++) {
 		const struct engine_burst *burst = &out->bursts[i];
 		const struct tx_path *path = burst->route;
-		if (path->wire != wire || path->divert)
+		if (path->loopback != loopback || path->divert)
 			return 0;
-		parcels[i] = tx_path_describe(path, out->bytes + burst->offset, burst->length, burst->segment);
+		bursts[i] = tx_path_describe(path, out->bytes + burst->offset, burst->length, burst->segment);
 		packets += burst->count;
 	}
-	uint8_t *other = wire ? loopback_trade(wire, parcels, out->count, out->bytes, POLL_OUT_BYTES) : NULL;
+	uint8_t *other = loopback ? loopback_trade(loopback, bursts, out->count, out->bytes, POLL_OUT_BYTES) : NULL;
 	if (!other)
 		return 0;
 	out->bytes = other;
-	loopback_notify(wire);
+	loopback_notify(loopback);
 	round->counts.sent += packets;
 	round->tx_bytes += out->used;
 	round->sent += packets;
 	return 1;
 }
 
-static void carry_each(struct io_poll *round)
+static void transmit_each(struct io_poll *round)
 {
 	struct engine_out *out = &round->out;
 	for (uint32_t i = 0; i < out->count; i++) {
 		const struct engine_burst *burst = &out->bursts[i];
 		struct tx_path *path = (struct tx_path *)(uintptr_t)burst->route;
 		const uint8_t *bytes = out->bytes + burst->offset;
-		if (!path->divert || !path->divert(path->lane, bytes, burst->length, burst->segment, burst->count)) {
+		if (!path->divert ||
+		    !path->divert(path->divert_arg, bytes, burst->length, burst->segment, burst->count)) {
 			udp_transmit(path, bytes, burst->length, burst->segment, &round->counts);
 			tx_pages_note_copy(round, burst);
 		}
@@ -271,21 +279,21 @@ static void carry_each(struct io_poll *round)
 	}
 }
 
-static void carry(struct io_poll *round)
+static void transmit_all(struct io_poll *round)
 {
 	struct engine_out *out = &round->out;
-	if (!tx_pages_transmit(round) && !traded(round))
-		carry_each(round);
+	if (!tx_pages_transmit(round) && !trade_loopback_buffer(round))
+		transmit_each(round);
 	out->carried += out->used;
 	out->used = out->count = out->open = 0;
 }
 
-static void carry_out(struct engine_out *out)
+static void on_carry(struct engine_out *out)
 {
-	carry((struct io_poll *)(void *)((char *)out - offsetof(struct io_poll, out)));
+	transmit_all((struct io_poll *)(void *)((char *)out - offsetof(struct io_poll, out)));
 }
 
-static void turned(struct engine_out *out, const struct engine_qp *qp)
+static void on_turn(struct engine_out *out, const struct engine_qp *qp)
 {
 	tx_pages_select((struct io_poll *)(void *)((char *)out - offsetof(struct io_poll, out)), qp->record, qp->route);
 }
@@ -294,57 +302,58 @@ void io_poll_init(struct io_poll *round, struct engine_device *device, int fd, u
 {
 	round->device = device;
 	round->fd = fd;
-	round->greed = 1;
+	round->batch_limit = 1;
 	round->out.bytes = out;
 	round->out.room = POLL_OUT_BYTES;
-	round->out.carry = carry_out;
-	round->out.turned = turned;
+	round->out.carry = on_carry;
+	round->out.turned = on_turn;
 	for (unsigned i = 0; i < POLL_RECEIVE_LIMIT; i++) {
-		round->slots[i].buffer = buffers + (size_t)i * POLL_BUFFER_BYTES;
-		round->slots[i].room = POLL_BUFFER_BYTES;
+		round->rx_buffers[i].buffer = buffers + (size_t)i * POLL_BUFFER_BYTES;
+		round->rx_buffers[i].room = POLL_BUFFER_BYTES;
 	}
 }
 
-/* Whether all that is to be sent is messages that wait for others. */
-static int gathering(const struct io_poll *round, uint64_t one_in)
+/* Return whether all that is to be sent is messages that wait for others. */
+static int is_gathering(const struct io_poll *round, uint64_t one_in)
 {
 	const struct engine_sched *sched = &round->device->sched;
-	const struct queue_pair *record = (const struct queue_pair *)(const void *)(sched->arena + round->waiting);
-	uint64_t inflight = record->inflight > round->afloat ? record->inflight : round->afloat;
-	return round->waits && round->gathers && sched->scheduler->count == 1 && record->scheduled && !round->sending.qp &&
-	       !record->reply_count && !record->probe_due && record->send_index == record->fetch_index &&
-	       round->waits <= POLL_GATHER_MAX && inflight >= POLL_GATHER_MIN && round->waits * one_in <= inflight;
+	const struct queue_pair *record = (const struct queue_pair *)(const void *)(sched->arena + round->gathering_qp);
+	uint64_t inflight = record->inflight > round->inflight_floor ? record->inflight : round->inflight_floor;
+	return round->gathered && round->gathers && sched->scheduler->count == 1 && record->scheduled &&
+	       !round->sending.qp && !record->reply_count && !record->probe_due &&
+	       record->send_index == record->fetch_index && round->gathered <= POLL_GATHER_MAX &&
+	       inflight >= POLL_GATHER_MIN && round->gathered * one_in <= inflight;
 }
 
 int io_poll_ring(struct io_poll *round, struct engine_qp *qp, uint64_t length)
 {
 	struct engine_sched *sched = &round->device->sched;
 	uint64_t at = (uint64_t)((uint8_t *)qp->record - sched->arena);
-	int more = round->waits && round->waiting == at;
+	int more = round->gathered && round->gathering_qp == at;
 	int alone = !sched->scheduler->count || (more && sched->scheduler->count == 1);
 	if (engine_device_ring(round->device, qp))
 		return -1;
 	if (!round->gathers || !alone || length > POLL_GATHER_BYTES)
 		return 0;
-	round->waits = more ? round->waits + 1 : 1;
-	round->waiting = at;
-	return gathering(round, 1) ? GATHERED : 0;
+	round->gathered = more ? round->gathered + 1 : 1;
+	round->gathering_qp = at;
+	return is_gathering(round, 1) ? GATHERED : 0;
 }
 
-void io_poll_send(struct io_poll *round, uint64_t now, uint64_t budget, struct engine_stop_info *told)
+void io_poll_send(struct io_poll *round, uint64_t now, uint64_t budget, struct engine_stop_info *info)
 {
-	round->waits = 0;
+	round->gathered = 0;
 	if (budget > POLL_BUDGET)
 		budget = POLL_BUDGET;
 	tx_pages_begin(round);
 	do {
-		engine_device_send(round->device, now, budget, &round->out, &round->sending, told);
-		carry(round);
-	} while (told->stop == STOP_FULL);
+		engine_device_send(round->device, now, budget, &round->out, &round->sending, info);
+		transmit_all(round);
+	} while (info->stop == STOP_OUT_FULL);
 	tx_pages_end(round);
-	if (told->stop == STOP_DONE) {
+	if (info->stop == STOP_DONE) {
 		engine_device_sent(round->device, &round->sending);
-		round->silent = 0;
+		round->rounds_without_send = 0;
 	}
 }
 
@@ -352,68 +361,71 @@ void io_poll_end(struct io_poll *round)
 {
 	if (!round)
 		return;
-	free(round->kept);
-	tx_pages_close(round->sheets);
+	free(round->reorder);
+	tx_pages_close(round->tx_pages);
 }
 
 void io_poll_drop(struct io_poll *round, uint64_t at)
 {
 	struct engine_sending *sending = &round->sending;
-	uint32_t kept = 0;
+	uint32_t count = 0;
 	tx_pages_forget_qp(round, at);
-	if (round->feeding == at)
-		round->feeding = 0;
+	if (round->releasing_qp == at)
+		round->releasing_qp = 0;
 	if (sending->qp == at) {
 		sending->qp = 0;
 		engine_scheduler_end(&round->device->sched);
 	}
-	for (uint32_t i = 0; i < sending->later; i++)
-		if (sending->polite[i] != at)
-			sending->polite[kept++] = sending->polite[i];
-	sending->later = kept;
+	for (uint32_t i = 0; i < sending->deferred_count; i++)
+		if (sending->deferred[i] != at)
+			sending->deferred[count++] = sending->deferred[i];
+	sending->deferred_count = count;
 }
 
 /* ------------------------------------------------------------------ both */
 
-void io_poll(struct io_poll *round, uint64_t now, uint64_t budget, struct engine_stop_info *told)
+void io_poll(struct io_poll *round, uint64_t now, uint64_t budget, struct engine_stop_info *info)
 {
-	*told = (struct engine_stop_info){ .stop = STOP_DONE };
+	*info = (struct engine_stop_info){ .stop = STOP_DONE };
 	if (round->phase == POLL_IDLE) {
 		round->sent = 0;
-		round->came = round->slot = 0;
-		round->phase = !round->hold && round->silent >= POLL_REPLIES_AT_LEAST_EVERY && !gathering(round, POLL_GATHER_ONE_IN) ?
-				       POLL_BEFORE : POLL_TAKING;
-		if (round->phase == POLL_TAKING) {
-			receive(round, now);
-			while (!round->came && round->looks && !round->device->sched.scheduler->count && !round->sending.qp) {
-				round->looks--;
-				receive(round, now);
+		round->received = round->rx_index = 0;
+		round->phase = !round->hold_replies && round->rounds_without_send >= POLL_REPLIES_AT_LEAST_EVERY &&
+					       !is_gathering(round, POLL_GATHER_ONE_IN) ?
+				       POLL_SEND_FIRST :
+				       POLL_RECEIVE;
+		if (round->phase == POLL_RECEIVE) {
+			receive_packets(round, now);
+			while (!round->received && round->socket_checks && !round->device->sched.scheduler->count &&
+			       !round->sending.qp) {
+				round->socket_checks--;
+				receive_packets(round, now);
 			}
 		}
-		round->looks = 0;
+		round->socket_checks = 0;
 	}
-	if (round->phase == POLL_BEFORE) {
-		io_poll_send(round, now, budget, told);
-		if (told->stop != STOP_DONE)
+	if (round->phase == POLL_SEND_FIRST) {
+		io_poll_send(round, now, budget, info);
+		if (info->stop != STOP_DONE)
 			return;
-		round->phase = POLL_TAKING;
-		receive(round, now);
+		round->phase = POLL_RECEIVE;
+		receive_packets(round, now);
 	}
-	if (round->phase == POLL_TAKING) {
-		if (!take(round, now, told))
+	if (round->phase == POLL_RECEIVE) {
+		if (!take_received(round, now, info))
 			return;
-		round->silent += round->came != 0;
-		round->phase = round->came ? POLL_IDLE : POLL_AFTER;
+		round->rounds_without_send += round->received != 0;
+		round->phase = round->received ? POLL_IDLE : POLL_SEND;
 	}
-	if (round->phase == POLL_AFTER) {
-		if (!round->hold && (round->device->sched.scheduler->count || round->sending.qp) &&
-		    !gathering(round, POLL_GATHER_ONE_IN)) {
-			io_poll_send(round, now, budget, told);
-			if (told->stop != STOP_DONE)
+	if (round->phase == POLL_SEND) {
+		if (!round->hold_replies && (round->device->sched.scheduler->count || round->sending.qp) &&
+		    !is_gathering(round, POLL_GATHER_ONE_IN)) {
+			io_poll_send(round, now, budget, info);
+			if (info->stop != STOP_DONE)
 				return;
 		}
 		round->phase = POLL_IDLE;
 	}
-	*told = (struct engine_stop_info){ .stop = STOP_DONE };
+	*info = (struct engine_stop_info){ .stop = STOP_DONE };
 }
 #endif

@@ -8,112 +8,119 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct reorder_packet *place_of(struct reorder_buffer *kept, uint64_t psn)
+static struct reorder_packet *packet_at(struct reorder_buffer *reorder, uint64_t psn)
 {
-	return &kept->packets[psn & (REORDER_PACKETS - 1)];
+	return &reorder->packets[psn & (REORDER_PACKETS - 1)];
 }
 
-static int is(const struct reorder_packet *packet, const struct engine_expects *expects, uint64_t psn)
+static int is_packet(const struct reorder_packet *packet, const struct engine_expects *expects, uint64_t psn)
 {
 	return packet->qp == expects->qp && packet->generation == expects->generation && packet->psn == psn;
 }
 
-static struct reorder_buffer *make(void)
+static struct reorder_buffer *new_buffer(void)
 {
-	struct reorder_buffer *kept = calloc(1, sizeof(*kept));
-	for (unsigned i = 0; kept && i < REORDER_SLOTS; i++)
-		kept->rooms[i] = (uint16_t)i;
-	return kept;
+	struct reorder_buffer *reorder = calloc(1, sizeof(*reorder));
+	for (unsigned i = 0; reorder && i < REORDER_BUFFERS; i++)
+		reorder->free_indices[i] = (uint16_t)i;
+	return reorder;
 }
 
-/* Who was there last goes first: its room is near. */
-static void forget(struct reorder_buffer *kept, struct reorder_packet *packet)
+/* Drop a packet. Its buffer is the next to be used, since it is in the near cache. */
+static void drop_packet(struct reorder_buffer *reorder, struct reorder_packet *packet)
 {
 	packet->qp = 0;
-	kept->rooms[--kept->count] = (uint16_t)packet->room;
+	reorder->free_indices[--reorder->count] = (uint16_t)packet->index;
 }
 
-int reorder_has_packets(struct reorder_buffer *kept, uint64_t now)
+int reorder_has_packets(struct reorder_buffer *reorder, uint64_t now)
 {
-	if (!kept || !kept->count)
+	if (!reorder || !reorder->count)
 		return 0;
-	for (unsigned i = 0; now - kept->latest >= REORDER_NS && i < REORDER_PACKETS; i++)
-		if (kept->packets[i].qp)
-			forget(kept, &kept->packets[i]);
-	return kept->count != 0;
+	for (unsigned i = 0; now - reorder->latest_ns >= REORDER_NS && i < REORDER_PACKETS; i++)
+		if (reorder->packets[i].qp)
+			drop_packet(reorder, &reorder->packets[i]);
+	return reorder->count != 0;
 }
 
-/* What is kept of the PSN that a queue pair expects or, with `far`, of one behind it, the first; NULL for nothing. */
-static struct reorder_packet *next_of(struct reorder_buffer *kept, const struct engine_expects *expects, int far, uint64_t now)
+/* Find the packet that a queue pair expects or, with `far`, the first one held from there on; NULL for none. */
+static struct reorder_packet *find_next(struct reorder_buffer *reorder, const struct engine_expects *expects, int far,
+					uint64_t now)
 {
 	for (uint64_t i = 0; i < (far ? REORDER_PACKETS : 1); i++) {
 		uint64_t psn = (expects->psn + i) & PSN_MASK;
-		struct reorder_packet *packet = place_of(kept, psn);
-		if (is(packet, expects, psn) && now - packet->since < REORDER_NS)
+		struct reorder_packet *packet = packet_at(reorder, psn);
+		if (is_packet(packet, expects, psn) && now - packet->received_ns < REORDER_NS)
 			return packet;
 	}
 	return NULL;
 }
 
-void reorder_hold(struct reorder_buffer **kept, const struct engine_device *device, const uint8_t *buffer, size_t length,
-	       size_t segment, size_t start, const struct engine_meta *meta, uint64_t now)
+void reorder_hold(struct reorder_buffer **reorder, const struct engine_device *device, const uint8_t *buffer,
+		  size_t length, size_t segment, size_t start, const struct engine_meta *meta, uint64_t now)
 {
 	struct engine_expects expects;
 
-	if (!*kept && !(*kept = make()))
+	if (!*reorder && !(*reorder = new_buffer()))
 		return;
 	for (size_t at = start; at < length; at += segment) {
 		const uint8_t *bytes = buffer + at;
 		size_t size = lesser(length - at, segment);
-		if (size < BTH_BYTES + ICRC_BYTES || size > REORDER_PACKET_BYTES || opcode_rows[bytes[0]].flags & ROW_RESPONSE ||
+		if (size < BTH_BYTES + ICRC_BYTES || size > REORDER_PACKET_BYTES ||
+		    opcode_rows[bytes[0]].flags & ROW_RESPONSE ||
 		    engine_device_expects(device, be_load(bytes + DQPN_AT, 3), &expects))
 			continue;
 		uint64_t psn = be_load(bytes + PSN_AT, 3);
-		int64_t ahead = psn_diff(psn, expects.psn);
-		struct reorder_packet *packet = place_of(*kept, psn);
-		if (ahead <= 0 || ahead >= (int64_t)REORDER_PACKETS ||
-		    (is(packet, &expects, psn) && now - packet->since < REORDER_NS))
+		int64_t distance = psn_diff(psn, expects.psn);
+		struct reorder_packet *packet = packet_at(*reorder, psn);
+		if (distance <= 0 || distance >= (int64_t)REORDER_PACKETS ||
+		    (is_packet(packet, &expects, psn) && now - packet->received_ns < REORDER_NS))
 			continue;
 		if (packet->qp)
-			forget(*kept, packet);
-		if ((*kept)->count == REORDER_SLOTS)
+			drop_packet(*reorder, packet);
+		if ((*reorder)->count == REORDER_BUFFERS)
 			return;
-		*packet = (struct reorder_packet){ .qp = expects.qp, .generation = expects.generation, .since = now, .psn = (uint32_t)psn,
-						.length = (uint32_t)size, .room = (*kept)->rooms[(*kept)->count++],
-						.meta = *meta };
-		(*kept)->latest = now;
+		*packet = (struct reorder_packet){ .qp = expects.qp,
+						   .generation = expects.generation,
+						   .received_ns = now,
+						   .psn = (uint32_t)psn,
+						   .length = (uint32_t)size,
+						   .index = (*reorder)->free_indices[(*reorder)->count++],
+						   .meta = *meta };
+		(*reorder)->latest_ns = now;
 		packet->meta.ident = IDENT_CHECKED;
-		memcpy((*kept)->bytes[packet->room], bytes, size);
+		memcpy((*reorder)->bytes[packet->index], bytes, size);
 	}
 }
 
-int reorder_release(struct reorder_buffer *kept, struct engine_device *device, uint64_t number, uint64_t now, struct engine_stop_info *told)
+int reorder_release(struct reorder_buffer *reorder, struct engine_device *device, uint64_t number, uint64_t now,
+		    struct engine_stop_info *info)
 {
 	struct engine_expects expects;
-	int fed = 0;
+	int released = 0;
 
-	*told = (struct engine_stop_info){ .stop = STOP_DONE };
-	while (kept->count && !engine_device_expects(device, number, &expects)) {
-		struct reorder_packet *packet = next_of(kept, &expects, fed && !expects.nak_sent, now);
-		int early = packet && packet->psn != expects.psn;
+	*info = (struct engine_stop_info){ .stop = STOP_DONE };
+	while (reorder->count && !engine_device_expects(device, number, &expects)) {
+		struct reorder_packet *packet = find_next(reorder, &expects, released && !expects.nak_sent, now);
+		int beyond_gap = packet && packet->psn != expects.psn;
 		if (!packet)
 			break;
-		size_t taken = engine_device_receive(device, kept->bytes[packet->room], packet->length, packet->length, 0,
-						   &packet->meta, now, told);
-		if (told->stop == STOP_FIND)
+		size_t taken = engine_device_receive(device, reorder->bytes[packet->index], packet->length,
+						     packet->length, 0, &packet->meta, now, info);
+		if (info->stop == STOP_MAP_QP)
 			return 0;
-		device->counts.rx_packets -= taken != 0; /* it was counted when it came */
-		if (early && taken) {
+		device->counts.rx_packets -= taken != 0; /* it was counted when it was received */
+		if (beyond_gap && taken) {
 			device->counts.events[COUNT_PSN_GAP]--;
 			break;
 		}
-		forget(kept, packet);
-		fed = 1;
+		drop_packet(reorder, packet);
+		released = 1;
 		if (!taken)
 			break;
-		if (told->stop != STOP_DONE)
+		if (info->stop != STOP_DONE)
 			return 0;
 	}
-	*told = (struct engine_stop_info){ .stop = STOP_DONE };
+	*info = (struct engine_stop_info){ .stop = STOP_DONE };
 	return 1;
 }

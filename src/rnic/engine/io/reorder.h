@@ -1,46 +1,47 @@
-/* What came beyond a gap, kept until the gap is filled, and then given to the engine as if it came just now, of queue pairs
- * whose ends agreed on that.
+/* The reorder buffer of selective repeat: it holds packets beyond a gap until the gap is filled, and then gives them to
+ * the engine as if they came just now. It serves queue pairs whose two ends have agreed on that.
  *
- * The queue pair itself knows nothing of it: it has passed over such a packet and has said so (IBA 9.7.5.2), and takes it in
- * its turn as from a network that reorders. Its peer sends the missing packet alone (transport/send_queue.py mend). What is
- * kept may be forgotten at any time: it is then asked for again. */
-#ifndef RNIC_ENGINE_KEPT_H
-#define RNIC_ENGINE_KEPT_H
+ * The queue pair does not know of it: it has passed over such a packet, has sent a NAK (IBA 9.7.5.2), and takes the
+ * packet later as from a network that reorders. Its peer sends the missing packet alone (transport/send_queue.py mend).
+ * Packets may be dropped from the buffer at any time: the queue pair asks for them again. */
+#ifndef RNIC_ENGINE_REORDER_H
+#define RNIC_ENGINE_REORDER_H
 
 #include "device/device.h"
 
-#define REORDER_LOG_PACKETS 9u /* of one device, each at the place that its PSN says */
+#define REORDER_LOG_PACKETS 9u /* entries of one device, each at the index that its PSN gives */
 #define REORDER_PACKETS (1u << REORDER_LOG_PACKETS)
-#define REORDER_SLOTS 256u /* what there is room for */
+#define REORDER_BUFFERS 256u /* packets that there is memory for */
 #define REORDER_PACKET_BYTES 4160u /* the longest packet */
-#define REORDER_NS 100000000u /* for so long: what is older may be of another connection */
+#define REORDER_NS 100000000u /* how long a packet is held: an older one may be of another connection */
 
 struct reorder_packet {
-	uint64_t qp, generation; /* whose it is, 0 for nobody */
-	uint64_t since; /* when it came */
-	uint32_t psn, length, room; /* where its bytes are */
+	uint64_t qp, generation; /* whose packet it is; 0: the entry is free */
+	uint64_t received_ns;
+	uint32_t psn, length, index; /* `index` of `bytes` */
 	struct engine_meta meta;
 };
 
 struct reorder_buffer {
-	uint32_t count; /* packets, in the first rooms of `rooms`; the others are free */
-	uint64_t latest; /* when the last of them came */
-	uint16_t rooms[REORDER_SLOTS];
+	uint32_t count; /* packets held: they use the first entries of `free_indices`, and the others are free */
+	uint64_t latest_ns; /* when the last packet was added */
+	uint16_t free_indices[REORDER_BUFFERS];
 	struct reorder_packet packets[REORDER_PACKETS];
-	uint8_t bytes[REORDER_SLOTS][REORDER_PACKET_BYTES];
+	uint8_t bytes[REORDER_BUFFERS][REORDER_PACKET_BYTES];
 };
 
-/* Whether anything is kept; once nothing has come for as long as it may be, all is forgotten. */
-int reorder_has_packets(struct reorder_buffer *kept, uint64_t now);
+/* Return whether packets are held. If none was added for REORDER_NS, drop all. */
+int reorder_has_packets(struct reorder_buffer *reorder, uint64_t now);
 
-/* Keep those of the packets in a buffer that are beyond the gap of a queue pair; the engine has found them right. Makes
- * `*kept` where it is NULL and there is memory for it. */
-void reorder_hold(struct reorder_buffer **kept, const struct engine_device *device, const uint8_t *buffer, size_t length,
-	       size_t segment, size_t start, const struct engine_meta *meta, uint64_t now);
+/* Hold those packets of a buffer that lie beyond a queue pair's gap; the engine has checked them. Allocates `*reorder`
+ * if it is NULL and there is memory. */
+void reorder_hold(struct reorder_buffer **reorder, const struct engine_device *device, const uint8_t *buffer,
+		  size_t length, size_t segment, size_t start, const struct engine_meta *meta, uint64_t now);
 
-/* Give a queue pair what was kept for it, as far as it goes on with what it expects, and where that ends before the next gap
- * have it name that; whether that was all. It stops as engine_stop_info says, and is called again; what the engine does not know
- * is forgotten, so that it comes again. */
-int reorder_release(struct reorder_buffer *kept, struct engine_device *device, uint64_t number, uint64_t now, struct engine_stop_info *told);
+/* Give a queue pair the held packets that continue what it expects. If they end before another gap, have it send the
+ * NAK for that. Returns whether that was all: it stops as engine_stop_info says, and is then called again. A packet
+ * that the engine punts is dropped, so that it comes again. */
+int reorder_release(struct reorder_buffer *reorder, struct engine_device *device, uint64_t number, uint64_t now,
+		    struct engine_stop_info *info);
 
 #endif

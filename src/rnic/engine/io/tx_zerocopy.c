@@ -11,64 +11,66 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define CREDIT 64u /* sends in a row without a long burst: then none is expected */
-#define MOST_A_TURN 1024 /* more than a turn has packets */
-#define STALE 4096u /* sheets that were looked for since one was lent: whoever has it takes his time */
-/* Of such pages a few make a sheet, and the system has that many less to count. */
+#define ZEROCOPY_CREDIT 64u /* sends in a row without a long burst, after which none is expected */
+#define MAX_TURN_PACKETS 1024 /* more than a turn has packets */
+#define STUCK_ALLOCATIONS 4096u /* allocations after which a page in use counts as stuck */
+/* A few huge pages hold a tx page, so that the system has fewer to count. */
 #define HUGE_BYTES ((size_t)2 << 20)
-#define ALL_BYTES ((size_t)TX_PAGES * TX_PAGE_BYTES)
+#define ALL_PAGES_BYTES ((size_t)TX_PAGES * TX_PAGE_BYTES)
 
-enum { LENT_NOT, LENT_REQUESTS, LENT_RESPONSES };
+enum { USE_NONE, USE_REQUESTS, USE_RESPONSES };
 
-struct sheet {
-	uint8_t name[UDP_NAME_BYTES]; /* where packets that were on it went */
-	uint32_t name_bytes; /* 0 for nowhere yet */
-	uint32_t lent; /* what of: these may not have arrived yet, */
-	uint64_t owner; /* those of the queue pair with this record, */
-	uint64_t until; /* before this PSN */
-	uint64_t since; /* `looks` then */
+struct tx_page {
+	uint8_t name[UDP_NAME_BYTES]; /* the address that packets in it went to */
+	uint32_t name_bytes; /* 0: none yet */
+	uint32_t use; /* what its packets are, which may not have arrived yet; if so, the three below are set */
+	uint64_t owner; /* record of their queue pair */
+	uint64_t end_psn; /* the PSN behind them */
+	uint64_t allocated_at; /* `allocations` at that time */
 };
 
 struct tx_pages {
 	struct tx_splice splice;
-	uint8_t *mapped, *bytes; /* of all sheets */
-	uint8_t *plain; /* between begin and end: where packets are laid out else; NULL where no long burst is expected */
-	struct sheet *current; /* that they are laid out on now, or NULL */
-	const struct tx_path *path; /* where these go */
-	uint64_t looks; /* for a sheet, so far */
-	uint32_t next; /* where that begins */
+	uint8_t *mapped, *bytes; /* memory of all tx pages */
+	/* between begin and end: where packets are laid out otherwise; NULL if no long burst is expected */
+	uint8_t *copy_buffer;
+	struct tx_page *current; /* the page that packets are laid out in now, or NULL */
+	const struct tx_path *path; /* where these packets go */
+	uint64_t allocations; /* so far */
+	uint32_t next; /* where the search for a page begins */
 	uint32_t credit;
-	struct sheet all[TX_PAGES];
+	struct tx_page pages[TX_PAGES];
 };
 
-static struct tx_pages *open_sheets(void)
+static struct tx_pages *open_pages(void)
 {
-	struct tx_pages *sheets = calloc(1, sizeof *sheets);
-	if (!sheets)
+	struct tx_pages *pages = calloc(1, sizeof *pages);
+	if (!pages)
 		return NULL;
-	void *mapped = mmap(NULL, ALL_BYTES + HUGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *mapped =
+		mmap(NULL, ALL_PAGES_BYTES + HUGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (mapped == MAP_FAILED) {
-		sheets->splice.broken = 1;
-		return sheets;
+		pages->splice.broken = 1;
+		return pages;
 	}
-	sheets->mapped = mapped;
-	sheets->bytes = sheets->mapped + (HUGE_BYTES - (uintptr_t)mapped % HUGE_BYTES) % HUGE_BYTES;
-	madvise(sheets->bytes, ALL_BYTES, MADV_HUGEPAGE); /* or it is slower */
-	tx_splice_open(&sheets->splice);
-	return sheets;
+	pages->mapped = mapped;
+	pages->bytes = pages->mapped + (HUGE_BYTES - (uintptr_t)mapped % HUGE_BYTES) % HUGE_BYTES;
+	madvise(pages->bytes, ALL_PAGES_BYTES, MADV_HUGEPAGE); /* it is slower without */
+	tx_splice_open(&pages->splice);
+	return pages;
 }
 
-void tx_pages_close(struct tx_pages *sheets)
+void tx_pages_close(struct tx_pages *pages)
 {
-	if (!sheets)
+	if (!pages)
 		return;
-	tx_splice_close(&sheets->splice);
-	if (sheets->mapped)
-		munmap(sheets->mapped, ALL_BYTES + HUGE_BYTES);
-	free(sheets);
+	tx_splice_close(&pages->splice);
+	if (pages->mapped)
+		munmap(pages->mapped, ALL_PAGES_BYTES + HUGE_BYTES);
+	free(pages);
 }
 
-/* ------------------------------------------------------------------ sheets */
+/* ------------------------------------------------------------------ tx pages */
 
 static const struct queue_pair *record_of(const struct io_poll *round, uint64_t owner)
 {
@@ -80,91 +82,93 @@ static const uint8_t *context_of(const struct io_poll *round, uint64_t owner)
 	return round->device->sched.arena + record_of(round, owner)->context;
 }
 
-static uint8_t *bytes_of(const struct tx_pages *sheets, const struct sheet *sheet)
+static uint8_t *bytes_of(const struct tx_pages *pages, const struct tx_page *page)
 {
-	return sheets->bytes + (size_t)(sheet - sheets->all) * TX_PAGE_BYTES;
+	return pages->bytes + (size_t)(page - pages->pages) * TX_PAGE_BYTES;
 }
 
-/* Whether packets that were on a sheet may be on their way. Requests are until they are acknowledged, or the queue pair has
- * begun anew with other PSNs; its record may lack those of this turn yet. Nobody acknowledges responses, but who asks has no more in flight than this end would. */
-static int is_busy(const struct io_poll *round, struct sheet *sheet)
+/* Return whether packets in a tx page may be on their way. Requests are until they are acknowledged, or until the queue
+ * pair has begun anew with other PSNs; its record may not have this turn's packets yet. Responses are not acknowledged,
+ * but a requester has no more in flight than this end would. */
+static int is_busy(const struct io_poll *round, struct tx_page *page)
 {
-	const struct queue_pair *record = record_of(round, sheet->owner);
+	const struct queue_pair *record = record_of(round, page->owner);
 	int64_t behind;
 
-	if (sheet->lent == LENT_REQUESTS && (psn_diff(sheet->until, record->una) <= 0 ||
-					     psn_diff(sheet->until, record->sent_psn) > MOST_A_TURN))
-		sheet->lent = LENT_NOT;
-	if (sheet->lent == LENT_RESPONSES) {
-		behind = psn_diff(be_get(context_of(round, sheet->owner), QPC_EXPECTED_PSN), sheet->until);
+	if (page->use == USE_REQUESTS &&
+	    (psn_diff(page->end_psn, record->una) <= 0 || psn_diff(page->end_psn, record->sent_psn) > MAX_TURN_PACKETS))
+		page->use = USE_NONE;
+	if (page->use == USE_RESPONSES) {
+		behind = psn_diff(be_get(context_of(round, page->owner), QPC_EXPECTED_PSN), page->end_psn);
 		if (behind < 0 || behind >= (int64_t)record->most)
-			sheet->lent = LENT_NOT;
+			page->use = USE_NONE;
 	}
-	return sheet->lent != LENT_NOT;
+	return page->use != USE_NONE;
 }
 
-/* The system gives other pages once they are written to; whoever has those before keeps them as they are. Where it refuses,
- * as for memory that is locked, the sheets are not used again. */
-static int renew(struct tx_pages *sheets, struct sheet *sheet)
+/* Replace a page's memory: the system gives other pages at the next write, and its queues keep the old ones. If the
+ * system refuses, as for locked memory, no tx page is used again. */
+static int replace_memory(struct tx_pages *pages, struct tx_page *page)
 {
-	sheet->name_bytes = sheet->lent = 0;
-	if (!madvise(bytes_of(sheets, sheet), TX_PAGE_BYTES, MADV_DONTNEED))
+	page->name_bytes = page->use = 0;
+	if (!madvise(bytes_of(pages, page), TX_PAGE_BYTES, MADV_DONTNEED))
 		return 1;
-	sheets->splice.broken = 1;
+	pages->splice.broken = 1;
 	return 0;
 }
 
-static int goes_to(const struct sheet *sheet, const struct tx_path *path)
+static int goes_to(const struct tx_page *page, const struct tx_path *path)
 {
-	return sheet->name_bytes == path->name_bytes && !memcmp(sheet->name, path->name, path->name_bytes);
+	return page->name_bytes == path->name_bytes && !memcmp(page->name, path->name, path->name_bytes);
 }
 
-/* A sheet for packets to there: one that had such, one that had none, or, with other pages, any that is not busy or has
- * been for very long. NULL where all are. */
-static struct sheet *look(struct io_poll *round, const struct tx_path *path)
+/* Find a tx page for packets to an address: one that was used for it, an unused one, or, with new memory, one that is
+ * not busy or is stuck. NULL if there is none. */
+static struct tx_page *find_page(struct io_poll *round, const struct tx_path *path)
 {
-	struct tx_pages *sheets = round->sheets;
-	struct sheet *blank = NULL, *other = NULL;
+	struct tx_pages *pages = round->tx_pages;
+	struct tx_page *blank = NULL, *other = NULL;
 
-	sheets->looks++;
+	pages->allocations++;
 	for (uint32_t i = 0; i < TX_PAGES; i++) {
-		struct sheet *sheet = &sheets->all[(sheets->next + i) % TX_PAGES];
-		int busy = is_busy(round, sheet);
-		if (!busy && goes_to(sheet, path))
-			return sheet;
-		if (!busy && !sheet->name_bytes && !blank)
-			blank = sheet;
-		if (!other && (!busy || sheets->looks - sheet->since > STALE))
-			other = sheet;
+		struct tx_page *page = &pages->pages[(pages->next + i) % TX_PAGES];
+		int busy = is_busy(round, page);
+		if (!busy && goes_to(page, path))
+			return page;
+		if (!busy && !page->name_bytes && !blank)
+			blank = page;
+		if (!other && (!busy || pages->allocations - page->allocated_at > STUCK_ALLOCATIONS))
+			other = page;
 	}
-	return blank ? blank : other && renew(sheets, other) ? other : NULL;
+	return blank ? blank : other && replace_memory(pages, other) ? other : NULL;
 }
 
-/* What is made from now on is laid out on a sheet, for where it goes, if there is one; else, or for NULL, as ever. */
-static void lay_out(struct io_poll *round, const struct tx_path *path)
+/* Select where packets are laid out from now on: in a tx page for their path, if there is one. Else, or for NULL, they
+ * are copied. */
+static void select_output(struct io_poll *round, const struct tx_path *path)
 {
-	struct tx_pages *sheets = round->sheets;
+	struct tx_pages *pages = round->tx_pages;
 	struct engine_out *out = &round->out;
 
-	sheets->path = path;
-	sheets->current = path && !sheets->splice.broken ? look(round, path) : NULL;
-	out->bytes = sheets->plain;
+	pages->path = path;
+	pages->current = path && !pages->splice.broken ? find_page(round, path) : NULL;
+	out->bytes = pages->copy_buffer;
 	out->room = POLL_OUT_BYTES;
-	if (sheets->current) {
-		sheets->next = (uint32_t)(sheets->current - sheets->all);
-		out->bytes = bytes_of(sheets, sheets->current);
+	if (pages->current) {
+		pages->next = (uint32_t)(pages->current - pages->pages);
+		out->bytes = bytes_of(pages, pages->current);
 		out->room = TX_PAGE_BYTES;
 	}
 }
 
 void tx_pages_forget_qp(struct io_poll *round, uint64_t record)
 {
-	struct tx_pages *sheets = round->sheets;
+	struct tx_pages *pages = round->tx_pages;
 
-	for (uint32_t i = 0; sheets && i < TX_PAGES; i++) {
-		struct sheet *sheet = &sheets->all[i];
-		if (sheet->lent && sheet->owner == record) /* nobody says any more when these have arrived */
-			renew(sheets, sheet);
+	for (uint32_t i = 0; pages && i < TX_PAGES; i++) {
+		struct tx_page *page = &pages->pages[i];
+		if (page->use && page->owner == record) /* nothing tells any more when these have arrived */
+			replace_memory(pages, page);
 	}
 }
 
@@ -172,15 +176,15 @@ void tx_pages_forget_qp(struct io_poll *round, uint64_t record)
 
 void tx_pages_begin(struct io_poll *round)
 {
-	struct tx_pages *sheets = round->sheets;
+	struct tx_pages *pages = round->tx_pages;
 
-	if (!sheets || sheets->splice.broken || !sheets->credit)
+	if (!pages || pages->splice.broken || !pages->credit)
 		return;
-	sheets->credit--;
-	sheets->plain = round->out.bytes;
+	pages->credit--;
+	pages->copy_buffer = round->out.bytes;
 }
 
-static int same(const struct tx_path *one, const struct tx_path *other)
+static int is_same_destination(const struct tx_path *one, const struct tx_path *other)
 {
 	return one == other || (one && other && one->name_bytes == other->name_bytes &&
 				!memcmp(one->name, other->name, one->name_bytes));
@@ -188,72 +192,74 @@ static int same(const struct tx_path *one, const struct tx_path *other)
 
 void tx_pages_select(struct io_poll *round, const struct queue_pair *record, const struct tx_path *path)
 {
-	struct tx_pages *sheets = round->sheets;
+	struct tx_pages *pages = round->tx_pages;
 	uint64_t owner = (uint64_t)((const uint8_t *)record - round->device->sched.arena);
 
-	if (!sheets || !sheets->plain) {
-		round->turn = owner;
+	if (!pages || !pages->copy_buffer) {
+		round->last_qp = owner;
 		return;
 	}
-	if (record->service || path->wire || path->divert)
+	if (record->service || path->loopback || path->divert)
 		path = NULL;
-	int stays = sheets->current && same(sheets->path, path);
-	/* so a long burst is of who has the turn, whatever short ones of others lie before it */
-	if (round->out.used && (!stays || (owner != round->turn && round->out.used >= TX_PAGE_MIN_BURST)))
+	int stays = pages->current && is_same_destination(pages->path, path);
+	/* so a long burst is of the queue pair that has the turn, even with short ones of others before it */
+	if (round->out.used && (!stays || (owner != round->last_qp && round->out.used >= TX_PAGE_MIN_BURST)))
 		round->out.carry(&round->out);
-	round->turn = owner;
+	round->last_qp = owner;
 	if (!stays)
-		lay_out(round, path);
+		select_output(round, path);
 }
 
-/* What of a burst's pages may be lent, and the PSN behind it: requests of a reliable connection, which are acknowledged, or
- * READ responses to a peer of our own. An ACK may have joined them. */
-static int lends(const struct io_poll *round, const struct engine_burst *burst, uint64_t *until)
+/* Return what a burst's pages may be sent as, and the PSN behind it: requests of a reliable connection, which are
+ * acknowledged, or READ responses to a peer that has agreed. An ACK may have joined them. */
+static int use_of_burst(const struct io_poll *round, const struct engine_burst *burst, uint64_t *end_psn)
 {
 	const uint8_t *bytes = round->out.bytes + burst->offset;
 
 	if (burst->length < TX_PAGE_MIN_BURST || burst->count < 2)
-		return LENT_NOT;
+		return USE_NONE;
 	for (uint64_t i = burst->count; i-- > burst->count - 2;) {
 		const uint8_t *packet = bytes + i * (uint64_t)burst->segment;
 		uint16_t flags = opcode_rows[packet[0]].flags;
 		if ((packet[0] & BTH_SERVICE_MASK) != SERVICE_RC)
-			return LENT_NOT;
-		*until = (be_load(packet + PSN_AT, 3) + 1) & PSN_MASK;
+			return USE_NONE;
+		*end_psn = (be_load(packet + PSN_AT, 3) + 1) & PSN_MASK;
 		if (flags & (ROW_SEND | ROW_WRITE))
-			return LENT_REQUESTS;
+			return USE_REQUESTS;
 		if (flags & ROW_READ_RESPONSE)
-			return record_of(round, round->turn)->most && be_get(context_of(round, round->turn), QPC_OPTIONS) & OPT_SELECTIVE_REPEAT
-				       ? LENT_RESPONSES : LENT_NOT;
+			return record_of(round, round->last_qp)->most &&
+					       be_get(context_of(round, round->last_qp), QPC_OPTIONS) & OPT_SELECTIVE_REPEAT ?
+				       USE_RESPONSES :
+				       USE_NONE;
 	}
-	return LENT_NOT;
+	return USE_NONE;
 }
 
 int tx_pages_transmit(struct io_poll *round)
 {
-	struct tx_pages *sheets = round->sheets;
+	struct tx_pages *pages = round->tx_pages;
 	struct engine_out *out = &round->out;
 
-	if (!sheets || !sheets->current)
+	if (!pages || !pages->current)
 		return 0;
-	struct sheet *sheet = sheets->current;
+	struct tx_page *page = pages->current;
 	for (uint32_t i = 0; i < out->count; i++) {
 		const struct engine_burst *burst = &out->bursts[i];
 		struct tx_path *path = (struct tx_path *)(uintptr_t)burst->route;
 		const uint8_t *bytes = out->bytes + burst->offset;
-		uint64_t until;
-		int what = lends(round, burst, &until);
-		if (what)
-			sheets->credit = CREDIT;
-		if (sheet->lent && sheet->lent != (uint32_t)what)
-			what = LENT_NOT; /* one mark for a sheet */
-		if (what && !tx_splice_send(&sheets->splice, path, bytes, burst->length, burst->segment)) {
-			memcpy(sheet->name, path->name, sizeof sheet->name);
-			sheet->name_bytes = path->name_bytes;
-			sheet->lent = (uint32_t)what;
-			sheet->owner = round->turn;
-			sheet->until = until;
-			sheet->since = sheets->looks;
+		uint64_t end_psn;
+		int use = use_of_burst(round, burst, &end_psn);
+		if (use)
+			pages->credit = ZEROCOPY_CREDIT;
+		if (page->use && page->use != (uint32_t)use)
+			use = USE_NONE; /* a page has one use at a time */
+		if (use && !tx_splice_send(&pages->splice, path, bytes, burst->length, burst->segment)) {
+			memcpy(page->name, path->name, sizeof page->name);
+			page->name_bytes = path->name_bytes;
+			page->use = (uint32_t)use;
+			page->owner = round->last_qp;
+			page->end_psn = end_psn;
+			page->allocated_at = pages->allocations;
 			round->counts.sent += burst->count;
 			round->spliced++;
 		} else {
@@ -262,30 +268,30 @@ int tx_pages_transmit(struct io_poll *round)
 		round->tx_bytes += burst->length;
 		round->sent += burst->count;
 	}
-	if (sheet->lent)
-		lay_out(round, sheets->path);
+	if (page->use)
+		select_output(round, pages->path);
 	return 1;
 }
 
 void tx_pages_note_copy(struct io_poll *round, const struct engine_burst *burst)
 {
-	uint64_t until;
+	uint64_t end_psn;
 
-	if (!round->splices || !lends(round, burst, &until))
+	if (!round->may_splice || !use_of_burst(round, burst, &end_psn))
 		return;
-	if (!round->sheets)
-		round->sheets = open_sheets();
-	if (round->sheets)
-		round->sheets->credit = CREDIT;
+	if (!round->tx_pages)
+		round->tx_pages = open_pages();
+	if (round->tx_pages)
+		round->tx_pages->credit = ZEROCOPY_CREDIT;
 }
 
 void tx_pages_end(struct io_poll *round)
 {
-	struct tx_pages *sheets = round->sheets;
+	struct tx_pages *pages = round->tx_pages;
 
-	if (!sheets || !sheets->plain)
+	if (!pages || !pages->copy_buffer)
 		return;
-	lay_out(round, NULL);
-	sheets->plain = NULL;
+	select_output(round, NULL);
+	pages->copy_buffer = NULL;
 }
 #endif

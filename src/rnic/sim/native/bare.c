@@ -1,6 +1,9 @@
 /* Flows whose queue pairs are the engine's alone: a record, a context and slots, like those of a queue pair that verbs made
  * and the reference connected, and nothing in Python. They cost a hundredth of the time and a quarter of the memory. */
 #include "fabric.h"
+#include "device/inflight.h"
+#include "device/scheduler.h"
+#include "device/timers.h"
 #include "queue_pair/byteorder.h"
 
 #define BLOCK_WORDS 32u
@@ -141,7 +144,7 @@ void fabric_bare_end(struct fabric *fabric, uint32_t at, struct engine_qp *qp)
 		struct engine_out *out = &fabric->out;
 		out->used = out->count = out->open = 0;
 		out->max_segments = 1;
-		engine_reply(device->port, qp, record->reply_count, out, &effects);
+		engine_reply(device->shared, qp, record->reply_count, out, &effects);
 		for (uint32_t i = 0; i < out->count; i++) {
 			uint32_t packet = fabric_packet_make(fabric, out->bytes + out->bursts[i].offset, out->bursts[i].length,
 							     &qp->flow, fabric->tclass);

@@ -100,7 +100,7 @@ static int carry(struct fabric *fabric, uint32_t at)
 static int found(const struct fabric_host *host, const struct engine_stop_info *told)
 {
 	const struct engine_device *device = host->device;
-	if (told->stop != STOP_FIND || !host->bare)
+	if (told->stop != STOP_MAP_QP || !host->bare)
 		return 0;
 	const struct queue_pair *record = engine_record(&device->sched, told->qp);
 	uint64_t slot = record->number & (((uint64_t)1 << device->log_qps) - 1);
@@ -131,13 +131,13 @@ static int transmit(struct fabric *fabric, uint32_t at, uint64_t budget)
 		sent |= carry(fabric, at);
 		if (told.stop == STOP_DONE || fabric->failed)
 			break;
-		if (told.stop == STOP_TURN) {
+		if (told.stop == STOP_PUNT_TURN) {
 			if (told.effects)
 				called(fabric, at, fabric->to->told(fabric->self, at, &told));
 			uint64_t before = fabric->ports[host->port].sent + fabric->ports[host->port].queue.count;
 			called(fabric, at, fabric->to->turn(fabric->self, at, &told));
 			sent |= before != fabric->ports[host->port].sent + fabric->ports[host->port].queue.count;
-		} else if (told.stop != STOP_FULL && !found(host, &told)) {
+		} else if (told.stop != STOP_OUT_FULL && !found(host, &told)) {
 			called(fabric, at, fabric->to->told(fabric->self, at, &told));
 		}
 	}
@@ -162,7 +162,7 @@ static void take(struct fabric *fabric, uint32_t at, uint32_t number)
 {
 	struct fabric_host *host = host_at(fabric, at);
 	const struct fabric_packet *packet = &fabric->packets[number];
-	struct engine_stop_info told = { .stop = STOP_PACKET };
+	struct engine_stop_info told = { .stop = STOP_PUNT_PACKET };
 	struct engine_meta meta = { .flow = { .source_port = packet->source_port,
 					      .destination_port = packet->target_port, .address_bytes = 4 },
 				    .frag = DONT_FRAGMENT };
@@ -182,14 +182,14 @@ static void take(struct fabric *fabric, uint32_t at, uint32_t number)
 		for (;;) {
 			taken += engine_device_receive(host->device, fabric->scratch, length, length, taken, &meta, fabric->now,
 						     &told);
-			if ((told.stop != STOP_NOTIFY && told.stop != STOP_FIND) || fabric->failed)
+			if ((told.stop != STOP_NOTIFY && told.stop != STOP_MAP_QP) || fabric->failed)
 				break;
 			if (found(host, &told))
 				continue;
 			called(fabric, at, fabric->to->told(fabric->self, at, &told));
 		}
 	}
-	if (told.stop == STOP_PACKET && taken < length) {
+	if (told.stop == STOP_PUNT_PACKET && taken < length) {
 		called(fabric, at, fabric->to->packet(fabric->self, at, packet));
 	} else {
 		host->rx_bytes += length;

@@ -1,0 +1,242 @@
+/* The progress thread of a driver, which runs the engine while no other thread does (bypass/driver.h). */
+#if defined(__linux__)
+#define _GNU_SOURCE
+#include "bypass/driver_progress_thread.h"
+
+#include "io/nocancel.h"
+#include "memory/fault_guard.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define IGNORE_DEADLINES UINT64_MAX /* do not wake for the engine's deadlines */
+
+enum {
+	/* Times `slow` (io/calibrate.h): */
+	POLL_RECENT_NS = 40000, /* how long after its last poll a program still counts as polling */
+	BACKOFF_MIN_NS = 40000, /* how long the thread backs off at first; each time twice as long */
+	RECHECK_NS = 100000, /* until it checks a second time whether no thread polls any more */
+	/* how long the thread spins before it sleeps, if the program leaves all work to it: waking costs both ends */
+	LINGER_NS = 50000,
+
+	MAX_WAKEUPS = 64, /* drained at once */
+	/* limit of the back-off while a thread waits for an event: that thread runs the engine meanwhile */
+	BACKOFF_MAX_WAITED_NS = 100000000,
+	ALONE_NS = 1000000, /* a program that has not posted or polled for so long only takes what others send */
+	STOPPED_CHECK_NS = 100000000, /* how often to check while the NIC process serves the slot itself */
+	/* how often the thread, while awake, checks whether the program has installed other fault handlers */
+	FAULT_GUARD_CHECK_NS = 50000000,
+};
+
+void driver_thread_wake(struct bypass_driver *driver)
+{
+	uint64_t one = 1;
+
+	while (nocancel_write(driver->wake_fd, &one, sizeof one) < 0 && errno == EINTR)
+		;
+}
+
+void driver_thread_wake_for(struct bypass_driver *driver, uint64_t deadline)
+{
+	uint32_t state = atomic_load(&driver->sleep_state);
+	uint64_t until = atomic_load(&driver->wakes_ns);
+
+	if (state != SLEEP_NONE && deadline < until &&
+	    (state == SLEEP_ON_PACKETS || until > clock_now() + driver->slow * BACKOFF_MAX_NS ||
+	     atomic_load(&driver->waiters)))
+		driver_thread_wake(driver);
+}
+
+/* Return whether other threads run the engine, so that this one need not. */
+static bool is_polled(const struct bypass_driver *driver, uint64_t now)
+{
+	return now < atomic_load_explicit(&driver->polled_ns, memory_order_relaxed) + driver->slow * POLL_RECENT_NS ||
+	       atomic_load_explicit(&driver->waiters, memory_order_relaxed);
+}
+
+/* The same, asked while this thread is not in the engine: a round of long messages takes longer than a poll counts. */
+static bool is_served(const struct bypass_driver *driver, uint64_t now)
+{
+	return is_polled(driver, now) || bypass_is_taken(driver->bypass);
+}
+
+/* Return whether others ran the engine for most of the time since `then`, when `polling_ns` was `polling`, or do so
+ * now. */
+static bool is_attended(const struct bypass_driver *driver, uint64_t polling, uint64_t then, uint64_t now)
+{
+	return 2 * (atomic_load_explicit(&driver->polling_ns, memory_order_relaxed) - polling) >= now - then ||
+	       atomic_load_explicit(&driver->waiters, memory_order_relaxed) || bypass_is_taken(driver->bypass);
+}
+
+void driver_note_polled(struct bypass_driver *driver, uint64_t since, uint64_t until)
+{
+	uint64_t last = atomic_load_explicit(&driver->polled_ns, memory_order_relaxed);
+	uint64_t polling = atomic_load_explicit(&driver->polling_ns, memory_order_relaxed);
+
+	if (last < since && since < last + driver->slow * POLL_GAP_NS)
+		since = last;
+	atomic_store_explicit(&driver->polling_ns, polling + (until - since), memory_order_relaxed);
+	atomic_store_explicit(&driver->polled_ns, until, memory_order_relaxed);
+}
+
+/* Return whether the program leaves everything to this thread: it then waits for no core that the thread keeps. */
+static bool is_alone(const struct bypass_driver *driver, uint64_t now)
+{
+	return now > atomic_load_explicit(&driver->used_ns, memory_order_relaxed) + ALONE_NS &&
+	       !atomic_load_explicit(&driver->stop, memory_order_relaxed);
+}
+
+void driver_drain_wake_fd(const struct bypass_driver *driver)
+{
+	char drained;
+
+	for (int i = 0;
+	     i < MAX_WAKEUPS && (recv(driver->shm_wake_fd, &drained, 1, MSG_DONTWAIT) >= 0 || errno == EINTR); i++)
+		;
+}
+
+/* Sleep until `until`, or a deadline that another thread may have set just now and that counts from `heed_from` on.
+ * Returns whether the thread was woken by another one. */
+static bool sleep_until(struct bypass_driver *driver, uint64_t until, enum sleep_state state, uint64_t heed_from)
+{
+	struct pollfd poller[4] = { { .fd = driver->wake_fd, .events = POLLIN },
+				    { .fd = atomic_load(&driver->gone) ? -1 : driver->setup.socket },
+				    { .fd = driver->fd, .events = POLLIN },
+				    { .fd = driver->shm_wake_fd, .events = POLLIN } };
+	uint64_t now = clock_now(), due, left, drained;
+	struct timespec timeout;
+
+	atomic_store(&driver->wakes_ns, until);
+	atomic_store(&driver->sleep_state, state);
+	/* a thread that set it before it could see `sleep_state` does not wake this one */
+	due = atomic_load(&driver->engine_due_ns);
+	due = due < heed_from ? heed_from : due;
+	if (due < until)
+		until = due;
+	left = until > now ? until - now : 0;
+	timeout = (struct timespec){ (time_t)(left / 1000000000u), (long)(left % 1000000000u) };
+	if (atomic_load(&driver->stop))
+		return true; /* the wake-up to stop may have been drained with that of the sleep before */
+	if (state == SLEEP_ON_PACKETS && bypass_has_pending(driver->bypass))
+		timeout = (struct timespec){ 0, 0 }, until = 0;
+	ppoll(poller, state == SLEEP_ON_PACKETS ? 4 : 2, until == UINT64_MAX || left >> 60 ? NULL : &timeout, NULL);
+	atomic_store(&driver->sleep_state, SLEEP_NONE);
+	if (poller[1].revents)
+		driver_nic_is_gone(driver); /* data would still flow, but the device is dead without the NIC process */
+	if (poller[3].revents)
+		driver_drain_wake_fd(driver);
+	return poller[0].revents && read(driver->wake_fd, &drained, sizeof drained) > 0;
+}
+
+/* Run the engine until there is no more to do, or another thread polls; `*deadline` is when the next round is due.
+ * Returns false if another thread holds the lock. Back off then: it may be waiting for this core. */
+static bool run_rounds(struct bypass_driver *driver, bool *did, uint64_t *deadline)
+{
+	*did = false;
+	if (bypass_try(driver->bypass))
+		return false;
+	for (int i = 0; i < MAX_ROUNDS; i++) {
+		uint64_t now = clock_now();
+
+		if (bypass_idle(driver->bypass) || (i && is_polled(driver, now)) ||
+		    !bypass_round(driver->bypass, now, 0))
+			break;
+		*did = true;
+	}
+	*deadline = bypass_deadline(driver->bypass);
+	atomic_store(&driver->engine_due_ns, *deadline);
+	bypass_unlock(driver->bypass);
+	return true;
+}
+
+/* Back off while others poll, and check again and again whether they still do: packets that no thread polls for wait
+ * until then. Each check takes a core from a polling thread, so checks become rare while polls continue. A thread that
+ * polled and is absent is checked for twice: this thread may have been given its core. */
+static void *thread_main(void *self)
+{
+	struct bypass_driver *driver = self;
+	uint64_t backoff = driver->slow * BACKOFF_MIN_NS, did_ns = 0, guard_checked_ns = 0;
+	bool called = true, attended = false, refused = false;
+
+	prctl(PR_SET_TIMERSLACK, 1); /* in ns */
+	while (!atomic_load(&driver->stop)) {
+		uint64_t now = clock_now(), deadline;
+		bool backed_off = false, did, polled;
+
+		if (now - guard_checked_ns > FAULT_GUARD_CHECK_NS) {
+			fault_guard_refresh();
+			guard_checked_ns = now;
+		}
+		if (bypass_idle(driver->bypass) || atomic_load(&driver->gone)) {
+			sleep_until(driver, now + STOPPED_CHECK_NS, SLEEP_BACKOFF, IGNORE_DEADLINES);
+			continue;
+		}
+		polled = is_served(driver, now);
+		if ((polled || attended) && !called) {
+			uint64_t polling = atomic_load_explicit(&driver->polling_ns, memory_order_relaxed), then = now;
+			uint32_t waiters = atomic_load(&driver->waiters);
+			uint64_t most = waiters ? BACKOFF_MAX_WAITED_NS : driver->slow * BACKOFF_MAX_NS;
+			/* A waiting thread sleeps by the deadlines it knew: this thread handles those that others'
+			 * posts set. It does not spin on that while another thread is in the engine, which may just
+			 * have set one. */
+			uint64_t soon = refused ? now + driver->slow * BACKOFF_MIN_NS : now,
+				 heed_from = waiters ? soon : IGNORE_DEADLINES;
+
+			called = sleep_until(driver, then + (polled ? backoff : driver->slow * RECHECK_NS),
+					     SLEEP_BACKOFF, heed_from);
+			refused = false;
+			now = clock_now();
+			called |= waiters && now >= soon && atomic_load(&driver->engine_due_ns) <= now;
+			attended = is_attended(driver, polling, then, now) && !called;
+			if (attended && polled)
+				backoff = backoff * 2 < most ? backoff * 2 : most;
+			else if (!attended)
+				backoff = driver->slow * BACKOFF_MIN_NS;
+			if (attended || (is_served(driver, now) && !called))
+				continue;
+			backed_off = !called;
+		}
+		refused = !run_rounds(driver, &did, &deadline);
+		if (refused) {
+			attended = true;
+			called = false;
+			continue;
+		}
+		backoff = driver->slow * BACKOFF_MIN_NS;
+		if (backed_off && did)
+			atomic_store(&driver->sleeps_for_events, false);
+		if (did)
+			did_ns = now;
+		if (now < did_ns + driver->slow * LINGER_NS && deadline > now && is_alone(driver, now))
+			called = false;
+		else
+			called = sleep_until(driver, deadline, SLEEP_ON_PACKETS, 0) ||
+				 (deadline > now && atomic_load(&driver->engine_due_ns) <= clock_now());
+	}
+	return NULL;
+}
+
+/* Block all signals, which are for the program's own threads, except those of this thread's own faults. */
+int driver_thread_start(struct bypass_driver *driver)
+{
+	sigset_t all, before;
+	pthread_attr_t attributes;
+	int error;
+
+	sigfillset(&all);
+	sigdelset(&all, SIGSEGV); /* handled by memory/fault_guard.h */
+	sigdelset(&all, SIGBUS);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	pthread_attr_init(&attributes);
+	pthread_attr_setstacksize(&attributes, 256 << 10);
+	error = pthread_create(&driver->thread, &attributes, thread_main, driver);
+	pthread_attr_destroy(&attributes);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return error;
+}
+#endif

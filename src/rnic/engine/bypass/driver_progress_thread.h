@@ -1,0 +1,18 @@
+/* The progress thread of a driver, which runs the engine while no other thread does (bypass/driver.h). */
+#ifndef RNIC_ENGINE_DRIVER_PROGRESS_THREAD_H
+#define RNIC_ENGINE_DRIVER_PROGRESS_THREAD_H
+
+#include "bypass/driver_private.h"
+
+/* Start the thread: 0 or the error number. */
+int driver_thread_start(struct bypass_driver *driver);
+/* Wake it, to check whether there is something to do. */
+void driver_thread_wake(struct bypass_driver *driver);
+/* Wake it in time for what is due at a deadline, unless it wakes soon enough by itself. */
+void driver_thread_wake_for(struct bypass_driver *driver, uint64_t deadline);
+/* Note that the program polled from a time to another. */
+void driver_note_polled(struct bypass_driver *driver, uint64_t since, uint64_t until);
+/* Drain pending wake-ups, at most MAX_WAKEUPS, so that a peer cannot keep us here. They were for all that slept. */
+void driver_drain_wake_fd(const struct bypass_driver *driver);
+
+#endif

@@ -1,0 +1,33 @@
+/* The in-flight budget: how many packets may be in flight, to each peer and in all, and which queue pairs
+ * wait for room (transport/inflight.py). */
+#ifndef RNIC_ENGINE_INFLIGHT_H
+#define RNIC_ENGINE_INFLIGHT_H
+
+#include "device/records.h"
+
+/* Packets that may be in flight to a peer and in all, given what other programs of the device have in flight. */
+struct engine_limits {
+	uint64_t peer, nic;
+	uint64_t others; /* slots that have packets in flight as well, or wait for room */
+};
+void engine_inflight_limits(const struct engine_sched *sched, const struct peer *peer, struct engine_limits *limits);
+/* Add `packets` to those in flight to a peer; `own` of them had been promised. */
+void engine_inflight_take(const struct engine_sched *sched, struct peer *peer, uint64_t packets, uint64_t own);
+/* Subtract `packets`, and give turns to queue pairs that wait for room. */
+void engine_inflight_release(const struct engine_sched *sched, struct peer *peer, uint64_t packets);
+/* Have a queue pair wait in line for room. 0, or -1 with nothing changed, if it needs a line and none is spare. */
+int engine_inflight_wait(const struct engine_sched *sched, uint64_t qp);
+/* Have a queue pair wait no longer, and take back what it was promised. */
+void engine_inflight_leave(const struct engine_sched *sched, uint64_t qp);
+/* After a turn of a queue pair, give what it was promised and did not use to others. */
+void engine_inflight_turn_over(const struct engine_sched *sched, uint64_t qp);
+/* Note a measured round trip. */
+void engine_peer_measured(struct peer *peer, uint64_t sample, uint64_t now);
+/* Note packets that arrived: more may be in flight. */
+void engine_peer_acknowledged(struct peer *peer, uint64_t packets);
+/* Note a lost packet. */
+void engine_peer_lost(struct peer *peer, uint64_t now);
+/* Note that nothing came for an ACK timeout. */
+void engine_peer_silent(struct peer *peer, uint64_t now);
+
+#endif
