@@ -7,11 +7,14 @@ this holds the files to the shell, to the contexts of their expressions, and to 
 from __future__ import annotations
 
 import ast
+import functools
+import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,7 +72,7 @@ def test_each_step_has_the_form_of_one(path: Path) -> None:
     document = load(path)
     for job, step in steps(document):
         assert ("run" in step) != ("uses" in step), (job, step)
-        assert step.keys() <= {"name", "if", "run", "uses", "with", "env", "shell"}, (job, step)
+        assert step.keys() <= {"id", "name", "if", "run", "uses", "with", "env", "shell"}, (job, step)
         if "uses" in step:
             assert re.fullmatch(r"[\w-]+/[\w/.-]+@[\w/.-]+", step["uses"]), step["uses"]
         if path == ACTION and "run" in step:
@@ -97,8 +100,35 @@ def test_a_shell_takes_each_script(script: str) -> None:
 
 
 def allowed(document: dict[str, Any], job: dict[str, Any]) -> dict[str, set[str]]:
-    matrix = job.get("strategy", {}).get("matrix", {})
-    return {**ALWAYS, "matrix": set(matrix), "inputs": set(document.get("inputs", {}))}
+    matrix = set(job.get("strategy", {}).get("matrix", {}))
+    if matrix == {"include"}:
+        matrix = {key for row in listed_steps() for key in row}
+    needed = [document["jobs"][name] for name in job.get("needs", [])]
+    return {
+        **ALWAYS,
+        "matrix": matrix,
+        "inputs": set(document.get("inputs", {})),
+        "needs": set(job.get("needs", [])),
+        "steps": {step["id"] for step in job["steps"] if "id" in step},
+        "outputs": {name for each in (job, *needed) for name in each.get("outputs", {})},
+    }
+
+
+@functools.cache
+def listed_steps() -> list[dict[str, Any]]:
+    """What the job ``list`` of the check writes."""
+    command = [sys.executable, str(ROOT / ".ci" / "steps.py"), "--list-json"]
+    rows: list[dict[str, Any]] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    return rows
+
+
+def test_each_step_of_the_check_has_a_job_with_a_limit() -> None:
+    names = [row["step"] for row in listed_steps()]
+    assert {"demo", "test", "lint", "docs", "programs", "bypass", "interop", "gateware", "wheels"} <= set(names)
+    assert all(0 < row["minutes"] <= 30 for row in listed_steps())
+    job = load(ROOT / ".github" / "workflows" / "check.yml")["jobs"]["step"]
+    assert job["timeout-minutes"] == "${{ matrix.minutes }}"
+    assert job["steps"][-1] == {"env": {"STEP": "${{ matrix.step }}"}, "run": '.ci/run "$STEP"'}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
