@@ -71,7 +71,7 @@ PACKAGES = {
 SUITE = ("cc", "tshark", "valgrind", "/usr/include/infiniband/verbs.h", "/usr/include/rdma/rsocket.h")
 BROWSER = "chromium-headless-shell"
 RDMA = ("cc", "ibv_rc_pingpong", "ib_write_bw", "/usr/share/doc/rdma-core/tests")
-OTHER_RDMA = ("ucx_perftest", "fi_pingpong", "ibstat", "mpicc.mpich", "mpicc.openmpi")
+OTHER_RDMA = ("rping", "ucx_perftest", "fi_pingpong", "ibstat", "mpicc.mpich", "mpicc.openmpi")
 
 PACKAGING = ("pyproject.toml", "setup.py", "MANIFEST.in", "dev", "src/*.pyx", "src/*.pxi")
 """What decides whether rnic builds and installs elsewhere."""
@@ -216,8 +216,8 @@ STEPS = (
         f"{WHEELS}; {PROGRAMS} && {PROGRAMS} --bypass --hairpin",
         minutes=0,
         extras="programs",
-        tools=(*RDMA, *OTHER_RDMA, "rping", "qperf"),
-        inputs=("programs/*",),
+        tools=(*RDMA, *OTHER_RDMA, "qperf"),
+        inputs=("programs/*", "docs/ci/*", "action.yml"),
     ),
     Step("interop-long", "dev interop --all", minutes=0, extras="programs", inputs=("interop/*",)),
     Step("test-full", "dev test --full -n 2 -o faulthandler_timeout=0", minutes=0, extras="test", only_all=True),

@@ -139,7 +139,7 @@ def rows() -> Iterator[Row]:
     for name in ucx_tests.LEAST:
         yield Row("gtest", (name,), kind="ucx", short=False, full=True, note="UCX's own tests, built from its source")
     for job in RECIPES:
-        yield Row("recipe", (job,), kind="recipe", env=ROOT_MPI, short=job != "nvmeof", note="the job's own commands")
+        yield Row("recipe", (job,), kind="recipe", env=ROOT_MPI, short=False, note="the job's own commands")
 
 
 def _libfabric() -> Iterator[Row]:
@@ -151,7 +151,8 @@ def _libfabric() -> Iterator[Row]:
         ("verbs;ofi_rxd", "rdm", "4096"),
         ("verbs", "dgram", "all"),
     ):
-        yield Row("fi_pingpong", ("-p", provider, "-e", kind, "-S", size, "-c", "-I", "5"), kind="namespace")
+        options = ("-p", provider, "-e", kind, "-S", size, "-c", "-I", "5")
+        yield Row("fi_pingpong", options, kind="namespace", short=kind != "dgram" and not provider.endswith("rxd"))
 
 
 def _pingpongs() -> Iterator[Row]:
@@ -180,23 +181,23 @@ def _perftests() -> Iterator[Row]:
     for verb in ("write", "read", "send", "atomic"):
         yield _perftest(f"{verb}_bw", "-n", "200")
         yield _perftest(f"{verb}_lat", "-n", "200")
-        yield _perftest(f"{verb}_bw", "-n", "100", "-q", "4")
-        yield _perftest(f"{verb}_bw", "-n", "100", "-b")
-        yield _perftest(f"{verb}_bw", "-n", "100", "--use_old_post_send")
-        yield _perftest(f"{verb}_lat", "-n", "100", "--use_old_post_send")
+        yield _perftest(f"{verb}_bw", "-n", "100", "-q", "4", short=verb == "write")
+        yield _perftest(f"{verb}_bw", "-n", "100", "-b", short=verb == "send")
+        yield _perftest(f"{verb}_bw", "-n", "100", "--use_old_post_send", short=verb in ("write", "atomic"))
+        yield _perftest(f"{verb}_lat", "-n", "100", "--use_old_post_send", short=verb in ("read", "send"))
         if verb != "atomic":
             yield _perftest(f"{verb}_bw", "-n", "5", "-a", short=False)
             yield _perftest(f"{verb}_lat", "-n", "5", "-a", short=False)
         if verb != "write":
-            yield _perftest(f"{verb}_bw", "-n", "200", "-e")
-            yield _perftest(f"{verb}_lat", "-n", "200", "-e")
+            yield _perftest(f"{verb}_bw", "-n", "200", "-e", short=verb == "read")
+            yield _perftest(f"{verb}_lat", "-n", "200", "-e", short=verb == "send")
     yield _perftest("atomic_bw", "-n", "200", "-A", "CMP_AND_SWAP")
     for verb in ("write", "send"):
-        yield _perftest(f"{verb}_bw", "-n", "100", "-c", "UC")
-        yield _perftest(f"{verb}_lat", "-n", "100", "-c", "UC")
+        yield _perftest(f"{verb}_bw", "-n", "100", "-c", "UC", short=verb == "write")
+        yield _perftest(f"{verb}_lat", "-n", "100", "-c", "UC", short=verb == "send")
     yield _perftest("send_bw", "-n", "200", "-c", "UD")
     yield _perftest("send_lat", "-n", "200", "-c", "UD", "-e")
-    yield _perftest("send_bw", "-n", "200", "-c", "UD", "-q", "4")
+    yield _perftest("send_bw", "-n", "200", "-c", "UD", "-q", "4", short=False)
     yield _perftest("send_bw", "-n", "200", "-r", "64", "--use-srq")
     yield _perftest("write_lat", "-n", "200", "-s", "64", "-I", "128")
     yield _perftest("write_bw", "-n", "96", "-m", "1024", "-l", "8")

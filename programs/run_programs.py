@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 from rows import LEFT_OUT, OWN_FILE, PINGPONG, Row, rows
 
-from rnic.abi.build import BuildError, build
+from rnic.cli.exec import library_directory
 from rnic.link.pcap import CaptureError, read_packets
 from rnic.runtime.attach import IDLE_EXIT, ask
 from rnic.runtime.directory import ProcessError
@@ -82,10 +82,10 @@ _ports_lock = threading.Lock()
 
 
 class Bench:
-    """Runs rows, a few at a time, with libraries that were built for it.
+    """Runs rows, a few at a time.
 
     Args:
-        libraries: where those are.
+        libraries: directory of the C libraries.
         captures: directory for the recordings.
         timeout: seconds for a program.
         cache: directory for Python's byte code: a row starts several Pythons, and compiling is most of a start.
@@ -606,13 +606,13 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     captures = options.captures.resolve()
     captures.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="rnic-libraries-") as name:
-        try:
-            build(Path(name))
-        except BuildError as error:
-            print(f"programs: {error}", file=sys.stderr)
-            return UNAVAILABLE
-        bench = Bench(Path(name), captures, options.timeout, Path(name, "bytecode"), options.bypass, options.hairpin)
+    try:
+        libraries = library_directory()
+    except ProcessError as error:
+        print(f"programs: {error}", file=sys.stderr)
+        return UNAVAILABLE
+    with tempfile.TemporaryDirectory(prefix="rnic-bytecode-") as name:
+        bench = Bench(libraries, captures, options.timeout, Path(name), options.bypass, options.hairpin)
         if options.repeat is not None:
             return repeat(options, bench)
         done = run_list(choose(options), bench, options.jobs)
