@@ -465,7 +465,7 @@ def test_a_lost_nak_costs_one_probe(new) -> None:
 def test_a_probe_that_finds_no_packet_asks_for_none(new) -> None:
     """No sequence of events leads there; a word of the state that another executor wrote wrong must not raise."""
     s = new(ackto=10)
-    s.qp.requester.fly(1)
+    s.qp.requester.add_inflight(1)
     s.qp.requester.arm_timers(s.now)
     s.wait(1_000_000)
     assert s.qp.requester.probe_due

@@ -286,7 +286,9 @@ class Requester(SendQueue):
         """The bytes of a message that was checked; nothing where its owner has spoilt its entry since."""
         return self._payload(message) or SPOILT
 
-    def _send_message(self, message: Message, payload: Payload | None, budget: int, batch: FrameBatch, now_ns: int) -> int:
+    def _send_message(
+        self, message: Message, payload: Payload | None, budget: int, batch: FrameBatch, now_ns: int
+    ) -> int:
         """Send packets of one message; how many. 0 if it has to wait. ``payload``: what it has where that is known."""
         sent = message.sent
         if message.fence and sent == 0 and self.piece_count:

@@ -180,7 +180,7 @@ def test_a_doorbell_of_what_is_not_cached_waits(ends: Pumped) -> None:
     ends.write(0)
     assert qp.requester.tail == tail
     assert qp.held
-    assert not nic.bring(qp)
+    assert not nic.load_contexts(qp)
     assert ends.wait(0) == [0]
     assert qp.requester.tail == tail + 1
 
