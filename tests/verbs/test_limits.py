@@ -19,7 +19,7 @@ import pytest
 import rnic
 from rnic.nic_process import client_memory as program
 from rnic.nic_process import process as process_module
-from rnic.nic_process.client import Fire, drain
+from rnic.nic_process.client import EventFd, drain
 from rnic.nic_process.client_memory import MAX_SHARED_BYTES, CopiedMemory, SharedFiles
 from rnic.runtime.attach import Connection, ask, connect
 from rnic.runtime.directory import ProcessError
@@ -172,7 +172,7 @@ def test_a_shared_eventfd_whose_flags_are_cleared() -> None:
     """Programs hold the same open file: one that clears O_NONBLOCK, empties or fills it makes nobody wait."""
     fd = os.eventfd(0, os.EFD_CLOEXEC)
     assert not fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NONBLOCK
-    fire = Fire(fd)
+    fire = EventFd(fd)
     drain(fd)
     fire()
     assert os.eventfd_read(fd) == 1

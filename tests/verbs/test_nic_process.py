@@ -30,7 +30,7 @@ from rnic import enums as e
 from rnic.cli.serve import make_runtime
 from rnic.cm import manager as manager_module
 from rnic.engine import use
-from rnic.nic_process import idle_backoff as pace_module
+from rnic.nic_process import idle_backoff as backoff_module
 from rnic.nic_process import process as process_module
 from rnic.nic_process.client import Client
 from rnic.nic_process.process import NicProcess
@@ -223,17 +223,17 @@ def test_what_was_posted_before_a_command_has_left_before_it(tmp_path: Path, tak
 
     thread = threading.Thread(target=program)
     thread.start()
-    pace = pace_module.Pace(0)
+    backoff = backoff_module.IdleBackoff(0)
     try:
         while not posts.is_set():
-            process._turn(pace, None)
+            process._iterate(backoff, None)
         # nobody looks at doorbells until the command is there as well
         assert select.select([client.sock for client in process.clients.values()], [], [], SECONDS)[0]
         if taken:
             process._doorbells()  # a turn may end with this
         process._dispatch(0)
         while thread.is_alive():
-            process._turn(pace, None)
+            process._iterate(backoff, None)
     finally:
         process.close()
     assert [error.errno for error in refused] == [errno.EINVAL]
@@ -357,7 +357,7 @@ def test_a_message_that_trips_the_nic_process_leaves_no_descriptors(
 ) -> None:
     """Whatever we forgot to expect of a program."""
     served = NicProcess(tmp_path, lambda *_: pytest.fail("no device is wanted"))
-    monkeypatch.setattr(served._requests, "_list", lambda *_: {}[0])
+    monkeypatch.setattr(served._handlers, "_list", lambda *_: {}[0])
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         client = Client(there, os.getpid(), None)
@@ -390,21 +390,21 @@ def test_messages_are_looked_for_between_empty_rounds(tmp_path: Path, monkeypatc
     now, looks = itertools.count(0, 10_000), []
     clock = SimpleNamespace(monotonic_ns=lambda: next(now), monotonic=time.monotonic)
     monkeypatch.setattr(process_module, "time", clock)
-    monkeypatch.setattr(pace_module, "time", clock)
-    monkeypatch.setattr(pace_module, "os", SimpleNamespace(sched_yield=lambda: None))
+    monkeypatch.setattr(backoff_module, "time", clock)
+    monkeypatch.setattr(backoff_module, "os", SimpleNamespace(sched_yield=lambda: None))
     monkeypatch.setattr(served, "_round", lambda: False)
-    monkeypatch.setattr(served.paths, "due_ns", 1 << 62)
+    monkeypatch.setattr(served.sysfs, "due_ns", 1 << 62)
 
     def look(timeout: float) -> None:
         looks.append(timeout)
-        served._looked_ns = next(now)
+        served._polled_ns = next(now)
 
     monkeypatch.setattr(served, "_dispatch", look)
-    pace = pace_module.Pace(100)
+    backoff = backoff_module.IdleBackoff(100)
     try:
         for _ in range(99):
-            assert served._turn(pace, None)
-        assert pace.idle == 99
+            assert served._iterate(backoff, None)
+        assert backoff.idle == 99
         assert len(looks) > 3, "a look every 0.3 ms, and each of these rounds takes 0.02 ms"
         assert set(looks) == {0}
     finally:

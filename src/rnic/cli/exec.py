@@ -22,7 +22,7 @@ from rnic.cli.elf import looks_static
 from rnic.cli.faults import fault_rules
 from rnic.cli.options import UDP_PORT_RENAMED, Command, udp_port
 from rnic.link.base import LinkError, parse_address
-from rnic.nic_process.sysfs_view import view
+from rnic.nic_process.sysfs_view import make_view
 from rnic.runtime.attach import Connection, connect, start
 from rnic.runtime.directory import ProcessError, runtime_directory
 from rnic.spec import attach
@@ -266,7 +266,7 @@ def execute(
     shown: Path | None = None
     if paths or print_sysfs:
         try:
-            shown = view(directory, devices)
+            shown = make_view(directory, devices)
         except OSError as error:
             print(f"rnic exec: device paths: {error}: the program is shown none", file=sys.stderr)
     if print_sysfs:
@@ -297,5 +297,5 @@ def again() -> None:
     names = add_devices(connection, wanted)
     if "RNIC_DEVICE" in os.environ:
         with contextlib.suppress(OSError):
-            view(directory, os.environ["RNIC_DEVICE"].split(","))
+            make_view(directory, os.environ["RNIC_DEVICE"].split(","))
     print(" ".join(names))

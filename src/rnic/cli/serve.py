@@ -249,7 +249,7 @@ def serve(
             os.close(said)
         else:
             click.echo(ready_line(process), err=True)
-            process.told = Attached(process)
+            process.on_context = Attached(process)
         process.serve(idle_exit, spins)
     finally:
         process.close()

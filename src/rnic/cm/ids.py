@@ -22,13 +22,13 @@ NOWHERE = bytes(16)
 IPV4, IPV6 = 4, 6
 
 
-class Bell(Protocol):
+class EventSignal(Protocol):
     """Tells a program that an event waits."""
 
     def __call__(self) -> None:
         """One more event waits."""
 
-    def take_back(self) -> None:
+    def withdraw(self) -> None:
         """One event less waits: it went before it was fetched."""
 
     def close(self) -> None:
@@ -56,7 +56,7 @@ class Channel:
     """An event channel of a program."""
 
     number: int
-    bell: Bell
+    signal: EventSignal
     events: deque[tuple[CmId, bytes]] = field(default_factory=deque)
 
 
@@ -183,10 +183,10 @@ __all__ = [
     "IPV6",
     "MAPPED",
     "NOWHERE",
-    "Bell",
     "Channel",
     "CmId",
     "CmPort",
+    "EventSignal",
     "Program",
     "family",
     "ip_header",

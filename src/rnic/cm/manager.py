@@ -19,7 +19,7 @@ from typing import Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
 from rnic.cm.service import CmService
-from rnic.nic_process.client import Fire
+from rnic.nic_process.client import EventFd
 from rnic.runtime.attach import Connection, connect
 from rnic.runtime.driver import LocalDriver
 from rnic.runtime.loop import Runtime
@@ -86,20 +86,20 @@ class _Here:
                     raise VerbsError(EBUSY, f"the connections of {runtime.nic.config.name} are managed elsewhere")
                 service = _services[runtime] = CmService(random.Random(secrets.randbits(256)))
                 with runtime.lock:
-                    service.came(runtime.nic.config.name, runtime.nic)
+                    service.add_device(runtime.nic.config.name, runtime.nic)
         self._service = service
 
     def ask(self, body: bytes) -> tuple[bytes, list[int]]:
         made: list[int] = []
 
-        def make_bell() -> Fire:
+        def make_signal() -> EventFd:
             fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE)
             made.append(os.dup(fd))
-            return Fire(fd)
+            return EventFd(fd)
 
         runtime = self._runtime
         with runtime.lock:
-            answer = self._service.request(self, body, make_bell, runtime.clock())
+            answer = self._service.request(self, body, make_signal, runtime.clock())
         runtime.kick()
         return answer, made
 
@@ -109,7 +109,7 @@ class _Here:
     def close(self) -> None:
         runtime = self._runtime
         with runtime.lock:
-            self._service.gone(self, runtime.clock())
+            self._service.remove_program(self, runtime.clock())
         runtime.kick()
 
     def forget(self) -> None:

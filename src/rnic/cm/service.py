@@ -18,10 +18,10 @@ from rnic.cm.ids import (
     IPV4,
     MAPPED,
     NOWHERE,
-    Bell,
     Channel,
     CmId,
     CmPort,
+    EventSignal,
     Program,
     family,
     ip_header,
@@ -71,7 +71,7 @@ class CmService:
 
     # ------------------------------------------------------------------------------------ devices
 
-    def came(self, name: str, nic: Nic) -> None:
+    def add_device(self, name: str, nic: Nic) -> None:
         """A device is there: manage its connections from now on."""
         agent = CmAgent(nic.gsi, random.Random(self._random.getrandbits(64)), nic.counters)
         nic.gsi.agent = agent
@@ -92,7 +92,7 @@ class CmService:
         if each.backlog is not None:
             self._hear(each, port)
 
-    def went(self, name: str) -> None:
+    def remove_device(self, name: str) -> None:
         """A device is gone; IDs that were bound to it hear of it."""
         port = self._ports.pop(name, None)
         if port is None:
@@ -110,13 +110,13 @@ class CmService:
 
     # ------------------------------------------------------------------------------------ programs
 
-    def request(self, key: Hashable, body: bytes, make_bell: Callable[[], Bell], now_ns: int) -> bytes:
+    def request(self, key: Hashable, body: bytes, make_signal: Callable[[], EventSignal], now_ns: int) -> bytes:
         """One request of a program.
 
         Args:
             key: which program.
             body: :data:`~rnic.spec.attach_cm.CM_REQUEST`.
-            make_bell: called for a new event channel; the bell that it returns rings once for each event.
+            make_signal: called for a new event channel; the signal that it returns rings once for each event.
             now_ns: the time.
 
         Returns:
@@ -138,7 +138,7 @@ class CmService:
                 client.devices = names or None
                 return record(id=0)
             if op == wire.CM_CHANNEL:
-                return self._open_channel(client, make_bell)
+                return self._open_channel(client, make_signal)
             if op == wire.CM_CLOSE_CHANNEL:
                 return self._close_channel(client, said["channel"])
             if op == wire.CM_CREATE:
@@ -160,7 +160,7 @@ class CmService:
         finally:
             self._asker, self._told = None, b""
 
-    def gone(self, key: Hashable, now_ns: int) -> None:
+    def remove_program(self, key: Hashable, now_ns: int) -> None:
         """A program has ended: so do its IDs."""
         self._now_ns = now_ns
         client = self._clients.pop(key, None)
@@ -170,13 +170,13 @@ class CmService:
             for each in list(client.ids.values()):
                 self._destroy(each)
             for channel in client.channels.values():
-                channel.bell.close()
+                channel.signal.close()
 
-    def _open_channel(self, client: Program, make_bell: Callable[[], Bell]) -> bytes:
+    def _open_channel(self, client: Program, make_signal: Callable[[], EventSignal]) -> bytes:
         if len(client.channels) >= MAX_CHANNELS:
             raise OSError(errno.ENOMEM, f"a program has at most {MAX_CHANNELS} event channels")
         client.last += 1
-        client.channels[client.last] = Channel(client.last, make_bell())
+        client.channels[client.last] = Channel(client.last, make_signal())
         return record(id=client.last)
 
     def _close_channel(self, client: Program, number: int) -> bytes:
@@ -184,7 +184,7 @@ class CmService:
         channel.events.clear()  # all are of IDs that go, each of which would look through them
         for each in [each for each in client.ids.values() if each.channel is channel]:
             self._destroy(each)
-        client.channels.pop(number).bell.close()
+        client.channels.pop(number).signal.close()
         return record(id=number)
 
     @staticmethod
@@ -217,7 +217,7 @@ class CmService:
         if len(channel.events) >= MAX_EVENTS:
             return
         channel.events.append((each, self._describe(each, event=event, status=status, private=private, **more)))
-        channel.bell()
+        channel.signal()
 
     def _get_events(self, client: Program, number: int, most: int) -> bytes:
         events = self._channel(client, number).events
@@ -512,9 +512,9 @@ class CmService:
         left, each.channel = each.channel, channel
         for event in [left.events.popleft() for _ in range(len(left.events))]:
             if event[0] is each:
-                left.bell.take_back()
+                left.signal.withdraw()
                 channel.events.append(event)
-                channel.bell()
+                channel.signal()
             else:
                 left.events.append(event)
 
@@ -528,9 +528,9 @@ class CmService:
         channel = each.channel
         for event in [channel.events.popleft() for _ in range(len(channel.events))]:
             if event[0] is each:
-                channel.bell.take_back()
+                channel.signal.withdraw()
             elif wire.CM_RECORD.get(event[1], "listen_id") == each.number:
-                channel.bell.take_back()
+                channel.signal.withdraw()
                 self._destroy_unseen(event[0])
             else:
                 channel.events.append(event)

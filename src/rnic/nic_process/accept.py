@@ -1,4 +1,4 @@
-"""The NIC process's door: the socket that programs come to, also when there are no descriptors left for them."""
+"""Accepting connections of programs, also while there are no descriptors left for them."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from rnic.nic_process.client import close_all
 from rnic.trace.guard import Guard
 
 _SPARE_DESCRIPTORS = 8
-"""Kept back, so that who comes when there are no more can be told."""
+"""Reserved, so that a program that connects when there are no more can be told so."""
 _OUT_OF = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
-_PAUSE_S = 0.05
+_RETRY_S = 0.05
 _BACKLOG = 64
 
 Refusal = tuple[int, str]
 """An error number, and why in words."""
 
 
-class Door:
-    """Takes up whoever connects.
+class Acceptor:
+    """The listening socket of a NIC process.
 
     Args:
         path: of the socket.
-        selector: looks at it.
-        greet: gets each connection, with a refusal to hand on where there is no descriptor for it. It owns it, unless
-            it raises.
-        guard: where mistakes of our own go; its counters have ``accepts_without_descriptors``.
+        selector: polls it.
+        on_connection: gets each connection, with a refusal to send where there is no descriptor for it. It owns the
+            connection, unless it raises.
+        guard: gets our own errors; its counters have ``accepts_without_descriptors``.
     """
 
     def __init__(
         self,
         path: Path,
         selector: selectors.BaseSelector,
-        greet: Callable[[socket.socket, Refusal | None], None],
+        on_connection: Callable[[socket.socket, Refusal | None], None],
         guard: Guard,
     ) -> None:
         self._selector = selector
-        self._greet = greet
+        self._on_connection = on_connection
         self._guard = guard
         self._spare = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(_SPARE_DESCRIPTORS)]
-        self._again = 0.0
-        """When to look again for programs that came while there were no descriptors; 0 while they are looked for."""
+        self._retry_at = 0.0
+        """When to accept again after descriptors ran out; 0 while the selector polls the socket."""
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener.bind(str(path))
         self.listener.listen(_BACKLOG)
@@ -55,9 +55,9 @@ class Door:
         self._register()
 
     def _register(self) -> None:
-        self._selector.register(self.listener, selectors.EVENT_READ, self._came)
+        self._selector.register(self.listener, selectors.EVENT_READ, self._on_readable)
 
-    def _came(self) -> None:
+    def _on_readable(self) -> None:
         with self._guard.around("accept"):
             self._accept()
 
@@ -77,34 +77,34 @@ class Door:
                     sock, _ = self.listener.accept()
                     refusal = error.errno, f"it has no more descriptors ({error.strerror}): raise its `ulimit -n`"
             if refusal is None:
-                # who waits stays in the listener's queue, which would else wake the loop again and again
+                # the connection stays in the backlog, where it would wake the loop again and again
                 self._selector.unregister(self.listener)
-                self._again = time.monotonic() + _PAUSE_S
+                self._retry_at = time.monotonic() + _RETRY_S
                 return
         try:
-            self._greet(sock, refusal)
+            self._on_connection(sock, refusal)
         except BaseException:
             sock.close()
             raise
 
-    def look_again(self) -> None:
-        """If the door was left shut: take up who waits, once it is time."""
-        if self._again:
-            self.descriptors_are_back()
+    def retry(self) -> None:
+        """Accept again after descriptors ran out, once it is time."""
+        if self._retry_at:
+            self.refill_spares()
 
-    def descriptors_are_back(self) -> None:
-        """Something was closed: fill up what is kept back, and take up who came meanwhile."""
+    def refill_spares(self) -> None:
+        """After descriptors were closed: reserve spare ones again, and accept what came meanwhile."""
         with contextlib.suppress(OSError):
             while len(self._spare) < _SPARE_DESCRIPTORS:
                 self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-        if self._again and (self._spare or time.monotonic() > self._again):
-            self._again = 0.0
+        if self._retry_at and (self._spare or time.monotonic() > self._retry_at):
+            self._retry_at = 0.0
             self._register()
 
     def close(self) -> None:
-        """Nobody comes any more; the selector has been closed."""
+        """Stop listening, after the selector was closed."""
         self.listener.close()
         close_all(self._spare)
 
 
-__all__ = ["Door", "Refusal"]
+__all__ = ["Acceptor", "Refusal"]

@@ -1,11 +1,11 @@
-"""Patience: work on memory that a program shares comes to an end, whatever the program wrote there.
+"""A bound in processor time for work on memory that a program shares, whatever the program wrote there.
 
-The reference follows indices, counts and lists in the arena of a slot. Its views bound where it reads and writes, but
-not how often: a list that was bent into a ring has no end. So work on an arena has a bound in processor time, far
-beyond what any right arena takes, and what reaches it costs that program its connection.
+The reference follows indices, counts and lists in the arena of a bypass slot. Its views bound where it reads and
+writes, but not how often: a list with a cycle has no end. So each piece of work on an arena has a limit, far beyond
+what a sound arena takes. A program whose arena exceeds it loses its connection.
 
-It is processor time, so that a busy machine ends nobody, and it is seen by a timer that runs with it: nothing is done
-for it but to say whose arena is worked on.
+The limit is in processor time, so that a busy machine costs no program its connection. A timer that runs with it
+checks the limit: the work itself only says whose arena it is on.
 """
 
 from __future__ import annotations
@@ -15,74 +15,77 @@ import threading
 from typing import Any
 
 TICK_S = 0.05
-"""Seconds of processor time between two looks."""
+"""Seconds of processor time between two checks."""
 TICKS = 10
-"""Looks at one piece of work, after which it has taken too long."""
+"""Checks of one piece of work, after which it has taken too long."""
 
 
-class Bent(BaseException):
-    """Work on an arena did not end. Nothing but the loop of the NIC process is to catch it.
+class ArenaCorrupt(BaseException):
+    """Raised when work on a program's arena exceeds its limit (for example a list with a cycle).
+
+    Only the loop of the NIC process may catch it.
 
     Attributes:
-        whose: as :meth:`Patience.on` was given it.
+        owner: as :meth:`WorkWatchdog.work_on` was given it.
     """
 
-    def __init__(self, whose: object) -> None:
-        super().__init__("the words of a program's arena lead nowhere")
-        self.whose = whose
+    def __init__(self, owner: object) -> None:
+        super().__init__("work on a program's arena finds no end")
+        self.owner = owner
 
 
-class Patience:
-    """Watches work on arenas in the main thread; elsewhere, and outside of ``with``, it sees nothing."""
+class WorkWatchdog:
+    """Watches work on arenas in the main thread, between ``__enter__`` and ``__exit__``; elsewhere it does nothing."""
 
     def __init__(self) -> None:
-        self.under_way: list[Work] = []
-        self._before: Any = None
+        self.active: list[BoundedWork] = []
+        """Pieces of work that are entered, the innermost last."""
+        self._previous_handler: Any = None
 
-    def on(self, whose: object) -> Work:
-        """A context manager: while it is entered, the work is on ``whose`` arena. It may be entered within another.
+    def work_on(self, owner: object) -> BoundedWork:
+        """Make a context manager around work on the arena of ``owner``. It may be entered within another.
 
         Raises:
-            Bent: when entered, and the work inside has taken ``TICKS * TICK_S`` seconds of processor time.
+            ArenaCorrupt: while it is entered, once the work has taken ``TICKS * TICK_S`` seconds of processor time.
         """
-        return Work(self, whose)
+        return BoundedWork(self, owner)
 
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGVTALRM, self._look)
+            self._previous_handler = signal.signal(signal.SIGVTALRM, self._on_tick)
             signal.setitimer(signal.ITIMER_VIRTUAL, TICK_S, TICK_S)
 
     def __exit__(self, *_: object) -> None:
-        if self._before is not None:
+        if self._previous_handler is not None:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-            signal.signal(signal.SIGVTALRM, self._before)
-            self._before = None
+            signal.signal(signal.SIGVTALRM, self._previous_handler)
+            self._previous_handler = None
 
-    def _look(self, *_: object) -> None:
-        if self.under_way:
-            work = self.under_way[-1]
+    def _on_tick(self, *_: object) -> None:
+        if self.active:
+            work = self.active[-1]
             work.ticks += 1
             if work.ticks > TICKS:
-                work.ticks = 0  # what ends it takes time, too
-                raise Bent(work.whose)
+                work.ticks = 0  # releasing what it held takes time, too
+                raise ArenaCorrupt(work.owner)
 
 
-class Work:
-    """Work on one arena, by :meth:`Patience.on`; entered again and again."""
+class BoundedWork:
+    """Work on one arena, by :meth:`WorkWatchdog.work_on`; may be entered again and again."""
 
-    __slots__ = ("_patience", "ticks", "whose")
+    __slots__ = ("_watchdog", "owner", "ticks")
 
-    def __init__(self, patience: Patience, whose: object) -> None:
-        self._patience = patience
-        self.whose = whose
+    def __init__(self, watchdog: WorkWatchdog, owner: object) -> None:
+        self._watchdog = watchdog
+        self.owner = owner
         self.ticks = 0
 
     def __enter__(self) -> None:
         self.ticks = 0
-        self._patience.under_way.append(self)
+        self._watchdog.active.append(self)
 
     def __exit__(self, *_: object) -> None:
-        self._patience.under_way.pop()
+        self._watchdog.active.pop()
 
 
-__all__ = ["TICKS", "TICK_S", "Bent", "Patience", "Work"]
+__all__ = ["TICKS", "TICK_S", "ArenaCorrupt", "BoundedWork", "WorkWatchdog"]

@@ -1,8 +1,8 @@
-"""The page of what a device and its programs have in flight together (:mod:`rnic.state.budget`), handed out.
+"""The page of what a device and its programs have in flight together (:mod:`rnic.state.budget`).
 
-The NIC process makes it, says which entry is which peer's, by a number in the peer's record, and keeps to itself whose
-entry that is. A slot's shares are the slot's to store; those of slots that are given back are cleared here, and what
-stands where nobody stores is put right now and then, since every program of the device may write anywhere in the page.
+The NIC process makes it, gives each peer an entry, whose number stands in the peer's record, and alone knows which
+peer an entry belongs to. Each slot stores its own shares. The NIC process clears those of released slots, and regularly
+repairs words that no slot stores, since every program of the device may write anywhere in the page.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import os
 from collections.abc import Collection
 
 from rnic.mem.order import load32, store32
-from rnic.nic_process.memfd import memory
+from rnic.nic_process.memfd import shared_memory
 from rnic.state.budget import BUDGET, BYTES, ENTRIES, NIC_ENTRY, SHARE, SLOTS, share_at
 from rnic.transport.budget import Budget
 
-WHOLE = 4
-"""Packets that the NIC as a whole may have in flight, in those that one slot may: the answers come back to the receive
-buffer of each, so a few busy programs are in nobody's way, and many have no more than these."""
+SLOT_LIMITS = 4
+"""The NIC as a whole may have this many times the packets of one slot in flight. Responses come to each slot's own
+receive buffer, so a few busy programs do not limit each other, and many share these."""
 _NOTHING = bytes(SHARE.size)
 
 
@@ -26,44 +26,44 @@ class DeviceBudget:
 
     Args:
         limit: packets that one slot may have in flight.
-        own: the device's own address and port, which are no peer: what goes there goes to slots, each of which has a
-            receive buffer of its own.
+        own: the device's own address and port, which are no peer: packets to it go to slots, each with a receive
+            buffer of its own.
 
     Raises:
         OSError: the system refuses memory to share.
     """
 
     def __init__(self, limit: int, own: tuple[bytes, int]) -> None:
-        self.fd, self.page = memory("rnic budget", BYTES)
-        self.limit = WHOLE * limit
+        self.fd, self.page = shared_memory("rnic budget", BYTES)
+        self.limit = SLOT_LIMITS * limit
         self._own = own
         self._entries: dict[tuple[bytes, int], int] = {}
         self._users: dict[int, int] = {}
-        """By entry, of how many slots the peer is."""
+        """How many slots have the peer of each entry."""
         self._free = list(range(ENTRIES - 1, NIC_ENTRY, -1))
         self._slots: set[int] = set()
 
-    def of(self, slot: int) -> Budget:
-        """A slot's hold of it, the slot being in use from now on."""
-        held = Budget(self.page, slot)
-        held.clear()
+    def add_slot(self, slot: int) -> Budget:
+        """Return the view of a slot, which is in use from now on."""
+        view = Budget(self.page, slot)
+        view.clear()
         self._slots.add(slot)
-        self._head()
-        return held
+        self._write_head()
+        return view
 
-    def end(self, slot: int) -> None:
-        """A slot is given back: what it had in flight is for others."""
+    def remove_slot(self, slot: int) -> None:
+        """Clear the shares of a slot that was released."""
         Budget(self.page, slot).clear()
         self._slots.discard(slot)
-        self._head()
+        self._write_head()
 
-    def _head(self) -> None:
+    def _write_head(self) -> None:
         for name, value in (("slots", 1 + max(self._slots, default=-1)), ("limit", self.limit)):
             if load32(self.page, BUDGET[name].byte) != value:
                 store32(self.page, BUDGET[name].byte, value)
 
     def enter(self, address: bytes, port: int) -> int:
-        """The entry of a peer, which one slot more has; 0 where none is left, and for the device itself."""
+        """Return a peer's entry for one more slot; 0 where none is left, and for the device itself."""
         entry = self._entries.get((address, port))
         if entry is None:
             if not self._free or (address, port) == self._own:
@@ -75,7 +75,7 @@ class DeviceBudget:
         return entry
 
     def leave(self, address: bytes, port: int) -> None:
-        """One slot less has that peer, if it has an entry."""
+        """Note that one slot less has a peer, if that has an entry."""
         entry = self._entries.get((address, port))
         if entry is None:
             return
@@ -89,13 +89,13 @@ class DeviceBudget:
         if self.page[at : at + SHARE.size] != _NOTHING:
             self.page[at : at + SHARE.size] = _NOTHING
 
-    def put_right(self, shown: dict[int, Collection[int]]) -> None:
-        """Clear what nobody stores: shares of entries in use, but those that a slot says are its own.
+    def repair(self, shown: dict[int, Collection[int]]) -> None:
+        """Clear shares of entries in use that no slot stores.
 
         Args:
-            shown: by slot in use, the entries of its peers.
+            shown: the entries that each slot in use stores.
         """
-        self._head()
+        self._write_head()
         for slot in range(1 + max(self._slots, default=-1)):
             own = shown.get(slot, ())
             for entry in self._users:
@@ -105,12 +105,12 @@ class DeviceBudget:
                 self._clear(NIC_ENTRY, slot)
 
     def view(self) -> dict[str, int]:
-        """``{"limit", "held", "peers"}``: packets in flight at most, those now, peers that have entries."""
+        """Return ``{"limit", "held", "peers"}``: packets in flight at most, those now, peers that have entries."""
         held = sum(load32(self.page, share_at(NIC_ENTRY, slot) + SHARE["held"].byte) for slot in self._slots)
         return {"limit": self.limit, "held": held, "peers": len(self._entries)}
 
     def close(self) -> None:
-        """The device goes; programs keep what they have mapped."""
+        """Close the page together with the device; programs keep their mappings."""
         self.page.close()
         os.close(self.fd)
 

@@ -1,4 +1,4 @@
-"""The programs of a device that run the engine themselves: which get a slot, and what all of them did."""
+"""The programs of a device that run the engine themselves (kernel bypass): their slots, and what all of them did."""
 
 from __future__ import annotations
 
@@ -17,53 +17,53 @@ from rnic.link.base import LinkError, format_address
 from rnic.link.udp import BUFFER_BYTES as SOCKET_BYTES
 from rnic.link.udp import UdpLink
 from rnic.mem import order
-from rnic.nic_process.bounded_work import Patience
+from rnic.nic_process.bounded_work import WorkWatchdog
 from rnic.nic_process.budget import DeviceBudget
-from rnic.nic_process.bypass_slot import LOG_QPS, Slot
-from rnic.nic_process.shm_loopback import Hairpins, Pair
+from rnic.nic_process.bypass_slot import LOG_QPS, BypassSlot
+from rnic.nic_process.shm_loopback import RingPair, ShmLoopback
 from rnic.runtime.loop import Runtime
 from rnic.spec.limits import GO_BACK_N
 from rnic.spec.states import ST_RC
 from rnic.wire.bursts import RxBurst
 
-RIGHT_NS = 250_000_000
-"""How often the budget's page is put right while anything happens."""
+REPAIR_NS = 250_000_000
+"""How often the budget's page is repaired while anything happens."""
 _DRAIN = 4_096
 
 
-class SlotGroup:
-    """The slots of one device.
+class BypassPrograms:
+    """The bypass slots of one device.
 
     Args:
         main: the device, whose link is the first of the group.
-        patience: bounds what is done on their arenas.
+        watchdog: bounds work on their arenas.
 
     ``refused`` says why there are none, once that is known.
     """
 
-    def __init__(self, main: Runtime, patience: Patience) -> None:
+    def __init__(self, main: Runtime, watchdog: WorkWatchdog) -> None:
         self._main = main
-        self._patience = patience
+        self._watchdog = watchdog
         self._group: steering.Group | None = None
         self._free: list[int] = []
         self._uses: dict[int, int] = {}
-        self.slots: dict[int, Slot] = {}
-        self.hairpins = Hairpins()
+        self.slots: dict[int, BypassSlot] = {}
+        self.loopback = ShmLoopback()
         self.budget: DeviceBudget | None = None
         """What the device and all slots may have in flight together, while there are any."""
-        self._right_at_ns = 0
+        self._repair_at_ns = 0
         self.refused = ""
-        self.left_out: dict[int, str] = {}
-        """Programs that asked for a slot and have none, by process, and why."""
-        self.handed_on = 0
+        self.without_slot: dict[int, str] = {}
+        """By pid of a program that asked for a slot and has none: why."""
+        self.forwarded = 0
         self.lost = 0
         self.counted: Counter[str] = Counter()
-        """What slots that have been given back had counted."""
+        """Counters of slots that were released."""
         self.punted: Counter[str] = Counter()
 
-    def open(self) -> Slot | None:
-        """A slot for a program; ``None`` where there are none, as ``refused`` says."""
-        self.refused = self._why_not()
+    def open(self) -> BypassSlot | None:
+        """Make a slot for a program; ``None`` where there is none, as ``refused`` says."""
+        self.refused = self._find_refusal()
         if self.refused:
             return None
         link = self._main.link
@@ -71,7 +71,7 @@ class SlotGroup:
         try:
             if self._group is None:
                 self._group = steering.Group(link.main_socket, link.address, link.port, SOCKET_BYTES)
-                self._main.nic.stray = partial(self._stray, 0)
+                self._main.nic.stray = partial(self._forward, 0)
             if not self._free:
                 self._free.append(self._group.join())
             sock = self._group.socket_of(self._free[-1]).dup()
@@ -82,28 +82,28 @@ class SlotGroup:
         try:
             return self._make(member, sock, self._share())
         except OSError as error:
-            self._failed(member, sock)
+            self._abandon_slot(member, sock)
             self.refused = f"the system refuses memory to share: {error}"
             return None
         except BaseException:
-            self._failed(member, sock)
+            self._abandon_slot(member, sock)
             raise
 
-    def _failed(self, member: int, sock: socket.socket) -> None:
-        """There is no slot after all."""
+    def _abandon_slot(self, member: int, sock: socket.socket) -> None:
+        """Undo what was begun for a slot."""
         sock.close()
         self._free.append(member)
         if self.budget is not None:
-            self.budget.end(member)
+            self.budget.remove_slot(member)
         if not self.slots:
             self._unshare()
 
     def _share(self) -> DeviceBudget:
-        """The page of the device's budget, to which the NIC process keeps, too."""
+        """Return the page of the device's budget, which bounds the NIC process as well."""
         if self.budget is None:
             nic = self._main.nic
             budget = DeviceBudget(nic.config.flight_packets, (nic.config.address, nic.config.port))
-            mine = budget.of(0)
+            mine = budget.add_slot(0)
             with self._main.lock:
                 nic.inflight.share(mine, budget)
                 if nic.engine_device is not None:
@@ -112,7 +112,7 @@ class SlotGroup:
         return self.budget
 
     def _unshare(self) -> None:
-        """There are no slots: the device is alone."""
+        """Drop the budget's page once there are no slots."""
         if self.budget is not None:
             nic = self._main.nic
             with self._main.lock:
@@ -122,34 +122,34 @@ class SlotGroup:
             self.budget.close()
             self.budget = None
 
-    def put_right(self, now: int) -> None:
-        """Now and then, put right what stands in the budget's page: programs may have written anything there."""
-        if self.budget is None or now < self._right_at_ns:
+    def repair(self, now: int) -> None:
+        """Repair the budget's page once it is time: programs may have written anything there."""
+        if self.budget is None or now < self._repair_at_ns:
             return
-        self._right_at_ns = now + RIGHT_NS
+        self._repair_at_ns = now + REPAIR_NS
         inflight = {0: self._main.nic.inflight, **{at: slot.runtime.nic.inflight for at, slot in self.slots.items()}}
-        self.budget.put_right({at: each.entries() for at, each in inflight.items()})
+        self.budget.repair({at: each.entries() for at, each in inflight.items()})
         for each in inflight.values():
             each.show()
 
-    def _make(self, member: int, sock: socket.socket, budget: DeviceBudget) -> Slot:
+    def _make(self, member: int, sock: socket.socket, budget: DeviceBudget) -> BypassSlot:
         link = self._main.link
         assert isinstance(link, UdpLink)
-        for _ in range(_DRAIN):  # what still comes for whoever had the slot before
+        for _ in range(_DRAIN):  # packets for the program that had the slot before
             try:
-                sock.recv(1)  # for none Python asks nobody
+                sock.recv(1)  # for 0 bytes Python makes no system call
             except OSError:
                 break
-        use_ = self._uses[member] = self._uses.get(member, -1) + 1
+        uses = self._uses[member] = self._uses.get(member, -1) + 1
         ranges = 1 << steering.LOG_RANGE - LOG_QPS
-        first = steering.first_qpn(member) + (use_ % ranges << LOG_QPS)
+        first = steering.first_qpn(member) + (uses % ranges << LOG_QPS)
         own = UdpLink(format_address(link.address), link.port, sock=sock, hop_limits=False)
-        slot = Slot(self._main, own, member, first, self._patience, self.hairpins, budget)
-        slot.runtime.nic.stray = partial(self._stray, member)
+        slot = BypassSlot(self._main, own, member, first, self._watchdog, self.loopback, budget)
+        slot.runtime.nic.stray = partial(self._forward, member)
         self.slots[member] = slot
         return slot
 
-    def _why_not(self) -> str:
+    def _find_refusal(self) -> str:
         main, link = self._main, self._main.link
         if not isinstance(link, UdpLink):
             return "its packets are delayed, harmed or recorded (--faults, --capture): the NIC process takes them"
@@ -164,8 +164,8 @@ class SlotGroup:
             return f"{steering.MAX_MEMBERS} programs have slots of it already"
         return refusal(link.address) if self._group is None else ""
 
-    def _stray(self, here: int, dqpn: int, burst: RxBurst, view: memoryview, index: int) -> bool:
-        """Hand a packet on that came to the wrong slot, ``here``; whether it was another's."""
+    def _forward(self, here: int, dqpn: int, burst: RxBurst, view: memoryview, index: int) -> bool:
+        """Forward a packet that came to the wrong slot, ``here``; return whether it was another's."""
         member = steering.member_of(dqpn)
         if member == here:
             return False
@@ -180,17 +180,19 @@ class SlotGroup:
             self._main.nic.receive(one, now)
         elif slot is None or dqpn not in slot.runtime.nic.qps:
             return False
-        elif not slot.hand(one, now):
+        elif not slot.deliver(one, now):
             self.lost += 1
             return True
-        self.handed_on += 1
+        self.forwarded += 1
         if self._group is not None:
             with contextlib.suppress(OSError):
                 self._group.steer()
         return True
 
-    def join(self, slot: Slot, qpn: int) -> tuple[Slot, Pair] | None:
-        """Whom a queue pair of a slot is connected to, and what the two share; ``None`` where that is none of these.
+    def join(self, slot: BypassSlot, qpn: int) -> tuple[BypassSlot, RingPair] | None:
+        """Connect the ring pair of a queue pair's two slots, and return the peer's slot and the pair.
+
+        Returns ``None`` where the peer is no slot that takes part in loopback.
 
         Raises:
             OSError: there is no such queue pair, or the system refuses memory to share.
@@ -204,19 +206,18 @@ class SlotGroup:
         other = self.slots.get(steering.member_of(qp.ctx.remote_qpn))
         if flow.dst != config.address or flow.dport != config.port or other is None or other.end is None:
             return None
-        pair = self.hairpins.pair(slot.member, other.member)
+        pair = self.loopback.connect(slot.member, other.member)
         for each in (slot, other):
-            each.joins(pair)
+            each.add_pair(pair)
         return other, pair
 
     def view(self) -> dict[str, Any]:
-        """``{"refused", "slots": [slot], "left_out", "sockets", "handed_on", "budget"}``: why there are none, those in
-        use.
+        """Return ``{"refused", "slots": [slot], "left_out", "sockets", "handed_on", "budget"}``.
 
         A slot is ``{"slot", "pid", "served", "first_qpn", "counters", "punts", "hairpin"}``, the last the slots that
-        it shares rings with; ``left_out`` says of programs that
-        asked for one and have none why, by process; ``sockets`` are kept for the device's life; ``budget`` is what
-        all may have in flight and have, or ``None`` where there are none.
+        it shares rings with. ``refused`` says why there are none; ``left_out`` says why of each program that asked for
+        one and has none, by pid; ``sockets`` counts those kept for the device's life; ``budget`` is what all may have
+        in flight and have, or ``None`` where there are no slots.
         """
         rows = [
             {
@@ -226,27 +227,27 @@ class SlotGroup:
                 "first_qpn": slot.runtime.nic.config.first_qpn,
                 "counters": slot.counters(),
                 "punts": slot.punts(),
-                "hairpin": [sum(pair) - member for pair in self.hairpins.members() if member in pair],
+                "hairpin": [sum(pair) - member for pair in self.loopback.members() if member in pair],
             }
             for member, slot in sorted(self.slots.items())
         ]
         kept = 0 if self._group is None else len(self._group)
         return {
-            "refused": self._why_not(),
+            "refused": self._find_refusal(),
             "slots": rows,
-            "left_out": {str(pid): why for pid, why in self.left_out.items()},
+            "left_out": {str(pid): why for pid, why in self.without_slot.items()},
             "sockets": kept,
-            "handed_on": self.handed_on,
+            "handed_on": self.forwarded,
             "budget": None if self.budget is None else self.budget.view(),
         }
 
-    def look(self, what: str) -> dict[str, Any] | None:
-        """:func:`rnic.device.inspect.look` at the device with its slots, each of which is held meanwhile.
+    def inspect(self, what: str) -> dict[str, Any] | None:
+        """Return :func:`rnic.device.inspect.look` for the device and its slots, each of which is held meanwhile.
 
-        A slot's queue blocks have numbers of its own: they say ``slot``, too.
+        A slot numbers its own queue blocks, so these say ``slot``, too.
 
         Raises:
-            OSError: EBUSY: a program was stopped while it worked on its slot.
+            OSError: EBUSY: a program was stopped while it held its arena.
         """
         seen = look(self._main.nic, what)
         if what == "counters" and seen is not None:
@@ -268,13 +269,13 @@ class SlotGroup:
             seen["counters"] = totals(seen["counters"], self)
         return seen
 
-    def give_back(self, slot: Slot) -> None:
-        """A program has gone: its slot's socket is kept for the next."""
+    def release_slot(self, slot: BypassSlot) -> None:
+        """Close the slot of a program that has gone; its socket is kept for the next."""
         if self.slots.get(slot.member) is slot:
-            self.hairpins.end(slot.member)
+            self.loopback.remove_slot(slot.member)
             slot.runtime.nic.inflight.leave_budget()
             if self.budget is not None:
-                self.budget.end(slot.member)
+                self.budget.remove_slot(slot.member)
             del self.slots[slot.member]
             if not self.slots:
                 self._unshare()
@@ -284,9 +285,9 @@ class SlotGroup:
         slot.close()
 
     def close(self) -> None:
-        """The device goes."""
+        """Close everything together with the device."""
         for slot in list(self.slots.values()):
-            self.hairpins.end(slot.member)
+            self.loopback.remove_slot(slot.member)
             slot.runtime.nic.inflight.leave_budget()
             slot.close()
         self.slots.clear()
@@ -297,7 +298,7 @@ class SlotGroup:
 
 
 def refusal(address: bytes) -> str:
-    """Why programs cannot run the engine themselves on a local address, in words; empty where they can."""
+    """Return why programs cannot run the engine themselves on a local address, in words; empty where they can."""
     if use.COMPILED is None or use.ENGINE is None or not order.COMPILED:
         return "rnic was installed without a C compiler, or the engine is switched off"
     if len(address) == 16 and ipaddress.IPv6Address(address).is_link_local:
@@ -305,8 +306,8 @@ def refusal(address: bytes) -> str:
     return steering.refusal(address)
 
 
-def totals(own: dict[str, int], group: SlotGroup) -> dict[str, int]:
-    """A device's counters with those of its slots: sums, packets by slot, punts by reason, packets handed on."""
+def totals(own: dict[str, int], group: BypassPrograms) -> dict[str, int]:
+    """Add up a device's counters and those of its slots: sums, packets by slot, punts by reason, packets forwarded."""
     seen = dict(own)
     by_slot = {f"slot_0_{name}": own.get(name, 0) for name in ("rx_packets", "tx_packets")}
     counted, punted = Counter(group.counted), Counter(group.punted)
@@ -321,9 +322,9 @@ def totals(own: dict[str, int], group: SlotGroup) -> dict[str, int]:
     seen |= {f"punt_{reason}": count for reason, count in sorted(punted.items()) if count}
     if group.slots or any(before.values()):
         seen |= by_slot | before
-    if group.handed_on or group.lost:
-        seen |= {"handed_on": group.handed_on, "drop_handed_on": group.lost}
+    if group.forwarded or group.lost:
+        seen |= {"handed_on": group.forwarded, "drop_handed_on": group.lost}
     return seen
 
 
-__all__ = ["Slot", "SlotGroup", "refusal", "totals"]
+__all__ = ["BypassPrograms", "refusal", "totals"]

@@ -1,12 +1,12 @@
-"""Slots: what a program that runs the engine itself has of a device in the NIC process (kernel bypass).
+"""The slot of a program that runs the engine itself (kernel bypass), as the NIC process keeps it.
 
-A slot is a NIC of its own in all but name: the device's address and settings, its own queue pair numbers, its own
-socket of the device's group (:mod:`rnic.link.steering`), its own arena in memory that both processes map. The
-program's engine works on the arena; here the reference does, with what that engine leaves to it, with commands, and
-with the whole slot while the program sleeps at a bad time or once somebody wants to see each packet.
+A slot is a NIC with the device's address and settings, its own queue pair numbers, its own socket of the device's group
+(:mod:`rnic.link.steering`) and its own arena in memory that both processes map. The program's engine works on the
+arena. The reference works on it here: on what the engine punts, on commands, and on the whole slot while the program
+sleeps with work left or once each packet is to be seen here.
 
-Nothing here trusts the arena: the engine, which follows offsets, does not run on it in this process; the reference sees
-it through views with bounds, and what raises costs that program its connection.
+Nothing here trusts the arena. The engine, which follows offsets, does not run on it in this process. The reference sees
+it through views with bounds, and an exception costs that program its connection.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from rnic.engine import use
 from rnic.link.udp import UdpLink
 from rnic.mem.order import fence, load32, store32
 from rnic.mem.table import MemoryEntry
-from rnic.nic_process.bounded_work import Patience
+from rnic.nic_process.bounded_work import WorkWatchdog
 from rnic.nic_process.budget import DeviceBudget
 from rnic.nic_process.client_memory import task_state
-from rnic.nic_process.memfd import memory
-from rnic.nic_process.shm_loopback import End, Hairpins, Pair
+from rnic.nic_process.memfd import shared_memory
+from rnic.nic_process.shm_loopback import LoopbackEnd, RingPair, ShmLoopback
 from rnic.runtime.loop import Runtime
 from rnic.runtime.wait import wait_readable
 from rnic.spec import attach
@@ -47,14 +47,14 @@ LOG_QPS = 10
 """log2 of the queue pairs of a slot."""
 SHARED_BYTES = BUFFERS_AT + RECEIVE_LIMIT * BUFFER_BYTES
 MAX_WAITING = 256
-"""Packets that wait for a slot whose program is at work; more are lost, as on a wire."""
-LOOK_NS = 20_000_000
-"""A program that leaves packets, or deadlines, lie for so long is asleep: its slot is served here."""
+"""Packets that wait for a slot whose program holds the arena; more are lost, as on a wire."""
+CHECK_NS = 20_000_000
+"""A program that leaves packets or deadlines unhandled for this long is asleep: its slot is served here."""
 _ROUNDS = 64
-_MOST_REFUSALS, _REFUSED_S = 100, 0.001
-"""How often in a row a program may be at work on a slot that is served here, and how long each look then waits."""
-_PATIENCE_S, _MOST_PATIENCE_S = 0.05, 0.5
-"""How long to wait for a program's arena: it has it for microseconds, unless it was stopped or has no core just now."""
+_MAX_REFUSALS, _REFUSED_S = 100, 0.001
+"""How often in a row a program may hold a slot that is served here, and how long each further round then waits."""
+_BUSY_WAIT_S, _MAX_BUSY_WAIT_S = 0.05, 0.5
+"""How long to wait for a program's arena: it holds it for microseconds, unless it was stopped or has no core."""
 _STOPPED = (b"T", b"t", b"Z", b"X")
 _TAKEN, _WANTED, _REFERENCE = (place(SLOT, name) * WORD_BYTES for name in ("taken", "wanted", "reference"))
 _CHANGES, _ROUNDS_AT = place(SLOT, "changes"), place(SLOT, "rounds")
@@ -70,7 +70,7 @@ _EVENTS = [place(SLOT, f"event_{at}") for at in range(EVENTS)]
 _PUNTS = {reason: place(SLOT, f"punt_{reason}") for reason in (*PUNT_REASONS, "unknown", "notify", "doorbell", "timer")}
 
 
-class Slot:
+class BypassSlot:
     """One program's part of a device.
 
     Args:
@@ -78,12 +78,11 @@ class Slot:
         link: over the slot's own socket; closed with the slot.
         member: its number in the device's group.
         first_qpn: its first queue pair number.
-        patience: bounds what is done on the arena.
-        hairpins: what the device's programs share.
+        watchdog: bounds work on the arena.
+        loopback: the ring pairs of the device's slots.
         budget: what all of them may have in flight together.
 
-    ``runtime`` is the NIC of the slot, which nobody else in this process drives; whoever has it do something enters
-    ``work`` for that.
+    ``runtime`` is the NIC of the slot. Only callers that have entered ``work`` may drive it.
     """
 
     def __init__(
@@ -92,29 +91,29 @@ class Slot:
         link: UdpLink,
         member: int,
         first_qpn: int,
-        patience: Patience,
-        hairpins: Hairpins,
+        watchdog: WorkWatchdog,
+        loopback: ShmLoopback,
         budget: DeviceBudget,
     ) -> None:
         self.member = member
-        self.hairpins = hairpins
-        self.end: End | None = None
-        """What it takes part with in loopback inside the NIC, where it asked for that."""
-        self.work = patience.on(self)
+        self.loopback = loopback
+        self.end: LoopbackEnd | None = None
+        """Its part in loopback over shared memory, where it asked for that."""
+        self.work = watchdog.work_on(self)
         self.closed = False
         self.served = False
-        """The NIC process takes everything itself from now on."""
+        """The NIC process serves it from now on, and the program no more."""
         self.pid = 0
         self._refusals = 0
-        self.look_at_ns = 0
-        """When to :meth:`look` next."""
+        self.check_at_ns = 0
+        """When to call :meth:`serve_if_idle` next."""
         config = dataclasses.replace(
             main.nic.config, log_max_qps=min(LOG_QPS, main.nic.config.log_max_qps), first_qpn=first_qpn, reference=True
         )
         self.arena_bytes = -(-arena_bytes(config) // mmap.PAGESIZE) * mmap.PAGESIZE
-        self._shared_fd, self.shared = memory("rnic slot", SHARED_BYTES)
+        self._shared_fd, self.shared = shared_memory("rnic slot", SHARED_BYTES)
         try:
-            self._arena_fd, arena = memory("rnic arena", self.arena_bytes)
+            self._arena_fd, arena = shared_memory("rnic arena", self.arena_bytes)
         except BaseException:
             os.close(self._shared_fd)
             raise
@@ -128,60 +127,60 @@ class Slot:
         ):
             self.words[place(SLOT, name)] = value
         self.rounds = self.words[_ROUNDS_AT : _ROUNDS_AT + 1]
-        """How many rounds the program has made: its heartbeat."""
+        """Rounds that the program has done: its heartbeat."""
         rng = random.Random(secrets.randbits(256))
         nic = Nic(config, rng=rng, counters=link.counters, memory=arena)
         self.runtime, self._link = Runtime(nic, link), link
         link.forget()  # the program's engine sends by it, too
-        nic.stopped = self._stopped
-        nic.memory.told = self._key_told
+        nic.stopped = self._qp_stopped
+        nic.memory.told = self._key_changed
         nic.inflight.reserve_line()
-        nic.inflight.share(budget.of(member), budget)
+        nic.inflight.share(budget.add_slot(member), budget)
         self._budget_fd = budget.fd
         self._messages = select.poll()
         self._waiting: list[tuple[RxBurst, int]] = []
-        self._lay_ns: int | None = None
+        self._idle_since_ns: int | None = None
         self._seen_rounds = 0
-        self._rings_held = False
+        self._pairs_held = False
         self._poller = select.poll()
         self._poller.register(link.filenos()[0], select.POLLIN)
 
-    def lend_to(self, sock: socket.socket, pid: int) -> None:
-        """The slot is a program's: each message that comes by its socket lends the arena until it is answered."""
+    def assign_to(self, sock: socket.socket, pid: int) -> None:
+        """Give the slot to a program: each message by its socket lends the arena until it is answered."""
         self.pid = pid
         self._messages.register(sock, select.POLLIN)
 
     def descriptors(self) -> list[int]:
-        """Socket, arena, shared record and budget, for the program; they stay the slot's, the last the device's."""
+        """Return socket, arena, shared record and budget for the program; the slot and the device keep them open."""
         return [self.runtime.link.filenos()[0], self._arena_fd, self._shared_fd, self._budget_fd]
 
-    def _stopped(self, qpn: int) -> None:
-        for pair in self.hairpins.of(self.member):
-            pair.stopped(self.member, qpn)
+    def _qp_stopped(self, qpn: int) -> None:
+        for pair in self.loopback.pairs_of(self.member):
+            pair.qp_stopped(self.member, qpn)
 
-    def _key_told(self, entry: MemoryEntry) -> None:
+    def _key_changed(self, entry: MemoryEntry) -> None:
         if not entry.valid:
-            for pair in self.hairpins.of(self.member):
-                pair.key_ended(self.member)
+            for pair in self.loopback.pairs_of(self.member):
+                pair.key_invalidated(self.member)
 
-    def _hold_rings(self, held: bool) -> None:
-        """Others leave packets in the rings to the slot, or send them by the wire, where this process takes them."""
-        if self._rings_held != held:
-            self._rings_held = held
-            for pair in self.hairpins.of(self.member):
-                pair.hold(self.member, held)
+    def _hold_pairs(self, held: bool) -> None:
+        """Tell peers whether to leave records in the rings, or to send by the wire, since this process serves it."""
+        if self._pairs_held != held:
+            self._pairs_held = held
+            for pair in self.loopback.pairs_of(self.member):
+                pair.set_held(self.member, held)
 
-    def joins(self, pair: Pair) -> None:
-        """It has a pair more."""
-        pair.hold(self.member, self._rings_held)
+    def add_pair(self, pair: RingPair) -> None:
+        """Note a new ring pair of the slot."""
+        pair.set_held(self.member, self._pairs_held)
 
-    # ---------------------------------------------------------------------------------------- whose the arena is
+    # ---------------------------------------------------------------------------------------- ownership of the arena
 
     def hold(self) -> bool:
-        """Take the arena, if the program is not at work on it just now; :meth:`release` gives it back.
+        """Take the arena unless the program holds it; :meth:`release` gives it back.
 
-        A program that waits for an answer is at work: it may be in the midst of a turn, which it goes on with, also
-        after the slot has become one that is :attr:`served`.
+        A program that waits for an answer holds it: it may be in the middle of a turn, which it continues even if the
+        slot is :attr:`served` here by then.
         """
         store32(self.shared, _WANTED, 1)
         if self._is_taken():
@@ -190,38 +189,38 @@ class Slot:
         return True
 
     def _is_taken(self) -> bool:
-        """Whether the program, which was told, is at work on the arena."""
-        fence()  # the program stores its own word, then looks at the one of this side
+        """Whether the program holds the arena, after ``wanted`` was stored."""
+        fence()  # the program stores its own word, then loads the one of this side
         return bool(load32(self.shared, _TAKEN))
 
     def release(self) -> None:
-        """The arena is the program's again, which finds everything anew."""
-        self._hand_over()
+        """Give the arena back to the program, which reloads everything."""
+        self._advance_changes()
         store32(self.shared, _WANTED, 0)
 
-    def lent(self) -> None:
-        """The program has lent the arena with a message that is answered now: it finds everything anew."""
+    def hand_over(self) -> None:
+        """Give the arena back with the answer to the message that lent it; the program reloads everything."""
         self.runtime.nic.inflight.reserve_line()
-        self._hand_over()
+        self._advance_changes()
 
-    def _hand_over(self) -> None:
+    def _advance_changes(self) -> None:
         self.words[_CHANGES] = self.words[_CHANGES] + 1 & (1 << 63) - 1
         self._link.forget()
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the arena, which a program at work gives back within microseconds, to look at it or to change a word.
+        """Hold the arena to inspect it or to change a word. A running program gives it back within microseconds.
 
-        A program that waits for an answer has it in its hands for as long as nobody gives that.
+        A program that waits for an answer holds it until the answer comes; that counts as given back.
 
         Raises:
-            OSError: EBUSY: it does not; it was stopped in the midst of its work.
+            OSError: EBUSY: the program was stopped while it held the arena.
         """
         began = time.monotonic()
-        store32(self.shared, _WANTED, 1)  # from now on it takes the arena no more
+        store32(self.shared, _WANTED, 1)  # from now on the program does not take it again
         while not self.served and self._is_taken() and not self._messages.poll(0):
             waited = time.monotonic() - began
-            if waited < _PATIENCE_S or (waited < _MOST_PATIENCE_S and not self._is_stopped()):
+            if waited < _BUSY_WAIT_S or (waited < _MAX_BUSY_WAIT_S and not self._is_stopped()):
                 os.sched_yield()
                 continue
             store32(self.shared, _WANTED, 0)
@@ -235,83 +234,85 @@ class Slot:
             self.release()
 
     def _is_stopped(self) -> bool:
-        """Whether the program does not run at all, as far as can be seen."""
+        """Whether the program does not run at all, as far as ``/proc`` shows."""
         try:
             return task_state(f"/proc/{self.pid}/stat") in _STOPPED
         except (OSError, IndexError):
             return True
 
-    def serve_here(self) -> None:
-        """The NIC process takes packets and doorbells itself from now on: somebody looks at packets, or delays them."""
+    def take_over(self) -> None:
+        """Serve packets and doorbells here from now on, since packets are traced or delayed here."""
         if not self.served:
             with self.held():
                 store32(self.shared, _REFERENCE, 1)
-            self._hold_rings(True)
+            self._hold_pairs(True)
             self.served = True
 
-    # ---------------------------------------------------------------------------------------- what is left to it
+    # ---------------------------------------------------------------------------------------- punts
 
     def punt(self, body: bytes) -> bytes:
-        """Do what the program's engine leaves, on the arena that it has lent; the answer's body.
+        """Handle what the program's engine punts, on the arena that it has lent; return the answer's body.
 
         Raises:
-            OSError: EINVAL for what no engine leaves.
+            OSError: EINVAL for what no engine punts.
         """
-        asked = attach.PUNT.unpack(body)
+        request = attach.PUNT.unpack(body)
         runtime, nic = self.runtime, self.runtime.nic
         now = runtime.clock()
         nic.now_ns = now
         answer = {"count": 0, "polite": 0, "settled": 0}
-        kind = asked["kind"]
+        kind = request["kind"]
         if kind == attach.PUNT_PACKET:
-            answer["settled"] = int(self._packets(asked, body, now))
+            answer["settled"] = int(self._receive(request, body, now))
         elif kind == attach.PUNT_DOORBELL:
-            nic.sending.ring(asked["qp"])
+            nic.sending.ring(request["qp"])
             runtime.kick()
         else:
-            qp = nic.sending.qps.get(asked["qp"])
+            qp = nic.sending.qps.get(request["qp"])
             if qp is None:
-                raise OSError(errno.EINVAL, f"PUNT: no queue pair's record lies at {asked['qp']:#x}")
+                raise OSError(errno.EINVAL, f"PUNT: no queue pair's record lies at {request['qp']:#x}")
             if kind == attach.PUNT_TURN:
-                if max(asked["limit"], asked["room"]) > BUDGET + 2 * LEAST:
-                    raise OSError(errno.EINVAL, f"PUNT: a turn of {asked['limit']} packets is more than a round's")
+                if max(request["limit"], request["room"]) > BUDGET + 2 * LEAST:
+                    raise OSError(errno.EINVAL, f"PUNT: a turn of {request['limit']} packets is more than a round's")
                 out: list[TxBurst] = []
-                turn = asked["limit"], asked["step"], asked["count"], asked["bytes"], asked["room"]
-                count, polite = nic.sending.take_over(now, out, asked["qp"], *turn)
+                turn = request["limit"], request["step"], request["count"], request["bytes"], request["room"]
+                count, polite = nic.sending.take_over(now, out, request["qp"], *turn)
                 runtime.carry_away(out)
                 answer |= {"count": count, "polite": int(polite)}
             elif kind == attach.PUNT_NOTIFY:
                 for cqn, bit in ((qp.ctx.cqn_snd, attach.PUNT_NOTIFY_SEND), (qp.ctx.cqn_rcv, attach.PUNT_NOTIFY_RECV)):
                     cq = nic.resources.cqs.get(cqn)
-                    if cq is not None and asked["effects"] & bit:
+                    if cq is not None and request["effects"] & bit:
                         cq.notify()
             elif kind == attach.PUNT_TIMER:
                 nic.handle_deadline(qp, now)
             else:
                 raise OSError(errno.EINVAL, f"PUNT kind {kind} is unknown")
         runtime.settle(now)
-        self.lent()
+        self.hand_over()
         return attach.PUNT_REPLY.pack(answer)
 
-    def _packets(self, asked: dict[str, int], body: bytes, now: int) -> bool:
-        """Packets of a receive buffer; whether the engine may take what comes from their sender."""
-        size, segment, buffer = asked["length"], asked["segment"], asked["buffer"]
-        name = body[attach.PUNT_SENDER_AT :][: min(asked["sender_bytes"], attach.PUNT_SENDER_MAX)]
-        if buffer >= RECEIVE_LIMIT or size > BUFFER_BYTES or not 0 < segment <= size or asked["at"] >= size:
+    def _receive(self, request: dict[str, int], body: bytes, now: int) -> bool:
+        """Receive the packets of an rx buffer; return whether the engine may receive further ones of their sender."""
+        size, segment, buffer = request["length"], request["segment"], request["buffer"]
+        name = body[attach.PUNT_SENDER_AT :][: min(request["sender_bytes"], attach.PUNT_SENDER_MAX)]
+        if buffer >= RECEIVE_LIMIT or size > BUFFER_BYTES or not 0 < segment <= size or request["at"] >= size:
             raise OSError(errno.EINVAL, f"PUNT of {size} bytes in buffer {buffer}: there are no such packets")
         at = BUFFERS_AT + buffer * BUFFER_BYTES
-        # a copy: what was checked stays what it was, whatever the program does meanwhile
+        # a copy: the program cannot change it between check and use
         data = memoryview(self.shared[at : at + size])
-        burst = self._link.make_burst(name, data, segment, asked["tclass"], asked["hop_limit"], asked["flow_label"])
+        burst = self._link.make_burst(
+            name, data, segment, request["tclass"], request["hop_limit"], request["flow_label"]
+        )
         flow = burst.flow
-        if asked["count"] and flow.idents is not None:
-            # what the engine took since then had the idents that it expected
-            learn(flow, asked["count"])
-        self.runtime.nic.receive(burst, now, asked["at"])
+        if request["count"] and flow.idents is not None:
+            # the packets that the engine received since then had the idents that it expected
+            learn(flow, request["count"])
+        self.runtime.nic.receive(burst, now, request["at"])
         return flow.settled or (flow.idents is not None and flow.idents.small)
 
-    def hand(self, burst: RxBurst, now: int) -> bool:
-        """Take a packet that came to another slot; whether it was, now or later."""
+    def deliver(self, burst: RxBurst, now: int) -> bool:
+        """Receive a packet that came to another slot, now or later; return false where it is lost."""
         if self.hold():
             try:
                 with self.work:
@@ -325,8 +326,8 @@ class Slot:
         self._waiting.append((burst, now))
         return True
 
-    def _take_waiting(self, now: int) -> None:
-        """What was handed on while the program was at work; the arena is held."""
+    def _receive_waiting(self, now: int) -> None:
+        """Receive what was delivered while the program held the arena, which is held here now."""
         waiting, self._waiting = self._waiting, []
         for burst, _ in waiting:
             self.runtime.nic.receive(burst, now)
@@ -334,35 +335,35 @@ class Slot:
             self.runtime.settle(now)
 
     def serve(self) -> bool | None:
-        """A round of the slot, where this process may; whether anything was done. ``None``: its program is at work."""
+        """Do one round of the slot; return whether it did anything, or ``None`` while its program holds the arena."""
         if not self.hold():
             self._refusals += 1
-            if self._refusals > _MOST_REFUSALS and self.served:
-                time.sleep(_REFUSED_S)  # it was stopped in the midst of its work, and packets lie there
+            if self._refusals > _MAX_REFUSALS and self.served:
+                time.sleep(_REFUSED_S)  # the program was stopped while it held the arena, and packets wait
             return None
         self._refusals = 0
         try:
-            self._take_waiting(self.runtime.clock())
+            self._receive_waiting(self.runtime.clock())
             return self.runtime.round()
         finally:
             self.release()
 
-    # ---------------------------------------------------------------------------------------- now and then
+    # ---------------------------------------------------------------------------------------- idle programs
 
-    def look(self, now: int) -> bool:
-        """Serve the slot where its program does not; whether there is more to do at once."""
+    def serve_if_idle(self, now: int) -> bool:
+        """Serve the slot if its program leaves it unattended; return whether there is more to do at once."""
         if self._waiting and self.hold():
             try:
-                self._take_waiting(now)
+                self._receive_waiting(now)
             finally:
                 self.release()
-        if self.is_looked_after(now):
+        if self.is_attended(now):
             return False
-        if self._lay_ns is None:
-            self._lay_ns = now
-        if now - self._lay_ns < LOOK_NS or not self.hold():
+        if self._idle_since_ns is None:
+            self._idle_since_ns = now
+        if now - self._idle_since_ns < CHECK_NS or not self.hold():
             return False
-        self._hold_rings(True)
+        self._hold_pairs(True)
         try:
             for _ in range(_ROUNDS):
                 if not self.runtime.round():
@@ -371,33 +372,35 @@ class Slot:
             self.release()
         return True
 
-    def is_looked_after(self, now: int) -> bool:
-        """Whether the program has been at work since the last look, or leaves nothing undone."""
-        if not self.saw(self.rounds[0]):
+    def is_attended(self, now: int) -> bool:
+        """Whether the program has done rounds since the last check, or leaves nothing undone."""
+        if not self.note_rounds(self.rounds[0]):
             deadline = self.runtime.nic.timers.next_ns()
-            if (deadline is not None and deadline + LOOK_NS <= now) or self._poller.poll(0):
+            if (deadline is not None and deadline + CHECK_NS <= now) or self._poller.poll(0):
                 return False
-            if not self._rings_held and any(pair.waits(self.member) for pair in self.hairpins.of(self.member)):
+            if not self._pairs_held and any(
+                pair.has_records(self.member) for pair in self.loopback.pairs_of(self.member)
+            ):
                 return False
-        self._lay_ns = None
+        self._idle_since_ns = None
         return True
 
-    def saw(self, rounds: int) -> bool:
-        """The program has made so many rounds: whether that is more than before."""
+    def note_rounds(self, rounds: int) -> bool:
+        """Note how many rounds the program has done; return whether that is more than before."""
         if rounds == self._seen_rounds:
             return False
         if not self.served:
-            self._hold_rings(False)
-        self._seen_rounds, self._lay_ns = rounds, None
+            self._hold_pairs(False)
+        self._seen_rounds, self._idle_since_ns = rounds, None
         return True
 
     @property
-    def waits(self) -> bool:
-        """Whether packets wait for the program to leave the arena alone."""
+    def has_waiting(self) -> bool:
+        """Whether packets wait for the program to give the arena back."""
         return bool(self._waiting)
 
     def counters(self) -> dict[str, int]:
-        """What both sides counted."""
+        """Return what both sides counted."""
         names = use.COMPILED.COUNTERS if use.COMPILED is not None else ()
         words = self.words
         counted = {name: words[at] for name, at in _COUNTED.items()}
@@ -409,11 +412,11 @@ class Slot:
         return counted
 
     def punts(self) -> dict[str, int]:
-        """How often the engine left something, by reason."""
+        """Return how often the engine punted, by reason."""
         return {reason: self.words[at] for reason, at in _PUNTS.items()}
 
     def close(self) -> None:
-        """The program has gone; what still comes for it comes to nobody."""
+        """Close everything once the program has gone; packets that still come for it are lost."""
         if not self.closed:
             self.closed = True
             try:
@@ -425,26 +428,26 @@ class Slot:
                     self.end.close()
 
 
-def look_on(epoll: int, slots: Sequence[Slot], timeout_s: float) -> bool:
-    """Sleep until something comes by ``epoll`` or a program has stood still for one look; whether one may have."""
+def wait_or_idle(epoll: int, slots: Sequence[BypassSlot], timeout_s: float) -> bool:
+    """Sleep until ``epoll`` has an event or a program did no round for ``CHECK_NS``; return whether one may be idle."""
     if use.ENGINE is None:
-        wait_readable([epoll], LOOK_NS / 1e9)
+        wait_readable([epoll], CHECK_NS / 1e9)
         return True
     words = [slot.rounds for slot in slots]
-    quiet, seen = use.ENGINE.look_on(epoll, words, LOOK_NS // 1_000_000, int(timeout_s * 1e9))
+    idle, seen = use.ENGINE.look_on(epoll, words, CHECK_NS // 1_000_000, int(timeout_s * 1e9))
     for slot, rounds in zip(slots, seen, strict=True):
         with slot.work:
-            slot.saw(rounds)
-    return bool(quiet)
+            slot.note_rounds(rounds)
+    return bool(idle)
 
 
-def are_looked_after(slots: Sequence[Slot]) -> bool:
-    """:meth:`Slot.is_looked_after` of all."""
+def all_attended(slots: Sequence[BypassSlot]) -> bool:
+    """Whether :meth:`BypassSlot.is_attended` holds for all slots."""
     for slot in slots:
         with slot.work:
-            if not slot.is_looked_after(time.monotonic_ns()):
+            if not slot.is_attended(time.monotonic_ns()):
                 return False
     return True
 
 
-__all__ = ["LOG_QPS", "LOOK_NS", "SHARED_BYTES", "Slot", "are_looked_after", "look_on"]
+__all__ = ["CHECK_NS", "LOG_QPS", "SHARED_BYTES", "BypassSlot", "all_attended", "wait_or_idle"]

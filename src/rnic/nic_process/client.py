@@ -1,4 +1,4 @@
-"""One program's connection to the NIC process, and descriptors that programs share with it."""
+"""One program's connection to the NIC process, and eventfds that programs share with it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import socket
 
 from rnic.device.uar import Uar
 from rnic.mem.order import fence
-from rnic.nic_process.bypass_slot import Slot
+from rnic.nic_process.bypass_slot import BypassSlot
 from rnic.nic_process.client_memory import CopiedMemory, ProgramMemory
 from rnic.runtime.loop import Runtime
 from rnic.runtime.wait import wait_readable
@@ -18,7 +18,7 @@ from rnic.spec import attach
 
 RUNG_AT = attach.PAGE_BYTES
 """Where a window's bytes for rung doorbells begin, one for each queue block."""
-NEVER_RANG_NS = -(1 << 62)
+NEVER_NS = -(1 << 62)
 _EVENTFD_BYTES = 8
 
 
@@ -37,24 +37,24 @@ class Client:
         self.refusal = refusal
         self.greeted = False
         self.runtime: Runtime | None = None
-        """The device, or what it has of it in a slot of its own."""
-        self.slot: Slot | None = None
+        """The device, or the NIC of its slot."""
+        self.slot: BypassSlot | None = None
         self.device = ""
         """The device's name."""
         self.uar: Uar | None = None
         self.memory: ProgramMemory | CopiedMemory | None = None
         self.window: mmap.mmap | None = None
         self.rung_end = RUNG_AT
-        self.rang_ns = NEVER_RANG_NS
-        """When it was last seen to ring a doorbell."""
-        self.vectors: dict[int, Fire] = {}
+        self.doorbell_ns = NEVER_NS
+        """When it last rang a doorbell."""
+        self.vectors: dict[int, EventFd] = {}
         self.added: set[str] = set()
         """Devices that it asked for."""
         self.made: list[int] = []
-        """Descriptors made for the answer under way alone."""
+        """Descriptors that only the current answer carries."""
 
     def take_doorbells(self) -> bool:
-        """Hand the doorbells that the program rang to its device; whether there were any."""
+        """Ring the doorbells that the program rang on its device; return whether there were any."""
         window, runtime = self.window, self.runtime
         if window is None or runtime is None:
             return False
@@ -70,30 +70,30 @@ class Client:
             rung = True
             at = window.find(b"\x01", at + 1, self.rung_end)
         if rung:
-            fence()  # the bytes are clear before the registers are read: whoever rings from now on is heard again
+            fence()  # clear the bytes before the registers are read, so that no later doorbell is missed
         return rung
 
-    def catch_up(self) -> None:
-        """Before a command: have the device act on every doorbell rung before it, those already handed to it too."""
+    def flush_doorbells(self) -> None:
+        """Have the device act on every doorbell rung so far, before a command is executed."""
         runtime = self.runtime
         if runtime is not None and (self.take_doorbells() or runtime.nic.resources.doorbells.rung):
             runtime.kick()
 
 
 def drain(fd: int) -> None:
-    """Read an eventfd empty without waiting, whatever its flags say: programs hold it too, and may clear them."""
+    """Drain an eventfd without waiting, whatever its flags say: programs hold it too, and may change them."""
     try:
         os.preadv(fd, [bytearray(_EVENTFD_BYTES)], -1, os.RWF_NOWAIT)
-    except BlockingIOError:  # empty, or another was faster
+    except BlockingIOError:  # empty, or another thread was faster
         return
-    except OSError:  # a kernel that knows no such reads
+    except OSError:  # the kernel has no RWF_NOWAIT for it
         if wait_readable([fd], 0):
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(fd)
 
 
-class Fire:
-    """Fires a program's eventfd, and never waits, whatever the program made of its flags and its count."""
+class EventFd:
+    """A program's eventfd; call it to signal it. It never waits, whatever the program did to its flags and count."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -101,14 +101,14 @@ class Fire:
         self._poller.register(fd, select.POLLOUT)
 
     def __call__(self) -> None:
-        """Wake whoever waits for it."""
-        # a count that is full has fired already
+        """Signal it."""
+        # a full count is a signal that was not read yet
         if self._poller.poll(0):
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_write(self.fd, 1)
 
-    def take_back(self) -> None:
-        """Of a descriptor that counts (``EFD_SEMAPHORE``), take one back, unless it has been read."""
+    def withdraw(self) -> None:
+        """Withdraw one signal of a semaphore (``EFD_SEMAPHORE``), unless it has been read."""
         drain(self.fd)
 
     def close(self) -> None:
@@ -122,4 +122,4 @@ def close_all(fds: list[int]) -> None:
         os.close(fd)
 
 
-__all__ = ["RUNG_AT", "Client", "Fire", "close_all", "drain"]
+__all__ = ["RUNG_AT", "Client", "EventFd", "close_all", "drain"]

@@ -1,8 +1,8 @@
-"""What a program may do with its own memory now, as the kernel says: ``/proc/PID/maps``, held open.
+"""A program's rights on its own memory, from ``/proc/PID/maps``, held open.
 
-The descriptor belongs to the memory that the program had when it was opened: after an execve it shows nothing more.
-Where the kernel has PROCMAP_QUERY (Linux 6.11) one question costs about a microsecond. Elsewhere the text is read, and
-kept for a hundred times as long as reading it took, so that looking costs one part in a hundred at most.
+The descriptor belongs to the address space that the program had when it was opened: after an execve it is empty.
+Where the kernel has PROCMAP_QUERY (Linux 6.11) one query costs about a microsecond. Elsewhere the text is parsed and
+kept a hundred times as long as parsing took, so that look-ups cost 1 % at most.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PIECE = 1 << 16
 _KEPT_TIMES_COST = 100
 
 
-class Maps:
+class ClientMaps:
     """The rights of one program on its memory.
 
     Args:
@@ -46,7 +46,7 @@ class Maps:
 
     @property
     def descriptor(self) -> int:
-        """The open file, for who asks the kernel directly."""
+        """The open file, for the engine, which queries the kernel itself."""
         return self._fd
 
     def covers(self, va: int, length: int, writable: bool) -> bool:
@@ -60,7 +60,7 @@ class Maps:
         return True
 
     def _span(self, va: int) -> tuple[int, bool] | None:
-        """End of the mapping that holds ``va``, and whether it is writable; ``None`` where it may not be read."""
+        """Return the end of the mapping at ``va`` and whether it is writable; ``None`` where it may not be read."""
         if self._query:
             question = self._question
             _ASKED.pack_into(question, 0, _SIZE, _READABLE, va)
@@ -99,8 +99,8 @@ class Maps:
         now = time.monotonic_ns()
         self._fresh_until = now + _KEPT_TIMES_COST * (now - began)
 
-    def forget(self) -> None:
-        """Look anew at the next question: a registration says what holds now."""
+    def invalidate(self) -> None:
+        """Read the text again at the next look-up, since a registration depends on the rights now."""
         self._fresh_until = 0
 
     def close(self) -> None:
@@ -108,4 +108,4 @@ class Maps:
         os.close(self._fd)
 
 
-__all__ = ["Maps"]
+__all__ = ["ClientMaps"]

@@ -1,4 +1,4 @@
-"""A program's memory as its NIC process reaches it: two DMA ports, with views where the program shares files."""
+"""The DMA ports by which the NIC process reaches a program's memory, with views where the program shares files."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import weakref
 from bisect import bisect_right
 from errno import EINVAL, ENOSPC, EPERM
 
-from rnic.nic_process.client_maps import Maps
+from rnic.nic_process.client_maps import ClientMaps
 from rnic.spec import attach
 from rnic.spec.errors import VerbsError
 
 MAX_SHARES = 4096
 """Files that one context may share."""
 MAX_SHARED_BYTES = 1 << 36
-"""Bytes that one context may share: files may be sparse, and addresses are not without end."""
+"""Bytes that one context may share: files may be sparse, and address space is limited."""
 _LAST = 1 << 64
 _COPY_SECONDS = 1.0
 _COPY_LOOK_SECONDS = 0.005
@@ -31,20 +31,20 @@ _AT_WORK = b"RDW"
 
 
 class SharedFiles:
-    """The memory that a program mapped shared and told of, by its addresses there. Pieces do not overlap."""
+    """Files that a program has mapped shared and announced, by their addresses there. They do not overlap."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._views: list[memoryview] = []
         self._shared_bytes = 0
-        """Of all files that are still mapped, also those that the program unshared and the device yet uses."""
+        """Bytes of all files still mapped, those included that the program unshared and the device still uses."""
 
     def share(self, va: int, length: int, fd: int, offset: int, writable: bool) -> None:
         """Map a file that the program has mapped at ``va``.
 
         Raises:
-            VerbsError: EINVAL for a range that is none, EPERM for a file that may shrink: whoever touched it
-                then would be killed; ENOSPC for too many, or too much.
+            VerbsError: EINVAL for a bad range; EPERM for a file that may shrink, since an access would then raise
+                SIGBUS here; ENOSPC for too many, or too much.
         """
         if not 0 < length <= _LAST - va or offset % mmap.ALLOCATIONGRANULARITY:
             raise VerbsError(EINVAL, f"SHARE of {length} bytes at {va:#x} from offset {offset}: no such range")
@@ -79,13 +79,13 @@ class SharedFiles:
         self._shared_bytes -= length
 
     def unshare(self, va: int) -> None:
-        """The program unmaps it. Views that the device holds keep the memory, which nobody else sees any more."""
+        """Forget a file that the program unmaps. Views that the device holds keep the memory mapped here."""
         at = bisect_right(self._starts, va) - 1
         if at >= 0 and self._starts[at] == va:
             del self._starts[at], self._views[at]
 
     def views(self, va: int, length: int) -> memoryview | None:
-        """Memory that the program shares."""
+        """Return a view of a range that lies in a shared file, else ``None``."""
         at = bisect_right(self._starts, va) - 1
         if at < 0:
             return None
@@ -107,10 +107,10 @@ def _sealed(fd: int) -> bool:
 
 
 class ProgramMemory(SharedFiles):
-    """By ``/proc/PID/mem`` as the program opened it: after an execve it reads and writes nothing any more.
+    """The port by ``/proc/PID/mem``, as the program opened it: after an execve it reads and writes nothing.
 
-    The kernel lets this port write through read-only pages, so the program's own rights are looked up, at
-    registration and at each access.
+    The kernel lets this port write to read-only pages, so the program's own rights are looked up at registration and
+    at each access.
 
     Args:
         fd: open for reading and writing; closed with this.
@@ -122,12 +122,12 @@ class ProgramMemory(SharedFiles):
 
     def __init__(self, fd: int, pid: int) -> None:
         super().__init__()
-        self._maps = Maps(pid)
+        self._maps = ClientMaps(pid)
         self._fd = fd
 
     @property
     def descriptors(self) -> tuple[int, int]:
-        """Of its memory and its maps, for the engine: open until :meth:`close`, before which every key is invalid."""
+        """Its memory and its maps, for the engine; open until :meth:`close`, before which every key is invalidated."""
         return self._fd, self._maps.descriptor
 
     def read(self, va: int, buf: bytearray | memoryview) -> bool:
@@ -158,7 +158,7 @@ class ProgramMemory(SharedFiles):
         """Whether the program itself may read, or write, the whole range now."""
         if not 0 <= va < _LAST or length > _LAST - va:
             return False
-        self._maps.forget()
+        self._maps.invalidate()
         return self._maps.covers(va, length, writable)
 
     def close(self) -> None:
@@ -169,27 +169,26 @@ class ProgramMemory(SharedFiles):
 
 
 def task_state(stat: str) -> bytes:
-    """The letter of a process or thread (proc(5)), of its ``stat`` file.
+    """Return the state letter of a process or thread (proc(5)) from its ``stat`` file.
 
     Raises:
-        OSError: there is none.
-        IndexError: it says nothing.
+        OSError: there is no such file.
+        IndexError: it is empty.
     """
     with open(stat, "rb") as file:
         return file.read().rpartition(b")")[2].split()[0]
 
 
 class CopiedMemory(SharedFiles):
-    """By a thread of the program that copies, where the kernel forbids ``/proc/PID/mem``.
+    """The port by a copying thread of the program, where the kernel forbids ``/proc/PID/mem``.
 
-    Requests go over a socket pair one at a time, while everybody else waits. So a thread that is not at work although
-    a request lies before it has lost its port for good, at once; and so has one that does not answer within a second,
-    however busy it looks.
+    Requests go over a socket pair one at a time, while the NIC process waits. So the port fails for good at once if
+    the thread sleeps although a request waits, and in any case if it does not answer within a second.
 
     Args:
         fd: this end of the pair; closed with this.
         pid: the program.
-        thread: which of its threads copies, 0 where nobody knows.
+        thread: which of its threads copies, 0 where that is unknown.
 
     Raises:
         OSError: ``fd`` is no socket; it stays the caller's.
@@ -205,7 +204,7 @@ class CopiedMemory(SharedFiles):
         self._dead = False
 
     def _answered(self) -> bool:
-        """Wait for the answer, as long as the thread seems to work at it."""
+        """Wait for the answer while the thread is busy; return whether it came."""
         end = time.monotonic() + _COPY_SECONDS
         while not self._poller.poll(_COPY_LOOK_SECONDS * 1_000):
             if time.monotonic() > end or (self._idle() and not self._poller.poll(0)):
@@ -213,7 +212,7 @@ class CopiedMemory(SharedFiles):
         return True
 
     def _idle(self) -> bool:
-        """Whether the thread does nothing: it sleeps, was stopped, or is gone; false where that cannot be seen."""
+        """Whether the thread sleeps, was stopped, or is gone; false where that is unknown."""
         if not self._state:
             return False
         try:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Protocol
 from rnic.device.nic import Nic
 from rnic.engine import use
 from rnic.link.fault_events import from_words
-from rnic.nic_process.bypass_slot import SHARED_BYTES, Slot
-from rnic.nic_process.client import RUNG_AT, Client, Fire
+from rnic.nic_process.bypass_slot import SHARED_BYTES, BypassSlot
+from rnic.nic_process.client import RUNG_AT, Client, EventFd
 from rnic.nic_process.client_memory import CopiedMemory, ProgramMemory
 from rnic.nic_process.inspect import TAP, devices
-from rnic.nic_process.shm_loopback import End
+from rnic.nic_process.shm_loopback import LoopbackEnd
 from rnic.rings.queue_block import BLOCK_BYTES
 from rnic.runtime.loop import Runtime
 from rnic.spec import attach, attach_cm
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from rnic.nic_process.process import NicProcess
 
 MAX_DEVICES = 256
-CHOSEN = ("faults", "capture", "congestion")
+DEVICE_OPTIONS = ("faults", "capture", "congestion")
 """What programs may choose of a device that they ask for."""
 
 _PAGE = attach.PAGE_BYTES
@@ -44,33 +44,33 @@ _U32 = struct.Struct("<I")
 _COMMAND = struct.Struct("<HHIQI4x")
 _ANSWER = struct.Struct("<IIQ")
 _NAME = re.compile(r"rnic(0|[1-9]\d{0,2})", re.ASCII)
-_ADD_KINDS = {"address": str, "port": int, "name": str, **dict.fromkeys(CHOSEN, str)}
+_ADD_KINDS = {"address": str, "port": int, "name": str, **dict.fromkeys(DEVICE_OPTIONS, str)}
 _REQUEST_BYTES = attach.REQUEST_BYTES | attach_cm.REQUEST_BYTES
 
 
-class Manager(Protocol):
+class ConnectionManager(Protocol):
     """Who manages connections on the devices' QP1 (:class:`rnic.cm.service.CmService`)."""
 
-    def came(self, name: str, nic: Nic, /) -> None:
+    def add_device(self, name: str, nic: Nic, /) -> None:
         """A device is there."""
 
-    def went(self, name: str, /) -> None:
+    def remove_device(self, name: str, /) -> None:
         """A device is gone."""
 
-    def request(self, key: Client, body: bytes, make_bell: Callable[[], Fire], now_ns: int, /) -> bytes:
+    def request(self, key: Client, body: bytes, make_signal: Callable[[], EventFd], now_ns: int, /) -> bytes:
         """A program's request; ``OSError`` with words where it is refused."""
 
-    def gone(self, key: Client, now_ns: int, /) -> None:
+    def remove_program(self, key: Client, now_ns: int, /) -> None:
         """A program has ended."""
 
 
-class Requests:
+class Handlers:
     """Answers the programs of one NIC process. What a handler makes for a client, the client's end gives back."""
 
     def __init__(self, process: NicProcess) -> None:
         self._process = process
 
-    def answer(self, client: Client, kind: int, body: bytes, fds: list[int], out: list[int]) -> bytes:
+    def handle(self, client: Client, kind: int, body: bytes, fds: list[int], out: list[int]) -> bytes:
         """Do what a message asks for; the body of the answer.
 
         Args:
@@ -105,7 +105,7 @@ class Requests:
             attach.MSG_REGISTER: self._register,
             attach.MSG_PUNT: self._punt,
             attach.MSG_SHM_RING: self._hairpin,
-            attach_cm.MSG_CM: self._manage,
+            attach_cm.MSG_CM: self._manage_connections,
         }.get(kind)
         if handler is None:
             raise OSError(errno.ENOSYS, f"message kind {kind} is unknown")
@@ -176,32 +176,34 @@ class Requests:
         mode = attach.OPEN.get(body, "mode")
         plain = mode & ~(attach.DMA_SLOT | attach.DMA_UNFIT | attach.DMA_NO_ENGINE)
         memory = self._memory_of(client, fds[0], plain, attach.OPEN.get(body, "copier"))
-        group = self._process.groups[name]
+        group = self._process.bypass[name]
         slot = group.open() if mode == attach.DMA_SLOT | attach.DMA_PROC_MEM else None
         if mode & attach.DMA_SLOT and slot is None:
-            group.left_out[client.pid] = group.refused or "the NIC process may not look into its memory"
+            group.without_slot[client.pid] = group.refused or "the NIC process may not look into its memory"
         elif mode & attach.DMA_UNFIT:
-            group.left_out[client.pid] = "its system refuses it what running the data path takes"
+            group.without_slot[client.pid] = "its system refuses it what running the data path takes"
         elif mode & attach.DMA_NO_ENGINE:
-            group.left_out[client.pid] = "its rnic was installed without a C compiler, or its engine is switched off"
+            group.without_slot[client.pid] = (
+                "its rnic was installed without a C compiler, or its engine is switched off"
+            )
         try:
             answer = self._map_window(client, runtime if slot is None else slot.runtime, memory, out)
         except BaseException:
             memory.close()
             if slot is not None:
-                group.give_back(slot)
+                group.release_slot(slot)
             raise
         client.device = name
-        self._process.told(client, True)
+        self._process.on_context(client, True)
         return answer if slot is None else answer + self._take_slot(client, slot, out)
 
     @staticmethod
-    def _take_slot(client: Client, slot: Slot, out: list[int]) -> bytes:
+    def _take_slot(client: Client, slot: BypassSlot, out: list[int]) -> bytes:
         """The program has a slot of its own: what it needs to run the engine."""
         client.slot = slot
-        slot.lend_to(client.sock, client.pid)
+        slot.assign_to(client.sock, client.pid)
         out += slot.descriptors()
-        slot.lent()
+        slot.hand_over()
         config = slot.runtime.nic.config
         return attach.OPEN_SLOT.pack(
             {
@@ -233,19 +235,19 @@ class Requests:
         if not asked["qpn"]:
             if slot.end is not None:
                 raise OSError(errno.EINVAL, "SHM_RING of QP 0 comes once")
-            slot.end = End(asked["cookie_va"])
-            out.append(slot.end.ear.fileno())
+            slot.end = LoopbackEnd(asked["cookie_va"])
+            out.append(slot.end.wake_receiver.fileno())
             answer["cookie"] = int.from_bytes(slot.end.cookie, "little")
         else:
-            joined = self._process.groups[client.device].join(slot, asked["qpn"])
+            joined = self._process.bypass[client.device].join(slot, asked["qpn"])
             if joined is not None and joined[0].end is not None:
                 other, pair = joined
                 config, end = other.runtime.nic.config, joined[0].end
-                out += [pair.fd, end.bell.fileno()]
+                out += [pair.fd, end.wake_sender.fileno()]
                 answer |= {"numbers": 1 << config.log_max_qps, "first_qpn": config.first_qpn, "pid": other.pid}
-                answer |= {"ring": pair.ring_of(slot.member), "bytes": pair.bytes, "cookie_va": end.cookie_at}
+                answer |= {"ring": pair.tx_ring(slot.member), "bytes": pair.bytes, "cookie_va": end.cookie_va}
                 answer["cookie"] = int.from_bytes(end.cookie, "little")
-        slot.lent()
+        slot.hand_over()
         return attach.SHM_RING_REPLY.pack(answer)
 
     @staticmethod
@@ -294,7 +296,7 @@ class Requests:
         if client.runtime is None or client.uar is None:
             raise OSError(errno.ENODEV, "no device is open on this connection")
         wanted = _commands_of(body)
-        client.catch_up()
+        client.flush_doorbells()
         said = b""
         for op, op_modifier, in_modifier, inbox in wanted:
             result = client.runtime.nic.command(client.uar, op, in_modifier, op_modifier, inbox)
@@ -305,7 +307,7 @@ class Requests:
                 client.rung_end = max(client.rung_end, RUNG_AT + result.out_param + 1)
         client.runtime.kick()
         if client.slot is not None:
-            client.slot.lent()
+            client.slot.hand_over()
         return said
 
     def _register(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
@@ -320,14 +322,14 @@ class Requests:
             others = len({uar.program for uar in resources.uars} - {client.pid})
             if asked["offset"] == CONTROL and others:
                 raise OSError(errno.EBUSY, f"CONTROL is the whole device's: {others} other programs have it open")
-            client.catch_up()
+            client.flush_doorbells()
             client.uar.write(asked["offset"], asked["value"])
             owners = resources.pools[cmd.RES_UAR_BLOCK].owners  # a command may have handed out a block
             last = max((block for block, owner in owners.items() if owner is client.uar), default=0)
             client.rung_end = max(client.rung_end, RUNG_AT + last + 1)
             client.runtime.kick()
             if client.slot is not None:
-                client.slot.lent()
+                client.slot.hand_over()
         return attach.REGISTER_REPLY.pack({"value": client.uar.read(asked["offset"])})
 
     def _info(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
@@ -338,21 +340,21 @@ class Requests:
         """
         name, _, what = body.decode().partition(" ")
         if what == "devices":
-            return self._inform(client, devices(self._process.devices, list(self._process.clients.values())), out)
+            return self._reply_json(client, devices(self._process.devices, list(self._process.clients.values())), out)
         runtime = self._device(name or next(iter(self._process.devices), ""))
-        group = self._process.groups[runtime.nic.config.name]
+        group = self._process.bypass[runtime.nic.config.name]
         if what == "slots":
-            return self._inform(client, group.view(), out)
+            return self._reply_json(client, group.view(), out)
         if what.startswith(TAP):
-            self._process.serve_here(runtime.nic.config.name)
-            return self._inform(client, runtime.tap().answer(what.removeprefix(TAP)), out)
-        seen = group.look(what)
+            self._process.take_over(runtime.nic.config.name)
+            return self._reply_json(client, runtime.tap().answer(what.removeprefix(TAP)), out)
+        seen = group.inspect(what)
         if seen is not None and what == "counters":
             seen |= {name: seen.get(name, 0) + count for name, count in self._process.counters.items()}
-        return self._inform(client, seen, out)
+        return self._reply_json(client, seen, out)
 
     @staticmethod
-    def _inform(client: Client, seen: object, out: list[int]) -> bytes:
+    def _reply_json(client: Client, seen: object, out: list[int]) -> bytes:
         text = json.dumps(seen).encode()
         fd = os.memfd_create("rnic info", os.MFD_CLOEXEC)
         client.made.append(fd)
@@ -370,8 +372,8 @@ class Requests:
         if not isinstance(name, str):
             raise OSError(errno.EINVAL, f"FAULT takes a JSON object with a device and an event: {name!r} is no device")
         runtime = self._device(name)
-        group = self._process.groups[runtime.nic.config.name]
-        self._process.serve_here(runtime.nic.config.name)
+        group = self._process.bypass[runtime.nic.config.name]
+        self._process.take_over(runtime.nic.config.name)
         faults = runtime.faults()
         faults.kill = _die
         if event:
@@ -380,17 +382,17 @@ class Requests:
                 slot.runtime.faults().happen(from_words(event))
         return json.dumps(faults.state()).encode()
 
-    def _manage(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+    def _manage_connections(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
         """A request to the connection manager."""
-        if self._process.manager is None:
+        if self._process.cm is None:
             raise OSError(errno.EOPNOTSUPP, "this NIC process manages no connections")
 
-        def make_bell() -> Fire:
+        def make_signal() -> EventFd:
             fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE)
             out.append(fd)
-            return Fire(fd)
+            return EventFd(fd)
 
-        return self._process.manager.request(client, body, make_bell, time.monotonic_ns())
+        return self._process.cm.request(client, body, make_signal, time.monotonic_ns())
 
     def _vector(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
         vector = _U32.unpack(body)[0]
@@ -403,7 +405,7 @@ class Requests:
         if old is not None:
             old.close()
         fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        client.vectors[vector] = client.runtime.handlers[vector] = Fire(fd)
+        client.vectors[vector] = client.runtime.handlers[vector] = EventFd(fd)
         out.append(fd)
         return b""
 

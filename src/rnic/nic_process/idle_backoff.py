@@ -1,4 +1,4 @@
-"""How long a loop that finds nothing to do goes on looking."""
+"""How long a loop polls without work before it sleeps."""
 
 from __future__ import annotations
 
@@ -6,38 +6,40 @@ import os
 import time
 
 SPIN_ROUNDS = 30
-"""Empty rounds before the NIC process sleeps; fewer where it sees that somebody wants its core."""
-_YIELD_IS_LONG_NS = 20_000
+"""Empty rounds before the NIC process sleeps; fewer while another thread wants its core."""
+_CONTENDED_YIELD_NS = 20_000
 
 
-class Pace:
-    """How busy the loop has been lately.
+class IdleBackoff:
+    """Counts the empty rounds of a polling loop.
 
     Args:
-        spins: empty rounds before it sleeps.
+        max_spins: empty rounds before it sleeps.
     """
 
-    def __init__(self, spins: int) -> None:
-        self.spins = spins
-        self.spin = spins
+    def __init__(self, max_spins: int) -> None:
+        self.max_spins = max_spins
+        self.spins = max_spins
+        """The limit now."""
         self.idle = 0
+        """Empty rounds since the last one that did something."""
 
-    def another(self) -> bool:
-        """After an empty round: whether to have another; if not, it is time to sleep."""
+    def keep_polling(self) -> bool:
+        """Count an empty round; return false once it is time to sleep."""
         self.idle += 1
-        if self.idle < self.spin:
+        if self.idle < self.spins:
             return True
-        self.spin = min(self.spin + 1, self.spins)
+        self.spins = min(self.spins + 1, self.max_spins)
         return False
 
-    def make_way(self) -> bool:
-        """Yield the core; whether somebody wanted it, perhaps the very program that is waited for."""
+    def yield_core(self) -> bool:
+        """Yield the core, and return whether another thread took it: perhaps the very program that is polled for."""
         began = time.monotonic_ns()
         os.sched_yield()
-        if time.monotonic_ns() - began <= _YIELD_IS_LONG_NS:
+        if time.monotonic_ns() - began <= _CONTENDED_YIELD_NS:
             return False
-        self.spin = 0
+        self.spins = 0
         return True
 
 
-__all__ = ["SPIN_ROUNDS", "Pace"]
+__all__ = ["SPIN_ROUNDS", "IdleBackoff"]

@@ -23,15 +23,15 @@ from pathlib import Path
 from rnic.device.nic import Nic
 from rnic.link.base import parse_address
 from rnic.mem.order import fence, store32
-from rnic.nic_process.accept import Door, Refusal
-from rnic.nic_process.bounded_work import Bent, Patience
-from rnic.nic_process.bypass_programs import RIGHT_NS, SlotGroup
-from rnic.nic_process.bypass_slot import LOOK_NS, Slot, are_looked_after, look_on
+from rnic.nic_process.accept import Acceptor, Refusal
+from rnic.nic_process.bounded_work import ArenaCorrupt, WorkWatchdog
+from rnic.nic_process.bypass_programs import REPAIR_NS, BypassPrograms
+from rnic.nic_process.bypass_slot import CHECK_NS, BypassSlot, all_attended, wait_or_idle
 from rnic.nic_process.client import Client, close_all, drain
-from rnic.nic_process.handlers import CHOSEN, MAX_DEVICES, Manager, Requests
-from rnic.nic_process.idle_backoff import SPIN_ROUNDS, Pace
-from rnic.nic_process.sysfs_tree import PathTree
-from rnic.nic_process.wake_sockets import Sockets
+from rnic.nic_process.handlers import DEVICE_OPTIONS, MAX_DEVICES, ConnectionManager, Handlers
+from rnic.nic_process.idle_backoff import SPIN_ROUNDS, IdleBackoff
+from rnic.nic_process.sysfs_tree import SysfsTree
+from rnic.nic_process.wake_sockets import WakeSockets
 from rnic.runtime.directory import ProcessError
 from rnic.runtime.loop import Runtime
 from rnic.runtime.report import log_report
@@ -46,19 +46,19 @@ from rnic.trace.guard import Guard
 _ASLEEP_AT = attach.WINDOW["asleep"].byte
 _UCRED = struct.Struct("3i")
 MAX_CLIENTS = 1024
-_MOST_REFUSED = 32
+_MAX_REFUSED = 32
 """Programs that came to a process that is full, and are yet to be told so."""
 _MESSAGES_EVERY_NS = 300_000
 """However busy the devices are, or however long empty rounds take, a program's message waits about so long."""
-_AT_WORK_NS = 5_000_000
+_BUSY_NS = 5_000_000
 """A program that rang a doorbell within this time is at work."""
 _SHARED_BUDGET = 15
 """Packets that a device sends in one round while several programs are at work."""
 _DRAIN_ROUNDS = 64
 _DRAIN_BURSTS = 4
-_AFTER_OWN_ERROR_S = 0.01
+_ERROR_PAUSE_S = 0.01
 """Seconds that the loop keeps off a turn that raised: it may raise again at once."""
-_LOOK_S = LOOK_NS / 1e9
+_CHECK_S = CHECK_NS / 1e9
 
 
 class NicProcess:
@@ -74,30 +74,30 @@ class NicProcess:
         self,
         directory: Path,
         make: Callable[[str, int | None, dict[str, object]], Runtime],
-        manager: Manager | None = None,
+        manager: ConnectionManager | None = None,
     ) -> None:
         self.directory = directory
         self.make = make
-        self.manager = manager
+        self.cm = manager
         self.devices: dict[str, Runtime] = {}
         self._options: dict[str, dict[str, object]] = {}
         self._ports: dict[str, int | None] = {}
         """The UDP port that was asked for with each device."""
-        self.groups: dict[str, SlotGroup] = {}
+        self.bypass: dict[str, BypassPrograms] = {}
         """The slots of each device."""
-        self.patience = Patience()
+        self.watchdog = WorkWatchdog()
         """With what programs wrote into the arenas of their slots."""
-        self._kept: set[str] = set()
+        self._pinned: set[str] = set()
         self.clients: dict[int, Client] = {}
-        self.told: Callable[[Client, bool], None] = lambda client, came: None
+        self.on_context: Callable[[Client, bool], None] = lambda client, came: None
         """Hears of each context that a program opened, and of its end."""
-        self._requests = Requests(self)
+        self._handlers = Handlers(self)
         self.counters = Counters()
         """What the process itself counts; shown with every device's."""
         self.guard = Guard(self.counters, log_report)
         self._selector = selectors.DefaultSelector()
         self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._selector.register(self.wake, selectors.EVENT_READ, self._woken)
+        self._selector.register(self.wake, selectors.EVENT_READ, self._on_wake)
         self._lock = os.open(directory / attach.LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -108,17 +108,17 @@ class NicProcess:
             ) from None
         path = directory / attach.SOCKET_NAME
         path.unlink(missing_ok=True)
-        self._door = Door(path, self._selector, self._greet, self.guard)
-        self._sockets = Sockets(self._selector)
-        self._litter = False
+        self._acceptor = Acceptor(path, self._selector, self._add_client, self.guard)
+        self._sockets = WakeSockets(self._selector)
+        self._has_garbage = False
         """A context was dropped whose memory is still mapped: its queue pairs are cycles of objects."""
-        self.paths = PathTree(directory)
+        self.sysfs = SysfsTree(directory)
         """What programs see under ``/sys`` and ``/dev``."""
         self._last_user = time.monotonic()
         self._stopped = False
         self._shared = False
         """Several programs are at work."""
-        self._looked_ns = 0
+        self._polled_ns = 0
         """When messages were looked for last."""
 
     # ------------------------------------------------------------------------------------- devices
@@ -148,7 +148,7 @@ class NicProcess:
         """
         name = self._find(address, port)
         if name is not None:
-            other = [key for key in CHOSEN if options.get(key) != self._options[name].get(key)]
+            other = [key for key in DEVICE_OPTIONS if options.get(key) != self._options[name].get(key)]
             if other and not self.in_use(name):
                 self._remove(name)
             elif asked := [key for key in other if options.get(key)]:
@@ -168,16 +168,16 @@ class NicProcess:
             for left in self.devices.keys() - taken:
                 self._remove(left)
             self.devices[name] = runtime
-            self.groups[name] = SlotGroup(runtime, self.patience)
+            self.bypass[name] = BypassPrograms(runtime, self.watchdog)
             self._options[name] = options
             self._ports[name] = port
             self._sockets.watch(runtime)
             with self.guard.around("paths"):
-                self.paths.add(runtime.nic)
-            if self.manager is not None:
-                self.manager.came(name, runtime.nic)
+                self.sysfs.add(runtime.nic)
+            if self.cm is not None:
+                self.cm.add_device(name, runtime.nic)
         if client is None:
-            self._kept.add(name)
+            self._pinned.add(name)
         else:
             client.added.add(name)
         return name
@@ -192,47 +192,47 @@ class NicProcess:
     def in_use(self, name: str) -> bool:
         """Whether anybody uses a device, or may find it: the process itself, or a program."""
         users = self.clients.values()
-        return name in self._kept or any(user.device == name or name in user.added for user in users)
+        return name in self._pinned or any(user.device == name or name in user.added for user in users)
 
     def _remove(self, name: str) -> None:
         runtime = self.devices.pop(name)
         del self._ports[name], self._options[name]
         with self.guard.around("paths"):
-            self.paths.remove(name)
-        if self.manager is not None:
+            self.sysfs.remove(name)
+        if self.cm is not None:
             with self.guard.around("release", name):
-                self.manager.went(name)
-        self._sockets.forget(runtime)
-        self.groups.pop(name).close()
+                self.cm.remove_device(name)
+        self._sockets.unwatch(runtime)
+        self.bypass.pop(name).close()
         runtime.close()
 
-    def serve_here(self, name: str) -> None:
+    def take_over(self, name: str) -> None:
         """Take all packets of a device here, since somebody looks at them or delays them.
 
         Raises:
             OSError: EBUSY: a program was stopped in the midst of its work.
         """
-        for slot in self.groups[name].slots.values():
-            slot.serve_here()
+        for slot in self.bypass[name].slots.values():
+            slot.take_over()
             self._watch_slot(slot)
 
-    def _watch_again(self, client: Client) -> None:
+    def _update_watches(self, client: Client) -> None:
         """A program may have joined groups, or left them."""
         if client.slot is not None:
             self._watch_slot(client.slot)
         elif client.runtime is not None:
             self._sockets.watch(client.runtime)
 
-    def _watch_slot(self, slot: Slot) -> None:
+    def _watch_slot(self, slot: BypassSlot) -> None:
         """Look at the sockets of a slot that its program does not: of multicast groups, or all of them."""
         self._sockets.watch(slot.runtime, 0 if slot.served else 1)
 
     # ---------------------------------------------------------------------------------- connections
 
-    def _woken(self) -> None:
+    def _on_wake(self) -> None:
         drain(self.wake)
 
-    def _greet(self, sock: socket.socket, refusal: Refusal | None) -> None:
+    def _add_client(self, sock: socket.socket, refusal: Refusal | None) -> None:
         """Take a new connection up as a client; one of another user is closed."""
         pid, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
         if uid != os.geteuid():
@@ -244,7 +244,7 @@ class NicProcess:
                 errno.EUSERS,
                 f"it serves {MAX_CLIENTS} connections: end programs that need it no more",
             )
-        if refusal is not None and len(refused) >= _MOST_REFUSED:
+        if refusal is not None and len(refused) >= _MAX_REFUSED:
             self._drop(refused[0])
         sock.setblocking(False)
         client = Client(sock, pid, refusal)
@@ -287,17 +287,17 @@ class NicProcess:
                 raise OSError(
                     errno.EMFILE, f"NIC process {os.getpid()} has no descriptors left for yours: raise its `ulimit -n`"
                 )
-            code, body = 0, self._requests.answer(client, kind, data[attach.HEADER.size :], fds, out)
+            code, body = 0, self._handlers.handle(client, kind, data[attach.HEADER.size :], fds, out)
         except MemoryError:
             code, body = errno.ENOMEM, b"the NIC process has no memory for it"
         except OSError as error:
             code, body = error.errno or errno.EIO, str(error.strerror or error).encode()
         except (RnicError, ValueError, OverflowError, RecursionError) as error:  # the last of nested JSON
             code, body = errno.EINVAL, str(error).encode()
-        except Bent as bent:  # who asks need not be who bent it
+        except ArenaCorrupt as error:  # who asks need not be who error it
             close_all(made)
             made = []
-            self._give_up(bent)
+            self._drop_corrupt(error)
             code, body = errno.EIO, b"a program had written nonsense into its slot, and has lost it: ask again"
         except BaseException:
             close_all(made)
@@ -305,7 +305,7 @@ class NicProcess:
         finally:
             close_all(fds)
             if client.sock.fileno() in self.clients:
-                self._watch_again(client)
+                self._update_watches(client)
         try:
             socket.send_fds(client.sock, [struct.pack("<III", kind, token, code) + body], [] if code else out)
         except OSError:  # gone, or it does not read its answers
@@ -314,16 +314,16 @@ class NicProcess:
         if client.refusal is not None:
             self._drop(client)
 
-    def _give_up(self, bent: Bent) -> None:
+    def _drop_corrupt(self, error: ArenaCorrupt) -> None:
         """A program's arena leads nowhere: it has lost its connection."""
         self.counters.bump("slots_given_up")
-        for client in [client for client in self.clients.values() if client.slot is bent.whose]:
+        for client in [client for client in self.clients.values() if client.slot is error.owner]:
             self._drop(client)
 
     @contextlib.contextmanager
     def _releasing(self, client: Client) -> Iterator[None]:
         """A step of a client's end: what it leaves undone hinders no other."""
-        with contextlib.suppress(Bent), self.guard.around("release", f"program {client.pid}"):
+        with contextlib.suppress(ArenaCorrupt), self.guard.around("release", f"program {client.pid}"):
             if client.slot is None:
                 yield
             else:
@@ -337,15 +337,15 @@ class NicProcess:
         with self._releasing(client):
             self._selector.unregister(client.sock)
         client.sock.close()
-        if self.manager is not None:
+        if self.cm is not None:
             with self._releasing(client):
-                self.manager.gone(client, time.monotonic_ns())
+                self.cm.remove_program(client, time.monotonic_ns())
         if client.runtime is not None and client.uar is not None:
             with self._releasing(client):
                 client.runtime.nic.unmap_uar(client.uar)
                 client.runtime.kick()
             with self._releasing(client):
-                self._watch_again(client)
+                self._update_watches(client)
             for vector, fire in client.vectors.items():
                 if client.runtime.handlers.get(vector) is fire:  # the number may be another's by now
                     del client.runtime.handlers[vector]
@@ -354,23 +354,23 @@ class NicProcess:
                 fire.close()
         if client.device:
             with self._releasing(client):
-                self.told(client, False)
-        if client.device in self.groups and client.slot is None:
-            self.groups[client.device].left_out.pop(client.pid, None)
+                self.on_context(client, False)
+        if client.device in self.bypass and client.slot is None:
+            self.bypass[client.device].without_slot.pop(client.pid, None)
         if client.slot is not None:
-            self._sockets.forget(client.slot.runtime)
+            self._sockets.unwatch(client.slot.runtime)
             with self._releasing(client):
-                self.groups[client.device].give_back(client.slot)
+                self.bypass[client.device].release_slot(client.slot)
         if client.memory is not None:
             with self._releasing(client):
                 client.memory.close()
-            self._litter = True
+            self._has_garbage = True
         for name in client.added:
             # nobody finds a device again whose port was any free one
             if self._ports.get(name) == 0 and not self.in_use(name):
                 with self._releasing(client):
                     self._remove(name)
-        self._door.descriptors_are_back()
+        self._acceptor.refill_spares()
 
     # ----------------------------------------------------------------------------------------- loop
 
@@ -380,7 +380,7 @@ class NicProcess:
             if client.window is not None:
                 try:
                     if client.take_doorbells():
-                        client.rang_ns = time.monotonic_ns()
+                        client.doorbell_ns = time.monotonic_ns()
                         rung = True
                 except Exception as error:  # noqa: BLE001 - the last guard
                     self.guard.caught("doorbell", error, f"program {client.pid}")
@@ -418,21 +418,21 @@ class NicProcess:
                     return did
                 if slot.served:
                     return False
-            if now < slot.look_at_ns and not slot.waits:
+            if now < slot.check_at_ns and not slot.has_waiting:
                 return False
-            slot.look_at_ns = now + LOOK_NS
-            self.groups[client.device].put_right(now)
-            return slot.look(now)
+            slot.check_at_ns = now + CHECK_NS
+            self.bypass[client.device].repair(now)
+            return slot.serve_if_idle(now)
 
     def _budget(self) -> int:
         """Packets of a round: few while several programs post, since each waits for the end of the others' round."""
-        since = time.monotonic_ns() - _AT_WORK_NS
-        self._shared = sum([client.rang_ns > since for client in self.clients.values()]) > 1
+        since = time.monotonic_ns() - _BUSY_NS
+        self._shared = sum([client.doorbell_ns > since for client in self.clients.values()]) > 1
         return _SHARED_BUDGET if self._shared else BUDGET
 
-    def _counted(self, nic: Nic) -> dict[str, int] | None:
+    def _counters_of(self, nic: Nic) -> dict[str, int] | None:
         """The counters of a device with those of its slots."""
-        return self.groups[nic.config.name].look("counters")
+        return self.bypass[nic.config.name].inspect("counters")
 
     def _drain(self) -> None:
         """Take what one device sent to another before more is sent: unacknowledged services would lose it."""
@@ -452,15 +452,15 @@ class NicProcess:
         if value:
             fence()  # programs store their doorbell, then look whether the NIC sleeps
 
-    def _timeout(self) -> float:
+    def _sleep_time(self) -> float:
         clients = [client for client in self.clients.values() if client.slot is not None]
         # a program that forgot its fence waits no longer, either
-        shortest = max(0.0, (self.paths.due_ns - time.monotonic_ns()) / 1e9)
-        if any(client.slot.waits for client in clients if client.slot is not None):
+        shortest = max(0.0, (self.sysfs.due_ns - time.monotonic_ns()) / 1e9)
+        if any(client.slot.has_waiting for client in clients if client.slot is not None):
             return 0.001
         for client in clients:
             try:
-                shortest = min(shortest, self._until_served(client))
+                shortest = min(shortest, self._time_until_due(client))
             except Exception as error:  # noqa: BLE001 - the last guard
                 self.guard.caught("round", error, f"program {client.pid}")
                 self._drop(client)
@@ -474,7 +474,7 @@ class NicProcess:
         return shortest
 
     @staticmethod
-    def _until_served(client: Client) -> float:
+    def _time_until_due(client: Client) -> float:
         """Seconds until a slot that is served here has something to do; without end for others."""
         slot = client.slot
         if slot is None or not slot.served:
@@ -493,17 +493,17 @@ class NicProcess:
             spins: empty rounds before it sleeps.
         """
         shorten()
-        pace = Pace(spins)
-        with self.patience:
+        backoff = IdleBackoff(spins)
+        with self.watchdog:
             while True:
                 try:
-                    if not self._turn(pace, idle_exit):
+                    if not self._iterate(backoff, idle_exit):
                         return
-                except Bent as bent:
-                    self._give_up(bent)
+                except ArenaCorrupt as error:
+                    self._drop_corrupt(error)
                 except Exception as error:  # noqa: BLE001 - the last guard
                     self.guard.caught("turn", error)
-                    time.sleep(_AFTER_OWN_ERROR_S)
+                    time.sleep(_ERROR_PAUSE_S)
 
     def stop(self) -> None:
         """Have :meth:`serve` return soon. For signal handlers: raising there would end whatever runs just then."""
@@ -511,34 +511,34 @@ class NicProcess:
         with contextlib.suppress(OSError):
             os.eventfd_write(self.wake, 1)
 
-    def _turn(self, pace: Pace, idle_exit: float | None) -> bool:
+    def _iterate(self, backoff: IdleBackoff, idle_exit: float | None) -> bool:
         """One round, and messages or sleep as they are due; false once it is time to end."""
         if self._stopped:
             return False
-        self._door.look_again()
-        if time.monotonic_ns() >= self.paths.due_ns:
+        self._acceptor.retry()
+        if time.monotonic_ns() >= self.sysfs.due_ns:
             with self.guard.around("paths"):
                 nics = [runtime.nic for runtime in self.devices.values()]
-                self.paths.refresh(nics, time.monotonic_ns(), self._counted)
+                self.sysfs.refresh(nics, time.monotonic_ns(), self._counters_of)
         if self._round():
-            pace.idle = 0
-            if time.monotonic_ns() - self._looked_ns > _MESSAGES_EVERY_NS:
+            backoff.idle = 0
+            if time.monotonic_ns() - self._polled_ns > _MESSAGES_EVERY_NS:
                 self._dispatch(0)
             if self._shared:
                 os.sched_yield()  # who was just served may be on this core, and its next request is waited for
             return True
-        if pace.another():
+        if backoff.keep_polling():
             now = time.monotonic_ns()
-            if not pace.make_way() and (pace.idle == 1 or now - self._looked_ns > _MESSAGES_EVERY_NS):
+            if not backoff.yield_core() and (backoff.idle == 1 or now - self._polled_ns > _MESSAGES_EVERY_NS):
                 self._dispatch(0)
             return True
-        if self._litter:
-            self._litter = False
+        if self._has_garbage:
+            self._has_garbage = False
             gc.collect()
         self._set_asleep(1)
         try:
             if not self._doorbells():
-                self._sleep(self._timeout())
+                self._sleep(self._sleep_time())
         finally:
             self._set_asleep(0)
         return idle_exit is None or bool(self.clients) or time.monotonic() - self._last_user <= idle_exit
@@ -547,12 +547,12 @@ class NicProcess:
         """Until something comes, or for ``timeout`` seconds; awake for more than a look only if a slot wants it."""
         slots = [client.slot for client in self.clients.values() if client.slot is not None and not client.slot.served]
         end = time.monotonic() + timeout
-        while slots and timeout > _LOOK_S:
-            quiet = look_on(self._selector.fileno(), slots, min(timeout, RIGHT_NS / 1e9))
-            if self._handle(self._selector.select(0)) or (quiet and not are_looked_after(slots)):
+        while slots and timeout > _CHECK_S:
+            quiet = wait_or_idle(self._selector.fileno(), slots, min(timeout, REPAIR_NS / 1e9))
+            if self._handle(self._selector.select(0)) or (quiet and not all_attended(slots)):
                 return
-            for group in self.groups.values():
-                group.put_right(time.monotonic_ns())
+            for group in self.bypass.values():
+                group.repair(time.monotonic_ns())
             timeout = end - time.monotonic()
         self._dispatch(max(0.0, timeout))
 
@@ -564,12 +564,12 @@ class NicProcess:
         for key, _ in came:
             if key.data is not None:
                 key.data()
-        self._looked_ns = time.monotonic_ns()
+        self._polled_ns = time.monotonic_ns()
         return bool(came)
 
     def close(self) -> None:
         """Close everything, and say so in every window."""
-        self.paths.close()  # while the lock says that they are ours
+        self.sysfs.close()  # while the lock says that they are ours
         for client in self.clients.values():
             if client.window is not None:
                 store32(client.window, attach.WINDOW["alive"].byte, 0)
@@ -578,9 +578,9 @@ class NicProcess:
         with contextlib.suppress(FileNotFoundError):
             (self.directory / attach.SOCKET_NAME).unlink()
         self._selector.close()
-        self._door.close()
+        self._acceptor.close()
         os.close(self.wake)
         os.close(self._lock)
         for name, runtime in self.devices.items():
-            self.groups[name].close()
+            self.bypass[name].close()
             runtime.close()

@@ -1,9 +1,8 @@
-"""The paths of a RoCE device under ``/sys`` and ``/dev``, as a real tree in the runtime directory.
+"""A RoCE device's files under ``/sys`` and ``/dev``, as a real tree in the runtime directory.
 
-The kernel shows an RDMA device there, and programs look: UCX and MPI over it, ``ibstat``, monitoring. The NIC process
-keeps the tree; ``rnic exec`` makes a view of it that holds the program's devices alone, and preloads a library that
-turns paths there (``abi/paths``). Names and formats are the kernel's (its ``Documentation/ABI``,
-``stable/sysfs-class-infiniband``).
+UCX, MPI over it, ``ibstat`` and monitoring read an RDMA device there. The NIC process keeps the tree. ``rnic exec``
+makes a view of it with the program's devices alone, and preloads a library that redirects paths to it
+(``abi/paths``). Names and formats are the kernel's (its ``Documentation/ABI``, ``stable/sysfs-class-infiniband``).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from rnic.device.commands import FIRMWARE_VERSION
 from rnic.device.inspect import look
 from rnic.device.mailboxes import DEVICE_ID, VENDOR_ID
 from rnic.link.interface import interface_of
-from rnic.nic_process.sysfs_view import TREE, WHOLE, index_of, link, make_classes, show, write
+from rnic.nic_process.sysfs_view import ALL_DEVICES, TREE, index_of, link, link_device, make_classes, write
 from rnic.runtime.report import LOGGER
 from rnic.spec.drops import DropReason
 
@@ -32,16 +31,16 @@ REFRESH_NS = 250_000_000
 
 _UVERBS_MAJOR, _UVERBS_MINOR = 231, 192
 _PORT_STATES = {1: ("1: DOWN", "3: Disabled"), 4: ("4: ACTIVE", "5: LinkUp")}
-_MOVING = tuple(f"ports/1/{place}" for place in (
+_TABLE_DIRECTORIES = tuple(f"ports/1/{place}" for place in (
     "counters", "hw_counters", "pkeys", "gids", "gid_attrs/types", "gid_attrs/ndevs"
 ))  # fmt: skip
-"""Directories of what changes."""
+"""Directories of files that change."""
 _CAPABILITIES = 1 << 16 | 1 << 26
 """Port capability mask: connection management, GIDs made of IP addresses (as ``ibv_query_port`` says)."""
 _WORD_BYTES = 4
-"""``port_xmit_data`` and ``port_rcv_data`` count so."""
+"""Unit of ``port_xmit_data`` and ``port_rcv_data``."""
 
-_BAD_PACKETS = tuple(
+_RX_ERRORS = tuple(
     reason.value
     for reason in (
         DropReason.TOO_SHORT,
@@ -55,15 +54,15 @@ _BAD_PACKETS = tuple(
         DropReason.BAD_LENGTH,
     )
 )
-_NOT_SENT = ("drop_tx_error", "drop_tx_blocked", "drop_tx_unreachable", "drop_tx_queue_full", "drop_tx_bad_address")
+_TX_DROPS = ("drop_tx_error", "drop_tx_blocked", "drop_tx_unreachable", "drop_tx_queue_full", "drop_tx_bad_address")
 
 PORT_COUNTERS: dict[str, tuple[str, ...]] = {
     "port_xmit_packets": ("tx_packets",),
     "port_rcv_packets": ("rx_packets",),
     "unicast_xmit_packets": ("tx_packets",),
     "unicast_rcv_packets": ("rx_packets",),
-    "port_rcv_errors": _BAD_PACKETS,
-    "port_xmit_discards": _NOT_SENT,
+    "port_rcv_errors": _RX_ERRORS,
+    "port_xmit_discards": _TX_DROPS,
     "port_rcv_constraint_errors": (DropReason.BAD_PKEY.value,),
     "multicast_xmit_packets": (),
     "multicast_rcv_packets": (),
@@ -78,7 +77,7 @@ PORT_COUNTERS: dict[str, tuple[str, ...]] = {
     "symbol_error": (),
     "VL15_dropped": (),
 }
-"""Files of ``ports/1/counters``, and the counters of ours whose sum each is; none where it is always 0."""
+"""Files of ``ports/1/counters``, and the counters of ours that each adds up; none where it is always 0."""
 
 HW_COUNTERS: dict[str, tuple[str, ...]] = {
     "sent_pkts": ("tx_packets",),
@@ -101,7 +100,7 @@ HW_COUNTERS: dict[str, tuple[str, ...]] = {
     "np_ecn_marked_roce_packets": ("ecn_marked_packets",),
     "rp_cnp_handled": ("cnps_received",),
 }
-"""Files of ``ports/1/hw_counters`` under the names that Soft-RoCE and mlx5 give them; ours stand there by their own."""
+"""Files of ``ports/1/hw_counters`` by the names of Soft-RoCE and mlx5; ours stand there by their own names, too."""
 
 _SUMS: dict[str, tuple[tuple[str, ...], int]] = {
     **{f"ports/1/counters/{name}": (parts, 1) for name, parts in PORT_COUNTERS.items()},
@@ -109,15 +108,15 @@ _SUMS: dict[str, tuple[tuple[str, ...], int]] = {
     "ports/1/counters/port_rcv_data": (("rx_bytes",), _WORD_BYTES),
     **{f"ports/1/hw_counters/{name}": (parts, 1) for name, parts in HW_COUNTERS.items()},
 }
-"""By path the counters of ours whose sum a file is, and in what units."""
-_SUMS_OF = {
+"""The counters of ours that each file adds up, and its unit."""
+_FILES_OF = {
     part: [path for path, (parts, _) in _SUMS.items() if part in parts] for parts, _ in _SUMS.values() for part in parts
 }
-"""By counter the files that it is part of."""
+"""The files that each counter is part of."""
 
 
-def spelled_gid(gid: bytes) -> str:
-    """A GID as sysfs spells it: eight groups of four digits."""
+def format_gid(gid: bytes) -> str:
+    """Format a GID as sysfs does: eight groups of four digits."""
     digits = gid.hex()
     return ":".join(digits[at : at + 4] for at in range(0, 32, 4))
 
@@ -128,7 +127,7 @@ def _guid(guid: int) -> str:
 
 
 def _processors() -> tuple[str, str]:
-    """Every processor as a mask in words of 32 bits, and as a list."""
+    """Return all processors as a mask in words of 32 bits, and as a list."""
     count = os.cpu_count() or 1
     mask = (1 << count) - 1
     words = [f"{mask >> at & 0xFFFF_FFFF:08x}" for at in range(0, count, 32)][::-1]
@@ -136,7 +135,7 @@ def _processors() -> tuple[str, str]:
 
 
 def device_files(nic: Nic) -> dict[str, str]:
-    """What stands still below a device's directory, by relative path."""
+    """Return the constant files below a device's directory, by relative path."""
     config = nic.config
     interface = interface_of(config.address)
     mask, processors = _processors()
@@ -176,14 +175,14 @@ def device_files(nic: Nic) -> dict[str, str]:
 
 
 def verbs_files(name: str) -> dict[str, str]:
-    """What stands in the directory of a device's uverbs node."""
+    """Return the files in the directory of a device's uverbs node."""
     return {"ibdev": name, "abi_version": "1", "dev": f"{_UVERBS_MAJOR}:{_UVERBS_MINOR + index_of(name)}"}
 
 
 def table_files(nic: Nic) -> dict[str, str]:
-    """What stands below a device's directory until somebody changes it: port state, GID and P_Key tables.
+    """Return the files of port state, GID and P_Key tables, which may change.
 
-    An entry without a GID has no type and no interface, where the kernel answers with an error.
+    An entry without a GID has no type and no interface; the kernel answers with an error there.
     """
     state, physical = _PORT_STATES.get(nic.globals.port_state, _PORT_STATES[1])
     files = {"ports/1/state": state, "ports/1/phys_state": physical}
@@ -191,7 +190,7 @@ def table_files(nic: Nic) -> dict[str, str]:
         files[f"ports/1/pkeys/{index}"] = f"0x{pkey:04x}"
     interface = interface_of(nic.config.address)
     for index, gid in enumerate(nic.config.gid_table):
-        files[f"ports/1/gids/{index}"] = spelled_gid(gid)
+        files[f"ports/1/gids/{index}"] = format_gid(gid)
         if any(gid):
             files[f"ports/1/gid_attrs/types/{index}"] = "RoCE v2"
             if interface is not None:
@@ -200,15 +199,15 @@ def table_files(nic: Nic) -> dict[str, str]:
     return files
 
 
-def counter_files(counted: Mapping[str, int], moved: Iterable[str] | None = None) -> dict[str, str]:
-    """The counters below a device's directory.
+def counter_files(counted: Mapping[str, int], changed: Iterable[str] | None = None) -> dict[str, str]:
+    """Return the counter files below a device's directory.
 
     Args:
-        counted: by our names; those that are not there count 0.
-        moved: names: files that depend on none of them are left out. ``None``: all files.
+        counted: values by our names; missing ones are 0.
+        changed: leave out files that depend on none of these names. ``None``: all files.
     """
-    names = counted if moved is None else [*moved]
-    sums = _SUMS if moved is None else {path: _SUMS[path] for name in names for path in _SUMS_OF.get(name, ())}
+    names = counted if changed is None else [*changed]
+    sums = _SUMS if changed is None else {path: _SUMS[path] for name in names for path in _FILES_OF.get(name, ())}
     files = {f"ports/1/hw_counters/{name}": str(counted[name]) for name in names if name in counted}
     for path, (parts, unit) in sums.items():
         files[path] = str(sum([counted.get(part, 0) for part in parts]) // unit)
@@ -217,22 +216,22 @@ def counter_files(counted: Mapping[str, int], moved: Iterable[str] | None = None
 
 @dataclass
 class _Shown:
-    """What is shown of a device: its directory, the lines of its files, and the counters that they were made of."""
+    """A device in the tree: its directory, the text of its files, and the counters that they were made of."""
 
-    directory: str  # to join paths took longer than to write the files
+    directory: str  # joining Path objects took longer than writing the files
     files: dict[str, str] = field(default_factory=dict)
     tables: dict[str, str] = field(default_factory=dict)
     counted: dict[str, int] = field(default_factory=dict)
 
 
-Counted = Callable[["Nic"], "dict[str, int] | None"]
-"""The counters of a device."""
+ReadCounters = Callable[["Nic"], "dict[str, int] | None"]
+"""Returns the counters of a device."""
 
 
-class PathTree:
-    """The tree of one NIC process, which makes it anew when it starts and takes it away when it ends.
+class SysfsTree:
+    """The tree of one NIC process, made when that starts and removed when it ends.
 
-    Where it cannot be written, that is said once, and there is none: everything else goes on.
+    Where it cannot be written, one warning is logged and there is no tree; everything else works.
 
     Args:
         directory: the runtime directory.
@@ -244,50 +243,52 @@ class PathTree:
         self._broken = False
         self.due_ns = 0
         """When to refresh it."""
-        with self._unless_broken():
+        with self._disable_on_error():
             shutil.rmtree(self.root, ignore_errors=True)
-            make_classes(self.root / WHOLE)
+            make_classes(self.root / ALL_DEVICES)
 
     @contextlib.contextmanager
-    def _unless_broken(self) -> Iterator[None]:
+    def _disable_on_error(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             self._broken = True
             self._shown.clear()
             if not self.root.parent.exists():
-                return  # somebody took the whole runtime directory away
+                return  # the whole runtime directory was removed
             LOGGER.warning("device paths in %s: %s: programs are shown none", self.root, error.strerror or error)
 
     def add(self, nic: Nic) -> None:
-        """Show a device."""
+        """Add a device."""
         if self._broken:
             return
         name, uverbs = nic.config.name, f"uverbs{index_of(nic.config.name)}"
-        whole = self.root / WHOLE
+        whole = self.root / ALL_DEVICES
         virtual = whole / "sys/devices/virtual"
-        with self._unless_broken():
+        with self._disable_on_error():
             files = {virtual / "infiniband" / name / path: text for path, text in device_files(nic).items()}
             files |= {virtual / "infiniband_verbs" / uverbs / path: text for path, text in verbs_files(name).items()}
-            places = {path.parent for path in files} | {virtual / "infiniband" / name / place for place in _MOVING}
+            places = {path.parent for path in files} | {
+                virtual / "infiniband" / name / place for place in _TABLE_DIRECTORIES
+            }
             for place in places:
                 place.mkdir(parents=True, exist_ok=True)
             for path, text in files.items():
                 write(path, text)
             link(virtual / "infiniband_verbs" / uverbs / "device", f"../../infiniband/{name}/device")
-            show(whole, name)
+            link_device(whole, name)
             self._shown[name] = _Shown(str(virtual / "infiniband" / name))
             self._refresh(nic)
 
-    def _refresh(self, nic: Nic, counted: Counted = lambda nic: look(nic, "counters")) -> None:
+    def _refresh(self, nic: Nic, counted: ReadCounters = lambda nic: look(nic, "counters")) -> None:
         shown = self._shown.get(nic.config.name)
         if shown is None:
             return
         now, before = counted(nic) or {}, shown.counted
         gone = before.keys() - now.keys()
-        moved = [*gone, *(name for name, count in now.items() if before.get(name) != count)]
+        changed = [*gone, *(name for name, count in now.items() if before.get(name) != count)]
         tables = table_files(nic)
-        for path, text in (tables | counter_files(now, moved if before else None)).items():
+        for path, text in (tables | counter_files(now, changed if before else None)).items():
             if shown.files.get(path) != text:
                 write(f"{shown.directory}/{path}", text)
                 shown.files[path] = text
@@ -296,44 +297,44 @@ class PathTree:
             Path(shown.directory, path).unlink(missing_ok=True)
         shown.counted, shown.tables = now, tables
 
-    def refresh(self, nics: Iterable[Nic], now_ns: int, counted: Counted | None = None) -> None:
-        """Write what has changed of devices that are shown.
+    def refresh(self, nics: Iterable[Nic], now_ns: int, counted: ReadCounters | None = None) -> None:
+        """Write what has changed of the devices.
 
         Args:
-            nics: those there are.
+            nics: the devices.
             now_ns: the time.
-            counted: the counters of one, where others count for it, too.
+            counted: returns a device's counters, where those of its slots are to be added.
         """
         self.due_ns = now_ns + REFRESH_NS
-        with self._unless_broken():
+        with self._disable_on_error():
             for nic in nics:
                 self._refresh(nic, *filter(None, (counted,)))
 
     def remove(self, name: str) -> None:
-        """Show a device no more."""
+        """Remove a device."""
         if self._shown.pop(name, None) is None:
             return
         uverbs = f"uverbs{index_of(name)}"
-        whole = self.root / WHOLE
+        whole = self.root / ALL_DEVICES
         links = ("sys/class/infiniband/" + name, "sys/class/infiniband_verbs/" + uverbs, "dev/infiniband/" + uverbs)
-        with self._unless_broken():
+        with self._disable_on_error():
             for path in links:
                 (whole / path).unlink(missing_ok=True)
             for directory in ("infiniband/" + name, "infiniband_verbs/" + uverbs):
                 shutil.rmtree(whole / "sys/devices/virtual" / directory, ignore_errors=True)
 
     def close(self) -> None:
-        """Take the tree away."""
+        """Remove the tree."""
         shutil.rmtree(self.root, ignore_errors=True)
 
 
 __all__ = [
     "HW_COUNTERS",
     "PORT_COUNTERS",
-    "PathTree",
+    "SysfsTree",
     "counter_files",
     "device_files",
-    "spelled_gid",
+    "format_gid",
     "table_files",
     "verbs_files",
 ]

@@ -17,7 +17,7 @@ from rnic.testing.net import SimNet
 from rnic.wire.cm import IP_HEADER
 
 
-class Bell:
+class EventSignal:
     def __init__(self) -> None:
         self.rings = 0
         self.closed = False
@@ -25,7 +25,7 @@ class Bell:
     def __call__(self) -> None:
         self.rings += 1
 
-    def take_back(self) -> None:
+    def withdraw(self) -> None:
         self.rings -= 1
 
     def close(self) -> None:
@@ -38,13 +38,13 @@ class Program:
     def __init__(self, service: CmService, net: SimNet, devices: str = "") -> None:
         self.service = service
         self.net = net
-        self.bells: list[Bell] = []
+        self.signals: list[EventSignal] = []
         self.ask(a.CM_OPEN, private=devices.encode())
         self.channel = self.ask(a.CM_CHANNEL)["id"]
 
-    def make_bell(self) -> Bell:
-        self.bells.append(Bell())
-        return self.bells[-1]
+    def make_signal(self) -> EventSignal:
+        self.signals.append(EventSignal())
+        return self.signals[-1]
 
     def raw(self, op: int, private: bytes = b"", **fields: int | bytes) -> bytes:
         said = {
@@ -53,7 +53,7 @@ class Program:
         }
         body = bytearray(a.CM_REQUEST.pack({"op": op, "private_bytes": len(private), **said}))
         body[96 : 96 + len(private)] = private
-        return self.service.request(self, bytes(body), self.make_bell, self.net.clock())
+        return self.service.request(self, bytes(body), self.make_signal, self.net.clock())
 
     def ask(self, op: int, private: bytes = b"", **fields: int | bytes) -> dict[str, int]:
         answer = self.raw(op, private, **fields)
@@ -91,7 +91,7 @@ class Pair:
         self.net = net
         self.service = CmService(random.Random(3))
         for node in net.nodes:
-            self.service.came(f"rnic{node.index}", node.nic)
+            self.service.add_device(f"rnic{node.index}", node.nic)
         self.client, self.server = Program(self.service, net, "rnic0"), Program(self.service, net, "rnic1")
         self.gids = [node.nic.gsi.gid for node in net.nodes]
 
@@ -171,12 +171,12 @@ def test_a_connection_from_both_sides(pair: Pair) -> None:
     assert pair.client.expect(cm.EVENT_TIMEWAIT_EXIT)["id"] == mine
     assert pair.server.expect(cm.EVENT_TIMEWAIT_EXIT)["id"] == theirs
     for end in (pair.client, pair.server):
-        assert end.bells[0].rings > 0
+        assert end.signals[0].rings > 0
 
 
 def test_each_event_rings_once(pair: Pair) -> None:
     pair.resolved()
-    assert pair.client.bells[0].rings == 2
+    assert pair.client.signals[0].rings == 2
 
 
 def test_a_rejection_says_why(pair: Pair) -> None:
@@ -197,7 +197,7 @@ def test_a_request_that_was_taken_leaves_its_place_in_the_backlog(pair: Pair) ->
         pair.client.ask(a.CM_CONNECT, id=peer, qpn=0x20 + number)
     counters = pair.net.nodes[1].nic.counters
     pair.net.run(lambda: counters["cm_backlog_full"] > 0)
-    assert pair.server.bells[0].rings == 1
+    assert pair.server.signals[0].rings == 1
     first = pair.server.expect(cm.EVENT_CONNECT_REQUEST)
     second = pair.server.expect(cm.EVENT_CONNECT_REQUEST)
     assert (first["qpn"], second["qpn"]) == (0x20, 0x21), "its repetition came in, the first unanswered yet"
@@ -305,7 +305,7 @@ def test_who_listens_no_more_takes_requests_along_that_nobody_saw(pair: Pair) ->
     listening = pair.listen()
     mine = pair.resolved()
     pair.client.ask(a.CM_CONNECT, id=mine, qpn=0x20)
-    pair.net.run(lambda: pair.server.bells[0].rings == 1)
+    pair.net.run(lambda: pair.server.signals[0].rings == 1)
     pair.server.ask(a.CM_DESTROY, id=listening)
     assert pair.client.expect(cm.EVENT_REJECTED)["status"] == cm.REJ_CONSUMER_DEFINED
     assert pair.server.no_event()
@@ -314,9 +314,9 @@ def test_who_listens_no_more_takes_requests_along_that_nobody_saw(pair: Pair) ->
 
 def test_a_program_that_ends_disconnects_its_peer(pair: Pair) -> None:
     mine, _ = pair.established()
-    pair.service.gone(pair.server, pair.net.clock())
+    pair.service.remove_program(pair.server, pair.net.clock())
     assert pair.client.expect(cm.EVENT_DISCONNECTED)["id"] == mine
-    assert pair.server.bells[0].closed
+    assert pair.server.signals[0].closed
     pair.net.run()
     assert not pair.net.nodes[1].nic.gsi.agent.connections  # type: ignore[union-attr]
 
@@ -374,7 +374,7 @@ def test_an_id_moves_to_another_channel_with_its_events(pair: Pair) -> None:
     second = pair.client.ask(a.CM_CHANNEL)["id"]
     pair.client.ask(a.CM_MIGRATE, id=mine, channel=second)
     assert pair.client.no_event()
-    assert pair.client.bells[1].rings == 1
+    assert pair.client.signals[1].rings == 1
     assert pair.client.event(second)[0] == cm.EVENT_ADDR_RESOLVED
 
 
@@ -389,7 +389,7 @@ def test_a_group_is_joined(pair: Pair) -> None:
 
 def test_a_device_that_goes_is_told(pair: Pair) -> None:
     mine = pair.resolved()
-    pair.service.went("rnic0")
+    pair.service.remove_device("rnic0")
     assert pair.client.expect(cm.EVENT_DEVICE_REMOVAL)["id"] == mine
     with pytest.raises(OSError, match="bound to no device"):
         pair.client.ask(a.CM_RESOLVE_ROUTE, id=mine)
@@ -425,7 +425,7 @@ def test_the_end_of_a_program_looks_once_at_what_it_never_took(pair: Pair) -> No
     (channel,) = pair.service._clients[program].channels.values()
     looked = Looked(channel.events)
     channel.events = looked  # type: ignore[assignment]
-    pair.service.gone(program, 0)
+    pair.service.remove_program(program, 0)
     assert looked.times <= len(numbers) + 5
 
 
@@ -475,13 +475,13 @@ class Looked(deque[tuple[object, bytes]]):
 def test_a_listener_on_all_addresses_hears_on_devices_that_come_later(bound: bool) -> None:
     net = SimNet(2)
     service = CmService(random.Random(3))
-    service.came("rnic0", net.nodes[0].nic)
+    service.add_device("rnic0", net.nodes[0].nic)
     server = Program(service, net)
     listening = server.create()
     if bound:
         server.ask(a.CM_BIND, id=listening, src_port=7174)
     port = server.ask(a.CM_LISTEN, id=listening)["src_port"]
-    service.came("rnic1", net.nodes[1].nic)
+    service.add_device("rnic1", net.nodes[1].nic)
     client = Program(service, net, "rnic0")
     number = client.create()
     gids = [node.nic.gsi.gid for node in net.nodes]
@@ -501,29 +501,29 @@ def test_devices_that_come_later_and_are_not_the_listeners() -> None:
     """Of another family, of another program, or with the port taken: the listener goes on without."""
     net = SimNet(3)
     service = CmService(random.Random(3))
-    service.came("rnic0", net.nodes[0].nic)
+    service.add_device("rnic0", net.nodes[0].nic)
     first, second = Program(service, net, "rnic0,rnic2"), Program(service, net)
     listeners = []
     for program in (first, second):
         listeners.append(program.create())
         program.ask(a.CM_BIND, id=listeners[-1], src_port=7174 if program is first else 7175)
         program.ask(a.CM_LISTEN, id=listeners[-1])
-    service.came("rnic1", net.nodes[1].nic)
+    service.add_device("rnic1", net.nodes[1].nic)
     assert sorted(net.nodes[1].nic.gsi.agent.view()["services"]) == [cm.service_id(cm.PS_TCP, 7175)]
-    service.came("rnic2", net.nodes[2].nic)
+    service.add_device("rnic2", net.nodes[2].nic)
     assert len(net.nodes[2].nic.gsi.agent.view()["services"]) == 2
     # one that goes takes its bindings along: of the same name it may come again
-    service.went("rnic2")
-    service.came("rnic2", net.nodes[2].nic)
+    service.remove_device("rnic2")
+    service.add_device("rnic2", net.nodes[2].nic)
     assert len(net.nodes[2].nic.gsi.agent.view()["services"]) == 2
     # two listeners of one number: the port is the first one's there
     for program in (first, second):
         both = program.create()
         program.ask(a.CM_BIND, id=both, src_port=7180)
         if program is first:
-            service.went("rnic2")
-            service.went("rnic0")
-    service.came("rnic2", net.nodes[2].nic)
+            service.remove_device("rnic2")
+            service.remove_device("rnic0")
+    service.add_device("rnic2", net.nodes[2].nic)
     assert net.nodes[2].nic.counters["cm_late_listeners_refused"] == 1
 
 
@@ -531,7 +531,7 @@ def test_more_names_of_devices_than_one_request_holds() -> None:
     net = SimNet(2)
     service = CmService(random.Random(3))
     for node in net.nodes:
-        service.came(f"rnic{node.index}", node.nic)
+        service.add_device(f"rnic{node.index}", node.nic)
     program = Program(service, net, "rnic7")
     program.ask(a.CM_OPEN, b"rnic1", flags=a.CM_MORE)
     listening = program.create()
@@ -546,12 +546,12 @@ def test_more_names_of_devices_than_one_request_holds() -> None:
 def test_an_answer_may_be_the_event(pair: Pair) -> None:
     """A program that says so is told of addresses and routes at once, and no event waits."""
     number = pair.client.create()
-    bell, where = pair.client.bells[0], {"src": pair.gids[0], "dst": pair.gids[1], "dst_port": 7174}
+    signal, where = pair.client.signals[0], {"src": pair.gids[0], "dst": pair.gids[1], "dst_port": 7174}
     said = pair.client.ask(a.CM_RESOLVE_ADDR, id=number, flags=a.CM_TELL, **where)
     assert (said["event"], said["status"], said["device"] > 0) == (cm.EVENT_ADDR_RESOLVED, 0, True)
     said = pair.client.ask(a.CM_RESOLVE_ROUTE, id=number, flags=a.CM_TELL)
     assert (said["event"], said["id"]) == (cm.EVENT_ROUTE_RESOLVED, number)
-    assert bell.rings == 0
+    assert signal.rings == 0
     assert pair.client.no_event()
     other = pair.client.create()
     said = pair.client.ask(a.CM_RESOLVE_ADDR, id=other, flags=a.CM_TELL, dst=pair.gids[1])
@@ -559,7 +559,7 @@ def test_an_answer_may_be_the_event(pair: Pair) -> None:
     with pytest.raises(OSError, match="bound to no device"):
         pair.client.ask(a.CM_RESOLVE_ROUTE, id=other, flags=a.CM_TELL)
     pair.client.ask(a.CM_RESOLVE_ADDR, id=other, **where)
-    assert bell.rings == 1, "who does not say so is told on the channel, also after one that was refused"
+    assert signal.rings == 1, "who does not say so is told on the channel, also after one that was refused"
 
 
 def test_one_answer_holds_as_many_events_as_are_asked_for(pair: Pair) -> None:
@@ -582,13 +582,13 @@ def test_an_event_that_goes_unfetched_takes_its_ring_back(pair: Pair) -> None:
     client = pair.client
     other = client.ask(a.CM_CHANNEL)["id"]
     first, second = client.create(), client.create()
-    before = [bell.rings for bell in client.bells]
+    before = [signal.rings for signal in client.signals]
     for number in (first, second):
         client.ask(a.CM_RESOLVE_ADDR, id=number, src=pair.gids[0], dst=pair.gids[1], dst_port=7174)
     client.ask(a.CM_MIGRATE, id=first, channel=other)
-    assert [bell.rings for bell in client.bells] == [before[0] + 1, before[1] + 1]
+    assert [signal.rings for signal in client.signals] == [before[0] + 1, before[1] + 1]
     client.ask(a.CM_DESTROY, id=second)
-    assert [bell.rings for bell in client.bells] == [before[0], before[1] + 1]
+    assert [signal.rings for signal in client.signals] == [before[0], before[1] + 1]
     assert client.event(other)[1]["id"] == first
 
 
@@ -596,9 +596,9 @@ def test_requests_that_go_with_their_listener_take_their_rings_back(pair: Pair) 
     listening = pair.listen()
     number = pair.resolved()
     pair.client.ask(a.CM_CONNECT, id=number, qpn=7)
-    bell = pair.server.bells[0]
-    before = bell.rings
-    pair.net.run(lambda: bell.rings > before, 1_000_000_000)
+    signal = pair.server.signals[0]
+    before = signal.rings
+    pair.net.run(lambda: signal.rings > before, 1_000_000_000)
     pair.server.ask(a.CM_DESTROY, id=listening)
-    assert bell.rings == before
+    assert signal.rings == before
     assert pair.server.no_event()

@@ -12,7 +12,7 @@ import pytest
 
 import rnic.verbs.enums as e
 from rnic.nic_process import bounded_work as module
-from rnic.nic_process.bounded_work import Bent, Patience
+from rnic.nic_process.bounded_work import ArenaCorrupt, WorkWatchdog
 from rnic.spec.errors import VerbsError
 from rnic.testing import QpPair
 
@@ -24,14 +24,14 @@ LONG = 20.0
 
 
 @pytest.fixture(autouse=True)
-def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TICK_S", 0.004)
     monkeypatch.setattr(module, "TICKS", 5)
 
 
 @pytest.fixture
-def patience() -> Iterator[Patience]:
-    made = Patience()
+def watchdog() -> Iterator[WorkWatchdog]:
+    made = WorkWatchdog()
     with made:
         yield made
 
@@ -44,53 +44,53 @@ def spin(seconds: float = LONG) -> bool:
     return True
 
 
-def test_work_without_end_is_ended(patience: Patience) -> None:
+def test_work_without_end_is_ended(watchdog: WorkWatchdog) -> None:
     began = time.process_time()
-    with pytest.raises(Bent) as caught, patience.on("mine"):
+    with pytest.raises(ArenaCorrupt) as caught, watchdog.work_on("mine"):
         spin()
-    assert caught.value.whose == "mine"
+    assert caught.value.owner == "mine"
     assert time.process_time() - began < LONG / 2
-    assert not patience.under_way
+    assert not watchdog.active
 
 
-def test_no_guard_takes_it_for_a_mistake(patience: Patience) -> None:
+def test_no_guard_takes_it_for_a_mistake(watchdog: WorkWatchdog) -> None:
     def guarded() -> None:
         try:
             spin()
         except Exception:  # noqa: BLE001 - what the guards catch
             pytest.fail("it was taken for a mistake of our own")
 
-    with pytest.raises(Bent), patience.on("mine"):
+    with pytest.raises(ArenaCorrupt), watchdog.work_on("mine"):
         guarded()
 
 
-def test_who_is_within_another_is_named(patience: Patience) -> None:
-    with patience.on("outer"):
-        with pytest.raises(Bent) as caught, patience.on("inner"):
+def test_the_inner_work_is_named(watchdog: WorkWatchdog) -> None:
+    with watchdog.work_on("outer"):
+        with pytest.raises(ArenaCorrupt) as caught, watchdog.work_on("inner"):
             spin()
-        assert caught.value.whose == "inner"
-        with pytest.raises(Bent) as caught:
+        assert caught.value.owner == "inner"
+        with pytest.raises(ArenaCorrupt) as caught:
             spin()
-    assert caught.value.whose == "outer"
+    assert caught.value.owner == "outer"
 
 
-def test_each_piece_of_work_begins_anew(patience: Patience) -> None:
-    work = patience.on("mine")
+def test_each_piece_of_work_begins_anew(watchdog: WorkWatchdog) -> None:
+    work = watchdog.work_on("mine")
     for _ in range(6):
         with work:
             assert spin(0.008)
 
 
-def test_what_is_done_for_nobody_may_last(patience: Patience) -> None:
+def test_what_is_done_for_nobody_may_last(watchdog: WorkWatchdog) -> None:
     assert spin(0.06)
-    assert not patience.under_way
+    assert not watchdog.active
 
 
 def test_a_thread_of_its_own_watches_nothing() -> None:
     before = signal.getsignal(signal.SIGVTALRM)
 
     def other() -> None:
-        with Patience():
+        with WorkWatchdog():
             assert signal.getsignal(signal.SIGVTALRM) == before
 
     thread = threading.Thread(target=other)
@@ -99,19 +99,19 @@ def test_a_thread_of_its_own_watches_nothing() -> None:
 
 
 def test_the_timer_ends_with_it() -> None:
-    with Patience():
+    with WorkWatchdog():
         assert signal.getitimer(signal.ITIMER_VIRTUAL)[1] > 0
     assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0)
 
 
-class Bending:
+class Corruption:
     """A pair of the reference's queue pairs at work, while words of the first one's arena change at random."""
 
-    def __init__(self, seed: int, patience: Patience) -> None:
+    def __init__(self, seed: int, watchdog: WorkWatchdog) -> None:
         self.rng = random.Random(seed)
         self.pair = QpPair(seed=seed, settings={"reference": True}, depth=16, size=1 << 16)
         self.nic = self.pair.a.node.nic
-        self.work = patience.on(self.nic)
+        self.work = watchdog.work_on(self.nic)
         self.post()
         self.pair.net.turn()
         memory = self.nic.arena.memory
@@ -127,7 +127,7 @@ class Bending:
                 side.peer.post_recv(length)
             side.post_send(kind, length)
 
-    def bend(self) -> None:
+    def corrupt(self) -> None:
         rng, arena = self.rng, self.nic.arena
         for at in rng.sample(self.used, rng.choice((1, 1, 2, 5))):
             value = rng.choice((0, 1, rng.randrange(arena.used), rng.getrandbits(64), rng.choice(self.used)))
@@ -136,7 +136,7 @@ class Bending:
     def go_on(self) -> None:
         """Raises whatever nonsense raises, of which a NIC process drops the program."""
         self.post()
-        self.bend()
+        self.corrupt()
         for _ in range(6):
             self.pair.net.turn()
         self.pair.clock.now_ns += self.rng.choice((0, 1_000_000, 2_000_000_000))
@@ -150,21 +150,23 @@ class Bending:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", SEEDS)
-def test_bent_arenas_come_to_an_end(seeds: range, patience: Patience, own_errors: list[tuple[str, Exception]]) -> None:
+def test_corrupt_arenas_come_to_an_end(
+    seeds: range, watchdog: WorkWatchdog, own_errors: list[tuple[str, Exception]]
+) -> None:
     """Whatever stands there, work on it ends, in a result, a plain exception, or here; and so does its release."""
     ended = 0
     for seed in seeds:
-        bending = Bending(seed, patience)
-        for step in [bending.go_on] * 12 + [bending.end]:
+        corruption = Corruption(seed, watchdog)
+        for step in [corruption.go_on] * 12 + [corruption.end]:
             try:
-                with bending.work:
+                with corruption.work:
                     step()
             except (LookupError, ValueError, ArithmeticError, TypeError, MemoryError, AttributeError, OSError):
                 continue
             except VerbsError:
                 continue
-            except Bent as bent:
-                ended += bent.whose is bending.nic
-        assert not patience.under_way
+            except ArenaCorrupt as error:
+                ended += error.owner is corruption.nic
+        assert not watchdog.active
     own_errors.clear()  # what nonsense raises is no mistake of ours
-    assert ended, "no seed has bent anything into a ring"
+    assert ended, "no seed has made a cycle"

@@ -13,10 +13,10 @@ from rnic.state.budget import BUDGET, BYTES, ENTRIES, NIC_ENTRY, SHARE, SLOTS, s
 if sys.platform != "linux":
     pytest.skip("kernel bypass is Linux's", allow_module_level=True)
 
-from rnic.nic_process.budget import WHOLE, DeviceBudget
+from rnic.nic_process.budget import SLOT_LIMITS, DeviceBudget
 
 OWN, PORT = bytes(4), 4791
-LIMIT = WHOLE * 500
+LIMIT = SLOT_LIMITS * 500
 
 
 def peer(number: int) -> bytes:
@@ -39,12 +39,12 @@ def share(budget: DeviceBudget, entry: int, slot: int) -> int:
 
 
 def test_the_head_says_how_many_slots_there_are(budget: DeviceBudget) -> None:
-    budget.of(0)
+    budget.add_slot(0)
     assert head(budget) == {"slots": 1, "limit": LIMIT}
-    budget.of(7)
-    budget.of(3)
+    budget.add_slot(7)
+    budget.add_slot(3)
     assert head(budget)["slots"] == 8
-    budget.end(7)
+    budget.remove_slot(7)
     assert head(budget)["slots"] == 4
 
 
@@ -71,13 +71,13 @@ def test_the_device_itself_is_no_peer(budget: DeviceBudget) -> None:
 
 
 def test_who_has_gone_has_nothing_in_flight(budget: DeviceBudget) -> None:
-    nic, one, other = (budget.of(slot) for slot in range(3))
+    nic, one, other = (budget.add_slot(slot) for slot in range(3))
     entry = budget.enter(peer(1), PORT)
     for each in (nic, one, other):
         for where in (NIC_ENTRY, entry):
             each.show(where, 20, 100, True)
     assert budget.view() == {"limit": LIMIT, "held": 60, "peers": 1}
-    budget.end(1)
+    budget.remove_slot(1)
     assert [share(budget, where, slot) for where in (NIC_ENTRY, entry) for slot in range(3)] == [20, 0, 20] * 2
     assert budget.view()["held"] == 40
 
@@ -85,10 +85,10 @@ def test_who_has_gone_has_nothing_in_flight(budget: DeviceBudget) -> None:
 def test_what_nobody_stores_is_put_right(budget: DeviceBudget) -> None:
     """What a slot's peers have is the slot's own to put right; all else is nothing."""
     for slot in (0, 1, 3):
-        budget.of(slot)
+        budget.add_slot(slot)
     mine, theirs = budget.enter(peer(1), PORT), budget.enter(peer(2), PORT)
     budget.page[:] = b"\xff" * BYTES
-    budget.put_right({0: (), 1: (mine,), 3: (mine, theirs)})
+    budget.repair({0: (), 1: (mine,), 3: (mine, theirs)})
     assert head(budget) == {"slots": 4, "limit": LIMIT}
     found = {(entry, slot) for entry in (NIC_ENTRY, mine, theirs) for slot in range(4) if share(budget, entry, slot)}
     assert found == {(NIC_ENTRY, 0), (NIC_ENTRY, 1), (NIC_ENTRY, 3), (mine, 1), (mine, 3), (theirs, 3)}

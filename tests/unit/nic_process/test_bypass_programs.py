@@ -22,9 +22,9 @@ from rnic.link.steering import first_qpn
 from rnic.link.udp import UdpLink
 from rnic.link.udp_socket import SOL_UDP, UDP_SEGMENT
 from rnic.mem.order import load32, store32
-from rnic.nic_process.bounded_work import Patience
-from rnic.nic_process.bypass_programs import SlotGroup, refusal
-from rnic.nic_process.bypass_slot import _PATIENCE_S, Slot
+from rnic.nic_process.bounded_work import WorkWatchdog
+from rnic.nic_process.bypass_programs import BypassPrograms, refusal
+from rnic.nic_process.bypass_slot import _BUSY_WAIT_S, BypassSlot
 from rnic.runtime.loop import Runtime
 from rnic.state.record import WORD_BYTES, place
 from rnic.state.slot import SLOT
@@ -39,28 +39,30 @@ IP_RECVTTL = 12  # Linux's number, which Python does not name
 
 
 @pytest.fixture
-def group() -> Iterator[SlotGroup]:
+def group() -> Iterator[BypassPrograms]:
     why = refusal(parse_address(ADDRESS))
     if why:
         pytest.skip(f"programs have no slots here: {why}")
     link = UdpLink(ADDRESS, 0)
     config = NicConfig(parse_address(ADDRESS), port=link.port, name="rnic0")
     runtime = Runtime(Nic(config, rng=random.Random(1)), link)
-    group = SlotGroup(runtime, Patience())
+    group = BypassPrograms(runtime, WorkWatchdog())
     yield group
     group.close()
     runtime.close()
 
 
 @pytest.fixture
-def slot(group: SlotGroup) -> Iterator[Slot]:
+def slot(group: BypassPrograms) -> Iterator[BypassSlot]:
     slot = group.open()
     assert slot is not None
     yield slot
-    group.give_back(slot)
+    group.release_slot(slot)
 
 
-def test_what_a_slots_program_made_of_its_socket_is_not_taken_for_what_the_nic_process_made_of_it(slot: Slot) -> None:
+def test_socket_options_set_by_the_program_are_not_taken_for_those_of_the_nic_process(
+    slot: BypassSlot,
+) -> None:
     """Both send by one socket, whose options say of which traffic class and hop limit the packets are."""
     link = slot.runtime.link
     peer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -84,18 +86,18 @@ def test_what_a_slots_program_made_of_its_socket_is_not_taken_for_what_the_nic_p
 
 
 @pytest.fixture
-def taken(slot: Slot) -> Iterator[subprocess.Popen[bytes]]:
+def taken(slot: BypassSlot) -> Iterator[subprocess.Popen[bytes]]:
     """A program that is at work on the slot's arena, as far as its word says."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with subprocess.Popen(["sleep", "60"]) as program, ours, theirs:
-        slot.lend_to(ours, program.pid)
+        slot.assign_to(ours, program.pid)
         store32(slot.shared, TAKEN, 1)
         yield program
         program.kill()
 
 
 def test_the_arena_of_a_program_that_was_stopped_at_work_is_not_to_be_had(
-    slot: Slot, taken: subprocess.Popen[bytes]
+    slot: BypassSlot, taken: subprocess.Popen[bytes]
 ) -> None:
     taken.send_signal(signal.SIGSTOP)
     os.waitpid(taken.pid, os.WUNTRACED)
@@ -112,16 +114,16 @@ def test_the_arena_of_a_program_that_was_stopped_at_work_is_not_to_be_had(
 
 
 def test_the_arena_of_a_program_that_has_no_core_for_a_while_is_waited_for(
-    slot: Slot, taken: subprocess.Popen[bytes]
+    slot: BypassSlot, taken: subprocess.Popen[bytes]
 ) -> None:
-    gives_back = threading.Timer(3 * _PATIENCE_S, store32, [slot.shared, TAKEN, 0])
+    gives_back = threading.Timer(3 * _BUSY_WAIT_S, store32, [slot.shared, TAKEN, 0])
     gives_back.start()
     with slot.held():
         assert not load32(slot.shared, TAKEN)
     gives_back.join()
 
 
-def test_a_slot_asks_for_hop_limits_from_its_first_datagram_queue_pair_on(slot: Slot) -> None:
+def test_a_slot_asks_for_hop_limits_from_its_first_datagram_queue_pair_on(slot: BypassSlot) -> None:
     def asks() -> bool:
         with socket.socket(fileno=os.dup(slot.descriptors()[0])) as shared:
             return bool(shared.getsockopt(socket.IPPROTO_IP, IP_RECVTTL))
@@ -133,20 +135,20 @@ def test_a_slot_asks_for_hop_limits_from_its_first_datagram_queue_pair_on(slot: 
     assert asks()
 
 
-def test_the_next_slot_by_a_socket_asks_for_none(group: SlotGroup) -> None:
+def test_the_next_slot_by_a_socket_asks_for_none(group: BypassPrograms) -> None:
     slot = group.open()
     assert slot is not None
     assert slot.runtime.nic.datagrams is not None
     slot.runtime.nic.datagrams()
-    group.give_back(slot)
+    group.release_slot(slot)
     again = group.open()
     assert again is not None
     with socket.socket(fileno=os.dup(again.descriptors()[0])) as shared:
         assert not shared.getsockopt(socket.IPPROTO_IP, IP_RECVTTL)
-    group.give_back(again)
+    group.release_slot(again)
 
 
-def test_who_gets_a_slot_gets_no_packet_of_whoever_had_it_before(group: SlotGroup) -> None:
+def test_who_gets_a_slot_gets_no_packet_of_whoever_had_it_before(group: BypassPrograms) -> None:
     slot = group.open()
     assert slot is not None
     member, port = slot.member, slot.runtime.link.port
@@ -154,9 +156,9 @@ def test_who_gets_a_slot_gets_no_packet_of_whoever_had_it_before(group: SlotGrou
         for _ in range(3):
             sender.sendto(struct.pack(">II", 0, first_qpn(member)) + bytes(20), (ADDRESS, port))
     assert select.select([slot.descriptors()[0]], [], [], WAIT_S)[0], "they have come to the slot's socket"
-    group.give_back(slot)
+    group.release_slot(slot)
     again = group.open()
     assert again is not None
     assert again.member == member
     assert not select.select([again.descriptors()[0]], [], [], 0)[0]
-    group.give_back(again)
+    group.release_slot(again)

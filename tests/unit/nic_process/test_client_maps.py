@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rnic.nic_process.client_maps import Maps
+from rnic.nic_process.client_maps import ClientMaps
 from rnic.nic_process.client_memory import ProgramMemory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc/PID/maps is Linux's")
@@ -36,22 +36,22 @@ def protect(va: int, length: int, rights: int) -> None:
 
 
 @pytest.fixture(params=["asked", "read"])
-def maps(request: pytest.FixtureRequest) -> Iterator[Maps]:
-    made = Maps(os.getpid())
+def maps(request: pytest.FixtureRequest) -> Iterator[ClientMaps]:
+    made = ClientMaps(os.getpid())
     if request.param == "read":
         made._query = False  # as on a kernel without PROCMAP_QUERY
     yield made
     made.close()
 
 
-def test_every_page_and_span_against_the_rights_that_were_given(maps: Maps, pages: tuple[mmap.mmap, int]) -> None:
+def test_every_page_and_span_against_the_rights_that_were_given(maps: ClientMaps, pages: tuple[mmap.mmap, int]) -> None:
     _, va = pages
     rng = random.Random(1)
     for _ in range(20):
         rights = [rng.choice((NONE, READ, READ | WRITE, READ | EXECUTE)) for _ in range(PAGES)]
         for page, right in enumerate(rights):
             protect(va + page * PAGE, PAGE, right)
-        maps.forget()
+        maps.invalidate()
         for _ in range(30):
             start = rng.randrange(PAGES * PAGE)
             length = rng.randrange(1, PAGES * PAGE - start + 1)
@@ -69,19 +69,19 @@ def test_rights_are_looked_up_at_each_access(pages: tuple[mmap.mmap, int]) -> No
     assert port.write(va, b"one")
     for rights in (READ, READ | EXECUTE, NONE):
         protect(va, PAGE, rights)
-        port._maps.forget()
+        port._maps.invalidate()
         assert not port.write(va, b"two")
         assert port.read(va, bytearray(3)) is (rights != NONE)
         assert not port.write(va + PAGE - 1, b"over the edge")
         protect(va, PAGE, READ | WRITE)
-        port._maps.forget()
+        port._maps.invalidate()
     assert memory[:3] == b"one"
     assert port.write(va, b"two")
     assert memory[:3] == b"two"
     port.close()
 
 
-def test_no_address_raises(maps: Maps) -> None:
+def test_no_address_raises(maps: ClientMaps) -> None:
     for va in (0, 8, 1 << 47, (1 << 64) - 4096, (1 << 64) - 1):
         for length in (1, 4096, 1 << 62):
             assert not maps.covers(va, length, True)

@@ -16,14 +16,14 @@ from rnic.nic_process.sysfs_tree import (
     HW_COUNTERS,
     PORT_COUNTERS,
     REFRESH_NS,
-    PathTree,
+    SysfsTree,
     counter_files,
     device_files,
-    spelled_gid,
+    format_gid,
     table_files,
     verbs_files,
 )
-from rnic.nic_process.sysfs_view import index_of, view
+from rnic.nic_process.sysfs_view import index_of, make_view
 
 
 def _nic(name: str = "rnic0", address: bytes = b"\x7f\0\0\1") -> Nic:
@@ -37,7 +37,7 @@ def test_what_stands_still_is_spelled_as_the_kernel_spells_it() -> None:
     assert files["fw_ver"] == "0.1.0"
     assert files["device/local_cpus"].replace(",", "").lstrip("0") == f"{(1 << (os.cpu_count() or 1)) - 1:x}"
     assert verbs_files("rnic12") == {"ibdev": "rnic12", "abi_version": "1", "dev": "231:204"}
-    assert spelled_gid(bytes(range(16))) == "0001:0203:0405:0607:0809:0a0b:0c0d:0e0f"
+    assert format_gid(bytes(range(16))) == "0001:0203:0405:0607:0809:0a0b:0c0d:0e0f"
     assert [index_of(name) for name in ("rnic0", "rnic31", "rnic")] == [0, 31, 0]
 
 
@@ -58,7 +58,7 @@ def test_the_tables_are_spelled_as_the_kernel_spells_them() -> None:
 
 
 def test_only_what_changed_is_written(tmp_path: Path) -> None:
-    tree, nic = PathTree(tmp_path), _nic()
+    tree, nic = SysfsTree(tmp_path), _nic()
     tree.add(nic)
     port = tree.root / "all/sys/class/infiniband/rnic0/ports/1"
     for name in ("counters/port_xmit_packets", "counters/symbol_error", "state"):
@@ -71,25 +71,25 @@ def test_only_what_changed_is_written(tmp_path: Path) -> None:
 
 def test_the_tables_follow_events(tmp_path: Path) -> None:
     """Whoever looks under ``/sys`` sees the entries that ``ibv_query_gid`` and ``ibv_query_pkey`` tell."""
-    tree, nic = PathTree(tmp_path), _nic()
+    tree, nic = SysfsTree(tmp_path), _nic()
     tree.add(nic)
     port = tree.root / "all/sys/class/infiniband/rnic0/ports/1"
 
     def seen(table: str) -> list[str]:
         return [(port / table / name).read_text().strip() for name in sorted(os.listdir(port / table))]
 
-    was = spelled_gid(nic.config.gid_table[0])
+    was = format_gid(nic.config.gid_table[0])
     moved = bytes(10) + b"\xff\xff\x0a\0\0\7"
     set_gid(nic, 2, moved)
     set_pkey(nic, 1, 0x8765)
     tree.refresh([nic], 0)
-    assert seen("gids") == [was, spelled_gid(bytes(16)), spelled_gid(moved)]
+    assert seen("gids") == [was, format_gid(bytes(16)), format_gid(moved)]
     assert os.listdir(port / "gid_attrs/types") in (["0", "2"], ["2", "0"])
     assert seen("pkeys") == ["0xffff", "0x8765"]
     set_gid(nic, 2, bytes(16))
     set_pkey(nic, 0, 0)
     tree.refresh([nic], 0)
-    assert seen("gids") == [was, spelled_gid(bytes(16)), spelled_gid(bytes(16))]
+    assert seen("gids") == [was, format_gid(bytes(16)), format_gid(bytes(16))]
     assert os.listdir(port / "gid_attrs/types") == os.listdir(port / "gid_attrs/ndevs") == ["0"]
     assert seen("pkeys") == ["0x0000", "0x8765"]
 
@@ -116,7 +116,7 @@ def test_counters_are_sums_of_ours() -> None:
 
 def test_files_of_counters_hold_one_line(tmp_path: Path) -> None:
     """Whatever was there: a counter of a slot that went is one of another program when it comes again."""
-    tree, nic = PathTree(tmp_path), _nic()
+    tree, nic = SysfsTree(tmp_path), _nic()
     tree.add(nic)
     port = tree.root / "all/sys/class/infiniband/rnic0/ports/1"
     for count in (9, 1000, 20, 3, 44):
@@ -130,7 +130,7 @@ def test_files_of_counters_hold_one_line(tmp_path: Path) -> None:
 
 
 def test_tree_shows_devices_and_what_they_count(tmp_path: Path) -> None:
-    tree = PathTree(tmp_path)
+    tree = SysfsTree(tmp_path)
     nics = [_nic("rnic0"), _nic("rnic1", b"\x7f\0\0\2")]
     for nic in nics:
         tree.add(nic)
@@ -158,11 +158,11 @@ def test_tree_shows_devices_and_what_they_count(tmp_path: Path) -> None:
 
 
 def test_a_view_shows_its_devices_alone_and_real_paths_are_the_trees(tmp_path: Path) -> None:
-    tree = PathTree(tmp_path)
+    tree = SysfsTree(tmp_path)
     for index in range(3):
         tree.add(_nic(f"rnic{index}", bytes((127, 0, 0, index + 1))))
-    seen = view(tmp_path, ["rnic2", "rnic0"])
-    assert view(tmp_path, ["rnic0", "rnic2"]) == seen
+    seen = make_view(tmp_path, ["rnic2", "rnic0"])
+    assert make_view(tmp_path, ["rnic0", "rnic2"]) == seen
     assert sorted(os.listdir(seen / "sys/class/infiniband")) == ["rnic0", "rnic2"]
     assert sorted(os.listdir(seen / "dev/infiniband")) == ["uverbs0", "uverbs2"]
     device = seen / "sys/class/infiniband/rnic2"
@@ -171,7 +171,7 @@ def test_a_view_shows_its_devices_alone_and_real_paths_are_the_trees(tmp_path: P
 
 
 def test_port_state_follows_the_link(tmp_path: Path) -> None:
-    tree, nic = PathTree(tmp_path), _nic()
+    tree, nic = SysfsTree(tmp_path), _nic()
     tree.add(nic)
     state = tree.root / "all/sys/class/infiniband/rnic0/ports/1/state"
     assert state.read_text() == "4: ACTIVE\n"
@@ -186,7 +186,7 @@ def test_a_tree_that_cannot_be_written_is_said_once_and_does_no_harm(
     blocked = tmp_path / "file"
     blocked.write_text("")
     with caplog.at_level(logging.WARNING, "rnic"):
-        tree = PathTree(blocked)
+        tree = SysfsTree(blocked)
         tree.add(_nic())
         tree.refresh([_nic()], 0)
         tree.remove("rnic0")
@@ -197,13 +197,13 @@ def test_a_tree_that_cannot_be_written_is_said_once_and_does_no_harm(
 
 
 def test_what_an_earlier_process_left_is_not_shown(tmp_path: Path) -> None:
-    PathTree(tmp_path).add(_nic("rnic7"))
-    tree = PathTree(tmp_path)
+    SysfsTree(tmp_path).add(_nic("rnic7"))
+    tree = SysfsTree(tmp_path)
     assert os.listdir(tree.root / "all/sys/class/infiniband") == []
 
 
 def test_counts_that_shrink_leave_no_digits_behind(tmp_path: Path) -> None:
-    tree, nic = PathTree(tmp_path), _nic()
+    tree, nic = SysfsTree(tmp_path), _nic()
     nic.counters.bump("tx_packets", 1000)
     tree.add(nic)
     nic.counters.clear()

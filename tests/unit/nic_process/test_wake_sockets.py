@@ -1,4 +1,4 @@
-"""Sockets that wake the NIC process: as they come and go, whatever their numbers."""
+"""WakeSockets that wake the NIC process: as they come and go, whatever their numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rnic.nic_process.wake_sockets import Sockets
+from rnic.nic_process.wake_sockets import WakeSockets
 
 
 class Device:
@@ -58,7 +58,7 @@ def hears(selector: selectors.BaseSelector, sock: socket.socket) -> bool:
 
 def test_what_joined_is_heard_until_it_leaves(selector, devices) -> None:
     one, two = devices
-    sockets = Sockets(selector)
+    sockets = WakeSockets(selector)
     for device in devices:
         device.join(), device.join()
         sockets.watch(device)
@@ -67,15 +67,15 @@ def test_what_joined_is_heard_until_it_leaves(selector, devices) -> None:
     one.leave(1)
     sockets.watch(one)
     assert len(selector.get_map()) == 3
-    sockets.forget(two)
-    sockets.forget(two)
+    sockets.unwatch(two)
+    sockets.unwatch(two)
     assert not hears(selector, two.sockets[0])
     assert hears(selector, one.sockets[0])
 
 
 def test_a_number_that_comes_again_is_another_socket(selector, devices) -> None:
     device, _ = devices
-    sockets = Sockets(selector)
+    sockets = WakeSockets(selector)
     device.join()
     before = device.join().fileno()
     sockets.watch(device)
@@ -91,7 +91,7 @@ def test_a_number_that_comes_again_is_another_socket(selector, devices) -> None:
 
 def test_a_slot_s_own_socket_is_its_program_s_until_it_is_served_here(selector, devices) -> None:
     device, _ = devices
-    sockets = Sockets(selector)
+    sockets = WakeSockets(selector)
     device.join(), device.join()
     sockets.watch(device, 1)
     assert not hears(selector, device.sockets[0])
@@ -104,7 +104,7 @@ def test_a_slot_s_own_socket_is_its_program_s_until_it_is_served_here(selector, 
 
 def test_a_device_without_sockets_leaves_nothing_behind(selector, devices) -> None:
     device, _ = devices
-    sockets = Sockets(selector)
+    sockets = WakeSockets(selector)
     device.join()
     sockets.watch(device)
     device.leave(0)

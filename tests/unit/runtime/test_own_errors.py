@@ -104,7 +104,7 @@ def test_a_message_drops_its_client(
 ) -> None:
     victim = served.connect()
     with monkeypatch.context() as planted:
-        planted.setattr(served.process._requests, "_list", broken)
+        planted.setattr(served.process._handlers, "_list", broken)
         with pytest.raises(VerbsError) as caught:
             victim.ask(attach.MSG_LIST)
     assert caught.value.errno == errno.ENODEV
@@ -150,14 +150,14 @@ def test_an_accept_for_which_the_system_has_nothing_left(
 ) -> None:
     """Whatever it lacks: who came is told, who is there is served, and the next one is taken up."""
     process = served.process
-    real = process._door.listener
-    process._door.listener = Exhausted(real, number)  # type: ignore[assignment]
+    real = process._acceptor.listener
+    process._acceptor.listener = Exhausted(real, number)  # type: ignore[assignment]
     with pytest.raises(ProcessError, match=f"has no more descriptors .{os.strerror(number)}"):
         connect(served.directory)
     assert process.counters["accepts_without_descriptors"] == 1
     other.ask(attach.MSG_LIST)
     served.connect().close()
-    process._door.listener = real
+    process._acceptor.listener = real
     assert own_errors == []
     served.well()
 
@@ -177,7 +177,7 @@ def test_a_doorbell_drops_its_client(
     served.well()
 
 
-@pytest.mark.parametrize(("name", "place"), [("_timeout", "turn"), ("_set_asleep", "turn")])
+@pytest.mark.parametrize(("name", "place"), [("_sleep_time", "turn"), ("_set_asleep", "turn")])
 def test_a_turn_of_the_loop(
     served: Served,
     other: Connection,
