@@ -35,7 +35,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("RNIC_RUNTIME_DIR", str(tmp_path))
     process = NicProcess(tmp_path, make_runtime)
     for number in (41, 42):
-        process.add(f"{NET}.{number}", None, {})
+        process.devices.add(f"{NET}.{number}", None, {})
     thread = threading.Thread(target=process.serve)
     thread.start()
     yield tmp_path

@@ -106,7 +106,7 @@ def test_on_a_running_process(pair, tmp_path, monkeypatch) -> None:
     with pytest.raises(ProcessError, match="no NIC process runs"):
         ask(tmp_path, "", "regs")
     process = NicProcess(tmp_path, lambda address, port, options: runtime_on(pair.net.outsider(b"\x0a\0\0\x09")))
-    process.add("10.0.0.9", None, {})
+    process.devices.add("10.0.0.9", None, {})
     thread = threading.Thread(target=process.serve, args=(0.1,))
     keeper = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # it ends when this one, too, is gone
     keeper.connect(str(tmp_path / attach.SOCKET_NAME))

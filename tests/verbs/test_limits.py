@@ -18,7 +18,7 @@ import pytest
 
 import rnic
 from rnic.nic_process import client_memory as program
-from rnic.nic_process import process as process_module
+from rnic.nic_process import connections as connections_module
 from rnic.nic_process.client import EventFd, drain
 from rnic.nic_process.client_memory import MAX_SHARED_BYTES, CopiedMemory, SharedFiles
 from rnic.runtime.attach import Connection, ask, connect
@@ -138,9 +138,9 @@ def test_more_programs_than_descriptors(nic: Nic) -> None:
 
 @pytest.mark.slow
 def test_more_programs_than_are_served(nic: Nic) -> None:
-    served = [nic.connect() for _ in range(process_module.MAX_CLIENTS)]
+    served = [nic.connect() for _ in range(connections_module.MAX_CLIENTS)]
     for _ in range(40):
-        with pytest.raises(ProcessError, match=f"is full: it serves {process_module.MAX_CLIENTS} connections"):
+        with pytest.raises(ProcessError, match=f"is full: it serves {connections_module.MAX_CLIENTS} connections"):
             connect(nic.directory)
     served.pop().close()
     time.sleep(0.1)

@@ -357,7 +357,7 @@ def test_a_message_that_trips_the_nic_process_leaves_no_descriptors(
 ) -> None:
     """Whatever we forgot to expect of a program."""
     served = NicProcess(tmp_path, lambda *_: pytest.fail("no device is wanted"))
-    monkeypatch.setattr(served._handlers, "_list", lambda *_: {}[0])
+    monkeypatch.setitem(served.handlers.table, attach.MSG_LIST, lambda *_: {}[0])
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         client = Client(there, os.getpid(), None)
@@ -365,7 +365,7 @@ def test_a_message_that_trips_the_nic_process_leaves_no_descriptors(
         before = descriptors(os.getpid())
         socket.send_fds(here, [struct.pack("<II", attach.MSG_LIST, 1)], [here.fileno()] * 2)
         with pytest.raises(KeyError):
-            served._read(client)
+            served.connections.read(client)
         assert descriptors(os.getpid()) == before
     finally:
         here.close()

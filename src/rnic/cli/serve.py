@@ -137,7 +137,7 @@ def detach() -> int:
 
 def ready_line(process: NicProcess) -> str:
     """That it answers, where, and what to do next."""
-    devices = ", ".join(str(runtime.nic.config) for runtime in process.devices.values())
+    devices = ", ".join(str(runtime.nic.config) for runtime in process.devices.runtimes())
     where = devices or "devices are made as programs ask for them"
     return f"rnic serve: ready in {runtime_directory()}: {where}; rnic top shows it live, Ctrl-C ends it"
 
@@ -162,7 +162,7 @@ class Attached:
         self._contexts[user] += 1 if came else -1
         if came and not before:
             self._commands.setdefault(client.pid, command_of(client.pid))
-            where = self._devices[client.device].nic.config if client.device in self._devices else client.device
+            where = self._devices[client.device].runtime.nic.config if client.device in self._devices else client.device
             self._say(f"{self._commands[client.pid]} ({client.pid}) is attached to {where}")
         elif not self._contexts[user]:
             del self._contexts[user]
@@ -243,13 +243,13 @@ def serve(
         if not addresses and (udp_port is not None or any(options.values())):
             addresses = (LOOPBACK,)  # else what was asked for would be of no device, and nobody told
         for address in addresses:
-            process.add(address, udp_port, options)
+            process.devices.add(address, udp_port, options)
         if said >= 0:
             os.write(said, b"\1")
             os.close(said)
         else:
             click.echo(ready_line(process), err=True)
-            process.on_context = Attached(process)
+            process.devices.on_context = Attached(process)
         process.serve(idle_exit, spins)
     finally:
         process.close()

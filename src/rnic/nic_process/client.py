@@ -100,6 +100,11 @@ class EventFd:
         self._poller = select.poll()
         self._poller.register(fd, select.POLLOUT)
 
+    @classmethod
+    def semaphore(cls) -> EventFd:
+        """Make one that counts: each read takes one signal (``EFD_SEMAPHORE``)."""
+        return cls(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE))
+
     def __call__(self) -> None:
         """Signal it."""
         # a full count is a signal that was not read yet

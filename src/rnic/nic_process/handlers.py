@@ -1,27 +1,25 @@
-"""What programs ask the NIC process for, kind by kind (:mod:`rnic.spec.attach`): each request and its answer."""
+"""The requests of programs to the NIC process (:mod:`rnic.spec.attach`): one handler for each kind of message."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
-import mmap
 import os
 import re
 import signal
 import struct
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Mapping
 
-from rnic.device.nic import Nic
 from rnic.engine import use
 from rnic.link.fault_events import from_words
 from rnic.nic_process.bypass_slot import SHARED_BYTES, BypassSlot
 from rnic.nic_process.client import RUNG_AT, Client, EventFd
 from rnic.nic_process.client_memory import CopiedMemory, ProgramMemory
+from rnic.nic_process.devices import DEVICE_OPTIONS, MAX_DEVICES, ConnectionManager, DeviceTable, ServedDevice
 from rnic.nic_process.inspect import TAP, devices
+from rnic.nic_process.memfd import shared_memory
 from rnic.nic_process.shm_loopback import LoopbackEnd
 from rnic.rings.queue_block import BLOCK_BYTES
 from rnic.runtime.loop import Runtime
@@ -31,13 +29,7 @@ from rnic.spec.gids import gid_from_address
 from rnic.spec.limits import MAX_EQS
 from rnic.spec.registers import CONTROL, GLOBAL_BYTES
 from rnic.state.budget import BYTES as BUDGET_BYTES
-
-if TYPE_CHECKING:
-    from rnic.nic_process.process import NicProcess
-
-MAX_DEVICES = 256
-DEVICE_OPTIONS = ("faults", "capture", "congestion")
-"""What programs may choose of a device that they ask for."""
+from rnic.trace.counters import Counters
 
 _PAGE = attach.PAGE_BYTES
 _U32 = struct.Struct("<I")
@@ -48,51 +40,35 @@ _ADD_KINDS = {"address": str, "port": int, "name": str, **dict.fromkeys(DEVICE_O
 _REQUEST_BYTES = attach.REQUEST_BYTES | attach_cm.REQUEST_BYTES
 
 
-class ConnectionManager(Protocol):
-    """Who manages connections on the devices' QP1 (:class:`rnic.cm.service.CmService`)."""
-
-    def add_device(self, name: str, nic: Nic, /) -> None:
-        """A device is there."""
-
-    def remove_device(self, name: str, /) -> None:
-        """A device is gone."""
-
-    def request(self, key: Client, body: bytes, make_signal: Callable[[], EventFd], now_ns: int, /) -> bytes:
-        """A program's request; ``OSError`` with words where it is refused."""
-
-    def remove_program(self, key: Client, now_ns: int, /) -> None:
-        """A program has ended."""
+Handler = Callable[[Client, bytes, list[int], list[int]], bytes]
+"""Called with the client, the message's body, descriptors that came with it, and a list for those of the answer."""
 
 
 class Handlers:
-    """Answers the programs of one NIC process. What a handler makes for a client, the client's end gives back."""
+    """Answers the messages of a NIC process's clients. What is made for a client is released at its end.
 
-    def __init__(self, process: NicProcess) -> None:
-        self._process = process
+    Args:
+        devices: the process's devices.
+        clients: its clients.
+        cm: manages connections; without one there is none.
+        wake: the eventfd that wakes the process.
+        counters: the process's own.
+    """
 
-    def handle(self, client: Client, kind: int, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        """Do what a message asks for; the body of the answer.
-
-        Args:
-            client: who asks.
-            kind: ``MSG_*``.
-            body: behind the header.
-            fds: descriptors that came with it, closed afterwards.
-            out: where to put those that go with the answer.
-
-        Raises:
-            OSError: it is refused; errno and words are the answer.
-        """
-        least, most = _REQUEST_BYTES.get(kind, (0, attach.MAX_MESSAGE))
-        if not least <= len(body) <= most:
-            raise OSError(
-                errno.EINVAL, f"message kind {kind} has {len(body)} bytes of body: {least} to {most} are right"
-            )
-        if kind == attach.MSG_HELLO:
-            return self._hello(client, body)
-        if not client.greeted:
-            raise OSError(errno.EPROTO, "HELLO comes first")
-        handler = {
+    def __init__(
+        self,
+        devices: DeviceTable,
+        clients: Mapping[int, Client],
+        cm: ConnectionManager | None,
+        wake: int,
+        counters: Counters,
+    ) -> None:
+        self._devices = devices
+        self._clients = clients
+        self._cm = cm
+        self._wake = wake
+        self._counters = counters
+        self.table: dict[int, Handler] = {
             attach.MSG_LIST: self._list,
             attach.MSG_OPEN: self._open,
             attach.MSG_COMMAND: self._command,
@@ -106,7 +82,31 @@ class Handlers:
             attach.MSG_PUNT: self._punt,
             attach.MSG_SHM_RING: self._hairpin,
             attach_cm.MSG_CM: self._manage_connections,
-        }.get(kind)
+        }
+
+    def handle(self, client: Client, kind: int, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        """Handle a message; return the body of the answer.
+
+        Args:
+            client: the sender.
+            kind: ``MSG_*``.
+            body: behind the header.
+            fds: descriptors that came with it, closed afterwards.
+            out: gets those that go with the answer.
+
+        Raises:
+            OSError: it is refused; errno and words are the answer.
+        """
+        least, most = _REQUEST_BYTES.get(kind, (0, attach.MAX_MESSAGE))
+        if not least <= len(body) <= most:
+            raise OSError(
+                errno.EINVAL, f"message kind {kind} has {len(body)} bytes of body: {least} to {most} are right"
+            )
+        if kind == attach.MSG_HELLO:
+            return self._hello(client, body)
+        if not client.greeted:
+            raise OSError(errno.EPROTO, "HELLO comes first")
+        handler = self.table.get(kind)
         if handler is None:
             raise OSError(errno.ENOSYS, f"message kind {kind} is unknown")
         with contextlib.nullcontext() if client.slot is None else client.slot.work:
@@ -124,19 +124,19 @@ class Handlers:
             code, why = client.refusal
             raise OSError(code, f"NIC process {os.getpid()} is full: {why}")
         client.greeted = True
-        return struct.pack("<III", attach.VERSION, os.getpid(), len(self._process.devices))
+        return struct.pack("<III", attach.VERSION, os.getpid(), len(self._devices))
 
     def _list(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
         records = []
-        for name, runtime in self._process.devices.items():
-            config = runtime.nic.config
-            if runtime.nic.globals.dead:
-                continue  # gone, until it appears anew
+        for name, device in self._devices.items():
+            nic = device.runtime.nic
+            if nic.globals.dead:
+                continue  # gone, until it appears again
             records.append(
                 name.encode().ljust(16, b"\0")
-                + gid_from_address(config.address)
-                + config.guid.to_bytes(8, "big")
-                + struct.pack("<HHI", config.port, config.mtu, runtime.nic.globals.port_state)
+                + gid_from_address(nic.config.address)
+                + nic.config.guid.to_bytes(8, "big")
+                + struct.pack("<HHI", nic.config.port, nic.config.mtu, nic.globals.port_state)
             )
         return b"".join(records)
 
@@ -155,51 +155,52 @@ class Handlers:
         name = wanted.pop("name", None)
         if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
             raise OSError(errno.EINVAL, f"ADD: name={name!r} is no device's: rnic0 to rnic{MAX_DEVICES - 1} are")
-        if sum(map(self._process.in_use, self._process.devices)) >= MAX_DEVICES:
+        if sum(map(self._devices.in_use, self._devices)) >= MAX_DEVICES:
             raise OSError(errno.ENOSPC, f"a NIC process has at most {MAX_DEVICES} devices")
-        return self._process.add(wanted["address"], wanted.get("port"), wanted, client, name).encode().ljust(16, b"\0")
+        return self._devices.add(wanted["address"], wanted.get("port"), wanted, client, name).encode().ljust(16, b"\0")
 
-    def _device(self, name: str) -> Runtime:
-        runtime = self._process.devices.get(name)
-        if runtime is None:
-            there = ", ".join(self._process.devices) or "none"
+    def _device(self, name: str) -> ServedDevice:
+        device = self._devices.get(name)
+        if device is None:
+            there = ", ".join(self._devices) or "none"
             raise OSError(errno.ENODEV, f"device {name!r} is not there; there are: {there}")
-        return runtime
+        return device
 
     def _open(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
         name = body[:16].split(b"\0", 1)[0].decode()
-        runtime = self._device(name)
-        if runtime.nic.globals.dead:
+        device = self._device(name)
+        if device.runtime.nic.globals.dead:
             raise OSError(errno.ENODEV, f"device {name!r} has failed and is gone: it may appear anew")
         if client.uar is not None or len(fds) != 1:
             raise OSError(errno.EINVAL, "OPEN comes once, with one descriptor")
         mode = attach.OPEN.get(body, "mode")
         plain = mode & ~(attach.DMA_SLOT | attach.DMA_UNFIT | attach.DMA_NO_ENGINE)
         memory = self._memory_of(client, fds[0], plain, attach.OPEN.get(body, "copier"))
-        group = self._process.bypass[name]
-        slot = group.open() if mode == attach.DMA_SLOT | attach.DMA_PROC_MEM else None
+        bypass = device.bypass
+        slot = bypass.open() if mode == attach.DMA_SLOT | attach.DMA_PROC_MEM else None
+        reason = ""
         if mode & attach.DMA_SLOT and slot is None:
-            group.without_slot[client.pid] = group.refused or "the NIC process may not look into its memory"
+            reason = bypass.refused or "the NIC process may not look into its memory"
         elif mode & attach.DMA_UNFIT:
-            group.without_slot[client.pid] = "its system refuses it what running the data path takes"
+            reason = "its system refuses it what running the data path takes"
         elif mode & attach.DMA_NO_ENGINE:
-            group.without_slot[client.pid] = (
-                "its rnic was installed without a C compiler, or its engine is switched off"
-            )
+            reason = "its rnic was installed without a C compiler, or its engine is switched off"
+        if reason:
+            bypass.without_slot[client.pid] = reason
         try:
-            answer = self._map_window(client, runtime if slot is None else slot.runtime, memory, out)
+            answer = self._map_window(client, device.runtime if slot is None else slot.runtime, memory, out)
         except BaseException:
             memory.close()
             if slot is not None:
-                group.release_slot(slot)
+                bypass.release_slot(slot)
             raise
         client.device = name
-        self._process.on_context(client, True)
-        return answer if slot is None else answer + self._take_slot(client, slot, out)
+        self._devices.on_context(client, True)
+        return answer if slot is None else answer + self._assign_slot(client, slot, out)
 
     @staticmethod
-    def _take_slot(client: Client, slot: BypassSlot, out: list[int]) -> bytes:
-        """The program has a slot of its own: what it needs to run the engine."""
+    def _assign_slot(client: Client, slot: BypassSlot, out: list[int]) -> bytes:
+        """Give a program its slot; return what it needs to run the engine."""
         client.slot = slot
         slot.assign_to(client.sock, client.pid)
         out += slot.descriptors()
@@ -220,26 +221,26 @@ class Handlers:
         )
 
     def _punt(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        """What the engine in a program leaves to the reference."""
+        """Handle what the engine in a program punts to the reference."""
         if client.slot is None:
             raise OSError(errno.EINVAL, "PUNT comes from a program with a slot")
         return client.slot.punt(body)
 
     def _hairpin(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        """A program would take part in loopback inside the NIC, or asks to whom a queue pair leads."""
+        """Let a program take part in loopback over shared memory, or say which peer a queue pair leads to."""
         slot = client.slot
         if slot is None:
             raise OSError(errno.EINVAL, "SHM_RING comes from a program with a slot")
-        asked = attach.SHM_RING.unpack(body)
+        request = attach.SHM_RING.unpack(body)
         answer = dict.fromkeys(("numbers", "first_qpn", "pid", "ring", "bytes", "cookie_va", "cookie"), 0)
-        if not asked["qpn"]:
+        if not request["qpn"]:
             if slot.end is not None:
                 raise OSError(errno.EINVAL, "SHM_RING of QP 0 comes once")
-            slot.end = LoopbackEnd(asked["cookie_va"])
+            slot.end = LoopbackEnd(request["cookie_va"])
             out.append(slot.end.wake_receiver.fileno())
             answer["cookie"] = int.from_bytes(slot.end.cookie, "little")
         else:
-            joined = self._process.bypass[client.device].join(slot, asked["qpn"])
+            joined = self._devices[client.device].bypass.join(slot, request["qpn"])
             if joined is not None and joined[0].end is not None:
                 other, pair = joined
                 config, end = other.runtime.nic.config, joined[0].end
@@ -252,7 +253,7 @@ class Handlers:
 
     @staticmethod
     def _memory_of(client: Client, fd: int, mode: int, copier: int) -> ProgramMemory | CopiedMemory:
-        """The program's memory by the descriptor that it brought, which stays open for whoever holds it."""
+        """Open the program's memory by the descriptor that it sent."""
         if mode not in (attach.DMA_PROC_MEM, attach.DMA_COPIER):
             raise OSError(errno.EINVAL, f"DMA mode {mode} is unknown")
         held = os.dup(fd)
@@ -277,30 +278,26 @@ class Handlers:
         blocks = runtime.nic.resources.uar_blocks
         blocks_at = RUNG_AT + -(-blocks // _PAGE) * _PAGE
         size = blocks_at + blocks * BLOCK_BYTES
-        fd = os.memfd_create("rnic window", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        fd, window = shared_memory("rnic window", size)
         client.made.append(fd)
-        os.ftruncate(fd, size)
-        # the program may not take away what the NIC writes to
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        window = mmap.mmap(fd, size)
         window[: attach.WINDOW.size] = attach.WINDOW.pack(
             {"magic": attach.MAGIC, "version": attach.VERSION, "blocks": blocks, "alive": 1}
         )
         client.uar = runtime.nic.map_uar(memory, memoryview(window)[blocks_at:], client.pid)
         client.runtime, client.memory, client.window = runtime, memory, window
-        out += [fd, self._process.wake]
+        out += [fd, self._wake]
         return struct.pack("<IIQQQ", blocks, BLOCK_BYTES, size, RUNG_AT, blocks_at)
 
     def _command(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        """The commands of a message, until one fails."""
+        """Execute the commands of a message, until one fails."""
         if client.runtime is None or client.uar is None:
             raise OSError(errno.ENODEV, "no device is open on this connection")
-        wanted = _commands_of(body)
+        commands = _parse_commands(body)
         client.flush_doorbells()
-        said = b""
-        for op, op_modifier, in_modifier, inbox in wanted:
+        reply = b""
+        for op, op_modifier, in_modifier, inbox in commands:
             result = client.runtime.nic.command(client.uar, op, in_modifier, op_modifier, inbox)
-            said += _ANSWER.pack(result.status, len(result.outbox), result.out_param) + result.outbox
+            reply += _ANSWER.pack(result.status, len(result.outbox), result.out_param) + result.outbox
             if result.status != cmd.ST_OK:
                 break
             if (op, in_modifier) == (cmd.ALLOC_RES, cmd.RES_UAR_BLOCK):
@@ -308,54 +305,54 @@ class Handlers:
         client.runtime.kick()
         if client.slot is not None:
             client.slot.hand_over()
-        return said
+        return reply
 
     def _register(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        """A load or store of the global block, the command register among it, as this context sees it."""
+        """Load or store a register of the global block, the command register among them, as this context sees it."""
         if client.runtime is None or client.uar is None:
             raise OSError(errno.ENODEV, "no device is open on this connection")
-        asked = attach.REGISTER.unpack(body)
-        if asked["offset"] >= GLOBAL_BYTES or asked["offset"] & 3:
-            raise OSError(errno.EINVAL, f"offset {asked['offset']:#x} is no register of the global block")
+        request = attach.REGISTER.unpack(body)
+        if request["offset"] >= GLOBAL_BYTES or request["offset"] & 3:
+            raise OSError(errno.EINVAL, f"offset {request['offset']:#x} is no register of the global block")
         resources = client.runtime.nic.resources
-        if asked["store"]:
+        if request["store"]:
             others = len({uar.program for uar in resources.uars} - {client.pid})
-            if asked["offset"] == CONTROL and others:
+            if request["offset"] == CONTROL and others:
                 raise OSError(errno.EBUSY, f"CONTROL is the whole device's: {others} other programs have it open")
             client.flush_doorbells()
-            client.uar.write(asked["offset"], asked["value"])
-            owners = resources.pools[cmd.RES_UAR_BLOCK].owners  # a command may have handed out a block
+            client.uar.write(request["offset"], request["value"])
+            owners = resources.pools[cmd.RES_UAR_BLOCK].owners  # a command may have allocated a block
             last = max((block for block, owner in owners.items() if owner is client.uar), default=0)
             client.rung_end = max(client.rung_end, RUNG_AT + last + 1)
             client.runtime.kick()
             if client.slot is not None:
                 client.slot.hand_over()
-        return attach.REGISTER_REPLY.pack({"value": client.uar.read(asked["offset"])})
+        return attach.REGISTER_REPLY.pack({"value": client.uar.read(request["offset"])})
 
     def _info(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        """What ``body`` asks for, ``DEVICE WHAT``, as JSON in a memfd: ``null`` where there is no such thing.
+        """Return the view that ``body`` names, ``DEVICE WHAT``, as JSON in a memfd: ``null`` where there is none.
 
         Beside the views of :func:`rnic.device.inspect.look` there are ``tap`` (:meth:`rnic.runtime.tap.Tap.answer`)
         and, of no device, ``devices`` (:func:`rnic.nic_process.inspect.devices`).
         """
         name, _, what = body.decode().partition(" ")
         if what == "devices":
-            return self._reply_json(client, devices(self._process.devices, list(self._process.clients.values())), out)
-        runtime = self._device(name or next(iter(self._process.devices), ""))
-        group = self._process.bypass[runtime.nic.config.name]
+            runtimes = {name: device.runtime for name, device in self._devices.items()}
+            return self._reply_json(client, devices(runtimes, self._clients.values()), out)
+        device = self._device(name or next(iter(self._devices), ""))
         if what == "slots":
-            return self._reply_json(client, group.view(), out)
+            return self._reply_json(client, device.bypass.view(), out)
         if what.startswith(TAP):
-            self._process.take_over(runtime.nic.config.name)
-            return self._reply_json(client, runtime.tap().answer(what.removeprefix(TAP)), out)
-        seen = group.inspect(what)
-        if seen is not None and what == "counters":
-            seen |= {name: seen.get(name, 0) + count for name, count in self._process.counters.items()}
-        return self._reply_json(client, seen, out)
+            self._devices.take_over(device.runtime.nic.config.name)
+            return self._reply_json(client, device.runtime.tap().answer(what.removeprefix(TAP)), out)
+        view = device.bypass.inspect(what)
+        if view is not None and what == "counters":
+            view |= {name: view.get(name, 0) + count for name, count in self._counters.items()}
+        return self._reply_json(client, view, out)
 
     @staticmethod
-    def _reply_json(client: Client, seen: object, out: list[int]) -> bytes:
-        text = json.dumps(seen).encode()
+    def _reply_json(client: Client, view: object, out: list[int]) -> bytes:
+        text = json.dumps(view).encode()
         fd = os.memfd_create("rnic info", os.MFD_CLOEXEC)
         client.made.append(fd)
         with open(os.dup(fd), "wb") as file:
@@ -364,35 +361,34 @@ class Handlers:
         return attach.INFO_REPLY.pack({"bytes": len(text)})
 
     def _fault(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        """Let something happen to a device; the answer is what holds there now, as JSON."""
+        """Inject a fault into a device; the answer is what holds there now, as JSON."""
         wanted = json.loads(body)
         if not isinstance(wanted, dict) or not isinstance(wanted.get("event"), list):
             raise OSError(errno.EINVAL, "FAULT takes a JSON object with a device and an event")
-        name, event = wanted.get("device") or next(iter(self._process.devices), ""), wanted["event"]
+        name, event = wanted.get("device") or next(iter(self._devices), ""), wanted["event"]
         if not isinstance(name, str):
             raise OSError(errno.EINVAL, f"FAULT takes a JSON object with a device and an event: {name!r} is no device")
-        runtime = self._device(name)
-        group = self._process.bypass[runtime.nic.config.name]
-        self._process.take_over(runtime.nic.config.name)
-        faults = runtime.faults()
-        faults.kill = _die
+        device = self._device(name)
+        self._devices.take_over(device.runtime.nic.config.name)
+        faults = device.runtime.faults()
+        faults.kill = _kill_process
         if event:
             faults.happen(from_words(event))
-            for slot in group.slots.values():
+            for slot in device.bypass.slots.values():
                 slot.runtime.faults().happen(from_words(event))
         return json.dumps(faults.state()).encode()
 
     def _manage_connections(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        """A request to the connection manager."""
-        if self._process.cm is None:
+        """Pass a request on to the connection manager."""
+        if self._cm is None:
             raise OSError(errno.EOPNOTSUPP, "this NIC process manages no connections")
 
         def make_signal() -> EventFd:
-            fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE)
-            out.append(fd)
-            return EventFd(fd)
+            signal = EventFd.semaphore()
+            out.append(signal.fd)
+            return signal
 
-        return self._process.cm.request(client, body, make_signal, time.monotonic_ns())
+        return self._cm.request(client, body, make_signal, time.monotonic_ns())
 
     def _vector(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
         vector = _U32.unpack(body)[0]
@@ -422,8 +418,8 @@ class Handlers:
         return b""
 
 
-def _commands_of(body: bytes) -> list[tuple[int, int, int, bytes]]:
-    """Opcode, modifiers and inbox of each command of a message; ``OSError`` where it ends in the midst of one."""
+def _parse_commands(body: bytes) -> list[tuple[int, int, int, bytes]]:
+    """Return opcode, modifiers and inbox of each command of a message; ``OSError`` where it ends within one."""
     found, at = [], 0
     while at < len(body):
         if len(body) - at < _COMMAND.size:
@@ -435,6 +431,6 @@ def _commands_of(body: bytes) -> list[tuple[int, int, int, bytes]]:
     return found
 
 
-def _die() -> None:
-    """As ``kill -9`` does it: nobody is told, nothing is written back."""
+def _kill_process() -> None:
+    """Kill the NIC process as ``kill -9`` does: no program is told, nothing is written back."""
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What a NIC process shows of itself beside its devices' own views: which devices there are, and who uses them."""
+"""The view of a NIC process itself: its devices, and the programs that use them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TAP = "tap "
 
 
 def devices(runtimes: Mapping[str, Runtime], clients: Iterable[Client]) -> list[dict[str, Any]]:
-    """Every device, with its programs and the ends of its queue pairs.
+    """Return every device with its programs and the ends of its queue pairs.
 
     Each is ``{"name", "address", "udp_port", "guid", "port_state", "dead", "programs": [program], "qps": [pair]}``, a
     program ``{"pid", "command"}``, a pair ``{"qpn", "pid", "state", "remote_qpn", "remote_address"}``; the last is
@@ -57,7 +57,7 @@ def _device(name: str, runtime: Runtime, users: list[Client]) -> dict[str, Any]:
 
 
 def command_of(pid: int) -> str:
-    """The name of a program; ``?`` where it has ended."""
+    """Return the name of a program; ``?`` where it has ended."""
     try:
         return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except OSError:

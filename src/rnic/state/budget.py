@@ -32,8 +32,8 @@ BUDGET: Final = Layout(
     "little",
     _SOURCE,
     (
-        word("slots", 0, "one more than the highest number of a slot in use", "SlotGroup"),
-        word("limit", 4, "packets that the NIC as a whole may have in flight", "SlotGroup"),
+        word("slots", 0, "one more than the highest number of a slot in use", "DeviceBudget"),
+        word("limit", 4, "packets that the NIC as a whole may have in flight", "DeviceBudget"),
     ),
 )
 SHARE: Final = Layout(

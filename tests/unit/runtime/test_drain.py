@@ -15,6 +15,6 @@ def test_a_link_that_gives_one_burst_at_a_time_is_read_until_it_is_empty() -> No
         nic=SimpleNamespace(receive=lambda burst, now: taken.append((burst, now))),
     )
     process = NicProcess.__new__(NicProcess)
-    process.devices = {"rnic0": runtime}  # type: ignore[dict-item]
+    process.devices = SimpleNamespace(runtimes=lambda: [runtime])  # type: ignore[assignment]
     process._drain()
     assert taken == [(number, 7) for number in range(9)]

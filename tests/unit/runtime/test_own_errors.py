@@ -16,7 +16,7 @@ import pytest
 
 import rnic
 from rnic.cli.serve import make_runtime
-from rnic.nic_process import process as process_module
+from rnic.nic_process import connections as connections_module
 from rnic.nic_process.client import Client
 from rnic.nic_process.process import NicProcess
 from rnic.runtime.attach import Connection, ask, connect
@@ -104,7 +104,7 @@ def test_a_message_drops_its_client(
 ) -> None:
     victim = served.connect()
     with monkeypatch.context() as planted:
-        planted.setattr(served.process._handlers, "_list", broken)
+        planted.setitem(served.process.handlers.table, attach.MSG_LIST, broken)
         with pytest.raises(VerbsError) as caught:
             victim.ask(attach.MSG_LIST)
     assert caught.value.errno == errno.ENODEV
@@ -121,7 +121,7 @@ def test_an_accept_drops_who_came(
     served: Served, other: Connection, own_errors: OwnErrors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as planted:
-        planted.setattr(process_module, "Client", broken)
+        planted.setattr(connections_module, "Client", broken)
         assert connect(served.directory) is None
     assert until(lambda: [place for place, _ in own_errors] == ["accept"])  # it is told when who came has gone
     served.well()
@@ -150,14 +150,14 @@ def test_an_accept_for_which_the_system_has_nothing_left(
 ) -> None:
     """Whatever it lacks: who came is told, who is there is served, and the next one is taken up."""
     process = served.process
-    real = process._acceptor.listener
-    process._acceptor.listener = Exhausted(real, number)  # type: ignore[assignment]
+    real = process.acceptor.listener
+    process.acceptor.listener = Exhausted(real, number)  # type: ignore[assignment]
     with pytest.raises(ProcessError, match=f"has no more descriptors .{os.strerror(number)}"):
         connect(served.directory)
     assert process.counters["accepts_without_descriptors"] == 1
     other.ask(attach.MSG_LIST)
     served.connect().close()
-    process._acceptor.listener = real
+    process.acceptor.listener = real
     assert own_errors == []
     served.well()
 
@@ -197,7 +197,7 @@ def test_a_round_of_one_device(
     served: Served, other: Connection, own_errors: OwnErrors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with rnic.open("127.0.0.1", port=FREE_PORT, directory=served.directory) as ctx:
-        runtime = served.process.devices[ctx.name]
+        runtime = served.process.devices[ctx.name].runtime
         with monkeypatch.context() as planted:
             planted.setattr(runtime, "_round", broken)
             assert until(lambda: len(own_errors) > 1)
@@ -211,7 +211,7 @@ def test_what_a_dropped_client_leaves(
 ) -> None:
     """Every step of the way out is taken, whichever of them fail."""
     ctx = rnic.open("127.0.0.1", port=FREE_PORT, directory=served.directory)
-    nic = served.process.devices[ctx.name].nic
+    nic = served.process.devices[ctx.name].runtime.nic
     (client,) = [client for client in served.process.clients.values() if client.uar is not None]
     closed = []
     monkeypatch.setattr(nic, "unmap_uar", broken)
