@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rnic.cm.agent import CmAgent
-from rnic.cm.records import News, Parameters
+from rnic.cm.records import ConnectionEvent, Parameters
 from rnic.cm.state_machine import Input, State
 from rnic.link.faults import FaultRates
 from rnic.spec import cm
@@ -22,33 +22,33 @@ MINUTES_NS = 600_000_000_000
 
 
 class Node:
-    """One end: accepts whatever comes, establishes what is answered, and notes the news in order."""
+    """One end: accepts whatever comes, establishes what is answered, and notes the events in order."""
 
     def __init__(self, net: SimNet, index: int, seed: int) -> None:
         self.nic = net.nodes[index].nic
         self.agent = CmAgent(self.nic.gsi, random.Random(seed), self.nic.counters)
         self.nic.gsi.agent = self.agent
         self.now = net.clock
-        self.news: list[News] = []
+        self.events: list[ConnectionEvent] = []
 
     @property
     def gid(self) -> bytes:
         return self.nic.gsi.gid
 
-    def tell(self, news: News) -> None:
-        self.news.append(news)
-        connection = news.connection
-        if news.event == cm.EVENT_CONNECT_REQUEST:
-            connection.local = Parameters(qpn=0x200 + len(self.news))
+    def handler(self, event: ConnectionEvent) -> None:
+        self.events.append(event)
+        connection = event.connection
+        if event.event == cm.EVENT_CONNECT_REQUEST:
+            connection.local = Parameters(qpn=0x200 + len(self.events))
             self.agent.request(connection, Input.ACCEPT, self.now(), b"reply")
-        elif news.event == cm.EVENT_CONNECT_RESPONSE:
+        elif event.event == cm.EVENT_CONNECT_RESPONSE:
             self.agent.request(connection, Input.ESTABLISH, self.now())
 
-    def events(self) -> list[str]:
-        return [cm.EVENT_NAMES[news.event] for news in self.news]
+    def names(self) -> list[str]:
+        return [cm.EVENT_NAMES[event.event] for event in self.events]
 
     def count(self, event: int) -> int:
-        return sum(news.event == event for news in self.news)
+        return sum(one.event == event for one in self.events)
 
 
 rates = st.builds(
@@ -65,17 +65,17 @@ def test_every_connection_is_made_and_ended_once_on_both_sides(
 ) -> None:
     with SimNet(2, seed=seed, tx=tx) as net:
         client, server = Node(net, 0, seed), Node(net, 1, seed + 1)
-        server.agent.listen(SERVICE, server.tell)
+        server.agent.listen(SERVICE, server.handler)
         made = [
-            client.agent.connect(server.gid, SERVICE, client.tell, net.clock(), local=Parameters(qpn=0x100 + number))
+            client.agent.connect(server.gid, SERVICE, client.handler, net.clock(), local=Parameters(qpn=0x100 + number))
             for number in range(count)
         ]
         net.run(lambda: server.count(cm.EVENT_ESTABLISHED) == count, MINUTES_NS)
-        assert client.events().count("CONNECT_RESPONSE") == count
-        assert server.events().count("CONNECT_REQUEST") == count
-        assert server.events().count("ESTABLISHED") == count
+        assert client.names().count("CONNECT_RESPONSE") == count
+        assert server.names().count("CONNECT_REQUEST") == count
+        assert server.names().count("ESTABLISHED") == count
         assert {connection.remote.qpn for connection in made} == {
-            news.connection.local.qpn for news in server.news if news.event == cm.EVENT_ESTABLISHED
+            event.connection.local.qpn for event in server.events if event.event == cm.EVENT_ESTABLISHED
         }
         if by_client:
             for connection in made:
@@ -85,8 +85,8 @@ def test_every_connection_is_made_and_ended_once_on_both_sides(
                 server.agent.request(connection, Input.DISCONNECT, net.clock())
         net.run(lambda: not client.agent.connections and not server.agent.connections, MINUTES_NS)
         for node in (client, server):
-            assert node.events().count("DISCONNECTED") == count
-            assert node.events().count("TIMEWAIT_EXIT") == count
+            assert node.names().count("DISCONNECTED") == count
+            assert node.names().count("TIMEWAIT_EXIT") == count
             assert not node.agent.connections
             assert not node.agent._by_remote
             assert not node.agent._by_qpn
@@ -97,29 +97,29 @@ def test_a_rejection_arrives_with_its_reason_and_words(tx: FaultRates, seed: int
     with SimNet(2, seed=seed, tx=tx) as net:
         client, server = Node(net, 0, seed), Node(net, 1, seed + 1)
 
-        def reject(news: News) -> None:
-            server.news.append(news)
-            server.agent.request(news.connection, Input.REJECT, net.clock(), b"not you")
+        def reject(event: ConnectionEvent) -> None:
+            server.events.append(event)
+            server.agent.request(event.connection, Input.REJECT, net.clock(), b"not you")
 
         server.agent.listen(SERVICE, reject)
-        client.agent.connect(server.gid, SERVICE, client.tell, net.clock())
-        net.run(lambda: bool(client.news), MINUTES_NS)
-        assert client.events() == ["REJECTED"]
-        assert client.news[0].status == cm.REJ_CONSUMER_DEFINED
-        assert client.news[0].private.startswith(b"not you")
-        assert server.events() == ["CONNECT_REQUEST"]
+        client.agent.connect(server.gid, SERVICE, client.handler, net.clock())
+        net.run(lambda: bool(client.events), MINUTES_NS)
+        assert client.names() == ["REJECTED"]
+        assert client.events[0].status == cm.REJ_CONSUMER_DEFINED
+        assert client.events[0].private.startswith(b"not you")
+        assert server.names() == ["CONNECT_REQUEST"]
 
 
 @given(rates, st.integers(0, 1 << 30))
 def test_a_service_is_resolved_whatever_the_network_does(tx: FaultRates, seed: int) -> None:
     with SimNet(2, seed=seed, tx=tx, ipv6=True) as net:
         client, server = Node(net, 0, seed), Node(net, 1, seed + 1)
-        server.agent.listen(SERVICE, server.tell)
-        client.agent.connect(server.gid, SERVICE, client.tell, net.clock(), datagram=True)
-        net.run(lambda: bool(client.news), MINUTES_NS)
-        assert client.events() == ["ESTABLISHED"]
-        assert client.news[0].connection.remote.qpn == server.news[0].connection.local.qpn
-        assert client.news[0].private.startswith(b"reply")
+        server.agent.listen(SERVICE, server.handler)
+        client.agent.connect(server.gid, SERVICE, client.handler, net.clock(), datagram=True)
+        net.run(lambda: bool(client.events), MINUTES_NS)
+        assert client.names() == ["ESTABLISHED"]
+        assert client.events[0].connection.remote.qpn == server.events[0].connection.local.qpn
+        assert client.events[0].private.startswith(b"reply")
 
 
 messages = st.builds(
@@ -136,9 +136,9 @@ def test_garbage_costs_counters_and_never_raises(datagrams: list[bytes | tuple[i
     """Aimed at a connection that is there, by its own peer; what is bounded stays bounded."""
     with SimNet(2) as net:
         victim = Node(net, 0, 1)
-        victim.agent.listen(SERVICE, lambda news: None, backlog=4)
+        victim.agent.listen(SERVICE, lambda event: None, backlog=4)
         peer = net.nodes[1].nic.gsi.gid
-        connection = victim.agent.connect(peer, SERVICE, lambda news: None, 0)
+        connection = victim.agent.connect(peer, SERVICE, lambda event: None, 0)
         connection.state = state
         for datagram in datagrams:
             if isinstance(datagram, tuple):

@@ -1,11 +1,11 @@
-"""The connection manager of one port, sans I/O: what comes and goes on QP1, and what the owners ask for.
+"""The connection manager of one port, sans I/O: messages on QP1, and requests of the connections' owners.
 
-It keeps communication IDs and drives :data:`rnic.cm.state_machine.TABLE` for each. Datagrams come from
-:meth:`CmAgent.receive`, go by the :class:`Port` that it was given, and time is handed in. Whatever arrives costs a
-counter at most: memory is bounded by :data:`MAX_CONNECTIONS` and each listener's backlog.
+It keeps communication IDs and drives :data:`rnic.cm.state_machine.TABLE` for each. Datagrams come by
+:meth:`CmAgent.receive` and leave by a :class:`Port`; time is handed in. A bad message costs a counter at most: memory
+is bounded by :data:`MAX_CONNECTIONS` and each listener's backlog.
 
-The backlog is Linux's: it bounds the requests that nobody has looked at, whether they are answered or not. A REQ beyond
-it is dropped and not answered, so that its sender's repetition finds a place; a SIDR_REQ beyond it is rejected.
+The backlog is Linux's: it bounds the requests that their owner has not seen, answered or not. A REQ beyond it is
+dropped without an answer, so that its sender's repetition finds a place; a SIDR_REQ beyond it is rejected.
 """
 
 from __future__ import annotations
@@ -15,10 +15,20 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from rnic.cm.message_fields import compose, compose_timeout
-from rnic.cm.pending_requests import HeldRequests
-from rnic.cm.records import CmError, Connection, Listener, News, Pace, Parameters, Port, Tell, said_of
-from rnic.cm.state_machine import TABLE, Do, Input, State
+from rnic.cm.message_fields import build_message, build_timeout_rej
+from rnic.cm.pending_requests import PendingRequests
+from rnic.cm.records import (
+    CmError,
+    ConnectionEvent,
+    ConnectionRecord,
+    EventHandler,
+    Parameters,
+    PeerResponses,
+    Port,
+    ServiceListener,
+    parameters_from,
+)
+from rnic.cm.state_machine import TABLE, Action, Input, State
 from rnic.spec import cm
 from rnic.trace.counters import Counters
 from rnic.wire import cm as wire
@@ -40,19 +50,19 @@ MAX_CONNECTIONS = 16_384
 MAX_BACKLOG = 1_024
 DEFAULT_BACKLOG = MAX_BACKLOG
 """As Linux has it."""
-_FIRST_TRY = 16
-"""The first repetition comes after this part of the time that the peer may take, each further one after twice that:
-a lost datagram is made good soon, and a peer that is slow is not flooded."""
-_HOLD_TURNS = 4
+_FIRST_RETRY_PART = 16
+"""The first repetition comes after this part of the response time-out, each further one after twice the time before:
+a lost datagram is replaced soon, and a slow peer is not flooded."""
+_KEEP_TIMEOUTS = 4
 _MRA_OF_REP = 1
 _COMM_ID_BITS = 32
-_MOST_PACES = 1_024
+_MAX_PEERS = 1_024
 _STALE_TIMES, _STALE_AT_LEAST = 2, 64
-"""Deadlines that were moved stay in the queue, up to so many times the connections, and so many more."""
+"""Moved deadlines stay in the heap, up to this many times the connections, plus this many."""
 
 
 _REQUEST_ID = {CM_REQ: "local_comm_id", CM_SIDR_REQ: "request_id"}
-"""What asks for a connection or a service, and by which field its sender tells one from the next."""
+"""Requests, and the field by which their sender identifies them."""
 _DATAGRAM_EXPECTED = frozenset({CM_SIDR_REP})
 _INPUTS = {
     CM_REJ: Input.RX_REJ,
@@ -77,40 +87,40 @@ class CmAgent:
     def __init__(self, port: Port, rng: random.Random, counters: Counters) -> None:
         self.port = port
         self.counters = counters
-        self.connections: dict[int, Connection] = {}
-        self.listeners: dict[int, Listener] = {}
+        self.connections: dict[int, ConnectionRecord] = {}
+        self.listeners: dict[int, ServiceListener] = {}
         self._random = rng
-        self._by_remote: dict[tuple[bytes, int, bool], Connection] = {}
-        """Passive ones, by the peer's GID and its communication or request ID."""
-        self._by_qpn: dict[tuple[bytes, int], Connection] = {}
-        """Connected ones, by the peer's GID and QP number."""
+        self._by_remote: dict[tuple[bytes, int, bool], ConnectionRecord] = {}
+        """Passive connections by the peer's GID and its communication or request ID."""
+        self._by_qpn: dict[tuple[bytes, int], ConnectionRecord] = {}
+        """Established connections by the peer's GID and QP number."""
         self._deadlines: list[tuple[int, int]] = []
-        self._paces: dict[tuple[bytes, State], Pace] = {}
-        """How each peer answers, by its GID and the state in which its answer is waited for."""
-        self._held = HeldRequests()
+        self._responses: dict[tuple[bytes, State], PeerResponses] = {}
+        """By the peer's GID and the state in which its answer is waited for."""
+        self._pending = PendingRequests()
         self._now_ns = 0
 
-    # -------------------------------------------------------------------------------- owners' side
+    # ----------------------------------------------------------------------------- requests of owners
 
-    def listen(self, service_id: int, tell: Tell, backlog: int = DEFAULT_BACKLOG) -> Listener:
-        """Listen on a service ID; ``tell`` gets each request. :class:`CmError` (EADDRINUSE) where it is taken."""
+    def listen(self, service_id: int, handler: EventHandler, backlog: int = DEFAULT_BACKLOG) -> ServiceListener:
+        """Listen on a service ID; ``handler`` gets each request. :class:`CmError` (EADDRINUSE) where it is taken."""
         if service_id in self.listeners:
             raise CmError(98, f"service ID {service_id:#x} is taken")
-        listener = Listener(service_id, tell, min(backlog, MAX_BACKLOG) if backlog > 0 else DEFAULT_BACKLOG)
+        listener = ServiceListener(service_id, handler, min(backlog, MAX_BACKLOG) if backlog > 0 else DEFAULT_BACKLOG)
         self.listeners[service_id] = listener
         return listener
 
-    def unlisten(self, listener: Listener) -> None:
-        """Listen no more; requests that wait for an answer stay their owners'."""
+    def unlisten(self, listener: ServiceListener) -> None:
+        """Stop listening; requests that wait for an answer stay their owners'."""
         if self.listeners.get(listener.service_id) is listener:
             del self.listeners[listener.service_id]
-            self._held.leave(listener.service_id)
+            self._pending.listener_closed(listener.service_id)
 
     def connect(
         self,
         peer: bytes,
         service_id: int,
-        tell: Tell,
+        handler: EventHandler,
         now_ns: int,
         *,
         local: Parameters | None = None,
@@ -119,15 +129,15 @@ class CmAgent:
         transport: int = cm.TRANSPORT_RC,
         traffic_class: int = 0,
         ack_timeout: int = cm.ACK_TIMEOUT,
-    ) -> Connection:
+    ) -> ConnectionRecord:
         """Send REQ, or SIDR_REQ for ``datagram``, to a peer's service ID.
 
         Args:
             peer: its GID.
             service_id: 64 bits.
-            tell: gets what becomes of it.
+            handler: gets the connection's events.
             now_ns: the time.
-            local: what REQ says of this side; its PSN is chosen here.
+            local: this side's parameters in REQ; the PSN is chosen here.
             private: private data, with the IP header where the service wants one.
             datagram: resolve a service ID.
             transport: ``TRANSPORT_*``.
@@ -139,8 +149,8 @@ class CmAgent:
         """
         if len(private) > wire.private_bytes(CM_SIDR_REQ if datagram else CM_REQ):
             raise CmError(22, f"{len(private)} bytes of private data are too many")
-        connection = self._new(peer, service_id)
-        connection.tell = tell
+        connection = self._allocate(peer, service_id)
+        connection.handler = handler
         connection.local = local or Parameters()
         connection.local.psn = self._random.getrandbits(24)
         connection.private = private
@@ -153,10 +163,12 @@ class CmAgent:
         self._step(connection, Input.RESOLVE if datagram else Input.CONNECT, now_ns)
         return connection
 
-    def request(self, connection: Connection, what: Input, now_ns: int, private: bytes = b"", status: int = 0) -> None:
-        """An owner's request: ACCEPT, ESTABLISH, REJECT, DISCONNECT, DATA or ABANDON.
+    def request(
+        self, connection: ConnectionRecord, what: Input, now_ns: int, private: bytes = b"", status: int = 0
+    ) -> None:
+        """Do an owner's request: ACCEPT, ESTABLISH, REJECT, DISCONNECT, COMM_EST or DESTROY.
 
-        ``private`` goes with the message that it sends, ``status`` is the reason of a rejection.
+        ``private`` is the private data of the message that it sends, ``status`` the reason of a rejection.
 
         Raises:
             CmError: EINVAL where the state does not allow it, or the private data is too long.
@@ -170,23 +182,23 @@ class CmAgent:
             raise CmError(22, f"status={status} is too large for a {wire.MESSAGES[answers].name}")
         connection.private = private
         connection.status = status
-        if what is Input.ABANDON:
-            connection.tell = None
+        if what is Input.DESTROY:
+            connection.handler = None
             connection.status = status or (cm.SIDR_REJECTED if connection.datagram else cm.REJ_CONSUMER_DEFINED)
-        self.taken(connection)
+        self.release_backlog(connection)
         self._step(connection, what, now_ns)
 
     @staticmethod
-    def taken(connection: Connection) -> None:
-        """The owner has seen the request: its place in the backlog is free. A second call does nothing."""
+    def release_backlog(connection: ConnectionRecord) -> None:
+        """Free a request's place in the backlog, once its owner has seen it. A second call does nothing."""
         if connection.queued and connection.listener is not None:
             connection.queued = False
             connection.listener.waiting -= 1
 
-    # -------------------------------------------------------------------------------- port's side
+    # ----------------------------------------------------------------------------- packets and timers
 
     def receive(self, datagram: bytes | memoryview, source: bytes, now_ns: int) -> None:
-        """A datagram of 256 bytes that came to QP1 from a GID. It never raises for what is in it."""
+        """Receive a datagram of 256 bytes that came to QP1 from a GID. Nothing in it makes this raise."""
         message = wire.parse(datagram)
         if message is None:
             self.counters.bump("drop_bad_mad")
@@ -196,11 +208,11 @@ class CmAgent:
         if message.attr in _REQUEST_ID:
             self._receive_request(message, source, now_ns)
         else:
-            self._receive_other(message, source, now_ns)
+            self._receive_reply(message, source, now_ns)
 
     def next_deadline_ns(self) -> int | None:
-        """When :meth:`handle_timers` wants to be called."""
-        ours, held = self._next_of_connections(), self._held.next_deadline_ns(self.listeners)
+        """Return when to call :meth:`handle_timers`."""
+        ours, held = self._next_of_connections(), self._pending.next_deadline_ns(self.listeners)
         return ours if held is None else held if ours is None else min(ours, held)
 
     def _next_of_connections(self) -> int | None:
@@ -214,25 +226,27 @@ class CmAgent:
         return None
 
     def handle_timers(self, now_ns: int) -> None:
-        """Handle the deadlines that have come."""
+        """Handle the deadlines that are due."""
         self._now_ns = now_ns
-        self._held.release(self.listeners, now_ns, lambda message, source: self._take_request(message, source, now_ns))
+        self._pending.release(
+            self.listeners, now_ns, lambda message, source: self._handle_request(message, source, now_ns)
+        )
         while (deadline := self._next_of_connections()) is not None and deadline <= now_ns:
             connection = self.connections[heapq.heappop(self._deadlines)[1]]
             connection.deadline_ns = None
             if connection.expires:
                 self._step(connection, Input.EXPIRE, now_ns)
-            elif self._is_under_way(connection, now_ns):
+            elif self._peer_is_busy(connection, now_ns):
                 self._arm(connection)
             elif connection.tries > connection.retries:
                 self.counters.bump("cm_timeouts")
-                self._step(connection, Input.EXHAUSTED, now_ns)
+                self._step(connection, Input.RETRIES_EXCEEDED, now_ns)
             else:
                 self.counters.bump("cm_repeats")
                 self._step(connection, Input.RESEND, now_ns)
 
     def view(self) -> dict[str, Any]:
-        """Services and connections, as :func:`rnic.device.inspect.connections` has them."""
+        """Return services and connections as :func:`rnic.device.inspect.connections` shows them."""
         return {
             "services": sorted(self.listeners),
             "connections": [
@@ -251,26 +265,26 @@ class CmAgent:
 
     # ----------------------------------------------------------------------------------- messages
 
-    def _known(self, message: wire.Message, source: bytes) -> Connection | None:
-        """The connection that a request was for, where it has come before."""
+    def _find_duplicate(self, message: wire.Message, source: bytes) -> ConnectionRecord | None:
+        """Return the connection of a request that has come before, else ``None``."""
         datagram = message.attr == CM_SIDR_REQ
         return self._by_remote.get((source, message.fields[_REQUEST_ID[message.attr]], datagram))
 
     def _receive_request(self, message: wire.Message, source: bytes, now_ns: int) -> None:
-        served = message.fields["service_id"] in self.listeners or self._known(message, source) is not None
-        if served or not self._held.hold(message, source, now_ns):
-            self._take_request(message, source, now_ns)
+        served = message.fields["service_id"] in self.listeners or self._find_duplicate(message, source) is not None
+        if served or not self._pending.hold(message, source, now_ns):
+            self._handle_request(message, source, now_ns)
 
-    def _take_request(self, message: wire.Message, source: bytes, now_ns: int) -> None:
-        known = self._known(message, source)
+    def _handle_request(self, message: wire.Message, source: bytes, now_ns: int) -> None:
+        known = self._find_duplicate(message, source)
         if known is not None:
             self._input(known, Input.RX_SIDR_REQ if known.datagram else Input.RX_REQ, now_ns)
         elif message.attr == CM_SIDR_REQ:
-            self._take_sidr_req(message, source)
+            self._handle_sidr_req(message, source)
         else:
-            self._take_req(message, source, now_ns)
+            self._handle_req(message, source, now_ns)
 
-    def _take_req(self, message: wire.Message, source: bytes, now_ns: int) -> None:
+    def _handle_req(self, message: wire.Message, source: bytes, now_ns: int) -> None:
         fields = message.fields
         listener = self.listeners.get(fields["service_id"])
         stale = self._by_qpn.get((source, fields["qpn"]))
@@ -289,13 +303,13 @@ class CmAgent:
             self._input(stale, Input.STALE, now_ns)
             reason = cm.REJ_STALE_CONN
         if reason:
-            self._refuse(message, source, cm.REJECTED_REQ, reason)
+            self._reject(message, source, cm.REJECTED_REQ, reason)
             return
         assert listener is not None
         if self._is_full(listener):
             self.counters.bump("cm_backlog_full")
             return
-        connection = self._new(source, fields["service_id"])
+        connection = self._allocate(source, fields["service_id"])
         connection.state = State.REQ_RCVD
         connection.local.psn = self._random.getrandbits(24)
         connection.remote_id = fields["local_comm_id"]
@@ -304,13 +318,13 @@ class CmAgent:
         connection.mtu_code = fields["path_mtu"]
         connection.traffic_class = fields["traffic_class"]
         connection.ack_timeout = fields["ack_timeout"]
-        connection.remote = said_of(fields)
+        connection.remote = parameters_from(fields)
         connection.peer_timeout = fields["local_cm_timeout"]
         connection.retries = fields["max_cm_retries"]
         connection.received = message.private
-        self._announce(connection, listener)
+        self._report_request(connection, listener)
 
-    def _take_sidr_req(self, message: wire.Message, source: bytes) -> None:
+    def _handle_sidr_req(self, message: wire.Message, source: bytes) -> None:
         fields = message.fields
         listener = self.listeners.get(fields["service_id"])
         if listener is None or self._is_full(listener):
@@ -318,39 +332,39 @@ class CmAgent:
             said = {"request_id": fields["request_id"], "status": status, "service_id": fields["service_id"]}
             self._send(wire.pack(CM_SIDR_REP, message.tid, said), source, 0, CM_SIDR_REP)
             return
-        connection = self._new(source, fields["service_id"])
+        connection = self._allocate(source, fields["service_id"])
         connection.state = State.SIDR_REQ_RCVD
         connection.datagram = True
         connection.remote_id = fields["request_id"]
         connection.tid = message.tid
         connection.received = message.private
-        self._announce(connection, listener)
+        self._report_request(connection, listener)
 
-    def _is_full(self, listener: Listener) -> bool:
+    def _is_full(self, listener: ServiceListener) -> bool:
         """Whether there is no room for one more request."""
         return listener.waiting >= listener.backlog or len(self.connections) >= MAX_CONNECTIONS
 
-    def _announce(self, connection: Connection, listener: Listener) -> None:
+    def _report_request(self, connection: ConnectionRecord, listener: ServiceListener) -> None:
         self._by_remote[connection.peer, connection.remote_id, connection.datagram] = connection
         connection.listener = listener
         connection.queued = True
         listener.waiting += 1
-        connection.tell = listener.tell
-        listener.tell(News(cm.EVENT_CONNECT_REQUEST, connection, 0, connection.received))
+        connection.handler = listener.handler
+        listener.handler(ConnectionEvent(cm.EVENT_CONNECT_REQUEST, connection, 0, connection.received))
 
-    def _receive_other(self, message: wire.Message, source: bytes, now_ns: int) -> None:
+    def _receive_reply(self, message: wire.Message, source: bytes, now_ns: int) -> None:
         fields = message.fields
         mine = fields["request_id"] if message.attr in _DATAGRAM_EXPECTED else fields["remote_comm_id"]
         connection = self.connections.get(mine)
         if connection is not None and connection.peer != source:
             connection = None
         if connection is None and message.attr == CM_REJ and not mine:
-            # who gives up before it knows our ID says its own
+            # a peer that times out before it knows our ID sends its own
             connection = self._by_remote.get((source, fields["local_comm_id"], False))
         if connection is None:
-            self._unknown(message, source)
+            self._reject_unknown_id(message, source)
             return
-        self._answered(connection, now_ns)
+        self._note_response(connection, now_ns)
         what = _INPUTS.get(message.attr)
         if message.attr == CM_MRA:
             what = Input.RX_MRA_REP if fields["message"] == _MRA_OF_REP else Input.RX_MRA_REQ
@@ -358,7 +372,7 @@ class CmAgent:
             said = {"local_comm_id": mine, "remote_comm_id": fields["local_comm_id"], "status": cm.APR_UNSUPPORTED}
             self._send(wire.pack(CM_APR, message.tid, said), source, connection.traffic_class, CM_APR)
             return
-        if what is None or not self._fits(connection, message):
+        if what is None or not self._matches(connection, message):
             self.counters.bump("cm_unexpected")
             return
         if (connection.state, what) in TABLE:
@@ -375,26 +389,26 @@ class CmAgent:
         self._input(connection, what, now_ns)
 
     @staticmethod
-    def _fits(connection: Connection, message: wire.Message) -> bool:
-        """Whether a message is of this connection's kind, and from the ID that it knows."""
+    def _matches(connection: ConnectionRecord, message: wire.Message) -> bool:
+        """Whether a message is of this connection's kind and from the peer's ID."""
         if connection.datagram or message.attr == CM_SIDR_REP:
             return connection.datagram and message.attr == CM_SIDR_REP and message.tid == connection.tid
         if message.attr == CM_DREQ and message.fields["qpn"] != connection.local.qpn:
             return False
         return connection.remote_id in (0, message.fields["local_comm_id"])
 
-    def _unknown(self, message: wire.Message, source: bytes) -> None:
-        """A message to no communication ID of ours: the peer hears of it where it waits."""
+    def _reject_unknown_id(self, message: wire.Message, source: bytes) -> None:
+        """Count a message to an unknown communication ID, and answer it where the peer waits for an answer."""
         self.counters.bump("cm_unknown_id")
         fields = message.fields
         if message.attr == CM_DREQ:
             said = {"local_comm_id": fields["remote_comm_id"], "remote_comm_id": fields["local_comm_id"]}
             self._send(wire.pack(CM_DREP, message.tid, said), source, 0, CM_DREP)
         elif message.attr == CM_REP:
-            self._refuse(message, source, cm.REJECTED_REP, cm.REJ_INVALID_COMM_ID)
+            self._reject(message, source, cm.REJECTED_REP, cm.REJ_INVALID_COMM_ID)
 
-    def _refuse(self, message: wire.Message, source: bytes, about: int, reason: int) -> None:
-        """REJ by nobody: for a message that no communication ID was made for."""
+    def _reject(self, message: wire.Message, source: bytes, about: int, reason: int) -> None:
+        """Send REJ for a message without a communication ID here."""
         said = {
             "local_comm_id": message.fields.get("remote_comm_id", 0),
             "remote_comm_id": message.fields["local_comm_id"],
@@ -406,42 +420,42 @@ class CmAgent:
 
     # ------------------------------------------------------------------------------------- steps
 
-    def _input(self, connection: Connection, what: Input, now_ns: int) -> None:
+    def _input(self, connection: ConnectionRecord, what: Input, now_ns: int) -> None:
         if (connection.state, what) in TABLE:
             self._step(connection, what, now_ns)
         else:
             self.counters.bump("cm_unexpected")
 
-    def _step(self, connection: Connection, what: Input, now_ns: int) -> None:
+    def _step(self, connection: ConnectionRecord, what: Input, now_ns: int) -> None:
         self._now_ns = now_ns
         before = connection.state
         connection.state, actions = TABLE[before, what]
         if connection.state in _LIVE and connection.remote.qpn:
             self._by_qpn[connection.peer, connection.remote.qpn] = connection
         elif before in _LIVE:
-            self._forget_qpn(connection)
+            self._remove_qpn(connection)
         if connection.state is State.CLOSED:
-            self._forget(connection)
+            self._remove(connection)
         for action in actions:
             _ACTIONS[action](self, connection)
 
-    def _new(self, peer: bytes, service_id: int) -> Connection:
+    def _allocate(self, peer: bytes, service_id: int) -> ConnectionRecord:
         if len(self.connections) >= MAX_CONNECTIONS:
             raise CmError(12, f"this port has {MAX_CONNECTIONS} connections: disconnect some")
         while (local_id := self._random.getrandbits(_COMM_ID_BITS)) in self.connections or not local_id:
             pass
-        connection = self.connections[local_id] = Connection(local_id, peer, service_id)
+        connection = self.connections[local_id] = ConnectionRecord(local_id, peer, service_id)
         return connection
 
-    def _forget(self, connection: Connection) -> None:
+    def _remove(self, connection: ConnectionRecord) -> None:
         self.connections.pop(connection.local_id, None)
         connection.deadline_ns = None
         key = connection.peer, connection.remote_id, connection.datagram
         if self._by_remote.get(key) is connection:
             del self._by_remote[key]
-        self._forget_qpn(connection)
+        self._remove_qpn(connection)
 
-    def _forget_qpn(self, connection: Connection) -> None:
+    def _remove_qpn(self, connection: ConnectionRecord) -> None:
         key = connection.peer, connection.remote.qpn
         if self._by_qpn.get(key) is connection:
             del self._by_qpn[key]
@@ -452,135 +466,142 @@ class CmAgent:
         self.counters.bump(f"cm_tx_{_NAMES[attr]}")
         self.port.send(datagram, gid, traffic_class)
 
-    def _say(self, connection: Connection, attr: int) -> None:
-        """Send a message of a connection, and keep it to be repeated."""
-        connection.last = compose(connection, self.port, attr)
+    def _send_message(self, connection: ConnectionRecord, attr: int) -> None:
+        """Send a message of a connection, and keep it for repetition."""
+        connection.last_message = build_message(connection, self.port, attr)
         connection.tries = 1
-        connection.said_ns = connection.sent_ns = self._now_ns
-        self._send(connection.last, connection.peer, connection.traffic_class, attr)
+        connection.first_sent_ns = connection.last_sent_ns = self._now_ns
+        self._send(connection.last_message, connection.peer, connection.traffic_class, attr)
 
-    def _send_rej_timeout(self, connection: Connection) -> None:
-        connection.last = compose_timeout(connection, self.port)
+    def _send_rej_timeout(self, connection: ConnectionRecord) -> None:
+        connection.last_message = build_timeout_rej(connection, self.port)
         connection.tries = 1
-        self._send(connection.last, connection.peer, connection.traffic_class, CM_REJ)
+        self._send(connection.last_message, connection.peer, connection.traffic_class, CM_REJ)
 
-    def _send_dreq(self, connection: Connection) -> None:
+    def _send_dreq(self, connection: ConnectionRecord) -> None:
         connection.tid = self._random.getrandbits(64)
-        self._say(connection, CM_DREQ)
+        self._send_message(connection, CM_DREQ)
 
-    def _repeat(self, connection: Connection) -> None:
+    def _resend(self, connection: ConnectionRecord) -> None:
         self.counters.bump("cm_tx_repeated")
         connection.tries += 1
-        connection.sent_ns = self._now_ns
-        self.port.send(connection.last, connection.peer, connection.traffic_class)
+        connection.last_sent_ns = self._now_ns
+        self.port.send(connection.last_message, connection.peer, connection.traffic_class)
 
-    def _wait(self, connection: Connection, delay_ns: int, expires: bool = False) -> None:
+    def _set_deadline(self, connection: ConnectionRecord, delay_ns: int, expires: bool = False) -> None:
         connection.expires = expires
         connection.deadline_ns = self._now_ns + delay_ns
         heap = self._deadlines
         heapq.heappush(heap, (connection.deadline_ns, connection.local_id))
-        if len(heap) > _STALE_TIMES * len(self.connections) + _STALE_AT_LEAST:  # a peer may move its deadline for ever
+        if len(heap) > _STALE_TIMES * len(self.connections) + _STALE_AT_LEAST:  # a peer moves deadlines
             heap[:] = [
                 (each.deadline_ns, each.local_id) for each in self.connections.values() if each.deadline_ns is not None
             ]
             heapq.heapify(heap)
 
     @staticmethod
-    def _turn_ns(connection: Connection) -> int:
-        """How long a message and its answer may take."""
+    def _response_timeout_ns(connection: ConnectionRecord) -> int:
+        """Return how long a message and its answer may take."""
         return cm.code_ns(min(connection.peer_timeout, cm.RESPONSE_TIMEOUT)) + 2 * cm.code_ns(cm.PACKET_LIFETIME)
 
-    def _arm(self, connection: Connection) -> None:
-        self._wait(connection, self._try_ns(connection))
+    def _arm(self, connection: ConnectionRecord) -> None:
+        self._set_deadline(connection, self._retry_delay_ns(connection))
 
-    def _try_ns(self, connection: Connection) -> int:
-        """After how long without an answer a message is repeated."""
-        whole = self._turn_ns(connection)
-        return min(whole, (whole // _FIRST_TRY) << max(0, connection.tries - 1))
+    def _retry_delay_ns(self, connection: ConnectionRecord) -> int:
+        """Return after how long without an answer to repeat a message."""
+        whole = self._response_timeout_ns(connection)
+        return min(whole, (whole // _FIRST_RETRY_PART) << max(0, connection.tries - 1))
 
-    def _answered(self, connection: Connection, now_ns: int) -> None:
-        """A peer has said something of a connection that it knows."""
-        paces = self._paces
+    def _note_response(self, connection: ConnectionRecord, now_ns: int) -> None:
+        """Note a peer's response on a connection."""
+        responses = self._responses
         key = connection.peer, connection.state
-        pace = paces.get(key)
-        if pace is None:
-            if len(paces) >= _MOST_PACES:
-                paces.clear()  # they come again with the next answers
-            pace = paces[key] = Pace()
-        pace.heard_ns = now_ns
-        pace.newest_ns = max(pace.newest_ns, connection.said_ns)
+        response = responses.get(key)
+        if response is None:
+            if len(responses) >= _MAX_PEERS:
+                responses.clear()  # the next responses fill it again
+            response = responses[key] = PeerResponses()
+        response.response_ns = now_ns
+        response.answered_ns = max(response.answered_ns, connection.first_sent_ns)
 
-    def _is_under_way(self, connection: Connection, now_ns: int) -> bool:
-        """Whether a message is to be answered yet, and not lost: its peer works through what was said before.
+    def _peer_is_busy(self, connection: ConnectionRecord, now_ns: int) -> bool:
+        """Whether the peer is still busy with earlier messages, so that this one is not lost.
 
-        A peer that gets a hundred requests at once takes its time for the last, and each repetition would take some
-        more of it. It takes them in their order: once it has answered a later one this one was lost. One that has been
-        silent since is asked again, and so is any that has had all the time that it may take.
+        A peer that gets a hundred requests at once needs time for the last, and repetitions would take more of it. It
+        answers them in order: once it has answered a later one, this one was lost. A message is repeated if the peer
+        has been silent since, and in any case after its response time-out.
         """
-        pace = self._paces.get((connection.peer, connection.state))
-        if pace is None or now_ns - connection.sent_ns >= self._turn_ns(connection):
+        response = self._responses.get((connection.peer, connection.state))
+        if response is None or now_ns - connection.last_sent_ns >= self._response_timeout_ns(connection):
             return False
-        since = now_ns - self._try_ns(connection)
-        return pace.heard_ns > max(connection.sent_ns, since) and pace.newest_ns < connection.said_ns
+        since = now_ns - self._retry_delay_ns(connection)
+        return (
+            response.response_ns > max(connection.last_sent_ns, since)
+            and response.answered_ns < connection.first_sent_ns
+        )
 
-    def _stop(self, connection: Connection) -> None:
+    def _stop(self, connection: ConnectionRecord) -> None:
         connection.deadline_ns = None
 
-    def _take_rep(self, connection: Connection) -> None:
-        """The first REP says who the peer is; those after it change nothing."""
+    def _record_rep(self, connection: ConnectionRecord) -> None:
+        """Record the peer's ID and parameters from the first REP; further ones change nothing."""
         connection.remote_id = connection.reply["local_comm_id"]
-        connection.remote = said_of(connection.reply)
+        connection.remote = parameters_from(connection.reply)
         connection.remote.retry_count = connection.local.retry_count
 
-    def _tell(self, connection: Connection, event: int, status: int = 0) -> None:
-        if connection.tell is not None:
-            connection.tell(News(event, connection, status, connection.received))
+    def _report(self, connection: ConnectionRecord, event: int, status: int = 0) -> None:
+        if connection.handler is not None:
+            connection.handler(ConnectionEvent(event, connection, status, connection.received))
 
-    def _tell_sidr(self, connection: Connection) -> None:
+    def _report_sidr(self, connection: ConnectionRecord) -> None:
         event = cm.EVENT_UNREACHABLE if connection.status else cm.EVENT_ESTABLISHED
-        self._tell(connection, event, connection.status)
+        self._report(connection, event, connection.status)
 
 
 _TIMED_OUT = -110
-_Act = Callable[[CmAgent, Connection], None]
+_Do = Callable[[CmAgent, ConnectionRecord], None]
 
 
-def _news(event: int, status: int = 0) -> _Act:
-    return lambda agent, connection: agent._tell(connection, event, status)
+def _reports(event: int, status: int = 0) -> _Do:
+    return lambda agent, connection: agent._report(connection, event, status)
 
 
-def _says(attr: int) -> _Act:
-    return lambda agent, connection: agent._say(connection, attr)
+def _sends(attr: int) -> _Do:
+    return lambda agent, connection: agent._send_message(connection, attr)
 
 
-_ACTIONS: dict[Do, _Act] = {
-    Do.SEND_REQ: _says(CM_REQ),
-    Do.SEND_REP: _says(CM_REP),
-    Do.SEND_RTU: _says(CM_RTU),
-    Do.SEND_MRA: _says(CM_MRA),
-    Do.SEND_REJ: _says(CM_REJ),
-    Do.SEND_REJ_TIMEOUT: CmAgent._send_rej_timeout,
-    Do.SEND_DREQ: CmAgent._send_dreq,
-    Do.SEND_DREP: _says(CM_DREP),
-    Do.SEND_SIDR_REQ: _says(CM_SIDR_REQ),
-    Do.SEND_SIDR_REP: _says(CM_SIDR_REP),
-    Do.REPEAT: CmAgent._repeat,
-    Do.ARM: CmAgent._arm,
-    Do.EXTEND: lambda agent, connection: agent._wait(
+_ACTIONS: dict[Action, _Do] = {
+    Action.SEND_REQ: _sends(CM_REQ),
+    Action.SEND_REP: _sends(CM_REP),
+    Action.SEND_RTU: _sends(CM_RTU),
+    Action.SEND_MRA: _sends(CM_MRA),
+    Action.SEND_REJ: _sends(CM_REJ),
+    Action.SEND_REJ_TIMEOUT: CmAgent._send_rej_timeout,
+    Action.SEND_DREQ: CmAgent._send_dreq,
+    Action.SEND_DREP: _sends(CM_DREP),
+    Action.SEND_SIDR_REQ: _sends(CM_SIDR_REQ),
+    Action.SEND_SIDR_REP: _sends(CM_SIDR_REP),
+    Action.REPEAT: CmAgent._resend,
+    Action.ARM: CmAgent._arm,
+    Action.EXTEND: lambda agent, connection: agent._set_deadline(
         connection, cm.code_ns(connection.peer_timeout) + 2 * cm.code_ns(cm.PACKET_LIFETIME)
     ),
-    Do.LINGER: lambda agent, connection: agent._wait(connection, cm.code_ns(cm.PACKET_LIFETIME + 1), expires=True),
-    Do.HOLD: lambda agent, connection: agent._wait(connection, _HOLD_TURNS * agent._turn_ns(connection), expires=True),
-    Do.STOP: CmAgent._stop,
-    Do.TAKE_REP: CmAgent._take_rep,
-    Do.TELL_RESPONSE: _news(cm.EVENT_CONNECT_RESPONSE),
-    Do.TELL_ESTABLISHED: _news(cm.EVENT_ESTABLISHED),
-    Do.TELL_REJECTED: lambda agent, connection: agent._tell(connection, cm.EVENT_REJECTED, connection.status),
-    Do.TELL_UNREACHABLE: _news(cm.EVENT_UNREACHABLE, _TIMED_OUT),
-    Do.TELL_CONNECT_ERROR: _news(cm.EVENT_CONNECT_ERROR, _TIMED_OUT),
-    Do.TELL_DISCONNECTED: _news(cm.EVENT_DISCONNECTED),
-    Do.TELL_TIMEWAIT_EXIT: _news(cm.EVENT_TIMEWAIT_EXIT),
-    Do.TELL_SIDR: CmAgent._tell_sidr,
+    Action.START_TIMEWAIT: lambda agent, connection: agent._set_deadline(
+        connection, cm.code_ns(cm.PACKET_LIFETIME + 1), expires=True
+    ),
+    Action.KEEP_ANSWER: lambda agent, connection: agent._set_deadline(
+        connection, _KEEP_TIMEOUTS * agent._response_timeout_ns(connection), expires=True
+    ),
+    Action.STOP: CmAgent._stop,
+    Action.RECORD_REP: CmAgent._record_rep,
+    Action.REPORT_RESPONSE: _reports(cm.EVENT_CONNECT_RESPONSE),
+    Action.REPORT_ESTABLISHED: _reports(cm.EVENT_ESTABLISHED),
+    Action.REPORT_REJECTED: lambda agent, connection: agent._report(connection, cm.EVENT_REJECTED, connection.status),
+    Action.REPORT_UNREACHABLE: _reports(cm.EVENT_UNREACHABLE, _TIMED_OUT),
+    Action.REPORT_CONNECT_ERROR: _reports(cm.EVENT_CONNECT_ERROR, _TIMED_OUT),
+    Action.REPORT_DISCONNECTED: _reports(cm.EVENT_DISCONNECTED),
+    Action.REPORT_TIMEWAIT_EXIT: _reports(cm.EVENT_TIMEWAIT_EXIT),
+    Action.REPORT_SIDR: CmAgent._report_sidr,
 }
 
 

@@ -1,4 +1,4 @@
-"""What rdma_cm keeps for programs: IDs, event channels, bound ports; and the fields of what programs are told of them.
+"""Records of rdma_cm: programs with their IDs and event channels, devices with their bound ports.
 
 :mod:`rnic.cm.service` works on these records; this module does nothing by itself.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from rnic.cm.agent import CmAgent
-from rnic.cm.records import Connection, Listener, Parameters
+from rnic.cm.records import ConnectionRecord, Parameters, ServiceListener
 from rnic.spec import attach_cm as wire
 from rnic.wire.cm import IP_HEADER
 
@@ -23,16 +23,16 @@ IPV4, IPV6 = 4, 6
 
 
 class EventSignal(Protocol):
-    """Tells a program that an event waits."""
+    """Signals a program that events wait, once for each."""
 
     def __call__(self) -> None:
-        """One more event waits."""
+        """Signal one more event."""
 
     def withdraw(self) -> None:
-        """One event less waits: it went before it was fetched."""
+        """Withdraw the signal of an event that was dropped before the program read it."""
 
     def close(self) -> None:
-        """The channel is closed."""
+        """Close it with its channel."""
 
 
 @dataclass(eq=False, slots=True)
@@ -77,36 +77,36 @@ class CmId:
     port: CmPort | None = None
     """Its device, once it is bound to one."""
     bound: list[CmPort] = field(default_factory=list)
-    """Devices whose port ``src_port`` it holds."""
-    everywhere: bool = False
-    """It is bound to all addresses, those of devices that come later too."""
-    listeners: list[tuple[CmPort, Listener]] = field(default_factory=list)
+    """Devices on which it has reserved port ``src_port``."""
+    wildcard: bool = False
+    """It is bound to all addresses, those of later devices included."""
+    listeners: list[tuple[CmPort, ServiceListener]] = field(default_factory=list)
     backlog: int | None = None
-    """Requests that may wait on each device, 0 for the usual number; ``None`` where it does not listen."""
-    connection: Connection | None = None
+    """Requests that may wait on each device, 0 for the default; ``None`` where it does not listen."""
+    connection: ConnectionRecord | None = None
     passive: bool = False
     accepted: bool = False
-    """Of a passive one: its program has accepted, and hears from then on what becomes of it."""
+    """The program has accepted it, so that its events are reported; of a passive one."""
 
 
 @dataclass(eq=False, slots=True)
 class Program:
-    """A program: its channels and IDs, by their numbers."""
+    """A program with its channels and IDs, by their numbers."""
 
     devices: frozenset[str] | None = None
-    """Names of those that it may use; all without."""
+    """Names of the devices that it may use; ``None`` for all."""
     channels: dict[int, Channel] = field(default_factory=dict)
     ids: dict[int, CmId] = field(default_factory=dict)
     last: int = 0
 
 
 def family(gid: bytes) -> int:
-    """IP version of an address that is written as a GID."""
+    """Return the IP version of an address in GID form."""
     return IPV4 if gid.startswith(MAPPED) else IPV6
 
 
 def ip_header(src: bytes, src_port: int, dst: bytes) -> bytes:
-    """The 36 bytes that private data to an RDMA IP CM service begin with; addresses as GIDs."""
+    """Return the 36-byte header of private data to an RDMA IP CM service (annex A11); addresses are GIDs."""
     version = family(dst)
     strip = len(MAPPED) if version == IPV4 else 0
     return IP_HEADER.pack(
@@ -119,30 +119,30 @@ def ip_header(src: bytes, src_port: int, dst: bytes) -> bytes:
     )
 
 
-def record(private: bytes = b"", event: int = wire.CM_NO_EVENT, **values: int) -> bytes:
-    """:data:`~rnic.spec.attach_cm.CM_RECORD`, what is not named as zero."""
+def pack_record(private: bytes = b"", event: int = wire.CM_NO_EVENT, **values: int) -> bytes:
+    """Pack :data:`~rnic.spec.attach_cm.CM_RECORD`; fields that are not named are 0."""
     out = bytearray(wire.CM_RECORD.pack({"event": event, "private_bytes": len(private), **values}))
     at = wire.CM_RECORD["private"].byte
     out[at : at + len(private)] = private
     return bytes(out)
 
 
-def parameters_of(said: dict[str, int]) -> Parameters:
-    """What a program says of its queue pair in CONNECT or ACCEPT, cut to the width of each field."""
+def local_parameters(fields: dict[str, int]) -> Parameters:
+    """Return a program's parameters in CONNECT or ACCEPT, cut to the width of each field."""
     return Parameters(
-        qpn=said["qpn"] & 0xFFFFFF,
-        qkey=said["qkey"],
-        responder_resources=said["responder_resources"],
-        initiator_depth=said["initiator_depth"],
-        flow_control=said["flow_control"] & 1,
-        retry_count=said["retry_count"] & 7,
-        rnr_retry_count=said["rnr_retry_count"] & 7,
-        srq=said["srq"] & 1,
+        qpn=fields["qpn"] & 0xFFFFFF,
+        qkey=fields["qkey"],
+        responder_resources=fields["responder_resources"],
+        initiator_depth=fields["initiator_depth"],
+        flow_control=fields["flow_control"] & 1,
+        retry_count=fields["retry_count"] & 7,
+        rnr_retry_count=fields["rnr_retry_count"] & 7,
+        srq=fields["srq"] & 1,
     )
 
 
-def offer_of(connection: Connection) -> dict[str, int]:
-    """What the peer says of itself, as seen from here: its depth is what this side answers, and the other way round."""
+def remote_offer(connection: ConnectionRecord) -> dict[str, int]:
+    """Return the peer's parameters as seen from this side: its initiator depth is what this side's resources answer."""
     remote = connection.remote
     return {
         "qpn": remote.qpn,
@@ -155,8 +155,8 @@ def offer_of(connection: Connection) -> dict[str, int]:
     }
 
 
-def queue_pair_of(connection: Connection, passive: bool) -> dict[str, int]:
-    """What the attributes of an ID's queue pair come from."""
+def qp_attributes(connection: ConnectionRecord, passive: bool) -> dict[str, int]:
+    """Return the values from which the attributes of an ID's queue pair are set."""
     local, remote = connection.local, connection.remote
     depth, resources = local.initiator_depth, local.responder_resources
     if not passive:
@@ -164,7 +164,7 @@ def queue_pair_of(connection: Connection, passive: bool) -> dict[str, int]:
     return {
         "qpn": remote.qpn,
         "qkey": remote.qkey,
-        # each message says the PSN that its sender expects first
+        # each message has the PSN that its sender expects first
         "sq_psn": remote.psn,
         "rq_psn": local.psn,
         "responder_resources": resources,
@@ -190,8 +190,8 @@ __all__ = [
     "Program",
     "family",
     "ip_header",
-    "offer_of",
-    "parameters_of",
-    "queue_pair_of",
-    "record",
+    "local_parameters",
+    "pack_record",
+    "qp_attributes",
+    "remote_offer",
 ]

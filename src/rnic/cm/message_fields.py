@@ -1,10 +1,10 @@
-"""What the messages of a connection say: the fields of each, from the connection and its port (IBA 12.6)."""
+"""The fields of a connection's messages, from its record and its port (IBA 12.6)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from rnic.cm.records import Connection, Port
+from rnic.cm.records import ConnectionRecord, Port
 from rnic.cm.state_machine import State
 from rnic.spec import cm
 from rnic.wire import cm as wire
@@ -18,30 +18,30 @@ _ACK_DELAY = 15
 Fields = dict[str, int]
 
 
-def compose(connection: Connection, port: Port, attr: int) -> bytes:
-    """The datagram of a connection's message, with the private data that its owner gave where it takes some."""
+def build_message(connection: ConnectionRecord, port: Port, attr: int) -> bytes:
+    """Build the datagram of a connection's message, with its owner's private data where the message has room for it."""
     return _pack(connection, attr, _FIELDS[attr](connection, port), attr in _WITH_PRIVATE)
 
 
-def compose_timeout(connection: Connection, port: Port) -> bytes:
-    """REJ by one that waited long enough.
+def build_timeout_rej(connection: ConnectionRecord, port: Port) -> bytes:
+    """Build a REJ for time-out.
 
-    The peer may not have said its ID, and knows the connection by our GUID and ID (12.6.7.2).
+    The peer's ID may be unknown, so that the peer finds the connection by our GUID and ID (12.6.7.2).
     """
     about = cm.REJECTED_OTHER if connection.listener is None else cm.REJECTED_REQ
     fields = {"message": about, "reason": cm.REJ_TIMEOUT, "info_length": _GUID_BYTES, "ca_guid": port.guid}
     return _pack(connection, CM_REJ, _ids(connection) | fields, False)
 
 
-def _pack(connection: Connection, attr: int, fields: Fields, private: bool) -> bytes:
+def _pack(connection: ConnectionRecord, attr: int, fields: Fields, private: bool) -> bytes:
     return wire.pack(attr, connection.tid, fields, connection.private if private else b"")
 
 
-def _ids(connection: Connection) -> Fields:
+def _ids(connection: ConnectionRecord) -> Fields:
     return {"local_comm_id": connection.local_id, "remote_comm_id": connection.remote_id}
 
 
-def _req(connection: Connection, port: Port) -> Fields:
+def _req(connection: ConnectionRecord, port: Port) -> Fields:
     local = connection.local
     return {
         "local_comm_id": connection.local_id,
@@ -71,7 +71,7 @@ def _req(connection: Connection, port: Port) -> Fields:
     }
 
 
-def _rep(connection: Connection, port: Port) -> Fields:
+def _rep(connection: ConnectionRecord, port: Port) -> Fields:
     local = connection.local
     return _ids(connection) | {
         "qkey": local.qkey,
@@ -87,29 +87,29 @@ def _rep(connection: Connection, port: Port) -> Fields:
     }
 
 
-def _mra(connection: Connection, port: Port) -> Fields:
+def _mra(connection: ConnectionRecord, port: Port) -> Fields:
     about = cm.REJECTED_REP if connection.state is State.MRA_REP_SENT else cm.REJECTED_REQ
     return _ids(connection) | {"message": about, "service_timeout": cm.MRA_SERVICE_TIMEOUT}
 
 
-def _rej(connection: Connection, port: Port) -> Fields:
+def _rej(connection: ConnectionRecord, port: Port) -> Fields:
     about = cm.REJECTED_REQ if connection.listener is not None else cm.REJECTED_REP
     return _ids(connection) | {"message": about, "reason": connection.status or cm.REJ_CONSUMER_DEFINED}
 
 
-def _dreq(connection: Connection, port: Port) -> Fields:
+def _dreq(connection: ConnectionRecord, port: Port) -> Fields:
     return _ids(connection) | {"qpn": connection.remote.qpn}
 
 
-def _ids_alone(connection: Connection, port: Port) -> Fields:
+def _ids_alone(connection: ConnectionRecord, port: Port) -> Fields:
     return _ids(connection)
 
 
-def _sidr_req(connection: Connection, port: Port) -> Fields:
+def _sidr_req(connection: ConnectionRecord, port: Port) -> Fields:
     return {"request_id": connection.local_id, "pkey": port.pkey, "service_id": connection.service_id}
 
 
-def _sidr_rep(connection: Connection, port: Port) -> Fields:
+def _sidr_rep(connection: ConnectionRecord, port: Port) -> Fields:
     local = connection.local
     return {
         "request_id": connection.remote_id,
@@ -120,7 +120,7 @@ def _sidr_rep(connection: Connection, port: Port) -> Fields:
     }
 
 
-_FIELDS: dict[int, Callable[[Connection, Port], Fields]] = {
+_FIELDS: dict[int, Callable[[ConnectionRecord, Port], Fields]] = {
     CM_REQ: _req,
     CM_REP: _rep,
     CM_RTU: _ids_alone,

@@ -1,4 +1,4 @@
-"""What the connection manager keeps: connections, listeners, what both sides say of themselves, and what owners hear.
+"""Records of the connection manager: connections, listeners, parameters of both sides, and events for owners.
 
 :mod:`rnic.cm.agent` works on these records; this module does nothing by itself.
 """
@@ -46,7 +46,7 @@ class CmError(Exception):
 
 @dataclass(slots=True)
 class Parameters:
-    """What one side says of itself in REQ or REP. ``initiator_depth`` and ``responder_resources`` are the sender's."""
+    """The sender's parameters in REQ or REP (IBA 12.6.5 and 12.6.8): all of them, resources and depth too, are its."""
 
     qpn: int = 0
     psn: int = 0
@@ -60,46 +60,46 @@ class Parameters:
 
 
 @dataclass(slots=True)
-class News:
-    """Something that an owner is told."""
+class ConnectionEvent:
+    """An event for the owner of a connection or a listener."""
 
     event: int
-    connection: Connection
+    connection: ConnectionRecord
     status: int = 0
     """Reason of a REJ, status of a SIDR_REP, or a negative errno."""
     private: bytes = b""
 
 
-Tell = Callable[[News], None]
+EventHandler = Callable[[ConnectionEvent], None]
 
 
 @dataclass(slots=True, eq=False)
-class Listener:
-    """Somebody who listens on a service ID."""
+class ServiceListener:
+    """A listener on a service ID."""
 
     service_id: int
-    tell: Tell
+    handler: EventHandler
     backlog: int
     waiting: int = 0
-    """Requests that nobody has seen, accepted or rejected."""
+    """Requests that its owner has not seen, accepted or rejected yet."""
 
 
 @dataclass(slots=True, eq=False)
-class Connection:
-    """One communication ID and what is known of its peer."""
+class ConnectionRecord:
+    """One communication ID (IBA 12.9) and what is known of its peer."""
 
     local_id: int
     peer: bytes
-    """The peer's GID, which all of its datagrams come from."""
+    """The peer's GID, the source of all its datagrams."""
     service_id: int
-    tell: Tell | None = None
-    listener: Listener | None = None
-    """Who was asked, of a passive one."""
+    handler: EventHandler | None = None
+    listener: ServiceListener | None = None
+    """The listener that the request was for, on the passive side."""
     queued: bool = False
     """It has a place in the listener's backlog."""
     state: State = State.IDLE
     datagram: bool = False
-    """It resolves a service ID only."""
+    """Service ID resolution only (SIDR)."""
     remote_id: int = 0
     tid: int = 0
     transport: int = cm.TRANSPORT_RC
@@ -109,36 +109,36 @@ class Connection:
     local: Parameters = field(default_factory=Parameters)
     remote: Parameters = field(default_factory=Parameters)
     private: bytes = b""
-    """What this side says with its next message."""
+    """Private data of the next message sent."""
     received: bytes = b""
     """Private data of the message received last."""
     reply: dict[str, int] = field(default_factory=dict)
     """The REP received last."""
     status: int = 0
-    """What the next REJ or SIDR_REP says, or what was received."""
+    """Reason or status of the next REJ or SIDR_REP sent, or of the one received."""
     peer_timeout: int = cm.RESPONSE_TIMEOUT
     retries: int = cm.MAX_CM_RETRIES
     tries: int = 0
-    last: bytes = b""
-    said_ns: int = 0
-    """When ``last`` was sent first."""
-    sent_ns: int = 0
-    """And when it was sent last."""
+    last_message: bytes = b""
+    first_sent_ns: int = 0
+    """When ``last_message`` was sent first."""
+    last_sent_ns: int = 0
+    """When it was sent last."""
     deadline_ns: int | None = None
     expires: bool = False
-    """The deadline ends a time of waiting."""
+    """At the deadline the state expires; else the last message is sent again."""
 
 
 @dataclass(slots=True)
-class Pace:
-    """How a peer answers: when it did last, and when the newest message was sent that it has answered."""
+class PeerResponses:
+    """When a peer last responded, and when the newest message that it has answered was sent."""
 
-    heard_ns: int = -1
-    newest_ns: int = -1
+    response_ns: int = -1
+    answered_ns: int = -1
 
 
-def said_of(fields: dict[str, int]) -> Parameters:
-    """What a REQ or REP says of its sender."""
+def parameters_from(fields: dict[str, int]) -> Parameters:
+    """Return the sender's parameters from the fields of a REQ or REP."""
     return Parameters(
         fields["qpn"],
         fields["psn"],
@@ -152,4 +152,14 @@ def said_of(fields: dict[str, int]) -> Parameters:
     )
 
 
-__all__ = ["CmError", "Connection", "Listener", "News", "Pace", "Parameters", "Port", "Tell", "said_of"]
+__all__ = [
+    "CmError",
+    "ConnectionEvent",
+    "ConnectionRecord",
+    "EventHandler",
+    "Parameters",
+    "PeerResponses",
+    "Port",
+    "ServiceListener",
+    "parameters_from",
+]

@@ -1,4 +1,4 @@
-"""What rdma_cm gives programs, sans I/O: IDs, port spaces, event channels, over the ports' connection managers.
+"""rdma_cm's service to programs, sans I/O: IDs, port spaces, event channels, over the ports' connection managers.
 
 One service stands beside all devices of a NIC process, or of a program that has its own. Programs are told apart by a
 key of the caller's; requests and answers are the bytes of :mod:`rnic.spec.attach_cm`, so that a C library, a Python
@@ -25,12 +25,12 @@ from rnic.cm.ids import (
     Program,
     family,
     ip_header,
-    offer_of,
-    parameters_of,
-    queue_pair_of,
-    record,
+    local_parameters,
+    pack_record,
+    qp_attributes,
+    remote_offer,
 )
-from rnic.cm.records import CmError, Connection, News
+from rnic.cm.records import CmError, ConnectionEvent, ConnectionRecord
 from rnic.cm.state_machine import Input, State
 from rnic.spec import attach_cm as wire
 from rnic.spec import cm
@@ -46,8 +46,8 @@ MAX_CHANNELS = 1_024
 MAX_EVENTS = 65_536
 """Events that wait on one channel."""
 _MULTICAST_QPN = 0xFFFFFF
-_EVERYWHERE = (NOWHERE, MAPPED + bytes(4))
-"""Addresses that stand for all: of either family, and of IPv4."""
+_WILDCARDS = (NOWHERE, MAPPED + bytes(4))
+"""Wildcard addresses: of either family, and of IPv4."""
 _LOOPBACK = bytes(15) + b"\x01"
 _ADDRESS_FAMILY = -97
 _NO_DEVICE = -19
@@ -65,110 +65,110 @@ class CmService:
         self._ports: dict[str, CmPort] = {}
         self._clients: dict[Hashable, Program] = {}
         self._now_ns = 0
-        self._asker: CmId | None = None
-        """Whose event is the answer to its request."""
-        self._told = b""
+        self._synchronous_id: CmId | None = None
+        """The ID whose next event is the answer to its request."""
+        self._synchronous_event = b""
 
     # ------------------------------------------------------------------------------------ devices
 
     def add_device(self, name: str, nic: Nic) -> None:
-        """A device is there: manage its connections from now on."""
+        """Manage the connections of a new device."""
         agent = CmAgent(nic.gsi, random.Random(self._random.getrandbits(64)), nic.counters)
         nic.gsi.agent = agent
         port = self._ports[name] = CmPort(name, nic, agent)
         for client in self._clients.values():
-            for each in [each for each in client.ids.values() if each.everywhere]:
-                self._spread(each, port)
+            for cm_id in [cm_id for cm_id in client.ids.values() if cm_id.wildcard]:
+                self._bind_on(cm_id, port)
 
-    def _spread(self, each: CmId, port: CmPort) -> None:
-        """Bind an ID that is bound to all addresses on a device that came later; where the port is taken there, not."""
-        if port not in self._usable(each.client) or not _within(each.src, port):
+    def _bind_on(self, cm_id: CmId, port: CmPort) -> None:
+        """Bind a wildcard ID on a device that came later, unless its port is taken there."""
+        if port not in self._usable_ports(cm_id.client) or not _covers(cm_id.src, port):
             return
         try:
-            self._take(each, [port], each.src_port)
+            self._assign_port(cm_id, [port], cm_id.src_port)
         except OSError:
             port.agent.counters.bump("cm_late_listeners_refused")
             return
-        if each.backlog is not None:
-            self._hear(each, port)
+        if cm_id.backlog is not None:
+            self._listen_on(cm_id, port)
 
     def remove_device(self, name: str) -> None:
-        """A device is gone; IDs that were bound to it hear of it."""
+        """Report the removal of a device to the IDs that were bound to it."""
         port = self._ports.pop(name, None)
         if port is None:
             return
         port.nic.gsi.agent = None
         for client in self._clients.values():
-            for each in client.ids.values():
-                # its number is free on a device of the same name that comes later
-                each.bound = [bound for bound in each.bound if bound is not port]
-                each.listeners = [pair for pair in each.listeners if pair[0] is not port]
-            for each in [each for each in client.ids.values() if each.port is port]:
-                each.connection = None
-                each.port = None
-                self._emit(each, cm.EVENT_DEVICE_REMOVAL)
+            for cm_id in client.ids.values():
+                # a device of the same name that comes later has the port free
+                cm_id.bound = [bound for bound in cm_id.bound if bound is not port]
+                cm_id.listeners = [pair for pair in cm_id.listeners if pair[0] is not port]
+            for cm_id in [cm_id for cm_id in client.ids.values() if cm_id.port is port]:
+                cm_id.connection = None
+                cm_id.port = None
+                self._emit(cm_id, cm.EVENT_DEVICE_REMOVAL)
 
     # ------------------------------------------------------------------------------------ programs
 
     def request(self, key: Hashable, body: bytes, make_signal: Callable[[], EventSignal], now_ns: int) -> bytes:
-        """One request of a program.
+        """Do one request of a program.
 
         Args:
-            key: which program.
+            key: identifies the program.
             body: :data:`~rnic.spec.attach_cm.CM_REQUEST`.
-            make_signal: called for a new event channel; the signal that it returns rings once for each event.
+            make_signal: called for a new event channel; the signal that it returns is raised once for each event.
             now_ns: the time.
 
         Returns:
             :data:`~rnic.spec.attach_cm.CM_RECORD`.
 
         Raises:
-            OSError: with the errno, and words that say what is wrong.
+            OSError: with the errno and a message.
         """
         self._now_ns = now_ns
-        said = wire.CM_REQUEST.unpack(body)
-        data = body[wire.CM_REQUEST["private"].byte :][: min(said["private_bytes"], wire.MAX_PRIVATE)]
+        fields = wire.CM_REQUEST.unpack(body)
+        data = body[wire.CM_REQUEST["private"].byte :][: min(fields["private_bytes"], wire.MAX_PRIVATE)]
         client = self._clients.setdefault(key, Program())
-        op = said["op"]
+        op = fields["op"]
         try:
             if op == wire.CM_OPEN:
                 names = frozenset(filter(None, data.decode(errors="replace").split(",")))
-                if said["flags"] & wire.CM_MORE:
+                if fields["flags"] & wire.CM_MORE:
                     names |= client.devices or frozenset()
                 client.devices = names or None
-                return record(id=0)
+                return pack_record(id=0)
             if op == wire.CM_CHANNEL:
                 return self._open_channel(client, make_signal)
             if op == wire.CM_CLOSE_CHANNEL:
-                return self._close_channel(client, said["channel"])
+                return self._close_channel(client, fields["channel"])
             if op == wire.CM_CREATE:
-                return self._create(client, said)
+                return self._create(client, fields)
             if op == wire.CM_GET_EVENT:
-                return self._get_events(client, said["channel"], said["value"])
+                return self._get_events(client, fields["channel"], fields["value"])
             handler = _HANDLERS.get(op)
             if handler is None:
                 raise OSError(errno.ENOSYS, f"CM request {op} is unknown")
-            each = client.ids.get(said["id"])
-            if each is None:
-                raise OSError(errno.EINVAL, f"CM ID {said['id']} is not there")
-            if op in _TOLD_AT_ONCE and said["flags"] & wire.CM_TELL:
-                self._asker = each
-            handler(self, each, said, data)
-            return b"" if op == wire.CM_DESTROY else self._told or self._describe(each)
+            cm_id = client.ids.get(fields["id"])
+            if cm_id is None:
+                raise OSError(errno.EINVAL, f"CM ID {fields['id']} is not there")
+            if op in _SYNCHRONOUS and fields["flags"] & wire.CM_TELL:
+                self._synchronous_id = cm_id
+            handler(self, cm_id, fields, data)
+            return b"" if op == wire.CM_DESTROY else self._synchronous_event or self._describe(cm_id)
         except CmError as error:
             raise OSError(error.errno, str(error)) from None
         finally:
-            self._asker, self._told = None, b""
+            self._synchronous_id, self._synchronous_event = None, b""
 
     def remove_program(self, key: Hashable, now_ns: int) -> None:
-        """A program has ended: so do its IDs."""
+        """Destroy the IDs and channels of a program that has ended."""
         self._now_ns = now_ns
         client = self._clients.pop(key, None)
         if client is not None:
             for channel in client.channels.values():
-                channel.events.clear()  # or each ID would look through all of them
-            for each in list(client.ids.values()):
-                self._destroy(each)
+                channel.events.clear()  # else destroying each ID would search all of them
+            for cm_id in list(client.ids.values()):
+                self._destroy(cm_id)
             for channel in client.channels.values():
                 channel.signal.close()
 
@@ -177,15 +177,15 @@ class CmService:
             raise OSError(errno.ENOMEM, f"a program has at most {MAX_CHANNELS} event channels")
         client.last += 1
         client.channels[client.last] = Channel(client.last, make_signal())
-        return record(id=client.last)
+        return pack_record(id=client.last)
 
     def _close_channel(self, client: Program, number: int) -> bytes:
         channel = self._channel(client, number)
-        channel.events.clear()  # all are of IDs that go, each of which would look through them
-        for each in [each for each in client.ids.values() if each.channel is channel]:
-            self._destroy(each)
+        channel.events.clear()  # all are of IDs that are destroyed, each of which would search them
+        for cm_id in [cm_id for cm_id in client.ids.values() if cm_id.channel is channel]:
+            self._destroy(cm_id)
         client.channels.pop(number).signal.close()
-        return record(id=number)
+        return pack_record(id=number)
 
     @staticmethod
     def _channel(client: Program, number: int) -> Channel:
@@ -194,104 +194,104 @@ class CmService:
             raise OSError(errno.EINVAL, f"event channel {number} is not there")
         return channel
 
-    def _create(self, client: Program, said: dict[str, int]) -> bytes:
-        if said["port_space"] not in cm.PORT_SPACES:
-            raise OSError(errno.EPROTONOSUPPORT, f"port space {said['port_space']:#x} is unknown")
-        return self._describe(self._new(client, self._channel(client, said["channel"]), said["port_space"], said))
+    def _create(self, client: Program, fields: dict[str, int]) -> bytes:
+        if fields["port_space"] not in cm.PORT_SPACES:
+            raise OSError(errno.EPROTONOSUPPORT, f"port space {fields['port_space']:#x} is unknown")
+        return self._describe(self._new(client, self._channel(client, fields["channel"]), fields["port_space"], fields))
 
     @staticmethod
-    def _new(client: Program, channel: Channel, port_space: int, said: dict[str, int]) -> CmId:
+    def _new(client: Program, channel: Channel, port_space: int, fields: dict[str, int]) -> CmId:
         if len(client.ids) >= MAX_IDS:
             raise OSError(errno.ENOMEM, f"a program has at most {MAX_IDS} CM IDs: destroy some")
         client.last += 1
-        each = client.ids[client.last] = CmId(client.last, client, channel, port_space, said["qp_type"])
-        return each
+        cm_id = client.ids[client.last] = CmId(client.last, client, channel, port_space, fields["qp_type"])
+        return cm_id
 
     # ------------------------------------------------------------------------------------- events
 
-    def _emit(self, each: CmId, event: int, status: int = 0, private: bytes = b"", **more: int) -> None:
-        channel = each.channel
-        if each is self._asker:
-            self._told = self._describe(each, event=event, status=status, private=private, **more)
+    def _emit(self, cm_id: CmId, event: int, status: int = 0, private: bytes = b"", **more: int) -> None:
+        channel = cm_id.channel
+        if cm_id is self._synchronous_id:
+            self._synchronous_event = self._describe(cm_id, event=event, status=status, private=private, **more)
             return
         if len(channel.events) >= MAX_EVENTS:
             return
-        channel.events.append((each, self._describe(each, event=event, status=status, private=private, **more)))
+        channel.events.append((cm_id, self._describe(cm_id, event=event, status=status, private=private, **more)))
         channel.signal()
 
     def _get_events(self, client: Program, number: int, most: int) -> bytes:
         events = self._channel(client, number).events
         count = min(len(events), max(1, min(most, wire.CM_MOST_EVENTS)))
         taken = [events.popleft() for _ in range(count)]
-        for each, _ in taken:
-            if each.connection is not None:  # the first event of a request is that it came
-                CmAgent.taken(each.connection)
-        return b"".join([event for _, event in taken]) or record(id=number)
+        for cm_id, _ in taken:
+            if cm_id.connection is not None:  # the first event of a passive ID is its connection request
+                CmAgent.release_backlog(cm_id.connection)
+        return b"".join([event for _, event in taken]) or pack_record(id=number)
 
     def _describe(
-        self, each: CmId, event: int = wire.CM_NO_EVENT, status: int = 0, private: bytes = b"", **more: int
+        self, cm_id: CmId, event: int = wire.CM_NO_EVENT, status: int = 0, private: bytes = b"", **more: int
     ) -> bytes:
-        """Everything that a program may want to know of an ID."""
+        """Return the record of an ID, with everything that a program may query."""
         values = {
-            "id": each.number,
-            "src": int.from_bytes(each.src, "little"),
-            "dst": int.from_bytes(each.dst, "little"),
-            "src_port": each.src_port,
-            "dst_port": each.dst_port,
-            "port_space": each.port_space,
-            "qp_type": each.qp_type,
+            "id": cm_id.number,
+            "src": int.from_bytes(cm_id.src, "little"),
+            "dst": int.from_bytes(cm_id.dst, "little"),
+            "src_port": cm_id.src_port,
+            "dst_port": cm_id.dst_port,
+            "port_space": cm_id.port_space,
+            "qp_type": cm_id.qp_type,
             "min_rnr_timer": cm.MIN_RNR_TIMER,
             "ack_timeout": cm.ACK_TIMEOUT,
         }
-        if each.port is not None:
-            values["device"] = int.from_bytes(each.port.name.encode(), "little")
-            values["path_mtu"] = each.port.nic.gsi.mtu_code
-        connection = each.connection
+        if cm_id.port is not None:
+            values["device"] = int.from_bytes(cm_id.port.name.encode(), "little")
+            values["path_mtu"] = cm_id.port.nic.gsi.mtu_code
+        connection = cm_id.connection
         if connection is not None:
-            values |= queue_pair_of(connection, each.passive)
-        return record(event=event, status=status & 0xFFFF_FFFF, private=private, **(values | more))
+            values |= qp_attributes(connection, cm_id.passive)
+        return pack_record(event=event, status=status & 0xFFFF_FFFF, private=private, **(values | more))
 
     # ----------------------------------------------------------------------------------- addresses
 
-    def _usable(self, client: Program) -> Iterable[CmPort]:
+    def _usable_ports(self, client: Program) -> Iterable[CmPort]:
         return [port for name, port in self._ports.items() if client.devices is None or name in client.devices]
 
-    def _at(self, client: Program, gid: bytes) -> CmPort:
-        for port in self._usable(client):
+    def _port_at(self, client: Program, gid: bytes) -> CmPort:
+        for port in self._usable_ports(client):
             if port.gid == gid:
                 return port
         raise OSError(errno.EADDRNOTAVAIL, "no device of this program has this address: see rnic exec --addr")
 
-    def _bind(self, each: CmId, said: dict[str, int], data: bytes) -> None:
+    def _bind(self, cm_id: CmId, fields: dict[str, int], data: bytes) -> None:
         """Bind to an address (or all), and a port (or any)."""
-        if each.bound or each.everywhere:
+        if cm_id.bound or cm_id.wildcard:
             raise OSError(errno.EINVAL, "the ID is bound already")
-        src = self._unless_loopback(each.client, said["src"].to_bytes(16, "little"))
-        each.reuse = bool(said["flags"] & wire.CM_REUSEADDR)
-        if src in _EVERYWHERE:
-            self._hold_everywhere(each, src, said["src_port"])
+        src = self._unless_loopback(cm_id.client, fields["src"].to_bytes(16, "little"))
+        cm_id.reuse = bool(fields["flags"] & wire.CM_REUSEADDR)
+        if src in _WILDCARDS:
+            self._reserve_wildcard(cm_id, src, fields["src_port"])
             return
-        each.port = self._at(each.client, src)
-        each.src = src
-        self._hold(each, [each.port], said["src_port"])
+        cm_id.port = self._port_at(cm_id.client, src)
+        cm_id.src = src
+        self._reserve_port(cm_id, [cm_id.port], fields["src_port"])
 
     def _unless_loopback(self, client: Program, src: bytes) -> bytes:
-        """A loopback address that no device has stands for all, as Linux has it: libfabric's servers bind to it."""
-        if any(port.gid == src for port in self._usable(client)):
+        """Return the wildcard for a loopback address that no device has, as Linux does: libfabric binds to it."""
+        if any(port.gid == src for port in self._usable_ports(client)):
             return src
         if src.startswith(MAPPED + b"\x7f"):
             return MAPPED + bytes(4)
         return NOWHERE if src == _LOOPBACK else src
 
-    def _hold_everywhere(self, each: CmId, src: bytes, number: int) -> None:
-        """Take a port number on all devices, and on those that will come."""
-        ports = [port for port in self._usable(each.client) if _within(src, port)]
-        self._hold(each, ports, number)
-        each.src, each.everywhere = src, True
+    def _reserve_wildcard(self, cm_id: CmId, src: bytes, number: int) -> None:
+        """Reserve a port number on all devices, and on those that come later."""
+        ports = [port for port in self._usable_ports(cm_id.client) if _covers(src, port)]
+        self._reserve_port(cm_id, ports, number)
+        cm_id.src, cm_id.wildcard = src, True
 
-    def _hold(self, each: CmId, ports: list[CmPort], number: int) -> None:
-        """Take a port number on devices."""
-        space = each.port_space
+    def _reserve_port(self, cm_id: CmId, ports: list[CmPort], number: int) -> None:
+        """Reserve a port number on devices, any free one for 0."""
+        space = cm_id.port_space
         if not number:
             span = cm.LAST_DYNAMIC_PORT - cm.FIRST_DYNAMIC_PORT + 1
             first = self._random.randrange(span)
@@ -308,258 +308,260 @@ class CmService:
             )
             if not number:
                 raise OSError(errno.EADDRNOTAVAIL, "no port number is free")
-        self._take(each, ports, number)
+        self._assign_port(cm_id, ports, number)
 
     @staticmethod
-    def _take(each: CmId, ports: list[CmPort], number: int) -> None:
-        space = each.port_space
+    def _assign_port(cm_id: CmId, ports: list[CmPort], number: int) -> None:
+        space = cm_id.port_space
         for device in ports:
-            if any(not (each.reuse and other.reuse) for other in device.bound.get((space, number), ())):
+            if any(not (cm_id.reuse and other.reuse) for other in device.bound.get((space, number), ())):
                 raise OSError(errno.EADDRINUSE, f"port {number} is taken")
-        each.src_port = number
+        cm_id.src_port = number
         for device in ports:
-            device.bound.setdefault((space, number), []).append(each)
-            each.bound.append(device)
+            device.bound.setdefault((space, number), []).append(cm_id)
+            cm_id.bound.append(device)
 
-    def _release(self, each: CmId) -> None:
-        for device in each.bound:
-            holders = device.bound.get((each.port_space, each.src_port), [])
-            if each in holders:
-                holders.remove(each)
+    def _release_port(self, cm_id: CmId) -> None:
+        for device in cm_id.bound:
+            holders = device.bound.get((cm_id.port_space, cm_id.src_port), [])
+            if cm_id in holders:
+                holders.remove(cm_id)
                 if not holders:
-                    del device.bound[each.port_space, each.src_port]
-        each.bound.clear()
+                    del device.bound[cm_id.port_space, cm_id.src_port]
+        cm_id.bound.clear()
 
-    def _resolve_addr(self, each: CmId, said: dict[str, int], data: bytes) -> None:
-        if each.connection is not None or each.backlog is not None:
+    def _resolve_addr(self, cm_id: CmId, fields: dict[str, int], data: bytes) -> None:
+        if cm_id.connection is not None or cm_id.backlog is not None:
             raise OSError(errno.EINVAL, "the ID is connected or listens already")
-        dst, src = said["dst"].to_bytes(16, "little"), said["src"].to_bytes(16, "little")
-        if each.port is None:
+        dst, src = fields["dst"].to_bytes(16, "little"), fields["src"].to_bytes(16, "little")
+        if cm_id.port is None:
             if src in (NOWHERE, MAPPED + bytes(4)):
-                self._emit(each, cm.EVENT_ADDR_ERROR, _NO_DEVICE)
+                self._emit(cm_id, cm.EVENT_ADDR_ERROR, _NO_DEVICE)
                 return
             try:
-                each.port = self._at(each.client, src)
+                cm_id.port = self._port_at(cm_id.client, src)
             except OSError:
-                self._emit(each, cm.EVENT_ADDR_ERROR, _NO_DEVICE)
+                self._emit(cm_id, cm.EVENT_ADDR_ERROR, _NO_DEVICE)
                 return
-        if family(dst) != family(each.port.gid):
-            self._emit(each, cm.EVENT_ADDR_ERROR, _ADDRESS_FAMILY)
+        if family(dst) != family(cm_id.port.gid):
+            self._emit(cm_id, cm.EVENT_ADDR_ERROR, _ADDRESS_FAMILY)
             return
-        each.everywhere = False  # it leaves by this one
-        each.src, each.dst, each.dst_port = each.port.gid, dst, said["dst_port"]
-        if not each.bound:
-            self._hold(each, [each.port], said["src_port"])
-        self._emit(each, cm.EVENT_ADDR_RESOLVED)
+        cm_id.wildcard = False  # it sends by this device
+        cm_id.src, cm_id.dst, cm_id.dst_port = cm_id.port.gid, dst, fields["dst_port"]
+        if not cm_id.bound:
+            self._reserve_port(cm_id, [cm_id.port], fields["src_port"])
+        self._emit(cm_id, cm.EVENT_ADDR_RESOLVED)
 
-    def _resolve_route(self, each: CmId, said: dict[str, int], data: bytes) -> None:
-        self._port_of(each)
-        self._emit(each, cm.EVENT_ROUTE_RESOLVED)
+    def _resolve_route(self, cm_id: CmId, fields: dict[str, int], data: bytes) -> None:
+        self._port_of(cm_id)
+        self._emit(cm_id, cm.EVENT_ROUTE_RESOLVED)
 
     @staticmethod
-    def _port_of(each: CmId) -> CmPort:
-        if each.port is None:
+    def _port_of(cm_id: CmId) -> CmPort:
+        if cm_id.port is None:
             raise OSError(errno.EINVAL, "the ID is bound to no device: resolve an address first")
-        return each.port
+        return cm_id.port
 
     # ---------------------------------------------------------------------------------- connections
 
-    def _listen(self, each: CmId, said: dict[str, int], data: bytes) -> None:
-        if each.backlog is not None or each.connection is not None:
+    def _listen(self, cm_id: CmId, fields: dict[str, int], data: bytes) -> None:
+        if cm_id.backlog is not None or cm_id.connection is not None:
             raise OSError(errno.EINVAL, "the ID listens or is connected already")
-        if not each.bound and not each.everywhere:
-            self._hold_everywhere(each, NOWHERE, said["src_port"])
-        each.backlog = said["value"]
+        if not cm_id.bound and not cm_id.wildcard:
+            self._reserve_wildcard(cm_id, NOWHERE, fields["src_port"])
+        cm_id.backlog = fields["value"]
         try:
-            for port in each.bound:
-                self._hear(each, port)
+            for port in cm_id.bound:
+                self._listen_on(cm_id, port)
         except CmError:
-            self._unlisten(each)
+            self._unlisten(cm_id)
             raise
 
-    def _hear(self, each: CmId, port: CmPort) -> None:
+    def _listen_on(self, cm_id: CmId, port: CmPort) -> None:
         """Listen on one device."""
-        number = cm.service_id(each.port_space, each.src_port)
-        each.listeners.append((port, port.agent.listen(number, partial(self.arrived, each, port), each.backlog or 0)))
+        number = cm.service_id(cm_id.port_space, cm_id.src_port)
+        cm_id.listeners.append(
+            (port, port.agent.listen(number, partial(self.on_request, cm_id, port), cm_id.backlog or 0))
+        )
 
     @staticmethod
-    def _unlisten(each: CmId) -> None:
-        for port, listener in each.listeners:
+    def _unlisten(cm_id: CmId) -> None:
+        for port, listener in cm_id.listeners:
             port.agent.unlisten(listener)
-        each.listeners.clear()
-        each.backlog = None
+        cm_id.listeners.clear()
+        cm_id.backlog = None
 
-    def arrived(self, listening: CmId, port: CmPort, news: News) -> None:
-        """A request came in for a listening ID."""
-        connection = news.connection
-        header = IP_HEADER.unpack(news.private)
+    def on_request(self, listening: CmId, port: CmPort, event: ConnectionEvent) -> None:
+        """Make an ID for a request to a listening one, and report it."""
+        connection = event.connection
+        header = IP_HEADER.unpack(event.private)
         known = header["version"] == 0 and header["ip_version"] == family(connection.peer)
-        if not known or not self._has_room(listening.client) or len(listening.channel.events) >= MAX_EVENTS:
+        if not known or not self._make_room(listening.client) or len(listening.channel.events) >= MAX_EVENTS:
             reason = cm.REJ_NO_RESOURCES if known else cm.REJ_UNSUPPORTED
-            port.agent.request(connection, Input.REJECT, self._time(port), status=reason)
+            port.agent.request(connection, Input.REJECT, port.nic.now_ns, status=reason)
             return
         kind = wire.QP_UD if connection.datagram else wire.QP_UC if connection.transport else wire.QP_RC
-        each = self._new(listening.client, listening.channel, listening.port_space, {"qp_type": kind})
-        each.port, each.connection, each.passive = port, connection, True
-        each.src, each.src_port = port.gid, listening.src_port
-        each.dst, each.dst_port = connection.peer, header["src_port"]
-        connection.tell = partial(self.happened, each)
-        data = news.private[IP_HEADER.size :]
-        self._emit(each, cm.EVENT_CONNECT_REQUEST, 0, data, listen_id=listening.number, **offer_of(connection))
+        cm_id = self._new(listening.client, listening.channel, listening.port_space, {"qp_type": kind})
+        cm_id.port, cm_id.connection, cm_id.passive = port, connection, True
+        cm_id.src, cm_id.src_port = port.gid, listening.src_port
+        cm_id.dst, cm_id.dst_port = connection.peer, header["src_port"]
+        connection.handler = partial(self.on_event, cm_id)
+        data = event.private[IP_HEADER.size :]
+        self._emit(cm_id, cm.EVENT_CONNECT_REQUEST, 0, data, listen_id=listening.number, **remote_offer(connection))
 
-    def _has_room(self, client: Program) -> bool:
-        """Whether a program may have an ID more: those of requests that it left until their peers gave up make way."""
+    def _make_room(self, client: Program) -> bool:
+        """Destroy IDs of requests that were withdrawn where that is needed; return whether there is room for an ID."""
         if len(client.ids) >= MAX_IDS:
-            for each in list(client.ids.values()):
-                if each.passive and not each.accepted and each.connection and each.connection.state is State.CLOSED:
-                    self._destroy(each)
+            for cm_id in list(client.ids.values()):
+                if cm_id.passive and not cm_id.accepted and cm_id.connection and cm_id.connection.state is State.CLOSED:
+                    self._destroy(cm_id)
         return len(client.ids) < MAX_IDS
 
-    def happened(self, each: CmId, news: News) -> None:
-        """News of an ID's connection.
+    def on_event(self, cm_id: CmId, event: ConnectionEvent) -> None:
+        """Report an event of an ID's connection.
 
-        A program hears nothing of a request that it has not accepted: as with Linux, its accept then fails. Events of
-        IDs that it has yet to set up would confuse it.
+        Events of a request that the program has not accepted are dropped: as on Linux, its accept then fails. Events
+        of IDs that it has not set up yet would confuse it.
         """
-        if each.passive and not each.accepted:
+        if cm_id.passive and not cm_id.accepted:
             return
-        connection = news.connection
+        connection = event.connection
         more = {}
-        if news.event == cm.EVENT_CONNECT_RESPONSE:
-            more = offer_of(connection)
-        said = news.event in (cm.EVENT_CONNECT_RESPONSE, cm.EVENT_REJECTED) or (
-            connection.datagram and news.status >= 0  # SIDR_REP, whatever it says
+        if event.event == cm.EVENT_CONNECT_RESPONSE:
+            more = remote_offer(connection)
+        has_private = event.event in (cm.EVENT_CONNECT_RESPONSE, cm.EVENT_REJECTED) or (
+            connection.datagram and event.status >= 0  # any SIDR_REP
         )
-        self._emit(each, news.event, news.status, news.private if said else b"", **more)
+        self._emit(cm_id, event.event, event.status, event.private if has_private else b"", **more)
 
-    @staticmethod
-    def _time(port: CmPort) -> int:
-        return port.nic.now_ns
-
-    def _connect(self, each: CmId, said: dict[str, int], data: bytes) -> None:
-        port = self._port_of(each)
-        if each.connection is not None and each.connection.state is not State.CLOSED:
+    def _connect(self, cm_id: CmId, fields: dict[str, int], data: bytes) -> None:
+        port = self._port_of(cm_id)
+        if cm_id.connection is not None and cm_id.connection.state is not State.CLOSED:
             raise OSError(errno.EINVAL, "the ID is connected already")
-        if each.dst == NOWHERE:
+        if cm_id.dst == NOWHERE:
             raise OSError(errno.EINVAL, "the ID has no peer: resolve its address first")
-        each.connection = port.agent.connect(
-            each.dst,
-            cm.service_id(each.port_space, each.dst_port),
-            partial(self.happened, each),
+        cm_id.connection = port.agent.connect(
+            cm_id.dst,
+            cm.service_id(cm_id.port_space, cm_id.dst_port),
+            partial(self.on_event, cm_id),
             self._now_ns,
-            local=parameters_of(said),
-            private=ip_header(each.src, each.src_port, each.dst) + data,
-            datagram=each.qp_type == wire.QP_UD,
-            transport=cm.TRANSPORT_UC if each.qp_type == wire.QP_UC else cm.TRANSPORT_RC,
-            traffic_class=said["tos"],
-            ack_timeout=min(said["ack_timeout"] or cm.ACK_TIMEOUT, 31),
+            local=local_parameters(fields),
+            private=ip_header(cm_id.src, cm_id.src_port, cm_id.dst) + data,
+            datagram=cm_id.qp_type == wire.QP_UD,
+            transport=cm.TRANSPORT_UC if cm_id.qp_type == wire.QP_UC else cm.TRANSPORT_RC,
+            traffic_class=fields["tos"],
+            ack_timeout=min(fields["ack_timeout"] or cm.ACK_TIMEOUT, 31),
         )
 
-    def _request(self, each: CmId, what: Input, data: bytes = b"", status: int = 0) -> None:
-        if each.connection is None:
+    def _request(self, cm_id: CmId, what: Input, data: bytes = b"", status: int = 0) -> None:
+        if cm_id.connection is None:
             raise OSError(errno.EINVAL, "the ID is not connected")
-        self._port_of(each).agent.request(each.connection, what, self._now_ns, data, status)
+        self._port_of(cm_id).agent.request(cm_id.connection, what, self._now_ns, data, status)
 
-    def _accept(self, each: CmId, said: dict[str, int], data: bytes) -> None:
-        if each.connection is None:
+    def _accept(self, cm_id: CmId, fields: dict[str, int], data: bytes) -> None:
+        if cm_id.connection is None:
             raise OSError(errno.EINVAL, "the ID has nothing to accept")
-        if _taken_back(each):
-            raise OSError(errno.EINVAL, f"the peer has given up: it took its request back ({_why(each.connection)})")
-        if (each.connection.state, Input.ACCEPT) in _ACCEPTABLE:
-            psn = each.connection.local.psn  # the program has made its queue pair ready with it
-            each.connection.local = parameters_of(said)
-            each.connection.local.psn = psn
-        self._request(each, Input.ACCEPT, data)
-        each.accepted = True
+        if _was_withdrawn(cm_id):
+            raise OSError(
+                errno.EINVAL, f"the peer has given up: it took its request back ({_reject_reason(cm_id.connection)})"
+            )
+        if (cm_id.connection.state, Input.ACCEPT) in _ACCEPTABLE:
+            psn = cm_id.connection.local.psn  # the program has brought its queue pair to RTR with it
+            cm_id.connection.local = local_parameters(fields)
+            cm_id.connection.local.psn = psn
+        self._request(cm_id, Input.ACCEPT, data)
+        cm_id.accepted = True
 
-    def _reject(self, each: CmId, said: dict[str, int], data: bytes) -> None:
-        usual = cm.SIDR_REJECTED if each.qp_type == wire.QP_UD else cm.REJ_CONSUMER_DEFINED
-        self._request(each, Input.REJECT, data, said["status"] or usual)
+    def _reject(self, cm_id: CmId, fields: dict[str, int], data: bytes) -> None:
+        usual = cm.SIDR_REJECTED if cm_id.qp_type == wire.QP_UD else cm.REJ_CONSUMER_DEFINED
+        self._request(cm_id, Input.REJECT, data, fields["status"] or usual)
 
-    def _establish(self, each: CmId, said: dict[str, int], data: bytes) -> None:
-        self._request(each, Input.ESTABLISH, data)
+    def _establish(self, cm_id: CmId, fields: dict[str, int], data: bytes) -> None:
+        self._request(cm_id, Input.ESTABLISH, data)
 
-    def _disconnect(self, each: CmId, said: dict[str, int], data: bytes) -> None:
-        self._request(each, Input.DISCONNECT, data)
+    def _disconnect(self, cm_id: CmId, fields: dict[str, int], data: bytes) -> None:
+        self._request(cm_id, Input.DISCONNECT, data)
 
-    def _notify(self, each: CmId, said: dict[str, int], data: bytes) -> None:
-        self._request(each, Input.DATA)
+    def _notify(self, cm_id: CmId, fields: dict[str, int], data: bytes) -> None:
+        self._request(cm_id, Input.COMM_EST)
 
-    def _join(self, each: CmId, said: dict[str, int], data: bytes) -> None:
-        self._port_of(each)
+    def _join(self, cm_id: CmId, fields: dict[str, int], data: bytes) -> None:
+        self._port_of(cm_id)
         self._emit(
-            each,
+            cm_id,
             cm.EVENT_MULTICAST_JOIN,
-            dst=said["dst"],
-            dst_port=said["dst_port"],
+            dst=fields["dst"],
+            dst_port=fields["dst_port"],
             qpn=_MULTICAST_QPN,
             qkey=cm.UDP_QKEY,
-            context=said["context"],
+            context=fields["context"],
         )
 
-    def _leave(self, each: CmId, said: dict[str, int], data: bytes) -> None:
-        """Nothing is kept of a membership: the program's library attaches and detaches queue pairs."""
+    def _leave(self, cm_id: CmId, fields: dict[str, int], data: bytes) -> None:
+        """Do nothing: the program's library attaches and detaches queue pairs."""
 
-    def _query(self, each: CmId, said: dict[str, int], data: bytes) -> None:
-        """The answer says all; of a request that its peer took back, the reason as ``status``."""
-        if each.connection is not None and _taken_back(each):
-            self._told = self._describe(each, status=each.connection.status)
+    def _query(self, cm_id: CmId, fields: dict[str, int], data: bytes) -> None:
+        """Answer with the ID's record; its ``status`` is the reason where the peer has withdrawn its request."""
+        if cm_id.connection is not None and _was_withdrawn(cm_id):
+            self._synchronous_event = self._describe(cm_id, status=cm_id.connection.status)
 
-    def _migrate(self, each: CmId, said: dict[str, int], data: bytes) -> None:
-        channel = self._channel(each.client, said["channel"])
-        if channel is each.channel:
+    def _migrate(self, cm_id: CmId, fields: dict[str, int], data: bytes) -> None:
+        channel = self._channel(cm_id.client, fields["channel"])
+        if channel is cm_id.channel:
             return
-        left, each.channel = each.channel, channel
+        left, cm_id.channel = cm_id.channel, channel
         for event in [left.events.popleft() for _ in range(len(left.events))]:
-            if event[0] is each:
+            if event[0] is cm_id:
                 left.signal.withdraw()
                 channel.events.append(event)
                 channel.signal()
             else:
                 left.events.append(event)
 
-    def _destroy(self, each: CmId, said: dict[str, int] | None = None, data: bytes = b"") -> None:
-        each.client.ids.pop(each.number, None)
-        self._unlisten(each)
-        self._release(each)
-        connection, each.connection = each.connection, None
-        if connection is not None and each.port is not None:
-            each.port.agent.request(connection, Input.ABANDON, self._now_ns)
-        channel = each.channel
+    def _destroy(self, cm_id: CmId, fields: dict[str, int] | None = None, data: bytes = b"") -> None:
+        cm_id.client.ids.pop(cm_id.number, None)
+        self._unlisten(cm_id)
+        self._release_port(cm_id)
+        connection, cm_id.connection = cm_id.connection, None
+        if connection is not None and cm_id.port is not None:
+            cm_id.port.agent.request(connection, Input.DESTROY, self._now_ns)
+        channel = cm_id.channel
         for event in [channel.events.popleft() for _ in range(len(channel.events))]:
-            if event[0] is each:
+            if event[0] is cm_id:
                 channel.signal.withdraw()
-            elif wire.CM_RECORD.get(event[1], "listen_id") == each.number:
+            elif wire.CM_RECORD.get(event[1], "listen_id") == cm_id.number:
                 channel.signal.withdraw()
-                self._destroy_unseen(event[0])
+                self._destroy_unreported(event[0])
             else:
                 channel.events.append(event)
 
-    def _destroy_unseen(self, child: CmId) -> None:
-        """An ID that its program never heard of, since who listened for it is gone."""
+    def _destroy_unreported(self, child: CmId) -> None:
+        """Destroy the ID of a request that was not reported yet when its listener was destroyed."""
         child.client.ids.pop(child.number, None)
         if child.connection is not None and child.port is not None:
-            child.port.agent.request(child.connection, Input.ABANDON, self._now_ns)
+            child.port.agent.request(child.connection, Input.DESTROY, self._now_ns)
             child.connection = None
 
 
-def _taken_back(each: CmId) -> bool:
-    """Whether it is a request whose peer gave up before the program accepted."""
-    return each.passive and not each.accepted and each.connection is not None and each.connection.state is State.CLOSED
+def _was_withdrawn(cm_id: CmId) -> bool:
+    """Whether the peer withdrew its request before the program accepted it."""
+    return (
+        cm_id.passive and not cm_id.accepted and cm_id.connection is not None and cm_id.connection.state is State.CLOSED
+    )
 
 
-def _why(connection: Connection) -> str:
-    """What the last REJ gave as its reason."""
+def _reject_reason(connection: ConnectionRecord) -> str:
+    """Return the reason of the last REJ, in words."""
     return f"{REJECT_REASONS.get(connection.status, 'unknown')}, reason {connection.status}"
 
 
-def _within(src: bytes, port: CmPort) -> bool:
-    """Whether an address that stands for all stands for this device's."""
+def _covers(src: bytes, port: CmPort) -> bool:
+    """Whether a wildcard address covers this device's."""
     return src == NOWHERE or family(port.gid) == IPV4
 
 
 _ACCEPTABLE = frozenset({(state, Input.ACCEPT) for state in (State.REQ_RCVD, State.MRA_REQ_SENT, State.SIDR_REQ_RCVD)})
-_TOLD_AT_ONCE = frozenset({wire.CM_RESOLVE_ADDR, wire.CM_RESOLVE_ROUTE})
+_SYNCHRONOUS = frozenset({wire.CM_RESOLVE_ADDR, wire.CM_RESOLVE_ROUTE})
 _HANDLERS: dict[int, Callable[[CmService, CmId, dict[str, int], bytes], None]] = {
     wire.CM_DESTROY: CmService._destroy,
     wire.CM_BIND: CmService._bind,

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from rnic.cm.agent import MAX_BACKLOG, CmAgent
-from rnic.cm.pending_requests import HOLD_NS, MAX_HELD, MAX_PORTS, HeldRequests
-from rnic.cm.records import CmError, Connection, Listener, News, Parameters
-from rnic.cm.state_machine import TABLE, Do, Input, State
+from rnic.cm.pending_requests import HOLD_NS, MAX_HELD, MAX_PORTS, PendingRequests
+from rnic.cm.records import CmError, ConnectionEvent, ConnectionRecord, Parameters, ServiceListener
+from rnic.cm.state_machine import TABLE, Action, Input, State
 from rnic.spec import cm
 from rnic.trace.counters import Counters
 from rnic.wire import cm as wire
@@ -50,7 +50,7 @@ class Bench:
         self.port = Wire()
         self.counters = Counters()
         self.agent = CmAgent(self.port, random.Random(1), self.counters)
-        self.news: list[News] = []
+        self.events: list[ConnectionEvent] = []
 
     def hear(self, attr: int, tid: int = 5, private: bytes = b"", source: bytes = THERE, **fields: int) -> None:
         self.agent.receive(wire.pack(attr, tid, fields, private), source, 0)
@@ -77,26 +77,26 @@ class Bench:
     def resolve(self) -> None:
         self.hear(mad.CM_SIDR_REQ, request_id=77, service_id=SERVICE)
 
-    def listen(self, backlog: int = 8) -> Listener:
-        return self.agent.listen(SERVICE, self.news.append, backlog)
+    def listen(self, backlog: int = 8) -> ServiceListener:
+        return self.agent.listen(SERVICE, self.events.append, backlog)
 
-    def asked(self) -> Connection:
+    def asked(self) -> ConnectionRecord:
         """A request that waits for an answer."""
         self.listen()
         self.request()
-        return self.news[-1].connection
+        return self.events[-1].connection
 
-    def in_state(self, state: State) -> Connection:
+    def in_state(self, state: State) -> ConnectionRecord:
         """A connection with a peer, put into a state."""
         connection = self.agent.connect(
-            THERE, SERVICE, self.news.append, 0, datagram=state.name.startswith("SIDR"), local=Parameters(qpn=0x11)
+            THERE, SERVICE, self.events.append, 0, datagram=state.name.startswith("SIDR"), local=Parameters(qpn=0x11)
         )
         connection.state = state
         connection.expires = state in (State.TIMEWAIT, State.REJ_SENT, State.SIDR_REP_SENT)
         connection.remote_id = connection.local_id if connection.datagram else 77
         connection.remote = Parameters(qpn=0x22)
         self.agent._by_remote[THERE, connection.remote_id, connection.datagram] = connection
-        self.news.clear()
+        self.events.clear()
         self.port.sent.clear()
         return connection
 
@@ -114,30 +114,30 @@ MESSAGES = {
     Input.RX_SIDR_REP: (mad.CM_SIDR_REP, {"qpn": 0x33}),
 }
 SENDS = {
-    Do.SEND_REQ: mad.CM_REQ,
-    Do.SEND_REP: mad.CM_REP,
-    Do.SEND_RTU: mad.CM_RTU,
-    Do.SEND_MRA: mad.CM_MRA,
-    Do.SEND_REJ: mad.CM_REJ,
-    Do.SEND_REJ_TIMEOUT: mad.CM_REJ,
-    Do.SEND_DREQ: mad.CM_DREQ,
-    Do.SEND_DREP: mad.CM_DREP,
-    Do.SEND_SIDR_REQ: mad.CM_SIDR_REQ,
-    Do.SEND_SIDR_REP: mad.CM_SIDR_REP,
+    Action.SEND_REQ: mad.CM_REQ,
+    Action.SEND_REP: mad.CM_REP,
+    Action.SEND_RTU: mad.CM_RTU,
+    Action.SEND_MRA: mad.CM_MRA,
+    Action.SEND_REJ: mad.CM_REJ,
+    Action.SEND_REJ_TIMEOUT: mad.CM_REJ,
+    Action.SEND_DREQ: mad.CM_DREQ,
+    Action.SEND_DREP: mad.CM_DREP,
+    Action.SEND_SIDR_REQ: mad.CM_SIDR_REQ,
+    Action.SEND_SIDR_REP: mad.CM_SIDR_REP,
 }
 TELLS = {
-    Do.TELL_RESPONSE: cm.EVENT_CONNECT_RESPONSE,
-    Do.TELL_ESTABLISHED: cm.EVENT_ESTABLISHED,
-    Do.TELL_REJECTED: cm.EVENT_REJECTED,
-    Do.TELL_UNREACHABLE: cm.EVENT_UNREACHABLE,
-    Do.TELL_CONNECT_ERROR: cm.EVENT_CONNECT_ERROR,
-    Do.TELL_DISCONNECTED: cm.EVENT_DISCONNECTED,
-    Do.TELL_TIMEWAIT_EXIT: cm.EVENT_TIMEWAIT_EXIT,
-    Do.TELL_SIDR: cm.EVENT_ESTABLISHED,
+    Action.REPORT_RESPONSE: cm.EVENT_CONNECT_RESPONSE,
+    Action.REPORT_ESTABLISHED: cm.EVENT_ESTABLISHED,
+    Action.REPORT_REJECTED: cm.EVENT_REJECTED,
+    Action.REPORT_UNREACHABLE: cm.EVENT_UNREACHABLE,
+    Action.REPORT_CONNECT_ERROR: cm.EVENT_CONNECT_ERROR,
+    Action.REPORT_DISCONNECTED: cm.EVENT_DISCONNECTED,
+    Action.REPORT_TIMEWAIT_EXIT: cm.EVENT_TIMEWAIT_EXIT,
+    Action.REPORT_SIDR: cm.EVENT_ESTABLISHED,
 }
 
 
-def deliver(bench: Bench, connection: Connection, what: Input) -> None:
+def deliver(bench: Bench, connection: ConnectionRecord, what: Input) -> None:
     attr, fields = MESSAGES[what]
     if what is Input.RX_REQ:
         bench.request(local_comm_id=connection.remote_id)
@@ -164,7 +164,7 @@ def test_every_state_with_every_message(state: State, what: Input) -> None:
     about_datagrams = what in (Input.RX_SIDR_REQ, Input.RX_SIDR_REP)
     deliver(bench, connection, what)
     sent = [message.attr for message, _ in bench.port.sent]
-    told = [news.event for news in bench.news]
+    told = [event.event for event in bench.events]
     row = TABLE.get((state, what))
     if row is None or connection.datagram is not about_datagrams:
         assert connection.state is state
@@ -175,22 +175,22 @@ def test_every_state_with_every_message(state: State, what: Input) -> None:
     following, actions = row
     assert connection.state is following
     expected = [SENDS[action] for action in actions if action in SENDS]
-    if Do.REPEAT in actions:
-        expected.append(wire.parse(connection.last).attr)  # type: ignore[union-attr]
+    if Action.REPEAT in actions:
+        expected.append(wire.parse(connection.last_message).attr)  # type: ignore[union-attr]
     assert sent == expected
     assert told == [TELLS[action] for action in actions if action in TELLS]
     if what is not Input.RX_SIDR_REP:
         assert all(gid == THERE for _, gid in bench.port.sent)
     waits = connection.deadline_ns is not None
-    if Do.STOP in actions and not {Do.LINGER, Do.HOLD} & set(actions):
+    if Action.STOP in actions and not {Action.START_TIMEWAIT, Action.KEEP_ANSWER} & set(actions):
         assert not waits
-    if {Do.LINGER, Do.HOLD, Do.EXTEND} & set(actions):
+    if {Action.START_TIMEWAIT, Action.KEEP_ANSWER, Action.EXTEND} & set(actions):
         assert waits
     if following is State.CLOSED:
         assert connection.local_id not in bench.agent.connections
 
 
-OWN = (Input.ACCEPT, Input.ESTABLISH, Input.REJECT, Input.DISCONNECT, Input.DATA, Input.ABANDON)
+OWN = (Input.ACCEPT, Input.ESTABLISH, Input.REJECT, Input.DISCONNECT, Input.COMM_EST, Input.DESTROY)
 
 
 @pytest.mark.parametrize(("state", "what"), list(product(State, OWN)))
@@ -208,8 +208,8 @@ def test_every_state_with_every_request_of_its_owner(state: State, what: Input) 
     bench.agent.request(connection, what, 0)
     assert connection.state is row[0]
     assert [message.attr for message, _ in bench.port.sent] == [SENDS[do] for do in row[1] if do in SENDS]
-    if what is Input.ABANDON:
-        assert not bench.news
+    if what is Input.DESTROY:
+        assert not bench.events
 
 
 @pytest.mark.parametrize("state", State)
@@ -217,7 +217,7 @@ def test_every_state_ends_by_itself_once_its_owner_is_gone(state: State) -> None
     """Abandoned, and with a peer that says nothing, no state is for ever."""
     bench = Bench()
     connection = bench.in_state(state)
-    bench.agent.request(connection, Input.ABANDON, 0)
+    bench.agent.request(connection, Input.DESTROY, 0)
     now = 0
     for _ in range(64):
         deadline = bench.agent.next_deadline_ns()
@@ -242,7 +242,7 @@ def test_the_table_leads_out_of_every_state_and_names_only_states_that_are_reach
 def test_a_whole_life_on_the_active_side() -> None:
     bench = Bench()
     local = Parameters(qpn=0x11, responder_resources=3, initiator_depth=5, retry_count=6, rnr_retry_count=4)
-    connection = bench.agent.connect(THERE, SERVICE, bench.news.append, 0, local=local, private=b"hello")
+    connection = bench.agent.connect(THERE, SERVICE, bench.events.append, 0, local=local, private=b"hello")
     request = bench.port.last()
     assert request.attr == mad.CM_REQ
     assert request.private[:5] == b"hello"
@@ -254,8 +254,8 @@ def test_a_whole_life_on_the_active_side() -> None:
     mine = connection.local_id
     reply = {"local_comm_id": 77, "remote_comm_id": mine, "qpn": 0x22, "psn": 0x123456, "responder_resources": 2}
     bench.hear(mad.CM_REP, request.tid, b"welcome", **reply)
-    assert bench.news[-1].event == cm.EVENT_CONNECT_RESPONSE
-    assert bench.news[-1].private[:7] == b"welcome"
+    assert bench.events[-1].event == cm.EVENT_CONNECT_RESPONSE
+    assert bench.events[-1].private[:7] == b"welcome"
     assert (connection.remote.qpn, connection.remote.psn, connection.remote.responder_resources) == (0x22, 0x123456, 2)
     bench.agent.request(connection, Input.ESTABLISH, 0)
     assert bench.port.last().attr == mad.CM_RTU
@@ -264,9 +264,9 @@ def test_a_whole_life_on_the_active_side() -> None:
     bench.agent.request(connection, Input.DISCONNECT, 0)
     assert bench.port.last().fields["qpn"] == 0x22
     bench.hear(mad.CM_DREP, local_comm_id=77, remote_comm_id=mine)
-    assert bench.news[-1].event == cm.EVENT_DISCONNECTED
+    assert bench.events[-1].event == cm.EVENT_DISCONNECTED
     bench.agent.handle_timers(60 * SECOND)
-    assert bench.news[-1].event == cm.EVENT_TIMEWAIT_EXIT
+    assert bench.events[-1].event == cm.EVENT_TIMEWAIT_EXIT
     assert not bench.agent.connections
 
 
@@ -292,7 +292,7 @@ def test_a_request_between_two_listeners_waits_for_the_second(ask: Callable[[Ben
     bench.listen()
     assert bench.agent.next_deadline_ns() == 0
     bench.agent.handle_timers(1)
-    assert [news.event for news in bench.news] == [cm.EVENT_CONNECT_REQUEST]
+    assert [event.event for event in bench.events] == [cm.EVENT_CONNECT_REQUEST]
     assert bench.agent.next_deadline_ns() is None
 
 
@@ -323,9 +323,9 @@ def test_a_datagram_request_waits_for_a_port_that_was_listened_on_in_the_other_p
     other = cm.service_id(cm.PS_UDP, 7174)
     bench.hear(mad.CM_SIDR_REQ, request_id=77, service_id=other)
     assert not bench.port.sent
-    bench.agent.listen(other, bench.news.append)
+    bench.agent.listen(other, bench.events.append)
     bench.agent.handle_timers(1)
-    assert [news.connection.service_id for news in bench.news] == [other]
+    assert [event.connection.service_id for event in bench.events] == [other]
 
 
 def test_only_service_ids_of_ports_have_something_in_common() -> None:
@@ -341,9 +341,9 @@ def test_requests_that_wait_are_bounded_and_so_are_ports() -> None:
         bench.request(local_comm_id=100 + number, qpn=0x40 + number)
     assert bench.port.last().fields["remote_comm_id"] == 100 + MAX_HELD
     assert len(bench.port.sent) == 1
-    held = HeldRequests()
+    held = PendingRequests()
     for service in range(MAX_PORTS + 1):
-        held.leave(service)
+        held.listener_closed(service)
     requests: list[Any] = [SimpleNamespace(fields={"service_id": service}) for service in range(MAX_PORTS + 1)]
     kept = [one.fields["service_id"] for one in requests if held.hold(one, THERE, 0)]
     assert kept == list(range(1, MAX_PORTS + 1))
@@ -365,7 +365,7 @@ def test_a_request_that_cannot_be_is_rejected_with_its_reason(field: str, value:
     bench.listen()
     bench.request(**{field: value})
     assert bench.port.last().fields["reason"] == reason
-    assert not bench.news
+    assert not bench.events
 
 
 def test_requests_beyond_the_backlog_are_dropped_until_one_is_seen_or_answered() -> None:
@@ -373,14 +373,14 @@ def test_requests_beyond_the_backlog_are_dropped_until_one_is_seen_or_answered()
     listener = bench.listen(backlog=2)
     for number in range(3):
         bench.request(local_comm_id=100 + number, qpn=0x40 + number)
-    assert len(bench.news) == 2
+    assert len(bench.events) == 2
     assert not bench.port.sent, "whose request was dropped asks again"
     assert bench.counters["cm_backlog_full"] == 1
-    first, second = (news.connection for news in bench.news)
-    bench.agent.taken(first)
-    bench.agent.taken(first)
+    first, second = (event.connection for event in bench.events)
+    bench.agent.release_backlog(first)
+    bench.agent.release_backlog(first)
     bench.request(local_comm_id=102, qpn=0x42)
-    assert [news.connection.remote_id for news in bench.news] == [100, 101, 102]
+    assert [event.connection.remote_id for event in bench.events] == [100, 101, 102]
     assert listener.waiting == 2
     bench.agent.request(first, Input.REJECT, 0)
     assert listener.waiting == 2, "that place was free already"
@@ -393,11 +393,11 @@ def test_a_peer_that_gives_up_leaves_its_place_to_nobody_until_its_owner_looks()
     bench = Bench()
     listener = bench.listen(backlog=1)
     bench.request()
-    connection = bench.news[-1].connection
+    connection = bench.events[-1].connection
     bench.hear(mad.CM_REJ, local_comm_id=77, remote_comm_id=connection.local_id, reason=cm.REJ_TIMEOUT)
     assert connection.state is State.CLOSED
     assert listener.waiting == 1
-    bench.agent.request(connection, Input.ABANDON, 0)
+    bench.agent.request(connection, Input.DESTROY, 0)
     assert listener.waiting == 0
 
 
@@ -406,16 +406,16 @@ def test_datagram_requests_beyond_the_backlog_are_rejected() -> None:
     bench.listen(backlog=1)
     for number in range(2):
         bench.hear(mad.CM_SIDR_REQ, request_id=100 + number, service_id=SERVICE)
-    assert len(bench.news) == 1
+    assert len(bench.events) == 1
     assert bench.port.last().fields["status"] == cm.SIDR_REJECTED
 
 
 def test_a_backlog_is_bounded_and_has_a_default() -> None:
     bench = Bench()
-    assert bench.agent.listen(1, bench.news.append, 1 << 30).backlog == MAX_BACKLOG
-    assert bench.agent.listen(2, bench.news.append, 0).backlog == MAX_BACKLOG, "as Linux has it"
+    assert bench.agent.listen(1, bench.events.append, 1 << 30).backlog == MAX_BACKLOG
+    assert bench.agent.listen(2, bench.events.append, 0).backlog == MAX_BACKLOG, "as Linux has it"
     with pytest.raises(CmError, match="is taken"):
-        bench.agent.listen(2, bench.news.append)
+        bench.agent.listen(2, bench.events.append)
 
 
 def test_a_peer_that_comes_again_with_the_same_queue_pair_ends_the_old_connection() -> None:
@@ -425,17 +425,17 @@ def test_a_peer_that_comes_again_with_the_same_queue_pair_ends_the_old_connectio
     bench.hear(mad.CM_RTU, local_comm_id=77, remote_comm_id=connection.local_id)
     bench.request(local_comm_id=78)
     assert bench.port.last().fields["reason"] == cm.REJ_STALE_CONN
-    assert bench.news[-1].event == cm.EVENT_DISCONNECTED
+    assert bench.events[-1].event == cm.EVENT_DISCONNECTED
     bench.request(local_comm_id=79)
-    assert bench.news[-1].event == cm.EVENT_CONNECT_REQUEST
+    assert bench.events[-1].event == cm.EVENT_CONNECT_REQUEST
 
 
-def _said_together(bench: Bench, count: int) -> list[Connection]:
+def _said_together(bench: Bench, count: int) -> list[ConnectionRecord]:
     """Requests to one peer, a millisecond apart."""
-    return [bench.agent.connect(THERE, SERVICE, bench.news.append, number * 1_000_000) for number in range(count)]
+    return [bench.agent.connect(THERE, SERVICE, bench.events.append, number * 1_000_000) for number in range(count)]
 
 
-def _answer(bench: Bench, connection: Connection, now_ns: int) -> None:
+def _answer(bench: Bench, connection: ConnectionRecord, now_ns: int) -> None:
     fields = {"remote_comm_id": connection.local_id, "local_comm_id": connection.local_id ^ 1, "qpn": 0x22, "psn": 1}
     bench.agent.receive(wire.pack(mad.CM_REP, 5, fields, b""), THERE, now_ns)
 
@@ -465,7 +465,7 @@ def test_what_a_peer_has_passed_over_is_repeated() -> None:
 
 def test_a_request_without_answer_is_repeated_soon_then_later_and_at_last_given_up() -> None:
     bench = Bench()
-    bench.agent.connect(THERE, SERVICE, bench.news.append, 0)
+    bench.agent.connect(THERE, SERVICE, bench.events.append, 0)
     times = []
     while (deadline := bench.agent.next_deadline_ns()) is not None:
         times.append(deadline)
@@ -477,7 +477,7 @@ def test_a_request_without_answer_is_repeated_soon_then_later_and_at_last_given_
     requests = [message for message, _ in bench.port.sent if message.attr == mad.CM_REQ]
     assert len(requests) == 1 + cm.MAX_CM_RETRIES
     assert len({request.tid for request in requests}) == 1
-    assert [(news.event, news.status) for news in bench.news] == [(cm.EVENT_UNREACHABLE, -110)]
+    assert [(event.event, event.status) for event in bench.events] == [(cm.EVENT_UNREACHABLE, -110)]
     assert bench.port.last().attr == mad.CM_REJ
 
 
@@ -488,7 +488,7 @@ def test_messages_from_another_address_than_the_peers_do_nothing() -> None:
     fields = {"local_comm_id": 77, "remote_comm_id": connection.local_id, "qpn": 0x11}
     bench.hear(mad.CM_DREQ, source=other, **fields)
     assert connection.state is State.ESTABLISHED
-    assert not bench.news
+    assert not bench.events
 
 
 def test_a_message_with_another_communication_id_than_the_peers_does_nothing() -> None:
@@ -523,20 +523,20 @@ def test_alternate_paths_are_refused() -> None:
 
 def test_a_service_is_resolved_by_datagram() -> None:
     bench = Bench()
-    connection = bench.agent.connect(THERE, SERVICE, bench.news.append, 0, datagram=True, private=b"who")
+    connection = bench.agent.connect(THERE, SERVICE, bench.events.append, 0, datagram=True, private=b"who")
     asked = bench.port.last()
     assert asked.attr == mad.CM_SIDR_REQ
     assert asked.private[:3] == b"who"
     bench.hear(mad.CM_SIDR_REP, asked.tid, b"me", request_id=asked.fields["request_id"], qpn=0x33, qkey=0x44)
-    assert bench.news[-1].event == cm.EVENT_ESTABLISHED
-    assert bench.news[-1].private[:2] == b"me"
+    assert bench.events[-1].event == cm.EVENT_ESTABLISHED
+    assert bench.events[-1].private[:2] == b"me"
     assert (connection.remote.qpn, connection.remote.qkey) == (0x33, 0x44)
 
 
 def test_private_data_that_is_too_long_is_refused() -> None:
     bench = Bench()
     with pytest.raises(CmError, match="too many"):
-        bench.agent.connect(THERE, SERVICE, bench.news.append, 0, private=bytes(93))
+        bench.agent.connect(THERE, SERVICE, bench.events.append, 0, private=bytes(93))
     connection = bench.asked()
     with pytest.raises(CmError, match="too many"):
         bench.agent.request(connection, Input.REJECT, 0, bytes(149))
@@ -546,8 +546,8 @@ def test_private_data_that_is_too_long_is_refused() -> None:
 def test_a_timeout_says_whose_it_is() -> None:
     """Linux finds the connection by the GUID in the additional information, and by the sender's ID."""
     bench = Bench()
-    connection = bench.agent.connect(THERE, SERVICE, bench.news.append, 0)
-    bench.agent.request(connection, Input.ABANDON, 0)
+    connection = bench.agent.connect(THERE, SERVICE, bench.events.append, 0)
+    bench.agent.request(connection, Input.DESTROY, 0)
     said = bench.port.last()
     assert (said.attr, said.fields["reason"], said.fields["info_length"]) == (mad.CM_REJ, cm.REJ_TIMEOUT, 8)
     assert wire.REJ.pack(said.fields)[12:20] == Wire.guid.to_bytes(8, "big")
