@@ -79,7 +79,7 @@ def held(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 def test_a_broken_fault_script_is_called_so_beside_a_device_that_runs(env: dict[str, str], held: Path) -> None:
     user = connect(held)
     assert user is not None
-    user.ask(attach.MSG_ADD, json.dumps({"address": f"{NET}.104"}).encode())
+    user.request(attach.MSG_ADD, json.dumps({"address": f"{NET}.104"}).encode())
     where = "fault script is not valid JSON: Expecting ',' delimiter at line 1, column 14: after '[{\"every\": 50'"
     assert run(env, "--addr", f"{NET}.104", "--faults", '[{"every": 50') == (2, f"rnic: {where}")
     status, said = run(env, "--addr", f"{NET}.104", "--faults", '[{"every": 50, "action": "drop"}]')
@@ -90,7 +90,7 @@ def test_a_broken_fault_script_is_called_so_beside_a_device_that_runs(env: dict[
 def test_a_device_that_runs_without_the_recording_that_is_asked_for(env: dict[str, str], held: Path) -> None:
     user = connect(held)
     assert user is not None
-    user.ask(attach.MSG_ADD, json.dumps({"address": f"{NET}.103"}).encode())
+    user.request(attach.MSG_ADD, json.dumps({"address": f"{NET}.103"}).encode())
     status, said = run(env, "--addr", f"{NET}.103", "--capture", str(held / "x.pcapng"))
     assert (status, said) == (
         2,

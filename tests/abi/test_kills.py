@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rnic.runtime.attach import Connection, ask, connect
+from rnic.runtime.attach import ProcessConnection, ask, connect
 from rnic.spec.errors import RnicError
 from rnic.testing import own_network
 
@@ -48,7 +48,7 @@ class Nic:
             assert time.monotonic() < end
             time.sleep(0.01)
 
-    def _answers(self) -> Connection | None:
+    def _answers(self) -> ProcessConnection | None:
         try:
             connection = connect(self.directory)
         except (OSError, RnicError):

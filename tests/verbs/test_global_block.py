@@ -93,4 +93,4 @@ def test_what_is_no_register(directory: Path) -> None:
         assert isinstance(ctx.driver, RemoteDriver)
         body = attach.REGISTER.pack({"offset": reg.GLOBAL_BYTES, "store": 0, "value": 0})
         with pytest.raises(VerbsError, match="no register of the global block"):
-            ctx.driver.connection.ask(attach.MSG_REGISTER, body)
+            ctx.driver.connection.request(attach.MSG_REGISTER, body)

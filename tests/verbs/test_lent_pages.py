@@ -57,7 +57,7 @@ def lent(directory: Path) -> Iterator[tuple[QpPair, mmap.mmap]]:
     connection = connect(directory)
     assert connection is not None
     wanted = {"address": ADDRESSES[0], "port": None, "faults": None, "capture": None}
-    name = connection.ask(attach.MSG_ADD, json.dumps(wanted).encode())[0].rstrip(b"\0").decode()
+    name = connection.request(attach.MSG_ADD, json.dumps(wanted).encode())[0].rstrip(b"\0").decode()
     driver = RemoteDriver(connection, name)
     pages = mmap.mmap(-1, 6 * PAGE)
     lend(driver, pages)

@@ -21,7 +21,7 @@ from rnic.nic_process import client_memory as program
 from rnic.nic_process import connections as connections_module
 from rnic.nic_process.client import EventFd, drain
 from rnic.nic_process.client_memory import MAX_SHARED_BYTES, CopiedMemory, SharedFiles
-from rnic.runtime.attach import Connection, ask, connect
+from rnic.runtime.attach import ProcessConnection, ask, connect
 from rnic.runtime.directory import ProcessError
 from rnic.spec import attach
 from rnic.spec.errors import VerbsError
@@ -59,7 +59,7 @@ class Nic:
             time.sleep(0.01)
         return True
 
-    def connect(self) -> Connection:
+    def connect(self) -> ProcessConnection:
         connection = connect(self.directory)
         assert connection is not None
         return connection
@@ -93,7 +93,7 @@ def work(directory: Path) -> None:
 def test_no_descriptors_at_any_moment(nic: Nic) -> None:
     """However many are left: all of it works, or the refusal says what is missing; and nothing is lost for good."""
     bystander = nic.connect()
-    bystander.ask(attach.MSG_LIST)
+    bystander.request(attach.MSG_LIST)
     before = nic.descriptors()
     work(nic.directory)
     assert nic.settled(before)
@@ -106,7 +106,7 @@ def test_no_descriptors_at_any_moment(nic: Nic) -> None:
             words.append(str(error))
         else:
             break
-        assert bystander.ask(attach.MSG_LIST) is not None
+        assert bystander.request(attach.MSG_LIST) is not None
         nic.allow(None)
         assert nic.settled(before), f"{nic.descriptors() - before} descriptors are lost"
     assert 5 < len(words) < 39
@@ -119,7 +119,7 @@ def test_no_descriptors_at_any_moment(nic: Nic) -> None:
 @pytest.mark.slow
 def test_more_programs_than_descriptors(nic: Nic) -> None:
     nic.allow(10)
-    served: list[Connection] = []
+    served: list[ProcessConnection] = []
     words = ""
     for _ in range(60):
         try:
@@ -130,7 +130,7 @@ def test_more_programs_than_descriptors(nic: Nic) -> None:
     assert f"NIC process {nic.pid} is full" in words
     assert "ulimit -n" in words
     for connection in served:
-        connection.ask(attach.MSG_LIST)
+        connection.request(attach.MSG_LIST)
         connection.close()
     nic.connect().close()
     assert nic.process.poll() is None
@@ -201,7 +201,7 @@ def test_the_nic_goes_on_beside_a_cleared_flag(nic: Nic) -> None:
 @pytest.mark.slow
 def test_open_that_fails_keeps_nothing(nic: Nic) -> None:
     connection = nic.connect()
-    name = connection.ask(attach.MSG_ADD, b'{"address": "127.0.0.1", "port": 0}')[0]
+    name = connection.request(attach.MSG_ADD, b'{"address": "127.0.0.1", "port": 0}')[0]
     before = nic.descriptors()
     with open(os.devnull, "rb") as file:
         for mode in (attach.DMA_COPIER, attach.DMA_PROC_MEM, 7):
@@ -209,7 +209,7 @@ def test_open_that_fails_keeps_nothing(nic: Nic) -> None:
                 if mode == attach.DMA_PROC_MEM and len(fds) == 1:
                     continue  # any file will do: what it brings is its own trouble
                 with pytest.raises(VerbsError):
-                    connection.ask(attach.MSG_OPEN, name + struct.pack("<III", mode, 4096, 0), fds)
+                    connection.request(attach.MSG_OPEN, name + struct.pack("<III", mode, 4096, 0), fds)
     assert nic.settled(before)
     connection.close()
 

@@ -317,8 +317,8 @@ def test_bad_messages_are_answered(directory: Path, message: tuple[int, bytes], 
     connection = connect(directory)
     assert connection is not None
     with pytest.raises(VerbsError, match=says):
-        connection.ask(*message)
-    assert connection.ask(attach.MSG_LIST)[0][:5] == b"rnic0"
+        connection.request(*message)
+    assert connection.request(attach.MSG_LIST)[0][:5] == b"rnic0"
     connection.close()
 
 
@@ -332,7 +332,7 @@ def test_a_message_holds_several_commands(directory: Path) -> None:
             return b"".join(attach.COMMAND.pack(dict(zip(names, each, strict=True))) for each in commands)
 
         def told(*commands: tuple[int, int, int]) -> list[tuple[int, int]]:
-            answer = connection.ask(attach.MSG_COMMAND, message(*commands))[0]
+            answer = connection.request(attach.MSG_COMMAND, message(*commands))[0]
             found, at = [], 0
             while at < len(answer):
                 said = attach.COMMAND_REPLY.unpack(answer, at)
@@ -348,7 +348,7 @@ def test_a_message_holds_several_commands(directory: Path) -> None:
         assert first != second
         assert told((*free[:2], first), (*free[:2], second)) == [(cmd.ST_OK, 0)] * 2
         with pytest.raises(VerbsError, match="ends 5 bytes after"):
-            connection.ask(attach.MSG_COMMAND, message(allocate) + bytes(5))
+            connection.request(attach.MSG_COMMAND, message(allocate) + bytes(5))
         assert told(allocate) == [(cmd.ST_OK, second + 1)], "numbers come round, and none was taken meanwhile"
 
 
@@ -699,7 +699,7 @@ def open_running(directory: Path) -> Context:
         raise VerbsError(errno.ENODEV, "no NIC process runs")
     try:
         name = (
-            connection.ask(attach.MSG_ADD, json.dumps({"address": f"{NET}.94", "port": 4000}).encode())[0]
+            connection.request(attach.MSG_ADD, json.dumps({"address": f"{NET}.94", "port": 4000}).encode())[0]
             .rstrip(b"\0")
             .decode()
         )

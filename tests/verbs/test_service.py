@@ -17,7 +17,7 @@ import pytest
 from rnic.abi.build import LIBRARIES
 from rnic.link.base import LinkError
 from rnic.link.udp_socket import open_socket, port_owner
-from rnic.runtime.attach import Connection, connect, start
+from rnic.runtime.attach import ProcessConnection, connect, start
 from rnic.spec import attach
 from rnic.spec.errors import VerbsError
 from rnic.testing import own_network
@@ -37,12 +37,14 @@ def directory(tmp_path: Path) -> Iterator[Path]:
     first.close()
 
 
-def _add(directory: Path, host: int, **more: object) -> tuple[Connection, str]:
+def _add(directory: Path, host: int, **more: object) -> tuple[ProcessConnection, str]:
     connection = connect(directory)
     assert connection is not None
     wanted = {"address": f"{NET}.{host}", **more}
     try:
-        return connection, connection.ask(attach.MSG_ADD, json.dumps(wanted).encode())[0].split(b"\0", 1)[0].decode()
+        return connection, connection.request(attach.MSG_ADD, json.dumps(wanted).encode())[0].split(b"\0", 1)[
+            0
+        ].decode()
     except VerbsError:
         connection.close()
         raise

@@ -23,7 +23,7 @@ from rnic.cli.faults import fault_rules
 from rnic.cli.options import UDP_PORT_RENAMED, Command, udp_port
 from rnic.link.base import LinkError, parse_address
 from rnic.nic_process.sysfs_view import make_view
-from rnic.runtime.attach import Connection, connect, start
+from rnic.runtime.attach import ProcessConnection, connect, start
 from rnic.runtime.directory import ProcessError, runtime_directory
 from rnic.spec import attach
 from rnic.spec.errors import VerbsError
@@ -88,7 +88,7 @@ def environment(
     return env
 
 
-def add_devices(connection: Connection, wanted: list[dict[str, object]]) -> list[str]:
+def add_devices(connection: ProcessConnection, wanted: list[dict[str, object]]) -> list[str]:
     """Names of the devices that were asked for.
 
     Raises:
@@ -97,7 +97,7 @@ def add_devices(connection: Connection, wanted: list[dict[str, object]]) -> list
     names = []
     for each in wanted:
         try:
-            name, _ = connection.ask(attach.MSG_ADD, json.dumps(each).encode())
+            name, _ = connection.request(attach.MSG_ADD, json.dumps(each).encode())
         except VerbsError as error:
             raise ProcessError(str(error.strerror)) from None
         names.append(name.split(b"\0", 1)[0].decode())
@@ -243,7 +243,7 @@ def execute(
     own_rules = rules_by_device(faults_on)
     directory = runtime_directory()
     connection = connect(directory) or start(directory)
-    names = device_names(connection.ask(attach.MSG_LIST)[0], addresses or ("127.0.0.1",), udp_port)
+    names = device_names(connection.request(attach.MSG_LIST)[0], addresses or ("127.0.0.1",), udp_port)
     unknown = own_rules.keys() - {*names.values(), *names}
     if unknown:
         known = ", ".join(f"{name} ({address})" for address, name in names.items())

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from rnic.cm.jobs import LOOK_S, Job, Jobs, PeerClosedError
 from rnic.cm.line_socket import DEFAULT_TIMEOUT_S
-from rnic.cm.manager import Event, EventChannel, Manager, manager_of
+from rnic.cm.manager import REMOTE_RIGHTS, Event, EventChannel, Manager, manager_of
 from rnic.cm.records import Parameters
 from rnic.mem.space import byte_view
 from rnic.runtime.wait import wait_readable
@@ -26,7 +26,7 @@ from rnic.spec import attach_cm as wire
 from rnic.spec import cm
 from rnic.spec.errors import RnicError, VerbsError
 from rnic.verbs import enums as e
-from rnic.verbs.attrs import GID, SGE, WC, AHAttr, GlobalRoute, QPAttr, QPCap, QPInitAttr, RecvWR, SendWR
+from rnic.verbs.attrs import SGE, WC, QPAttr, QPCap, QPInitAttr, RecvWR, SendWR
 from rnic.verbs.context import Context
 from rnic.verbs.memory import MR, PD
 from rnic.verbs.qp import QP
@@ -40,9 +40,6 @@ RD_ATOMIC = 16
 MAX_PRIVATE = 56
 """Bytes of private data that a request has room for; an acceptance has 196, a rejection 148."""
 MAX_PRIVATE_ACCEPT, MAX_PRIVATE_REJECT = 196, 148
-REMOTE_RIGHTS = (
-    e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_ATOMIC
-)
 T = TypeVar("T")
 Steps = Generator[None, None, T]
 """Work that waits, at each ``yield``, until something may have happened."""
@@ -78,6 +75,17 @@ _REJECT_HINTS = {
     cm.REJ_TIMEOUT: "; it gave up waiting",
     cm.REJ_STALE_CONN: "; it took the queue pair for one of before: try again",
 }
+
+
+def connect_error(
+    event: Event, peer: str, udp_port: int, failure: str = "the connection was lost while it was made"
+) -> CmConnectError:
+    """Return the error for an event that ends a connection before it is established."""
+    if event.event == cm.EVENT_REJECTED:
+        return CmRejectedError(peer, event.status, event.private)
+    if event.event == cm.EVENT_UNREACHABLE:
+        return CmTimeoutError(f"{peer} did not answer: is a NIC there, on UDP port {udp_port}?")
+    return CmConnectError(f"{peer}: {failure} ({cm.EVENT_NAMES.get(event.event, str(event.event))})")
 
 
 class CmConnection:
@@ -262,7 +270,7 @@ class CmConnection:
         if self.closed or self._ended:
             return
         self._fail()
-        self._manager.ask(wire.CM_DISCONNECT, id=self._number)
+        self._manager.request(wire.CM_DISCONNECT, id=self._number)
         while self.connected:
             yield
 
@@ -274,7 +282,7 @@ class CmConnection:
         self.ctx.driver.kick()  # what arrived last may still want its acknowledgement
         with contextlib.suppress(VerbsError):
             if self._number:
-                self._manager.ask(wire.CM_DESTROY, id=self._number)
+                self._manager.request(wire.CM_DESTROY, id=self._number)
         self._made.close()
         if self._owned:
             self.ctx.close()
@@ -299,60 +307,62 @@ class CmConnection:
 
     def connecting(self, source: bytes, target: bytes, port: int, private: bytes) -> Steps[None]:
         """The active side: REQ, wait for REP, RTU."""
-        ask = self._manager.ask
-        self._number = ask(wire.CM_CREATE, channel=self._channel.number, port_space=cm.PS_TCP, qp_type=wire.QP_RC)["id"]
-        ask(
+        request = self._manager.request
+        self._number = request(wire.CM_CREATE, channel=self._channel.number, port_space=cm.PS_TCP, qp_type=wire.QP_RC)[
+            "id"
+        ]
+        request(
             wire.CM_RESOLVE_ADDR,
             id=self._number,
             src=int.from_bytes(source, "little"),
             dst=int.from_bytes(target, "little"),
             dst_port=port,
         )
-        if (event := (yield from self._news())).event != cm.EVENT_ADDR_RESOLVED:
+        if (event := (yield from self._wait_event())).event != cm.EVENT_ADDR_RESOLVED:
             raise CmConnectError(
                 f"{self.peer} cannot be reached from {self.ctx.address}: use one IP version at both ends"
             )
-        ask(wire.CM_RESOLVE_ROUTE, id=self._number)
-        yield from self._news()
+        request(wire.CM_RESOLVE_ROUTE, id=self._number)
+        yield from self._wait_event()
         self._offer(wire.CM_CONNECT, private, RD_ATOMIC, RD_ATOMIC)
-        event = yield from self._news()
+        event = yield from self._wait_event()
         if event.event != cm.EVENT_CONNECT_RESPONSE:
-            raise self._refusal(event)
+            raise connect_error(event, self.peer, self.ctx.udp_port)
         self.private = event.private
         self._make_ready()
-        ask(wire.CM_ESTABLISH, id=self._number)
+        request(wire.CM_ESTABLISH, id=self._number)
 
     def accepting(self, number: int, asked: dict[str, int], private: bytes) -> Steps[None]:
         """The passive side: REP, and wait for RTU or for the first message."""
         self._number = number
-        ask = self._manager.ask
-        ask(wire.CM_MIGRATE, id=number, channel=self._channel.number)
+        request = self._manager.request
+        request(wire.CM_MIGRATE, id=number, channel=self._channel.number)
         resources = min(RD_ATOMIC, asked["responder_resources"])
         depth = min(RD_ATOMIC, asked["initiator_depth"])
         try:
             self._make_ready(resources, depth)
             self._offer(wire.CM_ACCEPT, private, resources, depth)
         except VerbsError:
-            reason = ask(wire.CM_QUERY, id=number)["status"]
+            reason = request(wire.CM_QUERY, id=number)["status"]
             if reason:  # the peer took its request back
                 raise CmRejectedError(self.peer, reason, b"") from None
             raise
         while True:
-            event = self._channel.take()
+            event = self._channel.get_event()
             if event is not None:
                 if event.event != cm.EVENT_ESTABLISHED:
-                    raise self._refusal(event)
+                    raise connect_error(event, self.peer, self.ctx.udp_port)
                 return
             if self._has_news():
                 # its RTU is late or lost: the peer is ready all the same
-                ask(wire.CM_NOTIFY, id=number)
+                request(wire.CM_NOTIFY, id=number)
                 continue
             yield
             self._jobs.dispatch()
 
     def _offer(self, op: int, private: bytes, resources: int, depth: int) -> None:
         usual = Parameters()
-        self._manager.ask(
+        self._manager.request(
             op,
             private,
             id=self._number,
@@ -365,37 +375,19 @@ class CmConnection:
 
     def _make_ready(self, resources: int | None = None, depth: int | None = None) -> None:
         """Bring the queue pair to RTS; ``resources`` and ``depth`` go before what the connection says."""
-        said = self._manager.ask(wire.CM_QUERY, id=self._number)
-        attr = QPAttr()
-        attr.qp_access_flags = REMOTE_RIGHTS
-        attr.path_mtu = said["path_mtu"]
-        attr.dest_qp_num = said["qpn"]
-        attr.rq_psn, attr.sq_psn = said["rq_psn"], said["sq_psn"]
-        attr.max_dest_rd_atomic = said["responder_resources"] if resources is None else resources
-        attr.max_rd_atomic = said["initiator_depth"] if depth is None else depth
-        attr.min_rnr_timer = said["min_rnr_timer"]
-        attr.timeout, attr.retry_cnt = said["ack_timeout"], said["retry_count"]
-        attr.rnr_retry = said["rnr_retry_count"]
-        route = GlobalRoute(GID(said["dst"].to_bytes(16, "little")), traffic_class=said["tos"])
-        attr.ah_attr = AHAttr(route, udp_dport=self.ctx.udp_port)
+        attr = self._manager.qp_attr(self._number, self.ctx.udp_port)
+        if resources is not None and depth is not None:
+            attr.max_dest_rd_atomic, attr.max_rd_atomic = resources, depth
         self.qp.to_rts(attr)
 
-    def _refusal(self, event: Event) -> CmConnectError:
-        if event.event == cm.EVENT_REJECTED:
-            return CmRejectedError(self.peer, event.status, event.private)
-        if event.event == cm.EVENT_UNREACHABLE:
-            return CmTimeoutError(f"{self.peer} did not answer: is a NIC there, on UDP port {self.ctx.udp_port}?")
-        name = cm.EVENT_NAMES.get(event.event, str(event.event))
-        return CmConnectError(f"{self.peer}: the connection was lost while it was made ({name})")
-
-    def _news(self) -> Steps[Event]:
-        while (event := self._channel.take()) is None:
+    def _wait_event(self) -> Steps[Event]:
+        while (event := self._channel.get_event()) is None:
             yield
         return event
 
     def _look(self) -> bool:
         """Take an event, if one waits: after the first, each tells of the end."""
-        event = self._channel.take()
+        event = self._channel.get_event()
         if event is None:
             return False
         if event.event in _ENDS and not self._ended:

@@ -89,9 +89,9 @@ class CmRequest:
         self._answer()
         manager = self._listener.manager
         try:
-            manager.ask(wire.CM_REJECT, private, id=self._number)
+            manager.request(wire.CM_REJECT, private, id=self._number)
         finally:
-            manager.ask(wire.CM_DESTROY, id=self._number)
+            manager.request(wire.CM_DESTROY, id=self._number)
 
     def _begin(self, private: bytes) -> CmConnection:
         _check_private(private, MAX_PRIVATE_ACCEPT)
@@ -128,14 +128,14 @@ class CmListener:
         number = tcp_port(ctx.address, port, 0)
         self.manager: Manager = manager_of(ctx)
         self._channel: EventChannel = self.manager.channel()
-        ask = self.manager.ask
+        request = self.manager.request
         try:
-            self._number = ask(wire.CM_CREATE, channel=self._channel.number, port_space=cm.PS_TCP, qp_type=wire.QP_RC)[
-                "id"
-            ]
+            self._number = request(
+                wire.CM_CREATE, channel=self._channel.number, port_space=cm.PS_TCP, qp_type=wire.QP_RC
+            )["id"]
             gid = int.from_bytes(ctx.query_gid().raw, "little")
-            ask(wire.CM_BIND, id=self._number, src=gid, src_port=number)
-            self.port = ask(wire.CM_LISTEN, id=self._number, value=backlog)["src_port"]
+            request(wire.CM_BIND, id=self._number, src=gid, src_port=number)
+            self.port = request(wire.CM_LISTEN, id=self._number, value=backlog)["src_port"]
         except VerbsError as error:
             self._channel.close()
             raise CmConnectError(f"cannot listen by CM on {ctx.address} port {port}: {error.strerror}") from None
@@ -184,7 +184,7 @@ class CmListener:
 
     def _next(self) -> CmRequest | None:
         while not self.closed:
-            event = self._channel.take()
+            event = self._channel.get_event()
             if event is None:
                 self.ctx.driver.check()
                 return None

@@ -13,18 +13,18 @@ from errno import EINVAL, ENOTCONN
 from types import TracebackType
 
 from rnic.cm import cm_enums as ce
-from rnic.cm.cm_connection import REMOTE_RIGHTS, CmConnectError, CmRejectedError, CmTimeoutError
+from rnic.cm.cm_connection import CmConnectError, connect_error
 from rnic.cm.cm_listener import own_device
 from rnic.cm.cmid_datagrams import JoinMCAttrEx, UDParam, group_of
 from rnic.cm.cmid_events import AddrInfo, CMEvent, CMEventChannel, ConnParam, Place, checked_port_space
 from rnic.cm.jobs import LOOK_S
-from rnic.cm.manager import Event, Manager, manager_of
+from rnic.cm.manager import REMOTE_RIGHTS, Event, Manager, manager_of
 from rnic.runtime.wait import wait_readable
 from rnic.spec import attach_cm as wire
 from rnic.spec.cm import UDP_QKEY
 from rnic.spec.errors import VerbsError
 from rnic.verbs import enums as e
-from rnic.verbs.attrs import GID, SGE, WC, AHAttr, GlobalRoute, QPAttr, QPInitAttr, RecvWR, SendWR
+from rnic.verbs.attrs import GID, SGE, WC, QPAttr, QPInitAttr, RecvWR, SendWR
 from rnic.verbs.context import Context
 from rnic.verbs.cq import CQ
 from rnic.verbs.event_queues import CompChannel
@@ -74,7 +74,7 @@ class CMID:
         self._sync = isinstance(creator, AddrInfo)
         if isinstance(creator, CMEvent):
             self.event_channel = creator.channel
-            self._adopt(creator.manager, creator.said, listen_id)
+            self._take_request(creator.manager, creator.event, listen_id)
         elif isinstance(creator, CMEventChannel):
             self.event_channel = creator
         elif isinstance(creator, AddrInfo):
@@ -106,7 +106,7 @@ class CMID:
         """Take an own address and port: ``lai.src``."""
         place = self._wants(lai.src, "bind_addr", "src")
         self._open(lai, place)
-        self._ask(wire.CM_BIND, src=int.from_bytes(place.gid, "little"), src_port=place.port)
+        self._request(wire.CM_BIND, src=int.from_bytes(place.gid, "little"), src_port=place.port)
 
     def resolve_addr(self, rai: AddrInfo, timeout_ms: int = 2000) -> None:
         """Find the device that leads to ``rai.dst``. It is found at once, whatever ``timeout_ms``."""
@@ -114,7 +114,7 @@ class CMID:
         if self._manager is None:
             self._open(rai, rai.src, place)
         source = rai.src.gid if rai.src is not None else self._context().query_gid().raw
-        self._ask(
+        self._request(
             wire.CM_RESOLVE_ADDR,
             src=int.from_bytes(source, "little"),
             src_port=0 if rai.src is None else rai.src.port,
@@ -124,8 +124,8 @@ class CMID:
         self._done(ce.RDMA_CM_EVENT_ADDR_RESOLVED, f"{place.text} cannot be reached from {self._context().address}")
 
     def resolve_route(self, timeout_ms: int = 2000) -> None:
-        """Find the way there, which an IP network does not ask for: at once, whatever ``timeout_ms``."""
-        self._ask(wire.CM_RESOLVE_ROUTE)
+        """Resolve the route, which an IP network does not need: done at once, whatever ``timeout_ms``."""
+        self._request(wire.CM_RESOLVE_ROUTE)
         self._done(ce.RDMA_CM_EVENT_ROUTE_RESOLVED, "no route")
 
     @staticmethod
@@ -147,12 +147,8 @@ class CMID:
             device = _Device(own_device(None, peer.family, peer.sockaddr, info.udp_port), True)
         self._hold(device, manager_of(device.context))
         channel = self._at_channel()
-        self._number = self._ask(
-            wire.CM_CREATE,
-            channel=channel,
-            port_space=self.port_space,
-            qp_type=wire.QP_UD if self.datagrams else wire.QP_RC,
-        )["id"]
+        qp_type = wire.QP_UD if self.datagrams else wire.QP_RC
+        self._number = self._managed().create_id(channel, self.port_space, qp_type)
         self._known()
         device.context.driver.start()
 
@@ -172,7 +168,7 @@ class CMID:
 
     def listen(self, backlog: int = 0) -> None:
         """Listen; ``backlog`` requests may wait to be taken, 0 for 1,024, and who comes beyond them asks again."""
-        self._ask(wire.CM_LISTEN, value=backlog)
+        self._request(wire.CM_LISTEN, value=backlog)
 
     def get_request(self) -> CMID:
         """The next request, of a CMID that was made by an :class:`AddrInfo`: to accept, or to reject.
@@ -183,13 +179,13 @@ class CMID:
             raise VerbsError(EINVAL, "get_request: requests of this CMID are events of its channel")
         manager = self._managed()
         while True:
-            _, said = self.event_channel.wait([self._context()])
-            if said.event == ce.RDMA_CM_EVENT_CONNECT_REQUEST:  # any other is the end of the device
+            _, event = self.event_channel.wait([self._context()])
+            if event.event == ce.RDMA_CM_EVENT_CONNECT_REQUEST:  # any other is the end of the device
                 break
         child = CMID(CMEventChannel(), self._init_attr, self._pd)
         child._sync = True
         try:
-            child._adopt(manager, said, self)
+            child._take_request(manager, event, self)
             if self._init_attr is not None:
                 child.create_qp(self._init_attr)
         except BaseException:
@@ -197,16 +193,16 @@ class CMID:
             raise
         return child
 
-    def _adopt(self, manager: Manager, said: Event, listening: CMID | None) -> None:
+    def _take_request(self, manager: Manager, event: Event, listening: CMID | None) -> None:
         """Become what a request asks for."""
-        if said.event != ce.RDMA_CM_EVENT_CONNECT_REQUEST or listening is None or listening._device is None:
+        if event.event != ce.RDMA_CM_EVENT_CONNECT_REQUEST or listening is None or listening._device is None:
             raise VerbsError(EINVAL, "a CMID is made of a RDMA_CM_EVENT_CONNECT_REQUEST with its listen_id")
         self._hold(listening._device, manager)
-        self._number = said.number
-        self._offered = said.fields
+        self._number = event.number
+        self._offered = event.fields
         self.port_space = listening.port_space
         if self._at_channel() != listening._at_channel():
-            self._ask(wire.CM_MIGRATE, channel=self._at_channel())
+            self._request(wire.CM_MIGRATE, channel=self._at_channel())
         self._known()
         if self._pd is None:
             self._pd = listening._pd
@@ -241,7 +237,7 @@ class CMID:
         """Ask the peer for a connection.
 
         Raises:
-            CmRejectedError: it said no; synchronously.
+            CmRejectedError: it rejected the request; synchronously.
             CmTimeoutError: it did not answer; synchronously.
         """
         self._offer(wire.CM_CONNECT, param or ConnParam())
@@ -271,39 +267,39 @@ class CMID:
 
     def establish(self) -> None:
         """The active side's last word, where the queue pair is the program's own and ready."""
-        self._ask(wire.CM_ESTABLISH)
+        self._request(wire.CM_ESTABLISH)
 
     def reject(self, private_data: bytes | str | None = None, private_data_len: int = 0) -> None:
         """Say no, and why in at most 148 bytes."""
         data = private_data.encode() if isinstance(private_data, str) else private_data or b""
-        self._ask(wire.CM_REJECT, data[: private_data_len or len(data)])
+        self._request(wire.CM_REJECT, data[: private_data_len or len(data)])
 
     def disconnect(self) -> None:
-        """End the connection, and what is under way on the queue pair."""
+        """Disconnect; work requests under way on the queue pair end with an error."""
         if self.qp is not None:
             self.qp.modify(QPAttr(e.IBV_QPS_ERR), e.IBV_QP_STATE)
-        self._ask(wire.CM_DISCONNECT)
+        self._request(wire.CM_DISCONNECT)
 
     def _offer(self, op: int, param: ConnParam, fields: dict[str, int] | None = None) -> None:
         number = param.qpn if self.qp is None else self.qp.qp_num
         if self.datagrams:
-            self._ask(op, param.private_data, qpn=number, qkey=UDP_QKEY)
+            self._request(op, param.private_data, qpn=number, qkey=UDP_QKEY)
             return
         if not number:
             raise VerbsError(EINVAL, "the CMID has no queue pair: create_qp() first, or name one in ConnParam(qp_num=)")
-        self._ask(op, param.private_data, qpn=number, **(fields or param.fields))
+        self._request(op, param.private_data, qpn=number, **(fields or param.fields))
 
-    def heard(self, said: Event) -> int:
+    def handle_event(self, event: Event) -> int:
         """What an event is to the program: an answer makes the queue pair ready, and the connection stands."""
-        if said.event == ce.RDMA_CM_EVENT_CONNECT_RESPONSE and self.qp is not None:
+        if event.event == ce.RDMA_CM_EVENT_CONNECT_RESPONSE and self.qp is not None:
             self._make_ready()
-            self._ask(wire.CM_ESTABLISH)
+            self._request(wire.CM_ESTABLISH)
             return ce.RDMA_CM_EVENT_ESTABLISHED
-        if said.event == ce.RDMA_CM_EVENT_MULTICAST_JOIN and self.qp is not None:
-            gid, receives = self._joining.pop(said.fields["context"])
+        if event.event == ce.RDMA_CM_EVENT_MULTICAST_JOIN and self.qp is not None:
+            gid, receives = self._joining.pop(event.fields["context"])
             if receives:
                 self.qp.attach_mcast(gid)
-        return said.event
+        return event.event
 
     # ----------------------------------------------------------------------------------- datagrams
 
@@ -327,14 +323,14 @@ class CMID:
         receives = mc_attr is None or mc_attr.join_flags == ce.RDMA_MC_JOIN_FLAG_FULLMEMBER
         self._joins += 1
         self._joining[self._joins] = gid, receives
-        self._ask(wire.CM_JOIN, dst=int.from_bytes(gid.raw, "little"), context=self._joins)
+        self._request(wire.CM_JOIN, dst=int.from_bytes(gid.raw, "little"), context=self._joins)
 
     def leave_multicast(self, addr: AddrInfo) -> None:
         """Leave a group."""
         gid = group_of(addr)
         if self.qp is not None:
             self.qp.detach_mcast(gid)
-        self._ask(wire.CM_LEAVE, dst=int.from_bytes(gid.raw, "little"))
+        self._request(wire.CM_LEAVE, dst=int.from_bytes(gid.raw, "little"))
 
     def post_ud_send(
         self, mr: MR, ah: AH, rqpn: int = 0, flags: int = e.IBV_SEND_SIGNALED, length: int | None = None
@@ -357,16 +353,8 @@ class CMID:
         masks = {e.IBV_QPS_INIT: INIT_MASK, e.IBV_QPS_RTR: RTR_MASK, e.IBV_QPS_RTS: RTS_MASK}
         if qp_state not in masks:
             raise VerbsError(EINVAL, f"qp_state={qp_state}: use IBV_QPS_INIT, IBV_QPS_RTR or IBV_QPS_RTS")
-        said = self._ask(wire.CM_QUERY)
-        attr = QPAttr(qp_state)
-        attr.qp_access_flags = REMOTE_RIGHTS
-        attr.path_mtu = said["path_mtu"]
-        attr.dest_qp_num, attr.rq_psn, attr.sq_psn = said["qpn"], said["rq_psn"], said["sq_psn"]
-        attr.max_dest_rd_atomic, attr.max_rd_atomic = said["responder_resources"], said["initiator_depth"]
-        attr.min_rnr_timer, attr.timeout = said["min_rnr_timer"], said["ack_timeout"]
-        attr.retry_cnt, attr.rnr_retry = said["retry_count"], said["rnr_retry_count"]
-        route = GlobalRoute(GID(said["dst"].to_bytes(16, "little")), traffic_class=said["tos"])
-        attr.ah_attr = AHAttr(route, udp_dport=self._context().udp_port)
+        attr = self._managed().qp_attr(self._number, self._context().udp_port)
+        attr.qp_state = qp_state
         return attr, masks[qp_state][e.IBV_QPT_RC]
 
     def query_qp(self, attr_mask: int = 0) -> tuple[QPAttr, QPInitAttr]:
@@ -465,7 +453,7 @@ class CMID:
     @property
     def port(self) -> int:
         """Its own port in rdma_cm's port space. Not in pyverbs."""
-        return self._ask(wire.CM_QUERY)["src_port"]
+        return self._request(wire.CM_QUERY)["src_port"]
 
     def close(self) -> None:
         """End the connection, and let go of queue pair, memory and device; a second call does nothing."""
@@ -482,7 +470,7 @@ class CMID:
         if manager is not None:
             self.event_channel.ids.pop((manager, self._number), None)
             with contextlib.suppress(VerbsError):  # its device has gone, or its channel
-                manager.ask(wire.CM_DESTROY, id=self._number)
+                manager.request(wire.CM_DESTROY, id=self._number)
         if self._sync:
             self.event_channel.close()
         if device is not None:
@@ -516,29 +504,20 @@ class CMID:
             raise VerbsError(ENOTCONN, "the CMID has no queue pair: create_qp() first")
         return self.qp
 
-    def _ask(self, op: int, private: bytes = b"", **fields: int) -> dict[str, int]:
-        if op != wire.CM_CREATE:
-            fields["id"] = self._number
-        return self._managed().ask(op, private, **fields)
+    def _request(self, op: int, private: bytes = b"", **fields: int) -> dict[str, int]:
+        return self._managed().request(op, private, id=self._number, **fields)
 
     def _next(self) -> int:
         """The next event of a CMID that works synchronously."""
-        _, self._said = self.event_channel.wait([self._context()])
-        return self.heard(self._said)
+        _, self._event = self.event_channel.wait([self._context()])
+        return self.handle_event(self._event)
 
     def _done(self, event: int, otherwise: str) -> None:
         if self._sync and self._next() != event:
             raise CmConnectError(otherwise)
 
     def _refusal(self) -> CmConnectError:
-        said = self._said
-        peer = "the peer"
-        if said.event == ce.RDMA_CM_EVENT_REJECTED:
-            return CmRejectedError(peer, said.status, said.private)
-        if said.event == ce.RDMA_CM_EVENT_UNREACHABLE:
-            return CmTimeoutError(f"{peer} did not answer: is a NIC there, on UDP port {self._context().udp_port}?")
-        name = ce.EVENT_NAMES.get(said.event, str(said.event))
-        return CmConnectError(f"{peer}: no connection was made ({name})")
+        return connect_error(self._event, "the peer", self._context().udp_port, "no connection was made")
 
 
 class _Device:

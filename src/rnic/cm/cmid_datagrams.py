@@ -32,18 +32,18 @@ class UDParam:
     """
 
     def __init__(self, cm_event: CMEvent) -> None:
-        said, about = cm_event.said, cm_event.about
+        event, about = cm_event.event, cm_event.about
         if cm_event.event_type not in _SAYS_WHERE or about is None or not about.datagrams:
             raise VerbsError(
                 EINVAL,
                 f"{cm_event.event_str()} says of no peer where it is: use RDMA_CM_EVENT_ESTABLISHED or"
                 " RDMA_CM_EVENT_MULTICAST_JOIN of a CMID of RDMA_PS_UDP",
             )
-        gid = GID(said.fields["dst"].to_bytes(16, "little"))
-        route = GlobalRoute(gid, hop_limit=HOP_LIMIT, traffic_class=said.fields["tos"])
+        gid = GID(event.fields["dst"].to_bytes(16, "little"))
+        route = GlobalRoute(gid, hop_limit=HOP_LIMIT, traffic_class=event.fields["tos"])
         self.ah_attr = AHAttr(route, udp_dport=about.context.udp_port)
-        self.qp_num = said.fields["qpn"]
-        self.qkey = said.fields["qkey"]
+        self.qp_num = event.fields["qpn"]
+        self.qkey = event.fields["qkey"]
 
 
 class JoinMCAttrEx:

@@ -11,8 +11,7 @@ from rnic.cm import cm_enums as ce
 from rnic.cm.cm_connection import CmConnectError
 from rnic.cm.jobs import LOOK_S
 from rnic.cm.line_socket import tcp_port
-from rnic.cm.manager import Event, Manager
-from rnic.cm.manager import EventChannel as _Way
+from rnic.cm.manager import Event, EventChannel, Manager
 from rnic.runtime.wait import wait_readable
 from rnic.spec.errors import VerbsError
 from rnic.verbs.attrs import GID
@@ -149,17 +148,17 @@ class CMEventChannel:
 
     def __init__(self) -> None:
         self.closed = False
-        self._ways: dict[Manager, _Way] = {}
+        self._channels: dict[Manager, EventChannel] = {}
         self.ids: dict[tuple[Manager, int], Any] = {}
         """CMIDs by their manager and number."""
 
     def number_at(self, manager: Manager) -> int:
         """Its number with a device's connection manager."""
         self._check()
-        way = self._ways.get(manager)
-        if way is None:
-            way = self._ways[manager] = manager.channel()
-        return way.number
+        channel = self._channels.get(manager)
+        if channel is None:
+            channel = self._channels[manager] = manager.channel()
+        return channel.number
 
     def _check(self) -> None:
         if self.closed:
@@ -168,14 +167,14 @@ class CMEventChannel:
     def filenos(self) -> list[int]:
         """Descriptors that are readable while events wait, or when a device has gone."""
         found = []
-        for manager, way in list(self._ways.items()):
-            found += [way.fileno(), *manager.lifelines()]
+        for manager, channel in list(self._channels.items()):
+            found += [channel.fileno(), *manager.lifelines()]
         return [each for each in found if each >= 0]  # another thread may have closed some
 
-    def take(self) -> tuple[Manager, Event] | None:
+    def get_event(self) -> tuple[Manager, Event] | None:
         """The next event, if one waits."""
-        for manager, way in list(self._ways.items()):
-            event = way.take()
+        for manager, channel in list(self._channels.items()):
+            event = channel.get_event()
             if event is not None:
                 return manager, event
         return None
@@ -186,9 +185,9 @@ class CMEventChannel:
         Raises:
             VerbsError: EINVAL where none can ever come, or the channel is closed, by another thread too.
         """
-        while (found := self.take()) is None:
+        while (found := self.get_event()) is None:
             self._check()
-            if not self._ways:
+            if not self._channels:
                 raise VerbsError(EINVAL, "no CMID of this event channel has an address: no event can come")
             for ctx in devices:
                 ctx.driver.check()
@@ -203,9 +202,9 @@ class CMEventChannel:
         self.closed = True
         for each in list(self.ids.values()):
             each.close()
-        for way in self._ways.values():
-            way.close()
-        self._ways.clear()
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
 
     def __enter__(self) -> CMEventChannel:
         return self
@@ -229,11 +228,11 @@ class CMEvent:
     def __init__(self, channel: CMEventChannel) -> None:
         self.channel = channel
         contexts = {each.context: None for each in channel.ids.values() if each.context is not None}
-        self.manager, self.said = channel.wait(list(contexts))
-        self.about = channel.ids.get((self.manager, self.said.number))
-        self.event_type = self.said.event if self.about is None else self.about.heard(self.said)
-        self.status = self.said.status
-        self.private_data = self.said.private
+        self.manager, self.event = channel.wait(list(contexts))
+        self.about = channel.ids.get((self.manager, self.event.number))
+        self.event_type = self.event.event if self.about is None else self.about.handle_event(self.event)
+        self.status = self.event.status
+        self.private_data = self.event.private
 
     def event_str(self) -> str:
         """Its name."""

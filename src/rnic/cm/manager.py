@@ -1,7 +1,7 @@
-"""A Python program's way to the connection manager of its device: requests, and events on descriptors of their own.
+"""A Python program's interface to the connection manager of its device: requests, and event channels.
 
-A device in this process gets a connection manager here, the first time that one is wanted; a NIC process has one.
-Both take the same bytes (:mod:`rnic.spec.attach_cm`).
+A device in this process gets a connection manager here when one is first used; a NIC process has one. Both take the
+same bytes (:mod:`rnic.spec.attach_cm`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,20 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from rnic.cm.service import CmService
 from rnic.nic_process.client import EventFd
-from rnic.runtime.attach import Connection, connect
+from rnic.runtime.attach import ProcessConnection, connect
 from rnic.runtime.driver import LocalDriver
 from rnic.runtime.loop import Runtime
 from rnic.runtime.remote import RemoteDriver
 from rnic.spec import attach_cm as wire
+from rnic.spec import cm
 from rnic.spec.errors import VerbsError
+from rnic.verbs import enums as e
+from rnic.verbs.attrs import GID, AHAttr, GlobalRoute, QPAttr
 from rnic.verbs.context import Context
+
+REMOTE_RIGHTS = (
+    e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_ATOMIC
+)
 
 _PRIVATE_AT = wire.CM_REQUEST["private"].byte
 _ANSWER_AT = wire.CM_RECORD["private"].byte
@@ -41,13 +48,13 @@ _lock = threading.RLock()
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a program is told.
+    """An event of an ID.
 
     Attributes:
         event: ``EVENT_*`` of :mod:`rnic.spec.cm`.
         status: reason of a rejection, or a negative errno.
         number: the ID that it is about.
-        fields: all that :data:`~rnic.spec.attach_cm.CM_RECORD` says.
+        fields: of :data:`~rnic.spec.attach_cm.CM_RECORD`.
         private: the peer's private data, with the zeros that its message was filled up with.
     """
 
@@ -58,24 +65,24 @@ class Event:
     private: bytes
 
 
-class _Way(Protocol):
-    """How requests reach the connection manager."""
+class _Transport(Protocol):
+    """Carries requests to the connection manager."""
 
-    def ask(self, body: bytes) -> tuple[bytes, list[int]]:
-        """The answer, and descriptors that came with it."""
+    def request(self, body: bytes) -> tuple[bytes, list[int]]:
+        """Send a request; return the answer, and descriptors that came with it."""
 
     def lifelines(self) -> list[int]:
-        """Descriptors that become readable when it goes."""
+        """Return descriptors that become readable when the connection manager goes."""
 
     def close(self) -> None:
-        """The program has ended, as far as it can see."""
+        """Destroy what the program made."""
 
     def forget(self) -> None:
-        """This process is a child of the one that has the way: that keeps it."""
+        """Leave everything to the parent of this process, which made it."""
 
 
-class _Here:
-    """Of a device in this process."""
+class _LocalTransport:
+    """To the connection manager of a device in this process."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -89,13 +96,13 @@ class _Here:
                     service.add_device(runtime.nic.config.name, runtime.nic)
         self._service = service
 
-    def ask(self, body: bytes) -> tuple[bytes, list[int]]:
+    def request(self, body: bytes) -> tuple[bytes, list[int]]:
         made: list[int] = []
 
         def make_signal() -> EventFd:
-            fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE)
-            made.append(os.dup(fd))
-            return EventFd(fd)
+            signal = EventFd.semaphore()
+            made.append(os.dup(signal.fd))
+            return signal
 
         runtime = self._runtime
         with runtime.lock:
@@ -113,21 +120,21 @@ class _Here:
         runtime.kick()
 
     def forget(self) -> None:
-        pass  # all of it is memory, which the child has a copy of
+        pass  # all of it is memory, of which the child has a copy
 
 
-class _There:
-    """Of a device in the NIC process, over a connection of its own."""
+class _ProcessTransport:
+    """To the NIC process, by a connection of its own."""
 
     def __init__(self, driver: RemoteDriver) -> None:
         path = Path(driver.connection.sock.getpeername())
         connection = connect(path.parent)
         if connection is None:
-            raise driver.connection.end()
-        self._connection: Connection = connection
+            raise driver.connection.mark_ended()
+        self._connection: ProcessConnection = connection
 
-    def ask(self, body: bytes) -> tuple[bytes, list[int]]:
-        return self._connection.ask(wire.MSG_CM, body)
+    def request(self, body: bytes) -> tuple[bytes, list[int]]:
+        return self._connection.request(wire.MSG_CM, body)
 
     def lifelines(self) -> list[int]:
         return [self._connection.sock.fileno()]
@@ -140,7 +147,7 @@ class _There:
 
 
 class Manager:
-    """One context's way to its connection manager; :func:`manager_of` makes it. Threads may use it at the same time.
+    """The connection manager as one context reaches it; :func:`manager_of` makes it. It is thread-safe.
 
     Raises:
         VerbsError: EOPNOTSUPP for a device that is neither in this process nor in a NIC process.
@@ -149,20 +156,20 @@ class Manager:
     def __init__(self, ctx: Context) -> None:
         driver = ctx.driver
         if isinstance(driver, LocalDriver):
-            self._way: _Way = _Here(driver.runtime)
+            self._transport: _Transport = _LocalTransport(driver.runtime)
         elif isinstance(driver, RemoteDriver):
-            self._way = _There(driver)
+            self._transport = _ProcessTransport(driver)
         else:
             raise VerbsError(EOPNOTSUPP, f"device {driver.name} has no connection manager that this program can reach")
         self._ctx = weakref.ref(ctx)
         self._name = driver.name
         self._closed = False
         _live.add(self)
-        self.ask(wire.CM_OPEN, driver.name.encode())
+        self.request(wire.CM_OPEN, driver.name.encode())
         ctx.add_child(self)
 
-    def ask(self, op: int, private: bytes = b"", **fields: int) -> dict[str, int]:
-        """One request; what the answer says, nothing for a few. :class:`VerbsError` where it is refused."""
+    def request(self, op: int, private: bytes = b"", **fields: int) -> dict[str, int]:
+        """Do one request; return the fields of the answer, none for a few. :class:`VerbsError` where it is refused."""
         answer, fds = self._request(op, private, fields)
         _close_all(fds)
         return wire.CM_RECORD.unpack(answer) if answer else {}
@@ -173,36 +180,54 @@ class Manager:
         body = bytearray(wire.CM_REQUEST.pack({"op": op, "private_bytes": len(private), **fields}))
         body[_PRIVATE_AT : _PRIVATE_AT + len(private)] = private
         try:
-            return self._way.ask(bytes(body))
+            return self._transport.request(bytes(body))
         except VerbsError:
             raise
         except OSError as error:
             raise VerbsError(error.errno or ENODEV, str(error.strerror)) from None
 
     def channel(self) -> EventChannel:
-        """A new event channel."""
+        """Make an event channel."""
         answer, fds = self._request(wire.CM_CHANNEL, b"", {})
         if len(fds) != 1:
             _close_all(fds)
             raise VerbsError(EMFILE, "no descriptor came for an event channel: raise `ulimit -n`")
         return EventChannel(self, wire.CM_RECORD.get(answer, "id"), fds[0])
 
-    def event(self, channel: int) -> Event | None:
-        """The next event of a channel, if one waits."""
+    def create_id(self, channel: int, port_space: int = cm.PS_TCP, qp_type: int = wire.QP_RC) -> int:
+        """Create an ID whose events come to a channel; return its number."""
+        return self.request(wire.CM_CREATE, channel=channel, port_space=port_space, qp_type=qp_type)["id"]
+
+    def get_event(self, channel: int) -> Event | None:
+        """Return the next event of a channel, or ``None``."""
         answer, _ = self._request(wire.CM_GET_EVENT, b"", {"channel": channel})
-        said = wire.CM_RECORD.unpack(answer)
-        if said["event"] == wire.CM_NO_EVENT:
+        fields = wire.CM_RECORD.unpack(answer)
+        if fields["event"] == wire.CM_NO_EVENT:
             return None
-        status = (said["status"] ^ _SIGN) - _SIGN
-        private = answer[_ANSWER_AT : _ANSWER_AT + said["private_bytes"]]
-        return Event(said["event"], status, said["id"], said, private)
+        status = (fields["status"] ^ _SIGN) - _SIGN
+        private = answer[_ANSWER_AT : _ANSWER_AT + fields["private_bytes"]]
+        return Event(fields["event"], status, fields["id"], fields, private)
+
+    def qp_attr(self, number: int, udp_port: int) -> QPAttr:
+        """Return what a connection's queue pair is to be told for RTR and RTS, from what both sides have said."""
+        fields = self.request(wire.CM_QUERY, id=number)
+        attr = QPAttr()
+        attr.qp_access_flags = REMOTE_RIGHTS
+        attr.path_mtu = fields["path_mtu"]
+        attr.dest_qp_num, attr.rq_psn, attr.sq_psn = fields["qpn"], fields["rq_psn"], fields["sq_psn"]
+        attr.max_dest_rd_atomic, attr.max_rd_atomic = fields["responder_resources"], fields["initiator_depth"]
+        attr.min_rnr_timer, attr.timeout = fields["min_rnr_timer"], fields["ack_timeout"]
+        attr.retry_cnt, attr.rnr_retry = fields["retry_count"], fields["rnr_retry_count"]
+        route = GlobalRoute(GID(fields["dst"].to_bytes(16, "little")), traffic_class=fields["tos"])
+        attr.ah_attr = AHAttr(route, udp_dport=udp_port)
+        return attr
 
     def lifelines(self) -> list[int]:
-        """Descriptors that become readable when the device goes; the next request then says so."""
-        return self._way.lifelines()
+        """Return descriptors that become readable when the device goes; the next request then raises."""
+        return self._transport.lifelines()
 
     def close(self) -> None:
-        """Let go of all IDs and channels; a second call does nothing."""
+        """Destroy all IDs and channels; a second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -210,12 +235,12 @@ class Manager:
         if ctx is not None:
             ctx.drop_child(self)
             _managers.pop(ctx, None)
-        self._way.close()
+        self._transport.close()
 
     def forget(self) -> None:
-        """This process is a child of the one that has the context: its IDs and channels are that one's alone."""
+        """Leave all IDs and channels to the parent of this process."""
         self._closed = True
-        self._way.forget()
+        self._transport.forget()
 
 
 _channels: WeakSet[EventChannel] = WeakSet()
@@ -229,22 +254,22 @@ class EventChannel:
         self._manager = manager
         self._fd = fd
         self._lock = threading.RLock()
-        """A descriptor that one thread reads is not closed by another: its number may be another's the next moment."""
+        """Held while the descriptor is read: closed by another thread, its number might be another file's at once."""
         _channels.add(self)
 
     def fileno(self) -> int:
         """For ``poll`` and event loops; below 0 once it is closed."""
         return self._fd
 
-    def take(self) -> Event | None:
-        """The next event, if one waits; none does once it is closed."""
+    def get_event(self) -> Event | None:
+        """Return the next event, or ``None``, as always once it is closed."""
         with self._lock:
             while self._fd >= 0:
                 try:
                     os.eventfd_read(self._fd)
                 except BlockingIOError:
                     return None
-                event = self._manager.event(self.number)
+                event = self._manager.get_event(self.number)
                 if event is not None:
                     return event
         return None
@@ -256,12 +281,12 @@ class EventChannel:
             if fd < 0:
                 return
             with contextlib.suppress(VerbsError):  # the device has gone, and all IDs with it
-                self._manager.ask(wire.CM_CLOSE_CHANNEL, channel=self.number)
+                self._manager.request(wire.CM_CLOSE_CHANNEL, channel=self.number)
             os.close(fd)
 
 
 def manager_of(ctx: Context) -> Manager:
-    """The way of a context to its connection manager."""
+    """Return the connection manager of a context's device."""
     with _lock:
         manager = _managers.get(ctx)
         if manager is None:
@@ -276,8 +301,8 @@ def _close_all(fds: list[int]) -> None:
 
 def _after_fork() -> None:
     """A child must not keep its parent's connection to the NIC process open when the parent dies."""
-    global _lock  # noqa: PLW0603 - the name is what everybody takes it by
-    _lock = threading.RLock()  # a thread that is not there may have held the other
+    global _lock  # noqa: PLW0603 - all users take it by its name
+    _lock = threading.RLock()  # a thread that the child does not have may hold the old one
     for channel in list(_channels):
         channel._lock = threading.RLock()
     for manager in list(_live):

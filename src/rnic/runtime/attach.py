@@ -34,7 +34,7 @@ _EARLIER = 1 << 31
 _NO_DESCRIPTORS = "this program has no descriptors left for what it asked for: raise `ulimit -n`"
 
 
-class Connection:
+class ProcessConnection:
     """One greeted connection. Threads may ask at the same time.
 
     Args:
@@ -51,7 +51,7 @@ class Connection:
         self._lock = threading.Lock()
         self._token = 0
 
-    def ask(self, kind: int, body: bytes = b"", fds: Sequence[int] = ()) -> tuple[bytes, list[int]]:
+    def request(self, kind: int, body: bytes = b"", fds: Sequence[int] = ()) -> tuple[bytes, list[int]]:
         """One message; the body of its answer, and the descriptors that came with it.
 
         Raises:
@@ -67,10 +67,10 @@ class Connection:
             except OSError as error:
                 if error.errno is None:  # no system call's: a signal handler raised it, as TimeoutError
                     raise
-                raise self.end() from error
+                raise self.mark_ended() from error
         if len(data) < _ANSWER.size or _ANSWER.unpack_from(data)[:2] != (kind, token):
             _close_all(got)
-            raise self.end()
+            raise self.mark_ended()
         if flags & socket.MSG_CTRUNC:
             _close_all(got)
             raise VerbsError(EMFILE, _NO_DESCRIPTORS)
@@ -103,7 +103,7 @@ class Connection:
             raise VerbsError(code, rest.decode(errors="replace"))
         if code == EMFILE:
             raise VerbsError(EMFILE, _NO_DESCRIPTORS)
-        raise self.end()
+        raise self.mark_ended()
 
     def alive(self) -> bool:
         """Whether the NIC process still holds its end."""
@@ -114,7 +114,7 @@ class Connection:
         poller.register(descriptor, select.POLLRDHUP)
         return not poller.poll(0)
 
-    def end(self) -> VerbsError:
+    def mark_ended(self) -> VerbsError:
         """Note that the NIC process has ended; the error that says so."""
         self.ended = True
         return VerbsError(ENODEV, f"NIC process {self.pid or ''} has ended: open the device again".replace("  ", " "))
@@ -135,7 +135,7 @@ class Connection:
         self.sock.close()
 
 
-def connect(directory: Path) -> Connection | None:
+def connect(directory: Path) -> ProcessConnection | None:
     """A connection to the NIC process of a runtime directory; ``None`` if none runs.
 
     Raises:
@@ -147,9 +147,9 @@ def connect(directory: Path) -> Connection | None:
         uid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[1]
         if uid != os.geteuid():
             raise ProcessError(f"the NIC process in {directory} is user {uid}'s: set RNIC_RUNTIME_DIR to one of yours")
-        connection = Connection(sock)
+        connection = ProcessConnection(sock)
         hello = attach.HELLO.pack({"magic": attach.MAGIC, "version": attach.VERSION, "pid": os.getpid()})
-        connection.pid = attach.HELLO_REPLY.get(connection.ask(attach.MSG_HELLO, hello)[0], "pid")
+        connection.pid = attach.HELLO_REPLY.get(connection.request(attach.MSG_HELLO, hello)[0], "pid")
     except (FileNotFoundError, ConnectionRefusedError):
         sock.close()
         return None
@@ -164,7 +164,7 @@ def connect(directory: Path) -> Connection | None:
     return connection
 
 
-def start(directory: Path) -> Connection:
+def start(directory: Path) -> ProcessConnection:
     """Start a NIC process that ends by itself once nobody uses it, and connect to it.
 
     Raises:
@@ -211,7 +211,7 @@ def ask(directory: Path, device: str, what: str) -> Any:
         if connection is None:
             raise ProcessError(f"no NIC process runs in {directory}: start one with rnic serve")
         with contextlib.closing(connection):
-            _, fds = connection.ask(attach.MSG_INFO, f"{device} {what}".encode())
+            _, fds = connection.request(attach.MSG_INFO, f"{device} {what}".encode())
     except VerbsError as error:
         raise ProcessError(str(error)) from None
     with os.fdopen(fds[0], "rb") as file:
@@ -239,7 +239,7 @@ def fault(directory: Path, device: str, words: Sequence[object]) -> dict[str, An
             raise ProcessError(f"no NIC process runs in {directory}: start one with rnic serve")
         with contextlib.closing(connection):
             body = json.dumps({"device": device, "event": list(words)}).encode()
-            state: dict[str, Any] = json.loads(connection.ask(attach.MSG_FAULT, body)[0])
+            state: dict[str, Any] = json.loads(connection.request(attach.MSG_FAULT, body)[0])
             return state
     except VerbsError as error:
         if error.errno == ENODEV and list(words) == ["kill"]:
@@ -252,4 +252,4 @@ def _close_all(fds: Sequence[int]) -> None:
         os.close(fd)
 
 
-__all__ = ["Connection", "connect", "start"]
+__all__ = ["ProcessConnection", "connect", "start"]

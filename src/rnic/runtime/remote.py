@@ -24,7 +24,7 @@ from rnic.engine import use
 from rnic.mem.order import fence, load32, store32
 from rnic.mem.space import AddressSpace, Mapping, address_of
 from rnic.rings.queue_block import BLOCK_BYTES, BLOCK_SHIFT, RQ_TAIL, SQ_DOORBELL, SQ_TAIL, SRQ_LIMIT
-from rnic.runtime.attach import Connection
+from rnic.runtime.attach import ProcessConnection
 from rnic.runtime.sched_slice import shorten
 from rnic.runtime.wait import wait_readable
 from rnic.spec import attach
@@ -120,13 +120,13 @@ class RemoteDriver:
         UnfitError: there is a slot, and no way to use it: ask for none, on another connection.
     """
 
-    def __init__(self, connection: Connection, name: str, mode: int = 0) -> None:
+    def __init__(self, connection: ProcessConnection, name: str, mode: int = 0) -> None:
         self.connection = connection
         self.name = name
         self.lock = threading.RLock()
         self.space = AddressSpace()
         self._closed = False
-        listed, _ = connection.ask(attach.MSG_LIST)
+        listed, _ = connection.request(attach.MSG_LIST)
         size = attach.LIST_RECORD.size
         records = [listed[at : at + size] for at in range(0, len(listed) - size + 1, size)]
         record = next((record for record in records if record[:16].rstrip(b"\0") == name.encode()), None)
@@ -159,7 +159,7 @@ class RemoteDriver:
         memory = os.open("/proc/self/mem", os.O_RDWR | os.O_CLOEXEC)
         try:
             body = name.encode().ljust(16, b"\0") + struct.pack("<III", attach.DMA_PROC_MEM | mode, mmap.PAGESIZE, 0)
-            reply, (window, self._wake, *rest) = self.connection.ask(attach.MSG_OPEN, body, [memory])
+            reply, (window, self._wake, *rest) = self.connection.request(attach.MSG_OPEN, body, [memory])
         finally:
             os.close(memory)
         opened = attach.OPEN_REPLY.unpack(reply)
@@ -223,7 +223,7 @@ class RemoteDriver:
         if block < 0 or register & 3 or not 0 <= register < BLOCK_BYTES:
             return 0  # no register, as on a device of this process
         body = attach.REGISTER.pack({"offset": offset, "store": store, "value": value & 0xFFFF_FFFF})
-        return attach.REGISTER_REPLY.get(self.connection.ask(attach.MSG_REGISTER, body)[0], "value")
+        return attach.REGISTER_REPLY.get(self.connection.request(attach.MSG_REGISTER, body)[0], "value")
 
     def kick(self) -> None:
         """The doorbell was all that it takes."""
@@ -251,7 +251,7 @@ class RemoteDriver:
         """See :class:`~rnic.runtime.driver.Driver`."""
         # asked last: another thread that closes it says so first, and then hangs up
         if not self.connection.alive() and not self._closed:
-            error = self.connection.end()
+            error = self.connection.mark_ended()
             self._tell_end()
             raise error
 
@@ -291,7 +291,7 @@ class RemoteDriver:
     def command(self, op: int, in_modifier: int, op_modifier: int, inbox: bytes) -> CommandResult:
         """See :class:`~rnic.runtime.driver.Driver`."""
         body = _COMMAND.pack(op, op_modifier, in_modifier, 0, len(inbox)) + inbox
-        reply, _ = self.connection.ask(attach.MSG_COMMAND, body)
+        reply, _ = self.connection.request(attach.MSG_COMMAND, body)
         status, length, out_param = _COMMAND_REPLY.unpack_from(reply)
         outbox = reply[_COMMAND_REPLY.size : _COMMAND_REPLY.size + length]
         return CommandResult(status, out_param, outbox)
@@ -300,7 +300,7 @@ class RemoteDriver:
 
     def _share(self, memory: memoryview, fd: int) -> None:
         place = {"va": address_of(memory), "bytes": len(memory), "offset": 0, "writable": 1}
-        self.connection.ask(attach.MSG_SHARE, attach.SHARE.pack(place), [fd])
+        self.connection.request(attach.MSG_SHARE, attach.SHARE.pack(place), [fd])
         if self.slot is not None:
             self.slot.keep(memory)
 
@@ -329,7 +329,7 @@ class RemoteDriver:
 
     def on_interrupt(self, vector: int, handler: Callable[[], None], block: int) -> None:
         """See :class:`~rnic.runtime.driver.Driver`."""
-        _, (event,) = self.connection.ask(attach.MSG_VECTOR, struct.pack("<I", vector))
+        _, (event,) = self.connection.request(attach.MSG_VECTOR, struct.pack("<I", vector))
         if self.slot is not None:
             self.slot.serve(vector, event, block)
         with self.lock:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rnic.engine import use
-from rnic.runtime.attach import Connection, connect, start
+from rnic.runtime.attach import ProcessConnection, connect, start
 from rnic.runtime.directory import runtime_directory
 from rnic.runtime.remote import RemoteDriver, UnfitError, wanted
 from rnic.spec import attach
@@ -77,10 +77,10 @@ def open(  # noqa: A001 - rnic.open says what it does
         raise
 
 
-def _attach(connection: Connection, name: str, device: dict[str, Any] | None, mode: int) -> RemoteDriver:
+def _attach(connection: ProcessConnection, name: str, device: dict[str, Any] | None, mode: int) -> RemoteDriver:
     """Open a device by its name; ``device``: or this one, which the NIC process makes if it has none."""
     if device is not None:
-        name = connection.ask(attach.MSG_ADD, json.dumps(device).encode())[0].rstrip(b"\0").decode()
+        name = connection.request(attach.MSG_ADD, json.dumps(device).encode())[0].rstrip(b"\0").decode()
     return RemoteDriver(connection, name, mode)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rnic.runtime.attach import Connection
+from rnic.runtime.attach import ProcessConnection
 from rnic.spec import attach
 from rnic.spec.errors import VerbsError
 
@@ -23,7 +23,7 @@ class Ends:
 
     def __init__(self) -> None:
         sock, self.there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.connection = Connection(sock)
+        self.connection = ProcessConnection(sock)
 
     def answer(self, token: int, body: bytes = b"", fds: tuple[int, ...] = (), kind: int = KIND) -> None:
         socket.send_fds(self.there, [struct.pack("<III", kind, token, 0) + body], fds)
@@ -49,7 +49,7 @@ def interrupted(ends: Ends, monkeypatch: pytest.MonkeyPatch, error: BaseExceptio
     with monkeypatch.context() as patch:
         patch.setattr(socket, "recv_fds", receive)
         with pytest.raises(type(error)):
-            ends.connection.ask(KIND)
+            ends.connection.request(KIND)
 
 
 @pytest.mark.parametrize("signals", [1, 2, 3])
@@ -64,7 +64,7 @@ def test_answers_that_a_signal_left_behind_are_dropped(
         ends.answer(before + number & 0xFFFF_FFFF, b"late", (write,))
     os.close(write)
     ends.answer(before + signals + 1 & 0xFFFF_FFFF, b"in time")
-    assert ends.connection.ask(KIND) == (b"in time", [])
+    assert ends.connection.request(KIND) == (b"in time", [])
     assert not ends.connection.ended
     assert os.read(read, 1) == b""  # nobody has the other end any more
     os.close(read)
@@ -74,14 +74,14 @@ def test_what_a_signal_handler_raises_is_no_end_of_the_nic_process(ends: Ends, m
     interrupted(ends, monkeypatch, TimeoutError("the program's own alarm"))
     ends.answer(1)
     ends.answer(2, b"in time")
-    assert ends.connection.ask(KIND)[0] == b"in time"
+    assert ends.connection.request(KIND)[0] == b"in time"
 
 
 @pytest.mark.parametrize(("kind", "token"), [(KIND + 1, 1), (KIND, 2), (KIND, 1 + (1 << 31))])
 def test_an_answer_that_nobody_asked_for_ends_the_connection(ends: Ends, kind: int, token: int) -> None:
     ends.answer(token, kind=kind)
     with pytest.raises(VerbsError, match="has ended") as error:
-        ends.connection.ask(KIND)
+        ends.connection.request(KIND)
     assert error.value.errno == errno.ENODEV
     assert ends.connection.ended
 
@@ -89,5 +89,5 @@ def test_an_answer_that_nobody_asked_for_ends_the_connection(ends: Ends, kind: i
 def test_a_nic_process_that_hangs_up_has_ended(ends: Ends) -> None:
     ends.there.close()
     with pytest.raises(VerbsError, match="has ended"):
-        ends.connection.ask(KIND)
+        ends.connection.request(KIND)
     assert ends.connection.ended

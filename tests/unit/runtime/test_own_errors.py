@@ -19,7 +19,7 @@ from rnic.cli.serve import make_runtime
 from rnic.nic_process import connections as connections_module
 from rnic.nic_process.client import Client
 from rnic.nic_process.process import NicProcess
-from rnic.runtime.attach import Connection, ask, connect
+from rnic.runtime.attach import ProcessConnection, ask, connect
 from rnic.runtime.directory import ProcessError
 from rnic.spec import attach
 from rnic.spec.errors import VerbsError
@@ -61,7 +61,7 @@ class Served:
         while not self._end:
             self.process.serve(idle_exit=0.0, spins=0)
 
-    def connect(self) -> Connection:
+    def connect(self) -> ProcessConnection:
         connection = connect(self.directory)
         assert connection is not None
         return connection
@@ -87,11 +87,11 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 @pytest.fixture
-def other(served: Served) -> Iterator[Connection]:
+def other(served: Served) -> Iterator[ProcessConnection]:
     """A program that is there before the mistake is made, and is served after it as well."""
     connection = served.connect()
     yield connection
-    connection.ask(attach.MSG_LIST)
+    connection.request(attach.MSG_LIST)
     connection.close()
 
 
@@ -100,13 +100,13 @@ def broken(*args: object, **kwargs: object) -> None:
 
 
 def test_a_message_drops_its_client(
-    served: Served, other: Connection, own_errors: OwnErrors, monkeypatch: pytest.MonkeyPatch, caplog: LogCapture
+    served: Served, other: ProcessConnection, own_errors: OwnErrors, monkeypatch: pytest.MonkeyPatch, caplog: LogCapture
 ) -> None:
     victim = served.connect()
     with monkeypatch.context() as planted:
         planted.setitem(served.process.handlers.table, attach.MSG_LIST, broken)
         with pytest.raises(VerbsError) as caught:
-            victim.ask(attach.MSG_LIST)
+            victim.request(attach.MSG_LIST)
     assert caught.value.errno == errno.ENODEV
     victim.close()
     assert [place for place, _ in own_errors] == ["message"]
@@ -118,7 +118,7 @@ def test_a_message_drops_its_client(
 
 
 def test_an_accept_drops_who_came(
-    served: Served, other: Connection, own_errors: OwnErrors, monkeypatch: pytest.MonkeyPatch
+    served: Served, other: ProcessConnection, own_errors: OwnErrors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as planted:
         planted.setattr(connections_module, "Client", broken)
@@ -146,7 +146,7 @@ class Exhausted:
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS])
 def test_an_accept_for_which_the_system_has_nothing_left(
-    served: Served, other: Connection, own_errors: OwnErrors, number: int
+    served: Served, other: ProcessConnection, own_errors: OwnErrors, number: int
 ) -> None:
     """Whatever it lacks: who came is told, who is there is served, and the next one is taken up."""
     process = served.process
@@ -155,7 +155,7 @@ def test_an_accept_for_which_the_system_has_nothing_left(
     with pytest.raises(ProcessError, match=f"has no more descriptors .{os.strerror(number)}"):
         connect(served.directory)
     assert process.counters["accepts_without_descriptors"] == 1
-    other.ask(attach.MSG_LIST)
+    other.request(attach.MSG_LIST)
     served.connect().close()
     process.acceptor.listener = real
     assert own_errors == []
@@ -163,7 +163,7 @@ def test_an_accept_for_which_the_system_has_nothing_left(
 
 
 def test_a_doorbell_drops_its_client(
-    served: Served, other: Connection, own_errors: OwnErrors, monkeypatch: pytest.MonkeyPatch
+    served: Served, other: ProcessConnection, own_errors: OwnErrors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ctx = rnic.open("127.0.0.1", port=FREE_PORT, directory=served.directory)
     with monkeypatch.context() as planted:
@@ -180,7 +180,7 @@ def test_a_doorbell_drops_its_client(
 @pytest.mark.parametrize(("name", "place"), [("_sleep_time", "turn"), ("_set_asleep", "turn")])
 def test_a_turn_of_the_loop(
     served: Served,
-    other: Connection,
+    other: ProcessConnection,
     own_errors: OwnErrors,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
@@ -194,7 +194,7 @@ def test_a_turn_of_the_loop(
 
 
 def test_a_round_of_one_device(
-    served: Served, other: Connection, own_errors: OwnErrors, monkeypatch: pytest.MonkeyPatch
+    served: Served, other: ProcessConnection, own_errors: OwnErrors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with rnic.open("127.0.0.1", port=FREE_PORT, directory=served.directory) as ctx:
         runtime = served.process.devices[ctx.name].runtime
@@ -207,7 +207,7 @@ def test_a_round_of_one_device(
 
 
 def test_what_a_dropped_client_leaves(
-    served: Served, other: Connection, own_errors: OwnErrors, monkeypatch: pytest.MonkeyPatch
+    served: Served, other: ProcessConnection, own_errors: OwnErrors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every step of the way out is taken, whichever of them fail."""
     ctx = rnic.open("127.0.0.1", port=FREE_PORT, directory=served.directory)
