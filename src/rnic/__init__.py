@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from rnic.cm.cm_connection import CmConnectError, CmConnection, CmRejectedError, CmTimeoutError
     from rnic.cm.cm_listener import CmListener, CmRequest, acm_connect, cm_connect, cm_listen
     from rnic.cm.cmid import CMID, AddrInfo, CMEvent, CMEventChannel, ConnParam, JoinMCAttrEx, UDParam
-    from rnic.cm.jobs import PeerClosedError
     from rnic.cm.line_socket import ExchangeError
+    from rnic.cm.work_queue import PeerClosedError
     from rnic.link.base import LinkError
     from rnic.spec.errors import RnicError, VerbsError, WorkCompletionError
     from rnic.verbs import (
@@ -135,7 +135,7 @@ _HOMES = {
         "rnic.cm.cmid": "CMID AddrInfo CMEvent CMEventChannel ConnParam JoinMCAttrEx UDParam",
         "rnic.arrays.connection": "Connection",
         "rnic.arrays.handshake": "BufferInfo",
-        "rnic.cm.jobs": "PeerClosedError",
+        "rnic.cm.work_queue": "PeerClosedError",
         "rnic.cm.line_socket": "ExchangeError",
         "rnic.arrays.listener": "Listener connect listen",
         "rnic.cm.cm_connection": "CmConnectError CmConnection CmRejectedError CmTimeoutError",

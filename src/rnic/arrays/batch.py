@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from rnic.cm.jobs import Job
+from rnic.cm.work_queue import Job
 from rnic.spec.errors import WorkCompletionError
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from rnic.arrays.codec import HEADER_BYTES, in_c_order, is_empty, message_header
 from rnic.arrays.exports import Shares
 from rnic.arrays.handshake import Endpoint
 from rnic.arrays.one_sided import BOUNCE_BYTES, ORDERED, OneSided
-from rnic.cm.jobs import LOOK_S, Job, Jobs, PeerClosedError, hung_up
 from rnic.cm.line_socket import ExchangeError, LineSocket
+from rnic.cm.work_queue import LOOK_S, Job, Jobs, PeerClosedError, hung_up
 from rnic.link.base import format_address
 from rnic.mem.space import byte_view
 from rnic.spec.errors import VerbsError

@@ -16,8 +16,8 @@ from rnic.arrays.exports import Shares
 from rnic.arrays.handshake import BufferInfo, item_bytes
 from rnic.arrays.indexing import MAX_RUNS, Index, Selection, select, whole_number
 from rnic.arrays.remote_array import RemoteArray
-from rnic.cm.jobs import Job, Jobs
 from rnic.cm.line_socket import LineSocket
+from rnic.cm.work_queue import Job, Jobs
 from rnic.mem.space import byte_view
 from rnic.spec.errors import VerbsError
 from rnic.verbs import enums as e

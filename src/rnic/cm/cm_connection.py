@@ -16,10 +16,10 @@ from collections.abc import Generator
 from errno import EINVAL
 from typing import Any, TypeVar
 
-from rnic.cm.jobs import LOOK_S, Job, Jobs, PeerClosedError
 from rnic.cm.line_socket import DEFAULT_TIMEOUT_S
 from rnic.cm.manager import REMOTE_RIGHTS, Event, EventChannel, Manager, manager_of
 from rnic.cm.records import Parameters
+from rnic.cm.work_queue import LOOK_S, Job, Jobs, PeerClosedError
 from rnic.mem.space import byte_view
 from rnic.runtime.wait import wait_readable
 from rnic.spec import attach_cm as wire

@@ -22,9 +22,9 @@ from rnic.cm.cm_connection import (
     readable,
 )
 from rnic.cm.ids import MAPPED
-from rnic.cm.jobs import LOOK_S
 from rnic.cm.line_socket import DEFAULT_TIMEOUT_S, tcp_port
 from rnic.cm.manager import Event, EventChannel, Manager, manager_of
+from rnic.cm.work_queue import LOOK_S
 from rnic.link.base import LinkError, format_address
 from rnic.runtime.wait import wait_readable
 from rnic.spec import attach_cm as wire

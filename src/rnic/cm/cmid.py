@@ -17,8 +17,8 @@ from rnic.cm.cm_connection import CmConnectError, connect_error
 from rnic.cm.cm_listener import own_device
 from rnic.cm.cmid_datagrams import JoinMCAttrEx, UDParam, group_of
 from rnic.cm.cmid_events import AddrInfo, CMEvent, CMEventChannel, ConnParam, Place, checked_port_space
-from rnic.cm.jobs import LOOK_S
 from rnic.cm.manager import REMOTE_RIGHTS, Event, Manager, manager_of
+from rnic.cm.work_queue import LOOK_S
 from rnic.runtime.wait import wait_readable
 from rnic.spec import attach_cm as wire
 from rnic.spec.cm import UDP_QKEY

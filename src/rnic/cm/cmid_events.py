@@ -9,9 +9,9 @@ from typing import Any
 
 from rnic.cm import cm_enums as ce
 from rnic.cm.cm_connection import CmConnectError
-from rnic.cm.jobs import LOOK_S
 from rnic.cm.line_socket import tcp_port
 from rnic.cm.manager import Event, EventChannel, Manager
+from rnic.cm.work_queue import LOOK_S
 from rnic.runtime.wait import wait_readable
 from rnic.spec.errors import VerbsError
 from rnic.verbs.attrs import GID

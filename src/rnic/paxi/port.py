@@ -9,8 +9,8 @@ from errno import EINVAL
 from typing import Protocol
 
 from rnic.arrays.handshake import BufferInfo, Endpoint
-from rnic.cm.jobs import Job, Jobs
 from rnic.cm.line_socket import ExchangeError
+from rnic.cm.work_queue import Job, Jobs
 from rnic.link.base import format_address
 from rnic.paxi import bridge as b
 from rnic.paxi.bridge import Bridge, BridgeConfig

@@ -264,7 +264,7 @@ def test_closing_in_a_thread_ends_what_another_waits_for(
             sleeps.set()
         return wait_readable(descriptors, timeout_s)
 
-    monkeypatch.setattr("rnic.cm.jobs.wait_readable", sleep)
+    monkeypatch.setattr("rnic.cm.work_queue.wait_readable", sleep)
     found: list[object] = []
 
     def work() -> None:
@@ -292,7 +292,7 @@ def test_nothing_is_left_where_what_a_connection_needs_cannot_be_made(monkeypatc
         raise rnic.VerbsError(errno.ENOMEM, "nothing is left")
 
     with rnic.Context(addr=f"{NET}.91", port=0) as ctx, rnic.listen(f"{NET}.91", 0, context=ctx) as listener:
-        for what in ("rnic.arrays.one_sided.MR", "rnic.cm.jobs.CQ"):
+        for what in ("rnic.arrays.one_sided.MR", "rnic.cm.work_queue.CQ"):
             with monkeypatch.context() as patch:
                 patch.setattr(what, refuse)
                 with pytest.raises(rnic.VerbsError, match="nothing is left"):

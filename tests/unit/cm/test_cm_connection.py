@@ -281,7 +281,7 @@ def test_closing_in_a_thread_ends_what_another_waits_for(wait: str, monkeypatch:
     thread = threading.Thread(target=work, daemon=True)
     with Service(wait_for_the_end) as service:
         mine = service.connect()
-        monkeypatch.setattr("rnic.cm.jobs.wait_readable", sleep)
+        monkeypatch.setattr("rnic.cm.work_queue.wait_readable", sleep)
         monkeypatch.setattr("rnic.cm.cm_connection.wait_readable", sleep)
         monkeypatch.setattr("rnic.cm.cm_connection.LOOK_S", 0.05)
         thread.start()
