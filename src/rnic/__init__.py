@@ -16,7 +16,7 @@ from importlib import import_module
 TYPE_CHECKING = False  # for who reads types: the module of this name takes as long as everything else here
 if TYPE_CHECKING:
     from rnic.arrays.aio import AsyncListener, aconnect, alisten
-    from rnic.arrays.batch import Batch, Pending
+    from rnic.arrays.batch import Batch
     from rnic.arrays.connection import Connection
     from rnic.arrays.handshake import BufferInfo
     from rnic.arrays.listener import Listener, connect, listen
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rnic.cm.cm_listener import CmListener, CmRequest, acm_connect, cm_connect, cm_listen
     from rnic.cm.cmid import CMID, AddrInfo, CMEvent, CMEventChannel, ConnParam, JoinMCAttrEx, UDParam
     from rnic.cm.line_socket import ExchangeError
+    from rnic.cm.rc_connection import Pending
     from rnic.cm.work_queue import PeerClosedError
     from rnic.link.base import LinkError
     from rnic.spec.errors import RnicError, VerbsError, WorkCompletionError
@@ -131,10 +132,11 @@ _HOMES = {
     name: module
     for module, names in {
         "rnic.arrays.aio": "AsyncListener aconnect alisten",
-        "rnic.arrays.batch": "Batch Pending",
+        "rnic.arrays.batch": "Batch",
         "rnic.cm.cmid": "CMID AddrInfo CMEvent CMEventChannel ConnParam JoinMCAttrEx UDParam",
         "rnic.arrays.connection": "Connection",
         "rnic.arrays.handshake": "BufferInfo",
+        "rnic.cm.rc_connection": "Pending",
         "rnic.cm.work_queue": "PeerClosedError",
         "rnic.cm.line_socket": "ExchangeError",
         "rnic.arrays.listener": "Listener connect listen",

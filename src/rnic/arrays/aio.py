@@ -11,16 +11,23 @@ import contextlib
 import functools
 import inspect
 import socket
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Mapping
-from types import TracebackType
+from contextlib import ExitStack
 from typing import Any, ParamSpec
 
 from rnic.arrays.connection import MESSAGE_BYTES, RECEIVES, Connection
-from rnic.arrays.exports import Shares, open_context
 from rnic.arrays.handshake import parse_endpoint, refusal_line
-from rnic.arrays.listener import CHECK_S, DEFAULT_PORT, MAX_HANDSHAKES, RETRY_S, connect, prepare
-from rnic.cm.line_socket import ExchangeError, LineSocket, dialling, listen_socket, tcp_port
+from rnic.arrays.listener import (
+    CHECK_S,
+    DEFAULT_PORT,
+    MAX_HANDSHAKES,
+    RETRY_S,
+    BufferListener,
+    client_socket,
+    connect,
+    prepare,
+)
+from rnic.cm.line_socket import ExchangeError, LineSocket, dialling, tcp_port
 from rnic.spec.errors import RnicError
 from rnic.verbs.context import Context
 
@@ -71,18 +78,13 @@ aconnect = _for_asyncio(connect)
 async def _connect(host: str, port: int | str, timeout_s: float, **end: Any) -> Connection:
     """``end`` are the arguments of :func:`~rnic.arrays.listener.connect` that make this side's end."""
     number = tcp_port(host, port, 1)
-    lines = LineSocket(await _dial(host, number, timeout_s), f"{host} port {number}")
-    try:
-        connection = prepare(lines, **end)
-        try:
-            await lines.asend(connection.endpoint().to_line(), timeout_s)
-            connection.bring_up(parse_endpoint(await lines.areceive(timeout_s), lines.where), lines)
-        except BaseException:
-            connection.close()
-            raise
-    except BaseException:
-        lines.close()
-        raise
+    with ExitStack() as undo:
+        lines = LineSocket(await _dial(host, number, timeout_s), f"{host} port {number}")
+        undo.callback(lines.close)
+        connection = prepare(lines, undo, **end)
+        await lines.asend(connection.endpoint().to_line(), timeout_s)
+        connection.bring_up(parse_endpoint(await lines.areceive(timeout_s), lines.where), lines)
+        undo.pop_all()
     return connection
 
 
@@ -112,43 +114,30 @@ async def _dial(host: str, port: int, timeout_s: float) -> socket.socket:
             raise refused
 
 
-class AsyncListener:
+class AsyncListener(BufferListener):
     """What :func:`alisten` makes: ``async with`` starts it, ``async for`` gives the connections in order of arrival.
 
     Peers read and write what is shared while the program does something else, whether it accepts them or not.
     """
 
-    def __init__(self, sock: socket.socket, shares: Shares, message_bytes: int, receives: int) -> None:
-        self.address: str = sock.getsockname()[0]
-        self.port: int = sock.getsockname()[1]
-        self.closed = False
-        self._socket = sock
-        self._shares = shares
-        self._message_bytes = message_bytes
-        self._receives = receives
-        self._came = asyncio.Event()
-        self._waiting: deque[Connection] = deque()
-        """Connections that nobody has accepted, in order of arrival."""
+    def _start(self) -> None:
+        self._closed = False
+        self._arrived = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._slots = asyncio.Semaphore(MAX_HANDSHAKES)
+        self._handshakes = asyncio.Semaphore(MAX_HANDSHAKES)
 
-    def share(self, **buffers: Any) -> AsyncListener:
-        """As :meth:`rnic.arrays.listener.Listener.share`."""
-        self._shares.add(buffers, writable=True)
-        return self
-
-    def share_readonly(self, **buffers: Any) -> AsyncListener:
-        """As :meth:`rnic.arrays.listener.Listener.share_readonly`."""
-        self._shares.add(buffers, writable=False)
-        return self
+    @property
+    def closed(self) -> bool:
+        """Whether it no longer listens."""
+        return self._closed
 
     async def accept(self) -> Connection:
         """The next connection; ``asyncio.timeout`` bounds the wait. :class:`ExchangeError` once it is closed."""
         while not self._waiting and not self.closed:
-            self._came.clear()
-            await self._came.wait()
+            self._arrived.clear()
+            await self._arrived.wait()
         if self.closed:
-            raise ExchangeError(f"the listener on {self.address} port {self.port} is closed")
+            raise self._closed_error()
         return self._waiting.popleft()
 
     async def __aiter__(self) -> AsyncIterator[Connection]:
@@ -164,27 +153,22 @@ class AsyncListener:
         self._spawn(self._close_abandoned())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
         """Stop listening, close what was not accepted, deregister the buffers. A second call does nothing."""
         if self.closed:
             return
-        self.closed = True
+        self._closed = True
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._socket.close()
         while self._waiting:
             self._waiting.popleft().close()
-        self._came.set()
+        self._arrived.set()
         self._shares.close()
-
-    def __repr__(self) -> str:
-        return f"<AsyncListener on {self.address} port {self.port}{' closed' if self.closed else ''}>"
 
     def _spawn(self, coroutine: Any) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -194,28 +178,22 @@ class AsyncListener:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await self._slots.acquire()
+            await self._handshakes.acquire()
             try:
                 sock, address = await loop.sock_accept(self._socket)
-            except OSError:
-                # out of descriptors, say: those who come wait in the system's backlog
-                self._slots.release()
+            except OSError:  # out of descriptors or memory: further clients wait in the system's backlog
+                self._handshakes.release()
                 await asyncio.sleep(RETRY_S)
                 continue
-            self._spawn(self._welcome(LineSocket(sock, f"client {address[0]} port {address[1]}")))
+            self._spawn(self._handshake(client_socket(sock, address)))
 
-    async def _welcome(self, lines: LineSocket) -> None:
+    async def _handshake(self, lines: LineSocket) -> None:
         try:
-            peer = parse_endpoint(await lines.areceive(), lines.where)
-            connection = Connection(self._shares, self._message_bytes, self._receives, owned=False)
-            try:
-                connection.bring_up(peer, lines)
-                await lines.asend(connection.endpoint().to_line())
-            except BaseException:
-                connection.close()
-                raise
-        except RnicError as error:
-            # the client is told; a listener serves on
+            with ExitStack() as undo:
+                connection, answer = self._connect(await lines.areceive(), lines, undo)
+                await lines.asend(answer)
+                undo.pop_all()
+        except RnicError as error:  # the client is told, and the listener serves on
             with contextlib.suppress(ExchangeError):
                 await lines.asend(refusal_line(str(error)))
             lines.close()
@@ -224,16 +202,14 @@ class AsyncListener:
             lines.close()
             raise
         finally:
-            self._slots.release()
+            self._handshakes.release()
         self._waiting.append(connection)
-        self._came.set()
+        self._arrived.set()
 
     async def _close_abandoned(self) -> None:
-        """Close connections whose peer is gone and that nobody accepted."""
         while True:
             await asyncio.sleep(CHECK_S)
-            for connection in [connection for connection in self._waiting if connection.peer_gone()]:
-                self._waiting.remove(connection)
+            for connection in self._take_abandoned():
                 connection.close()
 
 
@@ -251,18 +227,7 @@ def alisten(
 
     ``async with`` starts it, and ``async for peer in listener`` gives the connections.
     """
-    sock = listen_socket(addr, port)
-    try:
-        shares = Shares(context or open_context(sock.getsockname()[0], udp_port), owned=context is None)
-        try:
-            shares.add(share or {}, writable=True)
-        except RnicError:
-            shares.close()
-            raise
-    except RnicError:
-        sock.close()
-        raise
-    return AsyncListener(sock, shares, message_bytes, receives)
+    return AsyncListener(addr, port, udp_port, message_bytes, receives, context, share)
 
 
 __all__ = ["AsyncListener", "aconnect", "alisten"]

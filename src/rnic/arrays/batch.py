@@ -1,63 +1,27 @@
-"""Operations under way at once: what ``connection.batch()`` gives, and the results to be."""
+"""Several operations under way at once: what ``connection.batch()`` gives."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from rnic.cm.work_queue import Job
+from rnic.cm.rc_connection import Pending
 from rnic.spec.errors import WorkCompletionError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rnic.arrays.connection import Connection
-    from rnic.arrays.one_sided import OneSided, Remote
+    from rnic.arrays.one_sided import Remote
 
 B = TypeVar("B")
 T = TypeVar("T")
-
-
-class Pending(Generic[T]):
-    """An operation under way: a future of the connection.
-
-    :meth:`result` waits for it; in asyncio, ``await`` it.
-    """
-
-    __slots__ = ("_connection", "finish", "job")
-
-    def __init__(self, connection: OneSided, job: Job, finish: Callable[[], T]) -> None:
-        self._connection = connection
-        self.job = job
-        self.finish = finish
-
-    def done(self) -> bool:
-        """Whether it completed, well or not; never waits."""
-        if not self.job.done():
-            self._connection.dispatch()
-        return self.job.done()
-
-    def result(self) -> T:
-        """What the operation returns, once it completed.
-
-        Raises:
-            WorkCompletionError: it failed.
-        """
-        self._connection.drive(self.job)
-        self.job.check(self._connection.peer)
-        return self.finish()
-
-    def __await__(self) -> Generator[Any, None, T]:
-        yield from self._connection.adrive(self.job).__await__()
-        self.job.check(self._connection.peer)
-        return self.finish()
 
 
 class Batch:
     """Starts operations without waiting for each. The end of the ``with`` block waits for all.
 
     Methods are those of :class:`~rnic.arrays.connection.Connection` and return :class:`Pending`. Operations take effect
-    in     the order of the calls: what changes memory is fenced behind the READs before it. What is written must not be
+    in the order of the calls: what changes memory is fenced behind the READs before it. What is written must not be
     changed before its operation completed.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What one end brings into a connection: its NIC, a protection domain, and the buffers that it shares."""
+"""One end's NIC, protection domain, and the buffers that it shares."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from rnic.arrays.codec import describe
 from rnic.arrays.handshake import MAX_BUFFERS, MAX_NAME, BufferInfo
+from rnic.cm.rc_connection import REMOTE_RIGHTS
 from rnic.link.base import LinkError
 from rnic.mem.space import byte_view
 from rnic.spec.errors import VerbsError
@@ -16,16 +17,11 @@ from rnic.verbs import enums as e
 from rnic.verbs.context import Context
 from rnic.verbs.memory import MR, PD
 
-READ_ONLY = e.IBV_ACCESS_REMOTE_READ
-READ_WRITE = (
-    e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_ATOMIC
-)
-
 
 def open_context(address: str, udp_port: int | None) -> Context:
-    """A NIC on a local address.
+    """Open a NIC on a local address.
 
-    Unless a UDP port is named it is 4791, or on a loopback address any free one where that is taken: the exchange
+    Unless a UDP port is named it is 4791, or on a loopback address any free one where that is taken: the handshake
     tells the peer.
 
     Raises:
@@ -75,20 +71,36 @@ class Shares:
             try:
                 may_write = writable and not byte_view(buffer).readonly
                 dtype, shape, fields = describe(buffer)
-                mr = MR(self.pd, buffer, READ_WRITE if may_write else READ_ONLY)
+                mr = MR(self.pd, buffer, REMOTE_RIGHTS if may_write else e.IBV_ACCESS_REMOTE_READ)
             except VerbsError as error:
                 raise VerbsError(error.error_code, f"{name!r}: {error.strerror}") from None
             info = BufferInfo(name, mr.buf, mr.length, mr.rkey, dtype, shape, may_write, fields)
             self._shared[name] = mr, info
 
     def infos(self) -> tuple[BufferInfo, ...]:
-        """All that is shared now."""
+        """Return all that is shared now."""
         return tuple(info for _, info in self._shared.values())
 
     def close(self) -> None:
         """Deregister everything; the keys fail from now on."""
-        # what arrived last may still want its answer, a NAK not least
+        # the last request may still need its answer, a NAK included
         self.ctx.driver.kick()
         self.pd.close()
         if self._owned:
             self.ctx.close()
+
+
+def open_shares(context: Context | None, address: str, udp_port: int | None, share: Mapping[str, Any] | None) -> Shares:
+    """Share buffers on an opened device, or on a new one at an address, which the shares then own.
+
+    Raises:
+        LinkError: as :func:`open_context`.
+        VerbsError: as :meth:`Shares.add`.
+    """
+    shares = Shares(context or open_context(address, udp_port), owned=context is None)
+    try:
+        shares.add(share or {}, writable=True)
+    except BaseException:
+        shares.close()
+        raise
+    return shares

@@ -6,12 +6,14 @@ import contextlib
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from contextlib import ExitStack
+from typing import Any, Self
 
 from rnic.arrays.connection import MESSAGE_BYTES, RECEIVES, Connection
-from rnic.arrays.exports import Shares, open_context
+from rnic.arrays.exports import open_shares
 from rnic.arrays.handshake import parse_endpoint, refusal_line
 from rnic.cm.line_socket import DEFAULT_TIMEOUT_S, ExchangeError, LineSocket, dial, listen_socket
 from rnic.spec.errors import RnicError
@@ -19,17 +21,17 @@ from rnic.verbs.context import Context
 
 DEFAULT_PORT = 7471
 MAX_HANDSHAKES = 32
-"""Exchanges under way at a time; more wait in the system's backlog."""
+"""Handshakes under way at a time; more clients wait in the system's backlog."""
 RETRY_S = 0.1
-"""How long the listener keeps off an ``accept`` for which the system had nothing left."""
+"""Pause after an ``accept`` for which the system had no descriptor or memory."""
 CHECK_S = 0.5
-"""How often connections that nobody accepted are looked at for their end."""
+"""How often connections that were not accepted are checked for their peer's end."""
 
 
-class Listener:
-    """Shares buffers with every process that connects, and accepts connections for messages.
+class BufferListener(ABC):
+    """What :class:`Listener` and :class:`~rnic.arrays.aio.AsyncListener` have in common: socket, shares, connections.
 
-    A thread answers: :func:`rnic.connect` succeeds, and peers read and write, whatever this program does meanwhile.
+    Arguments are those of :func:`listen`.
     """
 
     def __init__(
@@ -43,33 +45,30 @@ class Listener:
         share: Mapping[str, Any] | None = None,
     ) -> None:
         self._socket = listen_socket(addr, port)
-        self._closing = threading.Event()
         try:
             self.address: str = self._socket.getsockname()[0]
             self.port: int = self._socket.getsockname()[1]
             nic_address = self.address if context is None else context.address
-            self._shares = Shares(context or open_context(nic_address, udp_port), owned=context is None)
-            try:
-                self._shares.add(share or {}, writable=True)
-            except RnicError:
-                self._shares.close()
-                raise
+            self._shares = open_shares(context, nic_address, udp_port, share)
         except RnicError:
             self._socket.close()
             raise
         self._message_bytes = message_bytes
         self._receives = receives
-        self._came = threading.Condition()
         self._waiting: deque[Connection] = deque()
-        """Connections that nobody has accepted, in order of arrival."""
-        self._slots = threading.Semaphore(MAX_HANDSHAKES)
+        """Connections that were not accepted yet, in order of arrival."""
         self._start()
 
+    @abstractmethod
     def _start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name=f"rnic listener {self.port}", daemon=True)
-        self._thread.start()
+        """Prepare to accept connections."""
 
-    def share(self, **buffers: Any) -> Listener:
+    @property
+    @abstractmethod
+    def closed(self) -> bool:
+        """Whether it no longer listens."""
+
+    def share(self, **buffers: Any) -> Self:
         """Let peers that connect from now on read and write these buffers, by name; the listener itself.
 
         For peers that may come at any time, give ``share`` to :func:`listen`. Read-only memory is shared for reading.
@@ -80,10 +79,45 @@ class Listener:
         self._shares.add(buffers, writable=True)
         return self
 
-    def share_readonly(self, **buffers: Any) -> Listener:
+    def share_readonly(self, **buffers: Any) -> Self:
         """As :meth:`share`, for reading alone."""
         self._shares.add(buffers, writable=False)
         return self
+
+    def _connect(self, line: bytes, lines: LineSocket, undo: ExitStack) -> tuple[Connection, bytes]:
+        """Make this end for a client's line; return it with the line that answers."""
+        peer = parse_endpoint(line, lines.where)
+        connection = Connection(self._shares, self._message_bytes, self._receives, owned=False)
+        undo.callback(connection.close)
+        connection.bring_up(peer, lines)
+        return connection, connection.endpoint().to_line()
+
+    def _take_abandoned(self) -> list[Connection]:
+        """Take out connections that were not accepted and whose peer is gone."""
+        gone = [connection for connection in self._waiting if connection.peer_gone()]
+        for connection in gone:
+            self._waiting.remove(connection)
+        return gone
+
+    def _closed_error(self) -> ExchangeError:
+        return ExchangeError(f"the listener on {self.address} port {self.port} is closed")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self.address} port {self.port}{' closed' if self.closed else ''}>"
+
+
+class Listener(BufferListener):
+    """Shares buffers with every process that connects, and accepts connections for messages.
+
+    A thread answers: :func:`rnic.connect` succeeds, and peers read and write, whatever this program does meanwhile.
+    """
+
+    def _start(self) -> None:
+        self._closing = threading.Event()
+        self._arrived = threading.Condition()
+        self._handshakes = threading.Semaphore(MAX_HANDSHAKES)
+        self._thread = threading.Thread(target=self._run, name=f"rnic listener {self.port}", daemon=True)
+        self._thread.start()
 
     def accept(self, timeout_s: float | None = None) -> Connection:
         """The next connection, in order of arrival. Those that are not accepted serve their peers all the same.
@@ -92,11 +126,11 @@ class Listener:
             TimeoutError: nobody connected in time.
             ExchangeError: the listener was closed meanwhile.
         """
-        with self._came:
-            if not self._came.wait_for(lambda: self._waiting or self.closed, timeout_s):
+        with self._arrived:
+            if not self._arrived.wait_for(lambda: self._waiting or self.closed, timeout_s):
                 raise TimeoutError(f"nobody connected to {self.address} port {self.port} within {timeout_s:g} s")
             if self.closed:
-                raise ExchangeError(f"the listener on {self.address} port {self.port} is closed")
+                raise self._closed_error()
             return self._waiting.popleft()
 
     def wait(self, timeout_s: float | None = None) -> None:
@@ -108,14 +142,14 @@ class Listener:
         if self.closed:
             return
         self._closing.set()
-        # a closed descriptor would not wake a thread that waits on it
+        # closing the descriptor would not wake the thread that waits on it
         _wake(self._socket)
         self._thread.join(timeout=5)
         self._socket.close()
-        with self._came:
+        with self._arrived:
             connections = list(self._waiting)
             self._waiting.clear()
-            self._came.notify_all()
+            self._arrived.notify_all()
         for connection in connections:
             connection.close()
         self._shares.close()
@@ -126,9 +160,6 @@ class Listener:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        return f"<Listener on {self.address} port {self.port}{' closed' if self.closed else ''}>"
-
     @property
     def closed(self) -> bool:
         """Whether it no longer listens."""
@@ -138,61 +169,52 @@ class Listener:
 
     def _run(self) -> None:
         self._socket.settimeout(CHECK_S)
-        looked = time.monotonic()
+        checked = time.monotonic()
         while not self._closing.is_set():
-            if time.monotonic() - looked >= CHECK_S:
-                looked = time.monotonic()
+            if time.monotonic() - checked >= CHECK_S:
+                checked = time.monotonic()
                 self._close_abandoned()
-            self._slots.acquire()
+            self._handshakes.acquire()
             try:
                 sock, address = self._socket.accept()
             except TimeoutError:
-                self._slots.release()
+                self._handshakes.release()
                 continue
-            except OSError:  # nothing is left to make a socket of: who comes waits in the system's backlog
-                self._slots.release()
+            except OSError:  # out of descriptors or memory: further clients wait in the system's backlog
+                self._handshakes.release()
                 self._closing.wait(RETRY_S)
                 continue
             if self._closing.is_set():
                 sock.close()
                 return
-            where = f"client {address[0]} port {address[1]}"
-            lines = LineSocket(sock, where)
+            lines = client_socket(sock, address)
             try:
-                threading.Thread(target=self._welcome, args=(lines,), daemon=True).start()
-            except RuntimeError:  # the client is told; a listener serves on
+                threading.Thread(target=self._handshake, args=(lines,), daemon=True).start()
+            except RuntimeError:  # the client is told, and the listener serves on
                 _refuse(lines, "the listener's system has no more threads: try again")
-                self._slots.release()
+                self._handshakes.release()
 
-    def _welcome(self, lines: LineSocket) -> None:
+    def _handshake(self, lines: LineSocket) -> None:
         try:
-            peer = parse_endpoint(lines.receive(), lines.where)
-            connection = Connection(self._shares, self._message_bytes, self._receives, owned=False)
-            try:
-                connection.bring_up(peer, lines)
-                lines.send(connection.endpoint().to_line())
-            except RnicError:
-                connection.close()
-                raise
-        except RnicError as error:
-            # the client is told; a listener serves on
+            with ExitStack() as undo:
+                connection, answer = self._connect(lines.receive(), lines, undo)
+                lines.send(answer)
+                undo.pop_all()
+        except RnicError as error:  # the client is told, and the listener serves on
             _refuse(lines, str(error))
             return
         finally:
-            self._slots.release()
-        with self._came:
+            self._handshakes.release()
+        with self._arrived:
             if not self.closed:
                 self._waiting.append(connection)
-                self._came.notify()
+                self._arrived.notify()
                 return
         connection.close()
 
     def _close_abandoned(self) -> None:
-        """Close connections whose peer is gone and that nobody accepted."""
-        with self._came:
-            gone = [connection for connection in self._waiting if connection.peer_gone()]
-            for connection in gone:
-                self._waiting.remove(connection)
+        with self._arrived:
+            gone = self._take_abandoned()
         for connection in gone:
             connection.close()
 
@@ -255,23 +277,19 @@ def connect(
         ExchangeError: nobody listens there, or it is no rnic listener, or it refuses.
         LinkError: no NIC can be opened on ``addr``.
     """
-    lines = dial(host, port, timeout_s)
-    try:
-        connection = prepare(lines, addr, udp_port, share, message_bytes, receives, context)
-        try:
-            lines.send(connection.endpoint().to_line(), timeout_s)
-            connection.bring_up(parse_endpoint(lines.receive(timeout_s), lines.where), lines)
-        except RnicError:
-            connection.close()
-            raise
-    except RnicError:
-        lines.close()
-        raise
+    with ExitStack() as undo:
+        lines = dial(host, port, timeout_s)
+        undo.callback(lines.close)
+        connection = prepare(lines, undo, addr, udp_port, share, message_bytes, receives, context)
+        lines.send(connection.endpoint().to_line(), timeout_s)
+        connection.bring_up(parse_endpoint(lines.receive(timeout_s), lines.where), lines)
+        undo.pop_all()
     return connection
 
 
 def prepare(
     lines: LineSocket,
+    undo: ExitStack,
     addr: str | None,
     udp_port: int | None,
     share: Mapping[str, Any] | None,
@@ -279,18 +297,20 @@ def prepare(
     receives: int,
     context: Context | None,
 ) -> Connection:
-    """A client's end, not yet brought up; arguments are those of :func:`connect`."""
-    shares = Shares(context or open_context(addr or local_address(lines.sock), udp_port), owned=context is None)
-    try:
-        shares.add(share or {}, writable=True)
-        return Connection(shares, message_bytes, receives, owned=True)
-    except RnicError:
-        shares.close()
-        raise
+    """Make a client's end, not yet brought up, which ``undo`` closes; arguments are those of :func:`connect`."""
+    shares = open_shares(context, addr or local_address(lines.sock), udp_port, share)
+    connection = Connection(shares, message_bytes, receives, owned=True)
+    undo.callback(connection.close)
+    return connection
+
+
+def client_socket(sock: socket.socket, address: Any) -> LineSocket:
+    """Return a client's connection as lines."""
+    return LineSocket(sock, f"client {address[0]} port {address[1]}")
 
 
 def local_address(sock: socket.socket) -> str:
-    """This end's address of a TCP connection, with its scope where it has one."""
+    """Return this end's address of a TCP connection, with its scope where it has one."""
     name = sock.getsockname()
     address: str = name[0]
     if address.startswith("::ffff:"):

@@ -1,23 +1,22 @@
-"""The one-sided half of a connection: READ, WRITE and atomics on the peer's shared arrays, singly or many at once."""
+"""The one-sided half of a connection: READ, WRITE and atomics on the peer's shared arrays, one or many at once."""
 
 from __future__ import annotations
 
-import socket
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from errno import EACCES, EINVAL, ENOENT
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from rnic.arrays.batch import Pending
 from rnic.arrays.codec import check_into, convert_into, filling, is_empty, new_array, typed
 from rnic.arrays.exports import Shares
 from rnic.arrays.handshake import BufferInfo, item_bytes
 from rnic.arrays.indexing import MAX_RUNS, Index, Selection, select, whole_number
 from rnic.arrays.remote_array import RemoteArray
-from rnic.cm.line_socket import LineSocket
-from rnic.cm.work_queue import Job, Jobs
+from rnic.cm.rc_connection import DEPTH, Pending, RcConnection
+from rnic.cm.work_queue import Operation
 from rnic.mem.space import byte_view
 from rnic.spec.errors import VerbsError
 from rnic.verbs import enums as e
@@ -37,30 +36,29 @@ _ATOMIC = [("<" if sys.byteorder == "little" else ">") + kind for kind in ("i8",
 _MASK64 = (1 << 64) - 1
 
 B = TypeVar("B")
+T = TypeVar("T")
 Remote = str | BufferInfo
 
 
-class OneSided:
+class OneSided(RcConnection[Any]):
     """What :class:`~rnic.arrays.connection.Connection` does to the peer's memory without the peer's program.
 
     Args:
+        made: as of :class:`~rnic.cm.rc_connection.RcConnection`, as are ``buffer_bytes`` and ``receives``.
         shares: the NIC with what this end shares.
-        jobs: where work requests are posted.
-        depth: transfers through bounce memory at a time.
     """
 
-    def __init__(self, shares: Shares, jobs: Jobs, depth: int) -> None:
-        self.remote: dict[str, BufferInfo] = {}
-        self.peer = ""
-        self.closed = False
-        self._shares = shares
-        self._jobs = jobs
-        self._lines: LineSocket | None = None
-        bounce = bytearray(BOUNCE_BYTES * depth)
+    def __init__(self, made: ExitStack, shares: Shares, buffer_bytes: int, receives: int) -> None:
+        bounce = bytearray(BOUNCE_BYTES * DEPTH)
         self._bounce = MR(shares.pd, bounce)
+        made.callback(self._bounce.close)
         self._bounce_view = memoryview(bounce)
-        self._free = list(range(depth))
-        self._slot_lock = threading.Lock()
+        self._free = list(range(DEPTH))
+        """Bounce buffers that are free."""
+        self._free_lock = threading.Lock()
+        self._shares = shares
+        self.remote: dict[str, BufferInfo] = {}
+        super().__init__(made, shares.pd, buffer_bytes, receives, max_send_sge=2)
 
     def __getitem__(self, name: str) -> RemoteArray:
         """The peer's array of that name, to be indexed as NumPy arrays are; VerbsError ENOENT where it shares none."""
@@ -106,7 +104,7 @@ class OneSided:
         self, remote: Remote, offset: int = 0, count: int | None = None, *, into: Any = None, casting: str | None = None
     ) -> Any:
         """:meth:`read` for asyncio. Cancelled, it goes on in the NIC: leave ``into`` alone meanwhile."""
-        await self._slot_free()
+        await self._wait_bounce_free()
         return await self.begin_read(remote, offset, count, into, casting)
 
     def read_many(self, remote: Remote, offsets: Sequence[int], count: int | None = None) -> NDArray[Any]:
@@ -140,7 +138,7 @@ class OneSided:
 
     async def awrite(self, remote: Remote, data: Any, offset: int = 0, *, casting: str | None = None) -> None:
         """:meth:`write` for asyncio. Cancelled, it goes on in the NIC."""
-        await self._slot_free()
+        await self._wait_bounce_free()
         await self.begin_write(remote, data, offset, casting)
 
     def fetch_add(self, remote: Remote, offset: int, value: int) -> int:
@@ -158,7 +156,7 @@ class OneSided:
 
     async def afetch_add(self, remote: Remote, offset: int, value: int) -> int:
         """:meth:`fetch_add` for asyncio."""
-        await self._slot_free()
+        await self._wait_bounce_free()
         return await self.begin_fetch_add(remote, offset, value)
 
     def compare_swap(self, remote: Remote, offset: int, expected: int, new: int) -> int:
@@ -171,38 +169,20 @@ class OneSided:
 
     async def acompare_swap(self, remote: Remote, offset: int, expected: int, new: int) -> int:
         """:meth:`compare_swap` for asyncio."""
-        await self._slot_free()
+        await self._wait_bounce_free()
         return await self.begin_compare_swap(remote, offset, expected, new)
 
-    # ------------------------------------------------------------------------------- the jobs
+    # ------------------------------------------------------------------------------- operations
 
-    def _usable(self) -> socket.socket:
-        if self.closed or self._lines is None:
-            raise VerbsError(EINVAL, f"the connection to {self.peer or 'nobody'} is closed; open a new one")
-        return self._lines.sock
-
-    def dispatch(self) -> None:
-        """Let the NIC work a little, and hand out what completed."""
-        self._shares.ctx.driver.progress()
-        self._jobs.dispatch()
-
-    def drive(self, job: Job) -> None:
-        """Wait until a job is done."""
-        self._jobs.wait(job.done)
-
-    async def adrive(self, job: Job) -> None:
-        """:meth:`drive` for asyncio."""
-        await self._jobs.wait_async(job.done)
-
-    async def _slot_free(self) -> None:
-        """So that starting an operation does not hold up the event loop."""
-        self._usable()
+    async def _wait_bounce_free(self) -> None:
+        """Wait until starting an operation does not hold up the event loop."""
+        self._check_open()
         while not self._free:
-            await self._jobs.wait_async(lambda: bool(self._free))
-            self._usable()  # another task may have closed it
+            await self._queue.wait_async(lambda: bool(self._free))
+            self._check_open()
 
     def _find(self, remote: Remote) -> BufferInfo:
-        self._usable()
+        self._check_open()
         if isinstance(remote, BufferInfo):
             return remote
         info = self.remote.get(remote)
@@ -235,7 +215,7 @@ class OneSided:
         shape = info.shape if offset == 0 and count == total else (count,)
         if convert:
             started = self._read_runs(info, Selection((count,), [offset], count), None)
-            return Pending(self, started.job, lambda: convert_into(into, started.finish(), casting))
+            return Pending(self, started.operation, lambda: convert_into(into, started.finish(), casting))
         if into is not None and byte_view(into).nbytes < count * item:
             raise VerbsError(
                 EINVAL, f"into holds {byte_view(into).nbytes} bytes, fewer than the {count * item} asked for"
@@ -261,7 +241,7 @@ class OneSided:
 
     async def aread_at(self, info: BufferInfo, index: Index) -> Any:
         """:meth:`read_at` for asyncio."""
-        await self._slot_free()
+        await self._wait_bounce_free()
         return await self._begin_read_at(info, index)
 
     def write_at(self, info: BufferInfo, index: Index, value: Any) -> None:
@@ -270,7 +250,7 @@ class OneSided:
 
     async def awrite_at(self, info: BufferInfo, index: Index, value: Any) -> None:
         """:meth:`write_at` for asyncio."""
-        await self._slot_free()
+        await self._wait_bounce_free()
         await self._begin_write_at(info, index, value)
 
     def _begin_read_at(self, info: BufferInfo, index: Index) -> Pending[Any]:
@@ -278,7 +258,7 @@ class OneSided:
         started = self._read_runs(self._find(info), selection, None)
         if selection.shape:
             return started
-        return Pending(self, started.job, lambda: started.finish()[()])
+        return Pending(self, started.operation, lambda: started.finish()[()])
 
     def _begin_write_at(self, info: BufferInfo, index: Index, value: Any) -> Pending[None]:
         selection = select(info.shape, index, info.name)
@@ -291,24 +271,22 @@ class OneSided:
         name = f"READ of {info.name!r}"
         size = selection.size * item_bytes(info.dtype)
         if not size:
-            return Pending(self, Job(name), lambda: target)
+            return Pending(self, Operation(name), lambda: target)
         if size > BOUNCE_BYTES:
             mr = MR(self._shares.pd, target, e.IBV_ACCESS_LOCAL_WRITE)
-            job = Job(name, mr.close)
-            self._start(job, mr.buf, mr.lkey, e.IBV_WR_RDMA_READ, info, selection)
-            return Pending(self, job, lambda: target)
+            operation = Operation(name, mr.close)
+            return self._start(operation, mr.buf, mr.lkey, e.IBV_WR_RDMA_READ, info, selection, target)
         writable = byte_view(target)
         if writable.readonly:
             raise VerbsError(EINVAL, "into is read-only; give a bytearray or an array of your own")
-        slot, view, address = self._take_slot()
+        buffer, view, address = self._take_bounce()
 
         def release() -> None:
             writable[:size] = view[:size]
-            self._give_slot(slot)
+            self._free_bounce(buffer)
 
-        job = Job(name, release)
-        self._start(job, address, self._bounce.lkey, e.IBV_WR_RDMA_READ, info, selection)
-        return Pending(self, job, lambda: target)
+        operation = Operation(name, release)
+        return self._start(operation, address, self._bounce.lkey, e.IBV_WR_RDMA_READ, info, selection, target)
 
     def begin_write(self, remote: Remote, data: Any, offset: int, casting: str | None = None) -> Pending[None]:
         """Start :meth:`write`."""
@@ -328,19 +306,26 @@ class OneSided:
         name = f"WRITE to {info.name!r}"
         size = selection.size * item_bytes(info.dtype)
         if not size:
-            return Pending(self, Job(name), lambda: None)
+            return Pending(self, Operation(name), lambda: None)
         if size > BOUNCE_BYTES:
             mr = MR(self._shares.pd, data, 0)
-            job = Job(name, mr.close)
-            self._start(job, mr.buf, mr.lkey, e.IBV_WR_RDMA_WRITE, info, selection)
-        else:
-            slot, view, address = self._take_slot()
-            view[:size] = byte_view(data)
-            job = Job(name, lambda: self._give_slot(slot))
-            self._start(job, address, self._bounce.lkey, e.IBV_WR_RDMA_WRITE, info, selection)
-        return Pending(self, job, lambda: None)
+            operation = Operation(name, mr.close)
+            return self._start(operation, mr.buf, mr.lkey, e.IBV_WR_RDMA_WRITE, info, selection, None)
+        buffer, view, address = self._take_bounce()
+        view[:size] = byte_view(data)
+        operation = Operation(name, lambda: self._free_bounce(buffer))
+        return self._start(operation, address, self._bounce.lkey, e.IBV_WR_RDMA_WRITE, info, selection, None)
 
-    def _start(self, job: Job, local: int, lkey: int, opcode: int, info: BufferInfo, selection: Selection) -> None:
+    def _start(
+        self,
+        operation: Operation,
+        local: int,
+        lkey: int,
+        opcode: int,
+        info: BufferInfo,
+        selection: Selection,
+        result: T,
+    ) -> Pending[T]:
         item = item_bytes(info.dtype)
         size = selection.count * item
         flags = e.IBV_SEND_SIGNALED if opcode == e.IBV_WR_RDMA_READ else ORDERED
@@ -352,7 +337,7 @@ class OneSided:
                 request.set_wr_rdma(info.rkey, info.addr + first * item + at)
                 requests.append(request)
             local += size
-        self._jobs.post(job, requests)
+        return self._begin(operation, requests, lambda: result)
 
     def _writable(self, info: BufferInfo) -> None:
         if not info.writable:
@@ -390,33 +375,32 @@ class OneSided:
         for name, value in zip(operands, values, strict=True):
             if not low <= value <= high:
                 raise VerbsError(EINVAL, f"{name}={value} does not fit {info.name!r}: use {low} to {high}")
-        slot, view, local = self._take_slot()
+        buffer, view, local = self._take_bounce()
         found: list[int] = []
 
         def release() -> None:
             found.append(int.from_bytes(view[:8], sys.byteorder, signed=signed))
-            self._give_slot(slot)
+            self._free_bounce(buffer)
 
-        job = Job(f"{'FETCH_ADD' if add else 'COMPARE_SWAP'} on {info.name!r}", release)
+        operation = Operation(f"{'FETCH_ADD' if add else 'COMPARE_SWAP'} on {info.name!r}", release)
         request = SendWR(opcode=opcode, send_flags=ORDERED, sg=[SGE(local, 8, self._bounce.lkey)])
         request.set_wr_atomic(info.rkey, address, *(value & _MASK64 for value in values))
-        self._jobs.post(job, [request])
-        return Pending(self, job, lambda: found[0])
+        return self._begin(operation, [request], lambda: found[0])
 
-    def _take_slot(self) -> tuple[int, memoryview, int]:
-        """A slot of bounce memory and its address; where all are in use, jobs are driven until one is free."""
+    def _take_bounce(self) -> tuple[int, memoryview, int]:
+        """Take a bounce buffer: its number, a view, its address. Drive operations until one is free."""
         while True:
-            with self._slot_lock:
+            with self._free_lock:
                 if self._free:
-                    slot = self._free.pop()
-                    at = slot * BOUNCE_BYTES
-                    return slot, self._bounce_view[at : at + BOUNCE_BYTES], self._bounce.buf + at
-            self._jobs.wait(lambda: bool(self._free))
-            self._usable()  # another thread may have closed it
+                    buffer = self._free.pop()
+                    at = buffer * BOUNCE_BYTES
+                    return buffer, self._bounce_view[at : at + BOUNCE_BYTES], self._bounce.buf + at
+            self._queue.wait(lambda: bool(self._free))
+            self._check_open()  # another thread may have closed it
 
-    def _give_slot(self, slot: int) -> None:
-        with self._slot_lock:
-            self._free.append(slot)
+    def _free_bounce(self, buffer: int) -> None:
+        with self._free_lock:
+            self._free.append(buffer)
 
 
 def _check_range(info: BufferInfo, offset: int, count: int) -> None:

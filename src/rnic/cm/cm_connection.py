@@ -1,48 +1,40 @@
 """Connections by InfiniBand CM (IBA vol. 1, chapter 12; annex A11): ``rnic.cm_listen`` and ``rnic.cm_connect``.
 
-They reach whoever speaks CM: librdmacm's programs under ``rnic exec``, Linux, adapters, and this API itself. Nothing
-is shared by name, as :func:`rnic.connect` does it: peers tell each other addresses and keys in messages of their own.
-Each operation comes twice: blocking (``recv``) and for asyncio (``arecv``).
+They reach every peer that speaks CM: librdmacm's programs under ``rnic exec``, Linux, adapters, and this API itself.
+Nothing is shared by name, as :func:`rnic.connect` does it: peers send each other addresses and keys in messages of
+their own. Each operation comes twice: blocking (``recv``) and for asyncio (``arecv``).
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import os
-import time
-from collections import deque
-from collections.abc import Generator
-from errno import EINVAL
+from collections.abc import Generator, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 from rnic.cm.line_socket import DEFAULT_TIMEOUT_S
-from rnic.cm.manager import REMOTE_RIGHTS, Event, EventChannel, Manager, manager_of
+from rnic.cm.manager import Event, EventChannel, manager_of
+from rnic.cm.rc_connection import RD_ATOMIC, REMOTE_RIGHTS, Pending, RcConnection, check_message_limits
 from rnic.cm.records import Parameters
-from rnic.cm.work_queue import LOOK_S, Job, Jobs, PeerClosedError
+from rnic.cm.work_queue import Operation, wait_event, wait_event_async
 from rnic.mem.space import byte_view
-from rnic.runtime.wait import wait_readable
 from rnic.spec import attach_cm as wire
 from rnic.spec import cm
 from rnic.spec.errors import RnicError, VerbsError
 from rnic.verbs import enums as e
-from rnic.verbs.attrs import SGE, WC, QPAttr, QPCap, QPInitAttr, RecvWR, SendWR
+from rnic.verbs.attrs import SGE, WC, QPAttr, SendWR
 from rnic.verbs.context import Context
 from rnic.verbs.memory import MR, PD
-from rnic.verbs.qp import QP
 from rnic.wire.cm_message import REJECT_REASONS
 
-DEPTH = 64
-"""Send work requests in flight on one connection."""
 MESSAGE_BYTES = 1 << 16
 RECEIVES = 16
-RD_ATOMIC = 16
 MAX_PRIVATE = 56
 """Bytes of private data that a request has room for; an acceptance has 196, a rejection 148."""
 MAX_PRIVATE_ACCEPT, MAX_PRIVATE_REJECT = 196, 148
 T = TypeVar("T")
 Steps = Generator[None, None, T]
-"""Work that waits, at each ``yield``, until something may have happened."""
+"""Work that waits for an event at each ``yield``."""
 
 
 class CmConnectError(RnicError, ConnectionError):
@@ -54,11 +46,11 @@ class CmTimeoutError(CmConnectError, TimeoutError):
 
 
 class CmRejectedError(CmConnectError):
-    """The peer, or its connection manager, said no.
+    """The peer, or its connection manager, rejected the request.
 
     Attributes:
-        reason: number of the reason (IBA vol. 1, 12.6.7.2); 28 where the program itself said so.
-        private: what it said with it, with the zeros that the message was filled up with.
+        reason: number of the reason (IBA vol. 1, 12.6.7.2); 28 where the program itself rejected it.
+        private: its private data, with the zeros that the message was filled up with.
     """
 
     def __init__(self, where: str, reason: int, private: bytes) -> None:
@@ -88,101 +80,45 @@ def connect_error(
     return CmConnectError(f"{peer}: {failure} ({cm.EVENT_NAMES.get(event.event, str(event.event))})")
 
 
-class CmConnection:
+class CmConnection(RcConnection[bytes]):
     """A reliable connection made by CM. Made by :func:`cm_connect` and :meth:`CmRequest.accept`.
 
     Messages are plain bytes. READ and WRITE take the address and key that the peer told. ``pd`` and ``qp`` are its
-    protection domain and queue pair for what goes beyond; ``private`` is what the peer said when it connected or
+    protection domain and queue pair for what goes beyond; ``private`` is the peer's private data when it connected or
     accepted, with the zeros that the message was filled up with.
 
     Every operation raises :class:`~rnic.spec.errors.WorkCompletionError` when it fails on the way or at the peer, and
     the connection is then broken, as the standard says.
     """
 
+    END = "disconnected"
+
     def __init__(self, ctx: Context, owned: bool, peer: str, message_bytes: int, receives: int) -> None:
-        for name, value, low, high in (
-            ("message_bytes", message_bytes, 1, 1 << 30),
-            ("receives", receives, 1, 4_096),
-        ):
-            if not low <= value <= high:
-                raise VerbsError(EINVAL, f"{name}={value} is out of range; use {low} to {high}")
-        self.ctx = ctx
-        self.peer = peer
         self.private = b""
-        self.closed = False
-        self._owned = owned
         self._number = 0
         self._ended = False
-        self._messages: deque[WC] = deque()
-        self._broken: WC | None = None
-        self._message_bytes = message_bytes
-        self._manager: Manager = manager_of(ctx)
-        # what is made first is closed last
         with contextlib.ExitStack() as made:
+            if owned:
+                made.callback(ctx.close)
+            check_message_limits(message_bytes, receives, 1)
+            self._manager = manager_of(ctx)
             self._channel: EventChannel = self._manager.channel()
             made.callback(self._channel.close)
             self.pd = PD(ctx)
             made.callback(self.pd.close)
-            self._jobs = Jobs(ctx, DEPTH, DEPTH + receives + 1, self._received)
-            made.callback(self._jobs.close)
-            cq = self._jobs.cq
-            self.qp = QP(self.pd, QPInitAttr(e.IBV_QPT_RC, None, QPCap(DEPTH, receives, 1, 1, 0), cq, cq))
-            made.callback(self.qp.close)
-            self._jobs.use(self.qp)
-            attr = QPAttr()
-            attr.qp_access_flags = REMOTE_RIGHTS
-            self.qp.to_init(attr)
-            memory = bytearray(message_bytes * receives)
-            self._view = memoryview(memory)
-            self._slots = MR(self.pd, memory)
-            for slot in range(receives):
-                self._post_slot(slot)
+            super().__init__(made, self.pd, message_bytes, receives, max_send_sge=1)
+            made.callback(self._destroy_id)
             self._made = made.pop_all()
-        ctx.driver.start()
+        self.peer = peer
 
-    # ------------------------------------------------------------------------------- messages
+    # ------------------------------------------------------------------------------- operations
 
-    def send(self, data: Any) -> None:
-        """Send a message. Waits until the peer's NIC has it, which is once the peer has posted a receive.
+    def begin_send(self, data: Any) -> Pending[None]:
+        """Start :meth:`send`."""
+        return self._post("SEND", e.IBV_WR_SEND, data, None)
 
-        Raises:
-            WorkCompletionError: it could not be delivered: too long for the peer's receive, or the peer is gone.
-        """
-        self._run(self._posted("SEND", e.IBV_WR_SEND, data))
-
-    async def asend(self, data: Any) -> None:
-        """:meth:`send` for asyncio."""
-        await self._arun(self._posted("SEND", e.IBV_WR_SEND, data))
-
-    def recv(self, timeout_s: float | None = None) -> bytes:
-        """The next message.
-
-        Raises:
-            TimeoutError: none came in time.
-            PeerClosedError: the peer disconnected and nothing is left.
-            VerbsError: EINVAL once it is closed, by another thread too.
-        """
-        self._usable()
-        while (wc := self._next_message()) is None:
-            self._end_of_stream()
-            ready = self._jobs.wait(self._has_news, timeout_s, self._channel)
-            self._usable()  # another thread may have closed it
-            if not (ready or self._look() or timeout_s is None):
-                raise TimeoutError(f"no message from {self.peer} within {timeout_s:g} s")
-        return self._open(wc)
-
-    async def arecv(self) -> bytes:
-        """:meth:`recv` for asyncio; ``asyncio.timeout`` bounds it."""
-        self._usable()
-        while (wc := self._next_message()) is None:
-            self._end_of_stream()
-            ready = await self._jobs.wait_async(self._has_news, self._channel)
-            self._usable()  # another task may have closed it
-            if not ready:
-                self._look()
-        return self._open(wc)
-
-    # ------------------------------------------------------------------------- one-sided access
+    def _decode(self, data: memoryview) -> bytes:
+        return bytes(data)
 
     def register(self, buffer: Any, writable: bool = True) -> MR:
         """Let the peer read a buffer, and write it; tell it ``buf`` and ``rkey`` of the region that this returns."""
@@ -190,69 +126,60 @@ class CmConnection:
 
     def read(self, address: int, rkey: int, length: int) -> bytearray:
         """Read ``length`` bytes of the peer's memory at an address that it told, with the key to it."""
-        into = bytearray(length)
-        self._run(self._posted("READ", e.IBV_WR_RDMA_READ, into, address, rkey))
-        return into
+        return self._begin_read(address, rkey, length).result()
 
     async def aread(self, address: int, rkey: int, length: int) -> bytearray:
         """:meth:`read` for asyncio."""
-        into = bytearray(length)
-        await self._arun(self._posted("READ", e.IBV_WR_RDMA_READ, into, address, rkey))
-        return into
+        return await self._begin_read(address, rkey, length)
 
     def write(self, address: int, rkey: int, data: Any) -> None:
         """Write bytes to the peer's memory at an address that it told. On return they are there."""
-        self._run(self._posted("WRITE", e.IBV_WR_RDMA_WRITE, data, address, rkey))
+        self._post("WRITE", e.IBV_WR_RDMA_WRITE, data, None, address, rkey).result()
 
     async def awrite(self, address: int, rkey: int, data: Any) -> None:
         """:meth:`write` for asyncio."""
-        await self._arun(self._posted("WRITE", e.IBV_WR_RDMA_WRITE, data, address, rkey))
+        await self._post("WRITE", e.IBV_WR_RDMA_WRITE, data, None, address, rkey)
 
-    def _posted(self, what: str, opcode: int, data: Any, address: int = 0, rkey: int = 0) -> Job:
-        self._usable()
+    def _begin_read(self, address: int, rkey: int, length: int) -> Pending[bytearray]:
+        into = bytearray(length)
+        return self._post("READ", e.IBV_WR_RDMA_READ, into, into, address, rkey)
+
+    def _post(self, what: str, opcode: int, data: Any, result: T, address: int = 0, rkey: int = 0) -> Pending[T]:
+        self._check_open()
         mr: MR | None = None
         parts = []
         if byte_view(data).nbytes if not isinstance(data, bytes | bytearray) else len(data):
             mr = MR(self.pd, data, e.IBV_ACCESS_LOCAL_WRITE if opcode == e.IBV_WR_RDMA_READ else 0)
             parts = [SGE(mr.buf, mr.length, mr.lkey)]
-        job = Job(what, None if mr is None else mr.close)
         request = SendWR(opcode=opcode, send_flags=e.IBV_SEND_SIGNALED | e.IBV_SEND_FENCE, sg=parts)
         if opcode != e.IBV_WR_SEND:
             request.set_wr_rdma(rkey, address)
-        self._jobs.post(job, [request])
-        return job
-
-    def _run(self, job: Job) -> None:
-        self._jobs.wait(job.done)
-        job.check(self.peer)
-
-    async def _arun(self, job: Job) -> None:
-        await self._jobs.wait_async(job.done)
-        job.check(self.peer)
+        return self._begin(Operation(what, None if mr is None else mr.close), [request], lambda: result)
 
     # --------------------------------------------------------------------------------- ending
 
     @property
     def connected(self) -> bool:
         """Whether neither side has disconnected, as far as this side knows."""
-        if not self.closed and not self._ended:
-            self._look()
-        return not self.closed and not self._ended
+        return not self.closed and not self.peer_gone()
 
-    def wait_closed(self, timeout_s: float | None = None) -> bool:
-        """Wait until the peer disconnects, or another thread closes; false where none did within ``timeout_s``."""
-        end = None if timeout_s is None else time.monotonic() + timeout_s
-        self.ctx.driver.rest()
-        while self.connected:
-            left = None if end is None else end - time.monotonic()
-            if left is not None and left <= 0:
-                return False
-            # closing the channel would not wake a thread that waits on it
-            wait_readable(
-                _open([self._channel.fileno(), *self._manager.lifelines()]),
-                LOOK_S if left is None else min(left, LOOK_S),
-            )
-        return True
+    def peer_gone(self) -> bool:
+        """Whether the connection has ended: every further event but TIMEWAIT_EXIT tells of that."""
+        while not self._ended and (event := self._channel.get_event()) is not None:
+            if event.event in _ENDS:
+                self._ended = True
+                self._flush()
+        return self._ended
+
+    def peer_fileno(self) -> int:
+        """See :class:`~rnic.cm.rc_connection.RcConnection`."""
+        return self._channel.fileno()
+
+    def _end_descriptors(self) -> list[int]:
+        return [self._channel.fileno(), *self._manager.lifelines()]
+
+    def _receive_error(self, wc: WC) -> Exception:
+        return self._peer_closed() if self.peer_gone() else super()._receive_error(wc)  # a disconnect flushes receives
 
     def disconnect(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         """Disconnect, and wait until the peer has confirmed it. What was not received is lost.
@@ -260,44 +187,31 @@ class CmConnection:
         Raises:
             CmTimeoutError: it did not within ``timeout_s``; the connection is over all the same.
         """
-        self.drive(self._leave(), timeout_s, "confirmed no disconnection")
+        self.drive(self._disconnecting(), timeout_s, "confirmed no disconnection")
 
     async def adisconnect(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         """:meth:`disconnect` for asyncio."""
-        await self.adrive(self._leave(), timeout_s, "confirmed no disconnection")
+        await self.adrive(self._disconnecting(), timeout_s, "confirmed no disconnection")
 
-    def _leave(self) -> Steps[None]:
+    def _disconnecting(self) -> Steps[None]:
+        """DREQ, wait for DREP."""
         if self.closed or self._ended:
             return
-        self._fail()
+        self._flush()
         self._manager.request(wire.CM_DISCONNECT, id=self._number)
         while self.connected:
             yield
 
-    def close(self) -> None:
-        """Disconnect without waiting, and let go of everything. A second call does nothing."""
-        if self.closed:
-            return
-        self.closed = True
-        self.ctx.driver.kick()  # what arrived last may still want its acknowledgement
+    def _flush(self) -> None:
+        """Have the queue pair flush what is under way."""
+        with contextlib.suppress(VerbsError):
+            self.qp.modify(QPAttr(e.IBV_QPS_ERR), e.IBV_QP_STATE)
+
+    def _destroy_id(self) -> None:
+        """Disconnect without waiting."""
         with contextlib.suppress(VerbsError):
             if self._number:
                 self._manager.request(wire.CM_DESTROY, id=self._number)
-        self._made.close()
-        if self._owned:
-            self.ctx.close()
-
-    def __enter__(self) -> CmConnection:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> CmConnection:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "ended" if self._ended else "open"
@@ -308,9 +222,7 @@ class CmConnection:
     def connecting(self, source: bytes, target: bytes, port: int, private: bytes) -> Steps[None]:
         """The active side: REQ, wait for REP, RTU."""
         request = self._manager.request
-        self._number = request(wire.CM_CREATE, channel=self._channel.number, port_space=cm.PS_TCP, qp_type=wire.QP_RC)[
-            "id"
-        ]
+        self._number = self._manager.create_id(self._channel.number)
         request(
             wire.CM_RESOLVE_ADDR,
             id=self._number,
@@ -329,39 +241,36 @@ class CmConnection:
         if event.event != cm.EVENT_CONNECT_RESPONSE:
             raise connect_error(event, self.peer, self.ctx.udp_port)
         self.private = event.private
-        self._make_ready()
+        self._bring_up()
         request(wire.CM_ESTABLISH, id=self._number)
 
-    def accepting(self, number: int, asked: dict[str, int], private: bytes) -> Steps[None]:
+    def accepting(self, number: int, offered: dict[str, int], private: bytes) -> Steps[None]:
         """The passive side: REP, and wait for RTU or for the first message."""
         self._number = number
         request = self._manager.request
         request(wire.CM_MIGRATE, id=number, channel=self._channel.number)
-        resources = min(RD_ATOMIC, asked["responder_resources"])
-        depth = min(RD_ATOMIC, asked["initiator_depth"])
+        resources = min(RD_ATOMIC, offered["responder_resources"])
+        depth = min(RD_ATOMIC, offered["initiator_depth"])
         try:
-            self._make_ready(resources, depth)
+            self._bring_up(resources, depth)
             self._offer(wire.CM_ACCEPT, private, resources, depth)
         except VerbsError:
             reason = request(wire.CM_QUERY, id=number)["status"]
-            if reason:  # the peer took its request back
+            if reason:  # the peer withdrew its request
                 raise CmRejectedError(self.peer, reason, b"") from None
             raise
-        while True:
-            event = self._channel.get_event()
-            if event is not None:
-                if event.event != cm.EVENT_ESTABLISHED:
-                    raise connect_error(event, self.peer, self.ctx.udp_port)
-                return
-            if self._has_news():
-                # its RTU is late or lost: the peer is ready all the same
+        while (event := self._channel.get_event()) is None:
+            if self._has_message():
+                # its RTU is late or lost, but the peer is ready
                 request(wire.CM_NOTIFY, id=number)
                 continue
             yield
-            self._jobs.dispatch()
+            self._queue.dispatch()
+        if event.event != cm.EVENT_ESTABLISHED:
+            raise connect_error(event, self.peer, self.ctx.udp_port)
 
     def _offer(self, op: int, private: bytes, resources: int, depth: int) -> None:
-        usual = Parameters()
+        default = Parameters()
         self._manager.request(
             op,
             private,
@@ -369,12 +278,12 @@ class CmConnection:
             qpn=self.qp.qp_num,
             responder_resources=resources,
             initiator_depth=depth,
-            retry_count=usual.retry_count,
-            rnr_retry_count=usual.rnr_retry_count,
+            retry_count=default.retry_count,
+            rnr_retry_count=default.rnr_retry_count,
         )
 
-    def _make_ready(self, resources: int | None = None, depth: int | None = None) -> None:
-        """Bring the queue pair to RTS; ``resources`` and ``depth`` go before what the connection says."""
+    def _bring_up(self, resources: int | None = None, depth: int | None = None) -> None:
+        """Bring the queue pair to RTS; ``resources`` and ``depth`` replace those of the connection."""
         attr = self._manager.qp_attr(self._number, self.ctx.udp_port)
         if resources is not None and depth is not None:
             attr.max_dest_rd_atomic, attr.max_rd_atomic = resources, depth
@@ -385,127 +294,43 @@ class CmConnection:
             yield
         return event
 
-    def _look(self) -> bool:
-        """Take an event, if one waits: after the first, each tells of the end."""
-        event = self._channel.get_event()
-        if event is None:
-            return False
-        if event.event in _ENDS and not self._ended:
-            self._ended = True
-            self._fail()
+    def drive(self, steps: Steps[None], timeout_s: float, late: str) -> None:
+        """Run steps to their end; ``late`` says what the peer did not do where they take too long."""
+        if wait_event(partial(self._step, steps), self._step_descriptors, timeout_s) is None:
+            raise self._late(timeout_s, late)
+
+    async def adrive(self, steps: Steps[None], timeout_s: float, late: str) -> None:
+        """:meth:`drive` on an event loop."""
+        if await wait_event_async(partial(self._step, steps), self._step_descriptors, timeout_s) is None:
+            raise self._late(timeout_s, late)
+
+    def _step(self, steps: Steps[None]) -> bool | None:
+        for _ in steps:
+            self._queue.arm()
+            self._queue.dispatch()
+            self.ctx.driver.rest()
+            return None
         return True
 
-    def _fail(self) -> None:
-        """The queue pair is of no use any more: what is under way ends."""
-        attr = QPAttr(e.IBV_QPS_ERR)
-        with contextlib.suppress(VerbsError):
-            self.qp.modify(attr, e.IBV_QP_STATE)
+    def _step_descriptors(self) -> list[int]:
+        return [self._queue.channel.fileno(), *self._end_descriptors()]
 
-    def _waits(self) -> list[int]:
-        return _open([self._channel.fileno(), self._jobs.channel.fileno(), *self._manager.lifelines()])
-
-    def drive(self, steps: Steps[None], timeout_s: float, what: str) -> None:
-        """Run steps to their end."""
-        end = time.monotonic() + timeout_s
-        for _ in steps:
-            left = end - time.monotonic()
-            if left <= 0:
-                raise self._late(timeout_s, what)
-            self._jobs.arm()
-            self._jobs.dispatch()
-            self.ctx.driver.rest()
-            wait_readable(self._waits(), min(left, LOOK_S))
-
-    async def adrive(self, steps: Steps[None], timeout_s: float, what: str) -> None:
-        """:meth:`drive` on an event loop."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + timeout_s
-        for _ in steps:
-            left = end - loop.time()
-            if left <= 0:
-                raise self._late(timeout_s, what)
-            self._jobs.arm()
-            self._jobs.dispatch()
-            self.ctx.driver.rest()
-            await readable(loop, self._waits(), min(left, LOOK_S))
-
-    def _late(self, timeout_s: float, what: str) -> CmTimeoutError:
+    def _late(self, timeout_s: float, late: str) -> CmTimeoutError:
         port = self.ctx.udp_port
-        return CmTimeoutError(f"{self.peer} {what} within {timeout_s:g} s: is a NIC there, on UDP port {port}?")
-
-    # ------------------------------------------------------------------------------- receives
-
-    def _post_slot(self, slot: int) -> None:
-        size = self._message_bytes
-        self.qp.post_recv(RecvWR(slot, 1, [SGE(self._slots.buf + slot * size, size, self._slots.lkey)]))
-
-    def _received(self, wc: WC) -> None:
-        if wc.status == e.IBV_WC_SUCCESS:
-            self._messages.append(wc)
-        elif self._broken is None:
-            self._broken = wc
-
-    def _has_news(self) -> bool:
-        return bool(self._messages) or self._broken is not None
-
-    def _next_message(self) -> WC | None:
-        with contextlib.suppress(IndexError):
-            return self._messages.popleft()
-        return None
-
-    def _end_of_stream(self) -> None:
-        """Raise where no message can come any more."""
-        self._look()
-        if self._ended:
-            self._jobs.dispatch()  # what came before the end counts
-            if self._messages:
-                return
-            raise PeerClosedError(f"{self.peer} disconnected")
-        if self._broken is not None:
-            job = Job("receive")
-            job.failed = self._broken
-            job.check(self.peer)
-
-    def _open(self, wc: WC) -> bytes:
-        start = wc.wr_id * self._message_bytes
-        data = bytes(self._view[start : start + wc.byte_len])
-        with contextlib.suppress(VerbsError):  # the connection may have ended meanwhile
-            self._post_slot(wc.wr_id)
-        return data
-
-    def _usable(self) -> None:
-        if self.closed:
-            raise VerbsError(EINVAL, f"the connection to {self.peer} is closed; open a new one")
+        return CmTimeoutError(f"{self.peer} {late} within {timeout_s:g} s: is a NIC there, on UDP port {port}?")
 
 
 _ENDS = frozenset({cm.EVENT_DISCONNECTED, cm.EVENT_REJECTED, cm.EVENT_CONNECT_ERROR, cm.EVENT_DEVICE_REMOVAL})
 
 
-def _open(descriptors: list[int]) -> list[int]:
-    """Those that no other thread has closed."""
-    return [each for each in descriptors if each >= 0]
-
-
-async def readable(loop: asyncio.AbstractEventLoop, descriptors: list[int], timeout_s: float) -> None:
-    """Until one of some descriptors can be read, or the time is over."""
-    news = loop.create_future()
-
-    def come() -> None:
-        if not news.done():
-            news.set_result(None)
-
-    # duplicates: others of this loop may watch the same descriptors
-    watched = [os.dup(descriptor) for descriptor in descriptors]
+@contextlib.contextmanager
+def closed_on_error(connection: CmConnection) -> Iterator[None]:
+    """Close a connection if the block raises."""
     try:
-        for descriptor in watched:
-            loop.add_reader(descriptor, come)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await news
-    finally:
-        for descriptor in watched:
-            loop.remove_reader(descriptor)
-            os.close(descriptor)
+        yield
+    except BaseException:
+        connection.close()
+        raise
 
 
 __all__ = ["CmConnectError", "CmConnection", "CmRejectedError", "CmTimeoutError"]

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import socket
-import time
-from collections.abc import Callable
 from errno import EINVAL
 from typing import Any
 
@@ -19,14 +16,13 @@ from rnic.cm.cm_connection import (
     CmConnectError,
     CmConnection,
     Steps,
-    readable,
+    closed_on_error,
 )
 from rnic.cm.ids import MAPPED
 from rnic.cm.line_socket import DEFAULT_TIMEOUT_S, tcp_port
 from rnic.cm.manager import Event, EventChannel, Manager, manager_of
-from rnic.cm.work_queue import LOOK_S
+from rnic.cm.work_queue import wait_event, wait_event_async
 from rnic.link.base import LinkError, format_address
-from rnic.runtime.wait import wait_readable
 from rnic.spec import attach_cm as wire
 from rnic.spec import cm
 from rnic.spec.errors import RnicError, VerbsError
@@ -50,7 +46,7 @@ class CmRequest:
         self.private = event.private
         self._listener = listener
         self._number = event.number
-        self._asked = event.fields
+        self._offered = event.fields
         address = _address_text(event.fields["dst"].to_bytes(16, "little"))
         self.peer = f"client {address} port {event.fields['dst_port']}"
         self._answered = False
@@ -68,19 +64,17 @@ class CmRequest:
             VerbsError: EINVAL for private data that is too long, or a request that was answered already.
         """
         connection = self._begin(private)
-        steps = connection.accepting(self._number, self._asked, private)
-        _or_close(connection, lambda: connection.drive(steps, timeout_s, "did not say that it is ready"))
+        with closed_on_error(connection):
+            steps = connection.accepting(self._number, self._offered, private)
+            connection.drive(steps, timeout_s, "did not say that it is ready")
         return connection
 
     async def aaccept(self, private: bytes = b"", timeout_s: float = DEFAULT_TIMEOUT_S) -> CmConnection:
         """:meth:`accept` for asyncio."""
         connection = self._begin(private)
-        try:
-            steps = connection.accepting(self._number, self._asked, private)
+        with closed_on_error(connection):
+            steps = connection.accepting(self._number, self._offered, private)
             await connection.adrive(steps, timeout_s, "did not say that it is ready")
-        except BaseException:
-            connection.close()
-            raise
         return connection
 
     def reject(self, private: bytes = b"") -> None:
@@ -153,21 +147,17 @@ class CmListener:
             TimeoutError: none came in time.
             CmConnectError: the listener is closed.
         """
-        end = None if timeout_s is None else time.monotonic() + timeout_s
         self.ctx.driver.rest()
-        while (request := self._next()) is None:
-            left = None if end is None else end - time.monotonic()
-            if left is not None and left <= 0:
-                raise TimeoutError(f"nobody connected to {self.address} port {self.port} within {timeout_s:g} s")
-            wait_readable(self._waits(), LOOK_S if left is None else min(left, LOOK_S))
+        request = wait_event(self._next_request, self._descriptors, timeout_s)
+        if request is None:
+            raise TimeoutError(f"nobody connected to {self.address} port {self.port} within {timeout_s:g} s")
         return request
 
     async def aget_request(self) -> CmRequest:
         """:meth:`get_request` for asyncio; ``asyncio.timeout`` bounds it."""
-        loop = asyncio.get_running_loop()
         self.ctx.driver.rest()
-        while (request := self._next()) is None:
-            await readable(loop, self._waits(), LOOK_S)
+        request = await wait_event_async(self._next_request, self._descriptors, None)
+        assert request is not None  # without a timeout
         return request
 
     def accept(self, timeout_s: float | None = None, private: bytes = b"") -> CmConnection:
@@ -178,11 +168,10 @@ class CmListener:
         """:meth:`accept` for asyncio."""
         return await (await self.aget_request()).aaccept(private)
 
-    def _waits(self) -> list[int]:
-        own = self._channel.fileno()
-        return [*([] if own < 0 else [own]), *self.manager.lifelines()]  # another thread may have closed it
+    def _descriptors(self) -> list[int]:
+        return [self._channel.fileno(), *self.manager.lifelines()]
 
-    def _next(self) -> CmRequest | None:
+    def _next_request(self) -> CmRequest | None:
         while not self.closed:
             event = self._channel.get_event()
             if event is None:
@@ -190,7 +179,7 @@ class CmListener:
                 return None
             if event.event == cm.EVENT_CONNECT_REQUEST:
                 return CmRequest(self, event)
-            # the device has gone: who holds a request hears of it when it answers
+            # the device has gone: a held request fails when it is answered
         raise CmConnectError(f"the listener on {self.address} port {self.port} is closed")
 
     def close(self) -> None:
@@ -289,8 +278,9 @@ def cm_connect(
         LinkError: no NIC can be made on ``addr``.
         VerbsError: EINVAL for private data that is too long.
     """
-    connection, steps = _begin(host, port, private, addr, udp_port, message_bytes, receives, context, timeout_s)
-    _or_close(connection, lambda: connection.drive(steps, timeout_s, "did not answer"))
+    connection, steps = _begin(host, port, private, addr, udp_port, message_bytes, receives, context)
+    with closed_on_error(connection):
+        connection.drive(steps, timeout_s, "did not answer")
     return connection
 
 
@@ -307,12 +297,9 @@ async def acm_connect(
     context: Context | None = None,
 ) -> CmConnection:
     """:func:`cm_connect` for asyncio, with the same arguments and errors. A ``host`` by name is looked up at once."""
-    connection, steps = _begin(host, port, private, addr, udp_port, message_bytes, receives, context, timeout_s)
-    try:
+    connection, steps = _begin(host, port, private, addr, udp_port, message_bytes, receives, context)
+    with closed_on_error(connection):
         await connection.adrive(steps, timeout_s, "did not answer")
-    except BaseException:
-        connection.close()
-        raise
     return connection
 
 
@@ -325,7 +312,6 @@ def _begin(
     message_bytes: int,
     receives: int,
     context: Context | None,
-    timeout_s: float,
 ) -> tuple[CmConnection, Steps[None]]:
     _check_private(private, MAX_PRIVATE)
     number = tcp_port(host, port, 1)
@@ -335,12 +321,7 @@ def _begin(
     except (OSError, UnicodeError) as error:
         raise CmConnectError(f"cannot reach {where}: {getattr(error, 'strerror', None) or error}") from None
     ctx = context or own_device(addr, family, place, udp_port)
-    try:
-        connection = CmConnection(ctx, context is None, where, message_bytes, receives)
-    except BaseException:
-        if context is None:
-            ctx.close()
-        raise
+    connection = CmConnection(ctx, context is None, where, message_bytes, receives)
     target = GID(str(place[0]).partition("%")[0]).raw
     return connection, connection.connecting(ctx.query_gid().raw, target, number, private)
 
@@ -366,14 +347,6 @@ def own_device(addr: str | None, family: int, place: Any, udp_port: int | None) 
 def _check_private(private: bytes, most: int) -> None:
     if len(private) > most:
         raise VerbsError(EINVAL, f"private data of {len(private)} bytes: this message has room for {most}")
-
-
-def _or_close(connection: CmConnection, work: Callable[[], None]) -> None:
-    try:
-        work()
-    except BaseException:
-        connection.close()
-        raise
 
 
 def _address_text(gid: bytes) -> str:

@@ -17,8 +17,9 @@ from rnic.cm.cm_connection import CmConnectError, connect_error
 from rnic.cm.cm_listener import own_device
 from rnic.cm.cmid_datagrams import JoinMCAttrEx, UDParam, group_of
 from rnic.cm.cmid_events import AddrInfo, CMEvent, CMEventChannel, ConnParam, Place, checked_port_space
-from rnic.cm.manager import REMOTE_RIGHTS, Event, Manager, manager_of
-from rnic.cm.work_queue import LOOK_S
+from rnic.cm.manager import Event, Manager, manager_of
+from rnic.cm.rc_connection import REMOTE_RIGHTS
+from rnic.cm.work_queue import MAX_WAIT_S
 from rnic.runtime.wait import wait_readable
 from rnic.spec import attach_cm as wire
 from rnic.spec.cm import UDP_QKEY
@@ -421,7 +422,7 @@ class CMID:
                 continue
             ctx.driver.check()
             ctx.driver.rest()
-            if wait_readable([channel.fileno(), *ctx.driver.lifelines()], LOOK_S):
+            if wait_readable([channel.fileno(), *ctx.driver.lifelines()], MAX_WAIT_S):
                 with contextlib.suppress(VerbsError):
                     channel.get_cq_event(block=False)
 

@@ -1,4 +1,4 @@
-"""What stands beside :class:`rnic.cm.cmid.CMID`: addresses, events and their channels, parameters of a connection."""
+"""The classes beside :class:`rnic.cm.cmid.CMID`: addresses, events and their channels, parameters of a connection."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from rnic.cm import cm_enums as ce
 from rnic.cm.cm_connection import CmConnectError
 from rnic.cm.line_socket import tcp_port
 from rnic.cm.manager import Event, EventChannel, Manager
-from rnic.cm.work_queue import LOOK_S
-from rnic.runtime.wait import wait_readable
+from rnic.cm.work_queue import wait_event
 from rnic.spec.errors import VerbsError
 from rnic.verbs.attrs import GID
 from rnic.verbs.context import Context
@@ -153,7 +152,7 @@ class CMEventChannel:
         """CMIDs by their manager and number."""
 
     def number_at(self, manager: Manager) -> int:
-        """Its number with a device's connection manager."""
+        """Return its number with a device's connection manager."""
         self._check()
         channel = self._channels.get(manager)
         if channel is None:
@@ -165,14 +164,14 @@ class CMEventChannel:
             raise VerbsError(EINVAL, "the event channel is closed; open a new one")
 
     def filenos(self) -> list[int]:
-        """Descriptors that are readable while events wait, or when a device has gone."""
+        """Return descriptors that are readable while events wait, or when a device has gone."""
         found = []
         for manager, channel in list(self._channels.items()):
             found += [channel.fileno(), *manager.lifelines()]
-        return [each for each in found if each >= 0]  # another thread may have closed some
+        return found
 
     def get_event(self) -> tuple[Manager, Event] | None:
-        """The next event, if one waits."""
+        """Return the next event with its manager, or ``None``."""
         for manager, channel in list(self._channels.items()):
             event = channel.get_event()
             if event is not None:
@@ -180,20 +179,26 @@ class CMEventChannel:
         return None
 
     def wait(self, devices: list[Context]) -> tuple[Manager, Event]:
-        """The next event.
+        """Wait for the next event; return it with its manager.
 
         Raises:
             VerbsError: EINVAL where none can ever come, or the channel is closed, by another thread too.
         """
-        while (found := self.get_event()) is None:
-            self._check()
-            if not self._channels:
-                raise VerbsError(EINVAL, "no CMID of this event channel has an address: no event can come")
-            for ctx in devices:
-                ctx.driver.check()
-                ctx.driver.rest()
-            wait_readable(self.filenos(), LOOK_S)
-        return found
+
+        def take() -> tuple[Manager, Event] | None:
+            found = self.get_event()
+            if found is None:
+                self._check()
+                if not self._channels:
+                    raise VerbsError(EINVAL, "no CMID of this event channel has an address: no event can come")
+                for ctx in devices:
+                    ctx.driver.check()
+                    ctx.driver.rest()
+            return found
+
+        event = wait_event(take, self.filenos, None)
+        assert event is not None  # without a timeout
+        return event
 
     def close(self) -> None:
         """Close it, and with it the CMIDs whose events come here; a second call does nothing."""

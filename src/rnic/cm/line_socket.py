@@ -1,4 +1,4 @@
-"""Lines of text over TCP, which out-of-band exchanges go by: our own and those of rdma-core's examples."""
+"""Lines of text over TCP, for out-of-band exchanges: our own and those of rdma-core's examples."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from rnic.spec.errors import RnicError
 
 MAX_LINE_BYTES = 1 << 20
 DEFAULT_TIMEOUT_S = 10.0
+_TOOK_NOTHING = "took nothing for {:g} s; is it overloaded?"
+_NO_LINE = "sent no whole line within {:g} s; is it an rnic listener?"
 
 
 class ExchangeError(RnicError):
-    """The exchange failed: the peer is not there, too slow, or says what makes no sense. One line."""
+    """The exchange failed: the peer is not there, too slow, or sent what makes no sense. One line."""
 
 
 class LineSocket:
@@ -32,90 +34,86 @@ class LineSocket:
         self.sock = sock
         self.where = where
         self._rest = bytearray()
+        self._searched = 0
+        """Bytes of it that hold no newline."""
         self._pid = os.getpid()
+
+    @contextlib.contextmanager
+    def _errors(self, too_slow: str) -> Iterator[None]:
+        """Turn errors of the socket into one :class:`ExchangeError`."""
+        try:
+            yield
+        except TimeoutError:
+            raise ExchangeError(f"{self.where} {too_slow}") from None
+        except OSError as error:
+            raise ExchangeError(f"{self.where} hung up: {error.strerror}") from None
+
+    def _take_line(self) -> bytes | None:
+        """Return the next line if it is there, without its newline."""
+        at = self._rest.find(b"\n", self._searched)
+        if at < 0:
+            self._searched = len(self._rest)
+            if self._searched > MAX_LINE_BYTES:
+                raise ExchangeError(f"{self.where} sent a line longer than {MAX_LINE_BYTES} bytes")
+            return None
+        line = bytes(self._rest[:at])
+        del self._rest[: at + 1]
+        self._searched = 0
+        return line
+
+    def _append(self, received: bytes) -> None:
+        if not received:
+            raise ExchangeError(f"{self.where} hung up before the exchange was done")
+        self._rest += received
 
     def send(self, line: bytes, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         """Send one line, newline included. :class:`ExchangeError` where the peer is gone."""
-        try:
+        with self._errors(_TOOK_NOTHING.format(timeout_s)):
             self.sock.settimeout(timeout_s)
             self.sock.sendall(line)
-        except TimeoutError:
-            raise ExchangeError(f"{self.where} took nothing for {timeout_s:g} s; is it overloaded?") from None
-        except OSError as error:
-            raise ExchangeError(f"{self.where} hung up: {error.strerror}") from None
+
+    async def asend(self, line: bytes, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """:meth:`send` for asyncio."""
+        self.sock.setblocking(False)
+        with self._errors(_TOOK_NOTHING.format(timeout_s)):
+            async with asyncio.timeout(timeout_s):
+                await asyncio.get_running_loop().sock_sendall(self.sock, line)
 
     def receive(
         self, timeout_s: float | None = DEFAULT_TIMEOUT_S, clock: Callable[[], float] = time.monotonic
     ) -> bytes:
-        """One line, without its newline.
+        """Receive one line, without its newline.
 
         Args:
             timeout_s: for the whole line, so that a peer cannot hold us by sending slowly; ``None`` waits.
+            clock: seconds; only differences count.
 
         Raises:
             ExchangeError: too slow, too long, or the connection ended.
         """
         end = None if timeout_s is None else clock() + timeout_s
-        searched = 0
-        while True:
-            at = self._rest.find(b"\n", searched)
-            if at >= 0:
-                line = bytes(self._rest[:at])
-                del self._rest[: at + 1]
-                return line
-            searched = len(self._rest)
-            if searched > MAX_LINE_BYTES:
-                raise ExchangeError(f"{self.where} sent a line longer than {MAX_LINE_BYTES} bytes")
-            left = None if end is None else end - clock()
-            if left is not None and left <= 0:
-                raise ExchangeError(f"{self.where} sent no whole line within {timeout_s:g} s; is it an rnic listener?")
-            self.sock.settimeout(left)
-            try:
-                got = self.sock.recv(1 << 16)
-            except TimeoutError:
-                continue
-            except OSError as error:
-                raise ExchangeError(f"{self.where} hung up: {error.strerror}") from None
-            if not got:
-                raise ExchangeError(f"{self.where} hung up before the exchange was done")
-            self._rest += got
+        with self._errors(_NO_LINE.format(timeout_s or 0)):
+            while (line := self._take_line()) is None:
+                left = None if end is None else end - clock()
+                if left is not None and left <= 0:
+                    raise TimeoutError
+                self.sock.settimeout(left)
+                with contextlib.suppress(TimeoutError):  # the time is checked by the clock
+                    self._append(self.sock.recv(1 << 16))
+        return line
 
     async def areceive(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> bytes:
         """:meth:`receive` for asyncio."""
         loop = asyncio.get_running_loop()
         self.sock.setblocking(False)
-        try:
+        with self._errors(_NO_LINE.format(timeout_s)):
             async with asyncio.timeout(timeout_s):
-                while (at := self._rest.find(b"\n")) < 0:
-                    if len(self._rest) > MAX_LINE_BYTES:
-                        raise ExchangeError(f"{self.where} sent a line longer than {MAX_LINE_BYTES} bytes")
-                    got = await loop.sock_recv(self.sock, 1 << 16)
-                    if not got:
-                        raise ExchangeError(f"{self.where} hung up before the exchange was done")
-                    self._rest += got
-        except TimeoutError:
-            raise ExchangeError(
-                f"{self.where} sent no whole line within {timeout_s:g} s; is it an rnic listener?"
-            ) from None
-        except OSError as error:
-            raise ExchangeError(f"{self.where} hung up: {error.strerror}") from None
-        line = bytes(self._rest[:at])
-        del self._rest[: at + 1]
+                while (line := self._take_line()) is None:
+                    self._append(await loop.sock_recv(self.sock, 1 << 16))
         return line
 
-    async def asend(self, line: bytes, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        """:meth:`send` for asyncio."""
-        self.sock.setblocking(False)
-        try:
-            async with asyncio.timeout(timeout_s):
-                await asyncio.get_running_loop().sock_sendall(self.sock, line)
-        except TimeoutError:
-            raise ExchangeError(f"{self.where} took nothing for {timeout_s:g} s; is it overloaded?") from None
-        except OSError as error:
-            raise ExchangeError(f"{self.where} hung up: {error.strerror}") from None
-
     def close(self) -> None:
-        """Hang up, and wake who waits for the peer in another thread; a second call does nothing.
+        """Hang up, and wake a thread that waits for the peer; a second call does nothing.
 
         In a child of the process that made it the connection is the parent's, and stays.
         """

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
+from rnic.cm.rc_connection import REMOTE_RIGHTS
 from rnic.cm.service import CmService
 from rnic.nic_process.client import EventFd
 from rnic.runtime.attach import ProcessConnection, connect
@@ -27,13 +28,8 @@ from rnic.runtime.remote import RemoteDriver
 from rnic.spec import attach_cm as wire
 from rnic.spec import cm
 from rnic.spec.errors import VerbsError
-from rnic.verbs import enums as e
 from rnic.verbs.attrs import GID, AHAttr, GlobalRoute, QPAttr
 from rnic.verbs.context import Context
-
-REMOTE_RIGHTS = (
-    e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_ATOMIC
-)
 
 _PRIVATE_AT = wire.CM_REQUEST["private"].byte
 _ANSWER_AT = wire.CM_RECORD["private"].byte

@@ -1,7 +1,7 @@
-"""Work requests of one queue pair on behalf of callers that wait for them, in threads or in asyncio.
+"""The work queue of one connection, for callers in threads and in asyncio; and waiting for events of a connection.
 
-Whoever waits drives: it polls the completion queue and hands each completion to the job it belongs to, its own or
-another's. A waiter spins for a short time, since a wake-up costs more than most operations, then sleeps.
+A caller that waits also drives: it polls the completion queue and completes operations, its own and others'. It spins
+for a short time, since a wake-up costs more than most operations, then sleeps.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from rnic.runtime.wait import wait_readable
 from rnic.spec.errors import RnicError, VerbsError, WorkCompletionError
@@ -28,10 +28,11 @@ from rnic.verbs.qp import QP
 SPIN_NS = 300_000
 """How long a waiter polls before it sleeps."""
 _SLEEP_S = 0.05
-"""Longest sleep, so that nothing hangs on a wake-up that another thread took."""
-LOOK_S = 0.5
-"""The same of those who wait for an end alone, or for the connection manager."""
+"""Longest sleep of a waiter, so that it does not hang if another thread takes its wake-up."""
+MAX_WAIT_S = 0.5
+"""Longest sleep of :func:`wait_event`."""
 _POLL = 16
+T = TypeVar("T")
 
 _HINTS = {
     e.IBV_WC_RETRY_EXC_ERR: "the peer does not answer; it is gone, or the network to it is",
@@ -48,19 +49,22 @@ class PeerClosedError(RnicError, ConnectionError):
     """The peer closed the connection, so nothing will arrive any more."""
 
 
-class HasFileno(Protocol):
-    """What becomes readable at the end of a connection, and not before."""
+class Peer(Protocol):
+    """The other end of a connection, as far as a wait depends on it."""
 
-    def fileno(self) -> int:
-        """Its descriptor."""
+    def peer_gone(self) -> bool:
+        """Whether the peer has ended the connection."""
+
+    def peer_fileno(self) -> int:
+        """Return the descriptor that is readable when that may be so; below 0 once it is closed."""
 
 
-class Job:
+class Operation:
     """One operation: a work request, or several that belong together.
 
     Args:
         what: for messages, such as ``READ of 'a'``.
-        release: called when the last of its work requests completed, whether anybody still waits or not.
+        release: called when the last of its work requests completed, even if no caller waits any more.
     """
 
     __slots__ = ("failed", "release", "remaining", "what")
@@ -75,27 +79,31 @@ class Job:
         """Whether all its work requests completed."""
         return self.remaining == 0
 
-    def took(self, wc: WC) -> None:
-        """One of its work requests completed."""
+    def complete(self, wc: WC) -> None:
+        """Note the completion of one of its work requests."""
         if wc.status != e.IBV_WC_SUCCESS and self.failed is None:
             self.failed = wc
         self.remaining -= 1
         if not self.remaining and self.release is not None:
             self.release()
 
-    def check(self, peer: str) -> None:
-        """:class:`WorkCompletionError` if it failed."""
-        wc = self.failed
-        if wc is not None:
-            hint = _HINTS.get(wc.status, "see the status in the InfiniBand standard")
-            raise WorkCompletionError(wc.status, f"{self.what} at {peer} failed with {wc.status_name}: {hint}")
+    def raise_on_error(self, peer: str) -> None:
+        """Raise :class:`WorkCompletionError` if it failed."""
+        if self.failed is not None:
+            raise failure(self.what, self.failed, peer)
 
 
-_live: weakref.WeakSet[Jobs] = weakref.WeakSet()
+def failure(what: str, wc: WC, peer: str) -> WorkCompletionError:
+    """Return the error for a completion that failed."""
+    hint = _HINTS.get(wc.status, "see the status in the InfiniBand standard")
+    return WorkCompletionError(wc.status, f"{what} at {peer} failed with {wc.status_name}: {hint}")
 
 
-class Jobs:
-    """Posts the work requests of jobs, keeps those that do not fit yet, and hands out completions.
+_live: weakref.WeakSet[WorkQueue] = weakref.WeakSet()
+
+
+class WorkQueue:
+    """Posts the work requests of operations, keeps those that do not fit yet, and hands out completions.
 
     Args:
         ctx: the device.
@@ -119,73 +127,78 @@ class Jobs:
         self._on_receive = on_receive
         self._qp: QP | None = None
         self._next_id = 0
-        self._flying: dict[int, Job] = {}
-        self._backlog: deque[tuple[Job, SendWR]] = deque()
+        self._outstanding: dict[int, Operation] = {}
+        self._backlog: deque[tuple[Operation, SendWR]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watched: list[int] = []
         self._waiters: list[asyncio.Future[None]] = []
 
     def use(self, qp: QP) -> None:
-        """The queue pair to post to; its completions come to :attr:`cq`."""
+        """Post to this queue pair from now on, whose completions come to :attr:`cq`."""
         self._qp = qp
 
-    def post(self, job: Job, requests: Sequence[SendWR]) -> None:
-        """Start a job."""
-        job.remaining = len(requests)
+    def post(self, operation: Operation, requests: Sequence[SendWR]) -> None:
+        """Start an operation."""
+        operation.remaining = len(requests)
         with self.lock:
-            self._backlog.extend((job, request) for request in requests)
+            self._backlog.extend((operation, request) for request in requests)
             self._post_backlog()
 
     def _post_backlog(self) -> None:
         backlog = self._backlog
-        while backlog and len(self._flying) < self._depth and self._qp is not None:
-            job, request = backlog.popleft()
+        while backlog and len(self._outstanding) < self._depth and self._qp is not None:
+            operation, request = backlog.popleft()
             request.wr_id = self._next_id
             self._next_id += 1
-            self._flying[request.wr_id] = job
+            self._outstanding[request.wr_id] = operation
             try:
                 self._qp.post_send(request)
             except VerbsError:
-                del self._flying[request.wr_id]
-                for _ in range(1 + sum(other is job for other, _ in backlog)):
-                    job.took(WC(status=e.IBV_WC_GENERAL_ERR))
-                self._backlog = deque(item for item in backlog if item[0] is not job)
+                del self._outstanding[request.wr_id]
+                for _ in range(1 + sum(other is operation for other, _ in backlog)):
+                    operation.complete(WC(status=e.IBV_WC_GENERAL_ERR))
+                self._backlog = deque(item for item in backlog if item[0] is not operation)
                 raise
 
+    def progress(self) -> None:
+        """Let the NIC work a little, and hand out what completed."""
+        self._runtime.progress()
+        self.dispatch()
+
     def dispatch(self) -> None:
-        """Let the NIC work and hand out what completed; nothing once it is closed."""
+        """Hand out what completed; nothing once it is closed."""
         with self.lock:
             if self.closed:
                 return
             count, found = self.cq.poll(_POLL)
             while count:
                 for wc in found:
-                    job = None if wc.opcode & e.IBV_WC_RECV else self._flying.pop(wc.wr_id, None)
-                    if job is not None:
-                        job.took(wc)
-                    elif wc.opcode & e.IBV_WC_RECV:
+                    if wc.opcode & e.IBV_WC_RECV:
                         self._on_receive(wc)
+                    elif operation := self._outstanding.pop(wc.wr_id, None):
+                        operation.complete(wc)
                 self._post_backlog()
                 self._wake_waiters()
                 count, found = self.cq.poll(_POLL) if count == _POLL else (0, [])
 
     def arm(self) -> None:
-        """The next completion wakes who sleeps on :attr:`channel`."""
+        """Have the next completion wake waiters that sleep on :attr:`channel`."""
         with self.lock:
             if not self.closed:  # its registers may be another's by now
                 self.cq.req_notify()
 
     # ---------------------------------------------------------------------------------- in threads
 
-    def wait(self, ready: Callable[[], bool], timeout_s: float | None = None, hang_up: HasFileno | None = None) -> bool:
+    def wait(self, ready: Callable[[], bool], timeout_s: float | None = None, peer: Peer | None = None) -> bool:
         """Drive until ``ready()``.
 
         Args:
+            ready: checked after each step.
             timeout_s: how long; ``None`` for ever.
-            hang_up: what tells of the peer's end, where that ends the wait.
+            peer: its end ends the wait.
 
         Returns:
-            Whether it is ready; false after the timeout, when the peer hung up, or once this side was closed.
+            Whether it is ready; false after the timeout, when the peer is gone, or once this side was closed.
         """
         now = busy = time.monotonic_ns()
         end = None if timeout_s is None else now + int(timeout_s * 1e9)
@@ -205,19 +218,19 @@ class Jobs:
                 return True
             if end is not None and now >= end:
                 return False
-            if hang_up is not None and hung_up(hang_up):
+            if peer is not None and peer.peer_gone():
                 self.dispatch()
                 return ready()
-            self._sleep(_SLEEP_S if end is None else min(_SLEEP_S, (end - now) / 1e9), hang_up)
+            self._sleep(_SLEEP_S if end is None else min(_SLEEP_S, (end - now) / 1e9), peer)
         return ready()
 
-    def _sleep(self, seconds: float, hang_up: HasFileno | None) -> None:
+    def _sleep(self, seconds: float, peer: Peer | None) -> None:
         sockets = self._runtime.filenos()
         watched = [self.channel.fileno(), *sockets]
-        if hang_up is not None:
-            watched.append(hang_up.fileno())
-        # another thread may have closed some; a link in memory has nothing to wait on
-        wait_readable([each for each in watched if each >= 0], seconds if sockets else min(seconds, 0.001))
+        if peer is not None:
+            watched.append(peer.peer_fileno())
+        # a link in memory has nothing to wait on
+        wait_readable(open_descriptors(watched), seconds if sockets else min(seconds, 0.001))
         self._drain()
 
     def _drain(self) -> None:
@@ -227,14 +240,14 @@ class Jobs:
 
     # ---------------------------------------------------------------------------------- in asyncio
 
-    async def wait_async(self, ready: Callable[[], bool], hang_up: HasFileno | None = None) -> bool:
-        """As :meth:`wait`, for a task of the running event loop; closing ends this wait, too, in whatever thread."""
+    async def wait_async(self, ready: Callable[[], bool], peer: Peer | None = None) -> bool:
+        """Wait as :meth:`wait` does, in a task; a close by any thread ends this wait, too."""
         self.dispatch()
         if ready():
             return True
         loop = asyncio.get_running_loop()
         with self.lock:
-            self._watch(loop, hang_up)
+            self._watch(loop, peer)
         while not ready():
             waiter = loop.create_future()
             with self.lock:
@@ -244,35 +257,35 @@ class Jobs:
                 self.arm()
             self.dispatch()
             if not ready():
-                if hang_up is not None and hung_up(hang_up):
-                    return False
-                # from here on the thread of the NIC receives, and the channel wakes us
+                if peer is not None and peer.peer_gone():
+                    self.dispatch()
+                    return ready()
+                # from here on the NIC's own thread receives, and the channel wakes this task
                 self._runtime.rest()
                 await waiter
         return True
 
-    def _watch(self, loop: asyncio.AbstractEventLoop, hang_up: HasFileno | None) -> None:
-        if self.closed:  # nothing is there to watch
+    def _watch(self, loop: asyncio.AbstractEventLoop, peer: Peer | None) -> None:
+        if self.closed:  # nothing is left to watch
             return
         if self._loop is not loop:
             self._forget_loop()
             self._loop = loop
-        descriptors = [self.channel.fileno(), *([] if hang_up is None else [hang_up.fileno()])]
-        for descriptor in descriptors:
+        for descriptor in open_descriptors([self.channel.fileno(), -1 if peer is None else peer.peer_fileno()]):
             if descriptor not in self._watched:
                 loop.add_reader(descriptor, self._on_readable, descriptor)
                 self._watched.append(descriptor)
 
     def _on_readable(self, descriptor: int) -> None:
         if descriptor != self.channel.fileno() and self._loop is not None:
-            # the peer hung up, once and for all
+            # the peer has ended the connection: the descriptor stays readable
             self._loop.remove_reader(descriptor)
         self._drain()
         self.dispatch()
         self._wake_waiters()
 
     def _wake_waiters(self) -> None:
-        """Have tasks look again, each in its own loop, which need not be the one that watches."""
+        """Have tasks check again, each in its own loop, which need not be the one that watches."""
         with self.lock:
             waiters, self._waiters = self._waiters, []
         for loop in {waiter.get_loop() for waiter in waiters}:
@@ -288,15 +301,15 @@ class Jobs:
                 loop.remove_reader(descriptor)
 
     def close(self) -> None:
-        """Close the queues; jobs that are not done fail, and who waits looks again."""
+        """Close the queues; operations that are not done fail, and waiters check again."""
         self._forget_loop()
         with self.lock:
             self.closed = True
-            unfinished = [*self._flying.values(), *(job for job, _ in self._backlog)]
-            self._flying.clear()
+            unfinished = [*self._outstanding.values(), *(operation for operation, _ in self._backlog)]
+            self._outstanding.clear()
             self._backlog.clear()
-            for job in unfinished:
-                job.took(WC(status=e.IBV_WC_WR_FLUSH_ERR))
+            for operation in unfinished:
+                operation.complete(WC(status=e.IBV_WC_WR_FLUSH_ERR))
             self._wake_waiters()
             self.channel.close()
 
@@ -307,19 +320,73 @@ def _wake(waiters: list[asyncio.Future[None]]) -> None:
             waiter.set_result(None)
 
 
-def hung_up(sock: HasFileno, timeout_s: float = 0) -> bool:
-    """Whether the peer closes its end within ``timeout_s``, or this side has closed its own.
+def open_descriptors(descriptors: list[int]) -> list[int]:
+    """Return those that no other thread has closed."""
+    return [each for each in descriptors if each >= 0]
 
-    Nothing is ever sent after the exchange, so whatever is readable is the end.
+
+class _Deadline:
+    """How long a wait may still sleep."""
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self._end = None if timeout_s is None else time.monotonic() + timeout_s
+
+    def left_s(self) -> float:
+        """Return the seconds until the next check; 0 or less once the time is over."""
+        return MAX_WAIT_S if self._end is None else min(MAX_WAIT_S, self._end - time.monotonic())
+
+
+def wait_event(take: Callable[[], T | None], descriptors: Callable[[], list[int]], timeout_s: float | None) -> T | None:
+    """Call ``take`` until it returns something, and sleep on ``descriptors()`` in between; ``None`` after the timeout.
+
+    For events beside the data path: connection requests, answers of the connection manager, the end of a connection.
     """
-    descriptor = sock.fileno()
-    return descriptor < 0 or wait_readable([descriptor], timeout_s)
+    deadline = _Deadline(timeout_s)
+    while (found := take()) is None:
+        if (left := deadline.left_s()) <= 0:
+            return None
+        wait_readable(open_descriptors(descriptors()), left)
+    return found
+
+
+async def wait_event_async(
+    take: Callable[[], T | None], descriptors: Callable[[], list[int]], timeout_s: float | None
+) -> T | None:
+    """:func:`wait_event` for asyncio."""
+    loop = asyncio.get_running_loop()
+    deadline = _Deadline(timeout_s)
+    while (found := take()) is None:
+        if (left := deadline.left_s()) <= 0:
+            return None
+        await _wait_readable_async(loop, open_descriptors(descriptors()), left)
+    return found
+
+
+async def _wait_readable_async(loop: asyncio.AbstractEventLoop, descriptors: list[int], timeout_s: float) -> None:
+    readable = loop.create_future()
+
+    def on_readable() -> None:
+        if not readable.done():
+            readable.set_result(None)
+
+    # duplicates: other tasks of this loop may watch the same descriptors
+    watched = [os.dup(descriptor) for descriptor in descriptors]
+    try:
+        for descriptor in watched:
+            loop.add_reader(descriptor, on_readable)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await readable
+    finally:
+        for descriptor in watched:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
 
 
 def _after_fork() -> None:
-    """A child closes connections, too: a thread that is not there may have waited for one of them."""
-    for jobs in list(_live):
-        jobs.lock = threading.RLock()
+    """A child closes connections, too: a thread that it does not have may hold one of their locks."""
+    for queue in list(_live):
+        queue.lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

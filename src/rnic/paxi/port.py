@@ -10,7 +10,7 @@ from typing import Protocol
 
 from rnic.arrays.handshake import BufferInfo, Endpoint
 from rnic.cm.line_socket import ExchangeError
-from rnic.cm.work_queue import Job, Jobs
+from rnic.cm.work_queue import Operation, WorkQueue
 from rnic.link.base import format_address
 from rnic.paxi import bridge as b
 from rnic.paxi.bridge import Bridge, BridgeConfig
@@ -120,7 +120,7 @@ def bring_up(qp: QP, psn: int, peer: Endpoint, access: int) -> int:
     return mtu
 
 
-class _Carried(Job):
+class _Carried(Operation):
     """One work request of the bridge."""
 
     __slots__ = ("port", "serial")
@@ -130,7 +130,7 @@ class _Carried(Job):
         self.port = port
         self.serial = serial
 
-    def took(self, wc: WC) -> None:
+    def complete(self, wc: WC) -> None:
         """Its completion."""
         self.remaining -= 1
         port = self.port
@@ -162,9 +162,9 @@ class Port:
         self.clock = clock
         self.closed = False
         self._far = far
-        self._jobs = Jobs(self.ctx, config.requests, config.requests + 1, lambda wc: None)
-        self._qp = make_qp(pd, self._jobs.cq, config.requests)
-        self._jobs.use(self._qp)
+        self._queue = WorkQueue(self.ctx, config.requests, config.requests + 1, lambda wc: None)
+        self._qp = make_qp(pd, self._queue.cq, config.requests)
+        self._queue.use(self._qp)
         memory = bytearray(config.staging_bytes)
         self._memory = MR(pd, memory)
         self._psn = rng.getrandbits(24)
@@ -198,7 +198,7 @@ class Port:
         before = self.bridge.counters["paxi_requests"], self.bridge.pending
         self._post()
         if self.bridge.pending:
-            self._jobs.dispatch()
+            self._queue.dispatch()
         if self.bridge.link == b.BROKEN:
             self._mend()
         self._post()
@@ -211,7 +211,7 @@ class Port:
             self.progress()
             return ready()
 
-        return turn() or self._jobs.wait(turn, timeout_s)
+        return turn() or self._queue.wait(turn, timeout_s)
 
     def recover(self) -> None:
         """Try to reach a remote again that was lost. Does nothing while the link is up."""
@@ -228,7 +228,7 @@ class Port:
             return
         self.closed = True
         self._qp.close()
-        self._jobs.close()
+        self._queue.close()
         self._memory.close()
         self._far.close()
 
@@ -238,7 +238,7 @@ class Port:
             opcode = e.IBV_WR_RDMA_WRITE if request.write else e.IBV_WR_RDMA_READ
             wr = SendWR(0, opcode, sg=[SGE(memory.buf + request.offset, request.length, memory.lkey)])
             wr.set_wr_rdma(key, request.remote)
-            self._jobs.post(_Carried(self, request.serial), [wr])
+            self._queue.post(_Carried(self, request.serial), [wr])
 
     def _mend(self) -> None:
         """The connection broke: wait for the last completion, ask the remote, and begin anew or give up."""

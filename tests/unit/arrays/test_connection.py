@@ -221,7 +221,7 @@ def test_the_peer_closes(ends: Ends) -> None:
 
 def test_closing_in_a_task_ends_what_other_tasks_wait_for(ends: Ends) -> None:
     client = ends.client
-    client._jobs._depth = 0  # nothing is posted, so that nothing completes
+    client._queue._depth = 0  # nothing is posted, so that nothing completes
 
     async def main() -> None:
         waiting = [
@@ -248,7 +248,7 @@ def test_closing_in_a_thread_wakes_the_tasks_of_a_loop(ends: Ends) -> None:
         async with asyncio.timeout(5):
             with pytest.raises(rnic.VerbsError, match="is closed; open a new one"):
                 await waiting
-        assert not await ends.client._jobs.wait_async(lambda: False), "who comes too late does not wait at all"
+        assert not await ends.client._queue.wait_async(lambda: False), "who comes too late does not wait at all"
 
     asyncio.run(main())
 
@@ -433,7 +433,7 @@ def test_a_listener_without_threads_tells_who_came_and_serves_on(
     start = threading.Thread.start
 
     def full(thread: threading.Thread) -> None:
-        if getattr(thread, "_target", None) == small_listener._welcome:
+        if getattr(thread, "_target", None) == small_listener._handshake:
             raise RuntimeError("can't start new thread")
         start(thread)
 

@@ -241,7 +241,7 @@ def wait_for_the_end(listener: rnic.CmListener) -> bool:
 def test_closing_in_a_task_ends_what_other_tasks_wait_for() -> None:
     with Service(wait_for_the_end) as service:
         mine = service.connect()
-        mine._jobs._depth = 0  # nothing is posted, so that nothing completes
+        mine._queue._depth = 0  # nothing is posted, so that nothing completes
 
         async def act() -> None:
             waiting = [
@@ -282,8 +282,7 @@ def test_closing_in_a_thread_ends_what_another_waits_for(wait: str, monkeypatch:
     with Service(wait_for_the_end) as service:
         mine = service.connect()
         monkeypatch.setattr("rnic.cm.work_queue.wait_readable", sleep)
-        monkeypatch.setattr("rnic.cm.cm_connection.wait_readable", sleep)
-        monkeypatch.setattr("rnic.cm.cm_connection.LOOK_S", 0.05)
+        monkeypatch.setattr("rnic.cm.work_queue.MAX_WAIT_S", 0.05)
         thread.start()
         assert sleeps.wait(5)
         mine.close()
@@ -329,8 +328,7 @@ def test_nothing_is_left_where_no_queue_pair_could_be_made(monkeypatch: pytest.M
 
     with rnic.cm_listen(HERE, 4321) as listener:
         ctx = listener.ctx
-        monkeypatch.setattr("rnic.cm.cm_connection.QP", refuse)
-        monkeypatch.setattr("rnic.arrays.connection.QP", refuse)
+        monkeypatch.setattr("rnic.cm.rc_connection.QP", refuse)
         with pytest.raises(rnic.VerbsError, match="no queue pair is left"):
             rnic.cm_connect(HERE, 4321, context=ctx)
         assert not ctx._cqs

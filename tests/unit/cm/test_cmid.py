@@ -267,14 +267,14 @@ def test_the_device_ends_with_its_last_cmid() -> None:
 
 
 def test_closing_a_channel_ends_what_another_thread_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rnic.cm.cmid_events.LOOK_S", 0.05)
+    monkeypatch.setattr("rnic.cm.work_queue.MAX_WAIT_S", 0.05)
     sleeps = threading.Event()
 
     def sleep(descriptors: list[int], timeout_s: float | None) -> bool:
         sleeps.set()
         return wait_readable(descriptors, timeout_s)
 
-    monkeypatch.setattr("rnic.cm.cmid_events.wait_readable", sleep)
+    monkeypatch.setattr("rnic.cm.work_queue.wait_readable", sleep)
     with CMEventChannel() as channel, CMID(channel) as listening:
         listening.bind_addr(passive())
         with beside(lambda: CMEvent(channel)) as found:
