@@ -92,7 +92,7 @@ class Endpoint:
                 link = FaultyLink(link, clock=time.monotonic_ns, rng=random.Random(len(faults)), script=faults)
             self.ctx = Context(link=link)
         if one_in:
-            self.ctx.runtime.lose(one_in, seed=one_in)
+            self.ctx.runtime.drop_one_in(one_in, seed=one_in)
         self.driver = self.ctx.driver
         self.service = service
         self.depth = depth

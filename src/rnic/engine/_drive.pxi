@@ -153,7 +153,7 @@ cdef class Drive(Door):
         if self.state.pending:
             self.catch_up()
         if pump._owes():
-            did = self.runtime.carry_away(self.sending.prepare(now))
+            did = self.runtime.send_bursts(self.sending.prepare(now))
         pump._round(now, _of(self.of_runtime, "budget"))
         self.wanted = pump.visited
         if pump.visited:
@@ -252,7 +252,7 @@ cdef class Drive(Door):
         if pump.visited:
             self.leave()
             if _of(pump.of_link, "up") is not _of(of_runtime, "_link_up"):
-                self.runtime._look_at_link()
+                self.runtime._check_link()
         if self.interrupts:
             self.runtime._interrupts()
         self.state.others_sent = 1

@@ -277,7 +277,7 @@ class BypassSlot:
                 out: list[TxBurst] = []
                 turn = request["limit"], request["step"], request["count"], request["bytes"], request["room"]
                 count, polite = nic.sending.take_over(now, out, request["qp"], *turn)
-                runtime.carry_away(out)
+                runtime.send_bursts(out)
                 answer |= {"count": count, "polite": int(polite)}
             elif kind == attach.PUNT_NOTIFY:
                 for cqn, bit in ((qp.ctx.cqn_snd, attach.PUNT_NOTIFY_SEND), (qp.ctx.cqn_rcv, attach.PUNT_NOTIFY_RECV)):
@@ -288,7 +288,7 @@ class BypassSlot:
                 nic.handle_deadline(qp, now)
             else:
                 raise OSError(errno.EINVAL, f"PUNT kind {kind} is unknown")
-        runtime.settle(now)
+        runtime.flush(now)
         self.hand_over()
         return attach.PUNT_REPLY.pack(answer)
 
@@ -317,7 +317,7 @@ class BypassSlot:
             try:
                 with self.work:
                     self.runtime.nic.receive(burst, now)
-                    self.runtime.settle(now)
+                    self.runtime.flush(now)
             finally:
                 self.release()
             return True
@@ -332,7 +332,7 @@ class BypassSlot:
         for burst, _ in waiting:
             self.runtime.nic.receive(burst, now)
         if waiting:
-            self.runtime.settle(now)
+            self.runtime.flush(now)
 
     def serve(self) -> bool | None:
         """Do one round of the slot; return whether it did anything, or ``None`` while its program holds the arena."""

@@ -126,7 +126,7 @@ class DeviceFaults(Middleware):
         runtime = self._runtime
         with runtime.lock:
             self._happen(event)
-            runtime.attend()
+            runtime.process_pending()
 
     def state(self) -> dict[str, Any]:
         """What holds now and what is to come, for people and JSON."""

@@ -1,9 +1,9 @@
-"""The loop around one NIC and its link, driven by whoever calls it and, for passive sides, by a thread.
+"""The loop around one NIC and its link, driven by its callers and, for passive sides, by a thread.
 
-An application that polls drives its NIC itself: ``progress`` does one bounded round and returns. The threads
-are for the time when nobody polls (a peer reads this process's memory, a wait for an event): they block in ``poll``
-until a packet or a deadline comes, and keep away while the application polls. Where rounds are compiled one of them is
-C's, which needs no interpreter (engine/io/progress_thread.h), and the one in Python does what that does not know.
+An application that polls drives its NIC itself: ``progress`` does one bounded round and returns. The threads serve the
+NIC while the application does not poll (a peer reads this process's memory, a wait for an event): they block in
+``poll`` until a packet or a deadline comes, and back off while the application polls. Where rounds are compiled, one
+thread is in C, which needs no interpreter (engine/io/progress_thread.h); the one in Python does what that punts.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ from rnic.spec.rounds import (
 from rnic.wire.bursts import RxBurst, TxBurst
 
 _THREAD_ROUNDS = 256
-_AFTER_OWN_ERROR_S = 0.01
-"""How long the thread keeps off a round that raised: it may raise again at once."""
+_ERROR_PAUSE_S = 0.01
+"""Pause of the thread after a round that raised: the next one may raise again at once."""
 _yield_core: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 _live: WeakSet[Runtime] = WeakSet()
 _threaded: WeakSet[Runtime] = WeakSet()
 
 
-def _park_ns() -> int:
+def _backoff_ns() -> int:
     return min(max(1, len(_threaded)), PARK_MAX) * PARK_NS
 
 
 def _make_lock() -> Any:
-    """A lock that its holder may take again, and that compiled rounds take as well where there are any."""
+    """Make a reentrant lock, which compiled rounds take as well where there are any."""
     return threading.RLock() if use.ENGINE is None else use.ENGINE.PortLock()
 
 
@@ -75,7 +75,7 @@ class Runtime:
         self.lock: threading.RLock = _make_lock()
         """Held around every use of the NIC: commands, progress, timers."""
         self.handlers: dict[int, Callable[[], None]] = {}
-        """What to call when an interrupt vector fires; runs under the lock and must not wait."""
+        """Handlers of interrupt vectors; they run under the lock and must not wait."""
         self.guard = nic.guard
         if self.guard.report is None:
             self.guard.report = log_report
@@ -89,13 +89,13 @@ class Runtime:
         self._link_up = True
         self._rounds_without_replies = 0
         self._full_rounds = 0
-        """Rounds in a row that took as many bursts as one takes: there may be more."""
+        """Rounds in a row that received as many bursts as a round may: there may be more."""
         self._last_poll = 0
         self._idle_rounds = 0
         self._thread: threading.Thread | None = None
         self._stop = False
-        self._watched = False
-        """A thread in C does rounds while nobody polls; the one in Python stands by."""
+        self._engine_thread = False
+        """A thread in C does rounds while the application does not poll; the one in Python assists it."""
         self._sleep_until: int | None = None
         self._wake_read, self._wake_write = -1, -1
         nic.attach(link)
@@ -108,13 +108,13 @@ class Runtime:
             self.faults()
         self._pump = self._make_pump(link)
         self.drive: Any = None if self._pump is None else use.ENGINE.Drive(self, self._pump, RECEIVE_LIMIT)
-        """The same rounds compiled, for who calls often: ``progress`` and ``kick``; ``None`` without a pump."""
+        """The same rounds compiled, for frequent callers: ``progress`` and ``kick``; ``None`` without a pump."""
         if self.drive is not None:
             nic.count = self.drive.count
         _live.add(self)
 
     def _make_pump(self, link: Link) -> Any:
-        """The engine's rounds, where there is an engine and a plain link that it knows, in real time; else ``None``."""
+        """Make the engine's rounds, where there is an engine and a plain link that it knows, in real time."""
         real = self.clock is time.monotonic_ns
         if self.nic.engine_device is None or not (
             link.__class__ is UdpLink or (link.__class__ is LoopbackLink and real)
@@ -123,8 +123,8 @@ class Runtime:
         return use.ENGINE.Pump(self.nic.engine_device, link, self._send)
 
     @property
-    def _pumps(self) -> bool:
-        """Whether the engine's pump takes this round: who looks at packets, or delays them, does so on the link."""
+    def _uses_pump(self) -> bool:
+        """Whether the engine's pump does this round: it does not while middleware stands before the link."""
         return self._pump is not None and self._pump.takes(self.link)
 
     def faults(self) -> DeviceFaults:
@@ -135,10 +135,10 @@ class Runtime:
                 self.link = self._faults
             return self._faults
 
-    def lose(self, one_in: int, seed: int = 0) -> None:
-        """Lose one in so many of the packets that come, none for 0, chosen by a seed: counted as ``fault_rx_drop``.
+    def drop_one_in(self, one_in: int, seed: int = 0) -> None:
+        """Drop one in N received packets, none for 0, chosen by a seed, and count them as ``fault_rx_drop``.
 
-        The compiled rounds do so themselves and stay as fast as they are; other links are wrapped in a
+        The compiled rounds do so themselves and stay fast; other links are wrapped in a
         :class:`~rnic.link.faults.FaultyLink`, for good.
 
         Raises:
@@ -155,16 +155,16 @@ class Runtime:
                 )
 
     def tap(self) -> Tap:
-        """What passes this device, for those who look; it costs something only while somebody asks it."""
+        """Return the tap that traces this device's packets; it costs nothing while it has no session."""
         with self.lock:
             if self._tap is None:
                 self._tap = Tap(self)
                 if self.nic.datagrams is not None:
-                    self.nic.datagrams()  # who looks sees the headers
+                    self.nic.datagrams()  # sessions show the headers
             return self._tap
 
-    def attend(self) -> None:
-        """Something happened to the NIC from outside: deliver its interrupts, send what is due, and look again."""
+    def process_pending(self) -> None:
+        """Deliver interrupts and send what is due, after something outside has changed the NIC."""
         with self.lock:
             self.kick()
             if self._thread is not None:
@@ -173,14 +173,14 @@ class Runtime:
     # ------------------------------------------------------------------------------- inline driving
 
     def progress(self) -> bool:
-        """One round: receive, or else send what is due. True if something happened.
+        """Do one round: receive, or else send what is due. True if something happened.
 
-        What arrives is shown to the caller before replies to it are sent, since the caller may be waiting for
-        just that; replies go out with the next round, and after a few rounds in any case.
+        The caller sees what arrives before replies to it are sent, since it may be waiting for just that. Replies
+        leave with the next round, and after a few rounds in any case.
         """
         if self.closed:
             return False
-        now = self._last_poll = self.clock()  # before the lock: a thread that holds it sees it and makes way
+        now = self._last_poll = self.clock()  # before the lock: a thread that holds it sees it and backs off
         if not self.lock.acquire(blocking=False):
             time.sleep(0)  # its holder may need the interpreter before it can let go
             return False
@@ -198,14 +198,14 @@ class Runtime:
         return did
 
     def busy(self) -> None:
-        """What was polled in vain counts no longer: the next polls do not make way for others."""
+        """Forget polls that found nothing: the next ones do not yield the core."""
         self._idle_rounds = 0
         if self.drive is not None:
             self.drive.busy()
 
     def _round(self, now: int) -> bool:
         nic = self.nic
-        if self._pump is not None and self._pumps:
+        if self._pump is not None and self._uses_pump:
             return bool(self.drive.round(now))
         did = False
         if self._rounds_without_replies >= REPLIES_AT_LEAST_EVERY:
@@ -221,28 +221,28 @@ class Runtime:
             self._rounds_without_replies += 1
             did = True
             if nic.tally.get("sequence_naks_sent") != naks:
-                self._transmit(now)  # until it has the NAK, the peer sends in vain
+                self._transmit(now)  # until the NAK arrives, everything that the peer sends is dropped
         elif nic.has_work():
             did = self._transmit(now)
         return self._end(now, len(bursts) >= RECEIVE_LIMIT, did)
 
     def round(self) -> bool:
-        """One round now, by whoever alone drives the NIC; whether anything happened."""
+        """Do one round for the only caller that drives the NIC; return whether anything happened."""
         return self._round(self.clock())
 
-    def settle(self, now: int) -> None:
-        """After work on single queue pairs: send what waits for no turn, and deliver interrupts."""
-        self.carry_away(self.nic.sending.prepare(now))
-        self._change_groups()
+    def flush(self, now: int) -> None:
+        """Send what waits for no turn, and deliver interrupts, after work on single queue pairs."""
+        self.send_bursts(self.nic.sending.prepare(now))
+        self._update_multicast()
         if self.nic.resources.interrupts:
             self._interrupts()
 
     def _end(self, now: int, full: bool, did: bool) -> bool:
-        """What ends a round: deadlines and interrupts."""
+        """End a round: handle deadlines and interrupts."""
         nic = self.nic
-        # What arrived in time is not late because this process did not run: nothing is overdue before all is read.
+        # A packet that arrived in time is not late because this process did not run: read all before timers expire.
         self._full_rounds = self._full_rounds + 1 if full else 0
-        if self._full_rounds % TIMERS_AT_LEAST_EVERY == 0 and self._late(now):
+        if self._full_rounds % TIMERS_AT_LEAST_EVERY == 0 and self._is_deadline_due(now):
             nic.handle_timers(now)
             self._transmit(now)
             did = True
@@ -250,15 +250,15 @@ class Runtime:
             self._interrupts()
         return did
 
-    def _late(self, now: int) -> bool:
-        """Whether a deadline has come."""
+    def _is_deadline_due(self, now: int) -> bool:
+        """Whether a deadline is due."""
         if self._pump is not None:
             return not self.nic.held and bool(self._pump.late(now))
         deadline = self.nic.next_deadline_ns()
         return deadline is not None and deadline <= now
 
     def receive(self, limit: int) -> list[RxBurst]:
-        """What the link has, at most ``limit`` bursts."""
+        """Receive at most ``limit`` bursts from the link."""
         try:
             bursts = self.link.receive(limit)
         except Exception as error:  # noqa: BLE001 - the last guard
@@ -271,18 +271,18 @@ class Runtime:
     def _transmit(self, now: int) -> bool:
         """Send everything that may be sent now, up to the NIC's budget."""
         self._rounds_without_replies = 0
-        if self._pump is not None and self._pumps:
-            did = self._pump.owes and self.carry_away(self.nic.sending.prepare(now))
+        if self._pump is not None and self._uses_pump:
+            did = self._pump.owes and self.send_bursts(self.nic.sending.prepare(now))
             did = self._pump.turns(now, self.budget) or did
-            self._look_at_link()
+            self._check_link()
         else:
-            did = self.carry_away(self.nic.produce(now, self.budget))
+            did = self.send_bursts(self.nic.produce(now, self.budget))
         if self.nic.resources.groups.changes:
-            self._change_groups()
+            self._update_multicast()
         return did
 
-    def _change_groups(self) -> None:
-        """Join and leave multicast groups as queue pairs have."""
+    def _update_multicast(self) -> None:
+        """Join and leave multicast groups as queue pairs do."""
         changes = self.nic.take_group_changes() if self.nic.resources.groups.changes else []
         for group, join in changes:
             with self.guard.around("link"):
@@ -291,10 +291,10 @@ class Runtime:
                 else:
                     self.link.leave(group)
         if changes and self._thread is not None:
-            self._wake()  # it may be asleep on the sockets of before
+            self._wake()  # it may sleep on the sockets before the change
 
-    def carry_away(self, out: list[TxBurst]) -> bool:
-        """Send what the NIC made; whether there was anything."""
+    def send_bursts(self, out: list[TxBurst]) -> bool:
+        """Send bursts that the NIC made; return whether there were any."""
         if not out:
             return False
         try:
@@ -302,26 +302,26 @@ class Runtime:
                 self._pump.carry(out)
             else:
                 self._send(out)
-        except Exception as error:  # noqa: BLE001 - the last guard; what is lost is repeated
+        except Exception as error:  # noqa: BLE001 - the last guard; lost packets are retransmitted
             self.guard.caught("link", error)
         if self.link.up is not self._link_up:
-            self._look_at_link()
+            self._check_link()
         return True
 
     def _send(self, out: list[TxBurst]) -> None:
-        """Hand packets to the link as it is now."""
+        """Send packets by the link as it is now."""
         for burst in out:
             self.nic.tally["tx_bytes"] += burst.length
         self.link.send(out)
 
-    def _look_at_link(self) -> None:
+    def _check_link(self) -> None:
         link = self.link
         if link.up is not self._link_up:
             self._link_up = link.up
             self.nic.set_link(self._link_up)
 
     def kick(self) -> None:
-        """After a doorbell: send at once what the NIC has to send."""
+        """Send at once what the NIC has to send, after a doorbell."""
         with self.lock:
             if self.closed:
                 return
@@ -332,8 +332,8 @@ class Runtime:
                 self._wake_if_late()
 
     def _wake_if_late(self) -> None:
-        """Wake the thread where it sleeps longer than it should; one that watches in C is woken there."""
-        until = self._sleep_until  # the thread, which needs no lock to wake up, may reset it meanwhile
+        """Wake the thread if a deadline is now earlier than it sleeps; the thread in C is woken by C."""
+        until = self._sleep_until  # read once: the thread resets it without the lock
         if until is not None:
             deadline = self.nic.next_deadline_ns()
             if self.nic.has_work() or (deadline is not None and deadline < until):
@@ -365,7 +365,7 @@ class Runtime:
             self._thread = threading.Thread(target=self._run, name=f"rnic {self.nic.config.name}", daemon=True)
             _threaded.add(self)
             if self.drive is not None:
-                self._watched = self.drive.watch(self.link.filenos(), self._wake_write, WRITE_BACK_NS)
+                self._engine_thread = self.drive.watch(self.link.filenos(), self._wake_write, WRITE_BACK_NS)
             self._thread.start()
 
     @property
@@ -374,72 +374,72 @@ class Runtime:
         return self._thread is not None
 
     def listen(self) -> None:
-        """The application waits for events by descriptors: that it posts is no sign that it will poll."""
+        """Note that the application waits for events by descriptors: a post is no sign that it will poll."""
         self.listens = True
 
     def rest(self) -> None:
-        """The application stops polling: the thread takes over at once."""
+        """Let the thread take over at once, since the application stops polling."""
         with self.lock:
             self._last_poll = 0
             if self.drive is not None:
                 self.drive.rest()
-            if self._thread is not None and not (self._watched and self._pumps):
+            if self._thread is not None and not (self._engine_thread and self._uses_pump):
                 self._wake()
 
     def _wake(self) -> None:
-        # a full pipe is a wake-up that has not been read yet
+        # a full pipe is a wake-up that was not read yet
         with contextlib.suppress(OSError):
             os.write(self._wake_write, b"\0")
 
     def _run(self) -> None:
         while not self._stop:
-            if not self._stand_by():
-                self._look_after()
+            if not self._assist_engine_thread():
+                self._run_own_rounds()
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake_read, 4096)
 
-    def _stand_by(self) -> bool:
-        """Do what the thread in C cannot do, and wait for more of that; false, at once, where there is no such one."""
-        with self.lock:  # what C has stopped at is done by now
-            if self._stop or not self._watched or not self._pumps:
+    def _assist_engine_thread(self) -> bool:
+        """Do what the thread in C punts, and wait for more; return false at once where there is no such thread."""
+        with self.lock:  # taking it ends a round that C has stopped
+            if self._stop or not self._engine_thread or not self._uses_pump:
                 return self._stop
             with self.guard.around("round"):
-                self._help()
+                self._run_punted_rounds()
             known = [self.nic.own_deadline_ns(), self.link.next_deadline_ns()]
         wait = min([at for at in known if at is not None], default=NEVER) - self.clock()
         if self._application_polls():
-            wait = max(wait, _park_ns())  # it sees to deadlines itself, and C tells when it has stopped
+            wait = max(wait, _backoff_ns())  # its polls handle deadlines, and C wakes this thread when it stops
         wait_readable([self._wake_read], max(0, wait) / 1e9)
         return True
 
-    def _look_after(self) -> None:
-        """The thread's work in Python, then its sleep."""
-        timeout: float | None = _park_ns() / 1e9
+    def _run_own_rounds(self) -> None:
+        """Do rounds in Python, then sleep."""
+        timeout: float | None = _backoff_ns() / 1e9
         sockets: list[int] = []
-        if not self._application_polls():  # asked without the lock, which is then the application's alone
+        if not self._application_polls():  # without the lock, which is left to the application while it polls
             with self.lock:
                 if self._stop:
                     return
-                timeout, sockets = self._own_rounds()
+                timeout, sockets = self._rounds_and_sleep_time()
         wait_readable([self._wake_read, *sockets], timeout)
         self._sleep_until = None
 
     def _application_polls(self) -> bool:
-        """Whether an application drove the NIC a moment ago."""
+        """Whether the application has polled within the back-off time."""
         driven = 0 if self.drive is None else self.drive.last_poll
-        return self.clock() - max(self._last_poll, driven) < _park_ns()
+        return self.clock() - max(self._last_poll, driven) < _backoff_ns()
 
-    def _help(self) -> None:
-        """Rounds that C could not do alone, while nobody polls. All others its own thread does, without Python."""
+    def _run_punted_rounds(self) -> None:
+        """Do rounds that C has punted, while the application does not poll. The thread in C does all others."""
         for _ in range(_THREAD_ROUNDS):
             if self._application_polls() or not self._round(self.clock()):
                 return
-            if self._pumps and not self.drive.wanted:
+            if self._uses_pump and not self.drive.wanted:
                 break
         self.drive.ring()
 
-    def _rounds(self) -> bool:
-        """The thread's rounds while there is work and nobody polls; whether nobody does."""
+    def _run_rounds(self) -> bool:
+        """Do rounds while there is work; return false once the application polls."""
         for _ in range(_THREAD_ROUNDS):
             if self._application_polls():
                 return False
@@ -447,16 +447,16 @@ class Runtime:
                 break
         return True
 
-    def _own_rounds(self) -> tuple[float | None, list[int]]:
-        """Rounds, then how long to sleep, and on what."""
+    def _rounds_and_sleep_time(self) -> tuple[float | None, list[int]]:
+        """Do rounds; return how long to sleep, and on which sockets."""
         try:
-            return self._sleep() if self._rounds() else (_park_ns() / 1e9, [])
-        except Exception as error:  # noqa: BLE001 - the last guard: without the thread nobody would serve the peers
+            return self._sleep_time() if self._run_rounds() else (_backoff_ns() / 1e9, [])
+        except Exception as error:  # noqa: BLE001 - the last guard: without the thread the peers are not served
             self.guard.caught("round", error)
-            return _AFTER_OWN_ERROR_S, []
+            return _ERROR_PAUSE_S, []
 
-    def _sleep(self) -> tuple[float | None, list[int]]:
-        """How long to sleep, and on what, once nothing is left to do."""
+    def _sleep_time(self) -> tuple[float | None, list[int]]:
+        """Return how long to sleep, and on which sockets, once nothing is left to do."""
         sockets = self.link.filenos()
         if self.nic.has_work():
             return 0.0, sockets
@@ -503,7 +503,7 @@ class Runtime:
 
 
 def _after_fork() -> None:
-    """A child has no thread and must not use its parent's sockets: its runtimes are closed."""
+    """Close the runtimes of a child, which has no threads and must not use its parent's sockets."""
     for runtime in list(_live):
         runtime.lock = threading.RLock()
         runtime.closed = True
@@ -516,7 +516,7 @@ def _after_fork() -> None:
 
 @atexit.register
 def _before_end() -> None:
-    """No thread in C goes on in memory that the interpreter gives back."""
+    """Stop the threads in C before the interpreter frees its memory."""
     for runtime in list(_live):
         if runtime.drive is not None:
             runtime.drive.unwatch()

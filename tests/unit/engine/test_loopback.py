@@ -146,7 +146,7 @@ def test_what_is_not_rdma_reaches_a_nic_that_the_engine_drives() -> None:
     frame = ip_packet(Flow(a.ctx.runtime.nic.config.address, there, 5, 53), b"q" * 90)
     for _ in range(2):
         assert a.write(b, 8) == e.IBV_WC_SUCCESS
-        assert b.ctx.runtime._pumps
+        assert b.ctx.runtime._uses_pump
         fabric.carry(there, frame)
         b.ctx.runtime.progress()
         assert b.ctx.read_non_rdma() == frame
@@ -167,7 +167,7 @@ def test_the_thread_in_python_goes_on_for_as_long_as_the_engine_does_not_take_th
         fabric.carry(there, frame)
     runtime.rest()
     with runtime.lock:
-        runtime._help()
+        runtime._run_punted_rounds()
     assert [b.ctx.read_non_rdma() for _ in frames] == frames
     a.ctx.close()
     b.ctx.close()

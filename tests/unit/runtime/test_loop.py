@@ -203,7 +203,7 @@ def test_the_thread_makes_way_for_an_application_that_polls(monkeypatch: pytest.
     monkeypatch.setattr(runtime, "_round", round_of_the_thread)
     monkeypatch.setattr(runtime, "clock", lambda: 1 << 40)  # a loaded machine would let the moment pass
     with runtime.lock:
-        runtime._own_rounds()
+        runtime._rounds_and_sleep_time()
     assert rounds == 3
     runtime.close()
     other.close()

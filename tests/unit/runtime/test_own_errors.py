@@ -228,11 +228,11 @@ def test_the_thread_behind_passive_sides_goes_on(own_errors: OwnErrors, monkeypa
         runtime.start()
         with monkeypatch.context() as planted:
             planted.setattr(runtime, "_round", broken)
-            assert until(lambda: (runtime.attend(), len(own_errors) > 1)[1])
+            assert until(lambda: (runtime.process_pending(), len(own_errors) > 1)[1])
         rounds: list[int] = []
         plain = runtime._round
         monkeypatch.setattr(runtime, "_round", lambda now: rounds.append(now) or plain(now))
         runtime.rest()
-        assert until(lambda: (runtime.attend(), bool(rounds))[1])
+        assert until(lambda: (runtime.process_pending(), bool(rounds))[1])
         assert {place for place, _ in own_errors} == {"round"}
         assert ctx.nic.counters[OWN_ERRORS] == len(own_errors)

@@ -249,9 +249,9 @@ def test_posts_keep_the_thread_off_once_until_a_poll_comes(ends: Pumped) -> None
 def test_faults_and_taps_take_the_reference(ends: Pumped) -> None:
     ends.warm()
     runtime: Any = ends.ctxs[0].runtime
-    assert runtime._pumps
+    assert runtime._uses_pump
     runtime.faults()
-    assert not runtime._pumps
+    assert not runtime._uses_pump
     ends.write(0)
     assert ends.wait(0) == [0]
     assert "produce" in ends.calls
@@ -262,13 +262,13 @@ def test_a_tracer_a_group_and_a_guard_take_the_reference(ends: Pumped) -> None:
     second: Any = ends.ctxs[1].runtime
     link: Any = second.link
     link.lone = False
-    assert not second._pumps
+    assert not second._uses_pump
     link.lone = True
-    assert second._pumps
+    assert second._uses_pump
     first.nic.memory.guards[1] = lambda *_: True
-    assert not first._pumps
+    assert not first._uses_pump
     first.nic.memory.guards.clear()
-    assert not first._pumps  # a message that a guard let in may be open
+    assert not first._uses_pump  # a message that a guard let in may be open
     ends.warm()
 
 
@@ -291,10 +291,10 @@ def test_options_of_the_socket_are_the_link_s_and_the_pump_s(ends: Pumped) -> No
     assert system() == usual
     runtime._pump.carry([])
     assert outlet.tclass == usual
-    assert runtime._pumps
+    assert runtime._uses_pump
     flow.sl = 1
     runtime._pump.carry([TxBurst(flow, [bytes(20)], 20, 1, 20)])
-    assert not runtime._pumps  # what the system makes of priorities is the link's alone
+    assert not runtime._uses_pump  # what the system makes of priorities is the link's alone
     ends.write(0)
     assert ends.wait(0) == [0]
 
@@ -312,12 +312,12 @@ def test_a_closed_runtime_has_no_pump(ends: Pumped) -> None:
 def test_what_the_pump_loses_is_the_seed_s_and_the_transport_s_to_repeat(ends: Pumped) -> None:
     ends.warm()
     lost = [ctx.runtime.nic.counters["fault_rx_drop"] for ctx in ends.ctxs]
-    ends.ctxs[1].runtime.lose(4, seed=1)
+    ends.ctxs[1].runtime.drop_one_in(4, seed=1)
     for _ in range(8):
         for _ in range(8):
             ends.write(0)
         assert ends.wait(0, 8) == [e.IBV_WC_SUCCESS] * 8
-    ends.ctxs[1].runtime.lose(0)
+    ends.ctxs[1].runtime.drop_one_in(0)
     assert ends.ctxs[0].runtime.nic.counters["fault_rx_drop"] == lost[0]
     assert ends.ctxs[1].runtime.nic.counters["fault_rx_drop"] - lost[1] >= 8
     assert ends.ctxs[0].runtime.nic.counters["rewinds"] > 0
@@ -329,13 +329,13 @@ def write_and_lose(ends: Pumped, loses: bool) -> None:
     there = ends.ctxs[1].runtime
     name = "fault_rx_drop" if loses else "rx_packets"
     before = there.nic.counters[name]
-    there.lose(int(loses))
+    there.drop_one_in(int(loses))
     ends.write(0)
     end = time.monotonic() + 10
     while there.nic.counters[name] == before:
         there.progress()
         assert time.monotonic() < end
-    there.lose(0)
+    there.drop_one_in(0)
 
 
 def behind_a_gap(ends: Pumped, lost: int, count: int) -> dict[str, int]:
