@@ -1,9 +1,8 @@
-"""The out-of-band exchange: what two ends tell each other over TCP before they can talk RoCEv2 (003 "Meta Interfaces
-for Connection Setup").
+"""The out-of-band handshake over TCP, before two ends can talk RoCEv2 (003 "Meta Interfaces for Connection Setup").
 
 One JSON object on one line each way. The client speaks first; the server brings its queue pair up and answers, so
-that nothing the client sends afterwards meets a queue pair that is not ready. Whatever arrives is bounded and
-checked: a bad line is one :class:`ExchangeError`.
+that no packet of the client meets a queue pair that is not ready. All input is bounded and checked: a bad line is one
+:class:`ExchangeError`.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ _MAX_DEPTH = 8
 
 
 def fields_bytes(fields: object, depth: int = 0) -> int:
-    """Bytes of one element of a structured type, once its fields are found to be such.
+    """Return the bytes of one element of a structured type.
 
     Raises:
-        ValueError: they are not.
+        ValueError: ``fields`` are not the fields of one.
     """
     if isinstance(fields, str) and DTYPE_PATTERN.fullmatch(fields):
         return item_bytes(fields)
@@ -76,7 +75,7 @@ class BufferInfo:
     """Of a structured type, as ``numpy.lib.format.dtype_to_descr`` writes them; ``dtype`` is ``|V`` and its size."""
 
     def to_dict(self) -> dict[str, object]:
-        """As it goes into the line."""
+        """Return it as it goes into the line."""
         more = {} if self.fields is None else {"fields": self.fields}
         return {
             "name": self.name,
@@ -112,10 +111,10 @@ class Endpoint:
     """Receives that this end keeps posted."""
     buffers: tuple[BufferInfo, ...] = field(default=())
     selective_repeat: bool = False
-    """This end keeps what comes beyond a gap; where both do, what is lost is sent again alone."""
+    """This end keeps packets beyond a gap; where both do, only lost packets are sent again."""
 
     def to_line(self) -> bytes:
-        """The line that tells the peer."""
+        """Return the line for the peer."""
         return to_line(
             {
                 "rnic": VERSION,
@@ -135,7 +134,7 @@ class Endpoint:
 
 
 def refusal_line(reason: str) -> bytes:
-    """The line that says why there will be no connection."""
+    """Return the line that refuses a connection."""
     return to_line({"rnic": VERSION, "error": reason[:_SHOWN]})
 
 
@@ -147,39 +146,39 @@ def parse_endpoint(line: bytes, where: str) -> Endpoint:
         where: the peer, for messages.
 
     Raises:
-        ExchangeError: it is not such a line, another version's, holds a value that cannot be, or is a refusal.
+        ExchangeError: it is not such a line, another version's, has a bad value, or is a refusal.
     """
-    said = Said(json_object(line, where), where)
-    version = said.values.get("rnic")
+    received = PeerObject(json_object(line, where), where)
+    version = received.values.get("rnic")
     if version != VERSION:
         raise ExchangeError(
             f"{where} speaks version {_show(version)} of the exchange, this end {VERSION}: use the same rnic on both"
         )
-    if "error" in said.values:
-        raise ExchangeError(f"{where} refused: {_plain(said.text('error', _SHOWN))}")
-    gid = said.text("gid", 32)
+    if "error" in received.values:
+        raise ExchangeError(f"{where} refused: {_plain(received.text('error', _SHOWN))}")
+    gid = received.text("gid", 32)
     if not re.fullmatch(r"[0-9a-f]{32}", gid):
-        said.refuse("gid", gid, "32 hexadecimal digits")
-    mtu = said.number("mtu", 0, 1 << 16)
+        received.refuse("gid", gid, "32 hexadecimal digits")
+    mtu = received.number("mtu", 0, 1 << 16)
     if mtu not in MTU_CODES:
-        said.refuse("mtu", mtu, f"one of {', '.join(map(str, MTU_CODES))}")
-    listed = said.values.get("buffers")
+        received.refuse("mtu", mtu, f"one of {', '.join(map(str, MTU_CODES))}")
+    listed = received.values.get("buffers")
     if not isinstance(listed, list) or len(listed) > MAX_BUFFERS:
-        said.refuse("buffers", listed, f"a list of at most {MAX_BUFFERS}")
+        received.refuse("buffers", listed, f"a list of at most {MAX_BUFFERS}")
     buffers = tuple(_buffer(item, where) for item in listed)
     if len({buffer.name for buffer in buffers}) != len(buffers):
-        said.refuse("buffers", [buffer.name for buffer in buffers], "names that differ")
+        received.refuse("buffers", [buffer.name for buffer in buffers], "names that differ")
     return Endpoint(
-        qpn=said.number("qpn", 2, 0xFFFFFE),
-        psn=said.number("psn", 0, PSN_MASK),
+        qpn=received.number("qpn", 2, 0xFFFFFE),
+        psn=received.number("psn", 0, PSN_MASK),
         gid=bytes.fromhex(gid),
-        udp_port=said.number("udp_port", 1, 0xFFFF),
+        udp_port=received.number("udp_port", 1, 0xFFFF),
         mtu=mtu,
-        gso=said.flag("gso"),
-        selective_repeat="keeps" in said.values and said.flag("keeps"),
-        max_rd_atomic=said.number("max_rd_atomic", 0, MAX_RD_ATOMIC),
-        message_bytes=said.number("message_bytes", 0, 1 << 31),
-        receives=said.number("receives", 0, 1 << 16),
+        gso=received.flag("gso"),
+        selective_repeat="keeps" in received.values and received.flag("keeps"),
+        max_rd_atomic=received.number("max_rd_atomic", 0, MAX_RD_ATOMIC),
+        message_bytes=received.number("message_bytes", 0, 1 << 31),
+        receives=received.number("receives", 0, 1 << 16),
         buffers=buffers,
     )
 
@@ -187,75 +186,75 @@ def parse_endpoint(line: bytes, where: str) -> Endpoint:
 def _buffer(item: object, where: str) -> BufferInfo:
     if not isinstance(item, dict):
         raise ExchangeError(f"{where} sent {_show(item)} as a buffer; allowed: an object")
-    said = Said(item, where)
-    name = said.text("name", MAX_NAME)
-    addr = said.number("addr", 0, (1 << 64) - 1)
-    length = said.number("length", 1, 1 << 48)
+    received = PeerObject(item, where)
+    name = received.text("name", MAX_NAME)
+    addr = received.number("addr", 0, (1 << 64) - 1)
+    length = received.number("length", 1, 1 << 48)
     if addr + length > 1 << 64:
-        said.refuse("addr", addr, f"an address that {length} bytes fit behind")
-    dtype = said.text("dtype", 40)
+        received.refuse("addr", addr, f"an address that {length} bytes fit behind")
+    dtype = received.text("dtype", 40)
     if not DTYPE_PATTERN.fullmatch(dtype):
-        said.refuse("dtype", dtype, "a plain array type such as <f8")
-    shape = said.values.get("shape")
+        received.refuse("dtype", dtype, "a plain array type such as <f8")
+    shape = received.values.get("shape")
     if (
         not isinstance(shape, list)
         or len(shape) > MAX_DIMENSIONS
         or not all(type(extent) is int and 0 < extent <= length for extent in shape)
         or prod(shape) * item_bytes(dtype) != length
     ):
-        said.refuse("shape", shape, f"up to {MAX_DIMENSIONS} extents that make {length} bytes of {dtype}")
-    fields = said.values.get("fields")
+        received.refuse("shape", shape, f"up to {MAX_DIMENSIONS} extents that make {length} bytes of {dtype}")
+    fields = received.values.get("fields")
     if fields is not None:
         try:
             if isinstance(fields, str) or dtype != f"|V{fields_bytes(fields)}":
                 raise ValueError(fields)
         except (ValueError, RecursionError):
-            said.refuse("fields", fields, f"fields that make {dtype}")
-    rkey = said.number("rkey", 0, 0xFFFFFFFF)
-    return BufferInfo(name, addr, length, rkey, dtype, tuple(shape), said.flag("writable"), fields)  # type: ignore[arg-type] # checked above
+            received.refuse("fields", fields, f"fields that make {dtype}")
+    rkey = received.number("rkey", 0, 0xFFFFFFFF)
+    return BufferInfo(name, addr, length, rkey, dtype, tuple(shape), received.flag("writable"), fields)  # type: ignore[arg-type] # checked above
 
 
 def item_bytes(dtype: str) -> int:
-    """Bytes of one array element: the digits of its type, four times as many for Unicode."""
+    """Return the bytes of one array element: the digits of its type, four times as many for Unicode."""
     digits = dtype[2:].partition("[")[0]
     return int(digits) * (4 if dtype[1] == "U" else 1)
 
 
-class Said:
-    """Fields of one object that a peer sent; each getter checks one, and raises :class:`ExchangeError`."""
+class PeerObject:
+    """A JSON object from a peer; each getter checks one of its values, and raises :class:`ExchangeError`."""
 
     def __init__(self, values: Mapping[str, object], where: str) -> None:
         self.values = values
         self._where = where
 
     def number(self, name: str, low: int, high: int) -> int:
-        """A whole number from ``low`` to ``high``."""
+        """Return a whole number from ``low`` to ``high``."""
         value = self.values.get(name)
         if type(value) is not int or not low <= value <= high:
             self.refuse(name, value, f"a whole number from {low} to {high}")
         return value
 
     def text(self, name: str, limit: int) -> str:
-        """1 to ``limit`` characters."""
+        """Return text of 1 to ``limit`` characters."""
         value = self.values.get(name)
         if not isinstance(value, str) or not 0 < len(value) <= limit:
             self.refuse(name, value, f"1 to {limit} characters")
         return value
 
     def flag(self, name: str) -> bool:
-        """True or false."""
+        """Return true or false."""
         value = self.values.get(name)
         if not isinstance(value, bool):
             self.refuse(name, value, "true or false")
         return value
 
     def refuse(self, name: str, value: object, allowed: str) -> NoReturn:
-        """Raise: the peer said what is not allowed."""
+        """Raise for a value that is not allowed."""
         raise ExchangeError(f"{self._where} sent {name}={_show(value)}; allowed: {allowed}")
 
 
 def json_object(line: bytes, where: str) -> dict[str, object]:
-    """What a line holds. :class:`ExchangeError` where it is no JSON object."""
+    """Parse a line. :class:`ExchangeError` where it is no JSON object."""
     try:
         values = json.loads(line)
     except (ValueError, RecursionError):
@@ -266,12 +265,12 @@ def json_object(line: bytes, where: str) -> dict[str, object]:
 
 
 def to_line(values: Mapping[str, object]) -> bytes:
-    """One line that a peer can read with :func:`json_object`."""
+    """Return one line that a peer can read with :func:`json_object`."""
     return json.dumps(values, separators=(",", ":")).encode() + b"\n"
 
 
 def _plain(text: str) -> str:
-    """Text from a peer, fit for a terminal and for one line."""
+    """Make text from a peer fit for a terminal and for one line."""
     return "".join(char if char.isprintable() else "?" for char in text)
 
 

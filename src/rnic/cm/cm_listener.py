@@ -34,7 +34,7 @@ _LOOPBACKS = 16
 
 
 class CmRequest:
-    """Somebody who wants to connect; :meth:`CmListener.get_request` gives it.
+    """A connection request; :meth:`CmListener.get_request` returns it.
 
     ``peer`` says who, ``private`` is what it says with it, 56 bytes with the zeros that they were filled up with. A
     request that is neither accepted nor rejected keeps its peer waiting until that has enough of it (``timeout_s`` of
@@ -52,7 +52,7 @@ class CmRequest:
         self._answered = False
 
     def accept(self, private: bytes = b"", timeout_s: float = DEFAULT_TIMEOUT_S) -> CmConnection:
-        """Accept it; the connection, once the peer is ready.
+        """Accept it, and return the connection once the peer is ready.
 
         Args:
             private: at most 196 bytes for the peer.
@@ -78,7 +78,7 @@ class CmRequest:
         return connection
 
     def reject(self, private: bytes = b"") -> None:
-        """Say no, with at most 148 bytes of why. The peer gets :class:`CmRejectedError` with reason 28."""
+        """Reject it, with at most 148 bytes of private data. The peer gets :class:`CmRejectedError` with reason 28."""
         _check_private(private, MAX_PRIVATE_REJECT)
         self._answer()
         manager = self._listener.manager
@@ -141,7 +141,7 @@ class CmListener:
         return self.ctx.address
 
     def get_request(self, timeout_s: float | None = None) -> CmRequest:
-        """The next request, in order of arrival.
+        """Wait for the next request, in order of arrival.
 
         Raises:
             TimeoutError: none came in time.
@@ -161,7 +161,7 @@ class CmListener:
         return request
 
     def accept(self, timeout_s: float | None = None, private: bytes = b"") -> CmConnection:
-        """Accept the next request; those who wait in vain for its RTU raise as :meth:`CmRequest.accept`."""
+        """Accept the next request; raises as :meth:`get_request` and :meth:`CmRequest.accept`."""
         return self.get_request(timeout_s).accept(private)
 
     async def aaccept(self, private: bytes = b"") -> CmConnection:
@@ -183,7 +183,7 @@ class CmListener:
         raise CmConnectError(f"the listener on {self.address} port {self.port} is closed")
 
     def close(self) -> None:
-        """Listen no more; who waits is rejected. A second call does nothing.
+        """Stop listening; waiting requests are rejected. A second call does nothing.
 
         Where the NIC was made for the listener, the connections that it accepted end with it.
         """
@@ -257,7 +257,7 @@ def cm_connect(
     receives: int = RECEIVES,
     context: Context | None = None,
 ) -> CmConnection:
-    """Connect by CM to whoever listens: :func:`cm_listen`, a program on librdmacm, Linux, an adapter.
+    """Connect by CM to a listener: :func:`cm_listen`, a program on librdmacm, Linux, an adapter.
 
     Args:
         host: its name or address.
@@ -327,7 +327,7 @@ def _begin(
 
 
 def own_device(addr: str | None, family: int, place: Any, udp_port: int | None) -> Context:
-    """A NIC in this process on the address that leads to a place."""
+    """Open a NIC in this process on the address that leads to a place."""
     if addr is not None:
         return Context(addr=addr, port=udp_port)
     with socket.socket(family, socket.SOCK_DGRAM) as probe:

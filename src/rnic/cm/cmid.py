@@ -92,7 +92,7 @@ class CMID:
             raise VerbsError(EINVAL, f"a CMID is made of an AddrInfo, a CMEventChannel or a CMEvent: {creator!r:.40}")
 
     def _begin(self, info: AddrInfo) -> None:
-        """As ``rdma_create_ep`` does."""
+        """Do what ``rdma_create_ep`` does."""
         if info.passive:
             self.bind_addr(info)
             return
@@ -104,7 +104,7 @@ class CMID:
     # ----------------------------------------------------------------------------------- addresses
 
     def bind_addr(self, lai: AddrInfo) -> None:
-        """Take an own address and port: ``lai.src``."""
+        """Bind to a local address and port: ``lai.src``."""
         place = self._wants(lai.src, "bind_addr", "src")
         self._open(lai, place)
         self._request(wire.CM_BIND, src=int.from_bytes(place.gid, "little"), src_port=place.port)
@@ -136,7 +136,7 @@ class CMID:
         return place
 
     def _open(self, info: AddrInfo, own: Place | None, peer: Place | None = None) -> None:
-        """Take up the device, and be known to its connection manager."""
+        """Open the device, and create the ID with its connection manager."""
         if self._manager is not None:
             raise VerbsError(EINVAL, "the CMID is bound already; make another one")
         if info.context is not None:
@@ -168,11 +168,11 @@ class CMID:
     # --------------------------------------------------------------------------------- listening
 
     def listen(self, backlog: int = 0) -> None:
-        """Listen; ``backlog`` requests may wait to be taken, 0 for 1,024, and who comes beyond them asks again."""
+        """Listen; ``backlog`` requests may wait to be taken, 0 for 1,024, and further peers repeat their request."""
         self._request(wire.CM_LISTEN, value=backlog)
 
     def get_request(self) -> CMID:
-        """The next request, of a CMID that was made by an :class:`AddrInfo`: to accept, or to reject.
+        """Wait for the next request, to accept or to reject; of a CMID that was made by an :class:`AddrInfo`.
 
         Where no queue pair can be made for it, the peer is rejected, and the error is raised.
         """
@@ -190,12 +190,12 @@ class CMID:
             if self._init_attr is not None:
                 child.create_qp(self._init_attr)
         except BaseException:
-            child.close()  # nobody else can: the peer is told, and the device is free to go
+            child.close()  # rejects the peer, and releases the device
             raise
         return child
 
     def _take_request(self, manager: Manager, event: Event, listening: CMID | None) -> None:
-        """Become what a request asks for."""
+        """Become the connection that a request asks for."""
         if event.event != ce.RDMA_CM_EVENT_CONNECT_REQUEST or listening is None or listening._device is None:
             raise VerbsError(EINVAL, "a CMID is made of a RDMA_CM_EVENT_CONNECT_REQUEST with its listen_id")
         self._hold(listening._device, manager)
@@ -235,7 +235,7 @@ class CMID:
         return CQ(ctx, max(entries, 1), channel=channel)
 
     def connect(self, param: ConnParam | None = None) -> None:
-        """Ask the peer for a connection.
+        """Request a connection from the peer.
 
         Raises:
             CmRejectedError: it rejected the request; synchronously.
@@ -267,11 +267,11 @@ class CMID:
             raise self._refusal()
 
     def establish(self) -> None:
-        """The active side's last word, where the queue pair is the program's own and ready."""
+        """Send RTU, once the program's own queue pair is ready; of the active side."""
         self._request(wire.CM_ESTABLISH)
 
     def reject(self, private_data: bytes | str | None = None, private_data_len: int = 0) -> None:
-        """Say no, and why in at most 148 bytes."""
+        """Reject the request, with at most 148 bytes of private data."""
         data = private_data.encode() if isinstance(private_data, str) else private_data or b""
         self._request(wire.CM_REJECT, data[: private_data_len or len(data)])
 
@@ -291,7 +291,7 @@ class CMID:
         self._request(op, param.private_data, qpn=number, **(fields or param.fields))
 
     def handle_event(self, event: Event) -> int:
-        """What an event is to the program: an answer makes the queue pair ready, and the connection stands."""
+        """Act on an event, and return it as the program sees it: REP brings the queue pair to RTS and sends RTU."""
         if event.event == ce.RDMA_CM_EVENT_CONNECT_RESPONSE and self.qp is not None:
             self._make_ready()
             self._request(wire.CM_ESTABLISH)
@@ -350,7 +350,7 @@ class CMID:
             self.qp.modify(attr, mask)
 
     def init_qp_attr(self, qp_state: int) -> tuple[QPAttr, int]:
-        """What a queue pair of the program's own is to be told for a state, and the mask that goes with it."""
+        """Return the attributes and the mask that bring a queue pair of the program's own to a state."""
         masks = {e.IBV_QPS_INIT: INIT_MASK, e.IBV_QPS_RTR: RTR_MASK, e.IBV_QPS_RTS: RTS_MASK}
         if qp_state not in masks:
             raise VerbsError(EINVAL, f"qp_state={qp_state}: use IBV_QPS_INIT, IBV_QPS_RTR or IBV_QPS_RTS")
@@ -365,15 +365,15 @@ class CMID:
     # ------------------------------------------------------------------------------------- traffic
 
     def reg_msgs(self, size: int) -> MR:
-        """Memory of ``size`` bytes to send from and receive to."""
+        """Register ``size`` bytes to send from and receive to."""
         return MR(self.pd, size, e.IBV_ACCESS_LOCAL_WRITE)
 
     def reg_read(self, size: int) -> MR:
-        """Memory that the peer may read, too."""
+        """Register ``size`` bytes that the peer may read, too."""
         return MR(self.pd, size, e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_READ)
 
     def reg_write(self, size: int) -> MR:
-        """Memory that the peer may write, too."""
+        """Register ``size`` bytes that the peer may write, too."""
         return MR(self.pd, size, e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE)
 
     def post_recv(self, mr: MR, length: int | None = None) -> None:
@@ -398,11 +398,11 @@ class CMID:
         self._ready_qp().post_send(request)
 
     def get_send_comp(self) -> WC:
-        """The next completion of what was sent; it waits for one."""
+        """Wait for the next send completion."""
         return self._completion(self._ready_qp().scq)
 
     def get_recv_comp(self) -> WC:
-        """The next completion of a receive; it waits for one."""
+        """Wait for the next receive completion."""
         return self._completion(self._ready_qp().rcq)
 
     def _completion(self, cq: object) -> WC:
@@ -457,7 +457,7 @@ class CMID:
         return self._request(wire.CM_QUERY)["src_port"]
 
     def close(self) -> None:
-        """End the connection, and let go of queue pair, memory and device; a second call does nothing."""
+        """Disconnect, and release queue pair, memory and device; a second call does nothing."""
         if self.closed:
             return
         self.closed = True
@@ -509,7 +509,7 @@ class CMID:
         return self._managed().request(op, private, id=self._number, **fields)
 
     def _next(self) -> int:
-        """The next event of a CMID that works synchronously."""
+        """Wait for the next event of a CMID that works synchronously."""
         _, self._event = self.event_channel.wait([self._context()])
         return self.handle_event(self._event)
 
@@ -530,7 +530,7 @@ class _Device:
         self.users = 0
 
     def drop(self) -> None:
-        """One uses it no more; the last one closes what was opened for them."""
+        """Note that one CMID uses it no more; the last one closes a device that was opened for them."""
         self.users -= 1
         if not self.users and self.owned:
             self.context.close()

@@ -1,4 +1,4 @@
-"""What a :class:`~rnic.cm.cmid.CMID` of ``RDMA_PS_UDP`` has beside: whom to send to, and multicast groups."""
+"""Datagram parts of a :class:`~rnic.cm.cmid.CMID` of ``RDMA_PS_UDP``: destinations and multicast groups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SAYS_WHERE = frozenset({ce.RDMA_CM_EVENT_ESTABLISHED, ce.RDMA_CM_EVENT_MULTICAS
 
 
 class UDParam:
-    """Whom datagrams go to, as an event says: the peer that answered, or the group that was joined.
+    """The destination of datagrams, from an event: the peer that answered, or the group that was joined.
 
     Args:
         cm_event: ``RDMA_CM_EVENT_ESTABLISHED`` or ``RDMA_CM_EVENT_MULTICAST_JOIN`` of a CMID of ``RDMA_PS_UDP``.
@@ -72,7 +72,7 @@ class JoinMCAttrEx:
 
 
 def group_of(addr: AddrInfo | None) -> GID:
-    """The multicast group that an address names.
+    """Return the multicast group that an address names.
 
     Raises:
         VerbsError: EINVAL where there is none, or it is no group's.

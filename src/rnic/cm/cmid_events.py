@@ -77,11 +77,11 @@ class AddrInfo:
             raise VerbsError(EINVAL, "AddrInfo has neither src nor dst: give the peer's address as dst")
 
     def close(self) -> None:
-        """Nothing is held; it is here for pyverbs' sake."""
+        """Do nothing; it is here for pyverbs' sake."""
 
 
 def checked_port_space(port_space: int) -> int:
-    """One that is here; ``VerbsError`` for another."""
+    """Return a supported port space, TCP for 0; raise ``VerbsError`` for another."""
     if port_space not in (0, ce.RDMA_PS_TCP, ce.RDMA_PS_UDP):
         raise VerbsError(
             EPROTONOSUPPORT,
@@ -92,7 +92,7 @@ def checked_port_space(port_space: int) -> int:
 
 
 class ConnParam:
-    """What a connection is made with.
+    """The parameters of a connection.
 
     Args:
         resources: READs and atomics that this side answers at a time.
@@ -135,7 +135,7 @@ class ConnParam:
         }
 
     def set_private_data(self, data: bytes | str) -> None:
-        """What the peer is told."""
+        """Set the private data for the peer."""
         data = data.encode() if isinstance(data, str) else bytes(data)
         if len(data) > MOST_PRIVATE:
             raise VerbsError(EINVAL, f"private data of {len(data)} bytes: at most {MOST_PRIVATE}")
@@ -143,7 +143,7 @@ class ConnParam:
 
 
 class CMEventChannel:
-    """Where the events of CMIDs come to; a CMID that works synchronously has one of its own."""
+    """The channel of CMIDs' events; a CMID that works synchronously has one of its own."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -240,11 +240,11 @@ class CMEvent:
         self.private_data = self.event.private
 
     def event_str(self) -> str:
-        """Its name."""
+        """Return its name, as ``rdma_event_str`` does."""
         return ce.EVENT_NAMES.get(self.event_type, f"unknown event {self.event_type}")
 
     def ack_cm_event(self) -> None:
-        """Nothing waits for it here; it is for pyverbs' sake."""
+        """Do nothing; it is here for pyverbs' sake."""
 
     close = ack_cm_event
 

@@ -125,7 +125,7 @@ class LineSocket:
 
 
 def tcp_port(host: str, port: int | str, low: int) -> int:
-    """A port as callers give it: a number, or its digits.
+    """Return a port that a caller gives as a number or as digits.
 
     Raises:
         ExchangeError: it is none from ``low`` to 65535; the system would cut a larger number off. Or the host is no
@@ -144,7 +144,7 @@ def tcp_port(host: str, port: int | str, low: int) -> int:
 
 @contextlib.contextmanager
 def dialling(where: str, timeout_s: float) -> Iterator[None]:
-    """Around what connects: what the system says becomes one :class:`ExchangeError`."""
+    """Turn errors of the system while connecting into one :class:`ExchangeError`."""
     try:
         yield
     except ConnectionRefusedError:
@@ -167,7 +167,7 @@ def dial(host: str, port: int | str, timeout_s: float = DEFAULT_TIMEOUT_S) -> Li
 
 
 def listen_socket(host: str, port: int | str) -> socket.socket:
-    """A listening TCP socket; port 0 lets the system choose.
+    """Make a listening TCP socket; port 0 lets the system choose.
 
     Raises:
         ExchangeError: bad address, or a port that is taken.

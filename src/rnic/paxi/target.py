@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 from rnic.arrays.exports import Shares, open_context
-from rnic.arrays.handshake import VERSION, Endpoint, Said, json_object, parse_endpoint, refusal_line, to_line
+from rnic.arrays.handshake import VERSION, Endpoint, PeerObject, json_object, parse_endpoint, refusal_line, to_line
 from rnic.arrays.listener import local_address
 from rnic.cm.line_socket import DEFAULT_TIMEOUT_S, ExchangeError, LineSocket, dial, listen_socket
 from rnic.paxi.bridge import BridgeConfig
@@ -88,8 +88,8 @@ class _Remote:
     def stop(self) -> Stopped:
         lines = self._lines
         lines.send(to_line({"rnic": VERSION, "paxi": _STOP}), self._timeout_s)
-        said = Said(json_object(lines.receive(self._timeout_s), lines.where), lines.where)
-        return Stopped(said.number("expected_psn", 0, PSN_MASK), said.flag("fault"))
+        received = PeerObject(json_object(lines.receive(self._timeout_s), lines.where), lines.where)
+        return Stopped(received.number("expected_psn", 0, PSN_MASK), received.flag("fault"))
 
     def close(self) -> None:
         self._lines.close()
