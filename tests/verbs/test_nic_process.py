@@ -545,7 +545,7 @@ def test_a_forked_child_keeps_no_connection_of_its_parents(directory: Path, bypa
     with rnic.open(f"{NET}.97", port=4000, directory=directory) as ctx:
         manager = manager_module.manager_of(ctx)
         channel = manager.channel()
-        fds = [*ctx.driver.lifelines(), *manager.lifelines()]
+        fds = [*ctx.driver.hangup_filenos(), *manager.hangup_filenos()]
 
         def closes() -> bool:
             for fd in fds:

@@ -176,7 +176,7 @@ class CmConnection(RcConnection[bytes]):
         return self._channel.fileno()
 
     def _end_descriptors(self) -> list[int]:
-        return [self._channel.fileno(), *self._manager.lifelines()]
+        return [self._channel.fileno(), *self._manager.hangup_filenos()]
 
     def _receive_error(self, wc: WC) -> Exception:
         return self._peer_closed() if self.peer_gone() else super()._receive_error(wc)  # a disconnect flushes receives

@@ -169,7 +169,7 @@ class CmListener:
         return await (await self.aget_request()).aaccept(private)
 
     def _descriptors(self) -> list[int]:
-        return [self._channel.fileno(), *self.manager.lifelines()]
+        return [self._channel.fileno(), *self.manager.hangup_filenos()]
 
     def _next_request(self) -> CmRequest | None:
         while not self.closed:

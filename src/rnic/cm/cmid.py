@@ -422,7 +422,7 @@ class CMID:
                 continue
             ctx.driver.check()
             ctx.driver.rest()
-            if wait_readable([channel.fileno(), *ctx.driver.lifelines()], MAX_WAIT_S):
+            if wait_readable([channel.fileno(), *ctx.driver.hangup_filenos()], MAX_WAIT_S):
                 with contextlib.suppress(VerbsError):
                     channel.get_cq_event(block=False)
 

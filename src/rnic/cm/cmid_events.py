@@ -167,7 +167,7 @@ class CMEventChannel:
         """Return descriptors that are readable while events wait, or when a device has gone."""
         found = []
         for manager, channel in list(self._channels.items()):
-            found += [channel.fileno(), *manager.lifelines()]
+            found += [channel.fileno(), *manager.hangup_filenos()]
         return found
 
     def get_event(self) -> tuple[Manager, Event] | None:

@@ -67,7 +67,7 @@ class _Transport(Protocol):
     def request(self, body: bytes) -> tuple[bytes, list[int]]:
         """Send a request; return the answer, and descriptors that came with it."""
 
-    def lifelines(self) -> list[int]:
+    def hangup_filenos(self) -> list[int]:
         """Return descriptors that become readable when the connection manager goes."""
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class _LocalTransport:
         runtime.kick()
         return answer, made
 
-    def lifelines(self) -> list[int]:
+    def hangup_filenos(self) -> list[int]:
         return []
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class _ProcessTransport:
     def request(self, body: bytes) -> tuple[bytes, list[int]]:
         return self._connection.request(wire.MSG_CM, body)
 
-    def lifelines(self) -> list[int]:
+    def hangup_filenos(self) -> list[int]:
         return [self._connection.sock.fileno()]
 
     def close(self) -> None:
@@ -218,9 +218,9 @@ class Manager:
         attr.ah_attr = AHAttr(route, udp_dport=udp_port)
         return attr
 
-    def lifelines(self) -> list[int]:
+    def hangup_filenos(self) -> list[int]:
         """Return descriptors that become readable when the device goes; the next request then raises."""
-        return self._transport.lifelines()
+        return self._transport.hangup_filenos()
 
     def close(self) -> None:
         """Destroy all IDs and channels; a second call does nothing."""

@@ -22,7 +22,7 @@ from rnic.spec import attach
 from rnic.spec.errors import VerbsError
 
 START_SECONDS = 60.0
-"""How long a NIC process that was just started may take to answer: a second of work, on a machine with other work."""
+"""How long a NIC process that was just started may take to answer: a second of work on an idle machine."""
 IDLE_EXIT = "RNIC_IDLE_EXIT"
 """The variable that says for how many seconds a NIC process outlives its last program; one that was started here, 1."""
 _UCRED = struct.Struct("3i")
@@ -30,12 +30,12 @@ _ASK = struct.Struct("<II")
 _ANSWER = struct.Struct("<III")
 _MAX_DESCRIPTORS = 8
 _EARLIER = 1 << 31
-"""Tokens, which wrap, that lie less than this behind another were given out before it."""
+"""Tokens wrap: one that is less than this behind another is the earlier one."""
 _NO_DESCRIPTORS = "this program has no descriptors left for what it asked for: raise `ulimit -n`"
 
 
 class ProcessConnection:
-    """One greeted connection. Threads may ask at the same time.
+    """One connection, after HELLO. It is thread-safe.
 
     Args:
         sock: connected to the NIC process.
@@ -52,7 +52,7 @@ class ProcessConnection:
         self._token = 0
 
     def request(self, kind: int, body: bytes = b"", fds: Sequence[int] = ()) -> tuple[bytes, list[int]]:
-        """One message; the body of its answer, and the descriptors that came with it.
+        """Send one message; return the body of its answer, and the descriptors that came with it.
 
         Raises:
             VerbsError: with the errno and the words of the NIC process; ENODEV when it has ended.
@@ -82,9 +82,9 @@ class ProcessConnection:
         return rest, got
 
     def _receive(self, token: int) -> tuple[bytes, list[int], int]:
-        """The next answer that is not to a question before this one: a signal handler that raises leaves those behind.
+        """Receive the answer, and skip those to earlier requests, which a signal handler that raised left behind.
 
-        The slot's messages need nothing of the kind: no handler runs between question and answer.
+        The slot's messages need no such thing: no handler runs between request and answer.
         """
         while True:
             data, got, flags, _ = socket.recv_fds(
@@ -95,7 +95,7 @@ class ProcessConnection:
             _close_all(got)
 
     def _lend(self, kind: int, body: bytes, fds: Sequence[int]) -> tuple[bytes, list[int]]:
-        """The same by the slot."""
+        """Send it by the slot, which lends the arena until it is answered."""
         code, said, rest, got = self.slot.ask(kind, bytes(body), list(fds))
         if not code:
             return rest, got
@@ -115,7 +115,7 @@ class ProcessConnection:
         return not poller.poll(0)
 
     def mark_ended(self) -> VerbsError:
-        """Note that the NIC process has ended; the error that says so."""
+        """Note that the NIC process has ended; return the error that says so."""
         self.ended = True
         return VerbsError(ENODEV, f"NIC process {self.pid or ''} has ended: open the device again".replace("  ", " "))
 
@@ -128,15 +128,15 @@ class ProcessConnection:
         self.sock.close()
 
     def forget(self) -> None:
-        """This process is a child of the one that has the connection: that keeps it."""
-        self._lock = threading.Lock()  # a thread that is not there may have held the other
+        """Leave the connection to the parent of this process, which has it."""
+        self._lock = threading.Lock()  # a thread that the child does not have may hold the old one
         if self.slot is not None:
             self.slot.forget()
         self.sock.close()
 
 
 def connect(directory: Path) -> ProcessConnection | None:
-    """A connection to the NIC process of a runtime directory; ``None`` if none runs.
+    """Connect to the NIC process of a runtime directory; ``None`` if none runs.
 
     Raises:
         ProcessError: it is another user's, or of another version.
@@ -175,8 +175,7 @@ def start(directory: Path) -> ProcessConnection:
     environment = os.environ | {"RNIC_RUNTIME_DIR": str(directory), IDLE_EXIT: os.environ.get(IDLE_EXIT) or "1"}
     with log.open("wb") as out:
         try:
-            # What is started here ends once the NIC process answers. That is nobody's child, since programs may wait
-            # for all of theirs.
+            # this child ends once the NIC process answers, which is no child: a program may wait for all of its own
             done = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -220,7 +219,7 @@ def ask(directory: Path, device: str, what: str) -> Any:
 
 
 def fault(directory: Path, device: str, words: Sequence[object]) -> dict[str, Any]:
-    """Let an event happen to a device of the running NIC process (:mod:`rnic.link.fault_events`), in words.
+    """Inject a fault into a device of the running NIC process (:mod:`rnic.link.fault_events`), in words.
 
     Args:
         directory: the NIC process's.

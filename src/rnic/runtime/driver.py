@@ -96,7 +96,7 @@ class Driver(Protocol):
     def check(self) -> None:
         """Raise ``VerbsError`` (``ENODEV``) if the device is gone."""
 
-    def lifelines(self) -> list[int]:
+    def hangup_filenos(self) -> list[int]:
         """Descriptors that become readable when the device goes; :meth:`check` then raises. They may say so wrongly."""
 
     def await_completion(self, fileno: int) -> None:
@@ -190,7 +190,7 @@ class LocalDriver:
     def check(self) -> None:
         """See :class:`Driver`: this process's own device goes with this process."""
 
-    def lifelines(self) -> list[int]:
+    def hangup_filenos(self) -> list[int]:
         """See :class:`Driver`."""
         return []
 

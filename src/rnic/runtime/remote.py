@@ -255,7 +255,7 @@ class RemoteDriver:
             self._tell_end()
             raise error
 
-    def lifelines(self) -> list[int]:
+    def hangup_filenos(self) -> list[int]:
         """See :class:`~rnic.runtime.driver.Driver`; an answer to another thread's command wakes them too."""
         descriptor = self.connection.sock.fileno()
         return [descriptor] if descriptor >= 0 else []  # another thread may have closed it
@@ -263,7 +263,7 @@ class RemoteDriver:
     def await_completion(self, fileno: int) -> None:
         """See :class:`~rnic.runtime.driver.Driver`."""
         if self.slot is None:
-            wait_readable([fileno, *self.lifelines()], None)
+            wait_readable([fileno, *self.hangup_filenos()], None)
             return
         if not self.slot.wait(fileno):
             return

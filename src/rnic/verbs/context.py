@@ -298,7 +298,7 @@ class Context:
                 if completions:
                     self.driver.await_completion(descriptor)
                     continue
-                wait_readable([descriptor, *self.driver.lifelines()], None)
+                wait_readable([descriptor, *self.driver.hangup_filenos()], None)
             elif not self.driver.progress():
                 wait_readable([descriptor, *self.driver.filenos()], 0.001)
         return item
