@@ -280,22 +280,35 @@ def test_nothing_changes_a_nic(server: WebServer) -> None:
     assert int(headers["content-length"]) > 0
 
 
-def test_so_many_connections_and_no_more(server: WebServer) -> None:
+def test_connections_without_the_token_do_not_lock_its_owner_out(server: WebServer) -> None:
     port = server.server_address[1]
-    held = [socket.create_connection(("127.0.0.1", port)) for _ in range(MAX_CONNECTIONS)]
+    held = [socket.create_connection(("127.0.0.1", port)) for _ in range(2 * MAX_CONNECTIONS)]
     try:
-        with pytest.raises(ConnectionError):
-            get(server, f"/{TOKEN}/")
+        for each in held:
+            each.sendall(b"G")  # half a request, for as long as it likes
+        for _ in range(3):
+            assert get(server, f"/{TOKEN}/api/state")[0] == 200
+        for each in held[:MAX_CONNECTIONS]:
+            each.settimeout(10)
+            assert each.recv(1) == b"", "the oldest gave way"
     finally:
         for each in held:
             each.close()
-    for _ in range(100):
-        try:
-            assert get(server, f"/{TOKEN}/")[0] == 200
-            return
-        except ConnectionError:
-            threading.Event().wait(0.02)
-    pytest.fail("closed connections are not made room of")
+
+
+def test_a_connection_that_sends_slowly_is_cut_off(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_module, "CONNECTION_S", 0.05)
+    with socket.create_connection(server.server_address[:2]) as slow:  # type: ignore[arg-type] # an IPv4 address
+        slow.settimeout(10)
+        slow.sendall(b"GET")
+        assert slow.recv(100) == b""
+
+
+@pytest.mark.parametrize("target", ["http://[::1/x"])
+def test_a_malformed_address_is_a_bad_request(server: WebServer, target: str) -> None:
+    status, body, _ = get(server, target, Host=f"127.0.0.1:{server.server_address[1]}")
+    assert status == 400
+    assert b"is not an address" in body
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ answers nothing that changes a NIC. Everything that it keeps is bounded.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import ipaddress
 import json
@@ -51,7 +52,7 @@ MAX_DEVICES = 64
 MAX_CONNECTIONS = 16
 MAX_NUMBER = 0xFF_FFFF
 TOKEN_BYTES = 24
-_CONNECTION_S = 10.0
+CONNECTION_S = 10.0
 _MAX_QUERY = 512
 _PAGE = "web_page.html"
 
@@ -292,6 +293,8 @@ def _json(tree: object) -> Answer:
 class WebServer(ThreadingHTTPServer):
     """The page's server: so many connections at once, each for a short time.
 
+    A connection that has not shown the token gives way to a newer one, so that whoever has it always gets an answer.
+
     Args:
         address: a loopback address.
         port: TCP port, 0 for any free one.
@@ -315,7 +318,10 @@ class WebServer(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if parsed.version == 6 else socket.AF_INET
         self.site = site
         self.token = secrets.token_urlsafe(TOKEN_BYTES) if token is None else token
-        self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._lock = threading.Lock()
+        self._deadlines: dict[socket.socket, float] = {}
+        """When each open connection is cut off, oldest first; those that have shown the token stand in the other."""
+        self._admitted: dict[socket.socket, float] = {}
         try:
             super().__init__((address, port), Handler)
         except OSError as error:
@@ -326,18 +332,50 @@ class WebServer(ThreadingHTTPServer):
         self.url = f"http://{host}:{number}/{self.token}/"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """A connection; one too many is closed."""
-        if not self._room.acquire(blocking=False):
+        """Take a connection; where there are too many, the oldest without the token gives way, or this one."""
+        with self._lock:
+            full = len(self._deadlines) + len(self._admitted) >= MAX_CONNECTIONS
+            refused = full and not self._deadlines
+            if full and not refused:
+                self._cut(next(iter(self._deadlines)))
+            if not refused:
+                self._deadlines[request] = time.monotonic() + CONNECTION_S
+        if refused:
             self.shutdown_request(request)
             return
         super().process_request(request, client_address)
+
+    def admit(self, request: socket.socket) -> None:
+        """Keep a connection that has shown the token, until its deadline."""
+        with self._lock:
+            if request in self._deadlines:
+                self._admitted[request] = self._deadlines.pop(request)
+
+    def service_actions(self) -> None:
+        """Cut off connections whose time is over, however slowly they send."""
+        now = time.monotonic()
+        with self._lock:
+            late = [each for held in (self._deadlines, self._admitted) for each, end in held.items() if end < now]
+            for each in late:
+                self._cut(each)
+
+    def _cut(self, request: socket.socket) -> None:
+        """End a connection's reads and writes; its thread then closes it. The lock is held."""
+        self._forget(request)
+        with contextlib.suppress(OSError):  # it may have gone already
+            request.shutdown(socket.SHUT_RDWR)
+
+    def _forget(self, request: socket.socket) -> None:
+        self._deadlines.pop(request, None)
+        self._admitted.pop(request, None)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer one connection, then make room."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._room.release()
+            with self._lock:
+                self._forget(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Who went away hears nothing; a mistake of ours is told."""
@@ -349,7 +387,7 @@ class Handler(BaseHTTPRequestHandler):
     """One connection: one request, for GET and HEAD alone."""
 
     server: WebServer
-    timeout = _CONNECTION_S
+    timeout = CONNECTION_S
     server_version = "rnic"
     sys_version = ""
     _headers: ClassVar[dict[str, str]] = {
@@ -382,13 +420,18 @@ class Handler(BaseHTTPRequestHandler):
             raise RefusalError(HTTPStatus.FORBIDDEN, "another host was asked for")
         if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
             raise RefusalError(HTTPStatus.FORBIDDEN, "another page asks")
-        parts = urlsplit(self.path)
+        try:
+            parts = urlsplit(self.path)
+        except ValueError as error:
+            raise RefusalError(HTTPStatus.BAD_REQUEST, f"{self.path[:80]!r} is not an address: {error}") from None
         token, slash, path = parts.path.removeprefix("/").partition("/")
         bearer = self.headers.get("Authorization", "").removeprefix("Bearer ")
         if parts.path == "/metrics" and _equal(bearer, self.server.token):
+            self.server.admit(self.request)
             return "metrics", ""
         if not slash or not _equal(token, self.server.token):
             raise RefusalError(HTTPStatus.FORBIDDEN, "the address lacks its token: take it as rnic web printed it")
+        self.server.admit(self.request)
         return path, parts.query
 
     def _say(self, status: HTTPStatus, kind: str, body: bytes, nonce: str) -> None:
