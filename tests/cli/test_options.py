@@ -118,3 +118,8 @@ def test_completion_is_written_where_the_shell_looks(
     assert result.exit_code == 0, result.output
     assert (tmp_path / PLACES[shell]).read_text() == script(shell)  # type: ignore[operator]
     assert "_RNIC_COMPLETE" in script(shell)
+
+
+def test_a_fault_script_that_is_nested_too_deeply_is_one_line() -> None:
+    with pytest.raises(ProcessError, match=r"^fault script: it is nested too deeply$"):
+        fault_rules("[" * 60_000)

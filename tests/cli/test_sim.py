@@ -178,7 +178,7 @@ def test_ctrl_c_leaves_what_was_measured(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("seed = [", "is no TOML"),
+        ("seed = [", "is not valid TOML"),
         ("", "there is no host: write [topology]"),
         ('[topology]\nkind = "pair"', "there is nothing to do: write [[workload]]"),
         ('[topology]\nkind = "pair"\n[[workload]]\nkind = "dance"', "workload 0: kind='dance' is not known: use flow"),

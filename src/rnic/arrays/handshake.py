@@ -15,6 +15,7 @@ from math import prod
 from typing import Any, NoReturn
 
 from rnic.cm.line_socket import ExchangeError
+from rnic.spec.json_text import json_value
 from rnic.spec.limits import MAX_RD_ATOMIC, MTU_CODES
 from rnic.spec.psn import PSN_MASK
 
@@ -256,7 +257,7 @@ class PeerObject:
 def json_object(line: bytes, where: str) -> dict[str, object]:
     """Parse a line. :class:`ExchangeError` where it is no JSON object."""
     try:
-        values = json.loads(line)
+        values = json_value(line)
     except (ValueError, RecursionError):
         values = None
     if not isinstance(values, dict):

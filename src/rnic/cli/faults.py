@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from rnic.runtime.directory import ProcessError
+from rnic.spec.json_text import json_value
 
 _RATE = re.compile(r"(drop|corrupt|duplicate|mark)=(?:1/(\d+)|(\d*\.?\d+)(%?))")
 
@@ -71,7 +72,7 @@ def fault_rules(text: str | None) -> str | None:
     from rnic.link.fault_script import parse_script  # noqa: PLC0415 - most programs run without
 
     try:
-        parse_script(json.loads(script))
+        parse_script(json_value(script))
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         near = _before(script, error.pos)

@@ -15,6 +15,7 @@ from typing import Any
 from rnic.arrays.listener import local_address
 from rnic.cm.line_socket import DEFAULT_TIMEOUT_S, ExchangeError, dial, dialling, tcp_port
 from rnic.spec.errors import RnicError
+from rnic.spec.json_text import json_value
 
 EXIT_FAILED = 1
 """Exit status where data was wrong or the peer failed; wrong arguments have 2."""
@@ -49,7 +50,7 @@ class Line:
         if not raw:
             raise PeerError("peer hung up; its own output says why")
         try:
-            message = json.loads(raw)
+            message = json_value(raw)
         except ValueError:
             message = None
         if not isinstance(message, dict):

@@ -27,6 +27,7 @@ from rnic.cli.sim_trace import trace_document
 from rnic.sim.measure import Measure, capture
 from rnic.sim.scenario import Scenario
 from rnic.spec.errors import RnicError
+from rnic.spec.json_text import json_value
 from rnic.spec.source import install_hint
 
 SHOWN_PORTS = 12
@@ -322,6 +323,6 @@ def changed(word: str) -> tuple[str, Any]:
     if not key or not equals:
         raise click.UsageError(f"--set {word}: give KEY=VALUE, such as congestion.mode=dcqcn")
     try:
-        return key, json.loads(text)
+        return key, json_value(text)
     except ValueError:
         return key, text

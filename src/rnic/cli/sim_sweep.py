@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from rnic.sim.sweep import Failed, Job, Pool, Ray, Results, Row, jobs_of, sweep
+from rnic.spec.json_text import json_value
 
 SHOWN = (
     "seed", "flows_over", "fct_p50_ns", "fct_p99_ns", "slowdown_p50", "slowdown_p99", "goodput_gbps",
@@ -30,7 +31,7 @@ def axis(word: str) -> tuple[str, list[Any]]:
     if not key or not equals or not text:
         raise click.UsageError(f"--sweep {word}: give KEY=VALUE,VALUE, such as congestion.mode=none,dcqcn")
     try:
-        values = json.loads(text)
+        values = json_value(text)
     except ValueError:
         values = [_value(each) for each in text.split(",")]
     return key, values if isinstance(values, list) else [values]
@@ -38,7 +39,7 @@ def axis(word: str) -> tuple[str, list[Any]]:
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text)
+        return json_value(text)
     except ValueError:
         return text
 

@@ -26,6 +26,7 @@ from rnic.runtime.loop import Runtime
 from rnic.spec import attach, attach_cm
 from rnic.spec import commands as cmd
 from rnic.spec.gids import gid_from_address
+from rnic.spec.json_text import json_value
 from rnic.spec.limits import MAX_EQS
 from rnic.spec.registers import CONTROL, GLOBAL_BYTES
 from rnic.state.budget import BYTES as BUDGET_BYTES
@@ -141,7 +142,7 @@ class Handlers:
         return b"".join(records)
 
     def _add(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        wanted = json.loads(body)
+        wanted = json_value(body)
         if not isinstance(wanted, dict) or not isinstance(wanted.get("address"), str):
             raise OSError(errno.EINVAL, "ADD takes a JSON object with an address")
         for name, value in wanted.items():
@@ -361,8 +362,8 @@ class Handlers:
         return attach.INFO_REPLY.pack({"bytes": len(text)})
 
     def _fault(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        """Inject a fault into a device; the answer is what holds there now, as JSON."""
-        wanted = json.loads(body)
+        """Inject a fault into a device; the answer is what is active there now, as JSON."""
+        wanted = json_value(body)
         if not isinstance(wanted, dict) or not isinstance(wanted.get("event"), list):
             raise OSError(errno.EINVAL, "FAULT takes a JSON object with a device and an event")
         name, event = wanted.get("device") or next(iter(self._devices), ""), wanted["event"]

@@ -25,7 +25,7 @@ from rnic.sim.workloads import (
     poisson,
     ring_all_reduce,
 )
-from rnic.spec.errors import RnicError
+from rnic.spec.errors import RnicError, shown
 from rnic.spec.limits import RECOVERIES
 
 NIC_SETTINGS = (
@@ -52,7 +52,7 @@ class _Table:
 
     def __init__(self, name: str, rows: object) -> None:
         if not isinstance(rows, Mapping):
-            raise ScenarioError(f"{name}={rows!r} is no table: write [{name}]")
+            raise ScenarioError(f"{name}={shown(rows)} is no table: write [{name}]")
         self.name = name
         self._rows = dict(rows)
         self._known: list[str] = []
@@ -73,21 +73,21 @@ class _Table:
         """A number within bounds."""
         value = self.take(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-            raise ScenarioError(f"{self.name}: {key}={value!r} cannot be: give {least:g} to {most:g}")
+            raise ScenarioError(f"{self.name}: {key}={shown(value)} cannot be: give {least:g} to {most:g}")
         return value
 
     def whole(self, key: str, default: int | None = None, least: int = 0, most: int = 1 << 48) -> int:
         """A whole number within bounds."""
         value = self.number(key, default, least, most)
         if not isinstance(value, int):
-            raise ScenarioError(f"{self.name}: {key}={value!r} is no whole number: give one")
+            raise ScenarioError(f"{self.name}: {key}={shown(value)} is no whole number: give one")
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
         """A string."""
         value = self.take(key, default)
         if not isinstance(value, str):
-            raise ScenarioError(f"{self.name}: {key}={value!r} is no text: write it in quotes")
+            raise ScenarioError(f"{self.name}: {key}={shown(value)} is no text: write it in quotes")
         return value
 
     def nodes(self, key: str, hosts: list[str], default: int | None = None) -> list[str]:
@@ -98,10 +98,10 @@ class _Table:
                 raise ScenarioError(f"{self.name}: {key}={value}: there are {len(hosts)} hosts: give 1 to {len(hosts)}")
             return hosts[:value]
         if not isinstance(value, list) or not value:
-            raise ScenarioError(f"{self.name}: {key}={value!r}: give how many hosts, or a list of their names")
+            raise ScenarioError(f"{self.name}: {key}={shown(value)}: give how many hosts, or a list of their names")
         for name in value:
             if name not in hosts:
-                raise ScenarioError(f"{self.name}: {key}: there is no host {name!r}: the topology names them")
+                raise ScenarioError(f"{self.name}: {key}: there is no host {shown(name)}: the topology names them")
         return list(value)
 
     def end(self) -> None:
@@ -147,8 +147,8 @@ class Scenario:
         """
         try:
             table = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ScenarioError(f"{path} is no TOML: {error}") from None
+        except (ValueError, RecursionError) as error:  # of TOML, of its encoding, of a number of too many digits
+            raise ScenarioError(f"{path} is not valid TOML: {error}") from None
         for key, value in (changes or {}).items():
             put(table, key, value)
         return cls.from_table(table, path.parent, path.stem)
@@ -216,7 +216,9 @@ def put(table: dict[str, Any], key: str, value: Any) -> None:
     elif isinstance(at, dict):
         at[last] = value
     else:
-        raise ScenarioError(f"{key}={value!r}: the file has no such place: write keys and numbers of rows with dots")
+        raise ScenarioError(
+            f"{key}={shown(value)}: the file has no such place: write keys and numbers of rows with dots"
+        )
 
 
 def _congestion(rows: object) -> CongestionSettings:
@@ -245,12 +247,12 @@ def _nic(rows: object) -> dict[str, Any]:
     for name, value in given.items():
         if name == "recovery":
             if value not in RECOVERIES:
-                raise ScenarioError(f"nic: recovery={value!r} is not known: use {' or '.join(RECOVERIES)}")
+                raise ScenarioError(f"nic: recovery={shown(value)} is not known: use {' or '.join(RECOVERIES)}")
         elif name == "probe":
             if not isinstance(value, bool):
-                raise ScenarioError(f"nic: probe={value!r} cannot be: give true or false")
+                raise ScenarioError(f"nic: probe={shown(value)} cannot be: give true or false")
         elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ScenarioError(f"nic: {name}={value!r} cannot be: give 1 or more")
+            raise ScenarioError(f"nic: {name}={shown(value)} cannot be: give 1 or more")
     return given
 
 
@@ -264,7 +266,7 @@ def _works(rows: object, topology: Topology, folder: Path) -> list[Work]:
 def _work(table: _Table, hosts: list[str], topology: Topology, folder: Path) -> Work:
     kind = table.text("kind")
     if kind not in KINDS:
-        raise ScenarioError(f"{table.name}: kind={kind!r} is not known: use {', '.join(KINDS)}")
+        raise ScenarioError(f"{table.name}: kind={shown(kind)} is not known: use {', '.join(KINDS)}")
     label = table.text("name", kind)
     start_ns = round(table.number("start_us", 0, 0, 1e9) * 1e3)
     made = _MAKERS[kind](table, hosts, topology, folder, label, start_ns)
@@ -310,11 +312,11 @@ def _poisson(table: _Table, hosts: list[str], topology: Topology, __: Path, labe
     sizes = table.take("sizes")
     if isinstance(sizes, str) and sizes not in SIZES:
         raise ScenarioError(
-            f"{table.name}: sizes={sizes!r} is not known: use {', '.join(SIZES)} or [bytes, share] rows"
+            f"{table.name}: sizes={shown(sizes)} is not known: use {', '.join(SIZES)} or [bytes, share] rows"
         )
     try:
         drawn = Distribution(SIZES[sizes] if isinstance(sizes, str) else [(int(a), float(b)) for a, b in sizes])
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ScenarioError(f"{table.name}: sizes: {error}") from None
     if len(who) < 2:
         raise ScenarioError(f"{table.name}: hosts={who}: flows need two hosts or more")
@@ -351,10 +353,10 @@ def _program(table: _Table, hosts: list[str], _: Topology, folder: Path, label: 
     arguments = table.take("arguments", {})
     path = folder / where
     if not path.is_file():
-        raise ScenarioError(f"{table.name}: file={where!r}: there is no {path}")
+        raise ScenarioError(f"{table.name}: file={shown(where)}: there is no {path}")
     main = runpy.run_path(str(path), run_name="rnic_sim_program").get(name)
     if not callable(main):
-        raise ScenarioError(f"{table.name}: call={name!r}: {path} has no such function: async def {name}(fabric)")
+        raise ScenarioError(f"{table.name}: call={shown(name)}: {path} has no such function: async def {name}(fabric)")
 
     async def program(fabric: Fabric) -> None:
         await fabric.sleep(start_ns)

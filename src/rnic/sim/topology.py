@@ -9,13 +9,16 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self, TypeVar
 
 from rnic.sim.profiles import HOSTS, SWITCHES, Profile
-from rnic.spec.errors import RnicError
+from rnic.spec.errors import RnicError, shown
 from rnic.spec.limits import MTU_CODES
 
 DEFAULT_GBPS = 25.0
 DEFAULT_DELAY_NS = 1_000
 Settings = dict[str, Any] | None
 """Of all hosts or switches of a topology by name, besides their names."""
+MOST = 1e15
+"""Of any number that has no bound of its own: bytes, nanoseconds."""
+MAX_GBPS = 1e6
 MAX_NODES = 100_000
 """Of one kind in a topology by name."""
 
@@ -24,23 +27,26 @@ class TopologyError(RnicError):
     """A topology that cannot be. One line: the thing, its value, the remedy."""
 
 
-def _check(what: str, value: object, least: float, most: float | None = None) -> None:
+def _check(what: str, value: object, least: float, most: float = MOST) -> None:
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise TopologyError(f"{what}={value!r} is no number: give one")
-    if value < least or (most is not None and value > most):
-        bounds = f"{least:g} or more" if most is None else f"{least:g} to {most:g}"
-        raise TopologyError(f"{what}={value:g} cannot be: give {bounds}")
+        raise TopologyError(f"{what}={shown(value)} is not a number: give one")
+    if not least <= value <= most:  # nan is in no range
+        raise TopologyError(f"{what}={shown(value)} cannot be: give {least:g} to {most:g}")
+
+
+def _is_path_mtu(value: object) -> bool:
+    return isinstance(value, int) and value in MTU_CODES
 
 
 def _profiled(row: Host | Switch, what: str, profiles: Mapping[str, Profile]) -> None:
     """A row that names a profile has its delay."""
     if not row.profile:
         return
-    if row.profile not in profiles:
-        raise TopologyError(f"{what}: profile={row.profile!r} is not known: use {', '.join(profiles)}")
+    if row.profile not in list(profiles):
+        raise TopologyError(f"{what}: profile={shown(row.profile)} is not known: use {', '.join(profiles)}")
     delay_ns = profiles[row.profile].delay_ns
     if row.delay_ns not in (0, delay_ns):
-        raise TopologyError(f"{what}: delay_ns={row.delay_ns} and profile={row.profile!r}: give one of them")
+        raise TopologyError(f"{what}: delay_ns={row.delay_ns} and profile={shown(row.profile)}: give one of them")
     object.__setattr__(row, "delay_ns", delay_ns)
 
 
@@ -111,11 +117,12 @@ class Link:
     mtu: int = 0
 
     def __post_init__(self) -> None:
-        if self.mtu and self.mtu not in MTU_CODES:
+        if self.mtu and not _is_path_mtu(self.mtu):
             raise TopologyError(
-                f"link {self.a} - {self.b}: mtu={self.mtu} is no path MTU: use one of {', '.join(map(str, MTU_CODES))}"
+                f"link {self.a} - {self.b}: mtu={shown(self.mtu)} is no path MTU: "
+                f"use one of {', '.join(map(str, MTU_CODES))}"
             )
-        _check(f"link {self.a} - {self.b}: gbps", self.gbps, 0.001)
+        _check(f"link {self.a} - {self.b}: gbps", self.gbps, 0.001, MAX_GBPS)
         _check(f"link {self.a} - {self.b}: delay_ns", self.delay_ns, 0)
         _check(f"link {self.a} - {self.b}: loss", self.loss, 0, 1)
 
@@ -144,10 +151,13 @@ class Topology:
     """By gateway, the node that a host's link leads to: for each switch, its links that lie on a shortest way there."""
 
     def __post_init__(self) -> None:
-        if self.mtu not in MTU_CODES:
-            raise TopologyError(f"mtu={self.mtu} is no path MTU: use one of {', '.join(map(str, MTU_CODES))}")
+        if not _is_path_mtu(self.mtu):
+            raise TopologyError(f"mtu={shown(self.mtu)} is no path MTU: use one of {', '.join(map(str, MTU_CODES))}")
         object.__setattr__(self, "mtu", min([self.mtu, *(link.mtu for link in self.links if link.mtu)]))
         names = [host.name for host in self.hosts] + [switch.name for switch in self.switches]
+        for name in (*names, *(end for link in self.links for end in (link.a, link.b))):
+            if not isinstance(name, str):
+                raise TopologyError(f"name {shown(name)} is not text: write it in quotes")
         for name, count in Counter(names).items():
             if count > 1:
                 raise TopologyError(f"{name} is there twice: give each host and switch a name of its own")
@@ -298,8 +308,8 @@ class Topology:
         """
         try:
             table = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise TopologyError(f"topology is no TOML: {error}") from None
+        except (ValueError, RecursionError) as error:  # of TOML, and of a number of too many digits
+            raise TopologyError(f"topology is not valid TOML: {error}") from None
         made = cls.take(table)
         if table:
             raise TopologyError(f"{next(iter(table))!r} is no part of a topology: use mtu, host, switch and link")
@@ -315,7 +325,7 @@ class Topology:
         named = table.pop("topology", None)
         if named is not None:
             if not isinstance(named, dict):
-                raise TopologyError(f"topology={named!r} is no table: write [topology] and kind = ... below it")
+                raise TopologyError(f"topology={shown(named)} is no table: write [topology] and kind = ... below it")
             return cls._named(dict(named))
         hosts = tuple(_rows(Host, "host", table.pop("host", [])))
         switches = tuple(_rows(Switch, "switch", table.pop("switch", [])))
@@ -332,11 +342,11 @@ class Topology:
             "fat-tree": cls.fat_tree,
         }
         kind = arguments.pop("kind", None)
-        if kind not in kinds:
-            raise TopologyError(f"topology kind {kind!r} is not known: use {', '.join(map(str, kinds))}")
+        if not isinstance(kind, str) or kind not in kinds:
+            raise TopologyError(f"topology kind {shown(kind)} is not known: use {', '.join(map(str, kinds))}")
         try:
             return kinds[kind](**arguments)
-        except TypeError as error:
+        except (TypeError, AttributeError) as error:
             raise TopologyError(f"topology {kind}: {error}") from None
 
 

@@ -34,3 +34,12 @@ class WorkCompletionError(RnicError):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+
+def shown(value: object) -> str:
+    """Return a value as a message shows it: short, whatever it is."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, or a nest of lists
+        return f"a {type(value).__name__} that is too long to show"
+    return text if len(text) <= 60 else text[:57] + "..."

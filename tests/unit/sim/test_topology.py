@@ -82,7 +82,7 @@ def test_ways_of_a_fat_tree() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[[host", "is no TOML"),
+        ("[[host", "is not valid TOML"),
         ("mtu = 1500", "mtu=1500 is no path MTU"),
         ('[[host]]\nname = "a"\n[[host]]\nname = "a"', "a is there twice"),
         ('[[host]]\nname = "a"', "host a has 0 links"),
@@ -99,8 +99,8 @@ def test_ways_of_a_fat_tree() -> None:
         ('[topology]\nkind = "star"\nhosts = 0', "how many nodes named h=0 cannot be: give 1 to 100000"),
         ('[topology]\nkind = "fat-tree"\nk = 3', "even number of ports"),
         ('[topology]\nkind = "pair"\ngbps = 0', "gbps=0 cannot be"),
-        ('[topology]\nkind = "pair"\ngbps = "fast"', "gbps='fast' is no number"),
-        ('[topology]\nkind = "star"\nhosts = "many"', "how many nodes named h='many' is no number"),
+        ('[topology]\nkind = "pair"\ngbps = "fast"', "gbps='fast' is not a number"),
+        ('[topology]\nkind = "star"\nhosts = "many"', "how many nodes named h='many' is not a number"),
         ("topology = 1", "topology=1 is no table"),
     ],
 )  # fmt: skip
@@ -172,3 +172,18 @@ def test_the_page_has_each_profile() -> None:
     for kind, profiles in (("host", HOSTS), ("switch", SWITCHES)):
         for name, profile in profiles.items():
             assert f"| {kind} | `{name}` | {profile.delay_ns:,} | {profile.published} |" in page
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e308, -1, 10**4000, True, "x", [], {}])
+@pytest.mark.parametrize("key", ["gbps", "delay_ns", "loss", "mtu", "hosts"])
+def test_no_value_ends_in_a_traceback(key: str, value: object) -> None:
+    with pytest.raises(TopologyError) as caught:
+        Topology.take({"topology": {"kind": "star", "hosts": 2, key: value}})
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("text", ["mtu = " + "9" * 5000, "mtu = " + "[" * 60_000])
+def test_text_that_the_parser_cannot_bear_is_one_line(text: str) -> None:
+    with pytest.raises(TopologyError, match="^topology is not valid TOML: "):
+        Topology.from_toml(text)

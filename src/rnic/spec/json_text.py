@@ -1,0 +1,23 @@
+"""JSON from outside: whatever it is, it gives a value or a ``ValueError`` of one line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a number in JSON")
+
+
+def json_value(text: str | bytes) -> Any:
+    """Return the value of a JSON text.
+
+    Raises:
+        ValueError: it is none (``json.JSONDecodeError``), has a number that JSON has not or of too many digits, or is
+            nested too deeply.
+    """
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
