@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 from types import TracebackType
 from typing import BinaryIO, NamedTuple, Protocol, Self
 
@@ -187,6 +188,7 @@ def _read_pcapng(file: BinaryIO, name: str) -> Iterator[CapturedPacket]:
         first = source.take_or_end(4, "a block")
 
 
+@lru_cache(1024)  # a file may hold a million that are alike
 def _parse_interface(body: bytes, order: str) -> _Interface:
     linktype, _, snaplen = struct.unpack_from(f"{order}HHI", body)
     base, exponent, offset_s = 10, 6, 0

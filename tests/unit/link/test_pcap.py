@@ -198,3 +198,12 @@ def test_absent_file(tmp_path: Path) -> None:
 
 def test_limit_is_far_above_any_packet() -> None:
     assert pcap._MAX_RECORD > 1 << 18
+
+
+def test_a_million_interfaces_alike_cost_one() -> None:
+    body = struct.pack("<HHI", 1, 0, 0) + struct.pack("<HH", 1, 0) * 2_000
+    block = struct.pack("<II", 1, 12 + len(body)) + body + struct.pack("<I", 12 + len(body))
+    section = struct.pack("<IIIHHqI", 0x0A0D0D0A, 28, 0x1A2B3C4D, 1, 0, -1, 28)
+    before = pcap._parse_interface.cache_info().misses
+    assert list(read_capture(io.BytesIO(section + block * 1_000), "x")) == []
+    assert pcap._parse_interface.cache_info().misses <= before + 1
