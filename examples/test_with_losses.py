@@ -35,7 +35,7 @@ def test_one_packet_in_ten_is_lost(seed: int) -> None:
     with QpPair(net=SimNet(2, seed=seed, tx=FaultRates(drop=0.1))) as pair:
         payload = bytes(range(250)) * 16
         publish(pair, payload)
-        pair.a.expect(2)
+        pair.a.expect(count=2)
         assert pair.b.buf[: len(payload)] == payload
 
 

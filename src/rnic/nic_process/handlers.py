@@ -163,7 +163,9 @@ class Handlers:
     def _device(self, name: str) -> ServedDevice:
         device = self._devices.get(name)
         if device is None:
-            there = ", ".join(self._devices) or "none"
+            there = ", ".join(self._devices)
+            if not there:
+                raise OSError(errno.ENODEV, "the NIC process has no device: rnic exec or rnic serve --addr makes one")
             raise OSError(errno.ENODEV, f"device {name!r} is not there; there are: {there}")
         return device
 

@@ -43,6 +43,10 @@ def diagnose(side: Side, completions: Iterable[WC] = ()) -> list[str]:
             found.append(f"{unposted:,} messages dropped: {who} has no receive posted")
         if any(wc.status == e.IBV_WC_REM_ACCESS_ERR and wc.opcode < e.IBV_WC_RECV for wc in wcs):
             found.append(f"{who} refused {asker} access: wrong rkey, range, rights, or a region that is gone")
+    for who, end in (("this side", side), ("the peer", peer)):
+        for direction, of in (("tx", "of those it sent"), ("rx", "of those that came to it")):
+            if lost := end.counters.get(f"fault_{direction}_drop", 0):
+                found.append(f"{who}: the faults of its link dropped {lost:,} packets {of}")
     dropped = {name: count for name, count in peer.counters.items() if name.startswith("drop_") and count}
     found += [
         f"the peer dropped {dropped[name]:,} packets: {name.removeprefix('drop_').replace('_', ' ')}"

@@ -213,17 +213,23 @@ class Side(VerbsSide):
         """RNR NAKs of both ends."""
         return sum(end.counters.get("rnr_naks_sent", 0) for end in (self, self.peer))
 
-    def expect(self, count: int = 1, limit_ns: int = DEFAULT_LIMIT_NS) -> list[WC]:
-        """The next ``count`` completions, all of them successes.
+    def expect(self, status: int = e.IBV_WC_SUCCESS, count: int = 1, limit_ns: int = DEFAULT_LIMIT_NS) -> list[WC]:
+        """Return the next ``count`` completions, all of them with ``status``.
+
+        Args:
+            status: an ``IBV_WC_*`` number.
+            count: how many.
+            limit_ns: virtual time that they may take.
 
         Raises:
-            WorkCompletionError: one is none; the text says what :func:`~rnic.testing.diagnosis.diagnose` finds.
+            WorkCompletionError: one has another; the text says what :func:`~rnic.testing.diagnosis.diagnose` finds.
             TimeoutError: as :meth:`wait`.
         """
         found = self.wait(count, limit_ns)
         for wc in found:
-            if wc.status != e.IBV_WC_SUCCESS:
-                raise WorkCompletionError(wc.status, "; ".join([repr(wc), *diagnose(self, found)]))
+            if wc.status != status:
+                wanted = [] if status == e.IBV_WC_SUCCESS else [f"expected status {status}"]
+                raise WorkCompletionError(wc.status, "; ".join([repr(wc), *wanted, *diagnose(self, found)]))
         return found
 
 

@@ -185,5 +185,5 @@ def test_no_value_ends_in_a_traceback(key: str, value: object) -> None:
 
 @pytest.mark.parametrize("text", ["mtu = " + "9" * 5000, "mtu = " + "[" * 60_000])
 def test_text_that_the_parser_cannot_bear_is_one_line(text: str) -> None:
-    with pytest.raises(TopologyError, match="^topology is not valid TOML: "):
+    with pytest.raises(TopologyError, match=r"^topology is not valid TOML: "):
         Topology.from_toml(text)

@@ -96,3 +96,28 @@ def test_who_waits_for_what_nobody_posted_hears_so() -> None:
         pair.b.post_recv(10)
         with pytest.raises(TimeoutError, match="nothing more will; no packet came to this side: nobody posted what it"):
             pair.b.wait()
+
+
+def test_an_expected_error_is_no_failure() -> None:
+    with QpPair() as pair:
+        wr = pair.a.send_wr(e.IBV_WR_RDMA_WRITE, 10)
+        wr.rkey ^= 1
+        pair.a.qp.post_send(wr)
+        (wc,) = pair.a.expect(e.IBV_WC_REM_ACCESS_ERR)
+        assert wc.status == e.IBV_WC_REM_ACCESS_ERR
+
+
+def test_a_success_where_an_error_was_expected_is_one() -> None:
+    with QpPair() as pair:
+        pair.a.post_send(e.IBV_WR_RDMA_WRITE, 10)
+        with pytest.raises(rnic.WorkCompletionError, match=f"expected status {e.IBV_WC_REM_ACCESS_ERR}"):
+            pair.a.expect(e.IBV_WC_REM_ACCESS_ERR)
+
+
+def test_packets_that_the_script_dropped_are_named() -> None:
+    with QpPair(faults=[{"match": {"direction": "rx"}, "action": "drop"}]) as pair:
+        pair.a.post_send(e.IBV_WR_RDMA_WRITE, 10)
+        with pytest.raises(
+            rnic.WorkCompletionError, match=r"RETRY_EXC_ERR.*the faults of its link dropped \d+ packets"
+        ):
+            pair.a.expect()
