@@ -234,9 +234,8 @@ void engine_sq_advance_into(const struct engine_shared *shared, struct engine_qp
 	}
 	uint64_t count = (uint64_t)psn_diff(psn, record->una);
 	if (record->single_resend_psn != NONE && count > 1) {
-		record->go_back_penalty = record->una == record->single_resend_psn ?
-						  0 :
-						  record->go_back_penalty; /* the peer kept what follows */
+		if (record->una == record->single_resend_psn)
+			record->go_back_penalty = 0; /* the peer kept what follows */
 		record->single_resend_psn = NONE;
 	}
 	if (record->window < record->widest)
