@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import datetime
 import fnmatch
 import importlib.util
@@ -102,6 +103,18 @@ def test_c_of_one_kind_of_processor_is_an_input_of_the_other_kind() -> None:
     sources = (ROOT / "src").rglob("*.[ch]")
     found = {str(path.relative_to(ROOT)) for path in sources if macros.search(path.read_text(encoding="utf-8"))}
     assert found - {"src/rnic/engine/_engine.c"} == set(load().OF_ONE_PROCESSOR)
+
+
+def test_what_the_gateware_imports_is_an_input_of_its_step() -> None:
+    found = set()
+    for path in (ROOT / "src" / "rnic" / "gateware").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rnic."):
+                whole = ROOT / "src" / (node.module or "").replace(".", "/")
+                found |= {whole / f"{each.name}.py" for each in node.names} | {whole.with_suffix(".py")}
+    names = [str(path.relative_to(ROOT)) for path in found if path.exists()]
+    assert len(names) > 40
+    assert [name for name in names if not any(fnmatch.fnmatch(name, each) for each in load().GATEWARE)] == []
 
 
 def test_the_record_is_of_steps_with_inputs() -> None:
