@@ -75,7 +75,7 @@ static int map_packet_memory(struct bypass *bypass)
 	files[1] = (struct own_process_file){ bypass->setup.shared, bypass_shared_bytes(), bypass->setup.shared_fd };
 	bypass->own.staging = base;
 	bypass->own.staging_bytes = STAGING_BYTES;
-	bypass->ahead.staging = base + STAGING_BYTES;
+	bypass->prefetch.staging = base + STAGING_BYTES;
 	bypass->out = base + STAGING_BYTES + PREFETCH_BYTES;
 	return 0;
 }
@@ -115,8 +115,8 @@ struct bypass *bypass_new(const struct bypass_setup *setup)
 		.key_count = root->max_keys,
 		.crc = engine_crc32,
 		.crc_copy = engine_crc32_copy,
-		.prefetch = bypass->guarded ? NULL : &bypass->ahead,
-		.icrc_cache = bypass->heads,
+		.prefetch = bypass->guarded ? NULL : &bypass->prefetch,
+		.icrc_cache = bypass->icrc_cache,
 		.ack_every = slot->ack_every,
 		.probe = slot->probe,
 		.rq_almost_full = slot->rq_almost_full,

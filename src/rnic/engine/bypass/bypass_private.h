@@ -20,8 +20,8 @@ struct bypass {
 	struct engine_device device;
 	struct engine_segment segment;
 	struct own_process own;
-	struct engine_prefetch ahead;
-	struct engine_icrc_cache heads[ENGINE_ICRC_CACHE];
+	struct engine_prefetch prefetch;
+	struct engine_icrc_cache icrc_cache[ENGINE_ICRC_CACHE];
 	struct engine_mapping *reach;
 	struct mapped_qp **mapped_qps;
 	struct tx_socket socket;

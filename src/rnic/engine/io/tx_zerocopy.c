@@ -226,11 +226,12 @@ static int use_of_burst(const struct io_poll *round, const struct engine_burst *
 		*end_psn = (be_load(packet + PSN_AT, 3) + 1) & PSN_MASK;
 		if (flags & (ROW_SEND | ROW_WRITE))
 			return USE_REQUESTS;
-		if (flags & ROW_READ_RESPONSE)
-			return record_of(round, round->last_qp)->most &&
-					       be_get(context_of(round, round->last_qp), QPC_OPTIONS) & OPT_SELECTIVE_REPEAT ?
-				       USE_RESPONSES :
-				       USE_NONE;
+		if (flags & ROW_READ_RESPONSE) {
+			const uint8_t *context = context_of(round, round->last_qp);
+			int agreed = record_of(round, round->last_qp)->most &&
+				     be_get(context, QPC_OPTIONS) & OPT_SELECTIVE_REPEAT;
+			return agreed ? USE_RESPONSES : USE_NONE;
+		}
 	}
 	return USE_NONE;
 }
