@@ -20,15 +20,32 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError, LinkError
 
 TWINS = ["rnic.mem._order"]
-WITH_C = {"rnic.engine._engine": sorted(glob.glob("src/rnic/engine/*/*.c") + glob.glob("src/rnic/sim/native/[!_]*.c"))}
+WITH_C = {
+    "rnic.engine._engine": ("src/rnic/engine/*/*.c",),
+    # the fabric hands packets over itself: it needs what of the engine does no input or output
+    "rnic.sim.native._fabric": (
+        "src/rnic/sim/native/[!_]*.c",
+        "src/rnic/engine/queue_pair/*.c",
+        "src/rnic/engine/device/*.c",
+        "src/rnic/engine/memory/memory_key.c",
+    ),
+}
 """C files that are compiled into an extension beside its own source."""
+INCLUDES = ["src/rnic/engine", "src/rnic/sim/native"]
 if sys.platform == "linux":
     TWINS.append("rnic.link._udp_calls")
     if sys.byteorder == "little":
-        TWINS.append("rnic.engine._engine")
+        TWINS += WITH_C
+BUILD = Path("build", "cython")
+"""Where Cython puts the C that it makes."""
 PURE = os.environ.get("RNIC_PURE", "") not in ("", "0")
 REPOSITORY = os.environ.get("RNIC_REPOSITORY", "").rstrip("/")
 REQUIRED = os.environ.get("RNIC_REQUIRE_COMPILED", "") not in ("", "0")
+
+
+def found(*patterns: str) -> list[str]:
+    """Files by these patterns."""
+    return sorted(name for pattern in patterns for name in glob.glob(pattern))
 
 
 def extensions() -> list[Extension]:
@@ -41,20 +58,21 @@ def extensions() -> list[Extension]:
         if REQUIRED:
             raise
         return []
-    sources = {name: f"src/{name.replace('.', '/')}.pyx" for name in TWINS}
+    headers = sorted(str(header) for folder in INCLUDES for header in Path(folder).rglob("*.h"))
     wanted = [
         Extension(
             name,
-            [source, *WITH_C.get(name, ())],
-            include_dirs=["src/rnic/engine", "src/rnic/sim/native"] if name in WITH_C else [],
-            depends=sorted(glob.glob("src/rnic/engine/**/*.h", recursive=True) + glob.glob("src/rnic/sim/native/*.h"))
-            if name in WITH_C
-            else [],
+            [f"src/{name.replace('.', '/')}.pyx", *found(*WITH_C.get(name, ()))],
+            include_dirs=INCLUDES if name in WITH_C else [],
+            depends=headers if name in WITH_C else [],
             extra_compile_args=["-O3", "-fvisibility=hidden"] if os.name == "posix" else [],
         )
-        for name, source in sources.items()
+        for name in TWINS
     ]
-    made: list[Extension] = cythonize(wanted, build_dir="build/cython", language_level=3, quiet=True)
+    made: list[Extension] = cythonize(wanted, build_dir=str(BUILD), language_level=3, quiet=True)
+    # Cython copies headers beside the C that it makes. C would find those first, and old ones of headers that moved.
+    for copy in BUILD.rglob("*.h"):
+        copy.unlink()
     for extension in made:
         # cythonize makes new extensions, which are not optional
         extension.optional = not REQUIRED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import shutil
 import subprocess
@@ -20,8 +19,10 @@ ROOT = Path(__file__).resolve().parents[1]
 ENGINE = Path("src", "rnic", "engine")
 NATIVE = Path("src", "rnic", "sim", "native")
 C_SOURCES = (f"{ENGINE}/*/*.c", f"{NATIVE}/[!_]*.c")
-GENERATED = Path("build", "cython", "src", "rnic", "engine", "_engine.c")
-"""What Cython made of the engine's own module when it was installed."""
+MODULES = (ENGINE / "_engine", NATIVE / "_fabric")
+"""Extension modules of this C, without suffix; each gets all of it here."""
+GENERATED = Path("build", "cython")
+"""Where the C lies that Cython made of them when they were installed."""
 TIMEOUT_S = 900
 QUICK = "-O0 -fno-lto"
 """How the tests of ``abi`` compile its libraries: that takes far longer than what they do with them."""
@@ -38,7 +39,7 @@ class Chosen(NamedTuple):
 
 
 def is_of_engine(path: Path) -> bool:
-    """Whether a file is C that the engine's module is compiled from."""
+    """Whether a file is C that the engine's modules are compiled from."""
     return ENGINE in path.parents or NATIVE in path.parents
 
 
@@ -58,7 +59,7 @@ def chosen() -> list[Chosen]:
 
 
 class EngineBuild:
-    """The engine of a copy of the tree, built file by file, so that a mutant costs one file and the linker.
+    """Engine and fabric of a copy of the tree, built file by file, so that a mutant costs one file and the linker.
 
     Raises:
         OSError: there is no compiler, or the engine was never built here.
@@ -68,28 +69,30 @@ class EngineBuild:
         self._tree = tree
         self._objects = tree / "build" / "objects"
         self._compiler = shutil.which(os.environ.get("CC", "cc"))
-        if self._compiler is None or not (tree / GENERATED).exists():
+        generated = [GENERATED / f"{module}.c" for module in MODULES]
+        if self._compiler is None or not all((tree / source).exists() for source in generated):
             raise OSError("mutants of the engine need a C compiler, and an installation that was compiled")
         self._objects.mkdir(parents=True, exist_ok=True)
-        # beside the headers of today: where it lies are those of when it was installed
-        module = ENGINE / GENERATED.name
-        shutil.copyfile(tree / GENERATED, tree / module)
-        for source in (module, *sorted(path.relative_to(tree) for root in C_SOURCES for path in tree.glob(root))):
+        for source in (*generated, *sorted(path.relative_to(tree) for root in C_SOURCES for path in tree.glob(root))):
             self.make(source)
         self.link()
 
     def make(self, source: Path) -> None:
         """Compile one file."""
         includes = [f"-I{self._tree / ENGINE}", f"-I{self._tree / NATIVE}", f"-I{sysconfig.get_path('include')}"]
-        target = self._objects / f"{source.parent.name}_{source.stem}.o"
         command = [str(self._compiler), "-O1", "-fPIC", "-fvisibility=hidden", "-w", *includes, "-c", str(source)]
-        subprocess.run([*command, "-o", str(target)], cwd=self._tree, check=True)
+        subprocess.run([*command, "-o", str(self._object(source))], cwd=self._tree, check=True)
 
     def link(self) -> None:
-        """Put the module where Python finds it."""
-        module = self._tree / ENGINE / f"_engine{sysconfig.get_config_var('EXT_SUFFIX')}"
-        objects = glob.glob(str(self._objects / "*.o"))
-        subprocess.run([str(self._compiler), "-shared", *objects, "-o", str(module)], check=True)
+        """Put the modules where Python finds them."""
+        shared = [str(path) for path in self._objects.glob("*.o") if path not in map(self._object, MODULES)]
+        for module in MODULES:
+            target = self._tree / f"{module}{sysconfig.get_config_var('EXT_SUFFIX')}"
+            command = [str(self._compiler), "-shared", str(self._object(module)), *shared, "-o", str(target)]
+            subprocess.run(command, check=True)
+
+    def _object(self, source: Path) -> Path:
+        return self._objects / f"{source.parent.name}_{source.stem}.o"
 
 
 @contextmanager

@@ -1,8 +1,9 @@
-"""Every name that a file takes from ``rnic`` is there: also in files whose other packages are not installed here."""
+"""Names that files take from ``rnic`` are there, also where other packages are not; the engine needs no higher room."""
 
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -75,3 +76,19 @@ def test_a_name_that_a_module_lost_is_found(tmp_path: Path) -> None:
     file = tmp_path / "test_of_one.py"
     file.write_text("def test() -> None:\n    from rnic.context.messages import READS, WROTES\n")
     assert missing(file) == ["2: rnic.context.messages.WROTES"]
+
+
+def test_the_engine_includes_its_own_files_alone() -> None:
+    """Import contracts know no C and no Cython: what the fabric and the C libraries add to the engine, they keep."""
+    engine = ROOT / "src" / "rnic" / "engine"
+    sources = [path for path in engine.rglob("*") if path.suffix in (".c", ".h", ".pxd", ".pxi", ".pyx")]
+    assert {engine / "_engine.pyx", engine / "engine.h"} <= set(sources)
+    include = re.compile(r"^\s*(?:#include|include|cdef extern from) \"(?!Python.h)([^\"<]+)\"", re.MULTILINE)
+    foreign = [
+        f"{path.relative_to(engine)}: {name}"
+        for path in sources
+        for name in include.findall(path.read_text())
+        if ".." in name or not ((engine / name).is_file() or (path.parent / name).is_file())
+    ]
+    assert foreign == []
+    assert [path.name for path in sources if "rnic.sim" in path.read_text()] == []

@@ -23,14 +23,16 @@ LAYOUT = layout_hash()
 """That of the tables of this process, which takes milliseconds to compute."""
 
 
-def _find() -> Any:
-    engine = compiled_twin(_NAME, "rnic.engine._engine")
-    if engine is not None and engine.layout_hash() != LAYOUT:
+def compiled(plain: str, name: str) -> Any:
+    """The compiled module ``name``, the twin of ``plain``; ``None`` where there is none, or it has other tables."""
+    module = compiled_twin(plain, name)
+    if module is not None and module.layout_hash() != LAYOUT:
+        in_use[plain] = False
         return None  # compiled from other tables: what it takes for one field is another now
-    return engine
+    return module
 
 
-COMPILED: Any = _find()
+COMPILED: Any = compiled(_NAME, "rnic.engine._engine")
 """The compiled engine, or ``None``."""
 
 ENGINE: Any = None if os.environ.get("RNIC_ENGINE") == "0" else COMPILED

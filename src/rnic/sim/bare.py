@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rnic.device.paths import source_port
-from rnic.engine import use
 from rnic.rings.sqe import SQE_BYTES
+from rnic.sim.native import FABRIC
 from rnic.sim.topology import Topology
 from rnic.spec import commands as cmd
 
@@ -85,7 +85,7 @@ class BareFlows:
             source, target = (fabric.hosts[name] for name in ("h0", "h1"))
             pair = Pair(fabric.traffic, source, target, 1, 0)
             sender, receiver = source.nic.qps[pair.sender.qp_num], target.nic.qps[pair.receiver.qp_num]
-            made = use.ENGINE.FabricPattern(sender, receiver, b"")
+            made = FABRIC.FabricPattern(sender, receiver, b"")
             pair.write(1)
             ring = sender.send_ring.view
             assert ring is not None  # the pair has just posted to it
@@ -111,7 +111,7 @@ class BareFlows:
             end.cq.attach(number, _TAKEN)
             numbers.append(number)
         ports = source_port(*numbers), source.nic.config.port, source_port(*reversed(numbers))
-        flow = use.ENGINE.FabricFlow(
+        flow = FABRIC.FabricFlow(
             self._pattern, source.engine, target.engine, ends, here, there, tuple(numbers), ports, failed
         )
         for host in (source, target):

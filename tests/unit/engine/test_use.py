@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from rnic.engine import use
+from rnic.spec import twins
 
 ASK = (
     "from rnic.engine import use; from rnic.spec.twins import in_use;"
@@ -27,3 +28,15 @@ def test_the_environment_decides(said: dict[str, str], takes: bool) -> None:
     env = {name: value for name, value in os.environ.items() if name not in ("RNIC_ENGINE", "RNIC_PLAIN")}
     done = subprocess.run([sys.executable, "-c", ASK], env=env | said, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(takes)] * 2
+
+
+@pytest.mark.skipif(use.COMPILED is None, reason="the engine is not compiled, or not to be used here")
+@pytest.mark.parametrize("name", ["rnic.engine._engine", "rnic.sim.native._fabric"])
+def test_a_module_that_was_compiled_from_other_tables_is_not_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(twins, "in_use", twins.in_use.copy())
+    monkeypatch.setattr(use, "in_use", twins.in_use)
+    assert use.compiled("a twin", name) is not None
+    assert twins.in_use["a twin"] is True
+    monkeypatch.setattr(use, "LAYOUT", use.LAYOUT ^ 1)
+    assert use.compiled("a twin", name) is None
+    assert twins.in_use["a twin"] is False

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from rnic.sim import topology
     from rnic.wire.bursts import TxBurst
 
+FABRIC: Any = None if use.COMPILED is None else use.compiled("rnic.sim.native", "rnic.sim.native._fabric")
+"""The compiled fabric, or ``None``."""
+
 
 class Plain:
     """The fabric's parts in Python."""
@@ -73,7 +76,7 @@ class EngineHost:
         self.after: Callable[[], None] | None = None
         self._uplink = Uplink(link, port)
         self._runtime = HostRuntime(nic, self._uplink, agenda, self)
-        self.engine = use.ENGINE.FabricHost(agenda, nic, port, self)
+        self.engine = FABRIC.FabricHost(agenda, nic, port, self)
         self.wake = self.engine.wake
         self.ctx = Context(runtime=self._runtime, space=SimAddressSpace())
 
@@ -103,17 +106,17 @@ class Compiled:
     compiled = True
 
     def __init__(self, traffic_class: int, hosts: int) -> None:
-        self.agenda = use.ENGINE.FabricAgenda(traffic_class, Packet)
+        self.agenda = FABRIC.FabricAgenda(traffic_class, Packet)
         self._count = hosts
         self._hosts: list[EngineHost] = []
 
     def port(self, name: str, link: topology.Link, rng: Random, extra_ns: int) -> Any:
         """See :meth:`Plain.port`."""
-        return use.ENGINE.FabricPort(self.agenda, name, link, rng, extra_ns)
+        return FABRIC.FabricPort(self.agenda, name, link, rng, extra_ns)
 
     def switch(self, row: topology.Switch, rng: Random, salt: int, ports: list[Any]) -> Any:
         """See :meth:`Plain.switch`."""
-        return use.ENGINE.FabricSwitch(self.agenda, row, rng, salt, ports, self._count)
+        return FABRIC.FabricSwitch(self.agenda, row, rng, salt, ports, self._count)
 
     def host(self, name: str, nic: Nic, link: LoopbackLink, port: Any) -> EngineHost:
         """See :meth:`Plain.host`."""
@@ -133,4 +136,4 @@ class Compiled:
 
 def parts(traffic_class: int, hosts: int, recovery: str) -> Any:
     """The parts to make a fabric of: C's where the engine is there and knows how losses are repeated."""
-    return Plain() if use.ENGINE is None or recovery != GO_BACK_N else Compiled(traffic_class, hosts)
+    return Plain() if FABRIC is None or use.ENGINE is None or recovery != GO_BACK_N else Compiled(traffic_class, hosts)

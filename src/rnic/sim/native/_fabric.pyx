@@ -1,8 +1,39 @@
-# The fabric for Python: agenda, ports, switches and NICs of rnic.sim, whose plain classes they stand for.
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""The fabric for Python: agenda, ports, switches and NICs of rnic.sim, whose plain classes they stand for.
 
+It is compiled with the C of the engine that does no input or output, and works on the devices of ``rnic.engine._engine``.
+"""
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memset
+
+import ctypes
+
+from rnic.engine._engine cimport (
+    ENGINE_COUNTS,
+    Device,
+    _address,
+    _Cq,
+    _take_flow,
+    completion_queue,
+    engine_counts,
+    engine_cq,
+    engine_device,
+    engine_flow,
+    engine_layout_hash,
+    engine_out,
+    engine_qp,
+    engine_rate_limit,
+    engine_sending,
+    engine_stop_info,
+)
+
+from rnic.engine._engine import COUNTERS
 from rnic.state.queue_pair import QP as QP_RECORD
 from rnic.state.record import place
+from rnic.wire.bursts import TxBurst
 from rnic.wire.flow import Flow
 
 cdef extern from "fabric.h" nogil:
@@ -116,6 +147,11 @@ cdef extern from "fabric.h" nogil:
 cdef uint64_t NEVER_NS = 1ULL << 63
 DEF MAX_FLOWS = 65536
 cdef int PROGRAM_AT = place(QP_RECORD, "program_record")
+
+
+def layout_hash():
+    """The layout hash that the fabric was compiled with."""
+    return engine_layout_hash()
 
 
 cdef class FabricAgenda:
