@@ -15,6 +15,7 @@ from libc.string cimport memcpy, memset
 import ctypes
 
 from rnic.spec.states import ST_UD
+from rnic.state.counters import PACKET_COUNTERS
 from rnic.wire.bursts import TxBurst
 from rnic.wire.ident import learn
 
@@ -89,36 +90,6 @@ cdef extern from "io/poll.h" nogil:
 
 ctypedef void (*io_poll_call)(io_poll_state *round, uint64_t now, uint64_t budget, engine_stop_info *told) noexcept nogil
 
-COUNTERS = (
-    "acks_received",
-    "acks_coalesced",
-    "retransmitted_packets",
-    "retransmitted_requests",
-    "drop_psn_gap",
-    "drop_naked",
-    "drop_duplicate",
-    "drop_stale_response",
-    "drop_ghost_response",
-    "sequence_naks_sent",
-    "rnr_naks_sent",
-    "sequence_naks_received",
-    "rnr_naks_received",
-    "rewinds",
-    "ack_timeouts",
-    "probes",
-    "drop_duplicate_unmatched",
-    "duplicate_reads",
-    "duplicate_atomics",
-    "implied_naks",
-    "drop_bad_sequence",
-    "ecn_marked_packets",
-    "cnps_merged",
-    "cnps_sent",
-    "cnps_received",
-    "cnp_rate_cuts",
-    "event_congestion",
-)
-assert len(COUNTERS) == ENGINE_COUNTS
 cdef uint64_t NONE_WORD = 0xFFFFFFFFFFFFFFFFULL
 DEF MAX_PACKETS = 256
 DEF OUT_BYTES = MAX_PACKETS * 4132
@@ -516,7 +487,7 @@ cdef class Executor:
         cdef int i
         for i in range(ENGINE_COUNTS):
             if effects.counts[i]:
-                self.counters[COUNTERS[i]] += effects.counts[i]
+                self.counters[PACKET_COUNTERS[i]] += effects.counts[i]
         return 0
 
     cdef int _received(self, engine_effects *effects, uint64_t now) except -1:
@@ -800,7 +771,7 @@ cdef class Device:
             self.nic.note_traffic(now)
         for i in range(ENGINE_COUNTS):
             if counts.events[i]:
-                counters[COUNTERS[i]] += counts.events[i]
+                counters[PACKET_COUNTERS[i]] += counts.events[i]
         memset(counts, 0, sizeof(counts[0]))
         if not self.device.sched.inflight.spare_line:
             self.nic.inflight.reserve_line()

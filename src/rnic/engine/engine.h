@@ -165,22 +165,7 @@ enum engine_end {
 	ENGINE_DONE, /* nothing is left, or the budget is used up */
 	ENGINE_AGAIN, /* effects must be carried out before the same packet, which is half done, goes on */
 	ENGINE_ATTENTION, /* effects must be carried out before it goes on */
-	/* punts: the reference takes the next packet or work request */
-	PUNT_SHORT, /* not a whole packet */
-	PUNT_STATE, /* of the queue pair */
-	PUNT_HEADER, /* opcode, P_Key, queue pair, version, lengths */
-	PUNT_ICRC, /* wrong, or its ident is not what segments have */
-	PUNT_PSN, /* not what is expected */
-	PUNT_SEQUENCE, /* a packet that does not continue the open message */
-	PUNT_LENGTH,
-	PUNT_KEY, /* no key that opens the memory */
-	PUNT_MEMORY, /* out of reach */
-	PUNT_REPLY, /* no room for it */
-	PUNT_ACK, /* a NAK that does not ask for a packet again; or the retries are used up */
-	PUNT_CQ, /* out of reach, or full */
-	PUNT_REQUEST, /* a work request that is not a plain one */
-	PUNT_PATH, /* a destination that is not known */
-	PUNT_WAIT, /* for what only the reference knows: a rate, or the end of congestion */
+	PUNT_REASONS /* the reference takes the next packet or work request (state/slot.py) */
 };
 
 /* Effects beyond the state's bytes, for the caller. */
@@ -198,38 +183,6 @@ enum engine_effect {
 	EFFECT_BEGUN = 512, /* messages wait for responses behind one that came: schedule a turn before the loss */
 };
 
-/* What is counted, in the order of `counts`. */
-enum engine_count {
-	COUNT_ACKS_RECEIVED,
-	COUNT_ACKS_COALESCED,
-	COUNT_RETRANSMITTED, /* packets */
-	COUNT_RETRANSMITTED_REQUESTS, /* for READs and atomics */
-	COUNT_PSN_GAP,
-	COUNT_NAKED,
-	COUNT_DUPLICATE,
-	COUNT_STALE_RESPONSE,
-	COUNT_GHOST_RESPONSE,
-	COUNT_SEQUENCE_NAKS_SENT,
-	COUNT_RNR_NAKS_SENT,
-	COUNT_SEQUENCE_NAKS_RECEIVED,
-	COUNT_RNR_NAKS_RECEIVED,
-	COUNT_REWINDS,
-	COUNT_ACK_TIMEOUTS,
-	COUNT_PROBES,
-	COUNT_DUPLICATE_UNMATCHED,
-	COUNT_DUPLICATE_READS,
-	COUNT_DUPLICATE_ATOMICS,
-	COUNT_IMPLIED_NAKS,
-	COUNT_BAD_SEQUENCE,
-	COUNT_ECN_MARKED,
-	COUNT_CNPS_MERGED,
-	COUNT_CNPS_SENT,
-	COUNT_CNPS_RECEIVED,
-	COUNT_CNP_RATE_CUTS,
-	COUNT_EVENT_CONGESTION,
-	ENGINE_COUNTS
-};
-
 struct engine_effects {
 	uint32_t effects;
 	uint32_t end;
@@ -240,7 +193,7 @@ struct engine_effects {
 	uint64_t admitted; /* of these, promised before */
 	uint64_t sample; /* a round trip in nanoseconds, or NONE */
 	uint64_t grounded; /* packets that are not in flight any more since they are sent again */
-	uint32_t counts[ENGINE_COUNTS];
+	uint32_t counts[ENGINE_COUNTS]; /* by enum engine_count */
 	uint32_t counted; /* a bit for each of these that is not 0: rarely any */
 };
 

@@ -7,6 +7,7 @@ Run as a program it writes the header beside itself; a test holds the file that 
   ``be_put``. One of an SQ entry, which lies in a send slot as words, becomes ``SQE_<FIELD>``: word, lowest bit, width;
   one of a datagram's becomes ``SQE_UD_<FIELD>``.
 - A field of a message becomes ``ATTACH_<MESSAGE>_<FIELD>_AT``, its byte offset.
+- A counter of both executors becomes ``COUNT_<NAME>``, a number of ``enum engine_count``.
 - Every number becomes ``<PREFIX><NAME>``.
 
 :func:`layout_hash` stands for all of it: who attaches to a state compares it first.
@@ -27,6 +28,7 @@ from rnic.spec import access, attach, congestion_regs, events, limits, opcodes, 
 from rnic.spec.layout import Layout
 from rnic.state import budget, queue_pair, shm_loopback, slot
 from rnic.state.budget import BUDGET, SHARE
+from rnic.state.counters import PACKET_COUNTERS
 from rnic.state.device import DEVICE
 from rnic.state.inflight import INFLIGHT, LINE, PEER
 from rnic.state.memory import KEY
@@ -200,6 +202,18 @@ def _numbers() -> list[str]:
     return lines
 
 
+def _counters() -> list[str]:
+    return [
+        "/* What both executors count: a number for each counter. */",
+        "enum engine_count {",
+        *(f"\tCOUNT_{name.upper()}," for name in PACKET_COUNTERS),
+        "\tENGINE_COUNTS",
+        "};",
+        "/* Why the engine punts: punt_* of struct slot say it in words. */",
+        f"#define PUNT_REASONS {', '.join(f'PUNT_{name.upper()}' for name, _ in slot.PUNT_REASONS)}",
+    ]
+
+
 def _row(row: OpcodeRow) -> str:
     flags = sum(getattr(row, name) << bit for bit, name in enumerate(ROW_FLAGS))
     return f"\t[{row.opcode:#04x}] = {{ {row.header_bytes}, {flags:#06x} }}, /* {row.name} */"
@@ -219,7 +233,7 @@ def _rows() -> list[str]:
 
 
 def _body() -> list[str]:
-    return [*_numbers(), "", *_structs(), *_fields(), "", *_rows()]
+    return [*_numbers(), "", *_structs(), *_fields(), "", *_counters(), "", *_rows()]
 
 
 def layout_hash() -> int:

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0x975d935809d56d6aull
+#define STATE_LAYOUT_HASH 0xe9b168d2562b00eeull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -678,48 +678,48 @@ struct slot {
 	uint64_t drop_tx_unreachable; /* packets that could not be sent */
 	uint64_t drop_tx_blocked; /* packets that could not be sent */
 	uint64_t drop_tx_error; /* packets that could not be sent */
-	uint64_t event_0; /* what happened to packets, by engine_count */
-	uint64_t event_1; /* what happened to packets, by engine_count */
-	uint64_t event_2; /* what happened to packets, by engine_count */
-	uint64_t event_3; /* what happened to packets, by engine_count */
-	uint64_t event_4; /* what happened to packets, by engine_count */
-	uint64_t event_5; /* what happened to packets, by engine_count */
-	uint64_t event_6; /* what happened to packets, by engine_count */
-	uint64_t event_7; /* what happened to packets, by engine_count */
-	uint64_t event_8; /* what happened to packets, by engine_count */
-	uint64_t event_9; /* what happened to packets, by engine_count */
-	uint64_t event_10; /* what happened to packets, by engine_count */
-	uint64_t event_11; /* what happened to packets, by engine_count */
-	uint64_t event_12; /* what happened to packets, by engine_count */
-	uint64_t event_13; /* what happened to packets, by engine_count */
-	uint64_t event_14; /* what happened to packets, by engine_count */
-	uint64_t event_15; /* what happened to packets, by engine_count */
-	uint64_t event_16; /* what happened to packets, by engine_count */
-	uint64_t event_17; /* what happened to packets, by engine_count */
-	uint64_t event_18; /* what happened to packets, by engine_count */
-	uint64_t event_19; /* what happened to packets, by engine_count */
-	uint64_t event_20; /* what happened to packets, by engine_count */
-	uint64_t event_21; /* what happened to packets, by engine_count */
-	uint64_t event_22; /* what happened to packets, by engine_count */
-	uint64_t event_23; /* what happened to packets, by engine_count */
-	uint64_t event_24; /* what happened to packets, by engine_count */
-	uint64_t event_25; /* what happened to packets, by engine_count */
-	uint64_t event_26; /* what happened to packets, by engine_count */
-	uint64_t punt_short; /* packets and requests left to the reference: short */
-	uint64_t punt_state; /* packets and requests left to the reference: state */
-	uint64_t punt_header; /* packets and requests left to the reference: header */
-	uint64_t punt_icrc; /* packets and requests left to the reference: icrc */
-	uint64_t punt_psn; /* packets and requests left to the reference: psn */
-	uint64_t punt_sequence; /* packets and requests left to the reference: sequence */
-	uint64_t punt_length; /* packets and requests left to the reference: length */
-	uint64_t punt_key; /* packets and requests left to the reference: key */
-	uint64_t punt_memory; /* packets and requests left to the reference: memory */
-	uint64_t punt_reply; /* packets and requests left to the reference: reply */
-	uint64_t punt_ack; /* packets and requests left to the reference: ack */
-	uint64_t punt_cq; /* packets and requests left to the reference: cq */
-	uint64_t punt_request; /* packets and requests left to the reference: request */
-	uint64_t punt_path; /* packets and requests left to the reference: path */
-	uint64_t punt_wait; /* packets and requests left to the reference: wait */
+	uint64_t event_0; /* counter acks_received */
+	uint64_t event_1; /* counter acks_coalesced */
+	uint64_t event_2; /* counter retransmitted_packets */
+	uint64_t event_3; /* counter retransmitted_requests */
+	uint64_t event_4; /* counter drop_psn_gap */
+	uint64_t event_5; /* counter drop_naked */
+	uint64_t event_6; /* counter drop_duplicate */
+	uint64_t event_7; /* counter drop_stale_response */
+	uint64_t event_8; /* counter drop_ghost_response */
+	uint64_t event_9; /* counter sequence_naks_sent */
+	uint64_t event_10; /* counter rnr_naks_sent */
+	uint64_t event_11; /* counter sequence_naks_received */
+	uint64_t event_12; /* counter rnr_naks_received */
+	uint64_t event_13; /* counter rewinds */
+	uint64_t event_14; /* counter ack_timeouts */
+	uint64_t event_15; /* counter probes */
+	uint64_t event_16; /* counter drop_duplicate_unmatched */
+	uint64_t event_17; /* counter duplicate_reads */
+	uint64_t event_18; /* counter duplicate_atomics */
+	uint64_t event_19; /* counter implied_naks */
+	uint64_t event_20; /* counter drop_bad_sequence */
+	uint64_t event_21; /* counter ecn_marked_packets */
+	uint64_t event_22; /* counter cnps_merged */
+	uint64_t event_23; /* counter cnps_sent */
+	uint64_t event_24; /* counter cnps_received */
+	uint64_t event_25; /* counter cnp_rate_cuts */
+	uint64_t event_26; /* counter event_congestion */
+	uint64_t punt_short; /* left to the reference: not a whole packet */
+	uint64_t punt_state; /* left to the reference: of the queue pair */
+	uint64_t punt_header; /* left to the reference: opcode, P_Key, queue pair, version, lengths */
+	uint64_t punt_icrc; /* left to the reference: wrong, or its ident is not what segments have */
+	uint64_t punt_psn; /* left to the reference: not what is expected */
+	uint64_t punt_sequence; /* left to the reference: a packet that does not continue what is open */
+	uint64_t punt_length; /* left to the reference: of a message */
+	uint64_t punt_key; /* left to the reference: no key that opens the memory */
+	uint64_t punt_memory; /* left to the reference: not in reach */
+	uint64_t punt_reply; /* left to the reference: no room for it */
+	uint64_t punt_ack; /* left to the reference: a NAK that does not ask for a packet again, or the retries are used up */
+	uint64_t punt_cq; /* left to the reference: not in reach, or full */
+	uint64_t punt_request; /* left to the reference: a work request that is not a plain one */
+	uint64_t punt_path; /* left to the reference: a destination that is not known */
+	uint64_t punt_wait; /* left to the reference: for what only the reference knows: the rate, or the end of congestion */
 	uint64_t punt_unknown; /* packets of senders that the reference is to know first */
 	uint64_t punt_notify; /* completion events */
 	uint64_t punt_doorbell; /* doorbells of queue pairs that the engine does not know */
@@ -918,6 +918,40 @@ _Static_assert(sizeof(struct ring_control) == 64, "ring_control");
 #define ATTACH_SHM_RING_REPLY_BYTES_AT 16u
 #define ATTACH_SHM_RING_REPLY_COOKIE_VA_AT 24u
 #define ATTACH_SHM_RING_REPLY_COOKIE_AT 32u
+
+/* What both executors count: a number for each counter. */
+enum engine_count {
+	COUNT_ACKS_RECEIVED,
+	COUNT_ACKS_COALESCED,
+	COUNT_RETRANSMITTED_PACKETS,
+	COUNT_RETRANSMITTED_REQUESTS,
+	COUNT_DROP_PSN_GAP,
+	COUNT_DROP_NAKED,
+	COUNT_DROP_DUPLICATE,
+	COUNT_DROP_STALE_RESPONSE,
+	COUNT_DROP_GHOST_RESPONSE,
+	COUNT_SEQUENCE_NAKS_SENT,
+	COUNT_RNR_NAKS_SENT,
+	COUNT_SEQUENCE_NAKS_RECEIVED,
+	COUNT_RNR_NAKS_RECEIVED,
+	COUNT_REWINDS,
+	COUNT_ACK_TIMEOUTS,
+	COUNT_PROBES,
+	COUNT_DROP_DUPLICATE_UNMATCHED,
+	COUNT_DUPLICATE_READS,
+	COUNT_DUPLICATE_ATOMICS,
+	COUNT_IMPLIED_NAKS,
+	COUNT_DROP_BAD_SEQUENCE,
+	COUNT_ECN_MARKED_PACKETS,
+	COUNT_CNPS_MERGED,
+	COUNT_CNPS_SENT,
+	COUNT_CNPS_RECEIVED,
+	COUNT_CNP_RATE_CUTS,
+	COUNT_EVENT_CONGESTION,
+	ENGINE_COUNTS
+};
+/* Why the engine punts: punt_* of struct slot say it in words. */
+#define PUNT_REASONS PUNT_SHORT, PUNT_STATE, PUNT_HEADER, PUNT_ICRC, PUNT_PSN, PUNT_SEQUENCE, PUNT_LENGTH, PUNT_KEY, PUNT_MEMORY, PUNT_REPLY, PUNT_ACK, PUNT_CQ, PUNT_REQUEST, PUNT_PATH, PUNT_WAIT
 
 #define ROW_START 0x1u
 #define ROW_END 0x2u

@@ -37,8 +37,9 @@ from rnic.runtime.loop import Runtime
 from rnic.runtime.wait import wait_readable
 from rnic.spec import attach
 from rnic.spec.rounds import BUDGET, BUFFER_BYTES, RECEIVE_LIMIT
+from rnic.state.counters import PACKET_COUNTERS
 from rnic.state.record import WORD_BYTES, place
-from rnic.state.slot import BUFFERS_AT, DROPS, EVENTS, HAIRPIN, PUNT_REASONS, SLOT
+from rnic.state.slot import BUFFERS_AT, DROPS, HAIRPIN, PUNT_REASONS, SLOT
 from rnic.transport.budget import LEAST
 from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.ident import learn
@@ -64,10 +65,11 @@ _COUNTED = {
         *("rx_packets", "tx_packets", "rx_bytes", "tx_bytes", "rx_socket_error", "gso_refused"),
         *(f"drop_{name}" for name in DROPS),
     )
-}
+} | {name: place(SLOT, f"event_{number}") for number, name in enumerate(PACKET_COUNTERS)}
 _RINGS = {f"hairpin_{name}": place(SLOT, f"hairpin_{name}") for name, _ in HAIRPIN}
-_EVENTS = [place(SLOT, f"event_{at}") for at in range(EVENTS)]
-_PUNTS = {reason: place(SLOT, f"punt_{reason}") for reason in (*PUNT_REASONS, "unknown", "notify", "doorbell", "timer")}
+_PUNTS = {
+    reason: place(SLOT, f"punt_{reason}") for reason in (*dict(PUNT_REASONS), "unknown", "notify", "doorbell", "timer")
+}
 
 
 class BypassSlot:
@@ -401,12 +403,10 @@ class BypassSlot:
 
     def counters(self) -> dict[str, int]:
         """Return what both sides counted."""
-        names = use.COMPILED.COUNTERS if use.COMPILED is not None else ()
         words = self.words
         counted = {name: words[at] for name, at in _COUNTED.items()}
         if self.end is not None:
             counted |= {name: words[at] for name, at in _RINGS.items()}
-        counted |= {name: words[at] for name, at in zip(names, _EVENTS, strict=False)}  # as many as the engine has
         for name, count in self.runtime.nic.counters.snapshot().items():
             counted[name] = counted.get(name, 0) + count
         return counted

@@ -9,30 +9,29 @@ from __future__ import annotations
 
 from typing import Final
 
+from rnic.state.counters import PACKET_COUNTERS
 from rnic.state.record import record
 
 PUNT_REASONS: Final = (
-    "short",
-    "state",
-    "header",
-    "icrc",
-    "psn",
-    "sequence",
-    "length",
-    "key",
-    "memory",
-    "reply",
-    "ack",
-    "cq",
-    "request",
-    "path",
-    "wait",
+    ("short", "not a whole packet"),
+    ("state", "of the queue pair"),
+    ("header", "opcode, P_Key, queue pair, version, lengths"),
+    ("icrc", "wrong, or its ident is not what segments have"),
+    ("psn", "not what is expected"),
+    ("sequence", "a packet that does not continue what is open"),
+    ("length", "of a message"),
+    ("key", "no key that opens the memory"),
+    ("memory", "not in reach"),
+    ("reply", "no room for it"),
+    ("ack", "a NAK that does not ask for a packet again, or the retries are used up"),
+    ("cq", "not in reach, or full"),
+    ("request", "a work request that is not a plain one"),
+    ("path", "a destination that is not known"),
+    ("wait", "for what only the reference knows: the rate, or the end of congestion"),
 )
-"""Why the engine leaves something to the reference, in the order of its ``PUNT_*`` numbers."""
+"""Why the engine leaves something to the reference, by number: ``PUNT_<NAME>`` of ``enum engine_end``."""
 BUFFERS_AT: Final = 4096
 """Where the receive buffers lie in the memory of the record."""
-EVENTS: Final = 27
-"""What the engine counts of packets, in the order of ``engine_count``."""
 DROPS: Final = ("tx_too_long", "tx_unreachable", "tx_blocked", "tx_error")
 HAIRPIN: Final = (
     ("packets", "packets that went by rings to programs of the same device"),
@@ -63,8 +62,8 @@ SLOT: Final = record(
         ("rx_socket_error", "program", "receives that failed"),
         ("gso_refused", "program", "bursts that the system would not cut"),
         *((f"drop_{name}", "program", "packets that could not be sent") for name in DROPS),
-        *((f"event_{number}", "program", "what happened to packets, by engine_count") for number in range(EVENTS)),
-        *((f"punt_{name}", "program", f"packets and requests left to the reference: {name}") for name in PUNT_REASONS),
+        *((f"event_{number}", "program", f"counter {name}") for number, name in enumerate(PACKET_COUNTERS)),
+        *((f"punt_{name}", "program", f"left to the reference: {doc}") for name, doc in PUNT_REASONS),
         ("punt_unknown", "program", "packets of senders that the reference is to know first"),
         ("punt_notify", "program", "completion events"),
         ("punt_doorbell", "program", "doorbells of queue pairs that the engine does not know"),

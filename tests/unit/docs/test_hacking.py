@@ -13,7 +13,7 @@ from rnic.engine import header
 PACKAGE = Path(rnic.__file__).parent
 PAGE = (Path(__file__).parents[3] / "docs" / "hacking.md").read_text(encoding="utf-8")
 SECTIONS = {section.split("\n", 1)[0]: section for section in PAGE.split("\n## ")[1:]}
-SUFFIXES = (".py", ".pyi", ".pyx", ".pxi", ".c", ".h")
+SUFFIXES = (".py", ".pyi", ".pyx", ".pxd", ".pxi", ".c", ".h")
 WRITTEN = [
     path
     for path in PACKAGE.rglob("*")
@@ -24,7 +24,7 @@ EXAMPLES = {
     "A new opcode": (r"\w*SEND_(\w+_)?INV|\w+_WITH_INV", 14),
     "A new attribute of a queue pair": (r"\w*rnr_nak_timer|\w*RNR_NAK_TIMER", 9),
     "A new register": (r"(REG_)?RQ_STRIDE", 2),
-    "A new counter": (r"rnr_naks_sent|COUNT_RNR_NAKS_SENT", 6),
+    "A new counter": (r"rnr_naks_sent|COUNT_RNR_NAKS_SENT", 5),
     "A new command": (r"\w*ARM_SRQ", 6),
 }
 """Identifiers of the example, and how many files hold one of them. A smaller number is welcome."""

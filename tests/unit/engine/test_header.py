@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+import rnic
 from rnic.engine import header
+from rnic.spec.events import EVENT_NAMES
+from rnic.state.counters import PACKET_COUNTERS
 from rnic.state.queue_pair import QP
 
 
@@ -19,6 +25,21 @@ def test_a_record_is_a_struct_with_a_member_for_each_word() -> None:
     names = [line.split(";")[0].split()[-1] for line in struct]
     assert names[: len(QP.fields)] == [field.name for field in QP.fields]
     assert names[len(QP.fields) :] in ([], [f"reserved[{QP.size // 8 - len(QP.fields)}]"])
+
+
+def test_a_counter_has_its_place_in_the_table_as_number_and_both_executors_count_by_it() -> None:
+    text = header.c_header()
+    start = text.index("enum engine_count {")
+    names = [line.strip().rstrip(",") for line in text[start : text.index("};", start)].splitlines()[1:]]
+    assert names == [*(f"COUNT_{name.upper()}" for name in PACKET_COUNTERS), "ENGINE_COUNTS"]
+    package = Path(rnic.__file__).parent
+    c = "".join(path.read_text() for path in (package / "engine").glob("*/*.c"))
+    python = "".join(
+        path.read_text() for room in ("device", "transport", "spec") for path in (package / room).glob("*.py")
+    )
+    assert [name for name in names[:-1] if not re.search(rf"\b{name}\b", c)] == []
+    of_events = {f"event_{name.lower()}" for name in EVENT_NAMES.values()}  # device/nic.py makes their names
+    assert [name for name in PACKET_COUNTERS if name not in of_events and not re.search(rf"\b{name}\b", python)] == []
 
 
 def test_the_hash_changes_with_every_table(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -443,7 +443,7 @@ static int send_replies(struct engine_device *device, struct engine_qp *qp, uint
 void engine_device_marked(struct engine_device *device, uint64_t at, uint64_t now)
 {
 	struct queue_pair *record = record_at(device, at);
-	count_event(device, COUNT_ECN_MARKED, 1);
+	count_event(device, COUNT_ECN_MARKED_PACKETS, 1);
 	if (now < record->cnp_merge_ns) {
 		count_event(device, COUNT_CNPS_MERGED, 1);
 		return;

@@ -145,7 +145,7 @@ static uint64_t count_naks_sent(const struct io_poll *round)
 /* Return the packets beyond a gap received so far. */
 static uint64_t count_early(const struct io_poll *round)
 {
-	return round->device->counts.events[COUNT_PSN_GAP] + round->device->counts.events[COUNT_NAKED];
+	return round->device->counts.events[COUNT_DROP_PSN_GAP] + round->device->counts.events[COUNT_DROP_NAKED];
 }
 
 /* Release reordered packets of the queue pair that took packets last; returns whether the round may go on. */

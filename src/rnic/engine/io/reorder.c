@@ -111,7 +111,7 @@ int reorder_release(struct reorder_buffer *reorder, struct engine_device *device
 			return 0;
 		device->counts.rx_packets -= taken != 0; /* it was counted when it was received */
 		if (beyond_gap && taken) {
-			device->counts.events[COUNT_PSN_GAP]--;
+			device->counts.events[COUNT_DROP_PSN_GAP]--;
 			break;
 		}
 		drop_packet(reorder, packet);

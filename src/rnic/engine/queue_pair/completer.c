@@ -69,7 +69,7 @@ static enum engine_end cover(const struct engine_shared *shared, struct engine_q
 	}
 	enum engine_end end = engine_sq_advance(shared, qp, psn, flight, now, effects);
 	if (end == ENGINE_ATTENTION && *missing)
-		engine_count(effects, COUNT_STALE_RESPONSE, 1);
+		engine_count(effects, COUNT_DROP_STALE_RESPONSE, 1);
 	return end;
 }
 
@@ -318,7 +318,7 @@ static enum engine_end response(const struct engine_shared *shared, struct engin
 	if (!distance)
 		return place_response(shared, qp, packet, piece, flight, now, effects);
 	/* it came already, or its request will be repeated */
-	engine_count(effects, COUNT_STALE_RESPONSE, 1);
+	engine_count(effects, COUNT_DROP_STALE_RESPONSE, 1);
 	return ENGINE_DONE;
 }
 
@@ -352,7 +352,7 @@ static int check_psn(struct engine_qp *qp, const struct packet *packet, struct e
 
 	TRACE_STEP(check_psn);
 	if (psn_diff(packet->psn, record->sent_psn) >= 0) {
-		engine_count(effects, COUNT_GHOST_RESPONSE, 1);
+		engine_count(effects, COUNT_DROP_GHOST_RESPONSE, 1);
 		return 0;
 	}
 	int64_t behind = psn_diff(packet->psn, record->una);
@@ -361,7 +361,7 @@ static int check_psn(struct engine_qp *qp, const struct packet *packet, struct e
 		if (behind == -1 && packet->opcode == BTH_ACKNOWLEDGE &&
 		    (packet->bytes[BTH_BYTES] & AETH_TYPE_MASK) == AETH_ACK)
 			record->lsn = credit_limit(qp, packet, effects);
-		engine_count(effects, COUNT_STALE_RESPONSE, 1);
+		engine_count(effects, COUNT_DROP_STALE_RESPONSE, 1);
 	}
 	return behind >= 0;
 }

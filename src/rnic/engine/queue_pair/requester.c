@@ -459,7 +459,7 @@ static enum engine_end send_message(const struct engine_shared *shared, struct e
 	if (how == UNREAD)
 		count = *sent; /* the reference fails the message */
 	if (ahead < 0) {
-		engine_count(effects, COUNT_RETRANSMITTED, (uint32_t)lesser(count, (uint64_t)-ahead));
+		engine_count(effects, COUNT_RETRANSMITTED_PACKETS, (uint32_t)lesser(count, (uint64_t)-ahead));
 	} else if (how != UNREAD && record->rtt_psn == NONE && ask) {
 		record->rtt_psn = (psn + count - 1) & PSN_MASK;
 		record->rtt_at = now;
@@ -519,7 +519,7 @@ static enum engine_end probe(const struct engine_shared *shared, struct engine_q
 			return PUNT_REQUEST;
 		record->probe_due = 0;
 		*sent = probe_response(shared, qp, out);
-		engine_count(effects, mends ? COUNT_RETRANSMITTED : COUNT_PROBES, *sent != 0);
+		engine_count(effects, mends ? COUNT_RETRANSMITTED_PACKETS : COUNT_PROBES, *sent != 0);
 		return ENGINE_DONE;
 	}
 	for (uint64_t index = record->sq_head; record->inflight && index != record->fetch_index;
@@ -565,7 +565,7 @@ static enum engine_end probe(const struct engine_shared *shared, struct engine_q
 		    send_packet(shared, qp, slot, &sges, at[i], 1, 0, out) == MADE)
 			++*sent;
 	}
-	engine_count(effects, mends ? COUNT_RETRANSMITTED : COUNT_PROBES, *sent != 0);
+	engine_count(effects, mends ? COUNT_RETRANSMITTED_PACKETS : COUNT_PROBES, *sent != 0);
 	return ENGINE_DONE;
 }
 

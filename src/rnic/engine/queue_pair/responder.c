@@ -72,7 +72,7 @@ static int answer_duplicate(struct request *request)
 	if (!STEP(check_icrc, request))
 		return 0;
 	qp->record->established = 1;
-	engine_count(request->effects, COUNT_DUPLICATE, 1);
+	engine_count(request->effects, COUNT_DROP_DUPLICATE, 1);
 	engine_response_ack(qp, (be_get(qp->qpc, QPC_EXPECTED_PSN) - 1) & PSN_MASK,
 			    engine_ack_syndrome(request->shared, qp), request->effects);
 	return end_steps(request, ENGINE_DONE);
@@ -87,11 +87,11 @@ static int nak_gap(struct request *request)
 		return 0;
 	record->established = 1;
 	if (record->nak_sent) {
-		engine_count(request->effects, COUNT_NAKED, 1);
+		engine_count(request->effects, COUNT_DROP_NAKED, 1);
 		return end_steps(request, ENGINE_DONE);
 	}
 	record->nak_sent = 1;
-	engine_count(request->effects, COUNT_PSN_GAP, 1);
+	engine_count(request->effects, COUNT_DROP_PSN_GAP, 1);
 	engine_count(request->effects, COUNT_SEQUENCE_NAKS_SENT, 1);
 	engine_response_ack(request->qp, be_get(request->qp->qpc, QPC_EXPECTED_PSN) & PSN_MASK, NAK_PSN_SEQUENCE,
 			    request->effects);
@@ -125,7 +125,7 @@ static int drop_message(struct request *request, enum engine_count reason)
 	engine_count(request->effects, reason, 1);
 	record->open = OPEN_NOTHING;
 	record->offset = 0;
-	if (reason == COUNT_BAD_SEQUENCE) { /* its PSN was the expected one */
+	if (reason == COUNT_DROP_BAD_SEQUENCE) { /* its PSN was the expected one */
 		record->nak_sent = 0;
 		be_put(request->qp->qpc, QPC_EXPECTED_PSN, (request->packet->psn + 1) & PSN_MASK);
 	}
@@ -142,7 +142,7 @@ static int check_psn(struct request *request)
 	if (request->reliable)
 		return request->distance < 0 ? answer_duplicate(request) : nak_gap(request);
 	/* whatever was open is lost; a message that starts here is taken */
-	return request->flags & ROW_START || drop_message(request, COUNT_PSN_GAP);
+	return request->flags & ROW_START || drop_message(request, COUNT_DROP_PSN_GAP);
 }
 
 /* Opcode sequence check (IBA 9.7): FIRST, MIDDLE, LAST and ONLY in a legal order. */
@@ -156,7 +156,7 @@ static int check_op_seq(struct request *request)
 	if (request->breaks && request->reliable)
 		return end_steps(request, PUNT_SEQUENCE);
 	if (request->breaks && !starts)
-		return drop_message(request, COUNT_BAD_SEQUENCE);
+		return drop_message(request, COUNT_DROP_BAD_SEQUENCE);
 	if (request->flags & ROW_SEND && !starts && record->receive_index == NONE)
 		return end_steps(request, PUNT_SEQUENCE);
 	return 1;
@@ -276,8 +276,8 @@ static int execute(struct request *request)
 		return end_steps(request, PUNT_MEMORY);
 	record->established = 1;
 	record->nak_sent = 0;
-	engine_count(request->effects, COUNT_PSN_GAP, request->distance != 0);
-	engine_count(request->effects, COUNT_BAD_SEQUENCE, (uint32_t)request->breaks);
+	engine_count(request->effects, COUNT_DROP_PSN_GAP, request->distance != 0);
+	engine_count(request->effects, COUNT_DROP_BAD_SEQUENCE, (uint32_t)request->breaks);
 	if (uses_receive(request))
 		engine_receive_use(request->qp, request->receive);
 	if (request->flags & ROW_START) {

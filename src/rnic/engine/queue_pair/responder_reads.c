@@ -269,7 +269,7 @@ enum engine_end engine_read_again(const struct engine_shared *shared, struct eng
 	/* the network may repeat a READ long after its memory is gone: that must not fail the queue pair */
 	if (!resource || qp->record->reply_count == QP_REPLIES || response_waits(qp, packet->psn) ||
 	    (!request.atomic && !check_rkey(&request))) {
-		engine_count(effects, COUNT_DUPLICATE_UNMATCHED, 1);
+		engine_count(effects, COUNT_DROP_DUPLICATE_UNMATCHED, 1);
 		return ENGINE_DONE;
 	}
 	engine_count(effects, request.atomic ? COUNT_DUPLICATE_ATOMICS : COUNT_DUPLICATE_READS, 1);

@@ -30,7 +30,7 @@ from rnic.engine._engine cimport (
     engine_stop_info,
 )
 
-from rnic.engine._engine import COUNTERS
+from rnic.state.counters import PACKET_COUNTERS
 from rnic.state.queue_pair import QP as QP_RECORD
 from rnic.state.record import place
 from rnic.wire.bursts import TxBurst
@@ -523,7 +523,7 @@ cdef class FabricHost:
                 self.counters[name] += value
         for i in range(ENGINE_COUNTS):
             if counts.events[i]:
-                self.counters[COUNTERS[i]] += counts.events[i]
+                self.counters[PACKET_COUNTERS[i]] += counts.events[i]
         here.rx_bytes = here.tx_bytes = 0
         memset(counts, 0, sizeof(counts[0]))
 
