@@ -1248,9 +1248,9 @@ cdef class Pump:
         return 0
 
 
-include "_wire.pxi"
-include "_lock.pxi"
-include "_drive.pxi"
+include "_loopback.pxi"
+include "_device_lock.pxi"
+include "_loop.pxi"
 include "_queues.pxi"
-include "_slot.pxi"
-include "_inspect.pxi"
+include "_bypass_driver.pxi"
+include "_idle_wait.pxi"

@@ -13,7 +13,7 @@ from rnic.spec import opcodes as op
 from rnic.verbs import SGE, RecvWR, SendWR
 from rnic.verbs import enums as e
 from tests.unit.engine.test_loopback import End, joined
-from tests.unit.runtime.test_drive import fell_asleep
+from tests.unit.runtime.test_engine_loop import fell_asleep
 
 pytestmark = pytest.mark.skipif(use.COMPILED is None, reason="the engine is not compiled")
 

@@ -1,4 +1,4 @@
-"""How a NIC process sleeps beside programs that make rounds of their own (engine/_inspect.pxi)."""
+"""How a NIC process sleeps beside programs that make rounds of their own (engine/_idle_wait.pxi)."""
 
 from __future__ import annotations
 
