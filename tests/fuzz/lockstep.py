@@ -41,7 +41,7 @@ class Reference:
     def __init__(self, qp: QueuePair) -> None:
         self.qp = qp
 
-    def know(self, message: Any, flow: Any, segments: int) -> None:
+    def add_destination(self, message: Any, flow: Any, segments: int) -> None:
         pass
 
     def receive(self, burst: Any, start: int, now_ns: int) -> int:
@@ -60,29 +60,29 @@ class Reference:
 class Nobody:
     """All queue pairs of a device in the same way."""
 
-    def __init__(self, port: Any, nic: Any) -> None:
+    def __init__(self, shared: Any, nic: Any) -> None:
         self.timers = nic.timers
 
-    def enroll(self, qp: QueuePair, block: memoryview) -> Reference:
+    def add(self, qp: QueuePair, block: memoryview) -> Reference:
         return Reference(qp)
 
-    def dismiss(self, number: int) -> None:
+    def remove(self, number: int) -> None:
         pass
 
     def drop(self, record: int) -> None:
         pass
 
-    def moved(self) -> None:
+    def invalidate(self) -> None:
         pass
 
-    def due(self, now_ns: int, most: int) -> tuple[int, int]:
+    def handle_deadlines(self, now_ns: int, most: int) -> tuple[int, int]:
         return self.timers.due(now_ns), most - 1
 
 
 @contextlib.contextmanager
 def by(*, engine: bool) -> Iterator[None]:
     """NICs that are made meanwhile work by the engine, or by the reference's steps alone."""
-    stub = type("Stub", (), {"Port": use.COMPILED.Port, "Device": Nobody, "PortLock": use.COMPILED.PortLock})
+    stub = type("Stub", (), {"Shared": use.COMPILED.Shared, "Device": Nobody, "DeviceLock": use.COMPILED.DeviceLock})
     with mock.patch.object(use, "ENGINE", use.COMPILED if engine else stub):
         yield
 

@@ -85,12 +85,12 @@ class Oracle:
 
     def __init__(self, script: Any) -> None:
         self.script = script
-        self.port = use.COMPILED.Port(script.host.arena, script.host.memory, script.host.config)
-        self.port.look_ahead()
-        script.host.memory.told = self.port.changed
+        self.shared = use.COMPILED.Shared(script.host.arena, script.host.memory, script.host.config)
+        self.shared.enable_prefetch()
+        script.host.memory.told = self.shared.key_changed
         for entry in script.host.memory._live.values():
-            self.port.changed(entry)
-        self.executor = use.COMPILED.Executor(self.port, script.qp, memoryview(script.block).cast("I"))
+            self.shared.key_changed(entry)
+        self.executor = use.COMPILED.Executor(self.shared, script.qp, memoryview(script.block).cast("I"))
         self.flow_to = script.host.flow_to
         script.host.flow_to = self.lead
         self.taken = 0
@@ -99,7 +99,7 @@ class Oracle:
     def lead(self, ctx: Any, message: Any) -> Any:
         """The path of a datagram, which the engine knows from then on, as a device's queue pairs tell it."""
         flow = self.flow_to(ctx, message)
-        self.executor.know(message, flow, self.script.host.max_segments(flow, False))
+        self.executor.add_destination(message, flow, self.script.host.max_segments(flow, False))
         return flow
 
     def receive(self, burst: RxBurst, start: int = 0) -> int:

@@ -84,7 +84,7 @@ def by_reference(nic: Any, qp: Any) -> None:
     """The engine, where there is one, knows a queue pair no more."""
     qp.executor = None
     if nic.engine_device is not None:
-        nic.engine_device.dismiss(qp.number)
+        nic.engine_device.remove(qp.number)
 
 
 class Broken:

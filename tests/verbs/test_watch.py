@@ -96,7 +96,7 @@ def test_what_is_lost_is_sent_again_while_nobody_polls(ends: Ends) -> None:
 def test_a_turn_that_the_thread_in_c_has_begun_does_not_outlive_its_queue_pair(ends: Ends) -> None:
     """It stops where only Python finds a queue pair's rings; whoever gets the lock next destroys that queue pair."""
     runtime, nic = ends.ctxs[0].runtime, ends.ctxs[0].nic
-    assert runtime.drive is not None
+    assert runtime.engine_loop is not None
     assert nic.engine_device is not None
     interval = sys.getswitchinterval()
     stopped = 0
@@ -113,9 +113,9 @@ def test_a_turn_that_the_thread_in_c_has_begun_does_not_outlive_its_queue_pair(e
                 nic.schedule(nic.resources.qps[qp.qp_num])
                 nic.engine_device.invalidate()
             until_ns = time.monotonic_ns() + 2_000_000
-            while time.monotonic_ns() < until_ns and not runtime.drive.stopped:
+            while time.monotonic_ns() < until_ns and not runtime.engine_loop.pending:
                 pass
-            stopped += runtime.drive.stopped
+            stopped += runtime.engine_loop.pending
             qp.close()
     finally:
         sys.setswitchinterval(interval)

@@ -117,7 +117,7 @@ class Nic:
         self.memory = MemoryTable(rng, config.max_mrs, self.arena)
         self.contexts = contexts(log, self.counters, arena=self.arena, first_qpn=config.first_qpn)
         self.directory = Directory(self.arena, log)
-        self.engine = None if config.reference else use.port(self.arena, self.memory, config)
+        self.engine = None if config.reference else use.shared(self.arena, self.memory, config)
         """The compiled engine's hold of it, or ``None`` where the reference runs alone."""
         self.context_changes = ContextChanges(self)
         self.contexts.changed = self.context_changes.changed
@@ -400,7 +400,7 @@ class Nic:
             if device is None:
                 record, left = timers.due(now_ns), left - 1
             else:
-                record, left = device.due(now_ns, left)
+                record, left = device.handle_deadlines(now_ns, left)
             if not record:
                 return
             self.handle_deadline(qps[record], now_ns)
@@ -495,7 +495,7 @@ class Nic:
         qp.scheduled = 0
         qp.flow = None
         if self.engine_device is not None:
-            self.engine_device.dismiss(qp.number)
+            self.engine_device.remove(qp.number)
             self.engine_device.drop(record)
             qp.executor = None
         self.sending.scheduler.dismiss(record)

@@ -278,11 +278,11 @@ class DeviceQp(QueuePair):
     def _choose_executor(self) -> None:
         device = self.nic.engine_device
         if device is not None:
-            device.dismiss(self.number)
+            device.remove(self.number)
         self.executor = None
         if device is not None and self.ctx.servtype in SERVICE_CODES and self.ctx.state in _CONNECTED:
             block = self.regs.buf[self.regs.at : self.regs.at + BLOCK_BYTES]
-            self.executor = device.enroll(self, block)
+            self.executor = device.add(self, block)
 
     def reload(self, now_ns: int) -> None:
         """The context was changed outside any transition: what was taken from it is taken anew."""
@@ -340,7 +340,7 @@ class DeviceQp(QueuePair):
         """The path to a message's destination, which the engine knows from then on."""
         flow = super().flow_to(message)
         if self.executor is not None and flow.dst not in NOWHERE:
-            self.executor.know(message, flow, self.nic.max_segments(flow, False))
+            self.executor.add_destination(message, flow, self.nic.max_segments(flow, False))
         return flow
 
     @property

@@ -1,6 +1,5 @@
-# A slot of a device of the NIC process: the engine in this program, as in one under `rnic exec --bypass` (bypass/driver.h), included
-# by _engine.pyx. The interpreter is let go of around every call: C may have to wait for the NIC process, and its own thread
-# needs no interpreter.
+# The engine in a program with a bypass slot of the NIC process, as under `rnic exec --bypass` (bypass/driver.h):
+# included by _engine.pyx. Every call releases the GIL, since C may have to wait for the NIC process.
 
 cimport cython
 from libc.errno cimport EINTR, EIO, errno
@@ -74,14 +73,14 @@ cdef extern from "bypass/driver.h" nogil:
     int driver_await(bypass_driver *slot, driver_event_queue *events, int other)
 
 
-cdef struct served_events:
+cdef struct driver_events:
     driver_event_queue fired  # first: C hands this
     atomic_word *block  # of their queue
 
 
 cdef int _events_wait(driver_event_queue *events) noexcept nogil:
-    """Whether the producer stands elsewhere than software, which says so once it has taken entries."""
-    cdef atomic_word *block = (<served_events *> events).block
+    """Whether there are entries that software has not taken yet."""
+    cdef atomic_word *block = (<driver_events *> events).block
     return (
         atomic_load_explicit(block + (CQ_TAIL >> 2), memory_order_acquire)
         != atomic_load_explicit(block + (CQ_HEAD >> 2), memory_order_acquire)
@@ -94,26 +93,27 @@ cdef int _has_hung_up(void *socket) noexcept nogil:
     return poll(&each, 1, 0) == 1 and each.revents & (POLLHUP | POLLERR)
 
 
-@cython.no_gc  # what it holds is memory that its thread may work on: nobody but its own end lets go of that
-cdef class Slot(Door):
-    """The engine of a program that has a slot of a device of the NIC process.
+@cython.no_gc  # its thread may work on the memory that it holds: only its own end releases that
+cdef class BypassDriver(Doorbell):
+    """The engine of a program with a bypass slot of a device of the NIC process.
 
     Args:
-        socket: to the NIC process; the slot has a descriptor of its own for it.
-        window: what is shared with the NIC process.
-        blocks_at: where the window's queue blocks begin,
-        rung_at: its bytes for doorbells, one for each block,
-        asleep_at: and the word that says that the NIC process sleeps.
-        wake: wakes it then; the caller's, open for as long as the slot.
-        answer: what OPEN says of the slot.
-        fds: the descriptors that came with it; the slot's own from now on.
+        socket: to the NIC process; it is duplicated.
+        window: memory shared with the NIC process.
+        blocks_at: offset of the queue blocks in the window.
+        rung_at: offset of its doorbell bytes, one for each block.
+        asleep_at: offset of the word that says that the NIC process sleeps.
+        wake: descriptor that wakes it then; the caller keeps it open.
+        answer: the NIC process's answer to OPEN.
+        fds: the descriptors that came with the answer; they are closed with this driver.
 
     Raises:
-        OSError: the system refuses what it takes; EPROTO where the NIC process lays its state out otherwise.
+        OSError: a system call failed; EPROTO if the NIC process has other tables.
+        ValueError: the answer does not fit.
     """
 
-    cdef bypass_driver *driver
-    cdef served_events events
+    cdef bypass_driver *c_driver
+    cdef driver_events events
     cdef uint8_t *base
     cdef atomic_word *asleep
     cdef atomic_byte *rung
@@ -127,7 +127,7 @@ cdef class Slot(Door):
         cdef driver_setup setup
         cdef int[DRIVER_FDS] given
         cdef Py_ssize_t size = 0
-        cdef uint8_t *base = _address(window, &size)
+        cdef uint8_t *base = buffer_address(window, &size)
         cdef int error
         self.socket, self.wake, self.kept = -1, wake, [window]
         if len(fds) != DRIVER_FDS or len(answer) < ATTACH_OPEN_SLOT_SIZE or not rung_at < blocks_at < <size_t> size:
@@ -147,7 +147,7 @@ cdef class Slot(Door):
         setup.socket, setup.blocks, setup.fds = self.socket, self.base, given
         setup.answer = <const uint8_t *> PyBytes_AS_STRING(answer)
         setup.is_gone, setup.self = _has_hung_up, &self.socket
-        error = driver_open(&setup, &self.driver)
+        error = driver_open(&setup, &self.c_driver)
         if error:
             raise OSError(error, "this program cannot run the data path itself")
 
@@ -155,8 +155,8 @@ cdef class Slot(Door):
         self._end()
 
     cdef void _end(self) noexcept:
-        cdef bypass_driver *driver = self.driver
-        self.driver = NULL
+        cdef bypass_driver *driver = self.c_driver
+        self.c_driver = NULL
         if driver != NULL:
             with nogil:
                 driver_close(driver)
@@ -165,8 +165,8 @@ cdef class Slot(Door):
         self.socket = -1
 
     cdef bint _enter(self) noexcept:
-        """Whether it still works; then :meth:`_leave` comes."""
-        if self.ended or self.driver == NULL:
+        """Return whether the driver still works; if so, the caller ends with :meth:`_leave`."""
+        if self.ended or self.c_driver == NULL:
             return False
         self.inside += 1
         return True
@@ -176,30 +176,30 @@ cdef class Slot(Door):
         if self.ended and not self.inside:
             self._end()
 
-    def keep(self, memory):
-        """Rings may lie here: it stays for as long as the engine runs."""
+    def keep_alive(self, memory):
+        """Keep memory alive while the engine runs: rings may lie in it."""
         self.kept.append(memory)
 
     def close(self):
-        """End it, once the connection is shut down; who waits inside comes out, and the last lets go of it."""
-        if self.ended or self.driver == NULL:
+        """Stop the driver, once its connection is shut down: threads that wait in it return, and the last closes it."""
+        if self.ended or self.c_driver == NULL:
             return
         self.ended = True
         self.inside += 1
         with nogil:
-            driver_stop(self.driver)
+            driver_stop(self.c_driver)
         self._leave()
 
     def forget(self):
-        """This process is a child of the one that has it."""
+        """Close it in a child process, which does not have its thread."""
         self.ended, self.inside = True, 0
         self._end()
 
-    def ask(self, uint32_t kind, bytes body, list fds):
-        """One message by which the NIC process may work on the arena.
+    def request(self, uint32_t kind, bytes body, list fds):
+        """Send one message; the NIC process may work on the arena until it answers.
 
         Returns:
-            The error number, whether the NIC process said that in words, its answer's body, its descriptors.
+            The error number, whether the NIC process explained it, the body of its answer, and its descriptors.
         """
         cdef rpc_reply *said
         cdef int[RPC_FDS] sent
@@ -217,38 +217,38 @@ cdef class Slot(Door):
             if not self._enter():
                 return EIO, False, b"", []
             with nogil:
-                error = driver_request(self.driver, kind, data, size, sent, count, said)
+                error = driver_request(self.c_driver, kind, data, size, sent, count, said)
             self._leave()
             got = [said.fds[place] for place in range(said.fd_count)]
             return error, said.error != 0, PyBytes_FromStringAndSize(<char *> said.body, <Py_ssize_t> said.bytes), got
         finally:
             free(said)
 
-    def serve(self, uint32_t vector, int fd, uint32_t block):
-        """The event queue of the context: the engine fires its descriptor from now on; ``block`` is its queue block."""
+    def add_event_queue(self, uint32_t vector, int fd, uint32_t block):
+        """Add the event queue of a context: the engine signals ``fd`` for it; ``block`` is its queue block."""
         if self.events.fired.waits != NULL or block >= self.blocks:
             raise ValueError(f"event queue {vector} with block {block} of {self.blocks}")
         self.events.fired.vector, self.events.fired.fd, self.events.fired.waits = vector, fd, _events_wait
         self.events.block = self._words(block)
         if self._enter():
             with nogil:
-                driver_add_events(self.driver, &self.events.fired)
+                driver_add_events(self.c_driver, &self.events.fired)
             self._leave()
 
-    def take_part(self):
-        """Loopback inside the NIC, from now on; the error number."""
+    def enable_shm_loopback(self):
+        """Enable loopback between local programs by shared memory; return the error number."""
         cdef int error = 0
         if self._enter():
             with nogil:
-                error = driver_enable_shm_loopback(self.driver)
+                error = driver_enable_shm_loopback(self.c_driver)
             self._leave()
         return error
 
     def join(self, uint32_t number):
-        """A reliable connection's queue pair has a peer: perhaps by loopback inside the NIC."""
+        """Note that a queue pair of a reliable connection has a peer, which may be a local program."""
         if self._enter():
             with nogil:
-                driver_join(self.driver, number)
+                driver_join(self.c_driver, number)
             self._leave()
 
     # ------------------------------------------------------------------- the data path
@@ -256,68 +256,68 @@ cdef class Slot(Door):
     cdef atomic_word *_words(self, uint32_t block) noexcept:
         return <atomic_word *> (self.base + (<size_t> block << BLOCK_SHIFT))
 
-    cdef int _bell(self, uint32_t number, uint32_t block) except -1:
-        """A doorbell register was stored to; ``number`` is the block's queue pair's, or 0."""
+    cdef int _ring(self, uint32_t number, uint32_t block) except -1:
+        """Handle a store to a doorbell register; ``number`` is that of the block's queue pair, or 0."""
         cdef int here
         if self._enter():
             with nogil:
-                here = driver_ring(self.driver, number, block)
+                here = driver_ring(self.c_driver, number, block)
                 if not here:
                     driver_ring_doorbell(self.rung, self.asleep, self.wake, block)
             self._leave()
         return 0
 
-    cdef int _ring(self, block, uint64_t length) except -1:
+    cdef int ring(self, block, uint64_t length) except -1:
         cdef uint32_t place = block
-        return self._bell(atomic_load_explicit(self._words(place) + (QUEUE_NUMBER >> 2), memory_order_acquire), place)
+        return self._ring(atomic_load_explicit(self._words(place) + (QUEUE_NUMBER >> 2), memory_order_acquire), place)
 
     def store(self, uint32_t block, uint32_t register, uint32_t value):
-        """A store to a register of a queue block, with its effect."""
+        """Store to a register of a queue block, with its effect."""
         cdef atomic_word *words = self._words(block)
         cdef uint32_t number
         if block >= self.blocks or register >= BLOCK_BYTES or register & 3:
             raise ValueError(f"register {register:#x} of block {block} of {self.blocks}")
         if register == CQ_DOORBELL:
-            # the engine stores an entry, then looks whether the queue is armed; the program arms, then polls
+            # the engine stores an entry, then checks if the queue is armed; the program arms, then polls
             atomic_store_explicit(words + (register >> 2), value, memory_order_seq_cst)
-            self.rest()
+            self.prepare_to_sleep()
             return
         atomic_store_explicit(words + (register >> 2), value, memory_order_release)
         number = atomic_load_explicit(words + (QUEUE_NUMBER >> 2), memory_order_acquire)
         if register == SQ_TAIL or register == SQ_DOORBELL:
-            self._bell(number, block)
+            self._ring(number, block)
         elif register == SRQ_LIMIT:
-            self._bell(0, block)
+            self._ring(0, block)
         elif register == RQ_TAIL:
-            # it takes receives when messages come; one in the error state has to be told to flush them
+            # the engine reads the tail when messages come; in the error state it has to flush receives now
             if atomic_load_explicit(words + (QUEUE_STATE >> 2), memory_order_acquire) == STATE_ERR:
-                self._bell(number, block)
+                self._ring(number, block)
 
     def poll(self):
-        """A queue was found empty: whether anything has happened now."""
+        """Poll the device; return whether anything happened."""
         cdef int did = 0
         if self._enter():
             with nogil:
-                did = driver_poll(self.driver)
+                did = driver_poll(self.c_driver)
             self._leave()
         return did != 0
 
-    def rest(self):
-        """The program means to sleep until an event comes."""
+    def prepare_to_sleep(self):
+        """Note that the program is about to sleep until an event comes."""
         if self._enter():
-            driver_prepare_to_sleep(self.driver)
+            driver_prepare_to_sleep(self.c_driver)
             self._leave()
 
     def wait(self, int other):
-        """Sleep until there may be an event, a descriptor can be read, or a signal has come, and run the engine meanwhile.
+        """Run the engine and sleep until there may be an event, ``other`` becomes readable, or a signal comes.
 
         Returns:
-            Whether the NIC process is still there.
+            Whether the NIC process still runs.
         """
         cdef int error = EIO
         if self._enter():
             with nogil:
-                error = driver_await(self.driver, &self.events.fired, other)
+                error = driver_await(self.c_driver, &self.events.fired, other)
             self._leave()
         if error == EINTR:
             PyErr_CheckSignals()

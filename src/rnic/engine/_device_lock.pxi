@@ -1,4 +1,4 @@
-# The lock around a device that C takes as well, without Python, and what its thread does in C: included by _engine.pyx.
+# The lock around a device, which C takes as well, and the progress thread: included by _engine.pyx.
 
 cdef extern from "io/progress_thread.h" nogil:
     struct device_lock:
@@ -32,53 +32,54 @@ cdef extern from "io/progress_thread.h" nogil:
     void progress_thread_wake(progress_thread *watch)
 
 
-cdef class PortLock:
-    """A lock that its holder may take again, as :class:`threading.RLock` is; C takes it, too, and needs no interpreter.
+cdef class DeviceLock:
+    """A recursive lock like :class:`threading.RLock`, which C takes without the GIL.
 
-    Who comes from Python finds nothing half done, and what C may do afterwards is decided when they leave.
+    Before Python holds it, everything that C stopped at is done. When Python lets go, :class:`Loop` decides whether C
+    may poll.
     """
 
-    cdef device_lock lock
-    cdef Drive drive
+    cdef device_lock c_lock
+    cdef Loop loop
 
     def __cinit__(self):
-        if device_lock_init(&self.lock):
+        if device_lock_init(&self.c_lock):
             raise MemoryError("no memory for a lock")
 
     def __dealloc__(self):
-        device_lock_destroy(&self.lock)
+        device_lock_destroy(&self.c_lock)
 
     cdef void take(self) noexcept:
-        """Take it as C does."""
-        if not device_lock_try(&self.lock):
+        """Take the lock as C does."""
+        if not device_lock_try(&self.c_lock):
             with nogil:
-                device_lock_take(&self.lock)
+                device_lock_take(&self.c_lock)
 
     def acquire(self, bint blocking=True):
-        """Take it: whether that was possible, or could be waited for."""
+        """Take the lock; return false if another thread holds it and ``blocking`` is false."""
         if blocking:
             self.take()
-        elif not device_lock_try(&self.lock):
+        elif not device_lock_try(&self.c_lock):
             return False
-        self.lock.visits += 1
-        if self.drive is not None and self.drive.state.pending:
-            self.drive.catch_up()
+        self.c_lock.visits += 1
+        if self.loop is not None and self.loop.thread.pending:
+            self.loop.finish_stopped()
         return True
 
     def release(self):
-        """Let go.
+        """Release the lock.
 
         Raises:
             RuntimeError: the caller does not hold it.
         """
-        if not device_lock_is_held(&self.lock) or not self.lock.visits:
+        if not device_lock_is_held(&self.c_lock) or not self.c_lock.visits:
             raise RuntimeError("cannot release a lock that is not held")
-        if self.lock.visits == 1 and self.drive is not None:
-            self.drive.leave()
-        self.lock.visits -= 1
-        device_lock_release(&self.lock)
-        if self.drive is not None and self.drive.state.sleeps_until:
-            progress_thread_wake(&self.drive.state)
+        if self.c_lock.visits == 1 and self.loop is not None:
+            self.loop.release_to_c()
+        self.c_lock.visits -= 1
+        device_lock_release(&self.c_lock)
+        if self.loop is not None and self.loop.thread.sleeps_until:
+            progress_thread_wake(&self.loop.thread)
 
     def __enter__(self):
         return self.acquire()

@@ -1,4 +1,4 @@
-# What extension modules of higher rooms may use of the engine: its C structures and functions, and the classes that own them.
+# What other extension modules use of the engine: its C structures and functions, and the classes that own them.
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -226,36 +226,36 @@ cdef extern from "device/device.h" nogil:
     uint64_t engine_device_due(engine_device *device, uint64_t now, uint64_t *most)
     uint64_t engine_device_deadline(const engine_device *device)
 
-cdef uint8_t *_address(object view, Py_ssize_t *length) except? NULL
-cdef int _take_flow(engine_flow *to, object flow) except -1
+cdef uint8_t *buffer_address(object view, Py_ssize_t *length) except? NULL
+cdef int fill_flow(engine_flow *to, object flow) except -1
 
 
-cdef class Port:
-    cdef engine_shared port
+cdef class Shared:
+    cdef engine_shared c_shared
     cdef engine_mapping *reach
     cdef object arena
     cdef uint8_t *base
     cdef object guards
     cdef dict segments
-    cdef engine_prefetch ahead
-    cdef engine_segment *ways
+    cdef engine_prefetch prefetch
+    cdef engine_segment *prefetch_memory
 
 
-cdef class _Cq:
-    cdef engine_cq cq
+cdef class CompletionQueue:
+    cdef engine_cq c_cq
     cdef object queue, view
 
 
 cdef class Device:
-    cdef Port port
-    cdef engine_device device
+    cdef Shared shared
+    cdef engine_device c_device
     cdef engine_qp **qps
     cdef object nic, sending, counters, budget
-    cdef dict routes, executors, doors
-    cdef object pump  # a Pump, or None
+    cdef dict paths, executors, by_block
+    cdef object io_poll  # an IoPoll, or None
     cdef readonly int end
 
-    cdef const void *route(self, flow) except? NULL
-    cdef int _stopped(self, engine_stop_info *told) except -1
-    cdef object _take_over(self, uint64_t now, engine_sending *sending, list out)
-    cdef int _count(self, uint64_t now) except -1
+    cdef const void *path_of(self, flow) except? NULL
+    cdef int handle_stop(self, engine_stop_info *told) except -1
+    cdef object run_reference_turn(self, uint64_t now, engine_sending *sending, list out)
+    cdef int flush_counters(self, uint64_t now) except -1

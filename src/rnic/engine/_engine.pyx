@@ -1,8 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The engine for Python: where a device's state lies, handed to C, and the effects that C tells of, carried out.
+"""The engine for Python: hands the addresses of a device's state to C, and carries out the effects that C reports.
 
-:class:`Port` is what all queue pairs of a device share, :class:`Executor` one queue pair. They keep pointers: a view
-that they were given is kept with its pointer, memory of a key is forgotten when the key is told to have changed.
+:class:`Shared` is what all queue pairs of a device share, :class:`Executor` one queue pair, :class:`Device` all of
+them, :class:`IoPoll` a device with its link. Each keeps a view beside the pointer into it. The memory of a key is
+forgotten when :meth:`Shared.key_changed` says so.
 """
 
 from cpython.buffer cimport PyBUF_ND, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -88,7 +89,8 @@ cdef extern from "io/poll.h" nogil:
     void io_poll_drop(io_poll_state *round, uint64_t at)
     void io_poll_send(io_poll_state *round, uint64_t now, uint64_t budget, engine_stop_info *told)
 
-ctypedef void (*io_poll_call)(io_poll_state *round, uint64_t now, uint64_t budget, engine_stop_info *told) noexcept nogil
+ctypedef void (*io_poll_call)(io_poll_state *poll, uint64_t now, uint64_t budget,
+                              engine_stop_info *told) noexcept nogil
 
 cdef uint64_t NONE_WORD = 0xFFFFFFFFFFFFFFFFULL
 DEF MAX_PACKETS = 256
@@ -101,8 +103,8 @@ DEF TELL_NS = 50000
 DEF WRITE_BACK_EVERY = 1023
 DEF OUTS = 16
 
-# Where packets are made. Bursts of some length stay where they were made, and a buffer is used again once nobody holds
-# it any more; short ones are copied out, so that no lone ACK keeps a large buffer.
+# Buffers in which packets are made. A long burst stays there, and its buffer is used again once nothing holds it. A
+# short burst is copied out, so that a single ACK does not keep a large buffer.
 cdef list _pool = [None] * POOL
 cdef int _next = 0
 
@@ -122,8 +124,8 @@ cdef bytes _buffer():
     return made
 
 
-cdef uint8_t *_address(object view, Py_ssize_t *length) except? NULL:
-    """Where a buffer lies. It stays there as long as the object lives that was asked."""
+cdef uint8_t *buffer_address(object view, Py_ssize_t *length) except? NULL:
+    """Return the address of a buffer, which is valid as long as the object lives."""
     cdef Py_buffer found
     PyObject_GetBuffer(view, &found, PyBUF_SIMPLE)
     cdef uint8_t *at = <uint8_t *> found.buf
@@ -133,7 +135,8 @@ cdef uint8_t *_address(object view, Py_ssize_t *length) except? NULL:
     return at
 
 
-cdef int _take_flow(engine_flow *to, object flow) except -1:
+cdef int fill_flow(engine_flow *to, object flow) except -1:
+    """Copy a :class:`~rnic.wire.flow.Flow` into its C structure."""
     cdef bytes source = flow.src, destination = flow.dst
     cdef size_t size = len(source)
     if (size != 4 and size != 16) or len(destination) != <Py_ssize_t> size:
@@ -147,7 +150,7 @@ cdef int _take_flow(engine_flow *to, object flow) except -1:
 
 
 cdef int _take_dcqcn(engine_congestion *to, settings) except -1:
-    """What :class:`~rnic.cc.dcqcn.DcqcnSettings` say."""
+    """Copy :class:`~rnic.cc.dcqcn.DcqcnSettings` into their C structure."""
     to.line_rate, to.least_rate, to.g_shift = settings.line_rate, settings.least_rate, settings.g_shift
     to.alpha_ns, to.timer_ns, to.counter_bytes = settings.alpha_ns, settings.timer_ns, settings.counter_bytes
     to.recovery_rounds = settings.recovery_rounds
@@ -156,12 +159,12 @@ cdef int _take_dcqcn(engine_congestion *to, settings) except -1:
 
 
 def layout_hash():
-    """The layout hash that the engine was compiled with."""
+    """Return the layout hash of the tables that the engine was compiled from."""
     return engine_layout_hash()
 
 
-cdef class _Segment:
-    """A program's memory, by descriptors that are its own as long as it lives."""
+cdef class _ProcMem:
+    """The memory of another process, by descriptors that stay its own as long as it lives."""
 
     cdef engine_segment segment
     cdef proc_mem_checked_self program
@@ -172,16 +175,16 @@ cdef class _Segment:
         self.segment.self = &self.program
 
 
-cdef class _Near:
-    """A region at hand, by the addresses of its key."""
+cdef class _InProcess:
+    """A region of this process, by the addresses of its key."""
 
     cdef in_process_self near
 
     def __cinit__(self, view, uint64_t base):
-        self.near.bytes, self.near.base = _address(view, NULL), base
+        self.near.bytes, self.near.base = buffer_address(view, NULL), base
 
 
-cdef class Port:
+cdef class Shared:
     """What all queue pairs of a device share.
 
     Args:
@@ -194,269 +197,277 @@ cdef class Port:
         self.arena = arena.memory
         self.guards = table.guards
         self.segments = {}
-        self.base = _address(self.arena, NULL)
-        self.port.keys = <const memory_key *> (self.base + <size_t> table.place)
-        self.port.key_count = table.max_entries
+        self.base = buffer_address(self.arena, NULL)
+        self.c_shared.keys = <const memory_key *> (self.base + <size_t> table.place)
+        self.c_shared.key_count = table.max_entries
         self.reach = <engine_mapping *> calloc(<size_t> table.max_entries, sizeof(engine_mapping))
         if self.reach == NULL:
             raise MemoryError("no memory for pointers to registered memory")
-        self.port.reach = self.reach
-        self.port.crc = engine_crc32
-        self.port.crc_copy = engine_crc32_copy
-        self.port.ack_every = config.ack_every
-        self.port.probe = config.probe
-        self.port.rq_almost_full = config.rq_almost_full
-        self.port.icrc_cache = <engine_icrc_cache *> calloc(ENGINE_ICRC_CACHE, sizeof(engine_icrc_cache))
+        self.c_shared.reach = self.reach
+        self.c_shared.crc = engine_crc32
+        self.c_shared.crc_copy = engine_crc32_copy
+        self.c_shared.ack_every = config.ack_every
+        self.c_shared.probe = config.probe
+        self.c_shared.rq_almost_full = config.rq_almost_full
+        self.c_shared.icrc_cache = <engine_icrc_cache *> calloc(ENGINE_ICRC_CACHE, sizeof(engine_icrc_cache))
 
     def __dealloc__(self):
         free(self.reach)
-        free(self.ways)
-        free(self.port.icrc_cache)
-        free(self.ahead.staging)
+        free(self.prefetch_memory)
+        free(self.c_shared.icrc_cache)
+        free(self.prefetch.staging)
 
-    def look_ahead(self):
-        """From now on regions are reached several pieces at once, as a program reaches its own by system calls."""
-        self.ahead.staging = <uint8_t *> calloc(ENGINE_PREFETCH, ENGINE_PREFETCH_BYTES)
-        self.ways = <engine_segment *> calloc(<size_t> self.port.key_count, sizeof(engine_segment))
-        if self.ahead.staging == NULL or self.ways == NULL:
+    def enable_prefetch(self):
+        """Reach regions several pieces at once, as a program reaches its own memory by system calls."""
+        self.prefetch.staging = <uint8_t *> calloc(ENGINE_PREFETCH, ENGINE_PREFETCH_BYTES)
+        self.prefetch_memory = <engine_segment *> calloc(<size_t> self.c_shared.key_count, sizeof(engine_segment))
+        if self.prefetch.staging == NULL or self.prefetch_memory == NULL:
             raise MemoryError("no memory to look ahead")
-        self.port.prefetch = &self.ahead
+        self.c_shared.prefetch = &self.prefetch
 
-    def strip(self):
-        """From now on packets are headers and lengths, as a simulated fabric carries them."""
-        self.port.bare = 1
+    def send_headers_only(self):
+        """Make packets of headers and lengths alone, as a simulated fabric carries them."""
+        self.c_shared.bare = 1
 
-    def react(self, settings):
-        """From now on queue pairs whose rate the engine keeps react to notifications as these say.
+    def set_congestion(self, settings):
+        """Set how queue pairs whose rate the engine limits react to congestion notifications.
 
         Args:
             settings: :class:`~rnic.cc.settings.CongestionSettings` of mode ``"none"`` or ``"dcqcn"``.
         """
-        cdef engine_congestion *here = &self.port.congestion
+        cdef engine_congestion *here = &self.c_shared.congestion
         _take_dcqcn(here, settings.dcqcn)
         here.dcqcn, here.merge_ns = settings.mode == "dcqcn", settings.merge_ns
 
-    def changed(self, entry):
-        """A memory key opens something else from now on, or nothing."""
+    def key_changed(self, entry):
+        """Look up the memory of a key again, which may open none any more."""
         cdef size_t index = entry.index
-        if index >= self.port.key_count:
-            raise IndexError(f"index={index}: the memory table has {self.port.key_count} keys")
-        cdef _Segment segment
+        if index >= self.c_shared.key_count:
+            raise IndexError(f"index={index}: the memory table has {self.c_shared.key_count} keys")
+        cdef _ProcMem segment
         view = entry.view
-        self.reach[index].bytes = _address(view, NULL) if entry.valid and view is not None else NULL
+        self.reach[index].bytes = buffer_address(view, NULL) if entry.valid and view is not None else NULL
         self.reach[index].segment = NULL
         self.segments.pop(index, None)
-        if self.reach[index].bytes != NULL and self.port.prefetch != NULL:
-            near = self.segments[index] = _Near(view, entry.base)
-            self.ways[index].memory, self.ways[index].self = &in_process, &(<_Near> near).near
-            self.reach[index].bytes, self.reach[index].segment = NULL, &self.ways[index]
+        if self.reach[index].bytes != NULL and self.c_shared.prefetch != NULL:
+            near = self.segments[index] = _InProcess(view, entry.base)
+            self.prefetch_memory[index].memory = &in_process
+            self.prefetch_memory[index].self = &(<_InProcess> near).near
+            self.reach[index].bytes, self.reach[index].segment = NULL, &self.prefetch_memory[index]
         if entry.valid and view is None:
             descriptors = getattr(entry.port, "descriptors", None)
             if descriptors is not None:
-                segment = self.segments[index] = _Segment(*descriptors)
+                segment = self.segments[index] = _ProcMem(*descriptors)
                 self.reach[index].segment = &segment.segment
 
 
-cdef class _Cq:
-    """A completion queue whose ring is in reach, as it was when it was looked at."""
+cdef class CompletionQueue:
+    """A completion queue whose ring can be reached, as of its last lookup."""
 
     def __cinit__(self, queue):
         cdef Py_ssize_t ring = 0, block = 0
         self.queue = queue
         self.view = queue.view
-        self.cq.record = <completion_queue *> <uintptr_t> ctypes.addressof(queue.key)
-        self.cq.ring = _address(self.view, &ring)
-        self.cq.entries = ring >> 5
-        self.cq.block = <atomic_word *> (_address(queue.regs.buf, &block) + <Py_ssize_t> queue.regs.at)
+        self.c_cq.record = <completion_queue *> <uintptr_t> ctypes.addressof(queue.key)
+        self.c_cq.ring = buffer_address(self.view, &ring)
+        self.c_cq.entries = ring >> 5
+        self.c_cq.block = <atomic_word *> (buffer_address(queue.regs.buf, &block) + <Py_ssize_t> queue.regs.at)
 
 
-cdef class Pump
+cdef bint _is_current(CompletionQueue found, queue) except -1:
+    """Whether a queue is still where it was found."""
+    return found is not None and queue is not None and found.queue is queue and found.view is queue.view
 
 
-cdef class _Route:
-    """Where the packets of a flow go."""
+cdef class IoPoll
 
-    cdef tx_path path
+
+cdef class _TxPath:
+    """Where the packets of a flow leave."""
+
+    cdef tx_path c_path
     cdef object flow
-    cdef Wire wire  # while C has the pointer
+    cdef Loopback loopback  # while C has the pointer
 
 
 cdef class Executor:
-    """One queue pair. What it does not know it leaves to ``qp`` itself, on the same bytes.
+    """One queue pair in the engine. It punts what it does not know to ``qp``, which works on the same bytes.
 
     Args:
-        port: the device's.
+        shared: the device's.
         qp: the queue pair, a :class:`~rnic.transport.qp.QueuePair`.
-        block: its queue block as 32-bit words, or ``None``: then it takes no receive entries.
+        block: its queue block as 32-bit words; with ``None`` it takes no receive entries.
 
-    ``punted`` says whether :meth:`send` left something to the reference.
+    Attributes:
+        punted: whether :meth:`send` left something to the reference.
+        end: why the last call ended, a number of ``enum engine_end``.
     """
 
-    cdef Port port
-    cdef engine_qp place
+    cdef Shared shared
+    cdef engine_qp c_qp
     cdef engine_meta meta
     cdef object qp, host, ctx, requester, responder, counters, inflight
     cdef object block, send_ring, rq, sq_view, rq_view, flow, in_flow
-    cdef _Cq send_cq, recv_cq
+    cdef CompletionQueue send_cq, recv_cq
     cdef readonly bint punted
     cdef readonly int end
     cdef Device device
-    cdef object door
-    cdef list leads
+    cdef object block_number
+    cdef list destination_paths
 
-    def __cinit__(self, Port port, qp, block):
+    def __cinit__(self, Shared shared, qp, block):
         cdef Py_ssize_t length = 0
         memory = qp.memory
-        self.port = port
+        self.shared = shared
         self.qp, self.host, self.ctx = qp, qp.host, qp.ctx
         self.requester, self.responder = qp.requester, qp.responder
         self.counters, self.inflight = qp.host.counters, qp.host.inflight
         self.send_ring = qp.send_ring
         srq = getattr(qp, "srq", None)
         self.rq = qp.rq if not qp.uses_srq else None if srq is None else srq.ring
-        self.place.qpc = <uint8_t *> <uintptr_t> ctypes.addressof(qp.ctx)
-        self.place.record = <queue_pair *> (port.base + <size_t> memory.record)
-        self.place.sends = <send_slot *> (port.base + 8 * <size_t> memory.sends)
-        self.place.pieces = <read_piece *> (port.base + 8 * <size_t> memory.pieces)
-        self.place.replies = <reply *> (port.base + 8 * <size_t> memory.replies)
-        self.place.resources = <resource *> (port.base + 8 * <size_t> memory.resources)
-        self.place.scatters = <scatter *> (port.base + 8 * <size_t> memory.scatters)
-        self.place.send_slots = memory.entries
-        self.place.signal_all = qp.signal_all
+        self.c_qp.qpc = <uint8_t *> <uintptr_t> ctypes.addressof(qp.ctx)
+        self.c_qp.record = <queue_pair *> (shared.base + <size_t> memory.record)
+        self.c_qp.sends = <send_slot *> (shared.base + 8 * <size_t> memory.sends)
+        self.c_qp.pieces = <read_piece *> (shared.base + 8 * <size_t> memory.pieces)
+        self.c_qp.replies = <reply *> (shared.base + 8 * <size_t> memory.replies)
+        self.c_qp.resources = <resource *> (shared.base + 8 * <size_t> memory.resources)
+        self.c_qp.scatters = <scatter *> (shared.base + 8 * <size_t> memory.scatters)
+        self.c_qp.send_slots = memory.entries
+        self.c_qp.signal_all = qp.signal_all
         if srq is not None:
-            self.place.srq = <shared_receive_queue *> (port.base + <size_t> srq.record)
-            self.place.srq_block = <atomic_word *> (_address(srq.regs.buf, &length) + <Py_ssize_t> srq.regs.at)
+            self.c_qp.srq = <shared_receive_queue *> (shared.base + <size_t> srq.record)
+            self.c_qp.srq_block = <atomic_word *> (buffer_address(srq.regs.buf, &length) + <Py_ssize_t> srq.regs.at)
         self.block = block
         if block is not None:
-            self.place.block = <atomic_word *> _address(block, NULL)
+            self.c_qp.block = <atomic_word *> buffer_address(block, NULL)
         if qp.ctx.servtype == ST_UD:
-            self.place.destinations = <engine_destination *> calloc(ENGINE_DESTINATIONS, sizeof(engine_destination))
-            self.leads = [None] * ENGINE_DESTINATIONS
+            self.c_qp.destinations = <engine_destination *> calloc(ENGINE_DESTINATIONS, sizeof(engine_destination))
+            self.destination_paths = [None] * ENGINE_DESTINATIONS
 
     def __dealloc__(self):
-        free(self.place.destinations)
+        free(self.c_qp.destinations)
 
-    # ------------------------------------------------------------------- where things lie that Python may move
+    # ------------------------------------------------------------------- addresses that Python may move
 
-    cdef int find(self) except -1:
-        """Find everything at once, for the device."""
+    cdef int resolve(self) except -1:
+        """Look up all addresses, for the device."""
         cdef Device device = self.device
-        self.place.route = NULL
-        self._find_flow()
-        self._find_rings()
-        self._find_receive_ring()
-        self._find_send_cq()
-        self._find_recv_cq()
+        self.c_qp.route = NULL
+        self._resolve_flow()
+        self._resolve_rings()
+        self._resolve_receive_ring()
+        self._resolve_send_cq()
+        self._resolve_recv_cq()
         if self.flow is not None and self.requester.flow is self.flow:
             # a fabric goes by the addresses alone
-            self.place.route = &self.place if self.port.port.bare else device.route(self.flow)
-        self.place.found = device.device.changes
+            self.c_qp.route = &self.c_qp if self.shared.c_shared.bare else device.path_of(self.flow)
+        self.c_qp.found = device.c_device.changes
         return 0
 
-    cdef int _find_flow(self) except -1:
+    cdef int _resolve_flow(self) except -1:
         flow = self.qp.flow
         if flow is self.flow:
             return 0
         self.flow = None
         if flow is not None:
-            _take_flow(&self.place.flow, flow)
+            fill_flow(&self.c_qp.flow, flow)
         self.flow = flow
         return 0
 
-    cdef int _find_rings(self) except -1:
+    cdef int _resolve_rings(self) except -1:
         cdef Py_ssize_t length = 0
         view = self.send_ring.view
         if view is not self.sq_view:
-            self.place.sq = NULL
+            self.c_qp.sq = NULL
             self.sq_view = view
             if view is not None:
-                self.place.sq = _address(view, &length)
-            self.place.sq_bytes = length
+                self.c_qp.sq = buffer_address(view, &length)
+            self.c_qp.sq_bytes = length
         return 0
 
-    cdef int _find_receive_ring(self) except -1:
+    cdef int _resolve_receive_ring(self) except -1:
         cdef Py_ssize_t length = 0
         if self.rq is None:
             return 0
         view = self.rq.view
         if view is not self.rq_view:
-            self.place.rq = NULL
+            self.c_qp.rq = NULL
             self.rq_view = view
             if view is not None:
-                self.place.rq = _address(view, &length)
-            self.place.rq_bytes = length
+                self.c_qp.rq = buffer_address(view, &length)
+            self.c_qp.rq_bytes = length
         return 0
 
-    cdef int _find_send_cq(self) except -1:
+    cdef int _resolve_send_cq(self) except -1:
         cdef uint32_t number = self.ctx.cqn_snd
         queue = self.qp.send_cq.queue
-        if self.send_cq is None or queue is None or self.send_cq.queue is not queue or self.send_cq.view is not queue.view:
-            self.place.send_cq = NULL
-            self.send_cq = None if queue is None or queue.view is None else _Cq(queue)
+        if not _is_current(self.send_cq, queue):
+            self.c_qp.send_cq = NULL
+            self.send_cq = None if queue is None or queue.view is None else CompletionQueue(queue)
             if self.send_cq is not None:
-                self.place.send_cq = &self.send_cq.cq
-        self.place.send_cqn = number
+                self.c_qp.send_cq = &self.send_cq.c_cq
+        self.c_qp.send_cqn = number
         return 0
 
-    cdef int _find_recv_cq(self) except -1:
+    cdef int _resolve_recv_cq(self) except -1:
         cdef uint32_t number = self.ctx.cqn_rcv
         queue = self.qp.recv_cq.queue
-        if self.recv_cq is None or queue is None or self.recv_cq.queue is not queue or self.recv_cq.view is not queue.view:
-            self.place.recv_cq = NULL
-            self.recv_cq = None if queue is None or queue.view is None else _Cq(queue)
+        if not _is_current(self.recv_cq, queue):
+            self.c_qp.recv_cq = NULL
+            self.recv_cq = None if queue is None or queue.view is None else CompletionQueue(queue)
             if self.recv_cq is not None:
-                self.place.recv_cq = &self.recv_cq.cq
-        self.place.recv_cqn = number
+                self.c_qp.recv_cq = &self.recv_cq.c_cq
+        self.c_qp.recv_cqn = number
         return 0
 
-    def know(self, message, flow, uint64_t max_segments):
-        """A datagram's destination: ``flow`` leads to it, ``max_segments`` packets a burst."""
+    def add_destination(self, message, flow, uint64_t max_segments):
+        """Add the destination of a datagram, which ``flow`` leads to by bursts of at most ``max_segments`` packets."""
         cdef uint64_t[2] gid
-        cdef engine_destination *place
-        cdef _Route route
-        if self.place.destinations == NULL:
+        cdef engine_destination *destination
+        cdef _TxPath path
+        if self.c_qp.destinations == NULL:
             return
         gid[0], gid[1] = message.entry_5, message.entry_6
         cdef uint64_t at = engine_destination_place(message.entry_2, gid)
-        place = &self.place.destinations[at]
-        place.max_segments = 0
+        destination = &self.c_qp.destinations[at]
+        destination.max_segments = 0
         if self.device is None:
-            route = _Route()
-            route.flow = flow
+            path = _TxPath()
+            path.flow = flow
         else:
-            if self.device.route(flow) == NULL:
+            if self.device.path_of(flow) == NULL:
                 return
-            route = self.device.routes[flow]
-        self.leads[at] = route  # while C has the pointer
-        place.route = &route.path
-        _take_flow(&place.flow, flow)
-        place.path, place.hop_limit = message.entry_2, message.hop_limit
-        place.gid[0], place.gid[1] = gid[0], gid[1]
-        place.found = self.place.found
-        place.max_segments = max_segments
+            path = self.device.paths[flow]
+        self.destination_paths[at] = path  # while C has the pointer
+        destination.route = &path.c_path
+        fill_flow(&destination.flow, flow)
+        destination.path, destination.hop_limit = message.entry_2, message.hop_limit
+        destination.gid[0], destination.gid[1] = gid[0], gid[1]
+        destination.found = self.c_qp.found
+        destination.max_segments = max_segments
 
     # ------------------------------------------------------------------- receiving
 
     def receive(self, burst, Py_ssize_t start, uint64_t now):
-        """Take packets for this queue pair from ``start`` of a burst from its peer; the bytes taken, 0 for a punt."""
+        """Take packets for this queue pair from byte ``start`` of a burst; return the bytes taken, 0 for a punt."""
         cdef Py_buffer source
         cdef engine_effects effects
         cdef engine_inflight flight
         cdef size_t taken, at = start, length, segment
-        if self.port.guards or self.responder.guarded is not None:
+        if self.shared.guards or self.responder.guarded is not None:
             return 0
         flow = burst.flow
         if flow is not self.in_flow:
             self.in_flow = None
-            _take_flow(&self.meta.flow, flow)
+            fill_flow(&self.meta.flow, flow)
             self.in_flow = flow
         ident = burst.ident
         self.meta.ident = IDENT_UNSEEN if ident is None else ident
         self.meta.frag = burst.frag
         self.meta.tclass, self.meta.hop_limit, self.meta.flow_label = burst.tclass, burst.hop_limit, burst.flow_label
-        self._find_receive_ring()
-        self._find_send_cq()
-        self._find_recv_cq()
+        self._resolve_receive_ring()
+        self._resolve_send_cq()
+        self._resolve_recv_cq()
         peer = self.requester.peer
         PyObject_GetBuffer(burst.buf, &source, PyBUF_SIMPLE)
         try:
@@ -468,11 +479,11 @@ cdef class Executor:
                 memset(&effects, 0, sizeof(effects))
                 flight.srtt, flight.rttvar, flight.alone = peer.srtt, peer.rttvar, peer.users == 1
                 if length - at < KEEP_LOCK_BELOW:
-                    taken = engine_receive(&self.port.port, &self.place, <const uint8_t *> source.buf, length, segment,
-                                           at, &self.meta, &flight, now, &effects)
+                    taken = engine_receive(&self.shared.c_shared, &self.c_qp, <const uint8_t *> source.buf, length,
+                                           segment, at, &self.meta, &flight, now, &effects)
                 else:
                     with nogil:
-                        taken = engine_receive(&self.port.port, &self.place, <const uint8_t *> source.buf, length,
+                        taken = engine_receive(&self.shared.c_shared, &self.c_qp, <const uint8_t *> source.buf, length,
                                                segment, at, &self.meta, &flight, now, &effects)
                 at += taken
                 self._received(&effects, now)
@@ -514,7 +525,7 @@ cdef class Executor:
         return self._after(effects, now)
 
     cdef int _after(self, engine_effects *effects, uint64_t now) except -1:
-        """What the peer's account learns of losses, and what follows from deadlines that moved."""
+        """Report losses to the peer's account, and arm deadlines that moved."""
         cdef uint32_t told = effects.effects
         if told & EFFECT_SILENT:
             self.requester.peer.timed_out(now)
@@ -529,13 +540,13 @@ cdef class Executor:
         return 0
 
     def timeout(self, uint64_t now):
-        """Handle a deadline that may have come, as the queue pair's ``handle_timer``; false for a punt."""
+        """Handle a deadline that may have come, as the queue pair's ``handle_timer``; return false for a punt."""
         cdef engine_effects effects
         cdef engine_inflight flight
         peer = self.requester.peer
         flight.srtt, flight.rttvar, flight.alone = peer.srtt, peer.rttvar, peer.users == 1
         memset(&effects, 0, sizeof(effects))
-        engine_timeout(&self.port.port, &self.place, &flight, now, &effects)
+        engine_timeout(&self.shared.c_shared, &self.c_qp, &flight, now, &effects)
         self.end = effects.end
         if effects.end != ENGINE_DONE:
             return False
@@ -552,7 +563,7 @@ cdef class Executor:
         out.used = 0
         out.open = 0
         out.count = 0
-        out.max_segments = self.place.record.batch_limit
+        out.max_segments = self.c_qp.record.batch_limit
         out.route = NULL
         out.carry = NULL
         out.turned = NULL
@@ -575,27 +586,27 @@ cdef class Executor:
         return 0
 
     cdef object _flow_of(self, const void *to):
-        """The path of a burst: the peer's, or a datagram's destination."""
-        cdef _Route route
+        """Return the flow of a burst: the peer's, or that of a datagram's destination."""
+        cdef _TxPath path
         if to != NULL:
-            for route in self.leads:
-                if route is not None and <const void *> &route.path == to:
-                    return route.flow
+            for path in self.destination_paths:
+                if path is not None and <const void *> &path.c_path == to:
+                    return path.flow
         return self.flow
 
     def send(self, uint64_t now, uint64_t budget, list out):
-        """Send requests as :meth:`~rnic.transport.requester.Requester.produce` does; the number of packets.
+        """Send requests as :meth:`~rnic.transport.requester.Requester.produce` does; return the number of packets.
 
-        Where ``punted``, the requester is to go on with what is left of the budget.
+        If ``punted``, the requester continues with the rest of the budget.
         """
         cdef engine_effects effects
         cdef engine_inflight flight
         cdef engine_out result
         requester, inflight = self.requester, self.inflight
         self.punted = True
-        self._find_flow()
-        self._find_rings()
-        self._find_send_cq()
+        self._resolve_flow()
+        self._resolve_rings()
+        self._resolve_send_cq()
         if self.flow is None or requester.flow is not self.flow:
             return 0
         peer = requester.peer
@@ -610,11 +621,11 @@ cdef class Executor:
         buffer = self._begin(&result)
         if budget > MAX_PACKETS:
             budget = MAX_PACKETS
-        if self.place.record.window - self.place.record.inflight < 8:
-            made = engine_send(&self.port.port, &self.place, now, budget, &flight, &result, &effects)
+        if self.c_qp.record.window - self.c_qp.record.inflight < 8:
+            made = engine_send(&self.shared.c_shared, &self.c_qp, now, budget, &flight, &result, &effects)
         else:
             with nogil:
-                made = engine_send(&self.port.port, &self.place, now, budget, &flight, &result, &effects)
+                made = engine_send(&self.shared.c_shared, &self.c_qp, now, budget, &flight, &result, &effects)
         self.end = effects.end
         self.punted = effects.end != ENGINE_DONE
         if made:
@@ -633,103 +644,105 @@ cdef class Executor:
         return made
 
     def reply(self, uint64_t budget, list out):
-        """Send up to ``budget`` packets of the replies that are due; 0 where the reference is to."""
+        """Send up to ``budget`` packets of replies that are due; return their number, 0 for a punt."""
         cdef engine_effects effects
         cdef engine_out result
-        self._find_flow()
+        self._resolve_flow()
         if self.flow is None:
             return 0
         memset(&effects, 0, sizeof(effects))
         buffer = self._begin(&result)
-        made = engine_reply(&self.port.port, &self.place, budget, &result, &effects)
+        made = engine_reply(&self.shared.c_shared, &self.c_qp, budget, &result, &effects)
         if made:
             self._emit(&result, buffer, out)
         return made
 
 
 cdef class Device:
-    """All queue pairs of a device: receiving and turns without Python, as far as the engine knows what is asked.
+    """All queue pairs of a device: receives and sends without Python what the engine knows.
 
     Args:
-        port: what they share.
-        nic: the device, which takes over what the engine leaves.
-
+        shared: what they share.
+        nic: the device, which takes over what the engine punts.
     """
 
-    def __cinit__(self, Port port, nic):
-        self.port, self.nic, self.sending, self.counters = port, nic, nic.sending, nic.counters
-        self.device.shared = &port.port
-        engine_device_find(&self.device, port.base)
-        self.device.changes = 1
-        self.qps = <engine_qp **> calloc(<size_t> 1 << self.device.log_qps, sizeof(engine_qp *))
+    def __cinit__(self, Shared shared, nic):
+        self.shared, self.nic, self.sending, self.counters = shared, nic, nic.sending, nic.counters
+        self.c_device.shared = &shared.c_shared
+        engine_device_find(&self.c_device, shared.base)
+        self.c_device.changes = 1
+        self.qps = <engine_qp **> calloc(<size_t> 1 << self.c_device.log_qps, sizeof(engine_qp *))
         if self.qps == NULL:
             raise MemoryError("no memory for pointers to queue pairs")
-        self.device.qps = self.qps
-        self.routes, self.executors, self.doors = {}, {}, {}
+        self.c_device.qps = self.qps
+        self.paths, self.executors, self.by_block = {}, {}, {}
 
     def __dealloc__(self):
         free(self.qps)
 
-    def share(self, budget):
-        """Keep to what the whole device may have in flight, by a :class:`~rnic.transport.budget.Budget`, or, with
-        ``None``, to the NIC's own accounts."""
-        self.device.sched.budget = NULL
+    def set_budget(self, budget):
+        """Keep to the device-wide limit of packets in flight, or to the NIC's own with ``None``.
+
+        Args:
+            budget: :class:`~rnic.transport.budget.Budget`, whose page all executors of the device share.
+        """
+        self.c_device.sched.budget = NULL
         self.budget = budget  # while C has the address of its page
         if budget is not None:
-            self.device.sched.slot = budget.slot
-            self.device.sched.budget = _address(budget.page, NULL)
+            self.c_device.sched.slot = budget.slot
+            self.c_device.sched.budget = buffer_address(budget.page, NULL)
 
-    def enroll(self, qp, block):
-        """Make the executor that a queue pair has from now on; ``block`` is its queue block."""
-        cdef Executor executor = Executor(self.port, qp, block)
-        cdef size_t slot = <size_t> executor.qp.number & ((<size_t> 1 << self.device.log_qps) - 1)
+    def add(self, qp, block):
+        """Add a queue pair with its queue block; return its executor."""
+        cdef Executor executor = Executor(self.shared, qp, block)
+        cdef size_t slot = <size_t> executor.qp.number & ((<size_t> 1 << self.c_device.log_qps) - 1)
         executor.device = self
-        executor.door = executor.qp.regs.block
-        self.doors[executor.door] = executor
+        executor.block_number = executor.qp.regs.block
+        self.by_block[executor.block_number] = executor
         self.executors[slot] = executor  # while C has the pointer
-        self.qps[slot] = &executor.place
+        self.qps[slot] = &executor.c_qp
         return executor
 
-    def dismiss(self, number):
-        """A queue pair has no executor any more."""
-        cdef size_t slot = <size_t> number & ((<size_t> 1 << self.device.log_qps) - 1)
+    def remove(self, number):
+        """Remove the executor of a queue pair."""
+        cdef size_t slot = <size_t> number & ((<size_t> 1 << self.c_device.log_qps) - 1)
         cdef Executor executor = self.executors.pop(slot, None)
         self.qps[slot] = NULL
         if executor is not None:
-            del self.doors[executor.door]
+            del self.by_block[executor.block_number]
 
     def drop(self, uint64_t record):
-        """A queue pair is destroyed: it has no turn any more."""
-        if self.pump is not None:
-            io_poll_drop((<Pump> self.pump).round_state, record)
+        """Give up an open turn of a queue pair that is destroyed."""
+        if self.io_poll is not None:
+            io_poll_drop((<IoPoll> self.io_poll).c_poll, record)
 
     def invalidate(self):
-        """Queues, their rings or paths may lie elsewhere than before: all is found anew when it is needed."""
-        self.device.changes += 1
+        """Look up queues, rings and paths again before their next use: they may have moved."""
+        self.c_device.changes += 1
 
-    cdef const void *route(self, flow) except? NULL:
-        cdef _Route route = self.routes.get(flow)
-        if route is None:
-            if len(self.routes) >= MAX_ROUTES:
+    cdef const void *path_of(self, flow) except? NULL:
+        cdef _TxPath path = self.paths.get(flow)
+        if path is None:
+            if len(self.paths) >= MAX_ROUTES:
                 # whoever has one of these finds another before it is used
-                self.routes.clear()
-                self.device.changes += 1
-            route = self.routes[flow] = _Route()
-            route.flow = flow
-        if self.pump is not None and not (<Pump> self.pump).lead(route):
+                self.paths.clear()
+                self.c_device.changes += 1
+            path = self.paths[flow] = _TxPath()
+            path.flow = flow
+        if self.io_poll is not None and not (<IoPoll> self.io_poll).resolve(path):
             return NULL
-        return &route.path
+        return &path.c_path
 
-    # ------------------------------------------------------------------- what C leaves to others
+    # ------------------------------------------------------------------- what C leaves to Python
 
-    cdef int _stopped(self, engine_stop_info *told) except -1:
-        """Do what it asks for that concerns one queue pair."""
+    cdef int handle_stop(self, engine_stop_info *told) except -1:
+        """Do what a stop of C asks for, which concerns one queue pair."""
         cdef Executor executor
         qp = self.sending.qps[told.qp]
         try:
             if told.stop == STOP_MAP_QP:
                 executor = qp.executor
-                executor.find()
+                executor.resolve()
                 return 0
             if told.effects & EFFECT_NOTIFY_RECV:
                 qp.recv_cq.queue.notify()
@@ -737,16 +750,16 @@ cdef class Device:
                 qp.send_cq.queue.notify()
         except Exception as error:
             if told.stop == STOP_MAP_QP:
-                executor.place.route = NULL
-                executor.place.found = self.device.changes
+                executor.c_qp.route = NULL
+                executor.c_qp.found = self.c_device.changes
             self.nic.internal_error("packet", qp, error)
         return 0
 
-    cdef object _take_over(self, uint64_t now, engine_sending *sending, list out):
-        """Python takes an open turn over; packets made."""
+    cdef object run_reference_turn(self, uint64_t now, engine_sending *sending, list out):
+        """Let the reference continue an open turn; append its packets to ``out``."""
         cdef uint64_t count
         self.nic.now_ns = now
-        if not self.device.sched.inflight.spare_line:
+        if not self.c_device.sched.inflight.spare_line:
             self.nic.inflight.reserve_line()
         count, polite = self.sending.take_over(
             now, out, sending.qp, sending.limit, sending.step, sending.count, sending.bytes, sending.room
@@ -756,12 +769,12 @@ cdef class Device:
             sending.deferred_count += 1
         sending.sent += count if count else 1
         sending.qp = 0
-        self.device.counts.tx_packets += count
+        self.c_device.counts.tx_packets += count
 
-    cdef int _count(self, uint64_t now) except -1:
-        """What C counted is counted by the device."""
+    cdef int flush_counters(self, uint64_t now) except -1:
+        """Add what C counted to the counters of the device."""
         cdef int i
-        cdef engine_counts *counts = &self.device.counts
+        cdef engine_counts *counts = &self.c_device.counts
         counters = self.counters
         if counts.rx_packets or counts.tx_packets:
             if counts.rx_packets:
@@ -773,21 +786,21 @@ cdef class Device:
             if counts.events[i]:
                 counters[PACKET_COUNTERS[i]] += counts.events[i]
         memset(counts, 0, sizeof(counts[0]))
-        if not self.device.sched.inflight.spare_line:
+        if not self.c_device.sched.inflight.spare_line:
             self.nic.inflight.reserve_line()
         return 0
 
     # ------------------------------------------------------------------- sans I/O
 
     def receive(self, burst, Py_ssize_t start, uint64_t now):
-        """Take packets from ``start`` of a burst on; the bytes taken, up to the first that is the reference's."""
+        """Take packets from byte ``start`` of a burst; return the bytes taken, up to a packet for the reference."""
         cdef Py_buffer source
         cdef engine_stop_info told
         cdef engine_meta meta
         cdef size_t at = start
-        if self.port.guards or burst.ecn == 3:
+        if self.shared.guards or burst.ecn == 3:
             return 0
-        _take_flow(&meta.flow, burst.flow)
+        fill_flow(&meta.flow, burst.flow)
         ident = burst.ident
         meta.ident = IDENT_UNSEEN if ident is None else ident
         meta.frag = burst.frag
@@ -798,23 +811,23 @@ cdef class Device:
             if burst.length > source.len or start < 0 or burst.segment < 1:
                 raise ValueError(f"{burst.length} bytes from {start} on of a buffer of {source.len}")
             while True:
-                at += engine_device_receive(&self.device, <const uint8_t *> source.buf, burst.length, burst.segment, at,
-                                          &meta, now, &told)
+                at += engine_device_receive(&self.c_device, <const uint8_t *> source.buf, burst.length, burst.segment,
+                                            at, &meta, now, &told)
                 if told.stop != STOP_NOTIFY and told.stop != STOP_MAP_QP:
                     break
-                self._stopped(&told)
+                self.handle_stop(&told)
         finally:
             PyBuffer_Release(&source)
         self.end = told.end
-        self._count(now)
+        self.flush_counters(now)
         return at - start
 
     def send(self, uint64_t now, uint64_t budget, list out):
-        """Turns, as :meth:`~rnic.device.sending.Sending.produce` gives them once everything before them is done."""
+        """Give turns, as :meth:`~rnic.device.sending.Sending.produce` does after all that comes before them."""
         cdef engine_stop_info told
         cdef engine_out result
         cdef engine_sending *sending = <engine_sending *> calloc(1, sizeof(engine_sending))
-        cdef _Route route
+        cdef _TxPath path
         if sending == NULL:
             raise MemoryError("no memory for a round of turns")
         flows = {}
@@ -830,211 +843,214 @@ cdef class Device:
         try:
             while True:
                 first = result.count
-                engine_device_send(&self.device, now, budget, &result, sending, &told)
+                engine_device_send(&self.c_device, now, budget, &result, sending, &told)
                 for i in range(first, result.count):
                     at = result.bursts[i].offset
-                    for route in self.routes.values():
-                        if <const void *> &route.path == result.bursts[i].route:
-                            flows[at] = route.flow
+                    for path in self.paths.values():
+                        if <const void *> &path.c_path == result.bursts[i].route:
+                            flows[at] = path.flow
                     data = bytes(view[at : at + result.bursts[i].length])
                     out.append(TxBurst(flows[at], [data], result.bursts[i].segment, result.bursts[i].count, len(data)))
                 if told.stop == STOP_OUT_FULL:
                     result.used = result.open = result.count = 0
                 elif told.stop == STOP_MAP_QP or told.stop == STOP_NOTIFY:
-                    self._stopped(&told)
+                    self.handle_stop(&told)
                 elif told.stop == STOP_PUNT_TURN:
                     if told.effects:
-                        self._stopped(&told)
-                    self._take_over(now, sending, out)
+                        self.handle_stop(&told)
+                    self.run_reference_turn(now, sending, out)
                 else:
                     break
-            engine_device_sent(&self.device, sending)
+            engine_device_sent(&self.c_device, sending)
         finally:
             free(sending)
-        self._count(now)
+        self.flush_counters(now)
 
-    def due(self, uint64_t now, uint64_t most):
-        """Handle deadlines, up to one that is the reference's.
+    def handle_deadlines(self, uint64_t now, uint64_t most):
+        """Handle up to ``most`` deadlines, until one is for the reference.
 
         Returns:
-            The record of its queue pair, 0 for none; and how many of ``most`` are left.
+            The record of that queue pair, 0 for none; and how many of ``most`` are left.
         """
-        cdef uint64_t record = engine_device_due(&self.device, now, &most)
-        self._count(now)
+        cdef uint64_t record = engine_device_due(&self.c_device, now, &most)
+        self.flush_counters(now)
         return record, most
 
     @property
     def deadline(self):
-        """When :meth:`due` wants to be called, or ``NEVER``."""
-        return engine_device_deadline(&self.device)
+        """The time of the next :meth:`handle_deadlines`, or ``NEVER``."""
+        return engine_device_deadline(&self.c_device)
 
 
 cdef uint8_t *_OUT[OUTS]
-"""Buffers of POLL_OUT_BYTES that nobody uses, the one used last at the end."""
+"""Free buffers of POLL_OUT_BYTES, the last used one at the end."""
 cdef int _outs = 0
 
 
 cdef object _view(memory, const rx_buffer *slot):
-    """The bytes of a slot: those in memory of ours as they lie there, a copy of those that a sender has handed over."""
+    """Return the bytes of an rx buffer: a view of our memory, or a copy of what a sender has handed over."""
     cdef Py_ssize_t length = 0
-    cdef uint8_t *base = _address(memory, &length)
+    cdef uint8_t *base = buffer_address(memory, &length)
     cdef Py_ssize_t first = slot.buffer - base
     if slot.buffer < base or first >= length:
         return memoryview(PyBytes_FromStringAndSize(<char *> slot.buffer, <Py_ssize_t> slot.size))
     return memory[first : first + <Py_ssize_t> slot.size]
 
 
-cdef int _at_work = 0
-"""Pumps that there are and that go on."""
+cdef int _active = 0
+"""How many :class:`IoPoll` are at work."""
 
 
-cdef class Pump:
-    """A device's rounds on a UDP socket, or on a wire in memory.
+cdef class IoPoll:
+    """Polls of a device on its UDP sockets, or on a link in memory: they receive, send and handle deadlines.
 
     Args:
         device: the device.
         link: a :class:`~rnic.link.udp.UdpLink`, whose sockets it uses, or a :class:`~rnic.link.loopback.LoopbackLink`,
-            which gets a wire; link and pump take turns.
+            which gets a :class:`Loopback`.
         send: hands packets that Python made to the link.
 
-    ``off``: something was asked for that the pump cannot do; the device takes the link alone from now on.
+    Attributes:
+        stopped: something was asked for that C cannot do; only Python uses the link from now on.
     """
 
     cdef Device device
-    cdef io_poll_state *round_state
+    cdef io_poll_state *c_poll
     cdef object link, nic, send, counters, memory, guards, sending, doorbells, rung, gsi, frames
     cdef list failed_cqs, final_bursts, waiting
-    cdef Wire wire
+    cdef Loopback loopback
     cdef dict of_link, of_nic
-    cdef dict outlets
-    cdef tx_socket *shapes
-    cdef readonly bint off
+    cdef dict socket_places
+    cdef tx_socket *sockets
+    cdef readonly bint stopped
     cdef bint counted
     cdef uint32_t rounds
-    cdef uint64_t told_at
-    cdef bint visited  # Python ran under a lock that C had taken: what the rounds rely on may have changed
+    cdef uint64_t flushed_at
+    cdef bint python_ran  # under a lock that C had taken: what the polls rely on may have changed
 
     def __cinit__(self, Device device, link, send):
         cdef int place
         self.device, self.nic, self.link, self.send = device, device.nic, link, send
-        self.counters, self.guards = device.counters, device.port.guards
+        self.counters, self.guards = device.counters, device.shared.guards
         self.sending, self.gsi, self.doorbells = device.nic.sending, device.nic.gsi, device.nic.resources.doorbells
         self.rung = self.doorbells.rung
-        self.failed_cqs, self.final_bursts, self.waiting = self.sending.failed_cqs, self.sending.final_bursts, self.gsi.waiting
+        self.failed_cqs, self.final_bursts = self.sending.failed_cqs, self.sending.final_bursts
+        self.waiting = self.gsi.waiting
         self.of_link, self.of_nic = link.__dict__, device.nic.__dict__
         self.frames = () if link.frames is None else link.frames
-        self.round_state = <io_poll_state *> calloc(1, sizeof(io_poll_state))
-        self.outlets = {outlet: place for place, outlet in enumerate(link.outlets)}
-        self.shapes = <tx_socket *> calloc(len(self.outlets) or 1, sizeof(tx_socket))
-        if self.round_state == NULL or self.shapes == NULL:
-            raise MemoryError("no memory for rounds")
-        for outlet, place in self.outlets.items():
-            self.shapes[place].fd = outlet.descriptor
-            self.shapes[place].ipv4 = len(link.address) == 4
+        self.c_poll = <io_poll_state *> calloc(1, sizeof(io_poll_state))
+        self.socket_places = {outlet: place for place, outlet in enumerate(link.outlets)}
+        self.sockets = <tx_socket *> calloc(len(self.socket_places) or 1, sizeof(tx_socket))
+        if self.c_poll == NULL or self.sockets == NULL:
+            raise MemoryError("no memory for polls")
+        for outlet, place in self.socket_places.items():
+            self.sockets[place].fd = outlet.descriptor
+            self.sockets[place].ipv4 = len(link.address) == 4
         if link.wired:
-            self.wire = link.use_wire(Wire(link.window_bytes))
-            self.memory = self.wire.memory
+            self.loopback = link.use_wire(Loopback(link.window_bytes))
+            self.memory = self.loopback.memory
         else:
             self.memory = memoryview(bytearray(POLL_RECEIVE_LIMIT * POLL_BUFFER_BYTES))
-        io_poll_init(self.round_state, &device.device, -1 if link.wired else link.fileno(),
-                        _address(self.memory, NULL), NULL)
-        if self.wire is not None:
-            self.round_state.loopback = self.wire.wire
-        self.round_state.may_splice = not link.wired and link.lends
-        device.pump = self
-        self._join()
-        device.device.piggyback_acks = 1  # one system call, and one datagram to take, less for each message that is answered
-        device.device.changes += 1
-        self._borrow()
+        io_poll_init(self.c_poll, &device.c_device, -1 if link.wired else link.fileno(),
+                        buffer_address(self.memory, NULL), NULL)
+        if self.loopback is not None:
+            self.c_poll.loopback = self.loopback.c_loopback
+        self.c_poll.may_splice = not link.wired and link.lends
+        device.io_poll = self
+        self._begin()
+        # for each message that is answered, one system call less and one datagram less to take
+        device.c_device.piggyback_acks = 1
+        device.c_device.changes += 1
+        self._read_socket_options()
 
     def __dealloc__(self):
-        self._leave()
-        io_poll_end(self.round_state)
-        free(self.round_state)
-        free(self.shapes)
+        self._end()
+        io_poll_end(self.c_poll)
+        free(self.c_poll)
+        free(self.sockets)
 
-    cdef void _join(self) noexcept:
-        global _at_work
+    cdef void _begin(self) noexcept:
+        global _active
         self.counted = True
-        _at_work += 1
+        _active += 1
 
-    cdef void _leave(self) noexcept:
-        global _at_work
-        _at_work -= self.counted
+    cdef void _end(self) noexcept:
+        global _active
+        _active -= self.counted
         self.counted = False
 
     def stop(self):
-        """The device takes the link alone from now on."""
-        if not self.off:
-            self._give_back()
-            self._tell(self.told_at)
-        self._leave()
-        self.off = True
-        self.device.pump = None
-        self.device.device.piggyback_acks = 0
-        self.device.device.changes += 1
+        """Leave the link to Python."""
+        if not self.stopped:
+            self._write_socket_options()
+            self._flush_counters(self.flushed_at)
+        self._end()
+        self.stopped = True
+        self.device.io_poll = None
+        self.device.c_device.piggyback_acks = 0
+        self.device.c_device.changes += 1
 
-    cdef bint lead(self, _Route route) except -1:
-        """Where a route's packets leave, and where they go; false where the link alone knows."""
-        flow = route.flow
-        if flow.sl and self.wire is None:
+    cdef bint resolve(self, _TxPath path) except -1:
+        """Look up the socket and the address of a path; return false if only the link knows them."""
+        flow = path.flow
+        if flow.sl and self.loopback is None:
             return False
         outlet, raw, segments = self.link.tx_path(flow)
         cdef bytes name = raw
-        if self.wire is None:
-            route.path.socket = &self.shapes[<int> self.outlets[outlet]]
+        if self.loopback is None:
+            path.c_path.socket = &self.sockets[<int> self.socket_places[outlet]]
         elif outlet is None:
             return False
         else:
-            route.wire = outlet
-            route.path.loopback, route.path.flow_label = route.wire.wire, flow.flow_label
-        route.path.name_bytes = <uint32_t> len(name)
-        memcpy(route.path.name, PyBytes_AS_STRING(name), len(name))
-        route.path.max_segments = segments
-        route.path.tclass, route.path.hop_limit = flow.tclass, flow.hop_limit
+            path.loopback = outlet
+            path.c_path.loopback, path.c_path.flow_label = path.loopback.c_loopback, flow.flow_label
+        path.c_path.name_bytes = <uint32_t> len(name)
+        memcpy(path.c_path.name, PyBytes_AS_STRING(name), len(name))
+        path.c_path.max_segments = segments
+        path.c_path.tclass, path.c_path.hop_limit = flow.tclass, flow.hop_limit
         return True
 
-    # ------------------------------------------------------------------- the sockets' options are the link's too
+    # ------------------------------------------------------------------- socket options, which the link sets as well
 
-    cdef int _borrow(self) except -1:
+    cdef int _read_socket_options(self) except -1:
         cdef int place
-        for outlet, place in self.outlets.items():
-            self.shapes[place].tclass, self.shapes[place].hop_limit = outlet.tclass, outlet.hop_limit
-        if any([outlet.sl for outlet in self.outlets]):
+        for outlet, place in self.socket_places.items():
+            self.sockets[place].tclass, self.sockets[place].hop_limit = outlet.tclass, outlet.hop_limit
+        if any([outlet.sl for outlet in self.socket_places]):
             self.stop()  # packets of service level 0 would leave with the priority of others
         return 0
 
-    cdef int _give_back(self) except -1:
+    cdef int _write_socket_options(self) except -1:
         cdef int place
-        for outlet, place in self.outlets.items():
-            outlet.tclass, outlet.hop_limit = self.shapes[place].tclass, self.shapes[place].hop_limit
+        for outlet, place in self.socket_places.items():
+            outlet.tclass, outlet.hop_limit = self.sockets[place].tclass, self.sockets[place].hop_limit
         return 0
 
     @property
     def spliced(self):
-        """Bursts that left by their pages, without being copied once more."""
-        return self.round_state.spliced
+        """Bursts that left as pages, without another copy."""
+        return self.c_poll.spliced
 
-    def lose(self, uint64_t one_in, uint64_t seed):
-        """Lose one in ``one_in`` of the packets that come, none for 0; the seed says which."""
-        self.round_state.loss.seed, self.round_state.loss.asked, self.round_state.loss.one_in = seed, 0, one_in
+    def set_loss(self, uint64_t one_in, uint64_t seed):
+        """Drop one in ``one_in`` of the packets that come, chosen by a seed; drop none for 0."""
+        self.c_poll.loss.seed, self.c_poll.loss.asked, self.c_poll.loss.one_in = seed, 0, one_in
 
-    def carry(self, list bursts):
-        """Send what Python made."""
-        self._give_back()
+    def send_bursts(self, list bursts):
+        """Send bursts that Python made."""
+        self._write_socket_options()
         try:
             self.send(bursts)
         finally:
-            self._borrow()
+            self._read_socket_options()
 
-    # ------------------------------------------------------------------- rounds
+    # ------------------------------------------------------------------- polls
 
-    def takes(self, link):
-        """Whether this round is its own: it knows all that may be needed, and nobody looks at packets or delays them."""
-        return self._takes(link)
+    def can_run(self, link):
+        """Whether C can poll this link: it is up, and nothing observes or delays packets."""
+        return self._can_run(link)
 
-    cdef bint _takes(self, link) except -1:
-        if self.off or link is not self.link:
+    cdef bint _can_run(self, link) except -1:
+        if self.stopped or link is not self.link:
             return False
         if <object> self.guards:
             self.stop()
@@ -1046,19 +1062,19 @@ cdef class Pump:
         )
 
     @property
-    def owes(self):
-        """Whether there is something to do before turns are taken that the device does."""
-        return self._owes()
+    def has_pending(self):
+        """Whether Python has something to do before the next turns."""
+        return self._has_pending()
 
-    cdef bint _owes(self) except -1:
+    cdef bint _has_pending(self) except -1:
         return self.failed_cqs or self.final_bursts or self.waiting
 
-    def late(self, uint64_t now):
-        """Whether a deadline of the device has come."""
-        return self._late(now)
+    def is_due(self, uint64_t now):
+        """Whether a deadline of the device has passed."""
+        return self._is_due(now)
 
-    cdef bint _late(self, uint64_t now) except -1:
-        if engine_device_deadline(&self.device.device) <= now:
+    cdef bint _is_due(self, uint64_t now) except -1:
+        if engine_device_deadline(&self.device.c_device) <= now:
             return True
         nic = self.nic
         at = nic.write_back_at
@@ -1074,20 +1090,20 @@ cdef class Pump:
         cdef Executor executor
         for _ in range(len(self.rung)):
             block = self.doorbells.take()
-            executor = self.device.doors.get(block)
-            if executor is None or engine_device_ring(&self.device.device, &executor.place):
+            executor = self.device.by_block.get(block)
+            if executor is None or engine_device_ring(&self.device.c_device, &executor.c_qp):
                 self.sending.ring(block)
         return 0
 
-    def round(self, uint64_t now, uint64_t budget):
-        """Receive and take, else send; bursts that came, and whether anything happened."""
-        self._round(now, budget)
-        return self.round_state.received, self.round_state.received or self.round_state.sent
+    def poll(self, uint64_t now, uint64_t budget):
+        """Receive packets, else send; return how many bursts came, and whether anything happened."""
+        self._poll(now, budget)
+        return self.c_poll.received, self.c_poll.received or self.c_poll.sent
 
-    cdef uint8_t *_lend(self) except NULL:
-        """What leaves is laid out in memory that the pumps share: that of many NICs would not stay in the cache.
+    cdef uint8_t *_take_out_buffer(self) except NULL:
+        """Take one of the few out buffers that all polls share: one for each of many NICs would not stay in the cache.
 
-        What was there before is to be put back afterwards, since a round may come within a round: from a signal's handler.
+        The caller puts the one before back afterwards: a signal handler may poll within a poll.
         """
         global _outs
         cdef uint8_t *lent
@@ -1097,14 +1113,14 @@ cdef class Pump:
         else:
             lent = <uint8_t *> malloc(POLL_OUT_BYTES)
             if lent == NULL:
-                raise MemoryError("no memory for what leaves")
+                raise MemoryError("no memory for packets to send")
         return lent
 
-    cdef void _give(self, uint8_t *before) noexcept:
-        """Give back what the round has now, which need not be what was lent: wires trade it."""
+    cdef void _return_out_buffer(self, uint8_t *before) noexcept:
+        """Return the out buffer that the poll has now, which need not be the one taken: a loopback swaps them."""
         global _outs
-        cdef uint8_t *lent = self.round_state.out.bytes
-        self.round_state.out.bytes = before
+        cdef uint8_t *lent = self.c_poll.out.bytes
+        self.c_poll.out.bytes = before
         if _outs < OUTS:
             _OUT[_outs] = lent
             _outs += 1
@@ -1112,98 +1128,98 @@ cdef class Pump:
             free(lent)
 
     cdef int _run(self, io_poll_call call, bint short, uint64_t now, uint64_t budget) except -1:
-        """A round, or turns alone, until they are over. ``short``: the interpreter is kept meanwhile."""
+        """Call a poll, or its sending part, until it is done. ``short``: keep the GIL meanwhile."""
         cdef engine_stop_info told
-        cdef uint8_t *before = self.round_state.out.bytes
+        cdef uint8_t *before = self.c_poll.out.bytes
         if self.rung:
             self.nic.now_ns = now
             self._take_doorbells()
-        self.round_state.out.bytes = self._lend()
+        self.c_poll.out.bytes = self._take_out_buffer()
         try:
             while True:
                 if short:
-                    call(self.round_state, now, budget, &told)
+                    call(self.c_poll, now, budget, &told)
                 else:
                     with nogil:
-                        call(self.round_state, now, budget, &told)
+                        call(self.c_poll, now, budget, &told)
                 if told.stop == STOP_DONE:
                     return 0
                 self.nic.now_ns = now
-                self._stopped(&told, now)
+                self._handle_stop(&told, now)
         finally:
-            self._give(before)
+            self._return_out_buffer(before)
 
-    cdef int _round(self, uint64_t now, uint64_t budget) except -1:
+    cdef int _poll(self, uint64_t now, uint64_t budget) except -1:
         self._run(io_poll_run, False, now, budget)
-        if self.round_state.received or self.round_state.sent:
-            self._count(now)
+        if self.c_poll.received or self.c_poll.sent:
+            self._count_poll(now)
         return 0
 
-    def turns(self, uint64_t now, uint64_t budget):
-        """Send what waits; whether anything was."""
-        return self._turns(now, budget, False)
+    def transmit(self, uint64_t now, uint64_t budget):
+        """Send what waits; return whether anything was sent."""
+        return self._send(now, budget, False)
 
-    cdef bint _turns(self, uint64_t now, uint64_t budget, bint short) except -1:
-        """``short``: a short message alone, for which to let go of the interpreter takes longer than what others gain."""
-        self.round_state.sent = 0
+    cdef bint _send(self, uint64_t now, uint64_t budget, bint short) except -1:
+        """As :meth:`transmit`. ``short``: one short message, not worth releasing the GIL for."""
+        self.c_poll.sent = 0
         self._run(io_poll_send, short, now, budget)
-        self._count(now)
-        return self.round_state.sent != 0
+        self._count_poll(now)
+        return self.c_poll.sent != 0
 
-    cdef int _stopped(self, engine_stop_info *told, uint64_t now) except -1:
-        cdef io_poll_state *state = self.round_state
+    cdef int _handle_stop(self, engine_stop_info *told, uint64_t now) except -1:
+        cdef io_poll_state *state = self.c_poll
         cdef list out
-        self.visited = True
+        self.python_ran = True
         if told.stop == STOP_PUNT_PACKET:
             at, state.rx_index, state.rx_offset = state.rx_offset, state.rx_index + 1, 0
-            self._reference(&state.rx_buffers[state.rx_index - 1], at, now)
+            self._run_reference(&state.rx_buffers[state.rx_index - 1], at, now)
         elif told.stop == STOP_PUNT_TURN:
             if told.effects:
-                self.device._stopped(told)
+                self.device.handle_stop(told)
             out = []
             sent = state.sending.sent
-            self.device._take_over(now, &state.sending, out)
+            self.device.run_reference_turn(now, &state.sending, out)
             if out:
                 state.sent += len(out)
-                self.carry(out)
+                self.send_bursts(out)
         else:
-            self.device._stopped(told)
+            self.device.handle_stop(told)
         return 0
 
-    cdef int _reference(self, rx_buffer *slot, uint64_t at, uint64_t now) except -1:
-        """The rest of a burst is the reference's."""
+    cdef int _run_reference(self, rx_buffer *slot, uint64_t at, uint64_t now) except -1:
+        """Leave the rest of a burst to the reference."""
         cdef engine_flow reverse
         cdef bytes name = PyBytes_FromStringAndSize(<char *> slot.name, slot.name_bytes)
         view = _view(self.memory, slot)
         burst = self.link.make_burst(name, view, slot.segment, slot.tclass, slot.hop_limit, slot.flow_label)
         flow = burst.flow
-        right = io_poll_good_packets(self.round_state, slot.name, slot.name_bytes)
+        right = io_poll_good_packets(self.c_poll, slot.name, slot.name_bytes)
         if right and flow.idents is not None:
             learn(flow, right)  # those that the engine took since then had the idents that it expected
         self.nic.receive(burst, now, at)
         if flow.settled or (flow.idents is not None and flow.idents.small):
-            _take_flow(&reverse, flow)
-            io_poll_add_sender(self.round_state, slot.name, slot.name_bytes, &reverse)
+            fill_flow(&reverse, flow)
+            io_poll_add_sender(self.c_poll, slot.name, slot.name_bytes, &reverse)
         else:
-            io_poll_forget_sender(self.round_state, slot.name, slot.name_bytes)
+            io_poll_forget_sender(self.c_poll, slot.name, slot.name_bytes)
         return 0
 
-    cdef int _count(self, uint64_t now) except -1:
-        """What C counted is told Python, not each time but at once where something is out of the common."""
-        cdef tx_counts *counts = &self.round_state.counts
+    cdef int _count_poll(self, uint64_t now) except -1:
+        """Report what C counted to Python: now and then, at once if something unusual was counted."""
+        cdef tx_counts *counts = &self.c_poll.counts
         self.rounds += 1
         if (
-            now - self.told_at < TELL_NS and not counts.link_errors and not counts.gso_refused
-            and self.device.device.sched.inflight.spare_line
+            now - self.flushed_at < TELL_NS and not counts.link_errors and not counts.gso_refused
+            and self.device.c_device.sched.inflight.spare_line
         ):
             return 0
-        return self._tell(now)
+        return self._flush_counters(now)
 
-    cdef int _tell(self, uint64_t now) except -1:
-        cdef io_poll_state *state = self.round_state
+    cdef int _flush_counters(self, uint64_t now) except -1:
+        cdef io_poll_state *state = self.c_poll
         cdef tx_counts *counts = &state.counts
         counters = self.counters
-        self.told_at = now
+        self.flushed_at = now
         if state.rx_bytes:
             counters["rx_bytes"] += state.rx_bytes
         if state.tx_bytes:
@@ -1220,15 +1236,15 @@ cdef class Pump:
         if state.lost:
             counters["fault_rx_drop"] += state.lost
             state.lost = 0
-        if self.wire is not None:
-            lost = loopback_lost(self.wire.wire)
+        if self.loopback is not None:
+            lost = loopback_lost(self.loopback.c_loopback)
             if lost:
                 self.link.failed(drop_rx_queue_full=lost)
         if counts.link_errors:
-            self.visited = True
+            self.python_ran = True
             self.link.check_interface()
-            if self.wire is not None:
-                self.device.device.changes += 1  # a wire has ended: another may lead there now
+            if self.loopback is not None:
+                self.device.c_device.changes += 1  # a loopback was closed: another may lead there now
         if counts.gso_refused:
             self.link.failed(gso_refused=counts.gso_refused)
             self._refused()
@@ -1237,14 +1253,14 @@ cdef class Pump:
         if self.rounds > WRITE_BACK_EVERY:
             self.rounds = 0
             self.device.sending.write_back()
-        return self.device._count(now)
+        return self.device.flush_counters(now)
 
     cdef int _refused(self) except -1:
-        """The system refused a burst: the link sends packet by packet to there as well."""
-        cdef _Route route
-        for route in list(self.device.routes.values()):
-            if route.path.socket != NULL and route.path.max_segments == 1:
-                self.link.refused(route.flow)
+        """Tell the link that the system refused a burst: it sends packet by packet on that path as well."""
+        cdef _TxPath path
+        for path in list(self.device.paths.values()):
+            if path.c_path.socket != NULL and path.c_path.max_segments == 1:
+                self.link.refused(path.flow)
         return 0
 
 

@@ -1,4 +1,4 @@
-# How a NIC process sleeps beside programs that run the engine themselves: included by _engine.pyx.
+# The sleep of a NIC process while programs run the engine themselves: included by _engine.pyx.
 
 cdef extern from "<sys/epoll.h>" nogil:
     struct epoll_event:
@@ -12,17 +12,20 @@ cdef extern from "<stdatomic.h>" nogil:
 DEF MOST_WATCHED = 1024
 
 
-def look_on(int epoll, list views, int every_ms, uint64_t most_ns):
-    """Sleep while all words go on changing; the interpreter is let go of, and not needed for a look.
+def sleep_while_active(int epoll, list views, int every_ms, uint64_t most_ns):
+    """Sleep, without the GIL, while all words keep changing.
 
     Args:
-        epoll: descriptor; what makes it readable ends the sleep, and is not taken from it.
-        views: buffers that begin with a word of 64 bits each, which others store to; 1,024 at most.
-        every_ms: how often to look; who has not changed its word since the look before, or the call, ends the sleep, too.
-        most_ns: no look begins later than that.
+        epoll: descriptor; the sleep ends when it becomes readable. Nothing is read from it.
+        views: at most 1,024 buffers; each begins with a 64-bit word that another process changes while it is active.
+        every_ms: time between two checks; the sleep ends if a word has not changed since the last one.
+        most_ns: the longest time after which a check begins.
 
     Returns:
-        Whether a word has ended it, and the words as they were seen last.
+        Whether a word has ended the sleep, and the words as last seen.
+
+    Raises:
+        ValueError: more than 1,024 buffers.
     """
     cdef atomic_long_word *words[MOST_WATCHED]
     cdef uint64_t seen[MOST_WATCHED]
@@ -33,7 +36,7 @@ def look_on(int epoll, list views, int every_ms, uint64_t most_ns):
     if count > MOST_WATCHED:
         raise ValueError(f"{count} words: give at most {MOST_WATCHED}")
     for place in range(count):
-        words[place] = <atomic_long_word *> _address(views[place], NULL)
+        words[place] = <atomic_long_word *> buffer_address(views[place], NULL)
         seen[place] = atomic_load_long(words[place], memory_order_acquire)
     with nogil:
         while not quiet and clock_now() < end:

@@ -1,5 +1,5 @@
-# A runtime's rounds and doorbells without Python's way round, where nothing out of the common happens: included by
-# _engine.pyx. What is out of the common the runtime does (runtime/loop.py), asked by the same conditions.
+# The common path of a runtime's loop (runtime/loop.py), compiled: included by _engine.pyx. The runtime does the rest,
+# under the same conditions.
 
 from time import monotonic_ns, sleep
 
@@ -21,47 +21,54 @@ cdef extern from "state.h" nogil:
 DEF ASK_NS = 50000
 
 cdef inline object _of(dict names, object name):
-    """An attribute that an object is known to keep in its ``__dict__``; what Python's way there takes is twice that."""
+    """Return an attribute from an object's ``__dict__``, in half the time of an attribute lookup."""
     return <object> PyDict_GetItemWithError(names, name)
 
 
-cdef class Door:
-    """Where a queue's doorbell goes, and who is told that its completions are polled."""
+cdef class Doorbell:
+    """What a queue rings, and what learns that its completions are polled.
+
+    Attributes:
+        seen: completions were polled since the last doorbell.
+    """
 
     cdef public bint seen
 
-    cdef int _ring(self, block, uint64_t length) except -1:
-        """A doorbell was stored to in a queue block, for ``length`` bytes."""
+    cdef int ring(self, block, uint64_t length) except -1:
+        """Handle a doorbell in a queue block, for a message of ``length`` bytes."""
         raise NotImplementedError
 
 
-cdef class Drive(Door):
-    """Rounds of a runtime whose device and socket the engine has; made once its pump is there.
+cdef class Loop(Doorbell):
+    """The loop of a :class:`~rnic.runtime.loop.Runtime`, compiled, and its progress thread in C.
 
     Args:
-        runtime: whose lock is held around everything.
-        pump: its pump, until the runtime has none any more.
-        full: bursts of a round from which on there may be more.
+        runtime: the runtime, whose lock is held around everything.
+        io_poll: its polls, until the runtime stops them.
+        full: bursts of one poll from which on there may be more.
 
-    ``stream``: messages in a row, each after a poll and less than ``pause_ns`` after the one before, with setbacks;
-    ``steady``: such with one poll alone between two; ``seen``: a poll has come since the last; ``fresh``: none has come
-    since the last that gathers; ``wanted``: the last round could not do without Python.
+    Attributes:
+        pause_ns: a longer pause between two messages ends a stream.
+        stream: messages in a row, each after a poll and less than ``pause_ns`` after the one before, with setbacks.
+        steady: such messages with exactly one poll between two.
+        needs_python: the last poll stopped at something that C does not know.
     """
 
     cdef public uint64_t pause_ns
     cdef object runtime, nic, sending, interrupts, changes, clock
     cdef dict of_runtime
-    cdef Pump pump
-    cdef PortLock lock
-    cdef progress_thread state
+    cdef IoPoll io_poll
+    cdef DeviceLock lock
+    cdef progress_thread thread
     cdef uint64_t asked, posted
     cdef public uint32_t stream, steady
     cdef uint32_t idle, full, full_rounds
-    cdef bint monotonic, trusted, fresh
-    cdef readonly bint wanted
+    cdef bint monotonic, trusted
+    cdef bint gathered  # the last message waits for others, and no poll has come since
+    cdef readonly bint needs_python
 
-    def __cinit__(self, runtime, Pump pump, uint32_t full):
-        self.runtime, self.pump, self.full, self.pause_ns = runtime, pump, full, POLL_GATHER_PAUSE_NS
+    def __cinit__(self, runtime, IoPoll io_poll, uint32_t full):
+        self.runtime, self.io_poll, self.full, self.pause_ns = runtime, io_poll, full, POLL_GATHER_PAUSE_NS
         self.nic = nic = runtime.nic
         self.sending = nic.sending
         self.interrupts, self.changes = nic.resources.interrupts, nic.resources.groups.changes
@@ -69,62 +76,63 @@ cdef class Drive(Door):
         self.monotonic = self.clock is monotonic_ns
         clock_calibrate()
         self.lock = runtime.lock
-        self.lock.drive = self
-        self.state.round, self.state.lock = pump.round_state, &self.lock.lock
+        self.lock.loop = self
+        self.thread.round, self.thread.lock = io_poll.c_poll, &self.lock.c_lock
 
     def __dealloc__(self):
-        progress_thread_stop(&self.state)
+        progress_thread_stop(&self.thread)
 
     @property
     def last_poll(self):
-        """When an application drove the NIC last."""
-        return self.state.polled
+        """The time of the last poll by the application, in nanoseconds."""
+        return self.thread.polled
 
     @property
     def sleeps_until(self):
-        """When the thread wakes up by itself; 0 while it is awake, or looks soon whether the application still polls."""
-        return self.state.sleeps_until
+        """The time at which the thread wakes up by itself; 0 while it is awake, or is about to check for polls."""
+        return self.thread.sleeps_until
 
     @property
-    def stopped(self):
+    def pending(self):
         """Whether the thread in C waits for Python to do something."""
-        return self.state.pending != 0
+        return self.thread.pending != 0
 
     cdef uint64_t now(self) except? 0:
         return clock_approximate_now() if self.monotonic else self.clock()
 
     def count(self):
-        """What C has counted is counted, unless it is at work just now."""
-        if device_lock_try(&self.lock.lock):
+        """Report what C counted, unless it is at work just now."""
+        if device_lock_try(&self.lock.c_lock):
             try:
-                self.pump._tell(self.now())
+                self.io_poll._flush_counters(self.now())
             finally:
-                device_lock_release(&self.lock.lock)
+                device_lock_release(&self.lock.c_lock)
 
     def progress(self):
         """:meth:`~rnic.runtime.loop.Runtime.progress`."""
-        cdef bint did
+        cdef bint did, alone
         cdef uint64_t now
-        if not self.state.leased and _of(self.of_runtime, "_pump") is not self.pump:
+        if not self.thread.leased and _of(self.of_runtime, "_io_poll") is not self.io_poll:
             return self.runtime.progress()
-        if self.fresh:
-            # The message posted just now waits for others: a look between any two of a stream costs more than both.
-            self.fresh, self.seen = False, True
+        if self.gathered:
+            # The message posted just now waits for others: a poll between any two of a stream costs more than both.
+            self.gathered, self.seen = False, True
             return False
         now = self.now()
-        self.state.polled, self.trusted = now, False
-        if not device_lock_try(&self.lock.lock):
+        self.thread.polled, self.trusted = now, False
+        if not device_lock_try(&self.lock.c_lock):
             sleep(0)
             return False
         try:
             if self.seen:
-                self.steady = self.pump.round_state.inflight_floor = 0  # waits for something
+                self.steady = self.io_poll.c_poll.inflight_floor = 0  # waits for something
             self.seen = True
-            # who has several polls them in turn, and each finds its packets the sooner
-            self.pump.round_state.socket_checks = POLL_SOCKET_CHECKS if _at_work == 1 and self.stream < POLL_GATHER_AFTER else 0
-            did = self._round(now) if self._leased() else self.runtime._round(now)
+            # a program with several devices polls them in turn: one socket check each finds packets sooner
+            alone = _active == 1 and self.stream < POLL_GATHER_AFTER
+            self.io_poll.c_poll.socket_checks = POLL_SOCKET_CHECKS if alone else 0
+            did = self._poll(now) if self._c_may_poll() else self.runtime._round(now)
         finally:
-            device_lock_release(&self.lock.lock)
+            device_lock_release(&self.lock.c_lock)
         if did:
             self.idle = 0
             return True
@@ -138,93 +146,94 @@ cdef class Drive(Door):
         """:meth:`~rnic.runtime.loop.Runtime.busy`."""
         self.idle = 0
 
-    def rest(self):
-        """The application stops polling."""
-        self.state.polled = 0
+    def prepare_to_sleep(self):
+        """Note that the application stops polling: the thread takes over."""
+        self.thread.polled = 0
 
-    def round(self, uint64_t now):
-        """One round, that the pump takes; the lock is held. Not the application drives it: nothing gathers any longer."""
-        self.pump.round_state.gathers = False
-        return self._round(now)
+    def poll(self, uint64_t now):
+        """Poll once, for the runtime's thread; its lock is held. What gathers is sent."""
+        self.io_poll.c_poll.gathers = False
+        return self._poll(now)
 
-    cdef bint _round(self, uint64_t now) except -1:
+    cdef bint _poll(self, uint64_t now) except -1:
         cdef bint did = False, full
-        cdef Pump pump = self.pump
-        if self.state.pending:
-            self.catch_up()
-        if pump._owes():
+        cdef IoPoll io_poll = self.io_poll
+        if self.thread.pending:
+            self.finish_stopped()
+        if io_poll._has_pending():
             did = self.runtime.send_bursts(self.sending.prepare(now))
-        pump._round(now, _of(self.of_runtime, "budget"))
-        self.wanted = pump.visited
-        if pump.visited:
-            self.leave()
-        did = did or pump.round_state.received or pump.round_state.sent
-        # What arrived in time is not late because this process did not run: nothing is overdue before all is read.
-        full = pump.round_state.received >= self.full
+        io_poll._poll(now, _of(self.of_runtime, "budget"))
+        self.needs_python = io_poll.python_ran
+        if io_poll.python_ran:
+            self.release_to_c()
+        did = did or io_poll.c_poll.received or io_poll.c_poll.sent
+        # This process may not have run for a while: read all that arrived in time before any deadline counts as missed.
+        full = io_poll.c_poll.received >= self.full
         self.full_rounds = self.full_rounds + 1 if full else 0
-        if (self.full_rounds % POLL_TIMERS_AT_LEAST_EVERY == 0 and self._late(now)) or self.interrupts:
+        if (self.full_rounds % POLL_TIMERS_AT_LEAST_EVERY == 0 and self._is_due(now)) or self.interrupts:
             did = self.runtime._end(now, self.full_rounds % POLL_TIMERS_AT_LEAST_EVERY != 0, did)
         return did
 
-    cdef bint _late(self, uint64_t now) except -1:
-        """Whether a deadline has come: those of queue pairs at once, the device's other ones are asked for now and then."""
-        if engine_device_deadline(&self.pump.device.device) > now and self.monotonic and now - self.asked < ASK_NS:
+    cdef bint _is_due(self, uint64_t now) except -1:
+        """Whether a deadline has passed: of a queue pair, or, asked every ASK_NS, another one of the device."""
+        if engine_device_deadline(&self.io_poll.device.c_device) > now and self.monotonic and now - self.asked < ASK_NS:
             return False
         self.asked = now
-        return self.pump._late(now)
+        return self.io_poll._is_due(now)
 
     def kick(self):
         """:meth:`~rnic.runtime.loop.Runtime.kick`."""
-        if _of(self.of_runtime, "_pump") is not self.pump:
+        if _of(self.of_runtime, "_io_poll") is not self.io_poll:
             return self.runtime.kick()
         self.lock.take()
         try:
-            self._kick(self._plain(), False, self.now())
+            self._kick(self._only_turns(), False, self.now())
         finally:
-            device_lock_release(&self.lock.lock)
+            device_lock_release(&self.lock.c_lock)
 
-    cdef bint _plain(self) except -1:
-        """Whether there is nothing but turns to do after a doorbell, and the pump does them. The lock is held."""
-        cdef Pump pump = self.pump
-        if self.state.pending:
-            self.catch_up()
-        return self._leased() and not self.changes and not pump._owes()
+    cdef bint _only_turns(self) except -1:
+        """Whether C can do all that a doorbell asks for: turns alone. The lock is held."""
+        cdef IoPoll io_poll = self.io_poll
+        if self.thread.pending:
+            self.finish_stopped()
+        return self._c_may_poll() and not self.changes and not io_poll._has_pending()
 
-    cdef bint _leased(self) except -1:
-        """Whether the pump takes the rounds. Who changes that does so as a visitor of the lock, or is looked after."""
-        if not self.state.leased:
-            self.leave()
-        return self.state.leased
+    cdef bint _c_may_poll(self) except -1:
+        """Whether C may poll, decided anew if it may not: it changes only under the lock, as Python lets go of it."""
+        if not self.thread.leased:
+            self.release_to_c()
+        return self.thread.leased
 
-    cdef int _ring(self, block, uint64_t length) except -1:
-        """Take it, and send, if that does not gather."""
+    cdef int ring(self, block, uint64_t length) except -1:
+        """Take the doorbell, and send at once unless the message waits for others."""
         cdef Executor executor
-        cdef Pump pump = self.pump
-        cdef bint plain
+        cdef IoPoll io_poll = self.io_poll
+        cdef bint only_turns, single
         cdef int rung = -1
         cdef uint64_t now
-        if not self.state.leased and _of(self.of_runtime, "_pump") is not pump:  # a child process has another lock
-            pump.doorbells.ring(block)
+        if not self.thread.leased and _of(self.of_runtime, "_io_poll") is not io_poll:  # in a child process
+            io_poll.doorbells.ring(block)
             return self.runtime.kick() is not None
         self.lock.take()
         try:
-            plain = self._plain()
+            only_turns = self._only_turns()
             now = self.now()
-            executor = pump.device.doors.get(block) if plain and not pump.rung else None
+            executor = io_poll.device.by_block.get(block) if only_turns and not io_poll.rung else None
             if executor is not None:
-                pump.round_state.gathers = self._streams(now)
-                rung = io_poll_ring(pump.round_state, &executor.place, length)
-            self.fresh = rung == GATHERED
+                io_poll.c_poll.gathers = self._is_stream(now)
+                rung = io_poll_ring(io_poll.c_poll, &executor.c_qp, length)
+            self.gathered = rung == GATHERED
             if rung < 0:
-                pump.doorbells.ring(block)
+                io_poll.doorbells.ring(block)
             if rung != GATHERED:
-                self._kick(plain, length <= POLL_GATHER_BYTES and pump.device.device.sched.scheduler.count == 1, now)
+                single = io_poll.device.c_device.sched.scheduler.count == 1
+                self._kick(only_turns, single and length <= POLL_GATHER_BYTES, now)
         finally:
-            device_lock_release(&self.lock.lock)
+            device_lock_release(&self.lock.c_lock)
         return 0
 
-    cdef bint _streams(self, uint64_t now) except -1:
-        """Whether the application posts and polls in turn, without a pause. What it leaves behind the thread sends."""
+    cdef bint _is_stream(self, uint64_t now) except -1:
+        """Whether the application posts and polls in turn, without a pause. The thread sends what it leaves behind."""
         cdef bint soon = now - self.posted < self.pause_ns
         if not self.seen:
             self.stream = self.steady = 0
@@ -233,102 +242,102 @@ cdef class Drive(Door):
             self.steady = min(self.steady + 1, POLL_GATHER_AFTER)
         else:
             self.stream -= min(self.stream, POLL_GATHER_SETBACK)
-        self.pump.round_state.inflight_floor = POLL_GATHER_STEADY if self.steady >= POLL_GATHER_AFTER else 0
+        self.io_poll.c_poll.inflight_floor = POLL_GATHER_STEADY if self.steady >= POLL_GATHER_AFTER else 0
         self.posted, self.seen = now, False
         if not self.trusted and _of(self.of_runtime, "listens") is False:
             self.trusted = True
-            self.state.polled = now  # it will poll soon, and the thread keeps off meanwhile: once, until it does
+            self.thread.polled = now  # it will poll soon: the thread keeps off once, until it does
         return (
-            soon and self.stream >= POLL_GATHER_AFTER and self.state.running and not self.state.sleeps_until
+            soon and self.stream >= POLL_GATHER_AFTER and self.thread.running and not self.thread.sleeps_until
         )
 
-    cdef int _kick(self, bint plain, bint short, uint64_t now) except -1:
-        cdef Pump pump = self.pump
+    cdef int _kick(self, bint only_turns, bint short, uint64_t now) except -1:
+        cdef IoPoll io_poll = self.io_poll
         cdef dict of_runtime = self.of_runtime
-        if not plain:
+        if not only_turns:
             self.runtime.kick()
             return 0
-        pump._turns(now, _of(of_runtime, "budget"), short)
-        if pump.visited:
-            self.leave()
-            if _of(pump.of_link, "up") is not _of(of_runtime, "_link_up"):
+        io_poll._send(now, _of(of_runtime, "budget"), short)
+        if io_poll.python_ran:
+            self.release_to_c()
+            if _of(io_poll.of_link, "up") is not _of(of_runtime, "_link_up"):
                 self.runtime._check_link()
         if self.interrupts:
             self.runtime._interrupts()
-        self.state.others_sent = 1
-        if progress_thread_oversleeps(&self.state, now):
-            progress_thread_wake(&self.state)
-        elif not self.state.running and _of(of_runtime, "_sleep_until") is not None:
+        self.thread.others_sent = 1
+        if progress_thread_oversleeps(&self.thread, now):
+            progress_thread_wake(&self.thread)
+        elif not self.thread.running and _of(of_runtime, "_sleep_until") is not None:
             self.runtime._wake_if_late()
         return 0
 
-    # ------------------------------------------------------------------- the thread in C
+    # ------------------------------------------------------------------- progress thread
 
-    def watch(self, list descriptors, int python, uint64_t tell_within):
-        """Start the thread that drives the device in C while nobody polls; the lock is held.
+    def start_thread(self, list descriptors, int python, uint64_t tell_within):
+        """Start the thread that polls the device in C while the application does not; the lock is held.
 
         Args:
-            descriptors: what brings packets.
-            python: a pipe; a byte in it says that there is something that C does not know.
-            tell_within: ns after which what moved is told in the same way.
+            descriptors: those that packets come by.
+            python: a pipe; the thread writes a byte to it when it stops at something that C does not know.
+            tell_within: nanoseconds within which it does the same after packets have moved.
 
         Returns:
-            Whether it runs: it takes no more than 8 descriptors, and the system may have no more threads.
+            False where it does not run: more than 8 descriptors, or the system has no more threads.
         """
         cdef Py_ssize_t place
         if len(descriptors) > PROGRESS_THREAD_SOCKETS or not self.monotonic:
             return False
         for place in range(len(descriptors)):
-            self.state.sockets[place] = descriptors[place]
-        self.state.socket_count = <uint32_t> len(descriptors)
-        self.state.python_fd, self.state.report_within = python, tell_within
-        return progress_thread_start(&self.state) == 0
+            self.thread.sockets[place] = descriptors[place]
+        self.thread.socket_count = <uint32_t> len(descriptors)
+        self.thread.python_fd, self.thread.report_within = python, tell_within
+        return progress_thread_start(&self.thread) == 0
 
-    def ring(self):
-        """Wake that thread."""
-        progress_thread_wake(&self.state)
+    def wake_thread(self):
+        """Wake the thread."""
+        progress_thread_wake(&self.thread)
 
-    def unwatch(self):
-        """End that thread; the lock is not held."""
+    def stop_thread(self):
+        """End the thread; the lock is not held."""
         with nogil:
-            progress_thread_stop(&self.state)
+            progress_thread_stop(&self.thread)
 
-    def forget(self):
-        """This process is a child of the one that has the thread."""
-        self.state.running = self.state.leased = 0
-        self.state.sleeps_until = 0
+    def forget_thread(self):
+        """Forget the thread in a child process, which does not have it."""
+        self.thread.running = self.thread.leased = 0
+        self.thread.sleeps_until = 0
 
-    cdef int leave(self) except -1:
-        """Python leaves: whether C may do rounds from now on."""
-        cdef bint before = self.state.leased
-        self.pump.visited = False
+    cdef int release_to_c(self) except -1:
+        """Decide whether C may poll from now on, as Python lets go of the lock."""
+        cdef bint before = self.thread.leased
+        self.io_poll.python_ran = False
         try:
-            self.state.leased = (
-                _of(self.of_runtime, "_pump") is self.pump and self.pump._takes(_of(self.of_runtime, "link"))
+            self.thread.leased = (
+                _of(self.of_runtime, "_io_poll") is self.io_poll and self.io_poll._can_run(_of(self.of_runtime, "link"))
             )
         except Exception as error:
-            self.state.leased = False
+            self.thread.leased = False
             self.runtime.guard.caught("round", error)
-        if before and not self.state.leased and _of(self.of_runtime, "_thread") is not None:
+        if before and not self.thread.leased and _of(self.of_runtime, "_thread") is not None:
             self.runtime._wake()
         return 0
 
-    cdef int catch_up(self) except -1:
-        """Do what a round of the thread in C has stopped at, and end the turns that it is in the middle of.
+    cdef int finish_stopped(self) except -1:
+        """Do what the thread in C has stopped at, and finish the turn that is open.
 
-        Whoever holds the lock next may destroy the queue pair whose turn it is.
+        The next holder of the lock may destroy the queue pair of that turn.
         """
-        cdef engine_stop_info told = self.state.pending_stop
+        cdef engine_stop_info told = self.thread.pending_stop
         cdef uint64_t now = self.now()
-        self.state.pending = False
+        self.thread.pending = False
         self.nic.now_ns = now
         try:
             if told.stop == STOP_PUNT_DEADLINE:
                 self.nic.handle_deadline(self.sending.qps[told.qp], now)
             else:
-                self.pump._stopped(&told, now)
-            if self.pump.round_state.sending.qp or self.pump.round_state.sending.deferred_count:
-                self.pump._turns(now, _of(self.of_runtime, "budget"), False)
+                self.io_poll._handle_stop(&told, now)
+            if self.io_poll.c_poll.sending.qp or self.io_poll.c_poll.sending.deferred_count:
+                self.io_poll._send(now, _of(self.of_runtime, "budget"), False)
         except Exception as error:
             self.runtime.guard.caught("round", error)
         return 0

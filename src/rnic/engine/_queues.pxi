@@ -1,5 +1,5 @@
-# Queues as software has them, compiled: posting and polling what is plain, included by _engine.pyx. The words of the plain
-# classes hold (verbs/posting.py, verbs/srq.py, rings/ring.py), which also do whatever is not plain.
+# Software's side of queues, compiled: they post and poll the common cases, included by _engine.pyx. The classes in
+# Python do the rest, and their documentation holds (verbs/posting.py, verbs/srq.py, rings/ring.py).
 
 from rnic.rings.cqe import CQ_ENTRY
 from rnic.rings.ring import PhaseConsumer
@@ -49,12 +49,12 @@ for _verbs in range(8):
 
 
 cdef class SendQueue:
-    """What software has of a send queue: identifiers, where the next descriptor goes, the doorbell; compiled, it posts.
+    """Software's side of a send queue, as :class:`rnic.verbs.posting.SendQueue`: identifiers, tail and doorbell.
 
-    It is :class:`rnic.verbs.posting.SendQueue`, whose words hold; :meth:`post` and :meth:`post_send` take what is plain.
+    :meth:`post`, :meth:`post_send` and :meth:`post_words` post plain work requests.
 
     Args:
-        drive: of the runtime or slot that has the queue.
+        doorbell: the loop or bypass driver that has the queue.
         lock: held around what changes the queue.
         block: number of its queue block.
         registers: the window that the block lies in.
@@ -68,8 +68,8 @@ cdef class SendQueue:
     cdef readonly uint32_t entries
     cdef public uint32_t head, tail
     cdef public list ids
-    cdef Door drive
-    cdef PortLock lock
+    cdef Doorbell doorbell
+    cdef DeviceLock lock
     cdef object block, registers, view, request
     cdef dict plain
     cdef uint8_t *ring
@@ -77,32 +77,33 @@ cdef class SendQueue:
     cdef bint closed
     cdef uint8_t batched[256]
 
-    def __cinit__(self, Door drive, PortLock lock not None, block, registers, ring, uint32_t entries, dict plain, batched, request):
+    def __cinit__(self, Doorbell doorbell, DeviceLock lock not None, block, registers, ring, uint32_t entries,
+                  dict plain, batched, request):
         cdef Py_ssize_t length = 0, window = 0, at = block << BLOCK_SHIFT
-        self.drive, self.block, self.registers, self.view = drive, block, registers, ring
+        self.doorbell, self.block, self.registers, self.view = doorbell, block, registers, ring
         self.lock = lock
         self.plain, self.request = plain, request
         for opcode in batched:
             self.batched[<uint8_t> opcode] = 1
         self.entries = entries
-        self.ring = _address(ring, &length)
-        self.words = <atomic_word *> (_address(registers, &window) + at)
+        self.ring = buffer_address(ring, &length)
+        self.words = <atomic_word *> (buffer_address(registers, &window) + at)
         if length < <Py_ssize_t> entries * SQE_BYTES or window < at + (1 << BLOCK_SHIFT):
             raise ValueError(f"{entries} entries of a ring of {length} bytes, block {block} of {window} bytes")
         self.reset()
 
     def reset(self):
-        """The queue is empty."""
+        """Empty the queue."""
         self.head = self.tail = 0
         self.ids = [0] * self.entries
 
     def close(self):
-        """Its block may be another queue's from now on."""
+        """Close the queue: its block may be given to another one."""
         self.closed = True
 
     cdef bint _put(self, uint32_t opcode, uint32_t flags, uint64_t local, uint64_t remote, uint32_t length,
                    uint32_t lkey, uint32_t rkey, uint32_t imm, object wr_id, uint32_t wqe_id) except -1:
-        """Write a descriptor and its doorbell's value; false where the queue is full."""
+        """Write a descriptor and the tail; return false if the queue is full."""
         cdef uint32_t index = self.tail, after = index + 1
         cdef uint32_t *at = <uint32_t *> (self.ring + <size_t> index * SQE_BYTES)
         if after == self.entries:
@@ -121,7 +122,7 @@ cdef class SendQueue:
 
     def post(self, uint32_t opcode, uint64_t local, uint64_t length, uint32_t lkey, uint64_t remote, uint32_t rkey,
              wr_id, uint32_t flags, uint32_t imm):
-        """Post one work request of one buffer; false, with nothing changed, where it is full or closed."""
+        """Post one work request of one buffer; return false, with nothing changed, if the queue is full or closed."""
         cdef uint32_t wqe_id = <uint32_t> (<object> wr_id & 0xFFFFFFFF)
         cdef bint put
         if self.closed or opcode > 0xFFFF or flags > 0xFFFF or length > 0xFFFFFFFFu:
@@ -130,17 +131,18 @@ cdef class SendQueue:
         try:
             put = self._put(opcode, flags, local, remote, <uint32_t> length, lkey, rkey, imm, wr_id, wqe_id)
         finally:
-            device_lock_release(&self.lock.lock)
+            device_lock_release(&self.lock.c_lock)
         if put:
-            self.drive._ring(self.block, length)
+            self.doorbell.ring(self.block, length)
         return put
 
     cdef bint _sends(self) noexcept:
-        """Whether sends may be posted, and the device takes them at once."""
-        return not self.closed and atomic_load_explicit(self.words + (QUEUE_STATE >> 2), memory_order_acquire) == STATE_RTS
+        """Whether the queue pair is in RTS, so that the device takes sends at once."""
+        cdef uint32_t state = atomic_load_explicit(self.words + (QUEUE_STATE >> 2), memory_order_acquire)
+        return not self.closed and state == STATE_RTS
 
     def post_send(self, wr):
-        """Post a work request of at most one buffer; false, with nothing changed, for anything else."""
+        """Post a work request of at most one buffer; return false, with nothing changed, for any other."""
         cdef uint32_t opcode, lkey = 0, rkey, imm, wqe_id, verbs_flags
         cdef uint64_t local = 0, length = 0, remote
         cdef bint put
@@ -165,18 +167,19 @@ cdef class SendQueue:
         wqe_id = <uint32_t> <uint64_t> wr_id
         self.lock.take()
         try:
-            put = self._put(opcode, _flags[verbs_flags], local, remote, <uint32_t> length, lkey, rkey, imm, wr_id, wqe_id)
+            put = self._put(opcode, _flags[verbs_flags], local, remote, <uint32_t> length, lkey, rkey, imm, wr_id,
+                            wqe_id)
         finally:
-            device_lock_release(&self.lock.lock)
+            device_lock_release(&self.lock.c_lock)
         if put:
-            self.drive._ring(self.block, length)
+            self.doorbell.ring(self.block, length)
         return put
 
     def post_words(self, array, kind):
         """Post descriptors of an array of type ``kind``, as many as there is room for.
 
         Returns:
-            How many; -1, with nothing posted, where the array or one of them is special, or sends cannot be posted.
+            How many; -1, with nothing posted, if the array or one of them is not plain, or sends cannot be posted.
         """
         cdef Py_buffer given
         cdef const uint8_t *at
@@ -212,16 +215,16 @@ cdef class SendQueue:
                     self.tail = 0 if self.tail + 1 == self.entries else self.tail + 1
                 atomic_store_explicit(self.words + (SQ_TAIL >> 2), self.tail, memory_order_release)
             finally:
-                device_lock_release(&self.lock.lock)
+                device_lock_release(&self.lock.c_lock)
         finally:
             PyBuffer_Release(&given)
         if count:
-            self.drive._ring(self.block, POLL_GATHER_BYTES + 1)
+            self.doorbell.ring(self.block, POLL_GATHER_BYTES + 1)
         return count
 
 
 cdef class ReceiveQueue:
-    """What software has of a queue pair's own receive queue; compiled, it posts. As :class:`rnic.verbs.srq.Receives`.
+    """Software's side of a queue pair's own receive queue, as :class:`rnic.verbs.srq.Receives`.
 
     Args:
         lock: held around what changes the queue.
@@ -242,34 +245,34 @@ cdef class ReceiveQueue:
     cdef uint32_t limit, stride, max_sge
     cdef bint closed
 
-    def __cinit__(self, lock, block, registers, ring, uint32_t entries, uint32_t limit, uint32_t stride, uint32_t max_sge,
-                  request):
+    def __cinit__(self, lock, block, registers, ring, uint32_t entries, uint32_t limit, uint32_t stride,
+                  uint32_t max_sge, request):
         cdef Py_ssize_t length = 0, window = 0, at = block << BLOCK_SHIFT
         self.acquire, self.release = lock.acquire, lock.release
         self.registers, self.view, self.request = registers, ring, request
         self.entries, self.limit, self.stride, self.max_sge = entries, limit, stride, max_sge
-        self.ring = _address(ring, &length)
-        self.words = <atomic_word *> (_address(registers, &window) + at)
+        self.ring = buffer_address(ring, &length)
+        self.words = <atomic_word *> (buffer_address(registers, &window) + at)
         if length < <Py_ssize_t> entries * stride or stride < SGE_BYTES or window < at + (1 << BLOCK_SHIFT):
             raise ValueError(f"{entries} entries of a ring of {length} bytes, block {block} of {window} bytes")
         self.reset()
 
     def reset(self):
-        """The queue is empty."""
+        """Empty the queue."""
         self.tail = self.posted = 0
         self.ids = [None] * self.entries
 
     def close(self):
-        """Its block may be another queue's from now on."""
+        """Close the queue: its block may be given to another one."""
         self.closed = True
 
     cdef bint _receives(self) noexcept:
-        """Whether there is no more to do for a receive than to store it and the tail."""
+        """Whether a receive takes no more than to store it and the tail."""
         cdef uint32_t state = atomic_load_explicit(self.words + (QUEUE_STATE >> 2), memory_order_acquire)
         return not self.closed and (state == STATE_RTS or state == STATE_RTR or state == STATE_INIT)
 
     cdef bint _put(self, wr) except -1:
-        """Write a descriptor of pieces with bytes in them; false, with nothing changed, for anything else."""
+        """Write a descriptor of non-empty pieces; return false, with nothing changed, for any other."""
         cdef uint8_t *at = self.ring + <size_t> self.tail * self.stride
         cdef uint64_t addr, length
         cdef uint32_t key, size
@@ -299,7 +302,7 @@ cdef class ReceiveQueue:
         return True
 
     def post(self, wr):
-        """Post the plain ones at the front of a list, or one alone: how many, and whether those were all."""
+        """Post a work request, or the plain ones at the front of a list; return how many, and whether all were."""
         cdef Py_ssize_t done = 0
         cdef bint whole
         if not self._receives():
@@ -322,8 +325,8 @@ cdef class ReceiveQueue:
         return done, whole and self._receives()
 
 
-cdef object _freed(uint32_t *at, tuple pair):
-    """What completed is software's again, and with a send all before it: its identifier, ``None`` where none is posted."""
+cdef object _retire(uint32_t *at, tuple pair):
+    """Free the entry that completed, with a send all before it; return its identifier, ``None`` for no such entry."""
     cdef uint32_t index = at[0]
     cdef SendQueue sends
     cdef ReceiveQueue receives
@@ -349,15 +352,15 @@ cdef class CompletionRing:
     cdef readonly uint32_t size, head
     cdef readonly uint32_t phase
     cdef object registers, progress, acquire, release
-    cdef Door drive
-    cdef atomic_word *place
+    cdef Doorbell doorbell
+    cdef atomic_word *block_words
     cdef uint8_t *ring
 
     def __cinit__(self, view, uint32_t size):
         cdef Py_ssize_t length = 0
         PhaseConsumer(view, size)  # what it says of sizes
         self.view = view.cast("B")
-        self.ring = _address(self.view, &length)
+        self.ring = buffer_address(self.view, &length)
         self.size, self.head, self.phase = size, 0, CQE_PHASE
 
     cdef bint _ready(self) noexcept:
@@ -374,37 +377,37 @@ cdef class CompletionRing:
         """Whether the entry at the head is valid."""
         return self._ready()
 
-    def stand(self, Door drive, progress, registers, block, lock):
-        """Entries are taken here from now on.
+    def attach(self, Doorbell doorbell, progress, registers, block, lock):
+        """Let entries be taken here from now on.
 
         Args:
-            drive: of the runtime or slot that has the queue.
+            doorbell: the loop or bypass driver that has the queue.
             progress: drives the device.
             registers: a window with the queue block,
             block: whose register says where software is.
             lock: held around what changes the queue.
         """
         cdef Py_ssize_t window = 0, at = block << BLOCK_SHIFT
-        cdef uint8_t *base = _address(registers, &window)
+        cdef uint8_t *base = buffer_address(registers, &window)
         if window < at + (1 << BLOCK_SHIFT):
             raise ValueError(f"block {block} of {window} bytes")
-        self.drive, self.progress, self.registers = drive, progress, registers
+        self.doorbell, self.progress, self.registers = doorbell, progress, registers
         self.acquire, self.release = lock.acquire, lock.release
-        self.place = <atomic_word *> (base + at)
+        self.block_words = <atomic_word *> (base + at)
 
-    def leave(self):
-        """The queue has another ring from now on, or none; its lock is held."""
-        self.place = NULL
+    def detach(self):
+        """Take no entries any more: the queue gets another ring, or none. Its lock is held."""
+        self.block_words = NULL
 
-    cpdef bint look(self) except -1:
-        """Whether an entry is valid; where none is, the device is driven first."""
+    cpdef bint poll_ready(self) except -1:
+        """Whether an entry is valid; polls the device first if none is."""
         if self._ready():
             return True
         self.progress()
         return self._ready()
 
     def poll(self, Py_ssize_t most, dict queues, dict opcodes, receive_opcode, kind, list found):
-        """Take what succeeded and carries nothing but its length, up to the first that is anything else.
+        """Take successful completions that carry nothing but a length, up to the first of any other kind.
 
         Args:
             most: completions that ``found`` may hold.
@@ -424,7 +427,7 @@ cdef class CompletionRing:
             if pair is None:
                 break
             opcode = receive_opcode if at[FLAGS_WORD] & CQE_RECEIVE else opcodes.get(at[FLAGS_WORD] & 0xFF)
-            wr_id = _freed(at, pair) if opcode is not None else None
+            wr_id = _retire(at, pair) if opcode is not None else None
             if wr_id is None:
                 break
             wc = kind.__new__(kind)
@@ -432,9 +435,9 @@ cdef class CompletionRing:
             wc.qp_num, wc.src_qp, wc.imm_data, wc.wc_flags, wc.pkey_index = number, 0, 0, 0, 0
             found.append(wc)
             self._skip()
-        if self.place is not NULL:
-            self.drive.seen = True
-            atomic_store_explicit(self.place + (CQ_HEAD >> 2), self.head, memory_order_release)
+        if self.block_words is not NULL:
+            self.doorbell.seen = True
+            atomic_store_explicit(self.block_words + (CQ_HEAD >> 2), self.head, memory_order_release)
 
     def pop(self):
         """Take the next entry, or ``None``."""
@@ -452,15 +455,15 @@ cdef class CompletionRing:
             self.head = 0
             self.phase ^= CQE_PHASE
 
-    def poll_row(self, array, kind, dict queues):
-        """Take entries into an array of type ``kind``, driving the device first where there is none.
+    def poll_array(self, array, kind, dict queues):
+        """Take entries into an array of type ``kind``; poll the device first if there is none.
 
         Args:
             queues: as for :meth:`poll`.
 
         Returns:
-            How many, up to the first that is of none of these; -1, with nothing taken, where that is the first of all, or
-            the array is special.
+            How many, up to the first of another queue; -1, with nothing taken, if that is the first of all, or the
+            array is not plain.
         """
         cdef Py_buffer given
         cdef Py_ssize_t count
@@ -471,37 +474,37 @@ cdef class CompletionRing:
         except (BufferError, ValueError):
             return -1
         try:
-            if given.ndim != 1 or self.place is NULL:
+            if given.ndim != 1 or self.block_words is NULL:
                 return -1
-            if not self.look():
+            if not self.poll_ready():
                 return 0
             self.acquire()
             try:
-                count = self._row(<uint8_t *> given.buf, given.len // CQE_BYTES, queues)
+                count = self._take_array(<uint8_t *> given.buf, given.len // CQE_BYTES, queues)
             finally:
                 self.release()
             return count if count else -1
         finally:
             PyBuffer_Release(&given)
 
-    cdef Py_ssize_t _row(self, uint8_t *to, Py_ssize_t most, dict queues) except -1:
-        """Take entries of these queues, ``most`` at most: how many. The lock is held."""
+    cdef Py_ssize_t _take_array(self, uint8_t *to, Py_ssize_t most, dict queues) except -1:
+        """Take at most ``most`` entries of these queues; return how many. The lock is held."""
         cdef uint32_t *at
         cdef uint32_t number = 0, before = 0
         cdef Py_ssize_t count = 0
-        if self.place is NULL:
+        if self.block_words is NULL:
             return 0
         while count < most and self._ready():
             at = <uint32_t *> (self.ring + <size_t> self.head * CQE_BYTES)
             number = at[QPN_WORD] & 0xFFFFFF
             if not count or number != before:
                 pair, before = queues.get(number), number
-            if pair is None or _freed(at, pair) is None:
+            if pair is None or _retire(at, pair) is None:
                 break
             memcpy(to + count * CQE_BYTES, at, CQE_BYTES)
             self._skip()
             count += 1
         if count:
-            self.drive.seen = True
-            atomic_store_explicit(self.place + (CQ_HEAD >> 2), self.head, memory_order_release)
+            self.doorbell.seen = True
+            atomic_store_explicit(self.block_words + (CQ_HEAD >> 2), self.head, memory_order_release)
         return count

@@ -41,12 +41,12 @@ ENGINE: Any = None if os.environ.get("RNIC_ENGINE") == "0" else COMPILED
 in_use[_NAME] = ENGINE is not None
 
 
-def port(arena: Arena, table: MemoryTable, config: TransportConfig) -> Any:
+def shared(arena: Arena, table: MemoryTable, config: TransportConfig) -> Any:
     """What all queue pairs of a device share, told of every key from now on; ``None`` without the engine."""
     if ENGINE is None or config.recovery != GO_BACK_N:
         return None
-    made = ENGINE.Port(arena, table, config)
-    table.told = made.changed
+    made = ENGINE.Shared(arena, table, config)
+    table.told = made.key_changed
     return made
 
 

@@ -107,7 +107,7 @@ class BypassPrograms:
             with self._main.lock:
                 nic.inflight.share(mine, budget)
                 if nic.engine_device is not None:
-                    nic.engine_device.share(mine)
+                    nic.engine_device.set_budget(mine)
             self.budget = budget
         return self.budget
 
@@ -117,7 +117,7 @@ class BypassPrograms:
             nic = self._main.nic
             with self._main.lock:
                 if nic.engine_device is not None:
-                    nic.engine_device.share(None)
+                    nic.engine_device.set_budget(None)
                 nic.inflight.leave_budget()
             self.budget.close()
             self.budget = None

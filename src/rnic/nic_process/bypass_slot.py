@@ -434,7 +434,7 @@ def wait_or_idle(epoll: int, slots: Sequence[BypassSlot], timeout_s: float) -> b
         wait_readable([epoll], CHECK_NS / 1e9)
         return True
     words = [slot.rounds for slot in slots]
-    idle, seen = use.ENGINE.look_on(epoll, words, CHECK_NS // 1_000_000, int(timeout_s * 1e9))
+    idle, seen = use.ENGINE.sleep_while_active(epoll, words, CHECK_NS // 1_000_000, int(timeout_s * 1e9))
     for slot, rounds in zip(slots, seen, strict=True):
         with slot.work:
             slot.note_rounds(rounds)

@@ -96,7 +96,7 @@ class ProcessConnection:
 
     def _lend(self, kind: int, body: bytes, fds: Sequence[int]) -> tuple[bytes, list[int]]:
         """Send it by the slot, which lends the arena until it is answered."""
-        code, said, rest, got = self.slot.ask(kind, bytes(body), list(fds))
+        code, said, rest, got = self.slot.request(kind, bytes(body), list(fds))
         if not code:
             return rest, got
         if said:

@@ -130,11 +130,11 @@ class LocalDriver:
         config = runtime.nic.config
         self.name, self.address, self.port = config.name, config.address, config.port
         self.lock = runtime.lock
-        self.drive = runtime.drive
+        self.doorbell = runtime.engine_loop
         """The runtime's compiled rounds, or ``None``."""
-        driven = runtime if self.drive is None else self.drive
-        self.kick = driven.kick
-        self.progress = driven.progress
+        loop = runtime if self.doorbell is None else self.doorbell
+        self.kick = loop.kick
+        self.progress = loop.progress
         self.start = runtime.start
         self.rest = runtime.rest
         self.listen = runtime.listen

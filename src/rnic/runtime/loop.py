@@ -56,7 +56,7 @@ def _backoff_ns() -> int:
 
 def _make_lock() -> Any:
     """Make a reentrant lock, which compiled rounds take as well where there are any."""
-    return threading.RLock() if use.ENGINE is None else use.ENGINE.PortLock()
+    return threading.RLock() if use.ENGINE is None else use.ENGINE.DeviceLock()
 
 
 class Runtime:
@@ -106,26 +106,26 @@ class Runtime:
         self._tap: Tap | None = None
         if wanted_by(link):
             self.faults()
-        self._pump = self._make_pump(link)
-        self.drive: Any = None if self._pump is None else use.ENGINE.Drive(self, self._pump, RECEIVE_LIMIT)
-        """The same rounds compiled, for frequent callers: ``progress`` and ``kick``; ``None`` without a pump."""
-        if self.drive is not None:
-            nic.count = self.drive.count
+        self._io_poll = self._make_io_poll(link)
+        self.engine_loop: Any = None if self._io_poll is None else use.ENGINE.Loop(self, self._io_poll, RECEIVE_LIMIT)
+        """The same loop compiled, for frequent callers: ``progress`` and ``kick``; ``None`` where C does not poll."""
+        if self.engine_loop is not None:
+            nic.count = self.engine_loop.count
         _live.add(self)
 
-    def _make_pump(self, link: Link) -> Any:
+    def _make_io_poll(self, link: Link) -> Any:
         """Make the engine's rounds, where there is an engine and a plain link that it knows, in real time."""
         real = self.clock is time.monotonic_ns
         if self.nic.engine_device is None or not (
             link.__class__ is UdpLink or (link.__class__ is LoopbackLink and real)
         ):
             return None
-        return use.ENGINE.Pump(self.nic.engine_device, link, self._send)
+        return use.ENGINE.IoPoll(self.nic.engine_device, link, self._send)
 
     @property
-    def _uses_pump(self) -> bool:
-        """Whether the engine's pump does this round: it does not while middleware stands before the link."""
-        return self._pump is not None and self._pump.takes(self.link)
+    def _engine_polls(self) -> bool:
+        """Whether C polls now: it does not while middleware stands before the link."""
+        return self._io_poll is not None and self._io_poll.can_run(self.link)
 
     def faults(self) -> DeviceFaults:
         """Events for this device, on command (:mod:`rnic.runtime.faults`); from the first call on it costs a little."""
@@ -147,8 +147,8 @@ class Runtime:
         if one_in < 0:
             raise ValueError(f"one_in={one_in}: give 0 for no losses, or how many packets one is lost of")
         with self.lock:
-            if self._pump is not None:
-                self._pump.lose(one_in, seed)
+            if self._io_poll is not None:
+                self._io_poll.set_loss(one_in, seed)
             elif one_in:
                 self.link = FaultyLink(
                     self.link, clock=self.clock, rng=random.Random(seed), rx=FaultRates(drop=1 / one_in)
@@ -200,13 +200,13 @@ class Runtime:
     def busy(self) -> None:
         """Forget polls that found nothing: the next ones do not yield the core."""
         self._idle_rounds = 0
-        if self.drive is not None:
-            self.drive.busy()
+        if self.engine_loop is not None:
+            self.engine_loop.busy()
 
     def _round(self, now: int) -> bool:
         nic = self.nic
-        if self._pump is not None and self._uses_pump:
-            return bool(self.drive.round(now))
+        if self._io_poll is not None and self._engine_polls:
+            return bool(self.engine_loop.poll(now))
         did = False
         if self._rounds_without_replies >= REPLIES_AT_LEAST_EVERY:
             did = self._transmit(now)
@@ -252,8 +252,8 @@ class Runtime:
 
     def _is_deadline_due(self, now: int) -> bool:
         """Whether a deadline is due."""
-        if self._pump is not None:
-            return not self.nic.held and bool(self._pump.late(now))
+        if self._io_poll is not None:
+            return not self.nic.held and bool(self._io_poll.is_due(now))
         deadline = self.nic.next_deadline_ns()
         return deadline is not None and deadline <= now
 
@@ -271,9 +271,9 @@ class Runtime:
     def _transmit(self, now: int) -> bool:
         """Send everything that may be sent now, up to the NIC's budget."""
         self._rounds_without_replies = 0
-        if self._pump is not None and self._uses_pump:
-            did = self._pump.owes and self.send_bursts(self.nic.sending.prepare(now))
-            did = self._pump.turns(now, self.budget) or did
+        if self._io_poll is not None and self._engine_polls:
+            did = self._io_poll.has_pending and self.send_bursts(self.nic.sending.prepare(now))
+            did = self._io_poll.transmit(now, self.budget) or did
             self._check_link()
         else:
             did = self.send_bursts(self.nic.produce(now, self.budget))
@@ -298,8 +298,8 @@ class Runtime:
         if not out:
             return False
         try:
-            if self._pump is not None and not self._pump.off:
-                self._pump.carry(out)
+            if self._io_poll is not None and not self._io_poll.stopped:
+                self._io_poll.send_bursts(out)
             else:
                 self._send(out)
         except Exception as error:  # noqa: BLE001 - the last guard; lost packets are retransmitted
@@ -364,8 +364,10 @@ class Runtime:
             self._stop = False
             self._thread = threading.Thread(target=self._run, name=f"rnic {self.nic.config.name}", daemon=True)
             _threaded.add(self)
-            if self.drive is not None:
-                self._engine_thread = self.drive.watch(self.link.filenos(), self._wake_write, WRITE_BACK_NS)
+            if self.engine_loop is not None:
+                self._engine_thread = self.engine_loop.start_thread(
+                    self.link.filenos(), self._wake_write, WRITE_BACK_NS
+                )
             self._thread.start()
 
     @property
@@ -381,9 +383,9 @@ class Runtime:
         """Let the thread take over at once, since the application stops polling."""
         with self.lock:
             self._last_poll = 0
-            if self.drive is not None:
-                self.drive.rest()
-            if self._thread is not None and not (self._engine_thread and self._uses_pump):
+            if self.engine_loop is not None:
+                self.engine_loop.prepare_to_sleep()
+            if self._thread is not None and not (self._engine_thread and self._engine_polls):
                 self._wake()
 
     def _wake(self) -> None:
@@ -401,7 +403,7 @@ class Runtime:
     def _assist_engine_thread(self) -> bool:
         """Do what the thread in C punts, and wait for more; return false at once where there is no such thread."""
         with self.lock:  # taking it ends a round that C has stopped
-            if self._stop or not self._engine_thread or not self._uses_pump:
+            if self._stop or not self._engine_thread or not self._engine_polls:
                 return self._stop
             with self.guard.around("round"):
                 self._run_punted_rounds()
@@ -426,7 +428,7 @@ class Runtime:
 
     def _application_polls(self) -> bool:
         """Whether the application has polled within the back-off time."""
-        driven = 0 if self.drive is None else self.drive.last_poll
+        driven = 0 if self.engine_loop is None else self.engine_loop.last_poll
         return self.clock() - max(self._last_poll, driven) < _backoff_ns()
 
     def _run_punted_rounds(self) -> None:
@@ -434,9 +436,9 @@ class Runtime:
         for _ in range(_THREAD_ROUNDS):
             if self._application_polls() or not self._round(self.clock()):
                 return
-            if self._uses_pump and not self.drive.wanted:
+            if self._engine_polls and not self.engine_loop.needs_python:
                 break
-        self.drive.ring()
+        self.engine_loop.wake_thread()
 
     def _run_rounds(self) -> bool:
         """Do rounds while there is work; return false once the application polls."""
@@ -484,17 +486,17 @@ class Runtime:
                 self._wake()
             try:
                 with self.guard.around("link"):
-                    if self._pump is not None:
-                        self._pump.stop()
-                        self._pump = None
+                    if self._io_poll is not None:
+                        self._io_poll.stop()
+                        self._io_poll = None
                     self.link.send(self.nic.drain_acks())
             except BaseException:
                 self.link.close()
                 raise
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=5)
-        if self.drive is not None:
-            self.drive.unwatch()
+        if self.engine_loop is not None:
+            self.engine_loop.stop_thread()
         if self._wake_read >= 0:
             os.close(self._wake_read)
             os.close(self._wake_write)
@@ -508,9 +510,9 @@ def _after_fork() -> None:
         runtime.lock = threading.RLock()
         runtime.closed = True
         runtime._thread = None
-        runtime._pump = None
-        if runtime.drive is not None:
-            runtime.drive.forget()
+        runtime._io_poll = None
+        if runtime.engine_loop is not None:
+            runtime.engine_loop.forget_thread()
     _threaded.clear()
 
 
@@ -518,8 +520,8 @@ def _after_fork() -> None:
 def _before_end() -> None:
     """Stop the threads in C before the interpreter frees its memory."""
     for runtime in list(_live):
-        if runtime.drive is not None:
-            runtime.drive.unwatch()
+        if runtime.engine_loop is not None:
+            runtime.engine_loop.stop_thread()
 
 
 if hasattr(os, "register_at_fork"):

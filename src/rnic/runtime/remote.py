@@ -137,7 +137,7 @@ class RemoteDriver:
         self.port: int = attach.LIST_RECORD.get(record, "udp_port")
         self.slot: Any = None
         self._open(name, mode)
-        self.drive = self.slot
+        self.doorbell = self.slot
         """What compiled queues ring and are polled with; ``None`` where there is none."""
         self._rings = RingMemory(self._share)
         self._pieces: dict[Mapping, memoryview] = {}
@@ -184,13 +184,13 @@ class RemoteDriver:
         places = self._blocks, self._rung, _ASLEEP_AT
         try:
             sock = self.connection.sock.fileno()
-            self.slot = use.ENGINE.Slot(sock, window, *places, self._wake, answer, fds)
+            self.slot = use.ENGINE.BypassDriver(sock, window, *places, self._wake, answer, fds)
         except OSError as error:
             os.close(self._wake)
             raise UnfitError(os.strerror(error.errno or 0)) from None
         self.connection.slot = self.slot
         if wanted(_HAIRPIN, unsaid=True):
-            self.slot.take_part()
+            self.slot.enable_shm_loopback()
 
     # ----------------------------------------------------------------------------------- data path
 
@@ -302,7 +302,7 @@ class RemoteDriver:
         place = {"va": address_of(memory), "bytes": len(memory), "offset": 0, "writable": 1}
         self.connection.request(attach.MSG_SHARE, attach.SHARE.pack(place), [fd])
         if self.slot is not None:
-            self.slot.keep(memory)
+            self.slot.keep_alive(memory)
 
     def ring(self, size: int) -> Mapping:
         """See :class:`~rnic.runtime.driver.Driver`."""
@@ -331,7 +331,7 @@ class RemoteDriver:
         """See :class:`~rnic.runtime.driver.Driver`."""
         _, (event,) = self.connection.request(attach.MSG_VECTOR, struct.pack("<I", vector))
         if self.slot is not None:
-            self.slot.serve(vector, event, block)
+            self.slot.add_event_queue(vector, event, block)
         with self.lock:
             self._events.append(event)
             self._handlers.append(handler)
@@ -373,7 +373,7 @@ class RemoteDriver:
     def rest(self) -> None:
         """The NIC does not depend on this program's polling; who runs the engine here has its thread take over."""
         if self.slot is not None:
-            self.slot.rest()
+            self.slot.prepare_to_sleep()
 
     def listen(self) -> None:
         """The NIC does not depend on this program's polling."""

@@ -101,7 +101,7 @@ class CQ:
             self._block = ctx.allocate_for(undo, cmd.RES_UAR_BLOCK)
             ctx.command(cmd.SW2HW_CQ, self.cqn, inbox=self._context(log, self._mapping))
             undo.pop_all()
-            self._stand()
+            self._attach_ring()
         self.cqe = (1 << log) - 1
         ctx._cqs[self.cqn] = self
         ctx.add_child(self)
@@ -123,17 +123,17 @@ class CQ:
             }
         )
 
-    def _stand(self) -> None:
+    def _attach_ring(self) -> None:
         """The ring takes what is plain by itself, where the device is driven by C in this process."""
         driver: Any = self.driver
         ring = self._ring
-        self._look = self._look_and_drive
-        self._poll_plain = self._poll_row = None
-        if (drive := getattr(driver, "drive", None)) is not None:
-            ring.stand(drive, driver.progress, driver.registers, self._block, self.lock)
-            self._look, self._poll_plain, self._poll_row = ring.look, ring.poll, ring.poll_row
+        self._poll_ready = self._ready_after_progress
+        self._poll_plain = self._poll_array = None
+        if (doorbell := getattr(driver, "doorbell", None)) is not None:
+            ring.attach(doorbell, driver.progress, driver.registers, self._block, self.lock)
+            self._poll_ready, self._poll_plain, self._poll_array = ring.poll_ready, ring.poll, ring.poll_array
 
-    def _look_and_drive(self) -> bool:
+    def _ready_after_progress(self) -> bool:
         """Whether a completion is in the ring; where none is, the device is driven first."""
         ring = self._ring
         if not ring.ready():
@@ -172,7 +172,7 @@ class CQ:
         Returns:
             How many there are, and they themselves.
         """
-        if not self._kept and not self._look():
+        if not self._kept and not self._poll_ready():
             return 0, []
         found: list[WC] = []
         with self.lock:
@@ -209,14 +209,14 @@ class CQ:
             VerbsError: EINVAL for an array of another type.
         """
         kind = completion_dtype()
-        if self._poll_row is not None and wr_ids is None and not self._kept:
-            count = self._poll_row(array, kind, self._plain)
+        if self._poll_array is not None and wr_ids is None and not self._kept:
+            count = self._poll_array(array, kind, self._plain)
             if count >= 0:
                 return int(count)
         checked(array, kind, "completion_dtype", filled=True)
         if wr_ids is not None:
             check_identifiers(wr_ids, len(array))
-        if not self._kept and not self._look():
+        if not self._kept and not self._poll_ready():
             return 0
         if not len(array):
             return 0
@@ -318,9 +318,9 @@ class CQ:
                 raise VerbsError(error.errno or EINVAL, reason) from None
             self.driver.unmap(self._mapping)
             if self._poll_plain is not None:
-                self._ring.leave()
+                self._ring.detach()
             self._mapping, self._ring = mapping, ring
-            self._stand()
+            self._attach_ring()
             self.cqe = (1 << log) - 1
 
     def close(self) -> None:
@@ -339,7 +339,7 @@ class CQ:
                 ctx.free(cmd.RES_UAR_BLOCK, self._block)
             ctx.driver.unmap(self._mapping)
             if self._poll_plain is not None:
-                self._ring.leave()
+                self._ring.detach()
             ctx._cqs.pop(self.cqn, None)
             ctx.drop_events(self)
             if self.channel is not None:

@@ -61,7 +61,7 @@ class SendQueue:
 
 def queue_lock(driver: Any) -> Any:
     """What is held around changes of a send queue: where that is compiled, a lock that C takes without Python."""
-    return threading.Lock() if getattr(driver, "drive", None) is None else use.ENGINE.PortLock()
+    return threading.Lock() if getattr(driver, "doorbell", None) is None else use.ENGINE.DeviceLock()
 
 
 def send_queue(
@@ -77,9 +77,9 @@ def send_queue(
         batched: opcodes of descriptors that may come by the array.
         plain: whether :data:`PLAIN` descriptors are complete; those of datagrams name a destination.
     """
-    drive = getattr(driver, "drive", None)
-    if drive is None:
+    doorbell = getattr(driver, "doorbell", None)
+    if doorbell is None:
         return SendQueue(entries)
     return use.ENGINE.SendQueue(
-        drive, lock, block, driver.registers, ring, entries, PLAIN if plain else {}, batched, SendWR
+        doorbell, lock, block, driver.registers, ring, entries, PLAIN if plain else {}, batched, SendWR
     )

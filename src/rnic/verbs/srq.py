@@ -90,7 +90,7 @@ class ReceivePoster:
     def drive(self, block: int) -> None:
         """The queue's block is known: from now on it may post by itself."""
         driver: Any = self.ctx.driver
-        if getattr(driver, "drive", None) is not None:
+        if getattr(driver, "doorbell", None) is not None:
             self.queue = use.ENGINE.ReceiveQueue(
                 self.lock,
                 block,

@@ -163,7 +163,7 @@ def test_a_handler_that_raises_is_told_and_the_others_have_their_turns(pair, mon
     for qp in nic.qps.values():
         qp.executor = None  # the engine would not ask the handler
         if nic.engine_device is not None:
-            nic.engine_device.dismiss(qp.number)
+            nic.engine_device.remove(qp.number)
         qp.requester.ack_deadline = 10
         qp.rearm()
     monkeypatch.setattr(QueuePair, "handle_timer", handle)

@@ -194,14 +194,14 @@ def held(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any
     HELD.clear()
     monkeypatch.setattr(use, "ENGINE", use.COMPILED)
     if request.param:
-        plain = use.port
+        plain = use.shared
 
-        def port(*what: Any) -> Any:
+        def shared(*what: Any) -> Any:
             made = plain(*what)
-            made.look_ahead()
+            made.enable_prefetch()
             return made
 
-        monkeypatch.setattr(use, "port", port)
+        monkeypatch.setattr(use, "shared", shared)
     monkeypatch.setattr("rnic.device.config._STATE_LEAST", 1 << 21)
 
     def make(pairs: int = 1, **options: Any) -> tuple[list[QpPair], list[Held]]:
@@ -507,13 +507,13 @@ def test_deadlines_are_the_timers_s(held: Any) -> None:
     first = nic.timers.next_ns()
     assert device.deadline == first
     assert first is not None
-    assert device.due(first - 1, 5) == (0, 4)
+    assert device.handle_deadlines(first - 1, 5) == (0, 4)
     # acknowledged meanwhile: who is woken has nothing to do and is armed no more
     while any(qp.requester.inflight for qp in nic.qps.values()):
         pairs[0].net.turn()
     armed = len(nic.timers)
     assert armed
-    assert device.due(first * 1_000, 5) == (0, 5 - armed - 1)
+    assert device.handle_deadlines(first * 1_000, 5) == (0, 5 - armed - 1)
     assert len(nic.timers) == 0
 
 

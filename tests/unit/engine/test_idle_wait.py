@@ -21,7 +21,7 @@ MS = 1_000_000
 def test_a_word_that_does_not_change_ends_the_sleep_at_the_first_look() -> None:
     word = memoryview(bytearray(b"\x07" + bytes(7))).cast("Q")
     with select.epoll() as epoll:
-        assert use.COMPILED.look_on(epoll.fileno(), [word], 1, 10_000 * MS) == (True, [7])
+        assert use.COMPILED.sleep_while_active(epoll.fileno(), [word], 1, 10_000 * MS) == (True, [7])
 
 
 def test_words_that_change_do_not_end_it() -> None:
@@ -37,7 +37,7 @@ def test_words_that_change_do_not_end_it() -> None:
     thread.start()
     with select.epoll() as epoll:
         for _ in range(10):  # in each of which the other thread may have had no core for 0.1 s
-            quiet, seen = use.COMPILED.look_on(epoll.fileno(), [words[:1], words[1:]], 100, 150 * MS)
+            quiet, seen = use.COMPILED.sleep_while_active(epoll.fileno(), [words[:1], words[1:]], 100, 150 * MS)
             if not quiet:
                 break
     over.set()
@@ -52,17 +52,17 @@ def test_what_can_be_read_ends_it_and_is_still_there() -> None:
     bell = os.eventfd(1)
     with select.epoll() as epoll:
         epoll.register(bell, select.EPOLLIN)
-        assert use.COMPILED.look_on(epoll.fileno(), [], 10_000, 10_000 * MS) == (False, [])
+        assert use.COMPILED.sleep_while_active(epoll.fileno(), [], 10_000, 10_000 * MS) == (False, [])
         assert epoll.poll(0) == [(bell, select.EPOLLIN)]
     os.close(bell)
 
 
 def test_it_ends_in_time() -> None:
     with select.epoll() as epoll:
-        assert use.COMPILED.look_on(epoll.fileno(), [], 1, 3 * MS) == (False, [])
-        assert use.COMPILED.look_on(epoll.fileno(), [], 1, 0) == (False, [])
+        assert use.COMPILED.sleep_while_active(epoll.fileno(), [], 1, 3 * MS) == (False, [])
+        assert use.COMPILED.sleep_while_active(epoll.fileno(), [], 1, 0) == (False, [])
 
 
 def test_more_words_than_it_takes() -> None:
     with select.epoll() as epoll, pytest.raises(ValueError, match="1025 words: give at most 1024"):
-        use.COMPILED.look_on(epoll.fileno(), [bytes(8)] * 1025, 1, MS)
+        use.COMPILED.sleep_while_active(epoll.fileno(), [bytes(8)] * 1025, 1, MS)

@@ -243,7 +243,7 @@ class Pair:
         return sum(int(ctx.runtime.nic.counters["drop_bad_icrc"]) for ctx in self.ctxs)
 
     def lent(self, side: int = 0) -> int:
-        return int(self.ctxs[side].runtime._pump.spliced)
+        return int(self.ctxs[side].runtime._io_poll.spliced)
 
     def close(self) -> None:
         for ctx in self.ctxs:

@@ -26,7 +26,7 @@ def _kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
     def wired(*args: object, **settings: object) -> LoopbackLink:
         link = attach(*args, **settings)
-        link.use_wire(use.COMPILED.Wire(link.window_bytes))
+        link.use_wire(use.COMPILED.Loopback(link.window_bytes))
         return link
 
     monkeypatch.setattr(Fabric, "attach", wired)

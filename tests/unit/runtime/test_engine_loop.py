@@ -72,7 +72,7 @@ def test_the_compiled_consumer_takes_what_the_plain_one_takes() -> None:
 def test_a_row_of_completions_ends_at_one_of_another_queue(ends: Ends, odd: str | None) -> None:
     ring, queue, looks = Filled(), ends.qps[0]._queue, []
     registers, number, kind = memoryview(bytearray(BLOCK_BYTES)), ends.qps[0].qp_num, completion_dtype()
-    ring.compiled.stand(ends.ctxs[0].runtime.drive, lambda: looks.append(1), registers, 0, threading.Lock())
+    ring.compiled.attach(ends.ctxs[0].runtime.engine_loop, lambda: looks.append(1), registers, 0, threading.Lock())
     for _ in range(SIZE - 3):
         ring.put(op.WR_WRITE, number)
         ring.compiled.pop()
@@ -82,30 +82,32 @@ def test_a_row_of_completions_ends_at_one_of_another_queue(ends: Ends, odd: str 
         ring.put(word3, number + 1 if strange and odd == "queue" else number)
     array, queues = np.zeros(8, kind), {number: (queue, None)}
     taken = 6 if odd is None else 4
-    assert ring.compiled.poll_row(array, kind, queues) == taken
+    assert ring.compiled.poll_array(array, kind, queues) == taken
     assert array["index"].tolist() == ([13, 14, 15, 0, 1, 2] if odd is None else [13, 14, 15, 0]) + [0] * (8 - taken)
     assert not array["qpn"][taken:].any()
     assert struct.unpack_from("<I", registers, CQ_HEAD)[0] == ring.compiled.head == taken - 3
     assert queue.head == taken - 3
     assert not looks
-    assert ring.compiled.poll_row(array, kind, queues) == (0 if odd is None else -1)
+    assert ring.compiled.poll_array(array, kind, queues) == (0 if odd is None else -1)
     assert len(looks) == (odd is None)
 
 
 def test_a_ring_that_was_left_takes_nothing(ends: Ends) -> None:
     """Who waits for the lock while the queue is resized finds the new ring."""
     ring, kind = Filled(), completion_dtype()
-    ring.compiled.stand(ends.ctxs[0].runtime.drive, None, memoryview(bytearray(BLOCK_BYTES)), 0, threading.Lock())
+    ring.compiled.attach(
+        ends.ctxs[0].runtime.engine_loop, None, memoryview(bytearray(BLOCK_BYTES)), 0, threading.Lock()
+    )
     ring.put(op.WR_WRITE, 5)
-    ring.compiled.leave()
-    assert ring.compiled.poll_row(np.zeros(8, kind), kind, {5: (ends.qps[0]._queue, None)}) == -1
+    ring.compiled.detach()
+    assert ring.compiled.poll_array(np.zeros(8, kind), kind, {5: (ends.qps[0]._queue, None)}) == -1
     assert ring.compiled.head == 0
 
 
 def test_a_block_outside_the_window_is_refused(ends: Ends) -> None:
-    drive, registers = ends.ctxs[0].runtime.drive, memoryview(bytearray(BLOCK_BYTES))
+    loop, registers = ends.ctxs[0].runtime.engine_loop, memoryview(bytearray(BLOCK_BYTES))
     with pytest.raises(ValueError, match="block 1 of 128 bytes"):
-        Filled().compiled.stand(drive, None, registers, 1, threading.Lock())
+        Filled().compiled.attach(loop, None, registers, 1, threading.Lock())
 
 
 def test_a_ring_of_no_ring_s_size_is_refused() -> None:
@@ -221,13 +223,13 @@ def test_a_poll_while_another_thread_has_the_device_comes_back(ends: Ends) -> No
     runtime: Runtime = ends.ctxs[0].runtime
     found: list[object] = []
     with runtime.lock:
-        thread = threading.Thread(target=lambda: found.append(runtime.drive.progress()))
+        thread = threading.Thread(target=lambda: found.append(runtime.engine_loop.progress()))
         thread.start()
         thread.join()
     assert found == [False]
-    assert runtime.drive.last_poll > 0
+    assert runtime.engine_loop.last_poll > 0
     runtime.rest()
-    assert runtime.drive.last_poll == 0
+    assert runtime.engine_loop.last_poll == 0
 
 
 def test_a_link_that_is_replaced_is_the_runtime_s(ends: Ends) -> None:
@@ -238,7 +240,7 @@ def test_a_link_that_is_replaced_is_the_runtime_s(ends: Ends) -> None:
     assert until(lambda: ends.cqs[0].poll()[0] == 1)
     runtime.close()
     before = dict(runtime.nic.counters)
-    runtime.drive.kick()
+    runtime.engine_loop.kick()
     assert dict(runtime.nic.counters) == before
 
 
@@ -258,17 +260,17 @@ def write(ends: Ends, size: int = 8) -> int:
 def stream(ends: Ends) -> int:
     """A stream of WRITEs has been posted and polled, and all is acknowledged; packets that have left."""
     runtime: Runtime = ends.ctxs[0].runtime
-    runtime.drive.pause_ns = 1 << 62  # whatever else this machine does
+    runtime.engine_loop.pause_ns = 1 << 62  # whatever else this machine does
 
     def streams() -> bool:
         """Posts wake the thread, which leaves the device to who polls, and sleeps again where this machine pauses."""
         for _ in range(GATHER_AFTER):
             write(ends)
             assert until(lambda: ends.cqs[0].poll()[0] == 1)
-        return runtime.drive.sleeps_until == 0
+        return runtime.engine_loop.sleeps_until == 0
 
     assert until(streams)
-    runtime.drive.steady = 0  # as if it had waited for an answer
+    runtime.engine_loop.steady = 0  # as if it had waited for an answer
     return sent(ends)
 
 
@@ -278,8 +280,8 @@ def undisturbed(ends: Ends) -> Iterator[None]:
     runtime: Runtime = ends.ctxs[0].runtime
     (qp,) = runtime.nic.qps.values()
     with ends.ctxs[1].runtime.lock, runtime.lock:
-        runtime.drive.ring()
-        assert until(lambda: runtime.drive.sleeps_until == 0)
+        runtime.engine_loop.wake_thread()
+        assert until(lambda: runtime.engine_loop.sleeps_until == 0)
         qp.requester.peer.srtt = 10**9  # or what is not acknowledged would be asked for
         runtime.nic.write_back_at = 1 << 62
         yield
@@ -291,7 +293,7 @@ def test_messages_of_a_stream_gather_behind_as_many_in_flight(ends: Ends) -> Non
         for _ in range(9):
             seen.append(write(ends) - first)
             ends.cqs[0].ready()
-            ends.ctxs[0].runtime.drive.seen = True  # a poll that found something
+            ends.ctxs[0].runtime.engine_loop.seen = True  # a poll that found something
     assert seen == [1, 2, 2, 2, 5, 5, 5, 5, 5]
 
 
@@ -320,7 +322,7 @@ def test_a_poll_behind_each_message_of_a_stream_lets_as_many_gather_as_are_in_fl
 
 def test_who_waits_for_none_of_a_stream_has_some_gather_with_nothing_in_flight(ends: Ends) -> None:
     first, seen = stream(ends), []
-    ends.ctxs[0].runtime.drive.steady = GATHER_AFTER - 2
+    ends.ctxs[0].runtime.engine_loop.steady = GATHER_AFTER - 2
     with undisturbed(ends):
         for _ in range(7):
             seen.append(write(ends) - first)
@@ -330,7 +332,7 @@ def test_who_waits_for_none_of_a_stream_has_some_gather_with_nothing_in_flight(e
 
 def test_who_polls_once_more_waits_for_an_answer(ends: Ends) -> None:
     first, seen = stream(ends), []
-    ends.ctxs[0].runtime.drive.steady = GATHER_AFTER
+    ends.ctxs[0].runtime.engine_loop.steady = GATHER_AFTER
     with undisturbed(ends):
         for _ in range(2):
             seen.append(write(ends) - first)
@@ -342,12 +344,12 @@ def test_who_polls_once_more_waits_for_an_answer(ends: Ends) -> None:
 
 def test_what_comes_after_a_pause_leaves_at_once_and_many_pauses_end_a_stream(ends: Ends) -> None:
     first, seen = stream(ends), []
-    drive = ends.ctxs[0].runtime.drive
-    drive.stream, never = 2 * GATHER_AFTER, drive.pause_ns
+    loop = ends.ctxs[0].runtime.engine_loop
+    loop.stream, never = 2 * GATHER_AFTER, loop.pause_ns
     pauses = GATHER_AFTER // GATHER_SETBACK
     with undisturbed(ends):
         for pause in (True, True, False, *[True] * (pauses - 1), False):
-            drive.seen, drive.pause_ns = True, 0 if pause else never
+            loop.seen, loop.pause_ns = True, 0 if pause else never
             seen.append(write(ends) - first)
     assert seen == [1, 2, 2, 4, 5, 6, 7]
 
@@ -357,7 +359,7 @@ def test_a_long_message_takes_along_what_gathered(ends: Ends) -> None:
     with undisturbed(ends):
         for _ in range(3):
             write(ends)
-            ends.ctxs[0].runtime.drive.seen = True
+            ends.ctxs[0].runtime.engine_loop.seen = True
         assert sent(ends) - first == 2
         assert write(ends, 600) - first == 4
 
@@ -367,7 +369,7 @@ def test_what_gathers_leaves_although_nobody_polls(ends: Ends) -> None:
     with ends.ctxs[1].runtime.lock:
         for _ in range(3):
             write(ends)
-            ends.ctxs[0].runtime.drive.seen = True
+            ends.ctxs[0].runtime.engine_loop.seen = True
         assert until(lambda: sent(ends) - first == 3)
 
 
@@ -376,7 +378,7 @@ def test_acknowledgements_send_what_gathered(ends: Ends) -> None:
     with ends.ctxs[1].runtime.lock:
         for _ in range(5):
             write(ends)
-            ends.ctxs[0].runtime.drive.seen = True
+            ends.ctxs[0].runtime.engine_loop.seen = True
     assert completed(ends, 5)
 
 
@@ -401,9 +403,9 @@ def left_without_a_stream(ends: Ends, why: str) -> list[int]:
         first = sent(ends)
         for _ in range(6):
             if why != "no poll between":
-                runtime.drive.seen = True
+                runtime.engine_loop.seen = True
             if why == "a pause":
-                runtime.drive.pause_ns = 0
+                runtime.engine_loop.pause_ns = 0
             if why == "the thread sleeps":
                 runtime.rest()
                 assert until(lambda: fell_asleep(runtime))
@@ -428,7 +430,7 @@ def fell_asleep(runtime: Runtime) -> bool:
     """Whether the thread sleeps, and is not about to wake up by what was rung for the message before."""
     for _ in range(4):
         time.sleep(0.0005)
-        if not runtime.drive.sleeps_until:
+        if not runtime.engine_loop.sleeps_until:
             return False
     return True
 

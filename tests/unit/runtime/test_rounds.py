@@ -222,36 +222,36 @@ def test_packets_of_a_new_sender_are_the_engine_s_from_the_second_on(ends: Pumpe
 
 def test_posts_keep_the_thread_off_once_until_a_poll_comes(ends: Pumped) -> None:
     """Who posts on and on and never polls has his NIC driven by its thread all the same."""
-    drive = ends.ctxs[0].runtime.drive
-    assert drive is not None
+    loop = ends.ctxs[0].runtime.engine_loop
+    assert loop is not None
     ends.ctxs[0].runtime.listens = False
-    drive.progress()
-    drive.rest()
+    loop.progress()
+    loop.prepare_to_sleep()
     ends.write(0)
-    first = drive.last_poll
+    first = loop.last_poll
     assert first > 0
     for _ in range(3):
         ends.write(0)
-        assert drive.last_poll == first
-    drive.progress()
-    polled = drive.last_poll
+        assert loop.last_poll == first
+    loop.progress()
+    polled = loop.last_poll
     ends.write(0)
-    assert drive.last_poll > polled
+    assert loop.last_poll > polled
     assert ends.wait(0, 5) == [0] * 5
     ends.ctxs[0].runtime.listen()
-    drive.progress()
-    polled = drive.last_poll
+    loop.progress()
+    polled = loop.last_poll
     ends.write(0)
-    assert drive.last_poll == polled, "it waits by descriptors"
+    assert loop.last_poll == polled, "it waits by descriptors"
     assert ends.wait(0) == [0]
 
 
 def test_faults_and_taps_take_the_reference(ends: Pumped) -> None:
     ends.warm()
     runtime: Any = ends.ctxs[0].runtime
-    assert runtime._uses_pump
+    assert runtime._engine_polls
     runtime.faults()
-    assert not runtime._uses_pump
+    assert not runtime._engine_polls
     ends.write(0)
     assert ends.wait(0) == [0]
     assert "produce" in ends.calls
@@ -262,13 +262,13 @@ def test_a_tracer_a_group_and_a_guard_take_the_reference(ends: Pumped) -> None:
     second: Any = ends.ctxs[1].runtime
     link: Any = second.link
     link.lone = False
-    assert not second._uses_pump
+    assert not second._engine_polls
     link.lone = True
-    assert second._uses_pump
+    assert second._engine_polls
     first.nic.memory.guards[1] = lambda *_: True
-    assert not first._uses_pump
+    assert not first._engine_polls
     first.nic.memory.guards.clear()
-    assert not first._uses_pump  # a message that a guard let in may be open
+    assert not first._engine_polls  # a message that a guard let in may be open
     ends.warm()
 
 
@@ -284,17 +284,17 @@ def test_options_of_the_socket_are_the_link_s_and_the_pump_s(ends: Pumped) -> No
     usual = system()
     flow = runtime.link.local_flow(bytes((127, 0, 0, 1)), ends.ctxs[1].udp_port)
     flow.tclass = usual ^ 0x20
-    runtime._pump.carry([TxBurst(flow, [bytes(20)], 20, 1, 20)])
+    runtime._io_poll.send_bursts([TxBurst(flow, [bytes(20)], 20, 1, 20)])
     assert system() == outlet.tclass == usual ^ 0x20
     ends.write(0)
     assert ends.wait(0) == [0]
     assert system() == usual
-    runtime._pump.carry([])
+    runtime._io_poll.send_bursts([])
     assert outlet.tclass == usual
-    assert runtime._uses_pump
+    assert runtime._engine_polls
     flow.sl = 1
-    runtime._pump.carry([TxBurst(flow, [bytes(20)], 20, 1, 20)])
-    assert not runtime._uses_pump  # what the system makes of priorities is the link's alone
+    runtime._io_poll.send_bursts([TxBurst(flow, [bytes(20)], 20, 1, 20)])
+    assert not runtime._engine_polls  # what the system makes of priorities is the link's alone
     ends.write(0)
     assert ends.wait(0) == [0]
 
@@ -303,7 +303,7 @@ def test_a_closed_runtime_has_no_pump(ends: Pumped) -> None:
     """The system gives its descriptors to others."""
     runtime: Any = ends.ctxs[0].runtime
     ends.ctxs[0].close()
-    assert runtime._pump is None
+    assert runtime._io_poll is None
     ends.calls.clear()
     assert not runtime.progress()
     assert not ends.calls
@@ -403,7 +403,7 @@ def test_what_was_kept_is_taken_before_what_comes_behind_the_missing_packet(keep
             before, came = here.nic.counters["tx_packets"], here.nic.counters["rx_packets"]
             end = time.monotonic() + 10
             while here.nic.counters["rx_packets"] == came:  # it takes the NAK, and has not answered it
-                here._pump.round(here.clock(), 1)
+                here._io_poll.poll(here.clock(), 1)
                 assert time.monotonic() < end
             assert here.nic.counters["tx_packets"] == before
             ends.write(0)
@@ -452,9 +452,9 @@ def test_what_is_kept_is_forgotten_after_a_tenth_of_a_second(ends: Pumped) -> No
         for lost in (True, False):
             write_and_lose(ends, lost)
         late = there.clock() + 100_000_000
-        ends.ctxs[0].runtime._pump.round(ends.ctxs[0].runtime.clock(), 1)
+        ends.ctxs[0].runtime._io_poll.poll(ends.ctxs[0].runtime.clock(), 1)
         ends.write(0)
-        there._pump.round(late, 1)  # the missing packet, and a new one behind what was kept
+        there._io_poll.poll(late, 1)  # the missing packet, and a new one behind what was kept
     assert ends.wait(0, 3) == [e.IBV_WC_SUCCESS] * 3
     assert there.nic.counters["sequence_naks_sent"] == before.get("sequence_naks_sent", 0) + 2
     assert ends.ctxs[0].runtime.nic.counters["rewinds"] == 1
@@ -483,7 +483,7 @@ def test_an_acknowledgement_leaves_in_the_burst_of_the_answer(ends: Pumped) -> N
         there.progress()  # it takes the WRITE, and shows it before it acknowledges
         before = here.nic.counters["rx_packets"]
         ends.write(1)
-        bursts, _ = here._pump.round(here.clock(), 1)
+        bursts, _ = here._io_poll.poll(here.clock(), 1)
         found.append((bursts, here.nic.counters["rx_packets"] - before))
         if found[-1] == (1, 2):
             return

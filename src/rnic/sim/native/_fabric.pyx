@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The fabric for Python: agenda, ports, switches and NICs of rnic.sim, whose plain classes they stand for.
+"""The fabric for Python: agenda, ports, switches and NICs of rnic.sim, as its plain classes.
 
-It is compiled with the C of the engine that does no input or output, and works on the devices of ``rnic.engine._engine``.
+It is compiled with the C of the engine that does no I/O, and works on devices of ``rnic.engine._engine``.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -14,9 +14,9 @@ import ctypes
 from rnic.engine._engine cimport (
     ENGINE_COUNTS,
     Device,
-    _address,
-    _Cq,
-    _take_flow,
+    buffer_address,
+    CompletionQueue,
+    fill_flow,
     completion_queue,
     engine_counts,
     engine_cq,
@@ -150,16 +150,16 @@ cdef int PROGRAM_AT = place(QP_RECORD, "program_record")
 
 
 def layout_hash():
-    """The layout hash that the fabric was compiled with."""
+    """Return the layout hash of the tables that the fabric was compiled from."""
     return engine_layout_hash()
 
 
 cdef class FabricAgenda:
-    """Virtual time and all that is due in it: :class:`rnic.sim.agenda.Agenda`, with ports and NICs of C.
+    """Virtual time and its events, as :class:`rnic.sim.agenda.Agenda`, with ports and NICs in C.
 
     Args:
         tclass: traffic class of what NICs send.
-        packet: makes a packet, as Python sees it, of a burst and of the hash that ECMP goes by.
+        packet: called with a burst and its ECMP hash, returns the packet that Python sees.
     """
 
     cdef fabric_state *fabric
@@ -198,11 +198,15 @@ cdef class FabricAgenda:
 
     @property
     def events(self):
-        """How many have happened."""
+        """How many events have happened."""
         return self.fabric.events
 
     def actor(self, act):
-        """A number for something that acts when it is due. Raises ``OverflowError`` where there are 2^24 already."""
+        """Add an actor, which is called when it is due; return its number.
+
+        Raises:
+            OverflowError: there are 2^24 actors already.
+        """
         cdef uint32_t number = fabric_actor_add(self.fabric, FABRIC_PYTHON, 0)
         if number == FABRIC_NONE:
             raise OverflowError("there are as many actors as there can be: make the topology smaller")
@@ -210,7 +214,7 @@ cdef class FabricAgenda:
         return number
 
     def once(self, time_ns, call):
-        """``call`` is called at ``time_ns``, and its number is free again."""
+        """Call ``call`` once at ``time_ns``."""
         number = self.free.pop() if self.free else self.actor(None)
 
         def act():
@@ -221,20 +225,20 @@ cdef class FabricAgenda:
         self.at(time_ns, number)
 
     def at(self, uint64_t time_ns, uint32_t actor):
-        """``actor`` acts at ``time_ns``, which is not before now."""
+        """Call an actor at ``time_ns``, which is not before now."""
         fabric_at(self.fabric, time_ns, actor)
         self._check()
 
     def next_ns(self):
-        """When something happens next; ``None`` where nothing does."""
+        """Return the time of the next event, or ``None`` for none."""
         return self.fabric.heap[0].time if self.fabric.heap_count else None
 
     def step(self):
-        """The next thing happens, and time moves there; false where there is none."""
+        """Move to the next event; return false if there is none."""
         return self.run(1, NEVER_NS, None)
 
     def run(self, uint64_t count, uint64_t end_ns, busy):
-        """Up to ``count`` things happen, while ``busy`` says so; false where there is none any more, or it is late."""
+        """Run up to ``count`` events while ``busy()`` is true; return false if none is left up to ``end_ns``."""
         cdef uint64_t left = count
         while left:
             left -= fabric_run(self.fabric, left, end_ns)
@@ -260,7 +264,7 @@ cdef class FabricAgenda:
         return draws
 
     cdef object _packet(self, const fabric_packet *packet):
-        """A packet as rnic.sim has it, with zeros as payload."""
+        """Return a packet as rnic.sim has it, with zeros as payload."""
         key = packet.source, packet.target, packet.source_port, packet.target_port, packet.tclass
         flow = self.flows.get(key)
         if flow is None:
@@ -275,13 +279,13 @@ cdef class FabricAgenda:
         return made
 
     cdef int _put(self, uint32_t port, packet) except -1:
-        """A packet of Python's joins a queue."""
+        """Queue a packet that Python made at a port."""
         cdef engine_flow flow
         burst = packet.burst
         if burst.count != 1:
             raise ValueError(f"{burst.count} packets in one burst: a fabric takes them one by one")
         cdef bytes data = bytes(burst.buffers[0]) if len(burst.buffers) == 1 else b"".join(burst.buffers)
-        _take_flow(&flow, burst.flow)
+        fill_flow(&flow, burst.flow)
         cdef uint32_t number = fabric_packet_make(self.fabric, <uint8_t *> PyBytes_AS_STRING(data), len(data), &flow,
                                                   <uint8_t> burst.flow.tclass)
         if number == FABRIC_NONE:
@@ -291,7 +295,7 @@ cdef class FabricAgenda:
 
 
 cdef class FabricPort:
-    """One end of a link: :class:`rnic.sim.port.Port`. Whose it is says who takes it."""
+    """One end of a link, as :class:`rnic.sim.port.Port`. Its host or switch takes what arrives."""
 
     cdef FabricAgenda agenda
     cdef readonly str name
@@ -336,7 +340,7 @@ cdef class FabricPort:
 
     @property
     def stops(self):
-        """When it stopped and went on, in turn; ``None`` where nobody asked for it with a list."""
+        """Times at which it stopped and went on, in turn. ``None`` unless recorded; set a list to record them."""
         cdef fabric_port *port = self._at()
         return [port.stops[i] for i in range(port.stop_count)] if port.recorded else None
 
@@ -346,21 +350,21 @@ cdef class FabricPort:
 
     @property
     def window_bytes(self):
-        """Its rate in bytes a window of the congestion registers."""
+        """Its rate in bytes per window of the congestion registers."""
         return max(1, self._at().bits_s * 1024 // 8000000000)
 
     def put(self, packet):
-        """Queue a packet behind those that wait."""
+        """Queue a packet."""
         self.agenda._put(self.number, packet)
 
     @property
     def queued_bytes(self):
-        """What waits."""
+        """Bytes that wait."""
         return self._at().queued_bytes
 
     @property
     def peak_bytes(self):
-        """The longest that its queue was."""
+        """The most bytes that have waited."""
         return self._at().peak_bytes
 
     @property
@@ -390,20 +394,20 @@ cdef class FabricPort:
 
     @property
     def paused(self):
-        """Whether it stands."""
+        """Whether PFC stops it now."""
         return bool(self._at().paused)
 
     @property
     def paused_ns(self):
-        """How long it stood."""
+        """How long PFC has stopped it, in nanoseconds."""
         return self._at().paused_ns
 
 
 cdef class FabricSwitch:
-    """A switch: :class:`rnic.sim.switch.Switch`.
+    """A switch, as :class:`rnic.sim.switch.Switch`.
 
     Args:
-        agenda: whose.
+        agenda: of the fabric.
         row, rng, salt: as there.
         ports: of this switch, in the order of its links.
         hosts: how many there are.
@@ -439,7 +443,7 @@ cdef class FabricSwitch:
         return &self.agenda.fabric.switches[self.number]
 
     def route(self, list hosts, list ports):
-        """Packets to these hosts leave by one of these ports."""
+        """Send packets for these hosts by one of these ports."""
         cdef FabricPort port
         cdef uint32_t host, first
         for host in hosts:
@@ -459,12 +463,12 @@ cdef class FabricSwitch:
 
     @property
     def peak_bytes(self):
-        """The most that its buffers held."""
+        """The most bytes that its buffers held."""
         return self._at().peak_bytes
 
     @property
     def buffered_bytes(self):
-        """What the shared buffer holds now."""
+        """Bytes that the shared buffer holds now."""
         return self._at().held - self._at().in_headroom
 
 
@@ -472,10 +476,10 @@ cdef class FabricHost:
     """A NIC at its link, for :class:`rnic.sim.native.EngineHost`.
 
     Args:
-        agenda: whose.
-        nic: the device, with the engine; its packets are bare from now on.
-        port: its end of its one link.
-        host: has what the engine leaves to Python.
+        agenda: of the fabric.
+        nic: a device with the engine, which makes packets of headers alone from now on.
+        port: its end of its only link.
+        host: called for what the engine leaves to Python.
     """
 
     cdef FabricAgenda agenda
@@ -483,7 +487,7 @@ cdef class FabricHost:
     cdef object nic, host, rung, sending, counters
     cdef Device device
     cdef dict bare, paths
-    cdef _Cq cq
+    cdef CompletionQueue cq
     cdef bytearray bare_slots
     cdef uint64_t shared
 
@@ -498,24 +502,24 @@ cdef class FabricHost:
         if self.number == FABRIC_NONE:
             raise MemoryError("no memory for a host")
         here = &agenda.fabric.hosts[self.number]
-        here.device, here.port = &self.device.device, port.number
+        here.device, here.port = &self.device.c_device, port.number
         end.owner = self.number
-        self.device.port.strip()
+        self.device.shared.send_headers_only()
         agenda.hosts.append(self)
 
     cdef fabric_host *_at(self):
         return &self.agenda.fabric.hosts[self.number]
 
     def wake(self):
-        """Look at the NIC as soon as what is due now has happened."""
+        """Serve the NIC after the events that are due now."""
         self.agenda.fabric.calls += 1
         self._at().stale = 1
         fabric_host_wake(self.agenda.fabric, self.number, self.agenda.fabric.now)
 
     def count(self):
-        """What C counted is counted by the device."""
+        """Add what C counted to the counters of the device."""
         cdef fabric_host *here = self._at()
-        cdef engine_counts *counts = &self.device.device.counts
+        cdef engine_counts *counts = &self.device.c_device.counts
         cdef int i
         for name, value in (("rx_packets", counts.rx_packets), ("tx_packets", counts.tx_packets),
                             ("rx_bytes", here.rx_bytes), ("tx_bytes", here.tx_bytes)):
@@ -528,25 +532,25 @@ cdef class FabricHost:
         memset(counts, 0, sizeof(counts[0]))
 
     cdef int _hold(self, queue) except -1:
-        """From now on it may have bare flows, which complete to this queue."""
+        """Allow bare flows, which complete to this queue."""
         if self.cq is None:
-            self.cq = _Cq(queue)
-            self.device.port.react(self.nic.congestion.settings)
-            self.bare_slots = bytearray(1 << self.device.device.log_qps)
-            self._at().bare = _address(self.bare_slots, NULL)
+            self.cq = CompletionQueue(queue)
+            self.device.shared.set_congestion(self.nic.congestion.settings)
+            self.bare_slots = bytearray(1 << self.device.c_device.log_qps)
+            self._at().bare = buffer_address(self.bare_slots, NULL)
             self.shared = self.nic.arena.take(fabric_shared_bytes(), "the slots of bare flows")
         return 0
 
     cdef int _enter(self) except -1:
-        """Python goes on where C stopped."""
+        """Update the NIC's clock before Python continues for C."""
         cdef uint64_t at = self._at().write_back_at
         self.nic.now_ns = self.agenda.fabric.now
         self.nic.write_back_at = None if at == NEVER_NS else at
         return 0
 
     cdef int _spare(self, engine_stop_info *told) except -1:
-        """The turn of a bare flow stopped: for want of a line to wait in, which is stocked."""
-        if self.device.device.sched.inflight.spare_line:
+        """Allocate a line of the in-flight budget, for want of which a bare flow's turn stopped."""
+        if self.device.c_device.sched.inflight.spare_line:
             raise RuntimeError(f"a bare flow's turn ended for reason {told.end}: run the fabric with bare=False")
         self.nic.inflight.reserve_line()
         return 0
@@ -557,16 +561,17 @@ cdef class FabricHost:
         return 0
 
     cdef int _refuse(self, const fabric_packet *packet) except -1:
-        """The reference cannot take a packet for a bare flow."""
+        """Raise ``RuntimeError`` for a packet of a bare flow, which the reference cannot take."""
         cdef uint64_t slot = (<uint64_t> packet.header[5] << 16 | packet.header[6] << 8 | packet.header[7])
-        slot &= (<uint64_t> 1 << self.device.device.log_qps) - 1
+        slot &= (<uint64_t> 1 << self.device.c_device.log_qps) - 1
         if self.cq is not None and self.bare_slots[slot]:
-            raise RuntimeError(f"a bare flow got a packet of opcode {packet.header[0]:#x}: run the fabric with bare=False")
+            opcode = packet.header[0]
+            raise RuntimeError(f"a bare flow got a packet of opcode {opcode:#x}: run the fabric with bare=False")
         return 0
 
     cdef int _look(self) except -1:
         cdef fabric_host *here = self._at()
-        cdef _Cq found
+        cdef CompletionQueue found
         nic, sending = self.nic, self.sending
         here.owes = bool(self.rung or sending.failed_cqs or sending.final_bursts or nic.gsi.waiting
                          or nic.resources.interrupts)
@@ -583,7 +588,7 @@ cdef class FabricHost:
 
 
 cdef class FabricPattern:
-    """What the queue pairs of bare flows begin as: a sender and a receiver as verbs and the reference left them.
+    """The initial state of a bare flow's queue pairs: copies of a sender and a receiver just connected by verbs.
 
     Args:
         sender, receiver: queue pairs of the device, just connected.
@@ -612,15 +617,16 @@ cdef class FabricPattern:
 
 
 cdef class FabricFlow:
-    """A flow whose two queue pairs are the engine's alone (sim/native/bare.c), for :class:`rnic.sim.traffic.Pair`.
+    """A flow between queue pairs that only the engine knows (sim/native/bare.c), for :class:`rnic.sim.traffic.Pair`.
 
     Args:
-        pattern: what they begin as.
+        pattern: their initial state.
         source, target: hosts.
         here, there: their regions; ``ends`` their protection domains and completion queues.
-        over: called where it fails.
+        over: called when it fails.
 
-    ``number`` is the sender's.
+    Attributes:
+        number: queue pair number of the sender.
     """
 
     cdef FabricPattern pattern
@@ -653,9 +659,9 @@ cdef class FabricFlow:
         place.number, place.remote = numbers
         place.target, place.pd, place.cqn = target, end.pd.handle, end.cq.cqn
         place.source_port, place.target_port = sport, dport
-        place.cq = &host.cq.cq
+        place.cq = &host.cq.c_cq
         place.pace = &self.paces[0 if sends else 1]
-        place.shared = host.device.port.base + host.shared
+        place.shared = host.device.shared.base + host.shared
         place.record = arena.take(self.pattern.record_bytes, "a queue pair")
         place.context = arena.take(self.pattern.context_bytes, "a context")
         place.slots = arena.take(fabric_sender_bytes(pattern) if sends else fabric_receiver_bytes(), "slots")
@@ -672,7 +678,7 @@ cdef class FabricFlow:
         peer.users += 1
         place.peer_record = peer.record
         nic.sending.scheduler.enroll(place.record, host.host.ctx.driver.uar.program, nic.config.turn_bytes)
-        place.program_record = (<uint64_t *> (host.device.port.base + place.record))[PROGRAM_AT]
+        place.program_record = (<uint64_t *> (host.device.shared.base + place.record))[PROGRAM_AT]
         place.turn = nic.config.turn_bytes
         host.bare[place.record] = self
         fabric_bare_make(host.agenda.fabric, host.number, qp, pattern, &place, sends)
@@ -681,12 +687,12 @@ cdef class FabricFlow:
     def write(self, uint64_t size):
         """Post one WRITE."""
         fabric_bare_write(self.source.agenda.fabric, self.source.number, &self.sender,
-                          <const uint8_t *> PyBytes_AS_STRING(self.pattern.descriptor), size, self.va, self.lkey, self.to,
-                          self.rkey)
+                          <const uint8_t *> PyBytes_AS_STRING(self.pattern.descriptor), size, self.va, self.lkey,
+                          self.to, self.rkey)
         self.source.wake()
 
     def fail(self):
-        """An ACK timeout passed in vain, and its retries are used up."""
+        """End the flow: an ACK timeout has passed, and no retry is left."""
         self.source.nic.counters.bump("ack_timeouts")
         self.over()
 
@@ -696,7 +702,7 @@ cdef class FabricFlow:
         return fabric_bare_expected(&self.receiver)
 
     def close(self):
-        """Both queue pairs are no more."""
+        """Destroy both queue pairs."""
         if self.closed:
             return
         self.closed = True
@@ -718,7 +724,7 @@ cdef class FabricFlow:
 
 
 class _To:
-    """Where a flow leads, as an account of what is in flight there is found by."""
+    """The key of a peer's in-flight account."""
 
     __slots__ = ("dport", "dst")
 
@@ -748,7 +754,7 @@ cdef int _call_told(void *self, uint32_t at, engine_stop_info *told) noexcept:
     cdef FabricHost host = agenda.hosts[at]
     try:
         host._enter()
-        host.device._stopped(told)
+        host.device.handle_stop(told)
         host._leave()
     except BaseException as error:
         return _failed(agenda, error)
@@ -777,7 +783,7 @@ cdef int _call_turn(void *self, uint32_t at, engine_stop_info *told) noexcept:
         if agenda.fabric.sending.qp in host.bare:
             host._spare(told)
             return 0
-        host.device._take_over(agenda.fabric.now, &agenda.fabric.sending, out)
+        host.device.run_reference_turn(agenda.fabric.now, &agenda.fabric.sending, out)
         if out:
             host.nic.note_traffic(agenda.fabric.now)
             host.host.send(out)
@@ -796,7 +802,7 @@ cdef int _call_prepare(void *self, uint32_t at, int *sent) noexcept:
             host.host.interrupts()
         out = host.sending.prepare(agenda.fabric.now)
         if out:
-            host.device.device.counts.tx_packets += len(out)
+            host.device.c_device.counts.tx_packets += len(out)
             host.nic.note_traffic(agenda.fabric.now)
             host.host.send(out)
             sent[0] = 1
