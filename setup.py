@@ -38,6 +38,8 @@ if sys.platform == "linux":
         TWINS += WITH_C
 BUILD = Path("build", "cython")
 """Where Cython puts the C that it makes."""
+DIRECTIVES = {"embedsignature": True, "embedsignature.format": "clinic"}
+"""Functions tell their parameters, which are compared with the stubs."""
 PURE = os.environ.get("RNIC_PURE", "") not in ("", "0")
 REPOSITORY = os.environ.get("RNIC_REPOSITORY", "").rstrip("/")
 REQUIRED = os.environ.get("RNIC_REQUIRE_COMPILED", "") not in ("", "0")
@@ -69,7 +71,9 @@ def extensions() -> list[Extension]:
         )
         for name in TWINS
     ]
-    made: list[Extension] = cythonize(wanted, build_dir=str(BUILD), language_level=3, quiet=True)
+    made: list[Extension] = cythonize(
+        wanted, build_dir=str(BUILD), compiler_directives=DIRECTIVES, language_level=3, quiet=True
+    )
     # Cython copies headers beside the C that it makes. C would find those first, and old ones of headers that moved.
     for copy in BUILD.rglob("*.h"):
         copy.unlink()

@@ -49,7 +49,7 @@ def test_sdist_holds_every_source_of_a_compiled_part(tree: Path) -> None:
         names = {name.partition("/")[2] for name in archive.getnames()}
     wanted = {
         str(path.relative_to(tree))
-        for pattern in ("*.pyx", "*.pxd", "*.c", "*.h", "*.py")
+        for pattern in ("*.pyx", "*.pxi", "*.pxd", "*.pyi", "*.c", "*.h", "*.py")
         for path in (tree / "src").rglob(pattern)
     }
     assert wanted - names == set()
@@ -65,7 +65,7 @@ def test_pure_wheel_serves_every_machine_and_knows_its_pages(tree: Path) -> None
         names = archive.namelist()
         metadata = Parser().parsestr(archive.read(f"rnic-{rnic.__version__}.dist-info/METADATA").decode())
     assert not [name for name in names if name.endswith((".so", ".so.1", ".pyx"))]
-    assert "rnic/py.typed" in names
+    assert {"rnic/py.typed", "rnic/engine/_engine.pyi", "rnic/sim/native/_fabric.pyi"} <= set(names)
     urls = dict(line.split(", ") for line in metadata.get_all("Project-URL"))
     assert urls["Source"] == "https://example.org/rnic"
     assert {"Source", "Documentation", "Changelog", "Issues"} == urls.keys()

@@ -5,7 +5,7 @@ A protocol names the attributes and methods that one part uses; :class:`~rnic.de
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rnic.transport.host import Host as TransportHost
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rnic.device.sending import Sending
     from rnic.device.timers import Timers
     from rnic.device.uar import Uar
+    from rnic.engine import _engine
     from rnic.mem.table import MemoryTable
     from rnic.state.arena import Arena
     from rnic.state.device import Directory
@@ -115,7 +116,7 @@ class QpHost(TransportHost, TableHost, Protocol):
 
     contexts: ContextManager
     datagrams: Callable[[], None] | None
-    engine_device: Any
+    engine_device: _engine.Device | None
     stopped: Callable[[int], None] | None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rnic.context.qpc import SRQ_VALID
 from rnic.device.cq import CompletionQueue
@@ -34,6 +34,7 @@ from rnic.wire.flow import Flow
 if TYPE_CHECKING:
     from rnic.context.qp_context import QpContext
     from rnic.device.host import QpHost
+    from rnic.engine import _engine
     from rnic.mem.dma import DmaPort
     from rnic.mem.table import MemoryTable
     from rnic.transport.message import Message
@@ -192,7 +193,7 @@ class DeviceQp(QueuePair):
         self.uar = uar
         self.srq = srq
         self.regs = regs = Registers(uar, ctx.usr_page)
-        self.executor: Any = None
+        self.executor: _engine.Executor | None = None
         """The engine's hold of it, where there is an engine that knows its service."""
         self.peer: Flow | None = None
         regs.clear()

@@ -24,7 +24,9 @@ _WRITE_BACK_QPS = 4
 def _requests(qp: DeviceQp, now_ns: int, budget: int, out: list[TxBurst]) -> int:
     """Send requests by the quick way as far as it knows them, the rest by the reference."""
     executor = qp.executor
-    made: int = executor.send(now_ns, budget, out)
+    if executor is None:
+        return qp.produce_requests(now_ns, budget, out)
+    made = executor.send(now_ns, budget, out)
     if made < budget and executor.punted:
         made += qp.produce_requests(now_ns, budget - made, out)
     return made
@@ -190,10 +192,7 @@ class Sending:
         count = _replies(qp, limit, out) if owes else 0
         if qp.requester.unsent:
             budget = min(limit, max(limit - count, LEAST)) if count else limit
-            if qp.executor is None:
-                count += qp.produce_requests(now_ns, budget, out)
-            else:
-                count += _requests(qp, now_ns, budget, out)
+            count += _requests(qp, now_ns, budget, out)
         return count
 
     @staticmethod

@@ -6,18 +6,44 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rnic.engine.header import layout_hash
 from rnic.spec.limits import GO_BACK_N
 from rnic.spec.twins import compiled_twin, in_use
 
 if TYPE_CHECKING:
+    from rnic.engine import _engine
     from rnic.mem.table import MemoryTable
     from rnic.state.arena import Arena
     from rnic.transport.host import TransportConfig
 
 _NAME = "rnic.engine"
+
+
+class Engine(Protocol):
+    """What the compiled module has, whose types stand in ``_engine.pyi``."""
+
+    BypassDriver: type[_engine.BypassDriver]
+    CompletionRing: type[_engine.CompletionRing]
+    Device: type[_engine.Device]
+    DeviceLock: type[_engine.DeviceLock]
+    Executor: type[_engine.Executor]
+    IoPoll: type[_engine.IoPoll]
+    Loop: type[_engine.Loop]
+    Loopback: type[_engine.Loopback]
+    ReceiveQueue: type[_engine.ReceiveQueue]
+    SendQueue: type[_engine.SendQueue]
+    Shared: type[_engine.Shared]
+
+    def sleep_while_active(
+        self, epoll: int, views: list[memoryview], every_ms: int, most_ns: int
+    ) -> tuple[bool, list[int]]:
+        """Sleep while all words change."""
+
+
+if TYPE_CHECKING:
+    _module: Engine = _engine  # mypy compares the two
 
 LAYOUT = layout_hash()
 """That of the tables of this process, which takes milliseconds to compute."""
@@ -32,16 +58,22 @@ def compiled(plain: str, name: str) -> Any:
     return module
 
 
-COMPILED: Any = compiled(_NAME, "rnic.engine._engine")
+COMPILED: Engine | None = compiled(_NAME, "rnic.engine._engine")
 """The compiled engine, or ``None``."""
 
-ENGINE: Any = None if os.environ.get("RNIC_ENGINE") == "0" else COMPILED
+ENGINE: Engine | None = None if os.environ.get("RNIC_ENGINE") == "0" else COMPILED
 """The engine that devices take, or ``None``."""
 
 in_use[_NAME] = ENGINE is not None
 
 
-def shared(arena: Arena, table: MemoryTable, config: TransportConfig) -> Any:
+def engine() -> Engine:
+    """The engine, for callers that work for one of its devices."""
+    assert ENGINE is not None
+    return ENGINE
+
+
+def shared(arena: Arena, table: MemoryTable, config: TransportConfig) -> _engine.Shared | None:
     """What all queue pairs of a device share, told of every key from now on; ``None`` without the engine."""
     if ENGINE is None or config.recovery != GO_BACK_N:
         return None
@@ -50,6 +82,6 @@ def shared(arena: Arena, table: MemoryTable, config: TransportConfig) -> Any:
     return made
 
 
-def device(nic: Any) -> Any:
+def device(nic: Any) -> _engine.Device | None:
     """All queue pairs of a device together, whose state is all laid out; ``None`` without the engine."""
-    return None if nic.engine is None else ENGINE.Device(nic.engine, nic)
+    return None if ENGINE is None or nic.engine is None else ENGINE.Device(nic.engine, nic)

@@ -15,7 +15,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from rnic.device.nic import Nic
@@ -41,6 +41,9 @@ from rnic.spec.rounds import (
 )
 from rnic.wire.bursts import RxBurst, TxBurst
 
+if TYPE_CHECKING:
+    from rnic.engine import _engine
+
 _THREAD_ROUNDS = 256
 _ERROR_PAUSE_S = 0.01
 """Pause of the thread after a round that raised: the next one may raise again at once."""
@@ -54,7 +57,7 @@ def _backoff_ns() -> int:
     return min(max(1, len(_threaded)), PARK_MAX) * PARK_NS
 
 
-def _make_lock() -> Any:
+def _make_lock() -> threading.RLock | _engine.DeviceLock:
     """Make a reentrant lock, which compiled rounds take as well where there are any."""
     return threading.RLock() if use.ENGINE is None else use.ENGINE.DeviceLock()
 
@@ -72,7 +75,7 @@ class Runtime:
         self.nic = nic
         self.link: Link = link
         self.clock = clock
-        self.lock: threading.RLock = _make_lock()
+        self.lock = _make_lock()
         """Held around every use of the NIC: commands, progress, timers."""
         self.handlers: dict[int, Callable[[], None]] = {}
         """Handlers of interrupt vectors; they run under the lock and must not wait."""
@@ -107,20 +110,20 @@ class Runtime:
         if wanted_by(link):
             self.faults()
         self._io_poll = self._make_io_poll(link)
-        self.engine_loop: Any = None if self._io_poll is None else use.ENGINE.Loop(self, self._io_poll, RECEIVE_LIMIT)
+        self.engine_loop = None if self._io_poll is None else use.engine().Loop(self, self._io_poll, RECEIVE_LIMIT)
         """The same loop compiled, for frequent callers: ``progress`` and ``kick``; ``None`` where C does not poll."""
         if self.engine_loop is not None:
             nic.count = self.engine_loop.count
         _live.add(self)
 
-    def _make_io_poll(self, link: Link) -> Any:
+    def _make_io_poll(self, link: Link) -> _engine.IoPoll | None:
         """Make the engine's rounds, where there is an engine and a plain link that it knows, in real time."""
         real = self.clock is time.monotonic_ns
         if self.nic.engine_device is None or not (
             link.__class__ is UdpLink or (link.__class__ is LoopbackLink and real)
         ):
             return None
-        return use.ENGINE.IoPoll(self.nic.engine_device, link, self._send)
+        return use.engine().IoPoll(self.nic.engine_device, link, self._send)
 
     @property
     def _engine_polls(self) -> bool:
@@ -205,8 +208,8 @@ class Runtime:
 
     def _round(self, now: int) -> bool:
         nic = self.nic
-        if self._io_poll is not None and self._engine_polls:
-            return bool(self.engine_loop.poll(now))
+        if self.engine_loop is not None and self._engine_polls:
+            return self.engine_loop.poll(now)
         did = False
         if self._rounds_without_replies >= REPLIES_AT_LEAST_EVERY:
             did = self._transmit(now)
@@ -433,12 +436,14 @@ class Runtime:
 
     def _run_punted_rounds(self) -> None:
         """Do rounds that C has punted, while the application does not poll. The thread in C does all others."""
+        loop = self.engine_loop
+        assert loop is not None
         for _ in range(_THREAD_ROUNDS):
             if self._application_polls() or not self._round(self.clock()):
                 return
-            if self._engine_polls and not self.engine_loop.needs_python:
+            if self._engine_polls and not loop.needs_python:
                 break
-        self.engine_loop.wake_thread()
+        loop.wake_thread()
 
     def _run_rounds(self) -> bool:
         """Do rounds while there is work; return false once the application polls."""

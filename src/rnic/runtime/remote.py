@@ -16,7 +16,7 @@ import struct
 import threading
 from collections.abc import Callable
 from errno import ENODEV
-from typing import Any
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from rnic.device.commands import CommandResult
@@ -30,6 +30,9 @@ from rnic.runtime.wait import wait_readable
 from rnic.spec import attach
 from rnic.spec.errors import VerbsError
 from rnic.spec.registers import GLOBAL_BYTES
+
+if TYPE_CHECKING:
+    from rnic.engine import _engine
 
 _GLOBAL_BLOCKS = GLOBAL_BYTES // BLOCK_BYTES
 _RINGING = frozenset({SQ_TAIL, SQ_DOORBELL, RQ_TAIL, SRQ_LIMIT})
@@ -135,7 +138,7 @@ class RemoteDriver:
         gid = record[16:32]
         self.address = gid[12:] if gid[:12] == bytes(10) + b"\xff\xff" else gid
         self.port: int = attach.LIST_RECORD.get(record, "udp_port")
-        self.slot: Any = None
+        self.slot: _engine.BypassDriver | None = None
         self._open(name, mode)
         self.doorbell = self.slot
         """What compiled queues ring and are polled with; ``None`` where there is none."""
@@ -184,7 +187,7 @@ class RemoteDriver:
         places = self._blocks, self._rung, _ASLEEP_AT
         try:
             sock = self.connection.sock.fileno()
-            self.slot = use.ENGINE.BypassDriver(sock, window, *places, self._wake, answer, fds)
+            self.slot = use.engine().BypassDriver(sock, window, *places, self._wake, answer, fds)
         except OSError as error:
             os.close(self._wake)
             raise UnfitError(os.strerror(error.errno or 0)) from None

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from rnic.device.paths import source_port
 from rnic.rings.sqe import SQE_BYTES
-from rnic.sim.native import FABRIC
+from rnic.sim.native import compiled
 from rnic.sim.topology import Topology
 from rnic.spec import commands as cmd
 
 if TYPE_CHECKING:
     from rnic.sim.host import Host
+    from rnic.sim.native import _fabric
     from rnic.sim.traffic import FlowPair, Traffic
 
 
@@ -39,18 +40,17 @@ class _Bare:
 
     __slots__ = ("_flow", "_number", "_source", "_target", "_traffic", "number", "write")
 
-    def __init__(self, flow: Any, traffic: Traffic, source: Host, target: Host) -> None:
+    def __init__(self, flow: _fabric.FabricFlow, traffic: Traffic, source: Host, target: Host) -> None:
         self._flow = flow
         self._traffic = traffic
         self._source, self._target = source, target
-        self.number: int = flow.number
-        self.write: Callable[[int], None] = flow.write
+        self.number = flow.number
+        self.write = flow.write
 
     @property
     def received_psn(self) -> int:
         """See :class:`rnic.sim.traffic.FlowPair`."""
-        psn: int = self._flow.received_psn
-        return psn
+        return self._flow.received_psn
 
     def close(self) -> None:
         """See :class:`rnic.sim.traffic.FlowPair`."""
@@ -74,9 +74,9 @@ class BareFlows:
         self._settings = dict(settings or {})
         self._mtu = mtu
         self._class = traffic_class
-        self._pattern: Any = None
+        self._pattern: _fabric.FabricPattern | None = None
 
-    def _make_pattern(self) -> Any:
+    def _make_pattern(self) -> _fabric.FabricPattern:
         from rnic.sim.fabric import Fabric  # noqa: PLC0415 - which makes these
         from rnic.sim.traffic import Pair  # noqa: PLC0415
 
@@ -85,7 +85,7 @@ class BareFlows:
             source, target = (fabric.hosts[name] for name in ("h0", "h1"))
             pair = Pair(fabric.traffic, source, target, 1, 0)
             sender, receiver = source.nic.qps[pair.sender.qp_num], target.nic.qps[pair.receiver.qp_num]
-            made = FABRIC.FabricPattern(sender, receiver, b"")
+            made = compiled().FabricPattern(sender, receiver, b"")
             pair.write(1)
             ring = sender.send_ring.view
             assert ring is not None  # the pair has just posted to it
@@ -111,7 +111,7 @@ class BareFlows:
             end.cq.attach(number, _TAKEN)
             numbers.append(number)
         ports = source_port(*numbers), source.nic.config.port, source_port(*reversed(numbers))
-        flow = FABRIC.FabricFlow(
+        flow = compiled().FabricFlow(
             self._pattern, source.engine, target.engine, ends, here, there, tuple(numbers), ports, failed
         )
         for host in (source, target):

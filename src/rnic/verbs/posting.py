@@ -61,7 +61,7 @@ class SendQueue:
 
 def queue_lock(driver: Any) -> Any:
     """What is held around changes of a send queue: where that is compiled, a lock that C takes without Python."""
-    return threading.Lock() if getattr(driver, "doorbell", None) is None else use.ENGINE.DeviceLock()
+    return threading.Lock() if getattr(driver, "doorbell", None) is None else use.engine().DeviceLock()
 
 
 def send_queue(
@@ -80,6 +80,6 @@ def send_queue(
     doorbell = getattr(driver, "doorbell", None)
     if doorbell is None:
         return SendQueue(entries)
-    return use.ENGINE.SendQueue(
+    return use.engine().SendQueue(
         doorbell, lock, block, driver.registers, ring, entries, PLAIN if plain else {}, batched, SendWR
     )

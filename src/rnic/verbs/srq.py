@@ -91,7 +91,7 @@ class ReceivePoster:
         """The queue's block is known: from now on it may post by itself."""
         driver: Any = self.ctx.driver
         if getattr(driver, "doorbell", None) is not None:
-            self.queue = use.ENGINE.ReceiveQueue(
+            self.queue = use.engine().ReceiveQueue(
                 self.lock,
                 block,
                 driver.registers,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rnic.engine import use
 from rnic.mem.space import SimAddressSpace
@@ -26,10 +26,32 @@ if TYPE_CHECKING:
     from rnic.device.nic import Nic
     from rnic.link.loopback import LoopbackLink
     from rnic.sim import topology
+    from rnic.sim.native import _fabric
     from rnic.wire.bursts import TxBurst
 
-FABRIC: Any = None if use.COMPILED is None else use.compiled("rnic.sim.native", "rnic.sim.native._fabric")
+
+class Module(Protocol):
+    """What the compiled module has, whose types stand in ``_fabric.pyi``."""
+
+    FabricAgenda: type[_fabric.FabricAgenda]
+    FabricFlow: type[_fabric.FabricFlow]
+    FabricHost: type[_fabric.FabricHost]
+    FabricPattern: type[_fabric.FabricPattern]
+    FabricPort: type[_fabric.FabricPort]
+    FabricSwitch: type[_fabric.FabricSwitch]
+
+
+if TYPE_CHECKING:
+    _module: Module = _fabric  # mypy compares the two
+
+FABRIC: Module | None = None if use.COMPILED is None else use.compiled("rnic.sim.native", "rnic.sim.native._fabric")
 """The compiled fabric, or ``None``."""
+
+
+def compiled() -> Module:
+    """The compiled fabric, for parts that are made of it."""
+    assert FABRIC is not None
+    return FABRIC
 
 
 class Plain:
@@ -76,7 +98,7 @@ class EngineHost:
         self.after: Callable[[], None] | None = None
         self._uplink = Uplink(link, port)
         self._runtime = HostRuntime(nic, self._uplink, agenda, self)
-        self.engine = FABRIC.FabricHost(agenda, nic, port, self)
+        self.engine = compiled().FabricHost(agenda, nic, port, self)
         self.wake = self.engine.wake
         self.ctx = Context(runtime=self._runtime, space=SimAddressSpace())
 
@@ -106,25 +128,29 @@ class Compiled:
     compiled = True
 
     def __init__(self, traffic_class: int, hosts: int) -> None:
-        self.agenda = FABRIC.FabricAgenda(traffic_class, Packet)
+        self.agenda = compiled().FabricAgenda(traffic_class, Packet)
         self._count = hosts
         self._hosts: list[EngineHost] = []
 
-    def port(self, name: str, link: topology.Link, rng: Random, extra_ns: int) -> Any:
+    def port(self, name: str, link: topology.Link, rng: Random, extra_ns: int) -> _fabric.FabricPort:
         """See :meth:`Plain.port`."""
-        return FABRIC.FabricPort(self.agenda, name, link, rng, extra_ns)
+        return compiled().FabricPort(self.agenda, name, link, rng, extra_ns)
 
-    def switch(self, row: topology.Switch, rng: Random, salt: int, ports: list[Any]) -> Any:
+    def switch(
+        self, row: topology.Switch, rng: Random, salt: int, ports: list[_fabric.FabricPort]
+    ) -> _fabric.FabricSwitch:
         """See :meth:`Plain.switch`."""
-        return FABRIC.FabricSwitch(self.agenda, row, rng, salt, ports, self._count)
+        return compiled().FabricSwitch(self.agenda, row, rng, salt, ports, self._count)
 
-    def host(self, name: str, nic: Nic, link: LoopbackLink, port: Any) -> EngineHost:
+    def host(self, name: str, nic: Nic, link: LoopbackLink, port: _fabric.FabricPort) -> EngineHost:
         """See :meth:`Plain.host`."""
         host = EngineHost(name, nic, link, port, self.agenda)
         self._hosts.append(host)
         return host
 
-    def route(self, switch: Any, targets: list[EngineHost], ports: tuple[Any, ...]) -> None:
+    def route(
+        self, switch: _fabric.FabricSwitch, targets: list[EngineHost], ports: tuple[_fabric.FabricPort, ...]
+    ) -> None:
         """See :meth:`Plain.route`."""
         switch.route([target.engine.number for target in targets], list(ports))
 
