@@ -35,8 +35,8 @@ static void make_tables(void)
 	}
 	for (int k = 1; k < SLICES; k++)
 		for (int byte = 0; byte < 256; byte++)
-			crc_tables[k][byte] =
-				crc_tables[k - 1][byte] >> 8 ^ crc_tables[0][crc_tables[k - 1][byte] & 0xff];
+			crc_tables[k][byte] = crc_tables[k - 1][byte] >> 8 ^
+					      crc_tables[0][crc_tables[k - 1][byte] & 0xff];
 	make_fifth();
 }
 

@@ -104,8 +104,8 @@ struct engine_alike engine_icrc_alike(const struct engine_shared *shared, const 
 {
 	uint32_t first = crc_from_bth(shared->crc, 0, packet, PSN_WORD_AT),
 		 nothing = shared->crc(0, zeros, BTH_BYTES - PSN_WORD_AT);
-	uint32_t common =
-		shared->crc(0, zeros, BTH_BYTES) ^ shared->crc(first, zeros, BTH_BYTES - PSN_WORD_AT) ^ nothing;
+	uint32_t common = shared->crc(0, zeros, BTH_BYTES) ^ shared->crc(first, zeros, BTH_BYTES - PSN_WORD_AT) ^
+			  nothing;
 
 	return (struct engine_alike){
 		shared, flow, cached_states(shared, flow, length, 0, frag), length, frag, common

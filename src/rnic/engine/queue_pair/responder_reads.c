@@ -127,9 +127,9 @@ static const struct resource *find_resource(const struct request *request)
 /* Queue the responses to a request; `again` if it is a duplicate. */
 static void queue_response(const struct request *request, uint64_t orig, int again)
 {
-	struct reply *response =
-		engine_response_new(request->qp, request->atomic ? REPLY_ATOMIC : REPLY_READ, request->packet->psn,
-				    request->packets, engine_ack_syndrome(request->shared, request->qp), again);
+	struct reply *response = engine_response_new(request->qp, request->atomic ? REPLY_ATOMIC : REPLY_READ,
+						     request->packet->psn, request->packets,
+						     engine_ack_syndrome(request->shared, request->qp), again);
 	request->effects->effects |= EFFECT_SCHEDULE;
 	if (!response)
 		return;

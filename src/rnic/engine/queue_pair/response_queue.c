@@ -88,9 +88,9 @@ void engine_response_settle(const struct engine_shared *shared, struct engine_qp
 static const struct memory_key *response_key(const struct engine_shared *shared, const struct engine_qp *qp,
 					     const struct reply *response)
 {
-	const struct memory_key *key =
-		engine_key_check(shared, (uint32_t)response->rkey, be_get(qp->qpc, QPC_PD), response->va,
-				 response->total, ACCESS_REMOTE_READ, be_get(qp->qpc, QPC_LOCAL_QPN), 0);
+	const struct memory_key *key = engine_key_check(shared, (uint32_t)response->rkey, be_get(qp->qpc, QPC_PD),
+							response->va, response->total, ACCESS_REMOTE_READ,
+							be_get(qp->qpc, QPC_LOCAL_QPN), 0);
 	if (!key || (response->binding != NONE && key->binding != response->binding))
 		return NULL;
 	const struct engine_mapping *reach = &shared->reach[key - shared->keys];
@@ -146,8 +146,8 @@ static uint64_t send_run(const struct engine_shared *shared, const struct engine
 			 const struct memory_key *key, uint64_t mtu, uint64_t run, struct engine_out *out)
 {
 	const struct origin from = engine_origin(shared, key, response->va + response->sent * mtu);
-	uint64_t head =
-		qp->record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (uint64_t)engine_response_opcode(0, 0) << 56;
+	uint64_t head = qp->record->head | be_get(qp->qpc, QPC_REMOTE_QPN) |
+			(uint64_t)engine_response_opcode(0, 0) << 56;
 
 	return engine_packets_run(out, shared, &qp->flow, head, (response->psn + response->sent) & PSN_MASK, 0, &from,
 				  mtu, run);

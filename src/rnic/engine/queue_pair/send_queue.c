@@ -227,8 +227,8 @@ void engine_sq_advance_into(const struct engine_shared *shared, struct engine_qp
 	effects->effects |= EFFECT_ACKNOWLEDGED | EFFECT_GO_ON;
 	effects->sample = NONE;
 	if (record->rtt_psn != NONE && psn_diff(psn, record->rtt_psn) > 0) {
-		effects->sample =
-			now > record->rtt_at ? now - record->rtt_at : 0; /* two threads' clock reads may cross */
+		/* two threads' clock reads may cross */
+		effects->sample = now > record->rtt_at ? now - record->rtt_at : 0;
 		engine_rtt_update(&srtt, &rttvar, effects->sample);
 		record->rtt_psn = NONE;
 	}
