@@ -112,6 +112,21 @@ class LineSocket:
                     self._append(await loop.sock_recv(self.sock, 1 << 16))
         return line
 
+    def receive_bytes(self, size: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> bytes:
+        """Receive so many bytes, for exchanges that have no lines. :class:`ExchangeError` as :meth:`receive`."""
+        end = time.monotonic() + timeout_s
+        data = b""
+        while len(data) < size:
+            with self._errors(f"sent {len(data)} of {size} bytes within {timeout_s:g} s"):
+                self.sock.settimeout(max(0.001, end - time.monotonic()))
+                received = self.sock.recv(size - len(data))
+            if not received:
+                raise ExchangeError(
+                    f"{self.where} hung up after {len(data)} of {size} bytes; is its number of queue pairs ours?"
+                )
+            data += received
+        return data
+
     def close(self) -> None:
         """Hang up, and wake a thread that waits for the peer; a second call does nothing.
 

@@ -6,13 +6,13 @@ pair: one, or many for ``ibv_srq_pingpong``. The client speaks first and ends th
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rnic.cm.line_socket import DEFAULT_TIMEOUT_S, ExchangeError, dial
+from rnic.cm.line_socket import DEFAULT_TIMEOUT_S, ExchangeError, LineSocket, dial
 from rnic.spec.psn import PSN_MASK
 
 DEFAULT_PORT = 18515
@@ -55,11 +55,10 @@ def connect(
     Raises:
         ExchangeError: nobody there, too slow, or not such a program.
     """
-    lines = dial(host, port, timeout_s)
-    with lines.sock as sock:
-        _send(sock, b"".join(end.to_bytes() for end in mine), lines.where, timeout_s)
-        theirs = _receive_all(sock, len(mine), lines.where, timeout_s)
-        _send(sock, DONE, lines.where, timeout_s)
+    with contextlib.closing(dial(host, port, timeout_s)) as stream:
+        _send_all(stream, mine, timeout_s)
+        theirs = _receive_all(stream, len(mine), timeout_s)
+        stream.send(DONE, timeout_s)
     return theirs
 
 
@@ -85,41 +84,17 @@ def serve(
         sock, address = listener.accept()
     except TimeoutError:
         raise ExchangeError(f"no client came within {listener.gettimeout():g} s") from None
-    where = f"client {address[0]}"
-    with sock:
-        theirs = _receive_all(sock, len(mine), where, timeout_s)
+    with contextlib.closing(LineSocket(sock, f"client {address[0]}")) as stream:
+        theirs = _receive_all(stream, len(mine), timeout_s)
         bring_up(theirs)
-        _send(sock, b"".join(end.to_bytes() for end in mine), where, timeout_s)
-        _receive(sock, len(DONE), where, timeout_s)
+        _send_all(stream, mine, timeout_s)
+        stream.receive_bytes(len(DONE), timeout_s)
     return theirs
 
 
-def _send(sock: socket.socket, data: bytes, where: str, timeout_s: float) -> None:
-    try:
-        sock.settimeout(timeout_s)
-        sock.sendall(data)
-    except OSError as error:
-        raise ExchangeError(f"{where} hung up: {error.strerror or error}") from None
+def _send_all(stream: LineSocket, mine: Sequence[Destination], timeout_s: float) -> None:
+    stream.send(b"".join(end.to_bytes() for end in mine), timeout_s)
 
 
-def _receive_all(sock: socket.socket, count: int, where: str, timeout_s: float) -> list[Destination]:
-    return [parse_destination(_receive(sock, MESSAGE_BYTES, where, timeout_s), where) for _ in range(count)]
-
-
-def _receive(sock: socket.socket, size: int, where: str, timeout_s: float) -> bytes:
-    end = time.monotonic() + timeout_s
-    data = b""
-    while len(data) < size:
-        sock.settimeout(max(0.001, end - time.monotonic()))
-        try:
-            got = sock.recv(size - len(data))
-        except TimeoutError:
-            raise ExchangeError(f"{where} sent {len(data)} of {size} bytes within {timeout_s:g} s") from None
-        except OSError as error:
-            raise ExchangeError(f"{where} hung up: {error.strerror}") from None
-        if not got:
-            raise ExchangeError(
-                f"{where} hung up after {len(data)} of {size} bytes; is its number of queue pairs ours?"
-            )
-        data += got
-    return data
+def _receive_all(stream: LineSocket, count: int, timeout_s: float) -> list[Destination]:
+    return [parse_destination(stream.receive_bytes(MESSAGE_BYTES, timeout_s), stream.where) for _ in range(count)]
