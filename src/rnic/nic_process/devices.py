@@ -1,4 +1,4 @@
-"""The devices of a NIC process: made as programs ask for them, and removed once nobody uses them."""
+"""The devices of a NIC process: made as programs ask for them, and removed once they are unused."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class DeviceTable(Mapping[str, ServedDevice]):
     ) -> str:
         """Return the name of the device at a local address, made where there is none.
 
-        A device that nobody uses is made again for other options, so that a program's options end with it. Other
+        An unused device is made again for other options, so that a program's options end with it. Other
         unused devices are removed, so that names do not depend on what ran before.
 
         Args:

@@ -165,7 +165,7 @@ def connect(directory: Path) -> ProcessConnection | None:
 
 
 def start(directory: Path) -> ProcessConnection:
-    """Start a NIC process that ends by itself once nobody uses it, and connect to it.
+    """Start a NIC process that ends by itself once no program uses it, and connect to it.
 
     Raises:
         ProcessError: it ended at once, in its words, or does not answer.

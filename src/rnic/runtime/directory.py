@@ -25,7 +25,7 @@ def runtime_directory() -> Path:
     remedy = "set RNIC_RUNTIME_DIR to one of your own"
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # of the name itself: whoever may put a link there decides where it leads, also after this look
+        # lstat: the owner of a symbolic link could redirect it after this check
         found = path.lstat()
     except OSError as error:
         raise ProcessError(f"runtime directory {path} cannot be used ({error.strerror}): {remedy}") from None

@@ -73,7 +73,7 @@ class Driver(Protocol):
 
     @property
     def threaded(self) -> bool:
-        """Whether interrupts are handled while nobody calls in."""
+        """Whether interrupts are handled between calls."""
 
     def command(self, op: int, in_modifier: int, op_modifier: int, inbox: bytes) -> CommandResult:
         """Run one device command."""
@@ -109,14 +109,14 @@ class Driver(Protocol):
         """A reliable connection's queue pair knows its peer."""
 
     def on_end(self, handler: Callable[[], None]) -> None:
-        """Call ``handler`` once when the device goes although nobody closed it."""
+        """Call ``handler`` once if the device goes without being closed."""
 
     def close(self) -> None:
         """Close the device for this context: everything that it made there is destroyed."""
 
 
 class LocalDriver:
-    """A device in this process, driven by whoever polls and by its own thread.
+    """A device in this process, driven by callers that poll and by its own thread.
 
     Args:
         runtime: the device with its loop; closed with its last user.

@@ -338,7 +338,7 @@ class DeviceFaults(Middleware):
     def _heal(self, told: dict[str, Any]) -> None:
         """Undo what lasts, the newest first, and forget what was still to come, scripts included.
 
-        Interrupts that were late come now: nobody else would wake who waits for them.
+        Interrupts that were delayed come now, since nothing else would wake their waiters.
         """
         self._schedule.clear()
         self._failing.clear()

@@ -3,7 +3,7 @@
 Rings lie in memory that both sides map. Everything else is reached by the NIC through ``/proc/PID/mem``.
 
 A program may take a slot of the device (:mod:`rnic.nic_process.bypass_slot`): then the compiled engine runs here, in
-the thread that posts, polls or waits, and in a thread in C while nobody does, and reaches this program's memory itself.
+the thread that posts, polls or waits, else in a thread in C, and reaches this program's memory itself.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class RingMemory:
         return piece
 
     def give(self, piece: memoryview) -> None:
-        """Take a piece back; nobody uses it any more."""
+        """Take back a piece that is no longer used."""
         piece[:] = bytes(len(piece))
         self._free.setdefault(len(piece), []).append(piece)
 

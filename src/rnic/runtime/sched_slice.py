@@ -1,8 +1,8 @@
 """The scheduler's slice of a thread that polls.
 
-Since Linux 6.18 ``sched_yield`` costs whoever calls it the rest of its slice, and who wakes up preempts nobody within
-that one's slice: beside any busy process, however nice, a party that polls and yields waits for ticks of the clock. A
-thread with short slices gives away little, and preempts.
+Since Linux 6.18 ``sched_yield`` costs the caller the rest of its slice, and a thread that wakes up does not preempt
+another within that one's slice. So beside any busy process, however nice, a thread that polls and yields waits for
+clock ticks. A thread with short slices gives away little, and preempts.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _ORDINARY = 0
 
 
 def shorten() -> bool:
-    """Give the calling thread short slices, if it is an ordinary one; whether it has them now.
+    """Give the calling thread short slices, if it is an ordinary one; return whether it has them now.
 
-    Kernels before 6.12 have no slices of a thread's own and take no notice.
+    Kernels before 6.12 have no slices for single threads and ignore it.
     """
     if not sys.platform.startswith("linux") or not _SET:
         return False

@@ -1,7 +1,7 @@
-"""What passes a running device, for those who look: its last packets and steps, kept only while somebody asks.
+"""The last packets and steps of a running device, kept only while a session asks for them.
 
-A :class:`Tap` stands before a device's link from the first question on and takes itself away once nobody has asked for
-a while, so that a NIC nobody looks at pays nothing. Everything that it keeps is bounded; times are the runtime's.
+A :class:`Tap` stands before a device's link from the first question on, and leaves once no session has asked for a
+while, so that a NIC without sessions pays nothing. Everything that it keeps is bounded; times are the runtime's.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Session:
 
 
 class Tap(Middleware):
-    """Before the link of a runtime while somebody asks; see :meth:`answer`. Whoever calls holds the runtime's lock."""
+    """Stands before the link of a runtime while it has sessions; see :meth:`answer`. Callers hold its lock."""
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__(runtime.link)
