@@ -367,23 +367,24 @@ enum engine_end engine_request_receive(const struct engine_shared *shared, struc
 {
 	struct receive receive;
 	struct cq_room room;
-	struct request request;
 
 	if (!qp->record->established && be_get(qp->qpc, QPC_STATE) == QP_STATE_RTR)
 		return PUNT_STATE; /* the first one raises an event */
 	if (!engine_response_queue_valid(qp) || !engine_credits_known(qp))
 		return PUNT_REPLY;
-	request.shared = shared;
-	request.qp = qp;
-	request.packet = packet;
-	request.effects = effects;
-	request.srtt = srtt;
-	request.now = now;
-	request.flags = packet->row->flags;
-	request.reliable = be_get(qp->qpc, QPC_SERVTYPE) == ST_RC;
-	request.distance = psn_diff(packet->psn, be_get(qp->qpc, QPC_EXPECTED_PSN));
-	request.receive = &receive;
-	request.room = &room;
+	struct request request = {
+		.shared = shared,
+		.qp = qp,
+		.packet = packet,
+		.effects = effects,
+		.srtt = srtt,
+		.now = now,
+		.flags = packet->row->flags,
+		.reliable = be_get(qp->qpc, QPC_SERVTYPE) == ST_RC,
+		.distance = psn_diff(packet->psn, be_get(qp->qpc, QPC_EXPECTED_PSN)),
+		.receive = &receive,
+		.room = &room,
+	};
 	if (!STEP(check_psn, &request))
 		return request.end;
 	if (!(request.flags & (ROW_SEND | ROW_WRITE)))
