@@ -34,12 +34,8 @@ static size_t root_bytes, real_root_bytes;
 static int init_state; /* 1 while RNIC_PATHS is read, 2 afterwards */
 
 static const char *const prefixes[] = {
-	"/sys/class/infiniband",
-	"/sys/class/infiniband_verbs",
-	"/sys/class/infiniband_mad",
-	"/sys/devices/virtual/infiniband",
-	"/sys/devices/virtual/infiniband_verbs",
-	"/dev/infiniband",
+	"/sys/class/infiniband",	   "/sys/class/infiniband_verbs",	    "/sys/class/infiniband_mad",
+	"/sys/devices/virtual/infiniband", "/sys/devices/virtual/infiniband_verbs", "/dev/infiniband",
 };
 
 /* ---- the paths */
@@ -134,7 +130,7 @@ static const char *redirect_path(const char *path, char *buffer)
 }
 
 /* Redirect a path in a buffer on the stack, allocated only if needed: signal handlers have little stack. */
-#define REDIRECT(path)                                                                                                 \
+#define REDIRECT(path) \
 	redirect_path((path), is_redirected((path), false) ? __builtin_alloca(redirected_bytes(path)) : NULL)
 
 /* Turn a redirected path into the one that the program knows, in place. */
@@ -150,41 +146,41 @@ static void restore_path(char *path)
 		memmove(path, path + bytes, strlen(path + bytes) + 1);
 }
 
-#define INTERPOSE(type, name, symbol, arguments)                                                                       \
-	NEXT(type, symbol, arguments)                                                                                  \
-	EXPORT type name arguments __asm__(#symbol);                                                                   \
+#define INTERPOSE(type, name, symbol, arguments) \
+	NEXT(type, symbol, arguments) \
+	EXPORT type name arguments __asm__(#symbol); \
 	EXPORT type name arguments
 #define CALL(symbol, none, ...) (next_##symbol() ? next_##symbol()(__VA_ARGS__) : (errno = ENOSYS, (none)))
 
 /* ---- opening */
 
 /* The mode of an open call, which has one only if it may create a file. */
-#define TAKE_MODE(mode, flags)                                                                                         \
-	do {                                                                                                           \
-		va_list rest_;                                                                                         \
-                                                                                                                       \
-		va_start(rest_, flags);                                                                                \
-		if ((flags) & O_CREAT || ((flags) & O_TMPFILE) == O_TMPFILE)                                           \
-			mode = va_arg(rest_, unsigned int);                                                            \
-		va_end(rest_);                                                                                         \
+#define TAKE_MODE(mode, flags) \
+	do { \
+		va_list rest_; \
+\
+		va_start(rest_, flags); \
+		if ((flags) & O_CREAT || ((flags) & O_TMPFILE) == O_TMPFILE) \
+			mode = va_arg(rest_, unsigned int); \
+		va_end(rest_); \
 	} while (0)
 
-#define OPEN(name, symbol)                                                                                             \
-	INTERPOSE(int, name, symbol, (const char *path, int flags, ...))                                               \
-	{                                                                                                              \
-		unsigned int mode = 0;                                                                                 \
-                                                                                                                       \
-		TAKE_MODE(mode, flags);                                                                                \
-		return CALL(symbol, -1, REDIRECT(path), flags, mode);                                                  \
+#define OPEN(name, symbol) \
+	INTERPOSE(int, name, symbol, (const char *path, int flags, ...)) \
+	{ \
+		unsigned int mode = 0; \
+\
+		TAKE_MODE(mode, flags); \
+		return CALL(symbol, -1, REDIRECT(path), flags, mode); \
 	}
 
-#define OPEN_AT(name, symbol)                                                                                          \
-	INTERPOSE(int, name, symbol, (int at, const char *path, int flags, ...))                                       \
-	{                                                                                                              \
-		unsigned int mode = 0;                                                                                 \
-                                                                                                                       \
-		TAKE_MODE(mode, flags);                                                                                \
-		return CALL(symbol, -1, at, REDIRECT(path), flags, mode);                                              \
+#define OPEN_AT(name, symbol) \
+	INTERPOSE(int, name, symbol, (int at, const char *path, int flags, ...)) \
+	{ \
+		unsigned int mode = 0; \
+\
+		TAKE_MODE(mode, flags); \
+		return CALL(symbol, -1, at, REDIRECT(path), flags, mode); \
 	}
 
 OPEN(our_open, open)
@@ -192,15 +188,15 @@ OPEN(our_open64, open64)
 OPEN_AT(our_openat, openat)
 OPEN_AT(our_openat64, openat64)
 
-#define PATH_AND_FLAGS(name, symbol)                                                                                   \
-	INTERPOSE(int, name, symbol, (const char *path, int flags))                                                    \
-	{                                                                                                              \
-		return CALL(symbol, -1, REDIRECT(path), flags);                                                        \
+#define PATH_AND_FLAGS(name, symbol) \
+	INTERPOSE(int, name, symbol, (const char *path, int flags)) \
+	{ \
+		return CALL(symbol, -1, REDIRECT(path), flags); \
 	}
-#define AT_PATH_AND_FLAGS(name, symbol)                                                                                \
-	INTERPOSE(int, name, symbol, (int at, const char *path, int flags))                                            \
-	{                                                                                                              \
-		return CALL(symbol, -1, at, REDIRECT(path), flags);                                                    \
+#define AT_PATH_AND_FLAGS(name, symbol) \
+	INTERPOSE(int, name, symbol, (int at, const char *path, int flags)) \
+	{ \
+		return CALL(symbol, -1, at, REDIRECT(path), flags); \
 	}
 
 PATH_AND_FLAGS(our_open_2, __open_2)
@@ -208,15 +204,15 @@ PATH_AND_FLAGS(our_open64_2, __open64_2)
 AT_PATH_AND_FLAGS(our_openat_2, __openat_2)
 AT_PATH_AND_FLAGS(our_openat64_2, __openat64_2)
 
-#define FOPEN(name, symbol)                                                                                            \
-	INTERPOSE(FILE *, name, symbol, (const char *path, const char *mode))                                          \
-	{                                                                                                              \
-		return CALL(symbol, NULL, REDIRECT(path), mode);                                                       \
+#define FOPEN(name, symbol) \
+	INTERPOSE(FILE *, name, symbol, (const char *path, const char *mode)) \
+	{ \
+		return CALL(symbol, NULL, REDIRECT(path), mode); \
 	}
-#define FREOPEN(name, symbol)                                                                                          \
-	INTERPOSE(FILE *, name, symbol, (const char *path, const char *mode, FILE *file))                              \
-	{                                                                                                              \
-		return CALL(symbol, NULL, REDIRECT(path), mode, file);                                                 \
+#define FREOPEN(name, symbol) \
+	INTERPOSE(FILE *, name, symbol, (const char *path, const char *mode, FILE *file)) \
+	{ \
+		return CALL(symbol, NULL, REDIRECT(path), mode, file); \
 	}
 
 FOPEN(our_fopen, fopen)
@@ -234,10 +230,10 @@ INTERPOSE(DIR *, our_opendir, opendir, (const char *path))
 typedef int (*Filter)(const void *);
 typedef int (*Compare)(const void *, const void *);
 
-#define SCANDIR(name, symbol)                                                                                          \
-	INTERPOSE(int, name, symbol, (const char *path, void *list, Filter filter, Compare compare))                   \
-	{                                                                                                              \
-		return CALL(symbol, -1, REDIRECT(path), list, filter, compare);                                        \
+#define SCANDIR(name, symbol) \
+	INTERPOSE(int, name, symbol, (const char *path, void *list, Filter filter, Compare compare)) \
+	{ \
+		return CALL(symbol, -1, REDIRECT(path), list, filter, compare); \
 	}
 
 SCANDIR(our_scandir, scandir)
@@ -285,10 +281,10 @@ static int redirect_glob(int (*next)(const char *, int, GlobError, glob_t *), co
 	return result;
 }
 
-#define GLOB(name, symbol)                                                                                             \
-	INTERPOSE(int, name, symbol, (const char *pattern, int flags, GlobError error, glob_t *found))                 \
-	{                                                                                                              \
-		return next_##symbol() ? redirect_glob(next_##symbol(), pattern, flags, error, found) : GLOB_ABORTED;  \
+#define GLOB(name, symbol) \
+	INTERPOSE(int, name, symbol, (const char *pattern, int flags, GlobError error, glob_t *found)) \
+	{ \
+		return next_##symbol() ? redirect_glob(next_##symbol(), pattern, flags, error, found) : GLOB_ABORTED; \
 	}
 
 GLOB(our_glob, glob)
@@ -296,25 +292,25 @@ GLOB(our_glob64, glob64)
 
 /* ---- what is there */
 
-#define STAT(name, symbol)                                                                                             \
-	INTERPOSE(int, name, symbol, (const char *path, struct stat *found))                                           \
-	{                                                                                                              \
-		return CALL(symbol, -1, REDIRECT(path), found);                                                        \
+#define STAT(name, symbol) \
+	INTERPOSE(int, name, symbol, (const char *path, struct stat *found)) \
+	{ \
+		return CALL(symbol, -1, REDIRECT(path), found); \
 	}
-#define STAT_AT(name, symbol)                                                                                          \
-	INTERPOSE(int, name, symbol, (int at, const char *path, struct stat *found, int flags))                        \
-	{                                                                                                              \
-		return CALL(symbol, -1, at, REDIRECT(path), found, flags);                                             \
+#define STAT_AT(name, symbol) \
+	INTERPOSE(int, name, symbol, (int at, const char *path, struct stat *found, int flags)) \
+	{ \
+		return CALL(symbol, -1, at, REDIRECT(path), found, flags); \
 	}
-#define XSTAT(name, symbol)                                                                                            \
-	INTERPOSE(int, name, symbol, (int version, const char *path, struct stat *found))                              \
-	{                                                                                                              \
-		return CALL(symbol, -1, version, REDIRECT(path), found);                                               \
+#define XSTAT(name, symbol) \
+	INTERPOSE(int, name, symbol, (int version, const char *path, struct stat *found)) \
+	{ \
+		return CALL(symbol, -1, version, REDIRECT(path), found); \
 	}
-#define XSTAT_AT(name, symbol)                                                                                         \
-	INTERPOSE(int, name, symbol, (int version, int at, const char *path, struct stat *found, int flags))           \
-	{                                                                                                              \
-		return CALL(symbol, -1, version, at, REDIRECT(path), found, flags);                                    \
+#define XSTAT_AT(name, symbol) \
+	INTERPOSE(int, name, symbol, (int version, int at, const char *path, struct stat *found, int flags)) \
+	{ \
+		return CALL(symbol, -1, version, at, REDIRECT(path), found, flags); \
 	}
 
 STAT(our_stat, stat)
@@ -344,15 +340,15 @@ INTERPOSE(int, our_faccessat, faccessat, (int at, const char *path, int mode, in
 	return CALL(faccessat, -1, at, REDIRECT(path), mode, flags);
 }
 
-#define ATTRIBUTE(name, symbol)                                                                                        \
-	INTERPOSE(ssize_t, name, symbol, (const char *path, const char *attribute, void *value, size_t bytes))         \
-	{                                                                                                              \
-		return CALL(symbol, -1, REDIRECT(path), attribute, value, bytes);                                      \
+#define ATTRIBUTE(name, symbol) \
+	INTERPOSE(ssize_t, name, symbol, (const char *path, const char *attribute, void *value, size_t bytes)) \
+	{ \
+		return CALL(symbol, -1, REDIRECT(path), attribute, value, bytes); \
 	}
-#define ATTRIBUTES(name, symbol)                                                                                       \
-	INTERPOSE(ssize_t, name, symbol, (const char *path, char *list, size_t bytes))                                 \
-	{                                                                                                              \
-		return CALL(symbol, -1, REDIRECT(path), list, bytes);                                                  \
+#define ATTRIBUTES(name, symbol) \
+	INTERPOSE(ssize_t, name, symbol, (const char *path, char *list, size_t bytes)) \
+	{ \
+		return CALL(symbol, -1, REDIRECT(path), list, bytes); \
 	}
 
 ATTRIBUTE(our_getxattr, getxattr)

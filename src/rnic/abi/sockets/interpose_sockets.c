@@ -59,14 +59,14 @@ static bool fd_is_rsocket(int fd)
 }
 
 /* Call a function of librdmacm. */
-#define CALL_RDMACM(type, call)                  \
-	({                               \
-		type result_;            \
-                                         \
-		inside++;                \
-		result_ = (call);        \
-		inside--;                \
-		result_;                 \
+#define CALL_RDMACM(type, call) \
+	({ \
+		type result_; \
+\
+		inside++; \
+		result_ = (call); \
+		inside--; \
+		result_; \
 	})
 
 static int mark_rsocket(int fd)
@@ -145,27 +145,29 @@ EXPORT int shutdown(int fd, int how)
 NEXT(int, getpeername, (int, struct sockaddr *, socklen_t *))
 EXPORT int getpeername(int fd, struct sockaddr *address, socklen_t *bytes)
 {
-	return fd_is_rsocket(fd) ? CALL_RDMACM(int, rgetpeername(fd, address, bytes)) : next_getpeername()(fd, address, bytes);
+	return fd_is_rsocket(fd) ? CALL_RDMACM(int, rgetpeername(fd, address, bytes)) :
+				   next_getpeername()(fd, address, bytes);
 }
 
 NEXT(int, getsockname, (int, struct sockaddr *, socklen_t *))
 EXPORT int getsockname(int fd, struct sockaddr *address, socklen_t *bytes)
 {
-	return fd_is_rsocket(fd) ? CALL_RDMACM(int, rgetsockname(fd, address, bytes)) : next_getsockname()(fd, address, bytes);
+	return fd_is_rsocket(fd) ? CALL_RDMACM(int, rgetsockname(fd, address, bytes)) :
+				   next_getsockname()(fd, address, bytes);
 }
 
 NEXT(int, setsockopt, (int, int, int, const void *, socklen_t))
 EXPORT int setsockopt(int fd, int level, int name, const void *value, socklen_t bytes)
 {
 	return fd_is_rsocket(fd) ? CALL_RDMACM(int, rsetsockopt(fd, level, name, value, bytes)) :
-			  next_setsockopt()(fd, level, name, value, bytes);
+				   next_setsockopt()(fd, level, name, value, bytes);
 }
 
 NEXT(int, getsockopt, (int, int, int, void *, socklen_t *))
 EXPORT int getsockopt(int fd, int level, int name, void *value, socklen_t *bytes)
 {
 	return fd_is_rsocket(fd) ? CALL_RDMACM(int, rgetsockopt(fd, level, name, value, bytes)) :
-			  next_getsockopt()(fd, level, name, value, bytes);
+				   next_getsockopt()(fd, level, name, value, bytes);
 }
 
 /* ---- data */
@@ -174,7 +176,7 @@ NEXT(ssize_t, recvfrom, (int, void *, size_t, int, struct sockaddr *, socklen_t 
 EXPORT ssize_t recvfrom(int fd, void *data, size_t bytes, int flags, struct sockaddr *from, socklen_t *from_bytes)
 {
 	return fd_is_rsocket(fd) ? CALL_RDMACM(ssize_t, rrecvfrom(fd, data, bytes, flags, from, from_bytes)) :
-			  next_recvfrom()(fd, data, bytes, flags, from, from_bytes);
+				   next_recvfrom()(fd, data, bytes, flags, from, from_bytes);
 }
 
 EXPORT ssize_t recv(int fd, void *data, size_t bytes, int flags)
@@ -190,7 +192,8 @@ EXPORT ssize_t __recv_chk(int fd, void *data, size_t bytes, size_t room, int fla
 NEXT(ssize_t, recvmsg, (int, struct msghdr *, int))
 EXPORT ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 {
-	return fd_is_rsocket(fd) ? CALL_RDMACM(ssize_t, rrecvmsg(fd, message, flags)) : next_recvmsg()(fd, message, flags);
+	return fd_is_rsocket(fd) ? CALL_RDMACM(ssize_t, rrecvmsg(fd, message, flags)) :
+				   next_recvmsg()(fd, message, flags);
 }
 
 NEXT(ssize_t, read, (int, void *, size_t))
@@ -215,7 +218,7 @@ NEXT(ssize_t, sendto, (int, const void *, size_t, int, const struct sockaddr *, 
 EXPORT ssize_t sendto(int fd, const void *data, size_t bytes, int flags, const struct sockaddr *to, socklen_t to_bytes)
 {
 	return fd_is_rsocket(fd) ? CALL_RDMACM(ssize_t, rsendto(fd, data, bytes, flags, to, to_bytes)) :
-			  next_sendto()(fd, data, bytes, flags, to, to_bytes);
+				   next_sendto()(fd, data, bytes, flags, to, to_bytes);
 }
 
 EXPORT ssize_t send(int fd, const void *data, size_t bytes, int flags)
@@ -226,13 +229,15 @@ EXPORT ssize_t send(int fd, const void *data, size_t bytes, int flags)
 NEXT(ssize_t, sendmsg, (int, const struct msghdr *, int))
 EXPORT ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
 {
-	return fd_is_rsocket(fd) ? CALL_RDMACM(ssize_t, rsendmsg(fd, message, flags)) : next_sendmsg()(fd, message, flags);
+	return fd_is_rsocket(fd) ? CALL_RDMACM(ssize_t, rsendmsg(fd, message, flags)) :
+				   next_sendmsg()(fd, message, flags);
 }
 
 NEXT(ssize_t, write, (int, const void *, size_t))
 EXPORT ssize_t write(int fd, const void *data, size_t bytes)
 {
-	return fd_is_rsocket(fd) ? CALL_RDMACM(ssize_t, rsendto(fd, data, bytes, 0, NULL, 0)) : next_write()(fd, data, bytes);
+	return fd_is_rsocket(fd) ? CALL_RDMACM(ssize_t, rsendto(fd, data, bytes, 0, NULL, 0)) :
+				   next_write()(fd, data, bytes);
 }
 
 NEXT(ssize_t, writev, (int, const struct iovec *, int))
@@ -274,24 +279,25 @@ NEXT(int, select, (int, fd_set *, fd_set *, fd_set *, struct timeval *))
 EXPORT int select(int highest, fd_set *readable, fd_set *writable, fd_set *exceptional, struct timeval *timeout)
 {
 	for (int fd = 0; fd < highest && fd < FD_SETSIZE; fd++)
-		if (fd_is_rsocket(fd) && ((readable && FD_ISSET(fd, readable)) || (writable && FD_ISSET(fd, writable)) ||
-				 (exceptional && FD_ISSET(fd, exceptional))))
+		if (fd_is_rsocket(fd) &&
+		    ((readable && FD_ISSET(fd, readable)) || (writable && FD_ISSET(fd, writable)) ||
+		     (exceptional && FD_ISSET(fd, exceptional))))
 			return CALL_RDMACM(int, rselect(highest, readable, writable, exceptional, timeout));
 	return next_select()(highest, readable, writable, exceptional, timeout);
 }
 
 /* ---- flags */
 
-#define FCNTL(name, next)                                                                                              \
-	EXPORT int name(int fd, int command, ...)                                                                      \
-	{                                                                                                              \
-		va_list arguments;                                                                                     \
-		long value;                                                                                            \
-                                                                                                                       \
-		va_start(arguments, command);                                                                          \
-		value = va_arg(arguments, long);                                                                       \
-		va_end(arguments);                                                                                     \
-		return fd_is_rsocket(fd) ? CALL_RDMACM(int, rfcntl(fd, command, value)) : (next)(fd, command, value);  \
+#define FCNTL(name, next) \
+	EXPORT int name(int fd, int command, ...) \
+	{ \
+		va_list arguments; \
+		long value; \
+\
+		va_start(arguments, command); \
+		value = va_arg(arguments, long); \
+		va_end(arguments); \
+		return fd_is_rsocket(fd) ? CALL_RDMACM(int, rfcntl(fd, command, value)) : (next)(fd, command, value); \
 	}
 
 NEXT(int, fcntl, (int, int, ...))

@@ -21,7 +21,8 @@ EXPORT struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 	/* RoCE has no local routes: a handle needs a GID, and one of the port's IP version (Annex A17, 17.4.4). */
 	if (!attr->is_global || attr->port_num != 1 ||
 	    attr->grh.sgid_index >= dev_lim(context, RNIC_DEV_LIM_GID_COUNT) ||
-	    memcmp(attr->grh.dgid.raw, none.raw, 16) == 0 || gid_is_v4mapped(attr->grh.dgid.raw) != gid_is_v4mapped(own))
+	    memcmp(attr->grh.dgid.raw, none.raw, 16) == 0 ||
+	    gid_is_v4mapped(attr->grh.dgid.raw) != gid_is_v4mapped(own))
 		return fail_null(EINVAL);
 	ah = calloc(1, sizeof *ah);
 	if (!ah)

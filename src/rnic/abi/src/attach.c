@@ -50,7 +50,8 @@ static int connect_once(uint32_t *devices, int *pid, bool quiet)
 	int channel, error = runtime_path(address.sun_path, sizeof address.sun_path);
 
 	if (error) {
-		log_error("the runtime directory's name is too long for a socket: set RNIC_RUNTIME_DIR to a shorter one");
+		log_error(
+			"the runtime directory's name is too long for a socket: set RNIC_RUNTIME_DIR to a shorter one");
 		errno = error;
 		return -1;
 	}
@@ -66,13 +67,14 @@ static int connect_once(uint32_t *devices, int *pid, bool quiet)
 		error = errno;
 		if (!quiet)
 			log_error("no NIC process answers at %s (%s): start the program with `rnic exec -- PROGRAM`",
-				 address.sun_path, strerror(error));
+				  address.sun_path, strerror(error));
 		goto out;
 	}
 	if (getsockopt(channel, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 || peer.uid != geteuid()) {
 		error = EPERM;
-		log_error("the NIC process at %s is user %u's, not yours: set RNIC_RUNTIME_DIR to a directory of your own",
-			 address.sun_path, (unsigned)peer.uid);
+		log_error(
+			"the NIC process at %s is user %u's, not yours: set RNIC_RUNTIME_DIR to a directory of your own",
+			address.sun_path, (unsigned)peer.uid);
 		goto out;
 	}
 	error = rpc_call(channel, RNIC_MSG_HELLO, 1, hello, sizeof hello, NULL, 0, reply);

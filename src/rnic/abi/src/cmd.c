@@ -48,7 +48,7 @@ bool nic_gone(struct rnic_context *context)
 		pthread_mutex_lock(&saying);
 		if (!context->dead)
 			log_error("NIC process %d has gone: device %s is dead", context->nic_pid,
-				 context->verbs.context.device->name);
+				  context->verbs.context.device->name);
 		context->dead = true;
 		pthread_mutex_unlock(&saying);
 	}
@@ -94,7 +94,8 @@ static int read_command_reply(struct command *command, const struct rpc_reply *r
 		bytes = (uint32_t)(reply->bytes - *at);
 	if (command->outbox && status == RNIC_CMD_ST_OK) {
 		memset(command->outbox, 0, command->outbox_bytes);
-		memcpy(command->outbox, reply->body + *at, bytes < command->outbox_bytes ? bytes : command->outbox_bytes);
+		memcpy(command->outbox, reply->body + *at,
+		       bytes < command->outbox_bytes ? bytes : command->outbox_bytes);
 	}
 	*at += bytes;
 	return errno_of_status(status);
@@ -111,7 +112,8 @@ int nic_commands(struct rnic_context *context, struct command *list, size_t coun
 	for (size_t i = 0; i < count; i++) {
 		uint8_t *record = message + bytes;
 
-		if (list[i].inbox_bytes > sizeof message || bytes + RNIC_COMMAND_SIZE + list[i].inbox_bytes > sizeof message)
+		if (list[i].inbox_bytes > sizeof message ||
+		    bytes + RNIC_COMMAND_SIZE + list[i].inbox_bytes > sizeof message)
 			return EINVAL;
 		memcpy(record + RNIC_COMMAND_OP_AT, &list[i].op, 2);
 		memcpy(record + RNIC_COMMAND_OP_MODIFIER_AT, &list[i].op_modifier, 2);
@@ -140,8 +142,13 @@ int nic_commands(struct rnic_context *context, struct command *list, size_t coun
 int nic_command(struct rnic_context *context, uint16_t op, uint16_t op_modifier, uint32_t in_modifier,
 		const void *inbox, uint32_t inbox_bytes, void *outbox, uint32_t outbox_bytes, uint64_t *out_param)
 {
-	struct command command = { .op = op, .op_modifier = op_modifier, .in_modifier = in_modifier, .inbox = inbox,
-				   .inbox_bytes = inbox_bytes, .outbox = outbox, .outbox_bytes = outbox_bytes };
+	struct command command = { .op = op,
+				   .op_modifier = op_modifier,
+				   .in_modifier = in_modifier,
+				   .inbox = inbox,
+				   .inbox_bytes = inbox_bytes,
+				   .outbox = outbox,
+				   .outbox_bytes = outbox_bytes };
 	int error = nic_commands(context, &command, 1, NULL);
 
 	if (!error && out_param)
@@ -180,8 +187,10 @@ int nic_allocate_queue(struct rnic_context *context, uint32_t kind, uint32_t *nu
 
 void nic_free_queue(struct rnic_context *context, uint32_t kind, uint32_t number, uint32_t block)
 {
-	struct command both[] = { { .op = RNIC_CMD_FREE_RES, .op_modifier = RNIC_CMD_RES_UAR_BLOCK, .in_modifier = block },
-				  { .op = RNIC_CMD_FREE_RES, .op_modifier = (uint16_t)kind, .in_modifier = number } };
+	struct command both[] = {
+		{ .op = RNIC_CMD_FREE_RES, .op_modifier = RNIC_CMD_RES_UAR_BLOCK, .in_modifier = block },
+		{ .op = RNIC_CMD_FREE_RES, .op_modifier = (uint16_t)kind, .in_modifier = number }
+	};
 
 	nic_commands(context, both, COUNT(both), NULL);
 }

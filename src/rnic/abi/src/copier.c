@@ -36,7 +36,8 @@ static int check_range(uint64_t va, uint64_t bytes, bool writable)
 
 	if (!maps) {
 		error = errno;
-		log_error("/proc/self/maps cannot be read (%s): without it no memory can be registered", strerror(error));
+		log_error("/proc/self/maps cannot be read (%s): without it no memory can be registered",
+			  strerror(error));
 		return error;
 	}
 	while (error && fgets(line, sizeof line, maps)) {

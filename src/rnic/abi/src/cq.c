@@ -454,7 +454,7 @@ static uint32_t eqn_of(struct rnic_cq *cq)
 }
 
 static struct rnic_cq *create_cq(struct ibv_context *verbs, uint32_t cqe, void *cq_context,
-			      struct ibv_comp_channel *channel, uint32_t vector, bool stamped)
+				 struct ibv_comp_channel *channel, uint32_t vector, bool stamped)
 {
 	struct rnic_context *context = context_of(verbs);
 	uint8_t cqc[RNIC_CQC_SIZE];
@@ -471,7 +471,7 @@ static struct rnic_cq *create_cq(struct ibv_context *verbs, uint32_t cqe, void *
 	cq->verbs.cq_context = cq_context;
 	cq->stamped = stamped;
 	error = entry_ring_alloc(context, &cq->ring,
-			       log_entries(cqe) < MIN_LOG_ENTRIES ? MIN_LOG_ENTRIES : log_entries(cqe));
+				 log_entries(cqe) < MIN_LOG_ENTRIES ? MIN_LOG_ENTRIES : log_entries(cqe));
 	if (error)
 		goto free_cq;
 	error = nic_allocate_queue(context, RNIC_CMD_RES_CQ, &cq->number, &cq->block);
@@ -517,7 +517,8 @@ struct ibv_cq_ex *rnic_create_cq_ex(struct ibv_context *verbs, struct ibv_cq_ini
 
 	if (attr->wc_flags & ~(IBV_WC_EX_STANDARD | times) ||
 	    attr->comp_mask & ~(uint32_t)(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD) ||
-	    (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS && attr->flags & ~(uint32_t)IBV_CREATE_CQ_ATTR_SINGLE_THREADED))
+	    (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS &&
+	     attr->flags & ~(uint32_t)IBV_CREATE_CQ_ATTR_SINGLE_THREADED))
 		return fail_null(EOPNOTSUPP);
 	cq = create_cq(verbs, attr->cqe, attr->cq_context, attr->channel, attr->comp_vector, attr->wc_flags & times);
 	if (!cq)

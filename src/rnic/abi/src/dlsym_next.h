@@ -17,16 +17,16 @@ static void *dlsym_next(const char *name)
 }
 
 /* Define next_NAME(), which returns the function of this name after this library's, NULL if there is none. */
-#define NEXT(type, name, arguments)                                                                                    \
-	typedef type(*name##_type) arguments;                                                                          \
-	static name##_type next_##name(void)                                                                           \
-	{                                                                                                              \
-		static void *found;                                                                                    \
-		void *is = __atomic_load_n(&found, __ATOMIC_RELAXED);                                                  \
-                                                                                                                       \
-		if (!is)                                                                                               \
-			__atomic_store_n(&found, is = dlsym_next(#name), __ATOMIC_RELAXED);                                \
-		return (name##_type)is;                                                                                \
+#define NEXT(type, name, arguments) \
+	typedef type(*name##_type) arguments; \
+	static name##_type next_##name(void) \
+	{ \
+		static void *found; \
+		void *is = __atomic_load_n(&found, __ATOMIC_RELAXED); \
+\
+		if (!is) \
+			__atomic_store_n(&found, is = dlsym_next(#name), __ATOMIC_RELAXED); \
+		return (name##_type)is; \
 	}
 
 #endif

@@ -28,7 +28,8 @@ bool entry_ring_pop(struct entry_ring *ring, struct entry *entry);
 /* Whether the entry at an index is valid: its phase bit is the one of this round. */
 static inline bool entry_is_valid(const struct entry_ring *ring, uint32_t index, uint32_t phase)
 {
-	const _Atomic uint32_t *word = (const _Atomic uint32_t *)(const void *)&ring->entries[index].word[CQE_WORD(PHASE)];
+	const _Atomic uint32_t *word =
+		(const _Atomic uint32_t *)(const void *)&ring->entries[index].word[CQE_WORD(PHASE)];
 
 	return (atomic_load_explicit(word, memory_order_acquire) & RNIC_BIT_CQE_PHASE) == phase;
 }

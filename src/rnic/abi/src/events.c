@@ -175,7 +175,8 @@ uint32_t event_queue_purge(struct rnic_context *context, struct event_queue *eq,
 		uint32_t *word = eq->ring.entries[index].word;
 
 		for (size_t i = 0; i < count; i++) {
-			if ((word[EQE_WORD(TYPE)] & 0xFF) == types[i] && (word[EQE_WORD(NUMBER)] & 0xFFFFFF) == number) {
+			if ((word[EQE_WORD(TYPE)] & 0xFF) == types[i] &&
+			    (word[EQE_WORD(NUMBER)] & 0xFFFFFF) == number) {
 				word[EQE_WORD(TYPE)] = NO_EVENT; /* readers skip it */
 				dropped++;
 			}

@@ -16,7 +16,7 @@
 
 enum {
 	SUPPORTED_ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-			   IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED,
+		IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED,
 	IGNORED_ACCESS = IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB,
 };
 
@@ -48,13 +48,14 @@ static int enable_mr(struct rnic_mr *mr)
 	rnic_put_be(entry, RNIC_MPT_START, access & IBV_ACCESS_ZERO_BASED ? 0 : mr->iova);
 	rnic_put_be(entry, RNIC_MPT_LENGTH, mr->verbs.length);
 	rnic_put_be(entry, RNIC_MPT_ADDRESS, (uintptr_t)mr->memory);
-	return nic_command(context_of(mr->verbs.context), RNIC_CMD_SW2HW_MPT, 0, mr->verbs.lkey, entry, sizeof entry, NULL,
-			   0, NULL);
+	return nic_command(context_of(mr->verbs.context), RNIC_CMD_SW2HW_MPT, 0, mr->verbs.lkey, entry, sizeof entry,
+			   NULL, 0, NULL);
 }
 
 static int disable_mr(struct rnic_mr *mr)
 {
-	return nic_command(context_of(mr->verbs.context), RNIC_CMD_HW2SW_MPT, 0, mr->verbs.lkey, NULL, 0, NULL, 0, NULL);
+	return nic_command(context_of(mr->verbs.context), RNIC_CMD_HW2SW_MPT, 0, mr->verbs.lkey, NULL, 0, NULL, 0,
+			   NULL);
 }
 
 /* Register memory as `like` describes it. Returns a copy with its key. */
@@ -93,7 +94,9 @@ out:
 
 static struct ibv_mr *register_memory(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access)
 {
-	struct rnic_mr mr = { .verbs = { .addr = addr, .length = length }, .iova = iova, .access = access, .memory = addr };
+	struct rnic_mr mr = {
+		.verbs = { .addr = addr, .length = length }, .iova = iova, .access = access, .memory = addr
+	};
 
 	return register_mr(pd, &mr);
 }
@@ -127,15 +130,18 @@ EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size
 {
 	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), before = offset & (page - 1);
 	int protection = access & IBV_ACCESS_LOCAL_WRITE ? PROT_READ | PROT_WRITE : PROT_READ;
-	struct rnic_mr mr = { .verbs = { .addr = (void *)(uintptr_t)offset, .length = length }, .iova = iova,
-			      .access = (unsigned)access, .map_bytes = length + before };
+	struct rnic_mr mr = { .verbs = { .addr = (void *)(uintptr_t)offset, .length = length },
+			      .iova = iova,
+			      .access = (unsigned)access,
+			      .map_bytes = length + before };
 	struct ibv_mr *made;
 	off_t end;
 
 	if (!is_shared_memory_fd(fd))
 		return fail_null(EOPNOTSUPP);
 	end = lseek(fd, 0, SEEK_END);
-	if (end < 0 || !length || offset > (uint64_t)end || length > (uint64_t)end - offset || (iova ^ offset) & (page - 1))
+	if (end < 0 || !length || offset > (uint64_t)end || length > (uint64_t)end - offset ||
+	    (iova ^ offset) & (page - 1))
 		return fail_null(EINVAL);
 	mr.map = mmap(NULL, mr.map_bytes, protection, MAP_SHARED, fd, (off_t)(offset - before));
 	if (mr.map == MAP_FAILED)
@@ -187,7 +193,8 @@ EXPORT int ibv_rereg_mr(struct ibv_mr *verbs, int flags, struct ibv_pd *pd, void
 {
 	struct rnic_mr *mr = (struct rnic_mr *)verbs, old = *mr;
 
-	if (!flags || flags & ~7 || mr->map || mr->null || (flags & IBV_REREG_MR_CHANGE_TRANSLATION && (!addr || !length)) ||
+	if (!flags || flags & ~7 || mr->map || mr->null ||
+	    (flags & IBV_REREG_MR_CHANGE_TRANSLATION && (!addr || !length)) ||
 	    (flags & IBV_REREG_MR_CHANGE_PD && !pd) ||
 	    (flags & IBV_REREG_MR_CHANGE_ACCESS && check_access((unsigned)access))) {
 		errno = EINVAL;
@@ -212,7 +219,8 @@ EXPORT int ibv_rereg_mr(struct ibv_mr *verbs, int flags, struct ibv_pd *pd, void
 
 		*mr = old;
 		if (enable_mr(mr))
-			log_error("memory region %#x is lost: it could not be put back after a change failed", verbs->lkey);
+			log_error("memory region %#x is lost: it could not be put back after a change failed",
+				  verbs->lkey);
 		errno = error;
 		return IBV_REREG_MR_ERR_CMD;
 	}

@@ -21,7 +21,8 @@ struct ibv_mw *rnic_alloc_mw(struct ibv_pd *pd, int type)
 	mw = calloc(1, sizeof *mw);
 	if (!mw)
 		return NULL;
-	error = nic_command(context_of(pd->context), RNIC_CMD_ALLOC_MW, (uint16_t)type, pd->handle, NULL, 0, NULL, 0, &key);
+	error = nic_command(context_of(pd->context), RNIC_CMD_ALLOC_MW, (uint16_t)type, pd->handle, NULL, 0, NULL, 0,
+			    &key);
 	if (error) {
 		free(mw);
 		return fail_null(error);
@@ -34,7 +35,8 @@ struct ibv_mw *rnic_alloc_mw(struct ibv_pd *pd, int type)
 
 int rnic_bind_mw(struct ibv_qp *qp, struct ibv_mw *verbs, struct ibv_mw_bind *bind)
 {
-	struct ibv_send_wr wr = { .wr_id = bind->wr_id, .opcode = IBV_WR_BIND_MW, .send_flags = bind->send_flags }, *bad;
+	struct ibv_send_wr wr = { .wr_id = bind->wr_id, .opcode = IBV_WR_BIND_MW, .send_flags = bind->send_flags },
+			   *bad;
 	int error;
 
 	if (verbs->type != IBV_MW_TYPE_1 || (bind->bind_info.mr && bind->bind_info.mr->pd != verbs->pd))

@@ -87,7 +87,8 @@ static int map_window(struct rnic_context *context, const struct rpc_reply *repl
 	memcpy(&bytes, reply->body + RNIC_OPEN_REPLY_WINDOW_BYTES_AT, 8);
 	memcpy(&rung, reply->body + RNIC_OPEN_REPLY_RUNG_OFFSET_AT, 8);
 	memcpy(&blocks, reply->body + RNIC_OPEN_REPLY_BLOCKS_OFFSET_AT, 8);
-	if (block_bytes != RNIC_REG_BLOCK_BYTES || rung + count > bytes || blocks + (uint64_t)count * block_bytes > bytes)
+	if (block_bytes != RNIC_REG_BLOCK_BYTES || rung + count > bytes ||
+	    blocks + (uint64_t)count * block_bytes > bytes)
 		return EPROTO;
 	context->window = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, reply->fds[0], 0);
 	if (context->window == MAP_FAILED) {
@@ -135,14 +136,18 @@ static void set_spin_time(struct rnic_context *context)
 /* Open the driver of the slot that came with an answer to OPEN. Returns 0 or the error number. */
 static int open_driver(struct rnic_context *context, const struct rpc_reply *reply)
 {
-	struct driver_setup setup = { .socket = context->socket, .blocks = context->blocks,
-				    .answer = reply->body + RNIC_OPEN_REPLY_SIZE, .fds = reply->fds + 2,
-				    .is_gone = is_nic_gone, .self = context };
+	struct driver_setup setup = { .socket = context->socket,
+				      .blocks = context->blocks,
+				      .answer = reply->body + RNIC_OPEN_REPLY_SIZE,
+				      .fds = reply->fds + 2,
+				      .is_gone = is_nic_gone,
+				      .self = context };
 	int error = driver_open(&setup, &context->slot);
 
 	if (error == EPROTO)
-		log_error("NIC process %d keeps its state as another version of rnic does: end it, or unset RNIC_BYPASS",
-			 context->nic_pid);
+		log_error(
+			"NIC process %d keeps its state as another version of rnic does: end it, or unset RNIC_BYPASS",
+			context->nic_pid);
 	if (!error)
 		set_spin_time(context);
 	if (error || !env_flag("RNIC_HAIRPIN", true) /* `rnic exec --no-hairpin` clears it */)
@@ -183,8 +188,9 @@ static int try_open(struct rnic_context *context, const char *name, bool slot, b
 		if (fd >= 0)
 			close(fd);
 		else if (forced)
-			log_error("/proc/self/mem cannot be opened (%s): unset RNIC_DMA, so that a thread copies instead",
-				 strerror(error));
+			log_error(
+				"/proc/self/mem cannot be opened (%s): unset RNIC_DMA, so that a thread copies instead",
+				strerror(error));
 	} else {
 		error = EACCES;
 	}

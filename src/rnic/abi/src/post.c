@@ -170,13 +170,14 @@ static int put_send_wr(struct rnic_qp *qp, uint32_t *tail, const struct ibv_send
 	if (wr->send_flags & IBV_SEND_INLINE) {
 		sqe->flags |= RNIC_FLAG_INLINE;
 		for (int i = 0; i < wr->num_sge && !error; i++)
-			error = put_inline_data(qp, sqe, (const void *)(uintptr_t)wr->sg_list[i].addr, wr->sg_list[i].length);
+			error = put_inline_data(qp, sqe, (const void *)(uintptr_t)wr->sg_list[i].addr,
+						wr->sg_list[i].length);
 	} else {
 		error = put_sge_list(qp, sqe, wr->sg_list, (size_t)wr->num_sge);
 	}
-	sqe->imm = wr->opcode == IBV_WR_LOCAL_INV || wr->opcode == IBV_WR_SEND_WITH_INV
-			   ? wr->invalidate_rkey
-			   : __builtin_bswap32(wr->imm_data);
+	sqe->imm = wr->opcode == IBV_WR_LOCAL_INV || wr->opcode == IBV_WR_SEND_WITH_INV ?
+			   wr->invalidate_rkey :
+			   __builtin_bswap32(wr->imm_data);
 	if (qp->verbs.qp_base.qp_type == IBV_QPT_UD) {
 		if (wr->wr.ud.ah)
 			put_ud_address(sqe, wr->wr.ud.ah, wr->wr.ud.remote_qpn, wr->wr.ud.remote_qkey);
@@ -185,7 +186,8 @@ static int put_send_wr(struct rnic_qp *qp, uint32_t *tail, const struct ibv_send
 	} else if (wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
 		sqe->remote_addr = wr->wr.atomic.remote_addr;
 		sqe->rkey = wr->wr.atomic.rkey;
-		sqe->atomic.swap_add = wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ? wr->wr.atomic.swap : wr->wr.atomic.compare_add;
+		sqe->atomic.swap_add = wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ? wr->wr.atomic.swap :
+										 wr->wr.atomic.compare_add;
 		sqe->atomic.compare = wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ? wr->wr.atomic.compare_add : 0;
 	} else {
 		sqe->remote_addr = wr->wr.rdma.remote_addr;
@@ -245,7 +247,8 @@ int rnic_post_recv(struct ibv_qp *verbs, struct ibv_recv_wr *wr, struct ibv_recv
 	}
 	error = receive_ring_post(context, &qp->rq, wr, bad);
 	/* The NIC takes receives when messages come. In the error state it must be told to flush them. */
-	if (atomic_load_explicit(queue_reg(context, qp->block, RNIC_REG_QUEUE_STATE), memory_order_relaxed) == RNIC_QP_ERR)
+	if (atomic_load_explicit(queue_reg(context, qp->block, RNIC_REG_QUEUE_STATE), memory_order_relaxed) ==
+	    RNIC_QP_ERR)
 		ring_doorbell(context, qp->number, qp->block);
 	return error;
 }

@@ -19,7 +19,7 @@ enum { MIN_SEND_ENTRIES = 16 };
 
 enum {
 	QP_ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-		    IBV_ACCESS_REMOTE_ATOMIC,
+		IBV_ACCESS_REMOTE_ATOMIC,
 };
 
 static const uint8_t device_state[] = {
@@ -63,9 +63,9 @@ static int check_cap(const struct rnic_context *context, const struct ibv_qp_cap
 
 	return cap->max_send_wr > max_wr || cap->max_recv_wr > max_wr || cap->max_send_sge > sges ||
 			       cap->max_recv_sge > sges ||
-			       cap->max_inline_data > dev_lim(context, RNIC_DEV_LIM_MAX_INLINE)
-		       ? EINVAL
-		       : 0;
+			       cap->max_inline_data > dev_lim(context, RNIC_DEV_LIM_MAX_INLINE) ?
+		       EINVAL :
+		       0;
 }
 
 static int alloc_send_queue(struct rnic_context *context, struct rnic_qp *qp)
@@ -82,9 +82,9 @@ static int alloc_send_queue(struct rnic_context *context, struct rnic_qp *qp)
 	qp->cap.max_send_wr = qp->entries - 1;
 	qp->ids = calloc(qp->entries, sizeof *qp->ids);
 	qp->bound = calloc(qp->entries, sizeof *qp->bound);
-	error = qp->ids && qp->bound
-			? ring_alloc(context, &qp->memory, (size_t)qp->entries * (sizeof(struct sqe) + qp->slab_bytes))
-			: ENOMEM;
+	error = qp->ids && qp->bound ?
+			ring_alloc(context, &qp->memory, (size_t)qp->entries * (sizeof(struct sqe) + qp->slab_bytes)) :
+			ENOMEM;
 	qp->sq = qp->memory.base;
 	qp->slab = (uint8_t *)qp->memory.base + (size_t)qp->entries * sizeof(struct sqe);
 	return error;
@@ -109,11 +109,12 @@ static struct rnic_qp *create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *ini
 	qp->srq = (struct rnic_srq *)init->srq;
 	qp->sq_sig_all = init->sq_sig_all;
 	qp->service = init->qp_type == IBV_QPT_RC ? RNIC_QP_ST_RC :
-		      init->qp_type == IBV_QPT_UC ? RNIC_QP_ST_UC : RNIC_QP_ST_UD;
+		      init->qp_type == IBV_QPT_UC ? RNIC_QP_ST_UC :
+						    RNIC_QP_ST_UD;
 	error = alloc_send_queue(context, qp);
 	if (!error && !init->srq)
 		error = receive_ring_alloc(context, &qp->rq, init->cap.max_recv_wr,
-					 init->cap.max_recv_sge ? init->cap.max_recv_sge : 1, false);
+					   init->cap.max_recv_sge ? init->cap.max_recv_sge : 1, false);
 	if (error)
 		goto unmap;
 	error = nic_allocate_queue(context, RNIC_CMD_RES_QP, &qp->number, &qp->block);
@@ -127,9 +128,16 @@ static struct rnic_qp *create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *ini
 	init->cap = qp->cap;
 	pthread_mutex_init(&qp->lock, NULL);
 	qp->verbs.qp_base = (struct ibv_qp){
-		.context = pd->context, .qp_context = init->qp_context, .pd = pd, .send_cq = init->send_cq,
-		.recv_cq = init->recv_cq, .srq = init->srq, .handle = qp->number, .qp_num = qp->number,
-		.state = IBV_QPS_RESET, .qp_type = init->qp_type,
+		.context = pd->context,
+		.qp_context = init->qp_context,
+		.pd = pd,
+		.send_cq = init->send_cq,
+		.recv_cq = init->recv_cq,
+		.srq = init->srq,
+		.handle = qp->number,
+		.qp_num = qp->number,
+		.state = IBV_QPS_RESET,
+		.qp_type = init->qp_type,
 	};
 	pthread_mutex_init(&qp->verbs.qp_base.mutex, NULL);
 	pthread_cond_init(&qp->verbs.qp_base.cond, NULL);
@@ -283,7 +291,7 @@ static int reset_qp(struct rnic_context *context, struct rnic_qp *qp)
 /* Build the command that modifies a queue pair in state `current` as the attributes say. Returns EINVAL if there is
  * none. */
 static int plan_transition(const struct rnic_qp *qp, const struct ibv_qp_attr *attr, int mask, uint32_t current,
-		struct command *command, uint8_t *qpc, uint32_t *target)
+			   struct command *command, uint8_t *qpc, uint32_t *target)
 {
 	int error;
 
@@ -293,7 +301,9 @@ static int plan_transition(const struct rnic_qp *qp, const struct ibv_qp_attr *a
 			return EINVAL;
 		*target = device_state[attr->qp_state];
 	}
-	*command = (struct command){ .op = rnic_qp_command[current][*target], .in_modifier = qp->number, .inbox = qpc,
+	*command = (struct command){ .op = rnic_qp_command[current][*target],
+				     .in_modifier = qp->number,
+				     .inbox = qpc,
 				     .inbox_bytes = RNIC_QPC_SIZE };
 	if (!command->op || *target == RNIC_QP_RESET)
 		return EINVAL;
@@ -316,7 +326,7 @@ enum { MAX_TRANSITIONS = 2 };
 
 /* Run state changes in one message, from state `current`, which the device checks. */
 static int change_state(struct rnic_qp *qp, const struct ibv_qp_attr *const *attrs, const int *masks, size_t count,
-		  uint32_t current)
+			uint32_t current)
 {
 	struct command commands[MAX_TRANSITIONS];
 	uint8_t qpcs[MAX_TRANSITIONS][RNIC_QPC_SIZE];
@@ -325,7 +335,8 @@ static int change_state(struct rnic_qp *qp, const struct ibv_qp_attr *const *att
 	int error = 0;
 
 	for (size_t i = 0; i < count && !error; i++)
-		error = plan_transition(qp, attrs[i], masks[i], i ? targets[i - 1] : current, &commands[i], qpcs[i], &targets[i]);
+		error = plan_transition(qp, attrs[i], masks[i], i ? targets[i - 1] : current, &commands[i], qpcs[i],
+					&targets[i]);
 	if (!error)
 		error = nic_commands(context_of(qp->verbs.qp_base.context), commands, count, &done);
 	if (done) {
@@ -362,11 +373,15 @@ static int modify_qp(struct rnic_qp *qp, const struct ibv_qp_attr *const *attrs,
 		      device_state[attrs[0]->cur_qp_state] != current))
 		return EINVAL;
 	if (masks[0] & IBV_QP_STATE && attrs[0]->qp_state == IBV_QPS_RESET)
-		return masks[0] & ~(IBV_QP_STATE | IBV_QP_CUR_STATE) ? EINVAL : reset_qp(context_of(qp->verbs.qp_base.context), qp);
+		return masks[0] & ~(IBV_QP_STATE | IBV_QP_CUR_STATE) ?
+			       EINVAL :
+			       reset_qp(context_of(qp->verbs.qp_base.context), qp);
 	error = change_state(qp, attrs, masks, count, current);
-	if (!error && context_of(qp->verbs.qp_base.context)->slot && qp->service == RNIC_QP_ST_RC && current == RNIC_QP_INIT)
+	if (!error && context_of(qp->verbs.qp_base.context)->slot && qp->service == RNIC_QP_ST_RC &&
+	    current == RNIC_QP_INIT)
 		driver_join(context_of(qp->verbs.qp_base.context)->slot, qp->number);
-	if (error != EINVAL || named || !qp->created || qp->state != current || refresh_state(qp) || qp->state == current)
+	if (error != EINVAL || named || !qp->created || qp->state != current || refresh_state(qp) ||
+	    qp->state == current)
 		return error;
 	return change_state(qp, attrs, masks, count, qp->state); /* it had gone to ERR or SQE unnoticed */
 }
@@ -431,17 +446,21 @@ EXPORT int ibv_query_qp(struct ibv_qp *verbs, struct ibv_qp_attr *attr, int mask
 	attr->rnr_retry = (uint8_t)rnic_get_be(qpc, RNIC_QPC_RNR_RETRY);
 	if (mask & IBV_QP_STATE) /* else the program goes by the state that it set last */
 		verbs->state = attr->qp_state;
-	*init = (struct ibv_qp_init_attr){ .qp_context = verbs->qp_context, .send_cq = verbs->send_cq,
-					   .recv_cq = verbs->recv_cq, .srq = verbs->srq, .cap = qp->cap,
-					   .qp_type = verbs->qp_type, .sq_sig_all = qp->sq_sig_all };
+	*init = (struct ibv_qp_init_attr){ .qp_context = verbs->qp_context,
+					   .send_cq = verbs->send_cq,
+					   .recv_cq = verbs->recv_cq,
+					   .srq = verbs->srq,
+					   .cap = qp->cap,
+					   .qp_type = verbs->qp_type,
+					   .sq_sig_all = qp->sq_sig_all };
 	return 0;
 }
 
 EXPORT int ibv_destroy_qp(struct ibv_qp *verbs)
 {
-	static const uint32_t types[] = { RNIC_EVENT_COMM_EST, RNIC_EVENT_SQ_DRAINED, RNIC_EVENT_WQ_CATAS_ERROR,
-					  RNIC_EVENT_WQ_INVAL_REQ_ERROR, RNIC_EVENT_WQ_ACCESS_ERROR,
-					  RNIC_EVENT_SRQ_LAST_WQE };
+	static const uint32_t types[] = { RNIC_EVENT_COMM_EST,	      RNIC_EVENT_SQ_DRAINED,
+					  RNIC_EVENT_WQ_CATAS_ERROR,  RNIC_EVENT_WQ_INVAL_REQ_ERROR,
+					  RNIC_EVENT_WQ_ACCESS_ERROR, RNIC_EVENT_SRQ_LAST_WQE };
 	struct rnic_qp *qp = (struct rnic_qp *)verbs;
 	struct rnic_context *context = context_of(verbs->context);
 	int error = 0;

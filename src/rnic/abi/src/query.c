@@ -191,7 +191,8 @@ static uint32_t gid_ifindex(const uint8_t *gid)
 			continue;
 		if (ipv4 && each->ifa_addr->sa_family == AF_INET) {
 			memcpy(&ip, each->ifa_addr, sizeof ip);
-			if (memcmp(&ip.sin_addr, gid + 12, 4) == 0 || (each->ifa_flags & IFF_LOOPBACK && gid[12] == 127))
+			if (memcmp(&ip.sin_addr, gid + 12, 4) == 0 ||
+			    (each->ifa_flags & IFF_LOOPBACK && gid[12] == 127))
 				index = if_nametoindex(each->ifa_name);
 		} else if (!ipv4 && each->ifa_addr->sa_family == AF_INET6) {
 			memcpy(&ip6, each->ifa_addr, sizeof ip6);

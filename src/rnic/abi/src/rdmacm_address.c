@@ -16,8 +16,9 @@ static const uint8_t mapped[12] = { [10] = 0xFF, [11] = 0xFF };
 
 socklen_t cm_addrlen(const struct sockaddr *address)
 {
-	return address->sa_family == AF_INET ? sizeof(struct sockaddr_in) :
-	       address->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : 0;
+	return address->sa_family == AF_INET  ? sizeof(struct sockaddr_in) :
+	       address->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) :
+						0;
 }
 
 int cm_gid_of(const struct sockaddr *address, union ibv_gid *gid, uint16_t *port)
@@ -191,7 +192,8 @@ EXPORT int rdma_getaddrinfo(const char *node, const char *service, const struct 
 		info->ai_port_space = info->ai_qp_type == IBV_QPT_UD ? RDMA_PS_UDP : RDMA_PS_TCP;
 	if (!info->ai_qp_type)
 		info->ai_qp_type = info->ai_port_space == RDMA_PS_UDP || info->ai_port_space == RDMA_PS_IPOIB ?
-				   IBV_QPT_UD : IBV_QPT_RC;
+					   IBV_QPT_UD :
+					   IBV_QPT_RC;
 	error = fill_addrinfo(info, node, service, hints);
 	if (error) {
 		rdma_freeaddrinfo(info);

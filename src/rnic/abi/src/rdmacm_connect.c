@@ -112,7 +112,8 @@ static void put_conn_param(struct cm_id *id, struct cm_rpc *rpc, const struct rd
 {
 	static const struct rdma_conn_param usual = { .responder_resources = RDMA_MAX_RESP_RES,
 						      .initiator_depth = RDMA_MAX_INIT_DEPTH,
-						      .retry_count = 7, .rnr_retry_count = 7 };
+						      .retry_count = 7,
+						      .rnr_retry_count = 7 };
 	uint8_t max = id->device ? id->device->max_rd_atomic : 0;
 	struct ibv_qp *qp = id->public.qp;
 

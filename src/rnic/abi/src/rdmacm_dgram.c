@@ -211,8 +211,9 @@ static bool same_address(const struct sockaddr_storage *one, const struct sockad
 	union ibv_gid gid, other_gid;
 	uint16_t port, other_port;
 
-	return cm_gid_of((const struct sockaddr *)one, &gid, &port) == 0 && cm_gid_of(other, &other_gid, &other_port) == 0 &&
-	       port == other_port && memcmp(&gid, &other_gid, sizeof gid) == 0;
+	return cm_gid_of((const struct sockaddr *)one, &gid, &port) == 0 &&
+	       cm_gid_of(other, &other_gid, &other_port) == 0 && port == other_port &&
+	       memcmp(&gid, &other_gid, sizeof gid) == 0;
 }
 
 static void free_dest(struct ds_dest *dest)
@@ -260,7 +261,8 @@ static void save_qpn(struct rsocket *rs, struct ds_dest *dest, uint32_t qpn)
 	struct ibv_ah_attr attr = { .is_global = 1, .port_num = 1, .grh.hop_limit = 64 };
 	uint16_t port;
 
-	if (!qpn || (dest->ah && dest->qpn == qpn) || cm_gid_of((struct sockaddr *)&dest->address, &attr.grh.dgid, &port))
+	if (!qpn || (dest->ah && dest->qpn == qpn) ||
+	    cm_gid_of((struct sockaddr *)&dest->address, &attr.grh.dgid, &port))
 		return;
 	if (!dest->ah)
 		dest->ah = ibv_create_ah(rs->id->pd, &attr);
@@ -308,11 +310,16 @@ static ssize_t send_udp(struct rsocket *rs, const struct sockaddr_storage *to, u
 		struct cmsghdr first;
 		char space[CMSG_SPACE(sizeof(struct in6_pktinfo))];
 	} control;
-	struct ds_udp_header header = { .tag = htonl(TAG), .version = ds->header.version, .op = op,
-				   .length = four ? UDP_FOUR : UDP_SIX, .qpn = htonl(rs->id->qp->qp_num) };
+	struct ds_udp_header header = { .tag = htonl(TAG),
+					.version = ds->header.version,
+					.op = op,
+					.length = four ? UDP_FOUR : UDP_SIX,
+					.qpn = htonl(rs->id->qp->qp_num) };
 	struct iovec all[9] = { { &header, header.length } };
-	struct msghdr message = { .msg_name = (void *)(uintptr_t)to, .msg_namelen = cm_addrlen((const struct sockaddr *)to),
-				  .msg_iov = all, .msg_iovlen = (size_t)count + 1 };
+	struct msghdr message = { .msg_name = (void *)(uintptr_t)to,
+				  .msg_namelen = cm_addrlen((const struct sockaddr *)to),
+				  .msg_iov = all,
+				  .msg_iovlen = (size_t)count + 1 };
 	ssize_t sent;
 
 	if (count > 8)

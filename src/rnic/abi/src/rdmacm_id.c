@@ -364,7 +364,8 @@ static void process_join(struct cm_event *event, struct cm_id *id, const struct 
 		event->public.status = -EINVAL;
 		return;
 	}
-	fill_ud(event, &group->gid, cm_get32(rpc, RNIC_CM_RECORD_QPN_AT), cm_get32(rpc, RNIC_CM_RECORD_QKEY_AT), id->tos);
+	fill_ud(event, &group->gid, cm_get32(rpc, RNIC_CM_RECORD_QPN_AT), cm_get32(rpc, RNIC_CM_RECORD_QKEY_AT),
+		id->tos);
 	event->public.param.ud.private_data = group->context;
 	if (id->public.qp) {
 		int error = ibv_attach_mcast(id->public.qp, &group->gid, 0);
@@ -386,7 +387,7 @@ static void process_conn_resp(struct cm_event *event, struct cm_id *id)
 		return;
 	/* Allow as many READs and atomics at a time as both sides do. */
 	error = cm_modify_qp_rts(id, min_u8(id->responder_resources, event->public.param.conn.responder_resources),
-			      min_u8(id->initiator_depth, event->public.param.conn.initiator_depth));
+				 min_u8(id->initiator_depth, event->public.param.conn.initiator_depth));
 	if (!error)
 		error = cm_simple_request(id, RNIC_CM_ESTABLISH);
 	if (error) {
@@ -452,7 +453,8 @@ static int process_event(struct cm_event *event, const struct cm_rpc *rpc)
 		if (id->public.qp_type == IBV_QPT_UD) {
 			id->remote_qpn = cm_get32(rpc, RNIC_CM_RECORD_QPN_AT);
 			id->remote_qkey = cm_get32(rpc, RNIC_CM_RECORD_QKEY_AT);
-			fill_ud(event, &id->public.route.addr.addr.ibaddr.dgid, id->remote_qpn, id->remote_qkey, id->tos);
+			fill_ud(event, &id->public.route.addr.addr.ibaddr.dgid, id->remote_qpn, id->remote_qkey,
+				id->tos);
 		}
 		break;
 	case RDMA_CM_EVENT_MULTICAST_JOIN:
@@ -546,10 +548,10 @@ int cm_complete(struct cm_id *id)
 EXPORT const char *rdma_event_str(int event)
 {
 	static const char *const names[] = {
-		"RDMA_CM_EVENT_ADDR_RESOLVED", "RDMA_CM_EVENT_ADDR_ERROR", "RDMA_CM_EVENT_ROUTE_RESOLVED",
-		"RDMA_CM_EVENT_ROUTE_ERROR", "RDMA_CM_EVENT_CONNECT_REQUEST", "RDMA_CM_EVENT_CONNECT_RESPONSE",
-		"RDMA_CM_EVENT_CONNECT_ERROR", "RDMA_CM_EVENT_UNREACHABLE", "RDMA_CM_EVENT_REJECTED",
-		"RDMA_CM_EVENT_ESTABLISHED", "RDMA_CM_EVENT_DISCONNECTED", "RDMA_CM_EVENT_DEVICE_REMOVAL",
+		"RDMA_CM_EVENT_ADDR_RESOLVED",	"RDMA_CM_EVENT_ADDR_ERROR",	 "RDMA_CM_EVENT_ROUTE_RESOLVED",
+		"RDMA_CM_EVENT_ROUTE_ERROR",	"RDMA_CM_EVENT_CONNECT_REQUEST", "RDMA_CM_EVENT_CONNECT_RESPONSE",
+		"RDMA_CM_EVENT_CONNECT_ERROR",	"RDMA_CM_EVENT_UNREACHABLE",	 "RDMA_CM_EVENT_REJECTED",
+		"RDMA_CM_EVENT_ESTABLISHED",	"RDMA_CM_EVENT_DISCONNECTED",	 "RDMA_CM_EVENT_DEVICE_REMOVAL",
 		"RDMA_CM_EVENT_MULTICAST_JOIN", "RDMA_CM_EVENT_MULTICAST_ERROR", "RDMA_CM_EVENT_ADDR_CHANGE",
 		"RDMA_CM_EVENT_TIMEWAIT_EXIT",
 	};

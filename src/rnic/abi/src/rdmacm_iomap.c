@@ -22,11 +22,12 @@ int stream_send_iomaps(struct rsocket *rs, int flags)
 		if (stream_wait_can_send(rs, flags))
 			return -1;
 		iomap.offset = rs->swap_sgl ? __builtin_bswap64(iomap_mr->offset) : iomap_mr->offset;
-		iomap.sge = stream_peer_sge(rs, (uintptr_t)iomap_mr->mr->addr, iomap_mr->mr->rkey, (uint32_t)iomap_mr->mr->length);
+		iomap.sge = stream_peer_sge(rs, (uintptr_t)iomap_mr->mr->addr, iomap_mr->mr->rkey,
+					    (uint32_t)iomap_mr->mr->length);
 		rs->sends++;
 		rs->sseq_no++;
-		stream_post_write(rs, RS_OP_IOMAP_SGL, i, &iomap, sizeof iomap, 0, rs->remote_iomap.addr + i * sizeof iomap,
-			   rs->remote_iomap.key);
+		stream_post_write(rs, RS_OP_IOMAP_SGL, i, &iomap, sizeof iomap, 0,
+				  rs->remote_iomap.addr + i * sizeof iomap, rs->remote_iomap.key);
 		iomap_mr->sent = true;
 	}
 	rs->iomaps_pending = false;
@@ -56,9 +57,9 @@ static off_t map_memory(struct rsocket *rs, void *data, size_t bytes, int protec
 		i++;
 	if (i == rs->remote_iomap.length)
 		return rdma_seterrno(ENOMEM);
-	rs->iomap_mrs[i] = (struct rs_iomap_mr){
-		ibv_reg_mr(rs->id->pd, data, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE), (uint64_t)offset, false
-	};
+	rs->iomap_mrs[i] = (struct rs_iomap_mr){ ibv_reg_mr(rs->id->pd, data, bytes,
+							    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE),
+						 (uint64_t)offset, false };
 	if (!rs->iomap_mrs[i].mr)
 		return -1;
 	rs->iomaps_pending = true;
@@ -107,8 +108,8 @@ static size_t write_at(struct rsocket *rs, const void *data, size_t bytes, off_t
 			return done ? done : (size_t)-1;
 		at = stream_claim_sbuf(rs, bytes - done, (uint32_t)(map->sge.length - (to - map->offset)), &size);
 		memcpy(at, (const uint8_t *)data + done, size);
-		if (stream_post_write(rs, RS_OP_WRITE, size, at, size, rs->smr->lkey, map->sge.addr + (to - map->offset),
-			       map->sge.key))
+		if (stream_post_write(rs, RS_OP_WRITE, size, at, size, rs->smr->lkey,
+				      map->sge.addr + (to - map->offset), map->sge.key))
 			return done ? done : (size_t)rdma_seterrno(rs->error);
 		done += size;
 	}

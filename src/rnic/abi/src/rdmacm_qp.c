@@ -30,7 +30,8 @@ static int init_qp_attr(const struct cm_id *id, const uint8_t *record, struct ib
 			attr->qkey = RDMA_UDP_QKEY;
 			*mask |= IBV_QP_QKEY;
 		} else {
-			attr->qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+			attr->qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+						IBV_ACCESS_REMOTE_ATOMIC;
 			*mask |= IBV_QP_ACCESS_FLAGS;
 		}
 		return 0;

@@ -130,7 +130,8 @@ static int connect_locked(void)
 	error = name_devices(names ? names : "");
 	if (error) {
 		if (error == ENOSYS || error == EOPNOTSUPP)
-			log_error("the NIC process is an older one, without connection management: end it and start again");
+			log_error(
+				"the NIC process is an older one, without connection management: end it and start again");
 		close(channel_socket);
 		channel_socket = -1;
 	}

@@ -136,19 +136,19 @@ void rs_copy_to_iov(const struct iovec *parts, size_t skip, const void *from, si
 void rs_copy_address(const struct sockaddr_storage *name, struct sockaddr *address, socklen_t *bytes);
 
 /* Calls work on the rsocket of a number, under its lock. */
-#define ENTER(fd)                         \
-	struct rsocket *rs = rs_get(fd);     \
-	if (!rs)                          \
-		return -1;                \
+#define ENTER(fd) \
+	struct rsocket *rs = rs_get(fd); \
+	if (!rs) \
+		return -1; \
 	pthread_mutex_lock(&rs->lock)
-#define LEAVE(value)                                            \
-	do {                                                    \
-		__typeof__(value) result_ = (value);            \
-		int error_ = errno;                             \
-		pthread_mutex_unlock(&rs->lock);                \
-		rs_put(rs);                                     \
-		errno = error_;                                 \
-		return result_;                                 \
+#define LEAVE(value) \
+	do { \
+		__typeof__(value) result_ = (value); \
+		int error_ = errno; \
+		pthread_mutex_unlock(&rs->lock); \
+		rs_put(rs); \
+		errno = error_; \
+		return result_; \
 	} while (0)
 
 #endif

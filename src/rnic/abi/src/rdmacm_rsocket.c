@@ -143,7 +143,7 @@ EXPORT ssize_t rrecvfrom(int fd, void *data, size_t bytes, int flags, struct soc
 EXPORT ssize_t rrecvmsg(int fd, struct msghdr *message, int flags)
 {
 	ssize_t got = recv_iov(fd, message->msg_iov, (int)message->msg_iovlen, flags, message->msg_name,
-			      message->msg_name ? &message->msg_namelen : NULL);
+			       message->msg_name ? &message->msg_namelen : NULL);
 
 	message->msg_controllen = 0;
 	message->msg_flags = 0;

@@ -132,8 +132,11 @@ static int get_number(struct rsocket *rs, int level, int name, int *number)
 
 	*number = kept ? kept->value : 0;
 	if (level == SOL_RDMA) {
-		*number = name == RDMA_SQSIZE ? rs->sq_size : name == RDMA_RQSIZE ? rs->rq_size :
-			  name == RDMA_INLINE ? rs->inline_bytes : name == RDMA_IOMAPSIZE ? rs->iomap_size : -1;
+		*number = name == RDMA_SQSIZE	 ? rs->sq_size :
+			  name == RDMA_RQSIZE	 ? rs->rq_size :
+			  name == RDMA_INLINE	 ? rs->inline_bytes :
+			  name == RDMA_IOMAPSIZE ? rs->iomap_size :
+						   -1;
 		return *number < 0 ? ENOPROTOOPT : 0;
 	}
 	if (level != SOL_SOCKET)

@@ -95,7 +95,8 @@ static int init_bufs(struct rsocket *rs)
 		return ENOMEM;
 	rs->smr = ibv_reg_mr(rs->id->pd, rs->sbuf, rs->sbuf_bytes, 0);
 	rs->rmr = ibv_reg_mr(rs->id->pd, rs->rbuf, rs->rbuf_bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-	rs->target_mr = ibv_reg_mr(rs->id->pd, rs->target_sgl, targets, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+	rs->target_mr =
+		ibv_reg_mr(rs->id->pd, rs->target_sgl, targets, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 	rs->rbuf_free_at = rs->rbuf_free = rs->rbuf_bytes / 2;
 	rs->rseq_comp = rs->rq_size / 2;
 	return rs->smr && rs->rmr && rs->target_mr ? 0 : errno;
@@ -237,8 +238,9 @@ struct rsocket *stream_accept(struct rsocket *listener)
 
 static void complete_connect(struct rsocket *rs, struct rdma_cm_event *event)
 {
-	int error = rs->remote_sgl.length ? 0 : save_conn_data(rs, event->param.conn.private_data,
-							       event->param.conn.private_data_len);
+	int error = rs->remote_sgl.length ?
+			    0 :
+			    save_conn_data(rs, event->param.conn.private_data, event->param.conn.private_data_len);
 
 	if (error) {
 		stream_fail(rs, error);

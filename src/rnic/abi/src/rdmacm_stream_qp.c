@@ -30,7 +30,10 @@ int stream_post_write(struct rsocket *rs, uint32_t op, uint32_t value, const voi
 {
 	uint32_t message = op << VALUE_BITS | (value & VALUE_MASK);
 	struct ibv_sge sge = { (uintptr_t)data, (uint32_t)bytes, lkey };
-	struct ibv_send_wr wr = { .wr_id = message, .sg_list = &sge, .num_sge = bytes ? 1 : 0, .send_flags = IBV_SEND_SIGNALED,
+	struct ibv_send_wr wr = { .wr_id = message,
+				  .sg_list = &sge,
+				  .num_sge = bytes ? 1 : 0,
+				  .send_flags = IBV_SEND_SIGNALED,
 				  .opcode = op == RS_OP_WRITE ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_WRITE_WITH_IMM };
 	struct ibv_send_wr *bad;
 	int error;
@@ -76,7 +79,7 @@ void stream_send_credits(struct rsocket *rs)
 	}
 	target = stream_peer_sge(rs, (uintptr_t)rs->rbuf + rs->rbuf_free_at, rs->rmr->rkey, half);
 	stream_post_write(rs, RS_OP_SGL, (uint16_t)(rs->rseq_no + rs->rq_size), &target, sizeof target, 0,
-		   rs->remote_sgl.addr + rs->remote_sge * sizeof target, rs->remote_sgl.key);
+			  rs->remote_sgl.addr + rs->remote_sge * sizeof target, rs->remote_sgl.key);
 	rs->rbuf_free -= half;
 	rs->rbuf_free_at = rs->rbuf_free_at ? 0 : half;
 	rs->remote_sge = (rs->remote_sge + 1) % rs->remote_sgl.length;
@@ -183,8 +186,8 @@ bool stream_can_send(struct rsocket *rs)
 {
 	const struct rs_sge *target = &rs->target_sgl[rs->target_sge];
 
-	return rs->can_write && rs->sends < rs->sq_size && rs->sbuf_used < rs->sbuf_bytes && rs->sseq_no != rs->sseq_comp &&
-	       __atomic_load_n(&target->length, __ATOMIC_ACQUIRE);
+	return rs->can_write && rs->sends < rs->sq_size && rs->sbuf_used < rs->sbuf_bytes &&
+	       rs->sseq_no != rs->sseq_comp && __atomic_load_n(&target->length, __ATOMIC_ACQUIRE);
 }
 
 static bool can_send_or_end(struct rsocket *rs)
@@ -219,5 +222,6 @@ int stream_wait_can_send(struct rsocket *rs, int flags)
 		return 0;
 	if (rs->state == RS_ERROR && rs->error)
 		return rdma_seterrno(rs->error);
-	return rdma_seterrno(rs->state == RS_INIT || rs->state == RS_BOUND || rs->state == RS_LISTENING ? ENOTCONN : EPIPE);
+	return rdma_seterrno(rs->state == RS_INIT || rs->state == RS_BOUND || rs->state == RS_LISTENING ? ENOTCONN :
+													  EPIPE);
 }

@@ -31,7 +31,7 @@ static void free_arrays(struct receive_ring *rq)
 }
 
 int receive_ring_alloc(struct rnic_context *context, struct receive_ring *rq, uint32_t max_wr, uint32_t max_sge,
-		     bool shared)
+		       bool shared)
 {
 	size_t bytes, order_bytes = 0;
 	int error;
@@ -51,8 +51,9 @@ int receive_ring_alloc(struct rnic_context *context, struct receive_ring *rq, ui
 	}
 	rq->ids = calloc(rq->entries, sizeof *rq->ids);
 	rq->taken = calloc(rq->entries, sizeof *rq->taken);
-	error = rq->ids && rq->taken && (rq->free_wqes || !shared) ? ring_alloc(context, &rq->memory, bytes + order_bytes) :
-								      ENOMEM;
+	error = rq->ids && rq->taken && (rq->free_wqes || !shared) ?
+			ring_alloc(context, &rq->memory, bytes + order_bytes) :
+			ENOMEM;
 	if (error) {
 		free_arrays(rq);
 		return error;

@@ -92,8 +92,8 @@ EXPORT int ibv_query_srq(struct ibv_srq *verbs, struct ibv_srq_attr *attr)
 {
 	struct rnic_srq *srq = (struct rnic_srq *)verbs;
 	uint8_t srqc[RNIC_SRQC_SIZE];
-	int error = nic_command(context_of(verbs->context), RNIC_CMD_QUERY_SRQ, 0, srq->number, NULL, 0, srqc, sizeof srqc,
-				NULL);
+	int error = nic_command(context_of(verbs->context), RNIC_CMD_QUERY_SRQ, 0, srq->number, NULL, 0, srqc,
+				sizeof srqc, NULL);
 
 	if (error)
 		return fail(error);
