@@ -26,7 +26,8 @@ static double now(void)
 
 int main(int argc, char **argv)
 {
-	size_t bytes = argc > 1 ? strtoul(argv[1], NULL, 0) : 1 << 20, count = argc > 2 ? strtoul(argv[2], NULL, 0) : 1000;
+	size_t bytes = argc > 1 ? strtoul(argv[1], NULL, 0) : 1 << 20,
+	       count = argc > 2 ? strtoul(argv[2], NULL, 0) : 1000;
 	int flags = MAP_PRIVATE | MAP_ANONYMOUS;
 	char *from = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
 	char *to = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);

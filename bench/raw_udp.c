@@ -130,8 +130,12 @@ static double throughput(int fd, const struct sockaddr_in *to, int granted, long
 	char control[CMSG_SPACE(sizeof(uint16_t))] = { 0 };
 	long count = MOST / segment < 64 ? MOST / segment : 64;
 	struct iovec piece = { data, (size_t)(count * segment) };
-	struct msghdr message = { .msg_name = (void *)(uintptr_t)to, .msg_namelen = sizeof(*to), .msg_iov = &piece,
-				  .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control) };
+	struct msghdr message = { .msg_name = (void *)(uintptr_t)to,
+				  .msg_namelen = sizeof(*to),
+				  .msg_iov = &piece,
+				  .msg_iovlen = 1,
+				  .msg_control = control,
+				  .msg_controllen = sizeof(control) };
 	struct cmsghdr *header = CMSG_FIRSTHDR(&message);
 	uint16_t size = (uint16_t)segment;
 	header->cmsg_level = SOL_UDP;
@@ -192,7 +196,8 @@ int main(int argc, char **argv)
 	int throughput_wanted = argc >= 4 && !strcmp(argv[1], "bw");
 	int sleeps = argc == 3 && !strcmp(argv[1], "sleep");
 	if (!throughput_wanted && !sleeps && !(argc == 3 && !strcmp(argv[1], "lat"))) {
-		fprintf(stderr, "usage: raw_udp bw SEGMENT SECONDS [PAYLOAD] | raw_udp lat ROUNDS | raw_udp sleep ROUNDS\n");
+		fprintf(stderr,
+			"usage: raw_udp bw SEGMENT SECONDS [PAYLOAD] | raw_udp lat ROUNDS | raw_udp sleep ROUNDS\n");
 		return 2;
 	}
 	struct sockaddr_in here, there;

@@ -22,7 +22,7 @@ static void die(const char *what)
 
 static int accept_one(int port)
 {
-	struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons(port)};
+	struct sockaddr_in addr = { .sin_family = AF_INET, .sin_port = htons(port) };
 	int yes = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
 	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
 	if (bind(listener, (struct sockaddr *)&addr, sizeof addr) || listen(listener, 1))
@@ -56,8 +56,12 @@ int main(int argc, char **argv)
 	struct ibv_cq *cq = ibv_create_cq(context, messages + 1, NULL, NULL, 0);
 	unsigned char *memory = calloc(messages, bytes);
 	struct ibv_mr *mr = ibv_reg_mr(pd, memory, (size_t)messages * bytes, IBV_ACCESS_LOCAL_WRITE);
-	struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
-		.cap = {.max_send_wr = 1, .max_recv_wr = messages, .max_send_sge = 1, .max_recv_sge = 1}};
+	struct ibv_qp_init_attr init = {
+		.send_cq = cq,
+		.recv_cq = cq,
+		.qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = 1, .max_recv_wr = messages, .max_send_sge = 1, .max_recv_sge = 1 }
+	};
 	struct ibv_qp *qp = ibv_create_qp(pd, &init);
 	union ibv_gid gid;
 	char text[INET6_ADDRSTRLEN], line[128] = "";
@@ -68,15 +72,22 @@ int main(int argc, char **argv)
 	unsigned qpn, psn;
 	if (!fgets(line, sizeof line, peer) || sscanf(line, "%u %u %45s", &qpn, &psn, text) != 3)
 		die("peer");
-	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1};
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
 	if (ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
 		die("INIT");
-	attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = qpn, .rq_psn = psn,
-		.max_dest_rd_atomic = 1, .min_rnr_timer = RNR_TIMER_1280_US,
-		.ah_attr = {.is_global = 1, .port_num = 1, .grh = {.sgid_index = gid_index, .hop_limit = 64}}};
+	attr = (struct ibv_qp_attr){
+		.qp_state = IBV_QPS_RTR,
+		.path_mtu = IBV_MTU_1024,
+		.dest_qp_num = qpn,
+		.rq_psn = psn,
+		.max_dest_rd_atomic = 1,
+		.min_rnr_timer = RNR_TIMER_1280_US,
+		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .sgid_index = gid_index, .hop_limit = 64 } }
+	};
 	inet_pton(AF_INET6, text, &attr.ah_attr.grh.dgid);
-	if (ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-			IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
+	if (ibv_modify_qp(qp, &attr,
+			  IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+				  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
 		die("RTR");
 	inet_ntop(AF_INET6, &gid, text, sizeof text);
 	fprintf(peer, "%u %u %s\n", qp->qp_num, FIRST_PSN, text);
@@ -84,8 +95,8 @@ int main(int argc, char **argv)
 
 	usleep(late_ms * 1000);
 	for (int i = 0; i < messages; i++) {
-		struct ibv_sge sge = {(uintptr_t)memory + (size_t)i * bytes, bytes, mr->lkey};
-		struct ibv_recv_wr wr = {.wr_id = i, .sg_list = &sge, .num_sge = 1}, *bad;
+		struct ibv_sge sge = { (uintptr_t)memory + (size_t)i * bytes, bytes, mr->lkey };
+		struct ibv_recv_wr wr = { .wr_id = i, .sg_list = &sge, .num_sge = 1 }, *bad;
 		if (ibv_post_recv(qp, &wr, &bad))
 			die("post_recv");
 	}

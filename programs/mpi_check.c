@@ -45,7 +45,8 @@ static unsigned long long sent_bytes(void)
 	unsigned long long sum = 0;
 
 	for (struct dirent *each; devices && (each = readdir(devices));)
-		sum += 4 * counter(each->d_name, "counters/port_xmit_data") + counter(each->d_name, "hw_counters/hairpin_bytes");
+		sum += 4 * counter(each->d_name, "counters/port_xmit_data") +
+		       counter(each->d_name, "hw_counters/hairpin_bytes");
 	if (devices)
 		closedir(devices);
 	return sum;
@@ -134,7 +135,8 @@ int main(int argc, char **argv)
 	if (rank == 0) {
 		least = (unsigned long long)ranks * ROUNDS * RING_WORDS * sizeof(int);
 		moved = 0;
-		for (int i = 0; i < MOST_LOOKS && moved < least; i++) { /* counters are shown a quarter of a second late */
+		for (int i = 0; i < MOST_LOOKS && moved < least;
+		     i++) { /* counters are shown a quarter of a second late */
 			usleep(LOOK_US);
 			moved = sent_bytes() - before;
 		}

@@ -50,34 +50,48 @@ static void open_device(void)
 	ibv_free_device_list(list);
 	pd = ibv_alloc_pd(context);
 	memory = calloc(2, BYTES);
-	mr = ibv_reg_mr(pd, memory, 2 * BYTES, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+	mr = ibv_reg_mr(pd, memory, 2 * BYTES,
+			IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
 	CHECK(pd && memory && mr);
 }
 
 static void to_rts(struct ibv_qp *qp, uint32_t peer)
 {
 	int connected = qp->qp_type == IBV_QPT_RC;
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY,
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT,
+				    .port_num = 1,
+				    .qkey = QKEY,
 				    .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ };
 
-	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-				    (connected ? IBV_QP_ACCESS_FLAGS : IBV_QP_QKEY)));
-	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer,
-				     .max_dest_rd_atomic = 1, .min_rnr_timer = 12,
-				     .ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = gid, .hop_limit = 64 } } };
-	CHECK(!ibv_modify_qp(qp, &attr, !connected ? IBV_QP_STATE : IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
-				    IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
-	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
-				     .max_rd_atomic = 1 };
-	CHECK(!ibv_modify_qp(qp, &attr, !connected ? IBV_QP_STATE | IBV_QP_SQ_PSN : IBV_QP_STATE | IBV_QP_TIMEOUT |
-				    IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
+	CHECK(!ibv_modify_qp(qp, &attr,
+			     IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+				     (connected ? IBV_QP_ACCESS_FLAGS : IBV_QP_QKEY)));
+	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR,
+				     .path_mtu = IBV_MTU_1024,
+				     .dest_qp_num = peer,
+				     .max_dest_rd_atomic = 1,
+				     .min_rnr_timer = 12,
+				     .ah_attr = {
+					     .is_global = 1, .port_num = 1, .grh = { .dgid = gid, .hop_limit = 64 } } };
+	CHECK(!ibv_modify_qp(qp, &attr,
+			     !connected ? IBV_QP_STATE :
+					  IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+						  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+	attr = (struct ibv_qp_attr){
+		.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1
+	};
+	CHECK(!ibv_modify_qp(qp, &attr,
+			     !connected ? IBV_QP_STATE | IBV_QP_SQ_PSN :
+					  IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+						  IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
 }
 
 static void make_pair(enum ibv_qp_type type)
 {
 	for (int i = 0; i < 2; i++) {
-		struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = type,
-						 .cap = { 16, 16, 3, 3, 0 } };
+		struct ibv_qp_init_attr init = {
+			.send_cq = cq, .recv_cq = cq, .qp_type = type, .cap = { 16, 16, 3, 3, 0 }
+		};
 
 		qps[i] = ibv_create_qp(pd, &init);
 		CHECK(qps[i]);
@@ -99,8 +113,12 @@ static struct ibv_wc completion(void)
 
 static void post(enum ibv_wr_opcode opcode, struct ibv_sge *sges, int count, uint64_t there, uint32_t rkey)
 {
-	struct ibv_send_wr *bad, wr = { .wr_id = 1, .sg_list = sges, .num_sge = count, .opcode = opcode,
-					.send_flags = IBV_SEND_SIGNALED, .wr.rdma = { there, rkey } };
+	struct ibv_send_wr *bad, wr = { .wr_id = 1,
+					.sg_list = sges,
+					.num_sge = count,
+					.opcode = opcode,
+					.send_flags = IBV_SEND_SIGNALED,
+					.wr.rdma = { there, rkey } };
 
 	CHECK(!ibv_post_send(qps[0], &wr, &bad));
 }
@@ -132,8 +150,10 @@ static uint64_t device_ticks(void)
 static void timestamps(void)
 {
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
-	struct ibv_cq_init_attr_ex init = { .cqe = 16, .channel = channel, .wc_flags = IBV_WC_STANDARD_FLAGS |
-			IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK };
+	struct ibv_cq_init_attr_ex init = { .cqe = 16,
+					    .channel = channel,
+					    .wc_flags = IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
+							IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK };
 	struct ibv_cq_ex *extended = channel ? ibv_create_cq_ex(context, &init) : NULL;
 	struct ibv_cq *told;
 	void *nothing;
@@ -160,7 +180,8 @@ static void timestamps(void)
 		}
 		for (int left = 1 + (i & 1); left; left--) {
 			end = nanoseconds(CLOCK_MONOTONIC) + 20000000000u;
-			while ((empty = ibv_start_poll(extended, &none)) == ENOENT && nanoseconds(CLOCK_MONOTONIC) < end)
+			while ((empty = ibv_start_poll(extended, &none)) == ENOENT &&
+			       nanoseconds(CLOCK_MONOTONIC) < end)
 				;
 			CHECK(!empty && extended->status == IBV_WC_SUCCESS);
 			made = ibv_wc_read_completion_ts(extended);
@@ -242,8 +263,11 @@ static void groups(void)
 	}
 	for (int joined = 0; joined < 2; joined++)
 		for (int sent = 0; sent < 2; sent++) {
-			struct ibv_sge from = { (uintptr_t)memory, 100, mr->lkey }, to = { (uintptr_t)memory + BYTES, 140, mr->lkey };
-			struct ibv_send_wr *bad, wr = { .sg_list = &from, .num_sge = 1, .opcode = IBV_WR_SEND,
+			struct ibv_sge from = { (uintptr_t)memory, 100, mr->lkey },
+				       to = { (uintptr_t)memory + BYTES, 140, mr->lkey };
+			struct ibv_send_wr *bad, wr = { .sg_list = &from,
+							.num_sge = 1,
+							.opcode = IBV_WR_SEND,
 							.send_flags = IBV_SEND_SIGNALED,
 							.wr.ud = { ah[sent], 0xFFFFFF, QKEY } };
 			int received = 0;
@@ -296,7 +320,9 @@ static void dmabuf(void)
 	through(fd, mapped, "memfd");
 	device = open("/dev/udmabuf", O_RDWR);
 	if (device >= 0) {
-		struct udmabuf_create create = { .memfd = (uint32_t)fd, .flags = UDMABUF_FLAGS_CLOEXEC, .size = PAGES * PAGE };
+		struct udmabuf_create create = { .memfd = (uint32_t)fd,
+						 .flags = UDMABUF_FLAGS_CLOEXEC,
+						 .size = PAGES * PAGE };
 		int buffer = ioctl(device, UDMABUF_CREATE, &create);
 
 		CHECK(buffer >= 0);
@@ -331,8 +357,11 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *word;
 		void (*check)(void);
-	} checks[] = { { "timestamps", timestamps }, { "null_mr", null_mr }, { "groups", groups }, { "dmabuf", dmabuf },
-		     { "state", state } };
+	} checks[] = { { "timestamps", timestamps },
+		       { "null_mr", null_mr },
+		       { "groups", groups },
+		       { "dmabuf", dmabuf },
+		       { "state", state } };
 
 	for (size_t i = 0; i < sizeof checks / sizeof *checks; i++)
 		if (argc == 2 && strcmp(argv[1], checks[i].word) == 0) {

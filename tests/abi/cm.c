@@ -15,12 +15,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CHECK(condition)                                                                                   \
-	do {                                                                                               \
-		if (!(condition)) {                                                                        \
+#define CHECK(condition) \
+	do { \
+		if (!(condition)) { \
 			fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, strerror(errno)); \
-			exit(1);                                                                           \
-		}                                                                                          \
+			exit(1); \
+		} \
 	} while (0)
 
 static const char *server_address, *client_address, *port = "7471";
@@ -47,8 +47,9 @@ static struct rdma_addrinfo *addresses(const char *node, int flags)
 
 static void *serve(void *listening)
 {
-	struct rdma_conn_param param = { .responder_resources = 2, .initiator_depth = 2, .private_data = "welcome",
-					 .private_data_len = 7 };
+	struct rdma_conn_param param = {
+		.responder_resources = 2, .initiator_depth = 2, .private_data = "welcome", .private_data_len = 7
+	};
 	struct rdma_cm_id *id;
 	struct ibv_wc wc;
 	struct ibv_mr *mr;
@@ -73,8 +74,12 @@ static void waiting_calls(void)
 {
 	struct rdma_addrinfo *here = addresses(server_address, RAI_PASSIVE), *there = addresses(server_address, 0);
 	struct ibv_qp_init_attr attr = queue_pair();
-	struct rdma_conn_param param = { .private_data = "hello", .private_data_len = 5, .responder_resources = 1,
-					 .initiator_depth = 1, .retry_count = 7, .rnr_retry_count = 7 };
+	struct rdma_conn_param param = { .private_data = "hello",
+					 .private_data_len = 5,
+					 .responder_resources = 1,
+					 .initiator_depth = 1,
+					 .retry_count = 7,
+					 .rnr_retry_count = 7 };
 	struct sockaddr_in own = { .sin_family = AF_INET };
 	struct rdma_cm_id *listening, *id;
 	struct ibv_mr *mr;
@@ -286,13 +291,18 @@ static void failed_unseen(struct ibv_context *context)
 {
 	struct ibv_pd *pd = ibv_alloc_pd(context);
 	struct ibv_cq *cq = ibv_create_cq(context, 4, NULL, NULL, 0);
-	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .cap = { 4, 4, 1, 1, 0 }, .qp_type = IBV_QPT_UD };
+	struct ibv_qp_init_attr init = {
+		.send_cq = cq, .recv_cq = cq, .cap = { 4, 4, 1, 1, 0 }, .qp_type = IBV_QPT_UD
+	};
 	struct ibv_qp *qp = ibv_create_qp(pd, &init);
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 0x11 };
 	union ibv_gid gid;
 	struct ibv_ah_attr path = { .is_global = 1, .port_num = 1 };
 	struct ibv_sge sge = { .addr = (uintptr_t)message, .length = 8, .lkey = 0x7FFFFF00 };
-	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED },
+	struct ibv_send_wr wr = { .sg_list = &sge,
+				  .num_sge = 1,
+				  .opcode = IBV_WR_SEND,
+				  .send_flags = IBV_SEND_SIGNALED },
 			   *bad;
 	struct ibv_wc wc;
 	int rounds = 0;
@@ -340,7 +350,8 @@ static void forked(void)
 /* The device's clock counts nanoseconds, and goes on. */
 static void device_clock(struct ibv_context *context)
 {
-	struct ibv_values_ex before = { .comp_mask = IBV_VALUES_MASK_RAW_CLOCK }, after = before, unknown = { .comp_mask = 2 };
+	struct ibv_values_ex before = { .comp_mask = IBV_VALUES_MASK_RAW_CLOCK }, after = before,
+			     unknown = { .comp_mask = 2 };
 
 	CHECK(!ibv_query_rt_values_ex(context, &before) && !ibv_query_rt_values_ex(context, &after));
 	CHECK(before.raw_clock.tv_nsec > 0 && after.raw_clock.tv_nsec >= before.raw_clock.tv_nsec);

@@ -271,8 +271,9 @@ static void queues_of_a_queue_pair_in_reset(void)
 	struct ibv_srq_init_attr shared = { .attr = { .max_wr = 4, .max_sge = 1 } };
 	struct ibv_cq *cq = ibv_create_cq(context, 4, NULL, NULL, 0);
 	struct ibv_srq *srq = ibv_create_srq(pd, &shared);
-	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .srq = srq, .cap = { 4, 4, 1, 1, 0 },
-					 .qp_type = IBV_QPT_RC };
+	struct ibv_qp_init_attr init = {
+		.send_cq = cq, .recv_cq = cq, .srq = srq, .cap = { 4, 4, 1, 1, 0 }, .qp_type = IBV_QPT_RC
+	};
 	struct ibv_qp *qp = ibv_create_qp(pd, &init);
 
 	CHECK(cq && srq && qp);
@@ -288,7 +289,9 @@ enum { PIECES = 33 };
 static void more_than_was_agreed(void)
 {
 	struct ibv_cq *cq = ibv_create_cq(context, 64, NULL, NULL, 0);
-	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .cap = { 4, 4, 2, 2, 16 }, .qp_type = IBV_QPT_RC };
+	struct ibv_qp_init_attr init = {
+		.send_cq = cq, .recv_cq = cq, .cap = { 4, 4, 2, 2, 16 }, .qp_type = IBV_QPT_RC
+	};
 	struct ibv_sge pieces[PIECES], huge[2];
 	struct ibv_send_wr wr[2], *bad = NULL;
 	struct ibv_recv_wr wanted, *bad_wanted = NULL;
@@ -385,8 +388,12 @@ static void datagram_to_itself(struct ibv_qp *qp)
 	struct ibv_sge into = { .addr = (uintptr_t)memory, .length = sizeof memory, .lkey = mr->lkey };
 	struct ibv_sge from = { .addr = (uintptr_t)memory + 64, .length = 8, .lkey = mr->lkey };
 	struct ibv_recv_wr wanted = { .wr_id = 3, .sg_list = &into, .num_sge = 1 }, *bad_wanted;
-	struct ibv_send_wr wr = { .wr_id = 4, .sg_list = &from, .num_sge = 1, .opcode = IBV_WR_SEND,
-				  .send_flags = IBV_SEND_SIGNALED }, *bad;
+	struct ibv_send_wr wr = { .wr_id = 4,
+				  .sg_list = &from,
+				  .num_sge = 1,
+				  .opcode = IBV_WR_SEND,
+				  .send_flags = IBV_SEND_SIGNALED },
+			   *bad;
 
 	CHECK(!ibv_query_gid(context, 1, 0, &path.grh.dgid));
 	CHECK((wr.wr.ud.ah = ibv_create_ah(pd, &path)));

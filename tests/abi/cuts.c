@@ -50,7 +50,8 @@ static void carry(size_t length, size_t segment)
 	for (size_t at = 0; at < length; at += segment) {
 		size_t size = length - at < segment ? length - at : segment;
 
-		CHECK(recv(peer, received, sizeof received, MSG_DONTWAIT) == (ssize_t)size && !memcmp(received, sent + at, size));
+		CHECK(recv(peer, received, sizeof received, MSG_DONTWAIT) == (ssize_t)size &&
+		      !memcmp(received, sent + at, size));
 	}
 	CHECK(recv(peer, received, sizeof received, MSG_DONTWAIT) < 0);
 }
@@ -76,12 +77,16 @@ static int open_socket(struct sockaddr_in *name)
 int main(int argc, char **argv)
 {
 	struct sockaddr_in name = { .sin_family = AF_INET }, own;
-	static const size_t runs[][2] = { { 60, 40 }, { 40, 40 }, { 4000, 4000 }, { 20, 20 }, { 3000, 1000 }, { 60, 40 } };
+	static const size_t runs[][2] = {
+		{ 60, 40 }, { 40, 40 }, { 4000, 4000 }, { 20, 20 }, { 3000, 1000 }, { 60, 40 }
+	};
 
 	CHECK(argc == 2 && inet_pton(AF_INET, argv[1], &name.sin_addr) == 1);
 	own = name;
 	peer = open_socket(&name);
-	sender = (struct tx_socket){ .fd = open_socket(&own), .ipv4 = 1, .may_set_segment = 1, .tclass = -1, .hop_limit = -1, .segment = -1 };
+	sender = (struct tx_socket){
+		.fd = open_socket(&own), .ipv4 = 1, .may_set_segment = 1, .tclass = -1, .hop_limit = -1, .segment = -1
+	};
 	path = (struct tx_path){ .socket = &sender, .max_segments = 64, .hop_limit = 64, .name_bytes = sizeof name };
 	memcpy(path.name, &name, sizeof name);
 	for (size_t i = 0; i < sizeof sent; i++)

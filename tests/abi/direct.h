@@ -65,15 +65,24 @@ static void to_rts(struct ibv_qp *qp, uint32_t peer, const struct way *way)
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = 15 };
 
 	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
-	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = 3, .dest_qp_num = peer,
-				     .max_dest_rd_atomic = way->reads, .min_rnr_timer = 12,
-				     .ah_attr = { .is_global = 1, .port_num = 1,
-						  .grh = { .dgid = way->gid, .hop_limit = 64 } } };
-	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-				    IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
-	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = way->timeout, .retry_cnt = way->retries,
-				     .rnr_retry = 7, .max_rd_atomic = way->reads };
-	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-				    IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
+	attr = (struct ibv_qp_attr){
+		.qp_state = IBV_QPS_RTR,
+		.path_mtu = 3,
+		.dest_qp_num = peer,
+		.max_dest_rd_atomic = way->reads,
+		.min_rnr_timer = 12,
+		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = way->gid, .hop_limit = 64 } }
+	};
+	CHECK(!ibv_modify_qp(qp, &attr,
+			     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+				     IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS,
+				     .timeout = way->timeout,
+				     .retry_cnt = way->retries,
+				     .rnr_retry = 7,
+				     .max_rd_atomic = way->reads };
+	CHECK(!ibv_modify_qp(qp, &attr,
+			     IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+				     IBV_QP_MAX_QP_RD_ATOMIC));
 }
 #endif

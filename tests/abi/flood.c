@@ -24,7 +24,9 @@ int main(int count, char **words)
 	CHECK(count == 3 && inet_pton(AF_INET, words[1], way.gid.raw + 12) == 1);
 	CHECK(list && *list && (context = ibv_open_device(*list)) && (pd = ibv_alloc_pd(context)));
 	CHECK((cq = ibv_create_cq(context, 16, NULL, NULL, 0)) && (mr = ibv_reg_mr(pd, memory, BYTES, 1)));
-	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 } };
+	struct ibv_qp_init_attr init = {
+		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 }
+	};
 	CHECK((qp = ibv_create_qp(pd, &init)));
 	to_rts(qp, (uint32_t)atoi(words[2]), &way);
 	struct ibv_sge sge = { (uintptr_t)memory, BYTES, mr->lkey };

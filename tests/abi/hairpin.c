@@ -115,8 +115,9 @@ static void post_receive(uint64_t id, uint8_t *at, uint32_t bytes)
 
 static struct ibv_send_wr request(struct ibv_sge *sge, int opcode, uint64_t id, uint64_t va)
 {
-	struct ibv_send_wr wr = { .wr_id = id, .sg_list = sge, .num_sge = 1, .opcode = opcode,
-				  .send_flags = IBV_SEND_SIGNALED };
+	struct ibv_send_wr wr = {
+		.wr_id = id, .sg_list = sge, .num_sge = 1, .opcode = opcode, .send_flags = IBV_SEND_SIGNALED
+	};
 
 	wr.wr.rdma.remote_addr = va;
 	wr.wr.rdma.rkey = there.rkey;
@@ -181,7 +182,8 @@ static void round_trips(uint64_t rounds, uint64_t first)
 			continue;
 		}
 		wc = completion();
-		CHECK(!wc.status && wc.wr_id == 6 && wc.wc_flags & IBV_WC_WITH_IMM && be32toh(wc.imm_data) == (uint32_t)round);
+		CHECK(!wc.status && wc.wr_id == 6 && wc.wc_flags & IBV_WC_WITH_IMM &&
+		      be32toh(wc.imm_data) == (uint32_t)round);
 		CHECK(is_filled(memory + MOST + 3, round * 2, bytes));
 		wr.opcode = IBV_WR_SEND;
 		post(&wr);
@@ -201,8 +203,8 @@ static void stream(void)
 	CHECK(meet(1, &heard));
 	for (uint64_t at = 0; asks && at < SLOTS; at++) {
 		struct ibv_sge sge = { (uintptr_t)memory + at * MOST, MOST - (uint32_t)at, mr->lkey };
-		struct ibv_send_wr wr = request(&sge, at + 1 < SLOTS ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_WRITE_WITH_IMM, at,
-						there.va + at * MOST);
+		struct ibv_send_wr wr = request(&sge, at + 1 < SLOTS ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_WRITE_WITH_IMM,
+						at, there.va + at * MOST);
 		post(&wr);
 	}
 	for (uint64_t at = 0; asks && at < SLOTS; at++)
@@ -431,7 +433,8 @@ static void forever(void)
 		post(&wr);
 		wc = completion();
 		if (wc.status) {
-			printf(wc.status == IBV_WC_RETRY_EXC_ERR ? "retries exceeded\n" : "status %d\n", (int)wc.status);
+			printf(wc.status == IBV_WC_RETRY_EXC_ERR ? "retries exceeded\n" : "status %d\n",
+			       (int)wc.status);
 			exit(GONE);
 		}
 		CHECK(wc.wr_id == round);

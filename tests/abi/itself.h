@@ -29,7 +29,9 @@ static inline struct ibv_context *open_first(void)
 
 static inline void connect_to_itself(struct ibv_qp *qp)
 {
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE };
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT,
+				    .port_num = 1,
+				    .qp_access_flags = IBV_ACCESS_REMOTE_WRITE };
 
 	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
 	attr.qp_state = IBV_QPS_RTR;
@@ -52,7 +54,9 @@ static inline void connect_to_itself(struct ibv_qp *qp)
 
 static inline struct ibv_qp *make_qp(struct ibv_pd *pd, struct ibv_cq *cq)
 {
-	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .cap = { 8, 4, 1, 1, 0 }, .qp_type = IBV_QPT_RC };
+	struct ibv_qp_init_attr init = {
+		.send_cq = cq, .recv_cq = cq, .cap = { 8, 4, 1, 1, 0 }, .qp_type = IBV_QPT_RC
+	};
 	struct ibv_qp *qp = ibv_create_qp(pd, &init);
 
 	CHECK(qp);
@@ -63,8 +67,12 @@ static inline struct ibv_qp *make_qp(struct ibv_pd *pd, struct ibv_cq *cq)
 static inline void write_to_itself(struct ibv_qp *qp, struct ibv_mr *mr)
 {
 	struct ibv_sge sge = { .addr = (uintptr_t)mr->addr, .length = (uint32_t)mr->length / 2, .lkey = mr->lkey };
-	struct ibv_send_wr wr = { .wr_id = 7, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
-				  .send_flags = IBV_SEND_SIGNALED }, *bad;
+	struct ibv_send_wr wr = { .wr_id = 7,
+				  .sg_list = &sge,
+				  .num_sge = 1,
+				  .opcode = IBV_WR_RDMA_WRITE,
+				  .send_flags = IBV_SEND_SIGNALED },
+			   *bad;
 
 	wr.wr.rdma.remote_addr = (uintptr_t)mr->addr + mr->length / 2;
 	wr.wr.rdma.rkey = mr->rkey;

@@ -39,8 +39,9 @@ static __thread struct ibv_mr *mr;
 static void connect_pair(void)
 {
 	for (int i = 0; i < 2; i++) {
-		struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
-						 .cap = { 16, 16, 2, 2, 64 } };
+		struct ibv_qp_init_attr init = {
+			.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { 16, 16, 2, 2, 64 }
+		};
 
 		qps[i] = ibv_create_qp(pd, &init);
 		CHECK(qps[i]);
@@ -87,7 +88,8 @@ static void data(void)
 	wr.wr.rdma.remote_addr = (uintptr_t)there;
 	wr.wr.rdma.rkey = mr->rkey;
 	wc = do_send(&wr);
-	CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == 1 && wc.opcode == IBV_WC_RDMA_WRITE && wc.qp_num == qps[0]->qp_num);
+	CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == 1 && wc.opcode == IBV_WC_RDMA_WRITE &&
+	      wc.qp_num == qps[0]->qp_num);
 	CHECK(memcmp(memory, there, BYTES) == 0);
 	memset(memory, 0, BYTES);
 	wr.opcode = IBV_WR_RDMA_READ;
@@ -95,7 +97,9 @@ static void data(void)
 	CHECK(memcmp(memory, there, BYTES) == 0);
 	*(uint64_t *)(void *)there = 40;
 	sge.length = 8;
-	wr = (struct ibv_send_wr){ .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD,
+	wr = (struct ibv_send_wr){ .sg_list = &sge,
+				   .num_sge = 1,
+				   .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD,
 				   .wr.atomic = { (uintptr_t)there, 2, 0, mr->rkey } };
 	CHECK(do_send(&wr).status == IBV_WC_SUCCESS);
 	CHECK(*(uint64_t *)(void *)there == 42 && *(uint64_t *)(void *)memory == 40);
@@ -107,8 +111,12 @@ static void two_sided(void)
 	struct ibv_recv_wr receive = { .wr_id = 77, .sg_list = &to, .num_sge = 1 }, *bad_receive;
 	char text[] = "inline data";
 	struct ibv_sge from = { (uintptr_t)text, sizeof text, 0 };
-	struct ibv_send_wr wr = { .sg_list = &from, .num_sge = 1, .opcode = IBV_WR_SEND_WITH_IMM,
-				  .imm_data = __builtin_bswap32(0x01020304), .send_flags = IBV_SEND_INLINE }, *bad;
+	struct ibv_send_wr wr = { .sg_list = &from,
+				  .num_sge = 1,
+				  .opcode = IBV_WR_SEND_WITH_IMM,
+				  .imm_data = __builtin_bswap32(0x01020304),
+				  .send_flags = IBV_SEND_INLINE },
+			   *bad;
 	struct ibv_wc wc;
 	struct ibv_cq *of;
 	void *user;
@@ -155,9 +163,13 @@ enum { OPENERS = 11, SETTERS = 5, CANARY = 0xA5 };
 
 static struct ibv_qp_ex *extended_pair(void)
 {
-	struct ibv_qp_init_attr_ex init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { 16, 16, 2, 2, 64 },
+	struct ibv_qp_init_attr_ex init = { .send_cq = cq,
+					    .recv_cq = cq,
+					    .qp_type = IBV_QPT_RC,
+					    .cap = { 16, 16, 2, 2, 64 },
 					    .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-					    .pd = pd, .send_ops_flags = 0x3FF };
+					    .pd = pd,
+					    .send_ops_flags = 0x3FF };
 
 	for (int i = 0; i < 2; i++) {
 		qps[i] = context_of(context)->verbs.create_qp_ex(context, &init);
@@ -174,17 +186,38 @@ static void open_request(struct ibv_qp_ex *qp, int which, struct ibv_mw *mw)
 	uint64_t there = (uintptr_t)memory + BYTES;
 
 	switch (which) {
-	case 0: qp->wr_send(qp); break;
-	case 1: qp->wr_send_imm(qp, 7); break;
-	case 2: qp->wr_send_inv(qp, mr->rkey); break;
-	case 3: qp->wr_rdma_write(qp, mr->rkey, there); break;
-	case 4: qp->wr_rdma_write_imm(qp, mr->rkey, there, 7); break;
-	case 5: qp->wr_rdma_read(qp, mr->rkey, there); break;
-	case 6: qp->wr_atomic_cmp_swp(qp, mr->rkey, there, 1, 2); break;
-	case 7: qp->wr_atomic_fetch_add(qp, mr->rkey, there, 1); break;
-	case 8: qp->wr_local_inv(qp, mw->rkey); break;
-	case 9: qp->wr_bind_mw(qp, mw, mw->rkey + 1, &bind); break;
-	default: break; /* none: data for nothing */
+	case 0:
+		qp->wr_send(qp);
+		break;
+	case 1:
+		qp->wr_send_imm(qp, 7);
+		break;
+	case 2:
+		qp->wr_send_inv(qp, mr->rkey);
+		break;
+	case 3:
+		qp->wr_rdma_write(qp, mr->rkey, there);
+		break;
+	case 4:
+		qp->wr_rdma_write_imm(qp, mr->rkey, there, 7);
+		break;
+	case 5:
+		qp->wr_rdma_read(qp, mr->rkey, there);
+		break;
+	case 6:
+		qp->wr_atomic_cmp_swp(qp, mr->rkey, there, 1, 2);
+		break;
+	case 7:
+		qp->wr_atomic_fetch_add(qp, mr->rkey, there, 1);
+		break;
+	case 8:
+		qp->wr_local_inv(qp, mw->rkey);
+		break;
+	case 9:
+		qp->wr_bind_mw(qp, mw, mw->rkey + 1, &bind);
+		break;
+	default:
+		break; /* none: data for nothing */
 	}
 }
 
@@ -194,11 +227,20 @@ static void set_data(struct ibv_qp_ex *qp, int which)
 	struct ibv_data_buf bufs[2] = { { memory, 40 }, { memory + 40, 24 } };
 
 	switch (which) {
-	case 0: qp->wr_set_sge(qp, mr->lkey, (uintptr_t)memory, 4096); break;
-	case 1: qp->wr_set_sge_list(qp, 2, list); break;
-	case 2: qp->wr_set_inline_data(qp, memory, 64); break;
-	case 3: qp->wr_set_inline_data_list(qp, 2, bufs); break;
-	default: break; /* none */
+	case 0:
+		qp->wr_set_sge(qp, mr->lkey, (uintptr_t)memory, 4096);
+		break;
+	case 1:
+		qp->wr_set_sge_list(qp, 2, list);
+		break;
+	case 2:
+		qp->wr_set_inline_data(qp, memory, 64);
+		break;
+	case 3:
+		qp->wr_set_inline_data_list(qp, 2, bufs);
+		break;
+	default:
+		break; /* none */
 	}
 }
 
@@ -299,8 +341,11 @@ static void shared(void)
 
 	CHECK(srq && unread);
 	for (int i = 0; i < 4; i++) { /* 0 to 1, whose CQ is polled, and 2 to 3, whose is not */
-		struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = i == 3 ? unread : cq, .srq = i & 1 ? srq : NULL,
-						 .qp_type = IBV_QPT_RC, .cap = { 16, 16, 2, 2, 64 } };
+		struct ibv_qp_init_attr init = { .send_cq = cq,
+						 .recv_cq = i == 3 ? unread : cq,
+						 .srq = i & 1 ? srq : NULL,
+						 .qp_type = IBV_QPT_RC,
+						 .cap = { 16, 16, 2, 2, 64 } };
 
 		ends[i] = ibv_create_qp(pd, &init);
 		CHECK(ends[i]);

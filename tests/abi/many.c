@@ -27,7 +27,9 @@ int main(int count, char **words)
 	CHECK((context = ibv_open_device(list[0])) && (pd = ibv_alloc_pd(context)));
 	CHECK((cq = ibv_create_cq(context, 64, NULL, NULL, 0)) && !ibv_query_gid(context, 1, 0, &way.gid));
 	CHECK((mr = ibv_reg_mr(pd, memory, (size_t)wanted * sizeof *memory, 3)));
-	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 } };
+	struct ibv_qp_init_attr init = {
+		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 }
+	};
 	for (int i = 0; i < wanted; i++)
 		CHECK((qps[i] = ibv_create_qp(pd, &init)));
 	CHECK(!all || (!ibv_create_qp(pd, &init) && errno == ENOMEM));
@@ -35,8 +37,11 @@ int main(int count, char **words)
 		to_rts(qps[i], qps[i ^ 1]->qp_num, &way);
 	for (int i = 0; i < wanted; i += 2) {
 		struct ibv_sge sge = { (uintptr_t)&memory[i], sizeof *memory, mr->lkey };
-		struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
-					  .send_flags = IBV_SEND_SIGNALED }, *bad;
+		struct ibv_send_wr wr = { .sg_list = &sge,
+					  .num_sge = 1,
+					  .opcode = IBV_WR_RDMA_WRITE,
+					  .send_flags = IBV_SEND_SIGNALED },
+				   *bad;
 		struct ibv_wc wc;
 		int found;
 

@@ -141,7 +141,8 @@ int main(int argc, char **argv)
 	memset(text, 0, sizeof text);
 	say("__readlink_chk", OLD_OPEN("__readlink_chk", to, text, sizeof text - 1, sizeof text) > 0, text);
 	memset(text, 0, sizeof text);
-	say("__readlinkat_chk", OLD_OPEN("__readlinkat_chk", AT_FDCWD, to, text, sizeof text - 1, sizeof text) > 0, text);
+	say("__readlinkat_chk", OLD_OPEN("__readlinkat_chk", AT_FDCWD, to, text, sizeof text - 1, sizeof text) > 0,
+	    text);
 	real = realpath(to, NULL);
 	say("realpath", real != NULL, real);
 	real = ((char *(*)())old("__realpath_chk"))(to, text, sizeof text);

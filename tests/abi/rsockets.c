@@ -15,12 +15,12 @@
 
 enum { PORT = 7300, BIG = 3 << 20, MAPPED = 100000 };
 
-#define CHECK(condition)                                                                                              \
-	do {                                                                                                          \
-		if (!(condition)) {                                                                                   \
-			fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, strerror(errno));         \
-			exit(1);                                                                                      \
-		}                                                                                                     \
+#define CHECK(condition) \
+	do { \
+		if (!(condition)) { \
+			fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, strerror(errno)); \
+			exit(1); \
+		} \
 	} while (0)
 
 static struct sockaddr_in server_address, client_address;
@@ -237,7 +237,8 @@ static void datagrams(void)
 	for (int i = 0; i < 20; i++) { /* the first by UDP, the others by queue pairs */
 		CHECK(rsendto(one, "question", 8, 0, (struct sockaddr *)&client_address, sizeof client_address) == 8);
 		CHECK(rrecvfrom(two, text, sizeof text, 0, (struct sockaddr *)&from, &bytes) == 8);
-		CHECK(from.sin_port == server_address.sin_port && from.sin_addr.s_addr == server_address.sin_addr.s_addr);
+		CHECK(from.sin_port == server_address.sin_port &&
+		      from.sin_addr.s_addr == server_address.sin_addr.s_addr);
 		CHECK(!rconnect(two, (struct sockaddr *)&from, sizeof from) && rsend(two, text, 8, 0) == 8);
 		CHECK(rrecv(one, text, 4, 0) == 4 && memcmp(text, "ques", 4) == 0); /* the rest of it is lost */
 	}
@@ -266,14 +267,16 @@ static void many_peers(void)
 		int peer = socket(AF_INET, SOCK_DGRAM, 0);
 
 		first.qpn = htonl((uint32_t)i + 1);
-		CHECK(sendto(peer, &first, sizeof first, 0, (struct sockaddr *)&server_address, sizeof server_address) > 0);
+		CHECK(sendto(peer, &first, sizeof first, 0, (struct sockaddr *)&server_address, sizeof server_address) >
+		      0);
 		CHECK(rrecv(server, text, sizeof text, 0) == sizeof first.data && memcmp(text, "hi!", 4) == 0);
 		close(peer);
 		if (i % 256)
 			continue;
 		/* one that is heard of again and again stays known, and one that was forgotten is met anew */
 		for (int again = 0; again < 2; again++) {
-			CHECK(rsendto(two, "hello", 5, 0, (struct sockaddr *)&server_address, sizeof server_address) == 5);
+			CHECK(rsendto(two, "hello", 5, 0, (struct sockaddr *)&server_address, sizeof server_address) ==
+			      5);
 			CHECK(rrecv(server, text, sizeof text, 0) == 5 && memcmp(text, "hello", 5) == 0);
 		}
 	}

@@ -45,7 +45,10 @@ static void put(uint8_t *to, int big, unsigned at, unsigned unit, unsigned lsb, 
 static size_t ask(uint32_t kind, const void *body, size_t bytes, int fd, uint8_t *answer, int *fds, int count)
 {
 	uint8_t message[8192] = { 0 }, reply[8192];
-	union { char room[CMSG_SPACE(4 * sizeof(int))]; struct cmsghdr align; } control = { { 0 } };
+	union {
+		char room[CMSG_SPACE(4 * sizeof(int))];
+		struct cmsghdr align;
+	} control = { { 0 } };
 	struct iovec part = { message, RNIC_HEADER_SIZE + bytes };
 	struct msghdr out = { .msg_iov = &part, .msg_iovlen = 1 };
 
@@ -60,8 +63,9 @@ static size_t ask(uint32_t kind, const void *body, size_t bytes, int fd, uint8_t
 	}
 	check(sendmsg(sock, &out, 0) > 0, "sendmsg");
 	part = (struct iovec){ reply, sizeof(reply) };
-	struct msghdr in = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room,
-			     .msg_controllen = sizeof(control.room) };
+	struct msghdr in = {
+		.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof(control.room)
+	};
 	ssize_t got = recvmsg(sock, &in, 0);
 	check(got >= (ssize_t)RNIC_REPLY_HEADER_SIZE, "answer");
 	uint32_t error;
@@ -97,7 +101,10 @@ static uint64_t command(unsigned op, uint32_t in_modifier, unsigned op_modifier,
 	return out;
 }
 
-static uint32_t number(uint32_t kind) { return (uint32_t)command(RNIC_CMD_ALLOC_RES, kind, 0, NULL, 0); }
+static uint32_t number(uint32_t kind)
+{
+	return (uint32_t)command(RNIC_CMD_ALLOC_RES, kind, 0, NULL, 0);
+}
 
 int main(int argc, char **argv)
 {

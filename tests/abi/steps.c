@@ -93,7 +93,8 @@ static void join(int other)
 static void post(int opcode, uint32_t bytes)
 {
 	struct ibv_sge sge = { (uintptr_t)memory + LONG, bytes, mr->lkey };
-	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = opcode, .send_flags = IBV_SEND_SIGNALED }, *bad;
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = opcode, .send_flags = IBV_SEND_SIGNALED },
+			   *bad;
 
 	wr.wr.rdma.remote_addr = there.va;
 	wr.wr.rdma.rkey = there.rkey;

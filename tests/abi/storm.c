@@ -121,8 +121,13 @@ static void open_all(void)
 static void post(uint64_t number)
 {
 	struct ibv_sge sge = { (uintptr_t)at(WHERE_IT_COMES_FROM, number), length_of(number), mr->lkey };
-	struct ibv_send_wr wr = { .wr_id = number, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
-				  .imm_data = htobe32((uint32_t)number), .send_flags = IBV_SEND_SIGNALED }, *bad;
+	struct ibv_send_wr wr = { .wr_id = number,
+				  .sg_list = &sge,
+				  .num_sge = 1,
+				  .opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
+				  .imm_data = htobe32((uint32_t)number),
+				  .send_flags = IBV_SEND_SIGNALED },
+			   *bad;
 
 	wr.wr.rdma.rkey = there.rkey;
 	wr.wr.rdma.remote_addr = there.va + (WHERE_IT_GOES + number % DEEP) * MOST;

@@ -43,7 +43,9 @@ static void open_device(int which)
 
 static struct ibv_qp *make_qp(void)
 {
-	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { 16, 16, 1, 1, 0 } };
+	struct ibv_qp_init_attr init = {
+		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { 16, 16, 1, 1, 0 }
+	};
 	struct ibv_qp *qp = ibv_create_qp(pd, &init);
 
 	CHECK(qp);
@@ -109,8 +111,11 @@ int main(void)
 	struct end theres[PEERS];
 	for (int i = 0; i < PEERS; i++) {
 		struct ibv_sge sge = { (uintptr_t)memory, BYTES, mr->lkey };
-		struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
-					  .send_flags = IBV_SEND_SIGNALED }, *bad;
+		struct ibv_send_wr wr = { .sg_list = &sge,
+					  .num_sge = 1,
+					  .opcode = IBV_WR_RDMA_WRITE,
+					  .send_flags = IBV_SEND_SIGNALED },
+				   *bad;
 		struct ibv_wc wc;
 		int found;
 

@@ -20,8 +20,8 @@
 #define REGIONS 4
 #define BIG 65536
 
-static const char NAMES[REGIONS] = {'M', 'R', 'L', 'F'};
-static const size_t SIZES[REGIONS] = {BIG, 4096, 4096, 4096};
+static const char NAMES[REGIONS] = { 'M', 'R', 'L', 'F' };
+static const size_t SIZES[REGIONS] = { BIG, 4096, 4096, 4096 };
 static const int RIGHTS[REGIONS] = {
 	IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC,
 	IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ,
@@ -91,12 +91,12 @@ static int connect_qp(const char *line, int type)
 {
 	char text[64];
 	unsigned char raw[16];
-	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY};
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY };
 	word(line, "access", text);
 	for (char *letter = text; *letter; letter++)
-		attr.qp_access_flags |= *letter == 'r'   ? IBV_ACCESS_REMOTE_READ
-					: *letter == 'w' ? IBV_ACCESS_REMOTE_WRITE
-							 : IBV_ACCESS_REMOTE_ATOMIC;
+		attr.qp_access_flags |= *letter == 'r' ? IBV_ACCESS_REMOTE_READ :
+					*letter == 'w' ? IBV_ACCESS_REMOTE_WRITE :
+							 IBV_ACCESS_REMOTE_ATOMIC;
 	int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
 	if (type == IBV_QPT_UC)
 		attr.qp_access_flags &= IBV_ACCESS_REMOTE_WRITE;
@@ -108,12 +108,18 @@ static int connect_qp(const char *line, int type)
 	unsigned long long mtu = value(line, "mtu", 1024), code = IBV_MTU_256;
 	while (256ULL << (code - 1) < mtu)
 		code++;
-	struct ibv_ah_attr path = {.is_global = 1, .port_num = 1, .grh = {.sgid_index = gid_index, .hop_limit = 64}};
+	struct ibv_ah_attr path = { .is_global = 1,
+				    .port_num = 1,
+				    .grh = { .sgid_index = gid_index, .hop_limit = 64 } };
 	memcpy(path.grh.dgid.raw, raw, 16);
 	peer_qpn = value(line, "qpn", 0);
-	attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTR, .path_mtu = code, .dest_qp_num = peer_qpn, .ah_attr = path,
-		.rq_psn = value(line, "theirs", 0), .max_dest_rd_atomic = value(line, "rd", 1),
-		.min_rnr_timer = value(line, "rnr_timer", 12)};
+	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR,
+				     .path_mtu = code,
+				     .dest_qp_num = peer_qpn,
+				     .ah_attr = path,
+				     .rq_psn = value(line, "theirs", 0),
+				     .max_dest_rd_atomic = value(line, "rd", 1),
+				     .min_rnr_timer = value(line, "rnr_timer", 12) };
 	mask = IBV_QP_STATE;
 	if (type != IBV_QPT_UD)
 		mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
@@ -121,9 +127,12 @@ static int connect_qp(const char *line, int type)
 		mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
 	if (ibv_modify_qp(qp, &attr, mask))
 		return -1;
-	attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .sq_psn = value(line, "ours", 0),
-		.max_rd_atomic = value(line, "rd", 1), .timeout = value(line, "timeout", 14),
-		.retry_cnt = value(line, "retry", 7), .rnr_retry = value(line, "rnr_retry", 7)};
+	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS,
+				     .sq_psn = value(line, "ours", 0),
+				     .max_rd_atomic = value(line, "rd", 1),
+				     .timeout = value(line, "timeout", 14),
+				     .retry_cnt = value(line, "retry", 7),
+				     .rnr_retry = value(line, "rnr_retry", 7) };
 	mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
 	if (type == IBV_QPT_RC)
 		mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
@@ -159,14 +168,19 @@ static void do_open(const char *line)
 	memset(slots, 0, SLOT * SLOTS);
 	inbox = ibv_reg_mr(pd, slots, SLOT * SLOTS, IBV_ACCESS_LOCAL_WRITE);
 	posted = 0;
-	struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .qp_type = type,
-		.cap = {.max_send_wr = 64, .max_recv_wr = 64, .max_send_sge = 1, .max_recv_sge = 1}};
+	struct ibv_qp_init_attr init = {
+		.send_cq = cq,
+		.recv_cq = cq,
+		.qp_type = type,
+		.cap = { .max_send_wr = 64, .max_recv_wr = 64, .max_send_sge = 1, .max_recv_sge = 1 }
+	};
 	qp = inbox ? ibv_create_qp(pd, &init) : NULL;
 	if (!qp || connect_qp(line, type))
 		return error("queue pair");
 	fprintf(out, "ok qpn=%u", qp->qp_num);
 	for (int i = 0; i < REGIONS; i++)
-		fprintf(out, " %c=%#llx:%#x:%zu", NAMES[i], (unsigned long long)(size_t)memory[i], regions[i]->rkey, SIZES[i]);
+		fprintf(out, " %c=%#llx:%#x:%zu", NAMES[i], (unsigned long long)(size_t)memory[i], regions[i]->rkey,
+			SIZES[i]);
 	fprintf(out, "\n");
 }
 
@@ -177,8 +191,8 @@ static void do_recv(const char *line)
 		return error("recv");
 	while (count--) {
 		unsigned slot = posted++ % SLOTS;
-		struct ibv_sge sge = {(size_t)slots + slot * SLOT, length, inbox->lkey};
-		struct ibv_recv_wr wr = {.wr_id = slot, .sg_list = &sge, .num_sge = 1}, *bad;
+		struct ibv_sge sge = { (size_t)slots + slot * SLOT, length, inbox->lkey };
+		struct ibv_recv_wr wr = { .wr_id = slot, .sg_list = &sge, .num_sge = 1 }, *bad;
 		if (ibv_post_recv(qp, &wr, &bad))
 			return error("post_recv");
 	}
@@ -190,11 +204,15 @@ static void do_post(const char *line)
 	static const struct {
 		const char *name;
 		enum ibv_wr_opcode opcode;
-	} OPERATIONS[] = {{"SEND", IBV_WR_SEND}, {"SEND_IMM", IBV_WR_SEND_WITH_IMM}, {"WRITE", IBV_WR_RDMA_WRITE},
-		{"WRITE_IMM", IBV_WR_RDMA_WRITE_WITH_IMM}, {"READ", IBV_WR_RDMA_READ},
-		{"CMP_SWAP", IBV_WR_ATOMIC_CMP_AND_SWP}, {"FETCH_ADD", IBV_WR_ATOMIC_FETCH_AND_ADD}};
+	} OPERATIONS[] = { { "SEND", IBV_WR_SEND },
+			   { "SEND_IMM", IBV_WR_SEND_WITH_IMM },
+			   { "WRITE", IBV_WR_RDMA_WRITE },
+			   { "WRITE_IMM", IBV_WR_RDMA_WRITE_WITH_IMM },
+			   { "READ", IBV_WR_RDMA_READ },
+			   { "CMP_SWAP", IBV_WR_ATOMIC_CMP_AND_SWP },
+			   { "FETCH_ADD", IBV_WR_ATOMIC_FETCH_AND_ADD } };
 	char name[64];
-	struct ibv_send_wr wr = {.wr_id = SEND_ID, .num_sge = 1, .send_flags = IBV_SEND_SIGNALED}, *bad;
+	struct ibv_send_wr wr = { .wr_id = SEND_ID, .num_sge = 1, .send_flags = IBV_SEND_SIGNALED }, *bad;
 	int known = 0;
 	if (!qp || sscanf(line, "post %63s", name) != 1)
 		return error("post");
@@ -204,7 +222,7 @@ static void do_post(const char *line)
 	if (!known)
 		return error(name);
 	unsigned long long va = value(line, "va", 0), key = value(line, "rkey", 0);
-	struct ibv_sge sge = {(size_t)memory[0], value(line, "len", 8), regions[0]->lkey};
+	struct ibv_sge sge = { (size_t)memory[0], value(line, "len", 8), regions[0]->lkey };
 	wr.sg_list = &sge;
 	wr.imm_data = htonl(value(line, "imm", 0));
 	if (wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
@@ -226,8 +244,9 @@ static void do_poll(void)
 	if (!cq || ibv_poll_cq(cq, 1, &wc) != 1)
 		fprintf(out, "ok none\n");
 	else
-		fprintf(out, "ok kind=%s status=%d len=%u imm=%u slot=%llu\n", wc.wr_id == SEND_ID ? "send" : "recv", wc.status,
-			wc.byte_len, wc.wc_flags & IBV_WC_WITH_IMM ? ntohl(wc.imm_data) : 0, (unsigned long long)wc.wr_id);
+		fprintf(out, "ok kind=%s status=%d len=%u imm=%u slot=%llu\n", wc.wr_id == SEND_ID ? "send" : "recv",
+			wc.status, wc.byte_len, wc.wc_flags & IBV_WC_WITH_IMM ? ntohl(wc.imm_data) : 0,
+			(unsigned long long)wc.wr_id);
 }
 
 static void do_bytes(const char *line)
@@ -250,7 +269,7 @@ static void do_bytes(const char *line)
 
 static void do_state(void)
 {
-	static const char *const STATES[] = {"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"};
+	static const char *const STATES[] = { "RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR" };
 	struct ibv_qp_attr attr;
 	struct ibv_qp_init_attr init;
 	if (!qp || ibv_query_qp(qp, &attr, IBV_QP_STATE, &init) || attr.qp_state > IBV_QPS_ERR)
@@ -263,7 +282,7 @@ static void do_hello(const char *device)
 {
 	static const struct {
 		const char *prefix, *maker;
-	} MAKERS[] = {{"rxe", "rxe"}, {"siw", "siw"}, {"rnic", "rnic"}, {"mlx", "mlx"}, {"hns", "hns"}};
+	} MAKERS[] = { { "rxe", "rxe" }, { "siw", "siw" }, { "rnic", "rnic" }, { "mlx", "mlx" }, { "hns", "hns" } };
 	const char *maker = "unknown";
 	union ibv_gid gid;
 	struct ibv_port_attr port;
@@ -330,7 +349,7 @@ int main(int argc, char **argv)
 	for (int i = 0; i < REGIONS; i++)
 		memory[i] = aligned_alloc(4096, SIZES[i]);
 	slots = aligned_alloc(4096, SLOT * SLOTS);
-	struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons(atoi(argv[3]))};
+	struct sockaddr_in here = { .sin_family = AF_INET, .sin_port = htons(atoi(argv[3])) };
 	int yes = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
 	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
 	if (bind(listener, (struct sockaddr *)&here, sizeof here) || listen(listener, 1)) {

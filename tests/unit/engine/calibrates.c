@@ -54,9 +54,9 @@ int main(void)
 		prepare();
 		printf("%s ", engine_crc32(0, (const uint8_t *)"123456789", 9) != 0xcbf43926 ? "wrong" :
 #if defined(__x86_64__)
-		       blocks != most ? "tables" :
+			      blocks != most ? "tables" :
 #endif
-				      "most");
+					       "most");
 	}
 	for (unsigned i = 0; i < sizeof asked / sizeof *asked; i++) {
 		look_ns = asked[i];

@@ -65,7 +65,8 @@ static void look(const char *what, uint64_t behind)
 
 	said = clock_approximate_now();
 	if (said < before || said > time_ns || time_ns - said > behind) {
-		printf("%s: %lld ns ahead, %lld ns on\n", what, (long long)(said - time_ns), (long long)(said - before));
+		printf("%s: %lld ns ahead, %lld ns on\n", what, (long long)(said - time_ns),
+		       (long long)(said - before));
 		exit(1);
 	}
 }

@@ -11,12 +11,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define CHECK(what)                                                      \
-	do {                                                             \
-		if (!(what)) {                                           \
-			printf("line %d: %s\n", __LINE__, #what);        \
-			exit(1);                                         \
-		}                                                        \
+#define CHECK(what) \
+	do { \
+		if (!(what)) { \
+			printf("line %d: %s\n", __LINE__, #what); \
+			exit(1); \
+		} \
 	} while (0)
 
 static char *gone; /* nobody may touch it */

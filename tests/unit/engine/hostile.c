@@ -30,7 +30,8 @@ static uint64_t draw(void)
 
 static uint64_t odd_number(void)
 {
-	static const uint64_t odd[] = { 0, 1, 2, 7, 8, 9, 255, 4096, 4097, 0xFFFFFF, 1ull << 31, 1ull << 63, ~0ull, ~0ull - 7 };
+	static const uint64_t odd[] = { 0,    1,    2,	      7,	  8,	      9,     255,
+					4096, 4097, 0xFFFFFF, 1ull << 31, 1ull << 63, ~0ull, ~0ull - 7 };
 	return draw() & 1 ? odd[draw() % (sizeof odd / sizeof *odd)] : draw() >> draw() % 64;
 }
 
@@ -156,7 +157,9 @@ static void make_shared(void)
 		keys[i].base = keys[i].start;
 		reach[i].bytes = i == 2 ? NULL : piece(length);
 	}
-	port = (struct engine_shared){ .keys = keys, .reach = reach, .key_count = 4, .crc = crc32, .ack_every = 64, .probe = 1 };
+	port = (struct engine_shared){
+		.keys = keys, .reach = reach, .key_count = 4, .crc = crc32, .ack_every = 64, .probe = 1
+	};
 	cq.record = piece(sizeof *cq.record);
 	cq.ring = piece(CQ_ENTRIES << CQE_SHIFT);
 	cq.entries = CQ_ENTRIES;
@@ -190,7 +193,10 @@ static void make(void)
 	for (uint64_t i = 0; i < 4; i++) {
 		const uint64_t gid[2] = { i, 7 };
 		qp.destinations[engine_destination_place(0, gid)] = (struct engine_destination){
-			.gid = { i, 7 }, .hop_limit = 64, .flow = { .address_bytes = i & 1 ? 16 : 4 }, .max_segments = 1 + 8 * i,
+			.gid = { i, 7 },
+			.hop_limit = 64,
+			.flow = { .address_bytes = i & 1 ? 16 : 4 },
+			.max_segments = 1 + 8 * i,
 		};
 	}
 }
@@ -259,10 +265,10 @@ static void post(void)
 /* One packet that is mostly in order, sealed after its bytes were spoilt here and there. */
 static uint64_t packet(uint8_t *to)
 {
-	static const uint8_t known[] = { BTH_SEND_FIRST, BTH_SEND_MIDDLE, BTH_SEND_LAST,  BTH_SEND_ONLY, BTH_SEND_ONLY_IMM,
-					 BTH_WRITE_FIRST, BTH_WRITE_MIDDLE, BTH_WRITE_LAST, BTH_WRITE_ONLY,
-					 BTH_WRITE_ONLY_IMM, BTH_WRITE_LAST_IMM, BTH_ACKNOWLEDGE, BTH_READ_REQUEST,
-					 BTH_COMPARE_SWAP, BTH_FETCH_ADD };
+	static const uint8_t known[] = { BTH_SEND_FIRST,    BTH_SEND_MIDDLE,	BTH_SEND_LAST,	    BTH_SEND_ONLY,
+					 BTH_SEND_ONLY_IMM, BTH_WRITE_FIRST,	BTH_WRITE_MIDDLE,   BTH_WRITE_LAST,
+					 BTH_WRITE_ONLY,    BTH_WRITE_ONLY_IMM, BTH_WRITE_LAST_IMM, BTH_ACKNOWLEDGE,
+					 BTH_READ_REQUEST,  BTH_COMPARE_SWAP,	BTH_FETCH_ADD };
 	uint8_t opcode = draw() % 16 ? known[draw() % sizeof known] : (uint8_t)draw();
 	if (qp.record->open == OPEN_SEND && draw() % 4)
 		opcode = BTH_SEND_MIDDLE + draw() % 2;
@@ -290,7 +296,8 @@ static uint64_t packet(uint8_t *to)
 	uint64_t header = row->header_bytes ? row->header_bytes : BTH_BYTES, covered = header + size + pad;
 	for (uint64_t i = 0; i < covered; i++)
 		to[i] = (uint8_t)draw();
-	uint64_t psn = answer ? qp.record->una + draw() % 8 : be_get(qp.qpc, QPC_EXPECTED_PSN) + (draw() % 8 ? 0 : draw() % 4 - 2);
+	uint64_t psn = answer ? qp.record->una + draw() % 8 :
+				be_get(qp.qpc, QPC_EXPECTED_PSN) + (draw() % 8 ? 0 : draw() % 4 - 2);
 	if (waits)
 		psn = piece_due(piece) + (draw() % 8 ? 0 : draw() % 4 - 2);
 	be_store(to, 8, (uint64_t)opcode << 56 | pad << 52 | (uint64_t)0xFFFF << 32 | number);
@@ -298,7 +305,10 @@ static uint64_t packet(uint8_t *to)
 	if (row->flags & ROW_RETH) {
 		be_store(to + 12, 8, address());
 		be_store(to + 20, 4, key());
-		be_store(to + 24, 4, row->flags & ROW_END && row->flags & ROW_PAYLOAD ? size : draw() % 4 ? 257 + draw() % 600 : odd_number());
+		be_store(to + 24, 4,
+			 row->flags & ROW_END && row->flags & ROW_PAYLOAD ? size :
+			 draw() % 4					  ? 257 + draw() % 600 :
+									    odd_number());
 	}
 	if (qp.record->service == SERVICE_UD && covered >= BTH_BYTES + 8 && draw() % 8)
 		be_store(to + 12, 4, QKEY);
@@ -307,7 +317,9 @@ static uint64_t packet(uint8_t *to)
 		be_store(to + 20, 4, key());
 	}
 	if (answer)
-		to[12] = draw() % 4 ? (draw() % 4 ? CREDITS_INVALID : draw() % 32) : draw() % 4 ? NAK_PSN_SEQUENCE - draw() % 2 * 32 : (uint8_t)draw();
+		to[12] = draw() % 4 ? (draw() % 4 ? CREDITS_INVALID : draw() % 32) :
+			 draw() % 4 ? NAK_PSN_SEQUENCE - draw() % 2 * 32 :
+				      (uint8_t)draw();
 	while (draw() % 12 == 0)
 		to[draw() % covered] ^= (uint8_t)(1 << draw() % 8);
 	uint32_t crc = engine_icrc_begin(crc32, &meta.flow, covered + 4, meta.ident, DONT_FRAGMENT, to, 8);
@@ -384,10 +396,12 @@ int main(int argc, char **argv)
 		memcpy(buffer, bytes, cut);
 		memset(&effects, 0, sizeof effects);
 		uint64_t segment = draw() % 16 ? length : draw() % 600;
-		size_t got = engine_receive(&port, &qp, buffer, cut, segment, 0, &meta, &flight, i * 1000 + 1, &effects);
+		size_t got =
+			engine_receive(&port, &qp, buffer, cut, segment, 0, &meta, &flight, i * 1000 + 1, &effects);
 		if (effects.end == ENGINE_AGAIN && !got) {
 			memset(&effects, 0, sizeof effects);
-			got = engine_receive(&port, &qp, buffer, cut, segment, 0, &meta, &flight, i * 1000 + 1, &effects);
+			got = engine_receive(&port, &qp, buffer, cut, segment, 0, &meta, &flight, i * 1000 + 1,
+					     &effects);
 		}
 		taken += got != 0;
 		datagrams += got && bytes[0] >> 5 == SERVICE_UD >> 5;
@@ -396,8 +410,8 @@ int main(int argc, char **argv)
 		free(buffer);
 	}
 	printf("%llu %llu %llu %llu %llu %llu %llu\n", (unsigned long long)taken, (unsigned long long)made,
-	       (unsigned long long)answered, (unsigned long long)late, (unsigned long long)asked, (unsigned long long)placed,
-	       (unsigned long long)datagrams);
+	       (unsigned long long)answered, (unsigned long long)late, (unsigned long long)asked,
+	       (unsigned long long)placed, (unsigned long long)datagrams);
 	return 0;
 }
 #endif

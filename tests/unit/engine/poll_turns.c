@@ -41,7 +41,8 @@ struct rx_buffer tx_path_describe(const struct tx_path *path, const uint8_t *byt
 	return (struct rx_buffer){ 0 };
 }
 
-uint8_t *loopback_trade(struct loopback *loopback, const struct rx_buffer *bursts, unsigned count, uint8_t *buffer, size_t size)
+uint8_t *loopback_trade(struct loopback *loopback, const struct rx_buffer *bursts, unsigned count, uint8_t *buffer,
+			size_t size)
 {
 	(void)loopback, (void)bursts, (void)count, (void)buffer, (void)size;
 	return NULL;
@@ -99,8 +100,8 @@ int tx_loss_drops(struct tx_loss *loss)
 	return 0;
 }
 
-void reorder_hold(struct reorder_buffer **reorder, const struct engine_device *device, const uint8_t *buffer, size_t length,
-	       size_t segment, size_t start, const struct engine_meta *meta, uint64_t now)
+void reorder_hold(struct reorder_buffer **reorder, const struct engine_device *device, const uint8_t *buffer,
+		  size_t length, size_t segment, size_t start, const struct engine_meta *meta, uint64_t now)
 {
 	(void)reorder, (void)device, (void)buffer, (void)length, (void)segment, (void)start, (void)meta, (void)now;
 }
@@ -111,7 +112,8 @@ int reorder_has_packets(struct reorder_buffer *reorder, uint64_t now)
 	return 0;
 }
 
-int reorder_release(struct reorder_buffer *reorder, struct engine_device *device, uint64_t number, uint64_t now, struct engine_stop_info *info)
+int reorder_release(struct reorder_buffer *reorder, struct engine_device *device, uint64_t number, uint64_t now,
+		    struct engine_stop_info *info)
 {
 	(void)reorder, (void)device, (void)number, (void)now, (void)info;
 	return 1;
@@ -128,8 +130,8 @@ void engine_scheduler_end(const struct engine_sched *sched)
 	sched->scheduler->turn = 0;
 }
 
-size_t engine_device_receive(struct engine_device *device, const uint8_t *buffer, size_t length, size_t segment, size_t start,
-			   const struct engine_meta *meta, uint64_t now, struct engine_stop_info *info)
+size_t engine_device_receive(struct engine_device *device, const uint8_t *buffer, size_t length, size_t segment,
+			     size_t start, const struct engine_meta *meta, uint64_t now, struct engine_stop_info *info)
 {
 	(void)buffer, (void)segment, (void)meta, (void)now;
 	*info = (struct engine_stop_info){ .stop = STOP_DONE };
@@ -142,7 +144,7 @@ size_t engine_device_receive(struct engine_device *device, const uint8_t *buffer
 
 /* The turn begins, then what lies where is asked for; called again it goes on, and ends. */
 void engine_device_send(struct engine_device *device, uint64_t now, uint64_t budget, struct engine_out *out,
-		      struct engine_sending *sending, struct engine_stop_info *info)
+			struct engine_sending *sending, struct engine_stop_info *info)
 {
 	struct scheduler *turns = device->sched.scheduler;
 
@@ -200,7 +202,8 @@ int main(void)
 	io_poll_add_sender(&round, (const uint8_t *)"abcd", 4, &flow);
 	for (io_poll(&round, 0, POLL_BUDGET, &info); info.stop != STOP_DONE; io_poll(&round, 0, POLL_BUDGET, &info))
 		stops++;
-	printf("stops %u, turn of %lu, program %lu\n", stops, (unsigned long)round.sending.qp, (unsigned long)turns.turn);
+	printf("stops %u, turn of %lu, program %lu\n", stops, (unsigned long)round.sending.qp,
+	       (unsigned long)turns.turn);
 	round.ring_receive = receive_nothing;
 	for (unsigned i = 0; i < 16; i++) {
 		finds = i == 6;

@@ -56,14 +56,17 @@ static int differ(void)
 {
 	const struct maker *one = &makers[0], *other = &makers[1];
 
-	return one->done != other->done || one->how != other->how || one->sent != other->sent || one->bursts != other->bursts ||
-	       memcmp(one->wire, other->wire, one->sent) || memcmp(one->burst, other->burst, one->bursts * sizeof *one->burst) ||
-	       memcmp(&one->slot, &other->slot, sizeof one->slot) || memcmp(&one->record, &other->record, sizeof one->record);
+	return one->done != other->done || one->how != other->how || one->sent != other->sent ||
+	       one->bursts != other->bursts || memcmp(one->wire, other->wire, one->sent) ||
+	       memcmp(one->burst, other->burst, one->bursts * sizeof *one->burst) ||
+	       memcmp(&one->slot, &other->slot, sizeof one->slot) ||
+	       memcmp(&one->record, &other->record, sizeof one->record);
 }
 
 int main(void)
 {
-	static const uint64_t mtus[] = { 128, 256, 512, 998, 1000, 1024, 2048, 4096 }, segments[] = { 1, 2, 15, 63, 64, 100 };
+	static const uint64_t mtus[] = { 128, 256, 512, 998, 1000, 1024, 2048, 4096 },
+			      segments[] = { 1, 2, 15, 63, 64, 100 };
 	static const uint64_t opcodes[] = { WR_SEND, WR_SEND_IMM, WR_WRITE, WR_WRITE_IMM };
 	static struct memory_key key = { .valid = 1, .start = START, .end = START + LONGEST };
 	static uint8_t qpc[QPC_SIZE];
@@ -78,14 +81,20 @@ int main(void)
 	for (size_t i = 0; i < LONGEST; i++)
 		message[i] = (uint8_t)rand();
 	for (unsigned i = 0; i < MESSAGES; i++) {
-		uint64_t mtu = ANY(mtus), packets = 1 + UP_TO(120), length = (packets - 1) * mtu + 1 + UP_TO(mtu), first = UP_TO(packets);
-		uint64_t service = UP_TO(2) ? SERVICE_UC : 0, ack_every = 1 + UP_TO(20), psn = PSN_MASK - UP_TO(60), before = UP_TO(3);
-		uint64_t count = 1 + UP_TO(packets - first), max_segments = ANY(segments), opcode = ANY(opcodes), way = UP_TO(WAYS);
-		int ask = !service && count < packets - first && UP_TO(2), keeps = UP_TO(2) != 0, carries = UP_TO(2) != 0;
+		uint64_t mtu = ANY(mtus), packets = 1 + UP_TO(120), length = (packets - 1) * mtu + 1 + UP_TO(mtu),
+			 first = UP_TO(packets);
+		uint64_t service = UP_TO(2) ? SERVICE_UC : 0, ack_every = 1 + UP_TO(20), psn = PSN_MASK - UP_TO(60),
+			 before = UP_TO(3);
+		uint64_t count = 1 + UP_TO(packets - first), max_segments = ANY(segments), opcode = ANY(opcodes),
+			 way = UP_TO(WAYS);
+		int ask = !service && count < packets - first && UP_TO(2), keeps = UP_TO(2) != 0,
+		    carries = UP_TO(2) != 0;
 		uint8_t *page = way == GUARDED && UP_TO(2) ? message + UP_TO(length) / PAGE * PAGE : NULL;
 		const struct engine_mapping reach = way == AT_HAND ? (struct engine_mapping){ .bytes = message } :
-								   (struct engine_mapping){ .segment = &segment };
-		const struct engine_flow flow = { { 10, [3] = (uint8_t)UP_TO(3) }, { 10, [3] = 2 }, 49152, 4791, UP_TO(2) ? 4 : 16 };
+								     (struct engine_mapping){ .segment = &segment };
+		const struct engine_flow flow = {
+			{ 10, [3] = (uint8_t)UP_TO(3) }, { 10, [3] = 2 }, 49152, 4791, UP_TO(2) ? 4 : 16
+		};
 		struct sge_list sges = { .length = length };
 
 		if (length > LONGEST)
@@ -102,14 +111,26 @@ int main(void)
 			const struct origin there = { 0 };
 
 			maker->port = (struct engine_shared){
-				.keys = &key, .reach = &reach, .key_count = 1, .crc = engine_crc32,
-				.crc_copy = maker == makers ? NULL : engine_crc32_copy, .icrc_cache = keeps ? maker->heads : NULL,
+				.keys = &key,
+				.reach = &reach,
+				.key_count = 1,
+				.crc = engine_crc32,
+				.crc_copy = maker == makers ? NULL : engine_crc32_copy,
+				.icrc_cache = keeps ? maker->heads : NULL,
 			};
-			maker->record = (struct queue_pair){ .mtu = mtu, .ack_every = ack_every, .service = service,
-							     .head = 0x0040FFFF00000000, .sent_psn = psn };
-			maker->slot = (struct send_slot){ .entry_0 = opcode << 32, .entry_2 = 77, .first_psn = psn,
-							  .packets = packets, .sent = first };
-			maker->out = (struct engine_out){ .bytes = maker->bytes, .room = LONGEST, .max_segments = max_segments,
+			maker->record = (struct queue_pair){ .mtu = mtu,
+							     .ack_every = ack_every,
+							     .service = service,
+							     .head = 0x0040FFFF00000000,
+							     .sent_psn = psn };
+			maker->slot = (struct send_slot){ .entry_0 = opcode << 32,
+							  .entry_2 = 77,
+							  .first_psn = psn,
+							  .packets = packets,
+							  .sent = first };
+			maker->out = (struct engine_out){ .bytes = maker->bytes,
+							  .room = LONGEST,
+							  .max_segments = max_segments,
 							  .carry = carries ? carry : NULL };
 			maker->sent = maker->bursts = 0;
 			struct engine_qp qp = { .qpc = qpc, .record = &maker->record, .flow = flow };
@@ -118,7 +139,8 @@ int main(void)
 				memset(frame, 0x11, BTH_BYTES + mtu);
 				engine_packet_fill(&maker->out, &maker->port, &flow, frame, BTH_BYTES, &there, mtu);
 			}
-			maker->done = send_data(&maker->port, &qp, &maker->slot, &sges, count, ask, &maker->out, &maker->how);
+			maker->done =
+				send_data(&maker->port, &qp, &maker->slot, &sges, count, ask, &maker->out, &maker->how);
 			take(maker);
 		}
 		if (page)

@@ -35,7 +35,8 @@ void tx_splice_close(struct tx_splice *splice)
 	(void)splice;
 }
 
-int tx_splice_send(struct tx_splice *splice, struct tx_path *path, const uint8_t *bytes, size_t length, uint32_t segment)
+int tx_splice_send(struct tx_splice *splice, struct tx_path *path, const uint8_t *bytes, size_t length,
+		   uint32_t segment)
 {
 	(void)splice, (void)path, (void)length, (void)segment;
 	if (refuses)
@@ -77,7 +78,11 @@ static void make_burst(const struct tx_path *path, uint8_t opcode, uint64_t psn,
 		be_store(bytes + i * PACKET + PSN_AT, 3, psn + i);
 	}
 	out->bursts[out->count++] = (struct engine_burst){
-		.offset = out->used, .length = (uint64_t)packets * PACKET, .segment = PACKET, .count = packets, .route = path,
+		.offset = out->used,
+		.length = (uint64_t)packets * PACKET,
+		.segment = PACKET,
+		.count = packets,
+		.route = path,
 	};
 	out->used += (uint64_t)packets * PACKET;
 }

@@ -111,8 +111,8 @@ void fabric_bare_make(struct fabric *fabric, uint32_t at, struct engine_qp *qp, 
 	engine_schedule(&device->sched, place->record);
 }
 
-void fabric_bare_write(struct fabric *fabric, uint32_t at, struct engine_qp *qp, const uint8_t *descriptor, uint64_t size,
-		       uint64_t from, uint32_t lkey, uint64_t to, uint32_t rkey)
+void fabric_bare_write(struct fabric *fabric, uint32_t at, struct engine_qp *qp, const uint8_t *descriptor,
+		       uint64_t size, uint64_t from, uint32_t lkey, uint64_t to, uint32_t rkey)
 {
 	const struct fabric_host *host = &fabric->hosts[at];
 	struct queue_pair *record = qp->record;
@@ -146,8 +146,8 @@ void fabric_bare_end(struct fabric *fabric, uint32_t at, struct engine_qp *qp)
 		out->max_segments = 1;
 		engine_reply(device->shared, qp, record->reply_count, out, &effects);
 		for (uint32_t i = 0; i < out->count; i++) {
-			uint32_t packet = fabric_packet_make(fabric, out->bytes + out->bursts[i].offset, out->bursts[i].length,
-							     &qp->flow, fabric->tclass);
+			uint32_t packet = fabric_packet_make(fabric, out->bytes + out->bursts[i].offset,
+							     out->bursts[i].length, &qp->flow, fabric->tclass);
 			if (packet == FABRIC_NONE)
 				fabric->failed = 1;
 			else

@@ -199,8 +199,8 @@ static uint32_t host_of(const uint8_t *address)
 	return (uint32_t)be_load(address, 4) - FABRIC_NET - 1;
 }
 
-uint32_t fabric_packet_make(struct fabric *fabric, const uint8_t *header, uint64_t length, const struct engine_flow *flow,
-			    uint8_t tclass)
+uint32_t fabric_packet_make(struct fabric *fabric, const uint8_t *header, uint64_t length,
+			    const struct engine_flow *flow, uint8_t tclass)
 {
 	uint32_t at = fabric->spare, target = host_of(flow->destination);
 	if (target >= fabric->host_count)
@@ -249,7 +249,8 @@ void fabric_packet_drop(struct fabric *fabric, uint32_t packet)
 void fabric_packet_whole(const struct fabric_packet *packet, uint8_t *bytes)
 {
 	uint64_t covered = packet->length - ICRC_BYTES;
-	struct engine_flow flow = { .source_port = packet->source_port, .destination_port = packet->target_port,
+	struct engine_flow flow = { .source_port = packet->source_port,
+				    .destination_port = packet->target_port,
 				    .address_bytes = 4 };
 	be_store(flow.source, 4, FABRIC_NET + 1 + packet->source);
 	be_store(flow.destination, 4, FABRIC_NET + 1 + packet->target);

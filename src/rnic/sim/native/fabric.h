@@ -174,8 +174,8 @@ uint64_t fabric_run(struct fabric *fabric, uint64_t count, uint64_t end);
 void fabric_queue_append(struct fabric *fabric, struct fabric_queue *queue, uint32_t packet);
 uint32_t fabric_queue_take(struct fabric *fabric, struct fabric_queue *queue);
 /* A packet of which `header` is the beginning, or FABRIC_NONE. */
-uint32_t fabric_packet_make(struct fabric *fabric, const uint8_t *header, uint64_t length, const struct engine_flow *flow,
-			    uint8_t tclass);
+uint32_t fabric_packet_make(struct fabric *fabric, const uint8_t *header, uint64_t length,
+			    const struct engine_flow *flow, uint8_t tclass);
 void fabric_packet_drop(struct fabric *fabric, uint32_t packet);
 /* A packet whole; `bytes` has room for `length`. */
 void fabric_packet_whole(const struct fabric_packet *packet, uint8_t *bytes);
@@ -200,7 +200,8 @@ struct fabric_pattern {
 	uint64_t entries, signal_all;
 };
 struct fabric_place {
-	uint64_t record, context, slots; /* offsets: the record, the QPC, behind it the ring and send slots or the replies */
+	uint64_t record, context,
+		slots; /* offsets: the record, the QPC, behind it the ring and send slots or the replies */
 	uint64_t program_record, turn, peer_record, path;
 	uint32_t number, remote, target; /* its own, its peer's, the host that it leads to */
 	uint32_t pd, cqn;
@@ -218,8 +219,8 @@ uint64_t fabric_shared_bytes(void);
 void fabric_bare_make(struct fabric *fabric, uint32_t host, struct engine_qp *qp, const struct fabric_pattern *pattern,
 		      const struct fabric_place *place, int sends);
 /* Post one WRITE. */
-void fabric_bare_write(struct fabric *fabric, uint32_t host, struct engine_qp *qp, const uint8_t *descriptor, uint64_t size,
-		       uint64_t from, uint32_t lkey, uint64_t to, uint32_t rkey);
+void fabric_bare_write(struct fabric *fabric, uint32_t host, struct engine_qp *qp, const uint8_t *descriptor,
+		       uint64_t size, uint64_t from, uint32_t lkey, uint64_t to, uint32_t rkey);
 /* It is no more; the ACKs that it owes are sent. */
 void fabric_bare_end(struct fabric *fabric, uint32_t host, struct engine_qp *qp);
 /* The path from a host to another, as the engine sees it. */

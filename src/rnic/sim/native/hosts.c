@@ -79,8 +79,8 @@ static int carry(struct fabric *fabric, uint32_t at)
 		const struct engine_qp *qp = burst->route;
 		for (uint64_t done = 0; done < burst->length; done += burst->segment) {
 			uint64_t length = lesser(burst->segment, burst->length - done);
-			uint32_t packet = fabric_packet_make(fabric, out->bytes + burst->offset + done, length, &qp->flow,
-							     fabric->tclass);
+			uint32_t packet = fabric_packet_make(fabric, out->bytes + burst->offset + done, length,
+							     &qp->flow, fabric->tclass);
 			if (packet == FABRIC_NONE) {
 				fabric->failed = 1;
 				break;
@@ -164,7 +164,8 @@ static void take(struct fabric *fabric, uint32_t at, uint32_t number)
 	const struct fabric_packet *packet = &fabric->packets[number];
 	struct engine_stop_info told = { .stop = STOP_PUNT_PACKET };
 	struct engine_meta meta = { .flow = { .source_port = packet->source_port,
-					      .destination_port = packet->target_port, .address_bytes = 4 },
+					      .destination_port = packet->target_port,
+					      .address_bytes = 4 },
 				    .frag = DONT_FRAGMENT };
 	size_t length = packet->length, taken = 0;
 	uint64_t bare = bare_record(host, packet);
@@ -180,8 +181,8 @@ static void take(struct fabric *fabric, uint32_t at, uint32_t number)
 		be_store(meta.flow.destination, 4, FABRIC_NET + 1 + packet->target);
 		memcpy(fabric->scratch, packet->header, packet->header_bytes);
 		for (;;) {
-			taken += engine_device_receive(host->device, fabric->scratch, length, length, taken, &meta, fabric->now,
-						     &told);
+			taken += engine_device_receive(host->device, fabric->scratch, length, length, taken, &meta,
+						       fabric->now, &told);
 			if ((told.stop != STOP_NOTIFY && told.stop != STOP_MAP_QP) || fabric->failed)
 				break;
 			if (found(host, &told))
