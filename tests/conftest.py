@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from rnic.testing.processes import RUN_VARIABLE, left_behind
 from rnic.trace.guard import Guard
+from tests.attempts import VOID
 
 # The same examples in every run, so that a red run can be repeated; --full looks further, at random.
 settings.register_profile(
@@ -19,6 +22,16 @@ settings.register_profile(
 )
 settings.register_profile("full", deadline=None, max_examples=2000, print_blob=True)
 
+
+VOID_LIMIT = 5
+"""Tests of a session that may find no valid attempt (tests/attempts.py)."""
+
+QUICK_CPU_S = 0.25
+"""Processor time that a test not marked slow may take; time on the wall would tell how loaded the machine is."""
+TRACED = 3
+"""So many times as much under coverage."""
+QUICK_PLACES = ("unit", "property", "scripts")
+NOT_QUICK = ("slow", "full", "live")
 
 FULL_TIMEOUT_S = 600
 """At least: two thousand examples take longer than fifty, and what takes a minute by itself shares its machine."""
@@ -30,10 +43,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--slow-only", action="append", default=[], metavar="PLACE", help="only the slow ones of the tests below it"
     )
     parser.addoption("--live", action="store_true", help="also the tests that need the Soft-RoCE guest")
+    parser.addoption(
+        "--void-limit",
+        type=int,
+        metavar="N",
+        help=f"fail when more tests found no valid attempt (default {VOID_LIMIT}, with --full 0)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("full" if config.getoption("--full") else "default")
+    if not hasattr(config, "workerinput"):  # a worker's reports are its controller's
+        limit = config.getoption("--void-limit")
+        config.pluginmanager.register(
+            VoidCount((0 if config.getoption("--full") else VOID_LIMIT) if limit is None else limit)
+        )
+
+
+def pytest_collection_finish() -> None:
+    """What imports and collection made stays: no collector looks at it again in the time of some test."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -66,6 +96,32 @@ def leave_out_quick(config: pytest.Config, items: list[pytest.Item]) -> None:
         config.hook.pytest_deselected(items=quick)
 
 
+class VoidCount:
+    """Counts the tests that found no valid attempt; too many fail the session."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.found: list[tuple[str, str]] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped and isinstance(report.longrepr, tuple) and VOID in report.longrepr[2]:
+            self.found.append((report.nodeid, report.longrepr[2].removeprefix("Skipped: ")))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if len(self.found) > self.limit and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self.found:
+            return
+        much = len(self.found) > self.limit
+        terminalreporter.section("tests without a valid attempt", red=much, yellow=not much)
+        for name, reason in self.found:
+            terminalreporter.line(f"{name}: {reason}")
+        terminalreporter.line(f"{len(self.found)} of at most {self.limit}{': FAILED' if much else ''}")
+
+
 _own_errors: list[tuple[str, Exception]] = []
 """Mistakes of our own that a last guard caught in this process while a test ran, with their places."""
 _caught = Guard.caught
@@ -79,15 +135,42 @@ def _note(guard: Guard, place: str, error: Exception, concerned: str = "") -> No
 Guard.caught = _note  # type: ignore[method-assign]
 
 
+_collecting = [0.0, 0.0]
+"""Processor time of whole garbage collections, which depends on what other tests left; when the last one began."""
+
+
+def _note_collection(phase: str, what: dict[str, int]) -> None:
+    if what["generation"] == 2:
+        now = time.thread_time()
+        if phase == "stop":
+            _collecting[0] += now - _collecting[1]
+        _collecting[1] = now
+
+
+gc.callbacks.append(_note_collection)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """The product goes on after a mistake of its own; a test in which one was made fails."""
+    """The product goes on after a mistake of its own; a test in which one was made fails. So does a slow one."""
     _own_errors.clear()
+    before = time.process_time() - _collecting[0]
     result = yield
+    spent = time.process_time() - _collecting[0] - before
     if _own_errors and "own_errors" not in item.fixturenames:  # type: ignore[attr-defined]
         place, error = _own_errors[0]
         raise AssertionError(f"a last guard caught a mistake of our own at a {place}") from error
+    limit = QUICK_CPU_S * (TRACED if "coverage" in sys.modules else 1)
+    if spent > limit and is_quick(item):
+        raise AssertionError(f"{spent:.2f} s of processor time: mark it slow, or have it take {limit} s at most")
     return result
+
+
+def is_quick(item: pytest.Item) -> bool:
+    """Whether a test has to take next to no time."""
+    places = (item.config.rootpath / "tests" / name for name in QUICK_PLACES)
+    marked = any(item.get_closest_marker(name) for name in NOT_QUICK)
+    return not marked and any(item.path.is_relative_to(place) for place in places)
 
 
 @pytest.fixture

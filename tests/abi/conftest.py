@@ -96,7 +96,7 @@ def alone(env: dict[str, str]) -> Iterator[None]:
     if not path.exists():
         return
     with path.open("r+") as lock:
-        for _ in range(400):
+        for _ in range(400):  # waits: for the lock's holder to end
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -111,7 +111,7 @@ def listening(env: dict[str, str]) -> Callable[[subprocess.Popen[str]], None]:
     """Waits until somebody listens by CM on the first device; the program that is to has not ended meanwhile."""
 
     def wait(server: subprocess.Popen[str]) -> None:
-        for _ in range(400):
+        for _ in range(400):  # waits: for the listener
             try:
                 if ask(Path(env["RNIC_RUNTIME_DIR"]), "rnic0", "cm")["services"]:
                     return

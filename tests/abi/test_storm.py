@@ -23,6 +23,7 @@ from rnic.runtime.attach import ask
 from rnic.testing import own_network
 from tests.abi.test_hairpin import ended
 from tests.abi.test_kills import Nic, served
+from tests.attempts import best_of
 
 NET = own_network()
 """Addresses that no other run of these tests uses at the same time."""
@@ -206,12 +207,13 @@ def busy(count: int) -> Iterator[None]:
 def test_two_programs_on_two_cores_do_not_collapse(storm: Path, bypass: dict[str, str]) -> None:
     """Whoever waits for the other yields: beside others that never rest a message costs about what it costs alone, and
     no slice of the scheduler."""
+
+    def cost() -> float:
+        alone = a_processor_second(Pair(storm, bypass), 1.5)
+        with busy(2):
+            beside = a_processor_second(Pair(storm, bypass), 4)
+        print(f"messages a processor second: {alone:.0f} alone, {beside:.0f} beside two that never rest")
+        return alone / beside
+
     with on_two_cores(), served(bypass, f"{NET}.74"):
-        for _ in range(3):  # whose processor time the machine itself took meanwhile did less with it
-            alone = a_processor_second(Pair(storm, bypass), 1.5)
-            with busy(2):
-                beside = a_processor_second(Pair(storm, bypass), 4)
-            print(f"messages a processor second: {alone:.0f} alone, {beside:.0f} beside two that never rest")
-            if beside > alone / 4:
-                return
-        raise AssertionError("beside two that never rest a message costs more than four times what it costs alone")
+        assert best_of(3, cost, below=4, why="processor time that the machine itself takes counts as the programs'") < 4

@@ -96,7 +96,7 @@ def test_the_yardstick_is_built_and_runs(bench: ModuleType, tmp_path: Path) -> N
     raw = bench.RawUdp(tmp_path)
     assert raw.missing == ""
     assert raw.run("lat", "100") > 0
-    assert any(raw.run("bw", "4112", "0.05") > 0 for _ in range(10)), "its other process may have no core for so long"
+    assert raw.run("bw", "4112", "0.5") > 0
     with pytest.raises(bench.LeftOutError, match="usage"):
         raw.run("nothing")
 

@@ -119,7 +119,7 @@ def address(tmp_path: Path) -> Iterator[str]:
     ]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as daemon:
         try:
-            for _ in range(100):
+            for _ in range(100):  # waits: for the daemon to listen
                 with socket.socket() as probe:
                     if probe.connect_ex(("127.0.0.1", port)) == 0:
                         break

@@ -285,7 +285,7 @@ def complete(net: Net, service: int, operation: str, sizes: list[int], target: i
         b.immediates.clear()
         posted = {post(net, service, operation, slot, sizes[slot], target): slot for slot in todo}
         a.qp.doorbell(a.sq_tail)
-        for _ in range(200_000):
+        for _ in range(200_000):  # waits: in steps of simulated time
             if not net.step() or (len(a.done) >= len(todo) and not net.queue and not net.receives):
                 break
         assert [index for index, _, _ in a.done] == list(posted), "completions lost, doubled or out of order"

@@ -117,7 +117,7 @@ class Run:
             return not any(one.wanted or one.under_way or one.todo for one in self.traffic.values())
 
         # hosts that wait for a recovery's next step are no part of the simulated world: where it is quiet, time passes
-        for _ in range(2_000):
+        for _ in range(2_000):  # waits: in steps of simulated time
             if self.net.run(over):
                 break
             self.net.run_for(5_000)

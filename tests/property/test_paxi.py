@@ -149,7 +149,7 @@ class Master:
             b_due[write.address.id].append(write.resp)
         shown = [False, False, False]
         inside: int | None = None  # ID of a read whose beats have begun
-        for _ in range(CYCLES):
+        for _ in range(CYCLES):  # waits: in cycles
             driven = self.slave.driven
             queues = (ar, aw, w)
             shown = [bool(queue) and (was or rng.random() < pace) for queue, was in zip(queues, shown, strict=True)]

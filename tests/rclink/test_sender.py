@@ -420,7 +420,7 @@ def test_rnr_limit(lone: Any, limit: int, stops: bool) -> None:
     one = lone(rnr_limit=limit)
     one.send()
     now = 0
-    for _ in range(20):
+    for _ in range(20):  # waits: for the limit of RNR NAKs
         if not one.out(now):
             break
         one.peer(OP_ACK, 100, RNR)

@@ -58,6 +58,7 @@ from rnic.verbs import (
     RecvWR,
     SendWR,
 )
+from tests.attempts import best_of
 from tests.forks import child_says, held_by_a_thread
 
 RIGHTS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_ATOMIC
@@ -878,14 +879,16 @@ def test_nobody_spins_on_one_core(directory: Path, bypass: bool) -> None:
         try:
             for pid in pids:
                 os.sched_setaffinity(pid, core)
-            took = []
-            while len(took) < 5 and (not took or took[-1] / rounds >= 0.0015):  # a machine may count what it stole
+
+            def cost() -> float:
                 began = time.process_time() + busy_seconds(pids[1])
                 for _ in range(rounds):
                     a.post(e.IBV_WR_RDMA_WRITE, 8, b)
                     assert a.wait().status == e.IBV_WC_SUCCESS
-                took.append(time.process_time() + busy_seconds(pids[1]) - began)
+                return (time.process_time() + busy_seconds(pids[1]) - began) / rounds
+
+            least = best_of(5, cost, below=0.0015, why="a machine may count what its host took as processor time")
         finally:
             for pid, cores in zip(pids, before, strict=True):
                 os.sched_setaffinity(pid, cores)
-        assert min(took) / rounds < 0.0015
+        assert least < 0.0015

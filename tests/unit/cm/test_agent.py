@@ -219,7 +219,7 @@ def test_every_state_ends_by_itself_once_its_owner_is_gone(state: State) -> None
     connection = bench.in_state(state)
     bench.agent.request(connection, Input.DESTROY, 0)
     now = 0
-    for _ in range(64):
+    for _ in range(64):  # waits: for the last timer
         deadline = bench.agent.next_deadline_ns()
         if deadline is None:
             break

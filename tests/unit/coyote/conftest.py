@@ -65,7 +65,7 @@ class Hosts:
 
 def connect(client: CThread, port: int, size: int, **settings: Any) -> memoryview:
     """Connect to a server that may not listen yet."""
-    for _ in range(400):
+    for _ in range(400):  # waits: for the server to listen
         try:
             return client.initRDMA(size, port, SERVER, **settings)
         except ExchangeError as error:

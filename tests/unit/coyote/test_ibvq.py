@@ -72,7 +72,7 @@ def test_a_server_outlives_nonsense(sent: bytes, words: str) -> None:
 
 
 def _dial(port: int) -> socket.socket:
-    for _ in range(500):
+    for _ in range(500):  # waits: for the server to listen
         try:
             return socket.create_connection((SERVER, port), timeout=5)
         except ConnectionRefusedError:

@@ -202,7 +202,7 @@ def test_signals_are_exact_under_loss(two: Two) -> None:
     for number in range(20):
         two.a.command(opcode=c.APP_WRITE, message_size=9000, local_vaddr=two.a.va, remote_vaddr=two.remote, ssn=number)
     acks: list[dict[str, int]] = []
-    for _ in range(20_000):
+    for _ in range(20_000):  # waits: in steps of simulated time
         two.a.stack.progress()
         two.b.stack.progress()
         for one, other in ((two.a.link, two.b.link), (two.b.link, two.a.link)):
@@ -282,7 +282,7 @@ def test_streams_that_nobody_reads_stop_the_peer(two: Two) -> None:
     got: list[bytes] = []
     assert len(two.b.shell.streams) == 64
     assert two.b.stack.runtime.nic.counters["shell_stalls"] > 0
-    for _ in range(400):
+    for _ in range(400):  # waits: for credits to run out
         while two.b.shell.streams:
             got.append(two.b.shell.streams.popleft()[1])
         two.run_briefly()

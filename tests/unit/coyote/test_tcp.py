@@ -79,7 +79,7 @@ def listen(service: t.TcpService) -> int:
 
 
 def until(step: Callable[[], object], done: Callable[[], bool]) -> None:
-    for _ in range(3_000):
+    for _ in range(3_000):  # waits: in steps of simulated time
         if done():
             return
         step()

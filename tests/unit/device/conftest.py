@@ -269,7 +269,7 @@ class Wire:
 
     def run(self, limit: int = 10_000) -> None:
         """Until nobody has work."""
-        for _ in range(limit):
+        for _ in range(limit):  # waits: in steps of simulated time
             if not self.step() and not any(nic.has_work() for nic in self.nics):
                 return
         raise AssertionError("the NICs never rest")

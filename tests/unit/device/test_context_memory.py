@@ -265,6 +265,7 @@ STORE = re.compile(r"\.state\)? = ")
 CONTEXT_NAMES = {"ctx", "draft", "m_ctx", "context", "plain"}
 
 
+@pytest.mark.slow
 def test_no_way_to_rts_past_the_context_manager(new_pair) -> None:
     """The state of a context is stored in five places: by a command's draft, by its reset, by errors, by the cache."""
     found = set()

@@ -402,7 +402,7 @@ def test_peer_that_never_answers(target) -> None:
     target.drivers[0].write(a, src_va, 64, lkey, dst_va, rkey)
     target.drivers[0].write(a, src_va, 64, lkey, dst_va, rkey)
     target.wire.run()
-    for _ in range(100_000):
+    for _ in range(100_000):  # waits: in steps of simulated time
         deadline = nic.next_deadline_ns()
         if deadline is None:
             break

@@ -37,6 +37,7 @@ def test_an_idle_nic_writes_its_contexts_back(count: int) -> None:
         assert all(exact(net.nodes[1].nic, pair.b.qp.qp_num) for pair in pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("busy", [True, False])
 def test_a_step_of_write_backs_is_bounded(busy: bool) -> None:
     with SimNet(2) as net:

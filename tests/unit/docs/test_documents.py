@@ -31,6 +31,7 @@ def citations(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return SimpleNamespace(CITED=module.CITED, labels_of=module.labels_of)
 
 
+@pytest.mark.slow
 def test_every_cited_clause_is_explained() -> None:
     cited = {
         (document, clause, path.relative_to(ROOT).as_posix())
@@ -47,6 +48,7 @@ def test_every_numbered_clause_of_the_documents_is_there(chapter: str, clauses: 
     assert sum(label.startswith(chapter) for label in LABELS) == clauses
 
 
+@pytest.mark.slow
 def test_no_page_or_comment_names_a_file_that_is_not_here() -> None:
     names = {path.name for path in ROOT.rglob("*.md") if ".venv" not in path.parts} | {"index.md", "cli.md"}
     wrong = [

@@ -24,6 +24,7 @@ def gen(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_every_script_holds_a_rule_and_every_rule_has_a_test(gen: ModuleType) -> None:
     assert gen.faults() == []
     assert all(rule.tests for rule in gen.RULES)

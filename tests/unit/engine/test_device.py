@@ -231,6 +231,7 @@ def test_one_small_write_needs_no_python(held: Any) -> None:
     assert (a.taken, a.left, b.left) == (20, 0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("segments", [1, 64])
 def test_long_messages_of_many(held: Any, segments: int) -> None:
     pairs, (a, b) = held(4, max_segments=segments, settings={"flight_packets": 64})
@@ -281,6 +282,7 @@ def test_what_the_engine_does_not_know_is_left_and_gone_on_with(held: Any) -> No
     assert min(a.left, b.left, a.taken, b.taken) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("segments", [1, 64])
 def test_reads_and_atomics_need_no_python(held: Any, segments: int) -> None:
     pairs, (a, b) = held(3, max_segments=segments, settings={"flight_packets": 64})
@@ -307,6 +309,7 @@ def test_reads_and_atomics_need_no_python(held: Any, segments: int) -> None:
     assert min(a.taken, b.taken) > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flight", [6, 24, 64])
 @pytest.mark.parametrize("pairs", [1, 2])
 def test_a_stream_of_reads(held: Any, flight: int, pairs: int) -> None:
@@ -444,6 +447,7 @@ def test_unreliable_connections(held: Any, drop: float) -> None:
         assert (got, a.left, b.left) == (12, 0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_losses(held: Any, seed: int) -> None:
     pairs, (a, b) = held(3, seed=seed, tx=FaultRates(drop=0.03, reorder=0.02, duplicate=0.02))

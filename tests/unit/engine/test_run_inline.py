@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
 from rnic.engine import use
 from rnic.link.loopback import loopback_pair
 from rnic.spec import opcodes as op
+from rnic.spec.rounds import WRITE_BACK_NS
 from rnic.verbs import SGE, RecvWR, SendWR
 from rnic.verbs import enums as e
+from tests.attempts import Void, every_valid
 from tests.unit.engine.test_loopback import End, joined
-from tests.unit.runtime.test_engine_loop import fell_asleep
+from tests.unit.runtime.test_engine_loop import fall_asleep
+
+MS = 1_000_000
+MTU = 1024
+TELL_WITHIN = WRITE_BACK_NS
+"""ns after which the thread in C tells Python of what moved."""
 
 pytestmark = pytest.mark.skipif(use.COMPILED is None, reason="the engine is not compiled")
-
-ATTEMPTS = 20
-"""A thread that has fallen asleep may wake up of itself before something is put for it."""
 
 
 @pytest.fixture
@@ -47,25 +52,39 @@ def finish(a: End, count: int = 1) -> None:
         count -= found
 
 
-def at_once(ends: tuple[End, End], length: int) -> bool:
+def is_there_at_once(ends: tuple[End, End], length: int) -> None:
     a, b = ends
-    for attempt in range(1, ATTEMPTS):
-        asleep = fell_asleep(b.ctx.runtime)
-        there = post(a, b, attempt, length)
+    runtime = b.ctx.runtime
+    (sender,) = a.ctx.runtime.nic.qps.values()
+    while sender.requester.peer.limit_16 >> 16 < length // MTU:
+        post(a, b, 0, length)
         finish(a)
-        if asleep and there:
-            return True
-    return False
+
+    def attempt(fill: int) -> None:
+        post(a, b, 0, 8)  # of which the thread is to tell Python soon: else it is woken to tell of what comes next
+        finish(a)
+        wakes = fall_asleep(runtime, MS)
+        if wakes > runtime.clock() + TELL_WITHIN:
+            raise Void(f"the thread was seen asleep only after {TELL_WITHIN // MS} ms")
+        there = post(a, b, fill, length)
+        late = runtime.clock() - wakes
+        finish(a)
+        if late >= 0:
+            raise Void(f"the thread was due to wake {late / MS:.1f} ms before the post returned")
+        assert there
+
+    for fill in range(1, 9):
+        every_valid(partial(attempt, fill), why="the thread, due to wake within 10 ms, wakes before the post returns")
 
 
 @pytest.mark.parametrize("length", [1, 1000, 1 << 17])
 def test_what_is_posted_to_a_nic_whose_thread_sleeps_is_there_at_once(ends: tuple[End, End], length: int) -> None:
-    assert at_once(ends, length)
+    is_there_at_once(ends, length)
 
 
 def test_what_python_sends_is_there_at_once_too(ends: tuple[End, End]) -> None:
     ends[0].ctx.runtime._io_poll.stop()
-    assert at_once(ends, 1000)
+    is_there_at_once(ends, 1000)
 
 
 @pytest.mark.parametrize("holder", ["this thread", "another"])
@@ -98,7 +117,7 @@ def test_a_nic_that_sends_to_itself_leaves_its_rounds_to_its_thread() -> None:
     end.ctx.runtime.start()
     for turn in range(1, 9):
         end.ctx.runtime.rest()
-        fell_asleep(end.ctx.runtime)
+        fall_asleep(end.ctx.runtime, MS)
         half = 1 << 17
         end.mr.buffer[:half] = bytes([turn]) * half
         end.qp.post_rdma(op.WR_WRITE, end.mr.buf, half, end.mr.lkey, end.mr.buf + half, end.mr.rkey)
@@ -115,7 +134,7 @@ def test_who_waits_for_events_is_told() -> None:
         b.qp.post_recv(RecvWR(number, 1, [SGE(b.mr.buf, 64, b.mr.lkey)]))
         b.cq.req_notify()
         b.ctx.runtime.rest()
-        fell_asleep(b.ctx.runtime)
+        fall_asleep(b.ctx.runtime, MS)
         a.qp.post_send(SendWR(1, sg=[SGE(a.mr.buf, 8, a.mr.lkey)]))
         assert b.channel is not None
         assert b.channel.get_cq_event() is b.cq

@@ -322,6 +322,7 @@ def test_flights(sched: ctypes.CDLL, seed: int, limit: int) -> None:
         assert (course.waited > 50, course.admitted > 20) == (True, True)  # or the steps mean nothing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("scribbled", [False, True])
 def test_slots_of_one_device_share_a_page(sched: ctypes.CDLL, seed: int, scribbled: bool) -> None:

@@ -206,7 +206,7 @@ def test_a_full_send_buffer_is_waited_for_and_then_counted(pump: ctypes.CDLL) ->
     side.outlet.fd = near.fileno()
     path = Path_(ctypes.pointer(side.outlet), max_segments=1)
     lost: dict[str, int] = {}
-    for _ in range(2000):
+    for _ in range(2000):  # waits: until the send buffer is full
         lost = side.send(path, bytes(40), 40)
         if lost != {"sent": 1}:
             break

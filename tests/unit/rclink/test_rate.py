@@ -113,7 +113,7 @@ def test_unblock_time_is_the_first_at_which_it_is_unblocked(threshold: int, size
     rate = window(threshold)
     rate.halve(halved)
     rate.charge(size, now)
-    for _ in range(30_000):
+    for _ in range(30_000):  # waits: for the window to end
         if not rate.blocked(now):
             return
         when = rate.unblock_ns(now)

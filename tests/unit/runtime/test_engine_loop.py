@@ -22,12 +22,15 @@ from rnic.rings.sqe import FLAG_LIST, FLAG_SIGNALED, SQE_BYTES
 from rnic.runtime.loop import Runtime
 from rnic.spec import opcodes as op
 from rnic.spec.errors import VerbsError
+from rnic.spec.limits import NEVER
 from rnic.spec.rounds import GATHER_AFTER, GATHER_SETBACK
 from rnic.verbs import SGE, WC, QPAttr, RecvWR, SendWR, completion_dtype, send_dtype
+from tests.attempts import timeslices_of_sleepers
 from tests.unit.runtime.test_loop import Ends, until
 
 pytestmark = pytest.mark.skipif(use.ENGINE is None, reason="the engine is not compiled, or not in use")
 SIZE = 16
+SECOND = 10**9
 
 
 def entry(index: int, word3: int, qpn: int) -> tuple[int, ...]:
@@ -384,20 +387,9 @@ def test_acknowledgements_send_what_gathered(ends: Ends) -> None:
 
 @pytest.mark.parametrize("why", ["no poll between", "a pause", "the thread sleeps"])
 def test_what_is_no_stream_leaves_at_once(ends: Ends, why: str) -> None:
-    at_once = list(range(1, 7))
-    if why == "the thread sleeps":
-        # between a look at it and the next post it may wake up of itself, to write contexts back: not ten times
-        assert any(left_without_a_stream(ends, why) == at_once for _ in range(10))
-    else:
-        assert left_without_a_stream(ends, why) == at_once
-
-
-def left_without_a_stream(ends: Ends, why: str) -> list[int]:
-    """How many of six WRITEs have left after each of them."""
+    ends.connect(timers=False)  # or the thread would wake to ask for what is not acknowledged
     stream(ends)
     runtime: Runtime = ends.ctxs[0].runtime
-    (qp,) = runtime.nic.qps.values()
-    qp.requester.peer.srtt = 10**9  # or the thread would wake to ask for what is not acknowledged
     seen = []
     with ends.ctxs[1].runtime.lock:
         first = sent(ends)
@@ -408,10 +400,10 @@ def left_without_a_stream(ends: Ends, why: str) -> list[int]:
                 runtime.engine_loop.pause_ns = 0
             if why == "the thread sleeps":
                 runtime.rest()
-                assert until(lambda: fell_asleep(runtime))
+                fall_asleep(runtime, SECOND)
             seen.append(write(ends) - first)
     assert completed(ends, 6)
-    return seen
+    assert seen == list(range(1, 7))
 
 
 def completed(ends: Ends, count: int) -> bool:
@@ -426,13 +418,20 @@ def completed(ends: Ends, count: int) -> bool:
     return until(all_done)
 
 
-def fell_asleep(runtime: Runtime) -> bool:
-    """Whether the thread sleeps, and is not about to wake up by what was rung for the message before."""
-    for _ in range(4):
-        time.sleep(0.0005)
-        if not runtime.engine_loop.sleeps_until:
-            return False
-    return True
+def fall_asleep(runtime: Runtime, least_ns: int) -> int:
+    """Wait until no other thread has anything to do for so long; return when the runtime's wake by themselves."""
+
+    def wakes() -> int:
+        at = runtime.nic.write_back_at
+        return int(min(runtime.engine_loop.sleeps_until, NEVER if at is None else at))
+
+    def asleep() -> bool:
+        before = timeslices_of_sleepers()
+        time.sleep(0.0005)  # a thread that is to wake up, and needs the interpreter for it, has it now
+        return bool(before) and timeslices_of_sleepers() == before and wakes() > runtime.clock() + least_ns
+
+    assert until(asleep, 20)
+    return wakes()
 
 
 def received(ends: Ends, count: int) -> list[Any]:

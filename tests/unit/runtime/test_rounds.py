@@ -19,12 +19,13 @@ from rnic.spec.states import ERR
 from rnic.verbs import MR, MW, SGE, BindInfo, SendWR, next_key
 from rnic.wire.bursts import TxBurst
 from rnic.wire.ident import IdentTracker
+from tests.attempts import every_valid
 from tests.unit.runtime.test_loop import Ends
 
 pytestmark = pytest.mark.skipif(use.COMPILED is None, reason="the engine is not compiled")
 
-KEPT_SURELY_S = 0.05
-ATTEMPTS = 8
+FORGETTING_MS = 50
+"""What came beyond a gap is forgotten after 100 ms; all else of an attempt takes a few."""
 
 
 class Pumped(Ends):
@@ -90,51 +91,38 @@ Keeping = Callable[[Callable[[Pumped], None]], None]
 
 @pytest.fixture
 def keeping(monkeypatch: pytest.MonkeyPatch) -> Keeping:
-    """Tries something with two NICs of which each keeps what comes beyond a gap.
-
-    What is kept is forgotten after 0.1 s: an attempt for which a machine with much to do took half of that says nothing
-    either way, and is made again.
-    """
+    """Makes an attempt with two NICs of which each keeps what comes beyond a gap."""
     monkeypatch.setattr(use, "ENGINE", use.COMPILED)
 
-    def attempt(what: Callable[[Pumped], None]) -> None:
-        for left in reversed(range(ATTEMPTS)):
+    def keeps(what: Callable[[Pumped], None]) -> None:
+        def attempt() -> None:
             ends = Pumped(monkeypatch)
             try:
                 ends.connect(keeps=True, timers=False)
                 ends.warm()
-                began = time.monotonic()
-                try:
-                    what(ends)
-                except AssertionError:
-                    if not left or time.monotonic() - began < KEPT_SURELY_S:
-                        raise
-                else:
-                    if time.monotonic() - began < KEPT_SURELY_S:
-                        return
+                what(ends)
             finally:
                 ends.close()
 
-    return attempt
+        every_valid(attempt, limit_ms=FORGETTING_MS, why="what is kept is forgotten after 100 ms")
+
+    return keeps
 
 
 def test_a_small_write_passes_no_python_but_post_and_poll(ends: Pumped) -> None:
+    ends.connect(timers=False)  # what is sent again is Python's
     ends.warm()
-    for _ in range(100):
-        before = [dict(ctx.runtime.nic.counters) for ctx in ends.ctxs]
-        ends.calls.clear()
-        for number in range(5):
-            ends.mrs[0].write(bytes([number + 1]) * 8, 8)
-            ends.write(0)
-            assert ends.wait(0) == [0]
-            assert ends.mrs[1].read(8, 0) == bytes([number + 1]) * 8
-        here, there = [
-            {name: count - old.get(name, 0) for name, count in ctx.runtime.nic.counters.items()}
-            for ctx, old in zip(ends.ctxs, before, strict=True)
-        ]
-        # this process did not run for a while: what is sent again is Python's
-        if not here.get("probes") and not here.get("ack_timeouts") and not there.get("ack_timeouts"):
-            break
+    before = [dict(ctx.runtime.nic.counters) for ctx in ends.ctxs]
+    ends.calls.clear()
+    for number in range(5):
+        ends.mrs[0].write(bytes([number + 1]) * 8, 8)
+        ends.write(0)
+        assert ends.wait(0) == [0]
+        assert ends.mrs[1].read(8, 0) == bytes([number + 1]) * 8
+    here, there = [
+        {name: count - old.get(name, 0) for name, count in ctx.runtime.nic.counters.items()}
+        for ctx, old in zip(ends.ctxs, before, strict=True)
+    ]
     assert ends.calls == []
     assert (here["tx_packets"], here["tx_bytes"], here["rx_bytes"], there["rx_bytes"]) == (5, 200, 100, 200)
 
@@ -477,15 +465,10 @@ def test_a_nak_does_not_wait_for_what_else_has_come(ends: Pumped) -> None:
 def test_an_acknowledgement_leaves_in_the_burst_of_the_answer(ends: Pumped) -> None:
     ends.warm()
     here, there = (ctx.runtime for ctx in ends.ctxs)
-    found = []
-    for _ in range(5):  # where this process did not run for a while, a thread has acknowledged meanwhile
+    with here.lock, there.lock:  # no thread acknowledges, or takes anything, meanwhile
         ends.write(0)
         there.progress()  # it takes the WRITE, and shows it before it acknowledges
         before = here.nic.counters["rx_packets"]
         ends.write(1)
         bursts, _ = here._io_poll.poll(here.clock(), 1)
-        found.append((bursts, here.nic.counters["rx_packets"] - before))
-        if found[-1] == (1, 2):
-            return
-        ends.warm()
-    raise AssertionError(found)
+        assert (bursts, here.nic.counters["rx_packets"] - before) == (1, 2)
