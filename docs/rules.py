@@ -27,8 +27,8 @@ REQ, REC, READ, RSP = "test_requester.py", "test_recovery.py", "test_reads.py", 
 CPL, RUN, FAR, HST = "test_completions.py", "test_runs.py", "test_far_memory.py", "test_hostile.py"
 NIC, MOD, WALK = "tests/unit/device/test_nic.py", "tests/unit/context/test_modify.py", "tests/verbs/test_walk.py"
 ICRC, QUEUES, STATES = "tests/unit/device/test_icrc.py", "tests/verbs/test_queues.py", "tests/verbs/test_states.py"
-ORDER = "tests/unit/device/test_reply_order.py"
-ROUNDS = "tests/unit/runtime/test_rounds.py"
+ORDER = "tests/unit/device/test_sending_order.py"
+ROUNDS = "tests/unit/runtime/test_loop_rounds.py"
 MATRIX, CONGESTION = "tests/netsim/test_matrix.py", "tests/netsim/test_congestion.py"
 
 RULES: tuple[Rule, ...] = (

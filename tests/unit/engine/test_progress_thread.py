@@ -15,8 +15,8 @@ from rnic.spec.rounds import WRITE_BACK_NS
 from rnic.verbs import SGE, RecvWR, SendWR
 from rnic.verbs import enums as e
 from tests.attempts import Void, every_valid
+from tests.unit.engine.test_loop import fall_asleep
 from tests.unit.engine.test_loopback import End, joined
-from tests.unit.runtime.test_engine_loop import fall_asleep
 
 MS = 1_000_000
 MTU = 1024
