@@ -1,0 +1,41 @@
+"""How long the NIC process's loop looks on: so many empty rounds, fewer where somebody wants its core."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from rnic.nic_process import idle_backoff
+from rnic.nic_process.idle_backoff import Pace
+
+LONG_NS = 1_000_000
+
+
+def rounds(pace: Pace) -> int:
+    """Empty rounds until it is time to sleep."""
+    pace.idle, count = 0, 1
+    while pace.another():
+        count += 1
+    return count
+
+
+@pytest.fixture
+def yields(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What the next yields take, in ns."""
+    lasting: list[int] = []
+    now = [0]
+    monkeypatch.setattr(os, "sched_yield", lambda: now.append(now[-1] + lasting.pop(0)))
+    monkeypatch.setattr(idle_backoff.time, "monotonic_ns", lambda: now[-1])
+    return lasting
+
+
+def test_who_is_alone_looks_on_for_all_rounds() -> None:
+    assert [rounds(Pace(30)) for _ in range(2)] == [30, 30]
+
+
+def test_who_was_wanted_to_make_way_sleeps_at_once_and_looks_on_longer_each_time(yields: list[int]) -> None:
+    pace = Pace(5)
+    yields += [1_000, LONG_NS]
+    assert [pace.make_way(), pace.make_way()] == [False, True]
+    assert [rounds(pace) for _ in range(7)] == [1, 1, 2, 3, 4, 5, 5]

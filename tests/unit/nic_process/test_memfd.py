@@ -1,0 +1,46 @@
+"""Memory that processes share: both see it, and nobody takes it away."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import sys
+
+import pytest
+
+if sys.platform != "linux":
+    pytest.skip("memfds are Linux's", allow_module_level=True)
+
+from rnic.nic_process.memfd import memory
+
+
+def test_whoever_has_the_descriptor_sees_the_same_memory_and_cannot_resize_it() -> None:
+    fd, ours = memory("rnic test", 8192)
+    theirs = mmap.mmap(fd, 8192)
+    ours[4096:4100] = b"seen"
+    assert theirs[4096:4100] == b"seen"
+    for size in (0, 4096, 12288):
+        with pytest.raises(PermissionError):
+            os.ftruncate(fd, size)
+    with pytest.raises(PermissionError):
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+    assert not os.get_inheritable(fd)
+    theirs.close()
+    ours.close()
+    os.close(fd)
+
+
+def test_memory_that_cannot_be_had_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    create = os.memfd_create
+
+    def noted(name: str, flags: int) -> int:
+        made.append(create(name, flags))
+        return made[-1]
+
+    monkeypatch.setattr(os, "memfd_create", noted)
+    with pytest.raises(OSError, match=r"Cannot allocate memory|File too large"):
+        memory("rnic test", (1 << 63) - 1)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(made[0])
