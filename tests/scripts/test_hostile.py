@@ -103,6 +103,7 @@ def test_hostile_packets(new, service, packets) -> None:
     assert bytes(s.data[32_768:])[:8] == guard[:8]
 
 
+@pytest.mark.slow
 @given(data=st.binary(min_size=12, max_size=300), opcode=st.sampled_from([r.opcode for r in ROWS[ST_RC]]))
 def test_random_bytes_behind_an_opcode(new, data, opcode) -> None:
     s = new()

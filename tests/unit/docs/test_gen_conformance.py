@@ -37,6 +37,7 @@ def test_the_engines_checks_are_all_there(gen: ModuleType) -> None:
         assert f"004 7.3 {check}" in sources
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_named(gen: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     first, *rest = gen.RULES
     wrong = first._replace(tests=("tests/scripts/test_requester.py::test_nothing", "tests/nowhere.py::test_x"))

@@ -250,6 +250,7 @@ def test_long_messages_of_many(held: Any, segments: int) -> None:
     assert min(a.taken, b.taken) > 100
 
 
+@pytest.mark.slow
 def test_what_waits_in_line_is_given_turns(held: Any) -> None:
     """So little may be in flight that queue pairs wait for each other all the time."""
     pairs, (a, _) = held(5, settings={"flight_packets": 6})

@@ -101,6 +101,7 @@ STEPS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(STEPS, max_size=120))
 @settings(max_examples=60, deadline=None)
 def test_what_is_traded_and_put_is_taken_in_order_as_it_was(library: ctypes.CDLL, steps: list[tuple[str, int]]) -> None:
