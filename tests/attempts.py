@@ -19,7 +19,7 @@ import pytest
 LONGEST_S = 30.0
 """How long to look for a valid attempt."""
 SAMPLE_S = 0.005
-STANDS_STILL_MS = 10
+STANDS_STILL_MS = 15
 """A program that does nothing between two looks of the NIC process, 20 ms apart, has its packets taken by that."""
 VOID = "no valid attempt"
 """How the reason of such a skip begins; the session counts them (tests/conftest.py)."""
@@ -34,11 +34,13 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _family(pids: Iterable[int]) -> Iterator[int]:
-    """Processes and all that descend from them."""
-    waiting = list(pids)
+def _family(pid: int, but: set[int]) -> Iterator[int]:
+    """A process and all that descend from it, but for some."""
+    waiting = [pid]
     while waiting:
         pid = waiting.pop()
+        if pid in but:
+            continue
         yield pid
         for task in _PROC.glob(f"{pid}/task/*/children"):
             waiting += map(int, _read(task).split())
@@ -63,13 +65,13 @@ class Witness:
     ``SAMPLE_S``, so that what one reading adds is one wait, or several short ones right behind each other.
 
     Args:
-        pids: processes to watch besides this one and its descendants.
+        but: processes, with their descendants, whose waits do not count.
     """
 
-    def __init__(self, pids: Iterable[int] = ()) -> None:
+    def __init__(self, but: Iterable[int] = ()) -> None:
         self.longest_ms = 0.0
         self.reason = ""
-        self._roots = [os.getpid(), *pids]
+        self._but = {*but}
         self._own = 0
         self._began = False
         self._waited: dict[tuple[int, str], int] = {}
@@ -97,7 +99,7 @@ class Witness:
         return int(words[8]) if len(words) > 8 else 0
 
     def _look(self) -> None:
-        for pid in _family(self._roots):
+        for pid in _family(os.getpid(), self._but):
             for task in _PROC.glob(f"{pid}/task/[0-9]*"):
                 words = _read(task / "schedstat").split()
                 if len(words) != 3 or task.name == str(self._own):
@@ -117,12 +119,16 @@ class Witness:
             self.longest_ms, self.reason = waited_ms, f"{who} waited {waited_ms:.1f} ms for a core"
 
 
+spent_in_vain = [0.0]
+"""Processor time of void attempts, in seconds."""
+
+
 class Void(Exception):  # noqa: N818 - no error
     """What an attempt raises that has itself measured why it says nothing."""
 
 
 def every_valid(
-    attempt: Callable[[], object], *, why: str, limit_ms: float | None = None, pids: Iterable[int] = ()
+    attempt: Callable[[], object], *, why: str, limit_ms: float | None = None, but: Iterable[int] = ()
 ) -> None:
     """Make an attempt that has to hold, again while it is void; skip the test where none was valid in ``LONGEST_S``.
 
@@ -132,14 +138,14 @@ def every_valid(
         why: what a thread without a core changes; stands in tests/README.md.
         limit_ms: a wait for a core of so many ms or more makes the attempt void, whether it held or not. None for those
             that measure themselves.
-        pids: processes that take part besides this one and its descendants.
+        but: processes, with their descendants, that may wait for a core as long as they like.
     """
     end = time.monotonic() + LONGEST_S
     made = 0
     while True:
         failure: AssertionError | None = None
-        reason = ""
-        with nullcontext() if limit_ms is None else Witness(pids) as witness:
+        reason, before = "", time.process_time()
+        with nullcontext() if limit_ms is None else Witness(but) as witness:
             try:
                 attempt()
             except Void as void:
@@ -153,6 +159,7 @@ def every_valid(
                 raise failure
             return
         made += 1
+        spent_in_vain[0] += time.process_time() - before
         if time.monotonic() >= end:
             pytest.skip(f"{VOID} of {made} in {LONGEST_S:.0f} s: {reason}: {why}")
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from rnic.testing.processes import RUN_VARIABLE, left_behind
 from rnic.trace.guard import Guard
-from tests.attempts import VOID
+from tests.attempts import VOID, spent_in_vain
 
 # The same examples in every run, so that a red run can be repeated; --full looks further, at random.
 settings.register_profile(
@@ -156,9 +156,9 @@ gc.callbacks.append(_note_collection)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """The product goes on after a mistake of its own; a test in which one was made fails. So does a slow one."""
     _own_errors.clear()
-    before = time.process_time() - _collecting[0]
+    before = processor_time()
     result = yield
-    spent = time.process_time() - _collecting[0] - before
+    spent = processor_time() - before
     if _own_errors and "own_errors" not in item.fixturenames:  # type: ignore[attr-defined]
         place, error = _own_errors[0]
         raise AssertionError(f"a last guard caught a mistake of our own at a {place}") from error
@@ -166,6 +166,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     if spent > limit and is_quick(item) and spent > (limit := limit * slowness()):
         raise AssertionError(f"{spent:.2f} s of processor time: mark it slow, or have it take {limit:.2f} s at most")
     return result
+
+
+def processor_time() -> float:
+    """What this process has spent but on garbage and on attempts that were void."""
+    return time.process_time() - _collecting[0] - spent_in_vain[0]
 
 
 def slowness() -> float:

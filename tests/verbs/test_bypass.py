@@ -202,32 +202,35 @@ def opened(nic: Path, host: int, events: bool) -> Iterator[tuple[Side, subproces
 @pytest.mark.parametrize("events", [False, True], ids=["polled", "events"])
 def test_two_programs_take_their_packets_themselves(nic: Path, events: bool) -> None:
     """Not one of them comes to the NIC process, but for the first of each sender, which its slot leaves to it."""
-
-    def attempt() -> None:
-        assert punts_of_two_programs(nic, events) < COMMON
-
-    why = "the NIC process takes the packets of a program that stands still"
-    every_valid(attempt, limit_ms=STANDS_STILL_MS, why=why)
-
-
-def punts_of_two_programs(nic: Path, events: bool) -> int:
-    """What the program with the most left to the NIC process."""
-    rng = random.Random(5)
-    with opened(nic, 71, events) as (side, child):
-        for size in (2, 8, 4096, 5000, 100_000) * 20:
-            said = rng.randbytes(size)
-            side.mr.buffer[:size] = said
-            side.send(size)
-            assert side.receive() == size
-            assert bytes(side.mr.buffer[:size]) == said[::-1]
-        seen = ask(nic, "rnic0", "counters")
-        rows = {slot["pid"]: slot for slot in slots(nic)}
-        assert rows.keys() == {os.getpid(), child.pid}
-        assert seen["slot_0_rx_packets"] == seen["slot_0_tx_packets"] == 0
-        assert all(row["counters"]["rx_packets"] > 20 * 25 for row in rows.values())
+    with closing(connect(nic)) as connection, opened(nic, 71, events) as (side, child):
+        why = "the NIC process takes the packets of a program that stands still"
+        every_valid(lambda: exchange(nic, side, child), limit_ms=STANDS_STILL_MS, why=why, but=[connection.pid])
         side.send(1)
         assert child.wait(SECONDS) == 0
-        return max(sum(row["punts"].values()) for row in rows.values())
+
+
+def exchange(nic: Path, side: Side, child: subprocess.Popen[str]) -> None:
+    """A hundred messages there and back, nearly all of whose packets the two programs take themselves."""
+
+    def seen() -> tuple[list[int], dict[int, dict[str, Any]]]:
+        counters = ask(nic, "rnic0", "counters")
+        rows = {slot["pid"]: slot for slot in slots(nic)}
+        assert rows.keys() == {os.getpid(), child.pid}
+        return [counters[f"slot_0_{way}_packets"] for way in ("rx", "tx")], rows
+
+    others, before = seen()
+    rng = random.Random(5)
+    for size in (2, 8, 4096, 5000, 100_000) * 20:
+        said = rng.randbytes(size)
+        side.mr.buffer[:size] = said
+        side.send(size)
+        assert side.receive() == size
+        assert bytes(side.mr.buffer[:size]) == said[::-1]
+    now, rows = seen()
+    assert now == others
+    for pid, row in rows.items():
+        assert row["counters"]["rx_packets"] - before[pid]["counters"]["rx_packets"] > 20 * 25
+        assert sum(row["punts"].values()) - sum(before[pid]["punts"].values()) < COMMON
 
 
 def test_a_peer_that_is_killed_answers_no_more(nic: Path) -> None:

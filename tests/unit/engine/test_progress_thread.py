@@ -20,6 +20,8 @@ from tests.unit.engine.test_loopback import End, joined
 
 MS = 1_000_000
 MTU = 1024
+ONE_BURST = 60_000
+"""Bytes of a WRITE whose packets a burst has room for."""
 TELL_WITHIN = WRITE_BACK_NS
 """ns after which the thread in C tells Python of what moved."""
 
@@ -56,7 +58,7 @@ def is_there_at_once(ends: tuple[End, End], length: int) -> None:
     a, b = ends
     runtime = b.ctx.runtime
     (sender,) = a.ctx.runtime.nic.qps.values()
-    while sender.requester.peer.limit_16 >> 16 < length // MTU:
+    while sender.requester.peer.limit_16 >> 16 < length // MTU:  # the window opens
         post(a, b, 0, length)
         finish(a)
 
@@ -77,8 +79,9 @@ def is_there_at_once(ends: tuple[End, End], length: int) -> None:
         every_valid(partial(attempt, fill), why="the thread, due to wake within 10 ms, wakes before the post returns")
 
 
-@pytest.mark.parametrize("length", [1, 1000, 1 << 17])
+@pytest.mark.parametrize("length", [1, 1000, ONE_BURST])
 def test_what_is_posted_to_a_nic_whose_thread_sleeps_is_there_at_once(ends: tuple[End, End], length: int) -> None:
+    """What leaves in one burst; behind that the thread may be woken, and takes the next itself."""
     is_there_at_once(ends, length)
 
 
