@@ -61,12 +61,17 @@ def chosen() -> list[Chosen]:
 class EngineBuild:
     """Engine and fabric of a copy of the tree, built file by file, so that a mutant costs one file and the linker.
 
+    Args:
+        tree: the copy.
+        flags: for compiler and linker.
+
     Raises:
         OSError: there is no compiler, or the engine was never built here.
     """
 
-    def __init__(self, tree: Path) -> None:
+    def __init__(self, tree: Path, *flags: str) -> None:
         self._tree = tree
+        self._flags = flags or ("-O1",)
         self._objects = tree / "build" / "objects"
         self._compiler = shutil.which(os.environ.get("CC", "cc"))
         generated = [GENERATED / f"{module}.c" for module in MODULES]
@@ -80,16 +85,16 @@ class EngineBuild:
     def make(self, source: Path) -> None:
         """Compile one file."""
         includes = [f"-I{self._tree / ENGINE}", f"-I{self._tree / NATIVE}", f"-I{sysconfig.get_path('include')}"]
-        command = [str(self._compiler), "-O1", "-fPIC", "-fvisibility=hidden", "-w", *includes, "-c", str(source)]
-        subprocess.run([*command, "-o", str(self._object(source))], cwd=self._tree, check=True)
+        command = [str(self._compiler), *self._flags, "-fPIC", "-fvisibility=hidden", "-w", *includes]
+        subprocess.run([*command, "-c", str(source), "-o", str(self._object(source))], cwd=self._tree, check=True)
 
     def link(self) -> None:
         """Put the modules where Python finds them."""
         shared = [str(path) for path in self._objects.glob("*.o") if path not in map(self._object, MODULES)]
         for module in MODULES:
             target = self._tree / f"{module}{sysconfig.get_config_var('EXT_SUFFIX')}"
-            command = [str(self._compiler), "-shared", str(self._object(module)), *shared, "-o", str(target)]
-            subprocess.run(command, check=True)
+            command = [str(self._compiler), *self._flags, "-shared", str(self._object(module)), *shared]
+            subprocess.run([*command, "-o", str(target)], check=True)
 
     def _object(self, source: Path) -> Path:
         return self._objects / f"{source.parent.name}_{source.stem}.o"

@@ -1,0 +1,142 @@
+"""Branch coverage of every room, and of the engine's C: measured, and compared with what it has to be at least.
+
+    python bench/floors.py [python | c]     both where none is named
+
+Python is measured in all processes that the tests start. The C is compiled for that, without optimization, in a copy of
+the tree; lines and branches are gcov's. ``./dev test`` measures five rooms of these, by the quick tests alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import chosen_mutants
+
+ROOT = Path(__file__).resolve().parents[1]
+QUICK = ("tests/unit", "tests/property", "tests/scripts", "tests/fuzz")
+SLOW = ("tests/cli", "tests/verbs", "tests/rclink")
+C_TESTS = ("tests/unit/engine", "tests/unit/runtime", "tests/scripts", "tests/fuzz", "tests/property/test_engine.py")
+C_SLOW = ("tests/verbs/test_bypass.py", "tests/netsim/test_fabric_native.py")
+
+PYTHON_FLOORS: dict[str, int] = {}
+"""Of lines and branches, in percent, by room. Not of gateware: its tests run in simulators (``./dev gateware``)."""
+
+C_FLOORS: dict[str, int] = {}
+"""The same by folder."""
+
+Share = tuple[int, int]
+"""How much was reached, of how much."""
+
+
+def python_shares() -> tuple[dict[str, Share], int]:
+    """Of each room, by the tests above and the processes that they start; and pytest's exit status."""
+    with tempfile.TemporaryDirectory(prefix="rnic-coverage-") as scratch:
+        settings, report = Path(scratch, "settings"), Path(scratch, "report.json")
+        exclude = "exclude_also =\n  if TYPE_CHECKING:\n  class .*\\(Protocol.*\\):\n  assert_never\\("
+        settings.write_text(
+            f"[run]\nbranch = true\nsource = rnic\nparallel = true\npatch = subprocess\ndata_file = {scratch}/data\n"
+            f"[report]\n{exclude}\n"
+        )
+        coverage = (sys.executable, "-m", "coverage")
+        pytest = ("-m", "pytest", "-q", "-n", "3", "--dist", "loadfile", *QUICK, *SLOW)
+        done = subprocess.run([*coverage, "run", f"--rcfile={settings}", *pytest], cwd=ROOT, check=False)
+        for words in (["combine", "-q"], ["json", "-q", "-o", str(report)]):
+            subprocess.run([*coverage, *words, f"--rcfile={settings}"], cwd=ROOT, check=True)
+        files = json.loads(report.read_text())["files"]
+    found: dict[str, Share] = {}
+    for name, data in files.items():
+        room = Path(name).parts[Path(name).parts.index("rnic") + 1]
+        what = data["summary"]
+        add(
+            found,
+            room,
+            what["covered_lines"] + what["covered_branches"],
+            what["num_statements"] + what["num_branches"],
+        )
+    rooms = {room: share for room, share in found.items() if not room.endswith(".py") and room != "gateware"}
+    return rooms, done.returncode
+
+
+def add(found: dict[str, Share], name: str, reached: int, of: int) -> None:
+    """Count some more."""
+    before = found.get(name, (0, 0))
+    found[name] = before[0] + reached, before[1] + of
+
+
+def c_shares() -> tuple[dict[str, Share], int]:
+    """The same of each folder of the engine's C."""
+    with tempfile.TemporaryDirectory(prefix="rnic-gcov-") as scratch:
+        tree = Path(scratch, "tree")
+        others = shutil.ignore_patterns(".git", ".venv", "_build", ".hypothesis", "__pycache__", "dist", "*.egg-info")
+        shutil.copytree(ROOT, tree, ignore=others)
+        chosen_mutants.EngineBuild(tree, "-O0", "--coverage", "-fprofile-update=atomic")
+        command = [sys.executable, "-m", "pytest", "-q", "-n", "3", "--dist", "loadfile", "-p", "no:cacheprovider"]
+        env = chosen_mutants.environment(tree)
+        done = subprocess.run([*command, *C_TESTS, *C_SLOW], cwd=tree, env=env, check=False)
+        return read_gcov(tree), done.returncode
+
+
+def read_gcov(tree: Path) -> dict[str, Share]:
+    """What gcov says of all objects; a line of a header counts once, whichever of them has reached it."""
+    lines: dict[tuple[str, int], bool] = {}
+    branches: dict[tuple[str, int, int], bool] = {}
+    objects = tree / "build" / "objects"
+    gcov = [os.environ.get("GCOV", "gcov"), "--json-format", "--stdout", "--branch-probabilities"]
+    for notes in sorted(objects.glob("*.gcno")):
+        said = subprocess.run([*gcov, str(notes)], cwd=tree, capture_output=True, text=True, check=True).stdout
+        for part in json.loads(said)["files"]:
+            name = part["file"].removeprefix(f"{tree}/").removeprefix("src/rnic/")
+            if name.startswith("/") or Path(name).name.startswith("_engine"):
+                continue
+            for line in part["lines"]:
+                place = name, line["line_number"]
+                lines[place] = lines.get(place, False) or line["count"] > 0
+                for number, branch in enumerate(line["branches"]):
+                    way = *place, number
+                    branches[way] = branches.get(way, False) or branch["count"] > 0
+    found: dict[str, Share] = {}
+    names = (*((key[0], hit) for key, hit in lines.items()), *((key[0], hit) for key, hit in branches.items()))
+    for name, reached in names:
+        add(found, Path(name).parent.as_posix(), reached, 1)
+    return found
+
+
+def compare(title: str, found: dict[str, Share], status: int, floors: dict[str, int]) -> list[str]:
+    """Print a table; return what is below its floor, or has none, and that tests failed."""
+    print(f"\n{title}")
+    low = [f"what failed tests would have reached (pytest's status {status})"] if status else []
+    for name in sorted(found.keys() | floors.keys()):
+        reached, of = found.get(name, (0, 0))
+        percent = 100 * reached / of if of else 0.0
+        floor = floors.get(name)
+        print(f"  {name:20} {percent:6.1f} %   ({'no floor' if floor is None else f'at least {floor} %'})")
+        if floor is None or percent < floor:
+            low.append(name)
+    return low
+
+
+def main(words: Iterable[str]) -> int:
+    """Measure what is named, or both."""
+    wanted = set(words) or {"python", "c"}
+    if wanted - {"python", "c"}:
+        print(__doc__, file=sys.stderr)
+        return 2
+    low = []
+    if "python" in wanted:
+        low += compare("lines and branches of Python", *python_shares(), PYTHON_FLOORS)
+    if "c" in wanted:
+        low += compare("lines and branches of C", *c_shares(), C_FLOORS)
+    if low:
+        print(f"floors: too little of {', '.join(low)}", file=sys.stderr)
+    return 1 if low else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
