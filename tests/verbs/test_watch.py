@@ -81,7 +81,7 @@ def test_an_ended_ping_pong_of_two_contexts_loses_no_acknowledgement(ends: Ends)
 
 def test_what_is_lost_is_sent_again_while_nobody_polls(ends: Ends) -> None:
     there = ends.ctxs[1].runtime
-    there.lose(2, seed=5)
+    there.drop_one_in(2, seed=5)
     counters = ends.ctxs[0].nic.counters
     ends.recv(1)
     for _ in range(10):
