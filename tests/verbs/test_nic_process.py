@@ -302,7 +302,7 @@ def test_what_a_program_made_read_only_by_now_is_not_stored_to(
         ((attach.MSG_SHARE, b"\xff" * attach.SHARE.size), "open device"),
         ((attach.MSG_ADD, b"[]"), "JSON object"),
         ((attach.MSG_ADD, b"{}{}"), "Extra data"),
-        ((attach.MSG_ADD, b"[" * 60_000), "recursion|Expecting value"),  # by the Python
+        ((attach.MSG_ADD, b"[" * 60_000), "nested too deeply|Expecting value"),  # by the Python
         ((attach.MSG_ADD, json.dumps({"address": "8.8.8.8"}).encode()), "8.8.8.8"),
         ((attach.MSG_ADD, json.dumps({"address": "127.0.0.1", "port": "x"}).encode()), "port='x'"),
         ((attach.MSG_ADD, json.dumps({"address": "127.0.0.1", "congestion": 5}).encode()), "congestion=5 is no str"),
