@@ -7,15 +7,15 @@ import os
 import pytest
 
 from rnic.nic_process import idle_backoff
-from rnic.nic_process.idle_backoff import Pace
+from rnic.nic_process.idle_backoff import IdleBackoff
 
 LONG_NS = 1_000_000
 
 
-def rounds(pace: Pace) -> int:
+def rounds(pace: IdleBackoff) -> int:
     """Empty rounds until it is time to sleep."""
     pace.idle, count = 0, 1
-    while pace.another():
+    while pace.keep_polling():
         count += 1
     return count
 
@@ -31,11 +31,11 @@ def yields(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_who_is_alone_looks_on_for_all_rounds() -> None:
-    assert [rounds(Pace(30)) for _ in range(2)] == [30, 30]
+    assert [rounds(IdleBackoff(30)) for _ in range(2)] == [30, 30]
 
 
 def test_who_was_wanted_to_make_way_sleeps_at_once_and_looks_on_longer_each_time(yields: list[int]) -> None:
-    pace = Pace(5)
+    pace = IdleBackoff(5)
     yields += [1_000, LONG_NS]
-    assert [pace.make_way(), pace.make_way()] == [False, True]
+    assert [pace.yield_core(), pace.yield_core()] == [False, True]
     assert [rounds(pace) for _ in range(7)] == [1, 1, 2, 3, 4, 5, 5]

@@ -12,11 +12,11 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("memfds are Linux's", allow_module_level=True)
 
-from rnic.nic_process.memfd import memory
+from rnic.nic_process.memfd import shared_memory
 
 
 def test_whoever_has_the_descriptor_sees_the_same_memory_and_cannot_resize_it() -> None:
-    fd, ours = memory("rnic test", 8192)
+    fd, ours = shared_memory("rnic test", 8192)
     theirs = mmap.mmap(fd, 8192)
     ours[4096:4100] = b"seen"
     assert theirs[4096:4100] == b"seen"
@@ -41,6 +41,6 @@ def test_memory_that_cannot_be_had_leaves_no_descriptor(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(os, "memfd_create", noted)
     with pytest.raises(OSError, match=r"Cannot allocate memory|File too large"):
-        memory("rnic test", (1 << 63) - 1)
+        shared_memory("rnic test", (1 << 63) - 1)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(made[0])
