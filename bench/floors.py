@@ -25,10 +25,18 @@ SLOW = ("tests/cli", "tests/verbs", "tests/rclink")
 C_TESTS = ("tests/unit/engine", "tests/unit/runtime", "tests/scripts", "tests/fuzz", "tests/property/test_engine.py")
 C_SLOW = ("tests/verbs/test_bypass.py", "tests/netsim/test_fabric_native.py")
 
-PYTHON_FLOORS: dict[str, int] = {}
+PYTHON_FLOORS = {"spec": 95, "wire": 95, "mem": 95, "rings": 95, "transport": 95}
 """Of lines and branches, in percent, by room. Not of gateware: its tests run in simulators (``./dev gateware``)."""
 
-C_FLOORS: dict[str, int] = {}
+C_FLOORS = {
+    "engine": 99,
+    "engine/bypass": 49,
+    "engine/device": 81,
+    "engine/io": 79,
+    "engine/memory": 49,
+    "engine/queue_pair": 82,
+    "sim/native": 87,
+}
 """The same by folder."""
 
 Share = tuple[int, int]
@@ -109,7 +117,7 @@ def read_gcov(tree: Path) -> dict[str, Share]:
 
 
 def compare(title: str, found: dict[str, Share], status: int, floors: dict[str, int]) -> list[str]:
-    """Print a table; return what is below its floor, or has none, and that tests failed."""
+    """Print a table; return what is below its floor, and that tests failed."""
     print(f"\n{title}")
     low = [f"what failed tests would have reached (pytest's status {status})"] if status else []
     for name in sorted(found.keys() | floors.keys()):
@@ -117,7 +125,7 @@ def compare(title: str, found: dict[str, Share], status: int, floors: dict[str, 
         percent = 100 * reached / of if of else 0.0
         floor = floors.get(name)
         print(f"  {name:20} {percent:6.1f} %   ({'no floor' if floor is None else f'at least {floor} %'})")
-        if floor is None or percent < floor:
+        if floor is not None and percent < floor:
             low.append(name)
     return low
 

@@ -129,7 +129,9 @@ def program(code: str, *args: str, env: dict[str, str] | None = None) -> Iterato
     root = str(Path(__file__).parents[2])
     with subprocess.Popen(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(code), *args],
-        env=os.environ | {"PYTHONPATH": root} | (env or {}),
+        env=os.environ
+        | {"PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])}
+        | (env or {}),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

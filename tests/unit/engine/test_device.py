@@ -522,6 +522,7 @@ def test_deadlines_are_the_timers_s(held: Any) -> None:
     assert len(nic.timers) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_hostile_packets_in_the_midst(held: Any, seed: int) -> None:
     """Ahead of each burst come copies of its first packet with bytes changed, the ICRC made right again for most."""
