@@ -260,7 +260,7 @@ while True:
     assert re.search(r"#\d+ .*(time_sleep|clock_nanosleep)", report), "its stack"
     assert re.search(r"--- NIC process\n  process \d+: .*serve.*\n(.*\n)*    #\d+ .*epoll_wait", report)
     assert "rnic0: event_port_change" in report
-    assert re.search(r"    log:   File .*process.py.* in _turn", report)
+    assert re.search(r"    log:   File .*process.py.* in _iterate", report)
     assert ends.last_packets(capture)[0].startswith("--- wire.pcapng, the last of ")
 
 

@@ -20,8 +20,10 @@ SEVERAL = {
         "register_garbage": "all that reads a window's words",
     },
     "engine": {
+        "cycles": "which files of the C use which",
         "hostile": "all of the C against memory and packets of somebody who means ill",
         "share": "what the engine does without the reference, of all stages",
+        "steps": "the names of the steps of requester, completer and responder in both executors",
     },
     "runtime": {"own_errors": "the last guards of every loop"},
     "verbs": {"creation": "what is left of any object whose creation fails half-way"},
@@ -36,16 +38,21 @@ ELSEWHERE = {
         ),
         "unit/engine/test_memory_backends.py": "backends guarded in_process own_process proc_mem",
         "unit/engine/test_device.py, by what is fetched before it is asked for": "prefetch",
-        "netsim and unit/device/test_congestion.py": "rate_limit division",
+        "netsim and unit/device/test_congestion.py": "rate_limit",
+        "unit/engine/test_steps.py": "step",
         "abi and verbs/test_bypass.py: programs that run the engine themselves": (
-            "arena_map bypass bypass_private driver driver_private driver_thread punt rpc shm_loopback slot"
+            "arena_map bypass bypass_driver bypass_private driver driver_private driver_progress_thread punt rpc"
+            " shm_loopback"
         ),
-        "all that runs compiled": "parts state eventfd nocancel lock queues wire",
+        "all that runs compiled": (
+            "state eventfd nocancel device_lock queues arithmetic bth byteorder context lists message packet psn"
+            " records"
+        ),
     },
     "device": {
         "unit/device/test_nic.py and test_commands.py: what whole packets and commands go through": (
             "memory_commands context_changes entry_ring eq queue_pair receiving resources rings keyed_memory mailboxes"
-            " refusal icm"
+            " refusal icm host"
         ),
         "unit/device/test_global_block.py": "non_rdma",
         "unit/runtime/test_faults.py": "faults",
@@ -57,21 +64,22 @@ ELSEWHERE = {
         "unit/runtime/test_own_errors.py": "report",
     },
     "nic_process": {
-        "verbs/test_nic_process.py, test_limits.py, test_service.py": "accept client client_memory handlers process",
+        "verbs/test_nic_process.py, test_limits.py, test_service.py": (
+            "accept client client_memory connections devices handlers process"
+        ),
         "verbs/test_bypass.py and abi": "bypass_slot shm_loopback sysfs_view",
         "cli/test_inspect.py": "inspect",
     },
     "cm": {
         "unit/cm/test_agent.py": "ids message_fields records state_machine",
         "unit/cm/test_cmid.py": "cmid_datagrams cmid_events cm_enums",
-        "unit/cm/test_cm_connection.py": "cm_listener manager jobs",
-        "unit/arrays/test_connection.py": "line_socket",
+        "unit/cm/test_cm_connection.py": "cm_listener manager",
+        "unit/arrays/test_connection.py": "line_socket rc_connection work_queue",
     },
     "arrays": {"unit/arrays/test_connection.py": "exports listener one_sided"},
     "verbs": {
         "tests/verbs": "batch cq memory multicast posting qp srq",
         "verbs/test_nic_process.py": "remote",
-        "unit/device": "mailbox",
     },
 }
 """Where modules are tested that have no file of unit tests."""
