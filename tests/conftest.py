@@ -28,6 +28,8 @@ VOID_LIMIT = 5
 
 QUICK_CPU_S = 0.25
 """Processor time that a test not marked slow may take; time on the wall would tell how loaded the machine is."""
+MANY = 1_000
+"""Tests of a session in which that holds: the first of a few pays for all that is loaded when it is used first."""
 TRACED = 3
 """So many times as much under coverage."""
 MILLION_S = 0.012
@@ -182,7 +184,9 @@ def slowness() -> float:
 
 
 def is_quick(item: pytest.Item) -> bool:
-    """Whether a test has to take next to no time."""
+    """Return whether a test has to take next to no time, in this session."""
+    if len(item.session.items) < MANY:
+        return False
     places = (item.config.rootpath / "tests" / name for name in QUICK_PLACES)
     marked = any(item.get_closest_marker(name) for name in NOT_QUICK)
     return not marked and any(item.path.is_relative_to(place) for place in places)
