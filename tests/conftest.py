@@ -64,12 +64,6 @@ def pytest_configure(config: pytest.Config) -> None:
         )
 
 
-def pytest_collection_finish() -> None:
-    """What imports and collection made stays: no collector looks at it again in the time of some test."""
-    gc.collect()
-    gc.freeze()
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     leave_out_quick(config, items)
     if config.getoption("--full"):
