@@ -293,7 +293,7 @@ def _json(tree: object) -> Answer:
 class WebServer(ThreadingHTTPServer):
     """The page's server: so many connections at once, each for a short time.
 
-    A connection that has not shown the token gives way to a newer one, so that whoever has it always gets an answer.
+    A connection that has not shown the token gives way to a newer one, so that its owner always gets an answer.
 
     Args:
         address: a loopback address.

@@ -1,4 +1,4 @@
-"""The connections of programs to the NIC process: who is accepted, one message after another, and their end."""
+"""The connections of programs to the NIC process: admission, messages in order, and their end."""
 
 from __future__ import annotations
 

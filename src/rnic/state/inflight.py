@@ -1,4 +1,4 @@
-"""Records of what is in flight at once: the NIC's account, one for each peer, and who waits in line for room.
+"""Records of what is in flight at once: the NIC's account, one for each peer, and the line of waiting queue pairs.
 
 A peer's lines are one for each program, which take turns; a line's queue pairs follow each other. All are linked by
 offsets (:mod:`rnic.state.lists`); 0 is nobody.

@@ -1,4 +1,4 @@
-"""Records of who is served when: deadlines, and the queue pairs that wait for their turns.
+"""Records of the order of service: deadlines, and the queue pairs that wait for their turns.
 
 Queue pairs are named by the offsets of their records, and linked by words there (owners ``Timers`` and ``Scheduler``).
 """

@@ -17,7 +17,7 @@ enum { SENDERS = 3, BURSTS = 1200, BUFFER = 4096, ROOM = 16 << 20 };
 static struct loopback *loopback;
 static struct loopback_sleeper sleeper;
 static pthread_mutex_t taking = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t received, asked; /* by who takes */
+static uint64_t received, asked; /* by the receiving thread */
 static int64_t last[SENDERS];
 
 /* A number and its sender, as often as it fits. */

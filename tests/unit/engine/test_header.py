@@ -27,6 +27,7 @@ def test_a_record_is_a_struct_with_a_member_for_each_word() -> None:
     assert names[len(QP.fields) :] in ([], [f"reserved[{QP.size // 8 - len(QP.fields)}]"])
 
 
+@pytest.mark.slow  # it reads every file of the engine
 def test_a_counter_has_its_place_in_the_table_as_number_and_both_executors_count_by_it() -> None:
     text = header.c_header()
     start = text.index("enum engine_count {")

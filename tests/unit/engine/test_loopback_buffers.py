@@ -76,7 +76,7 @@ class Wire:
             return False
         assert other != self.buffer
         self.buffer = other
-        ctypes.memset(other, 0xEE, TX_PAGE_BYTES)  # whoever still looked at it sees that
+        ctypes.memset(other, 0xEE, TX_PAGE_BYTES)  # a reader that still used it would see that
         return True
 
     def listen(self, bell: int, run_inline: Callable[[int], int] | None = None) -> bool:

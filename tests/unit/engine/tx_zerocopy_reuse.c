@@ -200,7 +200,7 @@ int main(void)
 	for (unsigned i = 0; i < lent - 1; i++)
 		CHECK(seen[i] != with_ack);
 
-	/* who has said nothing for very long loses its tx page, and keeps the memory: some of them, not all at once */
+	/* a silent owner loses its tx page and keeps the memory: some of them, not all at once */
 	lent = copied = 0;
 	for (int i = 0; i < 8000 && !lent; i++)
 		run_turn(ONE, &here, BTH_WRITE_MIDDLE, 50000, 6);
