@@ -29,12 +29,16 @@ import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / ".ci" / "record.json"
 MAX_AGE_DAYS = 14
 LEFT_OUT = 77
+FAILURE_LINES = 20
+"""Lines of a failed step that the end of the check repeats."""
+OUTPUT_SECONDS = 5
+"""How long a step's output is read behind its end; a process that it left may hold it open."""
 LANES = 2
 """Rows of steps that measure no time, beside the row of those that do."""
 
@@ -359,6 +363,7 @@ class Check:
         self._start = time.monotonic()
         self._output = threading.Lock()
         self._inputs: dict[str, str] = {}
+        self._failures: dict[str, list[str]] = {}
         self.rows: dict[str, tuple[str, float, str]] = {}
         """By step: result, seconds, remark."""
 
@@ -438,20 +443,31 @@ class Check:
         if not step.beside:
             self.say(step.name)
         env = {**os.environ, "PYTHON": sys.executable, "ROOT": str(ROOT), "WORK": str(self._work), "STEP": step.name}
-        with tempfile.TemporaryFile("w+") as said:
-            to = said if step.beside else None
-            command = ["bash", "-c", PRELUDE + step.command]
-            done = subprocess.run(
-                command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=to, stderr=to, check=False
-            )
-            if step.beside:
-                said.seek(0)
-                with self._output:
-                    self.say(f"{step.name}, in {time.monotonic() - began:.0f} s")
-                    print(said.read(), end="", flush=True)
-        result = {0: "passed", LEFT_OUT: "left out"}.get(done.returncode, "failed")
-        remark = {"left out": "the reason is above", "failed": f"status {done.returncode}"}.get(result, "")
+        command = ["bash", "-c", PRELUDE + step.command]
+        lines: list[str] = []
+        step_process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        reader = threading.Thread(target=copy_lines, args=(step_process.stdout, lines, not step.beside), daemon=True)
+        reader.start()
+        status = step_process.wait()
+        reader.join(OUTPUT_SECONDS)
+        if step.beside:
+            with self._output:
+                self.say(f"{step.name}, in {time.monotonic() - began:.0f} s")
+                print("".join(lines), end="", flush=True)
+        result = {0: "passed", LEFT_OUT: "left out"}.get(status, "failed")
+        remark = {"left out": "the reason is above", "failed": f"status {status}"}.get(result, "")
         self.rows[step.name] = (result, time.monotonic() - began, remark)
+        if result == "failed":
+            self._failures[step.name] = telling(lines)
         if result == "passed" and step.name in self._inputs:
             with self._output:
                 note_passed(step.name, self._inputs[step.name], datetime.date.today())
@@ -465,8 +481,25 @@ class Check:
             print(f"{step.name:14} {result:9} {seconds:5.0f}  {remark}".rstrip())
         print(f"{'all':24} {time.monotonic() - self._start:5.0f}", flush=True)
         failed = [step.name for step in steps if self.rows.get(step.name, ("",))[0] == "failed"]
+        for name in failed:
+            print(f"--- {name} failed:\n{''.join(self._failures[name])}", end="")
         print(f"check: {'failed: ' + ', '.join(failed) if failed else 'passed'}", flush=True)
         return 1 if failed else 0
+
+
+def copy_lines(source: IO[str], lines: list[str], show: bool) -> None:
+    """Append each line of a step's output to ``lines``; print it, too, if ``show``."""
+    with source:
+        for line in source:
+            lines.append(line)
+            if show:
+                print(line, end="", flush=True)
+
+
+def telling(lines: list[str]) -> list[str]:
+    """Return what a failed step said of its failures, or else its last lines: who reads the end alone sees why."""
+    found = [line for line in lines if re.search(r"\bFAILED\b|\b[Ff]ail(ed)?:|\bsurvived\b|Error\b", line)]
+    return found[-FAILURE_LINES:] or lines[-FAILURE_LINES:]
 
 
 def yield_to_others() -> None:

@@ -400,6 +400,8 @@ def report(results: list[Result], as_json: bool) -> int:
     for result in bad:
         print(f"\n{result.case.name}: {result.problem}\n{result.output}", file=sys.stderr)
     print(f"interop: {len(results) - len(bad)} passed, {len(bad)} failed")
+    for result in bad:
+        print(f"FAILED {result.case.name}: {result.problem}")
     return 1 if bad else 0
 
 

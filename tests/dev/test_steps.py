@@ -203,6 +203,27 @@ def test_steps_behind_one_that_failed_run_and_the_table_tells(
     assert said.splitlines()[-1] == "check: failed: one"
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_the_end_repeats_why_a_step_failed(
+    steps: ModuleType, run: Run, capsys: pytest.CaptureFixture[str], beside: bool
+) -> None:
+    one = steps.Step("one", "echo FAILED tests/a.py::b; seq 100; false", beside=beside)
+    two = steps.Step("two", "seq 200 300; false", beside=beside)
+    run(one, two, steps.Step("three", "echo fine", beside=beside))
+    end = capsys.readouterr().out.partition("=== steps")[2]
+    assert "--- one failed:\nFAILED tests/a.py::b\n---" in end
+    assert "--- two failed:\n281\n" in end
+    assert "300\ncheck: failed: one, two" in end
+    assert "fine" not in end
+
+
+def test_a_process_that_a_step_left_holds_nobody_up(
+    steps: ModuleType, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "OUTPUT_SECONDS", 0.01)
+    assert run(steps.Step("one", "sleep 1 &")) == {"one": ("passed", "")}
+
+
 def test_without_an_installation_nothing_else_runs(steps: ModuleType, run: Run) -> None:
     assert run(steps.Step("demo", "false"), steps.Step("two", "true")) == {"demo": ("failed", "status 1")}
 
