@@ -244,6 +244,7 @@ STEPS = (
     ),
     Step("interop-long", "dev interop --all", minutes=0, extras="programs", only_all=True),
     Step("test-full", "dev test --full -n 2 -o faulthandler_timeout=0", minutes=0, extras="test", only_all=True),
+    Step("coverage", "dev coverage", minutes=0, extras="test", only_all=True),
     Step("gateware-full", "dev gateware", minutes=0, extras="gateware-test", only_all=True),
 )
 

@@ -70,6 +70,25 @@ def test_with_losses_the_data_arrives_all_the_same() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("write_bw",),
+        ("read_bw",),
+        ("send_bw",),
+        ("atomic_bw",),
+        ("send_bw", "-c", "UD", "-s", "256"),
+        ("write_bw", "-a"),
+    ],
+    ids=lambda args: " ".join(args),
+)
+def test_several_queue_pairs_share_a_buffer_and_each_has_its_messages(args: tuple[str, ...]) -> None:
+    found = rows(*args, "-q", "3", "-t", "5", "-n", "32")
+    assert len(found) == (23 if "-a" in args else 1)
+    assert {(row["iterations"], row["verified"]) for row in found} == {(96, True)}
+
+
+@pytest.mark.slow
 def test_client_and_server_table_and_plot(tmp_path: Path) -> None:
     server = subprocess.Popen(
         [sys.executable, "-m", "rnic.cli", "perf", "read_bw", "--listen", "--udp-port", "0", "--port", "0"],
@@ -107,6 +126,7 @@ def test_client_and_server_table_and_plot(tmp_path: Path) -> None:
         (("write_bw", "127.0.0.1", "--udp-port", "0", "--port", "1"), ("127.0.0.1", "port 1")),
         (("write_bw", "--addr", "203.0.113.77"), ("203.0.113.77",)),
         (("write_bw", "--nic-process", "--faults", "drop=1%"), ("--faults", "rnic serve")),
+        (("send_lat", "-q", "2"), ("--qps", "2", "use send_bw")),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(args: tuple[str, ...], words: tuple[str, ...]) -> None:

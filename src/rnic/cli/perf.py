@@ -45,6 +45,7 @@ ALL_SIZES = tuple(1 << shift for shift in range(1, 24))
 _LAT_DEPTH = 64
 """Latency tests ask for a completion now and then only, so their rings must hold what lies between."""
 LARGEST = 1 << 30
+MOST_QPS = 1024
 _BYTES_PER_ROW = 256 << 20
 """About how much a bandwidth row moves, unless ``--iters`` says otherwise."""
 
@@ -109,7 +110,9 @@ def serve(line: Line, addr: str, udp_port: int | None, attach: bool = False) -> 
         size = min(int(spec["max_size"]), LARGEST)
         depth = min(int(spec["depth"]), 8_192)
         faults = [] if attach else list(spec.get("faults", ()))
-        end = Endpoint(addr, udp_port, spec["service"], size, depth, int(spec["mtu_bytes"]), None, attach, faults)
+        qps = min(max(1, int(spec.get("qps", 1))), MOST_QPS)
+        mtu = int(spec["mtu_bytes"])
+        end = Endpoint(addr, udp_port, spec["service"], size, depth, mtu, None, attach, faults, qps=qps)
         end.connect(spec["end"])
         line.send(end=end.describe())
         run = Run(end, line, operation)
@@ -209,6 +212,7 @@ def measure(
     faults: Rules = (),
     duration_s: float | None = None,
     gid_index: int = 0,
+    qps: int = 1,
 ) -> Iterator[Row]:
     """The active side: a row for each size, as it is measured; both sides' links have ``faults``.
 
@@ -218,7 +222,7 @@ def measure(
     operation, kind = test.split("_")
     check_combination(operation, service)
     depth = max(depth, _LAT_DEPTH) if kind == "lat" else depth
-    end = Endpoint(addr, udp_port, service, max(sizes), depth, mtu, capture, attach, faults, gid_index)
+    end = Endpoint(addr, udp_port, service, max(sizes), depth, mtu, capture, attach, faults, gid_index, qps)
     try:
         if service == "UD" and max(sizes) > MTU_BYTES[end.mtu]:
             raise PeerError(f"size={max(sizes)}: a UD message fits the path MTU of {MTU_BYTES[end.mtu]} bytes")
@@ -229,6 +233,7 @@ def measure(
                 service=service,
                 max_size=max(sizes),
                 depth=end.depth,
+                qps=qps,
                 mtu_bytes=MTU_BYTES[end.mtu],
                 end=end.describe(),
                 faults=faults,
@@ -240,7 +245,7 @@ def measure(
                 measured = run.bandwidth if kind == "bw" else run.latency
                 row = measured(size, count)
                 if duration_s is not None:
-                    row = measured(size, _count_for(duration_s, row, operation))
+                    row = measured(size, max(1, _count_for(duration_s, row, operation) // qps))
                 row["test"] = test
                 yield row
             line.send(bye=True)
@@ -333,6 +338,9 @@ def _listen(addr: str, port: int, udp_port: int | None, attach: bool, clients: i
 @iters(0, "Messages of each size.", low=0, most=10_000_000)
 @click.option("-D", "--duration", type=click.FloatRange(0.1, 3600), help="Seconds for each size, instead of --iters.")
 @click.option("-t", "--tx-depth", default=32, show_default=True, type=click.IntRange(1, 8192), help="In flight.")
+@click.option(
+    "-q", "--qps", default=1, show_default=True, type=click.IntRange(1, MOST_QPS), help="Queue pairs, of _bw tests."
+)
 @click.option("-m", "--mtu", default=0, help="Path MTU: 256 to 4096; the port's by default.")
 @connection()
 @click.option("--clients", default=1, hidden=True, type=click.IntRange(1), help="Serve so many, one after another.")
@@ -356,6 +364,7 @@ def perf(
     iters: int,
     duration: float | None,
     tx_depth: int,
+    qps: int,
     mtu: int,
     service: str,
     clients: int,
@@ -383,6 +392,8 @@ def perf(
         return
     operation = test.partition("_")[0]
     check_combination(operation, service)
+    if qps > 1 and test.endswith("_lat"):
+        raise click.BadParameter(f"{qps}: {test} measures one queue pair: use {operation}_bw", param_hint="--qps")
     if addr is None:
         own, peer = ("127.0.0.1", None) if host is None else towards(host, port)
         if own == peer and udp_port is None and not nic_process:
@@ -395,7 +406,7 @@ def perf(
         sizes = [each for each in sizes if each <= (mtu or 4096)]
     options: dict[str, Any] = {
         "addr": addr, "service": service, "iterations": iters, "depth": tx_depth, "mtu": mtu, "capture": capture,
-        "attach": nic_process, "faults": rules, "duration_s": duration, "gid_index": gid_index,
+        "attach": nic_process, "faults": rules, "duration_s": duration, "gid_index": gid_index, "qps": qps,
     }  # fmt: skip
     if host is None:
         free = udp_port if nic_process else 0

@@ -7,7 +7,7 @@ import secrets
 import select
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,6 +26,7 @@ from rnic.verbs import (
     PD,
     QP,
     SGE,
+    WC,
     AHAttr,
     Context,
     GlobalRoute,
@@ -48,19 +49,20 @@ Rules = Sequence[Mapping[str, object]]
 
 
 class Endpoint:
-    """A device context with one queue pair and one buffer.
+    """A device context with queue pairs that share one buffer and one completion queue.
 
     Args:
         addr: local IP address.
         udp_port: UDP port, ``None`` for 4791, 0 for any.
         service: ``RC``, ``UC`` or ``UD``.
         size: largest message in bytes; the buffer holds it twice: what is sent, and what arrives.
-        depth: work requests outstanding.
+        depth: work requests outstanding of each queue pair.
         mtu: path MTU in bytes, 0 for the port's.
         capture: pcapng file to record this end's packets in.
         attach: a device of this user's NIC process instead of one in this process.
         faults: rules of :mod:`rnic.link.fault_script` for a device in this process.
         gid_index: entry of the GID table.
+        qps: queue pairs, at least 1.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Endpoint:
         attach: bool = False,
         faults: Rules = (),
         gid_index: int = 0,
+        qps: int = 1,
     ) -> None:
         self._capture: BinaryIO | None = None
         self._gid_index = gid_index
@@ -103,9 +106,11 @@ class Endpoint:
             self.ctx.close()
             raise PeerError(f"mtu={mtu}: this port takes {allowed}: give -m {MTU_BYTES[port.active_mtu]}")
         self.pd = PD(self.ctx)
-        self.cq = CQ(self.ctx, 4 * depth + 16)
+        self.cq = CQ(self.ctx, 4 * depth * qps + 16)
         cap = QPCap(depth + 1, 2 * depth + 1, 1, 1, 0)
-        self.qp = QP(self.pd, QPInitAttr(SERVICES[service], cap=cap, scq=self.cq, rcq=self.cq))
+        init = QPInitAttr(SERVICES[service], cap=cap, scq=self.cq, rcq=self.cq)
+        self.qps = [QP(self.pd, init) for _ in range(qps)]
+        self.qp = self.qps[0]
         self.slot = max(size + GRH_BYTES, 64)
         self.buffer = bytearray(2 * self.slot)
         rights = (
@@ -114,7 +119,7 @@ class Endpoint:
         self.mr = MR(self.pd, self.buffer, rights)
         self.out = self.mr.buf
         self.into = self.mr.buf + self.slot
-        self._receives = 0
+        self._receives = [0] * qps
         self.psn = secrets.randbits(24)
         self.ah: AH | None = None
         self.peer: dict[str, Any] = {}
@@ -122,7 +127,7 @@ class Endpoint:
     def describe(self) -> dict[str, Any]:
         """What the peer must know."""
         return {
-            "qpn": self.qp.qp_num,
+            "qpns": [qp.qp_num for qp in self.qps],
             "psn": self.psn,
             "gid": self.ctx.query_gid(1, self._gid_index).raw.hex(),
             "udp_port": self.ctx.udp_port,
@@ -135,11 +140,12 @@ class Endpoint:
         }
 
     def connect(self, peer: dict[str, Any]) -> None:
-        """Bring the queue pair to RTS towards the peer."""
+        """Bring each queue pair to RTS towards the peer's of the same place."""
         self.peer = peer
+        if len(peer["qpns"]) != len(self.qps):
+            raise PeerError(f"qps={len(self.qps)}: the peer has {len(peer['qpns'])}: give both the same -q")
         attr = QPAttr()
         attr.path_mtu = self.mtu = min(self.mtu, int(peer["mtu"]))
-        attr.dest_qp_num = int(peer["qpn"])
         attr.rq_psn = int(peer["psn"])
         attr.sq_psn = self.psn
         attr.qkey = QKEY
@@ -150,20 +156,27 @@ class Endpoint:
         attr.selective_repeat = self.ctx.selective_repeat and bool(peer.get("keeps"))
         path = AHAttr(GlobalRoute(GID(bytes.fromhex(peer["gid"])), self._gid_index), udp_dport=int(peer["udp_port"]))
         attr.ah_attr = path
-        self.qp.to_rts(attr)
+        for qp, number in zip(self.qps, peer["qpns"], strict=True):
+            attr.dest_qp_num = int(number)
+            qp.to_rts(attr)
         if self.service == "UD":
             self.ah = AH(self.pd, path)
 
-    def fill_receives(self, taken: int = 0) -> None:
-        """Post receive entries, into the second half of the buffer, until twice the depth are there.
+    def fill_receives(self, completions: Iterable[WC] = ()) -> None:
+        """Post receive entries, into the second half of the buffer, until each queue pair has twice the depth.
 
         Args:
-            taken: entries that have completed since the last call.
+            completions: what has completed since the last call; sends count nothing.
         """
-        self._receives -= taken
-        wr = RecvWR(0, sg=[SGE(self.into, self.slot, self.mr.lkey)])
-        self.qp.post_recv([wr] * (2 * self.depth - self._receives))
-        self._receives = 2 * self.depth
+        for wc in completions:
+            if wc.opcode & e.IBV_WC_RECV:
+                self._receives[wc.wr_id] -= 1
+        for at, qp in enumerate(self.qps):
+            missing = 2 * self.depth - self._receives[at]
+            if missing:
+                wr = RecvWR(at, sg=[SGE(self.into, self.slot, self.mr.lkey)])
+                qp.post_recv([wr] * missing)
+                self._receives[at] += missing
 
     def wait(self, done: Any, timeout_s: float = 60.0, line: Line | None = None) -> None:
         """Drive the NIC until ``done()`` is true: spin for a while, then sleep on the socket.

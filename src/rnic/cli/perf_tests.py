@@ -16,7 +16,7 @@ from rnic.cli.perf_peer import ATOMIC_BYTES, QKEY, Endpoint
 from rnic.rings.sqe import FLAG_SIGNALED
 from rnic.spec import opcodes as op
 from rnic.spec.limits import GRH_BYTES
-from rnic.verbs import SGE, WC, SendWR
+from rnic.verbs import QP, SGE, WC, SendWR
 from rnic.verbs import enums as e
 
 OPERATIONS = ("write", "read", "send", "atomic")
@@ -76,33 +76,39 @@ class Run:
     # ------------------------------------------------------------------------------------ bandwidth
 
     def bandwidth(self, size: int, iterations: int) -> Row:
-        """The active side: ``iterations`` messages with up to ``depth`` outstanding; one table row."""
+        """The active side: ``iterations`` messages of each queue pair, up to ``depth`` outstanding; one table row."""
         end = self.end
+        total, count, depth = iterations * len(end.qps), len(end.qps), end.depth
         self._begin(size, iterations)
-        peak = Peak(min(iterations, max(end.depth, iterations // 10), _LONGEST_RUN))
-        post, take, depth, clock, note = self._poster(size), self._take, end.depth, time.perf_counter, peak.posted
+        peak = Peak(min(total, max(depth * count, total // 10), _LONGEST_RUN))
+        posters = [self._poster(size, at) for at in range(count)]
+        clock, note = time.perf_counter, peak.posted
         every = 1 if self.operation == "atomic" else max(1, depth // _COMPLETIONS_A_DEPTH)
+        posted, completed = [0] * count, [0] * count
         start = clock()
-        posted = completed = 0
-        while completed < iterations:
-            room = min(iterations, completed + depth)
-            while posted < room:
-                note(clock())
-                posted += 1
-                post(posted, 0 if posted % every and posted < iterations else FLAG_SIGNALED)
-            done = min(take(depth) * every, iterations - completed)
-            if done:
-                completed += done
-                peak.completed(done, clock())
-            elif not end.driver.progress():
+        while sum(completed) < total:
+            for at, post in enumerate(posters):
+                number, room = posted[at], min(iterations, completed[at] + depth)
+                while number < room:
+                    note(clock())
+                    number += 1
+                    post(number * count + at, 0 if number % every and number < iterations else FLAG_SIGNALED)
+                posted[at] = number
+            ready, completions = end.cq.poll(depth)
+            if not ready and not end.driver.progress():
                 end.wait(self._arrived)
+            _check(completions)
+            for wc in completions:
+                number, at = divmod(wc.wr_id, count)
+                peak.completed(number - completed[at], clock())
+                completed[at] = number
         seconds = time.perf_counter() - start
         verified = self._verify(size)
-        rate = iterations / seconds
+        rate = total / seconds
         average = rate * size
         return {
             "bytes": size,
-            "iterations": iterations,
+            "iterations": total,
             "bw_peak_MBps": max(peak.rate * size, average) / 1e6,
             "bw_average_MBps": average / 1e6,
             "msg_rate_Mpps": rate / 1e6,
@@ -127,7 +133,7 @@ class Run:
                 count, completions = end.cq.poll(64)
                 if count:
                     _check(completions)
-                    end.fill_receives(count)
+                    end.fill_receives(completions)
             sock_check += 1
             if sock_check % 64 == 0:
                 asked = self.line.waiting()
@@ -136,9 +142,9 @@ class Run:
         end.wait(step, timeout_s=600, line=self.line)
         self._answer_verify(size)
         if receiving:
-            count, completions = end.cq.poll(2 * end.depth)
+            _, completions = end.cq.poll(2 * end.depth * len(end.qps))
             _check(completions)
-            end.fill_receives(count)
+            end.fill_receives(completions)
 
     # -------------------------------------------------------------------------------------- latency
 
@@ -244,43 +250,43 @@ class Run:
             count, completions = end.cq.poll(4)
             if count:
                 _check(completions)
-                received = sum(1 for wc in completions if wc.opcode & e.IBV_WC_RECV)
-                if received:
-                    end.fill_receives(received)
+                if any(wc.opcode & e.IBV_WC_RECV for wc in completions):
+                    end.fill_receives(completions)
                     return
             elif time.monotonic() > deadline:
                 raise PeerError("no message came within 30 s")
 
     # -------------------------------------------------------------------------------------- common
 
-    def _poster(self, size: int) -> Callable[[int, int], None]:
-        """What posts a message of this test, by its number and a descriptor's flags."""
+    def _poster(self, size: int, at: int = 0) -> Callable[[int, int], None]:
+        """Return what posts a message of this test to queue pair ``at``, by its number and a descriptor's flags."""
         end = self.end
         if end.service == "UD":
-            return self._post_datagram(size)
+            return self._post_datagram(size, at)
         if self.operation == "atomic":
-            return self._post_atomic
-        post, opcode, lkey, rkey = end.qp.post_rdma, _WR[self.operation], end.mr.lkey, int(end.peer["rkey"])
+            return partial(self._post_atomic, end.qps[at])
+        post, opcode, lkey, rkey = end.qps[at].post_rdma, _WR[self.operation], end.mr.lkey, int(end.peer["rkey"])
         local = end.into if self.operation == "read" else end.out
         remote = int(end.peer["out" if self.operation == "read" else "into"])
         return partial(post, opcode, local, size, lkey, remote, rkey)
 
-    def _post_datagram(self, size: int) -> Callable[[int, int], None]:
+    def _post_datagram(self, size: int, at: int) -> Callable[[int, int], None]:
         end, signaled = self.end, e.IBV_SEND_SIGNALED
+        qp, number = end.qps[at], int(end.peer["qpns"][at])
 
         def post(index: int, flags: int) -> None:
             sg = [SGE(end.out, size, end.mr.lkey)]
             wr = SendWR(index, e.IBV_WR_SEND, send_flags=signaled if flags else 0, sg=sg)
-            wr.set_wr_ud(end.ah, int(end.peer["qpn"]), QKEY)
-            end.qp.post_send(wr)
+            wr.set_wr_ud(end.ah, number, QKEY)
+            qp.post_send(wr)
 
         return post
 
-    def _post_atomic(self, index: int, flags: int) -> None:
+    def _post_atomic(self, qp: QP, index: int, flags: int) -> None:
         end = self.end
         wr = SendWR(index, e.IBV_WR_ATOMIC_FETCH_AND_ADD, sg=[SGE(end.out, ATOMIC_BYTES, end.mr.lkey)])
         wr.set_wr_atomic(int(end.peer["rkey"]), int(end.peer["into"]), 1)
-        end.qp.post_send(wr)
+        qp.post_send(wr)
 
     def _hear(self) -> dict[str, Any]:
         """The peer's next message. The NIC is driven meanwhile: the peer may still wait for our ACK."""
@@ -318,7 +324,7 @@ class Run:
     def _requester_idle(self) -> bool:
         end = self.end
         end.driver.progress()
-        return end.qp.idle
+        return all(qp.idle for qp in end.qps)
 
     def _begin(self, size: int, iterations: int) -> None:
         end = self.end
@@ -352,7 +358,7 @@ class Run:
             if self.operation == "read":
                 good = crc32(end.buffer[end.slot : end.slot + size]) == int(answer["out"])
             elif self.operation == "atomic":
-                good = int(answer["counter"]) >= self.iterations
+                good = int(answer["counter"]) >= self.iterations * len(end.qps)
             else:
                 good = bool(answer["good"])
             if good:

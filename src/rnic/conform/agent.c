@@ -40,13 +40,13 @@ static unsigned peer_qpn, posted;
 static int gid_index;
 static FILE *out;
 
-static void error(const char *what)
+static void report_error(const char *what)
 {
 	fprintf(out, "error %s: %m\n", what);
 }
 
 /* The number behind `name=` in a line, or `otherwise`. */
-static unsigned long long value(const char *line, const char *name, unsigned long long otherwise)
+static unsigned long long read_value(const char *line, const char *name, unsigned long long otherwise)
 {
 	size_t length = strlen(name);
 	for (const char *at = strchr(line, ' '); at; at = strchr(at + 1, ' '))
@@ -56,7 +56,7 @@ static unsigned long long value(const char *line, const char *name, unsigned lon
 }
 
 /* The word behind `name=`, into 64 bytes; empty where there is none. */
-static char *word(const char *line, const char *name, char *into)
+static char *read_word(const char *line, const char *name, char *into)
 {
 	size_t length = strlen(name);
 	into[0] = 0;
@@ -92,7 +92,7 @@ static int connect_qp(const char *line, int type)
 	char text[64];
 	unsigned char raw[16];
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY };
-	word(line, "access", text);
+	read_word(line, "access", text);
 	for (char *letter = text; *letter; letter++)
 		attr.qp_access_flags |= *letter == 'r' ? IBV_ACCESS_REMOTE_READ :
 					*letter == 'w' ? IBV_ACCESS_REMOTE_WRITE :
@@ -102,24 +102,24 @@ static int connect_qp(const char *line, int type)
 		attr.qp_access_flags &= IBV_ACCESS_REMOTE_WRITE;
 	if (ibv_modify_qp(qp, &attr, mask | (type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS)))
 		return -1;
-	word(line, "gid", text);
+	read_word(line, "gid", text);
 	for (int i = 0; i < 16; i++)
 		sscanf(text + 2 * i, "%2hhx", raw + i);
-	unsigned long long mtu = value(line, "mtu", 1024), code = IBV_MTU_256;
+	unsigned long long mtu = read_value(line, "mtu", 1024), code = IBV_MTU_256;
 	while (256ULL << (code - 1) < mtu)
 		code++;
 	struct ibv_ah_attr path = { .is_global = 1,
 				    .port_num = 1,
 				    .grh = { .sgid_index = gid_index, .hop_limit = 64 } };
 	memcpy(path.grh.dgid.raw, raw, 16);
-	peer_qpn = value(line, "qpn", 0);
+	peer_qpn = read_value(line, "qpn", 0);
 	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR,
 				     .path_mtu = code,
 				     .dest_qp_num = peer_qpn,
 				     .ah_attr = path,
-				     .rq_psn = value(line, "theirs", 0),
-				     .max_dest_rd_atomic = value(line, "rd", 1),
-				     .min_rnr_timer = value(line, "rnr_timer", 12) };
+				     .rq_psn = read_value(line, "theirs", 0),
+				     .max_dest_rd_atomic = read_value(line, "rd", 1),
+				     .min_rnr_timer = read_value(line, "rnr_timer", 12) };
 	mask = IBV_QP_STATE;
 	if (type != IBV_QPT_UD)
 		mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
@@ -128,11 +128,11 @@ static int connect_qp(const char *line, int type)
 	if (ibv_modify_qp(qp, &attr, mask))
 		return -1;
 	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS,
-				     .sq_psn = value(line, "ours", 0),
-				     .max_rd_atomic = value(line, "rd", 1),
-				     .timeout = value(line, "timeout", 14),
-				     .retry_cnt = value(line, "retry", 7),
-				     .rnr_retry = value(line, "rnr_retry", 7) };
+				     .sq_psn = read_value(line, "ours", 0),
+				     .max_rd_atomic = read_value(line, "rd", 1),
+				     .timeout = read_value(line, "timeout", 14),
+				     .retry_cnt = read_value(line, "retry", 7),
+				     .rnr_retry = read_value(line, "rnr_retry", 7) };
 	mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
 	if (type == IBV_QPT_RC)
 		mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
@@ -147,23 +147,23 @@ static void do_open(const char *line)
 {
 	char text[64];
 	close_all();
-	if (value(line, "credits", 0)) {
+	if (read_value(line, "credits", 0)) {
 		fprintf(out, "error libibverbs cannot ask its device for end-to-end credits\n");
 		return;
 	}
-	word(line, "service", text);
+	read_word(line, "service", text);
 	int type = !strcmp(text, "RC") ? IBV_QPT_RC : !strcmp(text, "UC") ? IBV_QPT_UC : IBV_QPT_UD;
 	pd = ibv_alloc_pd(context);
 	foreign = ibv_alloc_pd(context);
 	cq = ibv_create_cq(context, 256, NULL, NULL, 0);
 	if (!pd || !foreign || !cq)
-		return error("objects");
+		return report_error("objects");
 	for (int i = 0; i < REGIONS; i++) {
 		for (size_t byte = 0; byte < SIZES[i]; byte++)
 			memory[i][byte] = 31 * byte + 17 * (byte >> 8) + 'm';
 		regions[i] = ibv_reg_mr(NAMES[i] == 'F' ? foreign : pd, memory[i], SIZES[i], RIGHTS[i]);
 		if (!regions[i])
-			return error("region");
+			return report_error("region");
 	}
 	memset(slots, 0, SLOT * SLOTS);
 	inbox = ibv_reg_mr(pd, slots, SLOT * SLOTS, IBV_ACCESS_LOCAL_WRITE);
@@ -176,7 +176,7 @@ static void do_open(const char *line)
 	};
 	qp = inbox ? ibv_create_qp(pd, &init) : NULL;
 	if (!qp || connect_qp(line, type))
-		return error("queue pair");
+		return report_error("queue pair");
 	fprintf(out, "ok qpn=%u", qp->qp_num);
 	for (int i = 0; i < REGIONS; i++)
 		fprintf(out, " %c=%#llx:%#x:%zu", NAMES[i], (unsigned long long)(size_t)memory[i], regions[i]->rkey,
@@ -188,13 +188,13 @@ static void do_recv(const char *line)
 {
 	unsigned count, length;
 	if (!qp || sscanf(line, "recv %u %u", &count, &length) != 2 || length > SLOT)
-		return error("recv");
+		return report_error("recv");
 	while (count--) {
 		unsigned slot = posted++ % SLOTS;
 		struct ibv_sge sge = { (size_t)slots + slot * SLOT, length, inbox->lkey };
 		struct ibv_recv_wr wr = { .wr_id = slot, .sg_list = &sge, .num_sge = 1 }, *bad;
 		if (ibv_post_recv(qp, &wr, &bad))
-			return error("post_recv");
+			return report_error("post_recv");
 	}
 	fprintf(out, "ok\n");
 }
@@ -215,26 +215,27 @@ static void do_post(const char *line)
 	struct ibv_send_wr wr = { .wr_id = SEND_ID, .num_sge = 1, .send_flags = IBV_SEND_SIGNALED }, *bad;
 	int known = 0;
 	if (!qp || sscanf(line, "post %63s", name) != 1)
-		return error("post");
+		return report_error("post");
 	for (size_t i = 0; i < sizeof OPERATIONS / sizeof *OPERATIONS; i++)
 		if (!strcmp(name, OPERATIONS[i].name))
 			wr.opcode = OPERATIONS[i].opcode, known = 1;
 	if (!known)
-		return error(name);
-	unsigned long long va = value(line, "va", 0), key = value(line, "rkey", 0);
-	struct ibv_sge sge = { (size_t)memory[0], value(line, "len", 8), regions[0]->lkey };
+		return report_error(name);
+	unsigned long long va = read_value(line, "va", 0), key = read_value(line, "rkey", 0);
+	struct ibv_sge sge = { (size_t)memory[0], read_value(line, "len", 8), regions[0]->lkey };
 	wr.sg_list = &sge;
-	wr.imm_data = htonl(value(line, "imm", 0));
+	wr.imm_data = htonl(read_value(line, "imm", 0));
 	if (wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
 		wr.wr.atomic.remote_addr = va, wr.wr.atomic.rkey = key;
-		wr.wr.atomic.compare_add = value(line, "compare_add", 0), wr.wr.atomic.swap = value(line, "swap", 0);
+		wr.wr.atomic.compare_add = read_value(line, "compare_add", 0),
+		wr.wr.atomic.swap = read_value(line, "swap", 0);
 	} else if (ah) {
 		wr.wr.ud.ah = ah, wr.wr.ud.remote_qpn = peer_qpn, wr.wr.ud.remote_qkey = QKEY;
 	} else {
 		wr.wr.rdma.remote_addr = va, wr.wr.rdma.rkey = key;
 	}
 	if (ibv_post_send(qp, &wr, &bad))
-		return error("post_send");
+		return report_error("post_send");
 	fprintf(out, "ok\n");
 }
 
@@ -255,12 +256,12 @@ static void do_bytes(const char *line)
 	size_t at, size, limit = SLOT * SLOTS;
 	const unsigned char *from = slots;
 	if (sscanf(line, "bytes %c %zu %zu", &name, &at, &size) != 3)
-		return error("bytes");
+		return report_error("bytes");
 	for (int i = 0; i < REGIONS; i++)
 		if (name == NAMES[i])
 			from = memory[i], limit = SIZES[i];
 	if (at > limit || size > limit - at)
-		return error("bytes");
+		return report_error("bytes");
 	fprintf(out, "ok ");
 	while (size--)
 		fprintf(out, "%02x", from[at++]);
@@ -273,7 +274,7 @@ static void do_state(void)
 	struct ibv_qp_attr attr;
 	struct ibv_qp_init_attr init;
 	if (!qp || ibv_query_qp(qp, &attr, IBV_QP_STATE, &init) || attr.qp_state > IBV_QPS_ERR)
-		return error("state");
+		return report_error("state");
 	fprintf(out, "ok %s\n", STATES[attr.qp_state]);
 }
 
@@ -287,7 +288,7 @@ static void do_hello(const char *device)
 	union ibv_gid gid;
 	struct ibv_port_attr port;
 	if (ibv_query_gid(context, 1, gid_index, &gid) || ibv_query_port(context, 1, &port))
-		return error("port");
+		return report_error("port");
 	for (size_t i = 0; i < sizeof MAKERS / sizeof *MAKERS; i++)
 		if (!strncmp(device, MAKERS[i].prefix, strlen(MAKERS[i].prefix)))
 			maker = MAKERS[i].maker;
@@ -297,7 +298,7 @@ static void do_hello(const char *device)
 	fprintf(out, " mtu=%u\n", 128u << port.active_mtu);
 }
 
-static void serve(int peer, const char *device)
+static void serve_peer(int peer, const char *device)
 {
 	static char line[1024];
 	FILE *in = fdopen(peer, "r");
@@ -359,6 +360,6 @@ int main(int argc, char **argv)
 	printf("agent of %s listens on TCP port %s\n", argv[1], argv[3]);
 	fflush(stdout);
 	for (int peer; (peer = accept(listener, NULL, NULL)) >= 0;)
-		serve(peer, argv[1]);
+		serve_peer(peer, argv[1]);
 	return 0;
 }

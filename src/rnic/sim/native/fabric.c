@@ -131,7 +131,7 @@ void fabric_free(struct fabric *fabric)
 
 /* ------------------------------------------------------------------ what happens when: a heap with four below each */
 
-static int sooner(const struct fabric_event *one, const struct fabric_event *other)
+static int is_sooner(const struct fabric_event *one, const struct fabric_event *other)
 {
 	return one->time < other->time || (one->time == other->time && one->key < other->key);
 }
@@ -147,7 +147,7 @@ void fabric_at(struct fabric *fabric, uint64_t time, uint32_t actor)
 	uint32_t place = fabric->heap_count++;
 	while (place) {
 		uint32_t above = (place - 1) / 4;
-		if (!sooner(&event, &heap[above]))
+		if (!is_sooner(&event, &heap[above]))
 			break;
 		heap[place] = heap[above];
 		place = above;
@@ -162,9 +162,9 @@ static struct fabric_event take_first(struct fabric *fabric)
 	while ((below = 4 * place + 1) < count) {
 		uint32_t end = below + 4 < count ? below + 4 : count, soonest = below;
 		for (uint32_t i = below + 1; i < end; i++)
-			if (sooner(&heap[i], &heap[soonest]))
+			if (is_sooner(&heap[i], &heap[soonest]))
 				soonest = i;
-		if (!sooner(&heap[soonest], &last))
+		if (!is_sooner(&heap[soonest], &last))
 			break;
 		heap[place] = heap[soonest];
 		place = soonest;
@@ -265,7 +265,7 @@ void fabric_packet_whole(const struct fabric_packet *packet, uint8_t *bytes)
 /* ------------------------------------------------------------------ ports */
 
 /* A random number of Python's generator. */
-static double draw(struct fabric *fabric, struct fabric_draws *draws)
+static double draw_number(struct fabric *fabric, struct fabric_draws *draws)
 {
 	if (draws->at == draws->count) {
 		draws->at = draws->count = 0;
@@ -277,7 +277,7 @@ static double draw(struct fabric *fabric, struct fabric_draws *draws)
 	return draws->values[draws->at++];
 }
 
-static void start(struct fabric *fabric, struct fabric_port *port)
+static void start_transmit(struct fabric *fabric, struct fabric_port *port)
 {
 	uint64_t bits = fabric->packets[port->queue.first].wire * BIT_NS + port->rest;
 	port->rest = bits % port->bits_s;
@@ -293,11 +293,11 @@ void fabric_port_put(struct fabric *fabric, uint32_t at, uint32_t packet)
 	if (port->queued_bytes > port->peak_bytes)
 		port->peak_bytes = port->queued_bytes;
 	if (!port->busy && !port->paused)
-		start(fabric, port);
+		start_transmit(fabric, port);
 }
 
 /* The packet at the head has left. */
-static void freed(struct fabric *fabric, uint32_t at)
+static void transmit_done(struct fabric *fabric, uint32_t at)
 {
 	struct fabric_port *port = &fabric->ports[at];
 	uint32_t number = fabric_queue_take(fabric, &port->queue);
@@ -308,7 +308,7 @@ static void freed(struct fabric *fabric, uint32_t at)
 	port->busy = 0;
 	if (port->tapped && fabric->to->tap(fabric->self, at, packet))
 		fabric->failed = 1;
-	int lost = port->draws && draw(fabric, port->draws) < port->loss;
+	int lost = port->draws && draw_number(fabric, port->draws) < port->loss;
 	if (lost) {
 		port->lost++;
 	} else {
@@ -322,11 +322,11 @@ static void freed(struct fabric *fabric, uint32_t at)
 	if (lost)
 		fabric_packet_drop(fabric, number);
 	if (port->queue.count && !port->busy && !port->paused)
-		start(fabric, port);
+		start_transmit(fabric, port);
 }
 
 /* A packet is at the other end of the wire. */
-static void arrived(struct fabric *fabric, struct fabric_port *port)
+static void packet_arrived(struct fabric *fabric, struct fabric_port *port)
 {
 	uint32_t packet = fabric_queue_take(fabric, &port->wire);
 	const struct fabric_port *there = &fabric->ports[port->peer];
@@ -344,7 +344,7 @@ void fabric_port_pause(struct fabric *fabric, uint32_t at, int stop)
 	fabric_at(fabric, fabric->now + PAUSE_BYTES * BIT_NS / port->bits_s + port->delay_ns, port->signal_actor);
 }
 
-static void record(struct fabric *fabric, struct fabric_port *port)
+static void record_pause(struct fabric *fabric, struct fabric_port *port)
 {
 	if (!port->recorded)
 		return;
@@ -360,17 +360,17 @@ void fabric_port_stop(struct fabric *fabric, uint32_t at, int stop)
 	if (stop && !port->paused) {
 		port->pauses++;
 		port->since_ns = fabric->now;
-		record(fabric, port);
+		record_pause(fabric, port);
 	} else if (port->paused && !stop) {
 		port->paused_ns += fabric->now - port->since_ns;
-		record(fabric, port);
+		record_pause(fabric, port);
 	}
 	port->paused = (uint8_t)stop;
 	if (!stop && port->queue.count && !port->busy)
-		start(fabric, port);
+		start_transmit(fabric, port);
 }
 
-static void signalled(struct fabric *fabric, struct fabric_port *port)
+static void pause_arrived(struct fabric *fabric, struct fabric_port *port)
 {
 	int stop = port->next_signal;
 	port->signals--;
@@ -381,7 +381,7 @@ static void signalled(struct fabric *fabric, struct fabric_port *port)
 /* ------------------------------------------------------------------ switches */
 
 /* Spread a 32-bit hash: the finalizer of MurmurHash3, public domain. */
-static uint32_t mixed(uint32_t value)
+static uint32_t mix_bits(uint32_t value)
 {
 	value = (value ^ value >> 16) * 0x85EBCA6Bu;
 	value = (value ^ value >> 13) * 0xC2B2AE35u;
@@ -389,7 +389,7 @@ static uint32_t mixed(uint32_t value)
 }
 
 /* Whether a packet that joins so long a queue is marked. */
-static int marks(struct fabric *fabric, struct fabric_switch *owner, uint64_t queued_bytes)
+static int marks_packet(struct fabric *fabric, struct fabric_switch *owner, uint64_t queued_bytes)
 {
 	if (queued_bytes <= owner->kmin_bytes)
 		return 0;
@@ -397,7 +397,7 @@ static int marks(struct fabric *fabric, struct fabric_switch *owner, uint64_t qu
 		return 1;
 	double share = owner->pmax * (double)(queued_bytes - owner->kmin_bytes) /
 		       (double)(owner->kmax_bytes - owner->kmin_bytes);
-	return draw(fabric, owner->draws) < share;
+	return draw_number(fabric, owner->draws) < share;
 }
 
 void fabric_switch_arrive(struct fabric *fabric, uint32_t at, uint32_t number, uint32_t ingress)
@@ -427,9 +427,9 @@ void fabric_switch_arrive(struct fabric *fabric, uint32_t at, uint32_t number, u
 		fabric_port_pause(fabric, link->port, 1);
 	}
 	const struct fabric_ways *ways = &owner->routes[packet->target];
-	uint32_t way = ways->count == 1 ? 0 : mixed(packet->way ^ owner->salt) % ways->count;
+	uint32_t way = ways->count == 1 ? 0 : mix_bits(packet->way ^ owner->salt) % ways->count;
 	struct fabric_port *out = &fabric->ports[owner->ways[ways->first + way]];
-	if (owner->kmax_bytes && packet->tclass & 3 && !packet->ce && marks(fabric, owner, out->queued_bytes)) {
+	if (owner->kmax_bytes && packet->tclass & 3 && !packet->ce && marks_packet(fabric, owner, out->queued_bytes)) {
 		packet->ce = 1;
 		out->marked++;
 	}
@@ -464,13 +464,13 @@ uint64_t fabric_run(struct fabric *fabric, uint64_t count, uint64_t end)
 		done++;
 		switch ((enum fabric_kind)actor.kind) {
 		case FABRIC_PORT_FREE:
-			freed(fabric, actor.index);
+			transmit_done(fabric, actor.index);
 			break;
 		case FABRIC_PORT_WIRE:
-			arrived(fabric, &fabric->ports[actor.index]);
+			packet_arrived(fabric, &fabric->ports[actor.index]);
 			break;
 		case FABRIC_PORT_SIGNAL:
-			signalled(fabric, &fabric->ports[actor.index]);
+			pause_arrived(fabric, &fabric->ports[actor.index]);
 			break;
 		case FABRIC_HOST:
 			fabric_host_act(fabric, actor.index);

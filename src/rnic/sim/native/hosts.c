@@ -13,7 +13,7 @@ static struct fabric_host *host_at(struct fabric *fabric, uint32_t at)
 }
 
 /* Python does what it is asked, and may have changed anything. */
-static void called(struct fabric *fabric, uint32_t at, int result)
+static void note_call(struct fabric *fabric, uint32_t at, int result)
 {
 	fabric->calls++;
 	host_at(fabric, at)->told = host_at(fabric, at)->stale = 1;
@@ -22,7 +22,7 @@ static void called(struct fabric *fabric, uint32_t at, int result)
 }
 
 /* Ask Python what it has for this host to do, where it may have something new. */
-static void look(struct fabric *fabric, uint32_t at)
+static void ask_for_work(struct fabric *fabric, uint32_t at)
 {
 	struct fabric_host *host = host_at(fabric, at);
 	if (!host->stale)
@@ -34,7 +34,7 @@ static void look(struct fabric *fabric, uint32_t at)
 
 static int has_work(struct fabric *fabric, uint32_t at)
 {
-	look(fabric, at);
+	ask_for_work(fabric, at);
 	const struct fabric_host *host = host_at(fabric, at);
 	return host->device->sched.scheduler->count || host->owes || host->words.count;
 }
@@ -60,7 +60,7 @@ void fabric_host_left(struct fabric *fabric, uint32_t at)
 		fabric_host_wake(fabric, at, fabric->now);
 }
 
-static void moved(struct fabric *fabric, struct fabric_host *host)
+static void schedule_write_back(struct fabric *fabric, struct fabric_host *host)
 {
 	if (host->write_back_at == NEVER)
 		host->write_back_at = fabric->now + POLL_WRITE_BACK_NS;
@@ -69,7 +69,7 @@ static void moved(struct fabric *fabric, struct fabric_host *host)
 /* ------------------------------------------------------------------ sending */
 
 /* What was made goes to the wire, or behind what waits for it. */
-static int carry(struct fabric *fabric, uint32_t at)
+static int carry_packets(struct fabric *fabric, uint32_t at)
 {
 	struct engine_out *out = &fabric->out;
 	struct fabric_host *host = host_at(fabric, at);
@@ -92,12 +92,12 @@ static int carry(struct fabric *fabric, uint32_t at)
 	}
 	out->used = out->count = out->open = 0;
 	if (sent)
-		moved(fabric, host);
+		schedule_write_back(fabric, host);
 	return sent;
 }
 
 /* Whether it is for a queue pair of a bare flow to have its pointers found anew: they are where they were. */
-static int found(const struct fabric_host *host, const struct engine_stop_info *told)
+static int revalidate_bare_qp(const struct fabric_host *host, const struct engine_stop_info *told)
 {
 	const struct engine_device *device = host->device;
 	if (told->stop != STOP_MAP_QP || !host->bare)
@@ -111,16 +111,16 @@ static int found(const struct fabric_host *host, const struct engine_stop_info *
 }
 
 /* Send what may be sent, up to a budget of packets; whether there was anything. */
-static int transmit(struct fabric *fabric, uint32_t at, uint64_t budget)
+static int transmit_packets(struct fabric *fabric, uint32_t at, uint64_t budget)
 {
 	struct engine_stop_info told;
 	int sent = 0;
 
 	host_at(fabric, at)->silent = 0;
-	look(fabric, at);
+	ask_for_work(fabric, at);
 	struct fabric_host *host = host_at(fabric, at);
 	if (host->owes || !(++host->turns & WRITE_BACK_MASK))
-		called(fabric, at, fabric->to->prepare(fabric->self, at, &sent));
+		note_call(fabric, at, fabric->to->prepare(fabric->self, at, &sent));
 	while (host->words.count) {
 		fabric_port_put(fabric, host->port, fabric_queue_take(fabric, &host->words));
 		host->device->counts.tx_packets++;
@@ -128,17 +128,17 @@ static int transmit(struct fabric *fabric, uint32_t at, uint64_t budget)
 	}
 	for (;;) {
 		engine_device_send(host->device, fabric->now, budget, &fabric->out, &fabric->sending, &told);
-		sent |= carry(fabric, at);
+		sent |= carry_packets(fabric, at);
 		if (told.stop == STOP_DONE || fabric->failed)
 			break;
 		if (told.stop == STOP_PUNT_TURN) {
 			if (told.effects)
-				called(fabric, at, fabric->to->told(fabric->self, at, &told));
+				note_call(fabric, at, fabric->to->told(fabric->self, at, &told));
 			uint64_t before = fabric->ports[host->port].sent + fabric->ports[host->port].queue.count;
-			called(fabric, at, fabric->to->turn(fabric->self, at, &told));
+			note_call(fabric, at, fabric->to->turn(fabric->self, at, &told));
 			sent |= before != fabric->ports[host->port].sent + fabric->ports[host->port].queue.count;
-		} else if (told.stop != STOP_OUT_FULL && !found(host, &told)) {
-			called(fabric, at, fabric->to->told(fabric->self, at, &told));
+		} else if (told.stop != STOP_OUT_FULL && !revalidate_bare_qp(host, &told)) {
+			note_call(fabric, at, fabric->to->told(fabric->self, at, &told));
 		}
 	}
 	engine_device_sent(host->device, &fabric->sending);
@@ -158,7 +158,7 @@ static uint64_t bare_record(const struct fabric_host *host, const struct fabric_
 	return record->number == number ? device->directory[slot] : 0;
 }
 
-static void take(struct fabric *fabric, uint32_t at, uint32_t number)
+static void take_packet(struct fabric *fabric, uint32_t at, uint32_t number)
 {
 	struct fabric_host *host = host_at(fabric, at);
 	const struct fabric_packet *packet = &fabric->packets[number];
@@ -185,23 +185,23 @@ static void take(struct fabric *fabric, uint32_t at, uint32_t number)
 						       fabric->now, &told);
 			if ((told.stop != STOP_NOTIFY && told.stop != STOP_MAP_QP) || fabric->failed)
 				break;
-			if (found(host, &told))
+			if (revalidate_bare_qp(host, &told))
 				continue;
-			called(fabric, at, fabric->to->told(fabric->self, at, &told));
+			note_call(fabric, at, fabric->to->told(fabric->self, at, &told));
 		}
 	}
 	if (told.stop == STOP_PUNT_PACKET && taken < length) {
-		called(fabric, at, fabric->to->packet(fabric->self, at, packet));
+		note_call(fabric, at, fabric->to->packet(fabric->self, at, packet));
 	} else {
 		host->rx_bytes += length;
-		moved(fabric, host);
+		schedule_write_back(fabric, host);
 	}
 	fabric_packet_drop(fabric, number);
 }
 
 /* ------------------------------------------------------------------ rounds */
 
-static uint64_t deadline(struct fabric *fabric, uint32_t at)
+static uint64_t next_deadline(struct fabric *fabric, uint32_t at)
 {
 	const struct fabric_host *host = host_at(fabric, at);
 	uint64_t due = engine_device_deadline(host->device);
@@ -216,11 +216,11 @@ static void handle_timers(struct fabric *fabric, uint32_t at)
 		uint64_t record = engine_device_due(host->device, fabric->now, &left);
 		if (!record)
 			break;
-		called(fabric, at, fabric->to->timer(fabric->self, at, record));
+		note_call(fabric, at, fabric->to->timer(fabric->self, at, record));
 	}
 	if (host->write_back_at <= fabric->now) {
 		host->write_back_at = NEVER;
-		called(fabric, at, fabric->to->write_back(fabric->self, at));
+		note_call(fabric, at, fabric->to->write_back(fabric->self, at));
 	}
 }
 
@@ -233,19 +233,19 @@ static int round_of(struct fabric *fabric, uint32_t at)
 	int did = 0;
 
 	if (host->silent >= POLL_REPLIES_AT_LEAST_EVERY)
-		did = transmit(fabric, at, budget);
+		did = transmit_packets(fabric, at, budget);
 	for (; came < POLL_RECEIVE_LIMIT && host->inbox.count; came++)
-		take(fabric, at, fabric_queue_take(fabric, &host->inbox));
+		take_packet(fabric, at, fabric_queue_take(fabric, &host->inbox));
 	if (came) {
 		host->silent++;
 		did = 1;
 	} else if (has_work(fabric, at)) {
-		did = transmit(fabric, at, budget);
+		did = transmit_packets(fabric, at, budget);
 	}
 	host->full_rounds = came >= POLL_RECEIVE_LIMIT ? host->full_rounds + 1 : 0;
-	if (host->full_rounds % POLL_TIMERS_AT_LEAST_EVERY == 0 && deadline(fabric, at) <= fabric->now) {
+	if (host->full_rounds % POLL_TIMERS_AT_LEAST_EVERY == 0 && next_deadline(fabric, at) <= fabric->now) {
 		handle_timers(fabric, at);
-		transmit(fabric, at, budget);
+		transmit_packets(fabric, at, budget);
 		did = 1;
 	}
 	return did;
@@ -265,13 +265,13 @@ void fabric_host_act(struct fabric *fabric, uint32_t at)
 	if (round == FABRIC_ROUNDS)
 		fabric_host_wake(fabric, at, fabric->now + 1);
 	if (host->told || !host->cq || host->cq->tail != host->cq_tail) {
-		called(fabric, at, fabric->to->after(fabric->self, at));
+		note_call(fabric, at, fabric->to->after(fabric->self, at));
 		host->told = 0;
 		if (host->cq)
 			host->cq_tail = host->cq->tail;
 	}
-	look(fabric, at);
-	uint64_t due = deadline(fabric, at);
+	ask_for_work(fabric, at);
+	uint64_t due = next_deadline(fabric, at);
 	if (due != NEVER)
 		fabric_host_wake(fabric, at, greater(due, fabric->now + 1));
 }
