@@ -6,7 +6,7 @@ import pytest
 
 from rnic.context.qpc import OPT_NO_PROBE, OPT_SELECTIVE_REPEAT
 from rnic.spec.states import ERR, RTS
-from rnic.spec.syndromes import rnr_timer_ns
+from rnic.spec.syndromes import retry_exceeded_ns, rnr_timer_ns
 
 
 def test_sequence_nak_goes_back_into_the_message(new) -> None:
@@ -45,6 +45,26 @@ def test_retry_count(new) -> None:
     assert s.ctx.state == ERR
     assert s.events == []  # the completion tells it
     assert s.out() == []
+
+
+@pytest.mark.parametrize("retry_cnt", [0, 1, 3, 7])
+@pytest.mark.parametrize("operation", ["WRITE", "READ"])
+def test_a_dead_peer_gets_each_sending_and_one_probe_for_it(new, operation: str, retry_cnt: int) -> None:
+    """Also while new packets go out, each of which starts the probe's timer again."""
+    s = new(ackto=12, retry_cnt=retry_cnt)
+    s.post(operation, 512)
+    seen = s.out()
+    began, earliest = s.now, retry_exceeded_ns(12, retry_cnt)[0]
+    while s.ctx.state == RTS:
+        assert s.now - began < earliest
+        if s.now - began < 4_000_000:
+            s.post("WRITE", 10)
+        s.wait(s.deadline)
+        seen += s.out()
+    assert s.send_cq.take()[0] == "RETRY_EXC_ERR"
+    assert s.now - began == earliest
+    oldest = [name for name in seen if name.startswith(("WRITE_FIRST 100", "READ_REQUEST 100"))]
+    assert retry_cnt + 1 <= len(oldest) <= 2 * (retry_cnt + 1)
 
 
 def test_the_timer_backs_off_as_far_as_the_standard_lets_it(new) -> None:

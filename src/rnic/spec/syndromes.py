@@ -45,6 +45,34 @@ def ack_timeout_ns(code: int) -> int:
     return 4_096 << code if code else 0
 
 
+ACK_WAITS = (1, 2, 4)
+"""Waits for an ACK that pass one after the other, in local ACK timeouts; behind the last it is the last again."""
+
+
+def retry_exceeded_ns(timeout: int, retry_cnt: int) -> tuple[int, int] | None:
+    """Return when a request to a peer that is gone completes with RETRY_EXC, counted from its last transmission.
+
+    IBA 9.7.6.1.3 lets a requester wait one to four times the local ACK timeout before each of its ``retry_cnt``
+    retries and before it gives up. Progress begins the count anew.
+
+    Args:
+        timeout: code of the local ACK timeout, 0 to 31 (``ibv_qp_attr.timeout``).
+        retry_cnt: 0 to 7.
+
+    Returns:
+        The earliest and the latest time in nanoseconds; None for timeout 0, which waits for ever.
+
+    Raises:
+        ValueError: a code is out of range.
+    """
+    if not (0 <= timeout <= 31 and 0 <= retry_cnt <= 7):
+        raise ValueError(f"timeout={timeout}, retry_cnt={retry_cnt}: a timeout is 0 to 31, retry_cnt 0 to 7")
+    if not timeout:
+        return None
+    waits = [ACK_WAITS[min(turn, len(ACK_WAITS) - 1)] for turn in range(retry_cnt + 1)]
+    return sum(waits) * ack_timeout_ns(timeout), len(waits) * ACK_WAITS[-1] * ack_timeout_ns(timeout)
+
+
 CREDIT_COUNTS = (
     0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192,
     256, 384, 512, 768, 1_024, 1_536, 2_048, 3_072, 4_096, 6_144, 8_192, 12_288, 16_384, 24_576, 32_768,

@@ -20,7 +20,7 @@ from rnic.spec.limits import NEVER
 from rnic.spec.psn import PSN_MASK, PSN_WINDOW, psn_diff
 from rnic.spec.states import SQD
 from rnic.spec.status import SUCCESS
-from rnic.spec.syndromes import ack_timeout_ns
+from rnic.spec.syndromes import ACK_WAITS, ack_timeout_ns
 from rnic.state.queue_pair import PIECE, PIECES, QP, SEND_SLOT, QpMemory, QpRecord
 from rnic.state.record import NONE, WORD_BYTES, Run, Word, view
 from rnic.transport.inflight import NOBODY
@@ -41,10 +41,10 @@ REPEAT_ALONE_NS = 250_000
 """The same of a queue pair that has its peer for itself and waits for ACKs alone, once it knows the round trip. What is
 asked for again of a READ is more than an ACK, and others may have come meanwhile."""
 SILENT_PROBES = 3
-"""Probes in vain after which the peer counts as silent, also where there is no ACK timeout."""
+"""Probe intervals without an answer after which the peer counts as silent, also without an ACK timeout."""
 PROBE_MAX_SHIFT = 10
 """How often a probe's interval doubles at most."""
-BACKOFF_MOST = 2
+BACKOFF_MOST = len(ACK_WAITS) - 1
 """How often the ACK timeout doubles at most."""
 ACK_EACH_AFTER_PROBE = 32
 """Messages that each ask for an ACK after a probe: not every peer acknowledges what does not ask for it."""
@@ -475,7 +475,7 @@ class SendQueue(QpRecord):
         timeout = self.ack_timeout
         if not timeout:
             return NEVER
-        return now_ns + min(max(timeout << self.backoff, 4 * self.peer.srtt), 4 * timeout)
+        return now_ns + min(max(timeout << self.backoff, 4 * self.peer.srtt), ACK_WAITS[-1] * timeout)
 
     @property
     def probing(self) -> bool:
@@ -513,13 +513,16 @@ class SendQueue(QpRecord):
             self.host.counters.bump("ack_timeouts")
             self.ack_deadline = NEVER
             self.backoff = min(self.backoff + 1, BACKOFF_MOST)
+            self.probe_shift = 0
             self.peer.timed_out(now_ns)
             self.qp.retry(self.una, now_ns)
         elif self.probe_deadline <= now_ns:
-            self.probe_due = 1
-            self.ack_each = ACK_EACH_AFTER_PROBE
+            # One probe for each time that packets were sent: what else is lost is the ACK timeout's, if there is one.
+            if not self.probe_shift or not self.ack_timeout or self.qp.selective is not None:
+                self.probe_due = 1
+                self.ack_each = ACK_EACH_AFTER_PROBE
+                self.host.schedule(self.qp)
             if self.probe_shift >= SILENT_PROBES:
                 self.peer.timed_out(now_ns)
             self.probe_shift = min(self.probe_shift + 1, PROBE_MAX_SHIFT)
             self.probe_deadline = now_ns + self._probe_interval()
-            self.host.schedule(self.qp)

@@ -3,6 +3,7 @@
 Everything here talks to a NIC as a driver does: rings in registered memory, doorbells, commands and interrupts.
 """
 
+from rnic.spec.syndromes import retry_exceeded_ns
 from rnic.verbs.attrs import (
     GID,
     SGE,
@@ -61,6 +62,7 @@ __all__ = [
     "datagram_dtype",
     "get_device_list",
     "next_key",
+    "retry_exceeded_ns",
     "runtime_on",
     "send_dtype",
 ]

@@ -82,3 +82,21 @@ def test_aeth() -> None:
 def test_naks(name: str, value: int) -> None:
     assert getattr(syndromes, name) == value
     assert value in syndromes.NAK_NAMES
+
+
+@pytest.mark.parametrize(
+    ("timeout", "retry_cnt", "waits"),
+    [(14, 7, ((1 + 2 + 6 * 4), 32)), (1, 0, (1, 4)), (31, 2, (7, 12))],
+)
+def test_when_retries_are_exceeded(timeout: int, retry_cnt: int, waits: tuple[int, int]) -> None:
+    assert syndromes.retry_exceeded_ns(timeout, retry_cnt) == tuple((4_096 << timeout) * each for each in waits)
+
+
+def test_without_a_timeout_retries_are_never_exceeded() -> None:
+    assert syndromes.retry_exceeded_ns(0, 7) is None
+
+
+@pytest.mark.parametrize(("timeout", "retry_cnt"), [(-1, 0), (32, 0), (14, 8), (14, -1)])
+def test_codes_out_of_range_are_refused(timeout: int, retry_cnt: int) -> None:
+    with pytest.raises(ValueError, match=f"timeout={timeout}, retry_cnt={retry_cnt}"):
+        syndromes.retry_exceeded_ns(timeout, retry_cnt)

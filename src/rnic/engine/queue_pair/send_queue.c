@@ -351,15 +351,19 @@ void engine_timeout(const struct engine_shared *shared, struct engine_qp *qp, co
 		engine_count(effects, COUNT_ACK_TIMEOUTS, 1);
 		record->ack_deadline = NEVER;
 		record->backoff = lesser(record->backoff + 1, TIMER_BACKOFF_MOST);
+		record->probe_shift = 0;
 		effects->effects |= EFFECT_SILENT;
 		engine_sq_retry(shared, qp, record->una, effects);
 	} else if (record->probe_deadline <= now) {
-		record->probe_due = 1;
-		record->ack_each = TIMER_ACK_EACH_AFTER_PROBE;
+		/* one probe for each time that packets were sent: the rest is left to the ACK timeout, if there is one */
+		if (!record->probe_shift || !record->ack_timeout) {
+			record->probe_due = 1;
+			record->ack_each = TIMER_ACK_EACH_AFTER_PROBE;
+			effects->effects |= EFFECT_SCHEDULE;
+		}
 		if (record->probe_shift >= TIMER_SILENT_PROBES)
 			effects->effects |= EFFECT_SILENT;
 		record->probe_shift = lesser(record->probe_shift + 1, TIMER_PROBE_MAX_SHIFT);
 		record->probe_deadline = probe_deadline(record, flight->alone, flight->srtt, flight->rttvar, now);
-		effects->effects |= EFFECT_SCHEDULE;
 	}
 }
