@@ -3,6 +3,7 @@
  *
  *     hairpin data       messages of all kinds and lengths, checked; a receive that comes late
  *     hairpin reads      READs of all lengths, some at a time, into several pieces of memory, checked
+ *     hairpin long reads N   eight READs of 4 MiB at a time, with a retry_cnt of N
  *     hairpin key        a WRITE with a wrong key, a READ with one
  *     hairpin unmapped   a WRITE from memory that has been unmapped; "hairpin unmapped there" one to such memory
  *     hairpin read here  a READ into memory that has been unmapped; "hairpin read there" one of such memory
@@ -29,6 +30,7 @@ struct end {
 	uint64_t va;
 };
 
+static uint8_t retries = 7, read_depth = 4, timeout = 12; /* 12: with 7 retries some of 0.4 s */
 static int asks, other; /* which of the two this is, and the way to the other */
 static struct ibv_context *context;
 static struct ibv_pd *pd;
@@ -77,7 +79,7 @@ static void open_all(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC, .cap = { 64, 64, PIECES, PIECES, 64 } };
-	struct way way = { .timeout = 12, .retries = 7, .reads = 4 }; /* some of 0.4 s */
+	struct way way = { .timeout = timeout, .retries = retries, .reads = read_depth };
 
 	CHECK(list && list[0]);
 	context = ibv_open_device(list[0]);
@@ -302,6 +304,28 @@ static void reads(void)
 	}
 }
 
+/* Long READs, so many outstanding that their responses fill the ring again and again. */
+static void long_reads(void)
+{
+	enum { TOGETHER = 8, EACH = 4 << 20, TURNS = 6 };
+	uint64_t heard;
+
+	fill(memory, 4711, EACH);
+	CHECK(meet(14, &heard));
+	for (uint64_t at = 0; asks && at < TOGETHER * TURNS; at++) {
+		struct ibv_sge sge = { (uintptr_t)memory + EACH, EACH, mr->lkey };
+		struct ibv_send_wr wr = request(&sge, IBV_WR_RDMA_READ, at, there.va);
+
+		if (at >= TOGETHER)
+			succeed(at - TOGETHER);
+		post(&wr);
+	}
+	for (uint64_t at = 0; asks && at < TOGETHER; at++)
+		succeed(TOGETHER * (TURNS - 1) + at);
+	CHECK(!asks || is_filled(memory + EACH, 4711, EACH));
+	CHECK(meet(15, &heard));
+}
+
 static int is_stopped(pid_t pid)
 {
 	char path[64], state = 0;
@@ -456,6 +480,11 @@ int main(int argc, char **argv)
 	close(both[!asks]);
 	if (!asks)
 		prctl(PR_SET_PDEATHSIG, strcmp(mode, "forever") ? SIGKILL : 0);
+	if (strncmp(mode, "long reads ", 11) == 0) {
+		retries = (uint8_t)atoi(mode + 11);
+		read_depth = 8;
+		timeout = 14;
+	}
 	open_all();
 	if (asks) {
 		printf("%d %d\n", (int)getpid(), (int)child);
@@ -471,6 +500,8 @@ int main(int argc, char **argv)
 		round_trips(ROUNDS / 4, 5000);
 	} else if (strcmp(mode, "reads") == 0) {
 		reads();
+	} else if (strncmp(mode, "long reads ", 11) == 0) {
+		long_reads();
 	} else if (strcmp(mode, "key") == 0) {
 		wrong_key(IBV_WR_RDMA_WRITE);
 		close_all();

@@ -8,6 +8,7 @@ import random
 import select
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -121,6 +122,25 @@ def test_two_under_sanitizers(both_sanitized: Path, hairpin: dict[str, str]) -> 
         run(both_sanitized, hairpin, "data")
         run(both_sanitized, hairpin, "key")
         run(both_sanitized, hairpin, "reads")
+
+
+@pytest.mark.parametrize("runs", [2, pytest.param(48, marks=[pytest.mark.full, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize("rings", [True, False], ids=["rings", "wire"])
+def test_long_reads_beside_other_load_spend_no_retries(
+    both: Path, hairpin: dict[str, str], rings: bool, runs: int
+) -> None:
+    """A note that is refused or asked for again is no loss, and a probe for what only came late refuses none."""
+    spins = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
+    try:
+        with served(hairpin, f"{NET}.65") as nic:
+            for _ in range(runs):
+                run(both, {**hairpin, "RNIC_HAIRPIN": str(int(rings))}, "long reads 1")
+            nic.settled()
+            assert (counters(nic).get("hairpin_bytes", 0) > 0) == rings
+    finally:
+        for spin in spins:
+            spin.kill()
+            spin.wait()
 
 
 @pytest.mark.parametrize("what", ["key", "unmapped", "unmapped there", "read here", "read there"])

@@ -308,6 +308,17 @@ static int open_by_reference(struct engine_peer_path *self, const struct engine_
 	return 1;
 }
 
+/* Compare with this end's own word, since the other end could keep us awake by the ring's. */
+static int has_records(struct shm_peer *peer)
+{
+	return !peer->broken && load_word(&peer->in.producer->tail) != load_word(&peer->in.at);
+}
+
+static int is_pending(const struct engine_peer_path *self)
+{
+	return has_records(((const struct shm_loopback_path *)(const void *)self)->peer);
+}
+
 struct engine_peer_path *shm_loopback_path_of(struct shm_loopback *shm, const struct engine_qp *qp,
 					      struct shm_loopback_path *path)
 {
@@ -317,9 +328,10 @@ struct engine_peer_path *shm_loopback_path_of(struct shm_loopback *shm, const st
 	    qp->flow.destination_port != qp->flow.source_port)
 		peer = NULL;
 	if (peer != path->peer || path->record != qp->record)
-		*path = (struct shm_loopback_path){
-			.peer_path.opens = open_by_reference, .shm = shm, .peer = peer, .record = qp->record
-		};
+		*path = (struct shm_loopback_path){ .peer_path = { .opens = open_by_reference, .pending = is_pending },
+						    .shm = shm,
+						    .peer = peer,
+						    .record = qp->record };
 	return peer ? &path->peer_path : NULL;
 }
 
@@ -426,12 +438,6 @@ int shm_loopback_take(void *self, const struct rx_buffer *rx, uint64_t now, stru
 }
 
 /* ------------------------------------------------------------------ sleeping */
-
-/* Compare with this end's own word, since the other end could keep us awake by the ring's. */
-static int has_records(struct shm_peer *peer)
-{
-	return !peer->broken && load_word(&peer->in.producer->tail) != load_word(&peer->in.at);
-}
 
 int shm_loopback_pending(struct shm_loopback *shm, int sleeps)
 {

@@ -276,8 +276,7 @@ static enum engine_taken request_again(struct engine_device *device, struct engi
 		return TAKEN_NOTHING;
 	qp->peer_path->asks_again = 1;
 	qp->peer_path->again = record->sent_psn;
-	engine_sq_rewind(qp, psn, &effects);
-	effects.effects |= EFFECT_ARM;
+	engine_sq_ask_again(qp, psn, &effects);
 	apply_effects(device, (uint64_t)((uint8_t *)record - device->sched.arena), &effects, now);
 	return TAKEN_REFUSED;
 }
@@ -361,8 +360,7 @@ void engine_device_refused(struct engine_device *device, const struct engine_by_
 	struct queue_pair *record = qp->record;
 	if (psn_diff(by_ref->psn, record->una) < 0 || psn_diff(by_ref->psn, record->sent_psn) >= 0)
 		return;
-	engine_sq_rewind(qp, by_ref->psn, &effects);
-	effects.effects |= EFFECT_ARM;
+	engine_sq_ask_again(qp, by_ref->psn, &effects);
 	apply_effects(device, (uint64_t)((uint8_t *)record - device->sched.arena), &effects, now);
 }
 

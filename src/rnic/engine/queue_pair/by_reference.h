@@ -37,6 +37,8 @@ struct engine_peer_path {
 	/* Whether such packets of an operation may leave from this PSN on; then `*epoch` is the queue pair's. */
 	int (*opens)(struct engine_peer_path *path, const struct engine_qp *qp, uint32_t operation, uint64_t psn,
 		     uint64_t *epoch);
+	/* Whether something of the peer's waits to be taken, so that what is late has not been lost. */
+	int (*pending)(const struct engine_peer_path *path);
 	int asks_again; /* responses before the next PSN have been asked for with their bytes, and have no other way */
 	uint64_t again;
 };

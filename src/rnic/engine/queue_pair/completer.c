@@ -8,6 +8,12 @@
 #include "queue_pair/sge.h"
 #include "queue_pair/step.h"
 
+/* Whether the response `psn`, and all before `again`, has been asked for with its bytes: that it is missing is no loss. */
+static int is_asked_again(const struct engine_qp *qp, uint64_t psn)
+{
+	return qp->peer_path && qp->peer_path->asks_again && psn_diff(psn, qp->peer_path->again) < 0;
+}
+
 /* Whether a retry is left once all before `psn` is acknowledged, which restores the count. */
 static int may_retry(const struct engine_qp *qp, uint64_t psn)
 {
@@ -31,7 +37,10 @@ static void implied_nak(const struct engine_shared *shared, struct engine_qp *qp
 	record->implied_psn = psn;
 	record->implied_at = now;
 	engine_count(effects, COUNT_IMPLIED_NAKS, 1);
-	engine_sq_retry(shared, qp, psn, effects);
+	if (is_asked_again(qp, psn))
+		engine_sq_ask_again(qp, psn, effects);
+	else
+		engine_sq_retry(shared, qp, psn, effects);
 }
 
 /* Acknowledge all before `psn`, and retry from there; ENGINE_ATTENTION, or a punt with nothing changed. */
@@ -39,7 +48,7 @@ static enum engine_end advance_to_lost(const struct engine_shared *shared, struc
 				       const struct engine_inflight *flight, uint64_t now,
 				       struct engine_effects *effects)
 {
-	if (!may_retry(qp, psn))
+	if (!is_asked_again(qp, psn) && !may_retry(qp, psn))
 		return PUNT_ACK;
 	enum engine_end end = engine_sq_advance(shared, qp, psn, flight, now, effects);
 	if (end == ENGINE_ATTENTION)
@@ -230,6 +239,23 @@ static int response_fits(const struct queue_pair *record, const struct packet *p
 	return !(flags & ROW_START ? piece->got : !slot->received);
 }
 
+/* Put the response that a probe asked for alone, which had not been lost, back in front of the rest of its request. */
+static struct read_piece *rejoin_pieces(struct engine_qp *qp, struct read_piece *piece, uint64_t count)
+{
+	struct queue_pair *record = qp->record;
+	struct read_piece *rest = engine_piece(qp, 1);
+
+	if (!piece->asked || piece->packets != 1 || piece->got || count == 1 || record->piece_count < 2 || rest->got ||
+	    rest->index != piece->index || rest->first_psn != ((piece->first_psn + 1) & PSN_MASK))
+		return piece;
+	rest->first_psn = piece->first_psn;
+	rest->offset = piece->offset;
+	rest->packets++;
+	record->piece_first = (record->piece_first + 1) % QP_PIECES;
+	record->piece_count--;
+	return rest;
+}
+
 /* Count `count` response packets of the oldest request, which were placed in order. */
 static void took(const struct engine_shared *shared, struct engine_qp *qp, struct read_piece *piece, uint64_t count,
 		 struct cq_room *room, const struct engine_inflight *flight, uint64_t now,
@@ -269,6 +295,8 @@ static enum engine_end place_response(const struct engine_shared *shared, struct
 	if (piece->index >= record->sq_entries || record->read_index == NONE || piece->got >= piece->packets ||
 	    !record->mtu)
 		return PUNT_STATE;
+	if (packet->by_reference)
+		piece = rejoin_pieces(qp, piece, count);
 	struct send_slot *slot = &qp->sends[piece->index];
 	if (!response_fits(record, packet, piece, slot))
 		return PUNT_SEQUENCE;

@@ -1,6 +1,7 @@
 /* What is sent and not acknowledged: progress, window, timers, completions (IBA 9.7.6). */
 #include "queue_pair/send_queue.h"
 
+#include "queue_pair/by_reference.h"
 #include "queue_pair/psn.h"
 #include "queue_pair/response_queue.h"
 
@@ -301,6 +302,15 @@ void engine_sq_rewind(struct engine_qp *qp, uint64_t psn, struct engine_effects 
 	effects->effects |= EFFECT_SCHEDULE;
 }
 
+void engine_sq_ask_again(struct engine_qp *qp, uint64_t psn, struct engine_effects *effects)
+{
+	uint64_t deadline = qp->record->ack_deadline;
+
+	engine_sq_rewind(qp, psn, effects);
+	qp->record->ack_deadline = deadline;
+	effects->effects |= EFFECT_ARM;
+}
+
 void engine_sq_retry(const struct engine_shared *shared, struct engine_qp *qp, uint64_t psn,
 		     struct engine_effects *effects)
 {
@@ -355,15 +365,16 @@ void engine_timeout(const struct engine_shared *shared, struct engine_qp *qp, co
 		effects->effects |= EFFECT_SILENT;
 		engine_sq_retry(shared, qp, record->una, effects);
 	} else if (record->probe_deadline <= now) {
+		int waits = qp->peer_path && qp->peer_path->pending(qp->peer_path);
 		/* one probe for each time that packets were sent: the rest is left to the ACK timeout, if there is one */
-		if (!record->probe_shift || !record->ack_timeout) {
+		if (!waits && (!record->probe_shift || !record->ack_timeout)) {
 			record->probe_due = 1;
 			record->ack_each = TIMER_ACK_EACH_AFTER_PROBE;
 			effects->effects |= EFFECT_SCHEDULE;
 		}
 		if (record->probe_shift >= TIMER_SILENT_PROBES)
 			effects->effects |= EFFECT_SILENT;
-		record->probe_shift = lesser(record->probe_shift + 1, TIMER_PROBE_MAX_SHIFT);
+		record->probe_shift = lesser(record->probe_shift + !waits, TIMER_PROBE_MAX_SHIFT);
 		record->probe_deadline = probe_deadline(record, flight->alone, flight->srtt, flight->rttvar, now);
 	}
 }

@@ -47,6 +47,8 @@ void engine_sq_narrow(const struct engine_shared *shared, struct queue_pair *rec
 /* Go back to `psn`, which was lost. The caller has made sure that a retry is left. */
 void engine_sq_retry(const struct engine_shared *shared, struct engine_qp *qp, uint64_t psn,
 		     struct engine_effects *effects);
+/* Go back to `psn`, which was refused and not lost: no retry is spent, and what was due is due at the same time. */
+void engine_sq_ask_again(struct engine_qp *qp, uint64_t psn, struct engine_effects *effects);
 /* Go back: the next packet sent is `psn` (Go-Back-N). */
 void engine_sq_rewind(struct engine_qp *qp, uint64_t psn, struct engine_effects *effects);
 /* Start the timers that are not running. */
