@@ -185,12 +185,16 @@ class AsyncListener(BufferListener):
                 self._handshakes.release()
                 await asyncio.sleep(RETRY_S)
                 continue
-            self._spawn(self._handshake(client_socket(sock, address)))
+            lines = client_socket(sock, address)
+            self._half_open.admit(lines, address[0])
+            self._spawn(self._handshake(lines, address[0]))
 
-    async def _handshake(self, lines: LineSocket) -> None:
+    async def _handshake(self, lines: LineSocket, address: str) -> None:
         try:
             with ExitStack() as undo:
-                connection, answer = self._connect(await lines.areceive(), lines, undo)
+                with self._while_half_open(lines, address):
+                    line = await lines.areceive()
+                connection, answer = self._connect(line, lines, undo)
                 await lines.asend(answer)
                 undo.pop_all()
         except RnicError as error:  # the client is told, and the listener serves on

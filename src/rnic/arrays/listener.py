@@ -8,19 +8,20 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, Self
 
 from rnic.arrays.connection import MESSAGE_BYTES, RECEIVES, Connection
 from rnic.arrays.exports import open_shares
+from rnic.arrays.half_open import MAX_HALF_OPEN, HalfOpen
 from rnic.arrays.handshake import parse_endpoint, refusal_line
 from rnic.cm.line_socket import DEFAULT_TIMEOUT_S, ExchangeError, LineSocket, dial, listen_socket
 from rnic.spec.errors import RnicError
 from rnic.verbs.context import Context
 
 DEFAULT_PORT = 7471
-MAX_HANDSHAKES = 32
+MAX_HANDSHAKES = MAX_HALF_OPEN + 32
 """Handshakes under way at a time; more clients wait in the system's backlog."""
 RETRY_S = 0.1
 """Pause after an ``accept`` for which the system had no descriptor or memory."""
@@ -55,6 +56,7 @@ class BufferListener(ABC):
             raise
         self._message_bytes = message_bytes
         self._receives = receives
+        self._half_open = HalfOpen()
         self._waiting: deque[Connection] = deque()
         """Connections that were not accepted yet, in order of arrival."""
         self._start()
@@ -83,6 +85,22 @@ class BufferListener(ABC):
         """As :meth:`share`, for reading alone."""
         self._shares.add(buffers, writable=False)
         return self
+
+    @contextlib.contextmanager
+    def _while_half_open(self, lines: LineSocket, address: str) -> Iterator[None]:
+        """Receive a client's line inside of this: an error says whether the client had to make room."""
+        reason = None
+        try:
+            try:
+                yield
+            finally:
+                reason = self._half_open.leave(lines, address)
+        except ExchangeError:
+            if reason is not None:
+                raise ExchangeError(reason) from None
+            raise
+        if reason is not None:  # its line came when it had been let go
+            raise ExchangeError(reason)
 
     def _connect(self, line: bytes, lines: LineSocket, undo: ExitStack) -> tuple[Connection, bytes]:
         """Make this end for a client's line; return it with the line that answers."""
@@ -188,16 +206,20 @@ class Listener(BufferListener):
                 sock.close()
                 return
             lines = client_socket(sock, address)
+            self._half_open.admit(lines, address[0])
             try:
-                threading.Thread(target=self._handshake, args=(lines,), daemon=True).start()
+                threading.Thread(target=self._handshake, args=(lines, address[0]), daemon=True).start()
             except RuntimeError:  # the client is told, and the listener serves on
+                self._half_open.leave(lines, address[0])
                 _refuse(lines, "the listener's system has no more threads: try again")
                 self._handshakes.release()
 
-    def _handshake(self, lines: LineSocket) -> None:
+    def _handshake(self, lines: LineSocket, address: str) -> None:
         try:
             with ExitStack() as undo:
-                connection, answer = self._connect(lines.receive(), lines, undo)
+                with self._while_half_open(lines, address):
+                    line = lines.receive()
+                connection, answer = self._connect(line, lines, undo)
                 lines.send(answer)
                 undo.pop_all()
         except RnicError as error:  # the client is told, and the listener serves on

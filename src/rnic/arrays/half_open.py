@@ -1,0 +1,54 @@
+"""Clients of a listener that have connected and not yet sent their line: bounded, for each address and in all."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+
+from rnic.cm.line_socket import LineSocket
+
+MAX_OF_ADDRESS = 128
+"""Half-open clients of one address: more than start there at once, for each opens its device first."""
+MAX_HALF_OPEN = 512
+"""Half-open clients of all addresses."""
+
+
+class HalfOpen:
+    """The half-open clients of one listener. Where there are too many, the newest makes room for the next.
+
+    So clients that never finish their line keep out nobody else: those of other addresses have places of their own,
+    and one of the same address gets its place for as long as it takes to send a line.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._clients: dict[str, list[LineSocket]] = {}
+        self._reasons: dict[LineSocket, str] = {}
+
+    def admit(self, lines: LineSocket, address: str) -> None:
+        """Count a client, and let another go where that is one too many."""
+        with self._lock:
+            clients = self._clients.setdefault(address, [])
+            if len(clients) >= MAX_OF_ADDRESS:
+                self._let_go(address, f"{MAX_OF_ADDRESS} clients of {address} have not sent their line yet")
+            elif sum(map(len, self._clients.values())) >= MAX_HALF_OPEN:
+                most = max(self._clients, key=lambda each: len(self._clients[each]))
+                self._let_go(most, f"{MAX_HALF_OPEN} clients have not sent their line yet")
+            clients.append(lines)
+
+    def leave(self, lines: LineSocket, address: str) -> str | None:
+        """Count a client no longer: its line has come, or will not come. Return why it was let go, if it was."""
+        with self._lock:
+            clients = self._clients.get(address, [])
+            if lines in clients:
+                clients.remove(lines)
+            if not clients:
+                self._clients.pop(address, None)
+            return self._reasons.pop(lines, None)
+
+    def _let_go(self, address: str, reason: str) -> None:
+        lines = self._clients[address].pop()
+        self._reasons[lines] = f"{reason}: this one made room for the next; try again"
+        with contextlib.suppress(OSError):  # it has hung up
+            lines.sock.shutdown(socket.SHUT_RD)  # whoever waits for its line wakes; the reason can still be sent
