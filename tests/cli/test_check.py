@@ -101,6 +101,27 @@ def test_what_cannot_be_read(tmp_path: Path, what: str) -> None:
     assert ("no rule broken" in result.stdout) is what.startswith("cut")  # where something was judged
 
 
+@pytest.mark.parametrize("frames", [0, 3], ids=["empty", "other traffic"])
+def test_where_nothing_is_rocev2_there_is_nothing_to_judge(tmp_path: Path, frames: int) -> None:
+    path = tmp_path / "served.pcapng"
+    with path.open("wb") as file:
+        writer = PcapngWriter(file)
+        for index in range(frames):
+            writer.write(index, bytes(60))
+    result = CliRunner().invoke(check, [str(path)])
+    assert result.exit_code == 3
+    assert result.output == f"{path}: {frames} frames, 0 RoCEv2: nothing to judge\n"
+    assert CliRunner().invoke(check, [str(RECORDING), str(path)]).exit_code == 3
+
+
+def test_of_several_files_the_worst_counts(tmp_path: Path, spoilt: Path) -> None:
+    empty = tmp_path / "empty.pcapng"
+    with empty.open("wb") as file:
+        PcapngWriter(file)
+    for files, status in (([empty, spoilt], 1), ([spoilt, empty], 1), ([empty, tmp_path / "absent", spoilt], 2)):
+        assert CliRunner().invoke(check, [str(each) for each in files]).exit_code == status
+
+
 def test_no_file_is_a_mistake_in_one_line() -> None:
     result = CliRunner().invoke(check, [])
     assert result.exit_code == 2

@@ -119,6 +119,32 @@ def test_library_starts_the_nic_process_again_with_the_same_devices(directory: P
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("named", [False, True])
+def test_a_program_without_an_address_uses_what_rnic_serve_has(tmp_path: Path, named: bool) -> None:
+    if not (Path(os.environ.get("RNIC_LIBRARIES") or LIBRARIES) / "libibverbs.so.1").exists():
+        pytest.skip("the C libraries were not built")
+    tmp_path.chmod(0o700)
+    env = os.environ | {"RNIC_RUNTIME_DIR": str(tmp_path)}
+    served, other = f"{NET}.13", f"{NET}.14"
+    with subprocess.Popen([*RNIC, "serve", "--addr", served], env=env, stderr=subprocess.PIPE, text=True) as serve:
+        try:
+            assert serve.stderr is not None
+            assert "ready" in serve.stderr.readline()
+            show = "import os; print(os.environ['RNIC_DEVICE'], os.environ['RNIC_AGAIN'])"
+            command = [*RNIC, "exec", *(["--addr", other] if named else []), "--", sys.executable, "-c", show]
+            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+        finally:
+            serve.terminate()
+    assert done.returncode == 0, done.stderr
+    device, _, again = done.stdout.partition(" ")
+    assert (device, [each["address"] for each in json.loads(again)]) == (
+        ("rnic1", [other]) if named else ("rnic0", [served])
+    )
+    wanted = "" if named else f"rnic exec: uses what rnic serve has: rnic0 ({served}); --addr 127.0.0.1 makes another\n"
+    assert done.stderr == wanted
+
+
+@pytest.mark.slow
 def test_what_the_library_asks_for_is_said_where_it_is_missing(directory: Path) -> None:
     env = {name: value for name, value in os.environ.items() if name != "RNIC_AGAIN"}
     env["RNIC_RUNTIME_DIR"] = str(directory)

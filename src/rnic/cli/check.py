@@ -22,6 +22,7 @@ from rnic.spec.limits import ROCE_UDP_PORT
 
 EXIT_FINDINGS = 1
 EXIT_UNREADABLE = 2
+EXIT_NOTHING = 3
 _GZIP = b"\x1f\x8b"
 _REPEATED = 3
 """A rule that one queue pair breaks again and again is shown so often, then counted."""
@@ -129,7 +130,8 @@ def check(
 ) -> None:
     """Judge captures (pcap, pcapng, also gzip; - is standard input): what breaks the rules of RoCEv2.
 
-    Exit status: 0 if nothing breaks a rule, 1 if something does, 2 if a file cannot be read to its end.
+    Exit status: 0 if nothing breaks a rule, 1 if something does, 2 if a file cannot be read to its end, 3 if a file
+    holds no RoCEv2 packet, so that there is nothing to judge.
     """
     if list_rules:
         for rule in RULES.values():
@@ -152,12 +154,16 @@ def check(
             click.echo(f"rnic check: {error}", err=True)
             status = EXIT_UNREADABLE
         elif report.findings:
-            status = status or EXIT_FINDINGS
+            status = EXIT_FINDINGS if status != EXIT_UNREADABLE else status
+        elif not summary["rocev2"]:
+            status = status or EXIT_NOTHING
     sys.exit(status)
 
 
 def _show(name: str, summary: dict[str, Any], report: Report) -> None:
-    verdict = f"{report.findings} findings" if report.findings else "no rule broken"
+    verdict = "no rule broken" if summary["rocev2"] else "nothing to judge"
+    if report.findings:
+        verdict = f"{report.findings} findings"
     _print(f"{name}: {summary['frames']} frames, {summary['rocev2']} RoCEv2: {verdict}")
     for what, count in summary["findings"].items():
         _print(f"  {what}: {count}")

@@ -23,12 +23,14 @@ from rnic.cli.faults import fault_rules
 from rnic.cli.options import UDP_PORT_RENAMED, Command, udp_port
 from rnic.link.base import LinkError, parse_address
 from rnic.nic_process.sysfs_view import make_view
-from rnic.runtime.attach import ProcessConnection, connect, start
+from rnic.runtime.attach import ProcessConnection, ask, connect, start
 from rnic.runtime.directory import ProcessError, runtime_directory
 from rnic.spec import attach
 from rnic.spec.errors import VerbsError
 from rnic.spec.gids import gid_from_address
 from rnic.spec.limits import ROCE_UDP_PORT
+
+LOOPBACK = "127.0.0.1"
 
 
 def library_directory() -> Path:
@@ -161,13 +163,36 @@ def device_names(listed: bytes, addresses: tuple[str, ...], port: int | None) ->
     return names
 
 
+def default_devices(directory: Path, udp_port: int | None) -> tuple[tuple[str, ...], int | None]:
+    """Return addresses and UDP port of the devices that a program sees where no address is named.
+
+    They are the devices that ``rnic serve`` was told to make, if all are on one port and it is the one that is wanted,
+    and one on 127.0.0.1 otherwise. What is not this is said on stderr.
+    """
+    served = [each for each in ask(directory, "", "devices") if each["served"]]
+    ports = {each["udp_port"] for each in served}
+    if not served:
+        return (LOOPBACK,), udp_port
+    if len(ports) > 1 or udp_port not in (None, *ports):
+        print(
+            f"rnic exec: makes a device on {LOOPBACK} beside those of rnic serve: name one by --addr, --udp-port",
+            file=sys.stderr,
+        )
+        return (LOOPBACK,), udp_port
+    addresses = tuple(each["address"] for each in served)
+    if addresses != (LOOPBACK,):
+        names = ", ".join(f"{each['name']} ({each['address']})" for each in served)
+        print(f"rnic exec: uses what rnic serve has: {names}; --addr {LOOPBACK} makes another", file=sys.stderr)
+    return addresses, ports.pop()
+
+
 @click.command("exec", cls=Command, context_settings={"allow_interspersed_args": False}, renamed=UDP_PORT_RENAMED)
 @click.option(
     "--addr",
     "addresses",
     multiple=True,
     envvar="RNIC_ADDR",
-    help="Local IP address of a device; repeatable.  [default: 127.0.0.1]",
+    help="Local IP address of a device; repeatable.  [default: those of rnic serve, or 127.0.0.1]",
 )
 @udp_port("UDP port, 4791 by default; 0 for any free one.", envvar="RNIC_PORT")
 @click.option(
@@ -243,7 +268,9 @@ def execute(
     own_rules = rules_by_device(faults_on)
     directory = runtime_directory()
     connection = connect(directory) or start(directory)
-    names = device_names(connection.request(attach.MSG_LIST)[0], addresses or ("127.0.0.1",), udp_port)
+    if not addresses:
+        addresses, udp_port = default_devices(directory, udp_port)
+    names = device_names(connection.request(attach.MSG_LIST)[0], addresses, udp_port)
     unknown = own_rules.keys() - {*names.values(), *names}
     if unknown:
         known = ", ".join(f"{name} ({address})" for address, name in names.items())
@@ -257,7 +284,7 @@ def execute(
             "congestion": congestion,
             "name": names[address] if own_rules else None,
         }
-        for address in addresses or ("127.0.0.1",)
+        for address in addresses
     ]
     devices = add_devices(connection, wanted)
     for each, name in zip(wanted, devices, strict=True):

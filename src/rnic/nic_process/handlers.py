@@ -341,7 +341,8 @@ class Handlers:
         name, _, what = body.decode().partition(" ")
         if what == "devices":
             runtimes = {name: device.runtime for name, device in self._devices.items()}
-            return self._reply_json(client, devices(runtimes, self._clients.values()), out)
+            served = {name for name, device in self._devices.items() if device.pinned}
+            return self._reply_json(client, devices(runtimes, self._clients.values(), served), out)
         device = self._device(name or next(iter(self._devices), ""))
         if what == "slots":
             return self._reply_json(client, device.bypass.view(), out)

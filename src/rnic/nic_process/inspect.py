@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +17,20 @@ TAP = "tap "
 """What an INFO message about :meth:`rnic.runtime.tap.Tap.answer` begins with."""
 
 
-def devices(runtimes: Mapping[str, Runtime], clients: Iterable[Client]) -> list[dict[str, Any]]:
+def devices(
+    runtimes: Mapping[str, Runtime], clients: Iterable[Client], served: Collection[str] = ()
+) -> list[dict[str, Any]]:
     """Return every device with its programs and the ends of its queue pairs.
 
-    Each is ``{"name", "address", "udp_port", "guid", "port_state", "dead", "programs": [program], "qps": [pair]}``, a
-    program ``{"pid", "command"}``, a pair ``{"qpn", "pid", "state", "remote_qpn", "remote_address"}``; the last is
-    empty for one that has no peer.
+    Each is ``{"name", "address", "udp_port", "guid", "port_state", "dead", "served", "programs": [program],
+    "qps": [pair]}``, a program ``{"pid", "command"}``, a pair ``{"qpn", "pid", "state", "remote_qpn",
+    "remote_address"}``; the last is empty for one that has no peer. ``served`` devices stay without a program, as
+    ``rnic serve`` was told.
     """
     users = list(clients)
     return [
-        _device(name, runtime, [user for user in users if user.device == name]) for name, runtime in runtimes.items()
+        {**_device(name, runtime, [user for user in users if user.device == name]), "served": name in served}
+        for name, runtime in runtimes.items()
     ]
 
 
