@@ -11,7 +11,7 @@ import contextlib
 import functools
 import inspect
 import socket
-from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping
 from contextlib import ExitStack
 from typing import Any, ParamSpec
 
@@ -37,13 +37,12 @@ _Given = ParamSpec("_Given")
 class _Connecting:
     """What :func:`aconnect` returns: ``await`` it for a connection, or open it with ``async with``."""
 
-    def __init__(self, coroutine: Any) -> None:
-        self._coroutine = coroutine
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, Connection]]) -> None:
+        self._begin = begin  # only when it is awaited: a task that is cancelled before would leave a coroutine behind
         self._connection: Connection | None = None
 
     def __await__(self) -> Generator[Any, None, Connection]:
-        connection: Connection = yield from self._coroutine.__await__()
-        return connection
+        return self._begin().__await__()
 
     async def __aenter__(self) -> Connection:
         self._connection = await self
@@ -65,7 +64,7 @@ def _for_asyncio(connect: Callable[_Given, Connection]) -> Callable[_Given, _Con
         """
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
-        return _Connecting(_connect(**given.arguments))
+        return _Connecting(functools.partial(_connect, **given.arguments))
 
     aconnect.__qualname__ = "aconnect"
     functools.update_wrapper(aconnect, connect, assigned=())  # its signature, for help() and editors
