@@ -204,6 +204,16 @@ def test_receives_give_their_identifiers_too(new_pair: NewPair, srq: bool) -> No
             poll(pair, 30)
 
 
+@pytest.mark.parametrize("service", ["RC", "UC"])
+def test_a_key_is_invalidated_by_the_array(new_pair: NewPair, service: str) -> None:
+    with new_pair(service) as pair:
+        entries = writes(pair, 1, op.WR_LOCAL_INV)
+        entries["imm"] = 0x1234  # nobody's key
+        assert pair.a.qp.post_batch(entries) == 1
+        found, _ = poll(pair, 1)
+        assert (found["opcode"].tolist(), found["status"].tolist()) == ([op.WR_LOCAL_INV], [st.LOC_PROT_ERR])
+
+
 def test_datagrams_by_the_array(new_pair: NewPair) -> None:
     with new_pair("UD") as pair:
         a, b = pair.a, pair.b

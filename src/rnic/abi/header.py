@@ -1,7 +1,8 @@
 """The C header ``rnic_hw.h``, generated from the tables that Python uses too.
 
 A field becomes ``RNIC_<LAYOUT>_<FIELD>``: byte offset, unit in bytes, lowest bit and width, as the arguments of
-``rnic_put_be`` and its kin. Numbers become ``RNIC_<NAME>``.
+``rnic_put_be`` and its kin. Numbers become ``RNIC_<NAME>``. ``RNIC_WORK_REQUESTS(X)`` and ``RNIC_QP_ATTRIBUTES(X)``
+stand for ``X(...)`` of each row: libibverbs' names beside the device's.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from types import ModuleType
 
 from rnic.context.cqc import CQ_STAMPED, CQC, SRQC
 from rnic.context.eqc import EQC
-from rnic.context.modify import COMMAND_FOR
+from rnic.context.modify import ATTRIBUTES, COMMAND_FOR
 from rnic.context.qpc import OPT_SQ_SIG_ALL, QPC, SRQ_VALID
 from rnic.device.mailboxes import ADAPTER, DEV_LIM, MGM
 from rnic.mem.mpt import MPT_ENTRY
@@ -123,8 +124,22 @@ def _transitions() -> list[str]:
     return [f"static const unsigned short rnic_qp_command[{count}][{count}] = {{", *rows, "};"]
 
 
+def _rows() -> list[str]:
+    keyed = opcodes.work_requests("key")
+    requests = [
+        f"X({row.ibv_wr}, {row.name}, {row.ibv_wc}, {int(row.opcode in keyed)})"
+        for row in opcodes.WORK_REQUESTS
+        if row.ibv_wr
+    ]
+    attributes = [f"X({row.verbs}, {row.field.upper()})" for row in ATTRIBUTES]
+    return [
+        f"#define RNIC_WORK_REQUESTS(X) {' '.join(requests)}",
+        f"#define RNIC_QP_ATTRIBUTES(X) {' '.join(attributes)}",
+    ]
+
+
 def c_header() -> str:
     """The text of ``rnic_hw.h``."""
     lines = ["/* Made by rnic.abi.header from the layout tables. */", "#ifndef RNIC_HW_H", "#define RNIC_HW_H", ""]
-    lines += [*_constants(), "", *_fields(), "", *_transitions(), "", "#endif", ""]
+    lines += [*_constants(), "", *_fields(), "", *_transitions(), "", *_rows(), "", "#endif", ""]
     return "\n".join(lines)

@@ -10,6 +10,8 @@ from functools import cache
 from typing import Final, NamedTuple
 
 from rnic.spec import commands as cmd
+from rnic.spec.limits import MAX_RD_ATOMIC
+from rnic.spec.psn import PSN_MASK
 from rnic.spec.states import ERR, INIT, RESET, RTR, RTS, SQD, SQE, ST_RC, ST_UC, ST_UD
 
 # --- attributes, the bits of opt_param_mask: those of ibv_qp_attr_mask (hardware.md 2a)
@@ -40,14 +42,37 @@ ATTRIBUTE_NAMES: dict[int, str] = {
 }
 """Names of the attributes, in the order of their bits (states have small numbers too, and came before)."""
 
+
+class Attribute(NamedTuple):
+    """An attribute that is one field of the context: bit, member of ``ibv_qp_attr``, field, largest value."""
+
+    bit: int
+    verbs: str
+    field: str
+    largest: int
+
+
+ATTRIBUTES: Final = (
+    Attribute(PKEY_INDEX, "pkey_index", "pkey_index", 127),
+    Attribute(PORT, "port_num", "port", 7),
+    Attribute(QKEY, "qkey", "qkey", 0xFFFF_FFFF),
+    Attribute(ACCESS_FLAGS, "qp_access_flags", "access_flags", 0xFF),
+    Attribute(PATH_MTU, "path_mtu", "mtu", 5),
+    Attribute(TIMEOUT, "timeout", "ackto", 31),
+    Attribute(RETRY_CNT, "retry_cnt", "retry_cnt", 7),
+    Attribute(RNR_RETRY, "rnr_retry", "rnr_retry", 7),
+    Attribute(RQ_PSN, "rq_psn", "expected_psn", PSN_MASK),
+    Attribute(SQ_PSN, "sq_psn", "next_send_psn", PSN_MASK),
+    Attribute(MAX_QP_RD_ATOMIC, "max_rd_atomic", "max_rd_atomic", MAX_RD_ATOMIC),
+    Attribute(MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic", "max_dest_rd_atomic", MAX_RD_ATOMIC),
+    Attribute(MIN_RNR_TIMER, "min_rnr_timer", "rnr_nak_timer", 31),
+    Attribute(DEST_QPN, "dest_qp_num", "remote_qpn", 0xFF_FFFF),
+)
+
 FIELDS: dict[int, tuple[str, ...]] = {
     STATE: (),
     CUR_STATE: (),
     EN_SQD_ASYNC_NOTIFY: (),
-    ACCESS_FLAGS: ("access_flags",),
-    PKEY_INDEX: ("pkey_index",),
-    PORT: ("port",),
-    QKEY: ("qkey",),
     # The UDP ports and our own options travel with the path: both ends agree on them when they connect.
     AV: (
         "rgid",
@@ -70,16 +95,7 @@ FIELDS: dict[int, tuple[str, ...]] = {
         "options",
         "window_packets",
     ),
-    PATH_MTU: ("mtu",),
-    TIMEOUT: ("ackto",),
-    RETRY_CNT: ("retry_cnt",),
-    RNR_RETRY: ("rnr_retry",),
-    RQ_PSN: ("expected_psn",),
-    MAX_QP_RD_ATOMIC: ("max_rd_atomic",),
-    MIN_RNR_TIMER: ("rnr_nak_timer",),
-    SQ_PSN: ("next_send_psn",),
-    MAX_DEST_RD_ATOMIC: ("max_dest_rd_atomic",),
-    DEST_QPN: ("remote_qpn",),
+    **{each.bit: (each.field,) for each in ATTRIBUTES},
 }
 """QPC fields that each attribute carries. Attributes that are missing here are not supported: CAP, since
 rings are not resized, and the alternate path, which RoCE has none of."""

@@ -11,20 +11,14 @@ from typing import TYPE_CHECKING
 from rnic.context.ctxmgt import Status
 from rnic.context.modify import (
     ACCESS_FLAGS,
+    ATTRIBUTES,
     AV,
     CREATION_FIELDS,
     DEST_QPN,
     EN_SQD_ASYNC_NOTIFY,
-    MAX_DEST_RD_ATOMIC,
-    MAX_QP_RD_ATOMIC,
-    MIN_RNR_TIMER,
     PATH_MTU,
     PKEY_INDEX,
     PORT,
-    RETRY_CNT,
-    RNR_RETRY,
-    SQ_PSN,
-    TIMEOUT,
     TRANSITIONS,
     check,
     fields,
@@ -44,8 +38,7 @@ from rnic.rings.sqe import SQE_SHIFT
 from rnic.spec import access
 from rnic.spec import commands as cmd
 from rnic.spec.gids import address_from_gid, gid_from_address
-from rnic.spec.limits import MAX_INLINE, MAX_RD_ATOMIC, MTU_BYTES, MTU_CODES
-from rnic.spec.psn import PSN_MASK
+from rnic.spec.limits import MAX_INLINE, MTU_BYTES, MTU_CODES
 from rnic.spec.states import RESET, ST_UD
 from rnic.state.queue_pair import QpMemory
 
@@ -112,15 +105,9 @@ def values_fit(given: QpContext, mask: int, service: int, config: NicConfig) -> 
         or (mask & PORT and given.port != 1)
         or (mask & ACCESS_FLAGS and given.access_flags & ~_REMOTE)
         or (mask & PATH_MTU and not 0 < MTU_BYTES.get(given.mtu, 0) <= config.mtu)
-        or (mask & TIMEOUT and given.ackto > 31)
-        or (mask & RETRY_CNT and given.retry_cnt > 7)
-        or (mask & RNR_RETRY and given.rnr_retry > 7)
-        or (mask & MIN_RNR_TIMER and given.rnr_nak_timer > 31)
-        or (mask & MAX_QP_RD_ATOMIC and given.max_rd_atomic > MAX_RD_ATOMIC)
-        or (mask & MAX_DEST_RD_ATOMIC and given.max_dest_rd_atomic > MAX_RD_ATOMIC)
-        or (mask & SQ_PSN and given.next_send_psn > PSN_MASK)
-        or (mask & DEST_QPN and not 0 < given.remote_qpn <= 0xFFFFFF)
+        or (mask & DEST_QPN and not given.remote_qpn)
         or (mask & AV and not _path_fits(given, config))
+        or any(mask & each.bit and getattr(given, each.field) > each.largest for each in ATTRIBUTES)
     )
     return not wrong
 

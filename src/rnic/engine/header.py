@@ -28,7 +28,7 @@ from rnic.spec import access, attach, congestion_regs, events, limits, opcodes, 
 from rnic.spec.layout import Layout
 from rnic.state import budget, queue_pair, shm_loopback, slot
 from rnic.state.budget import BUDGET, SHARE
-from rnic.state.counters import PACKET_COUNTERS
+from rnic.state.counters import NAKS_SENT, PACKET_COUNTERS
 from rnic.state.device import DEVICE
 from rnic.state.inflight import INFLIGHT, LINE, PEER
 from rnic.state.memory import KEY
@@ -193,6 +193,8 @@ def _numbers() -> list[str]:
             wanted = not beginnings or name.startswith(beginnings)
             if name.isupper() and type(value) is int and wanted:
                 lines.append(f"#define {prefix}{name} {value:#x}{'u' if value < 1 << 32 else 'ull'}")
+    takes = sum(1 << opcode for opcode in opcodes.work_requests("receive"))
+    lines.append(f"#define WR_TAKES_RECEIVE {takes:#x}ull /* a bit for each opcode */")
     sizes = ", ".join(str(limits.MTU_BYTES.get(code, 0)) for code in range(QPC["mtu"].mask + 1))
     lines.append(f"static const uint16_t mtu_bytes[{QPC['mtu'].mask + 1}] = {{ {sizes} }};")
     times = ", ".join(str(time) for time in syndromes.RNR_TIMER_US)
@@ -208,6 +210,10 @@ def _counters() -> list[str]:
         "enum engine_count {",
         *(f"\tCOUNT_{name.upper()}," for name in PACKET_COUNTERS),
         "\tENGINE_COUNTS",
+        "};",
+        "/* The counter of a NAK that is sent, by bits 6:5 of its syndrome. */",
+        "static const uint8_t naks_sent[4] = {",
+        *(f"\t[{kind >> 5}] = COUNT_{name.upper()}," for kind, name in NAKS_SENT.items()),
         "};",
         "/* Why the engine punts: punt_* of struct slot say it in words. */",
         f"#define PUNT_REASONS {', '.join(f'PUNT_{name.upper()}' for name, _ in slot.PUNT_REASONS)}",

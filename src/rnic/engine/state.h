@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0xe9b168d2562b00eeull
+#define STATE_LAYOUT_HASH 0x16b6fb0d6a9436edull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -276,6 +276,7 @@
 #define PACE_RATE_BITS 0x10u
 #define PACE_BURST_PACKETS 0x4u
 #define PACE_UNBOUND 0x100000u
+#define WR_TAKES_RECEIVE 0x800830ull /* a bit for each opcode */
 static const uint16_t mtu_bytes[8] = { 0, 256, 512, 1024, 2048, 4096, 0, 0 };
 static const uint32_t rnr_timer_us[32] = { 655360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920, 2560, 3840, 5120, 7680, 10240, 15360, 20480, 30720, 40960, 61440, 81920, 122880, 163840, 245760, 327680, 491520 };
 static const uint16_t credit_counts[31] = { 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768 };
@@ -949,6 +950,11 @@ enum engine_count {
 	COUNT_CNP_RATE_CUTS,
 	COUNT_EVENT_CONGESTION,
 	ENGINE_COUNTS
+};
+/* The counter of a NAK that is sent, by bits 6:5 of its syndrome. */
+static const uint8_t naks_sent[4] = {
+	[1] = COUNT_RNR_NAKS_SENT,
+	[3] = COUNT_SEQUENCE_NAKS_SENT,
 };
 /* Why the engine punts: punt_* of struct slot say it in words. */
 #define PUNT_REASONS PUNT_SHORT, PUNT_STATE, PUNT_HEADER, PUNT_ICRC, PUNT_PSN, PUNT_SEQUENCE, PUNT_LENGTH, PUNT_KEY, PUNT_MEMORY, PUNT_REPLY, PUNT_ACK, PUNT_CQ, PUNT_REQUEST, PUNT_PATH, PUNT_WAIT

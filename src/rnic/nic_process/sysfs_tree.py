@@ -22,6 +22,7 @@ from rnic.link.interface import interface_of
 from rnic.nic_process.sysfs_view import ALL_DEVICES, TREE, index_of, link, link_device, make_classes, write
 from rnic.runtime.report import LOGGER
 from rnic.spec.drops import DropReason
+from rnic.state.counters import COUNTER_FILES
 
 if TYPE_CHECKING:
     from rnic.device.nic import Nic
@@ -82,25 +83,14 @@ PORT_COUNTERS: dict[str, tuple[str, ...]] = {
 HW_COUNTERS: dict[str, tuple[str, ...]] = {
     "sent_pkts": ("tx_packets",),
     "rcvd_pkts": ("rx_packets",),
-    "duplicate_request": ("duplicate_reads", "duplicate_atomics", DropReason.DUPLICATE.value),
-    "out_of_seq_request": ("sequence_naks_sent",),
-    "out_of_sequence": ("sequence_naks_sent",),
-    "rcvd_seq_err": ("sequence_naks_received",),
-    "packet_seq_err": ("sequence_naks_received",),
-    "rcvd_rnr_err": ("rnr_naks_received",),
-    "send_rnr_err": ("rnr_naks_sent",),
-    "rnr_nak_retry_err": ("rnr_naks_received",),
-    "ack_deferred": ("acks_coalesced",),
-    "completer_retry_err": ("rewinds",),
-    "local_ack_timeout_err": ("ack_timeouts",),
     "retry_exceeded_err": ("retries_exceeded",),
     "send_err": ("fatal_naks_sent",),
     "rx_icrc_encapsulated": (DropReason.BAD_ICRC.value,),
-    "np_cnp_sent": ("cnps_sent",),
-    "np_ecn_marked_roce_packets": ("ecn_marked_packets",),
-    "rp_cnp_handled": ("cnps_received",),
 }
 """Files of ``ports/1/hw_counters`` by the names of Soft-RoCE and mlx5; ours stand there by their own names, too."""
+for _name, _files in COUNTER_FILES.items():
+    for _file in _files.split():
+        HW_COUNTERS[_file] = (*HW_COUNTERS.get(_file, ()), _name)
 
 _SUMS: dict[str, tuple[tuple[str, ...], int]] = {
     **{f"ports/1/counters/{name}": (parts, 1) for name, parts in PORT_COUNTERS.items()},

@@ -11,8 +11,11 @@ from rnic.rclink.merge import AckMerger, CnpFilter
 from rnic.rclink.numbers import OP_ACK, OP_CNP, psn_add, psn_diff
 from rnic.rclink.packet import RcLinkPacket
 from rnic.rclink.qp import QueuePair
-from rnic.spec.syndromes import AETH_ACK, AETH_RNR_NAK, CREDITS_INVALID, NAK_PSN_SEQUENCE
+from rnic.spec.syndromes import AETH_ACK, AETH_NAK, AETH_RNR_NAK, AETH_TYPE_MASK, CREDITS_INVALID, NAK_PSN_SEQUENCE
+from rnic.state.counters import NAKS_SENT
 from rnic.trace.counters import Counters
+
+_NAKS_SENT = {**NAKS_SENT, AETH_NAK: "naks_sent"}
 
 
 class Received:
@@ -106,7 +109,7 @@ class Receiver:
             qp = self._qps[qpid]
             qp.ack_sn = qp.rx_epsn
             out.append(self._answer(qpid, OP_ACK, syndrome, qp.rx_epsn))
-            self._counters.bump("rnr_naks_sent" if syndrome != NAK_PSN_SEQUENCE else "naks_sent")
+            self._counters.bump(_NAKS_SENT[syndrome & AETH_TYPE_MASK])
         out += [self._acknowledge(qpid, forced=True) for qpid in self._acks.take_forced(limit - len(out))]
         if self._merge_ns is not None and self._merge_ns <= now_ns:
             out += [self._acknowledge(qpid, forced=False) for qpid in self._acks.take(limit - len(out))]

@@ -1,5 +1,9 @@
 """BTH opcodes (IBA vol. 1, 9.2) and work-request opcodes (001 section 3.5, ``design.md``)."""
 
+from typing import NamedTuple
+
+from rnic.spec.states import ST_RC, ST_UC, ST_UD
+
 # --- operations, the low five bits of a BTH opcode
 SEND_FIRST, SEND_MIDDLE, SEND_LAST, SEND_LAST_IMM, SEND_ONLY, SEND_ONLY_IMM = range(0x06)
 WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST, WRITE_LAST_IMM, WRITE_ONLY, WRITE_ONLY_IMM = range(0x06, 0x0C)
@@ -35,19 +39,57 @@ WR_BIND_MW = 0xF0
 WR_LOCAL_INV = 0xF1
 WR_NOP = 0xFF
 
-WR_NAMES = {
-    WR_SEND: "SEND",
-    WR_SEND_IMM: "SEND_IMM",
-    WR_WRITE: "WRITE",
-    WR_WRITE_IMM: "WRITE_IMM",
-    WR_READ: "READ",
-    WR_CMP_SWAP: "CMP_SWAP",
-    WR_FETCH_ADD: "FETCH_ADD",
-    WR_SEND_INV: "SEND_INV",
-    WR_BIND_MW: "BIND_MW",
-    WR_LOCAL_INV: "LOCAL_INV",
-    WR_NOP: "NOP",
-}
+_SEND = (SEND_FIRST, SEND_MIDDLE, SEND_LAST, SEND_ONLY)
+_SEND_IMM = (SEND_FIRST, SEND_MIDDLE, SEND_LAST_IMM, SEND_ONLY_IMM)
+_SEND_INV = (SEND_FIRST, SEND_MIDDLE, SEND_LAST_INV, SEND_ONLY_INV)
+_WRITE = (WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST, WRITE_ONLY)
+_WRITE_IMM = (WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST_IMM, WRITE_ONLY_IMM)
+_RC, _UC, _UD = (ST_RC,), (ST_RC, ST_UC), (ST_RC, ST_UC, ST_UD)
+
+
+class WorkRequest(NamedTuple):
+    """What one kind of work request is.
+
+    ``flags`` are words: ``send``, ``write``, ``read``, ``atomic`` or ``local``; ``receive`` where it uses up a receive
+    entry of the peer; ``word`` where its last packet carries the descriptor's immediate, and ``key`` where that is a
+    key to invalidate. ``ibv_wr`` and ``ibv_wc`` name it in ``ibv_wr_opcode`` and its completion in ``ibv_wc_opcode``.
+    """
+
+    opcode: int
+    name: str
+    flags: str
+    services: tuple[int, ...]
+    packets: tuple[int, ...]
+    """Its first, middle, last and only packet, where a message may have several."""
+    ibv_wr: str = ""
+    ibv_wc: str = ""
+
+
+WORK_REQUESTS = (
+    WorkRequest(WR_SEND, "SEND", "send receive", _UD, _SEND, "SEND", "SEND"),
+    WorkRequest(WR_SEND_IMM, "SEND_IMM", "send receive word", _UD, _SEND_IMM, "SEND_WITH_IMM", "SEND"),
+    WorkRequest(WR_WRITE, "WRITE", "write", _UC, _WRITE, "RDMA_WRITE", "RDMA_WRITE"),
+    WorkRequest(WR_WRITE_IMM, "WRITE_IMM", "write receive word", _UC, _WRITE_IMM, "RDMA_WRITE_WITH_IMM", "RDMA_WRITE"),
+    WorkRequest(WR_READ, "READ", "read", _RC, (), "RDMA_READ", "RDMA_READ"),
+    WorkRequest(WR_CMP_SWAP, "CMP_SWAP", "atomic", _RC, (), "ATOMIC_CMP_AND_SWP", "COMP_SWAP"),
+    WorkRequest(WR_FETCH_ADD, "FETCH_ADD", "atomic", _RC, (), "ATOMIC_FETCH_AND_ADD", "FETCH_ADD"),
+    WorkRequest(WR_SEND_INV, "SEND_INV", "send receive word key", _RC, _SEND_INV, "SEND_WITH_INV", "SEND"),
+    WorkRequest(WR_BIND_MW, "BIND_MW", "local", _UC, (), "BIND_MW", "BIND_MW"),
+    WorkRequest(WR_LOCAL_INV, "LOCAL_INV", "local key", _UC, (), "LOCAL_INV", "LOCAL_INV"),
+    WorkRequest(WR_NOP, "NOP", "local", _UD, ()),
+)
+WR_NAMES = {row.opcode: row.name for row in WORK_REQUESTS}
+
+
+def work_requests(flag: str) -> frozenset[int]:
+    """Return the opcodes of the work requests with a flag."""
+    return frozenset(row.opcode for row in WORK_REQUESTS if flag in row.flags.split())
+
+
+def allowed(service: int) -> frozenset[int]:
+    """Return the opcodes of the work requests that a service type has."""
+    return frozenset(row.opcode for row in WORK_REQUESTS if service in row.services)
+
 
 # --- opcodes of the descriptor engine alone (001 section 3.5)
 ENGINE_WRITE_TEST = 0x01

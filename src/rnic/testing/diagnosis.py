@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from rnic.spec.syndromes import AETH_RNR_NAK
+from rnic.state.counters import NAKS_SENT
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import WC
 
@@ -15,6 +17,11 @@ MOST_RNR_NAKS = 300
 """So many in one wait, in which nobody can post a receive, mean that nobody will."""
 
 _CAN_RECEIVE = (e.IBV_QPS_RTR, e.IBV_QPS_RTS, e.IBV_QPS_SQD, e.IBV_QPS_SQE)
+
+
+def rnr_naks(end: Side) -> int:
+    """RNR NAKs that an end sent."""
+    return end.counters.get(NAKS_SENT[AETH_RNR_NAK], 0)
 
 
 def diagnose(side: Side, completions: Iterable[WC] = ()) -> list[str]:
@@ -37,7 +44,7 @@ def diagnose(side: Side, completions: Iterable[WC] = ()) -> list[str]:
     for who, end, asker, wcs in (
         ("the peer", peer, "the", (*side.wcs, *completions)), ("this side", side, "the peer's", peer.wcs)
     ):  # fmt: skip
-        if naks := end.counters.get("rnr_naks_sent", 0):
+        if naks := rnr_naks(end):
             found.append(f"{naks:,} RNR NAKs: {who} has no receive posted")
         if unposted := end.counters.get("drop_no_receive", 0):
             found.append(f"{unposted:,} messages dropped: {who} has no receive posted")
@@ -56,4 +63,4 @@ def diagnose(side: Side, completions: Iterable[WC] = ()) -> list[str]:
     return found
 
 
-__all__ = ["MOST_RNR_NAKS", "diagnose"]
+__all__ = ["MOST_RNR_NAKS", "diagnose", "rnr_naks"]

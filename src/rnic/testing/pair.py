@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from rnic.spec.errors import VerbsError, WorkCompletionError
 from rnic.spec.limits import GRH_BYTES, MTU_CODES
-from rnic.testing.diagnosis import MOST_RNR_NAKS, diagnose
+from rnic.testing.diagnosis import MOST_RNR_NAKS, diagnose, rnr_naks
 from rnic.testing.faults import FaultMethods
 from rnic.testing.net import DEFAULT_LIMIT_NS, Node, SimNet
 from rnic.testing.packets import PacketFactory
@@ -211,7 +211,7 @@ class Side(VerbsSide):
 
     def _refused(self) -> int:
         """RNR NAKs of both ends."""
-        return sum(end.counters.get("rnr_naks_sent", 0) for end in (self, self.peer))
+        return sum(rnr_naks(end) for end in (self, self.peer))
 
     def expect(self, status: int = e.IBV_WC_SUCCESS, count: int = 1, limit_ns: int = DEFAULT_LIMIT_NS) -> list[WC]:
         """Return the next ``count`` completions, all of them with ``status``.

@@ -7,26 +7,15 @@ checked is what is used; scatter lists and inline data stay in the ring, and are
 from __future__ import annotations
 
 from rnic.rings.sqe import SQ_ENTRY, SQ_ENTRY_ATOMIC, SQ_ENTRY_BIND, SQ_ENTRY_UD, SQE_BYTES
-from rnic.spec.opcodes import (
-    WR_CMP_SWAP,
-    WR_FETCH_ADD,
-    WR_NOP,
-    WR_READ,
-    WR_SEND,
-    WR_SEND_IMM,
-    WR_SEND_INV,
-    WR_WRITE,
-    WR_WRITE_IMM,
-)
+from rnic.spec.opcodes import WR_NOP, WR_READ, work_requests
 from rnic.spec.psn import PSN_MASK
 from rnic.state.queue_pair import PIECE, SEND_SLOT
 from rnic.state.record import Part, Record, Word, overlay, view
 
-SENDS = frozenset({WR_SEND, WR_SEND_IMM, WR_SEND_INV})
-WRITES = frozenset({WR_WRITE, WR_WRITE_IMM})
-ATOMICS = frozenset({WR_CMP_SWAP, WR_FETCH_ADD})
+WRITES = work_requests("write")
+ATOMICS = work_requests("atomic")
 READS = ATOMICS | {WR_READ}
-TAKES_RECEIVE = SENDS | {WR_WRITE_IMM}
+TAKES_RECEIVE = work_requests("receive")
 
 _AFRESH = bytes(SEND_SLOT.size - SQE_BYTES)
 

@@ -13,33 +13,17 @@ from rnic.spec.opcodes import (
     COMPARE_SWAP,
     FETCH_ADD,
     READ_REQUEST,
-    SEND_FIRST,
-    SEND_LAST,
-    SEND_LAST_IMM,
-    SEND_LAST_INV,
-    SEND_MIDDLE,
-    SEND_ONLY,
-    SEND_ONLY_IMM,
-    SEND_ONLY_INV,
     UC,
     UD,
+    WORK_REQUESTS,
     WR_BIND_MW,
     WR_CMP_SWAP,
     WR_FETCH_ADD,
     WR_LOCAL_INV,
-    WR_NOP,
     WR_READ,
-    WR_SEND,
-    WR_SEND_IMM,
-    WR_SEND_INV,
     WR_WRITE,
-    WR_WRITE_IMM,
-    WRITE_FIRST,
-    WRITE_LAST,
-    WRITE_LAST_IMM,
-    WRITE_MIDDLE,
-    WRITE_ONLY,
-    WRITE_ONLY_IMM,
+    allowed,
+    work_requests,
 )
 from rnic.spec.psn import PSN_MASK, PSN_WINDOW, psn_count, psn_diff
 from rnic.spec.states import RTS, ST_RC, ST_UC, ST_UD
@@ -60,7 +44,7 @@ from rnic.transport.encap import (
     frames_of,
 )
 from rnic.transport.inflight import QUANTUM
-from rnic.transport.message import ATOMICS, READS, SENDS, TAKES_RECEIVE, WRITES, Message, ReadPiece
+from rnic.transport.message import ATOMICS, READS, TAKES_RECEIVE, WRITES, Message, ReadPiece
 from rnic.transport.send_queue import PROBE_MENDS, SendQueue
 from rnic.transport.sge import NO_PAYLOAD, SPOILT, Inline, Payload, local_payload
 
@@ -68,23 +52,13 @@ if TYPE_CHECKING:
     from rnic.wire.bursts import TxBurst
     from rnic.wire.flow import Flow
 
-OPERATIONS = {
-    WR_SEND: (SEND_FIRST, SEND_MIDDLE, SEND_LAST, SEND_ONLY),
-    WR_SEND_IMM: (SEND_FIRST, SEND_MIDDLE, SEND_LAST_IMM, SEND_ONLY_IMM),
-    WR_SEND_INV: (SEND_FIRST, SEND_MIDDLE, SEND_LAST_INV, SEND_ONLY_INV),
-    WR_WRITE: (WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST, WRITE_ONLY),
-    WR_WRITE_IMM: (WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST_IMM, WRITE_ONLY_IMM),
-}
+OPERATIONS = {row.opcode: row.packets for row in WORK_REQUESTS if row.packets}
 """First, middle, last and only operation of each multi-packet work request."""
 
-_WORD_AT_END = frozenset({WR_SEND_IMM, WR_SEND_INV, WR_WRITE_IMM})
-_LOCAL = frozenset({WR_BIND_MW, WR_LOCAL_INV, WR_NOP})
+_WORD_AT_END = work_requests("word")
+_LOCAL = work_requests("local")
 _SERVICE_BITS = {ST_UC: UC, ST_UD: UD}
-_ALLOWED = {
-    ST_RC: SENDS | WRITES | ATOMICS | _LOCAL | {WR_READ},
-    ST_UC: (SENDS | WRITES | _LOCAL) - {WR_SEND_INV},
-    ST_UD: frozenset({WR_SEND, WR_SEND_IMM, WR_NOP}),
-}
+_ALLOWED = {service: allowed(service) for service in (ST_RC, ST_UC, ST_UD)}
 
 
 def read_chunk(widest: int, burst: int) -> int:

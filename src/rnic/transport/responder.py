@@ -17,19 +17,13 @@ from rnic.spec.access import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from rnic.spec.drops import DropReason
 from rnic.spec.events import COMM_EST, WQ_ACCESS_ERROR, WQ_CATAS_ERROR, WQ_INVAL_REQ_ERROR
 from rnic.spec.limits import NEVER
-from rnic.spec.opcodes import (
-    COMPARE_SWAP,
-    READ_REQUEST,
-    WR_SEND,
-    WR_SEND_IMM,
-    WR_SEND_INV,
-    WR_WRITE_IMM,
-)
+from rnic.spec.opcodes import COMPARE_SWAP, READ_REQUEST
 from rnic.spec.psn import PSN_MASK, PSN_WINDOW, psn_count, psn_diff
 from rnic.spec.states import RTR, ST_RC
 from rnic.spec.status import LOC_LEN_ERR, LOC_PROT_ERR, REM_ACCESS_ERR, REM_INV_REQ_ERR, REM_OP_ERR, SUCCESS
 from rnic.spec.syndromes import (
     AETH_RNR_NAK,
+    AETH_TYPE_MASK,
     CREDITS_INVALID,
     NAK_INVALID_REQUEST,
     NAK_PSN_SEQUENCE,
@@ -37,6 +31,7 @@ from rnic.spec.syndromes import (
     NAK_REMOTE_OPERATION,
     credit_code,
 )
+from rnic.state.counters import NAKS_SENT
 from rnic.state.queue_pair import QP, SCATTER, QpMemory, QpRecord
 from rnic.state.record import NONE, WORD_BYTES, Word, view
 from rnic.transport.resources import Resources
@@ -235,9 +230,7 @@ class Responder(QpRecord):
             if selective is None or not selective.keep(packet):
                 self.host.counters.bump((DropReason.NAKED if self.nak_sent else DropReason.PSN_GAP).value)
             if not self.nak_sent:
-                self.nak_sent = 1
-                self.host.counters.bump("sequence_naks_sent")
-                self.reply(expected_psn, NAK_PSN_SEQUENCE)
+                self.nak(expected_psn, NAK_PSN_SEQUENCE)
             return False
         self._duplicate(packet)
         return False
@@ -396,22 +389,18 @@ class Responder(QpRecord):
         if row.takes_receive:
             index = self.release()
             assert index is not None
-            opcode = WR_SEND if row.send else WR_WRITE_IMM
-            word3 = CQE_RECEIVE
+            word3 = CQE_RECEIVE | row.work_request
             imm = 0
             if row.immdt:
-                if row.send:
-                    opcode = WR_SEND_IMM
                 word3 |= CQE_IMM
                 imm = packet.imm
             elif row.ieth:
-                opcode = WR_SEND_INV
                 word3 |= CQE_INV
                 imm = packet.inv_rkey
             if packet.solicited:
                 word3 |= CQE_SOLICITED
             length = self.write_length if row.write else len(packet.payload) + (0 if row.start else self.offset)
-            if not self.cq.complete(index, SUCCESS, 0, length, word3 | opcode, 0, 0, ctx.local_qpn, imm):
+            if not self.cq.complete(index, SUCCESS, 0, length, word3, 0, 0, ctx.local_qpn, imm):
                 return self._overflow(packet)
         ctx.expected_psn = packet.psn + 1 & PSN_MASK
         self.msn = ctx.rmsn = self.msn + 1 & PSN_MASK
@@ -466,9 +455,7 @@ class Responder(QpRecord):
     def _not_ready(self, packet: Packet) -> bool:
         """IBA 9.7.5.2.8: RNR NAK; unreliable services drop the message."""
         if self.ctx.servtype == ST_RC:
-            self.nak_sent = 1
-            self.host.counters.bump("rnr_naks_sent")
-            self.reply(packet.psn, AETH_RNR_NAK | self.ctx.rnr_nak_timer & 0x1F)
+            self.nak(packet.psn, AETH_RNR_NAK | self.ctx.rnr_nak_timer & 0x1F)
         else:
             self.host.counters.bump(DropReason.NO_RECEIVE.value)
             self._abandon()
@@ -557,6 +544,12 @@ class Responder(QpRecord):
         """After a run of packets: the ACK that one of them asked for."""
         if ask and self.ctx.servtype == ST_RC:
             self.reply(self.ctx.expected_psn - 1 & PSN_MASK, self._ack_code())
+
+    def nak(self, psn: int, syndrome: int) -> None:
+        """Queue a NAK after which the peer sends again from ``psn`` on, and count it."""
+        self.nak_sent = 1
+        self.host.counters.bump(NAKS_SENT[syndrome & AETH_TYPE_MASK])
+        self.reply(psn, syndrome)
 
     def reply(self, psn: int, syndrome: int) -> None:
         """Queue an ACK or NAK."""

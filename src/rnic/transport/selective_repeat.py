@@ -82,9 +82,7 @@ class SelectiveRepeat:
             for psn in [psn for psn in self._kept if psn_diff(psn, expected_psn) < 0]:
                 del self._kept[psn]
         if self._kept:
-            qp.responder.nak_sent = 1
-            qp.host.counters.bump("sequence_naks_sent")
-            qp.responder.reply(expected_psn, NAK_PSN_SEQUENCE)
+            qp.responder.nak(expected_psn, NAK_PSN_SEQUENCE)
 
     # ------------------------------------------------------------------------------------- requester
 

@@ -403,7 +403,7 @@ class WC:
         self.qp_num = qp_num
         self.src_qp = src_qp
         self.imm_data = imm_data
-        """Immediate data in host byte order, or the key that was invalidated (``IBV_WC_WITH_INV``)."""
+        """Immediate data in host byte order, or the key that was invalidated, as ``wc_flags`` says."""
         self.wc_flags = wc_flags
         self.pkey_index = 0
 

@@ -17,7 +17,6 @@ from rnic.mem.order import fence
 from rnic.rings.cqe import CQ_ENTRY, CQE_BYTES, CQE_PHASE
 from rnic.rings.ring import PhaseConsumer
 from rnic.rings.sqe import FLAG_FENCE, FLAG_SIGNALED, FLAG_SOLICITED, SQ_ENTRY_ATOMIC, SQ_ENTRY_UD, SQE_BYTES
-from rnic.spec import opcodes as op
 from rnic.spec.errors import VerbsError
 from rnic.spec.layout import Layout
 from rnic.spec.source import install_hint
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
 
 BATCH_FLAGS = FLAG_SIGNALED | FLAG_SOLICITED | FLAG_FENCE
 """Descriptor flags that an entry of a batch may have: inline data and lists lie in the slab, which a batch leaves."""
-SEND_OPCODES = frozenset((op.WR_SEND, op.WR_SEND_IMM))
-RDMA_OPCODES = frozenset((*SEND_OPCODES, op.WR_WRITE, op.WR_WRITE_IMM))
-RC_OPCODES = frozenset((*RDMA_OPCODES, op.WR_SEND_INV, op.WR_LOCAL_INV, op.WR_READ, op.WR_CMP_SWAP, op.WR_FETCH_ADD))
 
 _FORMATS = {1: "u1", 2: "<u2", 4: "<u4", 8: "<u8", 16: "V16"}
 _SEND_WORDS = {6: "flags"}

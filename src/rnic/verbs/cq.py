@@ -43,18 +43,8 @@ _STATUS = {
     st.RNR_RETRY_EXC_ERR: e.IBV_WC_RNR_RETRY_EXC_ERR,
     st.REM_ABORT_ERR: e.IBV_WC_REM_ABORT_ERR,
 }
-_SEND_OPCODE = {
-    op.WR_SEND: e.IBV_WC_SEND,
-    op.WR_SEND_IMM: e.IBV_WC_SEND,
-    op.WR_SEND_INV: e.IBV_WC_SEND,
-    op.WR_WRITE: e.IBV_WC_RDMA_WRITE,
-    op.WR_WRITE_IMM: e.IBV_WC_RDMA_WRITE,
-    op.WR_READ: e.IBV_WC_RDMA_READ,
-    op.WR_CMP_SWAP: e.IBV_WC_COMP_SWAP,
-    op.WR_FETCH_ADD: e.IBV_WC_FETCH_ADD,
-    op.WR_BIND_MW: e.IBV_WC_BIND_MW,
-    op.WR_LOCAL_INV: e.IBV_WC_LOCAL_INV,
-}
+_WC_OPCODES = {name: number for number, name in e.WC_OPCODE_NAMES.items()}
+_SEND_OPCODE = {row.opcode: _WC_OPCODES[row.ibv_wc] for row in op.WORK_REQUESTS if row.ibv_wc}
 _FLAGS = CQE_IMM | CQE_INV | CQE_GRH
 _RING: Any = PhaseConsumer if use.ENGINE is None else use.ENGINE.CompletionRing
 _FLAGS_WORD, _QPN_WORD = CQ_ENTRY["phase"].byte // 4, CQ_ENTRY["qpn"].byte // 4

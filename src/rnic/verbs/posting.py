@@ -11,12 +11,14 @@ from rnic.spec import opcodes as op
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import SendWR
 
+_OPCODE_OF = {row.ibv_wr: row.opcode for row in op.WORK_REQUESTS}
+OPCODES = {number: _OPCODE_OF[name] for number, name in e.WR_OPCODE_NAMES.items()}
+"""What an ``IBV_WR_*`` number is in a descriptor."""
+KEYED = op.work_requests("key")
 PLAIN = {
-    e.IBV_WR_SEND: op.WR_SEND,
-    e.IBV_WR_SEND_WITH_IMM: op.WR_SEND_IMM,
-    e.IBV_WR_RDMA_WRITE: op.WR_WRITE,
-    e.IBV_WR_RDMA_WRITE_WITH_IMM: op.WR_WRITE_IMM,
-    e.IBV_WR_RDMA_READ: op.WR_READ,
+    number: opcode
+    for number, opcode in OPCODES.items()
+    if opcode not in KEYED | op.work_requests("atomic") | op.work_requests("local")
 }
 """Operations whose descriptors hold nothing but a buffer, a place at the peer and an immediate."""
 

@@ -33,9 +33,6 @@ from rnic.spec.limits import MAX_INLINE
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import GID, AHAttr, GlobalRoute, QPAttr, QPCap, QPInitAttr, RecvWR, SendWR
 from rnic.verbs.batch import (
-    RC_OPCODES,
-    RDMA_OPCODES,
-    SEND_OPCODES,
     BatchRing,
     checked,
     datagram_dtype,
@@ -46,12 +43,13 @@ from rnic.verbs.batch import (
 from rnic.verbs.cq import CQ
 from rnic.verbs.memory import AH, MR, MW, PD
 from rnic.verbs.multicast import change_membership
-from rnic.verbs.posting import queue_lock, send_queue
+from rnic.verbs.posting import KEYED, OPCODES, queue_lock, send_queue
 from rnic.verbs.qp_states import (
     INIT_MASK,
     RANGES,
     RTR_MASK,
     RTS_MASK,
+    SERVICES,
     STATE_FROM_DEVICE,
     STATE_TO_DEVICE,
     command_between,
@@ -63,20 +61,7 @@ from rnic.verbs.srq import SRQ, ReceivePoster, chain
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_SERVICE = {e.IBV_QPT_RC: s.ST_RC, e.IBV_QPT_UC: s.ST_UC, e.IBV_QPT_UD: s.ST_UD}
-_BATCH_OPCODES = {e.IBV_QPT_RC: RC_OPCODES, e.IBV_QPT_UC: RDMA_OPCODES, e.IBV_QPT_UD: SEND_OPCODES}
-_OPCODE = {
-    e.IBV_WR_SEND: op.WR_SEND,
-    e.IBV_WR_SEND_WITH_IMM: op.WR_SEND_IMM,
-    e.IBV_WR_SEND_WITH_INV: op.WR_SEND_INV,
-    e.IBV_WR_RDMA_WRITE: op.WR_WRITE,
-    e.IBV_WR_RDMA_WRITE_WITH_IMM: op.WR_WRITE_IMM,
-    e.IBV_WR_RDMA_READ: op.WR_READ,
-    e.IBV_WR_ATOMIC_CMP_AND_SWP: op.WR_CMP_SWAP,
-    e.IBV_WR_ATOMIC_FETCH_AND_ADD: op.WR_FETCH_ADD,
-    e.IBV_WR_BIND_MW: op.WR_BIND_MW,
-    e.IBV_WR_LOCAL_INV: op.WR_LOCAL_INV,
-}
+_BATCH_OPCODES = {kind: op.allowed(service) - {op.WR_BIND_MW, op.WR_NOP} for kind, service in SERVICES.items()}
 _FLAGS = (
     (e.IBV_SEND_SIGNALED, FLAG_SIGNALED),
     (e.IBV_SEND_SOLICITED, FLAG_SOLICITED),
@@ -103,7 +88,7 @@ class QP:
         pd = creator
         ctx = pd.ctx
         cap = init_attr.cap
-        if init_attr.qp_type not in _SERVICE:
+        if init_attr.qp_type not in SERVICES:
             raise VerbsError(EINVAL, f"qp_type={init_attr.qp_type}: use IBV_QPT_RC, IBV_QPT_UC or IBV_QPT_UD")
         if not isinstance(init_attr.scq, CQ) or not isinstance(init_attr.rcq, CQ):
             raise VerbsError(EINVAL, "scq and rcq must be completion queues of this context")
@@ -196,12 +181,12 @@ class QP:
         opcode = command_between(current, target)
         if opcode is None:
             raise VerbsError(EINVAL, f"queue pair {self.qp_num} cannot go from {name_of(current)} to {name_of(target)}")
-        values = self._creation_values() if current == s.RESET else {"servtype": _SERVICE[self.qp_type]}
+        values = self._creation_values() if current == s.RESET else {"servtype": SERVICES[self.qp_type]}
         values["local_qpn"] = self.qp_num
         if not attr.en_sqd_async_notify:
             comp_mask &= ~e.IBV_QP_EN_SQD_ASYNC_NOTIFY  # the device takes the attribute's presence for a yes
         values["opt_param_mask"] = comp_mask
-        for name, (bit, field, largest) in RANGES.items():
+        for bit, name, field, largest in RANGES:
             if comp_mask & bit:
                 value = getattr(attr, name)
                 if not 0 <= value <= largest:
@@ -235,7 +220,7 @@ class QP:
     def _creation_values(self) -> dict[str, int]:
         rq = self._rq
         values = {
-            "servtype": _SERVICE[self.qp_type],
+            "servtype": SERVICES[self.qp_type],
             "mig_state": 3,
             "msgmax": 31,
             "sq_entry_sz_log": 6,
@@ -283,8 +268,8 @@ class QP:
         qpc = QPC.unpack(self.ctx.command(cmd.QUERY_QP, self.qp_num)[1])
         attr = QPAttr(STATE_FROM_DEVICE[qpc["state"]])
         attr.cur_qp_state = attr.qp_state
-        for name, (_, field, _) in RANGES.items():
-            setattr(attr, name, qpc[field])
+        for each in RANGES:
+            setattr(attr, each.verbs, qpc[each.field])
         attr.sq_draining = qpc["sq_draining"]
         attr.gso = bool(qpc["options"] & OPT_GSO)
         attr.selective_repeat = bool(qpc["options"] & OPT_SELECTIVE_REPEAT)
@@ -413,7 +398,7 @@ class QP:
         return index
 
     def _put(self, wr: SendWR) -> None:
-        opcode = _OPCODE.get(wr.opcode)
+        opcode = OPCODES.get(wr.opcode)
         if opcode is None:
             raise VerbsError(EINVAL, f"opcode={wr.opcode} is no send work request")
         if wr.send_flags & ~0xF:
@@ -448,7 +433,7 @@ class QP:
             for sge in sges:
                 SGE_STRUCT.pack_into(self._ring, at, sge.addr, sge.length, sge.lkey)
                 at += SGE_BYTES
-        imm = wr.invalidate_rkey or wr.imm_data if opcode in (op.WR_SEND_INV, op.WR_LOCAL_INV) else wr.imm_data
+        imm = wr.invalidate_rkey or wr.imm_data if opcode in KEYED else wr.imm_data
         at = index * SQE_BYTES
         SQE_STRUCT.pack_into(
             self._ring, at, wr.wr_id & 0xFFFF_FFFF, opcode, flags, address, wr.remote_addr, length, lkey,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rnic.context import modify as m
+from rnic.spec import commands as cmd
 from rnic.spec import states as s
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import AHAttr
@@ -17,46 +18,18 @@ STATE_TO_DEVICE = {
     e.IBV_QPS_ERR: s.ERR,
 }
 STATE_FROM_DEVICE = {device: verbs for verbs, device in STATE_TO_DEVICE.items()}
-_INIT = e.IBV_QP_STATE | e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT
-_RTR = e.IBV_QP_STATE | e.IBV_QP_AV | e.IBV_QP_PATH_MTU | e.IBV_QP_DEST_QPN | e.IBV_QP_RQ_PSN
-INIT_MASK = {
-    e.IBV_QPT_RC: _INIT | e.IBV_QP_ACCESS_FLAGS,
-    e.IBV_QPT_UC: _INIT | e.IBV_QP_ACCESS_FLAGS,
-    e.IBV_QPT_UD: _INIT | e.IBV_QP_QKEY,
-}
-RTR_MASK = {
-    e.IBV_QPT_RC: _RTR | e.IBV_QP_MAX_DEST_RD_ATOMIC | e.IBV_QP_MIN_RNR_TIMER,
-    e.IBV_QPT_UC: _RTR,
-    e.IBV_QPT_UD: e.IBV_QP_STATE,
-}
-RTS_MASK = {
-    e.IBV_QPT_RC: e.IBV_QP_STATE
-    | e.IBV_QP_SQ_PSN
-    | e.IBV_QP_TIMEOUT
-    | e.IBV_QP_RETRY_CNT
-    | e.IBV_QP_RNR_RETRY
-    | e.IBV_QP_MAX_QP_RD_ATOMIC,
-    e.IBV_QPT_UC: e.IBV_QP_STATE | e.IBV_QP_SQ_PSN,
-    e.IBV_QPT_UD: e.IBV_QP_STATE | e.IBV_QP_SQ_PSN,
-}
-RANGES = {
-    # attribute: (mask bit, QPC field, largest value)
-    "pkey_index": (e.IBV_QP_PKEY_INDEX, "pkey_index", 127),
-    "port_num": (e.IBV_QP_PORT, "port", 7),
-    "qkey": (e.IBV_QP_QKEY, "qkey", 0xFFFF_FFFF),
-    "qp_access_flags": (e.IBV_QP_ACCESS_FLAGS, "access_flags", 0xFF),
-    "path_mtu": (e.IBV_QP_PATH_MTU, "mtu", 5),
-    "timeout": (e.IBV_QP_TIMEOUT, "ackto", 31),
-    "retry_cnt": (e.IBV_QP_RETRY_CNT, "retry_cnt", 7),
-    "rnr_retry": (e.IBV_QP_RNR_RETRY, "rnr_retry", 7),
-    "rq_psn": (e.IBV_QP_RQ_PSN, "expected_psn", 0xFFFFFF),
-    "sq_psn": (e.IBV_QP_SQ_PSN, "next_send_psn", 0xFFFFFF),
-    "max_rd_atomic": (e.IBV_QP_MAX_QP_RD_ATOMIC, "max_rd_atomic", 128),
-    "max_dest_rd_atomic": (e.IBV_QP_MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic", 128),
-    "min_rnr_timer": (e.IBV_QP_MIN_RNR_TIMER, "rnr_nak_timer", 31),
-    "dest_qp_num": (e.IBV_QP_DEST_QPN, "remote_qpn", 0xFFFFFF),
-    "path_mig_state": (e.IBV_QP_PATH_MIG_STATE, "mig_state", 3),
-}
+SERVICES = {e.IBV_QPT_RC: s.ST_RC, e.IBV_QPT_UC: s.ST_UC, e.IBV_QPT_UD: s.ST_UD}
+"""Service type of each ``IBV_QPT_*``."""
+RANGES = (*m.ATTRIBUTES, m.Attribute(e.IBV_QP_PATH_MIG_STATE, "path_mig_state", "mig_state", 3))
+
+
+def _required(command: int) -> dict[int, int]:
+    attributes = m.TRANSITIONS[command].attributes
+    return {qp_type: attributes[service].required | e.IBV_QP_STATE for qp_type, service in SERVICES.items()}
+
+
+INIT_MASK, RTR_MASK, RTS_MASK = (_required(command) for command in (cmd.RST2INIT, cmd.INIT2RTR, cmd.RTR2RTS))
+"""Attributes that each step to RTS needs, by ``IBV_QPT_*``."""
 
 
 def name_of(state: int) -> str:

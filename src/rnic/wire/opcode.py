@@ -22,6 +22,7 @@ class OpcodeRow:
     """What one BTH opcode means.
 
     ``unpack`` reads BTH and all extended headers at once; ``extended`` are those headers' records, in order.
+    ``work_request`` is the one whose message ends with the packet, 0 where that may be several or none.
     """
 
     __slots__ = (
@@ -48,6 +49,7 @@ class OpcodeRow:
         "start",
         "takes_receive",
         "unpack",
+        "work_request",
         "write",
     )
 
@@ -74,6 +76,7 @@ class OpcodeRow:
         self.atomicacketh = "atomicacketh" in extended
         self.immdt = "immdt" in extended
         self.ieth = "ieth" in extended
+        self.work_request = _WORK_REQUEST_OF.get(operation, 0)
         self.takes_receive = self.end and (self.send or (self.write and self.immdt))
         self.extended: tuple[type[Header], ...] = tuple(_HEADERS[header] for header in extended)
         self.unpack = struct.Struct(">" + Bth.FORMAT + "".join(header.FORMAT for header in self.extended))
@@ -83,6 +86,7 @@ class OpcodeRow:
         return f"<OpcodeRow {self.name} {self.opcode:#04x}>"
 
 
+_WORK_REQUEST_OF = {packet: row.opcode for row in op.WORK_REQUESTS for packet in row.packets[2:]}
 _HEADERS: dict[str, type[Header]] = {
     "deth": Deth,
     "reth": Reth,

@@ -21,10 +21,10 @@ WRITTEN = [
 ]
 """What people write: not the header that is made from tables, and not the tools for tests."""
 EXAMPLES = {
-    "A new opcode": (r"\w*SEND_(\w+_)?INV|\w+_WITH_INV", 14),
-    "A new attribute of a queue pair": (r"\w*rnr_nak_timer|\w*RNR_NAK_TIMER", 9),
+    "A new opcode": (r"\w*SEND_(\w+_)?INV|\w+_WITH_INV", 7),
+    "A new attribute of a queue pair": (r"\w*rnr_nak_timer|\w*RNR_NAK_TIMER", 6),
     "A new register": (r"(REG_)?RQ_STRIDE", 2),
-    "A new counter": (r"rnr_naks_sent|COUNT_RNR_NAKS_SENT", 5),
+    "A new counter": (r"(COUNT_)?ACKS_COALESCED|acks_coalesced", 3),
     "A new command": (r"\w*ARM_SRQ", 6),
 }
 """Identifiers of the example, and how many files hold one of them. A smaller number is welcome."""
@@ -34,13 +34,21 @@ def files_of(section: str) -> list[str]:
     return re.findall(r"^\| `([\w/.]+)` \|", SECTIONS[section], re.MULTILINE)
 
 
+def holding(pattern: str) -> set[str]:
+    whole = re.compile(rf"\b({pattern})\b")
+    return {str(path.relative_to(PACKAGE)) for path in WRITTEN if whole.search(path.read_text(encoding="utf-8"))}
+
+
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_the_files_of_an_example_are_those_of_its_section(kind: str) -> None:
     pattern, count = EXAMPLES[kind]
-    whole = re.compile(rf"\b({pattern})\b")
-    found = {str(path.relative_to(PACKAGE)) for path in WRITTEN if whole.search(path.read_text(encoding="utf-8"))}
+    found = holding(pattern)
     assert set(files_of(kind)) == found
     assert len(found) == count
+
+
+def test_a_counter_of_naks_stands_in_its_table_alone() -> None:
+    assert holding("rnr_naks_sent|COUNT_RNR_NAKS_SENT") == {"state/counters.py"}
 
 
 @pytest.mark.parametrize("kind", SECTIONS)

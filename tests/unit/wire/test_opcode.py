@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rnic.spec import opcodes as op
 from rnic.wire.opcode import OPCODES
 
 # opcode, name, bytes of headers with the BTH, flags: S start, E end, P payload, R response, W takes a receive
@@ -71,6 +72,20 @@ def test_row(code: str, name: str, size: str, flags: str) -> None:
     assert row.write == ("_WRITE" in name)
     assert row.read_response == ("READ_RESPONSE" in name)
     assert row.atomic == (name in ("RC_COMPARE_SWAP", "RC_FETCH_ADD"))
+
+
+def test_a_last_packet_says_whose_message_it_ends() -> None:
+    ended = {row.name: op.WR_NAMES[row.work_request] for row in OPCODES if row is not None and row.work_request}
+    wanted = {
+        f"{service}_{kind}_{place}{word}": kind + word
+        for service, kind, words in (
+            ("RC", "SEND", ("", "_IMM", "_INV")), ("RC", "WRITE", ("", "_IMM")),
+            ("UC", "SEND", ("", "_IMM")), ("UC", "WRITE", ("", "_IMM")),
+        )
+        for word in words
+        for place in ("LAST", "ONLY")
+    } | {"UD_SEND_ONLY": "SEND", "UD_SEND_ONLY_IMM": "SEND_IMM"}  # fmt: skip
+    assert ended == wanted
 
 
 @pytest.mark.parametrize("name", [row[1] for row in ROWS])

@@ -55,29 +55,16 @@ static int status_of(const struct entry *entry)
 	return status ? status - 1 : IBV_WC_GENERAL_ERR;
 }
 
+#define ROW(verbs, name, completion, key) [RNIC_WR_##name] = IBV_WC_##completion,
+static const uint8_t send_opcode[256] = { RNIC_WORK_REQUESTS(ROW) };
+
 static int opcode_of(const struct entry *entry)
 {
 	uint32_t word = entry->word[CQE_WORD(OPCODE)];
 
 	if (word & RNIC_BIT_CQE_RECEIVE)
 		return (word & 0xFF) == RNIC_WR_WRITE_IMM ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV;
-	switch (word & 0xFF) {
-	case RNIC_WR_WRITE:
-	case RNIC_WR_WRITE_IMM:
-		return IBV_WC_RDMA_WRITE;
-	case RNIC_WR_READ:
-		return IBV_WC_RDMA_READ;
-	case RNIC_WR_CMP_SWAP:
-		return IBV_WC_COMP_SWAP;
-	case RNIC_WR_FETCH_ADD:
-		return IBV_WC_FETCH_ADD;
-	case RNIC_WR_BIND_MW:
-		return IBV_WC_BIND_MW;
-	case RNIC_WR_LOCAL_INV:
-		return IBV_WC_LOCAL_INV;
-	default:
-		return IBV_WC_SEND;
-	}
+	return send_opcode[word & 0xFF];
 }
 
 static unsigned int flags_of(const struct entry *entry)

@@ -13,18 +13,11 @@
 #include "srq.h"
 #include "wqe.h"
 
-static const uint16_t wr_opcode[IBV_WR_OPCODES] = {
-	[IBV_WR_RDMA_WRITE] = RNIC_WR_WRITE,
-	[IBV_WR_RDMA_WRITE_WITH_IMM] = RNIC_WR_WRITE_IMM,
-	[IBV_WR_SEND] = RNIC_WR_SEND,
-	[IBV_WR_SEND_WITH_IMM] = RNIC_WR_SEND_IMM,
-	[IBV_WR_RDMA_READ] = RNIC_WR_READ,
-	[IBV_WR_ATOMIC_CMP_AND_SWP] = RNIC_WR_CMP_SWAP,
-	[IBV_WR_ATOMIC_FETCH_AND_ADD] = RNIC_WR_FETCH_ADD,
-	[IBV_WR_LOCAL_INV] = RNIC_WR_LOCAL_INV,
-	[IBV_WR_BIND_MW] = RNIC_WR_BIND_MW,
-	[IBV_WR_SEND_WITH_INV] = RNIC_WR_SEND_INV,
-};
+#define ROW(verbs, name, completion, key) [IBV_WR_##verbs] = { RNIC_WR_##name, key },
+static const struct {
+	uint16_t opcode;
+	bool has_key; /* its immediate is a key to invalidate */
+} work_requests[] = { RNIC_WORK_REQUESTS(ROW) };
 
 static uint16_t sqe_flags(const struct rnic_qp *qp, unsigned int send_flags)
 {
@@ -154,12 +147,12 @@ static int put_send_wr(struct rnic_qp *qp, uint32_t *tail, const struct ibv_send
 	struct sqe *sqe;
 	int error = 0;
 
-	if ((unsigned)wr->opcode >= COUNT(wr_opcode) || wr->num_sge < 0 || wr->send_flags & ~0xFu)
+	if ((unsigned)wr->opcode >= COUNT(work_requests) || wr->num_sge < 0 || wr->send_flags & ~0xFu)
 		return wr->send_flags & ~0xFu ? EOPNOTSUPP : EINVAL;
 	sqe = claim_sqe(qp, tail, wr->wr_id);
 	if (!sqe)
 		return ENOMEM;
-	sqe->opcode = wr_opcode[wr->opcode];
+	sqe->opcode = work_requests[wr->opcode].opcode;
 	sqe->flags = sqe_flags(qp, wr->send_flags);
 	if (wr->opcode == IBV_WR_BIND_MW) {
 		error = put_bind(qp, sqe, (struct rnic_mw *)wr->bind_mw.mw, wr->bind_mw.rkey, &wr->bind_mw.bind_info);
@@ -175,9 +168,7 @@ static int put_send_wr(struct rnic_qp *qp, uint32_t *tail, const struct ibv_send
 	} else {
 		error = put_sge_list(qp, sqe, wr->sg_list, (size_t)wr->num_sge);
 	}
-	sqe->imm = wr->opcode == IBV_WR_LOCAL_INV || wr->opcode == IBV_WR_SEND_WITH_INV ?
-			   wr->invalidate_rkey :
-			   __builtin_bswap32(wr->imm_data);
+	sqe->imm = work_requests[wr->opcode].has_key ? wr->invalidate_rkey : __builtin_bswap32(wr->imm_data);
 	if (qp->verbs.qp_base.qp_type == IBV_QPT_UD) {
 		if (wr->wr.ud.ah)
 			put_ud_address(sqe, wr->wr.ud.ah, wr->wr.ud.remote_qpn, wr->wr.ud.remote_qkey);

@@ -228,20 +228,10 @@ static int put_qp_attr(const struct rnic_context *context, uint8_t *qpc, const s
 		return EINVAL;
 	if (mask & (IBV_QP_ALT_PATH | IBV_QP_CAP | IBV_QP_RATE_LIMIT))
 		return EOPNOTSUPP;
-	rnic_put_be(qpc, RNIC_QPC_PKEY_INDEX, attr->pkey_index);
-	rnic_put_be(qpc, RNIC_QPC_PORT, attr->port_num);
-	rnic_put_be(qpc, RNIC_QPC_QKEY, attr->qkey);
+#define PUT(member, field) rnic_put_be(qpc, RNIC_QPC_##field, (uint64_t)attr->member);
+	RNIC_QP_ATTRIBUTES(PUT)
 	rnic_put_be(qpc, RNIC_QPC_ACCESS_FLAGS, attr->qp_access_flags & QP_ACCESS);
-	rnic_put_be(qpc, RNIC_QPC_MTU, (uint32_t)attr->path_mtu);
-	rnic_put_be(qpc, RNIC_QPC_ACKTO, attr->timeout);
-	rnic_put_be(qpc, RNIC_QPC_RETRY_CNT, attr->retry_cnt);
-	rnic_put_be(qpc, RNIC_QPC_RNR_RETRY, attr->rnr_retry);
-	rnic_put_be(qpc, RNIC_QPC_EXPECTED_PSN, attr->rq_psn & 0xFFFFFF);
 	rnic_put_be(qpc, RNIC_QPC_NEXT_SEND_PSN, attr->sq_psn & 0xFFFFFF);
-	rnic_put_be(qpc, RNIC_QPC_MAX_RD_ATOMIC, attr->max_rd_atomic);
-	rnic_put_be(qpc, RNIC_QPC_MAX_DEST_RD_ATOMIC, attr->max_dest_rd_atomic);
-	rnic_put_be(qpc, RNIC_QPC_RNR_NAK_TIMER, attr->min_rnr_timer);
-	rnic_put_be(qpc, RNIC_QPC_REMOTE_QPN, attr->dest_qp_num);
 	return mask & IBV_QP_AV ? put_ah_attr(context, qpc, &attr->ah_attr) : 0;
 }
 
@@ -426,24 +416,13 @@ EXPORT int ibv_query_qp(struct ibv_qp *verbs, struct ibv_qp_attr *attr, int mask
 	memset(attr, 0, offsetof(struct ibv_qp_attr, rate_limit)); /* older programs' structures end there */
 	qp->state = (uint32_t)rnic_get_be(qpc, RNIC_QPC_STATE);
 	attr->qp_state = attr->cur_qp_state = verbs_state(qp->state);
-	attr->path_mtu = (int)rnic_get_be(qpc, RNIC_QPC_MTU);
 	attr->path_mig_state = 0; /* IBV_MIG_MIGRATED */
-	attr->qkey = (uint32_t)rnic_get_be(qpc, RNIC_QPC_QKEY);
-	attr->rq_psn = (uint32_t)rnic_get_be(qpc, RNIC_QPC_EXPECTED_PSN);
-	attr->sq_psn = (uint32_t)rnic_get_be(qpc, RNIC_QPC_NEXT_SEND_PSN) & 0xFFFFFF;
-	attr->dest_qp_num = (uint32_t)rnic_get_be(qpc, RNIC_QPC_REMOTE_QPN);
-	attr->qp_access_flags = (uint32_t)rnic_get_be(qpc, RNIC_QPC_ACCESS_FLAGS);
 	attr->cap = qp->cap;
-	get_ah_attr(qpc, &attr->ah_attr);
-	attr->pkey_index = (uint16_t)rnic_get_be(qpc, RNIC_QPC_PKEY_INDEX);
 	attr->sq_draining = (uint8_t)rnic_get_be(qpc, RNIC_QPC_SQ_DRAINING);
-	attr->max_rd_atomic = (uint8_t)rnic_get_be(qpc, RNIC_QPC_MAX_RD_ATOMIC);
-	attr->max_dest_rd_atomic = (uint8_t)rnic_get_be(qpc, RNIC_QPC_MAX_DEST_RD_ATOMIC);
-	attr->min_rnr_timer = (uint8_t)rnic_get_be(qpc, RNIC_QPC_RNR_NAK_TIMER);
-	attr->port_num = (uint8_t)rnic_get_be(qpc, RNIC_QPC_PORT);
-	attr->timeout = (uint8_t)rnic_get_be(qpc, RNIC_QPC_ACKTO);
-	attr->retry_cnt = (uint8_t)rnic_get_be(qpc, RNIC_QPC_RETRY_CNT);
-	attr->rnr_retry = (uint8_t)rnic_get_be(qpc, RNIC_QPC_RNR_RETRY);
+	get_ah_attr(qpc, &attr->ah_attr);
+#define GET(member, field) attr->member = (__typeof__(attr->member))rnic_get_be(qpc, RNIC_QPC_##field);
+	RNIC_QP_ATTRIBUTES(GET)
+	attr->sq_psn &= 0xFFFFFF;
 	if (mask & IBV_QP_STATE) /* else the program goes by the state that it set last */
 		verbs->state = attr->qp_state;
 	*init = (struct ibv_qp_init_attr){ .qp_context = verbs->qp_context,

@@ -36,6 +36,12 @@ static inline int has_immediate(uint64_t opcode)
 	return opcode == WR_WRITE_IMM || opcode == WR_SEND_IMM;
 }
 
+/* Whether it uses up a receive entry of the peer. */
+static inline int takes_receive(uint64_t opcode)
+{
+	return opcode < 64 && WR_TAKES_RECEIVE >> opcode & 1;
+}
+
 /* Whether responses bring a message's bytes: a READ or an atomic. */
 static inline int is_read_or_atomic(const struct send_slot *slot)
 {

@@ -354,10 +354,8 @@ static uint64_t send_request(const struct engine_shared *shared, struct engine_q
 /* Whether a message needs a receive entry for which the peer has granted no credit. */
 static int lacks_credit(const struct queue_pair *record, const struct send_slot *slot)
 {
-	uint64_t opcode = entry_get(slot, SQE_OPCODE);
-	int takes = opcode == WR_SEND || opcode == WR_SEND_INV || has_immediate(opcode);
-	return takes && record->lsn != NONE && psn_diff(slot->ssn, record->lsn) > 0 &&
-	       psn_diff(record->una, slot->first_psn) <= 0;
+	return takes_receive(entry_get(slot, SQE_OPCODE)) && record->lsn != NONE &&
+	       psn_diff(slot->ssn, record->lsn) > 0 && psn_diff(record->una, slot->first_psn) <= 0;
 }
 
 /* Whether a message before it went without credit, and its one packet is not acknowledged yet. */

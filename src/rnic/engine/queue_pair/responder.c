@@ -78,6 +78,15 @@ static int answer_duplicate(struct request *request)
 	return end_steps(request, ENGINE_DONE);
 }
 
+/* Send a NAK after which the peer sends again from `psn` on, once until that packet comes. */
+static int send_nak(struct request *request, uint64_t psn, uint64_t syndrome)
+{
+	request->qp->record->nak_sent = 1;
+	engine_count(request->effects, naks_sent[syndrome >> 5], 1);
+	engine_response_ack(request->qp, psn, syndrome, request->effects);
+	return end_steps(request, ENGINE_DONE);
+}
+
 /* Send a NAK for what is missing, once until the expected packet comes. */
 static int nak_gap(struct request *request)
 {
@@ -86,31 +95,21 @@ static int nak_gap(struct request *request)
 	if (!STEP(check_icrc, request))
 		return 0;
 	record->established = 1;
-	if (record->nak_sent) {
-		engine_count(request->effects, COUNT_DROP_NAKED, 1);
+	engine_count(request->effects, record->nak_sent ? COUNT_DROP_NAKED : COUNT_DROP_PSN_GAP, 1);
+	if (record->nak_sent)
 		return end_steps(request, ENGINE_DONE);
-	}
-	record->nak_sent = 1;
-	engine_count(request->effects, COUNT_DROP_PSN_GAP, 1);
-	engine_count(request->effects, COUNT_SEQUENCE_NAKS_SENT, 1);
-	engine_response_ack(request->qp, be_get(request->qp->qpc, QPC_EXPECTED_PSN) & PSN_MASK, NAK_PSN_SEQUENCE,
-			    request->effects);
-	return end_steps(request, ENGINE_DONE);
+	return send_nak(request, be_get(request->qp->qpc, QPC_EXPECTED_PSN) & PSN_MASK, NAK_PSN_SEQUENCE);
 }
 
 /* Send an RNR NAK: there is no receive entry for it (IBA 9.7.5.2.8). */
 static int nak_not_ready(struct request *request)
 {
-	struct engine_qp *qp = request->qp;
+	const struct engine_qp *qp = request->qp;
 
 	if (!STEP(check_icrc, request))
 		return 0;
 	qp->record->established = 1;
-	qp->record->nak_sent = 1;
-	engine_count(request->effects, COUNT_RNR_NAKS_SENT, 1);
-	engine_response_ack(qp, request->packet->psn, AETH_RNR_NAK | (be_get(qp->qpc, QPC_RNR_NAK_TIMER) & 0x1F),
-			    request->effects);
-	return end_steps(request, ENGINE_DONE);
+	return send_nak(request, request->packet->psn, AETH_RNR_NAK | (be_get(qp->qpc, QPC_RNR_NAK_TIMER) & 0x1F));
 }
 
 /* Drop a packet of a message that is lost, of an unreliable connection (IBA 9.8): the next that starts one is taken.
