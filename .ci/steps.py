@@ -236,7 +236,7 @@ STEPS = (
     ),
     Step(
         "programs-long",
-        f"{WHEELS}; {PROGRAMS} && {PROGRAMS} --bypass --hairpin",
+        f"{WHEELS}; {PROGRAMS} && {PROGRAMS} --bypass --shm",
         minutes=0,
         extras="programs",
         tools=(*RDMA, *OTHER_RDMA, "qperf"),

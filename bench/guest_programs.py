@@ -7,7 +7,7 @@ what perftest counts, not in the microseconds that it makes of that: its estimat
 amount there, and ended in ``inf`` in one run of eight. They are of so many messages that no pause is half of them.
 
 Soft-RoCE gives a packet for its own device to its receiving half, inside of the device. So does rnic, as it is: the
-floors are for that. With ``--no-hairpin`` each packet takes the way through a socket and the guest's network stack,
+floors are for that. With ``--no-shm`` each packet takes the way through a socket and the guest's network stack,
 which Soft-RoCE has none of here: those rows are shown beside them, with what is aimed at and without a floor.
 """
 
@@ -101,7 +101,7 @@ def measured(rounds: int) -> list[GuestRow]:
     rows = guest_rows()
     with booted() as rig:
         under = install(rig, "--bypass")
-        wire = under.replace("--bypass", "--bypass --no-hairpin")
+        wire = under.replace("--bypass", "--bypass --no-shm")
         holds = started(rig, under)
         port = PORT
         for _ in range(rounds):

@@ -46,7 +46,7 @@ static unsigned long long sent_bytes(void)
 
 	for (struct dirent *each; devices && (each = readdir(devices));)
 		sum += 4 * counter(each->d_name, "counters/port_xmit_data") +
-		       counter(each->d_name, "hw_counters/hairpin_bytes");
+		       counter(each->d_name, "hw_counters/shm_bytes");
 	if (devices)
 		closedir(devices);
 	return sum;

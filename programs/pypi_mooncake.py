@@ -27,7 +27,7 @@ def sent_bytes() -> int:
     """What left by all devices so far, or went by loopback inside of them, which only those that do so count."""
     ports = [*DEVICES.glob("*/ports/1")]
     left = sum(4 * int((port / "counters" / "port_xmit_data").read_text()) for port in ports)
-    inside = [port / "hw_counters" / "hairpin_bytes" for port in ports]
+    inside = [port / "hw_counters" / "shm_bytes" for port in ports]
     return left + sum(int(path.read_text()) for path in inside if path.exists())
 
 

@@ -91,7 +91,7 @@ class Bench:
         cache: directory for Python's byte code: a row starts several Pythons, and compiling is most of a start.
         bypass: programs run the engine themselves. Then nothing is recorded but in rows with faults, which the NIC
             process takes as before: packets are what the device has counted.
-        hairpin: with ``bypass``, both ends of a row are on one device, and what may go by rings has to.
+        shm: with ``bypass``, both ends of a row are on one device, and what may go by rings has to.
     """
 
     def __init__(
@@ -101,17 +101,17 @@ class Bench:
         timeout: float,
         cache: Path,
         bypass: bool = False,
-        hairpin: bool = False,
+        shm: bool = False,
     ) -> None:
         self.captures = captures
         self.timeout = timeout
         self.bypass = bypass
         kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         self._env = {"PYTHONPYCACHEPREFIX": str(cache), **kept, "RNIC_LIBRARIES": str(libraries)}
-        self._env |= {"RNIC_BYPASS": str(int(bypass)), "RNIC_HAIRPIN": str(int(hairpin))}
+        self._env |= {"RNIC_BYPASS": str(int(bypass)), "RNIC_SHM": str(int(shm))}
         # its counters are asked for at the end, and some programs take seconds to exit once their devices are closed
         self._env[IDLE_EXIT] = "60"
-        self.hairpin = hairpin
+        self.shm = shm
         self._one_address = threading.Lock()
         """Of rows on an address that there is only once (``::1``) one runs at a time."""
 
@@ -142,7 +142,7 @@ class Bench:
             try:
                 result = Run(row, number, env, None if self.counts(row) else capture, self.timeout).result()
                 row.packets = _counted(Path(name)) if self.counts(row) else 0
-                if self.hairpin and row.rings and result == "ok" and not _counted(Path(name), "hairpin_packets"):
+                if self.shm and row.rings and result == "ok" and not _counted(Path(name), "shm_packets"):
                     result = "no packet went by a ring"
             except StuckError as error:
                 result = str(error)
@@ -223,7 +223,7 @@ class Run:
         are about two devices."""
         row = self.row
         own = row.kind in ("python-first", "consumer", "built") or (row.kind == "pair" and bool(row.peer))
-        return self.env["RNIC_HAIRPIN"] == "1" and not own
+        return self.env["RNIC_SHM"] == "1" and not own
 
     def _exec(self, *program: str, end: int = 0, recorded: bool = True) -> list[str]:
         options = ["--addr", self._address(end)]
@@ -585,7 +585,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--short", action="store_true", help="without the rows that move much data, as CI runs it")
     parser.add_argument("--full", action="store_true", help="with rows that build their programs first, and take long")
     parser.add_argument("--bypass", action="store_true", help="programs run the data path themselves")
-    parser.add_argument("--hairpin", action="store_true", help="with --bypass: both ends on one device, by rings")
+    parser.add_argument("--shm", action="store_true", help="with --bypass: both ends on one device, by rings")
     parser.add_argument("--only", metavar="TEXT", help="rows whose title contains this")
     parser.add_argument("--list", action="store_true", help="print the rows, run nothing")
     parser.add_argument("--captures", type=Path, default=Path("captures"), help="directory for the recordings")
@@ -598,8 +598,8 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.seconds is not None and options.repeat is None:
         parser.error("argument --seconds: goes with --repeat")
-    if options.hairpin and not options.bypass:
-        parser.error("argument --hairpin: goes with --bypass")
+    if options.shm and not options.bypass:
+        parser.error("argument --shm: goes with --bypass")
     if options.list:
         listed = [row for _, row in choose(options)]
         print(json.dumps([asdict(row) for row in listed]) if options.json else "\n".join(row.title for row in listed))
@@ -612,7 +612,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"programs: {error}", file=sys.stderr)
         return UNAVAILABLE
     with tempfile.TemporaryDirectory(prefix="rnic-bytecode-") as name:
-        bench = Bench(libraries, captures, options.timeout, Path(name), options.bypass, options.hairpin)
+        bench = Bench(libraries, captures, options.timeout, Path(name), options.bypass, options.shm)
         if options.repeat is not None:
             return repeat(options, bench)
         done = run_list(choose(options), bench, options.jobs)

@@ -78,13 +78,13 @@ def env(libraries: Path, byte_code: Path, tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPYCACHEPREFIX": str(byte_code), **kept, **ours}
 
 
-@pytest.fixture(params=["process", "bypass", "hairpin"])
+@pytest.fixture(params=["process", "bypass", "shm"])
 def mode(request: pytest.FixtureRequest, env: dict[str, str], alone: None) -> dict[str, str]:
     """:func:`env` for programs whose NIC process takes everything, and for those that run the engine themselves.
 
     The last of these reach others of their device by rings instead of the wire.
     """
-    chosen = {"RNIC_BYPASS": request.param != "process", "RNIC_HAIRPIN": request.param == "hairpin"}
+    chosen = {"RNIC_BYPASS": request.param != "process", "RNIC_SHM": request.param == "shm"}
     return {**env, **{name: str(int(value)) for name, value in chosen.items()}}
 
 
@@ -171,13 +171,13 @@ def plain(compiled: Callable[..., Path]) -> Path:
 @pytest.fixture(scope="session")
 def both(compiled: Callable[..., Path]) -> Path:
     """The C program that becomes two."""
-    return compiled("hairpin", "-O1")
+    return compiled("shm", "-O1")
 
 
 @pytest.fixture(scope="session")
 def both_sanitized(compiled: Callable[..., Path]) -> Path:
     """The same under AddressSanitizer and UBSan."""
-    return compiled("hairpin", *SANITIZERS, "-O1")
+    return compiled("shm", *SANITIZERS, "-O1")
 
 
 @pytest.fixture(scope="session")

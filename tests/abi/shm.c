@@ -1,14 +1,14 @@
 /*
  * Two programs on one device against each other: who asks and who serves. Exits with 0 if all is as it should be.
  *
- *     hairpin data       messages of all kinds and lengths, checked; a receive that comes late
- *     hairpin reads      READs of all lengths, some at a time, into several pieces of memory, checked
- *     hairpin long reads N   eight READs of 4 MiB at a time, with a retry_cnt of N
- *     hairpin key        a WRITE with a wrong key, a READ with one
- *     hairpin unmapped   a WRITE from memory that has been unmapped; "hairpin unmapped there" one to such memory
- *     hairpin read here  a READ into memory that has been unmapped; "hairpin read there" one of such memory
- *     hairpin ended      READs by keys that end while who asks is stopped: what is stored there then is not theirs
- *     hairpin forever    data, until the other one has gone: who asks then prints how its request ended, and exits with 3
+ *     shm data       messages of all kinds and lengths, checked; a receive that comes late
+ *     shm reads      READs of all lengths, some at a time, into several pieces of memory, checked
+ *     shm long reads N   eight READs of 4 MiB at a time, with a retry_cnt of N
+ *     shm key        a WRITE with a wrong key, a READ with one
+ *     shm unmapped   a WRITE from memory that has been unmapped; "shm unmapped there" one to such memory
+ *     shm read here  a READ into memory that has been unmapped; "shm read there" one of such memory
+ *     shm ended      READs by keys that end while who asks is stopped: what is stored there then is not theirs
+ *     shm forever    data, until the other one has gone: who asks then prints how its request ended, and exits with 3
  *
  * The first line says the process numbers of both, who asks first.
  */

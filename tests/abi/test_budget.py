@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(180)  # the compiler's time counts for whoever 
 @pytest.fixture
 def bypass(env: dict[str, str]) -> dict[str, str]:
     """Environment of programs that ask for slots."""
-    return {**env, "RNIC_BYPASS": "1", "RNIC_HAIRPIN": "0"}
+    return {**env, "RNIC_BYPASS": "1", "RNIC_SHM": "0"}
 
 
 class Sink:

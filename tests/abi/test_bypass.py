@@ -37,7 +37,7 @@ STOPS = [6, pytest.param(50, marks=[pytest.mark.full, pytest.mark.timeout(300)])
 @pytest.fixture
 def bypass(env: dict[str, str]) -> dict[str, str]:
     """Environment of programs that ask for slots."""
-    return {**env, "RNIC_BYPASS": "1", "RNIC_HAIRPIN": "0"}
+    return {**env, "RNIC_BYPASS": "1", "RNIC_SHM": "0"}
 
 
 @contextmanager

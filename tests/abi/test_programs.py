@@ -377,26 +377,26 @@ def test_list_is_printed_without_running() -> None:
 
 
 def test_rings_want_the_data_path_in_the_program() -> None:
-    command = [sys.executable, str(PROGRAMS / "run_programs.py"), "--hairpin", "--list"]
+    command = [sys.executable, str(PROGRAMS / "run_programs.py"), "--shm", "--list"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, "--hairpin: goes with --bypass" in done.stderr) == (2, True)
+    assert (done.returncode, "--shm: goes with --bypass" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(("ringed", "result"), [(5, "ok"), (0, "no packet went by a ring")])
-@pytest.mark.parametrize("hairpin", [True, False])
+@pytest.mark.parametrize("shm", [True, False])
 def test_what_may_go_by_rings_has_to(
-    runner: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ringed: int, result: str, hairpin: bool
+    runner: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ringed: int, result: str, shm: bool
 ) -> None:
-    """Rows of reliable connections, with ``--hairpin`` alone: else a table by the wire would look as good."""
-    bench = runner.Bench(tmp_path, tmp_path, 1.0, tmp_path, bypass=True, hairpin=hairpin)
+    """Rows of reliable connections, with ``--shm`` alone: else a table by the wire would look as good."""
+    bench = runner.Bench(tmp_path, tmp_path, 1.0, tmp_path, bypass=True, shm=shm)
     monkeypatch.setattr(runner.Run, "result", lambda self: "ok")
-    counted = {"rx_packets": 7, "hairpin_packets": ringed}
+    counted = {"rx_packets": 7, "shm_packets": ringed}
     monkeypatch.setattr(runner, "_counted", lambda runtime, name="rx_packets": counted[name])
     monkeypatch.setattr(runner, "end_nic_process", lambda runtime: [])
     by_title = {row.title: row for row in runner.rows()}
     for title, expected in (
-        ("ib_write_bw -x 0 -F -n 200", result if hairpin else "ok"),
-        ("rping -V -C 20", result if hairpin else "ok"),
+        ("ib_write_bw -x 0 -F -n 200", result if shm else "ok"),
+        ("rping -V -C 20", result if shm else "ok"),
         ("ib_send_bw -x 0 -F -n 200 -c UD", "ok"),
         ("udaddy -c 4 -C 8", "ok"),
     ):
@@ -406,8 +406,8 @@ def test_what_may_go_by_rings_has_to(
 def test_rows_with_rings_have_both_ends_on_one_device(runner: ModuleType, tmp_path: Path) -> None:
     by_title = {row.title: row for row in runner.rows()}
 
-    def devices(title: str, hairpin: str) -> int:
-        run = runner.Run(by_title[title], 3, {"RNIC_HAIRPIN": hairpin}, None, 1.0)
+    def devices(title: str, shm: str) -> int:
+        run = runner.Run(by_title[title], 3, {"RNIC_SHM": shm}, None, 1.0)
         return len({run._address(0), run._address(1)})
 
     plain, python = "ib_write_bw -x 0 -F -n 200", "ibv_rc_pingpong -g 0 -n 200 -c (against rnic in Python)"

@@ -38,7 +38,7 @@ def bypass(env: dict[str, str]) -> Iterator[dict[str, str]]:
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one core: none of the two programs would ever wait for the other awake")
     with served(env, f"{own_network()}.71"):
-        yield {**env, "RNIC_BYPASS": "1", "RNIC_HAIRPIN": "0"}
+        yield {**env, "RNIC_BYPASS": "1", "RNIC_SHM": "0"}
 
 
 def test_who_waits_for_events_that_come_quickly_does_not_sleep(steps: Path, bypass: dict[str, str]) -> None:

@@ -21,8 +21,8 @@ import pytest
 
 from rnic.runtime.attach import ask
 from rnic.testing import own_network
-from tests.abi.test_hairpin import ended
 from tests.abi.test_kills import Nic, served
+from tests.abi.test_shm import ended
 from tests.attempts import best_of
 
 NET = own_network()
@@ -37,10 +37,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 FULL = [pytest.mark.full, pytest.mark.timeout(3600)]
 
 
-@pytest.fixture(params=["bypass", "hairpin"])
+@pytest.fixture(params=["bypass", "shm"])
 def bypass(request: pytest.FixtureRequest, env: dict[str, str], alone: None) -> dict[str, str]:
     """Environment of programs that run the engine themselves, by the wire or by rings."""
-    return {**env, "RNIC_BYPASS": "1", "RNIC_HAIRPIN": str(int(request.param == "hairpin"))}
+    return {**env, "RNIC_BYPASS": "1", "RNIC_SHM": str(int(request.param == "shm"))}
 
 
 class Pair:

@@ -72,6 +72,7 @@ def test_the_help_lists_every_command_once_in_a_group() -> None:
         (["rclink", "--loss", "0.1", "--packet", "0"], "rnic rclink: --loss is now --faults"),
         (["pingpong", "--service", "XX"], "rnic pingpong: --service is now --connection"),
         (["pingpong", "-c", "--mtu", "7"], "rnic pingpong: -c is now --chk"),
+        (["exec", "--no-hairpin", "--udp-port", "70000", "x"], "rnic exec: --no-hairpin is now --no-shm"),
         (["coyote", "--tcp-port", "0"], "rnic coyote: --tcp-port is now --port"),
     ],
 )

@@ -153,7 +153,7 @@ def hears(child: subprocess.Popen[str]) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def by_the_wire(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is looked at here are slots and their sockets, which programs of one device have no need of."""
-    monkeypatch.setenv("RNIC_HAIRPIN", "0")
+    monkeypatch.setenv("RNIC_SHM", "0")
 
 
 @pytest.fixture
@@ -392,7 +392,7 @@ def test_a_context_that_nobody_closes_goes_with_its_objects(nic: Path) -> None:
 
 def test_loopback_inside_the_nic(nic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing else is asked for: what both ends send goes by rings."""
-    monkeypatch.delenv("RNIC_HAIRPIN")
+    monkeypatch.delenv("RNIC_SHM")
     rng = random.Random(7)
     with opened(nic, 78, False) as (side, _):
         for size in (2, 4096, 100_000):
@@ -402,9 +402,9 @@ def test_loopback_inside_the_nic(nic: Path, monkeypatch: pytest.MonkeyPatch) -> 
             assert side.receive() == size
             assert bytes(side.mr.buffer[:size]) == said[::-1]
         for slot in slots(nic):
-            assert slot["counters"]["hairpin_packets"] > 20, slot
-            assert slot["counters"]["hairpin_bytes"] > 100_000
-            assert slot["hairpin"]
+            assert slot["counters"]["shm_packets"] > 20, slot
+            assert slot["counters"]["shm_bytes"] > 100_000
+            assert slot["shm"]
 
 
 def test_a_program_without_an_engine_leaves_it_to_the_nic_process(nic: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ def kernel_bypass(address: str) -> str:
                 seen = ask(directory, each["name"], "slots")
                 left_out = "; ".join(f"not program {pid}: {said}" for pid, said in seen["left_out"].items())
                 if seen["slots"] or left_out:
-                    sharing = sum(bool(slot["hairpin"]) for slot in seen["slots"])
+                    sharing = sum(bool(slot["shm"]) for slot in seen["slots"])
                     rings = f"{sharing} of them share rings" if sharing else ""
                     budget = "{held} of {limit} packets in flight".format_map(seen["budget"]) if seen["budget"] else ""
                     return "; ".join(filter(None, (f"{len(seen['slots'])} programs", rings, budget, left_out)))

@@ -186,7 +186,12 @@ def default_devices(directory: Path, udp_port: int | None) -> tuple[tuple[str, .
     return addresses, ports.pop()
 
 
-@click.command("exec", cls=Command, context_settings={"allow_interspersed_args": False}, renamed=UDP_PORT_RENAMED)
+@click.command(
+    "exec",
+    cls=Command,
+    context_settings={"allow_interspersed_args": False},
+    renamed={**UDP_PORT_RENAMED, "--hairpin": "--shm", "--no-hairpin": "--no-shm"},
+)
 @click.option(
     "--addr",
     "addresses",
@@ -220,9 +225,9 @@ def default_devices(directory: Path, udp_port: int | None) -> tuple[tuple[str, .
     help="Run the data path in the program's process.",
 )
 @click.option(
-    "--hairpin/--no-hairpin",
+    "--shm/--no-shm",
     default=True,
-    envvar="RNIC_HAIRPIN",
+    envvar=("RNIC_SHM", "RNIC_HAIRPIN"),
     help="With --bypass: local programs use shared memory (default), or the wire.",
 )
 @click.option("--sockets", is_flag=True, help="Carry the program's TCP sockets over the NIC, as rsockets.")
@@ -238,7 +243,7 @@ def execute(
     congestion: str | None,
     preload: bool,
     bypass: bool,
-    hairpin: bool,
+    shm: bool,
     sockets: bool,
     paths: bool,
     print_sysfs: bool,
@@ -305,7 +310,7 @@ def execute(
     env = environment(devices, directory, libraries, preload, shown, sockets)
     env["RNIC_PYTHON"] = sys.executable
     env["RNIC_BYPASS"] = str(int(bypass))
-    env["RNIC_HAIRPIN"] = str(int(hairpin))
+    env["RNIC_SHM"] = str(int(shm))
     # a port that was any free one is another's by then, and no recording is begun anew over the first
     again = [each | {"name": name, "capture": None} for each, name in zip(wanted, devices, strict=True)]
     env["RNIC_AGAIN"] = json.dumps(again)

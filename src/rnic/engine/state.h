@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0x16b6fb0d6a9436edull
+#define STATE_LAYOUT_HASH 0x4e59e873a07709cfull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -725,11 +725,11 @@ struct slot {
 	uint64_t punt_notify; /* completion events */
 	uint64_t punt_doorbell; /* doorbells of queue pairs that the engine does not know */
 	uint64_t punt_timer; /* deadlines of such queue pairs */
-	uint64_t hairpin_packets; /* packets that went by rings to programs of the same device */
-	uint64_t hairpin_bytes; /* bytes of messages that the taker read from the sender's memory */
-	uint64_t hairpin_wire; /* bursts that went by the wire, since a ring was full, or nobody took from it */
-	uint64_t hairpin_lost; /* packets without bytes that no ring took */
-	uint64_t hairpin_refused; /* packets without bytes that the taker wanted with them */
+	uint64_t shm_packets; /* packets that went by rings to programs of the same device */
+	uint64_t shm_bytes; /* bytes of messages that the taker read from the sender's memory */
+	uint64_t shm_wire; /* bursts that went by the wire, since a ring was full, or nobody took from it */
+	uint64_t shm_lost; /* packets without bytes that no ring took */
+	uint64_t shm_refused; /* packets without bytes that the taker wanted with them */
 	uint64_t reserved[58];
 };
 _Static_assert(sizeof(struct slot) == 1024, "slot");

@@ -214,7 +214,7 @@ class BypassPrograms:
     def view(self) -> dict[str, Any]:
         """Return ``{"refused", "slots": [slot], "left_out", "sockets", "handed_on", "budget"}``.
 
-        A slot is ``{"slot", "pid", "served", "first_qpn", "counters", "punts", "hairpin"}``, the last the slots that
+        A slot is ``{"slot", "pid", "served", "first_qpn", "counters", "punts", "shm"}``, the last the slots that
         it shares rings with. ``refused`` says why there are none; ``left_out`` says why of each program that asked for
         one and has none, by pid; ``sockets`` counts those kept for the device's life; ``budget`` is what all may have
         in flight and have, or ``None`` where there are no slots.
@@ -227,7 +227,7 @@ class BypassPrograms:
                 "first_qpn": slot.runtime.nic.config.first_qpn,
                 "counters": slot.counters(),
                 "punts": slot.punts(),
-                "hairpin": [sum(pair) - member for pair in self.loopback.members() if member in pair],
+                "shm": [sum(pair) - member for pair in self.loopback.members() if member in pair],
             }
             for member, slot in sorted(self.slots.items())
         ]

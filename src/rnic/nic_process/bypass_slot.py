@@ -39,7 +39,7 @@ from rnic.spec import attach
 from rnic.spec.rounds import BUDGET, BUFFER_BYTES, RECEIVE_LIMIT
 from rnic.state.counters import PACKET_COUNTERS
 from rnic.state.record import WORD_BYTES, place
-from rnic.state.slot import BUFFERS_AT, DROPS, HAIRPIN, PUNT_REASONS, SLOT
+from rnic.state.slot import BUFFERS_AT, DROPS, PUNT_REASONS, SHM_COUNTERS, SLOT
 from rnic.transport.budget import LEAST
 from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.ident import learn
@@ -66,7 +66,7 @@ _COUNTED = {
         *(f"drop_{name}" for name in DROPS),
     )
 } | {name: place(SLOT, f"event_{number}") for number, name in enumerate(PACKET_COUNTERS)}
-_RINGS = {f"hairpin_{name}": place(SLOT, f"hairpin_{name}") for name, _ in HAIRPIN}
+_RINGS = {f"shm_{name}": place(SLOT, f"shm_{name}") for name, _ in SHM_COUNTERS}
 _PUNTS = {
     reason: place(SLOT, f"punt_{reason}") for reason in (*dict(PUNT_REASONS), "unknown", "notify", "doorbell", "timer")
 }

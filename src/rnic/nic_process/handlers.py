@@ -81,7 +81,7 @@ class Handlers:
             attach.MSG_FAULT: self._fault,
             attach.MSG_REGISTER: self._register,
             attach.MSG_PUNT: self._punt,
-            attach.MSG_SHM_RING: self._hairpin,
+            attach.MSG_SHM_RING: self._shm_ring,
             attach_cm.MSG_CM: self._manage_connections,
         }
 
@@ -229,7 +229,7 @@ class Handlers:
             raise OSError(errno.EINVAL, "PUNT comes from a program with a slot")
         return client.slot.punt(body)
 
-    def _hairpin(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+    def _shm_ring(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
         """Let a program take part in loopback over shared memory, or say which peer a queue pair leads to."""
         slot = client.slot
         if slot is None:

@@ -1,7 +1,7 @@
 """Loopback in shared memory: rings between two programs of one device (:mod:`rnic.state.shm_loopback`).
 
 The NIC process makes the file of a pair when a queue pair of one program is to be connected to one of the other and
-both asked for it (``rnic exec --bypass --hairpin``). It stores its own words there: that a program's slot is served
+both asked for it (``rnic exec --bypass --shm``). It stores its own words there: that a program's slot is served
 here, that it has ended, that a queue pair has stopped or a key was invalidated. It reads only whether records wait.
 """
 
@@ -54,7 +54,7 @@ class RingPair:
         self.members = first, second
         self.rings = 1 if first == second else 2
         self.bytes = self.rings * RING_ALL
-        self.fd, self.shared = shared_memory("rnic hairpin", self.bytes)
+        self.fd, self.shared = shared_memory("rnic shm", self.bytes)
         self._epochs = [0] * (self.rings * EPOCHS)
         self._keys = [0] * self.rings
 

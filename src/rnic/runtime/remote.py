@@ -48,7 +48,6 @@ _POLLS_PER_CHECK = 4096
 ENVIRONMENT = "RNIC_BYPASS"
 """Variable that asks for a slot where the program does not say itself."""
 
-_HAIRPIN = "RNIC_HAIRPIN"
 
 _live: WeakSet[RemoteDriver] = WeakSet()
 
@@ -192,7 +191,7 @@ class RemoteDriver:
             os.close(self._wake)
             raise UnfitError(os.strerror(error.errno or 0)) from None
         self.connection.slot = self.slot
-        if wanted(_HAIRPIN, unsaid=True):
+        if wanted("RNIC_SHM", unsaid=wanted("RNIC_HAIRPIN", unsaid=True)):
             self.slot.enable_shm_loopback()
 
     # ----------------------------------------------------------------------------------- data path

@@ -1,4 +1,4 @@
-"""The rings between two programs of one device (``rnic exec --hairpin``): a file that both and the NIC process map.
+"""The rings between two programs of one device (``rnic exec --shm``): a file that both and the NIC process map.
 
 A file has one ring for each direction, or one alone for a program with itself. Of each ring the head comes first: what
 the sender stores, what the taker stores, and what the NIC process stores, each in a cache line of its own; then a word

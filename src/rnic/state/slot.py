@@ -33,7 +33,7 @@ PUNT_REASONS: Final = (
 BUFFERS_AT: Final = 4096
 """Where the receive buffers lie in the memory of the record."""
 DROPS: Final = ("tx_too_long", "tx_unreachable", "tx_blocked", "tx_error")
-HAIRPIN: Final = (
+SHM_COUNTERS: Final = (
     ("packets", "packets that went by rings to programs of the same device"),
     ("bytes", "bytes of messages that the taker read from the sender's memory"),
     ("wire", "bursts that went by the wire, since a ring was full, or nobody took from it"),
@@ -68,7 +68,7 @@ SLOT: Final = record(
         ("punt_notify", "program", "completion events"),
         ("punt_doorbell", "program", "doorbells of queue pairs that the engine does not know"),
         ("punt_timer", "program", "deadlines of such queue pairs"),
-        *((f"hairpin_{name}", "program", doc) for name, doc in HAIRPIN),
+        *((f"shm_{name}", "program", doc) for name, doc in SHM_COUNTERS),
     ),
     128,
 )

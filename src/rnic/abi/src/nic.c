@@ -150,7 +150,7 @@ static int open_driver(struct rnic_context *context, const struct rpc_reply *rep
 			context->nic_pid);
 	if (!error)
 		set_spin_time(context);
-	if (error || !env_flag("RNIC_HAIRPIN", true) /* `rnic exec --no-hairpin` clears it */)
+	if (error || !env_flag("RNIC_SHM", env_flag("RNIC_HAIRPIN", true)) /* `rnic exec --no-shm` clears it */)
 		return error;
 	error = driver_enable_shm_loopback(context->slot);
 	if (error)

@@ -354,20 +354,20 @@ int shm_loopback_divert(void *self, const uint8_t *bytes, size_t length, uint32_
 
 	path->uses_ring = burst_may_use_ring(path, bytes, segment);
 	if (path->uses_ring && !push_record(peer, segment ? KIND_PACKETS : KIND_BY_REFERENCE, segment, bytes, length)) {
-		slot->hairpin_packets += count;
+		slot->shm_packets += count;
 		if (!segment) {
 			struct engine_by_reference by_ref;
 			memcpy(&by_ref, bytes, sizeof by_ref);
-			slot->hairpin_bytes += by_ref.bytes;
+			slot->shm_bytes += by_ref.bytes;
 		}
 		return 1;
 	}
 	path->uses_ring = 0;
 	if (!segment) {
-		slot->hairpin_lost += count;
+		slot->shm_lost += count;
 		return 1;
 	}
-	slot->hairpin_wire++;
+	slot->shm_wire++;
 	return 0;
 }
 
@@ -422,7 +422,7 @@ int shm_loopback_take(void *self, const struct rx_buffer *rx, uint64_t now, stru
 	if (!owns_qp(peer, rx->kind == KIND_BY_REFERENCE ? by_ref.source : by_ref.destination))
 		return 1; /* the peer's queue pairs have other numbers */
 	if (rx->kind == KIND_REFUSED) {
-		shm->slot->hairpin_refused += by_ref.packets;
+		shm->slot->shm_refused += by_ref.packets;
 		engine_device_refused(shm->device, &by_ref, now);
 		return 1;
 	}
@@ -430,7 +430,7 @@ int shm_loopback_take(void *self, const struct rx_buffer *rx, uint64_t now, stru
 		taken = engine_device_by_reference(shm->device, &by_ref, &peer->pull, now, info);
 	} while (taken == TAKEN_PARTIAL && info->stop == STOP_DONE);
 	if (taken == TAKEN_REFUSED && opcode_rows[by_ref.operation & 0xFF].flags & ROW_RESPONSE)
-		shm->slot->hairpin_refused += by_ref.packets; /* they have been asked for again */
+		shm->slot->shm_refused += by_ref.packets; /* they have been asked for again */
 	else if (taken == TAKEN_REFUSED)
 		/* if the ring is full, the sender finds out by its timer */
 		push_record(peer, KIND_REFUSED, 0, &by_ref, sizeof by_ref);
