@@ -80,7 +80,7 @@ def test_with_losses_the_data_arrives_all_the_same() -> None:
         ("send_bw", "-c", "UD", "-s", "256"),
         ("write_bw", "-a"),
     ],
-    ids=lambda args: " ".join(args),
+    ids=" ".join,
 )
 def test_several_queue_pairs_share_a_buffer_and_each_has_its_messages(args: tuple[str, ...]) -> None:
     found = rows(*args, "-q", "3", "-t", "5", "-n", "32")
