@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from errno import EACCES, EINVAL, ENOENT
 from math import prod
@@ -107,7 +107,7 @@ class OneSided(RcConnection[Any]):
         await self._wait_bounce_free()
         return await self.begin_read(remote, offset, count, into, casting)
 
-    def read_many(self, remote: Remote, offsets: Sequence[int], count: int | None = None) -> NDArray[Any]:
+    def read_many(self, remote: Remote, offsets: Iterable[int], count: int | None = None) -> NDArray[Any]:
         """Read many pieces at once, each with a request of its own; tens of thousands may be under way.
 
         Args:
@@ -222,7 +222,7 @@ class OneSided(RcConnection[Any]):
             )
         return self._read_runs(info, Selection(shape, [offset], count), into)
 
-    def begin_read_many(self, remote: Remote, offsets: Sequence[int], count: int | None = None) -> Pending[Any]:
+    def begin_read_many(self, remote: Remote, offsets: Iterable[int], count: int | None = None) -> Pending[Any]:
         """Start :meth:`read_many`."""
         info = self._find(remote)
         each = 1 if count is None else whole_number("count", count)
