@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ ENTRIES = 16
 class Queue:
     """Number, block and ring of one queue."""
 
-    def __init__(self, number: int, block: int, memory: bytearray, va: int) -> None:
+    def __init__(self, number: int, block: int, memory: bytearray | memoryview, va: int) -> None:
         self.number = number
         self.block = block
         self.memory = memory
@@ -284,10 +285,13 @@ class Pair:
 
     make_nic: Callable[..., Nic] = staticmethod(make_nic)
 
-    def __init__(self, ipv6: bool = False, **config: int) -> None:
+    qps: tuple[Queue, Queue]
+    queues: list[Queue]
+
+    def __init__(self, ipv6: bool = False, **config: Any) -> None:
         hosts = [bytes(15) + bytes((n,)) if ipv6 else bytes((10, 0, 0, n)) for n in (1, 2)]
         self.nics = [
-            self.make_nic(NicConfig(address, name=f"rnic{n}", **config), rng=random.Random(n))  # type: ignore[arg-type]
+            self.make_nic(NicConfig(address, name=f"rnic{n}", **config), rng=random.Random(n))
             for n, address in enumerate(hosts)
         ]
         self.drivers = [Driver(nic) for nic in self.nics]
@@ -313,6 +317,10 @@ class Pair:
         return self.drivers[side].poll(self.eqs[side])
 
 
+NewPair = Callable[..., Pair]
+Snapshot = Callable[[Driver], dict[str, object]]
+
+
 @pytest.fixture
 def nic() -> Nic:
     return Nic(NicConfig(bytes((10, 0, 0, 1)), log_max_qps=6), rng=random.Random(1))
@@ -334,7 +342,7 @@ def pair(request: pytest.FixtureRequest) -> Pair:
 
 
 @pytest.fixture(scope="session")
-def new_pair() -> type[Pair]:
+def new_pair() -> NewPair:
     return Pair
 
 
@@ -354,7 +362,7 @@ def _tables(driver: Driver) -> Iterable[tuple[str, PageTable]]:
     return driver.nic.contexts.ctxmdata.tables.items()
 
 
-def take_snapshot(driver: Driver) -> object:
+def take_snapshot(driver: Driver) -> dict[str, object]:
     """Everything that a command could change: numbers, objects, contexts, registers, memory."""
     res = driver.nic.resources
     blocks = 1 + max((block for block in res.pools[cmd.RES_UAR_BLOCK].owners), default=0)
@@ -388,5 +396,5 @@ def take_snapshot(driver: Driver) -> object:
 
 
 @pytest.fixture(scope="session")
-def snapshot() -> Callable[[Driver], object]:
+def snapshot() -> Snapshot:
     return take_snapshot

@@ -14,6 +14,7 @@ from rnic.context.qpc import QPC
 from rnic.spec import commands as cmd
 from rnic.spec.opcodes import WR_READ
 from rnic.spec.states import RTS, ST_UD
+from tests.unit.device.conftest import NewPair, Pair, Queue
 
 BAD = {
     "P_Key index": ("pkey_index", 1),
@@ -45,10 +46,11 @@ BAD = {
     "multicast peer": ("rgid", 0xFFFF_E000_0001),
     "ACK timeout": ("ackto", 32),
 }
+Live = tuple[Pair, Queue, bytes]
 
 
 @pytest.fixture
-def live(new_pair):
+def live(new_pair: NewPair) -> Live:
     """Two connected queue pairs and the QPC of the first, as memory has it."""
     pair = new_pair(mtu=1024)
     a, _ = pair.connect()
@@ -59,7 +61,7 @@ def live(new_pair):
     return pair, a, qpc
 
 
-def works(pair, a) -> bool:
+def works(pair: Pair, a: Queue) -> bool:
     """Whether a WRITE arrives."""
     (source, va, lkey), (target, remote, rkey) = pair.mrs
     source[:8] = bytes(byte ^ 0x5A for byte in source[:8])
@@ -77,7 +79,7 @@ def works(pair, a) -> bool:
         if way != "documented 192 bytes" or QPC[field].byte < 192
     ],
 )
-def test_a_bad_queue_pair_context_is_refused(live, name: str, way: str) -> None:
+def test_a_bad_queue_pair_context_is_refused(live: Live, name: str, way: str) -> None:
     pair, a, qpc = live
     contexts = pair.nics[0].contexts
     cached = contexts.key.qps[a.number].store()
@@ -100,7 +102,7 @@ def test_a_bad_queue_pair_context_is_refused(live, name: str, way: str) -> None:
 @pytest.mark.parametrize(
     "name", ["P_Key index", "state", "service type", "protection domain", "send CQ", "queue block", "nobody's number"]
 )
-def test_a_bad_context_of_no_queue_pair_is_refused(live, name: str) -> None:
+def test_a_bad_context_of_no_queue_pair_is_refused(live: Live, name: str) -> None:
     pair, _, qpc = live
     contexts, driver = pair.nics[0].contexts, pair.drivers[0]
     image = bytearray(qpc)
@@ -120,7 +122,7 @@ def test_a_bad_context_of_no_queue_pair_is_refused(live, name: str) -> None:
     assert pair.nics[0].qps[number].ctx.state == RTS  # a context that is written is a queue pair
 
 
-def test_good_edits_are_taken(live) -> None:
+def test_good_edits_are_taken(live: Live) -> None:
     pair, a, qpc = live
     contexts = pair.nics[0].contexts
     image = bytearray(qpc)
@@ -132,7 +134,7 @@ def test_good_edits_are_taken(live) -> None:
     assert works(pair, a)
 
 
-def test_datagram_queue_pairs_need_no_path_but_an_mtu(new_pair) -> None:
+def test_datagram_queue_pairs_need_no_path_but_an_mtu(new_pair: NewPair) -> None:
     pair = new_pair()
     a, _ = pair.connect(ST_UD)
     contexts = pair.nics[0].contexts
@@ -146,7 +148,7 @@ def test_datagram_queue_pairs_need_no_path_but_an_mtu(new_pair) -> None:
     assert contexts.key.qps[a.number].state == RTS
 
 
-def test_event_queue_of_a_cq_and_protection_domains(live) -> None:
+def test_event_queue_of_a_cq_and_protection_domains(live: Live) -> None:
     pair, _, _ = live
     contexts, cq, eq = pair.nics[0].contexts, pair.cqs[0], pair.eqs[0]
     for kind, number, layout, field, value in (
@@ -173,7 +175,7 @@ def test_event_queue_of_a_cq_and_protection_domains(live) -> None:
         assert contexts.ceu(m.ceu_request(kind, 1, number), good)[0] == Status.OK
 
 
-def test_random_contexts_raise_nothing(live) -> None:
+def test_random_contexts_raise_nothing(live: Live) -> None:
     """Every byte of a live queue pair's context may be anything: the device goes on, or says no."""
     pair, a, qpc = live
     contexts = pair.nics[0].contexts
@@ -199,7 +201,7 @@ def test_random_contexts_raise_nothing(live) -> None:
 # ------------------------------------------------------------------------- the next PSN, written from outside
 
 
-def write_next_psn(pair, a, psn: int) -> None:
+def write_next_psn(pair: Pair, a: Queue, psn: int) -> None:
     """WR_QP_NPST on the channel of requester transmit control."""
     contexts = pair.nics[0].contexts
     command = m.engine_request(m.WR_QP_CXT, m.WR_QP_NPST, a.number)
@@ -207,7 +209,7 @@ def write_next_psn(pair, a, psn: int) -> None:
     contexts.run()
 
 
-def settle(pair) -> list[int]:
+def settle(pair: Pair) -> list[int]:
     """Statuses of all completions, however many timeouts they take."""
     found: list[int] = []
     for _ in range(40):
@@ -222,7 +224,7 @@ RETRY_EXC, FLUSHED = 0x15, 5
 @pytest.mark.parametrize("jump", [1, 5, 200, 5_000, 1 << 22, (1 << 23) - 1, -3, -5, -200, -(1 << 22), -(1 << 23)])
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
 @pytest.mark.parametrize("read", [False, True], ids=["write", "read"])
-def test_retries_end_a_queue_pair_whose_next_psn_was_written(live, jump: int, busy: bool, read: bool) -> None:
+def test_retries_end_a_queue_pair_whose_next_psn_was_written(live: Live, jump: int, busy: bool, read: bool) -> None:
     pair, a, _ = live
     (_, va, lkey), (_, remote, rkey) = pair.mrs
     driver = pair.drivers[0]
@@ -240,7 +242,7 @@ def test_retries_end_a_queue_pair_whose_next_psn_was_written(live, jump: int, bu
     assert pair.nics[0].counters["retries_exceeded"] == 1
 
 
-def test_a_psn_that_the_peer_has_seen_is_a_duplicate_to_it(live) -> None:
+def test_a_psn_that_the_peer_has_seen_is_a_duplicate_to_it(live: Live) -> None:
     """Going back by no more than is sent again cannot be told from a repetition: the peer acknowledges, and keeps."""
     pair, a, _ = live
     (source, va, lkey), (target, remote, rkey) = pair.mrs

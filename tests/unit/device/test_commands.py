@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from rnic.context.cqc import CQC, SRQC
@@ -15,16 +17,20 @@ from rnic.spec import commands as cmd
 from rnic.spec.gids import gid_from_address
 from rnic.spec.limits import LOG_MAX_CQ
 from rnic.spec.states import ST_RC, ST_UD
+from tests.unit.device.conftest import Driver, Snapshot
 
 GROUP = gid_from_address(bytes((239, 0, 0, 7)))
 EVERY_EVENT = sum(1 << event for event in events.EVENT_NAMES).to_bytes(8, "big")
+Refused = Callable[..., None]
 
 
 @pytest.fixture
-def refused(driver, snapshot):
+def refused(driver: Driver, snapshot: Snapshot) -> Refused:
     """Run a command that must fail with one status and change nothing."""
 
-    def run(status: int, op: int, in_modifier: int = 0, op_modifier: int = 0, inbox: bytes = b"", by=driver) -> None:
+    def run(
+        status: int, op: int, in_modifier: int = 0, op_modifier: int = 0, inbox: bytes = b"", by: Driver = driver
+    ) -> None:
         before = snapshot(driver)
         result = by.run(op, in_modifier, op_modifier, inbox)
         assert cmd.STATUS_NAMES[result.status] == cmd.STATUS_NAMES[status]
@@ -37,13 +43,13 @@ def refused(driver, snapshot):
 # ------------------------------------------------------------------------------------------ queries
 
 
-def test_nop_and_unknown(driver, refused) -> None:
+def test_nop_and_unknown(driver: Driver, refused: Refused) -> None:
     driver.ok(cmd.NOP)
     for op in (0, 0x99, -1, 1 << 40):
         refused(cmd.ST_BAD_OP, op)
 
 
-def test_query_dev_lim(driver) -> None:
+def test_query_dev_lim(driver: Driver) -> None:
     lim = DEV_LIM.unpack(driver.ok(cmd.QUERY_DEV_LIM).outbox)
     assert lim["log_max_qps"] == lim["log_max_cqs"] == 6
     assert lim["log_max_eqs"] == 10
@@ -58,13 +64,13 @@ def test_query_dev_lim(driver) -> None:
     assert lim["uar_blocks"] * 128 == len(driver.uar.buf)
 
 
-def test_query_adapter(driver) -> None:
+def test_query_adapter(driver: Driver) -> None:
     adapter = ADAPTER.unpack(driver.ok(cmd.QUERY_ADAPTER).outbox)
     assert adapter["device_id"] == 0x524E
     assert adapter["guid"] == driver.nic.config.guid
 
 
-def test_a_closed_context_gets_nothing(driver) -> None:
+def test_a_closed_context_gets_nothing(driver: Driver) -> None:
     driver.nic.unmap_uar(driver.uar)
     assert driver.run(cmd.NOP).status == cmd.ST_BAD_SYS_STATE
     driver.nic.unmap_uar(driver.uar)
@@ -84,14 +90,14 @@ def test_a_closed_context_gets_nothing(driver) -> None:
         (cmd.RES_EQ, 0, 1024),
     ],
 )
-def test_all_numbers_of_a_kind(driver, refused, kind: int, first: int, count: int) -> None:
+def test_all_numbers_of_a_kind(driver: Driver, refused: Refused, kind: int, first: int, count: int) -> None:
     assert [driver.alloc(kind) for _ in range(count)] == list(range(first, first + count))
     refused(cmd.ST_EXCEED_LIM, cmd.ALLOC_RES, kind)
     driver.ok(cmd.FREE_RES, first + 3, kind)
     assert driver.alloc(kind) == first + 3
 
 
-def test_numbers_belong_to_their_context(driver, new_driver, refused) -> None:
+def test_numbers_belong_to_their_context(driver: Driver, new_driver: type[Driver], refused: Refused) -> None:
     other = new_driver(driver.nic)
     for kind in range(cmd.RES_UAR_BLOCK, cmd.RES_MTT + 1):
         number = driver.alloc(kind)
@@ -103,7 +109,7 @@ def test_numbers_belong_to_their_context(driver, new_driver, refused) -> None:
         refused(cmd.ST_BAD_PARAM, cmd.FREE_RES, 1, kind)
 
 
-def test_resources_in_use_are_not_freed(driver, refused) -> None:
+def test_resources_in_use_are_not_freed(driver: Driver, refused: Refused) -> None:
     pd = driver.alloc(cmd.RES_PD)
     eq = driver.eq()
     cq = driver.cq(eq)
@@ -145,7 +151,7 @@ def test_resources_in_use_are_not_freed(driver, refused) -> None:
 # ------------------------------------------------------------------------------------------- memory
 
 
-def test_region(driver) -> None:
+def test_region(driver: Driver) -> None:
     pd = driver.alloc(cmd.RES_PD)
     buffer, va, key = driver.mr(pd, 100)
     entry = driver.nic.memory.check(key, pd, va, 100, access.REMOTE_WRITE)
@@ -156,7 +162,7 @@ def test_region(driver) -> None:
     assert driver.nic.memory.lookup(key) is None
 
 
-def test_zero_based_region(driver) -> None:
+def test_zero_based_region(driver: Driver) -> None:
     pd = driver.alloc(cmd.RES_PD)
     buffer, va = driver.memory(64)
     key = driver.alloc(cmd.RES_MPT)
@@ -168,7 +174,7 @@ def test_zero_based_region(driver) -> None:
     assert buffer[5] == ord("x")
 
 
-def test_region_refusals(driver, new_driver, refused) -> None:
+def test_region_refusals(driver: Driver, new_driver: type[Driver], refused: Refused) -> None:
     pd = driver.alloc(cmd.RES_PD)
     _, va = driver.memory(64)
     key = driver.alloc(cmd.RES_MPT)
@@ -200,7 +206,7 @@ def test_region_refusals(driver, new_driver, refused) -> None:
     refused(cmd.ST_BAD_RES_STATE, cmd.DEALLOC_MW, key)
 
 
-def test_read_only_memory(driver, refused) -> None:
+def test_read_only_memory(driver: Driver, refused: Refused) -> None:
     pd, key = driver.alloc(cmd.RES_PD), driver.alloc(cmd.RES_MPT)
     buffer = b"constant" * 8
     va = driver.space.map(buffer).va
@@ -208,7 +214,7 @@ def test_read_only_memory(driver, refused) -> None:
     driver.ok(cmd.SW2HW_MPT, key, 0, driver.mpt(key, pd, va, 64, access.REMOTE_READ))
 
 
-def test_all_keys_out(driver, refused) -> None:
+def test_all_keys_out(driver: Driver, refused: Refused) -> None:
     driver.nic.memory.max_entries = driver.nic.memory._free = 3
     for _ in range(3):
         driver.alloc(cmd.RES_MPT)
@@ -218,7 +224,7 @@ def test_all_keys_out(driver, refused) -> None:
 
 
 @pytest.mark.parametrize(("number", "kind"), [(1, WINDOW1), (2, WINDOW2)])
-def test_windows(driver, refused, number: int, kind: str) -> None:
+def test_windows(driver: Driver, refused: Refused, number: int, kind: str) -> None:
     memory = driver.nic.memory
     pd = driver.alloc(cmd.RES_PD)
     _, va, lkey = driver.mr(pd, 256)
@@ -238,7 +244,7 @@ def test_windows(driver, refused, number: int, kind: str) -> None:
     driver.ok(cmd.FREE_RES, pd, cmd.RES_PD)
 
 
-def test_window_refusals(driver, refused) -> None:
+def test_window_refusals(driver: Driver, refused: Refused) -> None:
     pd = driver.alloc(cmd.RES_PD)
     refused(cmd.ST_BAD_PARAM, cmd.ALLOC_MW, pd, 0)
     refused(cmd.ST_BAD_PARAM, cmd.ALLOC_MW, pd, 3)
@@ -251,7 +257,7 @@ def test_window_refusals(driver, refused) -> None:
 # ------------------------------------------------------------------------------------ event queues
 
 
-def test_event_queue(driver, refused) -> None:
+def test_event_queue(driver: Driver, refused: Refused) -> None:
     number, block = driver.alloc(cmd.RES_EQ), driver.alloc(cmd.RES_UAR_BLOCK)
     _, va = driver.memory(32 << 4)
     good = driver.eqc(block, va)
@@ -292,7 +298,7 @@ def test_event_queue(driver, refused) -> None:
 # ------------------------------------------------------------------------------- completion queues
 
 
-def test_completion_queue(driver, new_driver, refused) -> None:
+def test_completion_queue(driver: Driver, new_driver: type[Driver], refused: Refused) -> None:
     eq = driver.eq()
     number, block = driver.alloc(cmd.RES_CQ), driver.alloc(cmd.RES_UAR_BLOCK)
     _, va = driver.memory(32 << 4)
@@ -322,7 +328,7 @@ def test_completion_queue(driver, new_driver, refused) -> None:
     driver.ok(cmd.HW2SW_EQ, eq.number)
 
 
-def test_ring_in_read_only_memory(driver, refused) -> None:
+def test_ring_in_read_only_memory(driver: Driver, refused: Refused) -> None:
     eq = driver.eq()
     number, block = driver.alloc(cmd.RES_CQ), driver.alloc(cmd.RES_UAR_BLOCK)
     va = driver.space.map(bytes(range(256)) * 2).va
@@ -332,7 +338,7 @@ def test_ring_in_read_only_memory(driver, refused) -> None:
 # ----------------------------------------------------------------------------- shared receive queues
 
 
-def test_shared_receive_queue(driver, refused) -> None:
+def test_shared_receive_queue(driver: Driver, refused: Refused) -> None:
     pd = driver.alloc(cmd.RES_PD)
     number, block = driver.alloc(cmd.RES_SRQ), driver.alloc(cmd.RES_UAR_BLOCK)
     _, va = driver.memory(srq_bytes(16, 16))
@@ -385,7 +391,7 @@ def mgm(gid: bytes, *qpns: int) -> bytes:
     return MGM.pack(values | {f"qpn{index}": qpn for index, qpn in enumerate(qpns)})
 
 
-def test_multicast_groups(driver, refused) -> None:
+def test_multicast_groups(driver: Driver, refused: Refused) -> None:
     pd, cq = driver.alloc(cmd.RES_PD), driver.cq(driver.eq())
     ud, rc = driver.qp(pd, cq, ST_UD), driver.qp(pd, cq, ST_RC)
     driver.ok(cmd.WRITE_MGM, 0, 0, mgm(GROUP, ud.number))
@@ -412,7 +418,7 @@ def test_multicast_groups(driver, refused) -> None:
 # ----------------------------------------------------------------------------------------- cleaning
 
 
-def test_reading_the_non_rdma_channel(driver, refused) -> None:
+def test_reading_the_non_rdma_channel(driver: Driver, refused: Refused) -> None:
     long = bytes(range(256)) * 40
     for at, frame in ((70, long), (80, b"x")):
         driver.nic.receive_other(frame, at)
@@ -430,7 +436,7 @@ def test_reading_the_non_rdma_channel(driver, refused) -> None:
     refused(cmd.ST_BAD_SIZE, cmd.READ_NON_RDMA, 1)
 
 
-def test_closing_a_context_frees_everything(driver, new_driver, snapshot) -> None:
+def test_closing_a_context_frees_everything(driver: Driver, new_driver: type[Driver], snapshot: Snapshot) -> None:
     other = new_driver(driver.nic)
     kept = driver.alloc(cmd.RES_PD)
     before = dict(driver.nic.resources.pd_users), list(driver.nic.resources.blocks)

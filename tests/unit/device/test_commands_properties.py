@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from rnic.mem.mpt import MPT_ENTRY
 from rnic.rings.queue_block import BLOCK_BYTES
 from rnic.spec import commands as cmd
 from rnic.spec.gids import gid_from_address
+from tests.unit.device.conftest import Driver, Queue, Snapshot
 
 PEER = gid_from_address(bytes((10, 0, 0, 2)))
 
@@ -24,7 +26,7 @@ PEER = gid_from_address(bytes((10, 0, 0, 2)))
 class Monkey:
     """Sends commands that are right, nearly right, or nonsense."""
 
-    def __init__(self, seed: int, driver_class) -> None:
+    def __init__(self, seed: int, driver_class: type[Driver]) -> None:
         self.rng = random.Random(seed)
         self.nic = Nic(NicConfig(bytes((10, 0, 0, 1)), log_max_qps=4, max_mrs=8), rng=random.Random(seed))
         self.drivers = [driver_class(self.nic) for _ in range(2)]
@@ -40,7 +42,7 @@ class Monkey:
         driver = self.driver
         for kind in (cmd.RES_UAR_BLOCK,) * 7 + (cmd.RES_PD, cmd.RES_SRQ) + (cmd.RES_CQ, cmd.RES_QP) * 2:
             driver.alloc(kind)
-        eq = type("Eq", (), {"number": driver.alloc(cmd.RES_EQ)})
+        eq = Queue(driver.alloc(cmd.RES_EQ), 2, bytearray(), self.va)
         driver.ok(cmd.SW2HW_EQ, eq.number, 0, driver.eqc(2, self.va))
         for number in (1, 2):
             driver.ok(cmd.SW2HW_CQ, number, 0, driver.cqc(eq, 2 + number, self.va + 512 * number))
@@ -82,7 +84,7 @@ class Monkey:
             inbox = driver.mpt(in_modifier, rng.randrange(3), va, rng.choice((0, 8, 4096)), rng.randrange(64))
             assert len(inbox) == MPT_ENTRY.size
         elif op in (cmd.SW2HW_EQ, cmd.SW2HW_CQ, cmd.RESIZE_CQ):
-            eq = type("Eq", (), {"number": rng.randrange(2)})
+            eq = Queue(rng.randrange(2), block, bytearray(), va)
             inbox = driver.eqc(block, va, logsize) if op == cmd.SW2HW_EQ else driver.cqc(eq, block, va, logsize)
         elif op == cmd.SW2HW_SRQ:
             inbox = driver.srqc(rng.randrange(3), block, va, logsize, rng.randrange(3))
@@ -124,7 +126,7 @@ class Monkey:
             service = rng.choice((0, 0, 0, 1, 3, 2))
             if in_modifier in self.nic.qps and rng.random() < 0.8:
                 service = self.nic.qps[in_modifier].ctx.servtype
-            cq = type("Cq", (), {"number": rng.randrange(1, 3)})
+            cq = Queue(rng.randrange(1, 3), block, bytearray(), va)
             fields: dict[str, int] = {}
             if op == cmd.RST2INIT:
                 fields = driver.creation(rng.randrange(1, 3), cq, block, va, service)
@@ -143,7 +145,7 @@ class Monkey:
     def check(self) -> None:
         """What must hold whatever happened."""
         res = self.nic.resources
-        queues = [*res.qps.values(), *res.cqs.values(), *res.eqs.values(), *res.srqs.values()]
+        queues: list[Any] = [*res.qps.values(), *res.cqs.values(), *res.eqs.values(), *res.srqs.values()]
         assert {queue.regs.block: queue for queue in queues} == res.blocks
         assert set(res.blocks) == set(res.doorbells.doors)
         assert set(res.blocks) <= set(res.pools[cmd.RES_UAR_BLOCK].owners)
@@ -175,7 +177,7 @@ class Monkey:
 
 @pytest.mark.slow
 @given(st.integers(0, 1 << 32))
-def test_random_commands(new_driver, snapshot, seed: int) -> None:
+def test_random_commands(new_driver: type[Driver], snapshot: Snapshot, seed: int) -> None:
     monkey = Monkey(seed, new_driver)
     for _ in range(120):
         op, in_modifier, op_modifier, inbox = monkey.command()
@@ -198,7 +200,7 @@ def test_random_commands(new_driver, snapshot, seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_the_monkey_reaches_nearly_everything(new_driver) -> None:
+def test_the_monkey_reaches_nearly_everything(new_driver: type[Driver]) -> None:
     done: set[int] = set()
     failed: set[int] = set()
     for seed in range(500):

@@ -36,7 +36,7 @@ def write(side: Any, offset: int, value: int, status: int = cmd.ST_OK) -> None:
 
 
 def per_qp(side: Any, base: int) -> int:
-    return base + (side.qp.qp_num - 1) * reg.QP_STRIDE
+    return int(base + (side.qp.qp_num - 1) * reg.QP_STRIDE)
 
 
 def test_device_registers_work() -> None:
@@ -167,8 +167,9 @@ def test_three_ways_to_control_congestion() -> None:
         write(a, per_qp(a, reg.QP_RATE), 500)
         receive_cnp(pair)
         assert read(a, per_qp(a, reg.QP_CC_RATE)) == 0
-        assert qp.pace is not None
-        assert qp.pace.rate == 500
+        pace = qp.pace
+        assert pace is not None
+        assert pace.rate == 500
         write(a, reg.CONGESTION_CTRL, MERGE)
         before = a.counters["cnps_received"]
         receive_cnp(pair)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import random
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from rnic.spec import registers as reg
 from rnic.spec.opcodes import WR_READ
 from rnic.spec.states import ERR, RTR, RTS
 from rnic.trace.tracer import NullTracer
+from tests.unit.device.conftest import Driver, NewPair, Pair, Queue, Snapshot
 
 PAGE = 4096
 QPCS, CQCS, EQCS = 0x40000, 0x80000, 0x20000
@@ -36,7 +38,7 @@ def entry(virt: int, host: int, npages: int = 1) -> bytes:
 class Lending:
     """A driver with context memory of its own, eight pages of it, on a NIC that waits for INIT_HCA."""
 
-    def __init__(self, new_driver, order: str = "map first") -> None:
+    def __init__(self, new_driver: type[Driver], order: str = "map first") -> None:
         self.nic = Nic(NicConfig(bytes((10, 0, 0, 1)), log_max_qps=10, autostart=False), rng=random.Random(1))
         self.driver = new_driver(self.nic)
         self.memory, va = self.driver.memory(9 * PAGE)
@@ -60,7 +62,7 @@ class Lending:
 
 
 @pytest.fixture
-def lending(new_driver) -> Lending:
+def lending(new_driver: type[Driver]) -> Lending:
     return Lending(new_driver)
 
 
@@ -68,7 +70,7 @@ def lending(new_driver) -> Lending:
 
 
 @pytest.mark.parametrize("order", ["map first", "init first"])
-def test_contexts_lie_in_the_pages_of_the_driver(new_driver, order: str) -> None:
+def test_contexts_lie_in_the_pages_of_the_driver(new_driver: type[Driver], order: str) -> None:
     side = Lending(new_driver, order)
     driver = side.driver
     eq = driver.eq(vector=9)
@@ -104,7 +106,7 @@ def test_numbers_stay_within_the_tables(lending: Lending) -> None:
     assert driver.run(cmd.ALLOC_RES, cmd.RES_EQ).status == cmd.ST_EXCEED_LIM
 
 
-def test_pages_wait_for_init_hca_again_after_close_hca(lending: Lending, snapshot) -> None:
+def test_pages_wait_for_init_hca_again_after_close_hca(lending: Lending, snapshot: Snapshot) -> None:
     driver = lending.driver
     driver.eq()
     assert driver.run(cmd.CLOSE_HCA).status == cmd.ST_RESOURCE_BUSY
@@ -123,7 +125,7 @@ def test_pages_wait_for_init_hca_again_after_close_hca(lending: Lending, snapsho
     assert len(lending.nic.resources.icm) == 0
 
 
-def test_refused_while_the_tables_are_in_use(lending: Lending, snapshot, new_driver) -> None:
+def test_refused_while_the_tables_are_in_use(lending: Lending, snapshot: Snapshot, new_driver: type[Driver]) -> None:
     driver, spare = lending.driver, lending.host + 6 * PAGE
     other = new_driver(lending.nic)
     theirs = other.memory(2 * PAGE)[1] + PAGE - 1 & -PAGE
@@ -142,7 +144,7 @@ def test_refused_while_the_tables_are_in_use(lending: Lending, snapshot, new_dri
         assert (cmd.STATUS_NAMES[result.status], snapshot(who)) == (cmd.STATUS_NAMES[status], before)
 
 
-def test_memory_that_holds_something_else_is_refused(lending: Lending, monkeypatch) -> None:
+def test_memory_that_holds_something_else_is_refused(lending: Lending, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lender that changes a context between its write and its reading back gains nothing."""
     driver = lending.driver
     cq = driver.cq(driver.eq())
@@ -161,7 +163,7 @@ def test_memory_that_holds_something_else_is_refused(lending: Lending, monkeypat
     assert contexts.key.qps[qp.number].store() == cached
 
 
-def test_without_pages_nothing_is_made(new_driver, snapshot) -> None:
+def test_without_pages_nothing_is_made(new_driver: type[Driver], snapshot: Snapshot) -> None:
     nic = Nic(NicConfig(bytes((10, 0, 0, 1)), log_max_qps=6, autostart=False), rng=random.Random(1))
     driver = new_driver(nic)
     driver.ok(cmd.INIT_HCA, 0, 0, INIT_HCA.pack(TABLES))
@@ -173,7 +175,7 @@ def test_without_pages_nothing_is_made(new_driver, snapshot) -> None:
     assert nic.counters["ctx_refused"] == 1
 
 
-def test_a_driver_that_leaves_takes_its_pages_along(new_driver) -> None:
+def test_a_driver_that_leaves_takes_its_pages_along(new_driver: type[Driver]) -> None:
     nic = Nic(NicConfig(bytes((10, 0, 0, 1)), log_max_qps=6), rng=random.Random(1))
     first = new_driver(nic)
     first.ok(cmd.CLOSE_HCA)
@@ -196,7 +198,7 @@ def destination(packet: bytes) -> int:
     return int.from_bytes(packet[5:8], "big")
 
 
-def test_an_edited_cache_changes_the_next_packet(pair) -> None:
+def test_an_edited_cache_changes_the_next_packet(pair: Pair) -> None:
     a, b = pair.connect()
     nic, driver = pair.nics[0], pair.drivers[0]
     va, key = pair.mrs[0][1:]
@@ -236,12 +238,12 @@ class Requests(NullTracer):
     def __init__(self) -> None:
         self.seen: list[tuple[str, str, int, str]] = []
 
-    def event(self, now_ns: int, kind: str, number: int, **fields: object) -> None:
-        if kind == "channel":
-            self.seen.append((str(fields["source"]), str(fields["request"]), number, str(fields["status"])))
+    def event(self, now_ns: int, stage: str, qpn: int, **fields: int | str) -> None:
+        if stage == "channel":
+            self.seen.append((str(fields["source"]), str(fields["request"]), qpn, str(fields["status"])))
 
 
-def test_every_transition_is_a_request_of_the_ceu(new_pair) -> None:
+def test_every_transition_is_a_request_of_the_ceu(new_pair: NewPair) -> None:
     tracer = Requests()
     pair = new_pair()
     nic = pair.nics[0]
@@ -266,7 +268,7 @@ CONTEXT_NAMES = {"ctx", "draft", "m_ctx", "context", "plain"}
 
 
 @pytest.mark.slow
-def test_no_way_to_rts_past_the_context_manager(new_pair) -> None:
+def test_no_way_to_rts_past_the_context_manager(new_pair: NewPair) -> None:
     """The state of a context is stored in five places: by a command's draft, by its reset, by errors, by the cache."""
     found = set()
     for path in sorted(Path(rnic.__file__).parent.rglob("*.py")):
@@ -299,10 +301,11 @@ def test_no_way_to_rts_past_the_context_manager(new_pair) -> None:
 
 
 # ------------------------------------------------------------------------------ lost under traffic
+Busy = tuple[Pair, Queue, Callable[[], None]]
 
 
 @pytest.fixture
-def busy(new_pair):
+def busy(new_pair: NewPair) -> Busy:
     """Two connected queue pairs with WRITEs going on."""
     pair = new_pair()
     a, _ = pair.connect()
@@ -318,7 +321,7 @@ def busy(new_pair):
     return pair, a, go
 
 
-def test_an_invalidated_cq_fails_with_its_queue_pairs(busy) -> None:
+def test_an_invalidated_cq_fails_with_its_queue_pairs(busy: Busy) -> None:
     pair, a, go = busy
     nic = pair.nics[0]
     go()
@@ -330,7 +333,7 @@ def test_an_invalidated_cq_fails_with_its_queue_pairs(busy) -> None:
     assert nic.counters["event_cq_error"] == 1
 
 
-def test_unmapped_context_pages_are_told_by_query_and_count(busy) -> None:
+def test_unmapped_context_pages_are_told_by_query_and_count(busy: Busy) -> None:
     pair, a, go = busy
     nic, driver = pair.nics[0], pair.drivers[0]
     go()
@@ -359,7 +362,7 @@ def test_pages_of_a_driver_can_be_unmapped_under_its_queues(lending: Lending) ->
     assert not lending.nic.contexts.key.cqs
 
 
-def test_a_disabled_eq_counts_and_says_nothing(busy) -> None:
+def test_a_disabled_eq_counts_and_says_nothing(busy: Busy) -> None:
     pair, _, go = busy
     nic, driver = pair.nics[0], pair.drivers[0]
     driver.arm(pair.cqs[0], 1)
@@ -376,7 +379,7 @@ def test_a_disabled_eq_counts_and_says_nothing(busy) -> None:
     assert [event[0] & 0xFF for event in pair.events(0)] == [events.COMP]
 
 
-def test_a_query_shows_what_the_engine_changed(busy) -> None:
+def test_a_query_shows_what_the_engine_changed(busy: Busy) -> None:
     pair, a, _ = busy
     nic, driver = pair.nics[0], pair.drivers[0]
     pair.wire.run()
@@ -395,7 +398,7 @@ def test_a_query_shows_what_the_engine_changed(busy) -> None:
 
 
 @pytest.mark.parametrize("how", ["query", "flush"])
-def test_receive_entries_and_read_slots_are_counted_in_host_memory(new_pair, how) -> None:
+def test_receive_entries_and_read_slots_are_counted_in_host_memory(new_pair: NewPair, how: str) -> None:
     pair = new_pair()
     a, b = pair.connect()
     nic, driver = pair.nics[1], pair.drivers[1]
@@ -420,7 +423,7 @@ def test_receive_entries_and_read_slots_are_counted_in_host_memory(new_pair, how
     assert QPC.get(raw, "ra_buff_indx") == 6 % QPC.get(raw, "max_dest_rd_atomic")
 
 
-def test_a_flush_writes_indices_and_arm_state_of_a_cq(busy) -> None:
+def test_a_flush_writes_indices_and_arm_state_of_a_cq(busy: Busy) -> None:
     pair, a, _ = busy
     nic, driver, cq = pair.nics[0], pair.drivers[0], pair.cqs[0]
     pair.wire.run()
@@ -446,7 +449,7 @@ def test_a_flush_writes_indices_and_arm_state_of_a_cq(busy) -> None:
     assert stored()["flags"] == 0
 
 
-def test_resizing_keeps_what_software_wrote(new_driver) -> None:
+def test_resizing_keeps_what_software_wrote(new_driver: type[Driver]) -> None:
     driver = new_driver(Nic(NicConfig(bytes((10, 0, 0, 1)), log_max_qps=6), rng=random.Random(1)))
     eq, number, block = driver.eq(), driver.alloc(cmd.RES_CQ), driver.alloc(cmd.RES_UAR_BLOCK)
     pd = driver.alloc(cmd.RES_PD)
@@ -462,7 +465,7 @@ def test_resizing_keeps_what_software_wrote(new_driver) -> None:
     assert CQC.unpack(bytes(raw)) == mailbox | {"logsize": 5}
 
 
-def test_fields_that_nothing_uses_are_stored_and_queried(pair) -> None:
+def test_fields_that_nothing_uses_are_stored_and_queried(pair: Pair) -> None:
     """mig_state, static_rate, usr_page (002: not used at present)."""
     driver = pair.drivers[0]
     number, block = driver.alloc(cmd.RES_QP), driver.alloc(cmd.RES_UAR_BLOCK)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import pytest
 
 from rnic.context.cqc import CQ_STAMPED, CQC
+from rnic.device import Nic
+from rnic.device.cq import CompletionQueue
 from rnic.device.eq import EventQueue
 from rnic.mem.space import SimAddressSpace
 from rnic.rings.cqe import CQ_ENTRY, CQE_BYTES, CQE_RECEIVE, CQE_SOLICITED, STAMP
 from rnic.rings.queue_block import ARM_NEXT, ARM_SOLICITED, CQ_DOORBELL, CQ_HEAD, CQ_SIZE, CQ_TAIL, QUEUE_STATE
+from rnic.rings.ring import PhaseConsumer
 from rnic.spec import commands as cmd
 from rnic.spec import events
 from rnic.spec.states import ERR
+from tests.unit.device.conftest import Driver, Queue
 
 
 class PortOnly(SimAddressSpace):
@@ -22,39 +26,41 @@ class PortOnly(SimAddressSpace):
 
 
 @pytest.fixture(params=[SimAddressSpace, PortOnly], ids=["views", "port"])
-def driver(request, nic, new_driver):
+def driver(request: pytest.FixtureRequest, nic: Nic, new_driver: type[Driver]) -> Driver:
     return new_driver(nic, request.param())
 
 
 @pytest.fixture
-def eq(driver):
+def eq(driver: Driver) -> Queue:
     eq = driver.eq(vector=5)
     driver.map_events(eq, events.CQ_ERROR, events.WQ_CATAS_ERROR)
     return eq
 
 
 @pytest.fixture
-def cq(driver, eq):
+def cq(driver: Driver, eq: Queue) -> Queue:
     return driver.cq(eq, logsize=3)
 
 
 @pytest.fixture
-def device_cq(driver, cq):
+def device_cq(driver: Driver, cq: Queue) -> CompletionQueue:
     return driver.nic.resources.cqs[cq.number]
 
 
-def fill(device_cq, *, index: int = 1, status: int = 0, word3: int = 4) -> None:
+def fill(device_cq: CompletionQueue, *, index: int = 1, status: int = 0, word3: int = 4) -> None:
     device_cq.complete(index, status, 0, 100, word3, 7, 100, 20, 0xAABBCCDD)
 
 
-def test_entry_bytes(cq, device_cq) -> None:
+def test_entry_bytes(cq: Queue, device_cq: CompletionQueue) -> None:
     device_cq.complete(3, 0x13, 0x62, 100, CQE_RECEIVE | 4, 0x01020304, 200, 0x123456, 0xAABBCCDD)
     assert cq.memory[:32].hex() == ("0300000013620000640000000401008004030201c800000056341200ddccbbaa")
     entry = CQ_ENTRY.unpack(cq.memory)
     assert (entry["index"], entry["status"], entry["vendor_err"], entry["phase"]) == (3, 0x13, 0x62, 1)
 
 
-def test_a_stamped_queue_says_when_an_entry_was_made(driver, eq, cq, device_cq) -> None:
+def test_a_stamped_queue_says_when_an_entry_was_made(
+    driver: Driver, eq: Queue, cq: Queue, device_cq: CompletionQueue
+) -> None:
     number, block = driver.alloc(cmd.RES_CQ), driver.alloc(cmd.RES_UAR_BLOCK)
     memory, va = driver.memory(8 * CQE_BYTES)
     context = bytearray(driver.cqc(eq, block, va, 3))
@@ -70,7 +76,7 @@ def test_a_stamped_queue_says_when_an_entry_was_made(driver, eq, cq, device_cq) 
         assert CQ_ENTRY.unpack(made) | {"requested": 200} == CQ_ENTRY.unpack(plain)
 
 
-def test_phase_and_producer_record_over_many_laps(driver, cq, device_cq) -> None:
+def test_phase_and_producer_record_over_many_laps(driver: Driver, cq: Queue, device_cq: CompletionQueue) -> None:
     for index in range(50):
         fill(device_cq, index=index)
         assert driver.uar.load(cq.block, CQ_TAIL) == (index + 1) % 8
@@ -78,7 +84,7 @@ def test_phase_and_producer_record_over_many_laps(driver, cq, device_cq) -> None
         assert first == index
 
 
-def test_overflow(driver, eq, cq, device_cq) -> None:
+def test_overflow(driver: Driver, eq: Queue, cq: Queue, device_cq: CompletionQueue) -> None:
     qp = driver.qp(driver.alloc(cmd.RES_PD), cq)
     other = driver.qp(driver.alloc(cmd.RES_PD), driver.cq(eq))
     for index in range(7):
@@ -99,19 +105,19 @@ def test_overflow(driver, eq, cq, device_cq) -> None:
     assert driver.run(cmd.RESIZE_CQ, cq.number, 0, driver.cqc(eq, cq.block, cq.va, 3)).status == (cmd.ST_BAD_RES_STATE)
 
 
-def test_complete_says_whether_the_entry_was_stored(device_cq) -> None:
+def test_complete_says_whether_the_entry_was_stored(device_cq: CompletionQueue) -> None:
     stored = [device_cq.complete(index, 0, 0, 100, 4, 7, 100, 20, 0) for index in range(9)]
     assert stored == [True] * 7 + [False] * 2
 
 
-def test_a_head_beyond_the_ring_counts_as_full(driver, cq, device_cq) -> None:
+def test_a_head_beyond_the_ring_counts_as_full(driver: Driver, cq: Queue, device_cq: CompletionQueue) -> None:
     driver.uar.store(cq.block, CQ_HEAD, 8)
     for index in range(8):
         fill(device_cq, index=index)
     assert device_cq.failed
 
 
-def test_memory_that_goes_away(driver, eq, cq, device_cq) -> None:
+def test_memory_that_goes_away(driver: Driver, eq: Queue, cq: Queue, device_cq: CompletionQueue) -> None:
     if device_cq.view is not None:
         pytest.skip("a view keeps its memory")
     (mapping,) = [item for item in driver.space._by_va._items if item.va == cq.va]
@@ -134,7 +140,9 @@ def test_memory_that_goes_away(driver, eq, cq, device_cq) -> None:
         (4, 0, 4 | CQE_SOLICITED, False),
     ],
 )
-def test_arming(driver, eq, cq, device_cq, arm: int, status: int, word3: int, fires: bool) -> None:
+def test_arming(
+    driver: Driver, eq: Queue, cq: Queue, device_cq: CompletionQueue, arm: int, status: int, word3: int, fires: bool
+) -> None:
     driver.arm(cq, arm)
     fill(device_cq, status=status, word3=word3)
     assert driver.nic.next_event() == (5 if fires else None)
@@ -144,7 +152,9 @@ def test_arming(driver, eq, cq, device_cq, arm: int, status: int, word3: int, fi
     assert driver.nic.next_event() is None, "an event disarms"
 
 
-def test_software_that_arms_between_the_entry_and_the_look_is_told(driver, eq, cq, device_cq, monkeypatch) -> None:
+def test_software_that_arms_between_the_entry_and_the_look_is_told(
+    driver: Driver, eq: Queue, cq: Queue, device_cq: CompletionQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[int] = []
 
     def software_arms() -> None:
@@ -157,7 +167,7 @@ def test_software_that_arms_between_the_entry_and_the_look_is_told(driver, eq, c
     assert driver.nic.next_event() == 5
 
 
-def test_full_eq_leaves_the_cq_armed(driver, nic) -> None:
+def test_full_eq_leaves_the_cq_armed(driver: Driver, nic: Nic) -> None:
     eq = driver.eq(logsize=1)
     first, second = (driver.cq(eq) for _ in range(2))
     cqs = [nic.resources.cqs[queue.number] for queue in (first, second)]
@@ -171,7 +181,9 @@ def test_full_eq_leaves_the_cq_armed(driver, nic) -> None:
 
 
 @pytest.mark.parametrize("armed", [ARM_NEXT, ARM_SOLICITED])
-def test_software_that_arms_while_the_eq_is_full_has_the_last_word(driver, nic, monkeypatch, armed: int) -> None:
+def test_software_that_arms_while_the_eq_is_full_has_the_last_word(
+    driver: Driver, nic: Nic, monkeypatch: pytest.MonkeyPatch, armed: int
+) -> None:
     eq = driver.eq(logsize=1)
     cq, other = (driver.cq(eq) for _ in range(2))
     device, full = (nic.resources.cqs[queue.number] for queue in (cq, other))
@@ -194,7 +206,9 @@ def test_software_that_arms_while_the_eq_is_full_has_the_last_word(driver, nic, 
     assert [entry[1] for entry in driver.poll(eq)] == ([cq.number] if armed == ARM_NEXT else [])
 
 
-def test_an_event_that_just_found_room_leaves_the_cq_armed(driver, nic, monkeypatch) -> None:
+def test_an_event_that_just_found_room_leaves_the_cq_armed(
+    driver: Driver, nic: Nic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between the look for room and the event software takes an entry: one event too many, but none is lost."""
     eq = driver.eq(logsize=1)
     cq, other = (driver.cq(eq) for _ in range(2))
@@ -216,12 +230,13 @@ def test_an_event_that_just_found_room_leaves_the_cq_armed(driver, nic, monkeypa
 
 @pytest.mark.parametrize("taken", [0, 3, 6])
 @pytest.mark.parametrize("logsize", [2, 3, 6])
-def test_resize(driver, eq, cq, device_cq, taken: int, logsize: int) -> None:
+def test_resize(driver: Driver, eq: Queue, cq: Queue, device_cq: CompletionQueue, taken: int, logsize: int) -> None:
     for _ in range(6):  # so that the entries wrap
         fill(device_cq)
     driver.poll(cq)
     for index in range(6):
         fill(device_cq, index=index)
+    assert cq.ring is not None
     for _ in range(taken):
         cq.ring.pop()
     driver.uar.store(cq.block, CQ_HEAD, cq.ring.head)
@@ -239,7 +254,7 @@ def test_resize(driver, eq, cq, device_cq, taken: int, logsize: int) -> None:
         0,
         left,
     ]
-    cq.ring = type(cq.ring)(memoryview(memory), 1 << logsize)
+    cq.ring = PhaseConsumer(memoryview(memory), 1 << logsize)
     cq.memory = memory
     assert [entry[0] for entry in driver.poll(cq)] == list(range(taken, 6))
     for index in range(200):
@@ -248,13 +263,15 @@ def test_resize(driver, eq, cq, device_cq, taken: int, logsize: int) -> None:
     assert not device_cq.failed
 
 
-def test_resize_with_an_impossible_head(driver, eq, cq, device_cq) -> None:
+def test_resize_with_an_impossible_head(driver: Driver, eq: Queue, cq: Queue, device_cq: CompletionQueue) -> None:
     driver.uar.store(cq.block, CQ_HEAD, 99)
     _, va = driver.memory(512)
     assert driver.run(cmd.RESIZE_CQ, cq.number, 0, driver.cqc(eq, cq.block, va)).status == cmd.ST_BAD_PARAM
 
 
-def test_resize_onto_memory_that_refuses(driver, nic, eq, cq, device_cq, monkeypatch) -> None:
+def test_resize_onto_memory_that_refuses(
+    driver: Driver, nic: Nic, eq: Queue, cq: Queue, device_cq: CompletionQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if device_cq.view is not None:
         pytest.skip("a view refuses nothing")
     fill(device_cq)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import combinations_with_replacement
+from typing import Any
 
 import pytest
 
 from rnic.rings.queue_block import ARM_NEXT, ARM_SOLICITED
+from tests.unit.device.conftest import Driver
 
 STEPS = 8
 """More than the NIC takes to a register of the CQ, or to the barrier, for one entry."""
@@ -18,7 +20,7 @@ ORDERS = list(combinations_with_replacement(range(STEPS), 2))
 class Between:
     """Registers that let the program act before each access of the NIC."""
 
-    def __init__(self, regs, step: Callable[[], None]) -> None:
+    def __init__(self, regs: Any, step: Callable[[], None]) -> None:
         self._regs = regs
         self._step = step
         self.at = regs.at
@@ -26,11 +28,13 @@ class Between:
 
     def __getitem__(self, index: int) -> int:
         self._step()
-        return self._regs.words[index]
+        word: int = self._regs.words[index]
+        return word
 
     def get(self, register: int) -> int:
         self._step()
-        return self._regs.get(register)
+        value: int = self._regs.get(register)
+        return value
 
     def set(self, register: int, value: int) -> None:
         self._step()
@@ -39,7 +43,9 @@ class Between:
 
 @pytest.mark.parametrize("before", [0, ARM_NEXT, ARM_SOLICITED], ids=["unarmed", "armed", "armed for solicited"])
 @pytest.mark.parametrize(("arms", "looks"), ORDERS)
-def test_a_program_that_saw_nothing_is_woken(driver, monkeypatch, before: int, arms: int, looks: int) -> None:
+def test_a_program_that_saw_nothing_is_woken(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, before: int, arms: int, looks: int
+) -> None:
     eq = driver.eq(vector=5)
     cq = driver.cq(eq, logsize=3)
     device_cq = driver.nic.resources.cqs[cq.number]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from rnic.device import Nic
 from rnic.mem.space import SimAddressSpace
 from rnic.spec import commands as cmd
 from rnic.spec import events
 from rnic.spec.opcodes import WR_FETCH_ADD, WR_READ, WR_SEND, WR_WRITE
 from rnic.spec.states import ERR, RTS
 from rnic.spec.status import SUCCESS, SYNDROME_NAMES
+from tests.unit.device.conftest import Driver, NewPair
 
 SECOND_NS = 1_000_000_000
 MANY = 1 << 30
@@ -28,22 +30,22 @@ class FaultyMemory(SimAddressSpace):
         self.count += 1
         return self.first <= self.count < self.first + self.times
 
-    def read(self, va, buf) -> bool:
+    def read(self, va: int, buf: bytearray | memoryview) -> bool:
         return not self._fails() and super().read(va, buf)
 
-    def write(self, va, data) -> bool:
+    def write(self, va: int, data: bytes | bytearray | memoryview) -> bool:
         return not self._fails() and super().write(va, data)
 
-    def views(self, va, length) -> None:
+    def views(self, va: int, length: int) -> None:
         return None
 
 
 class Victim:
     """A context with a queue pair and 16 KiB whose memory fails on command."""
 
-    def __init__(self, new_driver, nic) -> None:
-        self.driver = new_driver(nic, FaultyMemory())
-        self.memory: FaultyMemory = self.driver.space
+    def __init__(self, new_driver: type[Driver], nic: Nic) -> None:
+        self.memory = FaultyMemory()
+        self.driver = new_driver(nic, self.memory)
         self.pd = self.driver.alloc(cmd.RES_PD)
         self.eq = self.driver.eq(logsize=6, vector=9)
         self.driver.map_events(self.eq, events.CQ_ERROR, events.WQ_CATAS_ERROR, events.WQ_ACCESS_ERROR)
@@ -65,7 +67,7 @@ class Victim:
 OPERATIONS = {"write": WR_WRITE, "send": WR_SEND, "read": WR_READ, "fetch-add": WR_FETCH_ADD}
 
 
-def run(new_pair, new_driver, operation: str, side: int, first: int, times: int) -> int:
+def run(new_pair: NewPair, new_driver: type[Driver], operation: str, side: int, first: int, times: int) -> int:
     """One operation between two victims, ``side`` of which has the faults; how often that side's memory was used."""
     pair = new_pair()
     ours, theirs = pair.connect()
@@ -104,7 +106,8 @@ def run(new_pair, new_driver, operation: str, side: int, first: int, times: int)
         elif operation == "read":
             assert a.bytes[4096 : 4096 + size] == b.bytes[8192 : 8192 + size]
         else:
-            assert (a.bytes[4096:4104], b.bytes[8192:8200]) == ((41).to_bytes(8, "little"), (42).to_bytes(8, "little"))
+            assert a.bytes[4096:4104] == (41).to_bytes(8, "little")
+            assert b.bytes[8192:8200] == (42).to_bytes(8, "little")
     else:
         assert a.failed or b.failed, "work vanished without a word"
     for victim in victims:  # the NIC still takes everything away and gives it anew
@@ -118,20 +121,23 @@ def run(new_pair, new_driver, operation: str, side: int, first: int, times: int)
 @pytest.mark.parametrize("times", [1, MANY], ids=["once", "for good"])
 @pytest.mark.parametrize("side", [0, 1], ids=["requester", "responder"])
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_memory_that_fails_at_any_access(new_pair, new_driver, operation: str, side: int, times: int) -> None:
+def test_memory_that_fails_at_any_access(
+    new_pair: NewPair, new_driver: type[Driver], operation: str, side: int, times: int
+) -> None:
     accesses = run(new_pair, new_driver, operation, side, MANY, times)
     assert accesses >= 2
     for first in range(1, accesses + 1):
         run(new_pair, new_driver, operation, side, first, times)
 
 
-def test_contexts_in_memory_that_fails(new_driver, nic) -> None:
+def test_contexts_in_memory_that_fails(new_driver: type[Driver], nic: Nic) -> None:
     """A ring in memory that refuses is refused by the command; nothing of it stays."""
-    driver = new_driver(nic, FaultyMemory())
+    space = FaultyMemory()
+    driver = new_driver(nic, space)
     number, block = driver.alloc(cmd.RES_EQ), driver.alloc(cmd.RES_UAR_BLOCK)
     _, va = driver.memory(512)
-    driver.space.first, driver.space.times = driver.space.count + 1, MANY
+    space.first, space.times = space.count + 1, MANY
     assert driver.run(cmd.SW2HW_EQ, number, 0, driver.eqc(block, va)).status == cmd.ST_BAD_PARAM
     assert not nic.resources.eqs
-    driver.space.first = MANY
+    space.first = MANY
     driver.ok(cmd.SW2HW_EQ, number, 0, driver.eqc(block, va))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rnic.context import messages as m
@@ -10,6 +12,7 @@ from rnic.context.cqc import CQC
 from rnic.context.ctxmdata import CQ, EQ, QP
 from rnic.context.ctxmgt import NotWrittenBackError, Status
 from rnic.context.qpc import QPC
+from rnic.device import Nic
 from rnic.rings.sqe import SQE_BYTES
 from rnic.spec import commands as cmd
 from rnic.spec import events
@@ -18,12 +21,13 @@ from rnic.spec.rounds import WRITE_BACK_NS
 from rnic.spec.states import ERR, RTS
 from rnic.spec.status import REM_ACCESS_ERR, SUCCESS, WR_FLUSH_ERR
 from rnic.state.queues import CONTEXT_BYTES
+from tests.unit.device.conftest import NewPair, Pair
 
 
 class Bench:
     """Two connected queue pairs at work."""
 
-    def __init__(self, pair) -> None:
+    def __init__(self, pair: Pair) -> None:
         self.pair = pair
         self.nic, self.driver, self.wire = pair.nics[0], pair.drivers[0], pair.wire
         self.contexts, self.counters = self.nic.contexts, self.nic.counters
@@ -42,14 +46,20 @@ class Bench:
 
     def slot(self, kind: str, number: int) -> bytes:
         """The context's part of a slot of the cache."""
-        cache = {QP: self.contexts.key.qps, CQ: self.contexts.key.cqs, EQ: self.contexts.key.eqs}[kind]
+        cache: Any = {QP: self.contexts.key.qps, CQ: self.contexts.key.cqs, EQ: self.contexts.key.eqs}[kind]
         at = cache.slot(number)
         size = {QP: 256, CQ: CONTEXT_BYTES["completion queue"], EQ: CONTEXT_BYTES["event queue"]}[kind]
         return bytes(self.nic.arena.memory[at : at + size])
 
 
+def peek(nic: Nic, kind: str, number: int) -> bytes:
+    found = nic.contexts.peek(kind, number)
+    assert found is not None
+    return found
+
+
 @pytest.fixture
-def bench(new_pair) -> Bench:
+def bench(new_pair: NewPair) -> Bench:
     return Bench(new_pair())
 
 
@@ -122,7 +132,7 @@ def test_a_load_brings_equal_bytes_back(bench: Bench, kind: str) -> None:
     assert bench.done() == [SUCCESS]
     if kind == CQ:
         bench.nic.flush_contexts()
-        assert CQC.get(bench.contexts.peek(CQ, number), "producer_index") == 2
+        assert CQC.get(peek(bench.nic, CQ, number), "producer_index") == 2
 
 
 def test_a_completion_queue_holds_its_queue_pairs(bench: Bench) -> None:
@@ -219,14 +229,14 @@ def test_a_failing_queue_pair_says_so_in_host_memory_at_once(bench: Bench) -> No
     (_, va, lkey), (_, remote, _) = bench.pair.mrs
     bench.driver.write(bench.a, va, 8, lkey, remote, 0xBAD)
     assert bench.done() == [REM_ACCESS_ERR]
-    assert QPC.get(bench.contexts.peek(QP, bench.a.number), "state") == ERR
-    assert QPC.get(bench.pair.nics[1].contexts.peek(QP, bench.b.number), "state") == ERR
+    assert QPC.get(peek(bench.nic, QP, bench.a.number), "state") == ERR
+    assert QPC.get(peek(bench.pair.nics[1], QP, bench.b.number), "state") == ERR
     bench.wire.skip(2 * WRITE_BACK_NS)
-    assert bench.contexts.peek(QP, bench.a.number)[0x6C:0x70] == bench.slot(QP, bench.a.number)[0x6C:0x70]
+    assert peek(bench.nic, QP, bench.a.number)[0x6C:0x70] == bench.slot(QP, bench.a.number)[0x6C:0x70]
 
 
 @pytest.mark.parametrize("way", ["commands", "message"])
-def test_a_context_of_the_documented_table_alone_works(new_pair, way: str) -> None:
+def test_a_context_of_the_documented_table_alone_works(new_pair: NewPair, way: str) -> None:
     """002 4.2.1 and nothing else: rings by key, length and entry size, the path by IP address; no extension."""
     pair = new_pair()
     driver, nic = pair.drivers[0], pair.nics[0]

@@ -11,12 +11,13 @@ from rnic.device.mailboxes import DEV_LIM, ICM_ENTRY, INIT_HCA, MTT_HEADER
 from rnic.spec import commands as cmd
 from rnic.spec import events
 from rnic.spec import registers as reg
+from tests.unit.device.conftest import Driver, Snapshot
 
 
 class Hcr:
     """The driver's side: two mailboxes and the seven words."""
 
-    def __init__(self, driver) -> None:
+    def __init__(self, driver: Driver) -> None:
         self.driver = driver
         memory, va = driver.memory(2 * MAILBOX_BYTES + 32)
         skip = -va % 32
@@ -24,7 +25,17 @@ class Hcr:
         self.outbox = memoryview(memory)[skip + MAILBOX_BYTES :]
         self.in_va, self.out_va = va + skip, va + skip + MAILBOX_BYTES
 
-    def go(self, op, modifier=0, op_modifier=0, inbox=b"", in_va=None, out_va=None, token=0, event=False) -> int:
+    def go(
+        self,
+        op: int,
+        modifier: int = 0,
+        op_modifier: int = 0,
+        inbox: bytes = b"",
+        in_va: int | None = None,
+        out_va: int | None = None,
+        token: int = 0,
+        event: bool = False,
+    ) -> int:
         self.inbox[: len(inbox)] = inbox
         in_va = (self.in_va if inbox else 0) if in_va is None else in_va
         out_va = self.out_va if out_va is None else out_va
@@ -47,11 +58,11 @@ class Hcr:
 
 
 @pytest.fixture
-def hcr(driver) -> Hcr:
+def hcr(driver: Driver) -> Hcr:
     return Hcr(driver)
 
 
-def test_query_fills_the_output_mailbox(driver, hcr) -> None:
+def test_query_fills_the_output_mailbox(driver: Driver, hcr: Hcr) -> None:
     hcr.outbox[:] = b"\xff" * len(hcr.outbox)
     assert hcr.go(cmd.QUERY_DEV_LIM) == cmd.ST_OK
     assert hcr.outbox[: DEV_LIM.size] == driver.ok(cmd.QUERY_DEV_LIM).outbox
@@ -59,12 +70,12 @@ def test_query_fills_the_output_mailbox(driver, hcr) -> None:
     assert hcr.out_param == hcr.out_va
 
 
-def test_answer_in_out_param(hcr) -> None:
+def test_answer_in_out_param(hcr: Hcr) -> None:
     assert hcr.go(cmd.ALLOC_RES, cmd.RES_PD) == cmd.ST_OK
     assert hcr.out_param == 1
 
 
-def test_input_mailbox_and_op_modifier(driver, hcr) -> None:
+def test_input_mailbox_and_op_modifier(driver: Driver, hcr: Hcr) -> None:
     pd = driver.alloc(cmd.RES_PD)
     _, va = driver.memory(64)
     key = driver.alloc(cmd.RES_MPT)
@@ -75,21 +86,21 @@ def test_input_mailbox_and_op_modifier(driver, hcr) -> None:
     assert hcr.go(cmd.HW2SW_MPT, key) == cmd.ST_OK
 
 
-def test_words_are_the_contexts_own(driver, new_driver) -> None:
+def test_words_are_the_contexts_own(driver: Driver, new_driver: type[Driver]) -> None:
     other = new_driver(driver.nic)
     driver.uar.write(reg.HCR_MODIFIER, 5)
     assert other.uar.read(reg.HCR_MODIFIER) == 0
     assert driver.uar.read(reg.HCR_MODIFIER) == 5
 
 
-def test_nothing_runs_without_go(driver, hcr) -> None:
+def test_nothing_runs_without_go(driver: Driver, hcr: Hcr) -> None:
     driver.uar.write(reg.HCR_MODIFIER, cmd.RES_PD)
     driver.uar.write(reg.HCR_COMMAND, cmd.ALLOC_RES)
     assert driver.uar.read(reg.HCR_COMMAND) == cmd.ALLOC_RES
     assert not driver.nic.resources.pools[cmd.RES_PD].owners
 
 
-def test_end_told_by_event(driver, hcr) -> None:
+def test_end_told_by_event(driver: Driver, hcr: Hcr) -> None:
     assert hcr.go(cmd.NOP, token=7, event=True) == cmd.ST_OK  # nobody asked for command events
     eq = driver.eq()
     driver.map_events(eq, events.CMD)
@@ -106,7 +117,7 @@ def test_end_told_by_event(driver, hcr) -> None:
 
 
 @pytest.mark.parametrize("op", sorted(COMMANDS), ids=lambda op: cmd.COMMAND_NAMES[op])
-def test_a_mailbox_that_does_not_answer_changes_nothing(driver, hcr, snapshot, op: int) -> None:
+def test_a_mailbox_that_does_not_answer_changes_nothing(driver: Driver, hcr: Hcr, snapshot: Snapshot, op: int) -> None:
     nowhere = 0x40
     modifier = 1 if op in (cmd.WRITE_MTT, cmd.MAP_ICM, cmd.UNMAP_ICM) else 0
     before = snapshot(driver)
@@ -119,7 +130,7 @@ def test_a_mailbox_that_does_not_answer_changes_nothing(driver, hcr, snapshot, o
     assert snapshot(driver) == before
 
 
-def test_mailboxes_have_a_size(driver, hcr, snapshot) -> None:
+def test_mailboxes_have_a_size(driver: Driver, hcr: Hcr, snapshot: Snapshot) -> None:
     before = snapshot(driver)
     for op in (cmd.WRITE_MTT, cmd.MAP_ICM, cmd.UNMAP_ICM):
         assert hcr.go(op, 1 << 31, in_va=hcr.in_va) == cmd.ST_BAD_SIZE

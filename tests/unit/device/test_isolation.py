@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from rnic.rings.queue_block import RQ_TAIL, SQ_TAIL
@@ -12,51 +14,54 @@ from rnic.spec import registers as reg
 from rnic.spec.opcodes import WR_WRITE
 from rnic.spec.states import ERR, SQE, ST_UC, ST_UD
 from rnic.spec.status import LOC_PROT_ERR, LOC_QP_OP_ERR, REM_ACCESS_ERR, RETRY_EXC_ERR, RNR_RETRY_EXC_ERR
+from tests.unit.device.conftest import Driver, NewPair, Pair, Queue
 
 QPS = 64
 VICTIM = 13
+Way = Callable[[Pair, Queue], None]
+Cause = Callable[[Pair, Queue, Queue], object]
 
 
-def bad_opcode(bench, qp) -> None:
+def bad_opcode(bench: Pair, qp: Queue) -> None:
     bench.drivers[0].post(qp, 0x55, *local(bench))
 
 
-def bad_lkey(bench, qp) -> None:
+def bad_lkey(bench: Pair, qp: Queue) -> None:
     _, va, _ = bench.mrs[0]
     bench.drivers[0].write(qp, va, 64, 0x12345, bench.mrs[1][1], bench.mrs[1][2])
 
 
-def bad_rkey(bench, qp) -> None:
+def bad_rkey(bench: Pair, qp: Queue) -> None:
     bench.drivers[0].write(qp, *local(bench), bench.mrs[1][1], 0x54321)
 
 
-def wild_remote(bench, qp) -> None:
+def wild_remote(bench: Pair, qp: Queue) -> None:
     bench.drivers[0].write(qp, *local(bench), 0xDEAD_0000_0000, bench.mrs[1][2])
 
 
-def wild_local(bench, qp) -> None:
+def wild_local(bench: Pair, qp: Queue) -> None:
     bench.drivers[0].write(qp, 0xDEAD_0000_0000, 64, bench.mrs[0][2], bench.mrs[1][1], bench.mrs[1][2])
 
 
-def wild_length(bench, qp) -> None:
+def wild_length(bench: Pair, qp: Queue) -> None:
     _, va, key = bench.mrs[0]
     bench.drivers[0].post(qp, WR_WRITE, va, 0xFFFF_FFFF, key, bench.mrs[1][1], bench.mrs[1][2])
 
 
-def garbage(bench, qp) -> None:
+def garbage(bench: Pair, qp: Queue) -> None:
     qp.memory[:SQE_BYTES] = bytes(range(64, 128))
     bench.drivers[0].uar.store(qp.block, SQ_TAIL, 1)
 
 
-def tail_beyond_the_ring(bench, qp) -> None:
+def tail_beyond_the_ring(bench: Pair, qp: Queue) -> None:
     bench.drivers[0].uar.store(qp.block, SQ_TAIL, 0xFFFF_FFFF)
 
 
-def to_error(bench, qp) -> None:
+def to_error(bench: Pair, qp: Queue) -> None:
     bench.drivers[0].ok(cmd.TOERR, qp.number)
 
 
-def destroyed(bench, qp) -> None:
+def destroyed(bench: Pair, qp: Queue) -> None:
     bench.drivers[0].ok(cmd.ERR2RST, qp.number)
 
 
@@ -74,24 +79,24 @@ WAYS = [
 ]
 
 
-def listen(driver) -> None:
+def listen(driver: Driver) -> None:
     """Enable the interrupt of faults alone, and take back what was raised so far."""
     driver.uar.write(reg.CONTROL, driver.uar.read(reg.CONTROL) | reg.CONTROL_IRQ)
     driver.uar.write(reg.IRQ_ENABLE, reg.IRQ_QP_FAULT)
     driver.uar.write(reg.IRQ_STATUS, 0xFFFF_FFFF)
 
 
-def interrupted(driver) -> bool:
+def interrupted(driver: Driver) -> bool:
     return bool(driver.uar.read(reg.IRQ_STATUS) & reg.IRQ_QP_FAULT)
 
 
-def local(bench) -> tuple[int, int, int]:
+def local(bench: Pair) -> tuple[int, int, int]:
     _, va, key = bench.mrs[0]
     return va, 64, key
 
 
 @pytest.fixture
-def bench(new_pair):
+def bench(new_pair: NewPair) -> Pair:
     pair = new_pair(log_max_qps=7)
     for side in (0, 1):
         pair.cqs[side] = pair.drivers[side].cq(pair.eqs[side], logsize=10)
@@ -101,7 +106,7 @@ def bench(new_pair):
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_breaking_one_disturbs_no_other(bench, way) -> None:
+def test_breaking_one_disturbs_no_other(bench: Pair, way: Way) -> None:
     driver, target = bench.drivers[0], bench.mrs[1]
     listen(driver)
     others = [qp for index, qp in enumerate(bench.queues) if index != VICTIM]
@@ -129,26 +134,26 @@ def test_breaking_one_disturbs_no_other(bench, way) -> None:
     assert [entry[1] & 0xFF for entry in bench.poll(0)] == [0] * len(others)
 
 
-def no_answer(pair, a, b) -> None:
+def no_answer(pair: Pair, a: Queue, b: Queue) -> None:
     pair.wire.drop = lambda data: True
     pair.drivers[0].write(a, *local(pair), pair.mrs[1][1], pair.mrs[1][2])
     for _ in range(4):
         pair.wire.skip(1 << 30)
 
 
-def never_ready(pair, a, b) -> None:
+def never_ready(pair: Pair, a: Queue, b: Queue) -> None:
     pair.drivers[0].send(a, *local(pair))
     for _ in range(4):
         pair.wire.skip(1 << 20)
 
 
-def unusable_entry(pair, a, b) -> None:
+def unusable_entry(pair: Pair, a: Queue, b: Queue) -> None:
     pair.drivers[1].recv(b, 0xDEAD_0000_0000, 64, pair.mrs[1][2])
     pair.drivers[0].send(a, *local(pair))
     pair.wire.run()
 
 
-def full_cq(pair, a, b) -> None:
+def full_cq(pair: Pair, a: Queue, b: Queue) -> None:
     for _ in range(12):
         pair.drivers[1].recv(b, pair.mrs[1][1], 64, pair.mrs[1][2])
         pair.drivers[0].send(a, *local(pair))
@@ -172,7 +177,7 @@ CAUSES = [
 @pytest.mark.parametrize(
     ("cause", "side", "state", "status"), [row[1:] for row in CAUSES], ids=[row[0] for row in CAUSES]
 )
-def test_every_fault_interrupts(new_pair, cause, side: int, state: int, status: int | None) -> None:
+def test_every_fault_interrupts(new_pair: NewPair, cause: Cause, side: int, state: int, status: int | None) -> None:
     """004 7.3, 7.7: an invalid WQE, a bad key, a fatal NAK, retries exceeded stop the queue pair and interrupt."""
     pair = new_pair()
     pair.cqs[1] = pair.drivers[1].cq(pair.eqs[1], logsize=3)
@@ -197,7 +202,7 @@ def test_every_fault_interrupts(new_pair, cause, side: int, state: int, status: 
 
 
 @pytest.mark.parametrize("service", [ST_UC, ST_UD])
-def test_a_send_queue_that_stops_alone_interrupts(new_pair, service: int) -> None:
+def test_a_send_queue_that_stops_alone_interrupts(new_pair: NewPair, service: int) -> None:
     pair = new_pair()
     a, _ = pair.connect(service)
     listen(pair.drivers[0])
@@ -208,7 +213,7 @@ def test_a_send_queue_that_stops_alone_interrupts(new_pair, service: int) -> Non
 
 
 @pytest.mark.parametrize("block", [0, 1, 200, 255, 1 << 20])
-def test_doorbells_for_unknown_queues(bench, block: int) -> None:
+def test_doorbells_for_unknown_queues(bench: Pair, block: int) -> None:
     before = bench.nics[0].counters.snapshot()
     bench.drivers[0].uar.store(block, SQ_TAIL, 3)
     bench.drivers[0].uar.store(block, RQ_TAIL, 3)
@@ -217,7 +222,7 @@ def test_doorbells_for_unknown_queues(bench, block: int) -> None:
     assert bench.nics[0].counters.snapshot() == before
 
 
-def first_turns(bench, heavy: int, weight: int) -> dict[int, int]:
+def first_turns(bench: Pair, heavy: int, weight: int) -> dict[int, int]:
     """Packets of two queue pairs with much to do, over the first turns: 256 in all."""
     driver, target = bench.drivers[0], bench.mrs[1]
     two = bench.queues[:2]
@@ -240,15 +245,15 @@ def first_turns(bench, heavy: int, weight: int) -> dict[int, int]:
     return sent
 
 
-def test_turns_are_fair_and_bounded(bench) -> None:
+def test_turns_are_fair_and_bounded(bench: Pair) -> None:
     assert first_turns(bench, 0, 1)[0] == pytest.approx(128, abs=2)
 
 
-def test_a_weight_gives_longer_turns(bench) -> None:
+def test_a_weight_gives_longer_turns(bench: Pair) -> None:
     assert first_turns(bench, 1, 3)[1] == pytest.approx(192, abs=2)
 
 
-def test_outstanding_packets_of_a_queue_pair_are_bounded(new_pair) -> None:
+def test_outstanding_packets_of_a_queue_pair_are_bounded(new_pair: NewPair) -> None:
     """OSQ_PER_QP (004 7.4)."""
     pair = new_pair(window_packets=16)
     a, _ = pair.connect()

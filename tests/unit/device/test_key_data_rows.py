@@ -23,6 +23,7 @@ from rnic.spec.states import ERR, RTS, ST_UC
 from rnic.spec.status import LOC_LEN_ERR, LOC_PROT_ERR, RNR_RETRY_EXC_ERR, SUCCESS, WR_FLUSH_ERR
 from rnic.wire.flow import Flow
 from rnic.wire.packet import Packet, parse
+from tests.unit.device.conftest import NewPair, Pair, Queue
 
 LAYOUTS = {"qp": QPC, "cq": CQC, "eq": EQC}
 RINGS = 16 * (SQE_BYTES + 16)
@@ -31,7 +32,7 @@ RINGS = 16 * (SQE_BYTES + 16)
 class Bench:
     """Two connected queue pairs, ``a`` on side 0 and ``b`` on side 1, and ways to change a context of side 0."""
 
-    def __init__(self, pair) -> None:
+    def __init__(self, pair: Pair) -> None:
         self.pair = pair
         self.nic, self.driver = pair.nics[0], pair.drivers[0]
         self.contexts = self.nic.contexts
@@ -49,7 +50,9 @@ class Bench:
 
     def image(self, kind: str, fields: dict[str, int]) -> bytes:
         self.nic.flush_contexts()
-        raw = bytearray(self.contexts.peek(kind, self.numbers[kind]))
+        found = self.contexts.peek(kind, self.numbers[kind])
+        assert found is not None
+        raw = bytearray(found)
         for name, value in fields.items():
             LAYOUTS[kind].put(raw, name, value)
         return bytes(raw)
@@ -67,6 +70,7 @@ class Bench:
     def memory(self, kind: str, **fields: int) -> None:
         """In host memory, which is then loaded."""
         place = self.contexts.ctxmdata.tables[kind].locate(self.numbers[kind])
+        assert place is not None
         assert place.port.write(place.addr, self.image(kind, fields))
         assert self.contexts.load(kind, self.numbers[kind]) == Status.OK
 
@@ -94,7 +98,7 @@ class Bench:
     def flow(self) -> Flow:
         return self.packets()[0][0]
 
-    def done(self, cq=None) -> list[int]:
+    def done(self, cq: Queue | None = None) -> list[int]:
         """Statuses of the completions on side 0."""
         self.wire.run()
         return [entry[1] & 0xFF for entry in self.driver.poll(cq or self.pair.cqs[0])]
@@ -173,7 +177,7 @@ def region(s: Bench, length: int = RINGS) -> tuple[bytearray, int]:
     return memory, key
 
 
-def entry_at(s: Bench, memory: bytearray, at: int, wqe_id: int) -> None:
+def entry_at(s: Bench, memory: bytearray | memoryview, at: int, wqe_id: int) -> None:
     (_, va, lkey), (_, remote, rkey) = s.pair.mrs
     SQE_STRUCT.pack_into(memory, at, wqe_id, WR_WRITE, FLAG_SIGNALED, va, remote, 8, lkey, rkey, 0)
 
@@ -211,7 +215,7 @@ def row_rnr_nextrecvpsn(s: Bench, change: Change) -> None:
     for _ in range(3):
         s.wire.step()
     naks = [parse(memoryview(data)) for data in s.wire.seen if data[0] == 0x11]
-    assert [packet.syndrome for packet in naks] == [0x20 | 20]
+    assert [isinstance(packet, Packet) and packet.syndrome for packet in naks] == [0x20 | 20]
 
 
 def row_rcv_wqe_base_lkey(s: Bench, change: Change) -> None:
@@ -259,7 +263,7 @@ def row_dmac(s: Bench, change: Change) -> None:
 
 
 def row_sip(s: Bench, change: Change) -> None:
-    if change.__func__ is not Bench.store:  # another host's address is refused, as a message and in memory
+    if change != s.store:  # another host's address is refused, as a message and in memory
         image = s.image("qp", {"sip": 0x0A00_0009})
         assert s.contexts.ceu(m.ceu_request(m.WR_QP_CXT, m.WR_QP_ALL, s.a.number), image)[0] == Status.REFUSED
         return
@@ -321,7 +325,9 @@ def row_cq_lkey(s: Bench, change: Change) -> None:
     ring, key = keyed(s, change, "cq")
     s.write()
     s.wire.run()
-    assert ring.pop()[1] & 0xFF == SUCCESS
+    entry = ring.pop()
+    assert entry is not None
+    assert entry[1] & 0xFF == SUCCESS
     s.driver.ok(cmd.HW2SW_MPT, key)
     s.write()
     s.wire.run()
@@ -336,7 +342,7 @@ def row_cq_pd(s: Bench, change: Change) -> None:
     assert s.nic.resources.cqs[s.numbers["cq"]].failed
 
 
-def event(s: Bench, eq=None) -> list[int]:
+def event(s: Bench, eq: Queue | None = None) -> list[int]:
     s.driver.arm(s.pair.cqs[0], 1)
     s.write()
     s.wire.run()
@@ -356,7 +362,9 @@ def row_eq_sz_log(s: Bench, change: Change) -> None:
 def row_eq_lkey(s: Bench, change: Change) -> None:
     ring, _ = keyed(s, change, "eq")
     assert event(s) == []
-    assert ring.pop()[:2] == (events.COMP, s.numbers["cq"])
+    entry = ring.pop()
+    assert entry is not None
+    assert entry[:2] == (events.COMP, s.numbers["cq"])
 
 
 def row_eq_pd(s: Bench, change: Change) -> None:
@@ -383,13 +391,13 @@ def test_there_is_a_case_for_each_row_of_the_table() -> None:
 
 @pytest.mark.parametrize("way", ["store", "message", "memory"])
 @pytest.mark.parametrize("name", ROWS)
-def test_a_row_acts_on_live_traffic(new_pair, name: str, way: str) -> None:
+def test_a_row_acts_on_live_traffic(new_pair: NewPair, name: str, way: str) -> None:
     bench = Bench(new_pair(pkeys=(0xFFFF, 0x8123)))
     ROWS[name](bench, getattr(bench, way))
 
 
 @pytest.mark.parametrize("way", ["store", "message", "memory"])
-def test_the_interrupt_vector_acts(new_pair, way: str) -> None:
+def test_the_interrupt_vector_acts(new_pair: NewPair, way: str) -> None:
     bench = Bench(new_pair())
     assert event(bench) == [events.COMP]
     assert bench.nic.next_event() == 3
@@ -398,7 +406,7 @@ def test_the_interrupt_vector_acts(new_pair, way: str) -> None:
     assert bench.nic.next_event() == 77
 
 
-def test_writes_of_the_channels_act(new_pair) -> None:
+def test_writes_of_the_channels_act(new_pair: NewPair) -> None:
     """RTC, RRC and EE write state and PSNs (002 table 3.2)."""
     bench = Bench(new_pair())
     contexts, number = bench.contexts, bench.a.number

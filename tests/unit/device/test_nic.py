@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ from rnic.wire.bursts import RxBurst
 from rnic.wire.flow import Flow
 from rnic.wire.ident import IdentTracker
 from rnic.wire.packet import build, seal
+from tests.unit.device.conftest import Driver, NewPair, Pair
 
 
 def drops(nic: Nic) -> dict[str, int]:
@@ -36,7 +38,7 @@ def drops(nic: Nic) -> dict[str, int]:
 
 @pytest.mark.parametrize("service", [ST_RC, ST_UC])
 @pytest.mark.parametrize("known", [True, False])
-def test_write(pair, service, known) -> None:
+def test_write(pair: Pair, service: int, known: bool) -> None:
     pair.wire.known_ident = known
     a, b = pair.connect(service)
     (src, src_va, lkey), (dst, dst_va, rkey) = pair.mrs
@@ -60,7 +62,7 @@ def test_write(pair, service, known) -> None:
     assert b.number in pair.nics[1].qps
 
 
-def test_long_bursts_take_the_fast_path(new_pair, monkeypatch) -> None:
+def test_long_bursts_take_the_fast_path(new_pair: NewPair, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = new_pair()
     a, _ = pair.connect()
     (src, src_va, lkey), (dst, dst_va, rkey) = pair.mrs
@@ -69,7 +71,7 @@ def test_long_bursts_take_the_fast_path(new_pair, monkeypatch) -> None:
         nic.attach(Offloading())
     pair.drivers[0].ok(cmd.RTS2SQD, a.number)
     pair.drivers[0].ok(cmd.SQD2RTS, a.number)
-    full = []
+    full: list[object] = []
     take = Receiving.take_packet
     monkeypatch.setattr(Receiving, "take_packet", lambda *args: full.append(take(*args)))
     pair.drivers[0].write(a, src_va, len(src), lkey, dst_va, rkey)
@@ -87,7 +89,7 @@ class Offloading:
         """Always allowed."""
 
 
-def test_send_and_read(pair) -> None:
+def test_send_and_read(pair: Pair) -> None:
     a, b = pair.connect()
     (src, src_va, lkey), (dst, dst_va, rkey) = pair.mrs
     src[:3000] = b"s" * 3000
@@ -103,7 +105,7 @@ def test_send_and_read(pair) -> None:
     assert (index, status, length) == (0, 0, 3000)
 
 
-def test_datagrams(pair) -> None:
+def test_datagrams(pair: Pair) -> None:
     a, b = (pair.drivers[side].qp(pair.pds[side], pair.cqs[side], ST_UD) for side in (0, 1))
     for side, qp in ((0, a), (1, b)):
         pair.drivers[side].to_rts(qp)
@@ -119,7 +121,7 @@ def test_datagrams(pair) -> None:
     assert drops(pair.nics[1]) == {"drop_bad_qkey": 1}
 
 
-def test_multicast_reaches_every_member(new_pair) -> None:
+def test_multicast_reaches_every_member(new_pair: NewPair) -> None:
     pair = new_pair()
     group = gid_from_address(bytes((239, 9, 9, 9)))
     sender = pair.drivers[0].qp(pair.pds[0], pair.cqs[0], ST_UD)
@@ -144,14 +146,14 @@ def test_multicast_reaches_every_member(new_pair) -> None:
 
 
 @pytest.fixture
-def target(new_pair):
+def target(new_pair: NewPair) -> Pair:
     pair = new_pair()
     pair.qps = pair.connect()
     pair.wire.run()
     return pair
 
 
-def deliver(pair, frame: bytes | bytearray, *, good: bool = True, src: int = 0, index: int = 1) -> None:
+def deliver(pair: Pair, frame: bytes | bytearray, *, good: bool = True, src: int = 0, index: int = 1) -> None:
     """Hand one packet to NIC 1 as if its peer had sent it."""
     address = pair.nics[0].config.address[:-1] + bytes((src or 1,))
     flow = Flow(address, pair.nics[1].config.address, 4791)
@@ -161,8 +163,8 @@ def deliver(pair, frame: bytes | bytearray, *, good: bool = True, src: int = 0, 
     pair.nics[index].receive(RxBurst(flow, memoryview(data), len(data), len(data), 0), 5_000)
 
 
-def send(pair, **fields: int) -> bytearray:
-    values = {"dqpn": pair.qps[1].number, "psn": 7, "payload": b"x" * 8} | fields
+def send(pair: Pair, **fields: Any) -> bytearray:
+    values: dict[str, Any] = {"dqpn": pair.qps[1].number, "psn": 7, "payload": b"x" * 8} | fields
     return build(values.pop("opcode", RC | SEND_ONLY), **values)
 
 
@@ -180,7 +182,7 @@ def send(pair, **fields: int) -> bytearray:
         ("drop_bad_pkey", {"pkey": 0x0000}, {}),
     ],
 )
-def test_drops(target, reason: str, fields: dict[str, int], how: dict[str, int]) -> None:
+def test_drops(target: Pair, reason: str, fields: dict[str, int], how: dict[str, Any]) -> None:
     nic = target.nics[1]
     before = nic.qps[target.qps[1].number].ctx.store()
     deliver(target, send(target, **fields), **how)
@@ -196,13 +198,13 @@ def test_drops(target, reason: str, fields: dict[str, int], how: dict[str, int])
         pytest.param("engine", marks=pytest.mark.skipif(use.COMPILED is None, reason="the engine is not compiled")),
     ]
 )
-def executor(request, monkeypatch) -> None:
+def executor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who takes packets on devices that are made from now on."""
     monkeypatch.setattr(use, "ENGINE", use.COMPILED if request.param == "engine" else None)
 
 
 @pytest.mark.parametrize("pad", [1, 2, 3])
-def test_a_pad_of_what_has_no_payload_is_dropped(executor, target, pad: int) -> None:
+def test_a_pad_of_what_has_no_payload_is_dropped(executor: None, target: Pair, pad: int) -> None:
     """It would begin in front of the payload: nobody is refused for it, since who sent it is not known."""
     nic, number = target.nics[1], target.qps[1].number
     psn = nic.qps[number].ctx.expected_psn
@@ -215,7 +217,7 @@ def test_a_pad_of_what_has_no_payload_is_dropped(executor, target, pad: int) -> 
 
 
 @pytest.mark.parametrize("size", [8, 7, 6, 5])
-def test_a_packet_is_whole_words(executor, target, size: int) -> None:
+def test_a_packet_is_whole_words(executor: None, target: Pair, size: int) -> None:
     """A payload is padded to whole words and its pad count says how far; nothing else may be short of one."""
     nic = target.nics[1]
     dst, dst_va, rkey = target.mrs[1]
@@ -232,7 +234,7 @@ def test_a_packet_is_whole_words(executor, target, size: int) -> None:
     ("reason", "opcode", "pkey"),
     [("drop_wrong_service", RC | SEND_ONLY, 0xFFFF), ("drop_bad_pkey", UD | SEND_ONLY, 0x8001)],
 )
-def test_multicast_drops(target, reason: str, opcode: int, pkey: int) -> None:
+def test_multicast_drops(target: Pair, reason: str, opcode: int, pkey: int) -> None:
     driver, nic = target.drivers[1], target.nics[1]
     qp = driver.qp(target.pds[1], target.cqs[1], ST_UD)
     driver.to_rts(qp)
@@ -241,7 +243,7 @@ def test_multicast_drops(target, reason: str, opcode: int, pkey: int) -> None:
     assert drops(nic) == {reason: 1}
 
 
-def test_what_no_parser_takes(target) -> None:
+def test_what_no_parser_takes(target: Pair) -> None:
     frame = send(target)
     frame[0] = 0x4A  # reliable datagram
     deliver(target, frame)
@@ -250,7 +252,7 @@ def test_what_no_parser_takes(target) -> None:
     assert drops(target.nics[1]) == {"drop_bad_opcode": 1, "drop_bad_tver": 1}
 
 
-def test_limited_members_hear_full_ones(target) -> None:
+def test_limited_members_hear_full_ones(target: Pair) -> None:
     deliver(target, send(target, pkey=0x7FFF))
     assert drops(target.nics[1]) == {}
     target.nics[1].qps[target.qps[1].number].pkey = 0x7FFF
@@ -260,19 +262,19 @@ def test_limited_members_hear_full_ones(target) -> None:
     assert drops(target.nics[1]) == {"drop_bad_pkey": 1}
 
 
-def test_queue_pair_that_cannot_receive(target) -> None:
+def test_queue_pair_that_cannot_receive(target: Pair) -> None:
     target.drivers[1].ok(cmd.TOERR, target.qps[1].number)
     deliver(target, send(target))
     assert drops(target.nics[1]) == {"drop_qp_state": 1}
 
 
-def test_congestion_notification(target) -> None:
+def test_congestion_notification(target: Pair) -> None:
     deliver(target, build(CNP, dqpn=target.qps[1].number, psn=0, payload=bytes(16)))
     assert target.nics[1].counters["cnps_received"] == 1
     assert drops(target.nics[1]) == {}
 
 
-def test_short_and_odd_bursts(target) -> None:
+def test_short_and_odd_bursts(target: Pair) -> None:
     nic = target.nics[1]
     flow = Flow(target.nics[0].config.address, nic.config.address, 4791)
     for size in range(40):
@@ -284,7 +286,7 @@ def test_short_and_odd_bursts(target) -> None:
     assert drops(nic)["drop_too_long"] == 1
 
 
-def test_random_bytes_and_mangled_packets(target) -> None:
+def test_random_bytes_and_mangled_packets(target: Pair) -> None:
     rng = random.Random(11)
     nic = target.nics[1]
     flow = Flow(target.nics[0].config.address, nic.config.address, 4791)
@@ -300,7 +302,7 @@ def test_random_bytes_and_mangled_packets(target) -> None:
 # ---------------------------------------------------------------------------------------- doorbells
 
 
-def test_tail_beyond_the_ring_fails_that_queue_pair_alone(new_pair) -> None:
+def test_tail_beyond_the_ring_fails_that_queue_pair_alone(new_pair: NewPair) -> None:
     pair = new_pair()
     a, _ = pair.connect()
     other, _ = pair.connect()
@@ -318,7 +320,7 @@ def test_tail_beyond_the_ring_fails_that_queue_pair_alone(new_pair) -> None:
     assert [entry[1] for entry in pair.poll(0)] == [0]
 
 
-def test_posting_to_a_failed_queue_pair_flushes(target) -> None:
+def test_posting_to_a_failed_queue_pair_flushes(target: Pair) -> None:
     driver, (a, _) = target.drivers[0], target.qps
     driver.ok(cmd.TOERR, a.number)
     _, va, lkey = target.mrs[0]
@@ -331,7 +333,7 @@ def test_posting_to_a_failed_queue_pair_flushes(target) -> None:
     assert [entry[1] & 0xFF for entry in entries] == [WR_FLUSH_ERR] * 3
 
 
-def test_rings_without_news_cost_no_turn(target) -> None:
+def test_rings_without_news_cost_no_turn(target: Pair) -> None:
     driver, (a, _) = target.drivers[0], target.qps
     driver.uar.store(a.block, SQ_DOORBELL, 1)
     driver.uar.store(a.block, RQ_TAIL, 1)
@@ -340,7 +342,7 @@ def test_rings_without_news_cost_no_turn(target) -> None:
     assert not target.nics[0].has_work()
 
 
-def test_doorbell_of_a_vanished_queue(target) -> None:
+def test_doorbell_of_a_vanished_queue(target: Pair) -> None:
     driver, (a, _) = target.drivers[0], target.qps
     driver.uar.store(a.block, SQ_TAIL, 1)
     driver.ok(cmd.ERR2RST, a.number)
@@ -348,7 +350,7 @@ def test_doorbell_of_a_vanished_queue(target) -> None:
     assert not target.nics[0].has_work()
 
 
-def test_scheduled_queue_pair_vanishes(target) -> None:
+def test_scheduled_queue_pair_vanishes(target: Pair) -> None:
     a, _ = target.qps
     nic = target.nics[0]
     nic.schedule(nic.qps[a.number])
@@ -360,7 +362,7 @@ def test_scheduled_queue_pair_vanishes(target) -> None:
 # ------------------------------------------------------------------------------------ turns, budget
 
 
-def test_turns_are_fair_and_bounded(new_pair) -> None:
+def test_turns_are_fair_and_bounded(new_pair: NewPair) -> None:
     pair = new_pair(turn_bytes=4096)
     qps = [pair.connect(ST_UC)[0] for _ in range(3)]
     (_, src_va, lkey), (_, dst_va, rkey) = pair.mrs
@@ -379,7 +381,7 @@ def test_turns_are_fair_and_bounded(new_pair) -> None:
         assert max(sent.values()) - min(sent[number] for number in sent) <= 2 * (4096 + 1040)
 
 
-def test_short_messages_that_a_turn_cuts_go_on_by_themselves(new_pair) -> None:
+def test_short_messages_that_a_turn_cuts_go_on_by_themselves(new_pair: NewPair) -> None:
     """UC: no ACK comes that would set them going again."""
     pair = new_pair(turn_bytes=256)
     qps = [pair.connect(ST_UC)[0] for _ in range(2)]
@@ -393,7 +395,7 @@ def test_short_messages_that_a_turn_cuts_go_on_by_themselves(new_pair) -> None:
 # ------------------------------------------------------------------------------------------- timers
 
 
-def test_peer_that_never_answers(target) -> None:
+def test_peer_that_never_answers(target: Pair) -> None:
     a, _ = target.qps
     (_, src_va, lkey), (_, dst_va, rkey) = target.mrs
     nic = target.nics[0]
@@ -413,7 +415,7 @@ def test_peer_that_never_answers(target) -> None:
     assert target.drivers[0].uar.load(a.block, QUEUE_STATE) == ERR
 
 
-def test_destroyed_queue_pairs_leave_no_deadline(target) -> None:
+def test_destroyed_queue_pairs_leave_no_deadline(target: Pair) -> None:
     a, _ = target.qps
     (_, src_va, lkey), (_, dst_va, rkey) = target.mrs
     target.wire.drop = lambda data: True
@@ -428,7 +430,7 @@ def test_destroyed_queue_pairs_leave_no_deadline(target) -> None:
 # ------------------------------------------------------------------------------------------- events
 
 
-def test_access_error_reaches_the_owner_only(new_pair, new_driver) -> None:
+def test_access_error_reaches_the_owner_only(new_pair: NewPair, new_driver: type[Driver]) -> None:
     pair = new_pair()
     a, b = pair.connect()
     stranger = new_driver(pair.nics[1])
@@ -445,7 +447,7 @@ def test_access_error_reaches_the_owner_only(new_pair, new_driver) -> None:
     assert pair.nics[1].counters["event_wq_access_error"] == 1
 
 
-def test_events_of_nobody(nic) -> None:
+def test_events_of_nobody(nic: Nic) -> None:
     nic.event(events.WQ_CATAS_ERROR, 20)
     nic.event(events.CQ_ERROR, 1)
     nic.event(events.SRQ_LIMIT, 1)
@@ -453,7 +455,7 @@ def test_events_of_nobody(nic) -> None:
     assert nic.next_event() is None
 
 
-def test_communication_established(new_pair) -> None:
+def test_communication_established(new_pair: NewPair) -> None:
     pair = new_pair()
     a, b = (d.qp(pd, cq) for d, pd, cq in zip(pair.drivers, pair.pds, pair.cqs, strict=True))
     pair.drivers[0].to_rts(a, pair.gid(1), b.number)
@@ -465,7 +467,7 @@ def test_communication_established(new_pair) -> None:
     assert [entry[:2] for entry in pair.events(1)] == [(events.COMM_EST, b.number)]
 
 
-def test_one_vector_waits_once(new_pair) -> None:
+def test_one_vector_waits_once(new_pair: NewPair) -> None:
     pair = new_pair()
     eq = pair.nics[0].resources.eqs[pair.eqs[0].number]
     for number in range(5):
@@ -478,7 +480,7 @@ def test_one_vector_waits_once(new_pair) -> None:
 # -------------------------------------------------------------------------------------------- other
 
 
-def test_srq_serves_many_queue_pairs(new_pair) -> None:
+def test_srq_serves_many_queue_pairs(new_pair: NewPair) -> None:
     pair = new_pair()
     driver = pair.drivers[1]
     srq = driver.srq(pair.pds[1])
@@ -499,7 +501,7 @@ def test_srq_serves_many_queue_pairs(new_pair) -> None:
     assert got == list(enumerate(b.number for _, b in pairs * 2))
 
 
-def test_tracer_sees_commands_and_doorbells(new_driver) -> None:
+def test_tracer_sees_commands_and_doorbells(new_driver: type[Driver]) -> None:
     tracer = ListTracer()
     nic = Nic(NicConfig(bytes((10, 0, 0, 1))), rng=random.Random(1), tracer=tracer)
     driver = new_driver(nic)
@@ -512,21 +514,23 @@ def test_tracer_sees_commands_and_doorbells(new_driver) -> None:
     assert (rung.qpn, rung.fields, rung.now_ns) == (qp.number, {"tail": 1}, 5)
 
 
-def test_same_seed_same_keys(new_pair) -> None:
+def test_same_seed_same_keys(new_pair: NewPair) -> None:
     assert new_pair().mrs[0][2] == new_pair().mrs[0][2]
 
 
-def test_repr(nic) -> None:
+def test_repr(nic: Nic) -> None:
     assert repr(nic) == "<Nic rnic0 at 10.0.0.1 port 4791, 0 queue pairs>"
 
 
 @pytest.mark.parametrize("way", ["packets", "runs", "duplicates"])
-def test_whatever_is_taken_teaches_what_idents_a_peer_sends(new_pair, way: str) -> None:
+def test_whatever_is_taken_teaches_what_idents_a_peer_sends(new_pair: NewPair, way: str) -> None:
     """A peer that sends ident 0 alone, over a link that shows none, is believed no other: on every path inwards."""
     pair = new_pair()
     _, b = pair.connect()
     nic, (_, va, key) = pair.nics[1], pair.mrs[1]
-    flow = nic.qps[b.number].flow.reverse()
+    out = nic.qps[b.number].flow
+    assert out is not None
+    flow = out.reverse()
     psn = 7
     reth = {"va": va, "rkey": key}
 
@@ -534,7 +538,7 @@ def test_whatever_is_taken_teaches_what_idents_a_peer_sends(new_pair, way: str) 
         data = memoryview(b"".join(frames))
         nic.receive(RxBurst(flow, data, len(frames[0]), len(data), None), 5_000)
 
-    def frame(opcode: int, psn: int, ident: int = 0, **fields: object) -> bytes:
+    def frame(opcode: int, psn: int, ident: int = 0, **fields: Any) -> bytes:
         return seal(build(RC | opcode, dqpn=b.number, psn=psn, **fields), flow, ident)
 
     for _ in range(10 * IdentTracker.ALONE_AFTER // 60):

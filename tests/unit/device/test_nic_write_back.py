@@ -45,15 +45,15 @@ def test_a_step_of_write_backs_is_bounded(busy: bool) -> None:
         nic = net.nodes[0].nic
         qpns = [pair.a.qp.qp_num for pair in pairs]
         now = nic.now_ns
-        while nic.write_back_at is not None:
-            now = max(now, nic.write_back_at)
+        while (at := nic.write_back_at) is not None:
+            now = max(now, at)
             nic.handle_timers(now)
         for qpn in qpns:
             nic.contexts.key.qps.view(qpn).expected_psn += 1
         nic.note_traffic(now)
         steps, began = [0], now
-        while nic.write_back_at is not None:
-            now = nic.write_back_at
+        while (at := nic.write_back_at) is not None:
+            now = at
             if busy:
                 nic.note_traffic(now)
             nic.handle_timers(now)

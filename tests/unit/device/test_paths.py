@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from rnic.context.qp_context import QpContext
 from rnic.device.config import NicConfig
 from rnic.device.paths import Paths
@@ -100,7 +102,7 @@ def test_datagram_paths() -> None:
     assert v6.datagram(context(rgid=0), towards(gid)).dst == b"\1" + bytes(15)
 
 
-def test_flows_are_bounded(monkeypatch) -> None:
+def test_flows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rnic.device.paths._MAX_FLOWS", 4)
     swept: list[int] = []
     paths = Paths(NicConfig(ME), Counters(), Arena(1 << 20), lambda: swept.append(len(paths._flows)))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rnic.context import modify as m
 from rnic.context.qpc import QPC, QPC_BYTES, SRQ_VALID
+from rnic.device import Nic
 from rnic.rings import queue_block as q
 from rnic.spec import commands as cmd
 from rnic.spec import events
@@ -24,6 +27,7 @@ from rnic.spec.states import (
     ST_UD,
     STATE_NAMES,
 )
+from tests.unit.device.conftest import Driver, Queue, Snapshot
 
 PEER = gid_from_address(bytes((10, 0, 0, 2)))
 SERVICES = (ST_RC, ST_UC, ST_UD)
@@ -32,14 +36,14 @@ SERVICES = (ST_RC, ST_UC, ST_UD)
 class Bench:
     """One queue pair of a service in any state."""
 
-    def __init__(self, driver, service: int) -> None:
+    def __init__(self, driver: Driver, service: int) -> None:
         self.driver = driver
         self.service = service
         self.pd = driver.alloc(cmd.RES_PD)
         self.eq = driver.eq()
         self.cq = driver.cq(self.eq)
 
-    def make(self, state: int):
+    def make(self, state: int) -> Queue:
         driver = self.driver
         if state == RESET:
             queue = driver.qp(self.pd, self.cq, self.service)
@@ -61,7 +65,7 @@ class Bench:
         assert qp.ctx.state == state
         return queue
 
-    def attributes(self, opcode: int, queue) -> bytes:
+    def attributes(self, opcode: int, queue: Queue) -> bytes:
         """A mailbox with all required attributes."""
         if opcode == cmd.RST2INIT:
             return QPC.pack(self.driver.creation(self.pd, self.cq, queue.block, queue.va, self.service))
@@ -75,7 +79,7 @@ class Bench:
 @pytest.mark.parametrize("opcode", sorted(m.TRANSITIONS), ids=cmd.COMMAND_NAMES.get)
 @pytest.mark.parametrize("service", SERVICES, ids=SERVICE_NAMES.get)
 @pytest.mark.parametrize("state", STATE_NAMES, ids=STATE_NAMES.get)
-def test_every_state_and_transition(driver, snapshot, state: int, service: int, opcode: int) -> None:
+def test_every_state_and_transition(driver: Driver, snapshot: Snapshot, state: int, service: int, opcode: int) -> None:
     bench = Bench(driver, service)
     queue = bench.make(state)
     inbox = bench.attributes(opcode, queue)
@@ -92,7 +96,7 @@ def test_every_state_and_transition(driver, snapshot, state: int, service: int, 
         assert snapshot(driver) == before
 
 
-def test_create_shows_its_rings(driver) -> None:
+def test_create_shows_its_rings(driver: Driver) -> None:
     bench = Bench(driver, ST_RC)
     queue = bench.make(INIT)
     load = driver.uar.load
@@ -142,7 +146,7 @@ def test_create_shows_its_rings(driver) -> None:
     ],
     ids=str,
 )
-def test_creation_refusals(driver, snapshot, over: dict[str, object], status: int) -> None:
+def test_creation_refusals(driver: Driver, snapshot: Snapshot, over: dict[str, Any], status: int) -> None:
     bench = Bench(driver, ST_RC)
     queue = bench.make(RESET)
     values = driver.creation(bench.pd, bench.cq, queue.block, queue.va)
@@ -153,7 +157,7 @@ def test_creation_refusals(driver, snapshot, over: dict[str, object], status: in
     assert snapshot(driver) == before
 
 
-def test_srq_takes_no_receive_ring(driver) -> None:
+def test_srq_takes_no_receive_ring(driver: Driver) -> None:
     bench = Bench(driver, ST_RC)
     queue = bench.make(RESET)
     srq = driver.srq(bench.pd)
@@ -164,7 +168,7 @@ def test_srq_takes_no_receive_ring(driver) -> None:
     assert driver.nic.qps[queue.number].rq is driver.nic.resources.srqs[srq.number]
 
 
-def test_another_context_owns_nothing_here(driver, new_driver, snapshot) -> None:
+def test_another_context_owns_nothing_here(driver: Driver, new_driver: type[Driver], snapshot: Snapshot) -> None:
     bench = Bench(driver, ST_RC)
     queue = bench.make(RTS)
     other = new_driver(driver.nic)
@@ -178,7 +182,7 @@ def test_another_context_owns_nothing_here(driver, new_driver, snapshot) -> None
 
 
 @pytest.mark.parametrize("size", [1, 192, QPC_BYTES + 1])
-def test_mailbox_size(driver, snapshot, size: int) -> None:
+def test_mailbox_size(driver: Driver, snapshot: Snapshot, size: int) -> None:
     queue = Bench(driver, ST_RC).make(RTS)
     before = snapshot(driver)
     for opcode in m.TRANSITIONS:
@@ -209,7 +213,16 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("service", "state", "opcode", "name", "bad", "good"), VALUES, ids=lambda v: str(v)[:20])
-def test_values(driver, snapshot, service, state, opcode, name, bad, good) -> None:
+def test_values(
+    driver: Driver,
+    snapshot: Snapshot,
+    service: int,
+    state: int,
+    opcode: int,
+    name: str,
+    bad: tuple[int, ...],
+    good: int,
+) -> None:
     bench = Bench(driver, service)
     queue = bench.make(state)
     mailbox = bytearray(bench.attributes(opcode, queue))
@@ -223,7 +236,7 @@ def test_values(driver, snapshot, service, state, opcode, name, bad, good) -> No
     assert getattr(driver.nic.qps[queue.number].ctx, name) == good
 
 
-def test_mtu_is_bounded_by_the_port(driver, nic) -> None:
+def test_mtu_is_bounded_by_the_port(driver: Driver, nic: Nic) -> None:
     nic.config.mtu = 1024
     queue = Bench(driver, ST_RC).make(INIT)
     fields = driver.rtr_fields(ST_RC, PEER, 99)
@@ -232,14 +245,15 @@ def test_mtu_is_bounded_by_the_port(driver, nic) -> None:
     assert nic.qps[queue.number].ctx.mtu_bytes == 1024
 
 
-def test_path_is_taken_over(driver) -> None:
+def test_path_is_taken_over(driver: Driver) -> None:
     queue = Bench(driver, ST_RC).make(RTR)
     qp = driver.nic.qps[queue.number]
+    assert qp.flow is not None
     assert qp.flow.dst == bytes((10, 0, 0, 2))
     assert qp.ctx.sgid.to_bytes(16, "big") == driver.nic.config.gid_table[0]
 
 
-def test_modify_takes_only_what_the_mask_names(driver) -> None:
+def test_modify_takes_only_what_the_mask_names(driver: Driver) -> None:
     queue = Bench(driver, ST_RC).make(RTS)
     ctx = driver.nic.qps[queue.number].ctx
     before = ctx.store()
@@ -253,7 +267,7 @@ def test_modify_takes_only_what_the_mask_names(driver) -> None:
     assert ctx.store() == before
 
 
-def test_query(driver) -> None:
+def test_query(driver: Driver) -> None:
     bench = Bench(driver, ST_RC)
     queue = bench.make(RTS)
     qpc = QPC.unpack(driver.ok(cmd.QUERY_QP, queue.number).outbox)
@@ -267,21 +281,21 @@ def test_query(driver) -> None:
     assert driver.run(cmd.QUERY_QP, 5).status == cmd.ST_BAD_RESOURCE
 
 
-def test_ud_uses_the_ports_mtu(driver) -> None:
+def test_ud_uses_the_ports_mtu(driver: Driver) -> None:
     queue = Bench(driver, ST_UD).make(RTS)
     ctx = driver.nic.qps[queue.number].ctx
     assert (ctx.mtu_bytes, ctx.qkey) == (4096, 0x1111_1111)
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_who_wants_to_know_of_datagrams_is_told_before_any_can_come(driver, service: int) -> None:
+def test_who_wants_to_know_of_datagrams_is_told_before_any_can_come(driver: Driver, service: int) -> None:
     told: list[int] = []
     driver.nic.datagrams = lambda: told.append(max(qp.ctx.state for qp in driver.nic.qps.values()))
     Bench(driver, service).make(RTS)
     assert told == ([INIT, RTR, RTS] if service == ST_UD else [])
 
 
-def test_created_again_after_reset(driver) -> None:
+def test_created_again_after_reset(driver: Driver) -> None:
     bench = Bench(driver, ST_RC)
     queue = bench.make(RTS)
     first = driver.nic.qps[queue.number]
@@ -293,7 +307,7 @@ def test_created_again_after_reset(driver) -> None:
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_drained_event_on_request(driver, asked: bool) -> None:
+def test_drained_event_on_request(driver: Driver, asked: bool) -> None:
     bench = Bench(driver, ST_RC)
     queue = bench.make(RTS)
     driver.map_events(bench.eq, events.SQ_DRAINED)
@@ -303,7 +317,7 @@ def test_drained_event_on_request(driver, asked: bool) -> None:
     assert [entry[:2] for entry in driver.poll(bench.eq)] == expected
 
 
-def test_failed_cq_takes_no_queue_pair(driver) -> None:
+def test_failed_cq_takes_no_queue_pair(driver: Driver) -> None:
     bench = Bench(driver, ST_RC)
     queue = bench.make(RESET)
     driver.nic.resources.cqs[bench.cq.number].fail()

@@ -9,13 +9,14 @@ from rnic.mem.order import store32
 from rnic.rings.queue_block import BLOCK_BYTES, BLOCK_SHIFT, SRQ_LIMIT
 from rnic.spec import commands as cmd
 from rnic.spec.states import ST_RC, ST_UD
+from tests.unit.device.conftest import Driver
 
 VALUES = (0, 1, 15, 16, 17, 0xFF, 0xFFFF, 0x10000, 0xFF_FFFF, 0x7FFF_FFFF, 0x8000_0000, 0xFFFF_FFFF)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rc", "ud", "srq", "cq", "eq"])
-def test_every_word_of_a_queue_block(driver, kind: str) -> None:
+def test_every_word_of_a_queue_block(driver: Driver, kind: str) -> None:
     pd, eq = driver.alloc(cmd.RES_PD), driver.eq()
     for offset in range(0, BLOCK_BYTES, 4):
         cq, srq = driver.cq(eq), driver.srq(pd)
@@ -42,7 +43,7 @@ def test_every_word_of_a_queue_block(driver, kind: str) -> None:
 
 
 @pytest.mark.parametrize("limit", [16, 17, 0x10000, 0xFFFF_FFFF])
-def test_a_limit_that_no_ring_reaches_changes_nothing(driver, limit: int) -> None:
+def test_a_limit_that_no_ring_reaches_changes_nothing(driver: Driver, limit: int) -> None:
     srq = driver.srq(driver.alloc(cmd.RES_PD), limit=3)
     driver.uar.store(srq.block, SRQ_LIMIT, limit)
     driver.nic.produce(1)

@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rnic.context.qpc import QPC
-from rnic.mem.table import KEY
 from rnic.spec import commands as cmd
 from rnic.spec.limits import FIRST_QPN
 from rnic.spec.opcodes import RC
 from rnic.spec.states import RTS
 from rnic.state.device import DEVICE
 from rnic.state.inflight import INFLIGHT, PEER
+from rnic.state.memory import KEY
 from rnic.state.paths import FLOW
 from rnic.state.queue_pair import QP
 from rnic.state.queues import CQ, SRQ
 from rnic.state.scheduler import PROGRAM, SCHEDULER, TIMERS
+from rnic.transport.wqe import ReceiveRing
+from tests.unit.device.conftest import Pair
 
 if TYPE_CHECKING:
     from rnic.device.nic import Nic
@@ -33,7 +35,7 @@ def find(nic: Nic, number: int) -> int:
     return nic.arena.cells[cell]
 
 
-def test_everything_of_a_queue_pair_is_found_from_its_number(pair) -> None:
+def test_everything_of_a_queue_pair_is_found_from_its_number(pair: Pair) -> None:
     a, b = pair.connect()
     nic = pair.nics[0]
     root, qp = at(nic, DEVICE, 0), at(nic, QP, find(nic, a.number))
@@ -45,6 +47,7 @@ def test_everything_of_a_queue_pair_is_found_from_its_number(pair) -> None:
     assert (sent.rstrip(b"\0"), flow["users"]) == (pair.nics[1].config.address, 1)
     live = nic.qps[a.number]
     assert (qp["sq_base"], qp["sq_entries"], qp["sq_shift"]) == (live.send_ring.base, live.sq_entries, 6)
+    assert isinstance(live.rq, ReceiveRing)
     assert (qp["rq_base"], qp["rq_entries"], qp["rq_stride"]) == (live.rq.base, live.rq.entries, live.rq.stride)
     assert (qp["block"], qp["driver"], qp["srq_record"]) == (live.regs.block, live.uar.number, 0)
     assert qp["sends"] == live.memory.sends * 8
@@ -54,7 +57,7 @@ def test_everything_of_a_queue_pair_is_found_from_its_number(pair) -> None:
     assert at(nic, KEY, root["keys"]).keys() == {field.name for field in KEY.fields}
 
 
-def test_its_turns_its_deadlines_and_its_peers_account_are_found_too(pair) -> None:
+def test_its_turns_its_deadlines_and_its_peers_account_are_found_too(pair: Pair) -> None:
     a, b = pair.connect()
     assert b.number
     nic = pair.nics[0]
@@ -72,7 +75,7 @@ def test_its_turns_its_deadlines_and_its_peers_account_are_found_too(pair) -> No
     assert at(nic, INFLIGHT, root["inflight"])["limit"] == nic.config.flight_packets
 
 
-def test_a_receive_moves_the_head_in_the_record(pair) -> None:
+def test_a_receive_moves_the_head_in_the_record(pair: Pair) -> None:
     a, b = pair.connect()
     nic = pair.nics[1]
     _, va, key = pair.drivers[1].mr(pair.pds[1], 64)
@@ -82,7 +85,7 @@ def test_a_receive_moves_the_head_in_the_record(pair) -> None:
     assert a.number
 
 
-def test_what_is_destroyed_is_found_no_more_and_its_path_has_no_user(pair) -> None:
+def test_what_is_destroyed_is_found_no_more_and_its_path_has_no_user(pair: Pair) -> None:
     a, _ = pair.connect()
     nic = pair.nics[0]
     flow = at(nic, QP, find(nic, a.number))["path"]
@@ -92,7 +95,7 @@ def test_what_is_destroyed_is_found_no_more_and_its_path_has_no_user(pair) -> No
     assert all(find(nic, FIRST_QPN + slot) == 0 for slot in range(1 << nic.config.log_max_qps))
 
 
-def test_a_shared_receive_queues_record_is_named_by_its_queue_pairs(pair) -> None:
+def test_a_shared_receive_queues_record_is_named_by_its_queue_pairs(pair: Pair) -> None:
     driver, nic = pair.drivers[0], pair.nics[0]
     srq = driver.srq(pair.pds[0])
     qp = driver.qp(pair.pds[0], pair.cqs[0], srq=srq)

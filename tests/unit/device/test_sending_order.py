@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from rnic.rings.queue_block import ARM_NEXT
 from rnic.spec.opcodes import ACKNOWLEDGE, OPERATION_MASK, READ_RESPONSE_ONLY, SEND_ONLY, WR_READ
 from rnic.wire.bursts import RxBurst
+from tests.unit.device.conftest import Pair, Queue
+
+Served = Callable[..., Queue]
 
 
-def _carry(pair, side: int) -> list[int]:
+def _carry(pair: Pair, side: int) -> list[int]:
     """What a NIC sends now, by operation; the other has received it."""
     pair.wire.now += 1_000
     operations = []
@@ -22,16 +27,16 @@ def _carry(pair, side: int) -> list[int]:
     return operations
 
 
-def _post(pair, side: int, qp, length: int = 8) -> None:
+def _post(pair: Pair, side: int, qp: Queue, length: int = 8) -> None:
     _, va, key = pair.mrs[side]
     pair.drivers[side].send(qp, va, length, key)
 
 
 @pytest.fixture
-def served(pair):
+def served(pair: Pair) -> Served:
     """The second of two connected queue pairs, once it has received a message that it has not acknowledged."""
 
-    def serve(arm: int, read: bool = False):
+    def serve(arm: int, read: bool = False) -> Queue:
         mine, theirs = pair.connect()
         if read:
             _, va, key = pair.mrs[0]
@@ -50,7 +55,7 @@ def served(pair):
 
 
 @pytest.mark.parametrize("length", [8, 2000], ids=["one packet", "several"])
-def test_who_was_woken_does_not_overtake_the_acknowledgement(pair, served, length: int) -> None:
+def test_who_was_woken_does_not_overtake_the_acknowledgement(pair: Pair, served: Served, length: int) -> None:
     qp = served(ARM_NEXT)
     assert pair.nics[1].next_event() is not None
     _post(pair, 1, qp, length)
@@ -58,13 +63,13 @@ def test_who_was_woken_does_not_overtake_the_acknowledgement(pair, served, lengt
     assert pair.nics[0].counters["acks_received"] == 1
 
 
-def test_who_was_woken_does_not_overtake_answers_before_it(pair, served) -> None:
+def test_who_was_woken_does_not_overtake_answers_before_it(pair: Pair, served: Served) -> None:
     qp = served(ARM_NEXT, read=True)
     _post(pair, 1, qp)
     assert _carry(pair, 1) == [READ_RESPONSE_ONLY, ACKNOWLEDGE, SEND_ONLY]
 
 
-def test_who_polls_is_served_first(pair, served) -> None:
+def test_who_polls_is_served_first(pair: Pair, served: Served) -> None:
     qp = served(0)
     _post(pair, 1, qp)
     assert _carry(pair, 1) == [SEND_ONLY], "making the reply would keep it back"

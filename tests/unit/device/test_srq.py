@@ -13,21 +13,22 @@ from rnic.spec.states import ST_RC, ST_UD
 from rnic.spec.status import LOC_PROT_ERR, SUCCESS
 from rnic.wire.bursts import RxBurst
 from rnic.wire.packet import build, seal
+from tests.unit.device.conftest import Driver, NewPair, Pair, Queue
 
 
 @pytest.fixture
-def eq(driver):
+def eq(driver: Driver) -> Queue:
     eq = driver.eq()
     driver.map_events(eq, events.SRQ_LIMIT)
     return eq
 
 
 @pytest.fixture
-def srq(driver, eq):
+def srq(driver: Driver, eq: Queue) -> Queue:
     return driver.srq(driver.alloc(cmd.RES_PD))
 
 
-def test_entries_come_in_order(driver, srq) -> None:
+def test_entries_come_in_order(driver: Driver, srq: Queue) -> None:
     device = driver.nic.resources.srqs[srq.number]
     assert device.take() is None
     for lap in range(5):
@@ -45,7 +46,7 @@ def test_entries_come_in_order(driver, srq) -> None:
 
 
 @pytest.mark.parametrize("by_register", [True, False])
-def test_limit_event_once(driver, eq, srq, by_register: bool) -> None:
+def test_limit_event_once(driver: Driver, eq: Queue, srq: Queue, by_register: bool) -> None:
     device = driver.nic.resources.srqs[srq.number]
     for _ in range(8):
         driver.recv(srq, 0x1000, 10, 77)
@@ -65,14 +66,14 @@ def test_limit_event_once(driver, eq, srq, by_register: bool) -> None:
     assert driver.poll(eq) == []
 
 
-def test_tail_beyond_the_ring_is_an_empty_ring(driver, srq) -> None:
+def test_tail_beyond_the_ring_is_an_empty_ring(driver: Driver, srq: Queue) -> None:
     driver.uar.store(srq.block, RQ_TAIL, 16)
     device = driver.nic.resources.srqs[srq.number]
     assert device.available() == 0
     assert device.take() is None
 
 
-def test_slots_come_in_the_order_of_posting(driver, srq) -> None:
+def test_slots_come_in_the_order_of_posting(driver: Driver, srq: Queue) -> None:
     device = driver.nic.resources.srqs[srq.number]
     for slot in (9, 0, 15, 3):
         driver.recv(srq, 0x1000 * (slot + 1), 10, 77, slot)
@@ -82,7 +83,7 @@ def test_slots_come_in_the_order_of_posting(driver, srq) -> None:
         assert (wqe.index, wqe.sges) == (slot, [(0x1000 * (slot + 1), 10, 77)])
 
 
-def test_a_slot_may_go_round_while_others_are_held(driver, srq) -> None:
+def test_a_slot_may_go_round_while_others_are_held(driver: Driver, srq: Queue) -> None:
     """Fifteen slots are held for ever; the sixteenth is used a hundred times."""
     device = driver.nic.resources.srqs[srq.number]
     for slot in range(15):
@@ -96,7 +97,7 @@ def test_a_slot_may_go_round_while_others_are_held(driver, srq) -> None:
 
 
 @pytest.mark.parametrize("slot", [16, 0xFFFF_FFFF])
-def test_a_slot_that_is_not_there_is_an_empty_ring(driver, srq, slot: int) -> None:
+def test_a_slot_that_is_not_there_is_an_empty_ring(driver: Driver, srq: Queue, slot: int) -> None:
     driver.recv(srq, 0x1000, 10, 77)
     srq.memory[srq.order_offset : srq.order_offset + 4] = slot.to_bytes(4, "little")
     device = driver.nic.resources.srqs[srq.number]
@@ -105,13 +106,13 @@ def test_a_slot_that_is_not_there_is_an_empty_ring(driver, srq, slot: int) -> No
     assert device.take() is not None
 
 
-def test_the_order_must_be_in_reach_too(driver) -> None:
+def test_the_order_must_be_in_reach_too(driver: Driver) -> None:
     number, block, pd = driver.alloc(cmd.RES_SRQ), driver.alloc(cmd.RES_UAR_BLOCK), driver.alloc(cmd.RES_PD)
     _, va = driver.memory(16 * 16 + 16 * 4 - 1)
     assert driver.run(cmd.SW2HW_SRQ, number, 0, driver.srqc(pd, block, va)).status == cmd.ST_BAD_PARAM
 
 
-def receiver(pair, service: int, pd: int, srq_pd: int) -> tuple[object, object, object]:
+def receiver(pair: Pair, service: int, pd: int, srq_pd: int) -> tuple[Queue, Queue, Queue]:
     """A queue pair of domain ``pd`` on each side, the second with a shared receive queue of ``srq_pd``."""
     far = pair.drivers[1]
     srq = far.srq(srq_pd)
@@ -124,7 +125,7 @@ def receiver(pair, service: int, pd: int, srq_pd: int) -> tuple[object, object, 
 
 @pytest.mark.parametrize("service", [ST_RC, ST_UD])
 @pytest.mark.parametrize("own", [True, False], ids=["the queue's", "the queue pair's"])
-def test_entries_are_of_the_queues_protection_domain(new_pair, service: int, own: bool) -> None:
+def test_entries_are_of_the_queues_protection_domain(new_pair: NewPair, service: int, own: bool) -> None:
     """IBA ch. 10: the keys of its entries are held against the SRQ's domain, whichever queue pair takes them."""
     pair = new_pair()
     far = pair.drivers[1]
@@ -144,13 +145,15 @@ def test_entries_are_of_the_queues_protection_domain(new_pair, service: int, own
     assert (b"hello" in buffer) == own
 
 
-def test_an_entry_that_a_reset_queue_pair_had_taken_is_not_lost(new_pair) -> None:
+def test_an_entry_that_a_reset_queue_pair_had_taken_is_not_lost(new_pair: NewPair) -> None:
     pair = new_pair()
     far, (_, va, key) = pair.drivers[1], pair.mrs[1]
     _, b, srq = receiver(pair, ST_RC, pair.pds[1], pair.pds[1])
     device = pair.nics[1].resources.srqs[srq.number]
     far.recv(srq, va, 4096, key)
-    flow = pair.nics[1].qps[b.number].flow.reverse()
+    out = pair.nics[1].qps[b.number].flow
+    assert out is not None
+    flow = out.reverse()
     frame = memoryview(seal(build(RC | SEND_FIRST, dqpn=b.number, psn=7, payload=bytes(1024)), flow))
     pair.nics[1].receive(RxBurst(flow, frame, len(frame), len(frame), 0), 5_000)
     assert device.available() == 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
 from rnic.device import Nic, NicConfig
 from rnic.device.commands import COMMANDS
-from rnic.device.icm import CONTEXTS, TPT
+from rnic.device.icm import CONTEXTS, TPT, Lender
 from rnic.device.mailboxes import ICM_ENTRY, INIT_HCA, MTT_ENTRY, MTT_HEADER
 from rnic.device.system_commands import BEFORE_INIT
 from rnic.mem.dma import NULL_BYTES
@@ -19,15 +20,18 @@ from rnic.spec import commands as cmd
 from rnic.spec import registers as reg
 from rnic.spec.gids import gid_from_address
 from rnic.wire.mad import Mad
+from tests.unit.device.conftest import Driver, Pair, Snapshot
+
+Scattered = tuple[bytearray, int, int, int]
 
 
 @pytest.fixture
-def asleep(new_driver):
+def asleep(new_driver: type[Driver]) -> Driver:
     nic = Nic(NicConfig(bytes((10, 0, 0, 1)), log_max_qps=6, autostart=False), rng=random.Random(1))
     return new_driver(nic)
 
 
-def pages_of(driver, count: int) -> int:
+def pages_of(driver: Driver, count: int) -> int:
     """Address of ``count`` aligned pages."""
     _, va = driver.memory((count + 1) * 4096)
     return va + 4095 & ~4095
@@ -38,7 +42,7 @@ def icm(virt: int, host: int, npages: int = 1) -> bytes:
     return ICM_ENTRY.pack(fields)
 
 
-def refuse(driver, snapshot, status: int, *command) -> None:
+def refuse(driver: Driver, snapshot: Snapshot, status: int, *command: Any) -> None:
     before = snapshot(driver)
     assert cmd.STATUS_NAMES[driver.run(*command).status] == cmd.STATUS_NAMES[status]
     assert snapshot(driver) == before
@@ -48,14 +52,14 @@ def refuse(driver, snapshot, status: int, *command) -> None:
 
 
 @pytest.mark.parametrize("op", sorted(COMMANDS), ids=lambda op: cmd.COMMAND_NAMES[op])
-def test_before_init_hca(asleep, snapshot, op: int) -> None:
+def test_before_init_hca(asleep: Driver, snapshot: Snapshot, op: int) -> None:
     if op not in BEFORE_INIT:
         refuse(asleep, snapshot, cmd.ST_BAD_SYS_STATE, op)
     else:
         assert asleep.run(op).status != cmd.ST_BAD_SYS_STATE
 
 
-def test_init_and_close(asleep, snapshot, new_driver) -> None:
+def test_init_and_close(asleep: Driver, snapshot: Snapshot, new_driver: type[Driver]) -> None:
     uar = asleep.uar
     refuse(asleep, snapshot, cmd.ST_BAD_SIZE, cmd.INIT_HCA, 0, 0, bytes(63))
     for name, log in (("qpc", 7), ("cqc", 7), ("eqc", 11), ("mpt", 16), ("mtt", 19)):
@@ -95,7 +99,7 @@ def test_golden_init_hca_mailbox() -> None:
 # ------------------------------------------------------------------------------- context memory
 
 
-def test_map_icm(asleep, snapshot, new_driver) -> None:
+def test_map_icm(asleep: Driver, snapshot: Snapshot, new_driver: type[Driver]) -> None:
     host = pages_of(asleep, 4)
     asleep.ok(cmd.MAP_ICM, 2, CONTEXTS, icm(0, host, 2) + icm(0x10000, host + 0x2000))
     asleep.ok(cmd.MAP_ICM, 1, TPT, icm(0, host + 0x3000))
@@ -118,7 +122,8 @@ def test_map_icm(asleep, snapshot, new_driver) -> None:
     ):
         refuse(asleep, snapshot, status, cmd.MAP_ICM, count, kind, inbox)
     many = icm(0x1000_0000, host, 2)
-    asleep.nic.resources.icm._pages[TPT].update(dict.fromkeys(range(1000, 1000 + (1 << 18) - 5), (asleep.uar, 0)))
+    taken = Lender(asleep.uar), 0
+    asleep.nic.resources.icm._pages[TPT].update(dict.fromkeys(range(1000, 1000 + (1 << 18) - 5), taken))
     assert asleep.run(cmd.MAP_ICM, 1, CONTEXTS, many).status == cmd.ST_EXCEED_LIM
     asleep.nic.resources.icm._pages[TPT].clear()
     other = new_driver(asleep.nic)
@@ -140,14 +145,14 @@ def smp(attribute: int, modifier: int = 0, **over: int) -> bytes:
     return Mad(**values).pack().ljust(256, b"\0")
 
 
-def ask(driver, datagram: bytes) -> tuple[int, bytes]:
+def ask(driver: Driver, datagram: bytes) -> tuple[int, bytes]:
     out = driver.ok(cmd.MAD_IFC, 1, 0, datagram).outbox
     reply = Mad.parse(out)
     assert (len(out), reply.method, reply.tid) == (256, 0x81, 0x77)
     return reply.status, out[64:128]
 
 
-def test_node_info(driver) -> None:
+def test_node_info(driver: Driver) -> None:
     status, data = ask(driver, smp(0x11))
     guid = driver.nic.config.guid.to_bytes(8, "big")
     assert status == 0
@@ -156,14 +161,14 @@ def test_node_info(driver) -> None:
     assert data[28:40] == bytes.fromhex("0001524e0000000101ffffff")
 
 
-def test_port_info_follows_the_port(driver) -> None:
+def test_port_info_follows_the_port(driver: Driver) -> None:
     status, data = ask(driver, smp(0x15, 1))
     assert (status, data[28], data[32] & 0xF, data[36] >> 4, data[41] & 0xF) == (0, 1, 4, 5, 5)
     driver.nic.set_link(False)
     assert ask(driver, smp(0x15, 1))[1][32] & 0xF == 1
 
 
-def test_other_attributes(driver) -> None:
+def test_other_attributes(driver: Driver) -> None:
     assert ask(driver, smp(0x10))[1].rstrip(b"\0") == b"rnic0"
     assert ask(driver, smp(0x14))[1][:8] == driver.nic.config.guid.to_bytes(8, "big")
     assert ask(driver, smp(0x16))[1][:4] == b"\xff\xff\0\0"
@@ -182,11 +187,11 @@ def test_other_attributes(driver) -> None:
         (smp(0x16, 1), 0x1C),
     ],
 )
-def test_datagrams_refused_by_the_agent(driver, datagram: bytes, status: int) -> None:
+def test_datagrams_refused_by_the_agent(driver: Driver, datagram: bytes, status: int) -> None:
     assert ask(driver, datagram)[0] == status
 
 
-def test_what_is_no_request(driver, snapshot) -> None:
+def test_what_is_no_request(driver: Driver, snapshot: Snapshot) -> None:
     refuse(driver, snapshot, cmd.ST_BAD_SIZE, cmd.MAD_IFC, 1, 0, bytes(255))
     refuse(driver, snapshot, cmd.ST_BAD_INDEX, cmd.MAD_IFC, 2, 0, smp(0x11))
     refuse(driver, snapshot, cmd.ST_BAD_PARAM, cmd.MAD_IFC, 1, 0, smp(0x11, method=0x81))
@@ -194,7 +199,7 @@ def test_what_is_no_request(driver, snapshot) -> None:
     refuse(driver, snapshot, cmd.ST_BAD_RESOURCE, cmd.CONF_SPECIAL_QP, 1)
 
 
-def test_mgid_hash(driver, snapshot) -> None:
+def test_mgid_hash(driver: Driver, snapshot: Snapshot) -> None:
     group = gid_from_address(bytes((239, 0, 0, 7)))
     assert driver.ok(cmd.MGID_HASH, 0, 0, group).out_param == 0xE3D8
     refuse(driver, snapshot, cmd.ST_BAD_SIZE, cmd.MGID_HASH, 0, 0, group[:15])
@@ -210,7 +215,7 @@ def mtt(segment: int, first: int, *pages: int) -> bytes:
 
 
 @pytest.fixture
-def scattered(driver):
+def scattered(driver: Driver) -> Scattered:
     """Three pages in an order of their own, in a page list: memory, its address, the list's number."""
     memory, va = driver.memory(5 * 4096)
     base = va + 4095 & ~4095
@@ -219,7 +224,7 @@ def scattered(driver):
     return memory, va, base, number
 
 
-def test_page_list_region(driver, scattered) -> None:
+def test_page_list_region(driver: Driver, scattered: Scattered) -> None:
     memory, va, base, number = scattered
     pd, key = driver.alloc(cmd.RES_PD), driver.alloc(cmd.RES_MPT)
     start = 0x7000_0800  # 0x800 into the first page
@@ -250,7 +255,7 @@ def test_page_list_region(driver, scattered) -> None:
     assert not driver.nic.resources.segments
 
 
-def test_write_through_a_page_list(pair) -> None:
+def test_write_through_a_page_list(pair: Pair) -> None:
     """The data path places packets over scattered pages."""
     a, _ = pair.connect()
     driver = pair.drivers[1]
@@ -271,12 +276,18 @@ def test_write_through_a_page_list(pair) -> None:
 
 
 def null(
-    driver, key: int, pd: int, rights: int = access.LOCAL_WRITE, start: int = 0, length: int = NULL_BYTES, **over: int
+    driver: Driver,
+    key: int,
+    pd: int,
+    rights: int = access.LOCAL_WRITE,
+    start: int = 0,
+    length: int = NULL_BYTES,
+    **over: int,
 ) -> bytes:
     return driver.mpt(key, pd, start, length, rights, **({"null": 1, "address": 0} | over))
 
 
-def test_a_region_without_memory(pair) -> None:
+def test_a_region_without_memory(pair: Pair) -> None:
     """What is sent from it is zeros, and what arrives there is gone; it opens nothing to peers."""
     a, _ = pair.connect()
     driver = pair.drivers[0]
@@ -298,7 +309,7 @@ def test_a_region_without_memory(pair) -> None:
     assert MPT_ENTRY.unpack(driver.ok(cmd.QUERY_MPT, key).outbox)["null"] == 1
 
 
-def test_regions_without_memory_refused(driver, snapshot) -> None:
+def test_regions_without_memory_refused(driver: Driver, snapshot: Snapshot) -> None:
     pd, key = driver.alloc(cmd.RES_PD), driver.alloc(cmd.RES_MPT)
     for inbox in (
         null(driver, key, pd, start=4096),
@@ -311,15 +322,17 @@ def test_regions_without_memory_refused(driver, snapshot) -> None:
         refuse(driver, snapshot, cmd.ST_BAD_PARAM, cmd.SW2HW_MPT, key, 0, inbox)
 
 
-def test_contiguous_pages_have_a_view(driver) -> None:
+def test_contiguous_pages_have_a_view(driver: Driver) -> None:
     base = pages_of(driver, 2)
     number, key, pd = driver.alloc(cmd.RES_MTT), driver.alloc(cmd.RES_MPT), driver.alloc(cmd.RES_PD)
     driver.ok(cmd.WRITE_MTT, 2, 0, mtt(number, 0, base, base + 4096))
     driver.ok(cmd.SW2HW_MPT, key, 0, driver.mpt(key, pd, 0x9000, 8192, mtt_seg=number, address=0))
-    assert driver.nic.memory.lookup(key).view is not None
+    entry = driver.nic.memory.lookup(key)
+    assert entry is not None
+    assert entry.view is not None
 
 
-def test_page_lists_refused(driver, scattered, snapshot, new_driver) -> None:
+def test_page_lists_refused(driver: Driver, scattered: Scattered, snapshot: Snapshot, new_driver: type[Driver]) -> None:
     _, _, base, number = scattered
     pd, key = driver.alloc(cmd.RES_PD), driver.alloc(cmd.RES_MPT)
 
@@ -355,7 +368,7 @@ def test_page_lists_refused(driver, scattered, snapshot, new_driver) -> None:
 # --------------------------------------------------------------------------- command x state
 
 
-def test_every_status_has_a_cause(driver, asleep) -> None:
+def test_every_status_has_a_cause(driver: Driver, asleep: Driver) -> None:
     """One command for each status code, so that none is only a number."""
     eq = driver.eq()
     cq = driver.cq(eq)
@@ -386,7 +399,7 @@ def test_every_status_has_a_cause(driver, asleep) -> None:
     assert causes == {status: status for status in cmd.STATUS_NAMES}
 
 
-def test_weights_share_the_turns(driver, snapshot) -> None:
+def test_weights_share_the_turns(driver: Driver, snapshot: Snapshot) -> None:
     pd = driver.alloc(cmd.RES_PD)
     qp = driver.qp(pd, driver.cq(driver.eq()))
     refuse(driver, snapshot, cmd.ST_BAD_PARAM, cmd.SET_WEIGHT, qp.number, 0)

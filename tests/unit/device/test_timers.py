@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from rnic.state.record import place
 from rnic.testing import QpPair
 from rnic.transport.qp import QueuePair
 from rnic.verbs import enums as e
+from tests.unit.device.conftest import Pair
 
 
 class Clock(Timers):
@@ -122,7 +124,7 @@ def test_work_per_call_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         sent = list(range(64, 64 * 6, 64))
         left = list(sent)
         monkeypatch.setattr(type(nic.timers), "due", lambda timers, now_ns: left.pop(0) if left else 0)
-        waiting = SimpleNamespace(deadline_ns=0, armed_ns=0, handle_timer=fired.append)
+        waiting: Any = SimpleNamespace(deadline_ns=0, armed_ns=0, handle_timer=fired.append)
         nic.sending.qps |= dict.fromkeys(sent, waiting)
         with monkeypatch.context() as alone:
             alone.setattr(nic, "engine_device", None)
@@ -147,7 +149,9 @@ def test_a_deadline_that_moved_back_is_put_in_again() -> None:
         assert nic.timers.next_ns() == qp.armed_ns == now + 5_000
 
 
-def test_a_handler_that_raises_is_told_and_the_others_have_their_turns(pair, monkeypatch, own_errors) -> None:
+def test_a_handler_that_raises_is_told_and_the_others_have_their_turns(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, own_errors: list[tuple[str, Exception]]
+) -> None:
     nic = pair.nics[0]
     for _ in range(3):
         pair.connect()

@@ -70,7 +70,7 @@ def test_registers(uar: Uar) -> None:
     regs = Registers(uar, 5)
     regs.set(0x7C, 0xDEADBEEF)
     assert regs.get(0x7C) == uar.load(5, 0x7C) == 0xDEADBEEF
-    assert uar.buf[Uar.offset(6) - 4 : Uar.offset(6)] == b"\xef\xbe\xad\xde"
+    assert bytes(uar.buf[Uar.offset(6) - 4 : Uar.offset(6)]) == b"\xef\xbe\xad\xde"
     regs.clear()
     assert not any(uar.buf)
 
