@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -149,10 +149,11 @@ def test_nothing_is_nothing_and_no_error(shared: Shared) -> None:
 
 
 def test_atomics_are_refused_where_bytes_lie_the_other_way(shared: Shared) -> None:
-    for begin in (
+    atomics: tuple[Callable[[], object], ...] = (
         lambda: shared.peer.fetch_add("big_endian", 0, 1),
         lambda: shared.peer.compare_swap("big_endian", 0, 0, 1),
-    ):
+    )
+    for begin in atomics:
         with pytest.raises(
             rnic.VerbsError, match=r"'big_endian' has elements of >u8; atomics need .* this machine's order"
         ):

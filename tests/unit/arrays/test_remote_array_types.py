@@ -125,7 +125,9 @@ def test_structured_types_survive(ends: Ends) -> None:
     # padding between fields survives too
     assert ends.peer.read("loose").dtype.itemsize == 24
     assert ends.peer.read("loose").dtype["b"] == np.float64
-    assert ends.peer.read("loose").dtype.fields["b"][1] == 8
+    fields = ends.peer.read("loose").dtype.fields
+    assert fields is not None
+    assert fields["b"][1] == 8
 
 
 def test_objects_cannot_be_shared() -> None:
@@ -166,7 +168,7 @@ def test_atomics_take_the_whole_range(ends: Ends) -> None:
     assert ends.peer.compare_swap("words", 0, 0, (1 << 64) - 1) == 0
     assert ends.peer.fetch_add("words", 0, -1) == (1 << 64) - 1
     assert ends.peer.compare_swap("ints", 1, 0, -(1 << 63)) == 0
-    assert ends.peer.fetch_add("ints", 1, np.int64(5)) == -(1 << 63)
+    assert ends.peer.fetch_add("ints", 1, np.int64(5)) == -(1 << 63)  # type: ignore[arg-type]
     assert (int(ends.words[0]), int(ends.ints[1])) == ((1 << 64) - 2, -(1 << 63) + 5)
 
 

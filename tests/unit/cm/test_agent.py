@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from itertools import pairwise, product
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,7 @@ class Bench:
     def hear(self, attr: int, tid: int = 5, private: bytes = b"", source: bytes = THERE, **fields: int) -> None:
         self.agent.receive(wire.pack(attr, tid, fields, private), source, 0)
 
-    def request(self, **more: int) -> None:
+    def request(self, **more: Any) -> None:
         self.hear(
             mad.CM_REQ,
             **{
@@ -99,7 +100,7 @@ class Bench:
         return connection
 
 
-MESSAGES = {
+MESSAGES: dict[Input, tuple[int, dict[str, Any]]] = {
     Input.RX_REQ: (mad.CM_REQ, {}),
     Input.RX_MRA_REQ: (mad.CM_MRA, {"message": 0, "service_timeout": 10}),
     Input.RX_MRA_REP: (mad.CM_MRA, {"message": 1, "service_timeout": 10}),
@@ -250,7 +251,13 @@ def test_a_whole_life_on_the_active_side() -> None:
     assert (request.fields["retry_count"], request.fields["rnr_retry_count"]) == (6, 4)
     assert request.fields["path_mtu"] == 5
     mine = connection.local_id
-    reply = {"local_comm_id": 77, "remote_comm_id": mine, "qpn": 0x22, "psn": 0x123456, "responder_resources": 2}
+    reply: dict[str, Any] = {
+        "local_comm_id": 77,
+        "remote_comm_id": mine,
+        "qpn": 0x22,
+        "psn": 0x123456,
+        "responder_resources": 2,
+    }
     bench.hear(mad.CM_REP, request.tid, b"welcome", **reply)
     assert bench.events[-1].event == cm.EVENT_CONNECT_RESPONSE
     assert bench.events[-1].private[:7] == b"welcome"
@@ -477,7 +484,7 @@ def test_messages_from_another_address_than_the_peers_do_nothing() -> None:
     bench = Bench()
     connection = bench.in_state(State.ESTABLISHED)
     other = THERE[:15] + b"\x09"
-    fields = {"local_comm_id": 77, "remote_comm_id": connection.local_id, "qpn": 0x11}
+    fields: dict[str, Any] = {"local_comm_id": 77, "remote_comm_id": connection.local_id, "qpn": 0x11}
     bench.hear(mad.CM_DREQ, source=other, **fields)
     assert connection.state is State.ESTABLISHED
     assert not bench.events

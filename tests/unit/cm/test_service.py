@@ -6,6 +6,7 @@ import errno
 import random
 from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -508,14 +509,20 @@ def test_devices_that_come_later_and_are_not_the_listeners() -> None:
         listeners.append(program.create())
         program.ask(a.CM_BIND, id=listeners[-1], src_port=7174 if program is first else 7175)
         program.ask(a.CM_LISTEN, id=listeners[-1])
+
+    def services(node: int) -> Any:
+        agent = net.nodes[node].nic.gsi.agent
+        assert agent is not None
+        return agent.view()["services"]
+
     service.add_device("rnic1", net.nodes[1].nic)
-    assert sorted(net.nodes[1].nic.gsi.agent.view()["services"]) == [cm.service_id(cm.PS_TCP, 7175)]
+    assert sorted(services(1)) == [cm.service_id(cm.PS_TCP, 7175)]
     service.add_device("rnic2", net.nodes[2].nic)
-    assert len(net.nodes[2].nic.gsi.agent.view()["services"]) == 2
+    assert len(services(2)) == 2
     # one that goes takes its bindings along: of the same name it may come again
     service.remove_device("rnic2")
     service.add_device("rnic2", net.nodes[2].nic)
-    assert len(net.nodes[2].nic.gsi.agent.view()["services"]) == 2
+    assert len(services(2)) == 2
     # two listeners of one number: the port is the first one's there
     for program in (first, second):
         both = program.create()
@@ -546,7 +553,8 @@ def test_more_names_of_devices_than_one_request_holds() -> None:
 def test_an_answer_may_be_the_event(pair: Pair) -> None:
     """A program that says so is told of addresses and routes at once, and no event waits."""
     number = pair.client.create()
-    signal, where = pair.client.signals[0], {"src": pair.gids[0], "dst": pair.gids[1], "dst_port": 7174}
+    signal = pair.client.signals[0]
+    where: dict[str, Any] = {"src": pair.gids[0], "dst": pair.gids[1], "dst_port": 7174}
     said = pair.client.ask(a.CM_RESOLVE_ADDR, id=number, flags=a.CM_TELL, **where)
     assert (said["event"], said["status"], said["device"] > 0) == (cm.EVENT_ADDR_RESOLVED, 0, True)
     said = pair.client.ask(a.CM_RESOLVE_ROUTE, id=number, flags=a.CM_TELL)

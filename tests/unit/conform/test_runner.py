@@ -62,7 +62,7 @@ class Puppet:
         return f"ok qpn={c.peer_qpn} {regions}" if line.startswith("open") else "ok"
 
     def bench(self) -> Bench:
-        bench = Bench(self, self)
+        bench = Bench(self, self)  # type: ignore[arg-type]
         bench._qpn = self.connection.qpn - 1
         return bench
 
@@ -209,7 +209,7 @@ def test_an_agent_of_another_version() -> None:
     agent = SimpleNamespace(ask=lambda line: "ok version=9 maker=x mtu=1024 gid=" + "0" * 32)
     wire = SimpleNamespace(address=parse_address("127.0.0.1"), port=1)
     with pytest.raises(BenchError, match="speaks version 9"):
-        Bench(wire, agent)  # type: ignore[arg-type]
+        Bench(wire, agent)
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_the_judge_finds_nothing_in_the_vectors_of_what_is_legal(tmp_path: Path)
     legal = ("write-several@256", "read-several@1024", "gap", "duplicate-atomic", "rnr", "fetch-add", "reads-in-order")
     write([script for script in scripts() if script.name in legal], tmp_path)
     for name in legal:
-        found = []
+        found: list[object] = []
         judge = Judge(found.append)
         for number, packet in enumerate(read_packets(tmp_path / "responder" / f"{name}.pcapng")):
             judge.frame(number * 10_000_000, packet.linktype, packet.data, packet.length)

@@ -15,6 +15,7 @@ from rnic.context.key_qpc_data import FIFO_DEPTH, KEY_FIELDS
 from rnic.context.qpc import QPC
 from rnic.device.icm_pages import lend_pages
 from rnic.mem.dma import DmaPort
+from rnic.spec.layout import Layout
 from rnic.trace.counters import Counters
 
 QPN = 17
@@ -261,7 +262,7 @@ VECTORS = (
 
 
 @pytest.mark.parametrize(("layout", "raw", "values"), VECTORS, ids=[layout.name for layout, _, _ in VECTORS])
-def test_vector(layout, raw: str, values: dict[str, int]) -> None:
+def test_vector(layout: Layout, raw: str, values: dict[str, int]) -> None:
     unpacked = layout.unpack(bytes.fromhex(raw))
     assert {name: value for name, value in unpacked.items() if value or name in values} == values
     assert layout.pack(values).hex() == raw

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ def test_golden_bytes() -> None:
         ({"size": 1 << 63}, "size=9223372036854775808"),
     ],
 )
-def test_what_cannot_be_connected_is_refused(wrong: dict[str, int], named: str) -> None:
+def test_what_cannot_be_connected_is_refused(wrong: dict[str, Any], named: str) -> None:
     data = IbvQ(0x0A000002, 1, 2, 3, 4, 5)._replace(**wrong).pack()
     with pytest.raises(ExchangeError, match=named):
         unpack_ibvq(data, "peer")

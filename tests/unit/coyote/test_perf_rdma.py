@@ -7,7 +7,7 @@ import json
 import pytest
 
 from rnic.coyote import perf_rdma
-from rnic.coyote.oper import CoyoteOper
+from rnic.coyote.oper import CoyoteOper, rdmaSg
 from rnic.coyote.perf_rdma import Plan
 from rnic.coyote.thread import CoyoteError
 from tests.unit.coyote.conftest import Beside, Hosts
@@ -18,7 +18,7 @@ from tests.unit.coyote.conftest import Beside, Hosts
 def test_a_sweep(hosts: Hosts, write: bool) -> None:
     plan = Plan(write, 1, 40_000, 4, 2)
     served = Beside(lambda: perf_rdma.server(hosts.server, hosts.server_memory))
-    shown = []
+    shown: list[object] = []
     rows = perf_rdma.client(hosts.client, hosts.client_memory, plan, shown.append)
     assert served.result() == plan
     assert [row.size for row in rows] == [1 << order for order in range(16)]
@@ -57,7 +57,7 @@ def _write_zeros(hosts: Hosts) -> float:
         return 1.0
     hosts.client_memory[:64] = bytes(64)
     hosts.client.connSync()
-    hosts.client.invoke(CoyoteOper.REMOTE_RDMA_WRITE, perf_rdma.rdmaSg(len=64))
+    hosts.client.invoke(CoyoteOper.REMOTE_RDMA_WRITE, rdmaSg(len=64))
     hosts.client.wait(CoyoteOper.REMOTE_RDMA_WRITE)
     return 1.0
 

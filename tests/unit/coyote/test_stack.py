@@ -127,7 +127,7 @@ def test_write(two: Two, size: int) -> None:
     two.a.command(opcode=c.APP_WRITE, message_size=size, local_vaddr=two.a.va + 3, remote_vaddr=two.remote + 9)
     assert two.run() == [DONE]
     assert two.b.memory[9 : 9 + size] == two.a.memory[3 : 3 + size]
-    assert (two.b.memory[:9], two.b.memory[9 + size :]) == (before[:9], before[9 + size :])
+    assert two.b.memory[:9] + two.b.memory[9 + size :] == before[:9] + before[9 + size :]
     for requests, first in ((two.a.shell.reads, two.a.va + 3), (two.b.shell.writes, two.remote + 9)):
         data = [request for request in requests if first <= request["vaddr"] < first + size]
         assert sum(request["len"] for request in data) == size

@@ -6,6 +6,7 @@ import contextlib
 import socket
 from collections.abc import Callable, Iterator
 from errno import EINVAL
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,7 @@ class Echo:
                 self.closed.append(said["sid"])
         while s.tcp_rx_meta:
             sid = c.TCP_RX_META.unpack(s.tcp_rx_meta.popleft())["sid"]
-            beats = []
+            beats: list[Any] = []
             while not beats or not beats[-1].last:
                 beats.append(s.axis_tcp_rx.popleft())
             self.packages.append((sid, payload_of(beats)))

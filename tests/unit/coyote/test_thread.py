@@ -97,8 +97,13 @@ def test_more_commands_than_the_stack_takes_at_once(hosts: Hosts) -> None:
 
 
 def test_sync_and_close(hosts: Hosts) -> None:
-    order = []
-    waiting = Beside(lambda: (hosts.server.connSync(), order.append("server")))
+    order: list[str] = []
+
+    def sync() -> None:
+        hosts.server.connSync()
+        order.append("server")
+
+    waiting = Beside(sync)
     assert order == []
     hosts.client.connSync()
     waiting.result()
@@ -269,7 +274,7 @@ def test_wrong_uses_are_told(hosts: Hosts) -> None:
         hosts.client.wait(WRITE, 1, timeout=0.05)
     for settings in ({"vfid": 16}, {"vfid": -1}, {"hpid": 1}, {"remote": "all"}):
         with pytest.raises(CoyoteError):
-            CThread(device=CLIENT, **settings)  # type: ignore[arg-type]
+            CThread(device=CLIENT, **settings)
 
 
 def test_nobody_there() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from types import ModuleType
@@ -93,13 +94,14 @@ def test_byte_strings_are_drawn_as_bytes(drawing: ModuleType) -> None:
 
 def test_what_does_not_fit_is_an_error(drawing: ModuleType) -> None:
     picture = drawing.Drawing("small", 100)
-    for wrong in (
+    wrongs: tuple[Callable[[], object], ...] = (
         lambda: picture.box(0, 0, 60, 40, "incomprehensibilities"),
         lambda: picture.box(0, 0, 60, 18, "many words on few lines"),
         lambda: picture.text(90, 20, "beyond the edge"),
         lambda: picture.arrow([(0, 10), (120, 10)]),
         lambda: drawing.Drawing("for no phone", 700),
-    ):
+    )
+    for wrong in wrongs:
         with pytest.raises(drawing.DrawingError):
             wrong()
 

@@ -41,12 +41,12 @@ def at_once(parts: ctypes.CDLL, blocks: int) -> Iterator[None]:
 
 
 @pytest.fixture(params=WIDTHS)
-def function(request: pytest.FixtureRequest, parts: ctypes.CDLL) -> Iterator[ctypes._CFuncPtr]:
+def function(request: pytest.FixtureRequest, parts: ctypes.CDLL) -> Iterator[ctypes._NamedFuncPointer]:
     with at_once(parts, request.param):
         yield parts.engine_crc32
 
 
-def test_every_short_length_and_every_alignment(function: ctypes._CFuncPtr) -> None:
+def test_every_short_length_and_every_alignment(function: ctypes._NamedFuncPointer) -> None:
     data = bytes(n * 167 + 13 & 0xFF for n in range(1100))
     for length in (*range(300), *range(500, 1100, 7)):
         memory, at = place(data[:length], length % 17)

@@ -198,6 +198,7 @@ def held(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any
 
         def shared(*what: Any) -> Any:
             made = plain(*what)
+            assert made is not None
             made.enable_prefetch()
             return made
 

@@ -19,10 +19,15 @@ pytestmark = pytest.mark.skipif(
 MS = 1_000_000
 
 
+def sleep(epoll: int, words: list[memoryview], every_ms: int, most_ns: int) -> tuple[bool, list[int]]:
+    assert use.COMPILED is not None
+    return use.COMPILED.sleep_while_active(epoll, words, every_ms, most_ns)
+
+
 def test_a_word_that_does_not_change_ends_the_sleep_at_the_first_look() -> None:
     word = memoryview(bytearray(b"\x07" + bytes(7))).cast("Q")
     with select.epoll() as epoll:
-        assert use.COMPILED.sleep_while_active(epoll.fileno(), [word], 1, 10_000 * MS) == (True, [7])
+        assert sleep(epoll.fileno(), [word], 1, 10_000 * MS) == (True, [7])
 
 
 def test_words_that_change_do_not_end_it() -> None:
@@ -35,7 +40,7 @@ def test_words_that_change_do_not_end_it() -> None:
             words[1] += 1 << 32  # a word has 64 bits
 
     def attempt() -> None:
-        quiet, seen = use.COMPILED.sleep_while_active(epoll.fileno(), [words[:1], words[1:]], 100, 150 * MS)
+        quiet, seen = sleep(epoll.fileno(), [words[:1], words[1:]], 100, 150 * MS)
         assert not quiet
         assert 0 < seen[0] <= words[0]
         assert 0 < seen[1] <= words[1]
@@ -55,17 +60,17 @@ def test_what_can_be_read_ends_it_and_is_still_there() -> None:
     bell = os.eventfd(1)
     with select.epoll() as epoll:
         epoll.register(bell, select.EPOLLIN)
-        assert use.COMPILED.sleep_while_active(epoll.fileno(), [], 10_000, 10_000 * MS) == (False, [])
+        assert sleep(epoll.fileno(), [], 10_000, 10_000 * MS) == (False, [])
         assert epoll.poll(0) == [(bell, select.EPOLLIN)]
     os.close(bell)
 
 
 def test_it_ends_in_time() -> None:
     with select.epoll() as epoll:
-        assert use.COMPILED.sleep_while_active(epoll.fileno(), [], 1, 3 * MS) == (False, [])
-        assert use.COMPILED.sleep_while_active(epoll.fileno(), [], 1, 0) == (False, [])
+        assert sleep(epoll.fileno(), [], 1, 3 * MS) == (False, [])
+        assert sleep(epoll.fileno(), [], 1, 0) == (False, [])
 
 
 def test_more_words_than_it_takes() -> None:
     with select.epoll() as epoll, pytest.raises(ValueError, match="1025 words: give at most 1024"):
-        use.COMPILED.sleep_while_active(epoll.fileno(), [bytes(8)] * 1025, 1, MS)
+        sleep(epoll.fileno(), [memoryview(bytes(8))] * 1025, 1, MS)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -28,9 +28,18 @@ from rnic.verbs import SGE, WC, QPAttr, RecvWR, SendWR, completion_dtype, send_d
 from tests.attempts import timeslices_of_sleepers
 from tests.unit.runtime.test_loop import Ends, until
 
+if TYPE_CHECKING:
+    from rnic.engine._engine import Loop
+
 pytestmark = pytest.mark.skipif(use.ENGINE is None, reason="the engine is not compiled, or not in use")
 SIZE = 16
 SECOND = 10**9
+
+
+def loop_of(runtime: Runtime) -> Loop:
+    loop = runtime.engine_loop
+    assert loop is not None
+    return loop
 
 
 def entry(index: int, word3: int, qpn: int) -> tuple[int, ...]:
@@ -42,7 +51,7 @@ class Filled:
 
     def __init__(self) -> None:
         self.view = memoryview(bytearray(SIZE * CQE_BYTES))
-        self.compiled = use.ENGINE.CompletionRing(self.view, SIZE)
+        self.compiled = use.engine().CompletionRing(self.view, SIZE)
         self.plain = PhaseConsumer(self.view, SIZE)
         self.tail = 0
         self.phase = CQE_PHASE
@@ -73,9 +82,10 @@ def test_the_compiled_consumer_takes_what_the_plain_one_takes() -> None:
 
 @pytest.mark.parametrize("odd", [None, "queue", "receive"])
 def test_a_row_of_completions_ends_at_one_of_another_queue(ends: Ends, odd: str | None) -> None:
-    ring, queue, looks = Filled(), ends.qps[0]._queue, []
+    looks: list[int] = []
+    ring, queue = Filled(), ends.qps[0]._queue
     registers, number, kind = memoryview(bytearray(BLOCK_BYTES)), ends.qps[0].qp_num, completion_dtype()
-    ring.compiled.attach(ends.ctxs[0].runtime.engine_loop, lambda: looks.append(1), registers, 0, threading.Lock())
+    ring.compiled.attach(loop_of(ends.ctxs[0].runtime), lambda: looks.append(1), registers, 0, threading.Lock())
     for _ in range(SIZE - 3):
         ring.put(op.WR_WRITE, number)
         ring.compiled.pop()
@@ -83,7 +93,8 @@ def test_a_row_of_completions_ends_at_one_of_another_queue(ends: Ends, odd: str 
         strange = at == 4
         word3 = CQE_RECEIVE if strange and odd == "receive" else op.WR_WRITE
         ring.put(word3, number + 1 if strange and odd == "queue" else number)
-    array, queues = np.zeros(8, kind), {number: (queue, None)}
+    array = np.zeros(8, kind)
+    queues: dict[int, Any] = {number: (queue, None)}
     taken = 6 if odd is None else 4
     assert ring.compiled.poll_array(array, kind, queues) == taken
     assert array["index"].tolist() == ([13, 14, 15, 0, 1, 2] if odd is None else [13, 14, 15, 0]) + [0] * (8 - taken)
@@ -99,7 +110,7 @@ def test_a_ring_that_was_left_takes_nothing(ends: Ends) -> None:
     """Who waits for the lock while the queue is resized finds the new ring."""
     ring, kind = Filled(), completion_dtype()
     ring.compiled.attach(
-        ends.ctxs[0].runtime.engine_loop, None, memoryview(bytearray(BLOCK_BYTES)), 0, threading.Lock()
+        loop_of(ends.ctxs[0].runtime), lambda: None, memoryview(bytearray(BLOCK_BYTES)), 0, threading.Lock()
     )
     ring.put(op.WR_WRITE, 5)
     ring.compiled.detach()
@@ -108,16 +119,16 @@ def test_a_ring_that_was_left_takes_nothing(ends: Ends) -> None:
 
 
 def test_a_block_outside_the_window_is_refused(ends: Ends) -> None:
-    loop, registers = ends.ctxs[0].runtime.engine_loop, memoryview(bytearray(BLOCK_BYTES))
+    loop, registers = loop_of(ends.ctxs[0].runtime), memoryview(bytearray(BLOCK_BYTES))
     with pytest.raises(ValueError, match="block 1 of 128 bytes"):
-        Filled().compiled.attach(loop, None, registers, 1, threading.Lock())
+        Filled().compiled.attach(loop, lambda: None, registers, 1, threading.Lock())
 
 
 def test_a_ring_of_no_ring_s_size_is_refused() -> None:
     with pytest.raises(VerbsError, match="size=3"):
-        use.ENGINE.CompletionRing(memoryview(bytearray(96)), 3)
+        use.engine().CompletionRing(memoryview(bytearray(96)), 3)
     with pytest.raises(VerbsError, match="needs 128 bytes"):
-        use.ENGINE.CompletionRing(memoryview(bytearray(96)), 4)
+        use.engine().CompletionRing(memoryview(bytearray(96)), 4)
 
 
 @pytest.fixture
@@ -226,13 +237,13 @@ def test_a_poll_while_another_thread_has_the_device_comes_back(ends: Ends) -> No
     runtime: Runtime = ends.ctxs[0].runtime
     found: list[object] = []
     with runtime.lock:
-        thread = threading.Thread(target=lambda: found.append(runtime.engine_loop.progress()))
+        thread = threading.Thread(target=lambda: found.append(loop_of(runtime).progress()))
         thread.start()
         thread.join()
     assert found == [False]
-    assert runtime.engine_loop.last_poll > 0
+    assert loop_of(runtime).last_poll > 0
     runtime.rest()
-    assert runtime.engine_loop.last_poll == 0
+    assert loop_of(runtime).last_poll == 0
 
 
 def test_a_link_that_is_replaced_is_the_runtime_s(ends: Ends) -> None:
@@ -243,7 +254,7 @@ def test_a_link_that_is_replaced_is_the_runtime_s(ends: Ends) -> None:
     assert until(lambda: ends.cqs[0].poll()[0] == 1)
     runtime.close()
     before = dict(runtime.nic.counters)
-    runtime.engine_loop.kick()
+    loop_of(runtime).kick()
     assert dict(runtime.nic.counters) == before
 
 
@@ -263,17 +274,17 @@ def write(ends: Ends, size: int = 8) -> int:
 def stream(ends: Ends) -> int:
     """A stream of WRITEs has been posted and polled, and all is acknowledged; packets that have left."""
     runtime: Runtime = ends.ctxs[0].runtime
-    runtime.engine_loop.pause_ns = 1 << 62  # whatever else this machine does
+    loop_of(runtime).pause_ns = 1 << 62  # whatever else this machine does
 
     def streams() -> bool:
         """Posts wake the thread, which leaves the device to who polls, and sleeps again where this machine pauses."""
         for _ in range(GATHER_AFTER):
             write(ends)
             assert until(lambda: ends.cqs[0].poll()[0] == 1)
-        return runtime.engine_loop.sleeps_until == 0
+        return loop_of(runtime).sleeps_until == 0
 
     assert until(streams)
-    runtime.engine_loop.steady = 0  # as if it had waited for an answer
+    loop_of(runtime).steady = 0  # as if it had waited for an answer
     return sent(ends)
 
 
@@ -283,8 +294,8 @@ def undisturbed(ends: Ends) -> Iterator[None]:
     runtime: Runtime = ends.ctxs[0].runtime
     (qp,) = runtime.nic.qps.values()
     with ends.ctxs[1].runtime.lock, runtime.lock:
-        runtime.engine_loop.wake_thread()
-        assert until(lambda: runtime.engine_loop.sleeps_until == 0)
+        loop_of(runtime).wake_thread()
+        assert until(lambda: loop_of(runtime).sleeps_until == 0)
         qp.requester.peer.srtt = 10**9  # or what is not acknowledged would be asked for
         runtime.nic.write_back_at = 1 << 62
         yield
@@ -296,7 +307,7 @@ def test_messages_of_a_stream_gather_behind_as_many_in_flight(ends: Ends) -> Non
         for _ in range(9):
             seen.append(write(ends) - first)
             ends.cqs[0].ready()
-            ends.ctxs[0].runtime.engine_loop.seen = True  # a poll that found something
+            loop_of(ends.ctxs[0].runtime).seen = True  # a poll that found something
     assert seen == [1, 2, 2, 2, 5, 5, 5, 5, 5]
 
 
@@ -325,7 +336,7 @@ def test_a_poll_behind_each_message_of_a_stream_lets_as_many_gather_as_are_in_fl
 
 def test_who_waits_for_none_of_a_stream_has_some_gather_with_nothing_in_flight(ends: Ends) -> None:
     first, seen = stream(ends), []
-    ends.ctxs[0].runtime.engine_loop.steady = GATHER_AFTER - 2
+    loop_of(ends.ctxs[0].runtime).steady = GATHER_AFTER - 2
     with undisturbed(ends):
         for _ in range(7):
             seen.append(write(ends) - first)
@@ -335,7 +346,7 @@ def test_who_waits_for_none_of_a_stream_has_some_gather_with_nothing_in_flight(e
 
 def test_who_polls_once_more_waits_for_an_answer(ends: Ends) -> None:
     first, seen = stream(ends), []
-    ends.ctxs[0].runtime.engine_loop.steady = GATHER_AFTER
+    loop_of(ends.ctxs[0].runtime).steady = GATHER_AFTER
     with undisturbed(ends):
         for _ in range(2):
             seen.append(write(ends) - first)
@@ -347,7 +358,7 @@ def test_who_polls_once_more_waits_for_an_answer(ends: Ends) -> None:
 
 def test_what_comes_after_a_pause_leaves_at_once_and_many_pauses_end_a_stream(ends: Ends) -> None:
     first, seen = stream(ends), []
-    loop = ends.ctxs[0].runtime.engine_loop
+    loop = loop_of(ends.ctxs[0].runtime)
     loop.stream, never = 2 * GATHER_AFTER, loop.pause_ns
     pauses = GATHER_AFTER // GATHER_SETBACK
     with undisturbed(ends):
@@ -362,7 +373,7 @@ def test_a_long_message_takes_along_what_gathered(ends: Ends) -> None:
     with undisturbed(ends):
         for _ in range(3):
             write(ends)
-            ends.ctxs[0].runtime.engine_loop.seen = True
+            loop_of(ends.ctxs[0].runtime).seen = True
         assert sent(ends) - first == 2
         assert write(ends, 600) - first == 4
 
@@ -372,7 +383,7 @@ def test_what_gathers_leaves_although_nobody_polls(ends: Ends) -> None:
     with ends.ctxs[1].runtime.lock:
         for _ in range(3):
             write(ends)
-            ends.ctxs[0].runtime.engine_loop.seen = True
+            loop_of(ends.ctxs[0].runtime).seen = True
         assert until(lambda: sent(ends) - first == 3)
 
 
@@ -381,7 +392,7 @@ def test_acknowledgements_send_what_gathered(ends: Ends) -> None:
     with ends.ctxs[1].runtime.lock:
         for _ in range(5):
             write(ends)
-            ends.ctxs[0].runtime.engine_loop.seen = True
+            loop_of(ends.ctxs[0].runtime).seen = True
     assert completed(ends, 5)
 
 
@@ -395,9 +406,9 @@ def test_what_is_no_stream_leaves_at_once(ends: Ends, why: str) -> None:
         first = sent(ends)
         for _ in range(6):
             if why != "no poll between":
-                runtime.engine_loop.seen = True
+                loop_of(runtime).seen = True
             if why == "a pause":
-                runtime.engine_loop.pause_ns = 0
+                loop_of(runtime).pause_ns = 0
             if why == "the thread sleeps":
                 runtime.rest()
                 fall_asleep(runtime, SECOND)
@@ -423,7 +434,7 @@ def fall_asleep(runtime: Runtime, least_ns: int) -> int:
 
     def wakes() -> int:
         at = runtime.nic.write_back_at
-        return int(min(runtime.engine_loop.sleeps_until, NEVER if at is None else at))
+        return int(min(loop_of(runtime).sleeps_until, NEVER if at is None else at))
 
     def asleep() -> bool:
         before = timeslices_of_sleepers()

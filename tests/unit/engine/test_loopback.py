@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -17,11 +18,19 @@ from rnic.verbs import enums as e
 from rnic.wire.flow import Flow
 from rnic.wire.ip import ip_packet
 
+if TYPE_CHECKING:
+    from rnic.engine._engine import Loopback
+
 pytestmark = pytest.mark.skipif(use.COMPILED is None, reason="the engine is not compiled")
 
 ROOM = 100
 PARCELS = 4096
 RIGHTS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE
+
+
+def wire_of(window_bytes: int) -> Loopback:
+    assert use.COMPILED is not None
+    return use.COMPILED.Loopback(window_bytes)
 
 
 @given(
@@ -30,7 +39,7 @@ RIGHTS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE
     )
 )
 def test_what_is_put_is_taken_in_order_as_it_was(steps: list[tuple[str, int]]) -> None:
-    wire = use.COMPILED.Loopback(ROOM)
+    wire = wire_of(ROOM)
     waiting: deque[bytes] = deque()
     taken: list[tuple[bytes, memoryview]] = []
     put = lost = 0
@@ -58,7 +67,7 @@ def test_what_is_put_is_taken_in_order_as_it_was(steps: list[tuple[str, int]]) -
 
 
 def test_an_empty_wire_takes_all_that_it_has_room_for_wherever_it_was() -> None:
-    wire = use.COMPILED.Loopback(ROOM)
+    wire = wire_of(ROOM)
     for length in (70, ROOM, 1, ROOM):
         wire.put(b"", bytes(length), 1, 0, 0, 0)
         assert wire.lost() == 0
@@ -67,7 +76,7 @@ def test_an_empty_wire_takes_all_that_it_has_room_for_wherever_it_was() -> None:
 
 
 def test_more_bursts_than_places_are_lost() -> None:
-    wire = use.COMPILED.Loopback(1 << 20)
+    wire = wire_of(1 << 20)
     for _ in range(PARCELS + 3):
         wire.put(b"", b"ab", 1, 0, 0, 0)
     assert wire.lost() == 2 * 3
@@ -76,11 +85,11 @@ def test_more_bursts_than_places_are_lost() -> None:
 
 def test_a_name_that_is_too_long() -> None:
     with pytest.raises(ValueError, match="a name of 29 bytes: give at most 28"):
-        use.COMPILED.Loopback(8).put(bytes(29), b"x", 1, 0, 0, 0)
+        wire_of(8).put(bytes(29), b"x", 1, 0, 0, 0)
 
 
 def test_a_closed_wire_takes_nothing() -> None:
-    wire = use.COMPILED.Loopback(8)
+    wire = wire_of(8)
     wire.put(b"", b"x", 1, 0, 0, 0)
     wire.close()
     assert wire.take(1) == []
@@ -175,7 +184,9 @@ def test_the_thread_in_python_goes_on_for_as_long_as_the_engine_does_not_take_th
 
 def test_packets_of_a_nic_that_python_drives_meet_those_of_the_engine() -> None:
     a, b = joined()
-    a.ctx.runtime._io_poll.stop()
+    io_poll = a.ctx.runtime._io_poll
+    assert io_poll is not None
+    io_poll.stop()
     for length in (1, 5000, 1 << 18):
         a.mr.buffer[:length] = bytes([length & 0xFE | 1]) * length
         assert a.write(b, length) == e.IBV_WC_SUCCESS
@@ -204,7 +215,7 @@ def test_a_nic_that_has_gone_is_unreachable_and_one_in_its_place_is_found() -> N
 
 
 def test_threads_that_put_mix_nothing_and_what_is_lost_is_counted() -> None:
-    wire = use.COMPILED.Loopback(1 << 12)
+    wire = wire_of(1 << 12)
     lengths = [1 + count % 97 for count in range(500)]
 
     def put(number: int) -> None:

@@ -120,7 +120,7 @@ def test_read_only_memory_of_one_s_own_is_not_stored_to(parts: ctypes.CDLL) -> N
         with guarded(parts) as way:
             assert not way.write(address_of(view), b"\0")
             assert way.read(address_of(view), 4) == b"\x7fELF"
-        assert view[:4] == b"\x7fELF"
+        assert bytes(view[:4]) == b"\x7fELF"
         view.release()
 
 

@@ -86,7 +86,9 @@ def test_what_is_posted_to_a_nic_whose_thread_sleeps_is_there_at_once(ends: tupl
 
 
 def test_what_python_sends_is_there_at_once_too(ends: tuple[End, End]) -> None:
-    ends[0].ctx.runtime._io_poll.stop()
+    io_poll = ends[0].ctx.runtime._io_poll
+    assert io_poll is not None
+    io_poll.stop()
     is_there_at_once(ends, 1000)
 
 

@@ -115,7 +115,7 @@ class World:
     def share(self, page: mmap.mmap, slot: int, entries: Entries) -> None:
         """A slot of a device whose slots all have this page."""
         self.inflight.share(Budget(page, slot), entries)
-        self.sched.budget, self.sched.slot = address_of(page), slot
+        self.sched.budget, self.sched.slot = address_of(memoryview(page)), slot
 
     def limits(self, sched: ctypes.CDLL, qp: Qp) -> tuple[int, int, bool]:
         """What C says that may be in flight to a queue pair's peer and in all, and whether others are there."""

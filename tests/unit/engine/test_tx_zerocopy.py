@@ -243,7 +243,9 @@ class Pair:
         return sum(int(ctx.runtime.nic.counters["drop_bad_icrc"]) for ctx in self.ctxs)
 
     def lent(self, side: int = 0) -> int:
-        return int(self.ctxs[side].runtime._io_poll.spliced)
+        io_poll = self.ctxs[side].runtime._io_poll
+        assert io_poll is not None
+        return int(io_poll.spliced)
 
     def close(self) -> None:
         for ctx in self.ctxs:

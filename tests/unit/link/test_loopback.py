@@ -22,11 +22,12 @@ def _kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         return
     if use.COMPILED is None:
         pytest.skip("the engine is not compiled: there are no wires")
+    loopback = use.COMPILED.Loopback
     attach: Callable[..., LoopbackLink] = Fabric.attach
 
     def wired(*args: object, **settings: object) -> LoopbackLink:
         link = attach(*args, **settings)
-        link.use_wire(use.COMPILED.Loopback(link.window_bytes))
+        link.use_wire(loopback(link.window_bytes))
         return link
 
     monkeypatch.setattr(Fabric, "attach", wired)

@@ -69,6 +69,7 @@ class TestMap:
             space = AddressSpace()
             mapping = space.map(memory)
             mapping.view[0] = 7
+            assert memory.buf is not None
             assert memory.buf[0] == 7
             space.unmap(mapping)
         finally:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 
-from rnic.nic_process import idle_backoff
 from rnic.nic_process.idle_backoff import IdleBackoff
 
 LONG_NS = 1_000_000
@@ -26,7 +26,7 @@ def yields(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     lasting: list[int] = []
     now = [0]
     monkeypatch.setattr(os, "sched_yield", lambda: now.append(now[-1] + lasting.pop(0)))
-    monkeypatch.setattr(idle_backoff.time, "monotonic_ns", lambda: now[-1])
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now[-1])
     return lasting
 
 

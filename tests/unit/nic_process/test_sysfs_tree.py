@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -119,8 +120,12 @@ def test_files_of_counters_hold_one_line(tmp_path: Path) -> None:
     tree, nic = SysfsTree(tmp_path), _nic()
     tree.add(nic)
     port = tree.root / "all/sys/class/infiniband/rnic0/ports/1"
+
+    def counters(count: int, _: object) -> dict[str, int]:
+        return {"tx_packets": count, "slot_1_tx_packets": count + 1}
+
     for count in (9, 1000, 20, 3, 44):
-        tree.refresh([nic], 0, lambda _, count=count: {"tx_packets": count, "slot_1_tx_packets": count + 1})
+        tree.refresh([nic], 0, partial(counters, count))
         assert (port / "counters/port_xmit_packets").read_text() == f"{count}\n"
         assert (port / "hw_counters/slot_1_tx_packets").read_text() == f"{count + 1}\n"
     tree.refresh([nic], 0, lambda _: {"tx_packets": 50})

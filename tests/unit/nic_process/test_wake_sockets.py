@@ -56,7 +56,7 @@ def hears(selector: selectors.BaseSelector, sock: socket.socket) -> bool:
     return came == [sock.fileno()]
 
 
-def test_what_joined_is_heard_until_it_leaves(selector, devices) -> None:
+def test_what_joined_is_heard_until_it_leaves(selector: selectors.BaseSelector, devices: tuple[Any, Any]) -> None:
     one, two = devices
     sockets = WakeSockets(selector)
     for device in devices:
@@ -73,7 +73,9 @@ def test_what_joined_is_heard_until_it_leaves(selector, devices) -> None:
     assert hears(selector, one.sockets[0])
 
 
-def test_a_number_that_comes_again_is_another_socket(selector, devices) -> None:
+def test_a_number_that_comes_again_is_another_socket(
+    selector: selectors.BaseSelector, devices: tuple[Any, Any]
+) -> None:
     device, _ = devices
     sockets = WakeSockets(selector)
     device.join()
@@ -89,7 +91,9 @@ def test_a_number_that_comes_again_is_another_socket(selector, devices) -> None:
     selector.register(before, selectors.EVENT_READ)  # another's now: it raises where the number is still taken
 
 
-def test_a_slot_s_own_socket_is_its_program_s_until_it_is_served_here(selector, devices) -> None:
+def test_a_slot_s_own_socket_is_its_program_s_until_it_is_served_here(
+    selector: selectors.BaseSelector, devices: tuple[Any, Any]
+) -> None:
     device, _ = devices
     sockets = WakeSockets(selector)
     device.join(), device.join()
@@ -102,7 +106,9 @@ def test_a_slot_s_own_socket_is_its_program_s_until_it_is_served_here(selector, 
     assert not hears(selector, device.sockets[0])
 
 
-def test_a_device_without_sockets_leaves_nothing_behind(selector, devices) -> None:
+def test_a_device_without_sockets_leaves_nothing_behind(
+    selector: selectors.BaseSelector, devices: tuple[Any, Any]
+) -> None:
     device, _ = devices
     sockets = WakeSockets(selector)
     device.join()

@@ -34,11 +34,15 @@ def test_forced_ones_do_not_wait_for_the_pointer() -> None:
     merger = AckMerger(10)
     merger.set(1)
     merger.set(9)
-    assert not merger.forced
+
+    def forced() -> bool:
+        return merger.forced
+
+    assert not forced()
     merger.set(9, force=True)
-    assert merger.forced
+    assert forced()
     assert merger.take_forced(5) == [9]
-    assert not merger.forced
+    assert not forced()
     assert merger.take(5) == [1]
 
 
@@ -86,7 +90,8 @@ def test_eight_are_remembered() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.one_of(st.none(), st.integers(0, 50)), st.integers(0, 10))))
 def test_deadlines_come_in_order(moves: list[tuple[int, int | None, int]]) -> None:
-    deadlines, model, now = Deadlines(), {}, 0
+    model: dict[int, int] = {}
+    deadlines, now = Deadlines(), 0
     for key, when, passed in moves:
         if when is None:
             deadlines.cancel(key)

@@ -222,8 +222,9 @@ def test_acc_cnt_and_free_slots_show() -> None:
     ("tclass", 256),
 ])  # fmt: skip
 def test_parameters_out_of_range(name: str, value: int) -> None:
+    settings: dict[str, Any] = {name: value}
     with pytest.raises(RcLinkError, match=f"^{name}={value} is out of range: use "):
-        RcLinkConfig(**{name: value})
+        RcLinkConfig(**settings)
 
 
 @pytest.mark.parametrize("call", [lambda one: one.send(1_024, b"x"), lambda one: one.rtt_ns(-1)])

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 import rnic
+from rnic.link.base import Link
 from rnic.runtime.driver import LocalDriver
 from rnic.spec import commands as cmd
 from rnic.verbs import CQ, MR, PD, QP, Context, QPInitAttr
+from rnic.wire.bursts import RxBurst
 from tests.forks import child_says, held_by_a_thread
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
@@ -63,7 +65,12 @@ def test_a_child_does_not_wait_for_locks_of_its_parents_threads(ctx: Context) ->
 
 def test_a_child_does_not_take_its_parents_packets(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(ctx.runtime.link.__class__, "receive", lambda link, limit: asked.append(limit) or [])
+
+    def receive(link: Link, limit: int) -> list[RxBurst]:
+        asked.append(limit)
+        return []
+
+    monkeypatch.setattr(ctx.runtime.link.__class__, "receive", receive)
     assert child_says(lambda: not ctx.driver.progress() and not ctx.runtime.progress() and not asked)
 
 

@@ -40,7 +40,7 @@ MS = 1_000_000
 
 
 def events(ctx: Context) -> list[str]:
-    found = []
+    found: list[str] = []
     while True:
         try:
             event = ctx.get_async_event(block=False)
@@ -366,7 +366,7 @@ def test_a_device_fails_and_comes_back(rnic_pair: QpPair) -> None:
     rnic_pair.run()
     with pytest.raises(VerbsError):
         PD(b.ctx)
-    again = Context(runtime=runtime, space=b.ctx.driver.space)  # type: ignore[attr-defined]
+    again = Context(runtime=runtime, space=b.ctx.driver.space)
     b.ctx.close()
     node = b.node
     node.ctx = again

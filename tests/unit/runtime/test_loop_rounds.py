@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,12 +15,16 @@ from rnic.device.sending import Sending
 from rnic.engine import use
 from rnic.link.udp import UdpLink
 from rnic.rings.queue_block import SQ_TAIL
+from rnic.runtime.loop import Runtime
 from rnic.spec.states import ERR
 from rnic.verbs import MR, MW, SGE, BindInfo, SendWR, next_key
 from rnic.wire.bursts import TxBurst
 from rnic.wire.ident import IdentTracker
 from tests.attempts import every_valid
 from tests.unit.runtime.test_loop import Ends, until
+
+if TYPE_CHECKING:
+    from rnic.engine._engine import IoPoll
 
 pytestmark = pytest.mark.skipif(use.COMPILED is None, reason="the engine is not compiled")
 
@@ -76,6 +80,11 @@ class Pumped(Ends):
                 self.write(sender)
                 self.wait(sender)
         self.calls.clear()
+
+
+def io_poll_of(runtime: Runtime) -> IoPoll:
+    assert runtime._io_poll is not None
+    return runtime._io_poll
 
 
 @pytest.fixture
@@ -198,10 +207,11 @@ def test_packets_of_a_new_sender_are_the_engine_s_from_the_second_on(ends: Pumpe
         ends.write(0)
         assert ends.wait(0) == [0]
     assert "take" not in ends.calls
-    link = ends.ctxs[1].runtime.link
+    link: Any = ends.ctxs[1].runtime.link
     (flow,) = [flow for flow in link._inboxes[0].flows.values() if flow.idents is not None]
     assert not flow.settled
-    ends.ctxs[0].runtime.link.outlets[0].socket.sendto(bytes(40), ("127.0.0.1", link.port))
+    sender: Any = ends.ctxs[0].runtime.link
+    sender.outlets[0].socket.sendto(bytes(40), ("127.0.0.1", link.port))
     end = time.monotonic() + 5
     while not flow.settled:
         ends.ctxs[1].runtime.progress()
@@ -391,7 +401,7 @@ def test_what_was_kept_is_taken_before_what_comes_behind_the_missing_packet(keep
             before, came = here.nic.counters["tx_packets"], here.nic.counters["rx_packets"]
             end = time.monotonic() + 10
             while here.nic.counters["rx_packets"] == came:  # it takes the NAK, and has not answered it
-                here._io_poll.poll(here.clock(), 1)
+                io_poll_of(here).poll(here.clock(), 1)
                 assert time.monotonic() < end
             assert here.nic.counters["tx_packets"] == before
             ends.write(0)
@@ -440,9 +450,9 @@ def test_what_is_kept_is_forgotten_after_a_tenth_of_a_second(ends: Pumped) -> No
         for lost in (True, False):
             write_and_lose(ends, lost)
         late = there.clock() + 100_000_000
-        ends.ctxs[0].runtime._io_poll.poll(ends.ctxs[0].runtime.clock(), 1)
+        io_poll_of(ends.ctxs[0].runtime).poll(ends.ctxs[0].runtime.clock(), 1)
         ends.write(0)
-        there._io_poll.poll(late, 1)  # the missing packet, and a new one behind what was kept
+        io_poll_of(there).poll(late, 1)  # the missing packet, and a new one behind what was kept
     assert ends.wait(0, 3) == [e.IBV_WC_SUCCESS] * 3
     assert there.nic.counters["sequence_naks_sent"] == before.get("sequence_naks_sent", 0) + 2
     assert ends.ctxs[0].runtime.nic.counters["rewinds"] == 1
@@ -471,5 +481,5 @@ def test_an_acknowledgement_leaves_in_the_burst_of_the_answer(ends: Pumped) -> N
         assert until(lambda: there.progress() and there.nic.counters["rx_packets"] > came)  # shown, not acknowledged
         before = here.nic.counters["rx_packets"]
         ends.write(1)
-        bursts, _ = here._io_poll.poll(here.clock(), 1)
+        bursts, _ = io_poll_of(here).poll(here.clock(), 1)
         assert (bursts, here.nic.counters["rx_packets"] - before) == (1, 2)

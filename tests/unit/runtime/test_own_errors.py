@@ -225,14 +225,24 @@ def test_what_a_dropped_client_leaves(
 def test_the_thread_behind_passive_sides_goes_on(own_errors: OwnErrors, monkeypatch: pytest.MonkeyPatch) -> None:
     with Context(addr="127.0.0.1", port=0) as ctx:
         runtime = ctx.runtime
+
+        def pending() -> bool:
+            runtime.process_pending()
+            return True
+
         runtime.start()
         with monkeypatch.context() as planted:
             planted.setattr(runtime, "_round", broken)
-            assert until(lambda: (runtime.process_pending(), len(own_errors) > 1)[1])
+            assert until(lambda: pending() and len(own_errors) > 1)
         rounds: list[int] = []
         plain = runtime._round
-        monkeypatch.setattr(runtime, "_round", lambda now: rounds.append(now) or plain(now))
+
+        def counted(now: int) -> object:
+            rounds.append(now)
+            return plain(now)
+
+        monkeypatch.setattr(runtime, "_round", counted)
         runtime.rest()
-        assert until(lambda: (runtime.process_pending(), bool(rounds))[1])
+        assert until(lambda: pending() and bool(rounds))
         assert {place for place, _ in own_errors} == {"round"}
         assert ctx.nic.counters[OWN_ERRORS] == len(own_errors)

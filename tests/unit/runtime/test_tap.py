@@ -159,8 +159,10 @@ def test_packets_that_are_none_and_queue_pairs_that_end(pair: QpPair) -> None:
     own, other = taps(pair)
     own.answer("x 0 1")
     other.answer("x 0 1")
+    flow = pair.a.node.nic.qps[pair.a.qp.qp_num].flow
+    assert flow is not None
     for data in (b"", b"\xff" * 20, b"\x0a" + bytes(11)):
-        other._packet(0, "received", pair.a.node.nic.qps[pair.a.qp.qp_num].flow, memoryview(data))
+        other._packet(0, "received", flow, memoryview(data))
     assert other.answer("x 0 1")["events"] == []
     pair.a.qp.close()
     pair.b.post_send(e.IBV_WR_RDMA_WRITE, 8)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from rnic.sim.agenda import Agenda
 
 
 def test_time_then_order() -> None:
     agenda = Agenda()
     done: list[tuple[int, str]] = []
-    one, other = (agenda.actor(lambda name=name: done.append((agenda(), name))) for name in ("one", "other"))
+
+    def told(name: str) -> None:
+        done.append((agenda(), name))
+
+    one, other = (agenda.actor(partial(told, name)) for name in ("one", "other"))
     agenda.at(20, one)
     agenda.at(10, other)
     agenda.at(10, one)

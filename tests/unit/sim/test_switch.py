@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 
@@ -38,9 +39,12 @@ class Bench:
         self.far = []
         for number in range(outputs):
             port, _ = self._link(loss)
-            port.arrive = lambda packet, number=number: self.arrived.append((self.agenda.now_ns, number, packet))
+            port.arrive = partial(self._arrive, number)
             self.far.append(port)
         self.switch.routes[FAR] = tuple(self.far)
+
+    def _arrive(self, number: int, packet: Packet) -> None:
+        self.arrived.append((self.agenda.now_ns, number, packet))
 
     def _link(self, loss: float) -> tuple[Port, Port]:
         """A port of the switch, and the one at the other end of its link."""
@@ -149,7 +153,7 @@ def test_marks_begin_at_kmin_and_are_certain_from_kmax_on() -> None:
     bench = Bench(Row("s", kmin_bytes=5 * SIZE, kmax_bytes=20 * SIZE, pmax=0.2), inputs=2)
     (out,) = bench.far
     watched = _Watched(out)
-    bench.switch.routes[FAR] = (watched,)
+    bench.switch.routes[FAR] = (watched,)  # type: ignore[assignment]
     bench.send(1_000)
     bench.run()
     queued = watched.joined

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rnic.spec import engine_net_regs as net
 from rnic.spec.layout import Layout
+from rnic.spec.registers import Register
 
 ENCAP = """
 00 RW CTRL  04 RO STATUS  08 RW META_LEN  0C RW SRC_IP  10 RW DST_IP  14 RW SRC_PORT  18 RW DST_PORT  1C RO PKT_CNT
@@ -16,7 +17,7 @@ DECAP = """
 """
 
 
-def rows(registers: tuple[net.Register, ...]) -> list[str]:
+def rows(registers: tuple[Register, ...]) -> list[str]:
     """Each register as the maps above write it."""
     return [f"{register.offset:02X} {register.access} {register.name}" for register in registers]
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -86,7 +87,7 @@ def test_a_frame_without_end_is_said() -> None:
         sink.cycle(beat)
 
 
-def link(mac: int | None) -> tuple[object, list[bytes]]:
+def link(mac: int | None) -> tuple[Any, list[bytes]]:
     out: list[bytes] = []
     return stream.FrameLink(ME, mac, Counters(), out.append), out
 

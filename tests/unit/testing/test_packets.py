@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rnic import enums as e
@@ -34,7 +36,7 @@ def test_what_is_no_packet() -> None:
 def test_a_forged_write_takes_effect_only_with_the_right_key() -> None:
     with QpPair() as pair:
         factory = pair.factory(pair.b)
-        fields = {"va": pair.b.mr.buf, "dma_length": 4, "payload": b"evil"}
+        fields: dict[str, Any] = {"va": pair.b.mr.buf, "dma_length": 4, "payload": b"evil"}
         pair.inject(pair.b, factory("RC_WRITE_ONLY", 0, rkey=pair.b.mr.rkey ^ 0x100, **fields))
         assert pair.b.buf[:4] == bytes(4)
         assert pair.b.qp.qp_state == e.IBV_QPS_ERR

@@ -154,7 +154,7 @@ def test_what_goes_past_the_limits_is_bounded_where_nobody_waits() -> None:
 
 
 @pytest.mark.parametrize("when", ["waiting", "admitted"])
-def test_who_leaves_holds_nobody_up(when) -> None:
+def test_who_leaves_holds_nobody_up(when: str) -> None:
     account, first, second, third = known(QUANTUM, 1, 1, 1)
     first.send(QUANTUM)
     second.send(MANY)

@@ -83,8 +83,10 @@ def test_a_window_may_end_where_its_extent_ends() -> None:
     memory = Memory()
     payload = memory.payload([(0, 8, False), (64, 8, False)])
     first, second = payload.window(0, 8), payload.window(8, 8)
-    assert first == memory.data[:8]
-    assert second == memory.data[64:72]
+    assert first is not None
+    assert second is not None
+    assert bytes(first) == memory.data[:8]
+    assert bytes(second) == memory.data[64:72]
     assert payload.window(7, 2) is None
 
 

@@ -10,6 +10,7 @@ import rnic
 from rnic import enums as e
 from rnic.spec import status as st
 from rnic.spec.errors import VerbsError
+from rnic.spec.ids import Rkey
 from rnic.verbs import (
     GID,
     SGE,
@@ -108,8 +109,8 @@ def test_every_syndrome_has_its_ibv_status() -> None:
 
 
 def test_the_next_key_keeps_its_index() -> None:
-    assert next_key(0x1234_56FF) == 0x1234_5600
-    assert next_key(0x1234_5600) == 0x1234_5601
+    assert next_key(Rkey(0x1234_56FF)) == 0x1234_5600
+    assert next_key(Rkey(0x1234_5600)) == 0x1234_5601
 
 
 @pytest.mark.parametrize(

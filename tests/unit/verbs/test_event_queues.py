@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -60,7 +61,7 @@ def test_of_too_many_items_the_last_wait() -> None:
 
 
 @pytest.mark.parametrize(("kept", "left"), [(lambda n: n % 2, [1, 3]), (lambda _: False, [])], ids=["some", "all"])
-def test_dropped_items_wake_nobody(kept, left: list[int]) -> None:
+def test_dropped_items_wake_nobody(kept: Callable[[int], object], left: list[int]) -> None:
     pipe = new_pipe(most=4)
     for number in range(4):
         pipe.put(number)

@@ -112,9 +112,9 @@ def test_the_header() -> None:
 @pytest.mark.parametrize("at", [0, 1, 2, 3, 17])
 def test_what_is_another_classs_is_none(at: int) -> None:
     datagram = bytearray(cm.pack(mad.CM_RTU, 1, {}))
-    assert cm.parse(datagram) is not None
+    assert cm.parse(bytes(datagram)) is not None
     datagram[at] ^= 0x80
-    assert cm.parse(datagram) is None
+    assert cm.parse(bytes(datagram)) is None
 
 
 def test_datagrams_of_another_size_are_none() -> None:

@@ -9,6 +9,7 @@ from rnic.wire.aeth import Aeth
 from rnic.wire.bth import Bth
 from rnic.wire.ethernet import Ethernet
 from rnic.wire.flow import Flow
+from rnic.wire.header import Header
 from rnic.wire.ip import IPv4, IPv6
 from rnic.wire.mad import Mad
 from rnic.wire.packet import Packet, build, parse, seal
@@ -125,11 +126,12 @@ def test_text(header: Bth, name: str, text: str) -> None:
 
 
 def test_every_named_decimal_field_exists() -> None:
-    kinds = (Bth, Aeth, IPv4, IPv6, Ethernet, Mad)
     from rnic.wire.cm_message import CM_MESSAGES
     from rnic.wire.ethernet import VlanTag
     from rnic.wire.ip import Udp
     from rnic.wire.reth import Reth
 
-    known = {field.name for kind in (*kinds, VlanTag, Udp, Reth, *CM_MESSAGES.values()) for field in kind.layout.fields}
+    kinds: list[type[Header]] = [Bth, Aeth, IPv4, IPv6, Ethernet, Mad, VlanTag, Udp, Reth]
+    layouts = [*(kind.layout for kind in kinds), *(kind.layout for kind in CM_MESSAGES.values())]
+    known = {field.name for layout in layouts for field in layout.fields}
     assert known >= pretty._DECIMAL
