@@ -14,6 +14,7 @@ from typing import Any
 from unittest import mock
 
 from rnic.engine import use
+from rnic.mem.space import SimAddressSpace
 from rnic.rings.queue_block import BLOCK_BYTES
 from rnic.state.inflight import INFLIGHT
 from rnic.state.queue_pair import QP
@@ -82,6 +83,7 @@ class Nobody:
 @contextlib.contextmanager
 def by(*, engine: bool) -> Iterator[None]:
     """NICs that are made meanwhile work by the engine, or by the reference's steps alone."""
+    assert use.COMPILED is not None
     stub = type("Stub", (), {"Shared": use.COMPILED.Shared, "Device": Nobody, "DeviceLock": use.COMPILED.DeviceLock})
     with mock.patch.object(use, "ENGINE", use.COMPILED if engine else stub):
         yield
@@ -186,6 +188,7 @@ class Lockstep(LivePeer):
         nic = peer.nic
         found = [("state", nic.arena.memory[: nic.arena.used])]
         for uar in nic.resources.uars:
+            assert isinstance(uar.port, SimAddressSpace)
             found += [(f"memory at {m.va:#x}", m.view) for m in uar.port._by_va._items]
             doors = nic.resources.doorbells.doors
             found += [(f"block {door}", uar.buf[door * BLOCK_BYTES :][:BLOCK_BYTES]) for door in doors]
@@ -261,15 +264,15 @@ class Lockstep(LivePeer):
         for name, one, other, at, beside in self._hot if self.calls % _COLD_EVERY else self._spans:
             if _compare(at, beside, len(one)):
                 self._find(f"{name}: {self._words(one, other)}")
-        one, other = self.nics
-        if one.counters != other.counters:
-            names = one.counters.keys() | other.counters.keys()
-            odd = {n: (one.counters[n], other.counters[n]) for n in names if one.counters[n] != other.counters[n]}
+        ours, theirs = self.nics
+        if ours.counters != theirs.counters:
+            names = ours.counters.keys() | theirs.counters.keys()
+            odd = {n: (ours.counters[n], theirs.counters[n]) for n in names if ours.counters[n] != theirs.counters[n]}
             if odd:
                 self._find(f"counters, engine and reference: {odd}")
-        if one.write_back_at != other.write_back_at:
-            self._find(f"write-back at {one.write_back_at}, at {other.write_back_at}")
-        if len(one.resources.interrupts) != len(other.resources.interrupts):
+        if ours.write_back_at != theirs.write_back_at:
+            self._find(f"write-back at {ours.write_back_at}, at {theirs.write_back_at}")
+        if len(ours.resources.interrupts) != len(theirs.resources.interrupts):
             self._find("interrupts")
 
     def _words(self, one: memoryview, other: memoryview) -> str:

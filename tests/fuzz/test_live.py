@@ -28,7 +28,7 @@ from rnic.transport.encap import BTH_STRUCT
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = 700
 LONG = 100_000
-KINDS = {"idents seen": {}, "idents unseen": {"seen": False}, "IPv6": {"ipv6": True}}
+KINDS: dict[str, dict[str, Any]] = {"idents seen": {}, "idents unseen": {"seen": False}, "IPv6": {"ipv6": True}}
 
 
 @pytest.mark.slow

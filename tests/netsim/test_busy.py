@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -154,7 +155,7 @@ class Busy:
         self.net.close()
 
 
-PATTERNS = {
+PATTERNS: dict[str, dict[str, Any]] = {
     "one way": {},
     "both ways": {"both": True},
     "all to one": {"sources": 16, "round_ns": SHORT_NS},
@@ -170,7 +171,7 @@ PATTERNS = {
     ("qps", "packets"),
     [*(pytest.param(*each, marks=pytest.mark.full) for each in ((16, 512), (64, 128), (1024, 32))), (256, 32)],
 )
-def test_busy_queue_pairs_repeat_nothing(pattern, qps, packets) -> None:
+def test_busy_queue_pairs_repeat_nothing(pattern: str, qps: int, packets: int) -> None:
     busy = Busy(qps, packets, **PATTERNS[pattern])
     took_ns = busy.run()
     assert busy.count("ack_timeouts") == 0
@@ -198,7 +199,7 @@ def test_short_messages_fill_the_wire_too() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("sources", "qps"), [(1, 16), (8, 16), (16, 16), (16, 256)])
-def test_a_receiver_that_is_slower_than_its_senders_together(sources, qps) -> None:
+def test_a_receiver_that_is_slower_than_its_senders_together(sources: int, qps: int) -> None:
     """Its buffer holds 990 packets, as a socket's of 4 MiB does; each sender knows only the delay."""
     busy = Busy(qps, 4096 // qps, sources=sources)
     runtime = busy.net.nodes[0].ctx.runtime

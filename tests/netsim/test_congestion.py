@@ -21,7 +21,7 @@ TIMER, MERGE = 200, 49
 TIMER_NS, MERGE_NS = TIMER * 1_024, MERGE * 1_024
 SIZE = 64 << 10
 MARK_ALL = {1: [{"match": {"direction": "rx", "opcode": "RC_*"}, "action": "mark"}]}
-WIRE = {"packet_ns": 1_000, "latency_ns": 5_000}
+WIRE: dict[str, Any] = {"packet_ns": 1_000, "latency_ns": 5_000}
 
 
 def settings(mode: str = "limit", **more: Any) -> dict[str, Any]:
@@ -229,8 +229,10 @@ def queue_of_a_slow_wire(mode: str) -> tuple[int, dict[str, int]]:
     """The longest queue in front of a slow wire that marks from 6 packets on, and ``a``'s counters."""
     with QpPair(settings=settings(mode), packet_ns=4_000, latency_ns=1_000, mark_packets=6) as pair:
         for side in (pair.a, pair.b):
-            side.node.nic.qps[side.qp.qp_num].flow.tclass = ECT
-        link: Any = pair.a.ctx.driver.runtime.link
+            flow = side.node.nic.qps[side.qp.qp_num].flow
+            assert flow is not None
+            flow.tclass = ECT
+        link: Any = pair.a.ctx.runtime.link
         longest = 0
         for _ in range(12):
             pair.a.post_send(e.IBV_WR_RDMA_WRITE, SIZE)

@@ -37,7 +37,7 @@ def record(faults: FaultRates, seed: int, count: int, *, at_the_nic: bool) -> io
     capture = io.BytesIO()
     with QpPair(tx=faults, seed=seed, attributes=NEAR_THE_WRAP) as pair:
         if at_the_nic:
-            runtime = pair.a.ctx.driver.runtime
+            runtime = pair.a.ctx.runtime
             runtime.link = Recorder(runtime.link, capture, clock=pair.clock)
         else:
             pair.a.node.link.inner = Recorder(pair.a.node.link.inner, capture, clock=pair.clock)

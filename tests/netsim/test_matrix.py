@@ -125,7 +125,7 @@ class Side:
         memory = QpMemory(self.arena, ENTRIES)
         place = memory.record + QP["sq_base"].byte
         send_ring = SendRing(self.arena.memory, place, self.space, self.sq_va, ENTRIES, 0)
-        self.qp = QueuePair(memory, ctx, self, send_ring, ring, send, recv)  # type: ignore[arg-type]
+        self.qp = QueuePair(memory, ctx, self, send_ring, ring, send, recv)
         self.qp.on_modify(1, 0)
         ctx.state = RTS
         self.qp.on_modify(RTR, 0)
@@ -415,7 +415,7 @@ def name(cell: tuple[int, str, str, float]) -> str:
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=name)
-def test_cell(cell) -> None:
+def test_cell(cell: tuple[int, str, str, float]) -> None:
     run(*cell, seed=1, rounds=2)
 
 
@@ -423,14 +423,14 @@ def test_cell(cell) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("cell", CELLS, ids=name)
-def test_whole_cell(cell, seed) -> None:
+def test_whole_cell(cell: tuple[int, str, str, float], seed: int) -> None:
     """At least a thousand operations of more than one packet, where the operation and the service have such."""
     run(*cell, seed=seed, rounds=-(-1000 // (DEPTH - 1)))
 
 
 @pytest.mark.parametrize("operation", ["WRITE", "SEND_LATE", "READ"])
 @pytest.mark.parametrize("fault", ["loss", "mixed"])
-def test_same_seed_same_trace(operation, fault) -> None:
+def test_same_seed_same_trace(operation: str, fault: str) -> None:
     traces = [run(ST_RC, operation, fault, 0.2, seed, 2).trace for seed in (5, 5, 6)]
     assert traces[0] == traces[1] != traces[2]
 
@@ -459,7 +459,7 @@ RECOVERY = {
 }
 
 
-def test_every_recovery_path_fired(capsys) -> None:
+def test_every_recovery_path_fired(capsys: pytest.CaptureFixture[str]) -> None:
     COUNTED.clear()
     for service, (_, operations) in SERVICES.items():
         for operation in operations:

@@ -48,7 +48,8 @@ class Run:
     """Two endpoints, and hosts that keep their QPs busy."""
 
     def __init__(self, fault: str, rate: float, seed: int, count: int, tracer: ListTracer | None = None) -> None:
-        rates = FaultRates(**dict.fromkeys(FAULTS[fault], rate), delay_ns=(1_000, 60_000), behind=6)
+        faults: dict[str, Any] = dict.fromkeys(FAULTS[fault], rate)
+        rates = FaultRates(**faults, delay_ns=(1_000, 60_000), behind=6)
         settings: dict[str, Any] = {"qp_num": QPS, "ost": 24, "rx_packets": 2, "rnr_timer": 1}
         self.net = RcLinkNet(seed=seed, tx=rates, packet_ns=1_000, latency_ns=5_000, tracer=tracer, settings=settings)
         self.rate = rate

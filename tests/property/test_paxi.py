@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict, deque
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -141,7 +141,8 @@ class Master:
         ar = deque(read.address for read in reads)
         aw = deque(write.address for write in writes)
         w = deque(beat for write in writes for beat in write.beats)
-        r_due, b_due = defaultdict(deque), defaultdict(deque)
+        r_due: defaultdict[int, deque[tuple[bytes, int, bool]]] = defaultdict(deque)
+        b_due: defaultdict[int, deque[int]] = defaultdict(deque)
         for read in reads:
             last = len(read.beats) - 1
             r_due[read.address.id].extend((beat, read.resp, at == last) for at, beat in enumerate(read.beats))
@@ -151,9 +152,9 @@ class Master:
         inside: int | None = None  # ID of a read whose beats have begun
         for _ in range(CYCLES):  # waits: in cycles
             driven = self.slave.driven
-            queues = (ar, aw, w)
+            queues: tuple[deque[Any], ...] = (ar, aw, w)
             shown = [bool(queue) and (was or rng.random() < pace) for queue, was in zip(queues, shown, strict=True)]
-            offers = [queue[0] if on else None for queue, on in zip(queues, shown, strict=True)]
+            read_at, write_at, beat = (queue[0] if on else None for queue, on in zip(queues, shown, strict=True))
             rready, bready = rng.random() < pace, rng.random() < pace
             if rready and driven.r is not None:
                 ident, data, resp, last = driven.r
@@ -163,7 +164,7 @@ class Master:
             if bready and driven.b is not None:
                 assert driven.b == WriteResponse(driven.b.id, b_due[driven.b.id].popleft())
             readies = (driven.arready, driven.awready, driven.wready)
-            self.slave.cycle(Sampled(*offers, rready, bready))
+            self.slave.cycle(Sampled(read_at, write_at, beat, rready, bready))
             for index, queue in enumerate(queues):
                 if shown[index] and readies[index]:
                     queue.popleft()
@@ -211,7 +212,8 @@ def test_random_traffic(seed: int, width: int, faults: FaultRates, slots: int, p
 def test_each_fault_changes_nothing_but_time(kind: str) -> None:
     """The same traffic with and without: the master of :func:`run` checks every answer; only the clock differs."""
     good = run(7, 64, NO_FAULTS, 4, 1.0)
-    bad = run(7, 64, FaultRates(**{kind: 0.05}), 4, 1.0)
+    rates: dict[str, Any] = {kind: 0.05}
+    bad = run(7, 64, FaultRates(**rates), 4, 1.0)
     struck = sum(node.counters[f"fault_tx_{kind}"] for node in bad.net.nodes)
     assert struck > 0
     answers = ("paxi_reads", "paxi_writes", "paxi_slverr", "paxi_decerr", "paxi_read_bytes", "paxi_write_bytes")

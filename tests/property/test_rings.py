@@ -24,14 +24,14 @@ class WorkRing(RuleBasedStateMachine):
         self.head = self.tail = 0
         self.model: deque[int] = deque()
 
-    @precondition(lambda self: room(self.head, self.tail, self.size))
+    @precondition(lambda self: room(self.head, self.tail, self.size) > 0)
     @rule(value=WORD)
     def post(self, value: int) -> None:
         self.entries[self.tail] = value
         self.tail = next_index(self.tail, self.size)
         self.model.append(value)
 
-    @precondition(lambda self: waiting(self.head, self.tail, self.size))
+    @precondition(lambda self: waiting(self.head, self.tail, self.size) > 0)
     @rule()
     def take(self) -> None:
         value = self.entries[self.head]
@@ -55,7 +55,7 @@ class PhaseRing(RuleBasedStateMachine):
         self.consumer = PhaseConsumer(self.view, self.size)
         self.model: deque[tuple[int, ...]] = deque()
 
-    @precondition(lambda self: room(self.consumer.head, self.tail, self.size))
+    @precondition(lambda self: room(self.consumer.head, self.tail, self.size) > 0)
     @rule(words=st.tuples(*[WORD] * 8))
     def push(self, words: tuple[int, ...]) -> None:
         entry = *words[:3], words[3] & ~CQE_PHASE | self.phase, *words[4:]

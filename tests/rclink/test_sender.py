@@ -335,19 +335,23 @@ def test_recovery_procedure(lone: Any) -> None:
     one.out(TIMEOUT)
     now = TIMEOUT
     recovery = Recovery(one.endpoint, 5, one.path)
+
+    def step() -> Step:
+        return recovery.step
+
     assert recovery.advance(now) == now + 1_000
-    assert recovery.step is Step.WAIT
+    assert step() is Step.WAIT
     assert one.read(r.QP_CONTROL, "qp_en") == 0
     assert one.read(r.TX_SPEED, "tx_speed_cfg") == 0
     assert recovery.advance(now + 999) == now + 1_000
-    assert recovery.step is Step.WAIT
+    assert step() is Step.WAIT
     now += 1_000
     assert recovery.advance(now) is not None
-    assert recovery.step is Step.DRAIN
+    assert step() is Step.DRAIN
     assert one.read(r.XON_THR_RDMA, "type1_free_busy") == 1
     rounds = 0
     while recovery.advance(now) is not None:
-        assert recovery.step is Step.DRAIN
+        assert step() is Step.DRAIN
         assert one.read(r.QP_CONTROL, "free_buf_set") == 1
         assert one.endpoint.has_work(now)
         assert one.out(now) == []

@@ -310,14 +310,15 @@ class Script:
         self.qp.handle_timer(self.now)
 
     @property
-    def deadline(self) -> int | None:
-        """Nanoseconds until the next deadline."""
+    def deadline(self) -> Any:
+        """Nanoseconds until the next deadline, or ``None``."""
         return None if self.qp.deadline_ns == NEVER else self.qp.deadline_ns - self.now
 
     def event_types(self) -> list[int]:
         return [event[0] for event in self.events]
 
 
+NewScript = Callable[..., Script]
 NO_ENGINE = pytest.mark.skipif(use.COMPILED is None, reason="the engine is not compiled")
 
 
@@ -326,7 +327,7 @@ NO_ENGINE = pytest.mark.skipif(use.COMPILED is None, reason="the engine is not c
     params=[Script, channel_script(Script), pytest.param(engine_script(Script), marks=NO_ENGINE)],
     ids=["steps", "channels", "engine"],
 )
-def new(request: pytest.FixtureRequest) -> Callable[..., Script]:
+def new(request: pytest.FixtureRequest) -> NewScript:
     """Make a script: ``new(ST_UC, ackto=10)``."""
-    maker: Callable[..., Script] = request.param
+    maker: NewScript = request.param
     return maker

@@ -21,7 +21,7 @@ class Image:
 
     def __init__(self, script: Any) -> None:
         host, qp = script.host, script.qp
-        self.state = {
+        self.state: dict[str, Any] = {
             "arena": bytes(host.arena.memory[: host.arena.used]),
             "context": bytes(qp.ctx),
             "memory": [bytes(entry.view) for entry in host.memory._live.values() if entry.view is not None],
@@ -85,6 +85,7 @@ class Oracle:
 
     def __init__(self, script: Any) -> None:
         self.script = script
+        assert use.COMPILED is not None
         self.shared = use.COMPILED.Shared(script.host.arena, script.host.memory, script.host.config)
         self.shared.enable_prefetch()
         script.host.memory.told = self.shared.key_changed
@@ -105,7 +106,7 @@ class Oracle:
     def receive(self, burst: RxBurst, start: int = 0) -> int:
         script = self.script
         if not script.still:
-            return self.executor.receive(burst, start, script.now)  # type: ignore[no-any-return]
+            return self.executor.receive(burst, start, script.now)
         before = Image(script)
         taken: int = self.executor.receive(burst, start, script.now)
         after = Image(script)
@@ -171,7 +172,7 @@ class Oracle:
     def replies(self, budget: int, out: list[TxBurst]) -> int:
         script, qp = self.script, self.script.qp
         if not script.still:
-            return self.executor.reply(budget, out) or qp.produce_replies(budget, out)  # type: ignore[no-any-return]
+            return self.executor.reply(budget, out) or qp.produce_replies(budget, out)
         before = Image(script)
         sent: list[TxBurst] = []
         count: int = self.executor.reply(budget, sent)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import mmap
 import multiprocessing
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from rnic.wire.packet import Packet, parse
+from tests.scripts.conftest import NewScript, Script
 
 SIZE = 60_000
 WANTED = 300
@@ -25,23 +27,23 @@ def scribble(memory: mmap.mmap, ready: Any) -> None:
             memory[:SIZE] = pattern
 
 
-def read(s) -> None:
+def read(s: Script) -> None:
     s.inject("READ_REQUEST", s.ctx.expected_psn, va=s.va, rkey=s.key, dma_length=SIZE)
 
 
-def write(s) -> None:
+def write(s: Script) -> None:
     s.post("WRITE", SIZE)
 
 
-def send(s) -> None:
+def send(s: Script) -> None:
     s.post("SEND", SIZE)
 
 
-def scattered(s) -> None:
+def scattered(s: Script) -> None:
     s.post("WRITE", SIZE, sges=[(at, SIZE // 3) for at in (0, SIZE // 3, 2 * SIZE // 3)])
 
 
-def small(s) -> None:
+def small(s: Script) -> None:
     for at in range(0, 2048, 256):
         s.post("WRITE", 256, at)
 
@@ -49,13 +51,13 @@ def small(s) -> None:
 WORK = [read, write, send, scattered, small]
 
 
-def over(s, memory: Any) -> None:
+def over(s: Script, memory: Any) -> None:
     """Let the queue pair use ``memory`` instead of its own."""
     s.mr = s.register(memory)
     s.key, s.va = s.mr.key, s.mr.start
 
 
-def acknowledge(s) -> None:
+def acknowledge(s: Script) -> None:
     requester = s.qp.requester
     if requester.una != requester.sent_psn:
         s.ack(requester.sent_psn - 1)
@@ -64,7 +66,9 @@ def acknowledge(s) -> None:
 @pytest.mark.parametrize("mtu", [1, 5])
 @pytest.mark.parametrize("segments", [1, 15])
 @pytest.mark.parametrize("work", WORK)
-def test_what_was_made_does_not_change_any_more(new, work, segments, mtu) -> None:
+def test_what_was_made_does_not_change_any_more(
+    new: NewScript, work: Callable[[Script], None], segments: int, mtu: int
+) -> None:
     s = new(segments=segments, mtu=mtu)
     memory = bytearray(s.data)
     over(s, memory)
@@ -86,7 +90,7 @@ def test_what_was_made_does_not_change_any_more(new, work, segments, mtu) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("segments", [1, 15])
 @pytest.mark.parametrize("work", WORK)
-def test_another_process_writes_all_the_while(new, work, segments) -> None:
+def test_another_process_writes_all_the_while(new: NewScript, work: Callable[[Script], None], segments: int) -> None:
     memory = mmap.mmap(-1, SIZE)
     fork = multiprocessing.get_context("fork")
     ready = fork.Event()
@@ -98,7 +102,7 @@ def test_another_process_writes_all_the_while(new, work, segments) -> None:
         s.still = False  # two executors, one after the other, would not find the same bytes
         over(s, memory)
         checked = 0
-        seen = set()
+        seen: set[int] = set()
         end = time.monotonic() + LIMIT_S
         while (checked < WANTED or not seen >= {0x55, 0xAA}) and time.monotonic() < end:
             work(s)

@@ -12,6 +12,7 @@ from rnic.spec.opcodes import WR_NOP, WR_SEND, WR_SEND_IMM, WR_SEND_INV, WR_WRIT
 from rnic.spec.states import ERR, RESET, RTS, ST_UC, ST_UD
 from rnic.state.record import NONE
 from rnic.transport.wqe import SendRing
+from tests.scripts.conftest import NewScript
 
 FULL = bytes(range(256))
 RECEIVE = {"vendor": 0, "wqe_id": 0, "requested": 0, "qpn": 16}
@@ -39,7 +40,7 @@ def received(index: int, status: str, opcode: int, length: int, imm: int = 0, **
     )
 
 
-def test_sends(new) -> None:
+def test_sends(new: NewScript) -> None:
     s = new()
     s.post("WRITE", 600, wqe_id=100)
     s.post("SEND", 10, wqe_id=101)
@@ -54,7 +55,7 @@ def test_sends(new) -> None:
     ]
 
 
-def test_receives(new) -> None:
+def test_receives(new: NewScript) -> None:
     s = new()
     for at in range(6):
         s.recv(600, at=at * 1000)
@@ -69,7 +70,7 @@ def test_receives(new) -> None:
     ]
 
 
-def test_entries_go_round_the_ring(new) -> None:
+def test_entries_go_round_the_ring(new: NewScript) -> None:
     """With the phase bit of each lap, and with the room that software gives back."""
     s = new()
     for lap in range(6):
@@ -80,7 +81,7 @@ def test_entries_go_round_the_ring(new) -> None:
         assert s.send_cq.take() == ["SUCCESS"] * 25
 
 
-def test_a_send_with_invalidate_names_the_key(new) -> None:
+def test_a_send_with_invalidate_names_the_key(new: NewScript) -> None:
     from rnic.mem.table import WINDOW2, MemoryEntry
 
     s = new()
@@ -95,7 +96,7 @@ def test_a_send_with_invalidate_names_the_key(new) -> None:
     assert not window.valid
 
 
-def test_a_fatal_nak_is_the_vendor_error(new) -> None:
+def test_a_fatal_nak_is_the_vendor_error(new: NewScript) -> None:
     s = new()
     s.post("WRITE", 600, wqe_id=100)
     s.post("SEND", 10, wqe_id=101)
@@ -107,7 +108,7 @@ def test_a_fatal_nak_is_the_vendor_error(new) -> None:
     ]
 
 
-def test_a_refused_request_takes_its_receive_entry_along(new) -> None:
+def test_a_refused_request_takes_its_receive_entry_along(new: NewScript) -> None:
     s = new()
     s.recv(100)
     s.recv(200)
@@ -119,7 +120,7 @@ def test_a_refused_request_takes_its_receive_entry_along(new) -> None:
 
 
 @pytest.mark.parametrize("opened", [True, False])
-def test_flushes(new, opened) -> None:
+def test_flushes(new: NewScript, opened: bool) -> None:
     """What is sent, what waits and what was never read; and the receive entry of a message that is open."""
     s = new(window_packets=1)
     s.recv(600)
@@ -134,7 +135,7 @@ def test_flushes(new, opened) -> None:
     assert entries(s.recv_cq) == [received(index, "WR_FLUSH_ERR", WR_SEND, 0) for index in range(2)]
 
 
-def test_a_descriptor_that_cannot_be_read(new, monkeypatch) -> None:
+def test_a_descriptor_that_cannot_be_read(new: NewScript, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SendRing, "fetch", lambda ring, index: None)
     s = new(far=True)
     for _ in range(2):
@@ -147,7 +148,7 @@ def test_a_descriptor_that_cannot_be_read(new, monkeypatch) -> None:
     assert s.ctx.state == ERR
 
 
-def test_flushing_descriptors_that_cannot_be_read(new, monkeypatch) -> None:
+def test_flushing_descriptors_that_cannot_be_read(new: NewScript, monkeypatch: pytest.MonkeyPatch) -> None:
     s = new(window_packets=1)
     for number in range(2):
         s.post("WRITE", 300, wqe_id=100 + number)
@@ -156,7 +157,7 @@ def test_flushing_descriptors_that_cannot_be_read(new, monkeypatch) -> None:
     assert entries(s.send_cq) == [sent(index, "WR_FLUSH_ERR", WR_NOP, 0, done=False, wqe_id=0) for index in range(2)]
 
 
-def test_a_datagram_names_its_sender(new) -> None:
+def test_a_datagram_names_its_sender(new: NewScript) -> None:
     s = new(ST_UD)
     s.recv(100)
     s.inject("SEND_ONLY_IMM", 5, qkey=0x1111, sqpn=9, payload=b"1234", imm=3)
@@ -165,7 +166,7 @@ def test_a_datagram_names_its_sender(new) -> None:
 
 
 @pytest.mark.parametrize("service", [ST_UC, ST_UD])
-def test_unreliable_sends_complete_when_they_are_sent(new, service) -> None:
+def test_unreliable_sends_complete_when_they_are_sent(new: NewScript, service: int) -> None:
     s = new(service)
     s.post("SEND", 100, wqe_id=100)
     s.post("SEND", 100, wqe_id=101, flags=0)
@@ -179,7 +180,7 @@ def test_unreliable_sends_complete_when_they_are_sent(new, service) -> None:
     ]
 
 
-def test_reset_forgets_both_halves(new) -> None:
+def test_reset_forgets_both_halves(new: NewScript) -> None:
     """After RESET a new connection finds nothing of the old one."""
     s = new()
     s.recv(600)
@@ -202,7 +203,7 @@ def test_reset_forgets_both_halves(new) -> None:
     assert s.send_cq.take() == s.recv_cq.take() == []
 
 
-def test_a_reset_queue_pair_starts_at_its_new_numbers(new) -> None:
+def test_a_reset_queue_pair_starts_at_its_new_numbers(new: NewScript) -> None:
     s = new()
     s.post("WRITE", 600)
     s.out()

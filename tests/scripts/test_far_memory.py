@@ -6,20 +6,21 @@ import pytest
 
 from rnic.rings.sqe import FLAG_INLINE, FLAG_SIGNALED
 from rnic.spec.states import ERR, RTS, SQE, ST_UD
+from tests.scripts.conftest import NewScript, Script
 
 
-def lose(s) -> None:
+def lose(s: Script) -> None:
     """The process is gone: nothing of its memory can be reached any more."""
-    s.host.space.read = lambda va, buf: False
-    s.host.space.write = lambda va, data: False
+    s.host.space.read = lambda va, buf: False  # type: ignore[method-assign]
+    s.host.space.write = lambda va, data: False  # type: ignore[method-assign]
 
 
 @pytest.fixture
-def far(new):
+def far(new: NewScript) -> NewScript:
     return lambda *args, **fields: new(*args, far=True, **fields)
 
 
-def test_send_lists_and_inline(far) -> None:
+def test_send_lists_and_inline(far: NewScript) -> None:
     s = far()
     s.post("SEND", 600, sges=[(0, 300), (1000, 300)])
     s.post("SEND", 16, flags=FLAG_SIGNALED | FLAG_INLINE, inline=bytes(range(16)))
@@ -32,7 +33,7 @@ def test_send_lists_and_inline(far) -> None:
     assert s.send_cq.take() == ["SUCCESS"] * 3
 
 
-def test_receive_into_it(far) -> None:
+def test_receive_into_it(far: NewScript) -> None:
     s = far()
     s.recv(600)
     s.inject("SEND_FIRST", 100, payload=b"\1" * 256)
@@ -44,7 +45,7 @@ def test_receive_into_it(far) -> None:
     assert s.qp.receive_burst(burst, 0, s.now) == 0
 
 
-def test_send_from_lost_memory(far) -> None:
+def test_send_from_lost_memory(far: NewScript) -> None:
     s = far()
     s.post("SEND", 600)
     s.packets(1)
@@ -59,23 +60,23 @@ def test_send_from_lost_memory(far) -> None:
     assert s.send_cq.take() == ["LOC_PROT_ERR", "WR_FLUSH_ERR"]  # the descriptors themselves are gone
 
 
-def test_ud_from_lost_memory(far) -> None:
+def test_ud_from_lost_memory(far: NewScript) -> None:
     s = far(ST_UD)
     s.post("SEND", 10)
     real = s.host.space.read
-    s.host.space.read = lambda va, buf: not s.va <= va < s.va + len(s.data) and real(va, buf)
+    s.host.space.read = lambda va, buf: not s.va <= va < s.va + len(s.data) and real(va, buf)  # type: ignore[method-assign]
     s.packets()
     assert s.send_cq.take() == ["LOC_PROT_ERR"]
     assert s.ctx.state == SQE
 
 
-def test_a_stale_read_of_lost_memory_harms_nobody(far) -> None:
+def test_a_stale_read_of_lost_memory_harms_nobody(far: NewScript) -> None:
     """A program has unmapped what it registered, and the network delivers a request for it a second time."""
     s = far()
     s.inject("READ_REQUEST", 100, va=s.va, rkey=s.key, dma_length=600)
     assert len(s.packets()) == 3
     real = s.host.space.read
-    s.host.space.read = lambda va, buf: not s.va <= va < s.va + len(s.data) and real(va, buf)
+    s.host.space.read = lambda va, buf: not s.va <= va < s.va + len(s.data) and real(va, buf)  # type: ignore[method-assign]
     s.inject("READ_REQUEST", 100, va=s.va, rkey=s.key, dma_length=256)
     assert s.out() == ["ACKNOWLEDGE 100 63"]  # for one whose first answer was lost
     assert s.ctx.state == RTS
@@ -90,12 +91,12 @@ def test_a_stale_read_of_lost_memory_harms_nobody(far) -> None:
 @pytest.mark.parametrize(
     ("name", "nak"), [("SEND_ONLY", 0x63), ("WRITE_ONLY", 0x63), ("FETCH_ADD", 0x63), ("READ_REQUEST", 0x63)]
 )
-def test_the_peer_is_told(far, name, nak) -> None:
+def test_the_peer_is_told(far: NewScript, name: str, nak: int) -> None:
     s = far()
     s.recv(100)
     real = s.host.space.read
-    s.host.space.read = lambda va, buf: not s.va <= va < s.va + len(s.data) and real(va, buf)
-    s.host.space.write = lambda va, data: False
+    s.host.space.read = lambda va, buf: not s.va <= va < s.va + len(s.data) and real(va, buf)  # type: ignore[method-assign]
+    s.host.space.write = lambda va, data: False  # type: ignore[method-assign]
     payload = b"1234" if "ONLY" in name else b""
     s.inject(name, 100, va=s.va, rkey=s.key, dma_length=len(payload) or 8, payload=payload)
     replies = [*s.out(), *s.out()]
@@ -103,7 +104,7 @@ def test_the_peer_is_told(far, name, nak) -> None:
     assert s.ctx.state == ERR
 
 
-def test_lists_with_bytes_on_both_sides_of_a_packet(new) -> None:
+def test_lists_with_bytes_on_both_sides_of_a_packet(new: NewScript) -> None:
     s = new()
     s.post("READ", 600, sges=[(0, 300), (1000, 300)])
     s.packets()
@@ -115,7 +116,7 @@ def test_lists_with_bytes_on_both_sides_of_a_packet(new) -> None:
 
 @pytest.mark.parametrize("segments", [1, 8])
 @pytest.mark.parametrize("sizes", [(1500, 1501), (4096, 10), (2000, 2000, 7)])
-def test_large_and_padded_frames(new, segments, sizes) -> None:
+def test_large_and_padded_frames(new: NewScript, segments: int, sizes: tuple[int, ...]) -> None:
     s = new(mtu=5, segments=segments)
     for size in sizes:
         s.post("SEND", size)

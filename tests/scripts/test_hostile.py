@@ -12,6 +12,7 @@ from rnic.state.queue_pair import REPLIES
 from rnic.wire.bursts import RxBurst
 from rnic.wire.opcode import OPCODES
 from rnic.wire.packet import parse
+from tests.scripts.conftest import NewScript, Script
 
 SERVICE_BITS = {ST_RC: 0x00, ST_UC: 0x20, ST_UD: 0x60}
 ROWS = {
@@ -32,7 +33,7 @@ fields = st.fixed_dictionaries(
 )
 
 
-def inject(s, service, f) -> None:
+def inject(s: Script, service: int, f: dict[str, int]) -> None:
     rows = ROWS[service]
     row = rows[f["row"] % len(rows)]
     base = s.qp.requester.una if row.response else s.ctx.expected_psn
@@ -51,7 +52,7 @@ def inject(s, service, f) -> None:
 
 @pytest.mark.parametrize("state", [RESET, INIT, RTR, RTS, SQD, SQE, ERR])
 @pytest.mark.parametrize("service", [ST_RC, ST_UC, ST_UD])
-def test_every_packet_in_every_state(new, service, state) -> None:
+def test_every_packet_in_every_state(new: NewScript, service: int, state: int) -> None:
     for index, row in enumerate(ROWS[service]):
         s = new(service, state=state)
         s.recv(1024)
@@ -77,7 +78,7 @@ def test_every_packet_in_every_state(new, service, state) -> None:
 
 @pytest.mark.slow
 @given(service=st.sampled_from([ST_RC, ST_UC, ST_UD]), packets=st.lists(fields, max_size=25))
-def test_hostile_packets(new, service, packets) -> None:
+def test_hostile_packets(new: NewScript, service: int, packets: list[dict[str, int]]) -> None:
     s = new(service)
     guard = bytes(s.data[32_768:])
     for length in (700, 8):
@@ -105,7 +106,7 @@ def test_hostile_packets(new, service, packets) -> None:
 
 @pytest.mark.slow
 @given(data=st.binary(min_size=12, max_size=300), opcode=st.sampled_from([r.opcode for r in ROWS[ST_RC]]))
-def test_random_bytes_behind_an_opcode(new, data, opcode) -> None:
+def test_random_bytes_behind_an_opcode(new: NewScript, data: bytes, opcode: int) -> None:
     s = new()
     s.recv(700)
     s.post("READ", 600)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from rnic.rings.sqe import FLAG_FENCE, FLAG_SIGNALED
+from tests.scripts.conftest import NewScript, Script
 
 
-def read_response(s, psn, packets, at=0, total=None, first=100) -> None:
+def read_response(s: Script, psn: int, packets: int, at: int = 0, total: int | None = None, first: int = 100) -> None:
     total = packets * 256 if total is None else total
     names = (
         ["READ_RESPONSE_ONLY"]
@@ -19,7 +20,7 @@ def read_response(s, psn, packets, at=0, total=None, first=100) -> None:
         s.inject(name, psn + index, payload=bytes([psn + index & 0xFF]) * size)
 
 
-def test_read_places_responses(new) -> None:
+def test_read_places_responses(new: NewScript) -> None:
     s = new()
     s.post("READ", 700, at=1000)
     s.out()
@@ -28,7 +29,7 @@ def test_read_places_responses(new) -> None:
     assert s.send_cq.take() == ["SUCCESS"]
 
 
-def test_long_read_goes_in_pieces_and_is_repeated_from_the_middle(new) -> None:
+def test_long_read_goes_in_pieces_and_is_repeated_from_the_middle(new: NewScript) -> None:
     s = new(window_packets=8, probe=False, ackto=1)
     s.post("READ", 10 * 256)
     requests = s.packets()
@@ -47,7 +48,7 @@ def test_long_read_goes_in_pieces_and_is_repeated_from_the_middle(new) -> None:
     assert s.send_cq.take() == ["SUCCESS"]
 
 
-def test_implied_nak_of_a_lost_response(new) -> None:
+def test_implied_nak_of_a_lost_response(new: NewScript) -> None:
     s = new()
     s.post("READ", 512)
     s.post("WRITE", 10)
@@ -63,7 +64,7 @@ def test_implied_nak_of_a_lost_response(new) -> None:
     assert s.send_cq.take() == ["SUCCESS"] * 2
 
 
-def test_a_response_lost_twice_is_asked_for_again(new) -> None:
+def test_a_response_lost_twice_is_asked_for_again(new: NewScript) -> None:
     """The second loss looks like an answer to the first request: after a while without the response a probe asks."""
     s = new(ackto=0)
     s.post("READ", 768)
@@ -87,7 +88,7 @@ def test_a_response_lost_twice_is_asked_for_again(new) -> None:
 
 
 @pytest.mark.parametrize("got", [0, 1, 5, 7])
-def test_a_lost_tail_of_a_read_is_probed_for(new, got) -> None:
+def test_a_lost_tail_of_a_read_is_probed_for(new: NewScript, got: int) -> None:
     """The last responses are lost and nothing comes that says so: about two round trips later, one is asked for."""
     s = new(ackto=0)
     s.post("READ", 2048)
@@ -109,7 +110,7 @@ def test_a_lost_tail_of_a_read_is_probed_for(new, got) -> None:
 
 
 @pytest.mark.parametrize("got", [0, 3])
-def test_late_responses_serve_although_a_probe_asked(new, got) -> None:
+def test_late_responses_serve_although_a_probe_asked(new: NewScript, got: int) -> None:
     s = new(ackto=0)
     s.post("READ", 2048)
     s.out()
@@ -125,7 +126,7 @@ def test_late_responses_serve_although_a_probe_asked(new, got) -> None:
     assert s.data[:2048] == b"".join(bytes([psn]) * 256 for psn in range(100, 108))
 
 
-def test_a_late_response_and_then_the_answer_to_the_probe(new) -> None:
+def test_a_late_response_and_then_the_answer_to_the_probe(new: NewScript) -> None:
     s = new(ackto=0)
     s.post("READ", 1024)
     s.out()
@@ -144,7 +145,7 @@ def test_a_late_response_and_then_the_answer_to_the_probe(new) -> None:
     assert s.data[:1024] == b"".join(bytes([psn]) * 256 for psn in range(100, 104))
 
 
-def test_the_answer_to_a_probe_comes_when_all_was_asked_for_anew(new) -> None:
+def test_the_answer_to_a_probe_comes_when_all_was_asked_for_anew(new: NewScript) -> None:
     """The probe's answer is of one packet, where the request that stands by then is of four."""
     s = new(ackto=8)
     s.post("READ", 1024)
@@ -162,7 +163,7 @@ def test_the_answer_to_a_probe_comes_when_all_was_asked_for_anew(new) -> None:
     assert s.data[:1024] == b"".join(bytes([psn]) * 256 for psn in range(100, 104))
 
 
-def test_no_end_comes_before_the_last_but_for_a_probe(new) -> None:
+def test_no_end_comes_before_the_last_but_for_a_probe(new: NewScript) -> None:
     s = new(ackto=0)
     s.post("READ", 1024)
     s.out()
@@ -171,7 +172,7 @@ def test_no_end_comes_before_the_last_but_for_a_probe(new) -> None:
 
 
 @pytest.mark.parametrize("operation", ["CMP_SWAP", "FETCH_ADD"])
-def test_an_atomic_is_probed_for(new, operation) -> None:
+def test_an_atomic_is_probed_for(new: NewScript, operation: str) -> None:
     s = new(ackto=0)
     s.post(operation, 8)
     first = s.packets()
@@ -182,7 +183,7 @@ def test_an_atomic_is_probed_for(new, operation) -> None:
     assert s.send_cq.take() == ["SUCCESS"]
 
 
-def test_the_oldest_is_probed_for_whatever_it_is(new) -> None:
+def test_the_oldest_is_probed_for_whatever_it_is(new: NewScript) -> None:
     s = new(ackto=0)
     s.post("WRITE", 10)
     s.post("READ", 10)
@@ -200,7 +201,7 @@ def test_the_oldest_is_probed_for_whatever_it_is(new) -> None:
     assert s.out() == ["WRITE_ONLY 102!"]
 
 
-def test_a_response_lost_for_ever_uses_up_the_retries(new) -> None:
+def test_a_response_lost_for_ever_uses_up_the_retries(new: NewScript) -> None:
     s = new(ackto=0, retry_cnt=2)
     s.post("READ", 768)
     for _ in range(3):
@@ -210,7 +211,7 @@ def test_a_response_lost_for_ever_uses_up_the_retries(new) -> None:
     assert s.send_cq.take() == ["RETRY_EXC_ERR"]
 
 
-def test_acks_behind_a_rewound_read_do_not_complete_it(new) -> None:
+def test_acks_behind_a_rewound_read_do_not_complete_it(new: NewScript) -> None:
     """Between the rewind and the repeated request, an ACK must not stand in for the responses."""
     s = new()
     s.post("READ", 10)
@@ -227,7 +228,7 @@ def test_acks_behind_a_rewound_read_do_not_complete_it(new) -> None:
     assert s.data[:10] == b"x" * 10
 
 
-def test_a_response_to_what_asks_for_none_is_stale(new) -> None:
+def test_a_response_to_what_asks_for_none_is_stale(new: NewScript) -> None:
     s = new()
     s.post("WRITE", 10)
     s.post("READ", 10)
@@ -240,7 +241,7 @@ def test_a_response_to_what_asks_for_none_is_stale(new) -> None:
 
 
 @pytest.mark.parametrize("name", ["READ_RESPONSE_ONLY", "ATOMIC_ACKNOWLEDGE"])
-def test_a_stale_response_grants_no_credits(new, name) -> None:
+def test_a_stale_response_grants_no_credits(new: NewScript, name: str) -> None:
     """Common NICs put 0 into the AETH of a READ response: that is no word on receive entries, late ones included."""
     s = new()
     s.post("READ", 10)
@@ -252,7 +253,7 @@ def test_a_stale_response_grants_no_credits(new, name) -> None:
     assert s.out() == ["SEND_FIRST 101", "SEND_MIDDLE 102", "SEND_LAST 103!"]
 
 
-def test_a_response_acknowledges_what_was_before_it(new) -> None:
+def test_a_response_acknowledges_what_was_before_it(new: NewScript) -> None:
     """And so a bad one fails the READ, not the WRITE in front of it."""
     s = new()
     s.post("WRITE", 10)
@@ -262,7 +263,7 @@ def test_a_response_acknowledges_what_was_before_it(new) -> None:
     assert s.send_cq.take() == ["SUCCESS", "BAD_RESP_ERR"]
 
 
-def test_late_answers_to_the_first_request_serve_after_a_retry(new) -> None:
+def test_late_answers_to_the_first_request_serve_after_a_retry(new: NewScript) -> None:
     s = new(probe=False, ackto=1)
     s.post("READ", 4 * 256)
     s.out()
@@ -278,7 +279,7 @@ def test_late_answers_to_the_first_request_serve_after_a_retry(new) -> None:
 
 
 @pytest.mark.parametrize("name", ["READ_RESPONSE_LAST", "READ_RESPONSE_FIRST", "READ_RESPONSE_MIDDLE"])
-def test_wrong_response_opcode(new, name) -> None:
+def test_wrong_response_opcode(new: NewScript, name: str) -> None:
     s = new()
     s.post("READ", 256)
     s.out()
@@ -287,7 +288,7 @@ def test_wrong_response_opcode(new, name) -> None:
 
 
 @pytest.mark.parametrize("operation", ["CMP_SWAP", "FETCH_ADD"])
-def test_atomic(new, operation) -> None:
+def test_atomic(new: NewScript, operation: str) -> None:
     s = new()
     s.post(operation, 8, swap_add=5, compare=9)
     (packet,) = s.packets()
@@ -299,7 +300,7 @@ def test_atomic(new, operation) -> None:
     assert s.counters["drop_stale_response"] == 1
 
 
-def test_an_atomic_answer_to_a_read_is_bad(new) -> None:
+def test_an_atomic_answer_to_a_read_is_bad(new: NewScript) -> None:
     s = new()
     s.post("READ", 8)
     s.out()
@@ -307,7 +308,7 @@ def test_an_atomic_answer_to_a_read_is_bad(new) -> None:
     assert s.send_cq.take() == ["BAD_RESP_ERR"]
 
 
-def test_fence(new) -> None:
+def test_fence(new: NewScript) -> None:
     s = new()
     s.post("READ", 8)
     s.post("WRITE", 8, flags=FLAG_SIGNALED | FLAG_FENCE)
@@ -316,7 +317,7 @@ def test_fence(new) -> None:
     assert s.out() == ["WRITE_ONLY 101!"]
 
 
-def test_fenced_local_request_waits_and_completes(new) -> None:
+def test_fenced_local_request_waits_and_completes(new: NewScript) -> None:
     s = new()
     s.post("READ", 8)
     s.post("NOP", 0, flags=FLAG_SIGNALED | FLAG_FENCE)
@@ -328,7 +329,7 @@ def test_fenced_local_request_waits_and_completes(new) -> None:
     assert s.send_cq.take() == ["SUCCESS"] * 3
 
 
-def test_max_rd_atomic(new) -> None:
+def test_max_rd_atomic(new: NewScript) -> None:
     s = new(max_rd_atomic=2)
     for _ in range(3):
         s.post("FETCH_ADD", 8)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rnic.context.qpc import OPT_NO_PROBE, OPT_SELECTIVE_REPEAT
 from rnic.spec.states import ERR, RTS
 from rnic.spec.syndromes import retry_exceeded_ns, rnr_timer_ns
+from tests.scripts.conftest import NewScript
 
 
-def test_sequence_nak_goes_back_into_the_message(new) -> None:
+def test_sequence_nak_goes_back_into_the_message(new: NewScript) -> None:
     s = new()
     s.post("WRITE", 1280)
     s.post("SEND", 10)
@@ -23,7 +26,7 @@ def test_sequence_nak_goes_back_into_the_message(new) -> None:
     assert s.send_cq.take() == ["SUCCESS"] * 2
 
 
-def test_local_ack_timeout(new) -> None:
+def test_local_ack_timeout(new: NewScript) -> None:
     s = new(probe=False, ackto=10)
     s.post("WRITE", 10)
     s.out()
@@ -34,7 +37,7 @@ def test_local_ack_timeout(new) -> None:
     assert s.out() == ["WRITE_ONLY 100!"]
 
 
-def test_retry_count(new) -> None:
+def test_retry_count(new: NewScript) -> None:
     s = new(probe=False, ackto=1, retry_cnt=2)
     s.post("WRITE", 10)
     s.post("SEND", 10)
@@ -49,12 +52,14 @@ def test_retry_count(new) -> None:
 
 @pytest.mark.parametrize("retry_cnt", [0, 1, 3, 7])
 @pytest.mark.parametrize("operation", ["WRITE", "READ"])
-def test_a_dead_peer_gets_each_sending_and_one_probe_for_it(new, operation: str, retry_cnt: int) -> None:
+def test_a_dead_peer_gets_each_sending_and_one_probe_for_it(new: NewScript, operation: str, retry_cnt: int) -> None:
     """Also while new packets go out, each of which starts the probe's timer again."""
     s = new(ackto=12, retry_cnt=retry_cnt)
     s.post(operation, 512)
     seen = s.out()
-    began, earliest = s.now, retry_exceeded_ns(12, retry_cnt)[0]
+    span = retry_exceeded_ns(12, retry_cnt)
+    assert span is not None
+    began, earliest = s.now, span[0]
     while s.ctx.state == RTS:
         assert s.now - began < earliest
         if s.now - began < 4_000_000:
@@ -67,7 +72,7 @@ def test_a_dead_peer_gets_each_sending_and_one_probe_for_it(new, operation: str,
     assert retry_cnt + 1 <= len(oldest) <= 2 * (retry_cnt + 1)
 
 
-def test_the_timer_backs_off_as_far_as_the_standard_lets_it(new) -> None:
+def test_the_timer_backs_off_as_far_as_the_standard_lets_it(new: NewScript) -> None:
     """IBA 9.7.6.1.3: the transport timer runs for at least the timeout and at most four times that."""
     s = new(probe=False, ackto=10, retry_cnt=7)
     s.post("WRITE", 512)
@@ -83,7 +88,7 @@ def test_the_timer_backs_off_as_far_as_the_standard_lets_it(new) -> None:
 
 
 @pytest.mark.parametrize(("sample", "timeouts"), [(1_000_000, 1), (2_000_000, 1.9073486328125), (4_190_000, 3.99589)])
-def test_the_timer_is_no_shorter_than_four_measured_round_trips(new, sample, timeouts) -> None:
+def test_the_timer_is_no_shorter_than_four_measured_round_trips(new: NewScript, sample: int, timeouts: float) -> None:
     s = new(probe=False, ackto=10)
     s.post("WRITE", 10)
     s.out()
@@ -94,7 +99,7 @@ def test_the_timer_is_no_shorter_than_four_measured_round_trips(new, sample, tim
     assert s.deadline == pytest.approx(timeouts * (4096 << 10), rel=1e-4)
 
 
-def test_what_waits_to_be_sent_again_is_not_late(new) -> None:
+def test_what_waits_to_be_sent_again_is_not_late(new: NewScript) -> None:
     s = new(ackto=10)
     s.post("WRITE", 512)
     s.out()
@@ -102,11 +107,11 @@ def test_what_waits_to_be_sent_again_is_not_late(new) -> None:
     assert s.deadline is None
     s.wait(1_000_000_000)
     assert s.out() == ["WRITE_FIRST 100", "WRITE_LAST 101!"]
-    assert s.deadline == 1_000_000
     assert s.counters["ack_timeouts"] == 0
+    assert s.deadline == 1_000_000
 
 
-def test_an_ack_starts_the_timer_anew(new) -> None:
+def test_an_ack_starts_the_timer_anew(new: NewScript) -> None:
     s = new(probe=False, ackto=10)
     s.post("WRITE", 10)
     s.post("WRITE", 10)
@@ -118,7 +123,7 @@ def test_an_ack_starts_the_timer_anew(new) -> None:
     assert s.deadline is None
 
 
-def test_the_probe_waits_two_round_trips(new) -> None:
+def test_the_probe_waits_two_round_trips(new: NewScript) -> None:
     """Round trips are measured from a first sending to the ACK that covers it, one at a time."""
     s = new(ackto=0)
     for sample in (2_000_000, 2_000_000, 10_000_000):
@@ -133,7 +138,7 @@ def test_the_probe_waits_two_round_trips(new) -> None:
     assert s.deadline == 2 * 3_000_000 + 4 * 2_562_500
 
 
-def test_a_steady_round_trip_is_waited_for_twice(new) -> None:
+def test_a_steady_round_trip_is_waited_for_twice(new: NewScript) -> None:
     s = new(ackto=0)
     for _ in range(40):
         s.post("WRITE", 10)
@@ -145,7 +150,7 @@ def test_a_steady_round_trip_is_waited_for_twice(new) -> None:
     assert s.deadline == pytest.approx(6_000_000, rel=1e-3)
 
 
-def test_one_round_trip_is_measured_at_a_time(new) -> None:
+def test_one_round_trip_is_measured_at_a_time(new: NewScript) -> None:
     for first in (0, 100):
         s = new(ackto=0, next_send_psn=first)
         for name in ("WRITE", "WRITE", "READ"):
@@ -156,7 +161,7 @@ def test_one_round_trip_is_measured_at_a_time(new) -> None:
         assert s.qp.requester.srtt == 600_000
 
 
-def test_a_round_trip_ends_with_the_last_packet_of_what_was_sent(new) -> None:
+def test_a_round_trip_ends_with_the_last_packet_of_what_was_sent(new: NewScript) -> None:
     s = new(ackto=0)
     s.post("WRITE", 768)
     s.out()
@@ -167,7 +172,7 @@ def test_a_round_trip_ends_with_the_last_packet_of_what_was_sent(new) -> None:
     assert s.qp.requester.srtt == 600_000
 
 
-def test_a_repeated_packet_measures_no_round_trip(new) -> None:
+def test_a_repeated_packet_measures_no_round_trip(new: NewScript) -> None:
     s = new(ackto=0)
     s.post("WRITE", 10)
     s.out()
@@ -179,14 +184,14 @@ def test_a_repeated_packet_measures_no_round_trip(new) -> None:
     assert s.qp.requester.srtt == 0
 
 
-def test_timeout_zero_is_never(new) -> None:
+def test_timeout_zero_is_never(new: NewScript) -> None:
     s = new(probe=False, ackto=0)
     s.post("WRITE", 10)
     s.out()
     assert s.deadline is None
 
 
-def test_progress_restores_the_retry_count(new) -> None:
+def test_progress_restores_the_retry_count(new: NewScript) -> None:
     s = new(probe=False, ackto=1, retry_cnt=1)
     s.post("WRITE", 512)
     for psn in (100, 101):
@@ -198,7 +203,7 @@ def test_progress_restores_the_retry_count(new) -> None:
 
 
 @pytest.mark.parametrize("limit", range(7))
-def test_rnr_limit(new, limit) -> None:
+def test_rnr_limit(new: NewScript, limit: int) -> None:
     s = new(rnr_retry=limit)
     s.post("SEND", 10)
     for _ in range(limit):
@@ -212,7 +217,7 @@ def test_rnr_limit(new, limit) -> None:
 
 
 @pytest.mark.parametrize("code", [0, 1, 14, 31])
-def test_rnr_timer_and_forever(new, code) -> None:
+def test_rnr_timer_and_forever(new: NewScript, code: int) -> None:
     s = new(rnr_retry=7)
     s.post("WRITE", 10)
     s.post("SEND", 10)
@@ -229,7 +234,7 @@ def test_rnr_timer_and_forever(new, code) -> None:
     assert s.send_cq.take() == ["SUCCESS"] * 3
 
 
-def test_rnr_inside_a_sequence_retry(new) -> None:
+def test_rnr_inside_a_sequence_retry(new: NewScript) -> None:
     s = new(rnr_retry=1)
     s.post("SEND", 10)
     s.post("SEND", 10)
@@ -247,7 +252,7 @@ def test_rnr_inside_a_sequence_retry(new) -> None:
     ("syndrome", "status"),
     [(0x61, "REM_INV_REQ_ERR"), (0x62, "REM_ACCESS_ERR"), (0x63, "REM_OP_ERR"), (0x64, "REM_INV_REQ_ERR")],
 )
-def test_fatal_naks(new, syndrome, status) -> None:
+def test_fatal_naks(new: NewScript, syndrome: int, status: str) -> None:
     s = new()
     for _ in range(3):
         s.post("WRITE", 10)
@@ -258,7 +263,7 @@ def test_fatal_naks(new, syndrome, status) -> None:
     assert s.events == []
 
 
-def test_a_fatal_nak_of_what_is_over_harms_nobody(new) -> None:
+def test_a_fatal_nak_of_what_is_over_harms_nobody(new: NewScript) -> None:
     """As comes where the network has repeated a READ whose answer arrived long ago."""
     s = new()
     s.post("READ", 600)
@@ -276,7 +281,7 @@ def test_a_fatal_nak_of_what_is_over_harms_nobody(new) -> None:
     assert s.send_cq.take() == ["SUCCESS", "SUCCESS"]
 
 
-def test_reserved_syndromes_are_dropped(new) -> None:
+def test_reserved_syndromes_are_dropped(new: NewScript) -> None:
     s = new()
     s.post("WRITE", 10)
     s.out()
@@ -289,7 +294,7 @@ def test_reserved_syndromes_are_dropped(new) -> None:
 # --------------------------------------------------------------------------------- the window after a loss
 
 
-def test_a_loss_halves_what_is_in_flight(new) -> None:
+def test_a_loss_halves_what_is_in_flight(new: NewScript) -> None:
     """A loss halves the packets in flight, down to 32; acknowledged packets open the window again, four for one."""
     s = new(window_packets=128, ack_every=64)
     s.post("WRITE", 250 * 256)
@@ -308,7 +313,7 @@ def test_a_loss_halves_what_is_in_flight(new) -> None:
     assert s.qp.requester.window == 43
 
 
-def test_the_window_opens_as_far_as_it_was_and_no_further(new) -> None:
+def test_the_window_opens_as_far_as_it_was_and_no_further(new: NewScript) -> None:
     s = new(window_packets=40)
     s.post("WRITE", 250 * 256)
     s.out()
@@ -321,7 +326,7 @@ def test_the_window_opens_as_far_as_it_was_and_no_further(new) -> None:
     assert seen == [34, 37, 39, 40, 40, 40, 40, 40, 40, 40, 40]
 
 
-def test_a_narrow_window_asks_for_acks_more_often(new) -> None:
+def test_a_narrow_window_asks_for_acks_more_often(new: NewScript) -> None:
     """Whatever the window, four packets of it ask for an ACK, so that it moves on before it is used up."""
     for segments in (1, 15):
         s = new(segments=segments, window_packets=128, ack_every=64)
@@ -333,7 +338,7 @@ def test_a_narrow_window_asks_for_acks_more_often(new) -> None:
         assert [p.psn for p in s.packets() if p.ackreq] == [104, 112, 120, 128, 132]  # the last, since it stops there
 
 
-def test_an_rnr_nak_is_no_loss(new) -> None:
+def test_an_rnr_nak_is_no_loss(new: NewScript) -> None:
     s = new(window_packets=128)
     s.post("SEND", 250 * 256)
     s.out()
@@ -345,7 +350,7 @@ def test_an_rnr_nak_is_no_loss(new) -> None:
 # ------------------------------------------------------------------------ a peer that keeps what comes beyond a gap
 
 
-def test_the_packet_that_a_nak_names_is_sent_again_alone(new) -> None:
+def test_the_packet_that_a_nak_names_is_sent_again_alone(new: NewScript) -> None:
     s = new(options=OPT_SELECTIVE_REPEAT)
     s.post("WRITE", 1280)
     s.post("SEND", 10)
@@ -363,7 +368,7 @@ def test_the_packet_that_a_nak_names_is_sent_again_alone(new) -> None:
     assert s.deadline is None
 
 
-def test_a_peer_that_wants_the_next_one_too_gets_all(new) -> None:
+def test_a_peer_that_wants_the_next_one_too_gets_all(new: NewScript) -> None:
     """It has not kept it, or more is lost. Twice as many losses go by each time before it is tried again."""
     s = new(options=OPT_SELECTIVE_REPEAT, retry_cnt=7)
     s.post("WRITE", 250 * 256)
@@ -377,7 +382,7 @@ def test_a_peer_that_wants_the_next_one_too_gets_all(new) -> None:
     assert s.qp.requester.go_back_penalty == 4
 
 
-def test_a_peer_that_has_kept_is_trusted_again(new) -> None:
+def test_a_peer_that_has_kept_is_trusted_again(new: NewScript) -> None:
     s = new(options=OPT_SELECTIVE_REPEAT)
     s.post("WRITE", 100 * 256)
     s.out()
@@ -391,7 +396,7 @@ def test_a_peer_that_has_kept_is_trusted_again(new) -> None:
     assert s.qp.requester.go_back_penalty == 0
 
 
-def test_a_nak_said_twice_of_what_was_sent_alone_goes_back(new) -> None:
+def test_a_nak_said_twice_of_what_was_sent_alone_goes_back(new: NewScript) -> None:
     """What was sent alone is lost too, or late."""
     s = new(options=OPT_SELECTIVE_REPEAT)
     s.post("WRITE", 512)
@@ -402,7 +407,7 @@ def test_a_nak_said_twice_of_what_was_sent_alone_goes_back(new) -> None:
     assert s.out() == ["WRITE_FIRST 100", "WRITE_LAST 101!"]
 
 
-def test_what_is_sent_alone_narrows_the_window_less(new) -> None:
+def test_what_is_sent_alone_narrows_the_window_less(new: NewScript) -> None:
     s = new(options=OPT_SELECTIVE_REPEAT, window_packets=128)
     s.post("WRITE", 250 * 256)
     s.out()
@@ -414,7 +419,7 @@ def test_what_is_sent_alone_narrows_the_window_less(new) -> None:
     assert s.qp.requester.window >= 32
 
 
-def test_with_reads_under_way_it_goes_back(new) -> None:
+def test_with_reads_under_way_it_goes_back(new: NewScript) -> None:
     """What is missing may be a READ request, which is answered in its order."""
     s = new(options=OPT_SELECTIVE_REPEAT)
     s.post("READ", 512)
@@ -424,7 +429,7 @@ def test_with_reads_under_way_it_goes_back(new) -> None:
     assert s.out() == ["READ_REQUEST 100!", "WRITE_ONLY 102!"]
 
 
-def test_a_timeout_goes_back_whatever_the_peer_keeps(new) -> None:
+def test_a_timeout_goes_back_whatever_the_peer_keeps(new: NewScript) -> None:
     s = new(options=OPT_SELECTIVE_REPEAT | OPT_NO_PROBE, ackto=10)
     s.post("WRITE", 512)
     s.out()
@@ -437,7 +442,7 @@ def test_a_timeout_goes_back_whatever_the_peer_keeps(new) -> None:
 # ------------------------------------------------------------------------------------ tail-loss probe
 
 
-def test_probe_repeats_both_ends_and_backs_off(new) -> None:
+def test_probe_repeats_both_ends_and_backs_off(new: NewScript) -> None:
     s = new(ackto=0)
     s.post("SEND", 512)
     s.post("WRITE", 512)
@@ -454,7 +459,7 @@ def test_probe_repeats_both_ends_and_backs_off(new) -> None:
     assert s.counters["probes"] == 4
 
 
-def test_an_answered_probe_is_followed_by_another_at_once(new) -> None:
+def test_an_answered_probe_is_followed_by_another_at_once(new: NewScript) -> None:
     s = new(ackto=0)
     s.post("WRITE", 1024)
     s.out()
@@ -471,7 +476,7 @@ def test_an_answered_probe_is_followed_by_another_at_once(new) -> None:
     assert s.out() == ["WRITE_LAST 103!"]
 
 
-def test_a_lost_nak_costs_one_probe(new) -> None:
+def test_a_lost_nak_costs_one_probe(new: NewScript) -> None:
     s = new()
     s.post("WRITE", 1024)
     s.out()
@@ -482,7 +487,7 @@ def test_a_lost_nak_costs_one_probe(new) -> None:
     assert s.out() == ["WRITE_MIDDLE 101", "WRITE_MIDDLE 102", "WRITE_LAST 103!"]
 
 
-def test_a_probe_that_finds_no_packet_asks_for_none(new) -> None:
+def test_a_probe_that_finds_no_packet_asks_for_none(new: NewScript) -> None:
     """No sequence of events leads there; a word of the state that another executor wrote wrong must not raise."""
     s = new(ackto=10)
     s.qp.requester.add_inflight(1)
@@ -496,7 +501,7 @@ def test_a_probe_that_finds_no_packet_asks_for_none(new) -> None:
 
 
 @pytest.mark.parametrize("how", [{"probe": False}, {"options": OPT_NO_PROBE}])
-def test_probe_off(new, how) -> None:
+def test_probe_off(new: NewScript, how: dict[str, Any]) -> None:
     s = new(ackto=0, **how)
     s.post("SEND", 10)
     s.out()
@@ -506,7 +511,7 @@ def test_probe_off(new, how) -> None:
 # ------------------------------------------------------------------------------ NAKs in an RNR wait
 
 
-def test_sequence_naks_in_an_rnr_wait_cost_no_retry(new) -> None:
+def test_sequence_naks_in_an_rnr_wait_cost_no_retry(new: NewScript) -> None:
     """Linux answers each packet in flight behind the RNR NAK with a sequence NAK for the PSN that it refused."""
     s = new(retry_cnt=1, rnr_retry=7)
     for _ in range(8):
@@ -524,7 +529,7 @@ def test_sequence_naks_in_an_rnr_wait_cost_no_retry(new) -> None:
     assert s.counters["rewinds"] == 0
 
 
-def test_an_rnr_nak_restores_the_retry_count(new) -> None:
+def test_an_rnr_nak_restores_the_retry_count(new: NewScript) -> None:
     """It says that the request has come. Linux's sequence NAKs behind its RNR NAK may be slower than the wait is long:
     each then sends the rest again, which is no sign of a peer that cannot be reached."""
     s = new(retry_cnt=1, rnr_retry=7)
@@ -542,7 +547,7 @@ def test_an_rnr_nak_restores_the_retry_count(new) -> None:
     assert s.send_cq.take() == ["SUCCESS"] * 4
 
 
-def test_between_rnr_naks_the_retry_count_ends_it(new) -> None:
+def test_between_rnr_naks_the_retry_count_ends_it(new: NewScript) -> None:
     s = new(retry_cnt=2, rnr_retry=7)
     s.post("SEND", 10)
     for code in (0x21, 0x60, 0x60):
@@ -554,7 +559,7 @@ def test_between_rnr_naks_the_retry_count_ends_it(new) -> None:
     assert s.send_cq.take() == ["RETRY_EXC_ERR"]
 
 
-def test_a_sequence_nak_behind_the_rnr_wait_is_a_loss(new) -> None:
+def test_a_sequence_nak_behind_the_rnr_wait_is_a_loss(new: NewScript) -> None:
     """The responder took the refused request after all, and lost the one behind: that does cost a retry."""
     s = new(retry_cnt=1)
     for _ in range(3):
@@ -569,7 +574,7 @@ def test_a_sequence_nak_behind_the_rnr_wait_is_a_loss(new) -> None:
     assert s.out() == ["SEND_ONLY 101!", "SEND_ONLY 102!"]
 
 
-def test_a_nak_said_twice_goes_back_once(new) -> None:
+def test_a_nak_said_twice_goes_back_once(new: NewScript) -> None:
     s = new(retry_cnt=1)
     s.post("WRITE", 1024)
     s.out()
@@ -579,7 +584,7 @@ def test_a_nak_said_twice_goes_back_once(new) -> None:
     assert [p.psn for p in s.packets()] == [101, 102, 103]
 
 
-def test_the_ack_timeout_runs_from_the_oldest_packet(new) -> None:
+def test_the_ack_timeout_runs_from_the_oldest_packet(new: NewScript) -> None:
     s = new(probe=False)
     s.post("WRITE", 8)
     s.packets()
@@ -595,7 +600,7 @@ def test_the_ack_timeout_runs_from_the_oldest_packet(new) -> None:
 
 @pytest.mark.parametrize("budget", [1, 2, 5, 16, 63])
 @pytest.mark.parametrize("first", [4, 16, 40])
-def test_short_turns_do_not_wait_for_the_probe(new, budget: int, first: int) -> None:
+def test_short_turns_do_not_wait_for_the_probe(new: NewScript, budget: int, first: int) -> None:
     """A turn that its budget ends asks for an ACK where the next might find no room: nothing else would give it any."""
     s = new(first_packets=first)
     s.post("WRITE", 60_000)
@@ -611,7 +616,7 @@ def test_short_turns_do_not_wait_for_the_probe(new, budget: int, first: int) -> 
     assert s.counters["probes"] == 0
 
 
-def test_who_joins_between_two_turns_makes_nobody_wait_for_the_probe(new) -> None:
+def test_who_joins_between_two_turns_makes_nobody_wait_for_the_probe(new: NewScript) -> None:
     """Ten packets are under way and six more would go. Another takes four; then there is no room for a turn."""
     s = new(first_packets=16)
     inflight, peer = s.host.inflight, s.qp.requester.peer

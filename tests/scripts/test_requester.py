@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rnic.context.qpc import OPT_GSO, OPT_NO_PROBE, OPT_SQ_SIG_ALL
@@ -12,6 +14,7 @@ from rnic.spec.opcodes import WR_BIND_MW
 from rnic.spec.states import ERR, RTS, SQD, SQE, ST_UC, ST_UD
 from rnic.transport.send_queue import ACK_EACH_AFTER_PROBE
 from rnic.wire.flow import Flow
+from tests.scripts.conftest import NewScript
 
 ALL = FLAG_SIGNALED
 
@@ -27,7 +30,7 @@ ALL = FLAG_SIGNALED
         ("READ", ["READ_REQUEST 100!"]),
     ],
 )
-def test_segmentation(new, operation, packets) -> None:
+def test_segmentation(new: NewScript, operation: str, packets: list[str]) -> None:
     s = new()
     s.post(operation, 700, imm=0x1234)
     sent = s.packets()
@@ -50,14 +53,14 @@ def test_segmentation(new, operation, packets) -> None:
         ("READ", "READ_REQUEST"),
     ],
 )
-def test_zero_length_takes_one_psn(new, operation, packet) -> None:
+def test_zero_length_takes_one_psn(new: NewScript, operation: str, packet: str) -> None:
     s = new()
     s.post(operation, 0)
     s.post("SEND", 0)
     assert s.out() == [f"{packet} 100!", "SEND_ONLY 101!"]
 
 
-def test_psn_wraps(new) -> None:
+def test_psn_wraps(new: NewScript) -> None:
     s = new(next_send_psn=0xFFFFFF)
     s.post("WRITE", 700)
     assert [p.psn for p in s.packets()] == [0xFFFFFF, 0, 1]
@@ -66,7 +69,7 @@ def test_psn_wraps(new) -> None:
     assert s.send_cq.take() == ["SUCCESS"]
 
 
-def test_window_bounds_what_is_outstanding(new) -> None:
+def test_window_bounds_what_is_outstanding(new: NewScript) -> None:
     s = new(window_packets=8)
     s.post("WRITE", 20 * 256)
     assert len(s.packets()) == 8
@@ -75,13 +78,13 @@ def test_window_bounds_what_is_outstanding(new) -> None:
     assert len(s.packets()) == 4
 
 
-def test_bursts_are_long_only_where_the_peer_agreed(new) -> None:
+def test_bursts_are_long_only_where_the_peer_agreed(new: NewScript) -> None:
     for options, agreed in ((0, False), (OPT_GSO, True), (OPT_SQ_SIG_ALL, False)):
         assert new(options=options).host.gso_agreed == agreed
 
 
 @pytest.mark.parametrize(("name", "counts"), [("WRITE", [2, 1]), ("SEND", [3]), ("SEND_IMM", [2, 1])])
-def test_a_shorter_packet_ends_its_burst(new, name, counts) -> None:
+def test_a_shorter_packet_ends_its_burst(new: NewScript, name: str, counts: list[int]) -> None:
     """What divides a burst divides it into equal packets but for the last (UDP_SEGMENT). A WRITE's first has a RETH."""
     s = new(segments=15)
     s.post(name, 768)
@@ -90,13 +93,13 @@ def test_a_shorter_packet_ends_its_burst(new, name, counts) -> None:
     assert [packet.psn for packet in s.parse(bursts)] == [100, 101, 102]
 
 
-def test_window_bounds_bytes_as_well(new) -> None:
+def test_window_bounds_bytes_as_well(new: NewScript) -> None:
     s = new(window_bytes=4 * (256 + 64) + 1)
     s.post("WRITE", 20 * 256)
     assert len(s.packets()) == 4
 
 
-def test_ack_is_asked_for_regularly(new) -> None:
+def test_ack_is_asked_for_regularly(new: NewScript) -> None:
     for segments in (1, 15):
         s = new(segments=segments, ack_every=4)
         s.post("WRITE", 20 * 256)
@@ -104,7 +107,7 @@ def test_ack_is_asked_for_regularly(new) -> None:
         assert asked == [100, 104, 108, 112, 116, 119]
 
 
-def test_an_ack_is_asked_for_where_others_may_take_the_room(new) -> None:
+def test_an_ack_is_asked_for_where_others_may_take_the_room(new: NewScript) -> None:
     """Who shares the way with others has a turn at a time: the ACK of one gives him the next."""
     for others in (0, 5):
         s = new()
@@ -127,7 +130,9 @@ def test_an_ack_is_asked_for_where_others_may_take_the_room(new) -> None:
         ("READ", 10, {"flags": 0}, False),
     ],
 )
-def test_a_short_write_that_nobody_waits_for_asks_for_no_ack(new, name, length, over, quiet) -> None:
+def test_a_short_write_that_nobody_waits_for_asks_for_no_ack(
+    new: NewScript, name: str, length: int, over: dict[str, Any], quiet: bool
+) -> None:
     s = new()
     s.post(name, length, **over)
     assert s.packets()[-1].ackreq is not quiet
@@ -152,8 +157,8 @@ def test_a_short_write_that_nobody_waits_for_asks_for_no_ack(new, name, length, 
         ("half of the send queue waits", [30, *range(32, 50)]),
     ],
 )
-def test_who_runs_short_or_is_waited_for_asks_for_an_ack(new, why, asked) -> None:
-    config = {
+def test_who_runs_short_or_is_waited_for_asks_for_an_ack(new: NewScript, why: str, asked: list[int]) -> None:
+    config: dict[str, dict[str, Any]] = {
         "all signaled": {"options": OPT_SQ_SIG_ALL},
         "no probe": {"probe": False},
         "no probe of this one": {"options": OPT_NO_PROBE},
@@ -173,14 +178,14 @@ def test_who_runs_short_or_is_waited_for_asks_for_an_ack(new, why, asked) -> Non
     assert found == asked
 
 
-def test_of_several_in_a_row_only_the_last_asks_for_no_ack(new) -> None:
+def test_of_several_in_a_row_only_the_last_asks_for_no_ack(new: NewScript) -> None:
     s = new()
     for _ in range(3):
         s.post("WRITE", 10, flags=0)
     assert s.out() == ["WRITE_ONLY 100!", "WRITE_ONLY 101!", "WRITE_ONLY 102"]
 
 
-def test_what_is_sent_again_asks_for_an_ack(new) -> None:
+def test_what_is_sent_again_asks_for_an_ack(new: NewScript) -> None:
     s = new()
     for psn in (100, 101, 102):
         s.post("WRITE", 10, flags=0)
@@ -192,7 +197,7 @@ def test_what_is_sent_again_asks_for_an_ack(new) -> None:
     assert s.out() == ["WRITE_ONLY 103"]
 
 
-def test_what_asks_for_no_ack_measures_no_round_trip(new) -> None:
+def test_what_asks_for_no_ack_measures_no_round_trip(new: NewScript) -> None:
     s = new(ackto=0)
     s.post("WRITE", 10, flags=0)
     s.out()
@@ -204,7 +209,7 @@ def test_what_asks_for_no_ack_measures_no_round_trip(new) -> None:
     assert s.qp.requester.srtt == 50_000
 
 
-def test_a_peer_that_waits_to_be_asked_is_asked_for_a_while(new) -> None:
+def test_a_peer_that_waits_to_be_asked_is_asked_for_a_while(new: NewScript) -> None:
     """One that acknowledges nothing else costs a repeated packet each time that a sender pauses, and no more."""
     s = new(ackto=0)
     s.post("WRITE", 10, flags=0)
@@ -221,7 +226,7 @@ def test_a_peer_that_waits_to_be_asked_is_asked_for_a_while(new) -> None:
     assert s.out() == [f"WRITE_ONLY {101 + ACK_EACH_AFTER_PROBE}"]
 
 
-def test_uc_never_asks_for_an_ack(new) -> None:
+def test_uc_never_asks_for_an_ack(new: NewScript) -> None:
     s = new(ST_UC, segments=15, ack_every=4)
     s.post("WRITE", 20 * 256)
     packets = s.packets()
@@ -230,7 +235,7 @@ def test_uc_never_asks_for_an_ack(new) -> None:
     assert s.send_cq.take() == ["SUCCESS"]
 
 
-def test_ack_is_cumulative(new) -> None:
+def test_ack_is_cumulative(new: NewScript) -> None:
     s = new()
     for _ in range(3):
         s.post("WRITE", 256)
@@ -247,7 +252,7 @@ def test_ack_is_cumulative(new) -> None:
     assert s.deadline is None
 
 
-def test_unsignaled(new) -> None:
+def test_unsignaled(new: NewScript) -> None:
     s = new()
     s.post("WRITE", 10, flags=0)
     s.post("WRITE", 10)
@@ -262,7 +267,7 @@ def test_unsignaled(new) -> None:
     assert s.send_cq.take() == ["SUCCESS"]
 
 
-def test_solicited_goes_on_the_last_packet(new) -> None:
+def test_solicited_goes_on_the_last_packet(new: NewScript) -> None:
     s = new()
     s.post("SEND", 700, flags=ALL | FLAG_SOLICITED)
     assert [p.solicited for p in s.packets()] == [False, False, True]
@@ -273,7 +278,7 @@ def test_solicited_goes_on_the_last_packet(new) -> None:
     [("SEND", True), ("SEND_IMM", True), ("SEND_INV", True), ("WRITE", False), ("WRITE_IMM", True), ("READ", False)],
 )
 @pytest.mark.parametrize("length", [10, 600])
-def test_solicited_only_where_a_completion_follows(new, name: str, solicited: bool, length: int) -> None:
+def test_solicited_only_where_a_completion_follows(new: NewScript, name: str, solicited: bool, length: int) -> None:
     """IBA ch. 9: the bit is defined for what takes a receive entry; in anything else it is 0."""
     s = new()
     s.post(name, length, flags=ALL | FLAG_SOLICITED)
@@ -282,7 +287,7 @@ def test_solicited_only_where_a_completion_follows(new, name: str, solicited: bo
     assert last.solicited == solicited
 
 
-def test_inline_and_scatter_lists(new) -> None:
+def test_inline_and_scatter_lists(new: NewScript) -> None:
     s = new()
     s.post("SEND", 40, flags=ALL | FLAG_INLINE, inline=bytes(range(40)))
     s.sq[64 * 64 : 64 * 64 + 40] = bytes(40)
@@ -297,7 +302,7 @@ def test_inline_and_scatter_lists(new) -> None:
 # ---------------------------------------------------------------------------------------- credits
 
 
-def test_credits(new) -> None:
+def test_credits(new: NewScript) -> None:
     s = new()
     s.post("SEND", 10)
     s.out()
@@ -313,7 +318,7 @@ def test_credits(new) -> None:
     assert len(s.out()) == 3
 
 
-def test_one_credit_is_good_for_one_message(new) -> None:
+def test_one_credit_is_good_for_one_message(new: NewScript) -> None:
     s = new()
     s.post("SEND", 10)
     s.out()
@@ -324,7 +329,7 @@ def test_one_credit_is_good_for_one_message(new) -> None:
     assert s.out() == ["SEND_FIRST 101", "SEND_MIDDLE 102", "SEND_LAST 103!", "SEND_FIRST 104!"]
 
 
-def test_one_packet_asks_for_credit_however_many_messages_wait(new) -> None:
+def test_one_packet_asks_for_credit_however_many_messages_wait(new: NewScript) -> None:
     s = new()
     s.post("SEND", 10)
     s.out()
@@ -340,7 +345,7 @@ def test_one_packet_asks_for_credit_however_many_messages_wait(new) -> None:
     assert s.out() == ["SEND_MIDDLE 104", "SEND_LAST 105!"]
 
 
-def test_an_unsolicited_ack_grants_credits(new) -> None:
+def test_an_unsolicited_ack_grants_credits(new: NewScript) -> None:
     s = new()
     s.post("SEND", 10)
     s.out()
@@ -350,7 +355,7 @@ def test_an_unsolicited_ack_grants_credits(new) -> None:
     assert len(s.out()) == 3
 
 
-def test_an_ack_of_long_ago_grants_no_credits(new) -> None:
+def test_an_ack_of_long_ago_grants_no_credits(new: NewScript) -> None:
     """Only what repeats the last PSN may be an unsolicited ACK; an older one was overtaken, and so were its credits."""
     s = new()
     s.post("SEND", 10)
@@ -362,7 +367,7 @@ def test_an_ack_of_long_ago_grants_no_credits(new) -> None:
     assert s.out() == ["SEND_FIRST 102!"]  # it has to ask all the same
 
 
-def test_a_request_that_the_peer_counts_twice_gives_no_credit(new) -> None:
+def test_a_request_that_the_peer_counts_twice_gives_no_credit(new: NewScript) -> None:
     """A READ request is lost, and a probe asks for its first response alone: the peer has two requests of one."""
     s = new(ackto=0)
     s.post("READ", 768)
@@ -382,7 +387,7 @@ def test_a_request_that_the_peer_counts_twice_gives_no_credit(new) -> None:
     assert s.send_cq.take() == ["SUCCESS"] * 2
 
 
-def test_credits_count_each_request_of_a_long_read(new) -> None:
+def test_credits_count_each_request_of_a_long_read(new: NewScript) -> None:
     """While the first request of three is answered, three requests more are not: the credits begin behind that one."""
     s = new(ackto=0)
     s.post("SEND", 10)
@@ -400,7 +405,7 @@ def test_credits_count_each_request_of_a_long_read(new) -> None:
     assert s.out() == ["SEND_FIRST 232", "SEND_MIDDLE 233", "SEND_LAST 234!"]
 
 
-def test_read_responses_carry_no_credits(new) -> None:
+def test_read_responses_carry_no_credits(new: NewScript) -> None:
     """software.md section 4: common NICs put syndrome 0 there, which would stop every SEND."""
     s = new()
     s.post("READ", 8)
@@ -427,7 +432,9 @@ def test_read_responses_carry_no_credits(new) -> None:
         ("LOCAL_INV", 0, {"imm": 0x1234}, "LOC_PROT_ERR"),
     ],
 )
-def test_local_errors_come_in_order(new, operation, length, over, status) -> None:
+def test_local_errors_come_in_order(
+    new: NewScript, operation: str, length: int, over: dict[str, Any], status: str
+) -> None:
     s = new()
     s.post("WRITE", 10)
     s.post(operation, length, **over)
@@ -442,7 +449,7 @@ def test_local_errors_come_in_order(new, operation, length, over, status) -> Non
     assert s.ctx.state == ERR
 
 
-def test_read_without_max_rd_atomic(new) -> None:
+def test_read_without_max_rd_atomic(new: NewScript) -> None:
     s = new(max_rd_atomic=0)
     s.post("READ", 8)
     s.out()
@@ -450,7 +457,7 @@ def test_read_without_max_rd_atomic(new) -> None:
 
 
 @pytest.mark.parametrize("name", ["READ", "FETCH_ADD"])
-def test_what_brings_bytes_needs_the_right_to_write_them(new, name: str) -> None:
+def test_what_brings_bytes_needs_the_right_to_write_them(new: NewScript, name: str) -> None:
     s = new()
     entry = s.register(bytearray(64), access=REMOTE_READ)
     s.post("SEND", 8, at=entry.start - s.va, lkey=entry.key)
@@ -460,14 +467,14 @@ def test_what_brings_bytes_needs_the_right_to_write_them(new, name: str) -> None
     assert s.send_cq.take() == ["SUCCESS", "LOC_PROT_ERR"]
 
 
-def test_bind_refused(new) -> None:
+def test_bind_refused(new: NewScript) -> None:
     s = new()
     s.post("BIND_MW", raw=SQE_ENTRY_BIND_STRUCT.pack(0, WR_BIND_MW, ALL, 2, s.va, s.key, 0x201, 0x200, 8))
     s.out()
     assert s.send_cq.take() == ["MW_BIND_ERR"]
 
 
-def test_region_vanishes_under_a_message(new) -> None:
+def test_region_vanishes_under_a_message(new: NewScript) -> None:
     s = new(window_packets=2)
     s.post("WRITE", 1024)
     s.out()
@@ -479,7 +486,7 @@ def test_region_vanishes_under_a_message(new) -> None:
     assert s.send_cq.take() == ["LOC_PROT_ERR"]
 
 
-def test_region_vanishes_under_a_read(new) -> None:
+def test_region_vanishes_under_a_read(new: NewScript) -> None:
     s = new()
     s.post("WRITE", 10)
     s.post("READ", 10)
@@ -493,7 +500,7 @@ def test_region_vanishes_under_a_read(new) -> None:
 # --------------------------------------------------------------------------------------------- states
 
 
-def test_sqd_drains_once(new) -> None:
+def test_sqd_drains_once(new: NewScript) -> None:
     s = new()
     s.post("WRITE", 10)
     s.out()
@@ -509,13 +516,13 @@ def test_sqd_drains_once(new) -> None:
     assert s.event_types() == [SQ_DRAINED]
 
 
-def test_sqd_of_an_idle_queue_drains_at_once(new) -> None:
+def test_sqd_of_an_idle_queue_drains_at_once(new: NewScript) -> None:
     s = new()
     s.to(SQD)
     assert s.event_types() == [SQ_DRAINED]
 
 
-def test_sqd_to_sqd_raises_no_second_event(new) -> None:
+def test_sqd_to_sqd_raises_no_second_event(new: NewScript) -> None:
     s = new()
     s.post("WRITE", 10)
     s.out()
@@ -530,7 +537,7 @@ def test_sqd_to_sqd_raises_no_second_event(new) -> None:
     assert not s.ctx.sq_draining
 
 
-def test_err_flushes_in_order(new) -> None:
+def test_err_flushes_in_order(new: NewScript) -> None:
     s = new(window_packets=1)
     for _ in range(4):
         s.post("WRITE", 300)
@@ -549,7 +556,7 @@ def test_err_flushes_in_order(new) -> None:
 
 
 @pytest.mark.parametrize("service", [ST_UC, ST_UD])
-def test_sqe_of_unreliable_services(new, service) -> None:
+def test_sqe_of_unreliable_services(new: NewScript, service: int) -> None:
     s = new(service)
     s.post("SEND", 10, lkey=1)
     s.post("SEND", 10)
@@ -564,7 +571,7 @@ def test_sqe_of_unreliable_services(new, service) -> None:
     assert s.send_cq.take() == ["SUCCESS"]
 
 
-def test_ud_sends_one_packet(new) -> None:
+def test_ud_sends_one_packet(new: NewScript) -> None:
     s = new(ST_UD)
     s.post("SEND", 200, qkey=1 << 31)
     s.post("SEND_IMM", 200, imm=9, flags=ALL | FLAG_SOLICITED, qkey=5)
@@ -581,7 +588,7 @@ def test_ud_sends_one_packet(new) -> None:
     assert s.send_cq.take() == ["SUCCESS", "SUCCESS", "LOC_LEN_ERR"]
 
 
-def test_reset_forgets(new) -> None:
+def test_reset_forgets(new: NewScript) -> None:
     s = new()
     s.post("READ", 10)
     s.out()
@@ -591,7 +598,7 @@ def test_reset_forgets(new) -> None:
     assert s.send_cq.take() == []
 
 
-def test_each_entry_that_completes_is_counted_in_the_context(new) -> None:
+def test_each_entry_that_completes_is_counted_in_the_context(new: NewScript) -> None:
     s = new(sq_wqe_counter=0xFFFE)
     for flags in (0, FLAG_SIGNALED, FLAG_SIGNALED):
         s.post("WRITE", 8, flags=flags)

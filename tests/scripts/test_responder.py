@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rnic.context.qpc import OPT_CREDITS, SRQ_VALID
@@ -12,11 +14,14 @@ from rnic.spec.events import COMM_EST, SRQ_LAST_WQE, WQ_ACCESS_ERROR, WQ_CATAS_E
 from rnic.spec.states import ERR, RESET, RTR, RTS, ST_UC, ST_UD
 from rnic.state.queue_pair import REPLIES
 from rnic.transport.responder import OWED_NS
+from tests.scripts.conftest import NewScript, Script
 
 FULL = bytes(range(256))
 
 
-def write(s, name, psn, payload=b"", at=0, length=None, **over) -> None:
+def write(
+    s: Script, name: str, psn: int, payload: bytes = b"", at: int = 0, length: int | None = None, **over: Any
+) -> None:
     fields = {"va": s.va + at, "rkey": s.key, "dma_length": len(payload) if length is None else length}
     s.inject(name, psn, payload=payload, **fields | over)
 
@@ -24,7 +29,7 @@ def write(s, name, psn, payload=b"", at=0, length=None, **over) -> None:
 # ----------------------------------------------------------------------------------- what works
 
 
-def test_write_is_stored_and_acknowledged(new) -> None:
+def test_write_is_stored_and_acknowledged(new: NewScript) -> None:
     s = new()
     write(s, "WRITE_FIRST", 100, FULL, at=64, length=522)
     s.inject("WRITE_MIDDLE", 101, payload=FULL)
@@ -36,13 +41,13 @@ def test_write_is_stored_and_acknowledged(new) -> None:
     assert s.recv_cq.take() == []
 
 
-def test_no_ack_at_once_where_none_is_asked_for(new) -> None:
+def test_no_ack_at_once_where_none_is_asked_for(new: NewScript) -> None:
     s = new()
     write(s, "WRITE_ONLY", 100, b"1234")
     assert s.out() == []
 
 
-def test_ack_coalescing(new) -> None:
+def test_ack_coalescing(new: NewScript) -> None:
     s = new()
     for psn in range(100, 110):
         write(s, "WRITE_ONLY", psn, b"1234", ackreq=True)
@@ -59,7 +64,7 @@ def test_ack_coalescing(new) -> None:
         ("WRITE_ONLY_IMM", {"imm": 8}, CQE_IMM),
     ],
 )
-def test_receive_completion(new, name, over, flags) -> None:
+def test_receive_completion(new: NewScript, name: str, over: dict[str, Any], flags: int) -> None:
     s = new()
     s.recv(100, at=1000)
     write(s, name, 100, b"abcd", at=1000, **over)
@@ -69,7 +74,7 @@ def test_receive_completion(new, name, over, flags) -> None:
     assert s.data[1000:1004] == b"abcd"
 
 
-def test_send_with_invalidate_of_nothing_fails(new) -> None:
+def test_send_with_invalidate_of_nothing_fails(new: NewScript) -> None:
     s = new()
     s.recv(100)
     s.inject("SEND_ONLY_INV", 100, payload=b"abcd", inv_rkey=0x4242)
@@ -77,7 +82,7 @@ def test_send_with_invalidate_of_nothing_fails(new) -> None:
     assert s.recv_cq.take() == ["REM_INV_REQ_ERR"]
 
 
-def test_read_and_atomics(new) -> None:
+def test_read_and_atomics(new: NewScript) -> None:
     s = new()
     before = int.from_bytes(s.data[:8], "little")
     s.inject("READ_REQUEST", 100, va=s.va, rkey=s.key, dma_length=600)
@@ -92,7 +97,7 @@ def test_read_and_atomics(new) -> None:
     assert s.data[:8] == (5).to_bytes(8, "little")
 
 
-def test_the_last_word_of_a_region_can_be_changed(new) -> None:
+def test_the_last_word_of_a_region_can_be_changed(new: NewScript) -> None:
     s = new()
     end = len(s.data) - 8
     s.data[end:] = bytes(8)
@@ -102,21 +107,21 @@ def test_the_last_word_of_a_region_can_be_changed(new) -> None:
     assert s.ctx.state == ERR
 
 
-def test_replies_keep_to_the_budget(new) -> None:
+def test_replies_keep_to_the_budget(new: NewScript) -> None:
     s = new()
     write(s, "WRITE_ONLY", 100, b"1234", ackreq=True)
     s.inject("READ_REQUEST", 101, va=s.va, rkey=s.key, dma_length=10 * 256)
     assert [len(s.packets(6)) for _ in range(3)] == [6, 5, 0]
 
 
-def test_zero_length_needs_no_key(new) -> None:
+def test_zero_length_needs_no_key(new: NewScript) -> None:
     s = new()
     write(s, "WRITE_ONLY", 100, rkey=1, ackreq=True)
     s.inject("READ_REQUEST", 101, rkey=1, dma_length=0)
     assert s.out() == ["ACKNOWLEDGE 100 1f", "READ_RESPONSE_ONLY 101"]
 
 
-def test_msn_wraps(new) -> None:
+def test_msn_wraps(new: NewScript) -> None:
     s = new()
     s.qp.responder.msn = 0xFFFFFF
     write(s, "WRITE_ONLY", 100, b"1234", ackreq=True)
@@ -125,7 +130,7 @@ def test_msn_wraps(new) -> None:
 
 
 @pytest.mark.parametrize("operation", ["WRITE_ONLY", "READ_REQUEST", "FETCH_ADD"])
-def test_a_key_of_before_opens_nothing(new, operation: str) -> None:
+def test_a_key_of_before_opens_nothing(new: NewScript, operation: str) -> None:
     """The right index with another tag: what had that key is gone, and somebody else's memory is in its place."""
     s = new()
     before = bytes(s.data)
@@ -139,7 +144,7 @@ def test_a_key_of_before_opens_nothing(new, operation: str) -> None:
 
 
 @pytest.mark.parametrize("operation", ["FETCH_ADD", "COMPARE_SWAP"])
-def test_an_atomic_of_no_whole_word_is_refused(new, operation: str) -> None:
+def test_an_atomic_of_no_whole_word_is_refused(new: NewScript, operation: str) -> None:
     s = new()
     before = bytes(s.data)
     s.inject(operation, 100, va=s.va + 4, rkey=s.key, swap_add=1, compare=int.from_bytes(before[4:12], "little"))
@@ -151,7 +156,7 @@ def test_an_atomic_of_no_whole_word_is_refused(new, operation: str) -> None:
 # ------------------------------------------------------------------------------------ check_psn
 
 
-def test_one_sequence_nak_a_gap(new) -> None:
+def test_one_sequence_nak_a_gap(new: NewScript) -> None:
     s = new()
     for psn in (101, 102, 103):
         write(s, "WRITE_ONLY", psn, b"1234")
@@ -162,7 +167,7 @@ def test_one_sequence_nak_a_gap(new) -> None:
     assert s.out() == ["ACKNOWLEDGE 101 60"]
 
 
-def test_an_ack_does_not_take_the_place_of_a_nak(new) -> None:
+def test_an_ack_does_not_take_the_place_of_a_nak(new: NewScript) -> None:
     """Later ACKs cover earlier ones (IBA 9.7.5.1.2), not what asks for a packet again."""
     s = new()
     write(s, "WRITE_ONLY", 101, b"1234")
@@ -171,7 +176,7 @@ def test_an_ack_does_not_take_the_place_of_a_nak(new) -> None:
     assert s.out() == ["ACKNOWLEDGE 100 60", "ACKNOWLEDGE 101 1f"]
 
 
-def test_duplicate_send_and_write(new) -> None:
+def test_duplicate_send_and_write(new: NewScript) -> None:
     s = new()
     s.recv(100)
     s.recv(100)
@@ -183,7 +188,7 @@ def test_duplicate_send_and_write(new) -> None:
     assert s.data[:4] == b"abcd"
 
 
-def test_duplicate_read_whole_and_from_the_middle(new) -> None:
+def test_duplicate_read_whole_and_from_the_middle(new: NewScript) -> None:
     s = new()
     s.inject("READ_REQUEST", 100, va=s.va, rkey=s.key, dma_length=600)
     s.out()
@@ -197,7 +202,7 @@ def test_duplicate_read_whole_and_from_the_middle(new) -> None:
     assert s.counters["drop_duplicate_unmatched"] == 4
 
 
-def test_a_stale_read_whose_memory_is_gone_harms_nobody(new) -> None:
+def test_a_stale_read_whose_memory_is_gone_harms_nobody(new: NewScript) -> None:
     s = new()
     s.inject("READ_REQUEST", 100, va=s.va, rkey=s.key, dma_length=600)
     s.out()
@@ -207,7 +212,7 @@ def test_a_stale_read_whose_memory_is_gone_harms_nobody(new) -> None:
     assert s.ctx.state == RTS
 
 
-def test_duplicate_atomic_is_replayed_not_repeated(new) -> None:
+def test_duplicate_atomic_is_replayed_not_repeated(new: NewScript) -> None:
     s = new()
     s.data[:8] = bytes(8)
     for _ in range(3):
@@ -218,7 +223,7 @@ def test_duplicate_atomic_is_replayed_not_repeated(new) -> None:
     assert s.out() == []
 
 
-def test_answers_to_duplicates_do_not_count_against_the_limit(new) -> None:
+def test_answers_to_duplicates_do_not_count_against_the_limit(new: NewScript) -> None:
     s = new(max_dest_rd_atomic=1)
     s.inject("READ_REQUEST", 100, va=s.va, rkey=s.key, dma_length=600)
     s.packets(1)
@@ -229,7 +234,7 @@ def test_answers_to_duplicates_do_not_count_against_the_limit(new) -> None:
     assert "READ_RESPONSE_ONLY 103" in s.out()
 
 
-def test_the_second_of_two_saved_requests_is_found(new) -> None:
+def test_the_second_of_two_saved_requests_is_found(new: NewScript) -> None:
     s = new()
     s.inject("READ_REQUEST", 100, va=s.va, rkey=s.key, dma_length=8)
     s.inject("FETCH_ADD", 101, va=s.va, rkey=s.key, swap_add=1)
@@ -240,7 +245,7 @@ def test_the_second_of_two_saved_requests_is_found(new) -> None:
     assert s.out() == ["ATOMIC_ACKNOWLEDGE 101", "READ_RESPONSE_ONLY 102"]
 
 
-def test_a_repeated_read_leaves_room_for_new_ones(new) -> None:
+def test_a_repeated_read_leaves_room_for_new_ones(new: NewScript) -> None:
     """An answer to a duplicate that has gone out frees nothing that it never took."""
     s = new(max_dest_rd_atomic=2)
     s.inject("READ_REQUEST", 100, va=s.va, rkey=s.key, dma_length=8)
@@ -256,7 +261,7 @@ def test_a_repeated_read_leaves_room_for_new_ones(new) -> None:
     assert s.ctx.state == ERR
 
 
-def test_replies_are_bounded(new) -> None:
+def test_replies_are_bounded(new: NewScript) -> None:
     s = new()
     responder = s.qp.responder
     for psn in range(REPLIES - 2):
@@ -266,7 +271,7 @@ def test_replies_are_bounded(new) -> None:
     assert len(responder.replies) == REPLIES
 
 
-def test_repeated_reads_are_bounded(new) -> None:
+def test_repeated_reads_are_bounded(new: NewScript) -> None:
     s = new()
     s.inject("READ_REQUEST", 100, va=s.va, rkey=s.key, dma_length=60_000)
     for again in range(REPLIES):
@@ -291,7 +296,7 @@ def test_repeated_reads_are_bounded(new) -> None:
         (["WRITE_FIRST", "READ_REQUEST"], 0x61, WQ_INVAL_REQ_ERROR),
     ],
 )
-def test_sequence(new, packets, nak, event) -> None:
+def test_sequence(new: NewScript, packets: list[str], nak: int, event: int) -> None:
     s = new()
     for offset, name in enumerate(packets):
         write(s, name, 100 + offset, FULL if "MIDDLE" in name or "FIRST" in name else b"", length=1024)
@@ -318,7 +323,7 @@ def test_sequence(new, packets, nak, event) -> None:
         ("WRITE_ONLY", {"dma_length": 300, "payload": FULL + b"1234"}, 0x61),
     ],
 )
-def test_refusals(new, name, over, nak) -> None:
+def test_refusals(new: NewScript, name: str, over: dict[str, Any], nak: int) -> None:
     s = new()
     payload = b"1234" if name == "WRITE_ONLY" else b""
     s.inject(name, 100, **{"va": s.va, "rkey": s.key, "dma_length": len(payload), "payload": payload} | over)
@@ -328,13 +333,13 @@ def test_refusals(new, name, over, nak) -> None:
 
 
 @pytest.mark.parametrize("name", ["WRITE_ONLY", "READ_REQUEST", "FETCH_ADD"])
-def test_access_flags_of_the_qp(new, name) -> None:
+def test_access_flags_of_the_qp(new: NewScript, name: str) -> None:
     s = new(access_flags=0)
     write(s, name, 100)
     assert s.out() == ["ACKNOWLEDGE 100 61"]
 
 
-def test_rights_and_pd(new) -> None:
+def test_rights_and_pd(new: NewScript) -> None:
     for access, pd in ((0x1 | 0x4, 1), (0x1F, 2)):
         s = new()
         entry = s.register(bytearray(64), access, pd)
@@ -343,14 +348,14 @@ def test_rights_and_pd(new) -> None:
 
 
 @pytest.mark.parametrize("beyond", [0, 1])
-def test_a_write_ends_with_its_region_at_the_latest(new, beyond: int) -> None:
+def test_a_write_ends_with_its_region_at_the_latest(new: NewScript, beyond: int) -> None:
     s = new()
     entry = s.register(bytearray(64))
     write(s, "WRITE_ONLY", 100, b"1234", va=entry.start + 60 + beyond, rkey=entry.key, ackreq=True)
     assert s.out() == [f"ACKNOWLEDGE 100 {0x62 if beyond else 0x1F:02x}"]
 
 
-def test_a_scatter_entry_ends_with_its_region_at_the_latest(new) -> None:
+def test_a_scatter_entry_ends_with_its_region_at_the_latest(new: NewScript) -> None:
     s = new()
     s.recv(8, at=len(s.data) - 8)
     s.recv(8, at=len(s.data) - 7)
@@ -360,7 +365,7 @@ def test_a_scatter_entry_ends_with_its_region_at_the_latest(new) -> None:
     assert s.out() == ["ACKNOWLEDGE 101 63"]
 
 
-def test_too_many_reads(new) -> None:
+def test_too_many_reads(new: NewScript) -> None:
     s = new(max_dest_rd_atomic=2)
     for psn in (100, 101, 102):
         s.inject("READ_REQUEST", psn, va=s.va, rkey=s.key, dma_length=8)
@@ -368,7 +373,7 @@ def test_too_many_reads(new) -> None:
 
 
 @pytest.mark.parametrize(("length", "nak"), [(1 << 31, 0x62), ((1 << 31) + 1, 0x61)])
-def test_no_message_is_longer_than_2_gib(new, length, nak) -> None:
+def test_no_message_is_longer_than_2_gib(new: NewScript, length: int, nak: int) -> None:
     """What is too long is an invalid request; what is not, here, only lies outside of the region."""
     for name, extra in (("WRITE_FIRST", {"payload": bytes(4096)}), ("READ_REQUEST", {})):
         s = new(mtu=5)
@@ -376,7 +381,7 @@ def test_no_message_is_longer_than_2_gib(new, length, nak) -> None:
         assert s.out() == [f"ACKNOWLEDGE 100 {nak:02x}"]
 
 
-def test_send_too_long(new) -> None:
+def test_send_too_long(new: NewScript) -> None:
     s = new()
     s.recv(300)
     s.inject("SEND_FIRST", 100, payload=FULL)
@@ -385,7 +390,7 @@ def test_send_too_long(new) -> None:
     assert s.recv_cq.take() == ["LOC_LEN_ERR"]
 
 
-def test_receive_entry_with_a_bad_key(new) -> None:
+def test_receive_entry_with_a_bad_key(new: NewScript) -> None:
     s = new()
     s.recv(300, key=5)
     s.inject("SEND_ONLY", 100, payload=b"1234")
@@ -393,7 +398,7 @@ def test_receive_entry_with_a_bad_key(new) -> None:
     assert s.recv_cq.take() == ["LOC_PROT_ERR"]
 
 
-def test_rnr(new) -> None:
+def test_rnr(new: NewScript) -> None:
     s = new(rnr_nak_timer=14)
     for psn in (100, 101):
         s.inject("SEND_ONLY", psn, payload=b"1234")
@@ -406,7 +411,7 @@ def test_rnr(new) -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 1, 3])
-def test_rq_almost_full(new, kept: int) -> None:
+def test_rq_almost_full(new: NewScript, kept: int) -> None:
     """004 RC_CHK: with no more entries posted than the threshold, RNR; what was taken before goes on."""
     s = new(rnr_nak_timer=14, rq_almost_full=kept)
     for _ in range(kept + 1):
@@ -424,14 +429,14 @@ def test_rq_almost_full(new, kept: int) -> None:
 
 
 @pytest.mark.parametrize("service", [ST_UC, ST_UD])
-def test_unreliable_services_use_every_entry(new, service: int) -> None:
+def test_unreliable_services_use_every_entry(new: NewScript, service: int) -> None:
     s = new(service, rq_almost_full=3)
     s.recv(1024)
     s.inject("SEND_ONLY", 100, payload=b"1234", **({"qkey": 0x1111, "sqpn": 7} if service == ST_UD else {}))
     assert s.recv_cq.take() == ["SUCCESS"]
 
 
-def test_credits_leave_out_what_is_kept_back(new) -> None:
+def test_credits_leave_out_what_is_kept_back(new: NewScript) -> None:
     s = new(options=OPT_CREDITS, rq_almost_full=2)
     for _ in range(3):
         s.recv(600)
@@ -439,7 +444,7 @@ def test_credits_leave_out_what_is_kept_back(new) -> None:
     assert [(p.syndrome, p.msn) for p in s.packets()] == [(0, 1)]
 
 
-def test_region_vanishes_under_an_open_write_or_read(new) -> None:
+def test_region_vanishes_under_an_open_write_or_read(new: NewScript) -> None:
     s = new()
     write(s, "WRITE_FIRST", 100, FULL, length=600)
     s.host.memory.disable(s.key)
@@ -463,7 +468,7 @@ def test_region_vanishes_under_an_open_write_or_read(new) -> None:
     assert s.ctx.state == ERR
 
 
-def test_window_bound_elsewhere_under_an_open_write(new) -> None:
+def test_window_bound_elsewhere_under_an_open_write(new: NewScript) -> None:
     s = new()
     table = s.host.memory
     from rnic.mem.table import WINDOW1, MemoryEntry
@@ -479,7 +484,7 @@ def test_window_bound_elsewhere_under_an_open_write(new) -> None:
     assert s.data == before
 
 
-def test_window_bound_to_more_under_an_open_write(new) -> None:
+def test_window_bound_to_more_under_an_open_write(new: NewScript) -> None:
     """It opens all that the WRITE needs still, but it is not what the WRITE began in."""
     from rnic.mem.table import WINDOW1, MemoryEntry
 
@@ -499,7 +504,7 @@ def test_window_bound_to_more_under_an_open_write(new) -> None:
 
 
 @pytest.mark.parametrize("kind", ["SEND", "WRITE"])
-def test_a_last_packet_holds_at_least_one_byte(new, kind: str) -> None:
+def test_a_last_packet_holds_at_least_one_byte(new: NewScript, kind: str) -> None:
     """IBA 9.7 (C9-92): the length of a LAST packet is 1 to PMTU."""
     s = new()
     s.recv(1024)
@@ -509,7 +514,7 @@ def test_a_last_packet_holds_at_least_one_byte(new, kind: str) -> None:
     assert s.ctx.state == ERR
 
 
-def test_credits_count_the_entry_of_an_open_message(new) -> None:
+def test_credits_count_the_entry_of_an_open_message(new: NewScript) -> None:
     s = new(options=OPT_CREDITS)
     s.recv(600)
     s.recv(600)
@@ -522,7 +527,7 @@ def test_credits_count_the_entry_of_an_open_message(new) -> None:
 # --------------------------------------------------------------------------------------- UC, UD, rest
 
 
-def test_uc_gap_drops_the_message_and_keeps_its_receive_entry(new) -> None:
+def test_uc_gap_drops_the_message_and_keeps_its_receive_entry(new: NewScript) -> None:
     s = new(ST_UC)
     s.recv(1024)
     s.inject("SEND_FIRST", 100, payload=FULL)
@@ -543,7 +548,7 @@ def test_uc_gap_drops_the_message_and_keeps_its_receive_entry(new) -> None:
         (["SEND_FIRST", "WRITE_MIDDLE"], "drop_bad_sequence"),
     ],
 )
-def test_uc_sequence(new, packets, counter) -> None:
+def test_uc_sequence(new: NewScript, packets: list[str], counter: str) -> None:
     s = new(ST_UC)
     s.recv(1024)
     for offset, name in enumerate(packets):
@@ -552,7 +557,7 @@ def test_uc_sequence(new, packets, counter) -> None:
     assert s.ctx.state == RTS
 
 
-def test_uc_goes_on_behind_what_it_refused(new) -> None:
+def test_uc_goes_on_behind_what_it_refused(new: NewScript) -> None:
     s = new(ST_UC)
     write(s, "WRITE_ONLY", 100, b"1234", rkey=5)
     write(s, "WRITE_ONLY", 101, b"5678")
@@ -560,7 +565,7 @@ def test_uc_goes_on_behind_what_it_refused(new) -> None:
     assert (s.counters["drop_access"], s.counters["drop_psn_gap"]) == (1, 0)
 
 
-def test_uc_forgets_the_open_message_at_a_gap(new) -> None:
+def test_uc_forgets_the_open_message_at_a_gap(new: NewScript) -> None:
     """The packet that is late comes in its place, but its message is lost already."""
     s = new(ST_UC)
     s.recv(700)
@@ -571,7 +576,7 @@ def test_uc_forgets_the_open_message_at_a_gap(new) -> None:
     assert (s.counters["drop_psn_gap"], s.counters["drop_bad_sequence"]) == (1, 1)
 
 
-def test_uc_without_receive_or_rights(new) -> None:
+def test_uc_without_receive_or_rights(new: NewScript) -> None:
     s = new(ST_UC)
     s.inject("SEND_ONLY", 100, payload=b"1234")
     write(s, "WRITE_ONLY", 101, b"1234", rkey=1)
@@ -581,7 +586,7 @@ def test_uc_without_receive_or_rights(new) -> None:
     assert s.data[:4] == b"abcd"
 
 
-def test_uc_receive_entry_with_a_bad_key_fails_the_qp(new) -> None:
+def test_uc_receive_entry_with_a_bad_key_fails_the_qp(new: NewScript) -> None:
     s = new(ST_UC)
     s.recv(100, key=5)
     s.inject("SEND_ONLY", 100, payload=b"1234")
@@ -589,7 +594,7 @@ def test_uc_receive_entry_with_a_bad_key_fails_the_qp(new) -> None:
     assert s.ctx.state == ERR
 
 
-def test_ud_receive(new) -> None:
+def test_ud_receive(new: NewScript) -> None:
     s = new(ST_UD)
     s.inject("SEND_ONLY", 5, qkey=0x1111, sqpn=9, payload=b"1234")
     s.recv(100)
@@ -606,7 +611,7 @@ def test_ud_receive(new) -> None:
 
 
 @pytest.mark.parametrize(("length", "key", "status"), [(43, None, "LOC_LEN_ERR"), (100, 5, "LOC_PROT_ERR")])
-def test_ud_receive_errors(new, length, key, status) -> None:
+def test_ud_receive_errors(new: NewScript, length: int, key: int | None, status: str) -> None:
     s = new(ST_UD)
     s.recv(length, key=key)
     s.recv(100)
@@ -616,7 +621,7 @@ def test_ud_receive_errors(new, length, key, status) -> None:
     assert s.events == []  # the completion tells it
 
 
-def test_comm_est_and_replies_in_rtr(new) -> None:
+def test_comm_est_and_replies_in_rtr(new: NewScript) -> None:
     s = new(state=RTR)
     s.inject("READ_REQUEST", 100, va=s.va, rkey=s.key, dma_length=8)
     write(s, "WRITE_ONLY", 101, b"1234", ackreq=True)
@@ -626,7 +631,7 @@ def test_comm_est_and_replies_in_rtr(new) -> None:
     assert s.counters["drop_ghost_response"] == 1
 
 
-def test_last_wqe_event_of_an_srq_comes_once(new) -> None:
+def test_last_wqe_event_of_an_srq_comes_once(new: NewScript) -> None:
     s = new(srqn=3 | SRQ_VALID)
     s.recv(100)
     write(s, "WRITE_ONLY", 100, b"1234", rkey=1)
@@ -637,7 +642,7 @@ def test_last_wqe_event_of_an_srq_comes_once(new) -> None:
 
 
 @pytest.mark.parametrize("state", [ERR, RESET])
-def test_what_it_took_is_acknowledged_when_software_stops_it(new, state) -> None:
+def test_what_it_took_is_acknowledged_when_software_stops_it(new: NewScript, state: int) -> None:
     s = new()
     s.recv(100)
     write(s, "SEND_ONLY", 100, b"1234", ackreq=True)
@@ -656,7 +661,7 @@ def test_what_it_took_is_acknowledged_when_software_stops_it(new, state) -> None
 
 @pytest.mark.parametrize("opcode", [0x15, 0x18, 0x19, 0x1A, 0x1B, 0x1C, 0x1D, 0x1E, 0x1F])
 @pytest.mark.parametrize("payload", [b"", b"x" * 24])
-def test_an_unsupported_operation_is_an_invalid_request(new, opcode, payload) -> None:
+def test_an_unsupported_operation_is_an_invalid_request(new: NewScript, opcode: int, payload: bytes) -> None:
     s = new()
     s.inject(f"UNSUPPORTED_{opcode:02X}", 100, payload=payload)
     assert s.out() == ["ACKNOWLEDGE 100 61"]
@@ -664,7 +669,7 @@ def test_an_unsupported_operation_is_an_invalid_request(new, opcode, payload) ->
     assert s.event_types() == [WQ_INVAL_REQ_ERROR]
 
 
-def test_an_unsupported_operation_is_looked_at_in_its_turn_only(new) -> None:
+def test_an_unsupported_operation_is_looked_at_in_its_turn_only(new: NewScript) -> None:
     s = new()
     s.inject("UNSUPPORTED_1C", 101)
     assert s.out() == ["ACKNOWLEDGE 100 60"]
@@ -679,7 +684,7 @@ def test_an_unsupported_operation_is_looked_at_in_its_turn_only(new) -> None:
 
 
 @pytest.mark.parametrize("name", ["SEND_ONLY", "SEND_ONLY_IMM", "WRITE_ONLY_IMM"])
-def test_a_message_whose_completion_is_lost_is_not_acknowledged(new, name) -> None:
+def test_a_message_whose_completion_is_lost_is_not_acknowledged(new: NewScript, name: str) -> None:
     s = new()
     for _ in range(4):
         s.recv(100)
@@ -692,7 +697,7 @@ def test_a_message_whose_completion_is_lost_is_not_acknowledged(new, name) -> No
     assert s.event_types() == [WQ_CATAS_ERROR]
 
 
-def test_an_unreliable_message_whose_completion_is_lost_fails_the_queue_pair(new) -> None:
+def test_an_unreliable_message_whose_completion_is_lost_fails_the_queue_pair(new: NewScript) -> None:
     s = new(ST_UC)
     s.recv(100)
     s.recv_cq.room = 0
@@ -704,7 +709,7 @@ def test_an_unreliable_message_whose_completion_is_lost_fails_the_queue_pair(new
 # ------------------------------------------------------------------------- counters of the context
 
 
-def test_rq_wqe_counter_counts_receive_entries_taken(new) -> None:
+def test_rq_wqe_counter_counts_receive_entries_taken(new: NewScript) -> None:
     s = new(rq_wqe_counter=0xFFFE)
     for _ in range(4):
         s.recv(512)
@@ -718,14 +723,14 @@ def test_rq_wqe_counter_counts_receive_entries_taken(new) -> None:
     assert s.ctx.rq_wqe_counter == 2  # flushed entries are taken too
 
 
-def test_rq_wqe_counter_of_datagrams(new) -> None:
+def test_rq_wqe_counter_of_datagrams(new: NewScript) -> None:
     s = new(ST_UD)
     s.recv(100)
     s.inject("SEND_ONLY", 0, qkey=0x1111, payload=b"abcd")
     assert s.ctx.rq_wqe_counter == 1
 
 
-def test_ra_buff_indx_is_the_slot_that_the_next_read_or_atomic_takes(new) -> None:
+def test_ra_buff_indx_is_the_slot_that_the_next_read_or_atomic_takes(new: NewScript) -> None:
     s = new(max_dest_rd_atomic=3)
     for number in range(5):
         assert s.ctx.ra_buff_indx == number % 3
@@ -742,7 +747,7 @@ def test_ra_buff_indx_is_the_slot_that_the_next_read_or_atomic_takes(new) -> Non
 
 
 @pytest.mark.parametrize("told", [False, True])
-def test_neither_answers_nor_requests_starve_the_others(new, told: bool) -> None:
+def test_neither_answers_nor_requests_starve_the_others(new: NewScript, told: bool) -> None:
     s = new()
     s.recv_cq.told = told
     s.inject("READ_REQUEST", 100, va=s.va, rkey=s.key, dma_length=64 * 256)
@@ -755,7 +760,7 @@ def test_neither_answers_nor_requests_starve_the_others(new, told: bool) -> None
 
 @pytest.mark.parametrize("arm", [0, ARM_NEXT, ARM_SOLICITED])
 @pytest.mark.parametrize("solicited", [False, True])
-def test_answers_go_first_where_the_owner_sleeps_on_events(new, arm: int, solicited: bool) -> None:
+def test_answers_go_first_where_the_owner_sleeps_on_events(new: NewScript, arm: int, solicited: bool) -> None:
     """What it posts once it was woken must not overtake the ACK of what woke it."""
     s = new()
     s.recv(100)
@@ -771,7 +776,7 @@ def test_answers_go_first_where_the_owner_sleeps_on_events(new, arm: int, solici
 # ------------------------------------------------------------------------------------ what asks for no ACK
 
 
-def test_what_asks_for_no_ack_gets_one_after_a_while(new) -> None:
+def test_what_asks_for_no_ack_gets_one_after_a_while(new: NewScript) -> None:
     s = new()
     write(s, "WRITE_ONLY", 100, b"1234")
     s.wait(60_000)
@@ -785,7 +790,7 @@ def test_what_asks_for_no_ack_gets_one_after_a_while(new) -> None:
     assert s.deadline is None
 
 
-def test_a_long_round_trip_leaves_more_time_for_it(new) -> None:
+def test_a_long_round_trip_leaves_more_time_for_it(new: NewScript) -> None:
     s = new()
     s.qp.requester.peer.srtt = 2 * OWED_NS
     write(s, "WRITE_ONLY", 100, b"1234")
@@ -793,7 +798,7 @@ def test_a_long_round_trip_leaves_more_time_for_it(new) -> None:
 
 
 @pytest.mark.parametrize("answer", ["asked", "a gap", "a duplicate"])
-def test_any_answer_settles_what_is_owed(new, answer) -> None:
+def test_any_answer_settles_what_is_owed(new: NewScript, answer: str) -> None:
     s = new()
     write(s, "WRITE_ONLY", 100, b"1234")
     if answer == "asked":
@@ -806,19 +811,22 @@ def test_any_answer_settles_what_is_owed(new, answer) -> None:
     assert s.out() == []
 
 
-def test_only_whole_messages_that_were_taken_are_owed_an_ack(new) -> None:
+def test_only_whole_messages_that_were_taken_are_owed_an_ack(new: NewScript) -> None:
     s = new()
     write(s, "WRITE_FIRST", 100, FULL, length=300)
     assert s.deadline is None
     write(s, "WRITE_LAST", 101, FULL[:44])
     assert s.deadline == OWED_NS
+
+
+def test_no_ack_is_owed_for_what_is_unreliable(new: NewScript) -> None:
     s = new(ST_UC)
     write(s, "WRITE_ONLY", 100, b"1234")
     assert s.deadline is None
 
 
 @pytest.mark.parametrize("state", [RESET, ERR])
-def test_who_is_stopped_owes_nothing(new, state) -> None:
+def test_who_is_stopped_owes_nothing(new: NewScript, state: int) -> None:
     s = new()
     write(s, "WRITE_ONLY", 100, b"1234")
     s.to(state)
@@ -827,7 +835,7 @@ def test_who_is_stopped_owes_nothing(new, state) -> None:
     assert s.deadline is None
 
 
-def test_before_it_may_send_it_acknowledges_all_the_same(new) -> None:
+def test_before_it_may_send_it_acknowledges_all_the_same(new: NewScript) -> None:
     s = new(state=RTR)
     write(s, "WRITE_ONLY", 100, b"1234")
     s.wait(OWED_NS)

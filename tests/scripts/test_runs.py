@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,8 @@ from rnic.spec.states import ST_RC, ST_UC
 from rnic.transport.runs import segment_run
 from rnic.wire.bursts import RxBurst
 from rnic.wire.flow import Flow, tx_delta
-from rnic.wire.packet import build, seal
+from rnic.wire.packet import Packet, build, seal
+from tests.scripts.conftest import NewScript, Script
 
 
 @pytest.mark.slow
@@ -22,7 +25,7 @@ from rnic.wire.packet import build, seal
     ack_every=st.integers(0, 7),
     v6=st.booleans(),
 )
-def test_segment_run_equals_packets(count, mtu, psn, first, ack_every, v6) -> None:
+def test_segment_run_equals_packets(count: int, mtu: int, psn: int, first: int, ack_every: int, v6: bool) -> None:
     size = 16 if v6 else 4
     flow = Flow(bytes(range(size)), bytes(range(50, 50 + size)), 50_000)
     data = bytes(i * 7 & 0xFF for i in range(count * mtu))
@@ -37,7 +40,7 @@ def test_segment_run_equals_packets(count, mtu, psn, first, ack_every, v6) -> No
             payload=data[index * mtu : (index + 1) * mtu],
         )
         expected.append(seal(frame, flow, first + index))
-    buffers: list[bytes] = []
+    buffers: list[bytes | bytearray | memoryview] = []
     head = int.from_bytes(build(0x07, dqpn=5, psn=0)[:8], "big")
     length = mtu + 16
     segment_run(
@@ -46,7 +49,7 @@ def test_segment_run_equals_packets(count, mtu, psn, first, ack_every, v6) -> No
     assert b"".join(buffers) == b"".join(expected)
 
 
-def frames_of(s, kinds, mutations):
+def frames_of(s: Script, kinds: list[tuple[str, dict[str, Any]]], mutations: dict[int, tuple[str, int]]) -> list[bytes]:
     """A WRITE or SEND of ``kinds`` middles, or READ responses, with some packets changed."""
     frames = []
     for index, (name, fields) in enumerate(kinds):
@@ -61,7 +64,7 @@ def frames_of(s, kinds, mutations):
     return frames
 
 
-def deliver(s, burst: RxBurst, fast: bool) -> None:
+def deliver(s: Script, burst: RxBurst, fast: bool) -> None:
     """As the device does it; only packets whose ICRC is right get in."""
     from rnic.wire.packet import parse
 
@@ -75,12 +78,13 @@ def deliver(s, burst: RxBurst, fast: bool) -> None:
         index = at // burst.segment
         if burst.flow.check(view, (burst.ident or 0) + index):
             packet = parse(view)
+            assert isinstance(packet, Packet)
             packet.burst = burst
             s.qp.receive(packet, s.now)
         at += burst.segment
 
 
-def state_of(s):
+def state_of(s: Script) -> tuple[object, ...]:
     return (
         bytes(s.data),
         s.ctx.store(),
@@ -103,7 +107,15 @@ def state_of(s):
     ),
     short=st.integers(0, 2),
 )
-def test_receive_burst_equals_packet_by_packet(new, kind, service, packets, ack_at, mutations, short) -> None:
+def test_receive_burst_equals_packet_by_packet(
+    new: NewScript,
+    kind: str,
+    service: int,
+    packets: int,
+    ack_at: int,
+    mutations: dict[int, tuple[str, int]],
+    short: int,
+) -> None:
     if kind == "READ":
         service = ST_RC
     results = []
@@ -114,7 +126,7 @@ def test_receive_burst_equals_packet_by_packet(new, kind, service, packets, ack_
         for index in range(packets):
             place = "FIRST" if index == 0 else "LAST" if index == packets - 1 else "MIDDLE"
             name = f"{'READ_RESPONSE' if kind == 'READ' else kind}_{place}"
-            fields = {"payload": bytes([index + 1]) * 256}
+            fields: dict[str, Any] = {"payload": bytes([index + 1]) * 256}
             if index == ack_at and kind != "READ":
                 fields["ackreq"] = True
             if kind == "WRITE" and index == 0:
@@ -147,15 +159,16 @@ def test_receive_burst_equals_packet_by_packet(new, kind, service, packets, ack_
         assert int(other.split()[1].rstrip("!")) >= int(one.split()[1].rstrip("!"))
 
 
-def s_packet(s, frame):
+def s_packet(s: Script, frame: bytes) -> Packet:
     from rnic.wire.packet import parse
 
     packet = parse(memoryview(frame))
+    assert isinstance(packet, Packet)
     packet.burst = RxBurst(s.in_flow, packet.payload, 1, 1, 0)
     return packet
 
 
-def test_a_run_behind_a_naked_gap_is_dropped_at_once(new) -> None:
+def test_a_run_behind_a_naked_gap_is_dropped_at_once(new: NewScript) -> None:
     s = new()
     s.inject("WRITE_FIRST", 100, va=s.va, rkey=s.key, dma_length=8192, payload=bytes(256))
     s.inject("WRITE_MIDDLE", 102, payload=bytes(256))
@@ -170,7 +183,7 @@ def test_a_run_behind_a_naked_gap_is_dropped_at_once(new) -> None:
 
 
 @pytest.mark.parametrize("what", ["address", "frag", "state", "pkey"])
-def test_receive_burst_leaves_strangers_to_the_full_path(new, what) -> None:
+def test_receive_burst_leaves_strangers_to_the_full_path(new: NewScript, what: str) -> None:
     s = new()
     s.inject("WRITE_FIRST", 100, va=s.va, rkey=s.key, dma_length=4096, payload=bytes(256))
     extra = {"pkey": 0x7FFF} if what == "pkey" else {}
@@ -188,7 +201,7 @@ def test_receive_burst_leaves_strangers_to_the_full_path(new, what) -> None:
         assert s.qp.receive_burst(burst, 0, s.now) == 4 * 272
 
 
-def test_an_idle_queue_pair_is_small(new) -> None:
+def test_an_idle_queue_pair_is_small(new: NewScript) -> None:
     import tracemalloc
 
     from rnic.context.qp_context import QpContext
