@@ -130,7 +130,7 @@ def _note(guard: Guard, place: str, error: Exception, concerned: str = "") -> No
     _caught(guard, place, error, concerned)
 
 
-Guard.caught = _note  # type: ignore[method-assign]
+Guard.caught = _note  # type: ignore[assignment, method-assign]
 
 
 _collecting = [0.0, 0.0]

@@ -120,7 +120,7 @@ def test_the_recipes_are_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     text = (CI / "recipes.yml").read_text()
     jobs = re.findall(r"^  ([a-z-]+):$", text.split("jobs:")[1], re.MULTILINE)
     monkeypatch.syspath_prepend(str(ROOT / "programs"))
-    from rows import RECIPES  # type: ignore[import-not-found]
+    from rows import RECIPES
 
     assert tuple(jobs) == RECIPES
     assert all("run:" in job for job in re.split(r"^  [a-z-]+:$", text.split("jobs:")[1], flags=re.MULTILINE)[1:])

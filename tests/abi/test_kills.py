@@ -59,7 +59,7 @@ class Nic:
 
     def descriptors(self) -> int:
         """Open files but the sockets of slots, kept for the next; when our own connections have been dropped too."""
-        kept = ask(self.directory, "", "slots")["sockets"]
+        kept: int = ask(self.directory, "", "slots")["sockets"]
         counts = []
         for _ in range(20):
             counts.append(len(os.listdir(f"/proc/{self.process.pid}/fd")))

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from rnic.abi.build import PATHS_LIBRARY, PATHS_SOURCE, find_compiler
+from rnic.abi.build import PATHS_SOURCE, find_compiler
+from rnic.abi.library_paths import PATHS_LIBRARY
 from rnic.cli.elf import looks_static
 from rnic.cli.exec import environment
 from rnic.testing import own_network

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -136,7 +137,7 @@ def test_memory_is_bounded() -> None:
     found: list[object] = []
     judge = Judge(found.append)
 
-    def take(way: Flow, opcode: int, psn: int, **fields: int) -> None:
+    def take(way: Flow, opcode: int, psn: int, **fields: Any) -> None:
         payload = b"" if opcode in (op.ACKNOWLEDGE, op.FETCH_ADD, op.ATOMIC_ACKNOWLEDGE) else bytes(8)
         packet = ip_packet(way, seal(build(opcode, dqpn=17, psn=psn, payload=payload, **fields), way))
         judge.frame(psn, RAW, packet, len(packet))

@@ -6,6 +6,9 @@ import io
 import json
 import socket
 import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -15,6 +18,7 @@ from rnic.cli.inspect import counted
 from rnic.cli.latency import KEPT, Latencies
 from rnic.cli.top import MOST_PAIRS, View, rates, sparkline
 from rnic.cli.trace import LANES, record
+from rnic.device import Nic
 from rnic.device.inspect import look
 from rnic.nic_process.process import NicProcess
 from rnic.runtime.attach import ask
@@ -26,15 +30,21 @@ from rnic.verbs import enums as e
 from rnic.verbs.devices import runtime_on
 
 
+def tree_of(nic: Nic, what: str) -> dict[str, Any]:
+    tree = look(nic, what)
+    assert tree is not None
+    return tree
+
+
 @pytest.fixture
-def pair():
+def pair() -> Iterator[QpPair]:
     with QpPair("RC") as pair:
         pair.a.post_send(e.IBV_WR_RDMA_WRITE, 100)
         pair.a.wait()
         yield pair
 
 
-def test_views_are_plain_json(pair) -> None:
+def test_views_are_plain_json(pair: QpPair) -> None:
     nic = pair.a.node.nic
     qpn, cqn = pair.a.qp.qp_num, nic.qps[pair.a.qp.qp_num].cqs[0].number
     for what in ("regs", "counters", "top", f"qp {qpn}", f"cq {cqn}"):
@@ -45,8 +55,8 @@ def test_views_are_plain_json(pair) -> None:
         assert look(nic, what) is None
 
 
-def test_registers_show_every_block(pair) -> None:
-    tree = look(pair.a.node.nic, "regs")
+def test_registers_show_every_block(pair: QpPair) -> None:
+    tree = tree_of(pair.a.node.nic, "regs")
     assert [row["name"] for row in tree["global"]] == [register.name for register in GLOBAL_REGISTERS]
     assert tree["global"][0]["fields"]["ENABLE"] == 1
     kinds = [part["kind"] for part in tree["blocks"]]
@@ -55,28 +65,29 @@ def test_registers_show_every_block(pair) -> None:
     assert {row["name"]: row["value"] for row in block["registers"]}["SQ_TAIL"] == 1
 
 
-def test_queue_pair_shows_ring_and_context(pair) -> None:
-    qp = look(pair.a.node.nic, f"qp {pair.a.qp.qp_num}")
+def test_queue_pair_shows_ring_and_context(pair: QpPair) -> None:
+    qp = tree_of(pair.a.node.nic, f"qp {pair.a.qp.qp_num}")
     assert qp["state"] == "RTS"
     assert qp["send_ring"]["head"] == qp["send_ring"]["tail"] == qp["send_ring"]["fetched"] == 1
     assert qp["context"]["remote_qpn"] == pair.b.qp.qp_num
     behind = {row["field"]: (row["host"], row["cache"]) for row in qp["fields"] if row["differs"]}
     assert behind["next_send_psn"] == (0, 1)
     pair.a.node.nic.flush_contexts()
-    assert not any(row["differs"] for row in look(pair.a.node.nic, f"qp {pair.a.qp.qp_num}")["fields"])
-    assert look(pair.a.node.nic, f"cq {qp['send_cq']}")["ring"]["tail"] == 1
+    assert not any(row["differs"] for row in tree_of(pair.a.node.nic, f"qp {pair.a.qp.qp_num}")["fields"])
+    assert tree_of(pair.a.node.nic, f"cq {qp['send_cq']}")["ring"]["tail"] == 1
 
 
-def test_fields_of_host_memory_and_cache(pair, monkeypatch) -> None:
+def test_fields_of_host_memory_and_cache(pair: QpPair, monkeypatch: pytest.MonkeyPatch) -> None:
     nic, qpn = pair.a.node.nic, pair.a.qp.qp_num
     nic.flush_contexts()
     place = nic.contexts.ctxmdata.tables["qp"].locate(qpn)
+    assert place is not None
     assert place.port.write(place.addr + 0x98, (0xABC).to_bytes(4, "big"))
-    rows = {row["field"]: row for row in look(nic, f"qp {qpn}")["fields"]}
+    rows = {row["field"]: row for row in tree_of(nic, f"qp {qpn}")["fields"]}
     assert rows["qkey"] == {"field": "qkey", "host": 0xABC, "cache": 0, "differs": True}
     assert [name for name, row in rows.items() if row["differs"]] == ["qkey"]
     cqn = nic.qps[qpn].cqs[0].number
-    rows = {row["field"]: row for row in look(nic, f"cq {cqn}")["fields"]}
+    rows = {row["field"]: row for row in tree_of(nic, f"cq {cqn}")["fields"]}
     assert rows["logsize"]["host"] == rows["logsize"]["cache"] > 0
     assert (rows["cqn"]["cache"], rows["cqn"]["differs"]) == (cqn, False)
     # as people see it
@@ -88,7 +99,7 @@ def test_fields_of_host_memory_and_cache(pair, monkeypatch) -> None:
     )
 
 
-def test_looking_changes_nothing(pair) -> None:
+def test_looking_changes_nothing(pair: QpPair) -> None:
     nic = pair.a.node.nic
     first = [look(nic, what) for what in ("regs", "top", f"qp {pair.a.qp.qp_num}")]
     assert [look(nic, what) for what in ("regs", "top", f"qp {pair.a.qp.qp_num}")] == first
@@ -100,7 +111,7 @@ def test_rates() -> None:
 
 
 @pytest.mark.slow
-def test_on_a_running_process(pair, tmp_path, monkeypatch) -> None:
+def test_on_a_running_process(pair: QpPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RNIC_RUNTIME_DIR", str(tmp_path))
     tmp_path.chmod(0o700)
     with pytest.raises(ProcessError, match="no NIC process runs"):
@@ -161,7 +172,7 @@ def test_trace_has_every_stage_in_its_lane(operation: str) -> None:
     assert times == sorted(times)
 
 
-def test_trace_command_writes_a_file(tmp_path) -> None:
+def test_trace_command_writes_a_file(tmp_path: Path) -> None:
     out = tmp_path / "t.json"
     shown = CliRunner().invoke(group, ["trace", "--out", str(out), "--size", "8"])
     assert shown.exit_code == 0, shown.output
@@ -311,7 +322,7 @@ def test_what_is_kept_of_latencies_is_bounded() -> None:
     assert len(latencies._kept[17]) == KEPT
 
 
-def test_latencies_of_a_running_nic(pair) -> None:
+def test_latencies_of_a_running_nic(pair: QpPair) -> None:
     """Two operations, taken from its tap; times are those of the virtual clock."""
     tap = pair.a.node.ctx.runtime.tap()
     latencies = Latencies(lambda what: tap.answer(what.removeprefix("tap ")))

@@ -17,8 +17,7 @@ from contextlib import contextmanager
 import pytest
 
 from rnic.cli import main
-from rnic.cli.peer import PeerError
-from rnic.cli.pingpong import listen
+from rnic.cli.peer import PeerError, listen
 from rnic.cli.pingpong_data import PAGE, Data, DataError, Echo, Streams, Unchecked
 
 COMMAND = (sys.executable, "-m", "rnic.cli", "pingpong")

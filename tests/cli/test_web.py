@@ -429,6 +429,7 @@ def browser() -> Iterator[Any]:
 
     if module.find() is None:
         pytest.skip(module.MISSING)
+    opened: Any
     with module.Browser() as opened:
         opened.cut_off = module.CUT_OFF
         opened.scrolls = module.SCROLLS

@@ -7,6 +7,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -47,7 +48,7 @@ def counts(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and "range" in names(node)
 
 
-def repeats(node: ast.AST) -> bool:
+def repeats(node: ast.AST) -> TypeGuard[ast.For | ast.While]:
     """Whether a loop does the same until it goes well: it ends before its time, or takes a failure for no failure."""
     if isinstance(node, ast.Call):
         first = node.args[0] if node.args else None

@@ -66,7 +66,7 @@ def test_pure_wheel_serves_every_machine_and_knows_its_pages(tree: Path) -> None
         metadata = Parser().parsestr(archive.read(f"rnic-{rnic.__version__}.dist-info/METADATA").decode())
     assert not [name for name in names if name.endswith((".so", ".so.1", ".pyx"))]
     assert {"rnic/py.typed", "rnic/engine/_engine.pyi", "rnic/sim/native/_fabric.pyi"} <= set(names)
-    urls = dict(line.split(", ") for line in metadata.get_all("Project-URL"))
+    urls = dict(line.split(", ") for line in metadata.get_all("Project-URL", []))
     assert urls["Source"] == "https://example.org/rnic"
     assert {"Source", "Documentation", "Changelog", "Issues"} == urls.keys()
 

@@ -67,7 +67,9 @@ def files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Those that pages name."""
     monkeypatch.chdir(tmp_path)
     for call in ALL:
-        for word in call.values[0]:
+        words = call.values[0]
+        assert isinstance(words, list)
+        for word in words:
             if re.fullmatch(r"[\w/.-]+\.(pcap|pcapng|toml|json|gz)", str(word)) and not str(word).startswith("/"):
                 path = tmp_path / str(word)
                 path.parent.mkdir(parents=True, exist_ok=True)

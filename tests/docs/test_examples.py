@@ -27,7 +27,7 @@ from pathlib import Path
 
 import pytest
 
-from rnic.abi.build import LIBRARIES
+from rnic.abi.library_paths import LIBRARIES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [

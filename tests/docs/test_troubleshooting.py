@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import rnic
 from rnic import enums as e
-from rnic.abi.build import LIBRARIES
+from rnic.abi.library_paths import LIBRARIES
 from rnic.testing import QpPair, own_network
 
 NET = own_network()
@@ -46,7 +47,7 @@ class Ends:
 
 
 @contextmanager
-def ends(**options: int) -> Iterator[Ends]:
+def ends(**options: Any) -> Iterator[Ends]:
     table, fixed = np.arange(10), np.arange(10)
     fixed.flags.writeable = False
     with ExitStack() as stack:
@@ -66,8 +67,8 @@ def on_a_connection(mistake: Callable[[Ends], object], **options: int) -> Mistak
     return make
 
 
-def refused_by_the_peer(both: Ends) -> object:
-    return both.client.write(dataclasses.replace(both.client.remote["fixed"], writable=True), np.zeros(4, int))
+def refused_by_the_peer(both: Ends) -> None:
+    both.client.write(dataclasses.replace(both.client.remote["fixed"], writable=True), np.zeros(4, int))
 
 
 def after_an_error(both: Ends) -> object:
@@ -167,11 +168,12 @@ def cannot_be_started(folder: Path) -> object:
     """Both ways."""
     if not (LIBRARIES / "libibverbs.so.1").exists():
         pytest.skip("rnic exec needs the C library, which was not built here")
-    return "".join(
-        str(command("exec", "--addr", f"{NET}.41", "--", what)(folder / what.strip("./")))
-        for what in ("nosuchprogram", "./plain")
-        if not (folder / what.strip("./")).mkdir()  # type: ignore[func-returns-value]
-    )
+    said = ""
+    for what in ("nosuchprogram", "./plain"):
+        place = folder / what.strip("./")
+        place.mkdir()
+        said += str(command("exec", "--addr", f"{NET}.41", "--", what)(place))
+    return said
 
 
 WITHOUT_AMARANTH = "import sys; sys.modules['amaranth'] = None; from rnic.cli import main; main()"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -14,7 +15,7 @@ INTEROP = Path(__file__).resolve().parents[2] / "interop"
 
 
 @pytest.fixture(scope="module")
-def live() -> ModuleType:
+def live() -> Iterator[ModuleType]:
     """The program as a module; it finds its neighbours through ``sys.path``, as when it is run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(INTEROP))

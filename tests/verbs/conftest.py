@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -70,7 +71,8 @@ class FarNode:
 
     @property
     def counters(self) -> dict[str, int]:
-        return ask(self.directory, self.ctx.name, "counters")
+        counters: dict[str, int] = ask(self.directory, self.ctx.name, "counters")
+        return counters
 
 
 def packets(counters: list[dict[str, int]] | None, way: str) -> int:
@@ -147,7 +149,8 @@ def new_pair(request: pytest.FixtureRequest) -> NewPair:
         pytest.skip("needs the compiled engine")
     directory = request.getfixturevalue("directory")
 
-    def far(*args: str, ipv6: bool = False, **options: object) -> QpPair:
-        return QpPair(*args, net=FarNet(directory, ipv6, bypass), **options)
+    def far(*args: str, ipv6: bool = False, **options: Any) -> QpPair:
+        net: Any = FarNet(directory, ipv6, bypass)
+        return QpPair(*args, net=net, **options)
 
     return far

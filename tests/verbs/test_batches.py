@@ -44,7 +44,7 @@ def poll(pair: QpPair, count: int, room: int = 64, side: str = "a") -> tuple[Any
     def enough() -> bool:
         nonlocal got
         got += end.cq.poll_batch(found[got:], ids[got:])
-        return got >= count
+        return bool(got >= count)
 
     pair.net.driving = True
     try:
@@ -129,7 +129,7 @@ def test_a_bad_entry_is_named_and_those_before_it_are_posted(
         entries[field][3] = value
         with pytest.raises(VerbsError, match=rf"array\[3\]: {says}") as error:
             pair.a.qp.post_batch(entries)
-        assert error.value.bad_wr == 3  # type: ignore[attr-defined]
+        assert error.value.bad_wr == 3
         _, ids = poll(pair, 3)
         assert ids.tolist() == [0, 1, 2]
         with pytest.raises(VerbsError, match=r"array\[0\]"):
@@ -146,7 +146,7 @@ def test_a_bad_entry_behind_a_full_ring_waits_for_its_turn(new_pair: NewPair) ->
         poll(pair, 4, 5)
         with pytest.raises(VerbsError, match=r"array\[1\]: opcode=0x0") as error:
             pair.a.qp.post_batch(entries[4:])
-        assert error.value.bad_wr == 1  # type: ignore[attr-defined]
+        assert error.value.bad_wr == 1
 
 
 def test_what_the_device_finds_completes_in_error(new_pair: NewPair) -> None:
@@ -168,15 +168,16 @@ def test_wrong_types_are_refused(new_pair: NewPair, service: str, kind: Callable
             with pytest.raises(VerbsError, match="array") as error:
                 qp.post_batch(wrong)  # type: ignore[arg-type]
             assert error.value.errno == 22
-        for wrong in (
+        refused: tuple[Any, ...] = (
             np.zeros(2, right),
             np.zeros((2, 2), completion_dtype()),
             np.zeros(4, completion_dtype())[::2],
             np.frombuffer(bytes(64), completion_dtype()),
             [],
-        ):
+        )
+        for entries in refused:
             with pytest.raises(VerbsError, match="array"):
-                cq.poll_batch(wrong)  # type: ignore[arg-type]
+                cq.poll_batch(entries)
         good = np.zeros(2, completion_dtype())
         for ids in (np.zeros(1, np.uint64), np.zeros(2, np.uint32), np.zeros(2), np.zeros((2, 2), np.uint64), [0, 0]):
             with pytest.raises(VerbsError, match="wr_ids"):

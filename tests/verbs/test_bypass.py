@@ -204,7 +204,9 @@ def opened(nic: Path, host: int, events: bool) -> Iterator[tuple[Side, subproces
 @pytest.mark.parametrize("events", [False, True], ids=["polled", "events"])
 def test_two_programs_take_their_packets_themselves(nic: Path, events: bool) -> None:
     """Not one of them comes to the NIC process, but for the first of each sender, which its slot leaves to it."""
-    with closing(connect(nic)) as connection, opened(nic, 71, events) as (side, child):
+    asking = connect(nic)
+    assert asking is not None
+    with closing(asking) as connection, opened(nic, 71, events) as (side, child):
         why = "the NIC process takes the packets of a program that stands still"
         every_valid(lambda: exchange(nic, side, child), limit_ms=STANDS_STILL_MS, why=why, but=[connection.pid])
         side.send(1)
@@ -365,9 +367,12 @@ def test_threads_are_let_out_when_the_context_is_closed(nic: Path) -> None:
 def tasks_at_rest() -> int:
     """Threads of this process, once as many were there for a while: those of the test before may still be ending."""
     seen: list[int] = []
-    assert until(
-        lambda: seen.append(len(os.listdir("/proc/self/task"))) or (len(seen) > 20 and len(set(seen[-20:])) == 1)
-    )
+
+    def settled() -> bool:
+        seen.append(len(os.listdir("/proc/self/task")))
+        return len(seen) > 20 and len(set(seen[-20:])) == 1
+
+    assert until(settled)
     return seen[-1]
 
 
@@ -474,7 +479,9 @@ def test_groups_that_programs_joined_are_seen(nic: Path) -> None:
 def test_what_comes_to_a_group_wakes_the_nic_process(nic: Path, bypass: bool) -> None:
     """As long as somebody is in it, and whatever number its socket has got."""
     groups = [GID(f"::ffff:239.7.9.{number}") for number in range(3)]
-    with closing(connect(nic)) as asking:
+    connection = connect(nic)
+    assert connection is not None
+    with closing(connection) as asking:
         process = struct.unpack("3i", asking.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
     with rnic.open(f"{NET}.80", directory=nic, bypass=bypass) as ctx:
         pd, cq = rnic.PD(ctx), CQ(ctx, 16)

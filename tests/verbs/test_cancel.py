@@ -32,6 +32,7 @@ async def cancel_after(turns: int, work: Awaitable[Any]) -> bool:
     for _ in range(turns):
         await asyncio.sleep(0)
     task.cancel()
+    result: Any
     (result,) = await asyncio.gather(task, return_exceptions=True)
     if isinstance(result, asyncio.CancelledError):
         return True

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -82,7 +83,8 @@ def lent(directory: Path) -> Iterator[tuple[QpPair, mmap.mmap]]:
             ctx.close()
 
     clock = SimpleNamespace(now_ns=0)
-    with QpPair("RC", net=SimpleNamespace(nodes=nodes, driving=False, clock=clock, run=run, close=close)) as pair:
+    net: Any = SimpleNamespace(nodes=nodes, driving=False, clock=clock, run=run, close=close)
+    with QpPair("RC", net=net) as pair:
         yield pair, pages
     pages.close()
 

@@ -189,7 +189,7 @@ def test_a_shared_eventfd_whose_flags_are_cleared() -> None:
 @pytest.mark.slow
 def test_the_nic_goes_on_beside_a_cleared_flag(nic: Nic) -> None:
     with rnic.open(ADDRESS, port=0, directory=nic.directory) as ctx:
-        wake = ctx.driver._wake  # type: ignore[attr-defined]
+        wake = ctx.driver._wake  # type: ignore[union-attr]
         fcntl.fcntl(wake, fcntl.F_SETFL, fcntl.fcntl(wake, fcntl.F_GETFL) & ~os.O_NONBLOCK)
         for _ in range(200):
             os.eventfd_write(wake, 1)

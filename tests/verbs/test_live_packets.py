@@ -117,7 +117,8 @@ class Live:
             self.give(self.frame("RC_WRITE_ONLY"))
             self.psn += 1
         if "posted" in what:
-            side.post_send(*what["posted"], offset=2048)
+            operation, length = what["posted"]
+            side.post_send(operation, length, offset=2048)
             self.nic.produce(self.now)
         if "posted" in what:
             self.psn = self.qp.requester.una
@@ -127,7 +128,7 @@ class Live:
 
     @property
     def now(self) -> int:
-        return self.pair.clock.now_ns
+        return int(self.pair.clock.now_ns)
 
     def frame(self, name: str, place: int = 0) -> bytes:
         """The next packet of this name, right in everything; or the one at ``place`` of a burst that begins with it."""

@@ -104,12 +104,12 @@ def at_a_packet(n: Neighbours, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def at_a_packet_of_the_engine(n: Neighbours, monkeypatch: pytest.MonkeyPatch) -> None:
-    n.qp.executor = Broken()
+    n.qp.executor = Broken()  # type: ignore[assignment]
     n.first.b.post_send(e.IBV_WR_SEND, 8)
 
 
 def at_a_turn_of_the_engine(n: Neighbours, monkeypatch: pytest.MonkeyPatch) -> None:
-    n.qp.executor = Broken()
+    n.qp.executor = Broken()  # type: ignore[assignment]
     n.first.a.post_send(e.IBV_WR_RDMA_WRITE, 2000)
 
 

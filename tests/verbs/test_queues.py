@@ -542,7 +542,7 @@ def test_a_cable_that_is_pulled_is_told_to_everybody() -> None:
         a = pair.a
         cable = a.node.link.inner
         for up, kind, state in ((False, e.IBV_EVENT_PORT_ERR, 1), (True, e.IBV_EVENT_PORT_ACTIVE, 4)):
-            cable.up = up
+            cable.up = up  # type: ignore[misc]
             a.post_send(e.IBV_WR_RDMA_WRITE, 10)
             a.wait()
             event = a.ctx.get_async_event(block=False)

@@ -7,6 +7,7 @@ import fcntl
 import mmap
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ VA = 0x7000_0000_0000
 
 
 @pytest.fixture
-def memory():
+def memory() -> Iterator[ProgramMemory]:
     found = ProgramMemory(os.open("/proc/self/mem", os.O_RDWR), os.getpid())
     yield found
     found.close()

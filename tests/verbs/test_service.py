@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 
-from rnic.abi.build import LIBRARIES
+from rnic.abi.library_paths import LIBRARIES
 from rnic.link.base import LinkError
 from rnic.link.udp_socket import open_socket, port_owner
 from rnic.runtime.attach import ProcessConnection, connect, start

@@ -8,6 +8,7 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,9 @@ def test_many_programs_restarts_and_a_loaded_machine(
 ) -> None:
     tmp_path.chmod(0o700)
     nic = serve(tmp_path)
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range((os.cpu_count() or 1) + 1)]
+    busy: list[subprocess.Popen[Any]] = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range((os.cpu_count() or 1) + 1)
+    ]
     program = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path), f"{own_network()}.40"]
     env = {**os.environ, "RNIC_RUNTIME_DIR": str(tmp_path)}
 
@@ -89,8 +92,9 @@ def test_many_programs_restarts_and_a_loaded_machine(
         assert not failed, f"{len(failed)} of {PROGRAMS + RESTARTS} failed: {failed[:3]}"
         assert nic.poll() is None
     finally:
-        for process in [*busy, *lasting]:
-            process.kill()
-            process.communicate()
+        everybody: list[subprocess.Popen[Any]] = [*busy, *lasting]
+        for each in everybody:
+            each.kill()
+            each.communicate()
         nic.terminate()
         assert nic.wait(60) == 0

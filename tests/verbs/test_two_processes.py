@@ -23,6 +23,7 @@ from rnic.verbs import (
     PD,
     QP,
     SGE,
+    WC,
     AHAttr,
     Context,
     GlobalRoute,
@@ -187,7 +188,7 @@ def test_verbs_between_processes(addr: str) -> None:
         qp.to_rts(attr)
         for at in range(50):
             qp.post_send(SendWR(at, sg=[SGE(mr.buf + 1000 * at, 1000, mr.lkey)]))
-        done = []
+        done: list[WC] = []
         while len(done) < 50:
             done += cq.poll(16)[1]
         assert all(wc.status == e.IBV_WC_SUCCESS for wc in done), done

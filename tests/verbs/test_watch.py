@@ -11,6 +11,7 @@ import sys
 import textwrap
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -73,7 +74,7 @@ def test_an_ended_ping_pong_of_two_contexts_loses_no_acknowledgement(ends: Ends)
         for here, there in ((0, 1), (1, 0)):
             ends.recv(there)
             ends.send(here)
-            assert until(lambda there=there: polled(there))
+            assert until(partial(polled, there))
     assert sent[1] < 20, "the last message was acknowledged before its receiver stopped polling: nothing is shown"
     for side, cq in enumerate(ends.cqs):
         assert sent[side] == 20 or until(cq.ready)
