@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from rnic.context import messages as m
 from rnic.context.ctxmgt import ContextManager, Status
@@ -95,6 +95,14 @@ class Stalled:
 
     def __call__(self) -> bool:
         return self.share > 0 and self.rng.random() < self.share
+
+
+class Outputs(Protocol):
+    """The gateware's outputs by name."""
+
+    def __getitem__(self, name: str, /) -> int: ...
+
+    def get(self, name: str, default: int, /) -> int: ...
 
 
 class Lockstep:
@@ -195,14 +203,14 @@ class Lockstep:
 
     # ------------------------------------------------------------------------------ a cycle
 
-    def cycle(self, pins: Mapping[str, int]) -> dict[str, int]:
+    def cycle(self, pins: Outputs) -> dict[str, int]:
         """Sample the gateware's outputs before a clock edge; its inputs after the edge."""
         self.cycle_number += 1
         self._events(pins["events"], pins)
         self._take_outputs(pins)
         return self._drive(pins)
 
-    def _events(self, events: int, pins: Mapping[str, int]) -> None:
+    def _events(self, events: int, pins: Outputs) -> None:
         """In the order in which the modules see what is in their FIFOs: whoever takes goes before whoever gives."""
         seen = {name for place, name in enumerate(EVENTS) if events >> place & 1}
         for name in seen:
@@ -291,7 +299,7 @@ class Lockstep:
 
     # ------------------------------------------------------------------------------ outputs
 
-    def _taken(self, pins: Mapping[str, int], port: str) -> bool:
+    def _taken(self, pins: Outputs, port: str) -> bool:
         """A beat of an output is taken at this edge. Once valid, it stays as it is until then."""
         valid, ready = pins[f"{port}_tvalid"], self.inputs.get(f"{port}_tready", 0)
         parts = tuple(pins.get(f"{port}_{part}", 0) for part in ("tdata", "tuser", "tlast")) if valid else None
@@ -300,7 +308,7 @@ class Lockstep:
         self._shown[port] = None if ready else parts
         return bool(valid and ready)
 
-    def _take_outputs(self, pins: Mapping[str, int]) -> None:
+    def _take_outputs(self, pins: Outputs) -> None:
         if self._taken(pins, "ceu_status"):
             self.statuses.append(Status(pins["ceu_status_tdata"]))
             assert self.expected_statuses, "a status that the golden model has not"
@@ -322,7 +330,7 @@ class Lockstep:
             if pins["dma_cm_wr_req_tlast"]:
                 self._dma_write(pins["dma_cm_wr_req_tuser"], due)
 
-    def _compare_read(self, pins: Mapping[str, int]) -> None:
+    def _compare_read(self, pins: Outputs) -> None:
         """The beats go out as they come in, before their last: the golden answer comes with that."""
         self._reply.append(pins["ceu_rsp_tdata"])
         self._got.setdefault("headers", []).append(pins["ceu_rsp_tuser"])
@@ -359,10 +367,10 @@ class Lockstep:
 
     # ------------------------------------------------------------------------------ inputs
 
-    def _sent(self, pins: Mapping[str, int], port: str) -> bool:
+    def _sent(self, pins: Outputs, port: str) -> bool:
         return bool(self.inputs.get(f"{port}_tvalid") and pins[f"{port}_tready"])
 
-    def _drive(self, pins: Mapping[str, int]) -> dict[str, int]:
+    def _drive(self, pins: Outputs) -> dict[str, int]:
         inputs = self.inputs
         sent = {port: self._sent(pins, port) for port in self._sources()}
         if sent["ceu_req"]:

@@ -112,7 +112,14 @@ class Engine:
 
     def __init__(self, name: str, local: Window = LOCAL, remote: Window = REMOTE, **changes: Any) -> None:
         params = params_of(name, **changes)
-        places = ((SQ, 0x1000), (CQ, 0x1000), (SOURCE, 0x200), (TARGET, 0x200), (0, 0x200), (TOP, 0x40))
+        places: tuple[tuple[int, int], ...] = (
+            (SQ, 0x1000),
+            (CQ, 0x1000),
+            (SOURCE, 0x200),
+            (TARGET, 0x200),
+            (0, 0x200),
+            (TOP, 0x40),
+        )
         aliases = tuple((address % GIB_4, 0x200) for address in (SOURCE, TARGET))
         places += aliases[:1]  # both have the same low word
         self.memory = SparseMemory(*places)
@@ -393,12 +400,13 @@ def test_a_window_is_never_open_further_while_it_is_moved(later: Window) -> None
 
 def test_what_an_engine_cannot_reach_is_refused() -> None:
     narrow, wide = EngineModel(EngineParams(), SparseMemory()), EngineModel(params_of("serial"), SparseMemory())
-    for layout, windows, said in (
+    refused: tuple[tuple[QueueLayout, dict[str, Any], str], ...] = (
         (QueueLayout(SQ, 0), {}, "SQ of 256 bytes at 0xfedcba9800001000: inside 32 bits"),
         (QueueLayout(0, GIB_4 - 96), {}, "CQ of 128 bytes at 0xffffffa0: inside 32 bits"),
         (QueueLayout(), {"local": Window(1, GIB_4)}, "local window of 4294967296 bytes at 0x1: inside 32 bits"),
         (QueueLayout(), {"remote": Window(GIB_4, 1)}, "remote window of 1 bytes at 0x100000000: inside 32 bits"),
-    ):
+    )
+    for layout, windows, said in refused:
         with pytest.raises(ValueError, match=said):
             Driver(narrow, layout, **windows).start()
         Driver(wide, layout, **windows).start()

@@ -50,8 +50,8 @@ def test_a_frame_reaches_the_mac_without_a_gap(width: int, periods: tuple[float,
         source.send(frame, bad=number == 2)
     simulate(dut, source, sink, "mac", periods, 1700 * 32 // width + 300)
     assert [(each.data, each.bad) for each in sink.frames] == [(frame, n == 2) for n, frame in enumerate(frames)]
-    for frame in sink.frames:
-        edges = [edge for edge, _count in frame.beats]
+    for each in sink.frames:
+        edges = [edge for edge, _count in each.beats]
         assert edges == list(range(edges[0], edges[0] + len(edges))), "a gap inside a frame"
 
 
@@ -106,7 +106,7 @@ def test_a_frame_that_the_clock_cannot_follow_is_marked_and_none_waits() -> None
         pytest.param({"serial": False, "in_flight": 4}, id="several"),
     ],
 )
-def test_two_engines_on_three_clocks_each(parameters: dict[str, int]) -> None:
+def test_two_engines_on_three_clocks_each(parameters: dict[str, Any]) -> None:
     """MACs at 156.25 MHz with a line of 5 Gb/s, memory at 61.7 MHz and slow, the engine at 100 MHz."""
     params = EngineParams(
         bus_width=64, block_size=256, boundary=256, mac_clock_mhz=156.25, bus_clock_mhz=61.7, **parameters

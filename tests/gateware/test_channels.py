@@ -51,6 +51,7 @@ def made(library: Library) -> Iterator[list[ChannelNic]]:
     nics: list[ChannelNic] = []
     yield nics
     for nic in nics:
+        assert isinstance(nic.contexts, GatewareContexts)
         nic.contexts.close()
 
 
@@ -189,6 +190,7 @@ def test_another_answer_than_the_softwares_is_found(device_pair: Any, source: in
     contexts = bench.nic.contexts
     row = m.READS[source]
     contexts.request(source, m.engine_request(row.type, row.opcode, bench.a.number))
+    assert isinstance(contexts, GatewareContexts)
     wrong = bytearray(contexts.gateware.contexts[source].pop())
     wrong[0] ^= 1
     contexts.gateware.contexts[source].append(bytes(wrong))
@@ -199,6 +201,7 @@ def test_another_answer_than_the_softwares_is_found(device_pair: Any, source: in
 def test_another_write_than_the_softwares_is_found(device_pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = connected(device_pair)
     contexts = bench.nic.contexts
+    assert isinstance(contexts, GatewareContexts)
     plain = contexts.gateware._write
     monkeypatch.setattr(contexts.gateware, "_write", lambda addr, data: plain(addr + 4, data))
     with pytest.raises(DisagreementError, match="software does at"):

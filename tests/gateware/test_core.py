@@ -21,6 +21,7 @@ from rnic.gateware.driver import EVERYTHING, NOTHING, Completion, Driver, Networ
 from rnic.gateware.interfaces import Resp
 from rnic.gateware.params import EngineParams
 from rnic.gateware.sim import Simulation
+from rnic.gateware.sim_bus import AxiRam
 from rnic.rings.cqe import CQ_ENTRY
 from rnic.rings.sqe import SQ_ENTRY
 from rnic.spec import engine_net_regs as net
@@ -55,7 +56,7 @@ class Engine:
         timing: Timing | None = None,
         ring: int = RING,
         cq_ring: int = 0,
-        **parameters: int,
+        **parameters: Any,
     ) -> None:
         self.rng = random.Random(seed)
         small = {"block_size": 64, "boundary": 64, "fifo_depth": 64, "watchdog_cycles": 0} | parameters
@@ -63,6 +64,8 @@ class Engine:
         self.memory = SparseMemory((SQ, 0x1000), (CQ, 0x1000), (SOURCE, SPACE), (TARGET, SPACE))
         self.simulation = Simulation(params, [self.memory], seed, stall_rate, timing=timing)
         self.sim = self.simulation.engines[0]
+        assert isinstance(self.sim.ram, AxiRam)
+        self.ram = self.sim.ram
         top = self.top = self.sim.top
         self.blocks: dict[str, tuple[Any, tuple[str, ...]]] = {
             "rdma_controller": (top.controller.state, regs.RDMA_STATES),
@@ -144,14 +147,14 @@ class Engine:
 def in_memory_when_completed(engine: Engine) -> None:
     payload = engine.fill(150)
     before = engine.memory.read(CQ, 32)
-    engine.sim.ram.silent = {"write"}
+    engine.ram.silent = {"write"}
     engine.driver.submit([Request(SOURCE, TARGET, 150, wqe_id=0x5A5A5A5A)])
     engine.until("S_WAIT_TX_CPL")
     for _ in range(400):
         engine.simulation.step()
         # the loopback FIFO has all of it, and memory nothing
         assert engine.last["rdma_controller"] == STATE["S_WAIT_TX_CPL"]
-    engine.sim.ram.silent = set()
+    engine.ram.silent = set()
     for _ in range(2000):
         if engine.memory.read(CQ, 32) != before:
             break
@@ -275,7 +278,7 @@ def windows_after_reset(engine: Engine) -> None:
 
 
 def bus_errors(engine: Engine) -> None:
-    faults = engine.sim.ram.faults
+    faults = engine.ram.faults
     engine.fill(150)
     for response in (Resp.SLVERR, Resp.DECERR):
         faults["read", SOURCE >> 12] = response
@@ -385,7 +388,7 @@ def _irq(engine: Engine) -> int:
 
 def watchdog(engine: Engine) -> None:
     engine.fill(150)
-    ram = engine.sim.ram
+    ram = engine.ram
     for state, halts in (
         ("S_WAIT_READ_DONE", False),
         ("S_WAIT_TX_CPL", False),
@@ -490,33 +493,33 @@ def what_software_sees(engine: Engine) -> None:
         engine.fill(24)
         engine.driver.submit([Request(SOURCE, TARGET, 24)])
         engine.until(state)
-        engine.sim.ram.silent = {silent}
+        engine.ram.silent = {silent}
         engine.simulation.run_cycles(30)
         status = engine.status()
         assert (status["busy"], status["rdma_state"]) == (1, STATE[state])
         assert regs.TX_STATES[status["tx_state"]] == tx
         assert get("CQ_DOORBELL") == STATE[state]
         assert regs.CMD_STATES[get("CQ_FLAGS")] == command
-        engine.sim.ram.silent = set()
+        engine.ram.silent = set()
         engine.driver.wait()
     assert engine.status()["busy"] == 0
     if engine.top.params.serial:
         engine.driver.submit([Request(SOURCE, TARGET, 24)])
         engine.until("WAIT_COMPLETE", "rx_streamer")
-        engine.sim.ram.silent = {"write"}
+        engine.ram.silent = {"write"}
         engine.simulation.run_cycles(30)
         assert regs.RX_STATES[engine.status()["rx_state"]] == "WAIT_COMPLETE"
-        engine.sim.ram.silent = set()
+        engine.ram.silent = set()
         engine.driver.wait()
     # a soft reset lasts until the bus is drained
     engine.driver.submit([Request(SOURCE, TARGET, 24)])
     engine.until("S_WAIT_TX_CPL")
-    engine.sim.ram.silent = {"read"}
+    engine.ram.silent = {"read"}
     control = get("CONTROL")
     put("CONTROL", control | 2)
     engine.simulation.run_cycles(60)
     assert (get("CONTROL"), engine.status()["resetting"]) == (control | 2, 1)
-    engine.sim.ram.silent = set()
+    engine.ram.silent = set()
     engine.simulation.run_cycles(60)
     assert (get("CONTROL"), engine.status()["resetting"]) == (control, 0)
     engine.driver.recover()
@@ -571,14 +574,14 @@ def network_mode(engine: Engine) -> None:
     assert engine.events() == {"net_error"}
     # what arrives while a WRITE is under way, and is refused, has no part in its completion
     driver.put("REMOTE_WINDOW_LAST", TARGET - 1)
-    sim.ram.silent = {"read"}
+    engine.ram.silent = {"read"}
     driver.submit([Request(SOURCE, TARGET, 60)])
     engine.until("S_WAIT_READ_DONE")
     sim.mac_in.send(for_us(frames[0]))
     engine.simulation.run_cycles(400)
     assert engine.events() == {"rx_drop"}
     took, sim.mac_out.stalls = sim.mac_out.stalls, Stalls(random.Random(0), 1.0)
-    sim.ram.silent = set()
+    engine.ram.silent = set()
     engine.simulation.run_cycles(400)
     assert engine.events() == set(), "a completion before the MAC has taken a frame"
     sim.mac_out.stalls = took
@@ -776,7 +779,7 @@ def test_several_writes_are_in_flight_and_complete_in_order() -> None:
         want[70 * n : 70 * n + 70] = bytes(70)
     assert engine.driver.read_back(TARGET, 70 * 7) == want
     # one after the other, each fetch, read, write and completion would take its 40 cycles
-    assert engine.sim.ram.most_reads > 3
+    assert engine.ram.most_reads > 3
     engine.sim.ram.checker.quiet()
 
 
@@ -836,7 +839,7 @@ def test_data_are_in_memory_before_each_completion() -> None:
 
 def test_bus_errors_fail_their_own_write_of_several() -> None:
     engine = several(Timing(12))
-    faults = engine.sim.ram.faults
+    faults = engine.ram.faults
     engine.fill(0x1100)
     places = [SOURCE + 0x100, SOURCE + 0x1000, SOURCE + 0x200]
     requests = [Request(place, TARGET + 64 * n, 60, n) for n, place in enumerate(places)]
@@ -888,10 +891,10 @@ def test_the_watchdog_ends_what_is_in_flight_and_the_rest_goes_on(silent_from: i
     engine.driver.put("WATCHDOG", 60)
     engine.driver.submit([Request(SOURCE + 70 * n, TARGET + 70 * n, 70, n) for n in range(6)])
     engine.simulation.run_cycles(silent_from)
-    engine.sim.ram.silent = {"read"}
+    engine.ram.silent = {"read"}
     engine.simulation.run_cycles(200)
     assert engine.status()["flushing"]
-    engine.sim.ram.silent = set()
+    engine.ram.silent = set()
     done = engine.driver.wait(6)
     assert [each.index for each in done] == list(range(6))
     late = [each.detail == regs.ERR_TIMEOUT for each in done]
@@ -954,12 +957,12 @@ def test_the_debug_registers_where_the_register_document_has_them() -> None:
     engine.fill(24)
     engine.driver.submit([Request(SOURCE, TARGET, 24)])
     engine.until("S_WAIT_READ_DONE")
-    engine.sim.ram.silent = {"read"}
+    engine.ram.silent = {"read"}
     engine.simulation.run_cycles(30)
     at = {register.name: register.offset for register in regs.DOCUMENTED_DEBUG}
     read = engine.sim.read32
     assert (read(at["RDMA_STATE"]), read(at["CMD_STATE"])) == (STATE["S_WAIT_READ_DONE"], 2)
-    engine.sim.ram.silent = set()
+    engine.ram.silent = set()
     engine.driver.wait()
     # the last descriptor is still there to be looked at
     assert [read(at[name]) for name in ("LOCAL_KEY_HI", "REMOTE_KEY_LO", "REMOTE_KEY_HI", "BTT0")] == [0, TARGET, 0, 24]
@@ -979,13 +982,13 @@ def test_the_loopback_fifo_holds_what_it_was_built_for(depth: int) -> None:
 
     payload = engine.fill(256)
     engine.simulation.watchers.append(count)
-    engine.sim.ram.silent = {"write"}
+    engine.ram.silent = {"write"}
     engine.driver.submit([Request(SOURCE, TARGET, 256)])
     engine.simulation.run_cycles(200)
     # the parser has taken the header, and the data mover shows its first beat to a bus that takes none; the rest waits,
     # two beats each in the registers before and behind the FIFO and, with that first one, before the bus
     assert beats == ENGINE_HEADER_BYTES // 4 + depth + 3 * 2
-    engine.sim.ram.silent = set()
+    engine.ram.silent = set()
     assert engine.driver.wait()[0].status == 0
     assert engine.driver.read_back(TARGET, 256) == payload
 

@@ -9,7 +9,8 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 from amaranth.lib.wiring import Signature
 from cocotb_run import BENCHES, reason_to_skip, run_testcase
-from ctxmgt_lockstep import Lockstep, Memory, Transfer
+from ctxmgt_lockstep import Lockstep, Memory, Outputs, Transfer
 from ctxmgt_run import library, run
 from ctxmgt_streams import Streams
 
@@ -148,6 +149,16 @@ def write(bench: Lockstep, source: int, psn: int, state: int, qpn: int = QPN) ->
     bench.engine(source, command, m.engine_payload(psn, state))
 
 
+def read_all(bench: Lockstep, qpn: int = QPN) -> None:
+    for source in m.ENGINES:
+        read(bench, source, qpn)
+
+
+def write_all(bench: Lockstep, psn: int, state: int) -> None:
+    for source in OPCODES:
+        write(bench, source, psn, state)
+
+
 def fields(bench: Lockstep, source: int, place: int = -1) -> dict[str, int]:
     """A channel's answer."""
     return m.RESPONSES[source].unpack(bench.answers[source][place][1])
@@ -273,7 +284,7 @@ def watch(bench: Lockstep, look: Callable[[], object]) -> None:
     """Call ``look`` at every cycle."""
     plain = bench.cycle
 
-    def cycle(pins: Mapping[str, int]) -> dict[str, int]:
+    def cycle(pins: Outputs) -> dict[str, int]:
         look()
         return plain(pins)
 
@@ -531,7 +542,7 @@ def test_infiniband_mode_of_frame_encap() -> None:
 @pytest.mark.parametrize("source", [m.RTC, m.RRC, m.EE], ids=m.SOURCE_NAMES.get)
 def test_a_write_stores_psn_and_state_and_writes_them_back(source: int) -> None:
     bench = loaded()
-    run(bench, lambda: write(bench, source, 0xABCDEF, 5), lambda: [read(bench, each) for each in m.ENGINES])
+    run(bench, lambda: write(bench, source, 0xABCDEF, 5), partial(read_all, bench))
     name, at = {
         m.RTC: ("next_send_psn", 0x6D), m.RRC: ("last_acked_psn", 0x7D), m.EE: ("expected_psn", 0x85),
     }[source]  # fmt: skip
@@ -556,7 +567,7 @@ def test_what_dma_proc_has_written_and_for_whom() -> None:
             word = ctx.get(request.tdata)
             asked.append(m.WRITE_REQUEST.unpack(word.to_bytes(m.WRITE_REQUEST.size, "big")))
 
-    run(bench, lambda: [write(bench, source, 0x123456, 5) for source in OPCODES], watch=watch)
+    run(bench, partial(write_all, bench, 0x123456, 5), watch=watch)
     mine, others = asked[:4], asked[4:]
     assert [(each["type"], each["opcode"], each["source"]) for each in mine] == [
         (m.WR_QP_CXT, m.WR_QP_ALL, m.CEU), (m.WR_CQ_CXT, m.WR_CQ_ALL, m.CEU), (m.WR_CQ_CXT, m.WR_CQ_ALL, m.CEU),
@@ -570,7 +581,7 @@ def test_what_dma_proc_has_written_and_for_whom() -> None:
 
 def test_a_write_has_no_response() -> None:
     bench = loaded()
-    run(bench, lambda: [write(bench, source, 7, 3) for source in (m.RTC, m.RRC, m.EE)])
+    run(bench, partial(write_all, bench, 7, 3))
     assert not any(bench.answers.values())
     assert bench.counted["received"] == 4 + 3
 
@@ -588,7 +599,7 @@ def test_an_unknown_qp_reads_as_zero_and_is_not_written(qpn: int) -> None:
     """Some of these have the slot of the QP that there is; EQ 0 is there too."""
     bench = loaded()
     write_eq(bench, 0)
-    run(bench, lambda: [read(bench, source, qpn) for source in m.ENGINES], lambda: write(bench, m.EE, 1, 1, qpn))
+    run(bench, partial(read_all, bench, qpn), lambda: write(bench, m.EE, 1, 1, qpn))
     assert not any(any(bench.answers[source][0][1]) for source in m.ENGINES)
     assert bench.counted["unknown_qp"] == 7
     assert bench.counted["took_key"] == 0
@@ -696,7 +707,12 @@ def test_memory_that_does_not_answer_writes_holds_no_reads_up() -> None:
             read(bench, m.FE)
 
     marks: list[int] = []
-    watch(bench, lambda: bench.serving.count(6) == 60 and not marks and marks.append(bench.cycle_number))
+
+    def look() -> None:
+        if bench.serving.count(6) == 60 and not marks:
+            marks.append(bench.cycle_number)
+
+    watch(bench, look)
     run(bench, ask)
     assert marks[0] < 1000 + 200
 
@@ -720,7 +736,12 @@ def test_long_random_streams_on_all_channels(seed: int) -> None:
 def streams(params: CtxMgtParams, requests: int, **options: Any) -> None:
     bench = Lockstep(params, **options)
     feeder = Streams(bench, params)
-    watch(bench, lambda: (feeder.requests < requests or bench.counted["parsed"] < 120) and feeder.feed())
+
+    def feed() -> None:
+        if feeder.requests < requests or bench.counted["parsed"] < 120:
+            feeder.feed()
+
+    watch(bench, feed)
     run(bench, limit=400 * requests + 50_000)
     assert feeder.requests >= requests
     for name in ("took_key", "read", "refused", "unknown_qp", "bad_payload", "bad_request"):
@@ -834,6 +855,6 @@ def test_widths_are_those_of_the_document() -> None:
 
 
 @pytest.mark.parametrize("values", [{"log_qps": 15}, {"log_qps": 0}, {"log_eqs": 11}, {"fifo_depth": 2}])
-def test_sizes_that_cannot_be_are_refused(values: dict[str, int]) -> None:
+def test_sizes_that_cannot_be_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(CtxMgtParamsError, match=next(iter(values))):
         CtxMgtParams(**values)

@@ -29,7 +29,7 @@ def model() -> EngineModel:
     return EngineModel(EngineParams(), memory())
 
 
-def started(backend: Backend, **kwargs: int) -> Driver:
+def started(backend: Backend, **kwargs: Any) -> Driver:
     driver = Driver(backend, QueueLayout(), **OPEN, **kwargs)
     driver.start()
     return driver
@@ -250,7 +250,7 @@ def test_reset_that_does_not_end_is_an_error(model: EngineModel) -> None:
         pass
 
     backend = Stuck(model, "", 0, 0)
-    backend.read32 = lambda offset: 2 if offset == 0 else model.read32(offset)  # type: ignore[method-assign]
+    backend.read32 = lambda offset: 2 if offset == 0 else model.read32(offset)
     driver.backend = backend
     with pytest.raises(EngineError, match=r"CONTROL\.soft_reset still reads 1 after 10000 polls"):
         driver.recover()

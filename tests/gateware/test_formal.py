@@ -188,8 +188,8 @@ class ArbiterRules(Harness):
         sides = (block.first, block.second)
         for channel in ("ar", "aw", "w"):
             for axi, ours in ((block.bus, True), *((side, False) for side in sides)):
-                wires = (getattr(axi, f"{channel}{name}") for name in ("valid", "ready"))
-                held(m, *wires, axi_payload(axi, channel), ours=ours)
+                valid, ready = (getattr(axi, f"{channel}{name}") for name in ("valid", "ready"))
+                held(m, valid, ready, axi_payload(axi, channel), ours=ours)
         # a ready says nothing of an id that is not there
         m.d.comb += [Assert(block.bus.rvalid | ~block.bus.rready), Assert(block.bus.bvalid | ~block.bus.bready)]
         # what one side's address gets through, the other's does not

@@ -13,6 +13,7 @@ from rnic.gateware.cache import SparseMemory
 from rnic.gateware.driver import EVERYTHING, Driver, QueueLayout
 from rnic.gateware.params import EngineParams
 from rnic.gateware.sim import Simulation
+from rnic.gateware.sim_bus import AxiRam
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 SQ, CQ, SOURCE, TARGET, SPACE = 0x1000, 0x2000, 0x10000, 0x20000, 1024
@@ -34,6 +35,7 @@ def test_memory_fails_and_falls_silent_anywhere(kind: str, width: int) -> None:
     engine = simulation.engines[0]
     driver = Driver(engine, QueueLayout(SQ, CQ, 8, 8), poll_limit=400, local=EVERYTHING, remote=EVERYTHING)
     driver.start()
+    assert isinstance(engine.ram, AxiRam)
     seen = endure(driver, engine.ram, random.Random(width), 12, (SOURCE, TARGET, SPACE))
     print(kind, width, dict(seen))
     # each of them happened: else the memory was not bad enough to say anything

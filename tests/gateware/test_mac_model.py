@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -111,7 +112,7 @@ def test_a_line_is_no_faster_than_its_stream(rate: float) -> None:
         pytest.param({"serial": False, "in_flight": 4}, id="several"),
     ],
 )
-def test_two_engines_over_a_line_that_loses_frames(parameters: dict[str, int]) -> None:
+def test_two_engines_over_a_line_that_loses_frames(parameters: dict[str, Any]) -> None:
     """The engine leaves no gap and never makes the MAC wait, or this ends with a BusError."""
     params = EngineParams(bus_width=64, block_size=256, boundary=256, clock_mhz=125, **parameters)
     job = Job(sizes=(1, 700, 64), remote_offsets=(0, 5), count=6, network=True, line_gbps=5, loss=0.2, seed=2)

@@ -1,11 +1,11 @@
-"""The map from the documents to code and tests: whole, and about things that exist. ``mutate.py`` proves it true."""
+"""The map from the documents to code and tests: whole, and about things that exist. ``mutants.py`` proves it true."""
 
 from __future__ import annotations
 
 import ast
 import re
 
-import mutate
+import mutants
 import pytest
 
 from rnic.context import messages as m
@@ -13,7 +13,7 @@ from rnic.context.machines import MACHINES
 from rnic.spec import engine_net_regs as net
 from rnic.spec import engine_regs as core
 
-ROWS = mutate.rows()
+ROWS = mutants.rows()
 HAVE = {row.item for row in ROWS}
 
 
@@ -63,18 +63,18 @@ def test_nothing_is_missing() -> None:
 
 
 def test_nothing_of_the_core_is_missing() -> None:
-    if not (mutate.MAP / "core.toml").exists():
+    if not (mutants.MAP / "core.toml").exists():
         pytest.skip("the core has no map yet: tests/gateware/map/core.toml")
     assert required_of_the_core() - HAVE == set()
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.item)
-def test_row_is_about_what_exists(row: mutate.Row) -> None:
+def test_row_is_about_what_exists(row: mutants.Row) -> None:
     assert all((row.source, row.item, row.file, row.test, row.old, row.new))
     assert row.old != row.new
-    assert (mutate.ROOT / row.file).read_text().count(row.old) == 1
+    assert (mutants.ROOT / row.file).read_text().count(row.old) == 1
     path, _, name = row.test.partition("::")
-    functions = {node.name for node in ast.parse((mutate.ROOT / path).read_text()).body if hasattr(node, "name")}
+    functions = {node.name for node in ast.parse((mutants.ROOT / path).read_text()).body if hasattr(node, "name")}
     assert re.match(r"\w+", name).group() in functions  # type: ignore[union-attr]
 
 

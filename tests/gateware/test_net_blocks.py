@@ -101,7 +101,7 @@ META_OF_ENDPOINT = {
 class EncapBench:
     """An encapsulator with its endpoint table, a source, a sink and a queue of META words."""
 
-    def __init__(self, width: int, stalls: Stalls | None = None, **parameters: int) -> None:
+    def __init__(self, width: int, stalls: Stalls | None = None, **parameters: Any) -> None:
         params = EngineParams(bus_width=width, **parameters)
         self.dut = IpEncapsulator(params)
         self.table = EndpointLookup(params)
@@ -419,7 +419,7 @@ def test_the_ip_checksum_has_its_last_carry() -> None:
     assert checksum(frame.data[14:34]) == 0
 
 
-SEVERAL = {"serial": False, "in_flight": 4}
+SEVERAL: dict[str, Any] = {"serial": False, "in_flight": 4}
 """META is checked, and endpoints are looked up, ahead of the packet in hand."""
 
 
@@ -501,7 +501,7 @@ def test_frames_follow_one_another() -> None:
 class DecapBench:
     """A decapsulator between a source and a sink. It must take a beat in every cycle."""
 
-    def __init__(self, width: int, stalls: Stalls | None = None, **parameters: int) -> None:
+    def __init__(self, width: int, stalls: Stalls | None = None, **parameters: Any) -> None:
         self.dut = IpDecapsulator(EngineParams(bus_width=width, **parameters))
         self.source = StreamSource(self.dut.s_axis, stalls)
         self.sink = StreamSink(self.dut.m_axis, stalls, keep_beats=True)

@@ -201,7 +201,9 @@ def test_ip_xact_and_the_wrapper_say_the_same_of_clocks_and_resets() -> None:
         name = bus.findtext("x:name", "", NAMES)
         if name in ours:
             assert [port.findtext("x:name", "", NAMES) for port in bus.iterfind(".//x:physicalPort", NAMES)] == [name]
-            assert bus.find("x:busType", NAMES).attrib["library"] == "signal"
+            kind = bus.find("x:busType", NAMES)
+            assert kind is not None
+            assert kind.attrib["library"] == "signal"
             parameters = bus.findall(".//x:parameter", NAMES)
             said = {each.findtext("x:name", "", NAMES): each.findtext("x:value", "", NAMES) for each in parameters}
             seen[name] = said

@@ -52,6 +52,7 @@ def target_process(*options: str) -> Iterator[subprocess.Popen[str]]:
 def bench(dut: Any, *options: str, seed: int = 0) -> Iterator[tuple[AxiMaster, Any, rnic.paxi.Window]]:
     """The master, the target's process, the window."""
     with target_process(*options) as process:
+        assert process.stdout is not None
         config = BridgeConfig(data_bits=WIDTH, base=BASE, read_slots=4, write_slots=4)
         with rnic.paxi.open_window(ADDR, int(process.stdout.readline()), config=config, udp_port=0) as window:
             clock = cocotb.start_soon(Clock(dut.clk, 10, unit="ns").start())

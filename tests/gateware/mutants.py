@@ -1,6 +1,6 @@
 """Proves that each row of the map has a test that matters: its mutant, one changed constant or condition, must fail it.
 
-    python tests/gateware/mutate.py [--only TEXT] [--jobs N] [--json]
+    python tests/gateware/mutants.py [--only TEXT] [--jobs N] [--json]
 
 A mutant is text in a source file, what it becomes, and the test that must then fail (``map/*.toml``). The sources are
 copied, never touched. Exit status 1 if a mutant survives or is no gateware at all, or a test does not even pass without
