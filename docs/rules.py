@@ -25,6 +25,7 @@ def _rule(source: str, rule: str, *tests: str) -> Rule:
 
 REQ, REC, READ, RSP = "test_requester.py", "test_recovery.py", "test_reads.py", "test_responder.py"
 CPL, RUN, FAR, HST = "test_completions.py", "test_runs.py", "test_far_memory.py", "test_hostile.py"
+IDS = "test_idents.py"
 NIC, MOD, WALK = "tests/unit/device/test_nic.py", "tests/unit/context/test_modify.py", "tests/verbs/test_walk.py"
 ICRC, QUEUES, STATES = "tests/unit/device/test_icrc.py", "tests/verbs/test_queues.py", "tests/verbs/test_states.py"
 ORDER = "tests/unit/device/test_sending_order.py"
@@ -197,7 +198,22 @@ RULES: tuple[Rule, ...] = (
           f"{ICRC}::test_any_flipped_bit_is_seen", f"{NIC}::test_short_and_odd_bursts", f"{NIC}::test_drops"),
     _rule("design", "An IPv4 ident that nobody saw is held against what the peer sends; all that is taken teaches that",
           f"{ICRC}::test_a_peer_of_ident_0_is_believed_no_other",
+          f"{IDS}::test_an_overtaken_packet_is_taken", f"{IDS}::test_sixteen_behind_and_forty_seven_ahead",
+          f"{IDS}::test_a_pause_lets_an_ident_jump_by_its_ticks",
+          f"{IDS}::test_no_pause_is_so_long_that_any_ident_is_believed",
+          f"{IDS}::test_damage_that_looks_like_another_ident_is_not_taken",
+          f"{IDS}::test_damage_that_no_ident_explains_is_a_wrong_icrc",
+          f"{IDS}::test_both_executors_take_the_same",
           f"{NIC}::test_whatever_is_taken_teaches_what_idents_a_peer_sends"),
+    _rule("design", "A packet with another ident waits until a successor or a repetition confirms it, or is dropped",
+          f"{IDS}::test_the_first_packet_behind_a_jump_is_held_for_its_successor",
+          f"{IDS}::test_a_successor_may_overtake",
+          f"{IDS}::test_a_repetition_with_another_ident_confirms_the_first_packet_behind_a_jump",
+          f"{IDS}::test_a_damaged_packet_that_comes_twice_confirms_nothing",
+          f"{IDS}::test_the_same_damage_to_a_peer_of_ident_0_confirms_nothing",
+          f"{IDS}::test_few_packets_are_held_and_the_oldest_make_room",
+          f"{IDS}::test_what_nobody_confirms_is_dropped_after_so_many_others",
+          f"{IDS}::test_a_held_packet_of_a_queue_pair_that_has_gone_does_nothing"),
     _rule("004 7.3 RX 2", "What is not RDMA is nobody's", f"{NIC}::test_what_no_parser_takes"),
     _rule("004 7.3 DestQP", "The queue pair exists and may receive", f"{NIC}::test_drops",
           f"{NIC}::test_queue_pair_that_cannot_receive", f"{HST}::test_every_packet_in_every_state"),

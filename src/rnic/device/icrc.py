@@ -1,57 +1,107 @@
 """Whether a received packet's ICRC is right, also where the link does not show the IPv4 ident that it covers.
 
 Links that see IP headers give the ident. On a UDP socket the ident is guessed first: 0, or the segment's index
-in a burst, as Linux numbers them. Where that fails, it is solved for and held against the peer's habit
-(``software.md`` section 5), which every packet that is taken teaches: :class:`~rnic.wire.flow.Flow` keeps it. IPv6
-has no ident, so there the check is always in full.
+in a burst, as Linux numbers them, or the next of a sender that counts up. Where that fails, it is solved for and held
+against the sender's habit (``software.md`` section 5), which every packet that is taken teaches:
+:class:`~rnic.wire.flow.Flow` keeps it. A packet that the habit does not explain is held until another confirms it
+(:class:`~rnic.wire.ident.IdentTracker`). IPv6 has no ident, so there the check is always in full.
 """
 
 from __future__ import annotations
 
-from rnic.wire.bursts import RxBurst
+from collections import deque
+
+from rnic.spec.drops import DropReason
+from rnic.trace.counters import Counters
+from rnic.wire.bursts import DONT_FRAGMENT, RxBurst
 from rnic.wire.crc import crc32
 from rnic.wire.flow import MAX_IDENTS, residue
-from rnic.wire.ident import IdentTracker, learn, solve
+from rnic.wire.ident import DF, HeldPacket, Ident, IdentTracker, learn, solve_word
+
+MAX_HELD = 1_024
+"""Packets that one NIC holds, of all senders; the oldest make room."""
 
 
 class IcrcCheck:
-    """Checks packets, and learns how each sender numbers them."""
+    """Checks packets, learns how each sender numbers them, and counts those that are wrong or held.
 
-    __slots__ = ("solved",)
+    ``confirmed`` has the packets that the last right one confirmed, to be taken before it. The caller clears it.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_all_held", "_counters", "confirmed", "solved")
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._all_held: deque[HeldPacket] = deque()
+        self.confirmed: list[HeldPacket] = []
         self.solved = 0
         """Packets whose ident had to be solved for."""
 
-    def accepts(self, packet: memoryview, burst: RxBurst, index: int) -> bool:
-        """Whether the ICRC of ``packet``, at least 16 bytes, segment ``index`` of ``burst``, is right."""
+    def accepts(self, packet: memoryview, burst: RxBurst, index: int, now_ns: int) -> bool:
+        """Whether the ICRC of ``packet``, at least 16 bytes, segment ``index`` of ``burst``, is right.
+
+        What is not is counted here.
+        """
         flow = burst.flow
         length = len(packet)
         expected = residue(length, packet[4])
         ident = burst.ident
-        if ident is None:
+        if ident is not None:
+            if crc32(packet, flow.seed(length, ident + index & 0xFFFF, burst.frag)) == expected:
+                return True
+        elif (tracker := flow.idents) is None or tracker.small:
             guess = index if index < MAX_IDENTS else 0
             if crc32(packet, flow.seed(length, guess)) == expected:
                 flow.prove()
                 if not flow.settled:
-                    learn(flow, 1)
+                    self.learn(burst, 1)
                 return True
-            return len(flow.src) == 4 and self._solves(packet, burst)
-        ident = ident + index & 0xFFFF
-        return crc32(packet, flow.seed(length, ident, burst.frag)) == expected
+            if len(flow.src) == 4:
+                return self._solves(packet, burst, now_ns)
+        else:
+            word = tracker.next
+            if crc32(packet, flow.seed(length, word & 0xFFFF, DONT_FRAGMENT if word & DF else 0)) == expected:
+                return tracker.accept(word, now_ns)
+            return self._solves(packet, burst, now_ns)
+        self._counters.bump(DropReason.BAD_ICRC.value)
+        return False
 
-    def _solves(self, packet: memoryview, burst: RxBurst) -> bool:
-        ident = solve(packet, burst.flow)
-        if ident is None:
+    def learn(self, burst: RxBurst, count: int) -> None:
+        """Note ``count`` packets of an IPv4 path that were right with the ident that was guessed for them."""
+        if dropped := learn(burst.flow, count):
+            self._counters.bump(DropReason.IDENT.value, dropped)
+
+    def _solves(self, packet: memoryview, burst: RxBurst, now_ns: int) -> bool:
+        """Whether the ICRC is right for an ident that the sender's habit explains, or another packet confirms."""
+        word = solve_word(packet, burst.flow)
+        if word is None:
+            self._counters.bump(DropReason.BAD_ICRC.value)
             return False
         flow = burst.flow
         tracker = flow.idents
         if tracker is None:
             tracker = flow.idents = IdentTracker()
-        believed = tracker.accept(ident)
-        # what was refused is forgotten with the next packet that is right, which has to say so
-        flow.settled = believed and tracker.settled
-        self.solved += believed
-        if believed:
-            flow.prove()
-        return believed
+        verdict = Ident.TAKE
+        if not tracker.accept(word, now_ns):
+            verdict, self.confirmed = tracker.confirm(word, packet, now_ns)
+            if verdict is Ident.HOLD:
+                self._hold(tracker, word, packet, burst)
+        flow.settled = tracker.settled
+        if dropped := tracker.take_dropped():
+            self._counters.bump(DropReason.IDENT.value, dropped)
+        if verdict is not Ident.TAKE:
+            return False
+        self.solved += 1
+        flow.prove()
+        return True
+
+    def _hold(self, tracker: IdentTracker, word: int, packet: memoryview, burst: RxBurst) -> None:
+        """Keep a copy of a packet, whose link reuses its memory, until another confirms it."""
+        size = len(packet)
+        how = burst.tclass, burst.hop_limit, burst.flow_label
+        frag = DONT_FRAGMENT if word & DF else 0
+        copy = RxBurst(burst.flow, memoryview(bytes(packet)), size, size, word & 0xFFFF, frag, *how)
+        self._all_held.append(tracker.hold(word, copy))
+        if len(self._all_held) > MAX_HELD:
+            self._all_held.popleft().forget()
+        self._counters.bump("held_ident")

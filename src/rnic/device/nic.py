@@ -345,6 +345,10 @@ class Nic:
         """Take what arrived, from byte ``start`` on. A bad packet bumps a drop counter and has no other effect."""
         self._receiving.take(burst, now_ns, start)
 
+    def learn_idents(self, burst: RxBurst, count: int) -> None:
+        """Note ``count`` packets of a burst's sender that an engine took, which expects idents alone that are small."""
+        self._receiving.learn(burst, count)
+
     def produce(self, now_ns: int, budget: int = 256) -> list[TxBurst]:
         """Take the doorbells that were rung, then give queue pairs with work turns (:mod:`rnic.device.scheduler`).
 

@@ -14,7 +14,6 @@ from rnic.spec.states import RTR, RTS, SQD, SQE
 from rnic.wire.bursts import RxBurst
 from rnic.wire.datagram import parse_ip
 from rnic.wire.flow import CE
-from rnic.wire.ident import learn
 from rnic.wire.mad import GSI_QPN
 from rnic.wire.packet import Packet, parse
 
@@ -43,7 +42,7 @@ class Receiving:
 
     def __init__(self, nic: ReceivingHost) -> None:
         self._nic = nic
-        self._icrc = IcrcCheck()
+        self._icrc = IcrcCheck(nic.tally)
 
     def take_other(self, frame: bytes | bytearray | memoryview, now_ns: int) -> None:
         """Take a frame that is not RDMA: to the non-RDMA channel (004 7.6)."""
@@ -81,6 +80,8 @@ class Receiving:
         qps = nic.running
         marked = burst.ecn == CE
         learning = burst.ident is None and not flow.settled
+        # what is taken by the quick ways has the ident that is guessed: no sender's that counts up
+        guessed = not learning or flow.idents is None or flow.idents.small
         packets = 0
         while start < length:
             end = start + segment
@@ -98,6 +99,7 @@ class Receiving:
                 several = length - start >= 2 * segment
                 if (
                     qp is not None
+                    and guessed
                     and (several or executor is not None)
                     and not marked
                     and (flow is qp.peer or qp.comes_from_peer(flow))
@@ -109,14 +111,14 @@ class Receiving:
                         start += taken
                         packets += count - 1
                         if learning:
-                            learn(flow, count)
+                            self.learn(burst, count)
                         continue
                     if several and (taken := qp.receive_burst(burst, start, now_ns)):
                         qp.came_bytes += taken
                         start += taken
                         packets += taken // segment - 1
                         if learning:
-                            learn(flow, taken // segment)
+                            self.learn(burst, taken // segment)
                         continue
                 self.take_packet(qp, dqpn, burst, buf[start:end], start // segment)
             except Exception as error:  # noqa: BLE001 - the last guard
@@ -134,11 +136,32 @@ class Receiving:
             self._nic.counters.bump((DropReason.TOO_LONG if size > MAX_UDP_PAYLOAD else DropReason.BAD_LENGTH).value)
             return
         try:
-            if not self._icrc.accepts(view, burst, index):
-                self._nic.counters.bump(DropReason.BAD_ICRC.value)
-                return
-            packet = parse(view)
+            accepted = self._icrc.accepts(view, burst, index, self._nic.now_ns)
         except Exception as error:  # noqa: BLE001 - the last guard; who sent it is not shown yet, so no QP fails
+            self._nic.guard.caught("packet", error)
+            return
+        if self._icrc.confirmed:
+            self._take_confirmed()
+        if accepted:
+            self._take_right(qp, dqpn, burst, view, index)
+
+    def learn(self, burst: RxBurst, count: int) -> None:
+        """Note ``count`` packets, taken elsewhere, that had the idents that are expected of a path."""
+        self._icrc.learn(burst, count)
+
+    def _take_confirmed(self) -> None:
+        """Take packets that were held for their idents; a queue pair may have gone meanwhile."""
+        confirmed, self._icrc.confirmed = self._icrc.confirmed, []
+        for held in confirmed:
+            dqpn = _DQPN.unpack_from(held.packet, _DQPN_AT)[0] & _QPN_MASK
+            self._take_right(self._nic.running.get(dqpn), dqpn, held.burst, held.packet, 0)
+
+    def _take_right(self, qp: DeviceQp | None, dqpn: int, burst: RxBurst, view: memoryview, index: int) -> None:
+        """Take one packet whose ICRC is right."""
+        size = len(view)
+        try:
+            packet = parse(view)
+        except Exception as error:  # noqa: BLE001 - the last guard, as above
             self._nic.guard.caught("packet", error)
             return
         if isinstance(packet, DropReason):

@@ -18,7 +18,6 @@ import ctypes
 from rnic.spec.states import ST_UD
 from rnic.state.counters import PACKET_COUNTERS
 from rnic.wire.bursts import TxBurst
-from rnic.wire.ident import learn
 
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *thing)
@@ -1195,7 +1194,7 @@ cdef class IoPoll:
         flow = burst.flow
         right = io_poll_good_packets(self.c_poll, slot.name, slot.name_bytes)
         if right and flow.idents is not None:
-            learn(flow, right)  # those that the engine took since then had the idents that it expected
+            self.nic.learn_idents(burst, right)  # the engine took those; they had the idents that it expected
         self.nic.receive(burst, now, at)
         if flow.settled or (flow.idents is not None and flow.idents.small):
             fill_flow(&reverse, flow)

@@ -42,7 +42,6 @@ from rnic.state.record import WORD_BYTES, place
 from rnic.state.slot import BUFFERS_AT, DROPS, PUNT_REASONS, SHM_COUNTERS, SLOT
 from rnic.transport.budget import LEAST
 from rnic.wire.bursts import RxBurst, TxBurst
-from rnic.wire.ident import learn
 
 LOG_QPS = 10
 """log2 of the queue pairs of a slot."""
@@ -309,7 +308,7 @@ class BypassSlot:
         flow = burst.flow
         if request["count"] and flow.idents is not None:
             # the packets that the engine received since then had the idents that it expected
-            learn(flow, request["count"])
+            self.runtime.nic.learn_idents(burst, request["count"])
         self.runtime.nic.receive(burst, now, request["at"])
         return flow.settled or (flow.idents is not None and flow.idents.small)
 

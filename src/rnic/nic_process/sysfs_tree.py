@@ -47,6 +47,7 @@ _RX_ERRORS = tuple(
         DropReason.TOO_SHORT,
         DropReason.TOO_LONG,
         DropReason.BAD_ICRC,
+        DropReason.IDENT,
         DropReason.BAD_IP,
         DropReason.NOT_ROCE,
         DropReason.BAD_TVER,

@@ -9,6 +9,7 @@ class DropReason(Enum):
     TOO_SHORT = "drop_too_short"
     TOO_LONG = "drop_too_long"
     BAD_ICRC = "drop_bad_icrc"
+    IDENT = "drop_ident"
     BAD_IP = "drop_bad_ip"
     NOT_ROCE = "drop_not_roce"
     BAD_TVER = "drop_bad_tver"

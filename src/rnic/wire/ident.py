@@ -3,18 +3,26 @@
 A CRC is linear: the difference between the received ICRC and the one for ident 0 is what the header word
 [identification | flags and fragment offset] changed, carried over the bytes that follow it. Running the CRC
 register backwards over as many zero bytes gives the word itself (``software.md`` section 5). It is believable
-only if it says "not a fragment": 2^17 of 2^32 words do, so a corrupt packet passes with probability 2^-15, and
-less where the peer's habit is known.
+only if it says "not a fragment": 2^17 of 2^32 words do, so damage passes with probability 2^-15, and with 2^-26 where
+the sender's habit is known (:class:`IdentTracker`).
 """
 
 from __future__ import annotations
 
 import functools
+from enum import Enum
 
+from rnic.spec.limits import ICRC_BYTES
+from rnic.wire.bursts import RxBurst
 from rnic.wire.crc import crc32
 from rnic.wire.flow import Flow, residue
 
+DF = 1 << 16
+"""Above an ident: the "don't fragment" flag."""
+
 _POLY = 0xEDB88320
+_NOT_COVERED_AT = 4
+"""The byte of the BTH that the ICRC does not cover: FECN and BECN."""
 _WORD_TO_PAYLOAD = 4 + 12 + 8
 """Bytes from the start of the word to the UDP payload: itself, the rest of the IPv4 header, the UDP header."""
 
@@ -67,15 +75,15 @@ def _run_back(register: int, count: int) -> int:
     return register
 
 
-def solve(packet: bytes | bytearray | memoryview, flow: Flow) -> int | None:
-    """The IPv4 ident for which a UDP payload's ICRC is right.
+def solve_word(packet: bytes | bytearray | memoryview, flow: Flow) -> int | None:
+    """The IPv4 ident for which a UDP payload's ICRC is right, with :data:`DF` where "don't fragment" is set.
 
     Args:
         packet: a whole UDP payload, BTH to ICRC, at least 16 bytes.
         flow: the IPv4 path on which it came.
 
     Returns:
-        The ident, or ``None`` where the header would have to be a fragment: the packet is corrupt.
+        The ident and the flag, or ``None`` where the header would have to be a fragment: the packet is corrupt.
     """
     length = len(packet)
     change = crc32(packet, flow.seed(length, 0, 0)) ^ residue(length, packet[4])
@@ -83,83 +91,204 @@ def solve(packet: bytes | bytearray | memoryview, flow: Flow) -> int | None:
     # the register's lowest byte is the first on the wire: ident high, ident low, flags, offset
     if register >> 16 & 0xFFBF:
         return None
-    return (register & 0xFF) << 8 | register >> 8 & 0xFF
+    return (register & 0xFF) << 8 | register >> 8 & 0xFF | (DF if register >> 16 else 0)
+
+
+def solve(packet: bytes | bytearray | memoryview, flow: Flow) -> int | None:
+    """The ident of :func:`solve_word` alone."""
+    word = solve_word(packet, flow)
+    return None if word is None else word & 0xFFFF
+
+
+class HeldPacket:
+    """A packet whose ident its sender was not expected to use, in memory of its own."""
+
+    __slots__ = ("burst", "packet", "taken", "word")
+
+    def __init__(self, word: int, burst: RxBurst, taken: int) -> None:
+        self.word = word
+        self.burst = burst
+        """The packet as a burst of one, its ident and flags those that were solved for."""
+        self.packet = burst.buf
+        self.taken = taken
+        """Packets of the sender that had been taken before."""
+
+    def forget(self) -> None:
+        """Free its memory: others came since."""
+        self.packet = self.packet[:0]
+        self.burst.buf = self.packet
+
+
+class Ident(Enum):
+    """What becomes of a packet whose ident was solved for."""
+
+    TAKE = "take"
+    HOLD = "hold"
+    DROP = "drop"
 
 
 class IdentTracker:
-    """One path's habit: which idents its packets have, to tell corruption from an unusual ident.
+    """One path's habit: which idents its packets have, to tell damage from an unusual ident.
 
-    A sender leaves ident 0, counts the segments of a burst, or counts up (ConnectX per QP or per NIC, Linux per
-    address pair, leaping after a pause). Every packet that is taken counts. Once a few agree, an ident that neither
-    is small nor follows a recent one within the window is refused, which takes false accepts from 2^-15 to about
-    2^-17. Once more small ones came in a row than a counter that goes round has, only small ones are believed:
-    2^-25. A second ident in a row that follows a refused one is a new habit, so a change costs one packet.
+    A sender leaves ident 0 or counts the segments of a burst (its idents are small), or counts up: ConnectX per QP or
+    per NIC, Linux per address pair, leaping after a pause by less than the clock ticks that it took. The first packet
+    shows which. From then on 64 idents are believed, with the flag that the sender sets: those below 64, or those
+    from 16 behind to 47 ahead of the foremost, and as many further ahead as a pause allows. A packet with another
+    ident is held. Another packet with such an ident confirms it if the two idents are near each other and not the
+    same, or both are small; so does a repetition of its bytes that has another ident. A packet that was damaged and
+    came twice has the same ident both times, and confirms nothing. What is not confirmed before 64 further packets
+    were taken is dropped, and so is the oldest of more than 4.
     """
 
-    __slots__ = ("_last", "_refused", "_small", "_small_run", "_trust", "accepted", "refused")
+    __slots__ = ("_flag", "_last", "_now_ns", "_taken", "dropped", "held", "small")
 
     SMALL = 64
-    WINDOW = 8_192
-    TRUST_AFTER = 8
-    ALONE_AFTER = 2 * SMALL
+    BEHIND = 16
+    AHEAD = 47
+    SLACK = 16
+    """Packets that may be missing between two ones, one before a pause and one behind it."""
+    TICK_NS = 1_000_000
+    """The shortest tick by which Linux counts pauses."""
+    WIDEST = 4_096
+    """Idents ahead that are believed after a pause, however long it was."""
+    HELD = 4
+    FRESH = 64
 
     def __init__(self) -> None:
-        self.accepted = 0
-        """Idents that fitted."""
-        self.refused = 0
-        """Idents that did not: most likely corrupt packets."""
-        self._last = 0
-        self._small = 0
-        """The last small ident since; a counter may be on its way round past 65,535."""
-        self._small_run = 0
-        """Small idents since the last other one."""
-        self._refused = -1
-        self._trust = 0
+        self.small = False
+        """Whether idents below 64 are expected: then the next is guessed, and what has another shows it."""
+        self.held: list[HeldPacket] = []
+        self.dropped = 0
+        """Packets that were held and will not be taken, or that repeat one, since somebody counted them."""
+        self._last = -1
+        """The foremost ident of a sender that counts up; -1 before the first packet."""
+        self._flag = DF
+        self._now_ns = 0
+        self._taken = 0
 
     @property
     def settled(self) -> bool:
-        """Whether only small idents are believed."""
-        return self._small_run >= self.ALONE_AFTER
+        """Whether packets with small idents teach nothing: they are the habit, and nothing waits for others."""
+        return self.small and not self.held
 
     @property
-    def small(self) -> bool:
-        """Whether the last ident was a small one: then the next is guessed, and what has another shows it."""
-        return self._small_run > 0
+    def next(self) -> int:
+        """The ident and flag that a sender which counts up uses next."""
+        return self._last + 1 & 0xFFFF | self._flag
+
+    def ahead(self, now_ns: int) -> int:
+        """How far ahead of the foremost ident a packet is believed."""
+        return max(self.AHEAD, min(self.SLACK + (now_ns - self._now_ns) // self.TICK_NS, self.WIDEST))
 
     def expect(self, count: int) -> None:
-        """``count`` packets were right with the ident that was guessed: 0, or their place in a burst."""
-        self._small = 0
-        self._small_run += count
-        self._refused = -1
-        self._trust += count
-        self.accepted += count
+        """Note ``count`` packets that were right with the ident that was guessed: 0, or their place in a burst."""
+        if self._last < 0:
+            self.small = True
+            self._last = 0
+        self._taken += count
+        if self.held:
+            self._drop_stale()
 
-    def accept(self, ident: int) -> bool:
-        """Whether a solved ident (0 to 65,535) is believable."""
-        if ident < self.SMALL:
-            self._small = ident
-            self._small_run += 1
+    def accept(self, word: int, now_ns: int) -> bool:
+        """Whether an ident and flag are what the sender uses; they are noted then."""
+        ident = word & 0xFFFF
+        if self._last < 0:
+            self.small = ident < self.SMALL
+            self._last, self._flag = ident, word & DF
+        elif word & DF != self._flag:
+            return False
+        elif self.small:
+            if ident >= self.SMALL:
+                return False
         else:
-            step = min(ident - self._last & 0xFFFF, ident - self._small & 0xFFFF)
-            if step > self.WINDOW or self.settled:
-                follows = self._refused >= 0 and ident - self._refused & 0xFFFF <= self.WINDOW
-                if self._trust >= self.TRUST_AFTER and not follows:
-                    self._refused = ident
-                    self.refused += 1
-                    return False
-                self._trust = 0
-            self._last = self._small = ident
-            self._small_run = 0
-        self._refused = -1
-        self._trust += 1
-        self.accepted += 1
+            ahead = self.ahead(now_ns)
+            step = ident - self._last & 0xFFFF
+            if step <= ahead:
+                self.small = not ident and not step  # nobody who counts up uses 0 twice in a row
+                self._last = ident
+            elif step < 0x10000 - self.BEHIND:
+                return False
+        self._now_ns = now_ns
+        self._taken += 1
         return True
 
+    def confirm(self, word: int, packet: memoryview, now_ns: int) -> tuple[Ident, list[HeldPacket]]:
+        """What becomes of a packet whose ident is not accepted, and the held ones that it confirms, to take before it.
 
-def learn(flow: Flow, count: int) -> None:
-    """``count`` packets of an IPv4 path were right with the ident that was guessed for them."""
+        The caller adds one that is to be held by :meth:`hold`.
+        """
+        self._drop_stale()
+        for held in self.held:
+            if _same(held.packet, packet):
+                if held.word == word:
+                    self.dropped += 1
+                    return Ident.DROP, []
+                self.held.remove(held)
+                self._turn(word, word, now_ns)
+                return Ident.TAKE, []
+        confirmed = [held for held in self.held if self._near(held.word, word)]
+        if not confirmed:
+            return Ident.HOLD, []
+        self.held = [held for held in self.held if held not in confirmed]
+        self._turn(confirmed[-1].word, word, now_ns)
+        self._taken += len(confirmed)
+        return Ident.TAKE, confirmed
+
+    def hold(self, word: int, burst: RxBurst) -> HeldPacket:
+        """Hold a packet, which ``burst`` is in memory of its own; the oldest makes room."""
+        if len(self.held) == self.HELD:
+            del self.held[0]
+            self.dropped += 1
+        held = HeldPacket(word, burst, self._taken)
+        self.held.append(held)
+        return held
+
+    def take_dropped(self) -> int:
+        """``dropped``, which begins anew."""
+        dropped, self.dropped = self.dropped, 0
+        return dropped
+
+    def _near(self, word: int, other: int) -> bool:
+        if (word ^ other) & DF:
+            return False
+        ident, another = word & 0xFFFF, other & 0xFFFF
+        if ident < self.SMALL and another < self.SMALL:
+            return True
+        return ident != another and (another - ident + self.AHEAD & 0xFFFF) <= 2 * self.AHEAD
+
+    def _turn(self, word: int, other: int, now_ns: int) -> None:
+        """Follow the sender to two idents, the later one last."""
+        ident, another = word & 0xFFFF, other & 0xFFFF
+        self.small = ident < self.SMALL and another < self.SMALL
+        self._last = another if (another - ident & 0xFFFF) < 0x8000 else ident
+        self._flag = other & DF
+        self._now_ns = now_ns
+        self._taken += 1
+
+    def _drop_stale(self) -> None:
+        fresh = [held for held in self.held if held.packet and self._taken - held.taken <= self.FRESH]
+        self.dropped += len(self.held) - len(fresh)
+        self.held = fresh
+
+
+def _same(packet: memoryview, other: memoryview) -> bool:
+    """Whether two packets have the same bytes, but for those that the ICRC does not cover, and itself."""
+    return (
+        len(packet) == len(other)
+        and packet[:_NOT_COVERED_AT] == other[:_NOT_COVERED_AT]
+        and packet[_NOT_COVERED_AT + 1 : -ICRC_BYTES] == other[_NOT_COVERED_AT + 1 : -ICRC_BYTES]
+    )
+
+
+def learn(flow: Flow, count: int) -> int:
+    """Note ``count`` packets of an IPv4 path that were right with the ident that was guessed for them.
+
+    Returns:
+        How many held ones will not be taken any more, since so many others were.
+    """
     tracker = flow.idents
     if tracker is None:
         tracker = flow.idents = IdentTracker()
     tracker.expect(count)
     flow.settled = tracker.settled
+    return tracker.take_dropped()

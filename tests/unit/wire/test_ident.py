@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
+from rnic.wire.bursts import RxBurst
 from rnic.wire.flow import Flow
-from rnic.wire.ident import IdentTracker, solve
+from rnic.wire.ident import DF, Ident, IdentTracker, learn, solve, solve_word
 from rnic.wire.packet import build, seal
 
 FLOW = Flow(b"\x0a\0\0\x01", b"\x0a\0\0\x02", 49_152)
@@ -31,85 +34,182 @@ def test_fragments_are_corrupt(frag: int) -> None:
     assert solve(packet, FLOW) is None
 
 
-def test_tracker_learns_and_refuses() -> None:
-    tracker = IdentTracker()
-    assert all(tracker.accept(30_000 + step) for step in range(20))
-    assert not tracker.accept(5_000)
-    assert tracker.accept(30_020), "the habit goes on"
-    assert (tracker.accepted, tracker.refused) == (21, 1)
+def test_the_flag_that_a_sender_sets_is_solved_for() -> None:
+    frame = build(0x04, dqpn=1, psn=2)
+    assert solve_word(seal(frame, FLOW, 7), FLOW) == 7 | DF
+    assert solve_word(frame + FLOW.icrc(frame, 7, 0).to_bytes(4, "little"), FLOW) == 7
 
 
-def test_tracker_takes_small_idents_always() -> None:
-    """A tail-loss probe or a burst of rnic's own begins at 0."""
-    tracker = IdentTracker()
-    for ident in (*range(60_000, 60_020), 0, 1, 63, 60_020):
-        assert tracker.accept(ident)
+class Sender:
+    """One that gives idents to packets that all differ; what its tracker does with them."""
+
+    def __init__(self, *idents: int) -> None:
+        self.tracker = IdentTracker()
+        self.now = 0
+        self.count = 0
+        for ident in idents:
+            assert self.accept(ident)
+
+    def accept(self, ident: int, flag: int = DF) -> bool:
+        return self.tracker.accept(ident & 0xFFFF | flag, self.now)
+
+    def give(self, ident: int, packet: bytes = b"", flag: int = DF) -> tuple[Ident, list[int]]:
+        """What becomes of a packet, and the idents of those that it confirms."""
+        word = ident & 0xFFFF | flag
+        self.count += 1
+        view = memoryview(packet or b"%012dICRC" % self.count)
+        if self.tracker.accept(word, self.now):
+            return Ident.TAKE, []
+        verdict, confirmed = self.tracker.confirm(word, view, self.now)
+        if verdict is Ident.HOLD:
+            self.tracker.hold(word, RxBurst(FLOW, view, len(view), len(view), ident))
+        return verdict, [held.word & 0xFFFF for held in confirmed]
 
 
-def test_64_is_not_small() -> None:
-    for ident, taken in ((63, True), (64, False)):
-        tracker = IdentTracker()
-        assert all(tracker.accept(30_000 + step) for step in range(20))
-        assert tracker.accept(ident) == taken
+def test_the_first_ident_is_believed_and_those_around_it() -> None:
+    for ident, taken in ((29_983, False), (29_984, True), (30_000, True), (30_047, True), (30_048, False)):
+        assert Sender(30_000).accept(ident) == taken
 
 
-def test_tracker_refuses_what_a_sender_of_small_idents_never_sends() -> None:
-    tracker = IdentTracker()
-    assert all(tracker.accept(0) for _ in range(10))
-    assert not tracker.accept(40_000)
+def test_an_overtaken_packet_leaves_the_foremost_where_it_is() -> None:
+    sender = Sender(30_000, 30_040, 30_030, 30_024)
+    assert not sender.accept(30_023)
+    assert sender.accept(30_087)
+
+
+def test_a_counter_goes_round() -> None:
+    sender = Sender(*(65_000 + step & 0xFFFF for step in range(3_000)))
+    assert not sender.tracker.small
+    assert not sender.accept(0)
+
+
+def test_no_more_than_64_are_believed_without_a_pause() -> None:
+    for sender in (Sender(30_000), Sender(5), Sender(65_530), Sender(0)):
+        found = 0
+        for ident in range(1 << 16):
+            for flag in (0, DF):
+                tracker = copy.copy(sender.tracker)
+                found += tracker.accept(ident | flag, 16 * IdentTracker.TICK_NS)
+        assert found == 64
+
+
+def test_a_pause_lets_the_count_jump_by_its_ticks() -> None:
+    sender = Sender(30_000)
+    tick = IdentTracker.TICK_NS
+    for pause, ahead in ((0, 47), (31 * tick, 47), (32 * tick, 48), (10**15, IdentTracker.WIDEST), (-5, 47)):
+        assert sender.tracker.ahead(pause) == ahead
+
+
+def test_a_sender_keeps_its_flag() -> None:
+    sender = Sender(30_000)
+    assert sender.give(30_001, flag=0)[0] is Ident.HOLD
+    assert sender.give(30_002)[0] is Ident.TAKE
+    assert sender.give(30_003, flag=0) == (Ident.TAKE, [30_001])
+    assert sender.give(30_004)[0] is Ident.HOLD
 
 
 def test_whether_the_next_ident_can_be_guessed() -> None:
+    assert not IdentTracker().small
+    assert Sender(3).tracker.small
+    assert not Sender(700).tracker.small
     tracker = IdentTracker()
-
-    def small() -> bool:
-        return tracker.small
-
-    assert not small()
-    assert tracker.accept(3)
-    assert small()
-    assert tracker.accept(700)
-    assert not small()
     tracker.expect(1)
-    assert small()
+    assert tracker.small
+    assert tracker.settled
 
 
-def test_only_small_idents_of_who_sends_no_other() -> None:
-    """Few small ones may be a counter that goes round; more than it has of them are a habit."""
-    for run, taken in ((IdentTracker.ALONE_AFTER - 1, True), (IdentTracker.ALONE_AFTER, False)):
-        tracker = IdentTracker()
-        for _ in range(run):
-            assert tracker.accept(0)
-        assert tracker.accept(64) == taken
+def test_a_sender_of_small_idents_is_believed_no_other() -> None:
+    sender = Sender(0)
+    assert sender.accept(63)
+    assert not sender.accept(64)
 
 
-def test_a_counter_that_goes_round_one_by_one_loses_nothing() -> None:
-    tracker = IdentTracker()
-    assert all(tracker.accept(65_000 + step & 0xFFFF) for step in range(3_000))
+def test_ident_0_twice_in_a_row_is_not_counted() -> None:
+    sender = Sender(65_530, 0)
+    assert not sender.tracker.small
+    assert sender.accept(0)
+    assert sender.tracker.small
 
 
-def test_tracker_follows_a_new_habit_at_the_price_of_one() -> None:
-    tracker = IdentTracker()
-    for step in range(20):
-        tracker.accept(30_000 + step)
-    assert [tracker.accept(ident) for ident in (50_000, 50_001, 50_002)] == [False, True, True]
+@pytest.mark.parametrize("step", [-47, -1, 1, 47])
+def test_a_successor_confirms(step: int) -> None:
+    sender = Sender(30_000)
+    assert sender.give(50_000) == (Ident.HOLD, [])
+    assert sender.give(50_000 + step) == (Ident.TAKE, [50_000])
+    assert sender.tracker.next == max(50_001, 50_001 + step) | DF
 
 
-def test_tracker_forgets_a_refused_ident() -> None:
-    tracker = IdentTracker()
-    for step in range(20):
-        tracker.accept(30_000 + step)
-    assert not tracker.accept(50_000)
-    assert tracker.accept(30_020)
-    assert not tracker.accept(50_001)
+@pytest.mark.parametrize("step", [-48, 0, 48])
+def test_who_is_no_successor_confirms_nothing(step: int) -> None:
+    sender = Sender(30_000)
+    sender.give(50_000)
+    assert sender.give(50_000 + step) == (Ident.HOLD, [])
 
 
-def test_tracker_follows_a_counter_round_through_the_small_idents() -> None:
-    tracker = IdentTracker()
-    assert all(tracker.accept(ident) for ident in (*range(60_000, 60_020), 50, 8_050, 16_000))
+def test_two_small_idents_confirm_each_other_though_they_are_the_same() -> None:
+    sender = Sender(30_000)
+    assert sender.give(0) == (Ident.HOLD, [])
+    assert sender.give(0) == (Ident.TAKE, [0])
+    assert sender.tracker.settled
 
 
-def test_tracker_wraps() -> None:
-    tracker = IdentTracker()
-    for step in range(100):
-        assert tracker.accept(65_500 + step & 0xFFFF)
+def test_a_repetition_with_another_ident_confirms_and_is_taken_once() -> None:
+    sender = Sender(30_000)
+    sender.give(50_000, b"x" * 12 + b"ICRC")
+    assert sender.give(9_000, b"x" * 12 + b"icrc") == (Ident.TAKE, [])
+    assert not sender.tracker.held
+    assert sender.tracker.next == 9_001 | DF
+
+
+def test_the_same_packet_twice_confirms_nothing() -> None:
+    sender = Sender(30_000)
+    sender.give(50_000, b"xxxxFxxxxxxxICRC")
+    assert sender.give(50_000, b"xxxxBxxxxxxxICRC") == (Ident.DROP, [])
+    assert len(sender.tracker.held) == 1
+    assert sender.tracker.take_dropped() == 1
+    assert sender.tracker.dropped == 0
+
+
+def test_few_are_held() -> None:
+    sender = Sender(30_000)
+    for place in range(6):
+        sender.give(40_000 + 100 * place)
+    assert [held.word & 0xFFFF for held in sender.tracker.held] == [40_200, 40_300, 40_400, 40_500]
+    assert sender.tracker.dropped == 2
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_what_is_held_is_dropped_once_many_others_were_taken(small: bool) -> None:
+    sender = Sender(0 if small else 30_000)
+    sender.give(50_000)
+    for _ in range(64):
+        if small:
+            sender.tracker.expect(1)
+        else:
+            assert sender.accept(30_000)
+    assert len(sender.tracker.held) == 1
+    if small:
+        sender.tracker.expect(1)
+        assert sender.tracker.settled
+    else:
+        assert sender.accept(30_000)
+    assert sender.give(50_001) == (Ident.HOLD, [])
+    assert sender.tracker.dropped == 1
+
+
+def test_a_packet_that_is_forgotten_confirms_nothing_by_its_bytes() -> None:
+    sender = Sender(30_000)
+    sender.give(50_000, b"x" * 16)
+    sender.tracker.held[0].forget()
+    assert not sender.tracker.held[0].burst.buf
+    assert sender.give(9_000, b"x" * 16) == (Ident.HOLD, [])
+    assert sender.give(50_001) == (Ident.HOLD, [])
+
+
+def test_learn_says_what_was_dropped() -> None:
+    flow = FLOW.reverse().reverse()
+    assert learn(flow, 1) == 0
+    assert flow.settled
+    assert flow.idents is not None
+    flow.idents.hold(50_000, RxBurst(flow, memoryview(b"x" * 16), 16, 16, 50_000))
+    assert learn(flow, 65) == 1
