@@ -149,8 +149,8 @@ class IdentTracker:
     """Packets that may be missing between two ones, one before a pause and one behind it."""
     TICK_NS = 1_000_000
     """The shortest tick by which Linux counts pauses."""
-    WIDEST = 4_096
-    """Idents ahead that are believed after a pause, however long it was."""
+    WIDEST = 4_079
+    """Idents ahead that are believed after a pause, however long it was: 4,096 in all."""
     HELD = 4
     FRESH = 64
 
