@@ -45,17 +45,17 @@ class Rig:
         if subprocess.run([SCRIPT, "fresh"], check=False).returncode:
             self._step("build")
 
-    def up(self) -> None:
-        """Boot the guest; returns when it takes commands."""
-        self._step("up")
+    def up(self, *guests: int) -> None:
+        """Boot guest 1, or those that are named and not up; returns when they take commands."""
+        self._step("up", *map(str, guests))
 
-    def down(self) -> None:
-        """Stop the guest and remove the wire."""
-        subprocess.run([SCRIPT, "down"], stdin=subprocess.DEVNULL, check=False)
+    def down(self, *guests: int) -> None:
+        """Stop some guests, or all and remove the wire."""
+        subprocess.run([SCRIPT, "down", *map(str, guests)], stdin=subprocess.DEVNULL, check=False)
 
-    def in_guest(self, command: str, seconds: int) -> subprocess.Popen[str]:
-        """Start a shell command in the guest, killed there after ``seconds``."""
-        return self._start([str(SCRIPT), "run", "-t", str(seconds), command])
+    def in_guest(self, command: str, seconds: int, guest: int = 1) -> subprocess.Popen[str]:
+        """Start a shell command in a guest, killed there after ``seconds``."""
+        return self._start([str(SCRIPT), "run", "-n", str(guest), "-t", str(seconds), command])
 
     def put(self, local: Path, remote: str) -> None:
         """Copy a program into the guest."""

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import nvmeof_run
+import reorder_run
 from cm_runs import PROGRAMS, Program
 from cm_runs import run as run_program
 from rig import SMOKE, UNAVAILABLE, Rig, UnavailableError, booted
@@ -59,7 +60,12 @@ class Tool:
         return _PROGRAMS.get(self.name, f"ibv_{self.name}_pingpong")
 
 
-_PROGRAMS = {"late": "late_receiver", "conform": "conform-agent", "nvmeof": "nvmeof_host.py"}
+_PROGRAMS = {
+    "reorder": "ibv_rc_pingpong",
+    "late": "late_receiver",
+    "conform": "conform-agent",
+    "nvmeof": "nvmeof_host.py",
+}
 TOOLS = (
     Tool("rc", quick=((1024, 1), (1024, 3001), (1024, 1048576), (4096, 65536)), quick_events=True),
     # an ibv pingpong waits for ever for a datagram or UC message that was lost: no bursts of a thousand packets
@@ -77,6 +83,8 @@ CONFORM = Tool("conform")
 CONFORM_SECONDS = 300
 NVMEOF = Tool("nvmeof")
 """PyPI's NVMe-oF host under `rnic exec` against the kernel's target."""
+REORDER = Tool("reorder", quick=())
+"""Packets of the guest overtake each other: rnic takes hardly longer than a second guest (``reorder_run.py``)."""
 MARKS = json.dumps([{"match": {"direction": "rx", "opcode": "RC_SEND*"}, "every": 4, "action": "mark"}])
 _BTH = 14 + 20 + 8
 """Where the BTH begins in a frame over IPv4."""
@@ -162,6 +170,7 @@ def cases() -> Iterator[Case]:
                 name = "-".join(filter(None, (program.name, program.label)))
                 yield Case(Tool(name, connects=program), role, family, None, 0, events=False, unmodified=True)
     yield Case(NVMEOF, "client", 4, 1024, 1024, events=False)
+    yield Case(REORDER, "client", 4, 1024, 3001, events=False)
     for family in (4, 6):
         yield Case(CONFORM, "client", family, 1024, 1024, events=False)
 
@@ -280,6 +289,9 @@ def run_case(rig: Rig, case: Case, runtime: str) -> Result:
     start = time.monotonic()
     if case.tool is NVMEOF:
         problem, output = nvmeof_run.run(rig, RNIC, runtime)
+        return Result(case, time.monotonic() - start, problem, output)
+    if case.tool is REORDER:
+        problem, output = reorder_run.run(rig, RNIC)
         return Result(case, time.monotonic() - start, problem, output)
     if case.tool.connects is not None:
         problem, output = run_program(rig, case.tool.connects, case.family, case.role == "server", runtime)

@@ -44,7 +44,7 @@ def test_table_holds_what_the_live_proof_promises(live: ModuleType) -> None:
         "riostream",
     }
     by_cm |= {"ib_write_bw", "ib_read_bw", "ib_send_bw"}
-    assert {run.tool.name for run in runs} == {"rc", "uc", "ud", "srq", "late", "conform", "nvmeof"} | by_cm
+    assert {run.tool.name for run in runs} == {"rc", "uc", "ud", "srq", "late", "conform", "nvmeof", "reorder"} | by_cm
     managed = [run for run in runs if run.tool.connects is not None]
     assert {run.tool.name for run in managed} == by_cm
     assert {(run.role, run.family) for run in managed} == {("client", 4), ("server", 4), ("client", 6), ("server", 6)}
@@ -61,7 +61,7 @@ def test_table_holds_what_the_live_proof_promises(live: ModuleType) -> None:
 def test_quick_runs_cover_tools_roles_and_families(live: ModuleType) -> None:
     quick = live.parse([]).cases
     assert {(run.tool.name, run.role, run.family) for run in quick} == {
-        (run.tool.name, run.role, run.family) for run in live.cases() if run.tool.name != "riostream"
+        (run.tool.name, run.role, run.family) for run in live.cases() if run.tool.name not in ("riostream", "reorder")
     }
     rc = [run for run in quick if run.tool.name == "rc"]
     assert {run.mtu for run in rc} == {1024, 4096}
@@ -101,6 +101,23 @@ def test_verdict(
 ) -> None:
     case = live.Case(live.TOOLS[0], "client", 4, 1024, 1024, events=False)
     assert live.verdict(case, [("rnic", *client), ("guest", *server)]) == problem
+
+
+@pytest.mark.parametrize(
+    ("linux", "rnic", "problem"),
+    [
+        ("200 iters in 2.00 seconds", "200 iters in 2.40 seconds", ""),
+        (
+            "200 iters in 2.00 seconds",
+            "200 iters in 2.41 seconds",
+            "rnic took 4.8 s, more than 1.2 times the 4.0 s of Linux",
+        ),
+        ("200 iters in 2.00 seconds", "invalid data in page 0\n200 iters in 1 seconds", "rnic saw wrong data"),
+        ("Failed status", "200 iters in 2.40 seconds", "Linux did not say '200 iters in'"),
+    ],
+)
+def test_verdict_of_the_reordered(live: ModuleType, linux: str, rnic: str, problem: str) -> None:
+    assert live.reorder_run.verdict({"Linux": [linux] * 2, "rnic": [rnic] * 2}) == problem
 
 
 def test_report_fails_when_one_run_did(live: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
