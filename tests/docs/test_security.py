@@ -7,15 +7,15 @@ import re
 from pathlib import Path
 
 from rnic.device.icrc import MAX_HELD
-from rnic.wire.ident import IdentTracker
+from rnic.wire.ident import Count, IdentTracker
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "security.md").read_text()
 MS = 1_000_000
 
 
-def believed(tracker: IdentTracker, now_ns: int) -> int:
+def believed(count: Count, now_ns: int) -> int:
     """Idents, each with one value of the flag, with which a packet is taken at once."""
-    return tracker.BEHIND + 1 + tracker.ahead(now_ns)
+    return count.BEHIND + 1 + count.ahead(now_ns)
 
 
 def probability(words: int) -> str:
@@ -32,14 +32,14 @@ def rows() -> list[tuple[str, str]]:
 
 
 def test_the_table_of_idents() -> None:
-    tracker = IdentTracker()
-    assert tracker.accept(30_000, 0)
-    steady = believed(tracker, 32 * MS - 1)
+    count = Count()
+    count.follow(30_000, 0)
+    steady = believed(count, 32 * MS - 1)
     assert steady == IdentTracker.SMALL == 64
-    assert believed(tracker, 32 * MS) == 65
-    assert believed(tracker, 1_000 * MS) == 33 + 1_000
-    most = believed(tracker, 10**18)
-    near = 2 * IdentTracker.AHEAD
+    assert believed(count, 32 * MS) == 65
+    assert believed(count, 1_000 * MS) == 33 + 1_000
+    most = believed(count, 10**18)
+    near = 2 * Count.AHEAD
     assert rows() == [
         ("64", probability(steady)),
         (f"33 + `t`, at most {most:,}", f"{probability(most)} at most"),

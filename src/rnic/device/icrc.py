@@ -15,9 +15,10 @@ from rnic.spec.drops import DropReason
 from rnic.trace.counters import Counters
 from rnic.wire.bursts import DONT_FRAGMENT, RxBurst
 from rnic.wire.crc import crc32
-from rnic.wire.flow import MAX_IDENTS, residue
-from rnic.wire.ident import DF, HeldPacket, Ident, IdentTracker, learn, solve_word
+from rnic.wire.flow import MAX_IDENTS, Flow, residue
+from rnic.wire.ident import DF, Count, HeldPacket, Ident, IdentTracker, learn, solve_word
 
+MAX_PAIRS = 4_096
 MAX_HELD = 1_024
 """Packets that one NIC holds, of all senders; the oldest make room."""
 
@@ -28,10 +29,12 @@ class IcrcCheck:
     ``confirmed`` has the packets that the last right one confirmed, to be taken before it. The caller clears it.
     """
 
-    __slots__ = ("_all_held", "_counters", "confirmed", "solved")
+    __slots__ = ("_all_held", "_counters", "confirmed", "pairs", "solved")
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
+        self.pairs: dict[bytes, Count] = {}
+        """What senders count, by the two addresses; devices at one address share it."""
         self._all_held: deque[HeldPacket] = deque()
         self.confirmed: list[HeldPacket] = []
         self.solved = 0
@@ -81,6 +84,8 @@ class IcrcCheck:
         tracker = flow.idents
         if tracker is None:
             tracker = flow.idents = IdentTracker()
+        if tracker.pair is None:
+            tracker.pair = self._pair(flow)
         verdict = Ident.TAKE
         if not tracker.accept(word, now_ns):
             verdict, self.confirmed = tracker.confirm(word, packet, now_ns)
@@ -94,6 +99,16 @@ class IcrcCheck:
         self.solved += 1
         flow.prove()
         return True
+
+    def _pair(self, flow: Flow) -> Count:
+        """What all paths between the addresses of ``flow`` count together, where they do."""
+        key = flow.src + flow.dst
+        count = self.pairs.get(key)
+        if count is None:
+            if len(self.pairs) >= MAX_PAIRS:
+                self.pairs.clear()
+            count = self.pairs[key] = Count()
+        return count
 
     def _hold(self, tracker: IdentTracker, word: int, packet: memoryview, burst: RxBurst) -> None:
         """Keep a copy of a packet, whose link reuses its memory, until another confirms it."""

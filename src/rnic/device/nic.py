@@ -345,6 +345,10 @@ class Nic:
         """Take what arrived, from byte ``start`` on. A bad packet bumps a drop counter and has no other effect."""
         self._receiving.take(burst, now_ns, start)
 
+    def share_idents(self, other: Nic) -> None:
+        """Use another device's knowledge of what peers count: both receive at one address."""
+        self._receiving.share_idents(other._receiving)
+
     def learn_idents(self, burst: RxBurst, count: int) -> None:
         """Note ``count`` packets of a burst's sender that an engine took, which expects idents alone that are small."""
         self._receiving.learn(burst, count)

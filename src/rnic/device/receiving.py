@@ -145,6 +145,10 @@ class Receiving:
         if accepted:
             self._take_right(qp, dqpn, burst, view, index)
 
+    def share_idents(self, other: Receiving) -> None:
+        """Use another's knowledge of what peers count: both receive at one address."""
+        self._icrc.pairs = other._icrc.pairs
+
     def learn(self, burst: RxBurst, count: int) -> None:
         """Note ``count`` packets, taken elsewhere, that had the idents that are expected of a path."""
         self._icrc.learn(burst, count)

@@ -146,6 +146,7 @@ class BypassPrograms:
         own = UdpLink(format_address(link.address), link.port, sock=sock, hop_limits=False)
         slot = BypassSlot(self._main, own, member, first, self._watchdog, self.loopback, budget)
         slot.runtime.nic.stray = partial(self._forward, member)
+        slot.runtime.nic.share_idents(self._main.nic)
         self.slots[member] = slot
         return slot
 

@@ -103,15 +103,17 @@ def solve(packet: bytes | bytearray | memoryview, flow: Flow) -> int | None:
 class HeldPacket:
     """A packet whose ident its sender was not expected to use, in memory of its own."""
 
-    __slots__ = ("burst", "packet", "taken", "word")
+    __slots__ = ("burst", "other", "packet", "taken", "word")
 
-    def __init__(self, word: int, burst: RxBurst, taken: int) -> None:
+    def __init__(self, word: int, burst: RxBurst, taken: int, other: bool) -> None:
         self.word = word
         self.burst = burst
         """The packet as a burst of one, its ident and flags those that were solved for."""
         self.packet = burst.buf
         self.taken = taken
         """Packets of the sender that had been taken before."""
+        self.other = other
+        """It is what the count that is not believed now would have next."""
 
     def forget(self) -> None:
         """Free its memory: others came since."""
@@ -127,22 +129,11 @@ class Ident(Enum):
     DROP = "drop"
 
 
-class IdentTracker:
-    """One path's habit: which idents its packets have, to tell damage from an unusual ident.
+class Count:
+    """A count of IPv4 idents: the foremost one, and when a packet was taken last."""
 
-    A sender leaves ident 0 or counts the segments of a burst (its idents are small), or counts up: ConnectX per QP or
-    per NIC, Linux per address pair, leaping after a pause by less than the clock ticks that it took. The first packet
-    shows which. From then on 64 idents are believed, with the flag that the sender sets: those below 64, or those
-    from 16 behind to 47 ahead of the foremost, and as many further ahead as a pause allows. A packet with another
-    ident is held. Another packet with such an ident confirms it if the two idents are near each other and not the
-    same, or both are small; so does a repetition of its bytes that has another ident. A packet that was damaged and
-    came twice has the same ident both times, and confirms nothing. What is not confirmed before 64 further packets
-    were taken is dropped, and so is the oldest of more than 4.
-    """
+    __slots__ = ("last", "now_ns", "shared")
 
-    __slots__ = ("_flag", "_last", "_now_ns", "_taken", "dropped", "held", "small")
-
-    SMALL = 64
     BEHIND = 16
     AHEAD = 47
     SLACK = 16
@@ -151,6 +142,48 @@ class IdentTracker:
     """The shortest tick by which Linux counts pauses."""
     WIDEST = 4_079
     """Idents ahead that are believed after a pause, however long it was: 4,096 in all."""
+
+    def __init__(self) -> None:
+        self.last = -1
+        """-1 before the first packet."""
+        self.now_ns = 0
+        self.shared = True
+        """Of a pair of addresses: all paths between them are believed to share it, as those of Linux do."""
+
+    def ahead(self, now_ns: int) -> int:
+        """How far ahead of the foremost ident a packet is believed."""
+        return max(self.AHEAD, min(self.SLACK + (now_ns - self.now_ns) // self.TICK_NS, self.WIDEST))
+
+    def fits(self, ident: int, now_ns: int) -> bool:
+        """Whether an ident is believed."""
+        return self.last < 0 or (ident - self.last + self.BEHIND & 0xFFFF) <= self.BEHIND + self.ahead(now_ns)
+
+    def follow(self, ident: int, now_ns: int) -> None:
+        """Note the ident of a packet that was taken; one that was overtaken leaves the foremost as it is."""
+        self.now_ns = now_ns
+        if self.last < 0 or (self.last - ident & 0xFFFF) > self.BEHIND:
+            self.last = ident
+
+
+class IdentTracker:
+    """One path's habit: which idents its packets have, to tell damage from an unusual ident.
+
+    A sender leaves ident 0 or counts the segments of a burst (its idents are small), or counts up: ConnectX per QP or
+    per NIC, Linux per address pair, leaping after a pause by less than the clock ticks that it took. The first packet
+    shows which. From then on 64 idents are believed, with the flag that the sender sets: those below 64, or those
+    from 16 behind to 47 ahead of the foremost, and as many further ahead as a pause allows. The foremost is that of all
+    paths between the two addresses, or of this path alone: which, the packets of several paths show.
+
+    A packet with another ident is held. Another packet with such an ident confirms it if the two idents are near each
+    other and not the same, if both are small, or if both fit the count that is not believed now, which is believed from
+    then on. So does a repetition of its bytes that has another ident. A packet that was damaged and came twice has the
+    same ident both times, and confirms nothing. What is not confirmed before 64 further packets were taken is dropped,
+    and so is the oldest of more than 4.
+    """
+
+    __slots__ = ("_count", "_flag", "_other", "_taken", "dropped", "held", "pair", "small")
+
+    SMALL = 64
     HELD = 4
     FRESH = 64
 
@@ -160,10 +193,12 @@ class IdentTracker:
         self.held: list[HeldPacket] = []
         self.dropped = 0
         """Packets that were held and will not be taken, or that repeat one, since somebody counted them."""
-        self._last = -1
-        """The foremost ident of a sender that counts up; -1 before the first packet."""
+        self.pair: Count | None = None
+        """The count of all paths between the two addresses, for a sender that counts up."""
+        self._count = Count()
         self._flag = DF
-        self._now_ns = 0
+        self._other = False
+        """The packet that was not accepted fits the count that is not believed."""
         self._taken = 0
 
     @property
@@ -174,17 +209,13 @@ class IdentTracker:
     @property
     def next(self) -> int:
         """The ident and flag that a sender which counts up uses next."""
-        return self._last + 1 & 0xFFFF | self._flag
-
-    def ahead(self, now_ns: int) -> int:
-        """How far ahead of the foremost ident a packet is believed."""
-        return max(self.AHEAD, min(self.SLACK + (now_ns - self._now_ns) // self.TICK_NS, self.WIDEST))
+        return self._counts()[0].last + 1 & 0xFFFF | self._flag
 
     def expect(self, count: int) -> None:
         """Note ``count`` packets that were right with the ident that was guessed: 0, or their place in a burst."""
-        if self._last < 0:
+        if self._count.last < 0:
             self.small = True
-            self._last = 0
+            self._count.last = 0
         self._taken += count
         if self.held:
             self._drop_stale()
@@ -192,23 +223,26 @@ class IdentTracker:
     def accept(self, word: int, now_ns: int) -> bool:
         """Whether an ident and flag are what the sender uses; they are noted then."""
         ident = word & 0xFFFF
-        if self._last < 0:
+        self._other = False
+        if self._count.last < 0:
             self.small = ident < self.SMALL
-            self._last, self._flag = ident, word & DF
+            self._flag = word & DF
         elif word & DF != self._flag:
             return False
         elif self.small:
             if ident >= self.SMALL:
                 return False
         else:
-            ahead = self.ahead(now_ns)
-            step = ident - self._last & 0xFFFF
-            if step <= ahead:
-                self.small = not ident and not step  # nobody who counts up uses 0 twice in a row
-                self._last = ident
-            elif step < 0x10000 - self.BEHIND:
+            believed, other = self._counts()
+            if not believed.fits(ident, now_ns):
+                self._other = other.fits(ident, now_ns)
                 return False
-        self._now_ns = now_ns
+            self.small = not ident and not self._count.last  # nobody who counts up uses 0 twice in a row
+        pair = self.pair
+        # the first packet of a path is believed whatever its ident, and moves no count that has another
+        if pair is not None and not self.small and (self._count.last >= 0 or pair.fits(ident, now_ns)):
+            pair.follow(ident, now_ns)
+        self._count.follow(ident, now_ns)
         self._taken += 1
         return True
 
@@ -224,22 +258,27 @@ class IdentTracker:
                     self.dropped += 1
                     return Ident.DROP, []
                 self.held.remove(held)
-                self._turn(word, word, now_ns)
+                self._turn(held, word, word, now_ns)
                 return Ident.TAKE, []
-        confirmed = [held for held in self.held if self._near(held.word, word)]
+        confirmed = [
+            held
+            for held in self.held
+            if not (held.word ^ word) & DF
+            and (self._near(held.word & 0xFFFF, word & 0xFFFF) or (held.other and self._other))
+        ]
         if not confirmed:
             return Ident.HOLD, []
         self.held = [held for held in self.held if held not in confirmed]
-        self._turn(confirmed[-1].word, word, now_ns)
+        self._turn(confirmed[-1], confirmed[-1].word, word, now_ns)
         self._taken += len(confirmed)
         return Ident.TAKE, confirmed
 
     def hold(self, word: int, burst: RxBurst) -> HeldPacket:
-        """Hold a packet, which ``burst`` is in memory of its own; the oldest makes room."""
+        """Hold a packet that was just refused, which ``burst`` is in memory of its own; the oldest makes room."""
         if len(self.held) == self.HELD:
             del self.held[0]
             self.dropped += 1
-        held = HeldPacket(word, burst, self._taken)
+        held = HeldPacket(word, burst, self._taken, self._other)
         self.held.append(held)
         return held
 
@@ -248,21 +287,29 @@ class IdentTracker:
         dropped, self.dropped = self.dropped, 0
         return dropped
 
-    def _near(self, word: int, other: int) -> bool:
-        if (word ^ other) & DF:
-            return False
-        ident, another = word & 0xFFFF, other & 0xFFFF
-        if ident < self.SMALL and another < self.SMALL:
-            return True
-        return ident != another and (another - ident + self.AHEAD & 0xFFFF) <= 2 * self.AHEAD
+    def _counts(self) -> tuple[Count, Count]:
+        """The count that is believed, and the other one."""
+        pair = self.pair
+        if pair is None or pair.last < 0:
+            return self._count, self._count
+        return (pair, self._count) if pair.shared else (self._count, pair)
 
-    def _turn(self, word: int, other: int, now_ns: int) -> None:
-        """Follow the sender to two idents, the later one last."""
+    def _near(self, ident: int, other: int) -> bool:
+        if ident < self.SMALL and other < self.SMALL:
+            return True
+        return ident != other and (other - ident + Count.AHEAD & 0xFFFF) <= 2 * Count.AHEAD
+
+    def _turn(self, held: HeldPacket, word: int, other: int, now_ns: int) -> None:
+        """Follow the sender to two idents, which confirmed ``held``."""
+        if self.pair is not None and held.other and self._other:
+            self.pair.shared = not self.pair.shared
         ident, another = word & 0xFFFF, other & 0xFFFF
         self.small = ident < self.SMALL and another < self.SMALL
-        self._last = another if (another - ident & 0xFFFF) < 0x8000 else ident
         self._flag = other & DF
-        self._now_ns = now_ns
+        for each in sorted((ident, another), key=lambda each: each - another + 0x8000 & 0xFFFF):
+            self._count.follow(each, now_ns)
+            if self.pair is not None and not self.small:
+                self.pair.follow(each, now_ns)
         self._taken += 1
 
     def _drop_stale(self) -> None:

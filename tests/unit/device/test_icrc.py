@@ -123,7 +123,7 @@ def test_a_held_packet_is_in_memory_of_its_own_with_what_was_solved_for() -> Non
 def test_what_all_senders_have_held_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(icrc, "MAX_HELD", 3)
     check = IcrcCheck(Counters())
-    flows = [Flow(bytes((10, 0, 0, 1)), bytes((10, 0, 0, 2)), 50_000 + number) for number in range(4)]
+    flows = [Flow(bytes((10, 0, 1, number)), bytes((10, 0, 0, 2)), 4791) for number in range(4)]
 
     def give(flow: Flow, ident: int) -> bool:
         data = packet(flow, ident, psn=ident)
@@ -134,6 +134,25 @@ def test_what_all_senders_have_held_is_bounded(monkeypatch: pytest.MonkeyPatch) 
         assert not give(flow, 50_000)
     assert not give(flows[0], 50_001), "the packet that it would confirm has been forgotten, and now the next is"
     assert [give(flow, 50_001) for flow in flows[:0:-1]] == [True, True, False]
+
+
+def test_paths_of_one_pair_of_addresses_share_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    check = IcrcCheck(Counters())
+    flows = [Flow(FLOW4.src, FLOW4.dst, 50_000 + number) for number in range(100)]
+    for turn in range(3):
+        for number, flow in enumerate(flows):
+            data = packet(flow, 30_000 + 100 * turn + number)
+            assert check.accepts(data, burst(flow, data), 0, 0)
+    stranger = Flow(bytes((10, 0, 0, 9)), FLOW4.dst, 50_000)
+    for ident in (100, 101):
+        data = packet(stranger, ident)
+        assert check.accepts(data, burst(stranger, data), 0, 0)
+    assert len(check.pairs) == 2
+    monkeypatch.setattr(icrc, "MAX_PAIRS", 2)
+    other = Flow(bytes((10, 0, 0, 8)), FLOW4.dst, 50_000)
+    data = packet(other, 100)
+    assert check.accepts(data, burst(other, data), 0, 0)
+    assert len(check.pairs) == 1
 
 
 def test_nothing_is_kept_of_who_sends_what_is_wrong() -> None:
