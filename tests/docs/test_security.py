@@ -43,7 +43,7 @@ def test_the_table_of_idents() -> None:
     assert rows() == [
         ("64", probability(steady)),
         (f"33 + `t`, at most {most:,}", f"{probability(most)} at most"),
-        (f"{near}", probability(near)),
+        (f"{near}, more after a pause", probability(near)),
         (f"{2 << 16:,}", probability(2 << 16)),
     ]
     assert steady / 2**32 <= 2**-26

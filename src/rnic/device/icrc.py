@@ -90,7 +90,7 @@ class IcrcCheck:
         if not tracker.accept(word, now_ns):
             verdict, self.confirmed = tracker.confirm(word, packet, now_ns)
             if verdict is Ident.HOLD:
-                self._hold(tracker, word, packet, burst)
+                self._hold(tracker, word, packet, burst, now_ns)
         flow.settled = tracker.settled
         if dropped := tracker.take_dropped():
             self._counters.bump(DropReason.IDENT.value, dropped)
@@ -110,13 +110,13 @@ class IcrcCheck:
             count = self.pairs[key] = Count()
         return count
 
-    def _hold(self, tracker: IdentTracker, word: int, packet: memoryview, burst: RxBurst) -> None:
+    def _hold(self, tracker: IdentTracker, word: int, packet: memoryview, burst: RxBurst, now_ns: int) -> None:
         """Keep a copy of a packet, whose link reuses its memory, until another confirms it."""
         size = len(packet)
         how = burst.tclass, burst.hop_limit, burst.flow_label
         frag = DONT_FRAGMENT if word & DF else 0
         copy = RxBurst(burst.flow, memoryview(bytes(packet)), size, size, word & 0xFFFF, frag, *how)
-        self._all_held.append(tracker.hold(word, copy))
+        self._all_held.append(tracker.hold(word, copy, now_ns))
         if len(self._all_held) > MAX_HELD:
             self._all_held.popleft().forget()
         self._counters.bump("held_ident")

@@ -100,35 +100,6 @@ def solve(packet: bytes | bytearray | memoryview, flow: Flow) -> int | None:
     return None if word is None else word & 0xFFFF
 
 
-class HeldPacket:
-    """A packet whose ident its sender was not expected to use, in memory of its own."""
-
-    __slots__ = ("burst", "other", "packet", "taken", "word")
-
-    def __init__(self, word: int, burst: RxBurst, taken: int, other: bool) -> None:
-        self.word = word
-        self.burst = burst
-        """The packet as a burst of one, its ident and flags those that were solved for."""
-        self.packet = burst.buf
-        self.taken = taken
-        """Packets of the sender that had been taken before."""
-        self.other = other
-        """It is what the count that is not believed now would have next."""
-
-    def forget(self) -> None:
-        """Free its memory: others came since."""
-        self.packet = self.packet[:0]
-        self.burst.buf = self.packet
-
-
-class Ident(Enum):
-    """What becomes of a packet whose ident was solved for."""
-
-    TAKE = "take"
-    HOLD = "hold"
-    DROP = "drop"
-
-
 class Count:
     """A count of IPv4 idents: the foremost one, and when a packet was taken last."""
 
@@ -140,8 +111,8 @@ class Count:
     """Packets that may be missing between two ones, one before a pause and one behind it."""
     TICK_NS = 1_000_000
     """The shortest tick by which Linux counts pauses."""
-    WIDEST = 4_079
-    """Idents ahead that are believed after a pause, however long it was: 4,096 in all."""
+    WIDEST = 0xFFFF - BEHIND
+    """Idents ahead that are believed after a long pause: with those behind and the foremost, all."""
 
     def __init__(self) -> None:
         self.last = -1
@@ -165,6 +136,37 @@ class Count:
             self.last = ident
 
 
+class HeldPacket:
+    """A packet whose ident its sender was not expected to use, in memory of its own."""
+
+    __slots__ = ("burst", "count", "other", "packet", "taken", "word")
+
+    def __init__(self, word: int, burst: RxBurst, taken: int, other: bool, now_ns: int) -> None:
+        self.word = word
+        self.count = Count()
+        self.count.follow(word & 0xFFFF, now_ns)
+        self.burst = burst
+        """The packet as a burst of one, its ident and flags those that were solved for."""
+        self.packet = burst.buf
+        self.taken = taken
+        """Packets of the sender that had been taken before."""
+        self.other = other
+        """It is what the count that is not believed now would have next."""
+
+    def forget(self) -> None:
+        """Free its memory: others came since."""
+        self.packet = self.packet[:0]
+        self.burst.buf = self.packet
+
+
+class Ident(Enum):
+    """What becomes of a packet whose ident was solved for."""
+
+    TAKE = "take"
+    HOLD = "hold"
+    DROP = "drop"
+
+
 class IdentTracker:
     """One path's habit: which idents its packets have, to tell damage from an unusual ident.
 
@@ -174,11 +176,13 @@ class IdentTracker:
     from 16 behind to 47 ahead of the foremost, and as many further ahead as a pause allows. The foremost is that of all
     paths between the two addresses, or of this path alone: which, the packets of several paths show.
 
-    A packet with another ident is held. Another packet with such an ident confirms it if the two idents are near each
-    other and not the same, if both are small, or if both fit the count that is not believed now, which is believed from
-    then on. So does a repetition of its bytes that has another ident. A packet that was damaged and came twice has the
-    same ident both times, and confirms nothing. What is not confirmed before 64 further packets were taken is dropped,
-    and so is the oldest of more than 4.
+    A packet with another ident is held. Another packet that is not accepted either confirms it
+
+    - if the two idents are near each other, for the time between them, and not the same; or if both are small;
+    - if both fit the count that is not believed now, which is believed from then on;
+    - if it repeats the bytes and has another ident. A damaged packet that comes twice has the same: it confirms nothing.
+
+    What is not confirmed before 64 further packets were taken is dropped, and so is the oldest of more than 4.
     """
 
     __slots__ = ("_count", "_flag", "_other", "_taken", "dropped", "held", "pair", "small")
@@ -263,8 +267,7 @@ class IdentTracker:
         confirmed = [
             held
             for held in self.held
-            if not (held.word ^ word) & DF
-            and (self._near(held.word & 0xFFFF, word & 0xFFFF) or (held.other and self._other))
+            if not (held.word ^ word) & DF and (self._near(held, word & 0xFFFF, now_ns) or (held.other and self._other))
         ]
         if not confirmed:
             return Ident.HOLD, []
@@ -273,12 +276,12 @@ class IdentTracker:
         self._taken += len(confirmed)
         return Ident.TAKE, confirmed
 
-    def hold(self, word: int, burst: RxBurst) -> HeldPacket:
+    def hold(self, word: int, burst: RxBurst, now_ns: int) -> HeldPacket:
         """Hold a packet that was just refused, which ``burst`` is in memory of its own; the oldest makes room."""
         if len(self.held) == self.HELD:
             del self.held[0]
             self.dropped += 1
-        held = HeldPacket(word, burst, self._taken, self._other)
+        held = HeldPacket(word, burst, self._taken, self._other, now_ns)
         self.held.append(held)
         return held
 
@@ -294,10 +297,12 @@ class IdentTracker:
             return self._count, self._count
         return (pair, self._count) if pair.shared else (self._count, pair)
 
-    def _near(self, ident: int, other: int) -> bool:
-        if ident < self.SMALL and other < self.SMALL:
+    def _near(self, held: HeldPacket, ident: int, now_ns: int) -> bool:
+        """Whether an ident may be that of a packet which was sent shortly before or after one that is held."""
+        last = held.count.last
+        if last < self.SMALL and ident < self.SMALL:
             return True
-        return ident != other and (other - ident + Count.AHEAD & 0xFFFF) <= 2 * Count.AHEAD
+        return ident != last and (held.count.fits(ident, now_ns) or (last - ident & 0xFFFF) <= Count.AHEAD)
 
     def _turn(self, held: HeldPacket, word: int, other: int, now_ns: int) -> None:
         """Follow the sender to two idents, which confirmed ``held``."""

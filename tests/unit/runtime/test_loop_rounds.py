@@ -203,7 +203,7 @@ def test_packets_of_a_new_sender_are_the_engine_s_from_the_second_on(ends: Pumpe
         assert ends.wait(0) == [0]
     link: Any = ends.ctxs[1].runtime.link
     (flow,) = [flow for flow in link._inboxes[0].flows.values() if flow.idents is not None]
-    flow.idents.hold(50_000, RxBurst(flow, memoryview(bytes(40)), 40, 40, 50_000))
+    flow.idents.hold(50_000, RxBurst(flow, memoryview(bytes(40)), 40, 40, 50_000), 0)
     flow.settled = False
     ends.calls.clear()
     for _ in range(128):

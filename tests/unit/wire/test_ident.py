@@ -61,7 +61,7 @@ class Sender:
             return Ident.TAKE, []
         verdict, confirmed = self.tracker.confirm(word, view, self.now)
         if verdict is Ident.HOLD:
-            self.tracker.hold(word, RxBurst(FLOW, view, len(view), len(view), ident))
+            self.tracker.hold(word, RxBurst(FLOW, view, len(view), len(view), ident), self.now)
         return verdict, [held.word & 0xFFFF for held in confirmed]
 
 
@@ -139,6 +139,14 @@ def test_a_successor_confirms(step: int) -> None:
     assert sender.tracker.next == max(50_001, 50_001 + step) | DF
 
 
+def test_a_successor_may_come_after_a_pause() -> None:
+    """As a management datagram that is sent again does: it has other bytes, and the count has jumped once more."""
+    sender = Sender(30_000)
+    sender.give(50_000)
+    sender.now = 4_000 * Count.TICK_NS
+    assert sender.give(54_016) == (Ident.TAKE, [50_000])
+
+
 @pytest.mark.parametrize("step", [-48, 0, 48])
 def test_who_is_no_successor_confirms_nothing(step: int) -> None:
     sender = Sender(30_000)
@@ -211,7 +219,7 @@ def test_learn_says_what_was_dropped() -> None:
     assert learn(flow, 1) == 0
     assert flow.settled
     assert flow.idents is not None
-    flow.idents.hold(50_000, RxBurst(flow, memoryview(b"x" * 16), 16, 16, 50_000))
+    flow.idents.hold(50_000, RxBurst(flow, memoryview(b"x" * 16), 16, 16, 50_000), 0)
     assert learn(flow, 65) == 1
 
 
