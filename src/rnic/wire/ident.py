@@ -180,7 +180,7 @@ class IdentTracker:
 
     - if the two idents are near each other, for the time between them, and not the same; or if both are small;
     - if both fit the count that is not believed now, which is believed from then on;
-    - if it repeats the bytes and has another ident. A damaged packet that comes twice has the same: it confirms nothing.
+    - if it repeats the bytes and has another ident. A damaged packet that comes twice has the same one.
 
     What is not confirmed before 64 further packets were taken is dropped, and so is the oldest of more than 4.
     """
