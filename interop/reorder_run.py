@@ -39,8 +39,8 @@ def run(rig: Rig, rnic: Path) -> tuple[str, str]:
                 if side == "Linux":
                     client = rig.in_guest(f"{linux} {rig.guest[4]}", SECONDS, guest=2)
                 else:
-                    words = [rnic, "pingpong", "--compat", "ibv", "--addr", rig.host[4], *OPTIONS, rig.guest[4]]
-                    client = rig.beside(*words)
+                    how = ("--compat", "ibv", "--addr", rig.host[4])
+                    client = rig.beside(rnic, "pingpong", *how, *OPTIONS, rig.guest[4])
                 said.append(_output(client))
                 rig.ask_guest("killall ibv_rc_pingpong")
                 _output(server)
