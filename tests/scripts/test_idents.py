@@ -13,7 +13,7 @@ from rnic.spec.opcodes import RC, SEND_ONLY
 from rnic.wire.bursts import RxBurst
 from rnic.wire.flow import _effect
 from rnic.wire.ident import IdentTracker, _run_back
-from rnic.wire.packet import build, parse, seal
+from rnic.wire.packet import Packet, build, parse, seal
 from tests.fuzz.lockstep import _Quick, by
 from tests.unit.device.conftest import Pair
 
@@ -36,7 +36,9 @@ class Peer:
         self.nic = self.pair.nics[1]
         if engine:
             _Quick(self.nic)
-        self.flow = self.nic.qps[self.qp.number].flow.reverse()
+        flow = self.nic.qps[self.qp.number].flow
+        assert flow is not None
+        self.flow = flow.reverse()
         self.counters = self.nic.counters
         self.memory, self.va, self.key = self.pair.mrs[1]
         self.now = 5_000
@@ -84,6 +86,7 @@ class Peer:
             data = memoryview(b"".join(burst.buffers))
             for at in range(0, len(data), burst.segment):
                 packet = parse(data[at : at + burst.segment])
+                assert isinstance(packet, Packet)
                 psns.append(packet.psn - FIRST_PSN)
         return psns
 
