@@ -42,7 +42,7 @@ cdef extern from "memory/backends.h" nogil:
 cdef extern from "io/poll.h" nogil:
     struct tx_socket:
         int fd
-        int ipv4, tclass, hop_limit
+        int ipv4, tclass, hop_limit, priority
     struct loopback:
         pass
     struct tx_path:
@@ -50,7 +50,7 @@ cdef extern from "io/poll.h" nogil:
         loopback *loopback
         uint8_t name[28]
         uint32_t name_bytes, max_segments, flow_label
-        int tclass, hop_limit
+        int tclass, hop_limit, priority
     struct rx_buffer:
         uint8_t *buffer
         size_t size
@@ -60,6 +60,7 @@ cdef extern from "io/poll.h" nogil:
         uint32_t flow_label
     struct tx_counts:
         uint64_t sent, drop_tx_too_long, drop_tx_unreachable, drop_tx_blocked, drop_tx_error, gso_refused, link_errors
+        uint64_t priority_refused
     struct tx_loss:
         uint64_t seed, asked, one_in
     struct io_poll_state "io_poll":
@@ -992,8 +993,6 @@ cdef class IoPoll:
     cdef bint resolve(self, _TxPath path) except -1:
         """Look up the socket and the address of a path; return false if only the link knows them."""
         flow = path.flow
-        if flow.sl and self.loopback is None:
-            return False
         outlet, raw, segments = self.link.tx_path(flow)
         cdef bytes name = raw
         if self.loopback is None:
@@ -1006,7 +1005,7 @@ cdef class IoPoll:
         path.c_path.name_bytes = <uint32_t> len(name)
         memcpy(path.c_path.name, PyBytes_AS_STRING(name), len(name))
         path.c_path.max_segments = segments
-        path.c_path.tclass, path.c_path.hop_limit = flow.tclass, flow.hop_limit
+        path.c_path.tclass, path.c_path.hop_limit, path.c_path.priority = flow.tclass, flow.hop_limit, flow.sl
         return True
 
     # ------------------------------------------------------------------- socket options, which the link sets as well
@@ -1015,14 +1014,14 @@ cdef class IoPoll:
         cdef int place
         for outlet, place in self.socket_places.items():
             self.sockets[place].tclass, self.sockets[place].hop_limit = outlet.tclass, outlet.hop_limit
-        if any([outlet.sl for outlet in self.socket_places]):
-            self.stop()  # packets of service level 0 would leave with the priority of others
+            self.sockets[place].priority = outlet.sl
         return 0
 
     cdef int _write_socket_options(self) except -1:
         cdef int place
         for outlet, place in self.socket_places.items():
             outlet.tclass, outlet.hop_limit = self.sockets[place].tclass, self.sockets[place].hop_limit
+            outlet.sl = self.sockets[place].priority
         return 0
 
     @property
@@ -1244,6 +1243,8 @@ cdef class IoPoll:
             self.link.check_interface()
             if self.loopback is not None:
                 self.device.c_device.changes += 1  # a loopback was closed: another may lead there now
+        if counts.priority_refused:
+            self.link.failed(priority_refused=counts.priority_refused)
         if counts.gso_refused:
             self.link.failed(gso_refused=counts.gso_refused)
             self._refused()

@@ -20,7 +20,7 @@ from rnic.link.udp_socket import open_socket
 
 FIRST_STEERED_QPN = 0x80_0000
 """The first number of the first range; those below are the first socket's."""
-LOG_RANGE = 12
+LOG_RANGE = 15
 """log2 of the queue pair numbers of each range."""
 MAX_MEMBERS = 64
 """Sockets beside the first."""

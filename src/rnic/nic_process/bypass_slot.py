@@ -43,7 +43,7 @@ from rnic.state.slot import BUFFERS_AT, DROPS, PUNT_REASONS, SHM_COUNTERS, SLOT
 from rnic.transport.budget import LEAST
 from rnic.wire.bursts import RxBurst, TxBurst
 
-LOG_QPS = 10
+LOG_QPS = 13
 """log2 of the queue pairs of a slot."""
 SHARED_BYTES = BUFFERS_AT + RECEIVE_LIMIT * BUFFER_BYTES
 MAX_WAITING = 256

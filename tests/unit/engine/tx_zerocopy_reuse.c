@@ -36,9 +36,9 @@ void tx_splice_close(struct tx_splice *splice)
 }
 
 int tx_splice_send(struct tx_splice *splice, struct tx_path *path, const uint8_t *bytes, size_t length,
-		   uint32_t segment)
+		   uint32_t segment, struct tx_counts *counts)
 {
-	(void)splice, (void)path, (void)length, (void)segment;
+	(void)splice, (void)path, (void)length, (void)segment, (void)counts;
 	if (refuses)
 		return EAGAIN;
 	last = bytes;

@@ -81,7 +81,7 @@ static struct engine_cq *find_cq(const struct bypass *bypass, uint32_t number, s
 }
 
 void bypass_set_path(struct bypass *bypass, struct tx_path *path, const struct engine_flow *flow, uint64_t flow_label,
-		     uint64_t tclass, uint64_t hop_limit, uint32_t max_segments)
+		     uint64_t tclass, uint64_t hop_limit, uint64_t priority, uint32_t max_segments)
 {
 	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(flow->destination_port) };
 	struct sockaddr_in6 to6 = { .sin6_family = AF_INET6, .sin6_port = htons(flow->destination_port) };
@@ -91,6 +91,7 @@ void bypass_set_path(struct bypass *bypass, struct tx_path *path, const struct e
 		.max_segments = max_segments,
 		.tclass = (int32_t)tclass,
 		.hop_limit = (int32_t)hop_limit,
+		.priority = (int32_t)priority,
 	};
 	if (flow->address_bytes == 4) {
 		memcpy(&to.sin_addr, flow->destination, 4);
@@ -149,11 +150,12 @@ static const void *find_route(struct bypass *bypass, struct engine_qp *qp, struc
 	memcpy(qp->flow.destination, &flow->dst_0, bytes);
 	qp->flow.source_port = (uint16_t)flow->sport;
 	qp->flow.destination_port = (uint16_t)flow->dport;
-	if (flow->sl || bytes != bypass->setup.address_bytes || flow->sport != bypass->setup.port ||
+	if (bytes != bypass->setup.address_bytes || flow->sport != bypass->setup.port ||
 	    !is_plain(qp->flow.destination, bytes))
-		return NULL; /* service levels and IPv6 scopes are the link's */
+		return NULL; /* IPv6 scopes are the link's */
 	uint32_t segments = path->max_segments ? path->max_segments : MAX_SEGMENTS;
-	bypass_set_path(bypass, path, &qp->flow, flow->flow_label, flow->tclass, flow->hop_limit, segments);
+	bypass_set_path(bypass, path, &qp->flow, flow->flow_label, flow->tclass, flow->hop_limit, flow->sl & 0xF,
+			segments);
 	return path;
 }
 
@@ -173,7 +175,7 @@ int bypass_map_destination(struct bypass *bypass, struct mapped_qp *mapped)
 	const uint64_t words[2] = { le_load(gid, 8), le_load(gid + 8, 8) };
 	uint32_t bytes = memcmp(gid, v4_mapped, sizeof v4_mapped) ? 16 : 4;
 	const uint8_t *address = bytes == 4 ? gid + sizeof v4_mapped : gid;
-	if (bytes != bypass->setup.address_bytes || !is_plain(address, bytes) || entry_get(&entry, SQE_UD_SL))
+	if (bytes != bypass->setup.address_bytes || !is_plain(address, bytes))
 		return -1;
 	if (!mapped->destination_cache)
 		mapped->destination_cache = calloc(1, sizeof *mapped->destination_cache);
@@ -199,7 +201,8 @@ int bypass_map_destination(struct bypass *bypass, struct mapped_qp *mapped)
 	memcpy(to->flow.source, bypass->setup.address, bytes);
 	memcpy(to->flow.destination, address, bytes);
 	bypass_set_path(bypass, &mapped->destination_cache->paths[at], &to->flow, entry_get(&entry, SQE_UD_FLOW_LABEL),
-			entry_get(&entry, SQE_UD_TCLASS), hop_limit ? hop_limit : DATAGRAM_HOP_LIMIT, 1);
+			entry_get(&entry, SQE_UD_TCLASS), hop_limit ? hop_limit : DATAGRAM_HOP_LIMIT,
+			entry_get(&entry, SQE_UD_SL), 1);
 	return 0;
 }
 

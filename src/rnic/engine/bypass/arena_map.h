@@ -28,7 +28,7 @@ void bypass_map_qp(struct bypass *bypass, uint64_t at);
 int bypass_map_destination(struct bypass *bypass, struct mapped_qp *mapped);
 /* Set the path of a flow with these fields in its headers. */
 void bypass_set_path(struct bypass *bypass, struct tx_path *path, const struct engine_flow *flow, uint64_t flow_label,
-		     uint64_t tclass, uint64_t hop_limit, uint32_t max_segments);
+		     uint64_t tclass, uint64_t hop_limit, uint64_t priority, uint32_t max_segments);
 /* Find the flow of a packet by its sender's raw socket address; 0, or -1 for an address of another family. */
 int bypass_flow_of(const struct bypass *bypass, const uint8_t *name, uint32_t name_bytes, struct engine_flow *flow);
 

@@ -246,7 +246,7 @@ int bypass_shm_loopback(struct bypass *bypass)
 				    .address_bytes = (uint16_t)bypass->setup.address_bytes };
 
 	memcpy(flow.destination, bypass->setup.address, bypass->setup.address_bytes);
-	bypass_set_path(bypass, &own, &flow, 0, 0, 0, 1);
+	bypass_set_path(bypass, &own, &flow, 0, 0, 0, 0, 1);
 	bypass->shm = shm_loopback_new(&bypass->device, bypass->slot, own.name, own.name_bytes);
 	if (!bypass->shm)
 		return -1;

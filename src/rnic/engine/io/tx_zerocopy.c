@@ -254,7 +254,8 @@ int tx_pages_transmit(struct io_poll *round)
 			pages->credit = ZEROCOPY_CREDIT;
 		if (page->use && page->use != (uint32_t)use)
 			use = USE_NONE; /* a page has one use at a time */
-		if (use && !tx_splice_send(&pages->splice, path, bytes, burst->length, burst->segment)) {
+		if (use &&
+		    !tx_splice_send(&pages->splice, path, bytes, burst->length, burst->segment, &round->counts)) {
 			memcpy(page->name, path->name, sizeof page->name);
 			page->name_bytes = path->name_bytes;
 			page->use = (uint32_t)use;

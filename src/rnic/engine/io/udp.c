@@ -140,20 +140,31 @@ int udp_send(int fd, const void *name, uint32_t name_bytes, const struct iovec *
 	return udp_send_flagged(fd, name, name_bytes, pieces, count, segment, 0);
 }
 
+#define MAX_PRIORITY 6 /* the highest that needs no capability */
+
 static void set_option(int fd, int level, int option, int value)
 {
 	setsockopt(fd, level, option, &value, sizeof(value)); /* a system without the option sends with its own value */
 }
 
-/* Set the path's traffic class and hop limit for what leaves the socket from now on. */
-static void set_ip_options(struct tx_socket *socket, const struct tx_path *path)
+/* Set the path's traffic class, priority and hop limit for what leaves the socket from now on. */
+static void set_ip_options(struct tx_socket *socket, const struct tx_path *path, struct tx_counts *counts)
 {
 	if (socket->tclass != path->tclass) {
 		socket->tclass = path->tclass;
+		if (socket->ipv4 && socket->priority)
+			socket->priority = -1; /* the system makes a priority of the type of service */
 		if (socket->ipv4)
 			set_option(socket->fd, IPPROTO_IP, IP_TOS, path->tclass);
 		else
 			set_option(socket->fd, IPPROTO_IPV6, IPV6_TCLASS, path->tclass);
+	}
+	if (socket->priority != path->priority) {
+		socket->priority = path->priority;
+		if (setsockopt(socket->fd, SOL_SOCKET, SO_PRIORITY, &path->priority, sizeof path->priority)) {
+			set_option(socket->fd, SOL_SOCKET, SO_PRIORITY, MAX_PRIORITY);
+			counts->priority_refused++;
+		}
 	}
 	if (socket->hop_limit != path->hop_limit) {
 		socket->hop_limit = path->hop_limit;
@@ -266,7 +277,7 @@ void udp_transmit(struct tx_path *path, const uint8_t *bytes, size_t length, uin
 		transmit_by_loopback(path, bytes, length, segment, packets, counts);
 		return;
 	}
-	set_ip_options(path->socket, path);
+	set_ip_options(path->socket, path, counts);
 	if (packets > 1 && packets <= path->max_segments && length <= UDP_MAX_PAYLOAD) {
 		int error = send_with_retry(path, bytes, length, (uint16_t)segment, 0);
 		if (!error)
@@ -333,7 +344,7 @@ static int splice_burst(struct tx_splice *splice, const struct tx_path *path, co
 }
 
 int tx_splice_send(struct tx_splice *splice, struct tx_path *path, const uint8_t *bytes, size_t length,
-		   uint32_t segment)
+		   uint32_t segment, struct tx_counts *counts)
 {
 	if (splice->broken || length <= segment || length > UDP_MAX_PAYLOAD ||
 	    ceil_div(length, segment) > path->max_segments)
@@ -341,7 +352,7 @@ int tx_splice_send(struct tx_splice *splice, struct tx_path *path, const uint8_t
 	if ((uintptr_t)(bytes + SPLICE_HEAD) % MIN_PAGE_BYTES + length - SPLICE_HEAD >
 	    SPLICE_MAX_PAGES * MIN_PAGE_BYTES)
 		return EMSGSIZE;
-	set_ip_options(path->socket, path);
+	set_ip_options(path->socket, path, counts);
 	int error = splice_burst(splice, path, bytes, length, (uint16_t)segment);
 	if (!error) {
 		splice->failures = 0;

@@ -51,6 +51,7 @@ struct tx_socket {
 	int32_t ipv4; /* else IPv6 */
 	int32_t tclass; /* -1: unknown */
 	int32_t hop_limit;
+	int32_t priority; /* -1: unknown */
 	int32_t may_set_segment; /* all that send by the socket know of the UDP_SEGMENT option: it may be set */
 	int32_t segment; /* the option's value, 0 for none, -1 for unknown */
 	/* sends in a row before the last one that were cut alike, at `last_segment` */
@@ -70,6 +71,7 @@ struct tx_path {
 	uint32_t max_segments; /* of one send: 1 without segmentation offload, and once the system has refused it */
 	int32_t tclass; /* ECN bits included */
 	int32_t hop_limit;
+	int32_t priority; /* the service level */
 	/* Another way than the socket, or NULL. Returns whether it took the packets. */
 	int (*divert)(void *arg, const uint8_t *bytes, size_t length, uint32_t segment, uint32_t count);
 	void *divert_arg;
@@ -86,6 +88,7 @@ struct tx_counts {
 	uint64_t drop_tx_blocked;
 	uint64_t drop_tx_error;
 	uint64_t gso_refused; /* bursts */
+	uint64_t priority_refused; /* changes of the priority */
 	uint64_t link_errors; /* sends that failed as they do if the interface is down: its state is to be read */
 };
 
@@ -108,7 +111,7 @@ void tx_splice_close(struct tx_splice *splice);
 /* Send a burst by its pages. The caller must not write to them before their packets were taken, nor send by that socket
  * meanwhile. Returns 0, or an error number: then nothing or a part was sent, and the caller sends all of it. */
 int tx_splice_send(struct tx_splice *splice, struct tx_path *path, const uint8_t *bytes, size_t length,
-		   uint32_t segment);
+		   uint32_t segment, struct tx_counts *counts);
 
 /* Seeded packet loss: one in `one_in` of the packets asked about, none for 0. Seed and number of the packet determine
  * the answer (SplitMix64 of the count). */
