@@ -279,7 +279,7 @@ def test_threads_that_post_and_poll_do_not_race(raced: Path, bypass: dict[str, s
             assert WELL in done.stdout
 
 
-SETSOCKOPT, EVENTFD2, ATTACH_FILTER = 54, 290, 51
+SETSOCKOPT, SOCKETPAIR, ATTACH_FILTER = 54, 53, 51
 
 
 def forbidding(number: int, argument: tuple[int, int] | None = None) -> Callable[[], None]:
@@ -340,7 +340,7 @@ def test_a_program_that_may_not_run_it_leaves_it_to_the_nic_process(
 ) -> None:
     """Its own system calls are refused: the slot is given back, and another program has one all the same."""
     address = f"{NET}.40"
-    with served(bypass, address) as nic, going_on(plain, bypass, forbidding(EVENTFD2)) as program:
+    with served(bypass, address) as nic, going_on(plain, bypass, forbidding(SOCKETPAIR)) as program:
         assert slots(nic)["slots"] == []
         assert slots(nic)["left_out"] == {str(program.pid): "its system refuses it what running the data path takes"}
         with going_on(plain, bypass) as other:
@@ -441,7 +441,7 @@ with warnings.catch_warnings(record=True) as told, rnic.open({address!r}) as ctx
             stdin=pipe,
             stdout=pipe,
             text=True,
-            preexec_fn=forbidding(EVENTFD2),  # noqa: PLW1509 - a system call
+            preexec_fn=forbidding(SOCKETPAIR),  # noqa: PLW1509 - a system call
         ) as program,
     ):
         assert program.stdout is not None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rnic.abi.build import PATHS_SOURCE, find_compiler
+from rnic.abi.build import PATHS_SOURCES, find_compiler
 from rnic.abi.library_paths import PATHS_LIBRARY
 from rnic.cli.elf import looks_static
 from rnic.cli.exec import environment
@@ -78,7 +78,7 @@ EXPECTED = {
 
 
 def test_the_list_of_functions_is_whole() -> None:
-    turned = set(re.findall(r"^(?:OURS|OPEN\w*|\w+)\((?:[^,()]+, )?our_\w+, (\w+)", PATHS_SOURCE.read_text(), re.M))
+    turned = set(re.findall(r"^(?:OURS|OPEN\w*|\w+)\((?:[^,()]+, )?our_\w+, (\w+)", PATHS_SOURCES[0].read_text(), re.M))
     assert turned | {"realpath", "glob_append"} == set(EXPECTED)
 
 
@@ -142,12 +142,13 @@ def test_what_is_preloaded_stands_behind_the_users_own(
     )
 
 
-def test_without_paths_nothing_is_preloaded(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_paths_the_library_keeps_descriptors_alone(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LD_PRELOAD", "ASAN_OPTIONS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RNIC_PATHS", "/of/another")
     env = environment(["rnic0"], Path("/run/x"), libraries)
-    assert {"LD_PRELOAD", "ASAN_OPTIONS", "RNIC_PATHS"} & set(env) == set()
+    assert env["LD_PRELOAD"] == str(libraries / PATHS_LIBRARY)
+    assert "RNIC_PATHS" not in env
 
 
 def test_blanks_in_the_directory_do_no_harm(libraries: Path, tree: Path, program: Path, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from rnic.abi.library_paths import LIBRARIES, PATHS_LIBRARY, SOCKETS_LIBRARY
 from rnic.spec.errors import RnicError
 
 SOURCES = Path(__file__).parent / "src"
-PATHS_SOURCE = Path(__file__).parent / "paths" / "interpose_paths.c"
+PATHS_SOURCES = tuple(Path(__file__).parent / "paths" / name for name in ("interpose_paths.c", "interpose_close.c"))
 ENGINE = Path(__file__).parents[1] / "engine"
 """The engine's sources: libibverbs runs the engine for programs that have a bypass slot."""
 NOT_IN_PROGRAMS = frozenset({"in_process.c"})
@@ -167,7 +167,7 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
     own = shlex.split(os.environ.get("CFLAGS", ""))
     cm = sorted(SOURCES.glob("rdmacm*.c"))
     verbs = sorted(source for source in SOURCES.glob("*.c") if source not in cm)
-    both = [SOURCES / "attach.c", SOURCES / "errors.c", ENGINE / "bypass" / "rpc.c"]
+    both = [SOURCES / "attach.c", SOURCES / "errors.c", ENGINE / "bypass" / "rpc.c", ENGINE / "io" / "own_fd.c"]
     built = []
     with tempfile.TemporaryDirectory(prefix="rnic-build-") as name:
         work = Path(name)
@@ -192,14 +192,14 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
                 _run([*command, *own])
             built.append(_put(made, out))
         # Never sanitized: it would interpose the sanitizers' own functions of the same names.
-        for library, source, needs in (
-            (PATHS_LIBRARY, PATHS_SOURCE, []),
-            (SOCKETS_LIBRARY, SOCKETS_SOURCE, [f"-L{work}", "-l:librdmacm.so.1", f"-Wl,-rpath-link,{work}"]),
+        for library, sources, needs in (
+            (PATHS_LIBRARY, PATHS_SOURCES, []),
+            (SOCKETS_LIBRARY, [SOCKETS_SOURCE], [f"-L{work}", "-l:librdmacm.so.1", f"-Wl,-rpath-link,{work}"]),
         ):
             made = work / library
             link = ["-shared", f"-Wl,-soname,{library}", "-Wl,-z,nodelete", "-Wl,-z,relro"]
             flags = [*FLAGS, *(STRICT if strict else ()), f"-I{SOURCES}"]
-            _run([*shlex.split(compiler), *flags, *link, str(source), *needs, "-ldl", "-o", str(made), *own])
+            _run([*shlex.split(compiler), *flags, *link, *map(str, sources), *needs, "-ldl", "-o", str(made), *own])
             built.append(_put(made, out))
     return built
 

@@ -75,8 +75,9 @@ def environment(
     env["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(libraries), env.get("LD_LIBRARY_PATH")]))
     env.pop("RNIC_PATHS", None)
     ours = ["libibverbs.so.1", "librdmacm.so.1"] if preload else []
-    if paths is not None and (libraries / PATHS_LIBRARY).exists():
-        env["RNIC_PATHS"] = str(paths)
+    if (libraries / PATHS_LIBRARY).exists():
+        if paths is not None:
+            env["RNIC_PATHS"] = str(paths)
         ours.append(PATHS_LIBRARY)
     if sockets:
         ours.append(SOCKETS_LIBRARY)

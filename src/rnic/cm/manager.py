@@ -24,6 +24,7 @@ from rnic.nic_process.client import EventFd
 from rnic.runtime.attach import ProcessConnection, connect
 from rnic.runtime.driver import LocalDriver
 from rnic.runtime.loop import Runtime
+from rnic.runtime.own_fd import OwnFd
 from rnic.runtime.remote import RemoteDriver
 from rnic.spec import attach_cm as wire
 from rnic.spec import cm
@@ -248,21 +249,21 @@ class EventChannel:
     def __init__(self, manager: Manager, number: int, fd: int) -> None:
         self.number = number
         self._manager = manager
-        self._fd = fd
+        self._own = OwnFd(fd, private=False)
         self._lock = threading.RLock()
         """Held while the descriptor is read: closed by another thread, its number might be another file's at once."""
         _channels.add(self)
 
     def fileno(self) -> int:
         """For ``poll`` and event loops; below 0 once it is closed."""
-        return self._fd
+        return self._own.fd
 
     def get_event(self) -> Event | None:
         """Return the next event, or ``None``, as always once it is closed."""
         with self._lock:
-            while self._fd >= 0:
+            while self._own.valid():
                 try:
-                    os.eventfd_read(self._fd)
+                    os.eventfd_read(self._own.fd)
                 except BlockingIOError:
                     return None
                 event = self._manager.get_event(self.number)
@@ -273,12 +274,11 @@ class EventChannel:
     def close(self) -> None:
         """Close it, and with it the IDs whose events come here; a second call does nothing."""
         with self._lock:
-            fd, self._fd = self._fd, -1
-            if fd < 0:
+            if self._own.fd < 0:
                 return
             with contextlib.suppress(VerbsError):  # the device has gone, and all IDs with it
                 self._manager.request(wire.CM_CLOSE_CHANNEL, channel=self.number)
-            os.close(fd)
+            self._own.close()
 
 
 def manager_of(ctx: Context) -> Manager:

@@ -9,6 +9,11 @@ from posix.unistd cimport close
 cdef extern from "Python.h":
     int PyErr_CheckSignals() except -1
 
+cdef extern from "<sys/socket.h>" nogil:
+    enum:
+        SHUT_RDWR
+    int shutdown(int socket, int how)
+
 cdef extern from "<fcntl.h>" nogil:
     enum:
         F_DUPFD_CLOEXEC
@@ -33,6 +38,18 @@ cdef extern from "state.h" nogil:
         SRQ_LIMIT "REG_SRQ_LIMIT"
         ATTACH_OPEN_SLOT_SIZE
 
+cdef extern from "io/own_fd.h" nogil:
+    struct own_fd:
+        int fd
+        uint32_t word
+    enum:
+        OWN_FD_PRIVATE
+        OWN_FD_WATCHED
+    void own_fd_take(own_fd *own, int fd, int kind)
+    int own_fd_valid(const own_fd *own)
+    void own_fd_close(own_fd *own)
+    void own_fd_close_inherited(own_fd *own)
+
 cdef extern from "bypass/driver.h" nogil:
     ctypedef uint8_t atomic_byte "_Atomic uint8_t"
     enum:
@@ -47,14 +64,15 @@ cdef extern from "bypass/driver.h" nogil:
         int fd_count
     struct driver_event_queue:
         uint32_t vector
-        int fd
+        own_fd fd
         int (*waits)(driver_event_queue *events) noexcept nogil
     struct driver_setup:
-        int socket
+        own_fd socket
         uint8_t *blocks
         const uint8_t *answer
         const int *fds
         int (*is_gone)(void *self) noexcept nogil
+        void (*lost)(void *self) noexcept nogil
         void *self
     struct bypass_driver:
         pass
@@ -66,7 +84,8 @@ cdef extern from "bypass/driver.h" nogil:
     int driver_enable_shm_loopback(bypass_driver *slot)
     void driver_join(bypass_driver *slot, uint32_t number)
     int driver_ring(bypass_driver *slot, uint32_t number, uint32_t block)
-    void driver_ring_doorbell(atomic_byte *rung, atomic_word *asleep, int wake_fd, uint32_t block)
+    int driver_ring_doorbell(atomic_byte *rung, atomic_word *asleep, const own_fd *wake_fd,
+                             uint32_t block)
     int driver_poll(bypass_driver *slot)
     void driver_prepare_to_sleep(bypass_driver *slot)
     void driver_add_events(bypass_driver *slot, driver_event_queue *events)
@@ -87,10 +106,24 @@ cdef int _events_wait(driver_event_queue *events) noexcept nogil:
     )
 
 
+cdef struct driver_socket:
+    own_fd own
+    atomic_word lost  # the program has closed descriptors of the driver
+
+
 cdef int _has_hung_up(void *socket) noexcept nogil:
     cdef pollfd each
-    each.fd, each.events = (<int *> socket)[0], 0
-    return poll(&each, 1, 0) == 1 and each.revents & (POLLHUP | POLLERR)
+    cdef driver_socket *connection = <driver_socket *> socket
+    each.fd, each.events = connection.own.fd, 0
+    return (atomic_load_explicit(&connection.lost, memory_order_acquire) != 0 or not own_fd_valid(&connection.own)
+            or (poll(&each, 1, 0) == 1 and each.revents & (POLLHUP | POLLERR)))
+
+
+cdef void _note_lost(void *socket) noexcept nogil:
+    cdef driver_socket *connection = <driver_socket *> socket
+    atomic_store_explicit(&connection.lost, 1, memory_order_release)
+    if own_fd_valid(&connection.own):
+        shutdown(connection.own.fd, SHUT_RDWR)  # wakes the threads that wait
 
 
 @cython.no_gc  # its thread may work on the memory that it holds: only its own end releases that
@@ -118,7 +151,9 @@ cdef class BypassDriver(Doorbell):
     cdef atomic_word *asleep
     cdef atomic_byte *rung
     cdef uint32_t blocks
-    cdef int socket, wake, inside
+    cdef driver_socket socket
+    cdef own_fd wake
+    cdef int inside
     cdef bint ended
     cdef list kept
 
@@ -129,24 +164,25 @@ cdef class BypassDriver(Doorbell):
         cdef Py_ssize_t size = 0
         cdef uint8_t *base = buffer_address(window, &size)
         cdef int error
-        self.socket, self.wake, self.kept = -1, wake, [window]
+        self.socket.own.fd, self.kept = -1, [window]
+        own_fd_take(&self.wake, wake, OWN_FD_WATCHED)
         if len(fds) != DRIVER_FDS or len(answer) < ATTACH_OPEN_SLOT_SIZE or not rung_at < blocks_at < <size_t> size:
             for fd in fds:
                 close(fd)
             raise ValueError(f"{len(fds)} descriptors and {len(answer)} bytes, a window of {size}")
         for place in range(DRIVER_FDS):
             given[place] = fds[place]
-        self.socket = fcntl(socket, F_DUPFD_CLOEXEC, 0)
-        if self.socket < 0:
+        own_fd_take(&self.socket.own, fcntl(socket, F_DUPFD_CLOEXEC, 0), OWN_FD_PRIVATE)
+        if self.socket.own.fd < 0:
             error = errno
             for fd in fds:
                 close(fd)
             raise OSError(error, "no descriptor for the connection")
         self.base, self.blocks = base + blocks_at, <uint32_t> ((size - blocks_at) >> BLOCK_SHIFT)
         self.rung, self.asleep = <atomic_byte *> (base + rung_at), <atomic_word *> (base + asleep_at)
-        setup.socket, setup.blocks, setup.fds = self.socket, self.base, given
+        setup.socket, setup.blocks, setup.fds = self.socket.own, self.base, given
         setup.answer = <const uint8_t *> PyBytes_AS_STRING(answer)
-        setup.is_gone, setup.self = _has_hung_up, &self.socket
+        setup.is_gone, setup.lost, setup.self = _has_hung_up, _note_lost, &self.socket
         error = driver_open(&setup, &self.c_driver)
         if error:
             raise OSError(error, "this program cannot run the data path itself")
@@ -160,9 +196,7 @@ cdef class BypassDriver(Doorbell):
         if driver != NULL:
             with nogil:
                 driver_close(driver)
-        if self.socket >= 0:
-            close(self.socket)
-        self.socket = -1
+        own_fd_close(&self.socket.own)
 
     cdef bint _enter(self) noexcept:
         """Return whether the driver still works; if so, the caller ends with :meth:`_leave`."""
@@ -175,6 +209,11 @@ cdef class BypassDriver(Doorbell):
         self.inside -= 1
         if self.ended and not self.inside:
             self._end()
+
+    @property
+    def lost(self):
+        """Whether the program has closed descriptors of the driver, which has stopped then."""
+        return atomic_load_explicit(&self.socket.lost, memory_order_acquire) != 0
 
     def keep_alive(self, memory):
         """Keep memory alive while the engine runs: rings may lie in it."""
@@ -193,6 +232,7 @@ cdef class BypassDriver(Doorbell):
     def forget(self):
         """Close it in a child process, which does not have its thread."""
         self.ended, self.inside = True, 0
+        own_fd_close_inherited(&self.socket.own)
         self._end()
 
     def request(self, uint32_t kind, bytes body, list fds):
@@ -224,11 +264,16 @@ cdef class BypassDriver(Doorbell):
         finally:
             free(said)
 
-    def add_event_queue(self, uint32_t vector, int fd, uint32_t block):
-        """Add the event queue of a context: the engine signals ``fd`` for it; ``block`` is its queue block."""
+    def add_event_queue(self, uint32_t vector, int fd, uint32_t block, uint32_t word):
+        """Add the event queue of a context: the engine signals ``fd`` for it; ``block`` is its queue block.
+
+        ``word`` is that by which the descriptor is registered (``runtime/own_fd.py``).
+        """
         if self.events.fired.waits != NULL or block >= self.blocks:
             raise ValueError(f"event queue {vector} with block {block} of {self.blocks}")
-        self.events.fired.vector, self.events.fired.fd, self.events.fired.waits = vector, fd, _events_wait
+        self.events.fired.vector, self.events.fired.waits = vector, _events_wait
+        own_fd_take(&self.events.fired.fd, fd, OWN_FD_WATCHED)
+        self.events.fired.fd.word = word
         self.events.block = self._words(block)
         if self._enter():
             with nogil:
@@ -263,7 +308,7 @@ cdef class BypassDriver(Doorbell):
             with nogil:
                 here = driver_ring(self.c_driver, number, block)
                 if not here:
-                    driver_ring_doorbell(self.rung, self.asleep, self.wake, block)
+                    driver_ring_doorbell(self.rung, self.asleep, &self.wake, block)
             self._leave()
         return 0
 

@@ -52,7 +52,7 @@ class Handlers:
         devices: the process's devices.
         clients: its clients.
         cm: manages connections; without one there is none.
-        wake: the eventfd that wakes the process.
+        wake: the socket that wakes the process.
         counters: the process's own.
     """
 

@@ -13,6 +13,7 @@ import gc
 import math
 import os
 import selectors
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,7 @@ from rnic.nic_process.accept import Acceptor
 from rnic.nic_process.bounded_work import ArenaCorrupt, WorkWatchdog
 from rnic.nic_process.bypass_programs import REPAIR_NS
 from rnic.nic_process.bypass_slot import CHECK_NS, all_attended, wait_or_idle
-from rnic.nic_process.client import Client, drain
+from rnic.nic_process.client import Client
 from rnic.nic_process.connections import Connections
 from rnic.nic_process.devices import ConnectionManager, DeviceTable
 from rnic.nic_process.handlers import Handlers
@@ -50,6 +51,8 @@ _DRAIN_ROUNDS = 64
 _DRAIN_BURSTS = 4
 _ERROR_PAUSE_S = 0.01
 """Pause of the loop after an iteration that raised: the next one may raise again at once."""
+_MAX_WAKEUPS = 64
+"""Wake-ups that are drained at once: programs cannot keep the loop here."""
 _CHECK_S = CHECK_NS / 1e9
 
 
@@ -76,8 +79,10 @@ class NicProcess:
         self.guard = Guard(self.counters, log_report)
         self.clients: dict[int, Client] = {}
         self._selector = selectors.DefaultSelector()
-        self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._selector.register(self.wake, selectors.EVENT_READ, self._on_wake)
+        self._woken, self.wake = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        """The process sleeps on the first, programs wake it by the second. An eventfd would not do: programs find out
+        whether a descriptor is still the same file by its inode, and all eventfds have one."""
+        self._selector.register(self._woken, selectors.EVENT_READ, self._on_wake)
         self._lock = os.open(directory / attach.LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -92,7 +97,7 @@ class NicProcess:
         """What programs see under ``/sys`` and ``/dev``."""
         sockets = WakeSockets(self._selector)
         self.devices = DeviceTable(make, self.clients, sockets, self.sysfs, cm, self.watchdog, self.guard)
-        self.handlers = Handlers(self.devices, self.clients, cm, self.wake, self.counters)
+        self.handlers = Handlers(self.devices, self.clients, cm, self.wake.fileno(), self.counters)
         self.connections = Connections(
             self.clients, self.devices, self.handlers, self._selector, cm, self.guard, self._on_drop
         )
@@ -104,7 +109,11 @@ class NicProcess:
         """When messages were polled last."""
 
     def _on_wake(self) -> None:
-        drain(self.wake)
+        for _ in range(_MAX_WAKEUPS):
+            try:
+                self._woken.recv(1, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
 
     def _on_drop(self) -> None:
         self.acceptor.refill_spares()
@@ -245,7 +254,7 @@ class NicProcess:
         """Make :meth:`serve` return soon. For signal handlers, which must not raise in the middle of other work."""
         self._stopped = True
         with contextlib.suppress(OSError):
-            os.eventfd_write(self.wake, 1)
+            self.wake.send(b"\0", socket.MSG_DONTWAIT)
 
     def _iterate(self, backoff: IdleBackoff, idle_exit: float | None) -> bool:
         """Do one round, and poll messages or sleep as it is due; return false once it is time to end."""
@@ -315,6 +324,7 @@ class NicProcess:
             (self.directory / attach.SOCKET_NAME).unlink()
         self._selector.close()
         self.acceptor.close()
-        os.close(self.wake)
+        self.wake.close()
+        self._woken.close()
         os.close(self._lock)
         self.devices.close()

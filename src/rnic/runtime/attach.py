@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rnic.runtime.directory import ProcessError
+from rnic.runtime.own_fd import OwnFd
 from rnic.spec import attach
 from rnic.spec.errors import VerbsError
 
@@ -31,6 +32,7 @@ _ANSWER = struct.Struct("<III")
 _MAX_DESCRIPTORS = 8
 _EARLIER = 1 << 31
 """Tokens wrap: one that is less than this behind another is the earlier one."""
+_LOST = "this program has closed descriptors of the device: close only your own, and open the device again"
 _NO_DESCRIPTORS = "this program has no descriptors left for what it asked for: raise `ulimit -n`"
 
 
@@ -45,6 +47,7 @@ class ProcessConnection:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
+        self._own = OwnFd(sock.fileno(), private=True, move=False)
         self.pid = 0
         self.ended = False
         self.slot: Any = None
@@ -60,6 +63,8 @@ class ProcessConnection:
         if self.slot is not None:
             return self._lend(kind, body, fds)
         with self._lock:
+            if not self._own.valid():
+                raise self.mark_ended()
             self._token = token = self._token + 1 & 0xFFFF_FFFF
             try:
                 socket.send_fds(self.sock, [_ASK.pack(kind, token) + body], fds)
@@ -108,7 +113,7 @@ class ProcessConnection:
     def alive(self) -> bool:
         """Whether the NIC process still holds its end."""
         descriptor = self.sock.fileno()  # once: another thread may close it
-        if descriptor < 0:
+        if descriptor < 0 or not self._own.valid() or (self.slot is not None and self.slot.lost):
             return False
         poller = select.poll()
         poller.register(descriptor, select.POLLRDHUP)
@@ -117,22 +122,35 @@ class ProcessConnection:
     def mark_ended(self) -> VerbsError:
         """Note that the NIC process has ended; return the error that says so."""
         self.ended = True
+        if (self.sock.fileno() >= 0 and not self._own.valid()) or (self.slot is not None and self.slot.lost):
+            return VerbsError(ENODEV, _LOST)
         return VerbsError(ENODEV, f"NIC process {self.pid or ''} has ended: open the device again".replace("  ", " "))
 
     def close(self) -> None:
         """Hang up: the NIC process destroys what was made over this connection."""
         if self.slot is not None:
             with contextlib.suppress(OSError):
-                self.sock.shutdown(socket.SHUT_RDWR)  # the slot has a descriptor of it, too
+                if self._own.valid():
+                    self.sock.shutdown(socket.SHUT_RDWR)  # the slot has a descriptor of it, too
             self.slot.close()
-        self.sock.close()
+        self._close()
+
+    def _close(self) -> None:
+        if self._own.release():
+            self.sock.close()
+        else:
+            self.sock.detach()  # its number is another's
+
+    def __del__(self) -> None:
+        if hasattr(self, "_own"):
+            self._close()
 
     def forget(self) -> None:
         """Leave the connection to the parent of this process, which has it."""
         self._lock = threading.Lock()  # a thread that the child does not have may hold the old one
         if self.slot is not None:
             self.slot.forget()
-        self.sock.close()
+        self._close()
 
 
 def connect(directory: Path) -> ProcessConnection | None:

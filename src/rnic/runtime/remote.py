@@ -12,9 +12,10 @@ import contextlib
 import mmap
 import os
 import select
+import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from errno import ENODEV
 from typing import TYPE_CHECKING
 from weakref import WeakSet
@@ -25,6 +26,7 @@ from rnic.mem.order import fence, load32, store32
 from rnic.mem.space import AddressSpace, Mapping, address_of
 from rnic.rings.queue_block import BLOCK_BYTES, BLOCK_SHIFT, RQ_TAIL, SQ_DOORBELL, SQ_TAIL, SRQ_LIMIT
 from rnic.runtime.attach import ProcessConnection
+from rnic.runtime.own_fd import OwnFd
 from rnic.runtime.sched_slice import shorten
 from rnic.runtime.wait import wait_readable
 from rnic.spec import attach
@@ -145,11 +147,11 @@ class RemoteDriver:
         self._pieces: dict[Mapping, memoryview] = {}
         self._handlers: list[Callable[[], None]] = []
         self._at_end: list[Callable[[], None]] = []
-        self._events: list[int] = []
+        self._events: list[OwnFd] = []
         self._polls = 0
         self._short = False
         self._thread: threading.Thread | None = None
-        self._stop_read, self._stop_write = -1, -1
+        self._stop: list[OwnFd] = []
         _live.add(self)
 
     @property
@@ -161,14 +163,16 @@ class RemoteDriver:
         memory = os.open("/proc/self/mem", os.O_RDWR | os.O_CLOEXEC)
         try:
             body = name.encode().ljust(16, b"\0") + struct.pack("<III", attach.DMA_PROC_MEM | mode, mmap.PAGESIZE, 0)
-            reply, (window, self._wake, *rest) = self.connection.request(attach.MSG_OPEN, body, [memory])
+            reply, (window, wake, *rest) = self.connection.request(attach.MSG_OPEN, body, [memory])
+            self._wake = OwnFd(wake, private=True)
         finally:
             os.close(memory)
         opened = attach.OPEN_REPLY.unpack(reply)
         try:
             self._window = mmap.mmap(window, opened["window_bytes"])
         except BaseException:
-            for fd in (self._wake, *rest):
+            self._wake.close()
+            for fd in rest:
                 os.close(fd)
             raise
         finally:
@@ -186,9 +190,9 @@ class RemoteDriver:
         places = self._blocks, self._rung, _ASLEEP_AT
         try:
             sock = self.connection.sock.fileno()
-            self.slot = use.engine().BypassDriver(sock, window, *places, self._wake, answer, fds)
+            self.slot = use.engine().BypassDriver(sock, window, *places, self._wake.fd, answer, fds)
         except OSError as error:
-            os.close(self._wake)
+            self._wake.close()
             raise UnfitError(os.strerror(error.errno or 0)) from None
         self.connection.slot = self.slot
         if wanted("RNIC_SHM", unsaid=wanted("RNIC_HAIRPIN", unsaid=True)):
@@ -211,7 +215,15 @@ class RemoteDriver:
             window[self._rung + block] = 1
             fence()  # the NIC says that it sleeps, then looks at the rung bytes; here it is the other way round
             if load32(window, _ASLEEP_AT):
-                os.eventfd_write(self._wake, 1)
+                self._ring()
+
+    def _ring(self) -> None:
+        """Wake the NIC process."""
+        if not self._wake.valid():
+            raise self.connection.mark_ended()
+        # awake already, or it has gone, which others find
+        with contextlib.suppress(BlockingIOError, ConnectionError), _borrowed_socket(self._wake.fd) as wake:
+            wake.send(b"\0", socket.MSG_DONTWAIT)
 
     def load(self, block: int, register: int) -> int:
         """See :class:`~rnic.runtime.driver.Driver`."""
@@ -331,9 +343,10 @@ class RemoteDriver:
 
     def on_interrupt(self, vector: int, handler: Callable[[], None], block: int) -> None:
         """See :class:`~rnic.runtime.driver.Driver`."""
-        _, (event,) = self.connection.request(attach.MSG_VECTOR, struct.pack("<I", vector))
+        _, (fd,) = self.connection.request(attach.MSG_VECTOR, struct.pack("<I", vector))
+        event = OwnFd(fd, private=False)
         if self.slot is not None:
-            self.slot.add_event_queue(vector, event, block)
+            self.slot.add_event_queue(vector, event.fd, block, event.word)
         with self.lock:
             self._events.append(event)
             self._handlers.append(handler)
@@ -348,25 +361,26 @@ class RemoteDriver:
         with self.lock:
             if self._thread is not None or self.closed:
                 return
-            self._stop_read, self._stop_write = os.pipe()
+            self._stop = [OwnFd(fd, private=True) for fd in os.pipe()]
             self._thread = threading.Thread(target=self._run, name=f"rnic {self.name}", daemon=True)
             self._thread.start()
 
     def _run(self) -> None:
         poller = select.poll()
-        poller.register(self._stop_read, select.POLLIN)
+        poller.register(self._stop[0].fd, select.POLLIN)
         poller.register(self.connection.sock, select.POLLRDHUP)
-        for event in self._events:
-            poller.register(event, select.POLLIN)
+        events = {event.fd: event for event in self._events}
+        for fd in events:
+            poller.register(fd, select.POLLIN)
         while True:
             ready = {fd for fd, _ in poller.poll()}
-            for event in ready.intersection(self._events):
-                with contextlib.suppress(BlockingIOError):
-                    os.eventfd_read(event)
+            for fd in ready.intersection(events):
+                if not _clear(events[fd]):
+                    poller.unregister(fd)
             with self.lock:
                 for handler in self._handlers:
                     handler()
-            if ready.difference(self._events):
+            if ready.difference(events):
                 if not self._closed:
                     self.connection.ended = True
                     self._tell_end()
@@ -384,11 +398,10 @@ class RemoteDriver:
         """Descriptors of the interrupts, cleared: look once more before waiting for them."""
         if self._thread is None:
             for event in self._events:
-                with contextlib.suppress(BlockingIOError):
-                    os.eventfd_read(event)
+                _clear(event)
             for handler in self._handlers:
                 handler()
-        return list(self._events)
+        return [event.fd for event in self._events]
 
     # ------------------------------------------------------------------------------------- closing
 
@@ -400,7 +413,8 @@ class RemoteDriver:
             self._closed = True
             thread, self._thread = self._thread, None
         if thread is not None:
-            os.write(self._stop_write, b"\0")
+            if self._stop[1].valid():
+                os.write(self._stop[1].fd, b"\0")
             if thread is not threading.current_thread():
                 thread.join(timeout=5)
         self._hang_up()
@@ -410,10 +424,27 @@ class RemoteDriver:
         self._let_go()
 
     def _let_go(self) -> None:
-        for fd in (*self._events, self._wake, self._stop_read, self._stop_write):
-            if fd >= 0:
-                os.close(fd)
-        self._events, self._wake, self._stop_read, self._stop_write = [], -1, -1, -1
+        for own in (*self._events, self._wake, *self._stop):
+            own.close()
+        self._events, self._stop = [], []
+
+
+def _clear(event: OwnFd) -> bool:
+    """Clear an interrupt's eventfd; return false if the program has closed it."""
+    if not event.valid():
+        return False
+    with contextlib.suppress(BlockingIOError):
+        os.eventfd_read(event.fd)
+    return True
+
+
+@contextlib.contextmanager
+def _borrowed_socket(fd: int) -> Iterator[socket.socket]:
+    borrowed = socket.socket(fileno=fd)
+    try:
+        yield borrowed
+    finally:
+        borrowed.detach()
 
 
 def _after_fork() -> None:

@@ -12,7 +12,7 @@ from rnic.spec.layout import Field, Layout, half, wide, word
 
 MAGIC = 0x4349_4E52
 """``RNIC``."""
-VERSION = 5
+VERSION = 6
 SOCKET_NAME = "nic.sock"
 LOCK_NAME = "nic.lock"
 

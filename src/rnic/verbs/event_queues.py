@@ -11,6 +11,7 @@ from errno import EINVAL
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from rnic.runtime.own_fd import OwnFd
 from rnic.spec.errors import VerbsError
 from rnic.verbs import enums as e
 
@@ -52,9 +53,10 @@ class EventPipe:
     def __init__(self, closed: tuple[int, str], most: int | None = None) -> None:
         self._closed = closed
         self._lock = threading.RLock()
-        self._read, self._write = os.pipe()
-        os.set_blocking(self._write, False)
-        os.set_blocking(self._read, False)
+        read, write = os.pipe()
+        os.set_blocking(write, False)
+        os.set_blocking(read, False)
+        self._read, self._write = OwnFd(read, private=False), OwnFd(write, private=True)
         self._queue: deque[Any] = deque(maxlen=most)
         self._readable = False
         """A byte is in the pipe, which says no more than that something waits."""
@@ -62,17 +64,21 @@ class EventPipe:
 
     def fileno(self) -> int:
         """Descriptor for select, poll and event loops; below 0 once it is closed."""
-        return self._read
+        return self._read.fd
 
     def put(self, item: object) -> None:
         """Add an item; never waits. Once it is closed, nobody gets it."""
         with self._lock:
-            if self._read < 0:
+            if self._read.fd < 0:
                 return
             self._queue.append(item)
-            if not self._readable:
-                os.write(self._write, b"\0")
+            if not self._readable and self._valid():
+                os.write(self._write.fd, b"\0")
                 self._readable = True
+
+    def _valid(self) -> bool:
+        """Whether the program has not closed the descriptor itself."""
+        return self._read.valid() and self._write.valid()
 
     def get(self) -> Any | None:
         """The oldest item, or ``None``.
@@ -81,7 +87,7 @@ class EventPipe:
             VerbsError: it is closed.
         """
         with self._lock:
-            if self._read < 0:
+            if self._read.fd < 0:
                 raise VerbsError(*self._closed)
             item = self._queue.popleft() if self._queue else None
             self._settle()
@@ -90,7 +96,7 @@ class EventPipe:
     def drop(self, unwanted: Callable[[Any], bool]) -> None:
         """Take out the items of which ``unwanted`` says so."""
         with self._lock:
-            if self._read >= 0 and any(map(unwanted, self._queue)):
+            if self._read.fd >= 0 and any(map(unwanted, self._queue)):
                 self._queue = deque((item for item in self._queue if not unwanted(item)), self._queue.maxlen)
                 self._settle()
 
@@ -98,16 +104,16 @@ class EventPipe:
         """Nothing waits any more, maybe: the descriptor does not poll readable then."""
         if not self._queue:
             self._readable = False  # first: a byte too many, where a signal handler raises here, is read the next time
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._read, _PLENTY)
+            if self._valid():
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._read.fd, _PLENTY)
 
     def close(self) -> None:
         """Close the descriptor; whoever waits for it wakes up. A second call does nothing."""
         with self._lock:
-            if self._read >= 0:
-                os.close(self._read)
-                os.close(self._write)
-                self._read = self._write = -1
+            if self._read.fd >= 0:
+                self._read.close()
+                self._write.close()
                 self._queue.clear()
 
     def forget(self) -> None:

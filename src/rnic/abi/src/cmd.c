@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "compiler.h"
@@ -27,21 +28,52 @@ int nic_request(struct rnic_context *context, uint32_t kind, const void *body, s
 		return EIO;
 	if (context->slot)
 		return driver_request(context->slot, kind, body, bytes, fds, fd_count, reply);
+	if (!own_fd_valid(&context->socket)) {
+		nic_lost(context);
+		return EIO;
+	}
 	pthread_mutex_lock(&context->command_lock);
-	error = rpc_call(context->socket, kind, ++context->token, body, bytes, fds, fd_count, reply);
+	error = rpc_call(context->socket.fd, kind, ++context->token, body, bytes, fds, fd_count, reply);
 	pthread_mutex_unlock(&context->command_lock);
 	return error;
+}
+
+static pthread_mutex_t saying = PTHREAD_MUTEX_INITIALIZER;
+
+/* Stop a device whose descriptors the program has closed: it may have opened its own under their numbers. */
+void nic_lost(struct rnic_context *context)
+{
+	uint64_t one = 1;
+	int before = nocancel_begin(); /* the caller may hold the device's lock */
+
+	pthread_mutex_lock(&saying);
+	if (!context->dead) {
+		log_error("this program has closed descriptors of device %s, which is dead now: close only your own",
+			  context->verbs.context.device->name);
+		context->fatal = true;
+		context->dead = true;
+		if (own_fd_valid(&context->socket))
+			shutdown(context->socket.fd, SHUT_RDWR); /* wakes the threads that wait */
+		if (context->async.fd.fd >= 0 && own_fd_valid_exact(&context->async.fd) &&
+		    write(context->async.fd.fd, &one, sizeof one) < 0)
+			log_error("event descriptor %d does not take a write", context->async.fd.fd);
+	}
+	pthread_mutex_unlock(&saying);
+	nocancel_end(before);
 }
 
 /* Return whether the NIC process is gone. Loops that wait for it check now and then. */
 bool nic_gone(struct rnic_context *context)
 {
-	static pthread_mutex_t saying = PTHREAD_MUTEX_INITIALIZER;
-	struct pollfd poller = { .fd = context->socket, .events = 0 };
+	struct pollfd poller = { .fd = context->socket.fd, .events = 0 };
 	int before;
 
 	if (context->dead)
 		return true;
+	if (!own_fd_valid(&context->socket) || !own_fd_valid(&context->wake_fd)) {
+		nic_lost(context);
+		return true;
+	}
 	before = nocancel_begin(); /* the caller may hold the device's lock */
 	if (poll(&poller, 1, 0) == 1 && poller.revents & (POLLHUP | POLLERR)) {
 		/* Report once, even if two threads notice at the same time. */

@@ -22,6 +22,7 @@ struct command {
 
 int nic_request(struct rnic_context *context, uint32_t kind, const void *body, size_t bytes, const int *fds,
 		int fd_count, struct rpc_reply *reply);
+void nic_lost(struct rnic_context *context);
 bool nic_gone(struct rnic_context *context);
 
 int nic_commands(struct rnic_context *context, struct command *list, size_t count, size_t *done);

@@ -20,7 +20,7 @@ struct rnic_srq;
 struct rnic_context {
 	struct verbs_context verbs;
 	struct rnic_context *next; /* list of all, for fork */
-	int socket;
+	struct own_fd socket;
 	bool dead; /* a parent's, in a forked child; or the NIC process is gone */
 	pthread_mutex_t command_lock;
 	uint32_t token;
@@ -31,7 +31,9 @@ struct rnic_context {
 	volatile _Atomic uint8_t *rung;
 	uint8_t *blocks;
 	_Atomic uint32_t *asleep;
-	int wake_fd;
+	struct own_fd wake_fd, cmd_fd;
+	_Atomic bool
+		fatal; /* the program has closed the device's descriptors, and no IBV_EVENT_DEVICE_FATAL says so yet */
 	uint8_t limits[RNIC_DEV_LIM_SIZE];
 	struct event_queue async;
 	struct rnic_qp **qps; /* by the low bits of the number */

@@ -22,7 +22,7 @@
 
 struct copier {
 	pthread_t thread;
-	int socket;
+	struct own_fd socket;
 	_Atomic uint32_t number; /* of the thread, 0 until it runs */
 };
 
@@ -87,7 +87,7 @@ static void drop_message(int socket)
 static void *serve_copies(void *argument)
 {
 	struct copier *copier = argument;
-	int socket = copier->socket;
+	int socket = copier->socket.fd;
 	uint8_t head[RNIC_COPY_SIZE];
 
 	copier->number = (uint32_t)gettid();
@@ -100,7 +100,7 @@ static void *serve_copies(void *argument)
 
 		if (got < 0 && errno == EINTR)
 			continue;
-		if (got < (ssize_t)sizeof head)
+		if (got < (ssize_t)sizeof head || !own_fd_valid(&copier->socket))
 			return NULL; /* the NIC process, or this context, has closed */
 		memcpy(&va, head + RNIC_COPY_VA_AT, sizeof va);
 		memcpy(&bytes, head + RNIC_COPY_BYTES_AT, sizeof bytes);
@@ -137,13 +137,13 @@ int copier_start(struct rnic_context *context, int *peer, uint32_t *number)
 		free(copier);
 		return error;
 	}
-	copier->socket = ends[0];
+	own_fd_take(&copier->socket, ends[0], OWN_FD_PRIVATE);
 	sigfillset(&all); /* signals go to the program's own threads */
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	error = pthread_create(&copier->thread, NULL, serve_copies, copier);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (error) {
-		close(ends[0]);
+		own_fd_close(&copier->socket);
 		close(ends[1]);
 		free(copier);
 		return error;
@@ -163,9 +163,10 @@ void copier_stop(struct rnic_context *context)
 	if (!copier)
 		return;
 	context->copier = NULL;
-	shutdown(copier->socket, SHUT_RDWR);
+	if (own_fd_valid(&copier->socket))
+		shutdown(copier->socket.fd, SHUT_RDWR);
 	pthread_join(copier->thread, NULL);
-	close(copier->socket);
+	own_fd_close(&copier->socket);
 	free(copier);
 }
 
@@ -177,6 +178,6 @@ void copier_after_fork(struct rnic_context *context)
 	if (!copier)
 		return;
 	context->copier = NULL;
-	close(copier->socket);
+	own_fd_close_inherited(&copier->socket);
 	free(copier);
 }

@@ -44,9 +44,7 @@ static void child_after_fork(void)
 	for (struct rnic_context *context = contexts; context; context = context->next) {
 		context->dead = true;
 		/* An inherited socket would keep the parent's context open after its death. */
-		if (context->socket >= 0)
-			close(context->socket);
-		context->socket = -1;
+		own_fd_close_inherited(&context->socket);
 		copier_after_fork(context);
 	}
 	contexts = NULL;
@@ -256,9 +254,9 @@ EXPORT struct ibv_context *ibv_open_device(struct ibv_device *verbs)
 		return NULL;
 	context->verbs = operations;
 	context->verbs.context.device = verbs;
-	context->socket = context->wake_fd = -1;
+	context->socket.fd = context->wake_fd.fd = context->cmd_fd.fd = -1;
 	init_yielding(context);
-	context->async.fd = -1;
+	context->async.fd.fd = -1;
 	pthread_mutex_init(&context->lock, NULL);
 	pthread_mutex_init(&context->command_lock, NULL);
 	pthread_mutex_init(&context->verbs.context.mutex, NULL);
@@ -277,9 +275,10 @@ EXPORT struct ibv_context *ibv_open_device(struct ibv_device *verbs)
 		free_context(context);
 		return fail_null(error);
 	}
-	context->verbs.context.async_fd = context->async.fd;
+	context->verbs.context.async_fd = context->async.fd.fd;
 	/* Programs that pass a context on duplicate this descriptor; importing it is not supported. */
-	context->verbs.context.cmd_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+	own_fd_take(&context->cmd_fd, open("/dev/null", O_RDWR | O_CLOEXEC), OWN_FD_SHARED);
+	context->verbs.context.cmd_fd = context->cmd_fd.fd;
 	__atomic_add_fetch(&device->references, 1, __ATOMIC_RELAXED);
 	pthread_mutex_lock(&contexts_lock);
 	context->next = contexts;
@@ -301,8 +300,7 @@ EXPORT int ibv_close_device(struct ibv_context *verbs)
 	}
 	pthread_mutex_unlock(&contexts_lock);
 	event_queue_close(context, &context->async);
-	if (verbs->cmd_fd >= 0)
-		close(verbs->cmd_fd);
+	own_fd_close(&context->cmd_fd);
 	put_device((struct rnic_device *)verbs->device);
 	free_context(context);
 	return 0;

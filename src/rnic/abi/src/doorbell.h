@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "bypass/driver.h"
+#include "cmd.h"
 #include "context.h"
 
 static inline _Atomic uint32_t *queue_reg(const struct rnic_context *context, uint32_t block, uint32_t offset)
@@ -20,10 +21,11 @@ static inline void queue_reg_store(const struct rnic_context *context, uint32_t 
 }
 
 /* Tell the NIC that a doorbell register of this block was stored to; `number` is its queue pair's, or 0. */
-static inline void ring_doorbell(const struct rnic_context *context, uint32_t number, uint32_t block)
+static inline void ring_doorbell(struct rnic_context *context, uint32_t number, uint32_t block)
 {
-	if (!context->slot || !driver_ring(context->slot, number, block))
-		driver_ring_doorbell(context->rung, context->asleep, context->wake_fd, block);
+	if ((!context->slot || !driver_ring(context->slot, number, block)) &&
+	    driver_ring_doorbell(context->rung, context->asleep, &context->wake_fd, block))
+		nic_lost(context);
 }
 
 #endif

@@ -46,7 +46,7 @@ int event_queue_open(struct rnic_context *context, struct event_queue *eq)
 	uint8_t eqc[RNIC_EQC_SIZE] = { 0 };
 	int error;
 
-	eq->fd = -1;
+	eq->fd.fd = -1;
 	pthread_mutex_init(&eq->lock, NULL);
 	error = entry_ring_alloc(context, &eq->ring, EQ_LOG_ENTRIES);
 	if (error)
@@ -64,8 +64,8 @@ int event_queue_open(struct rnic_context *context, struct event_queue *eq)
 	error = nic_command(context, RNIC_CMD_SW2HW_EQ, 0, eq->number, eqc, sizeof eqc, NULL, 0, NULL);
 	if (error)
 		goto free_block;
-	eq->fd = nic_vector(context, eq->number);
-	if (eq->fd >= 0) {
+	own_fd_take(&eq->fd, nic_vector(context, eq->number), OWN_FD_SHARED);
+	if (eq->fd.fd >= 0) {
 		eq->fired = (struct driver_event_queue){ .vector = eq->number, .fd = eq->fd, .waits = has_event };
 		if (context->slot)
 			driver_add_events(context->slot, &eq->fired);
@@ -84,15 +84,14 @@ unmap:
 
 void event_queue_close(struct rnic_context *context, struct event_queue *eq)
 {
-	if (eq->fd < 0)
+	if (eq->fd.fd < 0)
 		return;
 	nic_command(context, RNIC_CMD_HW2SW_EQ, 0, eq->number, NULL, 0, NULL, 0, NULL);
 	nic_free(context, RNIC_CMD_RES_UAR_BLOCK, eq->block);
 	nic_free(context, RNIC_CMD_RES_EQ, eq->number);
 	if (context->slot)
 		driver_remove_events(context->slot, &eq->fired);
-	close(eq->fd);
-	eq->fd = -1;
+	own_fd_close(&eq->fd);
 	ring_free(context, &eq->ring.memory);
 	pthread_mutex_destroy(&eq->lock);
 }
@@ -110,25 +109,29 @@ static bool pop_event(struct rnic_context *context, struct event_queue *eq, stru
  * locked, so cancellation is disabled. */
 static void update_readiness(struct rnic_context *context, struct event_queue *eq)
 {
-	struct pollfd poller = { .fd = eq->fd, .events = POLLIN };
+	struct pollfd poller = { .fd = eq->fd.fd, .events = POLLIN };
 	struct entry none;
 	uint64_t one = 1;
 	int before = nocancel_begin();
 
 	while (has_entry(eq) && (eq->ring.entries[eq->ring.head].word[EQE_WORD(TYPE)] & 0xFF) == NO_EVENT)
 		pop_event(context, eq, &none);
+	if (!own_fd_valid(&eq->fd)) { /* the program has closed it */
+		nocancel_end(before);
+		return;
+	}
 	/* The NIC stores the entry before it fires: if there is none, no fire is pending for a later one. */
 	if (!has_entry(eq))
-		eventfd_drain(eq->fd);
-	if (has_entry(eq) && poll(&poller, 1, 0) == 0 && write(eq->fd, &one, sizeof one) < 0)
-		log_error("event descriptor %d does not take a write", eq->fd);
+		eventfd_drain(eq->fd.fd);
+	if (has_entry(eq) && poll(&poller, 1, 0) == 0 && write(eq->fd.fd, &one, sizeof one) < 0)
+		log_error("event descriptor %d does not take a write", eq->fd.fd);
 	nocancel_end(before);
 }
 
 /* Wait until the descriptor is readable or the NIC process is gone. update_readiness reads it. */
 static int await_event(struct rnic_context *context, struct event_queue *eq)
 {
-	struct pollfd pollers[2] = { { .fd = eq->fd, .events = POLLIN }, { .fd = context->socket } };
+	struct pollfd pollers[2] = { { .fd = eq->fd.fd, .events = POLLIN }, { .fd = context->socket.fd } };
 
 	if (context->slot && eq != &context->async)
 		return driver_await(context->slot, &eq->fired, -1);
@@ -146,6 +149,8 @@ static int next_event(struct rnic_context *context, struct event_queue *eq, stru
 
 		if (context->dead)
 			return EIO;
+		if (!own_fd_valid(&eq->fd))
+			return EBADF;
 		pthread_mutex_lock(&eq->lock);
 		found = pop_event(context, eq, event);
 		if (found || again)
@@ -153,7 +158,7 @@ static int next_event(struct rnic_context *context, struct event_queue *eq, stru
 		pthread_mutex_unlock(&eq->lock);
 		if (found)
 			return 0;
-		if (!(fcntl(eq->fd, F_GETFL) & O_NONBLOCK))
+		if (!(fcntl(eq->fd.fd, F_GETFL) & O_NONBLOCK))
 			error = await_event(context, eq);
 		else
 			error = again ? EAGAIN : 0; /* a stale fire was drained above, or an entry has just come */
@@ -168,7 +173,7 @@ uint32_t event_queue_purge(struct rnic_context *context, struct event_queue *eq,
 {
 	uint32_t dropped = 0;
 
-	if (eq->fd < 0)
+	if (eq->fd.fd < 0)
 		return 0;
 	pthread_mutex_lock(&eq->lock);
 	for (uint32_t index = eq->ring.head, phase = eq->ring.phase; entry_is_valid(&eq->ring, index, phase);) {
@@ -208,7 +213,7 @@ EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *verb
 		return fail_null(error);
 	}
 	channel->verbs.context = verbs;
-	channel->verbs.fd = channel->eq.fd;
+	channel->verbs.fd = channel->eq.fd.fd;
 	return &channel->verbs;
 }
 
@@ -340,6 +345,11 @@ EXPORT int ibv_get_async_event(struct ibv_context *verbs, struct ibv_async_event
 		struct entry entry;
 		int error = next_event(context, &context->async, &entry);
 
+		if (error && atomic_exchange(&context->fatal, false)) {
+			event->event_type = IBV_EVENT_DEVICE_FATAL;
+			event->element.port_num = 0;
+			return 0;
+		}
 		if (error) {
 			errno = error;
 			return -1;

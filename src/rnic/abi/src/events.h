@@ -14,7 +14,7 @@
 struct event_queue {
 	struct entry_ring ring;
 	uint32_t number, block;
-	int fd; /* readable while entries wait */
+	struct own_fd fd; /* readable while entries wait; an ordinary descriptor of the program, which may close it */
 	pthread_mutex_t lock;
 	struct driver_event_queue fired; /* if the engine runs here */
 };

@@ -121,6 +121,11 @@ static int is_nic_gone(void *self)
 	return nic_gone(self);
 }
 
+static void lose_nic(void *self)
+{
+	nic_lost(self);
+}
+
 /* Read RNIC_LOOK_US: the longest spin time in microseconds before a wait for an event sleeps. */
 static void set_spin_time(struct rnic_context *context)
 {
@@ -141,6 +146,7 @@ static int open_driver(struct rnic_context *context, const struct rpc_reply *rep
 				      .answer = reply->body + RNIC_OPEN_REPLY_SIZE,
 				      .fds = reply->fds + 2,
 				      .is_gone = is_nic_gone,
+				      .lost = lose_nic,
 				      .self = context };
 	int error = driver_open(&setup, &context->slot);
 
@@ -171,8 +177,8 @@ static int try_open(struct rnic_context *context, const char *name, bool slot, b
 	if (!reply)
 		return ENOMEM;
 	reply->error = 0;
-	context->socket = nic_connect(NULL, &context->nic_pid);
-	if (context->socket < 0) {
+	own_fd_take(&context->socket, nic_connect(NULL, &context->nic_pid), OWN_FD_PRIVATE);
+	if (context->socket.fd < 0) {
 		error = errno;
 		free(reply);
 		return error;
@@ -217,7 +223,7 @@ static int try_open(struct rnic_context *context, const char *name, bool slot, b
 		goto out;
 	}
 	close(reply->fds[0]);
-	context->wake_fd = reply->fds[1];
+	own_fd_take(&context->wake_fd, reply->fds[1], OWN_FD_PRIVATE);
 	if (reply->fd_count == 2 + DRIVER_FDS && reply->bytes >= RNIC_OPEN_REPLY_SIZE + RNIC_OPEN_SLOT_SIZE)
 		*unfit = (error = open_driver(context, reply)) != 0;
 out:
@@ -243,13 +249,9 @@ void nic_close(struct rnic_context *context)
 	if (context->slot)
 		driver_close(context->slot);
 	context->slot = NULL;
-	if (context->socket >= 0)
-		close(context->socket);
-	context->socket = -1;
+	own_fd_close(&context->socket);
 	copier_stop(context);
-	if (context->wake_fd >= 0)
-		close(context->wake_fd);
-	context->wake_fd = -1;
+	own_fd_close(&context->wake_fd);
 	if (context->window)
 		munmap(context->window, context->window_bytes);
 	context->window = NULL;

@@ -42,8 +42,9 @@ void channel_signal(struct cm_channel *channel)
 {
 	uint64_t one = 1;
 
-	while (write(channel->public.fd, &one, sizeof one) < 0 && errno == EINTR)
-		;
+	if (own_fd_valid(&channel->fd))
+		while (write(channel->public.fd, &one, sizeof one) < 0 && errno == EINTR)
+			;
 }
 
 int channel_queue_answer(struct cm_channel *channel, const struct cm_rpc *rpc)
@@ -91,7 +92,8 @@ void channel_filter(struct cm_channel *channel, bool (*leaves)(const uint8_t *re
 		if (leaves(queued->record, with)) {
 			*at = queued->next;
 			free(queued);
-			eventfd_drain(channel->public.fd);
+			if (own_fd_valid(&channel->fd))
+				eventfd_drain(channel->public.fd);
 		} else {
 			at = &queued->next;
 		}
@@ -115,6 +117,7 @@ EXPORT struct rdma_event_channel *rdma_create_event_channel(void)
 		return fail_null(error);
 	}
 	channel->number = cm_get32(&rpc, RNIC_CM_RECORD_ID_AT);
+	own_fd_take(&channel->fd, rpc.fd, OWN_FD_SHARED);
 	channel->public.fd = rpc.fd;
 	channel->last = &channel->first;
 	pthread_mutex_init(&channel->lock, NULL);
@@ -131,7 +134,7 @@ EXPORT void rdma_destroy_event_channel(struct rdma_event_channel *public)
 	cm_rpc_init(&rpc, RNIC_CM_CLOSE_CHANNEL, NULL);
 	cm_put32(&rpc, RNIC_CM_REQUEST_CHANNEL_AT, channel->number);
 	cm_rpc_call(&rpc);
-	close(channel->public.fd);
+	own_fd_close(&channel->fd);
 	while (channel->first)
 		free(pop_queued(channel));
 	pthread_mutex_destroy(&channel->lock);

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "io/own_fd.h"
 #include "rdmacm_abi.h"
 #include "rnic_hw.h"
 
@@ -18,6 +19,7 @@ struct cm_queued_event { /* that the NIC process told, and the program has not a
 
 struct cm_channel {
 	struct rdma_event_channel public;
+	struct own_fd fd; /* `public.fd`, which the program may close */
 	uint32_t number;
 	pthread_mutex_t lock; /* of the queue: the descriptor is readable once for each event in it */
 	struct cm_queued_event *first, **last;

@@ -14,6 +14,7 @@
 
 #include "compiler.h"
 #include "errors.h"
+#include "io/own_fd.h"
 #include "rdmacm_address.h"
 #include "rdmacm_devices.h"
 
@@ -50,7 +51,7 @@ struct ds_dest {
 };
 
 struct ds_socket {
-	int udp;
+	struct own_fd udp;
 	struct ds_dest *dests;
 	unsigned dest_count;
 	struct sockaddr_storage connected;
@@ -75,10 +76,10 @@ static int dgram_open(struct rsocket *rs)
 	rs->ds = calloc(1, sizeof *rs->ds);
 	if (!rs->ds)
 		return ENOMEM;
-	rs->ds->udp = socket(rs->family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (rs->ds->udp < 0)
+	own_fd_take(&rs->ds->udp, socket(rs->family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), OWN_FD_PRIVATE);
+	if (rs->ds->udp.fd < 0)
 		return errno;
-	return rs_epoll_add(rs, rs->ds->udp);
+	return rs_epoll_add(rs, rs->ds->udp.fd);
 }
 
 static int dgram_shutdown(struct rsocket *rs UNUSED, int how UNUSED)
@@ -88,12 +89,12 @@ static int dgram_shutdown(struct rsocket *rs UNUSED, int how UNUSED)
 
 static int dgram_bind(struct rsocket *rs, const struct sockaddr *address, socklen_t bytes)
 {
-	return bind(rs->ds->udp, address, bytes);
+	return bind(rs->ds->udp.fd, address, bytes);
 }
 
 static int dgram_getsockname(struct rsocket *rs, struct sockaddr *address, socklen_t *bytes)
 {
-	return getsockname(rs->ds->udp, address, bytes);
+	return getsockname(rs->ds->udp.fd, address, bytes);
 }
 
 static int dgram_getpeername(struct rsocket *rs, struct sockaddr *address, socklen_t *bytes)
@@ -146,13 +147,13 @@ static int get_own_address(struct rsocket *rs, const struct sockaddr *towards, s
 	union ibv_gid gid;
 	uint16_t port;
 
-	if (getsockname(rs->ds->udp, (struct sockaddr *)own, &bytes))
+	if (getsockname(rs->ds->udp.fd, (struct sockaddr *)own, &bytes))
 		return errno;
 	if (cm_gid_of((struct sockaddr *)own, &gid, &port))
 		return EAFNOSUPPORT;
 	if (!port) { /* the first send would bind it, but the header names the port */
-		if (bind(rs->ds->udp, (struct sockaddr *)own, bytes) ||
-		    getsockname(rs->ds->udp, (struct sockaddr *)own, &bytes))
+		if (bind(rs->ds->udp.fd, (struct sockaddr *)own, bytes) ||
+		    getsockname(rs->ds->udp.fd, (struct sockaddr *)own, &bytes))
 			return errno;
 		cm_gid_of((struct sockaddr *)own, &gid, &port);
 	}
@@ -324,11 +325,13 @@ static ssize_t send_udp(struct rsocket *rs, const struct sockaddr_storage *to, u
 
 	if (count > 8)
 		return rdma_seterrno(EMSGSIZE);
+	if (!own_fd_valid(&ds->udp))
+		return rdma_seterrno(EBADF);
 	memcpy(header.addr, four ? ds->header.four : ds->header.six.addr, four ? 4 : 16);
 	if (count)
 		memcpy(all + 1, parts, (size_t)count * sizeof *parts);
 	set_pktinfo(ds, &message, &control);
-	sent = sendmsg(ds->udp, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+	sent = sendmsg(ds->udp.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 	return sent < 0 ? -1 : sent - header.length;
 }
 
@@ -336,12 +339,14 @@ static void process_udp(struct rsocket *rs)
 {
 	struct ds_socket *ds = rs->ds;
 
-	while (ds->count < BUFS) { /* the rest of the queue is for datagrams of the queue pair */
+	while (ds->count < BUFS &&
+	       own_fd_valid(&ds->udp)) { /* the rest of the queue is for datagrams of the queue pair */
 		uint8_t data[UDP_SIX + MSG_BYTES];
 		struct sockaddr_storage from = { 0 };
 		socklen_t from_bytes = sizeof from;
 		const struct ds_udp_header *header = (const void *)data;
-		ssize_t got = recvfrom(ds->udp, data, sizeof data, MSG_DONTWAIT, (struct sockaddr *)&from, &from_bytes);
+		ssize_t got =
+			recvfrom(ds->udp.fd, data, sizeof data, MSG_DONTWAIT, (struct sockaddr *)&from, &from_bytes);
 		struct ds_dest *dest;
 		uint32_t qpn;
 		uint8_t *copy;
@@ -534,8 +539,7 @@ static void dgram_free(struct rsocket *rs)
 		ibv_dereg_mr(ds->recv_mr);
 	free(ds->sends);
 	free(ds->receives);
-	if (ds->udp >= 0)
-		close(ds->udp);
+	own_fd_close(&ds->udp);
 	free(ds);
 }
 

@@ -498,6 +498,8 @@ EXPORT int rdma_get_cm_event(struct rdma_event_channel *public, struct rdma_cm_e
 		uint64_t count;
 		int error;
 
+		if (!own_fd_valid(&channel->fd))
+			return rdma_seterrno(EBADF);
 		if (read(channel->public.fd, &count, sizeof count) != sizeof count)
 			return -1;
 		error = channel_next(channel, &rpc);

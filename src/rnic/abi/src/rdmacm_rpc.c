@@ -12,11 +12,12 @@
 #include "attach.h"
 #include "errors.h"
 #include "io/nocancel.h"
+#include "io/own_fd.h"
 #include "rdmacm_id.h"
 #include "stubs.h"
 
 static pthread_mutex_t rpc_lock = PTHREAD_MUTEX_INITIALIZER;
-static int channel_socket = -1;
+static struct own_fd channel_socket = { .fd = -1 };
 static uint32_t token;
 static struct rpc_reply *reply;
 
@@ -34,9 +35,7 @@ static void parent_after_fork(void)
 
 static void child_after_fork(void)
 {
-	if (channel_socket >= 0)
-		close(channel_socket); /* it would keep the parent's connections after its death */
-	channel_socket = -1;
+	own_fd_close_inherited(&channel_socket); /* it would keep the parent's connections after its death */
 	pthread_mutex_init(&rpc_lock, NULL);
 }
 
@@ -66,7 +65,8 @@ void cm_rpc_private_data(struct cm_rpc *rpc, const void *data, size_t bytes)
 
 static int call_locked(struct cm_rpc *rpc)
 {
-	int error = rpc_call(channel_socket, RNIC_MSG_CM, ++token, rpc->request, sizeof rpc->request, NULL, 0, reply);
+	int error =
+		rpc_call(channel_socket.fd, RNIC_MSG_CM, ++token, rpc->request, sizeof rpc->request, NULL, 0, reply);
 
 	if (error)
 		return error;
@@ -115,25 +115,30 @@ static int name_devices(const char *names)
 /* Connect, unless this process has a connection. */
 static int connect_locked(void)
 {
+	static atomic_flag said = ATOMIC_FLAG_INIT;
 	const char *names = getenv("RNIC_DEVICE");
 	int error;
 
-	if (channel_socket >= 0)
+	if (!own_fd_valid(&channel_socket)) {
+		if (!atomic_flag_test_and_set(&said))
+			log_error("this program has closed the connection manager's descriptor: close only your own");
+		return EIO;
+	}
+	if (channel_socket.fd >= 0)
 		return 0;
 	if (!reply)
 		reply = malloc(sizeof *reply);
 	if (!reply)
 		return ENOMEM;
-	channel_socket = nic_connect(NULL, NULL);
-	if (channel_socket < 0)
+	own_fd_take(&channel_socket, nic_connect(NULL, NULL), OWN_FD_PRIVATE);
+	if (channel_socket.fd < 0)
 		return ENODEV;
 	error = name_devices(names ? names : "");
 	if (error) {
 		if (error == ENOSYS || error == EOPNOTSUPP)
 			log_error(
 				"the NIC process is an older one, without connection management: end it and start again");
-		close(channel_socket);
-		channel_socket = -1;
+		own_fd_close(&channel_socket);
 	}
 	return error;
 }

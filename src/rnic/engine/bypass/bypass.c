@@ -71,6 +71,7 @@ static int map_packet_memory(struct bypass *bypass)
 		return -1;
 	}
 	madvise(base, PACKET_MEMORY_BYTES, MADV_DONTFORK);
+	fd = own_fds_add(bypass->setup.own, fd);
 	files[0] = (struct own_process_file){ base, PACKET_MEMORY_BYTES, fd };
 	files[1] = (struct own_process_file){ bypass->setup.shared, bypass_shared_bytes(), bypass->setup.shared_fd };
 	bypass->own.staging = base;
@@ -153,10 +154,8 @@ void bypass_free(struct bypass *bypass)
 	free(bypass->device.qps);
 	io_poll_end(bypass->round);
 	free(bypass->round);
-	if (bypass->out) {
+	if (bypass->out)
 		munmap(bypass->own.files[0].base, PACKET_MEMORY_BYTES);
-		close(bypass->own.files[0].fd);
-	}
 	free(bypass);
 }
 
@@ -337,12 +336,23 @@ static void send_all(struct bypass *bypass, uint64_t now)
 	} while (info.stop != STOP_DONE && !bypass_handle_stop(bypass, &info));
 }
 
+/* Stop for good if the program has closed descriptors of the engine: it may have opened its own under their numbers.
+ * Returns whether the engine has stopped. */
+static int has_stopped(struct bypass *bypass, uint64_t now)
+{
+	if (!bypass->gone && !own_fds_valid(bypass->setup.own, now)) {
+		bypass->gone = 1;
+		bypass->setup.lost(bypass->setup.self);
+	}
+	return bypass->gone;
+}
+
 void bypass_ring(struct bypass *bypass, uint32_t number, uint32_t block, uint64_t now)
 {
 	struct engine_qp *qp = number ? bypass->device.qps[number & (((uint64_t)1 << bypass->device.log_qps) - 1)] :
 					NULL;
 
-	if (bypass->gone)
+	if (has_stopped(bypass, now))
 		return;
 	if (!qp || qp->record->number != number || engine_device_ring(&bypass->device, qp)) {
 		struct bypass_answer answer;
@@ -381,7 +391,7 @@ int bypass_round(struct bypass *bypass, uint64_t now, int polls)
 	struct engine_stop_info info;
 	int did;
 
-	if (bypass->gone)
+	if (has_stopped(bypass, now))
 		return 0;
 	round->hold_replies = bypass->device.sched.scheduler->count && now < hold_deadline(bypass);
 	round->socket_checks = polls && bypass->setup.slow == 1 && bypass_expects(bypass) ? ANSWER_CHECKS : 0;

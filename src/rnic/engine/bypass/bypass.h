@@ -4,6 +4,8 @@
 #ifndef RNIC_ENGINE_BYPASS_H
 #define RNIC_ENGINE_BYPASS_H
 
+#include "io/own_fd.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -48,6 +50,7 @@ struct bypass_setup {
 	uint8_t *budget; /* the page of what the whole device has in flight, BUDGET_BYTES */
 	uint32_t slot; /* the slot whose shares of the budget are this program's */
 	int fd; /* the socket */
+	struct own_fds *own; /* the caller's, with all descriptors that the engine uses; the engine adds its own */
 	uint8_t address[16]; /* the device's */
 	uint32_t address_bytes;
 	uint32_t port;
@@ -55,6 +58,7 @@ struct bypass_setup {
 	/* 0, or -1 without an answer */
 	int (*punt)(void *self, const struct bypass_punt *punt, struct bypass_answer *answer);
 	int (*is_gone)(void *self); /* whether the NIC process has gone */
+	void (*lost)(void *self); /* the program has closed some of them, and the engine has stopped */
 	void (*fire)(void *self, uint32_t vector); /* an event queue has one more entry */
 	void *self;
 };

@@ -17,7 +17,6 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -63,7 +62,7 @@ static int send_punt(void *self, const struct bypass_punt *punt, struct bypass_a
 	struct bypass_driver *driver = self;
 	struct rpc_reply *reply = driver->answer;
 	int error =
-		rpc_call(driver->setup.socket, ATTACH_MSG_PUNT, ++driver->token, punt, sizeof *punt, NULL, 0, reply);
+		rpc_call(driver->setup.socket.fd, ATTACH_MSG_PUNT, ++driver->token, punt, sizeof *punt, NULL, 0, reply);
 
 	if (error || reply->bytes < ATTACH_PUNT_REPLY_SIZE) {
 		driver_nic_is_gone(driver);
@@ -80,6 +79,14 @@ static int is_gone(void *self)
 	return driver_nic_is_gone(self);
 }
 
+static void lost_fds(void *self)
+{
+	struct bypass_driver *driver = self;
+
+	atomic_store(&driver->gone, true);
+	driver->setup.lost(driver->setup.self);
+}
+
 /* Fire the descriptor of an event queue that has one more entry. */
 static void fire_event_queue(void *self, uint32_t vector)
 {
@@ -91,8 +98,8 @@ static void fire_event_queue(void *self, uint32_t vector)
 			continue;
 		if (each == driver->awaited)
 			driver->awaited = NULL;
-		else
-			while (nocancel_write(each->fd, &one, sizeof one) < 0 && errno == EINTR)
+		else if (own_fd_valid(&each->fd))
+			while (nocancel_write(each->fd.fd, &one, sizeof one) < 0 && errno == EINTR)
 				;
 		return;
 	}
@@ -120,13 +127,8 @@ static void free_driver(struct bypass_driver *driver)
 		munmap(driver->shared, driver->shared_bytes);
 	if (driver->budget)
 		munmap(driver->budget, driver->budget_bytes);
-	if (driver->wake_fd >= 0)
-		close(driver->wake_fd);
-	if (driver->shm_wake_fd >= 0)
-		close(driver->shm_wake_fd);
-	if (driver->shared_fd >= 0)
-		close(driver->shared_fd);
-	close(driver->fd);
+	own_fd_close(&driver->wake_fd);
+	own_fds_close(&driver->own);
 	free(driver->answer);
 	free(driver);
 }
@@ -135,14 +137,14 @@ int driver_open(const struct driver_setup *given, struct bypass_driver **made)
 {
 	struct bypass_driver *driver = calloc(1, sizeof *driver);
 	const uint8_t *answer = given->answer;
-	struct bypass_setup setup = { .fd = given->fds[0],
-				      .blocks = given->blocks,
+	struct bypass_setup setup = { .blocks = given->blocks,
 				      .punt = send_punt,
 				      .is_gone = is_gone,
+				      .lost = lost_fds,
 				      .fire = fire_event_queue,
 				      .self = driver };
 	uint64_t arena, shared, budget;
-	int error = ENOMEM;
+	int error = ENOMEM, ends[2] = { -1, -1 };
 
 	if (!driver) {
 		for (int i = 0; i < DRIVER_FDS; i++)
@@ -150,14 +152,18 @@ int driver_open(const struct driver_setup *given, struct bypass_driver **made)
 		return error;
 	}
 	driver->setup = *given;
-	driver->fd = given->fds[0];
+	driver->own.borrowed = given->socket;
+	driver->fd = own_fds_add(&driver->own, given->fds[0]);
 	driver->pid = getpid();
 	driver->shm_wake_fd = -1;
 	driver->slow = calibrate_slowdown(driver->fd);
 	clock_calibrate();
 	driver->spin_ns = driver->slow * SPIN_NS;
 	driver->engine_due_ns = UINT64_MAX;
-	driver->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, ends))
+		ends[0] = ends[1] = -1;
+	own_fd_take(&driver->wake_fd, ends[0], OWN_FD_PRIVATE);
+	driver->woken_fd = own_fds_add(&driver->own, ends[1]);
 	driver->answer = malloc(sizeof *driver->answer);
 	memcpy(&arena, answer + ATTACH_OPEN_SLOT_ARENA_BYTES_AT, 8);
 	memcpy(&shared, answer + ATTACH_OPEN_SLOT_SHARED_BYTES_AT, 8);
@@ -168,7 +174,7 @@ int driver_open(const struct driver_setup *given, struct bypass_driver **made)
 	driver->arena = map_shared(given->fds[1], arena);
 	driver->shared = map_shared(given->fds[2], shared);
 	driver->budget = map_shared(given->fds[3], budget);
-	driver->shared_fd = given->fds[2];
+	driver->shared_fd = own_fds_add(&driver->own, given->fds[2]);
 	close(given->fds[1]);
 	close(given->fds[3]);
 	memcpy(&setup.slot, answer + ATTACH_OPEN_SLOT_SLOT_AT, 4);
@@ -176,7 +182,9 @@ int driver_open(const struct driver_setup *given, struct bypass_driver **made)
 	memcpy(&setup.address_bytes, answer + ATTACH_OPEN_SLOT_ADDRESS_BYTES_AT, 4);
 	memcpy(setup.address, answer + ATTACH_OPEN_SLOT_ADDRESS_AT, 16);
 	setup.slow = driver->slow;
-	if (driver->arena && driver->shared && driver->budget && driver->wake_fd >= 0 && driver->answer) {
+	if (driver->arena && driver->shared && driver->budget && driver->woken_fd >= 0 && driver->answer) {
+		setup.fd = driver->fd;
+		setup.own = &driver->own;
 		setup.arena = driver->arena;
 		setup.shared = driver->shared;
 		setup.shared_fd = driver->shared_fd;
@@ -205,11 +213,9 @@ void driver_stop(struct bypass_driver *driver)
 void driver_close(struct bypass_driver *driver)
 {
 	if (driver->pid != getpid()) {
-		close(driver->fd); /* the arena is not mapped here, and the lock's holder does not exist here */
-		close(driver->shared_fd);
-		close(driver->wake_fd);
-		if (driver->shm_wake_fd >= 0)
-			close(driver->shm_wake_fd);
+		/* the arena is not mapped here, and the lock's holder does not exist here */
+		own_fd_close_inherited(&driver->wake_fd);
+		own_fds_close_inherited(&driver->own);
 		return;
 	}
 	driver_stop(driver);
@@ -240,7 +246,7 @@ int driver_request(struct bypass_driver *driver, uint32_t kind, const void *body
 	int error;
 
 	lend_arena(driver);
-	error = rpc_call(driver->setup.socket, kind, ++driver->token, body, bytes, fds, fd_count, reply);
+	error = rpc_call(driver->setup.socket.fd, kind, ++driver->token, body, bytes, fds, fd_count, reply);
 	take_arena_back(driver);
 	return error;
 }
@@ -279,7 +285,7 @@ int driver_enable_shm_loopback(struct bypass_driver *driver)
 		error = request_shm_loopback(driver, 0, (uintptr_t)driver->cookie, reply);
 	if (!error && reply->fd_count == 1) {
 		memcpy(driver->cookie, reply->body + ATTACH_SHM_RING_REPLY_COOKIE_AT, sizeof driver->cookie);
-		driver->shm_wake_fd = reply->fds[0];
+		driver->shm_wake_fd = own_fds_add(&driver->own, reply->fds[0]);
 		driver_thread_wake(driver); /* it may sleep without the new descriptor */
 	} else if (!error) {
 		close_fds(reply);
@@ -346,16 +352,18 @@ int driver_ring(struct bypass_driver *driver, uint32_t number, uint32_t block)
 
 /* The fence separates the store from the load of `asleep`: the NIC process sets that, fences, and checks for stores
  * once more before it sleeps. */
-void driver_ring_doorbell(volatile _Atomic uint8_t *rung, _Atomic uint32_t *asleep, int wake_fd, uint32_t block)
+int driver_ring_doorbell(volatile _Atomic uint8_t *rung, _Atomic uint32_t *asleep, const struct own_fd *wake_fd,
+			 uint32_t block)
 {
-	uint64_t one = 1;
-
 	atomic_store_explicit(&rung[block], 1, memory_order_release);
 	atomic_thread_fence(memory_order_seq_cst);
 	if (!atomic_load_explicit(asleep, memory_order_relaxed))
-		return;
-	while (nocancel_write(wake_fd, &one, sizeof one) < 0 && errno == EINTR)
+		return 0;
+	if (!own_fd_valid(wake_fd))
+		return -1;
+	while (nocancel_send(wake_fd->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno == EINTR)
 		;
+	return 0;
 }
 
 /* A program that polls its CQ and then spins on memory never polls for the reply. If a reply is expected, keep polling
@@ -460,8 +468,8 @@ static void end_wait(void *self)
 static int wait_for_event(struct bypass_driver *driver, struct driver_event_queue *events, int other, uint64_t until)
 {
 	enum { EVENTS, NIC, PACKETS, SHM_WAKE, OTHER, ALL };
-	struct pollfd pollers[ALL] = { [EVENTS] = { .fd = events->fd, .events = POLLIN },
-				       [NIC] = { .fd = driver->setup.socket },
+	struct pollfd pollers[ALL] = { [EVENTS] = { .fd = events->fd.fd, .events = POLLIN },
+				       [NIC] = { .fd = driver->setup.socket.fd },
 				       [PACKETS] = { .fd = driver->fd },
 				       [SHM_WAKE] = { .fd = driver->shm_wake_fd },
 				       [OTHER] = { .fd = other, .events = POLLIN } };
@@ -472,6 +480,8 @@ static int wait_for_event(struct bypass_driver *driver, struct driver_event_queu
 
 		if (events->waits(events))
 			return 0;
+		if (atomic_load(&driver->gone))
+			return EIO;
 		now = clock_now();
 		if (now < until && !bypass_idle(driver->bypass))
 			continue;
@@ -482,10 +492,13 @@ static int wait_for_event(struct bypass_driver *driver, struct driver_event_queu
 			continue;
 		if (ppoll(pollers, ALL, left >> 60 ? NULL : &timeout, NULL) < 0)
 			return errno;
+		own_fds_recheck(&driver->own);
 		if (pollers[SHM_WAKE].revents)
-			driver_drain_wake_fd(driver);
+			driver_drain_wake_fd(driver, driver->shm_wake_fd);
 		if (pollers[EVENTS].revents) {
-			eventfd_drain(events->fd);
+			if (!own_fd_valid(&events->fd))
+				return EBADF;
+			eventfd_drain(events->fd.fd);
 			return 0;
 		}
 		if (pollers[NIC].revents)

@@ -4,6 +4,7 @@
 #define RNIC_ENGINE_DRIVER_H
 
 #include "bypass/rpc.h"
+#include "io/own_fd.h"
 
 #include <stdatomic.h>
 #include <stddef.h>
@@ -14,17 +15,18 @@ enum { DRIVER_FDS = 4 }; /* socket, arena, shared record, the page of the device
 /* An event queue of the program, whose descriptor the engine fires. */
 struct driver_event_queue {
 	uint32_t vector;
-	int fd; /* readable while entries wait */
+	struct own_fd fd; /* readable while entries wait */
 	int (*waits)(struct driver_event_queue *events); /* whether an entry waits */
 	struct driver_event_queue *next;
 };
 
 struct driver_setup {
-	int socket; /* to the NIC process, the caller's: from now on driver_request alone uses it */
+	struct own_fd socket; /* to the NIC process, the caller's: from now on driver_request alone uses it */
 	uint8_t *blocks; /* the window's queue blocks */
 	const uint8_t *answer; /* what OPEN says of the slot */
 	const int *fds; /* the DRIVER_FDS descriptors that came with it; closed in any case */
 	int (*is_gone)(void *self); /* whether the NIC process has gone */
+	void (*lost)(void *self); /* the program has closed descriptors that the driver needs: the device is dead */
 	void *self;
 };
 
@@ -48,8 +50,10 @@ void driver_join(struct bypass_driver *driver, uint32_t number);
 
 /* Ring the doorbell of a queue pair's block, or with `number` 0 of another's; 0 if the NIC process must be told. */
 int driver_ring(struct bypass_driver *driver, uint32_t number, uint32_t block);
-/* Tell the NIC process: set the block's byte among those rung, and fire the eventfd if it says that it sleeps. */
-void driver_ring_doorbell(volatile _Atomic uint8_t *rung, _Atomic uint32_t *asleep, int wake_fd, uint32_t block);
+/* Tell the NIC process: set the block's byte among those rung, and wake it if it says that it sleeps. 0, or
+ * -1 if the program has closed its descriptor. */
+int driver_ring_doorbell(volatile _Atomic uint8_t *rung, _Atomic uint32_t *asleep, const struct own_fd *wake_fd,
+			 uint32_t block);
 /* Poll after a queue was found empty; returns whether anything has happened. */
 int driver_poll(struct bypass_driver *driver);
 /* Note that the program is about to sleep until an event comes. */

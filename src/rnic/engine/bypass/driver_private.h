@@ -34,7 +34,10 @@ struct bypass_driver {
 	uint32_t token; /* of messages; for the lock's holder */
 	uint8_t *arena, *shared, *budget;
 	size_t arena_bytes, shared_bytes, budget_bytes;
-	int fd, shared_fd, wake_fd;
+	struct own_fds own; /* all of these descriptors but the peers', and the connection's */
+	int fd, shared_fd;
+	struct own_fd wake_fd; /* wakes the thread, which sleeps on the next */
+	int woken_fd;
 	_Atomic int shm_wake_fd; /* programs of the same device make it readable; -1 without them */
 	uint8_t cookie[BYPASS_COOKIE_BYTES]; /* by which they recognize this program */
 	pid_t pid;

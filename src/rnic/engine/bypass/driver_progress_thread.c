@@ -28,6 +28,8 @@ enum {
 	/* limit of the back-off while a thread waits for an event: that thread runs the engine meanwhile */
 	BACKOFF_MAX_WAITED_NS = 100000000,
 	ALONE_NS = 1000000, /* a program that has not posted or polled for so long only takes what others send */
+	/* A thread that sleeps on descriptors whose numbers the program has given to others cannot be woken by them. */
+	LONGEST_SLEEP_NS = 500000000,
 	STOPPED_CHECK_NS = 100000000, /* how often to check while the NIC process serves the slot itself */
 	/* how often the thread, while awake, checks whether the program has installed other fault handlers */
 	FAULT_GUARD_CHECK_NS = 50000000,
@@ -35,10 +37,9 @@ enum {
 
 void driver_thread_wake(struct bypass_driver *driver)
 {
-	uint64_t one = 1;
-
-	while (nocancel_write(driver->wake_fd, &one, sizeof one) < 0 && errno == EINTR)
-		;
+	if (own_fd_valid(&driver->wake_fd))
+		while (nocancel_send(driver->wake_fd.fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno == EINTR)
+			;
 }
 
 void driver_thread_wake_for(struct bypass_driver *driver, uint64_t deadline)
@@ -91,24 +92,25 @@ static bool is_alone(const struct bypass_driver *driver, uint64_t now)
 	       !atomic_load_explicit(&driver->stop, memory_order_relaxed);
 }
 
-void driver_drain_wake_fd(const struct bypass_driver *driver)
+void driver_drain_wake_fd(struct bypass_driver *driver, int fd)
 {
 	char drained;
 
-	for (int i = 0;
-	     i < MAX_WAKEUPS && (recv(driver->shm_wake_fd, &drained, 1, MSG_DONTWAIT) >= 0 || errno == EINTR); i++)
-		;
+	if (own_fds_valid(&driver->own, clock_now()))
+		for (int i = 0; i < MAX_WAKEUPS && (recv(fd, &drained, 1, MSG_DONTWAIT) >= 0 || errno == EINTR); i++)
+			;
 }
 
 /* Sleep until `until`, or a deadline that another thread may have set just now and that counts from `heed_from` on.
  * Returns whether the thread was woken by another one. */
 static bool sleep_until(struct bypass_driver *driver, uint64_t until, enum sleep_state state, uint64_t heed_from)
 {
-	struct pollfd poller[4] = { { .fd = driver->wake_fd, .events = POLLIN },
-				    { .fd = atomic_load(&driver->gone) ? -1 : driver->setup.socket },
+	uint64_t now = clock_now(), due, left;
+	bool gone = atomic_load(&driver->gone), lost = !own_fds_valid(&driver->own, now);
+	struct pollfd poller[4] = { { .fd = lost ? -1 : driver->woken_fd, .events = POLLIN },
+				    { .fd = gone ? -1 : driver->setup.socket.fd },
 				    { .fd = driver->fd, .events = POLLIN },
 				    { .fd = driver->shm_wake_fd, .events = POLLIN } };
-	uint64_t now = clock_now(), due, left, drained;
 	struct timespec timeout;
 
 	atomic_store(&driver->wakes_ns, until);
@@ -118,19 +120,26 @@ static bool sleep_until(struct bypass_driver *driver, uint64_t until, enum sleep
 	due = due < heed_from ? heed_from : due;
 	if (due < until)
 		until = due;
+	if (until > now + LONGEST_SLEEP_NS)
+		until = now + LONGEST_SLEEP_NS;
 	left = until > now ? until - now : 0;
 	timeout = (struct timespec){ (time_t)(left / 1000000000u), (long)(left % 1000000000u) };
+	if (lost && !gone)
+		return true; /* the next round says so */
 	if (atomic_load(&driver->stop))
 		return true; /* the wake-up to stop may have been drained with that of the sleep before */
 	if (state == SLEEP_ON_PACKETS && bypass_has_pending(driver->bypass))
-		timeout = (struct timespec){ 0, 0 }, until = 0;
-	ppoll(poller, state == SLEEP_ON_PACKETS ? 4 : 2, until == UINT64_MAX || left >> 60 ? NULL : &timeout, NULL);
+		timeout = (struct timespec){ 0, 0 };
+	ppoll(poller, state == SLEEP_ON_PACKETS ? 4 : 2, &timeout, NULL);
 	atomic_store(&driver->sleep_state, SLEEP_NONE);
+	own_fds_recheck(&driver->own);
 	if (poller[1].revents)
 		driver_nic_is_gone(driver); /* data would still flow, but the device is dead without the NIC process */
 	if (poller[3].revents)
-		driver_drain_wake_fd(driver);
-	return poller[0].revents && read(driver->wake_fd, &drained, sizeof drained) > 0;
+		driver_drain_wake_fd(driver, driver->shm_wake_fd);
+	if (poller[0].revents)
+		driver_drain_wake_fd(driver, driver->woken_fd);
+	return poller[0].revents != 0;
 }
 
 /* Run the engine until there is no more to do, or another thread polls; `*deadline` is when the next round is due.

@@ -46,6 +46,7 @@ struct ring_end {
 struct shm_peer {
 	struct engine_pull pull;
 	struct bypass_peer setup;
+	struct own_fd wake_fd;
 	struct ring_end out, in;
 	int broken; /* the ring had impossible numbers */
 };
@@ -112,8 +113,9 @@ static void wake_peer(struct shm_peer *peer)
 	    !atomic_exchange(atomic_word(&peer->out.consumer->asleep), 0))
 		return;
 	/* a full socket is readable already */
-	while (nocancel_send(peer->setup.wake_fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno == EINTR)
-		;
+	if (own_fd_valid(&peer->wake_fd))
+		while (nocancel_send(peer->wake_fd.fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno == EINTR)
+			;
 }
 
 /* Put a record into the ring; 0, or -1 if there is no room. */
@@ -224,9 +226,7 @@ static void release_peer(struct shm_peer *peer)
 {
 	atomic_store_explicit(atomic_word(&peer->in.consumer->attached), 0, memory_order_release);
 	munmap(peer->setup.base, peer->setup.bytes);
-	int before = nocancel_begin();
-	close(peer->setup.wake_fd);
-	nocancel_end(before);
+	own_fd_close(&peer->wake_fd);
 	free(peer);
 }
 
@@ -268,6 +268,7 @@ int shm_loopback_join(struct shm_loopback *shm, const struct bypass_peer *setup)
 	if (!peer)
 		return -1;
 	peer->setup = *setup;
+	own_fd_take(&peer->wake_fd, setup->wake_fd, OWN_FD_PRIVATE);
 	peer->pull.pull = pull_bytes;
 	find_end(&peer->out, setup->base, setup->ring);
 	find_end(&peer->in, setup->base, rings - 1 - setup->ring);

@@ -1,0 +1,148 @@
+#if defined(__linux__)
+#define _GNU_SOURCE
+#include "io/own_fd.h"
+
+#include "io/nocancel.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define INTERPOSED __attribute__((weak, visibility("default")))
+
+/* Of the preloaded library (abi/paths/interpose_close.c), if there is one. */
+extern _Atomic uint32_t rnic_fd_generation INTERPOSED;
+extern uint32_t rnic_fd_own(int fd, int private) INTERPOSED;
+extern int rnic_fd_is_own(int fd, uint32_t word) INTERPOSED;
+extern int rnic_fd_disown(int fd, uint32_t word) INTERPOSED;
+
+static int is_same_file(const struct own_fd *own)
+{
+	struct stat found;
+
+	return !fstat(own->fd, &found) && found.st_dev == own->device && found.st_ino == own->inode;
+}
+
+/* Return the number by which /proc knows an eventfd; 0 for others, and before Linux 5.2. */
+static uint64_t eventfd_number(int fd)
+{
+	static const char label[] = "eventfd-id:";
+	char path[64], text[1024];
+	const char *found = NULL;
+	ssize_t bytes;
+	int file, before = nocancel_begin();
+
+	snprintf(path, sizeof path, "/proc/self/fdinfo/%d", fd);
+	file = open(path, O_RDONLY | O_CLOEXEC);
+	bytes = file < 0 ? -1 : read(file, text, sizeof text - 1);
+	if (file >= 0)
+		close(file);
+	if (bytes > 0) {
+		text[bytes] = 0;
+		found = strstr(text, label);
+	}
+	nocancel_end(before);
+	return found ? strtoull(found + sizeof label - 1, NULL, 10) + 1 : 0;
+}
+
+static void close_uncanceled(int fd)
+{
+	int before = nocancel_begin();
+
+	close(fd);
+	nocancel_end(before);
+}
+
+void own_fd_take(struct own_fd *own, int fd, enum own_fd_kind kind)
+{
+	int moved = fd >= 0 && fd <= STDERR_FILENO && kind == OWN_FD_PRIVATE ?
+			    fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1) :
+			    -1;
+	struct stat found;
+
+	if (moved >= 0) {
+		close_uncanceled(fd);
+		fd = moved;
+	}
+	*own = (struct own_fd){ .fd = fd };
+	if (fd < 0 || fstat(fd, &found))
+		return;
+	own->device = found.st_dev;
+	own->inode = found.st_ino;
+	if (kind == OWN_FD_SHARED)
+		own->eventfd = eventfd_number(fd);
+	if (rnic_fd_own && kind != OWN_FD_WATCHED)
+		own->word = rnic_fd_own(fd, kind == OWN_FD_PRIVATE);
+}
+
+static int is_registered(const struct own_fd *own)
+{
+	return !own->word || rnic_fd_is_own(own->fd, own->word);
+}
+
+int own_fd_valid(const struct own_fd *own)
+{
+	return own->fd < 0 || (is_registered(own) && is_same_file(own));
+}
+
+int own_fd_valid_exact(const struct own_fd *own)
+{
+	return own_fd_valid(own) && (!own->eventfd || own->eventfd == eventfd_number(own->fd));
+}
+
+void own_fd_close(struct own_fd *own)
+{
+	if (own->fd >= 0 && own_fd_valid_exact(own) && (!own->word || rnic_fd_disown(own->fd, own->word)))
+		close_uncanceled(own->fd);
+	own->fd = -1;
+}
+
+void own_fd_close_inherited(struct own_fd *own)
+{
+	own->word = 0;
+	own_fd_close(own);
+}
+
+int own_fds_add(struct own_fds *group, int fd)
+{
+	struct own_fd *own = &group->list[group->count];
+
+	own_fd_take(own, fd, OWN_FD_PRIVATE);
+	if (own->fd >= 0)
+		group->count++;
+	return own->fd;
+}
+
+int own_fds_valid(struct own_fds *group, uint64_t now)
+{
+	uint32_t generation = &rnic_fd_generation ? atomic_load_explicit(&rnic_fd_generation, memory_order_acquire) : 0;
+
+	if (now < atomic_load_explicit(&group->check_ns, memory_order_relaxed) &&
+	    generation == atomic_load_explicit(&group->generation, memory_order_relaxed))
+		return 1;
+	if (!own_fd_valid(&group->borrowed))
+		return 0;
+	for (uint32_t i = 0; i < group->count; i++)
+		if (!own_fd_valid(&group->list[i]))
+			return 0;
+	atomic_store_explicit(&group->generation, generation, memory_order_relaxed);
+	atomic_store_explicit(&group->check_ns, now + OWN_FD_CHECK_NS, memory_order_relaxed);
+	return 1;
+}
+
+void own_fds_close(struct own_fds *group)
+{
+	for (; group->count; group->count--)
+		own_fd_close(&group->list[group->count - 1]);
+}
+
+void own_fds_close_inherited(struct own_fds *group)
+{
+	for (uint32_t i = 0; i < group->count; i++)
+		group->list[i].word = 0;
+	own_fds_close(group);
+}
+#endif

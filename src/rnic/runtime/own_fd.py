@@ -1,0 +1,92 @@
+"""Descriptors of ours in a program that may close any number and open another file under it (``engine/io/own_fd.h``).
+
+Under ``rnic exec`` ``os.closerange`` and its kin skip private descriptors. What goes past libc is found by ``fstat``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+_FIRST_FREE = 3
+"""Behind the standard streams."""
+
+
+def _preloaded() -> Any:
+    """Return the library that knows our descriptors, where ``rnic exec`` has preloaded it."""
+    if sys.platform != "linux":
+        return None
+    with contextlib.suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
+        library.rnic_fd_own.restype = ctypes.c_uint32
+        return library
+    return None
+
+
+_library = _preloaded()
+
+
+class OwnFd:
+    """One descriptor of ours.
+
+    Args:
+        fd: it is closed by :meth:`close`.
+        private: the program has no use for it, and its calls do not close it; else it is an ordinary descriptor.
+        move: a private one may get another number, away from the standard streams.
+    """
+
+    def __init__(self, fd: int, *, private: bool, move: bool = True) -> None:
+        if private and move and 0 <= fd < _FIRST_FREE:
+            before, fd = fd, fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
+            os.close(before)
+        self.fd = fd
+        self._pid = os.getpid()
+        found = os.fstat(fd)
+        self._file = found.st_dev, found.st_ino
+        self._number = 0 if private else self._eventfd()
+        self.word = int(_library.rnic_fd_own(fd, private)) if _library is not None else 0
+        """By which it is registered; 0 if it is not."""
+
+    def valid(self) -> bool:
+        """Whether it is still ours."""
+        word = ctypes.c_uint32(self.word)
+        return self.fd >= 0 and (not self.word or bool(_library.rnic_fd_is_own(self.fd, word))) and self._is_same()
+
+    def _is_same(self) -> bool:
+        try:
+            found = os.fstat(self.fd)
+        except OSError:
+            return False
+        return self._file == (found.st_dev, found.st_ino)
+
+    def _eventfd(self) -> int:
+        """Return the number by which ``/proc`` knows an eventfd, as all have one inode; 0 for others."""
+        try:
+            text = Path(f"/proc/self/fdinfo/{self.fd}").read_text()
+        except OSError:
+            return 0
+        return next((int(line.split()[1]) + 1 for line in text.splitlines() if line.startswith("eventfd-id:")), 0)
+
+    def release(self) -> bool:
+        """Have its owner close it, and return whether it is still ours; a second call returns false."""
+        fd, word = self.fd, ctypes.c_uint32(self.word)
+        if fd < 0:
+            return False
+        ours = (
+            self._is_same()
+            and (not self._number or self._number == self._eventfd())
+            and (not self.word or os.getpid() != self._pid or bool(_library.rnic_fd_disown(fd, word)))
+        )
+        self.fd = -1
+        return ours
+
+    def close(self) -> None:
+        """Close it unless it is another's by now; a second call does nothing."""
+        fd = self.fd
+        if self.release():
+            os.close(fd)
