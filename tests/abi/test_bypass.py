@@ -23,7 +23,10 @@ from typing import Any
 import pytest
 
 from rnic.cli.devinfo import kernel_bypass
+from rnic.nic_process.slot_counters import MAX_BYTES_PER_S
 from rnic.runtime.attach import ask, fault
+from rnic.state.record import WORD_BYTES, place
+from rnic.state.slot import SLOT
 from rnic.testing import own_network
 from tests.abi.test_kills import LONGEST, WELL, Nic, served
 
@@ -349,6 +352,37 @@ def test_a_program_that_may_not_run_it_leaves_it_to_the_nic_process(
             assert said(address).startswith("1 programs")
             assert f"not program {program.pid}" in said(address)
         assert program.poll() is None
+
+
+@pytest.mark.slow
+def test_a_program_that_counts_nonsense_is_not_believed(plain: Path, bypass: dict[str, str]) -> None:
+    """2^64 - 1 in all counters of its slot: the device's counters stay possible, after its end as well."""
+    most = 60 * MAX_BYTES_PER_S
+    first, last = place(SLOT, "rx_packets") * WORD_BYTES, SLOT.size
+    with served(bypass, f"{NET}.45") as nic:
+        with going_on(plain, bypass) as program:
+            assert moves(nic)
+            before = ask(nic.directory, "rnic0", "counters")["rx_packets"]
+            with Path(f"/proc/{program.pid}/maps").open() as maps:
+                (line,) = (line for line in maps if "rnic slot" in line)
+            with Path(f"/proc/{program.pid}/mem").open("r+b", buffering=0) as memory:
+                memory.seek(int(line.split("-")[0], 16) + first)
+                memory.write(b"\xff" * (last - first))
+            seen = ask(nic.directory, "rnic0", "counters")
+            assert before <= seen["rx_packets"] <= most
+            assert seen["slots_not_believable"] == 1
+            assert max(seen.values()) <= most
+            assert [slot["believable"] for slot in slots(nic)["slots"]] == [False]
+            assert moves(nic)  # what it counts from there on is possible again
+        end = time.monotonic() + LONGEST
+        while slots(nic)["slots"]:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        seen = ask(nic.directory, "rnic0", "counters")
+        assert seen["slots_not_believable"] == 1
+        assert max(seen.values()) <= most
+        shown = nic.directory / "paths/all/sys/class/infiniband/rnic0/ports/1/counters"
+        assert all(int(each.read_text()) <= most for each in shown.iterdir())
 
 
 @pytest.mark.slow

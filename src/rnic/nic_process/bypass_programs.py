@@ -21,6 +21,7 @@ from rnic.nic_process.bounded_work import WorkWatchdog
 from rnic.nic_process.budget import DeviceBudget
 from rnic.nic_process.bypass_slot import LOG_QPS, BypassSlot
 from rnic.nic_process.shm_loopback import RingPair, ShmLoopback
+from rnic.nic_process.slot_counters import add
 from rnic.runtime.loop import Runtime
 from rnic.spec.limits import GO_BACK_N
 from rnic.spec.states import ST_RC
@@ -60,6 +61,8 @@ class BypassPrograms:
         self.counted: Counter[str] = Counter()
         """Counters of slots that were released."""
         self.punted: Counter[str] = Counter()
+        self.not_believable = 0
+        """Of these slots, those whose programs had counted what is impossible."""
 
     def open(self) -> BypassSlot | None:
         """Make a slot for a program; ``None`` where there is none, as ``refused`` says."""
@@ -131,6 +134,9 @@ class BypassPrograms:
         self.budget.repair({at: each.entries() for at, each in inflight.items()})
         for each in inflight.values():
             each.show()
+        for slot in self.slots.values():  # the shorter the time, the less a program can make up
+            slot.counters()
+            slot.punts()
 
     def _make(self, member: int, sock: socket.socket, budget: DeviceBudget) -> BypassSlot:
         link = self._main.link
@@ -215,8 +221,9 @@ class BypassPrograms:
     def view(self) -> dict[str, Any]:
         """Return ``{"refused", "slots": [slot], "left_out", "sockets", "handed_on", "budget"}``.
 
-        A slot is ``{"slot", "pid", "served", "first_qpn", "counters", "punts", "shm"}``, the last the slots that
-        it shares rings with. ``refused`` says why there are none; ``left_out`` says why of each program that asked for
+        A slot is ``{"slot", "pid", "served", "first_qpn", "counters", "punts", "believable", "shm"}``, the last the
+        slots that it shares rings with. ``believable`` is false once the program has counted what is impossible.
+        ``refused`` says why there are none; ``left_out`` says why of each program that asked for
         one and has none, by pid; ``sockets`` counts those kept for the device's life; ``budget`` is what all may have
         in flight and have, or ``None`` where there are no slots.
         """
@@ -228,6 +235,7 @@ class BypassPrograms:
                 "first_qpn": slot.runtime.nic.config.first_qpn,
                 "counters": slot.counters(),
                 "punts": slot.punts(),
+                "believable": slot.believable,
                 "shm": [sum(pair) - member for pair in self.loopback.members() if member in pair],
             }
             for member, slot in sorted(self.slots.items())
@@ -281,8 +289,9 @@ class BypassPrograms:
             if not self.slots:
                 self._unshare()
             self._free.append(slot.member)
-            self.counted.update(slot.counters())
-            self.punted.update(slot.punts())
+            self.counted = _sum(self.counted, slot.counters())
+            self.punted = _sum(self.punted, slot.punts())
+            self.not_believable += not slot.believable
         slot.close()
 
     def close(self) -> None:
@@ -307,6 +316,10 @@ def refusal(address: bytes) -> str:
     return steering.refusal(address)
 
 
+def _sum(first: Counter[str], second: dict[str, int]) -> Counter[str]:
+    return Counter({name: add(first[name], second.get(name, 0)) for name in first.keys() | second.keys()})
+
+
 def totals(own: dict[str, int], group: BypassPrograms) -> dict[str, int]:
     """Add up a device's counters and those of its slots: sums, packets by slot, punts by reason, packets forwarded."""
     seen = dict(own)
@@ -315,14 +328,16 @@ def totals(own: dict[str, int], group: BypassPrograms) -> dict[str, int]:
     before = {f"slots_before_{name}": counted[name] for name in ("rx_packets", "tx_packets")}
     for member, slot in sorted(group.slots.items()):
         mine = slot.counters()
-        counted.update(mine)
-        punted.update(slot.punts())
+        counted, punted = _sum(counted, mine), _sum(punted, slot.punts())
         by_slot |= {f"slot_{member}_{name}": mine.get(name, 0) for name in ("rx_packets", "tx_packets")}
     for name, count in counted.items():
-        seen[name] = seen.get(name, 0) + count
+        seen[name] = add(seen.get(name, 0), count)
     seen |= {f"punt_{reason}": count for reason, count in sorted(punted.items()) if count}
     if group.slots or any(before.values()):
         seen |= by_slot | before
+    doubtful = group.not_believable + sum(not slot.believable for slot in group.slots.values())
+    if doubtful:
+        seen["slots_not_believable"] = doubtful
     if group.forwarded or group.lost:
         seen |= {"handed_on": group.forwarded, "drop_handed_on": group.lost}
     return seen

@@ -33,6 +33,7 @@ from rnic.nic_process.budget import DeviceBudget
 from rnic.nic_process.client_memory import task_state
 from rnic.nic_process.memfd import shared_memory
 from rnic.nic_process.shm_loopback import LoopbackEnd, RingPair, ShmLoopback
+from rnic.nic_process.slot_counters import SlotCounters, add
 from rnic.runtime.loop import Runtime
 from rnic.runtime.wait import wait_readable
 from rnic.spec import attach
@@ -127,6 +128,10 @@ class BypassSlot:
             ("changes", 1),
         ):
             self.words[place(SLOT, name)] = value
+        now = time.monotonic_ns()
+        self._counted = SlotCounters(self.words, _COUNTED, now)
+        self._rings = SlotCounters(self.words, _RINGS, now)
+        self._punts = SlotCounters(self.words, _PUNTS, now)
         self.rounds = self.words[_ROUNDS_AT : _ROUNDS_AT + 1]
         """Rounds that the program has done: its heartbeat."""
         rng = random.Random(secrets.randbits(256))
@@ -402,17 +407,21 @@ class BypassSlot:
 
     def counters(self) -> dict[str, int]:
         """Return what both sides counted."""
-        words = self.words
-        counted = {name: words[at] for name, at in _COUNTED.items()}
+        counted = self._counted.read(time.monotonic_ns())
         if self.end is not None:
-            counted |= {name: words[at] for name, at in _RINGS.items()}
+            counted |= self._rings.read(time.monotonic_ns())
         for name, count in self.runtime.nic.counters.snapshot().items():
-            counted[name] = counted.get(name, 0) + count
+            counted[name] = add(counted.get(name, 0), count)
         return counted
 
     def punts(self) -> dict[str, int]:
         """Return how often the engine punted, by reason."""
-        return {reason: self.words[at] for reason, at in _PUNTS.items()}
+        return self._punts.read(time.monotonic_ns())
+
+    @property
+    def believable(self) -> bool:
+        """Whether the program has counted nothing that is impossible."""
+        return all(each.believable for each in (self._counted, self._rings, self._punts))
 
     def close(self) -> None:
         """Close everything once the program has gone; packets that still come for it are lost."""
