@@ -41,7 +41,7 @@ ELSEWHERE = {
         "netsim and unit/device/test_congestion.py": "rate_limit",
         "unit/engine/test_steps.py": "step",
         "abi and verbs/test_bypass.py: programs that run the engine themselves": (
-            "arena_map bypass bypass_driver bypass_private driver driver_private driver_progress_thread punt rpc"
+            "arena_map bypass bypass_driver bypass_private driver driver_private driver_progress_thread own_fd punt rpc"
             " shm_loopback"
         ),
         "all that runs compiled": (
