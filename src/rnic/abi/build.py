@@ -193,7 +193,7 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
             built.append(_put(made, out))
         # Never sanitized: it would interpose the sanitizers' own functions of the same names.
         for library, sources, needs in (
-            (PATHS_LIBRARY, PATHS_SOURCES, []),
+            (PATHS_LIBRARY, list(PATHS_SOURCES), []),
             (SOCKETS_LIBRARY, [SOCKETS_SOURCE], [f"-L{work}", "-l:librdmacm.so.1", f"-Wl,-rpath-link,{work}"]),
         ):
             made = work / library
