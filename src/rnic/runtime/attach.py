@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rnic.runtime.directory import ProcessError
-from rnic.runtime.own_fd import OwnFd
+from rnic.runtime.own_fd import INTERPOSED, OwnFd
 from rnic.spec import attach
 from rnic.spec.errors import VerbsError
 
@@ -141,9 +141,11 @@ class ProcessConnection:
         else:
             self.sock.detach()  # its number is another's
 
-    def __del__(self) -> None:
-        if hasattr(self, "_own"):
-            self._close()
+    if INTERPOSED:  # elsewhere the socket closes itself; what a signal handler raises in __del__ is lost
+
+        def __del__(self) -> None:
+            if hasattr(self, "_own"):
+                self._close()
 
     def forget(self) -> None:
         """Leave the connection to the parent of this process, which has it."""

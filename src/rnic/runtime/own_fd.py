@@ -29,6 +29,8 @@ def _preloaded() -> Any:
 
 
 _library = _preloaded()
+INTERPOSED = _library is not None
+"""Closing a private descriptor takes :meth:`OwnFd.release` first."""
 
 
 class OwnFd:
