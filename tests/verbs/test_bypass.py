@@ -274,7 +274,10 @@ FOREVER = """
 def test_a_program_that_is_stopped_again_and_again(nic: Path) -> None:
     """At any moment, its engine's lock taken or not: nothing is lost, and the device serves others."""
     rng = random.Random(6)
-    with program(FOREVER, str(nic), f"{NET}.73") as child, rnic.open(f"{NET}.73", port=4000, directory=nic) as ctx:
+    with (
+        program(FOREVER, str(nic), f"{NET}.73") as child,
+        rnic.open(f"{NET}.73", port=4000, directory=nic, bypass=False) as ctx,
+    ):
         assert hears(child)["up"]
         a, b = End(ctx), End(ctx)
         a.connect(b)
@@ -436,12 +439,12 @@ def test_a_program_without_an_engine_leaves_it_to_the_nic_process(nic: Path, mon
         assert child.wait(SECONDS) == 0
 
 
-def test_without_the_word_the_nic_process_takes_everything(nic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By default, and where the program says so itself, whatever the environment says."""
-    monkeypatch.delenv("RNIC_BYPASS", raising=False)
+def test_a_program_may_leave_everything_to_the_nic_process(nic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the environment, or where the program says so itself, whatever the environment says."""
+    monkeypatch.setenv("RNIC_BYPASS", "0")
     with rnic.open(f"{NET}.80", port=4000, directory=nic) as ctx:
         assert not ctx.bypass
-    monkeypatch.setenv("RNIC_BYPASS", "1")
+    monkeypatch.delenv("RNIC_BYPASS")
     with rnic.open(f"{NET}.80", port=4000, directory=nic, bypass=False) as ctx:
         assert not ctx.bypass
         assert slots(nic) == []
@@ -456,7 +459,10 @@ def test_groups_that_programs_joined_are_seen(nic: Path) -> None:
     def seen() -> list[str]:
         return sorted(ask(nic, "rnic0", "cm")["groups"])
 
-    with rnic.open(f"{NET}.79", directory=nic, bypass=True) as ctx, rnic.open(f"{NET}.79", directory=nic) as other:
+    with (
+        rnic.open(f"{NET}.79", directory=nic, bypass=True) as ctx,
+        rnic.open(f"{NET}.79", directory=nic, bypass=False) as other,
+    ):
         assert ctx.bypass
         assert not other.bypass
         cap = QPCap(8, 8)

@@ -221,9 +221,9 @@ def default_devices(directory: Path, udp_port: int | None) -> tuple[tuple[str, .
 @click.option("--preload", is_flag=True, envvar="RNIC_PRELOAD", help="Also LD_PRELOAD, for programs with an RPATH.")
 @click.option(
     "--bypass/--no-bypass",
-    default=False,
+    default=True,
     envvar="RNIC_BYPASS",
-    help="Run the data path in the program's process.",
+    help="Run the data path in the program's process (default), or in the NIC process.",
 )
 @click.option(
     "--shm/--no-shm",

@@ -172,6 +172,8 @@ class View:
             counters.add_column(title, justify="right" if title in ("total", "per second") else "left")
         now = self.tree["rates"]
         for name, total in self.tree["counters"].items():
+            if not total:  # a program's own data path names all of its counters
+                continue
             bad = name.startswith(_TROUBLE) and name in now
             history = sparkline(list(self._history[name])) if name in self._history else ""
             row = (name, f"{total:,}", f"{now.get(name, 0.0):,.1f}", history)

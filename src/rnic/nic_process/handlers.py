@@ -199,7 +199,7 @@ class Handlers:
             raise
         client.device = name
         self._devices.on_context(client, True)
-        return answer if slot is None else answer + self._assign_slot(client, slot, out)
+        return answer + (reason.encode() if slot is None else self._assign_slot(client, slot, out))
 
     @staticmethod
     def _assign_slot(client: Client, slot: BypassSlot, out: list[int]) -> bytes:
@@ -319,7 +319,7 @@ class Handlers:
             raise OSError(errno.EINVAL, f"offset {request['offset']:#x} is no register of the global block")
         resources = client.runtime.nic.resources
         if request["store"]:
-            others = len({uar.program for uar in resources.uars} - {client.pid})
+            others = len({each.pid for each in self._clients.values() if each.device == client.device} - {client.pid})
             if request["offset"] == CONTROL and others:
                 raise OSError(errno.EBUSY, f"CONTROL is the whole device's: {others} other programs have it open")
             client.flush_doorbells()

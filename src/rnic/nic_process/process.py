@@ -72,6 +72,15 @@ class NicProcess:
         cm: ConnectionManager | None = None,
     ) -> None:
         self.directory = directory
+        self._lock = os.open(directory / attach.LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise ProcessError(
+                f"a NIC process runs already in {directory}: programs use that one, `rnic top` shows it;"
+                " end it first, or give another RNIC_RUNTIME_DIR"
+            ) from None
         self.watchdog = WorkWatchdog()
         """Bounds work on the arenas of bypass slots."""
         self.counters = Counters()
@@ -83,14 +92,6 @@ class NicProcess:
         """The process sleeps on the first, programs wake it by the second. An eventfd would not do: programs find out
         whether a descriptor is still the same file by its inode, and all eventfds have one."""
         self._selector.register(self._woken, selectors.EVENT_READ, self._on_wake)
-        self._lock = os.open(directory / attach.LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ProcessError(
-                f"a NIC process runs already in {directory}: programs use that one, `rnic top` shows it;"
-                " end it first, or give another RNIC_RUNTIME_DIR"
-            ) from None
         path = directory / attach.SOCKET_NAME
         path.unlink(missing_ok=True)
         self.sysfs = SysfsTree(directory)

@@ -27,6 +27,7 @@ from rnic.mem.space import AddressSpace, Mapping, address_of
 from rnic.rings.queue_block import BLOCK_BYTES, BLOCK_SHIFT, RQ_TAIL, SQ_DOORBELL, SQ_TAIL, SRQ_LIMIT
 from rnic.runtime.attach import ProcessConnection
 from rnic.runtime.own_fd import OwnFd
+from rnic.runtime.report import report_once
 from rnic.runtime.sched_slice import shorten
 from rnic.runtime.wait import wait_readable
 from rnic.spec import attach
@@ -181,8 +182,11 @@ class RemoteDriver:
         self._blocks = opened["blocks_offset"]
         self.registers = memoryview(self._window)[self._blocks :]
         """The window's queue blocks, for compiled queues."""
+        more = reply[attach.OPEN_REPLY.size :]
         if rest:
-            self._take_slot(reply[attach.OPEN_REPLY.size :], rest)
+            self._take_slot(more, rest)
+        elif more:
+            report_once(f"the NIC process runs this program's data path, which is slower: {more.decode()}")
 
     def _take_slot(self, answer: bytes, fds: list[int]) -> None:
         """Run the engine here from now on."""

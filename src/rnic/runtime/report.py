@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 
 LOGGER = logging.getLogger("rnic")
@@ -12,4 +13,10 @@ def log_report(line: str, error: Exception) -> None:
     LOGGER.error("%s: please report it, with what follows", line, exc_info=error)
 
 
-__all__ = ["LOGGER", "log_report"]
+@functools.cache
+def report_once(words: str) -> None:
+    """Log one line, once for each program: the system's last resort prints it on stderr."""
+    LOGGER.warning(words)
+
+
+__all__ = ["LOGGER", "log_report", "report_once"]

@@ -36,9 +36,9 @@ def open(  # noqa: A001 - rnic.open says what it does
         faults: fault script (JSON text) of a device that is made.
         capture: pcapng file to which a device that is made records.
         directory: runtime directory; by default this user's.
-        bypass: run the data path in this program, as ``rnic exec --bypass`` has C programs do; by default what
-            ``RNIC_BYPASS`` says, else not. Where that is not possible the NIC process takes the packets all the same;
-            :attr:`Context.bypass` tells, and `rnic devinfo` why.
+        bypass: run the data path in this program, as ``rnic exec`` has C programs do; by default what
+            ``RNIC_BYPASS`` says, else true. Where that is not possible the NIC process takes the packets all the same;
+            :attr:`Context.bypass` tells, and a line of the log ``rnic`` says why, once for each program.
 
     Raises:
         ProcessError: no NIC process can be reached or started, in one line.
@@ -51,7 +51,7 @@ def open(  # noqa: A001 - rnic.open says what it does
         recording = None if capture is None else str(Path(capture).resolve())
         device = {"address": name, "port": port, "faults": faults, "capture": recording}
     mode = 0
-    if wanted() if bypass is None else bypass:
+    if wanted(unsaid=True) if bypass is None else bypass:
         mode = attach.DMA_NO_ENGINE if use.ENGINE is None else attach.DMA_SLOT
     connection = connect(where) or start(where)
     try:

@@ -290,12 +290,18 @@ def test_options_of_the_socket_are_the_link_s_and_the_pump_s(ends: Pumped) -> No
     assert system() == usual
     runtime._io_poll.send_bursts([])
     assert outlet.tclass == usual
-    assert runtime._engine_polls
+
+    def priority() -> int:
+        return int(outlet.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY))
+
     flow.sl = 1
     runtime._io_poll.send_bursts([TxBurst(flow, [bytes(20)], 20, 1, 20)])
-    assert not runtime._engine_polls  # what the system makes of priorities is the link's alone
+    assert priority() == outlet.sl == 1
     ends.write(0)
     assert ends.wait(0) == [0]
+    assert (priority(), runtime._engine_polls) == (0, True)
+    runtime._io_poll.send_bursts([])
+    assert outlet.sl == 0
 
 
 def test_a_closed_runtime_has_no_pump(ends: Pumped) -> None:

@@ -210,7 +210,7 @@ def test_what_a_dropped_client_leaves(
     served: Served, other: ProcessConnection, own_errors: OwnErrors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every step of the way out is taken, whichever of them fail."""
-    ctx = rnic.open("127.0.0.1", port=FREE_PORT, directory=served.directory)
+    ctx = rnic.open("127.0.0.1", port=FREE_PORT, directory=served.directory, bypass=False)
     nic = served.process.devices[ctx.name].runtime.nic
     (client,) = [client for client in served.process.clients.values() if client.uar is not None]
     closed = []

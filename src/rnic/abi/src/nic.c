@@ -7,6 +7,7 @@
 #include "nic.h"
 
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -164,6 +165,17 @@ static int open_driver(struct rnic_context *context, const struct rpc_reply *rep
 	return 0;
 }
 
+/* Say once why the NIC process runs the data path, which this program had asked to run itself. */
+static void say_why_not(const struct rpc_reply *reply)
+{
+	static atomic_flag said = ATOMIC_FLAG_INIT;
+	int bytes = (int)reply->bytes - RNIC_OPEN_REPLY_SIZE;
+
+	if (bytes > 0 && !atomic_flag_test_and_set(&said))
+		log_error("the NIC process runs this program's data path, which is slower: %.*s", bytes,
+			  (const char *)reply->body + RNIC_OPEN_REPLY_SIZE);
+}
+
 /* Open a device on a connection of its own, with or without a slot. Sets `*unfit` if this process cannot use the
  * slot. */
 static int try_open(struct rnic_context *context, const char *name, bool slot, bool *unfit)
@@ -226,6 +238,8 @@ static int try_open(struct rnic_context *context, const char *name, bool slot, b
 	own_fd_take(&context->wake_fd, reply->fds[1], OWN_FD_PRIVATE);
 	if (reply->fd_count == 2 + DRIVER_FDS && reply->bytes >= RNIC_OPEN_REPLY_SIZE + RNIC_OPEN_SLOT_SIZE)
 		*unfit = (error = open_driver(context, reply)) != 0;
+	else if (slot)
+		say_why_not(reply);
 out:
 	free(reply);
 	if (error)
@@ -233,10 +247,18 @@ out:
 	return error;
 }
 
+/* Return whether valgrind runs this program: it lets one thread run at a time, and one that polls holds up the rest. */
+static bool is_under_valgrind(void)
+{
+	const char *preloaded = getenv("LD_PRELOAD");
+
+	return preloaded && strstr(preloaded, "/vgpreload_");
+}
+
 int nic_open(struct rnic_context *context, const char *name)
 {
-	bool unfit = false;
-	int error = try_open(context, name, env_flag("RNIC_BYPASS", false) /* `rnic exec --bypass` sets it */, &unfit);
+	bool unfit = false, slot = env_flag("RNIC_BYPASS", true) /* `rnic exec --no-bypass` clears it */;
+	int error = try_open(context, name, slot && !is_under_valgrind(), &unfit);
 
 	if (!unfit)
 		return error;
