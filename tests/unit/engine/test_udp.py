@@ -38,7 +38,13 @@ class Slot(ctypes.Structure):
 class Outlet(ctypes.Structure):
     """``struct tx_socket``."""
 
-    _fields_ = tuple((name, ctypes.c_int32) for name in ("fd", "ipv4", "tclass", "hop_limit"))
+    _fields_ = tuple(
+        (name, ctypes.c_int32)
+        for name in (
+            *("fd", "ipv4", "tclass", "hop_limit", "priority"),
+            *("may_set_segment", "segment", "same_size_runs", "last_segment"),
+        )
+    )
 
 
 class Path_(ctypes.Structure):  # noqa: N801 - pathlib has the name
@@ -53,11 +59,14 @@ class Path_(ctypes.Structure):  # noqa: N801 - pathlib has the name
         ("max_segments", ctypes.c_uint32),
         ("tclass", ctypes.c_int32),
         ("hop_limit", ctypes.c_int32),
+        ("priority", ctypes.c_int32),
+        ("divert", ctypes.c_void_p),
+        ("divert_arg", ctypes.c_void_p),
     )
 
 
 DROPS = ("drop_tx_too_long", "drop_tx_unreachable", "drop_tx_blocked", "drop_tx_error")
-COUNTS = ("sent", *DROPS, "gso_refused", "look")
+COUNTS = ("sent", *DROPS, "gso_refused", "priority_refused", "look")
 
 
 class Counts(ctypes.Structure):

@@ -40,13 +40,13 @@ static void make_tables(void)
 	make_fifth();
 }
 
-static uint32_t little(const uint8_t *at)
+static uint32_t load_little(const uint8_t *at)
 {
 	return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
 }
 
 /* Four bytes of sixteen, of which `after` are still to come. */
-static uint32_t slice(uint32_t word, int after)
+static uint32_t slice_word(uint32_t word, int after)
 {
 	return crc_tables[after + 3][word & 0xff] ^ crc_tables[after + 2][word >> 8 & 0xff] ^
 	       crc_tables[after + 1][word >> 16 & 0xff] ^ crc_tables[after][word >> 24];
@@ -56,14 +56,14 @@ static uint32_t slice(uint32_t word, int after)
 static uint32_t run_tables(uint32_t crc, const uint8_t *data, uint64_t length)
 {
 	for (; length >= SLICES; data += SLICES, length -= SLICES)
-		crc = slice(little(data) ^ crc, 12) ^ slice(little(data + 4), 8) ^ slice(little(data + 8), 4) ^
-		      slice(little(data + 12), 0);
+		crc = slice_word(load_little(data) ^ crc, 12) ^ slice_word(load_little(data + 4), 8) ^
+		      slice_word(load_little(data + 8), 4) ^ slice_word(load_little(data + 12), 0);
 	if (length & 8) {
-		crc = slice(little(data) ^ crc, 4) ^ slice(little(data + 4), 0);
+		crc = slice_word(load_little(data) ^ crc, 4) ^ slice_word(load_little(data + 4), 0);
 		data += 8;
 	}
 	if (length & 4) {
-		crc = slice(little(data) ^ crc, 0);
+		crc = slice_word(load_little(data) ^ crc, 0);
 		data += 4;
 	}
 	for (length &= 3; length; data++, length--)
@@ -83,7 +83,7 @@ uint32_t engine_crc32_fifth(uint8_t change)
 
 uint32_t engine_crc32_word(const uint8_t *word)
 {
-	return ~slice(~little(word), 0);
+	return ~slice_word(~load_little(word), 0);
 }
 
 #if defined(__x86_64__)
@@ -156,11 +156,11 @@ FOLDING static inline __attribute__((always_inline)) uint32_t reduce_128(__m128i
 FOLDING static inline __attribute__((always_inline)) uint32_t fold_few(uint32_t crc, const uint8_t *data,
 								       uint64_t length)
 {
-	uint32_t first = little(data) ^ crc;
+	uint32_t first = load_little(data) ^ crc;
 	if (length & 8 && length & 4)
-		crc = reduce_128(_mm_setr_epi32(0, (int)first, (int)little(data + 4), (int)little(data + 8)));
+		crc = reduce_128(_mm_setr_epi32(0, (int)first, (int)load_little(data + 4), (int)load_little(data + 8)));
 	else if (length & 8)
-		crc = reduce_64(_mm_setr_epi32((int)first, (int)little(data + 4), 0, 0));
+		crc = reduce_64(_mm_setr_epi32((int)first, (int)load_little(data + 4), 0, 0));
 	else
 		crc = reduce_64(_mm_setr_epi32(0, (int)first, 0, 0));
 	return run_tables(crc, data + (length & ~(uint64_t)3), length & 3);
@@ -170,12 +170,12 @@ FOLDING static inline __attribute__((always_inline)) uint32_t fold_few(uint32_t 
 FOLDING static inline __attribute__((always_inline)) __m128i begin_few(uint32_t crc, const uint8_t *data,
 								       unsigned words)
 {
-	int first = (int)(little(data) ^ crc);
+	int first = (int)(load_little(data) ^ crc);
 	if (words == 1)
 		return _mm_setr_epi32(0, 0, 0, first);
 	if (words == 2)
-		return _mm_setr_epi32(0, 0, first, (int)little(data + 4));
-	return _mm_setr_epi32(0, first, (int)little(data + 4), (int)little(data + 8));
+		return _mm_setr_epi32(0, 0, first, (int)load_little(data + 4));
+	return _mm_setr_epi32(0, first, (int)load_little(data + 4), (int)load_little(data + 8));
 }
 
 /* At least a block, of whole words, in one chain. What is more than blocks comes first, so that one reduction does. */

@@ -11,7 +11,7 @@
 #define MAX_BURST_BYTES 65000u
 #define ONE_PASS_LEAST 256u /* shorter payloads are copied first, then covered with their header */
 
-static uint64_t padded(uint64_t size)
+static uint64_t padded_size(uint64_t size)
 {
 	return (size + 3) & ~(uint64_t)3;
 }
@@ -43,7 +43,7 @@ void engine_packets_flush(struct engine_out *out)
 
 uint8_t *engine_packet_begin(struct engine_out *out, uint64_t header, uint64_t payload, int run)
 {
-	uint64_t length = header + padded(payload) + ICRC_BYTES;
+	uint64_t length = header + padded_size(payload) + ICRC_BYTES;
 	if (out->open) {
 		const struct engine_burst *burst = &out->bursts[out->count - 1];
 		int fits = run ? length == burst->segment : length <= burst->segment;
@@ -59,7 +59,7 @@ uint8_t *engine_packet_begin(struct engine_out *out, uint64_t header, uint64_t p
 
 uint64_t engine_packet_bytes(uint64_t header, uint64_t payload)
 {
-	return header + padded(payload) + ICRC_BYTES;
+	return header + padded_size(payload) + ICRC_BYTES;
 }
 
 uint64_t engine_packets_contiguous(const struct engine_out *out, uint64_t length)
@@ -115,7 +115,7 @@ static void copy_payload(void *with, uint8_t *bytes)
 static int seal_packet(const struct engine_shared *shared, const struct engine_flow *flow, uint8_t *frame,
 		       uint64_t header, const struct origin *from, uint64_t payload, uint32_t ident)
 {
-	uint64_t covered = header + padded(payload);
+	uint64_t covered = header + padded_size(payload);
 	uint64_t length = covered + ICRC_BYTES;
 	struct copying copying = { shared, frame + header, payload, 0 };
 	uint32_t crc;
@@ -157,7 +157,7 @@ static void join_burst(struct engine_out *out, uint64_t length, uint64_t count)
 int engine_packet_fill(struct engine_out *out, const struct engine_shared *shared, const struct engine_flow *flow,
 		       uint8_t *frame, uint64_t header, const struct origin *from, uint64_t payload)
 {
-	uint64_t covered = header + padded(payload), length = covered + ICRC_BYTES;
+	uint64_t covered = header + padded_size(payload), length = covered + ICRC_BYTES;
 	const struct engine_burst *burst = &out->bursts[out->count - (out->open != 0)];
 	if (!shared->bare && seal_packet(shared, flow, frame, header, from, payload, out->open ? burst->count : 0))
 		return -1;
