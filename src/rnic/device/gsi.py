@@ -1,6 +1,6 @@
 """QP1, the general services interface (IBA 13.5; annex A17): management datagrams of 256 bytes, in and out.
 
-Whoever manages connections is handed in from above, as :attr:`Gsi.agent`. The queue pair itself is plain: one
+The connection manager is handed in from above, as :attr:`Gsi.agent`. The queue pair itself is plain: one
 datagram for each packet, no memory of a program's, nothing to post. What is sent waits in the device's own queue,
 which is bounded; what comes is checked and given to the agent at once. Garbage costs a counter.
 """
@@ -30,7 +30,7 @@ _MEMBERSHIP = 0x8000
 
 
 class MadAgent(Protocol):
-    """Who takes management datagrams. Times are the device's, GIDs 16 bytes."""
+    """Takes management datagrams. Times are the device's, GIDs 16 bytes."""
 
     def receive(self, datagram: bytes | memoryview, source: bytes, now_ns: int, /) -> None:
         """A datagram that came from a GID."""

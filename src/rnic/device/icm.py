@@ -196,7 +196,7 @@ class Icm:
     # ----------------------------------------------------------------------------------------- pages
 
     def _behind(self, kind: int, page: int) -> tuple[bool, object | None]:
-        """Whether there is such a page, and who lent it."""
+        """Whether there is such a page, and its lender."""
         if kind == CONTEXTS and self.started:
             virt = page << PAGE_SHIFT
             mapped = self._contexts.page(virt)

@@ -1,7 +1,7 @@
 """Looking inside a NIC: plain trees of dicts, lists, numbers and strings, ready for JSON. Nothing here changes a NIC.
 
 Register values are integers; ``fields`` splits a register by its table. Rings say ``base``, ``entries``, ``head`` and
-``tail`` as the device has them. Whoever calls holds the NIC's lock.
+``tail`` as the device has them. The caller holds the NIC's lock.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The assembled NIC, sans I/O: bursts in, bursts out, doorbells, timers, commands, interrupts.
 
-Whoever drives it hands in time and packets and carries away what it produces; one thread at a time. Work per
+The caller hands in time and packets and carries away what it produces; one thread at a time. Work per
 call is bounded. Nothing that arrives from the wire raises.
 """
 
@@ -196,7 +196,7 @@ class Nic:
             self.globals.remove_uar(uar)
             self.congestion.remove_uar(uar)
             if not self.resources.uars and self.config.autostart and not self.contexts.complete:
-                # the last driver took its pages along: as at power-up, for whoever comes next
+                # the last driver took its pages along: as at power-up, for the next driver
                 self.stop()
                 self.start(bytes(INIT_HCA.size))
 

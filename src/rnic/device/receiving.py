@@ -137,7 +137,7 @@ class Receiving:
             return
         try:
             accepted = self._icrc.accepts(view, burst, index, self._nic.now_ns)
-        except Exception as error:  # noqa: BLE001 - the last guard; who sent it is not shown yet, so no QP fails
+        except Exception as error:  # noqa: BLE001 - the last guard; the sender is not verified yet, so no QP fails
             self._nic.guard.caught("packet", error)
             return
         if self._icrc.confirmed:

@@ -1,4 +1,4 @@
-"""What exists in a device: the numbers that are out, who owns them, and the objects behind them."""
+"""What exists in a device: the numbers in use, their owners, and the objects behind them."""
 
 from __future__ import annotations
 

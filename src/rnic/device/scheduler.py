@@ -1,7 +1,7 @@
 """Whose turn it is to send: deficit round robin by bytes, between programs, and between the queue pairs of each.
 
 A program's share does not depend on how many queue pairs it has, nor a queue pair's on the size of its messages.
-Who has nothing to send saves up nothing. But a program that had nothing to send is a *newcomer*: it may send a little
+A program with nothing to send saves up nothing. But one that had nothing to send is a *newcomer*: it may send a little
 before those in the rotation go on, since a short message would else wait for the turns of all that are busy. Newcomers
 together send no more than the others do, however often a program stops and comes again.
 """
@@ -130,7 +130,7 @@ class Scheduler(Record):
         lists.append(self._cells, self._at + _FIRST, _NEXT, program)
 
     def _welcome(self, program: int) -> None:
-        """A program becomes the last of the newcomers, who go before the others."""
+        """Make a program the last of the newcomers, which go before the others."""
         at = program >> WORD_SHIFT
         self._cells[at + _LISTED] = _NEWCOMER
         self._signed[at + _DEFICIT] = self.quantum // NEWCOMER_PART
@@ -148,7 +148,7 @@ class Scheduler(Record):
     def take(self) -> int:
         """The queue pair whose turn it is; one must wait. :meth:`spend` ends the turn.
 
-        Who sent more than its share, by at most a packet where others waited, sits out turns until that is made up.
+        A program that sent more than its share, by at most a packet where others waited, skips turns to make up.
         """
         cells, signed = self._cells, self._signed
         while True:

@@ -17,7 +17,7 @@ class Timers:
     """Wakes each queue pair at its deadline or before, never after.
 
     Queue pairs are offsets of records. The word ``armed_ns`` of one is when the heap wakes it, or ``NEVER``;
-    ``timer_place`` where in the heap it is, or 0. Whoever is woken too early, since its deadline has moved back, is to
+    ``timer_place`` where in the heap it is, or 0. A record woken too early, since its deadline has moved back, is to
     be armed again.
 
     Args:

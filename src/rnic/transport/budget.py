@@ -2,8 +2,8 @@
 
 Each slot, a program's or the NIC process, learns for itself what a peer takes (:mod:`rnic.transport.inflight`), and
 shows here what it has in flight and has learned. All together have no more in flight than the one among them that has
-learned the most may: who comes later finds what the others leave. While others wait, each keeps to its part, so what it
-gives back is theirs; a slot whose queue pairs do not wait leaves the rest to whoever wants it.
+learned the most may: a later one finds what the others leave. While others wait, each keeps to its part, so what it
+gives back is theirs; a slot whose queue pairs do not wait leaves the rest to the others.
 
 What goes from one slot to another of the device is nobody's account there but the NIC's: each slot has a receive buffer
 of its own, as each peer has.

@@ -11,7 +11,7 @@ READ responses and ACKs come back to it; the other half is for what peers send u
 starts at :data:`FIRST` and grows by half of what is acknowledged, by a quarter once something was lost, until packets
 queue for a quarter of :data:`QUEUE_NS`; then by :data:`STEP` packets a round trip until they queue for all of it.
 Packets queue for as long as a round trip is longer than the shortest of late. Since
-everybody who sends to a peer sees the same delay, all of them together keep no more there than it serves in that time.
+all senders to a peer see the same delay, all of them together keep no more there than it serves in that time.
 Three things make the limit smaller, at most once a round trip each:
 
 * longer queues, :data:`SAMPLES` times in a row: in proportion, by half at most and not below :data:`CROWDED`.
@@ -62,7 +62,7 @@ QUANTUM = 64
 """Packets that there must be room for before a queue pair that waits is given a turn; fewer where limits are small."""
 SMALL_QUANTUM = 16
 SLIP = 16
-"""Packets of short messages that go past those who wait, and beyond the limits."""
+"""Packets of short messages that pass waiting queue pairs, and exceed the limits."""
 QUEUE_NS = 1_500_000
 """Nanoseconds that packets may queue at a peer: at 2 to 4 us for each, 400 to 750 of them."""
 SAMPLES = 8
@@ -86,7 +86,7 @@ _PEERS = place(INFLIGHT, "first_peer")
 
 @view(PEER)
 class Peer(Record):
-    """One peer's account: packets in flight to it, how many may be, its measured round trips, who waits.
+    """One peer's account: packets in flight to it, how many may be, its measured round trips, its waiting queue pairs.
 
     Args:
         memory: where its record is, all zeros.
@@ -191,14 +191,14 @@ def _quantum(limit: int, shared: bool) -> int:
     """Packets of one turn at a peer's limit.
 
     Where it is ``shared``, half of what may be in flight, so that one turn is under way while the next is made.
-    Who is alone sends little by little: a loss shows by the packets behind it.
+    A single sender sends little by little: a loss shows by the packets behind it.
     """
     small = min(SMALL_QUANTUM, limit)
     return max(small, min(QUANTUM, limit >> 1)) if shared else small
 
 
 class Entries(Protocol):
-    """Who hands out the entries of the page that a whole device shares."""
+    """Hands out the entries of the page that a whole device shares."""
 
     def enter(self, address: bytes, port: int) -> int:
         """The entry of a peer, which has one user more; 0 where none is left."""
@@ -341,7 +341,7 @@ class Inflight:
 
     @property
     def slipped(self) -> int:
-        """Packets that went past those who wait since one of these was given a turn."""
+        """Packets that passed waiting queue pairs since one of these was given a turn."""
         return self._account.slipped
 
     @property
@@ -424,7 +424,7 @@ class Inflight:
     def enough(self, requester: SendQueue, packets: int, want: int) -> bool:
         """Whether who sends ``packets`` now finds room for more of ``want`` without an answer to them.
 
-        Whoever joins meanwhile and takes some room gives it back; but then it has to be room for a whole turn.
+        One that joins meanwhile and takes some room gives it back; but then it has to be room for a whole turn.
         """
         peer, account = requester.peer, self._account
         limit, nic = self.limit_to(peer), self.limit_of_all()
@@ -547,7 +547,7 @@ class Inflight:
         self.turn_over(requester)
 
     def _next(self, peer: Peer) -> SendQueue:
-        """Who waits for this peer and is next; its program's line then waits behind the others."""
+        """Return the next queue pair that waits for this peer; its program's line then waits behind the others."""
         cells, at = self._cells, peer.record >> WORD_SHIFT
         line = peer.first_line
         record = cells[(line >> WORD_SHIFT) + _QUEUE]
@@ -557,7 +557,7 @@ class Inflight:
         return self._members[record]
 
     def _admit(self) -> None:
-        """Give turns to who waits, peer by peer, as long as there is room that nobody was promised."""
+        """Give turns to waiting queue pairs, peer by peer, as long as there is room that nobody was promised."""
         account = self._account
         blocked = 0
         while blocked < account.waited_for:

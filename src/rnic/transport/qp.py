@@ -60,7 +60,7 @@ _CAN_SEND = frozenset({RTS, SQD})
 _CAN_RECEIVE = frozenset({RTR, RTS, SQD, SQE})
 _SERVICE_BITS = {ST_RC: RC, ST_UC: UC}
 LEAST = 4
-"""Packets that those who come second in a turn may send, whatever the first have left."""
+"""Packets that the second kind of traffic in a turn may send, whatever the first has left."""
 _PAD_OR_TVER = 0x3F << 48
 """Pad count and TVer in the first eight bytes of a BTH: both zero in the packets of a run."""
 
@@ -537,7 +537,7 @@ class QueuePair(QpRecord):
             self.host.event(event, self.ctx.local_qpn, vendor_err)
 
     def stop(self, state: int) -> None:
-        """Take an error state. It comes before the completions that follow from it, since who sees those may ask.
+        """Take an error state. It comes before the completions that follow from it, since a program may ask then.
 
         What software did not ask for is a fault of this queue pair, and interrupts (004 7.3, 7.7).
         """

@@ -302,7 +302,7 @@ class Requester(SendQueue):
         if count == left:
             ask = not self._defers_ack_request(message, psn)
         else:
-            # Who has to stop here, or may have to after this turn, asks for the ACK that lets him go on.
+            # Set AckReq on the last packet that the window allows; otherwise transmission stalls.
             account, more = self.account, min(left, self.window - self.inflight) - count
             ask = count == room or account.shared(self) or not account.enough(self, count, more)
         if (
@@ -378,7 +378,7 @@ class Requester(SendQueue):
     def _follows(self, message: Message) -> bool:
         """Whether a message that was not begun may be: it continues the PSNs, or nothing is outstanding.
 
-        Who writes the next PSN of a live queue pair (WR_QP_NPST) leaves a gap, or goes back. Across it no PSN is
+        Writing the next PSN of a live queue pair (WR_QP_NPST) leaves a gap, or goes back. Across it no PSN is
         compared: what was sent before is acknowledged first, and the peer's answers then are those to a loss.
         """
         first = message.first_psn

@@ -176,7 +176,7 @@ class ReplyQueue(QpRecord):
                     if not reply.again:
                         return sent, failed
                     # the key may outlive the memory: the owner goes on when the first answer has arrived, and the
-                    # network may repeat the request later still. Who waits for the answer is told; nobody else minds
+                    # network may repeat the request later still. A requester that waits for the answer is told so
                     self.qp.host.counters.bump("fatal_naks_sent")
                     word = NAK_REMOTE_OPERATION << 24 | self.qp.responder.msn
                     batch.add(BTH_WORD_STRUCT.pack(head | ACKNOWLEDGE << 56, failed, word))
