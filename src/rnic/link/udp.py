@@ -98,7 +98,7 @@ class _Outlet:
 
     def forget(self) -> None:
         """Others may have set the options meanwhile; one of them cuts what is sent, unless a message says otherwise."""
-        self.tclass = self.hop_limit = -1
+        self.tclass = self.hop_limit = self.sl = -1
         self.shared = True
 
     def shape(self, flow: Flow) -> None:

@@ -348,7 +348,11 @@ class Handlers:
             return self._reply_json(client, device.bypass.view(), out)
         if what.startswith(TAP):
             self._devices.take_over(device.runtime.nic.config.name)
-            return self._reply_json(client, device.runtime.tap().answer(what.removeprefix(TAP)), out)
+            tap = device.runtime.tap()
+            answer = tap.answer(what.removeprefix(TAP))
+            for slot in device.bypass.slots.values():
+                slot.runtime.tap().follow(tap)
+            return self._reply_json(client, answer, out)
         view = device.bypass.inspect(what)
         if view is not None and what == "counters":
             view |= {name: view.get(name, 0) + count for name, count in self._counters.items()}

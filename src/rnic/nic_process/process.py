@@ -33,7 +33,7 @@ from rnic.nic_process.sysfs_tree import SysfsTree
 from rnic.nic_process.wake_sockets import WakeSockets
 from rnic.runtime.directory import ProcessError
 from rnic.runtime.loop import Runtime
-from rnic.runtime.report import log_report
+from rnic.runtime.report import LOGGER, log_report
 from rnic.runtime.sched_slice import shorten
 from rnic.spec import attach
 from rnic.spec.rounds import BUDGET
@@ -112,9 +112,16 @@ class NicProcess:
     def _on_wake(self) -> None:
         for _ in range(_MAX_WAKEUPS):
             try:
-                self._woken.recv(1, socket.MSG_DONTWAIT)
+                if self._woken.recv(1, socket.MSG_DONTWAIT):
+                    continue
+                # a program shut it down: from now on the timers find what is rung for
+                self._selector.unregister(self._woken)
+                LOGGER.warning("a program shut down the socket that wakes the NIC process: it wakes by its timers")
             except BlockingIOError:
-                return
+                pass
+            except OSError as error:  # a program did something else to it
+                LOGGER.warning("the socket that wakes the NIC process: %s", error.strerror)
+            return
 
     def _on_drop(self) -> None:
         self.acceptor.refill_spares()

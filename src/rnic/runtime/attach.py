@@ -167,19 +167,23 @@ def connect(directory: Path) -> ProcessConnection | None:
         uid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[1]
         if uid != os.geteuid():
             raise ProcessError(f"the NIC process in {directory} is user {uid}'s: set RNIC_RUNTIME_DIR to one of yours")
-        connection = ProcessConnection(sock)
-        hello = attach.HELLO.pack({"magic": attach.MAGIC, "version": attach.VERSION, "pid": os.getpid()})
-        connection.pid = attach.HELLO_REPLY.get(connection.request(attach.MSG_HELLO, hello)[0], "pid")
     except (FileNotFoundError, ConnectionRefusedError):
         sock.close()
         return None
-    except VerbsError as error:
+    except BaseException:
         sock.close()
+        raise
+    connection = ProcessConnection(sock)
+    try:
+        hello = attach.HELLO.pack({"magic": attach.MAGIC, "version": attach.VERSION, "pid": os.getpid()})
+        connection.pid = attach.HELLO_REPLY.get(connection.request(attach.MSG_HELLO, hello)[0], "pid")
+    except VerbsError as error:
+        connection.close()
         if error.errno == ENODEV:
             return None
         raise ProcessError(str(error.strerror)) from None
     except BaseException:
-        sock.close()
+        connection.close()
         raise
     return connection
 

@@ -79,11 +79,9 @@ class OwnFd:
         fd, word = self.fd, ctypes.c_uint32(self.word)
         if fd < 0:
             return False
-        ours = (
-            self._is_same()
-            and (not self._number or self._number == self._eventfd())
-            and (not self.word or os.getpid() != self._pid or bool(_library.rnic_fd_disown(fd, word)))
-        )
+        ours = self._is_same() and (not self._number or self._number == self._eventfd())
+        if self.word and os.getpid() == self._pid and not _library.rnic_fd_disown(fd, word):
+            ours = False
         self.fd = -1
         return ours
 

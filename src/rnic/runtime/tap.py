@@ -67,8 +67,8 @@ class Session:
         self.asked_ns = 0
         self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self._starts: dict[tuple[str, int], deque[tuple[int, bool]]] = {}
-        self._followed: dict[int, tuple[DeviceQp, int, int, int]] = {}
-        """By number: the queue pair, the next index to be seen fetched and completed, and its receive ring's head."""
+        self._followed: dict[tuple[int, int], tuple[DeviceQp, int, int, int]] = {}
+        """By NIC, a device's or a slot's, and number: the queue pair, the next index to be seen fetched and completed, and its receive ring's head."""
         self._open: dict[tuple[int, int], int] = {}
         """First PSN of operations under way, by queue pair and index."""
 
@@ -115,14 +115,14 @@ class Session:
         for qpn in numbers:
             qp = qps.get(qpn)
             if qp is None:
-                self._followed.pop(qpn, None)
+                self._followed.pop((id(qps), qpn), None)
                 continue
             requester = qp.requester
             received = qp.regs.get(RQ_HEAD)
-            known = self._followed.get(qpn)
+            known = self._followed.get((id(qps), qpn))
             if known is None or known[0] is not qp:
                 # what is under way already has no beginning
-                self._followed[qpn] = (qp, requester.fetch_index, requester.sq_head, received)
+                self._followed[id(qps), qpn] = (qp, requester.fetch_index, requester.sq_head, received)
                 continue
             _, fetched, done, taken = known
             while fetched != requester.fetch_index:
@@ -147,7 +147,7 @@ class Session:
             if received != taken and self.sample == 1:
                 self.add(now_ns, "receive completed", qpn, {"index": received})
             if (fetched, done, received) != known[1:]:
-                self._followed[qpn] = (qp, fetched, done, received)
+                self._followed[id(qps), qpn] = (qp, fetched, done, received)
 
 
 class Tap(Middleware):
@@ -202,6 +202,12 @@ class Tap(Middleware):
             "lost": start - since if since else 0,
             "events": events,
         }
+
+    def follow(self, device: Tap) -> None:
+        """Add what this tap sees, of a slot, to the sessions of its device's."""
+        self.sessions = device.sessions
+        if self.sessions:
+            self._attach()
 
     def _attach(self) -> None:
         if not self.enabled:

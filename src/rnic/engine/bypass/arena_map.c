@@ -47,6 +47,7 @@ static struct engine_qp *map_known_qp(struct bypass *bypass, uint64_t index, uin
 	qp->scatters = (struct scatter *)(void *)(arena + record->scatters);
 	qp->block = bypass_block(bypass, record->block);
 	qp->found = 0;
+	qp->peer_path = NULL; /* its peer may be gone: bypass_map_qp looks it up */
 	return qp;
 }
 
@@ -58,6 +59,8 @@ void bypass_arena_changed(struct bypass *bypass)
 	bypass->device.changes = changes;
 	/* options of the socket, which the NIC process sets as well */
 	bypass->socket.tclass = bypass->socket.hop_limit = bypass->socket.segment = -1;
+	if (bypass->uses_levels)
+		bypass->socket.priority = -1;
 	for (uint64_t i = 0; i < (uint64_t)1 << bypass->device.log_qps; i++)
 		bypass->device.qps[i] = map_known_qp(bypass, i, bypass->device.directory[i]);
 }
@@ -153,6 +156,7 @@ static const void *find_route(struct bypass *bypass, struct engine_qp *qp, struc
 	if (bytes != bypass->setup.address_bytes || flow->sport != bypass->setup.port ||
 	    !is_plain(qp->flow.destination, bytes))
 		return NULL; /* IPv6 scopes are the link's */
+	bypass->uses_levels |= flow->sl != 0;
 	uint32_t segments = path->max_segments ? path->max_segments : MAX_SEGMENTS;
 	bypass_set_path(bypass, path, &qp->flow, flow->flow_label, flow->tclass, flow->hop_limit, flow->sl & 0xF,
 			segments);
@@ -177,6 +181,7 @@ int bypass_map_destination(struct bypass *bypass, struct mapped_qp *mapped)
 	const uint8_t *address = bytes == 4 ? gid + sizeof v4_mapped : gid;
 	if (bytes != bypass->setup.address_bytes || !is_plain(address, bytes))
 		return -1;
+	bypass->uses_levels |= entry_get(&entry, SQE_UD_SL) != 0;
 	if (!mapped->destination_cache)
 		mapped->destination_cache = calloc(1, sizeof *mapped->destination_cache);
 	if (!mapped->destination_cache)

@@ -25,6 +25,7 @@ struct bypass {
 	struct engine_mapping *reach;
 	struct mapped_qp **mapped_qps;
 	struct tx_socket socket;
+	int uses_levels; /* a service level other than 0 was used: the NIC process may have set the socket's priority */
 	struct io_poll *round;
 	struct shm_loopback *shm; /* NULL if the program did not enable it */
 	uint8_t *out;

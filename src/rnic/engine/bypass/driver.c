@@ -81,10 +81,7 @@ static int is_gone(void *self)
 
 static void lost_fds(void *self)
 {
-	struct bypass_driver *driver = self;
-
-	atomic_store(&driver->gone, true);
-	driver->setup.lost(driver->setup.self);
+	driver_lost_fds(self);
 }
 
 /* Fire the descriptor of an event queue that has one more entry. */
@@ -114,6 +111,7 @@ static uint8_t *map_shared(int fd, size_t bytes)
 	if (base == MAP_FAILED)
 		return NULL;
 	madvise(base, bytes, MADV_DONTFORK); /* a child must not use it */
+	madvise(base, bytes, MADV_DONTDUMP); /* it is long and mostly a hole, whose pages a core dump would make */
 	return base;
 }
 
@@ -243,10 +241,14 @@ static void take_arena_back(struct bypass_driver *driver)
 int driver_request(struct bypass_driver *driver, uint32_t kind, const void *body, size_t bytes, const int *fds,
 		   int fd_count, struct rpc_reply *reply)
 {
-	int error;
+	int error = EIO;
 
 	lend_arena(driver);
-	error = rpc_call(driver->setup.socket.fd, kind, ++driver->token, body, bytes, fds, fd_count, reply);
+	own_fds_recheck(&driver->own);
+	if (own_fds_valid(&driver->own, 0))
+		error = rpc_call(driver->setup.socket.fd, kind, ++driver->token, body, bytes, fds, fd_count, reply);
+	else
+		driver_lost_fds(driver);
 	take_arena_back(driver);
 	return error;
 }

@@ -61,6 +61,13 @@ struct bypass_driver {
 	struct driver_event_queue *awaited;
 };
 
+/* Note that the program has taken descriptors of this driver away: the device is lost. */
+static inline void driver_lost_fds(struct bypass_driver *driver)
+{
+	atomic_store(&driver->gone, true);
+	driver->setup.lost(driver->setup.self);
+}
+
 /* Return whether the NIC process has gone. */
 static inline bool driver_nic_is_gone(struct bypass_driver *driver)
 {

@@ -182,6 +182,8 @@ static void *thread_main(void *self)
 			guard_checked_ns = now;
 		}
 		if (bypass_idle(driver->bypass) || atomic_load(&driver->gone)) {
+			if (!atomic_load(&driver->gone) && !own_fds_valid(&driver->own, now))
+				driver_lost_fds(driver);
 			sleep_until(driver, now + STOPPED_CHECK_NS, SLEEP_BACKOFF, IGNORE_DEADLINES);
 			continue;
 		}

@@ -4,6 +4,7 @@
 
 #include "io/nocancel.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +24,9 @@ static int is_same_file(const struct own_fd *own)
 {
 	struct stat found;
 
-	return !fstat(own->fd, &found) && found.st_dev == own->device && found.st_ino == own->inode;
+	if (fstat(own->fd, &found))
+		return errno != EBADF; /* a filter of system calls may refuse it */
+	return found.st_dev == own->device && found.st_ino == own->inode;
 }
 
 /* Return the number by which /proc knows an eventfd; 0 for others, and before Linux 5.2. */
@@ -95,7 +98,11 @@ int own_fd_valid_exact(const struct own_fd *own)
 
 void own_fd_close(struct own_fd *own)
 {
-	if (own->fd >= 0 && own_fd_valid_exact(own) && (!own->word || rnic_fd_disown(own->fd, own->word)))
+	int ours = own->fd >= 0 && own_fd_valid_exact(own);
+
+	if (own->fd >= 0 && own->word && !rnic_fd_disown(own->fd, own->word))
+		ours = 0;
+	if (ours)
 		close_uncanceled(own->fd);
 	own->fd = -1;
 }
@@ -116,18 +123,30 @@ int own_fds_add(struct own_fds *group, int fd)
 	return own->fd;
 }
 
+/* Let the program close what it has under a number that was ours. */
+static void give_up(struct own_fd *own)
+{
+	if (own->word)
+		rnic_fd_disown(own->fd, own->word);
+}
+
 int own_fds_valid(struct own_fds *group, uint64_t now)
 {
+	int valid = 1;
 	uint32_t generation = &rnic_fd_generation ? atomic_load_explicit(&rnic_fd_generation, memory_order_acquire) : 0;
 
 	if (now < atomic_load_explicit(&group->check_ns, memory_order_relaxed) &&
 	    generation == atomic_load_explicit(&group->generation, memory_order_relaxed))
 		return 1;
 	if (!own_fd_valid(&group->borrowed))
-		return 0;
+		valid = 0;
 	for (uint32_t i = 0; i < group->count; i++)
-		if (!own_fd_valid(&group->list[i]))
-			return 0;
+		if (!own_fd_valid(&group->list[i])) {
+			give_up(&group->list[i]);
+			valid = 0;
+		}
+	if (!valid)
+		return 0;
 	atomic_store_explicit(&group->generation, generation, memory_order_relaxed);
 	atomic_store_explicit(&group->check_ns, now + OWN_FD_CHECK_NS, memory_order_relaxed);
 	return 1;

@@ -51,10 +51,13 @@ static void call_default(int number, const siginfo_t *info)
 static void call_previous(int number, siginfo_t *info, void *context)
 {
 	unsigned i = signal_index(number), count = previous_counts[i];
-	const struct sigaction *to = nested < count ? &previous[i][count - 1 - nested] : NULL;
+	struct sigaction *saved = nested < count ? &previous[i][count - 1 - nested] : NULL;
+	struct sigaction copy = saved ? *saved : (struct sigaction){ .sa_handler = SIG_DFL }, *to = &copy;
 	sigset_t mask;
 
-	if (!to || (!(to->sa_flags & SA_SIGINFO) && to->sa_handler == SIG_DFL)) {
+	if (saved && to->sa_flags & (int)SA_RESETHAND)
+		*saved = (struct sigaction){ .sa_handler = SIG_DFL };
+	if (!saved || (!(to->sa_flags & SA_SIGINFO) && to->sa_handler == SIG_DFL)) {
 		call_default(number, info);
 		return;
 	}

@@ -60,9 +60,9 @@ static enum engine_end advance_to_lost(const struct engine_shared *shared, struc
 
 /* Acknowledge all before `psn`. If a READ or atomic response is missing before it, set `*missing` and retry from that
  * instead. ENGINE_ATTENTION, or a punt with nothing changed. */
-static enum engine_end cover_sent(const struct engine_shared *shared, struct engine_qp *qp, uint64_t psn,
-				  const struct engine_inflight *flight, uint64_t now, int *missing,
-				  struct engine_effects *effects)
+static enum engine_end cover(const struct engine_shared *shared, struct engine_qp *qp, uint64_t psn,
+			     const struct engine_inflight *flight, uint64_t now, int *missing,
+			     struct engine_effects *effects)
 {
 	const struct queue_pair *record = qp->record;
 
@@ -137,8 +137,8 @@ static int mends_alone(const struct engine_shared *shared, struct engine_qp *qp,
 }
 
 /* Acknowledge what lies before a NAK and go back to its PSN, or send that packet alone again. */
-static enum engine_end handle_nak(const struct engine_shared *shared, struct engine_qp *qp, const struct packet *packet,
-				  const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
+static enum engine_end nak(const struct engine_shared *shared, struct engine_qp *qp, const struct packet *packet,
+			   const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
 {
 	/* what is asked for is what is sent next, again: it tells nothing new and costs no retry */
 	int known = qp->record->inflight <= (uint64_t)psn_diff(packet->psn, qp->record->una), missing;
@@ -146,7 +146,7 @@ static enum engine_end handle_nak(const struct engine_shared *shared, struct eng
 	TRACE_STEP(nak);
 	if (!known && !may_retry(qp, packet->psn))
 		return PUNT_ACK;
-	enum engine_end end = cover_sent(shared, qp, packet->psn, flight, now, &missing, effects);
+	enum engine_end end = cover(shared, qp, packet->psn, flight, now, &missing, effects);
 	if (end > ENGINE_ATTENTION || missing)
 		return end;
 	engine_count(effects, COUNT_SEQUENCE_NAKS_RECEIVED, 1);
@@ -156,8 +156,8 @@ static enum engine_end handle_nak(const struct engine_shared *shared, struct eng
 }
 
 /* Acknowledge what lies before an RNR NAK, and go back to its PSN after a while. */
-static enum engine_end handle_rnr(const struct engine_shared *shared, struct engine_qp *qp, const struct packet *packet,
-				  const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
+static enum engine_end rnr(const struct engine_shared *shared, struct engine_qp *qp, const struct packet *packet,
+			   const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	uint64_t most = be_get(qp->qpc, QPC_RNR_RETRY);
@@ -167,7 +167,7 @@ static enum engine_end handle_rnr(const struct engine_shared *shared, struct eng
 	/* progress restores the count */
 	if (most != RNR_RETRY_FOREVER && !(packet->psn == record->una ? record->rnr_left : most))
 		return PUNT_ACK;
-	enum engine_end end = cover_sent(shared, qp, packet->psn, flight, now, &missing, effects);
+	enum engine_end end = cover(shared, qp, packet->psn, flight, now, &missing, effects);
 	if (end > ENGINE_ATTENTION || missing)
 		return end;
 	engine_count(effects, COUNT_RNR_NAKS_RECEIVED, 1);
@@ -182,20 +182,21 @@ static enum engine_end handle_rnr(const struct engine_shared *shared, struct eng
 }
 
 /* Take an ACK or NAK; ENGINE_ATTENTION, or a punt with nothing changed. */
-static enum engine_end handle_ack(const struct engine_shared *shared, struct engine_qp *qp, const struct packet *packet,
-				  const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
+static enum engine_end acknowledge(const struct engine_shared *shared, struct engine_qp *qp,
+				   const struct packet *packet, const struct engine_inflight *flight, uint64_t now,
+				   struct engine_effects *effects)
 {
 	uint64_t kind = packet->bytes[BTH_BYTES] & AETH_TYPE_MASK;
 
 	TRACE_STEP(acknowledge);
 	if (kind == AETH_RNR_NAK)
-		return handle_rnr(shared, qp, packet, flight, now, effects);
+		return rnr(shared, qp, packet, flight, now, effects);
 	if (kind != AETH_ACK)
-		return handle_nak(shared, qp, packet, flight, now, effects);
+		return nak(shared, qp, packet, flight, now, effects);
 	uint32_t before = effects->effects;
 	uint64_t lsn = credit_limit(qp, packet, effects);
 	int missing;
-	enum engine_end end = cover_sent(shared, qp, (packet->psn + 1) & PSN_MASK, flight, now, &missing, effects);
+	enum engine_end end = cover(shared, qp, (packet->psn + 1) & PSN_MASK, flight, now, &missing, effects);
 	if (end != ENGINE_ATTENTION) {
 		effects->effects = before;
 		return end;
@@ -256,9 +257,9 @@ static struct read_piece *rejoin_pieces(struct engine_qp *qp, struct read_piece 
 }
 
 /* Count `count` response packets of the oldest request, which were placed in order. */
-static void took_piece(const struct engine_shared *shared, struct engine_qp *qp, struct read_piece *piece,
-		       uint64_t count, struct cq_room *room, const struct engine_inflight *flight, uint64_t now,
-		       struct engine_effects *effects)
+static void took(const struct engine_shared *shared, struct engine_qp *qp, struct read_piece *piece, uint64_t count,
+		 struct cq_room *room, const struct engine_inflight *flight, uint64_t now,
+		 struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	struct send_slot *slot = &qp->sends[piece->index];
@@ -327,15 +328,14 @@ static enum engine_end place_response(const struct engine_shared *shared, struct
 	if (packet->by_reference ? by_reference_read_response(shared, packet, &sges, offset) :
 				   size && engine_sge_write(shared, &sges, offset, data, size))
 		return PUNT_MEMORY;
-	took_piece(shared, qp, piece, count, &room, flight, now, effects);
+	took(shared, qp, piece, count, &room, flight, now, effects);
 	if (alone)
 		implied_nak(shared, qp, behind, flight, now, effects);
 	return ENGINE_ATTENTION;
 }
 
-static enum engine_end handle_response(const struct engine_shared *shared, struct engine_qp *qp,
-				       const struct packet *packet, const struct engine_inflight *flight, uint64_t now,
-				       struct engine_effects *effects)
+static enum engine_end response(const struct engine_shared *shared, struct engine_qp *qp, const struct packet *packet,
+				const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
 {
 	struct read_piece *piece = engine_piece(qp, 0);
 	int64_t distance = qp->record->piece_count ? psn_diff(packet->psn, piece_due(piece)) : -1;
@@ -404,14 +404,16 @@ enum engine_end engine_response_receive(const struct engine_shared *shared, stru
 
 	if (!engine_sq_valid(qp) || !qp->record->read_chunk)
 		return PUNT_STATE;
+	if (qp->peer_path && psn_diff(qp->record->una, qp->peer_path->again) >= 0)
+		qp->peer_path->asks_again = 0; /* PSNs come round again */
 	/* a NAK says nothing worse than that packets are to be sent again */
 	if (is_ack && kind != AETH_ACK && kind != AETH_RNR_NAK && syndrome != NAK_PSN_SEQUENCE)
 		return PUNT_ACK;
 	if (!engine_packet_check_icrc(shared, packet))
 		return PUNT_ICRC;
 	if (check_psn(qp, packet, effects))
-		end = is_ack ? handle_ack(shared, qp, packet, flight, now, effects) :
-			       handle_response(shared, qp, packet, flight, now, effects);
+		end = is_ack ? acknowledge(shared, qp, packet, flight, now, effects) :
+			       response(shared, qp, packet, flight, now, effects);
 	if (end == ENGINE_DONE || end == ENGINE_ATTENTION)
 		effects->effects |= EFFECT_ARM;
 	return end;

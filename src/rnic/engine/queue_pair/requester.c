@@ -42,7 +42,7 @@ static uint64_t message_packets(const struct send_slot *slot, uint64_t length, u
 }
 
 /* Check a descriptor and give it its PSNs; ENGINE_DONE, or a punt with nothing changed. */
-static enum engine_end check_entry(struct engine_qp *qp, struct send_slot *slot, uint64_t length)
+static enum engine_end check(struct engine_qp *qp, struct send_slot *slot, uint64_t length)
 {
 	const struct queue_pair *record = qp->record;
 	uint64_t most = record->mtu * (record->service == SERVICE_UD ? 1 : PSN_WINDOW);
@@ -60,7 +60,7 @@ static enum engine_end check_entry(struct engine_qp *qp, struct send_slot *slot,
 
 /* Take the next descriptor from the ring, and find its bytes; ENGINE_DONE, ENGINE_ATTENTION if there is none to take
  * now, or a punt. */
-static enum engine_end fetch_entry(const struct engine_shared *shared, struct engine_qp *qp, struct sge_list *sges)
+static enum engine_end fetch(const struct engine_shared *shared, struct engine_qp *qp, struct sge_list *sges)
 {
 	struct queue_pair *record = qp->record;
 	uint64_t index = record->fetch_index, after = sq_after(qp, index);
@@ -75,7 +75,7 @@ static enum engine_end fetch_entry(const struct engine_shared *shared, struct en
 	entry_fetch(&read, qp->sq + (index << record->sq_shift));
 	enum engine_end end = find_payload(shared, qp, &read, index, sges);
 	if (end == ENGINE_DONE)
-		end = check_entry(qp, &read, sges->length);
+		end = check(qp, &read, sges->length);
 	if (end != ENGINE_DONE)
 		return end;
 	if (!record->service)
@@ -155,8 +155,8 @@ static int leaves_room(const struct queue_pair *record, const struct engine_infl
 }
 
 /* Return the packets that may be sent of `want`; 0 if it has to wait. */
-static uint64_t send_allowance(struct engine_qp *qp, const struct engine_inflight *flight, uint64_t want,
-			       struct engine_effects *effects)
+static uint64_t allowance(struct engine_qp *qp, const struct engine_inflight *flight, uint64_t want,
+			  struct engine_effects *effects)
 {
 	const struct queue_pair *record = qp->record;
 	int64_t room = (int64_t)record->window - (int64_t)record->inflight;
@@ -419,7 +419,7 @@ static enum engine_end send_message(const struct engine_shared *shared, struct e
 	}
 	if (reads && record->read_index == NONE)
 		record->read_index = slot_index;
-	uint64_t left = slot->packets - slot->sent, room = send_allowance(qp, flight, left, effects);
+	uint64_t left = slot->packets - slot->sent, room = allowance(qp, flight, left, effects);
 	if (!room)
 		return ENGINE_DONE;
 	if (reads) {
@@ -498,8 +498,8 @@ static uint64_t probe_response(const struct engine_shared *shared, struct engine
 
 /* Repeat the oldest and the last packet that are not acknowledged, with AckReq, or, if the oldest waits for a response,
  * ask for that again; ENGINE_DONE with how many were sent, or a punt with nothing changed. */
-static enum engine_end send_probe(const struct engine_shared *shared, struct engine_qp *qp, struct engine_out *out,
-				  uint64_t *sent, struct engine_effects *effects)
+static enum engine_end probe(const struct engine_shared *shared, struct engine_qp *qp, struct engine_out *out,
+			     uint64_t *sent, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	struct sge_list sges;
@@ -599,7 +599,7 @@ uint64_t engine_send(const struct engine_shared *shared, struct engine_qp *qp, u
 		return 0;
 	engine_prefetch_forget(shared);
 	if (record->probe_due && record->rnr_until == NEVER) {
-		end = send_probe(shared, qp, out, &made, effects);
+		end = probe(shared, qp, out, &made, effects);
 		if (end != ENGINE_DONE) {
 			effects->end = end;
 			return 0;
@@ -614,7 +614,7 @@ uint64_t engine_send(const struct engine_shared *shared, struct engine_qp *qp, u
 				break;
 			if (shared->prefetch && shared->prefetch->fetched >= shared->prefetch->fetched_count)
 				engine_prefetch_fetch(shared, qp, budget - made);
-			end = fetch_entry(shared, qp, &sges);
+			end = fetch(shared, qp, &sges);
 		} else {
 			end = find_payload(shared, qp, slot, index, &sges);
 		}

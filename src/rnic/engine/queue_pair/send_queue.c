@@ -112,7 +112,7 @@ enum engine_end engine_sq_complete_check(struct engine_qp *qp, const struct send
 }
 
 /* Complete, in order, every message that is wholly acknowledged. */
-static void retire_entries(struct engine_qp *qp, struct cq_room *room, struct engine_effects *effects)
+static void retire(struct engine_qp *qp, struct cq_room *room, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	uint64_t index = record->sq_head, una = record->una;
@@ -157,7 +157,7 @@ enum engine_end engine_sq_complete_sent(struct engine_qp *qp, struct engine_effe
 	struct cq_room room;
 	enum engine_end end = reserve_completions(qp, qp->record->una, &room);
 	if (end == ENGINE_DONE)
-		retire_entries(qp, &room, effects);
+		retire(qp, &room, effects);
 	return end;
 }
 
@@ -261,7 +261,7 @@ void engine_sq_advance_into(const struct engine_shared *shared, struct engine_qp
 		/* a probe may have revealed only one loss of several */
 		record->probe_due = probed && engine_probe_enabled(shared, qp) && !record->piece_count;
 	}
-	retire_entries(qp, room, effects);
+	retire(qp, room, effects);
 }
 
 /* ------------------------------------------------------------------ going back */
