@@ -37,6 +37,8 @@ MAX_AGE_DAYS = 14
 LEFT_OUT = 77
 FAILURE_LINES = 20
 """Lines of a failed step that the end of the check repeats."""
+BESIDE_TIMEOUT_S = 600
+"""How long a test of a step beside others may take."""
 OUTPUT_SECONDS = 5
 """How long a step's output is read behind its end; a process that it left may hold it open."""
 LANES = 2
@@ -444,6 +446,8 @@ class Check:
         if not step.beside:
             self.say(step.name)
         env = {**os.environ, "PYTHON": sys.executable, "ROOT": str(ROOT), "WORK": str(self._work), "STEP": step.name}
+        if step.beside:  # it gets a core when nobody else wants one
+            env["PYTEST_TIMEOUT"] = str(BESIDE_TIMEOUT_S)
         command = ["bash", "-c", PRELUDE + step.command]
         lines: list[str] = []
         step_process = subprocess.Popen(

@@ -217,6 +217,14 @@ def test_the_end_repeats_why_a_step_failed(
     assert "fine" not in end
 
 
+def test_a_test_beside_others_may_take_longer(steps: ModuleType, run: Run) -> None:
+    command = 'test "${PYTEST_TIMEOUT-}" = 600'
+    assert run(steps.Step("one", command, beside=True), steps.Step("two", command)) == {
+        "one": ("passed", ""),
+        "two": ("failed", "status 1"),
+    }
+
+
 def test_a_process_that_a_step_left_holds_nobody_up(
     steps: ModuleType, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
