@@ -17,6 +17,7 @@ run, since machines differ.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -206,7 +207,7 @@ def measure(row: Row, libraries: Path, number: int) -> float:
     """One figure."""
     # its NIC process may still write there, until it finds nobody left
     with tempfile.TemporaryDirectory(prefix="rnic-bench-", ignore_cleanup_errors=True) as name:
-        env = {**os.environ, **row.env, "RNIC_RUNTIME_DIR": name, "RNIC_LIBRARIES": str(libraries)}
+        env = {**os.environ, "RNIC_BYPASS": "0", **row.env, "RNIC_RUNTIME_DIR": name, "RNIC_LIBRARIES": str(libraries)}
         if row.command[0] in OWN:
             return raw(row, libraries)
         address = f"{own_network()}.{number % 250 + 1}"
@@ -285,9 +286,13 @@ def _figure(text: str, row: Row) -> float:
 
 def main(argv: list[str]) -> int:
     """Print the table and the two ratios."""
-    numbers = [word for word in argv if word not in ("--bypass", "--guest")]
-    rounds = int(numbers[0]) if numbers else ROUNDS
-    before = [] if "--bypass" in argv else rows()
+    parser = argparse.ArgumentParser(prog="./dev bench programs", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("rounds", nargs="?", type=int, default=ROUNDS, help=f"rounds of all figures; {ROUNDS}")
+    parser.add_argument("--bypass", action="store_true", help="only programs that run the data path themselves")
+    parser.add_argument("--guest", action="store_true", help="also in the guest, beside Soft-RoCE (root)")
+    options = parser.parse_args(argv)
+    rounds = options.rounds
+    before = [] if options.bypass else rows()
     wanted = before + [row for row in bypass_rows() if row.name not in {row.name for row in before}]
     with tempfile.TemporaryDirectory(prefix="rnic-libraries-") as name:
         build(Path(name))
@@ -308,7 +313,7 @@ def main(argv: list[str]) -> int:
         ratio = middle["ib_write_lat 8 B"] / middle["rnic perf write_lat 8 B"]
         print(f"ib_write_lat / rnic perf: {ratio:.2f} (at most {MOST_LAT}: {'met' if ratio <= MOST_LAT else 'MISSED'})")
     print("\n".join(verdicts(wanted)))
-    if "--guest" not in argv:
+    if not options.guest:
         return 0
     try:
         print("\n".join(in_guest(measured(rounds))))
