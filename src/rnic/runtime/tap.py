@@ -68,7 +68,8 @@ class Session:
         self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self._starts: dict[tuple[str, int], deque[tuple[int, bool]]] = {}
         self._followed: dict[tuple[int, int], tuple[DeviceQp, int, int, int]] = {}
-        """By NIC, a device's or a slot's, and number: the queue pair, the next index to be seen fetched and completed, and its receive ring's head."""
+        """By NIC, a device's or a slot's, and number: the queue pair, the next index to be seen fetched and completed,
+        and its receive ring's head."""
         self._open: dict[tuple[int, int], int] = {}
         """First PSN of operations under way, by queue pair and index."""
 
