@@ -316,12 +316,17 @@ def test_a_second_poll_in_vain_sends_what_gathered(ends: Ends) -> None:
     with undisturbed(ends):
         seen = []
         for _ in range(6):
-            seen.append(write(ends) - first)
+            posted = write(ends) - first
+            polled = []
             for _ in range(2):
                 ends.cqs[0].poll()
-                seen.append(sent(ends) - first)
-    # a poll right behind a message that gathers does not look
-    assert seen == [1, 1, 1, 2, 2, 2, 2, 2, 3, 3, 3, 4, 4, 4, 4, 4, 4, 6]
+                polled.append(sent(ends) - first)
+            seen.append((posted, *polled))
+    for number, (posted, polled_once, polled_twice) in enumerate(seen, 1):
+        assert polled_once == posted, "a poll right behind a message that gathers does not look"
+        assert polled_twice in (posted, number), "all that gathers leaves, unless it is few beside what is in flight"
+    assert seen[:3] == [(1, 1, 1), (2, 2, 2), (2, 2, 3)]
+    assert seen[5][2] > seen[3][2], "more than one in so many do not wait"
 
 
 def test_a_poll_behind_each_message_of_a_stream_lets_as_many_gather_as_are_in_flight(ends: Ends) -> None:
