@@ -52,7 +52,7 @@ def test_retry_count(new: NewScript) -> None:
 
 @pytest.mark.parametrize("retry_cnt", [0, 1, 3, 7])
 @pytest.mark.parametrize("operation", ["WRITE", "READ"])
-def test_a_dead_peer_gets_each_sending_and_one_probe_for_it(new: NewScript, operation: str, retry_cnt: int) -> None:
+def test_a_dead_peer_gets_no_more_probes_than_sendings(new: NewScript, operation: str, retry_cnt: int) -> None:
     """Also while new packets go out, each of which starts the probe's timer again."""
     s = new(ackto=12, retry_cnt=retry_cnt)
     s.post(operation, 512)

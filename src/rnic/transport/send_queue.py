@@ -513,12 +513,11 @@ class SendQueue(QpRecord):
             self.host.counters.bump("ack_timeouts")
             self.ack_deadline = NEVER
             self.backoff = min(self.backoff + 1, BACKOFF_MOST)
-            self.probe_shift = 0
             self.peer.timed_out(now_ns)
             self.qp.retry(self.una, now_ns)
         elif self.probe_deadline <= now_ns:
-            # One probe for each time that packets were sent: what else is lost is the ACK timeout's, if there is one.
-            if not self.probe_shift or not self.ack_timeout or self.qp.selective is not None:
+            # As many probes without progress as packets may be sent by timeouts; without an ACK timeout, for ever.
+            if self.probe_shift <= self.ctx.retry_cnt or not self.ack_timeout or self.qp.selective is not None:
                 self.probe_due = 1
                 self.ack_each = ACK_EACH_AFTER_PROBE
                 self.host.schedule(self.qp)

@@ -361,13 +361,12 @@ void engine_timeout(const struct engine_shared *shared, struct engine_qp *qp, co
 		engine_count(effects, COUNT_ACK_TIMEOUTS, 1);
 		record->ack_deadline = NEVER;
 		record->backoff = lesser(record->backoff + 1, TIMER_BACKOFF_MOST);
-		record->probe_shift = 0;
 		effects->effects |= EFFECT_SILENT;
 		engine_sq_retry(shared, qp, record->una, effects);
 	} else if (record->probe_deadline <= now) {
 		int waits = qp->peer_path && qp->peer_path->pending(qp->peer_path);
-		/* one probe for each time that packets were sent: the rest is left to the ACK timeout, if there is one */
-		if (!waits && (!record->probe_shift || !record->ack_timeout)) {
+		/* as many without progress as packets may be sent by timeouts; without an ACK timeout, for ever */
+		if (!waits && (record->probe_shift <= be_get(qp->qpc, QPC_RETRY_CNT) || !record->ack_timeout)) {
 			record->probe_due = 1;
 			record->ack_each = TIMER_ACK_EACH_AFTER_PROBE;
 			effects->effects |= EFFECT_SCHEDULE;
