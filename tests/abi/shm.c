@@ -1,5 +1,5 @@
 /*
- * Two programs on one device against each other: who asks and who serves. Exits with 0 if all is as it should be.
+ * Two programs on one device against each other: the requester and the responder. Exits with 0 if all is as it should be.
  *
  *     shm data       messages of all kinds and lengths, checked; a receive that comes late
  *     shm reads      READs of all lengths, some at a time, into several pieces of memory, checked
@@ -7,10 +7,10 @@
  *     shm key        a WRITE with a wrong key, a READ with one
  *     shm unmapped   a WRITE from memory that has been unmapped; "shm unmapped there" one to such memory
  *     shm read here  a READ into memory that has been unmapped; "shm read there" one of such memory
- *     shm ended      READs by keys that end while who asks is stopped: what is stored there then is not theirs
- *     shm forever    data, until the other one has gone: who asks then prints how its request ended, and exits with 3
+ *     shm ended      READs by keys that end while the requester is stopped: what is stored there then is not theirs
+ *     shm forever    data, until the other one has gone: the requester then prints how its request ended, and exits with 3
  *
- * The first line says the process numbers of both, who asks first.
+ * The first line says the process numbers of both, the requester's first.
  */
 #define _GNU_SOURCE
 #include <signal.h>

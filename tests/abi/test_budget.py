@@ -25,7 +25,7 @@ from tests.abi.test_kills import LONGEST, Nic, served
 NET = own_network()
 """Addresses that no other run of these tests uses at the same time."""
 
-pytestmark = pytest.mark.timeout(180)  # the compiler's time counts for whoever comes first
+pytestmark = pytest.mark.timeout(180)  # the first test of a worker also compiles
 
 
 @pytest.fixture

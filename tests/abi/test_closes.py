@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 ADDRESS = f"{own_network()}.61"
 """One that no other run of these tests uses at the same time."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]  # the compiler's time counts for whoever comes first
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]  # the first test of a worker also compiles
 SKIPPED = ["range", "from", "loop", "unshare"]
 SEEN_LATER = ["raw", "dup"]
 LOST = "this program has closed descriptors of"

@@ -21,7 +21,7 @@ from rnic.testing import own_network
 NET = own_network()
 """Addresses that no other run of these tests uses at the same time."""
 
-pytestmark = pytest.mark.timeout(180)  # the compiler's time counts for whoever comes first
+pytestmark = pytest.mark.timeout(180)  # the first test of a worker also compiles
 ROUNDS = [10, pytest.param(200, marks=[pytest.mark.full, pytest.mark.timeout(1200)])]
 WELL = "all as it should be"
 GONE = 3

@@ -151,7 +151,7 @@ def test_mistakes_end_as_on_the_wire(both: Path, shm: dict[str, str], what: str)
 
 @contextmanager
 def going_on(both: Path, env: dict[str, str]) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """``shm forever``, who asks, and the number of the one who serves."""
+    """Run ``shm forever``: the requester, and the responder's process number."""
     pipe = subprocess.PIPE
     with subprocess.Popen([str(both), "forever"], env=env, stdout=pipe, stderr=pipe, text=True) as program:
         assert program.stdout is not None
@@ -233,7 +233,7 @@ def test_nonsense_in_the_rings(both_sanitized: Path, shm: dict[str, str], seed: 
 
 @pytest.mark.parametrize("kills", KILLS)
 def test_either_side_is_killed(both: Path, shm: dict[str, str], kills: int) -> None:
-    """Who asks sees that nobody answers; who serves goes on without; and the next two find everything in order."""
+    """The requester sees that nobody answers; the responder goes on; the next two find everything in order."""
     rng = random.Random(kills)
     with served(shm, f"{NET}.55") as nic:
         before = nic.settled()

@@ -14,7 +14,7 @@ from rnic.testing import own_network
 from tests.abi.test_kills import LONGEST, served
 from tests.attempts import best_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]  # the compiler's time counts for whoever comes first
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]  # the first test of a worker also compiles
 
 ASLEEP = 200
 """Times that the programs of the first test wait for a message each."""

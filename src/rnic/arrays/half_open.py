@@ -51,4 +51,4 @@ class HalfOpen:
         lines = self._clients[address].pop()
         self._reasons[lines] = f"{reason}: this one made room for the next; try again"
         with contextlib.suppress(OSError):  # it has hung up
-            lines.sock.shutdown(socket.SHUT_RD)  # whoever waits for its line wakes; the reason can still be sent
+            lines.sock.shutdown(socket.SHUT_RD)  # wakes the wait for its line; the reason can still be sent

@@ -36,7 +36,7 @@ def test_the_newest_of_an_address_makes_room(pairs: list[tuple[LineSocket, socke
     clients, lines = HalfOpen(), [ours for ours, _ in pairs]
     for each in lines[:4]:
         clients.admit(each, "192.0.2.1")
-    assert lines[2].sock.recv(1) == b"", "whoever waits for its line wakes"
+    assert lines[2].sock.recv(1) == b"", "the wait for its line ends"
     assert clients.leave(lines[2], "192.0.2.1") == (
         "3 clients of 192.0.2.1 have not sent their line yet: this one made room for the next; try again"
     )
