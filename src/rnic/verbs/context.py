@@ -450,10 +450,11 @@ class Context:
 
     def close(self) -> None:
         """Destroy everything made in this context; a second call does nothing."""
-        if self.closed:
-            return
-        self.closed = True
-        close_all(self._children)
+        with self.driver.lock:
+            if self.closed:
+                return
+            self.closed = True
+            close_all(self._children)
         self.driver.close()
         self._async.close()
 

@@ -319,10 +319,10 @@ class CQ:
         Raises:
             VerbsError: EBUSY while queue pairs use it.
         """
-        if self.closed:
-            return
         ctx = self.ctx
         with ctx.driver.lock:
+            if self.closed:
+                return
             with ctx.destroying():
                 ctx.command(cmd.HW2SW_CQ, self.cqn)
                 ctx.free(cmd.RES_CQ, self.cqn)
@@ -334,8 +334,8 @@ class CQ:
             ctx.drop_events(self)
             if self.channel is not None:
                 self.channel.forget(self)
-        self.closed = True
-        ctx.drop_child(self)
+            self.closed = True
+            ctx.drop_child(self)
 
     def __enter__(self) -> CQ:
         return self

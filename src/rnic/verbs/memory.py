@@ -41,13 +41,14 @@ class PD:
 
     def close(self) -> None:
         """Destroy it and what was made in it; a second call does nothing."""
-        if self.closed:
-            return
-        self.closed = True
-        close_all(self._children)
-        with self.ctx.destroying():
-            self.ctx.free(cmd.RES_PD, self.handle)
-        self.ctx.drop_child(self)
+        with self.ctx.driver.lock:
+            if self.closed:
+                return
+            self.closed = True
+            close_all(self._children)
+            with self.ctx.destroying():
+                self.ctx.free(cmd.RES_PD, self.handle)
+            self.ctx.drop_child(self)
 
     def __enter__(self) -> PD:
         return self
@@ -119,16 +120,16 @@ class MR:
         Raises:
             VerbsError: EBUSY while memory windows are bound to the region.
         """
-        if self.closed:
-            return
         ctx = self.ctx
         with ctx.driver.lock:
+            if self.closed:
+                return
             with ctx.destroying():
                 ctx.command(cmd.HW2SW_MPT, self.lkey)
                 ctx.free(cmd.RES_MPT, self.lkey)
             ctx.driver.unmap(self._mapping)
-        self.closed = True
-        self.pd.drop_child(self)
+            self.closed = True
+            self.pd.drop_child(self)
 
     def __enter__(self) -> MR:
         return self
@@ -169,12 +170,13 @@ class MW:
 
     def close(self) -> None:
         """Free it; a second call does nothing."""
-        if self.closed:
-            return
-        self.closed = True
-        with self.ctx.destroying():
-            self._deallocate()
-        self.pd.drop_child(self)
+        with self.ctx.driver.lock:
+            if self.closed:
+                return
+            self.closed = True
+            with self.ctx.destroying():
+                self._deallocate()
+            self.pd.drop_child(self)
 
     def rekeyed(self, rkey: Rkey) -> None:
         """A bind that gives the window another key was posted; should it fail, the old one stays in force."""

@@ -530,18 +530,18 @@ class QP:
 
     def close(self) -> None:
         """Destroy it, out of its multicast groups too; a second call does nothing."""
-        if self.closed:
-            return
-        self.closed = True
         ctx = self.ctx
-        with ctx.destroying():
-            for gid in list(self._groups):
-                self.detach_mcast(gid)
-        ctx._qps.pop(self.qp_num, None)
-        self._queue.close()
-        if self._rq is not None:
-            self._rq.queue.close()
         with ctx.driver.lock:
+            if self.closed:
+                return
+            self.closed = True
+            with ctx.destroying():
+                for gid in list(self._groups):
+                    self.detach_mcast(gid)
+            ctx._qps.pop(self.qp_num, None)
+            self._queue.close()
+            if self._rq is not None:
+                self._rq.queue.close()
             with ctx.destroying():
                 if self.qp_state != e.IBV_QPS_RESET:
                     ctx.command(cmd.ERR2RST, self.qp_num)
@@ -553,7 +553,7 @@ class QP:
             if self._rq is not None:
                 ctx.driver.unmap(self._rq.mapping)
             ctx.drop_events(self)
-        self.pd.drop_child(self)
+            self.pd.drop_child(self)
 
     def __enter__(self) -> QP:
         return self

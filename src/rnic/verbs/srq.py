@@ -237,10 +237,10 @@ class SRQ:
 
     def close(self) -> None:
         """Destroy it; a second call does nothing."""
-        if self.closed:
-            return
         ctx = self.ctx
         with ctx.driver.lock:
+            if self.closed:
+                return
             with ctx.destroying():
                 ctx.command(cmd.HW2SW_SRQ, self.srqn)
                 ctx.free(cmd.RES_SRQ, self.srqn)
@@ -248,8 +248,8 @@ class SRQ:
             ctx.driver.unmap(self.poster.mapping)
             ctx._srqs.pop(self.srqn, None)
             ctx.drop_events(self)
-        self.closed = True
-        self.pd.drop_child(self)
+            self.closed = True
+            self.pd.drop_child(self)
 
     def __enter__(self) -> SRQ:
         return self
