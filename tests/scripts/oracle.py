@@ -88,7 +88,7 @@ class Oracle:
         assert use.COMPILED is not None
         self.shared = use.COMPILED.Shared(script.host.arena, script.host.memory, script.host.config)
         self.shared.enable_prefetch()
-        script.host.memory.told = self.shared.key_changed
+        script.host.memory.on_key_change = self.shared.key_changed
         for entry in script.host.memory._live.values():
             self.shared.key_changed(entry)
         self.executor = use.COMPILED.Executor(self.shared, script.qp, memoryview(script.block).cast("I"))

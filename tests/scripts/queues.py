@@ -55,13 +55,13 @@ class Queue:
         self._limit()
 
     @property
-    def told(self) -> bool:
+    def notified(self) -> bool:
         """Whether it was armed for an entry that came."""
-        return self.queue.told
+        return self.queue.notified
 
-    @told.setter
-    def told(self, told: bool) -> None:
-        self.key.told = told
+    @notified.setter
+    def notified(self, notified: bool) -> None:
+        self.key.notified = notified
 
     def _limit(self) -> None:
         size = 1 << LOG_ENTRIES

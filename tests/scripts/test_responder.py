@@ -746,16 +746,16 @@ def test_ra_buff_indx_is_the_slot_that_the_next_read_or_atomic_takes(new: NewScr
 # ------------------------------------------------------------------------ beside requests of its own
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_neither_answers_nor_requests_starve_the_others(new: NewScript, told: bool) -> None:
+@pytest.mark.parametrize("notified", [False, True])
+def test_neither_answers_nor_requests_starve_the_others(new: NewScript, notified: bool) -> None:
     s = new()
-    s.recv_cq.told = told
+    s.recv_cq.notified = notified
     s.inject("READ_REQUEST", 100, va=s.va, rkey=s.key, dma_length=64 * 256)
     s.post("WRITE", 64 * 256)
     first = [text.split()[0] for text in s.out(16)]
     assert len(first) == 20, "four packets for who comes second"
     answers = [text.startswith("READ_RESPONSE") for text in first]
-    assert answers == ([True] * 16 + [False] * 4 if told else [False] * 16 + [True] * 4)
+    assert answers == ([True] * 16 + [False] * 4 if notified else [False] * 16 + [True] * 4)
 
 
 @pytest.mark.parametrize("arm", [0, ARM_NEXT, ARM_SOLICITED])
@@ -768,7 +768,7 @@ def test_answers_go_first_where_the_owner_sleeps_on_events(new: NewScript, arm: 
     write(s, "SEND_ONLY", 100, b"1234", ackreq=True, solicited=solicited)
     s.post("SEND", 10)
     woken = arm == ARM_NEXT or (solicited and arm == ARM_SOLICITED)
-    assert s.recv_cq.told == woken
+    assert s.recv_cq.notified == woken
     sent = s.out()
     assert sent == (["ACKNOWLEDGE 100 1f", "SEND_ONLY 100!"] if woken else ["SEND_ONLY 100!", "ACKNOWLEDGE 100 1f"])
 

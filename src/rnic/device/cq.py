@@ -60,7 +60,7 @@ class CompletionQueue(EntryRing):
         key.last_notified = 0
         key.solicited_index = 0
         key.due = 0
-        key.told = 0
+        key.notified = 0
         self._eqs = eqs
         self._overflowed = overflowed
         self._clock = clock
@@ -101,14 +101,14 @@ class CompletionQueue(EntryRing):
         arm = regs.get(CQ_DOORBELL)
         # An entry in error counts as solicited (IBA chapter 11, completion notification).
         if arm and (arm & ARM_NEXT or (arm & ARM_SOLICITED and (word3 & CQE_SOLICITED or status))):
-            key.told = 1
+            key.notified = 1
             self.notify()
         return True
 
     @property
-    def told(self) -> bool:
+    def notified(self) -> bool:
         """Whether it was armed for an entry that came: its owner sleeps on completion events."""
-        return bool(self.key.told)
+        return bool(self.key.notified)
 
     def fail(self) -> None:
         """The ring is full, or the context is gone: take no more entries, and tell."""

@@ -93,10 +93,10 @@ class ReceiveCompletions(_Completions):
         return self._cqs.get(self._ctx.cqn_rcv)
 
     @property
-    def told(self) -> bool:
-        """:attr:`~rnic.device.cq.CompletionQueue.told`; false where there is no such CQ."""
+    def notified(self) -> bool:
+        """:attr:`~rnic.device.cq.CompletionQueue.notified`; false where there is no such CQ."""
         cq = self._cqs.get(self._ctx.cqn_rcv)
-        return cq is not None and cq.told
+        return cq is not None and cq.notified
 
 
 class Rings(NamedTuple):
@@ -177,7 +177,7 @@ class DeviceQp(QueuePair):
     driver: Word
     opcodes: Word
     pkey: Word
-    polite: Word
+    replies_deferred: Word
     notify_drained: Word
     cnp_merge_ns: Word
     rate: Word
@@ -229,7 +229,7 @@ class DeviceQp(QueuePair):
         self.hold_users()
 
     def has_room_for(self, new: QpContext) -> bool:
-        """Whether it can go on with another context's rings: it keeps its shared receive queue and its send slots."""
+        """Whether it can go on with another context's rings: it keeps its shared receive queue and its send WQEs."""
         return (
             send_entries(new) <= self._most and (SRQ_VALID | self.srq.number if self.srq is not None else 0) == new.srqn
         )

@@ -89,8 +89,8 @@ class Sending:
             allowance = scheduler.allowance(record) if scheduler.count else None
             if allowance is not None and allowance < limit * qp.ctx.mtu_bytes:
                 limit = -(-allowance // qp.ctx.mtu_bytes)
-            count, polite = self.take_turn(qp, now_ns, out, record, limit)
-            if polite:
+            count, deferred = self.take_turn(qp, now_ns, out, record, limit)
+            if deferred:
                 later.append(qp)
             packets += count
             sent += count or 1  # a turn without a packet costs too
@@ -153,7 +153,7 @@ class Sending:
         """
         scheduler, replies = self.scheduler, qp.responder.replies
         made = len(out)
-        again = polite = False
+        again = deferred = False
         try:
             if step != STEP_REST:
                 if step == STEP_REQUESTS:
@@ -161,23 +161,23 @@ class Sending:
                 else:
                     count += self._first(qp, now_ns, limit, out)
                 # Making the reply would keep back what was just made, and replies seldom hurry: it goes next time.
-                was_polite = qp.polite
-                polite = count > 0 and replies.reply_count > 0 and not was_polite
-                if polite or was_polite:
-                    qp.polite = polite
-            if not polite and (replies.reply_count or qp.cnp_tag or qp.masked or qp.paced):
+                were_deferred = qp.replies_deferred
+                deferred = count > 0 and replies.reply_count > 0 and not were_deferred
+                if deferred or were_deferred:
+                    qp.replies_deferred = deferred
+            if not deferred and (replies.reply_count or qp.cnp_tag or qp.masked or qp.paced):
                 count += self._rest(qp, now_ns, limit, count, out)
             qp.show()
         except Exception as error:  # noqa: BLE001 - the last guard
             self._nic.internal_error("turn", qp, error)
-            count, polite = 0, False
-        if count and not polite and not qp.scheduled and qp.ready(now_ns):
+            count, deferred = 0, False
+        if count and not deferred and not qp.scheduled and qp.ready(now_ns):
             qp.scheduled = again = True
         for burst in out[made:]:
             size += burst.length
         qp.sent_bytes += size
         scheduler.spend(record, size if scheduler.count else 0, again)
-        return count, polite
+        return count, deferred
 
     def take_over(self, now_ns: int, out: list[TxBurst], record: int, *turn: int) -> tuple[int, bool]:
         """:meth:`take_turn` for a turn that the engine leaves, at the step that it says."""

@@ -11,7 +11,7 @@ cdef extern from "state.h" nogil:
         uint64_t batch_limit
         uint64_t inflight
         uint64_t window
-    struct send_slot:
+    struct send_wqe:
         pass
     struct read_piece:
         pass
@@ -86,12 +86,12 @@ cdef extern from "engine.h" nogil:
     struct engine_qp:
         uint8_t *qpc
         queue_pair *record
-        send_slot *sends
+        send_wqe *sends
         read_piece *pieces
         reply *replies
         resource *resources
         scatter *scatters
-        uint64_t send_slots
+        uint64_t send_wqes
         const uint8_t *sq
         uint64_t sq_bytes
         const uint8_t *rq
@@ -111,7 +111,7 @@ cdef extern from "engine.h" nogil:
         engine_rate_limit *rate_limit
     struct engine_inflight:
         uint64_t peer_limit, peer_inflight, peer_promised, peer_waiting
-        uint64_t nic_limit, nic_inflight, nic_promised, nic_queued, nic_slipped
+        uint64_t nic_limit, nic_inflight, nic_promised, nic_queued, nic_overtaken
         uint64_t others
         uint64_t srtt, rttvar, alone
     struct engine_meta:

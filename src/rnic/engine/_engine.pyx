@@ -327,12 +327,12 @@ cdef class Executor:
         self.rq = qp.rq if not qp.uses_srq else None if srq is None else srq.ring
         self.c_qp.qpc = <uint8_t *> <uintptr_t> ctypes.addressof(qp.ctx)
         self.c_qp.record = <queue_pair *> (shared.base + <size_t> memory.record)
-        self.c_qp.sends = <send_slot *> (shared.base + 8 * <size_t> memory.sends)
+        self.c_qp.sends = <send_wqe *> (shared.base + 8 * <size_t> memory.sends)
         self.c_qp.pieces = <read_piece *> (shared.base + 8 * <size_t> memory.pieces)
         self.c_qp.replies = <reply *> (shared.base + 8 * <size_t> memory.replies)
         self.c_qp.resources = <resource *> (shared.base + 8 * <size_t> memory.resources)
         self.c_qp.scatters = <scatter *> (shared.base + 8 * <size_t> memory.scatters)
-        self.c_qp.send_slots = memory.entries
+        self.c_qp.send_wqes = memory.entries
         self.c_qp.signal_all = qp.signal_all
         if srq is not None:
             self.c_qp.srq = <shared_receive_queue *> (shared.base + <size_t> srq.record)
@@ -615,7 +615,7 @@ cdef class Executor:
         flight.nic_limit, flight.nic_inflight = inflight.limit_of_all(), inflight.packets
         flight.nic_promised, flight.others = inflight.promised, inflight.crowded()
         flight.nic_queued = inflight.queued
-        flight.nic_slipped = inflight.slipped
+        flight.nic_overtaken = inflight.overtaken
         flight.srtt, flight.rttvar, flight.alone = peer.srtt, peer.rttvar, peer.users == 1
         memset(&effects, 0, sizeof(effects))
         buffer = self._begin(&result)
@@ -761,10 +761,10 @@ cdef class Device:
         self.nic.now_ns = now
         if not self.c_device.sched.inflight.spare_line:
             self.nic.inflight.reserve_line()
-        count, polite = self.sending.take_over(
+        count, deferred = self.sending.take_over(
             now, out, sending.qp, sending.limit, sending.step, sending.count, sending.bytes, sending.room
         )
-        if polite:
+        if deferred:
             sending.deferred[sending.deferred_count] = sending.qp
             sending.deferred_count += 1
         sending.sent += count if count else 1

@@ -114,12 +114,12 @@ uint64_t engine_destination_place(uint64_t path, const uint64_t gid[2]);
 struct engine_qp {
 	uint8_t *qpc; /* its context: QPC_SIZE bytes of the key-data cache */
 	struct queue_pair *record;
-	struct send_slot *sends; /* one for each SQ entry, `send_slots` of them */
+	struct send_wqe *sends; /* one for each SQ entry, `send_wqes` of them */
 	struct read_piece *pieces; /* QP_PIECES */
 	struct reply *replies; /* QP_REPLIES */
 	struct resource *resources; /* QP_RESOURCES */
 	struct scatter *scatters; /* QP_SCATTERS */
-	uint64_t send_slots;
+	uint64_t send_wqes;
 	const uint8_t *sq; /* the send ring, its slab behind it; NULL if it is out of reach */
 	uint64_t sq_bytes;
 	const uint8_t *rq; /* the receive ring, its own or the shared one; NULL if it is out of reach */
@@ -143,7 +143,7 @@ struct engine_qp {
 /* The accounts of what is in flight: the NIC's and the peer's, at the beginning of a turn. */
 struct engine_inflight {
 	uint64_t peer_limit, peer_inflight, peer_promised, peer_waiting;
-	uint64_t nic_limit, nic_inflight, nic_promised, nic_queued, nic_slipped;
+	uint64_t nic_limit, nic_inflight, nic_promised, nic_queued, nic_overtaken;
 	uint64_t others; /* slots of the device that have packets in flight as well, or wait for room */
 	uint64_t srtt, rttvar;
 	uint64_t alone; /* no other queue pair sends to the peer */

@@ -4,7 +4,7 @@ Run as a program it writes the header beside itself; a test holds the file that 
 
 - A record of :mod:`rnic.state` becomes a ``struct`` of ``uint64_t``, or of ``uint32_t`` where that is what it has.
 - A field of a big-endian layout becomes ``QPC_<FIELD>``: byte offset, bytes, lowest bit and width, for ``be_get`` and
-  ``be_put``. One of an SQ entry, which lies in a send slot as words, becomes ``SQE_<FIELD>``: word, lowest bit, width;
+  ``be_put``. One of an SQ entry, which lies in a send WQE as words, becomes ``SQE_<FIELD>``: word, lowest bit, width;
   one of a datagram's becomes ``SQE_UD_<FIELD>``.
 - A field of a message becomes ``ATTACH_<MESSAGE>_<FIELD>_AT``, its byte offset.
 - A counter of both executors becomes ``COUNT_<NAME>``, a number of ``enum engine_count``.
@@ -33,7 +33,7 @@ from rnic.state.device import DEVICE
 from rnic.state.inflight import INFLIGHT, LINE, PEER
 from rnic.state.memory import KEY
 from rnic.state.paths import FLOW
-from rnic.state.queue_pair import PIECE, QP, REPLY, RESOURCE, SCATTER, SEND_SLOT
+from rnic.state.queue_pair import PIECE, QP, REPLY, RESOURCE, SCATTER, SEND_WQE
 from rnic.state.queues import CQ, EQ, SRQ
 from rnic.state.record import NONE, WORD_BYTES
 from rnic.state.scheduler import PROGRAM, SCHEDULER, TIMERS
@@ -47,7 +47,7 @@ PATH = Path(__file__).with_name("state.h")
 
 RECORDS: dict[str, Layout] = {
     "queue_pair": QP,
-    "send_slot": SEND_SLOT,
+    "send_wqe": SEND_WQE,
     "read_piece": PIECE,
     "reply": REPLY,
     "resource": RESOURCE,
@@ -90,7 +90,7 @@ INFLIGHT_NUMBERS = (
     "STEP",
     "QUANTUM",
     "SMALL_QUANTUM",
-    "SLIP",
+    "OVERTAKE",
     "QUEUE_NS",
     "SAMPLES",
     "LOW_NS",

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0x4e59e873a07709cfull
+#define STATE_LAYOUT_HASH 0xcf4bdd719c46b88full
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -248,7 +248,7 @@
 #define INFLIGHT_STEP 0x4u
 #define INFLIGHT_QUANTUM 0x40u
 #define INFLIGHT_SMALL_QUANTUM 0x10u
-#define INFLIGHT_SLIP 0x10u
+#define INFLIGHT_OVERTAKE 0x10u
 #define INFLIGHT_QUEUE_NS 0x16e360u
 #define INFLIGHT_SAMPLES 0x8u
 #define INFLIGHT_LOW_NS 0x5f5e100u
@@ -353,7 +353,7 @@ struct queue_pair {
 	uint64_t replies; /* offset of its replies in the arena */
 	uint64_t resources; /* offset of its executed READs and atomics in the arena */
 	uint64_t scatters; /* offset of its receive scatter entries in the arena */
-	uint64_t sends; /* offset of its send slots in the arena */
+	uint64_t sends; /* offset of its send WQEs in the arena */
 	uint64_t path; /* offset of its flow's record in the arena, or 0 */
 	uint64_t program; /* whose it is: programs share what may be in flight */
 	uint64_t signal_all; /* every send request completes, whatever its flags say */
@@ -385,7 +385,7 @@ struct queue_pair {
 	uint64_t driver; /* number of the driver context whose memory and window it uses */
 	uint64_t opcodes; /* service bits of the BTH opcodes that it takes */
 	uint64_t pkey; /* P_Key in use */
-	uint64_t polite; /* its replies have just let new messages go first: next time they go, come what may */
+	uint64_t replies_deferred; /* its replies have just let new messages go first: the next turn sends them */
 	uint64_t notify_drained; /* an SQ_DRAINED event was asked for */
 	uint64_t cnp_merge_ns; /* until when marks bring no further CNP */
 	uint64_t rate; /* its rate register */
@@ -397,7 +397,7 @@ struct queue_pair {
 };
 _Static_assert(sizeof(struct queue_pair) == 896, "queue pair");
 
-struct send_slot {
+struct send_wqe {
 	uint64_t entry_0; /* the SQ entry as it was fetched: WQE ID, opcode, flags */
 	uint64_t entry_1; /* local address */
 	uint64_t entry_2; /* remote address */
@@ -415,7 +415,7 @@ struct send_slot {
 	uint64_t begun; /* a packet of it was ever sent */
 	uint64_t executed; /* what stays local has had its effect */
 };
-_Static_assert(sizeof(struct send_slot) == 128, "send slot");
+_Static_assert(sizeof(struct send_wqe) == 128, "send WQE");
 
 struct read_piece {
 	uint64_t index; /* SQ index of its message */
@@ -482,7 +482,7 @@ struct completion_queue {
 	uint64_t last_notified; /* producer index at the last event */
 	uint64_t solicited_index; /* producer index after the last solicited entry */
 	uint64_t due; /* its EQ could not take the completion event yet */
-	uint64_t told; /* it was armed for an entry that came: its owner sleeps on completion events */
+	uint64_t notified; /* it was armed for an entry that came: its owner sleeps on completion events */
 };
 _Static_assert(sizeof(struct completion_queue) == 152, "completion queue");
 
@@ -597,7 +597,7 @@ struct scheduler {
 	uint64_t turn; /* the program whose queue pair has its turn just now, 0 for none */
 	uint64_t newest; /* the last of those at the begin of the rotation that are newcomers, 0 for none */
 	uint64_t credit; /* bytes that newcomers may still send before somebody else, signed, as two's complement */
-	uint64_t over; /* a newcomer had its turn, and others, who are none, wait: what it sent leaves first */
+	uint64_t over; /* a newcomer had its turn while older queue pairs wait: what it sent leaves first */
 };
 _Static_assert(sizeof(struct scheduler) == 64, "scheduler");
 
@@ -620,7 +620,7 @@ struct inflight {
 	uint64_t first_peer; /* the first of the peers that somebody waits for, in turn */
 	uint64_t last_peer; /* the last of them */
 	uint64_t waited_for; /* how many they are */
-	uint64_t slipped; /* packets that went past those who wait since one of these was given a turn */
+	uint64_t overtaken; /* packets that passed waiting queue pairs since one of these was given a turn */
 	uint64_t spare_line; /* the first of the lines that nobody waits in, linked by their next; 0 for none */
 };
 _Static_assert(sizeof(struct inflight) == 64, "inflight");
@@ -759,7 +759,7 @@ struct ring_consumer {
 	uint64_t head; /* position of the oldest record that is not taken */
 	uint64_t attached; /* 1 while it takes records */
 	uint64_t pulls; /* 1: it may read the sender's memory */
-	uint64_t asleep; /* 1: the taker sleeps, and whoever clears this rings its bell */
+	uint64_t asleep; /* 1: the receiver sleeps, and the thread that clears this wakes it */
 	uint64_t reserved[4];
 };
 _Static_assert(sizeof(struct ring_consumer) == 64, "ring_consumer");
@@ -906,7 +906,7 @@ _Static_assert(sizeof(struct ring_control) == 64, "ring_control");
 #define ATTACH_PUNT_FLOW_LABEL_AT 80u
 #define ATTACH_PUNT_REPLY_SIZE 16u
 #define ATTACH_PUNT_REPLY_COUNT_AT 0u
-#define ATTACH_PUNT_REPLY_POLITE_AT 8u
+#define ATTACH_PUNT_REPLY_RESCHEDULE_AT 8u
 #define ATTACH_PUNT_REPLY_SETTLED_AT 12u
 #define ATTACH_SHM_RING_SIZE 16u
 #define ATTACH_SHM_RING_QPN_AT 0u

@@ -78,7 +78,7 @@ def shared(arena: Arena, table: MemoryTable, config: TransportConfig) -> _engine
     if ENGINE is None or config.recovery != GO_BACK_N:
         return None
     made = ENGINE.Shared(arena, table, config)
-    table.told = made.key_changed
+    table.on_key_change = made.key_changed
     return made
 
 

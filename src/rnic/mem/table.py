@@ -222,7 +222,7 @@ class MemoryTable:
         "max_entries",
         "place",
         "reason",
-        "told",
+        "on_key_change",
     )
 
     def __init__(self, rng: random.Random, max_entries: int = MAX_MRS, arena: Arena | None = None) -> None:
@@ -237,7 +237,7 @@ class MemoryTable:
         self.place = at
         """Where the records begin in the arena."""
         self.guards: dict[int, Guard] = {}
-        self.told: Callable[[MemoryEntry], None] = _ignore
+        self.on_key_change: Callable[[MemoryEntry], None] = _ignore
         """Told of each entry that has begun to be valid, or ended."""
         self.reason = VTP_SUCCESS
         self._rng = rng
@@ -333,7 +333,7 @@ class MemoryTable:
         self._house(entry)
         entry.valid = 1
         self._live[key] = entry
-        self.told(entry)
+        self.on_key_change(entry)
 
     def _house(self, entry: MemoryEntry) -> None:
         """Give an entry its record in the table, which goes on counting where the last one there ended."""
@@ -372,7 +372,7 @@ class MemoryTable:
         del self._live[key]
         entry.binding += 1
         entry.valid = 0
-        self.told(entry)
+        self.on_key_change(entry)
         entry.view = None
         entry.port = None
         self._leave(entry)
@@ -482,7 +482,7 @@ class MemoryTable:
         window.valid = 1
         region.bound += 1
         self._live[new_key] = window
-        self.told(window)
+        self.on_key_change(window)
         return True
 
     def invalidate(self, key: int, pd: int, qpn: int) -> bool:
@@ -505,6 +505,6 @@ class MemoryTable:
         window.qpn = 0
         window.binding += 1
         window.valid = 0
-        self.told(window)
+        self.on_key_change(window)
         window.view = None
         window.port = None

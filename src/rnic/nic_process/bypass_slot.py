@@ -139,7 +139,7 @@ class BypassSlot:
         self.runtime, self._link = Runtime(nic, link), link
         link.forget()  # the program's engine sends by it, too
         nic.stopped = self._qp_stopped
-        nic.memory.told = self._key_changed
+        nic.memory.on_key_change = self._key_changed
         nic.inflight.reserve_line()
         nic.inflight.share(budget.add_slot(member), budget)
         self._budget_fd = budget.fd
@@ -266,7 +266,7 @@ class BypassSlot:
         runtime, nic = self.runtime, self.runtime.nic
         now = runtime.clock()
         nic.now_ns = now
-        answer = {"count": 0, "polite": 0, "settled": 0}
+        answer = {"count": 0, "reschedule": 0, "settled": 0}
         kind = request["kind"]
         if kind == attach.PUNT_PACKET:
             answer["settled"] = int(self._receive(request, body, now))
@@ -282,9 +282,9 @@ class BypassSlot:
                     raise OSError(errno.EINVAL, f"PUNT: a turn of {request['limit']} packets is more than a round's")
                 out: list[TxBurst] = []
                 turn = request["limit"], request["step"], request["count"], request["bytes"], request["room"]
-                count, polite = nic.sending.take_over(now, out, request["qp"], *turn)
+                count, reschedule = nic.sending.take_over(now, out, request["qp"], *turn)
                 runtime.send_bursts(out)
-                answer |= {"count": count, "polite": int(polite)}
+                answer |= {"count": count, "reschedule": int(reschedule)}
             elif kind == attach.PUNT_NOTIFY:
                 for cqn, bit in ((qp.ctx.cqn_snd, attach.PUNT_NOTIFY_SEND), (qp.ctx.cqn_rcv, attach.PUNT_NOTIFY_RECV)):
                     cq = nic.resources.cqs.get(cqn)

@@ -1,4 +1,4 @@
-"""A queue pair's state, by the names of its registers, and a send slot."""
+"""A queue pair's state, by the names of its registers, and a send WQE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state machine of a send slot (``hardware.md`` §4), and nothing else.
+"""The state machine of a send WQE (``hardware.md`` §4), and nothing else.
 
 A packet to send takes a slot and keeps it until it is acknowledged. What is not in the table cannot happen: it is an
 error of ours, and whoever asks for it gets :class:`SlotError`.

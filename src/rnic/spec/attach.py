@@ -139,7 +139,7 @@ PUNT_REPLY = _layout(
     "PUNT answer",
     16,
     wide("count", 0, "packets of the turn"),
-    word("polite", 8, "it is to have another turn in the end"),
+    word("reschedule", 8, "it is to have another turn in the end"),
     word("settled", 12, "the engine may take what comes from the packets' sender"),
 )
 SHM_RING = _layout(

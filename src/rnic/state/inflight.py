@@ -23,7 +23,7 @@ INFLIGHT: Final = record(
         ("first_peer", "Inflight", "the first of the peers that somebody waits for, in turn"),
         ("last_peer", "Inflight", "the last of them"),
         ("waited_for", "Inflight", "how many they are"),
-        ("slipped", "Inflight", "packets that went past those who wait since one of these was given a turn"),
+        ("overtaken", "Inflight", "packets that passed waiting queue pairs since one of these was given a turn"),
         ("spare_line", "Inflight", "the first of the lines that nobody waits in, linked by their next; 0 for none"),
     ),
 )

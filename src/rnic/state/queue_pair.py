@@ -1,6 +1,6 @@
 """What a queue pair's data path keeps besides its context: one record, and runs of slots behind it.
 
-A message *is* its send entry: send slot ``i`` belongs to SQ entry ``i``, and sent, in flight and completed are indices
+A message *is* its send entry: send WQE ``i`` belongs to SQ entry ``i``, and sent, in flight and completed are indices
 of that one ring. PSN, SSN and MSN have 24 bits, times are nanoseconds, flags 0 or 1; :data:`~rnic.state.record.NONE`
 says that there is no such thing. A word's owner is the class that writes it, of :mod:`rnic.transport` or, of what the
 device alone knows, of :mod:`rnic.device`.
@@ -23,7 +23,7 @@ _RUNS: Final = (
     ("replies", "replies"),
     ("resources", "executed READs and atomics"),
     ("scatters", "receive scatter entries"),
-    ("sends", "send slots"),
+    ("sends", "send WQEs"),
 )
 
 QP: Final = record(
@@ -135,7 +135,7 @@ QP: Final = record(
         ("driver", "DeviceQp", "number of the driver context whose memory and window it uses"),
         ("opcodes", "DeviceQp", "service bits of the BTH opcodes that it takes"),
         ("pkey", "DeviceQp", "P_Key in use"),
-        ("polite", "DeviceQp", "its replies have just let new messages go first: next time they go, come what may"),
+        ("replies_deferred", "DeviceQp", "its replies have just let new messages go first: the next turn sends them"),
         ("notify_drained", "DeviceQp", "an SQ_DRAINED event was asked for"),
         ("cnp_merge_ns", "DeviceQp", "until when marks bring no further CNP"),
         ("rate", "DeviceQp", "its rate register"),
@@ -150,8 +150,8 @@ QP: Final = record(
 
 _RUN_PLACES: Final = tuple(place(QP, name) for name, _ in _RUNS)
 
-SEND_SLOT: Final = record(
-    "send slot",
+SEND_WQE: Final = record(
+    "send WQE",
     _SOURCE,
     (
         ("entry_0", "Requester", "the SQ entry as it was fetched: WQE ID, opcode, flags"),
@@ -273,7 +273,7 @@ class QpMemory:
             REPLY.size * REPLIES,
             RESOURCE.size * RESOURCES,
             SCATTER.size * SCATTERS,
-            SEND_SLOT.size * entries,
+            SEND_WQE.size * entries,
         )
         self.arena = arena
         self.cells = arena.cells

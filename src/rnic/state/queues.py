@@ -78,7 +78,7 @@ CQ: Final = record(
         ("last_notified", "CompletionQueue", "producer index at the last event"),
         ("solicited_index", "CompletionQueue", "producer index after the last solicited entry"),
         ("due", "CompletionQueue", "its EQ could not take the completion event yet"),
-        ("told", "CompletionQueue", "it was armed for an entry that came: its owner sleeps on completion events"),
+        ("notified", "CompletionQueue", "it was armed for an entry that came: its owner sleeps on completion events"),
     ),
     16,
 )

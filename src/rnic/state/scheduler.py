@@ -33,7 +33,7 @@ SCHEDULER: Final = record(
         ("turn", "Scheduler", "the program whose queue pair has its turn just now, 0 for none"),
         ("newest", "Scheduler", "the last of those at the begin of the rotation that are newcomers, 0 for none"),
         ("credit", "Scheduler", f"bytes that newcomers may still send before somebody else, {SIGNED}"),
-        ("over", "Scheduler", "a newcomer had its turn, and others, who are none, wait: what it sent leaves first"),
+        ("over", "Scheduler", "a newcomer had its turn while older queue pairs wait: what it sent leaves first"),
     ),
 )
 

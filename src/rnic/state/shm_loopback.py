@@ -43,7 +43,7 @@ RING_CONSUMER: Final = record(
         ("head", "taker", "position of the oldest record that is not taken"),
         ("attached", "taker", "1 while it takes records"),
         ("pulls", "taker", "1: it may read the sender's memory"),
-        ("asleep", "both", "1: the taker sleeps, and whoever clears this rings its bell"),
+        ("asleep", "both", "1: the receiver sleeps, and the thread that clears this wakes it"),
     ),
     CACHE_LINE,
 )

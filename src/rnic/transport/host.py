@@ -39,7 +39,7 @@ class ReceiveCompletionSink(CompletionSink, Protocol):
     """That of receive completions."""
 
     @property
-    def told(self) -> bool:
+    def notified(self) -> bool:
         """Whether it was armed for an entry that came: its owner sleeps on completion events."""
 
 

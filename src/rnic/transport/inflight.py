@@ -23,7 +23,7 @@ Who finds no room waits here, and is given a turn when there is room for a whole
 time send long bursts, instead of all of them a packet each, since each turn and its ACK cost as much as many packets.
 Programs take turns, and so do the queue pairs of each; who is given a turn while others wait sends its quantum and
 waits again. A queue pair that does not wait yet queues up behind those that do, but with a little: who has nothing in
-flight and wants no more than :data:`LEAST` packets goes past them, and up to :data:`SLIP` beyond the limits, since it
+flight and wants no more than :data:`LEAST` packets goes past them, and up to :data:`OVERTAKE` beyond the limits, since it
 would wait for a quantum's round trip with a message that takes none. No more than that many packets go past between two
 turns of those who wait.
 
@@ -61,7 +61,7 @@ STEP = 4
 QUANTUM = 64
 """Packets that there must be room for before a queue pair that waits is given a turn; fewer where limits are small."""
 SMALL_QUANTUM = 16
-SLIP = 16
+OVERTAKE = 16
 """Packets of short messages that pass waiting queue pairs, and exceed the limits."""
 QUEUE_NS = 1_500_000
 """Nanoseconds that packets may queue at a peer: at 2 to 4 us for each, 400 to 750 of them."""
@@ -223,7 +223,7 @@ class InflightRecord(Record):
     first_peer: Word
     last_peer: Word
     waited_for: Word
-    slipped: Word
+    overtaken: Word
     spare_line: Word
 
 
@@ -340,9 +340,9 @@ class Inflight:
         return self._account.promised
 
     @property
-    def slipped(self) -> int:
+    def overtaken(self) -> int:
         """Packets that passed waiting queue pairs since one of these was given a turn."""
-        return self._account.slipped
+        return self._account.overtaken
 
     @property
     def queued(self) -> int:
@@ -409,11 +409,11 @@ class Inflight:
         account, peer = self._account, requester.peer
         if requester.admitted or requester.inflight + want > LEAST:
             return 0
-        if peer.waiting and account.slipped + want > SLIP:
+        if peer.waiting and account.overtaken + want > OVERTAKE:
             return 0
         room = min(
-            limit + min(SLIP, limit) - peer.inflight - peer.promised,
-            nic + min(SLIP, nic) - account.packets - account.promised,
+            limit + min(OVERTAKE, limit) - peer.inflight - peer.promised,
+            nic + min(OVERTAKE, nic) - account.packets - account.promised,
         )
         return want if room >= want else 0
 
@@ -452,7 +452,7 @@ class Inflight:
             peer.promised -= own
             account.promised -= own
         elif peer.waiting:
-            account.slipped += packets
+            account.overtaken += packets
         if self._budget is not None:
             self._show(peer)
             self._show_all()
@@ -578,7 +578,7 @@ class Inflight:
             requester.admitted = quantum
             peer.promised += quantum
             account.promised += quantum
-            account.slipped = 0
+            account.overtaken = 0
             self._show(peer)
             blocked = 0
             requester.host.schedule(requester.qp)

@@ -1,4 +1,4 @@
-"""Send work requests between fetch and completion: views on the send slots of a queue pair.
+"""Send work requests between fetch and completion: views on the send WQEs of a queue pair.
 
 The first eight words of a slot are the SQ entry as it was fetched. Software may write its ring meanwhile, so what was
 checked is what is used; scatter lists and inline data stay in the ring, and are checked whenever they are used.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from rnic.rings.sqe import SQ_ENTRY, SQ_ENTRY_ATOMIC, SQ_ENTRY_BIND, SQ_ENTRY_UD, SQE_BYTES
 from rnic.spec.opcodes import WR_NOP, WR_READ, work_requests
 from rnic.spec.psn import PSN_MASK
-from rnic.state.queue_pair import PIECE, SEND_SLOT
+from rnic.state.queue_pair import PIECE, SEND_WQE
 from rnic.state.record import Part, Record, Word, overlay, view
 
 WRITES = work_requests("write")
@@ -17,11 +17,11 @@ ATOMICS = work_requests("atomic")
 READS = ATOMICS | {WR_READ}
 TAKES_RECEIVE = work_requests("receive")
 
-_AFRESH = bytes(SEND_SLOT.size - SQE_BYTES)
+_AFRESH = bytes(SEND_WQE.size - SQE_BYTES)
 
 
 @overlay(SQ_ENTRY, SQ_ENTRY_ATOMIC, SQ_ENTRY_UD, SQ_ENTRY_BIND)
-@view(SEND_SLOT)
+@view(SEND_WQE)
 class Message(Record):
     """One work request; ``index`` is that of its SQ entry, whose fields are attributes.
 
@@ -95,7 +95,7 @@ class Message(Record):
 
     def begin(self) -> None:
         """Nothing has become of it yet."""
-        self._memory[self._at + SQE_BYTES : self._at + SEND_SLOT.size] = _AFRESH
+        self._memory[self._at + SQE_BYTES : self._at + SEND_WQE.size] = _AFRESH
 
     def forget(self) -> None:
         """Its entry could not be read: it does nothing."""

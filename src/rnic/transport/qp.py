@@ -247,7 +247,7 @@ class QueuePair(QpRecord):
         overtake the ACK of what woke it. An adapter's ACK has left by then, and programs that sleep on one channel for
         both directions (perftest) take the next event for that of their send.
         """
-        return self.responder.replies.reply_count > 0 and self.recv_cq.told
+        return self.responder.replies.reply_count > 0 and self.recv_cq.notified
 
     def produce(self, now_ns: int, budget: int, out: list[TxBurst]) -> int:
         """Send up to ``budget`` packets, requests before replies but where :attr:`replies_first`; the number sent."""

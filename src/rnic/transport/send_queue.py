@@ -1,6 +1,6 @@
 """What a requester has sent and not seen acknowledged: progress, going back, timers (IBA 9.7.6).
 
-Messages lie in the send slots, in PSN order. From ``sq_head`` to ``send_index`` all their packets are sent; from there
+Messages lie in the send WQEs, in PSN order. From ``sq_head`` to ``send_index`` all their packets are sent; from there
 to ``fetch_index`` some wait to be sent. Going back to a PSN moves ``send_index`` back, so that sending again is the
 same code as sending.
 
@@ -21,7 +21,7 @@ from rnic.spec.psn import PSN_MASK, PSN_WINDOW, psn_diff
 from rnic.spec.states import SQD
 from rnic.spec.status import SUCCESS
 from rnic.spec.syndromes import ACK_WAITS, ack_timeout_ns
-from rnic.state.queue_pair import PIECE, PIECES, QP, SEND_SLOT, QpMemory, QpRecord
+from rnic.state.queue_pair import PIECE, PIECES, QP, SEND_WQE, QpMemory, QpRecord
 from rnic.state.record import NONE, WORD_BYTES, Run, Word, view
 from rnic.transport.inflight import NOBODY
 from rnic.transport.message import Message, ReadPiece
@@ -132,7 +132,7 @@ class SendQueue(QpRecord):
         self.words = memory.qp
         self.record = memory.record
         state = memory.arena.memory
-        self._messages = Run(Message, state, memory.sends * WORD_BYTES, SEND_SLOT.size)
+        self._messages = Run(Message, state, memory.sends * WORD_BYTES, SEND_WQE.size)
         self._pieces = Run(ReadPiece, state, memory.pieces * WORD_BYTES, PIECE.size)
         self.ring = ring
         self.cq = cq

@@ -8,7 +8,7 @@ from rnic.device.paths import Paths
 from rnic.rings.sqe import SQ_ENTRY_UD
 from rnic.spec.gids import gid_from_address
 from rnic.state.arena import Arena
-from rnic.state.queue_pair import SEND_SLOT
+from rnic.state.queue_pair import SEND_WQE
 from rnic.trace.counters import Counters
 from rnic.transport.message import Message
 from rnic.wire.flow import Flow
@@ -82,7 +82,7 @@ def test_the_service_level_goes_with_the_path() -> None:
 def towards(gid: bytes, **values: int) -> Message:
     """A UD work request's destination."""
     entry = SQ_ENTRY_UD.pack({"dgid": int.from_bytes(gid, "little"), **values})
-    message = Message(memoryview(bytearray(SEND_SLOT.size)), 0, 0)
+    message = Message(memoryview(bytearray(SEND_WQE.size)), 0, 0)
     message.take(bytearray(entry))
     return message
 

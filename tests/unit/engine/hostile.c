@@ -179,7 +179,7 @@ static void make(void)
 	qp.replies = piece(QP_REPLIES * sizeof *qp.replies);
 	qp.resources = piece(QP_RESOURCES * sizeof *qp.resources);
 	qp.scatters = piece(QP_SCATTERS * sizeof *qp.scatters);
-	qp.send_slots = ENTRIES;
+	qp.send_wqes = ENTRIES;
 	qp.sq_bytes = ENTRIES * (64 + SLAB);
 	qp.sq = sq = piece(qp.sq_bytes);
 	qp.rq_bytes = ENTRIES * STRIDE;

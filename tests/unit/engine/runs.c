@@ -25,7 +25,7 @@ static struct maker {
 	struct engine_icrc_cache heads[ENGINE_ICRC_CACHE];
 	struct engine_out out;
 	struct queue_pair record;
-	struct send_slot slot;
+	struct send_wqe slot;
 	enum made how;
 	uint64_t done, sent, bursts;
 	struct engine_burst burst[BURSTS];
@@ -123,7 +123,7 @@ int main(void)
 							     .service = service,
 							     .head = 0x0040FFFF00000000,
 							     .sent_psn = psn };
-			maker->slot = (struct send_slot){ .entry_0 = opcode << 32,
+			maker->slot = (struct send_wqe){ .entry_0 = opcode << 32,
 							  .entry_2 = 77,
 							  .first_psn = psn,
 							  .packets = packets,

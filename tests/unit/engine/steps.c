@@ -54,7 +54,7 @@ static const char *run(const struct place *place, const uint8_t *packet, size_t 
 		.replies = (void *)at(place, place->replies),
 		.resources = (void *)at(place, place->resources),
 		.scatters = (void *)at(place, place->scatters),
-		.send_slots = place->entries,
+		.send_wqes = place->entries,
 		.sq = (void *)(uintptr_t)place->sq,
 		.sq_bytes = place->sq_bytes,
 		.rq = (void *)(uintptr_t)place->rq,

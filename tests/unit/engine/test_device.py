@@ -569,7 +569,7 @@ def test_memory_of_another_process_is_written_by_the_engine(held: Any) -> None:
     before = entry.view
     entry.base = address_of(memoryview(pair.b.buf))
     entry.view, entry.port = None, port
-    nic.memory.told(entry)
+    nic.memory.on_key_change(entry)
     pair.a.buf[:8] = b"far away"
     for _ in range(3):
         write(pair, 8)
@@ -579,7 +579,7 @@ def test_memory_of_another_process_is_written_by_the_engine(held: Any) -> None:
         pytest.skip("the kernel has no PROCMAP_QUERY, so the reference does it all")
     assert b.taken == 3
     entry.view = before
-    nic.memory.told(entry)
+    nic.memory.on_key_change(entry)
     port.close()
 
 
@@ -597,7 +597,7 @@ def test_memory_of_another_process_is_sent_by_the_engine(held: Any, monkeypatch:
     before, base = entry.view, entry.base
     entry.base = address_of(memoryview(pair.a.buf))
     entry.view, entry.port = None, port
-    nic.memory.told(entry)
+    nic.memory.on_key_change(entry)
     pair.a.buf[:] = bytes(range(256)) * (len(pair.a.buf) // 256)
     take_over = Sending.take_over
 
@@ -614,10 +614,10 @@ def test_memory_of_another_process_is_sent_by_the_engine(held: Any, monkeypatch:
         pytest.skip("the kernel has no PROCMAP_QUERY, so the reference does it all")
     assert taken_over == []
     entry.base = 4096  # nothing is there: the reference is to say so
-    nic.memory.told(entry)
+    nic.memory.on_key_change(entry)
     write(pair, 9_000)
     assert [wc.status for wc in pair.a.wait()] == [enums.IBV_WC_LOC_PROT_ERR]
     assert taken_over
     entry.view, entry.base = before, base
-    nic.memory.told(entry)
+    nic.memory.on_key_change(entry)
     port.close()

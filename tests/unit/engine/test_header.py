@@ -48,7 +48,7 @@ def test_a_counter_has_its_place_in_the_table_as_number_and_both_executors_count
 
 def test_the_hash_changes_with_every_table(monkeypatch: pytest.MonkeyPatch) -> None:
     before = header.layout_hash()
-    monkeypatch.setattr(header, "RECORDS", {**header.RECORDS, "queue_pair": header.RECORDS["send_slot"]})
+    monkeypatch.setattr(header, "RECORDS", {**header.RECORDS, "queue_pair": header.RECORDS["send_wqe"]})
     assert header.layout_hash() != before
     monkeypatch.undo()
     monkeypatch.setattr(header, "ROW_FLAGS", header.ROW_FLAGS[::-1])

@@ -11,7 +11,7 @@ from rnic.state.arena import Arena
 from rnic.state.inflight import INFLIGHT, LINE, PEER
 from rnic.state.queue_pair import QP
 from rnic.state.record import place
-from rnic.transport.inflight import CROWDED, FIRST, LEAST, LOSSY, QUANTUM, QUEUE_NS, SLIP, STEP, Inflight, Peer
+from rnic.transport.inflight import CROWDED, FIRST, LEAST, LOSSY, QUANTUM, QUEUE_NS, OVERTAKE, STEP, Inflight, Peer
 from rnic.wire.flow import Flow
 
 ME = bytes((10, 0, 0, 1))
@@ -131,10 +131,10 @@ def test_a_turn_that_is_not_used_goes_to_the_next() -> None:
 
 
 def test_a_short_message_goes_past_those_who_wait_but_few_between_two_turns_of_theirs() -> None:
-    account, busy, waiting, *short = known(2 * QUANTUM, *[1] * (2 + SLIP))
+    account, busy, waiting, *short = known(2 * QUANTUM, *[1] * (2 + OVERTAKE))
     busy.send(2 * QUANTUM)
     assert waiting.send(1000) == 0
-    assert [each.send(1) for each in short] == [1] * SLIP, "beyond the limit"
+    assert [each.send(1) for each in short] == [1] * OVERTAKE, "beyond the limit"
     assert short[0].send(1) == 0, "enough have gone past"
     for each in short:
         each.done(1)
@@ -143,14 +143,14 @@ def test_a_short_message_goes_past_those_who_wait_but_few_between_two_turns_of_t
     assert waiting.turns == 1
     assert waiting.send(1000) == QUANTUM
     assert waiting.send(1000) == 0
-    assert (account.slipped, short[2].send(LEAST), short[2].send(1)) == (0, LEAST, 0), "one has a little in flight"
+    assert (account.overtaken, short[2].send(LEAST), short[2].send(1)) == (0, LEAST, 0), "one has a little in flight"
 
 
 def test_what_goes_past_the_limits_is_bounded_where_nobody_waits() -> None:
-    account, busy, *short = known(2 * QUANTUM, *[1] * (3 + SLIP))
+    account, busy, *short = known(2 * QUANTUM, *[1] * (3 + OVERTAKE))
     busy.send(2 * QUANTUM)
-    assert [each.send(1) for each in short] == [1] * SLIP + [0] * 2
-    assert (account.packets, account.slipped) == (2 * QUANTUM + SLIP, 0)
+    assert [each.send(1) for each in short] == [1] * OVERTAKE + [0] * 2
+    assert (account.packets, account.overtaken) == (2 * QUANTUM + OVERTAKE, 0)
 
 
 @pytest.mark.parametrize("when", ["waiting", "admitted"])

@@ -7,7 +7,7 @@ import pytest
 from rnic.mem.space import SimAddressSpace
 from rnic.rings.sqe import FLAG_INLINE, FLAG_LIST, SGE_STRUCT, SQE_STRUCT
 from rnic.spec.opcodes import WR_SEND
-from rnic.state.queue_pair import SEND_SLOT
+from rnic.state.queue_pair import SEND_WQE
 from rnic.state.queues import SEND_RING
 from rnic.transport.message import Message
 from rnic.transport.wqe import ReceiveRing, SendRing
@@ -142,7 +142,7 @@ def test_memory_in_reach_is_read_where_it_lies() -> None:
 
 
 def fetch(ring: SendRing, index: int) -> Message | None:
-    message = Message(memoryview(bytearray(SEND_SLOT.size)), 0, index)
+    message = Message(memoryview(bytearray(SEND_WQE.size)), 0, index)
     return message if ring.fetch(message) else None
 
 

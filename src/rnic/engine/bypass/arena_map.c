@@ -40,7 +40,7 @@ static struct engine_qp *map_known_qp(struct bypass *bypass, uint64_t index, uin
 	struct engine_qp *qp = &bypass->mapped_qps[index]->qp;
 	qp->record = record;
 	qp->qpc = arena + record->context;
-	qp->sends = (struct send_slot *)(void *)(arena + record->sends);
+	qp->sends = (struct send_wqe *)(void *)(arena + record->sends);
 	qp->pieces = (struct read_piece *)(void *)(arena + record->pieces);
 	qp->replies = (struct reply *)(void *)(arena + record->replies);
 	qp->resources = (struct resource *)(void *)(arena + record->resources);
@@ -175,7 +175,7 @@ int bypass_map_destination(struct bypass *bypass, struct mapped_qp *mapped)
 	if (record->service != SERVICE_UD || index >= record->sq_entries || !engine_ring_reachable(qp))
 		return -1;
 	const uint8_t *raw = qp->sq + (index << record->sq_shift), *gid = raw + 40;
-	const struct send_slot entry = { .entry_2 = le_load(raw + 16, 8), .entry_7 = le_load(raw + 56, 8) };
+	const struct send_wqe entry = { .entry_2 = le_load(raw + 16, 8), .entry_7 = le_load(raw + 56, 8) };
 	const uint64_t words[2] = { le_load(gid, 8), le_load(gid + 8, 8) };
 	uint32_t bytes = memcmp(gid, v4_mapped, sizeof v4_mapped) ? 16 : 4;
 	const uint8_t *address = bytes == 4 ? gid + sizeof v4_mapped : gid;
@@ -218,7 +218,7 @@ void bypass_map_qp(struct bypass *bypass, uint64_t at)
 	struct mapped_qp *mapped = bypass->mapped_qps[index];
 	struct engine_qp *qp = &mapped->qp;
 
-	qp->send_slots = record->sq_entries;
+	qp->send_wqes = record->sq_entries;
 	qp->signal_all = record->signal_all;
 	qp->sq = be_get(qp->qpc, QPC_SND_WQE_BASE_LKEY) ? NULL : (const uint8_t *)(uintptr_t)record->sq_base;
 	qp->sq_bytes = (record->sq_entries << record->sq_shift) + record->sq_entries * record->sq_slab_bytes;

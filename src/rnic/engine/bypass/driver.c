@@ -69,7 +69,7 @@ static int send_punt(void *self, const struct bypass_punt *punt, struct bypass_a
 		return -1;
 	}
 	memcpy(&answer->count, reply->body + ATTACH_PUNT_REPLY_COUNT_AT, 8);
-	memcpy(&answer->reschedule, reply->body + ATTACH_PUNT_REPLY_POLITE_AT, 4);
+	memcpy(&answer->reschedule, reply->body + ATTACH_PUNT_REPLY_RESCHEDULE_AT, 4);
 	memcpy(&answer->settled, reply->body + ATTACH_PUNT_REPLY_SETTLED_AT, 4);
 	return 0;
 }

@@ -93,7 +93,7 @@ static void read_inflight(const struct engine_device *device, const struct peer 
 		.nic_inflight = inflight->packets,
 		.nic_promised = inflight->promised,
 		.nic_queued = inflight->waited_for,
-		.nic_slipped = inflight->slipped,
+		.nic_overtaken = inflight->overtaken,
 		.others = limits.others,
 		.srtt = peer->srtt,
 		.rttvar = peer->rttvar,
@@ -538,16 +538,16 @@ static int congested_turn(struct engine_device *device, struct engine_qp *qp, ui
 			  struct engine_sending *sending, struct engine_stop_info *info)
 {
 	struct queue_pair *record = qp->record;
-	int first = record->reply_count && qp->recv_cq->record->told;
+	int first = record->reply_count && qp->recv_cq->record->notified;
 
-	record->polite = 0;
+	record->replies_deferred = 0;
 	if (!record->cnp_tag && owes_single_ack(qp) && (first || (sending->limit && !engine_unsent(record))) &&
 	    send_replies(device, qp, 1, out, sending, info))
 		return -1;
 	if (!budget_left(sending) || !(engine_unsent(record) || record->reply_count || record->cnp_tag))
 		return 0;
 	uint64_t budget = budget_left(sending), before = sending->count;
-	first = record->reply_count && qp->recv_cq->record->told;
+	first = record->reply_count && qp->recv_cq->record->notified;
 	if (record->cnp_tag)
 		sending->count += send_cnp(device, qp, out);
 	if (first && sending->count - before < budget &&
@@ -589,7 +589,7 @@ static int run_turn(struct engine_device *device, struct engine_qp *qp, uint64_t
 		out->turned(out, qp);
 	if (record->cnp_tag || record->paced)
 		return congested_turn(device, qp, now, out, sending, info);
-	if (record->reply_count && qp->recv_cq->record->told &&
+	if (record->reply_count && qp->recv_cq->record->notified &&
 	    send_replies(device, qp, sending->limit, out, sending, info))
 		return -1;
 	if (engine_unsent(record)) {
@@ -598,11 +598,11 @@ static int run_turn(struct engine_device *device, struct engine_qp *qp, uint64_t
 		if (send_requests(device, qp, now, out, sending, info))
 			return -1;
 	}
-	if (sending->count && record->reply_count && !record->polite && !can_piggyback_ack(device, qp, out)) {
-		record->polite = 1;
+	if (sending->count && record->reply_count && !record->replies_deferred && !can_piggyback_ack(device, qp, out)) {
+		record->replies_deferred = 1;
 		return 1;
 	}
-	record->polite = 0;
+	record->replies_deferred = 0;
 	sending->step = STEP_REST;
 	if (record->reply_count &&
 	    send_replies(device, qp, greater(budget_left(sending), ENGINE_MIN_REPLIES), out, sending, info))

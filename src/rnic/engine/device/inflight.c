@@ -328,7 +328,7 @@ static void admit_waiters(const struct engine_sched *sched)
 		record->admitted = share;
 		peer->promised += share;
 		inflight->promised += share;
-		inflight->slipped = 0;
+		inflight->overtaken = 0;
 		publish_peer(sched, peer);
 		blocked = 0;
 		engine_schedule(sched, qp);
@@ -344,7 +344,7 @@ void engine_inflight_take(const struct engine_sched *sched, struct peer *peer, u
 	peer->promised -= own;
 	sched->inflight->promised -= own;
 	if (!own && peer->waiting)
-		sched->inflight->slipped += packets;
+		sched->inflight->overtaken += packets;
 	publish_peer(sched, peer);
 	publish_nic(sched);
 }

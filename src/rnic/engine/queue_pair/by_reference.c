@@ -42,14 +42,14 @@ static unsigned find_places(const struct engine_shared *shared, const struct sge
 
 /* ------------------------------------------------------------------ sending */
 
-uint64_t by_reference_chunk(const struct engine_qp *qp, const struct send_slot *slot, const struct sge_list *sges)
+uint64_t by_reference_chunk(const struct engine_qp *qp, const struct send_wqe *wqe, const struct sge_list *sges)
 {
 	const struct queue_pair *record = qp->record;
-	uint64_t left = slot->packets - slot->sent, most = greater(1, record->window / CHUNKS_PER_WINDOW), epoch;
-	uint64_t parts = greater(1, left / most), psn = (slot->first_psn + slot->sent) & PSN_MASK;
-	uint32_t operation = engine_request_opcode(entry_get(slot, SQE_OPCODE), !slot->sent, parts == 1);
+	uint64_t left = wqe->packets - wqe->sent, most = greater(1, record->window / CHUNKS_PER_WINDOW), epoch;
+	uint64_t parts = greater(1, left / most), psn = (wqe->first_psn + wqe->sent) & PSN_MASK;
+	uint32_t operation = engine_request_opcode(entry_get(wqe, SQE_OPCODE), !wqe->sent, parts == 1);
 
-	if (sges->bytes || sges->length - slot->sent * record->mtu < MIN_BYTES ||
+	if (sges->bytes || sges->length - wqe->sent * record->mtu < MIN_BYTES ||
 	    !qp->peer_path->opens(qp->peer_path, qp, operation, psn, &epoch))
 		return 0;
 	return (left + parts - 1) / parts;
@@ -75,13 +75,13 @@ static int put_burst(struct engine_out *out, const struct engine_by_reference *b
 	return 0;
 }
 
-uint64_t by_reference_make(const struct engine_shared *shared, struct engine_qp *qp, struct send_slot *slot,
+uint64_t by_reference_make(const struct engine_shared *shared, struct engine_qp *qp, struct send_wqe *wqe,
 			   const struct sge_list *sges, uint64_t count, int ask, struct engine_out *out)
 {
 	struct queue_pair *record = qp->record;
-	uint64_t index = slot->sent, offset = index * record->mtu, opcode = entry_get(slot, SQE_OPCODE);
-	uint64_t psn = (slot->first_psn + index) & PSN_MASK;
-	int last = index + count == slot->packets;
+	uint64_t index = wqe->sent, offset = index * record->mtu, opcode = entry_get(wqe, SQE_OPCODE);
+	uint64_t psn = (wqe->first_psn + index) & PSN_MASK;
+	int last = index + count == wqe->packets;
 	struct engine_by_reference by_reference = {
 		.destination = (uint32_t)be_get(qp->qpc, QPC_REMOTE_QPN),
 		.source = (uint32_t)be_get(qp->qpc, QPC_LOCAL_QPN),
@@ -89,10 +89,10 @@ uint64_t by_reference_make(const struct engine_shared *shared, struct engine_qp 
 		.packets = (uint32_t)count,
 		.operation = engine_request_opcode(opcode, !index, last),
 		.bytes = lesser(count * record->mtu, sges->length - offset),
-		.va = entry_get(slot, SQE_REMOTE_ADDR),
-		.rkey = (uint32_t)entry_get(slot, SQE_RKEY),
+		.va = entry_get(wqe, SQE_REMOTE_ADDR),
+		.rkey = (uint32_t)entry_get(wqe, SQE_RKEY),
 		.length = (uint32_t)sges->length,
-		.imm = (uint32_t)entry_get(slot, SQE_IMM),
+		.imm = (uint32_t)entry_get(wqe, SQE_IMM),
 	};
 
 	by_reference.count =
@@ -102,11 +102,11 @@ uint64_t by_reference_make(const struct engine_shared *shared, struct engine_qp 
 		return 0;
 	if (last || ask || (psn + count - 1) / record->ack_every != (psn - 1) / record->ack_every)
 		by_reference.flags = BY_REFERENCE_ACK_REQ;
-	if (last && entry_get(slot, SQE_SOLICITED) && opcode != WR_WRITE)
+	if (last && entry_get(wqe, SQE_SOLICITED) && opcode != WR_WRITE)
 		by_reference.flags |= BY_REFERENCE_SOLICITED;
 	if (put_burst(out, &by_reference))
 		return 0;
-	slot->sent += count;
+	wqe->sent += count;
 	record->sent_psn = (psn + count) & PSN_MASK;
 	return count;
 }

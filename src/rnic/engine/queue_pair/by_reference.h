@@ -51,9 +51,9 @@ struct engine_pull {
 
 /* Return the packets in the next by-reference part of a message: large enough to amortize the receiver's system call,
  * small enough to keep several in flight. 0 if they have to be packets. */
-uint64_t by_reference_chunk(const struct engine_qp *qp, const struct send_slot *slot, const struct sge_list *sges);
+uint64_t by_reference_chunk(const struct engine_qp *qp, const struct send_wqe *wqe, const struct sge_list *sges);
 /* Make the next `count` packets of a message as one without its bytes; how many, 0 if they have to be packets. */
-uint64_t by_reference_make(const struct engine_shared *shared, struct engine_qp *qp, struct send_slot *slot,
+uint64_t by_reference_make(const struct engine_shared *shared, struct engine_qp *qp, struct send_wqe *wqe,
 			   const struct sge_list *sges, uint64_t count, int ask, struct engine_out *out);
 /* The same for the next `count` responses of a READ. */
 uint64_t by_reference_respond(const struct engine_shared *shared, struct engine_qp *qp, struct reply *reply,

@@ -87,14 +87,13 @@ static uint64_t ssn_before(const struct engine_qp *qp, uint64_t psn)
 {
 	const struct queue_pair *record = qp->record;
 	for (uint64_t index = record->sq_head; index != record->fetch_index; index = sq_after(qp, index)) {
-		const struct send_slot *slot = &qp->sends[index];
-		int64_t behind = psn_diff(psn, slot->first_psn);
-		if (!slot->packets || psn_diff(slot->first_psn + slot->packets, psn) <= 0)
+		const struct send_wqe *wqe = &qp->sends[index];
+		int64_t behind = psn_diff(psn, wqe->first_psn);
+		if (!wqe->packets || psn_diff(wqe->first_psn + wqe->packets, psn) <= 0)
 			continue;
-		uint64_t taken = entry_get(slot, SQE_OPCODE) == WR_READ && behind > 0 ?
-					 (uint64_t)behind / record->read_chunk :
-					 0;
-		return (slot->ssn - engine_requests_of(record, slot) + taken) & PSN_MASK;
+		uint64_t taken =
+			entry_get(wqe, SQE_OPCODE) == WR_READ && behind > 0 ? (uint64_t)behind / record->read_chunk : 0;
+		return (wqe->ssn - engine_requests_of(record, wqe) + taken) & PSN_MASK;
 	}
 	return record->ssn;
 }
@@ -223,20 +222,20 @@ static void next_read(const struct engine_qp *qp)
 
 /* Whether a response fits what was asked for. */
 static int response_fits(const struct queue_pair *record, const struct packet *packet, const struct read_piece *piece,
-			 const struct send_slot *slot)
+			 const struct send_wqe *wqe)
 {
 	uint16_t flags = packet->row->flags;
-	uint64_t offset = piece->offset + piece->got * record->mtu, length = entry_get(slot, SQE_LENGTH);
+	uint64_t offset = piece->offset + piece->got * record->mtu, length = entry_get(wqe, SQE_LENGTH);
 	uint64_t got = piece->got + packet->more + 1;
 	if (!(flags & ROW_READ_RESPONSE))
-		return is_atomic(entry_get(slot, SQE_OPCODE)) && length == 8;
+		return is_atomic(entry_get(wqe, SQE_OPCODE)) && length == 8;
 	int last = got == piece->packets, ends = (flags & ROW_END) != 0;
-	if (entry_get(slot, SQE_OPCODE) != WR_READ || offset > length || got > piece->packets ||
+	if (entry_get(wqe, SQE_OPCODE) != WR_READ || offset > length || got > piece->packets ||
 	    packet->size != lesser((packet->more + 1) * record->mtu, length - offset))
 		return 0;
 	if (ends != last && !piece->asked)
 		return 0;
-	return !(flags & ROW_START ? piece->got : !slot->received);
+	return !(flags & ROW_START ? piece->got : !wqe->received);
 }
 
 /* Put the response that a probe asked for alone, which had not been lost, back in front of the rest of its request. */
@@ -262,17 +261,17 @@ static void took(const struct engine_shared *shared, struct engine_qp *qp, struc
 		 struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
-	struct send_slot *slot = &qp->sends[piece->index];
+	struct send_wqe *wqe = &qp->sends[piece->index];
 
 	TRACE_STEP(took);
 	piece->got += count;
 	uint64_t psn = piece_due(piece);
-	slot->received += count;
+	wqe->received += count;
 	if (piece->got == piece->packets) {
 		record->piece_first = (record->piece_first + 1) % QP_PIECES;
 		record->piece_count--;
 	}
-	if (slot->received == slot->packets)
+	if (wqe->received == wqe->packets)
 		next_read(qp);
 	engine_sq_advance_into(shared, qp, psn, room, flight, now, effects);
 	if (record->sq_head != record->fetch_index)
@@ -297,8 +296,8 @@ static enum engine_end place_response(const struct engine_shared *shared, struct
 		return PUNT_STATE;
 	if (packet->by_reference)
 		piece = rejoin_pieces(qp, piece, count);
-	struct send_slot *slot = &qp->sends[piece->index];
-	if (!response_fits(record, packet, piece, slot))
+	struct send_wqe *wqe = &qp->sends[piece->index];
+	if (!response_fits(record, packet, piece, wqe))
 		return PUNT_SEQUENCE;
 	/* the response to a probe shows that earlier responses are lost: they would have come first */
 	int alone = piece->asked && (packet->row->flags & ROW_START) && (packet->row->flags & ROW_END) &&
@@ -306,7 +305,7 @@ static enum engine_end place_response(const struct engine_shared *shared, struct
 	if (alone &&
 	    (piece->packets != 1 || piece_due(engine_piece(qp, 1)) != behind || !be_get(qp->qpc, QPC_RETRY_CNT)))
 		return PUNT_ACK;
-	enum engine_end end = engine_sge_resolve(shared, qp, slot, piece->index, ACCESS_LOCAL_WRITE, &sges);
+	enum engine_end end = engine_sge_resolve(shared, qp, wqe, piece->index, ACCESS_LOCAL_WRITE, &sges);
 	if (end != ENGINE_DONE)
 		return end;
 	if (!engine_sge_reachable(shared, &sges))

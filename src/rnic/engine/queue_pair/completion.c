@@ -66,6 +66,6 @@ int engine_cq_push(struct cq_room *room, const struct completion *entry)
 	uint32_t arm = block_load(cq, REG_CQ_DOORBELL);
 	int armed = (arm & ARM_NEXT) || ((arm & ARM_SOLICITED) && ((entry->word3 & CQE_SOLICITED) || entry->status));
 	if (armed)
-		record->told = 1;
+		record->notified = 1;
 	return armed;
 }

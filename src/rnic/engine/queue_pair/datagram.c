@@ -107,27 +107,27 @@ uint64_t engine_destination_place(uint64_t path, const uint64_t gid[2])
 	return mixed >> (64 - ENGINE_LOG_DESTINATIONS);
 }
 
-const struct engine_destination *engine_destination_of(const struct engine_qp *qp, const struct send_slot *slot)
+const struct engine_destination *engine_destination_of(const struct engine_qp *qp, const struct send_wqe *wqe)
 {
-	const uint64_t gid[2] = { slot->entry_5, slot->entry_6 };
+	const uint64_t gid[2] = { wqe->entry_5, wqe->entry_6 };
 	const struct engine_destination *known;
 
 	if (!qp->destinations)
 		return NULL;
-	known = &qp->destinations[engine_destination_place(slot->entry_2, gid)];
-	if (known->found != qp->found || !known->max_segments || known->path != slot->entry_2 ||
-	    known->gid[0] != gid[0] || known->gid[1] != gid[1] || known->hop_limit != entry_get(slot, SQE_UD_HOP_LIMIT))
+	known = &qp->destinations[engine_destination_place(wqe->entry_2, gid)];
+	if (known->found != qp->found || !known->max_segments || known->path != wqe->entry_2 ||
+	    known->gid[0] != gid[0] || known->gid[1] != gid[1] || known->hop_limit != entry_get(wqe, SQE_UD_HOP_LIMIT))
 		return NULL;
 	return known;
 }
 
-enum engine_end engine_datagram_send(const struct engine_shared *shared, struct engine_qp *qp, struct send_slot *slot,
+enum engine_end engine_datagram_send(const struct engine_shared *shared, struct engine_qp *qp, struct send_wqe *wqe,
 				     const struct sge_list *sges, struct engine_out *out, uint64_t *sent)
 {
 	struct queue_pair *record = qp->record;
-	int imm = entry_get(slot, SQE_OPCODE) == WR_SEND_IMM;
-	uint64_t header = HEADERS + (imm ? 4 : 0), size = sges->length, psn = slot->first_psn;
-	const struct engine_destination *to = engine_destination_of(qp, slot);
+	int imm = entry_get(wqe, SQE_OPCODE) == WR_SEND_IMM;
+	uint64_t header = HEADERS + (imm ? 4 : 0), size = sges->length, psn = wqe->first_psn;
+	const struct engine_destination *to = engine_destination_of(qp, wqe);
 
 	*sent = 0;
 	if (!to)
@@ -142,18 +142,18 @@ enum engine_end engine_datagram_send(const struct engine_shared *shared, struct 
 		return ENGINE_DONE;
 	if (engine_sge_read(shared, sges, 0, frame + header, size))
 		return PUNT_MEMORY;
-	uint64_t head = record->head | entry_get(slot, SQE_UD_DQPN) | (-size & 3) << BTH_PAD_SHIFT;
-	uint64_t qkey = entry_get(slot, SQE_UD_QKEY);
-	if (entry_get(slot, SQE_SOLICITED))
+	uint64_t head = record->head | entry_get(wqe, SQE_UD_DQPN) | (-size & 3) << BTH_PAD_SHIFT;
+	uint64_t qkey = entry_get(wqe, SQE_UD_QKEY);
+	if (entry_get(wqe, SQE_SOLICITED))
 		head |= BTH_SOLICITED;
 	be_store(frame, 8, head | (uint64_t)(SERVICE_UD | (imm ? BTH_SEND_ONLY_IMM : BTH_SEND_ONLY)) << 56);
 	be_store(frame + 8, 4, psn);
 	be_store(frame + 12, 4, qkey & QKEY_FROM_QP ? be_get(qp->qpc, QPC_QKEY) : qkey);
 	be_store(frame + 16, 4, be_get(qp->qpc, QPC_LOCAL_QPN));
 	if (imm)
-		be_store(frame + HEADERS, 4, entry_get(slot, SQE_IMM));
+		be_store(frame + HEADERS, 4, entry_get(wqe, SQE_IMM));
 	engine_packet_seal(out, shared, &to->flow, frame, header, size);
-	slot->begun = slot->sent = 1;
+	wqe->begun = wqe->sent = 1;
 	record->una = record->sent_psn = (psn + 1) & PSN_MASK;
 	*sent = 1;
 	return ENGINE_DONE;

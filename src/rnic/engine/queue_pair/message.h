@@ -8,17 +8,17 @@
 
 #define SQE_WORDS 8u
 
-/* A field of the SQ entry in a send slot: entry_get(slot, SQE_OPCODE). The entry's words come first in the slot. */
-static inline uint64_t entry_get(const struct send_slot *slot, unsigned word, unsigned lsb, unsigned width)
+/* A field of the SQ entry in a send WQE: entry_get(wqe, SQE_OPCODE). The entry's words come first in the WQE. */
+static inline uint64_t entry_get(const struct send_wqe *wqe, unsigned word, unsigned lsb, unsigned width)
 {
-	return (&slot->entry_0)[word] >> lsb & bits_of(width);
+	return (&wqe->entry_0)[word] >> lsb & bits_of(width);
 }
 
-/* Copy an SQ entry from the send ring to a slot. */
-static inline void entry_fetch(struct send_slot *slot, const uint8_t *entry)
+/* Copy an SQ entry from the send ring to a WQE. */
+static inline void entry_fetch(struct send_wqe *wqe, const uint8_t *entry)
 {
 	for (unsigned i = 0; i < SQE_WORDS; i++)
-		(&slot->entry_0)[i] = le_load(entry + 8 * i, 8);
+		(&wqe->entry_0)[i] = le_load(entry + 8 * i, 8);
 }
 
 static inline int is_write(uint64_t opcode)
@@ -43,16 +43,16 @@ static inline int takes_receive(uint64_t opcode)
 }
 
 /* Whether responses bring a message's bytes: a READ or an atomic. */
-static inline int is_read_or_atomic(const struct send_slot *slot)
+static inline int is_read_or_atomic(const struct send_wqe *wqe)
 {
-	uint64_t opcode = entry_get(slot, SQE_OPCODE);
+	uint64_t opcode = entry_get(wqe, SQE_OPCODE);
 	return opcode == WR_READ || is_atomic(opcode);
 }
 
 /* PSN of the response that is due of a whole message, and of one of its READ or atomic requests. */
-static inline uint64_t message_due(const struct send_slot *slot)
+static inline uint64_t message_due(const struct send_wqe *wqe)
 {
-	return (slot->first_psn + slot->received) & PSN_MASK;
+	return (wqe->first_psn + wqe->received) & PSN_MASK;
 }
 
 static inline uint64_t piece_due(const struct read_piece *piece)
@@ -61,11 +61,11 @@ static inline uint64_t piece_due(const struct read_piece *piece)
 }
 
 /* Request packets of a message, each with a sequence number: a long READ takes several. */
-static inline uint64_t engine_requests_of(const struct queue_pair *record, const struct send_slot *slot)
+static inline uint64_t engine_requests_of(const struct queue_pair *record, const struct send_wqe *wqe)
 {
-	if (entry_get(slot, SQE_OPCODE) != WR_READ)
+	if (entry_get(wqe, SQE_OPCODE) != WR_READ)
 		return 1;
-	return ceil_div(slot->packets, record->read_chunk);
+	return ceil_div(wqe->packets, record->read_chunk);
 }
 
 #endif

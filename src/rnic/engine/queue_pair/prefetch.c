@@ -52,9 +52,9 @@ static int begin_response(const struct engine_shared *shared, const struct engin
 	if (!engine_sq_valid(qp) || !record->piece_count || piece->index >= record->sq_entries ||
 	    piece->got >= piece->packets || piece->asked || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS)
 		return -1;
-	const struct send_slot *slot = &qp->sends[piece->index];
-	if (entry_get(slot, SQE_OPCODE) != WR_READ || !slot->received || piece_due(piece) != record->una ||
-	    engine_sge_resolve(shared, qp, slot, piece->index, ACCESS_LOCAL_WRITE, &run->sges) != ENGINE_DONE)
+	const struct send_wqe *wqe = &qp->sends[piece->index];
+	if (entry_get(wqe, SQE_OPCODE) != WR_READ || !wqe->received || piece_due(piece) != record->una ||
+	    engine_sge_resolve(shared, qp, wqe, piece->index, ACCESS_LOCAL_WRITE, &run->sges) != ENGINE_DONE)
 		return -1;
 	run->psn = piece_due(piece);
 	int64_t asked = psn_diff(record->sent_psn, run->psn);
@@ -188,13 +188,13 @@ void engine_prefetch_fetch(const struct engine_shared *shared, const struct engi
 
 	prefetch->fetched = prefetch->fetched_count = 0;
 	for (most = lesser(most, ENGINE_PREFETCH); count < most && index != record->tail; index = sq_after(qp, index)) {
-		struct send_slot slot = { 0 };
+		struct send_wqe wqe = { 0 };
 		struct sge_list sges;
-		entry_fetch(&slot, qp->sq + (index << record->sq_shift));
-		uint64_t length = entry_get(&slot, SQE_LENGTH);
-		if (is_read_or_atomic(&slot) || entry_get(&slot, SQE_INLINE) || entry_get(&slot, SQE_LIST) || !length ||
+		entry_fetch(&wqe, qp->sq + (index << record->sq_shift));
+		uint64_t length = entry_get(&wqe, SQE_LENGTH);
+		if (is_read_or_atomic(&wqe) || entry_get(&wqe, SQE_INLINE) || entry_get(&wqe, SQE_LIST) || !length ||
 		    length > ENGINE_PREFETCH_BYTES ||
-		    engine_sge_resolve(shared, qp, &slot, index, 0, &sges) != ENGINE_DONE)
+		    engine_sge_resolve(shared, qp, &wqe, index, 0, &sges) != ENGINE_DONE)
 			break;
 		uint64_t va = sges.entries[0].va;
 		const struct engine_segment *its = engine_key_segment(shared, sges.entries[0].key, &va);
@@ -210,13 +210,13 @@ void engine_prefetch_fetch(const struct engine_shared *shared, const struct engi
 	prefetch->fetched_count = count;
 }
 
-const uint8_t *engine_prefetch_fetched(struct engine_prefetch *prefetch, const struct send_slot *slot, uint64_t index)
+const uint8_t *engine_prefetch_fetched(struct engine_prefetch *prefetch, const struct send_wqe *wqe, uint64_t index)
 {
 	while (prefetch->fetched < prefetch->fetched_count && prefetch->index[prefetch->fetched] != index)
 		prefetch->fetched++;
-	if (prefetch->fetched >= prefetch->fetched_count || is_read_or_atomic(slot))
+	if (prefetch->fetched >= prefetch->fetched_count || is_read_or_atomic(wqe))
 		return NULL;
-	return prefetch->pieces[prefetch->fetched].length == entry_get(slot, SQE_LENGTH) ?
+	return prefetch->pieces[prefetch->fetched].length == entry_get(wqe, SQE_LENGTH) ?
 		       prefetch->pieces[prefetch->fetched].here :
 		       NULL;
 }

@@ -11,6 +11,6 @@ void engine_prefetch_store(const struct engine_shared *shared, const struct engi
 /* Read the bytes of up to `most` short messages that wait in the send ring. */
 void engine_prefetch_fetch(const struct engine_shared *shared, const struct engine_qp *qp, uint64_t most);
 /* Return the bytes of a message if they were read, or NULL. */
-const uint8_t *engine_prefetch_fetched(struct engine_prefetch *prefetch, const struct send_slot *slot, uint64_t index);
+const uint8_t *engine_prefetch_fetched(struct engine_prefetch *prefetch, const struct send_wqe *wqe, uint64_t index);
 
 #endif

@@ -23,26 +23,26 @@ static int is_known(uint64_t opcode)
 
 /* Find a message's bytes, or the place for what it brings; ENGINE_DONE, or why the reference must look. */
 static enum engine_end find_payload(const struct engine_shared *shared, const struct engine_qp *qp,
-				    const struct send_slot *slot, uint64_t index, struct sge_list *sges)
+				    const struct send_wqe *wqe, uint64_t index, struct sge_list *sges)
 {
-	uint64_t opcode = entry_get(slot, SQE_OPCODE);
-	int reads = is_read_or_atomic(slot);
+	uint64_t opcode = entry_get(wqe, SQE_OPCODE);
+	int reads = is_read_or_atomic(wqe);
 	if (!reads && (!is_known(opcode) || (is_write(opcode) && qp->record->service == SERVICE_UD)))
 		return PUNT_REQUEST;
 	if (reads && (!be_get(qp->qpc, QPC_MAX_RD_ATOMIC) || qp->record->service))
 		return PUNT_REQUEST;
-	if (is_atomic(opcode) && entry_get(slot, SQE_LENGTH) != 8)
+	if (is_atomic(opcode) && entry_get(wqe, SQE_LENGTH) != 8)
 		return PUNT_REQUEST;
-	return engine_sge_resolve(shared, qp, slot, index, reads ? ACCESS_LOCAL_WRITE : 0, sges);
+	return engine_sge_resolve(shared, qp, wqe, index, reads ? ACCESS_LOCAL_WRITE : 0, sges);
 }
 
-static uint64_t message_packets(const struct send_slot *slot, uint64_t length, uint64_t mtu)
+static uint64_t message_packets(const struct send_wqe *wqe, uint64_t length, uint64_t mtu)
 {
-	return is_atomic(entry_get(slot, SQE_OPCODE)) ? 1 : psn_count(length, mtu);
+	return is_atomic(entry_get(wqe, SQE_OPCODE)) ? 1 : psn_count(length, mtu);
 }
 
 /* Check a descriptor and give it its PSNs; ENGINE_DONE, or a punt with nothing changed. */
-static enum engine_end check(struct engine_qp *qp, struct send_slot *slot, uint64_t length)
+static enum engine_end check(struct engine_qp *qp, struct send_wqe *wqe, uint64_t length)
 {
 	const struct queue_pair *record = qp->record;
 	uint64_t most = record->mtu * (record->service == SERVICE_UD ? 1 : PSN_WINDOW);
@@ -50,11 +50,11 @@ static enum engine_end check(struct engine_qp *qp, struct send_slot *slot, uint6
 	TRACE_STEP(check);
 	if (length > context_max_message(qp->qpc) || length > most)
 		return PUNT_LENGTH;
-	if (record->service == SERVICE_UD && !engine_destination_of(qp, slot))
+	if (record->service == SERVICE_UD && !engine_destination_of(qp, wqe))
 		return PUNT_PATH;
-	slot->first_psn = be_get(qp->qpc, QPC_NEXT_SEND_PSN) & PSN_MASK;
-	slot->packets = message_packets(slot, length, record->mtu);
-	be_put(qp->qpc, QPC_NEXT_SEND_PSN, (slot->first_psn + slot->packets) & PSN_MASK);
+	wqe->first_psn = be_get(qp->qpc, QPC_NEXT_SEND_PSN) & PSN_MASK;
+	wqe->packets = message_packets(wqe, length, record->mtu);
+	be_put(qp->qpc, QPC_NEXT_SEND_PSN, (wqe->first_psn + wqe->packets) & PSN_MASK);
 	return ENGINE_DONE;
 }
 
@@ -64,12 +64,12 @@ static enum engine_end fetch(const struct engine_shared *shared, struct engine_q
 {
 	struct queue_pair *record = qp->record;
 	uint64_t index = record->fetch_index, after = sq_after(qp, index);
-	struct send_slot read = { 0 };
+	struct send_wqe read = { 0 };
 
 	TRACE_STEP(fetch);
 	if (after == record->sq_head)
 		return ENGINE_ATTENTION;
-	const struct send_slot *last = engine_sq_last(qp);
+	const struct send_wqe *last = engine_sq_last(qp);
 	if (last && last->status)
 		return ENGINE_ATTENTION; /* what follows a request that failed here is flushed, not sent */
 	entry_fetch(&read, qp->sq + (index << record->sq_shift));
@@ -86,20 +86,20 @@ static enum engine_end fetch(const struct engine_shared *shared, struct engine_q
 }
 
 /* Whether a message that was not begun may be: it continues the PSNs, or nothing is outstanding. */
-static int follows_last(struct engine_qp *qp, const struct send_slot *slot)
+static int follows_last(struct engine_qp *qp, const struct send_wqe *wqe)
 {
 	struct queue_pair *record = qp->record;
-	const struct send_slot *before = engine_sq_last(qp);
+	const struct send_wqe *before = engine_sq_last(qp);
 
 	TRACE_STEP(follows);
 	if (before)
-		return slot->first_psn == ((before->first_psn + before->packets) & PSN_MASK);
+		return wqe->first_psn == ((before->first_psn + before->packets) & PSN_MASK);
 	if (record->una == record->sent_psn) {
-		record->una = record->sent_psn = slot->first_psn;
-		be_put(qp->qpc, QPC_LAST_ACKED_PSN, slot->first_psn);
+		record->una = record->sent_psn = wqe->first_psn;
+		be_put(qp->qpc, QPC_LAST_ACKED_PSN, wqe->first_psn);
 		return 1;
 	}
-	return psn_diff(slot->first_psn, record->una) <= 0;
+	return psn_diff(wqe->first_psn, record->una) <= 0;
 }
 
 /* ------------------------------------------------------------------ room in flight (transport/inflight.py) */
@@ -114,10 +114,10 @@ static int64_t slip_room(const struct queue_pair *record, const struct engine_in
 {
 	if (record->admitted || (int64_t)record->inflight + want > (int64_t)INFLIGHT_LEAST)
 		return 0;
-	if (flight->peer_waiting && (int64_t)flight->nic_slipped + want > (int64_t)INFLIGHT_SLIP)
+	if (flight->peer_waiting && (int64_t)flight->nic_overtaken + want > (int64_t)INFLIGHT_OVERTAKE)
 		return 0;
-	int64_t peer = (int64_t)(flight->peer_limit + lesser(INFLIGHT_SLIP, flight->peer_limit));
-	int64_t nic = (int64_t)(flight->nic_limit + lesser(INFLIGHT_SLIP, flight->nic_limit));
+	int64_t peer = (int64_t)(flight->peer_limit + lesser(INFLIGHT_OVERTAKE, flight->peer_limit));
+	int64_t nic = (int64_t)(flight->nic_limit + lesser(INFLIGHT_OVERTAKE, flight->nic_limit));
 	peer -= (int64_t)(flight->peer_inflight + flight->peer_promised);
 	nic -= (int64_t)(flight->nic_inflight + flight->nic_promised);
 	return (peer < nic ? peer : nic) >= want ? want : 0;
@@ -182,7 +182,7 @@ static void count_inflight(struct queue_pair *record, struct engine_inflight *fl
 	record->admitted -= own;
 	flight->peer_promised -= own;
 	flight->nic_promised -= own;
-	flight->nic_slipped += own || !flight->peer_waiting ? 0 : packets;
+	flight->nic_overtaken += own || !flight->peer_waiting ? 0 : packets;
 	effects->flown += packets;
 	effects->admitted += own;
 }
@@ -193,14 +193,14 @@ static void count_inflight(struct queue_pair *record, struct engine_inflight *fl
 enum made { MADE, NO_ROOM, UNREAD };
 
 /* Make packet `index` of a message; `run` is 0, or the length of the run of equal packets that it begins. */
-static enum made send_packet(const struct engine_shared *shared, struct engine_qp *qp, const struct send_slot *slot,
+static enum made send_packet(const struct engine_shared *shared, struct engine_qp *qp, const struct send_wqe *wqe,
 			     const struct sge_list *sges, uint64_t index, int ask, uint64_t run, struct engine_out *out)
 {
 	const struct queue_pair *record = qp->record;
-	uint64_t opcode = entry_get(slot, SQE_OPCODE), mtu = record->mtu, offset = index * mtu;
+	uint64_t opcode = entry_get(wqe, SQE_OPCODE), mtu = record->mtu, offset = index * mtu;
 	uint64_t size = lesser(mtu, sges->length - offset);
-	int last = index + 1 == slot->packets;
-	uint64_t psn = (slot->first_psn + index) & PSN_MASK;
+	int last = index + 1 == wqe->packets;
+	uint64_t psn = (wqe->first_psn + index) & PSN_MASK;
 	uint64_t header = BTH_BYTES;
 	if (is_write(opcode) && !index)
 		header = HEADERS;
@@ -220,37 +220,37 @@ static enum made send_packet(const struct engine_shared *shared, struct engine_q
 	if (!engine_origin_known(&from) && engine_sge_read(shared, sges, offset, frame + header, size))
 		return UNREAD;
 	uint64_t head = record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (-size & 3) << BTH_PAD_SHIFT;
-	if (last && entry_get(slot, SQE_SOLICITED) && opcode != WR_WRITE)
+	if (last && entry_get(wqe, SQE_SOLICITED) && opcode != WR_WRITE)
 		head |= BTH_SOLICITED;
 	be_store(frame, 8, head | (record->service | engine_request_opcode(opcode, !index, last)) << 56);
 	int asks = !record->service && (ask || mod64(psn, record->ack_every) == 0);
 	be_store(frame + 8, 4, psn | (asks ? BTH_ACK_REQ : 0));
 	if (word_at == HEADERS) {
-		be_store(frame + 12, 8, entry_get(slot, SQE_REMOTE_ADDR));
-		be_store(frame + 20, 4, entry_get(slot, SQE_RKEY));
+		be_store(frame + 12, 8, entry_get(wqe, SQE_REMOTE_ADDR));
+		be_store(frame + 20, 4, entry_get(wqe, SQE_RKEY));
 		be_store(frame + 24, 4, sges->length);
 	}
 	if (header > word_at)
-		be_store(frame + word_at, 4, entry_get(slot, SQE_IMM));
+		be_store(frame + word_at, 4, entry_get(wqe, SQE_IMM));
 	return engine_packet_fill(out, shared, &qp->flow, frame, header, &from, size) ? UNREAD : MADE;
 }
 
 /* Make the next `run` packets of a message, middles that are all alike; how many, 0 if they must be made one by one. */
-static uint64_t send_run(const struct engine_shared *shared, const struct engine_qp *qp, const struct send_slot *slot,
+static uint64_t send_run(const struct engine_shared *shared, const struct engine_qp *qp, const struct send_wqe *wqe,
 			 const struct sge_list *sges, uint64_t run, struct engine_out *out)
 {
 	const struct queue_pair *record = qp->record;
-	uint64_t operation = engine_request_opcode(entry_get(slot, SQE_OPCODE), 0, 0), mtu = record->mtu;
-	const struct origin from = engine_sge_origin(shared, sges, slot->sent * mtu, run * mtu);
+	uint64_t operation = engine_request_opcode(entry_get(wqe, SQE_OPCODE), 0, 0), mtu = record->mtu;
+	const struct origin from = engine_sge_origin(shared, sges, wqe->sent * mtu, run * mtu);
 
 	return engine_packets_run(out, shared, &qp->flow,
 				  record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | (record->service | operation) << 56,
-				  (slot->first_psn + slot->sent) & PSN_MASK, record->service ? 0 : record->ack_every,
+				  (wqe->first_psn + wqe->sent) & PSN_MASK, record->service ? 0 : record->ack_every,
 				  &from, mtu, run);
 }
 
 /* Send the next `count` packets of a message, `ask` with the last; how many. `how` says why that were not all. */
-static uint64_t send_data(const struct engine_shared *shared, struct engine_qp *qp, struct send_slot *slot,
+static uint64_t send_data(const struct engine_shared *shared, struct engine_qp *qp, struct send_wqe *wqe,
 			  const struct sge_list *sges, uint64_t count, int ask, struct engine_out *out, enum made *how)
 {
 	uint64_t done = 0, run = 0;
@@ -258,40 +258,40 @@ static uint64_t send_data(const struct engine_shared *shared, struct engine_qp *
 	TRACE_STEP(send_data);
 	*how = MADE;
 	while (done < count) {
-		uint64_t index = slot->sent;
+		uint64_t index = wqe->sent;
 		if (!run && index) {
 			/* middles that are all alike form a run, but the one that asks for an ACK */
-			uint64_t middles = lesser(count - done - (uint64_t)ask, slot->packets - 1 - index);
+			uint64_t middles = lesser(count - done - (uint64_t)ask, wqe->packets - 1 - index);
 			run = middles > 1 ? middles : 0;
 		}
-		uint64_t made = run > 1 ? send_run(shared, qp, slot, sges, run, out) : 0;
+		uint64_t made = run > 1 ? send_run(shared, qp, wqe, sges, run, out) : 0;
 		if (made) {
-			slot->sent += made;
+			wqe->sent += made;
 			done += made;
 			run -= made;
 			continue;
 		}
 		int asks = ask && !run && done + 1 == count;
-		*how = send_packet(shared, qp, slot, sges, index, asks, run, out);
+		*how = send_packet(shared, qp, wqe, sges, index, asks, run, out);
 		if (*how != MADE)
 			break;
-		slot->sent++;
+		wqe->sent++;
 		done++;
 		if (run)
 			run--;
 	}
-	uint64_t psn = (slot->first_psn + slot->sent) & PSN_MASK;
+	uint64_t psn = (wqe->first_psn + wqe->sent) & PSN_MASK;
 	if (psn_diff(psn, qp->record->sent_psn) > 0)
 		qp->record->sent_psn = psn;
 	return done;
 }
 
 /* Make the request for `packets` responses from `index` on, or an atomic request; 0, or -1 if there is no room. */
-static int make_request(const struct engine_shared *shared, struct engine_qp *qp, const struct send_slot *slot,
+static int make_request(const struct engine_shared *shared, struct engine_qp *qp, const struct send_wqe *wqe,
 			uint64_t index, uint64_t packets, struct engine_out *out)
 {
 	const struct queue_pair *record = qp->record;
-	uint64_t opcode = entry_get(slot, SQE_OPCODE), header = opcode == WR_READ ? HEADERS : ATOMIC_HEADERS;
+	uint64_t opcode = entry_get(wqe, SQE_OPCODE), header = opcode == WR_READ ? HEADERS : ATOMIC_HEADERS;
 	uint64_t operation = BTH_READ_REQUEST, offset = index * record->mtu;
 	uint8_t *frame = engine_packet_begin(out, header, 0, 0);
 	if (!frame)
@@ -299,21 +299,21 @@ static int make_request(const struct engine_shared *shared, struct engine_qp *qp
 	if (opcode != WR_READ)
 		operation = opcode == WR_CMP_SWAP ? BTH_COMPARE_SWAP : BTH_FETCH_ADD;
 	be_store(frame, 8, record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | operation << 56);
-	be_store(frame + 8, 4, ((slot->first_psn + index) & PSN_MASK) | BTH_ACK_REQ);
-	be_store(frame + 12, 8, entry_get(slot, SQE_REMOTE_ADDR) + (opcode == WR_READ ? offset : 0));
-	be_store(frame + 20, 4, entry_get(slot, SQE_RKEY));
+	be_store(frame + 8, 4, ((wqe->first_psn + index) & PSN_MASK) | BTH_ACK_REQ);
+	be_store(frame + 12, 8, entry_get(wqe, SQE_REMOTE_ADDR) + (opcode == WR_READ ? offset : 0));
+	be_store(frame + 20, 4, entry_get(wqe, SQE_RKEY));
 	if (opcode == WR_READ) {
-		be_store(frame + 24, 4, lesser(packets * record->mtu, entry_get(slot, SQE_LENGTH) - offset));
+		be_store(frame + 24, 4, lesser(packets * record->mtu, entry_get(wqe, SQE_LENGTH) - offset));
 	} else {
-		be_store(frame + 24, 8, slot->entry_5);
-		be_store(frame + 32, 8, opcode == WR_CMP_SWAP ? slot->entry_6 : 0);
+		be_store(frame + 24, 8, wqe->entry_5);
+		be_store(frame + 32, 8, opcode == WR_CMP_SWAP ? wqe->entry_6 : 0);
 	}
 	engine_packet_seal(out, shared, &qp->flow, frame, header, 0);
 	return 0;
 }
 
 /* Send READ requests or an atomic request, within the limit of outstanding ones; how many. */
-static uint64_t send_request(const struct engine_shared *shared, struct engine_qp *qp, struct send_slot *slot,
+static uint64_t send_request(const struct engine_shared *shared, struct engine_qp *qp, struct send_wqe *wqe,
 			     uint64_t slot_index, uint64_t now, uint64_t budget, uint64_t room,
 			     struct engine_inflight *flight, struct engine_out *out, struct engine_effects *effects)
 {
@@ -321,18 +321,18 @@ static uint64_t send_request(const struct engine_shared *shared, struct engine_q
 	uint64_t most = lesser(be_get(qp->qpc, QPC_MAX_RD_ATOMIC), MAX_RD_ATOMIC), requests = 0;
 
 	TRACE_STEP(send_request);
-	while (slot->sent < slot->packets && requests < budget && room) {
-		uint64_t psn = (slot->first_psn + slot->sent) & PSN_MASK;
+	while (wqe->sent < wqe->packets && requests < budget && room) {
+		uint64_t psn = (wqe->first_psn + wqe->sent) & PSN_MASK;
 		uint64_t packets =
-			lesser(record->read_chunk - mod64(slot->sent, record->read_chunk), slot->packets - slot->sent);
+			lesser(record->read_chunk - mod64(wqe->sent, record->read_chunk), wqe->packets - wqe->sent);
 		if (record->piece_count >= most ||
 		    (record->inflight && packets > record->window - lesser(record->inflight, record->window)))
 			break;
-		if (make_request(shared, qp, slot, slot->sent, packets, out))
+		if (make_request(shared, qp, wqe, wqe->sent, packets, out))
 			break;
 		struct read_piece *piece = &qp->pieces[(record->piece_first + record->piece_count++) % QP_PIECES];
 		*piece = (struct read_piece){
-			.index = slot_index, .first_psn = psn, .offset = slot->sent * record->mtu, .packets = packets
+			.index = slot_index, .first_psn = psn, .offset = wqe->sent * record->mtu, .packets = packets
 		};
 		if (psn_diff(psn, record->sent_psn) < 0) {
 			engine_count(effects, COUNT_RETRANSMITTED_REQUESTS, 1);
@@ -340,7 +340,7 @@ static uint64_t send_request(const struct engine_shared *shared, struct engine_q
 			record->rtt_psn = psn;
 			record->rtt_at = now;
 		}
-		slot->sent += packets;
+		wqe->sent += packets;
 		count_inflight(record, flight, packets, effects);
 		room -= lesser(packets, room);
 		requests++;
@@ -352,10 +352,10 @@ static uint64_t send_request(const struct engine_shared *shared, struct engine_q
 }
 
 /* Whether a message needs a receive entry for which the peer has granted no credit. */
-static int lacks_credit(const struct queue_pair *record, const struct send_slot *slot)
+static int lacks_credit(const struct queue_pair *record, const struct send_wqe *wqe)
 {
-	return takes_receive(entry_get(slot, SQE_OPCODE)) && record->lsn != NONE &&
-	       psn_diff(slot->ssn, record->lsn) > 0 && psn_diff(record->una, slot->first_psn) <= 0;
+	return takes_receive(entry_get(wqe, SQE_OPCODE)) && record->lsn != NONE &&
+	       psn_diff(wqe->ssn, record->lsn) > 0 && psn_diff(record->una, wqe->first_psn) <= 0;
 }
 
 /* Whether a message before it went without credit, and its one packet is not acknowledged yet. */
@@ -369,14 +369,14 @@ static int asks_for_credit(const struct engine_qp *qp, uint64_t before)
 
 /* Whether a message need not ask for an ACK (IBA 9.7.5.1): it is unsignaled, the last in the queue, nothing runs short,
  * and no probe was needed lately. `ahead` is 0 if it is sent for the first time. */
-static int keeps_quiet(const struct engine_shared *shared, const struct engine_qp *qp, const struct send_slot *slot,
+static int keeps_quiet(const struct engine_shared *shared, const struct engine_qp *qp, const struct send_wqe *wqe,
 		       uint64_t index, const struct engine_inflight *flight, int64_t ahead)
 {
 	const struct queue_pair *record = qp->record;
 	uint64_t entries = record->sq_entries,
 		 behind = index + (index < record->sq_head ? entries : 0) - record->sq_head;
 
-	return entry_get(slot, SQE_OPCODE) == WR_WRITE && slot->packets == 1 && !engine_signaled(qp, slot) && !ahead &&
+	return entry_get(wqe, SQE_OPCODE) == WR_WRITE && wqe->packets == 1 && !engine_signaled(qp, wqe) && !ahead &&
 	       !record->ack_each && sq_after(qp, index) == record->tail &&
 	       (int64_t)(record->window - record->inflight) > 1 && 2 * behind < entries &&
 	       engine_probe_enabled(shared, qp) && !is_contended(record, flight) && leaves_room(record, flight, 1, 1);
@@ -384,7 +384,7 @@ static int keeps_quiet(const struct engine_shared *shared, const struct engine_q
 
 /* Send packets of one message, whose bytes are `sges`; ENGINE_DONE with how many, 0 if it has to wait; or a punt,
  * behind as many. */
-static enum engine_end send_message(const struct engine_shared *shared, struct engine_qp *qp, struct send_slot *slot,
+static enum engine_end send_message(const struct engine_shared *shared, struct engine_qp *qp, struct send_wqe *wqe,
 				    uint64_t slot_index, struct sge_list *sges, uint64_t now, uint64_t budget,
 				    struct engine_inflight *flight, struct engine_out *out, uint64_t *sent,
 				    struct engine_effects *effects)
@@ -392,68 +392,68 @@ static enum engine_end send_message(const struct engine_shared *shared, struct e
 	struct queue_pair *record = qp->record;
 	enum made how;
 	enum engine_end end;
-	int reads = is_read_or_atomic(slot);
+	int reads = is_read_or_atomic(wqe);
 
 	TRACE_STEP(send_message);
 	*sent = 0;
 	if (shared->prefetch && !sges->bytes)
-		sges->bytes = engine_prefetch_fetched(shared->prefetch, slot, slot_index);
-	if (!slot->packets || slot->status || slot->sent >= slot->packets ||
-	    slot->packets != message_packets(slot, sges->length, record->mtu))
+		sges->bytes = engine_prefetch_fetched(shared->prefetch, wqe, slot_index);
+	if (!wqe->packets || wqe->status || wqe->sent >= wqe->packets ||
+	    wqe->packets != message_packets(wqe, sges->length, record->mtu))
 		return PUNT_REQUEST;
-	if (entry_get(slot, SQE_FENCE) && !slot->sent && record->piece_count)
+	if (entry_get(wqe, SQE_FENCE) && !wqe->sent && record->piece_count)
 		return ENGINE_DONE;
 	if (!engine_sge_reachable(shared, sges))
 		return PUNT_MEMORY;
-	if (record->service && (end = engine_sq_complete_check(qp, slot)) != ENGINE_DONE)
+	if (record->service && (end = engine_sq_complete_check(qp, wqe)) != ENGINE_DONE)
 		return end;
 	if (record->service == SERVICE_UD)
-		return engine_datagram_send(shared, qp, slot, sges, out, sent);
-	if (!slot->sent && !follows_last(qp, slot))
+		return engine_datagram_send(shared, qp, wqe, sges, out, sent);
+	if (!wqe->sent && !follows_last(qp, wqe))
 		return ENGINE_DONE;
-	slot->begun = 1;
+	wqe->begun = 1;
 	if (record->service) {
-		*sent = send_data(shared, qp, slot, sges, lesser(budget, slot->packets - slot->sent), 0, out, &how);
+		*sent = send_data(shared, qp, wqe, sges, lesser(budget, wqe->packets - wqe->sent), 0, out, &how);
 		record->una = record->sent_psn;
 		return how == UNREAD ? PUNT_MEMORY : ENGINE_DONE;
 	}
 	if (reads && record->read_index == NONE)
 		record->read_index = slot_index;
-	uint64_t left = slot->packets - slot->sent, room = allowance(qp, flight, left, effects);
+	uint64_t left = wqe->packets - wqe->sent, room = allowance(qp, flight, left, effects);
 	if (!room)
 		return ENGINE_DONE;
 	if (reads) {
-		*sent = send_request(shared, qp, slot, slot_index, now, budget, room, flight, out, effects);
+		*sent = send_request(shared, qp, wqe, slot_index, now, budget, room, flight, out, effects);
 		return ENGINE_DONE;
 	}
-	uint64_t psn = (slot->first_psn + slot->sent) & PSN_MASK;
+	uint64_t psn = (wqe->first_psn + wqe->sent) & PSN_MASK;
 	uint64_t count = lesser(lesser(budget, left), room);
 	/* Set AckReq on the last packet that the window allows; otherwise transmission stalls. */
 	uint64_t more = lesser(left, record->window - record->inflight) - count;
 	int64_t ahead = psn_diff(psn, record->sent_psn);
 	int ask = count < left ?
 			  count == room || is_contended(record, flight) || !leaves_room(record, flight, count, more) :
-			  !keeps_quiet(shared, qp, slot, slot_index, flight, ahead);
+			  !keeps_quiet(shared, qp, wqe, slot_index, flight, ahead);
 	/* a repeated message carries its bytes */
-	uint64_t part = qp->peer_path && !ahead ? by_reference_chunk(qp, slot, sges) : 0;
+	uint64_t part = qp->peer_path && !ahead ? by_reference_chunk(qp, wqe, sges) : 0;
 	if (part) {
 		if (record->inflight && part > record->window - record->inflight)
 			return ENGINE_DONE; /* sent whole once the window has room for it */
 		ask |= part < count;
 		count = lesser(count, part);
 	}
-	if (lacks_credit(record, slot)) {
+	if (lacks_credit(record, wqe)) {
 		/* only one packet may probe for credit; its ACK says that there is a receive entry (IBA 9.7.7.2) */
-		if (slot->sent || asks_for_credit(qp, slot_index))
+		if (wqe->sent || asks_for_credit(qp, slot_index))
 			return ENGINE_DONE;
 		count = 1;
 		ask = 1;
 	}
 	how = MADE;
 	if (part)
-		*sent = by_reference_make(shared, qp, slot, sges, count, ask, out);
+		*sent = by_reference_make(shared, qp, wqe, sges, count, ask, out);
 	if (!*sent)
-		*sent = send_data(shared, qp, slot, sges, count, ask, out, &how);
+		*sent = send_data(shared, qp, wqe, sges, count, ask, out, &how);
 	if (how == UNREAD)
 		count = *sent; /* the reference fails the message */
 	if (ahead < 0) {
@@ -522,14 +522,14 @@ static enum engine_end probe(const struct engine_shared *shared, struct engine_q
 	}
 	for (uint64_t index = record->sq_head; record->inflight && index != record->fetch_index;
 	     index = sq_after(qp, index)) {
-		const struct send_slot *slot = &qp->sends[index];
-		if (slot->sent && slot->packets)
+		const struct send_wqe *wqe = &qp->sends[index];
+		if (wqe->sent && wqe->packets)
 			ends[pending++ ? 1 : 0] = index;
 	}
 	if (record->inflight && !pending)
 		return PUNT_REQUEST;
 	if (record->inflight) {
-		const struct send_slot *oldest = &qp->sends[ends[0]], *last = &qp->sends[ends[pending > 1 ? 1 : 0]];
+		const struct send_wqe *oldest = &qp->sends[ends[0]], *last = &qp->sends[ends[pending > 1 ? 1 : 0]];
 		int64_t first = psn_diff(record->una, oldest->first_psn);
 		uint64_t other = ends[pending > 1 ? 1 : 0];
 		if (first < 0 || (uint64_t)first >= oldest->sent)
@@ -545,22 +545,22 @@ static enum engine_end probe(const struct engine_shared *shared, struct engine_q
 		}
 	}
 	for (unsigned i = 0; i < count; i++) {
-		const struct send_slot *slot = &qp->sends[ends[i]];
-		enum engine_end end = find_payload(shared, qp, slot, ends[i], &sges);
+		const struct send_wqe *wqe = &qp->sends[ends[i]];
+		enum engine_end end = find_payload(shared, qp, wqe, ends[i], &sges);
 		if (end != ENGINE_DONE)
 			return end;
-		if (at[i] >= slot->packets || slot->packets != psn_count(sges.length, record->mtu))
+		if (at[i] >= wqe->packets || wqe->packets != psn_count(sges.length, record->mtu))
 			return PUNT_REQUEST;
 		if (!engine_sge_reachable(shared, &sges))
 			return PUNT_MEMORY;
 	}
 	record->probe_due = 0;
 	for (unsigned i = 0; i < count; i++) {
-		struct send_slot *slot = &qp->sends[ends[i]];
+		struct send_wqe *wqe = &qp->sends[ends[i]];
 		/* software may have changed its scatter list meanwhile */
-		if (find_payload(shared, qp, slot, ends[i], &sges) == ENGINE_DONE &&
+		if (find_payload(shared, qp, wqe, ends[i], &sges) == ENGINE_DONE &&
 		    engine_sge_reachable(shared, &sges) &&
-		    send_packet(shared, qp, slot, &sges, at[i], 1, 0, out) == MADE)
+		    send_packet(shared, qp, wqe, &sges, at[i], 1, 0, out) == MADE)
 			++*sent;
 	}
 	engine_count(effects, mends ? COUNT_RETRANSMITTED_PACKETS : COUNT_PROBES, *sent != 0);
@@ -608,7 +608,7 @@ uint64_t engine_send(const struct engine_shared *shared, struct engine_qp *qp, u
 	record->more = 0;
 	while (made < budget && record->rnr_until == NEVER) {
 		uint64_t index = record->send_index, sent;
-		struct send_slot *slot = &qp->sends[index];
+		struct send_wqe *wqe = &qp->sends[index];
 		if (index == record->fetch_index) {
 			if (index == record->tail)
 				break;
@@ -616,15 +616,15 @@ uint64_t engine_send(const struct engine_shared *shared, struct engine_qp *qp, u
 				engine_prefetch_fetch(shared, qp, budget - made);
 			end = fetch(shared, qp, &sges);
 		} else {
-			end = find_payload(shared, qp, slot, index, &sges);
+			end = find_payload(shared, qp, wqe, index, &sges);
 		}
 		if (end != ENGINE_DONE)
 			break;
-		end = send_message(shared, qp, slot, index, &sges, now, budget - made, flight, out, &sent, effects);
+		end = send_message(shared, qp, wqe, index, &sges, now, budget - made, flight, out, &sent, effects);
 		made += sent;
 		if (end != ENGINE_DONE)
 			break;
-		if (slot->sent >= slot->packets)
+		if (wqe->sent >= wqe->packets)
 			record->send_index = sq_after(qp, index);
 		else if (!sent)
 			break;

@@ -68,7 +68,8 @@ static int answer_duplicate(struct request *request)
 	struct engine_qp *qp = request->qp;
 
 	if (!(request->flags & (ROW_SEND | ROW_WRITE)))
-		return end_steps(request, engine_read_again(request->shared, qp, request->packet, request->effects));
+		return end_steps(request,
+				 engine_read_duplicate(request->shared, qp, request->packet, request->effects));
 	if (!STEP(check_icrc, request))
 		return 0;
 	qp->record->established = 1;
@@ -78,7 +79,7 @@ static int answer_duplicate(struct request *request)
 	return end_steps(request, ENGINE_DONE);
 }
 
-/* Send a NAK after which the peer sends again from `psn` on, once until that packet comes. */
+/* Send a NAK: the peer sends again from `psn` on. Packets beyond it bring no further NAK. */
 static int send_nak(struct request *request, uint64_t psn, uint64_t syndrome)
 {
 	request->qp->record->nak_sent = 1;
@@ -87,7 +88,7 @@ static int send_nak(struct request *request, uint64_t psn, uint64_t syndrome)
 	return end_steps(request, ENGINE_DONE);
 }
 
-/* Send a NAK for what is missing, once until the expected packet comes. */
+/* Send one NAK for a gap: further packets beyond it are dropped until the expected one comes. */
 static int nak_gap(struct request *request)
 {
 	struct queue_pair *record = request->qp->record;

@@ -255,8 +255,8 @@ static int response_waits(const struct engine_qp *qp, uint64_t psn)
 	return 0;
 }
 
-enum engine_end engine_read_again(const struct engine_shared *shared, struct engine_qp *qp, const struct packet *packet,
-				  struct engine_effects *effects)
+enum engine_end engine_read_duplicate(const struct engine_shared *shared, struct engine_qp *qp,
+				      const struct packet *packet, struct engine_effects *effects)
 {
 	struct request request = parse_request(shared, qp, packet, effects);
 

@@ -8,7 +8,7 @@
  * them. */
 enum engine_end engine_read_receive(const struct engine_shared *shared, struct engine_qp *qp,
 				    const struct packet *packet, struct engine_effects *effects);
-enum engine_end engine_read_again(const struct engine_shared *shared, struct engine_qp *qp, const struct packet *packet,
-				  struct engine_effects *effects);
+enum engine_end engine_read_duplicate(const struct engine_shared *shared, struct engine_qp *qp,
+				      const struct packet *packet, struct engine_effects *effects);
 
 #endif

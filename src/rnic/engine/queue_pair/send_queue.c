@@ -9,13 +9,13 @@ int engine_sq_valid(const struct engine_qp *qp)
 {
 	const struct queue_pair *record = qp->record;
 	uint64_t entries = record->sq_entries;
-	return entries <= qp->send_slots && record->sq_head < entries && record->send_index < entries &&
+	return entries <= qp->send_wqes && record->sq_head < entries && record->send_index < entries &&
 	       record->fetch_index < entries && record->tail < entries &&
 	       (record->read_index == NONE || record->read_index < entries) && record->piece_first < QP_PIECES &&
 	       record->piece_count <= QP_PIECES;
 }
 
-struct send_slot *engine_sq_last(const struct engine_qp *qp)
+struct send_wqe *engine_sq_last(const struct engine_qp *qp)
 {
 	const struct queue_pair *record = qp->record;
 	if (record->sq_head == record->send_index)
@@ -69,19 +69,19 @@ void engine_sq_arm_timers(const struct engine_shared *shared, struct engine_qp *
 /* ------------------------------------------------------------------ completions */
 
 /* Whether a message was sent in part, or executed. */
-static int has_begun(const struct send_slot *slot)
+static int has_begun(const struct send_wqe *wqe)
 {
-	return slot->packets ? slot->begun != 0 : slot->executed != 0;
+	return wqe->packets ? wqe->begun != 0 : wqe->executed != 0;
 }
 
-static uint64_t end_psn(const struct send_slot *slot)
+static uint64_t end_psn(const struct send_wqe *wqe)
 {
-	return (slot->first_psn + slot->packets) & PSN_MASK;
+	return (wqe->first_psn + wqe->packets) & PSN_MASK;
 }
 
-int engine_signaled(const struct engine_qp *qp, const struct send_slot *slot)
+int engine_signaled(const struct engine_qp *qp, const struct send_wqe *wqe)
 {
-	return qp->signal_all || entry_get(slot, SQE_SIGNALED);
+	return qp->signal_all || entry_get(wqe, SQE_SIGNALED);
 }
 
 /* Reserve CQ entries for what acknowledging all before `psn` completes; ENGINE_DONE, or a punt. */
@@ -90,23 +90,23 @@ static enum engine_end reserve_completions(struct engine_qp *qp, uint64_t psn, s
 	const struct queue_pair *record = qp->record;
 	uint64_t index = record->sq_head, entries = 0;
 	while (index != record->fetch_index) {
-		const struct send_slot *slot = &qp->sends[index];
-		if (!has_begun(slot) || psn_diff(end_psn(slot), psn) > 0)
+		const struct send_wqe *wqe = &qp->sends[index];
+		if (!has_begun(wqe) || psn_diff(end_psn(wqe), psn) > 0)
 			break;
-		if (slot->status)
+		if (wqe->status)
 			return PUNT_REQUEST; /* it completes with an error */
-		entries += (uint64_t)(engine_signaled(qp, slot) != 0);
+		entries += (uint64_t)(engine_signaled(qp, wqe) != 0);
 		index = sq_after(qp, index);
 	}
 	int known = qp->send_cq && qp->send_cqn == be_get(qp->qpc, QPC_CQN_SND);
 	return engine_cq_reserve(known ? qp->send_cq : NULL, entries, room) ? PUNT_CQ : ENGINE_DONE;
 }
 
-enum engine_end engine_sq_complete_check(struct engine_qp *qp, const struct send_slot *slot)
+enum engine_end engine_sq_complete_check(struct engine_qp *qp, const struct send_wqe *wqe)
 {
 	struct cq_room room;
 	int known = qp->send_cq && qp->send_cqn == be_get(qp->qpc, QPC_CQN_SND);
-	return engine_cq_reserve(known ? qp->send_cq : NULL, (uint64_t)(engine_signaled(qp, slot) != 0), &room) ?
+	return engine_cq_reserve(known ? qp->send_cq : NULL, (uint64_t)(engine_signaled(qp, wqe) != 0), &room) ?
 		       PUNT_CQ :
 		       ENGINE_DONE;
 }
@@ -117,15 +117,15 @@ static void retire(struct engine_qp *qp, struct cq_room *room, struct engine_eff
 	struct queue_pair *record = qp->record;
 	uint64_t index = record->sq_head, una = record->una;
 	while (index != record->fetch_index) {
-		struct send_slot *slot = &qp->sends[index];
-		if (!has_begun(slot))
+		struct send_wqe *wqe = &qp->sends[index];
+		if (!has_begun(wqe))
 			break;
-		if (psn_diff(end_psn(slot), una) > 0) {
+		if (psn_diff(end_psn(wqe), una) > 0) {
 			/* acknowledged after a rewind: what arrived need not be sent again */
 			if (index == record->send_index) {
-				int64_t arrived = psn_diff(una, slot->first_psn);
+				int64_t arrived = psn_diff(una, wqe->first_psn);
 				if (arrived > 0)
-					slot->sent = greater(slot->sent, (uint64_t)arrived);
+					wqe->sent = greater(wqe->sent, (uint64_t)arrived);
 			}
 			break;
 		}
@@ -134,14 +134,14 @@ static void retire(struct engine_qp *qp, struct cq_room *room, struct engine_eff
 			record->send_index = after;
 		record->sq_head = after;
 		be_put(qp->qpc, QPC_SQ_WQE_COUNTER, be_get(qp->qpc, QPC_SQ_WQE_COUNTER) + 1);
-		if (engine_signaled(qp, slot)) {
-			uint32_t length = (uint32_t)entry_get(slot, SQE_LENGTH);
+		if (engine_signaled(qp, wqe)) {
+			uint32_t length = (uint32_t)entry_get(wqe, SQE_LENGTH);
 			struct completion entry = {
 				.index = (uint32_t)index,
 				.status = SYN_SUCCESS,
 				.length = length,
-				.word3 = (uint32_t)entry_get(slot, SQE_OPCODE),
-				.wqe_id = (uint32_t)entry_get(slot, SQE_WQE_ID),
+				.word3 = (uint32_t)entry_get(wqe, SQE_OPCODE),
+				.wqe_id = (uint32_t)entry_get(wqe, SQE_WQE_ID),
 				.requested = length,
 				.qpn = (uint32_t)be_get(qp->qpc, QPC_LOCAL_QPN),
 			};
@@ -266,10 +266,10 @@ void engine_sq_advance_into(const struct engine_shared *shared, struct engine_qp
 
 /* ------------------------------------------------------------------ going back */
 
-static void mark_unsent(struct send_slot *slot, uint64_t psn)
+static void mark_unsent(struct send_wqe *wqe, uint64_t psn)
 {
-	int64_t kept = psn_diff(psn, slot->first_psn);
-	slot->sent = lesser(slot->sent, kept < 0 ? 0 : (uint64_t)kept);
+	int64_t kept = psn_diff(psn, wqe->first_psn);
+	wqe->sent = lesser(wqe->sent, kept < 0 ? 0 : (uint64_t)kept);
 }
 
 void engine_sq_rewind(struct engine_qp *qp, uint64_t psn, struct engine_effects *effects)
@@ -285,10 +285,10 @@ void engine_sq_rewind(struct engine_qp *qp, uint64_t psn, struct engine_effects 
 		mark_unsent(&qp->sends[index], psn);
 	while (index != record->sq_head) {
 		index = (index ? index : record->sq_entries) - 1;
-		struct send_slot *slot = &qp->sends[index];
-		if (psn_diff(end_psn(slot), psn) <= 0)
+		struct send_wqe *wqe = &qp->sends[index];
+		if (psn_diff(end_psn(wqe), psn) <= 0)
 			break;
-		mark_unsent(slot, psn);
+		mark_unsent(wqe, psn);
 		record->send_index = index;
 	}
 	int64_t ahead = psn_diff(psn, record->una);

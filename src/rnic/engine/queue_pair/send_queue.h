@@ -17,10 +17,10 @@ static inline uint64_t sq_after(const struct engine_qp *qp, uint64_t index)
 	return index + 1 == qp->record->sq_entries ? 0 : index + 1;
 }
 
-/* Whether the indices of the send ring are in it, it has a slot for each entry, and READ pieces are in theirs. */
+/* Whether the indices of the send ring are in it, it has a WQE for each entry, and READ pieces are in theirs. */
 int engine_sq_valid(const struct engine_qp *qp);
 /* Return the newest message all of which was sent, if it has not completed, or NULL. */
-struct send_slot *engine_sq_last(const struct engine_qp *qp);
+struct send_wqe *engine_sq_last(const struct engine_qp *qp);
 /* Acknowledge everything before `psn`; ENGINE_ATTENTION, or a punt with nothing changed. */
 enum engine_end engine_sq_advance(const struct engine_shared *shared, struct engine_qp *qp, uint64_t psn,
 				  const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects);
@@ -31,13 +31,13 @@ void engine_sq_advance_into(const struct engine_shared *shared, struct engine_qp
 			    struct cq_room *room, const struct engine_inflight *flight, uint64_t now,
 			    struct engine_effects *effects);
 /* Whether there is room for a message's completion, so that engine_sq_complete_sent may; ENGINE_DONE, or a punt. */
-enum engine_end engine_sq_complete_check(struct engine_qp *qp, const struct send_slot *slot);
+enum engine_end engine_sq_complete_check(struct engine_qp *qp, const struct send_wqe *wqe);
 /* Complete what was sent unreliably; ENGINE_DONE, or a punt with nothing changed. */
 enum engine_end engine_sq_complete_sent(struct engine_qp *qp, struct engine_effects *effects);
 /* Whether the tail-loss probe is on. */
 int engine_probe_enabled(const struct engine_shared *shared, const struct engine_qp *qp);
 /* Whether a message's completion is reported. */
-int engine_signaled(const struct engine_qp *qp, const struct send_slot *slot);
+int engine_signaled(const struct engine_qp *qp, const struct send_wqe *wqe);
 /* Nanoseconds in which what was repeated should have been acknowledged. */
 uint64_t engine_repeat_interval(const struct queue_pair *record, uint64_t alone, uint64_t srtt, uint64_t rttvar);
 /* Update the mean round trip and its deviation by one sample (RFC 6298). */

@@ -17,7 +17,7 @@ int engine_ring_reachable(const struct engine_qp *qp)
 {
 	const struct queue_pair *record = qp->record;
 	return qp->sq && record->sq_shift >= SQE_SHIFT && record->sq_shift <= 16 &&
-	       record->sq_entries <= qp->send_slots && record->sq_slab_bytes <= qp->sq_bytes &&
+	       record->sq_entries <= qp->send_wqes && record->sq_slab_bytes <= qp->sq_bytes &&
 	       (record->sq_entries << record->sq_shift) + record->sq_entries * record->sq_slab_bytes <= qp->sq_bytes;
 }
 
@@ -33,9 +33,9 @@ static int add_sge(const struct engine_shared *shared, const struct engine_qp *q
 }
 
 static enum engine_end find_sges(const struct engine_shared *shared, const struct engine_qp *qp,
-				 const struct send_slot *slot, uint64_t index, uint64_t rights, struct sge_list *sges)
+				 const struct send_wqe *wqe, uint64_t index, uint64_t rights, struct sge_list *sges)
 {
-	uint64_t entries = entry_get(slot, SQE_LKEY), total = 0;
+	uint64_t entries = entry_get(wqe, SQE_LKEY), total = 0;
 	const uint8_t *at = slab_slot(qp, index);
 	if (!at || entries > QP_SCATTERS || entries * SGE_BYTES > qp->record->sq_slab_bytes)
 		return PUNT_REQUEST;
@@ -51,18 +51,18 @@ static enum engine_end find_sges(const struct engine_shared *shared, const struc
 }
 
 enum engine_end engine_sge_resolve(const struct engine_shared *shared, const struct engine_qp *qp,
-				   const struct send_slot *slot, uint64_t index, uint64_t rights, struct sge_list *sges)
+				   const struct send_wqe *wqe, uint64_t index, uint64_t rights, struct sge_list *sges)
 {
 	sges->bytes = NULL;
 	sges->count = 0;
-	sges->length = entry_get(slot, SQE_LENGTH);
-	if (entry_get(slot, SQE_INLINE)) {
+	sges->length = entry_get(wqe, SQE_LENGTH);
+	if (entry_get(wqe, SQE_INLINE)) {
 		sges->bytes = slab_slot(qp, index);
 		return sges->bytes && !rights && sges->length <= qp->record->sq_slab_bytes ? ENGINE_DONE : PUNT_REQUEST;
 	}
-	if (entry_get(slot, SQE_LIST))
-		return find_sges(shared, qp, slot, index, rights, sges);
-	if (sges->length && add_sge(shared, qp, (uint32_t)entry_get(slot, SQE_LKEY), entry_get(slot, SQE_LOCAL_ADDR),
+	if (entry_get(wqe, SQE_LIST))
+		return find_sges(shared, qp, wqe, index, rights, sges);
+	if (sges->length && add_sge(shared, qp, (uint32_t)entry_get(wqe, SQE_LKEY), entry_get(wqe, SQE_LOCAL_ADDR),
 				    sges->length, rights, sges))
 		return PUNT_KEY;
 	return ENGINE_DONE;

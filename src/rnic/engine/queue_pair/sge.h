@@ -23,8 +23,7 @@ int engine_ring_reachable(const struct engine_qp *qp);
 /* Find the bytes of the message of SQ entry `index`, with `rights` to them; ENGINE_DONE, or why the reference must
  * look. */
 enum engine_end engine_sge_resolve(const struct engine_shared *shared, const struct engine_qp *qp,
-				   const struct send_slot *slot, uint64_t index, uint64_t rights,
-				   struct sge_list *sges);
+				   const struct send_wqe *wqe, uint64_t index, uint64_t rights, struct sge_list *sges);
 /* Whether there is a way to all of them: this process's own memory, or another's by its segment. */
 int engine_sge_reachable(const struct engine_shared *shared, const struct sge_list *sges);
 /* Move `size` bytes from `offset` on, in range by contract; 0, or -1 if they are out of reach. */

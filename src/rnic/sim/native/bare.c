@@ -16,7 +16,7 @@ static struct queue_pair *record_of(const struct fabric_host *host, uint64_t at)
 uint64_t fabric_sender_bytes(const struct fabric_pattern *pattern)
 {
 	const struct queue_pair *record = (const struct queue_pair *)(const void *)pattern->record;
-	return pattern->entries * sizeof(struct send_slot) + (record->sq_entries << record->sq_shift);
+	return pattern->entries * sizeof(struct send_wqe) + (record->sq_entries << record->sq_shift);
 }
 
 uint64_t fabric_receiver_bytes(void)
@@ -28,7 +28,7 @@ uint64_t fabric_shared_bytes(void)
 {
 	return QP_PIECES * sizeof(struct read_piece) + QP_REPLIES * sizeof(struct reply) +
 	       QP_RESOURCES * sizeof(struct resource) + QP_SCATTERS * sizeof(struct scatter) +
-	       8 * sizeof(struct send_slot) + BLOCK_WORDS * sizeof(uint32_t);
+	       8 * sizeof(struct send_wqe) + BLOCK_WORDS * sizeof(uint32_t);
 }
 
 static uint64_t slot_of(const struct engine_device *device, uint64_t number)
@@ -85,11 +85,11 @@ void fabric_bare_make(struct fabric *fabric, uint32_t at, struct engine_qp *qp, 
 	shared += QP_SCATTERS * sizeof(struct scatter);
 	qp->block = (_Atomic uint32_t *)(void *)shared;
 	shared += BLOCK_WORDS * sizeof(uint32_t);
-	qp->sends = (struct send_slot *)(void *)(sends ? slots : shared);
-	qp->send_slots = pattern->entries;
+	qp->sends = (struct send_wqe *)(void *)(sends ? slots : shared);
+	qp->send_wqes = pattern->entries;
 	memset(slots, 0, sends ? fabric_sender_bytes(pattern) : 0);
 	if (sends) {
-		qp->sq = slots + pattern->entries * sizeof(struct send_slot);
+		qp->sq = slots + pattern->entries * sizeof(struct send_wqe);
 		qp->sq_bytes = (record->sq_entries << record->sq_shift) + record->sq_entries * record->sq_slab_bytes;
 	}
 	qp->signal_all = pattern->signal_all;

@@ -201,7 +201,7 @@ struct fabric_pattern {
 };
 struct fabric_place {
 	uint64_t record, context,
-		slots; /* offsets: the record, the QPC, behind it the ring and send slots or the replies */
+		slots; /* offsets: the record, the QPC, behind it the ring and send WQEs or the replies */
 	uint64_t program_record, turn, peer_record, path;
 	uint32_t number, remote, target; /* its own, its peer's, the host that it leads to */
 	uint32_t pd, cqn;
