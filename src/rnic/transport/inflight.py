@@ -19,13 +19,13 @@ Three things make the limit smaller, at most once a round trip each:
 * no sign of life within an ACK timeout: down to :data:`LEAST`, so that a peer that is gone does not hold what others
   could use.
 
-Who finds no room waits here, and is given a turn when there is room for a whole :data:`QUANTUM`: a few queue pairs at a
-time send long bursts, instead of all of them a packet each, since each turn and its ACK cost as much as many packets.
-Programs take turns, and so do the queue pairs of each; who is given a turn while others wait sends its quantum and
-waits again. A queue pair that does not wait yet queues up behind those that do, but with a little: who has nothing in
-flight and wants no more than :data:`LEAST` packets goes past them, and up to :data:`OVERTAKE` beyond the limits, since it
-would wait for a quantum's round trip with a message that takes none. No more than that many packets go past between two
-turns of those who wait.
+A queue pair that finds no room waits here, and gets a turn once there is room for a whole :data:`QUANTUM`: a few queue
+pairs at a time send full bursts, in place of all of them single packets, since each turn and its ACK cost as much as
+many packets. Programs take turns, and so do the queue pairs of each; one that gets a turn while others wait sends its
+quantum and waits again. A queue pair that does not wait yet
+queues up behind those that do, with one exception: one that has nothing in flight and wants no more than :data:`LEAST`
+packets passes them, up to :data:`OVERTAKE` packets beyond the limits, since it would wait for a quantum's round trip
+with a message that takes none. No more than that many packets pass between two turns of waiting queue pairs.
 
 Where programs run the data path themselves, each has accounts of its own, and a page that all of a device share bounds
 what they have in flight together (:mod:`rnic.transport.budget`): room is then what the others leave.

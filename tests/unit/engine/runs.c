@@ -124,10 +124,10 @@ int main(void)
 							     .head = 0x0040FFFF00000000,
 							     .sent_psn = psn };
 			maker->slot = (struct send_wqe){ .entry_0 = opcode << 32,
-							  .entry_2 = 77,
-							  .first_psn = psn,
-							  .packets = packets,
-							  .sent = first };
+							 .entry_2 = 77,
+							 .first_psn = psn,
+							 .packets = packets,
+							 .sent = first };
 			maker->out = (struct engine_out){ .bytes = maker->bytes,
 							  .room = LONGEST,
 							  .max_segments = max_segments,

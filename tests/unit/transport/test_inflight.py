@@ -11,7 +11,7 @@ from rnic.state.arena import Arena
 from rnic.state.inflight import INFLIGHT, LINE, PEER
 from rnic.state.queue_pair import QP
 from rnic.state.record import place
-from rnic.transport.inflight import CROWDED, FIRST, LEAST, LOSSY, QUANTUM, QUEUE_NS, OVERTAKE, STEP, Inflight, Peer
+from rnic.transport.inflight import CROWDED, FIRST, LEAST, LOSSY, OVERTAKE, QUANTUM, QUEUE_NS, STEP, Inflight, Peer
 from rnic.wire.flow import Flow
 
 ME = bytes((10, 0, 0, 1))
