@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rnic.link import fault_script
 from rnic.link.fault_events import EVENTS, usage
 from rnic.link.fault_script import parse_script
 
@@ -42,7 +43,15 @@ def test_every_event_stands_in_the_table_with_its_values() -> None:
     assert {f"{name} {usage(name)}".rstrip() for name in EVENTS} <= said
 
 
-def test_the_script_is_one() -> None:
-    (script,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
-    rules, timed = parse_script(json.loads(script))
-    assert (len(rules), len(timed)) == (1, 2)
+def test_the_scripts_are_some() -> None:
+    scripts = [parse_script(json.loads(script)) for script in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
+    assert [(len(rules), len(timed)) for rules, timed in scripts] == [(3, 0), (1, 2)]
+
+
+def test_every_key_and_action_of_rules_stands_in_a_table() -> None:
+    section = PAGE.partition("## Rules for packets")[2].partition("\n## ")[0]
+    rows = [row for row in section.splitlines() if row.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    defaults = {key for keys in fault_script.ACTIONS.values() for key in keys}
+    assert {*fault_script.MATCH_KEYS, *fault_script.ACTIONS, *defaults} <= named
+    assert {*fault_script.RULE_KEYS} - {"match", "action"} <= named

@@ -304,6 +304,15 @@ def test_an_unaligned_atomic_is_refused(new_pair: NewPair) -> None:
         assert pair.a.wait()[0].status == e.IBV_WC_REM_INV_REQ_ERR
 
 
+@pytest.mark.parametrize("every", [2, 3, 4])
+def test_messages_come_through_where_every_second_packet_is_lost(every: int) -> None:
+    with QpPair(faults=[{"every": every, "action": "drop"}]) as pair:
+        for _ in range(10):
+            pair.a.post_send(e.IBV_WR_RDMA_WRITE, 100)
+            assert pair.a.wait()[0].status == e.IBV_WC_SUCCESS
+        assert pair.a.node.ctx.nic.tally["fault_tx_drop"] >= 10 // every
+
+
 def test_a_peer_that_is_gone() -> None:
     with QpPair(faults=[{"match": {"direction": "tx"}, "action": "drop"}], attributes={"retry_cnt": 2}) as pair:
         pair.a.post_send(e.IBV_WR_RDMA_WRITE, 5000, wr_id=1)

@@ -18,9 +18,12 @@ A script is a list of rules, plain dictionaries such as a JSON file holds::
 - ``syndrome``: an AETH syndrome, or ``"ACK"``, ``"RNR_NAK"``, ``"NAK"``
 - ``src``, ``dst``: addresses as text
 
-Of the packets that match, counted from 1 for each rule: ``nth`` takes that one alone, ``every`` each multiple,
-both together the ``nth`` and each ``every``-th after it, neither takes all; ``probability`` (above 0, at most 1)
-takes each at random instead, by the link's seed. ``times`` bounds how often a rule acts.
+A rule counts the packets that match from 1, those of each direction and queue pair apart: how programs take turns
+changes nothing. The queue pair is the one that a packet is for: its number and both addresses. ``nth`` takes that one
+alone, ``every`` each multiple, both together the ``nth`` and each ``every``-th after it, neither takes all;
+``probability`` (above 0, at most 1) takes each at random instead, by the rule's ``seed`` or else the link's.
+``times`` bounds how often a rule acts on a direction and queue pair. A packet that a device sends to itself is judged
+once by a rule that names no direction: when it arrives.
 
 ``action``: ``"drop"``; ``"corrupt"`` (one random bit that the ICRC covers, or the byte number ``byte``, negative
 from the end, XORed with ``xor``, 255 unless given); ``"duplicate"`` (the copy ``delay_ns`` later, else at once);
@@ -29,7 +32,8 @@ or after ``hold_ns`` (1 ms unless given) where none follow; ``"mark"`` sets ECN 
 packet's IP header, as a switch does whose queue is long, whether or not the sender declared ECT.
 
 An ``action`` may also be an event of :mod:`rnic.link.fault_events`, with its values by name: then it happens to the
-device, when a packet strikes, or by the clock, ``at`` a time since the device started and then ``every`` so often::
+device, when a packet strikes, counted over the whole device, or by the clock, ``at`` a time since the device started
+and then ``every`` so often::
 
     {"match": {"opcode": "RC_WRITE*"}, "nth": 1000, "action": "port-down", "for": "200ms"}
     {"at": "1s", "every": "500ms", "times": 10, "action": "flap", "down": "20ms"}
@@ -39,7 +43,6 @@ device, when a packet strikes, or by the clock, ``at`` a time since the device s
 from __future__ import annotations
 
 import contextlib
-import random
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -60,8 +63,9 @@ HOLD_NS = 1_000_000
 _BTH = struct.Struct(">BxxxII")
 _QPN_MASK = (1 << 24) - 1
 _ACK_REQ = 1 << 31
+_WORD_MASK = (1 << 64) - 1
 
-_ACTION_KEYS: dict[str, dict[str, int | None]] = {
+ACTIONS: dict[str, dict[str, int | None]] = {
     "drop": {},
     "corrupt": {"byte": None, "xor": 0xFF},
     "duplicate": {"delay_ns": 0},
@@ -70,25 +74,33 @@ _ACTION_KEYS: dict[str, dict[str, int | None]] = {
     "mark": {},
 }
 """What each action may be told, and what holds where it is not."""
-ACTIONS = tuple(_ACTION_KEYS)
 
-_RULE_KEYS = ("match", "nth", "every", "probability", "times", "action")
-_EVENT_RULE_KEYS = ("match", "nth", "every", "probability", "action")
+MAX_COUNTS = 1 << 16
+"""Directions and queue pairs that a rule counts at a time; the one seen first is forgotten for another."""
+
+RULE_KEYS = ("match", "nth", "every", "probability", "seed", "times", "action")
+_EVENT_RULE_KEYS = ("match", "nth", "every", "probability", "seed", "action")
 """An event's own ``times``, where it has one, is its value."""
-_MATCH_KEYS = ("direction", "opcode", "psn", "dqpn", "length", "ackreq", "syndrome", "src", "dst")
+MATCH_KEYS = ("direction", "opcode", "psn", "dqpn", "length", "ackreq", "syndrome", "src", "dst")
 _SYNDROME_TYPES = {"ACK": AETH_ACK, "RNR_NAK": AETH_RNR_NAK, "NAK": AETH_NAK}
 
 Predicate = Callable[["PacketFacts"], bool]
 
 
 class PacketFacts:
-    """What rules ask about one packet. Numbers that it is too short to hold are -1."""
+    """What rules ask about one packet. Numbers that it is too short to hold are -1.
 
-    __slots__ = ("ackreq", "direction", "dqpn", "flow", "length", "opcode", "psn", "syndrome")
+    ``comes_back``: the device sends it to itself, and judges it once more when it arrives.
+    """
 
-    def __init__(self, data: bytes | bytearray | memoryview, direction: str, flow: Flow) -> None:
+    __slots__ = ("ackreq", "comes_back", "direction", "dqpn", "flow", "length", "opcode", "psn", "syndrome")
+
+    def __init__(
+        self, data: bytes | bytearray | memoryview, direction: str, flow: Flow, comes_back: bool = False
+    ) -> None:
         self.direction = direction
         self.flow = flow
+        self.comes_back = comes_back
         self.length = len(data)
         self.opcode = self.dqpn = self.psn = self.syndrome = -1
         self.ackreq = False
@@ -111,13 +123,38 @@ class PacketFacts:
         return row.name if row is not None else f"{self.opcode:#04x}"
 
 
+def mix(state: int, word: int) -> int:
+    """Return 64 bits that depend on all bits of both (the finalizer of SplitMix64)."""
+    state = ((state ^ word) + 0x9E3779B97F4A7C15) & _WORD_MASK
+    state = ((state ^ state >> 30) * 0xBF58476D1CE4E5B9) & _WORD_MASK
+    state = ((state ^ state >> 27) * 0x94D049BB133111EB) & _WORD_MASK
+    return state ^ state >> 31
+
+
+class _Count:
+    """What a rule knows of one direction and queue pair."""
+
+    __slots__ = ("acted", "draw", "seen")
+
+    def __init__(self, draw: int) -> None:
+        self.seen = 0
+        """Packets that matched."""
+        self.acted = 0
+        """Of these, those that the rule acted on."""
+        self.draw = draw
+        """What the draw for each packet starts from."""
+
+
 class Rule:
-    """One rule of a script, with its count of packets that matched.
+    """One rule of a script, with its counts of packets that matched.
 
     ``action`` is one of :data:`ACTIONS` and ``told`` its values by key; or ``event`` is what happens to the device.
     """
 
-    __slots__ = ("_every", "_nth", "_predicates", "_probability", "_seen", "_times", "action", "event", "told")
+    __slots__ = (
+        *("_counts", "_either_way", "_every", "_nth", "_predicates", "_probability", "_seed", "_times"),
+        *("action", "event", "told"),
+    )
 
     def __init__(
         self,
@@ -129,36 +166,60 @@ class Rule:
         told: dict[str, int | None],
         event: FaultEvent | None = None,
         probability: float | None = None,
+        seed: int = 0,
+        either_way: bool = True,
     ) -> None:
         self._predicates = predicates
         self._nth = nth
         self._every = every
         self._times = times
         self._probability = probability
-        self._seen = 0
+        self._seed = seed
+        self._either_way = either_way
+        """It names no direction."""
+        self._counts: dict[tuple[str, int, bytes, bytes] | None, _Count] = {}
         self.action = action
         self.told = told
         self.event = event
 
-    def strikes(self, facts: PacketFacts, rng: random.Random) -> bool:
-        """Count the packet if it matches, and return whether the rule acts on it; ``rng`` decides probabilities."""
+    def strikes(self, facts: PacketFacts) -> bool:
+        """Count the packet if it matches, and return whether the rule acts on it."""
+        if facts.comes_back and self._either_way:
+            return False
         for predicate in self._predicates:
             if not predicate(facts):
                 return False
-        self._seen += 1
-        if self._times == 0 or not self._chosen(rng):
+        count = self._count_of(facts)
+        count.seen += 1
+        if count.acted == self._times or not self._chosen(count):
             return False
-        if self._times is not None:
-            self._times -= 1
+        count.acted += 1
         return True
 
-    def _chosen(self, rng: random.Random) -> bool:
+    def _count_of(self, facts: PacketFacts) -> _Count:
+        """Return the count of the packet's direction and queue pair; an event has one of the whole device."""
+        flow = facts.flow
+        key = None if self.event is not None else (facts.direction, facts.dqpn, flow.src, flow.dst)
+        count = self._counts.get(key)
+        if count is None:
+            if len(self._counts) == MAX_COUNTS:
+                del self._counts[next(iter(self._counts))]
+            draw = self._seed
+            if key is not None:
+                draw = mix(mix(draw, DIRECTIONS.index(facts.direction)), facts.dqpn & _WORD_MASK)
+                for address in (flow.src, flow.dst):
+                    for half in (address[:8], address[8:]):
+                        draw = mix(draw, int.from_bytes(half, "big"))
+            count = self._counts[key] = _Count(draw)
+        return count
+
+    def _chosen(self, count: _Count) -> bool:
         if self._probability is not None:
-            return rng.random() < self._probability
+            return mix(count.draw, count.seen) < self._probability * (1 << 64)
         if self._every is None:
-            return self._nth is None or self._seen == self._nth
+            return self._nth is None or count.seen == self._nth
         first = self._nth if self._nth is not None else self._every
-        return self._seen >= first and (self._seen - first) % self._every == 0
+        return count.seen >= first and (count.seen - first) % self._every == 0
 
 
 class Script(NamedTuple):
@@ -168,8 +229,12 @@ class Script(NamedTuple):
     timed: list[TimedEvent]
 
 
-def parse_script(script: Sequence[Mapping[str, object]]) -> Script:
-    """Rules of a script, each with a fresh count, and its events by the clock.
+def parse_script(script: Sequence[Mapping[str, object]], seed: int = 0) -> Script:
+    """Rules of a script, each with fresh counts, and its events by the clock.
+
+    Args:
+        script: the rules.
+        seed: 64 bits, for rules with a ``probability`` and no seed of their own.
 
     Raises:
         ValueError: one line naming the rule by its number from 1, the value, and what is allowed.
@@ -184,7 +249,7 @@ def parse_script(script: Sequence[Mapping[str, object]]) -> Script:
             with _named(where):
                 parsed.timed.append(timed_event(rule))
         else:
-            parsed.rules.append(_parse_rule(where, rule))
+            parsed.rules.append(_parse_rule(where, rule, mix(seed, number)))
     return parsed
 
 
@@ -200,25 +265,25 @@ def _named(where: str) -> Iterator[None]:
         raise ValueError(f"{where}: {error}") from None
 
 
-def _parse_rule(where: str, rule: Mapping[str, object]) -> Rule:
+def _parse_rule(where: str, rule: Mapping[str, object], seed: int) -> Rule:
     if not isinstance(rule, Mapping):
         _refuse(where, rule, 'a dictionary such as {"match": {"opcode": "RC_*"}, "nth": 1, "action": "drop"}')
     action = rule.get("action")
-    if not isinstance(action, str) or (action not in _ACTION_KEYS and action not in EVENTS):
+    if not isinstance(action, str) or (action not in ACTIONS and action not in EVENTS):
         _refuse(f"{where}: action", action, _one_of((*ACTIONS, *EVENTS)))
     event = None
     defaults: dict[str, int | None] = {}
     if action in EVENTS:
         with _named(where):
-            skipped = _EVENT_RULE_KEYS if EVENTS[action].takes("times") else _RULE_KEYS
+            skipped = _EVENT_RULE_KEYS if EVENTS[action].takes("times") else RULE_KEYS
             event = make_event(action, **{key: value for key, value in rule.items() if key not in skipped})
     else:
-        defaults = _ACTION_KEYS[action]
-        _check_keys(where, rule, (*_RULE_KEYS, *defaults))
+        defaults = ACTIONS[action]
+        _check_keys(where, rule, (*RULE_KEYS, *defaults))
     match = rule.get("match", {})
     if not isinstance(match, Mapping):
-        _refuse(f"{where}: match", match, f"a dictionary with keys of {', '.join(_MATCH_KEYS)}")
-    _check_keys(f"{where}: match", match, _MATCH_KEYS)
+        _refuse(f"{where}: match", match, f"a dictionary with keys of {', '.join(MATCH_KEYS)}")
+    _check_keys(f"{where}: match", match, MATCH_KEYS)
     predicates = [_predicate(f"{where}: {key}", key, value) for key, value in match.items()]
     nth, every = (_positive(where, rule, key) for key in ("nth", "every"))
     times = _positive(where, rule, "times") if event is None or not EVENTS[action].takes("times") else None
@@ -228,8 +293,13 @@ def _parse_rule(where: str, rule: Mapping[str, object]) -> Rule:
             _refuse(f"{where}: probability", probability, "a number above 0 and at most 1")
         if nth is not None or every is not None:
             raise ValueError(f"{where}: probability goes with neither nth nor every")
+    if rule.get("seed") is not None:
+        if probability is None:
+            raise ValueError(f"{where}: seed goes with probability alone")
+        seed = _integer(f"{where}: seed", rule["seed"], 0, _WORD_MASK)
     told = _told(where, action, defaults, rule)
-    return Rule(predicates, nth, every, times, action, told, event, probability)
+    either_way = match.get("direction") is None
+    return Rule(predicates, nth, every, times, action, told, event, probability, seed, either_way)
 
 
 def _told(

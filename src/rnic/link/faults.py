@@ -18,12 +18,13 @@ from typing import Generic, TypeVar
 
 from rnic.link.base import Link
 from rnic.link.fault_events import FaultEvent
-from rnic.link.fault_script import HOLD_NS, PacketFacts, Rule, parse_script
+from rnic.link.fault_script import DIRECTIONS, HOLD_NS, PacketFacts, Rule, mix, parse_script
 from rnic.link.middleware import Middleware
 from rnic.link.packets import cut_received, cut_to_send, joined, kept, marked_received, marked_to_send
 from rnic.trace.counters import Counters
 from rnic.trace.tracer import NullTracer, Tracer
 from rnic.wire.bursts import RxBurst, TxBurst
+from rnic.wire.flow import Flow
 
 _UNCOVERED_BYTE = 4
 """FECN, BECN and reserved bits of a BTH: the ICRC does not see them change."""
@@ -110,12 +111,14 @@ class FaultyLink(Middleware):
         super().__init__(inner)
         self._clock = clock
         judges = []
-        rules, self.timed = parse_script(script)
+        seeds = {direction: rng.getrandbits(64) for direction in DIRECTIONS}
+        rules, self.timed = parse_script(script, mix(*seeds.values()))
         self.has_events = bool(self.timed) or any(rule.event is not None for rule in rules)
         """Whether the script has events for the device (:mod:`rnic.runtime.faults` takes them up)."""
         for direction, rates in (("tx", tx), ("rx", rx)):
-            own = random.Random(rng.getrandbits(64))
-            judges.append(_Judge(direction, rules, rates, own, inner.counters, tracer or NullTracer()))
+            own = random.Random(seeds[direction])
+            comes_back = self._comes_back if direction == "tx" else None
+            judges.append(_Judge(direction, rules, rates, own, inner.counters, tracer or NullTracer(), comes_back))
         self.struck: Callable[[FaultEvent], None] = lambda event: None
         """Called with each event of the script whose packet has come."""
         for judge in judges:
@@ -126,6 +129,10 @@ class FaultyLink(Middleware):
 
     def _struck(self, event: FaultEvent) -> None:
         self.struck(event)
+
+    def _comes_back(self, flow: Flow) -> bool:
+        """Whether what leaves by this path arrives at this device."""
+        return flow.dst == self.address and flow.dport == self.port
 
     def send(self, bursts: Sequence[TxBurst]) -> None:
         """Judge the packets and pass on what is left of them, and what was held back and is due."""
@@ -184,6 +191,7 @@ class _Judge:
         rng: random.Random,
         counters: Counters,
         tracer: Tracer,
+        comes_back: Callable[[Flow], bool] | None,
     ) -> None:
         self.rng = rng
         self.idle = not rules and rates == NO_FAULTS
@@ -194,6 +202,7 @@ class _Judge:
         """For each action that strikes at all, how many packets it spares before it strikes the next."""
         self._counters = counters
         self._tracer = tracer
+        self._comes_back = comes_back
         self.struck: Callable[[FaultEvent], None] = lambda event: None
 
     def verdicts(self, burst: _Burst, lane: _Lane[_Burst], now_ns: int) -> list[_Faults]:
@@ -205,15 +214,17 @@ class _Judge:
         if not self._rules and not drawn:
             return verdicts
         data = lane.data(burst)
+        comes_back = self._comes_back is not None and self._comes_back(burst.flow)
         for at in range(count) if self._rules else sorted(drawn):
-            facts = PacketFacts(data[at * segment : (at + 1) * segment], self._direction, burst.flow)
+            packet = data[at * segment : (at + 1) * segment]
+            facts = PacketFacts(packet, self._direction, burst.flow, comes_back)
             verdicts[at] = self._verdict(facts, drawn.get(at, {}), now_ns)
         return verdicts
 
     def _verdict(self, facts: PacketFacts, drawn: _Faults, now_ns: int) -> _Faults:
         struck = {}
         for rule in self._rules:
-            if rule.strikes(facts, self.rng):
+            if rule.strikes(facts):
                 if rule.event is None:
                     struck[rule.action] = rule.told
                 else:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,18 +9,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rnic.link import fault_script
 from rnic.link.base import Link
 from rnic.link.fault_script import PacketFacts, parse_script
 from rnic.link.faults import NO_FAULTS, FaultRates, FaultyLink
 from rnic.link.loopback import LoopbackLink, loopback_pair
 from rnic.link.middleware import Middleware
+from rnic.link.udp import UdpLink
 from rnic.spec.opcodes import ACKNOWLEDGE, READ_RESPONSE_MIDDLE, SEND_ONLY, WRITE_MIDDLE
+from rnic.testing import own_network
 from rnic.trace.tracer import ListTracer
 from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.flow import Flow
 from rnic.wire.packet import build, seal
 
 A, B = bytes([10, 0, 0, 1]), bytes([10, 0, 0, 2])
+NET = own_network()
+SENT: dict[str, object] = {"match": {"direction": "tx"}}
 EVERYTHING = FaultRates(drop=0.1, corrupt=0.1, duplicate=0.1, delay=0.1, reorder=0.2, delay_ns=(5, 500), hold_ns=300)
 
 
@@ -441,9 +447,9 @@ def test_it_stacks_on_itself_and_passes_the_rest_on() -> None:
     inner, b = loopback_pair(A, B)
     clock = Clock()
     late: Link = FaultyLink(
-        inner, clock=clock, rng=random.Random(1), script=[{"action": "delay", "delay_ns": 5, "times": 1}]
+        inner, clock=clock, rng=random.Random(1), script=[{**SENT, "action": "delay", "delay_ns": 5, "times": 1}]
     )
-    top: Link = FaultyLink(late, clock=clock, rng=random.Random(2), script=[{"nth": 2, "action": "drop"}])
+    top: Link = FaultyLink(late, clock=clock, rng=random.Random(2), script=[{**SENT, "nth": 2, "action": "drop"}])
     flow = top.local_flow(B, b.port)
     top.send([burst_of(flow, [1]), burst_of(flow, [2]), burst_of(flow, [3])])
     assert psns(b.receive(9)) == [3]
@@ -541,13 +547,66 @@ def test_a_late_copy_that_finds_no_room_costs_the_copy_alone(monkeypatch: pytest
 
 def test_a_probability_strikes_its_part_and_repeats_by_the_seed() -> None:
     def struck(seed: int) -> list[bool]:
-        rule = parse_script([{"match": {"direction": "rx"}, "probability": 0.25, "action": "drop"}]).rules[0]
-        rng = random.Random(seed)
+        rule = {"match": {"direction": "rx"}, "probability": 0.25, "action": "drop"}
         facts = PacketFacts(bytes(16), "rx", Flow(bytes(4), bytes(4), 1, 2))
-        return [rule.strikes(facts, rng) for _ in range(4000)]
+        own, of_link = parse_script([{**rule, "seed": seed}, rule], seed + 1).rules
+        assert [own.strikes(facts) for _ in range(99)] != [of_link.strikes(facts) for _ in range(99)]
+        return [of_link.strikes(facts) for _ in range(4000)]
 
     assert struck(1) == struck(1) != struck(2)
     assert 900 < sum(struck(1)) < 1100
+
+
+def packet_to(dqpn: int) -> bytes:
+    return bytes([SEND_ONLY, 0, 0, 0]) + dqpn.to_bytes(4) + bytes(8)
+
+
+WHEN: list[dict[str, object]] = [{"nth": 3}, {"every": 2}, {"nth": 2, "every": 3}, {"probability": 0.5}, {"times": 2}]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["tx", "rx"]), st.integers(1, 3)), max_size=60), st.sampled_from(WHEN))
+@settings(deadline=None)
+def test_others_packets_change_nothing(packets: list[tuple[str, int]], when: dict[str, object]) -> None:
+    """What strikes one direction of one queue pair is the same, however packets of others lie between."""
+
+    def struck(packets: list[tuple[str, int]]) -> list[bool]:
+        (rule,) = parse_script([{"action": "drop", **when}], 5).rules
+        return [rule.strikes(PacketFacts(packet_to(dqpn), way, Flow(A, B, 1, 2))) for way, dqpn in packets]
+
+    together = struck(packets)
+    for each in set(packets):
+        assert [what for what, packet in zip(together, packets, strict=True) if packet == each] == struck(
+            [packet for packet in packets if packet == each]
+        )
+
+
+def test_an_event_counts_the_packets_of_the_whole_device() -> None:
+    (rule,) = parse_script([{"nth": 3, "action": "port-down", "for": "1ms"}]).rules
+    assert [rule.strikes(PacketFacts(packet_to(dqpn), "rx", Flow(A, B, 1, 2))) for dqpn in (1, 2, 3, 4)] == [
+        *(False, False, True, False)
+    ]
+
+
+def test_a_rule_keeps_a_bounded_number_of_counts() -> None:
+    (rule,) = parse_script([{"nth": 2, "action": "drop"}]).rules
+    flow = Flow(A, B, 1, 2)
+    for dqpn in (*range(fault_script.MAX_COUNTS + 1), 1):
+        struck = rule.strikes(PacketFacts(packet_to(dqpn), "rx", flow))
+    assert struck, "it had been seen once"
+    assert not rule.strikes(PacketFacts(packet_to(0), "rx", flow)), "the first was forgotten"
+
+
+@pytest.mark.parametrize("way", [None, "tx", "rx"])
+def test_what_a_device_sends_to_itself_is_judged_once(way: str | None) -> None:
+    rule = {"match": {"direction": way} if way else {}, "every": 5, "action": "drop"}
+    with contextlib.closing(UdpLink(f"{NET}.61", 0)) as inner:
+        link = FaultyLink(inner, clock=Clock(), rng=random.Random(1), script=[rule])
+        link.send([burst_of(link.local_flow(link.address, link.port), [psn], SEND_ONLY) for psn in range(20)])
+        got = 0
+        for _ in range(20):
+            got += len(link.receive(20))
+    assert got == 16
+    assert link.counters.get(f"fault_{way or 'rx'}_drop", 0) == 4
 
 
 @pytest.mark.parametrize(
@@ -557,6 +616,8 @@ def test_a_probability_strikes_its_part_and_repeats_by_the_seed() -> None:
         ({"probability": 1.5}, "probability is 1.5; allowed"),
         ({"probability": True}, "probability is True; allowed"),
         ({"probability": 0.5, "every": 2}, "probability goes with neither nth nor every"),
+        ({"probability": 0.5, "seed": -1}, "seed is -1; allowed: a whole number from 0"),
+        ({"every": 2, "seed": 1}, "seed goes with probability alone"),
     ],
 )
 def test_bad_probabilities_are_refused(rule: dict[str, object], message: str) -> None:
