@@ -10,13 +10,14 @@ from typing import Any
 import click
 
 from rnic.cli.options import udp_port
-from rnic.link.base import LinkError, parse_address
+from rnic.link.base import parse_address
 from rnic.nic_process.bypass_programs import refusal
 from rnic.runtime.attach import ask
 from rnic.runtime.directory import ProcessError, runtime_directory
 from rnic.spec import twins
+from rnic.spec.errors import RnicError
 from rnic.spec.limits import MTU_BYTES
-from rnic.verbs import Context, Device, get_device_list
+from rnic.verbs import Context, Device, get_device_list, remote
 from rnic.verbs import enums as e
 from rnic.verbs.devices import format_guid
 
@@ -28,17 +29,26 @@ _NOT_LIMITS = frozenset(
 _HEX = frozenset(("device_cap_flags", "max_mr_size"))
 
 
-def describe(device: Device, udp_port: int) -> dict[str, Any]:
-    """All about one device; it is opened for the time on ``udp_port``."""
-    with Context(addr=device.address, port=udp_port) as ctx:
+def running_devices() -> list[Device]:
+    """Return the devices of this user's NIC process, by their own names; none where no NIC process runs."""
+    with contextlib.suppress(ProcessError):
+        rows = ask(runtime_directory(), "", "devices")
+        return [Device(each["name"], each["address"]) for each in rows if not each["dead"]]
+    return []
+
+
+def describe(device: Device, udp_port: int, running: bool = False) -> dict[str, Any]:
+    """Return all about one device: a running one, or one that is opened for the time on ``udp_port``."""
+    with remote.open(device.name, bypass=False) if running else Context(addr=device.address, port=udp_port) as ctx:
         attr = ctx.query_device()
         port = ctx.query_port()
         return {
             "name": device.name,
             "address": device.address,
+            "running": running,
             "transport": "RoCE v2",
             "fw_ver": attr.fw_ver,
-            "node_guid": format_guid(device.guid),
+            "node_guid": attr.node_guid,
             "vendor_id": attr.vendor_id,
             "vendor_part_id": attr.vendor_part_id,
             "hw_ver": attr.hw_ver,
@@ -59,7 +69,7 @@ def describe(device: Device, udp_port: int) -> dict[str, Any]:
 
 
 def kernel_bypass(address: str) -> str:
-    """Whether programs may run the data path themselves (``rnic exec --bypass``), in words: ``possible``, or why not.
+    """Return whether programs may run the data path themselves, in words: ``possible``, or why not.
 
     A device that the user's NIC process has at this address says so itself, and how many do.
     """
@@ -96,7 +106,9 @@ def _lines(found: dict[str, Any], verbose: bool) -> list[str]:
     ]
     if verbose:
         rows += [(name, hex(value) if name in _HEX else value) for name, value in found["limits"].items()]
-    lines = [f"device: {found['name']}", *(f"    {name + ':':<24} {value}" for name, value in rows), "    port: 1"]
+    running = " (running)" if found["running"] else ""
+    head = f"device: {found['name']}{running}"
+    lines = [head, *(f"    {name + ':':<24} {value}" for name, value in rows), "    port: 1"]
     inner: list[tuple[str, object]] = [
         ("state", port["state"]),
         ("max_mtu", port["max_mtu"]),
@@ -110,11 +122,14 @@ def _lines(found: dict[str, Any], verbose: bool) -> list[str]:
     return lines + [f"        {name + ':':<20} {value}" for name, value in inner]
 
 
-def _chosen(name: str | None, addr: str | None) -> list[Device]:
-    devices = get_device_list()
+def _chosen(name: str | None, addr: str | None) -> list[tuple[Device, bool]]:
+    """Return the devices asked for, and whether each runs; a running one hides others of its name or address."""
+    running = running_devices()
+    addresses = {each.address for each in running}
+    devices = [*running, *(each for each in get_device_list() if each.address not in addresses)]
     found = [each for each in devices if name in (None, each.name) and addr in (None, each.address)]
     if found:
-        return found
+        return [(each, each in running) for each in (found[:1] if name is not None else found)]
     known = ", ".join(f"{each.name} ({each.address})" for each in devices)
     what, option = (name, "--device") if name is not None else (addr, "--addr")
     raise click.BadParameter(f"{what} is not a device of this machine: use one of {known}", param_hint=option)
@@ -130,20 +145,25 @@ def _chosen(name: str | None, addr: str | None) -> list[Device]:
 def devinfo(name: str | None, addr: str | None, udp_port: int, verbose: bool, only_names: bool, as_json: bool) -> None:
     """Show devices, limits and the port. Exit status 1 if a device cannot be opened.
 
-    They are devices that this machine's addresses make; those of a running NIC process have names of their own: rnic
-    top.
+    Devices of a running NIC process come first, under their own names. The others are those that this machine's
+    addresses would make.
     """
     devices = _chosen(name, addr)
     if only_names:
-        rows = [{"name": each.name, "address": each.address, "node_guid": format_guid(each.guid)} for each in devices]
-        print(json.dumps(rows, indent=2) if as_json else "\n".join(f"{r['name']:<10} {r['address']}" for r in rows))
+        rows = [
+            {"name": each.name, "address": each.address, "running": runs, "node_guid": format_guid(each.guid)}
+            for each, runs in devices
+        ]
+        width = max(len(each.address) for each, _ in devices)
+        lines = (f"{r['name']:<10} {r['address']:<{width}} {'running' if r['running'] else ''}".rstrip() for r in rows)
+        print(json.dumps(rows, indent=2) if as_json else "\n".join(lines))
         return
     found = []
     failed = False
-    for device in devices:
+    for device, running in devices:
         try:
-            found.append(describe(device, udp_port))
-        except LinkError as error:
+            found.append(describe(device, udp_port, running))
+        except RnicError as error:
             failed = True
             print(f"rnic devinfo: {device.name}: {error}", file=sys.stderr)
     if as_json:
