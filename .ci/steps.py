@@ -234,7 +234,8 @@ STEPS = (
         minutes=0,
         extras="test",
         tools=("mmdebstrap", "podman", "buildah", "runc", "iptables"),
-        only_all=True,
+        inputs=(*PACKAGING, "docs/howto.md", "tests/docs/test_containers.py"),
+        beside=True,
     ),
     Step(
         "programs-long",
