@@ -131,14 +131,13 @@ def test_a_peer_that_does_not_answer() -> None:
     ],
 )
 def test_lines_of_strangers(hello: dict[str, Any], words: str) -> None:
-    from rnic.cli.peer import PeerError
-    from rnic.cli.rclink import _bring_up, _hello
+    from rnic.cli.peer import PeerError, accept, hello_of
     from rnic.cli.rclink_peer import RcLinkSide, Settings
 
     side = RcLinkSide(Settings("127.0.0.1", 0))
     try:
         with pytest.raises(PeerError, match=words):
-            _bring_up(side, {**_hello(side, "seed"), **hello})
+            accept(side, {**hello_of(side, "seed"), **hello})
     finally:
         side.close()
 

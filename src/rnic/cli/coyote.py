@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import click
 
 from rnic.cli.options import PORT_RENAMED, Command, addr, as_json, tcp_port, timeout
-from rnic.cli.peer import EXIT_FAILED, towards
+from rnic.cli.peer import failing, towards
 from rnic.cm.line_socket import ExchangeError
 from rnic.coyote import perf_rdma
 from rnic.coyote.ibvq import DEF_PORT
@@ -71,23 +70,19 @@ def coyote(
     address = addr or ("127.0.0.1" if server is None else _own_address(server, port))
     plan = Plan(operation == "write", min_size, max_size, reps, runs)
     rows: list[Row] = []
-    try:
-        with CThread(vfid, device=address, timeout=timeout) as thread:
-            if server is None and not as_json:
-                print(f"waiting on {address} TCP port {port}", flush=True)
-            memory = thread.initRDMA(perf_rdma.buffer_bytes(max_size), port, server)
-            if server is None:
-                plan = perf_rdma.server(thread, memory)
-            else:
-                if not as_json:
-                    print(f"{'bytes':>10} {'MiB/s':>14} {'latency us':>14}", flush=True)
-                rows = perf_rdma.client(thread, memory, plan, (lambda row: None) if as_json else _print_row)
-            thread.connSync()
-            counters = {name: thread.device.counters[name] for name in _SHOWN}
-            thread.connClose()
-    except (CoyoteError, ExchangeError) as error:
-        print(f"rnic coyote: {error}", file=sys.stderr)
-        sys.exit(EXIT_FAILED)
+    with failing("coyote", CoyoteError), CThread(vfid, device=address, timeout=timeout) as thread:
+        if server is None and not as_json:
+            print(f"waiting on {address} TCP port {port}", flush=True)
+        memory = thread.initRDMA(perf_rdma.buffer_bytes(max_size), port, server)
+        if server is None:
+            plan = perf_rdma.server(thread, memory)
+        else:
+            if not as_json:
+                print(f"{'bytes':>10} {'MiB/s':>14} {'latency us':>14}", flush=True)
+            rows = perf_rdma.client(thread, memory, plan, (lambda row: None) if as_json else _print_row)
+        thread.connSync()
+        counters = {name: thread.device.counters[name] for name in _SHOWN}
+        thread.connClose()
     if as_json:
         result = {
             "plan": plan._asdict(),

@@ -11,19 +11,19 @@ import secrets
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from rnic.cli.options import as_json, tcp_port, udp_port
-from rnic.cli.peer import EXIT_FAILED
-from rnic.cm.line_socket import ExchangeError
+from rnic.cli.peer import EXIT_FAILED, failing
 from rnic.link.base import LinkError
 from rnic.paxi import DEFAULT_PORT, AxiError, Window, open_window, serve
 from rnic.paxi.axi import BUS_BITS
 from rnic.paxi.bridge import BridgeConfig
 from rnic.paxi.check import check
-from rnic.spec.errors import RnicError, VerbsError
+from rnic.spec.errors import VerbsError
 
 MAX_SERVED = 1 << 40
 MAX_SHOWN = 1 << 20
@@ -64,18 +64,18 @@ def _place(command: Any) -> Any:
     return command
 
 
-def _open(host: str, port: int, addr: str | None, udp_port: int | None, width: str, base: int) -> Window:
-    """The window of :func:`_place`'s options."""
+@contextlib.contextmanager
+def _open(host: str, port: int, addr: str | None, udp_port: int | None, width: str, base: int) -> Iterator[Window]:
+    """The window of :func:`_place`'s options; what fails there is one line."""
     try:
         config = BridgeConfig(data_bits=int(width), base=base)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    return open_window(host, port, config=config, addr=addr, udp_port=udp_port)
-
-
-def _fail(error: RnicError) -> None:
-    print(f"rnic paxi: {error}", file=sys.stderr)
-    sys.exit(EXIT_FAILED)
+    with (
+        failing("paxi", AxiError, LinkError),
+        open_window(host, port, config=config, addr=addr, udp_port=udp_port) as window,
+    ):
+        yield window
 
 
 @click.group()
@@ -125,27 +125,18 @@ def serve_command(
 @_place
 @click.option("-n", "--bursts", default=1000, show_default=True, type=click.IntRange(1, 1 << 24), help="Bursts.")
 @click.option("--seed", type=int, help="Of everything random; by default another each time.")
-def check_command(
-    as_json: bool,
-    bursts: int,
-    seed: int | None,
-    **place: Any,
-) -> None:
+def check_command(as_json: bool, bursts: int, seed: int | None, **place: Any) -> None:
     """Overwrite the memory that HOST serves with random bursts, and compare every byte with a model.
 
     Bursts are narrow, unaligned and with holes; some must be refused. Exit status 1 if anything is wrong.
     """
     seed = secrets.randbits(32) if seed is None else seed
-    try:
-        with _open(**place) as window:
-            start = time.perf_counter()
-            outcome = check(window, random.Random(seed), bursts)
-            seconds = time.perf_counter() - start
-            counters = window.counters.snapshot()
-            size = len(window)
-    except (AxiError, ExchangeError, LinkError, VerbsError) as error:
-        _fail(error)
-        return
+    with failing("paxi", VerbsError), _open(**place) as window:
+        start = time.perf_counter()
+        outcome = check(window, random.Random(seed), bursts)
+        seconds = time.perf_counter() - start
+        counters = window.counters.snapshot()
+        size = len(window)
     passed = not outcome.wrong
     if as_json:
         figures = {
@@ -172,22 +163,13 @@ def check_command(
 @_place
 @click.argument("address", type=number)
 @click.argument("count", type=number)
-def read_command(
-    as_json: bool,
-    address: int,
-    count: int,
-    **place: Any,
-) -> None:
+def read_command(as_json: bool, address: int, count: int, **place: Any) -> None:
     """Show COUNT bytes of HOST's memory at bus ADDRESS."""
     if not 1 <= count <= MAX_SHOWN:
         raise click.BadParameter(f"{count}: 1 to {MAX_SHOWN}", param_hint="COUNT")
-    try:
-        with _open(**place) as window:
-            at = _inside(window, address, count)
-            data = window[at : at + count]
-    except (AxiError, ExchangeError, LinkError) as error:
-        _fail(error)
-        return
+    with _open(**place) as window:
+        at = _inside(window, address, count)
+        data = window[at : at + count]
     if as_json:
         print(json.dumps({"address": address, "data": data.hex()}))
         return
@@ -201,24 +183,15 @@ def read_command(
 @_place
 @click.argument("address", type=number)
 @click.argument("data")
-def write_command(
-    as_json: bool,
-    address: int,
-    data: str,
-    **place: Any,
-) -> None:
+def write_command(as_json: bool, address: int, data: str, **place: Any) -> None:
     """Store DATA, hexadecimal bytes, in HOST's memory at bus ADDRESS."""
     try:
         raw = bytes.fromhex(data)
     except ValueError:
         raise click.BadParameter(f"{data[:40]!r}: pairs of hexadecimal digits", param_hint="DATA") from None
-    try:
-        with _open(**place) as window:
-            at = _inside(window, address, len(raw))
-            window[at : at + len(raw)] = raw
-    except (AxiError, ExchangeError, LinkError) as error:
-        _fail(error)
-        return
+    with _open(**place) as window:
+        at = _inside(window, address, len(raw))
+        window[at : at + len(raw)] = raw
     if as_json:
         print(json.dumps({"address": address, "bytes": len(raw)}))
     else:

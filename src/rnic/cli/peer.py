@@ -6,13 +6,15 @@ import contextlib
 import errno
 import json
 import os
+import secrets
 import select
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from rnic.arrays.listener import local_address
+from rnic.cli.pingpong_data import Data, Streams
 from rnic.cm.line_socket import DEFAULT_TIMEOUT_S, ExchangeError, dial, dialling, tcp_port
 from rnic.spec.errors import RnicError
 from rnic.spec.json_text import json_value
@@ -70,11 +72,12 @@ class Line:
 
 
 @contextlib.contextmanager
-def failing(command: str) -> Iterator[None]:
-    """Around what the peer may fail: its error is one line, and exit status 1."""
+def failing(command: str, *more: type[Exception]) -> Iterator[None]:
+    """Around what the peer may fail: its error, and those that are named, are one line, and exit status 1."""
+    caught: tuple[type[Exception], ...] = (PeerError, ExchangeError, *more)
     try:
         yield
-    except (PeerError, ExchangeError) as error:
+    except caught as error:
         print(f"rnic {command}: {error}", file=sys.stderr)
         sys.exit(EXIT_FAILED)
 
@@ -136,66 +139,100 @@ def own_address(addr: str | None, server: str | None, port: int) -> str:
         raise PeerError(str(error)) from None
 
 
-def meet(
-    server: str | None,
-    addr: str,
-    port: int,
-    timeout_s: float,
-    quiet: bool,
-    hello: Callable[[], Mapping[str, object]],
-    bring_up: Callable[[Mapping[str, object]], str],
-) -> tuple[Line, str]:
-    """Exchange lines with a peer of our own kind: the client speaks first, the server brings itself up and answers.
+Result_co = TypeVar("Result_co", covariant=True)
 
-    Args:
-        server: the peer's address for a client, ``None`` for a server.
-        addr: address that a server listens on.
-        port: TCP port, there or here.
-        timeout_s: seconds of silence to bear.
-        quiet: do not say where the server waits.
-        hello: this side's line.
-        bring_up: connects to the peer that said a line, and returns the seed in it.
 
-    Returns:
-        The line, which is the caller's to close, and the peer's seed.
+class PlayingSide(Protocol[Result_co]):
+    """One side of a ping-pong between two of our own kind."""
+
+    KIND: ClassVar[str]
+    AGREED: ClassVar[tuple[str, ...]]
+    """Settings in which both sides have to be equal."""
+
+    @property
+    def settings(self) -> Any:
+        """Has ``addr``, ``timeout_s``, and all that is to be agreed on."""
+
+    def describe(self) -> dict[str, object]:
+        """Return what the peer needs to know, beside the settings."""
+
+    def bring_up(self, hello: Mapping[str, Any]) -> None:
+        """Connect to the peer that said ``hello``; ``KeyError``, ``ValueError``, ``TypeError`` where it is nonsense."""
+
+    def show(self, kind: str) -> None:
+        """Print the ``local`` or the ``remote`` end."""
+
+    def play(self, data: Data, first: bool, line: Line) -> Result_co:
+        """Exchange all messages."""
+
+
+def hello_of(side: PlayingSide[Any], seed: str) -> dict[str, object]:
+    """Return what a side says first."""
+    agreed = {name: getattr(side.settings, name) for name in side.AGREED}
+    return {side.KIND: 1, **side.describe(), "seed": seed, **agreed}
+
+
+def accept(side: PlayingSide[Any], hello: Mapping[str, object]) -> str:
+    """Connect a side to the peer that said ``hello``, and return that one's seed.
 
     Raises:
         PeerError: the two do not agree, or the peer is none of our kind.
     """
+    for name in side.AGREED:
+        mine, theirs = getattr(side.settings, name), hello.get(name)
+        if mine != theirs:
+            raise PeerError(f"{name} is {mine} here and {theirs} at the peer: give both sides the same")
+    try:
+        seed = str(hello["seed"])
+        side.bring_up(hello)
+    except (KeyError, ValueError, TypeError) as error:
+        raise PeerError(f"the peer's line is not one of rnic {side.KIND}: {error!r}"[:200]) from None
+    return seed
+
+
+def play(side: PlayingSide[Result_co], server: str | None, port: int, quiet: bool, queues: int = 1) -> Result_co:
+    """Exchange lines, then messages, with a peer of our own kind.
+
+    The client speaks first, the server brings itself up and answers.
+
+    Args:
+        side: this one.
+        server: the peer's address for a client, ``None`` for a server.
+        port: TCP port, there or here.
+        quiet: print neither the ends nor where the server waits.
+        queues: queue pairs of a side.
+
+    Raises:
+        PeerError: the two do not agree, the peer is none of our kind, fails, or sends wrong data.
+    """
+    settings, seed = side.settings, secrets.token_hex(8)
+    if not quiet:
+        side.show("local")
     if server is None:
-        with listen(addr, port) as listener:
+        with listen(settings.addr, port) as listener:
             if not quiet:
-                print(f"  waiting on {addr} TCP port {listener.getsockname()[1]}", flush=True)
-            line = Line(listener.accept()[0], timeout_s)
+                print(f"  waiting on {settings.addr} TCP port {listener.getsockname()[1]}", flush=True)
+            line = Line(listener.accept()[0], settings.timeout_s)
     else:
         try:
-            line = Line(dial(server, port).sock, timeout_s)
+            line = Line(dial(server, port).sock, settings.timeout_s)
         except ExchangeError as error:
             raise PeerError(str(error)) from None
-    try:
+    with contextlib.closing(line):
         if server is not None:
-            line.send(**hello())
+            line.send(**hello_of(side, seed))
         said = line.receive()
         try:
-            seed = bring_up(said)
+            theirs = accept(side, said)
         except PeerError as error:
             if server is None:
                 line.send(error=str(error))
             raise
         if server is None:
-            line.send(**hello())
-    except BaseException:
-        line.close()
-        raise
-    return line, seed
-
-
-def same(settings: object, names: tuple[str, ...], hello: Mapping[str, object]) -> None:
-    """Raise :class:`PeerError` where the peer was told other values of these settings."""
-    for name in names:
-        mine, theirs = getattr(settings, name), hello.get(name)
-        if mine != theirs:
-            raise PeerError(f"{name} is {mine} here and {theirs} at the peer: give both sides the same")
+            line.send(**hello_of(side, seed))
+        if not quiet:
+            side.show("remote")
+        return side.play(Streams(seed, theirs, queues), first=server is not None, line=line)
 
 
 def rate_lines(size: int, iters: int, seconds: float, checked: str = "") -> tuple[dict[str, float], list[str]]:

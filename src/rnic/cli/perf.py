@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -222,24 +222,12 @@ def measure(
     operation, kind = test.split("_")
     check_combination(operation, service)
     depth = max(depth, _LAT_DEPTH) if kind == "lat" else depth
-    end = Endpoint(addr, udp_port, service, max(sizes), depth, mtu, capture, attach, faults, gid_index, qps)
-    try:
+    with closing(
+        Endpoint(addr, udp_port, service, max(sizes), depth, mtu, capture, attach, faults, gid_index, qps)
+    ) as end:
         if service == "UD" and max(sizes) > MTU_BYTES[end.mtu]:
             raise PeerError(f"size={max(sizes)}: a UD message fits the path MTU of {MTU_BYTES[end.mtu]} bytes")
-        line = dial(host, port)
-        try:
-            line.send(
-                test=test,
-                service=service,
-                max_size=max(sizes),
-                depth=end.depth,
-                qps=qps,
-                mtu_bytes=MTU_BYTES[end.mtu],
-                end=end.describe(),
-                faults=faults,
-            )
-            end.connect(line.receive()["end"])
-            run = Run(end, line, operation)
+        with connected(end, test, max(sizes), host, port, faults) as run:
             for size in sizes:
                 count = iterations or iterations_for(test, size)
                 measured = run.bandwidth if kind == "bw" else run.latency
@@ -248,14 +236,22 @@ def measure(
                     row = measured(size, max(1, _count_for(duration_s, row, operation) // qps))
                 row["test"] = test
                 yield row
-            line.send(bye=True)
-            if capture is not None:
-                ports = " ".join(f"--udp-port {port}" for port in (end.ctx.udp_port, end.peer["udp_port"]))
-                print(f"packets recorded: rnic decode {ports} {capture}", file=sys.stderr)
-        finally:
-            line.close()
-    finally:
-        end.close()
+        if capture is not None:
+            ports = " ".join(f"--udp-port {port}" for port in (end.ctx.udp_port, end.peer["udp_port"]))
+            print(f"packets recorded: rnic decode {ports} {capture}", file=sys.stderr)
+
+
+@contextmanager
+def connected(end: Endpoint, test: str, size: int, host: str, port: int, faults: Rules = ()) -> Iterator[Run]:
+    """The run of a test with messages up to a size, whose passive side is told of it, and of its end."""
+    with closing(dial(host, port)) as line:
+        line.send(
+            test=test, service=end.service, max_size=size, depth=end.depth, qps=len(end.qps),
+            mtu_bytes=MTU_BYTES[end.mtu], end=end.describe(), faults=faults,
+        )  # fmt: skip
+        end.connect(line.receive()["end"])
+        yield Run(end, line, test.partition("_")[0])
+        line.send(bye=True)
 
 
 def _count_for(duration_s: float, row: Row, operation: str) -> int:

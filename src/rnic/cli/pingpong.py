@@ -6,8 +6,6 @@ import contextlib
 import json
 import random
 import secrets
-import sys
-from collections.abc import Mapping
 
 import click
 
@@ -25,8 +23,8 @@ from rnic.cli.options import (
     timeout,
     udp_port,
 )
-from rnic.cli.peer import PeerError, failing, listen, meet, own_address, rate_lines, same
-from rnic.cli.pingpong_data import Data, Echo, Streams, Unchecked
+from rnic.cli.peer import failing, listen, own_address, play, rate_lines
+from rnic.cli.pingpong_data import Data, Echo, Unchecked
 from rnic.cli.pingpong_peer import Outcome, Settings, Side
 from rnic.cm.rdmacore_pingpong import DEFAULT_PORT, Destination, connect, serve
 from rnic.link.base import LinkError
@@ -36,16 +34,6 @@ from rnic.spec.limits import ROCE_UDP_PORT
 _SRQ_ENDS = 256
 """``ibv_srq_pingpong`` exchanges so many destinations whatever its number of queue pairs."""
 _MAX_INBOX = 1 << 30
-_AGREED = ("service", "size", "iters", "mtu", "queues")
-
-
-def _print_ends(kind: str, ends: list[Destination], quiet: bool) -> None:
-    if quiet:
-        return
-    for end in ends:
-        shown = address_text(end.gid)
-        print(f"  {kind + ' address:':<15} LID {end.lid:#06x}, QPN {end.qpn:#08x}, PSN {end.psn:#08x}, GID {shown}")
-    sys.stdout.flush()
 
 
 def _padded(ends: list[Destination], settings: Settings) -> list[Destination]:
@@ -65,66 +53,18 @@ def _play_ibv(side: Side, server: str | None, port: int, check: bool, quiet: boo
 
     if server is None:
         with listen("", port) as listener:
-            _print_ends("local", side.local, quiet)
+            if not quiet:
+                side.show("local")
             serve(listener, mine, bring_up)
     else:
-        _print_ends("local", side.local, quiet)
+        if not quiet:
+            side.show("local")
         bring_up(connect(server, port, mine))
-    _print_ends("remote", side.remote, quiet)
+    if not quiet:
+        side.show("remote")
     rng = random.Random(secrets.randbits(64))
     data: Data = Echo(rng, settings.queues, server is None) if check else Unchecked()
     return side.play(data, first=server is not None)
-
-
-def _hello(side: Side, seed: str) -> dict[str, object]:
-    """What our own kind tells each other."""
-    settings = side.settings
-    return {
-        "pingpong": 1,
-        "gid": side.gid.raw.hex(),
-        "udp_port": side.ctx.udp_port,
-        "ends": [[end.qpn, end.psn] for end in side.local],
-        "seed": seed,
-        **{name: getattr(settings, name) for name in _AGREED},
-    }
-
-
-def _bring_up(side: Side, hello: Mapping[str, object]) -> str:
-    """Connect to the peer that said ``hello``; its seed."""
-    same(side.settings, _AGREED, hello)
-    try:
-        gid = bytes.fromhex(str(hello["gid"]))
-        ends = hello["ends"]
-        if not isinstance(ends, list) or len(ends) != len(side.local) or len(gid) != 16:
-            raise ValueError(ends)
-        remote = [Destination(int(qpn), int(psn), gid) for qpn, psn in ends]
-        port = int(str(hello["udp_port"]))
-        seed = str(hello["seed"])
-    except (KeyError, ValueError, TypeError) as error:
-        raise PeerError(f"the peer's line is not an rnic pingpong's: {error!r}") from None
-    side.connect(remote, port, gso=True)
-    return seed
-
-
-def _play_own(side: Side, server: str | None, port: int, quiet: bool) -> Outcome:
-    """The exchange and the data between two of our kind."""
-    settings = side.settings
-    seed = secrets.token_hex(8)
-    _print_ends("local", side.local, quiet)
-    line, theirs = meet(
-        server,
-        settings.addr,
-        port,
-        settings.timeout_s,
-        quiet,
-        lambda: _hello(side, seed),
-        lambda hello: _bring_up(side, hello),
-    )
-    try:
-        _print_ends("remote", side.remote, quiet)
-        return side.play(Streams(seed, theirs, settings.queues), first=server is not None, line=line)
-    finally:
-        line.close()
 
 
 def _report(settings: Settings, outcome: Outcome, checked: bool, as_json: bool) -> None:
@@ -228,7 +168,7 @@ def pingpong(
         raise LinkError(f"{error} (options --udp-port and --addr)") from None
     with failing("pingpong"), contextlib.closing(side):
         if compat is None:
-            outcome = _play_own(side, server, port, as_json)
+            outcome = play(side, server, port, as_json, queues)
         else:
             outcome = _play_ibv(side, server, port, chk, as_json)
     _report(settings, outcome, chk or compat is None, as_json)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import secrets
 import select
 import socket
+import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from rnic.cli.peer import Line, PeerError
 from rnic.cli.perf_peer import QKEY, SERVICES
 from rnic.cli.pingpong_data import Data, DataError
 from rnic.cm.rdmacore_pingpong import Destination
+from rnic.spec.addresses import address_text
 from rnic.spec.limits import GRH_BYTES, MTU_BYTES, MTU_CODES
 from rnic.verbs import (
     AH,
@@ -87,6 +91,9 @@ class Side:
         RnicError: an address that is not local, a port that is taken.
     """
 
+    KIND: ClassVar[str] = "pingpong"
+    AGREED: ClassVar[tuple[str, ...]] = ("service", "size", "iters", "mtu", "queues")
+
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         if settings.attach:
@@ -153,6 +160,27 @@ class Side:
             qp.to_rts(attr)
             if settings.service == "UD":
                 self._ah = AH(self.pd, attr.ah_attr)
+
+    def describe(self) -> dict[str, object]:
+        """Return what a peer of our own kind needs to know."""
+        ends = [[end.qpn, end.psn] for end in self.local]
+        return {"gid": self.gid.raw.hex(), "udp_port": self.ctx.udp_port, "ends": ends}
+
+    def bring_up(self, hello: Mapping[str, Any]) -> None:
+        """Connect to the peer of our own kind that said ``hello``."""
+        gid = bytes.fromhex(str(hello["gid"]))
+        ends = hello["ends"]
+        if not isinstance(ends, list) or len(ends) != len(self.local) or len(gid) != 16:
+            raise ValueError(ends)
+        remote = [Destination(int(qpn), int(psn), gid) for qpn, psn in ends]
+        self.connect(remote, int(str(hello["udp_port"])), gso=True)
+
+    def show(self, kind: str) -> None:
+        """Print this side's queue pairs or the peer's."""
+        for end in self.local if kind == "local" else self.remote:
+            shown = address_text(end.gid)
+            print(f"  {kind + ' address:':<15} LID {end.lid:#06x}, QPN {end.qpn:#08x}, PSN {end.psn:#08x}, GID {shown}")
+        sys.stdout.flush()
 
     def _post_receive(self, slot: int) -> None:
         wr = RecvWR(slot, sg=[SGE(self.inbox.buf + slot * self._slot, self._slot, self.inbox.lkey)])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import secrets
-from collections.abc import Mapping
 
 import click
 
@@ -23,10 +21,9 @@ from rnic.cli.options import (
     timeout,
     udp_port,
 )
-from rnic.cli.peer import PeerError, failing, meet, own_address, rate_lines, same
-from rnic.cli.pingpong_data import Streams
+from rnic.cli.peer import failing, own_address, play, rate_lines
 from rnic.cli.rclink_peer import RcLinkSide, Settings
-from rnic.link.base import LinkError, format_address
+from rnic.link.base import LinkError
 from rnic.rclink.numbers import (
     CC_WINDOW_NS,
     MAX_LENGTH_THR,
@@ -34,67 +31,10 @@ from rnic.rclink.numbers import (
     RETRY_UNIT_NS,
     TYPE1_PKT_LEN,
     TYPE1_UDP_PORT,
-    RcLinkError,
 )
 
 DEFAULT_PORT = 18_516
-_AGREED = ("size", "iters", "packet")
 _WINDOWS_US = tuple(f"{window / 1_000:g}" for window in CC_WINDOW_NS)
-
-
-def _hello(side: RcLinkSide, seed: str) -> dict[str, object]:
-    settings = side.settings
-    return {
-        "rclink": 1,
-        "address": side.address.hex(),
-        "udp_port": side.udp_port,
-        "qpid": side.qpid,
-        "psn": side.psn,
-        "seed": seed,
-        **{name: getattr(settings, name) for name in _AGREED},
-    }
-
-
-def _bring_up(side: RcLinkSide, hello: Mapping[str, object]) -> str:
-    """Connect to the peer that said ``hello``; its seed."""
-    same(side.settings, _AGREED, hello)
-    try:
-        address = bytes.fromhex(str(hello["address"]))
-        numbers = [int(str(hello[name])) for name in ("qpid", "psn", "udp_port")]
-        seed = str(hello["seed"])
-        if len(address) not in (4, 16) or min(numbers) < 0 or numbers[2] > 0xFFFF:
-            raise ValueError(hello)
-        side.connect(address, *numbers)
-    except (KeyError, ValueError, TypeError, RcLinkError, LinkError) as error:
-        raise PeerError(f"the peer's line is not one of rnic rclink: {error!r}"[:200]) from None
-    return seed
-
-
-def _play(side: RcLinkSide, server: str | None, port: int, quiet: bool) -> float:
-    settings = side.settings
-    seed = secrets.token_hex(8)
-    if not quiet:
-        _print_end("local", settings.addr, side.udp_port, side.qpid, side.psn)
-    line, theirs = meet(
-        server,
-        settings.addr,
-        port,
-        settings.timeout_s,
-        quiet,
-        lambda: _hello(side, seed),
-        lambda hello: _bring_up(side, hello),
-    )
-    try:
-        if not quiet:
-            remote = side.remote
-            _print_end("remote", format_address(side.peer), remote["udp_port"], remote["qpid"], remote["psn"])
-        return side.play(Streams(seed, theirs, 1), first=server is not None, line=line)
-    finally:
-        line.close()
-
-
-def _print_end(kind: str, address: str, udp_port: int, qpid: int, psn: int) -> None:
-    print(f"  {kind + ' QP:':<11} {qpid}, PSN {psn:#05x}, {address} UDP port {udp_port}", flush=True)
 
 
 def _report(side: RcLinkSide, seconds: float, as_json: bool) -> None:
@@ -179,20 +119,9 @@ def rclink(
     rules = json.loads(fault_rules(faults) or "[]")
     with failing("rclink"):
         address = own_address(addr, server, port)
+    cc_window, timer_ns = _WINDOWS_US.index(window), int(retry_timer * 1e6)
     settings = Settings(
-        address,
-        udp_port,
-        size,
-        iters,
-        packet,
-        rate,
-        _WINDOWS_US.index(window),
-        int(retry_timer * 1e6),
-        retries,
-        rules,
-        seed,
-        capture,
-        timeout,
+        address, udp_port, size, iters, packet, rate, cc_window, timer_ns, retries, rules, seed, capture, timeout
     )
     try:
         side = RcLinkSide(settings)
@@ -201,5 +130,5 @@ def rclink(
     except OSError as error:
         raise click.BadParameter(f"{capture}: {error.strerror}", param_hint="--capture") from None
     with failing("rclink"), contextlib.closing(side):
-        seconds = _play(side, server, port, as_json)
+        seconds = play(side, server, port, as_json)
     _report(side, seconds, as_json)

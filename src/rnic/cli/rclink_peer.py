@@ -9,18 +9,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
-from typing import BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 from rnic.cli.peer import Line, PeerError
 from rnic.cli.pingpong_data import Data, DataError
 from rnic.cli.pingpong_peer import Watch
-from rnic.link.base import Link, parse_address
+from rnic.link.base import Link, LinkError, format_address, parse_address
 from rnic.link.faults import FaultyLink
 from rnic.link.recorder import Recorder
 from rnic.link.udp import UdpLink
 from rnic.rclink import Path, RcLinkConfig, RcLinkPort, set_up
 from rnic.rclink.endpoint import IRQ_NAMES
-from rnic.rclink.numbers import PSN_MASK
+from rnic.rclink.numbers import PSN_MASK, RcLinkError
 
 _SPINS = 300
 _NAP_S = 0.001
@@ -56,6 +56,9 @@ class RcLinkSide:
         RnicError: an address that is not local, a port that is taken, a value that cannot be.
         OSError: a capture file that cannot be written.
     """
+
+    KIND: ClassVar[str] = "rclink"
+    AGREED: ClassVar[tuple[str, ...]] = ("size", "iters", "packet")
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -95,14 +98,35 @@ class RcLinkSide:
         """The UDP port that the link has."""
         return self._link.port
 
-    def connect(self, address: bytes, qpid: int, psn: int, udp_port: int) -> None:
-        """Set the QP up towards the peer's. ``RnicError`` where the peer's numbers cannot be."""
+    def describe(self) -> dict[str, object]:
+        """Return what the peer needs to know."""
+        return {"address": self.address.hex(), "udp_port": self.udp_port, "qpid": self.qpid, "psn": self.psn}
+
+    def bring_up(self, hello: Mapping[str, Any]) -> None:
+        """Set the QP up towards the peer's. ``ValueError`` where what it said cannot be."""
+        address = bytes.fromhex(str(hello["address"]))
+        qpid, psn, udp_port = numbers = [int(str(hello[name])) for name in ("qpid", "psn", "udp_port")]
+        if len(address) not in (4, 16) or min(numbers) < 0 or udp_port > 0xFFFF:
+            raise ValueError(hello)
         self.peer = address
         self.remote = {"qpid": qpid, "psn": psn & PSN_MASK, "udp_port": udp_port}
         path = Path(address, qpid, udp_port, self.psn, psn & PSN_MASK)
         if self.settings.speed:
             path = Path(address, qpid, udp_port, self.psn, psn & PSN_MASK, speed=self.settings.speed)
-        set_up(self.port.endpoint, self.qpid, path)
+        try:
+            set_up(self.port.endpoint, self.qpid, path)
+        except (RcLinkError, LinkError) as error:
+            raise ValueError(str(error)) from None
+
+    def show(self, kind: str) -> None:
+        """Print this side's QP or the peer's."""
+        address, end = self.settings.addr, {"qpid": self.qpid, "psn": self.psn, "udp_port": self.udp_port}
+        if kind == "remote":
+            address, end = format_address(self.peer), self.remote
+        print(
+            f"  {kind + ' QP:':<11} {end['qpid']}, PSN {end['psn']:#05x}, {address} UDP port {end['udp_port']}",
+            flush=True,
+        )
 
     def play(self, data: Data, first: bool, line: Line) -> float:
         """Exchange all messages; the seconds it took.
