@@ -1,7 +1,5 @@
 """Many queue pairs busy at once, over real UDP between two processes: time, failures, packets sent again.
 
-    ./dev bench busy [ROUNDS [QPS...]]
-
 Each queue pair WRITEs 1 MiB, all at once, with timeout 14: one way (one NIC to one), both ways, and all to one (up to
 16 NICs of one process to one). Beside it, in the same round and the same processes, one queue pair moves the same
 bytes between as many buffers. Prints best and median of the rounds, and verdicts: no failure, less than 1 % of the
@@ -12,11 +10,15 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from multiprocessing.connection import Connection
 from statistics import median
-from typing import Any
+
+import harness
+from harness import Row
 
 from rnic.spec import opcodes as op
 from rnic.verbs import CQ, GID, MR, PD, QP, AHAttr, Context, GlobalRoute, QPAttr, QPCap, QPInitAttr
@@ -203,49 +205,53 @@ def one_round(conn: Connection, pattern: str, qps: int) -> tuple[dict[str, float
     return alone, busy
 
 
-def main(argv: list[str]) -> int:
-    """Measure and print."""
-    count = int(argv[0]) if argv else ROUNDS
-    numbers = [int(word) for word in argv[1:]] or list(QPS)
+@contextmanager
+def other_end() -> Iterator[Connection]:
+    """The other process, for as long as this lasts."""
     conn, there = multiprocessing.Pipe()
-    spawn = multiprocessing.get_context("spawn")
-    process = spawn.Process(target=other_process, args=(there,), daemon=True)
+    process = multiprocessing.get_context("spawn").Process(target=other_process, args=(there,), daemon=True)
     process.start()
-    results: dict[tuple[str, int], list[Any]] = {}
-    for turn in range(count):
-        for qps in numbers:
-            for pattern in PATTERNS:
-                print(f"round {turn + 1} of {count}: {pattern}, {qps}", file=sys.stderr, flush=True)
-                results.setdefault((pattern, qps), []).append(one_round(conn, pattern, qps))
+    yield conn
     conn.send(("stop",))
     process.join(10)
-    missed = 0
-    print(f"{'':26}{'one QP, s':>18}{'all QPs, s':>18}{'ratio':>14}{'again':>9}{'timeouts':>9}{'failed':>7}")
-    print(f"{'pattern':<16}{'QPs':>10}" + f"{'best':>9}{'median':>9}" * 2 + f"{'best':>7}{'median':>7}{'worst':>9}")
-    for (pattern, qps), rounds in results.items():
-        alone = [one["seconds"] for one, _ in rounds]
-        busy = [many["seconds"] for _, many in rounds]
-        packets = qps * MESSAGE // MTU * (2 if pattern == "both ways" else 1)
-        again = max(many["again"] for _, many in rounds) / packets
-        failed = int(sum(many["failed"] for _, many in rounds))
-        timeouts = int(sum(many["timeouts"] for _, many in rounds))
-        best, middle = min(busy) / min(alone), median(busy) / median(alone)
-        wrong = []
-        if failed:
-            wrong.append("FAILED")
-        if again >= WORST_REPEATED:
-            wrong.append(f"repeated >= {WORST_REPEATED:.0%}")
-        if best > WORST_TIME:
-            wrong.append(f"ratio > {WORST_TIME}")
-        missed += bool(wrong)
-        print(
-            f"{pattern:<16}{qps:>10}{min(alone):>9.3f}{median(alone):>9.3f}{min(busy):>9.3f}{median(busy):>9.3f}"
-            f"{best:>7.2f}{middle:>7.2f}{again:>9.2%}{timeouts:>9}{failed:>7}  {', '.join(wrong) or 'ok'}"
+
+
+def main(argv: list[str]) -> None:
+    """Measure and print."""
+    parser = harness.Parser("busy", __doc__, rounds=ROUNDS, json=True)
+    parser.add_turns()
+    parser.add_argument("qps", nargs="*", type=harness.at_least_one, help=f"numbers of queue pairs; {QPS}")
+    given = parser.read(argv)
+    rows, notes, wrong = [], {}, {}
+    with other_end() as conn:
+
+        def take(name: str, pattern: str, qps: int) -> dict[str, float]:
+            alone, busy = one_round(conn, pattern, qps)
+            packets = qps * MESSAGE // MTU * (2 if pattern == "both ways" else 1)
+            figures = {"again": busy["again"] / packets, "timeouts": busy["timeouts"], "failed": busy["failed"]}
+            figures |= {"alone": alone["seconds"], "busy": busy["seconds"]}
+            return {f"{name}: {key}": value for key, value in figures.items()}
+
+        takes = []
+        for qps in given.qps or QPS:
+            for pattern in PATTERNS:
+                name = f"{pattern}, {qps} QPs"
+                rows.append(Row(name, f"{name}: busy", "s", WORST_TIME, against=(f"{name}: alone",), less=True))
+                takes.append((name, partial(take, name, pattern, qps)))
+        found, missing = harness.in_turn(takes, given.rounds)
+    for row in rows:
+        again, timeouts, failed, alone = (
+            found.get(f"{row.what}: {key}", [0.0]) for key in ("again", "timeouts", "failed", "alone")
         )
-    print(f"{missed} of {len(results)} rows miss a target" if missed else "every row meets its targets")
-    return 0
+        notes[row.what] = (
+            f"one QP {min(alone):.3f} s, median {median(alone):.3f}; again {max(again):.2%},"
+            f" timeouts {sum(timeouts):.0f}, failed {sum(failed):.0f}"
+        )
+        if sum(failed) or max(again) >= WORST_REPEATED:
+            wrong[row.what] = "FAILED" if sum(failed) else f"repeated >= {WORST_REPEATED:.0%}"
+    harness.report(given, rows, found, missing, notes=notes, wrong=wrong)
 
 
 if __name__ == "__main__":
     os.environ.setdefault("PYTHONHASHSEED", "0")
-    sys.exit(main(sys.argv[1:]))
+    harness.run(main)

@@ -1,7 +1,5 @@
 """Connections a second, by rdma-core's ``cmtime``: rnic and Linux's Soft-RoCE in the same guest, each against itself.
 
-    ./dev bench cm [CONNECTIONS]
-
 The guest is the one of `./dev interop` (root); this Python and rnic are copied into it, so that both have the same
 processor, and the same program at both ends. Without hardware virtualisation it is many times slower than the machine:
 the proportion is what counts. A third row is rnic on this machine itself. The floor is half of what Soft-RoCE does; a
@@ -18,14 +16,15 @@ import sys
 import tempfile
 import time
 
-from guest import Rig, UnavailableError, booted, install
+import harness
+from guest import Rig, booted, install
+from harness import Row
 
 from rnic.testing import own_network
 
 CONNECTIONS = 20
 SECONDS = 240
 FLOOR = 0.5
-LEFT_OUT = 77
 _STEP = re.compile(r"^(?P<step>[a-z ]+?) *:.* (?P<each>[\d.]+)$", re.MULTILINE)
 _MADE = ("create id", "resolve addr", "resolve route", "create qp", "connect")
 
@@ -77,26 +76,26 @@ def here(connections: int) -> str:
     return client.stdout
 
 
-def main(argv: list[str]) -> int:
+SOFT, OWN, HERE = "Soft-RoCE, in the guest", "rnic, in the same guest", "rnic, on this machine"
+ROWS = (*(Row(name, name, "conn/s") for name in (SOFT, OWN, HERE)),
+        Row("rnic / Soft-RoCE", OWN, "conn/s", FLOOR, against=(SOFT,)))  # fmt: skip
+
+
+def main(argv: list[str]) -> None:
     """Print the table."""
-    connections = int(argv[0]) if argv else CONNECTIONS
-    own = [("rnic, on this machine", here(connections))] if shutil.which("cmtime") else []
-    try:
-        with booted() as rig:
-            under = install(rig)
-            soft = in_guest(rig, "", connections)
-            mine = in_guest(rig, under, connections)
-    except UnavailableError as reason:
-        print(f"bench cm: LEFT OUT: {reason}", file=sys.stderr)
-        return LEFT_OUT
-    rates = {}
-    for name, said in [("Soft-RoCE, in the guest", soft), ("rnic, in the same guest", mine), *own]:
-        rates[name] = rate(said)
-        print(f"{name:28} {rates[name]:8.1f} connections/s  ({connections}, {rejected(said)} refused or lost)")
-    share = rates["rnic, in the same guest"] / rates["Soft-RoCE, in the guest"]
-    print(f"rnic / Soft-RoCE             {share:8.2f}  floor {FLOOR}: {'reached' if share >= FLOOR else 'MISSED'}")
-    return 0
+    parser = harness.Parser("cm", __doc__, json=True)
+    parser.add_argument(
+        "connections", nargs="?", type=harness.at_least_one, default=CONNECTIONS, help=f"connections; {CONNECTIONS}"
+    )
+    given = parser.read(argv)
+    said = {HERE: here(given.connections)} if shutil.which("cmtime") else {}
+    with booted() as rig:
+        under = install(rig)
+        said |= {SOFT: in_guest(rig, "", given.connections), OWN: in_guest(rig, under, given.connections)}
+    found = {name: [rate(text)] for name, text in said.items()}
+    notes = {name: f"{given.connections}, {rejected(text)} refused or lost" for name, text in said.items()}
+    harness.report(given, ROWS, found, {HERE: "cmtime is not installed"} if HERE not in said else {}, notes)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    harness.run(main)

@@ -1,15 +1,13 @@
 """That ``rnic conform`` finds faults: rnic with each fault planted, and the tests that fail on it.
 
-    ./dev bench conform [--short]
-
 With ``--short`` only the test that is meant for a fault is played. Exit status 1 if a fault is not found.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
+
+import harness
 
 from rnic.conform.bench import simulated
 from rnic.conform.mutants import MUTANTS, found_by
@@ -17,11 +15,9 @@ from rnic.conform.runner import PASS, run_all
 from rnic.conform.script import scripts
 
 
-def main() -> None:
+def main(argv: list[str]) -> int:
     """Print a row for each fault."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--short", action="store_true")
-    short = parser.parse_args().short
+    short = harness.Parser("conform", __doc__, short="play only the test that is meant for a fault").read(argv).short
     begun = time.monotonic()
     passed = sum(result.verdict == PASS for result in run_all(simulated(), scripts()))
     print(f"rnic as it is: {passed} of {len(scripts())} tests pass")
@@ -33,8 +29,8 @@ def main() -> None:
         others = f" and {len(found) - 1} more" if len(found) > 1 else ""
         print(f"{mutant.name:52} {'found by ' + mutant.finds + others if seen else 'MISSED'}", flush=True)
     print(f"{len(MUTANTS) - missed} of {len(MUTANTS)} faults found, {time.monotonic() - begun:.0f} s")
-    sys.exit(1 if missed or passed != len(scripts()) else 0)
+    return int(missed > 0 or passed != len(scripts()))
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

@@ -1,47 +1,33 @@
 """What the device's control structure costs: creating and connecting queue pairs, in time and memory; lookups.
 Then who waits how long beside a busy program (bench/fairness.py), with verdicts.
 
-python bench/bench_device.py [--qps 8192] [--json] [--no-fairness] [--against TREE]
-
-``--against`` measures the rates of one queue pair in this tree and in another checkout, in turn, in processes of
+``--against`` measures only the rates of one queue pair in this tree and in another checkout, in turn, in processes of
 their own: 1 MiB WRITEs and 8-byte WRITEs between two NICs of one process, over the in-memory link.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import mmap
-import os
 import random
-import subprocess
-import sys
 import time
-from pathlib import Path
-from statistics import median
 
 import fairness
+import harness
+from flow import Flow
+from harness import ROOT, Found, Row, resident_bytes
 
-from rnic.link.loopback import loopback_pair
 from rnic.mem.table import MemoryEntry, MemoryTable
 from rnic.rings.sqe import SGE_BYTES, SQE_BYTES
 from rnic.testing.net import SimNet
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import GID, SGE, AHAttr, GlobalRoute, QPAttr, QPCap, QPInitAttr, SendWR
-from rnic.verbs.context import Context
 from rnic.verbs.cq import CQ
-from rnic.verbs.memory import MR, PD
+from rnic.verbs.memory import PD
 from rnic.verbs.qp import QP
 
 LOOKUPS = 200_000
 LARGE, SMALL = 1 << 20, 8
 TURNS = 5
-
-
-def resident_bytes() -> int:
-    """Memory of this process that is in use."""
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * mmap.PAGESIZE
 
 
 def connect(count: int) -> tuple[float, int]:
@@ -87,104 +73,71 @@ def lookups(entries: int) -> float:
     return (time.perf_counter() - began) / LOOKUPS * 1e9
 
 
-class Flow:
-    """Two connected queue pairs of two NICs in this process."""
-
-    def __init__(self) -> None:
-        links = loopback_pair(bytes((10, 0, 0, 1)), bytes((10, 0, 0, 2)), 4791)
-        contexts = [Context(link=link) for link in links]
-        self.cqs = [CQ(context, 256) for context in contexts]
-        domains = [PD(context) for context in contexts]
-        rights = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE
-        self.regions = [MR(pd, bytearray(LARGE), rights) for pd in domains]
-        pairs = zip(domains, self.cqs, strict=True)
-        self.qps = [QP(pd, QPInitAttr(e.IBV_QPT_RC, cap=QPCap(64, 1), scq=cq, rcq=cq)) for pd, cq in pairs]
-        for number, qp in enumerate(self.qps):
-            attr = QPAttr()
-            attr.path_mtu, attr.timeout, attr.retry_cnt, attr.gso = e.IBV_MTU_4096, 14, 7, True
-            attr.qp_access_flags, attr.dest_qp_num = e.IBV_ACCESS_REMOTE_WRITE, self.qps[1 - number].qp_num
-            attr.ah_attr = AHAttr(GlobalRoute(contexts[1 - number].query_gid()))
-            qp.to_rts(attr)
-
-    def rate(self, size: int, depth: int, seconds: float = 0.5) -> float:
-        """WRITEs of ``size`` bytes a second of processor time, ``depth`` of them outstanding."""
-        (qp, _), (here, there) = self.qps, self.regions
-        wr = SendWR(1, e.IBV_WR_RDMA_WRITE, sg=[SGE(here.buf, size, here.lkey)], send_flags=e.IBV_SEND_SIGNALED)
-        wr.set_wr_rdma(there.rkey, there.buf)
-        outstanding = done = 0
-        began = now = time.process_time()
-        while now - began < seconds or outstanding:
-            while outstanding < depth and now - began < seconds:
-                qp.post_send(wr)
-                outstanding += 1
-            count, found = self.cqs[0].poll(64)
-            assert all(wc.status == e.IBV_WC_SUCCESS for wc in found)
-            outstanding -= count
-            done += count
-            self.cqs[1].poll(1)
-            now = time.process_time()
-        return done / (now - began)
+def rate(flow: Flow, size: int, depth: int, seconds: float = 0.5) -> float:
+    """WRITEs of ``size`` bytes a second of processor time, ``depth`` of them outstanding."""
+    qp, (cq, other), (here, there) = flow.qps[0], flow.cqs, flow.mrs
+    wr = SendWR(1, e.IBV_WR_RDMA_WRITE, sg=[SGE(here.buf, size, here.lkey)], send_flags=e.IBV_SEND_SIGNALED)
+    wr.set_wr_rdma(there.rkey, there.buf)
+    outstanding = done = 0
+    began = now = time.process_time()
+    while now - began < seconds or outstanding:
+        while outstanding < depth and now - began < seconds:
+            qp.post_send(wr)
+            outstanding += 1
+        count, found = cq.poll(64)
+        assert all(wc.status == e.IBV_WC_SUCCESS for wc in found)
+        outstanding -= count
+        done += count
+        other.poll(1)
+        now = time.process_time()
+    return done / (now - began)
 
 
 def rates() -> dict[str, float]:
     """Gigabytes a second of large WRITEs, thousands a second of small ones."""
-    flow = Flow()
-    flow.rate(LARGE, 8, 0.1)
-    flow.rate(SMALL, 32, 0.1)
-    return {"large_gbps": flow.rate(LARGE, 8) * LARGE / 1e9, "small_kops": flow.rate(SMALL, 32) / 1e3}
+    flow = Flow(LARGE, 64)
+    rate(flow, LARGE, 8, 0.1)
+    rate(flow, SMALL, 32, 0.1)
+    return {"1 MiB WRITEs": rate(flow, LARGE, 8) * LARGE / 1e9, "8-byte WRITEs": rate(flow, SMALL, 32) / 1e3}
 
 
-def against(tree: Path) -> dict[str, float]:
-    """Best and median rates of this checkout and of ``tree``, and their ratios."""
-    here = Path(__file__).resolve().parents[1]
-    found: dict[str, list[dict[str, float]]] = {"this": [], "that": []}
-    for turn in range(TURNS):
-        for name in ("this", "that") if turn % 2 else ("that", "this"):
-            source = (here if name == "this" else tree) / "src"
-            command = [sys.executable, __file__, "--rates"]
-            done = subprocess.run(
-                command, env={**os.environ, "PYTHONPATH": str(source)}, capture_output=True, check=True
-            )
-            found[name].append(json.loads(done.stdout))
-    figures: dict[str, float] = {}
-    for key in ("large_gbps", "small_kops"):
-        for which, choose in (("best", max), ("median", median)):
-            this, that = (choose(row[key] for row in found[name]) for name in ("this", "that"))
-            figures |= {f"{key}_{which}": round(this, 3), f"{key}_{which}_ratio": round(this / that, 3)}
-    return figures
+def against(given: argparse.Namespace) -> int:
+    """Print the rates of this checkout beside those of another, measured in turn."""
+    with harness.tree_of(given.before) as before:
+        assert before is not None
+
+        def earlier() -> dict[str, float]:
+            return {f"before: {name}": value for name, value in harness.call_in(before, "bench_device.rates").items()}
+
+        takes = [("this", lambda: harness.call_in(ROOT, "bench_device.rates")), ("before", earlier)]
+        found, missing = harness.in_turn(takes, given.rounds)
+    rows = [Row(name, name, unit) for name, unit in (("1 MiB WRITEs", "GB/s"), ("8-byte WRITEs", "k/s"))]
+    return harness.report(given, harness.beside(rows), found, missing)
 
 
-def main() -> None:
+def main(argv: list[str]) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--qps", type=int, default=8192)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--against", type=Path, metavar="TREE")
+    text = "measure only the rates of one queue pair, here and there in turn"
+    parser = harness.Parser("device", __doc__, rounds=TURNS, before=text, json=True)
+    parser.add_argument("--qps", type=harness.at_least_one, default=8192, help="queue pairs to connect; 8192")
     parser.add_argument("--no-fairness", action="store_true", help="leave out what takes a NIC process and two minutes")
-    parser.add_argument("--rates", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.rates or args.against:
-        print(json.dumps(rates() if args.rates else against(args.against)))
+    given = parser.read(argv)
+    if given.before:
+        against(given)
         return
-    seconds, size = connect(args.qps)
-    figures = {
-        "connect_qps": args.qps,
-        "connect_s": round(seconds, 2),
-        "connected_qp_bytes": size,
-        "lookup_1_ns": round(lookups(1)),
-        "lookup_32768_ns": round(lookups(1 << 15)),
-    }
-    shared = {} if args.no_fairness else fairness.measure_all()
-    if args.json:
-        print(json.dumps(figures | {"fairness": shared}))
-        return
-    print(f"create and connect {args.qps} RC queue pairs: {figures['connect_s']} s")
-    print(f"a connected queue pair beyond its rings: {size} bytes")
-    print(f"memory check: {figures['lookup_1_ns']} ns with 1 region, {figures['lookup_32768_ns']} ns with 32768")
-    for tools, measured in shared.items():
-        for line in fairness.verdicts(measured):
-            print(f"{tools}: {line}")
+    seconds, size = connect(given.qps)
+    figures = [
+        (f"create and connect {given.qps} RC queue pairs", "s", seconds),
+        ("a connected queue pair beyond its rings", "bytes", size),
+        ("memory check with 1 region", "ns", lookups(1)),
+        ("memory check with 32768 regions", "ns", lookups(1 << 15)),
+    ]
+    rows = [Row(what, what, unit, less=True) for what, unit, _ in figures]
+    found: Found = {what: [value] for what, _, value in figures}
+    if not given.no_fairness:
+        rows += fairness.measure_all(found)
+    harness.report(given, rows, found)
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

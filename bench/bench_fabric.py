@@ -1,7 +1,5 @@
 """How fast the fabric runs, what it keeps in memory, and what rate control costs where nothing is marked.
 
-    ./dev bench fabric [--json] [--short] [--large]
-
 `packets`: all hosts of a star send to all others; packets that reach a NIC, a second of processor time of one core.
 `dcqcn`: the same over a few long flows, with DCQCN on and no switch that marks, against off; the best of five each,
 in turn.
@@ -12,15 +10,14 @@ each to the end.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import gc
-import json
 import resource
-import sys
 import time
-from pathlib import Path
+from functools import partial
 from typing import Any
+
+import harness
+from harness import Row, resident_bytes
 
 from rnic.cc.settings import CongestionSettings
 from rnic.engine import use
@@ -31,27 +28,23 @@ DCQCN_FLOOR, DCQCN_AIM = 0.95, 1.0
 MEMORY_FLOOR = 2 << 30
 MARKS = {"buffer_bytes": 12_000_000, "kmin_bytes": 5_000, "kmax_bytes": 200_000, "pmax": 0.01}
 NICS, FLOWS = 1_024, 100
-AIM, FLOOR, MISSED = "aim reached", "ok", "MISSED"
+Figure = tuple[Row, float, dict[str, Any]]
+"""A row, its figure, and what else was seen."""
 
 
-def _resident() -> int:
-    """Bytes of this process in memory."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmRSS"):
-            return int(line.split()[1]) << 10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+def _packets(what: str, value: float, **more: Any) -> Figure:
+    return Row(what, what, "packets/s", PACKETS_FLOOR, PACKETS_AIM), value, more
+
+
+def _gib(what: str, value: float, **more: Any) -> Figure:
+    return Row(what, what, "GiB", MEMORY_FLOOR >> 30, less=True), value, more
 
 
 def _arrived(fabric: Fabric) -> int:
     return sum(port.sent for (_, there), port in fabric.ports.items() if there in fabric.hosts)
 
 
-def _row(what: str, value: float, floor: float, aim: float, unit: str, **more: Any) -> dict[str, Any]:
-    verdict = AIM if value >= aim else FLOOR if value >= floor else MISSED
-    return {"what": what, "value": value, "unit": unit, "floor": floor, "aim": aim, "verdict": verdict, **more}
-
-
-def packets(hosts: int, size: int) -> dict[str, Any]:
+def packets(hosts: int, size: int) -> Figure:
     """All to all."""
     begun = time.process_time()
     with Fabric(Topology.star(hosts, gbps=25), settings={"log_max_qps": 8}) as fabric:
@@ -60,19 +53,13 @@ def packets(hosts: int, size: int) -> dict[str, Any]:
         fabric.run(60_000_000_000)
         took = time.process_time() - built
         count, events = _arrived(fabric), fabric.agenda.events
-    return _row(
-        f"{hosts} NICs all to all, {size} bytes a flow",
-        round(count / took),
-        PACKETS_FLOOR,
-        PACKETS_AIM,
-        "packets/s",
-        events_s=round(events / took),
-        built_s=round(built - begun, 2),
-        ran_s=round(took, 2),
-    )
+    what = f"{hosts} NICs all to all, {size} bytes a flow"
+    more = {"events_s": round(events / took), "built_s": round(built - begun, 2), "ran_s": round(took, 2)}
+    return _packets(what, count / took, **more)
 
 
-def _rate(mode: str, size: int) -> float:
+def dcqcn_rate(mode: str, size: int) -> float:
+    """Packets a second, with rate control that has nothing to do or without."""
     settings = {"congestion": CongestionSettings(mode=mode)}
     with Fabric(Topology.star(4, gbps=100, mtu=4096), settings=settings) as fabric:
         fabric.add([Flow("h0", "h1", size), Flow("h2", "h3", size)])
@@ -81,17 +68,7 @@ def _rate(mode: str, size: int) -> float:
         return _arrived(fabric) / (time.process_time() - begun)
 
 
-def dcqcn(size: int) -> dict[str, Any]:
-    """Rate control that has nothing to do."""
-    rates: dict[str, float] = {"none": 0.0, "dcqcn": 0.0}
-    for _ in range(5):
-        rates = {mode: max(best, _rate(mode, size)) for mode, best in rates.items()}
-    share = rates["dcqcn"] / rates["none"]
-    more = {f"{mode}_packets_s": round(rate) for mode, rate in rates.items()}
-    return _row("DCQCN on, no marks, against off", round(share, 3), DCQCN_FLOOR, DCQCN_AIM, "", **more)
-
-
-def at_work(sources: int, time_ms: int) -> dict[str, Any]:
+def at_work(sources: int, time_ms: int) -> Figure:
     """Packets a second where switches mark, CNPs are sent and rates are kept: flows without end into one link."""
     settings = {"congestion": CongestionSettings(mode="dcqcn")}
     with Fabric(Topology.star(sources + 1, gbps=10, mtu=4096, switch=MARKS), settings=settings) as fabric:
@@ -101,20 +78,17 @@ def at_work(sources: int, time_ms: int) -> dict[str, Any]:
             fabric.run(time_ms * 1_000_000)
         took = time.process_time() - begun
         count, cnps = _arrived(fabric), fabric.count("cnps_sent")
-    what = f"{sources} flows into one link, DCQCN at work"
-    return _row(what, round(count / took), PACKETS_FLOOR, PACKETS_AIM, "packets/s", cnps=cnps, ran_s=round(took, 2))
+    return _packets(f"{sources} flows into one link, DCQCN at work", count / took, cnps=cnps, ran_s=round(took, 2))
 
 
-def memory(nics: int, flows: int) -> dict[str, Any]:
+def memory(nics: int, flows: int) -> Figure:
     """Bytes of a NIC and of a flow, and what the large run would take."""
-    gc.collect()
-    before = _resident()
+    before = resident_bytes()
     with Fabric(Topology.star(nics, gbps=25), settings={"log_max_qps": 8}) as fabric:
         names = list(fabric.hosts)
         # what a NIC has once, such as its completion queue, comes with its first flow
         fabric.add(Flow(names[at], names[(at + 1) % nics], 4_096) for at in range(nics))
-        gc.collect()
-        first = _resident()
+        first = resident_bytes()
         fabric.add(
             Flow(names[at], names[(at + 1 + i % (nics - 1)) % nics], 4_096) for at in range(nics) for i in range(flows)
         )
@@ -122,19 +96,11 @@ def memory(nics: int, flows: int) -> dict[str, Any]:
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
     nic, flow = (first - before) / nics, (most - first) / nics / flows
     whole = NICS * nic + NICS * FLOWS * flow
-    verdict = FLOOR if whole < MEMORY_FLOOR else MISSED
-    return {
-        "what": f"memory, measured over {nics} NICs with {flows} flows each",
-        "value": round(whole / (1 << 30), 2),
-        "unit": f"GiB for {NICS} NICs x {FLOWS}",
-        "floor": MEMORY_FLOOR >> 30,
-        "verdict": verdict,
-        "nic_bytes": round(nic),
-        "flow_bytes": round(flow),
-    }
+    what = f"memory of {NICS} NICs x {FLOWS}, measured over {nics} NICs with {flows} flows each"
+    return _gib(what, whole / (1 << 30), nic_bytes=round(nic), flow_bytes=round(flow))
 
 
-def large(size: int) -> dict[str, Any]:
+def large(size: int) -> Figure:
     """1,024 NICs with 100 flows each, to the end."""
     begun = time.process_time()
     topology = Topology.leaf_spine(32, 8, NICS // 32, gbps=25, up_gbps=100)
@@ -147,49 +113,39 @@ def large(size: int) -> dict[str, Any]:
         over = sum(result.status == 0 for result in fabric.results)
         count = _arrived(fabric)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
-    whole = over == NICS * FLOWS and peak < MEMORY_FLOOR >> 30
-    return {
-        "what": f"{NICS} NICs x {FLOWS} flows of {size} bytes, to the end",
-        "value": round(peak, 2),
-        "unit": "GiB at most",
-        "floor": MEMORY_FLOOR >> 30,
-        "verdict": FLOOR if whole else MISSED,
-        "flows_over": over,
-        "packets": count,
-        "packets_s": round(count / took),
-        "built_s": round(built - begun, 1),
-        "ran_s": round(took, 1),
-    }
+    more = {"flows_over": over, "packets": count, "packets_s": round(count / took), "ran_s": round(took, 1)}
+    what = f"{NICS} NICs x {FLOWS} flows of {size} bytes, to the end"
+    return _gib(what, peak, built_s=round(built - begun, 1), **more)
 
 
-def main() -> int:
+def main(argv: list[str]) -> int:
     """Print a row for each figure, and whether it reaches its floor; the exit status is 1 where one does not."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hosts", type=int, default=64)
-    parser.add_argument("--bytes", type=int, default=256 << 10)
-    parser.add_argument("--long", type=int, default=32 << 20, help="bytes of a flow with DCQCN on and off")
-    parser.add_argument("--short", action="store_true", help="few hosts and bytes, in seconds")
+    parser = harness.Parser("fabric", __doc__, short="few hosts and bytes, in seconds", json=True)
+    parser.add_argument("--hosts", type=harness.at_least_one, default=64, help="hosts of the star; 64")
+    parser.add_argument("--bytes", type=harness.at_least_one, default=256 << 10, help="bytes of a flow; 256 KiB")
+    parser.add_argument(
+        "--long", type=harness.at_least_one, default=32 << 20, help="bytes of a flow with DCQCN on and off; 32 MiB"
+    )
     parser.add_argument("--large", action="store_true", help=f"also {NICS} NICs x {FLOWS} flows; takes minutes")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    hosts, size = (8, 64 << 10) if options.short else (options.hosts, options.bytes)
-    rows = [
-        memory(8 if options.short else 32, 100),
-        packets(hosts, size),
-        dcqcn(4 << 20 if options.short else options.long),
-        at_work(4 if options.short else 20, 2 if options.short else 100),
-        *([large(4_096)] if options.large else []),
-    ]
-    if options.json:
-        print(json.dumps({"engine": use.ENGINE is not None, "rows": rows}, indent=1))
-    else:
-        for row in rows:
-            rest = ", ".join(f"{name} {value:,}" for name, value in row.items() if name not in _SAID)
-            print(f"{row['what']}: {row['value']:,} {row['unit']} (floor {row['floor']:,}: {row['verdict']}); {rest}")
-    return int(any(row["verdict"] == MISSED for row in rows))
+    given = parser.read(argv)
+    hosts, size = (8, 64 << 10) if given.short else (given.hosts, given.bytes)
+    long = 4 << 20 if given.short else given.long
+    figures = [memory(8 if given.short else 32, 100), packets(hosts, size)]
+    found, _ = harness.in_turn([(mode, partial(dcqcn_rate, mode, long)) for mode in ("none", "dcqcn")], 5)
+    figures.append(at_work(4 if given.short else 20, 2 if given.short else 100))
+    figures += [large(4_096)] if given.large else []
+    rows = [row for row, _, _ in figures]
+    rows.insert(2, Row("DCQCN on, no marks, against off", "dcqcn", "packets/s", DCQCN_FLOOR, DCQCN_AIM, ("none",)))
+    more = {row.what: seen for row, _, seen in figures}
+    wrong = {
+        what: "not all flows ended"
+        for what, seen in more.items()
+        if seen.get("flows_over", NICS * FLOWS) < NICS * FLOWS
+    }
+    notes = {what: ", ".join(f"{name} {value:,}" for name, value in seen.items()) for what, seen in more.items()}
+    found |= {row.what: [value] for row, value, _ in figures}
+    return harness.report(given, rows, found, notes=notes, wrong=wrong, more=more, engine=use.ENGINE is not None)
 
-
-_SAID = ("what", "value", "unit", "floor", "verdict")
 
 if __name__ == "__main__":
-    sys.exit(main())
+    harness.run(main)

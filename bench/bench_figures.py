@@ -1,7 +1,5 @@
 """The figures of the README and of docs/comparison.md, all by one command, at the same minutes.
 
-    ./dev bench figures [--short] [--rounds N] [--write]
-
 ``./dev bench rc`` is run as it is, then in plain Python; the rows of :data:`ROWS` are printed as the tables that the
 pages have. ``--write`` puts the figures into ``docs/figures.json`` and the tables between the marks of the pages, which
 a test holds to that file. Run it on a machine that does nothing else.
@@ -9,12 +7,10 @@ a test holds to that file. Run it on a machine that does nothing else.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -23,12 +19,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import bench_rc
-import rc_figures
-from peers import LeftOutError
+import harness
+from harness import ROOT
 
-from rnic.spec.errors import RnicError
-
-ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "figures.json"
 README = ROOT / "README.md"
 COMPARISON = ROOT / "docs" / "comparison.md"
@@ -150,65 +143,39 @@ def take(rounds: int, short: bool, others: bool) -> dict[str, float]:
     """The best of each figure of :data:`ROWS` in the way that this process has, with the others' where asked for."""
     wanted = {name for row in ROWS for name in (row.figure, *((row.raw, row.ucx) if others else ())) if name}
     less = {row.figure for row in bench_rc.ROWS if row.less}
-    found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
-        raw = bench_rc.RawUdp(Path(folder))
-        for turn in range(rounds):
-            for name, measure in bench_rc.figures_of_a_round(raw, None, short):
-                if name not in wanted:
-                    continue
-                print(f"\rround {turn + 1} of {rounds}: {name:<20}", end="", file=sys.stderr, flush=True)
-                try:
-                    value = measure()
-                except (LeftOutError, rc_figures.NotMeasuredError, RnicError) as error:
-                    print(f"\r{name}: {error}", file=sys.stderr)
-                    continue
-                found[name] = (min if name in less else max)(value, found.get(name, value))
-    print("\r" + " " * 50 + "\r", end="", file=sys.stderr)
-    return found
+        takes = [each for each in bench_rc.figures_of_a_round(Path(folder), None, short) if each[0] in wanted]
+        found, missing = harness.in_turn(takes, rounds)
+    for name, reason in missing.items():
+        print(f"{name}: {reason}", file=sys.stderr)
+    return {name: (min if name in less else max)(values) for name, values in found.items()}
 
 
-def take_in(way: str, options: list[str]) -> dict[str, float]:
-    """:func:`take` in a process of its own, which imports rnic in this way; the first one measures the others, too."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "figures.json"
-        command = [sys.executable, str(Path(__file__)), "--one-way", str(out), *options]
-        command += ["--others"] if way == "engine" else []
-        subprocess.run(command, env={**os.environ, **WAYS[way]}, check=True)
-        found: dict[str, float] = json.loads(out.read_text(encoding="utf-8"))
-    return found
-
-
-def main(argv: list[str]) -> int:
+def main(argv: list[str]) -> None:
     """Measure, print, and with ``--write`` put into the pages."""
-    parser = argparse.ArgumentParser(prog="./dev bench figures", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of all figures (5)")
-    parser.add_argument("--short", action="store_true", help="one round of short runs")
+    parser = harness.Parser("figures", __doc__, rounds=5, short="one round of short runs")
     parser.add_argument("--write", action="store_true", help="put them into docs/figures.json, README and comparison")
-    parser.add_argument("--one-way", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--others", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args(argv)
-    rounds = 1 if given.short else given.rounds
-    if given.one_way:
-        given.one_way.write_text(json.dumps(take(rounds, given.short, given.others)), encoding="utf-8")
-        return 0
-    options = ["--rounds", str(rounds), *(["--short"] if given.short else [])]
+    given = parser.read(argv)
+    rounds = given.rounds
+    measured = {
+        way: harness.call_in(ROOT, "bench_figures.take", rounds, given.short, way == "engine", env=env, quiet=False)
+        for way, env in WAYS.items()
+    }
     document: dict[str, object] = {
         "date": datetime.now(UTC).date().isoformat(),
         "machine": machine(),
         "python": platform.python_version(),
         "linux": platform.release().split("-")[0],
         "how": f"best of {rounds} {'rounds' if rounds > 1 else 'short round'} of `./dev bench figures`",
-        "measured": {way: take_in(way, options) for way in WAYS},
+        "measured": measured,
     }
     for name, table in TABLES.items():
-        print(f"{name}\n\n{conditions(document)}{table(document['measured'])}")  # type: ignore[arg-type]
+        print(f"{name}\n\n{conditions(document)}{table(measured)}")
     if given.write:
         FIGURES.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         for page in (README, COMPARISON):
             page.write_text(page_with(page.read_text(encoding="utf-8"), document), encoding="utf-8")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    harness.run(main)

@@ -1,11 +1,5 @@
 """What the gateware does with a clock cycle. Everything here is counted in the simulator, so it is exact.
 
-    ./dev bench gateware [--json]
-    ./dev bench gateware --latency
-    ./dev bench gateware --costs
-    ./dev bench gateware --placed [--only TEXT] [--seeds N]
-    ./dev bench gateware --ctxmgt
-
 Bytes per cycle of a 16 KiB WRITE in loopback, from doorbell to CQ_TAIL, at 32 bit as documented and at 512 bit with
 overlapping fragments; and cycles from the doorbell to CQ_TAIL of a 64-byte WRITE, by state of the controller.
 
@@ -21,6 +15,7 @@ prints and the tests hold the gateware to.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import subprocess
@@ -32,6 +27,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import harness
 from amaranth.lib import wiring
 
 from rnic.gateware.ctxmgt.measure import measure as measure_ctxmgt
@@ -56,7 +52,7 @@ FIGURES = Path(__file__).resolve().parents[1] / "docs" / "gateware-figures.json"
 MHZ = 250
 
 
-def costs() -> int:
+def costs(_: argparse.Namespace) -> int:
     """Write the figures of the documentation: resources, and the cycles that are printed without --costs."""
     cells = {}
     for engine in COSTED:
@@ -83,21 +79,16 @@ queues are 6.2 Mbit, and the largest ECP5 has 3.8 in its block RAM."""
 SEEDS = (1, 2, 3, 4, 5)
 
 
-def placed() -> int:
+def placed(given: argparse.Namespace) -> int:
     """Place and route each design with each seed, a seed of all before the next; 1 if a floor is missed or seeds are.
 
     Each figure is written as it comes. What stands there of the same netlist, by its digest, is not done again, so a
-    run that was stopped goes on where it was. ``--only TEXT`` takes the designs with TEXT in their names, ``--seeds N``
-    the first N seeds.
+    run that was stopped goes on where it was. ``--only`` chooses designs, ``--seeds`` the first seeds.
     """
-    only, wanted = _option("--only", ""), int(_option("--seeds", str(len(SEEDS))))
     versions, netlists = tool_versions(), {}
-    designs = {name: build for name, build in PLACED.items() if only in name}
-    if not designs:
-        print(f"bench gateware: no design has {only!r} in its name: {', '.join(PLACED)}", file=sys.stderr)
-        return 1
+    designs = {name: build for name, build in PLACED.items() if given.only in name}
     texts = {name: rtlil_to_place(build()) for name, (build, _, _) in designs.items()}
-    for seed in SEEDS[:wanted]:
+    for seed in SEEDS[: given.seeds]:
         for name, (_, floor, options) in designs.items():
             row, tools = placed_row(name), " ".join((versions, *options))
             digest = hashlib.sha256((tools + texts[name]).encode()).hexdigest()[:16]
@@ -138,10 +129,6 @@ def placed_row(name: str) -> dict[str, Any]:
     return next((row for row in found if row["what"] == name), {})
 
 
-def _option(name: str, default: str) -> str:
-    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv[:-1] else default
-
-
 LATENCY_ROWS = (
     ("16 KiB, loopback, 8 posted", LONG_BYTES, 0.0, 8, 120, 80.0),
     (f"16 KiB, network, {LINE_GBPS:g} Gb/s MAC, 8 posted", LONG_BYTES, LINE_GBPS, 8, 120, 75.0),
@@ -157,7 +144,7 @@ def write_figures(**sections: object) -> None:
     FIGURES.write_text(json.dumps(json.loads(FIGURES.read_text()) | sections, indent=2) + "\n")
 
 
-def latency() -> int:
+def latency(_: argparse.Namespace) -> int:
     """Print cycles, Gb/s and verdicts by memory latency, for the documentation too; 1 if a floor is not reached."""
     failed, rows = [], []
     for name, size, line_gbps, count, at, floor in LATENCY_ROWS:
@@ -183,7 +170,7 @@ def latency() -> int:
     return 1 if failed else 0
 
 
-def ctxmgt() -> int:
+def ctxmgt(_: argparse.Namespace) -> int:
     """Print CtxMgt's cycles for each request, and write them for the documentation."""
     with tempfile.TemporaryDirectory() as scratch:
         rows = measure_ctxmgt(Path(scratch))
@@ -194,37 +181,48 @@ def ctxmgt() -> int:
     return 0
 
 
-def main() -> int:
+def main(argv: list[str]) -> int:
     """Print the figures; 1 if a floor is not reached or a byte is wrong."""
-    if "--latency" in sys.argv:
-        return latency()
-    if "--costs" in sys.argv:
-        return costs()
-    if "--ctxmgt" in sys.argv:
-        return ctxmgt()
-    if "--placed" in sys.argv:
-        return placed()
+    parser = harness.Parser("gateware", __doc__, rows=PLACED, json=True)
+    modes = parser.add_mutually_exclusive_group()
+    for name, mode, text in (
+        ("--latency", latency, "let memory be slow, with several WRITEs in flight"),
+        ("--costs", costs, "synthesize"),
+        ("--placed", placed, "place and route, too: the designs of --only, the seeds of --seeds"),
+        ("--ctxmgt", ctxmgt, "count cycles of CtxMgt's requests"),
+    ):
+        modes.add_argument(name, dest="mode", action="store_const", const=mode, default=loopback, help=text)
+    most = len(SEEDS)
+    parser.add_argument("--seeds", type=harness.at_least_one, default=most, metavar="N", help="the first N; default 5")
+    given = parser.read(argv)
+    try:
+        return int(given.mode(given))
+    except ToolError as error:
+        print(f"bench gateware: {error}", file=sys.stderr)
+        return 1
+
+
+def loopback(given: argparse.Namespace) -> int:
+    """Print cycles in loopback; 1 if a floor is not reached."""
     rows, failed = [], []
     for name, params in MEASURED.items():
         long, short = measure(params)
-        cycles = sum(long.values())
-        share = LONG_BYTES / cycles / params.bus_bytes
+        took = sum(long.values())
+        share = LONG_BYTES / took / params.bus_bytes
         rows.append(
             {
                 "engine": name,
-                "cycles": cycles,
-                "bytes_per_cycle": round(LONG_BYTES / cycles, 3),
+                "cycles": took,
+                "bytes_per_cycle": round(LONG_BYTES / took, 3),
                 "share_of_bus": round(share, 3),
-                f"gbit_per_s_at_{MHZ}_mhz": round(LONG_BYTES * 8 * MHZ / cycles / 1000, 1),
+                f"gbit_per_s_at_{MHZ}_mhz": round(LONG_BYTES * 8 * MHZ / took / 1000, 1),
                 "doorbell_to_tail": sum(short.values()),
                 "by_state": short,
             }
         )
         if share < FLOORS.get(name, 0):
             failed.append(f"{name}: {share:.3f} of the bus, wanted {FLOORS[name]}")
-    if "--json" in sys.argv:
-        print(json.dumps(rows, indent=2))
-    else:
+    if not harness.write_json(given, rows):
         print(f"16 KiB WRITE in loopback, doorbell to CQ_TAIL; Gb/s at {MHZ} MHz")
         for row in rows:
             print(
@@ -242,7 +240,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except ToolError as error:
-        sys.exit(f"bench gateware: {error}")
+    harness.run(main)

@@ -1,22 +1,23 @@
 """How fast ``rnic check`` judges: RoCEv2 packets a second of processor time, best and median of rounds, one core.
 
-    ./dev bench judge [--rounds N]
-
-The aim is 500,000, the floor 100,000; each row says whether it was met.
+The aim is 500,000, the floor 100,000; each row says whether its median met it.
 """
 
 from __future__ import annotations
 
-import argparse
-import statistics
 import time
-from pathlib import Path
+from functools import partial
+
+import harness
+from harness import ROOT, Row
 
 from rnic.judge import Finding, Judge
 from rnic.link.pcap import CapturedPacket, read_packets
 
-RECORDINGS = Path(__file__).resolve().parents[1] / "tests" / "vectors" / "rxe"
-FLOOR, AIM = 100_000, 500_000
+RECORDINGS = ROOT / "tests" / "vectors" / "rxe"
+ROWS = [
+    Row(name, name, "packets/s", 100_000, 500_000, middle=True) for name in ("write_bw_256", "rc_pingpong", "read_bw")
+]
 REPEATS = 60
 
 
@@ -33,19 +34,13 @@ def rate(packets: list[CapturedPacket]) -> float:
     return REPEATS * len(packets) / (time.process_time() - begun)
 
 
-def main() -> None:
+def main(argv: list[str]) -> None:
     """Print a row for each recording."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
-    print(f"{'recording':24}{'best':>12}{'median':>12}  floor {FLOOR:,}, aim {AIM:,}")
-    for name in ("write_bw_256", "rc_pingpong", "read_bw"):
-        packets = list(read_packets(RECORDINGS / f"{name}.pcap"))
-        rates = [rate(packets) for _ in range(rounds)]
-        best, median = max(rates), statistics.median(rates)
-        verdict = "aim met" if median >= AIM else "floor met" if median >= FLOOR else "missed"
-        print(f"{name:24}{best:12,.0f}{median:12,.0f}  {verdict}")
+    given = harness.Parser("judge", __doc__, rounds=5, rows=(row.what for row in ROWS), json=True).read(argv)
+    names = [row.what for row in ROWS if given.only in row.what]
+    takes = [(name, partial(rate, list(read_packets(RECORDINGS / f"{name}.pcap")))) for name in names]
+    harness.report(given, ROWS, *harness.in_turn(takes, given.rounds))
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

@@ -1,11 +1,10 @@
 """Unmodified programs through a NIC process, against `rnic perf` through one of the same kind, and ways to wait.
 
-    ./dev bench programs [ROUNDS] [--bypass] [--guest]
-
 ``--bypass`` leaves out all rows but those of programs that run the engine themselves, and of what they are held
 against: plain UDP sockets in C (``raw_udp.c``), one copy by the kernel (``process_vm.c``) and UCX over TCP. ``--guest``
 (root) adds perftest in a guest that QEMU runs, on rnic and on the kernel's Soft-RoCE (``guest_programs.py``); where
-this machine cannot run it, the exit status is 77.
+this machine cannot run it, the exit status is 77. ``--before`` measures each row of rnic's also with another tree's
+rnic, in turn, and prints the ratio.
 
 Each round runs every row once, in turn, latencies four times; best and median of all are printed, and the ratios of
 both; the verdict is that of the best, as ``bench_rc.py`` has it. What waits how: the program polls and yields after
@@ -17,10 +16,8 @@ run, since machines differ.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import re
 import shutil
 import socket
 import struct
@@ -29,17 +26,18 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 from pathlib import Path
-from statistics import median
 
-from guest import UnavailableError
-from guest_programs import GuestRow, measured
+import harness
+import peers
+from guest_programs import measured
+from harness import LeftOutError, Take, free_port, last_row
 
-from rnic.abi.build import build, find_compiler
 from rnic.spec.attach import SOCKET_NAME
 from rnic.testing import own_network
 
-RNIC = [sys.executable, "-m", "rnic.cli"]
 ROUNDS = 3
 SECONDS = 60.0
 MESSAGE = 1 << 20
@@ -53,33 +51,33 @@ LEAST_BW, MOST_LAT = 0.8, 1.3
 BYPASS = {"RNIC_BYPASS": "1", "RNIC_SHM": "0"}
 SHM = {"RNIC_BYPASS": "1", "RNIC_SHM": "1"}
 RAW_LAT, RAW_BW = "raw UDP in C, 8 B", "raw UDP in C with GSO"
-Verdict = tuple[str, str, str, bool, float, float]
-"""What, row, the row that it is held against, whether less is better, floor, aim."""
-VERDICTS: list[Verdict] = [
-    ("ib_write_lat / raw UDP", "bypass: ib_write_lat 8 B", RAW_LAT, True, 2.0, 1.3),
-    ("ib_write_lat / ucx tcp", "bypass: ib_write_lat 8 B", "ucx_perftest tcp, tag 8 B", True, 1.1, 0.7),
-    ("ib_send_lat / ucx tcp", "bypass: ib_send_lat 8 B", "ucx_perftest tcp, tag 8 B", True, 1.1, 0.7),
-    ("ib_write_bw / raw UDP", "bypass: ib_write_bw 1 MiB", RAW_BW, False, 0.6, 0.72),
-    ("ib_read_bw / ib_write_bw", "bypass: ib_read_bw 1 MiB", "bypass: ib_write_bw 1 MiB", False, 0.85, 0.95),
-    ("ib_send_bw / ib_write_bw", "bypass: ib_send_bw 1 MiB", "bypass: ib_write_bw 1 MiB", False, 0.85, 0.95),
-]
 SLEEPS, RAW_SLEEPS = "bypass: ib_send_lat 8 B, on events", "raw UDP in C, 8 B, blocking"
-VERDICTS.append(("ib_send_lat -e / raw blocking", SLEEPS, RAW_SLEEPS, True, 1.6, 1.2))
-COPY = "process_vm_readv of 1 MiB"
-VERDICTS.append(("ib_write_bw --shm / copy", "shm: ib_write_bw 1 MiB", COPY, False, 0.6, 0.9))
+UCX_LAT = "ucx_perftest tcp, tag 8 B"
+WRITE_BW, COPY = "bypass: ib_write_bw 1 MiB", "process_vm_readv of 1 MiB"
 OWN_TIME = "bypass: NIC process, of the time of 10 GB"
-MOST_OWN, AIM_OWN = 2.0, 0.0
-"""Percent of the time that two programs take to move 10 GB."""
 RATE = "bypass: ib_write_bw 8 B, lists of 64"
-LEAST_RATE, AIM_RATE = 2.0, 8.0
-"""Million messages a second."""
+VERDICTS = [
+    harness.Row("ib_write_lat / raw UDP", "bypass: ib_write_lat 8 B", "us", 2.0, 1.3, (RAW_LAT,), less=True),
+    harness.Row("ib_write_lat / ucx tcp", "bypass: ib_write_lat 8 B", "us", 1.1, 0.7, (UCX_LAT,), less=True),
+    harness.Row("ib_send_lat / ucx tcp", "bypass: ib_send_lat 8 B", "us", 1.1, 0.7, (UCX_LAT,), less=True),
+    harness.Row("ib_write_bw / raw UDP", WRITE_BW, "MB/s", 0.6, 0.72, (RAW_BW,)),
+    harness.Row("ib_read_bw / ib_write_bw", "bypass: ib_read_bw 1 MiB", "MB/s", 0.85, 0.95, (WRITE_BW,)),
+    harness.Row("ib_send_bw / ib_write_bw", "bypass: ib_send_bw 1 MiB", "MB/s", 0.85, 0.95, (WRITE_BW,)),
+    harness.Row("ib_send_lat -e / raw blocking", SLEEPS, "us", 1.6, 1.2, (RAW_SLEEPS,), less=True),
+    harness.Row("ib_write_bw --shm / copy", "shm: ib_write_bw 1 MiB", "MB/s", 0.6, 0.9, (COPY,)),
+    harness.Row("messages a second, millions", RATE, "M/s", 2.0, 8.0),
+    harness.Row("NIC process, percent", OWN_TIME, "%", 2.0, 0.0, less=True),
+    harness.Row("ib_write_bw / rnic perf", "ib_write_bw 1 MiB", "MB/s", LEAST_BW, None, ("rnic perf write_bw 1 MiB",),
+                middle=True),
+    harness.Row("ib_write_lat / rnic perf", "ib_write_lat 8 B", "us", MOST_LAT, None, ("rnic perf write_lat 8 B",),
+                less=True, middle=True),
+]  # fmt: skip
 NEVER = "4294967295"
-LEFT_OUT = 77
 OWN = ("raw_udp", "process_vm")
 """C programs beside this one."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Row:
     """One way to measure. ``figure`` is where its output has the number, ``env`` what it is told."""
 
@@ -88,7 +86,16 @@ class Row:
     command: tuple[str, ...]
     figure: int
     env: dict[str, str] = field(default_factory=dict)
-    got: list[float] = field(default_factory=list)
+
+    @property
+    def less(self) -> bool:
+        """Whether less is better."""
+        return self.unit in ("us", "%")
+
+    @property
+    def own(self) -> bool:
+        """Whether it is rnic's, and another tree's may be measured."""
+        return self.command[0] not in (*OWN, "ucx_perftest")
 
 
 def rows() -> list[Row]:
@@ -106,7 +113,7 @@ def rows() -> list[Row]:
         Row("ucx_perftest tcp, put 1 MiB", "MB/s", ("ucx_perftest", "-t", "ucp_put_bw", *BW), 5),
         Row("ib_write_lat 8 B", "us", ("ib_write_lat", "-x", "0", "-F", *LAT), 4),
         Row("rnic perf write_lat 8 B", "us", ("rnic", "write_lat", *LAT), 0),
-        Row("ucx_perftest tcp, tag 8 B", "us", ("ucx_perftest", "-t", "tag_lat", *LAT), 2),
+        Row(UCX_LAT, "us", ("ucx_perftest", "-t", "tag_lat", *LAT), 2),
         Row("ib_send_lat 8 B", "us", ("ib_send_lat", "-x", "0", "-F", *LAT), 4),
         Row("ib_send_lat 8 B, on events", "us", ("ib_send_lat", "-x", "0", "-F", "-e", *LAT), 4),
     ]
@@ -122,13 +129,13 @@ def bypass_rows() -> list[Row]:
     quick = ("-x", "0", "-F")
     found = [
         Row(RAW_LAT, "us", ("raw_udp", "lat", "20000"), 0),
-        Row("ucx_perftest tcp, tag 8 B", "us", ("ucx_perftest", "-t", "tag_lat", *LAT), 2),
+        Row(UCX_LAT, "us", ("ucx_perftest", "-t", "tag_lat", *LAT), 2),
         Row("bypass: ib_write_lat 8 B", "us", ("ib_write_lat", *quick, *LAT), 4, BYPASS),
         Row("bypass: ib_send_lat 8 B", "us", ("ib_send_lat", *quick, *LAT), 4, BYPASS),
         Row(RAW_SLEEPS, "us", ("raw_udp", "sleep", "10000"), 0),
         Row(SLEEPS, "us", ("ib_send_lat", *quick, "-e", *LAT), 4, BYPASS),
         Row(RAW_BW, "MB/s", ("raw_udp", "bw", "4112", "1"), 0),
-        Row("bypass: ib_write_bw 1 MiB", "MB/s", ("ib_write_bw", *quick, *LONG_BW), 3, BYPASS),
+        Row(WRITE_BW, "MB/s", ("ib_write_bw", *quick, *LONG_BW), 3, BYPASS),
         Row("bypass: ib_read_bw 1 MiB", "MB/s", ("ib_read_bw", *quick, *LONG_BW), 3, BYPASS),
         Row("bypass: ib_send_bw 1 MiB", "MB/s", ("ib_send_bw", *quick, *LONG_BW), 3, BYPASS),
         Row(COPY, "MB/s", ("process_vm", str(MESSAGE), LONG), 0),
@@ -142,95 +149,60 @@ def bypass_rows() -> list[Row]:
     return [row for row in found if row.command[0] in OWN or shutil.which(row.command[0])]
 
 
-def raw(row: Row, folder: Path) -> float:
-    """A figure of ``raw_udp.c`` or ``process_vm.c``, which is built where it is not there yet."""
-    program = folder / row.command[0]
-    if not program.exists():
-        compiler = find_compiler()
-        assert compiler is not None
-        source = Path(__file__).with_name(f"{row.command[0]}.c")
-        subprocess.run([compiler, "-O2", str(source), "-o", str(program)], check=True)
-    done = subprocess.run([program, *row.command[1:]], capture_output=True, text=True, timeout=SECONDS, check=True)
-    figure = float(done.stdout.split()[row.figure])
-    return figure * 1e9 / (1 << 20) if row.unit == "MB/s" else figure  # perftest's MB are MiB
+@dataclass(frozen=True)
+class Tree:
+    """A tree's rnic: the Python that runs it, and its C libraries."""
+
+    python: Path
+    libraries: Path
+
+    def command(self, *words: str) -> list[str]:
+        """An ``rnic`` command line."""
+        return [str(self.python), "-m", "rnic.cli", *words]
+
+    def build(self) -> Tree:
+        """Build the libraries."""
+        subprocess.run(
+            [self.python, "-m", "rnic.abi.build", "--out", self.libraries], stdout=subprocess.DEVNULL, check=True
+        )
+        return self
 
 
-def verdict(what: str, figures: tuple[float, float], floor: float, aim: float, less: bool) -> str:
-    """One line: the figure of the best rounds and that of the medians, floor and aim, met by the first or missed."""
-    good = [figures[0] <= bound if less else figures[0] >= bound for bound in (floor, aim)]
-    word = "aim met" if good[1] else "floor met" if good[0] else "MISSED"
-    return f"{what:37} {figures[0]:7.2f} {figures[1]:7.2f} {floor:7.2f} {aim:7.2f} {word}"
-
-
-def best(got: list[float], unit: str) -> float:
-    """Of a row's rounds."""
-    return min(got) if unit in ("us", "%", "cycles") else max(got)
-
-
-HEAD = f"{'':37} {'best':>7} {'median':>7} {'floor':>7} {'aim':>7}"
-
-
-def in_guest(rows: list[GuestRow]) -> list[str]:
-    """Figures of the guest, rnic's against Soft-RoCE's."""
-    lines = [f"{'in the guest':40} {'Soft-RoCE':>9} {'rnic':>9}  (medians)"]
-    lines += [f"{row.what:40} {median(row.soft):9.2f} {median(row.own):9.2f} {row.unit}" for row in rows]
-    lines.append(f"{HEAD}  (Soft-RoCE's packets, and rnic's but by socket, stay inside of the device)")
-    for row in rows:
-        soft = [figure for figure in row.soft if 0 < figure < float("inf")]  # what came to no end is none to be held to
-        if not soft:
-            lines.append(f"{row.what:37} not measured: Soft-RoCE came to no end")
-            continue
-        ratios = best(row.own, row.unit) / best(soft, row.unit), median(row.own) / median(soft)
-        if row.wire:
-            lines.append(f"{row.what:37} {ratios[0]:7.2f} {ratios[1]:7.2f} {'none':>7} {row.aim:7.2f}")
-        else:
-            lines.append(verdict(row.what, ratios, row.floor, row.aim, row.unit == "cycles"))
-    return lines
-
-
-def verdicts(wanted: list[Row]) -> list[str]:
-    """The best rounds against each other, and the medians: floors and aims, met or missed."""
-    found = {row.name: (best(row.got, row.unit), median(row.got)) for row in wanted}
-    lines = [HEAD]
-    for what, row, base, less, floor, aim in VERDICTS:
-        if row in found and base in found and all(found[base]):
-            ratios = found[row][0] / found[base][0], found[row][1] / found[base][1]
-            lines.append(verdict(what, ratios, floor, aim, less))
-    if RATE in found:
-        lines.append(verdict("messages a second, millions", found[RATE], LEAST_RATE, AIM_RATE, less=False))
-    if OWN_TIME in found:
-        lines.append(verdict("NIC process, percent", found[OWN_TIME], MOST_OWN, AIM_OWN, less=True))
-    return lines
-
-
-def measure(row: Row, libraries: Path, number: int) -> float:
+def measure(row: Row, tree: Tree, numbers: count[int]) -> float:
     """One figure."""
-    # its NIC process may still write there, until it finds nobody left
-    with tempfile.TemporaryDirectory(prefix="rnic-bench-", ignore_cleanup_errors=True) as name:
-        env = {**os.environ, "RNIC_BYPASS": "0", **row.env, "RNIC_RUNTIME_DIR": name, "RNIC_LIBRARIES": str(libraries)}
-        if row.command[0] in OWN:
-            return raw(row, libraries)
-        address = f"{own_network()}.{number % 250 + 1}"
-        if row.command[0] == "rnic":
-            command = [*RNIC, "perf", *row.command[1:], "--addr", address, "--nic-process", "--json"]
-            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=SECONDS, check=True)
-            found = json.loads(done.stdout)[0]
-            return float(found["bw_average_MBps" if row.unit == "MB/s" else "t_typical_us"])
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        prefix = [*RNIC, "exec", "--addr", address, "--"]
-        if row.command[0] == "ucx_perftest":
-            prefix, env = [], {**env, "UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo", "UCX_WARN_UNUSED_ENV_VARS": "n"}
-        command = [*prefix, *row.command, "-p", port]
-        busy = _Busy(Path(name)) if row.unit == "%" else None
-        server = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        try:
-            said = _client([*command, "127.0.0.1"], env, busy, int(port))
-            return _figure(said, row) if busy is None else busy.percent()
-        finally:
-            server.kill()
-            server.communicate()
+    address = f"{own_network()}.{next(numbers) % 250 + 1}"
+    try:
+        # its NIC process may still write there, until it finds nobody left
+        with tempfile.TemporaryDirectory(prefix="rnic-bench-", ignore_cleanup_errors=True) as name:
+            return _measure(row, tree, address, Path(name))
+    except subprocess.TimeoutExpired:
+        return float("inf") if row.unit == "us" else 0.0
+
+
+def _measure(row: Row, tree: Tree, address: str, runtime: Path) -> float:
+    if row.command[0] in OWN:
+        figure = peers.c_program(tree.libraries, *row.command)
+        return figure * 1e9 / (1 << 20) if row.unit == "MB/s" else figure  # perftest's MB are MiB
+    own = {"RNIC_RUNTIME_DIR": str(runtime), "RNIC_LIBRARIES": str(tree.libraries)}
+    env = {**os.environ, "RNIC_BYPASS": "0", **row.env, **own}
+    if row.command[0] == "rnic":
+        command = tree.command("perf", *row.command[1:], "--addr", address, "--nic-process", "--json")
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=SECONDS, check=True)
+        found = json.loads(done.stdout)[0]
+        return float(found["bw_average_MBps" if row.unit == "MB/s" else "t_typical_us"])
+    port = free_port()
+    prefix = tree.command("exec", "--addr", address, "--")
+    if row.command[0] == "ucx_perftest":
+        prefix, env = [], {**env, "UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo", "UCX_WARN_UNUSED_ENV_VARS": "n"}
+    command = [*prefix, *row.command, "-p", port]
+    busy = _Busy(runtime) if row.unit == "%" else None
+    server = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        said = _client([*command, "127.0.0.1"], env, busy, int(port))
+        return float(last_row(said)[row.figure]) if busy is None else busy.percent()
+    finally:
+        server.kill()
+        server.communicate()
 
 
 class _Busy:
@@ -279,49 +251,45 @@ def _client(command: list[str], env: dict[str, str], busy: _Busy | None, port: i
     raise RuntimeError(f"{' '.join(command)}: {said}")
 
 
-def _figure(text: str, row: Row) -> float:
-    lines = [line.split() for line in text.splitlines() if re.match(r"^\s*(\d+|Final:)\s", line)]
-    return float(lines[-1][row.figure])
-
-
 def main(argv: list[str]) -> int:
-    """Print the table and the two ratios."""
-    parser = argparse.ArgumentParser(prog="./dev bench programs", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("rounds", nargs="?", type=int, default=ROUNDS, help=f"rounds of all figures; {ROUNDS}")
+    """Print the figures, and their ratios with verdicts."""
+    every = {row.name: row for row in (*rows(), *bypass_rows())}
+    parser = harness.Parser(
+        "programs", __doc__, rounds=ROUNDS, rows=(*every, *(row.what for row in VERDICTS)), json=True,
+        before="also measure this tree or commit, whose environment ./dev setup makes; prints ratios",
+    )  # fmt: skip
+    parser.add_turns()
     parser.add_argument("--bypass", action="store_true", help="only programs that run the data path themselves")
     parser.add_argument("--guest", action="store_true", help="also in the guest, beside Soft-RoCE (root)")
-    options = parser.parse_args(argv)
-    rounds = options.rounds
-    before = [] if options.bypass else rows()
-    wanted = before + [row for row in bypass_rows() if row.name not in {row.name for row in before}]
-    with tempfile.TemporaryDirectory(prefix="rnic-libraries-") as name:
-        build(Path(name))
-        turns = wanted + 3 * [row for row in wanted if row.unit == "us"]
-        for turn in range(rounds):
-            for index, row in enumerate(turns):
-                try:
-                    row.got.append(measure(row, Path(name), turn * len(turns) + index))
-                except subprocess.TimeoutExpired:
-                    row.got.append(float("inf") if row.unit == "us" else 0.0)
-    print(f"{'':60} {'best':>9} {'median':>9}")
-    for row in wanted:
-        print(f"{row.name:60} {best(row.got, row.unit):9.2f} {median(row.got):9.2f} {row.unit}")
-    middle = {row.name: median(row.got) for row in wanted}
-    if "ib_write_bw 1 MiB" in middle:
-        ratio = middle["ib_write_bw 1 MiB"] / middle["rnic perf write_bw 1 MiB"]
-        print(f"ib_write_bw / rnic perf: {ratio:.2f} (at least {LEAST_BW}: {'met' if ratio >= LEAST_BW else 'MISSED'})")
-        ratio = middle["ib_write_lat 8 B"] / middle["rnic perf write_lat 8 B"]
-        print(f"ib_write_lat / rnic perf: {ratio:.2f} (at most {MOST_LAT}: {'met' if ratio <= MOST_LAT else 'MISSED'})")
-    print("\n".join(verdicts(wanted)))
-    if not options.guest:
-        return 0
-    try:
-        print("\n".join(in_guest(measured(rounds))))
-    except UnavailableError as reason:
-        print(f"bench programs: the guest is LEFT OUT: {reason}", file=sys.stderr)
-        return LEFT_OUT
-    return 0
+    given = parser.read(argv)
+    chosen = {name for name in every if given.only in name} | harness.figures_for(VERDICTS, given.only)
+    wanted = [row for row in (bypass_rows() if given.bypass else every.values()) if row.name in chosen]
+    figures = [harness.Row(row.name, row.name, row.unit, less=row.less) for row in wanted]
+    numbers = count()
+    with harness.tree_of(given.before, build=True) as before, tempfile.TemporaryDirectory(prefix="rnic-libs-") as name:
+        this = Tree(Path(sys.executable), Path(name) / "this").build()
+        other = Tree(before / ".venv/bin/python", Path(name) / "before").build() if before else None
+        takes: list[tuple[str, Take]] = []
+        for row in [*wanted, *(3 * [row for row in wanted if row.unit == "us"])]:
+            takes.append((row.name, partial(measure, row, this, numbers)))
+            if other is not None and row.own:
+                takes.append((f"before: {row.name}", partial(measure, row, other, numbers)))
+        found, missing = harness.in_turn(takes, given.rounds)
+    if other is not None:
+        figures = [both for row in figures for both in (row, *harness.beside([row] if every[row.what].own else []))]
+    judged = [row for row in VERDICTS if {row.figure, *row.against} <= found.keys()]
+    status, given.only = 0, ""
+    if given.guest:
+        try:
+            guests, more = measured(given.rounds)
+            judged += guests
+            found |= more
+        except LeftOutError as reason:
+            print(f"bench programs: LEFT OUT: {reason}", file=sys.stderr)
+            status = harness.LEFT_OUT
+    harness.report(given, [row for row in figures if row.figure in found] + judged, found, missing)
+    return status
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    harness.run(main)

@@ -1,7 +1,5 @@
 """RC Link beside RoCEv2's RC in the same virtual network: header bytes, goodput and completion times under loss.
 
-    ./dev bench rclink [--messages N] [--json]
-
 Two NICs with a wire each way that takes 1 us for a packet and 5 us to cross; each packet of either direction, ACKs
 included, is lost with the given probability. One side sends messages of 16 KiB in packets of 1024 bytes, four at a
 time, so that at most 64 packets are outstanding. Time is virtual: the figures are what the rules cost, not the
@@ -10,11 +8,11 @@ program, and every run with the same seed gives the same ones.
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from statistics import median
+
+import harness
 
 from rnic.link.faults import FaultRates
 from rnic.rclink.numbers import ICRC_BYTES, RH_BYTES
@@ -158,16 +156,15 @@ def lines(rows: list[Figures]) -> list[str]:
     return out
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str]) -> None:
     """Run and print."""
-    messages = int(argv[argv.index("--messages") + 1]) if "--messages" in argv else MESSAGES
-    rows = table(messages)
-    if "--json" in argv:
-        print(json.dumps([asdict(row) for row in rows], indent=2))
-    else:
+    parser = harness.Parser("rclink", __doc__, json=True)
+    parser.add_argument("--messages", type=harness.at_least_one, default=MESSAGES, help=f"of each row; {MESSAGES}")
+    given = parser.read(argv)
+    rows = table(given.messages)
+    if not harness.write_json(given, [asdict(row) for row in rows]):
         print("\n".join(lines(rows)))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    harness.run(main)

@@ -1,7 +1,5 @@
 """What many queue pairs and a lossy wire cost: memory, time an operation, goodput.
 
-    ./dev bench scale [QPS]
-
 Queue pairs are made and connected up to 8,192 and up to all that a device has. Memory is what the process takes for
 each: device, state in the arena, verbs objects and rings together.
 """
@@ -9,19 +7,22 @@ each: device, state in the arena, verbs objects and rings together.
 from __future__ import annotations
 
 import gc
-import os
 import random
-import sys
 import time
 import tracemalloc
-from pathlib import Path
+from functools import partial
+from itertools import count
 from statistics import median
 
+import harness
+from flow import Flow
+from harness import Found, Row, resident_bytes
+
+from rnic.link.base import Link
 from rnic.link.faults import FaultRates, FaultyLink
-from rnic.link.loopback import loopback_pair
 from rnic.spec import opcodes as op
 from rnic.testing import QpPair, SimNet
-from rnic.verbs import CQ, MR, PD, QP, AHAttr, Context, GlobalRoute, QPAttr, QPCap, QPInitAttr, runtime_on
+from rnic.verbs import CQ, PD, QP, AHAttr, GlobalRoute, QPAttr, QPCap, QPInitAttr
 from rnic.verbs import enums as e
 
 MESSAGE = 1 << 20
@@ -42,7 +43,7 @@ class Crowd:
         self._kept: list[QP] = []
         self.seconds: list[float] = []
         self.total = 0.0
-        self._before = resident()
+        self._before = resident_bytes()
 
     def grow(self, count: int) -> None:
         """Make more, until there are ``count``."""
@@ -63,7 +64,7 @@ class Crowd:
     @property
     def bytes_each(self) -> int:
         """Memory that each has made the process take, its rings and its state in the arena included."""
-        return (resident() - self._before) // len(self._kept)
+        return (resident_bytes() - self._before) // len(self._kept)
 
     def traced(self, count: int) -> int:
         """Bytes of Python objects that each of ``count`` more takes, without its rings."""
@@ -79,13 +80,6 @@ class Crowd:
     def flat(self) -> float:
         """What the last ones took beside the first, in time."""
         return min(self.seconds[-FEW:]) / min(self.seconds[:FEW])
-
-
-def resident() -> int:
-    """Bytes of this process that are in memory."""
-    gc.collect()
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def operation_us(pair: QpPair, turns: int = 30, rounds: int = 100) -> float:
@@ -109,36 +103,25 @@ def goodput(loss: float, messages: int = 60) -> float:
     Without loss this is about 4 us a packet for both ends together: a fast network's pace, so that what recovery
     costs is what it costs there. Both ways lose packets alike, ACKs and NAKs among them.
     """
-    links = [
-        FaultyLink(link, clock=time.monotonic_ns, rng=random.Random(seed), tx=FaultRates(drop=loss))
-        for seed, link in enumerate(loopback_pair(bytes((10, 0, 0, 1)), bytes((10, 0, 0, 2)), 4791))
-    ]
-    ends = [Context(runtime=runtime_on(link)) for link in links]
-    sides = []
-    for ctx in ends:
-        pd, cq = PD(ctx), CQ(ctx, 64)
-        qp = QP(pd, QPInitAttr(e.IBV_QPT_RC, cap=QPCap(16, 1), scq=cq, rcq=cq))
-        sides.append((qp, cq, MR(pd, MESSAGE, e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE)))
-    for here, there in ((0, 1), (1, 0)):
-        attr = QPAttr()
-        attr.path_mtu, attr.dest_qp_num, attr.timeout, attr.gso = e.IBV_MTU_4096, sides[there][0].qp_num, 14, True
-        attr.qp_access_flags = e.IBV_ACCESS_REMOTE_WRITE
-        attr.ah_attr = AHAttr(GlobalRoute(ends[there].query_gid()))
-        sides[here][0].to_rts(attr)
-    (qp, cq, mine), (_, _, theirs) = sides
+    seeds = count()
+
+    def lossy(link: Link) -> Link:
+        return FaultyLink(link, clock=time.monotonic_ns, rng=random.Random(next(seeds)), tx=FaultRates(drop=loss))
+
+    flow = Flow(MESSAGE, 16, lossy)
+    (qp, _), (cq, _), (mine, theirs) = flow.qps, flow.cqs, flow.mrs
     posted = done = 0
     start = time.perf_counter()
     while done < messages:
         while posted < messages and posted - done < 8:
             qp.post_rdma(op.WR_WRITE, mine.buf, MESSAGE, mine.lkey, theirs.buf, theirs.rkey)
             posted += 1
-        count, completions = cq.poll(8)
+        got, completions = cq.poll(8)
         assert all(wc.status == e.IBV_WC_SUCCESS for wc in completions)
-        done += count
-        ends[1].runtime.progress()
+        done += got
+        flow.contexts[1].runtime.progress()
     rate = messages * MESSAGE / (time.perf_counter() - start) / 1e9
-    for ctx in ends:
-        ctx.close()
+    flow.close()
     return rate
 
 
@@ -156,58 +139,44 @@ def simulated_goodput(loss: float, latency_ns: int, messages: int = 60) -> float
         return messages * MESSAGE / (net.clock.now_ns - start)
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str]) -> None:
     """Measure and print."""
-    most = int(argv[0]) if argv else 16_384 - 64
-    crowds: list[tuple[str, str, str]] = []
+    parser = harness.Parser("scale", __doc__, json=True)
+    most = 16_384 - 64
+    parser.add_argument("qps", nargs="?", type=harness.at_least_one, default=most, help=f"at the most; {most}")
+    given = parser.read(argv)
+    rows: list[Row] = []
+    found: Found = {}
+
+    def say(what: str, unit: str, value: float, most: float | None = None) -> None:
+        """A figure that is taken once."""
+        rows.append(Row(what, what, unit, most, less=True))
+        found[what] = [value]
+
     with QpPair(settings={"log_max_qps": 14}) as pair:  # so many that what tables grow by is shared out
         objects = Crowd(pair.net).traced(2_048)
     with QpPair(settings={"log_max_qps": 14}) as pair:
-        alone = operation_us(pair)
-        crowds.append(("8-byte WRITE with one queue pair, processor us", f"{alone:.1f}", ""))
+        say("8-byte WRITE with one queue pair, processor", "us", alone := operation_us(pair))
         crowd = Crowd(pair.net)
-        crowds.append(("objects of a connected queue pair, bytes", f"{objects}", "<= 8192"))
-        for count in sorted({min(8_192, most), most}):
-            crowd.grow(count)
+        say("objects of a connected queue pair", "bytes", objects, 8192)
+        for number in sorted({min(8_192, given.qps), given.qps}):
+            crowd.grow(number)
             crowded = operation_us(pair)
-            crowds += (
-                (f"{count} queue pairs made and connected, processor s", f"{crowd.total:.1f}", ""),
-                ("  the last beside the first, processor time", f"{crowd.flat:.2f}", "<= 1.2"),
-                ("  memory of each, rings included, bytes", f"{crowd.bytes_each}", ""),
-                ("  8-byte WRITE beside them, us", f"{crowded:.1f}", ""),
-                ("    ratio", f"{crowded / alone:.2f}", "<= 1.2"),
-            )
-    clean = max(goodput(0.0) for _ in range(3))
-    lossy = max(goodput(0.01) for _ in range(3))
-    simulated: list[tuple[str, str, str]] = []
-    for latency_us in (2, 20):
-        ideal, real = (simulated_goodput(loss, latency_us * 1_000) for loss in (0.0, 0.01))
-        simulated += (
-            (f"simulated at 1 us a packet, {latency_us} us each way, GB/s", f"{ideal:.2f}", ""),
-            ("  at 1 % loss", f"{real:.2f}", ""),
-            ("  ratio", f"{real / ideal:.2f}", ">= 0.4"),
-        )
-    rows = (
-        *crowds,
-        ("goodput without loss, 1 MiB WRITE, GB/s", f"{clean:.2f}", ""),
-        ("goodput at 1 % loss", f"{lossy:.2f}", ""),
-        ("  ratio", f"{lossy / clean:.2f}", ">= 0.4"),
-        *simulated,
-    )
-    print(f"{'figure':<58}{'value':>10}   {'target':<10}verdict")
-    for name, value, target in rows:
-        print(f"{name:<58}{value:>10}   {target:<10}{verdict(value, target)}")
-    return 0
-
-
-def verdict(value: str, target: str) -> str:
-    """Whether a figure keeps its target; a miss is a miss."""
-    if not target:
-        return ""
-    relation, bound = target.split()
-    met = float(value) <= float(bound) if relation == "<=" else float(value) >= float(bound)
-    return "met" if met else "MISSED"
+            say(f"{number} queue pairs made and connected, processor", "s", crowd.total)
+            say(f"{number}: the last beside the first, processor time", "", crowd.flat, 1.2)
+            say(f"{number}: memory of each, rings included", "bytes", crowd.bytes_each)
+            say(f"{number}: 8-byte WRITE beside them", "us", crowded)
+            say(f"{number}: ratio", "", crowded / alone, 1.2)
+    for what, measure, rounds in (
+        ("goodput", goodput, 3),
+        ("simulated at 1 us a packet, 2 us each way", partial(simulated_goodput, latency_ns=2_000), 1),
+        ("simulated at 1 us a packet, 20 us each way", partial(simulated_goodput, latency_ns=20_000), 1),
+    ):
+        clean, lossy = f"{what}, without loss", f"{what}, at 1 % loss"
+        rows += [Row(clean, clean, "GB/s"), Row(lossy, lossy, "GB/s", 0.4, against=(clean,))]
+        found |= harness.in_turn([(clean, partial(measure, 0.0)), (lossy, partial(measure, 0.01))], rounds)[0]
+    harness.report(given, rows, found)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    harness.run(main)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import quantiles
+
+from harness import Found, Row, free_port, last_row
 
 import rnic
 from rnic.abi.build import build
@@ -32,13 +32,6 @@ WARM_S = 1.5
 LIMIT_S = 60.0
 MOST_COMMAND_MS = 2.0
 MOST_PING_RATIO = 5.0
-
-
-def free_port() -> str:
-    """A TCP port that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return str(free.getsockname()[1])
 
 
 class Programs:
@@ -88,8 +81,7 @@ class Programs:
             raise RuntimeError(f"{client.args!r}: {text[-400:]}")
         if not self.native:
             return float(json.loads(text[text.index("[") :])[0]["t_typical_us"])
-        lines = [line.split() for line in text.splitlines() if re.match(r"^\s*8\s", line)]
-        return float(lines[-1][4])
+        return float(last_row(text)[4])
 
     def command_ms(self) -> list[float]:
         """How long device commands take."""
@@ -132,63 +124,51 @@ def sent_bytes(directory: Path) -> int:
     return int(ask(directory, "rnic0", "counters")["tx_bytes"])
 
 
-def measure(native: bool) -> dict[str, float]:
-    """Medians of commands (ms) and ping-pongs (us), idle and beside one bulk writer; GB/s of that meanwhile."""
-    found: dict[str, list[float]] = {
-        "command_idle_ms": [],
-        "command_busy_ms": [],
-        "ping_idle_us": [],
-        "ping_busy_us": [],
-        "bulk_gbps": [],
-    }
+def measure(tools: str, found: Found) -> list[Row]:
+    """Take commands (ms) and ping-pongs (us), idle and beside one bulk writer, and GB/s of that meanwhile; its rows."""
+    command, ping, bulk = (
+        f"{tools}: {what}" for what in ("command", "8-byte ping-pong", "the bulk writer beside the ping-pong")
+    )
+    busy_command, busy_ping = f"{command} beside a bulk writer", f"{ping} beside a bulk writer"
+    for name in (command, busy_command, ping, busy_ping, bulk):
+        found[name] = []
     with tempfile.TemporaryDirectory(prefix="rnic-fair-") as name:
         directory = Path(name)
         directory.chmod(0o700)
-        programs = Programs(directory, native)
+        programs = Programs(directory, tools == "perftest")
         try:
             for _ in range(ROUNDS):
-                found["command_idle_ms"] += programs.command_ms()
-                found["ping_idle_us"].append(programs.ping_us())
+                found[command] += programs.command_ms()
+                found[ping].append(programs.ping_us())
                 busy = programs.bulk()
                 try:
-                    found["command_busy_ms"] += programs.command_ms()
+                    found[busy_command] += programs.command_ms()
                     sent, began = sent_bytes(directory), time.monotonic()
-                    found["ping_busy_us"].append(programs.ping_us())
+                    found[busy_ping].append(programs.ping_us())
                     seconds = time.monotonic() - began
-                    found["bulk_gbps"].append((sent_bytes(directory) - sent) / seconds / 1e9)
+                    found[bulk].append((sent_bytes(directory) - sent) / seconds / 1e9)
                 finally:
                     stop(busy)
         finally:
             programs.close()
-    figures = {name: round(median(values), 3) for name, values in found.items()}
-    figures["command_busy_p95_ms"] = round(quantiles(found["command_busy_ms"], n=20)[-1], 3)
-    figures["ping_ratio"] = round(figures["ping_busy_us"] / figures["ping_idle_us"], 2)
-    return figures
-
-
-def verdicts(figures: dict[str, float]) -> list[str]:
-    """The figures in words, each with its verdict."""
-    slow = figures["command_busy_ms"] > MOST_COMMAND_MS
-    late = figures["ping_ratio"] > MOST_PING_RATIO
-    command, ping = "command beside a bulk writer", "8-byte ping-pong beside a bulk writer"
+    late = f"{busy_command}, 95 %"
+    found[late] = [quantiles(found[busy_command], n=20)[-1]]
     return [
-        f"{command}: {figures['command_busy_ms']} ms (95 % {figures['command_busy_p95_ms']}, idle"
-        f" {figures['command_idle_ms']}): at most {MOST_COMMAND_MS} ms {'MISSED' if slow else 'met'}",
-        f"{ping}: {figures['ping_busy_us']} us (idle {figures['ping_idle_us']}), {figures['ping_ratio']} times:"
-        f" at most {MOST_PING_RATIO} times {'MISSED' if late else 'met'}; the writer meanwhile:"
-        f" {figures['bulk_gbps']} GB/s",
+        Row(command, command, "ms", less=True),
+        Row(busy_command, busy_command, "ms", MOST_COMMAND_MS, less=True, middle=True),
+        Row(late, late, "ms", less=True),
+        Row(ping, ping, "us", less=True),
+        Row(busy_ping, busy_ping, "us", MOST_PING_RATIO, against=(ping,), less=True, middle=True),
+        Row(bulk, bulk, "GB/s"),
     ]
 
 
-def measure_all() -> dict[str, dict[str, float]]:
+def measure_all(found: Found) -> list[Row]:
     """:func:`measure` by perftest, where it is installed, and by ``rnic perf``."""
-    found = {}
-    if shutil.which("ib_write_bw"):
-        found["perftest"] = measure(native=True)
-    else:
+    tools = ["perftest"] if shutil.which("ib_write_bw") else []
+    if not tools:
         print("perftest is not installed: rnic perf alone", file=sys.stderr)
-    found["rnic perf"] = measure(native=False)
-    return found
+    return [row for name in (*tools, "rnic perf") for row in measure(name, found)]
 
 
-__all__ = ["measure", "measure_all", "verdicts"]
+__all__ = ["measure", "measure_all"]

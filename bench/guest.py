@@ -10,15 +10,19 @@ import sys
 import sysconfig
 import tarfile
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from harness import ROOT, LeftOutError
+
 sys.path.insert(0, str(ROOT / "interop"))
 
-from rig import Rig, UnavailableError, booted  # noqa: E402
+import rig as interop
+from rig import Rig
 
-import rnic  # noqa: E402
-from rnic.abi.build import build  # noqa: E402
+import rnic
+from rnic.abi.build import build
 
 PLACE = "/opt/rnic"
 OWN_PORT = 4792
@@ -28,6 +32,16 @@ UNPACK_S = 300
 _RUNTIME = "/tmp/nic"
 _UNUSED = {"test", "tests", "idlelib", "tkinter", "lib2to3", "ensurepip", "site-packages", "turtledemo", "pydoc_data"}
 _NEEDED = ("click", "rich", "markdown_it", "mdurl", "pygments", "isal")
+
+
+@contextmanager
+def booted() -> Iterator[Rig]:
+    """The guest; :class:`~harness.LeftOutError` where this machine cannot run it."""
+    try:
+        with interop.booted() as rig:
+            yield rig
+    except interop.UnavailableError as reason:
+        raise LeftOutError(f"the guest: {reason}") from None
 
 
 def install(rig: Rig, *options: str) -> str:
@@ -79,4 +93,4 @@ def shared(programs: list[Path]) -> set[str]:
     return {path for path in found if not re.match(r"(libc|libm|libdl|libpthread|librt|libgcc_s)\.so", Path(path).name)}
 
 
-__all__ = ["Rig", "UnavailableError", "booted", "install"]
+__all__ = ["Rig", "booted", "install"]

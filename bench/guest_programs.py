@@ -13,12 +13,14 @@ which Soft-RoCE has none of here: those rows are shown beside them, with what is
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
 
 from guest import Rig, booted, install
+from harness import Found, Row, in_turn, last_row
 
 SECONDS = 600
 STARTS_S = 120.0
@@ -30,7 +32,7 @@ SOFT = "-d rxe0 -x 1"
 OWN = "-x 0"
 
 
-@dataclass
+@dataclass(frozen=True)
 class GuestRow:
     """One program, at whose figures both are held; ``floor`` and ``aim`` as in the issue's table.
 
@@ -42,33 +44,29 @@ class GuestRow:
     command: str
     figure: int
     floor: float
-    aim: float
     wire: bool = False
-    soft: list[float] = field(default_factory=list)
-    own: list[float] = field(default_factory=list)
+
+    @property
+    def less(self) -> bool:
+        """Whether less is better."""
+        return self.unit == "cycles"
 
 
-def guest_rows() -> list[GuestRow]:
-    """What is measured."""
-    return [
-        GuestRow(f"{what}{', by socket' if wire else ''}", unit, command, figure, floor, 1.0, wire)
-        for what, unit, command, figure, floor in (
-            ("ib_write_lat 8 B", "cycles", "ib_write_lat -F -C -s 8 -n 20000", 4, 1.2),
-            ("ib_write_bw 1 MiB", "MB/s", "ib_write_bw -F -s 1048576 -n 100 -m 4096", 3, 0.8),
-            ("ib_write_bw 64 KiB, -q 256", "MB/s", "ib_write_bw -F -s 65536 -n 10 -q 256 -m 4096", 3, 0.8),
-        )
-        for wire in (False, True)
-    ]
+ROWS = [
+    GuestRow(f"{what}{', by socket' if wire else ''}", unit, command, figure, floor, wire)
+    for what, unit, command, figure, floor in (
+        ("ib_write_lat 8 B", "cycles", "ib_write_lat -F -C -s 8 -n 20000", 4, 1.2),
+        ("ib_write_bw 1 MiB", "MB/s", "ib_write_bw -F -s 1048576 -n 100 -m 4096", 3, 0.8),
+        ("ib_write_bw 64 KiB, -q 256", "MB/s", "ib_write_bw -F -s 65536 -n 10 -q 256 -m 4096", 3, 0.8),
+    )
+    for wire in (False, True)
+]
+AIM = 1.0
 
 
-def figure(said: str, column: int) -> float | None:
-    """A figure of perftest's last line, if there is one."""
-    lines = [line.split() for line in said.splitlines() if re.match(r"^\s*\d+\s", line)]
-    return float(lines[-1][column]) if lines else None
-
-
-def measure(rig: Rig, under: str, row: GuestRow, port: int) -> float:
+def measure(rig: Rig, under: str, row: GuestRow, ports: count[int]) -> float:
     """One figure; ``under`` is empty for Soft-RoCE. What does not come to an end is shown as 0 MB/s or inf cycles."""
+    port = next(ports)
     program = row.command.split()[0]
     command = f"{under} {row.command} {OWN if under else SOFT} -p {port}"
     server = rig.in_guest(f"{command} 2>&1", SECONDS)
@@ -77,11 +75,10 @@ def measure(rig: Rig, under: str, row: GuestRow, port: int) -> float:
         said = rig.ask_guest(f"{command} {rig.guest[4]} 2>&1", SECONDS)
     rig.ask_guest(f"killall {program}")
     heard = server.communicate()[0]
-    found = figure(said, row.figure)
-    if found is None:
-        print(f"{program} in the guest: {said[-500:]}\n{heard[-500:]}", file=sys.stderr)
-        return float("inf") if row.unit == "cycles" else 0.0
-    return found
+    if found := last_row(said):
+        return float(found[row.figure])
+    print(f"{program} in the guest: {said[-500:]}\n{heard[-500:]}", file=sys.stderr)
+    return float("inf") if row.less else 0.0
 
 
 def started(rig: Rig, under: str) -> subprocess.Popen[str]:
@@ -92,24 +89,34 @@ def started(rig: Rig, under: str) -> subprocess.Popen[str]:
     return rig.in_guest(f"{under} sleep {SECONDS * 100}", SECONDS * 100)
 
 
-def measured(rounds: int) -> list[GuestRow]:
-    """All rows, ``rounds`` times.
+def measured(rounds: int) -> tuple[list[Row], Found]:
+    """The rows of the table, Soft-RoCE's figures and rnic's against them, and all figures.
 
     Raises:
-        UnavailableError: this machine cannot run the guest.
+        LeftOutError: this machine cannot run the guest.
     """
-    rows = guest_rows()
+    ports = count(PORT)
     with booted() as rig:
         under = install(rig, "--bypass")
         wire = under.replace("--bypass", "--bypass --no-shm")
         holds = started(rig, under)
-        port = PORT
-        for _ in range(rounds):
-            for row in rows:
-                row.soft.append(measure(rig, "", row, port := port + 1))
-                row.own.append(measure(rig, wire if row.wire else under, row, port := port + 1))
+        takes = [
+            (f"{name}, {row.what}", partial(measure, rig, place, row, ports))
+            for row in ROWS
+            for name, place in (("Soft-RoCE", ""), ("rnic", wire if row.wire else under))
+        ]
+        found, _ = in_turn(takes, rounds)
         holds.kill()
-    return rows
+    rows = []
+    for row in ROWS:
+        own, soft = f"rnic, {row.what}", f"Soft-RoCE, {row.what}"
+        # what came to no end is none to be held to
+        found[soft] = [value for value in found[soft] if 0 < value < float("inf")]
+        rows += [
+            Row(f"guest: {soft}", soft, row.unit, less=row.less),
+            Row(f"guest: {row.what}", own, row.unit, None if row.wire else row.floor, AIM, (soft,), row.less),
+        ]
+    return rows, found
 
 
-__all__ = ["GuestRow", "figure", "guest_rows", "measured"]
+__all__ = ["measured"]

@@ -1,14 +1,18 @@
-"""Other programs' figures on this machine, where they are installed: UCX, libfabric and ZeroMQ over TCP on loopback."""
+"""Other programs' figures on this machine: UCX, libfabric and ZeroMQ over TCP on loopback where they are installed, and
+the C programs beside this module, which are built.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
+
+from harness import LeftOutError, free_port
 
 UCX_ENVIRONMENT = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo"}
 PATIENCE_S = 30.0
@@ -33,15 +37,22 @@ else:
 """
 
 
-class LeftOutError(Exception):
-    """A figure that cannot be taken here, and why."""
-
-
-def free_port() -> int:
-    """A TCP port that nobody has."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+def c_program(folder: Path, name: str, *words: str) -> float:
+    """The figure that ``raw_udp.c`` or ``process_vm.c`` prints, built in a folder where it is not there yet."""
+    program = folder / name
+    if not program.exists():
+        compiler = shutil.which("cc")
+        if compiler is None:
+            raise LeftOutError(f"no C compiler (cc) to build {name}.c with")
+        source = Path(__file__).with_name(f"{name}.c")
+        build = [compiler, "-O2", "-std=gnu11", "-o", str(program), str(source)]
+        done = subprocess.run(build, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise LeftOutError(f"{name}.c was not built: {(done.stderr.splitlines() or ['cc failed'])[0]}")
+    done = subprocess.run([program, *words], capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode:
+        raise LeftOutError(done.stderr.strip() or f"{name} failed")
+    return float(done.stdout.split()[0])
 
 
 def apart() -> tuple[list[str], list[str]]:
@@ -83,7 +94,7 @@ def ucx(test: str, size: int, count: int) -> list[float]:
     program = shutil.which("ucx_perftest")
     if program is None:
         raise LeftOutError("ucx_perftest is not installed")
-    port = str(free_port())
+    port = free_port()
     ask = ["-t", test, "-s", str(size), "-n", str(count), "-w", str(max(10, count // 10)), "-f", "-v"]
     text = pair([program, "-p", port], [program, "127.0.0.1", "-p", port, *ask], UCX_ENVIRONMENT)
     return [float(word) for word in text.strip().splitlines()[-1].split(",")[1:]]
@@ -109,7 +120,7 @@ def libfabric_gbps(size: int, count: int) -> float:
     program = shutil.which("fi_pingpong")
     if program is None:
         raise LeftOutError("fi_pingpong is not installed")
-    port = str(free_port())
+    port = free_port()
     ask = ["-p", "tcp", "-e", "msg", "-S", str(size), "-I", str(count)]
     text = pair([program, "-B", port, *ask], [program, "-P", port, *ask, "127.0.0.1"])
     return float(text.strip().splitlines()[-1].split()[5]) / 1e3

@@ -5,36 +5,21 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import numpy as np
+from flow import Flow
+from harness import LeftOutError
 
 from rnic.cli.faults import rate_rule
-from rnic.cli.perf import measure, own_peer
-from rnic.cli.perf_peer import Endpoint, dial
+from rnic.cli.perf import connected, measure, own_peer
+from rnic.cli.perf_peer import Endpoint
 from rnic.cli.perf_tests import Run
-from rnic.link.loopback import loopback_pair
 from rnic.rings.sqe import FLAG_SIGNALED
 from rnic.spec import opcodes as op
 from rnic.spec import status as st
-from rnic.spec.limits import MTU_BYTES
-from rnic.verbs import (
-    CQ,
-    MR,
-    PD,
-    QP,
-    SGE,
-    AHAttr,
-    Context,
-    GlobalRoute,
-    QPAttr,
-    QPCap,
-    QPInitAttr,
-    SendWR,
-    completion_dtype,
-    send_dtype,
-)
+from rnic.verbs import SGE, SendWR, completion_dtype, send_dtype
 from rnic.verbs import enums as e
 
 ADDRESS = "127.0.0.1"
@@ -44,10 +29,6 @@ IN_MEMORY = 4
 """Messages in flight between two NICs of one process."""
 _WAIT_S = 20.0
 _DEPTH = 1024
-
-
-class NotMeasuredError(Exception):
-    """A run that did not come to its end."""
 
 
 @contextmanager
@@ -60,26 +41,14 @@ def running(operation: str, size: int, depth: int = 32, mtu: int = 0, lose: int 
     with own_peer(ADDRESS) as (host, port):
         faults = [rate_rule("drop", 1 / lose)] if lose else []
         end = Endpoint(ADDRESS, 0, "RC", size, depth, mtu, faults=faults)
-        try:
-            line = dial(host, port)
-            try:
-                line.send(
-                    test=f"{operation}_bw", service="RC", max_size=size, depth=depth, mtu_bytes=MTU_BYTES[end.mtu],
-                    end=end.describe(), faults=faults,
-                )  # fmt: skip
-                end.connect(line.receive()["end"])
-                yield Run(end, line, operation)
-                line.send(bye=True)
-            finally:
-                line.close()
-        finally:
-            end.close()
+        with closing(end), connected(end, f"{operation}_bw", size, host, port, faults) as run:
+            yield run
 
 
 def verify(run: Run, size: int) -> None:
-    """The passive side has what was sent; :class:`NotMeasuredError` otherwise."""
+    """The passive side has what was sent; :class:`LeftOutError` otherwise."""
     if not run._verify(size):
-        raise NotMeasuredError(f"{run.operation} of {size} bytes: data differs from what was sent")
+        raise LeftOutError(f"{run.operation} of {size} bytes: data differs from what was sent")
 
 
 def perf(test: str, size: int, count: int, mtu: int = 0) -> dict[str, Any]:
@@ -88,7 +57,7 @@ def perf(test: str, size: int, count: int, mtu: int = 0) -> dict[str, Any]:
         # to its end, where it says goodbye: a peer that is only left says that this side hung up
         (row,) = measure(test, [size], host, port, addr=ADDRESS, udp_port=0, iterations=count, mtu=mtu)
     if not row["verified"]:
-        raise NotMeasuredError(f"{test} of {size} bytes: data differs from what was sent")
+        raise LeftOutError(f"{test} of {size} bytes: data differs from what was sent")
     return row
 
 
@@ -118,14 +87,14 @@ def batch_rate(seconds: float) -> float:
         while not (over := time.perf_counter() - start >= seconds) or done < posted:
             while not over and posted - done < _DEPTH // A_DOORBELL:
                 if end.qp.post_batch(entries) != A_DOORBELL:
-                    raise NotMeasuredError("the send queue was full where it had room")
+                    raise LeftOutError("the send queue was full where it had room")
                 posted += 1
             if got := end.cq.poll_batch(found):
                 if (found["status"][:got] != st.SUCCESS).any():
-                    raise NotMeasuredError("a WRITE of a batch completed in error")
+                    raise LeftOutError("a WRITE of a batch completed in error")
                 done += got
             elif time.perf_counter() - start > seconds + _WAIT_S:
-                raise NotMeasuredError(f"{done} of {posted} batches completed within {_WAIT_S:g} s")
+                raise LeftOutError(f"{done} of {posted} batches completed within {_WAIT_S:g} s")
         rate = done * A_DOORBELL / (time.perf_counter() - start) / 1e6
         verify(run, 8)
         return rate
@@ -145,7 +114,7 @@ def send_rate(seconds: float) -> float:
                 posted += 1
             done += run._take(A_DOORBELL)
             if time.perf_counter() - start > seconds + _WAIT_S:
-                raise NotMeasuredError(f"{done} of {posted} SENDs completed within {_WAIT_S:g} s")
+                raise LeftOutError(f"{done} of {posted} SENDs completed within {_WAIT_S:g} s")
         rate = done / (time.perf_counter() - start) / 1e6
         verify(run, 8)
         return rate
@@ -156,7 +125,7 @@ def lossy_gbps(lose: int, count: int) -> float:
     with running("write", LONG, 32, 4096, lose) as run:
         row = run.bandwidth(LONG, count)
         if not row["verified"]:
-            raise NotMeasuredError("with losses: data differs from what was sent")
+            raise LeftOutError("with losses: data differs from what was sent")
         return float(row["bw_average_MBps"]) / 1e3
 
 
@@ -165,26 +134,11 @@ def memory_gbps(seconds: float) -> float:
 
     Some are in flight, and nobody drives their target, as nobody does in another process: its own thread takes them.
     """
-    links = loopback_pair(bytes((10, 0, 0, 1)), bytes((10, 0, 0, 2)), 4791)
-    contexts = [Context(link=link) for link in links]
-    sides = []
-    for context in contexts:
-        pd = PD(context)
-        cq = CQ(context, 64)
-        cap = QPCap(16, 1)
-        qp = QP(pd, QPInitAttr(e.IBV_QPT_RC, cap=cap, scq=cq, rcq=cq))
-        mr = MR(pd, bytearray(random.Random(7).randbytes(LONG)), e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE)
-        sides.append((qp, cq, mr, context))
-    for (qp, _, _, _), (peer, _, _, other) in (sides, sides[::-1]):
-        attr = QPAttr()
-        attr.path_mtu = e.IBV_MTU_4096
-        attr.dest_qp_num = peer.qp_num
-        attr.qp_access_flags = e.IBV_ACCESS_REMOTE_WRITE
-        attr.gso = True
-        attr.ah_attr = AHAttr(GlobalRoute(other.query_gid()), udp_dport=other.udp_port)
-        qp.to_rts(attr)
-    (qp, cq, mr, _), (_, _, target, other) = sides
-    target.buffer[:] = bytes(LONG)
+    flow = Flow(LONG, 16)
+    qp, cq = flow.qps[0], flow.cqs[0]
+    mr, target = flow.mrs
+    mr.buffer[:] = random.Random(7).randbytes(LONG)
+    other = flow.contexts[1]
     other.runtime.start()
     done = posted = 0
     start = time.perf_counter()
@@ -197,7 +151,6 @@ def memory_gbps(seconds: float) -> float:
         done += cq.poll(IN_MEMORY)[0]
     rate = done * LONG / (time.perf_counter() - start) / 1e9
     if mr.buffer != target.buffer:
-        raise NotMeasuredError("in memory: data differs from what was sent")
-    for each in contexts:
-        each.close()
+        raise LeftOutError("in memory: data differs from what was sent")
+    flow.close()
     return rate
