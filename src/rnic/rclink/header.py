@@ -62,7 +62,6 @@ class Rh(Header):
     __slots__ = tuple(field.name for field in RH.fields)
 
     layout = RH
-    FORMAT = "Q"
     opcode: int
     fack: int
     pad: int
@@ -118,7 +117,6 @@ class Md(Header):
     __slots__ = tuple(field.name for field in MD.fields)
 
     layout = MD
-    FORMAT = "16s"
     type: int
     data_size: int
     sf: int
@@ -127,16 +125,6 @@ class Md(Header):
     length_error: int
     buffer_size: int
     address: int
-
-    @classmethod
-    def parse(cls, buf: Buffer, offset: int = 0) -> Self:
-        """The record at ``buf[offset:]``. ``ValueError`` if the buffer is too short."""
-        return cls(**MD.unpack(buf, offset))
-
-    def pack(self) -> bytes:
-        """See :meth:`Header.pack`."""
-        self.check()
-        return MD.pack(self.values())
 
 
 _STRUCT = struct.Struct(">Q")

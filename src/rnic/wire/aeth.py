@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import struct
-from typing import Self
-
 from rnic.spec.layout import Layout, bits
-from rnic.wire.header import Buffer, Header
+from rnic.wire.header import Header
 
 AETH = Layout(
     "AETH",
@@ -29,20 +26,3 @@ class Aeth(Header):
     FORMAT = "I"
     syndrome: int
     msn: int
-
-    @classmethod
-    def parse(cls, buf: Buffer, offset: int = 0) -> Self:
-        """See :meth:`Header.parse`."""
-        header = cls.__new__(cls)
-        (word,) = _STRUCT.unpack_from(buf, offset)
-        header.syndrome = word >> 24
-        header.msn = word & 0xFFFFFF
-        return header
-
-    def pack(self) -> bytes:
-        """See :meth:`Header.pack`."""
-        self.check()
-        return _STRUCT.pack(self.syndrome << 24 | self.msn)
-
-
-_STRUCT = struct.Struct(f">{Aeth.FORMAT}")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import struct
-from typing import Self
-
 from rnic.spec.layout import Layout, wide, word
-from rnic.wire.header import Buffer, Header
+from rnic.wire.header import Header
 
 ATOMICETH = Layout(
     "AtomicETH",
@@ -37,18 +34,6 @@ class AtomicEth(Header):
     swap_add: int
     compare: int
 
-    @classmethod
-    def parse(cls, buf: Buffer, offset: int = 0) -> Self:
-        """See :meth:`Header.parse`."""
-        header = cls.__new__(cls)
-        header.va, header.rkey, header.swap_add, header.compare = _STRUCT.unpack_from(buf, offset)
-        return header
-
-    def pack(self) -> bytes:
-        """See :meth:`Header.pack`."""
-        self.check()
-        return _STRUCT.pack(self.va, self.rkey, self.swap_add, self.compare)
-
 
 class AtomicAckEth(Header):
     """Atomic acknowledge extended transport header, 8 bytes."""
@@ -58,19 +43,3 @@ class AtomicAckEth(Header):
     layout = ATOMICACKETH
     FORMAT = "Q"
     orig: int
-
-    @classmethod
-    def parse(cls, buf: Buffer, offset: int = 0) -> Self:
-        """See :meth:`Header.parse`."""
-        header = cls.__new__(cls)
-        (header.orig,) = _ACK_STRUCT.unpack_from(buf, offset)
-        return header
-
-    def pack(self) -> bytes:
-        """See :meth:`Header.pack`."""
-        self.check()
-        return _ACK_STRUCT.pack(self.orig)
-
-
-_STRUCT = struct.Struct(f">{AtomicEth.FORMAT}")
-_ACK_STRUCT = struct.Struct(f">{AtomicAckEth.FORMAT}")

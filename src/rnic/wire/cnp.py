@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 from rnic.spec.layout import Layout, wide
-from rnic.wire.header import Buffer, Header
+from rnic.wire.header import Header
 
 CNP_PAYLOAD = Layout("CNP payload", 16, "big", "Annex A17, 17.9.3", (wide("reserved128", 0, "reserved, zero", 16),))
 
@@ -16,15 +14,4 @@ class Cnp(Header):
     __slots__ = ("reserved128",)
 
     layout = CNP_PAYLOAD
-    FORMAT = "16s"
     reserved128: int
-
-    @classmethod
-    def parse(cls, buf: Buffer, offset: int = 0) -> Self:
-        """The record at ``buf[offset:]``. ``ValueError`` if the buffer is too short."""
-        return cls(**CNP_PAYLOAD.unpack(buf, offset))
-
-    def pack(self) -> bytes:
-        """See :meth:`Header.pack`."""
-        self.check()
-        return self.reserved128.to_bytes(16, "big")

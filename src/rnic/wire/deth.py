@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import struct
-from typing import Self
-
 from rnic.spec.layout import Layout, bits, word
-from rnic.wire.header import Buffer, Header
+from rnic.wire.header import Header
 
 DETH = Layout(
     "DETH",
@@ -31,20 +28,3 @@ class Deth(Header):
     qkey: int
     reserved8: int
     sqpn: int
-
-    @classmethod
-    def parse(cls, buf: Buffer, offset: int = 0) -> Self:
-        """See :meth:`Header.parse`."""
-        header = cls.__new__(cls)
-        header.qkey, sqpn = _STRUCT.unpack_from(buf, offset)
-        header.reserved8 = sqpn >> 24
-        header.sqpn = sqpn & 0xFFFFFF
-        return header
-
-    def pack(self) -> bytes:
-        """See :meth:`Header.pack`."""
-        self.check()
-        return _STRUCT.pack(self.qkey, self.reserved8 << 24 | self.sqpn)
-
-
-_STRUCT = struct.Struct(f">{Deth.FORMAT}")

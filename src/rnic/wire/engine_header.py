@@ -10,11 +10,10 @@ address. So the header is the same up to there where the address is below 4 GiB.
 
 from __future__ import annotations
 
-import struct
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from rnic.spec.layout import Layout, bits, half, octet, word
-from rnic.wire.header import Buffer, Header
+from rnic.wire.header import Header
 
 BEATS = 7
 ENGINE_HEADER_BYTES = 4 * BEATS
@@ -72,7 +71,6 @@ class EngineHeader(Header):
     __slots__ = tuple(field.name for field in ENGINE_HEADER.fields)
 
     layout = ENGINE_HEADER
-    FORMAT = "7I"
     CONSTANTS: ClassVar[dict[str, int]] = {"marker": MARKER}
     opcode: int
     psn: int
@@ -89,34 +87,6 @@ class EngineHeader(Header):
         """Destination address of offset 0, as the wide header has it too."""
         return self.remote_addr
 
-    @classmethod
-    def parse(cls, buf: Buffer, offset: int = 0) -> Self:
-        """See :meth:`Header.parse`. Reserved bits are ignored."""
-        header = cls.__new__(cls)
-        first, dqpn, header.remote_addr, header.fragment_offset, header.length, pkey, last = _STRUCT.unpack_from(
-            buf, offset
-        )
-        header.opcode = first & 0xFF
-        header.psn = first >> 8
-        header.dqpn = dqpn & 0xFFFFFF
-        header.pkey = pkey & 0xFFFF
-        header.service_level = last & 0xFF
-        header.marker = last >> 8
-        return header
-
-    def pack(self) -> bytes:
-        """See :meth:`Header.pack`."""
-        self.check()
-        return _STRUCT.pack(
-            self.psn << 8 | self.opcode,
-            self.dqpn,
-            self.remote_addr,
-            self.fragment_offset,
-            self.length,
-            self.pkey,
-            self.marker << 8 | self.service_level,
-        )
-
 
 class EngineHeaderWide(Header):
     """The same between engines with more than 32 address bits; ``address`` is all of the destination's."""
@@ -124,7 +94,6 @@ class EngineHeaderWide(Header):
     __slots__ = tuple(field.name for field in ENGINE_HEADER_WIDE.fields)
 
     layout = ENGINE_HEADER_WIDE
-    FORMAT = "7I"
     CONSTANTS: ClassVar[dict[str, int]] = {"marker": MARKER}
     opcode: int
     psn: int
@@ -143,36 +112,3 @@ class EngineHeaderWide(Header):
     def address(self) -> int:
         """Destination address, 64 bits, of offset 0."""
         return sum(getattr(self, name) << low for name, low, _bits in ADDRESS_PARTS)
-
-    @classmethod
-    def parse(cls, buf: Buffer, offset: int = 0) -> Self:
-        """See :meth:`Header.parse`."""
-        header = cls.__new__(cls)
-        first, second, header.remote_addr, fourth, header.length, sixth, last = _STRUCT.unpack_from(buf, offset)
-        header.opcode = first & 0xFF
-        header.psn = first >> 8
-        header.dqpn = second & 0xFFFFFF
-        header.remote_addr_39_32 = second >> 24
-        header.fragment_offset = fourth & 0xFFFFFF
-        header.remote_addr_63_56 = fourth >> 24
-        header.pkey = sixth & 0xFFFF
-        header.remote_addr_55_40 = sixth >> 16
-        header.service_level = last & 0xFF
-        header.marker = last >> 8
-        return header
-
-    def pack(self) -> bytes:
-        """See :meth:`Header.pack`."""
-        self.check()
-        return _STRUCT.pack(
-            self.psn << 8 | self.opcode,
-            self.remote_addr_39_32 << 24 | self.dqpn,
-            self.remote_addr,
-            self.remote_addr_63_56 << 24 | self.fragment_offset,
-            self.length,
-            self.remote_addr_55_40 << 16 | self.pkey,
-            self.marker << 8 | self.service_level,
-        )
-
-
-_STRUCT = struct.Struct(f"<{EngineHeader.FORMAT}")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import struct
-from typing import Self
-
 from rnic.spec.layout import Layout, bits, half, wide
-from rnic.wire.header import Buffer, Header
+from rnic.wire.header import Header
 
 ETHERNET_BYTES = 14
 VLAN_BYTES = 4
@@ -62,24 +59,9 @@ class Ethernet(Header):
     __slots__ = ("dst_mac", "src_mac", "ethertype")
 
     layout = ETHERNET
-    FORMAT = "6s6sH"
     dst_mac: int
     src_mac: int
     ethertype: int
-
-    @classmethod
-    def parse(cls, buf: Buffer, offset: int = 0) -> Self:
-        """See :meth:`Header.parse`."""
-        header = cls.__new__(cls)
-        dst_mac, src_mac, header.ethertype = _STRUCT.unpack_from(buf, offset)
-        header.dst_mac = int.from_bytes(dst_mac, "big")
-        header.src_mac = int.from_bytes(src_mac, "big")
-        return header
-
-    def pack(self) -> bytes:
-        """See :meth:`Header.pack`."""
-        self.check()
-        return _STRUCT.pack(self.dst_mac.to_bytes(6, "big"), self.src_mac.to_bytes(6, "big"), self.ethertype)
 
 
 class VlanTag(Header):
@@ -88,27 +70,7 @@ class VlanTag(Header):
     __slots__ = ("pcp", "dei", "vid", "inner_type")
 
     layout = VLAN_TAG
-    FORMAT = "HH"
     pcp: int
     dei: int
     vid: int
     inner_type: int
-
-    @classmethod
-    def parse(cls, buf: Buffer, offset: int = 0) -> Self:
-        """See :meth:`Header.parse`."""
-        header = cls.__new__(cls)
-        control, header.inner_type = _VLAN_STRUCT.unpack_from(buf, offset)
-        header.pcp = control >> 13
-        header.dei = control >> 12 & 1
-        header.vid = control & 0xFFF
-        return header
-
-    def pack(self) -> bytes:
-        """See :meth:`Header.pack`."""
-        self.check()
-        return _VLAN_STRUCT.pack(self.pcp << 13 | self.dei << 12 | self.vid, self.inner_type)
-
-
-_STRUCT = struct.Struct(f">{Ethernet.FORMAT}")
-_VLAN_STRUCT = struct.Struct(f">{VlanTag.FORMAT}")

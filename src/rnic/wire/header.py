@@ -1,4 +1,4 @@
-"""What all header records share. Each header's own file has its table and its hand-written codec."""
+"""What all header records share: their codec. Each header's own file has its table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Header:
 
     layout: ClassVar[Layout]
     FORMAT: ClassVar[str]
-    """``struct`` codes of the header's words, without byte order."""
+    """``struct`` codes of the words of a header that :class:`~rnic.wire.packet.Packet` reads, without byte order."""
     CONSTANTS: ClassVar[dict[str, int]] = {}
 
     def __init__(self, **values: int) -> None:
@@ -56,9 +56,12 @@ class Header:
 
     @classmethod
     def parse(cls, buf: Buffer, offset: int = 0) -> Self:
-        """The header at ``buf[offset:]``. ``struct.error`` if the buffer is too short."""
-        raise NotImplementedError
+        """The header at ``buf[offset:]``. ``ValueError`` if the buffer is too short."""
+        header = cls.__new__(cls)
+        for name, value in cls.layout.unpack(buf, offset).items():
+            setattr(header, name, value)
+        return header
 
     def pack(self) -> bytes:
         """Bytes of the header. ``ValueError`` where a value does not fit its field."""
-        raise NotImplementedError
+        return self.layout.pack(self.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar
 
 from rnic.spec.layout import Layout, bits, half, octet, wide, word
 from rnic.wire.header import Buffer, Header
@@ -78,7 +78,6 @@ class IPv4(Header):
     __slots__ = tuple(field.name for field in IPV4_HEADER.fields)
 
     layout = IPV4_HEADER
-    FORMAT = "BBHHHBBHII"
     CONSTANTS: ClassVar[dict[str, int]] = {"version": 4, "ihl": 5}
     version: int
     ihl: int
@@ -92,32 +91,6 @@ class IPv4(Header):
     src: int
     dst: int
 
-    @classmethod
-    def parse(cls, buf: Buffer, offset: int = 0) -> Self:
-        """See :meth:`Header.parse`."""
-        header = cls.__new__(cls)
-        (
-            first,
-            header.tos,
-            header.total_length,
-            header.identification,
-            header.flags_fragment,
-            header.ttl,
-            header.protocol,
-            header.checksum,
-            header.src,
-            header.dst,
-        ) = _IPV4_WORDS.unpack_from(buf, offset)
-        header.version = first >> 4
-        header.ihl = first & 0x0F
-        return header
-
-    def pack(self) -> bytes:
-        """See :meth:`Header.pack`. The checksum is the record's."""
-        self.check()
-        first, *rest = list(self.values().values())[1:]
-        return _IPV4_WORDS.pack(self.version << 4 | first, *rest)
-
 
 class IPv6(Header):
     """IPv6 header, 40 bytes."""
@@ -125,7 +98,6 @@ class IPv6(Header):
     __slots__ = tuple(field.name for field in IPV6_HEADER.fields)
 
     layout = IPV6_HEADER
-    FORMAT = "IHBB16s16s"
     CONSTANTS: ClassVar[dict[str, int]] = {"version": 6}
     version: int
     traffic_class: int
@@ -136,26 +108,6 @@ class IPv6(Header):
     src: int
     dst: int
 
-    @classmethod
-    def parse(cls, buf: Buffer, offset: int = 0) -> Self:
-        """See :meth:`Header.parse`."""
-        header = cls.__new__(cls)
-        first, header.payload_length, header.next_header, header.hop_limit, src, dst = _IPV6.unpack_from(buf, offset)
-        header.version = first >> 28
-        header.traffic_class = first >> 20 & 0xFF
-        header.flow_label = first & 0xFFFFF
-        header.src = int.from_bytes(src, "big")
-        header.dst = int.from_bytes(dst, "big")
-        return header
-
-    def pack(self) -> bytes:
-        """See :meth:`Header.pack`."""
-        self.check()
-        first = self.version << 28 | self.traffic_class << 20 | self.flow_label
-        src = self.src.to_bytes(16, "big")
-        dst = self.dst.to_bytes(16, "big")
-        return _IPV6.pack(first, self.payload_length, self.next_header, self.hop_limit, src, dst)
-
 
 class Udp(Header):
     """UDP header, 8 bytes."""
@@ -163,29 +115,15 @@ class Udp(Header):
     __slots__ = ("sport", "dport", "length", "checksum")
 
     layout = UDP_HEADER
-    FORMAT = "HHHH"
     sport: int
     dport: int
     length: int
     checksum: int
 
-    @classmethod
-    def parse(cls, buf: Buffer, offset: int = 0) -> Self:
-        """See :meth:`Header.parse`."""
-        header = cls.__new__(cls)
-        header.sport, header.dport, header.length, header.checksum = _UDP.unpack_from(buf, offset)
-        return header
 
-    def pack(self) -> bytes:
-        """See :meth:`Header.pack`. The checksum is the record's."""
-        self.check()
-        return _UDP.pack(self.sport, self.dport, self.length, self.checksum)
-
-
-_IPV4_WORDS = struct.Struct(f">{IPv4.FORMAT}")
 _IPV4 = struct.Struct(">BBHHHBBH4s4s")
-_IPV6 = struct.Struct(f">{IPv6.FORMAT}")
-_UDP = struct.Struct(f">{Udp.FORMAT}")
+_IPV6 = struct.Struct(">IHBB16s16s")
+_UDP = struct.Struct(">HHHH")
 
 
 def checksum(data: bytes | bytearray | memoryview) -> int:

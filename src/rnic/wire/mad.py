@@ -5,11 +5,8 @@ Here the 232 bytes after the header are opaque.
 
 from __future__ import annotations
 
-import struct
-from typing import Self
-
 from rnic.spec.layout import Layout, bits, half, wide, word
-from rnic.wire.header import Buffer, Header
+from rnic.wire.header import Header
 
 MAD_BYTES = 256
 GSI_QPN = 1
@@ -71,7 +68,6 @@ class Mad(Header):
     __slots__ = tuple(field.name for field in MAD.fields)
 
     layout = MAD
-    FORMAT = "BBBBHHQHHI"
     base_version: int
     mgmt_class: int
     class_version: int
@@ -82,29 +78,3 @@ class Mad(Header):
     attr_id: int
     reserved16: int
     attr_modifier: int
-
-    @classmethod
-    def parse(cls, buf: Buffer, offset: int = 0) -> Self:
-        """See :meth:`Header.parse`."""
-        header = cls.__new__(cls)
-        (
-            header.base_version,
-            header.mgmt_class,
-            header.class_version,
-            header.method,
-            header.status,
-            header.class_specific,
-            header.tid,
-            header.attr_id,
-            header.reserved16,
-            header.attr_modifier,
-        ) = _STRUCT.unpack_from(buf, offset)
-        return header
-
-    def pack(self) -> bytes:
-        """See :meth:`Header.pack`."""
-        self.check()
-        return _STRUCT.pack(*self.values().values())
-
-
-_STRUCT = struct.Struct(f">{Mad.FORMAT}")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import struct
-from typing import Self
-
 from rnic.spec.layout import Layout, wide, word
-from rnic.wire.header import Buffer, Header
+from rnic.wire.header import Header
 
 RETH = Layout(
     "RETH",
@@ -31,18 +28,3 @@ class Reth(Header):
     va: int
     rkey: int
     dma_length: int
-
-    @classmethod
-    def parse(cls, buf: Buffer, offset: int = 0) -> Self:
-        """See :meth:`Header.parse`."""
-        header = cls.__new__(cls)
-        header.va, header.rkey, header.dma_length = _STRUCT.unpack_from(buf, offset)
-        return header
-
-    def pack(self) -> bytes:
-        """See :meth:`Header.pack`."""
-        self.check()
-        return _STRUCT.pack(self.va, self.rkey, self.dma_length)
-
-
-_STRUCT = struct.Struct(f">{Reth.FORMAT}")

@@ -203,10 +203,3 @@ def test_the_engine_ignores_reserved_bits() -> None:
     dirty = bytearray(raw)
     dirty[7] = dirty[22] = dirty[23] = 0xFF
     assert EngineHeader.parse(dirty).pack() == raw
-
-
-def test_the_base_is_abstract() -> None:
-    with pytest.raises(NotImplementedError):
-        Header.parse(b"")
-    with pytest.raises(NotImplementedError):
-        Header.pack(Aeth())
