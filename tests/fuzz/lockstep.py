@@ -136,7 +136,7 @@ class _Quick:
             start += taken
             if start < burst.length:  # one packet is the reference's, then it is the engine's turn again
                 end = min(start + segment, burst.length)
-                how = burst.frag, burst.tclass, burst.hop_limit, burst.flow_label
+                how = burst.frag, burst.tclass, burst.hop_limit, burst.flow_label, burst.known
                 ident = None if burst.ident is None else burst.ident + start // segment
                 one = RxBurst(burst.flow, burst.buf[start:end], end - start, end - start, ident, *how)
                 self.receiving(one, now_ns)

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rnic.engine import use
+from rnic.link.ident_sockets import MASK
 from rnic.spec.opcodes import RC, SEND_ONLY
-from rnic.wire.bursts import RxBurst
+from rnic.wire.bursts import NOTHING_KNOWN, RxBurst
 from rnic.wire.flow import _effect
 from rnic.wire.ident import IdentTracker, _run_back
 from rnic.wire.packet import Packet, build, parse, seal
@@ -60,13 +61,14 @@ class Peer:
             ident & 0xFFFF,
         )
 
-    def give(self, frame: bytes, after_ns: int = 1_000) -> None:
+    def give(self, frame: bytes, after_ns: int = 1_000, known: tuple[int, int] = NOTHING_KNOWN) -> None:
         self.now += after_ns
-        self.nic.receive(RxBurst(self.flow, memoryview(frame), len(frame), len(frame), None), self.now)
+        burst = RxBurst(self.flow, memoryview(frame), len(frame), len(frame), None, known=known)
+        self.nic.receive(burst, self.now)
 
-    def send(self, number: int, ident: int, after_ns: int = 1_000) -> int:
+    def send(self, number: int, ident: int, after_ns: int = 1_000, known: tuple[int, int] = NOTHING_KNOWN) -> int:
         """Give SEND ``number`` with an ident; return how many completed since the last call."""
-        self.give(self.frame(number, ident), after_ns)
+        self.give(self.frame(number, ident), after_ns, known)
         return self.completed()
 
     def completed(self) -> int:
@@ -124,6 +126,55 @@ def test_sixteen_behind_and_forty_seven_ahead(peer: Peer) -> None:
     assert peer.send(12, 30_009 + 47 - 17) == 0
     assert peer.send(12, 30_009 + 47 + 48) == 1, "a repetition with another ident"
     assert peer.held() == (1, 0, 0)
+
+
+def known(ident: int) -> tuple[int, int]:
+    """What sockets for idents show of one."""
+    return MASK, ident & MASK
+
+
+def test_only_idents_that_agree_with_the_bits_that_are_known_are_believed(peer: Peer) -> None:
+    assert peer.send(10, 30_010, known=known(30_010)) == 1
+    assert peer.send(11, 30_011, known=known(30_011 ^ 8)) == 0, "it would be the next"
+    assert peer.send(11, 30_012, known=known(30_012)) == 1
+    assert peer.held() == (1, 0, 0)
+
+
+def test_bits_that_two_packets_contradict_are_known_no_more(peer: Peer) -> None:
+    """Somebody on the way joins packets: they come by the socket of the first one."""
+    assert peer.send(10, 30_016, known=known(30_015)) == 0
+    assert peer.send(11, 30_017, known=known(30_015)) == 2
+    assert peer.send(12, 30_018, known=known(30_015)) == 1
+    assert peer.held() == (1, 0, 0)
+
+
+def test_a_small_ident_is_not_guessed_against_the_bits_that_are_known(executor: str) -> None:
+    """Neither by the engine, which takes small idents alone."""
+    made = Peer(executor == "engine")
+    for number in range(4):
+        assert made.send(number, 0) == 1
+    assert made.send(4, 0, known=known(8)) == 0
+    assert made.send(4, 5, known=known(5)) == 1
+    assert made.send(5, 0, known=known(0)) == 1
+    assert made.held() == (1, 0, 0)
+
+
+def test_the_first_packet_of_a_path_agrees_with_the_bits_that_are_known(executor: str) -> None:
+    made = Peer(executor == "engine")
+    assert made.send(0, 30_000, known=known(30_008)) == 0
+    assert made.send(0, 30_000, known=known(30_000)) == 1
+    assert made.held() == (1, 0, 0)
+
+
+def test_that_a_sender_counts_is_said_once(executor: str) -> None:
+    made, told = Peer(executor == "engine"), list[bytes]()
+    made.nic.counting = told.append
+    for number in range(64):
+        assert made.send(number, 30_000 + number) == 1
+    assert not told
+    for number in range(64, 70):
+        assert made.send(number, 30_000 + number) == 1
+    assert told == [made.flow.src]
 
 
 def test_the_first_packet_behind_a_jump_is_held_for_its_successor(peer: Peer) -> None:

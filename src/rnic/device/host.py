@@ -241,6 +241,7 @@ class ReceivingHost(TrafficHost, Protocol):
     """For what arrives."""
 
     congestion: Congestion
+    counting: Callable[[bytes], None] | None
     enabled: bool
     non_rdma: NonRdmaChannel
     qps: dict[int, DeviceQp]

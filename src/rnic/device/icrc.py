@@ -10,6 +10,7 @@ against the sender's habit (``software.md`` section 5), which every packet that 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from rnic.spec.drops import DropReason
 from rnic.trace.counters import Counters
@@ -27,12 +28,17 @@ class IcrcCheck:
     """Checks packets, learns how each sender numbers them, and counts those that are wrong or held.
 
     ``confirmed`` has the packets that the last right one confirmed, to be taken before it. The caller clears it.
+
+    Args:
+        counters: where they are counted.
+        counts: is told an IPv4 address whose sender counts its idents, once that is sure.
     """
 
-    __slots__ = ("_all_held", "_counters", "confirmed", "pairs", "solved")
+    __slots__ = ("_all_held", "_counters", "_counts", "confirmed", "pairs", "solved")
 
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, counters: Counters, counts: Callable[[bytes], None] | None = None) -> None:
         self._counters = counters
+        self._counts = counts
         self.pairs: dict[bytes, Count] = {}
         """What senders count, by the two addresses; devices at one address share it."""
         self._all_held: deque[HeldPacket] = deque()
@@ -54,7 +60,8 @@ class IcrcCheck:
                 return True
         elif (tracker := flow.idents) is None or tracker.small:
             guess = index if index < MAX_IDENTS else 0
-            if crc32(packet, flow.seed(length, guess)) == expected:
+            mask, bits = burst.known
+            if not (guess ^ bits) & mask and crc32(packet, flow.seed(length, guess)) == expected:
                 flow.prove()
                 if not flow.settled:
                     self.learn(burst, 1)
@@ -63,8 +70,10 @@ class IcrcCheck:
                 return self._solves(packet, burst, now_ns)
         else:
             word = tracker.next
-            if crc32(packet, flow.seed(length, word & 0xFFFF, DONT_FRAGMENT if word & DF else 0)) == expected:
-                return tracker.accept(word, now_ns)
+            right = crc32(packet, flow.seed(length, word & 0xFFFF, DONT_FRAGMENT if word & DF else 0)) == expected
+            if right and tracker.accept(word, now_ns, burst.known):
+                self._tell(tracker, flow)
+                return True
             return self._solves(packet, burst, now_ns)
         self._counters.bump(DropReason.BAD_ICRC.value)
         return False
@@ -87,7 +96,7 @@ class IcrcCheck:
         if tracker.pair is None:
             tracker.pair = self._pair(flow)
         verdict = Ident.TAKE
-        if not tracker.accept(word, now_ns):
+        if not tracker.accept(word, now_ns, burst.known):
             verdict, self.confirmed = tracker.confirm(word, packet, now_ns)
             if verdict is Ident.HOLD:
                 self._hold(tracker, word, packet, burst, now_ns)
@@ -98,7 +107,15 @@ class IcrcCheck:
             return False
         self.solved += 1
         flow.prove()
+        self._tell(tracker, flow)
         return True
+
+    def _tell(self, tracker: IdentTracker, flow: Flow) -> None:
+        """Say once that a sender counts."""
+        pair = tracker.pair
+        if pair is not None and not pair.told and tracker.counts and self._counts is not None:
+            pair.told = True
+            self._counts(flow.src)
 
     def _pair(self, flow: Flow) -> Count:
         """What all paths between the addresses of ``flow`` count together, where they do."""

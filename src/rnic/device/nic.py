@@ -140,6 +140,8 @@ class Nic:
         """Is told the number of a queue pair that stops, before software can know: its memory is software's again."""
         self.datagrams: Callable[[], None] | None = None
         """Is told when there is a queue pair whose software sees the headers of what arrives: a UD one."""
+        self.counting: Callable[[bytes], None] | None = None
+        """Is told an IPv4 address from which came packets enough to show that its sender counts their idents."""
         self.gsi = Gsi(self)
         """QP1."""
         self.congestion = Congestion(self, config.congestion)

@@ -42,7 +42,7 @@ class Receiving:
 
     def __init__(self, nic: ReceivingHost) -> None:
         self._nic = nic
-        self._icrc = IcrcCheck(nic.tally)
+        self._icrc = IcrcCheck(nic.tally, self._sender_counts)
 
     def take_other(self, frame: bytes | bytearray | memoryview, now_ns: int) -> None:
         """Take a frame that is not RDMA: to the non-RDMA channel (004 7.6)."""
@@ -96,7 +96,7 @@ class Receiving:
             qp = qps.get(dqpn)
             try:
                 executor = None if qp is None else qp.executor
-                several = length - start >= 2 * segment
+                several = length - start >= 2 * segment and not burst.known[0]
                 if (
                     qp is not None
                     and guessed
@@ -144,6 +144,10 @@ class Receiving:
             self._take_confirmed()
         if accepted:
             self._take_right(qp, dqpn, burst, view, index)
+
+    def _sender_counts(self, address: bytes) -> None:
+        if self._nic.counting is not None:
+            self._nic.counting(address)
 
     def share_idents(self, other: Receiving) -> None:
         """Use another's knowledge of what peers count: both receive at one address."""

@@ -118,6 +118,7 @@ cdef extern from "engine.h" nogil:
         engine_flow flow
         uint32_t ident
         uint32_t frag
+        uint32_t known_mask, known_bits
         uint32_t flow_label
         uint8_t tclass, hop_limit
     struct engine_effects:

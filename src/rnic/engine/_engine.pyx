@@ -464,6 +464,7 @@ cdef class Executor:
         ident = burst.ident
         self.meta.ident = IDENT_UNSEEN if ident is None else ident
         self.meta.frag = burst.frag
+        self.meta.known_mask, self.meta.known_bits = burst.known
         self.meta.tclass, self.meta.hop_limit, self.meta.flow_label = burst.tclass, burst.hop_limit, burst.flow_label
         self._resolve_receive_ring()
         self._resolve_send_cq()
@@ -804,6 +805,7 @@ cdef class Device:
         ident = burst.ident
         meta.ident = IDENT_UNSEEN if ident is None else ident
         meta.frag = burst.frag
+        meta.known_mask, meta.known_bits = burst.known
         meta.tclass, meta.hop_limit, meta.flow_label = burst.tclass, burst.hop_limit, burst.flow_label
         self.nic.now_ns = now
         PyObject_GetBuffer(burst.buf, &source, PyBUF_SIMPLE)

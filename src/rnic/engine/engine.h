@@ -154,6 +154,7 @@ struct engine_meta {
 	struct engine_flow flow; /* from the peer to here */
 	uint32_t ident; /* IPv4 identification of the first segment, one higher for each following; or one of these */
 	uint32_t frag; /* IPv4 flags and fragment offset, if the ident was seen */
+	uint32_t known_mask, known_bits; /* bits of an ident that was not seen */
 	uint32_t flow_label; /* of IPv6, as it arrived, and so the two below */
 	uint8_t tclass, hop_limit;
 };

@@ -4,7 +4,7 @@
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport uint16_t, uint32_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
 cdef extern from "<arpa/inet.h>" nogil:
@@ -26,6 +26,7 @@ cdef extern from "<sys/socket.h>" nogil:
         size_t cmsg_len
         int cmsg_level
         int cmsg_type
+    int SOL_SOCKET
     ssize_t sendmsg(int fd, const msghdr *message, int flags)
     ssize_t recvmsg(int fd, msghdr *message, int flags)
     cmsghdr *CMSG_FIRSTHDR(msghdr *message)
@@ -49,6 +50,7 @@ DEF UNTOLD_HOP_LIMIT = 64
 DEF MAX_BUFFERS = 64
 DEF NAME_BYTES = 28
 DEF CONTROL_WORDS = 16
+DEF SO_TIMESTAMPNS = 35
 
 
 def send(int fd, bytes to not None, list buffers not None, int segment):
@@ -101,10 +103,14 @@ def send(int fd, bytes to not None, list buffers not None, int segment):
 
 
 cdef class Receiver:
-    """Receives on one descriptor; remembers the last sender's address, which is mostly the next one's too."""
+    """Receives on one descriptor; remembers the last sender's address, which is mostly the next one's too.
+
+    ``stamp`` is when the last message arrived, in nanoseconds; 0 where the system does not tell, or was not asked.
+    """
 
     cdef int fd
     cdef bytes last
+    cdef readonly uint64_t stamp
 
     def __init__(self, int fd):
         self.fd = fd
@@ -125,6 +131,7 @@ cdef class Receiver:
         cdef ssize_t size
         cdef int number, segment, tclass = 0, hop_limit = UNTOLD_HOP_LIMIT, label = 0, error = 0
         cdef size_t room
+        cdef long when[2]
         memset(&message, 0, sizeof(message))
         memset(name, 0, sizeof(name))
         message.msg_name = name
@@ -144,6 +151,7 @@ cdef class Receiver:
         if error:
             return None if error == EAGAIN or error == EINTR else error
         segment = <int> size
+        self.stamp = 0
         header = CMSG_FIRSTHDR(&message)
         while header != NULL:
             room = header.cmsg_len - CMSG_LEN(0)
@@ -164,6 +172,9 @@ cdef class Receiver:
                 hop_limit = number & 0xFF
             elif header.cmsg_level == IPPROTO_IPV6 and header.cmsg_type == IPV6_FLOWINFO:
                 label = ntohl(<uint32_t> number) & LABEL_MASK
+            elif header.cmsg_level == SOL_SOCKET and header.cmsg_type == SO_TIMESTAMPNS and room == sizeof(when):
+                memcpy(when, CMSG_DATA(header), sizeof(when))
+                self.stamp = <uint64_t> when[0] * 1000000000 + <uint64_t> when[1]
             header = CMSG_NXTHDR(&message, header)
         if message.msg_namelen > NAME_BYTES:
             message.msg_namelen = NAME_BYTES

@@ -229,7 +229,8 @@ class LoopbackLink(DrivenLink, UnpolledLink):
                 self._flows.clear()
             flow = self._flows[sender] = Flow(sender[2:], self.address, int.from_bytes(sender[:2]), self.port)
             flow.settled = True  # nothing in memory renumbers idents
-        return RxBurst(flow, buf, how[0], len(buf), 0, DONT_FRAGMENT, *how[1:])
+        segment, tclass, hop_limit, label = how
+        return RxBurst(flow, buf, segment, len(buf), 0, DONT_FRAGMENT, tclass, hop_limit, label)
 
     def check_interface(self) -> None:
         """A peer's wire has ended, or where a flow leads there is none: memory itself is always up."""

@@ -102,9 +102,9 @@ def kept(burst: RxBurst, data: bytearray | None = None) -> RxBurst:
     return RxBurst(burst.flow, buf, burst.segment, burst.length, burst.ident, *_how(burst))
 
 
-def _how(burst: RxBurst) -> tuple[int, int, int, int]:
-    """What the IP header said besides addresses and ident."""
-    return burst.frag, burst.tclass, burst.hop_limit, burst.flow_label
+def _how(burst: RxBurst) -> tuple[int, int, int, int, tuple[int, int]]:
+    """What the IP header said besides addresses and ident, and what is known of the ident."""
+    return burst.frag, burst.tclass, burst.hop_limit, burst.flow_label, burst.known
 
 
 def marked_to_send(burst: TxBurst) -> TxBurst:
@@ -114,5 +114,6 @@ def marked_to_send(burst: TxBurst) -> TxBurst:
 
 def marked_received(burst: RxBurst) -> RxBurst:
     """The same packets as if a switch on their way had marked them, over the same memory."""
-    frag, tclass, hop_limit, label = _how(burst)
-    return RxBurst(burst.flow, burst.buf, burst.segment, burst.length, burst.ident, frag, tclass | CE, hop_limit, label)
+    frag, tclass, hop_limit, label, known = _how(burst)
+    how = frag, tclass | CE, hop_limit, label, known
+    return RxBurst(burst.flow, burst.buf, burst.segment, burst.length, burst.ident, *how)

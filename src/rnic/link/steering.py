@@ -1,9 +1,12 @@
-"""Several sockets on one address and port, each for a range of queue pairs: Linux's ``SO_REUSEPORT`` with a filter.
+"""Several sockets on one address and port, by queue pair or by ident: Linux's ``SO_REUSEPORT`` with a filter.
 
 The socket that was there first serves all that no other has a range for: management datagrams, multicast, numbers that
 nobody has. The others follow in the order in which they came, and none is closed before all are: closing one would move
 the last into its place. A classic BPF program reads the destination queue pair of the first packet of what arrives, so
 a burst goes whole to one socket.
+
+Packets from senders that count their IPv4 idents go to eight more sockets, whatever their queue pair: which, says three
+bits of the ident, which no socket shows (:mod:`rnic.link.ident_sockets`). They are opened for the first such sender.
 
 The first socket is bound alone, which fails where anybody has the port, and lets members of the same user join only
 afterwards: two NICs cannot share a port by accident.
@@ -11,9 +14,11 @@ afterwards: two NICs cannot share a port by accident.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import socket
 import struct
+from collections.abc import Sequence
 
 from rnic.link.base import LinkError
 from rnic.link.udp_socket import open_socket
@@ -26,13 +31,24 @@ MAX_MEMBERS = 64
 """Sockets beside the first."""
 _DQPN_AT = 4
 """The last four bytes of a BTH's first eight: reserved bits and the destination queue pair."""
+IDENT_SOCKETS = 8
+IDENT_SHIFT = 3
+"""The bits of an ident above these choose the socket: eight packets in a row come by the same."""
+MAX_SENDERS = 64
+"""Addresses of senders that count; each costs every packet an instruction."""
+_HEADER_AT = 0xFFF0_0000
+"""SKF_NET_OFF: from here on the IP header is read."""
+_IDENT_AT, _SOURCE_AT = _HEADER_AT + 4, _HEADER_AT + 12
 _SO_ATTACH_REUSEPORT_CBPF = 51
 
 _LOAD_WORD = 0x20
+_LOAD_HALF = 0x28
 _AND = 0x54
 _SUBTRACT = 0x14
 _SHIFT_RIGHT = 0x74
 _ADD = 0x04
+_JUMP = 0x05
+_JUMP_IF_EQUAL = 0x15
 _JUMP_IF_AT_LEAST = 0x35
 _RETURN = 0x06
 _RETURN_A = 0x16
@@ -49,23 +65,54 @@ def member_of(qpn: int) -> int:
     return 0 if qpn < FIRST_STEERED_QPN else (qpn - FIRST_STEERED_QPN >> LOG_RANGE) + 1
 
 
-def program(members: int) -> list[tuple[int, int, int, int]]:
+_Row = tuple[int, int, int, int]
+
+
+def program(members: int, senders: Sequence[bytes] = (), first: int = 0) -> list[_Row]:
     """The filter for so many members: (code, jump if true, jump if false, operand) each.
 
     It works on the UDP payload and returns the number of a socket in the order of joining. One out of range would be
     taken for no answer, and the system would choose by addresses: such are the first socket's.
+
+    Args:
+        senders: IPv4 addresses, at most 64, whose packets go to the sockets for idents.
+        first: the number of the first of these, 0 where there are none.
     """
+    own = members + 1
+    behind: list[_Row] = []
+    if 0 < first < own:  # members that joined after the sockets for idents
+        own += IDENT_SOCKETS
+        behind = [(_JUMP_IF_AT_LEAST, 0, 1, first), (_ADD, 0, 0, IDENT_SOCKETS)]
     return [
+        *_by_ident(senders, first),
         (_LOAD_WORD, 0, 0, _DQPN_AT),
         (_AND, 0, 0, 0xFF_FFFF),
-        (_JUMP_IF_AT_LEAST, 0, 5, FIRST_STEERED_QPN),
+        (_JUMP_IF_AT_LEAST, 0, 5 + len(behind), FIRST_STEERED_QPN),
         (_SUBTRACT, 0, 0, FIRST_STEERED_QPN),
         (_SHIFT_RIGHT, 0, 0, LOG_RANGE),
         (_ADD, 0, 0, 1),
-        (_JUMP_IF_AT_LEAST, 1, 0, members + 1),
+        *behind,
+        (_JUMP_IF_AT_LEAST, 1, 0, own),
         (_RETURN_A, 0, 0, 0),
         (_RETURN, 0, 0, 0),
     ]
+
+
+def _by_ident(senders: Sequence[bytes], first: int) -> list[_Row]:
+    """The filter's part for packets of some senders; others are left to what follows."""
+    if not senders:
+        return []
+    found = [
+        (_LOAD_HALF, 0, 0, _IDENT_AT),
+        (_SHIFT_RIGHT, 0, 0, IDENT_SHIFT),
+        (_AND, 0, 0, IDENT_SOCKETS - 1),
+        (_ADD, 0, 0, first),
+        (_RETURN_A, 0, 0, 0),
+    ]
+    asked = [
+        (_JUMP_IF_EQUAL, len(senders) - place, 0, int.from_bytes(sender, "big")) for place, sender in enumerate(senders)
+    ]
+    return [(_LOAD_WORD, 0, 0, _SOURCE_AT), *asked, (_JUMP, 0, 0, len(found)), *found]
 
 
 def refusal(address: bytes) -> str:
@@ -87,6 +134,13 @@ def refusal(address: bytes) -> str:
     return ""
 
 
+def _drain(member: socket.socket) -> None:
+    """Lose what came before there was a filter, as on a wire."""
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            member.recv(1)
+
+
 class Group:
     """The sockets of one address and port.
 
@@ -102,6 +156,10 @@ class Group:
         self._first = first
         self._where = address, port, 0, buffer_bytes
         self._members: list[socket.socket] = []
+        self._of_idents: list[socket.socket] = []
+        self._before = 0
+        """Members that had joined before the sockets for idents."""
+        self._senders: list[bytes] = []
         first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
 
     def join(self) -> int:
@@ -119,6 +177,36 @@ class Group:
         """A member's socket, the first member being 1. It is the group's: whoever uses it duplicates it."""
         return self._members[member - 1]
 
+    def separate(self, sender: bytes) -> list[socket.socket]:
+        """Give an IPv4 sender's packets to the sockets for idents, which are returned; they are the group's.
+
+        Senders beyond :data:`MAX_SENDERS` change nothing, nor does one again.
+
+        Raises:
+            LinkError, OSError: the system refuses; those that are there go on.
+        """
+        if not self._of_idents:
+            self._of_idents = self._open_for_idents()
+        if sender not in self._senders and len(self._senders) < MAX_SENDERS:
+            self._senders.append(sender)
+            self.steer()
+        return self._of_idents
+
+    def _open_for_idents(self) -> list[socket.socket]:
+        opened: list[socket.socket] = []
+        try:
+            while len(opened) < IDENT_SOCKETS:
+                opened.append(open_socket(*self._where, member=True))
+                self.steer()  # a group that has no filter spreads packets over its sockets
+        except (OSError, LinkError):
+            for member in reversed(opened):  # the last one first, so that none moves
+                member.close()
+            raise
+        self._before = len(self._members)
+        for member in opened:
+            _drain(member)
+        return opened
+
     def __len__(self) -> int:
         return len(self._members)
 
@@ -128,13 +216,14 @@ class Group:
         Raises:
             OSError: the system refuses.
         """
-        rows = program(len(self._members))
+        rows = program(len(self._members), self._senders, self._before + 1 if self._of_idents else 0)
         code = ctypes.create_string_buffer(b"".join(_INSTRUCTION.pack(op, yes, no, k) for op, yes, no, k in rows))
         filter_ = struct.pack("@HP", len(rows), ctypes.addressof(code))
         self._first.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_REUSEPORT_CBPF, filter_)
 
     def close(self) -> None:
         """Close all members."""
-        for member in self._members:
+        for member in (*self._members, *self._of_idents):
             member.close()
         self._members.clear()
+        self._of_idents.clear()

@@ -11,11 +11,13 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rnic.link.base import DrivenLink, LinkError, check_group, flow_between, format_address, parse_address
+from rnic.link.ident_sockets import IdentSockets, Read
 from rnic.link.interface import interface_of, ip_mtu, is_local, is_of_many, is_up
 from rnic.link.packets import joined, single_packets
+from rnic.link.steering import Group
 from rnic.link.udp_socket import (
     ANCILLARY_BYTES,
     HAS_SENDMSG,
@@ -25,11 +27,13 @@ from rnic.link.udp_socket import (
     enable_gro,
     enable_gso,
     enable_headers,
+    enable_stamps,
     granted_receive_bytes,
     open_group_socket,
     open_socket,
     raw_address,
     read_ancillary,
+    read_stamp,
     segment_option,
     set_hop_limit,
     set_option,
@@ -212,7 +216,14 @@ class UdpLink(DrivenLink):
         self._agreed: set[tuple[bytes, int]] = set()
         self._gso_refused: set[tuple[bytes, int]] = set()
         self._groups: dict[bytes, _Inbox] = {}
-        self._inboxes = [_Inbox(sock, self.address)]
+        self._unicast = _Inbox(sock, self.address)
+        self._inboxes = [self._unicast]
+        self._group: Group | None = None
+        self.idents: IdentSockets | None = None
+        """Where packets come in from senders that count their IPv4 idents, once there is one."""
+        self.idents_begun = False
+        """Packets that such senders sent before came by the unicast socket, and all of these were received."""
+        self._may_separate = self._ipv4 and LINUX
         self._buffers: list[tuple[memoryview]] = []
         self._greed = 1
 
@@ -349,16 +360,27 @@ class UdpLink(DrivenLink):
         Finding the socket empty costs as much as receiving a packet, so a call expects about as much as the
         last ones found instead of reading on until nothing is left.
         """
-        out: list[RxBurst] = []
-        quota = min(limit, self._greed, _MAX_RECEIVE)
+        out: list[RxBurst] = [] if self.idents is None else self.receive_idents(False, limit // 2)
+        others = len(out)
+        quota = min(limit, others + self._greed, _MAX_RECEIVE)
         drained = True
         for inbox in self._inboxes:
-            drained = inbox.receive(self, quota - len(out), out) and drained
+            drained = inbox.receive(self, quota - len(out), out, self.buffer) and drained
         if len(self._inboxes) > 1:
             # So that none starves the others.
             self._inboxes.append(self._inboxes.pop(0))
-        self._greed = max(1, len(out)) if drained else min(_MAX_RECEIVE, quota * 2)
+        self._greed = max(1, len(out) - others) if drained else min(_MAX_RECEIVE, (quota - others) * 2)
+        self.idents_begun |= drained and self.idents is not None
         return out
+
+    def receive_idents(self, drained: bool, limit: int) -> list[RxBurst]:
+        """Up to ``limit`` packets of senders that count idents.
+
+        Args:
+            drained: nothing is left in the unicast socket, where their packets came before.
+        """
+        self.idents_begun |= drained
+        return self.idents.receive(limit) if self.idents is not None and self.idents_begun else []
 
     def buffer(self, index: int) -> tuple[memoryview]:
         """Receive buffer number ``index`` as a scatter list of one; buffers are made as they are needed."""
@@ -374,11 +396,12 @@ class UdpLink(DrivenLink):
         """Descriptors of the unicast socket and of each joined group's."""
         if self._closed:
             return []
-        return [inbox.socket.fileno() for inbox in self._inboxes]
+        idents = [] if self.idents is None else [self.idents.fileno()]
+        return [inbox.socket.fileno() for inbox in self._inboxes] + idents
 
     def next_deadline_ns(self) -> int | None:
-        """Never: arrivals make the descriptors readable."""
-        return None
+        """At once where packets were read and not given yet, else never: arrivals make the descriptors readable."""
+        return 0 if self.idents is not None and self.idents.pending else None
 
     def local_flow(self, remote_addr: bytes, remote_port: int, sport: int = 0) -> Flow:
         """See :meth:`rnic.link.base.Link.local_flow`; the source port is always the bound one."""
@@ -408,6 +431,48 @@ class UdpLink(DrivenLink):
         return self._main.socket
 
     @property
+    def group(self) -> Group:
+        """The sockets that share the port, the unicast one first; closed with the link.
+
+        Raises:
+            OSError: this system has no such groups.
+        """
+        if self._group is None:
+            self._group = Group(self._main.socket, self.address, self.port, self._buffer_bytes)
+        return self._group
+
+    def separate(self, sender: bytes) -> bool:
+        """Receive what comes from an IPv4 address by sockets that show bits of idents; whether these are new.
+
+        Where the system refuses, packets come as before.
+        """
+        if not self._may_separate or self._closed:
+            return False
+        try:
+            sockets = self.group.separate(sender)
+        except (OSError, LinkError):
+            self._may_separate = False
+            return False
+        if self.idents is not None:
+            return False
+        reads = [self._reads(sock) for sock in sockets]
+        self.idents = IdentSockets(sockets, reads)
+        return True
+
+    def _reads(self, sock: socket.socket) -> Read:
+        if self.headers:
+            enable_headers(sock, self._ipv4)
+        enable_stamps(sock)
+        inbox = _Inbox(sock, self.address, self._unicast.flows)
+
+        def read(buffer: tuple[memoryview]) -> tuple[bool, RxBurst | None, int]:
+            found: list[RxBurst] = []
+            empty = inbox.receive(self, 1, found, lambda _: buffer)
+            return empty, found[0] if found else None, inbox.stamp
+
+        return read
+
+    @property
     def outlets(self) -> tuple[_Outlet, ...]:
         """Sockets to send from. Who sends beside the link says to them how the options are then."""
         return tuple(self._outlets.values())
@@ -425,7 +490,7 @@ class UdpLink(DrivenLink):
         Args:
             how: segment size, traffic class, hop limit, flow label.
         """
-        return self._inboxes[0].make_burst(self, sender, buf, *how)
+        return self._unicast.make_burst(self, sender, buf, *how)
 
     def refused(self, flow: Flow) -> None:
         """The system refused a burst: from now on packets go there one by one."""
@@ -472,29 +537,45 @@ class UdpLink(DrivenLink):
             inbox.socket.close()
         for outlet in self._outlets.values():
             outlet.socket.close()
+        if self.idents is not None:
+            self.idents.close()
+        if self._group is not None:
+            self._group.close()
+        self.idents = self._group = None
         self._inboxes.clear()
         self._groups.clear()
+
+
+_Flows = dict[tuple[str, int] | bytes, Flow]
+_Buffers = Callable[[int], tuple[memoryview]]
 
 
 class _Inbox:
     """One socket's receiving side: packets sent to ``address``, by sender."""
 
-    __slots__ = ("_receive", "address", "flows", "socket")
+    __slots__ = ("_receive", "_receiver", "address", "flows", "socket", "stamp")
 
-    def __init__(self, sock: socket.socket, address: bytes) -> None:
+    def __init__(self, sock: socket.socket, address: bytes, flows: _Flows | None = None) -> None:
         self.socket = sock
         self.address = address
-        self.flows: dict[tuple[str, int] | bytes, Flow] = {}
+        self.flows: _Flows = {} if flows is None else flows
         """By the sender's address as the system call gives it."""
-        self._receive = None if _calls is None else _calls.Receiver(sock.fileno()).receive
+        self.stamp = 0
+        """When the last packet arrived, in nanoseconds; 0 where the system does not tell, or was not asked."""
+        self._receiver = None if _calls is None else _calls.Receiver(sock.fileno())
+        self._receive = None if self._receiver is None else self._receiver.receive
 
-    def receive(self, link: UdpLink, quota: int, out: list[RxBurst]) -> bool:
-        """Append up to ``quota`` bursts; whether the socket was found empty."""
+    def receive(self, link: UdpLink, quota: int, out: list[RxBurst], buffers: _Buffers) -> bool:
+        """Append up to ``quota`` bursts; whether the socket was found empty.
+
+        Args:
+            buffers: gives one for each place in ``out``.
+        """
         if self._receive is not None:
-            return self._receive_compiled(link, quota, out)
+            return self._receive_compiled(link, quota, out, buffers)
         ancillary_bytes = ANCILLARY_BYTES if link.gro or link.headers else 0
         for _ in range(quota):
-            iov = link.buffer(len(out))
+            iov = buffers(len(out))
             ancillary: Ancillary = []
             try:
                 if ancillary_bytes:
@@ -514,16 +595,18 @@ class _Inbox:
             if flow is None:
                 family = socket.AF_INET if len(self.address) == 4 else socket.AF_INET6
                 flow = self._flow(link, sender, socket.inet_pton(family, sender[0]), sender[1])
-            segment, *how = read_ancillary(ancillary, size)
-            out.append(RxBurst(flow, iov[0][:size], segment, size, None, DONT_FRAGMENT, *how))
+            segment, tclass, hop_limit, label = read_ancillary(ancillary, size)
+            self.stamp = read_stamp(ancillary)
+            out.append(RxBurst(flow, iov[0][:size], segment, size, None, DONT_FRAGMENT, tclass, hop_limit, label))
         return False
 
-    def _receive_compiled(self, link: UdpLink, quota: int, out: list[RxBurst]) -> bool:
+    def _receive_compiled(self, link: UdpLink, quota: int, out: list[RxBurst], buffers: _Buffers) -> bool:
         """The same by the compiled calls, which do not raise."""
-        receive = self._receive
+        receiver, receive = self._receiver, self._receive
+        assert receiver is not None
         assert receive is not None
         for _ in range(quota):
-            buffer = link.buffer(len(out))[0]
+            buffer = buffers(len(out))[0]
             found = receive(buffer)
             if found is None:
                 return True
@@ -531,6 +614,7 @@ class _Inbox:
                 link.counters.bump("rx_socket_error")
                 continue
             size, segment, sender, tclass, hop_limit, label = found
+            self.stamp = receiver.stamp
             if not size:
                 link.counters.bump(DropReason.TOO_SHORT.value)
                 continue
@@ -542,7 +626,8 @@ class _Inbox:
         flow = self.flows.get(sender)
         if flow is None:
             flow = self._flow(link, sender, *split_address(sender))
-        return RxBurst(flow, buf, how[0], len(buf), None, DONT_FRAGMENT, *how[1:])
+        segment, tclass, hop_limit, label = how
+        return RxBurst(flow, buf, segment, len(buf), None, DONT_FRAGMENT, tclass, hop_limit, label)
 
     def _flow(self, link: UdpLink, sender: tuple[str, int] | bytes, address: bytes, port: int) -> Flow:
         if len(self.flows) >= _MAX_CACHED:

@@ -18,6 +18,7 @@ SOL_UDP = 17
 UDP_NO_CHECK6_RX = 102
 UDP_SEGMENT = 103
 UDP_GRO = 104
+_SO_TIMESTAMPNS = 35
 _IP_MTU_DISCOVER = 10
 _IPV6_MTU_DISCOVER = 23
 _PMTUDISC_DO = 2
@@ -50,6 +51,7 @@ MAX_PRIORITY = 6
 """The highest SO_PRIORITY that Linux gives without CAP_NET_ADMIN."""
 
 _SEGMENT = struct.Struct("=H")
+_STAMP = struct.Struct("@ll")
 _LABEL_MASK = 0xFFFFF
 
 _OPEN_ERRORS = {
@@ -217,6 +219,20 @@ def enable_headers(sock: socket.socket, ipv4: bool, hop_limits: bool = True) -> 
         set_option(sock, level, _IPV6_FLOWINFO, 1)
     told = [set_option(sock, level, tclass, 1), set_option(sock, level, hop_limit, int(hop_limits))]
     return all(told)
+
+
+def enable_stamps(sock: socket.socket) -> bool:
+    """Ask for the time at which packets arrived; whether the system tells."""
+    return LINUX and set_option(sock, socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+
+
+def read_stamp(ancillary: Ancillary) -> int:
+    """When a packet arrived, in nanoseconds; 0 where the system did not tell."""
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS and len(data) == _STAMP.size:
+            seconds, nanoseconds = _STAMP.unpack(data)
+            return int(seconds * 1_000_000_000 + nanoseconds)
+    return 0
 
 
 def segment_option(segment: int) -> Ancillary:

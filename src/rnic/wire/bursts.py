@@ -15,6 +15,8 @@ Buffer = bytes | bytearray | memoryview
 
 DONT_FRAGMENT = 0x4000
 """IPv4 flags and fragment offset as every RoCEv2 sender sets them: DF, offset 0."""
+NOTHING_KNOWN = (0, 0)
+"""No bit of an ident is known: :attr:`RxBurst.known`."""
 
 
 class TxBurst:
@@ -39,11 +41,24 @@ class RxBurst:
 
     ``flow`` points from the peer to us. ``ident`` is the IPv4 identification of the first segment (each
     following one is one higher), or ``None`` where the link does not see IP headers; ``frag`` is the IPv4
-    flags and offset word that goes with a known ident. ``tclass``, ``hop_limit`` and ``flow_label`` are those of the
-    packets' IP header, as they arrived. ``buf`` is valid until the link receives again.
+    flags and offset word that goes with a known ident. ``known`` is a mask of bits of the idents of all segments,
+    and these bits: a link may know some bits of an ident that it does not see. ``tclass``, ``hop_limit`` and
+    ``flow_label`` are those of the packets' IP header, as they arrived. ``buf`` is valid until the link receives again.
     """
 
-    __slots__ = ("buf", "ecn", "flow", "flow_label", "frag", "hop_limit", "ident", "length", "segment", "tclass")
+    __slots__ = (
+        "buf",
+        "ecn",
+        "flow",
+        "flow_label",
+        "frag",
+        "hop_limit",
+        "ident",
+        "known",
+        "length",
+        "segment",
+        "tclass",
+    )
 
     def __init__(
         self,
@@ -56,6 +71,7 @@ class RxBurst:
         tclass: int = 0,
         hop_limit: int = 64,
         flow_label: int = 0,
+        known: tuple[int, int] = NOTHING_KNOWN,
     ) -> None:
         self.flow = flow
         self.buf = buf
@@ -67,3 +83,4 @@ class RxBurst:
         self.ecn = tclass & 3
         self.hop_limit = hop_limit
         self.flow_label = flow_label
+        self.known = known

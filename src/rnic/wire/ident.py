@@ -4,7 +4,7 @@ A CRC is linear: the difference between the received ICRC and the one for ident 
 [identification | flags and fragment offset] changed, carried over the bytes that follow it. Running the CRC
 register backwards over as many zero bytes gives the word itself (``software.md`` section 5). It is believable
 only if it says "not a fragment": 2^17 of 2^32 words do, so damage passes with probability 2^-15, and with 2^-26 where
-the sender's habit is known (:class:`IdentTracker`).
+the sender's habit is known (:class:`IdentTracker`), 2^-29 where the link knows three bits of the ident as well.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import functools
 from enum import Enum
 
 from rnic.spec.limits import ICRC_BYTES
-from rnic.wire.bursts import RxBurst
+from rnic.wire.bursts import NOTHING_KNOWN, RxBurst
 from rnic.wire.crc import crc32
 from rnic.wire.flow import Flow, residue
 
@@ -103,7 +103,7 @@ def solve(packet: bytes | bytearray | memoryview, flow: Flow) -> int | None:
 class Count:
     """A count of IPv4 idents: the foremost one, and when a packet was taken last."""
 
-    __slots__ = ("last", "now_ns", "shared")
+    __slots__ = ("last", "mixed", "now_ns", "shared", "told")
 
     BEHIND = 16
     AHEAD = 47
@@ -120,6 +120,10 @@ class Count:
         self.now_ns = 0
         self.shared = True
         """Of a pair of addresses: all paths between them are believed to share it, as those of Linux do."""
+        self.mixed = False
+        """Packets had other idents than the link knew of them: what it knows counts no more."""
+        self.told = False
+        """Whoever can make the link know bits of these idents was told that the sender counts."""
 
     def ahead(self, now_ns: int) -> int:
         """How far ahead of the foremost ident a packet is believed."""
@@ -139,9 +143,9 @@ class Count:
 class HeldPacket:
     """A packet whose ident its sender was not expected to use, in memory of its own."""
 
-    __slots__ = ("burst", "count", "other", "packet", "taken", "word")
+    __slots__ = ("burst", "contradicts", "count", "other", "packet", "taken", "word")
 
-    def __init__(self, word: int, burst: RxBurst, taken: int, other: bool, now_ns: int) -> None:
+    def __init__(self, word: int, burst: RxBurst, taken: int, other: bool, contradicts: bool, now_ns: int) -> None:
         self.word = word
         self.count = Count()
         self.count.follow(word & 0xFFFF, now_ns)
@@ -152,6 +156,8 @@ class HeldPacket:
         """Packets of the sender that had been taken before."""
         self.other = other
         """It is what the count that is not believed now would have next."""
+        self.contradicts = contradicts
+        """Its ident is not what the link knows of it."""
 
     def forget(self) -> None:
         """Free its memory: others came since."""
@@ -182,10 +188,14 @@ class IdentTracker:
     - if both fit the count that is not believed now, which is believed from then on;
     - if it repeats the bytes and has another ident. A damaged packet that comes twice has the same one.
 
+    The link may know bits of the ident (:mod:`rnic.link.ident_sockets`). A packet that contradicts them is held, too,
+    and only one that does so as well confirms it: then somebody on the way joins packets, and the bits are believed no
+    more.
+
     What is not confirmed before 64 further packets were taken is dropped, and so is the oldest of more than 4.
     """
 
-    __slots__ = ("_count", "_flag", "_other", "_taken", "dropped", "held", "pair", "small")
+    __slots__ = ("_contradicts", "_count", "_flag", "_other", "_taken", "dropped", "held", "pair", "small")
 
     SMALL = 64
     HELD = 4
@@ -203,12 +213,19 @@ class IdentTracker:
         self._flag = DF
         self._other = False
         """The packet that was not accepted fits the count that is not believed."""
+        self._contradicts = False
+        """The packet that was not accepted has another ident than the link knows."""
         self._taken = 0
 
     @property
     def settled(self) -> bool:
         """Whether packets with small idents teach nothing: they are the habit, and nothing waits for others."""
         return self.small and not self.held
+
+    @property
+    def counts(self) -> bool:
+        """Whether the sender counts up, as many packets have shown."""
+        return not self.small and self._taken > self.FRESH
 
     @property
     def next(self) -> int:
@@ -224,10 +241,13 @@ class IdentTracker:
         if self.held:
             self._drop_stale()
 
-    def accept(self, word: int, now_ns: int) -> bool:
-        """Whether an ident and flag are what the sender uses; they are noted then."""
+    def accept(self, word: int, now_ns: int, known: tuple[int, int] = NOTHING_KNOWN) -> bool:
+        """Whether an ident and flag are what the sender uses, and the link knows; they are noted then."""
         ident = word & 0xFFFF
         self._other = False
+        self._contradicts = ((word ^ known[1]) & known[0]) != 0 and not self._common.mixed
+        if self._contradicts:
+            return False
         if self._count.last < 0:
             self.small = ident < self.SMALL
             self._flag = word & DF
@@ -267,11 +287,14 @@ class IdentTracker:
         confirmed = [
             held
             for held in self.held
-            if not (held.word ^ word) & DF and (self._near(held, word & 0xFFFF, now_ns) or (held.other and self._other))
+            if not (held.word ^ word) & DF
+            and held.contradicts is self._contradicts
+            and (self._near(held, word & 0xFFFF, now_ns) or (held.other and self._other))
         ]
         if not confirmed:
             return Ident.HOLD, []
         self.held = [held for held in self.held if held not in confirmed]
+        self._common.mixed |= self._contradicts
         self._turn(confirmed[-1], confirmed[-1].word, word, now_ns)
         self._taken += len(confirmed)
         return Ident.TAKE, confirmed
@@ -281,7 +304,7 @@ class IdentTracker:
         if len(self.held) == self.HELD:
             del self.held[0]
             self.dropped += 1
-        held = HeldPacket(word, burst, self._taken, self._other, now_ns)
+        held = HeldPacket(word, burst, self._taken, self._other, self._contradicts, now_ns)
         self.held.append(held)
         return held
 
@@ -289,6 +312,11 @@ class IdentTracker:
         """``dropped``, which begins anew."""
         dropped, self.dropped = self.dropped, 0
         return dropped
+
+    @property
+    def _common(self) -> Count:
+        """The count that has what holds for all paths between the two addresses."""
+        return self._count if self.pair is None else self.pair
 
     def _counts(self) -> tuple[Count, Count]:
         """The count that is believed, and the other one."""

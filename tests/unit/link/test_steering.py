@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -43,7 +45,8 @@ class Ends:
     def arrived(self) -> list[int]:
         """Which sockets got something, one number for each datagram."""
         found = []
-        for number, sock in enumerate([self.first, *map(self.group.socket_of, (1, 2, 3))]):
+        members = range(1, len(self.group) + 1)
+        for number, sock in enumerate([self.first, *map(self.group.socket_of, members)]):
             with sock.dup() as own:
                 while True:
                     try:
@@ -89,6 +92,67 @@ def test_packets_go_where_their_queue_pair_is(ends: Ends, qpn: int, member: int)
     if member:
         assert steering.member_of(qpn) == member
         assert steering.first_qpn(member) <= qpn < steering.first_qpn(member) + RANGE
+
+
+def test_packets_of_a_sender_that_counts_come_by_three_bits_of_their_idents(ends: Ends) -> None:
+    """Whatever their queue pair, and those of others by their queue pair as before."""
+    ends.sender.setsockopt(socket.IPPROTO_IP, 10, 0)  # IP_MTU_DISCOVER: without DF Linux counts
+    ends.sender.bind((ADDRESS, 0))
+    by_ident = ends.group.separate(parse_address(ADDRESS))
+    assert ends.group.separate(parse_address(ADDRESS)) == by_ident, "once for all"
+    for number in range(256):
+        ends.send(FIRST + RANGE * (number & 3))
+    assert ends.arrived() == []
+    counts = []
+    for sock in by_ident:
+        counts.append(0)
+        with contextlib.suppress(BlockingIOError):
+            while sock.recv(100):
+                counts[-1] += 1
+    assert sum(counts) == 256
+    assert all(count % 8 == 0 for count in counts) or min(counts) > 16, counts
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind((f"{own_network()}.70", 0))
+        other.sendto(struct.pack(">II", 0, FIRST + RANGE) + bytes(20), (ADDRESS, ends.port))
+    assert ends.arrived() == [2]
+
+
+def test_members_may_join_after_the_sockets_for_idents(ends: Ends) -> None:
+    ends.group.separate(parse_address("127.9.9.9"))
+    assert ends.group.join() == 4
+    for member in range(1, 5):
+        ends.send(steering.first_qpn(member))
+        assert ends.arrived() == [member]
+
+
+def test_a_bounded_number_of_senders_is_told_apart(ends: Ends) -> None:
+    for number in range(steering.MAX_SENDERS + 8):
+        ends.group.separate(bytes([127, 9, 9, number]))
+    assert len(steering.program(3, ends.group._senders, 4)) < 100
+    assert len(ends.group._senders) == steering.MAX_SENDERS
+    ends.send(FIRST)
+    assert ends.arrived() == [1]
+
+
+def test_sockets_for_idents_that_the_system_refuses_leave_all_as_it_was(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[socket.socket] = []
+
+    def refuse(*how: Any, **more: Any) -> socket.socket:
+        if len(opened) == 3:
+            raise LinkError("no more")
+        opened.append(open_socket(*how, **more))
+        return opened[-1]
+
+    monkeypatch.setattr(steering, "open_socket", refuse)
+    with pytest.raises(LinkError, match="no more"):
+        ends.group.separate(parse_address(ADDRESS))
+    monkeypatch.undo()
+    assert ends.group.join() == 4
+    for member in range(1, 5):
+        ends.send(steering.first_qpn(member))
+        assert ends.arrived() == [member]
 
 
 def test_what_is_too_short_is_the_first_sockets(ends: Ends) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rnic.wire.bursts import RxBurst
+from rnic.wire.bursts import NOTHING_KNOWN, RxBurst
 from rnic.wire.flow import Flow
 from rnic.wire.ident import DF, Count, Ident, IdentTracker, learn, solve, solve_word
 from rnic.wire.packet import build, seal
@@ -52,12 +52,14 @@ class Sender:
     def accept(self, ident: int, flag: int = DF) -> bool:
         return self.tracker.accept(ident & 0xFFFF | flag, self.now)
 
-    def give(self, ident: int, packet: bytes = b"", flag: int = DF) -> tuple[Ident, list[int]]:
+    def give(
+        self, ident: int, packet: bytes = b"", flag: int = DF, known: tuple[int, int] = NOTHING_KNOWN
+    ) -> tuple[Ident, list[int]]:
         """What becomes of a packet, and the idents of those that it confirms."""
         word = ident & 0xFFFF | flag
         self.count += 1
         view = memoryview(packet or b"%012dICRC" % self.count)
-        if self.tracker.accept(word, self.now):
+        if self.tracker.accept(word, self.now, known):
             return Ident.TAKE, []
         verdict, confirmed = self.tracker.confirm(word, view, self.now)
         if verdict is Ident.HOLD:
@@ -90,6 +92,40 @@ def test_no_more_than_64_are_believed_without_a_pause(last: int) -> None:
         tracker = Sender(last).tracker
         found += tracker.accept(word, 31 * Count.TICK_NS)
     assert found == 64
+
+
+@pytest.mark.parametrize("last", [30_000, 64, 65_530])
+@pytest.mark.parametrize("bits", [0, 3 << 3, 7 << 3])
+def test_no_more_than_8_are_believed_where_the_link_knows_three_bits(last: int, bits: int) -> None:
+    idents = {last + step & 0xFFFF for step in range(-300, 300)} | set(range(300))
+    found = 0
+    for word in [ident | flag for ident in idents for flag in (0, DF)]:
+        tracker = Sender(last).tracker
+        found += tracker.accept(word, 31 * Count.TICK_NS, (7 << 3, bits))
+    assert found == 8
+
+
+def test_a_packet_that_contradicts_what_is_known_is_confirmed_by_another_one_alone() -> None:
+    """Then what the link knows is not so, for all paths between the two addresses."""
+    pair = Count()
+    sender, other = Sender(30_000, pair=pair), Sender(30_001, pair=pair)
+    known = 7 << 3, (30_002 & 7 << 3) ^ 8
+    assert sender.give(30_002, known=known) == (Ident.HOLD, [])
+    assert sender.give(30_100) == (Ident.HOLD, []), "it agrees, though it is near"
+    assert sender.give(30_101) == (Ident.TAKE, [30_100])
+    before = pair.mixed
+    assert sender.give(30_003, known=known) == (Ident.TAKE, [30_002])
+    assert (before, pair.mixed) == (False, True)
+    assert other.give(30_004, known=(7 << 3, (30_004 & 7 << 3) ^ 8)) == (Ident.TAKE, [])
+
+
+def test_a_sender_counts_once_many_packets_have_shown_it() -> None:
+    sender = Sender(30_000)
+    for step in range(1, 65):
+        assert not sender.tracker.counts
+        assert sender.accept(30_000 + step)
+    assert sender.tracker.counts
+    assert not Sender(*[0] * 70).tracker.counts
 
 
 def test_a_pause_lets_the_count_jump_by_its_ticks() -> None:

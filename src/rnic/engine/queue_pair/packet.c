@@ -65,11 +65,12 @@ enum engine_end engine_packet_parse(const struct engine_qp *qp, const struct eng
 	    (packet->opcode & BTH_SERVICE_MASK) != engine_service_bits(qp))
 		return PUNT_HEADER;
 	packet->meta = meta;
-	if (meta->ident == IDENT_UNSEEN)
-		packet->ident = place < MAX_IDENTS ? (uint32_t)place : 0;
-	else
+	if (meta->ident != IDENT_UNSEEN) {
 		packet->ident = (uint32_t)(meta->ident + place) & 0xFFFF;
-	return ENGINE_DONE;
+		return ENGINE_DONE;
+	}
+	packet->ident = place < MAX_IDENTS ? (uint32_t)place : 0;
+	return (packet->ident ^ meta->known_bits) & meta->known_mask ? PUNT_ICRC : ENGINE_DONE;
 }
 
 int engine_packet_check_icrc(const struct engine_shared *shared, const struct packet *packet)

@@ -1,0 +1,116 @@
+"""Three bits of IPv4 idents that no socket shows: by eight sockets, one for each value of these bits.
+
+The sockets share the address and port of a device (:mod:`rnic.link.steering`) and take what comes from senders that
+count their idents, and nothing else. So a packet has one of 8 idents where it would have one of 64 otherwise.
+
+Packets are given in the order in which they arrived. The system stamps each with its time of arrival, and tells by one
+call which sockets have packets. What is found is given once a second look has shown that no socket has an earlier one:
+a packet that arrived before another one waits in its socket before that one can be read. So an order that the system
+kept is kept here as well, unless its clock is set back meanwhile, which can swap packets once, as a network may.
+
+The system joins no packets for these sockets (no UDP_GRO): each packet has its own ident, and comes by its own socket.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+
+from rnic.link.steering import IDENT_SHIFT, IDENT_SOCKETS
+from rnic.wire.bursts import RxBurst
+
+MASK = (IDENT_SOCKETS - 1) << IDENT_SHIFT
+"""The bits of an ident that the socket shows."""
+_ONE_SOCKET = 8
+"""Packets that one look reads from one socket."""
+_BUFFER_BYTES = 8_192
+"""More than the longest packet: what is longer is cut, and dropped for its length."""
+
+_Buffer = tuple[memoryview]
+Read = Callable[[_Buffer], tuple[bool, RxBurst | None, int]]
+"""Reads a packet into a buffer: whether the socket was found empty, the packet if it was right, when it arrived."""
+
+
+class IdentSockets:
+    """The receiving side of the sockets for idents.
+
+    Args:
+        sockets: one for each value of the bits, from 0 on.
+        reads: what reads from each of them.
+    """
+
+    def __init__(self, sockets: Sequence[socket.socket], reads: Sequence[Read]) -> None:
+        self._reads = reads
+        self._ready = select.epoll()
+        for sock in sockets:
+            self._ready.register(sock.fileno(), select.EPOLLIN)
+        self._values = {sock.fileno(): value for value, sock in enumerate(sockets)}
+        self._waiting: list[tuple[int, RxBurst, _Buffer]] = []
+        """What was read and not given yet, in the order of arrival."""
+        self._sure = 0
+        """The first of them, before which nothing can be in a socket any more."""
+        self._given: list[_Buffer] = []
+        """Buffers of what was given by the last call."""
+        self._free: list[_Buffer] = []
+
+    def fileno(self) -> int:
+        """A descriptor that polls readable when one of the sockets does."""
+        return self._ready.fileno()
+
+    @property
+    def pending(self) -> bool:
+        """Whether packets were read that no call has given yet."""
+        return bool(self._waiting)
+
+    def receive(self, limit: int) -> list[RxBurst]:
+        """Up to ``limit`` packets; the buffer of each is valid until the next call. Empty where nothing is left."""
+        self._free += self._given
+        self._given = []
+        if not self._sure:
+            if not self._waiting:
+                self._look(None)
+            if not self._waiting:
+                return []
+            until = self._look(self._waiting[-1][0])
+            self._sure = sum([stamp <= until for stamp, _, _ in self._waiting])
+        count = min(limit, self._sure)
+        self._sure -= count
+        given, self._waiting = self._waiting[:count], self._waiting[count:]
+        self._given = [buffer for _, _, buffer in given]
+        return [burst for _, burst, _ in given]
+
+    def _look(self, last: int | None) -> int:
+        """Read from the sockets that have packets: some from each, until one is later than ``last``.
+
+        Returns:
+            Up to which time all packets have been read; not later than ``last``.
+        """
+        until = 0 if last is None else last
+        for fd, _ in self._ready.poll(0):
+            value = self._values[fd]
+            stamp = 0
+            for _ in range(_ONE_SOCKET):
+                buffer = self._free.pop() if self._free else (memoryview(bytearray(_BUFFER_BYTES)),)
+                empty, burst, stamp = self._reads[value](buffer)
+                if burst is None:
+                    self._free.append(buffer)
+                    if empty:
+                        break
+                    continue
+                burst.known = MASK, value << IDENT_SHIFT
+                self._waiting.append((stamp, burst, buffer))
+                if last is not None and stamp > last:
+                    break
+            else:
+                until = min(until, stamp)
+        self._waiting.sort(key=itemgetter(0))
+        return until
+
+    def close(self) -> None:
+        """Close the descriptor; the sockets are others'."""
+        self._ready.close()
+
+
+__all__ = ["MASK", "IdentSockets"]
