@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 
 from rnic.device.icrc import MAX_HELD
+from rnic.link import steering
+from rnic.link.ident_sockets import MASK
 from rnic.wire.ident import Count, IdentTracker
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "security.md").read_text()
@@ -23,12 +25,17 @@ def probability(words: int) -> str:
     return f"2^{math.log2(words) - 32:.1f}".removesuffix(".0")
 
 
-def rows() -> list[tuple[str, str]]:
-    """The last two columns of the table."""
+def rows() -> list[tuple[str, ...]]:
+    """All columns of the table but the first."""
     table = re.search(r"\| Packet over IPv4.*?\n\n", PAGE, re.DOTALL)
     assert table is not None
     cells = [line.strip("| ").split(" | ") for line in table[0].strip().splitlines()[2:]]
-    return [(row[1], row[2]) for row in cells]
+    return [tuple(row[1:]) for row in cells]
+
+
+def agreeing(idents: int) -> int:
+    """The most of so many idents in a row that have the same bits in MASK."""
+    return max(sum(1 for step in range(idents) if not (first + step) & MASK) for first in range(64))
 
 
 def test_the_table_of_idents() -> None:
@@ -40,13 +47,33 @@ def test_the_table_of_idents() -> None:
     assert believed(count, 1_000 * MS) == 33 + 1_000
     most = believed(count, 10**18)
     near = 2 * Count.AHEAD
+    known = agreeing(steady)
+    assert (known, agreeing(65), agreeing(128), agreeing(129), agreeing(most)) == (8, 16 - 7, 16, 17, 8_192)
     assert rows() == [
-        ("64", probability(steady)),
-        (f"33 + `t`, at most {most:,}", f"{probability(most)} at most"),
-        (f"{near}, more after a pause", probability(near)),
-        (f"{2 << 16:,}", probability(2 << 16)),
+        ("64", probability(steady), f"{known}", probability(known)),
+        (
+            f"33 + `t`, at most {most:,}",
+            f"{probability(most)} at most",
+            f"8 for each 64 begun, at most {agreeing(most):,}",
+            f"{probability(agreeing(most))} at most",
+        ),
+        (
+            f"{near}, more after a pause",
+            probability(near),
+            f"{agreeing(near)}, more after a pause",
+            probability(agreeing(near)),
+        ),
+        (f"{2 << 16:,}", probability(2 << 16), f"{2 << 13:,}", probability(2 << 13)),
     ]
     assert steady / 2**32 <= 2**-26
+    assert known / 2**32 <= 2**-29
+
+
+def test_the_sockets_that_tell_bits() -> None:
+    text = " ".join(PAGE.split())
+    assert f"(`ident >> {steering.IDENT_SHIFT} & {steering.IDENT_SOCKETS - 1}`)" in text
+    assert f"Once {IdentTracker.FRESH} packets have shown" in text
+    assert f"at most {steering.MAX_SENDERS} addresses" in text
 
 
 def test_what_is_held() -> None:

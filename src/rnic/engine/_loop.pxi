@@ -163,6 +163,11 @@ cdef class Loop(Doorbell):
         if io_poll._has_pending():
             did = self.runtime.send_bursts(self.sending.prepare(now))
         io_poll._poll(now, _of(self.of_runtime, "budget"))
+        if (
+            _of(self.of_runtime, "idents") is not None
+            and self.runtime.receive_idents(now, io_poll.c_poll.received == 0)
+        ):
+            did = io_poll.python_ran = True
         self.needs_python = io_poll.python_ran
         if io_poll.python_ran:
             self.release_to_c()

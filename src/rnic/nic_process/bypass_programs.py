@@ -14,7 +14,6 @@ from rnic.device.inspect import look
 from rnic.engine import use
 from rnic.link import steering
 from rnic.link.base import LinkError, format_address
-from rnic.link.udp import BUFFER_BYTES as SOCKET_BYTES
 from rnic.link.udp import UdpLink
 from rnic.mem import order
 from rnic.nic_process.bounded_work import WorkWatchdog
@@ -25,7 +24,8 @@ from rnic.nic_process.slot_counters import add
 from rnic.runtime.loop import Runtime
 from rnic.spec.limits import GO_BACK_N
 from rnic.spec.states import ST_RC
-from rnic.wire.bursts import RxBurst
+from rnic.wire.bursts import DONT_FRAGMENT, RxBurst
+from rnic.wire.ident import DF, solve_word
 
 REPAIR_NS = 250_000_000
 """How often the budget's page is repaired while anything happens."""
@@ -73,7 +73,7 @@ class BypassPrograms:
         assert isinstance(link, UdpLink)
         try:
             if self._group is None:
-                self._group = steering.Group(link.main_socket, link.address, link.port, SOCKET_BYTES)
+                self._group = link.group
                 self._main.nic.stray = partial(self._forward, 0)
             if not self._free:
                 self._free.append(self._group.join())
@@ -153,6 +153,7 @@ class BypassPrograms:
         slot = BypassSlot(self._main, own, member, first, self._watchdog, self.loopback, budget)
         slot.runtime.nic.stray = partial(self._forward, member)
         slot.runtime.nic.share_idents(self._main.nic)
+        slot.runtime.nic.counting = self._main.nic.counting
         self.slots[member] = slot
         return slot
 
@@ -172,15 +173,21 @@ class BypassPrograms:
         return refusal(link.address) if self._group is None else ""
 
     def _forward(self, here: int, dqpn: int, burst: RxBurst, view: memoryview, index: int) -> bool:
-        """Forward a packet that came to the wrong slot, ``here``; return whether it was another's."""
+        """Forward a packet that came to the wrong slot, ``here``; return whether it was another's.
+
+        Packets of senders that count their idents all come here, by the sockets for idents.
+        """
         member = steering.member_of(dqpn)
         if member == here:
             return False
         slot = self.slots.get(member)
         now = self._main.clock()
-        ident = None if burst.ident is None else burst.ident + index
+        by_ident = burst.known[0] != 0
+        ident, frag = None if burst.ident is None else burst.ident + index, burst.frag
+        if by_ident and ident is None and (word := solve_word(view, burst.flow)) is not None:
+            ident, frag = word & 0xFFFF, DONT_FRAGMENT if word & DF else 0
         how = burst.tclass, burst.hop_limit, burst.flow_label
-        one = RxBurst(burst.flow, memoryview(bytes(view)), len(view), len(view), ident, burst.frag, *how)
+        one = RxBurst(burst.flow, memoryview(bytes(view)), len(view), len(view), ident, frag, *how)
         if member == 0:
             if dqpn not in self._main.nic.qps:
                 return False
@@ -189,6 +196,9 @@ class BypassPrograms:
             return False
         elif not slot.deliver(one, now):
             self.lost += 1
+            return True
+        if by_ident:
+            self._main.nic.tally["rx_packets"] -= 1  # the other counts it
             return True
         self.forwarded += 1
         if self._group is not None:
@@ -302,9 +312,7 @@ class BypassPrograms:
             slot.close()
         self.slots.clear()
         self._unshare()
-        if self._group is not None:
-            self._group.close()
-            self._group = None
+        self._group = None
 
 
 def refusal(address: bytes) -> str:

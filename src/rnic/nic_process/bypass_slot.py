@@ -322,8 +322,8 @@ class BypassSlot:
         if self.hold():
             try:
                 with self.work:
-                    self.runtime.nic.receive(burst, now)
-                    self.runtime.flush(now)
+                    self._waiting.append((burst, now))
+                    self._receive_waiting(now)
             finally:
                 self.release()
             return True
@@ -339,6 +339,7 @@ class BypassSlot:
             self.runtime.nic.receive(burst, now)
         if waiting:
             self.runtime.flush(now)
+            self.runtime.kick()  # the program may sleep, and know nothing of the packets
 
     def serve(self) -> bool | None:
         """Do one round of the slot; return whether it did anything, or ``None`` while its program holds the arena."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from rnic.device.nic import Nic
@@ -146,6 +147,7 @@ class DeviceTable(Mapping[str, ServedDevice]):
                 self.remove(unused)
             self._devices[name] = ServedDevice(runtime, BypassPrograms(runtime, self._watchdog), options, port)
             self._sockets.watch(runtime)
+            runtime.sockets_changed = partial(self._sockets.watch, runtime)
             with self._guard.around("paths"):
                 self._sysfs.add(runtime.nic)
             if self._cm is not None:

@@ -74,6 +74,7 @@ class Runtime:
     def __init__(self, nic: Nic, link: Link, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self.nic = nic
         self.link: Link = link
+        self._own_link = link
         self.clock = clock
         self.lock = _make_lock()
         """Held around every use of the NIC: commands, progress, timers."""
@@ -104,7 +105,12 @@ class Runtime:
         nic.attach(link)
         if isinstance(link, UdpLink):
             nic.datagrams = link.tell_hop_limits
+            nic.counting = self._separate
         nic.non_rdma.fed = link.frames is not None
+        self.idents: Callable[[bool, int], list[RxBurst]] | None = None
+        """Receives from senders that count their IPv4 idents, once there are any, beside the unicast socket."""
+        self.sockets_changed: Callable[[], object] | None = None
+        """Is told when the link has opened sockets by itself."""
         self._faults: DeviceFaults | None = None
         self._tap: Tap | None = None
         if wanted_by(link):
@@ -271,6 +277,36 @@ class Runtime:
             self.nic.tally["rx_bytes"] += burst.length
         return bursts
 
+    def _separate(self, sender: bytes) -> None:
+        """Have what comes from an IPv4 address come by sockets that show bits of its idents."""
+        link = self._own_link
+        if isinstance(link, UdpLink) and link.separate(sender):
+            self.idents = link.receive_idents
+            if self.sockets_changed is not None:
+                self.sockets_changed()
+            if self._thread is not None:
+                self._wake()  # it may sleep on the sockets before the change
+
+    def receive_idents(self, now: int, drained: bool) -> bool:
+        """Take what came from senders that count their idents; return whether anything did.
+
+        Args:
+            drained: nothing was left in the unicast socket.
+        """
+        assert self.idents is not None
+        try:
+            bursts = self.idents(drained, RECEIVE_LIMIT)
+        except Exception as error:  # noqa: BLE001 - the last guard
+            self.guard.caught("link", error)
+            return False
+        naks = self.nic.tally.get("sequence_naks_sent")
+        for burst in bursts:
+            self.nic.tally["rx_bytes"] += burst.length
+            self.nic.receive(burst, now)
+        if self.nic.tally.get("sequence_naks_sent") != naks:
+            self._transmit(now)
+        return bool(bursts)
+
     def _transmit(self, now: int) -> bool:
         """Send everything that may be sent now, up to the NIC's budget."""
         self._rounds_without_replies = 0
@@ -368,9 +404,8 @@ class Runtime:
             self._thread = threading.Thread(target=self._run, name=f"rnic {self.nic.config.name}", daemon=True)
             _threaded.add(self)
             if self.engine_loop is not None:
-                self._engine_thread = self.engine_loop.start_thread(
-                    self.link.filenos(), self._wake_write, WRITE_BACK_NS
-                )
+                sockets = [fd for fd in self.link.filenos() if fd not in self._ident_filenos()]
+                self._engine_thread = self.engine_loop.start_thread(sockets, self._wake_write, WRITE_BACK_NS)
             self._thread.start()
 
     @property
@@ -388,7 +423,7 @@ class Runtime:
             self._last_poll = 0
             if self.engine_loop is not None:
                 self.engine_loop.prepare_to_sleep()
-            if self._thread is not None and not (self._engine_thread and self._engine_polls):
+            if self._thread is not None and not (self._engine_thread and self._engine_polls and self.idents is None):
                 self._wake()
 
     def _wake(self) -> None:
@@ -412,10 +447,20 @@ class Runtime:
                 self._run_punted_rounds()
             known = [self.nic.own_deadline_ns(), self.link.next_deadline_ns()]
         wait = min([at for at in known if at is not None], default=NEVER) - self.clock()
-        if self._application_polls():
+        watched = [self._wake_read]
+        if not self._application_polls():
+            watched += self._ident_filenos()  # the thread in C does not know them
+        elif self.idents is None:
             wait = max(wait, _backoff_ns())  # its polls handle deadlines, and C wakes this thread when it stops
-        wait_readable([self._wake_read], max(0, wait) / 1e9)
+        else:
+            wait = _backoff_ns()
+        wait_readable(watched, max(0, wait) / 1e9)
         return True
+
+    def _ident_filenos(self) -> list[int]:
+        """Return the descriptor that tells of packets from senders that count their idents, if there are any."""
+        idents = self._own_link.idents if isinstance(self._own_link, UdpLink) else None
+        return [] if idents is None else [idents.fileno()]
 
     def _run_own_rounds(self) -> None:
         """Do rounds in Python, then sleep."""
@@ -439,8 +484,12 @@ class Runtime:
         loop = self.engine_loop
         assert loop is not None
         for _ in range(_THREAD_ROUNDS):
-            if self._application_polls() or not self._round(self.clock()):
+            if self._application_polls():
                 return
+            if not self._round(self.clock()):
+                if self.idents is None:
+                    return
+                break  # there may be work or deadlines that the thread in C has not seen
             if self._engine_polls and not loop.needs_python:
                 break
         loop.wake_thread()
