@@ -587,7 +587,8 @@ def test_an_event_counts_the_packets_of_the_whole_device() -> None:
     ]
 
 
-def test_a_rule_keeps_a_bounded_number_of_counts() -> None:
+def test_a_rule_keeps_a_bounded_number_of_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fault_script, "MAX_COUNTS", 9)
     (rule,) = parse_script([{"nth": 2, "action": "drop"}]).rules
     flow = Flow(A, B, 1, 2)
     for dqpn in (*range(fault_script.MAX_COUNTS + 1), 1):
