@@ -25,10 +25,13 @@ import pytest
 import rnic
 from rnic import enums as e
 from rnic.cli.devinfo import kernel_bypass
+from rnic.link.base import parse_address
 from rnic.runtime.attach import ask, connect, fault
 from rnic.spec.errors import VerbsError
 from rnic.testing import own_network
+from rnic.testing.packets import PacketFactory
 from rnic.verbs import CQ, GID, MR, QP, SGE, AHAttr, CompChannel, GlobalRoute, QPAttr, QPCap, QPInitAttr, RecvWR, SendWR
+from rnic.wire.flow import Flow
 from tests.attempts import STANDS_STILL_MS, every_valid
 from tests.verbs.test_nic_process import End, needs_engine
 
@@ -507,3 +510,26 @@ def test_what_comes_to_a_group_wakes_the_nic_process(nic: Path, bypass: bool) ->
         qp.attach_mcast(groups[0])
     with rnic.open(f"{NET}.80", directory=nic, bypass=bypass):
         assert watched(process) == before
+
+
+def test_what_is_late_for_a_program_that_has_gone_reaches_none_of_the_next(nic: Path) -> None:
+    """Its peer repeats to its queue pair; the programs behind it have the same slot, peer and first PSN."""
+    here, there, late = f"{NET}.74", f"{NET}.75", 0
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as peer:
+        peer.bind((there, 0))
+        numbers: set[int] = set()
+        for turn in range(6):
+            with rnic.open(here, port=4000, directory=nic, bypass=True) as ctx:
+                assert ctx.bypass
+                side = Side(ctx, size=64)
+                numbers.add(side.qp.qp_num)
+                side.connect({"qpn": 5, "gid": there, "port": peer.getsockname()[1]})
+                flow = Flow(parse_address(there), parse_address(here), peer.getsockname()[1], 4000)
+                packet = PacketFactory(flow)
+                for qpn in filter(None, (late, side.qp.qp_num)):
+                    payload = b"late" if qpn == late else b"own" + bytes([turn])
+                    peer.sendto(packet("RC_SEND_ONLY", 0, dqpn=qpn, payload=payload), (here, 4000))
+                late = late or side.qp.qp_num
+                assert side.receive() == 4
+                assert bytes(side.mr.buffer[:4]) == b"own" + bytes([turn])
+        assert len(numbers) == 6

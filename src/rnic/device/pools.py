@@ -30,6 +30,11 @@ class NumberPool:
         self._end = self.first + count
         self._returned.clear()
 
+    @property
+    def fresh(self) -> int:
+        """The lowest number that was never out."""
+        return self._fresh
+
     def take(self, owner: Uar) -> int | None:
         """A free number, or ``None``."""
         if self._fresh < self._end:

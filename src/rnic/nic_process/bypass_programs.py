@@ -22,6 +22,7 @@ from rnic.nic_process.bypass_slot import LOG_QPS, BypassSlot
 from rnic.nic_process.shm_loopback import RingPair, ShmLoopback
 from rnic.nic_process.slot_counters import add
 from rnic.runtime.loop import Runtime
+from rnic.spec import commands as cmd
 from rnic.spec.limits import GO_BACK_N
 from rnic.spec.states import ST_RC
 from rnic.wire.bursts import DONT_FRAGMENT, RxBurst
@@ -47,7 +48,8 @@ class BypassPrograms:
         self._watchdog = watchdog
         self._group: steering.Group | None = None
         self._free: list[int] = []
-        self._uses: dict[int, int] = {}
+        self._next_qpns: dict[int, int] = {}
+        """By slot: the number behind the last that a program had there."""
         self.slots: dict[int, BypassSlot] = {}
         self.loopback = ShmLoopback()
         self.budget: DeviceBudget | None = None
@@ -146,16 +148,24 @@ class BypassPrograms:
                 sock.recv(1)  # for 0 bytes Python makes no system call
             except OSError:
                 break
-        uses = self._uses[member] = self._uses.get(member, -1) + 1
-        ranges = 1 << steering.LOG_RANGE - LOG_QPS
-        first = steering.first_qpn(member) + (uses % ranges << LOG_QPS)
         own = UdpLink(format_address(link.address), link.port, sock=sock, hop_limits=False)
+        first = self._first_qpn(member)
         slot = BypassSlot(self._main, own, member, first, self._watchdog, self.loopback, budget)
         slot.runtime.nic.stray = partial(self._forward, member)
         slot.runtime.nic.share_idents(self._main.nic)
         slot.runtime.nic.counting = self._main.nic.counting
         self.slots[member] = slot
         return slot
+
+    def _first_qpn(self, member: int) -> int:
+        """Return the first number of a slot's next program, whose numbers go on behind those of the last.
+
+        Peers send to the queue pairs of a program that died until their retries end. So its numbers are used again only
+        once all of the slot's have been.
+        """
+        least = steering.first_qpn(member)
+        first = self._next_qpns.get(member, least)
+        return first if first + (1 << LOG_QPS) <= least + (1 << steering.LOG_RANGE) else least
 
     def _find_refusal(self) -> str:
         main, link = self._main, self._main.link
@@ -298,6 +308,7 @@ class BypassPrograms:
             del self.slots[slot.member]
             if not self.slots:
                 self._unshare()
+            self._next_qpns[slot.member] = slot.runtime.nic.resources.pools[cmd.RES_QP].fresh
             self._free.append(slot.member)
             self.counted = _sum(self.counted, slot.counters())
             self.punted = _sum(self.punted, slot.punts())

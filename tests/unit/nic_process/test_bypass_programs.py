@@ -12,13 +12,15 @@ import struct
 import subprocess
 import threading
 from collections.abc import Iterator
+from unittest.mock import create_autospec
 
 import pytest
 
 from rnic.device.config import NicConfig
 from rnic.device.nic import Nic
+from rnic.device.uar import Uar
 from rnic.link.base import parse_address
-from rnic.link.steering import first_qpn
+from rnic.link.steering import first_qpn, member_of
 from rnic.link.udp import UdpLink
 from rnic.link.udp_socket import SOL_UDP, UDP_SEGMENT
 from rnic.mem.order import load32, store32
@@ -26,6 +28,7 @@ from rnic.nic_process.bounded_work import WorkWatchdog
 from rnic.nic_process.bypass_programs import BypassPrograms, refusal
 from rnic.nic_process.bypass_slot import _BUSY_WAIT_S, BypassSlot
 from rnic.runtime.loop import Runtime
+from rnic.spec import commands as cmd
 from rnic.state.record import WORD_BYTES, place
 from rnic.state.slot import SLOT
 from rnic.testing import own_network
@@ -162,3 +165,23 @@ def test_who_gets_a_slot_gets_no_packet_of_whoever_had_it_before(group: BypassPr
     assert again.member == member
     assert not select.select([again.descriptors()[0]], [], [], 0)[0]
     group.release_slot(again)
+
+
+def test_the_numbers_of_a_program_are_used_again_once_all_of_its_slot_have_been(group: BypassPrograms) -> None:
+    """Its peers send to them until their retries end."""
+    seen: set[int] = set()
+    owner = create_autospec(Uar)
+    for _ in range(9):
+        slot = group.open()
+        assert slot is not None
+        pool = slot.runtime.nic.resources.pools[cmd.RES_QP]
+        numbers = {number for _ in range(3000) if (number := pool.take(owner)) is not None}
+        assert len(numbers) == 3000
+        assert {member_of(number) for number in numbers} == {slot.member}
+        assert not seen & numbers
+        seen |= numbers
+        group.release_slot(slot)
+    slot = group.open()
+    assert slot is not None
+    assert slot.runtime.nic.config.first_qpn == first_qpn(slot.member), "8,192 more are not left: from the beginning"
+    group.release_slot(slot)
