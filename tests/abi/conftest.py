@@ -181,6 +181,12 @@ def both_sanitized(compiled: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture(scope="session")
+def attack_sanitized(compiled: Callable[..., Path]) -> Path:
+    """The C program that becomes a victim, an honest peer and attackers, under AddressSanitizer and UBSan."""
+    return compiled("shm_attack", *SANITIZERS, "-O1")
+
+
+@pytest.fixture(scope="session")
 def storm(compiled: Callable[..., Path]) -> Path:
     """The C program that becomes two with messages under way all the time."""
     return compiled("storm", "-O1")

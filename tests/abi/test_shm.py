@@ -231,6 +231,20 @@ def test_nonsense_in_the_rings(both_sanitized: Path, shm: dict[str, str], seed: 
         assert nic.process.poll() is None
 
 
+@pytest.mark.parametrize("attackers", [4, pytest.param(150, marks=[pytest.mark.full, pytest.mark.timeout(600)])])
+def test_one_that_writes_nonsense_harms_no_third(attack_sanitized: Path, shm: dict[str, str], attackers: int) -> None:
+    """Records, notes with wild addresses, and words that change between check and use; an honest peer goes on."""
+    with served(shm, f"{NET}.66") as nic:
+        command = [str(attack_sanitized), str(attackers), "100", "1"]
+        done = subprocess.run(command, env=shm, capture_output=True, text=True, timeout=500, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        rounds, records, words = map(int, done.stdout.split())
+        assert (rounds > 2 * attackers, records > 50 * attackers, words > 1000 * attackers) == (True,) * 3, done.stdout
+        nic.settled()
+        assert counters(nic)["shm_packets"] > 0
+        assert nic.process.poll() is None
+
+
 @pytest.mark.parametrize("kills", KILLS)
 def test_either_side_is_killed(both: Path, shm: dict[str, str], kills: int) -> None:
     """The requester sees that nobody answers; the responder goes on; the next two find everything in order."""

@@ -1,6 +1,7 @@
 /* A whole device against hostile packets, rings and queue blocks, to be run under sanitizers: device.c by buffers,
  * then poll.c by a UDP socket. What hostile.c makes of one queue pair stands here for several. Arguments: seed, rounds.
- * Prints packets taken, made, left to the reference, and rounds on the socket that took any. */
+ * Prints packets taken, made, left to the reference, and rounds on the socket that took any.
+ * hostile_rings.c and hostile_reorder.c take what they need of it. */
 #define _GNU_SOURCE
 #define HOSTILE_PORT
 #include "hostile.c"
@@ -278,6 +279,7 @@ static uint64_t on_socket(uint64_t rounds)
 	return took;
 }
 
+#ifndef HOSTILE_DEVICE
 int main(int argc, char **argv)
 {
 	uint64_t rounds = argc > 2 ? strtoull(argv[2], NULL, 10) : 1000, taken = 0, made = 0;
@@ -301,3 +303,4 @@ int main(int argc, char **argv)
 	       (unsigned long long)took);
 	return 0;
 }
+#endif

@@ -64,3 +64,18 @@ def test_a_hostile_network_before_a_whole_device_under_sanitizers(build: Callabl
         assert done.returncode == 0, done.stderr
         taken, made, left, took = map(int, done.stdout.split())
         assert (taken > 5_000, made > 3_000, left > 10_000, took > 600) == (True,) * 4, done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.skipif(sys.platform != "linux", reason="rings in shared memory are Linux's")
+def test_nonsense_that_the_other_program_writes_into_its_rings_under_sanitizers(build: Callable[[str], Path]) -> None:
+    """The counters say no more than was moved, whatever the notes claim: the program is judged by them."""
+    program = build("hostile_rings.c")
+    for seed in (1, 2, 3):
+        command = [str(program), str(seed), "20000"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+        put, moved, refused, sent, ended = map(int, done.stdout.split())
+        enough = (put > 30_000, moved > 4_000, refused > 10, sent > 1_000, ended > 50)
+        assert enough == (True,) * 5, done.stdout

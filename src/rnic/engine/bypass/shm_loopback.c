@@ -49,6 +49,7 @@ struct shm_peer {
 	struct own_fd wake_fd;
 	struct ring_end out, in;
 	int broken; /* the ring had impossible numbers */
+	int ended; /* its numbers are another program's by now, whatever the ring says */
 };
 
 struct shm_loopback {
@@ -98,10 +99,21 @@ static uint64_t left_in(struct shm_peer *peer)
 	return load_word(&peer->out.consumer->head) + SHM_RING_BYTES - peer->out.at;
 }
 
+static int is_dead(struct shm_peer *peer)
+{
+	return peer->ended || load_word(&peer->out.control->dead);
+}
+
 static int is_open(struct shm_peer *peer)
 {
 	return !peer->broken && load_word(&peer->out.consumer->attached) && !load_word(&peer->out.control->held) &&
-	       !load_word(&peer->out.control->dead);
+	       !is_dead(peer);
+}
+
+/* Compare with this end's own word, since the other end could keep us awake by the ring's. */
+static int has_records(struct shm_peer *peer)
+{
+	return !peer->broken && load_word(&peer->in.producer->tail) != load_word(&peer->in.at);
 }
 
 /* Wake the peer if it sleeps. The fence separates the record from the load of `asleep`: the peer sets that, fences, and
@@ -248,21 +260,32 @@ static int owns_qp(const struct shm_peer *peer, uint32_t number)
 static struct shm_peer *find_peer(const struct shm_loopback *shm, uint32_t number)
 {
 	for (uint32_t i = 0; i < shm->count; i++)
-		if (owns_qp(shm->peers[i], number) && !load_word(&shm->peers[i]->out.control->dead))
+		if (owns_qp(shm->peers[i], number) && !is_dead(shm->peers[i]))
 			return shm->peers[i];
 	return NULL;
+}
+
+/* Note that programs have ended whose numbers are another's now; returns whether it is that one, which is there. */
+static int note_owner(const struct shm_loopback *shm, const struct bypass_peer *setup)
+{
+	for (uint32_t i = 0; i < shm->count; i++) {
+		struct shm_peer *peer = shm->peers[i];
+		if (!memcmp(peer->setup.cookie, setup->cookie, sizeof setup->cookie))
+			return 1;
+		peer->ended |= peer->setup.first_number < setup->first_number + setup->numbers &&
+			       setup->first_number < peer->setup.first_number + peer->setup.numbers;
+	}
+	return 0;
 }
 
 int shm_loopback_join(struct shm_loopback *shm, const struct bypass_peer *setup)
 {
 	uint32_t rings = setup->bytes == SHM_RING_ALL ? 1 : 2, index = 0;
 
-	if (find_peer(shm, setup->first_number) || setup->bytes != (uint64_t)rings * SHM_RING_ALL ||
-	    setup->ring >= rings)
+	if (note_owner(shm, setup) || setup->bytes != (uint64_t)rings * SHM_RING_ALL || setup->ring >= rings)
 		return -1;
 	/* replace a peer that has ended and whose last records have been taken */
-	while (index < shm->count && (!load_word(&shm->peers[index]->out.control->dead) ||
-				      load_word(&shm->peers[index]->in.producer->tail) != shm->peers[index]->in.at))
+	while (index < shm->count && (!is_dead(shm->peers[index]) || has_records(shm->peers[index])))
 		index++;
 	struct shm_peer *peer = index < SHM_PEERS ? calloc(1, sizeof *peer) : NULL;
 	if (!peer)
@@ -307,12 +330,6 @@ static int open_by_reference(struct engine_peer_path *self, const struct engine_
 		return 0;
 	*epoch = epoch_of(out, be_get(qp->qpc, QPC_LOCAL_QPN), operation);
 	return 1;
-}
-
-/* Compare with this end's own word, since the other end could keep us awake by the ring's. */
-static int has_records(struct shm_peer *peer)
-{
-	return !peer->broken && load_word(&peer->in.producer->tail) != load_word(&peer->in.at);
 }
 
 static int is_pending(const struct engine_peer_path *self)
@@ -423,15 +440,14 @@ int shm_loopback_take(void *self, const struct rx_buffer *rx, uint64_t now, stru
 	if (!owns_qp(peer, rx->kind == KIND_BY_REFERENCE ? by_ref.source : by_ref.destination))
 		return 1; /* the peer's queue pairs have other numbers */
 	if (rx->kind == KIND_REFUSED) {
-		shm->slot->shm_refused += by_ref.packets;
-		engine_device_refused(shm->device, &by_ref, now);
+		shm->slot->shm_refused += engine_device_refused(shm->device, &by_ref, now);
 		return 1;
 	}
 	do {
 		taken = engine_device_by_reference(shm->device, &by_ref, &peer->pull, now, info);
 	} while (taken == TAKEN_PARTIAL && info->stop == STOP_DONE);
 	if (taken == TAKEN_REFUSED && opcode_rows[by_ref.operation & 0xFF].flags & ROW_RESPONSE)
-		shm->slot->shm_refused += by_ref.packets; /* they have been asked for again */
+		shm->slot->shm_refused += info->refused;
 	else if (taken == TAKEN_REFUSED)
 		/* if the ring is full, the sender finds out by its timer */
 		push_record(peer, KIND_REFUSED, 0, &by_ref, sizeof by_ref);

@@ -265,18 +265,30 @@ static struct engine_qp *find_connected(const struct engine_device *device, uint
 	return qp;
 }
 
+/* Return how many packets a peer may mean that were sent and are not acknowledged; 0 if it names none of those. */
+static uint64_t packets_in_flight(const struct queue_pair *record, const struct engine_by_reference *by_ref)
+{
+	int64_t left = psn_diff(record->sent_psn, by_ref->psn);
+	if (psn_diff(by_ref->psn, record->una) < 0 || left <= 0)
+		return 0;
+	return lesser(by_ref->packets, (uint64_t)left);
+}
+
 /* Ask again for responses that cannot be taken: they then come with their bytes. A peer that continues without bytes
  * gets no answer, and the responses are lost: the timers bound that. */
-static enum engine_taken request_again(struct engine_device *device, struct engine_qp *qp, uint64_t psn, uint64_t now)
+static enum engine_taken request_again(struct engine_device *device, struct engine_qp *qp,
+				       const struct engine_by_reference *by_ref, uint64_t now,
+				       struct engine_stop_info *info)
 {
 	struct engine_effects effects = { .sample = NONE };
 	struct queue_pair *record = qp->record;
 
-	if (!engine_sq_valid(qp) || psn_diff(psn, record->una) < 0 || psn_diff(psn, record->sent_psn) >= 0)
+	info->refused = engine_sq_valid(qp) ? packets_in_flight(record, by_ref) : 0;
+	if (!info->refused)
 		return TAKEN_NOTHING;
 	qp->peer_path->asks_again = 1;
 	qp->peer_path->again = record->sent_psn;
-	engine_sq_ask_again(qp, psn, &effects);
+	engine_sq_ask_again(qp, by_ref->psn, &effects);
 	apply_effects(device, (uint64_t)((uint8_t *)record - device->sched.arena), &effects, now);
 	return TAKEN_REFUSED;
 }
@@ -299,8 +311,14 @@ static enum engine_taken take_responses(struct engine_device *device, struct eng
 	if (end == ENGINE_AGAIN)
 		return TAKEN_PARTIAL;
 	if (end != ENGINE_DONE && end != ENGINE_ATTENTION)
-		return request_again(device, qp, packet->psn, now);
+		return request_again(device, qp, packet->by_reference, now, info);
 	return TAKEN_ALL;
+}
+
+/* Return the PSN of the next packet that is due from the peer. */
+static uint64_t due_psn(const struct engine_qp *qp, int response)
+{
+	return response ? qp->record->una : be_get(qp->qpc, QPC_EXPECTED_PSN) & PSN_MASK;
 }
 
 enum engine_taken engine_device_by_reference(struct engine_device *device, const struct engine_by_reference *by_ref,
@@ -317,6 +335,8 @@ enum engine_taken engine_device_by_reference(struct engine_device *device, const
 		return TAKEN_NOTHING;
 	struct queue_pair *record = qp->record;
 	uint64_t at = (uint64_t)((uint8_t *)record - device->sched.arena), state = be_get(qp->qpc, QPC_STATE);
+	int response = packet.row->flags & ROW_RESPONSE;
+	uint64_t before = due_psn(qp, response);
 	if (state != QP_STATE_RTR && state != QP_STATE_RTS)
 		return TAKEN_NOTHING;
 	info->qp = at;
@@ -328,7 +348,7 @@ enum engine_taken engine_device_by_reference(struct engine_device *device, const
 		/* its peer belongs to another device, which has queue pairs of the same numbers */
 		return TAKEN_NOTHING;
 	packet.pull = pull;
-	if (packet.row->flags & ROW_RESPONSE) {
+	if (response) {
 		taken = state == QP_STATE_RTS ? take_responses(device, qp, &packet, now, info) : TAKEN_NOTHING;
 	} else {
 		enum engine_end end = engine_request_receive(device->shared, qp, &packet, peer_of(device, record)->srtt,
@@ -342,26 +362,30 @@ enum engine_taken engine_device_by_reference(struct engine_device *device, const
 		info->stop = info->effects ? STOP_NOTIFY : STOP_DONE;
 	}
 	if (taken == TAKEN_ALL) {
-		device->counts.rx_packets += by_ref->packets;
-		record->came_bytes += by_ref->bytes;
+		/* the peer may claim any numbers for packets that are dropped */
+		uint64_t moved = (due_psn(qp, response) - before) & PSN_MASK;
+		device->counts.rx_packets += greater(1, moved);
+		record->came_bytes += lesser(by_ref->bytes, moved * context_mtu(qp->qpc));
 	}
 	publish_state(qp);
 	return taken;
 }
 
-void engine_device_refused(struct engine_device *device, const struct engine_by_reference *by_ref, uint64_t now)
+uint64_t engine_device_refused(struct engine_device *device, const struct engine_by_reference *by_ref, uint64_t now)
 {
 	struct engine_effects effects = { .sample = NONE };
 	struct engine_qp *qp = find_connected(device, by_ref->source, by_ref->destination);
 
 	if (!qp || qp->found != device->changes || !qp->peer_path || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS ||
 	    !engine_sq_valid(qp) || by_ref->psn > PSN_MASK)
-		return;
+		return 0;
 	struct queue_pair *record = qp->record;
-	if (psn_diff(by_ref->psn, record->una) < 0 || psn_diff(by_ref->psn, record->sent_psn) >= 0)
-		return;
+	uint64_t refused = packets_in_flight(record, by_ref);
+	if (!refused)
+		return 0;
 	engine_sq_ask_again(qp, by_ref->psn, &effects);
 	apply_effects(device, (uint64_t)((uint8_t *)record - device->sched.arena), &effects, now);
+	return refused;
 }
 
 /* ------------------------------------------------------------------ sending */

@@ -51,6 +51,7 @@ struct engine_stop_info {
 	uint32_t end; /* why the engine punted, or ENGINE_DONE */
 	uint64_t qp; /* offset of the record of the queue pair concerned, or 0 */
 	uint32_t effects; /* EFFECT_NOTIFY_SEND, EFFECT_NOTIFY_RECV */
+	uint64_t refused; /* responses by reference that were asked for again */
 };
 
 /* Note an ECN mark, before its packet is taken, on a packet for a queue pair that has a `pace`: a CNP leaves with its
@@ -87,8 +88,9 @@ enum engine_taken {
  * same. */
 enum engine_taken engine_device_by_reference(struct engine_device *device, const struct engine_by_reference *by_ref,
 					     struct engine_pull *pull, uint64_t now, struct engine_stop_info *info);
-/* Handle the receiver's answer that it wants the packets of `by_ref` with their bytes. */
-void engine_device_refused(struct engine_device *device, const struct engine_by_reference *by_ref, uint64_t now);
+/* Handle the receiver's answer that it wants the packets of `by_ref` with their bytes. Returns how many of them are in
+ * flight. */
+uint64_t engine_device_refused(struct engine_device *device, const struct engine_by_reference *by_ref, uint64_t now);
 
 /* Where the reference takes a turn over. */
 enum engine_step {
