@@ -79,3 +79,19 @@ def test_nonsense_that_the_other_program_writes_into_its_rings_under_sanitizers(
         put, moved, refused, sent, ended = map(int, done.stdout.split())
         enough = (put > 30_000, moved > 4_000, refused > 10, sent > 1_000, ended > 50)
         assert enough == (True,) * 5, done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.skipif(sys.platform != "linux", reason="rounds are Linux's")
+def test_what_a_hostile_peer_sends_beyond_a_gap_is_executed_in_order_or_not_at_all(
+    build: Callable[[str], Path],
+) -> None:
+    """Selective repeat: each byte in memory is one that a right packet of its PSN had, whatever else came."""
+    program = build("hostile_reorder.c")
+    for seed in (1, 2, 3):
+        command = [str(program), str(seed), "30000"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+        sent, executed, released = map(int, done.stdout.split())
+        assert (sent >= 30_000, executed > 3_000, released > 2_000) == (True,) * 3, done.stdout
