@@ -34,7 +34,6 @@ class DeviceBudget:
     """
 
     def __init__(self, limit: int, own: tuple[bytes, int]) -> None:
-        self.fd, self.page = shared_memory("rnic budget", BYTES)
         self.limit = SLOT_LIMITS * limit
         self._own = own
         self._entries: dict[tuple[bytes, int], int] = {}
@@ -42,6 +41,7 @@ class DeviceBudget:
         """How many slots have the peer of each entry."""
         self._free = list(range(ENTRIES - 1, NIC_ENTRY, -1))
         self._slots: set[int] = set()
+        self.fd, self.page = shared_memory("rnic budget", BYTES)
 
     def add_slot(self, slot: int) -> Budget:
         """Return the view of a slot, which is in use from now on."""

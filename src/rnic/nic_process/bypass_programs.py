@@ -108,11 +108,16 @@ class BypassPrograms:
         if self.budget is None:
             nic = self._main.nic
             budget = DeviceBudget(nic.config.flight_packets, (nic.config.address, nic.config.port))
-            mine = budget.add_slot(0)
-            with self._main.lock:
-                nic.inflight.share(mine, budget)
-                if nic.engine_device is not None:
-                    nic.engine_device.set_budget(mine)
+            try:
+                mine = budget.add_slot(0)
+                with self._main.lock:
+                    nic.inflight.share(mine, budget)
+                    if nic.engine_device is not None:
+                        nic.engine_device.set_budget(mine)
+            except BaseException:
+                nic.inflight.leave_budget()
+                budget.close()
+                raise
             self.budget = budget
         return self.budget
 

@@ -113,43 +113,43 @@ class BypassSlot:
             main.nic.config, log_max_qps=min(LOG_QPS, main.nic.config.log_max_qps), first_qpn=first_qpn, reference=True
         )
         self.arena_bytes = -(-arena_bytes(config) // mmap.PAGESIZE) * mmap.PAGESIZE
-        self._shared_fd, self.shared = shared_memory("rnic slot", SHARED_BYTES)
-        try:
+        with contextlib.ExitStack() as undo:
+            self._shared_fd, self.shared = shared_memory("rnic slot", SHARED_BYTES)
+            undo.callback(os.close, self._shared_fd)
             self._arena_fd, arena = shared_memory("rnic arena", self.arena_bytes)
-        except BaseException:
-            os.close(self._shared_fd)
-            raise
-        self.words = memoryview(self.shared)[: SLOT.size].cast("Q")
-        for name, value in (
-            ("layout", use.LAYOUT),
-            ("ack_every", config.ack_every),
-            ("probe", int(config.probe)),
-            ("rq_almost_full", config.rq_almost_full),
-            ("changes", 1),
-        ):
-            self.words[place(SLOT, name)] = value
-        now = time.monotonic_ns()
-        self._counted = SlotCounters(self.words, _COUNTED, now)
-        self._rings = SlotCounters(self.words, _RINGS, now)
-        self._punts = SlotCounters(self.words, _PUNTS, now)
-        self.rounds = self.words[_ROUNDS_AT : _ROUNDS_AT + 1]
-        """Rounds that the program has done: its heartbeat."""
-        rng = random.Random(secrets.randbits(256))
-        nic = Nic(config, rng=rng, counters=link.counters, memory=arena)
-        self.runtime, self._link = Runtime(nic, link), link
-        link.forget()  # the program's engine sends by it, too
-        nic.stopped = self._qp_stopped
-        nic.memory.on_key_change = self._key_changed
-        nic.inflight.reserve_line()
-        nic.inflight.share(budget.add_slot(member), budget)
-        self._budget_fd = budget.fd
-        self._messages = select.poll()
-        self._waiting: list[tuple[RxBurst, int]] = []
-        self._idle_since_ns: int | None = None
-        self._seen_rounds = 0
-        self._pairs_held = False
-        self._poller = select.poll()
-        self._poller.register(link.filenos()[0], select.POLLIN)
+            undo.callback(os.close, self._arena_fd)
+            self.words = memoryview(self.shared)[: SLOT.size].cast("Q")
+            for name, value in (
+                ("layout", use.LAYOUT),
+                ("ack_every", config.ack_every),
+                ("probe", int(config.probe)),
+                ("rq_almost_full", config.rq_almost_full),
+                ("changes", 1),
+            ):
+                self.words[place(SLOT, name)] = value
+            now = time.monotonic_ns()
+            self._counted = SlotCounters(self.words, _COUNTED, now)
+            self._rings = SlotCounters(self.words, _RINGS, now)
+            self._punts = SlotCounters(self.words, _PUNTS, now)
+            self.rounds = self.words[_ROUNDS_AT : _ROUNDS_AT + 1]
+            """Rounds that the program has done: its heartbeat."""
+            rng = random.Random(secrets.randbits(256))
+            nic = Nic(config, rng=rng, counters=link.counters, memory=arena)
+            self.runtime, self._link = Runtime(nic, link), link
+            link.forget()  # the program's engine sends by it, too
+            nic.stopped = self._qp_stopped
+            nic.memory.on_key_change = self._key_changed
+            nic.inflight.reserve_line()
+            nic.inflight.share(budget.add_slot(member), budget)
+            self._budget_fd = budget.fd
+            self._messages = select.poll()
+            self._waiting: list[tuple[RxBurst, int]] = []
+            self._idle_since_ns: int | None = None
+            self._seen_rounds = 0
+            self._pairs_held = False
+            self._poller = select.poll()
+            self._poller.register(link.filenos()[0], select.POLLIN)
+            undo.pop_all()
 
     def assign_to(self, sock: socket.socket, pid: int) -> None:
         """Give the slot to a program: each message by its socket lends the arena until it is answered."""

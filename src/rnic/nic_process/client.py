@@ -53,6 +53,12 @@ class Client:
         self.made: list[int] = []
         """Descriptors that only the current answer carries."""
 
+    def forget_context(self) -> None:
+        """Undo what was begun for a context that could not be opened."""
+        if self.runtime is not None and self.uar is not None:
+            self.runtime.nic.unmap_uar(self.uar)
+        self.runtime = self.slot = self.uar = self.memory = self.window = None
+
     def take_doorbells(self) -> bool:
         """Ring the doorbells that the program rang on its device; return whether there were any."""
         window, runtime = self.window, self.runtime
@@ -122,9 +128,9 @@ class EventFd:
 
 
 def close_all(fds: list[int]) -> None:
-    """Close descriptors."""
-    for fd in fds:
-        os.close(fd)
+    """Close descriptors and empty their list, which takes no memory."""
+    while fds:
+        os.close(fds.pop())
 
 
 __all__ = ["RUNG_AT", "Client", "EventFd", "close_all", "drain"]

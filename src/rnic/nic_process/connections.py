@@ -95,7 +95,7 @@ class Connections:
             )
         except BlockingIOError:
             return
-        except OSError:
+        except (OSError, MemoryError):
             data, control = b"", []
         for level, kind, payload in control:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -132,13 +132,14 @@ class Connections:
             raise
         finally:
             close_all(fds)
+        try:
             if client.sock.fileno() in self._clients:
                 self._devices.watch_client(client)
-        try:
             socket.send_fds(client.sock, [struct.pack("<III", kind, token, code) + body], [] if code else out)
-        except OSError:  # gone, or it does not read its answers
+        except (OSError, MemoryError):  # gone, it does not read its answers, or there is no memory for one
             self.drop(client)
-        close_all(made)
+        finally:
+            close_all(made)
         if client.refusal is not None:
             self.drop(client)
 

@@ -178,28 +178,29 @@ class Handlers:
             raise OSError(errno.EINVAL, "OPEN comes once, with one descriptor")
         mode = attach.OPEN.get(body, "mode")
         plain = mode & ~(attach.DMA_SLOT | attach.DMA_UNFIT | attach.DMA_NO_ENGINE)
-        memory = self._memory_of(client, fds[0], plain, attach.OPEN.get(body, "copier"))
         bypass = device.bypass
-        slot = bypass.open() if mode == attach.DMA_SLOT | attach.DMA_PROC_MEM else None
-        reason = ""
-        if mode & attach.DMA_SLOT and slot is None:
-            reason = bypass.refused or "the NIC process may not look into its memory"
-        elif mode & attach.DMA_UNFIT:
-            reason = "its system refuses it what running the data path takes"
-        elif mode & attach.DMA_NO_ENGINE:
-            reason = "its rnic was installed without a C compiler, or its engine is switched off"
-        if reason:
-            bypass.without_slot[client.pid] = reason
-        try:
-            answer = self._map_window(client, device.runtime if slot is None else slot.runtime, memory, out)
-        except BaseException:
-            memory.close()
+        with contextlib.ExitStack() as undo:
+            memory = self._memory_of(client, fds[0], plain, attach.OPEN.get(body, "copier"))
+            undo.callback(memory.close)
+            slot = bypass.open() if mode == attach.DMA_SLOT | attach.DMA_PROC_MEM else None
             if slot is not None:
-                bypass.release_slot(slot)
-            raise
+                undo.callback(bypass.release_slot, slot)
+            reason = ""
+            if mode & attach.DMA_SLOT and slot is None:
+                reason = bypass.refused or "the NIC process may not look into its memory"
+            elif mode & attach.DMA_UNFIT:
+                reason = "its system refuses it what running the data path takes"
+            elif mode & attach.DMA_NO_ENGINE:
+                reason = "its rnic was installed without a C compiler, or its engine is switched off"
+            if reason:
+                bypass.without_slot[client.pid] = reason
+            undo.callback(client.forget_context)
+            answer = self._map_window(client, device.runtime if slot is None else slot.runtime, memory, out)
+            answer += reason.encode() if slot is None else self._assign_slot(client, slot, out)
+            undo.pop_all()
         client.device = name
         self._devices.on_context(client, True)
-        return answer + (reason.encode() if slot is None else self._assign_slot(client, slot, out))
+        return answer
 
     @staticmethod
     def _assign_slot(client: Client, slot: BypassSlot, out: list[int]) -> bytes:
@@ -405,11 +406,12 @@ class Handlers:
         eq = client.runtime.nic.resources.eqs.get(vector)
         if eq is None or eq.uar is not client.uar:
             raise OSError(errno.EINVAL, f"vector {vector} is no event queue of this context")
-        old = client.vectors.pop(vector, None)
+        fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        old = client.vectors.get(vector)
+        # the old one is in use until the new one is there, which the system may refuse
+        client.vectors[vector] = client.runtime.handlers[vector] = EventFd(fd)
         if old is not None:
             old.close()
-        fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        client.vectors[vector] = client.runtime.handlers[vector] = EventFd(fd)
         out.append(fd)
         return b""
 

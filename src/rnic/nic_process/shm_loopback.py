@@ -54,9 +54,9 @@ class RingPair:
         self.members = first, second
         self.rings = 1 if first == second else 2
         self.bytes = self.rings * RING_ALL
-        self.fd, self.shared = shared_memory("rnic shm", self.bytes)
         self._epochs = [0] * (self.rings * EPOCHS)
         self._keys = [0] * self.rings
+        self.fd, self.shared = shared_memory("rnic shm", self.bytes)
 
     def tx_ring(self, member: int) -> int:
         """Return the ring that a slot sends on."""
