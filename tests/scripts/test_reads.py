@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rnic.rings.sqe import FLAG_FENCE, FLAG_SIGNALED
+from rnic.spec.states import RTS
 from tests.scripts.conftest import NewScript, Script
 
 
@@ -62,6 +63,20 @@ def test_implied_nak_of_a_lost_response(new: NewScript) -> None:
     read_response(s, 100, 2)
     s.ack(102)
     assert s.send_cq.take() == ["SUCCESS"] * 2
+
+
+def test_late_responses_to_what_was_asked_before_cost_no_retry(new: NewScript) -> None:
+    """A slow peer goes on with its first answer for longer than the requester would wait for eight losses."""
+    s = new(ackto=16, retry_cnt=7, probe=False)
+    s.post("READ", 256 * 20)
+    s.out()
+    for psn in range(101, 119):
+        s.inject("READ_RESPONSE_MIDDLE", psn, payload=bytes(256))
+        assert s.out() == (["READ_REQUEST 100!"] if psn == 101 else [])
+        s.wait(2_000_000)
+    assert s.counters["implied_naks"] == s.counters["rewinds"] == 1
+    read_response(s, 100, 20)
+    assert s.send_cq.take() == ["SUCCESS"]
 
 
 def test_a_response_lost_twice_is_asked_for_again(new: NewScript) -> None:
@@ -202,12 +217,15 @@ def test_the_oldest_is_probed_for_whatever_it_is(new: NewScript) -> None:
 
 
 def test_a_response_lost_for_ever_uses_up_the_retries(new: NewScript) -> None:
-    s = new(ackto=0, retry_cnt=2)
+    """A peer that goes on to say that it was lost costs one of them, the ACK timeout each further one."""
+    s = new(ackto=10, retry_cnt=2, probe=False)
     s.post("READ", 768)
-    for _ in range(3):
-        assert s.out() == ["READ_REQUEST 100!"]
+    asked = []
+    while s.ctx.state == RTS:
+        asked += s.out()
         s.inject("READ_RESPONSE_LAST", 102, payload=bytes(256))
         s.wait(1_000_000)
+    assert asked == ["READ_REQUEST 100!"] * 3
     assert s.send_cq.take() == ["RETRY_EXC_ERR"]
 
 

@@ -136,12 +136,11 @@ class Completer(QpRecord):
         return self.ctx.state != ERR
 
     def _implied_nak(self, psn: int, now_ns: int) -> None:
-        requester = self.requester
         if not self._advance(psn, now_ns):
             return
-        if psn == self.implied_psn and now_ns - self.implied_at < requester.retransmit_interval:
-            # Responses still under way from before the rewind say the same again: they need not be a new loss. If
-            # they are, the next probe shows it.
+        if psn == self.implied_psn:
+            # Responses from before the rewind say the same again, late ones too: they are no new loss and cost no
+            # retry. If the response was lost again, a probe or the ACK timeout asks.
             return
         self.implied_psn = psn
         self.implied_at = now_ns

@@ -27,17 +27,20 @@ static void implied_nak(const struct engine_shared *shared, struct engine_qp *qp
 {
 	struct queue_pair *record = qp->record;
 	uint64_t srtt = flight->srtt, rttvar = flight->rttvar;
+	int again = is_asked_again(qp, psn);
 
 	TRACE_STEP(implied_nak);
 	if (effects->effects & EFFECT_ACKNOWLEDGED && effects->sample != NONE)
 		engine_rtt_update(&srtt, &rttvar, effects->sample);
+	/* Responses from before the rewind are still under way, however late they come: that is no new loss. If the
+	 * response was lost again, a probe or the ACK timeout asks. */
 	if (psn == record->implied_psn &&
-	    now - record->implied_at < engine_repeat_interval(record, flight->alone, srtt, rttvar))
-		return; /* responses from before the rewind are still under way */
+	    (!again || now - record->implied_at < engine_repeat_interval(record, flight->alone, srtt, rttvar)))
+		return;
 	record->implied_psn = psn;
 	record->implied_at = now;
 	engine_count(effects, COUNT_IMPLIED_NAKS, 1);
-	if (is_asked_again(qp, psn))
+	if (again)
 		engine_sq_ask_again(qp, psn, effects);
 	else
 		engine_sq_retry(shared, qp, psn, effects);
@@ -48,7 +51,7 @@ static enum engine_end advance_to_lost(const struct engine_shared *shared, struc
 				       const struct engine_inflight *flight, uint64_t now,
 				       struct engine_effects *effects)
 {
-	if (!is_asked_again(qp, psn) && !may_retry(qp, psn))
+	if (psn != qp->record->implied_psn && !is_asked_again(qp, psn) && !may_retry(qp, psn))
 		return PUNT_ACK;
 	enum engine_end end = engine_sq_advance(shared, qp, psn, flight, now, effects);
 	if (end == ENGINE_ATTENTION)
