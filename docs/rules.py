@@ -130,6 +130,8 @@ RULES: tuple[Rule, ...] = (
           f"{REC}::test_the_timer_is_no_shorter_than_four_measured_round_trips",
           f"{REC}::test_the_ack_timeout_runs_from_the_oldest_packet"),
     _rule("design", "A packet's timer starts when it leaves", f"{REC}::test_what_waits_to_be_sent_again_is_not_late"),
+    _rule("design", "Nothing is late before all that has arrived was read",
+          "tests/unit/runtime/test_loop.py::test_what_came_in_time_is_not_late_behind_what_came_before"),
     _rule("design", "What is in flight is bounded for the NIC and each peer; the crowd repeats next to nothing",
           "tests/netsim/test_busy.py::test_busy_queue_pairs_repeat_nothing",
           "tests/netsim/test_busy.py::test_a_receiver_that_is_slower_than_its_senders_together",

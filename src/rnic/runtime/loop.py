@@ -92,8 +92,10 @@ class Runtime:
         self._frames = link.frames
         self._link_up = True
         self._rounds_without_replies = 0
+        self._full_from = 1 if link.filenos() else RECEIVE_LIMIT
+        """Bursts of a round from which on more may have arrived: sockets are asked for about what they had before."""
         self._full_rounds = 0
-        """Rounds in a row that received as many bursts as a round may: there may be more."""
+        """Rounds in a row that received as many."""
         self._last_poll = 0
         self._idle_rounds = 0
         self._thread: threading.Thread | None = None
@@ -116,7 +118,7 @@ class Runtime:
         if wanted_by(link):
             self.faults()
         self._io_poll = self._make_io_poll(link)
-        self.engine_loop = None if self._io_poll is None else use.engine().Loop(self, self._io_poll, RECEIVE_LIMIT)
+        self.engine_loop = None if self._io_poll is None else use.engine().Loop(self, self._io_poll, self._full_from)
         """The same loop compiled, for frequent callers: ``progress`` and ``kick``; ``None`` where C does not poll."""
         if self.engine_loop is not None:
             nic.count = self.engine_loop.count
@@ -233,7 +235,7 @@ class Runtime:
                 self._transmit(now)  # until the NAK arrives, everything that the peer sends is dropped
         elif nic.has_work():
             did = self._transmit(now)
-        return self._end(now, len(bursts) >= RECEIVE_LIMIT, did)
+        return self._end(now, len(bursts) >= self._full_from, did)
 
     def round(self) -> bool:
         """Do one round for the only caller that drives the NIC; return whether anything happened."""

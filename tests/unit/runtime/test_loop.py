@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import threading
@@ -10,6 +11,7 @@ import pytest
 
 from rnic import enums as e
 from rnic.device import Nic, NicConfig
+from rnic.engine import use
 from rnic.link.loopback import LoopbackLink, loopback_pair
 from rnic.link.udp import UdpLink
 from rnic.runtime import Runtime
@@ -60,8 +62,8 @@ class Ends:
         self.mrs = [MR(pd, bytearray(1000), self.rights) for pd in self.pds]
         self.connect()
 
-    def connect(self, keeps: bool = False, timers: bool = True) -> None:
-        """Each queue pair to RTS towards the other, anew where it was connected before."""
+    def connect(self, keeps: bool = False, timers: bool = True, **fields: int) -> None:
+        """Each queue pair to RTS towards the other, anew where it was connected before; ``fields`` of QPAttr."""
         for here, there in ((0, 1), (1, 0)):
             if self.qps[here].qp_state != e.IBV_QPS_RESET:
                 self.qps[here].modify(QPAttr(e.IBV_QPS_RESET), e.IBV_QP_STATE)
@@ -71,7 +73,15 @@ class Ends:
             attr.dest_qp_num = self.qps[there].qp_num
             attr.qp_access_flags = self.rights
             attr.ah_attr = AHAttr(GlobalRoute(self.ctxs[there].query_gid()), udp_dport=self.ctxs[there].udp_port)
+            for name, value in fields.items():
+                setattr(attr, name, value)
             self.qps[here].to_rts(attr)
+
+    def write(self, sender: int, length: int = 8, opcode: int = e.IBV_WR_RDMA_WRITE) -> None:
+        mr, there = self.mrs[sender], self.mrs[1 - sender]
+        wr = SendWR(1, opcode, send_flags=e.IBV_SEND_SIGNALED, sg=[SGE(mr.buf, length, mr.lkey)])
+        wr.set_wr_rdma(there.rkey, there.buf)
+        self.qps[sender].post_send(wr)
 
     def send(self, sender: int) -> None:
         mr = self.mrs[sender]
@@ -225,3 +235,26 @@ def test_a_forked_child_finds_its_nics_closed() -> None:
     assert not runtime.closed
     assert runtime.threaded
     runtime.close()
+
+
+@pytest.mark.parametrize("engine", [True, False])
+def test_what_came_in_time_is_not_late_behind_what_came_before(monkeypatch: pytest.MonkeyPatch, engine: bool) -> None:
+    """A process that did not run for longer than its ACK timeout finds the ACK second in its socket, no retry left."""
+    if engine and use.COMPILED is None:
+        pytest.skip("the engine is not compiled")
+    monkeypatch.setattr(use, "ENGINE", use.COMPILED if engine else None)
+    ends = Ends()
+    here, there = (ctx.runtime for ctx in ends.ctxs)
+    with contextlib.closing(ends), here.lock, there.lock:  # their threads wait meanwhile
+        ends.connect(timeout=8, retry_cnt=0, probe=False)
+        ends.write(1)
+        ends.write(0)
+        while there.progress() or there.nic.has_work():
+            continue  # the ACK leaves behind the WRITE
+        deadline = here.nic.timers.next_ns()
+        assert deadline is not None
+        while here.clock() <= deadline:
+            continue  # waits: until the ACK timeout has passed
+        while not (found := ends.cqs[0].poll()[1]):
+            here.progress()
+        assert found[0].status == e.IBV_WC_SUCCESS

@@ -54,12 +54,6 @@ class Pumped(Ends):
 
         return counting
 
-    def write(self, sender: int, length: int = 8, opcode: int = e.IBV_WR_RDMA_WRITE) -> None:
-        mr, there = self.mrs[sender], self.mrs[1 - sender]
-        wr = SendWR(1, opcode, send_flags=e.IBV_SEND_SIGNALED, sg=[SGE(mr.buf, length, mr.lkey)])
-        wr.set_wr_rdma(there.rkey, there.buf)
-        self.qps[sender].post_send(wr)
-
     def wait(self, sender: int, count: int = 1) -> list[int]:
         """Statuses of the next completions; both sides are polled."""
         found: list[int] = []

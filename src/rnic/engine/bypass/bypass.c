@@ -406,7 +406,7 @@ int bypass_round(struct bypass *bypass, uint64_t now, int polls)
 	}
 	/* what arrived in time is not late because no thread received it: nothing is overdue before everything is
 	 * read */
-	bypass->full_rounds = round->received >= POLL_RECEIVE_LIMIT ? bypass->full_rounds + 1 : 0;
+	bypass->full_rounds = round->received || round->socket_skipped ? bypass->full_rounds + 1 : 0;
 	if (bypass->full_rounds % POLL_TIMERS_AT_LEAST_EVERY == 0)
 		did |= handle_timers(bypass, now);
 	publish_counts(bypass);

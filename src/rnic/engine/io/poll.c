@@ -96,7 +96,8 @@ static int receive_from_ring(struct io_poll *round, uint64_t now)
 
 static void receive_packets(struct io_poll *round, uint64_t now)
 {
-	if (round->ring_receive && receive_from_ring(round, now))
+	round->socket_skipped = round->ring_receive && receive_from_ring(round, now);
+	if (round->socket_skipped)
 		return;
 	unsigned count = round->batch_limit < POLL_RECEIVE_LIMIT ? round->batch_limit : POLL_RECEIVE_LIMIT;
 	int received = round->loopback ? (int)loopback_take(round->loopback, round->rx_buffers, count) :

@@ -59,6 +59,7 @@ struct io_poll {
 	int (*ring_take)(void *shm, const struct rx_buffer *rx, uint64_t now, struct engine_stop_info *info);
 	void *shm;
 	uint32_t ring_had_input; /* the buffers of this round came from the rings */
+	uint32_t socket_skipped; /* this round left the socket for a later one */
 	uint32_t ring_only_rounds; /* rounds to come that skip the socket even if the rings are empty */
 	uint32_t rounds_since_socket; /* rounds in a row that skipped the socket */
 	uint32_t socket_interval; /* limit of `rounds_since_socket` */
