@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import chosen_mutants
 
-from rnic.abi.header import c_header
+from rnic.abi.header import c_header, reasons_header
 
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = Path("src", "rnic")
@@ -150,9 +150,10 @@ def c_changes(line: str) -> Iterator[str]:
 
 def compiles(path: Path) -> bool:
     """Whether a file of C is one still."""
-    header = path.parent / "rnic_hw.h"  # made from the tables when the library is built
-    if not header.exists():
-        header.write_text(c_header(), encoding="utf-8")
+    # made from the tables when the library is built
+    for name, text in (("rnic_hw.h", c_header), ("rnic_reasons.h", reasons_header)):
+        if not (path.parent / name).exists():
+            (path.parent / name).write_text(text(), encoding="utf-8")
     places = path.parent, path.parents[2] / "engine"
     command = [os.environ.get("CC", "cc"), "-std=gnu11", "-fsyntax-only", *(f"-I{at}" for at in places), str(path)]
     return subprocess.run(command, check=False, capture_output=True).returncode == 0

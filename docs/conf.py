@@ -32,6 +32,7 @@ html_show_copyright = False
 
 subprocess.run([sys.executable, HERE / "gen_layouts.py"], check=True)
 subprocess.run([sys.executable, HERE / "gen_conformance.py"], check=True)
+subprocess.run([sys.executable, HERE / "gen_errors.py"], check=True)
 subprocess.run([sys.executable, HERE / "gen_ctxmgt.py"], check=True)
 subprocess.run([sys.executable, HERE / "gen_gateware.py"], check=True)
 subprocess.run([sys.executable, HERE / "gen_cli.py"], check=True)

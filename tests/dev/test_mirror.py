@@ -26,7 +26,10 @@ SEVERAL = {
         "steps": "the names of the steps of requester, completer and responder in both executors",
     },
     "runtime": {"own_errors": "the last guards of every loop"},
-    "verbs": {"creation": "what is left of any object whose creation fails half-way"},
+    "verbs": {
+        "creation": "what is left of any object whose creation fails half-way",
+        "reasons": "what every verb, and every request that fails, says of a mistake",
+    },
 }
 """Files of unit tests that name no module, and what they test."""
 

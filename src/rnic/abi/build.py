@@ -27,7 +27,7 @@ from rnic.abi.exports import (
     VERBS_OWN,
     VERBS_PRIVATE,
 )
-from rnic.abi.header import c_header
+from rnic.abi.header import c_header, reasons_header
 from rnic.abi.library_paths import LIBRARIES, PATHS_LIBRARY, SOCKETS_LIBRARY
 from rnic.spec.errors import RnicError
 
@@ -167,11 +167,13 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
     own = shlex.split(os.environ.get("CFLAGS", ""))
     cm = sorted(SOURCES.glob("rdmacm*.c"))
     verbs = sorted(source for source in SOURCES.glob("*.c") if source not in cm)
-    both = [SOURCES / "attach.c", SOURCES / "errors.c", ENGINE / "bypass" / "rpc.c", ENGINE / "io" / "own_fd.c"]
+    ours = [SOURCES / name for name in ("attach.c", "errors.c", "explain.c")]
+    both = [*ours, ENGINE / "bypass" / "rpc.c", ENGINE / "io" / "own_fd.c"]
     built = []
     with tempfile.TemporaryDirectory(prefix="rnic-build-") as name:
         work = Path(name)
         (work / "rnic_hw.h").write_text(c_header(), encoding="utf-8")
+        (work / "rnic_reasons.h").write_text(reasons_header(), encoding="utf-8")
         (work / "verbs.map").write_text(version_script("IBVERBS", VERBS, VERBS_PRIVATE, VERBS_OWN), encoding="utf-8")
         (work / "rdmacm.map").write_text(version_script("RDMACM", RDMACM), encoding="utf-8")
         (work / "verbs_stubs.c").write_text(verbs_stubs(implemented(verbs)), encoding="utf-8")

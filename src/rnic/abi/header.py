@@ -19,7 +19,7 @@ from rnic.rings import cqe, queue_block, rqe, sqe
 from rnic.rings.cqe import CQ_ENTRY
 from rnic.rings.eqe import EQ_ENTRY
 from rnic.rings.sqe import SGE, SQ_ENTRY, SQ_ENTRY_ATOMIC, SQ_ENTRY_BIND, SQ_ENTRY_UD
-from rnic.spec import attach, attach_cm, cm, commands, events, limits, opcodes, ports, states, status
+from rnic.spec import attach, attach_cm, cm, commands, events, limits, opcodes, ports, reasons, states, status
 from rnic.spec.layout import Layout
 from rnic.state import shm_loopback
 
@@ -143,3 +143,39 @@ def c_header() -> str:
     lines = ["/* Made by rnic.abi.header from the layout tables. */", "#ifndef RNIC_HW_H", "#define RNIC_HW_H", ""]
     lines += [*_constants(), "", *_fields(), "", *_transitions(), "", *_rows(), "", "#endif", ""]
     return "\n".join(lines)
+
+
+def reasons_header() -> str:
+    """The text of ``rnic_reasons.h``: a function for each reason, which returns its first argument."""
+    lines = [
+        "/* Made by rnic.spec.reasons. */",
+        "#ifndef RNIC_REASONS_H",
+        "#define RNIC_REASONS_H",
+        "",
+        '#include "explain.h"',
+        "",
+        f"#define WHY_LINES {reasons.MOST_LINES}u",
+        f"#define WHY_KINDS {len(reasons.REASONS) + 1}u",
+        f"#define WHY_NAMES {{ {', '.join(['NULL', *(_quoted(name) for name in reasons.REASONS)])} }}",
+    ]
+    for reason in reasons.REASONS.values():
+        values = reason.values
+        types = [("const char *" if not form else "long long ") + name for name, form in values]
+        text = reasons.VALUE.sub(lambda found: {None: "%s", "d": "%lld", "#x": "%#llx"}[found[2]], reason.text)
+        order = [found[1] for found in reasons.VALUE.finditer(reason.text)]
+        hexes = {name for name, form in values if form == "#x"}
+        passed = [f"(unsigned long long){name}" if name in hexes else name for name in order]
+        lines += [
+            "",
+            f"static inline int why_{reason.name.lower()}({', '.join(['int error', 'const char *verb', *types])})",
+            "{",
+            "\tif (__builtin_expect(explaining, 0))",
+            f"\t\texplain({', '.join([f'{reason.number}', 'verb', _quoted(text), *passed])});",
+            "\treturn error;",
+            "}",
+        ]
+    return "\n".join([*lines, "", "#endif", ""])
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -231,6 +231,12 @@ def default_devices(directory: Path, udp_port: int | None) -> tuple[tuple[str, .
     envvar=("RNIC_SHM", "RNIC_HAIRPIN"),
     help="With --bypass: local programs use shared memory (default), or the wire.",
 )
+@click.option(
+    "--explain/--quiet",
+    default=None,
+    envvar="RNIC_EXPLAIN",
+    help="Say on stderr why a verb, a request or a message fails (default if stderr is a terminal), or do not.",
+)
 @click.option("--sockets", is_flag=True, help="Carry the program's TCP sockets over the NIC, as rsockets.")
 @click.option("--paths/--no-paths", default=True, help="Show the program a device's paths under /sys and /dev.")
 @click.option("--print-sysfs", is_flag=True, help="Print the directory that stands for /sys, and run nothing.")
@@ -245,6 +251,7 @@ def execute(
     preload: bool,
     bypass: bool,
     shm: bool,
+    explain: bool | None,
     sockets: bool,
     paths: bool,
     print_sysfs: bool,
@@ -312,6 +319,7 @@ def execute(
     env["RNIC_PYTHON"] = sys.executable
     env["RNIC_BYPASS"] = str(int(bypass))
     env["RNIC_SHM"] = str(int(shm))
+    env["RNIC_EXPLAIN"] = str(int(sys.stderr.isatty() if explain is None else explain))
     # a port that was any free one is another's by then, and no recording is begun anew over the first
     again = [each | {"name": name, "capture": None} for each, name in zip(wanted, devices, strict=True)]
     env["RNIC_AGAIN"] = json.dumps(again)

@@ -42,6 +42,9 @@ ATTRIBUTE_NAMES: dict[int, str] = {
 }
 """Names of the attributes, in the order of their bits (states have small numbers too, and came before)."""
 
+BITS: Final = tuple(1 << place for place in range(DEST_QPN.bit_length()))
+"""The attributes alone."""
+
 
 class Attribute(NamedTuple):
     """An attribute that is one field of the context: bit, member of ``ibv_qp_attr``, field, largest value."""
@@ -264,10 +267,16 @@ def check(opcode: int, state: int, service: int, mask: int) -> int:
     attributes = transition.attributes.get(service)
     if state not in transition.sources or attributes is None:
         return cmd.ST_BAD_QP_STATE
-    allowed = (attributes.required | attributes.optional | STATE) & SUPPORTED
-    if attributes.required & ~mask or mask & ~allowed:
+    if any(wrong_attributes(opcode, service, mask)):
         return cmd.ST_BAD_PARAM
     return cmd.ST_OK
+
+
+def wrong_attributes(opcode: int, service: int, mask: int) -> tuple[int, int]:
+    """The attributes that a mask lacks for a modify command, and those that it has and the command does not take."""
+    attributes = TRANSITIONS[opcode].attributes[service]
+    allowed = (attributes.required | attributes.optional | STATE) & SUPPORTED
+    return attributes.required & ~mask, mask & ~allowed
 
 
 @cache

@@ -43,7 +43,7 @@ from rnic.mem.keys import key_index
 from rnic.mem.mpt import MPT_BYTES
 from rnic.mem.table import REGION
 from rnic.rings.rqe import srq_bytes
-from rnic.spec import access, limits
+from rnic.spec import access, limits, reasons
 from rnic.spec import commands as cmd
 from rnic.spec.errors import VerbsError
 from rnic.spec.events import EVENT_NAMES
@@ -73,11 +73,17 @@ _DONE: Answer = (0, b"")
 
 
 class CommandResult(NamedTuple):
-    """``status`` is a ``ST_*`` number of :mod:`rnic.spec.commands`; the rest is 0 and empty unless it is ``ST_OK``."""
+    """``status`` is a ``ST_*`` number of :mod:`rnic.spec.commands`.
+
+    ``out_param`` and ``outbox`` are 0 and empty unless it is ``ST_OK``. Otherwise ``text`` may say why, ``kind`` being
+    the number of the :class:`~rnic.spec.reasons.Reason`.
+    """
 
     status: int
     out_param: int = 0
     outbox: bytes = b""
+    kind: int = 0
+    text: str = ""
 
 
 def _refuse(status: int) -> NoReturn:
@@ -112,9 +118,10 @@ class CommandUnit:
                 return CommandResult(cmd.ST_OK, *function(self._nic, uar, in_modifier, op_modifier, inbox))
             return CommandResult(cmd.ST_OK, *_HANDLERS[opcode](self, uar, in_modifier, op_modifier, inbox))
         except Refused as refused:
-            return CommandResult(refused.status)
+            return CommandResult(refused.status, kind=refused.kind, text=refused.text)
         except VerbsError as error:
-            return CommandResult(_STATUS_OF_ERRNO.get(error.errno or 0, cmd.ST_INTERNAL_ERR))
+            status = _STATUS_OF_ERRNO.get(error.errno or 0, cmd.ST_INTERNAL_ERR)
+            return CommandResult(status, text=str(error.strerror))
 
     # ----------------------------------------------------------------------------------- queries
 
@@ -200,7 +207,8 @@ class CommandUnit:
             _refuse(cmd.ST_BAD_PARAM)
         number = pool.take(uar)
         if number is None:
-            _refuse(cmd.ST_EXCEED_LIM)
+            what, count = cmd.RESOURCE_NAMES[in_modifier], len(pool.owners)
+            raise Refused(cmd.ST_EXCEED_LIM, reasons.EXHAUSTED, count=count, what=what)
         return number, b""
 
     def _free_res(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
@@ -226,7 +234,9 @@ class CommandUnit:
             cmd.RES_MTT: number in res.segments and res.segments[number].users > 0,
         }
         if in_use[op_modifier]:
-            _refuse(cmd.ST_RESOURCE_BUSY)
+            users = f"{res.pd_users[number]} objects" if op_modifier == cmd.RES_PD else "what was made with it"
+            what = cmd.RESOURCE_NAMES[op_modifier].removesuffix("s")
+            raise Refused(cmd.ST_RESOURCE_BUSY, reasons.IN_USE, what=what, number=number, users=users)
         if op_modifier == cmd.RES_MTT:
             res.segments.pop(number, None)
         pool.give_back(number)
@@ -330,7 +340,8 @@ class CommandUnit:
     def _hw2sw_cq(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
         cq = self._own_cq(uar, in_modifier)
         if cq.users:
-            _refuse(cmd.ST_RESOURCE_BUSY)
+            users = f"{cq.users} work queues"
+            raise Refused(cmd.ST_RESOURCE_BUSY, reasons.IN_USE, what="CQ", number=cq.number, users=users)
         self._drop_cq(cq)
         return _DONE
 
@@ -353,7 +364,8 @@ class CommandUnit:
         if entries is None:
             _refuse(cmd.ST_BAD_PARAM)
         if len(entries) >= 1 << ring["logsize"]:
-            _refuse(cmd.ST_BAD_SIZE)
+            what = f"a CQ smaller than the {len(entries)} entries that wait in it"
+            raise Refused(cmd.ST_BAD_SIZE, reasons.BAD_VALUE, what=what)
         old = {"start": cq.key.start, "logsize": cq.key.logsize}
         self._stored(self._modify_cq(cq, ring))
         if not cq.resize(entries):
@@ -409,7 +421,8 @@ class CommandUnit:
     def _hw2sw_srq(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
         srq = self._own_srq(uar, in_modifier)
         if srq.users:
-            _refuse(cmd.ST_RESOURCE_BUSY)
+            users = f"{srq.users} queue pairs"
+            raise Refused(cmd.ST_RESOURCE_BUSY, reasons.IN_USE, what="SRQ", number=srq.number, users=users)
         self._drop_srq(srq)
         return _DONE
 

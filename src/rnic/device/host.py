@@ -38,6 +38,13 @@ if TYPE_CHECKING:
     from rnic.wire.bursts import RxBurst
 
 
+class FindPeer(Protocol):
+    """Looks for the other end of a connection among the NICs of the same user."""
+
+    def __call__(self, address: bytes, port: int, qpn: int, /) -> tuple[bool, DeviceQp | None]:
+        """Return whether the address is one of theirs, and its queue pair of this number, if there is one."""
+
+
 class TableHost(Protocol):
     """The objects of all driver contexts, by number."""
 
@@ -118,6 +125,7 @@ class QpHost(TransportHost, TableHost, Protocol):
     datagrams: Callable[[], None] | None
     engine_device: _engine.Device | None
     stopped: Callable[[int], None] | None
+    find_peer: FindPeer | None
 
 
 class QpCommandHost(QpHost, Protocol):

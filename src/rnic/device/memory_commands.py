@@ -17,7 +17,7 @@ from rnic.mem.keys import key_index
 from rnic.mem.mpt import MPT_BYTES, MPT_ENTRY, access_from_flags, flags_from_access
 from rnic.mem.pages import PageList
 from rnic.mem.table import REGION, WINDOW1, WINDOW2, MemoryEntry
-from rnic.spec import access
+from rnic.spec import access, reasons
 from rnic.spec import commands as cmd
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def sw2hw_mpt(nic: TableHost, uar: Uar, key: int, op_modifier: int, inbox: bytes
     nic.resources.own(uar, cmd.RES_PD, pd)
     start, length = entry["start"], entry["length"]
     if not length:
-        raise Refused(cmd.ST_BAD_SIZE)
+        raise Refused(cmd.ST_BAD_SIZE, reasons.MR_LENGTH, length=0)
     if start + length >= 1 << 64 or (entry["relative"] and start):
         raise Refused(cmd.ST_BAD_PARAM)
     rights = access_from_flags(int.from_bytes(inbox[:4], "big"))
@@ -67,7 +67,8 @@ def sw2hw_mpt(nic: TableHost, uar: Uar, key: int, op_modifier: int, inbox: bytes
     else:
         address = entry["address"]
         if not reachable(uar, address, length, writable):
-            raise Refused(cmd.ST_BAD_PARAM)
+            how = " and writable" if writable else ""
+            raise Refused(cmd.ST_BAD_PARAM, reasons.MR_RANGE, length=length, address=address, writable=how)
         view = uar.port.views(address, length)
         region = MemoryEntry(key, pd, rights, start, length, view=view, port=uar.port, base=address)
     if record.entry is not None:

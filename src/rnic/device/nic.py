@@ -26,6 +26,7 @@ from rnic.device.eq import EventQueue
 from rnic.device.global_block import GlobalBlock
 from rnic.device.gsi import Gsi
 from rnic.device.hcr import Hcr
+from rnic.device.host import FindPeer
 from rnic.device.mailboxes import INIT_HCA
 from rnic.device.non_rdma import NonRdmaChannel
 from rnic.device.paths import Offload, Paths, flow_bytes
@@ -41,7 +42,7 @@ from rnic.engine import use
 from rnic.mem.dma import DmaPort
 from rnic.mem.table import MemoryTable
 from rnic.spec import commands as cmd
-from rnic.spec import events
+from rnic.spec import events, reasons
 from rnic.spec.registers import CONTROL_ENABLE, IRQ_EVENT, IRQ_FATAL, IRQ_QP_FAULT
 from rnic.spec.rounds import TIMERS_PER_CALL, WRITE_BACK_NS
 from rnic.spec.states import ERR, RESET
@@ -138,6 +139,8 @@ class Nic:
         """Takes a packet of a burst, the last number says which, for a queue pair that is not here; whether it did."""
         self.stopped: Callable[[int], None] | None = None
         """Is told the number of a queue pair that stops, before software can know: its memory is software's again."""
+        self.find_peer: FindPeer | None = None
+        """Finds queue pairs of other NICs, for requests that fail to say what the responder knows."""
         self.datagrams: Callable[[], None] | None = None
         """Is told when there is a queue pair whose software sees the headers of what arrives: a UD one."""
         self.counting: Callable[[bytes], None] | None = None
@@ -560,4 +563,7 @@ class Nic:
     def cq_overflowed(self, cq: CompletionQueue) -> None:
         """Report a CQ that could not take an entry; its queue pairs fail with the next :meth:`produce`."""
         self.sending.failed_cqs.append(cq)
+        if cq.unread() == cq.size - 1:
+            for qp in [qp for qp in self.qps.values() if cq in qp.cqs]:
+                qp.explain(reasons.CQ_FULL, cqn=cq.number, entries=cq.size - 1)
         self.event(events.CQ_ERROR, cq.number)

@@ -11,17 +11,21 @@ from typing import TYPE_CHECKING
 from rnic.context.ctxmgt import Status
 from rnic.context.modify import (
     ACCESS_FLAGS,
+    ATTRIBUTE_NAMES,
     ATTRIBUTES,
     AV,
+    BITS,
     CREATION_FIELDS,
     DEST_QPN,
     EN_SQD_ASYNC_NOTIFY,
     PATH_MTU,
     PKEY_INDEX,
     PORT,
+    STATE,
     TRANSITIONS,
     check,
     fields,
+    wrong_attributes,
 )
 from rnic.context.qp_context import QpContext
 from rnic.context.qpc import QPC, QPC_BYTES, SRQ_VALID
@@ -35,11 +39,12 @@ from rnic.device.queue_pair import SERVICE_CODES, DeviceQp, RingMemory, send_ent
 from rnic.device.refusal import Refused
 from rnic.device.uar import QP_DOORS, Uar
 from rnic.rings.sqe import SQE_SHIFT
-from rnic.spec import access
+from rnic.spec import access, reasons
 from rnic.spec import commands as cmd
+from rnic.spec.addresses import address_text
 from rnic.spec.gids import address_from_gid, gid_from_address
 from rnic.spec.limits import MAX_INLINE, MTU_BYTES, MTU_CODES
-from rnic.spec.states import RESET, ST_UD
+from rnic.spec.states import RESET, ST_UD, STATE_NAMES
 from rnic.state.queue_pair import QpMemory
 
 if TYPE_CHECKING:
@@ -70,9 +75,9 @@ def modify_qp(nic: QpCommandHost, uar: Uar, opcode: int, qpn: int, inbox: bytes)
         raise Refused(cmd.ST_BAD_PARAM)
     status = check(opcode, state, service, mask)
     if status:
-        raise Refused(status)
+        raise _not_legal(status, opcode, qpn, state, service, mask)
     if not values_fit(given, mask, service, nic.config):
-        raise Refused(cmd.ST_BAD_PARAM)
+        raise _wrong_value(given, mask, nic.config)
     target = TRANSITIONS[opcode].target
     if target == RESET:
         if qp is not None:
@@ -96,6 +101,54 @@ def modify_qp(nic: QpCommandHost, uar: Uar, opcode: int, qpn: int, inbox: bytes)
         qp.notify_drained = bool(mask & EN_SQD_ASYNC_NOTIFY)
     qp.on_modify(state, nic.now_ns)
     qp.refresh()
+
+
+def _not_legal(status: int, opcode: int, qpn: int, state: int, service: int, mask: int) -> Refused:
+    """Why a transition is not legal: its source, or its attributes."""
+    target = STATE_NAMES[TRANSITIONS[opcode].target]
+    if status == cmd.ST_BAD_QP_STATE:
+        return Refused(status, reasons.NO_TRANSITION, qpn=qpn, source=STATE_NAMES[state], target=target)
+    lacks, extra = wrong_attributes(opcode, service, mask)
+    reason = reasons.MASK_LACKS if lacks else reasons.MASK_EXTRA
+    wrong = [bit for bit in BITS if (lacks or extra) & bit]
+    names = ", ".join(f"IBV_QP_{ATTRIBUTE_NAMES[bit]}" for bit in wrong)
+    return Refused(status, reason, state=target, attributes=names or f"bits {extra:#x}", mask=mask | STATE)
+
+
+def _wrong_value(given: QpContext, mask: int, config: NicConfig) -> Refused:
+    """Why :func:`values_fit` does not let values through: the first that is wrong."""
+    status = cmd.ST_BAD_PARAM
+    if mask & PKEY_INDEX and given.pkey_index >= len(config.pkeys):
+        return Refused(status, reasons.PKEY_INDEX, index=given.pkey_index, last=len(config.pkeys) - 1)
+    if mask & PORT and given.port != 1:
+        return Refused(status, reasons.PORT_NUMBER, port=given.port)
+    if mask & ACCESS_FLAGS and given.access_flags & ~_REMOTE:
+        flags, extra = given.access_flags, given.access_flags & ~_REMOTE
+        return Refused(status, reasons.ACCESS_FLAGS, name="qp_access_flags", flags=flags, extra=extra)
+    if mask & PATH_MTU and not 0 < MTU_BYTES.get(given.mtu, 0) <= config.mtu:
+        if given.mtu not in MTU_BYTES:
+            return Refused(status, reasons.ATTRIBUTE_RANGE, name="path_mtu", value=given.mtu, least=1, most=5)
+        return Refused(status, reasons.PATH_MTU, size=MTU_BYTES[given.mtu], most=config.mtu)
+    if mask & DEST_QPN and not given.remote_qpn:
+        return Refused(status, reasons.DEST_QPN)
+    for each in ATTRIBUTES:
+        value = getattr(given, each.field)
+        if mask & each.bit and value > each.largest:
+            return Refused(status, reasons.ATTRIBUTE_RANGE, name=each.verbs, value=value, least=0, most=each.largest)
+    if given.mgid_index >= len(config.gid_table):
+        return Refused(status, reasons.GID_INDEX, index=given.mgid_index, last=len(config.gid_table) - 1)
+    if not any(config.gid_table[given.mgid_index]):
+        return Refused(status, reasons.GID_EMPTY, index=given.mgid_index)
+    gid = peer_gid(given, config)
+    address = address_from_gid(gid)
+    problem = "no address that is this port's or of its IP version"
+    if is_multicast(gid):
+        problem = "a multicast group"
+    elif len(address) != len(config.address):
+        problem = "not of this port's IP version"
+    elif not any(address):
+        problem = "zero"
+    return Refused(status, reasons.PEER_GID, gid=address_text(gid), problem=problem)
 
 
 def values_fit(given: QpContext, mask: int, service: int, config: NicConfig) -> bool:

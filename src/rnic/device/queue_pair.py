@@ -24,7 +24,8 @@ from rnic.rings.queue_block import (
 from rnic.rings.sqe import SQE_SHIFT
 from rnic.spec.opcodes import RC, UC, UD
 from rnic.spec.psn import PSN_MASK, psn_diff
-from rnic.spec.states import ERR, RESET, RTR, RTS, SQD, SQE, ST_RC, ST_UC, ST_UD
+from rnic.spec.reasons import MOST_LINES, Reason
+from rnic.spec.states import ERR, RESET, RTR, RTS, SQD, SQE, ST_RC, ST_UC, ST_UD, STATE_NAMES
 from rnic.state.queue_pair import QP, QpMemory
 from rnic.state.record import Word, view
 from rnic.transport.qp import QueuePair
@@ -185,6 +186,7 @@ class DeviceQp(QueuePair):
     came_bytes: Word
     shown_head: Word
     shown_state: Word
+    explains: Word
     held: Word
 
     def __init__(self, state: QpMemory, ctx: QpContext, nic: QpHost, uar: Uar, srq: SharedReceiveQueue | None) -> None:
@@ -226,6 +228,7 @@ class DeviceQp(QueuePair):
         self.block, self.driver = regs.block, uar.number
         self.srq_record = 0 if srq is None else srq.record
         self.program = uar.program
+        self.explains = 1 if uar.tell is None else MOST_LINES
         self.hold_users()
 
     def has_room_for(self, new: QpContext) -> bool:
@@ -353,6 +356,32 @@ class DeviceQp(QueuePair):
         """The deadline may have come; the engine's, where it knows what is to be done."""
         if self.executor is None or not self.executor.timeout(now_ns):
             super().handle_timer(now_ns)
+
+    def explain(self, reason: Reason, about: str = "", /, **values: object) -> None:
+        """Note why something fails, and tell the program's user where the program asked for that."""
+        super().explain(reason, about, **values)
+        tell = self.uar.tell
+        if tell is not None and self.why is not None:
+            tell(reason, f"queue pair {self.number:#x}: {self.why.text}")
+        if self.explains:
+            self.explains -= 1
+
+    def ask_peer(self, silent: bool) -> str:
+        """Return what the peer's end says, where it is one of the same user's: why it refused, or why it is silent."""
+        find = self.nic.find_peer
+        if find is None or self.flow is None:
+            return ""
+        known, peer = find(self.flow.dst, self.flow.dport, self.ctx.remote_qpn)
+        if not known:
+            return ""
+        if peer is None:
+            return "there is no such queue pair"
+        why = "" if peer.why is None else peer.why.reason(**peer.why.values)
+        if silent and peer.ctx.state not in _CONNECTED:
+            return f"it is in {STATE_NAMES[peer.ctx.state]}"
+        if silent and peer.ctx.remote_qpn != self.number:
+            return f"its peer is queue pair {peer.ctx.remote_qpn:#x}, not this one"
+        return why
 
     def stop(self, state: int) -> None:
         """Take an error state, and show it."""

@@ -6,6 +6,8 @@ import struct
 from typing import TYPE_CHECKING
 
 from rnic.device.icrc import IcrcCheck
+from rnic.spec import reasons
+from rnic.spec.addresses import address_text
 from rnic.spec.drops import DropReason
 from rnic.spec.limits import BTH_BYTES, ICRC_BYTES, MAX_UDP_PAYLOAD
 from rnic.spec.opcodes import CNP, RC, UD
@@ -188,6 +190,8 @@ class Receiving:
         elif row.service != qp.opcodes and packet.opcode != CNP:
             self._nic.counters.bump(DropReason.WRONG_SERVICE.value)
         elif flow is not qp.peer and not qp.comes_from_peer(flow):
+            if qp.explains:  # a flood must not cost more than it did
+                qp.explain(reasons.WRONG_PEER, got=address_text(flow.src), peer=qp.peer_text)
             self._nic.counters.bump(DropReason.WRONG_ADDRESS.value)
         elif packet.pkey != qp.pkey and not _same_partition(packet.pkey, qp.pkey):
             self._nic.counters.bump(DropReason.BAD_PKEY.value)

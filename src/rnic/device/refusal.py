@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from rnic.spec.reasons import Reason
+
 
 class Refused(Exception):  # noqa: N818 - it never leaves the command unit
-    """The command ends with ``status`` and has changed nothing."""
+    """The command ends with ``status`` and has changed nothing.
 
-    def __init__(self, status: int) -> None:
+    ``reason`` and ``text`` say why, if that is more than the status says (:mod:`rnic.spec.reasons`).
+    """
+
+    def __init__(self, status: int, reason: Reason | None = None, **values: object) -> None:
         super().__init__(status)
         self.status = status
+        self.kind = 0 if reason is None else reason.number
+        self.text = "" if reason is None else reason(**values)

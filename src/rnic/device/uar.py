@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from rnic.device.hcr import Hcr
@@ -25,6 +26,7 @@ from rnic.rings.queue_block import (
     SRQ_LIMIT,
 )
 from rnic.spec.layout import Layout
+from rnic.spec.reasons import Reason
 from rnic.spec.registers import GLOBAL_BYTES
 from rnic.state.arena import private_memory
 
@@ -109,6 +111,7 @@ class Uar:
         "number",
         "port",
         "program",
+        "tell",
     )
 
     def __init__(
@@ -131,6 +134,8 @@ class Uar:
         self.closed = False
         self.dead = False
         """The device failed under it: commands do nothing any more."""
+        self.tell: Callable[[Reason, str], None] | None = None
+        """Shows the program's user a line that says why something fails, where the program asked for that."""
         self.event_queues: dict[int, int] = {}
         """EQN that each type of asynchronous event goes to (MAP_EQ)."""
         self._doorbells = doorbells

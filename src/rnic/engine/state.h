@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0xcf4bdd719c46b88full
+#define STATE_LAYOUT_HASH 0x69468380437858b5ull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -92,6 +92,7 @@
 #define PSN_BITS 0x18u
 #define PSN_MASK 0xffffffu
 #define PSN_WINDOW 0x7fffffu
+#define PSN_FAR 0x1000u
 #define ROCE_UDP_PORT 0x12b7u
 #define DEFAULT_PKEY 0xffffu
 #define MAX_PATH_MTU 0x1000u
@@ -394,8 +395,9 @@ struct queue_pair {
 	uint64_t shown_head; /* SQ_HEAD in its queue block */
 	uint64_t shown_state; /* QUEUE_STATE in its queue block */
 	uint64_t held; /* a context that it needs is not cached: nothing is sent, what arrives is dropped */
+	uint64_t explains; /* failures whose reasons its program still wants: the engine punts these */
 };
-_Static_assert(sizeof(struct queue_pair) == 896, "queue pair");
+_Static_assert(sizeof(struct queue_pair) == 904, "queue pair");
 
 struct send_wqe {
 	uint64_t entry_0; /* the SQ entry as it was fetched: WQE ID, opcode, flags */

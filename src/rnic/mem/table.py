@@ -13,9 +13,11 @@ from typing import Final
 
 from rnic.mem.dma import DmaPort
 from rnic.mem.keys import INDEX_LIMIT, key_index, key_tag, make_key
-from rnic.spec.access import LOCAL_WRITE, MW_BIND, NEED_LOCAL_WRITE, ZERO_BASED
+from rnic.spec import reasons
+from rnic.spec.access import LOCAL_WRITE, MW_BIND, NEED_LOCAL_WRITE, RIGHT_NAMES, ZERO_BASED
 from rnic.spec.errors import VerbsError
 from rnic.spec.limits import MAX_MRS
+from rnic.spec.reasons import Reason
 from rnic.state.arena import Arena
 from rnic.state.memory import KEY
 from rnic.state.record import Record, Word, place, view
@@ -434,6 +436,33 @@ class MemoryTable:
             self.reason = VTP_SUCCESS
             return entry
         return None
+
+    def why_refused(
+        self, key: int, pd: int, va: int, length: int, rights: int, qpn: int = 0, local: bool = False
+    ) -> tuple[Reason, dict[str, object]]:
+        """Why :meth:`check` refuses an access, and the values of the reason; the same checks in the same order.
+
+        Of an access that it lets through: the memory itself does not answer.
+        """
+        named: dict[str, object] = {"kind": "L_Key" if local else "R_Key", "key": key}
+        entry = self._live.get(key)
+        if entry is None or (local and entry.record.window):
+            gone = self._tags.get(key_index(key)) == key_tag(key) and entry is None
+            return (reasons.KEY_GONE if gone else reasons.KEY_UNKNOWN), named
+        record = entry.record
+        if record.pd != pd:
+            return reasons.KEY_DOMAIN, named
+        if record.qpn not in (0, qpn):
+            return reasons.KEY_QP, named | {"qpn": record.qpn}
+        lacks = rights & ~record.access
+        if lacks:
+            right = RIGHT_NAMES.get(lacks & -lacks, hex(lacks))
+            return reasons.KEY_RIGHTS, named | {"right": right}
+        if va < record.start:
+            return reasons.KEY_BEFORE, {"bytes": record.start - va}
+        if va + length > record.end:
+            return reasons.KEY_BEYOND, {"bytes": va + length - record.end}
+        return reasons.MEMORY_GONE, {"va": va}
 
     # --------------------------------------------------------------------------------------- windows
 

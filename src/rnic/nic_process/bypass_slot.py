@@ -139,6 +139,7 @@ class BypassSlot:
             link.forget()  # the program's engine sends by it, too
             nic.stopped = self._qp_stopped
             nic.memory.on_key_change = self._key_changed
+            nic.find_peer = main.nic.find_peer
             nic.inflight.reserve_line()
             nic.inflight.share(budget.add_slot(member), budget)
             self._budget_fd = budget.fd

@@ -12,6 +12,7 @@ from rnic.device.uar import Uar
 from rnic.mem.order import fence
 from rnic.nic_process.bypass_slot import BypassSlot
 from rnic.nic_process.client_memory import CopiedMemory, ProgramMemory
+from rnic.nic_process.explain import Lines
 from rnic.runtime.loop import Runtime
 from rnic.runtime.wait import wait_readable
 from rnic.spec import attach
@@ -48,6 +49,8 @@ class Client:
         self.doorbell_ns = NEVER_NS
         """When it last rang a doorbell."""
         self.vectors: dict[int, EventFd] = {}
+        self.lines: Lines | None = None
+        """Where its user is told why its requests fail."""
         self.added: set[str] = set()
         """Devices that it asked for."""
         self.made: list[int] = []

@@ -192,6 +192,8 @@ class Connections:
             devices.unwatch_slot(client.slot)
             with self._releasing(client):
                 devices[client.device].bypass.release_slot(client.slot)
+        if client.lines is not None:
+            client.lines.close()
         if client.memory is not None:
             with self._releasing(client):
                 client.memory.close()

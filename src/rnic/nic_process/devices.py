@@ -8,6 +8,7 @@ from functools import partial
 from typing import Protocol
 
 from rnic.device.nic import Nic
+from rnic.device.queue_pair import DeviceQp
 from rnic.link.base import parse_address
 from rnic.nic_process.bounded_work import WorkWatchdog
 from rnic.nic_process.bypass_programs import BypassPrograms
@@ -145,6 +146,7 @@ class DeviceTable(Mapping[str, ServedDevice]):
             runtime = self._make(address, port, {**options, "name": name})
             for unused in self.keys() - taken:
                 self.remove(unused)
+            runtime.nic.find_peer = self.find_peer
             self._devices[name] = ServedDevice(runtime, BypassPrograms(runtime, self._watchdog), options, port)
             self._sockets.watch(runtime)
             runtime.sockets_changed = partial(self._sockets.watch, runtime)
@@ -157,6 +159,15 @@ class DeviceTable(Mapping[str, ServedDevice]):
         else:
             client.added.add(name)
         return name
+
+    def find_peer(self, address: bytes, port: int, qpn: int) -> tuple[bool, DeviceQp | None]:
+        """Return whether a device here has an address, and its queue pair of this number, of any program."""
+        for device in self.values():
+            config = device.runtime.nic.config
+            if (config.address, config.port) == (address, port):
+                nics = [device.runtime.nic, *(slot.runtime.nic for slot in device.bypass.slots.values())]
+                return True, next((nic.qps[qpn] for nic in nics if qpn in nic.qps), None)
+        return False, None
 
     def _find(self, address: str, port: int | None) -> str | None:
         for name, device in self.items():

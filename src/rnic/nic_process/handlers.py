@@ -18,6 +18,7 @@ from rnic.nic_process.bypass_slot import SHARED_BYTES, BypassSlot
 from rnic.nic_process.client import RUNG_AT, Client, EventFd
 from rnic.nic_process.client_memory import CopiedMemory, ProgramMemory
 from rnic.nic_process.devices import DEVICE_OPTIONS, MAX_DEVICES, ConnectionManager, DeviceTable, ServedDevice
+from rnic.nic_process.explain import Writer, verb_of
 from rnic.nic_process.inspect import TAP, devices
 from rnic.nic_process.memfd import shared_memory
 from rnic.nic_process.shm_loopback import LoopbackEnd
@@ -54,6 +55,7 @@ class Handlers:
         cm: manages connections; without one there is none.
         wake: the socket that wakes the process.
         counters: the process's own.
+        writer: writes to the programs' stderr.
     """
 
     def __init__(
@@ -63,7 +65,9 @@ class Handlers:
         cm: ConnectionManager | None,
         wake: int,
         counters: Counters,
+        writer: Writer,
     ) -> None:
+        self._writer = writer
         self._devices = devices
         self._clients = clients
         self._cm = cm
@@ -82,6 +86,7 @@ class Handlers:
             attach.MSG_REGISTER: self._register,
             attach.MSG_PUNT: self._punt,
             attach.MSG_SHM_RING: self._shm_ring,
+            attach.MSG_EXPLAIN: self._explain,
             attach_cm.MSG_CM: self._manage_connections,
         }
 
@@ -292,6 +297,13 @@ class Handlers:
         out += [fd, self._wake]
         return struct.pack("<IIQQQ", blocks, BLOCK_BYTES, size, RUNG_AT, blocks_at)
 
+    def _explain(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        """Tell a program's user why its requests fail, on the stderr that comes along."""
+        if client.uar is None or client.lines is not None or len(fds) != 1:
+            raise OSError(errno.EINVAL, "EXPLAIN comes once, after OPEN, with one descriptor")
+        client.lines = client.uar.tell = self._writer.open(fds[0])
+        return b""
+
     def _command(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
         """Execute the commands of a message, until one fails."""
         if client.runtime is None or client.uar is None:
@@ -301,7 +313,10 @@ class Handlers:
         reply = b""
         for op, op_modifier, in_modifier, inbox in commands:
             result = client.runtime.nic.command(client.uar, op, in_modifier, op_modifier, inbox)
-            reply += _ANSWER.pack(result.status, len(result.outbox), result.out_param) + result.outbox
+            box = result.outbox
+            if result.text:
+                box = _U32.pack(result.kind) + f"{verb_of(op, in_modifier, op_modifier)}: {result.text}".encode()
+            reply += _ANSWER.pack(result.status, len(box), result.out_param) + box
             if result.status != cmd.ST_OK:
                 break
             if (op, in_modifier) == (cmd.ALLOC_RES, cmd.RES_UAR_BLOCK):
@@ -336,8 +351,9 @@ class Handlers:
     def _info(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
         """Return the view that ``body`` names, ``DEVICE WHAT``, as JSON in a memfd: ``null`` where there is none.
 
-        Beside the views of :func:`rnic.device.inspect.look` there are ``tap`` (:meth:`rnic.runtime.tap.Tap.answer`)
-        and, of no device, ``devices`` (:func:`rnic.nic_process.inspect.devices`).
+        Beside the views of :func:`rnic.device.inspect.look` there are ``tap`` (:meth:`rnic.runtime.tap.Tap.answer`),
+        ``why QPN``, the text of a queue pair's last reason, and, of no device, ``devices``
+        (:func:`rnic.nic_process.inspect.devices`).
         """
         name, _, what = body.decode().partition(" ")
         if what == "devices":
@@ -354,6 +370,11 @@ class Handlers:
             for slot in device.bypass.slots.values():
                 slot.runtime.tap().follow(tap)
             return self._reply_json(client, answer, out)
+        if what.startswith(attach.INFO_WHY):
+            config, number = device.runtime.nic.config, what.removeprefix(attach.INFO_WHY)
+            qpn = int(number) if number.isascii() and number.isdecimal() else -1
+            _, qp = self._devices.find_peer(config.address, config.port, qpn)
+            return self._reply_json(client, "" if qp is None or qp.why is None else qp.why.text, out)
         view = device.bypass.inspect(what)
         if view is not None and what == "counters":
             view |= {name: view.get(name, 0) + count for name, count in self._counters.items()}

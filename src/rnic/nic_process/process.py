@@ -27,6 +27,7 @@ from rnic.nic_process.bypass_slot import CHECK_NS, all_attended, wait_or_idle
 from rnic.nic_process.client import Client
 from rnic.nic_process.connections import Connections
 from rnic.nic_process.devices import ConnectionManager, DeviceTable
+from rnic.nic_process.explain import Writer
 from rnic.nic_process.handlers import Handlers
 from rnic.nic_process.idle_backoff import SPIN_ROUNDS, IdleBackoff
 from rnic.nic_process.sysfs_tree import SysfsTree
@@ -98,7 +99,9 @@ class NicProcess:
         """What programs see under ``/sys`` and ``/dev``."""
         sockets = WakeSockets(self._selector)
         self.devices = DeviceTable(make, self.clients, sockets, self.sysfs, cm, self.watchdog, self.guard)
-        self.handlers = Handlers(self.devices, self.clients, cm, self.wake.fileno(), self.counters)
+        self.explanations = Writer()
+        """Tells programs' users why something fails."""
+        self.handlers = Handlers(self.devices, self.clients, cm, self.wake.fileno(), self.counters, self.explanations)
         self.connections = Connections(
             self.clients, self.devices, self.handlers, self._selector, cm, self.guard, self._on_drop
         )
@@ -336,3 +339,4 @@ class NicProcess:
         self._woken.close()
         os.close(self._lock)
         self.devices.close()
+        self.explanations.close()

@@ -108,6 +108,9 @@ class Driver(Protocol):
     def connected(self, qpn: int) -> None:
         """A reliable connection's queue pair knows its peer."""
 
+    def why(self, qpn: int) -> str:
+        """Why something of a queue pair failed the last time (:mod:`rnic.spec.reasons`), or nothing."""
+
     def on_end(self, handler: Callable[[], None]) -> None:
         """Call ``handler`` once if the device goes without being closed."""
 
@@ -200,6 +203,11 @@ class LocalDriver:
 
     def connected(self, qpn: int) -> None:
         """See :class:`Driver`."""
+
+    def why(self, qpn: int) -> str:
+        """See :class:`Driver`."""
+        qp = self.runtime.nic.qps.get(qpn)
+        return "" if qp is None or qp.why is None else qp.why.text
 
     def on_end(self, handler: Callable[[], None]) -> None:
         """See :class:`Driver`."""

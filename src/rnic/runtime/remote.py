@@ -9,6 +9,7 @@ the thread that posts, polls or waits, else in a thread in C, and reaches this p
 from __future__ import annotations
 
 import contextlib
+import json
 import mmap
 import os
 import select
@@ -31,6 +32,7 @@ from rnic.runtime.report import report_once
 from rnic.runtime.sched_slice import shorten
 from rnic.runtime.wait import wait_readable
 from rnic.spec import attach
+from rnic.spec import commands as cmd
 from rnic.spec.errors import VerbsError
 from rnic.spec.registers import GLOBAL_BYTES
 
@@ -182,6 +184,9 @@ class RemoteDriver:
         self._blocks = opened["blocks_offset"]
         self.registers = memoryview(self._window)[self._blocks :]
         """The window's queue blocks, for compiled queues."""
+        if wanted("RNIC_EXPLAIN"):
+            with contextlib.suppress(VerbsError, OSError):  # it has no stderr
+                self.connection.request(attach.MSG_EXPLAIN, b"", [2])
         more = reply[attach.OPEN_REPLY.size :]
         if rest:
             self._take_slot(more, rest)
@@ -289,6 +294,13 @@ class RemoteDriver:
             for handler in self._handlers:
                 handler()
 
+    def why(self, qpn: int) -> str:
+        """See :class:`~rnic.runtime.driver.Driver`."""
+        _, (fd,) = self.connection.request(attach.MSG_INFO, f"{self.name} {attach.INFO_WHY}{qpn}".encode())
+        with os.fdopen(fd, "rb") as file:
+            file.seek(0)
+            return str(json.loads(file.read()))
+
     def connected(self, qpn: int) -> None:
         """See :class:`~rnic.runtime.driver.Driver`."""
         if self.slot is not None:
@@ -312,7 +324,10 @@ class RemoteDriver:
         reply, _ = self.connection.request(attach.MSG_COMMAND, body)
         status, length, out_param = _COMMAND_REPLY.unpack_from(reply)
         outbox = reply[_COMMAND_REPLY.size : _COMMAND_REPLY.size + length]
-        return CommandResult(status, out_param, outbox)
+        if status == cmd.ST_OK or not outbox:
+            return CommandResult(status, out_param, outbox)
+        kind = int.from_bytes(outbox[:4], "little")
+        return CommandResult(status, kind=kind, text=outbox[4:].decode().partition(": ")[2])
 
     # -------------------------------------------------------------------------------------- memory
 

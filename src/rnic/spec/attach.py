@@ -30,6 +30,10 @@ MSG_SHM_RING = 14
 """From a program with its own slot: it would take part in loopback inside the NIC; then, of each queue pair that is
 connected, to whom it leads."""
 
+MSG_EXPLAIN = 15
+"""Brings the program's stderr: from now on it gets a line for each request of its queue pairs that fails, and for each
+message that is missed (:mod:`rnic.spec.reasons`)."""
+
 DMA_PROC_MEM = 0
 """OPEN brings the program's ``/proc/self/mem``, open for reading and writing."""
 DMA_COPIER = 1
@@ -176,10 +180,11 @@ COMMAND_REPLY = _layout(
     "COMMAND answer",
     16,
     word("status", 0, "command status"),
-    word("outbox_bytes", 4, "bytes of outbox that follow"),
+    word("outbox_bytes", 4, "bytes of outbox that follow; of a command that failed: of its reason"),
     wide("out_param", 8, "output parameter"),
 )
-"""Its outbox follows, and behind that the answer to the next command of the message."""
+"""Its outbox follows, and behind that the answer to the next command of the message. Where a command fails for a reason
+of :mod:`rnic.spec.reasons`, the outbox is the reason's number, a word, and one line of UTF-8: ``VERB: TEXT``."""
 VECTOR = _layout("VECTOR", 4, word("vector", 0, "interrupt vector; the answer brings an eventfd"))
 REGISTER = _layout(
     "REGISTER",
@@ -222,6 +227,9 @@ COPY = _layout(
 """What the NIC process asks a copying thread (``DMA_COPIER``), one at a time over the socket pair of OPEN."""
 COPY_REPLY = _layout("copy answer", 4, word("error", 0, "0 or an errno; the data follows COPY_READ's"))
 
+INFO_WHY = "why "
+"""INFO of a device and this and a queue pair number: why something failed there the last time, as JSON text."""
+
 REQUEST_BYTES: dict[int, tuple[int, int]] = {
     MSG_HELLO: (HELLO.size, HELLO.size),
     MSG_LIST: (0, 0),
@@ -236,6 +244,7 @@ REQUEST_BYTES: dict[int, tuple[int, int]] = {
     MSG_REGISTER: (REGISTER.size, REGISTER.size),
     MSG_PUNT: (PUNT.size, PUNT.size),
     MSG_SHM_RING: (SHM_RING.size, SHM_RING.size),
+    MSG_EXPLAIN: (0, 0),
 }
 """Smallest and largest body of each request."""
 INFO_REPLY = _layout("INFO answer", 8, wide("bytes", 0, "of JSON in the file that comes along"))

@@ -97,6 +97,17 @@ RES_MPT = 7
 """A key index together with a random tag: out_param is the whole 32-bit key."""
 RES_MTT = 8
 """A page list, filled by WRITE_MTT and named in the ``mtt_seg`` of regions."""
+RESOURCE_NAMES = {
+    RES_UAR_BLOCK: "queue blocks",
+    RES_PD: "protection domains",
+    RES_QP: "queue pairs",
+    RES_CQ: "completion queues",
+    RES_SRQ: "shared receive queues",
+    RES_EQ: "event queues",
+    RES_MPT: "memory keys",
+    RES_MTT: "page lists",
+}
+"""What a number of each kind is for."""
 
 COMMAND_DOCS: dict[int, tuple[str, str, str]] = {
     QUERY_DEV_LIM: ("", "", "limits, port, P_Key and GID tables"),

@@ -4,6 +4,8 @@ PSN_BITS = 24
 PSN_MASK = (1 << PSN_BITS) - 1
 PSN_WINDOW = (1 << 23) - 1
 """The most PSNs that may be outstanding, so that a duplicate can be told from a future packet."""
+PSN_FAR = 4096
+"""So far from the expected PSN a first packet is no loss on the way: the two ends began elsewhere."""
 
 _HALF = 1 << 23
 

@@ -144,6 +144,7 @@ QP: Final = record(
         ("shown_head", "DeviceQp", "SQ_HEAD in its queue block"),
         ("shown_state", "DeviceQp", "QUEUE_STATE in its queue block"),
         ("held", "DeviceQp", "a context that it needs is not cached: nothing is sent, what arrives is dropped"),
+        ("explains", "DeviceQp", "failures whose reasons its program still wants: the engine punts these"),
     ),
     96,
 )

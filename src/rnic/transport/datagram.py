@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rnic.rings.cqe import CQE_GRH, CQE_IMM, CQE_RECEIVE, CQE_SOLICITED
+from rnic.spec import reasons
+from rnic.spec.access import LOCAL_WRITE
 from rnic.spec.drops import DropReason
 from rnic.spec.limits import GRH_BYTES, ICRC_BYTES
 from rnic.spec.opcodes import SEND_ONLY, SEND_ONLY_IMM, UD, WR_SEND, WR_SEND_IMM
@@ -13,6 +15,7 @@ from rnic.spec.states import ERR
 from rnic.spec.status import LOC_LEN_ERR, LOC_PROT_ERR, SUCCESS
 from rnic.transport.encap import BTH_DETH_IMM_STRUCT, BTH_DETH_STRUCT, SOLICITED, FrameBatch, bth_base
 from rnic.transport.sge import Payload, local_payload
+from rnic.transport.why import why_lists
 from rnic.wire.ip import synthesize_grh
 
 if TYPE_CHECKING:
@@ -71,6 +74,7 @@ class DatagramReceiver:
         ctx = qp.ctx
         host = qp.host
         if packet.qkey != ctx.qkey:
+            qp.explain(reasons.WRONG_QKEY, qpn=packet.sqpn, got=packet.qkey, own=ctx.qkey)
             host.counters.bump(DropReason.BAD_QKEY.value)
             return
         size = len(packet.payload)
@@ -79,14 +83,18 @@ class DatagramReceiver:
             return
         wqe = qp.take_receive()
         if wqe is None:
+            qp.explain(reasons.NO_RECEIVE, f"datagram of {size} bytes", answer="it is dropped")
             host.counters.bump(DropReason.NO_RECEIVE.value)
             return
         status = SUCCESS
         dest = local_payload(host.memory, qp.receive_pd, wqe.sges, True)
         if not dest.valid:
             status = LOC_PROT_ERR
+            reason, values = why_lists(host.memory, qp.receive_pd, wqe.sges, LOCAL_WRITE)
+            qp.explain(reason, f"datagram of {size} bytes", **values)
         elif dest.total < size + GRH_BYTES:
             status = LOC_LEN_ERR
+            qp.explain(reasons.SHORT_DATAGRAM_RECEIVE, length=size, room=dest.total)
         else:
             length = packet.row.header_bytes + size + packet.pad + ICRC_BYTES
             header = synthesize_grh(packet.flow, length, packet.tclass, packet.hop_limit, packet.flow_label)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rnic.context.qpc import OPT_SQ_SIG_ALL, SRQ_VALID
 from rnic.rings.cqe import CQE_RECEIVE
+from rnic.spec.addresses import address_text
 from rnic.spec.drops import DropReason
 from rnic.spec.events import SQ_DRAINED, SRQ_LAST_WQE, WQ_CATAS_ERROR
 from rnic.spec.limits import ICRC_BYTES, MAX_TRANSPORT_HEADERS, NEVER, SELECTIVE_REPEAT
@@ -22,6 +23,7 @@ from rnic.spec.opcodes import (
     WRITE_MIDDLE,
 )
 from rnic.spec.psn import PSN_MASK, psn_diff
+from rnic.spec.reasons import Reason
 from rnic.spec.states import ERR, INIT, RESET, RTR, RTS, SQD, SQE, ST_RC, ST_UC, ST_UD
 from rnic.spec.status import REM_OP_ERR, RETRY_EXC_ERR, WR_FLUSH_ERR
 from rnic.spec.syndromes import NAK_REMOTE_OPERATION
@@ -36,6 +38,7 @@ from rnic.transport.host import CompletionSink, Host, ReceiveCompletionSink, Rec
 from rnic.transport.requester import Requester
 from rnic.transport.responder import SEND, WRITE, Responder
 from rnic.transport.selective_repeat import SelectiveRepeat
+from rnic.transport.why import Why, about_message, why_send
 from rnic.transport.wqe import ReceiveRing, SendRing
 from rnic.wire.bursts import DONT_FRAGMENT, TxBurst
 from rnic.wire.cnp import CNP_PAYLOAD
@@ -94,6 +97,7 @@ class QueuePair(QpRecord):
         "send_cq",
         "selective",
         "send_ring",
+        "why",
         "words",
     )
 
@@ -125,6 +129,8 @@ class QueuePair(QpRecord):
         self.rq = rq
         self.send_cq = send_cq
         self.recv_cq = recv_cq
+        self.why: Why | None = None
+        """Why it refused a request, or one of its own failed, the last time."""
         self._pace: Pace | None = None
         chosen = host.config.recovery == SELECTIVE_REPEAT
         self.selective = SelectiveRepeat(self) if chosen else None
@@ -171,6 +177,7 @@ class QueuePair(QpRecord):
         if ctx.state == RESET or (ctx.state == ERR and old_state != ERR):
             self.drain_acks()
         if ctx.state == RESET:
+            self.why = None
             self.requester.reset()
             self.completer.reset()
             self.responder.reset()
@@ -516,6 +523,9 @@ class QueuePair(QpRecord):
         requester = self.requester
         said = requester.begun
         if said:
+            message = requester.message(requester.sq_head)
+            reason, values = why_send(self, message, status, vendor_err)
+            self.explain(reason, about_message(message), **values)
             self._complete_send(requester.skip(), status, vendor_err)
         if self.ctx.state == ERR:
             # a completion tells of the error, so there is no event: those are for what no completion can tell
@@ -535,6 +545,19 @@ class QueuePair(QpRecord):
         self.enter_error(raise_event=False)
         if event is not None:
             self.host.event(event, self.ctx.local_qpn, vendor_err)
+
+    def explain(self, reason: Reason, about: str = "", /, **values: object) -> None:
+        """Note why something that has to do with this queue pair fails; of a request, ``about`` says which."""
+        self.why = Why(reason, about, values)
+
+    @property
+    def peer_text(self) -> str:
+        """The peer's address as text."""
+        return "its peer" if self.flow is None else address_text(self.flow.dst)
+
+    def ask_peer(self, silent: bool) -> str:
+        """What the peer's end says of this queue pair's requests, refused or not answered, where it can be asked."""
+        return ""
 
     def stop(self, state: int) -> None:
         """Take an error state. It comes before the completions that follow from it, since a program may ask then.

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 
 from rnic.context.qpc import OPT_CREDITS
 from rnic.rings.cqe import CQE_IMM, CQE_INV, CQE_RECEIVE, CQE_SOLICITED
-from rnic.spec.access import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
+from rnic.spec import reasons
+from rnic.spec.access import LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from rnic.spec.drops import DropReason
 from rnic.spec.events import COMM_EST, WQ_ACCESS_ERROR, WQ_CATAS_ERROR, WQ_INVAL_REQ_ERROR
 from rnic.spec.limits import NEVER
 from rnic.spec.opcodes import COMPARE_SWAP, READ_REQUEST
-from rnic.spec.psn import PSN_MASK, PSN_WINDOW, psn_count, psn_diff
+from rnic.spec.psn import PSN_FAR, PSN_MASK, PSN_WINDOW, psn_count, psn_diff
+from rnic.spec.reasons import Reason
 from rnic.spec.states import RTR, ST_RC
 from rnic.spec.status import LOC_LEN_ERR, LOC_PROT_ERR, REM_ACCESS_ERR, REM_INV_REQ_ERR, REM_OP_ERR, SUCCESS
 from rnic.spec.syndromes import (
@@ -37,6 +39,7 @@ from rnic.state.record import NONE, WORD_BYTES, Word, view
 from rnic.transport.resources import Resources
 from rnic.transport.response_queue import ReplyQueue
 from rnic.transport.sge import NO_PAYLOAD, Payload, Sge, local_payload, remote_payload
+from rnic.transport.why import Values, about_packet, why_length, why_lists, why_rights
 from rnic.transport.wqe import ReceiveWqe
 
 if TYPE_CHECKING:
@@ -225,7 +228,10 @@ class Responder(QpRecord):
                 self.ctx.expected_psn = packet.psn
                 return True
             return False
-        if psn_diff(packet.psn, expected_psn) > 0:
+        ahead = psn_diff(packet.psn, expected_psn)
+        if not (self.msn or self.open) and not 0 < ahead < PSN_FAR:
+            self.qp.explain(reasons.PSN_UNKNOWN, psn=packet.psn, expected=expected_psn)
+        if ahead > 0:
             selective = self.qp.selective
             if selective is None or not selective.keep(packet):
                 self.host.counters.bump((DropReason.NAKED if self.nak_sent else DropReason.PSN_GAP).value)
@@ -251,7 +257,7 @@ class Responder(QpRecord):
                 return True
             self.ctx.expected_psn = packet.psn + 1 & PSN_MASK
             return False
-        return self._refuse(packet, NAK_INVALID_REQUEST)
+        return self._refuse(packet, NAK_INVALID_REQUEST, (reasons.WRONG_SEQUENCE, {}))
 
     def check_op_valid(self, packet: Packet) -> bool:
         """OpCode validation (IBA 9.7; 004 "OPCODE"): known, and the QP's access flags allow WRITE, READ, atomics."""
@@ -265,7 +271,7 @@ class Responder(QpRecord):
             allowed = flags & REMOTE_ATOMIC and packet.va & 7 == 0
         else:
             allowed = row.send
-        return bool(allowed) or self._refuse(packet, NAK_INVALID_REQUEST)
+        return bool(allowed) or self._refuse(packet, NAK_INVALID_REQUEST, why_rights(self, packet))
 
     def check_resources(self, packet: Packet) -> bool:
         """Resource check (IBA 9.7): a receive entry where one is used, else RNR; room for READ and atomics."""
@@ -282,7 +288,8 @@ class Responder(QpRecord):
         elif (row.operation == READ_REQUEST or row.atomic) and (
             self.replies.pending_reads >= self.ctx.max_dest_rd_atomic
         ):
-            return self._refuse(packet, NAK_INVALID_REQUEST)
+            most: Values = {"most": self.ctx.max_dest_rd_atomic}
+            return self._refuse(packet, NAK_INVALID_REQUEST, (reasons.READ_DEPTH, most))
         return True
 
     def check_length(self, packet: Packet) -> bool:
@@ -293,20 +300,20 @@ class Responder(QpRecord):
         if row.payload:
             full = not row.end
             if size > mtu or (full and size != mtu) or (row.end and not row.start and size == 0):
-                return self._refuse(packet, NAK_INVALID_REQUEST)
+                return self._refuse(packet, NAK_INVALID_REQUEST, why_length(self, packet))
         if row.send:
             if (0 if row.start else self.offset) + size > self.receive_bytes:
-                return self._refuse(packet, NAK_INVALID_REQUEST, LOC_LEN_ERR)
+                return self._refuse(packet, NAK_INVALID_REQUEST, why_length(self, packet), LOC_LEN_ERR)
         elif row.operation == READ_REQUEST:
             if packet.dma_length > self.ctx.max_msg_bytes or psn_count(packet.dma_length, mtu) > PSN_WINDOW:
-                return self._refuse(packet, NAK_INVALID_REQUEST)
+                return self._refuse(packet, NAK_INVALID_REQUEST, why_length(self, packet))
         elif row.write:
             length = packet.dma_length if row.start else self.write_length
             if length > self.ctx.max_msg_bytes:
-                return self._refuse(packet, NAK_INVALID_REQUEST)
+                return self._refuse(packet, NAK_INVALID_REQUEST, why_length(self, packet))
             end = (0 if row.start else self.offset) + size
             if end > length or (row.end and end != length) or (not row.end and end == length):
-                return self._refuse(packet, NAK_INVALID_REQUEST)
+                return self._refuse(packet, NAK_INVALID_REQUEST, why_length(self, packet))
         return True
 
     def check_rkey(self, packet: Packet) -> bool:
@@ -315,11 +322,12 @@ class Responder(QpRecord):
         if row.send:
             if not row.start:  # else the resource check looked at the entry just now
                 self._checked = self.dest()
-            return self._checked.valid or self._refuse(packet, NAK_REMOTE_OPERATION, LOC_PROT_ERR)
+            return self._checked.valid or self._refuse_receive(packet)
         if row.write:
             if not row.start:
                 self._checked = self.dest()
-                return self._checked.valid or self._refuse(packet, NAK_REMOTE_ACCESS)
+                open_sge = self.write_va, self.write_length, self.write_rkey
+                return self._checked.valid or self._refuse_access(packet, open_sge, REMOTE_WRITE)
             length, rights = packet.dma_length, REMOTE_WRITE
         elif row.operation == READ_REQUEST:
             length, rights = packet.dma_length, REMOTE_READ
@@ -327,7 +335,7 @@ class Responder(QpRecord):
             length, rights = 8, REMOTE_ATOMIC
         payload = self._remote(packet, length, rights)
         if payload is None:
-            return self._refuse(packet, NAK_REMOTE_ACCESS)
+            return self._refuse_access(packet, (packet.va, length, packet.rkey), rights)
         self._checked = payload
         return True
 
@@ -342,7 +350,7 @@ class Responder(QpRecord):
                 self._begin_write(packet)
             data = packet.payload
             if len(data) and not self._checked.write(offset, data):
-                return self._refuse(packet, NAK_REMOTE_OPERATION, LOC_PROT_ERR)
+                return self._refuse_receive(packet) if row.send else self._refuse_memory(packet, LOC_PROT_ERR)
             if not row.end:
                 self.open = SEND if row.send else WRITE
                 self.offset = offset + len(data)
@@ -358,7 +366,7 @@ class Responder(QpRecord):
         else:
             orig = self._atomic(packet, payload)
             if orig is None:
-                return self._refuse(packet, NAK_REMOTE_OPERATION)
+                return self._refuse_memory(packet)
             self.resources.keep(packet, 1, orig, True)
             self.replies.atomic(packet.psn, orig, self._ack_code(), msn)
             ctx.expected_psn = packet.psn + 1 & PSN_MASK
@@ -385,7 +393,9 @@ class Responder(QpRecord):
             ctx.expected_psn = packet.psn + 1 & PSN_MASK
             return True
         if row.ieth and not self.host.memory.invalidate(packet.inv_rkey, ctx.pd, ctx.local_qpn):
-            return self._refuse(packet, NAK_REMOTE_ACCESS, REM_INV_REQ_ERR)
+            return self._refuse(
+                packet, NAK_REMOTE_ACCESS, (reasons.NO_WINDOW, {"key": packet.inv_rkey}), REM_INV_REQ_ERR
+            )
         if row.takes_receive:
             index = self.release()
             assert index is not None
@@ -448,12 +458,12 @@ class Responder(QpRecord):
                 return self._not_ready(packet)
             self.use(wqe)
         self._checked = local_payload(self.host.memory, self.qp.receive_pd, self._sges(), True)
-        if not self._checked.valid:
-            return self._refuse(packet, NAK_REMOTE_OPERATION, LOC_PROT_ERR)
-        return True
+        return self._checked.valid or self._refuse_receive(packet)
 
     def _not_ready(self, packet: Packet) -> bool:
         """IBA 9.7.5.2.8: RNR NAK; unreliable services drop the message."""
+        answer = "an RNR NAK lets the peer wait" if self.ctx.servtype == ST_RC else "the message is dropped"
+        self.qp.explain(reasons.NO_RECEIVE, about_packet(packet, self), answer=answer)
         if self.ctx.servtype == ST_RC:
             self.nak(packet.psn, AETH_RNR_NAK | self.ctx.rnr_nak_timer & 0x1F)
         else:
@@ -462,11 +472,30 @@ class Responder(QpRecord):
             self.ctx.expected_psn = packet.psn + 1 & PSN_MASK
         return False
 
-    def _refuse(self, packet: Packet, nak: int, local_status: int = SUCCESS) -> bool:
+    def _refuse_access(self, packet: Packet, sge: Sge, rights: int) -> bool:
+        """The key that a request names does not let it."""
+        va, length, key = sge
+        memory, ctx = self.host.memory, self.ctx
+        why = memory.why_refused(key, ctx.pd, va, length, rights, ctx.local_qpn)
+        return self._refuse(packet, NAK_REMOTE_ACCESS, why)
+
+    def _refuse_receive(self, packet: Packet) -> bool:
+        """The receive entry in use cannot be written."""
+        why = why_lists(self.host.memory, self.qp.receive_pd, self._sges(), LOCAL_WRITE)
+        return self._refuse(packet, NAK_REMOTE_OPERATION, why, LOC_PROT_ERR)
+
+    def _refuse_memory(self, packet: Packet, local_status: int = SUCCESS) -> bool:
+        """The key is right, and the memory does not answer."""
+        va = packet.va if packet.row.start or packet.row.atomic else self.write_va + self.offset
+        return self._refuse(packet, NAK_REMOTE_OPERATION, (reasons.MEMORY_GONE, {"va": va}), local_status)
+
+    def _refuse(self, packet: Packet, nak: int, why: tuple[Reason, Values], local_status: int = SUCCESS) -> bool:
         """A request that must not be carried out: RC answers a NAK and fails, UC drops the message.
 
-        ``local_status`` completes the receive entry in use, where the fault is this side's.
+        ``why`` is what its program is told. ``local_status`` completes the receive entry in use, where the fault is
+        this side's.
         """
+        self.qp.explain(why[0], about_packet(packet, self), **why[1])
         if self.ctx.servtype != ST_RC:
             reason = DropReason.BAD_LENGTH if nak == NAK_INVALID_REQUEST else DropReason.ACCESS
             self.host.counters.bump(reason.value)

@@ -184,7 +184,8 @@ class Context:
         if result.status != cmd.ST_OK:
             name = cmd.COMMAND_NAMES.get(op, hex(op))
             status = cmd.STATUS_NAMES.get(result.status, hex(result.status))
-            raise VerbsError(_ERRNO_OF_STATUS.get(result.status, EINVAL), f"device command {name} answered {status}")
+            text = result.text or f"device command {name} answered {status}"
+            raise VerbsError(_ERRNO_OF_STATUS.get(result.status, EINVAL), text)
         return result.out_param, result.outbox
 
     @contextlib.contextmanager

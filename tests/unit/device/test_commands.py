@@ -34,7 +34,7 @@ def refused(driver: Driver, snapshot: Snapshot) -> Refused:
         before = snapshot(driver)
         result = by.run(op, in_modifier, op_modifier, inbox)
         assert cmd.STATUS_NAMES[result.status] == cmd.STATUS_NAMES[status]
-        assert result[1:] == (0, b"")
+        assert (result.out_param, result.outbox) == (0, b"")
         assert snapshot(driver) == before
 
     return run

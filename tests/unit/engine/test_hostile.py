@@ -50,7 +50,7 @@ def test_hostile_memory_and_packets_under_sanitizers(build: Callable[[str], Path
         assert done.returncode == 0, done.stderr
         taken, made, answered, late, asked, placed, datagrams = map(int, done.stdout.split())
         # most rounds are refused, but many must get past every check for the others to mean anything
-        enough = (taken > 2_000, made > 2_000, answered > 700, late > 500, asked > 200, placed > 120, datagrams > 150)
+        enough = (taken > 2_000, made > 2_000, answered > 700, late > 500, asked > 200, placed > 120, datagrams > 130)
         assert enough == (True,) * 7, done.stdout
 
 

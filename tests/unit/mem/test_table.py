@@ -597,3 +597,31 @@ def test_a_check_costs_the_same_with_one_region_and_with_32k() -> None:
     assert work_of_check(table, first) == alone
     assert {work_of_check(table, key) for key in random.Random(3).sample(keys, 100)} == {alone}
     assert alone[1] == 2, "one hash, one comparison"
+
+
+WHY_CASES = (
+    # key, protection domain, address, length, rights, queue pair, local: the code of check, the reason and its line
+    ("own", 5, VA + 8, 8, LOCAL_WRITE, 0, True, SUCCESS, "MEMORY_GONE", "is not mapped"),
+    ("unknown", 5, VA, 8, 0, 0, False, KEY_ERR, "KEY_UNKNOWN", "R_Key 0x"),
+    ("unknown", 5, VA, 8, 0, 0, True, KEY_ERR, "KEY_UNKNOWN", "L_Key 0x"),
+    ("gone", 5, VA, 8, 0, 0, False, KEY_ERR, "KEY_GONE", "deregistered"),
+    ("own", 6, VA, 8, 0, 0, False, PD_ERR, "KEY_DOMAIN", "another protection domain"),
+    ("own", 5, VA, 8, REMOTE_WRITE, 0, False, FLAGS_ERR, "KEY_RIGHTS", "lacks REMOTE_WRITE"),
+    ("own", 5, VA + 90, 26, 0, 0, False, LENGTH_ERR, "KEY_BEYOND", "by 16 bytes"),
+    ("own", 5, VA - 4, 8, 0, 0, False, LENGTH_ERR, "KEY_BEFORE", "by 4 bytes"),
+)
+
+
+@pytest.mark.parametrize(("key", "pd", "va", "length", "rights", "qpn", "local", "code", "name", "says"), WHY_CASES)
+def test_a_reason_is_that_of_the_check(
+    key: str, pd: int, va: int, length: int, rights: int, qpn: int, local: bool, code: int, name: str, says: str
+) -> None:
+    table = make_table()
+    own, gone = (add_region(table, LOCAL_WRITE).key for _ in range(2))
+    table.disable(gone)
+    number = {"own": own, "gone": gone, "unknown": other_tag(own)}[key]
+    found = table.check(number, pd, va, length, rights, qpn, local)
+    assert (found is not None, table.reason) == (code == SUCCESS, code)
+    reason, values = table.why_refused(number, pd, va, length, rights, qpn, local)
+    assert reason.name == name
+    assert says in reason(**values)

@@ -10,19 +10,36 @@
 #include "errors.h"
 #include "gid.h"
 #include "pd.h"
+#include "rnic_reasons.h"
+
+static const char create_verb[] = "ibv_create_ah";
+
+/* RoCE has no local routes: a handle needs a GID, and one of the port's IP version (Annex A17, 17.4.4). */
+static int check_attr(const struct rnic_context *context, const struct ibv_ah_attr *attr)
+{
+	static const union ibv_gid none;
+	uint32_t gids = dev_lim(context, RNIC_DEV_LIM_GID_COUNT);
+	bool zero = memcmp(attr->grh.dgid.raw, none.raw, 16) == 0;
+	char text[INET6_ADDRSTRLEN] = "";
+
+	if (!attr->is_global)
+		return why_no_grh(EINVAL, create_verb);
+	if (attr->port_num != 1)
+		return why_port_number(EINVAL, create_verb, attr->port_num);
+	if (attr->grh.sgid_index >= gids)
+		return why_gid_index(EINVAL, create_verb, attr->grh.sgid_index, gids - 1);
+	if (!zero && gid_is_v4mapped(attr->grh.dgid.raw) == gid_is_v4mapped(gid_at(context, 0)))
+		return 0;
+	inet_ntop(AF_INET6, attr->grh.dgid.raw, text, sizeof text);
+	return why_peer_gid(EINVAL, create_verb, text, zero ? "zero" : "not of this port's IP version");
+}
 
 EXPORT struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 {
-	static const union ibv_gid none;
 	struct rnic_context *context = context_of(pd->context);
-	const uint8_t *own = gid_at(context, 0);
 	struct rnic_ah *ah;
 
-	/* RoCE has no local routes: a handle needs a GID, and one of the port's IP version (Annex A17, 17.4.4). */
-	if (!attr->is_global || attr->port_num != 1 ||
-	    attr->grh.sgid_index >= dev_lim(context, RNIC_DEV_LIM_GID_COUNT) ||
-	    memcmp(attr->grh.dgid.raw, none.raw, 16) == 0 ||
-	    gid_is_v4mapped(attr->grh.dgid.raw) != gid_is_v4mapped(own))
+	if (check_attr(context, attr))
 		return fail_null(EINVAL);
 	ah = calloc(1, sizeof *ah);
 	if (!ah)
@@ -58,7 +75,7 @@ EXPORT int ibv_init_ah_from_wc(struct ibv_context *verbs, uint8_t port, struct i
 	memset(attr, 0, sizeof *attr);
 	attr->port_num = port;
 	if (!(wc->wc_flags & IBV_WC_GRH)) {
-		errno = EINVAL;
+		errno = why_bad_value(EINVAL, "ibv_init_ah_from_wc", "a completion without IBV_WC_GRH");
 		return -1;
 	}
 	attr->is_global = 1;
@@ -77,7 +94,8 @@ EXPORT int ibv_init_ah_from_wc(struct ibv_context *verbs, uint8_t port, struct i
 		attr->grh.flow_label = first & 0xFFFFF;
 	}
 	if (memcmp(own, to.raw, 16) != 0 && to.raw[0] != 0xFF && (to.raw[12] & 0xF0) != 0xE0) {
-		errno = EINVAL; /* not for this port's GID, nor for a group */
+		errno = why_bad_value(EINVAL, "ibv_init_ah_from_wc",
+				      "a GRH whose destination is neither this port's GID nor a group");
 		return -1;
 	}
 	return 0;

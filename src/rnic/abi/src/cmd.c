@@ -16,6 +16,7 @@
 #include "compiler.h"
 #include "context.h"
 #include "errors.h"
+#include "explain.h"
 #include "io/nocancel.h"
 
 /* Send a message of an opened context and wait for its answer. */
@@ -128,6 +129,8 @@ static int read_command_reply(struct command *command, const struct rpc_reply *r
 		memset(command->outbox, 0, command->outbox_bytes);
 		memcpy(command->outbox, reply->body + *at,
 		       bytes < command->outbox_bytes ? bytes : command->outbox_bytes);
+	} else if (status != RNIC_CMD_ST_OK && explaining) {
+		explain_refusal(reply->body + *at, bytes);
 	}
 	*at += bytes;
 	return errno_of_status(status);

@@ -2,6 +2,7 @@
 #include "cq.h"
 
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -16,6 +17,7 @@
 #include "gid.h"
 #include "io/clock.h"
 #include "qp.h"
+#include "rnic_reasons.h"
 #include "srq.h"
 
 enum {
@@ -440,6 +442,8 @@ static uint32_t eqn_of(struct rnic_cq *cq)
 	return channel ? channel->eq.number : context_of(cq->verbs.context)->async.number;
 }
 
+static const char create_verb[] = "ibv_create_cq";
+
 static struct rnic_cq *create_cq(struct ibv_context *verbs, uint32_t cqe, void *cq_context,
 				 struct ibv_comp_channel *channel, uint32_t vector, bool stamped)
 {
@@ -448,8 +452,11 @@ static struct rnic_cq *create_cq(struct ibv_context *verbs, uint32_t cqe, void *
 	struct rnic_cq *cq;
 	int error = EINVAL;
 
-	if (!cqe || cqe > RNIC_MAX_CQE || vector >= (uint32_t)verbs->num_comp_vectors)
-		return fail_null(EINVAL);
+	if (!cqe || cqe > RNIC_MAX_CQE)
+		return fail_null(why_attribute_range(EINVAL, create_verb, "cqe", cqe, 1, RNIC_MAX_CQE));
+	if (vector >= (uint32_t)verbs->num_comp_vectors)
+		return fail_null(why_attribute_range(EINVAL, create_verb, "comp_vector", vector, 0,
+						     verbs->num_comp_vectors - 1));
 	cq = calloc(1, sizeof *cq);
 	if (!cq)
 		return NULL;
@@ -492,8 +499,11 @@ free_cq:
 EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *verbs, int cqe, void *cq_context,
 				    struct ibv_comp_channel *channel, int vector)
 {
-	if (cqe < 1 || vector < 0)
-		return fail_null(EINVAL);
+	if (cqe < 1)
+		return fail_null(why_attribute_range(EINVAL, create_verb, "cqe", cqe, 1, RNIC_MAX_CQE));
+	if (vector < 0)
+		return fail_null(why_attribute_range(EINVAL, create_verb, "comp_vector", vector, 0,
+						     verbs->num_comp_vectors - 1));
 	return (struct ibv_cq *)create_cq(verbs, (uint32_t)cqe, cq_context, channel, (uint32_t)vector, false);
 }
 
@@ -506,7 +516,8 @@ struct ibv_cq_ex *rnic_create_cq_ex(struct ibv_context *verbs, struct ibv_cq_ini
 	    attr->comp_mask & ~(uint32_t)(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD) ||
 	    (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS &&
 	     attr->flags & ~(uint32_t)IBV_CREATE_CQ_ATTR_SINGLE_THREADED))
-		return fail_null(EOPNOTSUPP);
+		return fail_null(why_not_supported(EOPNOTSUPP, "ibv_create_cq_ex", "a flag of wc_flags or comp_mask",
+						   "the standard ones and timestamps are supported"));
 	cq = create_cq(verbs, attr->cqe, attr->cq_context, attr->channel, attr->comp_vector, attr->wc_flags & times);
 	if (!cq)
 		return NULL;
@@ -537,7 +548,7 @@ EXPORT int ibv_resize_cq(struct ibv_cq *verbs, int cqe)
 	int error;
 
 	if (cqe < 1 || (uint32_t)cqe > RNIC_MAX_CQE)
-		return fail(EINVAL);
+		return fail(why_attribute_range(EINVAL, "ibv_resize_cq", "cqe", cqe, 1, RNIC_MAX_CQE));
 	error = entry_ring_alloc(context, &ring, log_entries((uint32_t)cqe));
 	if (error)
 		return fail(error);
@@ -555,6 +566,24 @@ EXPORT int ibv_resize_cq(struct ibv_cq *verbs, int cqe)
 	return error ? fail(error) : 0;
 }
 
+/* Say who still uses a completion queue: how many queue pairs, and the first of them. */
+static void name_users(const struct rnic_cq *cq, char *text, size_t size)
+{
+	struct rnic_context *context = context_of(cq->verbs.context);
+	int length = snprintf(text, size, "%u work queues", cq->users);
+
+	pthread_mutex_lock(&context->lock);
+	for (uint32_t i = 0; i <= context->qp_mask; i++) {
+		const struct rnic_qp *qp = context->qps[i];
+
+		if (qp && (qp->send_cq == cq || qp->recv_cq == cq)) {
+			snprintf(text + length, size - (size_t)length, ", queue pair %#x's among them", qp->number);
+			break;
+		}
+	}
+	pthread_mutex_unlock(&context->lock);
+}
+
 EXPORT int ibv_destroy_cq(struct ibv_cq *verbs)
 {
 	static const uint32_t completion[] = { RNIC_EVENT_COMP }, failure[] = { RNIC_EVENT_CQ_ERROR };
@@ -563,8 +592,13 @@ EXPORT int ibv_destroy_cq(struct ibv_cq *verbs)
 	struct rnic_channel *channel = (struct rnic_channel *)verbs->channel;
 	int error;
 
-	if (cq->users)
-		return fail(EBUSY);
+	if (cq->users) {
+		char users[80] = "";
+
+		if (explaining)
+			name_users(cq, users, sizeof users);
+		return fail(why_in_use(EBUSY, "ibv_destroy_cq", "CQ", cq->number, users));
+	}
 	error = nic_command(context, RNIC_CMD_HW2SW_CQ, 0, cq->number, NULL, 0, NULL, 0, NULL);
 	if (error && !context->dead)
 		return fail(error);

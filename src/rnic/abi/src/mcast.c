@@ -9,6 +9,7 @@
 #include "context.h"
 #include "errors.h"
 #include "qp.h"
+#include "rnic_reasons.h"
 
 struct mcast_group {
 	struct mcast_group *next;
@@ -24,7 +25,7 @@ static int change_membership(struct rnic_qp *qp, const uint8_t *gid, bool member
 	int error;
 
 	if (gid[0] != 0xFF && !(gid[10] == 0xFF && gid[11] == 0xFF && (gid[12] & 0xF0) == 0xE0))
-		return EINVAL;
+		return why_bad_value(EINVAL, "ibv_attach_mcast", "a GID that is no multicast group");
 	pthread_mutex_lock(&context->lock);
 	error = nic_command(context, RNIC_CMD_READ_MGM, 0, 0, gid, 16, mgm, sizeof mgm, NULL);
 	if (error)
@@ -61,7 +62,7 @@ EXPORT int ibv_attach_mcast(struct ibv_qp *verbs, const union ibv_gid *gid, uint
 	int error;
 
 	if (verbs->qp_type != IBV_QPT_UD)
-		return fail(EINVAL);
+		return fail(why_bad_value(EINVAL, "ibv_attach_mcast", "a queue pair that is not UD"));
 	group = malloc(sizeof *group);
 	if (!group)
 		return fail(ENOMEM);

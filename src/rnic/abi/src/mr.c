@@ -13,6 +13,7 @@
 #include "context.h"
 #include "errors.h"
 #include "pd.h"
+#include "rnic_reasons.h"
 
 enum {
 	SUPPORTED_ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
@@ -20,12 +21,17 @@ enum {
 	IGNORED_ACCESS = IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB,
 };
 
+static const char register_verb[] = "ibv_reg_mr";
+
 static int check_access(unsigned int access)
 {
-	if (access & ~(unsigned)(SUPPORTED_ACCESS | IGNORED_ACCESS))
-		return access & IBV_ACCESS_ON_DEMAND ? EOPNOTSUPP : EINVAL;
+	unsigned extra = access & ~(unsigned)(SUPPORTED_ACCESS | IGNORED_ACCESS);
+
+	if (extra)
+		return why_access_flags(access & IBV_ACCESS_ON_DEMAND ? EOPNOTSUPP : EINVAL, register_verb, "access",
+					access, extra);
 	if (access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) && !(access & IBV_ACCESS_LOCAL_WRITE))
-		return EINVAL;
+		return why_mr_rights(EINVAL, register_verb, access);
 	return 0;
 }
 
@@ -138,11 +144,13 @@ EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size
 	off_t end;
 
 	if (!is_shared_memory_fd(fd))
-		return fail_null(EOPNOTSUPP);
+		return fail_null(why_not_supported(EOPNOTSUPP, "ibv_reg_dmabuf_mr", "this kind of descriptor",
+						   "give a dma-buf that can be mapped, or a memfd"));
 	end = lseek(fd, 0, SEEK_END);
 	if (end < 0 || !length || offset > (uint64_t)end || length > (uint64_t)end - offset ||
 	    (iova ^ offset) & (page - 1))
-		return fail_null(EINVAL);
+		return fail_null(why_bad_value(EINVAL, "ibv_reg_dmabuf_mr",
+					       "a range beyond the buffer, or an iova on another place in its page,"));
 	mr.map = mmap(NULL, mr.map_bytes, protection, MAP_SHARED, fd, (off_t)(offset - before));
 	if (mr.map == MAP_FAILED)
 		return fail_null(errno == ENODEV ? EOPNOTSUPP : errno);
@@ -197,7 +205,7 @@ EXPORT int ibv_rereg_mr(struct ibv_mr *verbs, int flags, struct ibv_pd *pd, void
 	    (flags & IBV_REREG_MR_CHANGE_TRANSLATION && (!addr || !length)) ||
 	    (flags & IBV_REREG_MR_CHANGE_PD && !pd) ||
 	    (flags & IBV_REREG_MR_CHANGE_ACCESS && check_access((unsigned)access))) {
-		errno = EINVAL;
+		errno = why_bad_value(EINVAL, "ibv_rereg_mr", "a change of flags, memory, domain or rights");
 		return IBV_REREG_MR_ERR_INPUT;
 	}
 	errno = disable_mr(mr);

@@ -9,6 +9,7 @@
 #include "errors.h"
 #include "pd.h"
 #include "post.h"
+#include "rnic_reasons.h"
 
 struct ibv_mw *rnic_alloc_mw(struct ibv_pd *pd, int type)
 {
@@ -17,7 +18,7 @@ struct ibv_mw *rnic_alloc_mw(struct ibv_pd *pd, int type)
 	int error;
 
 	if (type != IBV_MW_TYPE_1 && type != IBV_MW_TYPE_2)
-		return fail_null(EINVAL);
+		return fail_null(why_window_type(EINVAL, "ibv_alloc_mw", type, "use IBV_MW_TYPE_1 or IBV_MW_TYPE_2"));
 	mw = calloc(1, sizeof *mw);
 	if (!mw)
 		return NULL;
@@ -39,8 +40,10 @@ int rnic_bind_mw(struct ibv_qp *qp, struct ibv_mw *verbs, struct ibv_mw_bind *bi
 			   *bad;
 	int error;
 
-	if (verbs->type != IBV_MW_TYPE_1 || (bind->bind_info.mr && bind->bind_info.mr->pd != verbs->pd))
-		return fail(verbs->type != IBV_MW_TYPE_1 ? EINVAL : EPERM);
+	if (verbs->type != IBV_MW_TYPE_1)
+		return fail(why_window_type(EINVAL, "ibv_bind_mw", verbs->type, "type 2 is bound by a work request"));
+	if (bind->bind_info.mr && bind->bind_info.mr->pd != verbs->pd)
+		return fail(why_key_domain(EPERM, "ibv_bind_mw", "key", bind->bind_info.mr->lkey));
 	wr.bind_mw.mw = verbs;
 	wr.bind_mw.rkey = (verbs->rkey & ~0xFFu) | ((verbs->rkey + 1) & 0xFF);
 	wr.bind_mw.bind_info = bind->bind_info;

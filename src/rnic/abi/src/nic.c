@@ -20,6 +20,7 @@
 #include "copier.h"
 #include "device.h"
 #include "errors.h"
+#include "explain.h"
 
 /* List the devices in an array that ends in NULL. Returns how many, or -1 with errno. */
 int nic_list(int socket, struct rnic_device ***list)
@@ -255,15 +256,29 @@ static bool is_under_valgrind(void)
 	return preloaded && strstr(preloaded, "/vgpreload_");
 }
 
+/* Have the NIC process write to this program's stderr why requests fail. */
+static void ask_for_reasons(struct rnic_context *context)
+{
+	struct rpc_reply *reply = malloc(sizeof *reply);
+	int fd = STDERR_FILENO;
+
+	if (reply && fcntl(fd, F_GETFD) >= 0)
+		nic_request(context, RNIC_MSG_EXPLAIN, NULL, 0, &fd, 1, reply);
+	free(reply);
+}
+
 int nic_open(struct rnic_context *context, const char *name)
 {
 	bool unfit = false, slot = env_flag("RNIC_BYPASS", true) /* `rnic exec --no-bypass` clears it */;
 	int error = try_open(context, name, slot && !is_under_valgrind(), &unfit);
 
-	if (!unfit)
-		return error;
-	log_error("this program cannot run the data path itself (%s): the NIC process does", strerror(error));
-	return try_open(context, name, false, &unfit);
+	if (unfit) {
+		log_error("this program cannot run the data path itself (%s): the NIC process does", strerror(error));
+		error = try_open(context, name, false, &unfit);
+	}
+	if (!error && explaining)
+		ask_for_reasons(context);
+	return error;
 }
 
 void nic_close(struct rnic_context *context)

@@ -2,6 +2,7 @@
 #include "pd.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +10,9 @@
 #include "compiler.h"
 #include "context.h"
 #include "errors.h"
+#include "qp.h"
+#include "rnic_reasons.h"
+#include "srq.h"
 
 EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *verbs)
 {
@@ -26,12 +30,40 @@ EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *verbs)
 	return &pd->verbs;
 }
 
+/* Say who still uses a protection domain: how many, and the first queue pair or SRQ among them. */
+static void name_users(struct rnic_pd *pd, char *text, size_t size)
+{
+	struct rnic_context *context = context_of(pd->verbs.context);
+	int length = snprintf(text, size, "%u objects", (unsigned)pd->users);
+
+	pthread_mutex_lock(&context->lock);
+	for (uint32_t i = 0; i <= context->qp_mask; i++)
+		if (context->qps[i] && context->qps[i]->verbs.qp_base.pd == &pd->verbs) {
+			snprintf(text + length, size - (size_t)length, ", queue pair %#x among them",
+				 context->qps[i]->number);
+			goto out;
+		}
+	for (uint32_t i = 0; i <= context->srq_mask; i++)
+		if (context->srqs[i] && context->srqs[i]->verbs.pd == &pd->verbs) {
+			snprintf(text + length, size - (size_t)length, ", SRQ %#x among them",
+				 context->srqs[i]->number);
+			break;
+		}
+out:
+	pthread_mutex_unlock(&context->lock);
+}
+
 EXPORT int ibv_dealloc_pd(struct ibv_pd *verbs)
 {
 	struct rnic_pd *pd = (struct rnic_pd *)verbs;
 
-	if (pd->users && !context_of(verbs->context)->dead)
-		return fail(EBUSY);
+	if (pd->users && !context_of(verbs->context)->dead) {
+		char users[80] = "";
+
+		if (explaining)
+			name_users(pd, users, sizeof users);
+		return fail(why_in_use(EBUSY, "ibv_dealloc_pd", "protection domain", verbs->handle, users));
+	}
 	if (pd->parent)
 		pd->parent->users--;
 	else

@@ -10,6 +10,7 @@
 #include "doorbell.h"
 #include "mw.h"
 #include "qp.h"
+#include "rnic_reasons.h"
 #include "srq.h"
 #include "wqe.h"
 
@@ -26,11 +27,27 @@ static uint16_t sqe_flags(const struct rnic_qp *qp, unsigned int send_flags)
 			  (send_flags & IBV_SEND_FENCE ? RNIC_FLAG_FENCE : 0));
 }
 
+static const char send_verb[] = "ibv_post_send";
+
 static bool may_send(const struct rnic_qp *qp)
 {
 	int state = qp->verbs.qp_base.state;
 
 	return state != IBV_QPS_RESET && state != IBV_QPS_INIT && state != IBV_QPS_RTR;
+}
+
+/* Return why nothing can be posted: the device is gone, or the queue pair is not in RTS yet. */
+static int __attribute__((cold)) cannot_send(const struct rnic_qp *qp)
+{
+	const struct ibv_context *verbs = qp->verbs.qp_base.context;
+
+	return context_of(qp->verbs.qp_base.context)->dead ? why_device_gone(EIO, send_verb, verbs->device->name) :
+							     why_not_in_rts(EINVAL, send_verb, qp->number);
+}
+
+static int __attribute__((cold)) send_queue_full(const struct rnic_qp *qp)
+{
+	return why_send_queue_full(ENOMEM, send_verb, qp->entries - 1);
 }
 
 /* Clear the entry at `*tail` and advance `*tail`. Returns NULL if the ring is full. */
@@ -59,11 +76,11 @@ static int put_sge_list(struct rnic_qp *qp, struct sqe *sqe, const struct ibv_sg
 	uint64_t length = 0;
 
 	if (count > (qp->cap.max_send_sge ? qp->cap.max_send_sge : 1))
-		return EINVAL;
+		return why_num_sge(EINVAL, send_verb, (long long)count, "max_send_sge", qp->cap.max_send_sge);
 	for (size_t i = 0; i < count; i++)
 		length += list[i].length;
 	if (length > UINT32_MAX)
-		return EINVAL;
+		return why_length(EINVAL, send_verb, (long long)length);
 	sqe->length = (uint32_t)length;
 	if (count == 1) {
 		sqe->local_addr = list->addr;
@@ -80,7 +97,7 @@ static int put_sge_list(struct rnic_qp *qp, struct sqe *sqe, const struct ibv_sg
 static int put_inline_data(struct rnic_qp *qp, struct sqe *sqe, const void *data, size_t length)
 {
 	if (length > qp->cap.max_inline_data - sqe->length)
-		return EINVAL;
+		return why_inline_length(EINVAL, send_verb, (long long)(sqe->length + length), qp->cap.max_inline_data);
 	if (length)
 		memcpy(slab_of(qp, sqe) + sqe->length, data, length);
 	sqe->length += (uint32_t)length;
@@ -117,7 +134,7 @@ static int put_bind(struct rnic_qp *qp, struct sqe *sqe, struct rnic_mw *mw, uin
 
 	sqe->opcode = RNIC_WR_BIND_MW;
 	if (info->length && !info->mr)
-		return EINVAL;
+		return why_bind_region(EINVAL, send_verb, (long long)info->length);
 	sqe->imm = key_before(qp, mw, index);
 	qp->bound[index] = mw;
 	sqe->local_addr = info->mw_access_flags;
@@ -147,11 +164,15 @@ static int put_send_wr(struct rnic_qp *qp, uint32_t *tail, const struct ibv_send
 	struct sqe *sqe;
 	int error = 0;
 
-	if ((unsigned)wr->opcode >= COUNT(work_requests) || wr->num_sge < 0 || wr->send_flags & ~0xFu)
-		return wr->send_flags & ~0xFu ? EOPNOTSUPP : EINVAL;
+	if (wr->send_flags & ~0xFu)
+		return why_send_flags(EOPNOTSUPP, send_verb, wr->send_flags);
+	if ((unsigned)wr->opcode >= COUNT(work_requests))
+		return why_opcode(EINVAL, send_verb, wr->opcode);
+	if (wr->num_sge < 0)
+		return why_num_sge(EINVAL, send_verb, wr->num_sge, "max_send_sge", qp->cap.max_send_sge);
 	sqe = claim_sqe(qp, tail, wr->wr_id);
 	if (!sqe)
-		return ENOMEM;
+		return send_queue_full(qp);
 	sqe->opcode = work_requests[wr->opcode].opcode;
 	sqe->flags = sqe_flags(qp, wr->send_flags);
 	if (wr->opcode == IBV_WR_BIND_MW) {
@@ -173,7 +194,7 @@ static int put_send_wr(struct rnic_qp *qp, uint32_t *tail, const struct ibv_send
 		if (wr->wr.ud.ah)
 			put_ud_address(sqe, wr->wr.ud.ah, wr->wr.ud.remote_qpn, wr->wr.ud.remote_qkey);
 		else
-			error = EINVAL;
+			error = why_no_address_handle(EINVAL, send_verb, "set wr.ud.ah");
 	} else if (wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
 		sqe->remote_addr = wr->wr.atomic.remote_addr;
 		sqe->rkey = wr->wr.atomic.rkey;
@@ -206,7 +227,7 @@ int rnic_post_send(struct ibv_qp *verbs, struct ibv_send_wr *wr, struct ibv_send
 
 	if (context_of(verbs->context)->dead || !may_send(qp)) {
 		*bad = wr;
-		return context_of(verbs->context)->dead ? EIO : EINVAL;
+		return cannot_send(qp);
 	}
 	pthread_mutex_lock(&qp->lock);
 	before = qp->tail;
@@ -234,7 +255,9 @@ int rnic_post_recv(struct ibv_qp *verbs, struct ibv_recv_wr *wr, struct ibv_recv
 
 	if (context->dead || qp->srq || verbs->state == IBV_QPS_RESET) {
 		*bad = wr;
-		return context->dead ? EIO : EINVAL;
+		return context->dead ? why_device_gone(EIO, "ibv_post_recv", verbs->context->device->name) :
+		       qp->srq	     ? why_uses_srq(EINVAL, "ibv_post_recv", qp->number) :
+				       why_in_reset(EINVAL, "ibv_post_recv", qp->number);
 	}
 	error = receive_ring_post(context, &qp->rq, wr, bad);
 	/* The NIC takes receives when messages come. In the error state it must be told to flush them. */
@@ -259,7 +282,7 @@ static void wr_start(struct ibv_qp_ex *verbs)
 	qp->wr_tail = qp->tail;
 	qp->wr = NULL;
 	qp->wr_binds = false;
-	qp->wr_error = context_of(verbs->qp_base.context)->dead ? EIO : may_send(qp) ? 0 : EINVAL;
+	qp->wr_error = context_of(verbs->qp_base.context)->dead || !may_send(qp) ? cannot_send(qp) : 0;
 }
 
 static void wr_fail(struct rnic_qp *qp, int error)
@@ -296,12 +319,12 @@ static struct sqe *begin_wr(struct ibv_qp_ex *verbs, uint16_t opcode)
 	if (qp->wr_error)
 		return NULL;
 	if (verbs->wr_flags & ~0xFu) {
-		wr_fail(qp, EINVAL);
+		wr_fail(qp, why_send_flags(EINVAL, send_verb, verbs->wr_flags));
 		return NULL;
 	}
 	qp->wr = claim_sqe(qp, &qp->wr_tail, verbs->wr_id);
 	if (!qp->wr) {
-		wr_fail(qp, ENOMEM);
+		wr_fail(qp, send_queue_full(qp));
 		return NULL;
 	}
 	qp->wr->opcode = opcode;
@@ -411,7 +434,7 @@ static bool takes_data(struct rnic_qp *qp)
 	if (!qp->wr)
 		return false;
 	if (qp->wr_data)
-		wr_fail(qp, EINVAL);
+		wr_fail(qp, why_bad_value(EINVAL, send_verb, "data set twice, or for a request that has none,"));
 	else
 		qp->wr_data = true;
 	return !qp->wr_error;

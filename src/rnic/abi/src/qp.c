@@ -1,6 +1,7 @@
 /* Queue pairs: creation and states. */
 #include "qp.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +13,7 @@
 #include "mcast.h"
 #include "pd.h"
 #include "post.h"
+#include "rnic_reasons.h"
 #include "srq.h"
 #include "wqe.h"
 
@@ -22,11 +24,17 @@ enum {
 		IBV_ACCESS_REMOTE_ATOMIC,
 };
 
+static const char create_verb[] = "ibv_create_qp", modify_verb[] = "ibv_modify_qp";
+
 static const uint8_t device_state[] = {
 	[IBV_QPS_RESET] = RNIC_QP_RESET, [IBV_QPS_INIT] = RNIC_QP_INIT, [IBV_QPS_RTR] = RNIC_QP_RTR,
 	[IBV_QPS_RTS] = RNIC_QP_RTS,	 [IBV_QPS_SQD] = RNIC_QP_SQD,	[IBV_QPS_SQE] = RNIC_QP_SQE,
 	[IBV_QPS_ERR] = RNIC_QP_ERR,
 };
+
+static const char *const state_names[] = { [RNIC_QP_RESET] = "RESET", [RNIC_QP_INIT] = "INIT", [RNIC_QP_RTR] = "RTR",
+					   [RNIC_QP_RTS] = "RTS",     [RNIC_QP_SQD] = "SQD",   [RNIC_QP_SQE] = "SQE",
+					   [RNIC_QP_ERR] = "ERR" };
 
 static int verbs_state(uint32_t state)
 {
@@ -45,14 +53,17 @@ void *rnic_open_xrcd(struct ibv_context *verbs UNUSED, void *attr UNUSED)
 
 static int unsupported_type_error(int type)
 {
+	char what[32];
+
+	snprintf(what, sizeof what, "qp_type=%d", type);
 	switch (type) {
 	case IBV_QPT_XRC_SEND:
 	case IBV_QPT_XRC_RECV:
 	case IBV_QPT_RAW_PACKET:
 	case IBV_QPT_DRIVER:
-		return EOPNOTSUPP;
+		return why_not_supported(EOPNOTSUPP, create_verb, what, "use RC, UC or UD");
 	default:
-		return EINVAL;
+		return why_not_supported(EINVAL, create_verb, what, "use RC, UC or UD");
 	}
 }
 
@@ -60,12 +71,22 @@ static int check_cap(const struct rnic_context *context, const struct ibv_qp_cap
 {
 	uint32_t max_wr = (1u << dev_lim(context, RNIC_DEV_LIM_LOG_MAX_QP_SZ)) - 1;
 	uint32_t sges = dev_lim(context, RNIC_DEV_LIM_MAX_SGE);
+	const struct {
+		const char *name;
+		uint32_t value, most;
+	} checks[] = {
+		{ "max_send_wr", cap->max_send_wr, max_wr },
+		{ "max_recv_wr", cap->max_recv_wr, max_wr },
+		{ "max_send_sge", cap->max_send_sge, sges },
+		{ "max_recv_sge", cap->max_recv_sge, sges },
+		{ "max_inline_data", cap->max_inline_data, dev_lim(context, RNIC_DEV_LIM_MAX_INLINE) },
+	};
 
-	return cap->max_send_wr > max_wr || cap->max_recv_wr > max_wr || cap->max_send_sge > sges ||
-			       cap->max_recv_sge > sges ||
-			       cap->max_inline_data > dev_lim(context, RNIC_DEV_LIM_MAX_INLINE) ?
-		       EINVAL :
-		       0;
+	for (size_t i = 0; i < COUNT(checks); i++)
+		if (checks[i].value > checks[i].most)
+			return why_attribute_range(EINVAL, create_verb, checks[i].name, checks[i].value, 0,
+						   checks[i].most);
+	return 0;
 }
 
 static int alloc_send_queue(struct rnic_context *context, struct rnic_qp *qp)
@@ -98,7 +119,9 @@ static struct rnic_qp *create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *ini
 
 	if (init->qp_type != IBV_QPT_RC && init->qp_type != IBV_QPT_UC && init->qp_type != IBV_QPT_UD)
 		return fail_null(unsupported_type_error(init->qp_type));
-	if (!init->send_cq || !init->recv_cq || check_cap(context, &init->cap))
+	if (!init->send_cq || !init->recv_cq)
+		return fail_null(why_no_cq(EINVAL, create_verb, init->send_cq ? "recv_cq" : "send_cq"));
+	if (check_cap(context, &init->cap))
 		return fail_null(EINVAL);
 	qp = calloc(1, sizeof *qp);
 	if (!qp)
@@ -176,9 +199,11 @@ struct ibv_qp *rnic_create_qp_ex(struct ibv_context *verbs, struct ibv_qp_init_a
 		return fail_null(unsupported_type_error(init->qp_type));
 	if (init->comp_mask & ~known || (init->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && init->create_flags) ||
 	    (init->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS && init->send_ops_flags & ~(uint64_t)0x3FF))
-		return fail_null(EOPNOTSUPP);
+		return fail_null(why_not_supported(EOPNOTSUPP, "ibv_create_qp_ex", "what comp_mask asks for",
+						   "PD and SEND_OPS_FLAGS are supported"));
 	if (!(init->comp_mask & IBV_QP_INIT_ATTR_PD) || init->pd->context != verbs)
-		return fail_null(EINVAL);
+		return fail_null(
+			why_bad_value(EINVAL, "ibv_create_qp_ex", "a missing protection domain, or another device's,"));
 	/* The extended attributes begin as the plain ones do. */
 	qp = create_qp(init->pd, (struct ibv_qp_init_attr *)(void *)init);
 	if (qp && init->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
@@ -205,9 +230,13 @@ static int query_qp(struct rnic_qp *qp, uint8_t *qpc)
 
 static int put_ah_attr(const struct rnic_context *context, uint8_t *qpc, const struct ibv_ah_attr *path)
 {
+	uint32_t gids = dev_lim(context, RNIC_DEV_LIM_GID_COUNT);
+
 	/* RoCE reaches peers by GID alone (Annex A17, 17.4.4). */
-	if (!path->is_global || path->grh.sgid_index >= dev_lim(context, RNIC_DEV_LIM_GID_COUNT))
-		return EINVAL;
+	if (!path->is_global)
+		return why_no_grh(EINVAL, modify_verb);
+	if (path->grh.sgid_index >= gids)
+		return why_gid_index(EINVAL, modify_verb, path->grh.sgid_index, gids - 1);
 	memcpy(qpc + RNIC_QPC_RGID_AT, path->grh.dgid.raw, 16);
 	rnic_put_be(qpc, RNIC_QPC_MGID_INDEX, path->grh.sgid_index);
 	rnic_put_be(qpc, RNIC_QPC_HOP_LIMIT, path->grh.hop_limit);
@@ -222,12 +251,21 @@ static int put_ah_attr(const struct rnic_context *context, uint8_t *qpc, const s
 static int put_qp_attr(const struct rnic_context *context, uint8_t *qpc, const struct ibv_qp_attr *attr, int mask)
 {
 	if (attr->qp_access_flags > 0xFF && mask & IBV_QP_ACCESS_FLAGS)
-		return EINVAL;
-	if ((mask & IBV_QP_PKEY_INDEX && attr->pkey_index > 127) || (mask & IBV_QP_PORT && attr->port_num > 7) ||
-	    (mask & IBV_QP_PATH_MTU && (attr->path_mtu < 1 || attr->path_mtu > 5)))
-		return EINVAL;
+		return why_access_flags(EINVAL, modify_verb, "qp_access_flags", attr->qp_access_flags,
+					attr->qp_access_flags & ~(unsigned)QP_ACCESS);
+	if (mask & IBV_QP_PKEY_INDEX && attr->pkey_index > 127)
+		return why_pkey_index(EINVAL, modify_verb, attr->pkey_index,
+				      dev_lim(context, RNIC_DEV_LIM_PKEY_COUNT) - 1);
+	if (mask & IBV_QP_PORT && attr->port_num > 7)
+		return why_port_number(EINVAL, modify_verb, attr->port_num);
+	if (mask & IBV_QP_PATH_MTU && (attr->path_mtu < 1 || attr->path_mtu > 5))
+		return why_attribute_range(EINVAL, modify_verb, "path_mtu", attr->path_mtu, 1, 5);
 	if (mask & (IBV_QP_ALT_PATH | IBV_QP_CAP | IBV_QP_RATE_LIMIT))
-		return EOPNOTSUPP;
+		return why_not_supported(EOPNOTSUPP, modify_verb,
+					 mask & IBV_QP_CAP	? "IBV_QP_CAP" :
+					 mask & IBV_QP_ALT_PATH ? "IBV_QP_ALT_PATH" :
+								  "IBV_QP_RATE_LIMIT",
+					 "leave it out");
 #define PUT(member, field) rnic_put_be(qpc, RNIC_QPC_##field, (uint64_t)attr->member);
 	RNIC_QP_ATTRIBUTES(PUT)
 	rnic_put_be(qpc, RNIC_QPC_ACCESS_FLAGS, attr->qp_access_flags & QP_ACCESS);
@@ -288,7 +326,8 @@ static int plan_transition(const struct rnic_qp *qp, const struct ibv_qp_attr *a
 	*target = current;
 	if (mask & IBV_QP_STATE) {
 		if ((unsigned)attr->qp_state >= COUNT(device_state))
-			return EINVAL;
+			return why_attribute_range(EINVAL, modify_verb, "qp_state", attr->qp_state, 0,
+						   COUNT(device_state) - 1);
 		*target = device_state[attr->qp_state];
 	}
 	*command = (struct command){ .op = rnic_qp_command[current][*target],
@@ -296,7 +335,7 @@ static int plan_transition(const struct rnic_qp *qp, const struct ibv_qp_attr *a
 				     .inbox = qpc,
 				     .inbox_bytes = RNIC_QPC_SIZE };
 	if (!command->op || *target == RNIC_QP_RESET)
-		return EINVAL;
+		return why_no_transition(EINVAL, modify_verb, qp->number, state_names[current], state_names[*target]);
 	memset(qpc, 0, RNIC_QPC_SIZE);
 	error = put_qp_attr(context_of(qp->verbs.qp_base.context), qpc, attr, mask);
 	if (error)
@@ -353,18 +392,23 @@ static int modify_qp(struct rnic_qp *qp, const struct ibv_qp_attr *const *attrs,
 	bool named = masks[0] & IBV_QP_CUR_STATE;
 	int error;
 
-	if (named && qp->created) {
+	if ((named || explaining) && qp->created) { /* else a reason might be told of a try that is repeated */
 		error = refresh_state(qp);
 		if (error)
 			return error;
 		current = qp->state;
 	}
 	if (named && ((unsigned)attrs[0]->cur_qp_state >= COUNT(device_state) ||
-		      device_state[attrs[0]->cur_qp_state] != current))
-		return EINVAL;
+		      device_state[attrs[0]->cur_qp_state] != current)) {
+		unsigned state = (unsigned)attrs[0]->cur_qp_state;
+
+		return why_current_state(EINVAL, modify_verb,
+					 state < COUNT(device_state) ? state_names[device_state[state]] : "unknown",
+					 state_names[current]);
+	}
 	if (masks[0] & IBV_QP_STATE && attrs[0]->qp_state == IBV_QPS_RESET)
 		return masks[0] & ~(IBV_QP_STATE | IBV_QP_CUR_STATE) ?
-			       EINVAL :
+			       why_reset_alone(EINVAL, modify_verb, masks[0]) :
 			       reset_qp(context_of(qp->verbs.qp_base.context), qp);
 	error = change_state(qp, attrs, masks, count, current);
 	if (!error && context_of(qp->verbs.qp_base.context)->slot && qp->service == RNIC_QP_ST_RC &&
@@ -445,7 +489,7 @@ EXPORT int ibv_destroy_qp(struct ibv_qp *verbs)
 	int error = 0;
 
 	if (qp->groups && !context->dead)
-		return fail(EBUSY);
+		return fail(why_in_use(EBUSY, "ibv_destroy_qp", "queue pair", qp->number, "multicast groups"));
 	if (!context->dead)
 		error = reset_qp(context, qp);
 	if (error && !context->dead)

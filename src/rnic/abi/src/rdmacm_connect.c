@@ -11,6 +11,7 @@
 #include "rdmacm_devices.h"
 #include "rdmacm_qp.h"
 #include "rdmacm_rpc.h"
+#include "rnic_reasons.h"
 
 static int put_address(struct cm_rpc *rpc, const struct sockaddr *address, unsigned gid_at, unsigned port_at)
 {
@@ -25,6 +26,8 @@ static int put_address(struct cm_rpc *rpc, const struct sockaddr *address, unsig
 	return 0;
 }
 
+static const char family_problem[] = "an address that is neither IPv4 nor IPv6";
+
 EXPORT int rdma_bind_addr(struct rdma_cm_id *public, struct sockaddr *address)
 {
 	struct cm_id *id = to_id(public);
@@ -32,7 +35,7 @@ EXPORT int rdma_bind_addr(struct rdma_cm_id *public, struct sockaddr *address)
 	int error;
 
 	if (!address || !cm_addrlen(address))
-		return rdma_seterrno(EINVAL);
+		return rdma_seterrno(why_bad_value(EINVAL, "rdma_bind_addr", family_problem));
 	cm_rpc_init(&rpc, RNIC_CM_BIND, id);
 	error = put_address(&rpc, address, RNIC_CM_REQUEST_SRC_AT, RNIC_CM_REQUEST_SRC_PORT_AT);
 	cm_put32(&rpc, RNIC_CM_REQUEST_FLAGS_AT, id->reuse ? RNIC_CM_REUSEADDR : 0);
@@ -55,7 +58,7 @@ EXPORT int rdma_resolve_addr(struct rdma_cm_id *public, struct sockaddr *src, st
 	int error;
 
 	if (!dst || !cm_addrlen(dst))
-		return rdma_seterrno(EINVAL);
+		return rdma_seterrno(why_bad_value(EINVAL, "rdma_resolve_addr", family_problem));
 	cm_rpc_init(&rpc, RNIC_CM_RESOLVE_ADDR, id);
 	error = put_address(&rpc, dst, RNIC_CM_REQUEST_DST_AT, RNIC_CM_REQUEST_DST_PORT_AT);
 	if (!error)
@@ -161,7 +164,7 @@ EXPORT int rdma_accept(struct rdma_cm_id *public, struct rdma_conn_param *param)
 	int error = 0;
 
 	if (!id->passive)
-		return rdma_seterrno(EINVAL);
+		return rdma_seterrno(why_bad_value(EINVAL, "rdma_accept", "an ID that no connection request brought"));
 	cm_rpc_init(&rpc, RNIC_CM_ACCEPT, id);
 	put_conn_param(id, &rpc, param);
 	if (!param) { /* as the peer asked */
@@ -256,7 +259,7 @@ static int join_multicast(struct rdma_cm_id *public, const struct sockaddr *addr
 	int error;
 
 	if (!address || !cm_addrlen(address))
-		return rdma_seterrno(EINVAL);
+		return rdma_seterrno(why_bad_value(EINVAL, "rdma_join_multicast", family_problem));
 	group = calloc(1, sizeof *group);
 	if (!group)
 		return rdma_seterrno(ENOMEM);

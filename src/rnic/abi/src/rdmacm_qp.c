@@ -10,6 +10,7 @@
 #include "rdmacm_abi.h"
 #include "rdmacm_id.h"
 #include "rdmacm_rpc.h"
+#include "rnic_reasons.h"
 
 enum { USUAL_INLINE = 64 };
 
@@ -144,11 +145,14 @@ EXPORT int rdma_create_qp_ex(struct rdma_cm_id *public, struct ibv_qp_init_attr_
 	int error = 0;
 
 	if (public->qp || !id->device)
-		return rdma_seterrno(EINVAL);
+		return rdma_seterrno(why_bad_value(EINVAL, "rdma_create_qp",
+						   public->qp ? "an ID that has a queue pair already" :
+								"an ID without a device (resolve an address first)"));
 	if (!pd)
 		pd = public->pd;
 	else if (pd->context != public->verbs)
-		return rdma_seterrno(EINVAL);
+		return rdma_seterrno(
+			why_bad_value(EINVAL, "rdma_create_qp", "a protection domain of another device than the ID's"));
 	attr->pd = pd;
 	attr->comp_mask |= IBV_QP_INIT_ATTR_PD;
 	if (!attr->srq && public->srq)

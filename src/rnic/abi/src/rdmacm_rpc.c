@@ -5,15 +5,18 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "attach.h"
+#include "compiler.h"
 #include "errors.h"
 #include "io/nocancel.h"
 #include "io/own_fd.h"
 #include "rdmacm_id.h"
+#include "rnic_reasons.h"
 #include "stubs.h"
 
 static pthread_mutex_t rpc_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -63,13 +66,46 @@ void cm_rpc_private_data(struct cm_rpc *rpc, const void *data, size_t bytes)
 		memcpy(rpc->request + RNIC_CM_REQUEST_PRIVATE_AT, data, bytes);
 }
 
+/* Say in the NIC process's words why it refuses a request. */
+static void __attribute__((cold)) explain_cm_refusal(const struct cm_rpc *rpc, int error)
+{
+	static const char *const verbs[] = {
+		[RNIC_CM_BIND] = "rdma_bind_addr",
+		[RNIC_CM_RESOLVE_ADDR] = "rdma_resolve_addr",
+		[RNIC_CM_RESOLVE_ROUTE] = "rdma_resolve_route",
+		[RNIC_CM_LISTEN] = "rdma_listen",
+		[RNIC_CM_CONNECT] = "rdma_connect",
+		[RNIC_CM_ACCEPT] = "rdma_accept",
+		[RNIC_CM_REJECT] = "rdma_reject",
+		[RNIC_CM_ESTABLISH] = "rdma_establish",
+		[RNIC_CM_DISCONNECT] = "rdma_disconnect",
+		[RNIC_CM_JOIN] = "rdma_join_multicast",
+		[RNIC_CM_LEAVE] = "rdma_leave_multicast",
+		[RNIC_CM_CREATE] = "rdma_create_id",
+		[RNIC_CM_MIGRATE] = "rdma_migrate_id",
+	};
+	uint32_t op;
+	const char *verb;
+	char text[256];
+
+	if (!reply->error || !reply->bytes)
+		return;
+	memcpy(&op, rpc->request + RNIC_CM_REQUEST_OP_AT, sizeof op);
+	verb = op < COUNT(verbs) && verbs[op] ? verbs[op] : "rdma_cm";
+	snprintf(text, sizeof text, "%.*s", (int)reply->bytes, (const char *)reply->body);
+	why_cm_refused(error, verb, text);
+}
+
 static int call_locked(struct cm_rpc *rpc)
 {
 	int error =
 		rpc_call(channel_socket.fd, RNIC_MSG_CM, ++token, rpc->request, sizeof rpc->request, NULL, 0, reply);
 
-	if (error)
+	if (error) {
+		if (explaining)
+			explain_cm_refusal(rpc, error);
 		return error;
+	}
 	memcpy(rpc->record, reply->body, reply->bytes < sizeof rpc->record ? reply->bytes : sizeof rpc->record);
 	if (reply->bytes >= 2 * sizeof rpc->record) {
 		rpc->more_count = reply->bytes / sizeof rpc->record - 1;

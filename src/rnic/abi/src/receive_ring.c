@@ -9,6 +9,7 @@
 #include "compiler.h"
 #include "context.h"
 #include "doorbell.h"
+#include "rnic_reasons.h"
 #include "wqe.h"
 
 static uint32_t power_of_two_above(uint32_t value)
@@ -103,20 +104,26 @@ uint64_t receive_ring_complete(struct receive_ring *rq, uint32_t index)
 	return id;
 }
 
+static const char *receive_verb(const struct receive_ring *rq)
+{
+	return rq->order ? "ibv_post_srq_recv" : "ibv_post_recv";
+}
+
 static int put_recv_wr(struct receive_ring *rq, const struct ibv_recv_wr *wr)
 {
 	uint32_t count = 0, index = rq->tail;
 	struct sge *sge;
 
 	if (rq->posted >= rq->limit)
-		return ENOMEM;
+		return why_receive_queue_full(ENOMEM, receive_verb(rq), rq->limit);
 	if (rq->order) /* queue pairs complete out of order: one that stalls keeps only its own WQE */
 		index = rq->free_wqes[rq->entries - rq->posted - 1];
 	if (rq->taken[index])
-		return ENOMEM;
+		return why_receive_queue_full(ENOMEM, receive_verb(rq), rq->limit);
 	sge = (struct sge *)(void *)((uint8_t *)rq->memory.base + (size_t)index * rq->stride);
 	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > rq->max_sge)
-		return EINVAL;
+		return why_num_sge(EINVAL, receive_verb(rq), wr->num_sge, rq->order ? "max_sge" : "max_recv_sge",
+				   rq->max_sge);
 	for (int i = 0; i < wr->num_sge; i++) {
 		if (!wr->sg_list[i].length)
 			continue; /* an entry of length 0 would end the list */

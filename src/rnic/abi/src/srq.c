@@ -9,6 +9,7 @@
 #include "context.h"
 #include "errors.h"
 #include "pd.h"
+#include "rnic_reasons.h"
 
 static struct ibv_srq *create_srq(struct ibv_pd *pd, void *srq_context, struct ibv_srq_attr *attr)
 {
@@ -17,9 +18,16 @@ static struct ibv_srq *create_srq(struct ibv_pd *pd, void *srq_context, struct i
 	struct rnic_srq *srq;
 	int error;
 
-	if (!attr->max_wr || attr->max_wr >> dev_lim(context, RNIC_DEV_LIM_LOG_MAX_SRQ_SZ) ||
-	    attr->max_sge > dev_lim(context, RNIC_DEV_LIM_MAX_SGE) || attr->srq_limit > attr->max_wr)
-		return fail_null(EINVAL);
+	uint32_t max_wr = (1u << dev_lim(context, RNIC_DEV_LIM_LOG_MAX_SRQ_SZ)) - 1;
+	uint32_t max_sge = dev_lim(context, RNIC_DEV_LIM_MAX_SGE);
+
+	if (!attr->max_wr || attr->max_wr > max_wr)
+		return fail_null(why_attribute_range(EINVAL, "ibv_create_srq", "max_wr", attr->max_wr, 1, max_wr));
+	if (attr->max_sge > max_sge)
+		return fail_null(why_attribute_range(EINVAL, "ibv_create_srq", "max_sge", attr->max_sge, 0, max_sge));
+	if (attr->srq_limit > attr->max_wr)
+		return fail_null(
+			why_attribute_range(EINVAL, "ibv_create_srq", "srq_limit", attr->srq_limit, 0, attr->max_wr));
 	srq = calloc(1, sizeof *srq);
 	if (!srq)
 		return NULL;
@@ -76,9 +84,11 @@ struct ibv_srq *rnic_create_srq_ex(struct ibv_context *verbs, struct ibv_srq_ini
 {
 	if (init->comp_mask & ~(uint32_t)(IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD) ||
 	    (init->comp_mask & IBV_SRQ_INIT_ATTR_TYPE && init->srq_type != IBV_SRQT_BASIC))
-		return fail_null(EOPNOTSUPP); /* XRC and tag matching */
+		return fail_null(why_not_supported(EOPNOTSUPP, "ibv_create_srq_ex", "XRC, or tag matching",
+						   "use IBV_SRQT_BASIC"));
 	if (!(init->comp_mask & IBV_SRQ_INIT_ATTR_PD) || init->pd->context != verbs)
-		return fail_null(EINVAL);
+		return fail_null(why_bad_value(EINVAL, "ibv_create_srq_ex",
+					       "a missing protection domain, or another device's,"));
 	return create_srq(init->pd, init->srq_context, &init->attr);
 }
 
@@ -110,12 +120,14 @@ EXPORT int ibv_modify_srq(struct ibv_srq *verbs, struct ibv_srq_attr *attr, int 
 	uint32_t limit = htobe32(attr->srq_limit);
 	int error;
 
-	if (mask & ~IBV_SRQ_LIMIT)
-		return fail(mask & IBV_SRQ_MAX_WR ? EOPNOTSUPP : EINVAL); /* the device does not resize SRQs */
+	if (mask & ~IBV_SRQ_LIMIT) /* the device does not resize SRQs */
+		return fail(why_not_supported(mask & IBV_SRQ_MAX_WR ? EOPNOTSUPP : EINVAL, "ibv_modify_srq",
+					      "a mask beyond IBV_SRQ_LIMIT", "create another SRQ"));
 	if (!mask)
 		return 0;
 	if (attr->srq_limit > srq->rq.limit)
-		return fail(EINVAL);
+		return fail(
+			why_attribute_range(EINVAL, "ibv_modify_srq", "srq_limit", attr->srq_limit, 0, srq->rq.limit));
 	error = nic_command(context, RNIC_CMD_ARM_SRQ, 0, srq->number, &limit, sizeof(limit), NULL, 0, NULL);
 	return error ? fail(error) : 0;
 }
@@ -139,7 +151,7 @@ EXPORT int ibv_destroy_srq(struct ibv_srq *verbs)
 	int error;
 
 	if (srq->users)
-		return fail(EBUSY);
+		return fail(why_in_use(EBUSY, "ibv_destroy_srq", "SRQ", srq->number, "queue pairs"));
 	error = nic_command(context, RNIC_CMD_HW2SW_SRQ, 0, srq->number, NULL, 0, NULL, 0, NULL);
 	if (error && !context->dead)
 		return fail(error);

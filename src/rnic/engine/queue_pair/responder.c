@@ -62,11 +62,28 @@ static int check_icrc(struct request *request)
 
 /* ------------------------------------------------------------------ requests that are answered and not carried out */
 
+/* Whether the reference is to say why it came to this: the program wants reasons, and has not had many. */
+static int wants_reason(const struct request *request)
+{
+	return request->qp->record->explains != 0;
+}
+
+/* Whether this end and the peer began with other PSNs (transport/responder.py, check_psn). */
+static int began_elsewhere(const struct request *request)
+{
+	const struct queue_pair *record = request->qp->record;
+	int far = request->distance < 0 || request->distance >= (int64_t)PSN_FAR;
+
+	return far && !record->msn && record->open == OPEN_NOTHING && wants_reason(request);
+}
+
 /* Answer what is no READ or atomic with an ACK of all that came (IBA C9-105). */
 static int answer_duplicate(struct request *request)
 {
 	struct engine_qp *qp = request->qp;
 
+	if (began_elsewhere(request))
+		return end_steps(request, PUNT_PSN);
 	if (!(request->flags & (ROW_SEND | ROW_WRITE)))
 		return end_steps(request,
 				 engine_read_duplicate(request->shared, qp, request->packet, request->effects));
@@ -93,6 +110,8 @@ static int nak_gap(struct request *request)
 {
 	struct queue_pair *record = request->qp->record;
 
+	if (began_elsewhere(request))
+		return end_steps(request, PUNT_PSN);
 	if (!STEP(check_icrc, request))
 		return 0;
 	record->established = 1;
@@ -107,6 +126,8 @@ static int nak_not_ready(struct request *request)
 {
 	const struct engine_qp *qp = request->qp;
 
+	if (wants_reason(request))
+		return end_steps(request, PUNT_REQUEST);
 	if (!STEP(check_icrc, request))
 		return 0;
 	qp->record->established = 1;

@@ -1,0 +1,139 @@
+"""Lines that tell a program's user why something failed: written to the stderr that the program has sent (EXPLAIN).
+
+The NIC process must not wait for whoever reads them. A thread writes them, a descriptor that takes no line for a second
+gets no more, and each kind of line is counted after the first ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+from collections import Counter, deque
+
+from rnic.context.modify import TRANSITIONS
+from rnic.spec import commands as cmd
+from rnic.spec.reasons import MOST_LINES, Reason
+
+_WAIT_MS = 1_000
+_MOST_WAITING = 4_096
+"""Lines of all programs that wait for the thread; more are dropped."""
+
+_VERBS = {
+    cmd.SW2HW_MPT: "ibv_reg_mr",
+    cmd.HW2SW_MPT: "ibv_dereg_mr",
+    cmd.ALLOC_MW: "ibv_alloc_mw",
+    cmd.DEALLOC_MW: "ibv_dealloc_mw",
+    cmd.SW2HW_CQ: "ibv_create_cq",
+    cmd.HW2SW_CQ: "ibv_destroy_cq",
+    cmd.RESIZE_CQ: "ibv_resize_cq",
+    cmd.SW2HW_SRQ: "ibv_create_srq",
+    cmd.HW2SW_SRQ: "ibv_destroy_srq",
+    cmd.WRITE_MGM: "ibv_attach_mcast",
+    cmd.QUERY_QP: "ibv_query_qp",
+}
+_RESOURCE_VERBS = {
+    cmd.RES_PD: ("ibv_alloc_pd", "ibv_dealloc_pd"),
+    cmd.RES_QP: ("ibv_create_qp", "ibv_destroy_qp"),
+    cmd.RES_CQ: ("ibv_create_cq", "ibv_destroy_cq"),
+    cmd.RES_SRQ: ("ibv_create_srq", "ibv_destroy_srq"),
+    cmd.RES_MPT: ("ibv_reg_mr", "ibv_dereg_mr"),
+}
+
+
+def verb_of(op: int, in_modifier: int, op_modifier: int) -> str:
+    """Return the verb that a program called, by the command that its library made of it."""
+    if op == cmd.ALLOC_RES:
+        return _RESOURCE_VERBS.get(in_modifier, ("ibv_open_device", ""))[0]
+    if op == cmd.FREE_RES:
+        return _RESOURCE_VERBS.get(op_modifier, ("", "ibv_close_device"))[1]
+    return _VERBS.get(op, "ibv_modify_qp" if op in TRANSITIONS else "verbs")
+
+
+class Lines:
+    """The lines of one program.
+
+    Args:
+        writer: writes them.
+        fd: where to; closed by the writer.
+    """
+
+    def __init__(self, writer: Writer, fd: int) -> None:
+        self.fd = fd
+        self.dead = False
+        """Nobody reads them."""
+        self._writer = writer
+        self._times: Counter[str] = Counter()
+
+    def __call__(self, reason: Reason, line: str) -> None:
+        """Write a line, or count it."""
+        times = self._times[reason.name] = self._times[reason.name] + 1
+        if times <= MOST_LINES:
+            self._writer.put(self, f"rnic: {line}\n")
+
+    def close(self) -> None:
+        """Write how often the kinds came that were counted, and close the descriptor after that."""
+        for name, times in self._times.items():
+            if times > MOST_LINES:
+                self._writer.put(self, f"rnic: {times - MOST_LINES} more times: {name}\n")
+        self._writer.put(self, "")
+
+
+class Writer:
+    """Writes the lines of all programs, in a thread that the first of them starts."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Lines, str]] = deque()
+        self._wake = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def open(self, fd: int) -> Lines:
+        """Return the lines of a program whose stderr ``fd`` is; the descriptor stays the caller's."""
+        return Lines(self, os.dup(fd))
+
+    def put(self, lines: Lines, text: str) -> None:
+        """Have a line written; no text closes the descriptor."""
+        with self._wake:
+            if text and len(self._waiting) >= _MOST_WAITING:
+                return
+            self._waiting.append((lines, text))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="rnic explain", daemon=True)
+                self._thread.start()
+            self._wake.notify()
+
+    def close(self) -> None:
+        """Let the thread write what waits, for a second at most."""
+        if self._thread is not None:
+            with self._wake:
+                self._waiting.append((Lines(self, -1), ""))
+                self._wake.notify()
+            self._thread.join(_WAIT_MS / 1_000)
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while not self._waiting:
+                    self._wake.wait()
+                lines, text = self._waiting.popleft()
+            if lines.fd < 0:
+                return
+            if not text:
+                os.close(lines.fd)
+            elif not lines.dead:
+                lines.dead = not _written(lines.fd, text.encode())
+
+
+def _written(fd: int, data: bytes) -> bool:
+    """Write one line, unless there is no room for it within a second."""
+    poller = select.poll()
+    with contextlib.suppress(OSError):
+        poller.register(fd, select.POLLOUT)
+        if poller.poll(_WAIT_MS):
+            os.write(fd, data)
+            return True
+    return False
+
+
+__all__ = ["Lines", "Writer", "verb_of"]

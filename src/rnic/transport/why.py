@@ -1,0 +1,149 @@
+"""Why a request fails, in words: the checks of responder and requester once more, when one of them has refused.
+
+Nothing here runs on the common path. The engine leaves what fails to the reference, so this is the only place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from rnic.spec import reasons
+from rnic.spec.access import LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, RIGHT_NAMES
+from rnic.spec.opcodes import READ_REQUEST, WR_BIND_MW, WR_LOCAL_INV, WR_NAMES, allowed
+from rnic.spec.psn import PSN_WINDOW
+from rnic.spec.reasons import Reason
+from rnic.spec.states import SERVICE_NAMES, ST_UD
+from rnic.spec.status import (
+    BAD_RESP_ERR,
+    LOC_LEN_ERR,
+    LOC_PROT_ERR,
+    LOC_QP_OP_ERR,
+    RETRY_EXC_ERR,
+    RNR_RETRY_EXC_ERR,
+    SYNDROME_NAMES,
+)
+from rnic.transport.message import ATOMICS, READS
+
+if TYPE_CHECKING:
+    from rnic.mem.table import MemoryTable
+    from rnic.transport.message import Message
+    from rnic.transport.qp import QueuePair
+    from rnic.transport.responder import Responder
+    from rnic.wire.packet import Packet
+
+Values = dict[str, object]
+
+
+class Why(NamedTuple):
+    """A reason with its values, and what it is about: a request, or nothing."""
+
+    reason: Reason
+    about: str
+    values: Values
+
+    @property
+    def text(self) -> str:
+        """The line."""
+        text = self.reason(**self.values)
+        return f"{self.about}: {text}" if self.about else text
+
+
+def about_packet(packet: Packet, responder: Responder) -> str:
+    """Return which request a packet is of."""
+    row = packet.row
+    if row.send:
+        return "SEND"
+    if row.write:
+        length, va = responder.write_length, responder.write_va
+        if row.start:
+            length, va = packet.dma_length, packet.va
+        return f"WRITE of {length} bytes to {va:#x}"
+    if row.operation == READ_REQUEST:
+        return f"READ of {packet.dma_length} bytes from {packet.va:#x}"
+    return f"atomic at {packet.va:#x}" if row.atomic else row.name
+
+
+def about_message(message: Message) -> str:
+    """Return which request a send entry is."""
+    opcode = message.opcode
+    name = WR_NAMES.get(opcode, f"request {opcode}")
+    if opcode in (WR_BIND_MW, WR_LOCAL_INV):
+        return name
+    if opcode in ATOMICS:
+        return f"{name} at {message.remote_addr:#x}"
+    where = f" from {message.remote_addr:#x}" if opcode in READS else ""
+    if name.startswith("WRITE"):
+        where = f" to {message.remote_addr:#x}"
+    return f"{name} of {message.length} bytes{where}"
+
+
+def why_lists(memory: MemoryTable, pd: int, sges: Sequence[tuple[int, int, int]], rights: int) -> tuple[Reason, Values]:
+    """Return why a scatter list of L_Keys is refused: its first entry that is."""
+    for va, length, key in sges:
+        if length and memory.check(key, pd, va, length, rights, 0, True) is None:
+            return memory.why_refused(key, pd, va, length, rights, 0, True)
+    return reasons.MEMORY_GONE, {"va": sges[0][0] if sges else 0}
+
+
+def why_rights(responder: Responder, packet: Packet) -> tuple[Reason, Values]:
+    """Return why the queue pair itself lets no such request in."""
+    row = packet.row
+    if not (row.write or row.atomic or row.operation == READ_REQUEST):
+        return reasons.NOT_OF_SERVICE, {
+            "operation": row.name,
+            "service": SERVICE_NAMES.get(responder.ctx.servtype, "?"),
+        }
+    if row.atomic and responder.ctx.access_flags & REMOTE_ATOMIC:
+        return reasons.UNALIGNED, {"va": packet.va}
+    right = REMOTE_WRITE if row.write else REMOTE_READ if row.operation == READ_REQUEST else REMOTE_ATOMIC
+    return reasons.QP_RIGHTS, {"right": RIGHT_NAMES[right]}
+
+
+def why_length(responder: Responder, packet: Packet) -> tuple[Reason, Values]:
+    """Return which length of a packet or its message is wrong."""
+    row, ctx = packet.row, responder.ctx
+    size, mtu = len(packet.payload), ctx.mtu_bytes
+    if row.payload and (size > mtu or (not row.end and size != mtu)):
+        return reasons.MTU_MISMATCH, {"length": size, "mtu": mtu}
+    if row.send:
+        room = responder.receive_bytes
+        return (reasons.SHORT_RECEIVE, {"room": room}) if size else (reasons.WRONG_LENGTH, {"length": 0, "left": room})
+    length = responder.write_length if row.write and not row.start else packet.dma_length
+    if length > ctx.max_msg_bytes or row.operation == READ_REQUEST:
+        return reasons.MESSAGE_LENGTH, {"length": length, "most": min(ctx.max_msg_bytes, PSN_WINDOW * mtu)}
+    return reasons.WRONG_LENGTH, {"length": size, "left": length - (0 if row.start else responder.offset)}
+
+
+def why_send(qp: QueuePair, message: Message, status: int, vendor_err: int) -> tuple[Reason, Values]:
+    """Return why a send work request completes with ``status``."""
+    ctx, opcode = qp.ctx, message.opcode
+    if status == RETRY_EXC_ERR:
+        values: Values = {"qpn": ctx.remote_qpn, "peer": qp.peer_text, "tries": ctx.retry_cnt + 1}
+        return reasons.NO_ANSWER, values | {"why": qp.ask_peer(True) or reasons.NOBODY}
+    if status == RNR_RETRY_EXC_ERR:
+        return reasons.RNR_EXHAUSTED, {"tries": ctx.rnr_retry + 1}
+    if status == BAD_RESP_ERR:
+        return reasons.BAD_RESPONSE, {"opcode": f"{vendor_err:#x}"}
+    if status == LOC_QP_OP_ERR:
+        if opcode not in allowed(ctx.servtype):
+            name = WR_NAMES.get(opcode, f"opcode {opcode}")
+            return reasons.NOT_OF_SERVICE, {"operation": name, "service": SERVICE_NAMES.get(ctx.servtype, "?")}
+        return (reasons.BAD_ENTRY if ctx.max_rd_atomic or opcode not in READS else reasons.NO_READS), {}
+    if status == LOC_LEN_ERR:
+        most = qp.requester.mtu if ctx.servtype == ST_UD else min(ctx.max_msg_bytes, PSN_WINDOW * qp.requester.mtu)
+        rule = "atomics have 8" if opcode in ATOMICS else f"this queue pair sends up to {most}"
+        return reasons.LOCAL_LENGTH, {"length": message.length, "rule": rule}
+    if opcode == WR_BIND_MW:
+        return reasons.BIND_REFUSED, {"key": message.old_rkey}
+    if opcode == WR_LOCAL_INV:
+        return reasons.INVALIDATE_REFUSED, {"key": message.imm}
+    if status == LOC_PROT_ERR:
+        sges = qp.send_ring.sges(message)
+        if sges is None:
+            return reasons.BAD_ENTRY, {}
+        return why_lists(qp.host.memory, ctx.pd, sges, LOCAL_WRITE if opcode in READS else 0)
+    return reasons.REFUSED_THERE, {
+        "status": SYNDROME_NAMES.get(status, hex(status)),
+        "why": qp.ask_peer(False) or reasons.THERE,
+    }
