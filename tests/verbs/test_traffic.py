@@ -9,6 +9,7 @@ import pytest
 
 from rnic import enums as e
 from rnic.spec.errors import VerbsError
+from rnic.spec.reasons import THERE
 from rnic.testing import QpPair, Side
 from rnic.verbs import AH
 from rnic.verbs.attrs import GID, SGE, AHAttr, GlobalRoute, RecvWR
@@ -324,3 +325,14 @@ def test_a_peer_that_is_gone() -> None:
         assert pair.a.qp.qp_state == e.IBV_QPS_ERR
         pair.a.post_send(e.IBV_WR_RDMA_WRITE, 1, wr_id=4)
         assert (pair.a.wait()[0].wr_id, pair.a.qp.qp_state) == (4, e.IBV_QPS_ERR)
+
+
+def test_who_refuses_says_why_and_who_asked_repeats_it(new_pair: NewPair) -> None:
+    with new_pair() as pair:
+        wr = pair.a.send_wr(e.IBV_WR_RDMA_WRITE, 64, remote=pair.b.mr.length - 48)
+        pair.a.qp.post_send(wr)
+        assert pair.a.wait()[0].status == e.IBV_WC_REM_ACCESS_ERR
+        about = f"WRITE of 64 bytes to {wr.remote_addr:#x}: "
+        assert pair.b.qp.why == f"{about}beyond its region by 16 bytes"
+        known = "beyond its region by 16 bytes" if pair.a.ctx.driver.hangup_filenos() else THERE
+        assert pair.a.qp.why == f"{about}REM_ACCESS_ERR: {known}"

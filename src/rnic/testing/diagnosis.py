@@ -49,7 +49,10 @@ def diagnose(side: Side, completions: Iterable[WC] = ()) -> list[str]:
         if unposted := end.counters.get("drop_no_receive", 0):
             found.append(f"{unposted:,} messages dropped: {who} has no receive posted")
         if any(wc.status == e.IBV_WC_REM_ACCESS_ERR and wc.opcode < e.IBV_WC_RECV for wc in wcs):
-            found.append(f"{who} refused {asker} access: wrong rkey, range, rights, or a region that is gone")
+            why = end.qp.why or "wrong rkey, range, rights, or a region that is gone"
+            found.append(f"{who} refused {asker} access: {why}")
+    if not found:
+        found += [f"{who}: {end.qp.why}" for who, end in (("the peer", peer), ("this side", side)) if end.qp.why][:1]
     for who, end in (("this side", side), ("the peer", peer)):
         for direction, of in (("tx", "of those it sent"), ("rx", "of those that came to it")):
             if lost := end.counters.get(f"fault_{direction}_drop", 0):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rnic.mem.mpt import MPT_ENTRY, MPT_REGION, flags_from_access
 from rnic.spec import access as rights
 from rnic.spec import commands as cmd
+from rnic.spec import reasons
 from rnic.spec.errors import VerbsError
 from rnic.spec.ids import Lkey, Rkey, Va
 from rnic.verbs import enums as e
@@ -75,11 +76,11 @@ class MR:
     def __init__(self, pd: PD, buffer: Any, access: int = e.IBV_ACCESS_LOCAL_WRITE) -> None:
         own = isinstance(buffer, int)
         if own and buffer <= 0:
-            raise VerbsError(EINVAL, f"length={buffer}: a memory region has at least one byte")
+            raise VerbsError(EINVAL, reasons.MR_LENGTH(length=buffer))
         if access & ~rights.SUPPORTED:
             raise VerbsError(EINVAL, f"access={access:#x} has rights beyond {rights.SUPPORTED:#x}, which are supported")
         if access & rights.NEED_LOCAL_WRITE and not access & rights.LOCAL_WRITE:
-            raise VerbsError(EINVAL, f"access={access:#x} lets peers write: add IBV_ACCESS_LOCAL_WRITE")
+            raise VerbsError(EINVAL, reasons.MR_RIGHTS(access=access))
         ctx = pd.ctx
         self.pd = pd
         self.ctx = ctx
@@ -151,7 +152,8 @@ class MW:
 
     def __init__(self, pd: PD, mw_type: int = e.IBV_MW_TYPE_1) -> None:
         if mw_type not in (e.IBV_MW_TYPE_1, e.IBV_MW_TYPE_2):
-            raise VerbsError(EINVAL, f"mw_type={mw_type}: use IBV_MW_TYPE_1 or IBV_MW_TYPE_2")
+            rule = "use IBV_MW_TYPE_1 or IBV_MW_TYPE_2"
+            raise VerbsError(EINVAL, reasons.WINDOW_TYPE(kind=mw_type, rule=rule))
         self.pd = pd
         self.ctx = pd.ctx
         self.mw_type = mw_type

@@ -26,6 +26,7 @@ from rnic.rings.sqe import (
 )
 from rnic.spec import commands as cmd
 from rnic.spec import opcodes as op
+from rnic.spec import reasons
 from rnic.spec import states as s
 from rnic.spec.errors import VerbsError
 from rnic.spec.ids import Qpn, Rkey
@@ -165,7 +166,8 @@ class QP:
         """
         current = STATE_TO_DEVICE[self.qp_state]
         if comp_mask & e.IBV_QP_CUR_STATE and STATE_TO_DEVICE.get(attr.cur_qp_state) != current:
-            raise VerbsError(EINVAL, f"cur_qp_state={attr.cur_qp_state}: the queue pair is in {name_of(current)}")
+            given = reasons.CURRENT_STATE(given=attr.cur_qp_state, state=name_of(current))
+            raise VerbsError(EINVAL, given)
         target = current
         if comp_mask & e.IBV_QP_STATE:
             if attr.qp_state not in STATE_TO_DEVICE:
@@ -180,7 +182,8 @@ class QP:
             return
         opcode = command_between(current, target)
         if opcode is None:
-            raise VerbsError(EINVAL, f"queue pair {self.qp_num} cannot go from {name_of(current)} to {name_of(target)}")
+            source, end = name_of(current), name_of(target)
+            raise VerbsError(EINVAL, reasons.NO_TRANSITION(qpn=self.qp_num, source=source, target=end))
         values = self._creation_values() if current == s.RESET else {"servtype": SERVICES[self.qp_type]}
         values["local_qpn"] = self.qp_num
         if not attr.en_sqd_async_notify:
@@ -190,7 +193,7 @@ class QP:
             if comp_mask & bit:
                 value = getattr(attr, name)
                 if not 0 <= value <= largest:
-                    raise VerbsError(EINVAL, f"{name}={value}: use 0 to {largest}")
+                    raise VerbsError(EINVAL, reasons.ATTRIBUTE_RANGE(name=name, value=value, least=0, most=largest))
                 values[field] = value
         options = OPT_SQ_SIG_ALL if self.sq_sig_all else 0
         if comp_mask & e.IBV_QP_AV:
@@ -207,8 +210,7 @@ class QP:
         except VerbsError as error:
             raise VerbsError(
                 error.errno or EINVAL,
-                f"queue pair {self.qp_num}: {name_of(current)} to {name_of(target)} with attributes {comp_mask:#x}"
-                f" refused: {error.strerror}",
+                f"queue pair {self.qp_num:#x}: {name_of(current)} to {name_of(target)} refused: {error.strerror}",
             ) from None
         if target == s.RTR:
             self.ctx.may_receive()
@@ -361,7 +363,7 @@ class QP:
             return int(posted)
         checked(array, kind, "datagram_dtype" if datagrams else "send_dtype")
         if self.qp_state in (e.IBV_QPS_RESET, e.IBV_QPS_INIT, e.IBV_QPS_RTR):
-            raise VerbsError(EINVAL, f"queue pair {self.qp_num} is not in RTS yet: sends cannot be posted")
+            raise VerbsError(EINVAL, reasons.NOT_IN_RTS(qpn=self.qp_num))
         if not len(array):
             return 0
         words = words_of(array)
@@ -392,7 +394,7 @@ class QP:
         index: int = queue.tail
         tail = next_index(index, self._entries)
         if tail == queue.head:
-            raise VerbsError(ENOMEM, f"send queue of {self.cap.max_send_wr} is full: poll completions first")
+            raise VerbsError(ENOMEM, reasons.SEND_QUEUE_FULL(entries=self.cap.max_send_wr))
         queue.ids[index] = wr_id
         queue.tail = tail
         return index
@@ -402,9 +404,9 @@ class QP:
         if opcode is None:
             raise VerbsError(EINVAL, f"opcode={wr.opcode} is no send work request")
         if wr.send_flags & ~0xF:
-            raise VerbsError(EINVAL, f"send_flags={wr.send_flags:#x}: only fence, signaled, solicited and inline exist")
+            raise VerbsError(EINVAL, reasons.SEND_FLAGS(flags=wr.send_flags))
         if self.qp_state in (e.IBV_QPS_RESET, e.IBV_QPS_INIT, e.IBV_QPS_RTR):
-            raise VerbsError(EINVAL, f"queue pair {self.qp_num} is not in RTS yet: sends cannot be posted")
+            raise VerbsError(EINVAL, reasons.NOT_IN_RTS(qpn=self.qp_num))
         flags = FLAG_TABLE[wr.send_flags]
         if opcode == op.WR_BIND_MW:
             self._put_bind(wr, flags)
@@ -415,11 +417,12 @@ class QP:
             length += sge.length
         inline = flags & FLAG_INLINE
         if len(sges) > max(1, self.cap.max_send_sge):
-            raise VerbsError(EINVAL, f"num_sge={len(sges)} is more than max_send_sge={self.cap.max_send_sge}")
+            most = self.cap.max_send_sge
+            raise VerbsError(EINVAL, reasons.NUM_SGE(count=len(sges), limit="max_send_sge", most=most))
         if inline and length > self.cap.max_inline_data:
-            raise VerbsError(EINVAL, f"{length} bytes inline are more than max_inline_data={self.cap.max_inline_data}")
+            raise VerbsError(EINVAL, reasons.INLINE_LENGTH(length=length, most=self.cap.max_inline_data))
         if length > 0xFFFF_FFFF:
-            raise VerbsError(EINVAL, f"length={length} does not fit a work request")
+            raise VerbsError(EINVAL, reasons.LENGTH(length=length))
         address = lkey = 0
         index = self._claim(wr.wr_id)
         if inline:
@@ -459,7 +462,8 @@ class QP:
     def _put_destination(self, wr: SendWR, at: int) -> None:
         if not isinstance(wr.ah, AH):
             self._queue.tail = at // SQE_BYTES
-            raise VerbsError(EINVAL, "a datagram needs an address handle: use set_wr_ud(ah, qpn, qkey)")
+            how = "use set_wr_ud(ah, qpn, qkey)"
+            raise VerbsError(EINVAL, reasons.NO_ADDRESS_HANDLE(how=how))
         route = wr.ah.attr.gr
         path = wr.ah.attr.sl << 28 | route.traffic_class << 20 | route.flow_label
         SQE_UD_PATH_STRUCT.pack_into(self._ring, at + 16, path, wr.ah.attr.udp_dport, 0)
@@ -484,12 +488,12 @@ class QP:
         """
         rq = self._rq
         if rq is None:
-            raise VerbsError(EINVAL, f"queue pair {self.qp_num} receives from a shared queue: post there")
+            raise VerbsError(EINVAL, reasons.USES_SRQ(qpn=self.qp_num))
         done, whole = rq.queue.post(wr)
         if whole:
             return
         if self.qp_state == e.IBV_QPS_RESET:
-            raise VerbsError(EINVAL, f"queue pair {self.qp_num} is in RESET: receives can be posted from INIT on")
+            raise VerbsError(EINVAL, reasons.IN_RESET(qpn=self.qp_num))
         rq.post(wr, self._ring_receive, done)
         if self.qp_state == e.IBV_QPS_ERR:
             self._kick()
@@ -513,6 +517,14 @@ class QP:
         """A receive entry completed. Its identifier."""
         receives = self._receives
         return 0 if receives is None else receives.take(index)
+
+    @property
+    def why(self) -> str:
+        """Why something failed here the last time: a request that it sent or refused, a message that it missed.
+
+        Empty where nothing did, else in the words of ``rnic exec --explain``.
+        """
+        return "" if self.closed else self.ctx.driver.why(self.qp_num)
 
     # ----------------------------------------------------------------------------------- multicast
 
@@ -577,4 +589,4 @@ def _check_cap(cap: QPCap, limits: dict[str, int]) -> None:
     for name, largest in checks:
         value = getattr(cap, name)
         if not 0 <= value <= largest:
-            raise VerbsError(EINVAL, f"{name}={value}: use 0 to {largest}")
+            raise VerbsError(EINVAL, reasons.ATTRIBUTE_RANGE(name=name, value=value, least=0, most=largest))

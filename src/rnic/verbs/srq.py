@@ -23,6 +23,7 @@ from rnic.rings.rqe import (
     srq_bytes,
 )
 from rnic.spec import commands as cmd
+from rnic.spec import reasons
 from rnic.spec.errors import VerbsError
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import RecvWR, SrqAttr, SrqInitAttr
@@ -114,10 +115,11 @@ class ReceivePoster:
         tail = queue.tail
         slot = self._free[-1] if self._free else tail
         if queue.posted >= self._limit or queue.ids[slot] is not _FREE:
-            raise VerbsError(ENOMEM, f"receive queue is full with {self._limit} entries: poll completions first")
+            raise VerbsError(ENOMEM, reasons.RECEIVE_QUEUE_FULL(entries=self._limit))
         sges = [sge for sge in wr.sg if sge.length]
         if len(sges) > self.max_sge:
-            raise VerbsError(EINVAL, f"num_sge={len(sges)} is more than max_recv_sge={self.max_sge}")
+            reason = reasons.NUM_SGE(count=len(sges), limit="max_recv_sge", most=self.max_sge)
+            raise VerbsError(EINVAL, reason)
         at = slot * self.stride
         for sge in sges:
             SGE_STRUCT.pack_into(self._view, at, sge.addr, sge.length, sge.lkey)

@@ -487,7 +487,7 @@ def test_plain_receives_are_posted_compiled_and_others_go_on_behind_them(ends: E
 def test_receives_beyond_the_limit_are_refused_and_those_before_them_posted(ends: Ends) -> None:
     qp: Any = ends.qps[1]
     one = RecvWR(1, 1, [SGE(ends.mrs[1].buf, 20, ends.mrs[1].lkey)])
-    with pytest.raises(VerbsError, match="full with 16 entries"):
+    with pytest.raises(VerbsError, match="receive queue of 16 is full"):
         qp.post_recv([one] * 20)
     assert qp._rq.queue.posted == 16
     qp.modify(QPAttr(e.IBV_QPS_ERR), e.IBV_QP_STATE)

@@ -40,7 +40,7 @@ def test_a_wrong_rkey_is_named() -> None:
         wr = pair.a.send_wr(e.IBV_WR_RDMA_WRITE, 10)
         wr.rkey ^= 1
         pair.a.qp.post_send(wr)
-        with pytest.raises(rnic.WorkCompletionError, match=r"REM_ACCESS_ERR.*wrong rkey, range, rights") as error:
+        with pytest.raises(rnic.WorkCompletionError, match=r"REM_ACCESS_ERR.*R_Key 0x\w+ is not a key of") as error:
             pair.a.expect()
         assert error.value.status == e.IBV_WC_REM_ACCESS_ERR
 
@@ -86,7 +86,7 @@ def test_a_refusal_is_named_to_who_waits_at_the_end_that_refused() -> None:
         wr = pair.a.send_wr(e.IBV_WR_RDMA_WRITE, 10)
         wr.rkey ^= 0x55
         pair.a.qp.post_send(wr)
-        with pytest.raises(TimeoutError, match="nothing more will; this side refused the peer's access: wrong rkey"):
+        with pytest.raises(TimeoutError, match="nothing more will; this side refused the peer's access: WRITE of 10"):
             pair.b.wait()
         assert pair.a.wait()[0].status == e.IBV_WC_REM_ACCESS_ERR, "its own completion is still there"
 
