@@ -68,7 +68,7 @@ ELSEWHERE = {
     },
     "nic_process": {
         "verbs/test_nic_process.py, test_limits.py, test_service.py": (
-            "accept client client_memory connections devices handlers process"
+            "accept client client_memory connections devices process"
         ),
         "verbs/test_bypass.py and abi": "bypass_slot shm_loopback sysfs_view",
         "cli/test_inspect.py": "inspect",
