@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rnic.abi.build import ENGINE, FLAGS, SANITIZERS, SOURCES, STRICT, build, engine_sources, find_compiler
-from rnic.abi.header import c_header, reasons_header
+from rnic.abi.header import write_headers
 from rnic.runtime.attach import ask
 from rnic.runtime.directory import ProcessError
 from rnic.spec.attach import LOCK_NAME
@@ -136,8 +136,7 @@ def compiled(libraries: Path, once: Once) -> Callable[..., Path]:
     """Makes a C program of this directory with the library's sources inside, which are compiled once for some flags."""
 
     def objects(out: Path, flags: tuple[str, ...]) -> None:
-        (out / "rnic_hw.h").write_text(c_header())
-        (out / "rnic_reasons.h").write_text(reasons_header())
+        write_headers(out)
         ours = [path for path in SOURCES.glob("*.c") if not path.name.startswith("rdmacm")]
         for part, sources in (("library", ours), ("engine", engine_sources())):  # some have the same names
             (out / part).mkdir(exist_ok=True)

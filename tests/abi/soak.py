@@ -25,7 +25,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from rnic.abi.build import ENGINE, FLAGS, SOURCES, STRICT, build, engine_sources, find_compiler
-from rnic.abi.header import c_header
+from rnic.abi.header import write_headers
 from rnic.runtime.attach import ask
 from rnic.testing import own_network
 from tests.abi import test_kills
@@ -52,7 +52,7 @@ def compile_pair(out: Path) -> tuple[Path, Path]:
     libraries.mkdir(parents=True)
     build(libraries, strict=True)
     objects.mkdir()
-    (objects / "rnic_hw.h").write_text(c_header())
+    write_headers(objects)
     command = [compiler, *FLAGS, *STRICT, "-O1", f"-I{SOURCES}", f"-I{ENGINE}", f"-I{objects}"]
     ours = [path for path in SOURCES.glob("*.c") if not path.name.startswith("rdmacm")]
     for part, sources in (("library", ours), ("engine", engine_sources())):  # some have the same names

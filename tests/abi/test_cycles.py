@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rnic.abi.build import ENGINE, FLAGS, SOURCES, find_compiler
-from rnic.abi.header import c_header
+from rnic.abi.header import write_headers
 from tests.c_graph import Uses, compile_objects, dependencies, find_cycle
 
 COMPILER = find_compiler()
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler")
 def uses(sources: list[Path], out: Path) -> Uses:
     """What the files use of each other."""
     assert COMPILER is not None
-    (out / "rnic_hw.h").write_text(c_header())
+    write_headers(out)
     flags = [*FLAGS, f"-I{out}", f"-I{SOURCES}", f"-I{ENGINE}"]
     return dependencies(compile_objects(shlex.split(COMPILER), flags, sources, out))
 

@@ -27,7 +27,7 @@ from rnic.abi.exports import (
     VERBS_OWN,
     VERBS_PRIVATE,
 )
-from rnic.abi.header import c_header, reasons_header
+from rnic.abi.header import write_headers
 from rnic.abi.library_paths import LIBRARIES, PATHS_LIBRARY, SOCKETS_LIBRARY
 from rnic.spec.errors import RnicError
 
@@ -172,8 +172,7 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
     built = []
     with tempfile.TemporaryDirectory(prefix="rnic-build-") as name:
         work = Path(name)
-        (work / "rnic_hw.h").write_text(c_header(), encoding="utf-8")
-        (work / "rnic_reasons.h").write_text(reasons_header(), encoding="utf-8")
+        write_headers(work)
         (work / "verbs.map").write_text(version_script("IBVERBS", VERBS, VERBS_PRIVATE, VERBS_OWN), encoding="utf-8")
         (work / "rdmacm.map").write_text(version_script("RDMACM", RDMACM), encoding="utf-8")
         (work / "verbs_stubs.c").write_text(verbs_stubs(implemented(verbs)), encoding="utf-8")

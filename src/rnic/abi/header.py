@@ -7,6 +7,7 @@ stand for ``X(...)`` of each row: libibverbs' names beside the device's.
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import ModuleType
 
 from rnic.context.cqc import CQ_STAMPED, CQC, SRQC
@@ -143,6 +144,12 @@ def c_header() -> str:
     lines = ["/* Made by rnic.abi.header from the layout tables. */", "#ifndef RNIC_HW_H", "#define RNIC_HW_H", ""]
     lines += [*_constants(), "", *_fields(), "", *_transitions(), "", *_rows(), "", "#endif", ""]
     return "\n".join(lines)
+
+
+def write_headers(folder: Path) -> None:
+    """Write all headers that the C files include and nobody keeps."""
+    (folder / "rnic_hw.h").write_text(c_header(), encoding="utf-8")
+    (folder / "rnic_reasons.h").write_text(reasons_header(), encoding="utf-8")
 
 
 def reasons_header() -> str:
