@@ -378,7 +378,8 @@ class DeviceQp(QueuePair):
             return "there is no such queue pair"
         why = "" if peer.why is None else peer.why.reason(**peer.why.values)
         if silent and peer.ctx.state not in _CONNECTED:
-            return f"it is in {STATE_NAMES[peer.ctx.state]}"
+            state = peer.ctx.state  # the peer's program may have written anything there
+            return f"it is in {STATE_NAMES.get(state, f'state {state}')}"
         if silent and peer.ctx.remote_qpn != self.number:
             return f"its peer is queue pair {peer.ctx.remote_qpn:#x}, not this one"
         return why

@@ -7,8 +7,11 @@ gets no more, and each kind of line is counted after the first ones.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
+import socket
+import stat
 import threading
 from collections import Counter, deque
 
@@ -63,11 +66,14 @@ class Lines:
         self.fd = fd
         self.dead = False
         """Nobody reads them."""
+        self.closed = False
         self._writer = writer
         self._times: Counter[str] = Counter()
 
     def __call__(self, reason: Reason, line: str) -> None:
-        """Write a line, or count it."""
+        """Write a line, or count it; nothing once they are closed."""
+        if self.closed:
+            return
         times = self._times[reason.name] = self._times[reason.name] + 1
         if times <= MOST_LINES:
             self._writer.put(self, f"rnic: {line}\n")
@@ -77,6 +83,7 @@ class Lines:
         for name, times in self._times.items():
             if times > MOST_LINES:
                 self._writer.put(self, f"rnic: {times - MOST_LINES} more times: {name}\n")
+        self.closed = True
         self._writer.put(self, "")
 
 
@@ -89,19 +96,34 @@ class Writer:
         self._thread: threading.Thread | None = None
 
     def open(self, fd: int) -> Lines:
-        """Return the lines of a program whose stderr ``fd`` is; the descriptor stays the caller's."""
-        return Lines(self, os.dup(fd))
+        """Return the lines of a program whose stderr ``fd`` is; the descriptor stays the caller's.
+
+        Raises:
+            OSError: it is nothing that can be written to without waiting.
+        """
+        return Lines(self, _open_anew(fd))
 
     def put(self, lines: Lines, text: str) -> None:
         """Have a line written; no text closes the descriptor."""
         with self._wake:
             if text and len(self._waiting) >= _MOST_WAITING:
                 return
+            if self._thread is None and (not text or not self._start()):
+                if not text:  # nothing waits before it
+                    os.close(lines.fd)
+                return
             self._waiting.append((lines, text))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="rnic explain", daemon=True)
-                self._thread.start()
             self._wake.notify()
+
+    def _start(self) -> bool:
+        """Start the thread; false where the system has no more: the line is lost."""
+        thread = threading.Thread(target=self._run, name="rnic explain", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return False
+        self._thread = thread
+        return True
 
     def close(self) -> None:
         """Let the thread write what waits, for a second at most."""
@@ -125,14 +147,29 @@ class Writer:
                 lines.dead = not _written(lines.fd, text.encode())
 
 
+def _open_anew(fd: int) -> int:
+    """Return a descriptor for what ``fd`` is open on, by which no write waits for a reader.
+
+    Others use ``fd`` and expect of it that it waits. So a pipe or a terminal is opened once more.
+    """
+    found = os.fstat(fd)
+    if stat.S_ISREG(found.st_mode) or stat.S_ISSOCK(found.st_mode):
+        return os.dup(fd)
+    if stat.S_ISFIFO(found.st_mode) or os.isatty(fd) or os.path.samestat(found, os.stat(os.devnull)):
+        return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    raise OSError(errno.EINVAL, "EXPLAIN takes a file, a pipe, a socket or a terminal")
+
+
 def _written(fd: int, data: bytes) -> bool:
     """Write one line, unless there is no room for it within a second."""
     poller = select.poll()
     with contextlib.suppress(OSError):
         poller.register(fd, select.POLLOUT)
         if poller.poll(_WAIT_MS):
-            os.write(fd, data)
-            return True
+            if stat.S_ISSOCK(os.fstat(fd).st_mode):
+                with socket.socket(fileno=os.dup(fd)) as sock:
+                    return sock.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) > 0
+            return os.write(fd, data) > 0
     return False
 
 

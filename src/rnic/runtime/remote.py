@@ -57,6 +57,19 @@ ENVIRONMENT = "RNIC_BYPASS"
 _live: WeakSet[RemoteDriver] = WeakSet()
 
 
+def _identity(fd: int) -> tuple[int, int] | None:
+    """Return what a descriptor is open on."""
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+_STDERR = _identity(2)
+"""A program that opens something else by that number has not asked for lines in it."""
+
+
 class RingMemory:
     """Memory shared with the NIC process, cut into pieces for rings.
 
@@ -184,7 +197,7 @@ class RemoteDriver:
         self._blocks = opened["blocks_offset"]
         self.registers = memoryview(self._window)[self._blocks :]
         """The window's queue blocks, for compiled queues."""
-        if wanted("RNIC_EXPLAIN"):
+        if wanted("RNIC_EXPLAIN") and _STDERR is not None and _identity(2) == _STDERR:
             with contextlib.suppress(VerbsError, OSError):  # it has no stderr
                 self.connection.request(attach.MSG_EXPLAIN, b"", [2])
         more = reply[attach.OPEN_REPLY.size :]

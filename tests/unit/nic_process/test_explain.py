@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
+import threading
 import time
 
 import pytest
@@ -54,6 +56,57 @@ def test_who_does_not_read_gets_no_more_and_holds_nobody_up(monkeypatch: pytest.
     deaf.close()
     os.close(stuck)
     os.close(stuck_reading)
+
+
+def test_a_pipe_that_fills_after_it_had_room_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    class HasRoom:
+        def register(self, fd: int, events: int) -> None:
+            """Nothing to note."""
+
+        def poll(self, timeout: int) -> list[tuple[int, int]]:
+            return [(0, select.POLLOUT)]
+
+    (stuck_reading, stuck), (reading, writing) = os.pipe(), os.pipe()
+    os.set_blocking(stuck, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(stuck, bytes(4096))
+    os.set_blocking(stuck, True)
+    monkeypatch.setattr(select, "poll", HasRoom)
+    writer = Writer()
+    deaf, other = writer.open(stuck), writer.open(writing)
+    os.close(writing)
+    deaf(NO_RECEIVE, "never read")
+    other(NO_RECEIVE, "read")
+    other.close()
+    assert read_all(reading) == ["rnic: read"]
+    deaf.close()
+    writer.close()
+    os.close(stuck)
+    os.close(stuck_reading)
+
+
+def test_without_a_thread_lines_are_lost_and_descriptors_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    reading, writing = os.pipe()
+    writer = Writer()
+    lines = writer.open(writing)
+    os.close(writing)
+    lines(NO_RECEIVE, "lost")
+    lines.close()
+    lines(NO_RECEIVE, "too late")
+    assert read_all(reading) == []
+    writer.close()
+
+
+def test_what_may_keep_a_writer_waiting_is_refused() -> None:
+    counter = os.eventfd(0)
+    with pytest.raises(OSError, match="a file, a pipe, a socket or a terminal"):
+        Writer().open(counter)
+    os.close(counter)
 
 
 def test_a_closed_descriptor_is_no_error() -> None:

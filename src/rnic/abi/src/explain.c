@@ -2,15 +2,20 @@
 #include "explain.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "compiler.h"
+#include "io/nocancel.h"
 #include "rnic_reasons.h"
 
 bool explaining;
@@ -18,6 +23,7 @@ bool explaining;
 static _Atomic uint32_t times[WHY_KINDS];
 static const char *const names[WHY_KINDS] = WHY_NAMES;
 static pid_t owner; /* a forked child has counted nothing */
+static struct stat own_stderr; /* what descriptor 2 was when the program began */
 
 __attribute__((constructor)) static void read_environment(void)
 {
@@ -25,6 +31,32 @@ __attribute__((constructor)) static void read_environment(void)
 
 	explaining = value && *value && strcmp(value, "0") != 0;
 	owner = getpid();
+	if (explaining && fstat(STDERR_FILENO, &own_stderr))
+		explaining = false;
+}
+
+bool explain_has_stderr(void)
+{
+	struct stat now;
+
+	return explaining && !fstat(STDERR_FILENO, &now) && now.st_dev == own_stderr.st_dev &&
+	       now.st_ino == own_stderr.st_ino;
+}
+
+/* Write without a signal where nobody reads, and without a cancellation point: the caller may hold a lock. */
+static void write_quietly(const char *line, size_t length)
+{
+	sigset_t pipe_signal, pending, before;
+	const struct timespec at_once = { 0, 0 };
+
+	sigemptyset(&pipe_signal);
+	sigaddset(&pipe_signal, SIGPIPE);
+	sigpending(&pending);
+	pthread_sigmask(SIG_BLOCK, &pipe_signal, &before);
+	if (nocancel_write(STDERR_FILENO, line, length) < 0 && errno == EPIPE && !sigismember(&pending, SIGPIPE))
+		while (sigtimedwait(&pipe_signal, NULL, &at_once) < 0 && errno == EINTR)
+			;
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 /* One system call: lines of threads and programs do not mix. */
@@ -32,13 +64,12 @@ static void write_line(char *line, size_t size, int length)
 {
 	int error = errno;
 
-	if (length < 0)
+	if (length < 0 || !explain_has_stderr())
 		return;
 	if ((size_t)length > size - 2)
 		length = (int)size - 2;
 	line[length] = '\n';
-	if (write(STDERR_FILENO, line, (size_t)length + 1) < 0)
-		errno = error; /* nobody reads it */
+	write_quietly(line, (size_t)length + 1);
 	errno = error;
 }
 

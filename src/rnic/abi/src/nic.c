@@ -262,7 +262,7 @@ static void ask_for_reasons(struct rnic_context *context)
 	struct rpc_reply *reply = malloc(sizeof *reply);
 	int fd = STDERR_FILENO;
 
-	if (reply && fcntl(fd, F_GETFD) >= 0)
+	if (reply && explain_has_stderr())
 		nic_request(context, RNIC_MSG_EXPLAIN, NULL, 0, &fd, 1, reply);
 	free(reply);
 }
