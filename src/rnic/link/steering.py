@@ -177,22 +177,28 @@ class Group:
         """A member's socket, the first member being 1. It is the group's: whoever uses it duplicates it."""
         return self._members[member - 1]
 
-    def separate(self, sender: bytes) -> list[socket.socket]:
-        """Give an IPv4 sender's packets to the sockets for idents, which are returned; they are the group's.
+    def separate(self, sender: bytes) -> None:
+        """Give an IPv4 sender's packets to the sockets for idents (:meth:`open_for_idents`).
 
         Senders beyond :data:`MAX_SENDERS` change nothing, nor does one again.
 
         Raises:
-            LinkError, OSError: the system refuses; those that are there go on.
+            OSError: the system refuses; its packets come as before.
         """
-        if not self._of_idents:
-            self._of_idents = self._open_for_idents()
         if sender not in self._senders and len(self._senders) < MAX_SENDERS:
             self._senders.append(sender)
-            self.steer()
-        return self._of_idents
+            try:
+                self.steer()
+            except OSError:
+                self._senders.remove(sender)
+                raise
 
-    def _open_for_idents(self) -> list[socket.socket]:
+    def open_for_idents(self) -> list[socket.socket]:
+        """Open the sockets for idents, to which no sender's packets go yet; they are the group's.
+
+        Raises:
+            LinkError, OSError: the system refuses, and there are none.
+        """
         opened: list[socket.socket] = []
         try:
             while len(opened) < IDENT_SOCKETS:
@@ -202,7 +208,7 @@ class Group:
             for member in reversed(opened):  # the last one first, so that none moves
                 member.close()
             raise
-        self._before = len(self._members)
+        self._before, self._of_idents = len(self._members), opened
         for member in opened:
             _drain(member)
         return opened

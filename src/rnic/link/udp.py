@@ -448,16 +448,15 @@ class UdpLink(DrivenLink):
         """
         if not self._may_separate or self._closed:
             return False
+        new = self.idents is None
         try:
-            sockets = self.group.separate(sender)
+            if new:
+                sockets = self.group.open_for_idents()
+                self.idents = IdentSockets(sockets, [self._reads(sock) for sock in sockets])
+            self.group.separate(sender)  # somebody reads the sockets by now
         except (OSError, LinkError):
             self._may_separate = False
-            return False
-        if self.idents is not None:
-            return False
-        reads = [self._reads(sock) for sock in sockets]
-        self.idents = IdentSockets(sockets, reads)
-        return True
+        return new and self.idents is not None
 
     def _reads(self, sock: socket.socket) -> Read:
         if self.headers:

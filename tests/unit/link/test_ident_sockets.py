@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import select
 import socket
 import struct
 import sys
@@ -12,6 +14,7 @@ import pytest
 from rnic.link import udp as udp_module
 from rnic.link.base import parse_address
 from rnic.link.ident_sockets import MASK, IdentSockets
+from rnic.link.steering import Group
 from rnic.link.udp import UdpLink
 from rnic.testing import own_network
 from rnic.wire.bursts import RxBurst
@@ -154,6 +157,35 @@ def test_a_link_gives_the_packets_of_a_sender_that_counts_in_order(twin: str, mo
         assert {known for _, known in got} == {(0, 0)} | {(MASK, value << 3) for value in range(8)}
         assert len(flows) == 1
         assert len(link.filenos()) == 2
+    finally:
+        sender.close()
+        link.close()
+
+
+@pytest.mark.parametrize("refused", ["the descriptor that tells which socket has packets", "the filter"])
+def test_a_sender_is_told_apart_only_once_its_packets_are_read(refused: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "no more descriptors")
+
+    link = UdpLink(ADDRESS, 0)
+    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sender.bind((ADDRESS, 0))
+    try:
+        link.group.join()
+        link.group.steer()
+        if refused == "the filter":
+            link.group.open_for_idents()
+            monkeypatch.setattr(Group, "open_for_idents", lambda group: group._of_idents)
+            monkeypatch.setattr(Group, "steer", refuse)
+        else:
+            monkeypatch.setattr(select, "epoll", refuse)
+        link.separate(parse_address(ADDRESS))
+        monkeypatch.undo()
+        link.group.steer()  # as the next program's socket has it done
+        for number in range(64):
+            sender.sendto(struct.pack(">QI", 0, number) + bytes(28), (ADDRESS, link.port))
+        got = [burst for _ in range(16) for burst in link.receive(8)]
+        assert [burst.known for burst in got] == [(0, 0)] * 64
     finally:
         sender.close()
         link.close()

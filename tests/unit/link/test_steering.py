@@ -98,8 +98,8 @@ def test_packets_of_a_sender_that_counts_come_by_three_bits_of_their_idents(ends
     """Whatever their queue pair, and those of others by their queue pair as before."""
     ends.sender.setsockopt(socket.IPPROTO_IP, 10, 0)  # IP_MTU_DISCOVER: without DF Linux counts
     ends.sender.bind((ADDRESS, 0))
-    by_ident = ends.group.separate(parse_address(ADDRESS))
-    assert ends.group.separate(parse_address(ADDRESS)) == by_ident, "once for all"
+    by_ident = ends.group.open_for_idents()
+    ends.group.separate(parse_address(ADDRESS))
     for number in range(256):
         ends.send(FIRST + RANGE * (number & 3))
     assert ends.arrived() == []
@@ -118,6 +118,7 @@ def test_packets_of_a_sender_that_counts_come_by_three_bits_of_their_idents(ends
 
 
 def test_members_may_join_after_the_sockets_for_idents(ends: Ends) -> None:
+    ends.group.open_for_idents()
     ends.group.separate(parse_address("127.9.9.9"))
     assert ends.group.join() == 4
     for member in range(1, 5):
@@ -126,6 +127,7 @@ def test_members_may_join_after_the_sockets_for_idents(ends: Ends) -> None:
 
 
 def test_a_bounded_number_of_senders_is_told_apart(ends: Ends) -> None:
+    ends.group.open_for_idents()
     for number in range(steering.MAX_SENDERS + 8):
         ends.group.separate(bytes([127, 9, 9, number]))
     assert len(steering.program(3, ends.group._senders, 4)) < 100
@@ -147,7 +149,7 @@ def test_sockets_for_idents_that_the_system_refuses_leave_all_as_it_was(
 
     monkeypatch.setattr(steering, "open_socket", refuse)
     with pytest.raises(LinkError, match="no more"):
-        ends.group.separate(parse_address(ADDRESS))
+        ends.group.open_for_idents()
     monkeypatch.undo()
     assert ends.group.join() == 4
     for member in range(1, 5):
