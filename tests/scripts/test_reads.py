@@ -216,9 +216,13 @@ def test_the_oldest_is_probed_for_whatever_it_is(new: NewScript) -> None:
     assert s.out() == ["WRITE_ONLY 102!"]
 
 
-def test_a_response_lost_for_ever_uses_up_the_retries(new: NewScript) -> None:
-    """A peer that goes on to say that it was lost costs one of them, the ACK timeout each further one."""
-    s = new(ackto=10, retry_cnt=2, probe=False)
+@pytest.mark.parametrize("ackto", [0, 10])
+def test_a_response_lost_for_ever_uses_up_the_retries(new: NewScript, ackto: int) -> None:
+    """A peer that goes on to say that it was lost costs one of them, the ACK timeout each further one.
+
+    Where there is neither that nor a probe, each further word of the peer asks again.
+    """
+    s = new(ackto=ackto, retry_cnt=2, probe=False)
     s.post("READ", 768)
     asked = []
     while s.ctx.state == RTS:

@@ -76,6 +76,7 @@ cdef extern from "io/poll.h" nogil:
         POLL_RECEIVE_LIMIT
         POLL_BUFFER_BYTES
         POLL_TIMERS_AT_LEAST_EVERY
+        POLL_PARTIAL_ROUND
         POLL_OUT_BYTES
         POLL_BUDGET
         GATHERED

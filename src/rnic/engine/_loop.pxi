@@ -62,7 +62,7 @@ cdef class Loop(Doorbell):
     cdef progress_thread thread
     cdef uint64_t asked, posted
     cdef public uint32_t stream, steady
-    cdef uint32_t idle, full, full_rounds
+    cdef uint32_t idle, full, backlog
     cdef bint monotonic, trusted
     cdef bint gathered  # the last message waits for others, and no poll has come since
     cdef readonly bint needs_python
@@ -156,7 +156,8 @@ cdef class Loop(Doorbell):
         return self._poll(now)
 
     cdef bint _poll(self, uint64_t now) except -1:
-        cdef bint did = False, full
+        cdef bint did = False, idents = False
+        cdef uint32_t received
         cdef IoPoll io_poll = self.io_poll
         if self.thread.pending:
             self.finish_stopped()
@@ -167,16 +168,21 @@ cdef class Loop(Doorbell):
             _of(self.of_runtime, "idents") is not None
             and self.runtime.receive_idents(now, io_poll.c_poll.received == 0)
         ):
-            did = io_poll.python_ran = True
+            did = idents = io_poll.python_ran = True
         self.needs_python = io_poll.python_ran
         if io_poll.python_ran:
             self.release_to_c()
         did = did or io_poll.c_poll.received or io_poll.c_poll.sent
         # This process may not have run for a while: read all that arrived in time before any deadline counts as missed.
-        full = io_poll.c_poll.received >= self.full
-        self.full_rounds = self.full_rounds + 1 if full else 0
-        if (self.full_rounds % POLL_TIMERS_AT_LEAST_EVERY == 0 and self._is_due(now)) or self.interrupts:
-            did = self.runtime._end(now, self.full_rounds % POLL_TIMERS_AT_LEAST_EVERY != 0, did)
+        received = io_poll.c_poll.received
+        if received >= POLL_RECEIVE_LIMIT:
+            self.backlog += 1
+        else:
+            self.backlog = self.backlog + POLL_PARTIAL_ROUND if received >= self.full or idents else 0
+        if self.backlog >= POLL_TIMERS_AT_LEAST_EVERY:
+            self.backlog = 0
+        if (not self.backlog and self._is_due(now)) or self.interrupts:
+            did = self.runtime._end(now, not self.backlog, did)
         return did
 
     cdef bint _is_due(self, uint64_t now) except -1:

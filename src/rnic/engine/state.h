@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0x69468380437858b5ull
+#define STATE_LAYOUT_HASH 0x6e122221a5491673ull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -120,6 +120,7 @@
 #define POLL_BUFFER_BYTES 0x10000u
 #define POLL_REPLIES_AT_LEAST_EVERY 0x2u
 #define POLL_TIMERS_AT_LEAST_EVERY 0x100u
+#define POLL_PARTIAL_ROUND 0x10u
 #define POLL_TIMERS_PER_CALL 0x400u
 #define POLL_WRITE_BACK_NS 0x989680u
 #define POLL_GATHER_MAX 0x10u

@@ -34,6 +34,7 @@ from rnic.spec.rounds import (
     IDLE_BEFORE_YIELD,
     PARK_MAX,
     PARK_NS,
+    PARTIAL_ROUND,
     RECEIVE_LIMIT,
     REPLIES_AT_LEAST_EVERY,
     TIMERS_AT_LEAST_EVERY,
@@ -94,8 +95,8 @@ class Runtime:
         self._rounds_without_replies = 0
         self._full_from = 1 if link.filenos() else RECEIVE_LIMIT
         """Bursts of a round from which on more may have arrived: sockets are asked for about what they had before."""
-        self._full_rounds = 0
-        """Rounds in a row that received as many."""
+        self._backlog = 0
+        """Rounds in a row that received as many; those of few bursts count as several."""
         self._last_poll = 0
         self._idle_rounds = 0
         self._thread: threading.Thread | None = None
@@ -235,7 +236,7 @@ class Runtime:
                 self._transmit(now)  # until the NAK arrives, everything that the peer sends is dropped
         elif nic.has_work():
             did = self._transmit(now)
-        return self._end(now, len(bursts) >= self._full_from, did)
+        return self._end(now, self._read_all(len(bursts)), did)
 
     def round(self) -> bool:
         """Do one round for the only caller that drives the NIC; return whether anything happened."""
@@ -248,12 +249,23 @@ class Runtime:
         if self.nic.resources.interrupts:
             self._interrupts()
 
-    def _end(self, now: int, full: bool, did: bool) -> bool:
+    def _read_all(self, count: int) -> bool:
+        """Whether deadlines count after a round of ``count`` bursts: all that had arrived is read, or it went on long.
+
+        A packet that arrived in time is not late because this process did not run.
+        """
+        if count < self._full_from:
+            self._backlog = 0
+        else:
+            self._backlog += 1 if count >= RECEIVE_LIMIT else PARTIAL_ROUND
+            if self._backlog >= TIMERS_AT_LEAST_EVERY:
+                self._backlog = 0
+        return not self._backlog
+
+    def _end(self, now: int, read_all: bool, did: bool) -> bool:
         """End a round: handle deadlines and interrupts."""
         nic = self.nic
-        # A packet that arrived in time is not late because this process did not run: read all before timers expire.
-        self._full_rounds = self._full_rounds + 1 if full else 0
-        if self._full_rounds % TIMERS_AT_LEAST_EVERY == 0 and self._is_deadline_due(now):
+        if read_all and self._is_deadline_due(now):
             nic.handle_timers(now)
             self._transmit(now)
             did = True

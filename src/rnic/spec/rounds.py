@@ -14,6 +14,8 @@ REPLIES_AT_LEAST_EVERY = 2
 """Rounds that may take packets and send no replies."""
 TIMERS_AT_LEAST_EVERY = 256
 """Rounds after which deadlines count although more may have arrived: as many bursts as a receive buffer holds."""
+PARTIAL_ROUND = 16
+"""Of these, what a round counts that took fewer bursts than it may: a trickle keeps no deadline waiting for long."""
 TIMERS_PER_CALL = 1 << 10
 """Expired deadlines that are handled at once, so that the work is bounded; the others next time."""
 WRITE_BACK_NS = 10_000_000

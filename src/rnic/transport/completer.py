@@ -136,11 +136,13 @@ class Completer(QpRecord):
         return self.ctx.state != ERR
 
     def _implied_nak(self, psn: int, now_ns: int) -> None:
+        requester = self.requester
         if not self._advance(psn, now_ns):
             return
-        if psn == self.implied_psn:
+        timed = requester.ack_timeout or requester.probing
+        if psn == self.implied_psn and (timed or now_ns - self.implied_at < requester.retransmit_interval):
             # Responses from before the rewind say the same again, late ones too: they are no new loss and cost no
-            # retry. If the response was lost again, a probe or the ACK timeout asks.
+            # retry. If the response was lost again, a probe or the ACK timeout asks, where there is one.
             return
         self.implied_psn = psn
         self.implied_at = now_ns

@@ -15,6 +15,7 @@ from rnic.engine import use
 from rnic.link.loopback import LoopbackLink, loopback_pair
 from rnic.link.udp import UdpLink
 from rnic.runtime import Runtime
+from rnic.spec.rounds import RECEIVE_LIMIT
 from rnic.verbs import (
     CQ,
     MR,
@@ -234,6 +235,18 @@ def test_a_forked_child_finds_its_nics_closed() -> None:
     assert os.waitpid(child, 0)[1] == 0
     assert not runtime.closed
     assert runtime.threaded
+    runtime.close()
+
+
+def test_a_trickle_keeps_no_deadline_waiting_for_long() -> None:
+    link, _ = loopback_pair(bytes([10, 0, 0, 1]), bytes([10, 0, 0, 2]))
+    runtime = Runtime(Nic(NicConfig(bytes([10, 0, 0, 1])), rng=random.Random(1)), link)
+    runtime._full_from = 1  # as on sockets
+    few = [runtime._read_all(1) for _ in range(64)]
+    assert [at for at, counts in enumerate(few, 1) if counts] == [16, 32, 48, 64]
+    many = [runtime._read_all(RECEIVE_LIMIT) for _ in range(512)]
+    assert [at for at, counts in enumerate(many, 1) if counts] == [256, 512]
+    assert [runtime._read_all(count) for count in (1, 0)] == [False, True]
     runtime.close()
 
 

@@ -406,8 +406,13 @@ int bypass_round(struct bypass *bypass, uint64_t now, int polls)
 	}
 	/* what arrived in time is not late because no thread received it: nothing is overdue before everything is
 	 * read */
-	bypass->full_rounds = round->received || round->socket_skipped ? bypass->full_rounds + 1 : 0;
-	if (bypass->full_rounds % POLL_TIMERS_AT_LEAST_EVERY == 0)
+	if (round->received >= POLL_RECEIVE_LIMIT || round->socket_skipped)
+		bypass->backlog += 1;
+	else
+		bypass->backlog = round->received ? bypass->backlog + POLL_PARTIAL_ROUND : 0;
+	if (bypass->backlog >= POLL_TIMERS_AT_LEAST_EVERY)
+		bypass->backlog = 0;
+	if (!bypass->backlog)
 		did |= handle_timers(bypass, now);
 	publish_counts(bypass);
 	return did;

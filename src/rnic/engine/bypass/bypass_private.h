@@ -38,7 +38,7 @@ struct bypass {
 	int gone; /* the NIC process has gone */
 	int timers_ran; /* deadlines were handled */
 	int took_time; /* bypass_took_time */
-	uint32_t full_rounds; /* rounds in a row after which more may have arrived */
+	uint32_t backlog; /* rounds in a row after which more may have arrived, partial ones as POLL_PARTIAL_ROUND */
 };
 
 static inline const struct device *bypass_root(const struct bypass *bypass)

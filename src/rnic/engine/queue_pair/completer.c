@@ -20,6 +20,12 @@ static int may_retry(const struct engine_qp *qp, uint64_t psn)
 	return (psn == qp->record->una ? qp->record->retry_left : be_get(qp->qpc, QPC_RETRY_CNT)) != 0;
 }
 
+/* Return whether nothing but the peer's packets shows that something was lost. */
+static int is_untimed(const struct engine_shared *shared, const struct engine_qp *qp)
+{
+	return !qp->record->ack_timeout && !engine_probe_enabled(shared, qp);
+}
+
 /* Retry from the oldest response that is not acknowledged, which was lost: later ones have come (IBA 9.7.6). `effects`
  * has what came before it. */
 static void implied_nak(const struct engine_shared *shared, struct engine_qp *qp, uint64_t psn,
@@ -33,9 +39,10 @@ static void implied_nak(const struct engine_shared *shared, struct engine_qp *qp
 	if (effects->effects & EFFECT_ACKNOWLEDGED && effects->sample != NONE)
 		engine_rtt_update(&srtt, &rttvar, effects->sample);
 	/* Responses from before the rewind are still under way, however late they come: that is no new loss. If the
-	 * response was lost again, a probe or the ACK timeout asks. */
+	 * response was lost again, a probe or the ACK timeout asks, where there is one. */
 	if (psn == record->implied_psn &&
-	    (!again || now - record->implied_at < engine_repeat_interval(record, flight->alone, srtt, rttvar)))
+	    (!(again || is_untimed(shared, qp)) ||
+	     now - record->implied_at < engine_repeat_interval(record, flight->alone, srtt, rttvar)))
 		return;
 	record->implied_psn = psn;
 	record->implied_at = now;
@@ -51,7 +58,8 @@ static enum engine_end advance_to_lost(const struct engine_shared *shared, struc
 				       const struct engine_inflight *flight, uint64_t now,
 				       struct engine_effects *effects)
 {
-	if (psn != qp->record->implied_psn && !is_asked_again(qp, psn) && !may_retry(qp, psn))
+	if ((psn != qp->record->implied_psn || is_untimed(shared, qp)) && !is_asked_again(qp, psn) &&
+	    !may_retry(qp, psn))
 		return PUNT_ACK;
 	enum engine_end end = engine_sq_advance(shared, qp, psn, flight, now, effects);
 	if (end == ENGINE_ATTENTION)
