@@ -30,6 +30,7 @@ def test_a_word_that_does_not_change_ends_the_sleep_at_the_first_look() -> None:
         assert sleep(epoll.fileno(), [word], 1, 10_000 * MS) == (True, [7])
 
 
+@pytest.mark.slow
 def test_words_that_change_do_not_end_it() -> None:
     words = memoryview(bytearray(16)).cast("Q")
     over = threading.Event()
