@@ -25,8 +25,36 @@ SLOW = ("tests/cli", "tests/verbs", "tests/rclink")
 C_TESTS = ("tests/unit/engine", "tests/unit/runtime", "tests/scripts", "tests/fuzz", "tests/property/test_engine.py")
 C_SLOW = ("tests/verbs/test_bypass.py", "tests/netsim/test_fabric_native.py")
 
-PYTHON_FLOORS = {"spec": 95, "wire": 95, "mem": 95, "rings": 95, "transport": 95}
-"""Of lines and branches, in percent, by room. Not of gateware: its tests run in simulators (``./dev gateware``)."""
+PYTHON_FLOORS = {
+    "abi": 40,
+    "arrays": 94,
+    "cc": 98,
+    "cli": 89,
+    "cm": 93,
+    "conform": 95,
+    "context": 96,
+    "coyote": 95,
+    "device": 97,
+    "engine": 97,
+    "judge": 94,
+    "link": 96,
+    "mem": 97,
+    "nic_process": 90,
+    "paxi": 96,
+    "rclink": 98,
+    "rings": 98,
+    "runtime": 92,
+    "sim": 88,
+    "spec": 97,
+    "state": 97,
+    "testing": 74,
+    "trace": 98,
+    "transport": 97,
+    "verbs": 96,
+    "wire": 98,
+}
+"""Of lines and branches, in percent, by room. Not of gateware: its tests run in simulators (``./dev gateware``). What
+builds the libraries of ``abi`` is run by the tests of these, which are not among those above."""
 
 C_FLOORS = {
     "engine": 99,
