@@ -22,7 +22,7 @@ from rnic.spec.congestion_regs import CONGESTION_REGISTERS
 from rnic.spec.layout import Layout
 from rnic.spec.limits import NEVER
 from rnic.spec.registers import GLOBAL_REGISTERS, Register, queue_registers
-from rnic.spec.states import STATE_NAMES
+from rnic.spec.states import state_name
 
 if TYPE_CHECKING:
     from rnic.device.host import InspectHost
@@ -115,7 +115,7 @@ def queue_pair(nic: InspectHost, qpn: int) -> Tree | None:
     regs = qp.regs
     return {
         "qpn": qpn,
-        "state": STATE_NAMES[ctx.state],
+        "state": state_name(ctx.state),
         "cached": cached,
         "block": regs.block,
         "scheduled": bool(qp.scheduled),
@@ -195,7 +195,7 @@ def summary(nic: InspectHost) -> Tree:
         "qps": [
             {
                 "qpn": qpn,
-                "state": STATE_NAMES[qp.ctx.state],
+                "state": state_name(qp.ctx.state),
                 "program": qp.regs.uar.program,
                 "peer": "" if qp.flow is None else str(ip_address(qp.flow.dst)),
                 "remote_qpn": qp.ctx.remote_qpn,

@@ -44,7 +44,7 @@ from rnic.spec import commands as cmd
 from rnic.spec.addresses import address_text
 from rnic.spec.gids import address_from_gid, gid_from_address
 from rnic.spec.limits import MAX_INLINE, MTU_BYTES, MTU_CODES
-from rnic.spec.states import RESET, ST_UD, STATE_NAMES
+from rnic.spec.states import RESET, ST_UD, STATE_NAMES, state_name
 from rnic.state.queue_pair import QpMemory
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _not_legal(status: int, opcode: int, qpn: int, state: int, service: int, mas
     """Why a transition is not legal: its source, or its attributes."""
     target = STATE_NAMES[TRANSITIONS[opcode].target]
     if status == cmd.ST_BAD_QP_STATE:
-        return Refused(status, reasons.NO_TRANSITION, qpn=qpn, source=STATE_NAMES[state], target=target)
+        return Refused(status, reasons.NO_TRANSITION, qpn=qpn, source=state_name(state), target=target)
     lacks, extra = wrong_attributes(opcode, service, mask)
     reason = reasons.MASK_LACKS if lacks else reasons.MASK_EXTRA
     wrong = [bit for bit in BITS if (lacks or extra) & bit]

@@ -25,7 +25,7 @@ from rnic.rings.sqe import SQE_SHIFT
 from rnic.spec.opcodes import RC, UC, UD
 from rnic.spec.psn import PSN_MASK, psn_diff
 from rnic.spec.reasons import MOST_LINES, Reason
-from rnic.spec.states import ERR, RESET, RTR, RTS, SQD, SQE, ST_RC, ST_UC, ST_UD, STATE_NAMES
+from rnic.spec.states import ERR, RESET, RTR, RTS, SQD, SQE, ST_RC, ST_UC, ST_UD, state_name
 from rnic.state.queue_pair import QP, QpMemory
 from rnic.state.record import Word, view
 from rnic.transport.qp import QueuePair
@@ -228,7 +228,7 @@ class DeviceQp(QueuePair):
         self.block, self.driver = regs.block, uar.number
         self.srq_record = 0 if srq is None else srq.record
         self.program = uar.program
-        self.explains = 1 if uar.tell is None else MOST_LINES
+        self.forget_why()
         self.hold_users()
 
     def has_room_for(self, new: QpContext) -> bool:
@@ -357,6 +357,11 @@ class DeviceQp(QueuePair):
         if self.executor is None or not self.executor.timeout(now_ns):
             super().handle_timer(now_ns)
 
+    def forget_why(self) -> None:
+        """Forget it, and let the engine leave what it drops to the reference again, so often as lines are shown."""
+        super().forget_why()
+        self.explains = 1 if self.uar.tell is None else MOST_LINES
+
     def explain(self, reason: Reason, about: str = "", /, **values: object) -> None:
         """Note why something fails, and tell the program's user where the program asked for that."""
         super().explain(reason, about, **values)
@@ -378,8 +383,7 @@ class DeviceQp(QueuePair):
             return "there is no such queue pair"
         why = "" if peer.why is None else peer.why.reason(**peer.why.values)
         if silent and peer.ctx.state not in _CONNECTED:
-            state = peer.ctx.state  # the peer's program may have written anything there
-            return f"it is in {STATE_NAMES.get(state, f'state {state}')}"
+            return f"it is in {state_name(peer.ctx.state)}"
         if silent and peer.ctx.remote_qpn != self.number:
             return f"its peer is queue pair {peer.ctx.remote_qpn:#x}, not this one"
         return why

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rnic.link.base import format_address
-from rnic.spec.states import STATE_NAMES
+from rnic.spec.states import state_name
 
 if TYPE_CHECKING:
     from rnic.nic_process.client import Client
@@ -50,7 +50,7 @@ def _device(name: str, runtime: Runtime, users: list[Client]) -> dict[str, Any]:
             {
                 "qpn": qpn,
                 "pid": qp.regs.uar.program,
-                "state": STATE_NAMES[qp.ctx.state],
+                "state": state_name(qp.ctx.state),
                 "remote_qpn": qp.ctx.remote_qpn,
                 "remote_address": "" if qp.flow is None else format_address(qp.flow.dst),
             }

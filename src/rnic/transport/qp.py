@@ -177,7 +177,7 @@ class QueuePair(QpRecord):
         if ctx.state == RESET or (ctx.state == ERR and old_state != ERR):
             self.drain_acks()
         if ctx.state == RESET:
-            self.why = None
+            self.forget_why()
             self.requester.reset()
             self.completer.reset()
             self.responder.reset()
@@ -545,6 +545,10 @@ class QueuePair(QpRecord):
         self.enter_error(raise_event=False)
         if event is not None:
             self.host.event(event, self.ctx.local_qpn, vendor_err)
+
+    def forget_why(self) -> None:
+        """Forget why something failed: the queue pair begins anew."""
+        self.why = None
 
     def explain(self, reason: Reason, about: str = "", /, **values: object) -> None:
         """Note why something that has to do with this queue pair fails; of a request, ``about`` says which."""

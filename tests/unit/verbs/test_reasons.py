@@ -182,6 +182,26 @@ def test_who_gets_no_answer_says_whom_it_asked() -> None:
         assert re.search(asked, pair.a.qp.why)
 
 
+def test_a_peer_whose_program_wrote_a_state_that_does_not_exist() -> None:
+    with QpPair(attributes={"timeout": 8, "retry_cnt": 1}) as pair:
+        peer = pair.b.ctx.nic.qps[pair.b.qp.qp_num]
+        pair.a.ctx.nic.find_peer = lambda address, port, qpn: (True, peer)
+        before, peer.ctx.state = peer.ctx.state, 9
+        pair.a.post_send(WRITE, 64)
+        pair.a.post_send(WRITE, 64)
+        assert [wc.status for wc in pair.a.wait(2)] == [e.IBV_WC_RETRY_EXC_ERR, e.IBV_WC_WR_FLUSH_ERR]
+        assert "it is in state 9" in pair.a.qp.why
+        peer.ctx.state = before
+
+
+def test_a_queue_pair_that_begins_anew_says_why_again() -> None:
+    with QpPair() as pair:
+        qp = pair.a.ctx.nic.qps[pair.a.qp.qp_num]
+        qp.explains = 0
+        pair.a.qp.modify(QPAttr(e.IBV_QPS_RESET), e.IBV_QP_STATE)
+        assert (qp.explains, pair.a.qp.why) == (1, "")
+
+
 def test_psns_that_do_not_match() -> None:
     with QpPair(attributes={"timeout": 8, "retry_cnt": 1, "sq_psn": 0x123456}) as pair:
         pair.a.post_send(WRITE, 64)
