@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import time
 from collections import deque
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from rnic.cm.line_socket import ExchangeError, LineSocket, dial
@@ -13,8 +15,8 @@ from rnic.conform.frames import Connection, Region, connection_of, is_plain_ack
 from rnic.conform.script import REGIONS, Script, pattern
 from rnic.link.base import flow_between
 from rnic.link.udp import UdpLink
-from rnic.spec.errors import RnicError
-from rnic.spec.limits import ROCE_UDP_PORT
+from rnic.spec.errors import RnicError, VerbsError
+from rnic.spec.limits import MTU_BYTES, MTU_CODES, ROCE_UDP_PORT
 from rnic.spec.psn import PSN_MASK
 from rnic.testing.net import SimNet
 from rnic.testing.packets import NAMES
@@ -46,6 +48,17 @@ class Arrived(NamedTuple):
     time_ns: int
     payload: bytes
     icrc_ok: bool
+
+
+class Completed(NamedTuple):
+    """A completion of the peer's queue pair, as its agent says it."""
+
+    kind: str
+    status: int
+    len: int
+    imm: int
+    slot: int
+    said: str
 
 
 class Wire(Protocol):
@@ -234,6 +247,32 @@ class RemoteAgent:
         self._socket.close()
 
 
+@contextlib.contextmanager
+def understood(line: str, answer: str) -> Iterator[None]:
+    """Take an agent's answer apart inside of this: one that is not of the protocol ends the run, in one line."""
+    try:
+        yield
+    except (KeyError, ValueError, TypeError, VerbsError):
+        raise BenchError(f"the agent answers {answer[:80]!r} to {line!r}: use the agent of this rnic") from None
+
+
+def values_of(answer: str) -> dict[str, str]:
+    """Return the words NAME=VALUE of an answer."""
+    return dict(word.split("=", 1) for word in answer.split() if "=" in word)
+
+
+def _number(text: str, low: int, high: int) -> int:
+    number = int(text, 0)
+    if not low <= number <= high:
+        raise ValueError(text)
+    return number
+
+
+def _region(text: str) -> Region:
+    va, key, size = text.split(":")
+    return Region(_number(va, 0, (1 << 64) - 1), _number(key, 0, 0xFFFF_FFFF), _number(size, 8, 1 << 32))
+
+
 class Bench:
     """A wire and the software behind it.
 
@@ -251,14 +290,18 @@ class Bench:
         self.wire = wire
         self._software = software
         self._qpn = FIRST_QPN
-        hello = self.ask("hello")
-        values = dict(word.split("=", 1) for word in hello.split() if "=" in word)
+        try:
+            hello = self.ask("hello")
+        except NotHereError as error:
+            raise BenchError(f"the agent does not greet: {error}") from None
+        values = values_of(hello)
         if values.get("version") != str(VERSION):
             raise BenchError(f"the agent speaks version {values.get('version')}, this end {VERSION}: use the same rnic")
-        self.maker = values["maker"]
-        self.mtu = int(values["mtu"])
-        self.address = GID(bytes.fromhex(values["gid"])).address
-        self._port = int(values.get("port", ROCE_UDP_PORT))
+        with understood("hello", hello):
+            self.maker = values["maker"]
+            self.mtu = MTU_BYTES[MTU_CODES[int(values["mtu"])]]
+            self.address = GID(bytes.fromhex(values["gid"])).address
+            self._port = _number(values.get("port", str(ROCE_UDP_PORT)), 1, 0xFFFF)
         if len(self.address) != len(wire.address):
             raise BenchError("the agent's GID and our address are of different IP versions: choose another GID index")
 
@@ -283,10 +326,29 @@ class Bench:
         rest = ("mtu", "access", "rd", "rnr_timer", "timeout", "retry", "rnr_retry", "credits")
         words |= {name: options[name] for name in rest}
         answer = self.ask("open " + " ".join(f"{name}={value}" for name, value in words.items()))
-        values = dict(word.split("=", 1) for word in answer.split())
-        regions = {name: Region(*(int(part, 0) for part in values[name].split(":"))) for name in REGIONS}
+        with understood("open", answer):
+            values = values_of(answer)
+            regions = {name: _region(values[name]) for name in REGIONS}
+            qpn = _number(values["qpn"], 0, 0xFF_FFFF)
         flow = flow_between(self.wire.address, self.wire.port, self.address, self._port)
-        return connection_of(script, qpn=self._qpn, peer_qpn=int(values["qpn"]), flow=flow, regions=regions)
+        return connection_of(script, qpn=self._qpn, peer_qpn=qpn, flow=flow, regions=regions)
+
+    def ask_bytes(self, region: str, at: int, length: int) -> bytes:
+        """Return what the peer's memory holds."""
+        line = f"bytes {region} {at} {length}"
+        answer = self.ask(line)
+        with understood(line, answer):
+            return bytes.fromhex(answer)
+
+    def ask_completion(self) -> Completed | None:
+        """Return the next completion of the peer's queue pair."""
+        answer = self.ask("poll")
+        if answer == "none":
+            return None
+        values = values_of(answer)
+        with understood("poll", answer):
+            length, imm, slot = (int(values.get(name, "0")) for name in ("len", "imm", "slot"))
+            return Completed(values["kind"], int(values["status"]), length, imm, slot, answer)
 
     def close(self) -> None:
         """The connection is done."""

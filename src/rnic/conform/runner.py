@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rnic.conform.bench import Arrived, Bench, HandBench, NotHereError
+from rnic.conform.bench import Arrived, Bench, Completed, HandBench, NotHereError
 from rnic.conform.builders import DEVIATIONS, Deviation
 from rnic.conform.frames import Connection, differences, fields_of, frame_of, is_plain_ack, payload_of, row_of
 from rnic.conform.script import Script, Step
@@ -203,14 +203,14 @@ class Player:
         else:
             self._state(step)
 
-    def _poll(self, patience_ns: int) -> dict[str, str] | None:
+    def _poll(self, patience_ns: int) -> Completed | None:
         """The next completion."""
         end = self.bench.wire.now_ns() + patience_ns
         while True:
-            answer = self.bench.ask("poll")
-            if answer != "none":
-                self._note("?", answer)
-                return dict(word.split("=", 1) for word in answer.split())
+            found = self.bench.ask_completion()
+            if found is not None:
+                self._note("?", found.said)
+                return found
             now = self.bench.wire.now_ns()
             if now >= end:
                 return None
@@ -228,26 +228,26 @@ class Player:
         if wanted == "none":
             found = self._poll(self.bench.quiet_ns)
             if found is not None:
-                raise FailedError(f"a completion came where none may: {found['kind']} {_status(found)}")
+                raise FailedError(f"a completion came where none may: {found.kind} {_status(found)}")
             return
         found = self._poll(self.bench.patience_ns)
         if found is None:
             raise FailedError(f"no completion came where this must: {step.text[2:]}")
-        failed = found["status"] != "0"
-        if found["kind"] != step.name or (_status(found) != wanted and not (wanted == "any-error" and failed)):
-            raise FailedError(f"{found['kind']} {_status(found)} completed where this must: {step.text[2:]}")
+        failed = found.status != e.IBV_WC_SUCCESS
+        if found.kind != step.name or (_status(found) != wanted and not (wanted == "any-error" and failed)):
+            raise FailedError(f"{found.kind} {_status(found)} completed where this must: {step.text[2:]}")
         number = self.connection.number
-        for name in ("len", "imm"):
-            if name in step.values and int(found[name]) != number(step.values[name]):
-                raise FailedError(f"the completion says {name} {found[name]}, not {number(step.values[name])}")
+        for name, value in (("len", found.len), ("imm", found.imm)):
+            if name in step.values and value != number(step.values[name]):
+                raise FailedError(f"the completion says {name} {value}, not {number(step.values[name])}")
         if step.payload is not None:
             data = payload_of(step, self.connection)
             skip = number(step.values["len"]) - len(data)
-            slot = int(found["slot"]) * 16_384
+            slot = found.slot * 16_384
             self._compare("S", slot + skip, data, "the receive entry")
 
     def _compare(self, region: str, at: int, data: bytes, where: str) -> None:
-        held = bytes.fromhex(self.bench.ask(f"bytes {region} {at} {len(data)}"))
+        held = self.bench.ask_bytes(region, at, len(data))
         if held != data:
             wrong = next(index for index in range(len(data)) if held[index : index + 1] != data[index : index + 1])
             raise FailedError(f"{where} holds other bytes from byte {wrong} of {len(data)} on")
@@ -260,7 +260,7 @@ class Player:
         self._compare(name, at, payload_of(step, self.connection), f"memory at {step.words[0]}")
 
     def _number(self, step: Step) -> None:
-        held = bytes.fromhex(self.bench.ask(f"bytes {step.words[0]} 0 8"))
+        held = self.bench.ask_bytes(step.words[0], 0, 8)
         wanted = self.connection.number(step.words[1])
         if wanted not in (int.from_bytes(held, "little"), int.from_bytes(held, "big")):
             raise FailedError(f"memory at {step.words[0]} holds {held.hex()}, not {wanted:#x}")
@@ -278,8 +278,8 @@ def _twin(payload: bytes) -> bytes:
     return payload[:8] + payload[9:-4]
 
 
-def _status(found: dict[str, str]) -> str:
-    name: str = e.WC_STATUS_NAMES.get(int(found["status"]), found["status"])
+def _status(found: Completed) -> str:
+    name: str = e.WC_STATUS_NAMES.get(found.status, str(found.status))
     return name.removeprefix("IBV_WC_")
 
 

@@ -1,0 +1,72 @@
+"""An agent that answers nonsense: one line that says so, whatever it is."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from rnic.conform.bench import Bench, BenchError, SimAgent, SimWire
+from rnic.conform.runner import run
+from rnic.conform.script import Script, scripts
+from rnic.testing.net import SimNet
+
+GREETING = "ok version=1 maker=rnic mtu=4096 gid=00000000000000000000ffff0a000001 port=4791"
+HELLOS = (
+    *("", "no", "ok", "ok version=1", "ok version=2 maker=rnic", GREETING.replace("4096", "0")),
+    *(GREETING.replace("4096", "many"), GREETING.replace("0a000001", "0a"), GREETING.replace("gid=0", "gid=x")),
+    *(GREETING.replace("4791", "65536"), GREETING.replace("4791", "0"), GREETING.replace("maker=rnic ", "")),
+)
+ANSWERS = (
+    *("ok", "ok =", "ok a=b", "ok qpn=1", "ok none none", "ok kind=send", "ok kind=recv status=0x"),
+    *("ok kind=send status=0 len=x", "ok 0g", "ok qpn=-1 M=0:0:8 S=0:0:8", "ok qpn=1 M=0:0 S=1", "ok \ufffd\0"),
+)
+
+
+class Agent:
+    """The right agent, until ``wrong`` is said in place of what it answers to a word."""
+
+    def __init__(self, net: SimNet) -> None:
+        self._right = SimAgent(net)
+        self.wrong: dict[str, str] = {}
+
+    def ask(self, line: str) -> str:
+        right = self._right.ask(line)
+        return self.wrong.get(line.split(maxsplit=1)[0], right)
+
+    def close(self) -> None:
+        self._right.close()
+
+
+@pytest.mark.parametrize("hello", HELLOS)
+def test_a_greeting_that_is_none(hello: str) -> None:
+    with SimNet(1) as net:
+        agent = Agent(net)
+        agent.wrong["hello"] = hello
+        with pytest.raises(BenchError) as error:
+            Bench(SimWire(net), agent)
+    assert "\n" not in str(error.value)
+    assert "agent" in str(error.value)
+
+
+def chosen() -> list[Script]:
+    """Return scripts that ask an agent for each of its words."""
+    found = [script for script in scripts() if script.needs_agent]
+    return found[:: len(found) // 6]
+
+
+@pytest.mark.parametrize("word", ["open", "poll", "bytes"])
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_an_answer_that_is_none(word: str, answer: str) -> None:
+    ended = 0
+    for script in chosen():
+        with SimNet(1) as net:
+            agent = Agent(net)
+            bench = Bench(SimWire(net), agent)
+            bench.patience_ns = bench.quiet_ns = 1_000_000
+            agent.wrong[word] = answer
+            with contextlib.suppress(BenchError):
+                run(bench, script)
+                continue
+            ended += 1
+    assert ended or (word, answer) == ("bytes", "ok"), "no bytes are bytes"
