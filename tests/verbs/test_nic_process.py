@@ -10,6 +10,7 @@ import json
 import mmap
 import os
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -434,6 +435,45 @@ def test_a_second_nic_process_is_refused(directory: Path) -> None:
 
 NOBODY = 65534
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user to try")
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="root and unshare make namespaces")
+@pytest.mark.parametrize("inside", ["the program", "the NIC process"])
+def test_pid_namespaces(tmp_path: Path, inside: str) -> None:
+    """A program in one of its own is seen; one that the NIC process does not see is told so in one line."""
+    tmp_path.chmod(0o700)
+    env = os.environ | {"RNIC_RUNTIME_DIR": str(tmp_path)}
+    apart = ["unshare", "--pid", "--fork", "--kill-child"]
+    program = f"""
+import rnic
+try:
+    with rnic.open("{NET}.97", port=0) as ctx:
+        print("slot" if ctx.bypass else "no slot", rnic.verbs.MR(rnic.verbs.PD(ctx), 64).length)
+except rnic.VerbsError as error:
+    print(error)
+"""
+    serve = [sys.executable, "-m", "rnic.cli", "serve"]
+    command = [*apart, *serve] if inside == "the NIC process" else serve
+    process = subprocess.Popen(command, env=env, start_new_session=True)
+    try:
+        for_program = [sys.executable, "-c", program]
+        end = time.monotonic() + 60
+        while (connection := connect(tmp_path)) is None:
+            assert time.monotonic() < end, "the NIC process is not ready"
+            time.sleep(0.01)
+        connection.close()
+        done = subprocess.run(
+            [*apart, *for_program] if inside == "the program" else for_program,
+            env=env, capture_output=True, text=True, timeout=30, check=True,
+        )  # fmt: skip
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)  # unshare itself does not heed it
+        process.wait(10)
+    if inside == "the program":
+        assert done.stdout == ("no slot 64\n" if use.ENGINE is None else "slot 64\n")
+    else:
+        assert "runs in a PID namespace that shows it no process of this one" in done.stdout
+        assert done.stdout.count("\n") == 1
 
 
 def as_nobody(act: Callable[[], bool]) -> bool:

@@ -265,6 +265,12 @@ class Handlers:
         """Open the program's memory by the descriptor that it sent."""
         if mode not in (attach.DMA_PROC_MEM, attach.DMA_COPIER):
             raise OSError(errno.EINVAL, f"DMA mode {mode} is unknown")
+        if not client.pid:
+            raise OSError(
+                errno.EACCES,
+                f"the NIC process (there {os.getpid()}) runs in a PID namespace that shows it no process of this one:"
+                " start it outside of that, or name another by RNIC_RUNTIME_DIR",
+            )
         held = os.dup(fd)
         try:
             if mode == attach.DMA_COPIER:
