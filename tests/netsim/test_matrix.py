@@ -121,7 +121,7 @@ class Side:
         ctx = QpContext(QPC.pack(fields))
         ring = ReceiveRing(self.space, self.rq_va, ENTRIES, 16, lambda: self.rq_tail, lambda head: None)
         send = SimpleNamespace(complete=lambda *a: self.done.append((a[0], a[1], a[3])))
-        recv = SimpleNamespace(complete=self.take, told=False)
+        recv = SimpleNamespace(complete=self.take, notified=False)
         memory = QpMemory(self.arena, ENTRIES)
         place = memory.record + QP["sq_base"].byte
         send_ring = SendRing(self.arena.memory, place, self.space, self.sq_va, ENTRIES, 0)
