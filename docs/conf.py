@@ -20,7 +20,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "citat
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 python_use_unqualified_type_names = True
-exclude_patterns = ["_build", "layouts/conformance-table.md", "layouts/ctxmgt-rows.md", "layouts/gateware-*-table.md"]
+exclude_patterns = ["_build", "layouts/ctxmgt-rows.md", "layouts/*-table.md"]
 myst_heading_anchors = 3
 
 html_theme = "furo"
