@@ -129,6 +129,7 @@ static void refused_modify(void)
 	struct ibv_qp *qp = new_qp(IBV_QPT_RC, cq);
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 }, rtr = at_rtr(IBV_MTU_1024, 1);
 
+	CHECK(ibv_query_gid(context, 1, 7, &rtr.ah_attr.grh.dgid));
 	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT));
 	CHECK(ibv_modify_qp(qp, &attr, TO_INIT | IBV_QP_TIMEOUT));
 	CHECK(ibv_modify_qp(qp, &rtr, TO_RTR));

@@ -18,6 +18,7 @@ NET = own_network()
 SOURCE = Path(__file__).with_name("reasons.c")
 
 VERBS = (
+    "ibv_query_gid: GID index 7: this port has 0 to 0",
     "ibv_modify_qp: INIT lacks IBV_QP_ACCESS_FLAGS (mask 0x31)",
     "ibv_modify_qp: INIT does not take IBV_QP_TIMEOUT (mask 0x239)",
     "ibv_modify_qp: queue pair QPN cannot go from RESET to RTR",

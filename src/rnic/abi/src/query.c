@@ -13,6 +13,7 @@
 #include "errors.h"
 #include "gid.h"
 #include "io/clock.h"
+#include "rnic_reasons.h"
 
 enum { MAX_MCAST_GROUPS = 1 << 12, MAX_AH = 1 << 16, ACK_DELAY = 15, CLOCK_KHZ = 1000000 };
 
@@ -157,7 +158,8 @@ EXPORT int ibv_query_gid(struct ibv_context *verbs, uint8_t port, int index, uni
 
 	refresh_limits(context);
 	if (index < 0 || !has_gid(context, port, (uint32_t)index)) {
-		errno = EINVAL;
+		errno = why_gid_index(EINVAL, "ibv_query_gid", (uint32_t)index,
+				      dev_lim(context, RNIC_DEV_LIM_GID_COUNT) - 1);
 		return -1;
 	}
 	memcpy(gid->raw, gid_at(context, (uint32_t)index), 16);
