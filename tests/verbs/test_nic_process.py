@@ -444,6 +444,8 @@ def test_pid_namespaces(tmp_path: Path, inside: str) -> None:
     tmp_path.chmod(0o700)
     env = os.environ | {"RNIC_RUNTIME_DIR": str(tmp_path)}
     apart = ["unshare", "--pid", "--fork", "--kill-child"]
+    if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this system makes no PID namespaces")
     program = f"""
 import rnic
 try:
