@@ -26,7 +26,7 @@ struct ends {
 	enum ibv_mtu mtu[2];
 	uint32_t dest, psn;
 	int rights, rnr_retry;
-	int impatient; /* for who is never answered */
+	int impatient; /* for a queue pair that is never answered */
 };
 
 static struct ibv_qp *new_qp(enum ibv_qp_type type, struct ibv_cq *to)

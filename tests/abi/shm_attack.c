@@ -371,7 +371,7 @@ int main(int argc, char **argv)
 		while (recv(by_attackers[0], &byte, 1, MSG_DONTWAIT) != 1) {
 			CHECK(send(by_honest[0], "", 1, MSG_NOSIGNAL) == 1);
 			exchange(qp, &honest, 0, round++);
-			/* to read from whom it cannot trust is an error at most */
+			/* a READ from a peer that it cannot trust ends in an error at most */
 			post_send(theirs, IBV_WR_RDMA_READ, part(OPEN_PART), mrs[OPEN_PART]->lkey, 8192, &attacker);
 			while (context->ops.poll_cq(their_cq, 1, &wc) > 0)
 				;

@@ -1,6 +1,6 @@
 """Lines that tell a program's user why something failed: written to the stderr that the program has sent (EXPLAIN).
 
-The NIC process must not wait for whoever reads them. A thread writes them, a descriptor that takes no line for a second
+The NIC process must not wait for their reader. A thread writes them, a descriptor that takes no line for a second
 gets no more, and each kind of line is counted after the first ones.
 """
 

@@ -123,7 +123,7 @@ class Count:
         self.mixed = False
         """Packets had other idents than the link knew of them: what it knows counts no more."""
         self.told = False
-        """Whoever can make the link know bits of these idents was told that the sender counts."""
+        """The device was told that the sender counts, so that its link can show bits of these idents."""
 
     def ahead(self, now_ns: int) -> int:
         """How far ahead of the foremost ident a packet is believed."""

@@ -22,6 +22,17 @@ def read_all(fd: int) -> list[str]:
         return file.read().splitlines()
 
 
+def full_pipe() -> tuple[int, int]:
+    """Return the ends of a pipe without room, to which a write would wait."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writing, bytes(4096))
+    os.set_blocking(writing, True)
+    return reading, writing
+
+
 def test_each_kind_is_written_ten_times_and_then_counted() -> None:
     reading, writing = os.pipe()
     lines = Writer().open(writing)
@@ -36,19 +47,14 @@ def test_each_kind_is_written_ten_times_and_then_counted() -> None:
 
 def test_who_does_not_read_gets_no_more_and_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explain, "_WAIT_MS", 10)
-    (stuck_reading, stuck), (reading, writing) = os.pipe(), os.pipe()
-    os.set_blocking(stuck, False)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            os.write(stuck, bytes(4096))
-    os.set_blocking(stuck, True)
+    (stuck_reading, stuck), (reading, writing) = full_pipe(), os.pipe()
     writer = Writer()
     deaf, other = writer.open(stuck), writer.open(writing)
     os.close(writing)
     began = time.monotonic()
     for _ in range(MOST_LINES):
         deaf(NO_RECEIVE, "never read")
-    assert time.monotonic() - began < 5, "who has a line written waits for nobody"
+    assert time.monotonic() - began < 5, "a line waits for no reader"
     other(NO_RECEIVE, "read")
     other.close()
     assert read_all(reading) == ["rnic: read"]
@@ -66,12 +72,7 @@ def test_a_pipe_that_fills_after_it_had_room_holds_nobody_up(monkeypatch: pytest
         def poll(self, timeout: int) -> list[tuple[int, int]]:
             return [(0, select.POLLOUT)]
 
-    (stuck_reading, stuck), (reading, writing) = os.pipe(), os.pipe()
-    os.set_blocking(stuck, False)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            os.write(stuck, bytes(4096))
-    os.set_blocking(stuck, True)
+    (stuck_reading, stuck), (reading, writing) = full_pipe(), os.pipe()
     monkeypatch.setattr(select, "poll", HasRoom)
     writer = Writer()
     deaf, other = writer.open(stuck), writer.open(writing)
