@@ -13,7 +13,9 @@ Each name is loaded when it is used first, so that commands start fast.
 
 from importlib import import_module
 
-TYPE_CHECKING = False  # for who reads types: the module of this name takes as long as everything else here
+TYPE_CHECKING = (
+    False  # for tools that read types: the module of this name takes as long to load as everything else here
+)
 if TYPE_CHECKING:
     from rnic.arrays.aio import AsyncListener, aconnect, alisten
     from rnic.arrays.batch import Batch
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from rnic.verbs import (
         AH,
         CQ,
+        DM,
+        DMMR,
         GID,
         MR,
         MW,
@@ -40,7 +44,9 @@ if TYPE_CHECKING:
         SGE,
         SRQ,
         WC,
+        XRCD,
         AHAttr,
+        AllocDmAttr,
         AsyncEvent,
         BindInfo,
         CompChannel,
@@ -56,6 +62,7 @@ if TYPE_CHECKING:
         SendWR,
         SrqAttr,
         SrqInitAttr,
+        XRCDInitAttr,
         enums,
         get_device_list,
     )
@@ -67,6 +74,8 @@ __all__ = [
     "AH",
     "CMID",
     "CQ",
+    "DM",
+    "DMMR",
     "GID",
     "MR",
     "MW",
@@ -75,8 +84,10 @@ __all__ = [
     "SGE",
     "SRQ",
     "WC",
+    "XRCD",
     "AHAttr",
     "AddrInfo",
+    "AllocDmAttr",
     "AsyncEvent",
     "AsyncListener",
     "Batch",
@@ -116,6 +127,7 @@ __all__ = [
     "UDParam",
     "VerbsError",
     "WorkCompletionError",
+    "XRCDInitAttr",
     "__version__",
     "acm_connect",
     "aconnect",
@@ -148,7 +160,7 @@ _HOMES = {
     }.items()
     for name in names.split()
 }
-"""Where names come from that do not come from :mod:`rnic.verbs`."""
+"""Modules of the names that do not come from :mod:`rnic.verbs`."""
 
 
 def __getattr__(name: str) -> object:

@@ -13,7 +13,7 @@ from rnic.spec.layout import Field, Layout
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 ROOMS = ("mem", "rings", "context", "device")
-ALONE = ("rnic.spec.attach", "rnic.rclink.header")
+ALONE = ("rnic.spec.attach", "rnic.spec.verbs_faults", "rnic.rclink.header")
 """Modules outside those rooms; registers and engine tables are typed in their own tests."""
 OWN = "rnic.state"
 """Its records no document has but the memory key: words one after the other, that ``engine/state.h`` is held to."""

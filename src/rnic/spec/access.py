@@ -21,7 +21,13 @@ RIGHT_NAMES = {
     REMOTE_READ: "REMOTE_READ",
     REMOTE_ATOMIC: "REMOTE_ATOMIC",
     MW_BIND: "MW_BIND",
+    FLUSH_GLOBAL: "FLUSH_GLOBAL",
+    FLUSH_PERSISTENT: "FLUSH_PERSISTENT",
 }
 """Rights that an access asks for, one at a time."""
-SUPPORTED = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | MW_BIND | ZERO_BASED
+SUPPORTED = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | MW_BIND | ZERO_BASED | ON_DEMAND | FLUSH_GLOBAL
+"""Rights that a region may have. ``FLUSH_PERSISTENT`` is not among them: memory that programs register is lost with the
+machine, so that a flush that promises more must fail."""
+QP_RIGHTS = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | FLUSH_GLOBAL | FLUSH_PERSISTENT
+"""Rights that a queue pair may have; the region still has to have them."""
 NEED_LOCAL_WRITE = REMOTE_WRITE | REMOTE_ATOMIC

@@ -12,7 +12,7 @@ from rnic.spec.layout import Field, Layout, half, wide, word
 
 MAGIC = 0x4349_4E52
 """``RNIC``."""
-VERSION = 6
+VERSION = 8
 SOCKET_NAME = "nic.sock"
 LOCK_NAME = "nic.lock"
 
@@ -20,19 +20,35 @@ MSG_HELLO, MSG_LIST, MSG_OPEN, MSG_COMMAND, MSG_VECTOR, MSG_SHARE, MSG_UNSHARE, 
     1, 11
 )
 MSG_FAULT = 11
-"""JSON ``{"device": NAME, "event": [WORD, ...]}``, words as ``rnic fault`` takes them; none only asks what holds."""
+"""JSON ``{"device": NAME, "event": [WORD, ...]}``, words as ``rnic fault`` takes them; none only asks what holds. With
+``rules``, a list of them, verbs fail by these from now on (:mod:`rnic.link.verbs_faults`)."""
 MSG_REGISTER = 12
 """A load or store of the global block, whose registers are no memory: they stand in no window."""
 MSG_PUNT = 13
 """From a program with its own slot: what its engine leaves to the reference; its arena is lent with the message."""
 
 MSG_SHM_RING = 14
-"""From a program with its own slot: it would take part in loopback inside the NIC; then, of each queue pair that is
-connected, to whom it leads."""
+"""From a program with its own slot: it would take part in loopback inside the NIC. Then, for each connected queue pair,
+the program at its other end."""
 
 MSG_EXPLAIN = 15
 """Brings the program's stderr: from now on it gets a line for each request of its queue pairs that fails, and for each
 message that is missed (:mod:`rnic.spec.reasons`)."""
+
+MSG_VERBS_RULES = 16
+"""Asks for the rules for verbs that the library applies (:data:`rnic.spec.verbs_faults.VERBS_RULE`), if the
+window's header says that there are any."""
+
+MSG_NETLINK = 17
+"""Brings the other end of what the program takes for a NETLINK_RDMA socket; the body are the names of its devices, with
+commas, none for all."""
+
+MSG_CAPTURE = 18
+"""Brings the writing end of a pipe or FIFO, which gets a device's packets as pcapng until either end closes it or the
+connection; the body is the device's name, empty for the first."""
+
+MSG_SOURCE_PORT = 19
+"""From a program with its own slot: it would send from one of the device's source ports. The answer brings a socket."""
 
 DMA_PROC_MEM = 0
 """OPEN brings the program's ``/proc/self/mem``, open for reading and writing."""
@@ -50,6 +66,8 @@ DMA_NO_ENGINE = 0x400
 
 NAME_BYTES = 16
 MAX_MESSAGE = 65_536
+MAX_SOURCE_PORTS = 256
+"""Ports that a device sends from; more would spread no better and cost descriptors."""
 PAGE_BYTES = 4096
 
 
@@ -75,13 +93,14 @@ HELLO_REPLY = _layout(
 )
 LIST_RECORD = _layout(
     "LIST record",
-    48,
+    56,
     wide("name", 0, "device name, zero-terminated", 16),
     wide("gid", 16, "GID 0", 16),
     wide("guid", 32, "node GUID, most significant byte first", 8),
     half("udp_port", 40, "UDP port"),
     half("active_mtu", 42, "path MTU in bytes"),
     word("port_state", 44, "1 down, 4 active"),
+    word("index", 48, "number of its uverbs node"),
 )
 OPEN = _layout(
     "OPEN",
@@ -102,7 +121,7 @@ OPEN_REPLY = _layout(
 )
 OPEN_SLOT = _layout(
     "OPEN answer, of a slot",
-    64,
+    580,
     wide("layout", 0, "hash of the tables that the arena is laid out by", 8),
     wide("arena_bytes", 8, "bytes of the arena"),
     wide("shared_bytes", 16, "bytes of the shared record with the receive buffers"),
@@ -112,11 +131,18 @@ OPEN_SLOT = _layout(
     word("address_bytes", 36, "4 or 16"),
     wide("address", 40, "the device's IP address", 16),
     wide("budget_bytes", 56, "bytes of the page of the device's budget", 8),
+    word("source_ports", 64, "UDP ports that it sends from, at most MAX_SOURCE_PORTS"),
+    wide(
+        "source_port_list",
+        68,
+        "these, of two bytes each; sockets of others than the device's come with SOURCE_PORT",
+        512,
+    ),
 )
 """Behind the OPEN answer, where there is one."""
 PUNT_PACKET, PUNT_TURN, PUNT_NOTIFY, PUNT_DOORBELL, PUNT_TIMER = range(1, 6)
 PUNT_NOTIFY_SEND, PUNT_NOTIFY_RECV = 4, 8
-"""Which completion queue PUNT_NOTIFY is for, by bits."""
+"""Bits that tell for which completion queue PUNT_NOTIFY asks."""
 PUNT = _layout(
     "PUNT",
     112,
@@ -163,8 +189,9 @@ SHM_RING_REPLY = _layout(
     wide("cookie_va", 24, "where its cookie lies"),
     wide("cookie", 32, "its cookie; of QPN 0 the program's own", 16),
 )
-"""With QPN 0 comes a datagram socket, at which the program hears its bell; with others the file of rings and the bell
-of whom they lead to, where there is one."""
+"""With QPN 0 comes the datagram socket of the program's own doorbell; with others the file of rings and the doorbell of
+the peer, if there is a peer."""
+SOURCE_PORT = _layout("SOURCE_PORT", 4, word("port", 0, "one of the source ports"))
 COMMAND = _layout(
     "COMMAND",
     24,
@@ -174,8 +201,8 @@ COMMAND = _layout(
     wide("in_param", 8, "not used"),
     word("inbox_bytes", 16, "bytes of inbox that follow"),
 )
-"""A message holds one command or several, each with its inbox behind it. They are carried out in their order until one
-fails; the answer is theirs, one after the other, as far as they were carried out."""
+"""A message holds one command or several, each with its inbox behind it. They are executed in order until one
+fails; the answer is theirs, one after the other, as far as they were executed."""
 COMMAND_REPLY = _layout(
     "COMMAND answer",
     16,
@@ -211,6 +238,7 @@ WINDOW = _layout(
     word("blocks", 8, "queue blocks"),
     word("asleep", 12, "not 0 while the NIC sleeps: who rings a doorbell then writes to the wake eventfd"),
     word("alive", 16, "1 while the NIC process serves this window"),
+    word("verbs_rules", 20, "rules of a fault script for VERBS_RULES to bring"),
 )
 """Page 0 of the window; rung bytes follow from page 1 on, then the queue blocks."""
 
@@ -224,7 +252,7 @@ COPY = _layout(
     wide("bytes", 8, "to copy, at most MAX_COPY; to check, any number"),
     word("kind", 16, "COPY_* number; the data follows COPY_WRITE"),
 )
-"""What the NIC process asks a copying thread (``DMA_COPIER``), one at a time over the socket pair of OPEN."""
+"""Request of the NIC process to a copying thread (``DMA_COPIER``), one at a time over the socket pair of OPEN."""
 COPY_REPLY = _layout("copy answer", 4, word("error", 0, "0 or an errno; the data follows COPY_READ's"))
 
 INFO_WHY = "why "
@@ -245,6 +273,10 @@ REQUEST_BYTES: dict[int, tuple[int, int]] = {
     MSG_PUNT: (PUNT.size, PUNT.size),
     MSG_SHM_RING: (SHM_RING.size, SHM_RING.size),
     MSG_EXPLAIN: (0, 0),
+    MSG_VERBS_RULES: (0, 0),
+    MSG_NETLINK: (0, MAX_MESSAGE),
+    MSG_CAPTURE: (0, NAME_BYTES),
+    MSG_SOURCE_PORT: (SOURCE_PORT.size, SOURCE_PORT.size),
 }
 """Smallest and largest body of each request."""
 INFO_REPLY = _layout("INFO answer", 8, wide("bytes", 0, "of JSON in the file that comes along"))

@@ -42,6 +42,8 @@ CM_MORE = 2
 """``flags`` of CM_OPEN: names beside those of the one before, where they are too many for one."""
 CM_TELL = 4
 """``flags`` of CM_RESOLVE_ADDR and CM_RESOLVE_ROUTE: the answer is the event, which then waits on no channel."""
+CM_AFONLY = 8
+"""``flags``: an ID bound to ``::`` takes IPv6 alone; one of IPv4 always does."""
 CM_MOST_EVENTS = 32
 """Events of one answer to CM_GET_EVENT at most."""
 QP_RC, QP_UC, QP_UD = 2, 3, 4
@@ -77,7 +79,7 @@ CM_REQUEST = Layout(
         octet("ack_timeout", 76, "local ACK timeout, 0 for the usual one"),
         wide("context", 80, "of CM_JOIN: comes back with its event"),
         word("private_bytes", 88, "of private data"),
-        word("flags", 92, "CM_REUSEADDR, CM_MORE, CM_TELL"),
+        word("flags", 92, "CM_REUSEADDR, CM_MORE, CM_TELL, CM_AFONLY"),
         wide("private", 96, "private data", MAX_PRIVATE),
     ),
 )

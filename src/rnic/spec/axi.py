@@ -16,7 +16,7 @@ class Resp(IntEnum):
 
 
 class Burst(IntEnum):
-    """AXI burst types; the engine sends INCR only."""
+    """AXI burst types; the descriptor engine sends INCR only, PAXI takes all."""
 
     FIXED = 0
     INCR = 1
@@ -29,6 +29,9 @@ MAX_BEATS: Final = 256
 """Beats of the longest INCR burst."""
 MAX_LEN: Final = MAX_BEATS - 1
 """Largest AxLEN: beats less one."""
-MAX_DATA_BITS: Final = 512
+MAX_FIXED_BEATS: Final = 16
+WRAP_BEATS: Final = (2, 4, 8, 16)
+"""Beats of a FIXED burst at most, and those that a WRAP burst may have (A3.4.1)."""
+MAX_DATA_BITS: Final = 1024
 MIN_DATA_BITS: Final = 8
-"""Bus widths that PAXI serves; AXI also has 1024."""
+"""Widths of a bus (A1.2.1)."""

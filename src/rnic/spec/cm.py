@@ -17,7 +17,7 @@ REJ_DUPLICATE_COMM_ID = 30
 """Reasons of REJ (IBA 12.6.7.2) as far as they are given here; all have names in :mod:`rnic.wire.cm_message`."""
 
 REJECTED_REQ, REJECTED_REP, REJECTED_OTHER = range(3)
-"""Which message a REJ is about; MRA's numbers are the same for REQ and REP."""
+"""Message that a REJ is about; MRA's numbers are the same for REQ and REP."""
 
 SIDR_SUCCESS, SIDR_UNSUPPORTED, SIDR_REJECTED, SIDR_NO_QP = range(4)
 """Status of SIDR_REP (IBA 12.11.2)."""
@@ -62,12 +62,13 @@ EVENT_NAMES = {
 
 
 def service_id(port_space: int, port: int) -> int:
-    """The 64-bit service ID of a port (annex A11)."""
+    """Return the 64-bit service ID of a port (annex A11)."""
     return port_space << 16 | port
 
 
 def port_key(service_id: int) -> int:
-    """What the service IDs of one port have in common, whatever their port space; the ID where it is not a port's."""
+    """Return the prefix that the service IDs of one port share, whatever their port space; the ID itself if it names no
+    port."""
     return service_id & ~_PROTOCOL if service_id >> 24 == _IP_PREFIX else service_id
 
 
@@ -76,10 +77,10 @@ _IP_PREFIX, _PROTOCOL = 1, 0xFF << 16
 
 
 RESPONSE_TIMEOUT = 20
-"""How long a peer may take to answer, as 4.096 us << code: 4.3 s."""
+"""Time that a peer may take to answer, as 4.096 us << code: 4.3 s."""
 MAX_CM_RETRIES = 15
 MRA_SERVICE_TIMEOUT = 24
-"""What MRA asks for: 69 s for a listener to make up its mind."""
+"""Time that MRA asks for: 69 s for a listener to make up its mind."""
 PACKET_LIFETIME = 16
 """Of a path, as a code: 268 ms. Twice that is the time that a finished connection waits."""
 ACK_TIMEOUT = 16
@@ -89,5 +90,5 @@ UNIT_NS = 4_096
 
 
 def code_ns(code: int) -> int:
-    """Nanoseconds of a timeout code."""
+    """Return the nanoseconds of a timeout code."""
     return UNIT_NS << code

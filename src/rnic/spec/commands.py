@@ -41,19 +41,30 @@ ARM_SRQ = 0x040
 ALLOC_MW = 0xF00
 DEALLOC_MW = 0xF01
 ALLOC_RES = 0xF10
-"""Hand out a number: in_modifier is a ``RES_*`` kind, out_param the number. Ours, as is FREE_RES."""
+"""Allocate a number: in_modifier is a ``RES_*`` kind, out_param the number. An extension of rnic, as is FREE_RES."""
 FREE_RES = 0xF11
+TOERR_ON_COMMAND = 1
+"""TOERR with this op_modifier follows a completion that had to fail: it is no verb of the program."""
 SET_WEIGHT = 0xF12
-"""Turns of a queue pair: in_modifier is the QPN, op_modifier 1 to 16 its share against others. Ours."""
+"""Set a queue pair's weight: in_modifier is the QPN, op_modifier its share, 1 to 16. An extension of rnic."""
 READ_NON_RDMA = 0xF13
-"""The oldest frame of the non-RDMA channel, from byte in_modifier on; op_modifier 1 then takes it away. Ours."""
+"""Read the oldest non-RDMA frame from byte in_modifier on; op_modifier 1 then removes it. An extension of rnic."""
 READ_CFG = 0xF14
-"""Read a 64-bit register of the configuration interface: in_modifier is its offset. Ours, as is WRITE_CFG."""
+"""Read a 64-bit configuration register: in_modifier is its offset. An extension of rnic, as is WRITE_CFG."""
 WRITE_CFG = 0xF15
+WRITE_NON_RDMA = 0xF16
+"""Send a non-RDMA frame: in_modifier is its length, the mailbox the whole packet. An extension of rnic."""
+OPEN_XRCD = 0xF17
+"""Open an XRC domain: the output parameter is its number. An extension of rnic, as is CLOSE_XRCD."""
+CLOSE_XRCD = 0xF18
 UNMAP_ICM = 0xFF9
 MAP_ICM = 0xFFA
 
-COMMAND_NAMES = {value: name for name, value in list(globals().items()) if name.isupper() and isinstance(value, int)}
+COMMAND_NAMES = {
+    value: name
+    for name, value in list(globals().items())
+    if name.isupper() and isinstance(value, int) and name != "TOERR_ON_COMMAND"
+}
 
 # --- status, HCR bits 31:24
 ST_OK = 0x00
@@ -69,6 +80,8 @@ ST_BAD_INDEX = 0x0A
 ST_BAD_NVMEM = 0x0B
 ST_BAD_QP_STATE = 0x10
 ST_BAD_SIZE = 0x40
+ST_ERRNO = 0x80
+"""With an errno in bits 6:0: a rule of a fault script had the command fail (:mod:`rnic.link.verbs_faults`)."""
 
 STATUS_NAMES = {
     ST_OK: "OK",
@@ -84,6 +97,7 @@ STATUS_NAMES = {
     ST_BAD_NVMEM: "BAD_NVMEM",
     ST_BAD_QP_STATE: "BAD_QP_STATE",
     ST_BAD_SIZE: "BAD_SIZE",
+    ST_ERRNO: "ERRNO",
 }
 
 # --- kinds of number that ALLOC_RES hands out
@@ -107,7 +121,7 @@ RESOURCE_NAMES = {
     RES_MPT: "memory keys",
     RES_MTT: "page lists",
 }
-"""What a number of each kind is for."""
+"""Use of each kind of number, by kind."""
 
 COMMAND_DOCS: dict[int, tuple[str, str, str]] = {
     QUERY_DEV_LIM: ("", "", "limits, port, P_Key and GID tables"),
@@ -149,13 +163,16 @@ COMMAND_DOCS: dict[int, tuple[str, str, str]] = {
     SQD2SQD: ("QPN", "", "change attributes while drained"),
     ARM_SRQ: ("SRQN", "", "set the limit that raises SRQ_LIMIT"),
     ALLOC_MW: ("PD", "type, 1 or 2", "create a memory window; its key is the output parameter"),
-    DEALLOC_MW: ("key", "", "destroy a window"),
+    DEALLOC_MW: ("window", "", "destroy a window, by the index of its keys"),
     ALLOC_RES: ("RES_* kind", "", "hand out a number: the output parameter"),
     FREE_RES: ("number", "RES_* kind", "give a number back; BUSY while something has it"),
     SET_WEIGHT: ("QPN", "weight, 1 to 16", "a queue pair's share of the turns"),
     READ_NON_RDMA: ("first byte", "1 takes it away", "the oldest frame of the non-RDMA channel"),
     READ_CFG: ("offset", "", "a congestion register: the output parameter"),
+    WRITE_NON_RDMA: ("length", "", "send the mailbox's packet, which is not RDMA, by the non-RDMA channel"),
     WRITE_CFG: ("offset", "", "set it to the mailbox's 8 bytes; a device's own while no other program is there"),
+    OPEN_XRCD: ("", "", "open an XRC domain, which the mailbox may name by a file"),
+    CLOSE_XRCD: ("XRCD", "", "close it; BUSY while something of this context is in it"),
     UNMAP_ICM: ("entries", "", "take context memory back"),
     MAP_ICM: ("entries", "1 contexts, 2 memory tables", "lend pages for context memory"),
 }
@@ -175,5 +192,6 @@ STATUS_DOCS: dict[int, str] = {
     ST_BAD_NVMEM: "context memory is not mapped, or does not answer",
     ST_BAD_QP_STATE: "not from this state of the queue pair",
     ST_BAD_SIZE: "a mailbox or ring of the wrong size",
+    ST_ERRNO: "and an errno in bits 6 to 0: a fault script has it fail",
 }
 """For people: what each status says. A command that fails has changed nothing."""

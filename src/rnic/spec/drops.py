@@ -1,4 +1,4 @@
-"""Why a received packet was dropped. Each reason is also the name of the counter that it bumps."""
+"""Reasons for which received packets are dropped. Each reason is also the name of the counter that it bumps."""
 
 from enum import Enum
 

@@ -22,7 +22,7 @@ from rnic.spec.registers import Register
 # ---------------------------------------------------------------- fixed values
 
 MAX_UDP_PAYLOAD: Final = 1472
-"""What META may ask for: an Ethernet payload of 1500 bytes less 28 of IP and UDP headers."""
+"""Largest length that META may ask for: an Ethernet payload of 1500 bytes less 28 of IP and UDP headers."""
 MAX_IP_BYTES: Final = 1500
 IP_TTL: Final = 64
 
@@ -214,5 +214,5 @@ ENDPOINT_ENTRIES: Final = 256
 
 
 def endpoint_index(ip: int) -> int:
-    """Slot of an IP address in the endpoint table: its two low bytes, XORed."""
+    """Return the slot of an IP address in the endpoint table: its two low bytes, XORed."""
     return (ip ^ ip >> 8) & 0xFF

@@ -252,7 +252,7 @@ WIDE_REGISTERS: Final = (
     Register("REMOTE_WINDOW_BASE_HI", 0xB4, "RW", "REMOTE_WINDOW_BASE, high half", reset=0xFFFFFFFF, source="ours"),
     Register("REMOTE_WINDOW_LAST_HI", 0xB8, "RW", "REMOTE_WINDOW_LAST, high half", source="ours"),
 )
-"""What an engine with more than 32 address bits has besides. Bits past its addresses are stored, and no more."""
+"""Registers that only an engine with more than 32 address bits has. Bits past its addresses are stored, and no more."""
 
 DOCUMENTED_DEBUG: Final = (
     Register("CQ_DOORBELL", 0x54, "RW", "stored, no effect"),
@@ -271,7 +271,7 @@ DOCUMENTED_DEBUG: Final = (
 
 
 def register_map(documented_debug: bool = False, address_bits: int = NARROW_ADDRESS_BITS) -> tuple[Register, ...]:
-    """All registers in order of offset, with the debug registers of the RTL or of the register document."""
+    """Return all registers in order of offset, with the debug registers of the RTL or of the register document."""
     registers = REGISTERS + (WIDE_REGISTERS if address_bits > NARROW_ADDRESS_BITS else ())
     if not documented_debug:
         return registers
@@ -352,11 +352,11 @@ DM_STATUS = Layout(
 
 
 def dm_command_layout(address_bits: int) -> Layout:
-    """The command of an engine with so many address bits."""
+    """Return the layout of the command of an engine with this number of address bits."""
     return DM_COMMAND if address_bits <= NARROW_ADDRESS_BITS else DM_COMMAND_WIDE
 
 
 def dm_command(address: int, btt: int, tag: int = 0, address_bits: int = NARROW_ADDRESS_BITS) -> int:
-    """The command that the documents send, 72 bits with 32-bit addresses: incrementing, end of frame."""
+    """Return the command that the documents send, 72 bits with 32-bit addresses: incrementing, end of frame."""
     layout = dm_command_layout(address_bits)
     return int.from_bytes(layout.pack({"btt": btt, "type": 1, "eof": 1, "address": address, "tag": tag}), "little")

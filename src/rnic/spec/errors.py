@@ -9,10 +9,18 @@ class RnicError(Exception):
     """Base of everything rnic raises on purpose."""
 
 
-class VerbsError(RnicError, OSError):
-    """A verbs call failed. ``errno`` (also as ``error_code``, pyverbs' name) says how.
+class LinkError(RnicError):
+    """A link cannot be opened or used as asked. The message is one line: the object, its value, the remedy."""
 
-    Where one of several work requests failed, ``bad_wr`` is it; those before it are posted.
+
+class VerbsError(RnicError, OSError):
+    """A verbs call failed. ``errno`` (also as ``error_code``, pyverbs' name) is the error number.
+
+    If one of several work requests failed, it is ``bad_wr``; those before it are posted.
+
+    Args:
+        errno: the error number; 0 for none.
+        message: one line.
     """
 
     bad_wr: object = None
@@ -25,10 +33,22 @@ class VerbsError(RnicError, OSError):
         return f"{self.strerror} ({os.strerror(self.errno or 0)})"
 
 
+class VerbsIndexError(VerbsError, IndexError):
+    """An index is outside an array."""
+
+
+class VerbsKeyError(VerbsError, KeyError):
+    """A peer shares nothing of that name."""
+
+
 class WorkCompletionError(RnicError):
     """A work request of the short API (``conn.read`` and its like) completed with an error.
 
     ``status`` is the completion's ``IBV_WC_*`` number.
+
+    Args:
+        status: the completion's ``IBV_WC_*``.
+        message: one line.
     """
 
     def __init__(self, status: int, message: str) -> None:

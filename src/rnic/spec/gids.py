@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from rnic.spec import reasons
+
+_LINK_LOCAL = b"\xfe\x80"
 _MAPPED = bytes(10) + b"\xff\xff"
 _MAPPED_GROUP = b"\xff\x0e" + bytes(8) + b"\xff\xff"
 _IPV4_GROUPS = 0xE
@@ -9,15 +12,28 @@ _IPV4_GROUPS = 0xE
 
 
 def gid_from_address(address: bytes) -> bytes:
-    """The 16-byte GID of an IP address: itself, or ``::ffff:a.b.c.d`` for 4 bytes (Annex A17, 17.7)."""
+    """Return the 16-byte GID of an IP address: itself, or ``::ffff:a.b.c.d`` for 4 bytes (Annex A17, 17.7)."""
     return address if len(address) == 16 else _MAPPED + address
 
 
 def address_from_gid(gid: bytes) -> bytes:
-    """The IP address behind a GID: 4 bytes for ``::ffff:a.b.c.d``, else the GID itself.
+    """Return the IP address behind a GID: 4 bytes for ``::ffff:a.b.c.d``, else the GID itself.
 
     An IPv4 group has two spellings: that one, and ``ff0e::ffff:a.b.c.d``, as RoCE v1 and older programs have it.
     """
     if gid[:12] == _MAPPED or (gid[:12] == _MAPPED_GROUP and gid[12] >> 4 == _IPV4_GROUPS):
         return gid[12:]
     return gid
+
+
+def source_refusal(gid: bytes, of_v1: bool, own: bytes) -> reasons.Reason | None:
+    """Return why no packet can be sent from an entry of a GID table; ``None`` if one can.
+
+    Args:
+        gid: the entry.
+        of_v1: it is of RoCE v1.
+        own: the GID of the device's own address.
+    """
+    if of_v1:
+        return reasons.GID_TYPE
+    return reasons.GID_ELSEWHERE if gid[:2] == _LINK_LOCAL and gid != own else None

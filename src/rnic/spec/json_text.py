@@ -1,4 +1,4 @@
-"""JSON from outside: whatever it is, it gives a value or a ``ValueError`` of one line."""
+"""Untrusted JSON: any input gives a value or a ``ValueError`` of one line."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def json_value(text: str | bytes) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        ValueError: it is none (``json.JSONDecodeError``), has a number that JSON has not or of too many digits, or is
-            nested too deeply.
+        ValueError: it is not valid JSON (``json.JSONDecodeError``), has a number that JSON does not allow or with too
+            many digits, or is nested too deeply.
     """
     try:
         return json.loads(text, parse_constant=_refuse)

@@ -7,7 +7,7 @@ has a hand-written ``struct`` codec beside it, and a property test holds the two
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -60,19 +60,20 @@ class Layout:
         """First byte, the one behind the last, shift and mask: worked out once, since codecs ask for little else."""
         if len(self._by_name) != len(fields):
             raise ValueError(f"layout {name}: a field name appears twice")
-        taken: dict[tuple[int, int], str] = {}
+        taken = 0
         for field in fields:
             if not (0 <= field.lsb <= field.msb < field.unit * 8 and field.byte + field.unit <= size):
                 raise ValueError(f"layout {name}: field {field.name} lies outside its {size} bytes")
-            for place in self._places(field):
-                if place in taken:
-                    raise ValueError(f"layout {name}: fields {taken[place]} and {field.name} overlap")
-                taken[place] = field.name
+            bits = self._bits(field)
+            if taken & bits:
+                other = next(other for other in fields if self._bits(other) & bits)
+                raise ValueError(f"layout {name}: fields {other.name} and {field.name} overlap")
+            taken |= bits
 
-    def _places(self, field: Field) -> Iterator[tuple[int, int]]:
-        for bit in range(field.lsb, field.msb + 1):
-            byte = bit // 8 if self.endian == "little" else field.unit - 1 - bit // 8
-            yield field.byte + byte, bit % 8
+    def _bits(self, field: Field) -> int:
+        """Return the bits of the structure that a field takes: bit 0 is the lowest of byte 0."""
+        own = (field.mask << field.lsb).to_bytes(field.unit, self.endian)
+        return int.from_bytes(own, "little") << 8 * field.byte
 
     def __getitem__(self, name: str) -> Field:
         return self._by_name[name]
@@ -81,7 +82,7 @@ class Layout:
         return name in self._by_name
 
     def get(self, buffer: bytes | bytearray | memoryview, name: str, offset: int = 0) -> int:
-        """Value of one field of the structure at ``buffer[offset:]``."""
+        """Return one field of the structure at ``buffer[offset:]``."""
         start, end, lsb, mask = self._parts[name]
         return int.from_bytes(buffer[offset + start : offset + end], self.endian) >> lsb & mask
 
@@ -98,7 +99,7 @@ class Layout:
         buffer[place] = word.to_bytes(end - start, self.endian)
 
     def pack(self, values: Mapping[str, int]) -> bytes:
-        """Bytes of the structure; fields not named are zero."""
+        """Return the bytes of the structure; fields not named are zero."""
         out = bytearray(self.size)
         parts, endian = self._parts, self.endian
         for name, value in values.items():
@@ -110,7 +111,7 @@ class Layout:
         return bytes(out)
 
     def unpack(self, buffer: bytes | bytearray | memoryview, offset: int = 0) -> dict[str, int]:
-        """All fields by name, in table order. ``ValueError`` if the buffer is too short."""
+        """Return all fields by name, in table order. ``ValueError`` if the buffer is too short."""
         if len(buffer) - offset < self.size:
             raise ValueError(f"{self.name} needs {self.size} bytes, got {max(0, len(buffer) - offset)}")
         data, endian, number = bytes(buffer[offset : offset + self.size]), self.endian, int.from_bytes
@@ -120,30 +121,30 @@ class Layout:
 
 
 def bits(name: str, byte: int, msb: int, lsb: int, doc: str, access: str = "RW") -> Field:
-    """Bits of the 32-bit word at ``byte``."""
+    """Return a field of bits of the 32-bit word at ``byte``."""
     return Field(name, byte, msb, lsb, doc, 4, access)
 
 
 def flag(name: str, bit: int, doc: str, access: str = "RW") -> Field:
-    """One bit of a 32-bit register."""
+    """Return a field of one bit of a 32-bit register."""
     return bits(name, 0, bit, bit, doc, access)
 
 
 def word(name: str, byte: int, doc: str, access: str = "RW") -> Field:
-    """A whole 32-bit word."""
+    """Return a field of a whole 32-bit word."""
     return Field(name, byte, 31, 0, doc, 4, access)
 
 
 def half(name: str, byte: int, doc: str, access: str = "RW") -> Field:
-    """A whole 16-bit half word."""
+    """Return a field of a whole 16-bit half word."""
     return Field(name, byte, 15, 0, doc, 2, access)
 
 
 def octet(name: str, byte: int, doc: str, access: str = "RW") -> Field:
-    """A whole byte."""
+    """Return a field of a whole byte."""
     return Field(name, byte, 7, 0, doc, 1, access)
 
 
 def wide(name: str, byte: int, doc: str, unit: int = 8, access: str = "RW") -> Field:
-    """A whole integer of ``unit`` bytes: an address (8), a GID (16)."""
+    """Return a field of a whole integer of ``unit`` bytes: an address (8), a GID (16)."""
     return Field(name, byte, unit * 8 - 1, 0, doc, unit, access)

@@ -10,8 +10,8 @@ MAX_PATH_MTU = 4096
 BTH_BYTES = 12
 ICRC_BYTES = 4
 MAX_TRANSPORT_HEADERS = 12 + 16 + 4
-"""Longest headers before a payload: BTH + RETH + ImmDt."""
-MAX_UDP_PAYLOAD = MAX_TRANSPORT_HEADERS + MAX_PATH_MTU + ICRC_BYTES
+"""Longest headers before a payload: BTH + RETH + ImmDt; those of XRC are an XRCETH longer."""
+MAX_UDP_PAYLOAD = MAX_TRANSPORT_HEADERS + 4 + MAX_PATH_MTU + ICRC_BYTES
 
 MAX_MSG_BYTES = 1 << 31
 MAX_QP_WR = 1 << 15
@@ -28,8 +28,8 @@ MAX_MRS = 1 << 15
 FIRST_QPN = 16
 """QP0 does not exist on RoCE, QP1 is the CM's; the rest below 16 stays reserved."""
 GRH_BYTES = 40
-"""Header space in front of every UD receive."""
+"""Bytes for the GRH before the payload of every UD receive."""
 GO_BACK_N, SELECTIVE_REPEAT = RECOVERIES = ("go-back-n", "selective-repeat")
-"""What is sent again after a loss: all from the missing packet on, as the standard has it, or that packet alone."""
+"""Retransmission after a loss: of all packets from the missing one on, as in the standard, or of that packet only."""
 NEVER = 1 << 63
 """A deadline that does not come, in nanoseconds."""

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from rnic.spec.states import ST_RC, ST_UC, ST_UD
+from rnic.spec.states import ST_RC, ST_UC, ST_UD, ST_XRC_INI
 
 # --- operations, the low five bits of a BTH opcode
 SEND_FIRST, SEND_MIDDLE, SEND_LAST, SEND_LAST_IMM, SEND_ONLY, SEND_ONLY_IMM = range(0x06)
@@ -15,11 +15,14 @@ COMPARE_SWAP = 0x13
 FETCH_ADD = 0x14
 SEND_LAST_INV = 0x16
 SEND_ONLY_INV = 0x17
+FLUSH = 0x1C
+ATOMIC_WRITE = 0x1D
 
 # --- services, the high three bits
 RC = 0x00
 UC = 0x20
 UD = 0x60
+XRC = 0xA0
 SERVICE_MASK = 0xE0
 OPERATION_MASK = 0x1F
 
@@ -35,24 +38,35 @@ WR_READ = 0x0C
 WR_CMP_SWAP = 0x13
 WR_FETCH_ADD = 0x14
 WR_SEND_INV = 0x17
+WR_FLUSH = 0x1C
+WR_ATOMIC_WRITE = 0x1D
 WR_BIND_MW = 0xF0
 WR_LOCAL_INV = 0xF1
 WR_NOP = 0xFF
+
+# --- what a FLUSH asks for: the bits of its FETH, which the work request carries in the place of immediate data
+PLACEMENT_GLOBAL = 1 << 0
+PLACEMENT_PERSISTENT = 1 << 1
+LEVEL_RANGE, LEVEL_MR = range(2)
+LEVEL_SHIFT = 4
 
 _SEND = (SEND_FIRST, SEND_MIDDLE, SEND_LAST, SEND_ONLY)
 _SEND_IMM = (SEND_FIRST, SEND_MIDDLE, SEND_LAST_IMM, SEND_ONLY_IMM)
 _SEND_INV = (SEND_FIRST, SEND_MIDDLE, SEND_LAST_INV, SEND_ONLY_INV)
 _WRITE = (WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST, WRITE_ONLY)
 _WRITE_IMM = (WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST_IMM, WRITE_ONLY_IMM)
-_RC, _UC, _UD = (ST_RC,), (ST_RC, ST_UC), (ST_RC, ST_UC, ST_UD)
+_RC = (ST_RC, ST_XRC_INI)
+_UC, _UD = (*_RC, ST_UC), (*_RC, ST_UC, ST_UD)
 
 
 class WorkRequest(NamedTuple):
-    """What one kind of work request is.
+    """Properties of one kind of work request.
 
-    ``flags`` are words: ``send``, ``write``, ``read``, ``atomic`` or ``local``; ``receive`` where it uses up a receive
-    entry of the peer; ``word`` where its last packet carries the descriptor's immediate, and ``key`` where that is a
-    key to invalidate. ``ibv_wr`` and ``ibv_wc`` name it in ``ibv_wr_opcode`` and its completion in ``ibv_wc_opcode``.
+    ``flags`` are words: ``send``, ``write``, ``read``, ``atomic`` or ``local``; ``response`` where responses answer it
+    and it takes responder resources; ``operand`` where the entry holds all that it brings; ``receive`` where it uses up
+    a receive entry of the peer; ``word`` where its last packet carries the descriptor's immediate, and ``key`` where
+    that is a key to invalidate. ``ibv_wr`` and ``ibv_wc`` name it in ``ibv_wr_opcode`` and its completion in
+    ``ibv_wc_opcode``.
     """
 
     opcode: int
@@ -70,10 +84,12 @@ WORK_REQUESTS = (
     WorkRequest(WR_SEND_IMM, "SEND_IMM", "send receive word", _UD, _SEND_IMM, "SEND_WITH_IMM", "SEND"),
     WorkRequest(WR_WRITE, "WRITE", "write", _UC, _WRITE, "RDMA_WRITE", "RDMA_WRITE"),
     WorkRequest(WR_WRITE_IMM, "WRITE_IMM", "write receive word", _UC, _WRITE_IMM, "RDMA_WRITE_WITH_IMM", "RDMA_WRITE"),
-    WorkRequest(WR_READ, "READ", "read", _RC, (), "RDMA_READ", "RDMA_READ"),
-    WorkRequest(WR_CMP_SWAP, "CMP_SWAP", "atomic", _RC, (), "ATOMIC_CMP_AND_SWP", "COMP_SWAP"),
-    WorkRequest(WR_FETCH_ADD, "FETCH_ADD", "atomic", _RC, (), "ATOMIC_FETCH_AND_ADD", "FETCH_ADD"),
+    WorkRequest(WR_READ, "READ", "read response", _RC, (), "RDMA_READ", "RDMA_READ"),
+    WorkRequest(WR_CMP_SWAP, "CMP_SWAP", "atomic response", _RC, (), "ATOMIC_CMP_AND_SWP", "COMP_SWAP"),
+    WorkRequest(WR_FETCH_ADD, "FETCH_ADD", "atomic response", _RC, (), "ATOMIC_FETCH_AND_ADD", "FETCH_ADD"),
     WorkRequest(WR_SEND_INV, "SEND_INV", "send receive word key", _RC, _SEND_INV, "SEND_WITH_INV", "SEND"),
+    WorkRequest(WR_FLUSH, "FLUSH", "response operand", _RC, (), "FLUSH", "FLUSH"),
+    WorkRequest(WR_ATOMIC_WRITE, "ATOMIC_WRITE", "response operand", _RC, (), "ATOMIC_WRITE", "ATOMIC_WRITE"),
     WorkRequest(WR_BIND_MW, "BIND_MW", "local", _UC, (), "BIND_MW", "BIND_MW"),
     WorkRequest(WR_LOCAL_INV, "LOCAL_INV", "local key", _UC, (), "LOCAL_INV", "LOCAL_INV"),
     WorkRequest(WR_NOP, "NOP", "local", _UD, ()),

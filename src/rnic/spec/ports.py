@@ -1,6 +1,8 @@
-"""States of a port, and what else a port change event may tell of."""
+"""States of a port, and other subtypes of a port change event."""
 
 PORT_DOWN = 1
+PORT_INIT = 2
+PORT_ARMED = 3
 PORT_ACTIVE = 4
 """Port states, also the subtypes of a port change event."""
 PORT_PKEY = 7

@@ -1,4 +1,5 @@
-"""Why the NIC refuses something: one catalogue, for Python's exceptions, the C libraries, the tools and the manual.
+"""Reasons for which the NIC refuses something: one catalog for Python's exceptions, the C libraries, the tools and the
+manual.
 
 A reason is a text with named values, a cause and a remedy. ``reason(value=...)`` is its line. ``{name}`` takes a text,
 ``{name:d}`` a number, ``{name:#x}`` one in hexadecimal; nothing else, so that C's ``printf`` can say the same:
@@ -72,6 +73,13 @@ NO_TRANSITION = _reason(
     "steps in the wrong order, or the queue pair has failed meanwhile",
     "RESET, INIT, RTR, RTS, in this order; from ERR to RESET first",
 )
+CONTEXT_VALUE = _reason(
+    _QP,
+    "CONTEXT_VALUE",
+    "{field}={value:#x} in the context of queue pair {qpn:#x}: the device cannot run on that",
+    "something stored to the key-data cache by hand, past the checks of commands and messages",
+    "write a whole context (WR_QP_ALL), which is refused before it counts; destroy the queue pair with RESET",
+)
 CURRENT_STATE = _reason(
     _QP,
     "CURRENT_STATE",
@@ -93,6 +101,13 @@ ATTRIBUTE_RANGE = _reason(
     "a value is beyond what the device, or the field, holds: often one that was never set",
     "clear the structure first; ask ibv_query_device for limits",
 )
+RNR_TIMER_BITS = _reason(
+    _QP,
+    "RNR_TIMER_BITS",
+    "min_rnr_timer={value:d} has more than 5 bits: {taken:d} is taken, as Soft-RoCE does",
+    "the field of the RNR NAK has 5 bits; 32 and up are often meant as milliseconds",
+    "use a code of 0 to 31: 12 is 0.64 ms, 14 is 1.28 ms, 0 is 655.36 ms",
+)
 ACCESS_FLAGS = _reason(
     _QP,
     "ACCESS_FLAGS",
@@ -113,6 +128,20 @@ GID_EMPTY = _reason(
     "GID index {index:d} is empty",
     "the entry of the port's GID table has no address (any more)",
     "use another index; `rnic devinfo` and ibv_query_gid show the table",
+)
+GID_TYPE = _reason(
+    _QP,
+    "GID_TYPE",
+    "GID index {index:d} is of RoCE v1, which has no UDP: use index {own:d}",
+    "sgid_index names an entry of RoCE v1: adapters list both versions of each address",
+    "use the index of the address of RoCE v2; `rnic devinfo` and ibv_query_gid_ex show the types",
+)
+GID_ELSEWHERE = _reason(
+    _QP,
+    "GID_ELSEWHERE",
+    "GID index {index:d} is a link-local address that this device cannot send from: use index {own:d}",
+    "the device is a UDP socket on one address",
+    "use the index of that address; or make a device on the link-local address",
 )
 PORT_NUMBER = _reason(
     _QP,
@@ -239,7 +268,7 @@ LENGTH = _reason(
 OPCODE = _reason(
     _POST,
     "OPCODE",
-    "opcode={opcode:d} is no send work request",
+    "opcode={opcode:d} is not a send work request",
     "the work request was not cleared, or its opcode is not supported",
     "clear it, then set IBV_WR_*",
 )
@@ -296,8 +325,36 @@ WINDOW_TYPE = _reason(
     "type 1 is bound by ibv_bind_mw, type 2 by a work request",
 )
 
+NO_DEVICE_MEMORY = _reason(
+    _MEMORY,
+    "NO_DEVICE_MEMORY",
+    "length={length:d} is more device memory than the {left:d} bytes that are left",
+    "max_dm_size of ibv_query_device_ex is what all allocations of a context share",
+    "allocate less, or free some first",
+)
+NOT_PERSISTENT = _reason(
+    _MEMORY,
+    "NOT_PERSISTENT",
+    "access={access:#x} has IBV_ACCESS_FLUSH_PERSISTENT, and this memory does not outlast a loss of power",
+    "a FLUSH would promise that data is durable, and it would not be",
+    "register without it, use IBV_FLUSH_GLOBAL, and let the peer's program write to storage",
+)
 _END = "Limits, and the end of objects"
 
+XRCD_MISSING = _reason(
+    _END,
+    "XRCD_MISSING",
+    "no XRC domain has this file's name: add O_CREAT to oflags",
+    "ibv_open_xrcd without O_CREAT, and no context of the device has such a domain open",
+    "open it with O_CREAT",
+)
+XRCD_EXISTS = _reason(
+    _END,
+    "XRCD_EXISTS",
+    "an XRC domain of this file's name is open already, and oflags has O_EXCL",
+    "ibv_open_xrcd with O_EXCL, and a context of the device has the domain open",
+    "leave O_EXCL out",
+)
 IN_USE = _reason(
     _END,
     "IN_USE",
@@ -319,6 +376,13 @@ DEVICE_GONE = _reason(
     "contexts do not outlive the NIC process, nor do children of fork have them",
     "open the device again",
 )
+ON_COMMAND = _reason(
+    "Fault scripts",
+    "ON_COMMAND",
+    "fails with {code} on command (fault rule {rule:d})",
+    "a rule of `--faults` has this verb fail",
+    "nothing: it was asked for",
+)
 CM_REFUSED = _reason(
     _END,
     "CM_REFUSED",
@@ -338,6 +402,13 @@ KEY_UNKNOWN = _reason(
     _KEYS + "is not a key of this NIC",
     "the key was never given out here: an lkey in place of the peer's rkey, a byte order, or another process's key",
     "exchange mr->rkey, and convert it as the address is",
+)
+KEY_ZERO = _reason(
+    _RESPONDER,
+    "KEY_ZERO",
+    "R_Key 0 does not open the {bytes:d} bytes from {va:#x} on for {right}",
+    "no buffer that this thread has mapped holds the whole range with this right",
+    "map it by getMem or userMap before the peer uses it, and unmap it afterwards",
 )
 KEY_GONE = _reason(
     _RESPONDER,
@@ -395,6 +466,13 @@ QP_RIGHTS = _reason(
     "INIT or RTR gave the queue pair no such right; regions have rights of their own",
     "set qp_access_flags in ibv_modify_qp",
 )
+NO_XRC_SRQ = _reason(
+    _RESPONDER,
+    "NO_XRC_SRQ",
+    "SRQ {number:#x} is not in the XRC domain of this queue pair, or not that of the message's first packet",
+    "remote_srqn is not the number of an XRC SRQ of the receiver's domain, or that SRQ was destroyed",
+    "send what ibv_get_srq_num gives for an SRQ of the same domain",
+)
 READ_DEPTH = _reason(
     _RESPONDER,
     "READ_DEPTH",
@@ -408,6 +486,20 @@ UNALIGNED = _reason(
     "atomics need an address of 8 bytes' alignment, {va:#x} is none",
     "the remote address of an atomic is no multiple of 8",
     "align the variable",
+)
+FLUSH_UNKNOWN = _reason(
+    _RESPONDER,
+    "FLUSH_UNKNOWN",
+    "FETH {feth:#x} is no FLUSH that the standard defines",
+    "the peer asks for no placement type, or for a reserved one",
+    "use IBV_FLUSH_GLOBAL, with IBV_FLUSH_RANGE or IBV_FLUSH_MR",
+)
+RECEIVE_RING = _reason(
+    _RESPONDER,
+    "RECEIVE_RING",
+    "a receive is posted and its ring cannot be read",
+    "the region that holds the receive ring was deregistered, or its memory is gone",
+    "destroy the queue pair first, then what holds its rings",
 )
 SHORT_RECEIVE = _reason(
     _RESPONDER,
@@ -529,7 +621,7 @@ BAD_ENTRY = _reason(
 BIND_REFUSED = _reason(
     _REQUESTER,
     "BIND_REFUSED",
-    "window {key:#x} was not bound: wrong key, domain, range or rights, or a region without MW_BIND",
+    "window {window:d} was not bound: wrong key, domain, range or rights, or a region without MW_BIND",
     "the bind asks for more than the region gives",
     "register the region with IBV_ACCESS_MW_BIND and the rights of the window",
 )
@@ -570,6 +662,6 @@ NO_ANSWER = _reason(
 )
 
 THERE: Final = "the peer's end gives the reason"
-"""What a requester says where the responder is not in the same NIC process."""
+"""Reason that a requester gives if the responder is not in the same NIC process."""
 NOBODY: Final = "is it in RTR, with this end's address, number and PSN?"
-"""What it says of a peer that never answers, there."""
+"""Reason that a requester gives there for a peer that never answers."""

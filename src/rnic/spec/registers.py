@@ -34,14 +34,14 @@ class Register:
     source: str = "hardware.md 1a"
 
     def field(self, name: str) -> Field:
-        """The field called ``name``; ``KeyError`` where there is none."""
+        """Return the field ``name``; ``KeyError`` if there is none."""
         for candidate in self.fields:
             if candidate.name == name:
                 return candidate
         raise KeyError(f"register {self.name} has no field {name!r}")
 
     def mask(self, *accesses: str) -> int:
-        """Bits that have one of these kinds of access."""
+        """Return the bits that have one of these kinds of access."""
         if not self.fields:
             return 0xFFFF_FFFF if self.access in accesses else 0
         return sum(field.mask << field.lsb for field in self.fields if field.access in accesses)
@@ -59,14 +59,14 @@ class WideRegister:
     per_qp: bool = False
 
     def get(self, value: int, field: str) -> int:
-        """One field of a value of the register."""
+        """Return one field of a register value."""
         for row in self.fields:
             if row.name == field:
                 return value >> row.lsb & row.mask
         raise KeyError(f"{self.name} has no field {field!r}")
 
     def pack(self, **values: int) -> int:
-        """A value with these fields; others are 0. ``ValueError`` where one does not fit."""
+        """Return a value with these fields; others are 0. ``ValueError`` if one does not fit."""
         out = 0
         for row in self.fields:
             value = values.pop(row.name, 0)
@@ -265,7 +265,7 @@ GLOBAL_AT = {register.offset: register for register in GLOBAL_REGISTERS}
 
 
 def global_layout() -> Layout:
-    """The global block as one layout, for the pages and the C header: a register, or each of its bit fields."""
+    """Return the global block as one layout, for the pages and the C header: a register, or each of its bit fields."""
     fields: list[Field] = []
     for register in GLOBAL_REGISTERS:
         if register.fields:
@@ -281,7 +281,7 @@ GLOBAL_BLOCK = global_layout()
 
 
 def queue_registers(block: Layout) -> tuple[Register, ...]:
-    """The registers of a queue block, whose layout has one field for each."""
+    """Return the registers of a queue block, whose layout has one field for each."""
     rows = []
     for field in block.fields:
         access: Access = "RW" if field.access == "RW" else "RO"

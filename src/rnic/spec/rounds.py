@@ -23,27 +23,29 @@ WRITE_BACK_NS = 10_000_000
 GATHER_MAX = 16
 """Short messages that wait, at most, to leave together."""
 GATHER_BYTES = 512
-"""What counts as short."""
+"""Largest message that counts as short."""
 GATHER_MIN = 2
-"""Packets in flight without which nothing waits: whoever posts one message or two waits for them alone."""
+"""Packets in flight below which nothing waits: a program that posts one or two messages waits for just these."""
 GATHER_STEADY = 4
-"""So many count as in flight where one poll follows each message of a stream, since nobody waits for any of them: else
-who always finds an answer on his way to the next message would send each by itself for ever."""
+"""Packets that count as in flight while a program polls once after each message of a stream: it waits for none of them.
+Without this, a program that always finds an answer before its next message would send each message by itself
+forever."""
 GATHER_ONE_IN = 4
-"""Where nothing has come, what waits leaves, unless so many times as many packets are in flight."""
+"""With no new input, waiting messages leave unless this many times as many packets are in flight."""
 GATHER_AFTER = 32
 """Messages in a row, each posted after a poll and soon after the one before, that make a stream."""
 GATHER_PAUSE_NS = 20_000
 """A message that is posted so long after the last one leaves at once,"""
 GATHER_SETBACK = 8
-"""and a stream counts as so many messages shorter: machines pause too."""
+"""and a stream counts as this many messages shorter: machines pause too."""
 SOCKET_CHECKS = 6
-"""How often an application's poll looks for packets before it says that there are none: the way back to who polls takes
-longer than a look."""
+"""Times that an application's poll looks for packets before it reports none: returning to the application takes longer
+than a look."""
 PARK_NS = 2_000_000
-"""How long after its last poll an application still counts as polling, for each NIC that its process drives: who polls
-many in turn comes back to each later, and all their threads together take the core no oftener than one."""
+"""Time after its last poll for which an application still counts as polling, for each NIC that its process drives. An
+application that polls many in turn comes back to each later, and all its threads together take the core no more often
+than one."""
 PARK_MAX = 16
-"""So many NICs at most count for that."""
+"""At most this many NICs count for that."""
 IDLE_BEFORE_YIELD = 32
 """Rounds without anything to do after which a poll lets others have the core."""

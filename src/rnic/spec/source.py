@@ -1,14 +1,14 @@
-"""Where rnic is installed from: the one place that says so, for every hint and every page."""
+"""Place from which rnic is installed: the one definition, for every hint and every page."""
 
 from __future__ import annotations
 
 SOURCE = "."
-"""What ``pip install`` is given: the root of a checkout, until rnic is on an index. A release that is changes this to
+"""Argument of ``pip install``: the root of a checkout, until rnic is on an index. A release that is changes this to
 ``rnic``; a fork may name its Git address (``git+https://...``)."""
 
 
 def install_command(*extras: str) -> str:
-    """The command that installs rnic, with extras: such as ``pip install '.[plot]'``."""
+    """Return the command that installs rnic, with extras: such as ``pip install '.[plot]'``."""
     if not extras:
         return f"pip install {SOURCE}"
     wanted = ",".join(extras)
@@ -18,6 +18,6 @@ def install_command(*extras: str) -> str:
 
 
 def install_hint(*extras: str) -> str:
-    """:func:`install_command` with where to run it."""
+    """Return :func:`install_command` and where to run it."""
     command = install_command(*extras)
     return f"in a checkout of rnic, {command}" if SOURCE == "." else command

@@ -8,7 +8,7 @@ AETH_RESERVED = 0x40
 AETH_NAK = 0x60
 
 CREDITS_INVALID = 0x1F
-"""Credit code of an ACK whose sender counts no end-to-end credits."""
+"""Credit code of an ACK whose sender does not use end-to-end credits."""
 
 NAK_PSN_SEQUENCE = 0x60
 NAK_INVALID_REQUEST = 0x61
@@ -35,22 +35,22 @@ RNR_RETRY_FOREVER = 7
 
 
 def rnr_timer_ns(code: int) -> int:
-    """Nanoseconds to wait after an RNR NAK that carries timer ``code`` (0 to 31)."""
+    """Return the nanoseconds to wait after an RNR NAK with timer ``code`` (0 to 31)."""
     return RNR_TIMER_US[code & AETH_VALUE_MASK] * 1_000
 
 
 def ack_timeout_ns(code: int) -> int:
-    """Local ACK timeout 4.096 us * 2^code, in nanoseconds; 0 for code 0, which means no timeout."""
+    """Return the local ACK timeout, 4.096 us * 2^code, in nanoseconds; 0 for code 0, which means no timeout."""
     code &= 0x1F
     return 4_096 << code if code else 0
 
 
 ACK_WAITS = (1, 2, 4)
-"""Waits for an ACK that pass one after the other, in local ACK timeouts; behind the last it is the last again."""
+"""Consecutive waits for an ACK, in local ACK timeouts; the last one repeats."""
 
 
 def retry_exceeded_ns(timeout: int, retry_cnt: int) -> tuple[int, int] | None:
-    """Return when a request to a peer that is gone completes with RETRY_EXC, counted from its last transmission.
+    """Return the time until a request to a peer that is gone completes with RETRY_EXC, from its last transmission.
 
     IBA 9.7.6.1.3 lets a requester wait one to four times the local ACK timeout before each of its ``retry_cnt``
     retries and before it gives up. Progress begins the count anew.
@@ -60,7 +60,7 @@ def retry_exceeded_ns(timeout: int, retry_cnt: int) -> tuple[int, int] | None:
         retry_cnt: 0 to 7.
 
     Returns:
-        The earliest and the latest time in nanoseconds; None for timeout 0, which waits for ever.
+        The earliest and the latest time in nanoseconds; None for timeout 0, which waits forever.
 
     Raises:
         ValueError: a code is out of range.
@@ -81,7 +81,7 @@ CREDIT_COUNTS = (
 
 
 def credit_code(entries: int) -> int:
-    """The largest credit code that promises no more than ``entries`` receive entries."""
+    """Return the largest credit code that promises no more than ``entries`` receive entries."""
     code = 0
     for candidate, count in enumerate(CREDIT_COUNTS):
         if count > entries:

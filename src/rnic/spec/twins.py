@@ -1,4 +1,4 @@
-"""Which modules run compiled: each has a twin in plain Python that does the same, slower.
+"""Choose which modules run compiled: each has a twin in plain Python that does the same, slower.
 
 Two variables of the environment decide, read once at import: ``RNIC_PLAIN=1`` takes plain Python everywhere,
 ``RNIC_REQUIRE_COMPILED=1`` makes a missing twin an error.
@@ -15,11 +15,11 @@ FORCED_PLAIN = os.environ.get("RNIC_PLAIN", "") not in _OFF
 _REQUIRED = os.environ.get("RNIC_REQUIRE_COMPILED", "") not in _OFF
 
 in_use: dict[str, bool] = {}
-"""Whether each twin that was asked for is compiled, by the name of its plain module."""
+"""True for each requested twin that is compiled, by the name of its plain module."""
 
 
 def compiled_twin(plain: str, name: str) -> Any:
-    """The compiled module ``name``, or ``None`` where module ``plain`` must do its work itself.
+    """Return the compiled module ``name``, or ``None`` where module ``plain`` must do its work itself.
 
     Raises:
         ImportError: there is none although ``RNIC_REQUIRE_COMPILED`` is set.

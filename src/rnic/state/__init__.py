@@ -1,1 +1,1 @@
-"""Every datum of the data path as a field of a layout table, in one arena of flat memory (``design.md``, "state")."""
+"""All data path state, as fields of layout tables in one arena of flat memory (``design.md``, "state")."""

@@ -1,6 +1,6 @@
-"""Flat memory in which a device keeps the state of its data path.
+"""Flat memory that holds the state of a device's data path.
 
-Places are offsets, never pointers, so that the same bytes can be mapped elsewhere. The arena has one size for life.
+References are offsets, never pointers, so that the bytes can be mapped at any address. An arena's size is fixed.
 """
 
 from __future__ import annotations
@@ -10,48 +10,53 @@ import platform
 import sys
 
 ALIGN = 64
-"""Every piece begins at a multiple of this: a cache line."""
+"""Alignment of every allocation in bytes: a cache line."""
 _PAGE = 4_096
 _SMALL = 1_024
 _SLAB = 64 << 10
 _MAP_NORESERVE = 0x4000
 _COMMON_FLAGS = ("x86_64", "i386", "i686", "aarch64", "arm", "riscv", "loongarch", "s390x")
-"""Machines on which Linux has :data:`_MAP_NORESERVE` by that number."""
+"""Machines on which Linux uses this value of :data:`_MAP_NORESERVE`."""
 
 
 class Arena:
-    """Memory of ``size`` bytes, zero at first, and what of it is in use.
+    """An allocator over ``size`` bytes of memory, zero at first.
 
-    ``memory`` is that of somebody who shares it with others: zeros, and at least ``size`` bytes.
-    Memory that was never touched costs nothing where the system knows how to reserve addresses alone.
+    ``memory`` may be shared memory of another owner: zeros, and at least ``size`` bytes. Untouched memory costs
+    nothing if the kernel can reserve address space only.
     """
 
-    __slots__ = ("_end", "_free", "cells", "generations", "memory", "signed", "size")
+    __slots__ = ("_carved", "_end", "_free", "cells", "generations", "memory", "signed", "size")
 
     def __init__(self, size: int, memory: mmap.mmap | None = None) -> None:
         self.size = -(-size // _PAGE) * _PAGE
         self.memory = memoryview(private_memory(self.size) if memory is None else memory)[: self.size]
         self.cells = self.memory.cast("Q")
-        """The whole of it as 64-bit words in the host's byte order."""
+        """The memory as 64-bit words in host byte order."""
         self.signed = self.memory.cast("q")
-        """The same, for words with a sign."""
+        """The memory as signed 64-bit words."""
         self.generations = 0
-        """Queue pairs that have begun in it, one that was reset once more for each time."""
+        """Number of times that a queue pair was created or reset in the arena."""
         self._end = 0
         self._free: dict[int, list[int]] = {}
+        self._carved: dict[int, range] = {}
+        """By the size of small pieces: offsets of those in their slab that were never allocated."""
 
     def allocate(self, size: int) -> int | None:
-        """The offset of ``size`` bytes, with what was there before; ``None`` where no room is left."""
+        """Return the offset of ``size`` bytes, which are not cleared; ``None`` if no room is left."""
         size = _rounded(size)
         spare = self._free.get(size)
         if spare:
             return spare.pop()
+        slab = self._carved.get(size)
+        if slab:
+            self._carved[size] = slab[1:]
+            return slab[0]
         at = self._end
         if size <= _SMALL and at + _SLAB <= self.size:
-            # small pieces lie side by side, so that a page of memory serves several
+            # carve small pieces from one slab, so that a page of memory serves several
             self._end = at + _SLAB
-            last = at + (_SLAB // size - 1) * size
-            self._free[size] = list(range(last, at, -size))
+            self._carved[size] = range(at + size, at + _SLAB // size * size, size)
             return at
         if at + size > self.size:
             return None
@@ -59,7 +64,7 @@ class Arena:
         return at
 
     def allocate_first(self, size: int) -> int:
-        """:meth:`allocate` of what lies at the start, so that nothing else has the offset 0.
+        """Allocate the first piece, so that no other has offset 0.
 
         Raises:
             MemoryError: the arena is in use, or too small.
@@ -71,7 +76,7 @@ class Arena:
         return 0
 
     def take(self, size: int, what: str) -> int:
-        """:meth:`allocate` for ``what``.
+        """Call :meth:`allocate`; ``what`` names the object in the error.
 
         Raises:
             MemoryError: no room is left.
@@ -82,16 +87,16 @@ class Arena:
         return at
 
     def free(self, at: int, size: int) -> None:
-        """Give back what :meth:`allocate` gave for the same size; nobody may use it any more."""
+        """Free a piece of ``size`` bytes from :meth:`allocate`; it must not be used anymore."""
         self._free.setdefault(_rounded(size), []).append(at)
 
     def words(self, at: int, size: int) -> memoryview:
-        """``size`` bytes at ``at``, a multiple of 8 each, as words."""
+        """Return ``size`` bytes at offset ``at`` as words; both are multiples of 8."""
         return self.memory[at : at + size].cast("Q")
 
     @property
     def used(self) -> int:
-        """Bytes that were ever in use."""
+        """Bytes that were ever allocated."""
         return self._end
 
 
@@ -100,17 +105,17 @@ def _rounded(size: int) -> int:
 
 
 def private_memory(size: int) -> mmap.mmap:
-    """Zero pages that cost nothing until they are touched, and of which a forked child has a copy.
+    """Map private zero pages, which cost nothing until they are touched; a forked child gets a copy.
 
-    Pages that it shared would let a child that closes what it inherited destroy its parent's device.
+    With shared pages, a child that closes inherited objects would destroy its parent's device.
     """
-    if not hasattr(mmap, "MAP_PRIVATE"):  # nor does such a system fork
+    if not hasattr(mmap, "MAP_PRIVATE"):  # such a system has no fork either
         return mmap.mmap(-1, size)
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _no_reserve())
 
 
 def _no_reserve() -> int:
-    """The flag by which what is not touched is not counted; 0 where it is not known."""
+    """Return the flag that exempts untouched pages from overcommit accounting; 0 if unknown."""
     if hasattr(mmap, "MAP_NORESERVE"):  # from Python 3.13 on
         return int(mmap.MAP_NORESERVE)
     common = sys.platform == "linux" and platform.machine().startswith(_COMMON_FLAGS)

@@ -6,9 +6,9 @@ add to one word, and one that dies leaves nothing behind but shares that the NIC
 peer's says the peer's own record (:data:`rnic.state.inflight.PEER`), by a number that the NIC process hands out: the
 page holds no addresses, and nothing that is made of them.
 
-Whoever maps the page may write anything there. What is read is a number of packets and nothing else: it makes the
-reader send less, never less than a few packets a round trip, or as much as it would without the page, and is no index
-but for ``slots``, which is bounded where it is read.
+A program that maps the page may write anything there. What is read is a number of packets and nothing else: it makes
+the reader send less, never less than a few packets a round trip, or as much as it would without the page, and is no
+index except for ``slots``, which is bounded where it is read.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from rnic.spec.layout import Layout, word
 
 _SOURCE: Final = "design.md, Many at once"
 
-SLOTS: Final = 65
-"""Slots of a device: the NIC process, and as many programs as may share its port."""
+SLOTS: Final = 256
+"""Most slots of a device: the NIC process, and the programs that may share its port."""
 ENTRIES: Final = 256
-"""Entries: the NIC's, and those of peers. A peer without one has its limit in each slot alone."""
+"""Number of entries: the NIC's, and those of peers. A peer without an entry is limited in each slot separately."""
 NIC_ENTRY: Final = 0
-"""The entry of the NIC as a whole; in a peer's record: it has none."""
+"""Entry of the NIC as a whole; in a peer's record, 0 means that the peer has no entry."""
 
 BUDGET: Final = Layout(
     "budget",
@@ -52,5 +52,5 @@ BYTES: Final = BUDGET.size + ENTRIES * SLOTS * SHARE.size
 
 
 def share_at(entry: int, slot: int) -> int:
-    """Where in the page a slot's share of an entry lies."""
+    """Return the offset of a slot's share of an entry in the page."""
     return BUDGET.size + (entry * SLOTS + slot) * SHARE.size

@@ -1,4 +1,4 @@
-"""The first record of a device's arena: where everything else lies, so that C finds it from the arena's start alone."""
+"""The first record of a device's arena: offsets of everything else, so that C only needs the arena's start."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ DEVICE: Final = record(
 
 
 class Directory:
-    """Where the record of each queue pair lies, by its number: one word each, 0 for none.
+    """Offset of each queue pair's record, by number: one word each, 0 for none.
 
     Args:
-        arena: where it lies.
-        log: log2 of its words; that of a number is its low bits.
+        arena: arena that holds the directory.
+        log: log2 of the number of words; the low bits of a queue pair number are the index.
 
     Raises:
         MemoryError: the arena is full.

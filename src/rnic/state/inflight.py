@@ -1,7 +1,7 @@
 """Records of what is in flight at once: the NIC's account, one for each peer, and the line of waiting queue pairs.
 
 A peer's lines are one for each program, which take turns; a line's queue pairs follow each other. All are linked by
-offsets (:mod:`rnic.state.lists`); 0 is nobody.
+offsets (:mod:`rnic.state.lists`); 0 is no member.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ INFLIGHT: Final = record(
         ("limit", "Inflight", "packets in flight from this NIC, READ responses to it included"),
         ("packets", "Inflight", "packets in flight"),
         ("promised", "Inflight", "packets for which turns were given that have not been sent"),
-        ("first_peer", "Inflight", "the first of the peers that somebody waits for, in turn"),
+        ("first_peer", "Inflight", "the first of the peers with waiting queue pairs, in turn"),
         ("last_peer", "Inflight", "the last of them"),
         ("waited_for", "Inflight", "how many they are"),
         ("overtaken", "Inflight", "packets that passed waiting queue pairs since one of these was given a turn"),
-        ("spare_line", "Inflight", "the first of the lines that nobody waits in, linked by their next; 0 for none"),
+        ("spare_line", "Inflight", "the first of the unused lines, linked by their next; 0 for none"),
     ),
 )
 
@@ -50,7 +50,7 @@ PEER: Final = record(
         ("first_line", "Inflight", "the line that has the next turn"),
         ("last_line", "Inflight", "the last line"),
         ("waiting", "Inflight", "queue pairs in its lines"),
-        ("next_peer", "Inflight", "the next peer that somebody waits for"),
+        ("next_peer", "Inflight", "the next peer with waiting queue pairs"),
         ("previous_peer", "Inflight", "the one before"),
         ("entry", "Inflight", "its entry in the page of the whole device's budget, 0 for none"),
     ),

@@ -1,4 +1,4 @@
-"""Records of paths to peers: what C knows of a :class:`~rnic.wire.flow.Flow`. One that is made does not change."""
+"""Records of paths to peers: C's copy of a :class:`~rnic.wire.flow.Flow`. A record is immutable."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What a queue pair's data path keeps besides its context: one record, and runs of slots behind it.
+"""State of a queue pair's data path besides its context: one record, followed by runs of slots.
 
 A message *is* its send entry: send WQE ``i`` belongs to SQ entry ``i``, and sent, in flight and completed are indices
 of that one ring. PSN, SSN and MSN have 24 bits, times are nanoseconds, flags 0 or 1; :data:`~rnic.state.record.NONE`
-says that there is no such thing. A word's owner is the class that writes it, of :mod:`rnic.transport` or, of what the
-device alone knows, of :mod:`rnic.device`.
+means absent. A word's owner is the class that writes it, in :mod:`rnic.transport` or :mod:`rnic.cc`, or, for device
+state, in :mod:`rnic.device`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ QP: Final = record(
         ("ack_timeout", "SendQueue", "local ACK timeout, 0 for never"),
         ("retry_left", "SendQueue", "retries before the queue pair fails"),
         ("rnr_left", "SendQueue", "RNR NAKs that it sits out before it fails"),
-        ("backoff", "SendQueue", "ACK timeouts in a row that passed in vain"),
+        ("backoff", "SendQueue", "ACK timeouts in a row that expired"),
         ("rtt_psn", "SendQueue", "PSN whose round trip is being measured, or none"),
         ("rtt_at", "SendQueue", "when it was sent"),
         ("probe_shift", "SendQueue", "probes in a row that were answered by nothing"),
@@ -60,13 +60,13 @@ QP: Final = record(
         ("ack_deadline", "SendQueue", "end of the local ACK timeout, or NEVER"),
         ("probe_deadline", "SendQueue", "when to probe, or NEVER"),
         ("rnr_until", "SendQueue", "end of the RNR wait, or NEVER"),
-        ("relief_ns", "SendQueue", "when a lowered outstanding limit ends, or NEVER"),
+        ("control_ns", "SendQueue", "when its congestion control wants to be called, or NEVER"),
         ("ack_each", "SendQueue", "messages to come that each ask for an ACK, since a probe had to"),
         ("single_resend_psn", "SendQueue", "PSN that a NAK named and that was sent again alone, or none"),
         (
             "go_back_penalty",
             "SendQueue",
-            "for how many losses a peer that wanted more than that is no more mended for",
+            "losses to come for which Go-Back-N is used, since resending one packet has failed",
         ),
         ("go_back_left", "SendQueue", "those of them that are left"),
         ("parked", "SendQueue", "it waits in line for room in flight"),
@@ -91,7 +91,7 @@ QP: Final = record(
         ("write_length", "Responder", "bytes of a WRITE, as its RETH says"),
         ("write_va", "Responder", "remote address of the open WRITE"),
         ("write_rkey", "Responder", "its key"),
-        ("write_binding", "Responder", "what the key was bound to when the WRITE began"),
+        ("write_binding", "Responder", "binding of the key when the WRITE began; under R_Key 0 the key as well"),
         ("receive_index", "Responder", "RQ index of the receive entry in use, or none"),
         ("receive_sges", "Responder", "scatter entries of it"),
         ("receive_bytes", "Responder", "bytes that it takes"),
@@ -101,14 +101,14 @@ QP: Final = record(
         (
             "generation",
             "Responder",
-            "since RESET, numbered by the device: what was kept of an earlier one is not taken",
+            "counted up at each RESET: packets that were held back under an earlier value are discarded",
         ),
         ("msn", "Responder", "messages completed"),
         ("resource_first", "Resources", "slot of the oldest executed READ or atomic that is kept"),
         ("resource_count", "Resources", "how many are kept"),
         ("reply_first", "ReplyQueue", "slot of the oldest reply that waits"),
         ("reply_count", "ReplyQueue", "how many wait"),
-        ("pending_reads", "ReplyQueue", "READ and atomic replies among them but for answers to duplicates"),
+        ("pending_reads", "ReplyQueue", "READ and atomic replies among them, without answers to duplicates"),
         *((name, "QpMemory", f"offset of its {what} in the arena") for name, what in _RUNS),
         ("path", "QueuePair", "offset of its flow's record in the arena, or 0"),
         ("program", "QueuePair", "whose it is: programs share what may be in flight"),
@@ -118,6 +118,19 @@ QP: Final = record(
         ("masked", "QueuePair", "the send queue takes no part in the arbitration"),
         ("paced", "QueuePair", "its requests keep to a rate"),
         ("pace_ns", "QueuePair", "when the rate lets the next request leave, or NEVER"),
+        ("control", "QueuePair", "its congestion control: none 0, limit 1, DCQCN 2, a fixed rate 3, one in Python 4"),
+        ("pace_rate", "Pace", "bytes that may leave in 2^20 ns"),
+        ("pace_credit", "Pace", f"bytes that may leave now, times 2^20, {SIGNED}"),
+        ("pace_most", "Pace", "the most that this grows to"),
+        ("pace_since_ns", "Pace", "when it was counted last"),
+        ("dcqcn_rate", "Dcqcn", "the rate that it found, in bytes per 2^10 ns with 16 bits of fraction"),
+        ("dcqcn_target", "Dcqcn", "the rate that it rises to, likewise"),
+        ("dcqcn_alpha", "Dcqcn", "alpha with 20 bits of fraction"),
+        ("dcqcn_counted", "Dcqcn", "bytes sent in this round of the byte counter"),
+        ("dcqcn_counter_rounds", "Dcqcn", "rounds of the byte counter since the last CNP"),
+        ("dcqcn_timer_rounds", "Dcqcn", "rounds of the timer since the last CNP"),
+        ("dcqcn_alpha_at", "Dcqcn", "when alpha falls next"),
+        ("dcqcn_timer_at", "Dcqcn", "when the next round of the timer ends"),
         ("armed_ns", "Timers", "when the timers wake it, or NEVER"),
         ("timer_place", "Timers", "where in their heap it is, 0 for nowhere"),
         ("scheduled", "Nic", "it waits for a turn, or has asked for one while it was held"),
@@ -202,7 +215,7 @@ REPLY: Final = record(
         ("va", "ReplyQueue", "where a READ's bytes lie"),
         ("total", "ReplyQueue", "how many there are"),
         ("rkey", "ReplyQueue", "the key that opens them"),
-        ("binding", "ReplyQueue", "what the key was bound to when the READ came"),
+        ("binding", "ReplyQueue", "binding of the key when the READ came; under R_Key 0 the key as well"),
     ),
 )
 
@@ -233,9 +246,9 @@ SCATTER: Final = record(
 )
 
 PIECES: Final = MAX_RD_ATOMIC + 2
-"""Slots: as many requests as may be outstanding, one that a probe split off, and a spare."""
+"""Slots for read pieces: as many requests as may be outstanding, one that a probe split off, and a spare."""
 REPLIES: Final = 2 * MAX_RD_ATOMIC + 64
-"""Replies that may wait: a READ and an ACK for each request that may be outstanding, and answers to duplicates."""
+"""Most waiting replies: a READ and an ACK for each request that may be outstanding, and replies to duplicates."""
 RESOURCES: Final = MAX_RD_ATOMIC
 """Executed READs and atomics kept to answer their duplicates."""
 SCATTERS: Final = MAX_SGE
@@ -243,10 +256,10 @@ SCATTERS: Final = MAX_SGE
 
 
 class QpMemory:
-    """Where a queue pair's record and slots lie: ``qp`` is the record, runs of slots are places in ``cells``, in words.
+    """Place of a queue pair's record and slots: ``qp`` is the record, runs of slots are places in ``cells``, in words.
 
     Args:
-        arena: where they lie.
+        arena: arena that holds them.
         entries: SQ entries.
 
     Raises:
@@ -297,11 +310,11 @@ class QpMemory:
         self.pieces, self.replies, self.resources, self.scatters, self.sends = starts
 
     def image(self) -> bytes:
-        """All its bytes: what two executors are compared by."""
+        """Return all bytes, to compare two executors."""
         return bytes(self.qp) + bytes(self.arena.memory[self.slots : self.slots + self.size])
 
     def free(self) -> None:
-        """Give the memory back; the views must not be used any more."""
+        """Free the memory; the views must not be used anymore."""
         self.arena.free(self.record, QP.size)
         self.arena.free(self.slots, self.size)
 

@@ -1,4 +1,4 @@
-"""Records of queues: where their rings are, and where in them the device is.
+"""Records of queues: location of their rings, and the device's indices in them.
 
 The first words of a completion or event queue's are the context's (owner ``ContextManager``), with the values of the
 CQC or EQC; they are zero while the context is not cached. The others are the queue's own and stay. Rings lie in memory
@@ -54,7 +54,7 @@ SRQ: Final = record(
         ("driver", "SharedReceiveQueue", "number of the driver context whose memory and window it uses"),
         ("limit", "SharedReceiveQueue", "fewer entries than this raise the limit event; 0 for never"),
         ("taken", "SharedReceiveQueue", "entries taken, less those given back"),
-        ("returned", "SharedReceiveQueue", "entries given back that nobody has taken again; they go first"),
+        ("returned", "SharedReceiveQueue", "entries given back and not taken again; they go first"),
         ("failed", "SharedReceiveQueue", "it takes no new queue pairs"),
     ),
     16,
@@ -105,4 +105,4 @@ EQ: Final = record(
 CONTEXT_BYTES: Final = {
     layout.name: sum(field.access == CONTEXT for field in layout.fields) * WORD_BYTES for layout in (CQ, EQ)
 }
-"""Bytes at the start of each record that are the context's."""
+"""Bytes at the start of each record that belong to the context."""

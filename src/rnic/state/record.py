@@ -1,7 +1,7 @@
-"""Records of 64-bit words: tables, and Python views whose attributes are the words.
+"""Records of 64-bit words: their layout tables, and Python views whose attributes are the words.
 
 A record is a :class:`~rnic.spec.layout.Layout` like any other, with one word of eight bytes for each field, so that
-C reads it as a ``struct`` of ``uint64_t`` and Python as one item of a memory view. ``access`` names the field's owner:
+C reads it as a ``struct`` of ``uint64_t`` and Python as items of a memory view. ``access`` names the field's owner:
 the one unit that writes it.
 """
 
@@ -17,9 +17,9 @@ from rnic.state.structure import structure
 
 WORD_BYTES: Final = 8
 WORD_SHIFT: Final = 3
-"""log2 of it: an offset shifted by this is a place in an arena's words."""
+"""log2 of :data:`WORD_BYTES`: an offset shifted by this is an index in an arena's words."""
 NONE: Final = (1 << 64) - 1
-"""In a word: no such index, no such PSN."""
+"""Value of a word without a valid index or PSN."""
 
 Owned = tuple[str, str, str]
 """Name, owner and meaning of a word."""
@@ -31,37 +31,38 @@ class Word:
     """Annotation of an attribute that is a word of a record: an ``int`` to read, an ``int`` of 64 bits to store."""
 
     def __get__(self, obj: object, owner: type) -> int:
-        """Stands for the property that :func:`view` puts in its place."""
+        """Declare the type for checkers; :func:`view` replaces it by the real attribute."""
         raise NotImplementedError
 
     def __set__(self, obj: object, value: int) -> None:
-        """As :meth:`__get__`."""
+        """Declare the type, as :meth:`__get__` does."""
         raise NotImplementedError
 
 
 class Part(Word):
-    """Annotation of an attribute that is a field of some bits, of a layout that :func:`overlay` names."""
+    """Annotation of an attribute that is a bit field of a layout that :func:`overlay` names."""
 
 
 def record(name: str, source: str, words: tuple[Owned, ...], at_least: int = 0) -> Layout:
-    """The layout of a record: ``words`` one after another, in whole cache lines or at least ``at_least`` words."""
+    """Return the layout of a record: ``words`` one after another, in whole cache lines or at least ``at_least``
+    words."""
     size = max(len(words), at_least)
     fields = tuple(wide(word, index * WORD_BYTES, doc, 8, owner) for index, (word, owner, doc) in enumerate(words))
     return Layout(name, size * WORD_BYTES, "little", source, fields)
 
 
 def place(layout: Layout, name: str) -> int:
-    """Which word of the record a field is."""
+    """Return the index of a field's word in the record."""
     return layout[name].byte // WORD_BYTES
 
 
 def part(prefix: str, layout: Layout) -> tuple[Owned, ...]:
-    """The words of a record as a run of words of a larger one, where their names begin with ``prefix``."""
+    """Return the words of a record, to embed in a larger one; their names get ``prefix``."""
     return tuple((prefix + field.name, field.access, field.doc) for field in layout.fields)
 
 
 def within(layout: Layout, prefix: str, inner: Layout) -> slice:
-    """Where :func:`part` put the words of ``inner`` in a record."""
+    """Return the slice of a record that :func:`part` gave the words of ``inner``."""
     first = place(layout, prefix + inner.fields[0].name)
     return slice(first, first + len(inner.fields))
 
@@ -80,12 +81,12 @@ def _word(index: int, doc: str) -> property:
 class Record(ctypes.Structure):
     """A class whose objects lie over a record: :func:`view` makes its attributes fields that C reads and writes.
 
-    They take half the time of those of other classes. For it the record stays where it is for as long as the object
-    lives. A value too large is cut to 64 bits.
+    Access takes half the time of attributes of other classes. In return, the record must not move while the object
+    lives. A value too large is truncated to 64 bits.
 
     Args:
-        memory: where the record is, a byte an element. Whatever follows is the class's own affair.
-        at: offset of the record in it.
+        memory: memory that holds the record, in bytes. Further arguments are for the class itself.
+        at: offset of the record in the memory.
     """
 
     __slots__ = ()
@@ -95,20 +96,20 @@ class Record(ctypes.Structure):
         return cls.from_buffer(memory, at)
 
     def __init__(self, *what: object) -> None:
-        """Whatever was handed in is there."""
+        """Do nothing: ``__new__`` has taken the arguments."""
 
 
 R = TypeVar("R", bound=Record)
 
 
 class Run(dict[int, R], Generic[R]):
-    """Records of one kind, side by side: each view is made when it is asked for first, and told its index.
+    """An array of records of one kind: each view is made on first access and knows its index.
 
     Args:
         kind: the class of the views.
-        memory: where the records are.
-        first: offset of the first.
-        size: bytes of one.
+        memory: memory that holds the records.
+        first: offset of the first record.
+        size: bytes of one record.
     """
 
     __slots__ = ("_first", "_kind", "_memory", "_size")
@@ -125,7 +126,7 @@ class Run(dict[int, R], Generic[R]):
 
 
 def fields(layout: Layout) -> dict[str, Any]:
-    """The fields of a layout as attributes for subclasses of :class:`Record`, by name."""
+    """Return the fields of a layout as attributes for subclasses of :class:`Record`, by name."""
     kind: Any = ctypes.LittleEndianStructure if layout.endian == "little" else ctypes.BigEndianStructure
     found = vars(type(kind)("Whole", (kind,), {"_pack_": 1, "_layout_": "ms", "_fields_": structure(layout)}))
     return {field.name: found[field.name] for field in layout.fields if field.name in found}
@@ -173,7 +174,9 @@ def overlay(*layouts: Layout) -> Callable[[type[R]], type[R]]:
         for name, kind in get_annotations(cls).items():
             if kind == "Part":
                 if name not in known:
-                    raise TypeError(f"{cls.__name__}.{name} is no field of {', '.join(each.name for each in layouts)}")
+                    raise TypeError(
+                        f"{cls.__name__}.{name} is not a field of {', '.join(each.name for each in layouts)}"
+                    )
                 setattr(cls, name, known[name])
         return cls
 

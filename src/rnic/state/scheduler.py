@@ -32,8 +32,8 @@ SCHEDULER: Final = record(
         ("quantum", "Scheduler", "bytes that a program may send before the next has its turn"),
         ("turn", "Scheduler", "the program whose queue pair has its turn just now, 0 for none"),
         ("newest", "Scheduler", "the last of those at the begin of the rotation that are newcomers, 0 for none"),
-        ("credit", "Scheduler", f"bytes that newcomers may still send before somebody else, {SIGNED}"),
-        ("over", "Scheduler", "a newcomer had its turn while older queue pairs wait: what it sent leaves first"),
+        ("credit", "Scheduler", f"bytes that newcomers may still send before others, {SIGNED}"),
+        ("over", "Scheduler", "a new program was served ahead of queue pairs that wait: transmit before the next turn"),
     ),
 )
 

@@ -16,19 +16,19 @@ LOG_RING_BYTES: Final = 20
 RING_BYTES: Final = 1 << LOG_RING_BYTES
 """Bytes of the records of one ring."""
 BYTES_AT: Final = 4096
-"""Where in a ring its records begin."""
+"""Offset in a ring of its records."""
 RING_ALL: Final = BYTES_AT + RING_BYTES
-"""Bytes of a ring, its head and its records."""
+"""Bytes of a ring: its head and its records."""
 EPOCHS_AT: Final = 192
-"""Where in a ring the epochs begin, words of the NIC process: one is counted up when a queue pair of its group stops,
+"""Offset in a ring of the epochs, words of the NIC process: one is counted up when a queue pair of its group stops,
 whose memory is the program's own from then on."""
 EPOCHS: Final = 64
 """Groups of queue pairs, by the low bits of their numbers."""
 RECORD_BYTES: Final = 64
 CACHE_LINE: Final = 8
-"""In words."""
+"""Words of a cache line."""
 COOKIE_BYTES: Final = 16
-"""What tells a program from another that has its process number by now."""
+"""Bytes of the cookie that tells a program from a later one with the same process ID."""
 
 RING_PRODUCER: Final = record(
     "ring_producer",

@@ -1,4 +1,4 @@
-"""The record that a program and the NIC process share beside the arena of a slot: who works on it, what is counted.
+"""The record that a program and the NIC process share beside the arena of a slot: which of them runs it, and counters.
 
 A slot is one program's part of a device (design.md, "One state, two executors"): its own arena, its own numbers of
 queue pairs, its own socket. The arena is the program's to work on while ``taken`` is set, the NIC process's while
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from rnic.state.counters import PACKET_COUNTERS
+from rnic.state.fault_table import ACTION_NAMES
 from rnic.state.record import record
 
 PUNT_REASONS: Final = (
@@ -29,18 +30,24 @@ PUNT_REASONS: Final = (
     ("path", "a destination that is not known"),
     ("wait", "for what only the reference knows: the rate, or the end of congestion"),
 )
-"""Why the engine leaves something to the reference, by number: ``PUNT_<NAME>`` of ``enum engine_end``."""
+"""Reasons for which the engine leaves something to the reference, by number: ``PUNT_<NAME>`` of ``enum engine_end``."""
 BUFFERS_AT: Final = 4096
-"""Where the receive buffers lie in the memory of the record."""
+"""Offset of the receive buffers in the memory of the record."""
 DROPS: Final = ("tx_too_long", "tx_unreachable", "tx_blocked", "tx_error")
 SHM_COUNTERS: Final = (
     ("packets", "packets that went by rings to programs of the same device"),
     ("bytes", "bytes of messages that the taker read from the sender's memory"),
-    ("wire", "bursts that went by the wire, since a ring was full, or nobody took from it"),
+    ("wire", "bursts that went by the wire, since a ring was full, or the peer took nothing from it"),
     ("lost", "packets without bytes that no ring took"),
     ("refused", "packets without bytes that the taker wanted with them"),
 )
-"""What a program counts of its rings."""
+"""Counters of a program's rings."""
+FAULT_COUNTERS: Final = (
+    *(f"{way}_{action}" for way in ("tx", "rx") for action in ACTION_NAMES),
+    *("tx_full", "rx_full", "port_down"),
+)
+"""Counters of packets that fault rules struck, of those lost since too many were held back, and since the port was
+down."""
 
 SLOT: Final = record(
     "slot",
@@ -51,7 +58,7 @@ SLOT: Final = record(
         ("wanted", "Slots", "1 while the NIC process works on the arena without having been asked"),
         ("reference", "Slots", "1: the NIC process takes packets and doorbells itself, the program nothing"),
         ("changes", "Slots", "counts what may have moved queues, rings or paths"),
-        ("ack_every", "Slots", "ask for an ACK at least every so many packets"),
+        ("ack_every", "Slots", "ask for an ACK at least once in this many packets"),
         ("probe", "Slots", "tail-loss probes are on"),
         ("rq_almost_full", "Slots", "receive entries that are kept back"),
         ("rounds", "program", "counts its rounds"),
@@ -69,6 +76,7 @@ SLOT: Final = record(
         ("punt_doorbell", "program", "doorbells of queue pairs that the engine does not know"),
         ("punt_timer", "program", "deadlines of such queue pairs"),
         *((f"shm_{name}", "program", doc) for name, doc in SHM_COUNTERS),
+        *((f"fault_{name}", "program", "packets struck by fault rules") for name in FAULT_COUNTERS),
     ),
     128,
 )

@@ -1,7 +1,7 @@
-"""Views of layouts whose attributes are read and written by ``ctypes``: C's speed, without code of our own.
+"""Views of layouts whose attributes ``ctypes`` reads and writes: at C speed, without extension code.
 
-A field of up to eight bytes becomes an attribute of the same name. A value too large is cut to its field, as a store to
-a register is, and the bits around it stay. What no field covers is reserved and keeps its value.
+A field of up to eight bytes becomes an attribute of the same name. A value too large is truncated to its field, as in a
+register store, and the bits around it stay. Reserved bits, which no field covers, keep their value.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from rnic.state.arena import Arena
 
 _UNITS: Final = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32, 8: ctypes.c_uint64}
 _HALVES: Final = ("hi", "lo")
-"""Of a field of 16 bytes, in the order of a big-endian layout."""
+"""Suffixes of the halves of a 16-byte field, in the order of a big-endian layout."""
 
 
 def structure(layout: Layout) -> list[Any]:
-    """``_fields_`` of a packed ``ctypes`` structure with the byte order of ``layout``.
+    """Return ``_fields_`` of a packed ``ctypes`` structure with the byte order of ``layout``.
 
     A 16-byte field of a big-endian layout becomes two of 8, ``_NAME_hi`` and ``_NAME_lo``; :func:`double` joins them.
     """
@@ -42,7 +42,7 @@ def structure(layout: Layout) -> list[Any]:
 
 
 def _bit_fields(layout: Layout, fields: list[Field]) -> list[Any]:
-    """One unit of memory that several fields share: from its first bit on, gaps filled."""
+    """Return the bit fields of one unit of memory that several fields share, with gaps filled."""
     unit = fields[0].unit
     places: list[tuple[str, int, int]] = []
     low = 0
@@ -59,7 +59,7 @@ def _bit_fields(layout: Layout, fields: list[Field]) -> list[Any]:
 
 
 def double(name: str, doc: str) -> property:
-    """The 16-byte field of a big-endian layout that :func:`structure` has split."""
+    """Return the 16-byte field of a big-endian layout that :func:`structure` has split."""
     high, low = (f"_{name}_{half}" for half in _HALVES)
 
     def get(self: Any) -> int:
@@ -73,7 +73,7 @@ def double(name: str, doc: str) -> property:
 
 
 class Ground:
-    """Where an arena lies, for structures that are laid over it; they keep this object, and so the memory.
+    """Memory of an arena, for structures that are laid over it; they keep this object, and so the memory.
 
     The arena cannot be closed or moved while it lives.
     """

@@ -28,14 +28,14 @@ DESIGN_COMMANDS = numbers(
     "35 SW2HW_SRQ, 36 HW2SW_SRQ, 37 QUERY_SRQ, 40 ARM_SRQ, 25 READ_MGM, 26 WRITE_MGM, 27 MGID_HASH,"
     "F00 ALLOC_MW, F01 DEALLOC_MW, F10 ALLOC_RES, F11 FREE_RES,"
     "09 INIT_PORT, 0A CLOSE_PORT, 0E QUERY_MPT, F12 SET_WEIGHT, F13 READ_NON_RDMA, F14 READ_CFG,"
-    "F15 WRITE_CFG"
+    "F15 WRITE_CFG, F16 WRITE_NON_RDMA, F17 OPEN_XRCD, F18 CLOSE_XRCD"
 )
 # hardware.md 2a "Status"; its BAD_NVMEM is 0B in the second version of the chip
 COMMAND_STATUS = numbers(
     "00 ST_OK, 02 ST_BAD_OP, 03 ST_BAD_PARAM, 04 ST_BAD_SYS_STATE, 0B ST_BAD_NVMEM,"
     # the rest are mthca's
     "01 ST_INTERNAL_ERR, 05 ST_BAD_RESOURCE, 06 ST_RESOURCE_BUSY, 08 ST_EXCEED_LIM, 09 ST_BAD_RES_STATE,"
-    "0A ST_BAD_INDEX, 10 ST_BAD_QP_STATE, 40 ST_BAD_SIZE"
+    "0A ST_BAD_INDEX, 10 ST_BAD_QP_STATE, 40 ST_BAD_SIZE, 80 ST_ERRNO"
 )
 # ours: what ALLOC_RES and FREE_RES take
 RESOURCES = numbers("1 RES_UAR_BLOCK, 2 RES_PD, 3 RES_QP, 4 RES_CQ, 5 RES_SRQ, 6 RES_EQ, 7 RES_MPT, 8 RES_MTT")
@@ -43,10 +43,11 @@ RESOURCES = numbers("1 RES_UAR_BLOCK, 2 RES_PD, 3 RES_QP, 4 RES_CQ, 5 RES_SRQ, 6
 ATTACH = numbers(
     "1 MSG_HELLO, 2 MSG_LIST, 3 MSG_OPEN, 4 MSG_COMMAND, 5 MSG_VECTOR, 6 MSG_SHARE, 7 MSG_UNSHARE, 8 MSG_INFO,"
     "9 MSG_ADD, A MSG_BYE, B MSG_FAULT, C MSG_REGISTER, D MSG_PUNT, E MSG_SHM_RING, F MSG_EXPLAIN,"
+    "10 MSG_VERBS_RULES, 11 MSG_NETLINK, 12 MSG_CAPTURE, 13 MSG_SOURCE_PORT, 100 MAX_SOURCE_PORTS,"
     "0 DMA_PROC_MEM, 1 DMA_COPIER, 100 DMA_SLOT, 200 DMA_UNFIT, 400 DMA_NO_ENGINE,"
     "1 PUNT_PACKET, 2 PUNT_TURN, 3 PUNT_NOTIFY, 4 PUNT_DOORBELL, 5 PUNT_TIMER, 54 PUNT_SENDER_AT, 1C PUNT_SENDER_MAX,"
     "0 COPY_READ, 1 COPY_WRITE,"
-    "2 COPY_CHECK, 3 COPY_CHECK_WRITE, 43494E52 MAGIC, 6 VERSION, 1000 PAGE_BYTES, 10000 MAX_MESSAGE, 8000 MAX_COPY"
+    "2 COPY_CHECK, 3 COPY_CHECK_WRITE, 43494E52 MAGIC, 8 VERSION, 1000 PAGE_BYTES, 10000 MAX_MESSAGE, 8000 MAX_COPY"
 )
 # hardware.md 1a for CONTROL, 2a for the HCR; the rest ours
 REGISTER_BITS = numbers(
@@ -56,7 +57,7 @@ REGISTER_BITS = numbers(
     "800000 HCR_GO, 400000 HCR_EVENT"
 )
 # PortInfo of the standard, and mlx5's subtypes of a port change event
-PORTS = numbers("1 PORT_DOWN, 4 PORT_ACTIVE, 7 PORT_PKEY, 8 PORT_GUID")
+PORTS = numbers("1 PORT_DOWN, 2 PORT_INIT, 3 PORT_ARMED, 4 PORT_ACTIVE, 7 PORT_PKEY, 8 PORT_GUID")
 # hardware.md 2a "Syndromes"
 SYNDROMES = numbers(
     "01 LOC_LEN_ERR, 02 LOC_QP_OP_ERR, 04 LOC_PROT_ERR, 05 WR_FLUSH_ERR, 06 MW_BIND_ERR, 10 BAD_RESP_ERR,"
@@ -68,7 +69,9 @@ ENGINE_STATUS = numbers(
     "0 ENGINE_SUCCESS, 1 ENGINE_LOCAL_ACCESS, 2 ENGINE_REMOTE_ACCESS, 3 ENGINE_LENGTH_MISMATCH, 4 ENGINE_TIMEOUT"
 )
 # hardware.md 2a "QPC flags"
-STATES = numbers("0 RESET, 1 INIT, 2 RTR, 3 RTS, 4 SQE, 5 SQD, 6 ERR, 0 ST_RC, 1 ST_UC, 3 ST_UD")
+STATES = numbers(
+    "0 RESET, 1 INIT, 2 RTR, 3 RTS, 4 SQE, 5 SQD, 6 ERR, 0 ST_RC, 1 ST_UC, 3 ST_UD, 5 ST_XRC_INI, 6 ST_XRC_TGT"
+)
 # hardware.md 2a "Event bits"; the rest are mthca's
 EVENTS = numbers(
     "2 COMM_EST, 3 SQ_DRAINED, 4 CQ_ERROR, 5 WQ_CATAS_ERROR, 8 LOCAL_CATAS_ERROR, 9 PORT_CHANGE,"
@@ -84,12 +87,13 @@ OPERATIONS = numbers(
     "06 WRITE_FIRST, 07 WRITE_MIDDLE, 08 WRITE_LAST, 09 WRITE_LAST_IMM, 0A WRITE_ONLY, 0B WRITE_ONLY_IMM,"
     "0C READ_REQUEST, 0D READ_RESPONSE_FIRST, 0E READ_RESPONSE_MIDDLE, 0F READ_RESPONSE_LAST,"
     "10 READ_RESPONSE_ONLY, 11 ACKNOWLEDGE, 12 ATOMIC_ACKNOWLEDGE, 13 COMPARE_SWAP, 14 FETCH_ADD,"
-    "16 SEND_LAST_INV, 17 SEND_ONLY_INV, 00 RC, 20 UC, 60 UD, 81 CNP, E0 SERVICE_MASK, 1F OPERATION_MASK"
+    "16 SEND_LAST_INV, 17 SEND_ONLY_INV, 1C FLUSH, 1D ATOMIC_WRITE,"
+    "00 RC, 20 UC, 60 UD, A0 XRC, 81 CNP, E0 SERVICE_MASK, 1F OPERATION_MASK"
 )
 # design.md "Work-request opcodes"
 WORK_REQUESTS = numbers(
     "04 WR_SEND, 05 WR_SEND_IMM, 0A WR_WRITE, 0B WR_WRITE_IMM, 0C WR_READ, 13 WR_CMP_SWAP, 14 WR_FETCH_ADD,"
-    "17 WR_SEND_INV, F0 WR_BIND_MW, F1 WR_LOCAL_INV, FF WR_NOP"
+    "17 WR_SEND_INV, 1C WR_FLUSH, 1D WR_ATOMIC_WRITE, F0 WR_BIND_MW, F1 WR_LOCAL_INV, FF WR_NOP"
 )
 # 001 3.5 "Opcode Validation"
 ENGINE_OPCODES = numbers(
@@ -134,7 +138,9 @@ def test_every_command_is_typed_here() -> None:
         pytest.param(commands, "ST_", commands.STATUS_NAMES, id="command status"),
         pytest.param(opcodes, "WR_", opcodes.WR_NAMES, id="work requests"),
         pytest.param(events, "", events.EVENT_NAMES, id="events"),
-        pytest.param(states, "ST_", states.SERVICE_NAMES, id="services"),
+        pytest.param(
+            states, "ST_", {code: name.replace(" ", "_") for code, name in states.SERVICE_NAMES.items()}, id="services"
+        ),
     ],
 )
 def test_names_are_complete(module: ModuleType, prefix: str, names: dict[int, str]) -> None:
@@ -176,7 +182,8 @@ def test_engine_writes() -> None:
 
 def test_rights() -> None:
     assert access.NEED_LOCAL_WRITE == access.REMOTE_WRITE | access.REMOTE_ATOMIC
-    assert access.SUPPORTED == 0x3F
+    assert access.SUPPORTED == 0x17F
+    assert access.QP_RIGHTS == 0x30F
 
 
 def test_limits() -> None:
@@ -184,16 +191,16 @@ def test_limits() -> None:
     assert limits.MTU_CODES == {256: 1, 512: 2, 1024: 3, 2048: 4, 4096: 5}
     assert limits.MTU_BYTES == {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
     assert (limits.MAX_MRS, 1 << limits.LOG_MAX_QPS, 1 << limits.LOG_DEFAULT_QPS) == (32_768, 16_384, 8_192)
-    assert limits.MAX_UDP_PAYLOAD == 32 + 4096 + 4
+    assert limits.MAX_UDP_PAYLOAD == 32 + 4 + 4096 + 4
 
 
 class TestErrors:
     def test_verbs_error(self) -> None:
-        error = VerbsError(errno.EINVAL, "size=0 is no ring size; 2 to 65536 entries are")
+        error = VerbsError(errno.EINVAL, "size=0 is not a ring size; use 2 to 65536 entries")
         assert isinstance(error, OSError)
         assert isinstance(error, RnicError)
         assert (error.errno, error.error_code) == (errno.EINVAL, errno.EINVAL)
-        assert str(error) == "size=0 is no ring size; 2 to 65536 entries are (Invalid argument)"
+        assert str(error) == "size=0 is not a ring size; use 2 to 65536 entries (Invalid argument)"
 
     def test_work_completion_error(self) -> None:
         error = WorkCompletionError(12, "READ failed: retry exceeded")

@@ -68,7 +68,7 @@ def test_parts_of_words_are_attributes_too() -> None:
     class Lacking(Record):
         middle: Part
 
-    with pytest.raises(TypeError, match="middle is no field of pieces"):
+    with pytest.raises(TypeError, match="middle is not a field of pieces"):
         overlay(PIECES)(Lacking)
 
 
@@ -132,6 +132,7 @@ def test_a_record_within_a_record_is_a_run_of_its_words() -> None:
 
 
 def test_every_owner_of_a_queue_pairs_words_is_a_class_of_transport_or_device() -> None:
+    from rnic.cc import dcqcn, pacing
     from rnic.device import nic, queue_pair, scheduler, timers
     from rnic.transport import completer, qp, requester, resources, responder, response_queue, send_queue, wqe
 
@@ -149,5 +150,7 @@ def test_every_owner_of_a_queue_pairs_words_is_a_class_of_transport_or_device() 
         nic,
         timers,
         scheduler,
+        dcqcn,
+        pacing,
     )
     assert all(any(hasattr(module, owner) for module in modules) for owner in owners - {"QpMemory"})

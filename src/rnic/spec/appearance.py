@@ -1,0 +1,121 @@
+"""Appearance of a device to programs: its GID table, the speed of its link, its place in the machine.
+
+Nothing here changes what the device does: a link of 400 Gb/s is as fast as one of 10.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from errno import EINVAL
+from typing import NamedTuple
+
+from rnic.spec.errors import VerbsError
+from rnic.spec.gids import gid_from_address
+from rnic.spec.json_text import json_value
+
+ROCE_V1, ROCE_V2 = 1, 2
+"""Types of GID table entries, ``IBV_GID_TYPE_*``."""
+ONE, FULL = "one", "full"
+"""GID tables: the address alone; or with the link-local address, each of RoCE v1 and v2."""
+
+_PCI = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
+_LINK_LOCAL = bytes((0xFE, 0x80, *bytes(6)))
+_UNIVERSAL = 0x02 << 56
+"""Bit of an EUI-64 that is inverted in an interface identifier (RFC 4291, appendix A)."""
+MAX_NUMA_NODES = 1024
+
+
+class Rate(NamedTuple):
+    """A link: ``active_speed`` and ``active_width`` of ``ibv_port_attr``, and its line in ``/sys``."""
+
+    speed: int
+    width: int
+    text: str
+
+
+RATES = {
+    10: Rate(4, 1, "10 Gb/sec (1X QDR)"),
+    25: Rate(32, 1, "25 Gb/sec (1X EDR)"),
+    40: Rate(4, 2, "40 Gb/sec (4X QDR)"),
+    50: Rate(64, 1, "50 Gb/sec (1X HDR)"),
+    100: Rate(32, 2, "100 Gb/sec (4X EDR)"),
+    200: Rate(64, 2, "200 Gb/sec (4X HDR)"),
+    400: Rate(128, 2, "400 Gb/sec (4X NDR)"),
+    800: Rate(128, 4, "800 Gb/sec (8X NDR)"),
+}
+"""Links by Gb/s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appearance:
+    """Appearance of one device.
+
+    Raises:
+        VerbsError: EINVAL: a value that no device has, in one line.
+    """
+
+    gids: str = ONE
+    rate: int = 10
+    """Gb/s of the link."""
+    numa: int = -1
+    """NUMA node, -1 for none."""
+    pci: str = ""
+    """PCI address, such as ``0000:18:00.0``; empty for a device without."""
+
+    def __post_init__(self) -> None:
+        if self.gids not in (ONE, FULL):
+            raise VerbsError(EINVAL, f"gids={self.gids!r} is not a GID table: use {ONE} or {FULL}")
+        if self.rate not in RATES:
+            raise VerbsError(EINVAL, f"rate={self.rate!r} is not a link rate: use {', '.join(map(str, RATES))} (Gb/s)")
+        if type(self.numa) is not int or not -1 <= self.numa < MAX_NUMA_NODES:
+            raise VerbsError(
+                EINVAL, f"numa={self.numa!r} is not a NUMA node: use 0 to {MAX_NUMA_NODES - 1}, -1 for none"
+            )
+        if self.pci and not _PCI.fullmatch(str(self.pci)):
+            raise VerbsError(EINVAL, f"pci={self.pci!r} is not a PCI address: use one such as 0000:18:00.0")
+
+    def to_json(self) -> str:
+        """Return JSON text for :func:`appearance`; equal appearances give equal text."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+def appearance(text: str) -> Appearance:
+    """Return the appearance that a JSON text describes; an empty text gives the default.
+
+    Raises:
+        VerbsError: EINVAL: a value that no device has.
+    """
+    try:
+        told = json_value(text) if text else {}
+        return Appearance(**told)
+    except (ValueError, TypeError):
+        raise VerbsError(
+            EINVAL, f"{text[:60]!r} is not an appearance: use a JSON object of gids, rate, numa, pci"
+        ) from None
+
+
+def number_of(name: str) -> int:
+    """Return the number at the end of a device's name: that of its uverbs node, if no other device has it."""
+    found = re.search(r"\d{1,6}$", name)
+    return int(found[0]) if found else 0
+
+
+def gid_table(look: Appearance, address: bytes, guid: int) -> tuple[tuple[bytes, ...], tuple[int, ...]]:
+    """Return the GIDs of a device's port, and their types.
+
+    Args:
+        look: which table.
+        address: the device's, 4 or 16 bytes.
+        guid: its node GUID, of which the link-local address is made.
+    """
+    own = gid_from_address(address)
+    if look.gids == ONE:
+        return (own,), (ROCE_V2,)
+    local = _LINK_LOCAL + (guid ^ _UNIVERSAL).to_bytes(8, "big")
+    each = [own] if own[:8] == _LINK_LOCAL else [local, own]
+    return tuple(gid for gid in each for _ in range(2)), (ROCE_V1, ROCE_V2) * len(each)
+
+
+__all__ = ["FULL", "ONE", "RATES", "ROCE_V1", "ROCE_V2", "Appearance", "Rate", "appearance", "gid_table", "number_of"]
