@@ -1,4 +1,4 @@
-"""What passes between a device and its links: runs of equal-sized UDP payloads.
+"""Packets as a device and its links exchange them: runs of equal-sized UDP payloads.
 
 A burst is what one ``sendmsg`` with UDP_SEGMENT or one ``recvmsg`` with UDP_GRO carries. A single packet is a
 burst of one.
@@ -6,7 +6,7 @@ burst of one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rnic.wire.flow import Flow
@@ -16,14 +16,15 @@ Buffer = bytes | bytearray | memoryview
 DONT_FRAGMENT = 0x4000
 """IPv4 flags and fragment offset as every RoCEv2 sender sets them: DF, offset 0."""
 NOTHING_KNOWN = (0, 0)
-"""No bit of an ident is known: :attr:`RxBurst.known`."""
+"""Value of :attr:`RxBurst.known` if no bit of an IP ID is known."""
 
 
 class TxBurst:
-    """``count`` UDP payloads of ``segment`` bytes each, the last perhaps shorter, from us to a peer.
+    """``count`` UDP payloads of ``segment`` bytes each, to a peer; the last may be shorter.
 
-    ``buffers``, joined, are the payloads back to back, and nobody else's: what is sent was copied before its ICRC was
-    made. A link is done with them when its ``send`` returns. The ICRC of segment ``i`` was made for IPv4 ident ``i``.
+    ``buffers``, joined, are the payloads back to back. No other code changes them: payload was copied before its ICRC
+    was computed. A link is done with them when its ``send`` returns. The ICRC of segment ``i`` is computed for IP ID
+    ``i``.
     """
 
     __slots__ = ("buffers", "count", "flow", "length", "segment")
@@ -37,16 +38,18 @@ class TxBurst:
 
 
 class RxBurst:
-    """UDP payloads that arrived together, each ``segment`` bytes, the last perhaps shorter.
+    """UDP payloads that arrived together, each of ``segment`` bytes; the last may be shorter.
 
-    ``flow`` points from the peer to us. ``ident`` is the IPv4 identification of the first segment (each
-    following one is one higher), or ``None`` where the link does not see IP headers; ``frag`` is the IPv4
-    flags and offset word that goes with a known ident. ``known`` is a mask of bits of the idents of all segments,
-    and these bits: a link may know some bits of an ident that it does not see. ``tclass``, ``hop_limit`` and
+    ``flow`` is the path from the peer to us. ``ident`` is the IP ID of the first segment (each
+    following one is one higher), or ``None`` if the link does not see IP headers; ``frag`` is the IPv4
+    flags and offset word that goes with a known IP ID. ``known`` is a mask of known bits of the IP IDs of all segments,
+    and their values: a link may know some bits of an IP ID that it does not see. ``tclass``, ``hop_limit`` and
     ``flow_label`` are those of the packets' IP header, as they arrived. ``buf`` is valid until the link receives again.
+    ``arrival`` is what a simulated network reports with it (:class:`rnic.cc.controlled.Arrival`), or ``None``.
     """
 
     __slots__ = (
+        "arrival",
         "buf",
         "ecn",
         "flow",
@@ -84,3 +87,9 @@ class RxBurst:
         self.hop_limit = hop_limit
         self.flow_label = flow_label
         self.known = known
+        self.arrival: Any = None
+
+    @property
+    def count(self) -> int:
+        """Number of packets."""
+        return -(-self.length // self.segment) if self.segment > 0 else 1

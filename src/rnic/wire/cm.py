@@ -1,6 +1,6 @@
-"""Messages of communication management (IBA vol. 1, 12.6 to 12.11): the 232 bytes behind the MAD header.
+"""Messages of communication management (IBA vol. 1, 12.6 to 12.11): the 232 bytes after the MAD header.
 
-Connection set-up is no data path: the tables are the codec. Reserved fields are sent as zero and not looked at.
+Connection setup is not on the data path: the tables are the codec. Reserved fields are sent as zero and not checked.
 ``PRIVATE`` says where each message's private data begins; it reaches to the end of the datagram.
 """
 
@@ -145,7 +145,7 @@ MESSAGES: dict[int, Layout] = {
     CM_SIDR_REQ: SIDR_REQ,
     CM_SIDR_REP: SIDR_REP,
 }
-"""Layouts by attribute."""
+"""Layouts by attribute ID."""
 
 PRIVATE: dict[int, int] = {
     CM_REQ: 140,
@@ -160,7 +160,7 @@ PRIVATE: dict[int, int] = {
     CM_SIDR_REQ: 16,
     CM_SIDR_REP: 96,
 }
-"""Where private data begins, by attribute."""
+"""Offset of the private data, by attribute ID."""
 
 IP_HEADER = Layout(
     "RDMA IP CM header",
@@ -179,7 +179,7 @@ IP_HEADER = Layout(
 
 
 class Message(NamedTuple):
-    """One message, taken apart."""
+    """One parsed message."""
 
     attr: int
     tid: int
@@ -188,15 +188,15 @@ class Message(NamedTuple):
 
 
 def private_bytes(attr: int) -> int:
-    """Bytes of private data that a message carries."""
+    """Return the number of bytes of private data that a message carries."""
     return BODY_BYTES - PRIVATE[attr]
 
 
 def pack(attr: int, tid: int, fields: dict[str, int], private: bytes = b"") -> bytes:
-    """A whole datagram of 256 bytes.
+    """Return a whole datagram of 256 bytes.
 
     Raises:
-        ValueError: a value does not fit its field, or the private data its room.
+        ValueError: a value does not fit its field, or the private data is too long.
     """
     room = private_bytes(attr)
     if len(private) > room:
@@ -208,7 +208,7 @@ def pack(attr: int, tid: int, fields: dict[str, int], private: bytes = b"") -> b
 
 
 def parse(datagram: bytes | memoryview) -> Message | None:
-    """Take a datagram apart; ``None`` where it is no message of communication management. Never raises."""
+    """Parse a datagram; ``None`` if it is not a message of communication management. Never raises."""
     if len(datagram) != MAD_BYTES:
         return None
     head = Mad.parse(datagram)

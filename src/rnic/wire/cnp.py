@@ -9,7 +9,7 @@ CNP_PAYLOAD = Layout("CNP payload", 16, "big", "Annex A17, 17.9.3", (wide("reser
 
 
 class Cnp(Header):
-    """What follows the BTH of a CNP, 16 bytes."""
+    """The 16 bytes that follow the BTH of a CNP."""
 
     __slots__ = ("reserved128",)
 

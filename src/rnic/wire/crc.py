@@ -1,4 +1,4 @@
-"""CRC-32 as the ICRC uses it: ISA-L's where its wheel is installed, else zlib's (the same function, slower)."""
+"""CRC-32 as the ICRC uses it: ISA-L's if its wheel is installed, else zlib's (the same function, slower)."""
 
 from __future__ import annotations
 

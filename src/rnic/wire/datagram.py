@@ -1,4 +1,4 @@
-"""UDP datagrams inside whole IP packets, for links and captures that carry those."""
+"""UDP datagrams inside whole IP packets, for links and captures that carry IP packets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _IPV6 = struct.Struct(">IHBB16s16sHHH")
 
 
 class Datagram:
-    """One UDP datagram and what its IP header said. ``payload`` is a view; IPv6 has ``ident`` and ``frag`` 0."""
+    """One UDP datagram and its IP header's fields. ``payload`` is a view; for IPv6, ``ident`` and ``frag`` are 0."""
 
     __slots__ = ("dport", "dst", "flow_label", "frag", "hop_limit", "ident", "payload", "sport", "src", "tclass")
 
@@ -31,7 +31,7 @@ class Datagram:
     payload: memoryview
 
     def flow(self) -> Flow:
-        """The direction in which the datagram travels."""
+        """Return the direction in which the datagram travels."""
         return Flow(self.src, self.dst, self.sport, self.dport, self.tclass, self.hop_limit, self.flow_label)
 
 
@@ -44,7 +44,7 @@ def parse_ip(buf: memoryview, port: int | None = ROCE_UDP_PORT) -> Datagram | Dr
 
     Returns:
         The datagram, or ``BAD_IP`` (no whole IP packet, a fragment, IPv4 options, lengths that disagree) or
-        ``NOT_ROCE`` (another protocol or port). Never raises, whatever the bytes. Checksums are not looked at:
+        ``NOT_ROCE`` (another protocol or port). Never raises, whatever the bytes. Checksums are not checked:
         the ICRC covers more, and hardware sends UDP checksum 0.
     """
     size = len(buf)

@@ -3,9 +3,9 @@
 It carries no remote key; access is bounded by configured address windows. The upper half of beat 3, reserved
 in the documents, carries bits 31:16 of the fragment offset (``design.md``): identical up to 64 KiB.
 
-Engines with more than 32 address bits send bits 63:32 of the address in the bits that are still reserved, 24 of them,
-and in the top byte of the offset: their senders add what of the offset does not fit, multiples of 16 MiB, to the
-address. So the header is the same up to there where the address is below 4 GiB.
+Engines with more than 32 address bits send bits 63:32 of the address in the 24 bits that are still reserved and in the
+top byte of the offset: their senders add multiples of 16 MiB, which the offset then cannot hold, to the address. So
+both headers are equal if the address is below 4 GiB and the offset below 16 MiB.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rnic.wire.header import Header
 BEATS = 7
 ENGINE_HEADER_BYTES = 4 * BEATS
 MARKER = 0xABABAB
-"""Constant in the upper bits of beat 6. The receiver does not look at it, as the documented one does not."""
+"""Constant in the upper bits of beat 6. Like the documented receiver, rnic does not check it."""
 
 ENGINE_HEADER = Layout(
     "seven-beat header",
@@ -84,12 +84,12 @@ class EngineHeader(Header):
 
     @property
     def address(self) -> int:
-        """Destination address of offset 0, as the wide header has it too."""
+        """Destination address of offset 0; the wide header has this property too."""
         return self.remote_addr
 
 
 class EngineHeaderWide(Header):
-    """The same between engines with more than 32 address bits; ``address`` is all of the destination's."""
+    """The header between engines with more than 32 address bits; ``address`` is the whole destination address."""
 
     __slots__ = tuple(field.name for field in ENGINE_HEADER_WIDE.fields)
 

@@ -1,10 +1,10 @@
 """One direction of a UDP path, and the invariant CRC of the packets on it (Annex A17, 17.9.3 and software.md 4).
 
 The ICRC covers eight bytes of ones, the IP and UDP headers with their variant fields set to ones, and the
-packet from the BTH on with BTH byte 4 set to ones. A flow knows every header field but the length and the IPv4
-ident, so the CRC state after the headers is one cached number for each length, and the ident's share is XORed in.
+packet from the BTH on with BTH byte 4 set to ones. A flow knows every header field but the length and the IP ID,
+so the CRC state after the headers is one cached number for each length, and the IP ID's share is XORed in.
 
-CRCs are linear: what the masked BTH byte changes in a packet's CRC depends on the packet's length alone
+CRCs are linear: the change that the masked BTH byte makes to a packet's CRC depends only on the packet's length
 (:func:`tx_delta`), and a CRC that runs over the packet with its own ICRC ends in a constant (:func:`residue`).
 So neither direction ever copies a header to mask it.
 """
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from rnic.wire.ident import IdentTracker
 
 MAX_IDENTS = 64
-"""Segments of one UDP_SEGMENT send, and so the idents that :meth:`Flow.seeds` covers."""
+"""Most segments of one UDP_SEGMENT send, and so the number of IP IDs that :meth:`Flow.seeds` covers."""
 
 DONT_FRAGMENT = 0x4000
 ECT = 0b10
-"""ECN bits of a sender that understands marks, ECT(0) (RFC 3168)."""
+"""ECN bits of an ECN-capable sender, ECT(0) (RFC 3168)."""
 CE = 0b11
-"""ECN bits of a packet that met congestion."""
+"""ECN bits of a packet that experienced congestion (ECN CE)."""
 
 _ONES = b"\xff" * 8
 _IPV4 = struct.Struct(">BBHHHBBH4s4s")
@@ -38,16 +38,16 @@ _GOOD = 0x2144DF1C
 _MAX_CACHED = 4_096
 _UNPROVEN = 4
 _MAX_SEED_LISTS = 8
-"""Bounds of the caches, which a peer's choice of lengths would else grow."""
+"""Bounds of the caches, which a peer could else grow by its choice of lengths."""
 
 
 def _effect(value: int, after: int) -> int:
-    """What XORing one byte with ``value``, ``after`` bytes before the end, changes in a CRC."""
+    """Return the change of a CRC when one byte, ``after`` bytes before the end, is XORed with ``value``."""
     return crc32(bytes([value]) + bytes(after)) ^ crc32(bytes(after + 1))
 
 
 def _byte_effects(after: int) -> tuple[int, ...]:
-    """:func:`_effect` of every value of one byte. CRCs are linear: the effects of its bits add up."""
+    """Return :func:`_effect` of every value of one byte. CRCs are linear: XOR the effects of its bits."""
     single = [_effect(1 << bit, after) for bit in range(8)]
     effects = [0] * 256
     for value in range(1, 256):
@@ -56,9 +56,9 @@ def _byte_effects(after: int) -> tuple[int, ...]:
     return tuple(effects)
 
 
-# Bytes of the IPv4 and UDP headers behind each byte of [ident | flags and offset].
+# Arguments: bytes of the IPv4 and UDP headers that follow each byte of [IP ID | flags and offset].
 IDENT_HIGH, IDENT_LOW, _FRAG_HIGH, _FRAG_LOW = (_byte_effects(after) for after in (23, 22, 21, 20))
-"""What to XOR into a seed for ident 0 for either byte of the IPv4 ident."""
+"""Values to XOR into the seed of IP ID 0, for either byte of the IP ID."""
 _SMALL_IDENTS = IDENT_LOW[:MAX_IDENTS]
 
 _tx_deltas: dict[int, int] = {}
@@ -66,7 +66,7 @@ _residues: dict[int, int] = {}
 
 
 def tx_delta(length: int) -> int:
-    """XOR this into the CRC of a packet whose BTH byte 4 is 0 to get its ICRC.
+    """Return the value to XOR into the CRC of a packet whose BTH byte 4 is 0, to get its ICRC.
 
     Args:
         length: bytes of the UDP payload with its ICRC, at least 16.
@@ -80,7 +80,7 @@ def tx_delta(length: int) -> int:
 
 
 def residue(length: int, byte4: int = 0) -> int:
-    """CRC over a whole received UDP payload, from the flow's seed on, if its ICRC is right.
+    """Return the CRC over a received UDP payload, from the flow's seed on, if its ICRC is right.
 
     Args:
         length: bytes of the UDP payload with its ICRC, at least 16.
@@ -96,9 +96,9 @@ def residue(length: int, byte4: int = 0) -> int:
 
 
 def masked_headers(flow: Flow, length: int = 0, ident: int = 0, frag: int | None = None) -> bytes:
-    """The ones, the IP header and the UDP header as the ICRC sees them, for a UDP payload of ``length`` bytes.
+    """Return the ones, the IP header and the UDP header as the ICRC sees them, for a UDP payload of ``length`` bytes.
 
-    By default as a template: both length fields, ident, flags and offset are zero.
+    By default return a template: both length fields, IP ID, flags and offset are zero.
     """
     udp_length, ip_length = (length + 8, length + 28) if frag is not None else (0, 0)
     udp = _UDP.pack(flow.sport, flow.dport, udp_length, 0xFFFF)
@@ -165,18 +165,19 @@ class Flow:
         self.flow_label = flow_label
         self.sl = sl
         self.smac = self.dmac = 0
-        """MAC addresses, for a link that shows Ethernet headers; 0 where it makes them up."""
+        """MAC addresses, for a link that sees Ethernet headers; 0 if it makes them up."""
         self.link: object = None
-        """Whatever the link wants to remember about this path, such as a socket address."""
+        """Data that the link keeps for this path, such as a socket address."""
         self.kept = _MAX_CACHED
-        """Lengths whose CRC states are kept; few on a path on which no packet was right yet: anybody can make those."""
+        """Most lengths whose CRC states are cached; few until a packet on this path had the right ICRC, since anyone
+        can send on such a path."""
         self.place = 0
-        """Offset of its record in its device's arena, 0 where it has none."""
+        """Offset of its record in its device's arena, 0 if it has none."""
         self._v4 = len(src) == 4
         self.idents: IdentTracker | None = None
-        """The sender's habit, once a packet on this path was right whose IPv4 ident nobody saw."""
+        """Tracker of the sender's IP IDs, once a packet with an IP ID that the receiver cannot see was right."""
         self.settled = not self._v4
-        """Nothing is to be learned about idents: the habit is known, or IPv6 has none."""
+        """True if nothing is to be learned about IP IDs: the sender's pattern is known, or it is IPv6."""
         self._marked: Flow | None = None
         self._seeds: dict[int, int] = {}
         self._seed_lists: dict[int, tuple[int, ...]] = {}
@@ -185,20 +186,20 @@ class Flow:
         return f"Flow({self.src.hex()}:{self.sport} -> {self.dst.hex()}:{self.dport})"
 
     def doubt(self) -> Flow:
-        """This path, which came with a packet: nobody has shown that a sender of RoCE is at its other end."""
+        """Mark this path, learned from a packet, as unproven: it may not lead to a RoCE sender. Return it."""
         self.kept = _UNPROVEN
         return self
 
     def prove(self) -> None:
-        """A packet on it had the right ICRC."""
+        """Note that a packet on this path had the right ICRC."""
         self.kept = _MAX_CACHED
 
     def reverse(self) -> Flow:
-        """The path back."""
+        """Return the path back."""
         return Flow(self.dst, self.src, self.dport, self.sport, self.tclass, self.hop_limit, self.flow_label, self.sl)
 
     def marked(self) -> Flow:
-        """The same path as a switch that marks leaves it: ECN 11, whatever the sender said."""
+        """Return the same path as a marking switch leaves it: with ECN CE, whatever the sender set."""
         if self.tclass & CE == CE:
             return self
         if self._marked is None:
@@ -209,11 +210,11 @@ class Flow:
         return self._marked
 
     def masked_headers(self, length: int, ident: int = 0, frag: int = DONT_FRAGMENT) -> bytes:
-        """The ones, the IP header and the UDP header as the ICRC sees them, for a UDP payload of ``length``."""
+        """Return the ones, the IP header and the UDP header as the ICRC sees them, for a UDP payload of ``length``."""
         return masked_headers(self, length, ident, frag)
 
     def seed(self, length: int, ident: int = 0, frag: int = DONT_FRAGMENT) -> int:
-        """CRC state after the masked headers of a packet.
+        """Return the CRC state after the masked headers of a packet.
 
         Args:
             length: bytes of the UDP payload with its ICRC.
@@ -234,7 +235,7 @@ class Flow:
         return value
 
     def seeds(self, length: int) -> tuple[int, ...]:
-        """:meth:`seed` for idents 0 to 63 with DF set. IPv6 has no ident: all alike."""
+        """Return :meth:`seed` for IP IDs 0 to 63 with DF set. IPv6 has no IP ID: all are equal."""
         values = self._seed_lists.get(length)
         if values is None:
             if len(self._seed_lists) >= _MAX_SEED_LISTS:
@@ -245,11 +246,11 @@ class Flow:
         return values
 
     def icrc(self, frame: bytes | bytearray | memoryview, ident: int = 0, frag: int = DONT_FRAGMENT) -> int:
-        """ICRC of a frame that has none yet (BTH to pad); any value of BTH byte 4."""
+        """Return the ICRC of a frame that has none yet (BTH to pad); any value of BTH byte 4."""
         length = len(frame) + 4
         return crc32(frame, self.seed(length, ident, frag)) ^ _effect(0xFF ^ frame[4], length - 4 - 5)
 
     def check(self, packet: bytes | bytearray | memoryview, ident: int = 0, frag: int = DONT_FRAGMENT) -> bool:
-        """Whether a whole UDP payload, at least 16 bytes, carries the right ICRC."""
+        """Return whether a whole UDP payload, at least 16 bytes, carries the right ICRC."""
         length = len(packet)
         return crc32(packet, self.seed(length, ident, frag)) == residue(length, packet[4])

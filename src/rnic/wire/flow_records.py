@@ -1,4 +1,4 @@
-"""Flows as records in an arena: for whoever knows them by their place alone."""
+"""Flows as records in an arena, for code that knows a flow only by its offset."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _ADDRESS_BYTES: Final = 16
 
 
 def _words(data: bytes, size: int) -> list[int]:
-    """Bytes as words that look the same in memory."""
+    """Return the bytes as words with the same layout in memory."""
     return list(memoryview(data.ljust(size, b"\0")).cast("Q"))
 
 
 def use(cells: memoryview, old: int, new: int) -> None:
-    """A queue pair's path is the flow at ``new`` instead of that at ``old``, in an arena's words; 0 is none."""
+    """Move a queue pair's path from the flow at offset ``old`` to that at ``new``, in an arena's words; 0 is none."""
     if old:
         cells[old // WORD_BYTES + _USERS] -= 1
     if new:
@@ -31,7 +31,7 @@ class FlowRecords:
     """The records of one device's flows.
 
     Args:
-        arena: where they lie.
+        arena: arena that holds the records.
     """
 
     __slots__ = ("_arena", "_flows")
@@ -41,7 +41,7 @@ class FlowRecords:
         self._flows: dict[int, Flow] = {}
 
     def add(self, flow: Flow) -> None:
-        """Give a flow a record, which nobody uses yet; :attr:`Flow.place` says where.
+        """Allocate a record for a flow; :attr:`Flow.place` is its offset.
 
         Raises:
             MemoryError: the arena is full.
@@ -72,15 +72,15 @@ class FlowRecords:
         self._flows[at] = flow
 
     def __getitem__(self, at: int) -> Flow:
-        """The flow whose record lies at ``at``."""
+        """Return the flow whose record is at offset ``at``."""
         return self._flows[at]
 
     def users(self, flow: Flow) -> int:
-        """How many queue pairs have it as their path."""
+        """Return how many queue pairs use this flow as their path."""
         return self._arena.cells[flow.place // WORD_BYTES + _USERS]
 
     def drop(self, flow: Flow) -> None:
-        """Take a flow's record away, which nobody uses."""
+        """Remove the unused record of a flow."""
         del self._flows[flow.place]
         self._arena.free(flow.place, FLOW.size)
         flow.place = 0

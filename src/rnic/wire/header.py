@@ -1,4 +1,4 @@
-"""What all header records share: their codec. Each header's own file has its table."""
+"""The codec that all header records share. Each header's own file has its table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Buffer = bytes | bytearray | memoryview
 class Header:
     """A header as a record: one attribute for each field of ``layout``, of the same name.
 
-    For tools, tests and connection set-up; the data path reads :class:`rnic.wire.packet.Packet` instead.
+    For tools, tests and connection setup; the data path uses :class:`rnic.wire.packet.Packet` instead.
 
     Args:
         values: fields by name; those not named are zero, or the header's constant.
@@ -44,11 +44,11 @@ class Header:
         return f"{type(self).__name__}({', '.join(f'{name}={value:#x}' for name, value in self.values().items())})"
 
     def values(self) -> dict[str, int]:
-        """All fields by name, in the order of the table."""
+        """Return all fields by name, in the order of the table."""
         return {field.name: getattr(self, field.name) for field in self.layout.fields}
 
     def check(self) -> None:
-        """Raise ``ValueError`` where a value does not fit its field."""
+        """Raise ``ValueError`` if a value does not fit its field."""
         for field in self.layout.fields:
             value = getattr(self, field.name)
             if not 0 <= value <= field.mask:
@@ -56,12 +56,12 @@ class Header:
 
     @classmethod
     def parse(cls, buf: Buffer, offset: int = 0) -> Self:
-        """The header at ``buf[offset:]``. ``ValueError`` if the buffer is too short."""
+        """Return the header at ``buf[offset:]``. ``ValueError`` if the buffer is too short."""
         header = cls.__new__(cls)
         for name, value in cls.layout.unpack(buf, offset).items():
             setattr(header, name, value)
         return header
 
     def pack(self) -> bytes:
-        """Bytes of the header. ``ValueError`` where a value does not fit its field."""
+        """Return the bytes of the header. ``ValueError`` if a value does not fit its field."""
         return self.layout.pack(self.values())

@@ -52,7 +52,7 @@ IPV6_HEADER = Layout(
         bits("traffic_class", 0, 27, 20, "DSCP and ECN"),
         bits("flow_label", 0, 19, 0, "flow label"),
         half("payload_length", 4, "bytes after this header"),
-        octet("next_header", 6, "17 for UDP"),
+        octet("next_header", 6, "17 for UDP; 1Bh for a BTH"),
         octet("hop_limit", 7, "hop limit"),
         wide("src", 8, "source address", 16),
         wide("dst", 24, "destination address", 16),
@@ -124,10 +124,11 @@ class Udp(Header):
 _IPV4 = struct.Struct(">BBHHHBBH4s4s")
 _IPV6 = struct.Struct(">IHBB16s16s")
 _UDP = struct.Struct(">HHHH")
+_IPV4_UDP = struct.Struct(">BBHHHBBH4s4sHHHH")
 
 
 def checksum(data: bytes | bytearray | memoryview) -> int:
-    """Internet checksum (RFC 1071) of ``data``."""
+    """Return the Internet checksum (RFC 1071) of ``data``."""
     if len(data) % 2:
         data = bytes(data) + b"\0"
     total: int = sum(struct.unpack(f">{len(data) // 2}H", data))
@@ -136,7 +137,7 @@ def checksum(data: bytes | bytearray | memoryview) -> int:
 
 
 def ip_header(flow: Flow, udp_payload: int, ident: int = 0, frag: int = DONT_FRAGMENT) -> bytes:
-    """IP header of a packet on ``flow`` with ``udp_payload`` bytes after its UDP header."""
+    """Return the IP header of a packet on ``flow`` with ``udp_payload`` bytes after its UDP header."""
     return _header(flow, udp_payload, ident, frag, flow.tclass, flow.hop_limit, flow.flow_label)
 
 
@@ -156,14 +157,14 @@ def ip_packet(
     frag: int = DONT_FRAGMENT,
     arrived: tuple[int, int, int] | None = None,
 ) -> bytes:
-    """A whole IP packet around a UDP payload. IPv4 has no UDP checksum, IPv6 the right one.
+    """Return a whole IP packet around a UDP payload. IPv4 has no UDP checksum, IPv6 the right one.
 
     Args:
-        flow: addresses and ports, and what else is in the header.
+        flow: addresses, ports and other header fields.
         payload: from the BTH to the ICRC.
         ident: IPv4 identification.
         frag: IPv4 flags and fragment offset.
-        arrived: traffic class, hop limit and flow label as they arrived, where routers may have changed the flow's.
+        arrived: traffic class, hop limit and flow label as they arrived, if routers may have changed the flow's.
     """
     changeable = arrived or (flow.tclass, flow.hop_limit, flow.flow_label)
     header = _header(flow, len(payload), ident, frag, *changeable)
@@ -176,8 +177,37 @@ def ip_packet(
     return header + udp + bytes(payload)
 
 
+class IPv4Headers:
+    """IPv4 and UDP headers of packets that differ only in length and IP ID, in a tenth of :func:`ip_packet`'s time.
+
+    Args:
+        flow: addresses and ports.
+        frag: flags and fragment offset.
+        tclass: type of service.
+        hop_limit: time to live.
+    """
+
+    __slots__ = ("_ends", "_frag", "_hop_limit", "_ports", "_sum", "_tclass")
+
+    def __init__(self, flow: Flow, frag: int, tclass: int, hop_limit: int) -> None:
+        self._ends = flow.src, flow.dst
+        self._ports = flow.sport, flow.dport
+        self._frag, self._tclass, self._hop_limit = frag, tclass, hop_limit
+        words = struct.unpack(">4H", flow.src + flow.dst)
+        self._sum = (0x4500 | tclass) + frag + (hop_limit << 8 | PROTO_UDP) + sum(words)
+
+    def make(self, udp_payload: int, ident: int) -> bytes:
+        """Return both headers of a packet with this many bytes after them."""
+        length = udp_payload + IPV4_BYTES + UDP_BYTES
+        total = self._sum + length + ident
+        total = (total & 0xFFFF) + (total >> 16)
+        check = ~(total + (total >> 16)) & 0xFFFF
+        fields = 0x45, self._tclass, length, ident, self._frag, self._hop_limit, PROTO_UDP, check
+        return _IPV4_UDP.pack(*fields, *self._ends, *self._ports, udp_payload + UDP_BYTES, 0)
+
+
 def synthesize_grh(flow: Flow, udp_payload: int, tclass: int, hop_limit: int, flow_label: int = 0) -> bytes:
-    """The 40 bytes in front of a UD receive: an IPv6 header, or 20 unused bytes and an IPv4 header (A17.4.5.1).
+    """Return the 40 bytes before a UD receive: an IPv6 header, or 20 unused bytes and an IPv4 header (A17.4.5.1).
 
     Args:
         flow: addresses.
@@ -186,7 +216,7 @@ def synthesize_grh(flow: Flow, udp_payload: int, tclass: int, hop_limit: int, fl
         hop_limit: time to live or hop limit as it arrived.
         flow_label: IPv6 flow label as it arrived.
 
-    The IPv4 ident, which a UDP socket does not show, is 0.
+    The IP ID, which a UDP socket does not show, is 0.
     """
     header = _header(flow, udp_payload, 0, DONT_FRAGMENT, tclass, hop_limit, flow_label)
     return bytes(IPV6_BYTES - len(header)) + header

@@ -12,7 +12,11 @@ MAD_BYTES = 256
 GSI_QPN = 1
 """The QP that management datagrams are sent to and from."""
 GSI_QKEY = 0x8001_0000
+MAD_BASE_VERSION = 1
+CLASS_PERF = 0x04
+"""Performance management: the counters of a port."""
 CLASS_CM = 0x07
+CM_CLASS_VERSION = 2
 METHOD_SEND = 0x03
 
 CM_REQ = 0x10

@@ -1,6 +1,6 @@
 """The opcode table: one row for each BTH opcode says which headers follow and what the packet is (IBA table 38).
 
-All other code asks the row, never the number. The rows are built from service x operation x headers.
+All other code uses the row, never the number. The rows are built from service x operation x headers.
 """
 
 from __future__ import annotations
@@ -8,21 +8,27 @@ from __future__ import annotations
 import struct
 
 from rnic.spec import opcodes as op
+from rnic.spec.access import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from rnic.wire.aeth import Aeth
 from rnic.wire.atomiceth import AtomicAckEth, AtomicEth
 from rnic.wire.bth import Bth
 from rnic.wire.deth import Deth
+from rnic.wire.feth import Feth
 from rnic.wire.header import Header
 from rnic.wire.ieth import Ieth
 from rnic.wire.immdt import ImmDt
 from rnic.wire.reth import Reth
+from rnic.wire.xrceth import Xrceth
 
 
 class OpcodeRow:
-    """What one BTH opcode means.
+    """Meaning of one BTH opcode.
 
-    ``unpack`` reads BTH and all extended headers at once; ``extended`` are those headers' records, in order.
-    ``work_request`` is the one whose message ends with the packet, 0 where that may be several or none.
+    ``unpack`` reads BTH and all extended headers at once, except an XRCETH, which follows the BTH; ``extended`` are
+    those headers' records, in order. ``rest_at`` says how far behind the BTH the headers after an XRCETH begin.
+    ``resource`` says that a request takes one of the responder's resources and is answered by responses. ``rights``
+    are the ``IBV_ACCESS_*`` bits that it needs; those of a FLUSH stand in its FETH.
+    ``work_request`` is the kind of request whose message ends with the packet, 0 if it may be several or none.
     """
 
     __slots__ = (
@@ -33,6 +39,7 @@ class OpcodeRow:
         "deth",
         "end",
         "extended",
+        "feth",
         "header_bytes",
         "ieth",
         "immdt",
@@ -42,8 +49,11 @@ class OpcodeRow:
         "payload",
         "read_response",
         "request",
+        "resource",
         "response",
+        "rest_at",
         "reth",
+        "rights",
         "send",
         "service",
         "start",
@@ -51,6 +61,7 @@ class OpcodeRow:
         "unpack",
         "work_request",
         "write",
+        "xrceth",
     )
 
     def __init__(self, opcode: int, name: str, service: int, operation: int, headers: str, flags: str) -> None:
@@ -67,28 +78,42 @@ class OpcodeRow:
         self.write = "write" in words
         self.read_response = "read_response" in words
         self.atomic = "atomic" in words
+        self.resource = "resource" in words
         self.response = "response" in words
         self.request = not self.response
         self.deth = "deth" in extended
+        self.xrceth = "xrceth" in extended
+        self.feth = "feth" in extended
         self.reth = "reth" in extended
         self.aeth = "aeth" in extended
         self.atomiceth = "atomiceth" in extended
         self.atomicacketh = "atomicacketh" in extended
         self.immdt = "immdt" in extended
         self.ieth = "ieth" in extended
+        self.rights = _RIGHTS.get(operation, REMOTE_WRITE if self.write else 0)
         self.work_request = _WORK_REQUEST_OF.get(operation, 0)
         self.takes_receive = self.end and (self.send or (self.write and self.immdt))
         self.extended: tuple[type[Header], ...] = tuple(_HEADERS[header] for header in extended)
-        self.unpack = struct.Struct(">" + Bth.FORMAT + "".join(header.FORMAT for header in self.extended))
-        self.header_bytes = self.unpack.size
+        unpacked = [header.FORMAT for header in self.extended if header is not Xrceth]
+        self.unpack = struct.Struct(">" + Bth.FORMAT + "".join(unpacked))
+        self.rest_at = Xrceth.layout.size if self.xrceth else 0
+        self.header_bytes = self.unpack.size + self.rest_at
 
     def __repr__(self) -> str:
         return f"<OpcodeRow {self.name} {self.opcode:#04x}>"
 
 
 _WORK_REQUEST_OF = {packet: row.opcode for row in op.WORK_REQUESTS for packet in row.packets[2:]}
+_RIGHTS = {
+    op.READ_REQUEST: REMOTE_READ,
+    op.COMPARE_SWAP: REMOTE_ATOMIC,
+    op.FETCH_ADD: REMOTE_ATOMIC,
+    op.ATOMIC_WRITE: REMOTE_WRITE,
+}
 _HEADERS: dict[str, type[Header]] = {
+    "xrceth": Xrceth,
     "deth": Deth,
+    "feth": Feth,
     "reth": Reth,
     "aeth": Aeth,
     "atomiceth": AtomicEth,
@@ -111,17 +136,19 @@ _OPERATIONS = (
     (op.WRITE_LAST_IMM, "WRITE_LAST_IMM", "immdt", "write end payload"),
     (op.WRITE_ONLY, "WRITE_ONLY", "reth", "write start end payload"),
     (op.WRITE_ONLY_IMM, "WRITE_ONLY_IMM", "reth immdt", "write start end payload"),
-    (op.READ_REQUEST, "READ_REQUEST", "reth", "start end"),
+    (op.READ_REQUEST, "READ_REQUEST", "reth", "resource start end"),
     (op.READ_RESPONSE_FIRST, "READ_RESPONSE_FIRST", "aeth", "response read_response start payload"),
     (op.READ_RESPONSE_MIDDLE, "READ_RESPONSE_MIDDLE", "", "response read_response payload"),
     (op.READ_RESPONSE_LAST, "READ_RESPONSE_LAST", "aeth", "response read_response end payload"),
     (op.READ_RESPONSE_ONLY, "READ_RESPONSE_ONLY", "aeth", "response read_response start end payload"),
     (op.ACKNOWLEDGE, "ACKNOWLEDGE", "aeth", "response start end"),
     (op.ATOMIC_ACKNOWLEDGE, "ATOMIC_ACKNOWLEDGE", "aeth atomicacketh", "response start end"),
-    (op.COMPARE_SWAP, "COMPARE_SWAP", "atomiceth", "atomic start end"),
-    (op.FETCH_ADD, "FETCH_ADD", "atomiceth", "atomic start end"),
+    (op.COMPARE_SWAP, "COMPARE_SWAP", "atomiceth", "atomic resource start end"),
+    (op.FETCH_ADD, "FETCH_ADD", "atomiceth", "atomic resource start end"),
     (op.SEND_LAST_INV, "SEND_LAST_INV", "ieth", "send end payload"),
     (op.SEND_ONLY_INV, "SEND_ONLY_INV", "ieth", "send start end payload"),
+    (op.FLUSH, "FLUSH", "feth reth", "resource start end"),
+    (op.ATOMIC_WRITE, "ATOMIC_WRITE", "reth", "resource start end payload"),
 )
 _UC_OPERATIONS = range(op.SEND_FIRST, op.WRITE_ONLY_IMM + 1)
 _UD_OPERATIONS = (op.SEND_ONLY, op.SEND_ONLY_IMM)
@@ -131,6 +158,8 @@ def _build() -> tuple[OpcodeRow | None, ...]:
     rows: list[OpcodeRow | None] = [None] * 256
     for operation, name, headers, flags in _OPERATIONS:
         rows[op.RC | operation] = OpcodeRow(op.RC | operation, f"RC_{name}", op.RC, operation, headers, flags)
+        own = headers if "response" in flags.split() else f"xrceth {headers}"
+        rows[op.XRC | operation] = OpcodeRow(op.XRC | operation, f"XRC_{name}", op.XRC, operation, own, flags)
         if operation in _UC_OPERATIONS:
             rows[op.UC | operation] = OpcodeRow(op.UC | operation, f"UC_{name}", op.UC, operation, headers, flags)
         if operation in _UD_OPERATIONS:
@@ -143,7 +172,7 @@ def _build() -> tuple[OpcodeRow | None, ...]:
 
 
 OPCODES: tuple[OpcodeRow | None, ...] = _build()
-"""Row of each opcode, ``None`` where the opcode is reserved or of a service that rnic does not speak."""
+"""Row of each opcode, ``None`` if the opcode is reserved or of a service that rnic does not support."""
 
 
 def _unsupported(opcode: int) -> OpcodeRow:
@@ -154,4 +183,26 @@ UNSUPPORTED: dict[int, OpcodeRow] = {
     opcode: _unsupported(opcode) for opcode in range(op.RC, op.RC | op.OPERATION_MASK + 1) if OPCODES[opcode] is None
 }
 """Rows of the RC opcodes that are reserved or of operations that rnic lacks, which a responder must refuse with a NAK
-(IBA 9.7.4.1.4): everything behind their BTH is payload."""
+(IBA 9.7.4.1.4): everything after their BTH is payload."""
+
+
+_RESYNC = 0x15
+_RD = 0x40
+_MANUFACTURERS = range(0xC0, 0x100)
+_OWN = "manufacturer's"
+SERVICE_NAMES = {op.RC: "RC", op.UC: "UC", _RD: "RD", op.UD: "UD", op.XRC: "XRC", 0xC0: _OWN, 0xE0: _OWN}
+"""Services by the high three bits of an opcode."""
+
+
+def _legal() -> dict[int, str]:
+    """Return the names of all opcodes that the standard defines, or leaves to manufacturers, such as those of Dynamic
+    Connections."""
+    names = {_RD | _RESYNC: "RD_RESYNC", _RD | op.FLUSH: "RD_FLUSH"}
+    for operation, name, *_ in _OPERATIONS:
+        if operation <= op.FETCH_ADD:
+            names[_RD | operation] = f"RD_{name}"
+    return names | {opcode: f"{_OWN} opcode {opcode:#04x}" for opcode in _MANUFACTURERS}
+
+
+NOT_DECODED: dict[int, str] = {opcode: name for opcode, name in _legal().items() if OPCODES[opcode] is None}
+"""Names of legal opcodes that have no row: headers after their BTH are not parsed."""

@@ -12,10 +12,12 @@ from rnic.wire.aeth import Aeth
 from rnic.wire.atomiceth import AtomicAckEth, AtomicEth
 from rnic.wire.bth import ACKREQ, BECN, FECN, MIGREQ, SOLICITED, Bth
 from rnic.wire.deth import Deth
+from rnic.wire.feth import Feth
 from rnic.wire.ieth import Ieth
 from rnic.wire.immdt import ImmDt
 from rnic.wire.opcode import OPCODES, UNSUPPORTED, OpcodeRow
 from rnic.wire.reth import Reth
+from rnic.wire.xrceth import XRCETH, Xrceth
 
 if TYPE_CHECKING:
     from rnic.wire.bursts import RxBurst
@@ -25,10 +27,10 @@ _ICRC = struct.Struct("<I")
 
 
 class Packet:
-    """Header fields by the standard's names. Fields of headers that the packet lacks are unset.
+    """Header fields under the standard's names. Fields of headers that the packet lacks are unset.
 
     ``payload`` is a view without pad and ICRC. ``va`` and ``rkey`` come from RETH or AtomicETH. ``flow``, ``ecn``,
-    ``tclass``, ``hop_limit`` and ``flow_label`` say how it came: those of ``burst``, which whoever took it sets.
+    ``tclass``, ``hop_limit`` and ``flow_label`` are those of ``burst``, as the packet arrived: the link sets them.
     """
 
     __slots__ = (
@@ -38,6 +40,7 @@ class Packet:
         "burst",
         "compare",
         "dma_length",
+        "feth",
         "imm",
         "inv_rkey",
         "msn",
@@ -50,6 +53,7 @@ class Packet:
         "rkey",
         "row",
         "sqpn",
+        "srqn",
         "swap_add",
         "syndrome",
         "va",
@@ -64,6 +68,8 @@ class Packet:
     va: Va
     rkey: Rkey
     dma_length: int
+    feth: int
+    """Word of the FETH: placement type in bits 3:0, selectivity level in bits 5:4."""
     swap_add: int
     compare: int
     syndrome: int
@@ -73,20 +79,21 @@ class Packet:
     inv_rkey: Rkey
     qkey: int
     sqpn: Qpn
+    srqn: int
     payload: memoryview
     _flags: int
-    """Byte 1 of the BTH."""
+    """Byte 1 of the BTH: SE, MigReq, pad count, TVer."""
     _word: int
-    """The word at byte 4."""
+    """The word at byte 4 of the BTH: FECN, BECN, destination QPN."""
 
     @property
     def solicited(self) -> bool:
-        """Whether it wakes a receiver that waits only for such."""
+        """True if it wakes a receiver that waits only for solicited events."""
         return self._flags & SOLICITED != 0
 
     @property
     def migreq(self) -> bool:
-        """The migration state."""
+        """The migration request bit."""
         return self._flags & MIGREQ != 0
 
     @property
@@ -101,17 +108,17 @@ class Packet:
 
     @property
     def fecn(self) -> bool:
-        """It met congestion."""
+        """True if the packet experienced congestion."""
         return self._word & FECN != 0
 
     @property
     def becn(self) -> bool:
-        """What goes the other way meets congestion."""
+        """True if packets in the other direction experience congestion."""
         return self._word & BECN != 0
 
     @property
     def flow(self) -> Flow:
-        """The path that it came on."""
+        """The path on which it arrived."""
         return self.burst.flow
 
     @property
@@ -139,7 +146,7 @@ def parse(buf: memoryview) -> Packet | DropReason:
     """Parse a UDP payload, BTH to ICRC; the ICRC itself is not checked here.
 
     Returns:
-        The packet, or why it is none. Never raises, whatever the bytes.
+        The packet, or the reason why it is not one. Never raises, whatever the bytes.
     """
     length = len(buf)
     if length < BTH_BYTES + ICRC_BYTES:
@@ -162,11 +169,19 @@ def parse(buf: memoryview) -> Packet | DropReason:
     packet._flags = flags
     packet.payload = buf[header_bytes:end]
     packet.imm = 0
+    if row.xrceth:
+        packet.srqn = XRCETH.get(buf, "srqn", BTH_BYTES)
+        buf = memoryview(bytes(buf[:BTH_BYTES]) + bytes(buf[BTH_BYTES + XRCETH.size : header_bytes]))
+        header_bytes -= XRCETH.size
     if header_bytes == BTH_BYTES:
         packet.opcode, _, packet.pkey, packet._word, psn = row.unpack.unpack_from(buf)
     elif row.reth:
         if row.immdt:
             packet.opcode, _, packet.pkey, packet._word, psn, packet.va, packet.rkey, packet.dma_length, packet.imm = (
+                row.unpack.unpack_from(buf)
+            )
+        elif row.feth:
+            packet.opcode, _, packet.pkey, packet._word, psn, packet.feth, packet.va, packet.rkey, packet.dma_length = (
                 row.unpack.unpack_from(buf)
             )
         else:
@@ -218,6 +233,7 @@ def build(
     va: int = 0,
     rkey: int = 0,
     dma_length: int = 0,
+    feth: int = 0,
     swap_add: int = 0,
     compare: int = 0,
     syndrome: int = 0,
@@ -227,9 +243,10 @@ def build(
     inv_rkey: int = 0,
     qkey: int = 0,
     sqpn: int = 0,
+    srqn: int = 0,
     payload: bytes | bytearray | memoryview = b"",
 ) -> bytearray:
-    """Headers, payload and pad of one packet, without its ICRC (:func:`seal` adds it).
+    """Return headers, payload and pad of one packet, without its ICRC (:func:`seal` adds it).
 
     Raises:
         ValueError: the opcode has no row, or a value does not fit its field.
@@ -251,8 +268,12 @@ def build(
         psn=psn,
     )
     frame = bytearray(bth.pack())
+    if row.xrceth:
+        frame += Xrceth(srqn=srqn).pack()
     if row.deth:
         frame += Deth(qkey=qkey, sqpn=sqpn).pack()
+    if row.feth:
+        frame += Feth(placement=feth & 0xF, level=feth >> 4).pack()
     if row.reth:
         frame += Reth(va=va, rkey=rkey, dma_length=dma_length).pack()
     if row.atomiceth:
@@ -269,5 +290,5 @@ def build(
 
 
 def seal(frame: bytes | bytearray, flow: Flow, ident: int = 0) -> bytes:
-    """The frame with its ICRC for ``flow`` and IPv4 ``ident``."""
+    """Return the frame with its ICRC for ``flow`` and IP ID ``ident``."""
     return bytes(frame) + _ICRC.pack(flow.icrc(frame, ident))

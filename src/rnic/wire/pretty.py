@@ -1,10 +1,10 @@
-"""Headers by name, for people: from the tables, so that nothing is named twice."""
+"""Headers as text, for people: from the tables, so that no field is named twice."""
 
 from __future__ import annotations
 
 from rnic.spec.addresses import address_text
 from rnic.spec.limits import BTH_BYTES, ICRC_BYTES, MTU_BYTES
-from rnic.spec.opcodes import CNP
+from rnic.spec.opcodes import CNP, LEVEL_MR, LEVEL_RANGE, LEVEL_SHIFT, PLACEMENT_GLOBAL, PLACEMENT_PERSISTENT
 from rnic.spec.syndromes import (
     AETH_ACK,
     AETH_NAK,
@@ -21,7 +21,7 @@ from rnic.wire.cnp import Cnp
 from rnic.wire.ethernet import ETHERTYPE_NAMES
 from rnic.wire.header import Header
 from rnic.wire.mad import CLASS_CM, CM_NAMES, GSI_QPN, Mad
-from rnic.wire.opcode import OPCODES
+from rnic.wire.opcode import NOT_DECODED, OPCODES
 from rnic.wire.packet import Packet
 
 Fields = list[tuple[str, int]]
@@ -29,14 +29,14 @@ Fields = list[tuple[str, int]]
 _DECIMAL = frozenset((
     "psn", "msn", "pad", "tver", "fecn", "becn", "ackreq", "solicited", "migreq", "dma_length", "length", "version",
     "payload_length", "total_length", "sport", "dport", "ihl", "ttl", "hop_limit", "identification", "protocol",
-    "next_header", "pcp", "dei", "vid", "base_version", "class_version", "responder_resources",
+    "next_header", "level", "pcp", "dei", "vid", "base_version", "class_version", "responder_resources",
     "initiator_depth", "retry_count", "rnr_retry_count", "reason", "path_mtu", "srq", "flow_control",
 ))  # fmt: skip
-"""Fields that people count with; the rest is shown in hexadecimal."""
+"""Fields shown in decimal; all others are shown in hexadecimal."""
 
 
 def headers(buf: memoryview) -> list[Header]:
-    """Records of the headers at the start of a UDP payload, as far as the bytes reach.
+    """Return records of the headers at the start of a UDP payload, as far as the bytes reach.
 
     BTH, the extended headers that its opcode calls for, a CNP's reserved bytes, and of a management datagram to QP1
     the header and the message of connection management. Never raises, whatever the bytes.
@@ -67,12 +67,13 @@ def headers(buf: memoryview) -> list[Header]:
 
 
 def fields(buf: memoryview) -> list[tuple[str, Fields]]:
-    """Name and fields of each header at the start of a UDP payload (BTH to ICRC), in order; see :func:`headers`."""
+    """Return name and fields of each header at the start of a UDP payload (BTH to ICRC); see :func:`headers`."""
     return [(header.layout.name, list(header.values().items())) for header in headers(buf)]
 
 
 def payload_bytes(buf: memoryview) -> int:
-    """Bytes between the headers that :func:`headers` finds and pad, in a whole UDP payload; 0 if that has none."""
+    """Return the number of payload bytes in a whole UDP payload: between the headers of :func:`headers` and the pad; 0
+    if there are none."""
     found = headers(buf)
     used = sum(header.layout.size for header in found)
     pad = found[0].pad if found and isinstance(found[0], Bth) else 0
@@ -80,13 +81,13 @@ def payload_bytes(buf: memoryview) -> int:
 
 
 def opcode_name(opcode: int) -> str:
-    """``"RC_SEND_ONLY"``, or ``"opcode 0x55"`` where the table has no such row."""
+    """Return ``"RC_SEND_ONLY"``, or ``"opcode 0x5f"`` if the standard does not name it."""
     row = OPCODES[opcode]
-    return f"opcode {opcode:#04x}" if row is None else row.name
+    return NOT_DECODED.get(opcode, f"opcode {opcode:#04x}") if row is None else row.name
 
 
 def syndrome_text(syndrome: int) -> str:
-    """What an AETH syndrome says: ``"ACK"``, ``"RNR NAK 40 us"``, ``"NAK remote access error"``."""
+    """Return the text of an AETH syndrome: ``"ACK"``, ``"RNR NAK 40 us"``, ``"NAK remote access error"``."""
     kind = syndrome & AETH_TYPE_MASK
     value = syndrome & AETH_VALUE_MASK
     if syndrome & 0x80:
@@ -100,8 +101,16 @@ def syndrome_text(syndrome: int) -> str:
     return "reserved"
 
 
+def flush_text(feth: int) -> str:
+    """Return what a FLUSH promises, and for how much, from the word of its FETH: ``"GLOBAL range"``."""
+    names = [name for bit, name in ((PLACEMENT_GLOBAL, "GLOBAL"), (PLACEMENT_PERSISTENT, "PERSISTENT")) if feth & bit]
+    level = feth >> LEVEL_SHIFT & 3
+    where = {LEVEL_RANGE: "range", LEVEL_MR: "region"}.get(level, f"level {level}")
+    return f"{'+'.join(names) or 'nothing'} {where}"
+
+
 def text(header: Header, name: str) -> str:
-    """One field's value as people write it: addresses, names of codes, counts in decimal, the rest in hex."""
+    """Return one field's value as text: addresses, names of codes, counts in decimal, the rest in hex."""
     value: int = getattr(header, name)
     width = header.layout[name].width
     if name in ("src", "dst") or name.endswith("_gid"):
@@ -132,23 +141,28 @@ def _meaning(header: Header, name: str, value: int) -> str:
 _CM_SHOWN = (
     "local_comm_id", "remote_comm_id", "request_id", "service_id", "qpn", "psn", "path_mtu", "reason", "status",
 )  # fmt: skip
-"""What of a CM message goes into one line."""
+"""Fields of a CM message that one line shows."""
 
 
 def describe_cm(message: CmMessage) -> str:
-    """A CM message in a few words: its name, and what identifies and sets up the connection."""
+    """Return a CM message in a few words: its name, and the fields that identify and set up the connection."""
     words = [type(message).__name__]
     words += [f"{name}={text(message, name)}" for name in _CM_SHOWN if name in message.layout]
     return " ".join(words)
 
 
 def describe(packet: Packet) -> str:
-    """A packet in one line: ``"RC_WRITE_ONLY qp=0x000011 psn=7 ackreq va=0x1000 rkey=0x00000102 len=64 [64]"``."""
+    """Return a packet in one line: ``"RC_WRITE_ONLY qp=0x000011 psn=7 ackreq va=0x1000 rkey=0x00000102 len=64
+    [64]"``."""
     row = packet.row
     words = [row.name, f"qp=0x{packet.dqpn:06x}", f"psn={packet.psn}"]
     words += [word for word in ("ackreq", "solicited", "fecn", "becn") if getattr(packet, word)]
     if row.deth:
         words += [f"sqp=0x{packet.sqpn:06x}", f"qkey=0x{packet.qkey:08x}"]
+    if row.xrceth:
+        words.append(f"srq=0x{packet.srqn:06x}")
+    if row.feth:
+        words.append(flush_text(packet.feth))
     if row.reth or row.atomiceth:
         words += [f"va={packet.va:#x}", f"rkey=0x{packet.rkey:08x}"]
     if row.reth:

@@ -78,6 +78,7 @@ def test_cut_short() -> None:
     for size in range(28, len(IP[V4])):
         frame = dissect(memoryview(IP[V4])[:size], d.LINKTYPE_RAW)
         assert (frame.kind, frame.complete, frame.icrc_ok) == ("RoCEv2", False, None)
+        assert frame.flow is not None  # its headers are there
         assert frame.payload == PAYLOAD[V4][: size - 28]
     for size in range(28):
         assert dissect(memoryview(IP[V4])[:size], d.LINKTYPE_RAW).kind == "incomplete"
@@ -97,7 +98,7 @@ def v4(data: bytes = bytes(20), **values: int) -> bytes:
     ("data", "kind"),
     [
         (b"", "incomplete"),
-        (ethernet(bytes(40), 0x8915), "RoCEv1"),
+        (ethernet(bytes(40), 0x8915), "RoCEv1 without a BTH"),
         (ethernet(bytes(28), 0x0806), "ARP"),
         (ethernet(bytes(28), 0x88CC), "LLDP"),
         (ethernet(bytes(28), 0x1234), "EtherType 0x1234"),
@@ -129,4 +130,4 @@ def test_others(data: bytes, kind: str) -> None:
 
 
 def test_unknown_link_type() -> None:
-    assert dissect(memoryview(bytes(60)), 197).kind == "link type 197"
+    assert dissect(memoryview(bytes(60)), 198).kind == "link type 198"

@@ -105,7 +105,7 @@ def test_no_more_than_8_are_believed_where_the_link_knows_three_bits(last: int, 
     assert found == 8
 
 
-def test_a_packet_that_contradicts_what_is_known_is_confirmed_by_another_one_alone() -> None:
+def test_a_contradicting_packet_counts_only_after_a_second_one() -> None:
     """Then what the link knows is not so, for all paths between the two addresses."""
     pair = Count()
     sender, other = Sender(30_000, pair=pair), Sender(30_001, pair=pair)

@@ -32,6 +32,8 @@ TABLE = """
 14 RC_FETCH_ADD            40 SE...
 16 RC_SEND_LAST_INV        16 .EP.W
 17 RC_SEND_ONLY_INV        16 SEP.W
+1c RC_FLUSH                32 SE...
+1d RC_ATOMIC_WRITE         28 SEP..
 20 UC_SEND_FIRST           12 S.P..
 21 UC_SEND_MIDDLE          12 ..P..
 22 UC_SEND_LAST            12 .EP.W
@@ -48,12 +50,20 @@ TABLE = """
 65 UD_SEND_ONLY_IMM        24 SEP.W
 81 CNP                     12 SEP..
 """
-ROWS = [line.split() for line in TABLE.strip().splitlines()]
+RIGHTS = {"RC_READ_REQUEST": 4, "RC_COMPARE_SWAP": 8, "RC_FETCH_ADD": 8, "RC_ATOMIC_WRITE": 2}
+OWN = [line.split() for line in TABLE.strip().splitlines()]
+XRC = [
+    # as RC, and every request has an XRCETH (IBA annex A14)
+    (f"{int(code, 16) | 0xA0:02x}", f"X{name}", str(int(size) + (0 if "R" in flags else 4)), flags)
+    for code, name, size, flags in OWN
+    if name.startswith("RC")
+]
+ROWS = [*OWN, *XRC]
 
 
 def test_exactly_these_opcodes_exist() -> None:
     assert len(OPCODES) == 256
-    assert [row.opcode for row in OPCODES if row is not None] == [int(code, 16) for code, *_ in ROWS]
+    assert [row.opcode for row in OPCODES if row is not None] == sorted(int(code, 16) for code, *_ in ROWS)
 
 
 @pytest.mark.parametrize(("code", "name", "size", "flags"), ROWS, ids=[row[1] for row in ROWS])
@@ -63,15 +73,19 @@ def test_row(code: str, name: str, size: str, flags: str) -> None:
     assert row.opcode == int(code, 16)
     assert (row.service | row.operation) == row.opcode
     assert row.name == name
-    assert row.header_bytes == int(size) == row.unpack.size
+    assert row.header_bytes == int(size) == row.unpack.size + row.rest_at
+    assert row.rest_at == 4 * row.xrceth == 4 * (name[0] == "X" and row.request)
+    name = name.removeprefix("X")
     assert row.header_bytes == 12 + sum(header.layout.size for header in row.extended)
     found = (row.start, row.end, row.payload, row.response, row.takes_receive)
     assert "".join(mark if on else "." for mark, on in zip("SEPRW", found, strict=True)) == flags
     assert row.request is not row.response
     assert row.send == ("_SEND" in name)
-    assert row.write == ("_WRITE" in name)
+    assert row.write == ("_WRITE" in name and name != "RC_ATOMIC_WRITE")
     assert row.read_response == ("READ_RESPONSE" in name)
     assert row.atomic == (name in ("RC_COMPARE_SWAP", "RC_FETCH_ADD"))
+    assert row.resource == (row.atomic or name in ("RC_READ_REQUEST", "RC_FLUSH", "RC_ATOMIC_WRITE"))
+    assert row.rights == (2 if row.write else RIGHTS.get(name, 0))
 
 
 def test_a_last_packet_says_whose_message_it_ends() -> None:
@@ -81,6 +95,7 @@ def test_a_last_packet_says_whose_message_it_ends() -> None:
         for service, kind, words in (
             ("RC", "SEND", ("", "_IMM", "_INV")), ("RC", "WRITE", ("", "_IMM")),
             ("UC", "SEND", ("", "_IMM")), ("UC", "WRITE", ("", "_IMM")),
+            ("XRC", "SEND", ("", "_IMM", "_INV")), ("XRC", "WRITE", ("", "_IMM")),
         )
         for word in words
         for place in ("LAST", "ONLY")
@@ -91,10 +106,14 @@ def test_a_last_packet_says_whose_message_it_ends() -> None:
 @pytest.mark.parametrize("name", [row[1] for row in ROWS])
 def test_headers(name: str) -> None:
     row = next(row for row in OPCODES if row is not None and row.name == name)
+    name = name.removeprefix("X")
     assert row.deth == name.startswith("UD")
     assert row.immdt == name.endswith("IMM")
     assert row.ieth == name.endswith("INV")
-    assert row.reth == name.endswith(("WRITE_FIRST", "WRITE_ONLY", "WRITE_ONLY_IMM", "READ_REQUEST"))
+    assert row.reth == name.endswith(
+        ("WRITE_FIRST", "WRITE_ONLY", "WRITE_ONLY_IMM", "READ_REQUEST", "FLUSH", "ATOMIC_WRITE")
+    )
+    assert row.feth == (name == "RC_FLUSH")
     assert row.aeth == (row.response and "MIDDLE" not in name)
     assert row.atomiceth == row.atomic
     assert row.atomicacketh == (name == "RC_ATOMIC_ACKNOWLEDGE")

@@ -125,13 +125,27 @@ def test_text(header: Bth, name: str, text: str) -> None:
     assert pretty.text(header, name) == text
 
 
+@pytest.mark.parametrize(
+    ("feth", "words"),
+    [(1, "GLOBAL range"), (2, "PERSISTENT range"), (0x13, "GLOBAL+PERSISTENT region"), (0x20, "nothing level 2")],
+)
+def test_flush(feth: int, words: str) -> None:
+    frame = build(0x1C, dqpn=17, psn=7, feth=feth, va=16, rkey=2, dma_length=64)
+    packet = parse(memoryview(frame + bytes(4)))
+    assert isinstance(packet, Packet)
+    assert pretty.describe(packet) == f"RC_FLUSH qp=0x000011 psn=7 {words} va=0x10 rkey=0x00000002 len=64"
+    names = [name for name, _ in pretty.fields(memoryview(frame + bytes(4)))]
+    assert names == ["BTH", "FETH", "RETH"]
+
+
 def test_every_named_decimal_field_exists() -> None:
     from rnic.wire.cm_message import CM_MESSAGES
     from rnic.wire.ethernet import VlanTag
+    from rnic.wire.feth import Feth
     from rnic.wire.ip import Udp
     from rnic.wire.reth import Reth
 
-    kinds: list[type[Header]] = [Bth, Aeth, IPv4, IPv6, Ethernet, Mad, VlanTag, Udp, Reth]
+    kinds: list[type[Header]] = [Bth, Aeth, IPv4, IPv6, Ethernet, Mad, VlanTag, Udp, Reth, Feth]
     layouts = [*(kind.layout for kind in kinds), *(kind.layout for kind in CM_MESSAGES.values())]
     known = {field.name for layout in layouts for field in layout.fields}
     assert known >= pretty._DECIMAL
