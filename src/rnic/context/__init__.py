@@ -1,1 +1,1 @@
-"""Contexts: QPC, CQC, EQC and SRQC bytes, and the typed view that the data path works on (002)."""
+"""Contexts: bytes of QPC, CQC, EQC and SRQC, and the typed views that the data path uses (002)."""

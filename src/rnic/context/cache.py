@@ -1,6 +1,6 @@
-"""The key-data cache as memory: one slot of the device's arena for each context, at a place that its number says.
+"""The key-data cache as memory: one slot of the device's arena per context, at an offset given by its number.
 
-A slot whose context is not cached is zero, which for a queue pair is the RESET state: nothing runs on it.
+A slot whose context is not cached is zero, which for a queue pair is the RESET state: it is idle.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ class Slot(Protocol):
 
     @classmethod
     def at(cls, ground: Ground, place: int) -> Self:
-        """The view of the slot at offset ``place`` of an arena."""
+        """Return the view of the slot at offset ``place`` of an arena."""
 
     def load(self, data: bytes | bytearray | memoryview) -> None:
-        """Take over a context's bytes."""
+        """Load a context's bytes."""
 
 
 class _QueueKey(ctypes.LittleEndianStructure):
-    """The record of a CQ or EQ; the context's part of it is loaded from CQC or EQC bytes."""
+    """The record of a CQ or EQ; its context fields are loaded from CQC or EQC bytes."""
 
     __slots__ = ("_ground",)
     _pack_ = 1
     _layout_ = "ms"  # the one that packs; Python 3.14 wants it said
     _layout: ClassVar[Layout]
     _names: ClassVar[tuple[str, ...]]
-    """Fields that context and record share."""
+    """Names of the fields that the context and the record share."""
 
     def __init__(self, data: bytes | bytearray | memoryview = b"") -> None:
         super().__init__()
@@ -48,19 +48,19 @@ class _QueueKey(ctypes.LittleEndianStructure):
 
     @classmethod
     def at(cls, ground: Ground, place: int) -> Self:
-        """The record at offset ``place`` of an arena."""
+        """Return the record at offset ``place`` of an arena."""
         key = cls.from_address(ground.address + place)
         key._ground = ground
         return key
 
     def load(self, data: bytes | bytearray | memoryview) -> None:
-        """Take over a context's bytes; what is the queue's own stays."""
+        """Load a context's bytes; the queue's own fields are unchanged."""
         get = self._layout.get
         for name in self._names:
             setattr(self, name, get(data, name))
 
     def values(self) -> dict[str, int]:
-        """What of the context is cached, by its field names."""
+        """Return the cached fields of the context, by name."""
         return {name: getattr(self, name) for name in self._names}
 
 
@@ -123,7 +123,7 @@ class EqKey(_QueueKey):
 
 
 class _Telling:
-    """A view for whoever is not the data path: what is stored to a field acts at once."""
+    """View for everything but the data path: storing to a field calls ``told``."""
 
     __slots__ = ()
 
@@ -155,7 +155,7 @@ S = TypeVar("S", bound=Any)
 
 
 class Cache(dict[int, S]):
-    """The contexts of one kind that are cached, by number: views that tell of what is stored to them.
+    """The contexts of one kind that are cached, by number: views that report stores to them.
 
     Deleting an entry evicts it: it is written back, and its queue stalls until it is loaded again.
 
@@ -177,17 +177,17 @@ class Cache(dict[int, S]):
         if place is None:
             raise MemoryError(f"no room for {1 << log} contexts in {ground.arena.size} bytes of state")
         self.place = place
-        """Where the slots begin in the arena."""
+        """Offset of the slots in the arena."""
         self.log = log
         self.size = size
         self.evicted: set[int] = set()
         """Numbers whose context was written back and is in host memory alone."""
         self.leave: Told = lambda number: None
-        """Writes an entry back that is about to be evicted; may raise to keep it."""
+        """Called before an entry is evicted, to write it back; may raise to keep it."""
         self.left: Told = lambda number: None
-        """Told of an entry that was evicted."""
+        """Called after an entry was evicted."""
         self.told: Told = lambda number: None
-        """Told of an entry in which something was stored."""
+        """Called after something was stored to an entry."""
         self._ground = ground
         self._zero = bytes(size - keep)
         self._plain = plain
@@ -195,19 +195,19 @@ class Cache(dict[int, S]):
 
     @property
     def words(self) -> memoryview:
-        """The arena of the slots as 64-bit words."""
+        """Arena of the slots, as 64-bit words."""
         return self._ground.arena.cells
 
     def slot(self, number: int) -> int:
-        """Offset of a context's slot in the arena."""
+        """Return the offset of a context's slot in the arena."""
         return self.place + (number & (1 << self.log) - 1) * self.size
 
     def view(self, number: int) -> Any:
-        """The slot as the data path sees it, whether or not the context is cached."""
+        """Return the slot as the data path sees it, whether or not the context is cached."""
         return self._plain.at(self._ground, self.slot(number))
 
     def fill(self, number: int, data: bytes | bytearray | memoryview) -> None:
-        """Take a context's bytes; nobody is told."""
+        """Load a context's bytes without calling ``told``."""
         self.view(number).load(data)
         self.evicted.discard(number)
         if number not in self:
@@ -220,7 +220,7 @@ class Cache(dict[int, S]):
             self.told(number)
 
     def forget(self, number: int) -> None:
-        """The context is gone, or was never there."""
+        """Drop a context without write-back: it is gone or never existed."""
         self.evicted.discard(number)
         self._drop(number)
 
@@ -241,7 +241,7 @@ class Cache(dict[int, S]):
         self.left(number)
 
     def pop(self, number: int, *default: Any) -> Any:
-        """Evict an entry: what it was, as bytes of no more use."""
+        """Evict an entry; return its view, whose slot is cleared."""
         if number not in self:
             if default:
                 return default[0]
@@ -251,18 +251,18 @@ class Cache(dict[int, S]):
         return entry
 
     def clear(self) -> None:
-        """Forget all."""
+        """Drop all contexts without write-back."""
         for number in list(self):
             self.forget(number)
         self.evicted.clear()
 
 
 def cache_of(ground: Ground, log: int, layout: Layout, plain: type[Any], telling: type[S]) -> Cache[S]:
-    """A cache whose slots are laid out as ``layout``."""
+    """Return a cache whose slots are laid out as ``layout``."""
     keep = layout.size - queues.CONTEXT_BYTES.get(layout.name, layout.size)
     return Cache(ground, log, layout.size, keep, plain, telling)
 
 
 NO_CQ: Final = CqKey()
 NO_EQ: Final = EqKey()
-"""What stands for a queue that is not cached."""
+"""Entries that stand for a CQ or EQ that is not cached."""

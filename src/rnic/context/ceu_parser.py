@@ -1,13 +1,13 @@
-"""ceu_parser: takes the command unit's requests apart (002 5.1)."""
+"""ceu_parser: parses the command unit's requests (002 5.1)."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from rnic.context.ctxmdata import CQ, EQ, QP, CtxMData
 from rnic.context.eqc import merged_mask
+from rnic.context.fifo import Fifo
 from rnic.context.key_qpc_data import KeyQpcData
 from rnic.context.machines import CEU_PARSER, Machine
 from rnic.context.messages import (
@@ -28,13 +28,14 @@ from rnic.mem.dma import DmaPort
 
 EXTRACT_BYTES: Final = 48
 """One extract FIFO is 384 bits wide: 12 QPC words; the second one's last three are zero."""
-_KIND: Final = {WR_QP_CXT: QP, WR_CQ_CXT: CQ, WR_EQ_CXT: EQ}
-Admit = Callable[[str, int, bytes], bool]
-"""Kind, number and bytes of a context: whether the device can run on it."""
+KIND: Final = {WR_QP_CXT: QP, WR_CQ_CXT: CQ, WR_EQ_CXT: EQ}
+"""The kind of context that a message of each type writes."""
+Admit = Callable[[str, int, bytes], str]
+"""Takes kind, number and bytes of a context; returns the field that the device cannot accept, or an empty string."""
 
 
 def extract(qpc: bytes) -> bytes:
-    """The key words of a QPC: 48 bytes for the first extract FIFO, 48 for the second."""
+    """Return the key words of a QPC: 48 bytes for the first extract FIFO, 48 for the second."""
     return b"".join(qpc[at : at + 4] for at in KEY_WORDS).ljust(2 * EXTRACT_BYTES, b"\0")
 
 
@@ -43,10 +44,10 @@ class CeuParser:
 
     The request to key_qpc_data is ``held`` until host memory has taken the context, so that a refused or failed
     write leaves the cache as it was; meanwhile no other request is parsed. :attr:`admit` is asked about every context
-    before it is written.
+    before it is written; :attr:`wrong` is the field for which it refused the last context, or empty.
     """
 
-    __slots__ = ("admit", "ctxmdata", "fifo", "held", "key", "machine", "refused", "writectx")
+    __slots__ = ("admit", "ctxmdata", "fifo", "held", "key", "machine", "refused", "writectx", "wrong")
 
     def __init__(self, ctxmdata: CtxMData, writectx: WriteCtx, key: KeyQpcData) -> None:
         self.ctxmdata = ctxmdata
@@ -54,15 +55,17 @@ class CeuParser:
         self.key = key
         self.admit: Admit | None = None
         self.machine = Machine("ceu_parser", CEU_PARSER)
-        self.fifo: deque[tuple[bytes, bytes, DmaPort | None]] = deque()
+        self.fifo: Fifo[tuple[bytes, bytes, DmaPort | None]] = Fifo()
         self.held: tuple[bytes, bytes] | None = None
         self.refused = False
+        self.wrong = ""
 
     def step(self) -> bool:
-        """Parse one request; false where there is none, or the one before is not done and in the cache."""
+        """Parse one request; return false if there is none, or if the previous one is not done and in the cache."""
         if self.held is not None or not self.fifo or self.key.channels[0]:
             return False
         self.machine.step("request")
+        self.wrong = ""
         header, payload, port = self.fifo.popleft()
         kind, opcode = header[0] >> 4, header[0] & 15
         row = BY_CODE.get((kind, opcode))
@@ -73,7 +76,7 @@ class CeuParser:
             or CEU not in row.sources
             or len(payload) not in row.payloads
             or (function and number & EQ_DISABLE - 1 not in self.key.eqs)
-            or (payload and row.kind == WRITE and not self._admitted(kind, number, payload))
+            or (payload and row.kind == WRITE and not self.admits(KIND[kind], number, payload))
         ):
             self.machine.step("refused")
             self.refused = True
@@ -88,10 +91,10 @@ class CeuParser:
             if kind == WR_QP_CXT:
                 data = extract(payload)
             elif function:
-                # the 35-bit request has no room for the disable bit and the mask: they travel in the data FIFO
+                # the 35-bit request has no room for the disable bit and the mask: they go through the data FIFO
                 data = header[4:8] + header[12:]
                 types, before = int.from_bytes(header[12:], "big"), self.key.eqs[number & EQ_DISABLE - 1].event_mask
-                # memory gets what the cache will hold, not what this request names
+                # memory gets the merged mask that the cache will hold, not the request's types
                 header = header[:12] + merged_mask(before, types, bool(number & EQ_DISABLE)).to_bytes(4, "big")
             request = kind << 31 | opcode << 27 | CEU << 24 | number & 0xFFFFFF
             self.held = request.to_bytes(5, "big"), data
@@ -101,5 +104,7 @@ class CeuParser:
             self.machine.step("write")
         return True
 
-    def _admitted(self, kind: int, number: int, payload: bytes) -> bool:
-        return self.admit is None or self.admit(_KIND[kind], number, payload)
+    def admits(self, kind: str, number: int, image: bytes) -> bool:
+        """Return whether the device can run on a context; if not, :attr:`wrong` is the field that prevents it."""
+        self.wrong = "" if self.admit is None else self.admit(kind, number, image)
+        return not self.wrong

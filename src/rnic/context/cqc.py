@@ -1,4 +1,4 @@
-"""CQC and SRQC: completion and shared receive queue contexts, big-endian (002 section 4.2.2; SRQC ours)."""
+"""CQC and SRQC: completion and shared receive queue contexts, big-endian (002 section 4.2.2; SRQC is rnic's own)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CQ_TR = 1 << 18
 """Bits of ``flags`` (``hardware.md`` 2a)."""
 
 CQ_STAMPED = 1 << 19
-"""Bit of ``flags``, ours: entries say when they were made (:data:`~rnic.rings.cqe.STAMP`)."""
+"""Bit of ``flags``, rnic's own: CQEs carry timestamps (:data:`~rnic.rings.cqe.STAMP`)."""
 
 CQC = Layout(
     "CQC",
@@ -53,5 +53,7 @@ SRQC = Layout(
         word("lkey", 0x14, "key of the ring", "WR"),
         bits("limit", 0x18, 31, 16, "limit; an event is raised when fewer entries are left", "WR"),
         bits("wqe_counter", 0x18, 15, 0, "entries taken", "RO"),
+        bits("xrcd", 0x1C, 15, 0, "XRC domain; 0: an SRQ of RC queue pairs", "WR"),
+        word("cqn", 0x20, "CQ of its receives, where it is in an XRC domain", "WR"),
     ),
 )

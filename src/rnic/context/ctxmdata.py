@@ -1,15 +1,15 @@
 """ctxmdata: which host page holds which context (002 5.3).
 
 One entry for each 4096-byte page of context memory: 52 address bits and a valid bit. 1024 entries for QPCs, 256 for
-CQCs, one for the EQCs; the entry's number is bits 21:12 or 19:12 of the address less the table's base.
+CQCs, one for the EQCs; the entry's index is bits 21:12 or 19:12 of the address minus the table's base.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from itertools import pairwise
 from typing import NamedTuple
 
+from rnic.context.fifo import Fifo
 from rnic.context.machines import CTXMDATA, Machine
 from rnic.context.messages import (
     BY_CODE,
@@ -46,12 +46,12 @@ _SOURCE = {WR_QP_NPST: RTC, WR_QP_UAPST: RRC, WR_QP_EPST: EE}
 
 
 def table_pages(log: int, shift: int) -> int:
-    """Pages that ``2**log`` contexts of ``2**shift`` bytes take."""
+    """Return the number of pages that ``2**log`` contexts of ``2**shift`` bytes take."""
     return max(1, 1 << log + shift >> PAGE_SHIFT)
 
 
 class Place(NamedTuple):
-    """Where a context lies: the DMA port of whoever lent the page, and the host address."""
+    """Location of a context: DMA port of the page's owner, and host address."""
 
     port: DmaPort
     addr: int
@@ -62,7 +62,7 @@ class PageTable:
 
     Args:
         first: the lowest number of that kind; numbers are ``first`` to ``first + 2**log - 1``.
-        log: log2 of how many the device holds at most; WR_ICMMAP_EN may ask for fewer.
+        log: log2 of the device's maximum number of contexts; WR_ICMMAP_EN may ask for fewer.
         shift: log2 of a context's bytes.
     """
 
@@ -81,7 +81,7 @@ class PageTable:
 
     @property
     def pages(self) -> int:
-        """Entries in use: those of the contexts that WR_ICMMAP_EN asked for."""
+        """Number of entries in use, for the contexts that WR_ICMMAP_EN configured."""
         return table_pages(self.log, self.shift)
 
     def reset(self) -> None:
@@ -99,12 +99,12 @@ class PageTable:
         self.ports[index] = None
 
     def index(self, virt: int) -> int | None:
-        """Entry of an address in context memory; ``None`` outside this table."""
+        """Return the entry of an address in context memory; ``None`` outside this table."""
         index = virt - self.base >> PAGE_SHIFT
         return index if self.enabled and 0 <= index < self.pages else None
 
     def locate(self, number: int) -> Place | None:
-        """Host address of a context; ``None`` for a number out of range or a page that is not mapped."""
+        """Return the location of a context; ``None`` for a number out of range or a page that is not mapped."""
         if not self.enabled or not 0 <= number - self.first < 1 << self.log:
             return None
         # the low bits of a number are its slot, so a shifted number's address bits select the entry (5.3.3)
@@ -117,10 +117,10 @@ class PageTable:
 
 
 class CtxMData:
-    """The module. ``ceu_fifo`` goes before ``key_fifo``; entries are header, payload and its port.
+    """The module. ``ceu_fifo`` has priority over ``key_fifo``; entries are header, payload and its port.
 
-    ``refused`` holds the header of the CEU request that was turned down last, until the manager takes it; ``forget``
-    says that WR_ICMMAP_DIS has taken the tables away, and what is cached goes with them.
+    ``refused`` holds the header of the CEU request that was refused last, until the manager takes it. ``forget`` is
+    true once WR_ICMMAP_DIS has disabled the tables, so that the cache must be dropped, too.
     """
 
     __slots__ = (
@@ -140,14 +140,14 @@ class CtxMData:
         self.readctx = readctx
         self.writectx = writectx
         self.machine = Machine("ctxmdata", CTXMDATA)
-        self.ceu_fifo: deque[tuple[bytes, bytes, DmaPort | None]] = deque()
-        self.key_fifo: deque[bytes] = deque()
+        self.ceu_fifo: Fifo[tuple[bytes, bytes, DmaPort | None]] = Fifo()
+        self.key_fifo: Fifo[bytes] = Fifo()
         self.forget = False
         self.refused: bytes | None = None
         self.refused_key: bytes | None = None
 
     def step(self) -> bool:
-        """Handle one request; false where there is none."""
+        """Handle one request; return false if there is none."""
         if self.ceu_fifo:
             self.machine.step("ceu")
             header, payload, port = self.ceu_fifo.popleft()
@@ -189,7 +189,7 @@ class CtxMData:
     # ----------------------------------------------------------------------------------- metadata
 
     def _metadata(self, header: bytes, payload: bytes, port: DmaPort | None) -> bool:
-        """Run a metadata request; false, with nothing changed, if anything about it is wrong."""
+        """Run a metadata request; return false, with nothing changed, if it is invalid."""
         row = BY_CODE[header[0] >> 4, header[0] & 15]
         if row.type == WR_ICMMAP_CXT:
             return self._enable(payload) if row.opcode == WR_ICMMAP_EN else self._disable()
@@ -224,7 +224,7 @@ class CtxMData:
         return True
 
     def find(self, virt: int) -> tuple[PageTable, int] | None:
-        """Table and entry of an address in context memory; ``None`` where it is in no table."""
+        """Return table and entry of an address in context memory; ``None`` if no table has it."""
         for table in self.tables.values():
             index = table.index(virt)
             if index is not None:
@@ -232,7 +232,7 @@ class CtxMData:
         return None
 
     def _run(self, virt: int, pages: int) -> list[tuple[PageTable, int]] | None:
-        """The entries of consecutive pages; ``None`` where one lies in no table."""
+        """Return the entries of consecutive pages; ``None`` if one is in no table."""
         if not 0 < pages <= 1 << 12 or virt % PAGE_BYTES:
             return None
         found = [self.find(virt + (page << PAGE_SHIFT)) for page in range(pages)]

@@ -1,8 +1,8 @@
 """CtxMgt: the device's context manager, its modules wired together (002 4.3).
 
-Contexts live in host memory, in pages that the driver gives (MAP_ICM); what the data path needs is cached in
-:class:`~rnic.context.key_qpc_data.KeyQpcData`. The command unit's requests go in by :meth:`ContextManager.ceu`, the
-engine's by :meth:`ContextManager.request`; the methods above them say the same in the device's words.
+Contexts live in host memory, in pages that the driver lends (MAP_ICM); what the data path needs is cached in
+:class:`~rnic.context.key_qpc_data.KeyQpcData`. The command unit's requests enter through :meth:`ContextManager.ceu`,
+the engine's through :meth:`ContextManager.request`; the other methods are a higher-level interface to both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rnic.context.eqc import EQC, EQC_BYTES
 from rnic.context.key_qpc_data import FIFO_DEPTH, KeyQpcData
 from rnic.context.machines import Machine
 from rnic.context.qp_context import QpContext
-from rnic.context.qpc import QPC_BYTES
+from rnic.context.qpc import QPC_BYTES, QPC_DOCUMENTED_BYTES, settled
 from rnic.context.readctx import ReadCtx
 from rnic.context.write_back import WriteBack
 from rnic.context.writectx import WriteCtx, origin
@@ -37,17 +37,16 @@ LOG_MAX: Final = 14
 LOG_MAX_EQS: Final = MAX_EQS.bit_length() - 1
 FIRST_CQN: Final = 1
 CHANGED, EVICTED, INVALID = "changed", "evicted", "invalid"
-"""What :attr:`ContextManager.changed` tells of a context: something in it is new, it was taken out of the cache, or it
-is no more."""
+"""Arguments of :attr:`ContextManager.changed`: a context was modified, evicted from the cache, or invalidated."""
 
 
 def cache_bytes(log_qps: int, log_eqs: int = LOG_MAX_EQS) -> int:
-    """Bytes of an arena that the cache takes."""
+    """Return the number of bytes of an arena that the cache takes."""
     return (QPC_BYTES + queues.CQ.size << log_qps) + (queues.EQ.size << log_eqs)
 
 
 class NotWrittenBackError(Exception):
-    """Host memory does not take a context, so it stays in the cache."""
+    """A context could not be written to host memory, so it stays in the cache."""
 
 
 class Status(IntEnum):
@@ -57,7 +56,7 @@ class Status(IntEnum):
     REFUSED = 1
     """Bad type, opcode, number or payload length, or a page that is not mapped."""
     DMA_ERROR = 2
-    """Host memory did not take or give the bytes."""
+    """Host memory could not be written or read."""
 
 
 class ContextManager:
@@ -67,10 +66,10 @@ class ContextManager:
         log_qps: log2 of the number of QPs and of CQs, at most 14.
         counters: gets ``ctx_*``.
         log_eqs: log2 of the number of EQs; 002 has 32, whose contexts lie in one page.
-        arena: where the cache lies; by default in one of its own.
+        arena: arena of the cache; by default a new one.
         observe: called with source, request name, number and status of every request, for the trace; may be set
             later through :attr:`observe`.
-        infiniband: frame encap is answered in 002's InfiniBand mode, with LIDs. No device of ours sets it, since
+        infiniband: frame encap is answered in 002's InfiniBand mode, with LIDs. No rnic device sets it, since
             the wire is RoCE only.
 
     :attr:`stalled` true keeps DMA transfers waiting, as a slow host would; :meth:`run` then stops early.
@@ -121,16 +120,21 @@ class ContextManager:
         self._ceu_status = Status.OK
         self.changed: Callable[[str, int, str], None] | None = None
         """Called with ``"qp"``, ``"cq"`` or ``"eq"``, a number, and :data:`CHANGED`, :data:`EVICTED` or :data:`INVALID`
-        after a context was changed by anything but :meth:`write_qp`, whose caller knows."""
+        after a context changed, except by :meth:`write_qp`, whose caller knows."""
         self.image: Callable[[str, int], bytes | None] | None = None
-        """Asked before a context is written back whole: the CQC or EQC as the device has it; of a QPC nothing, but what
-        of it is kept elsewhere is in the cache then."""
+        """Called before a whole context is written back. For a CQ or EQ, it returns the context as the device has it.
+        For a QP it returns ``None``, after storing to the cache what the device keeps elsewhere."""
         for kind, cache in self._caches:
             cache.leave = partial(self._leave, kind)
             cache.left = partial(self._left, kind)
             cache.told = partial(self._edit, kind)
         self._quiet = False
         self.behind = WriteBack(self.key.qps, self._write_psn)
+
+    @property
+    def refused_field(self) -> str:
+        """Field for which the last written or loaded context was refused; empty if it was not."""
+        return self.parser.wrong
 
     @property
     def machines(self) -> tuple[Machine, ...]:
@@ -144,17 +148,21 @@ class ContextManager:
 
     @property
     def complete(self) -> bool:
-        """Whether the tables are in use and every page of them is mapped."""
+        """True if the tables are in use and every page of them is mapped."""
         tables = self.ctxmdata.tables.values()
         return all(table.enabled and all(table.valid[: table.pages]) for table in tables)
 
     # ------------------------------------------------------------------------------- the message form
 
     def ceu(self, header: bytes, payload: bytes = b"", port: DmaPort | None = None) -> tuple[Status, bytes, bytes]:
-        """Run one CEU request to its end: status, response header and response payload (only of RD_QP_ALL).
+        """Run one CEU request to its end; return status, response header, and the payload of an RD_QP_ALL response.
 
-        Not while :attr:`stalled`.
+        Do not call it while :attr:`stalled`. A QPC of 192 bytes keeps the extension: an evicted one is loaded first.
         """
+        number = int.from_bytes(header[4:8], "big")
+        short = header[0] >> 4 == m.WR_QP_CXT and len(payload) == QPC_DOCUMENTED_BYTES
+        if short and number in self.key.qps.evicted and (loaded := self.load_qp(number)) != Status.OK:
+            return loaded, b"", b""
         status, answer, data = self.carry_out(header, payload, port)
         if status == Status.DMA_ERROR:
             self.counters.bump("ctx_dma_errors")
@@ -162,12 +170,11 @@ class ContextManager:
             self._tell_written(header, payload)
         if self.observe is not None:
             row = m.BY_CODE.get((header[0] >> 4, header[0] & 15))
-            number = int.from_bytes(header[4:8], "big")
             self.observe(m.CEU, row.name if row else f"{header[0]:#04x}", number, status.name)
         return status, answer, data
 
     def carry_out(self, header: bytes, payload: bytes, port: DmaPort | None) -> tuple[Status, bytes, bytes]:
-        """:meth:`ceu` without what is counted and told afterwards."""
+        """Run a request as :meth:`ceu` does, but count and report nothing afterward."""
         self.parser.fifo.append((header, payload, port))
         self._ceu_status = Status.OK
         self.run()
@@ -182,13 +189,13 @@ class ContextManager:
         return status, answer, data
 
     def _tell_written(self, header: bytes, payload: bytes) -> None:
-        """A request of the CEU is done: say which context it changed."""
+        """Report which context a finished CEU request changed."""
         kind, opcode, number = header[0] >> 4, header[0] & 15, int.from_bytes(header[4:8], "big") & m.EQ_DISABLE - 1
         if kind == m.WR_QP_CXT:
-            # the extract is the key words alone; the rest of the cache's 256 bytes is in memory
+            # the extract holds only the key words; a write of 192 bytes keeps the extension in the cache
             status, data = self.read_qp(number)
             if status == Status.OK and data[: len(payload)] == payload:
-                self._fill(number, data)
+                self._fill(number, payload + self.key.qps.view(number).store()[len(payload) :], data)
             self._tell(QP, number, CHANGED)
         elif kind == m.WR_CQ_CXT:
             self._tell(CQ, number, INVALID if opcode == m.WR_CQ_INVALID else CHANGED)
@@ -200,7 +207,7 @@ class ContextManager:
             self.changed(kind, number, what)
 
     def request(self, source: int, command: bytes, payload: bytes = b"") -> bool:
-        """Put a command into an engine channel's FIFO; false where it is full, or the command is no 16 bytes."""
+        """Put a command into an engine channel's FIFO; return false if it is full, or the command is not 16 bytes."""
         fifo = self.key.channels[source - 1]
         if not m.DB <= source <= m.FE or len(command) != 16 or len(fifo) >= FIFO_DEPTH:
             self.counters.bump("ctx_full_channels" if len(command) == 16 else "ctx_bad_requests")
@@ -209,15 +216,15 @@ class ContextManager:
         return True
 
     def response(self, source: int) -> tuple[bytes, bytes] | None:
-        """The oldest response on an engine channel: command and payload."""
+        """Return the oldest response on an engine channel: command and payload."""
         fifo = self.key.responses[source - 1]
         return fifo.popleft() if fifo else None
 
     def level(self) -> None:
-        """Tell whoever else keeps these contexts what was stored to entries of the cache by hand: here, nobody."""
+        """Propagate stores to cache entries to other copies of these contexts. There are none here: do nothing."""
 
     def run(self) -> None:
-        """Step every module until nothing moves."""
+        """Step all modules until none makes progress."""
         while self.step():
             pass
         touched = self.key.touched
@@ -225,7 +232,7 @@ class ContextManager:
             self._tell(QP, touched.popleft(), CHANGED)
 
     def step(self) -> bool:
-        """One round: each module handles at most one request; false where nothing moved."""
+        """Do one round, at most one request per module; return false if no module made progress."""
         moved = False
         if self.parser.fifo:
             moved |= self.parse()
@@ -243,7 +250,7 @@ class ContextManager:
         return self.serve() >= 0 or moved
 
     def parse(self) -> bool:
-        """ceu_parser's step."""
+        """Step ceu_parser."""
         if not self.parser.step():
             return False
         if self.parser.refused:
@@ -252,7 +259,7 @@ class ContextManager:
         return True
 
     def translate(self) -> bool:
-        """ctxmdata's step."""
+        """Step ctxmdata."""
         ctxmdata = self.ctxmdata
         if not ctxmdata.step():
             return False
@@ -265,13 +272,13 @@ class ContextManager:
         return True
 
     def forget(self) -> None:
-        """WR_ICMMAP_DIS: what is cached goes with the tables."""
+        """Drop all cached contexts after WR_ICMMAP_DIS."""
         self.ctxmdata.forget = False
         for _, cache in self._caches:
             cache.clear()
 
     def finish_write(self) -> bool:
-        """The oldest group of writectx's DMA writes."""
+        """Finish the oldest group of writectx's DMA writes."""
         done = self.writectx.finish()
         if done is None:
             return False
@@ -279,7 +286,7 @@ class ContextManager:
         return True
 
     def serve(self) -> int:
-        """key_qpc_data's step: the channel that was served, -1 where there was none."""
+        """Step key_qpc_data; return the channel that was served, or -1."""
         if self.observe is None:
             return self.key.step()
         bad = self._bad_requests()
@@ -293,12 +300,12 @@ class ContextManager:
         return channel
 
     def _bad_requests(self) -> int:
-        """Engine requests so far that were reserved, wrong, or about no queue pair."""
+        """Return the number of engine requests so far that were reserved, malformed, or for an unknown queue pair."""
         counters = self.counters
         return counters["ctx_bad_requests"] + counters["ctx_bad_payloads"] + counters["ctx_unknown_qps"]
 
     def _refuse(self) -> None:
-        """A CEU request was turned down: its key data and payload are dropped."""
+        """Drop the key data and payload of a refused CEU request."""
         self._ceu_status = Status.REFUSED
         self.counters.bump("ctx_refused")
         self.parser.held = None
@@ -313,18 +320,18 @@ class ContextManager:
                 self.key.channels[0].append(held)
         elif not done:
             self.counters.bump("ctx_dma_errors")
-            # which queue pair it was does not come back: none of them counts as written
+            # the completion does not name the queue pair: treat none of them as written
             self.behind.forget_writes()
 
     def _lose(self, header: bytes, counter: str) -> None:
-        """A write-back found no page: host memory is behind until the next flush that succeeds."""
+        """Note that a write-back found no page: host memory is stale until the next successful flush."""
         self.counters.bump(counter)
         self.behind.lost(int.from_bytes(header[4:8], "big"))
 
-    # ------------------------------------------------------------------------------ the device's words
+    # ------------------------------------------------------------------------ the device's interface
 
     def init_hca(self, icmmap: bytes) -> Status:
-        """Where the context tables lie in context memory: the first 32 bytes of INIT_HCA's mailbox."""
+        """Set the addresses of the context tables in context memory, from the first 32 bytes of INIT_HCA's mailbox."""
         return self._do(m.WR_ICMMAP_CXT, m.WR_ICMMAP_EN, payload=icmmap[: m.ICMMAP.size])
 
     def close_hca(self) -> Status:
@@ -334,7 +341,7 @@ class ContextManager:
         return status
 
     def map_icm(self, port: DmaPort, runs: list[tuple[int, int, int]]) -> Status:
-        """Lend pages, all or none of one call of up to 64 runs: virtual address, host address, pages."""
+        """Map all pages of up to 64 runs (virtual address, host address, pages), or none."""
         payload = b"".join(
             m.CHUNK.pack({"virt": virt, "page": host >> PAGE_SHIFT, "pages": pages}) for virt, host, pages in runs
         )
@@ -342,11 +349,11 @@ class ContextManager:
         return self.ceu(m.ceu_request(m.MAP_ICM_CXT, m.MAP_ICM_EN, len(runs)), payload, port)[0]
 
     def unmap_icm(self, virt: int, pages: int) -> Status:
-        """Take pages back."""
+        """Unmap pages."""
         return self._do(m.MAP_ICM_CXT, m.MAP_ICM_DIS, pages, virt)
 
     def lent(self) -> list[tuple[int, DmaPort, int]]:
-        """Every page that is mapped: its address in context memory, whose it is, its host address."""
+        """Return every page that is mapped: its address in context memory, its owner's DMA port, its host address."""
         return [
             (table.base + (index << PAGE_SHIFT), port, table.page_base[index] << PAGE_SHIFT)
             for table in self.ctxmdata.tables.values()
@@ -355,11 +362,12 @@ class ContextManager:
         ]
 
     def inside(self, virt: int) -> bool:
-        """Whether an address in context memory lies in one of the tables."""
+        """Return whether an address in context memory lies in one of the tables."""
         return self.ctxmdata.find(virt) is not None
 
     def page(self, virt: int) -> tuple[DmaPort, int] | None:
-        """Whose page lies behind an address in context memory, and its host address; ``None`` if none is mapped."""
+        """Return the owner's DMA port and the host address of the page at an address in context memory; ``None`` if
+        none is mapped."""
         found = self.ctxmdata.find(virt)
         if found is None:
             return None
@@ -368,9 +376,9 @@ class ContextManager:
         return None if port is None else (port, table.page_base[index] << PAGE_SHIFT)
 
     def write_qp(self, qpn: int, qpc: bytes) -> Status:
-        """Write a whole QPC to host memory and take it into the cache, the extension by reading it back.
+        """Write a whole QPC to host memory and load it into the cache, the extension by reading it back.
 
-        What comes back must be what was written: who lends pages cannot slip in values that no command has checked.
+        The bytes read back must equal those written, so that the owner of a page cannot inject unchecked values.
         """
         qps = self.key.qps
         before = qps[qpn].store() if qpn in qps else None
@@ -389,7 +397,7 @@ class ContextManager:
         return Status.DMA_ERROR
 
     def _silently(self, kind: int, opcode: int, number: int, image: bytes) -> Status:
-        """Write a whole context; whoever asked knows, so nobody is told."""
+        """Write a whole context without calling :attr:`changed`: the caller knows."""
         self._quiet = True
         try:
             return self._do(kind, opcode, number, payload=image)
@@ -397,18 +405,17 @@ class ContextManager:
             self._quiet = False
 
     def read_qp(self, qpn: int) -> tuple[Status, bytes]:
-        """The QPC as host memory has it (RD_QP_ALL)."""
+        """Return the status and the QPC as host memory has it (RD_QP_ALL)."""
         status, _, data = self.ceu(m.ceu_request(m.RD_QP_CXT, m.RD_QP_ALL, qpn))
         return status, data
 
     def load_qp(self, qpn: int) -> Status:
-        """Fill the cache from host memory: from here on what was edited there counts.
+        """Fill the cache from host memory, so that edits made there take effect.
 
-        ``REFUSED``, with the cache as it was, for a context that the device cannot run on.
+        Return ``REFUSED``, with the cache unchanged, for a context that the device cannot run on.
         """
         status, data = self.read_qp(qpn)
-        admit = self.parser.admit
-        if status == Status.OK and admit is not None and not admit(QP, qpn, data):
+        if status == Status.OK and not self.parser.admits(QP, qpn, data):
             self.counters.bump("ctx_refused")
             return Status.REFUSED
         if status == Status.OK:
@@ -417,16 +424,19 @@ class ContextManager:
             self._tell(QP, qpn, CHANGED)
         return status
 
-    def _fill(self, qpn: int, data: bytes) -> None:
-        self.key.qps.fill(qpn, data)
+    def _fill(self, qpn: int, image: bytes, held: bytes = b"") -> None:
+        """Load a context into the cache, as the device runs on it; ``held`` is what memory has, else ``image``."""
+        self.key.qps.fill(qpn, settled(image))
         self.behind.level(qpn)
+        if QpContext(held or image).store() != self.key.qps.view(qpn).store():
+            self.behind.edited.add(qpn)  # the next flush makes memory exact
 
     # ------------------------------------------------------------------- out of the cache, and back
 
     def evict(self, kind: str, number: int) -> Status:
-        """Take a context out of the cache: it is written back, and its queue stalls until :meth:`load`.
+        """Evict a context from the cache: write it back; its queue stalls until :meth:`load`.
 
-        ``REFUSED`` where it is not cached, ``DMA_ERROR`` where host memory does not take it: then it stays.
+        Return ``REFUSED`` if it is not cached, ``DMA_ERROR`` if host memory cannot be written: then it stays.
         """
         cache = dict(self._caches)[kind]
         if number not in cache:
@@ -440,8 +450,8 @@ class ContextManager:
     def load(self, kind: str, number: int) -> Status:
         """Fill the cache from host memory, whether or not the context was in it.
 
-        ``REFUSED`` for a page that is not mapped, or a context that the device cannot run on; ``DMA_ERROR`` where host
-        memory does not answer. All but ``OK`` leave the cache as it was.
+        Return ``REFUSED`` for a page that is not mapped, or a context that the device cannot run on; ``DMA_ERROR`` if
+        host memory cannot be read. All but ``OK`` leave the cache unchanged.
         """
         if kind == QP:
             return self.load_qp(number)
@@ -449,8 +459,7 @@ class ContextManager:
         if data is None:
             self.counters.bump("ctx_dma_errors")
             return Status.DMA_ERROR
-        admit = self.parser.admit
-        if not any(data) or (admit is not None and not admit(kind, number, data)):
+        if not any(data) or not self.parser.admits(kind, number, data):
             self.counters.bump("ctx_refused")
             return Status.REFUSED
         dict(self._caches)[kind].fill(number, data)
@@ -459,11 +468,12 @@ class ContextManager:
         return Status.OK
 
     def evicted(self, kind: str, number: int) -> bool:
-        """Whether a context was taken out of the cache and is in host memory alone."""
+        """Return whether a context was evicted, so that only host memory has it."""
         return number in dict(self._caches)[kind].evicted
 
     def peek(self, kind: str, number: int) -> bytes | None:
-        """A context's bytes as host memory has them, found through the metadata; ``None`` where they are not in reach.
+        """Return a context's bytes as host memory has them, located through the metadata; ``None`` if they cannot be
+        read.
 
         002 has no message that reads CQCs and EQCs back.
         """
@@ -485,8 +495,9 @@ class ContextManager:
         self._tell(kind, number, EVICTED)
 
     def _edit(self, kind: str, number: int) -> None:
-        """Something was stored to an entry of the cache by hand."""
+        """Apply a store that the host made to a cache entry."""
         if kind == QP:
+            self.key.qps.view(number).settle()
             self.behind.edited.add(number)
         self._tell(kind, number, CHANGED)
 
@@ -505,7 +516,7 @@ class ContextManager:
         return Status.OK if image == data else self.store(kind, number, image)
 
     def store(self, kind: str, number: int, image: bytes) -> Status:
-        """Write the CQC or EQC of a cached context, which has these values already."""
+        """Write the CQC or EQC of a cached context, whose entry has these values already."""
         if kind == CQ:
             return self._silently(m.WR_CQ_CXT, m.WR_CQ_MODIFY, number, image)
         enabled = self.key.eqs.view(number).enabled
@@ -514,7 +525,7 @@ class ContextManager:
         return status
 
     def drop_qp(self, qpn: int) -> None:
-        """Back to software: host memory says RESET, the cache nothing."""
+        """Return a queue pair to software: write RESET to host memory, drop it from the cache."""
         m_ctx = QpContext()
         m_ctx.local_qpn, m_ctx.state = qpn, RESET
         self._silently(m.WR_QP_CXT, m.WR_QP_ALL, qpn, m_ctx.store())
@@ -535,16 +546,16 @@ class ContextManager:
         return Status.OK
 
     def _write_psn(self, source: int, opcode: int, qpn: int, psn: int, state: int) -> None:
-        """One of the writes that RTC, RRC and EE make."""
+        """Make one of the writes of RTC, RRC and EE."""
         command = m.engine_request(m.WR_QP_CXT, opcode, qpn)
         while not self.request(source, command, m.engine_payload(psn & 0xFFFFFF, state)):
             self.run()
 
     def write_back(self, count: int, most: int) -> int:
-        """Look at the next ``count`` queue pairs in turn, and write state and PSNs of up to ``most`` back.
+        """Check the next ``count`` queue pairs in turn, and write back state and PSNs of up to ``most``.
 
         Returns:
-            At how many it looked: fewer than ``count`` where ``most`` were behind.
+            How many were checked: fewer than ``count`` if ``most`` were stale in host memory.
         """
         looked, moved = self.behind.next(count, most)
         for qpn in moved:
@@ -569,7 +580,7 @@ class ContextManager:
         return self._do(m.WR_CQ_CXT, m.WR_CQ_ALL, cqn, payload=cqc)
 
     def invalidate_cq(self, cqn: int) -> Status:
-        """Zero a CQC and forget it, even where its page is gone."""
+        """Zero a CQC and drop it from the cache, even if its page is gone."""
         status = self._do(m.WR_CQ_CXT, m.WR_CQ_INVALID, cqn)
         self.key.cqs.forget(cqn)
         return status
@@ -579,11 +590,11 @@ class ContextManager:
         return self._do(m.WR_EQ_CXT, m.WR_EQ_ALL, eqn, payload=eqc)
 
     def event_function(self, eqn: int, mask: int, disable: bool) -> Status:
-        """Give an EQ event types, or take its event function away (MAP_EQ)."""
+        """Add event types to an EQ, or disable its event function (MAP_EQ)."""
         return self._do(m.WR_EQ_CXT, m.WR_EQ_FUNC, eqn | (m.EQ_DISABLE if disable else 0), mask & 0xFFFF_FFFF)
 
     def invalidate_eq(self, eqn: int) -> Status:
-        """Zero an EQC and forget it, even where its page is gone."""
+        """Zero an EQC and drop it from the cache, even if its page is gone."""
         status = self._do(m.WR_EQ_CXT, m.WR_EQ_INVALID, eqn)
         self.key.eqs.forget(eqn)
         return status

@@ -13,7 +13,7 @@ EQ_OWNER_HW = 1 << 24
 
 
 def merged_mask(mask: int, types: int, disable: bool) -> int:
-    """The event mask after WR_EQ_FUNC has given ``types`` to an EQ, or taken them away (002 table 3.1)."""
+    """Return the event mask after WR_EQ_FUNC has given ``types`` to an EQ, or taken them away (002 table 3.1)."""
     return mask & ~types if disable else mask | types
 
 

@@ -1,4 +1,4 @@
-"""Contexts as host memory and the cache have them, side by side, for people and tools."""
+"""Contexts in host memory and in the cache, side by side, for users and tools."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rnic.context.qpc import QPC
 from rnic.spec.layout import Layout
 
 Row = dict[str, str | int | bool | None]
-"""``field``, ``host``, ``cache``, ``differs``; a value is ``None`` where that side does not hold it."""
+"""``field``, ``host``, ``cache``, ``differs``; a value is ``None`` if that side does not hold it."""
 
 
 def _rows(layout: Layout, host: bytes | None, cache: dict[str, int]) -> list[Row]:
@@ -24,7 +24,7 @@ def _rows(layout: Layout, host: bytes | None, cache: dict[str, int]) -> list[Row
 
 
 def qp(contexts: ContextManager, qpn: int) -> list[Row]:
-    """One row for each field of the QPC; nothing is flushed first, so what is still to be written back differs."""
+    """Return one row per field of the QPC. Nothing is flushed first, so fields not yet written back differ."""
     status, data = contexts.read_qp(qpn)
     ctx = contexts.key.qps.get(qpn)
     cache = {} if ctx is None else {field.name: getattr(ctx, field.name) for field in QPC.fields}
@@ -32,7 +32,7 @@ def qp(contexts: ContextManager, qpn: int) -> list[Row]:
 
 
 def cq(contexts: ContextManager, cqn: int, live: dict[str, int] | None = None) -> list[Row]:
-    """One row for each field of the CQC; ``live`` is what the NIC itself keeps of it, beside the key data."""
+    """Return one row per field of the CQC; ``live`` holds fields that the NIC keeps outside the key data."""
     key = contexts.key.cqs.get(cqn)
     cache = {} if live is None else dict(live)
     cache = ({} if key is None else key.values()) | cache
@@ -40,7 +40,7 @@ def cq(contexts: ContextManager, cqn: int, live: dict[str, int] | None = None) -
 
 
 def eq(contexts: ContextManager, eqn: int) -> list[Row]:
-    """One row for each field of the EQC."""
+    """Return one row per field of the EQC."""
     key = contexts.key.eqs.get(eqn)
     cache = {} if key is None else key.values()
     return _rows(EQC, contexts.peek(EQ, eqn), cache)

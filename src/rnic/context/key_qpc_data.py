@@ -1,22 +1,22 @@
 """key_qpc_data: the cache of what the data path needs of each context (002 5.4).
 
 The entries are slots of the device's arena (:mod:`rnic.context.cache`), and the data path works on the same bytes: a
-channel's response is made from them, and a channel's write changes them. :data:`KEY_FIELDS` is the table of 5.4.2.
+channel's response is built from them, and a channel's write changes them. :data:`KEY_FIELDS` is the table of 5.4.2.
 """
 
 from __future__ import annotations
 
 import struct
-from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from rnic.context import messages as m
 from rnic.context.cache import NO_CQ, NO_EQ, Cache, CachedCq, CachedEq, CachedQp, CqKey, EqKey, cache_of
 from rnic.context.eqc import merged_mask
+from rnic.context.fifo import Fifo
 from rnic.context.machines import KEY_QPC_DATA, Machine
 from rnic.context.qp_context import QpContext
-from rnic.context.qpc import QPC, QPC_BYTES
+from rnic.context.qpc import QPC, QPC_BYTES, settled
 from rnic.context.request_controller import RequestController
 from rnic.state import queues
 from rnic.state.arena import Arena
@@ -27,7 +27,7 @@ FIFO_DEPTH: Final = 64
 
 
 class KeyField(NamedTuple):
-    """One row of 5.4.2: bits kept, whose context holds it (``qpc``, ``cqc`` or ``eqc``), readers and writers."""
+    """One row of 5.4.2: bits kept, its context (``qpc``, ``cqc`` or ``eqc``), readers and writers."""
 
     name: str
     width: int
@@ -76,7 +76,7 @@ _W4 = struct.Struct("<4I")
 _W8 = struct.Struct("<8I")
 _WORD = struct.Struct(">I")
 _WRITE_BACK = struct.Struct(">BxxxIQ")
-""":data:`~rnic.context.messages.CEU_HEADER` with a :data:`~rnic.context.messages.WRITE_BACK`."""
+"""A :data:`~rnic.context.messages.CEU_HEADER` with a :data:`~rnic.context.messages.WRITE_BACK`."""
 _PD = 0xFFF
 _QPN = 0xFFFFFF
 _INFINIBAND: Final = 1 << 3
@@ -191,7 +191,7 @@ _READS: Final[dict[int, tuple[int, Reply, int]]] = {
     m.RD_QP_CXT << 4 | m.RD_QP_RST: (m.EE, _execution, 40),
     m.RD_QP_CXT << 4 | m.RD_ENCAP: (m.FE, _encap, 32),
 }
-"""Source, maker and bytes of each channel's response, by the command's first byte."""
+"""Source, builder and size in bytes of each channel's response, by the command's first byte."""
 _WRITES: Final[dict[int, tuple[int, str]]] = {
     m.WR_QP_CXT << 4 | m.WR_QP_NPST: (m.RTC, "next_send_psn"),
     m.WR_QP_CXT << 4 | m.WR_QP_UAPST: (m.RRC, "last_acked_psn"),
@@ -204,9 +204,9 @@ class KeyQpcData:
     """The module.
 
     ``channels[0]`` is the CEU's FIFO of 35-bit requests with their extract data, ``channels[1]`` to ``[6]`` the
-    engine's command FIFOs with write payloads. ``responses`` holds what goes back on channels 1 to 6: the command as
-    it came, and the payload, empty for a command that is reserved or wrong. Writes have no response. ``served`` is the
-    request that was served last. With ``infiniband`` frame encap gets LIDs instead of addresses (002 3.2).
+    engine's command FIFOs with write payloads. ``responses`` holds the responses of channels 1 to 6: the command as
+    received, and the payload, empty for a reserved or malformed command. Writes have no response. ``served`` is the
+    request that was served last. With ``infiniband``, frame encap gets LIDs instead of addresses (002 3.2).
     """
 
     __slots__ = (
@@ -225,25 +225,25 @@ class KeyQpcData:
     )
 
     def __init__(
-        self, key_fifo: deque[bytes], counters: Counters, arena: Arena, log_qps: int, log_eqs: int, infiniband: bool
+        self, key_fifo: Fifo[bytes], counters: Counters, arena: Arena, log_qps: int, log_eqs: int, infiniband: bool
     ) -> None:
         self.machine = Machine("key_qpc_data", KEY_QPC_DATA)
-        self.channels: list[deque[tuple[bytes, bytes]]] = [deque() for _ in range(7)]
-        self.responses: list[deque[tuple[bytes, bytes]]] = [deque() for _ in range(7)]
+        self.channels: list[Fifo[tuple[bytes, bytes]]] = [Fifo() for _ in range(7)]
+        self.responses: list[Fifo[tuple[bytes, bytes]]] = [Fifo() for _ in range(7)]
         self.controller = RequestController(self.channels)
         self.key_fifo = key_fifo
         self.counters = counters
         self.infiniband = infiniband
         self.served = b""
-        self.touched: deque[int] = deque()
-        """Queue pairs of which a channel's write changed something, until the manager has told."""
+        self.touched: Fifo[int] = Fifo()
+        """Queue pairs that a channel's write changed and the manager has not reported yet."""
         ground = Ground(arena)
         self.qps: Cache[CachedQp] = cache_of(ground, log_qps, QPC, QpContext, CachedQp)
         self.cqs: Cache[CachedCq] = cache_of(ground, log_qps, queues.CQ, CqKey, CachedCq)
         self.eqs: Cache[CachedEq] = cache_of(ground, log_eqs, queues.EQ, EqKey, CachedEq)
 
     def step(self) -> int:
-        """Serve the request that the controller chooses: its channel, -1 where there is none."""
+        """Serve the request that the controller chooses; return its channel, or -1 if there is none."""
         channel = self.controller.select()
         if channel < 0:
             return -1
@@ -294,7 +294,7 @@ class KeyQpcData:
         return channel
 
     def _ceu_write(self, request: int, data: bytes) -> None:
-        """A context that host memory has taken: keep its key fields."""
+        """Cache the key fields of a context that was written to host memory."""
         kind, opcode, number = request >> 31, request >> 27 & 15, request & _QPN
         if kind == m.WR_QP_CXT:
             self._load(number, data)
@@ -312,11 +312,11 @@ class KeyQpcData:
             self._event_function(number, int.from_bytes(data[:4], "big"), int.from_bytes(data[4:], "big"))
 
     def _load(self, number: int, extract: bytes) -> None:
-        """Key words from the two extract FIFOs; what else a context holds comes with RD_QP_ALL, and stays till then."""
+        """Load key words from the two extract FIFOs. The rest of the context is unchanged until RD_QP_ALL loads it."""
         image = bytearray(self.qps[number].store() if number in self.qps else bytes(QPC_BYTES))
         for index, at in enumerate(m.KEY_WORDS):
             image[at : at + 4] = extract[4 * index : 4 * index + 4]
-        self.qps.fill(number, image)
+        self.qps.fill(number, settled(image))
 
     def _event_function(self, number: int, addr: int, types: int) -> None:
         if number not in self.eqs:
@@ -324,5 +324,5 @@ class KeyQpcData:
         eq = self.eqs.view(number)
         disable = bool(addr & m.EQ_DISABLE)
         eq.event_mask = merged_mask(eq.event_mask, types, disable)
-        # without types, the whole event function goes; the document leaves the mask alone
+        # without types, disable the whole event function; 002 leaves the mask unchanged
         eq.enabled = int(bool(eq.enabled and types)) if disable else 1

@@ -12,7 +12,7 @@ Table = dict[tuple[str, str], str]
 
 
 class MachineError(AssertionError):
-    """A module gave its machine an input that the table does not list: our own bug."""
+    """A module gave its machine an input that the table does not list: a bug in rnic."""
 
 
 class Machine:
@@ -34,7 +34,7 @@ class Machine:
         return {(state, event) for state, row in self._rows.items() for event, way in row.items() if len(way) > 1}
 
     def step(self, event: str) -> str:
-        """Take one input; the new state. :class:`MachineError` where the table has no such row."""
+        """Take one input; return the new state. Raise :class:`MachineError` if the table has no such row."""
         try:
             way = self._rows[self.state][event]
         except KeyError:

@@ -72,7 +72,7 @@ EQ_DISABLE: Final = 1 << 31
 MAX_CHUNKS: Final = 64
 """Chunks in one MAP_ICM_EN (3.1: 256 KB / 4 KB)."""
 
-# --- who serves a request: the cache, or host memory
+# --- kinds of requests: served by the cache, host memory or the metadata
 READ, WRITE, METADATA, RESERVED = "read", "write", "metadata", "reserved"
 
 
@@ -80,7 +80,7 @@ class Request(NamedTuple):
     """One row of tables 2.2 and 3.1.
 
     ``payloads`` are the byte lengths that its payload may have (``MAP_ICM_EN``: 16 for each chunk, in whole beats);
-    ``response`` is the width of the answer's payload in bits, 0 where there is none.
+    ``response`` is the width of the response payload in bits, 0 if there is none.
     """
 
     type: int
@@ -125,19 +125,19 @@ REQUESTS: Final = tuple(
 )
 BY_CODE: Final = {(row.type, row.opcode): row for row in REQUESTS}
 READS: Final = {row.sources[0]: row for row in REQUESTS if row.kind == READ and CEU not in row.sources}
-"""What each engine's channel asks for, by source."""
+"""Read request of each engine's channel, by source."""
 
 
 def vector(
     name: str, size: int, endian: str, source: str, rows: Iterable[tuple[str, int, int, str]], access: str
 ) -> Layout:
-    """A layout of one bit vector: rows of name, msb, lsb, meaning."""
+    """Return the layout of one bit vector from rows of name, msb, lsb, meaning."""
     fields = tuple(Field(field, 0, msb, lsb, doc, size, access) for field, msb, lsb, doc in rows)
     return Layout(name, size, "big" if endian == "big" else "little", source, fields)
 
 
 def ascending(*rows: tuple[str, int, str]) -> list[tuple[str, int, int, str]]:
-    """Rows of name, width, meaning placed from bit 0 upward; a name of ``""`` is a gap."""
+    """Place rows of name, width, meaning from bit 0 upward; a name of ``""`` is a gap."""
     out, at = [], 0
     for name, width, doc in rows:
         if name:
@@ -290,7 +290,7 @@ KEY_WORDS: Final = (
 )
 """Offsets of the QPC words that the cache keeps: 12 in the first extract FIFO, 9 in the second (4.2.1)."""
 KEY_BYTES: Final = len(KEY_WORDS) * 4 - 2
-"""82 bytes a QP: the low half of word 20h is reserved."""
+"""Key bytes per QP, 82: the low half of word 20h is reserved."""
 
 # --- responses of the six channels
 DB_RESPONSE = vector(
@@ -439,7 +439,7 @@ FE_RESPONSE_IB = vector(
     ),
     "RO",
 )
-"""The other mode of the same vector. A device of ours never is in it: the wire is RoCE only."""
+"""The same vector in InfiniBand mode, which an rnic device never uses: it speaks RoCE only."""
 RESPONSES: Final = {
     DB: DB_RESPONSE,
     WP: WP_RESPONSE,
@@ -451,15 +451,15 @@ RESPONSES: Final = {
 
 
 def ceu_request(type_: int, opcode: int, addr: int = 0, data: int = 0) -> bytes:
-    """A CEU request header."""
+    """Return a CEU request header."""
     return (type_ << 124 | opcode << 120 | addr << 64 | data).to_bytes(16, "big")
 
 
 def engine_request(type_: int, opcode: int, qpn: int) -> bytes:
-    """An engine channel's command; ``qpn`` has 24 bits."""
+    """Return an engine channel's command; ``qpn`` has 24 bits."""
     return (type_ << 28 | opcode << 24 | qpn).to_bytes(4, "big") + bytes(12)
 
 
 def engine_payload(psn: int, state: int) -> bytes:
-    """The payload of WR_QP_NPST, WR_QP_UAPST and WR_QP_EPST."""
+    """Return the payload of WR_QP_NPST, WR_QP_UAPST and WR_QP_EPST."""
     return bytes(12) + (psn << 8 | state).to_bytes(4, "big")

@@ -1,6 +1,6 @@
-"""Queue pair states: which command leads from where to where, with which attributes (IBA 10.3.1).
+"""Queue pair states: the transition of each modify command, and its attributes (IBA 10.3.1).
 
-Everything that decides whether a modify command is legal stands here, as tables: :data:`TRANSITIONS` for the
+Everything that decides whether a modify command is legal is in these tables: :data:`TRANSITIONS` for the
 commands, :data:`FIELDS` for the context fields that each attribute carries. Whatever is not listed is refused.
 """
 
@@ -12,7 +12,20 @@ from typing import Final, NamedTuple
 from rnic.spec import commands as cmd
 from rnic.spec.limits import MAX_RD_ATOMIC
 from rnic.spec.psn import PSN_MASK
-from rnic.spec.states import ERR, INIT, RESET, RTR, RTS, SQD, SQE, ST_RC, ST_UC, ST_UD
+from rnic.spec.states import (
+    ERR,
+    INIT,
+    RESET,
+    RTR,
+    RTS,
+    SQD,
+    SQE,
+    ST_RC,
+    ST_UC,
+    ST_UD,
+    ST_XRC_INI,
+    ST_XRC_TGT,
+)
 
 # --- attributes, the bits of opt_param_mask: those of ibv_qp_attr_mask (hardware.md 2a)
 STATE: Final = 1 << 0
@@ -40,10 +53,11 @@ DEST_QPN: Final = 1 << 20
 ATTRIBUTE_NAMES: dict[int, str] = {
     value: name for name, value in list(globals().items()) if name.isupper() and isinstance(value, int)
 }
-"""Names of the attributes, in the order of their bits (states have small numbers too, and came before)."""
+"""Names of the attributes, in the order of their bits (constants of states have such values, too, but are defined
+earlier, so that the attributes replace them)."""
 
 BITS: Final = tuple(1 << place for place in range(DEST_QPN.bit_length()))
-"""The attributes alone."""
+"""Bits of the attributes."""
 
 
 class Attribute(NamedTuple):
@@ -59,7 +73,7 @@ ATTRIBUTES: Final = (
     Attribute(PKEY_INDEX, "pkey_index", "pkey_index", 127),
     Attribute(PORT, "port_num", "port", 7),
     Attribute(QKEY, "qkey", "qkey", 0xFFFF_FFFF),
-    Attribute(ACCESS_FLAGS, "qp_access_flags", "access_flags", 0xFF),
+    Attribute(ACCESS_FLAGS, "qp_access_flags", "access_flags", 0xFFFF),
     Attribute(PATH_MTU, "path_mtu", "mtu", 5),
     Attribute(TIMEOUT, "timeout", "ackto", 31),
     Attribute(RETRY_CNT, "retry_cnt", "retry_cnt", 7),
@@ -76,7 +90,7 @@ FIELDS: dict[int, tuple[str, ...]] = {
     STATE: (),
     CUR_STATE: (),
     EN_SQD_ASYNC_NOTIFY: (),
-    # The UDP ports and our own options travel with the path: both ends agree on them when they connect.
+    # The UDP ports and rnic's own options belong to the path: both ends agree on them when they connect.
     AV: (
         "rgid",
         "mgid_index",
@@ -101,7 +115,7 @@ FIELDS: dict[int, tuple[str, ...]] = {
     **{each.bit: (each.field,) for each in ATTRIBUTES},
 }
 """QPC fields that each attribute carries. Attributes that are missing here are not supported: CAP, since
-rings are not resized, and the alternate path, which RoCE has none of."""
+rings are not resized, and the alternate path, which RoCE does not have."""
 
 SUPPORTED = sum(FIELDS)
 
@@ -133,16 +147,25 @@ CREATION_FIELDS = (
     "srqn",
     "sq_slab_bytes",
     "window_packets",
+    "xrcd",
 )
-"""What RST2INIT takes besides its attributes: the queue pair is created by this command."""
+"""Fields that RST2INIT takes besides its attributes, since this command creates the queue pair."""
 
 _ANY_STATE = frozenset({RESET, INIT, RTR, RTS, SQD, SQE, ERR})
 _ALIVE = _ANY_STATE - {RESET}
 _PATH = AV | PATH_MTU | DEST_QPN | RQ_PSN
+_CONNECTED = (ST_RC, ST_UC, ST_XRC_INI, ST_XRC_TGT)
+
+
+IGNORED: Final = {
+    ST_XRC_INI: MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER,
+    ST_XRC_TGT: MAX_QP_RD_ATOMIC | RETRY_CNT | RNR_RETRY,
+}
+"""Attributes of the other half of an RC queue pair, which the kernel leaves out of a mask for XRC (uverbs)."""
 
 
 class Attributes(NamedTuple):
-    """Attributes that a transition needs, and those that it may have besides. STATE always may."""
+    """Required and optional attributes of a transition. STATE is always allowed."""
 
     required: int
     optional: int
@@ -156,9 +179,12 @@ class Transition(NamedTuple):
     attributes: dict[int, Attributes]
 
 
-_NONE = dict.fromkeys((ST_RC, ST_UC, ST_UD), Attributes(0, 0))
+_SERVICES = (ST_RC, ST_UC, ST_UD, ST_XRC_INI, ST_XRC_TGT)
+_NONE = dict.fromkeys(_SERVICES, Attributes(0, 0))
 _RUNNING = {
     ST_RC: Attributes(0, CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE | MIN_RNR_TIMER),
+    ST_XRC_INI: Attributes(0, CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE),
+    ST_XRC_TGT: Attributes(0, CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE | MIN_RNR_TIMER),
     ST_UC: Attributes(0, CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE),
     ST_UD: Attributes(0, CUR_STATE | QKEY),
 }
@@ -168,8 +194,7 @@ TRANSITIONS: dict[int, Transition] = {
         frozenset({RESET}),
         INIT,
         {
-            ST_RC: Attributes(PKEY_INDEX | PORT | ACCESS_FLAGS, 0),
-            ST_UC: Attributes(PKEY_INDEX | PORT | ACCESS_FLAGS, 0),
+            **dict.fromkeys(_CONNECTED, Attributes(PKEY_INDEX | PORT | ACCESS_FLAGS, 0)),
             ST_UD: Attributes(PKEY_INDEX | PORT | QKEY, 0),
         },
     ),
@@ -177,8 +202,7 @@ TRANSITIONS: dict[int, Transition] = {
         frozenset({INIT}),
         INIT,
         {
-            ST_RC: Attributes(0, PKEY_INDEX | PORT | ACCESS_FLAGS),
-            ST_UC: Attributes(0, PKEY_INDEX | PORT | ACCESS_FLAGS),
+            **dict.fromkeys(_CONNECTED, Attributes(0, PKEY_INDEX | PORT | ACCESS_FLAGS)),
             ST_UD: Attributes(0, PKEY_INDEX | PORT | QKEY),
         },
     ),
@@ -186,8 +210,11 @@ TRANSITIONS: dict[int, Transition] = {
         frozenset({INIT}),
         RTR,
         {
-            ST_RC: Attributes(_PATH | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER, ALT_PATH | ACCESS_FLAGS | PKEY_INDEX),
-            ST_UC: Attributes(_PATH, ALT_PATH | ACCESS_FLAGS | PKEY_INDEX),
+            **dict.fromkeys(
+                (ST_RC, ST_XRC_TGT),
+                Attributes(_PATH | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER, ALT_PATH | ACCESS_FLAGS | PKEY_INDEX),
+            ),
+            **dict.fromkeys((ST_UC, ST_XRC_INI), Attributes(_PATH, ALT_PATH | ACCESS_FLAGS | PKEY_INDEX)),
             ST_UD: Attributes(0, PKEY_INDEX | QKEY),
         },
     ),
@@ -199,20 +226,25 @@ TRANSITIONS: dict[int, Transition] = {
                 TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC,
                 CUR_STATE | ALT_PATH | ACCESS_FLAGS | MIN_RNR_TIMER | PATH_MIG_STATE,
             ),
+            ST_XRC_INI: Attributes(
+                TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC,
+                CUR_STATE | ALT_PATH | ACCESS_FLAGS | PATH_MIG_STATE,
+            ),
+            ST_XRC_TGT: Attributes(
+                TIMEOUT | SQ_PSN, CUR_STATE | ALT_PATH | ACCESS_FLAGS | MIN_RNR_TIMER | PATH_MIG_STATE
+            ),
             ST_UC: Attributes(SQ_PSN, CUR_STATE | ALT_PATH | ACCESS_FLAGS | PATH_MIG_STATE),
             ST_UD: Attributes(SQ_PSN, CUR_STATE | QKEY),
         },
     ),
     cmd.RTS2RTS: Transition(frozenset({RTS}), RTS, _RUNNING),
-    # An RC queue pair never is in SQE: its send errors end in ERR.
+    # An RC queue pair is never in SQE: its send errors lead to ERR.
     cmd.SQERR2RTS: Transition(
         frozenset({SQE}),
         RTS,
         {ST_UC: Attributes(0, CUR_STATE | ACCESS_FLAGS), ST_UD: Attributes(0, CUR_STATE | QKEY)},
     ),
-    cmd.RTS2SQD: Transition(
-        frozenset({RTS}), SQD, dict.fromkeys((ST_RC, ST_UC, ST_UD), Attributes(0, EN_SQD_ASYNC_NOTIFY))
-    ),
+    cmd.RTS2SQD: Transition(frozenset({RTS}), SQD, dict.fromkeys(_SERVICES, Attributes(0, EN_SQD_ASYNC_NOTIFY))),
     cmd.SQD2RTS: Transition(frozenset({SQD}), RTS, _RUNNING),
     cmd.SQD2SQD: Transition(
         frozenset({SQD}),
@@ -233,6 +265,31 @@ TRANSITIONS: dict[int, Transition] = {
                 | MIN_RNR_TIMER
                 | PATH_MIG_STATE,
             ),
+            ST_XRC_INI: Attributes(
+                0,
+                PORT
+                | AV
+                | TIMEOUT
+                | RETRY_CNT
+                | RNR_RETRY
+                | MAX_QP_RD_ATOMIC
+                | ALT_PATH
+                | ACCESS_FLAGS
+                | PKEY_INDEX
+                | PATH_MIG_STATE,
+            ),
+            ST_XRC_TGT: Attributes(
+                0,
+                PORT
+                | AV
+                | TIMEOUT
+                | MAX_DEST_RD_ATOMIC
+                | ALT_PATH
+                | ACCESS_FLAGS
+                | PKEY_INDEX
+                | MIN_RNR_TIMER
+                | PATH_MIG_STATE,
+            ),
             ST_UC: Attributes(0, AV | ALT_PATH | ACCESS_FLAGS | PKEY_INDEX | PATH_MIG_STATE),
             ST_UD: Attributes(0, PKEY_INDEX | QKEY),
         },
@@ -245,16 +302,16 @@ TRANSITIONS: dict[int, Transition] = {
 COMMAND_FOR: dict[tuple[int, int], int] = {
     (source, transition.target): opcode for opcode, transition in TRANSITIONS.items() for source in transition.sources
 }
-"""The command that leads from one state to another; a pair that is missing is no legal transition."""
+"""The command that leads from one state to another; a missing pair is not a legal transition."""
 
 
 def check(opcode: int, state: int, service: int, mask: int) -> int:
-    """Whether a modify command is legal: a ``ST_*`` status of :mod:`rnic.spec.commands`.
+    """Check whether a modify command is legal: return a ``ST_*`` status of :mod:`rnic.spec.commands`.
 
     Args:
         opcode: command opcode.
         state: the queue pair's present state.
-        service: its service type, ``ST_RC``, ``ST_UC`` or ``ST_UD``.
+        service: its service type, ``ST_*`` of :mod:`rnic.spec.states`.
         mask: attributes given, as ``opt_param_mask``.
 
     Returns:
@@ -273,7 +330,8 @@ def check(opcode: int, state: int, service: int, mask: int) -> int:
 
 
 def wrong_attributes(opcode: int, service: int, mask: int) -> tuple[int, int]:
-    """The attributes that a mask lacks for a modify command, and those that it has and the command does not take."""
+    """Return the required attributes that a mask lacks for a modify command, and those in it that the command does
+    not allow."""
     attributes = TRANSITIONS[opcode].attributes[service]
     allowed = (attributes.required | attributes.optional | STATE) & SUPPORTED
     return attributes.required & ~mask, mask & ~allowed
@@ -281,5 +339,5 @@ def wrong_attributes(opcode: int, service: int, mask: int) -> tuple[int, int]:
 
 @cache
 def fields(mask: int) -> tuple[str, ...]:
-    """QPC fields that the supported attributes in ``mask`` carry."""
+    """Return the QPC fields that the supported attributes in ``mask`` carry."""
     return tuple(name for attribute, names in FIELDS.items() if mask & attribute for name in names)

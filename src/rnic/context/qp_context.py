@@ -1,7 +1,7 @@
-"""The view of one QPC that ``transport`` works on: its attributes are the fields of the 256 bytes, which it is.
+"""The view of one QPC that ``transport`` uses: an object over the 256 bytes, with the fields as attributes.
 
 A queue pair's context is the slot of the key-data cache in the device's arena; a draft has bytes of its own. There is
-no other copy: what is stored to an attribute is in the bytes, and what is stored to the bytes is in the attribute.
+no other copy: a store to an attribute changes the bytes, and a store to the bytes changes the attribute.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ import ctypes
 import struct
 from typing import ClassVar, Self
 
-from rnic.context.qpc import QPC, QPC_BYTES
+from rnic.context.qpc import QPC, QPC_BYTES, QPC_DOCUMENTED_BYTES, settled
 from rnic.spec.limits import MAX_MSG_BYTES, MTU_BYTES
 from rnic.state.structure import Ground, double, structure
 
 _RAW = struct.Struct(f"{QPC_BYTES}s")
 _KNOWN = int.from_bytes(QPC.pack({field.name: field.mask for field in QPC.fields}), "little")
-"""All bits but the reserved ones."""
+"""Mask of all bits that are not reserved."""
 _MTU_BYTES = tuple(MTU_BYTES.get(code, 0) for code in range(QPC["mtu"].mask + 1))
 
 
 class QpContext(ctypes.BigEndianStructure):
     """One queue pair's context; attribute names are the field names of :data:`~rnic.context.qpc.QPC`.
 
-    ``mtu_bytes`` is the path MTU in bytes that the ``mtu`` code stands for (0 where the code is invalid).
+    ``mtu_bytes`` is the path MTU in bytes that the ``mtu`` code stands for (0 if the code is invalid).
 
     Args:
-        data: what a draft holds at first, at least 256 bytes. :meth:`at` makes a view of bytes that are elsewhere.
+        data: initial bytes of a draft, at least 256. :meth:`at` makes a view of bytes that are elsewhere.
     """
 
     __slots__ = ("_ground",)
@@ -102,6 +102,8 @@ class QpContext(ctypes.BigEndianStructure):
     srqn: int
     sq_slab_bytes: int
     window_packets: int
+    extension_valid: int
+    xrcd: int
 
     rgid = double("rgid", QPC["rgid"].doc)
     sgid = double("sgid", QPC["sgid"].doc)
@@ -112,26 +114,32 @@ class QpContext(ctypes.BigEndianStructure):
 
     @classmethod
     def at(cls, ground: Ground, place: int) -> Self:
-        """The context whose 256 bytes begin at offset ``place`` of an arena."""
+        """Return the context whose 256 bytes begin at offset ``place`` of an arena."""
         ctx = cls.from_address(ground.address + place)
         ctx._ground = ground
         return ctx
 
     @property
     def mtu_bytes(self) -> int:
-        """Bytes of the path MTU."""
+        """Path MTU in bytes."""
         return _MTU_BYTES[self.mtu]
 
     @property
     def max_msg_bytes(self) -> int:
-        """Bytes of the longest message, either way; ``msgmax`` 0 asks for no limit of its own."""
+        """Longest message in bytes, sent or received; ``msgmax`` 0 sets no own limit."""
         return 1 << self.msgmax if self.msgmax else MAX_MSG_BYTES
 
     def load(self, data: bytes | bytearray | memoryview) -> None:
-        """Take every field from QPC bytes; ``struct.error`` if there are fewer than 256."""
+        """Load every field from QPC bytes; raise ``struct.error`` if there are fewer than 256."""
         known = int.from_bytes(_RAW.unpack_from(data)[0], "little") & _KNOWN
         ctypes.memmove(ctypes.addressof(self), known.to_bytes(QPC_BYTES, "little"), QPC_BYTES)
 
+    def settle(self) -> None:
+        """Treat an invalid extension as absent; leave the documented words unchanged."""
+        if not self.extension_valid:
+            rest = settled(self.store())[QPC_DOCUMENTED_BYTES:]
+            ctypes.memmove(ctypes.addressof(self) + QPC_DOCUMENTED_BYTES, rest, len(rest))
+
     def store(self) -> bytes:
-        """The QPC bytes; reserved bits are zero."""
+        """Return the QPC bytes; reserved bits are zero."""
         return bytes(self)

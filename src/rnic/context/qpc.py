@@ -6,21 +6,23 @@ field, with the meaning that 002 gives it.
 
 from __future__ import annotations
 
+from rnic.spec import access
 from rnic.spec.layout import Field, Layout, bits, half, octet, wide, word
+from rnic.spec.limits import MAX_RD_ATOMIC
 
 QPC_BYTES = 256
 QPC_DOCUMENTED_BYTES = 192
 
 OPT_GSO = 1 << 0
-"""The peer agreed to segments with idents 0, 1, 2 ... of one send."""
+"""The peer accepts GSO segments of one send, whose IP IDs are 0, 1, 2 ...."""
 OPT_NO_PROBE = 1 << 1
-"""No tail-loss probe."""
+"""Send no tail-loss probes."""
 OPT_SQ_SIG_ALL = 1 << 2
 """Every send work request is signaled."""
 OPT_CREDITS = 1 << 3
 """Send end-to-end credits instead of the invalid-credits code."""
 OPT_SELECTIVE_REPEAT = 1 << 4
-"""Both ends agreed to keep what comes beyond a gap: the packet that a NAK names is sent again alone."""
+"""Both ends keep out-of-order packets: only the packet that a NAK names is retransmitted."""
 
 SRQ_VALID = 1 << 31
 
@@ -30,7 +32,7 @@ DOCUMENTED: tuple[Field, ...] = (
     word("opt_param_mask", 0x00, "attributes that this command changes", _WR),
     bits("state", 0x08, 31, 28, "QP state: RST 0, INIT 1, RTR 2, RTS 3, SQE 4, SQD 5, ERR 6", _WR),
     bits("flags_27_24", 0x08, 27, 24, "flags", _WR),
-    bits("servtype", 0x08, 23, 16, "service type: RC 0, UC 1, RD 2, UD 3", _WR),
+    bits("servtype", 0x08, 23, 16, "service type: RC 0, UC 1, RD 2, UD 3, XRC INI 5, XRC TGT 6", _WR),
     bits("flags_15_13", 0x08, 15, 13, "flags", _WR),
     bits("mig_state", 0x08, 12, 11, "path migration state: armed 0, rearm 1, migrated 3", _WR),
     bits("flags_10_0", 0x08, 10, 0, "flags", _WR),
@@ -86,7 +88,6 @@ EXTENSION: tuple[Field, ...] = (
     wide("sgid", 0xC0, "source GID (IPv4 as ::ffff:a.b.c.d)", 16, _WR),
     wide("sq_base", 0xD0, "virtual address of the send ring; its slab follows the last entry", 8, _WR),
     wide("rq_base", 0xD8, "virtual address of the receive ring", 8, _WR),
-    octet("access_flags", 0xE0, "remote rights of the QP, IBV_ACCESS_* bits", _WR),
     octet("retry_cnt", 0xE1, "transport retries before the QP fails, 0 to 7", _WR),
     octet("options", 0xE2, "bit 0 GSO agreed, 1 no probe, 2 all signaled, 3 credits, 4 both keep", _WR),
     octet("sq_draining", 0xE3, "SQD reached with requests still outstanding", "RO"),
@@ -99,7 +100,35 @@ EXTENSION: tuple[Field, ...] = (
     word("srqn", 0xEC, "bit 31: uses an SRQ; 23:0: its number", _WR),
     half("sq_slab_bytes", 0xF0, "bytes of one slab slot", _WR),
     half("window_packets", 0xF2, "packets in flight, 0 for the device's default", _WR),
+    bits("extension_valid", 0xF4, 31, 31, "bytes C0h to F7h count; each queue pair of a command has them", _WR),
+    bits("access_flags", 0xF4, 15, 0, "remote rights of the QP, IBV_ACCESS_* bits", _WR),
+    half("xrcd", 0xF8, "XRC domain of an XRC TGT QP", _WR),
 )
-"""Bytes C0h to FFh: what a complete RC needs and 002 lacks. F4h to FFh are reserved."""
+"""Bytes C0h to FFh: what a complete RC needs and 002 lacks. E0h and the rest of F4h to FFh are reserved."""
 
 QPC = Layout("QPC", QPC_BYTES, "big", "002 4.2.1; design.md", DOCUMENTED + EXTENSION)
+
+WITHOUT_EXTENSION = {
+    "access_flags": access.REMOTE_READ | access.REMOTE_WRITE | access.REMOTE_ATOMIC,
+    "retry_cnt": 7,
+    "max_rd_atomic": 1,
+    "max_dest_rd_atomic": MAX_RD_ATOMIC,
+}
+"""Extension values for a QPC of 192 bytes: only region rights restrict access, and no peer's depth is exceeded."""
+
+_ABSENT = QPC.pack(WITHOUT_EXTENSION)[QPC_DOCUMENTED_BYTES:]
+
+
+def settled(image: bytes | bytearray | memoryview) -> bytes:
+    """Return a QPC as the device runs on it: an invalid extension counts as absent.
+
+    ``sq_draining`` is kept, since it belongs to the device.
+
+    Args:
+        image: 256 bytes.
+    """
+    if QPC.get(image, "extension_valid"):
+        return bytes(image)
+    out = bytearray(bytes(image[:QPC_DOCUMENTED_BYTES]) + _ABSENT)
+    QPC.put(out, "sq_draining", QPC.get(image, "sq_draining"))
+    return bytes(out)

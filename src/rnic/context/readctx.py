@@ -1,16 +1,16 @@
-"""readctx: DMA reads of whole QPCs, and their answers to the CEU (002 5.5)."""
+"""readctx: DMA reads of whole QPCs, and the responses to the CEU (002 5.5)."""
 
 from __future__ import annotations
 
-from collections import deque
 from typing import NamedTuple
 
+from rnic.context.fifo import Fifo
 from rnic.context.messages import DMA_HEADER, READ_REQUEST
 from rnic.mem.dma import DmaPort
 
 
 class DmaRead(NamedTuple):
-    """A read on its way: through which port, and the 128-bit header {0, addr64, 0, len12}."""
+    """A pending DMA read: its port, and the 128-bit header {0, addr64, 0, len12}."""
 
     port: DmaPort
     header: bytes
@@ -19,16 +19,16 @@ class DmaRead(NamedTuple):
 class ReadCtx:
     """The module. ``pending`` is the queue of request metadata (type, opcode and QPN as in the CEU's header).
 
-    ``dma`` holds reads that were not done yet, ``answers`` the CEU's responses: header and QPC bytes, ``None`` where
-    the read failed.
+    ``dma`` holds pending reads, ``answers`` the responses to the CEU: header and QPC bytes, ``None`` if the read
+    failed.
     """
 
     __slots__ = ("answers", "dma", "pending")
 
     def __init__(self) -> None:
-        self.pending: deque[bytes] = deque()
-        self.dma: deque[DmaRead] = deque()
-        self.answers: deque[tuple[bytes, bytes | None]] = deque()
+        self.pending: Fifo[bytes] = Fifo()
+        self.dma: Fifo[DmaRead] = Fifo()
+        self.answers: Fifo[tuple[bytes, bytes | None]] = Fifo()
 
     def request(self, port: DmaPort, request: bytes, header: bytes) -> None:
         """Take ctxmdata's read request, 108 bits of :data:`~rnic.context.messages.READ_REQUEST`.
@@ -41,7 +41,7 @@ class ReadCtx:
         self.pending.append(header[:1] + bytes(3) + qpn.to_bytes(4, "big") + bytes(8))
 
     def finish(self) -> bool:
-        """Do the oldest DMA read and answer the CEU; false where there is none."""
+        """Do the oldest DMA read and answer the CEU; return false if there is none."""
         if not self.dma:
             return False
         read = self.dma.popleft()

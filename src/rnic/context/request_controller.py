@@ -1,10 +1,11 @@
-"""request_controller: which channel key_qpc_data serves next (002 5.2): the CEU first, then the engines in turn."""
+"""request_controller: chooses the channel that key_qpc_data serves next, the CEU first, then each engine (002 5.2)."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Final
+
+from rnic.context.fifo import Fifo
 
 VALID: Final = 1 << 7
 
@@ -18,14 +19,14 @@ class RequestController:
 
     __slots__ = ("_fifos", "_last", "selected_channel")
 
-    def __init__(self, fifos: Sequence[deque[tuple[bytes, bytes]]]) -> None:
+    def __init__(self, fifos: Sequence[Fifo[tuple[bytes, bytes]]]) -> None:
         self._fifos = fifos
         self._last = len(fifos) - 1
         self.selected_channel = 0
         """One channel bit and the valid bit, 7; see :data:`rnic.context.messages.SELECTED_CHANNEL`."""
 
     def select(self) -> int:
-        """Choose if there is no choice yet: the channel number, -1 where every FIFO is empty."""
+        """Choose a channel unless one is chosen; return its number, or -1 if every FIFO is empty."""
         if self.selected_channel & VALID:
             return (self.selected_channel & 0x7F).bit_length() - 1
         fifos = self._fifos
@@ -43,5 +44,5 @@ class RequestController:
         return -1
 
     def receive_req(self) -> None:
-        """key_qpc_data took the request: the valid bit falls."""
+        """Clear the valid bit: key_qpc_data has taken the request."""
         self.selected_channel &= ~VALID

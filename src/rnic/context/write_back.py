@@ -1,4 +1,4 @@
-"""Of which cached queue pairs host memory is behind, and by what (002 4.3: the engines' PSN and state writes)."""
+"""Write-back of cached queue pairs: which are stale in host memory, and in which fields (002 4.3)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PLACES: Final = [QPC[name].byte // WORD_BYTES for name in ("state", "next_send_
 _FIRST_WORD: Final = min(_PLACES)
 _LAST_WORD: Final = max(_PLACES)
 _LIVE: Final = ("ssn", "ra_buff_indx", "rmsn", "rq_wqe_counter", "sq_wqe_counter", "sq_draining")
-"""What the engine changes besides state and PSNs: it has no channel of its own and goes with the whole context."""
+"""Fields that the engine changes besides state and PSNs: they have no channel; the whole context is written then."""
 
 
 def _image(ctx: QpContext) -> Written:
@@ -31,7 +31,7 @@ def _live(ctx: QpContext) -> tuple[int, ...]:
 
 
 class WriteBack:
-    """What host memory was told of each cached queue pair.
+    """State of each cached queue pair as host memory has it.
 
     Args:
         qps: the cache.
@@ -46,54 +46,54 @@ class WriteBack:
         self._words = qps.words
         self._written: dict[int, Written] = {}
         self._seen: dict[int, tuple[slice, memoryview]] = {}
-        """Where the words that a PSN or state write is about lie in the cache, and what they were last time."""
+        """Cached words that a PSN or state write covers, and their values at the last write."""
         self._live: dict[int, tuple[int, ...]] = {}
         self._round: list[int] = []
-        """The queue pairs whose turn is still to come in this round."""
+        """Queue pairs still to be checked in this round."""
         self.edited: set[int] = set()
-        """Queue pairs of which something was stored to the cache that no write-back carries."""
+        """Queue pairs with stores to the cache that only a write of the whole context carries."""
 
     def clear(self) -> None:
-        """Nothing is cached any more."""
+        """Forget all queue pairs: nothing is cached anymore."""
         self._written.clear()
         self._seen.clear()
         self._live.clear()
         self.edited.clear()
 
     def forget(self, qpn: int) -> None:
-        """A queue pair left the cache."""
+        """Forget a queue pair that left the cache."""
         self._written.pop(qpn, None)
         self._seen.pop(qpn, None)
         self._live.pop(qpn, None)
         self.edited.discard(qpn)
 
     def level(self, qpn: int) -> None:
-        """Host memory has what the cache has."""
+        """Note that host memory equals the cache for a queue pair."""
         ctx = self._qps.view(qpn)
         self._written[qpn] = _image(ctx)
         self._live[qpn] = _live(ctx)
         self.edited.discard(qpn)
 
     def lost(self, qpn: int) -> None:
-        """A write found no page."""
+        """Note that a queue pair's write found no page."""
         self._written.pop(qpn, None)
         self._seen.pop(qpn, None)
 
     def forget_writes(self) -> None:
-        """Some write failed, nobody knows of which queue pair."""
+        """Write all queue pairs again: a write failed, and it is unknown for which."""
         self._written.clear()
         self._seen.clear()
 
     def whole(self, qpn: int) -> bool:
-        """Whether the whole context has to be written, since something changed that has no write of its own."""
+        """Return whether the whole context has to be written, since another field than state and PSNs changed."""
         return qpn in self._qps and (qpn in self.edited or _live(self._qps.view(qpn)) != self._live.get(qpn))
 
     def next(self, count: int, most: int) -> tuple[int, list[int]]:
-        """Look at ``count`` queue pairs in turn, until ``most`` are found of which memory may be behind.
+        """Check ``count`` queue pairs in turn, until ``most`` are found that may be stale in memory.
 
         Returns:
-            At how many it looked, and which those are. The cost does not grow with how many are cached, and one that
-            did not move costs next to nothing.
+            How many were checked, and the numbers of the stale ones. The cost does not grow with the number of cached
+            queue pairs, and an unchanged one costs almost nothing.
         """
         moved: list[int] = []
         count = min(count, len(self._qps))
@@ -114,7 +114,7 @@ class WriteBack:
         self._seen[qpn] = words, memoryview(self._words[words].tobytes()).cast("Q")
 
     def write(self, qpn: int) -> bool:
-        """The writes that RTC, RRC and EE make, where something changed since the last; whether there was any."""
+        """Make the writes of RTC, RRC and EE if something changed since the last; return whether there was any."""
         if qpn not in self._qps:
             return False
         new = _image(self._qps[qpn])
@@ -126,7 +126,7 @@ class WriteBack:
         self._see(qpn)
         state = new[0]
         for (source, opcode), psn, before in zip(_PSN_WRITES, new[1:], old[1:] if old else (None,) * 3, strict=True):
-            # the next PSN's write carries the state as well
+            # the write of the next PSN carries the state, too
             if psn != before or (source == m.RTC and (old is None or state != old[0])):
                 self._send(source, opcode, qpn, psn, state)
         return True

@@ -1,13 +1,13 @@
-"""writectx: DMA writes of contexts and of the fields that the engine changed (002 5.6)."""
+"""writectx: DMA writes of whole contexts, and of fields that the engine changed (002 5.6)."""
 
 from __future__ import annotations
 
 import struct
-from collections import deque
 from typing import Final, NamedTuple
 
 from rnic.context.cqc import CQC_BYTES
 from rnic.context.eqc import EQC, EQC_BYTES
+from rnic.context.fifo import Fifo
 from rnic.context.machines import WRITECTX, Machine
 from rnic.context.messages import (
     CEU,
@@ -25,22 +25,22 @@ from rnic.mem.dma import DmaPort
 
 BEAT_BYTES: Final = 32
 _REQUEST: Final = struct.Struct(">BHxIQ")
-""":data:`~rnic.context.messages.WRITE_REQUEST` as type and opcode, source with state and flags, data, address."""
+"""A :data:`~rnic.context.messages.WRITE_REQUEST`: type and opcode, source with state and flags, data, address."""
 _HEADER: Final = struct.Struct(">4xQI")
-""":data:`~rnic.context.messages.DMA_HEADER`."""
+"""A :data:`~rnic.context.messages.DMA_HEADER`."""
 _PSN_AT: Final = {
     WR_QP_NPST: QPC["next_send_psn"].byte + 1,
     WR_QP_UAPST: QPC["last_acked_psn"].byte + 1,
     WR_QP_EPST: QPC["expected_psn"].byte + 1,
 }
-"""Where the three PSN bytes lie; the byte before them is another field's, or zero."""
+"""Offsets of the three PSN bytes in the QPC; the byte before them is another field's, or zero."""
 _STATE_AT: Final = QPC["state"].byte
 _MASK_AT: Final = EQC["event_mask"].byte
 _ZEROS: Final = {(WR_CQ_CXT, WR_CQ_INVALID): CQC_BYTES, (WR_EQ_CXT, WR_EQ_INVALID): EQC_BYTES}
 
 
 class DmaWrite(NamedTuple):
-    """Bytes on their way: the 128-bit header {0, addr64, 0, len12} and the data, sent in 256-bit beats."""
+    """A pending DMA write: the 128-bit header {0, addr64, 0, len12} and the data, sent in 256-bit beats."""
 
     port: DmaPort
     header: bytes
@@ -48,23 +48,23 @@ class DmaWrite(NamedTuple):
 
     @property
     def beats(self) -> list[bytes]:
-        """The data as it crosses the interface; the last beat is filled with zeros."""
+        """Return the data as beats of the interface; the last beat is zero-padded."""
         return [self.data[at : at + BEAT_BYTES].ljust(BEAT_BYTES, b"\0") for at in range(0, len(self.data), BEAT_BYTES)]
 
 
 class WriteCtx:
-    """The module. ``ctxdata`` holds payloads from ceu_parser, ``dma`` the groups of writes that were not done yet.
+    """The module. ``ctxdata`` holds payloads from ceu_parser, ``dma`` the pending groups of writes.
 
-    One request makes one group, all of which goes to memory; it is done if memory took every write.
+    One request makes one group. All its writes are attempted; the group succeeds if all of them do.
     """
 
     __slots__ = ("ctxdata", "dma", "fifo", "machine")
 
     def __init__(self) -> None:
         self.machine = Machine("writectx", WRITECTX)
-        self.fifo: deque[tuple[DmaPort, bytes]] = deque()
-        self.ctxdata: deque[bytes] = deque()
-        self.dma: deque[tuple[bytes, tuple[DmaWrite, ...]]] = deque()
+        self.fifo: Fifo[tuple[DmaPort, bytes]] = Fifo()
+        self.ctxdata: Fifo[bytes] = Fifo()
+        self.dma: Fifo[tuple[bytes, tuple[DmaWrite, ...]]] = Fifo()
 
     def request(self, port: DmaPort, addr: int, header: bytes, source: int) -> None:
         """Take ctxmdata's write request, packed as :data:`~rnic.context.messages.WRITE_REQUEST`."""
@@ -73,7 +73,7 @@ class WriteCtx:
         self.fifo.append((port, _REQUEST.pack(header[0], who, int.from_bytes(header[12:], "big"), addr)))
 
     def step(self) -> bool:
-        """Turn one request into DMA writes; false where there is none."""
+        """Turn one request into DMA writes; return false if there is none."""
         if not self.fifo:
             return False
         port, request = self.fifo.popleft()
@@ -99,7 +99,7 @@ class WriteCtx:
         return True
 
     def finish(self) -> tuple[bytes, bool] | None:
-        """Do the oldest group of DMA writes: its request and whether memory took it all; ``None`` without any."""
+        """Do the oldest group of DMA writes; return its request and whether all succeeded, or ``None``."""
         if not self.dma:
             return None
         request, writes = self.dma.popleft()
@@ -112,5 +112,5 @@ def _write(port: DmaPort, addr: int, data: bytes) -> DmaWrite:
 
 
 def origin(request: bytes) -> int:
-    """Source of a write request."""
+    """Return the source of a write request."""
     return request[1] >> 5

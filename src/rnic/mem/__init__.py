@@ -1,1 +1,1 @@
-"""Memory: address spaces, the DMA port, keys, regions and windows, and the checks that guard them."""
+"""Memory: address spaces, the DMA port, keys, regions, windows, and access checks."""

@@ -1,4 +1,4 @@
-"""The DMA port: how a device reaches a driver's memory."""
+"""The DMA port: a device's access to a driver's memory."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ from typing import Final, Protocol
 
 
 class DmaPort(Protocol):
-    """Access to one process's memory by virtual address. Nothing here raises: a fault is an answer."""
+    """Access to one process's memory by virtual address. Faults are returned, not raised."""
 
     def read(self, va: int, buf: bytearray | memoryview, /) -> bool:
-        """Fill ``buf`` from ``va`` on; false where any byte is out of reach, and then ``buf`` is unspecified."""
+        """Read from ``va`` into ``buf``; return false if any byte is inaccessible, and leave ``buf`` unspecified."""
 
     def write(self, va: int, data: bytes | bytearray | memoryview, /) -> bool:
-        """Store ``data`` from ``va`` on; false where any byte is out of reach or read-only."""
+        """Write ``data`` at ``va``; return false if any byte is inaccessible or read-only."""
 
     def views(self, va: int, length: int, /) -> memoryview | None:
-        """The memory itself as bytes, read-only where it is so; ``None`` where it is not in reach as one piece."""
+        """Return a view of the memory, read-only if the memory is; ``None`` if it is not accessible in one piece."""
 
 
 NULL_BYTES: Final = 1 << 63
-"""The most that a region without memory opens: all addresses of programs."""
+"""Longest null region: all addresses of programs."""
 NULL_BASE: Final = 1 << 63
-"""Where such a region says that its memory is: no program has any there."""
+"""Base address of a null region; no program has memory there."""
 
 
 class NullPort:
-    """No memory at all: reads give zeros, what is written goes nowhere."""
+    """No memory (null MR): reads return zeros, writes are discarded."""
 
     __slots__ = ()
 
     def read(self, va: int, buf: bytearray | memoryview, /) -> bool:
-        """Zeros."""
+        """Fill ``buf`` with zeros."""
         buf[:] = bytes(len(buf))
         return True
 
     def write(self, va: int, data: bytes | bytearray | memoryview, /) -> bool:
-        """Nothing."""
+        """Discard ``data``."""
         return True
 
     def views(self, va: int, length: int, /) -> memoryview | None:
-        """There is none."""
+        """Return ``None``: there is no memory to view."""
         return None

@@ -1,8 +1,8 @@
-"""The MPT entry: one region or window as commands carry it, 64 bytes, big-endian (``hardware.md`` 2a).
+"""The MPT entry of a region or window in commands: 64 bytes, big-endian (``hardware.md`` 2a).
 
-The documented fields keep their places. The words that the document leaves open say which window type an
-entry is, which QP a type 2 window belongs to, and where the memory is in its process, since this NIC reaches
-memory through the process's own addresses and not through an MTT.
+The documented fields keep their offsets. Words that the document leaves open hold the window type, the QP of a type 2
+window, and the memory's address in its process, since this NIC accesses memory by the process's own addresses and has
+no MTT.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ MPT_LOCAL_WRITE = 1 << 0
 MPT_REMOTE_WRITE = 1 << 1
 MPT_REMOTE_READ = 1 << 2
 MPT_ATOMIC = 1 << 3
+MPT_FLUSH_GLOBAL = 1 << 4
+MPT_ON_DEMAND = 1 << 5
 MPT_REGION = 1 << 8
 MPT_PHYSICAL = 1 << 9
 MPT_NULL = 1 << 10
@@ -24,7 +26,7 @@ MPT_MIO = 1 << 17
 MPT_RELATIVE = 1 << 26
 MPT_ABSOLUTE = 1 << 27
 MPT_SW_OWNS = 0xF << 28
-"""Bits of ``flags``. Relative: addresses count from 0 instead of from the virtual address."""
+"""Bits of ``flags``. With ``MPT_RELATIVE``, addresses count from 0 instead of from the virtual address."""
 
 MPT_ENTRY = Layout(
     "MPT entry",
@@ -37,9 +39,11 @@ MPT_ENTRY = Layout(
         bits("relative", 0x00, 26, 26, "addresses count from 0 (zero-based)", "WR"),
         bits("mio", 0x00, 17, 17, "memory is input/output space", "WR"),
         bits("bind_enable", 0x00, 15, 15, "windows may be bound to this region", "WR"),
-        bits("null", 0x00, 10, 10, "no memory: reads give zeros, what is written goes nowhere", "WR"),
+        bits("null", 0x00, 10, 10, "null region: reads return zeros, writes are discarded", "WR"),
         bits("physical", 0x00, 9, 9, "addresses need no translation", "WR"),
         bits("region", 0x00, 8, 8, "1 region, 0 window", "WR"),
+        bits("on_demand", 0x00, 5, 5, "the memory may come, go and move while the region exists", "WR"),
+        bits("flush_global", 0x00, 4, 4, "FLUSH with global visibility", "WR"),
         bits("atomic", 0x00, 3, 3, "remote atomics", "WR"),
         bits("remote_read", 0x00, 2, 2, "remote READ", "WR"),
         bits("remote_write", 0x00, 1, 1, "remote WRITE", "WR"),
@@ -47,9 +51,9 @@ MPT_ENTRY = Layout(
         word("page_size", 0x04, "log2 of the page size, minus 12", "WR"),
         word("key", 0x08, "key of the entry", "WR"),
         word("pd", 0x0C, "protection domain", "WR"),
-        wide("start", 0x10, "first address that the key opens", 8, "WR"),
+        wide("start", 0x10, "first address that the key covers", 8, "WR"),
         wide("length", 0x18, "bytes", 8, "WR"),
-        word("lkey", 0x20, "windows: key of the region that the window opens", "WR"),
+        word("lkey", 0x20, "windows: key of the bound region", "WR"),
         bits("window_type", 0x24, 31, 24, "0 region, 1 type 1 window, 2 type 2B window", "WR"),
         bits("qpn", 0x24, 23, 0, "type 2 windows: QP that may use the window", "WR"),
         word("window_count", 0x28, "regions: windows bound to it", "RO"),
@@ -64,12 +68,14 @@ _RIGHTS = (
     (access.REMOTE_READ, MPT_REMOTE_READ),
     (access.REMOTE_ATOMIC, MPT_ATOMIC),
     (access.MW_BIND, MPT_BIND_ENABLE),
+    (access.FLUSH_GLOBAL, MPT_FLUSH_GLOBAL),
+    (access.ON_DEMAND, MPT_ON_DEMAND),
     (access.ZERO_BASED, MPT_RELATIVE),
 )
 
 
 def flags_from_access(rights: int) -> int:
-    """The rights bits of ``flags`` for ``IBV_ACCESS_*`` bits; rights without a bit in the entry are left out."""
+    """Return the rights bits of ``flags`` for ``IBV_ACCESS_*`` bits; drop rights that the entry has no bit for."""
     flags = 0
     for verbs_bit, mpt_bit in _RIGHTS:
         if rights & verbs_bit:
@@ -78,7 +84,7 @@ def flags_from_access(rights: int) -> int:
 
 
 def access_from_flags(flags: int) -> int:
-    """The ``IBV_ACCESS_*`` bits that ``flags`` grants."""
+    """Return the ``IBV_ACCESS_*`` bits that ``flags`` grants."""
     rights = 0
     for verbs_bit, mpt_bit in _RIGHTS:
         if flags & mpt_bit:

@@ -1,7 +1,7 @@
-"""Ordered accesses to memory that another process or thread looks at: descriptors first, then the word that says so.
+"""Ordered accesses to shared memory: publish descriptors first, then the word that announces them.
 
-Compiled, a store releases and a load acquires. Plain Python promises no order between processes, except on
-machines that keep stores in order (x86); there too each access is one aligned word of four bytes.
+The compiled twin has release stores and acquire loads. Plain Python orders accesses between processes only on machines
+with total store order (x86); there, too, each access is one aligned 32-bit word.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def plain_store32(buf: Words, offset: int, value: int) -> None:
     """See :data:`store32`."""
     if offset & 3 or not 0 <= offset <= len(buf) - 4:
         raise _wrong(buf, offset)
-    # one store; a packed one would clear the word first, for all to see
+    # one store; struct.pack_into would clear the word first, visibly to others
     memoryview(buf)[offset : offset + 4].cast("I")[0] = value & 0xFFFF_FFFF
 
 
@@ -39,26 +39,26 @@ def plain_load32(buf: Words, offset: int) -> int:
 
 
 def plain_fence() -> None:
-    """See :data:`fence`; the interpreter orders nothing, so this only stands in its place."""
+    """See :data:`fence`; a placeholder, since plain Python has no barrier."""
 
 
 _twin = compiled_twin(__name__, "rnic.mem._order")
 COMPILED = _twin is not None
-"""Whether the order is promised."""
+"""True if the order is guaranteed."""
 
 store32: Callable[[Words, int, int], None] = plain_store32 if _twin is None else _twin.store32
-"""``store32(buf, offset, value)``: store the low 32 bits in host order; all stores before are seen before it.
+"""``store32(buf, offset, value)``: store the low 32 bits in host order, with release semantics.
 
-``buf`` is writable memory, a byte an element, that starts on a multiple of 4, ``offset`` a multiple of 4 within it.
+``buf`` is writable memory with byte elements, aligned to 4; ``offset`` is a multiple of 4 within it.
 Raises ``ValueError`` otherwise.
 """
 
 load32: Callable[[Words, int], int] = plain_load32 if _twin is None else _twin.load32
-"""``load32(buf, offset)``: the 32 bits there; all loads after it see at least what was stored before them."""
+"""``load32(buf, offset)``: load 32 bits in host order, with acquire semantics."""
 
 
 class _OrderedWords:
-    """Words of memory, each access as :data:`load32` and :data:`store32` have it."""
+    """Words of memory, accessed with :data:`load32` and :data:`store32`."""
 
     __slots__ = ("_view",)
 
@@ -73,12 +73,12 @@ class _OrderedWords:
 
 
 def shared_words(view: memoryview) -> _OrderedWords | memoryview:
-    """The 32-bit words of memory by index, which :data:`load32` and :data:`store32` reach by offset.
+    """Return memory as a sequence of 32-bit words, accessed as by :data:`load32` and :data:`store32`.
 
-    A value has to fit 32 bits.
+    Values must fit in 32 bits.
     """
     return view.cast("I") if _twin is None else _OrderedWords(view)
 
 
 fence: Callable[[], None] = plain_fence if _twin is None else _twin.fence
-"""A full barrier: no access after it comes before one that precedes it, a load before a store included."""
+"""A full barrier, which also orders an earlier store before a later load."""

@@ -1,4 +1,4 @@
-"""Memory by page list: the translation of 004's MR table for regions whose pages are not contiguous."""
+"""Memory by page list: translation of 004's MR table for regions with non-contiguous pages."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from rnic.mem.dma import DmaPort
 
 
 class PageList:
-    """A DMA port whose addresses are offsets into a list of pages.
+    """DMA port whose addresses are offsets into a list of pages.
 
     Args:
-        port: the process that the pages lie in.
+        port: DMA port of the process that has the pages.
         pages: address of each page.
         shift: log2 of the page size in bytes.
     """
@@ -24,7 +24,7 @@ class PageList:
         self.shift = shift
 
     def _pieces(self, offset: int, length: int) -> Iterator[tuple[int, int, int]]:
-        """Address, place in the transfer and bytes of each piece within one page."""
+        """Yield address, offset in the transfer and size of each piece within one page."""
         size = 1 << self.shift
         done = 0
         while done < length:
@@ -37,21 +37,21 @@ class PageList:
         return offset >= 0 and offset + length <= len(self._pages) << self.shift
 
     def read(self, va: int, buf: bytearray | memoryview, /) -> bool:
-        """Fill ``buf`` from offset ``va`` on; false where a page does not answer."""
+        """Read from offset ``va`` into ``buf``; return false if a page is inaccessible."""
         view = memoryview(buf)
         return self._covers(va, len(view)) and all(
             self._port.read(address, view[at : at + count]) for address, at, count in self._pieces(va, len(view))
         )
 
     def write(self, va: int, data: bytes | bytearray | memoryview, /) -> bool:
-        """Store ``data`` from offset ``va`` on; false where a page does not take it."""
+        """Write ``data`` at offset ``va``; return false if a page is inaccessible or read-only."""
         view = memoryview(data)
         return self._covers(va, len(view)) and all(
             self._port.write(address, view[at : at + count]) for address, at, count in self._pieces(va, len(view))
         )
 
     def views(self, va: int, length: int, /) -> memoryview | None:
-        """The memory as one view where its pages follow each other, else ``None``."""
+        """Return the memory as one view if its pages are contiguous, else ``None``."""
         if not self._covers(va, length):
             return None
         pieces = list(self._pieces(va, length))

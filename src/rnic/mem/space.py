@@ -1,7 +1,7 @@
-"""Address spaces: what a process has made reachable for its NIC, by real or by simulated addresses.
+"""Address spaces: memory that a process has mapped for its NIC, by real or simulated addresses.
 
-A mapped buffer keeps its real virtual address, as with a real NIC, so addresses travel between peers as they
-are. Simulated spaces hand out addresses themselves, so that the same seed gives the same run.
+A mapped buffer keeps its real virtual address, as with a hardware NIC, so peers exchange addresses unchanged. Simulated
+spaces allocate addresses themselves, so that the same seed gives the same run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PLAIN_FORMATS = frozenset("cbB?hHiIlLqQnNfd")
 
 
 class _PyBuffer(ctypes.Structure):
-    """CPython's ``Py_buffer``: the one portable way to the address of read-only memory."""
+    """CPython's ``Py_buffer``: the only portable way to get the address of read-only memory."""
 
     _fields_ = (
         ("buf", ctypes.c_void_p),
@@ -56,7 +56,7 @@ class _Tensor(Protocol):
 
 
 def address_of(view: memoryview) -> int:
-    """Virtual address in this process of the first byte of a contiguous, non-empty view."""
+    """Return the virtual address of a contiguous, non-empty view."""
     raw = _PyBuffer()
     _get_buffer(view, ctypes.byref(raw), 0)
     address: int = raw.buf
@@ -65,7 +65,7 @@ def address_of(view: memoryview) -> int:
 
 
 def _exporter(buffer: object) -> object:
-    """What offers ``buffer``'s bytes: itself, or the memory that a wrapper holds."""
+    """Return the exporter of ``buffer``'s bytes: the buffer itself, or the memory inside a wrapper."""
     if type(buffer).__module__ == "multiprocessing.shared_memory":
         return cast("_SharedMemory", buffer).buf
     if hasattr(buffer, "data_ptr") and hasattr(buffer, "numpy"):  # torch tensors have no buffer protocol
@@ -74,21 +74,21 @@ def _exporter(buffer: object) -> object:
 
 
 def byte_view(buffer: object) -> memoryview:
-    """All bytes of ``buffer`` as one flat view that keeps the buffer, and its export, alive.
+    """Return all bytes of ``buffer`` as one flat view that keeps the buffer and its export alive.
 
-    Takes whatever has the buffer protocol (bytes, bytearray, NumPy arrays of any number type, mmap, ctypes),
-    and ``SharedMemory`` objects and torch CPU tensors.
+    Accepts objects with the buffer protocol (bytes, bytearray, NumPy arrays of any number type, mmap, ctypes),
+    ``SharedMemory`` objects and torch CPU tensors.
 
     Raises:
-        VerbsError: ``EINVAL`` for something that has no bytes, has gaps between them, or is empty.
+        VerbsError: ``EINVAL`` for an object that has no bytes, is not contiguous, or is empty.
     """
     kind = type(buffer).__name__
     exporter = _exporter(buffer)
     if getattr(getattr(exporter, "dtype", None), "hasobject", False):
         raise VerbsError(EINVAL, f"buffer of type {kind} holds Python objects; register an array of numbers")
     if isinstance(exporter, memoryview) and exporter.c_contiguous and exporter.format in _PLAIN_FORMATS:
-        # A view of the same export. One of the view itself would be an export of a memoryview, and CPython's
-        # collector crashes on those when they are garbage (it clears the exporter first).
+        # Take a view of the same export. A view of the view would be an export of a memoryview; CPython's garbage
+        # collector crashes on those, since it clears the exporter first.
         view = exporter.cast("B")
         if view.nbytes:
             return view
@@ -113,7 +113,7 @@ def byte_view(buffer: object) -> memoryview:
 
 
 class Mapping:
-    """One mapped buffer: ``length`` bytes from ``va`` on. Until it is unmapped it keeps the buffer alive.
+    """A mapped buffer: ``length`` bytes from ``va`` on. It keeps the buffer alive until it is unmapped.
 
     ``real`` is the address in this process, which is ``va`` except in simulated spaces.
     """
@@ -129,7 +129,7 @@ class Mapping:
 
 
 class _Ranges:
-    """Mappings ordered by one of their addresses. They may overlap."""
+    """Mappings ordered by one of their addresses; they may overlap."""
 
     __slots__ = ("_items", "_longest", "_starts")
 
@@ -154,7 +154,7 @@ class _Ranges:
         return False
 
     def find(self, start: int, length: int, writable: bool) -> Mapping | None:
-        """The mapping with the highest start that holds the whole range."""
+        """Return the mapping with the highest start that contains the whole range."""
         end = start + length
         at = bisect_right(self._starts, start) - 1
         while at >= 0 and self._starts[at] + self._longest >= end:
@@ -165,7 +165,7 @@ class _Ranges:
         return None
 
     def overlapping(self, start: int, length: int) -> list[Mapping]:
-        """The mappings that hold any byte of the range."""
+        """Return the mappings that contain any byte of the range."""
         at = bisect_right(self._starts, start + length - 1) - 1
         found = []
         while at >= 0 and self._starts[at] + self._longest > start:
@@ -176,10 +176,10 @@ class _Ranges:
 
 
 class AddressSpace:
-    """A process's own memory by its real addresses: a :class:`~rnic.mem.dma.DmaPort` over what is mapped.
+    """A process's mapped memory by its real addresses; a :class:`~rnic.mem.dma.DmaPort`.
 
-    Mappings may overlap, as when one array is registered twice; a byte stays in reach until the last mapping
-    that holds it is gone. Mapping and unmapping while a device reads or writes takes that device's lock.
+    Mappings may overlap, for example if an array is registered twice; a byte is accessible until its last mapping is
+    removed. While a device reads or writes, map and unmap only with that device's lock held.
     """
 
     __slots__ = ("_by_va",)
@@ -188,13 +188,13 @@ class AddressSpace:
         self._by_va = _Ranges()
 
     def map(self, buffer: object, *, writable: bool = False) -> Mapping:
-        """Make all bytes of ``buffer`` reachable; see :func:`byte_view` for what it may be.
+        """Map all bytes of ``buffer``; see :func:`byte_view` for the accepted types.
 
         Args:
-            writable: the NIC is to write there, so refuse read-only memory.
+            writable: true to refuse read-only memory, since the NIC will write to it.
 
         Raises:
-            VerbsError: ``EINVAL`` for an unfit buffer, ``EACCES`` for read-only memory that is to be written.
+            VerbsError: ``EINVAL`` for an unsupported buffer, ``EACCES`` for read-only memory with ``writable``.
         """
         view = byte_view(buffer)
         if writable and view.readonly:
@@ -208,9 +208,9 @@ class AddressSpace:
         return mapping
 
     def unmap(self, mapping: Mapping) -> None:
-        """Take a mapping out of reach and let go of its buffer; one that is not mapped here is ignored."""
+        """Remove a mapping and release its buffer; ignore one that is not mapped here."""
         if self._remove(mapping):
-            # Slices that transfers under way still hold keep the memory itself alive.
+            # Slices held by transfers in progress keep the memory alive.
             mapping.view = _NOTHING
 
     def _place(self, real: int, length: int) -> int:
@@ -230,7 +230,7 @@ class AddressSpace:
         return mapping.view[at : at + length]
 
     def read(self, va: int, buf: bytearray | memoryview) -> bool:
-        """Fill ``buf`` from ``va`` on; false where no one mapping holds the whole range."""
+        """Read from ``va`` into ``buf``; return false if no single mapping contains the whole range."""
         source = self._slice(va, len(buf), writable=False)
         if source is None:
             return False
@@ -238,7 +238,7 @@ class AddressSpace:
         return True
 
     def write(self, va: int, data: bytes | bytearray | memoryview) -> bool:
-        """Store ``data`` from ``va`` on; false where no one writable mapping holds the whole range."""
+        """Write ``data`` at ``va``; return false if no single writable mapping contains the whole range."""
         target = self._slice(va, len(data), writable=True)
         if target is None:
             return False
@@ -246,20 +246,20 @@ class AddressSpace:
         return True
 
     def mappings(self, va: int, length: int) -> list[Mapping]:
-        """What is mapped of a range: every mapping that holds any byte of it."""
+        """Return the mappings that contain any byte of a range."""
         return self._by_va.overlapping(va, length)
 
     def views(self, va: int, length: int) -> memoryview | None:
-        """The memory itself, writable if any mapping of the range is; ``None`` where none holds it whole."""
+        """Return a view of the memory, writable if any of its mappings is; ``None`` if no mapping contains it all."""
         view = self._slice(va, length, writable=True)
         return self._slice(va, length, writable=False) if view is None else view
 
 
 class SimAddressSpace(AddressSpace):
-    """An address space that hands out virtual addresses itself, in order of mapping, from ``base`` on.
+    """Address space that allocates virtual addresses itself, in order of mapping, from ``base`` on.
 
-    Each buffer starts on a page of its own with an unmapped page behind it. A buffer that lies within one
-    already mapped gets the address that it has there. Addresses are not used again.
+    Each buffer starts on its own page and is followed by an unmapped page. A buffer inside an already mapped one keeps
+    its address there. Addresses are not reused.
     """
 
     __slots__ = ("_by_real", "_next")

@@ -1,7 +1,7 @@
-"""The memory table: regions, windows and the check that guards every access to them (004 7.3 "MR Table").
+"""The memory table: regions, windows, and the check of every access to them (004 7.3 "MR Table").
 
-The check runs in 004's order, key, protection domain, rights, range, and answers in the status codes of
-``hardware.md`` 2a (VTP). It costs one dict lookup however many regions there are.
+The check follows 004's order (key, protection domain, rights, range) and returns the status codes of ``hardware.md`` 2a
+(VTP). Its cost is one dict lookup, independent of the number of regions.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Final
 
 from rnic.mem.dma import DmaPort
 from rnic.mem.keys import INDEX_LIMIT, key_index, key_tag, make_key
+from rnic.mem.translation import Translation
 from rnic.spec import reasons
-from rnic.spec.access import LOCAL_WRITE, MW_BIND, NEED_LOCAL_WRITE, RIGHT_NAMES, ZERO_BASED
+from rnic.spec.access import FLUSH_PERSISTENT, LOCAL_WRITE, MW_BIND, NEED_LOCAL_WRITE, RIGHT_NAMES, ZERO_BASED
 from rnic.spec.errors import VerbsError
 from rnic.spec.limits import MAX_MRS
 from rnic.spec.reasons import Reason
@@ -30,11 +31,11 @@ KINDS = (REGION, WINDOW1, WINDOW2)
 VTP_PD = 0x01
 """Wrong protection domain; for a type 2 window also the wrong queue pair."""
 VTP_FLAGS = 0x02
-"""Rights are missing."""
+"""Missing rights."""
 VTP_KEY = 0x04
-"""No such key, or not one for this kind of access."""
+"""Unknown key, or not valid for this kind of access."""
 VTP_LENGTH = 0x08
-"""The range leaves the region or window."""
+"""The range exceeds the region or window."""
 VTP_SUCCESS = 0x10
 
 VTP_NAMES = {
@@ -48,7 +49,7 @@ VTP_NAMES = {
 
 @view(KEY, "MemoryTable")
 class _KeyRecord(Record):
-    """An entry's record where it is now."""
+    """An entry's record at its present offset."""
 
     __slots__ = ()
 
@@ -67,14 +68,13 @@ class _KeyRecord(Record):
 
 @view(KEY, "MemoryTable")
 class MemoryEntry:
-    """One region or window.
+    """A region or window.
 
-    ``start`` to ``end`` are the addresses that the key opens; ``base`` is the virtual address of the first
-    byte in its process, which differs from ``start`` where the entry is zero-based. ``view`` is that memory
-    where it is in reach, else accesses go through ``port``. ``bound`` counts the windows on a region;
-    ``parent`` is the region under a bound window and ``qpn`` the queue pair that a type 2 window belongs to.
-    ``binding`` changes when the entry stops being valid, so that who checked an access before can tell an entry
-    that was disabled and enabled again, or bound elsewhere, from one that stayed.
+    The key covers the addresses ``start`` to ``end``. ``base`` is the virtual address of the first byte in its process,
+    which differs from ``start`` if the entry is zero-based. ``view`` is that memory if it can be mapped; otherwise
+    accesses go through ``port``. ``bound`` counts the windows on a region; ``parent`` is the region of a bound window,
+    and ``qpn`` the queue pair of a type 2 window. ``binding`` changes when the entry becomes invalid, so that a holder
+    of an earlier check detects an entry that was disabled and enabled again, or bound elsewhere.
     """
 
     __slots__ = ("index", "kind", "parent", "port", "record", "view", "words")
@@ -122,7 +122,7 @@ class MemoryEntry:
         self.base = base
 
     def move(self, words: memoryview) -> None:
-        """Go on in another place."""
+        """Move the record to another place."""
         words[:] = self.words
         self._lie(words)
 
@@ -132,11 +132,11 @@ class MemoryEntry:
 
     @property
     def length(self) -> int:
-        """Bytes that the key opens."""
+        """Bytes that the key covers."""
         return self.end - self.start
 
     def slice(self, va: int, length: int) -> memoryview | None:
-        """The memory from ``va`` on, as checked before; ``None`` where it is not in reach."""
+        """Return a view of the memory from ``va`` on, after a check; ``None`` if it cannot be mapped."""
         view = self.view
         if view is None:
             return None
@@ -144,7 +144,7 @@ class MemoryEntry:
         return view[at : at + length]
 
     def read(self, va: int, length: int) -> memoryview | None:
-        """The bytes from ``va`` on, as checked before: a view of them or a copy; ``None`` where they cannot be read."""
+        """Return a view or a copy of the bytes from ``va`` on, after a check; ``None`` if they cannot be read."""
         view = self.view
         if view is not None:
             at = va - self.record.start
@@ -155,7 +155,7 @@ class MemoryEntry:
         return memoryview(buffer) if self.read_into(va, buffer) else None
 
     def read_into(self, va: int, buf: bytearray | memoryview) -> bool:
-        """Fill ``buf`` from ``va`` on, as checked before; false where the memory cannot be read."""
+        """Read from ``va`` into ``buf``, after a check; return false if the memory cannot be read."""
         view = self.view
         if view is not None:
             at = va - self.start
@@ -164,7 +164,7 @@ class MemoryEntry:
         return self.port is not None and self.port.read(va - self.start + self.base, buf)
 
     def write_from(self, va: int, data: bytes | bytearray | memoryview) -> bool:
-        """Store ``data`` from ``va`` on, as checked before; false where the memory cannot be written."""
+        """Write ``data`` at ``va``, after a check; return false if the memory cannot be written."""
         view = self.view
         if view is not None:
             at = va - self.record.start
@@ -174,7 +174,7 @@ class MemoryEntry:
 
 
 class _Nothing(MemoryEntry):
-    """What a check of zero bytes finds, wherever they are said to be."""
+    """Entry that a check of zero bytes returns, at any address."""
 
     __slots__ = ()
 
@@ -189,11 +189,15 @@ NOTHING.valid = 1
 _BINDING: Final = place(KEY, "binding")
 
 Guard = Callable[[int, int, int, int, int], MemoryEntry | None]
-"""Key, protection domain, address, length and rights of a remote access: the entry for it, ``None`` to refuse."""
+"""Function from key, protection domain, address, length and rights of a remote access to its entry, or ``None``."""
 
 
 def _ignore(entry: MemoryEntry) -> None:
-    """Nobody is to be told."""
+    """Do nothing: no listener is set."""
+
+
+def _do_nothing() -> None:
+    """Do nothing: no listener is set."""
 
 
 class MemoryTable:
@@ -202,13 +206,14 @@ class MemoryTable:
     Args:
         rng: source of indices and tags.
         max_entries: keys that may exist at once, 1 to 2^24.
-        arena: where the table lies; one of its own if not given.
+        arena: memory of the table; by default its own.
 
     Raises:
         VerbsError: ``EINVAL`` for ``max_entries`` out of range.
 
-    ``reason`` is the ``VTP_*`` code of the last :meth:`check`. ``guards`` by queue pair number stand in front of remote
-    accesses: a shell that translates addresses by itself puts them there (003).
+    ``reason`` is the ``VTP_*`` code of the last :meth:`check`. ``guards``, by queue pair number, decide on remote
+    accesses; a shell that inspects each access installs them with :meth:`set_guard` (003). ``translations``, set with
+    :meth:`set_translation`, define the memory behind R_Key 0 of a queue pair.
     """
 
     __slots__ = (
@@ -222,9 +227,11 @@ class MemoryTable:
         "_windows",
         "guards",
         "max_entries",
+        "on_key_change",
+        "on_translation_change",
         "place",
         "reason",
-        "on_key_change",
+        "translations",
     )
 
     def __init__(self, rng: random.Random, max_entries: int = MAX_MRS, arena: Arena | None = None) -> None:
@@ -237,35 +244,38 @@ class MemoryTable:
         if at is None:
             raise VerbsError(ENOMEM, f"max_entries={max_entries} memory keys do not fit the state; ask for fewer")
         self.place = at
-        """Where the records begin in the arena."""
+        """Offset of the records in the arena."""
         self.guards: dict[int, Guard] = {}
+        self.translations: dict[int, Translation] = {}
+        self.on_translation_change: Callable[[], None] = _do_nothing
+        """Called when guards or translations change or move."""
         self.on_key_change: Callable[[MemoryEntry], None] = _ignore
-        """Told of each entry that has begun to be valid, or ended."""
+        """Called with each entry that becomes valid or invalid."""
         self.reason = VTP_SUCCESS
         self._rng = rng
         self._live: dict[int, MemoryEntry] = {}
         self._windows: dict[int, MemoryEntry] = {}
         self._kinds: dict[int, str] = {}
         self._tags: dict[int, int] = {}
-        # A shuffle that remembers only what it moved: place p of the free places 0 to _free - 1 holds index
-        # _moved.get(p, p). A million idle devices cost nothing, and each draw costs the same.
+        # A sparse Fisher-Yates shuffle: slot p of the free slots 0 to _free - 1 holds index _moved.get(p, p). It needs
+        # no memory for unused indices, and each draw takes constant time.
         self._free = max_entries
         self._moved: dict[int, int] = {}
 
     def __len__(self) -> int:
-        """Regions and bound windows that are valid now."""
+        """Return the number of valid regions and bound windows."""
         return len(self._live)
 
     # ------------------------------------------------------------------------------------------ keys
 
     def alloc_key(self, kind: str = REGION) -> int:
-        """A key with a random free index, and a tag that this index did not have the last time.
+        """Return a key with a random free index, and a tag that differs from the index's last one.
 
         Raises:
-            VerbsError: ``ENOMEM`` when all indices are taken, ``EINVAL`` for an unknown kind.
+            VerbsError: ``ENOMEM`` if all indices are in use, ``EINVAL`` for an unknown kind.
         """
         if kind not in KINDS:
-            raise VerbsError(EINVAL, f"kind={kind!r} is no kind of memory; it is one of {', '.join(KINDS)}")
+            raise VerbsError(EINVAL, f"kind={kind!r} is not a kind of memory; use one of {', '.join(KINDS)}")
         if not self._free:
             raise VerbsError(ENOMEM, f"all {self.max_entries} memory keys are in use; deregister memory first")
         place = self._rng.randrange(self._free)
@@ -279,7 +289,7 @@ class MemoryTable:
             tag = self._rng.randrange(256)
         else:
             tag = (before + self._rng.randrange(1, 256)) & 0xFF
-        # Key 0 would end a receive list, so index 0 goes without tag 0 (and skips to one it did not have).
+        # Key 0 would end a receive list, so index 0 skips tag 0.
         if not index and not tag:
             tag = 2 if before == 1 else 1
         self._tags[index] = tag
@@ -287,7 +297,7 @@ class MemoryTable:
         return make_key(index, tag)
 
     def free_key(self, key: int) -> None:
-        """Give a key back; its region or window is disabled first where it still is enabled.
+        """Free a key; disable its region or window first if it is enabled.
 
         Raises:
             VerbsError: ``EINVAL`` for a key that is not allocated, ``EBUSY`` for a region with bound windows.
@@ -306,12 +316,12 @@ class MemoryTable:
     # --------------------------------------------------------------------------- regions and windows
 
     def enable(self, entry: MemoryEntry) -> None:
-        """Make a region's key valid, or enter a window, which gets valid when it is bound.
+        """Make a region's key valid, or enter a window, which becomes valid when it is bound.
 
         Raises:
-            VerbsError: ``EINVAL`` for a key that :meth:`alloc_key` did not give for this kind, for no bytes,
-                or for remote write or atomics without local write; ``EBUSY`` for a key in use; ``EACCES``
-                for write rights over read-only memory. Nothing changes then.
+            VerbsError: ``EINVAL`` for a key that :meth:`alloc_key` did not allocate for this kind, for length 0, or for
+                remote write or atomics without local write; ``EBUSY`` for a key in use; ``EACCES`` for write rights
+                to read-only memory. Nothing has changed then.
         """
         key = entry.key
         index = entry.index
@@ -325,7 +335,7 @@ class MemoryTable:
             return
         access = entry.access
         if entry.length <= 0:
-            raise VerbsError(EINVAL, f"length={entry.length} is no length of a region; register at least 1 byte")
+            raise VerbsError(EINVAL, f"length={entry.length} is not a length of a region; register at least 1 byte")
         if access & NEED_LOCAL_WRITE and not access & LOCAL_WRITE:
             raise VerbsError(
                 EINVAL, f"access={access:#x} has remote write or atomics; these need IBV_ACCESS_LOCAL_WRITE too"
@@ -338,23 +348,23 @@ class MemoryTable:
         self.on_key_change(entry)
 
     def _house(self, entry: MemoryEntry) -> None:
-        """Give an entry its record in the table, which goes on counting where the last one there ended."""
+        """Bind an entry to its record in the table, which continues the binding count of its predecessor."""
         words = self._arena.words(self.place + entry.index * KEY.size, KEY.size)
         entry.binding = max(entry.binding, words[_BINDING])
         entry.move(words)
 
     @staticmethod
     def _leave(entry: MemoryEntry) -> None:
-        """The entry's record is free for the next of its index; its count of bindings stays."""
+        """Free the entry's record for the next entry of its index; the binding count stays."""
         words = entry.words
         entry.move(memoryview(bytearray(KEY.size)).cast("Q"))
         words[:] = memoryview(bytes(KEY.size)).cast("Q")
         words[_BINDING] = entry.binding
 
     def disable(self, key: int) -> None:
-        """Make a key fail from now on, and let go of its memory. A window leaves its region.
+        """Make a key invalid and release its memory; unbind a window from its region.
 
-        The key stays allocated, so that the same entry may be enabled again: see :meth:`free_key`.
+        The key stays allocated, so that the same entry can be enabled again: see :meth:`free_key`.
 
         Raises:
             VerbsError: ``EINVAL`` for a key that is not enabled, ``EBUSY`` for a region with bound windows.
@@ -379,12 +389,34 @@ class MemoryTable:
         entry.port = None
         self._leave(entry)
 
+    def set_guard(self, qpn: int, guard: Guard | None) -> None:
+        """Set the guard of a queue pair's remote accesses, or remove it."""
+        if guard is None:
+            self.guards.pop(qpn, None)
+        else:
+            self.guards[qpn] = guard
+        self.on_translation_change()
+
+    def set_translation(self, qpn: int, translation: Translation | None) -> None:
+        """Set the memory behind R_Key 0 for the peer of a queue pair; ``None`` removes it."""
+        before = self.translations.pop(qpn, None)
+        if before is not None:
+            before.moved = _do_nothing
+        if translation is not None:
+            self.translations[qpn] = translation
+            translation.moved = self.on_translation_change
+        self.on_translation_change()
+
     def lookup(self, key: int) -> MemoryEntry | None:
-        """The region or bound window that ``key`` opens now."""
+        """Return the valid region or bound window of ``key``."""
         return self._live.get(key)
 
+    def entries(self) -> list[MemoryEntry]:
+        """Return the regions and bound windows that keys open now."""
+        return list(self._live.values())
+
     def window(self, key: int) -> MemoryEntry | None:
-        """The window whose key is ``key``, bound or not."""
+        """Return the window with this key, bound or not."""
         entry = self._windows.get(key_index(key))
         return entry if entry is not None and entry.key == key else None
 
@@ -401,18 +433,18 @@ class MemoryTable:
         local: bool = False,
         alone: bool = False,
     ) -> MemoryEntry | None:
-        """The entry that lets a queue pair of ``pd`` access ``length`` bytes at ``va`` (IBA vol. 1, 10.6.3).
+        """Check an access of a queue pair of ``pd`` to ``length`` bytes at ``va`` (IBA vol. 1, 10.6.3).
 
-        Zero bytes need no key, and find :data:`NOTHING`.
+        An access of zero bytes needs no key and returns :data:`NOTHING`.
 
         Args:
-            rights: ``IBV_ACCESS_*`` bits that are all needed; 0 for a local read.
-            qpn: the queue pair itself, which type 2 windows ask for.
-            local: the key is an L_Key, so windows do not count.
-            alone: the table's own answer, whatever guard there is.
+            rights: required ``IBV_ACCESS_*`` bits; 0 for a local read.
+            qpn: number of the queue pair, compared for type 2 windows.
+            local: true if the key is an L_Key, which cannot be a window's.
+            alone: true to ignore guards.
 
         Returns:
-            The entry, or ``None``; :attr:`reason` then says what is wrong.
+            The entry, or ``None`` with the cause in :attr:`reason`.
         """
         if not length:
             self.reason = VTP_SUCCESS
@@ -421,6 +453,8 @@ class MemoryTable:
             guard = self.guards.get(qpn)
             if guard is not None:
                 return guard(key, pd, va, length, rights)
+        if not (key or local) and (translation := self.translations.get(qpn)) is not None:
+            return self._translate(translation, pd, va, length, rights)
         entry = self._live.get(key)
         if entry is None or (local and entry.record.window):
             self.reason = VTP_KEY
@@ -437,14 +471,25 @@ class MemoryTable:
             return entry
         return None
 
+    def _translate(self, translation: Translation, pd: int, va: int, length: int, rights: int) -> MemoryEntry | None:
+        entry = translation.find(va, length, rights)
+        if entry is None or entry.pd != pd:
+            self.reason = VTP_LENGTH
+            translation.refused()
+            return None
+        self.reason = VTP_SUCCESS
+        return entry
+
     def why_refused(
         self, key: int, pd: int, va: int, length: int, rights: int, qpn: int = 0, local: bool = False
     ) -> tuple[Reason, dict[str, object]]:
-        """Why :meth:`check` refuses an access, and the values of the reason; the same checks in the same order.
+        """Return why :meth:`check` refuses an access, and the values of the reason, by the same checks in order.
 
-        Of an access that it lets through: the memory itself does not answer.
+        For an access that passes the check, the reason is that the memory is inaccessible.
         """
         named: dict[str, object] = {"kind": "L_Key" if local else "R_Key", "key": key}
+        if not (key or local) and (qpn in self.translations or qpn in self.guards):
+            return reasons.KEY_ZERO, {"va": va, "bytes": length, "right": RIGHT_NAMES.get(rights, hex(rights))}
         entry = self._live.get(key)
         if entry is None or (local and entry.record.window):
             gone = self._tags.get(key_index(key)) == key_tag(key) and entry is None
@@ -467,23 +512,28 @@ class MemoryTable:
     # --------------------------------------------------------------------------------------- windows
 
     def bind_window(
-        self, old_key: int, new_key: int, lkey: int, pd: int, qpn: int, start: int, length: int, access: int
+        self, handle: int, new_key: int, lkey: int, pd: int, qpn: int, start: int, length: int, access: int
     ) -> bool:
         """Bind a window to part of a region (IBA vol. 1, 10.6.7) under a new key with the same index.
 
-        ``start`` is an address as the region's key counts them. A length of 0 unbinds a type 1 window. A
-        type 2 window must be unbound before it is bound, is never bound to nothing, and must change its tag.
+        ``start`` is an address in terms of the region's key. A length of 0 unbinds a type 1 window. A type 2 window
+        must be unbound before a bind, cannot be bound to length 0, and must get a new tag.
+
+        Args:
+            handle: handle of the window, which is the index of all its keys.
 
         Returns:
-            False, with nothing changed, where the window or the region refuses.
+            False, with nothing changed, if the bind is not allowed.
         """
-        window = self.window(old_key)
-        if window is None or window.pd != pd or key_index(new_key) != window.index:
+        window = self._windows.get(handle)
+        if window is None or window.pd != pd or key_index(new_key) != handle:
             return False
         if window.kind == WINDOW2:
-            if window.valid or not length or new_key == old_key:
+            if window.valid or not length or new_key == window.key:
                 return False
         elif access & ZERO_BASED:
+            return False
+        if access & FLUSH_PERSISTENT:
             return False
         if not length:
             self._unbind(window)
@@ -515,9 +565,9 @@ class MemoryTable:
         return True
 
     def invalidate(self, key: int, pd: int, qpn: int) -> bool:
-        """Unbind a type 2 window, asked by its own queue pair or by that one's peer (IBA vol. 1, 10.6.7).
+        """Unbind a type 2 window on request of its queue pair or of the peer (IBA vol. 1, 10.6.7).
 
-        Regions and type 1 windows are not invalidated by work requests: software deregisters or rebinds them.
+        Work requests cannot invalidate regions and type 1 windows: software deregisters or rebinds them.
         """
         window = self._live.get(key)
         if window is None or window.kind != WINDOW2 or window.pd != pd or window.qpn != qpn:

@@ -1,8 +1,8 @@
 """The control structures of the Coyote RoCEv2 stack (003), bit for bit.
 
-Document 003 gives widths and order, no bit positions; these hold here. Its two connection structures are HLS
-structs, whose first member takes the lowest bits; ``qpState`` is a 32-bit enumeration (with it they have the
-168 and 184 bits of the interface's wires). The command, acknowledgement and memory request structures are
+Document 003 gives widths and order, but no bit positions; this module defines them. Its two connection structures are
+HLS structs, whose first member takes the lowest bits; ``qpState`` is a 32-bit enumeration (with it they have the
+168 and 184 bits of the interface's wires). The command, acknowledgment and memory request structures are
 packed SystemVerilog structs, whose first member takes the highest bits. As bytes all of them are
 little-endian, padded with zero bits at the top.
 """
@@ -58,7 +58,7 @@ RDMA_SQ = _from_high(
         ("message_size", 64, "payload bytes"),
         ("local_vaddr", 64, "first byte in host memory; an address has 48 bits"),
         ("remote_vaddr", 64, "first byte at the peer (WRITE, READ)"),
-        ("offs", 4, "first 64-byte lane of a command that is sent in parts; 0, since commands come whole"),
+        ("offs", 4, "stream of the shell that the data come from: ``dest`` of the command's own read requests"),
         ("ssn", 24, "sequence number chosen by the shell, returned in the acknowledgement"),
         ("cmplt", 4, "1: report completion through m_rdma_ack"),
         ("last", 4, "1: last command of a sequence; all of the sequence leave together"),
@@ -86,7 +86,7 @@ def _memory_request(name: str) -> Layout:
         (
             ("vfid", 4, "high 4 bits of the short QP number"),
             ("vaddr", 48, "first byte"),
-            ("sync", 4, "1: tell the shell when it is done"),
+            ("sync", 4, "1: the data of a command of the shell's own"),
             ("stream", 4, "1: the data belong to a stream, vaddr does not count"),
             ("pid", 8, "low 8 bits of the short QP number: the thread, ctid"),
             ("len", 28, "bytes"),
@@ -144,7 +144,7 @@ CTID_BITS = 8
 KEY_BITS = 16
 ADDRESS_BITS = 48
 MAX_REQUEST_BYTES = (1 << 28) - 1
-"""What the ``len`` of one memory request can say; longer transfers take several."""
+"""Largest ``len`` of one memory request; longer transfers take several."""
 
 RESET, INIT, READY_RECV, READY_SEND, SQ_ERROR, ERROR = range(6)
 QP_STATES = ("RESET", "INIT", "READY_RECV", "READY_SEND", "SQ_ERROR", "ERROR")
@@ -156,10 +156,10 @@ APP_READ, APP_WRITE, APP_SEND = range(3)
 
 
 def split_qpn(qpn: int) -> tuple[int, int]:
-    """``(pid, vfid)`` of a short QP number {vfid, ctid}: how acknowledgements and memory requests name it."""
+    """Return ``(pid, vfid)`` of a short QP number {vfid, ctid}, as acknowledgments and memory requests use it."""
     return qpn & (1 << CTID_BITS) - 1, qpn >> CTID_BITS
 
 
 def join_qpn(pid: int, vfid: int) -> int:
-    """The short QP number behind ``(pid, vfid)``."""
+    """Return the short QP number of ``(pid, vfid)``."""
     return vfid << CTID_BITS | pid

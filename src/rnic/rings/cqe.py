@@ -17,6 +17,7 @@ CQE_IMM = 1 << 9
 CQE_INV = 1 << 10
 CQE_GRH = 1 << 11
 CQE_SOLICITED = 1 << 12
+CQE_SRQ = 1 << 13
 CQE_PHASE = 1 << 31
 """Bits of word 3."""
 
@@ -36,13 +37,30 @@ CQ_ENTRY = Layout(
         bits("invalidated", 12, 10, 10, "word 7 is a key that the peer invalidated"),
         bits("grh", 12, 11, 11, "the buffer begins with 40 bytes of header space"),
         bits("solicited", 12, 12, 12, "the sender asked for a solicited event"),
+        bits("srq", 12, 13, 13, "word 4 is the number of the SRQ whose entry completed (XRC)"),
         bits("phase", 12, 31, 31, "toggles with each pass over the ring"),
-        word("wqe_id", 16, "WQE ID of the descriptor, or source QPN of a UD receive"),
+        word("wqe_id", 16, "WQE ID of the descriptor, or source QPN of a UD receive, or SRQ"),
         word("requested", 20, "length that was asked for, or 0"),
         bits("qpn", 24, 23, 0, "queue pair number"),
         word("imm", 28, "immediate data or invalidated key"),
     ),
 )
+
+DOCUMENTED_CQ_ENTRY = Layout(
+    "CQ entry of 000",
+    CQE_BYTES,
+    "little",
+    "000 5.6.1",
+    (
+        bits("index", 0, 7, 0, "index of the SQ entry, its low eight bits"),
+        bits("status", 4, 7, 0, "0 is success"),
+        word("bytes", 8, "bytes transferred"),
+        bits("index_again", 12, 7, 0, "the index once more"),
+        word("wqe_id", 16, "WQE ID of the descriptor"),
+        word("requested", 20, "length that was asked for"),
+    ),
+)
+"""CQ entry of the documented engine: without opcode, vendor error and phase."""
 
 STAMP = Layout(
     "CQ entry with a time",
@@ -54,10 +72,10 @@ STAMP = Layout(
         word("low", 20, "bits 31:0, in place of the length that was asked for"),
     ),
 )
-"""What stands in an entry of a queue whose context says so (``CQ_STAMPED``), over a :data:`CQ_ENTRY`."""
+"""Words that replace those of a :data:`CQ_ENTRY` in a queue with time stamps (``CQ_STAMPED`` in its context)."""
 
 STAMP_BITS = 48
-"""Of a time: it comes round after three days."""
+"""Bits of a time stamp in nanoseconds, which wraps after three days."""
 
 CQE_STRUCT = struct.Struct("<8I")
-"""All eight words. Write words 0-2 and 4-7 first, then word 3."""
+"""All eight words of an entry. Write words 0-2 and 4-7 first, then word 3."""

@@ -66,7 +66,7 @@ CQ_BLOCK = Layout(
         word("CQ_SIZE", CQ_SIZE, "entries of the ring", "RO"),
         word("CQ_HEAD", CQ_HEAD, "next entry that software takes", "RW"),
         word("CQ_TAIL", CQ_TAIL, "next entry that the NIC fills: the producer record", "RO"),
-        word("CQ_DOORBELL", CQ_DOORBELL, "arm: 1 next entry, 2 next solicited entry", "RW"),
+        word("CQ_DOORBELL", CQ_DOORBELL, "arm, bits: 1 next entry, 2 next solicited entry", "RW"),
         word("CQ_FLAGS", CQ_FLAGS, "stored, no effect", "RW"),
     ),
 )

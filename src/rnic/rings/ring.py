@@ -1,11 +1,11 @@
-"""The arithmetic of rings, and the side that takes completions and events.
+"""Ring arithmetic, and the consumer of completions and events.
 
 Every index counts from 0 to ``size - 1`` and then starts again (001 section 3.2): a ring is empty when
 ``head == tail`` and full when ``(tail + 1) % size == head``, so it holds at most ``size - 1`` entries.
 Completion and event rings say by a phase bit in each entry that it is valid; their size is a power of two.
 
-The other side's index comes from a register that anybody may have written, so a value beyond the ring is
-taken as "nothing to do": an empty ring for a consumer, a full one for a producer.
+The other side's index comes from a register that any program may have written, so a value beyond the ring means
+"nothing to do": an empty ring for a consumer, a full one for a producer.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ Entry = tuple[int, int, int, int, int, int, int, int]
 
 
 def next_index(index: int, size: int) -> int:
-    """The index after ``index`` (001 3.2 "Circular Buffer Wraparound")."""
+    """Return the index after ``index`` (001 3.2 "Circular Buffer Wraparound")."""
     index += 1
     return 0 if index == size else index
 
 
 def waiting(head: int, tail: int, size: int) -> int:
-    """Entries to take for a consumer at ``head`` when the producer says that it stands at ``tail``."""
+    """Return the number of entries that a consumer at ``head`` may take, given the producer's ``tail``."""
     return (tail - head) % size if tail < size else 0
 
 
 def room(head: int, tail: int, size: int) -> int:
-    """Entries to fill for a producer at ``tail`` when the consumer says that it stands at ``head``."""
+    """Return the number of entries that a producer at ``tail`` may fill, given the consumer's ``head``."""
     return (head - tail - 1) % size if head < size else 0
 
 
 class PhaseConsumer:
-    """The side that takes CQ or EQ entries of 32 bytes.
+    """The consumer of CQ or EQ entries of 32 bytes.
 
     The memory is zero at first and the producer's first pass writes phase 1, so no entry is valid before it was stored.
 
@@ -53,16 +53,16 @@ class PhaseConsumer:
         size: entries, a power of two from 2 to 65,536.
 
     Raises:
-        VerbsError: ``EINVAL`` where size or memory do not fit.
+        VerbsError: ``EINVAL`` if the size is not allowed, or the memory is too small.
     """
 
     __slots__ = ("_words", "head", "phase", "size", "view")
 
     def __init__(self, view: memoryview, size: int) -> None:
         if size & (size - 1):
-            raise VerbsError(EINVAL, f"size={size} is no power of two; completion and event rings need one")
+            raise VerbsError(EINVAL, f"size={size} is not a power of two; completion and event rings need one")
         if not 2 <= size <= MAX_ENTRIES:
-            raise VerbsError(EINVAL, f"size={size} is no ring size; 2 to {MAX_ENTRIES} entries are")
+            raise VerbsError(EINVAL, f"size={size} is not a ring size; use 2 to {MAX_ENTRIES} entries")
         if view.nbytes < size * CQE_BYTES:
             need = size * CQE_BYTES
             raise VerbsError(EINVAL, f"ring of {size} entries needs {need} bytes, not {view.nbytes}")
@@ -73,7 +73,7 @@ class PhaseConsumer:
         self.phase = CQE_PHASE
 
     def ready(self) -> bool:
-        """Whether the entry at the head is valid; what is read of it afterwards is what its producer stored."""
+        """Return whether the entry at the head is valid; reads after this see what its producer stored."""
         return self._words[self.head * _ENTRY_WORDS + 3] & CQE_PHASE == self.phase
 
     def pop(self) -> Entry | None:
@@ -85,7 +85,7 @@ class PhaseConsumer:
         return entry
 
     def skip(self, count: int) -> None:
-        """Take the next ``count`` entries, which are valid and none of them behind the ring's end."""
+        """Skip the next ``count`` entries, which must be valid and not pass the ring's end."""
         head = self.head + count
         if head == self.size:
             head = 0

@@ -2,11 +2,11 @@
 
 An entry has no header: the stride (a power of two, at least 16) says how many scatter entries fit, and an
 entry whose length and key are both 0 ends the list early. Software drops zero-length entries when it posts.
-An entry's index is its place in the ring, and its work-request identifier stays with the driver.
+An entry's index is its index in the ring, and its work request identifier stays with the driver.
 
-The entries of an SRQ complete out of turn, since the queue pairs that took them do. So its entries are slots, which
-the driver keeps a free list of, and behind the last slot lies the order: a ring of as many 32-bit little-endian slot
-numbers. Head and tail are places in the order; the index in a completion is the slot.
+The entries of an SRQ complete out of order, since several queue pairs take them. So its entries are slots, for which
+the driver keeps a free list, and after the last slot lies the order: a ring of as many 32-bit little-endian slot
+numbers. Head and tail are indices in the order; the index in a completion is the slot.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ __all__ = [
 
 
 def rqe_stride(max_sge: int) -> int:
-    """Bytes from one entry to the next for ``max_sge`` scatter entries: the next power of two."""
+    """Return the number of bytes from one entry to the next for ``max_sge`` scatter entries: the next power of two."""
     return 1 << (SGE_BYTES * max(1, max_sge) - 1).bit_length()
 
 
 def srq_bytes(entries: int, stride: int) -> int:
-    """Bytes of an SRQ: its slots, and their order."""
+    """Return the number of bytes of an SRQ: its slots, and their order."""
     return entries * (stride + SRQ_ORDER_BYTES)

@@ -2,7 +2,7 @@
 
 Bytes 0 to 27 are 001's. Bytes 28 to 63, reserved there, carry the keys, the immediate and, as a union by
 opcode, atomic operands, a UD destination or a memory window. Scatter lists and inline data live in the slab
-behind the ring: one fixed slot per descriptor.
+after the ring: one fixed slot per descriptor.
 """
 
 from __future__ import annotations
@@ -53,6 +53,13 @@ SQ_ENTRY_ATOMIC = Layout(
         wide("compare", 48, "value to compare with"),
     ),
 )
+SQ_ENTRY_XRC = Layout(
+    "SQ entry, XRC",
+    SQE_BYTES,
+    "little",
+    "001 3.2; design.md",
+    (*SQ_ENTRY_ATOMIC.fields, bits("srqn", 56, 23, 0, "shared receive queue at the peer")),
+)
 SQ_ENTRY_UD = Layout(
     "SQ entry, UD",
     SQE_BYTES,
@@ -87,7 +94,7 @@ SQ_ENTRY_BIND = Layout(
         wide("start", 16, "first virtual address of the window"),
         word("lkey", 28, "local key of the region that the window opens"),
         word("new_rkey", 32, "key that the window has from now on (type 2: chosen by software)"),
-        word("old_rkey", 36, "key of the window until now"),
+        word("window", 36, "handle of the window: the index of its keys (rnic.mem.keys)"),
         wide("bind_length", 40, "length of the window in bytes; 0 unbinds"),
     ),
 )
@@ -108,11 +115,13 @@ SQE_STRUCT = struct.Struct("<IHHQQIIII")
 """wqe_id, opcode, flags, local_addr, remote_addr, length, lkey, rkey, imm: the first 40 bytes."""
 SQE_ATOMIC_STRUCT = struct.Struct("<QQ")
 """swap_add, compare, at byte 40."""
+SQE_XRC_STRUCT = struct.Struct("<I")
+"""srqn, at byte 56."""
 SQE_UD_STRUCT = struct.Struct("<16sII")
 """dgid, dqpn | hop_limit << 24, qkey, at byte 40."""
 SQE_UD_PATH_STRUCT = struct.Struct("<IHH")
 """sl << 28 | tclass << 20 | flow_label, udp_dport, udp_sport, at byte 16."""
 SQE_ENTRY_BIND_STRUCT = struct.Struct("<IHHI4xQ4xIIIQ")
-"""wqe_id, opcode, flags, access, start, lkey, new_rkey, old_rkey, bind_length: a whole bind entry."""
+"""wqe_id, opcode, flags, access, start, lkey, new_rkey, window, bind_length: a whole bind entry."""
 SGE_STRUCT = struct.Struct("<QII")
 """addr, length, lkey."""

@@ -44,7 +44,9 @@ SRQC_BYTES = bytes.fromhex(
     "10111213"  # 10h pd
     "14151617"  # 14h lkey
     "0020beef"  # 18h limit 32, wqe_counter BEEFh
-) + bytes(36)
+    "00001e1f"  # 1Ch xrcd
+    "20212223"  # 20h cqn
+) + bytes(28)
 SRQC_VALUES = {
     "state": 1,
     "logsize": 10,
@@ -56,6 +58,8 @@ SRQC_VALUES = {
     "lkey": 0x14151617,
     "limit": 32,
     "wqe_counter": 0xBEEF,
+    "xrcd": 0x1E1F,
+    "cqn": 0x20212223,
 }
 
 

@@ -14,7 +14,7 @@ from rnic.context.ctxmgt import ContextManager, Status
 from rnic.context.eqc import EQC
 from rnic.context.key_qpc_data import FIFO_DEPTH, KEY_FIELDS, QPC_KEY_FIELDS
 from rnic.context.machines import MACHINES, Machine, MachineError
-from rnic.context.qpc import QPC
+from rnic.context.qpc import QPC, WITHOUT_EXTENSION
 from rnic.context.request_controller import VALID
 from rnic.spec.layout import Layout
 from rnic.spec.limits import MAX_EQS
@@ -430,6 +430,7 @@ def test_message_form_equals_the_typed_view() -> None:
         contexts, _ = manager(4)
         values = {field.name: rng.getrandbits(field.width) for field in QPC.fields}
         values |= {"local_qpn": QPN, "state": rng.randrange(7), "cqn_snd": 5, "cqn_rcv": 6, "pd": rng.getrandbits(12)}
+        values["extension_valid"] = 1
         assert contexts.write_cq(5, CQ5) == contexts.write_cq(6, CQ6) == contexts.write_eq(2, EQ2) == Status.OK
         assert contexts.write_qp(QPN, QPC.pack(values)) == Status.OK
         ctx = contexts.key.qps[QPN]
@@ -602,11 +603,24 @@ def test_host_edits_count_when_loaded_again(loaded: tuple[ContextManager, Memory
     at = 4096 * 15 + 256 + 0x18
     memory.bytes[at : at + 4] = (0x77).to_bytes(4, "big")
     assert contexts.key.qps[QPN].remote_qpn == 0xABCDEF
-    (row,) = (row for row in inspect.qp(contexts, QPN) if row["differs"])
-    assert row == {"field": "remote_qpn", "host": 0x77, "cache": 0xABCDEF, "differs": True}
+    rows = [row for row in inspect.qp(contexts, QPN) if row["differs"]]
+    assert rows[0] == {"field": "remote_qpn", "host": 0x77, "cache": 0xABCDEF, "differs": True}
+    # the context has no extension: what holds without one is in the cache alone, until the next flush
+    assert {row["field"]: row["cache"] for row in rows[1:]} == WITHOUT_EXTENSION
     assert contexts.load_qp(QPN) == Status.OK
     assert contexts.key.qps[QPN].remote_qpn == 0x77
     assert not any(row["differs"] for row in inspect.cq(contexts, 5) + inspect.eq(contexts, 2))
+
+
+def test_an_edit_of_the_cache_is_written_back_whole(loaded: tuple[ContextManager, Memory]) -> None:
+    """The engine has no write of its own for such a field."""
+    contexts, _ = loaded
+    assert contexts.flush_qp(QPN) == Status.OK
+    contexts.key.qps[QPN].remote_qpn = 0x55
+    assert [row["field"] for row in inspect.qp(contexts, QPN) if row["differs"]] == ["remote_qpn"]
+    assert contexts.flush_qp(QPN) == Status.OK
+    assert not any(row["differs"] for row in inspect.qp(contexts, QPN))
+    assert QPC.get(contexts.read_qp(QPN)[1], "remote_qpn") == 0x55
 
 
 # ----------------------------------------------------------------------------------- bad input

@@ -344,7 +344,28 @@ def test_key_field(name: str) -> None:
     assert {getattr(m, part) for part in writers.split()} == set(row.writers)
 
 
+def test_13_bytes_of_a_cqc_are_cached() -> None:
+    """4.2.2: of a CQC the data path works with 13 bytes."""
+    kept = {name for row in KEY_FIELDS if row.context == "cqc" for name in row.fields}
+    assert kept == {"logsize", "pd", "lkey", "comp_eqn"}
+    assert sum(field.msb - field.lsb + 1 for field in CQC.fields if field.name in kept) == 13 * 8
+
+
 # ----------------------------------------------------------------------------------------- arbitration
+
+
+def test_ctxmdata_takes_the_ceus_requests_first(stalled: ContextManager) -> None:
+    """5.3.1: ceu_parser's requests, then key_qpc_data's, whichever came first."""
+    stalled.request(m.RRC, command("WR_QP_UAPST"), bytes.fromhex("00" * 12 + "0a0b0c06"))
+    stalled.key.step()
+    assert len(stalled.ctxmdata.key_fifo) == 1
+    stalled.parser.fifo.append((bytes.fromhex("11000000 00000011") + bytes(8), b"", None))
+    while not stalled.ctxmdata.ceu_fifo:
+        assert stalled.parser.step()
+    assert stalled.ctxmdata.step()
+    assert (len(stalled.ctxmdata.ceu_fifo), len(stalled.ctxmdata.key_fifo)) == (0, 1)
+    assert stalled.ctxmdata.step()
+    assert (len(stalled.ctxmdata.ceu_fifo), len(stalled.ctxmdata.key_fifo)) == (0, 0)
 
 
 def test_a_command_takes_few_rounds_under_full_load(contexts: ContextManager) -> None:

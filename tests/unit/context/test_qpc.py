@@ -107,18 +107,18 @@ EXTENSION_BYTES = bytes.fromhex(
     "00000000000000000000ffff0a000001"  # C0h sgid ::ffff:10.0.0.1
     "d0d1d2d3d4d5d6d7"  # D0h sq_base
     "d8d9dadbdcdddedf"  # D8h rq_base
-    "0e070301"  # E0h access_flags, retry_cnt 7, options, sq_draining
+    "00070301"  # E0h reserved, retry_cnt 7, options, sq_draining
     "1020c0de"  # E4h max_rd_atomic 16, max_dest_rd_atomic 32, udp_sport C0DEh
     "12b71e1f"  # E8h udp_dport 4791, sq_max_sge 30, rq_max_sge 31
     "80000005"  # ECh srqn 5, valid
     "02000100"  # F0h sq_slab_bytes 512, window_packets 256
-    "000000000000000000000000"  # F4h to FFh reserved
+    "8000030e"  # F4h extension valid, access_flags
+    "f8f9000000000000"  # F8h xrcd; the rest to FFh reserved
 )
 EXTENSION_VALUES = {
     "sgid": 0xFFFF0A000001,
     "sq_base": 0xD0D1D2D3D4D5D6D7,
     "rq_base": 0xD8D9DADBDCDDDEDF,
-    "access_flags": 0x0E,
     "retry_cnt": 7,
     "options": 3,
     "sq_draining": 1,
@@ -131,6 +131,9 @@ EXTENSION_VALUES = {
     "srqn": 0x80000005,
     "sq_slab_bytes": 512,
     "window_packets": 256,
+    "extension_valid": 1,
+    "access_flags": 0x030E,
+    "xrcd": 0xF8F9,
 }
 
 

@@ -8,7 +8,7 @@ from rnic.mem.mpt import MPT_BYTES, MPT_ENTRY, access_from_flags, flags_from_acc
 from rnic.spec import access
 
 REGION = bytes.fromhex(
-    "0802830f"  # 00h flags: absolute, MIO, BIND_EN, PHYSICAL, REGION, atomic, RR, RW, LW
+    "0802833f"  # 00h flags: absolute, MIO, BIND_EN, PHYSICAL, REGION, on demand, flush, atomic, RR, RW, LW
     "04050607"  # 04h page_size
     "08090a0b"  # 08h key
     "0c0d0e0f"  # 0Ch pd
@@ -30,6 +30,8 @@ VALUES = {
     "null": 0,
     "physical": 1,
     "region": 1,
+    "on_demand": 1,
+    "flush_global": 1,
     "atomic": 1,
     "remote_read": 1,
     "remote_write": 1,
@@ -65,6 +67,8 @@ def test_golden_bytes() -> None:
         ("null", 0x00000400),
         ("physical", 0x00000200),
         ("region", 0x00000100),
+        ("on_demand", 0x00000020),
+        ("flush_global", 0x00000010),
         ("atomic", 0x00000008),
         ("remote_read", 0x00000004),
         ("remote_write", 0x00000002),
@@ -85,7 +89,9 @@ def test_flag(name: str, flags: int) -> None:
         (access.REMOTE_ATOMIC, 0x08000008),
         (access.MW_BIND, 0x08008000),
         (access.ZERO_BASED, 0x04000000),
-        (access.SUPPORTED, 0x0400800F),
+        (access.FLUSH_GLOBAL, 0x08000010),
+        (access.ON_DEMAND, 0x08000020),
+        (access.SUPPORTED, 0x0400803F),
     ],
 )
 def test_rights(rights: int, flags: int) -> None:

@@ -124,7 +124,7 @@ class TestKeys:
             make_table(bad)
 
     def test_unknown_kind(self) -> None:
-        with pytest.raises(VerbsError, match="kind='page' is no kind of memory"):
+        with pytest.raises(VerbsError, match="kind='page' is not a kind of memory"):
             make_table().alloc_key("page")
 
 
@@ -218,7 +218,7 @@ class TestEnable:
 
     def test_refuses_no_bytes(self) -> None:
         table = make_table()
-        self.refused(table, MemoryEntry(table.alloc_key(), PD, 0, VA, 0), errno.EINVAL, "length=0 is no length")
+        self.refused(table, MemoryEntry(table.alloc_key(), PD, 0, VA, 0), errno.EINVAL, "length=0 is not a length")
 
 
 class TestCheck:
@@ -344,7 +344,7 @@ class TestAccess:
 class TestWindows:
     def bind(self, table: MemoryTable, window: MemoryEntry, region: MemoryEntry, **change: int) -> bool:
         arguments = {
-            "old_key": window.key,
+            "handle": window.index,
             "new_key": other_tag(window.key),
             "lkey": region.key,
             "pd": PD,
@@ -425,7 +425,7 @@ class TestWindows:
             pytest.param({"pd": PD + 1}, id="pd of the request"),
             pytest.param({"lkey": 0x12345678}, id="unknown region"),
             pytest.param({"new_key": 0xFFFF00FF}, id="index changed"),
-            pytest.param({"old_key": 0x12345678}, id="unknown window"),
+            pytest.param({"handle": 0x345678}, id="unknown window"),
             pytest.param({"start": VA - 1}, id="before the region"),
             pytest.param({"start": VA + 90}, id="past the region"),
             pytest.param({"length": 101}, id="longer than the region"),
@@ -474,7 +474,7 @@ class TestWindows:
         table = make_table()
         window = add_window(table, WINDOW1)
         key = window.key
-        assert table.bind_window(key, other_tag(key), 0, PD, 17, 0, 0, 0)
+        assert table.bind_window(window.index, other_tag(key), 0, PD, 17, 0, 0, 0)
         assert window.key == other_tag(key)
 
     def test_type_2_rules(self) -> None:

@@ -9,8 +9,8 @@ RECEIVE = bytes.fromhex(
     "44332211"  # word 0: index 0x11223344
     "13870000"  # word 1: status 0x13, vendor error 0x87
     "a1a2a3a4"  # word 2: bytes
-    "051b0080"  # word 3: opcode 5, receive, immediate, GRH, solicited (0x1B00), phase
-    "b1b2b3b4"  # word 4: wqe_id, or source QPN
+    "053b0080"  # word 3: opcode 5, receive, immediate, GRH, solicited, SRQ (0x3B00), phase
+    "b1b2b3b4"  # word 4: wqe_id, or source QPN, or SRQ
     "c1c2c3c4"  # word 5: requested length
     "d1d2d300"  # word 6: qpn 0xD3D2D1
     "e1e2e3e4"  # word 7: immediate
@@ -26,6 +26,7 @@ VALUES = {
     "invalidated": 0,
     "grh": 1,
     "solicited": 1,
+    "srq": 1,
     "phase": 1,
     "wqe_id": 0xB4B3B2B1,
     "requested": 0xC4C3C2C1,
@@ -57,6 +58,7 @@ def test_word_3_bits() -> None:
     assert cqe.CQE_INV == 0x400
     assert cqe.CQE_GRH == 0x800
     assert cqe.CQE_SOLICITED == 0x1000
+    assert cqe.CQE_SRQ == 0x2000
     assert cqe.CQE_PHASE == 0x8000_0000
 
 
@@ -66,7 +68,7 @@ def test_struct_reads_the_words() -> None:
         0x11223344,
         0x8713,
         0xA4A3A2A1,
-        0x80001B05,
+        0x80003B05,
         0xB4B3B2B1,
         0xC4C3C2C1,
         0xD3D2D1,

@@ -72,12 +72,12 @@ class TestPhaseRing:
 
     @pytest.mark.parametrize("size", [3, 6, 65535])
     def test_refuses_a_size_that_is_no_power_of_two(self, size: int) -> None:
-        with pytest.raises(VerbsError, match=f"size={size} is no power of two"):
+        with pytest.raises(VerbsError, match=f"size={size} is not a power of two"):
             PhaseConsumer(memory(64), size)
 
     @pytest.mark.parametrize("size", [0, 1, 2 * MAX_ENTRIES])
     def test_refuses_a_size(self, size: int) -> None:
-        with pytest.raises(VerbsError, match=f"size={size} is no ring size; 2 to {MAX_ENTRIES}"):
+        with pytest.raises(VerbsError, match=f"size={size} is not a ring size; use 2 to {MAX_ENTRIES}"):
             PhaseConsumer(memory(64), size)
 
     def test_refuses_short_memory(self) -> None:
