@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from rnic.engine import use
 from rnic.mem.space import SimAddressSpace
 from rnic.rings.queue_block import BLOCK_BYTES
 from rnic.state.inflight import INFLIGHT
 from rnic.state.queue_pair import QP
 from rnic.state.scheduler import SCHEDULER, TIMERS
+from rnic.testing.executors import executed_by, steps_alone
 from rnic.testing.live import FindingError, LivePeer
-from rnic.transport.qp import QueuePair
 from rnic.wire.bursts import RxBurst, TxBurst
 
 _compare = ctypes.CDLL(None).memcmp
@@ -32,68 +31,6 @@ _COLD_EVERY = 64
 """Calls after which all is compared, and not only what calls often change."""
 _CONTEXTS = 16_384
 """Bytes at the arena's start, where the memory table and the contexts of small NICs lie."""
-
-
-class Reference:
-    """The reference behind the engine's face: it punts every packet and makes every request."""
-
-    punted = False
-
-    def __init__(self, qp: QueuePair) -> None:
-        self.qp = qp
-
-    def add_destination(self, message: Any, flow: Any, segments: int) -> None:
-        pass
-
-    def receive(self, burst: Any, start: int, now_ns: int) -> int:
-        return 0
-
-    def send(self, now_ns: int, budget: int, out: list[Any]) -> int:
-        return self.qp.produce_requests(now_ns, budget, out)
-
-    def timeout(self, now_ns: int) -> bool:
-        return False
-
-    def reply(self, budget: int, out: list[Any]) -> int:
-        return 0
-
-
-class Nobody:
-    """All queue pairs of a device in the same way."""
-
-    def __init__(self, shared: Any, nic: Any) -> None:
-        self.timers = nic.timers
-
-    def add(self, qp: QueuePair, block: memoryview) -> Reference:
-        return Reference(qp)
-
-    def remove(self, number: int) -> None:
-        pass
-
-    def drop(self, record: int) -> None:
-        pass
-
-    def invalidate(self) -> None:
-        pass
-
-    def handle_deadlines(self, now_ns: int, most: int) -> tuple[int, int]:
-        return self.timers.due(now_ns), most - 1
-
-
-@contextlib.contextmanager
-def by(*, engine: bool) -> Iterator[None]:
-    """NICs that are made meanwhile work by the engine, or by the reference's steps alone."""
-    assert use.COMPILED is not None
-    stub = type("Stub", (), {"Shared": use.COMPILED.Shared, "Device": Nobody, "DeviceLock": use.COMPILED.DeviceLock})
-    with mock.patch.object(use, "ENGINE", use.COMPILED if engine else stub):
-        yield
-
-
-@contextlib.contextmanager
-def steps_alone() -> Iterator[None]:
-    """What the engine punts is the steps', and nothing takes a short cut past them."""
-    with mock.patch.object(QueuePair, "receive_burst", return_value=0):
-        yield
 
 
 class _Both:
@@ -170,9 +107,9 @@ class Lockstep(LivePeer):
         with contextlib.ExitStack() as undo:
             undo.enter_context(steps_alone())
             undo.enter_context(mock.patch("rnic.device.config._STATE_LEAST", _STATE_LEAST))
-            with by(engine=True):
+            with executed_by(engine=True):
                 super().__init__(service, seed, settings=SETTINGS, **options)
-            with by(engine=False):
+            with executed_by(engine=False):
                 self.twin = twin = LivePeer(service, seed, settings=SETTINGS, **options)
             self._undo = undo.pop_all()
         self.quick = _Quick(self.nic)
@@ -254,7 +191,17 @@ class Lockstep(LivePeer):
         assert twin is not None
         twin.now = self.now
         twin._receive(twin.flow if flow is self.flow else twin.stranger, frames)
+        for peer, nic in zip((self, twin), self.nics, strict=True):
+            self._wake_no_earlier(peer, nic)
         self.same()
+
+    @staticmethod
+    def _wake_no_earlier(peer: LivePeer, nic: Any) -> None:
+        """Arm the timer anew where it would wake too early, which is allowed: for what a later packet took back."""
+        qp = peer.device_qp
+        if qp.armed_ns < qp.deadline_ns:
+            nic.timers.forget(qp.memory.record)
+            qp.rearm()
 
     # ------------------------------------------------------------------------------------------ comparing
 
@@ -292,4 +239,4 @@ class Lockstep(LivePeer):
         self._undo.close()
 
 
-__all__ = ["FindingError", "Lockstep", "Nobody", "Reference", "by", "steps_alone"]
+__all__ = ["FindingError", "Lockstep"]

@@ -57,6 +57,17 @@ def test_many_that_are_wrong_at_once_cost_a_drop_each(service: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("selective", [False, True])
+def test_naks_and_disorder_move_no_byte_twice(selective: bool) -> None:
+    """A peer that asks for anything again, and repeats PSNs with other bytes."""
+    with LivePeer("RC", 4, storms=0.4, selective=selective) as peer:
+        peer.run(6 * SHORT)
+        assert peer.counts["NAKs"] > SHORT / 3
+        assert peer.counts["disordered"] > SHORT / 3
+        assert peer.nic.counters["retransmitted_packets"] > 20
+
+
+@pytest.mark.slow
 def test_every_flaw_is_met() -> None:
     met: Counter[str] = Counter()
     for service in ("RC", "UC", "UD"):

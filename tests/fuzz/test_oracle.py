@@ -15,6 +15,7 @@ from rnic.transport import responder
 from rnic.transport.responder import Responder
 from tests.fuzz import run_live
 from tests.fuzz.lockstep import FindingError, Lockstep
+from tests.fuzz.rounds import Rounds
 
 pytestmark = pytest.mark.skipif(use.COMPILED is None, reason="the engine is not compiled")
 KINDS: dict[str, dict[str, Any]] = {"idents seen": {}, "idents unseen": {"seen": False}, "IPv6": {"ipv6": True}}
@@ -27,6 +28,26 @@ def test_engine_and_reference_leave_the_same(service: str, kind: str) -> None:
     with Lockstep(service, 1, **KINDS[kind]) as peer:
         peer.run(1_500)
         assert peer.quick.taken > 600, "the engine took too few for it to mean anything"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("selective", [False, True])
+def test_engine_and_reference_answer_naks_and_disorder_alike(selective: bool) -> None:
+    with Lockstep("RC", 4, storms=0.4, selective=selective) as peer:
+        peer.run(3_000)
+        assert min(peer.counts["NAKs"], peer.counts["disordered"]) > 200
+        assert peer.quick.taken > 600
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_what_the_reorder_buffer_holds_is_executed_once_and_in_order(seed: int) -> None:
+    """By datagrams through compiled rounds; connections end while packets are held, and begin anew at their PSN."""
+    with Rounds(seed) as peer:
+        peer.run(1_500)
+        assert peer.held > 40
+        assert peer.reconnects > 5
+        assert peer.nic.counters["drop_psn_gap"] + peer.nic.counters["drop_naked"] > 40
 
 
 @pytest.mark.slow

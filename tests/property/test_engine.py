@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rnic.engine import use
 from rnic.link.faults import FaultRates
 from rnic.testing import QpPair
+from rnic.testing.executors import executed_by, steps_alone
 from rnic.verbs import enums as e
-from tests.fuzz.lockstep import by, steps_alone
 
 pytestmark = pytest.mark.skipif(use.COMPILED is None, reason="the engine is not compiled")
 SIZE = 16_384
@@ -109,8 +109,8 @@ def test_a_run_by_the_engine_leaves_what_the_reference_leaves(
     steps: list[Step], loss: float, seed: int, segments: int
 ) -> None:
     with steps_alone():
-        with by(engine=True):
+        with executed_by(engine=True):
             by_engine = run(steps, loss, seed, segments)
-        with by(engine=False):
+        with executed_by(engine=False):
             by_reference = run(steps, loss, seed, segments)
     assert by_engine == by_reference

@@ -132,6 +132,6 @@ def test_qp_context(raw: bytes) -> None:
     assert ctx.store() == QPC.pack(table)
 
 
-@given(st.integers(0, SUPPORTED))
+@given(st.integers(0, SUPPORTED).map(SUPPORTED.__and__))
 def test_mpt_rights(rights: int) -> None:
     assert access_from_flags(flags_from_access(rights)) == rights

@@ -76,6 +76,8 @@ def test_packets_round_trip(row: OpcodeRow, data: st.DataObject) -> None:
         for field in header.layout.fields
         if field.name != "reserved8"
     }
+    if row.feth:  # a packet has it as one number
+        values["feth"] = values.pop("level") << 4 | values.pop("placement")
     common: dict[str, Any] = {
         "dqpn": data.draw(st.integers(0, 0xFFFFFF)),
         "psn": data.draw(st.integers(0, 0xFFFFFF)),

@@ -32,6 +32,7 @@ class Image:
             "turn": (qp.scheduled, qp.armed_ns),
             "guarded": dict(qp.responder.replies.guarded),
             "arena's free pieces": {size: list(places) for size, places in host.arena._free.items()},
+            "arena's new pieces": dict(host.arena._carved),
             "parted": list(host.parted),
         }
 
@@ -52,6 +53,7 @@ class Image:
         qp.scheduled, qp.armed_ns = state["turn"]
         qp.responder.replies.guarded = dict(state["guarded"])
         host.arena._free = {size: list(places) for size, places in state["arena's free pieces"].items()}
+        host.arena._carved = dict(state["arena's new pieces"])
         host.parted[:] = state["parted"]
 
     def differences(self, other: Image) -> list[str]:

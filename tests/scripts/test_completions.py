@@ -89,7 +89,7 @@ def test_a_send_with_invalidate_names_the_key(new: NewScript) -> None:
     window = MemoryEntry(table.alloc_key(WINDOW2), 1, 0, 0, 0, kind=WINDOW2)
     table.enable(window)
     key = window.key ^ 1
-    assert table.bind_window(window.key, key, s.key, 1, 16, s.va, 64, 2)
+    assert table.bind_window(window.index, key, s.key, 1, 16, s.va, 64, 2)
     s.recv(600)
     s.inject("SEND_ONLY_INV", 100, payload=b"1234", inv_rkey=key)
     assert entries(s.recv_cq) == [received(0, "SUCCESS", WR_SEND_INV | CQE_INV, 4, key)]

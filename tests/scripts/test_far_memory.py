@@ -99,8 +99,9 @@ def test_the_peer_is_told(far: NewScript, name: str, nak: int) -> None:
     s.host.space.write = lambda va, data: False  # type: ignore[method-assign]
     payload = b"1234" if "ONLY" in name else b""
     s.inject(name, 100, va=s.va, rkey=s.key, dma_length=len(payload) or 8, payload=payload)
-    replies = [*s.out(), *s.out()]
-    assert replies == [f"ACKNOWLEDGE 100 {nak:02x}"]
+    (reply,) = [*s.packets(), *s.packets()]
+    assert (reply.psn, reply.syndrome) == (100, nak)
+    assert reply.msn == (name == "READ_REQUEST")  # which counts once it is begun
     assert s.ctx.state == ERR
 
 

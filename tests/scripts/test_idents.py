@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from rnic.engine import use
 from rnic.link.ident_sockets import MASK
 from rnic.spec.opcodes import RC, SEND_ONLY
+from rnic.testing.executors import executed_by
 from rnic.wire.bursts import NOTHING_KNOWN, RxBurst
 from rnic.wire.flow import _effect
-from rnic.wire.ident import IdentTracker, _run_back
+from rnic.wire.ident import IdentTracker, run_back
 from rnic.wire.packet import Packet, build, parse, seal
-from tests.fuzz.lockstep import _Quick, by
+from tests.fuzz.lockstep import _Quick
 from tests.unit.device.conftest import Pair
 
 MS = 1_000_000
@@ -31,7 +32,7 @@ class Peer:
         if use.COMPILED is None:
             self.pair = Pair()
         else:
-            with by(engine=engine):
+            with executed_by(engine=engine):
                 self.pair = Pair()
         _, self.qp = self.pair.connect()
         self.nic = self.pair.nics[1]
@@ -193,7 +194,7 @@ def test_a_successor_may_overtake(peer: Peer) -> None:
     assert peer.held() == (1, 0, 0)
 
 
-def test_a_repetition_with_another_ident_confirms_the_first_packet_behind_a_jump(peer: Peer) -> None:
+def test_a_retransmission_confirms_the_first_packet_after_a_jump(peer: Peer) -> None:
     assert peer.send(10, 50_009) == 0
     assert peer.send(10, 61_000, after_ns=67 * MS) == 1
     assert peer.acked() == [10]
@@ -221,7 +222,7 @@ def pairs_of_bits(size: int) -> list[tuple[int, int, int]]:
     by_rest: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     for bit in range(5 * 8, (length - 4) * 8):
         change = _effect(1 << bit % 8, length - 1 - bit // 8)
-        register = _run_back(change, length + 24)
+        register = run_back(change, length + 24)
         by_rest[register >> 16].append((bit, (register & 0xFF) << 8 | register >> 8 & 0xFF))
     return [
         (one, other, ident ^ another)

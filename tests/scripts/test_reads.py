@@ -161,14 +161,14 @@ def test_a_late_response_and_then_the_answer_to_the_probe(new: NewScript) -> Non
 
 
 def test_the_answer_to_a_probe_comes_when_all_was_asked_for_anew(new: NewScript) -> None:
-    """The probe's answer is of one packet, where the request that stands by then is of four."""
+    """The probe's answer is of one packet, as is the request that stands by then."""
     s = new(ackto=8)
     s.post("READ", 1024)
     s.out()
     s.wait(1_000_000)
     assert s.out() == ["READ_REQUEST 100!"]
     s.wait(5_000_000)
-    assert s.out() == ["READ_REQUEST 100!"]
+    assert s.out() == ["READ_REQUEST 100!", "READ_REQUEST 101!"]
     s.inject("READ_RESPONSE_ONLY", 100, payload=bytes([100]) * 256)
     assert s.out() == []
     s.inject("READ_RESPONSE_FIRST", 100, payload=bytes(256))
@@ -176,6 +176,44 @@ def test_the_answer_to_a_probe_comes_when_all_was_asked_for_anew(new: NewScript)
         s.inject(f"READ_RESPONSE_{opcode}", psn, payload=bytes([psn]) * 256)
     assert s.send_cq.take() == ["SUCCESS"]
     assert s.data[:1024] == b"".join(bytes([psn]) * 256 for psn in range(100, 104))
+
+
+@pytest.mark.parametrize("operation", ["MIDDLE", "ONLY"])
+def test_what_a_probe_asked_for_alone_is_asked_for_alone_again(new: NewScript, operation: str) -> None:
+    """The responder may have carried out the probe's request, and not the first: it repeats one response, not four."""
+    s = new(ackto=8)
+    s.post("READ", 1024)
+    s.out()
+    s.inject("READ_RESPONSE_FIRST", 100, payload=bytes([100]) * 256)
+    s.wait(1_000_000)
+    assert s.out() == ["READ_REQUEST 101!"]
+    s.wait(5_000_000)
+    again = s.packets()
+    assert [(p.psn, p.va - 0x5000, p.dma_length) for p in again] == [(101, 256, 256), (102, 512, 512)]
+    s.inject(f"READ_RESPONSE_{operation}", 101, payload=bytes([101]) * 256)
+    s.inject("READ_RESPONSE_FIRST", 102, payload=bytes([102]) * 256)
+    s.inject("READ_RESPONSE_LAST", 103, payload=bytes([103]) * 256)
+    assert s.send_cq.take() == ["SUCCESS"]
+    assert s.data[:1024] == b"".join(bytes([psn]) * 256 for psn in range(100, 104))
+
+
+def test_the_answer_to_a_probe_says_nothing_of_what_follows_a_write(new: NewScript) -> None:
+    """The WRITE may be what was lost: it completes by an acknowledgement of its own."""
+    s = new(ackto=8)
+    s.post("READ", 512)
+    s.post("WRITE", 256)
+    s.post("FETCH_ADD", 8)
+    s.out()
+    s.inject("READ_RESPONSE_FIRST", 100, payload=bytes([100]) * 256)
+    s.wait(1_000_000)
+    assert s.out() == ["READ_REQUEST 101!"]
+    s.inject("READ_RESPONSE_ONLY", 101, payload=bytes([101]) * 256)
+    assert s.send_cq.take() == ["SUCCESS"]
+    s.wait(5_000_000)
+    assert s.out()[0] == "WRITE_ONLY 102!"
+    s.ack(102)
+    s.inject("ATOMIC_ACKNOWLEDGE", 103, orig=7)
+    assert s.send_cq.take() == ["SUCCESS", "SUCCESS"]
 
 
 def test_no_end_comes_before_the_last_but_for_a_probe(new: NewScript) -> None:

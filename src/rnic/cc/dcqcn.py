@@ -1,56 +1,59 @@
-"""DCQCN's reaction point: the rate that a queue pair finds by its notifications (``hardware.md`` 4; the paper's 3).
+"""DCQCN's reaction point: the rate that a queue pair derives from CNPs (``hardware.md`` 4; section 3 of the paper).
 
 Zhu and others, "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015. The formulas are its algorithm 1
-and equations 1 to 4. A notification lowers the rate by half of alpha, which is how much of late was congestion; while
-none comes, rounds of a timer and of a counter of bytes raise it: first halfway back to where it was, five times, then
-towards a target that itself rises.
+and equations 1 to 4. A CNP lowers the rate by half of alpha, an estimate of recent congestion. While none comes,
+rounds of a timer and of a byte counter raise the rate: five times halfway back to the previous rate, then toward a
+target that itself rises.
 
-All integers: rates in bytes a window of 1,024 ns with :data:`RATE_BITS` fractional bits, alpha with
-:data:`ALPHA_BITS`, of which the core's register has the upper ten. Timers are looked at when the queue pair sends:
-nothing depends on them before that.
+All integers: rates in bytes per window of 1,024 ns with :data:`RATE_BITS` fractional bits, alpha with
+:data:`ALPHA_BITS`, of which the core's register has the upper ten. The state lies in the queue pair's record, where the
+engine goes on with it. Timers are checked when the queue pair sends: nothing depends on them before that.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
-from rnic.cc.pacing import Pace
+from rnic.cc.control import CONTROL_DCQCN, Control, Flow
 from rnic.spec.congestion_regs import WINDOW_NS
+from rnic.spec.limits import NEVER
+from rnic.state.queue_pair import QP
+from rnic.state.record import Word, view
 
 ALPHA_BITS = 20
 ALPHA_ONE = 1 << ALPHA_BITS
 RATE_BITS = 16
-BURST_PACKETS = 4
-"""What may leave at once, so that a rate is one at the first switch too."""
-UNBOUND = 1 << 20
+MOST_ROUNDS = 1 << 16
+"""Rounds applied at once, after a long time without a packet."""
 
 
 @dataclass(slots=True)
 class DcqcnSettings:
-    """The paper's values (its table 14) where it gives them. Rates are in bytes a window of 1,024 ns.
+    """Settings, with the paper's values (its table 14) if it gives them. Rates are in bytes per window of 1,024 ns.
 
     Raises:
-        ValueError: a value out of its range.
+        ValueError: a value is out of range.
     """
 
     line_rate: int = 3_200
-    """What the wire takes: 25 Gb/s. A fabric sets its link's."""
+    """Line rate: 25 Gb/s. A simulated fabric sets its link's rate."""
     least_rate: int = 2
-    """No notification takes the rate below, about 16 Mb/s."""
+    """Lowest rate after any number of CNPs, about 16 Mb/s."""
     g_shift: int = 8
     """g is 2 to the power of minus this: 1/256."""
     alpha_ns: int = 55_000
-    """Alpha falls once in this time without a notification."""
+    """Alpha decreases once per this interval without a CNP."""
     timer_ns: int = 55_000
-    """A round of the timer."""
+    """Length of a timer round."""
     counter_bytes: int = 10_000_000
-    """A round of the byte counter."""
+    """Bytes in a round of the byte counter."""
     recovery_rounds: int = 5
     """F: rounds of fast recovery."""
     additive_rate: int = 5
-    """R_AI, 40 Mb/s."""
+    """R_AI, the additive increase: 40 Mb/s."""
     hyper_rate: int = 50
-    """R_HAI; the paper leaves it to QCN, which has ten times R_AI."""
+    """R_HAI, the hyper increase; the paper leaves it to QCN, which uses ten times R_AI."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -61,134 +64,110 @@ class DcqcnSettings:
             raise ValueError(f"dcqcn least_rate={self.least_rate} is above line_rate={self.line_rate}")
 
 
-class ReactionPoint:
-    """What one queue pair knows: ``rate`` and ``target`` with fractional bits, ``alpha``, and its rounds.
+@view(QP, "Dcqcn")
+class Dcqcn(Control):
+    """The reaction point of one queue pair: rate and target with fractional bits, alpha, and its rounds.
 
     Args:
-        settings: what all queue pairs share.
-        now_ns: when it begins, at line rate with alpha 1 (the first notification halves the rate).
+        flow, now_ns: as for all. It begins at line rate with alpha 1 (the first notification halves the rate).
+        settings: settings of all queue pairs.
+        words: the words of the queue pair's record.
     """
 
-    __slots__ = (
-        "_alpha_at",
-        "_counted",
-        "_counter_rounds",
-        "_line",
-        "_timer_at",
-        "_timer_rounds",
-        "alpha",
-        "rate",
-        "settings",
-        "target",
-    )
+    number = CONTROL_DCQCN
+    waits_for_cnp = True
+    lazy = True
 
-    def __init__(self, settings: DcqcnSettings, now_ns: int) -> None:
+    dcqcn_rate: Word
+    dcqcn_target: Word
+    dcqcn_alpha: Word
+    dcqcn_counted: Word
+    dcqcn_counter_rounds: Word
+    dcqcn_timer_rounds: Word
+    dcqcn_alpha_at: Word
+    dcqcn_timer_at: Word
+
+    def __init__(self, flow: Flow, now_ns: int, *, settings: DcqcnSettings, words: memoryview) -> None:
+        super().__init__(flow, now_ns)
         self.settings = settings
+        self.words = words
         self._line = settings.line_rate << RATE_BITS
-        self.rate = self.target = self._line
-        self.alpha = ALPHA_ONE
+        self.dcqcn_rate = self.dcqcn_target = self._line
+        self.dcqcn_alpha = ALPHA_ONE
         self._begin(now_ns)
 
     def _begin(self, now_ns: int) -> None:
-        self._counted = self._counter_rounds = self._timer_rounds = 0
-        self._alpha_at = now_ns + self.settings.alpha_ns
-        self._timer_at = now_ns + self.settings.timer_ns
+        self.dcqcn_counted = self.dcqcn_counter_rounds = self.dcqcn_timer_rounds = 0
+        self.dcqcn_alpha_at = now_ns + self.settings.alpha_ns
+        self.dcqcn_timer_at = now_ns + self.settings.timer_ns
 
     @property
     def window_bytes(self) -> int:
-        """The rate in whole bytes a window."""
-        return self.rate >> RATE_BITS
-
-    @property
-    def counted(self) -> int:
-        """Bytes that left in this round of the byte counter."""
-        return self._counted
-
-    @property
-    def rounds(self) -> tuple[int, int]:
-        """Rounds of the timer and of the byte counter since the last notification."""
-        return self._timer_rounds, self._counter_rounds
+        """The rate in whole bytes per window."""
+        return self.dcqcn_rate >> RATE_BITS
 
     @property
     def recovered(self) -> bool:
-        """Whether it sends as fast as the wire, but for less than a byte a window."""
-        return self.rate >> RATE_BITS >= self.settings.line_rate - 1
+        """True if the rate is the line rate, within a byte per window."""
+        return self.window_bytes >= self.settings.line_rate - 1
 
-    def notified(self, now_ns: int) -> None:
-        """A CNP came (equation 1): the target is the rate, the rate falls by half of alpha, alpha rises."""
-        self.advance(now_ns)
+    @property
+    def rate(self) -> float:  # type: ignore[override]  # it follows from the words
+        """The rate in bits per second, ``inf`` once it has recovered."""
+        return inf if self.recovered else max(1, self.window_bytes) * (8e9 / WINDOW_NS)
+
+    @property
+    def timer_ns(self) -> int:  # type: ignore[override]  # likewise
+        """End of the next round of a timer, while there is one to wait for."""
+        return NEVER if self.recovered else min(self.dcqcn_alpha_at, self.dcqcn_timer_at)
+
+    def on_cnp(self, flow: Flow, now_ns: int) -> None:
+        """Handle a CNP (equation 1): the target is the rate, the rate falls by half of alpha, alpha rises."""
+        self.on_timer(flow, now_ns)
         settings = self.settings
-        self.target = self.rate
-        cut = self.rate - (self.rate * self.alpha >> ALPHA_BITS + 1)
-        self.rate = max(settings.least_rate << RATE_BITS, cut)
-        self.alpha += (ALPHA_ONE - self.alpha) >> settings.g_shift
+        rate, alpha = min(self.dcqcn_rate, self._line), min(self.dcqcn_alpha, ALPHA_ONE)
+        self.dcqcn_target = rate
+        self.dcqcn_rate = max(settings.least_rate << RATE_BITS, rate - (rate * alpha >> ALPHA_BITS + 1))
+        self.dcqcn_alpha = alpha + ((ALPHA_ONE - alpha) >> settings.g_shift)
         self._begin(now_ns)
 
-    def sent(self, count: int) -> None:
-        """So many bytes left."""
-        self._counted += count
-        while self._counted >= self.settings.counter_bytes:
-            self._counted -= self.settings.counter_bytes
-            self._counter_rounds += 1
+    def on_sent(self, flow: Flow, size: int) -> None:
+        """Count bytes that were sent."""
+        rounds, self.dcqcn_counted = divmod(self.dcqcn_counted + size, self.settings.counter_bytes)
+        for _ in range(min(rounds, MOST_ROUNDS)):
+            self.dcqcn_counter_rounds += 1
             self._raise()
 
-    def advance(self, now_ns: int) -> None:
-        """What the timers have done until now: alpha falls (equation 2), rounds raise the rate."""
+    def on_timer(self, flow: Flow, now_ns: int) -> None:
+        """Apply the timers up to now: alpha falls (equation 2), rounds raise the rate."""
         settings = self.settings
-        if self._alpha_at <= now_ns:
-            rounds = (now_ns - self._alpha_at) // settings.alpha_ns + 1
-            self._alpha_at += rounds * settings.alpha_ns
-            for _ in range(rounds):
-                fallen = self.alpha >> settings.g_shift
+        if self.dcqcn_alpha_at <= now_ns:
+            rounds = (now_ns - self.dcqcn_alpha_at) // settings.alpha_ns + 1
+            self.dcqcn_alpha_at += rounds * settings.alpha_ns
+            alpha = min(self.dcqcn_alpha, ALPHA_ONE)
+            for _ in range(min(rounds, MOST_ROUNDS)):
+                fallen = alpha >> settings.g_shift
                 if not fallen:
                     break
-                self.alpha -= fallen
-        if self._timer_at <= now_ns:
-            rounds = (now_ns - self._timer_at) // settings.timer_ns + 1
-            self._timer_at += rounds * settings.timer_ns
-            for _ in range(rounds):
+                alpha -= fallen
+            self.dcqcn_alpha = alpha
+        if self.dcqcn_timer_at <= now_ns:
+            rounds = (now_ns - self.dcqcn_timer_at) // settings.timer_ns + 1
+            self.dcqcn_timer_at += rounds * settings.timer_ns
+            for _ in range(min(rounds, MOST_ROUNDS)):
                 if self.recovered:
                     break
-                self._timer_rounds += 1
+                self.dcqcn_timer_rounds += 1
                 self._raise()
 
     def _raise(self) -> None:
-        """A round is over (equations 3 and 4, and hyper increase)."""
+        """End a round (equations 3 and 4, and hyper increase)."""
         settings = self.settings
-        rounds = (self._timer_rounds, self._counter_rounds)
+        rounds = (self.dcqcn_timer_rounds, self.dcqcn_counter_rounds)
+        target = min(self.dcqcn_target, self._line)
         if min(rounds) > settings.recovery_rounds:
-            self.target += settings.hyper_rate << RATE_BITS
+            target += settings.hyper_rate << RATE_BITS
         elif max(rounds) >= settings.recovery_rounds:
-            self.target += settings.additive_rate << RATE_BITS
-        self.target = min(self.target, self._line)
-        self.rate = (self.rate + self.target) >> 1
-
-
-class DcqcnPace(Pace):
-    """The bucket that keeps a queue pair to what its reaction point says; once that has recovered, none."""
-
-    __slots__ = ("point",)
-
-    def __init__(self, settings: DcqcnSettings, now_ns: int, packet_bytes: int) -> None:
-        super().__init__(settings.line_rate, now_ns, packet_bytes)
-        self.point = ReactionPoint(settings, now_ns)
-
-    def notified(self, now_ns: int) -> None:
-        """A CNP came."""
-        self.point.notified(now_ns)
-        self.rate = max(1, self.point.window_bytes)
-
-    def allowance(self, now_ns: int, packet_bytes: int) -> int:
-        """See :meth:`Pace.allowance`."""
-        point = self.point
-        point.advance(now_ns)
-        self.rate = max(1, point.window_bytes)
-        self._most = BURST_PACKETS * packet_bytes * WINDOW_NS
-        allowed = super().allowance(now_ns, packet_bytes)
-        return UNBOUND if point.recovered else allowed
-
-    def spend(self, sent_bytes: int) -> None:
-        """See :meth:`Pace.spend`."""
-        if not self.point.recovered:
-            super().spend(sent_bytes)
-        self.point.sent(sent_bytes)
+            target += settings.additive_rate << RATE_BITS
+        target = self.dcqcn_target = min(target, self._line)
+        self.dcqcn_rate = (min(self.dcqcn_rate, self._line) + target) >> 1

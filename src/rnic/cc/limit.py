@@ -1,39 +1,48 @@
-"""The outstanding limit of 004 7.4: a CNP halves it, and after CNP_TIMER_THRD without another it is whole again."""
+"""The outstanding limit of 004 7.4: a CNP halves it; CNP_TIMER_THRD without another CNP restores it."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from math import inf
 
-from rnic.cc.settings import CongestionSettings
+from rnic.cc.control import CONTROL_LIMIT, Control, Flow
 from rnic.spec.limits import NEVER
+from rnic.state.queue_pair import QP
+from rnic.state.record import place
+
+_CONTROL_NS = place(QP, "control_ns")
 
 
-class Flight(Protocol):
-    """The sending half of a queue pair, as far as congestion control steers it.
+class Limit(Control):
+    """Half of the outstanding limit from a CNP until its timer ends.
 
-    ``most`` is the outstanding limit without congestion, in packets; ``relief_ns`` when a lowered one ends, or
-    ``NEVER``.
+    Args:
+        flow, now_ns: as for all.
+        hold_ns: how long a CNP holds the limit down.
+        words: the words of the queue pair's record, which say until when the limit is lowered.
     """
 
-    most: int
-    relief_ns: int
+    number = CONTROL_LIMIT
+    waits_for_cnp = True
 
-    def limit(self, packets: int) -> None:
-        """From now on no more than ``packets`` in flight; what is in flight beyond that stays."""
+    def __init__(self, flow: Flow, now_ns: int, *, hold_ns: int, words: memoryview) -> None:
+        super().__init__(flow, now_ns)
+        self.hold_ns = hold_ns
+        self._flow, self._words = flow, words
 
+    @property
+    def timer_ns(self) -> int:  # type: ignore[override]  # a word that the engine shares
+        """When the lowered limit ends."""
+        return self._words[_CONTROL_NS]
 
-def notified(flight: Flight, settings: CongestionSettings, now_ns: int) -> bool:
-    """A CNP came: halve the limit, or hold it down for longer; whether it was whole before."""
-    if settings.mode != "limit":
-        return False
-    whole = flight.relief_ns == NEVER
-    flight.relief_ns = now_ns + settings.timer_ns
-    if whole:
-        flight.limit(max(1, flight.most // 2))
-    return whole
+    @property
+    def allowance(self) -> float:  # type: ignore[override]  # likewise
+        """Half of the limit while it is lowered."""
+        return inf if self.timer_ns == NEVER else max(1, self._flow.most // 2)
 
+    def on_cnp(self, flow: Flow, now_ns: int) -> None:
+        """Halve the limit, or hold a lowered one down for longer."""
+        self._words[_CONTROL_NS] = now_ns + self.hold_ns
 
-def relieve(flight: Flight) -> None:
-    """The timer ended: the limit is whole again."""
-    flight.relief_ns = NEVER
-    flight.limit(flight.most)
+    def on_timer(self, flow: Flow, now_ns: int) -> None:
+        """Restore the limit."""
+        self._words[_CONTROL_NS] = NEVER

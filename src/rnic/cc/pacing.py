@@ -1,45 +1,65 @@
-"""Rates that software sets and the device keeps (``hardware.md`` 4): bytes a window, a bucket that fills evenly."""
+"""The token bucket that keeps a queue pair to a rate, in words that the engine shares."""
 
 from __future__ import annotations
 
-from rnic.spec.congestion_regs import WINDOW_NS
+from math import inf
+from typing import Final
 
-BURST_WINDOWS = 64
-"""The bucket holds what this many windows bring, 65,536 ns: the longest window of the core's successor."""
+from rnic.state.queue_pair import QP
+from rnic.state.record import Word, view
+
+RATE_TIME_BITS: Final = 20
+"""A rate is in bytes per 2^20 ns, so that the slowest is 7.6 kb/s; credit is in bytes times 2^20 ns."""
+MOST_RATE: Final = 1 << 43
+_WORD: Final = (1 << 64) - 1
 
 
+def rate_word(bits_s: float) -> int:
+    """Return a rate in bits per second as a queue pair's record holds it: at least 1, 0 for no bound."""
+    return 0 if bits_s == inf else min(MOST_RATE, max(1, int(bits_s * (1 << RATE_TIME_BITS) / 8e9)))
+
+
+@view(QP, "Pace")
 class Pace:
-    """One queue pair's bucket.
+    """One queue pair's token bucket.
 
     Args:
-        rate: bytes a window, at least 1.
-        now_ns: when it begins, full.
-        packet_bytes: the largest packet; the bucket holds at least one.
+        words: the words of the queue pair's record.
 
-    Credit is counted in bytes times :data:`WINDOW_NS`, so that nothing is lost to rounding.
+    Nothing is lost to rounding.
     """
 
-    __slots__ = ("_credit", "_most", "_since_ns", "rate")
+    __slots__ = ("words",)
 
-    def __init__(self, rate: int, now_ns: int, packet_bytes: int) -> None:
-        self.rate = rate
-        self._since_ns = now_ns
-        self._most = max(packet_bytes, rate * BURST_WINDOWS) * WINDOW_NS
-        self._credit = self._most
+    pace_rate: Word
+    pace_credit: Word
+    pace_most: Word
+    pace_since_ns: Word
+
+    def __init__(self, words: memoryview) -> None:
+        self.words = words
+
+    def fill(self, now_ns: int) -> None:
+        """Fill it."""
+        self.pace_credit, self.pace_since_ns = self.pace_most, now_ns
 
     def allowance(self, now_ns: int, packet_bytes: int) -> int:
-        """How many packets of this size may leave now; 0 also where a probe has left more than the bucket held."""
-        # the path MTU may have become known, or larger, since the rate was set
-        self._most = max(self._most, packet_bytes * WINDOW_NS)
-        self._credit = min(self._most, self._credit + (now_ns - self._since_ns) * self.rate)
-        self._since_ns = now_ns
-        return max(0, self._credit // (packet_bytes * WINDOW_NS))
+        """Return how many packets of this size may leave now; 0 also while a probe has overdrawn the bucket."""
+        one = packet_bytes << RATE_TIME_BITS
+        since = max(0, now_ns - self.pace_since_ns)
+        credit = min(max(self.pace_most, one), _signed(self.pace_credit) + since * self.pace_rate)
+        self.pace_credit, self.pace_since_ns = credit & _WORD, now_ns
+        return max(0, credit // one)
 
     def spend(self, sent_bytes: int) -> None:
-        """So much has left."""
-        self._credit -= sent_bytes * WINDOW_NS
+        """Take sent bytes from the bucket."""
+        self.pace_credit = self.pace_credit - (sent_bytes << RATE_TIME_BITS) & _WORD
 
     def ready_ns(self, packet_bytes: int) -> int:
-        """When the next packet of this size may leave."""
-        missing = packet_bytes * WINDOW_NS - self._credit
-        return self._since_ns - (-missing // self.rate) if missing > 0 else self._since_ns
+        """Return the time at which the next packet of this size may be sent."""
+        missing = (packet_bytes << RATE_TIME_BITS) - _signed(self.pace_credit)
+        return self.pace_since_ns - (-missing // max(1, self.pace_rate)) if missing > 0 else self.pace_since_ns
+
+
+def _signed(word: int) -> int:
+    return word - (word >> 63 << 64)

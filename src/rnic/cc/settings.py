@@ -1,46 +1,83 @@
-"""What the congestion registers hold (:mod:`rnic.spec.congestion_regs`)."""
+"""Settings in the congestion registers (:mod:`rnic.spec.congestion_regs`)."""
 
 from __future__ import annotations
 
 import errno
 from dataclasses import dataclass, field
+from typing import Any
 
-from rnic.cc.dcqcn import DcqcnSettings
+from rnic.cc.control import Control, Flow
+from rnic.cc.dcqcn import Dcqcn, DcqcnSettings
+from rnic.cc.find import find
+from rnic.cc.limit import Limit
 from rnic.spec.congestion_regs import TIME_MASK, WINDOW_NS
 from rnic.spec.errors import VerbsError
 
-MODES = ("none", "limit", "dcqcn")
-"""Names of what a notification does: nothing but being counted, halving the outstanding limit, or lowering the rate
-that the queue pair finds itself (:mod:`rnic.cc.dcqcn`)."""
+_WINDOW_BITS_S = 8e9 / WINDOW_NS
 
 
 @dataclass(slots=True)
 class CongestionSettings:
-    """Both times in windows of 1,024 ns.
+    """Settings of congestion control; both times are in windows of 1,024 ns.
 
     Raises:
-        VerbsError: EINVAL for a mode that does not exist, or a time beyond its register.
+        VerbsError: EINVAL for a mode that does not exist, or a time that does not fit its register.
     """
 
     mode: str = "none"
+    """The congestion control (:func:`rnic.cc.find.find`): ``none`` counts CNPs, ``limit`` halves the outstanding limit,
+    ``dcqcn`` finds a rate."""
     timer_windows: int = 977
-    """CNP_TIMER_THRD: how long a CNP holds the limit down; about 1 ms, some round trips between software NICs."""
+    """CNP_TIMER_THRD: how long a CNP lowers the limit; about 1 ms, several round trips between software NICs."""
     merge_windows: int = 49
-    """CNP_MERGE: one CNP a flow in this time; about 50 us, as common NICs have it."""
+    """CNP_MERGE: shortest time between two CNPs of a flow; about 50 us, as in common NICs."""
     limiter: bool = False
-    """Whether queue pairs keep to the rates that software set."""
+    """True if queue pairs obey the rates that software set."""
     dcqcn: DcqcnSettings = field(default_factory=DcqcnSettings)
-    """How the mode ``"dcqcn"`` finds rates; no register has them."""
+    """Settings of the mode ``"dcqcn"``, which are in no register."""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    """Settings of any other congestion control: its keyword arguments."""
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise VerbsError(
-                errno.EINVAL, f"congestion={self.mode!r} is no congestion control; use {' or '.join(MODES)}"
-            )
+        try:
+            find(self.mode)
+        except ValueError as error:
+            raise VerbsError(errno.EINVAL, f"congestion={error}") from None
         for name in ("timer_windows", "merge_windows"):
             value = getattr(self, name)
             if not 0 <= value <= TIME_MASK:
                 raise VerbsError(errno.EINVAL, f"{name}={value} does not fit its register; use 0 to {TIME_MASK}")
+
+    @property
+    def kind(self) -> type[Control]:
+        """The class of its congestion control."""
+        return find(self.mode)
+
+    @property
+    def line_rate(self) -> float:
+        """Rate of the NIC's link in bits per second."""
+        return self.dcqcn.line_rate * _WINDOW_BITS_S
+
+    def make(self, flow: Flow, now_ns: int, words: memoryview) -> Control:
+        """Return the control of one queue pair.
+
+        Args:
+            flow: the queue pair.
+            now_ns: when it begins.
+            words: the words of its record, for a control that the engine knows.
+
+        Raises:
+            VerbsError: EINVAL for ``parameters`` that the control does not take.
+        """
+        kind = self.kind
+        if issubclass(kind, Limit):
+            return kind(flow, now_ns, hold_ns=self.timer_ns, words=words)
+        if issubclass(kind, Dcqcn):
+            return kind(flow, now_ns, settings=self.dcqcn, words=words)
+        try:
+            return kind(flow, now_ns, **self.parameters)
+        except TypeError as error:
+            raise VerbsError(errno.EINVAL, f"congestion={self.mode!r}: {error}; give its own settings") from None
 
     @property
     def timer_ns(self) -> int:

@@ -1,15 +1,15 @@
-"""One slot's hold of the page of what the whole device has in flight (:mod:`rnic.state.budget`): the reference.
+"""One slot's account in the device's in-flight budget page (:mod:`rnic.state.budget`): the reference.
 
 Each slot, a program's or the NIC process, learns for itself what a peer takes (:mod:`rnic.transport.inflight`), and
 shows here what it has in flight and has learned. All together have no more in flight than the one among them that has
 learned the most may: a later one finds what the others leave. While others wait, each keeps to its part, so what it
 gives back is theirs; a slot whose queue pairs do not wait leaves the rest to the others.
 
-What goes from one slot to another of the device is nobody's account there but the NIC's: each slot has a receive buffer
-of its own, as each peer has.
+Packets from one slot of the device to another are on no account there but the NIC's: each slot has a receive buffer of
+its own, as each peer has.
 
-Nobody is kept below :data:`LEAST` packets in flight, whatever stands in the page: their ACKs are what tells a slot that
-there is room again, since no process wakes another for that.
+No slot is kept below :data:`LEAST` packets in flight, whatever stands in the page: their ACKs are what tells a slot
+that there is room again, since no process wakes another for that.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _NOTHING = bytes(SHARE.size)
 
 
 class Budget:
-    """What a slot asks, and shows to the others.
+    """One slot's account: it limits the slot, and shows the other slots what this one uses.
 
     Args:
-        page: the page.
-        slot: whose hold it is, 0 to ``SLOTS - 1``.
+        page: the budget page.
+        slot: number of the slot, 0 to ``SLOTS - 1``.
 
     Raises:
-        ValueError: the page is too short, or there is no such slot.
+        ValueError: the page is too short, or the slot number is out of range.
     """
 
     __slots__ = ("page", "slot")
@@ -49,16 +49,16 @@ class Budget:
         self.slot = slot
 
     def nic_limit(self, own: int) -> int:
-        """Packets that this slot may have in flight in all, if its own account says ``own``."""
+        """Return the number of packets that this slot may have in flight in all, if its own account says ``own``."""
         return self._left(self._others(NIC_ENTRY), own, own, max(load32(self.page, _LIMIT), LEAST))
 
     def limit(self, entry: int, own: int, most: int) -> int:
-        """Packets that this slot may have in flight of an entry.
+        """Return the number of packets that this slot may have in flight to the peer of an entry.
 
         Args:
-            entry: which; none that there is leaves ``own``.
-            own: as many as its own account allows.
-            most: what no account allows more of.
+            entry: number of the peer's entry; an unknown entry leaves ``own``.
+            own: packets that the slot's own account allows.
+            most: upper bound of every account.
         """
         if entry >= ENTRIES:
             return own
@@ -67,17 +67,17 @@ class Budget:
 
     @staticmethod
     def _left(others: list[tuple[int, int, int]], own: int, most: int, pool: int) -> int:
-        """What others leave of a pool."""
+        """Return the packets of a pool that the others leave."""
         part = pool // (1 + len(others))
         left = pool - sum(max(held, min(learned, most, part) if waits else 0) for held, learned, waits in others)
         return min(own, max(left, LEAST))
 
     def crowded(self) -> bool:
-        """Whether other slots have packets in flight, or wait for room."""
+        """True if other slots have packets in flight, or wait for room."""
         return bool(self._others(NIC_ENTRY))
 
     def _others(self, entry: int) -> list[tuple[int, int, int]]:
-        """The other slots' shares of an entry that hold something, or wait."""
+        """Return held, learned and waiting of each other slot that has packets in flight to an entry, or waits."""
         page, seen = self.page, []
         for slot in range(min(load32(page, _SLOTS), SLOTS)):
             at = share_at(entry, slot)
@@ -88,9 +88,9 @@ class Budget:
         return seen
 
     def show(self, entry: int, held: int, learned: int, waits: bool) -> None:
-        """What this slot has of an entry; one that there is not is nobody's.
+        """Publish what this slot has in flight to an entry; do nothing for an unknown entry.
 
-        What stands there already is not stored again, since others look there.
+        Unchanged values are not stored again, since other cores read these cache lines.
         """
         if entry < ENTRIES:
             at = share_at(entry, self.slot)
@@ -99,10 +99,10 @@ class Budget:
                     store32(self.page, at + offset, value & _WORD)
 
     def clear(self) -> None:
-        """The slot is nobody's: it has nothing."""
+        """Free the slot: clear its share of every entry."""
         for entry in range(ENTRIES):
             at = share_at(entry, self.slot)
-            if self.page[at : at + SHARE.size] != _NOTHING:  # of most peers it had nothing
+            if self.page[at : at + SHARE.size] != _NOTHING:  # most entries are empty already
                 self.show(entry, 0, 0, False)
 
 

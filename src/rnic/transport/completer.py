@@ -1,7 +1,7 @@
 """Completer, 002's requester receive control: ACKs, NAKs, READ and atomic responses (IBA 9.7.6, 9.7.7).
 
-Every handler first places the response's PSN: before the oldest outstanding one it is stale, beyond the last
-one sent it is a ghost, and both are dropped with a counter of their own.
+Every handler first checks the response's PSN: before the oldest outstanding PSN it is stale, after the last PSN
+sent it is a ghost. Both are dropped, each with its own counter.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _FATAL = {
 
 @view(QP, "Completer")
 class Completer(QpRecord):
-    """What a queue pair does with responses to its requests."""
+    """Responses to a queue pair's requests."""
 
     __slots__ = ("ctx", "host", "qp", "requester")
 
@@ -75,7 +75,7 @@ class Completer(QpRecord):
         self.implied_at = 0
 
     def receive(self, packet: Packet, now_ns: int) -> None:
-        """One response packet of a known opcode."""
+        """Process one response packet of a known opcode."""
         if not self._check_psn(packet):
             return
         if packet.row.read_response or packet.row.operation == ATOMIC_ACKNOWLEDGE:
@@ -84,7 +84,7 @@ class Completer(QpRecord):
             self._acknowledge(packet, now_ns)
 
     def _check_psn(self, packet: Packet) -> bool:
-        """Whether it is of a packet that was sent and is not acknowledged."""
+        """Return whether the PSN is that of a packet that was sent and is not acknowledged."""
         requester = self.requester
         if psn_diff(packet.psn, requester.sent_psn) >= 0:
             self.host.counters.bump(DropReason.GHOST_RESPONSE.value)
@@ -113,7 +113,7 @@ class Completer(QpRecord):
             self.host.counters.bump(DropReason.BAD_OPCODE.value)
 
     def _cover(self, psn: int, now_ns: int) -> bool:
-        """Acknowledge everything before ``psn``; false where a READ or atomic response is missing before it, or
+        """Acknowledge everything before ``psn``. Return false if a READ or atomic response is missing before it, or
         the QP failed.
 
         That is an implied NAK (IBA 9.7.6): responses come in order, so the missing one was lost.
@@ -124,14 +124,14 @@ class Completer(QpRecord):
             if requester.piece_count:
                 self._implied_nak(due, now_ns)
             else:
-                # rewound already: what was acknowledged behind the READ is sent again with it
+                # rewound already: requests after the READ are retransmitted with it, though they were acknowledged
                 self.host.counters.bump(DropReason.STALE_RESPONSE.value)
                 requester.advance(due, now_ns)
             return False
         return self._advance(psn, now_ns)
 
     def _advance(self, psn: int, now_ns: int) -> bool:
-        """Everything before ``psn`` is acknowledged; false where a request among it failed and so did the QP."""
+        """Acknowledge everything before ``psn``. Return false if one of these requests failed, and the QP with it."""
         self.requester.advance(psn, now_ns)
         return self.ctx.state != ERR
 
@@ -141,8 +141,8 @@ class Completer(QpRecord):
             return
         timed = requester.ack_timeout or requester.probing
         if psn == self.implied_psn and (timed or now_ns - self.implied_at < requester.retransmit_interval):
-            # Responses from before the rewind say the same again, late ones too: they are no new loss and cost no
-            # retry. If the response was lost again, a probe or the ACK timeout asks, where there is one.
+            # Responses sent before the rewind imply the same NAK again: that is not a new loss and costs no retry.
+            # If the response is lost again, a probe or the ACK timeout, if on, asks for it.
             return
         self.implied_psn = psn
         self.implied_at = now_ns
@@ -178,15 +178,15 @@ class Completer(QpRecord):
                 self.qp.fail_send(RNR_RETRY_EXC_ERR, packet.syndrome)
                 return
             requester.rnr_left -= 1
-        # the request that is refused has come: what was lost on its way, or told late, is mended
+        # The refused request arrived, so an earlier loss is repaired: reset the retry count.
         requester.retry_left = self.ctx.retry_cnt
         requester.rewind(packet.psn)
         requester.start_rnr_wait(now_ns + rnr_timer_ns(packet.syndrome & AETH_VALUE_MASK))
 
     def _credits(self, packet: Packet) -> None:
-        """End-to-end flow control: MSN plus credits is the last SSN that has a receive entry (9.7.7.2).
+        """Update end-to-end flow control: MSN plus credits is the last SSN that has a receive entry (9.7.7.2).
 
-        The MSN is told from the PSN, with which it goes: by our own count of requests, which the peer's may exceed.
+        The MSN is derived from the PSN by our own count of requests, since the peer's count may be higher.
         """
         code = packet.syndrome & AETH_VALUE_MASK
         requester = self.requester
@@ -202,7 +202,7 @@ class Completer(QpRecord):
     def _response(self, packet: Packet, now_ns: int) -> None:
         requester = self.requester
         if not requester.piece_count:
-            # rewound: the request will be repeated, and the answer to the old one is of no use
+            # rewound: the request will be retransmitted, so the response to the old one is useless
             self.host.counters.bump(DropReason.STALE_RESPONSE.value)
             return
         piece = requester.piece()
@@ -213,8 +213,8 @@ class Completer(QpRecord):
         if distance > 0:
             self._implied_nak(piece.next_psn, now_ns)
             return
-        # a response acknowledges all requests before its own
-        if not self._advance(packet.psn, now_ns):
+        # a response acknowledges all requests before the one that it answers
+        if packet.psn != requester.una and not self._advance(packet.psn, now_ns):
             return
         message = requester.message(piece.index)
         if packet.row.read_response == (message.opcode in ATOMICS):
@@ -227,11 +227,11 @@ class Completer(QpRecord):
             size = len(packet.payload)
             expected = min(requester.mtu, message.length - offset)
             row = packet.row
-            # After a retry from the middle, what the first request drew may still come: a MIDDLE may then stand
-            # where the repeated request draws a FIRST. The PSN says that the bytes are the same.
+            # After a retry from the middle, responses to the first request may still arrive: a MIDDLE in place of the
+            # FIRST that the retransmitted request draws. The PSN shows that the bytes are the same.
             misplaced = got if row.start else not message.received
-            # The answer to a probe may come when all is asked for anew.
-            probed = asked or (row.start and packet.psn == requester.asked_psn)
+            # A packet that a probe asked for alone arrives as the end of that answer, or inside the longer response.
+            probed = asked or packet.psn == requester.asked_psn
             if size != expected or (row.end != last and not probed) or misplaced:
                 self.qp.fail_send(BAD_RESP_ERR, packet.opcode)
                 return
@@ -246,11 +246,14 @@ class Completer(QpRecord):
         # No credits from here: common NICs put 0 into the AETH of a READ response (software.md section 4).
         self.took(1, now_ns)
         if asked and packet.row.start and packet.row.end and requester.piece_count:
-            # the answer to the probe: the responses to what was asked before it would have come before it
-            self._implied_nak(requester.piece().next_psn, now_ns)
+            # The answer to the probe shows that the response due next was lost: else it had arrived before. If a SEND
+            # or WRITE comes before that response, it shows nothing: the SEND or WRITE may be what was lost.
+            due = requester.piece().next_psn
+            if due == requester.una:
+                self._implied_nak(due, now_ns)
 
     def took(self, count: int, now_ns: int) -> None:
-        """``count`` response packets of the oldest request were placed in order."""
+        """Count ``count`` response packets of the oldest request, which were placed in order."""
         requester = self.requester
         piece = requester.piece()
         message = requester.message(piece.index)

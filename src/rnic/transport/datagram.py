@@ -8,6 +8,7 @@ from rnic.rings.cqe import CQE_GRH, CQE_IMM, CQE_RECEIVE, CQE_SOLICITED
 from rnic.spec import reasons
 from rnic.spec.access import LOCAL_WRITE
 from rnic.spec.drops import DropReason
+from rnic.spec.events import WQ_CATAS_ERROR
 from rnic.spec.limits import GRH_BYTES, ICRC_BYTES
 from rnic.spec.opcodes import SEND_ONLY, SEND_ONLY_IMM, UD, WR_SEND, WR_SEND_IMM
 from rnic.spec.psn import PSN_MASK
@@ -29,7 +30,7 @@ QKEY_FROM_QP = 1 << 31
 
 
 def send_datagram(qp: QueuePair, message: Message, payload: Payload, batch: FrameBatch) -> int:
-    """Send one UD message; 1, or 0 with the message's status set where its payload cannot be read."""
+    """Send one UD message. Return 1, or 0 with the message's status set if its payload cannot be read."""
     requester = qp.requester
     ctx = qp.ctx
     total = payload.total
@@ -59,7 +60,7 @@ def send_datagram(qp: QueuePair, message: Message, payload: Payload, batch: Fram
 
 
 class DatagramReceiver:
-    """The receiving half of a UD queue pair. The same checks in the same order; every failure is a drop."""
+    """The receiving half of a UD queue pair. It checks in the same order as RC; a failed check drops the packet."""
 
     __slots__ = ("cq", "qp", "rq")
 
@@ -69,7 +70,7 @@ class DatagramReceiver:
         self.cq = cq
 
     def receive(self, packet: Packet, now_ns: int) -> None:
-        """One UD packet: Q_Key, receive entry, length, then the header space and the payload."""
+        """Receive one UD packet: check Q_Key, receive entry and length, then store the GRH and the payload."""
         qp = self.qp
         ctx = qp.ctx
         host = qp.host
@@ -82,6 +83,10 @@ class DatagramReceiver:
             host.counters.bump(DropReason.BAD_LENGTH.value)
             return
         wqe = qp.take_receive()
+        if wqe is None and not self.rq.readable():
+            qp.explain(reasons.RECEIVE_RING, f"datagram of {size} bytes")
+            qp.fail_receive(LOC_PROT_ERR, 0, WQ_CATAS_ERROR)
+            return
         if wqe is None:
             qp.explain(reasons.NO_RECEIVE, f"datagram of {size} bytes", answer="it is dropped")
             host.counters.bump(DropReason.NO_RECEIVE.value)
@@ -112,6 +117,6 @@ class DatagramReceiver:
             qp.stop(ERR)
         self.cq.complete(wqe.index, status, 0, size + GRH_BYTES, word3, packet.sqpn, 0, ctx.local_qpn, packet.imm)
         if status != SUCCESS:
-            # The queue pair fails, and the completion tells of it: asynchronous errors are for what no completion
-            # can tell (IBA chapter 10, "Affiliated Asynchronous Errors").
-            qp.enter_error(raise_event=False)
+            # The queue pair fails, and the completion reports it: asynchronous errors are for errors that no completion
+            # can report (IBA chapter 10, "Affiliated Asynchronous Errors").
+            qp.enter_error(raise_event=host.config.fault_events)

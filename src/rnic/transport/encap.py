@@ -19,6 +19,7 @@ BTH_RETH_STRUCT = struct.Struct(">QIQII")
 BTH_RETH_IMM_STRUCT = struct.Struct(">QIQIII")
 BTH_WORD_STRUCT = struct.Struct(">QII")
 """BTH and one 32-bit word: AETH, ImmDt or IETH."""
+BTH_FETH_RETH_STRUCT = struct.Struct(">QIIQII")
 BTH_ATOMIC_STRUCT = struct.Struct(">QIQIQQ")
 BTH_ATOMIC_ACK_STRUCT = struct.Struct(">QIIQ")
 BTH_DETH_STRUCT = struct.Struct(">QIII")
@@ -37,12 +38,12 @@ _PADS = (b"", b"\0", b"\0\0", b"\0\0\0")
 
 
 def bth_base(pkey: int, dqpn: int) -> int:
-    """First eight bytes of a BTH with opcode 0, MigReq set (as hardware sends it) and TVer 0."""
+    """Return the first eight bytes of a BTH with opcode 0, MigReq set (as hardware sends it) and TVer 0."""
     return _MIG_REQ | pkey << 32 | dqpn
 
 
 def frames_of(max_segments: int, length: int) -> int:
-    """Frames of ``length`` bytes that one burst of up to ``max_segments`` takes."""
+    """Return the number of frames of ``length`` bytes that fit one burst of up to ``max_segments``."""
     return max(1, min(max_segments, _MAX_BURST_BYTES // length))
 
 
@@ -50,7 +51,7 @@ class FrameBatch:
     """Collects frames for one flow and emits them as bursts of equal-sized segments.
 
     A shorter frame may close a burst, since UDP_SEGMENT lets the last segment be short. The ICRC of a frame
-    depends on its place in the burst, which is its IPv4 ident once something segments it.
+    depends on its index in the burst, which becomes its IPv4 ID when the burst is segmented.
     """
 
     __slots__ = ("buffers", "count", "flow", "length", "max_segments", "open", "out", "segment")
@@ -66,7 +67,7 @@ class FrameBatch:
         self.length = 0
 
     def room(self, length: int) -> int:
-        """Frames of ``length`` bytes that the open burst still takes; opens a new burst when it takes none."""
+        """Return how many frames of ``length`` bytes still fit the open burst; open a new burst if it is full."""
         if self.open and length == self.segment:
             left = min(self.max_segments, _MAX_BURST_BYTES // length) - self.count
             if left > 0:
@@ -77,20 +78,20 @@ class FrameBatch:
         return frames_of(self.max_segments, length)
 
     def reserve(self, length: int, count: int) -> int:
-        """Account for ``count`` frames of the segment size that the caller appends; the first one's ident."""
+        """Account for ``count`` frames of the segment size that the caller appends. Return the first frame's IP ID."""
         ident = self.count
         self.count += count
         self.length += length * count
         return ident
 
     def run(self, head: int, psn: int, count: int, view: memoryview, mtu: int, ack_every: int) -> None:
-        """Append ``count`` frames of a BTH and ``mtu`` payload bytes each, in as many bursts as they take.
+        """Append ``count`` frames of a BTH and ``mtu`` payload bytes each, in as many bursts as needed.
 
         Args:
-            head: first eight bytes of their BTH.
-            psn: of the first frame.
-            view: their payload, which its owner may change meanwhile: each burst's part is copied, then sealed.
-            ack_every: ask for an ACK where the PSN is a multiple of this; 0 for never.
+            head: first eight bytes of each BTH.
+            psn: PSN of the first frame.
+            view: payload of all frames. Its owner may change it meanwhile, so it is copied before the ICRC is computed.
+            ack_every: request an ACK if the PSN is a multiple of this; 0 for never.
         """
         flow = self.flow
         length = mtu + BTH_STRUCT.size + ICRC_STRUCT.size
@@ -100,7 +101,7 @@ class FrameBatch:
         at = 0
         while count:
             if count >= most and (not self.count or self.room(length) == most):
-                # a whole burst, past the bookkeeping of one that grows
+                # a whole burst at once, without the bookkeeping of a burst that grows
                 taken = most
                 buffers: list[Buffer] = []
                 part = memoryview(bytes(view[at : at + most * mtu]))
@@ -117,7 +118,7 @@ class FrameBatch:
             count -= taken
 
     def add(self, header: bytes, payload: Buffer = b"") -> None:
-        """Pad, seal and append one frame. The payload is copied first, since its owner may change it meanwhile."""
+        """Pad one frame, add its ICRC and append it. The payload is copied first: its owner may change it meanwhile."""
         size = len(payload)
         pad = -size & 3
         length = len(header) + size + pad + 4

@@ -1,4 +1,4 @@
-"""What the transport needs from the device that holds it."""
+"""Device as the transport needs it."""
 
 from __future__ import annotations
 
@@ -32,25 +32,31 @@ class CompletionSink(Protocol):
         qpn: int,
         imm: int,
     ) -> bool:
-        """Write one CQ entry; false where it is lost. ``word3`` holds opcode and ``CQE_*`` flags, without the phase."""
+        """Write one CQ entry. Return false if it is lost. ``word3``: opcode and ``CQE_*`` flags, without the phase."""
 
 
 class ReceiveCompletionSink(CompletionSink, Protocol):
-    """That of receive completions."""
+    """The completion queue of receive completions."""
 
     @property
     def notified(self) -> bool:
-        """Whether it was armed for an entry that came: its owner sleeps on completion events."""
+        """True if the CQ was armed when an entry arrived: its owner sleeps on completion events."""
 
 
 class ReceiveSource(Protocol):
     """A receive queue or a shared receive queue."""
 
     def take(self) -> ReceiveWqe | None:
-        """The next posted entry, or ``None``."""
+        """Return the next posted entry, or ``None``."""
 
     def available(self) -> int:
-        """Entries posted and not taken."""
+        """Return the number of entries posted and not taken."""
+
+    def kept_back(self, most: int) -> int:
+        """Return how many of ``most`` entries are kept back: 0 if the ring holds no more than that."""
+
+    def readable(self) -> bool:
+        """True if the next entry can be read, if one is posted."""
 
 
 class TransportConfig(Protocol):
@@ -62,6 +68,7 @@ class TransportConfig(Protocol):
     probe: bool
     rq_almost_full: int
     recovery: str
+    fault_events: bool
 
 
 class Host(Protocol):
@@ -73,35 +80,35 @@ class Host(Protocol):
 
     @property
     def counters(self) -> Counters:
-        """Where everything is counted."""
+        """Counters of the device."""
 
     @property
     def config(self) -> TransportConfig:
         """Settings that the transport reads."""
 
     def schedule(self, qp: QueuePair) -> None:
-        """``qp`` may have something to send: give it a turn."""
+        """Schedule a turn for ``qp``, which may have something to send."""
 
     def final_bursts(self, bursts: list[TxBurst]) -> None:
         """Send ``bursts`` of a queue pair that has no more turns."""
 
     def arm(self, qp: QueuePair) -> None:
-        """``qp.deadline_ns`` lies before ``qp.armed_ns``: wake it then."""
+        """Move the wake-up of ``qp`` forward to ``qp.deadline_ns``, which is before ``qp.armed_ns``."""
 
     def event(self, event_type: int, number: int, status: int = 0) -> None:
         """Raise an asynchronous event."""
 
     def fault(self, number: int) -> None:
-        """A queue pair stopped for an error, whether or not an event or a completion tells of it."""
+        """Note that a queue pair stopped for an error, whether or not an event or a completion reports it."""
 
     def make_flow(self, ctx: QpContext) -> Flow:
-        """The path to the peer that a connected QP's context names."""
+        """Return the path to the peer that a connected QP's context names."""
 
     def flow_to(self, ctx: QpContext, message: Message) -> Flow:
-        """The path to the destination of a UD send."""
+        """Return the path to the destination of a UD send."""
 
     def max_segments(self, flow: Flow, gso_agreed: bool) -> int:
-        """Packets that one burst on this path may hold: 1 without segmentation offload."""
+        """Return the number of packets that one burst on this path may hold: 1 without segmentation offload."""
 
     def pkey(self, index: int) -> int:
-        """P_Key at a table index."""
+        """Return the P_Key at a table index."""

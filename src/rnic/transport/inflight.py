@@ -1,8 +1,8 @@
-"""What is in flight at once: one budget for the NIC, one for each peer (``design.md``, "Many at once").
+"""Budget of packets in flight at once: one for the NIC, one for each peer (``design.md``, "Many at once").
 
 A window for each queue pair alone bounds nothing: a thousand queue pairs with a window each fill any receive buffer,
-and what overflows there is sent again, by all of them. So a requester asks here before it sends, and gives back what
-was acknowledged. The unit is the packet, whatever its size, and a READ counts the responses that it draws.
+and what overflows there is retransmitted by all of them. So a requester asks here before it sends, and returns what
+was acknowledged. The unit is the packet, whatever its size; a READ counts its response packets.
 
 **The NIC's limit** is fixed: half of the packets that its own receive buffer surely holds, or all where those are few.
 READ responses and ACKs come back to it; the other half is for what peers send unasked.
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
     from rnic.wire.flow import Flow
 
 FIRST = 16
-"""Packets in flight to a peer of which nothing is known."""
+"""Limit of packets in flight to a new peer."""
 LOSSY = 32
-"""Packets in flight to a peer on whose way packets are lost."""
+"""Lowest limit of packets in flight after losses on the path to a peer."""
 CROWDED = 64
-"""Packets in flight to a peer that is slow to answer: below, longer round trips are not of our making."""
+"""Lowest limit of packets in flight to a slow peer: below it, our packets do not cause the longer round trips."""
 LEAST = 4
-"""Packets in flight to a peer that does not answer."""
+"""Limit of packets in flight to a peer that does not answer."""
 STEP = 4
 """Packets by which a limit grows in a round trip, once it has been cut."""
 QUANTUM = 64
@@ -66,7 +66,7 @@ OVERTAKE = 16
 QUEUE_NS = 1_500_000
 """Nanoseconds that packets may queue at a peer: at 2 to 4 us for each, 400 to 750 of them."""
 SAMPLES = 8
-"""Round trips in a row of which each must be too long: a single one may be the scheduler's doing."""
+"""Round trips in a row that must all be too long: a single one may be due to the CPU scheduler."""
 LOW_NS = 100_000_000
 """The shortest round trip is remembered for one to two times this long: a machine that became slower is no queue."""
 _MAX_PEERS = 4_096
@@ -86,13 +86,13 @@ _PEERS = place(INFLIGHT, "first_peer")
 
 @view(PEER)
 class Peer(Record):
-    """One peer's account: packets in flight to it, how many may be, its measured round trips, its waiting queue pairs.
+    """One peer's account: packets in flight to it, their limit, its round-trip times, its waiting queue pairs.
 
     Args:
-        memory: where its record is, all zeros.
-        record: offset of that.
-        first: the limit that it begins with.
-        most: what the limit grows to.
+        memory: memory of its record, all zeros.
+        record: offset of the record.
+        first: initial limit in packets.
+        most: upper bound of the limit.
     """
 
     __slots__ = ("record",)
@@ -125,7 +125,7 @@ class Peer(Record):
 
     @property
     def limit(self) -> float:
-        """Packets that may be in flight to it."""
+        """Packets that may be in flight to the peer."""
         return self.limit_16 / _ONE
 
     @limit.setter
@@ -133,7 +133,7 @@ class Peer(Record):
         self.limit_16 = int(packets * _ONE)
 
     def measured(self, sample_ns: int, now_ns: int) -> None:
-        """A round trip was measured. Mean and deviation as RFC 6298 has them."""
+        """Add a measured round trip: update mean and deviation as in RFC 6298."""
         srtt = self.srtt
         if srtt == 0:
             self.srtt, self.rttvar = sample_ns, sample_ns >> 1
@@ -158,9 +158,10 @@ class Peer(Record):
                 self._cut(max(limit >> 1, limit * QUEUE_NS // queue_ns), CROWDED, now_ns)
 
     def acknowledged(self, packets: int) -> None:
-        """Packets arrived: more may be in flight, if the limit is what held them back.
+        """Count acknowledged packets, and raise the limit if it was what held packets back.
 
-        It is where somebody waits, too: turns are given for whole quanta, and short messages leave most of one empty.
+        A waiting queue pair shows that too: turns are given for whole quanta, and short messages leave most of one
+        empty.
         """
         limit = self.limit_16
         most = self.most << FRACTION_BITS
@@ -188,10 +189,10 @@ class Peer(Record):
 
 
 def _quantum(limit: int, shared: bool) -> int:
-    """Packets of one turn at a peer's limit.
+    """Return the number of packets in one turn, given a peer's limit.
 
-    Where it is ``shared``, half of what may be in flight, so that one turn is under way while the next is made.
-    A single sender sends little by little: a loss shows by the packets behind it.
+    Where it is ``shared``, half of what may be in flight, so that one turn is in flight while the next is made.
+    A single sender sends a few packets at a time: a loss shows by the packets after it.
     """
     small = min(SMALL_QUANTUM, limit)
     return max(small, min(QUANTUM, limit >> 1)) if shared else small
@@ -201,19 +202,19 @@ class Entries(Protocol):
     """Hands out the entries of the page that a whole device shares."""
 
     def enter(self, address: bytes, port: int) -> int:
-        """The entry of a peer, which has one user more; 0 where none is left."""
+        """Enter a peer. Return its entry, which has one more user; 0 if no entry is left."""
 
     def leave(self, address: bytes, port: int) -> None:
-        """The peer has one user less."""
+        """Remove one user from the peer's entry."""
 
 
 NOBODY = Peer(memoryview(bytearray(PEER.size)), 0, FIRST, FIRST)
-"""The peer of a queue pair that is not connected; nothing ever flies to it."""
+"""The peer of a queue pair that is not connected; nothing is ever in flight to it."""
 
 
 @view(INFLIGHT)
 class InflightRecord(Record):
-    """The record of all that is in flight."""
+    """The record of all packets in flight."""
 
     __slots__ = ()
 
@@ -231,9 +232,9 @@ class Inflight:
     """The account of one NIC.
 
     Args:
-        arena: where the records lie.
-        limit: packets in flight from this NIC, READ responses to it included.
-        first: what a peer starts with.
+        arena: arena that holds the records.
+        limit: most packets in flight from this NIC, READ responses to it included.
+        first: initial limit of a peer.
 
     Raises:
         MemoryError: the arena is full.
@@ -263,7 +264,7 @@ class Inflight:
         self._first = first
         self._known: dict[tuple[bytes, int], Peer] = {}
         self._peers: dict[int, Peer] = {}
-        """The same by the offsets of their records."""
+        """Peers by the offsets of their records."""
         self._sweep_at = _MAX_PEERS
         self._members: dict[int, SendQueue] = {}
         """Requesters by the offsets of their queue pairs' records."""
@@ -271,20 +272,24 @@ class Inflight:
         self._entries: Entries | None = None
 
     def share(self, budget: Budget, entries: Entries) -> None:
-        """Keep to what the whole device may have in flight from now on: peers have entries in its page."""
+        """Obey the device's budget page from now on: enter all known peers in it."""
         self._budget, self._entries = budget, entries
         for (address, port), peer in self._known.items():
             peer.entry = entries.enter(address, port)
         self.show()
 
+    def begin_wide(self) -> None:
+        """Let new peers begin with the NIC's limit, as NICs in hardware do: their buffers hold what arrives."""
+        self._first = self.limit
+
     def show(self) -> None:
-        """Put right what this slot shows in that page, where there is one."""
+        """Update what this slot shows in the budget page, if there is one."""
         for peer in self._known.values():
             self._show(peer)
         self._show_all()
 
     def leave_budget(self) -> None:
-        """The slot is given back: what it showed in that page is cleared, and its peers' entries are for others."""
+        """Release the slot: clear its shares in the budget page, and free its peers' entries."""
         if self._budget is not None and self._entries is not None:
             self._budget.clear()
             for address, port in self._known:
@@ -292,7 +297,7 @@ class Inflight:
             self._budget = self._entries = None
 
     def entries(self) -> set[int]:
-        """The entries of its peers in that page."""
+        """Return the entries of its peers in the budget page."""
         return {peer.entry for peer in self._known.values()}
 
     def _show(self, peer: Peer) -> None:
@@ -308,7 +313,8 @@ class Inflight:
             self._budget.show(NIC_ENTRY, held, account.limit, account.waited_for > 0)
 
     def limit_to(self, peer: Peer) -> int:
-        """Packets that may be in flight to a peer, from here: what others of the device have there is not for these."""
+        """Return the number of packets that this slot may have in flight to a peer, less what the device's other slots
+        have in flight to it."""
         limit, budget = peer.limit_16 >> FRACTION_BITS, self._budget
         if budget is None:
             return limit
@@ -316,12 +322,12 @@ class Inflight:
         return budget.limit(entry, limit, self._account.limit) if entry else limit
 
     def limit_of_all(self) -> int:
-        """Packets that may be in flight from here, as :meth:`limit_to`."""
+        """Return the number of packets that this slot may have in flight in all, as :meth:`limit_to`."""
         limit: int = self._account.limit
         return limit if self._budget is None else self._budget.nic_limit(limit)
 
     def crowded(self) -> bool:
-        """Whether others of the device, in other slots, have packets in flight or wait for room."""
+        """True if other slots of the device have packets in flight or wait for room."""
         return self._budget is not None and self._budget.crowded()
 
     @property
@@ -346,7 +352,7 @@ class Inflight:
 
     @property
     def queued(self) -> int:
-        """Peers that somebody waits for."""
+        """Number of peers with waiting queue pairs."""
         return self._account.waited_for
 
     def add_requester(self, requester: SendQueue) -> None:
@@ -358,7 +364,7 @@ class Inflight:
         self._members.pop(requester.record, None)
 
     def peer(self, flow: Flow) -> Peer:
-        """The account of the peer that ``flow`` leads to.
+        """Return the account of the peer that ``flow`` leads to.
 
         Raises:
             MemoryError: the arena is full.
@@ -386,14 +392,15 @@ class Inflight:
         self._sweep_at = max(_MAX_PEERS, 2 * len(self._known))
 
     def room(self, requester: SendQueue, want: int) -> int:
-        """Packets that a requester may send now, if it has ``want``, at least 1, to send; 0 if it has to wait."""
+        """Return the number of packets that a requester may send now, if it has ``want``, at least 1, to send; 0 if it
+        has to wait."""
         peer = requester.peer
         account = self._account
         own = requester.admitted
         limit, nic = self.limit_to(peer), self.limit_of_all()
         if not own and peer.waiting:
             return self._slips(requester, want, limit, nic)
-        # its own promise is its own; those of others are not
+        # packets promised to this queue pair count as room; those promised to others do not
         inflight = peer.inflight
         room = own + min(limit - inflight - peer.promised, nic - account.packets - account.promised)
         if own and peer.waiting:
@@ -401,11 +408,11 @@ class Inflight:
             want = min(want, own)
         if room >= want or room >= min(_quantum(limit, self.shared(requester)), nic):
             return room
-        # peers that do not answer may hold all that there is: one with nothing in flight gets a little all the same
+        # peers that do not answer may use up the NIC's limit: a peer with nothing in flight still gets a little
         return self._slips(requester, want, limit, nic) if inflight else min(want, LEAST, limit)
 
     def _slips(self, requester: SendQueue, want: int, limit: int, nic: int) -> int:
-        """``want`` if that is so little that it need not wait for room, else 0."""
+        """Return ``want`` if it is small enough to pass waiting queue pairs, else 0."""
         account, peer = self._account, requester.peer
         if requester.admitted or requester.inflight + want > LEAST:
             return 0
@@ -418,11 +425,12 @@ class Inflight:
         return want if room >= want else 0
 
     def shared(self, requester: SendQueue) -> bool:
-        """Whether others have packets in flight or wait for room, and may take the next."""
+        """Return whether others have packets in flight or wait for room, and may take the room that is left."""
         return self._account.packets > requester.inflight or bool(self._account.waited_for) or self.crowded()
 
     def enough(self, requester: SendQueue, packets: int, want: int) -> bool:
-        """Whether who sends ``packets`` now finds room for more of ``want`` without an answer to them.
+        """Return whether a queue pair that sends ``packets`` now finds room for more of ``want`` without an answer to
+        them.
 
         One that joins meanwhile and takes some room gives it back; but then it has to be room for a whole turn.
         """
@@ -504,12 +512,12 @@ class Inflight:
                 self._account.spare_line = line
 
     def _queue(self, how: Callable[[memoryview, int, int, int], None], peer: Peer) -> None:
-        """Put a peer into the queue of those that somebody waits for, or take it out."""
+        """Add a peer to the queue of peers with waiting queue pairs, or remove it."""
         how(self._cells, (self.record >> WORD_SHIFT) + _PEERS, _NEXT_PEER, peer.record)
         self._account.waited_for += 1 if how is lists.append else -1
 
     def _leave_line(self, peer: Peer, record: int) -> int:
-        """A queue pair waits no more: its line, 0 where that is empty now and gone."""
+        """Remove a queue pair from its line. Return the line, or 0 if it is empty and was freed."""
         cells = self._cells
         line = cells[(record >> WORD_SHIFT) + _QP_LINE]
         lists.unlink(cells, (line >> WORD_SHIFT) + _QUEUE, _WAITING, record)
@@ -523,7 +531,7 @@ class Inflight:
         return 0
 
     def turn_over(self, requester: SendQueue) -> None:
-        """A requester has had a turn: what it was promised and did not take is for others."""
+        """End a requester's turn: return the unused rest of its promise to the others."""
         own = requester.admitted
         if own:
             requester.admitted = 0
@@ -536,7 +544,7 @@ class Inflight:
             self._show_all()
 
     def leave(self, requester: SendQueue) -> None:
-        """Take a requester out of its line."""
+        """Remove a requester from its line."""
         peer = requester.peer
         if requester.parked:
             requester.parked = 0
@@ -547,7 +555,7 @@ class Inflight:
         self.turn_over(requester)
 
     def _next(self, peer: Peer) -> SendQueue:
-        """Return the next queue pair that waits for this peer; its program's line then waits behind the others."""
+        """Return the next queue pair that waits for this peer, and move its program's line to the end."""
         cells, at = self._cells, peer.record >> WORD_SHIFT
         line = peer.first_line
         record = cells[(line >> WORD_SHIFT) + _QUEUE]
@@ -557,7 +565,7 @@ class Inflight:
         return self._members[record]
 
     def _admit(self) -> None:
-        """Give turns to waiting queue pairs, peer by peer, as long as there is room that nobody was promised."""
+        """Give turns to waiting queue pairs, peer by peer, while there is room that is not promised."""
         account = self._account
         blocked = 0
         while blocked < account.waited_for:
@@ -585,6 +593,6 @@ class Inflight:
 
 
 def _cleared(arena: Arena, record: int, size: int) -> int:
-    """A record, which is zero now."""
+    """Zero a record and return its offset."""
     arena.memory[record : record + size] = bytes(size)
     return record

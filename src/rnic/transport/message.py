@@ -6,21 +6,24 @@ checked is what is used; scatter lists and inline data stay in the ring, and are
 
 from __future__ import annotations
 
-from rnic.rings.sqe import SQ_ENTRY, SQ_ENTRY_ATOMIC, SQ_ENTRY_BIND, SQ_ENTRY_UD, SQE_BYTES
-from rnic.spec.opcodes import WR_NOP, WR_READ, work_requests
+from rnic.rings.sqe import SQ_ENTRY, SQ_ENTRY_ATOMIC, SQ_ENTRY_BIND, SQ_ENTRY_UD, SQ_ENTRY_XRC, SQE_BYTES
+from rnic.spec.opcodes import WR_NOP, work_requests
 from rnic.spec.psn import PSN_MASK
 from rnic.state.queue_pair import PIECE, SEND_WQE
 from rnic.state.record import Part, Record, Word, overlay, view
 
 WRITES = work_requests("write")
 ATOMICS = work_requests("atomic")
-READS = ATOMICS | {WR_READ}
+READS = work_requests("response")
+"""Requests that responses answer: READs, atomics, FLUSH, ATOMIC WRITE."""
+OPERANDS = work_requests("operand")
+"""Requests without bytes of their own: their entry has all that they carry."""
 TAKES_RECEIVE = work_requests("receive")
 
 _AFRESH = bytes(SEND_WQE.size - SQE_BYTES)
 
 
-@overlay(SQ_ENTRY, SQ_ENTRY_ATOMIC, SQ_ENTRY_UD, SQ_ENTRY_BIND)
+@overlay(SQ_ENTRY, SQ_ENTRY_ATOMIC, SQ_ENTRY_XRC, SQ_ENTRY_UD, SQ_ENTRY_BIND)
 @view(SEND_WQE)
 class Message(Record):
     """One work request; ``index`` is that of its SQ entry, whose fields are attributes.
@@ -66,15 +69,17 @@ class Message(Record):
     imm: Part
     swap_add: Part
     compare: Part
+    srqn: Part
+    """Shared receive queue at the peer, of an XRC queue pair's entry."""
 
-    # of an entry that binds a window
+    # fields of a bind-window entry
     access: Part
     start: Part
     new_rkey: Part
-    old_rkey: Part
+    window: Part
     bind_length: Part
 
-    # of a datagram's entry
+    # fields of a UD entry
     flow_label: Part
     tclass: Part
     sl: Part
@@ -90,40 +95,40 @@ class Message(Record):
         self.index = index
 
     def take(self, entry: memoryview | bytearray) -> None:
-        """Take over the bytes of its SQ entry."""
+        """Copy the bytes of its SQ entry."""
         self._memory[self._at : self._at + SQE_BYTES] = entry
 
     def begin(self) -> None:
-        """Nothing has become of it yet."""
+        """Reset its progress: nothing has been sent."""
         self._memory[self._at + SQE_BYTES : self._at + SEND_WQE.size] = _AFRESH
 
     def forget(self) -> None:
-        """Its entry could not be read: it does nothing."""
+        """Turn a message whose entry could not be read into a no-op."""
         self.entry_0, self.entry_3 = WR_NOP << 32, 0
 
     @property
     def reads(self) -> bool:
-        """Whether its packets are responses: a READ or an atomic."""
+        """True if its packets are responses: see :data:`READS`."""
         return self.opcode in READS
 
     @property
     def takes_receive(self) -> bool:
-        """Whether it uses up a receive entry of the peer."""
+        """True if it uses up a receive entry of the peer."""
         return self.opcode in TAKES_RECEIVE
 
     @property
     def end_psn(self) -> int:
-        """The PSN behind its last."""
+        """PSN that follows its last packet."""
         return self.first_psn + self.packets & PSN_MASK
 
     @property
     def due_psn(self) -> int:
-        """Of a READ or atomic: PSN of the first response packet that has not come."""
+        """PSN of the first response packet of a READ or atomic that has not arrived."""
         return self.first_psn + self.received & PSN_MASK
 
     @property
     def finished(self) -> bool:
-        """Whether nothing of it is left to send."""
+        """True if nothing of it is left to send."""
         return self.sent >= self.packets and bool(self.packets or self.executed)
 
     @property
@@ -137,7 +142,7 @@ class ReadPiece(Record):
     """One READ or atomic request on the wire, waiting for its responses; ``index`` is its message's.
 
     A long READ goes out as several requests with consecutive PSN ranges, so that no more response packets are
-    under way than the receive buffer takes. ``got`` counts the response packets taken in order. ``asked`` says that
+    in flight than the receive buffer takes. ``got`` counts the response packets taken in order. ``asked`` says that
     its one response was part of a longer request's and has been asked for again alone.
     """
 
@@ -151,7 +156,7 @@ class ReadPiece(Record):
     asked: Word
 
     def fill(self, index: int, first_psn: int, offset: int, packets: int) -> None:
-        """A new request."""
+        """Fill in a new request."""
         self.index = index
         self.first_psn = first_psn
         self.offset = offset

@@ -24,7 +24,21 @@ from rnic.spec.opcodes import (
 )
 from rnic.spec.psn import PSN_MASK, psn_diff
 from rnic.spec.reasons import Reason
-from rnic.spec.states import ERR, INIT, RESET, RTR, RTS, SQD, SQE, ST_RC, ST_UC, ST_UD
+from rnic.spec.states import (
+    ERR,
+    INIT,
+    RELIABLE,
+    RESET,
+    RTR,
+    RTS,
+    SQD,
+    SQE,
+    ST_RC,
+    ST_UC,
+    ST_UD,
+    ST_XRC_INI,
+    ST_XRC_TGT,
+)
 from rnic.spec.status import REM_OP_ERR, RETRY_EXC_ERR, WR_FLUSH_ERR
 from rnic.spec.syndromes import NAK_REMOTE_OPERATION
 from rnic.state.queue_pair import QP, QpMemory, QpRecord
@@ -48,7 +62,7 @@ from rnic.wire.flow_records import use
 from rnic.wire.packet import build, seal
 
 if TYPE_CHECKING:
-    from rnic.cc.pacing import Pace
+    from rnic.cc.controlled import Controlled
     from rnic.context.qp_context import QpContext
     from rnic.transport.message import Message
     from rnic.transport.sge import Payload
@@ -63,7 +77,7 @@ _CAN_SEND = frozenset({RTS, SQD})
 _CAN_RECEIVE = frozenset({RTR, RTS, SQD, SQE})
 _SERVICE_BITS = {ST_RC: RC, ST_UC: UC}
 LEAST = 4
-"""Packets that the second kind of traffic in a turn may send, whatever the first has left."""
+"""Packets that the second of requests and replies may send in a turn, even if the first used up the budget."""
 _PAD_OR_TVER = 0x3F << 48
 """Pad count and TVer in the first eight bytes of a BTH: both zero in the packets of a run."""
 
@@ -78,14 +92,14 @@ class QueuePair(QpRecord):
         host: the device.
         send_ring: the send ring in the driver's memory.
         rq: its receive queue, or the shared one.
-        send_cq: where send completions go.
-        recv_cq: where receive completions go.
+        send_cq: completion queue of sends.
+        recv_cq: completion queue of receives.
     """
 
     __slots__ = (
         "_flow",
-        "_pace",
         "completer",
+        "controlled",
         "ctx",
         "datagrams",
         "host",
@@ -109,6 +123,7 @@ class QueuePair(QpRecord):
     masked: Word
     paced: Word
     pace_ns: Word
+    control: Word
     armed_ns: Word
     timer_place: Word
     scheduled: Word
@@ -130,11 +145,12 @@ class QueuePair(QpRecord):
         self.send_cq = send_cq
         self.recv_cq = recv_cq
         self.why: Why | None = None
-        """Why it refused a request, or one of its own failed, the last time."""
-        self._pace: Pace | None = None
+        """Reason of the last request that it refused, or of its own last request that failed."""
+        self.controlled: Controlled | None = None
+        """Its congestion control, if it has one."""
         chosen = host.config.recovery == SELECTIVE_REPEAT
         self.selective = SelectiveRepeat(self) if chosen else None
-        """What repairs single packets, where that was chosen instead of Go-Back-N."""
+        """Selective repeat, if the configuration chose it over Go-Back-N."""
         self._flow: Flow | None = None
         self.memory = memory
         self.words = memory.qp
@@ -148,18 +164,8 @@ class QueuePair(QpRecord):
         self.datagrams = DatagramReceiver(self, rq, recv_cq)
 
     @property
-    def pace(self) -> Pace | None:
-        """What keeps requests to the rate that software set."""
-        return self._pace
-
-    @pace.setter
-    def pace(self, pace: Pace | None) -> None:
-        self._pace = pace
-        self.paced = pace is not None
-
-    @property
     def flow(self) -> Flow | None:
-        """The path to its peer."""
+        """Path to its peer."""
         return self._flow
 
     @flow.setter
@@ -172,7 +178,7 @@ class QueuePair(QpRecord):
     # --------------------------------------------------------------------------------- state changes
 
     def on_modify(self, old_state: int, now_ns: int) -> None:
-        """The device changed the context: take over what follows from it."""
+        """Act on a change of the context by the device."""
         ctx = self.ctx
         if ctx.state == RESET or (ctx.state == ERR and old_state != ERR):
             self.drain_acks()
@@ -187,7 +193,7 @@ class QueuePair(QpRecord):
             return
         if ctx.state == ERR:
             if old_state != ERR:
-                # software stopped it: nothing more leaves (IBA 10.3.1, Error state)
+                # software stopped it: send nothing more (IBA 10.3.1, Error state)
                 self.enter_error(raise_event=False)
             return
         if ctx.servtype == ST_UD or ctx.state >= RTR:
@@ -207,20 +213,20 @@ class QueuePair(QpRecord):
             self.host.schedule(self)
 
     def check_drained(self) -> None:
-        """SQD: raise the event once every request that was begun has completed (IBA 10.3.1)."""
+        """Raise the SQD event once every request that was begun has completed (IBA 10.3.1)."""
         requester = self.requester
         if self.ctx.sq_draining and not requester.begun:
             self.ctx.sq_draining = 0
             self.host.event(SQ_DRAINED, self.ctx.local_qpn)
 
     def query(self) -> None:
-        """Bring the context's live fields up to date before it is stored."""
-        # The data path keeps them in the context already, but for the requester's sequence number.
+        """Update the context's live fields before it is stored."""
+        # The data path keeps them in the context already, except the requester's sequence number.
         self.ctx.ssn = self.requester.ssn
 
     @property
     def receive_pd(self) -> int:
-        """Protection domain of the entries that it receives into."""
+        """Protection domain of its receive entries."""
         return self.ctx.pd
 
     @property
@@ -231,7 +237,7 @@ class QueuePair(QpRecord):
     # ------------------------------------------------------------------------------------- sending
 
     def doorbell(self, tail: int) -> None:
-        """Software moved the send tail; the device has bounded it by the ring."""
+        """Take the new send tail from software; the device has checked it against the ring."""
         requester = self.requester
         requester.tail = tail
         state = self.ctx.state
@@ -243,21 +249,21 @@ class QueuePair(QpRecord):
             self.host.schedule(self)
 
     def ready(self, now_ns: int) -> bool:
-        """Whether the last turn ended for its budget alone, or replies wait."""
+        """Return whether only the budget ended the last turn, or replies wait."""
         return bool(self.requester.more or self.responder.replies.reply_count)
 
     @property
     def replies_first(self) -> bool:
-        """Whether replies go before requests.
+        """True if replies go before requests.
 
-        They seldom hurry, but where the owner sleeps on completion events: what it posts once it was woken must not
-        overtake the ACK of what woke it. An adapter's ACK has left by then, and programs that sleep on one channel for
-        both directions (perftest) take the next event for that of their send.
+        That matters if the owner sleeps on completion events: what it posts after waking must not overtake the ACK of
+        the message that woke it. A hardware NIC has sent that ACK by then, and programs that use one channel for both
+        directions (perftest) take the next event for that of their send.
         """
         return self.responder.replies.reply_count > 0 and self.recv_cq.notified
 
     def produce(self, now_ns: int, budget: int, out: list[TxBurst]) -> int:
-        """Send up to ``budget`` packets, requests before replies but where :attr:`replies_first`; the number sent."""
+        """Send up to ``budget`` packets, requests first unless :attr:`replies_first`. Return the number sent."""
         sent = 0
         if self.cnp_tag:
             sent = self._notify(out)
@@ -266,53 +272,60 @@ class QueuePair(QpRecord):
             sent += self.produce_replies(budget - sent, out)
         sent += self.produce_requests(now_ns, min(budget, max(budget - sent, LEAST)), out)
         if self.responder.replies and not first:
-            # at least a little for replies, or two busy requesters would starve each other of ACKs
+            # keep some budget for replies, or two busy requesters would starve each other of ACKs
             sent += self.produce_replies(max(budget - sent, LEAST), out)
         return sent
 
     def produce_requests(self, now_ns: int, budget: int, out: list[TxBurst]) -> int:
-        """Send up to ``budget`` packets of requests; the number sent."""
+        """Send up to ``budget`` packets of requests. Return the number sent."""
         sent = 0
         if self.ctx.state in _CAN_SEND and self._flow is not None and not self.masked:
-            sent = self._paced(now_ns, budget, out) if self.paced else self.requester.produce(now_ns, budget, out)
+            controlled = self.controlled if self.paced else None  # a program may write ``paced`` in its slot
+            if controlled is None:
+                sent = self.requester.produce(now_ns, budget, out)
+            else:
+                sent = self._paced(controlled, now_ns, budget, out)
         if self.requester.admitted:
-            self.requester.account.turn_over(self.requester)  # it had its turn and may not send
+            self.requester.account.turn_over(self.requester)  # it got a turn but may not send
         return sent
 
     def produce_replies(self, budget: int, out: list[TxBurst]) -> int:
-        """Send up to ``budget`` packets of the replies that wait; the number sent."""
+        """Send up to ``budget`` packets of the waiting replies. Return the number sent."""
         if self.flow is None:
             return 0
         ctx, replies = self.ctx, self.responder.replies
         batch = FrameBatch(self.flow, out, self.requester.batch_limit)
-        head = bth_base(self.host.pkey(ctx.pkey_index), ctx.remote_qpn)
+        head = self._reply_head(ctx)
         sent, failed = replies.produce(head, ctx.mtu_bytes, budget, batch)
         batch.flush()
         if failed is not None and ctx.state != ERR:
-            # answers behind the one that failed would only look like a loss
+            # the requester would take replies after the failed one for a loss
             replies.clear()
             replies.acknowledge(failed, NAK_REMOTE_OPERATION, self.responder.msn)
             self.fail_receive(REM_OP_ERR, NAK_REMOTE_OPERATION, WQ_CATAS_ERROR)
         return sent
 
-    def drain_acks(self) -> None:
-        """Acknowledge what was taken before software stopped the queue pair, and drop all other replies.
+    def _reply_head(self, ctx: QpContext) -> int:
+        """Return the first eight bytes of the BTH of a response of operation 0."""
+        return bth_base(self.host.pkey(ctx.pkey_index), ctx.remote_qpn) | self.requester.service << 56
 
-        The owner may have seen the completion of what the peer still waits for, and is free to go on that.
+    def drain_acks(self) -> None:
+        """Acknowledge requests taken before software stopped the queue pair, and drop all other replies.
+
+        The owner may have seen the completion of a request whose ACK the peer still waits for.
         """
         replies = self.responder.replies
         replies.keep_acknowledgements()
         if len(replies) and self.flow is not None:
             ctx, out = self.ctx, list[TxBurst]()
             batch = FrameBatch(self.flow, out, 1)
-            head = bth_base(self.host.pkey(ctx.pkey_index), ctx.remote_qpn)
-            replies.produce(head, ctx.mtu_bytes, len(replies), batch)
+            replies.produce(self._reply_head(ctx), ctx.mtu_bytes, len(replies), batch)
             batch.flush()
             self.host.final_bursts(out)
         replies.clear()
 
     def _notify(self, out: list[TxBurst]) -> int:
-        """Send the CNP that the tag asks for, ahead of data; 1, or 0 where there is no peer any more."""
+        """Send the CNP that the tag asks for, ahead of data. Return 1, or 0 if there is no peer anymore."""
         self.cnp_tag = 0
         flow = self.flow
         if flow is None:
@@ -328,26 +341,29 @@ class QueuePair(QpRecord):
 
     @property
     def largest_packet(self) -> int:
-        """Bytes of UDP payload of the largest packet on this path."""
+        """UDP payload bytes of the largest packet on this path."""
         return MAX_TRANSPORT_HEADERS + self.ctx.mtu_bytes + ICRC_BYTES
 
-    def _paced(self, now_ns: int, budget: int, out: list[TxBurst]) -> int:
-        """Send requests as far as their rate allows, and be woken for the rest; the number sent."""
-        pace, requester, size = self.pace, self.requester, self.largest_packet
-        assert pace is not None
-        allowed = pace.allowance(now_ns, size)
-        if not allowed:
-            requester.more = False
-            self.pace_ns = pace.ready_ns(size)
-            self.rearm()
-            return 0
+    def _paced(self, controlled: Controlled, now_ns: int, budget: int, out: list[TxBurst]) -> int:
+        """Send requests as the rate allows, and set a wake-up for the rest. Return the number sent."""
+        requester, size, pace = self.requester, self.largest_packet, controlled.pace
+        if controlled.control.lazy:
+            controlled.catch_up(now_ns)
+        if self.paced:
+            allowed = pace.allowance(now_ns, size)
+            if not allowed:
+                requester.more = False
+                self.pace_ns = pace.ready_ns(size)
+                self.rearm()
+                return 0
+            budget = min(allowed, budget)
         first = len(out)
-        sent = requester.produce(now_ns, min(allowed, budget), out)
-        pace.spend(sum(burst.length for burst in out[first:]))
+        sent = requester.produce(now_ns, budget, out)
+        controlled.sent(sum(burst.length for burst in out[first:]))
         return sent
 
     def flow_to(self, message: Message) -> Flow:
-        """The path to the destination of a UD message."""
+        """Return the path to the destination of a UD message."""
         return self.host.flow_to(self.ctx, message)
 
     def send_datagram(self, message: Message, payload: Payload, batch: FrameBatch) -> int:
@@ -357,29 +373,50 @@ class QueuePair(QpRecord):
     # ----------------------------------------------------------------------------------- receiving
 
     def receive(self, packet: Packet, now_ns: int) -> None:
-        """One packet for this QP and its service, with ICRC, address and P_Key right."""
+        """Receive one packet for this QP and its service. ICRC, address and P_Key were checked."""
         if self.ctx.state not in _CAN_RECEIVE:
             self.host.counters.bump(DropReason.QP_STATE.value)
         elif self.ctx.servtype == ST_UD:
             self.datagrams.receive(packet, now_ns)
         elif packet.row.response:
-            if self.ctx.state in _CAN_SEND:
+            if self.ctx.state in _CAN_SEND and self.ctx.servtype != ST_XRC_TGT:
+                if self.controlled is not None:
+                    self.controlled.arrival = packet.burst.arrival
                 self.completer.receive(packet, now_ns)
                 self.rearm()
             else:
                 self.host.counters.bump(DropReason.GHOST_RESPONSE.value)
+        elif self.ctx.servtype == ST_XRC_INI:
+            self.host.counters.bump(DropReason.WRONG_SERVICE.value)
         else:
             self.responder.receive(packet, now_ns)
 
+    def use_srq(self, packet: Packet) -> bool:
+        """Take the shared receive queue that an XRC request names; return false if this queue pair may not use it."""
+        return False
+
+    @property
+    def request_pd(self) -> int:
+        """Protection domain of the memory that the open request may access."""
+        return self.ctx.pd
+
+    def reply_pd(self, rkey: int) -> int:
+        """Return the protection domain of the memory that is being read under a key."""
+        return self.ctx.pd
+
+    def pd_of(self, packet: Packet) -> int:
+        """Return the protection domain of the memory that a request may access."""
+        return self.ctx.pd
+
     def take_receive(self) -> ReceiveWqe | None:
-        """The next receive entry, counted (002 ``rq_wqe_counter``), or ``None``."""
+        """Take the next receive entry and count it (002 ``rq_wqe_counter``). Return it, or ``None``."""
         wqe = self.rq.take()
         if wqe is not None:
             self.ctx.rq_wqe_counter = self.ctx.rq_wqe_counter + 1 & 0xFFFF
         return wqe
 
     def receive_burst(self, burst: RxBurst, start: int, now_ns: int) -> int:
-        """Take a run of middle packets that is in order; bytes taken, 0 where the full path must look.
+        """Take a run of MIDDLE packets in order. Return the bytes taken, 0 if the slow path must process the packet.
 
         The run continues the message that is open: same opcode, consecutive PSNs, into one extent.
         """
@@ -387,7 +424,7 @@ class QueuePair(QpRecord):
         segment = burst.segment
         mtu = ctx.mtu_bytes
         if self.selective is not None and ctx.servtype == ST_RC:
-            return 0  # each packet may be what the kept ones wait for
+            return 0  # each packet may be the one that the kept packets wait for
         if segment != mtu + 16 or burst.length - start < segment or ctx.state not in _CAN_RECEIVE:
             return 0
         if self.flow is None or burst.flow.src != self.flow.dst or burst.frag != DONT_FRAGMENT:
@@ -426,7 +463,7 @@ class QueuePair(QpRecord):
             if not payload.valid:
                 return 0
             offset = responder.offset
-            # the last packet holds at least one byte, so a middle never fills the payload
+            # the LAST packet holds at least one byte, so a MIDDLE never fills the payload
             count = min(available, (payload.total - offset - 1) // mtu)
         if count < 2:
             return 0
@@ -438,7 +475,7 @@ class QueuePair(QpRecord):
         window = payload.window(offset, count * mtu)
         dest = memoryview(bytearray(count * mtu)) if window is None else window
         taken, ask = runs.place_run(buf, start, segment, count, head, psn, seeds, first, expected, dest)
-        # Memory out of reach gets what was good in one piece; the full path says why it does not take it.
+        # Memory that cannot be mapped gets the good packets in one write; if that fails, the slow path reports why.
         if taken == 0 or (window is None and not payload.write(offset, dest[: taken * mtu])):
             return 0
         if response:
@@ -452,9 +489,9 @@ class QueuePair(QpRecord):
         return taken * segment
 
     def _drop_run(self, burst: RxBurst, start: int, count: int, head: int) -> int:
-        """Drop middles beyond a gap that was NAKed, up to the first packet that is something else; bytes taken.
+        """Drop out-of-order MIDDLEs after a NAK, up to the first other packet. Return the bytes taken.
 
-        After a loss the whole window may still come, and what it costs is lost as well.
+        After a loss the whole window may still arrive, and the time that it costs is wasted.
         """
         expected_psn = self.ctx.expected_psn
         segment = burst.segment
@@ -478,7 +515,7 @@ class QueuePair(QpRecord):
 
     @property
     def deadline_ns(self) -> int:
-        """When :meth:`handle_timer` wants to be called, or ``NEVER``."""
+        """Time at which :meth:`handle_timer` is to be called, or ``NEVER``."""
         return min(self.requester.deadline_ns, self.pace_ns, self.responder.owed_ns)
 
     def rearm(self) -> None:
@@ -487,7 +524,7 @@ class QueuePair(QpRecord):
             self.host.arm(self)
 
     def handle_timer(self, now_ns: int) -> None:
-        """The deadline may have come."""
+        """Act on the deadline if it has come."""
         if self.pace_ns <= now_ns:
             self.pace_ns = NEVER
             self.host.schedule(self)
@@ -498,12 +535,12 @@ class QueuePair(QpRecord):
         if self.ctx.state in _CAN_SEND:
             self.requester.handle_timer(now_ns)
         else:
-            self.requester.stop_waiting()  # the state was taken from it past any transition: nobody will answer
+            self.requester.stop_waiting()  # the state changed without a transition: no response will come
 
     # -------------------------------------------------------------------------------------- errors
 
     def retry(self, psn: int, now_ns: int) -> None:
-        """A packet was lost: go back to ``psn``, or fail when the retry count is used up (IBA 9.9.2)."""
+        """Go back to ``psn`` for a lost packet, or fail when the retry count is used up (IBA 9.9.2)."""
         requester = self.requester
         if requester.retry_left == 0:
             self.host.counters.bump("retries_exceeded")
@@ -514,12 +551,14 @@ class QueuePair(QpRecord):
         requester.narrow()
         requester.peer.lost(now_ns)
         requester.rewind(psn)
+        if self.controlled is not None:
+            self.controlled.lost(now_ns)
 
     def fail_send(self, status: int, vendor_err: int) -> None:
-        """The oldest send work request failed: complete it so; the rest is flushed (IBA 9.9.2)."""
+        """Complete the oldest send work request, which failed; the rest is flushed (IBA 9.9.2)."""
         if self.ctx.state == ERR:
             return
-        self.stop(ERR if self.ctx.servtype == ST_RC else SQE)
+        self.stop(ERR if self.ctx.servtype in RELIABLE else SQE)
         requester = self.requester
         said = requester.begun
         if said:
@@ -528,13 +567,15 @@ class QueuePair(QpRecord):
             self.explain(reason, about_message(message), **values)
             self._complete_send(requester.skip(), status, vendor_err)
         if self.ctx.state == ERR:
-            # a completion tells of the error, so there is no event: those are for what no completion can tell
-            self.enter_error(raise_event=not said)
+            # The completion reports the error, so no event is raised: events are for errors without a completion.
+            self.enter_error(raise_event=not said or self.host.config.fault_events)
         else:
             self._flush_send()
+            if self.host.config.fault_events:
+                self.host.event(WQ_CATAS_ERROR, self.ctx.local_qpn)
 
     def fail_receive(self, status: int, vendor_err: int, event: int | None) -> None:
-        """The responder refused a request: complete the receive entry in use and fail the QP (IBA 9.9)."""
+        """Complete the receive entry in use and fail the QP: the responder refused a request (IBA 9.9)."""
         if self.ctx.state == ERR:
             return
         self.stop(ERR)
@@ -543,15 +584,17 @@ class QueuePair(QpRecord):
         if index is not None:
             self.recv_cq.complete(index, status, vendor_err, 0, CQE_RECEIVE | WR_SEND, 0, 0, self.ctx.local_qpn, 0)
         self.enter_error(raise_event=False)
+        if event is None and self.host.config.fault_events:
+            event = WQ_CATAS_ERROR
         if event is not None:
             self.host.event(event, self.ctx.local_qpn, vendor_err)
 
     def forget_why(self) -> None:
-        """Forget why something failed: the queue pair begins anew."""
+        """Forget the last reason of a failure: the queue pair starts afresh."""
         self.why = None
 
     def explain(self, reason: Reason, about: str = "", /, **values: object) -> None:
-        """Note why something that has to do with this queue pair fails; of a request, ``about`` says which."""
+        """Note the reason of a failure on this queue pair; ``about`` names the request, if it is one."""
         self.why = Why(reason, about, values)
 
     @property
@@ -560,20 +603,20 @@ class QueuePair(QpRecord):
         return "its peer" if self.flow is None else address_text(self.flow.dst)
 
     def ask_peer(self, silent: bool) -> str:
-        """What the peer's end says of this queue pair's requests, refused or not answered, where it can be asked."""
+        """Return the peer's reason for refusing or not answering this queue pair's requests, if it can be asked."""
         return ""
 
     def stop(self, state: int) -> None:
-        """Take an error state. It comes before the completions that follow from it, since a program may ask then.
+        """Enter an error state, before the completions that follow from it: a program may query the state on them.
 
-        What software did not ask for is a fault of this queue pair, and interrupts (004 7.3, 7.7).
+        A state that software did not request is a fault of this queue pair and raises an interrupt (004 7.3, 7.7).
         """
         if self.ctx.state != state:
             self.ctx.state = state
             self.host.fault(self.ctx.local_qpn)
 
     def enter_error(self, raise_event: bool = True) -> None:
-        """To the ERR state: every posted work request completes as flushed. Replies that are due still go out."""
+        """Enter ERR: every posted work request completes as flushed. Replies that are due are still sent."""
         self.stop(ERR)
         responder = self.responder
         index = responder.release()

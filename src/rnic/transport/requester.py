@@ -10,29 +10,35 @@ from typing import TYPE_CHECKING
 from rnic.context.qpc import OPT_GSO
 from rnic.spec.limits import MAX_RD_ATOMIC, NEVER
 from rnic.spec.opcodes import (
+    ATOMIC_WRITE,
     COMPARE_SWAP,
     FETCH_ADD,
+    FLUSH,
     READ_REQUEST,
     UC,
     UD,
     WORK_REQUESTS,
+    WR_ATOMIC_WRITE,
     WR_BIND_MW,
     WR_CMP_SWAP,
     WR_FETCH_ADD,
+    WR_FLUSH,
     WR_LOCAL_INV,
     WR_READ,
     WR_WRITE,
+    XRC,
     allowed,
     work_requests,
 )
 from rnic.spec.psn import PSN_MASK, PSN_WINDOW, psn_count, psn_diff
-from rnic.spec.states import RTS, ST_RC, ST_UC, ST_UD
+from rnic.spec.states import RELIABLE, RTS, ST_RC, ST_UC, ST_UD, ST_XRC_INI, ST_XRC_TGT
 from rnic.spec.status import LOC_LEN_ERR, LOC_PROT_ERR, LOC_QP_OP_ERR, MW_BIND_ERR, SUCCESS
 from rnic.state.queue_pair import PIECES, QP
 from rnic.state.record import NONE, Word, view
 from rnic.transport.encap import (
     ACK_REQ,
     BTH_ATOMIC_STRUCT,
+    BTH_FETH_RETH_STRUCT,
     BTH_RETH_IMM_STRUCT,
     BTH_RETH_STRUCT,
     BTH_STRUCT,
@@ -44,9 +50,10 @@ from rnic.transport.encap import (
     frames_of,
 )
 from rnic.transport.inflight import QUANTUM
-from rnic.transport.message import ATOMICS, READS, TAKES_RECEIVE, WRITES, Message, ReadPiece
+from rnic.transport.message import ATOMICS, OPERANDS, READS, TAKES_RECEIVE, WRITES, Message, ReadPiece
 from rnic.transport.send_queue import PROBE_MENDS, SendQueue
 from rnic.transport.sge import NO_PAYLOAD, SPOILT, Inline, Payload, local_payload
+from rnic.wire.xrceth import XRCETH
 
 if TYPE_CHECKING:
     from rnic.wire.bursts import TxBurst
@@ -57,18 +64,18 @@ OPERATIONS = {row.opcode: row.packets for row in WORK_REQUESTS if row.packets}
 
 _WORD_AT_END = work_requests("word")
 _LOCAL = work_requests("local")
-_SERVICE_BITS = {ST_UC: UC, ST_UD: UD}
-_ALLOWED = {service: allowed(service) for service in (ST_RC, ST_UC, ST_UD)}
+_SERVICE_BITS = {ST_UC: UC, ST_UD: UD, ST_XRC_INI: XRC, ST_XRC_TGT: XRC}
+_ALLOWED = {service: allowed(service) for service in (ST_RC, ST_UC, ST_UD, ST_XRC_INI, ST_XRC_TGT)}
 
 
 def read_chunk(widest: int, burst: int) -> int:
-    """Response packets that one READ request asks for at most: what a turn has room for, or two, and half a window.
+    """Return the most response packets that one READ request asks for: what fits one or two turns and half a window.
 
-    The first and the last of them say how far the peer is, and so are longer; those between fill whole bursts.
+    FIRST and LAST carry an AETH, and so are longer; the packets between them fill whole bursts.
 
     Args:
-        widest: packets in flight.
-        burst: packets in one, at their size; 1 without segmentation offload.
+        widest: most packets in flight.
+        burst: packets of this size in one burst; 1 without segmentation offload.
     """
     most = max(1, min(widest // 2, QUANTUM if burst == 1 else 2 * QUANTUM))
     return (most - 2) // burst * burst + 2 if most - 2 >= burst else most
@@ -76,7 +83,7 @@ def read_chunk(widest: int, burst: int) -> int:
 
 @view(QP, "Requester")
 class Requester(SendQueue):
-    """The sending half of one queue pair. ``head`` lacks the destination, which is the context's own."""
+    """The sending half of one queue pair. ``head`` lacks the destination QPN, which is in the context."""
 
     __slots__ = ("flow",)
 
@@ -93,7 +100,7 @@ class Requester(SendQueue):
     flow: Flow
 
     def reset(self) -> None:
-        """Forget everything: the RESET state."""
+        """Reset all state, as RESET requires."""
         super().reset()
         self.ssn = 0
         self.lsn = NONE
@@ -106,18 +113,18 @@ class Requester(SendQueue):
         self.asked_psn = NONE
 
     def start(self, flow: Flow | None) -> None:
-        """Take PSN, path and retry attributes from the context: on the way to RTS."""
+        """Load PSN, path and retry attributes from the context, on the transition to RTS."""
         self.refresh(flow)
         self.begin(self.mtu)
         length = BTH_STRUCT.size + self.mtu + ICRC_STRUCT.size
         self.read_chunk = read_chunk(self.widest, frames_of(self.batch_limit, length))
 
     def take_pkey(self) -> None:
-        """Send with the P_Key at the context's index, as the table has it now."""
+        """Reload the P_Key at the context's index from the table."""
         self.head = bth_base(self.host.pkey(self.ctx.pkey_index), 0)
 
     def refresh(self, flow: Flow | None) -> None:
-        """Take over attributes that may change while the QP runs."""
+        """Reload attributes that may change while the QP runs."""
         ctx = self.ctx
         self.mtu = ctx.mtu_bytes
         self.take_pkey()
@@ -125,7 +132,7 @@ class Requester(SendQueue):
         self.refresh_retries()
         if flow is not None:
             self.flow = flow
-            if ctx.servtype == ST_RC:
+            if ctx.servtype in RELIABLE:
                 self.set_peer(self.account.peer(flow))
             self.batch_limit = self.host.max_segments(flow, bool(ctx.options & OPT_GSO))
 
@@ -133,7 +140,7 @@ class Requester(SendQueue):
 
     @property
     def unsent(self) -> bool:
-        """Whether there may be something to send, or to repeat, or a turn that was given must be taken."""
+        """True if there may be something to send or retransmit, or a granted turn must be used."""
         selective = self.qp.selective
         return bool(
             self.send_index != self.fetch_index
@@ -144,7 +151,7 @@ class Requester(SendQueue):
         )
 
     def produce(self, now_ns: int, budget: int, out: list[TxBurst]) -> int:
-        """Send up to ``budget`` packets; the number sent. Sets ``more`` if only the budget stopped it."""
+        """Send up to ``budget`` packets and return the number sent. Set ``more`` if only the budget ended the turn."""
         if self.more:
             self.more = 0
         if self.rnr_until != NEVER:
@@ -171,7 +178,7 @@ class Requester(SendQueue):
             elif count == 0:
                 break
             sent += count
-            if message.packets == 0 or self.ctx.servtype != ST_RC:
+            if message.packets == 0 or self.ctx.servtype not in RELIABLE:
                 self.retire()
         else:
             self.more = 1
@@ -182,7 +189,7 @@ class Requester(SendQueue):
         return sent
 
     def _fetch(self) -> Payload | None:
-        """Take the next descriptor from the ring; the bytes that it stands for, or ``None`` where there is none."""
+        """Fetch the next descriptor from the ring. Return its payload, or ``None`` if there is none."""
         index = self.fetch_index
         if index == self.tail or self.ctx.state != RTS:
             return None
@@ -204,21 +211,21 @@ class Requester(SendQueue):
             message.forget()
             message.status = LOC_PROT_ERR
         self.fetch_index = after
-        if message.packets and self.ctx.servtype == ST_RC:
+        if message.packets and self.ctx.servtype in RELIABLE:
             requests = self._requests(message) if message.opcode == WR_READ else 1
             self.ssn = message.ssn = self.ssn + requests & PSN_MASK
         return payload or NO_PAYLOAD
 
     def _requests(self, message: Message) -> int:
-        """Requests that it goes out as, each with a sequence number: a long READ takes several."""
+        """Return the number of requests on the wire, each with its own SSN: a long READ takes several."""
         return -(-message.packets // self.read_chunk) if message.opcode == WR_READ else 1
 
     def ssn_before(self, psn: int) -> int:
-        """Sequence number of the last request of which everything lies before ``psn``: what a peer that has taken so
-        much says as its MSN, unless it counted a request twice.
+        """Return the SSN of the last request that ends before ``psn``: the MSN of a peer that has received that much,
+        unless it counted a request twice.
 
-        So it does where a READ request was lost and a probe asked for its first response alone: to the peer that and
-        the request for the rest are two.
+        A peer counts twice if a READ request was lost and a probe asked for its first response alone: that request and
+        the one for the rest are two.
         """
         for message in self.messages(self.sq_head, self.fetch_index):
             if message.packets and psn_diff(message.end_psn, psn) > 0:
@@ -227,7 +234,7 @@ class Requester(SendQueue):
         return self.ssn
 
     def _check(self, message: Message, payload: Payload | None) -> int:
-        """Check a descriptor and give it its PSNs; the status of one that is wrong, which has none."""
+        """Check a descriptor and assign its PSNs. Return its status; a descriptor in error gets no PSNs."""
         opcode = message.opcode
         ctx = self.ctx
         if payload is None or opcode not in _ALLOWED[ctx.servtype]:
@@ -240,6 +247,8 @@ class Requester(SendQueue):
         if opcode in READS:
             if opcode in ATOMICS and (length != 8 or message.inline):
                 return LOC_LEN_ERR
+            if opcode in OPERANDS and length:
+                return LOC_LEN_ERR
             if ctx.max_rd_atomic == 0 or message.inline:
                 return LOC_QP_OP_ERR
         if not payload.valid:
@@ -249,7 +258,7 @@ class Requester(SendQueue):
         return SUCCESS
 
     def _payload(self, message: Message) -> Payload | None:
-        """The bytes that it sends, or where its responses go; ``None`` where its entry contradicts itself."""
+        """Return the bytes to send, or the memory for responses; ``None`` if the entry is inconsistent."""
         if message.inline:
             data = self.ring.inline(message)
             return None if data is None else Inline(data)
@@ -257,13 +266,13 @@ class Requester(SendQueue):
         return None if sges is None else local_payload(self.host.memory, self.ctx.pd, sges, message.opcode in READS)
 
     def payload(self, message: Message) -> Payload:
-        """The bytes of a message that was checked; nothing where its owner has spoilt its entry since."""
+        """Return the payload of a checked message; an invalid one if its owner has overwritten the entry since."""
         return self._payload(message) or SPOILT
 
     def _send_message(
         self, message: Message, payload: Payload | None, budget: int, batch: FrameBatch, now_ns: int
     ) -> int:
-        """Send packets of one message; how many. 0 if it has to wait. ``payload``: what it has where that is known."""
+        """Send packets of one message. Return their number, 0 if it has to wait. ``payload``: its bytes, if known."""
         sent = message.sent
         if message.fence and sent == 0 and self.piece_count:
             return 0
@@ -311,8 +320,8 @@ class Requester(SendQueue):
             and psn_diff(message.ssn, self.lsn) > 0
             and psn_diff(self.una, message.first_psn) <= 0
         ):
-            # IBA 9.7.7.2: without credit only one packet may probe for it; its ACK says that the message has
-            # a receive entry
+            # IBA 9.7.7.2: without credits, one packet may probe for them; its ACK shows that the message has
+            # a receive entry.
             if sent or self._asks_for_credit(message):
                 return 0
             count = 1
@@ -329,12 +338,12 @@ class Requester(SendQueue):
         return done
 
     def _defers_ack_request(self, message: Message, psn: int) -> bool:
-        """Whether a message need not ask for an ACK, which IBA 9.7.5.1 leaves to the requester.
+        """Return whether a message may omit AckReq, which IBA 9.7.5.1 leaves to the requester.
 
-        Nobody waits for the completion of a short WRITE that is not signaled. A responder of this kind acknowledges
-        it after a while, and the next message that asks does so before; the probe asks a peer that does not. Whoever
-        runs short of window, send queue or room in flight asks, and so does what is sent again, or has others behind
-        it: one ACK for all of those costs nothing.
+        No program waits for the completion of a short WRITE that is not signaled. An rnic responder acknowledges it
+        after a while, or the next message with AckReq covers it; the probe asks other peers. AckReq is still set if the
+        queue pair runs short of window, send queue or room in flight, if the message is retransmitted, or if others
+        follow it: one ACK for all of those costs nothing.
         """
         if message.opcode != WR_WRITE or message.packets != 1 or message.signaled or self.qp.signal_all:
             return False
@@ -352,7 +361,7 @@ class Requester(SendQueue):
         )
 
     def _asks_for_credit(self, message: Message) -> bool:
-        """Whether a message before it went without credit, and its one packet is not acknowledged yet."""
+        """Return whether an earlier message probed for credits, and its one packet is not acknowledged yet."""
         return any(
             each.packets
             and each.takes_receive
@@ -362,9 +371,10 @@ class Requester(SendQueue):
         )
 
     def allowance(self, want: int) -> int:
-        """Packets that may be sent of ``want``: as the queue pair's window, the NIC and the peer have room.
+        """Return how many of ``want`` packets may be sent: as the queue pair's window, the NIC's and the peer's limit
+        allow.
 
-        0 where it has to wait: for an ACK of its own, or in line for room that others give back.
+        0 if it has to wait, for its own ACK or in line for room that others give back.
         """
         room = self.window - self.inflight
         if room <= 0:
@@ -376,10 +386,10 @@ class Requester(SendQueue):
         return granted if granted < room else room
 
     def _follows(self, message: Message) -> bool:
-        """Whether a message that was not begun may be: it continues the PSNs, or nothing is outstanding.
+        """Return whether a new message may begin: it continues the PSNs, or nothing is outstanding.
 
-        Writing the next PSN of a live queue pair (WR_QP_NPST) leaves a gap, or goes back. Across it no PSN is
-        compared: what was sent before is acknowledged first, and the peer's answers then are those to a loss.
+        Writing the next PSN of a live queue pair (WR_QP_NPST) leaves a gap or goes back. PSNs are not compared across
+        the gap: packets sent before it are acknowledged first, then the peer answers as to a loss.
         """
         first = message.first_psn
         before = self.last()
@@ -388,21 +398,21 @@ class Requester(SendQueue):
         if self.una == self.sent_psn:
             self.una = self.sent_psn = self.ctx.last_acked_psn = first
             return True
-        return psn_diff(first, self.una) <= 0  # it was sent and taken back: nothing else is outstanding
+        return psn_diff(first, self.una) <= 0  # it was sent and rewound: nothing else is outstanding
 
     def _truncate(self, message: Message) -> None:
-        """A region vanished under a message: nothing more of it is sent; it fails when it is the oldest."""
+        """Send no more packets of a message whose region vanished; it fails once it is the oldest."""
         message.packets = 0
         message.executed = 1
 
     def _send_data(self, message: Message, payload: Payload, count: int, batch: FrameBatch, ask: bool = False) -> int:
-        """Send the next ``count`` packets of a SEND or WRITE, middles as runs; ``ask`` with the last."""
+        """Send the next ``count`` packets of a SEND or WRITE, MIDDLEs as runs; ``ask`` sets AckReq on the last."""
         done = 0
         mtu = self.mtu
         while done < count:
             index = message.sent
             middles = min(count - done - ask, message.packets - 1 - index) if index else 0
-            view = payload.gather(index * mtu, middles * mtu) if middles > 1 else None
+            view = payload.gather(index * mtu, middles * mtu) if middles > 1 and self.service != XRC else None
             if view is not None:
                 head = self.head | self.ctx.remote_qpn | (self.service | OPERATIONS[message.opcode][1]) << 56
                 psn = message.first_psn + index & PSN_MASK
@@ -423,7 +433,7 @@ class Requester(SendQueue):
         return done
 
     def _send_packet(self, message: Message, payload: Payload, index: int, batch: FrameBatch, ask: bool) -> bool:
-        """Frame packet ``index`` of a SEND or WRITE; false if its payload cannot be read."""
+        """Frame packet ``index`` of a SEND or WRITE. Return false if its payload cannot be read."""
         opcode = message.opcode
         first, middle, last, only = OPERATIONS[opcode]
         offset = index * self.mtu
@@ -443,7 +453,7 @@ class Requester(SendQueue):
             operation = middle if index else first
         head |= (self.service | operation) << 56
         word = psn
-        if not self.service and (ask or psn % self.ack_every == 0):
+        if self.service != UC and (ask or psn % self.ack_every == 0):
             word |= ACK_REQ
         with_word = at_end and opcode in _WORD_AT_END
         if index == 0 and opcode in WRITES:
@@ -455,11 +465,17 @@ class Requester(SendQueue):
             header = BTH_WORD_STRUCT.pack(head, word, message.imm)
         else:
             header = BTH_STRUCT.pack(head, word)
-        batch.add(header, data)
+        batch.add(self._with_xrceth(message, header), data)
         return True
 
+    def _with_xrceth(self, message: Message, header: bytes) -> bytes:
+        """Return the headers of a request with the XRCETH after the BTH, where the service is XRC."""
+        if self.service != XRC:
+            return header
+        return header[: BTH_STRUCT.size] + message.srqn.to_bytes(XRCETH.size, "big") + header[BTH_STRUCT.size :]
+
     def retransmit(self, message: Message, payload: Payload, index: int, batch: FrameBatch) -> int:
-        """Send packet ``index`` of a SEND or WRITE again, alone and with AckReq; how many were sent."""
+        """Retransmit packet ``index`` of a SEND or WRITE alone, with AckReq. Return the number of packets sent."""
         return int(self._send_packet(message, payload, index, batch, True))
 
     def _send_request(self, message: Message, budget: int, room: int, batch: FrameBatch, now_ns: int) -> int:
@@ -468,6 +484,8 @@ class Requester(SendQueue):
         while message.sent < message.packets and requests < budget and room > 0:
             psn = message.first_psn + message.sent & PSN_MASK
             packets = min(self.read_chunk - message.sent % self.read_chunk, message.packets - message.sent)
+            if psn == self.asked_psn:
+                packets = 1  # a probe asked for it alone; a peer that answered repeats only that one response
             most = min(self.ctx.max_rd_atomic, MAX_RD_ATOMIC)
             if self.piece_count >= most or (self.inflight and packets > self.window - self.inflight):
                 break
@@ -477,7 +495,7 @@ class Requester(SendQueue):
                 self.host.counters.bump("retransmitted_requests")
             elif self.rtt_psn == NONE:
                 self.rtt_psn, self.rtt_at = psn, now_ns
-            batch.add(self._request(message, psn, offset, packets))
+            batch.add(*self._request(message, psn, offset, packets))
             message.sent += packets
             self.add_inflight(packets)
             room -= packets
@@ -487,21 +505,31 @@ class Requester(SendQueue):
                 self.sent_psn = end
         return requests
 
-    def _request(self, message: Message, psn: int, offset: int, packets: int) -> bytes:
-        """Headers of a READ request for ``packets`` responses from ``offset`` on, or of an atomic request."""
-        head = self.head | self.ctx.remote_qpn
-        if message.opcode == WR_READ:
+    def _request(self, message: Message, psn: int, offset: int, packets: int) -> tuple[bytes, bytes]:
+        """Return headers and payload of a READ request for ``packets`` responses from ``offset`` on, or of another
+        request that a response answers."""
+        header, data = self._plain_request(message, psn, offset, packets)
+        return self._with_xrceth(message, header), data
+
+    def _plain_request(self, message: Message, psn: int, offset: int, packets: int) -> tuple[bytes, bytes]:
+        head, word = self.head | self.ctx.remote_qpn | self.service << 56, psn | ACK_REQ
+        opcode, va, rkey = message.opcode, message.remote_addr, message.rkey
+        if opcode == WR_READ:
             length = min(packets * self.mtu, message.length - offset)
-            va = message.remote_addr + offset & 0xFFFF_FFFF_FFFF_FFFF
-            return BTH_RETH_STRUCT.pack(head | READ_REQUEST << 56, psn | ACK_REQ, va, message.rkey, length)
-        operation = COMPARE_SWAP if message.opcode == WR_CMP_SWAP else FETCH_ADD
-        compare = message.compare if message.opcode != WR_FETCH_ADD else 0
-        return BTH_ATOMIC_STRUCT.pack(
-            head | operation << 56, psn | ACK_REQ, message.remote_addr, message.rkey, message.swap_add, compare
-        )
+            va = va + offset & 0xFFFF_FFFF_FFFF_FFFF
+            return BTH_RETH_STRUCT.pack(head | READ_REQUEST << 56, word, va, rkey, length), b""
+        operand = message.swap_add
+        if opcode == WR_FLUSH:
+            length = operand & 0xFFFF_FFFF
+            return BTH_FETH_RETH_STRUCT.pack(head | FLUSH << 56, word, message.imm & 0x3F, va, rkey, length), b""
+        if opcode == WR_ATOMIC_WRITE:
+            return BTH_RETH_STRUCT.pack(head | ATOMIC_WRITE << 56, word, va, rkey, 8), operand.to_bytes(8, "little")
+        operation = COMPARE_SWAP if opcode == WR_CMP_SWAP else FETCH_ADD
+        compare = message.compare if opcode != WR_FETCH_ADD else 0
+        return BTH_ATOMIC_STRUCT.pack(head | operation << 56, word, va, rkey, operand, compare), b""
 
     def _execute_local(self, message: Message) -> None:
-        """Bind and invalidate work requests act when they are first in line; they use no PSN."""
+        """Execute a bind or invalidate request, once it is the oldest; it uses no PSN."""
         if message.executed:
             return
         message.executed = 1
@@ -510,7 +538,7 @@ class Requester(SendQueue):
         memory, ctx = self.host.memory, self.ctx
         if message.opcode == WR_BIND_MW:
             if not memory.bind_window(
-                message.old_rkey,
+                message.window,
                 message.new_rkey,
                 message.lkey,
                 ctx.pd,
@@ -524,13 +552,13 @@ class Requester(SendQueue):
             message.status = LOC_PROT_ERR
 
     def _probe(self, batch: FrameBatch, mends: bool) -> int:
-        """Repeat the oldest and the last packet that are not acknowledged, with AckReq, or the oldest alone where a NAK
-        named it (``mends``); how many were sent.
+        """Retransmit the oldest and the last unacknowledged packet with AckReq, or only the oldest if a NAK named it
+        (``mends``). Return the number of packets sent.
 
-        Any conforming responder acknowledges the oldest, as a duplicate or because it waits for it. The last then
-        makes it say what is missing between them, even where its one NAK for that was lost (IBA 9.7.5.2). Where the
-        oldest is a READ or atomic, it is asked for again, but of a READ only the response that is due: if it was late,
-        that is one packet in vain, and if it was lost with others, the answer says so: theirs would have come before.
+        Any conforming responder acknowledges the oldest, as a duplicate or because it expects it. The last then makes
+        it report what is missing between them, even if its one NAK was lost (IBA 9.7.5.2). If the oldest is a READ or
+        atomic, it is requested again, but of a READ only the response that is due. If that was late, it costs one
+        packet; if more were lost, its arrival shows it, since theirs would have come before.
         """
         if self.inflight == 0:
             return 0
@@ -538,7 +566,7 @@ class Requester(SendQueue):
         if self.piece_count and self.piece().next_psn == self.una:
             due = self._split()
             message = self.message(due.index)
-            batch.add(self._request(message, due.first_psn, due.offset, 1))
+            batch.add(*self._request(message, due.first_psn, due.offset, 1))
             sent = 1
         else:
             for message, index in self._ends()[: 1 if mends else 2]:
@@ -552,7 +580,8 @@ class Requester(SendQueue):
         return sent
 
     def _ends(self) -> list[tuple[Message, int]]:
-        """The oldest and the last packet in flight, as message and place in it; one pair where they are the same."""
+        """Return the oldest and the last packet in flight, as message and packet index; one pair if they are the
+        same."""
         messages = self.messages(self.sq_head, self.fetch_index)
         inflight = [message for message in messages if message.sent and message.packets]
         if not inflight:
@@ -563,7 +592,7 @@ class Requester(SendQueue):
         return [(last, end)] if same else [(oldest, at), (last, end)]
 
     def _split(self) -> ReadPiece:
-        """Take the response that is due out of the oldest request, as one of its own in front of the rest."""
+        """Split the due response off the oldest request, as a request of its own before the rest."""
         piece = self.piece()
         got = piece.got
         index, first_psn, offset = piece.index, piece.first_psn, piece.offset

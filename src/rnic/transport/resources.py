@@ -1,4 +1,4 @@
-"""What a responder has executed and may be asked for again: READ and atomic requests (IBA C9-105)."""
+"""READ and atomic requests that a responder has executed and keeps for duplicates (IBA C9-105)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @view(RESOURCE)
 class Resource(Record):
-    """An executed READ or atomic request, kept so that a duplicate is answered alike (IBA C9-105)."""
+    """An executed READ or atomic request, kept so that a duplicate gets the same response (IBA C9-105)."""
 
     __slots__ = ()
 
@@ -31,7 +31,7 @@ class Resource(Record):
     orig: Word
 
     def fill(self, packet: Packet, packets: int, orig: int, atomic: bool) -> None:
-        """Take over what the request said."""
+        """Fill in the fields of an executed request."""
         self.psn = packet.psn
         self.packets = packets
         self.opcode = packet.opcode
@@ -65,7 +65,7 @@ class Resources(QpRecord):
         self.resource_first = self.resource_count = 0
 
     def keep(self, packet: Packet, packets: int, orig: int, atomic: bool) -> None:
-        """Keep an executed request in the slot of the oldest; ``ra_buff_indx`` is the slot that the next one takes."""
+        """Store an executed request, over the oldest if all slots are used; ``ra_buff_indx`` is the next slot."""
         ctx = self.ctx
         slots = min(max(1, ctx.max_dest_rd_atomic), RESOURCES)
         while self.resource_count >= slots:
@@ -76,8 +76,11 @@ class Resources(QpRecord):
         ctx.ra_buff_indx = (ctx.ra_buff_indx + 1) % slots
 
     def find(self, packet: Packet) -> Resource | None:
-        """The saved request that a duplicate repeats, in whole or from a later packet on; else ``None``."""
-        for place in range(self.resource_count):
+        """Return the saved request that a duplicate repeats, all of it or from a later packet on; else ``None``.
+
+        The newest match counts: an older one may have the same PSN, from before a PSN wraparound.
+        """
+        for place in reversed(range(self.resource_count)):
             resource = self._at(place)
             if resource.opcode != packet.opcode or resource.rkey != packet.rkey:
                 continue

@@ -1,8 +1,8 @@
 """Responder, 002's execution engine: the receive checks as named steps in the standard's order, then the effect.
 
 A request of a reliable or unreliable connection passes :data:`STEPS` one after another (``design.md`` "order of
-RC_CHK", IBA 9.7, seed 004 section 7.3). A step returns false where the packet ends there, having done what
-the rule asks: count a drop, queue a NAK, fail the queue pair.
+RC_CHK", IBA 9.7, seed 004 section 7.3). A step returns false if it ended the packet, after doing what
+the rule requires: count a drop, queue a NAK, or fail the queue pair.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from rnic.context.qpc import OPT_CREDITS
 from rnic.rings.cqe import CQE_IMM, CQE_INV, CQE_RECEIVE, CQE_SOLICITED
 from rnic.spec import reasons
-from rnic.spec.access import LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
+from rnic.spec.access import LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE
 from rnic.spec.drops import DropReason
 from rnic.spec.events import COMM_EST, WQ_ACCESS_ERROR, WQ_CATAS_ERROR, WQ_INVAL_REQ_ERROR
 from rnic.spec.limits import NEVER
-from rnic.spec.opcodes import COMPARE_SWAP, READ_REQUEST
+from rnic.spec.opcodes import ATOMIC_WRITE, COMPARE_SWAP, READ_REQUEST
 from rnic.spec.psn import PSN_FAR, PSN_MASK, PSN_WINDOW, psn_count, psn_diff
 from rnic.spec.reasons import Reason
-from rnic.spec.states import RTR, ST_RC
+from rnic.spec.states import RELIABLE, RTR, ST_XRC_TGT
 from rnic.spec.status import LOC_LEN_ERR, LOC_PROT_ERR, REM_ACCESS_ERR, REM_INV_REQ_ERR, REM_OP_ERR, SUCCESS
 from rnic.spec.syndromes import (
     AETH_RNR_NAK,
@@ -38,11 +38,13 @@ from rnic.state.queue_pair import QP, SCATTER, QpMemory, QpRecord
 from rnic.state.record import NONE, WORD_BYTES, Word, view
 from rnic.transport.resources import Resources
 from rnic.transport.response_queue import ReplyQueue
+from rnic.transport.rights import flushes_region, misaligned, needed_rights
 from rnic.transport.sge import NO_PAYLOAD, Payload, Sge, local_payload, remote_payload
 from rnic.transport.why import Values, about_packet, why_length, why_lists, why_rights
 from rnic.transport.wqe import ReceiveWqe
 
 if TYPE_CHECKING:
+    from rnic.mem.translation import Translation
     from rnic.transport.host import CompletionSink, ReceiveSource
     from rnic.transport.qp import QueuePair
     from rnic.wire.packet import Packet
@@ -50,11 +52,11 @@ if TYPE_CHECKING:
 NOTHING = 0
 SEND = 1
 WRITE = 2
-"""What kind of message is open."""
+"""Kind of the open message."""
 
 OWED_NS = 100_000
-"""So long after it came, or a mean round trip and a quarter, a message that asks for no ACK is acknowledged: before its
-sender has to ask by a probe."""
+"""Delay of the ACK of a message without AckReq, or 1.25 mean round trips if that is longer: still before the sender's
+probe."""
 
 _NAK_STATUS = {
     NAK_INVALID_REQUEST: REM_INV_REQ_ERR,
@@ -71,9 +73,9 @@ _LOW = 0xFFFF_FFFF
 class Responder(QpRecord):
     """The receiving half of one connected queue pair.
 
-    ``nak_sent`` is set after a sequence NAK or an RNR NAK: packets beyond the expected PSN are then dropped
-    without another NAK until the expected one arrives. ``guarded`` is the open WRITE's payload where a shell's guard
-    let it through instead of a key; ``_checked`` is what the packet at hand may reach.
+    ``nak_sent`` is set after a sequence NAK or an RNR NAK: out-of-order packets are then dropped
+    without another NAK until the expected one arrives. ``guarded`` is the open WRITE's payload if a shell's guard
+    admitted it instead of a key; ``_checked`` is the memory that the current packet may access.
     """
 
     __slots__ = (
@@ -122,7 +124,7 @@ class Responder(QpRecord):
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything: the RESET state."""
+        """Reset all state, as RESET requires."""
         self.replies.clear()
         self.resources.clear()
         self.open = NOTHING
@@ -157,7 +159,7 @@ class Responder(QpRecord):
         return sges
 
     def use(self, wqe: ReceiveWqe) -> None:
-        """Take a receive entry for the message that begins. The ring's slot is software's again."""
+        """Copy a receive entry for the message that begins. Software may then reuse the ring's slot."""
         cells = self._cells
         at = self._scatters
         for va, length, key in wqe.sges:
@@ -169,13 +171,13 @@ class Responder(QpRecord):
         self.receive_bytes = wqe.total
 
     def release(self) -> int | None:
-        """The receive entry is used up: its index, ``None`` where none was in use."""
+        """Release the receive entry in use. Return its index, or ``None`` if none was in use."""
         index = self.receive_index
         self.receive_index = NONE
         return None if index == NONE else index
 
     def dest(self) -> Payload:
-        """Where the open message goes."""
+        """Return the destination of the open message's bytes."""
         if self.open == SEND:
             return local_payload(self.host.memory, self.qp.receive_pd, self._sges(), True)
         return self._write_dest()
@@ -185,10 +187,12 @@ class Responder(QpRecord):
             return self.guarded.again()
         ctx = self.ctx
         sge = self.write_va, self.write_length, self.write_rkey
-        return remote_payload(self.host.memory, ctx.pd, sge, REMOTE_WRITE, ctx.local_qpn, self.write_binding)
+        return remote_payload(
+            self.host.memory, self.qp.request_pd, sge, REMOTE_WRITE, ctx.local_qpn, self.write_binding
+        )
 
     def receive(self, packet: Packet, now_ns: int) -> None:
-        """One request packet of this QP's service, ICRC and P_Key right."""
+        """Receive one request packet of this QP's service. ICRC and P_Key were checked."""
         if not self.established:
             self.established = 1
             if self.ctx.state == RTR:
@@ -201,7 +205,7 @@ class Responder(QpRecord):
             selective.release_next(self._take)
 
     def handle_timer(self, now_ns: int) -> None:
-        """What is owed has been for long enough."""
+        """Send the delayed ACK if it is due."""
         if self.owed_ns <= now_ns:
             self.owed_ns = NEVER
             self.reply(self.ctx.expected_psn - 1 & PSN_MASK, self._ack_code())
@@ -214,14 +218,14 @@ class Responder(QpRecord):
     # ---------------------------------------------------------------------------- the named steps
 
     def check_psn(self, packet: Packet) -> bool:
-        """PSN verification (IBA 9.7, for UC 9.8; 004 RC_CHK "PSN"): expected, duplicate or beyond a gap."""
+        """Verify the PSN (IBA 9.7, for UC 9.8; 004 RC_CHK "PSN"): expected, duplicate or out of order."""
         expected_psn = self.ctx.expected_psn
         if packet.psn == expected_psn:
             if self.nak_sent:
                 self.nak_sent = 0
             return True
-        if self.ctx.servtype != ST_RC:
-            # UC: whatever was open is lost; a message that starts here is taken (IBA 9.8)
+        if self.ctx.servtype not in RELIABLE:
+            # UC: the open message is lost; a message that starts with this packet is accepted (IBA 9.8)
             self.host.counters.bump(DropReason.PSN_GAP.value)
             self._abandon()
             if packet.row.start:
@@ -242,7 +246,7 @@ class Responder(QpRecord):
         return False
 
     def check_op_seq(self, packet: Packet) -> bool:
-        """OpCode sequence check (IBA 9.7): FIRST, MIDDLE, LAST and ONLY in a legal order."""
+        """Check the OpCode sequence (IBA 9.7): FIRST, MIDDLE, LAST and ONLY in a legal order."""
         row = packet.row
         kind = SEND if row.send else WRITE if row.write else NOTHING
         if row.start or kind == NOTHING:
@@ -250,7 +254,7 @@ class Responder(QpRecord):
                 return True
         elif self.open == kind:
             return True
-        if self.ctx.servtype != ST_RC:
+        if self.ctx.servtype not in RELIABLE:
             self.host.counters.bump(DropReason.BAD_SEQUENCE.value)
             self._abandon()
             if row.start:
@@ -260,21 +264,19 @@ class Responder(QpRecord):
         return self._refuse(packet, NAK_INVALID_REQUEST, (reasons.WRONG_SEQUENCE, {}))
 
     def check_op_valid(self, packet: Packet) -> bool:
-        """OpCode validation (IBA 9.7; 004 "OPCODE"): known, and the QP's access flags allow WRITE, READ, atomics."""
-        row = packet.row
-        flags = self.ctx.access_flags
-        if row.write:
-            allowed = flags & REMOTE_WRITE
-        elif row.operation == READ_REQUEST:
-            allowed = flags & REMOTE_READ
-        elif row.atomic:
-            allowed = flags & REMOTE_ATOMIC and packet.va & 7 == 0
+        """Validate the OpCode (IBA 9.7; 004 "OPCODE"): known, and allowed by the QP's access flags."""
+        if self.ctx.servtype == ST_XRC_TGT and not self.qp.use_srq(packet):
+            number = packet.srqn if packet.row.xrceth else 0
+            return self._refuse(packet, NAK_INVALID_REQUEST, (reasons.NO_XRC_SRQ, {"number": number}))
+        rights = needed_rights(packet)
+        if rights:
+            allowed = self.ctx.access_flags & rights == rights and not misaligned(packet)
         else:
-            allowed = row.send
-        return bool(allowed) or self._refuse(packet, NAK_INVALID_REQUEST, why_rights(self, packet))
+            allowed = packet.row.send
+        return allowed or self._refuse(packet, NAK_INVALID_REQUEST, why_rights(self, packet))
 
     def check_resources(self, packet: Packet) -> bool:
-        """Resource check (IBA 9.7): a receive entry where one is used, else RNR; room for READ and atomics."""
+        """Check resources (IBA 9.7): a receive entry if one is needed, else RNR; room for what responses answer."""
         row = packet.row
         if row.send:
             if row.start and not self._take_receive(packet):
@@ -285,15 +287,13 @@ class Responder(QpRecord):
                 if wqe is None:
                     return self._not_ready(packet)
                 self.use(wqe)
-        elif (row.operation == READ_REQUEST or row.atomic) and (
-            self.replies.pending_reads >= self.ctx.max_dest_rd_atomic
-        ):
+        elif row.resource and self.replies.pending_reads >= self.ctx.max_dest_rd_atomic:
             most: Values = {"most": self.ctx.max_dest_rd_atomic}
             return self._refuse(packet, NAK_INVALID_REQUEST, (reasons.READ_DEPTH, most))
         return True
 
     def check_length(self, packet: Packet) -> bool:
-        """Length validation (IBA C9-92, C9-94; 004 "Length"): full packets but at the end; the message fits."""
+        """Validate lengths (IBA C9-92, C9-94; 004 "Length"): only the last packet may be short; the message fits."""
         row = packet.row
         size = len(packet.payload)
         mtu = self.ctx.mtu_bytes
@@ -307,6 +307,9 @@ class Responder(QpRecord):
         elif row.operation == READ_REQUEST:
             if packet.dma_length > self.ctx.max_msg_bytes or psn_count(packet.dma_length, mtu) > PSN_WINDOW:
                 return self._refuse(packet, NAK_INVALID_REQUEST, why_length(self, packet))
+        elif row.operation == ATOMIC_WRITE:
+            if not size == packet.dma_length == 8:
+                return self._refuse(packet, NAK_INVALID_REQUEST, why_length(self, packet))
         elif row.write:
             length = packet.dma_length if row.start else self.write_length
             if length > self.ctx.max_msg_bytes:
@@ -317,30 +320,29 @@ class Responder(QpRecord):
         return True
 
     def check_rkey(self, packet: Packet) -> bool:
-        """R_Key validation (IBA C9-88; 004 "WRITE MRT"): key, PD, rights and range. Zero length needs no key."""
+        """Validate the R_Key (IBA C9-88; 004 "WRITE MRT"): key, PD, rights and range. Zero length needs no key."""
         row = packet.row
         if row.send:
-            if not row.start:  # else the resource check looked at the entry just now
+            if not row.start:  # else the resource check has just checked the entry
                 self._checked = self.dest()
             return self._checked.valid or self._refuse_receive(packet)
-        if row.write:
-            if not row.start:
-                self._checked = self.dest()
-                open_sge = self.write_va, self.write_length, self.write_rkey
-                return self._checked.valid or self._refuse_access(packet, open_sge, REMOTE_WRITE)
-            length, rights = packet.dma_length, REMOTE_WRITE
-        elif row.operation == READ_REQUEST:
-            length, rights = packet.dma_length, REMOTE_READ
-        else:
-            length, rights = 8, REMOTE_ATOMIC
-        payload = self._remote(packet, length, rights)
-        if payload is None:
-            return self._refuse_access(packet, (packet.va, length, packet.rkey), rights)
+        if row.write and not row.start:
+            self._checked = self.dest()
+            open_sge = self.write_va, self.write_length, self.write_rkey
+            return self._checked.valid or self._refuse_access(packet, open_sge, REMOTE_WRITE)
+        length, rights = packet.dma_length, needed_rights(packet)
+        va: int = packet.va
+        if flushes_region(packet):
+            entry = self.host.memory.lookup(packet.rkey)
+            va, length = va if entry is None else entry.start, 1
+        payload = self._remote(packet, va, length, rights)
+        if payload is None or not self._pages_known(packet, length, rights):
+            return self._refuse_access(packet, (va, length, packet.rkey), rights)
         self._checked = payload
         return True
 
     def execute(self, packet: Packet) -> bool:
-        """Move the data. READ and atomic requests are answered here and end here."""
+        """Move the data. Requests that responses answer are finished here."""
         row = packet.row
         if row.send or row.write:
             offset = 0
@@ -357,12 +359,19 @@ class Responder(QpRecord):
             return True
         ctx = self.ctx
         payload = self._checked
-        self.msn = msn = self.msn + 1 & PSN_MASK
+        msn = self.msn + 1 & PSN_MASK
         if row.operation == READ_REQUEST:
             packets = psn_count(packet.dma_length, ctx.mtu_bytes)
             self.resources.keep(packet, packets, 0, False)
             self.replies.read(packet.psn, packets, payload, self._ack_code(), msn)
             ctx.expected_psn = packet.psn + packets & PSN_MASK
+        elif not row.atomic:
+            # What came before is in memory already, and every reader sees it: a FLUSH has nothing left to do.
+            if row.payload and not payload.write(0, packet.payload):
+                return self._refuse_memory(packet)
+            self.resources.keep(packet, 1, 0, False)
+            self.replies.read(packet.psn, 1, NO_PAYLOAD, self._ack_code(), msn)
+            ctx.expected_psn = packet.psn + 1 & PSN_MASK
         else:
             orig = self._atomic(packet, payload)
             if orig is None:
@@ -370,7 +379,7 @@ class Responder(QpRecord):
             self.resources.keep(packet, 1, orig, True)
             self.replies.atomic(packet.psn, orig, self._ack_code(), msn)
             ctx.expected_psn = packet.psn + 1 & PSN_MASK
-        ctx.rmsn = msn
+        self.msn = ctx.rmsn = msn
         self.host.schedule(self.qp)
         return False
 
@@ -383,7 +392,7 @@ class Responder(QpRecord):
         self.guarded = payload if payload.guarded else None
 
     def complete(self, packet: Packet) -> bool:
-        """Advance the PSN; at a message's end complete the receive entry it used, and count it.
+        """Advance the PSN. At the end of a message, complete its receive entry and increment the MSN.
 
         A completion that the CQ cannot take comes before the ACK (004 RC_CHK "CQ").
         """
@@ -392,7 +401,7 @@ class Responder(QpRecord):
         if not row.end:
             ctx.expected_psn = packet.psn + 1 & PSN_MASK
             return True
-        if row.ieth and not self.host.memory.invalidate(packet.inv_rkey, ctx.pd, ctx.local_qpn):
+        if row.ieth and not self.host.memory.invalidate(packet.inv_rkey, self.qp.request_pd, ctx.local_qpn):
             return self._refuse(
                 packet, NAK_REMOTE_ACCESS, (reasons.NO_WINDOW, {"key": packet.inv_rkey}), REM_INV_REQ_ERR
             )
@@ -414,15 +423,17 @@ class Responder(QpRecord):
                 return self._overflow(packet)
         ctx.expected_psn = packet.psn + 1 & PSN_MASK
         self.msn = ctx.rmsn = self.msn + 1 & PSN_MASK
+        if row.write and self.write_length and (translation := self._translation(self.write_rkey)) is not None:
+            translation.written()
         self._abandon()
         return True
 
     def acknowledge(self, packet: Packet) -> bool:
-        """IBA 9.7.5.1.2: an ACK where the packet asks for one; later ones cover earlier ones.
+        """Send an ACK if the packet has AckReq; later ACKs cover earlier ones (IBA 9.7.5.1.2).
 
-        A message that came whole and asked for none gets one with the next that does, or after a while.
+        A complete message without AckReq is acknowledged with the next that has it, or after a delay.
         """
-        if self.ctx.servtype != ST_RC:
+        if self.ctx.servtype not in RELIABLE:
             return True
         if packet.ackreq:
             self.reply(packet.psn, self._ack_code())
@@ -434,22 +445,34 @@ class Responder(QpRecord):
 
     # ------------------------------------------------------------------------------------- helpers
 
-    def _remote(self, packet: Packet, length: int, rights: int) -> Payload | None:
-        """What a request of the peer may reach, ``None`` where its key does not let it."""
-        ctx = self.ctx
-        sge = packet.va, length, packet.rkey
-        payload = remote_payload(self.host.memory, ctx.pd, sge, rights, ctx.local_qpn)
+    def _remote(self, packet: Packet, va: int, length: int, rights: int) -> Payload | None:
+        """Return the memory that a request of the peer may access, ``None`` if its key does not permit it."""
+        sge = va, length, packet.rkey
+        pd = self.qp.pd_of(packet)
+        payload = remote_payload(self.host.memory, pd, sge, rights, self.ctx.local_qpn)
         return payload if payload.valid else None
 
-    def _next_receive(self) -> ReceiveWqe | None:
-        """The next receive entry; none where a reliable connection's queue is almost full (004 RC_CHK).
+    def _translation(self, rkey: int) -> Translation | None:
+        """Return the translation that R_Key 0 stands for, if a shell translates addresses (003)."""
+        translations = self.host.memory.translations
+        return None if rkey or not translations else translations.get(self.ctx.local_qpn)
 
-        Almost full is 004's word, from the buffer's side: no more entries are posted than the threshold keeps back.
+    def _pages_known(self, packet: Packet, length: int, rights: int) -> bool:
+        """Return whether a message under R_Key 0 may begin: the shell's TLB has its pages."""
+        translation = self._translation(packet.rkey) if length else None
+        return translation is None or translation.begin(packet.va, length, rights)
+
+    def _next_receive(self) -> ReceiveWqe | None:
+        """Return the next receive entry; ``None`` if a reliable connection's queue is almost full (004 RC_CHK).
+
+        "Almost full" is 004's term, seen from the buffer: no more entries are posted than the threshold keeps back.
         """
-        kept = self.host.config.rq_almost_full
-        if kept and self.ctx.servtype == ST_RC and self.rq.available() <= kept:
+        if self.ctx.servtype in RELIABLE and (kept := self._kept_back()) and self.rq.available() <= kept:
             return None
         return self.qp.take_receive()
+
+    def _kept_back(self) -> int:
+        return self.rq.kept_back(self.host.config.rq_almost_full)
 
     def _take_receive(self, packet: Packet) -> bool:
         if self.receive_index == NONE:
@@ -461,10 +484,14 @@ class Responder(QpRecord):
         return self._checked.valid or self._refuse_receive(packet)
 
     def _not_ready(self, packet: Packet) -> bool:
-        """IBA 9.7.5.2.8: RNR NAK; unreliable services drop the message."""
-        answer = "an RNR NAK lets the peer wait" if self.ctx.servtype == ST_RC else "the message is dropped"
+        """Send an RNR NAK (IBA 9.7.5.2.8); unreliable services drop the message. An unreadable ring is a fault."""
+        if not self.rq.readable():
+            return self._ring_lost(packet)
+        answer = "an RNR NAK lets the peer wait" if self.ctx.servtype in RELIABLE else "the message is dropped"
+        if posted := self.rq.available():
+            answer = f"{posted} posted, RQ_ALMOST_FULL={self._kept_back()} of them kept back; {answer}"
         self.qp.explain(reasons.NO_RECEIVE, about_packet(packet, self), answer=answer)
-        if self.ctx.servtype == ST_RC:
+        if self.ctx.servtype in RELIABLE:
             self.nak(packet.psn, AETH_RNR_NAK | self.ctx.rnr_nak_timer & 0x1F)
         else:
             self.host.counters.bump(DropReason.NO_RECEIVE.value)
@@ -472,35 +499,45 @@ class Responder(QpRecord):
             self.ctx.expected_psn = packet.psn + 1 & PSN_MASK
         return False
 
+    def _ring_lost(self, packet: Packet) -> bool:
+        """Handle posted entries that cannot be read: a local fault that no completion can report
+        (004 7.7)."""
+        self.qp.explain(reasons.RECEIVE_RING, about_packet(packet, self))
+        if self.ctx.servtype in RELIABLE:
+            self.host.counters.bump("fatal_naks_sent")
+            self.reply(packet.psn, NAK_REMOTE_OPERATION)
+        self.qp.fail_receive(LOC_PROT_ERR, NAK_REMOTE_OPERATION, WQ_CATAS_ERROR)
+        return False
+
     def _refuse_access(self, packet: Packet, sge: Sge, rights: int) -> bool:
-        """The key that a request names does not let it."""
+        """Refuse a request whose key does not permit it."""
         va, length, key = sge
-        memory, ctx = self.host.memory, self.ctx
-        why = memory.why_refused(key, ctx.pd, va, length, rights, ctx.local_qpn)
+        memory, pd = self.host.memory, self.qp.request_pd
+        why = memory.why_refused(key, pd, va, length, rights, self.ctx.local_qpn)
         return self._refuse(packet, NAK_REMOTE_ACCESS, why)
 
     def _refuse_receive(self, packet: Packet) -> bool:
-        """The receive entry in use cannot be written."""
+        """Refuse a request because the receive entry in use cannot be written."""
         why = why_lists(self.host.memory, self.qp.receive_pd, self._sges(), LOCAL_WRITE)
         return self._refuse(packet, NAK_REMOTE_OPERATION, why, LOC_PROT_ERR)
 
     def _refuse_memory(self, packet: Packet, local_status: int = SUCCESS) -> bool:
-        """The key is right, and the memory does not answer."""
-        va = packet.va if packet.row.start or packet.row.atomic else self.write_va + self.offset
+        """Refuse a request because its memory cannot be accessed, although the key is right."""
+        va = packet.va if packet.row.start else self.write_va + self.offset
         return self._refuse(packet, NAK_REMOTE_OPERATION, (reasons.MEMORY_GONE, {"va": va}), local_status)
 
     def _refuse(self, packet: Packet, nak: int, why: tuple[Reason, Values], local_status: int = SUCCESS) -> bool:
-        """A request that must not be carried out: RC answers a NAK and fails, UC drops the message.
+        """Refuse a request: RC sends a NAK and fails, UC drops the message.
 
-        ``why`` is what its program is told. ``local_status`` completes the receive entry in use, where the fault is
-        this side's.
+        ``why`` is the reason shown to the program. ``local_status`` completes the receive entry in use, if the fault is
+        local.
         """
         self.qp.explain(why[0], about_packet(packet, self), **why[1])
-        if self.ctx.servtype != ST_RC:
+        if self.ctx.servtype not in RELIABLE:
             reason = DropReason.BAD_LENGTH if nak == NAK_INVALID_REQUEST else DropReason.ACCESS
             self.host.counters.bump(reason.value)
             if local_status == LOC_PROT_ERR and self.receive_index != NONE:
-                # kept for the next message, a receive entry that cannot be used would stop all of them
+                # if it were kept for the next message, an unusable receive entry would stop all messages
                 self.qp.fail_receive(local_status, 0, None)
                 return False
             self._abandon()
@@ -512,8 +549,8 @@ class Responder(QpRecord):
         return False
 
     def _overflow(self, packet: Packet) -> bool:
-        """The completion is lost, so the message must not be acknowledged (004 "Fatal.cq_overflow")."""
-        if self.ctx.servtype == ST_RC:
+        """Handle a lost completion: the message must not be acknowledged (004 "Fatal.cq_overflow")."""
+        if self.ctx.servtype in RELIABLE:
             self.host.counters.bump("fatal_naks_sent")
             self.reply(packet.psn, NAK_REMOTE_OPERATION)
         self.qp.fail_receive(REM_OP_ERR, NAK_REMOTE_OPERATION, WQ_CATAS_ERROR)
@@ -525,9 +562,9 @@ class Responder(QpRecord):
         self.guarded = None
 
     def _duplicate(self, packet: Packet) -> None:
-        """IBA C9-105: SEND and WRITE draw an ACK, READ and atomics their saved answer."""
+        """Answer a duplicate (IBA C9-105): SEND and WRITE draw an ACK, all others their saved response."""
         row = packet.row
-        if row.operation != READ_REQUEST and not row.atomic:
+        if not row.resource:
             self.host.counters.bump(DropReason.DUPLICATE.value)
             self.reply(self.ctx.expected_psn - 1 & PSN_MASK, self._ack_code())
             return
@@ -538,10 +575,13 @@ class Responder(QpRecord):
         if resource.atomic:
             self.host.counters.bump("duplicate_atomics")
             self.replies.atomic(packet.psn, resource.orig, self._ack_code(), self.msn, again=True)
+        elif row.operation != READ_REQUEST:
+            self.host.counters.bump("duplicate_reads")
+            self.replies.read(packet.psn, 1, NO_PAYLOAD, self._ack_code(), self.msn, again=True)
         else:
-            payload = self._remote(packet, packet.dma_length, REMOTE_READ)
+            payload = self._remote(packet, packet.va, packet.dma_length, REMOTE_READ)
             if payload is None:
-                # the network may repeat a READ long after its memory is gone: that must not fail the QP
+                # the network may duplicate a READ long after its memory is gone: that must not fail the QP
                 self.host.counters.bump(DropReason.DUPLICATE_UNMATCHED.value)
                 return
             self.host.counters.bump("duplicate_reads")
@@ -550,7 +590,7 @@ class Responder(QpRecord):
         self.host.schedule(self.qp)
 
     def _atomic(self, packet: Packet, payload: Payload) -> int | None:
-        """Carry out an atomic: 64 bits in the host's byte order. The original value."""
+        """Execute an atomic on 64 bits in host byte order. Return the original value."""
         data = payload.read(0, 8)
         if data is None:
             return None
@@ -562,20 +602,20 @@ class Responder(QpRecord):
         return orig if payload.write(0, value.to_bytes(8, sys.byteorder)) else None
 
     def _ack_code(self) -> int:
-        """Syndrome of an ACK: end-to-end credits where they are on, else the invalid code."""
+        """Return the syndrome of an ACK: end-to-end credits if they are on, else the invalid code."""
         if self.ctx.options & OPT_CREDITS and not self.qp.uses_srq:
-            # the entry of an open message counts, since its message is not in the MSN yet
-            usable = max(0, self.rq.available() - self.host.config.rq_almost_full)
+            # the receive entry in use counts, since the open message is not in the MSN yet
+            usable = max(0, self.rq.available() - self._kept_back())
             return credit_code(usable + (self.receive_index != NONE))
         return CREDITS_INVALID
 
     def acknowledge_run(self, ask: bool) -> None:
-        """After a run of packets: the ACK that one of them asked for."""
-        if ask and self.ctx.servtype == ST_RC:
+        """Send the ACK for a run of packets, if one of them had AckReq."""
+        if ask and self.ctx.servtype in RELIABLE:
             self.reply(self.ctx.expected_psn - 1 & PSN_MASK, self._ack_code())
 
     def nak(self, psn: int, syndrome: int) -> None:
-        """Queue a NAK after which the peer sends again from ``psn`` on, and count it."""
+        """Queue a NAK, upon which the peer retransmits from ``psn`` on, and count it."""
         self.nak_sent = 1
         self.host.counters.bump(NAKS_SENT[syndrome & AETH_TYPE_MASK])
         self.reply(psn, syndrome)
@@ -583,7 +623,7 @@ class Responder(QpRecord):
     def reply(self, psn: int, syndrome: int) -> None:
         """Queue an ACK or NAK."""
         if not self.replies.full:
-            self.owed_ns = NEVER  # every answer says of what came before it that it did
+            self.owed_ns = NEVER  # every reply acknowledges what came before it
             if self.replies.acknowledge(psn, syndrome, self.msn):
                 self.host.counters.bump("acks_coalesced")
             self.host.schedule(self.qp)

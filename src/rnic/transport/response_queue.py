@@ -1,4 +1,4 @@
-"""What a responder owes its peer: ACKs, NAKs, READ responses and atomic results, in PSN order."""
+"""Replies that a responder owes its peer: ACKs, NAKs, READ responses and atomic results, in PSN order."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class Reply(Record):
 class ReplyQueue(QpRecord):
     """Replies waiting to be sent: a ring of slots, oldest first.
 
-    ``pending_reads`` counts the READ and atomic ones but for answers to duplicates, which a peer that keeps to
-    its limit of outstanding requests may cause as well. ``guarded`` holds, by slot, the payloads of READs that a
-    shell's guard let through, which no key stands for.
+    ``pending_reads`` counts READ and atomic replies, except those to duplicates, which a peer may cause without
+    exceeding its limit of outstanding requests. ``guarded`` holds, by slot, the payloads of READs that a shell's
+    guard admitted and that have no key.
     """
 
     __slots__ = ("_replies", "guarded", "qp")
@@ -101,11 +101,11 @@ class ReplyQueue(QpRecord):
 
     @property
     def full(self) -> bool:
-        """Whether no more can wait."""
+        """True if the queue is full."""
         return self.reply_count == REPLIES
 
     def acknowledge(self, psn: int, syndrome: int, msn: int) -> bool:
-        """Queue an ACK or NAK; true if it replaced an unsent ACK, which it covers (ACK coalescing, IBA 9.7.5.1.2)."""
+        """Queue an ACK or NAK. Return true if it replaced an unsent ACK (ACK coalescing, IBA 9.7.5.1.2)."""
         count = self.reply_count
         if count:
             last = self._at(count - 1)
@@ -143,14 +143,14 @@ class ReplyQueue(QpRecord):
         self.reply_count -= 1
 
     def keep_acknowledgements(self) -> None:
-        """Drop the first reply that reads memory and all behind it: what stays says what was taken already."""
+        """Drop the first READ response and all replies after it: the rest acknowledge what was taken already."""
         for place in range(self.reply_count):
             if self._at(place).kind == READ:
                 self.reply_count = place
                 break
 
     def waiting(self, psn: int) -> bool:
-        """Whether a READ or atomic reply that starts at ``psn`` is queued and not begun."""
+        """Return whether a READ or atomic reply that starts at ``psn`` is queued and not yet begun."""
         for place in range(self.reply_count):
             reply = self._at(place)
             if reply.psn == psn and reply.kind != ACK and reply.sent == 0:
@@ -175,8 +175,8 @@ class ReplyQueue(QpRecord):
                     failed = reply.psn + reply.sent & PSN_MASK
                     if not reply.again:
                         return sent, failed
-                    # the key may outlive the memory: the owner goes on when the first answer has arrived, and the
-                    # network may repeat the request later still. A requester that waits for the answer is told so
+                    # The key may outlive the memory: the owner goes on once the first response has arrived, and the
+                    # network may duplicate the request later. A requester that still waits gets a NAK.
                     self.qp.host.counters.bump("fatal_naks_sent")
                     word = NAK_REMOTE_OPERATION << 24 | self.qp.responder.msn
                     batch.add(BTH_WORD_STRUCT.pack(head | ACKNOWLEDGE << 56, failed, word))
@@ -184,6 +184,7 @@ class ReplyQueue(QpRecord):
                     continue
                 sent += count
                 if reply.sent == reply.packets:
+                    self._count_read(reply)
                     self._pop(reply)
                 continue
             word = reply.syndrome << 24 | reply.msn
@@ -196,6 +197,15 @@ class ReplyQueue(QpRecord):
             self._pop(reply)
         return sent, None
 
+    def _count_read(self, reply: Reply) -> None:
+        """Count a message that was read under R_Key 0, where a shell translates addresses (003)."""
+        qp = self.qp
+        translations = qp.host.memory.translations
+        if translations and reply.total and not reply.rkey:
+            translation = translations.get(qp.ctx.local_qpn)
+            if translation is not None:
+                translation.answered()
+
     def _payload(self, reply: Reply) -> Payload:
         if self.guarded:
             kept = self.guarded.get(self.reply_first)
@@ -204,10 +214,10 @@ class ReplyQueue(QpRecord):
         qp = self.qp
         ctx = qp.ctx
         sge = reply.va, reply.total, reply.rkey
-        return remote_payload(qp.host.memory, ctx.pd, sge, REMOTE_READ, ctx.local_qpn, reply.binding)
+        return remote_payload(qp.host.memory, qp.reply_pd(reply.rkey), sge, REMOTE_READ, ctx.local_qpn, reply.binding)
 
     def _send_read(self, reply: Reply, head: int, mtu: int, budget: int, batch: FrameBatch) -> int:
-        """Send response packets of one READ; 0 where its memory cannot be read."""
+        """Send response packets of one READ. Return their number, 0 if its memory cannot be read."""
         payload = self._payload(reply)
         packets = reply.packets
         sent = first = reply.sent

@@ -1,6 +1,6 @@
-"""Runs of packets that carry nothing but a BTH: the middles of long messages, framed and placed one like the other.
+"""Runs of packets whose only header is a BTH: the MIDDLEs of long messages, framed and placed in one loop.
 
-Both loops know the first eight bytes of such a BTH as one integer, since within a run only the PSN word
+Both loops treat the first eight bytes of such a BTH as one integer, since within a run only the PSN word
 changes. CRCs start from per-length seeds that already hold the masked IP and UDP headers.
 """
 
@@ -35,9 +35,9 @@ def segment_run(
         head: first eight bytes of the BTH as an integer; the byte of FECN and BECN is 0.
         psn: PSN of the first packet.
         payload: at least ``count * mtu`` bytes.
-        seeds: CRC states by IPv4 ident; ``first`` is the first packet's ident.
-        delta: what the masked BTH byte changes in the CRC of a packet of this length.
-        ack_every: request an ACK where the PSN is a multiple of this, so that a retransmitted packet asks again;
+        seeds: CRC states by IP ID; ``first`` is the first packet's IP ID.
+        delta: change of the CRC by the masked BTH byte, for a packet of this length.
+        ack_every: request an ACK if the PSN is a multiple of this, so that a retransmitted packet asks again;
             0 for never.
 
     One buffer carries the end of a packet and the start of the next, which saves an iov entry a packet.
@@ -72,8 +72,8 @@ def place_run(
 ) -> tuple[int, bool]:
     """Check up to ``count`` packets from ``buf[start:]`` on and store their payloads in ``dest``.
 
-    Stops at the first packet that is not the next one of the run, or whose ICRC is wrong: the full path says
-    what it is.
+    Stop at the first packet that does not continue the run, or whose ICRC is wrong: the slow path handles
+    it.
 
     Returns:
         Packets taken, and whether one of them asked for an ACK.

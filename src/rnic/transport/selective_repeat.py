@@ -1,6 +1,6 @@
-"""Selective repeat: what came beyond a gap is kept, and of what was sent only the missing packet is sent again.
+"""Selective repeat: the responder keeps out-of-order packets, and the requester retransmits only the missing one.
 
-An option of rnic's, not of the standard, for peers that both have it (``recovery="selective-repeat"`` of
+An option of rnic, not of the standard, for peers that both have it (``recovery="selective-repeat"`` of
 :class:`~rnic.device.config.NicConfig`; Mittal and others, "Revisiting Network Support for RDMA", SIGCOMM 2018, say
 what it is worth). On the wire it is the standard's: the NAK names the first packet that is missing. The responder keeps
 what is beyond, so that the answer may be that packet alone; when it has come, the responder goes on with what it kept
@@ -31,13 +31,14 @@ if TYPE_CHECKING:
 
 _NAK_AGAIN = 16
 REPEAT_NS = 100_000
-"""How soon the tail-loss probe repeats at least (the paper's RTO_low): a repair that is lost holds everything up."""
+"""Shortest interval of the tail-loss probe (the paper's RTO_low): a lost retransmission stalls the queue pair."""
 KEPT_MOST = 512
-"""Packets that a responder keeps, and how far beyond the gap they may be: what is further is dropped."""
+"""Most packets that a responder keeps, and their largest distance from the missing one; others are dropped."""
 
 
 class SelectiveRepeat:
-    """What one queue pair keeps, and what it is to send again. It is there where the option is on."""
+    """Out-of-order packets that one queue pair keeps, and the packet that it must retransmit. Exists if the option is
+    on."""
 
     __slots__ = ("_kept", "_qp", "_repair", "_repaired_at", "_repaired_psn")
 
@@ -56,29 +57,29 @@ class SelectiveRepeat:
     # ------------------------------------------------------------------------------------- responder
 
     def keep(self, packet: Packet) -> bool:
-        """A packet beyond a gap: keep a copy of it; whether there was room, or it is here already."""
+        """Keep a copy of an out-of-order packet. Return whether there was room, or it was kept before."""
         psn = packet.psn
         if psn in self._kept:
             return True
         if psn_diff(psn, self._qp.ctx.expected_psn) > KEPT_MOST:
             return False
         if not len(self._kept) % _NAK_AGAIN and self._kept:
-            # the NAK or what it asked for may be lost: while packets come, it is said again
+            # the NAK or the retransmission may be lost: repeat the NAK while packets arrive
             self._qp.responder.nak_sent = 0
-        packet.payload = memoryview(bytes(packet.payload))  # its buffer is the link's again soon
+        packet.payload = memoryview(bytes(packet.payload))  # the link will reuse its buffer
         self._kept[psn] = packet
         self._qp.host.counters.bump("kept_packets")
         return True
 
     def release_next(self, take: Callable[[Packet], None]) -> None:
-        """The packet that was due has come: take what was kept behind it, and name the next gap where there is one."""
+        """Take the kept packets that follow the expected one, which has arrived, and send a NAK for the next gap."""
         qp = self._qp
         while (packet := self._kept.pop(expected_psn := qp.ctx.expected_psn, None)) is not None:
             take(packet)
             if qp.ctx.expected_psn == expected_psn:
-                return  # refused, and the peer has been told
+                return  # refused, and the peer got a NAK
         if self._kept:
-            # what was repeated by Go-Back-N meanwhile is here twice
+            # Go-Back-N may have retransmitted some of the kept packets meanwhile: drop the copies
             for psn in [psn for psn in self._kept if psn_diff(psn, expected_psn) < 0]:
                 del self._kept[psn]
         if self._kept:
@@ -88,11 +89,11 @@ class SelectiveRepeat:
 
     @property
     def due(self) -> bool:
-        """Whether a packet is to be sent again."""
+        """True if a packet is to be retransmitted."""
         return self._repair is not None
 
     def nak(self, psn: int, now_ns: int) -> bool:
-        """A NAK names ``psn``; whether it is repaired alone, else it is Go-Back-N's."""
+        """Handle a NAK that names ``psn``. Return whether only that packet is retransmitted; if not, use Go-Back-N."""
         requester = self._qp.requester
         if self._message(psn) is None:
             return False
@@ -100,18 +101,18 @@ class SelectiveRepeat:
             peer = requester.peer
             patience = 2 * peer.srtt + 4 * peer.rttvar if peer.srtt else requester.retransmit_interval
             if now_ns - self._repaired_at < patience:
-                return True  # said before the repair can have come
+                return True  # sent before the retransmission can have arrived
             if not requester.retry_left:
                 return False
             requester.retry_left -= 1
         self._repair = self._repaired_psn = psn
         self._repaired_at = now_ns
-        requester.rtt_psn = NONE  # what is kept is acknowledged when the gap is filled: that is no round trip
+        requester.rtt_psn = NONE  # kept packets are acknowledged once the gap is filled: that is not a round trip
         self._qp.host.schedule(self._qp)
         return True
 
     def send(self, batch: FrameBatch) -> int:
-        """Send the packet again that is missing; how many were sent."""
+        """Retransmit the missing packet. Return the number of packets sent."""
         psn, self._repair = self._repair, None
         if psn is None or (message := self._message(psn)) is None:
             return 0
@@ -126,7 +127,7 @@ class SelectiveRepeat:
         return sent
 
     def _message(self, psn: int) -> Message | None:
-        """The message of a SEND or WRITE that ``psn`` was sent of, and is not acknowledged."""
+        """Return the SEND or WRITE that ``psn`` belongs to, if that PSN was sent and is not acknowledged."""
         requester = self._qp.requester
         if psn_diff(psn & PSN_MASK, requester.una) < 0:
             return None

@@ -1,12 +1,12 @@
-"""What a requester has sent and not seen acknowledged: progress, going back, timers (IBA 9.7.6).
+"""Requests that are sent and not acknowledged: progress, rewind, timers (IBA 9.7.6).
 
 Messages lie in the send WQEs, in PSN order. From ``sq_head`` to ``send_index`` all their packets are sent; from there
-to ``fetch_index`` some wait to be sent. Going back to a PSN moves ``send_index`` back, so that sending again is the
-same code as sending.
+to ``fetch_index`` some wait to be sent. Rewinding to a PSN moves ``send_index`` back, so that retransmission uses the
+same code as the first transmission.
 
 Three things wait for a time, each with a deadline of its own: the local ACK timeout, the tail-loss probe
-(``design.md``, "Loss recovery"), and the end of an RNR wait. They count from when a packet leaves: what waits in line,
-for the first time or to be sent again, is not late. ``inflight`` says how many packets have left and are not
+(``design.md``, "Loss recovery"), and the end of an RNR wait. They count from when a packet is sent: packets that wait,
+for the first time or for retransmission, are not late. ``inflight`` counts the packets that were sent and are not
 acknowledged; NIC and peer keep accounts of them (:mod:`rnic.transport.inflight`).
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rnic.cc.limit import relieve
+from rnic.cc.controlled import ACKS_A_WINDOW
 from rnic.context.qpc import OPT_NO_PROBE, OPT_SELECTIVE_REPEAT
 from rnic.spec.limits import NEVER
 from rnic.spec.psn import PSN_MASK, PSN_WINDOW, psn_diff
@@ -36,41 +36,39 @@ if TYPE_CHECKING:
     from rnic.transport.wqe import SendRing
 
 REPEAT_MIN_NS = 1_000_000
-"""A tail-loss probe waits at least this long: sooner, many busy queue pairs repeat what is only late."""
+"""Shortest interval of a tail-loss probe: any shorter, and many busy queue pairs retransmit what is only late."""
 REPEAT_ALONE_NS = 250_000
-"""The same of a queue pair that has its peer for itself and waits for ACKs alone, once it knows the round trip. What is
-asked for again of a READ is more than an ACK, and others may have come meanwhile."""
+"""Shortest interval for a queue pair that is alone with its peer and waits for ACKs only, once it knows the round trip.
+A READ that is requested again costs more than an ACK, and other queue pairs may have started meanwhile."""
 SILENT_PROBES = 3
-"""Probe intervals without an answer after which the peer counts as silent, also without an ACK timeout."""
+"""Probe intervals without an answer after which the peer counts as silent, even without an ACK timeout."""
 PROBE_MAX_SHIFT = 10
-"""How often a probe's interval doubles at most."""
+"""Most doublings of a probe's interval."""
 BACKOFF_MOST = len(ACK_WAITS) - 1
-"""How often the ACK timeout doubles at most."""
+"""Most doublings of the ACK timeout."""
 ACK_EACH_AFTER_PROBE = 32
-"""Messages that each ask for an ACK after a probe: not every peer acknowledges what does not ask for it."""
+"""Messages with AckReq after a probe: not every peer acknowledges messages without it."""
 PROBE_MENDS = 2
-"""``probe_due`` where the oldest packet alone is sent again, since a NAK names it."""
+"""Value of ``probe_due`` if only the oldest packet is retransmitted, because a NAK named it."""
 GO_BACK_PENALTY_MAX = 64
-"""Losses for which a peer that did not keep what came beyond a gap gets Go-Back-N, at most."""
+"""Most losses for which Go-Back-N is used with a peer that did not keep out-of-order packets."""
 NARROWEST = 32
-"""Packets in flight that no number of losses takes away."""
-ACKS_A_WINDOW = 4
-"""Acknowledgements that are asked for while a window is sent, at least."""
+"""Window in packets below which losses do not shrink it."""
 MENDED_PART = 4
-"""By which part a packet that is sent again alone narrows the window: each takes a round trip, which what is in flight
-makes long."""
+"""A packet retransmitted alone shrinks the window by one in this many: each takes a round trip, which packets in
+flight make longer."""
 WIDEN_AFTER = 4
-"""Packets to be acknowledged for each one more in flight."""
+"""Acknowledged packets per packet by which the window grows."""
 
 
 @view(QP, "SendQueue", "Inflight")
 class SendQueue(QpRecord):
     """The state of the sending half of one queue pair, and what acknowledgements and time do to it.
 
-    ``una`` is the oldest PSN that is not acknowledged, ``sent_psn`` the one behind the last ever sent. ``window``
-    bounds the packets between ``una`` and the next to be sent. A loss halves it, since Go-Back-N sends again
-    whatever was in flight behind the lost packet, and acknowledgements open it again: so the packets sent in vain
-    stay in proportion to those between two losses. The standard leaves it to the requester how much it sends.
+    ``una`` is the oldest PSN that is not acknowledged, ``sent_psn`` follows the last PSN ever sent. ``window``
+    bounds the packets between ``una`` and the next to be sent. A loss halves it, since Go-Back-N sends again whatever
+    was in flight behind the lost packet, and acknowledgements open it again: so the wasted packets stay in proportion
+    to those between two losses. The standard leaves it to the requester how much it sends.
     """
 
     __slots__ = (
@@ -113,7 +111,7 @@ class SendQueue(QpRecord):
     ack_deadline: Word
     probe_deadline: Word
     rnr_until: Word
-    relief_ns: Word
+    control_ns: Word
     ack_each: Word
     single_resend_psn: Word
     go_back_penalty: Word
@@ -142,7 +140,7 @@ class SendQueue(QpRecord):
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything: the RESET state."""
+        """Reset all state, as RESET requires."""
         self.sq_head = self.send_index = self.fetch_index = self.tail = 0
         self.una = self.sent_psn = 0
         self.retry_left = self.rnr_left = 0
@@ -161,27 +159,27 @@ class SendQueue(QpRecord):
     # ------------------------------------------------------------------------------------ messages
 
     def message(self, index: int) -> Message:
-        """The message of SQ entry ``index``."""
+        """Return the message of SQ entry ``index``."""
         return self._messages[index]
 
     def messages(self, index: int, end: int) -> Iterator[Message]:
-        """Those from one index up to another."""
+        """Yield the messages from one index up to another."""
         while index != end:
             yield self.message(index)
             index = self.ring.after(index)
 
     @property
     def pending(self) -> bool:
-        """Whether a message that was fetched has packets to send, now or again."""
+        """True if a fetched message has packets to send or retransmit."""
         return self.send_index != self.fetch_index
 
     @property
     def begun(self) -> bool:
-        """Whether any message was fetched and has not completed."""
+        """True if a message was fetched and has not completed."""
         return self.sq_head != self.fetch_index
 
     def skip(self) -> Message:
-        """The oldest message, which is given up: the next is the oldest now."""
+        """Remove the oldest message and return it."""
         index = self.sq_head
         self.sq_head = after = self.ring.after(index)
         if index == self.send_index:
@@ -189,26 +187,26 @@ class SendQueue(QpRecord):
         return self.message(index)
 
     def last(self) -> Message | None:
-        """The newest message all of which was sent, if it has not completed."""
+        """Return the newest message that was sent completely, if it has not completed."""
         index = self.send_index
         return None if index == self.sq_head else self._messages[(index or self.ring.entries) - 1]
 
     def piece(self, place: int = 0) -> ReadPiece:
-        """READ or atomic request number ``place`` of those that wait for responses, oldest first."""
+        """Return READ or atomic request number ``place`` of those that wait for responses, oldest first."""
         return self._pieces[(self.piece_first + place) % PIECES]
 
     def add_piece(self) -> ReadPiece:
-        """One more, the newest; the caller fills it and has made sure that there is room."""
+        """Add a piece as the newest and return it. The caller fills it and has checked that there is room."""
         self.piece_count += 1
         return self.piece(self.piece_count - 1)
 
     def drop_piece(self) -> None:
-        """The oldest has all its responses."""
+        """Drop the oldest piece, which has all its responses."""
         self.piece_first = (self.piece_first + 1) % PIECES
         self.piece_count -= 1
 
     def next_read(self) -> None:
-        """The READ or atomic at ``read_index`` has all its responses: go on to the next that was begun."""
+        """Move ``read_index`` from a READ or atomic that has all its responses to the next that was begun."""
         index = self.ring.after(self.read_index)
         self.read_index = NONE
         for message in self.messages(index, self.fetch_index):
@@ -217,15 +215,15 @@ class SendQueue(QpRecord):
                 break
 
     def stop_waiting(self) -> None:
-        """Expect no responses and no deadline any more."""
+        """Stop expecting responses, and clear all deadlines."""
         self.piece_first = self.piece_count = 0
         self.read_index = NONE
         self.clear_inflight()
-        self.ack_deadline = self.probe_deadline = self.rnr_until = self.relief_ns = NEVER
+        self.ack_deadline = self.probe_deadline = self.rnr_until = self.control_ns = NEVER
         self.probe_due = 0
 
     def begin(self, mtu: int) -> None:
-        """Take PSN and window from the context: on the way to RTS."""
+        """Load PSN and window from the context, on the transition to RTS."""
         ctx = self.ctx
         config = self.host.config
         self.una = self.sent_psn = ctx.next_send_psn & PSN_MASK
@@ -237,24 +235,13 @@ class SendQueue(QpRecord):
         self._resize(self.widest)
 
     def refresh_retries(self) -> None:
-        """Take timeout and retry counts from the context."""
+        """Reload timeout and retry counts from the context."""
         ctx = self.ctx
         self.retry_left = ctx.retry_cnt
         self.rnr_left = ctx.rnr_retry
         self.ack_timeout = ack_timeout_ns(ctx.ackto)
 
     # ------------------------------------------------------------------------------------- window
-
-    def limit(self, packets: int) -> None:
-        """Congestion control changes the outstanding limit (:class:`rnic.cc.limit.Flight`).
-
-        A window that losses narrowed below it opens by acknowledgements, as before.
-        """
-        wide = self.window >= min(self.widest, packets)
-        self.widest = packets
-        if wide:
-            self._resize(packets)
-        self.host.schedule(self.qp)
 
     def narrow(self, part: int = 2) -> None:
         """Shrink the window by one in ``part`` after a loss."""
@@ -273,7 +260,7 @@ class SendQueue(QpRecord):
 
     @property
     def next_psn(self) -> int:
-        """PSN of the packet that is sent next, for the first time or again: ``inflight`` packets behind ``una``."""
+        """PSN of the next packet to send or retransmit: ``una`` plus ``inflight``."""
         return self.una + self.inflight & PSN_MASK
 
     @property
@@ -293,7 +280,7 @@ class SendQueue(QpRecord):
             self.account.release(self.peer, packets)
 
     def clear_inflight(self) -> None:
-        """Take everything out of flight, and leave the line for room."""
+        """Count nothing in flight, and leave the line for room."""
         self._remove_inflight(self.inflight)
         self.account.leave(self)
 
@@ -310,28 +297,30 @@ class SendQueue(QpRecord):
         self.account.remove_requester(self)
 
     def set_peer(self, peer: Peer) -> None:
-        """Account for packets to ``peer`` from now on, where the path leads."""
+        """Account for packets to ``peer``, to which the path leads, from now on."""
         if peer is not self.peer:
             inflight = self.inflight
             self._remove_inflight(inflight)
             self.account.leave(self)
             self._switch_peer(peer)
-            # it may have waited with the other peer, where nobody will call it any more
+            # it may have waited for room at the old peer, which will not wake it anymore
             self.host.schedule(self.qp)
             self.add_inflight(inflight)
 
     def advance(self, psn: int, now_ns: int) -> None:
-        """Take everything before ``psn`` as acknowledged. This may fail the queue pair: see the context's state.
+        """Mark everything before ``psn`` as acknowledged. This may fail the queue pair: check the context's state.
 
-        Deadlines may be earlier than they were: once all of a packet has had its effect, the caller rearms.
+        Deadlines may move forward: the caller rearms once it has processed the whole packet.
         """
         if psn != self.una:
+            rtt_ns = 0
             if self.rtt_psn != NONE and psn_diff(psn, self.rtt_psn) > 0:
-                self.peer.measured(max(0, now_ns - self.rtt_at), now_ns)
+                rtt_ns = max(0, now_ns - self.rtt_at)
+                self.peer.measured(rtt_ns, now_ns)
                 self.rtt_psn = NONE
             count = psn_diff(psn, self.una)
             if self.single_resend_psn != NONE and count > 1:
-                self.go_back_penalty *= self.una != self.single_resend_psn  # it had what follows
+                self.go_back_penalty *= self.una != self.single_resend_psn  # the peer had kept what follows
                 self.single_resend_psn = NONE
             if self.window < self.widest:
                 self._widen(count)
@@ -348,18 +337,20 @@ class SendQueue(QpRecord):
             else:
                 self.ack_deadline = self._ack_timeout_at(now_ns)
                 self.probe_deadline = now_ns + self._probe_interval() if self.probing else NEVER
-                # What a probe brought to light need not be all; but behind one READ response there are mostly more.
+                # A probe may not reveal every loss, so probe again; but after one READ response, more usually follow.
                 self.probe_due = probed and self.probing and not self.piece_count
             self.retire()
+            if (controlled := self.qp.controlled) is not None and controlled.counts_acks:
+                controlled.acknowledged(count, rtt_ns, now_ns)
         self.resume()
 
     def resume(self) -> None:
-        """Schedule the queue pair if anything can be sent after an acknowledgement."""
+        """Schedule the queue pair if it can send something after an acknowledgement."""
         if self.probe_due or ((self.pending or self.fetch_index != self.tail) and not self.parked):
             self.host.schedule(self.qp)
 
     def retire(self) -> None:
-        """Complete, in order, every message that is wholly acknowledged."""
+        """Complete, in order, every message that is fully acknowledged."""
         una = self.una
         index = self.sq_head
         while index != self.fetch_index:
@@ -389,15 +380,15 @@ class SendQueue(QpRecord):
             self.qp.check_drained()
 
     def about_to_send(self, psn: int) -> bool:
-        """Whether ``psn`` is what is sent next, again: a NAK that asks for it tells nothing new and costs no retry.
+        """Return whether ``psn`` is the next to be retransmitted: a NAK that names it is redundant and costs no retry.
 
-        So it is while an RNR wait runs: some responders answer what was in flight behind the refused request with a
-        sequence NAK each. They are the consequence of the RNR NAK.
+        That happens during an RNR wait: some responders answer each packet in flight after the refused request with a
+        sequence NAK. Those are a consequence of the RNR NAK.
         """
         return self.next_psn == psn
 
     def rewind(self, psn: int) -> None:
-        """Go back: the next packet sent is ``psn`` (Go-Back-N)."""
+        """Rewind to ``psn``, the next packet to send (Go-Back-N)."""
         self.rtt_psn = NONE
         self.probe_due = 0
         while self.piece_count and psn_diff(self.piece(self.piece_count - 1).next_psn, psn) >= 0:
@@ -414,15 +405,15 @@ class SendQueue(QpRecord):
             self.send_index = index
         self._remove_inflight(max(0, self.inflight - max(0, psn_diff(psn, self.una))))
         if self.inflight == 0:
-            # what waits to be sent again, perhaps long, is not late
+            # packets that wait for retransmission are not late
             self.ack_deadline = self.probe_deadline = NEVER
         self.host.schedule(self.qp)
 
     def resend_one(self, psn: int) -> bool:
-        """Send ``psn``, which a NAK names, again alone if possible; false if it has to be Go-Back-N.
+        """Retransmit only ``psn``, which a NAK named. Return false if Go-Back-N must be used.
 
-        The peer must have agreed to selective repeat. If it names the same PSN again, or the next, it has not stored
-        what follows, or several packets are lost: then Go-Back-N is used, for more losses each time.
+        The peer must have agreed to selective repeat. If it names the same PSN again, or the next, it has not kept
+        the packets that follow, or several are lost: then Go-Back-N is used, for more losses each time.
         """
         if not self.ctx.options & OPT_SELECTIVE_REPEAT or self.piece_count:
             return False
@@ -434,7 +425,7 @@ class SendQueue(QpRecord):
             return False
         self.single_resend_psn = psn
         self.narrow(MENDED_PART)
-        self.rtt_psn = NONE  # what is kept is acknowledged when the gap is filled: that is no round trip
+        self.rtt_psn = NONE  # kept packets are acknowledged once the gap is filled: that is not a round trip
         self.probe_due = PROBE_MENDS
         self.host.schedule(self.qp)
         return True
@@ -446,7 +437,7 @@ class SendQueue(QpRecord):
     # ------------------------------------------------------------------------------------- timers
 
     def arm_timers(self, now_ns: int) -> None:
-        """Start the timers that are not running, for the packets that are now outstanding."""
+        """Start the timers that are not running, for the packets now outstanding."""
         if self.inflight == 0:
             return
         deadline = self.ack_deadline
@@ -462,15 +453,15 @@ class SendQueue(QpRecord):
             self.host.arm(self.qp)
 
     def start_rnr_wait(self, deadline_ns: int) -> None:
-        """Send nothing, and expect nothing, until the responder is ready (IBA 9.7.5.2.8)."""
+        """Send and expect nothing until the responder is ready (IBA 9.7.5.2.8)."""
         self.rnr_until = deadline_ns
         self.ack_deadline = self.probe_deadline = NEVER
 
     def _ack_timeout_at(self, now_ns: int) -> int:
-        """When what is sent now, or waits now, counts as lost if nothing is acknowledged; never with a timeout of 0.
+        """Return the time at which packets sent by now count as lost without an ACK; never with a timeout of 0.
 
-        The local ACK timeout, twice as long after each that passed in vain, and no shorter than four measured round
-        trips; but at most four times the timeout, which is as long as IBA 9.7.6.1.3 lets a requester wait.
+        It is the local ACK timeout, doubled after each that expired, and at least four measured round trips; but
+        at most four times the timeout, the longest that IBA 9.7.6.1.3 lets a requester wait.
         """
         timeout = self.ack_timeout
         if not timeout:
@@ -479,12 +470,12 @@ class SendQueue(QpRecord):
 
     @property
     def probing(self) -> bool:
-        """Whether the tail-loss probe is on."""
+        """True if the tail-loss probe is on."""
         return self.host.config.probe and not self.ctx.options & OPT_NO_PROBE
 
     @property
     def retransmit_interval(self) -> int:
-        """Nanoseconds in which what was repeated should have been answered."""
+        """Nanoseconds in which a retransmission should have been answered."""
         peer = self.peer
         srtt = peer.srtt
         if self.qp.selective is not None:
@@ -499,13 +490,18 @@ class SendQueue(QpRecord):
 
     @property
     def deadline_ns(self) -> int:
-        """The next time at which :meth:`handle_timer` has something to do."""
-        return min(self.ack_deadline, self.probe_deadline, self.rnr_until, self.relief_ns)
+        """Next time at which :meth:`handle_timer` has something to do."""
+        return min(self.ack_deadline, self.probe_deadline, self.rnr_until, self.control_ns)
 
     def handle_timer(self, now_ns: int) -> None:
-        """RNR wait or congestion over, local ACK timeout, or tail-loss probe."""
-        if self.relief_ns <= now_ns:
-            relieve(self)
+        """Handle the end of an RNR wait, the timer of a congestion control, a local ACK timeout, or a tail-loss
+        probe."""
+        if self.control_ns <= now_ns:
+            controlled = self.qp.controlled
+            if controlled is None:
+                self.control_ns = NEVER
+            elif controlled.catch_up(now_ns):
+                self.host.schedule(self.qp)
         if self.rnr_until <= now_ns:
             self.rnr_until = NEVER
             self.host.schedule(self.qp)
@@ -516,7 +512,7 @@ class SendQueue(QpRecord):
             self.peer.timed_out(now_ns)
             self.qp.retry(self.una, now_ns)
         elif self.probe_deadline <= now_ns:
-            # As many probes without progress as packets may be sent by timeouts; without an ACK timeout, for ever.
+            # Send as many probes without progress as retry_cnt permits; without an ACK timeout, forever.
             if self.probe_shift <= self.ctx.retry_cnt or not self.ack_timeout or self.qp.selective is not None:
                 self.probe_due = 1
                 self.ack_each = ACK_EACH_AFTER_PROBE

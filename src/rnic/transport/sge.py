@@ -1,8 +1,8 @@
-"""Reading and writing a message's bytes through its scatter list. Nothing is believed longer than for one packet.
+"""Reading and writing a message's bytes through its scatter list. No check holds for longer than one packet.
 
-Key, protection domain, rights and range are checked when a payload is made, and it is made anew for each packet that
-comes and each turn of sending. So a region or window that goes while its message is under way is noticed next time, and
-nothing but numbers has to be kept between packets.
+Key, protection domain, rights and range are checked when a payload is made, and it is made again for each received
+packet and each turn of sending. So a region or window that is destroyed while its message is in progress is noticed
+with the next packet, and only numbers have to be kept between packets.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ Sge = tuple[int, int, int]
 """Address, length, key."""
 
 ANY_BINDING = NONE
-"""Whatever the key is bound to."""
+"""Accept any binding of the key."""
 
 
 class Payload:
     """A message's bytes, addressed by offset into the message.
 
     Args:
-        sges: where they lie, one piece after another.
-        entries: what each piece's key opens for it, ``None`` where it does not.
-        binding: what the only key is bound to.
-        guarded: a guard let the whole message reach this, instead of a key.
+        sges: the pieces of memory, in order.
+        entries: memory table entry of each piece's key, ``None`` if the key does not permit the access.
+        binding: number that the only key is bound to.
+        guarded: true if a shell's guard admitted the whole message, instead of a key.
 
-    ``valid`` says whether every key opens what it is for, ``total`` how many bytes there are.
+    ``valid`` says whether every key permits its access, ``total`` is the number of bytes.
     """
 
     __slots__ = ("binding", "entries", "guarded", "sges", "total", "valid")
@@ -49,12 +49,12 @@ class Payload:
         self.valid = None not in entries
 
     def again(self) -> Payload:
-        """What a guard let through, looked at once more."""
+        """Check a payload that a guard admitted once more, and return it."""
         self.valid = all(entry is not None and bool(entry.valid) for entry in self.entries)
         return self
 
     def read(self, offset: int, length: int) -> memoryview | bytes | None:
-        """``length`` bytes at ``offset``; ``None`` where memory cannot be read. In range by contract."""
+        """Return ``length`` bytes at ``offset``; ``None`` if memory cannot be read. In range by contract."""
         if not self.valid:
             return None
         if len(self.sges) == 1:
@@ -76,7 +76,7 @@ class Payload:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def write(self, offset: int, data: memoryview | bytes) -> bool:
-        """Store ``data`` at ``offset``; false where memory cannot be written. In range by contract."""
+        """Store ``data`` at ``offset``. Return false if memory cannot be written. In range by contract."""
         if not self.valid:
             return False
         if len(self.sges) == 1:
@@ -96,7 +96,7 @@ class Payload:
         return True
 
     def window(self, offset: int, length: int) -> memoryview | None:
-        """A view of the bytes where they lie in one piece in reach, else ``None``."""
+        """Return a view of the bytes if they lie in one piece of mapped memory, else ``None``."""
         if not self.valid:
             return None
         for (va, size, _), entry in zip(self.sges, self.entries, strict=True):
@@ -108,7 +108,7 @@ class Payload:
         return None
 
     def gather(self, offset: int, length: int) -> memoryview | None:
-        """The bytes where they lie in one piece in reach, else a copy; ``None`` where memory cannot be read."""
+        """Return a view of the bytes if possible, else a copy; ``None`` if memory cannot be read."""
         data = self.window(offset, length)
         if data is None:
             read = self.read(offset, length)
@@ -117,7 +117,7 @@ class Payload:
 
 
 class Inline(Payload):
-    """Bytes that lie in the send ring itself: no key stands before them."""
+    """Inline data in the send ring itself, which needs no key."""
 
     __slots__ = ("data",)
 
@@ -126,22 +126,22 @@ class Inline(Payload):
         self.data = memoryview(data)
 
     def read(self, offset: int, length: int) -> memoryview | bytes | None:
-        """``length`` bytes at ``offset``."""
+        """Return ``length`` bytes at ``offset``."""
         return self.data[offset : offset + length]
 
     def window(self, offset: int, length: int) -> memoryview | None:
-        """A view of them."""
+        """Return a view of the bytes."""
         return self.data[offset : offset + length]
 
 
 NO_PAYLOAD = Payload((), ())
-"""That of what carries nothing."""
+"""Payload without bytes."""
 SPOILT = Payload(((0, 1, 0),), (None,))
-"""One that no key opens."""
+"""Invalid payload: its entry was overwritten."""
 
 
 def local_payload(memory: MemoryTable, pd: int, sges: Sequence[Sge], writes: bool) -> Payload:
-    """A scatter list of L_Keys (IBA 10.6.3)."""
+    """Return the payload of a scatter list of L_Keys (IBA 10.6.3)."""
     rights = LOCAL_WRITE if writes else 0
     entries = []
     for va, length, key in sges:
@@ -152,7 +152,10 @@ def local_payload(memory: MemoryTable, pd: int, sges: Sequence[Sge], writes: boo
 def remote_payload(
     memory: MemoryTable, pd: int, sge: Sge, rights: int, qpn: int, binding: int = ANY_BINDING
 ) -> Payload:
-    """What a key that came by the wire opens for a queue pair, while bound to ``binding``; no key for no bytes."""
+    """Return the payload of an R_Key that a queue pair received, while bound to ``binding``. No bytes need no key.
+
+    What R_Key 0 is bound to names the region that it leads to as well.
+    """
     va, length, key = sge
     if not length:
         return NO_PAYLOAD
@@ -160,6 +163,8 @@ def remote_payload(
     if entry is None:
         return Payload((sge,), (None,))
     found = entry.record.binding
+    if not key:  # key 0 stands for many regions, so the region's key is part of the binding
+        found = (found << 32 | entry.key) & NONE
     if binding not in (ANY_BINDING, found):
         entry = None
     return Payload((sge,), (entry,), found, bool(memory.guards) and qpn in memory.guards)

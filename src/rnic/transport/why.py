@@ -1,6 +1,6 @@
-"""Why a request fails, in words: the checks of responder and requester once more, when one of them has refused.
+"""Explain in words why a request fails: repeat the checks of responder or requester after one of them has failed.
 
-Nothing here runs on the common path. The engine leaves what fails to the reference, so this is the only place.
+Nothing here runs on the fast path. The engine leaves failing requests to the reference, so only this module explains.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from rnic.spec import reasons
-from rnic.spec.access import LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, RIGHT_NAMES
-from rnic.spec.opcodes import READ_REQUEST, WR_BIND_MW, WR_LOCAL_INV, WR_NAMES, allowed
+from rnic.spec.access import LOCAL_WRITE, RIGHT_NAMES
+from rnic.spec.opcodes import ATOMIC_WRITE, READ_REQUEST, WR_BIND_MW, WR_LOCAL_INV, WR_NAMES, allowed
 from rnic.spec.psn import PSN_WINDOW
 from rnic.spec.reasons import Reason
 from rnic.spec.states import SERVICE_NAMES, ST_UD
@@ -23,7 +23,8 @@ from rnic.spec.status import (
     RNR_RETRY_EXC_ERR,
     SYNDROME_NAMES,
 )
-from rnic.transport.message import ATOMICS, READS
+from rnic.transport.message import ATOMICS, OPERANDS, READS
+from rnic.transport.rights import misaligned, needed_rights
 
 if TYPE_CHECKING:
     from rnic.mem.table import MemoryTable
@@ -36,7 +37,7 @@ Values = dict[str, object]
 
 
 class Why(NamedTuple):
-    """A reason with its values, and what it is about: a request, or nothing."""
+    """A reason with its values, and the request that it is about, if any."""
 
     reason: Reason
     about: str
@@ -44,13 +45,13 @@ class Why(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The line."""
+        """The reason as one line."""
         text = self.reason(**self.values)
         return f"{self.about}: {text}" if self.about else text
 
 
 def about_packet(packet: Packet, responder: Responder) -> str:
-    """Return which request a packet is of."""
+    """Return the request that a packet belongs to, in words."""
     row = packet.row
     if row.send:
         return "SEND"
@@ -61,16 +62,20 @@ def about_packet(packet: Packet, responder: Responder) -> str:
         return f"WRITE of {length} bytes to {va:#x}"
     if row.operation == READ_REQUEST:
         return f"READ of {packet.dma_length} bytes from {packet.va:#x}"
+    if row.feth:
+        return f"FLUSH of {packet.dma_length} bytes at {packet.va:#x}"
+    if row.operation == ATOMIC_WRITE:
+        return f"ATOMIC_WRITE at {packet.va:#x}"
     return f"atomic at {packet.va:#x}" if row.atomic else row.name
 
 
 def about_message(message: Message) -> str:
-    """Return which request a send entry is."""
+    """Return the request of a send entry, in words."""
     opcode = message.opcode
     name = WR_NAMES.get(opcode, f"request {opcode}")
     if opcode in (WR_BIND_MW, WR_LOCAL_INV):
         return name
-    if opcode in ATOMICS:
+    if opcode in ATOMICS or opcode in OPERANDS:
         return f"{name} at {message.remote_addr:#x}"
     where = f" from {message.remote_addr:#x}" if opcode in READS else ""
     if name.startswith("WRITE"):
@@ -79,7 +84,7 @@ def about_message(message: Message) -> str:
 
 
 def why_lists(memory: MemoryTable, pd: int, sges: Sequence[tuple[int, int, int]], rights: int) -> tuple[Reason, Values]:
-    """Return why a scatter list of L_Keys is refused: its first entry that is."""
+    """Return why a scatter list of L_Keys is refused: the reason of its first refused entry."""
     for va, length, key in sges:
         if length and memory.check(key, pd, va, length, rights, 0, True) is None:
             return memory.why_refused(key, pd, va, length, rights, 0, True)
@@ -87,21 +92,24 @@ def why_lists(memory: MemoryTable, pd: int, sges: Sequence[tuple[int, int, int]]
 
 
 def why_rights(responder: Responder, packet: Packet) -> tuple[Reason, Values]:
-    """Return why the queue pair itself lets no such request in."""
+    """Return why the queue pair itself does not allow such a request."""
     row = packet.row
-    if not (row.write or row.atomic or row.operation == READ_REQUEST):
+    rights = needed_rights(packet)
+    if row.feth and not rights:
+        return reasons.FLUSH_UNKNOWN, {"feth": packet.feth}
+    if not rights:
         return reasons.NOT_OF_SERVICE, {
             "operation": row.name,
             "service": SERVICE_NAMES.get(responder.ctx.servtype, "?"),
         }
-    if row.atomic and responder.ctx.access_flags & REMOTE_ATOMIC:
+    lacks = rights & ~responder.ctx.access_flags
+    if not lacks and misaligned(packet):
         return reasons.UNALIGNED, {"va": packet.va}
-    right = REMOTE_WRITE if row.write else REMOTE_READ if row.operation == READ_REQUEST else REMOTE_ATOMIC
-    return reasons.QP_RIGHTS, {"right": RIGHT_NAMES[right]}
+    return reasons.QP_RIGHTS, {"right": RIGHT_NAMES[lacks & -lacks]}
 
 
 def why_length(responder: Responder, packet: Packet) -> tuple[Reason, Values]:
-    """Return which length of a packet or its message is wrong."""
+    """Return why the length of a packet or its message is wrong."""
     row, ctx = packet.row, responder.ctx
     size, mtu = len(packet.payload), ctx.mtu_bytes
     if row.payload and (size > mtu or (not row.end and size != mtu)):
@@ -110,6 +118,8 @@ def why_length(responder: Responder, packet: Packet) -> tuple[Reason, Values]:
         room = responder.receive_bytes
         return (reasons.SHORT_RECEIVE, {"room": room}) if size else (reasons.WRONG_LENGTH, {"length": 0, "left": room})
     length = responder.write_length if row.write and not row.start else packet.dma_length
+    if row.operation == ATOMIC_WRITE:
+        return reasons.WRONG_LENGTH, {"length": size, "left": 8}
     if length > ctx.max_msg_bytes or row.operation == READ_REQUEST:
         return reasons.MESSAGE_LENGTH, {"length": length, "most": min(ctx.max_msg_bytes, PSN_WINDOW * mtu)}
     return reasons.WRONG_LENGTH, {"length": size, "left": length - (0 if row.start else responder.offset)}
@@ -135,7 +145,7 @@ def why_send(qp: QueuePair, message: Message, status: int, vendor_err: int) -> t
         rule = "atomics have 8" if opcode in ATOMICS else f"this queue pair sends up to {most}"
         return reasons.LOCAL_LENGTH, {"length": message.length, "rule": rule}
     if opcode == WR_BIND_MW:
-        return reasons.BIND_REFUSED, {"key": message.old_rkey}
+        return reasons.BIND_REFUSED, {"window": message.window}
     if opcode == WR_LOCAL_INV:
         return reasons.INVALIDATE_REFUSED, {"key": message.imm}
     if status == LOC_PROT_ERR:

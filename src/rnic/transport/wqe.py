@@ -1,4 +1,4 @@
-"""Device side of the send and receive rings: fetching entries and what lies behind them.
+"""Device side of the send and receive rings: fetching entries, scatter lists and inline data.
 
 Entries come from memory that software owns, so nothing in them is trusted: counts and lengths are bounded
 here, keys and addresses are checked where they are used.
@@ -19,7 +19,7 @@ from rnic.transport.message import Message
 from rnic.transport.sge import Sge
 
 MOST_BYTES = max(MAX_SGE * SGE_BYTES, MAX_INLINE)
-"""Bytes read at once: an entry, or what lies behind one. Words of records that a program shares say how many."""
+"""Most bytes read at once: a scatter list or inline data. Lengths in memory shared with a program are not trusted."""
 
 
 @view(SEND_RING)
@@ -27,15 +27,15 @@ class SendRing(Record):
     """The send ring and its slab in the driver's memory.
 
     Args:
-        memory: where its record is.
-        at: offset of that.
+        memory: memory of its record.
+        at: offset of the record.
         port: DMA port of the process that owns the ring.
         base: virtual address of entry 0; the slab follows the last entry.
         entries: entries in the ring.
         slab_bytes: bytes of one slab slot, 0 for a ring without a slab.
         shift: log2 of the bytes from one entry to the next; the descriptor is the first 64 of them.
 
-    ``view`` is ring and slab where they are in reach.
+    ``view`` is ring and slab, if they are mapped.
     """
 
     __slots__ = ("_port", "view")
@@ -67,7 +67,7 @@ class SendRing(Record):
         self.view = self._port.views(base, (entries << shift) + entries * slab_bytes)
 
     def after(self, index: int) -> int:
-        """The index behind ``index``."""
+        """Return the index after ``index``."""
         index += 1
         return 0 if index == self.entries else index
 
@@ -80,7 +80,7 @@ class SendRing(Record):
         return buffer if self._port.read(self.base + offset, buffer) else None
 
     def fetch(self, message: Message) -> bool:
-        """Copy the entry of ``message`` into its slot; false where the ring's memory cannot be read."""
+        """Copy the entry of ``message`` into its slot. Return false if the ring's memory cannot be read."""
         entry = self._read(message.index << self.shift, SQE_BYTES)
         if entry is None:
             return False
@@ -88,13 +88,13 @@ class SendRing(Record):
         return True
 
     def inline(self, message: Message) -> bytearray | memoryview | None:
-        """The bytes that lie in the slab slot; ``None`` where they cannot be read or do not fit."""
+        """Return the bytes in the slab slot; ``None`` if they cannot be read or do not fit."""
         if message.length > self.slab_bytes:
             return None
         return self._read((self.entries << self.shift) + message.index * self.slab_bytes, message.length)
 
     def sges(self, message: Message) -> Sequence[Sge] | None:
-        """Its scatter list, which has its length; ``None`` where it cannot be read or contradicts itself."""
+        """Return its scatter list, of its total length; ``None`` if it cannot be read or is inconsistent."""
         length = message.length
         if not message.list:
             return ((message.local_addr, length, message.lkey),) if length else ()
@@ -109,7 +109,7 @@ class SendRing(Record):
 
 
 class ReceiveWqe:
-    """One receive entry: where an incoming message goes."""
+    """One receive entry: the memory for an incoming message."""
 
     __slots__ = ("index", "sges", "total")
 
@@ -158,22 +158,32 @@ class ReceiveRing:
         self.view = self._port.views(base, self.size(entries, stride)) if entries else None
 
     def settle(self, words: memoryview) -> None:
-        """Be at ``words`` from now on, as before."""
+        """Move the record to ``words``, with its contents."""
         words[:] = self.words[: len(words)]
         self.words = words
 
     @staticmethod
     def size(entries: int, stride: int) -> int:
-        """Bytes of memory behind a ring."""
+        """Return the number of bytes of memory that a ring takes."""
         return entries * stride
 
     def available(self) -> int:
-        """Entries posted and not taken."""
+        """Return the number of entries posted and not taken."""
         tail = self._read_tail()
         return waiting(self.head, tail, self.entries)
 
+    def kept_back(self, most: int) -> int:
+        """Return how many of ``most`` entries are kept back (004 RC_CHK "RQ almost full"): 0 if the ring holds no more
+        than that."""
+        return most if self.entries - 1 > most else 0
+
+    def readable(self) -> bool:
+        """True unless an entry is posted and cannot be read; then :meth:`take` returns ``None`` for a fault of the
+        ring."""
+        return not self.available() or self._in_reach()
+
     def take(self) -> ReceiveWqe | None:
-        """The next entry, or ``None`` if there is none or the ring's memory cannot be read."""
+        """Return the next entry, or ``None`` if there is none or the ring's memory cannot be read."""
         head = self.head
         tail = self._read_tail()
         if tail == head or tail >= self.entries:
@@ -201,13 +211,17 @@ class ReceiveRing:
         data = bytearray(length)
         return data if self._port.read(self.base + offset, data) else None
 
+    def _in_reach(self) -> bool:
+        slot = self._slot(self.head)
+        return slot is not None and self._read(slot * self.stride, self.stride) is not None
+
     def _slot(self, place: int) -> int | None:
-        """The slot that is next at a place of the ring; ``None`` where that cannot be known."""
+        """Return the slot number at a ring index; ``None`` if it cannot be read."""
         return place
 
 
 class SharedReceiveRing(ReceiveRing):
-    """The ring of a shared receive queue: slots in the order that lies behind them (:mod:`rnic.rings.rqe`).
+    """The ring of a shared receive queue: slots, in the order of the list that follows them (:mod:`rnic.rings.rqe`).
 
     A slot number beyond the slots counts as an empty ring, as a tail does.
     """
@@ -216,8 +230,15 @@ class SharedReceiveRing(ReceiveRing):
 
     @staticmethod
     def size(entries: int, stride: int) -> int:
-        """Slots and their order."""
+        """Return the bytes of the slots and of the list of their order."""
         return srq_bytes(entries, stride)
+
+    def _in_reach(self) -> bool:
+        order = self._read(self.entries * self.stride + self.head * SRQ_ORDER_BYTES, SRQ_ORDER_BYTES)
+        if order is None:
+            return False
+        slot: int = SRQ_ORDER_STRUCT.unpack(order)[0]
+        return slot >= self.entries or self._read(slot * self.stride, self.stride) is not None
 
     def _slot(self, place: int) -> int | None:
         data = self._read(self.entries * self.stride + place * SRQ_ORDER_BYTES, SRQ_ORDER_BYTES)

@@ -9,8 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rnic.cc.dcqcn import ALPHA_ONE, BURST_PACKETS, DcqcnPace, DcqcnSettings, ReactionPoint
+from rnic.cc.control import BURST_PACKETS
+from rnic.cc.controlled import Controlled
+from rnic.cc.dcqcn import ALPHA_ONE, Dcqcn, DcqcnSettings
+from rnic.cc.settings import CongestionSettings
 from rnic.spec.congestion_regs import WINDOW_NS
+from tests.unit.cc.flows import controlled
 
 US = 1_000
 G = 1 / 256
@@ -21,13 +25,40 @@ CNP_NS = 50 * US
 KMIN, KMAX, PMAX = 5_000, 200_000, 0.01
 
 
+class ReactionPoint:
+    """The reaction point of a flow alone."""
+
+    def __init__(self, settings: DcqcnSettings, now_ns: int) -> None:
+        made, _ = controlled(CongestionSettings("dcqcn", dcqcn=settings))
+        assert isinstance(made.control, Dcqcn)
+        self.flow: Controlled = made
+        self.control = made.control
+
+    def notified(self, now_ns: int) -> None:
+        self.control.on_cnp(self.flow, now_ns)
+
+    def advance(self, now_ns: int) -> None:
+        self.control.on_timer(self.flow, now_ns)
+
+    def sent(self, size: int) -> None:
+        self.control.on_sent(self.flow, size)
+
+    @property
+    def alpha(self) -> int:
+        return self.control.dcqcn_alpha
+
+    @property
+    def state(self) -> tuple[int, int, int]:
+        return self.control.dcqcn_rate, self.control.dcqcn_target, self.control.dcqcn_alpha
+
+
 def rate(point: ReactionPoint) -> float:
     """In bytes a window."""
-    return point.rate / (1 << 16)
+    return point.control.dcqcn_rate / (1 << 16)
 
 
 def target(point: ReactionPoint) -> float:
-    return point.target / (1 << 16)
+    return point.control.dcqcn_target / (1 << 16)
 
 
 def test_the_first_notification_halves_the_rate() -> None:
@@ -90,7 +121,7 @@ def test_bounds() -> None:
     assert rate(point) == PAPER.least_rate
     assert point.alpha <= ALPHA_ONE
     point.advance(10_000_000 * US)
-    assert point.recovered
+    assert point.control.recovered
     assert rate(point) <= LINE
     assert point.alpha >= 0
 
@@ -109,7 +140,7 @@ def test_it_does_not_matter_how_often_one_looks(cuts: list[int], looks: list[int
                 often.advance(now - cut * US + look * US)
         seldom.notified(now)
         often.notified(now)
-        assert (seldom.rate, seldom.target, seldom.alpha) == (often.rate, often.target, often.alpha)
+        assert seldom.state == often.state
 
 
 @pytest.mark.parametrize("flows", [2, 4, 8, pytest.param(16, marks=pytest.mark.slow)])
@@ -152,31 +183,47 @@ def jain(points: list[ReactionPoint]) -> float:
 
 
 @given(cnps=st.integers(1, 6), size=st.integers(64, 4_160), steps=st.lists(st.integers(0, 50_000), max_size=30))
-def test_the_pace_keeps_to_the_rate(cnps: int, size: int, steps: list[int]) -> None:
-    pace = DcqcnPace(PAPER, 0, size)
+def test_a_flow_keeps_to_the_rate(cnps: int, size: int, steps: list[int]) -> None:
+    flow, words = controlled(CongestionSettings("dcqcn", dcqcn=PAPER), packet=size)
     for _ in range(cnps):
-        pace.notified(0)
+        flow.notified(0)
     now = sent = 0
     brought = 0.0
     for step in steps:
         now += step
-        packets = pace.allowance(now, size)
-        brought += step * pace.rate / WINDOW_NS  # rates only rise here
-        if pace.point.recovered:
+        flow.catch_up(now)
+        if not words.paced:
             return
-        pace.spend(packets * size)
+        packets = flow.pace.allowance(now, size)
+        brought += step * words.pace_rate / (1 << 20)  # rates only rise here
+        flow.sent(packets * size)
         sent += packets * size
         assert sent <= BURST_PACKETS * size + brought + 1
 
 
-def test_a_pace_that_has_recovered_holds_nothing_back() -> None:
-    pace = DcqcnPace(PAPER, 0, 1_000)
-    pace.notified(0)
-    assert pace.allowance(0, 1_000) == BURST_PACKETS
-    pace.spend(BURST_PACKETS * 1_000)
-    assert pace.allowance(1, 1_000) == 0
-    assert 1 < pace.ready_ns(1_000) < 2_000
-    assert pace.allowance(1_000_000_000, 1_000) > 10_000
+def test_a_flow_that_has_recovered_is_paced_no_more() -> None:
+    flow, words = controlled(CongestionSettings("dcqcn", dcqcn=PAPER), packet=1_000)
+    flow.notified(0)
+    assert words.paced == 1
+    assert flow.pace.allowance(0, 1_000) == BURST_PACKETS
+    flow.sent(BURST_PACKETS * 1_000)
+    assert flow.pace.allowance(1, 1_000) == 0
+    assert 1 < flow.pace.ready_ns(1_000) < 2_000
+    flow.catch_up(1_000_000_000)
+    assert words.paced == 0
+
+
+def test_words_that_a_program_wrote_cost_no_time() -> None:
+    """A program that runs the engine itself may write anything there."""
+    flow, words = controlled(CongestionSettings("dcqcn", dcqcn=PAPER))
+    most = (1 << 64) - 1
+    words.dcqcn_rate = words.dcqcn_target = words.dcqcn_alpha = most
+    words.dcqcn_counted = most - 4_096
+    flow.notified(1 << 60)
+    flow.sent(4_000)
+    flow.catch_up(1 << 61)
+    assert words.dcqcn_rate <= LINE << 16
+    assert words.dcqcn_alpha <= ALPHA_ONE
 
 
 @pytest.mark.parametrize("change", [{"timer_ns": 0}, {"line_rate": 1, "least_rate": 2}])

@@ -130,7 +130,7 @@ def test_a_turn_that_is_not_used_goes_to_the_next() -> None:
     assert third.turns == 1
 
 
-def test_a_short_message_goes_past_those_who_wait_but_few_between_two_turns_of_theirs() -> None:
+def test_few_short_messages_pass_waiting_queue_pairs_per_turn() -> None:
     account, busy, waiting, *short = known(2 * QUANTUM, *[1] * (2 + OVERTAKE))
     busy.send(2 * QUANTUM)
     assert waiting.send(1000) == 0
@@ -213,7 +213,7 @@ def trip(peer: Peer, rtt_ns: int, now: int) -> None:
     peer.acknowledged(peer.inflight)
 
 
-def test_an_unknown_peer_is_sent_little_and_then_half_as_much_again_each_round_trip() -> None:
+def test_the_window_of_an_unknown_peer_grows_by_half_each_round_trip() -> None:
     peer = account(FIRST, 366)
     seen = []
     for turn in range(9):
@@ -312,7 +312,7 @@ def test_programs_take_turns_and_their_queue_pairs_in_order() -> None:
     assert order == [0, 3, 1, 4, 2, 5]
 
 
-def test_who_was_given_a_turn_sends_its_quantum_and_no_more_while_others_wait() -> None:
+def test_a_turn_sends_one_quantum_while_others_wait() -> None:
     account, busy, first, second = known(4 * QUANTUM, 1, 1, 1)
     busy.send(4 * QUANTUM)
     first.send(MANY)

@@ -19,7 +19,7 @@ def ReplyQueue() -> Replies:  # noqa: N802 - a queue in memory of its own
     return Replies(QpMemory(Arena(1 << 17), 2), owner)
 
 
-def test_an_ack_takes_the_place_of_the_one_before_it_and_a_nak_keeps_its_own() -> None:
+def test_an_ack_replaces_the_pending_ack_but_not_a_nak() -> None:
     queue = ReplyQueue()
     assert not queue.acknowledge(1, ACK, 1)
     assert queue.acknowledge(2, ACK, 2)

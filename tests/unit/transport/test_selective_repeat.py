@@ -105,7 +105,7 @@ def test_every_sixteenth_packet_that_is_kept_has_the_nak_said_again() -> None:
 
 
 @pytest.mark.parametrize("expected_psn", [100, NEAR_WRAP])
-def test_it_goes_on_as_far_as_packets_follow_each_other_and_names_the_next_gap(expected_psn: int) -> None:
+def test_release_continues_to_the_next_gap_and_names_it(expected_psn: int) -> None:
     ends = Ends(expected_psn)
     for beyond in (1, 2, 4, 5):
         ends.selective.keep(packet(expected_psn + beyond))
