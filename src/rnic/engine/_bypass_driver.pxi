@@ -98,7 +98,7 @@ cdef struct driver_events:
 
 
 cdef int _events_wait(driver_event_queue *events) noexcept nogil:
-    """Whether there are entries that software has not taken yet."""
+    """Return whether there are entries that software has not taken yet."""
     cdef atomic_word *block = (<driver_events *> events).block
     return (
         atomic_load_explicit(block + (CQ_TAIL >> 2), memory_order_acquire)
@@ -212,7 +212,7 @@ cdef class BypassDriver(Doorbell):
 
     @property
     def lost(self):
-        """Whether the program has closed descriptors of the driver, which has stopped then."""
+        """True once the program has closed descriptors of the driver, which has stopped then."""
         return atomic_load_explicit(&self.socket.lost, memory_order_acquire) != 0
 
     def keep_alive(self, memory):
@@ -267,7 +267,7 @@ cdef class BypassDriver(Doorbell):
     def add_event_queue(self, uint32_t vector, int fd, uint32_t block, uint32_t word):
         """Add the event queue of a context: the engine signals ``fd`` for it; ``block`` is its queue block.
 
-        ``word`` is that by which the descriptor is registered (``runtime/own_fd.py``).
+        ``word`` is that by which the descriptor is registered (``link/own_fd.py``).
         """
         if self.events.fired.waits != NULL or block >= self.blocks:
             raise ValueError(f"event queue {vector} with block {block} of {self.blocks}")

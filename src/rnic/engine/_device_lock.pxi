@@ -7,16 +7,18 @@ cdef extern from "io/progress_thread.h" nogil:
         io_poll_state *round
         device_lock *lock
         int running, python_fd
+        own_fds *own
         int sockets[8]
         uint32_t socket_count
         uint64_t report_within
-        uint32_t leased, pending
+        uint32_t leased, pending, lost
         engine_stop_info pending_stop
         uint32_t others_sent
         uint64_t polled, sleeps_until
     enum:
         PROGRESS_THREAD_SOCKETS
         STOP_PUNT_DEADLINE
+    bint io_fds_valid(own_fds *own, io_poll_state *poll, uint64_t now)
     int device_lock_init(device_lock *lock)
     void device_lock_destroy(device_lock *lock)
     int device_lock_try(device_lock *lock)

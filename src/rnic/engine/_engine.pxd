@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef extern from "state.h" nogil:
     struct memory_key:
-        pass
+        uint64_t key
     struct completion_queue:
         uint64_t logsize
     struct queue_pair:
@@ -37,11 +37,18 @@ cdef extern from "engine.h" nogil:
         uint8_t *bytes
         const engine_segment *segment
     struct engine_congestion:
-        uint64_t dcqcn, merge_ns
+        uint64_t control, merge_ns, hold_ns
         uint64_t line_rate, least_rate, g_shift, alpha_ns, timer_ns, counter_bytes, recovery_rounds, additive_rate
         uint64_t hyper_rate
-    struct engine_rate_limit:
-        uint64_t rate, point_rate, target, alpha, counted, counter_rounds, timer_rounds
+    struct engine_ack:
+        uint64_t now, psn, next_psn, packets, rtt_ns
+    struct engine_control_calls:
+        void (*on_ack)(void *self, queue_pair *record, const engine_ack *ack) noexcept
+        void (*on_cnp)(void *self, queue_pair *record, uint64_t now) noexcept
+        void (*on_loss)(void *self, queue_pair *record, uint64_t now) noexcept
+        void (*on_timer)(void *self, queue_pair *record, uint64_t now) noexcept
+        void (*on_sent)(void *self, queue_pair *record, uint64_t bytes) noexcept
+        void *self
     struct engine_shared:
         const memory_key *keys
         const engine_mapping *reach
@@ -53,6 +60,7 @@ cdef extern from "engine.h" nogil:
         engine_crc_copy crc_copy
         uint64_t bare
         engine_congestion congestion
+        const engine_control_calls *control_calls
         engine_prefetch *prefetch
         engine_icrc_cache *icrc_cache
     struct engine_prefetch:
@@ -83,6 +91,12 @@ cdef extern from "engine.h" nogil:
         const void *route
         uint64_t max_segments
     uint64_t engine_destination_place(uint64_t path, const uint64_t *gid)
+    struct engine_translation:
+        uint64_t *words
+        uint64_t number
+        uint64_t *tlb
+        uint64_t tlb_sets, tlb_ways
+        uint64_t handles
     struct engine_qp:
         uint8_t *qpc
         queue_pair *record
@@ -108,7 +122,8 @@ cdef extern from "engine.h" nogil:
         uint64_t found
         const void *route
         engine_destination *destinations
-        engine_rate_limit *rate_limit
+        const engine_translation *translation
+        uint64_t guarded
     struct engine_inflight:
         uint64_t peer_limit, peer_inflight, peer_promised, peer_waiting
         uint64_t nic_limit, nic_inflight, nic_promised, nic_queued, nic_overtaken
@@ -124,7 +139,7 @@ cdef extern from "engine.h" nogil:
     struct engine_effects:
         uint32_t effects
         uint32_t end
-        uint64_t packets, acknowledged, landed, flown, admitted, sample, grounded
+        uint64_t packets, acknowledged, inflight_acked, inflight_sent, admitted, sample, inflight_resend
         uint32_t counts[32]
     struct engine_burst:
         uint64_t offset
@@ -236,7 +251,7 @@ cdef class Shared:
     cdef engine_mapping *reach
     cdef object arena
     cdef uint8_t *base
-    cdef object guards
+    cdef object guards, translations
     cdef dict segments
     cdef engine_prefetch prefetch
     cdef engine_segment *prefetch_memory
@@ -247,9 +262,23 @@ cdef class CompletionQueue:
     cdef object queue, view
 
 
+cdef extern from "io/reorder.h" nogil:
+    struct reorder_buffer:
+        pass
+
+    size_t reorder_receive(reorder_buffer **reorder, uint64_t *releasing_qp, engine_device *device,
+                           const uint8_t *buffer, size_t length, size_t segment, size_t start,
+                           const engine_meta *meta, uint64_t now, engine_stop_info *told)
+    bint reorder_resume(reorder_buffer *reorder, uint64_t *releasing_qp, engine_device *device, uint64_t now,
+                        engine_stop_info *told)
+
+
 cdef class Device:
     cdef Shared shared
     cdef engine_device c_device
+    cdef reorder_buffer *reorder
+    cdef uint64_t releasing_qp
+    cdef public bint selective
     cdef engine_qp **qps
     cdef object nic, sending, counters, budget
     cdef dict paths, executors, by_block

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The engine for Python: hands the addresses of a device's state to C, and carries out the effects that C reports.
+"""The engine for Python: pass the addresses of a device's state to C, and perform the effects that C reports.
 
 :class:`Shared` is what all queue pairs of a device share, :class:`Executor` one queue pair, :class:`Device` all of
-them, :class:`IoPoll` a device with its link. Each keeps a view beside the pointer into it. The memory of a key is
-forgotten when :meth:`Shared.key_changed` says so.
+them, :class:`IoPoll` a device with its link. Each keeps a view for each pointer. :meth:`Shared.key_changed` drops the
+memory of a key.
 """
 
 from cpython.buffer cimport PyBUF_ND, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -15,8 +15,10 @@ from libc.string cimport memcpy, memset
 
 import ctypes
 
+from rnic.cc.control import CONTROL_OTHER
 from rnic.spec.states import ST_UD
 from rnic.state.counters import PACKET_COUNTERS
+from rnic.state.fault_table import ACTION_NAMES as _FAULT_NAMES
 from rnic.wire.bursts import TxBurst
 
 cdef extern from "Python.h":
@@ -26,6 +28,10 @@ cdef extern from "Python.h":
 cdef extern from "queue_pair/crc32.h" nogil:
     uint32_t engine_crc32(uint32_t state, const uint8_t *data, uint64_t length) noexcept
     uint32_t engine_crc32_copy(uint32_t state, uint8_t *to, const uint8_t *data, uint64_t length) noexcept
+
+cdef extern from "queue_pair/translation.h" nogil:
+    uint64_t engine_tlb_use_first(const engine_translation *by, uint64_t va, uint64_t length, uint64_t need)
+    uint64_t engine_tlb_insert(const engine_translation *by, uint64_t first, uint64_t pages, uint64_t rights)
 
 cdef extern from "memory/backends.h" nogil:
     struct proc_mem:
@@ -49,7 +55,7 @@ cdef extern from "io/poll.h" nogil:
         tx_socket *socket
         loopback *loopback
         uint8_t name[28]
-        uint32_t name_bytes, max_segments, flow_label
+        uint32_t name_bytes, max_segments, flow_label, source_port
         int tclass, hop_limit, priority
     struct rx_buffer:
         uint8_t *buffer
@@ -61,13 +67,22 @@ cdef extern from "io/poll.h" nogil:
     struct tx_counts:
         uint64_t sent, drop_tx_too_long, drop_tx_unreachable, drop_tx_blocked, drop_tx_error, gso_refused, link_errors
         uint64_t priority_refused
-    struct tx_loss:
-        uint64_t seed, asked, one_in
+    struct fault_run:
+        uint8_t tclass
+    struct faults_state "faults":
+        const engine_shared *shared
+        uint8_t address[16]
+        uint32_t address_bytes
+        uint16_t port
+        uint64_t counted[2][7]
+        uint64_t full[2]
+        uint64_t port_down
     struct io_poll_state "io_poll":
         loopback *loopback
         uint32_t phase, received, rx_index, gathers, inflight_floor, socket_checks, may_splice
-        uint64_t rx_offset, sent, rx_bytes, tx_bytes, too_short, socket_errors, lost, spliced
-        tx_loss loss
+        uint64_t rx_offset, sent, rx_bytes, tx_bytes, too_short, socket_errors, spliced
+        fault_run rx_run
+        faults_state *faults
         tx_counts counts
         engine_out out
         engine_sending sending
@@ -83,12 +98,34 @@ cdef extern from "io/poll.h" nogil:
     int io_poll_ring(io_poll_state *round, engine_qp *qp, uint64_t length)
     void io_poll_init(io_poll_state *round, engine_device *device, int fd, uint8_t *buffers, uint8_t *out)
     void io_poll_end(io_poll_state *round)
+    void io_poll_set_faults(io_poll_state *round, faults_state *faults)
+    const rx_buffer *io_poll_punt(io_poll_state *round, uint64_t *start, uint64_t *end)
+    uint64_t io_poll_deadline(const io_poll_state *round)
     void io_poll_add_sender(io_poll_state *round, const uint8_t *name, uint32_t name_bytes, const engine_flow *flow)
     void io_poll_forget_sender(io_poll_state *round, const uint8_t *name, uint32_t name_bytes)
     uint64_t io_poll_good_packets(io_poll_state *round, const uint8_t *name, uint32_t name_bytes)
     void io_poll_run "io_poll"(io_poll_state *round, uint64_t now, uint64_t budget, engine_stop_info *told)
     void io_poll_drop(io_poll_state *round, uint64_t at)
     void io_poll_send(io_poll_state *round, uint64_t now, uint64_t budget, engine_stop_info *told)
+
+cdef extern from "io/own_fd.h" nogil:
+    struct own_fds:
+        pass
+    void own_fds_init(own_fds *group)
+    void own_fds_watch(own_fds *group, int fd)
+
+cdef extern from "io/faults.h" nogil:
+    void faults_init(faults_state *faults, const uint8_t *table, uint8_t *counts)
+    void faults_free(faults_state *faults)
+    void faults_expire(faults_state *faults)
+    uint64_t faults_deadline(const faults_state *faults)
+
+cdef extern from "state.h" nogil:
+    const uint64_t NEVER
+    enum:
+        FAULT_ACTIONS
+        FAULT_TABLE_BYTES
+        FAULT_COUNT_BYTES
 
 ctypedef void (*io_poll_call)(io_poll_state *poll, uint64_t now, uint64_t budget,
                               engine_stop_info *told) noexcept nogil
@@ -164,8 +201,45 @@ def layout_hash():
     return engine_layout_hash()
 
 
+def use_tlb(tlb, uint64_t number, uint64_t va, uint64_t length, uint64_t need, lock=None):
+    """Return how many pages of a range, from its first on, a :class:`~rnic.mem.tlb.Tlb` has with rights ``need``.
+
+    These pages become the most recently used. Empty and wrapping ranges have none. ``lock`` is the device's lock,
+    unless it is held.
+    """
+    cdef engine_translation by
+    cdef DeviceLock held
+    if not length or va + (length - 1) < va:
+        return 0
+    _tlb_of(&by, tlb, number)
+    if not isinstance(lock, DeviceLock):
+        return engine_tlb_use_first(&by, va, length, need)
+    held = lock
+    held.take()
+    try:
+        return engine_tlb_use_first(&by, va, length, need)
+    finally:
+        device_lock_release(&held.c_lock)
+
+
+def insert_tlb(tlb, uint64_t number, uint64_t first, uint64_t pages, uint64_t rights):
+    """Insert pages as :meth:`~rnic.mem.tlb.Tlb.insert_run` does; return the number of evictions."""
+    cdef engine_translation by
+    _tlb_of(&by, tlb, number)
+    return engine_tlb_insert(&by, first, pages, rights)
+
+
+cdef int _tlb_of(engine_translation *by, tlb, uint64_t number) except -1:
+    by.number, by.tlb = number, <uint64_t *> buffer_address(tlb.words, NULL)
+    by.tlb_sets, by.tlb_ways = tlb.sets, tlb.ways
+    return 0
+
+
+cdef class DeviceLock
+
+
 cdef class _ProcMem:
-    """The memory of another process, by descriptors that stay its own as long as it lives."""
+    """Memory of another process, by file descriptors that belong to it."""
 
     cdef engine_segment segment
     cdef proc_mem_checked_self program
@@ -186,7 +260,7 @@ cdef class _InProcess:
 
 
 cdef class Shared:
-    """What all queue pairs of a device share.
+    """State that all queue pairs of a device share.
 
     Args:
         arena: its memory.
@@ -196,7 +270,7 @@ cdef class Shared:
 
     def __cinit__(self, arena, table, config):
         self.arena = arena.memory
-        self.guards = table.guards
+        self.guards, self.translations = table.guards, table.translations
         self.segments = {}
         self.base = buffer_address(self.arena, NULL)
         self.c_shared.keys = <const memory_key *> (self.base + <size_t> table.place)
@@ -219,7 +293,7 @@ cdef class Shared:
         free(self.prefetch.staging)
 
     def enable_prefetch(self):
-        """Reach regions several pieces at once, as a program reaches its own memory by system calls."""
+        """Access several pieces of regions per system call, as for a program's own memory."""
         self.prefetch.staging = <uint8_t *> calloc(ENGINE_PREFETCH, ENGINE_PREFETCH_BYTES)
         self.prefetch_memory = <engine_segment *> calloc(<size_t> self.c_shared.key_count, sizeof(engine_segment))
         if self.prefetch.staging == NULL or self.prefetch_memory == NULL:
@@ -227,21 +301,23 @@ cdef class Shared:
         self.c_shared.prefetch = &self.prefetch
 
     def send_headers_only(self):
-        """Make packets of headers and lengths alone, as a simulated fabric carries them."""
+        """Make packets with headers and lengths only, for a simulated fabric."""
         self.c_shared.bare = 1
 
     def set_congestion(self, settings):
-        """Set how queue pairs whose rate the engine limits react to congestion notifications.
+        """Set how queue pairs react to congestion notifications.
 
         Args:
-            settings: :class:`~rnic.cc.settings.CongestionSettings` of mode ``"none"`` or ``"dcqcn"``.
+            settings: :class:`~rnic.cc.settings.CongestionSettings`.
         """
         cdef engine_congestion *here = &self.c_shared.congestion
         _take_dcqcn(here, settings.dcqcn)
-        here.dcqcn, here.merge_ns = settings.mode == "dcqcn", settings.merge_ns
+        kind = settings.kind
+        here.control = kind.number if kind.waits_for_cnp and kind.number < CONTROL_OTHER else 0
+        here.merge_ns, here.hold_ns = settings.merge_ns, settings.timer_ns
 
     def key_changed(self, entry):
-        """Look up the memory of a key again, which may open none any more."""
+        """Look up the memory of a key again; the key may have become invalid."""
         cdef size_t index = entry.index
         if index >= self.c_shared.key_count:
             raise IndexError(f"index={index}: the memory table has {self.c_shared.key_count} keys")
@@ -276,7 +352,7 @@ cdef class CompletionQueue:
 
 
 cdef bint _is_current(CompletionQueue found, queue) except -1:
-    """Whether a queue is still where it was found."""
+    """Return whether a queue is still where it was found."""
     return found is not None and queue is not None and found.queue is queue and found.view is queue.view
 
 
@@ -284,7 +360,7 @@ cdef class IoPoll
 
 
 cdef class _TxPath:
-    """Where the packets of a flow leave."""
+    """Path by which the packets of a flow leave."""
 
     cdef tx_path c_path
     cdef object flow
@@ -292,7 +368,7 @@ cdef class _TxPath:
 
 
 cdef class Executor:
-    """One queue pair in the engine. It punts what it does not know to ``qp``, which works on the same bytes.
+    """A queue pair in the engine. It punts cases that it does not handle to ``qp``, which works on the same bytes.
 
     Args:
         shared: the device's.
@@ -315,6 +391,8 @@ cdef class Executor:
     cdef Device device
     cdef object block_number
     cdef list destination_paths
+    cdef engine_translation c_translation
+    cdef object translation
 
     def __cinit__(self, Shared shared, qp, block):
         cdef Py_ssize_t length = 0
@@ -359,6 +437,7 @@ cdef class Executor:
         self._resolve_receive_ring()
         self._resolve_send_cq()
         self._resolve_recv_cq()
+        self._resolve_translation()
         if self.flow is not None and self.requester.flow is self.flow:
             # a fabric goes by the addresses alone
             self.c_qp.route = &self.c_qp if self.shared.c_shared.bare else device.path_of(self.flow)
@@ -421,8 +500,27 @@ cdef class Executor:
         self.c_qp.recv_cqn = number
         return 0
 
+    cdef int _resolve_translation(self) except -1:
+        """Look up the guard of the peer's accesses, or the translation of R_Key 0."""
+        number = self.ctx.local_qpn
+        # a message that a guard accepted may be open, or have responses pending
+        self.c_qp.guarded = (
+            number in self.shared.guards or self.responder.guarded is not None or bool(self.responder.replies.guarded)
+        )
+        self.translation = translation = self.shared.translations.get(number)
+        self.c_qp.translation = NULL
+        if translation is not None:
+            tlb = translation.tlb
+            self.c_translation.words = <uint64_t *> buffer_address(translation.words, NULL)
+            self.c_translation.tlb = <uint64_t *> buffer_address(tlb.words, NULL)
+            self.c_translation.tlb_sets, self.c_translation.tlb_ways = tlb.sets, tlb.ways
+            self.c_translation.number = translation.number
+            self.c_translation.handles = bool(translation.engine_handles())
+            self.c_qp.translation = &self.c_translation
+        return 0
+
     def add_destination(self, message, flow, uint64_t max_segments):
-        """Add the destination of a datagram, which ``flow`` leads to by bursts of at most ``max_segments`` packets."""
+        """Add the destination of a datagram, with its ``flow`` and bursts of at most ``max_segments`` packets."""
         cdef uint64_t[2] gid
         cdef engine_destination *destination
         cdef _TxPath path
@@ -455,8 +553,6 @@ cdef class Executor:
         cdef engine_effects effects
         cdef engine_inflight flight
         cdef size_t taken, at = start, length, segment
-        if self.shared.guards or self.responder.guarded is not None:
-            return 0
         flow = burst.flow
         if flow is not self.in_flow:
             self.in_flow = None
@@ -470,6 +566,7 @@ cdef class Executor:
         self._resolve_receive_ring()
         self._resolve_send_cq()
         self._resolve_recv_cq()
+        self._resolve_translation()
         peer = self.requester.peer
         PyObject_GetBuffer(burst.buf, &source, PyBUF_SIMPLE)
         try:
@@ -516,8 +613,8 @@ cdef class Executor:
             if effects.sample != NONE_WORD:
                 peer.measured(effects.sample, now)
             peer.acknowledged(effects.acknowledged)
-            if effects.landed:
-                self.inflight.release(peer, effects.landed)
+            if effects.inflight_acked:
+                self.inflight.release(peer, effects.inflight_acked)
             if told & EFFECT_NOTIFY_SEND:
                 self.send_cq.queue.notify()
         if told & EFFECT_GO_ON:
@@ -533,8 +630,8 @@ cdef class Executor:
             self.requester.peer.timed_out(now)
         if told & EFFECT_LOST:
             self.requester.peer.lost(now)
-        if effects.grounded:
-            self.inflight.release(self.requester.peer, effects.grounded)
+        if effects.inflight_resend:
+            self.inflight.release(self.requester.peer, effects.inflight_resend)
         if told & EFFECT_SCHEDULE:
             self.host.schedule(self.qp)
         if told & EFFECT_ARM:
@@ -632,8 +729,8 @@ cdef class Executor:
         self.punted = effects.end != ENGINE_DONE
         if made:
             self._emit(&result, buffer, out)
-            if effects.flown:
-                inflight.took(peer, effects.flown, effects.admitted)
+            if effects.inflight_sent:
+                inflight.took(peer, effects.inflight_sent, effects.admitted)
             self._count(&effects)
         if effects.effects & EFFECT_NOTIFY_SEND:
             self.send_cq.queue.notify()
@@ -650,6 +747,7 @@ cdef class Executor:
         cdef engine_effects effects
         cdef engine_out result
         self._resolve_flow()
+        self._resolve_translation()
         if self.flow is None:
             return 0
         memset(&effects, 0, sizeof(effects))
@@ -666,6 +764,9 @@ cdef class Device:
     Args:
         shared: what they share.
         nic: the device, which takes over what the engine punts.
+
+    Attributes:
+        selective: :meth:`receive` has a reorder buffer, as compiled polls have.
     """
 
     def __cinit__(self, Shared shared, nic):
@@ -681,9 +782,14 @@ cdef class Device:
 
     def __dealloc__(self):
         free(self.qps)
+        free(self.reorder)
+
+    def set_congestion(self, settings):
+        """See :meth:`Shared.set_congestion`."""
+        self.shared.set_congestion(settings)
 
     def set_budget(self, budget):
-        """Keep to the device-wide limit of packets in flight, or to the NIC's own with ``None``.
+        """Use the device-wide limit of packets in flight, or the NIC's own with ``None``.
 
         Args:
             budget: :class:`~rnic.transport.budget.Budget`, whose page all executors of the device share.
@@ -715,6 +821,8 @@ cdef class Device:
 
     def drop(self, uint64_t record):
         """Give up an open turn of a queue pair that is destroyed."""
+        if self.releasing_qp == record:
+            self.releasing_qp = 0
         if self.io_poll is not None:
             io_poll_drop((<IoPoll> self.io_poll).c_poll, record)
 
@@ -726,7 +834,7 @@ cdef class Device:
         cdef _TxPath path = self.paths.get(flow)
         if path is None:
             if len(self.paths) >= MAX_ROUTES:
-                # whoever has one of these finds another before it is used
+                # holders of one of these find another before it is used
                 self.paths.clear()
                 self.c_device.changes += 1
             path = self.paths[flow] = _TxPath()
@@ -738,7 +846,7 @@ cdef class Device:
     # ------------------------------------------------------------------- what C leaves to Python
 
     cdef int handle_stop(self, engine_stop_info *told) except -1:
-        """Do what a stop of C asks for, which concerns one queue pair."""
+        """Handle a stop of C, which concerns one queue pair."""
         cdef Executor executor
         qp = self.sending.qps[told.qp]
         try:
@@ -799,8 +907,8 @@ cdef class Device:
         cdef Py_buffer source
         cdef engine_stop_info told
         cdef engine_meta meta
-        cdef size_t at = start
-        if self.shared.guards or burst.ecn == 3:
+        cdef size_t length, at = start
+        if burst.ecn == 3:
             return 0
         fill_flow(&meta.flow, burst.flow)
         ident = burst.ident
@@ -813,9 +921,21 @@ cdef class Device:
         try:
             if burst.length > source.len or start < 0 or burst.segment < 1:
                 raise ValueError(f"{burst.length} bytes from {start} on of a buffer of {source.len}")
+            length = burst.length
             while True:
-                at += engine_device_receive(&self.c_device, <const uint8_t *> source.buf, burst.length, burst.segment,
-                                            at, &meta, now, &told)
+                if self.selective:
+                    told.stop = STOP_DONE
+                    if reorder_resume(self.reorder, &self.releasing_qp, &self.c_device, now, &told):
+                        if at >= length:
+                            break
+                        at += reorder_receive(&self.reorder, &self.releasing_qp, &self.c_device,
+                                              <const uint8_t *> source.buf, length, burst.segment, at, &meta, now,
+                                              &told)
+                        if told.stop == STOP_DONE:
+                            continue
+                else:
+                    at += engine_device_receive(&self.c_device, <const uint8_t *> source.buf, length, burst.segment,
+                                                at, &meta, now, &told)
                 if told.stop != STOP_NOTIFY and told.stop != STOP_MAP_QP:
                     break
                 self.handle_stop(&told)
@@ -826,7 +946,7 @@ cdef class Device:
         return at - start
 
     def send(self, uint64_t now, uint64_t budget, list out):
-        """Give turns, as :meth:`~rnic.device.sending.Sending.produce` does after all that comes before them."""
+        """Schedule queue pairs, like the last part of :meth:`~rnic.device.sending.Sending.produce`."""
         cdef engine_stop_info told
         cdef engine_out result
         cdef engine_sending *sending = <engine_sending *> calloc(1, sizeof(engine_sending))
@@ -891,7 +1011,7 @@ cdef int _outs = 0
 
 
 cdef object _view(memory, const rx_buffer *slot):
-    """Return the bytes of an rx buffer: a view of our memory, or a copy of what a sender has handed over."""
+    """Return the bytes of an rx buffer: a view of our memory, or a copy of a buffer lent by a sender."""
     cdef Py_ssize_t length = 0
     cdef uint8_t *base = buffer_address(memory, &length)
     cdef Py_ssize_t first = slot.buffer - base
@@ -901,7 +1021,7 @@ cdef object _view(memory, const rx_buffer *slot):
 
 
 cdef int _active = 0
-"""How many :class:`IoPoll` are at work."""
+"""Number of running :class:`IoPoll`."""
 
 
 cdef class IoPoll:
@@ -915,17 +1035,22 @@ cdef class IoPoll:
 
     Attributes:
         stopped: something was asked for that C cannot do; only Python uses the link from now on.
+        judging: the link of the fault rules that C judges by, which stands before ``link``; or ``None``.
     """
 
     cdef Device device
     cdef io_poll_state *c_poll
-    cdef object link, nic, send, counters, memory, guards, sending, doorbells, rung, gsi, frames
+    cdef object link, nic, send, counters, memory, sending, doorbells, rung, gsi, frames
     cdef list failed_cqs, final_bursts, waiting
     cdef Loopback loopback
     cdef dict of_link, of_nic
     cdef dict socket_places
+    cdef faults_state *faults
+    cdef tuple fault_memory
     cdef tx_socket *sockets
+    cdef own_fds *own
     cdef readonly bint stopped
+    cdef public object judging
     cdef bint counted
     cdef uint32_t rounds
     cdef uint64_t flushed_at
@@ -934,7 +1059,7 @@ cdef class IoPoll:
     def __cinit__(self, Device device, link, send):
         cdef int place
         self.device, self.nic, self.link, self.send = device, device.nic, link, send
-        self.counters, self.guards = device.counters, device.shared.guards
+        self.counters = device.counters
         self.sending, self.gsi, self.doorbells = device.nic.sending, device.nic.gsi, device.nic.resources.doorbells
         self.rung = self.doorbells.rung
         self.failed_cqs, self.final_bursts = self.sending.failed_cqs, self.sending.final_bursts
@@ -944,10 +1069,13 @@ cdef class IoPoll:
         self.c_poll = <io_poll_state *> calloc(1, sizeof(io_poll_state))
         self.socket_places = {outlet: place for place, outlet in enumerate(link.outlets)}
         self.sockets = <tx_socket *> calloc(len(self.socket_places) or 1, sizeof(tx_socket))
-        if self.c_poll == NULL or self.sockets == NULL:
+        self.own = <own_fds *> calloc(1, sizeof(own_fds))
+        if self.c_poll == NULL or self.sockets == NULL or self.own == NULL:
             raise MemoryError("no memory for polls")
+        own_fds_init(self.own)
         for outlet, place in self.socket_places.items():
             self.sockets[place].fd = outlet.descriptor
+            own_fds_watch(self.own, outlet.descriptor)
             self.sockets[place].ipv4 = len(link.address) == 4
         if link.wired:
             self.loopback = link.use_wire(Loopback(link.window_bytes))
@@ -970,7 +1098,11 @@ cdef class IoPoll:
         self._end()
         io_poll_end(self.c_poll)
         free(self.c_poll)
+        if self.faults != NULL:
+            faults_free(self.faults)
+            free(self.faults)
         free(self.sockets)
+        free(self.own)
 
     cdef void _begin(self) noexcept:
         global _active
@@ -1005,7 +1137,7 @@ cdef class IoPoll:
         else:
             path.loopback = outlet
             path.c_path.loopback, path.c_path.flow_label = path.loopback.c_loopback, flow.flow_label
-        path.c_path.name_bytes = <uint32_t> len(name)
+        path.c_path.name_bytes, path.c_path.source_port = <uint32_t> len(name), flow.sport
         memcpy(path.c_path.name, PyBytes_AS_STRING(name), len(name))
         path.c_path.max_segments = segments
         path.c_path.tclass, path.c_path.hop_limit, path.c_path.priority = flow.tclass, flow.hop_limit, flow.sl
@@ -1032,9 +1164,41 @@ cdef class IoPoll:
         """Bursts that left as pages, without another copy."""
         return self.c_poll.spliced
 
-    def set_loss(self, uint64_t one_in, uint64_t seed):
-        """Drop one in ``one_in`` of the packets that come, chosen by a seed; drop none for 0."""
-        self.c_poll.loss.seed, self.c_poll.loss.asked, self.c_poll.loss.one_in = seed, 0, one_in
+    def set_faults(self, bytes table, counts):
+        """Apply fault rules to packets from now on.
+
+        Args:
+            table: of the rules, as :func:`rnic.link.fault_rules.pack_rules` makes it.
+            counts: memory that the rules count in.
+        """
+        cdef bytes address = self.link.address
+        cdef Py_ssize_t length = 0
+        cdef const uint8_t *rules
+        if self.faults == NULL:
+            self.faults = <faults_state *> calloc(1, sizeof(faults_state))
+            if self.faults == NULL:
+                raise MemoryError("no memory for fault rules")
+        self._flush_counters(self.flushed_at)
+        faults_free(self.faults)
+        memset(self.faults, 0, sizeof(faults_state))
+        self.fault_memory = bytearray(table.ljust(FAULT_TABLE_BYTES, b"\0")), counts
+        rules = buffer_address(self.fault_memory[0], &length)
+        if buffer_address(counts, &length) == NULL or length < FAULT_COUNT_BYTES:
+            raise ValueError(f"{length} bytes to count in: fault rules take {FAULT_COUNT_BYTES}")
+        faults_init(self.faults, rules, buffer_address(counts, NULL))
+        memcpy(self.faults.address, PyBytes_AS_STRING(address), min(len(address), 16))
+        self.faults.address_bytes, self.faults.port = <uint32_t> len(address), self.link.port
+        io_poll_set_faults(self.c_poll, self.faults)
+
+    def expire_held(self):
+        """Release all packets delayed by fault rules with the next round."""
+        if self.faults != NULL:
+            faults_expire(self.faults)
+
+    def held_deadline_ns(self):
+        """Return when packets delayed by fault rules are due; ``None`` if there are none."""
+        cdef uint64_t deadline = NEVER if self.faults == NULL else faults_deadline(self.faults)
+        return None if deadline == NEVER else deadline
 
     def send_bursts(self, list bursts):
         """Send bursts that Python made."""
@@ -1047,14 +1211,11 @@ cdef class IoPoll:
     # ------------------------------------------------------------------- polls
 
     def can_run(self, link):
-        """Whether C can poll this link: it is up, and nothing observes or delays packets."""
+        """Return whether C can poll this link: it is up, and nothing observes packets but the rules that C has."""
         return self._can_run(link)
 
     cdef bint _can_run(self, link) except -1:
-        if self.stopped or link is not self.link:
-            return False
-        if <object> self.guards:
-            self.stop()
+        if self.stopped or (link is not self.link and link is not self.judging):
             return False
         # a device that is not enabled is held
         return (
@@ -1064,14 +1225,14 @@ cdef class IoPoll:
 
     @property
     def has_pending(self):
-        """Whether Python has something to do before the next turns."""
+        """Return whether Python has something to do before the next turns."""
         return self._has_pending()
 
     cdef bint _has_pending(self) except -1:
         return self.failed_cqs or self.final_bursts or self.waiting
 
     def is_due(self, uint64_t now):
-        """Whether a deadline of the device has passed."""
+        """Return whether a deadline of the device has passed."""
         return self._is_due(now)
 
     cdef bint _is_due(self, uint64_t now) except -1:
@@ -1102,9 +1263,10 @@ cdef class IoPoll:
         return self.c_poll.received, self.c_poll.received or self.c_poll.sent
 
     cdef uint8_t *_take_out_buffer(self) except NULL:
-        """Take one of the few out buffers that all polls share: one for each of many NICs would not stay in the cache.
+        """Take one of the few output buffers shared by all polls: a buffer for each of many NICs would not stay in
+        cache.
 
-        The caller puts the one before back afterwards: a signal handler may poll within a poll.
+        The caller puts the one before back after that: a signal handler may poll within a poll.
         """
         global _outs
         cdef uint8_t *lent
@@ -1118,7 +1280,7 @@ cdef class IoPoll:
         return lent
 
     cdef void _return_out_buffer(self, uint8_t *before) noexcept:
-        """Return the out buffer that the poll has now, which need not be the one taken: a loopback swaps them."""
+        """Return the poll's output buffer, which need not be the one taken, since a loopback swaps them."""
         global _outs
         cdef uint8_t *lent = self.c_poll.out.bytes
         self.c_poll.out.bytes = before
@@ -1132,6 +1294,11 @@ cdef class IoPoll:
         """Call a poll, or its sending part, until it is done. ``short``: keep the GIL meanwhile."""
         cdef engine_stop_info told
         cdef uint8_t *before = self.c_poll.out.bytes
+        if not io_fds_valid(self.own, self.c_poll, now):
+            self.c_poll.received = self.c_poll.sent = 0
+            self.python_ran = True
+            self.stop()  # Python finds out what is lost
+            return 0
         if self.rung:
             self.nic.now_ns = now
             self._take_doorbells()
@@ -1172,8 +1339,7 @@ cdef class IoPoll:
         cdef list out
         self.python_ran = True
         if told.stop == STOP_PUNT_PACKET:
-            at, state.rx_index, state.rx_offset = state.rx_offset, state.rx_index + 1, 0
-            self._run_reference(&state.rx_buffers[state.rx_index - 1], at, now)
+            self._run_reference(now)
         elif told.stop == STOP_PUNT_TURN:
             if told.effects:
                 self.device.handle_stop(told)
@@ -1187,12 +1353,15 @@ cdef class IoPoll:
             self.device.handle_stop(told)
         return 0
 
-    cdef int _run_reference(self, rx_buffer *slot, uint64_t at, uint64_t now) except -1:
-        """Leave the rest of a burst to the reference."""
+    cdef int _run_reference(self, uint64_t now) except -1:
+        """Pass the rest of a run of packets to the reference."""
         cdef engine_flow reverse
+        cdef uint64_t at, end
+        cdef const rx_buffer *slot = io_poll_punt(self.c_poll, &at, &end)
         cdef bytes name = PyBytes_FromStringAndSize(<char *> slot.name, slot.name_bytes)
         view = _view(self.memory, slot)
-        burst = self.link.make_burst(name, view, slot.segment, slot.tclass, slot.hop_limit, slot.flow_label)
+        tclass = self.c_poll.rx_run.tclass
+        burst = self.link.make_burst(name, view[:end], slot.segment, tclass, slot.hop_limit, slot.flow_label)
         flow = burst.flow
         right = io_poll_good_packets(self.c_poll, slot.name, slot.name_bytes)
         if right and flow.idents is not None:
@@ -1206,7 +1375,7 @@ cdef class IoPoll:
         return 0
 
     cdef int _count_poll(self, uint64_t now) except -1:
-        """Report what C counted to Python: now and then, at once if something unusual was counted."""
+        """Add C's counts to Python's: now and then, or at once for an unusual count."""
         cdef tx_counts *counts = &self.c_poll.counts
         self.rounds += 1
         if (
@@ -1234,9 +1403,8 @@ cdef class IoPoll:
                 drop_tx_blocked=counts.drop_tx_blocked,
                 drop_tx_error=counts.drop_tx_error,
             )
-        if state.lost:
-            counters["fault_rx_drop"] += state.lost
-            state.lost = 0
+        if self.faults != NULL:
+            self._flush_faults()
         if self.loopback is not None:
             lost = loopback_lost(self.loopback.c_loopback)
             if lost:
@@ -1258,6 +1426,20 @@ cdef class IoPoll:
             self.device.sending.write_back()
         return self.device.flush_counters(now)
 
+    cdef int _flush_faults(self) except -1:
+        """Report packets hit by fault rules."""
+        cdef faults_state *faults = self.faults
+        cdef int way, action
+        for way, name in enumerate(("tx", "rx")):
+            for action in range(FAULT_ACTIONS):
+                if faults.counted[way][action]:
+                    self.counters[f"fault_{name}_{_FAULT_NAMES[action]}"] += faults.counted[way][action]
+                    faults.counted[way][action] = 0
+            if faults.full[way]:
+                self.counters[f"fault_{name}_full"] += faults.full[way]
+                faults.full[way] = 0
+        return 0
+
     cdef int _refused(self) except -1:
         """Tell the link that the system refused a burst: it sends packet by packet on that path as well."""
         cdef _TxPath path
@@ -1271,5 +1453,6 @@ include "_loopback.pxi"
 include "_device_lock.pxi"
 include "_loop.pxi"
 include "_queues.pxi"
+include "_transfers.pxi"
 include "_bypass_driver.pxi"
 include "_idle_wait.pxi"

@@ -1,4 +1,4 @@
-# The common path of a runtime's loop (runtime/loop.py), compiled: included by _engine.pyx. The runtime does the rest,
+# The common path of a runtime's loop (runtime/rounds.py and loop.py), compiled: included by _engine.pyx. The runtime does the rest,
 # under the same conditions.
 
 from time import monotonic_ns, sleep
@@ -26,7 +26,7 @@ cdef inline object _of(dict names, object name):
 
 
 cdef class Doorbell:
-    """What a queue rings, and what learns that its completions are polled.
+    """Doorbell that a queue rings, and that learns that its completions are polled.
 
     Attributes:
         seen: completions were polled since the last doorbell.
@@ -78,6 +78,7 @@ cdef class Loop(Doorbell):
         self.lock = runtime.lock
         self.lock.loop = self
         self.thread.round, self.thread.lock = io_poll.c_poll, &self.lock.c_lock
+        self.thread.own = io_poll.own
 
     def __dealloc__(self):
         progress_thread_stop(&self.thread)
@@ -94,14 +95,14 @@ cdef class Loop(Doorbell):
 
     @property
     def pending(self):
-        """Whether the thread in C waits for Python to do something."""
+        """True if the thread in C waits for Python to do something."""
         return self.thread.pending != 0
 
     cdef uint64_t now(self) except? 0:
         return clock_approximate_now() if self.monotonic else self.clock()
 
     def count(self):
-        """Report what C counted, unless it is at work just now."""
+        """Report C's counts, unless C is running."""
         if device_lock_try(&self.lock.c_lock):
             try:
                 self.io_poll._flush_counters(self.now())
@@ -186,8 +187,8 @@ cdef class Loop(Doorbell):
         return did
 
     cdef bint _is_due(self, uint64_t now) except -1:
-        """Whether a deadline has passed: of a queue pair, or, asked every ASK_NS, another one of the device."""
-        if engine_device_deadline(&self.io_poll.device.c_device) > now and self.monotonic and now - self.asked < ASK_NS:
+        """Return whether a deadline has passed: of a queue pair, or, asked every ASK_NS, another one of the device."""
+        if io_poll_deadline(self.io_poll.c_poll) > now and self.monotonic and now - self.asked < ASK_NS:
             return False
         self.asked = now
         return self.io_poll._is_due(now)
@@ -203,20 +204,21 @@ cdef class Loop(Doorbell):
             device_lock_release(&self.lock.c_lock)
 
     cdef bint _only_turns(self) except -1:
-        """Whether C can do all that a doorbell asks for: turns alone. The lock is held."""
+        """Return whether C can do all that a doorbell asks for: turns alone. The lock is held."""
         cdef IoPoll io_poll = self.io_poll
         if self.thread.pending:
             self.finish_stopped()
         return self._c_may_poll() and not self.changes and not io_poll._has_pending()
 
     cdef bint _c_may_poll(self) except -1:
-        """Whether C may poll, decided anew if it may not: it changes only under the lock, as Python lets go of it."""
+        """Return whether C may poll, decided anew if it may not: it changes only under the lock, as Python lets go of
+        it."""
         if not self.thread.leased:
             self.release_to_c()
         return self.thread.leased
 
     cdef int ring(self, block, uint64_t length) except -1:
-        """Take the doorbell, and send at once unless the message waits for others."""
+        """Handle the doorbell, and send at once unless the message waits for others."""
         cdef Executor executor
         cdef IoPoll io_poll = self.io_poll
         cdef bint only_turns, single
@@ -244,7 +246,8 @@ cdef class Loop(Doorbell):
         return 0
 
     cdef bint _is_stream(self, uint64_t now) except -1:
-        """Whether the application posts and polls in turn, without a pause. The thread sends what it leaves behind."""
+        """Return whether the application posts and polls in turn, without a pause. The thread sends what it leaves
+        behind."""
         cdef bint soon = now - self.posted < self.pause_ns
         if not self.seen:
             self.stream = self.steady = 0
@@ -334,7 +337,7 @@ cdef class Loop(Doorbell):
         return 0
 
     cdef int finish_stopped(self) except -1:
-        """Do what the thread in C has stopped at, and finish the turn that is open.
+        """Handle the stop of the thread in C, and finish its open turn.
 
         The next holder of the lock may destroy the queue pair of that turn.
         """

@@ -137,7 +137,7 @@ cdef class SendQueue:
         return put
 
     cdef bint _sends(self) noexcept:
-        """Whether the queue pair is in RTS, so that the device takes sends at once."""
+        """Return whether the queue pair is in RTS, so that the device takes sends at once."""
         cdef uint32_t state = atomic_load_explicit(self.words + (QUEUE_STATE >> 2), memory_order_acquire)
         return not self.closed and state == STATE_RTS
 
@@ -176,7 +176,7 @@ cdef class SendQueue:
         return put
 
     def post_words(self, array, kind):
-        """Post descriptors of an array of type ``kind``, as many as there is room for.
+        """Post descriptors of an array of type ``kind``, limited by free entries.
 
         Returns:
             How many; -1, with nothing posted, if the array or one of them is not plain, or sends cannot be posted.
@@ -267,7 +267,7 @@ cdef class ReceiveQueue:
         self.closed = True
 
     cdef bint _receives(self) noexcept:
-        """Whether a receive takes no more than to store it and the tail."""
+        """Return whether a receive takes no more than to store it and the tail."""
         cdef uint32_t state = atomic_load_explicit(self.words + (QUEUE_STATE >> 2), memory_order_acquire)
         return not self.closed and (state == STATE_RTS or state == STATE_RTR or state == STATE_INIT)
 
@@ -321,7 +321,7 @@ cdef class ReceiveQueue:
             atomic_store_explicit(self.words + (RQ_TAIL >> 2), self.tail, memory_order_release)
         finally:
             self.release()
-        # in the error state what is posted is to be flushed, and the state may have come meanwhile
+        # in the error state posted requests must be flushed, and the state may have changed meanwhile
         return done, whole and self._receives()
 
 
@@ -374,7 +374,7 @@ cdef class CompletionRing:
             self.phase ^= CQE_PHASE
 
     def ready(self):
-        """Whether the entry at the head is valid."""
+        """True if the entry at the head is valid."""
         return self._ready()
 
     def attach(self, Doorbell doorbell, progress, registers, block, lock):
@@ -400,7 +400,7 @@ cdef class CompletionRing:
         self.block_words = NULL
 
     cpdef bint poll_ready(self) except -1:
-        """Whether an entry is valid; polls the device first if none is."""
+        """Return whether an entry is valid; poll the device first if none is."""
         if self._ready():
             return True
         self.progress()

@@ -1,12 +1,12 @@
 /* The engine: the common path of a RoCEv2 NIC on the bytes of `state`, sans I/O (design.md, "One state, two
  * executors").
  *
- * A call receives or makes packets. At the first one that it does not know it stops and returns why, with the state as
- * it was before that packet; the reference, rnic.transport, then takes it on the same bytes. After either the bytes are
- * equal. No call allocates, blocks, or calls back except into the tables passed in; the work of each is bounded by the
+ * A call receives or makes packets. At the first packet that it does not support it stops and returns the reason, with
+ * the state as before that packet; the reference, rnic.transport, then processes it on the same bytes. Both leave equal
+ * bytes. No call allocates, blocks, or calls back except into the tables passed in; the work of each is bounded by the
  * buffers passed in.
  *
- * Pointers to what is not in the arena belong to the owner of the device.
+ * Memory outside the arena belongs to the owner of the device.
  */
 #ifndef RNIC_ENGINE_H
 #define RNIC_ENGINE_H
@@ -17,25 +17,34 @@
 #include "memory/memory.h"
 #include "state.h"
 
-/* CRC-32 of zlib: `state` is 0, or the CRC of what came before. */
+/* CRC-32 of zlib: `state` is 0, or the CRC of the preceding bytes. */
 typedef uint32_t (*engine_crc)(uint32_t state, const uint8_t *data, uint64_t length);
-/* The same, and copy the bytes: what is covered is what was copied, even if another thread changes them meanwhile. */
+/* The same while copying: the CRC covers exactly the copied bytes, even if another thread changes the source. */
 typedef uint32_t (*engine_crc_copy)(uint32_t state, uint8_t *to, const uint8_t *from, uint64_t length);
 
-/* Reaction to a congestion notification (cc/settings.py, cc/dcqcn.py). Rates are in bytes per window. */
+/* Settings of congestion control (cc/settings.py, cc/dcqcn.py). Rates are in bytes per window of 1,024 ns. */
 struct engine_congestion {
-	uint64_t dcqcn; /* it lowers the rate; else it is only counted */
-	uint64_t merge_ns; /* one notification in this time */
+	uint64_t control; /* control applied to a queue pair at its first CNP; CONTROL_NONE: CNPs are only counted */
+	uint64_t merge_ns; /* at most one CNP counts in this time */
+	uint64_t hold_ns; /* how long a CNP lowers the outstanding limit */
 	uint64_t line_rate, least_rate, g_shift, alpha_ns, timer_ns, counter_bytes, recovery_rounds, additive_rate,
 		hyper_rate;
 };
 
-/* The bucket and the reaction point of one queue pair (cc/pacing.py, cc/dcqcn.py). */
-struct engine_rate_limit {
-	int64_t credit; /* in bytes times a window */
-	uint64_t rate, most, since_ns; /* of the bucket */
-	uint64_t point_rate, target, alpha; /* with PACE_RATE_BITS and PACE_ALPHA_BITS */
-	uint64_t counted, counter_rounds, timer_rounds, alpha_at, timer_at;
+/* An acknowledgement, for a congestion control (cc/control.py). */
+struct engine_ack {
+	uint64_t now, psn, next_psn, packets, rtt_ns;
+};
+
+/* Callbacks of a congestion control outside the engine (CONTROL_OTHER). The owner sets on_ack, on_loss and on_sent to
+ * NULL if the control ignores them. */
+struct engine_control_calls {
+	void (*on_ack)(void *self, struct queue_pair *record, const struct engine_ack *ack);
+	void (*on_cnp)(void *self, struct queue_pair *record, uint64_t now);
+	void (*on_loss)(void *self, struct queue_pair *record, uint64_t now);
+	void (*on_timer)(void *self, struct queue_pair *record, uint64_t now);
+	void (*on_sent)(void *self, struct queue_pair *record, uint64_t bytes);
+	void *self;
 };
 
 /* One direction of a path, as the ICRC sees it. */
@@ -47,20 +56,20 @@ struct engine_flow {
 	uint16_t address_bytes; /* 4 or 16 */
 };
 
-/* CRC states behind the headers of equally long packets of one flow, for each ident. */
+/* CRC states after the headers of packets of the same length and flow, for each ident. */
 #define ENGINE_ICRC_CACHE 8u
 struct engine_icrc_cache {
 	struct engine_flow flow;
 	uint64_t length;
 	uint64_t known; /* a bit for each ident */
 	uint32_t states[64];
-	uint32_t behind[64]; /* and behind a BTH of zeros */
+	uint32_t behind[64]; /* and after a BTH of zeros */
 };
 
-/* What was moved for several packets or messages in one call, before the turn of each (queue_pair/prefetch.h,
+/* Results of moving several packets or messages in one call, before the turn of each (queue_pair/prefetch.h,
  * memory/memory_key.h). */
 #define ENGINE_PREFETCH 64u
-#define ENGINE_PREFETCH_BYTES 256u /* of a message that is short enough */
+#define ENGINE_PREFETCH_BYTES 256u /* longest message to prefetch */
 struct engine_prefetch {
 	const uint8_t *taken, *taken_end; /* packets with the right ICRC, whose payload has been stored */
 	uint8_t *filled; /* the next payload that was read into a packet to come, */
@@ -71,23 +80,34 @@ struct engine_prefetch {
 	uint8_t *staging; /* ENGINE_PREFETCH * ENGINE_PREFETCH_BYTES */
 };
 
-/* What all queue pairs of a NIC share. */
+/* Memory behind R_Key 0 for the peer of a queue pair (mem/translation.py, mem/tlb.py). */
+struct engine_translation {
+	uint64_t *words; /* TRANSLATION_* below */
+	uint64_t number; /* of the process in the TLB */
+	uint64_t *tlb; /* TLB_* below */
+	uint64_t tlb_sets, tlb_ways; /* the sets are a power of two */
+	uint64_t handles; /* page faults in open regions are handled in C */
+};
+
+/* State that all queue pairs of a NIC share. */
 struct engine_shared {
 	const struct memory_key *keys; /* the memory table, by key index */
-	const struct engine_mapping *reach; /* as many */
+	const struct engine_mapping *reach; /* addresses of each key's memory in this process */
 	uint64_t key_count;
 	engine_crc crc;
-	uint64_t ack_every; /* ask for an ACK at least every so many packets */
+	uint64_t ack_every; /* ask for an ACK at least once in this many packets */
 	uint64_t probe; /* tail-loss probes are on */
 	uint64_t rq_almost_full; /* receive entries that are not used */
 	engine_crc_copy crc_copy; /* or NULL */
 	uint64_t bare; /* packets are headers and lengths, without payload and ICRC (sim/native/fabric.h) */
-	struct engine_congestion congestion; /* for queue pairs with a `rate_limit` */
+	struct engine_congestion congestion; /* or zeros: the reference tells DCQCN of its events */
+	const struct engine_control_calls
+		*control_calls; /* or NULL: the reference serves queue pairs of CONTROL_OTHER */
 	struct engine_prefetch *prefetch; /* or NULL */
 	struct engine_icrc_cache *icrc_cache; /* ENGINE_ICRC_CACHE of them, or NULL */
 };
 
-/* A completion queue whose ring is in reach. */
+/* A completion queue whose ring is accessible. */
 struct engine_cq {
 	struct completion_queue *record;
 	uint8_t *ring;
@@ -110,7 +130,7 @@ struct engine_destination {
 /* Return the place of a destination in that table. */
 uint64_t engine_destination_place(uint64_t path, const uint64_t gid[2]);
 
-/* Pointers to everything of one queue pair. */
+/* Pointers to the state of a queue pair. */
 struct engine_qp {
 	uint8_t *qpc; /* its context: QPC_SIZE bytes of the key-data cache */
 	struct queue_pair *record;
@@ -136,11 +156,12 @@ struct engine_qp {
 	uint64_t found; /* the device's `changes` when all of these pointers were found */
 	const void *route; /* to the peer, for the carrier of its packets: each burst names it */
 	struct engine_destination *destinations; /* of a UD queue pair, ENGINE_DESTINATIONS of them; or NULL */
-	struct engine_rate_limit *rate_limit; /* if the engine keeps it to its rate; NULL if the reference does */
 	struct engine_peer_path *peer_path; /* to a peer that may read this program's memory, or NULL */
+	const struct engine_translation *translation; /* memory behind R_Key 0, or NULL */
+	uint64_t guarded; /* Python checks each remote access: punt them all */
 };
 
-/* The accounts of what is in flight: the NIC's and the peer's, at the beginning of a turn. */
+/* In-flight accounts of the NIC and of the peer at the start of a turn. */
 struct engine_inflight {
 	uint64_t peer_limit, peer_inflight, peer_promised, peer_waiting;
 	uint64_t nic_limit, nic_inflight, nic_promised, nic_queued, nic_overtaken;
@@ -149,7 +170,7 @@ struct engine_inflight {
 	uint64_t alone; /* no other queue pair sends to the peer */
 };
 
-/* What came with a buffer of packets. */
+/* Metadata of a buffer of packets. */
 struct engine_meta {
 	struct engine_flow flow; /* from the peer to here */
 	uint32_t ident; /* IPv4 identification of the first segment, one higher for each following; or one of these */
@@ -161,27 +182,29 @@ struct engine_meta {
 #define IDENT_UNSEEN 0xffffffffu
 #define IDENT_CHECKED 0xfffffffeu /* the ICRC was checked before, and no other process can write the bytes */
 
-/* Why a call ended. */
+/* Reason why a call ended. */
 enum engine_end {
 	ENGINE_DONE, /* nothing is left, or the budget is used up */
-	ENGINE_AGAIN, /* effects must be carried out before the same packet, which is half done, goes on */
-	ENGINE_ATTENTION, /* effects must be carried out before it goes on */
+	ENGINE_AGAIN, /* effects must be performed before the same packet, which is half done, goes on */
+	ENGINE_ATTENTION, /* effects must be performed before it goes on */
 	PUNT_REASONS /* the reference takes the next packet or work request (state/slot.py) */
 };
 
 /* Effects beyond the state's bytes, for the caller. */
 enum engine_effect {
 	EFFECT_SCHEDULE = 1, /* the queue pair has something to send: schedule a turn */
-	EFFECT_ACKNOWLEDGED = 2, /* account for `acknowledged`, `landed`, `sample`; its deadline may be earlier */
-	EFFECT_NOTIFY_SEND = 4, /* the send CQ was armed for what it got */
+	EFFECT_ACKNOWLEDGED =
+		2, /* account for `acknowledged`, `inflight_acked`, `sample`; its deadline may be earlier */
+	EFFECT_NOTIFY_SEND = 4, /* the send CQ was armed for the new entry */
 	EFFECT_NOTIFY_RECV = 8, /* the receive CQ was */
-	EFFECT_NO_ROOM = 16, /* it waits in line for room in flight */
-	EFFECT_ARM = 32, /* its deadline may be earlier than it was */
-	EFFECT_GO_ON = 64, /* what waited for a response may be sent */
-	EFFECT_LOST = 128, /* a packet to the peer was lost: tell its account before taking `grounded` back */
-	EFFECT_SILENT = 256, /* nothing comes from the peer: tell its account before the loss */
+	EFFECT_NO_ROOM = 16, /* it waits for room in flight */
+	EFFECT_ARM = 32, /* its deadline may have become earlier */
+	EFFECT_GO_ON = 64, /* requests that waited for a response may be sent */
+	EFFECT_LOST =
+		128, /* a packet to the peer was lost: report it to the peer's limit before subtracting `inflight_resend` */
+	EFFECT_SILENT = 256, /* the peer is silent: report that to its limit before the loss */
 	EFFECT_FIRST = 1024, /* schedule a turn before all other effects */
-	EFFECT_BEGUN = 512, /* messages wait for responses behind one that came: schedule a turn before the loss */
+	EFFECT_BEGUN = 512, /* further messages await a response: schedule a turn before the loss is reported */
 };
 
 struct engine_effects {
@@ -189,11 +212,11 @@ struct engine_effects {
 	uint32_t end;
 	uint64_t packets; /* taken or made */
 	uint64_t acknowledged; /* PSNs */
-	uint64_t landed; /* packets that are not in flight any more */
-	uint64_t flown; /* packets that are from now on */
+	uint64_t inflight_acked; /* packets no longer in flight */
+	uint64_t inflight_sent; /* packets newly in flight */
 	uint64_t admitted; /* of these, promised before */
 	uint64_t sample; /* a round trip in nanoseconds, or NONE */
-	uint64_t grounded; /* packets that are not in flight any more since they are sent again */
+	uint64_t inflight_resend; /* packets no longer in flight because they are retransmitted */
 	uint32_t counts[ENGINE_COUNTS]; /* by enum engine_count */
 	uint32_t counted; /* a bit for each of these that is not 0: rarely any */
 };
@@ -213,7 +236,7 @@ struct engine_burst {
 	uint32_t count;
 	const void *route; /* `route` below, as it was */
 };
-#define ENGINE_BURSTS 288u /* those of 256 packets, and what a turn may send beyond its budget */
+#define ENGINE_BURSTS 288u /* bursts of 256 packets, and of the packets that a turn may send beyond its budget */
 struct engine_out {
 	uint8_t *bytes;
 	uint64_t room;
@@ -236,26 +259,26 @@ struct engine_out {
 /* Return the STATE_LAYOUT_HASH that the engine was compiled with: compare it with the tables before anything else. */
 uint64_t engine_layout_hash(void);
 
-/* Take packets for `qp` from `start` on, in a buffer of segments; the bytes taken. Stops at a packet for another queue
- * pair, and behind one with effects that must be carried out before the next; or within it (ENGINE_AGAIN): then it is
- * the first of the next call, and the reference may take it as well. */
+/* Take packets for `qp` from `start` on, in a buffer of segments. Returns the bytes taken. Stops at a packet for
+ * another queue pair, and after one with effects that must be performed before the next; or within it (ENGINE_AGAIN):
+ * then it is the first one of the next call, and the reference may take it as well. */
 size_t engine_receive(const struct engine_shared *shared, struct engine_qp *qp, const uint8_t *buffer, size_t length,
 		      size_t segment, size_t start, const struct engine_meta *meta,
 		      const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects);
 
-/* Send requests: up to `budget` packets of WRITEs, SENDs, READs and atomics, new or again; the number made. What is
- * sent unreliably completes at once. */
+/* Send requests: up to `budget` packets of WRITEs, SENDs, READs and atomics, new or retransmitted. Returns the number
+ * of packets. Unreliable messages complete at once. */
 uint64_t engine_send(const struct engine_shared *shared, struct engine_qp *qp, uint64_t now, uint64_t budget,
 		     struct engine_inflight *flight, struct engine_out *out, struct engine_effects *effects);
 
 /* Return when engine_timeout has something to do, or NEVER. */
 uint64_t engine_deadline(const struct engine_qp *qp);
 
-/* Handle a deadline that may have come: of an RNR wait, an ACK timeout, a tail-loss probe, an ACK that is owed. */
+/* Handle a deadline that may be due: of an RNR wait, an ACK timeout, a tail-loss probe, or a pending ACK. */
 void engine_timeout(const struct engine_shared *shared, struct engine_qp *qp, const struct engine_inflight *flight,
 		    uint64_t now, struct engine_effects *effects);
 
-/* Send the responses that are due, up to `budget` packets; the number made. */
+/* Send due responses, up to `budget` packets. Returns the number of packets. */
 uint64_t engine_reply(const struct engine_shared *shared, struct engine_qp *qp, uint64_t budget, struct engine_out *out,
 		      struct engine_effects *effects);
 

@@ -10,7 +10,7 @@ Run as a program it writes the header beside itself; a test holds the file that 
 - A counter of both executors becomes ``COUNT_<NAME>``, a number of ``enum engine_count``.
 - Every number becomes ``<PREFIX><NAME>``.
 
-:func:`layout_hash` stands for all of it: who attaches to a state compares it first.
+:func:`layout_hash` stands for all of it: a program that attaches to a state compares it first.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ import hashlib
 from pathlib import Path
 from types import ModuleType
 
-from rnic.cc import dcqcn, pacing
+from rnic.cc import control, dcqcn, pacing
 from rnic.context import cqc, qpc
 from rnic.context.qpc import QPC
 from rnic.rings import cqe, queue_block, rqe, sqe
 from rnic.rings.sqe import SQ_ENTRY, SQ_ENTRY_UD
 from rnic.spec import access, attach, congestion_regs, events, limits, opcodes, psn, rounds, states, status, syndromes
 from rnic.spec.layout import Layout
-from rnic.state import budget, queue_pair, shm_loopback, slot
+from rnic.state import budget, capture_ring, fault_table, queue_pair, shm_loopback, slot
 from rnic.state.budget import BUDGET, SHARE
+from rnic.state.capture_ring import CAPTURE_RECORD, CAPTURE_RING
 from rnic.state.counters import NAKS_SENT, PACKET_COUNTERS
 from rnic.state.device import DEVICE
+from rnic.state.fault_table import FAULT_COUNT, FAULT_RULE, FAULT_TABLE
 from rnic.state.inflight import INFLIGHT, LINE, PEER
 from rnic.state.memory import KEY
 from rnic.state.paths import FLOW
@@ -70,6 +72,11 @@ RECORDS: dict[str, Layout] = {
     "ring_producer": RING_PRODUCER,
     "ring_consumer": RING_CONSUMER,
     "ring_control": RING_CONTROL,
+    "fault_table": FAULT_TABLE,
+    "fault_rule": FAULT_RULE,
+    "fault_count": FAULT_COUNT,
+    "capture_ring": CAPTURE_RING,
+    "capture_record": CAPTURE_RECORD,
 }
 """Records by the name of their ``struct``."""
 
@@ -80,8 +87,9 @@ MESSAGES: dict[str, Layout] = {
     "PUNT_REPLY": attach.PUNT_REPLY,
     "SHM_RING": attach.SHM_RING,
     "SHM_RING_REPLY": attach.SHM_RING_REPLY,
+    "SOURCE_PORT": attach.SOURCE_PORT,
 }
-"""What a program that runs the engine says to its NIC process and hears from it, by the name that the header gives."""
+"""Messages between a program that runs the engine and its NIC process, by the name that the header gives."""
 
 INFLIGHT_NUMBERS = (
     "LOSSY",
@@ -99,7 +107,7 @@ INFLIGHT_NUMBERS = (
 """Numbers of the budget of what is in flight."""
 NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     # prefix, module, beginnings of the names that are taken; () takes all
-    ("BTH_", opcodes, ("SEND_", "WRITE_", "READ_", "ACKNOWLEDGE", "ATOMIC_", "COMPARE_", "FETCH_", "CNP")),
+    ("BTH_", opcodes, ("SEND_", "WRITE_", "READ_", "ACKNOWLEDGE", "ATOMIC_", "COMPARE_", "FETCH_", "FLUSH", "CNP")),
     ("SERVICE_", opcodes, ("RC", "UC", "UD")),
     ("BTH_", opcodes, ("SERVICE_MASK", "OPERATION_MASK")),
     ("", opcodes, ("WR_",)),
@@ -112,9 +120,11 @@ NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     ("POLL_", rounds, ()),
     ("EVENT_", events, ("COMP",)),
     ("SLOT_", slot, ("BUFFERS_AT",)),
-    ("ATTACH_", attach, ("MAX_MESSAGE", "MSG_PUNT", "MSG_SHM_RING", "PUNT_")),
+    ("ATTACH_", attach, ("MAX_MESSAGE", "MAX_SOURCE_PORTS", "MSG_PUNT", "MSG_SHM_RING", "MSG_SOURCE_PORT", "PUNT_")),
     ("SHM_", shm_loopback, ()),
     ("BUDGET_", budget, ()),
+    ("FAULT_", fault_table, ()),
+    ("CAPTURE_", capture_ring, ()),
     ("BUDGET_", transport_budget, ("LEAST",)),
     ("ACCESS_", access, ()),
     ("", qpc, ("OPT_", "SRQ_VALID")),
@@ -133,8 +143,10 @@ NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     ("OPEN_", responder, ("NOTHING", "SEND", "WRITE")),
     ("REPLY_", responder, ("OWED_NS",)),
     ("PACE_", congestion_regs, ("WINDOW_NS",)),
-    ("PACE_", pacing, ("BURST_WINDOWS",)),
-    ("PACE_", dcqcn, ("ALPHA_", "RATE_", "BURST_PACKETS", "UNBOUND")),
+    ("PACE_", pacing, ("RATE_TIME_BITS",)),
+    ("PACE_", control, ("BURST_PACKETS",)),
+    ("", control, ("CONTROL_",)),
+    ("DCQCN_", dcqcn, ("ALPHA_", "RATE_", "MOST_ROUNDS")),
 )
 
 ROW_FLAGS = (
@@ -147,12 +159,13 @@ ROW_FLAGS = (
     "atomic",
     "response",
     "takes_receive",
+    "feth",
     "reth",
     "immdt",
     "ieth",
     "aeth",
 )
-"""What a bit of an opcode row says, from bit 0 on: attributes of :class:`~rnic.wire.opcode.OpcodeRow`."""
+"""Bits of an opcode row, from bit 0 on: attributes of :class:`~rnic.wire.opcode.OpcodeRow`."""
 
 
 def _structs() -> list[str]:
@@ -206,7 +219,7 @@ def _numbers() -> list[str]:
 
 def _counters() -> list[str]:
     return [
-        "/* What both executors count: a number for each counter. */",
+        "/* Counters of both executors, by number. */",
         "enum engine_count {",
         *(f"\tCOUNT_{name.upper()}," for name in PACKET_COUNTERS),
         "\tENGINE_COUNTS",
@@ -215,7 +228,7 @@ def _counters() -> list[str]:
         "static const uint8_t naks_sent[4] = {",
         *(f"\t[{kind >> 5}] = COUNT_{name.upper()}," for kind, name in NAKS_SENT.items()),
         "};",
-        "/* Why the engine punts: punt_* of struct slot say it in words. */",
+        "/* Reasons for punts: punt_* of struct slot say it in words. */",
         f"#define PUNT_REASONS {', '.join(f'PUNT_{name.upper()}' for name, _ in slot.PUNT_REASONS)}",
     ]
 
@@ -243,12 +256,12 @@ def _body() -> list[str]:
 
 
 def layout_hash() -> int:
-    """64 bits that differ where any table differs that the header is made from."""
+    """Return a 64-bit hash of all tables from which the header is made."""
     return int.from_bytes(hashlib.sha256("\n".join(_body()).encode()).digest()[:8], "big")
 
 
 def c_header() -> str:
-    """The text of ``state.h``."""
+    """Return the text of ``state.h``."""
     lines = [
         "/* Made by rnic.engine.header from the tables: python -m rnic.engine.header writes it anew. */",
         "#ifndef RNIC_ENGINE_STATE_H",

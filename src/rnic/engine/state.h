@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0x6e122221a5491673ull
+#define STATE_LAYOUT_HASH 0xfb46e502dcf841c1ull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -30,6 +30,8 @@
 #define BTH_FETCH_ADD 0x14u
 #define BTH_SEND_LAST_INV 0x16u
 #define BTH_SEND_ONLY_INV 0x17u
+#define BTH_FLUSH 0x1cu
+#define BTH_ATOMIC_WRITE 0x1du
 #define BTH_CNP 0x81u
 #define SERVICE_RC 0x0u
 #define SERVICE_UC 0x20u
@@ -44,6 +46,8 @@
 #define WR_CMP_SWAP 0x13u
 #define WR_FETCH_ADD 0x14u
 #define WR_SEND_INV 0x17u
+#define WR_FLUSH 0x1cu
+#define WR_ATOMIC_WRITE 0x1du
 #define WR_BIND_MW 0xf0u
 #define WR_LOCAL_INV 0xf1u
 #define WR_NOP 0xffu
@@ -57,6 +61,8 @@
 #define ST_RC 0x0u
 #define ST_UC 0x1u
 #define ST_UD 0x3u
+#define ST_XRC_INI 0x5u
+#define ST_XRC_TGT 0x6u
 #define SYN_SUCCESS 0x0u
 #define SYN_LOC_LEN_ERR 0x1u
 #define SYN_LOC_QP_OP_ERR 0x2u
@@ -99,7 +105,7 @@
 #define BTH_BYTES 0xcu
 #define ICRC_BYTES 0x4u
 #define MAX_TRANSPORT_HEADERS 0x20u
-#define MAX_UDP_PAYLOAD 0x1024u
+#define MAX_UDP_PAYLOAD 0x1028u
 #define MAX_MSG_BYTES 0x80000000u
 #define MAX_QP_WR 0x8000u
 #define MAX_SGE 0x20u
@@ -139,7 +145,9 @@
 #define SLOT_BUFFERS_AT 0x1000u
 #define ATTACH_MSG_PUNT 0xdu
 #define ATTACH_MSG_SHM_RING 0xeu
+#define ATTACH_MSG_SOURCE_PORT 0x13u
 #define ATTACH_MAX_MESSAGE 0x10000u
+#define ATTACH_MAX_SOURCE_PORTS 0x100u
 #define ATTACH_PUNT_PACKET 0x1u
 #define ATTACH_PUNT_TURN 0x2u
 #define ATTACH_PUNT_NOTIFY 0x3u
@@ -160,10 +168,41 @@
 #define SHM_COOKIE_BYTES 0x10u
 #define SHM_CONSUMER_AT 0x40u
 #define SHM_CONTROL_AT 0x80u
-#define BUDGET_SLOTS 0x41u
+#define BUDGET_SLOTS 0x100u
 #define BUDGET_ENTRIES 0x100u
 #define BUDGET_NIC_ENTRY 0x0u
-#define BUDGET_BYTES 0x41040u
+#define BUDGET_BYTES 0x100040u
+#define FAULT_RULES 0x80u
+#define FAULT_COUNTS 0x1000u
+#define FAULT_COUNT_PROBES 0x10u
+#define FAULT_MAX_HELD 0x4000u
+#define FAULT_DROP 0x0u
+#define FAULT_CORRUPT 0x1u
+#define FAULT_DUPLICATE 0x2u
+#define FAULT_DELAY 0x3u
+#define FAULT_REORDER 0x4u
+#define FAULT_MARK 0x5u
+#define FAULT_TRUNCATE 0x6u
+#define FAULT_ACTIONS 0x7u
+#define FAULT_NAMES_DIRECTION 0x1u
+#define FAULT_HAS_PSN 0x2u
+#define FAULT_HAS_ACKREQ 0x4u
+#define FAULT_ACKREQ 0x8u
+#define FAULT_HAS_SYNDROME 0x10u
+#define FAULT_HAS_PROBABILITY 0x20u
+#define FAULT_HAS_BYTE 0x40u
+#define FAULT_TX 0x0u
+#define FAULT_RX 0x1u
+#define FAULT_RULES_AT 0x40u
+#define FAULT_TABLE_BYTES 0x8c40u
+#define FAULT_COUNT_BYTES 0x18000u
+#define CAPTURE_BYTES 0x800000u
+#define CAPTURE_AT 0x1000u
+#define CAPTURE_ALL 0x801000u
+#define CAPTURE_WAIT_NS 0x3b9aca00u
+#define CAPTURE_PADDING 0x0u
+#define CAPTURE_SENT 0x1u
+#define CAPTURE_RECEIVED 0x2u
 #define BUDGET_LEAST 0x4u
 #define ACCESS_LOCAL_WRITE 0x1u
 #define ACCESS_REMOTE_WRITE 0x2u
@@ -176,7 +215,8 @@
 #define ACCESS_FLUSH_GLOBAL 0x100u
 #define ACCESS_FLUSH_PERSISTENT 0x200u
 #define ACCESS_RELAXED_ORDERING 0x100000u
-#define ACCESS_SUPPORTED 0x3fu
+#define ACCESS_SUPPORTED 0x17fu
+#define ACCESS_QP_RIGHTS 0x30fu
 #define ACCESS_NEED_LOCAL_WRITE 0xau
 #define OPT_GSO 0x1u
 #define OPT_NO_PROBE 0x2u
@@ -200,6 +240,7 @@
 #define CQE_INV 0x400u
 #define CQE_GRH 0x800u
 #define CQE_SOLICITED 0x1000u
+#define CQE_SRQ 0x2000u
 #define CQE_PHASE 0x80000000u
 #define CQ_STAMPED 0x80000u
 #define REG_QUEUE_NUMBER 0x0u
@@ -254,8 +295,8 @@
 #define INFLIGHT_QUEUE_NS 0x16e360u
 #define INFLIGHT_SAMPLES 0x8u
 #define INFLIGHT_LOW_NS 0x5f5e100u
-#define INFLIGHT_NARROWEST 0x20u
 #define INFLIGHT_ACKS_A_WINDOW 0x4u
+#define INFLIGHT_NARROWEST 0x20u
 #define INFLIGHT_MENDED_PART 0x4u
 #define INFLIGHT_WIDEN_AFTER 0x4u
 #define TIMER_REPEAT_NS 0x186a0u
@@ -272,12 +313,17 @@
 #define OPEN_WRITE 0x2u
 #define REPLY_OWED_NS 0x186a0u
 #define PACE_WINDOW_NS 0x400u
-#define PACE_BURST_WINDOWS 0x40u
-#define PACE_ALPHA_BITS 0x14u
-#define PACE_ALPHA_ONE 0x100000u
-#define PACE_RATE_BITS 0x10u
+#define PACE_RATE_TIME_BITS 0x14u
 #define PACE_BURST_PACKETS 0x4u
-#define PACE_UNBOUND 0x100000u
+#define CONTROL_NONE 0x0u
+#define CONTROL_LIMIT 0x1u
+#define CONTROL_DCQCN 0x2u
+#define CONTROL_FIXED 0x3u
+#define CONTROL_OTHER 0x4u
+#define DCQCN_ALPHA_BITS 0x14u
+#define DCQCN_ALPHA_ONE 0x100000u
+#define DCQCN_RATE_BITS 0x10u
+#define DCQCN_MOST_ROUNDS 0x10000u
 #define WR_TAKES_RECEIVE 0x800830ull /* a bit for each opcode */
 static const uint16_t mtu_bytes[8] = { 0, 256, 512, 1024, 2048, 4096, 0, 0 };
 static const uint32_t rnr_timer_us[32] = { 655360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920, 2560, 3840, 5120, 7680, 10240, 15360, 20480, 30720, 40960, 61440, 81920, 122880, 163840, 245760, 327680, 491520 };
@@ -302,7 +348,7 @@ struct queue_pair {
 	uint64_t ack_timeout; /* local ACK timeout, 0 for never */
 	uint64_t retry_left; /* retries before the queue pair fails */
 	uint64_t rnr_left; /* RNR NAKs that it sits out before it fails */
-	uint64_t backoff; /* ACK timeouts in a row that passed in vain */
+	uint64_t backoff; /* ACK timeouts in a row that expired */
 	uint64_t rtt_psn; /* PSN whose round trip is being measured, or none */
 	uint64_t rtt_at; /* when it was sent */
 	uint64_t probe_shift; /* probes in a row that were answered by nothing */
@@ -310,10 +356,10 @@ struct queue_pair {
 	uint64_t ack_deadline; /* end of the local ACK timeout, or NEVER */
 	uint64_t probe_deadline; /* when to probe, or NEVER */
 	uint64_t rnr_until; /* end of the RNR wait, or NEVER */
-	uint64_t relief_ns; /* when a lowered outstanding limit ends, or NEVER */
+	uint64_t control_ns; /* when its congestion control wants to be called, or NEVER */
 	uint64_t ack_each; /* messages to come that each ask for an ACK, since a probe had to */
 	uint64_t single_resend_psn; /* PSN that a NAK named and that was sent again alone, or none */
-	uint64_t go_back_penalty; /* for how many losses a peer that wanted more than that is no more mended for */
+	uint64_t go_back_penalty; /* losses to come for which Go-Back-N is used, since resending one packet has failed */
 	uint64_t go_back_left; /* those of them that are left */
 	uint64_t parked; /* it waits in line for room in flight */
 	uint64_t admitted; /* packets that it was given a turn for and has not sent */
@@ -337,20 +383,20 @@ struct queue_pair {
 	uint64_t write_length; /* bytes of a WRITE, as its RETH says */
 	uint64_t write_va; /* remote address of the open WRITE */
 	uint64_t write_rkey; /* its key */
-	uint64_t write_binding; /* what the key was bound to when the WRITE began */
+	uint64_t write_binding; /* binding of the key when the WRITE began; under R_Key 0 the key as well */
 	uint64_t receive_index; /* RQ index of the receive entry in use, or none */
 	uint64_t receive_sges; /* scatter entries of it */
 	uint64_t receive_bytes; /* bytes that it takes */
 	uint64_t owed_ns; /* when what did not ask for an ACK is acknowledged, or NEVER */
 	uint64_t nak_sent; /* a NAK is out: say nothing of packets beyond the expected PSN */
 	uint64_t established; /* a request came since RTR */
-	uint64_t generation; /* since RESET, numbered by the device: what was kept of an earlier one is not taken */
+	uint64_t generation; /* counted up at each RESET: packets that were held back under an earlier value are discarded */
 	uint64_t msn; /* messages completed */
 	uint64_t resource_first; /* slot of the oldest executed READ or atomic that is kept */
 	uint64_t resource_count; /* how many are kept */
 	uint64_t reply_first; /* slot of the oldest reply that waits */
 	uint64_t reply_count; /* how many wait */
-	uint64_t pending_reads; /* READ and atomic replies among them but for answers to duplicates */
+	uint64_t pending_reads; /* READ and atomic replies among them, without answers to duplicates */
 	uint64_t pieces; /* offset of its READ pieces in the arena */
 	uint64_t replies; /* offset of its replies in the arena */
 	uint64_t resources; /* offset of its executed READs and atomics in the arena */
@@ -364,6 +410,19 @@ struct queue_pair {
 	uint64_t masked; /* the send queue takes no part in the arbitration */
 	uint64_t paced; /* its requests keep to a rate */
 	uint64_t pace_ns; /* when the rate lets the next request leave, or NEVER */
+	uint64_t control; /* its congestion control: none 0, limit 1, DCQCN 2, a fixed rate 3, one in Python 4 */
+	uint64_t pace_rate; /* bytes that may leave in 2^20 ns */
+	uint64_t pace_credit; /* bytes that may leave now, times 2^20, signed, as two's complement */
+	uint64_t pace_most; /* the most that this grows to */
+	uint64_t pace_since_ns; /* when it was counted last */
+	uint64_t dcqcn_rate; /* the rate that it found, in bytes per 2^10 ns with 16 bits of fraction */
+	uint64_t dcqcn_target; /* the rate that it rises to, likewise */
+	uint64_t dcqcn_alpha; /* alpha with 20 bits of fraction */
+	uint64_t dcqcn_counted; /* bytes sent in this round of the byte counter */
+	uint64_t dcqcn_counter_rounds; /* rounds of the byte counter since the last CNP */
+	uint64_t dcqcn_timer_rounds; /* rounds of the timer since the last CNP */
+	uint64_t dcqcn_alpha_at; /* when alpha falls next */
+	uint64_t dcqcn_timer_at; /* when the next round of the timer ends */
 	uint64_t armed_ns; /* when the timers wake it, or NEVER */
 	uint64_t timer_place; /* where in their heap it is, 0 for nowhere */
 	uint64_t scheduled; /* it waits for a turn, or has asked for one while it was held */
@@ -398,7 +457,7 @@ struct queue_pair {
 	uint64_t held; /* a context that it needs is not cached: nothing is sent, what arrives is dropped */
 	uint64_t explains; /* failures whose reasons its program still wants: the engine punts these */
 };
-_Static_assert(sizeof(struct queue_pair) == 904, "queue pair");
+_Static_assert(sizeof(struct queue_pair) == 1008, "queue pair");
 
 struct send_wqe {
 	uint64_t entry_0; /* the SQ entry as it was fetched: WQE ID, opcode, flags */
@@ -442,7 +501,7 @@ struct reply {
 	uint64_t va; /* where a READ's bytes lie */
 	uint64_t total; /* how many there are */
 	uint64_t rkey; /* the key that opens them */
-	uint64_t binding; /* what the key was bound to when the READ came */
+	uint64_t binding; /* binding of the key when the READ came; under R_Key 0 the key as well */
 };
 _Static_assert(sizeof(struct reply) == 96, "reply");
 
@@ -536,7 +595,7 @@ struct shared_receive_queue {
 	uint64_t driver; /* number of the driver context whose memory and window it uses */
 	uint64_t limit; /* fewer entries than this raise the limit event; 0 for never */
 	uint64_t taken; /* entries taken, less those given back */
-	uint64_t returned; /* entries given back that nobody has taken again; they go first */
+	uint64_t returned; /* entries given back and not taken again; they go first */
 	uint64_t failed; /* it takes no new queue pairs */
 	uint64_t reserved[4];
 };
@@ -599,8 +658,8 @@ struct scheduler {
 	uint64_t quantum; /* bytes that a program may send before the next has its turn */
 	uint64_t turn; /* the program whose queue pair has its turn just now, 0 for none */
 	uint64_t newest; /* the last of those at the begin of the rotation that are newcomers, 0 for none */
-	uint64_t credit; /* bytes that newcomers may still send before somebody else, signed, as two's complement */
-	uint64_t over; /* a newcomer had its turn while older queue pairs wait: what it sent leaves first */
+	uint64_t credit; /* bytes that newcomers may still send before others, signed, as two's complement */
+	uint64_t over; /* a new program was served ahead of queue pairs that wait: transmit before the next turn */
 };
 _Static_assert(sizeof(struct scheduler) == 64, "scheduler");
 
@@ -620,11 +679,11 @@ struct inflight {
 	uint64_t limit; /* packets in flight from this NIC, READ responses to it included */
 	uint64_t packets; /* packets in flight */
 	uint64_t promised; /* packets for which turns were given that have not been sent */
-	uint64_t first_peer; /* the first of the peers that somebody waits for, in turn */
+	uint64_t first_peer; /* the first of the peers with waiting queue pairs, in turn */
 	uint64_t last_peer; /* the last of them */
 	uint64_t waited_for; /* how many they are */
 	uint64_t overtaken; /* packets that passed waiting queue pairs since one of these was given a turn */
-	uint64_t spare_line; /* the first of the lines that nobody waits in, linked by their next; 0 for none */
+	uint64_t spare_line; /* the first of the unused lines, linked by their next; 0 for none */
 };
 _Static_assert(sizeof(struct inflight) == 64, "inflight");
 
@@ -647,7 +706,7 @@ struct peer {
 	uint64_t first_line; /* the line that has the next turn */
 	uint64_t last_line; /* the last line */
 	uint64_t waiting; /* queue pairs in its lines */
-	uint64_t next_peer; /* the next peer that somebody waits for */
+	uint64_t next_peer; /* the next peer with waiting queue pairs */
 	uint64_t previous_peer; /* the one before */
 	uint64_t entry; /* its entry in the page of the whole device's budget, 0 for none */
 };
@@ -668,7 +727,7 @@ struct slot {
 	uint64_t wanted; /* 1 while the NIC process works on the arena without having been asked */
 	uint64_t reference; /* 1: the NIC process takes packets and doorbells itself, the program nothing */
 	uint64_t changes; /* counts what may have moved queues, rings or paths */
-	uint64_t ack_every; /* ask for an ACK at least every so many packets */
+	uint64_t ack_every; /* ask for an ACK at least once in this many packets */
 	uint64_t probe; /* tail-loss probes are on */
 	uint64_t rq_almost_full; /* receive entries that are kept back */
 	uint64_t rounds; /* counts its rounds */
@@ -708,7 +767,8 @@ struct slot {
 	uint64_t event_23; /* counter cnps_sent */
 	uint64_t event_24; /* counter cnps_received */
 	uint64_t event_25; /* counter cnp_rate_cuts */
-	uint64_t event_26; /* counter event_congestion */
+	uint64_t event_26; /* counter cnp_limits */
+	uint64_t event_27; /* counter event_congestion */
 	uint64_t punt_short; /* left to the reference: not a whole packet */
 	uint64_t punt_state; /* left to the reference: of the queue pair */
 	uint64_t punt_header; /* left to the reference: opcode, P_Key, queue pair, version, lengths */
@@ -730,10 +790,27 @@ struct slot {
 	uint64_t punt_timer; /* deadlines of such queue pairs */
 	uint64_t shm_packets; /* packets that went by rings to programs of the same device */
 	uint64_t shm_bytes; /* bytes of messages that the taker read from the sender's memory */
-	uint64_t shm_wire; /* bursts that went by the wire, since a ring was full, or nobody took from it */
+	uint64_t shm_wire; /* bursts that went by the wire, since a ring was full, or the peer took nothing from it */
 	uint64_t shm_lost; /* packets without bytes that no ring took */
 	uint64_t shm_refused; /* packets without bytes that the taker wanted with them */
-	uint64_t reserved[58];
+	uint64_t fault_tx_drop; /* packets struck by fault rules */
+	uint64_t fault_tx_corrupt; /* packets struck by fault rules */
+	uint64_t fault_tx_duplicate; /* packets struck by fault rules */
+	uint64_t fault_tx_delay; /* packets struck by fault rules */
+	uint64_t fault_tx_reorder; /* packets struck by fault rules */
+	uint64_t fault_tx_mark; /* packets struck by fault rules */
+	uint64_t fault_tx_truncate; /* packets struck by fault rules */
+	uint64_t fault_rx_drop; /* packets struck by fault rules */
+	uint64_t fault_rx_corrupt; /* packets struck by fault rules */
+	uint64_t fault_rx_duplicate; /* packets struck by fault rules */
+	uint64_t fault_rx_delay; /* packets struck by fault rules */
+	uint64_t fault_rx_reorder; /* packets struck by fault rules */
+	uint64_t fault_rx_mark; /* packets struck by fault rules */
+	uint64_t fault_rx_truncate; /* packets struck by fault rules */
+	uint64_t fault_tx_full; /* packets struck by fault rules */
+	uint64_t fault_rx_full; /* packets struck by fault rules */
+	uint64_t fault_port_down; /* packets struck by fault rules */
+	uint64_t reserved[40];
 };
 _Static_assert(sizeof(struct slot) == 1024, "slot");
 
@@ -774,6 +851,94 @@ struct ring_control {
 	uint64_t reserved[5];
 };
 _Static_assert(sizeof(struct ring_control) == 64, "ring_control");
+
+struct fault_table {
+	uint64_t rules; /* rules that follow */
+	uint64_t port_down; /* 1 while the port is held down: nothing leaves, nothing arrives */
+	uint64_t reserved[6];
+};
+_Static_assert(sizeof(struct fault_table) == 64, "fault_table");
+
+struct fault_rule {
+	uint64_t flags; /* what it matches by, and what else holds: bits */
+	uint64_t directions; /* a bit for each direction that it judges, 1 tx, 2 rx */
+	uint64_t opcodes_0; /* a bit for each opcode that matches */
+	uint64_t opcodes_1; /* a bit for each opcode that matches */
+	uint64_t opcodes_2; /* a bit for each opcode that matches */
+	uint64_t opcodes_3; /* a bit for each opcode that matches */
+	uint64_t syndromes_0; /* a bit for each AETH syndrome that matches */
+	uint64_t syndromes_1; /* a bit for each AETH syndrome that matches */
+	uint64_t syndromes_2; /* a bit for each AETH syndrome that matches */
+	uint64_t syndromes_3; /* a bit for each AETH syndrome that matches */
+	uint64_t opcode_any; /* 1: any opcode matches, and packets too short for one */
+	uint64_t psn_low; /* first PSN that matches */
+	uint64_t psn_span; /* PSNs behind it that match */
+	uint64_t dqpn_low; /* lowest destination queue pair */
+	uint64_t dqpn_high; /* highest; all ones: any, and packets too short for one */
+	uint64_t length_low; /* fewest bytes of UDP payload */
+	uint64_t length_high; /* most */
+	uint64_t src_bytes; /* bytes of the source address, 0: any */
+	uint64_t src_0; /* the address as it is on the wire */
+	uint64_t src_1; /* the rest of it */
+	uint64_t dst_bytes; /* bytes of the destination address, 0: any */
+	uint64_t dst_0; /* the address as it is on the wire */
+	uint64_t dst_1; /* the rest of it */
+	uint64_t nth; /* the packet that it strikes, 0: none named */
+	uint64_t every; /* it strikes once in this many packets; 0: not named */
+	uint64_t times; /* how often it strikes at most, 0: any number */
+	uint64_t below; /* it strikes where the draw is below */
+	uint64_t seed; /* what draws and counts start from */
+	uint64_t action; /* number of the action */
+	uint64_t byte; /* of corrupt: which byte, negative from the end */
+	uint64_t xor; /* of corrupt: what it is XORed with */
+	uint64_t delay_ns; /* of delay and duplicate: how late */
+	uint64_t behind; /* of reorder: packets that overtake it */
+	uint64_t hold_ns; /* of reorder: how long it waits for them */
+	uint64_t bytes; /* of truncate: bytes of UDP payload that are left, at least 1 */
+};
+_Static_assert(sizeof(struct fault_rule) == 280, "fault_rule");
+
+struct fault_count {
+	uint64_t draw; /* of the rule, direction and queue pair; 0: the place is free */
+	uint64_t seen; /* packets that matched */
+	uint64_t acted; /* of these, those that the rule struck */
+};
+_Static_assert(sizeof(struct fault_count) == 24, "fault_count");
+
+struct capture_ring {
+	uint64_t head; /* position behind the last record */
+	uint64_t dropped; /* packets that were left out since the ring was full */
+	uint64_t reserved_0; /* the rest of the cache line */
+	uint64_t reserved_1; /* the rest of the cache line */
+	uint64_t reserved_2; /* the rest of the cache line */
+	uint64_t reserved_3; /* the rest of the cache line */
+	uint64_t reserved_4; /* the rest of the cache line */
+	uint64_t reserved_5; /* the rest of the cache line */
+	uint64_t tail; /* position of the oldest record that is not taken */
+	uint64_t records; /* 1: packets are wanted */
+	uint64_t waits; /* 1: a full ring is waited for */
+	uint64_t snap; /* bytes of a packet that are wanted at most, from the BTH on */
+};
+_Static_assert(sizeof(struct capture_ring) == 96, "capture_ring");
+
+struct capture_record {
+	uint64_t bytes; /* bytes of packets that follow */
+	uint64_t kind; /* PADDING, SENT, RECEIVED */
+	uint64_t time_ns; /* nanoseconds since 1970 */
+	uint64_t length; /* bytes of the burst */
+	uint64_t segment; /* bytes of each packet but the last */
+	uint64_t flow_label; /* of IPv6 */
+	uint64_t tclass; /* traffic class, ECN bits included */
+	uint64_t hop_limit; /* of the IP header */
+	uint64_t name_bytes; /* bytes of the peer's socket address */
+	uint64_t source_port; /* of SENT: UDP port that it leaves from */
+	uint64_t name_0; /* the peer's raw socket address */
+	uint64_t name_1; /* the peer's raw socket address */
+	uint64_t name_2; /* the peer's raw socket address */
+	uint64_t name_3; /* the peer's raw socket address */
+	uint64_t reserved[2];
+};
+_Static_assert(sizeof(struct capture_record) == 128, "capture_record");
 
 #define QPC_SIZE 256u
 #define QPC_OPT_PARAM_MASK 0u, 4u, 0u, 32u
@@ -830,7 +995,6 @@ _Static_assert(sizeof(struct ring_control) == 64, "ring_control");
 #define QPC_SQ_WQE_COUNTER 188u, 4u, 0u, 16u
 #define QPC_SQ_BASE 208u, 8u, 0u, 64u
 #define QPC_RQ_BASE 216u, 8u, 0u, 64u
-#define QPC_ACCESS_FLAGS 224u, 1u, 0u, 8u
 #define QPC_RETRY_CNT 225u, 1u, 0u, 8u
 #define QPC_OPTIONS 226u, 1u, 0u, 8u
 #define QPC_SQ_DRAINING 227u, 1u, 0u, 8u
@@ -843,6 +1007,9 @@ _Static_assert(sizeof(struct ring_control) == 64, "ring_control");
 #define QPC_SRQN 236u, 4u, 0u, 32u
 #define QPC_SQ_SLAB_BYTES 240u, 2u, 0u, 16u
 #define QPC_WINDOW_PACKETS 242u, 2u, 0u, 16u
+#define QPC_EXTENSION_VALID 244u, 4u, 31u, 1u
+#define QPC_ACCESS_FLAGS 244u, 4u, 0u, 16u
+#define QPC_XRCD 248u, 2u, 0u, 16u
 #define SQE_WQE_ID 0u, 0u, 32u
 #define SQE_OPCODE 0u, 32u, 16u
 #define SQE_SIGNALED 0u, 48u, 1u
@@ -880,7 +1047,7 @@ _Static_assert(sizeof(struct ring_control) == 64, "ring_control");
 #define ATTACH_REPLY_HEADER_KIND_AT 0u
 #define ATTACH_REPLY_HEADER_TOKEN_AT 4u
 #define ATTACH_REPLY_HEADER_ERROR_AT 8u
-#define ATTACH_OPEN_SLOT_SIZE 64u
+#define ATTACH_OPEN_SLOT_SIZE 580u
 #define ATTACH_OPEN_SLOT_LAYOUT_AT 0u
 #define ATTACH_OPEN_SLOT_ARENA_BYTES_AT 8u
 #define ATTACH_OPEN_SLOT_SHARED_BYTES_AT 16u
@@ -890,6 +1057,8 @@ _Static_assert(sizeof(struct ring_control) == 64, "ring_control");
 #define ATTACH_OPEN_SLOT_ADDRESS_BYTES_AT 36u
 #define ATTACH_OPEN_SLOT_ADDRESS_AT 40u
 #define ATTACH_OPEN_SLOT_BUDGET_BYTES_AT 56u
+#define ATTACH_OPEN_SLOT_SOURCE_PORTS_AT 64u
+#define ATTACH_OPEN_SLOT_SOURCE_PORT_LIST_AT 68u
 #define ATTACH_PUNT_SIZE 112u
 #define ATTACH_PUNT_KIND_AT 0u
 #define ATTACH_PUNT_EFFECTS_AT 4u
@@ -922,8 +1091,10 @@ _Static_assert(sizeof(struct ring_control) == 64, "ring_control");
 #define ATTACH_SHM_RING_REPLY_BYTES_AT 16u
 #define ATTACH_SHM_RING_REPLY_COOKIE_VA_AT 24u
 #define ATTACH_SHM_RING_REPLY_COOKIE_AT 32u
+#define ATTACH_SOURCE_PORT_SIZE 4u
+#define ATTACH_SOURCE_PORT_PORT_AT 0u
 
-/* What both executors count: a number for each counter. */
+/* Counters of both executors, by number. */
 enum engine_count {
 	COUNT_ACKS_RECEIVED,
 	COUNT_ACKS_COALESCED,
@@ -951,6 +1122,7 @@ enum engine_count {
 	COUNT_CNPS_SENT,
 	COUNT_CNPS_RECEIVED,
 	COUNT_CNP_RATE_CUTS,
+	COUNT_CNP_LIMITS,
 	COUNT_EVENT_CONGESTION,
 	ENGINE_COUNTS
 };
@@ -959,7 +1131,7 @@ static const uint8_t naks_sent[4] = {
 	[1] = COUNT_RNR_NAKS_SENT,
 	[3] = COUNT_SEQUENCE_NAKS_SENT,
 };
-/* Why the engine punts: punt_* of struct slot say it in words. */
+/* Reasons for punts: punt_* of struct slot say it in words. */
 #define PUNT_REASONS PUNT_SHORT, PUNT_STATE, PUNT_HEADER, PUNT_ICRC, PUNT_PSN, PUNT_SEQUENCE, PUNT_LENGTH, PUNT_KEY, PUNT_MEMORY, PUNT_REPLY, PUNT_ACK, PUNT_CQ, PUNT_REQUEST, PUNT_PATH, PUNT_WAIT
 
 #define ROW_START 0x1u
@@ -971,10 +1143,11 @@ static const uint8_t naks_sent[4] = {
 #define ROW_ATOMIC 0x40u
 #define ROW_RESPONSE 0x80u
 #define ROW_TAKES_RECEIVE 0x100u
-#define ROW_RETH 0x200u
-#define ROW_IMMDT 0x400u
-#define ROW_IETH 0x800u
-#define ROW_AETH 0x1000u
+#define ROW_FETH 0x200u
+#define ROW_RETH 0x400u
+#define ROW_IMMDT 0x800u
+#define ROW_IETH 0x1000u
+#define ROW_AETH 0x2000u
 struct opcode_row {
 	uint16_t header_bytes; /* BTH and extended headers; 0 where the opcode is not known */
 	uint16_t flags; /* ROW_* bits */
@@ -983,41 +1156,68 @@ static const struct opcode_row opcode_rows[256] = {
 	[0x00] = { 12, 0x000d }, /* RC_SEND_FIRST */
 	[0x01] = { 12, 0x000c }, /* RC_SEND_MIDDLE */
 	[0x02] = { 12, 0x010e }, /* RC_SEND_LAST */
-	[0x03] = { 16, 0x050e }, /* RC_SEND_LAST_IMM */
+	[0x03] = { 16, 0x090e }, /* RC_SEND_LAST_IMM */
 	[0x04] = { 12, 0x010f }, /* RC_SEND_ONLY */
-	[0x05] = { 16, 0x050f }, /* RC_SEND_ONLY_IMM */
-	[0x06] = { 28, 0x0215 }, /* RC_WRITE_FIRST */
+	[0x05] = { 16, 0x090f }, /* RC_SEND_ONLY_IMM */
+	[0x06] = { 28, 0x0415 }, /* RC_WRITE_FIRST */
 	[0x07] = { 12, 0x0014 }, /* RC_WRITE_MIDDLE */
 	[0x08] = { 12, 0x0016 }, /* RC_WRITE_LAST */
-	[0x09] = { 16, 0x0516 }, /* RC_WRITE_LAST_IMM */
-	[0x0a] = { 28, 0x0217 }, /* RC_WRITE_ONLY */
-	[0x0b] = { 32, 0x0717 }, /* RC_WRITE_ONLY_IMM */
-	[0x0c] = { 28, 0x0203 }, /* RC_READ_REQUEST */
-	[0x0d] = { 16, 0x10a5 }, /* RC_READ_RESPONSE_FIRST */
+	[0x09] = { 16, 0x0916 }, /* RC_WRITE_LAST_IMM */
+	[0x0a] = { 28, 0x0417 }, /* RC_WRITE_ONLY */
+	[0x0b] = { 32, 0x0d17 }, /* RC_WRITE_ONLY_IMM */
+	[0x0c] = { 28, 0x0403 }, /* RC_READ_REQUEST */
+	[0x0d] = { 16, 0x20a5 }, /* RC_READ_RESPONSE_FIRST */
 	[0x0e] = { 12, 0x00a4 }, /* RC_READ_RESPONSE_MIDDLE */
-	[0x0f] = { 16, 0x10a6 }, /* RC_READ_RESPONSE_LAST */
-	[0x10] = { 16, 0x10a7 }, /* RC_READ_RESPONSE_ONLY */
-	[0x11] = { 16, 0x1083 }, /* RC_ACKNOWLEDGE */
-	[0x12] = { 24, 0x1083 }, /* RC_ATOMIC_ACKNOWLEDGE */
+	[0x0f] = { 16, 0x20a6 }, /* RC_READ_RESPONSE_LAST */
+	[0x10] = { 16, 0x20a7 }, /* RC_READ_RESPONSE_ONLY */
+	[0x11] = { 16, 0x2083 }, /* RC_ACKNOWLEDGE */
+	[0x12] = { 24, 0x2083 }, /* RC_ATOMIC_ACKNOWLEDGE */
 	[0x13] = { 40, 0x0043 }, /* RC_COMPARE_SWAP */
 	[0x14] = { 40, 0x0043 }, /* RC_FETCH_ADD */
-	[0x16] = { 16, 0x090e }, /* RC_SEND_LAST_INV */
-	[0x17] = { 16, 0x090f }, /* RC_SEND_ONLY_INV */
+	[0x16] = { 16, 0x110e }, /* RC_SEND_LAST_INV */
+	[0x17] = { 16, 0x110f }, /* RC_SEND_ONLY_INV */
+	[0x1c] = { 32, 0x0603 }, /* RC_FLUSH */
+	[0x1d] = { 28, 0x0407 }, /* RC_ATOMIC_WRITE */
 	[0x20] = { 12, 0x000d }, /* UC_SEND_FIRST */
 	[0x21] = { 12, 0x000c }, /* UC_SEND_MIDDLE */
 	[0x22] = { 12, 0x010e }, /* UC_SEND_LAST */
-	[0x23] = { 16, 0x050e }, /* UC_SEND_LAST_IMM */
+	[0x23] = { 16, 0x090e }, /* UC_SEND_LAST_IMM */
 	[0x24] = { 12, 0x010f }, /* UC_SEND_ONLY */
-	[0x25] = { 16, 0x050f }, /* UC_SEND_ONLY_IMM */
-	[0x26] = { 28, 0x0215 }, /* UC_WRITE_FIRST */
+	[0x25] = { 16, 0x090f }, /* UC_SEND_ONLY_IMM */
+	[0x26] = { 28, 0x0415 }, /* UC_WRITE_FIRST */
 	[0x27] = { 12, 0x0014 }, /* UC_WRITE_MIDDLE */
 	[0x28] = { 12, 0x0016 }, /* UC_WRITE_LAST */
-	[0x29] = { 16, 0x0516 }, /* UC_WRITE_LAST_IMM */
-	[0x2a] = { 28, 0x0217 }, /* UC_WRITE_ONLY */
-	[0x2b] = { 32, 0x0717 }, /* UC_WRITE_ONLY_IMM */
+	[0x29] = { 16, 0x0916 }, /* UC_WRITE_LAST_IMM */
+	[0x2a] = { 28, 0x0417 }, /* UC_WRITE_ONLY */
+	[0x2b] = { 32, 0x0d17 }, /* UC_WRITE_ONLY_IMM */
 	[0x64] = { 20, 0x010f }, /* UD_SEND_ONLY */
-	[0x65] = { 24, 0x050f }, /* UD_SEND_ONLY_IMM */
+	[0x65] = { 24, 0x090f }, /* UD_SEND_ONLY_IMM */
 	[0x81] = { 12, 0x0007 }, /* CNP */
+	[0xa0] = { 16, 0x000d }, /* XRC_SEND_FIRST */
+	[0xa1] = { 16, 0x000c }, /* XRC_SEND_MIDDLE */
+	[0xa2] = { 16, 0x010e }, /* XRC_SEND_LAST */
+	[0xa3] = { 20, 0x090e }, /* XRC_SEND_LAST_IMM */
+	[0xa4] = { 16, 0x010f }, /* XRC_SEND_ONLY */
+	[0xa5] = { 20, 0x090f }, /* XRC_SEND_ONLY_IMM */
+	[0xa6] = { 32, 0x0415 }, /* XRC_WRITE_FIRST */
+	[0xa7] = { 16, 0x0014 }, /* XRC_WRITE_MIDDLE */
+	[0xa8] = { 16, 0x0016 }, /* XRC_WRITE_LAST */
+	[0xa9] = { 20, 0x0916 }, /* XRC_WRITE_LAST_IMM */
+	[0xaa] = { 32, 0x0417 }, /* XRC_WRITE_ONLY */
+	[0xab] = { 36, 0x0d17 }, /* XRC_WRITE_ONLY_IMM */
+	[0xac] = { 32, 0x0403 }, /* XRC_READ_REQUEST */
+	[0xad] = { 16, 0x20a5 }, /* XRC_READ_RESPONSE_FIRST */
+	[0xae] = { 12, 0x00a4 }, /* XRC_READ_RESPONSE_MIDDLE */
+	[0xaf] = { 16, 0x20a6 }, /* XRC_READ_RESPONSE_LAST */
+	[0xb0] = { 16, 0x20a7 }, /* XRC_READ_RESPONSE_ONLY */
+	[0xb1] = { 16, 0x2083 }, /* XRC_ACKNOWLEDGE */
+	[0xb2] = { 24, 0x2083 }, /* XRC_ATOMIC_ACKNOWLEDGE */
+	[0xb3] = { 44, 0x0043 }, /* XRC_COMPARE_SWAP */
+	[0xb4] = { 44, 0x0043 }, /* XRC_FETCH_ADD */
+	[0xb6] = { 20, 0x110e }, /* XRC_SEND_LAST_INV */
+	[0xb7] = { 20, 0x110f }, /* XRC_SEND_ONLY_INV */
+	[0xbc] = { 36, 0x0603 }, /* XRC_FLUSH */
+	[0xbd] = { 32, 0x0407 }, /* XRC_ATOMIC_WRITE */
 };
 
 #endif

@@ -1,4 +1,4 @@
-"""Whether the engine is in use: where it is compiled, from the tables as they are.
+"""Decide whether the engine is in use: it is if it was compiled from the tables as they are.
 
 ``RNIC_ENGINE=0`` takes the reference; ``RNIC_PLAIN=1`` takes plain Python everywhere.
 """
@@ -15,6 +15,7 @@ from rnic.spec.twins import compiled_twin, in_use
 if TYPE_CHECKING:
     from rnic.engine import _engine
     from rnic.mem.table import MemoryTable
+    from rnic.mem.tlb import Tlb
     from rnic.state.arena import Arena
     from rnic.transport.host import TransportConfig
 
@@ -22,7 +23,7 @@ _NAME = "rnic.engine"
 
 
 class Engine(Protocol):
-    """What the compiled module has, whose types stand in ``_engine.pyi``."""
+    """Interface of the compiled module, whose types stand in ``_engine.pyi``."""
 
     BypassDriver: type[_engine.BypassDriver]
     CompletionRing: type[_engine.CompletionRing]
@@ -35,11 +36,18 @@ class Engine(Protocol):
     ReceiveQueue: type[_engine.ReceiveQueue]
     SendQueue: type[_engine.SendQueue]
     Shared: type[_engine.Shared]
+    TransferQueue: type[_engine.TransferQueue]
 
     def sleep_while_active(
         self, epoll: int, views: list[memoryview], every_ms: int, most_ns: int
     ) -> tuple[bool, list[int]]:
         """Sleep while all words change."""
+
+    def use_tlb(self, tlb: Tlb, number: int, va: int, length: int, need: int, lock: Any = None) -> int:
+        """Look a range up in a TLB."""
+
+    def insert_tlb(self, tlb: Tlb, number: int, first: int, pages: int, rights: int) -> int:
+        """Enter pages in a TLB."""
 
 
 if TYPE_CHECKING:
@@ -50,7 +58,8 @@ LAYOUT = layout_hash()
 
 
 def compiled(plain: str, name: str) -> Any:
-    """The compiled module ``name``, the twin of ``plain``; ``None`` where there is none, or it has other tables."""
+    """Return the compiled module ``name``, the twin of ``plain``; ``None`` where there is none, or it has other
+    tables."""
     module = compiled_twin(plain, name)
     if module is not None and module.layout_hash() != LAYOUT:
         in_use[plain] = False
@@ -68,13 +77,14 @@ in_use[_NAME] = ENGINE is not None
 
 
 def engine() -> Engine:
-    """The engine, for callers that work for one of its devices."""
+    """Return the engine, for callers that work for one of its devices."""
     assert ENGINE is not None
     return ENGINE
 
 
 def shared(arena: Arena, table: MemoryTable, config: TransportConfig) -> _engine.Shared | None:
-    """What all queue pairs of a device share, told of every key from now on; ``None`` without the engine."""
+    """Return the state that all queue pairs of a device share, told of every key from now on; ``None`` without the
+    engine."""
     if ENGINE is None or config.recovery != GO_BACK_N:
         return None
     made = ENGINE.Shared(arena, table, config)
@@ -83,5 +93,5 @@ def shared(arena: Arena, table: MemoryTable, config: TransportConfig) -> _engine
 
 
 def device(nic: Any) -> _engine.Device | None:
-    """All queue pairs of a device together, whose state is all laid out; ``None`` without the engine."""
+    """Return all queue pairs of a device together, whose state is all laid out; ``None`` without the engine."""
     return None if ENGINE is None or nic.engine is None else ENGINE.Device(nic.engine, nic)

@@ -108,7 +108,8 @@ static void begin(void)
 	memset(qp.sends, 0, ENTRIES * sizeof *qp.sends);
 	record->una = record->sent_psn = 100;
 	record->read_index = record->lsn = record->rtt_psn = record->receive_index = NONE;
-	record->ack_deadline = record->probe_deadline = record->rnr_until = record->relief_ns = record->pace_ns = NEVER;
+	record->ack_deadline = record->probe_deadline = record->rnr_until = record->control_ns = record->pace_ns =
+		NEVER;
 	record->retry_left = record->rnr_left = 3;
 	record->ack_timeout = 4096;
 	record->window = record->widest = 64;

@@ -257,8 +257,8 @@ static uint64_t on_socket(uint64_t rounds)
 				io_poll_send(round, 1000 * i, draw() % 300, &told);
 			serve(&told);
 			if (told.stop == STOP_PUNT_PACKET) {
-				round->rx_index++;
-				round->rx_offset = 0;
+				uint64_t from, to;
+				io_poll_punt(round, &from, &to);
 				io_poll_add_sender(round, way.name, way.name_bytes, &meta.flow);
 				left++;
 			} else if (told.stop == STOP_PUNT_TURN) {

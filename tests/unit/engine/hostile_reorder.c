@@ -149,8 +149,10 @@ static unsigned receive(void *self, struct rx_buffer *buffers, unsigned count)
 	return 1;
 }
 
-static int swallow(void *self, const uint8_t *bytes, size_t length, uint32_t segment, uint32_t count)
+static int swallow(void *self, const struct tx_path *path, const uint8_t *bytes, size_t length, uint32_t segment,
+		   uint32_t count)
 {
+	(void)path;
 	(void)self, (void)bytes, (void)length, (void)segment, (void)count;
 	return 1;
 }
@@ -233,8 +235,8 @@ static void run_round(void)
 		serve(&told);
 		if (told.stop == STOP_PUNT_PACKET) {
 			/* the reference refuses it; nothing behind it is taken */
-			poll_round->rx_index++;
-			poll_round->rx_offset = 0;
+			uint64_t from, to;
+			io_poll_punt(poll_round, &from, &to);
 			left++;
 		} else if (told.stop == STOP_PUNT_TURN) {
 			take_over(&poll_round->sending);

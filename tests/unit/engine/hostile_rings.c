@@ -100,12 +100,14 @@ static uint8_t *map_rings(void)
  */
 static void connect_rings(void)
 {
-	static const uint8_t name[UDP_NAME_BYTES] = { 2 };
+	static const uint8_t name[UDP_NAME_BYTES] = { 2 }, no_rules[FAULT_TABLE_BYTES];
+	static struct faults faults; /* without rules */
 	size_t bytes = 2 * (size_t)SHM_RING_ALL;
 	int ends[2];
 
+	faults_init(&faults, no_rules, NULL);
 	if (!shm)
-		shm = shm_loopback_new(&device, &counted, name, 16);
+		shm = shm_loopback_new(&device, &counted, &faults, NULL, name, 16);
 	cookie.number++;
 	memset(rings, 0, bytes);
 	struct bypass_peer setup = {
@@ -304,10 +306,9 @@ static void run_round(uint64_t now)
 		io_poll(poll_round, now, draw() % 300, &told);
 		map(&told);
 		if (told.stop == STOP_PUNT_PACKET) {
-			poll_round->rx_index++;
-			poll_round->rx_offset = 0;
-			io_poll_add_sender(poll_round, poll_round->rx_buffers[poll_round->rx_index - 1].name, 16,
-					   &meta.flow);
+			uint64_t from, to;
+			const struct rx_buffer *punted = io_poll_punt(poll_round, &from, &to);
+			io_poll_add_sender(poll_round, punted->name, 16, &meta.flow);
 			left++;
 		} else if (told.stop == STOP_PUNT_TURN) {
 			take_over(&poll_round->sending);

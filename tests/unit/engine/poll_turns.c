@@ -94,28 +94,70 @@ void tx_pages_close(struct tx_pages *pages)
 	(void)pages;
 }
 
-int tx_loss_drops(struct tx_loss *loss)
+int faults_judge(const struct faults *faults, uint32_t direction)
 {
-	(void)loss;
+	(void)faults, (void)direction;
 	return 0;
 }
 
-void reorder_hold(struct reorder_buffer **reorder, const struct engine_device *device, const uint8_t *buffer,
-		  size_t length, size_t segment, size_t start, const struct engine_meta *meta, uint64_t now)
+uint64_t faults_deadline(const struct faults *faults)
 {
-	(void)reorder, (void)device, (void)buffer, (void)length, (void)segment, (void)start, (void)meta, (void)now;
+	(void)faults;
+	return UINT64_MAX;
 }
 
-int reorder_has_packets(struct reorder_buffer *reorder, uint64_t now)
+void faults_transmit(struct faults *faults, struct tx_path *path, uint8_t *bytes, size_t length, uint32_t segment,
+		     uint64_t now)
 {
-	(void)reorder, (void)now;
+	(void)faults, (void)path, (void)bytes, (void)length, (void)segment, (void)now;
+}
+
+void faults_receive(struct faults *faults, const struct rx_buffer *rx, uint64_t now)
+{
+	(void)faults, (void)rx, (void)now;
+}
+
+int faults_release(struct faults *faults, uint64_t now)
+{
+	(void)faults, (void)now;
 	return 0;
 }
 
-int reorder_release(struct reorder_buffer *reorder, struct engine_device *device, uint64_t number, uint64_t now,
-		    struct engine_stop_info *info)
+int faults_next_run(struct faults *faults, struct rx_buffer *spare, struct fault_run *run)
 {
-	(void)reorder, (void)device, (void)number, (void)now, (void)info;
+	(void)faults, (void)spare, (void)run;
+	return 0;
+}
+
+void capture_sent(struct capture *capture, const struct tx_path *path, const uint8_t *bytes, size_t length,
+		  uint32_t segment)
+{
+	(void)capture, (void)path, (void)bytes, (void)length, (void)segment;
+}
+
+void capture_received(struct capture *capture, const struct rx_buffer *rx)
+{
+	(void)capture, (void)rx;
+}
+
+uint64_t engine_device_deadline(const struct engine_device *device)
+{
+	(void)device;
+	return UINT64_MAX;
+}
+
+size_t reorder_receive(struct reorder_buffer **reorder, uint64_t *releasing_qp, struct engine_device *device,
+		       const uint8_t *buffer, size_t length, size_t segment, size_t start,
+		       const struct engine_meta *meta, uint64_t now, struct engine_stop_info *info)
+{
+	(void)reorder, (void)releasing_qp;
+	return engine_device_receive(device, buffer, length, segment, start, meta, now, info);
+}
+
+int reorder_resume(struct reorder_buffer *reorder, uint64_t *releasing_qp, struct engine_device *device, uint64_t now,
+		   struct engine_stop_info *info)
+{
+	(void)reorder, (void)releasing_qp, (void)device, (void)now, (void)info;
 	return 1;
 }
 

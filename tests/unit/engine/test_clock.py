@@ -12,7 +12,7 @@ import pytest
 
 @pytest.mark.slow
 def test_a_slow_clock_is_asked_now_and_then_and_the_time_never_goes_back(c_program: Callable[..., Path]) -> None:
-    done = subprocess.run([c_program("clocks.c")], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([c_program("clocks.c")], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout
     quick, slow = map(int, done.stdout.split())
     assert quick > 1_000_000 // 600, "a clock that is quick is asked each time"

@@ -46,6 +46,7 @@ class Image:
             "counters": {name: count for name, count in nic.counters.items() if count},
             "interrupts": list(nic.resources.interrupts),
             "free": {size: list(places) for size, places in nic.arena._free.items()},
+            "carved": dict(nic.arena._carved),
             "write back": nic.write_back_at,
             "rung": list(nic.resources.doorbells.rung),
             "failed": list(nic.sending.failed_cqs),
@@ -68,6 +69,7 @@ class Image:
         nic.resources.interrupts.clear()
         nic.resources.interrupts.extend(state["interrupts"])
         nic.arena._free = {size: list(places) for size, places in state["free"].items()}
+        nic.arena._carved = dict(state["carved"])
         nic.write_back_at = state["write back"]
         doorbells = nic.resources.doorbells
         doorbells.rung.clear()

@@ -28,7 +28,7 @@ def test_a_record_is_a_struct_with_a_member_for_each_word() -> None:
 
 
 @pytest.mark.slow  # it reads every file of the engine
-def test_a_counter_has_its_place_in_the_table_as_number_and_both_executors_count_by_it() -> None:
+def test_both_executors_count_by_a_counters_place_in_the_table() -> None:
     text = header.c_header()
     start = text.index("enum engine_count {")
     names = [line.strip().rstrip(",") for line in text[start : text.index("};", start)].splitlines()[1:]]

@@ -69,7 +69,7 @@ def test_a_hostile_network_before_a_whole_device_under_sanitizers(build: Callabl
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.skipif(sys.platform != "linux", reason="rings in shared memory are Linux's")
-def test_nonsense_that_the_other_program_writes_into_its_rings_under_sanitizers(build: Callable[[str], Path]) -> None:
+def test_garbage_in_the_peers_rings_under_sanitizers(build: Callable[[str], Path]) -> None:
     """The counters say no more than was moved, whatever the notes claim: the program is judged by them."""
     program = build("hostile_rings.c")
     for seed in (1, 2, 3):
@@ -84,7 +84,7 @@ def test_nonsense_that_the_other_program_writes_into_its_rings_under_sanitizers(
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.skipif(sys.platform != "linux", reason="rounds are Linux's")
-def test_what_a_hostile_peer_sends_beyond_a_gap_is_executed_in_order_or_not_at_all(
+def test_packets_beyond_a_gap_are_executed_in_order_or_not_at_all(
     build: Callable[[str], Path],
 ) -> None:
     """Selective repeat: each byte in memory is one that a right packet of its PSN had, whatever else came."""

@@ -329,7 +329,7 @@ def test_a_second_poll_in_vain_sends_what_gathered(ends: Ends) -> None:
     assert seen[5][2] > seen[3][2], "more than one in so many do not wait"
 
 
-def test_a_poll_behind_each_message_of_a_stream_lets_as_many_gather_as_are_in_flight(ends: Ends) -> None:
+def test_polling_after_each_message_gathers_as_many_as_are_in_flight(ends: Ends) -> None:
     first = stream(ends)
     with undisturbed(ends):
         seen = []
@@ -339,7 +339,7 @@ def test_a_poll_behind_each_message_of_a_stream_lets_as_many_gather_as_are_in_fl
     assert seen == [1, 2, 2, 2, 5, 5, 5, 5, 5, 5, 11, 11, 11, 11]
 
 
-def test_who_waits_for_none_of_a_stream_has_some_gather_with_nothing_in_flight(ends: Ends) -> None:
+def test_a_stream_without_waits_gathers_with_nothing_in_flight(ends: Ends) -> None:
     first, seen = stream(ends), []
     loop_of(ends.ctxs[0].runtime).steady = GATHER_AFTER - 2
     with undisturbed(ends):
@@ -361,7 +361,7 @@ def test_who_polls_once_more_waits_for_an_answer(ends: Ends) -> None:
     assert seen == [0, 1, 2, 2]
 
 
-def test_what_comes_after_a_pause_leaves_at_once_and_many_pauses_end_a_stream(ends: Ends) -> None:
+def test_a_message_after_a_pause_is_sent_at_once_and_pauses_end_a_stream(ends: Ends) -> None:
     first, seen = stream(ends), []
     loop = loop_of(ends.ctxs[0].runtime)
     loop.stream, never = 2 * GATHER_AFTER, loop.pause_ns

@@ -163,7 +163,7 @@ def test_what_is_not_rdma_reaches_a_nic_that_the_engine_drives() -> None:
     b.ctx.close()
 
 
-def test_the_thread_in_python_goes_on_for_as_long_as_the_engine_does_not_take_the_rounds() -> None:
+def test_the_python_thread_runs_until_the_engine_takes_the_rounds() -> None:
     fabric = Fabric()
     a, b = End(fabric.attach(bytes((10, 0, 0, 1)))), End(fabric.attach(bytes((10, 0, 0, 2))))
     a.join(b)

@@ -32,13 +32,14 @@ def library(builds: Callable[..., ctypes.CDLL], tmp_path_factory: pytest.TempPat
     return made
 
 
+Ring = ctypes.CFUNCTYPE(None, ctypes.c_size_t)
 StandIn = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t)
 
 
 class Sleeper(ctypes.Structure):
     """``struct loopback_sleeper``."""
 
-    _fields_ = (("bell", ctypes.c_int), ("run_inline", StandIn), ("self", ctypes.c_size_t))
+    _fields_ = (("wake", Ring), ("run_inline", StandIn), ("self", ctypes.c_size_t))
 
 
 class Wire:
@@ -81,7 +82,8 @@ class Wire:
 
     def listen(self, bell: int, run_inline: Callable[[int], int] | None = None) -> bool:
         """Whether nothing waits; whoever puts something is to call then."""
-        sleeper = Sleeper(bell, StandIn() if run_inline is None else StandIn(run_inline), 7)
+        ring = Ring(lambda _: os.eventfd_write(bell, 1))
+        sleeper = Sleeper(ring, StandIn() if run_inline is None else StandIn(run_inline), 7)
         self.sleepers.append(sleeper)  # one that runs may not go
         return bool(self.library.loopback_listen(self.wire, ctypes.byref(sleeper)))
 
@@ -254,9 +256,7 @@ def test_nobody_leaves_a_wire_while_another_stands_in_for_him(library: ctypes.CD
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
-def test_threads_that_put_and_trade_disturb_neither_each_other_nor_who_takes(
-    c_program: Callable[..., Path], sanitizer: str
-) -> None:
+def test_concurrent_puts_trades_and_takes_do_not_interfere(c_program: Callable[..., Path], sanitizer: str) -> None:
     program = c_program("loopback_threads.c", "io/loopback.c", f"-fsanitize={sanitizer}")
     done = subprocess.run([program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "3600\n"), done.stderr

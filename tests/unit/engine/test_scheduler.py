@@ -24,7 +24,7 @@ from rnic.transport.inflight import QUEUE_NS, Inflight, Peer
 from rnic.wire.flow import Flow
 
 PLACES = {field.name: place(QP, field.name) for field in QP.fields}
-DEADLINES = ("ack_deadline", "probe_deadline", "rnr_until", "relief_ns", "pace_ns", "owed_ns")
+DEADLINES = ("ack_deadline", "probe_deadline", "rnr_until", "control_ns", "pace_ns", "owed_ns")
 QPS, PROGRAMS, PEERS = 12, 3, 3
 QUANTUM = 4_096
 

@@ -45,6 +45,7 @@ class Splice(ctypes.Structure):
         ("out", ctypes.c_int),
         ("broken", ctypes.c_uint32),
         ("failures", ctypes.c_uint32),
+        ("inode", ctypes.c_uint64),
     )
 
 

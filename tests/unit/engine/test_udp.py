@@ -1,4 +1,4 @@
-"""The pump on real sockets: what the link's own calls say of the same packets, and seeded losses."""
+"""The pump on real sockets: what the link's own calls say of the same packets."""
 
 from __future__ import annotations
 
@@ -77,12 +77,6 @@ class Counts(ctypes.Structure):
     def seen(self) -> dict[str, int]:
         """Those that are not zero."""
         return {name: getattr(self, name) for name in COUNTS if getattr(self, name)}
-
-
-class Loss(ctypes.Structure):
-    """``struct tx_loss``."""
-
-    _fields_ = tuple((name, ctypes.c_uint64) for name in ("seed", "asked", "one_in"))
 
 
 @pytest.fixture(scope="session")
@@ -224,14 +218,3 @@ def test_a_full_send_buffer_is_waited_for_and_then_counted(pump: ctypes.CDLL) ->
     assert side.send(path, bytes(40), 40) == {"sent": 1}
     for each in (near, far, side.link):
         each.close()
-
-
-def test_losses_are_the_seed_s(pump: ctypes.CDLL) -> None:
-    def losses(seed: int, one_in: int, count: int = 20_000) -> list[int]:
-        loss = Loss(seed, 0, one_in)
-        return [number for number in range(count) if pump.tx_loss_drops(ctypes.byref(loss))]
-
-    assert losses(1, 0) == []
-    assert losses(1, 1, 50) == list(range(50))
-    assert losses(1, 100) == losses(1, 100) != losses(2, 100)
-    assert 150 < len(losses(7, 100)) < 250

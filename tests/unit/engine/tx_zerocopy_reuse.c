@@ -35,6 +35,11 @@ void tx_splice_close(struct tx_splice *splice)
 	(void)splice;
 }
 
+void tx_splice_check(struct tx_splice *splice)
+{
+	(void)splice;
+}
+
 int tx_splice_send(struct tx_splice *splice, struct tx_path *path, const uint8_t *bytes, size_t length,
 		   uint32_t segment, struct tx_counts *counts)
 {

@@ -1,4 +1,4 @@
-/* Where the queue pairs that a program's engine works on lie in this process (bypass/arena_map.h). */
+/* Addresses, in this process, of the queue pairs that a program's engine works on (bypass/arena_map.h). */
 #if defined(__linux__)
 #define _GNU_SOURCE
 #include "bypass/arena_map.h"
@@ -14,7 +14,7 @@
 #define MAX_SEGMENTS 64u
 #define DATAGRAM_HOP_LIMIT 64u /* if the entry gives none: device/paths.py */
 
-/* Return whether the engine knows queue pairs of this service and state (device/queue_pair.py, _take_executor). */
+/* Return whether the engine knows queue pairs of this service and state (device/queue_pair.py, _choose_executor). */
 static int is_known(const uint8_t *qpc)
 {
 	uint64_t service = be_get(qpc, QPC_SERVTYPE), state = be_get(qpc, QPC_STATE);
@@ -29,7 +29,7 @@ static struct engine_qp *map_known_qp(struct bypass *bypass, uint64_t index, uin
 	struct queue_pair *record = (struct queue_pair *)(void *)(arena + at);
 
 	if (!at || !is_known(arena + record->context)) {
-		if (bypass->mapped_qps[index]) /* what the path remembers is of a connection that is over */
+		if (bypass->mapped_qps[index]) /* the path's state belongs to an earlier connection */
 			bypass->mapped_qps[index]->peer_path = (struct shm_loopback_path){ 0 };
 		return NULL;
 	}
@@ -57,10 +57,13 @@ void bypass_arena_changed(struct bypass *bypass)
 	if (changes == bypass->device.changes)
 		return;
 	bypass->device.changes = changes;
-	/* options of the socket, which the NIC process sets as well */
-	bypass->socket.tclass = bypass->socket.hop_limit = bypass->socket.segment = -1;
-	if (bypass->uses_levels)
-		bypass->socket.priority = -1;
+	/* options of the sockets, which the NIC process sets as well */
+	for (uint32_t i = 0; i < bypass->setup.source_port_count; i++) {
+		struct tx_socket *source = &bypass->sources[i];
+		source->tclass = source->hop_limit = source->segment = -1;
+		if (bypass->uses_levels)
+			source->priority = -1;
+	}
 	for (uint64_t i = 0; i < (uint64_t)1 << bypass->device.log_qps; i++)
 		bypass->device.qps[i] = map_known_qp(bypass, i, bypass->device.directory[i]);
 }
@@ -83,6 +86,50 @@ static struct engine_cq *find_cq(const struct bypass *bypass, uint32_t number, s
 	return cq;
 }
 
+uint32_t bypass_scope_of(int fd)
+{
+	struct sockaddr_in6 mine = { .sin6_family = AF_UNSPEC };
+	socklen_t bytes = sizeof mine;
+
+	if (getsockname(fd, (struct sockaddr *)&mine, &bytes) || mine.sin6_family != AF_INET6)
+		return 0;
+	return mine.sin6_scope_id;
+}
+
+static int is_link_local(const uint8_t *address)
+{
+	return address[0] == 0xFE && (address[1] & 0xC0) == 0x80;
+}
+
+/* Return the socket of a source port, or NULL. The NIC process opens it when it is used first. */
+static struct tx_socket *find_source(struct bypass *bypass, uint64_t port)
+{
+	for (uint32_t i = 0; i < bypass->setup.source_port_count; i++) {
+		struct tx_socket *source = &bypass->sources[i];
+		if (bypass->setup.source_ports[i] != port)
+			continue;
+		if (source->fd < 0)
+			source->fd = bypass->setup.open_source(bypass->setup.self, (uint32_t)port);
+		return source->fd < 0 ? NULL : source;
+	}
+	return NULL;
+}
+
+/* Return the source port of a datagram (device/paths.py): that of its entry, or one computed from the queue pair's
+ * numbers. */
+static uint16_t source_port_of(const struct bypass *bypass, const struct engine_qp *qp, uint64_t wished)
+{
+	uint32_t count = bypass->setup.source_port_count;
+	uint64_t hashed = be_get(qp->qpc, QPC_LOCAL_QPN) * 0x9E37u ^ be_get(qp->qpc, QPC_REMOTE_QPN);
+
+	if (!wished)
+		wished = 0xC000u | (hashed & 0x3FFFu);
+	for (uint32_t i = 0; i < count; i++)
+		if (bypass->setup.source_ports[i] == wished)
+			return (uint16_t)wished;
+	return bypass->setup.source_ports[wished % count];
+}
+
 void bypass_set_path(struct bypass *bypass, struct tx_path *path, const struct engine_flow *flow, uint64_t flow_label,
 		     uint64_t tclass, uint64_t hop_limit, uint64_t priority, uint32_t max_segments)
 {
@@ -90,7 +137,8 @@ void bypass_set_path(struct bypass *bypass, struct tx_path *path, const struct e
 	struct sockaddr_in6 to6 = { .sin6_family = AF_INET6, .sin6_port = htons(flow->destination_port) };
 
 	*path = (struct tx_path){
-		.socket = &bypass->socket,
+		.socket = find_source(bypass, flow->source_port),
+		.source_port = flow->source_port,
 		.max_segments = max_segments,
 		.tclass = (int32_t)tclass,
 		.hop_limit = (int32_t)hop_limit,
@@ -103,20 +151,21 @@ void bypass_set_path(struct bypass *bypass, struct tx_path *path, const struct e
 	} else {
 		memcpy(&to6.sin6_addr, flow->destination, 16);
 		to6.sin6_flowinfo = htonl((uint32_t)flow_label);
+		to6.sin6_scope_id = is_link_local(flow->destination) ? bypass->scope : 0;
 		path->name_bytes = sizeof to6;
 		memcpy(path->name, &to6, sizeof to6);
 	}
 }
 
-/* Return whether an address is one host's and needs no interface: groups and scoped addresses are the reference's. */
-static int is_plain(const uint8_t *address, uint32_t bytes)
+/* Return whether an address is unicast on a known interface; the reference handles groups. */
+static int is_plain(const struct bypass *bypass, const uint8_t *address, uint32_t bytes)
 {
 	static const uint8_t unspecified[16];
 
 	if (bytes == 4)
 		return address[0] && address[0] < 224;
 	return memcmp(address, unspecified, sizeof unspecified) && address[0] != 0xFF &&
-	       (address[0] != 0xFE || (address[1] & 0xC0) != 0x80);
+	       (bypass->scope || !is_link_local(address));
 }
 
 int bypass_flow_of(const struct bypass *bypass, const uint8_t *name, uint32_t name_bytes, struct engine_flow *flow)
@@ -153,14 +202,13 @@ static const void *find_route(struct bypass *bypass, struct engine_qp *qp, struc
 	memcpy(qp->flow.destination, &flow->dst_0, bytes);
 	qp->flow.source_port = (uint16_t)flow->sport;
 	qp->flow.destination_port = (uint16_t)flow->dport;
-	if (bytes != bypass->setup.address_bytes || flow->sport != bypass->setup.port ||
-	    !is_plain(qp->flow.destination, bytes))
-		return NULL; /* IPv6 scopes are the link's */
+	if (bytes != bypass->setup.address_bytes || !is_plain(bypass, qp->flow.destination, bytes))
+		return NULL;
 	bypass->uses_levels |= flow->sl != 0;
 	uint32_t segments = path->max_segments ? path->max_segments : MAX_SEGMENTS;
 	bypass_set_path(bypass, path, &qp->flow, flow->flow_label, flow->tclass, flow->hop_limit, flow->sl & 0xF,
 			segments);
-	return path;
+	return path->socket ? path : NULL;
 }
 
 /* Map the destination that a queue pair's next send entry names (device/paths.py, datagram): 0, or -1 if it is the
@@ -179,7 +227,7 @@ int bypass_map_destination(struct bypass *bypass, struct mapped_qp *mapped)
 	const uint64_t words[2] = { le_load(gid, 8), le_load(gid + 8, 8) };
 	uint32_t bytes = memcmp(gid, v4_mapped, sizeof v4_mapped) ? 16 : 4;
 	const uint8_t *address = bytes == 4 ? gid + sizeof v4_mapped : gid;
-	if (bytes != bypass->setup.address_bytes || !is_plain(address, bytes))
+	if (bytes != bypass->setup.address_bytes || !is_plain(bypass, address, bytes))
 		return -1;
 	bypass->uses_levels |= entry_get(&entry, SQE_UD_SL) != 0;
 	if (!mapped->destination_cache)
@@ -197,7 +245,7 @@ int bypass_map_destination(struct bypass *bypass, struct mapped_qp *mapped)
 		.gid = { words[0], words[1] },
 		.hop_limit = hop_limit,
 		.found = qp->found,
-		.flow = { .source_port = (uint16_t)bypass->setup.port,
+		.flow = { .source_port = source_port_of(bypass, qp, entry_get(&entry, SQE_UD_UDP_SPORT)),
 			  .destination_port = (uint16_t)port,
 			  .address_bytes = (uint16_t)bytes },
 		.route = &mapped->destination_cache->paths[at],
@@ -208,7 +256,7 @@ int bypass_map_destination(struct bypass *bypass, struct mapped_qp *mapped)
 	bypass_set_path(bypass, &mapped->destination_cache->paths[at], &to->flow, entry_get(&entry, SQE_UD_FLOW_LABEL),
 			entry_get(&entry, SQE_UD_TCLASS), hop_limit ? hop_limit : DATAGRAM_HOP_LIMIT,
 			entry_get(&entry, SQE_UD_SL), 1);
-	return 0;
+	return mapped->destination_cache->paths[at].socket ? 0 : -1;
 }
 
 void bypass_map_qp(struct bypass *bypass, uint64_t at)
@@ -240,7 +288,7 @@ void bypass_map_qp(struct bypass *bypass, uint64_t at)
 	qp->recv_cq = find_cq(bypass, qp->recv_cqn, &mapped->recv_cq);
 	qp->destinations = mapped->destination_cache ? mapped->destination_cache->destinations : NULL;
 	if (record->service == SERVICE_UD) {
-		mapped->path = (struct tx_path){ .socket = &bypass->socket };
+		mapped->path = (struct tx_path){ 0 };
 		qp->route = &mapped->path; /* each datagram has its own path */
 	} else {
 		qp->route = record->path ? find_route(bypass, qp, &mapped->path) : NULL;

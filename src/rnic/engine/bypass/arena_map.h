@@ -1,5 +1,5 @@
-/* Where the records, rings and queue blocks of queue pairs lie in this process, found anew whenever the NIC process may
- * have moved them. */
+/* Addresses, in this process, of the records, rings and queue blocks of queue pairs. They are found anew whenever the
+ * NIC process may have moved them. */
 #ifndef RNIC_ENGINE_ARENA_MAP_H
 #define RNIC_ENGINE_ARENA_MAP_H
 
@@ -26,6 +26,8 @@ void bypass_arena_changed(struct bypass *bypass);
 void bypass_map_qp(struct bypass *bypass, uint64_t at);
 /* Find the destination of a queue pair's next datagram; 0, or -1 if the NIC process has to. */
 int bypass_map_destination(struct bypass *bypass, struct mapped_qp *mapped);
+/* Return the interface of a socket's own address if that is of link scope, else 0. */
+uint32_t bypass_scope_of(int fd);
 /* Set the path of a flow with these fields in its headers. */
 void bypass_set_path(struct bypass *bypass, struct tx_path *path, const struct engine_flow *flow, uint64_t flow_label,
 		     uint64_t tclass, uint64_t hop_limit, uint64_t priority, uint32_t max_segments);

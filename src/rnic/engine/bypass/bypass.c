@@ -15,37 +15,40 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#define FAULT_COUNTS_AT (SLOT_BUFFERS_AT + (size_t)POLL_RECEIVE_LIMIT * POLL_BUFFER_BYTES)
 #define TIMERS_PER_ROUND 64u
 #define LOCK_SPINS 500u /* to take the mutex, some ten microseconds in all */
 #define LIVENESS_CHECK_TRIES 1024u /* tries to take the arena between two checks that the NIC process still exists */
 #define STAGING_BYTES 65536u
 #define PREFETCH_BYTES ((size_t)ENGINE_PREFETCH * ENGINE_PREFETCH_BYTES)
 #define PACKET_MEMORY_BYTES (STAGING_BYTES + PREFETCH_BYTES + (size_t)POLL_OUT_BYTES)
-/* The ACKs of a program that answers each message with one of its own leave with its answers. ACKs are held back for so
- * long, times the setup's `slow`: longer if the progress thread took the message, which must give the core to the
- * program, */
+/* If a program answers each message, its ACKs are sent with the answers. ACKs are delayed for at most this time, times
+ * the setup's `slow`; longer if the progress thread received the message, since it must give the core to the program, */
 #define HOLD_NS 12000u
 #define HOLD_ASLEEP_NS 60000u
 /* and only if the program has sent anything within this time. */
 #define POST_RECENT_NS 20000000u
-/* After so many answered messages in a row the next answer is expected. */
+/* Answered messages in a row after which the next answer is expected. */
 #define EXPECT_AFTER_ANSWERS 8u
-/* Bytes that take some microseconds, mostly to copy. */
+/* Message size whose copy takes some microseconds. */
 #define LONG_BYTES 16384u
-/* How often a poll receives again while an answer is expected. That finds it sooner than another poll, if system calls
- * take the least part of a poll, which they do not in an emulator. */
+/* Receives per poll while an answer is expected: a repeated receive is faster than another poll, unless system calls
+ * dominate, as in an emulator. */
 #define ANSWER_CHECKS 3u
 
 _Static_assert(BYPASS_NAME_BYTES == UDP_NAME_BYTES, "socket addresses");
 _Static_assert(BYPASS_COOKIE_BYTES == SHM_COOKIE_BYTES, "cookies");
 _Static_assert(sizeof(struct slot) <= SLOT_BUFFERS_AT, "the record lies before the buffers");
+_Static_assert(offsetof(struct slot, fault_rx_drop) - offsetof(struct slot, fault_tx_drop) ==
+		       FAULT_ACTIONS * sizeof(uint64_t),
+	       "a count for each action");
 
 _Static_assert(offsetof(struct slot, punt_short) - offsetof(struct slot, event_0) == ENGINE_COUNTS * sizeof(uint64_t),
 	       "a count for each event");
 
 size_t bypass_shared_bytes(void)
 {
-	return SLOT_BUFFERS_AT + (size_t)POLL_RECEIVE_LIMIT * POLL_BUFFER_BYTES;
+	return FAULT_COUNTS_AT + FAULT_COUNT_BYTES;
 }
 
 size_t bypass_budget_bytes(void)
@@ -91,7 +94,8 @@ struct bypass *bypass_new(const struct bypass_setup *setup)
 		return NULL;
 	bypass->setup = *setup;
 	bypass->slot = (struct slot *)(void *)setup->shared;
-	if (slot->layout != engine_layout_hash() || setup->slot >= BUDGET_SLOTS) {
+	if (slot->layout != engine_layout_hash() || setup->slot >= BUDGET_SLOTS || !setup->source_port_count ||
+	    setup->source_port_count > ATTACH_MAX_SOURCE_PORTS) {
 		free(bypass);
 		return NULL;
 	}
@@ -127,8 +131,20 @@ struct bypass *bypass_new(const struct bypass_setup *setup)
 	engine_device_find(&bypass->device, setup->arena);
 	bypass->device.sched.budget = setup->budget;
 	bypass->device.sched.slot = setup->slot;
-	bypass->socket = (struct tx_socket){ .fd = setup->fd, .ipv4 = setup->address_bytes == 4, .may_set_segment = 1 };
+	for (uint32_t i = 0; i < setup->source_port_count; i++)
+		bypass->sources[i] = (struct tx_socket){ .fd = setup->source_ports[i] == setup->port ? setup->fd : -1,
+							 .ipv4 = setup->address_bytes == 4,
+							 .may_set_segment = 1 };
+	bypass->scope = bypass_scope_of(setup->fd);
 	io_poll_init(bypass->round, &bypass->device, setup->fd, setup->shared + SLOT_BUFFERS_AT, bypass->out);
+	faults_init(&bypass->faults, setup->faults, setup->shared + FAULT_COUNTS_AT);
+	memcpy(bypass->faults.address, setup->address, setup->address_bytes);
+	bypass->faults.address_bytes = setup->address_bytes;
+	bypass->faults.port = (uint16_t)setup->port;
+	io_poll_set_faults(bypass->round, &bypass->faults);
+	capture_init(&bypass->capture, setup->capture, bypass->setup.address, setup->address_bytes,
+		     bypass->setup.source_ports, setup->source_port_count);
+	bypass->round->capture = &bypass->capture;
 	return bypass;
 }
 
@@ -153,6 +169,7 @@ void bypass_free(struct bypass *bypass)
 	free(bypass->mapped_qps);
 	free(bypass->device.qps);
 	io_poll_end(bypass->round);
+	faults_free(&bypass->faults);
 	free(bypass->round);
 	if (bypass->out)
 		munmap(bypass->own.files[0].base, PACKET_MEMORY_BYTES);
@@ -164,7 +181,7 @@ void bypass_free(struct bypass *bypass)
 /* A thread that holds the lock is not canceled: the calls under it are no cancellation points, or disable it
  * (io/nocancel.h). */
 
-/* Return whether the NIC process makes way. It holds the arena for a bounded time, and asks for it again and again. */
+/* Take the arena from the NIC process, which holds it for a bounded time but requests it repeatedly. */
 static int take_arena(struct bypass *bypass)
 {
 	if (atomic_load_explicit(bypass_word(&bypass->slot->wanted), memory_order_relaxed))
@@ -231,7 +248,7 @@ int bypass_is_taken(const struct bypass *bypass)
 	return atomic_load_explicit(bypass_word(&bypass->slot->taken), memory_order_relaxed) != 0;
 }
 
-int bypass_idle(const struct bypass *bypass)
+int bypass_is_served_elsewhere(const struct bypass *bypass)
 {
 	return bypass->gone || atomic_load_explicit(bypass_word(&bypass->slot->reference), memory_order_relaxed);
 }
@@ -246,7 +263,8 @@ int bypass_shm_loopback(struct bypass *bypass)
 
 	memcpy(flow.destination, bypass->setup.address, bypass->setup.address_bytes);
 	bypass_set_path(bypass, &own, &flow, 0, 0, 0, 0, 1);
-	bypass->shm = shm_loopback_new(&bypass->device, bypass->slot, own.name, own.name_bytes);
+	bypass->shm = shm_loopback_new(&bypass->device, bypass->slot, &bypass->faults, &bypass->capture, own.name,
+				       own.name_bytes);
 	if (!bypass->shm)
 		return -1;
 	bypass->round->ring_receive = shm_loopback_receive;
@@ -270,6 +288,22 @@ int bypass_has_pending(struct bypass *bypass)
 }
 
 /* ------------------------------------------------------------------ rounds */
+
+static void publish_faults(struct bypass *bypass)
+{
+	struct faults *faults = &bypass->faults;
+	struct slot *slot = bypass->slot;
+
+	for (uint32_t action = 0; action < FAULT_ACTIONS; action++) {
+		(&slot->fault_tx_drop)[action] += faults->counted[FAULT_TX][action];
+		(&slot->fault_rx_drop)[action] += faults->counted[FAULT_RX][action];
+	}
+	slot->fault_tx_full += faults->full[FAULT_TX];
+	slot->fault_rx_full += faults->full[FAULT_RX];
+	slot->fault_port_down += faults->port_down;
+	memset(faults->counted, 0, sizeof faults->counted);
+	faults->full[FAULT_TX] = faults->full[FAULT_RX] = faults->port_down = 0;
+}
 
 /* Publish what C counted. Nothing was counted if no packet came, left or was lost. */
 static void publish_counts(struct bypass *bypass)
@@ -298,12 +332,14 @@ static void publish_counts(struct bypass *bypass)
 	slot->drop_tx_unreachable += round->counts.drop_tx_unreachable;
 	slot->drop_tx_blocked += round->counts.drop_tx_blocked;
 	slot->drop_tx_error += round->counts.drop_tx_error;
+	if (faults_judge(&bypass->faults, FAULT_TX) || faults_judge(&bypass->faults, FAULT_RX))
+		publish_faults(bypass);
 	counts->rx_packets = counts->tx_packets = counts->changed = 0;
 	memset(&round->counts, 0, sizeof round->counts);
 	round->rx_bytes = round->tx_bytes = round->too_short = round->socket_errors = 0;
 }
 
-/* Return whether all that waits to be sent is one ACK. */
+/* Return whether the only pending packet is one ACK. */
 static int owes_single_ack(const struct bypass *bypass)
 {
 	const struct engine_device *device = &bypass->device;
@@ -394,12 +430,12 @@ int bypass_round(struct bypass *bypass, uint64_t now, int polls)
 	if (has_stopped(bypass, now))
 		return 0;
 	round->hold_replies = bypass->device.sched.scheduler->count && now < hold_deadline(bypass);
-	round->socket_checks = polls && bypass->setup.slow == 1 && bypass_expects(bypass) ? ANSWER_CHECKS : 0;
+	round->socket_checks = polls && bypass->setup.slow == 1 && bypass_expects_reply(bypass) ? ANSWER_CHECKS : 0;
 	do {
 		io_poll(round, now, POLL_BUDGET, &info);
 	} while (info.stop != STOP_DONE && !bypass_handle_stop(bypass, &info));
-	did = round->received || round->sent;
-	if (round->received) {
+	did = round->received || round->released || round->sent;
+	if (round->received || round->released) {
 		bypass->received_ns = now;
 		bypass->hold_ns = bypass->setup.slow * (polls ? HOLD_NS : HOLD_ASLEEP_NS);
 		bypass->answered |= owes_single_ack(bypass);
@@ -426,12 +462,12 @@ int bypass_took_time(struct bypass *bypass)
 	return took_time;
 }
 
-int bypass_expects(const struct bypass *bypass)
+int bypass_expects_reply(const struct bypass *bypass)
 {
 	return bypass->answers_in_row >= EXPECT_AFTER_ANSWERS && !bypass->answered && !bypass->gone;
 }
 
-void bypass_unexpected(struct bypass *bypass)
+void bypass_reply_is_late(struct bypass *bypass)
 {
 	bypass->answers_in_row = 0;
 }
@@ -442,6 +478,8 @@ uint64_t bypass_deadline(const struct bypass *bypass)
 		return UINT64_MAX;
 	if (bypass->shm && shm_loopback_pending(bypass->shm, 0))
 		return 0;
-	return bypass->device.sched.scheduler->count ? hold_deadline(bypass) : engine_device_deadline(&bypass->device);
+	if (bypass->device.sched.scheduler->count)
+		return hold_deadline(bypass);
+	return io_poll_deadline(bypass->round);
 }
 #endif

@@ -5,6 +5,7 @@
 #define RNIC_ENGINE_BYPASS_H
 
 #include "io/own_fd.h"
+#include "state.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -12,7 +13,7 @@
 #define BYPASS_NAME_BYTES 28u
 #define BYPASS_COOKIE_BYTES 16u
 
-/* What a punt leaves to the NIC process. */
+/* Kinds of work that a punt leaves to the NIC process. */
 enum bypass_kind {
 	BYPASS_PACKET = 1, /* packets of a receive buffer */
 	BYPASS_TURN, /* the rest of a queue pair's turn */
@@ -41,12 +42,14 @@ struct bypass_answer {
 	uint32_t settled; /* the packets' sender is known from now on */
 };
 
-/* Where everything lies, and the calls to the owner. */
+/* Addresses and descriptors that the engine uses, and the calls to its owner. */
 struct bypass_setup {
 	uint8_t *arena;
-	uint8_t *shared; /* a struct slot, and at SLOT_BUFFERS_AT the buffers */
+	uint8_t *shared; /* a struct slot, at SLOT_BUFFERS_AT the buffers, and behind them what fault rules count */
 	int shared_fd; /* the file that `shared` maps; the caller's */
 	uint8_t *blocks; /* the window's queue blocks */
+	uint8_t *capture; /* CAPTURE_ALL bytes for packets while they are recorded */
+	const uint8_t *faults; /* the device's fault rules, FAULT_TABLE_BYTES that only the NIC process writes */
 	uint8_t *budget; /* the page of what the whole device has in flight, BUDGET_BYTES */
 	uint32_t slot; /* the slot whose shares of the budget are this program's */
 	int fd; /* the socket */
@@ -54,9 +57,13 @@ struct bypass_setup {
 	uint8_t address[16]; /* the device's */
 	uint32_t address_bytes;
 	uint32_t port;
+	uint16_t source_ports[ATTACH_MAX_SOURCE_PORTS]; /* that packets leave from: `port`, or some others */
+	uint32_t source_port_count;
 	uint64_t slow; /* io/calibrate.h */
 	/* 0, or -1 without an answer */
 	int (*punt)(void *self, const struct bypass_punt *punt, struct bypass_answer *answer);
+	/* Return a socket of a source port other than `port`, or -1. */
+	int (*open_source)(void *self, uint32_t port);
 	int (*is_gone)(void *self); /* whether the NIC process has gone */
 	void (*lost)(void *self); /* the program has closed some of them, and the engine has stopped */
 	void (*fire)(void *self, uint32_t vector); /* an event queue has one more entry */
@@ -82,7 +89,7 @@ struct bypass;
 size_t bypass_shared_bytes(void);
 /* Return the size of the page of the device's budget. */
 size_t bypass_budget_bytes(void);
-/* Make one; NULL without memory, if other tables laid out the arena, or if there is no such slot. */
+/* Make an engine; NULL without memory, if other tables laid out the arena, or if there is no such slot. */
 struct bypass *bypass_new(const struct bypass_setup *setup);
 void bypass_free(struct bypass *bypass);
 
@@ -96,7 +103,7 @@ int bypass_try(struct bypass *bypass);
 void bypass_unlock(struct bypass *bypass);
 
 /* Return whether the NIC process takes packets and doorbells itself, or has gone: then there is nothing to do here. */
-int bypass_idle(const struct bypass *bypass);
+int bypass_is_served_elsewhere(const struct bypass *bypass);
 /* Ring the doorbell of a queue pair's block; `number` is 0 for other blocks. */
 void bypass_ring(struct bypass *bypass, uint32_t number, uint32_t block, uint64_t now);
 /* Enable loopback inside the NIC (bypass/shm_loopback.h), before anything else: 0, or -1 without memory. */
@@ -109,13 +116,13 @@ int bypass_has_pending(struct bypass *bypass);
 /* Run one round; returns whether anything happened. `polls`: a waiting thread of the program calls, not the progress
  * thread. */
 int bypass_round(struct bypass *bypass, uint64_t now, int polls);
-/* Return whether what was done since the last such call has taken more time than a message does. */
+/* Return whether the work since the last call took longer than a message. */
 int bypass_took_time(struct bypass *bypass);
-/* Return whether an answer to the program's last message is expected soon, as those before were answered, and has not
- * come. */
-int bypass_expects(const struct bypass *bypass);
-/* Note that it was not in time: no answer is expected until more have come. */
-void bypass_unexpected(struct bypass *bypass);
+/* Return whether an answer to the program's last message is expected soon, since earlier ones were answered, and has
+ * not arrived. */
+int bypass_expects_reply(const struct bypass *bypass);
+/* Note that the answer was late: expect none until further ones arrive. */
+void bypass_reply_is_late(struct bypass *bypass);
 /* Return when a round is due even if nothing comes: 0 for at once, UINT64_MAX for never. */
 uint64_t bypass_deadline(const struct bypass *bypass);
 

@@ -24,9 +24,13 @@ struct bypass {
 	struct engine_icrc_cache icrc_cache[ENGINE_ICRC_CACHE];
 	struct engine_mapping *reach;
 	struct mapped_qp **mapped_qps;
-	struct tx_socket socket;
+	struct tx_socket
+		sources[ATTACH_MAX_SOURCE_PORTS]; /* of setup.source_ports; without a descriptor until it is used */
+	uint32_t scope; /* the interface of the address, if that is of link scope; else 0 */
 	int uses_levels; /* a service level other than 0 was used: the NIC process may have set the socket's priority */
 	struct io_poll *round;
+	struct faults faults;
+	struct capture capture;
 	struct shm_loopback *shm; /* NULL if the program did not enable it */
 	uint8_t *out;
 	pthread_mutex_t mutex; /* among the program's own threads */

@@ -29,6 +29,7 @@ enum {
 	ANSWER_WAIT_NS = 50000, /* how long a poll that found only the completion waits for the answer */
 
 	SPIN_AFTER_SHORT_WAITS = 8,
+	SERVED_CHECK_NS = 100000000, /* between two checks of a waiting thread whether to serve its slot */
 	POLLS_WHILE_ARMED = 64, /* a program that goes on polling after it asked for an event does not sleep */
 };
 
@@ -57,6 +58,10 @@ _Static_assert(BYPASS_PACKET == ATTACH_PUNT_PACKET && BYPASS_TURN == ATTACH_PUNT
 		       BYPASS_NOTIFY_RECV == ATTACH_PUNT_NOTIFY_RECV,
 	       "kinds of punts");
 
+_Static_assert(ATTACH_OPEN_SLOT_SIZE - ATTACH_OPEN_SLOT_SOURCE_PORT_LIST_AT ==
+		       ATTACH_MAX_SOURCE_PORTS * sizeof(uint16_t),
+	       "source ports");
+
 static int send_punt(void *self, const struct bypass_punt *punt, struct bypass_answer *answer)
 {
 	struct bypass_driver *driver = self;
@@ -72,6 +77,23 @@ static int send_punt(void *self, const struct bypass_punt *punt, struct bypass_a
 	memcpy(&answer->reschedule, reply->body + ATTACH_PUNT_REPLY_RESCHEDULE_AT, 4);
 	memcpy(&answer->settled, reply->body + ATTACH_PUNT_REPLY_SETTLED_AT, 4);
 	return 0;
+}
+
+static int open_source(void *self, uint32_t port)
+{
+	struct bypass_driver *driver = self;
+	struct rpc_reply *reply = driver->answer;
+	uint8_t message[ATTACH_SOURCE_PORT_SIZE];
+	int error;
+
+	memcpy(message + ATTACH_SOURCE_PORT_PORT_AT, &port, 4);
+	error = rpc_call(driver->setup.socket.fd, ATTACH_MSG_SOURCE_PORT, ++driver->token, message, sizeof message,
+			 NULL, 0, reply);
+	if (!error && reply->fd_count == 1)
+		return own_fds_add(&driver->own, reply->fds[0]);
+	if (!error)
+		close_fds(reply);
+	return -1;
 }
 
 static int is_gone(void *self)
@@ -104,9 +126,9 @@ static void fire_event_queue(void *self, uint32_t vector)
 
 /* ---- opening and closing */
 
-static uint8_t *map_shared(int fd, size_t bytes)
+static uint8_t *map_shared(int fd, size_t bytes, int access)
 {
-	uint8_t *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	uint8_t *base = mmap(NULL, bytes, access, MAP_SHARED, fd, 0);
 
 	if (base == MAP_FAILED)
 		return NULL;
@@ -125,6 +147,10 @@ static void free_driver(struct bypass_driver *driver)
 		munmap(driver->shared, driver->shared_bytes);
 	if (driver->budget)
 		munmap(driver->budget, driver->budget_bytes);
+	if (driver->faults)
+		munmap(driver->faults, FAULT_TABLE_BYTES);
+	if (driver->capture)
+		munmap(driver->capture, CAPTURE_ALL);
 	own_fd_close(&driver->wake_fd);
 	own_fds_close(&driver->own);
 	free(driver->answer);
@@ -137,6 +163,7 @@ int driver_open(const struct driver_setup *given, struct bypass_driver **made)
 	const uint8_t *answer = given->answer;
 	struct bypass_setup setup = { .blocks = given->blocks,
 				      .punt = send_punt,
+				      .open_source = open_source,
 				      .is_gone = is_gone,
 				      .lost = lost_fds,
 				      .fire = fire_event_queue,
@@ -169,24 +196,33 @@ int driver_open(const struct driver_setup *given, struct bypass_driver **made)
 	driver->arena_bytes = arena;
 	driver->shared_bytes = shared;
 	driver->budget_bytes = budget;
-	driver->arena = map_shared(given->fds[1], arena);
-	driver->shared = map_shared(given->fds[2], shared);
-	driver->budget = map_shared(given->fds[3], budget);
+	driver->arena = map_shared(given->fds[1], arena, PROT_READ | PROT_WRITE);
+	driver->shared = map_shared(given->fds[2], shared, PROT_READ | PROT_WRITE);
+	driver->budget = map_shared(given->fds[3], budget, PROT_READ | PROT_WRITE);
+	driver->faults = map_shared(given->fds[4], FAULT_TABLE_BYTES, PROT_READ);
+	driver->capture = map_shared(given->fds[5], CAPTURE_ALL, PROT_READ | PROT_WRITE);
 	driver->shared_fd = own_fds_add(&driver->own, given->fds[2]);
 	close(given->fds[1]);
 	close(given->fds[3]);
+	close(given->fds[4]);
+	close(given->fds[5]);
 	memcpy(&setup.slot, answer + ATTACH_OPEN_SLOT_SLOT_AT, 4);
 	memcpy(&setup.port, answer + ATTACH_OPEN_SLOT_UDP_PORT_AT, 4);
 	memcpy(&setup.address_bytes, answer + ATTACH_OPEN_SLOT_ADDRESS_BYTES_AT, 4);
+	memcpy(&setup.source_port_count, answer + ATTACH_OPEN_SLOT_SOURCE_PORTS_AT, 4);
+	memcpy(setup.source_ports, answer + ATTACH_OPEN_SLOT_SOURCE_PORT_LIST_AT, sizeof setup.source_ports);
 	memcpy(setup.address, answer + ATTACH_OPEN_SLOT_ADDRESS_AT, 16);
 	setup.slow = driver->slow;
-	if (driver->arena && driver->shared && driver->budget && driver->woken_fd >= 0 && driver->answer) {
+	if (driver->arena && driver->shared && driver->budget && driver->faults && driver->capture &&
+	    driver->woken_fd >= 0 && driver->answer) {
 		setup.fd = driver->fd;
 		setup.own = &driver->own;
 		setup.arena = driver->arena;
 		setup.shared = driver->shared;
 		setup.shared_fd = driver->shared_fd;
 		setup.budget = driver->budget;
+		setup.faults = driver->faults;
+		setup.capture = driver->capture;
 		error = EPROTO;
 		if (shared >= bypass_shared_bytes() && budget >= bypass_budget_bytes())
 			driver->bypass = bypass_new(&setup);
@@ -316,7 +352,7 @@ void driver_join(struct bypass_driver *driver, uint32_t number)
 		memcpy(&setup.cookie_va, answer + ATTACH_SHM_RING_REPLY_COOKIE_VA_AT, 8);
 		memcpy(setup.cookie, answer + ATTACH_SHM_RING_REPLY_COOKIE_AT, sizeof setup.cookie);
 		setup.wake_fd = reply->fds[1];
-		setup.base = map_shared(reply->fds[0], setup.bytes);
+		setup.base = map_shared(reply->fds[0], setup.bytes, PROT_READ | PROT_WRITE);
 		close(reply->fds[0]);
 		lend_arena(driver);
 		error = !setup.base || bypass_join(driver->bypass, &setup);
@@ -341,7 +377,7 @@ int driver_ring(struct bypass_driver *driver, uint32_t number, uint32_t block)
 
 	atomic_store_explicit(&driver->used_ns, now, memory_order_relaxed);
 	bypass_lock(driver->bypass);
-	here = !bypass_idle(driver->bypass);
+	here = !bypass_is_served_elsewhere(driver->bypass);
 	if (here)
 		bypass_ring(driver->bypass, number, block, now);
 	took_time = bypass_took_time(driver->bypass);
@@ -386,17 +422,17 @@ int driver_poll(struct bypass_driver *driver)
 		uint64_t began = now;
 
 		/* nor wait for the lock while the NIC process serves the slot */
-		if (bypass_idle(driver->bypass) || bypass_try(driver->bypass))
+		if (bypass_is_served_elsewhere(driver->bypass) || bypass_try(driver->bypass))
 			return did;
-		if (!bypass_idle(driver->bypass))
+		if (!bypass_is_served_elsewhere(driver->bypass))
 			did |= bypass_round(driver->bypass, began, 1);
-		expects = did && !armed && bypass_expects(driver->bypass);
+		expects = did && !armed && bypass_expects_reply(driver->bypass);
 		if (bypass_took_time(driver->bypass) || expects)
 			now = clock_approximate_now();
 		if (did && !armed) /* a round of long messages takes longer than a program needs to come back */
 			driver_note_polled(driver, began, now);
 		if (expects && now >= end) {
-			bypass_unexpected(driver->bypass);
+			bypass_reply_is_late(driver->bypass);
 			expects = false;
 		}
 		bypass_unlock(driver->bypass);
@@ -444,10 +480,10 @@ static uint64_t run_engine_for(struct bypass_driver *driver, struct driver_event
 	bypass_lock(driver->bypass);
 	driver->awaited = events;
 	for (int i = 0; i < MAX_ROUNDS; i++)
-		if (bypass_idle(driver->bypass) || !bypass_round(driver->bypass, clock_now(), 1) ||
+		if (bypass_is_served_elsewhere(driver->bypass) || !bypass_round(driver->bypass, clock_now(), 1) ||
 		    events->waits(events))
 			break;
-	if (!bypass_idle(driver->bypass))
+	if (!bypass_is_served_elsewhere(driver->bypass))
 		deadline = bypass_deadline(driver->bypass);
 	atomic_store(&driver->engine_due_ns, deadline);
 	driver->awaited = NULL;
@@ -485,12 +521,15 @@ static int wait_for_event(struct bypass_driver *driver, struct driver_event_queu
 		if (atomic_load(&driver->gone))
 			return EIO;
 		now = clock_now();
-		if (now < until && !bypass_idle(driver->bypass))
+		if (now < until && !bypass_is_served_elsewhere(driver->bypass))
 			continue;
 		left = deadline > now ? deadline - now : 0;
+		if (bypass_is_served_elsewhere(driver->bypass) && left > SERVED_CHECK_NS)
+			left = SERVED_CHECK_NS;
 		timeout = (struct timespec){ (time_t)(left / 1000000000u), (long)(left % 1000000000u) };
-		pollers[PACKETS].events = pollers[SHM_WAKE].events = bypass_idle(driver->bypass) ? 0 : POLLIN;
-		if (!bypass_idle(driver->bypass) && bypass_has_pending(driver->bypass))
+		pollers[PACKETS].events = pollers[SHM_WAKE].events =
+			bypass_is_served_elsewhere(driver->bypass) ? 0 : POLLIN;
+		if (!bypass_is_served_elsewhere(driver->bypass) && bypass_has_pending(driver->bypass))
 			continue;
 		if (ppoll(pollers, ALL, left >> 60 ? NULL : &timeout, NULL) < 0)
 			return errno;

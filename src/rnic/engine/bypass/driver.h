@@ -10,7 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { DRIVER_FDS = 4 }; /* socket, arena, shared record, the page of the device's budget */
+/* socket, arena, shared record, the pages of the device's budget and fault rules, and the ring of the recorder */
+enum { DRIVER_FDS = 6 };
 
 /* An event queue of the program, whose descriptor the engine fires. */
 struct driver_event_queue {

@@ -20,7 +20,7 @@ enum {
 	MAX_ROUNDS = 256, /* in a row */
 };
 
-/* How the progress thread sleeps. */
+/* States of the progress thread's sleep. */
 enum sleep_state {
 	SLEEP_NONE, /* it is awake */
 	SLEEP_BACKOFF, /* it backs off, since others run the engine: packets do not wake it */
@@ -32,7 +32,7 @@ struct bypass_driver {
 	struct bypass *bypass;
 	struct rpc_reply *answer; /* to punts; for the lock's holder */
 	uint32_t token; /* of messages; for the lock's holder */
-	uint8_t *arena, *shared, *budget;
+	uint8_t *arena, *shared, *budget, *faults, *capture;
 	size_t arena_bytes, shared_bytes, budget_bytes;
 	struct own_fds own; /* all of these descriptors but the peers', and the connection's */
 	int fd, shared_fd;

@@ -27,7 +27,7 @@ enum {
 	MAX_WAKEUPS = 64, /* drained at once */
 	/* limit of the back-off while a thread waits for an event: that thread runs the engine meanwhile */
 	BACKOFF_MAX_WAITED_NS = 100000000,
-	ALONE_NS = 1000000, /* a program that has not posted or polled for so long only takes what others send */
+	ALONE_NS = 1000000, /* a program that has not posted or polled for this time only takes what others send */
 	/* A thread that sleeps on descriptors whose numbers the program has given to others cannot be woken by them. */
 	LONGEST_SLEEP_NS = 500000000,
 	STOPPED_CHECK_NS = 100000000, /* how often to check while the NIC process serves the slot itself */
@@ -60,7 +60,8 @@ static bool is_polled(const struct bypass_driver *driver, uint64_t now)
 	       atomic_load_explicit(&driver->waiters, memory_order_relaxed);
 }
 
-/* The same, asked while this thread is not in the engine: a round of long messages takes longer than a poll counts. */
+/* Return whether other threads run the engine, or one is in it now: a round of long messages takes longer than a poll
+ * counts. Called while this thread is not in the engine. */
 static bool is_served(const struct bypass_driver *driver, uint64_t now)
 {
 	return is_polled(driver, now) || bypass_is_taken(driver->bypass);
@@ -152,7 +153,7 @@ static bool run_rounds(struct bypass_driver *driver, bool *did, uint64_t *deadli
 	for (int i = 0; i < MAX_ROUNDS; i++) {
 		uint64_t now = clock_now();
 
-		if (bypass_idle(driver->bypass) || (i && is_polled(driver, now)) ||
+		if (bypass_is_served_elsewhere(driver->bypass) || (i && is_polled(driver, now)) ||
 		    !bypass_round(driver->bypass, now, 0))
 			break;
 		*did = true;
@@ -181,7 +182,7 @@ static void *thread_main(void *self)
 			fault_guard_refresh();
 			guard_checked_ns = now;
 		}
-		if (bypass_idle(driver->bypass) || atomic_load(&driver->gone)) {
+		if (bypass_is_served_elsewhere(driver->bypass) || atomic_load(&driver->gone)) {
 			if (!atomic_load(&driver->gone) && !own_fds_valid(&driver->own, now))
 				driver_lost_fds(driver);
 			sleep_until(driver, now + STOPPED_CHECK_NS, SLEEP_BACKOFF, IGNORE_DEADLINES);

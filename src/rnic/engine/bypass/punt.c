@@ -1,10 +1,11 @@
-/* What a program's engine leaves to the NIC process, and the completion events that it raises itself
+/* Punts of a program's engine to the NIC process, and the completion events that the engine raises itself
  * (bypass/punt.h). */
 #if defined(__linux__)
 #define _GNU_SOURCE
 #include "bypass/punt.h"
 
 #include "bypass/arena_map.h"
+#include "queue_pair/arithmetic.h"
 
 #include <string.h>
 
@@ -101,24 +102,23 @@ static void raise_events(struct bypass *bypass, const struct engine_stop_info *i
 static void punt_packets(struct bypass *bypass, const struct engine_stop_info *info)
 {
 	struct io_poll *round = bypass->round;
-	const struct rx_buffer *rx = &round->rx_buffers[round->rx_index];
+	uint64_t from, to;
+	const struct rx_buffer *rx = io_poll_punt(round, &from, &to);
 	struct engine_flow flow;
 	struct bypass_answer answer;
 	struct bypass_punt punt = {
 		.kind = BYPASS_PACKET,
-		.buffer = round->rx_index,
-		.size = (uint32_t)rx->size,
-		.at = (uint32_t)round->rx_offset,
-		.segment = rx->segment,
+		.buffer = (uint32_t)(rx - round->rx_buffers),
+		.size = (uint32_t)to,
+		.at = (uint32_t)from,
+		.segment = (uint32_t)lesser(rx->segment, to), /* a packet may have been cut short */
 		.name_bytes = rx->name_bytes,
-		.tclass = rx->tclass,
+		.tclass = round->rx_run.tclass,
 		.hop_limit = rx->hop_limit,
 		.flow_label = rx->flow_label,
 	};
 	memcpy(punt.name, rx->name, sizeof punt.name);
 	punt.count = io_poll_good_packets(round, rx->name, rx->name_bytes);
-	round->rx_index++;
-	round->rx_offset = 0;
 	bypass_punt_to_nic(bypass, &punt, &answer, punt_counter(bypass, info->end));
 	if (!answer.settled || bypass_flow_of(bypass, rx->name, rx->name_bytes, &flow))
 		io_poll_forget_sender(round, rx->name, rx->name_bytes);
@@ -145,7 +145,9 @@ static void punt_turn(struct bypass *bypass, const struct engine_stop_info *info
 		const struct queue_pair *record = engine_record(&bypass->device.sched, sending->qp);
 		struct mapped_qp *mapped =
 			bypass->mapped_qps[record->number & (((uint64_t)1 << bypass->device.log_qps) - 1)];
-		if (mapped && mapped->qp.record == record && !bypass_map_destination(bypass, mapped))
+		int found = mapped && mapped->qp.record == record && !bypass_map_destination(bypass, mapped);
+		bypass_arena_changed(bypass); /* a message may have asked for a socket */
+		if (found)
 			return; /* the turn goes on */
 	}
 	bypass_punt_to_nic(bypass, &punt, &answer, punt_counter(bypass, info->end));
@@ -167,6 +169,7 @@ int bypass_handle_stop(struct bypass *bypass, const struct engine_stop_info *inf
 		break;
 	case STOP_MAP_QP:
 		bypass_map_qp(bypass, info->qp);
+		bypass_arena_changed(bypass); /* a message may have asked for a socket */
 		break;
 	default:
 		raise_events(bypass, info);

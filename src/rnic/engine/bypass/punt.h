@@ -1,4 +1,4 @@
-/* What a program's engine leaves to the NIC process. */
+/* Punts: work that a program's engine leaves to the NIC process. */
 #ifndef RNIC_ENGINE_PUNT_H
 #define RNIC_ENGINE_PUNT_H
 

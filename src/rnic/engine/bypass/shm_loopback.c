@@ -4,6 +4,7 @@
 
 #include "io/nocancel.h"
 #include "io/poll.h"
+#include "queue_pair/arithmetic.h"
 #include "queue_pair/bth.h"
 #include "queue_pair/byteorder.h"
 
@@ -16,7 +17,9 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#define NAME_PORT_AT 2u /* in a raw socket address of either family */
 #define POSITION (SHM_RING_BYTES - 1)
+#define RUN_PACKETS_MAX 4096u /* of a run without its bytes that is judged; longer ones are wanted as packets */
 
 enum record_kind {
 	KIND_PACKETS, /* a burst of packets as on the network */
@@ -30,7 +33,7 @@ struct record_header {
 	uint32_t bytes; /* of the record */
 	uint32_t kind;
 	uint32_t segment; /* of packets */
-	uint32_t reserved;
+	uint16_t tclass, source_port; /* of packets */
 };
 
 /* One ring, as one of its two ends sees it. */
@@ -55,6 +58,8 @@ struct shm_peer {
 struct shm_loopback {
 	struct engine_device *device;
 	struct slot *slot;
+	struct faults *faults;
+	const struct capture *capture; /* while it records, packets go with their bytes */
 	uint8_t name[UDP_NAME_BYTES];
 	uint32_t name_bytes;
 	uint32_t next; /* index of the peer to take from first */
@@ -63,6 +68,8 @@ struct shm_loopback {
 	struct shm_peer *peers[SHM_PEERS];
 	struct shm_peer *from[POLL_RECEIVE_LIMIT]; /* which peer each buffer of the last receive came from */
 	struct rx_buffer *first_buffer; /* of that receive */
+	const struct rx_buffer *judged; /* the current record, once fault rules have judged it */
+	int harmed; /* they strike a packet that it stands for */
 };
 
 static _Atomic uint64_t *atomic_word(uint64_t *field)
@@ -131,24 +138,24 @@ static void wake_peer(struct shm_peer *peer)
 }
 
 /* Put a record into the ring; 0, or -1 if there is no room. */
-static int push_record(struct shm_peer *peer, uint32_t kind, uint32_t segment, const void *bytes, size_t length)
+static int push_record(struct shm_peer *peer, struct record_header header, const void *bytes, size_t length)
 {
 	struct ring_end *out = &peer->out;
 	uint64_t room = left_in(peer), size = room_of(length), offset = out->at & POSITION,
 		 behind = SHM_RING_BYTES - offset;
-	struct record_header header = { .kind = KIND_NOTHING };
 
 	if (room > SHM_RING_BYTES)
 		peer->broken = 1;
 	if (peer->broken || room < size + (behind < size ? behind : 0))
 		return -1;
 	if (behind < size) {
-		header.bytes = (uint32_t)(behind - sizeof header);
-		memcpy(out->records + offset, &header, sizeof header);
+		const struct record_header padding = { .bytes = (uint32_t)(behind - sizeof header),
+						       .kind = KIND_NOTHING };
+		memcpy(out->records + offset, &padding, sizeof padding);
 		out->at += behind;
 		offset = 0;
 	}
-	header = (struct record_header){ .bytes = (uint32_t)length, .kind = kind, .segment = segment };
+	header.bytes = (uint32_t)length;
 	memcpy(out->records + offset, &header, sizeof header);
 	memcpy(out->records + offset + sizeof header, bytes, length);
 	out->at += size;
@@ -220,14 +227,16 @@ static int pull_bytes(struct engine_pull *self, const struct engine_by_reference
 
 /* ------------------------------------------------------------------ peers */
 
-struct shm_loopback *shm_loopback_new(struct engine_device *device, struct slot *slot, const uint8_t *name,
-				      uint32_t name_bytes)
+struct shm_loopback *shm_loopback_new(struct engine_device *device, struct slot *slot, struct faults *faults,
+				      const struct capture *capture, const uint8_t *name, uint32_t name_bytes)
 {
 	struct shm_loopback *shm = calloc(1, sizeof *shm);
 	if (!shm)
 		return NULL;
 	shm->device = device;
 	shm->slot = slot;
+	shm->faults = faults;
+	shm->capture = capture;
 	shm->name_bytes = name_bytes;
 	memcpy(shm->name, name, name_bytes);
 	pthread_mutex_init(&shm->mutex, NULL);
@@ -325,11 +334,16 @@ static int open_by_reference(struct engine_peer_path *self, const struct engine_
 	struct shm_loopback_path *path = (struct shm_loopback_path *)(void *)self;
 	struct ring_end *out = &path->peer->out;
 
-	if (!may_use_ring(path, operation, psn) || !load_word(&out->consumer->pulls) ||
-	    left_in(path->peer) < SHM_RING_BYTES / 2)
+	if (capture_records(path->shm->capture) || !may_use_ring(path, operation, psn) ||
+	    !load_word(&out->consumer->pulls) || left_in(path->peer) < SHM_RING_BYTES / 2)
 		return 0;
 	*epoch = epoch_of(out, be_get(qp->qpc, QPC_LOCAL_QPN), operation);
 	return 1;
+}
+
+static int passes_faults(const struct engine_peer_path *self, const struct engine_by_reference *by_ref, uint64_t mtu)
+{
+	return faults_pass(((const struct shm_loopback_path *)(const void *)self)->shm->faults, FAULT_TX, by_ref, mtu);
 }
 
 static int is_pending(const struct engine_peer_path *self)
@@ -343,17 +357,19 @@ struct engine_peer_path *shm_loopback_path_of(struct shm_loopback *shm, const st
 	struct shm_peer *peer = find_peer(shm, (uint32_t)be_get(qp->qpc, QPC_REMOTE_QPN));
 	/* queue pairs of other devices have the same numbers: a peer of this device has the same address and port */
 	if (memcmp(qp->flow.destination, qp->flow.source, qp->flow.address_bytes) ||
-	    qp->flow.destination_port != qp->flow.source_port)
+	    qp->flow.destination_port != shm->faults->port)
 		peer = NULL;
 	if (peer != path->peer || path->record != qp->record)
-		*path = (struct shm_loopback_path){ .peer_path = { .opens = open_by_reference, .pending = is_pending },
-						    .shm = shm,
-						    .peer = peer,
-						    .record = qp->record };
+		*path = (struct shm_loopback_path){
+			.peer_path = { .opens = open_by_reference, .passes = passes_faults, .pending = is_pending },
+			.shm = shm,
+			.peer = peer,
+			.record = qp->record
+		};
 	return peer ? &path->peer_path : NULL;
 }
 
-/* The same for a burst that leaves now. */
+/* Return whether a burst that leaves now may go by the ring. */
 static int burst_may_use_ring(const struct shm_loopback_path *path, const uint8_t *bytes, uint32_t segment)
 {
 	struct engine_by_reference by_ref;
@@ -364,14 +380,19 @@ static int burst_may_use_ring(const struct shm_loopback_path *path, const uint8_
 	return may_use_ring(path, by_ref.operation, by_ref.psn);
 }
 
-int shm_loopback_divert(void *self, const uint8_t *bytes, size_t length, uint32_t segment, uint32_t count)
+int shm_loopback_divert(void *self, const struct tx_path *by, const uint8_t *bytes, size_t length, uint32_t segment,
+			uint32_t count)
 {
+	const struct record_header header = { .kind = segment ? KIND_PACKETS : KIND_BY_REFERENCE,
+					      .segment = segment,
+					      .tclass = (uint16_t)by->tclass,
+					      .source_port = (uint16_t)by->source_port };
 	struct shm_loopback_path *path = self;
 	struct shm_peer *peer = path->peer;
 	struct slot *slot = path->shm->slot;
 
 	path->uses_ring = burst_may_use_ring(path, bytes, segment);
-	if (path->uses_ring && !push_record(peer, segment ? KIND_PACKETS : KIND_BY_REFERENCE, segment, bytes, length)) {
+	if (path->uses_ring && !push_record(peer, header, bytes, length)) {
 		slot->shm_packets += count;
 		if (!segment) {
 			struct engine_by_reference by_ref;
@@ -397,6 +418,7 @@ unsigned shm_loopback_receive(void *self, struct rx_buffer *buffers, unsigned co
 	unsigned received = 0;
 
 	shm->first_buffer = buffers;
+	shm->judged = NULL;
 	for (uint32_t i = 0; i < shm->count && received < count; i++) {
 		struct shm_peer *peer = shm->peers[(shm->next + i) % shm->count];
 		struct record_header header;
@@ -414,7 +436,9 @@ unsigned shm_loopback_receive(void *self, struct rx_buffer *buffers, unsigned co
 			rx->segment = header.segment < header.bytes ? header.segment : header.bytes;
 			rx->name_bytes = shm->name_bytes;
 			memcpy(rx->name, shm->name, shm->name_bytes);
-			rx->tclass = 0;
+			if (!by_ref)
+				be_store(rx->name + NAME_PORT_AT, 2, header.source_port);
+			rx->tclass = (uint8_t)header.tclass;
 			rx->hop_limit = UDP_DEFAULT_HOP_LIMIT;
 			rx->flow_label = 0;
 			shm->from[received++] = peer;
@@ -428,8 +452,35 @@ unsigned shm_loopback_receive(void *self, struct rx_buffer *buffers, unsigned co
 	return received;
 }
 
+/* Refuse: the packets are wanted with their bytes. */
+static int refuse_bytes(struct engine_pull *self, const struct engine_by_reference *by_ref,
+			const struct engine_range *ranges, unsigned count)
+{
+	(void)self;
+	(void)by_ref;
+	(void)ranges;
+	(void)count;
+	return -1;
+}
+
+/* Return whether fault rules strike a packet that a run stands for, as it arrives. Only runs of a connection are
+ * judged, and none of more packets than its bytes need. */
+static int is_struck(const struct shm_loopback *shm, const struct engine_by_reference *by_ref)
+{
+	const struct engine_device *device = shm->device;
+	const struct engine_qp *qp = device->qps[by_ref->destination & (((uint64_t)1 << device->log_qps) - 1)];
+
+	if (!qp || qp->record->number != by_ref->destination || be_get(qp->qpc, QPC_REMOTE_QPN) != by_ref->source)
+		return 0;
+	uint64_t mtu = qp->record->mtu;
+	if (!mtu || by_ref->packets != ceil_div(by_ref->bytes, mtu))
+		return 0;
+	return by_ref->packets > RUN_PACKETS_MAX || !faults_pass(shm->faults, FAULT_RX, by_ref, mtu);
+}
+
 int shm_loopback_take(void *self, const struct rx_buffer *rx, uint64_t now, struct engine_stop_info *info)
 {
+	struct engine_pull refusal = { refuse_bytes }, *pull = &refusal;
 	struct shm_loopback *shm = self;
 	struct shm_peer *peer = shm->from[rx - shm->first_buffer];
 	struct engine_by_reference by_ref;
@@ -440,18 +491,27 @@ int shm_loopback_take(void *self, const struct rx_buffer *rx, uint64_t now, stru
 	if (!owns_qp(peer, rx->kind == KIND_BY_REFERENCE ? by_ref.source : by_ref.destination))
 		return 1; /* the peer's queue pairs have other numbers */
 	if (rx->kind == KIND_REFUSED) {
-		shm->slot->shm_refused += engine_device_refused(shm->device, &by_ref, now);
+		shm->slot->shm_refused += engine_device_on_refusal(shm->device, &by_ref, now);
 		return 1;
 	}
+	if (shm->judged != rx) {
+		shm->judged = rx;
+		shm->harmed = is_struck(shm, &by_ref);
+	}
+	if (!shm->harmed)
+		pull = &peer->pull;
 	do {
-		taken = engine_device_by_reference(shm->device, &by_ref, &peer->pull, now, info);
+		taken = engine_device_by_reference(shm->device, &by_ref, pull, now, info);
 	} while (taken == TAKEN_PARTIAL && info->stop == STOP_DONE);
 	if (taken == TAKEN_REFUSED && opcode_rows[by_ref.operation & 0xFF].flags & ROW_RESPONSE)
 		shm->slot->shm_refused += info->refused;
 	else if (taken == TAKEN_REFUSED)
 		/* if the ring is full, the sender finds out by its timer */
-		push_record(peer, KIND_REFUSED, 0, &by_ref, sizeof by_ref);
-	return taken != TAKEN_PARTIAL && info->stop != STOP_MAP_QP;
+		push_record(peer, (struct record_header){ .kind = KIND_REFUSED }, &by_ref, sizeof by_ref);
+	int done = taken != TAKEN_PARTIAL && info->stop != STOP_MAP_QP;
+	if (done)
+		shm->judged = NULL;
+	return done;
 }
 
 /* ------------------------------------------------------------------ sleeping */

@@ -8,6 +8,8 @@
 #include "queue_pair/by_reference.h"
 #include "bypass/bypass.h"
 #include "device/device.h"
+#include "io/capture.h"
+#include "io/faults.h"
 #include "io/udp.h"
 
 #define SHM_PEERS 128u
@@ -24,10 +26,11 @@ struct shm_loopback_path {
 	int uses_ring; /* packets go by the ring now: those before have been acknowledged, or went there too */
 };
 
-/* Make one; NULL without memory. `name` is the device's own socket address, which the packets of its programs come
+/* Make one; NULL without memory. `faults` are the device's, which judge what goes by
+ * reference: nothing does while `capture` (or NULL) records; `name` is the device's own socket address, which the packets of its programs come
  * from. */
-struct shm_loopback *shm_loopback_new(struct engine_device *device, struct slot *slot, const uint8_t *name,
-				      uint32_t name_bytes);
+struct shm_loopback *shm_loopback_new(struct engine_device *device, struct slot *slot, struct faults *faults,
+				      const struct capture *capture, const uint8_t *name, uint32_t name_bytes);
 void shm_loopback_free(struct shm_loopback *shm);
 
 /* Join a program of the device; -1 if that is not possible, or was done. Called with the engine's lock, as the next. */
@@ -35,9 +38,10 @@ int shm_loopback_join(struct shm_loopback *shm, const struct bypass_peer *setup)
 /* Return the path of a queue pair, or NULL if none leads to its peer. */
 struct engine_peer_path *shm_loopback_path_of(struct shm_loopback *shm, const struct engine_qp *qp,
 					      struct shm_loopback_path *path);
-/* The `divert` of a tx_path, with such a path. */
-int shm_loopback_divert(void *self, const uint8_t *bytes, size_t length, uint32_t segment, uint32_t count);
-/* The `ring_receive` and `ring_take` of an io_poll. */
+/* Implement the `divert` of a tx_path, whose `divert_arg` is the queue pair's path. */
+int shm_loopback_divert(void *self, const struct tx_path *by, const uint8_t *bytes, size_t length, uint32_t segment,
+			uint32_t count);
+/* Implement the `ring_receive` and `ring_take` of an io_poll. */
 unsigned shm_loopback_receive(void *self, struct rx_buffer *buffers, unsigned count);
 int shm_loopback_take(void *self, const struct rx_buffer *rx, uint64_t now, struct engine_stop_info *info);
 

@@ -7,6 +7,7 @@
 #include "queue_pair/by_reference.h"
 #include "queue_pair/byteorder.h"
 #include "queue_pair/completer.h"
+#include "queue_pair/congestion.h"
 #include "queue_pair/context.h"
 #include "queue_pair/dispatch.h"
 #include "queue_pair/encap.h"
@@ -69,8 +70,8 @@ static struct engine_inflight round_trips(const struct peer *peer)
 	return (struct engine_inflight){ .srtt = peer->srtt, .rttvar = peer->rttvar, .alone = peer->users == 1 };
 }
 
-/* Return whether packets acknowledged one by one leave the accounts as one ACK for all would: the peer's limit does not
- * grow any more, and no other queue pair waits. */
+/* Return whether one ACK for several packets has the same effect on what is in flight as one for each: the peer's limit
+ * does not grow any more, and no other queue pair waits. */
 static int can_coalesce(const struct engine_device *device, const struct queue_pair *record, const struct peer *peer)
 {
 	uint64_t waited_for = device->sched.inflight->waited_for;
@@ -159,8 +160,8 @@ static void apply_effects(struct engine_device *device, uint64_t at, const struc
 		if (effects->sample != NONE)
 			engine_peer_measured(peer, effects->sample, now);
 		engine_peer_acknowledged(peer, effects->acknowledged);
-		if (effects->landed)
-			engine_inflight_release(sched, peer, effects->landed);
+		if (effects->inflight_acked)
+			engine_inflight_release(sched, peer, effects->inflight_acked);
 	}
 	if (flags & EFFECT_GO_ON) {
 		int waits = record->send_index != record->fetch_index || record->fetch_index != record->tail;
@@ -173,8 +174,8 @@ static void apply_effects(struct engine_device *device, uint64_t at, const struc
 		engine_peer_silent(peer, now);
 	if (flags & EFFECT_LOST)
 		engine_peer_lost(peer, now);
-	if (effects->grounded)
-		engine_inflight_release(sched, peer, effects->grounded);
+	if (effects->inflight_resend)
+		engine_inflight_release(sched, peer, effects->inflight_resend);
 	if (flags & EFFECT_SCHEDULE)
 		engine_schedule(sched, at);
 	if (flags & EFFECT_ARM)
@@ -205,7 +206,7 @@ size_t engine_device_receive(struct engine_device *device, const uint8_t *buffer
 		if (!qp || record->number != number || !from_peer(device, record, &meta->flow))
 			break;
 		info->end = PUNT_STATE;
-		if (record->held || !qp->block || !has_account(qp))
+		if (record->held || !qp->block || !has_account(qp) || !engine_congestion_known(device->shared, record))
 			break;
 		if (qp->found != device->changes) {
 			info->stop = STOP_MAP_QP;
@@ -288,7 +289,7 @@ static enum engine_taken request_again(struct engine_device *device, struct engi
 		return TAKEN_NOTHING;
 	qp->peer_path->asks_again = 1;
 	qp->peer_path->again = record->sent_psn;
-	engine_sq_ask_again(qp, by_ref->psn, &effects);
+	engine_sq_rewind_for_free(qp, by_ref->psn, &effects);
 	apply_effects(device, (uint64_t)((uint8_t *)record - device->sched.arena), &effects, now);
 	return TAKEN_REFUSED;
 }
@@ -371,7 +372,7 @@ enum engine_taken engine_device_by_reference(struct engine_device *device, const
 	return taken;
 }
 
-uint64_t engine_device_refused(struct engine_device *device, const struct engine_by_reference *by_ref, uint64_t now)
+uint64_t engine_device_on_refusal(struct engine_device *device, const struct engine_by_reference *by_ref, uint64_t now)
 {
 	struct engine_effects effects = { .sample = NONE };
 	struct engine_qp *qp = find_connected(device, by_ref->source, by_ref->destination);
@@ -383,7 +384,7 @@ uint64_t engine_device_refused(struct engine_device *device, const struct engine
 	uint64_t refused = packets_in_flight(record, by_ref);
 	if (!refused)
 		return 0;
-	engine_sq_ask_again(qp, by_ref->psn, &effects);
+	engine_sq_rewind_for_free(qp, by_ref->psn, &effects);
 	apply_effects(device, (uint64_t)((uint8_t *)record - device->sched.arena), &effects, now);
 	return refused;
 }
@@ -411,7 +412,7 @@ int engine_device_ring(struct engine_device *device, struct engine_qp *qp)
 static int can_run_turn(const struct engine_device *device, const struct engine_qp *qp)
 {
 	const struct queue_pair *record = qp->record;
-	if ((record->cnp_tag || record->paced) && !qp->rate_limit)
+	if (!engine_congestion_may_send(device->shared, record))
 		return 0;
 	if (record->masked || !qp->route || !qp->block || !has_account(qp) || !record->path)
 		return 0;
@@ -432,8 +433,8 @@ static int send_requests(struct engine_device *device, struct engine_qp *qp, uin
 	uint64_t made = engine_send(device->shared, qp, now, sending->room, &accounts, out, &effects);
 	sending->count += made;
 	sending->room -= made;
-	if (effects.flown)
-		engine_inflight_take(sched, peer, effects.flown, effects.admitted);
+	if (effects.inflight_sent)
+		engine_inflight_take(sched, peer, effects.inflight_sent, effects.admitted);
 	if (made)
 		count_events(device, &effects);
 	info->effects |= effects.effects & EFFECT_NOTIFY_SEND;
@@ -462,7 +463,7 @@ static int send_replies(struct engine_device *device, struct engine_qp *qp, uint
 
 /* ------------------------------------------------------------------ congestion */
 
-void engine_device_marked(struct engine_device *device, uint64_t at, uint64_t now)
+void engine_device_on_mark(struct engine_device *device, uint64_t at, uint64_t now)
 {
 	struct queue_pair *record = record_at(device, at);
 	count_event(device, COUNT_ECN_MARKED_PACKETS, 1);
@@ -481,21 +482,21 @@ static uint64_t max_packet_bytes(const struct engine_qp *qp)
 	return MAX_TRANSPORT_HEADERS + context_mtu(qp->qpc) + ICRC_BYTES;
 }
 
-void engine_device_notified(struct engine_device *device, uint64_t at, uint64_t now)
+void engine_device_on_cnp(struct engine_device *device, uint64_t at, uint64_t now)
 {
-	const struct engine_congestion *settings = &device->shared->congestion;
 	struct queue_pair *record = record_at(device, at);
 	const struct engine_qp *qp = find_qp(device, record);
 	count_event(device, COUNT_CNPS_RECEIVED, 1);
-	if (!settings->dcqcn || !qp || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS)
+	if (!qp || be_get(qp->qpc, QPC_STATE) != QP_STATE_RTS)
 		return;
-	if (!record->paced) {
-		engine_rate_limit_begin(qp->rate_limit, settings, now, max_packet_bytes(qp));
-		record->paced = 1;
+	int told = engine_congestion_notified(device->shared, record, max_packet_bytes(qp), now);
+	if (told & CNP_PACED)
+		count_event(device, COUNT_CNP_RATE_CUTS, 1);
+	if (told & CNP_LOWERED)
+		count_event(device, COUNT_CNP_LIMITS, 1);
+	if (told & CNP_LOWERED || (told & CNP_PACED && told & CNP_BEGAN))
 		count_event(device, COUNT_EVENT_CONGESTION, 1);
-	}
-	engine_rate_limit_notified(qp->rate_limit, settings, now);
-	count_event(device, COUNT_CNP_RATE_CUTS, 1);
+	engine_rearm(&device->sched, at);
 }
 
 /* Send the CNP that cnp_tag asks for; 1, or 0 if there is no room. */
@@ -528,21 +529,22 @@ static int send_some(struct engine_device *device, struct engine_qp *qp, uint64_
 static int send_paced(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
 		      struct engine_sending *sending, struct engine_stop_info *info)
 {
-	const struct engine_congestion *settings = &device->shared->congestion;
 	struct queue_pair *record = qp->record;
 	uint64_t packet = max_packet_bytes(qp), used = out->carried + out->used;
-	if (!record->paced)
+	if (!record->paced || !record->control)
 		return send_some(device, qp, now, out, sending, info);
-	sending->room = lesser(sending->room, engine_rate_limit_allowance(qp->rate_limit, settings, now, packet));
+	engine_congestion_catch_up(device->shared, record, now);
+	if (record->paced)
+		sending->room = lesser(sending->room, engine_rate_limit_allowance(record, now, packet));
 	if (!sending->room) {
 		record->more = 0;
-		record->pace_ns = engine_rate_limit_ready(qp->rate_limit, packet);
+		record->pace_ns = engine_rate_limit_ready(record, packet);
 		engine_rearm(&device->sched, sending->qp);
 		engine_inflight_turn_over(&device->sched, sending->qp);
 		return 0;
 	}
 	int result = send_some(device, qp, now, out, sending, info);
-	engine_rate_limit_spend(qp->rate_limit, settings, out->carried + out->used - used);
+	engine_congestion_sent(device->shared, record, out->carried + out->used - used);
 	return result;
 }
 
@@ -734,10 +736,14 @@ static int handle_timeout(struct engine_device *device, uint64_t at, uint64_t no
 
 	if (!qp || !record->peer_record)
 		return 0;
-	if (qp->rate_limit && record->pace_ns <= now) {
+	if (!engine_congestion_known(device->shared, record))
+		return 0;
+	if (record->pace_ns <= now) {
 		record->pace_ns = NEVER;
 		engine_schedule(&device->sched, at);
 	}
+	if (record->control_ns <= now && engine_congestion_timer(device->shared, record, now))
+		engine_schedule(&device->sched, at);
 	accounts = round_trips(peer_of(device, record));
 	engine_timeout(device->shared, qp, &accounts, now, &effects);
 	if (effects.end != ENGINE_DONE)

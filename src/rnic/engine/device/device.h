@@ -45,7 +45,7 @@ enum engine_stop {
 	STOP_PUNT_DEADLINE, /* io/progress_thread.h: the deadline of `qp` has come, and is the reference's */
 };
 
-/* Why a call stopped. */
+/* Reason why a call stopped. */
 struct engine_stop_info {
 	uint32_t stop; /* enum engine_stop */
 	uint32_t end; /* why the engine punted, or ENGINE_DONE */
@@ -54,11 +54,11 @@ struct engine_stop_info {
 	uint64_t refused; /* responses by reference that were asked for again */
 };
 
-/* Note an ECN mark, before its packet is taken, on a packet for a queue pair that has a `pace`: a CNP leaves with its
- * next turn, one in a merge period (device/congestion.py). */
-void engine_device_marked(struct engine_device *device, uint64_t at, uint64_t now);
+/* Note an ECN mark, before its packet is taken, on a packet for a queue pair that has a rate limit: a CNP leaves with
+ * its next turn, one in a merge period (device/congestion.py). */
+void engine_device_on_mark(struct engine_device *device, uint64_t at, uint64_t now);
 /* Note a CNP that came for such a queue pair. */
-void engine_device_notified(struct engine_device *device, uint64_t at, uint64_t now);
+void engine_device_on_cnp(struct engine_device *device, uint64_t at, uint64_t now);
 
 /* Ring the doorbell of a queue pair: 0, or -1 if the reference must. */
 int engine_device_ring(struct engine_device *device, struct engine_qp *qp);
@@ -67,32 +67,31 @@ int engine_device_ring(struct engine_device *device, struct engine_qp *qp);
 size_t engine_device_receive(struct engine_device *device, const uint8_t *buffer, size_t length, size_t segment,
 			     size_t start, const struct engine_meta *meta, uint64_t now, struct engine_stop_info *info);
 
-/* What a reliable connection with selective repeat expects. */
+/* Packets that a reliable connection with selective repeat expects. */
 struct engine_expects {
 	uint64_t qp; /* offset of its record */
 	uint64_t generation; /* its record's */
 	uint64_t psn; /* the PSN that it expects */
 	uint64_t nak_sent; /* it has sent a NAK for that */
 };
-/* Look a queue pair up by its number; 0, or -1 if it is no such connection, or the engine does not know it. */
+/* Look up a queue pair by its number. Returns 0, or -1 if it is not such a connection or not served by the engine. */
 int engine_device_expects(const struct engine_device *device, uint64_t number, struct engine_expects *expects);
 
-/* What became of packets by reference (queue_pair/by_reference.h). */
+/* Result of packets by reference (queue_pair/by_reference.h). */
 enum engine_taken {
 	TAKEN_ALL, /* as packets are: they may be duplicates, or beyond a gap */
-	TAKEN_PARTIAL, /* what they acknowledge: call again with the same once the stop is handled */
+	TAKEN_PARTIAL, /* only what they acknowledge is done: call again with the same once the stop is handled */
 	TAKEN_REFUSED, /* they are wanted with their bytes: the sender resends requests, and responses are asked for */
-	TAKEN_NOTHING, /* they are for no queue pair here: lost */
+	TAKEN_NOTHING, /* no queue pair here: dropped */
 };
 /* Take such packets, for the queue pair that their sender's is connected to. After STOP_MAP_QP: call again with the
  * same. */
 enum engine_taken engine_device_by_reference(struct engine_device *device, const struct engine_by_reference *by_ref,
 					     struct engine_pull *pull, uint64_t now, struct engine_stop_info *info);
-/* Handle the receiver's answer that it wants the packets of `by_ref` with their bytes. Returns how many of them are in
- * flight. */
-uint64_t engine_device_refused(struct engine_device *device, const struct engine_by_reference *by_ref, uint64_t now);
+/* Handle the receiver's request for the packets of `by_ref` with their payload. Returns how many are in flight. */
+uint64_t engine_device_on_refusal(struct engine_device *device, const struct engine_by_reference *by_ref, uint64_t now);
 
-/* Where the reference takes a turn over. */
+/* Step at which the reference takes over a turn. */
 enum engine_step {
 	STEP_FIRST, /* nothing was done */
 	STEP_REQUESTS, /* the engine stopped among the requests, `count` packets into the turn */
@@ -111,14 +110,14 @@ struct engine_sending {
 	uint64_t deferred[ENGINE_BURSTS];
 };
 
-/* Give turns to the queue pairs that wait. It stops as `info` says; call it again with the same until STOP_DONE. */
+/* Schedule the waiting queue pairs. Stops with a reason in `info`; call it again with the same until STOP_DONE. */
 void engine_device_send(struct engine_device *device, uint64_t now, uint64_t budget, struct engine_out *out,
 			struct engine_sending *sending, struct engine_stop_info *info);
 /* End the round. */
 void engine_device_sent(struct engine_device *device, struct engine_sending *sending);
 
-/* Handle the deadlines that have come, up to `*most`, which counts down. Returns the record of a queue pair whose
- * deadline is the reference's to handle, or 0 if there is no more. */
+/* Handle due deadlines, up to `*most`, which counts down. Returns the record of a queue pair whose deadline the
+ * reference must handle, or 0 if no more are due. */
 uint64_t engine_device_due(struct engine_device *device, uint64_t now, uint64_t *most);
 /* Return when engine_device_due has something to do, or NEVER. */
 uint64_t engine_device_deadline(const struct engine_device *device);

@@ -15,19 +15,19 @@ void engine_inflight_limits(const struct engine_sched *sched, const struct peer 
 void engine_inflight_take(const struct engine_sched *sched, struct peer *peer, uint64_t packets, uint64_t own);
 /* Subtract `packets`, and give turns to queue pairs that wait for room. */
 void engine_inflight_release(const struct engine_sched *sched, struct peer *peer, uint64_t packets);
-/* Have a queue pair wait in line for room. 0, or -1 with nothing changed, if it needs a line and none is spare. */
+/* Queue a queue pair for room in flight. Returns 0, or -1 with nothing changed if it needs a line and none is free. */
 int engine_inflight_wait(const struct engine_sched *sched, uint64_t qp);
-/* Have a queue pair wait no longer, and take back what it was promised. */
+/* Remove a waiting queue pair, and take back its promised packets. */
 void engine_inflight_leave(const struct engine_sched *sched, uint64_t qp);
-/* After a turn of a queue pair, give what it was promised and did not use to others. */
+/* After a turn of a queue pair, give its unused promised packets to others. */
 void engine_inflight_turn_over(const struct engine_sched *sched, uint64_t qp);
 /* Note a measured round trip. */
 void engine_peer_measured(struct peer *peer, uint64_t sample, uint64_t now);
-/* Note packets that arrived: more may be in flight. */
+/* Note arrived packets: more may be in flight. */
 void engine_peer_acknowledged(struct peer *peer, uint64_t packets);
 /* Note a lost packet. */
 void engine_peer_lost(struct peer *peer, uint64_t now);
-/* Note that nothing came for an ACK timeout. */
+/* Note an ACK timeout without any packet of the peer. */
 void engine_peer_silent(struct peer *peer, uint64_t now);
 
 #endif

@@ -1,4 +1,4 @@
-/* Where the records of one device lie that decide what is sent when: those of the scheduler, the in-flight budget and
+/* Places of the records of one device that decide what is sent when: those of the scheduler, the in-flight budget and
  * the timers. Queue pairs, programs, peers and lines are named by the offsets of their records; 0 stands for none. */
 #ifndef RNIC_ENGINE_RECORDS_H
 #define RNIC_ENGINE_RECORDS_H

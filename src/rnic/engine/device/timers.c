@@ -96,7 +96,7 @@ uint64_t engine_timers_due(const struct engine_sched *sched, uint64_t now)
 uint64_t engine_deadline_of(const struct queue_pair *record)
 {
 	uint64_t deadline = lesser(record->ack_deadline, record->probe_deadline);
-	deadline = lesser(lesser(deadline, record->pace_ns), lesser(record->rnr_until, record->relief_ns));
+	deadline = lesser(lesser(deadline, record->pace_ns), lesser(record->rnr_until, record->control_ns));
 	return lesser(deadline, record->owed_ns);
 }
 

@@ -28,9 +28,9 @@ uint64_t clock_now(void)
 #define VALID_FACTOR 32u /* times what the system takes: how long its answer may be extrapolated */
 #define CALIBRATION_NS 1000000u /* in which the counter's rate is measured */
 #define SHIFT 32
-#define LAG_PART 64u /* subtract one part in so many, so that the counter does not run ahead of the system's time */
+#define LAG_PART 64u /* subtract one part in LAG_PART, so that the counter does not run ahead of the system's time */
 
-static _Atomic uint64_t valid_counts; /* for so many counts an answer may be extrapolated; 0: the system is fast */
+static _Atomic uint64_t valid_counts; /* for this many counts an answer may be extrapolated; 0: the system is fast */
 static _Atomic uint64_t ns_per_count; /* ns of one count, << SHIFT */
 
 static _Thread_local struct {

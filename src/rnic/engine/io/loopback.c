@@ -9,7 +9,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 struct trade_buffer {
 	uint8_t *bytes; /* NULL: not allocated */
@@ -222,7 +221,6 @@ void loopback_unlisten(struct loopback *loopback)
 
 void loopback_notify(struct loopback *loopback)
 {
-	const uint64_t once = 1;
 	/* a receiver that fell asleep after the put has found the burst, under the lock, and does not sleep */
 	if (!atomic_load_explicit(&loopback->is_sleeping, memory_order_relaxed))
 		return;
@@ -233,10 +231,8 @@ void loopback_notify(struct loopback *loopback)
 	pthread_mutex_unlock(&loopback->lock);
 	if (!was_sleeping)
 		return;
-	if (sleeper.run_inline && sleeper.run_inline(sleeper.self))
-		sleeper.wake_fd = -1;
-	if (sleeper.wake_fd >= 0 && write(sleeper.wake_fd, &once, sizeof(once)) < 0)
-		sleeper.wake_fd = -1; /* it was readable already */
+	if (!sleeper.run_inline || !sleeper.run_inline(sleeper.self))
+		sleeper.wake(sleeper.self);
 	pthread_mutex_lock(&loopback->lock);
 	loopback->notifiers--;
 	pthread_mutex_unlock(&loopback->lock);

@@ -12,11 +12,11 @@
 
 struct loopback;
 
-/* Make a loopback whose bursts lie in `room` bytes from `bytes` on, which must outlive it; NULL without memory. */
+/* Make a loopback with its bursts in `room` bytes from `bytes` on, which must outlive it. Returns NULL without memory. */
 struct loopback *loopback_make(uint8_t *bytes, uint64_t room);
 void loopback_free(struct loopback *loopback);
 
-/* Discard what waits; nothing arrives any more. */
+/* Discard waiting bursts; no more are accepted. */
 void loopback_close(struct loopback *loopback);
 
 /* Append a copy of a burst: 0, or EHOSTUNREACH if the loopback is closed. Without room the packets are lost, and the
@@ -34,13 +34,13 @@ unsigned loopback_take(struct loopback *loopback, struct rx_buffer *buffers, uns
 
 /* A receiver that sleeps until a burst waits. */
 struct loopback_sleeper {
-	int wake_fd; /* an eventfd that wakes it */
+	void (*wake)(void *self);
 	/* Do its work in the putting thread; returns whether that was possible. NULL: not supported. */
 	int (*run_inline)(void *self);
 	void *self;
 };
 
-/* Return whether nothing waits: the sleeper is then called at the next burst, once. */
+/* Return whether no burst waits; if so, the sleeper is called once at the next burst. */
 int loopback_listen(struct loopback *loopback, const struct loopback_sleeper *sleeper);
 /* Remove the sleeper, and wait until no thread is calling it. */
 void loopback_unlisten(struct loopback *loopback);

@@ -29,12 +29,15 @@ static int is_same_file(const struct own_fd *own)
 	return found.st_dev == own->device && found.st_ino == own->inode;
 }
 
-/* Return the number by which /proc knows an eventfd; 0 for others, and before Linux 5.2. */
-static uint64_t eventfd_number(int fd)
+/* Return what tells an eventfd, or an epoll descriptor that watches something, from others of its kind, all of which
+ * have one inode: the number by which /proc knows the one (since Linux 5.2), the data of the other's first target; 0
+ * for other files. */
+static uint64_t anonymous_number(int fd)
 {
-	static const char label[] = "eventfd-id:";
+	static const char eventfd[] = "eventfd-id:", epoll[] = " data:";
 	char path[64], text[1024];
-	const char *found = NULL;
+	uint64_t number = 0;
+	const char *found;
 	ssize_t bytes;
 	int file, before = nocancel_begin();
 
@@ -45,10 +48,13 @@ static uint64_t eventfd_number(int fd)
 		close(file);
 	if (bytes > 0) {
 		text[bytes] = 0;
-		found = strstr(text, label);
+		if ((found = strstr(text, eventfd)))
+			number = strtoull(found + sizeof eventfd - 1, NULL, 10) + 1;
+		else if ((found = strstr(text, epoll)))
+			number = strtoull(found + sizeof epoll - 1, NULL, 16);
 	}
 	nocancel_end(before);
-	return found ? strtoull(found + sizeof label - 1, NULL, 10) + 1 : 0;
+	return number;
 }
 
 static void close_uncanceled(int fd)
@@ -75,8 +81,8 @@ void own_fd_take(struct own_fd *own, int fd, enum own_fd_kind kind)
 		return;
 	own->device = found.st_dev;
 	own->inode = found.st_ino;
-	if (kind == OWN_FD_SHARED)
-		own->eventfd = eventfd_number(fd);
+	if (kind != OWN_FD_WATCHED)
+		own->anonymous = anonymous_number(fd);
 	if (rnic_fd_own && kind != OWN_FD_WATCHED)
 		own->word = rnic_fd_own(fd, kind == OWN_FD_PRIVATE);
 }
@@ -93,7 +99,7 @@ int own_fd_valid(const struct own_fd *own)
 
 int own_fd_valid_exact(const struct own_fd *own)
 {
-	return own_fd_valid(own) && (!own->eventfd || own->eventfd == eventfd_number(own->fd));
+	return own_fd_valid(own) && (!own->anonymous || own->anonymous == anonymous_number(own->fd));
 }
 
 void own_fd_close(struct own_fd *own)
@@ -113,6 +119,12 @@ void own_fd_close_inherited(struct own_fd *own)
 	own_fd_close(own);
 }
 
+void own_fds_init(struct own_fds *group)
+{
+	memset(group, 0, sizeof *group);
+	group->borrowed.fd = -1;
+}
+
 int own_fds_add(struct own_fds *group, int fd)
 {
 	struct own_fd *own = &group->list[group->count];
@@ -121,6 +133,12 @@ int own_fds_add(struct own_fds *group, int fd)
 	if (own->fd >= 0)
 		group->count++;
 	return own->fd;
+}
+
+void own_fds_watch(struct own_fds *group, int fd)
+{
+	if (group->count < OWN_FDS)
+		own_fd_take(&group->list[group->count++], fd, OWN_FD_WATCHED);
 }
 
 /* Let the program close what it has under a number that was ours. */

@@ -1,9 +1,10 @@
 /* Descriptors of ours in a program that may close any number and open another file under it. `rnic exec` has close and
- * its kin skip private ones (abi/paths/interpose_close.c). What that does not see (system calls without libc, programs
- * without the preloaded library), an fstat finds: before each use of a descriptor that is rarely used, and every
- * OWN_FD_CHECK_NS and after each sleep for those of the data path. What the program closes and opens anew by raw system
- * calls within that time may get bytes that are not its own. All eventfds have one inode: ours that a program closed in
- * this way is told from another eventfd by /proc alone, which is asked before it is closed, but not at each use. */
+ * similar calls skip private ones (abi/paths/interpose_close.c). What that does not see (system calls without libc,
+ * programs without the preloaded library), an fstat finds: before each use of a descriptor that is rarely used, and
+ * every OWN_FD_CHECK_NS and after each sleep for those of the data path. What the program closes and opens anew by raw
+ * system calls within that time may get bytes that are not its own. All eventfds and epoll descriptors have one inode:
+ * ours that a program closed in this way is told from another one by /proc alone, which is asked before it is closed,
+ * but not at each use. */
 #ifndef RNIC_ENGINE_OWN_FD_H
 #define RNIC_ENGINE_OWN_FD_H
 
@@ -11,7 +12,7 @@
 #include <stdint.h>
 
 #define OWN_FD_CHECK_NS 250000u
-#define OWN_FDS 8u
+#define OWN_FDS 272u /* a device with all its source ports */
 
 enum own_fd_kind {
 	OWN_FD_SHARED, /* the program polls it, and may close it */
@@ -22,21 +23,21 @@ enum own_fd_kind {
 struct own_fd {
 	int fd; /* -1 for none */
 	uint32_t word; /* by which it is registered; 0 if it is not */
-	uint64_t device, inode, eventfd; /* the last is /proc's number of an eventfd, or 0 */
+	uint64_t device, inode, anonymous; /* the last tells eventfds and epoll descriptors apart, or is 0 */
 };
 
-/* Take a descriptor, of which -1 leaves `own` empty. A private one is moved away from the standard streams. */
+/* Take a descriptor; -1 leaves `own` empty. A private one is moved away from the standard streams. */
 void own_fd_take(struct own_fd *own, int fd, enum own_fd_kind kind);
 /* Return whether it is still the same file; true for none. */
 int own_fd_valid(const struct own_fd *own);
-/* The same, and tell eventfds apart, which takes microseconds. */
+/* Return the same, and tell eventfds and epoll descriptors apart, which takes microseconds. */
 int own_fd_valid_exact(const struct own_fd *own);
-/* Close it unless it is another's by now. */
+/* Close it unless the number belongs to another file by now. */
 void own_fd_close(struct own_fd *own);
-/* The same in a child of fork, where nothing is registered. */
+/* Close it in the same way in a child of fork, where nothing is registered. */
 void own_fd_close_inherited(struct own_fd *own);
 
-/* Those of a data path, which are checked together. */
+/* Descriptors of a data path, checked together. */
 struct own_fds {
 	struct own_fd list[OWN_FDS];
 	struct own_fd borrowed; /* one that another owner closes */
@@ -44,11 +45,15 @@ struct own_fds {
 	_Atomic uint64_t check_ns;
 };
 
-/* Add a private descriptor, of which -1 is none, and return its number, which may be another one. */
+/* Initialize an empty group. */
+void own_fds_init(struct own_fds *group);
+/* Add a private descriptor (-1 for none), and return its number, which may have changed. */
 int own_fds_add(struct own_fds *group, int fd);
+/* Add one that another owner has registered, and closes. */
+void own_fds_watch(struct own_fds *group, int fd);
 /* Return whether all are still ours. */
 int own_fds_valid(struct own_fds *group, uint64_t now);
-/* Have the next own_fds_valid look: this thread has slept. */
+/* Make the next own_fds_valid check again, since this thread has slept. */
 static inline void own_fds_recheck(struct own_fds *group)
 {
 	atomic_store_explicit(&group->check_ns, 0, memory_order_relaxed);

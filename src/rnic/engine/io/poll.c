@@ -10,6 +10,7 @@
 
 #define ECN_MASK 3u
 #define ECN_CE 3u
+#define SPARE_BUFFER (POLL_RECEIVE_LIMIT - 1u)
 #define RING_ONLY_ROUNDS 64u /* after a round that received packets from a ring */
 /* Rounds that may skip the socket: at first the fewest, then twice as many each time, as long as nothing is found
  * there. Receiving from the socket is a system call, and takes longer than everything else in a round. */
@@ -67,6 +68,12 @@ uint64_t io_poll_good_packets(struct io_poll *round, const uint8_t *name, uint32
 
 /* ------------------------------------------------------------------ what arrives */
 
+/* Return how many buffers a round receives at most: one is kept for packets that were held back. */
+static unsigned receive_limit(const struct io_poll *round)
+{
+	return round->faults && round->faults->rules.directions >> FAULT_RX & 1 ? SPARE_BUFFER : POLL_RECEIVE_LIMIT;
+}
+
 /* Return whether this round skips the socket, since rings have packets now, or had some lately. */
 static int receive_from_ring(struct io_poll *round, uint64_t now)
 {
@@ -78,9 +85,7 @@ static int receive_from_ring(struct io_poll *round, uint64_t now)
 		round->socket_checked_ns = now;
 		return 0;
 	}
-	round->rx_index = 0;
-	round->rx_offset = 0;
-	round->received = round->ring_receive(round->shm, round->rx_buffers, POLL_RECEIVE_LIMIT);
+	round->received = round->ring_receive(round->shm, round->rx_buffers, receive_limit(round));
 	if (round->received) {
 		round->ring_had_input = 1;
 		round->ring_only_rounds = RING_ONLY_ROUNDS;
@@ -96,14 +101,14 @@ static int receive_from_ring(struct io_poll *round, uint64_t now)
 
 static void receive_packets(struct io_poll *round, uint64_t now)
 {
+	round->rx_index = round->rx_begun = round->rx_open = 0;
+	round->released = round->faults && faults_release(round->faults, now);
 	round->socket_skipped = round->ring_receive && receive_from_ring(round, now);
 	if (round->socket_skipped)
-		return;
-	unsigned count = round->batch_limit < POLL_RECEIVE_LIMIT ? round->batch_limit : POLL_RECEIVE_LIMIT;
+		return; /* their sender is of the same device, and records them */
+	unsigned most = receive_limit(round), count = round->batch_limit < most ? round->batch_limit : most;
 	int received = round->loopback ? (int)loopback_take(round->loopback, round->rx_buffers, count) :
 					 udp_receive(round->fd, &round->rx_scratch, round->rx_buffers, count);
-	round->rx_index = 0;
-	round->rx_offset = 0;
 	round->received = received > 0 ? (uint32_t)received : 0;
 	if (round->received || round->socket_interval < SOCKET_INTERVAL_MIN)
 		round->socket_interval = SOCKET_INTERVAL_MIN;
@@ -117,24 +122,11 @@ static void receive_packets(struct io_poll *round, uint64_t now)
 	round->batch_limit = again ? 2 * count : round->received ? round->received : 1;
 	if (round->batch_limit > POLL_RECEIVE_LIMIT)
 		round->batch_limit = POLL_RECEIVE_LIMIT;
-	for (unsigned i = 0; i < round->received; i++)
+	for (unsigned i = 0; i < round->received; i++) {
 		round->rx_bytes += round->rx_buffers[i].size;
-}
-
-/* Skip packets that are lost, and return where the next lost one begins, or the end of the buffer. */
-static uint64_t skip_dropped(struct io_poll *round, const struct rx_buffer *rx)
-{
-	if (!round->rx_offset)
-		round->drop_offset = round->drop_current = 0;
-	while (round->rx_offset >= round->drop_offset && round->drop_offset < rx->size) {
-		if (round->drop_current) {
-			round->lost++;
-			round->rx_offset = round->drop_offset += rx->segment;
-		}
-		while (round->drop_offset < rx->size && !(round->drop_current = (uint32_t)tx_loss_drops(&round->loss)))
-			round->drop_offset += rx->segment;
+		if (capture_records(round->capture))
+			capture_received(round->capture, &round->rx_buffers[i]);
 	}
-	return round->drop_offset < rx->size ? round->drop_offset : rx->size;
 }
 
 /* Return the sequence NAKs sent so far. Send NAKs at once: until one arrives, everything the peer sends is dropped. */
@@ -143,39 +135,108 @@ static uint64_t count_naks_sent(const struct io_poll *round)
 	return round->device->counts.events[COUNT_SEQUENCE_NAKS_SENT];
 }
 
-/* Return the packets beyond a gap received so far. */
-static uint64_t count_early(const struct io_poll *round)
-{
-	return round->device->counts.events[COUNT_DROP_PSN_GAP] + round->device->counts.events[COUNT_DROP_NAKED];
-}
-
 /* Release reordered packets of the queue pair that took packets last; returns whether the round may go on. */
 static int release_reordered(struct io_poll *round, uint64_t now, struct engine_stop_info *info)
 {
-	const struct queue_pair *record =
-		(const struct queue_pair *)(const void *)(round->device->sched.arena + round->releasing_qp);
-	if (round->releasing_qp && !reorder_release(round->reorder, round->device, record->number, now, info))
-		return 0;
-	round->releasing_qp = 0;
-	return 1;
+	return reorder_resume(round->reorder, &round->releasing_qp, round->device, now, info);
 }
 
 /* Take packets of a buffer, and held ones that follow them; returns whether the round may go on. */
 static int take_packets(struct io_poll *round, const struct rx_buffer *rx, uint64_t end, const struct engine_meta *meta,
 			uint64_t now, struct engine_stop_info *info, size_t *taken)
 {
-	uint64_t before = count_early(round);
-	/* held packets come before what lies behind the packet that they wait for */
-	if (end > round->rx_offset && reorder_has_packets(round->reorder, now) && end - round->rx_offset > rx->segment)
-		end = round->rx_offset + rx->segment;
-	*taken = engine_device_receive(round->device, rx->buffer, end, rx->segment, round->rx_offset, meta, now, info);
-	if (count_early(round) != before && !round->loopback)
-		reorder_hold(&round->reorder, round->device, rx->buffer, round->rx_offset + *taken, rx->segment,
-			     round->rx_offset, meta, now);
+	if (round->loopback)
+		*taken = engine_device_receive(round->device, rx->buffer, end, rx->segment, round->rx_offset, meta, now,
+					       info);
+	else
+		*taken = reorder_receive(&round->reorder, &round->releasing_qp, round->device, rx->buffer, end,
+					 rx->segment, round->rx_offset, meta, now, info);
 	round->rx_offset += *taken;
-	if (round->reorder && round->reorder->count)
-		round->releasing_qp = info->qp;
 	return info->stop == STOP_DONE && release_reordered(round, now, info);
+}
+
+/* Open the next run of packets: of the current buffer, or of delayed ones. Returns whether there is one. */
+static int open_run(struct io_poll *round, uint64_t now)
+{
+	struct faults *faults = round->faults;
+
+	for (; !round->rx_open; round->rx_begun = 1) {
+		if (faults && faults_next_run(faults, &round->rx_buffers[SPARE_BUFFER], &round->rx_run)) {
+			round->rx_at = round->rx_run.packet ? SPARE_BUFFER : round->rx_index;
+			round->rx_offset = round->rx_run.at;
+			round->rx_open = 1;
+			break;
+		}
+		round->rx_index += round->rx_begun;
+		round->rx_begun = 0;
+		if (round->rx_index >= round->received)
+			return 0;
+		const struct rx_buffer *rx = &round->rx_buffers[round->rx_index];
+		if (!rx->size) {
+			round->too_short++;
+		} else if (faults && faults_judge(faults, FAULT_RX) && !(round->ring_had_input && rx->kind)) {
+			faults_receive(faults, rx, now);
+		} else {
+			round->rx_run = (struct fault_run){ .end = (uint32_t)rx->size, .tclass = rx->tclass };
+			round->rx_at = round->rx_index;
+			round->rx_offset = 0;
+			round->rx_open = 1;
+		}
+	}
+	return 1;
+}
+
+const struct rx_buffer *io_poll_punt(struct io_poll *round, uint64_t *from, uint64_t *to)
+{
+	*from = round->rx_offset;
+	*to = round->rx_run.end;
+	round->rx_open = 0;
+	return &round->rx_buffers[round->rx_at];
+}
+
+/* Take a record of a ring that stands for packets; returns whether the round may go on. */
+static int take_record(struct io_poll *round, const struct rx_buffer *rx, uint64_t now, struct engine_stop_info *info)
+{
+	if (round->rx_offset < rx->size) {
+		if (round->ring_take(round->shm, rx, now, info))
+			round->rx_offset = rx->size;
+		if (info->stop != STOP_DONE)
+			return 0;
+	}
+	if (!round->hold_replies)
+		io_poll_send(round, now, POLL_BUDGET, info);
+	return info->stop == STOP_DONE;
+}
+
+/* Take the rest of the current run; returns whether the round may go on. */
+static int take_run(struct io_poll *round, const struct rx_buffer *rx, uint64_t now, struct engine_stop_info *info)
+{
+	uint64_t before = count_naks_sent(round);
+	struct known_sender *sender = sender_bucket(round, rx->name, rx->name_bytes);
+
+	*info = (struct engine_stop_info){ .stop = STOP_PUNT_PACKET };
+	if (round->rx_offset < round->rx_run.end &&
+	    ((round->rx_run.tclass & ECN_MASK) == ECN_CE || !is_sender(sender, rx->name, rx->name_bytes)))
+		return 0;
+	struct engine_meta meta = {
+		.flow = sender->flow,
+		.ident = IDENT_UNSEEN,
+		.flow_label = rx->flow_label,
+		.tclass = round->rx_run.tclass,
+		.hop_limit = rx->hop_limit,
+	};
+	*info = (struct engine_stop_info){ .stop = STOP_DONE };
+	while (round->rx_offset < round->rx_run.end) {
+		size_t taken;
+		int go_on = take_packets(round, rx, round->rx_run.end, &meta, now, info, &taken);
+		sender->good_packets += taken ? ceil_div(taken, rx->segment) : 0;
+		if (!go_on)
+			return 0;
+	}
+	/* if that stops in a turn, the next call resumes it: no turn is open when the round ends */
+	if ((count_naks_sent(round) != before || round->sending.qp) && !round->hold_replies)
+		io_poll_send(round, now, POLL_BUDGET, info);
+	return info->stop == STOP_DONE;
 }
 
 /* Take the rest of the received buffers; returns whether all of it was taken. */
@@ -183,57 +244,22 @@ static int take_received(struct io_poll *round, uint64_t now, struct engine_stop
 {
 	if (!release_reordered(round, now, info))
 		return 0;
-	for (; round->rx_index < round->received; round->rx_index++, round->rx_offset = 0) {
-		const struct rx_buffer *rx = &round->rx_buffers[round->rx_index];
-		uint64_t end = rx->size, before = count_naks_sent(round);
-		if (!rx->size) {
-			round->too_short++;
-			continue;
-		}
-		if (round->ring_had_input && rx->kind) {
-			if (!round->rx_offset) {
-				if (round->ring_take(round->shm, rx, now, info))
-					round->rx_offset = rx->size;
-				if (info->stop != STOP_DONE)
-					return 0;
-			}
-			if (!round->hold_replies)
-				io_poll_send(round, now, POLL_BUDGET, info);
-			if (info->stop != STOP_DONE)
-				return 0;
-			continue;
-		}
-		struct known_sender *sender = sender_bucket(round, rx->name, rx->name_bytes);
-		*info = (struct engine_stop_info){ .stop = STOP_PUNT_PACKET };
-		if ((rx->tclass & ECN_MASK) == ECN_CE || !is_sender(sender, rx->name, rx->name_bytes))
+	while (open_run(round, now)) {
+		const struct rx_buffer *rx = &round->rx_buffers[round->rx_at];
+		if (!(round->ring_had_input && rx->kind ? take_record : take_run)(round, rx, now, info))
 			return 0;
-		struct engine_meta meta = {
-			.flow = sender->flow,
-			.ident = IDENT_UNSEEN,
-			.flow_label = rx->flow_label,
-			.tclass = rx->tclass,
-			.hop_limit = rx->hop_limit,
-		};
-		do {
-			if (round->loss.one_in)
-				end = skip_dropped(round, rx);
-			size_t taken;
-			int go_on = take_packets(round, rx, end, &meta, now, info, &taken);
-			sender->good_packets += taken ? ceil_div(taken, rx->segment) : 0;
-			if (!go_on)
-				return 0;
-		} while (round->rx_offset < rx->size);
-		/* if that stops in a turn, the next call resumes it: no turn is open when the round ends */
-		if ((count_naks_sent(round) != before || round->sending.qp) && !round->hold_replies) {
-			io_poll_send(round, now, POLL_BUDGET, info);
-			if (info->stop != STOP_DONE)
-				return 0;
-		}
+		round->rx_open = 0;
 	}
 	return 1;
 }
 
 /* ------------------------------------------------------------------ what leaves */
+
+/* Return whether packets that leave are judged. */
+static int judges_sent(const struct io_poll *round)
+{
+	return round->faults && faults_judge(round->faults, FAULT_TX);
+}
 
 /* Trade the whole output for an empty buffer, if all of it takes one loopback; returns whether it did. */
 static int trade_loopback_buffer(struct io_poll *round)
@@ -263,18 +289,33 @@ static int trade_loopback_buffer(struct io_poll *round)
 	return 1;
 }
 
+/* Send packets by the path's other way, if it takes them, else by its socket. */
+static void transmit_burst(void *self, struct tx_path *path, const uint8_t *bytes, size_t length, uint32_t segment,
+			   uint32_t count)
+{
+	struct io_poll *round = self;
+
+	if (segment && capture_records(round->capture))
+		capture_sent(round->capture, path, bytes, length, segment);
+	if (!path->divert || !path->divert(path->divert_arg, path, bytes, length, segment, count))
+		udp_transmit(path, bytes, length, segment, &round->counts);
+}
+
 static void transmit_each(struct io_poll *round)
 {
 	struct engine_out *out = &round->out;
+	int judge = judges_sent(round);
+
 	for (uint32_t i = 0; i < out->count; i++) {
 		const struct engine_burst *burst = &out->bursts[i];
 		struct tx_path *path = (struct tx_path *)(uintptr_t)burst->route;
-		const uint8_t *bytes = out->bytes + burst->offset;
-		if (!path->divert ||
-		    !path->divert(path->divert_arg, bytes, burst->length, burst->segment, burst->count)) {
-			udp_transmit(path, bytes, burst->length, burst->segment, &round->counts);
-			tx_pages_note_copy(round, burst);
-		}
+		uint8_t *bytes = out->bytes + burst->offset;
+		/* without a segment it stands for packets that have been judged */
+		if (judge && burst->segment)
+			faults_transmit(round->faults, path, bytes, burst->length, burst->segment, round->now);
+		else
+			transmit_burst(round, path, bytes, burst->length, burst->segment, burst->count);
+		tx_pages_note_copy(round, burst);
 		round->tx_bytes += burst->length;
 		round->sent += burst->count;
 	}
@@ -283,7 +324,7 @@ static void transmit_each(struct io_poll *round)
 static void transmit_all(struct io_poll *round)
 {
 	struct engine_out *out = &round->out;
-	if (!tx_pages_transmit(round) && !trade_loopback_buffer(round))
+	if (judges_sent(round) || (!tx_pages_transmit(round) && !trade_loopback_buffer(round)))
 		transmit_each(round);
 	out->carried += out->used;
 	out->used = out->count = out->open = 0;
@@ -344,6 +385,7 @@ int io_poll_ring(struct io_poll *round, struct engine_qp *qp, uint64_t length)
 void io_poll_send(struct io_poll *round, uint64_t now, uint64_t budget, struct engine_stop_info *info)
 {
 	round->gathered = 0;
+	round->now = now;
 	if (budget > POLL_BUDGET)
 		budget = POLL_BUDGET;
 	tx_pages_begin(round);
@@ -356,6 +398,21 @@ void io_poll_send(struct io_poll *round, uint64_t now, uint64_t budget, struct e
 		engine_device_sent(round->device, &round->sending);
 		round->rounds_without_send = 0;
 	}
+}
+
+void io_poll_set_faults(struct io_poll *round, struct faults *faults)
+{
+	round->faults = faults;
+	faults->shared = round->device->shared;
+	faults->send = transmit_burst;
+	faults->self = round;
+}
+
+uint64_t io_poll_deadline(const struct io_poll *round)
+{
+	uint64_t deadline = engine_device_deadline(round->device);
+
+	return round->faults ? lesser(deadline, faults_deadline(round->faults)) : deadline;
 }
 
 void io_poll_end(struct io_poll *round)
@@ -390,15 +447,16 @@ void io_poll(struct io_poll *round, uint64_t now, uint64_t budget, struct engine
 	*info = (struct engine_stop_info){ .stop = STOP_DONE };
 	if (round->phase == POLL_IDLE) {
 		round->sent = 0;
-		round->received = round->rx_index = 0;
+		round->received = round->released = 0;
+		round->now = now;
 		round->phase = !round->hold_replies && round->rounds_without_send >= POLL_REPLIES_AT_LEAST_EVERY &&
 					       !is_gathering(round, POLL_GATHER_ONE_IN) ?
 				       POLL_SEND_FIRST :
 				       POLL_RECEIVE;
 		if (round->phase == POLL_RECEIVE) {
 			receive_packets(round, now);
-			while (!round->received && round->socket_checks && !round->device->sched.scheduler->count &&
-			       !round->sending.qp) {
+			while (!round->received && !round->released && round->socket_checks &&
+			       !round->device->sched.scheduler->count && !round->sending.qp) {
 				round->socket_checks--;
 				receive_packets(round, now);
 			}
@@ -415,8 +473,9 @@ void io_poll(struct io_poll *round, uint64_t now, uint64_t budget, struct engine
 	if (round->phase == POLL_RECEIVE) {
 		if (!take_received(round, now, info))
 			return;
-		round->rounds_without_send += round->received != 0;
-		round->phase = round->received ? POLL_IDLE : POLL_SEND;
+		int took = round->received || round->released;
+		round->rounds_without_send += took;
+		round->phase = took ? POLL_IDLE : POLL_SEND;
 	}
 	if (round->phase == POLL_SEND) {
 		if (!round->hold_replies && (round->device->sched.scheduler->count || round->sending.qp) &&

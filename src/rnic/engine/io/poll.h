@@ -1,9 +1,11 @@
-/* The poll loop of a device on a UDP socket: receive, take, send (runtime/loop.py is the reference). It joins
+/* The poll loop of a device on a UDP socket: receive, take, send (runtime/rounds.py is the reference). It joins
  * device/device.h, which does no I/O, with io/udp.h, which knows no queue pairs. */
 #ifndef RNIC_ENGINE_IO_POLL_H
 #define RNIC_ENGINE_IO_POLL_H
 
 #include "device/device.h"
+#include "io/capture.h"
+#include "io/faults.h"
 #include "io/reorder.h"
 #include "io/tx_zerocopy.h"
 #include "io/udp.h"
@@ -33,25 +35,28 @@ struct io_poll {
 	int32_t fd;
 	uint32_t phase; /* enum poll_phase */
 	uint32_t rounds_without_send; /* rounds in a row that took packets and sent nothing */
-	/* in the next round: receive again, up to so often, if nothing came and nothing is to be sent */
+	/* in the next round: number of repeated receives if nothing was received and nothing is to be sent */
 	uint32_t socket_checks;
 	uint32_t hold_replies; /* send nothing before the owner's next message, which replies may join */
 	uint32_t gathers; /* the program posts and polls a stream: short messages may wait for others */
-	uint32_t inflight_floor; /* for that, count at least so many packets as in flight */
+	uint32_t inflight_floor; /* for that, count at least this many packets as in flight */
 	uint32_t gathered; /* messages of `gathering_qp` that wait */
 	uint64_t gathering_qp; /* record of the queue pair that has them; no other waits for a turn */
 	uint32_t batch_limit; /* datagrams to ask for: as many as the last rounds found */
 	uint32_t single; /* the last round asked for one datagram and found it */
 	uint32_t received; /* buffers filled in this round */
-	uint32_t rx_index; /* of `rx_buffers`: the next to take */
-	uint64_t rx_offset; /* bytes of it that have been taken */
-	uint64_t drop_offset; /* injected loss: no packet before this offset is lost */
-	uint32_t drop_current; /* the packet at `drop_offset` is lost */
+	uint32_t rx_index; /* of `rx_buffers`: the current one, or the next to take */
+	uint32_t rx_begun; /* it has been judged, and runs of it may be left */
+	uint32_t rx_open; /* there is a current run of packets */
+	uint32_t rx_at; /* the buffer that the run is in */
+	uint64_t rx_offset; /* bytes of that buffer that have been taken */
+	struct fault_run rx_run;
 	uint64_t sent; /* packets handed to the socket in this round */
 	uint64_t rx_bytes, tx_bytes, too_short, socket_errors; /* since the caller took them */
-	uint64_t lost; /* received packets lost by `loss`, since the caller took the number */
-	/* injected loss of received packets; not applied to a buffer that stopped with STOP_PUNT_PACKET */
-	struct tx_loss loss;
+	struct capture *capture; /* records packets, or NULL */
+	struct faults *faults; /* injected faults, or NULL */
+	uint32_t released; /* held packets are due in this round */
+	uint64_t now; /* of this round */
 	/* Rings that bring packets beside the socket (bypass/shm_loopback.h), or NULL. `ring_receive` fills buffers and
 	 * returns their number. `ring_take` takes a buffer that has a `kind` and returns whether it is done with; it
 	 * stops as engine_stop_info says. */
@@ -66,7 +71,7 @@ struct io_poll {
 	uint64_t socket_checked_ns; /* when the last of them began to be counted */
 	struct reorder_buffer *reorder; /* packets beyond a gap; NULL before the first one */
 	uint64_t releasing_qp; /* record of a queue pair that may take some of them, or 0 */
-	uint32_t may_splice; /* nothing else sends by these sockets: long bursts may be sent by their pages */
+	uint32_t may_splice; /* no other code sends on these sockets: long bursts may be sent by their pages */
 	struct tx_pages *tx_pages; /* NULL before the first long burst (io/tx_zerocopy.h) */
 	uint64_t last_qp; /* record of the queue pair whose packets were made last */
 	uint64_t spliced; /* bursts that were sent by their pages */
@@ -80,14 +85,17 @@ struct io_poll {
 
 /* Initialize a structure of zeros. `buffers` is POLL_RECEIVE_LIMIT times POLL_BUFFER_BYTES, `out` POLL_OUT_BYTES; the
  * caller may give other memory in each round, since nothing is left in it between rounds. With a loopback, which the
- * caller sets afterwards, neither descriptor nor buffers are used. If packets leave by loopbacks, `out` is from malloc
- * and may be another one after a round. */
+ * caller sets later, neither descriptor nor buffers are used. If packets leave by loopbacks, `out` is from malloc and
+ * may be another one after a round. */
 void io_poll_init(struct io_poll *round, struct engine_device *device, int fd, uint8_t *buffers, uint8_t *out);
+
+/* Apply these faults from now on; the caller has set the device's address, and frees them after the last round. */
+void io_poll_set_faults(struct io_poll *round, struct faults *faults);
 
 /* Free the memory that it has allocated. */
 void io_poll_end(struct io_poll *round);
 
-/* Take packets from a socket address from now on, or take none any longer. */
+/* Start or stop taking packets from a socket address. */
 void io_poll_add_sender(struct io_poll *round, const uint8_t *name, uint32_t name_bytes,
 			const struct engine_flow *flow);
 void io_poll_forget_sender(struct io_poll *round, const uint8_t *name, uint32_t name_bytes);
@@ -96,8 +104,12 @@ uint64_t io_poll_good_packets(struct io_poll *round, const uint8_t *name, uint32
 
 /* Run one round, or the rest of one that stopped: take what arrived; if nothing did, send what waits, up to `budget`
  * packets, at most POLL_BUDGET. It stops as engine_stop_info says; after STOP_PUNT_PACKET the caller handles the rest
- * of the current buffer, from `rx_offset` on. STOP_DONE ends the round. */
+ * of the current run (io_poll_punt). STOP_DONE ends the round. */
 void io_poll(struct io_poll *round, uint64_t now, uint64_t budget, struct engine_stop_info *info);
+/* Return the buffer of the current run, of which bytes `*from` to `*to` are left to the caller. */
+const struct rx_buffer *io_poll_punt(struct io_poll *round, uint64_t *from, uint64_t *to);
+/* Return the next deadline, of a queue pair or of held packets. */
+uint64_t io_poll_deadline(const struct io_poll *round);
 /* Forget a queue pair that is destroyed, by its record, and its turn, which Python may have left open. */
 void io_poll_drop(struct io_poll *round, uint64_t at);
 
@@ -107,7 +119,7 @@ void io_poll_drop(struct io_poll *round, uint64_t at);
 #define GATHERED 1
 int io_poll_ring(struct io_poll *round, struct engine_qp *qp, uint64_t length);
 
-/* Send what waits, or go on where that stopped. */
+/* Send pending packets, or continue after a stop. */
 void io_poll_send(struct io_poll *round, uint64_t now, uint64_t budget, struct engine_stop_info *info);
 
 #endif

@@ -2,13 +2,14 @@
 #define _GNU_SOURCE
 #include "io/progress_thread.h"
 #include "io/loopback.h"
+#include "io/nocancel.h"
 #include "queue_pair/arithmetic.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -16,6 +17,8 @@
 #define SPIN_NS 50000u /* more packets often follow sooner than a sleeping thread wakes up */
 #define INLINE_ROUNDS 8u /* in another thread, before the progress thread is woken after all */
 #define OVERSLEEP_NS 20000000u /* a thread that would sleep longer is woken to report what others have moved */
+#define LONGEST_SLEEP_NS 500000000u /* descriptors that the program has closed wake no thread */
+#define WAKE_BYTES 64u /* wake-ups that are drained at once */
 #define POLL_INTERVAL_NS 1000000u /* how often to poll if there is nothing to wait on */
 
 static _Atomic uint64_t thread_count; /* in this process */
@@ -88,8 +91,19 @@ static uint64_t backoff_left(const struct progress_thread *thread, uint64_t now)
 
 static void call_python(const struct progress_thread *thread)
 {
-	if (write(thread->python_fd, "", 1) < 0)
+	if (own_fd_valid(&thread->python_own) && write(thread->python_fd, "", 1) < 0)
 		return; /* the pipe is full: a call is pending already */
+}
+
+int io_fds_valid(struct own_fds *own, struct io_poll *round, uint64_t now)
+{
+	uint64_t before = atomic_load_explicit(&own->check_ns, memory_order_relaxed);
+
+	if (!own_fds_valid(own, now))
+		return 0;
+	if (atomic_load_explicit(&own->check_ns, memory_order_relaxed) != before)
+		tx_pages_check(round->tx_pages); /* as seldom */
+	return 1;
 }
 
 /* Report a deadline that has come and is not the engine's, in the way of a round. */
@@ -108,6 +122,10 @@ static int run_rounds(struct progress_thread *thread, unsigned most)
 	uint8_t *before = round->out.bytes;
 	int moved = 0;
 
+	if (!io_fds_valid(thread->own, round, clock_now())) {
+		thread->lost = 1;
+		return 0;
+	}
 	round->out.bytes = thread->out;
 	for (unsigned i = 0; i < most && !thread->pending; i++) {
 		uint64_t now = clock_now();
@@ -117,7 +135,7 @@ static int run_rounds(struct progress_thread *thread, unsigned most)
 			moved = 1;
 		else if (thread->pending_stop.stop == STOP_DONE) {
 			/* nothing is overdue before everything that came in time is read */
-			if (engine_device_deadline(round->device) > now)
+			if (io_poll_deadline(round) > now)
 				break;
 			find_deadline(round, now, &thread->pending_stop);
 		}
@@ -133,15 +151,15 @@ static int run_rounds(struct progress_thread *thread, unsigned most)
 /* Return whether C cannot go on without Python. */
 static int needs_python(const struct progress_thread *thread)
 {
-	return thread->pending || thread->round->counts.link_errors || thread->round->counts.gso_refused ||
-	       !thread->round->device->sched.inflight->spare_line;
+	return thread->pending || thread->lost || thread->round->counts.link_errors ||
+	       thread->round->counts.gso_refused || !thread->round->device->sched.inflight->spare_line;
 }
 
 /* Return when C has something to do even if nothing comes. */
 static uint64_t next_work(const struct progress_thread *thread, uint64_t now)
 {
 	const struct engine_device *device = thread->round->device;
-	return device->sched.scheduler->count || thread->round->sending.qp ? now : engine_device_deadline(device);
+	return device->sched.scheduler->count || thread->round->sending.qp ? now : io_poll_deadline(thread->round);
 }
 
 int progress_thread_oversleeps(const struct progress_thread *thread, uint64_t now)
@@ -152,12 +170,15 @@ int progress_thread_oversleeps(const struct progress_thread *thread, uint64_t no
 
 static int run_inline(void *self);
 
+static void wake_sleeper(void *self)
+{
+	progress_thread_wake(self);
+}
+
 /* Return whether nothing waits on the loopback; the next sender is told that the thread sleeps. */
 static int listen_on_loopback(struct progress_thread *thread)
 {
-	const struct loopback_sleeper sleeper = { .wake_fd = thread->wake_fd,
-						  .run_inline = run_inline,
-						  .self = thread };
+	const struct loopback_sleeper sleeper = { .wake = wake_sleeper, .run_inline = run_inline, .self = thread };
 	return loopback_listen(thread->round->loopback, &sleeper);
 }
 
@@ -200,14 +221,22 @@ static uint64_t sleep_time(struct progress_thread *thread, uint64_t until)
 
 static void sleep_for(struct progress_thread *thread, int listens, uint64_t wait)
 {
-	struct timespec time = { .tv_sec = (time_t)(wait / 1000000000u), .tv_nsec = (long)(wait % 1000000000u) };
-	struct pollfd pollers[1 + PROGRESS_THREAD_SOCKETS] = { { .fd = thread->wake_fd, .events = POLLIN } };
-	uint64_t count;
+	uint64_t capped = lesser(wait, LONGEST_SLEEP_NS);
+	struct timespec time = { .tv_nsec = (long)capped };
+	struct pollfd pollers[1 + PROGRESS_THREAD_SOCKETS] = { { .fd = thread->woken_fd.fd, .events = POLLIN } };
+	char drained[WAKE_BYTES];
 	uint32_t socket_count = listens ? thread->socket_count : 0;
 	for (uint32_t i = 0; i < socket_count; i++)
 		pollers[1 + i] = (struct pollfd){ .fd = thread->sockets[i], .events = POLLIN };
-	if (ppoll(pollers, 1 + socket_count, wait < NEVER >> 1 ? &time : NULL, NULL) > 0 && pollers[0].revents &&
-	    read(thread->wake_fd, &count, sizeof(count)) < 0)
+	int ready = ppoll(pollers, 1 + socket_count, &time, NULL);
+	own_fds_recheck(thread->own);
+	if (ready <= 0 || !pollers[0].revents)
+		return;
+	if (!own_fd_valid(&thread->woken_fd)) {
+		ppoll(NULL, 0, &time, NULL); /* whatever has its number now would be ready again and again */
+		return;
+	}
+	if (read(thread->woken_fd.fd, drained, sizeof drained) < 0)
 		return; /* it was read already */
 }
 
@@ -257,9 +286,14 @@ int progress_thread_start(struct progress_thread *thread)
 {
 	sigset_t all, before;
 
+	int ends[2] = { -1, -1 };
+	int error = pipe2(ends, O_CLOEXEC | O_NONBLOCK) ? errno : 0;
+	own_fd_take(&thread->woken_fd, ends[0], OWN_FD_PRIVATE);
+	own_fd_take(&thread->wake_fd, ends[1], OWN_FD_PRIVATE);
+	own_fd_take(&thread->python_own, thread->python_fd, OWN_FD_WATCHED);
 	thread->out = calloc(1, POLL_OUT_BYTES);
-	thread->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	int error = thread->out && thread->wake_fd >= 0 ? 0 : ENOMEM;
+	if (!thread->out && !error)
+		error = ENOMEM;
 	if (!error) {
 		sigfillset(&all);
 		pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -268,8 +302,8 @@ int progress_thread_start(struct progress_thread *thread)
 	}
 	if (error) {
 		free(thread->out);
-		if (thread->wake_fd >= 0)
-			close(thread->wake_fd);
+		own_fd_close(&thread->wake_fd);
+		own_fd_close(&thread->woken_fd);
 		return error;
 	}
 	atomic_fetch_add(&thread_count, 1);
@@ -279,9 +313,13 @@ int progress_thread_start(struct progress_thread *thread)
 
 void progress_thread_wake(struct progress_thread *thread)
 {
-	uint64_t once = 1;
-	if (thread->running && write(thread->wake_fd, &once, sizeof(once)) < 0)
-		return; /* it was readable already */
+	if (!thread->running || !own_fd_valid(&thread->wake_fd))
+		return;
+	int before = nocancel_begin();
+	if (write(thread->wake_fd.fd, "", 1) < 0) {
+		/* the pipe is full: the thread wakes up already */
+	}
+	nocancel_end(before);
 }
 
 void progress_thread_stop(struct progress_thread *thread)
@@ -294,7 +332,8 @@ void progress_thread_stop(struct progress_thread *thread)
 	thread->running = 0;
 	if (thread->round->loopback)
 		loopback_unlisten(thread->round->loopback);
-	close(thread->wake_fd);
+	own_fd_close(&thread->wake_fd);
+	own_fd_close(&thread->woken_fd);
 	free(thread->out);
 	atomic_fetch_sub(&thread_count, 1);
 }

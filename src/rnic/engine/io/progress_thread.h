@@ -1,10 +1,10 @@
-/* The progress thread of a device: it takes packets, acknowledges and sends again while the program sleeps or computes,
- * and needs no interpreter for that (runtime/loop.py, "the threads"). It leaves to Python what C does not know, and
- * wakes it. */
+/* The progress thread of a device: it receives, acknowledges and retransmits while the program sleeps or computes,
+ * without the interpreter (runtime/loop.py, "the threads"). It wakes Python for cases that C does not handle. */
 #ifndef RNIC_ENGINE_PROGRESS_THREAD_H
 #define RNIC_ENGINE_PROGRESS_THREAD_H
 
 #include "io/clock.h"
+#include "io/own_fd.h"
 #include "io/poll.h"
 
 #include <pthread.h>
@@ -16,7 +16,7 @@
 struct device_lock {
 	pthread_mutex_t mutex;
 	_Atomic uintptr_t owner; /* the thread that holds it, 0 for none */
-	uint32_t depth; /* how often the owner has taken it */
+	uint32_t depth; /* recursion depth of the owner */
 	uint32_t visits; /* how many of these were Python's */
 };
 
@@ -37,24 +37,30 @@ struct progress_thread {
 	uint8_t *out; /* POLL_OUT_BYTES to lay out packets in */
 	pthread_t handle;
 	int running;
-	int wake_fd; /* an eventfd that wakes the thread */
-	int python_fd; /* a pipe that wakes the Python thread */
-	int sockets[PROGRESS_THREAD_SOCKETS]; /* what brings packets */
+	struct own_fds *own; /* the descriptors that rounds use */
+	struct own_fd wake_fd, woken_fd; /* a pipe that wakes the thread */
+	int python_fd; /* a pipe that wakes the Python thread, the caller's */
+	struct own_fd python_own; /* the same, to tell it from another file of this number */
+	int sockets[PROGRESS_THREAD_SOCKETS]; /* sockets of received packets */
 	uint32_t socket_count; /* with neither sockets nor a loopback, the thread polls every millisecond */
 	uint64_t report_within; /* ns after which Python is told that packets moved */
 	/* Under the lock. */
-	uint32_t leased; /* C may do rounds: Python found so when it released the lock */
+	uint32_t lost; /* the program has closed descriptors of the device, to be reported to Python */
+	uint32_t leased; /* C may poll: Python allowed it when it released the lock */
 	uint32_t pending; /* a round has stopped at `pending_stop`; nothing else may begin before that is handled */
 	struct engine_stop_info pending_stop;
 	/* Without the lock. */
 	_Atomic uint32_t stop;
-	_Atomic uint32_t others_sent; /* another thread has sent or taken packets: Python is to be told */
+	_Atomic uint32_t others_sent; /* another thread has sent or received packets, to be reported to Python */
 	_Atomic uint64_t polled; /* when the program drove the device last; 0 if it does not */
 	_Atomic uint64_t sleeps_until; /* 0 while the thread is awake, or soon checks whether the program still polls */
 };
 
-/* Start the thread, which blocks all signals: 0, or the error number. The caller has set all fields but `out` and
- * `wake_fd`. */
+/* Return whether rounds may use their descriptors: none was closed by the program. */
+int io_fds_valid(struct own_fds *own, struct io_poll *round, uint64_t now);
+
+/* Start the thread, which blocks all signals: 0, or the error number. The caller has set the fields up to
+ * `report_within`, but none that is an `own_fd`, and not `out`. */
 int progress_thread_start(struct progress_thread *thread);
 /* Stop and join it; the caller does not hold the lock. */
 void progress_thread_stop(struct progress_thread *thread);

@@ -124,3 +124,36 @@ int reorder_release(struct reorder_buffer *reorder, struct engine_device *device
 	*info = (struct engine_stop_info){ .stop = STOP_DONE };
 	return 1;
 }
+
+/* Return the packets beyond a gap received so far. */
+static uint64_t count_early(const struct engine_device *device)
+{
+	return device->counts.events[COUNT_DROP_PSN_GAP] + device->counts.events[COUNT_DROP_NAKED];
+}
+
+size_t reorder_receive(struct reorder_buffer **reorder, uint64_t *releasing_qp, struct engine_device *device,
+		       const uint8_t *buffer, size_t length, size_t segment, size_t start,
+		       const struct engine_meta *meta, uint64_t now, struct engine_stop_info *info)
+{
+	uint64_t before = count_early(device);
+	/* held packets come before what lies behind the packet that they wait for */
+	if (length > start && reorder_has_packets(*reorder, now) && length - start > segment)
+		length = start + segment;
+	size_t taken = engine_device_receive(device, buffer, length, segment, start, meta, now, info);
+	if (count_early(device) != before)
+		reorder_hold(reorder, device, buffer, start + taken, segment, start, meta, now);
+	if (*reorder && (*reorder)->count)
+		*releasing_qp = info->qp;
+	return taken;
+}
+
+int reorder_resume(struct reorder_buffer *reorder, uint64_t *releasing_qp, struct engine_device *device, uint64_t now,
+		   struct engine_stop_info *info)
+{
+	const struct queue_pair *record =
+		(const struct queue_pair *)(const void *)(device->sched.arena + *releasing_qp);
+	if (*releasing_qp && !reorder_release(reorder, device, record->number, now, info))
+		return 0;
+	*releasing_qp = 0;
+	return 1;
+}

@@ -2,8 +2,8 @@
  * the engine as if they came just now. It serves queue pairs whose two ends have agreed on that.
  *
  * The queue pair does not know of it: it has passed over such a packet, has sent a NAK (IBA 9.7.5.2), and takes the
- * packet later as from a network that reorders. Its peer sends the missing packet alone (transport/send_queue.py mend).
- * Packets may be dropped from the buffer at any time: the queue pair asks for them again. */
+ * packet later as from a network that reorders. Its peer sends the missing packet alone (transport/send_queue.py,
+ * resend_one). Packets may be dropped from the buffer at any time: the queue pair asks for them again. */
 #ifndef RNIC_ENGINE_REORDER_H
 #define RNIC_ENGINE_REORDER_H
 
@@ -11,12 +11,12 @@
 
 #define REORDER_LOG_PACKETS 9u /* entries of one device, each at the index that its PSN gives */
 #define REORDER_PACKETS (1u << REORDER_LOG_PACKETS)
-#define REORDER_BUFFERS 256u /* packets that there is memory for */
+#define REORDER_BUFFERS 256u /* packets that fit in memory */
 #define REORDER_PACKET_BYTES 4160u /* the longest packet */
 #define REORDER_NS 100000000u /* how long a packet is held: an older one may be of another connection */
 
 struct reorder_packet {
-	uint64_t qp, generation; /* whose packet it is; 0: the entry is free */
+	uint64_t qp, generation; /* owner of the packet; 0 if the entry is free */
 	uint64_t received_ns;
 	uint32_t psn, length, index; /* `index` of `bytes` */
 	struct engine_meta meta;
@@ -38,7 +38,18 @@ int reorder_has_packets(struct reorder_buffer *reorder, uint64_t now);
 void reorder_hold(struct reorder_buffer **reorder, const struct engine_device *device, const uint8_t *buffer,
 		  size_t length, size_t segment, size_t start, const struct engine_meta *meta, uint64_t now);
 
-/* Give a queue pair the held packets that continue what it expects. If they end before another gap, have it send the
+/* Take packets as engine_device_receive does; hold those beyond a gap, and set `*releasing_qp` to the record of the
+ * queue pair, for which reorder_resume is to be called next. Returns the bytes taken. */
+size_t reorder_receive(struct reorder_buffer **reorder, uint64_t *releasing_qp, struct engine_device *device,
+		       const uint8_t *buffer, size_t length, size_t segment, size_t start,
+		       const struct engine_meta *meta, uint64_t now, struct engine_stop_info *info);
+
+/* Call reorder_release for the queue pair with this record, and set it to 0 once that was all; nothing to do for 0.
+ * Returns whether that was all. */
+int reorder_resume(struct reorder_buffer *reorder, uint64_t *releasing_qp, struct engine_device *device, uint64_t now,
+		   struct engine_stop_info *info);
+
+/* Pass a queue pair the held packets that it expects next. If they end before another gap, have it send the
  * NAK for that. Returns whether that was all: it stops as engine_stop_info says, and is then called again. A packet
  * that the engine punts is dropped, so that it comes again. */
 int reorder_release(struct reorder_buffer *reorder, struct engine_device *device, uint64_t number, uint64_t now,

@@ -60,6 +60,12 @@ static struct tx_pages *open_pages(void)
 	return pages;
 }
 
+void tx_pages_check(struct tx_pages *pages)
+{
+	if (pages)
+		tx_splice_check(&pages->splice);
+}
+
 void tx_pages_close(struct tx_pages *pages)
 {
 	if (!pages)

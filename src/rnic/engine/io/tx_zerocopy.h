@@ -4,8 +4,8 @@
  * written to again only once its packets have arrived, as far as that can be known, and only for the same address:
  * packets may still wait in a queue, because they were sent twice, were acknowledged early by the peer, or are of a
  * queue pair that was reset. For another address the block gets new memory first. Sent so are requests of reliable
- * connections, which are acknowledged, and READ responses to a peer that has agreed to it (OPT_SELECTIVE_REPEAT); everything else
- * is copied. */
+ * connections, which are acknowledged, and READ responses to a peer that has agreed to it (OPT_SELECTIVE_REPEAT);
+ * everything else is copied. */
 #ifndef RNIC_ENGINE_TX_ZEROCOPY_H
 #define RNIC_ENGINE_TX_ZEROCOPY_H
 
@@ -18,16 +18,16 @@ struct tx_path;
 struct io_poll;
 struct queue_pair;
 
-#define TX_PAGE_MIN_BURST 32768u /* bytes of a burst for which it pays */
+#define TX_PAGE_MIN_BURST 32768u /* shortest burst for which it pays */
 #define TX_PAGE_BYTES 131072u /* more than is laid out before it is sent */
 #define TX_PAGES 32u /* enough for a window of the longest packets, and for what the system holds in its queues */
 
 /* Begin to send. */
 void tx_pages_begin(struct io_poll *round);
-/* Select where the next packets are laid out, which are of the queue pair with this record and take this path: in a tx
- * page, if long bursts are expected and one is free. */
+/* Select the buffer of the next packets, of the queue pair with this record and on this path: a tx page, if long bursts
+ * are expected and one is free. */
 void tx_pages_select(struct io_poll *round, const struct queue_pair *record, const struct tx_path *path);
-/* Send all that is laid out, if that is in a tx page; else return 0, and the caller sends it. */
+/* Send the packets in a tx page; return 0 if they are elsewhere, and the caller sends them. */
 int tx_pages_transmit(struct io_poll *round);
 /* Note that a burst was copied: if its pages could have been sent, more long bursts are expected. */
 void tx_pages_note_copy(struct io_poll *round, const struct engine_burst *burst);
@@ -35,6 +35,8 @@ void tx_pages_note_copy(struct io_poll *round, const struct engine_burst *burst)
 void tx_pages_end(struct io_poll *round);
 /* Forget a queue pair that is destroyed, by its record. */
 void tx_pages_forget_qp(struct io_poll *round, uint64_t record);
+/* Stop sending by pages if the program has closed the pipe. */
+void tx_pages_check(struct tx_pages *pages);
 void tx_pages_close(struct tx_pages *pages);
 
 #endif

@@ -11,6 +11,7 @@
 #include <netinet/udp.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* Linux's numbers, for C libraries that lack them. */
 #ifndef SOL_UDP
@@ -102,6 +103,7 @@ int udp_receive(int fd, struct udp_rx_scratch *scratch, struct rx_buffer *buffer
 		struct rx_buffer *rx = &buffers[i];
 		rx->size = scratch->messages[i].msg_len;
 		rx->segment = (uint32_t)rx->size;
+		rx->kind = 0;
 		rx->name_bytes = message->msg_namelen < UDP_NAME_BYTES ? message->msg_namelen : UDP_NAME_BYTES;
 		rx->tclass = 0;
 		rx->hop_limit = UDP_DEFAULT_HOP_LIMIT;
@@ -308,11 +310,28 @@ void tx_splice_open(struct tx_splice *splice)
 	splice->out = ends[0];
 	splice->in = ends[1];
 	splice->broken = fcntl(splice->in, F_SETPIPE_SZ, PIPE_BYTES) < PIPE_BYTES;
+	struct stat found;
+	splice->inode = fstat(splice->in, &found) ? 0 : found.st_ino;
+}
+
+static int is_pipe(int fd, uint64_t inode)
+{
+	struct stat found;
+	return !fstat(fd, &found) && S_ISFIFO(found.st_mode) && found.st_ino == inode;
+}
+
+void tx_splice_check(struct tx_splice *splice)
+{
+	if (splice->in && !(is_pipe(splice->in, splice->inode) && is_pipe(splice->out, splice->inode))) {
+		splice->in = splice->out = 0;
+		splice->broken = 1;
+	}
 }
 
 void tx_splice_close(struct tx_splice *splice)
 {
 	int before = nocancel_begin();
+	tx_splice_check(splice);
 	if (splice->in) {
 		close(splice->in);
 		close(splice->out);
@@ -362,15 +381,5 @@ int tx_splice_send(struct tx_splice *splice, struct tx_path *path, const uint8_t
 	if (++splice->failures < SPLICE_MAX_FAILURES)
 		tx_splice_open(splice);
 	return error;
-}
-
-int tx_loss_drops(struct tx_loss *loss)
-{
-	if (!loss->one_in)
-		return 0;
-	uint64_t hash = loss->seed + ++loss->asked * 0x9e3779b97f4a7c15u;
-	hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9u;
-	hash = (hash ^ hash >> 27) * 0x94d049bb133111ebu;
-	return (hash ^ hash >> 31) % loss->one_in == 0;
 }
 #endif

@@ -1,4 +1,4 @@
-/* UDP sockets (Linux): what joins the engine, which does no I/O, with them. It knows sockets and bytes, no queue pairs.
+/* UDP sockets (Linux) for the engine, which does no I/O. This code handles sockets and bytes, not queue pairs.
  *
  * A socket is not connected, does not block and sends with DF, so that Linux sets ident 0 and numbers the segments of
  * one send from there; the maker of the packets covers these idents by the ICRC. Errors are returned, as the link
@@ -60,7 +60,7 @@ struct tx_socket {
 
 struct loopback;
 
-/* Where packets go: by a socket, or by a loopback in memory (io/loopback.h). */
+/* Path of packets: a socket, or a loopback in memory (io/loopback.h). */
 struct tx_path {
 	struct tx_socket *socket;
 	struct loopback *loopback; /* else NULL */
@@ -72,15 +72,17 @@ struct tx_path {
 	int32_t tclass; /* ECN bits included */
 	int32_t hop_limit;
 	int32_t priority; /* the service level */
+	uint32_t source_port; /* UDP port of the socket */
 	/* Another way than the socket, or NULL. Returns whether it took the packets. */
-	int (*divert)(void *arg, const uint8_t *bytes, size_t length, uint32_t segment, uint32_t count);
+	int (*divert)(void *arg, const struct tx_path *path, const uint8_t *bytes, size_t length, uint32_t segment,
+		      uint32_t count);
 	void *divert_arg;
 };
 
 /* Describe packets that take a path, as a loopback's receiver sees them. */
 struct rx_buffer tx_path_describe(const struct tx_path *path, const uint8_t *bytes, size_t length, uint32_t segment);
 
-/* What became of packets; the link has counters of the same names. */
+/* Results of sends; the link has counters of the same names. */
 struct tx_counts {
 	uint64_t sent; /* packets */
 	uint64_t drop_tx_too_long;
@@ -104,22 +106,16 @@ struct tx_splice {
 	int in, out;
 	uint32_t broken; /* the system does not support it */
 	uint32_t failures; /* in a row */
+	uint64_t inode; /* by which the pipe is recognized */
 };
 
 void tx_splice_open(struct tx_splice *splice);
 void tx_splice_close(struct tx_splice *splice);
+/* Forget the pipe if the program has closed it: its numbers may be those of other files by now. */
+void tx_splice_check(struct tx_splice *splice);
 /* Send a burst by its pages. The caller must not write to them before their packets were taken, nor send by that socket
  * meanwhile. Returns 0, or an error number: then nothing or a part was sent, and the caller sends all of it. */
 int tx_splice_send(struct tx_splice *splice, struct tx_path *path, const uint8_t *bytes, size_t length,
 		   uint32_t segment, struct tx_counts *counts);
-
-/* Seeded packet loss: one in `one_in` of the packets asked about, none for 0. Seed and number of the packet determine
- * the answer (SplitMix64 of the count). */
-struct tx_loss {
-	uint64_t seed;
-	uint64_t asked;
-	uint64_t one_in;
-};
-int tx_loss_drops(struct tx_loss *loss);
 
 #endif

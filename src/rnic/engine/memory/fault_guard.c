@@ -11,7 +11,7 @@
 #define SIGNALS 2u
 #define MAX_PREVIOUS 8u /* handlers that were installed before ours, in order; one more replaces the last */
 
-/* Where to jump at a fault in a range of memory. */
+/* Place to jump to at a fault in a range of memory. */
 struct landing {
 	jmp_buf where;
 	uintptr_t at;

@@ -18,7 +18,8 @@ void fault_guard_remove(void);
 /* Put our handlers before those that the program may have installed meanwhile. */
 void fault_guard_refresh(void);
 
-/* Whether this thread may copy so: the handlers are ours, and it did not block their signals at its first call. */
+/* Return whether this thread may copy so: the handlers are ours, and it did not block their signals at its first
+ * call. */
 int fault_guard_active(void);
 
 /* Copy; 0, or -1 if a byte of the program's memory, `theirs`, cannot be accessed. Other bytes may have been copied

@@ -1,4 +1,4 @@
-/* How the engine reaches memory that a program registered, or that holds its rings (design.md, "The driver boundary").
+/* Access of the engine to memory that a program registered, or that holds its rings (design.md, "The driver boundary").
  *
  * Keys, protection domains, rights and ranges are checked before (memory/memory_key.h); a backend only moves bytes.
  */
@@ -39,7 +39,7 @@ struct engine_segment {
 	void *self;
 };
 
-/* Where the bytes of one memory key lie. The key's record says which addresses it opens. */
+/* Place of the bytes of one memory key. The key's record says which addresses it opens. */
 struct engine_mapping {
 	uint8_t *bytes; /* its first byte in this process, pinned while the key is valid; NULL where it is elsewhere */
 	const struct engine_segment *segment; /* then this reaches it by the owner's address, or NULL: punt */

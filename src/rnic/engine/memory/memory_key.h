@@ -14,7 +14,8 @@ int engine_key_read(const struct engine_shared *shared, const struct memory_key 
 int engine_key_write(const struct engine_shared *shared, const struct memory_key *key, uint64_t va, const uint8_t *from,
 		     uint64_t length);
 
-/* Where one pass may take a payload from while its packet is sealed: this process's bytes, a segment's, or neither. */
+/* The source of a payload that is copied and covered by the ICRC in one pass: this process's bytes, a segment's, or
+ * neither. */
 struct origin {
 	const uint8_t *bytes;
 	const struct engine_segment *segment;
@@ -38,8 +39,8 @@ const struct engine_segment *engine_key_segment(const struct engine_shared *shar
 void engine_key_read_ahead(const struct engine_shared *shared, const struct memory_key *key, uint64_t va, uint8_t *to,
 			   uint64_t size, uint64_t stride, uint64_t count);
 
-/* Whether the payload of a packet in a receive buffer was stored ahead (queue_pair/prefetch.h), or what lies at `at` in
- * it. */
+/* Return whether the payload of a packet in a receive buffer was stored ahead (queue_pair/prefetch.h), or what lies at
+ * `at` in it. */
 static inline int engine_prefetch_stored(const struct engine_shared *shared, const uint8_t *at)
 {
 	return shared->prefetch && at >= shared->prefetch->taken && at < shared->prefetch->taken_end;

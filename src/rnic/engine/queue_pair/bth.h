@@ -1,4 +1,4 @@
-/* Where the fields of a BTH lie (IBA 9.2; wire/bth.py). */
+/* Offsets of the fields of a BTH (IBA 9.2; wire/bth.py). */
 #ifndef RNIC_ENGINE_BTH_H
 #define RNIC_ENGINE_BTH_H
 

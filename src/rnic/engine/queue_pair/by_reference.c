@@ -11,7 +11,7 @@
 #define MIN_BYTES 2048u /* fewer are cheaper as packets */
 #define CHUNKS_PER_WINDOW 4u /* the next is on its way while one is read */
 
-/* The address of bytes that a key opens, in their owner's process. */
+/* Return the address, in their owner's process, of bytes that a key opens. */
 static uint64_t owner_va(const struct memory_key *key, uint64_t va)
 {
 	return key->base + (va - key->start);
@@ -53,6 +53,13 @@ uint64_t by_reference_chunk(const struct engine_qp *qp, const struct send_wqe *w
 	    !qp->peer_path->opens(qp->peer_path, qp, operation, psn, &epoch))
 		return 0;
 	return (left + parts - 1) / parts;
+}
+
+/* Return whether one more burst fits: fault rules count what is sure to leave. */
+static int has_room(struct engine_out *out)
+{
+	out->open = 0;
+	return engine_packet_begin(out, sizeof(struct engine_by_reference), 0, 0) != NULL;
 }
 
 /* Put it into a burst of its own; 0, or -1 if there is no room. */
@@ -104,7 +111,8 @@ uint64_t by_reference_make(const struct engine_shared *shared, struct engine_qp 
 		by_reference.flags = BY_REFERENCE_ACK_REQ;
 	if (last && entry_get(wqe, SQE_SOLICITED) && opcode != WR_WRITE)
 		by_reference.flags |= BY_REFERENCE_SOLICITED;
-	if (put_burst(out, &by_reference))
+	if (!has_room(out) || !qp->peer_path->passes(qp->peer_path, &by_reference, record->mtu) ||
+	    put_burst(out, &by_reference))
 		return 0;
 	wqe->sent += count;
 	record->sent_psn = (psn + count) & PSN_MASK;
@@ -132,7 +140,8 @@ uint64_t by_reference_respond(const struct engine_shared *shared, struct engine_
 	    !qp->peer_path->opens(qp->peer_path, qp, by_reference.operation, psn, &by_reference.epoch))
 		return 0;
 	by_reference.pieces[0] = (struct engine_range){ owner_va(key, response->va + offset), by_reference.bytes };
-	if (put_burst(out, &by_reference))
+	if (!has_room(out) || !qp->peer_path->passes(qp->peer_path, &by_reference, mtu) ||
+	    put_burst(out, &by_reference))
 		return 0;
 	response->sent += count;
 	return count;

@@ -8,13 +8,14 @@
 #include "queue_pair/sge.h"
 #include "queue_pair/step.h"
 
-/* Whether the response `psn`, and all before `again`, has been asked for with its bytes: that it is missing is no loss. */
+/* Return whether the response `psn`, and all before `again`, has been asked for with its bytes: that it is missing is
+ * no loss. */
 static int is_asked_again(const struct engine_qp *qp, uint64_t psn)
 {
 	return qp->peer_path && qp->peer_path->asks_again && psn_diff(psn, qp->peer_path->again) < 0;
 }
 
-/* Whether a retry is left once all before `psn` is acknowledged, which restores the count. */
+/* Return whether a retry is left once all before `psn` is acknowledged, which restores the count. */
 static int may_retry(const struct engine_qp *qp, uint64_t psn)
 {
 	return (psn == qp->record->una ? qp->record->retry_left : be_get(qp->qpc, QPC_RETRY_CNT)) != 0;
@@ -38,7 +39,7 @@ static void implied_nak(const struct engine_shared *shared, struct engine_qp *qp
 	TRACE_STEP(implied_nak);
 	if (effects->effects & EFFECT_ACKNOWLEDGED && effects->sample != NONE)
 		engine_rtt_update(&srtt, &rttvar, effects->sample);
-	/* Responses from before the rewind are still under way, however late they come: that is no new loss. If the
+	/* Responses from before the rewind are still in flight, however late they come: that is no new loss. If the
 	 * response was lost again, a probe or the ACK timeout asks, where there is one. */
 	if (psn == record->implied_psn &&
 	    (!(again || is_untimed(shared, qp)) ||
@@ -48,9 +49,9 @@ static void implied_nak(const struct engine_shared *shared, struct engine_qp *qp
 	record->implied_at = now;
 	engine_count(effects, COUNT_IMPLIED_NAKS, 1);
 	if (again)
-		engine_sq_ask_again(qp, psn, effects);
+		engine_sq_rewind_for_free(qp, psn, effects);
 	else
-		engine_sq_retry(shared, qp, psn, effects);
+		engine_sq_retry(shared, qp, psn, now, effects);
 }
 
 /* Acknowledge all before `psn`, and retry from there; ENGINE_ATTENTION, or a punt with nothing changed. */
@@ -123,7 +124,7 @@ static uint64_t credit_limit(const struct engine_qp *qp, const struct packet *pa
 
 /* Send the packet that a NAK names again, and nothing behind it, if the peer keeps what comes out of order; false if
  * not. */
-static int mends_alone(const struct engine_shared *shared, struct engine_qp *qp, uint64_t psn,
+static int resends_one(const struct engine_shared *shared, struct engine_qp *qp, uint64_t psn,
 		       struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
@@ -139,7 +140,7 @@ static int mends_alone(const struct engine_shared *shared, struct engine_qp *qp,
 		return 0;
 	}
 	record->single_resend_psn = psn;
-	engine_sq_narrow(shared, record, INFLIGHT_MENDED_PART);
+	engine_sq_reduce_window(shared, record, INFLIGHT_MENDED_PART);
 	record->rtt_psn = NONE;
 	record->probe_due = PROBE_MENDS;
 	effects->effects |= EFFECT_SCHEDULE;
@@ -160,8 +161,8 @@ static enum engine_end nak(const struct engine_shared *shared, struct engine_qp 
 	if (end > ENGINE_ATTENTION || missing)
 		return end;
 	engine_count(effects, COUNT_SEQUENCE_NAKS_RECEIVED, 1);
-	if (!known && !mends_alone(shared, qp, packet->psn, effects))
-		engine_sq_retry(shared, qp, packet->psn, effects);
+	if (!known && !resends_one(shared, qp, packet->psn, effects))
+		engine_sq_retry(shared, qp, packet->psn, now, effects);
 	return end;
 }
 
@@ -183,7 +184,7 @@ static enum engine_end rnr(const struct engine_shared *shared, struct engine_qp 
 	engine_count(effects, COUNT_RNR_NAKS_RECEIVED, 1);
 	if (most != RNR_RETRY_FOREVER)
 		record->rnr_left--;
-	/* the request that is refused has come: what was lost on its way, or told late, is mended */
+	/* an RNR NAK shows that the request has arrived: retries begin anew */
 	record->retry_left = be_get(qp->qpc, QPC_RETRY_CNT);
 	engine_sq_rewind(qp, packet->psn, effects);
 	record->rnr_until = now + 1000 * (uint64_t)rnr_timer_us[packet->bytes[BTH_BYTES] & AETH_VALUE_MASK];
@@ -225,13 +226,13 @@ static void next_read(const struct engine_qp *qp)
 	uint64_t index = sq_after(qp, record->read_index);
 	record->read_index = NONE;
 	for (; index != record->fetch_index; index = sq_after(qp, index))
-		if (is_read_or_atomic(&qp->sends[index]) && qp->sends[index].begun) {
+		if (is_answered(&qp->sends[index]) && qp->sends[index].begun) {
 			record->read_index = index;
 			return;
 		}
 }
 
-/* Whether a response fits what was asked for. */
+/* Return whether a response fits what was asked for. */
 static int response_fits(const struct queue_pair *record, const struct packet *packet, const struct read_piece *piece,
 			 const struct send_wqe *wqe)
 {
@@ -241,7 +242,7 @@ static int response_fits(const struct queue_pair *record, const struct packet *p
 	if (!(flags & ROW_READ_RESPONSE))
 		return is_atomic(entry_get(wqe, SQE_OPCODE)) && length == 8;
 	int last = got == piece->packets, ends = (flags & ROW_END) != 0;
-	if (entry_get(wqe, SQE_OPCODE) != WR_READ || offset > length || got > piece->packets ||
+	if (is_atomic(entry_get(wqe, SQE_OPCODE)) || offset > length || got > piece->packets ||
 	    packet->size != lesser((packet->more + 1) * record->mtu, length - offset))
 		return 0;
 	if (ends != last && !piece->asked)
@@ -310,11 +311,10 @@ static enum engine_end place_response(const struct engine_shared *shared, struct
 	struct send_wqe *wqe = &qp->sends[piece->index];
 	if (!response_fits(record, packet, piece, wqe))
 		return PUNT_SEQUENCE;
-	/* the response to a probe shows that earlier responses are lost: they would have come first */
+	/* the response to a probe shows that one that is due next was lost: it would have come first */
 	int alone = piece->asked && (packet->row->flags & ROW_START) && (packet->row->flags & ROW_END) &&
-		    record->piece_count > 1;
-	if (alone &&
-	    (piece->packets != 1 || piece_due(engine_piece(qp, 1)) != behind || !be_get(qp->qpc, QPC_RETRY_CNT)))
+		    record->piece_count > 1 && piece_due(engine_piece(qp, 1)) == behind;
+	if (alone && (piece->packets != 1 || !be_get(qp->qpc, QPC_RETRY_CNT)))
 		return PUNT_ACK;
 	enum engine_end end = engine_sge_resolve(shared, qp, wqe, piece->index, ACCESS_LOCAL_WRITE, &sges);
 	if (end != ENGINE_DONE)
@@ -360,7 +360,7 @@ static enum engine_end response(const struct engine_shared *shared, struct engin
 	return ENGINE_DONE;
 }
 
-/* What comes at one time gets one deadline as long as something stays in flight. The response to a probe, and a round
+/* Responses of one time get one deadline as long as something stays in flight. The response to a probe, and a round
  * trip's sample, change what follows. */
 int engine_response_goes_on(const struct engine_qp *qp, const struct engine_effects *effects, const uint8_t *next,
 			    size_t size)
@@ -383,7 +383,7 @@ int engine_response_goes_on(const struct engine_qp *qp, const struct engine_effe
 
 /* ------------------------------------------------------------------ one packet */
 
-/* Whether it is of a packet that was sent and is not acknowledged. */
+/* Return whether it is of a packet that was sent and is not acknowledged. */
 static int check_psn(struct engine_qp *qp, const struct packet *packet, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;

@@ -8,8 +8,8 @@
 enum engine_end engine_response_receive(const struct engine_shared *shared, struct engine_qp *qp,
 					const struct packet *packet, const struct engine_inflight *flight, uint64_t now,
 					struct engine_effects *effects);
-/* Whether `next`, of at most `size` bytes, is the middle of a READ's responses that is due, and only acknowledges, as
- * what came before it does: the sum of such effects is carried out as they would be one by one. */
+/* Return whether `next`, of at most `size` bytes, is the middle of a READ's responses that is due and only acknowledges,
+ * as the packet before it: the effects of both can be merged. */
 int engine_response_goes_on(const struct engine_qp *qp, const struct engine_effects *effects, const uint8_t *next,
 			    size_t size);
 

@@ -13,9 +13,9 @@ struct cq_room {
 	struct engine_cq *cq;
 	uint64_t left;
 };
-/* Reserve `count` entries; 0, or -1 if they do not fit, the CQ is out of reach, or more than one may raise an event. */
+/* Reserve `count` entries. Returns 0, or -1 if they do not fit, the CQ is inaccessible, or several may raise events. */
 int engine_cq_reserve(struct engine_cq *cq, uint64_t count, struct cq_room *room);
-/* Store one entry that was reserved; 1 if the CQ was armed for it. */
+/* Store a reserved entry. Returns 1 if the CQ was armed for it. */
 int engine_cq_push(struct cq_room *room, const struct completion *entry);
 
 #endif

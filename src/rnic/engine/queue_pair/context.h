@@ -5,13 +5,13 @@
 #include "queue_pair/byteorder.h"
 #include "state.h"
 
-/* The path MTU in bytes. */
+/* Return the path MTU in bytes. */
 static inline uint64_t context_mtu(const uint8_t *qpc)
 {
 	return mtu_bytes[be_get(qpc, QPC_MTU)];
 }
 
-/* Bytes of the longest message. */
+/* Return the bytes of the longest message. */
 static inline uint64_t context_max_message(const uint8_t *qpc)
 {
 	uint64_t log = be_get(qpc, QPC_MSGMAX);

@@ -96,7 +96,7 @@ uint32_t engine_crc32_word(const uint8_t *word)
 /* Prefetch distances in bytes: the processor's own prefetcher stops at a page. */
 #define AHEAD 1024u
 #define FAR_AHEAD 3072u
-#define SHORT 128 /* from so many bytes on several chains are faster */
+#define SHORT 128 /* from this many bytes on several chains are faster */
 
 /* Folding (Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ", Intel 2009): a block of 128
  * bits is multiplied by x^n mod P and added to the block n bits further on. The constants are x^n mod P with their bits
@@ -332,9 +332,9 @@ WIDE static inline __attribute__((always_inline)) __m128i run_wide(uint32_t crc,
 	block = fold(block, by, _mm512_extracti32x4_epi32(a, 2));
 	block = fold(block, by, _mm512_extracti32x4_epi32(a, 3));
 	*done = at;
-	/* What follows knows nothing of wide registers: with their upper halves in use each of its first instructions
-	 * waits some hundred cycles. Compilers put this in by themselves where the whole file is made for such
-	 * processors. */
+	/* The code that follows knows nothing of wide registers: with their upper halves in use each of its first
+	 * instructions waits some hundred cycles. Compilers put this in by themselves where the whole file is made for
+	 * such processors. */
 	_mm256_zeroupper();
 	return block;
 }

@@ -80,7 +80,7 @@ enum engine_end engine_datagram_receive(const struct engine_shared *shared, stru
 	if (engine_scatter(shared, qp, &receive, 0, header, GRH_BYTES) ||
 	    engine_scatter(shared, qp, &receive, GRH_BYTES, packet->payload, packet->size))
 		return PUNT_MEMORY;
-	engine_receive_pass(qp, &receive);
+	engine_receive_consume(qp, &receive);
 	struct completion entry = {
 		.index = (uint32_t)receive.index,
 		.status = SYN_SUCCESS,

@@ -8,7 +8,7 @@
 /* Take one datagram; ENGINE_DONE, ENGINE_ATTENTION, or a punt with nothing changed. */
 enum engine_end engine_datagram_receive(const struct engine_shared *shared, struct engine_qp *qp,
 					const struct packet *packet, struct engine_effects *effects);
-/* Return where a datagram goes, or NULL if that is not known. */
+/* Return the destination of a datagram, or NULL if it is unknown. */
 const struct engine_destination *engine_destination_of(const struct engine_qp *qp, const struct send_wqe *wqe);
 /* Send a message of a UD queue pair, whose bytes are `sges`; ENGINE_DONE with how many packets, or a punt. */
 enum engine_end engine_datagram_send(const struct engine_shared *shared, struct engine_qp *qp, struct send_wqe *wqe,

@@ -13,7 +13,7 @@ uint8_t engine_response_opcode(int first, int last);
 uint8_t *engine_packet_begin(struct engine_out *out, uint64_t header, uint64_t payload, int run);
 /* Bytes of such a packet. */
 uint64_t engine_packet_bytes(uint64_t header, uint64_t payload);
-/* How many packets of `length` bytes lie one behind the other, from the one that was begun on, in one burst. */
+/* Return how many packets of `length` bytes lie one behind the other, from the one that was begun on, in one burst. */
 uint64_t engine_packets_contiguous(const struct engine_out *out, uint64_t length);
 /* Read the payloads of up to `count` packets of a run, `size` bytes each, from `va` on in one call; the first of the
  * packets was begun at `frame`. */
@@ -28,8 +28,8 @@ void engine_packet_seal(struct engine_out *out, const struct engine_shared *shar
 int engine_packet_fill(struct engine_out *out, const struct engine_shared *shared, const struct engine_flow *flow,
 		       uint8_t *frame, uint64_t header, const struct origin *from, uint64_t payload);
 /* Make middles of a message or of a READ's responses, which differ in their PSN alone: up to `count` of `mtu` bytes, as
- * many as join one burst, from `psn` on. Each `ack_every` th asks for an ACK, 0 none. How many; 0 if they must be made
- * one by one, which tells why. */
+ * many as join one burst, from `psn` on. Each `ack_every` th asks for an ACK, 0 none. Return how many; 0: build them
+ * singly, which reports the error. */
 uint64_t engine_packets_run(struct engine_out *out, const struct engine_shared *shared, const struct engine_flow *flow,
 			    uint64_t head, uint64_t psn, uint64_t ack_every, const struct origin *from, uint64_t mtu,
 			    uint64_t count);

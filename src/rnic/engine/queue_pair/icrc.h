@@ -1,4 +1,4 @@
-/* The invariant CRC of a packet (Annex A17, 17.9.3; wire/icrc.py). */
+/* The invariant CRC of a packet (Annex A17, 17.9.3; wire/flow.py). */
 #ifndef RNIC_ENGINE_ICRC_H
 #define RNIC_ENGINE_ICRC_H
 
@@ -12,14 +12,14 @@
  * bytes: eight at least. */
 uint32_t engine_icrc_begin(engine_crc crc, const struct engine_flow *flow, uint64_t length, uint32_t ident,
 			   uint32_t frag, const uint8_t *bth, uint64_t covered);
-/* The same with a NIC's CRC and its cache. */
+/* Return the same, with a NIC's CRC and its cache. */
 uint32_t engine_icrc(const struct engine_shared *shared, const struct engine_flow *flow, const uint8_t *packet,
 		     uint64_t length, uint32_t ident, uint32_t frag, uint64_t covered);
-/* Whether a whole packet carries the right ICRC. */
+/* Return whether a whole packet carries the right ICRC. */
 int engine_icrc_check(const struct engine_shared *shared, const struct engine_flow *flow, const uint8_t *packet,
 		      uint64_t length, uint32_t ident, uint32_t frag);
 
-/* What packets have in common that differ in ident and in the last word of their BTH alone. */
+/* Properties that packets share that differ in ident and in the last word of their BTH alone. */
 struct engine_alike {
 	const struct engine_shared *shared;
 	const struct engine_flow *flow;

@@ -31,22 +31,28 @@ static inline int is_atomic(uint64_t opcode)
 	return opcode == WR_CMP_SWAP || opcode == WR_FETCH_ADD;
 }
 
+/* Return whether its entry holds all that it carries, and a response without bytes answers it. */
+static inline int has_operand(uint64_t opcode)
+{
+	return opcode == WR_FLUSH || opcode == WR_ATOMIC_WRITE;
+}
+
 static inline int has_immediate(uint64_t opcode)
 {
 	return opcode == WR_WRITE_IMM || opcode == WR_SEND_IMM;
 }
 
-/* Whether it uses up a receive entry of the peer. */
+/* Return whether it uses up a receive entry of the peer. */
 static inline int takes_receive(uint64_t opcode)
 {
 	return opcode < 64 && WR_TAKES_RECEIVE >> opcode & 1;
 }
 
-/* Whether responses bring a message's bytes: a READ or an atomic. */
-static inline int is_read_or_atomic(const struct send_wqe *wqe)
+/* Return whether responses answer a message: a READ, an atomic, a FLUSH or an ATOMIC WRITE. */
+static inline int is_answered(const struct send_wqe *wqe)
 {
 	uint64_t opcode = entry_get(wqe, SQE_OPCODE);
-	return opcode == WR_READ || is_atomic(opcode);
+	return opcode == WR_READ || is_atomic(opcode) || has_operand(opcode);
 }
 
 /* PSN of the response that is due of a whole message, and of one of its READ or atomic requests. */

@@ -27,7 +27,7 @@ uint64_t engine_service_bits(const struct engine_qp *qp);
 /* Parse the packet at `at` of a buffer of segments; ENGINE_DONE, or a punt if it is not one for this queue pair. */
 enum engine_end engine_packet_parse(const struct engine_qp *qp, const struct engine_meta *meta, const uint8_t *buffer,
 				    size_t length, size_t segment, size_t at, struct packet *packet);
-/* Whether its ICRC is right: asked last, once everything else is. */
+/* Return whether its ICRC is right: asked last, once everything else is. */
 int engine_packet_check_icrc(const struct engine_shared *shared, const struct packet *packet);
 
 #endif

@@ -29,7 +29,7 @@ static int begin_write(const struct engine_shared *shared, const struct engine_q
 {
 	const struct queue_pair *record = qp->record;
 
-	if (!(be_get(qp->qpc, QPC_ACCESS_FLAGS) & ACCESS_REMOTE_WRITE))
+	if (qp->guarded || !(be_get(qp->qpc, QPC_ACCESS_FLAGS) & ACCESS_REMOTE_WRITE))
 		return -1;
 	if (record->open == OPEN_NOTHING)
 		return 0;
@@ -192,7 +192,7 @@ void engine_prefetch_fetch(const struct engine_shared *shared, const struct engi
 		struct sge_list sges;
 		entry_fetch(&wqe, qp->sq + (index << record->sq_shift));
 		uint64_t length = entry_get(&wqe, SQE_LENGTH);
-		if (is_read_or_atomic(&wqe) || entry_get(&wqe, SQE_INLINE) || entry_get(&wqe, SQE_LIST) || !length ||
+		if (is_answered(&wqe) || entry_get(&wqe, SQE_INLINE) || entry_get(&wqe, SQE_LIST) || !length ||
 		    length > ENGINE_PREFETCH_BYTES ||
 		    engine_sge_resolve(shared, qp, &wqe, index, 0, &sges) != ENGINE_DONE)
 			break;
@@ -214,7 +214,7 @@ const uint8_t *engine_prefetch_fetched(struct engine_prefetch *prefetch, const s
 {
 	while (prefetch->fetched < prefetch->fetched_count && prefetch->index[prefetch->fetched] != index)
 		prefetch->fetched++;
-	if (prefetch->fetched >= prefetch->fetched_count || is_read_or_atomic(wqe))
+	if (prefetch->fetched >= prefetch->fetched_count || is_answered(wqe))
 		return NULL;
 	return prefetch->pieces[prefetch->fetched].length == entry_get(wqe, SQE_LENGTH) ?
 		       prefetch->pieces[prefetch->fetched].here :

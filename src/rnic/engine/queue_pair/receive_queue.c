@@ -53,7 +53,7 @@ static enum engine_end next_shared_entry(const struct engine_shared *shared, con
 	uint64_t left = waiting_entries(srq->head, tail, entries);
 	if (srq->limit && left <= srq->limit)
 		return PUNT_REQUEST;
-	if (!left || left <= shared->rq_almost_full)
+	if (!left || left <= engine_kept_back(shared, entries))
 		return ENGINE_ATTENTION;
 	receive->fresh = 1;
 	receive->place = srq->head;
@@ -73,7 +73,7 @@ static enum engine_end next_own_entry(const struct engine_shared *shared, const 
 	if (!qp->rq || !qp->block || head >= entries || !stride || entries > div64(qp->rq_bytes, stride))
 		return PUNT_REQUEST;
 	uint64_t left = engine_receives_left(qp);
-	if (!left || left <= shared->rq_almost_full)
+	if (!left || left <= engine_kept_back(shared, entries))
 		return ENGINE_ATTENTION;
 	receive->fresh = 1;
 	receive->place = receive->index = head;
@@ -105,7 +105,7 @@ enum engine_end engine_receive_find(const struct engine_shared *shared, const st
 	return ENGINE_DONE;
 }
 
-void engine_receive_pass(struct engine_qp *qp, const struct receive *receive)
+void engine_receive_consume(struct engine_qp *qp, const struct receive *receive)
 {
 	struct queue_pair *record = qp->record;
 	uint64_t entries = qp->srq ? qp->srq->entries : record->rq_entries, after = receive->place + 1;
@@ -121,7 +121,7 @@ void engine_receive_pass(struct engine_qp *qp, const struct receive *receive)
 	be_put(qp->qpc, QPC_RQ_WQE_COUNTER, be_get(qp->qpc, QPC_RQ_WQE_COUNTER) + 1);
 }
 
-void engine_receive_use(struct engine_qp *qp, const struct receive *receive)
+void engine_receive_open(struct engine_qp *qp, const struct receive *receive)
 {
 	struct queue_pair *record = qp->record;
 	if (!receive->fresh)
@@ -130,7 +130,7 @@ void engine_receive_use(struct engine_qp *qp, const struct receive *receive)
 	record->receive_index = receive->index;
 	record->receive_sges = receive->sges;
 	record->receive_bytes = receive->bytes;
-	engine_receive_pass(qp, receive);
+	engine_receive_consume(qp, receive);
 }
 
 /* Return the key of a scatter entry if it opens all of it and its bytes are in reach, else NULL. */

@@ -15,6 +15,9 @@
 
 #define HEADERS (BTH_BYTES + 16u) /* BTH and RETH; an immediate word may follow */
 #define ATOMIC_HEADERS (BTH_BYTES + 28u)
+#define FLUSH_HEADERS (BTH_BYTES + 20u) /* BTH, FETH, RETH */
+#define ATOMIC_WRITE_BYTES 8u
+#define FETH_BITS 0x3Fu
 
 static int is_known(uint64_t opcode)
 {
@@ -26,12 +29,14 @@ static enum engine_end find_payload(const struct engine_shared *shared, const st
 				    const struct send_wqe *wqe, uint64_t index, struct sge_list *sges)
 {
 	uint64_t opcode = entry_get(wqe, SQE_OPCODE);
-	int reads = is_read_or_atomic(wqe);
+	int reads = is_answered(wqe);
 	if (!reads && (!is_known(opcode) || (is_write(opcode) && qp->record->service == SERVICE_UD)))
 		return PUNT_REQUEST;
 	if (reads && (!be_get(qp->qpc, QPC_MAX_RD_ATOMIC) || qp->record->service))
 		return PUNT_REQUEST;
 	if (is_atomic(opcode) && entry_get(wqe, SQE_LENGTH) != 8)
+		return PUNT_REQUEST;
+	if (has_operand(opcode) && (entry_get(wqe, SQE_LENGTH) || entry_get(wqe, SQE_INLINE)))
 		return PUNT_REQUEST;
 	return engine_sge_resolve(shared, qp, wqe, index, reads ? ACCESS_LOCAL_WRITE : 0, sges);
 }
@@ -85,8 +90,8 @@ static enum engine_end fetch(const struct engine_shared *shared, struct engine_q
 	return ENGINE_DONE;
 }
 
-/* Whether a message that was not begun may be: it continues the PSNs, or nothing is outstanding. */
-static int follows_last(struct engine_qp *qp, const struct send_wqe *wqe)
+/* Return whether a message that was not begun may be: it continues the PSNs, or nothing is outstanding. */
+static int start_message(struct engine_qp *qp, const struct send_wqe *wqe)
 {
 	struct queue_pair *record = qp->record;
 	const struct send_wqe *before = engine_sq_last(qp);
@@ -144,7 +149,7 @@ static int64_t grant_room(const struct queue_pair *record, const struct engine_i
 	return (int64_t)lesser(lesser((uint64_t)want, INFLIGHT_LEAST), flight->peer_limit);
 }
 
-/* Whether sending `packets` now leaves room for more of `want` before any is acknowledged. */
+/* Return whether sending `packets` now leaves room for more of `want` before any is acknowledged. */
 static int leaves_room(const struct queue_pair *record, const struct engine_inflight *flight, uint64_t packets,
 		       uint64_t want)
 {
@@ -183,13 +188,13 @@ static void count_inflight(struct queue_pair *record, struct engine_inflight *fl
 	flight->peer_promised -= own;
 	flight->nic_promised -= own;
 	flight->nic_overtaken += own || !flight->peer_waiting ? 0 : packets;
-	effects->flown += packets;
+	effects->inflight_sent += packets;
 	effects->admitted += own;
 }
 
 /* ------------------------------------------------------------------ packets */
 
-/* How a packet was made. */
+/* Result of making a packet. */
 enum made { MADE, NO_ROOM, UNREAD };
 
 /* Make packet `index` of a message; `run` is 0, or the length of the run of equal packets that it begins. */
@@ -286,25 +291,59 @@ static uint64_t send_data(const struct engine_shared *shared, struct engine_qp *
 	return done;
 }
 
-/* Make the request for `packets` responses from `index` on, or an atomic request; 0, or -1 if there is no room. */
+static void put_bth(const struct engine_qp *qp, uint8_t *frame, uint64_t operation, uint64_t psn)
+{
+	be_store(frame, 8, qp->record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | operation << 56);
+	be_store(frame + 8, 4, (psn & PSN_MASK) | BTH_ACK_REQ);
+}
+
+static void put_reth(uint8_t *reth, const struct send_wqe *wqe, uint64_t offset, uint64_t length)
+{
+	be_store(reth, 8, entry_get(wqe, SQE_REMOTE_ADDR) + offset);
+	be_store(reth + 8, 4, entry_get(wqe, SQE_RKEY));
+	be_store(reth + 12, 4, length);
+}
+
+/* Make the request of a FLUSH or an ATOMIC WRITE; 0, or -1 if there is no room. */
+static int make_operand_request(const struct engine_shared *shared, struct engine_qp *qp, const struct send_wqe *wqe,
+				struct engine_out *out)
+{
+	int flush = entry_get(wqe, SQE_OPCODE) == WR_FLUSH;
+	uint64_t header = flush ? FLUSH_HEADERS : HEADERS, size = flush ? 0 : ATOMIC_WRITE_BYTES;
+	uint8_t *frame = engine_packet_begin(out, header, size, 0);
+
+	if (!frame)
+		return -1;
+	put_bth(qp, frame, flush ? BTH_FLUSH : BTH_ATOMIC_WRITE, wqe->first_psn);
+	put_reth(frame + header - 16, wqe, 0, flush ? wqe->entry_5 & 0xFFFFFFFF : ATOMIC_WRITE_BYTES);
+	if (flush)
+		be_store(frame + BTH_BYTES, 4, entry_get(wqe, SQE_IMM) & FETH_BITS);
+	else
+		memcpy(frame + header, &wqe->entry_5, ATOMIC_WRITE_BYTES);
+	engine_packet_seal(out, shared, &qp->flow, frame, header, size);
+	return 0;
+}
+
+/* Make the request for `packets` responses from `index` on, or one that is not a READ; 0, or -1 if there is no room. */
 static int make_request(const struct engine_shared *shared, struct engine_qp *qp, const struct send_wqe *wqe,
 			uint64_t index, uint64_t packets, struct engine_out *out)
 {
 	const struct queue_pair *record = qp->record;
 	uint64_t opcode = entry_get(wqe, SQE_OPCODE), header = opcode == WR_READ ? HEADERS : ATOMIC_HEADERS;
 	uint64_t operation = BTH_READ_REQUEST, offset = index * record->mtu;
+	if (has_operand(opcode))
+		return make_operand_request(shared, qp, wqe, out);
 	uint8_t *frame = engine_packet_begin(out, header, 0, 0);
 	if (!frame)
 		return -1;
 	if (opcode != WR_READ)
 		operation = opcode == WR_CMP_SWAP ? BTH_COMPARE_SWAP : BTH_FETCH_ADD;
-	be_store(frame, 8, record->head | be_get(qp->qpc, QPC_REMOTE_QPN) | operation << 56);
-	be_store(frame + 8, 4, ((wqe->first_psn + index) & PSN_MASK) | BTH_ACK_REQ);
-	be_store(frame + 12, 8, entry_get(wqe, SQE_REMOTE_ADDR) + (opcode == WR_READ ? offset : 0));
-	be_store(frame + 20, 4, entry_get(wqe, SQE_RKEY));
+	put_bth(qp, frame, operation, wqe->first_psn + index);
 	if (opcode == WR_READ) {
-		be_store(frame + 24, 4, lesser(packets * record->mtu, entry_get(wqe, SQE_LENGTH) - offset));
+		put_reth(frame + BTH_BYTES, wqe, offset,
+			 lesser(packets * record->mtu, entry_get(wqe, SQE_LENGTH) - offset));
 	} else {
+		put_reth(frame + BTH_BYTES, wqe, 0, 0); /* the operands follow its key */
 		be_store(frame + 24, 8, wqe->entry_5);
 		be_store(frame + 32, 8, opcode == WR_CMP_SWAP ? wqe->entry_6 : 0);
 	}
@@ -325,6 +364,8 @@ static uint64_t send_request(const struct engine_shared *shared, struct engine_q
 		uint64_t psn = (wqe->first_psn + wqe->sent) & PSN_MASK;
 		uint64_t packets =
 			lesser(record->read_chunk - mod64(wqe->sent, record->read_chunk), wqe->packets - wqe->sent);
+		if (psn == record->asked_psn)
+			packets = 1; /* a probe asked for it alone, and a peer that answered that repeats no more */
 		if (record->piece_count >= most ||
 		    (record->inflight && packets > record->window - lesser(record->inflight, record->window)))
 			break;
@@ -351,14 +392,14 @@ static uint64_t send_request(const struct engine_shared *shared, struct engine_q
 	return requests;
 }
 
-/* Whether a message needs a receive entry for which the peer has granted no credit. */
+/* Return whether a message needs a receive entry for which the peer has granted no credit. */
 static int lacks_credit(const struct queue_pair *record, const struct send_wqe *wqe)
 {
 	return takes_receive(entry_get(wqe, SQE_OPCODE)) && record->lsn != NONE &&
 	       psn_diff(wqe->ssn, record->lsn) > 0 && psn_diff(record->una, wqe->first_psn) <= 0;
 }
 
-/* Whether a message before it went without credit, and its one packet is not acknowledged yet. */
+/* Return whether a message before it went without credit, and its one packet is not acknowledged yet. */
 static int asks_for_credit(const struct engine_qp *qp, uint64_t before)
 {
 	for (uint64_t index = qp->record->sq_head; index != before; index = sq_after(qp, index))
@@ -367,10 +408,10 @@ static int asks_for_credit(const struct engine_qp *qp, uint64_t before)
 	return 0;
 }
 
-/* Whether a message need not ask for an ACK (IBA 9.7.5.1): it is unsignaled, the last in the queue, nothing runs short,
- * and no probe was needed lately. `ahead` is 0 if it is sent for the first time. */
-static int keeps_quiet(const struct engine_shared *shared, const struct engine_qp *qp, const struct send_wqe *wqe,
-		       uint64_t index, const struct engine_inflight *flight, int64_t ahead)
+/* Return whether a message need not ask for an ACK (IBA 9.7.5.1): it is unsignaled, the last in the queue, nothing runs
+ * short, and no probe was needed lately. `ahead` is 0 if it is sent for the first time. */
+static int may_omit_ack_req(const struct engine_shared *shared, const struct engine_qp *qp, const struct send_wqe *wqe,
+			    uint64_t index, const struct engine_inflight *flight, int64_t ahead)
 {
 	const struct queue_pair *record = qp->record;
 	uint64_t entries = record->sq_entries,
@@ -392,7 +433,7 @@ static enum engine_end send_message(const struct engine_shared *shared, struct e
 	struct queue_pair *record = qp->record;
 	enum made how;
 	enum engine_end end;
-	int reads = is_read_or_atomic(wqe);
+	int reads = is_answered(wqe);
 
 	TRACE_STEP(send_message);
 	*sent = 0;
@@ -409,7 +450,7 @@ static enum engine_end send_message(const struct engine_shared *shared, struct e
 		return end;
 	if (record->service == SERVICE_UD)
 		return engine_datagram_send(shared, qp, wqe, sges, out, sent);
-	if (!wqe->sent && !follows_last(qp, wqe))
+	if (!wqe->sent && !start_message(qp, wqe))
 		return ENGINE_DONE;
 	wqe->begun = 1;
 	if (record->service) {
@@ -433,7 +474,7 @@ static enum engine_end send_message(const struct engine_shared *shared, struct e
 	int64_t ahead = psn_diff(psn, record->sent_psn);
 	int ask = count < left ?
 			  count == room || is_contended(record, flight) || !leaves_room(record, flight, count, more) :
-			  !keeps_quiet(shared, qp, wqe, slot_index, flight, ahead);
+			  !may_omit_ack_req(shared, qp, wqe, slot_index, flight, ahead);
 	/* a repeated message carries its bytes */
 	uint64_t part = qp->peer_path && !ahead ? by_reference_chunk(qp, wqe, sges) : 0;
 	if (part) {
@@ -512,7 +553,7 @@ static enum engine_end probe(const struct engine_shared *shared, struct engine_q
 	const struct read_piece *piece = engine_piece(qp, 0);
 	if (record->inflight && record->piece_count && piece_due(piece) == record->una) {
 		if (piece->index >= record->sq_entries || piece->got >= piece->packets ||
-		    !is_read_or_atomic(&qp->sends[piece->index]) ||
+		    !is_answered(&qp->sends[piece->index]) ||
 		    piece->offset / record->mtu + piece->packets > qp->sends[piece->index].packets)
 			return PUNT_REQUEST;
 		record->probe_due = 0;
@@ -536,12 +577,12 @@ static enum engine_end probe(const struct engine_shared *shared, struct engine_q
 			return PUNT_REQUEST;
 		if (mends || oldest != last || (uint64_t)first != last->sent - 1) {
 			at[count] = (uint64_t)first;
-			count += !is_read_or_atomic(oldest);
+			count += !is_answered(oldest);
 		}
 		if (!mends) {
 			ends[count] = other;
 			at[count] = last->sent - 1;
-			count += !is_read_or_atomic(last);
+			count += !is_answered(last);
 		}
 	}
 	for (unsigned i = 0; i < count; i++) {

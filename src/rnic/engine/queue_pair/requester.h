@@ -5,7 +5,7 @@
 #include "queue_pair/arithmetic.h"
 #include "state.h"
 
-/* Whether a queue pair has requests that a turn may send. */
+/* Return whether a queue pair has requests that a turn may send. */
 static inline int engine_unsent(const struct queue_pair *record)
 {
 	return record->send_index != record->fetch_index || record->probe_due || record->fetch_index != record->tail ||

@@ -13,6 +13,7 @@
 #include "queue_pair/responder_reads.h"
 #include "queue_pair/response_queue.h"
 #include "queue_pair/step.h"
+#include "queue_pair/translation.h"
 
 #define ANY_BINDING NONE
 
@@ -44,7 +45,7 @@ static int end_steps(struct request *request, enum engine_end end)
 	return 0;
 }
 
-/* Whether a packet uses a receive entry, and whether it completes one. */
+/* Return whether a packet uses a receive entry, and whether it completes one. */
 static int uses_receive(const struct request *request)
 {
 	return (request->flags & (ROW_SEND | ROW_TAKES_RECEIVE)) != 0;
@@ -60,15 +61,15 @@ static int check_icrc(struct request *request)
 	return engine_packet_check_icrc(request->shared, request->packet) || end_steps(request, PUNT_ICRC);
 }
 
-/* ------------------------------------------------------------------ requests that are answered and not carried out */
+/* ------------------------------------------------------------------ requests that are answered but not executed */
 
-/* Whether the reference is to say why it came to this: the program wants reasons, and has not had many. */
+/* Return whether the reference is to say why it came to this: the program wants reasons, and has not had many. */
 static int wants_reason(const struct request *request)
 {
 	return request->qp->record->explains != 0;
 }
 
-/* Whether this end and the peer began with other PSNs (transport/responder.py, check_psn). */
+/* Return whether the initial PSNs of this end and of the peer differ (transport/responder.py, check_psn). */
 static int began_elsewhere(const struct request *request)
 {
 	const struct queue_pair *record = request->qp->record;
@@ -214,7 +215,7 @@ static int check_resources(struct request *request)
 	return 1;
 }
 
-/* Whether the payload is as long as its place in a message demands (IBA C9-92, C9-94). */
+/* Return whether the payload is as long as its place in a message demands (IBA C9-92, C9-94). */
 static int length_fits(const struct packet *packet, uint64_t mtu)
 {
 	uint16_t flags = packet->row->flags;
@@ -265,9 +266,12 @@ static int check_rkey(struct request *request)
 	if (!request->length)
 		return 1;
 	uint64_t binding = request->flags & ROW_START ? ANY_BINDING : qp->record->write_binding;
-	request->key = engine_key_check(request->shared, request->rkey, be_get(qp->qpc, QPC_PD), request->va,
-					request->length, ACCESS_REMOTE_WRITE, be_get(qp->qpc, QPC_LOCAL_QPN), 0);
-	if (!request->key || (binding != ANY_BINDING && request->key->binding != binding))
+	request->key = engine_remote_key(request->shared, qp, request->rkey, request->va, request->length,
+					 ACCESS_REMOTE_WRITE);
+	if (!request->key || (binding != ANY_BINDING && engine_remote_binding(request->rkey, request->key) != binding))
+		return end_steps(request, PUNT_KEY);
+	if (request->flags & ROW_START &&
+	    !engine_pages_ready(qp, request->key, request->rkey, request->va, request->length, ACCESS_REMOTE_WRITE))
 		return end_steps(request, PUNT_KEY);
 	return 1;
 }
@@ -300,14 +304,17 @@ static int execute(struct request *request)
 	engine_count(request->effects, COUNT_DROP_PSN_GAP, request->distance != 0);
 	engine_count(request->effects, COUNT_DROP_BAD_SEQUENCE, (uint32_t)request->breaks);
 	if (uses_receive(request))
-		engine_receive_use(request->qp, request->receive);
+		engine_receive_open(request->qp, request->receive);
 	if (request->flags & ROW_START) {
 		record->open = request->flags & ROW_SEND ? OPEN_SEND : OPEN_WRITE;
 		if (request->flags & ROW_WRITE) {
+			if (request->key)
+				engine_pages_use(request->qp, request->rkey, request->va, request->length);
 			record->write_length = request->length;
 			record->write_va = request->va;
 			record->write_rkey = request->rkey;
-			record->write_binding = request->key ? request->key->binding : ANY_BINDING;
+			record->write_binding = request->key ? engine_remote_binding(request->rkey, request->key) :
+							       ANY_BINDING;
 		}
 	}
 	record->offset = request->offset + request->packet->size;
@@ -356,6 +363,8 @@ static int complete(struct request *request)
 	if (request->flags & ROW_END) {
 		record->msn = (record->msn + 1) & PSN_MASK;
 		be_put(request->qp->qpc, QPC_RMSN, record->msn);
+		if (request->flags & ROW_WRITE && record->write_length)
+			engine_count_written(request->qp, (uint32_t)record->write_rkey);
 		record->open = OPEN_NOTHING;
 		record->offset = 0;
 	}

@@ -7,6 +7,7 @@
 #include "queue_pair/psn.h"
 #include "queue_pair/response_queue.h"
 #include "queue_pair/step.h"
+#include "queue_pair/translation.h"
 
 /* A READ or atomic request on its way through the steps. */
 struct request {
@@ -16,6 +17,7 @@ struct request {
 	struct engine_effects *effects;
 	enum engine_end end; /* why the steps ended */
 	int atomic;
+	int again; /* it is a duplicate */
 	uint64_t va, length; /* what it asks for: of an atomic 8 bytes */
 	uint64_t swap_add, compare;
 	uint32_t rkey;
@@ -46,6 +48,12 @@ static struct request parse_request(const struct engine_shared *shared, struct e
 		request.length = be_load(header + 12, 4);
 	}
 	return request;
+}
+
+/* Return whether the engine carries a request out: a FLUSH and an ATOMIC WRITE are the reference's. */
+static int is_known(const struct packet *packet)
+{
+	return !(packet->row->flags & (ROW_FETH | ROW_PAYLOAD));
 }
 
 /* End the steps. */
@@ -98,13 +106,14 @@ static void keep_request(const struct request *request, uint64_t orig)
 	be_put(qp->qpc, QPC_RA_BUFF_INDX, (be_get(qp->qpc, QPC_RA_BUFF_INDX) + 1) % slots);
 }
 
-/* Find the kept request that a duplicate repeats, in whole or from a later packet on, or NULL. */
+/* Find the kept request that a duplicate repeats, in whole or from a later packet on, or NULL. The newest counts: an
+ * older one may have the same PSN, from the lap before. */
 static const struct resource *find_resource(const struct request *request)
 {
 	const struct engine_qp *qp = request->qp;
 	const struct packet *packet = request->packet;
 
-	for (uint64_t i = 0; i < qp->record->resource_count; i++) {
+	for (uint64_t i = qp->record->resource_count; i-- > 0;) {
 		const struct resource *resource = resource_at(qp, i);
 		int64_t skipped = psn_diff(packet->psn, resource->psn);
 		if (resource->opcode != packet->opcode || resource->rkey != request->rkey || skipped < 0 ||
@@ -140,7 +149,7 @@ static void queue_response(const struct request *request, uint64_t orig, int aga
 	response->total = request->length;
 	response->va = request->key ? request->va : 0;
 	response->rkey = request->key ? request->rkey : 0;
-	response->binding = request->key ? request->key->binding : NONE;
+	response->binding = request->key ? engine_remote_binding(request->rkey, request->key) : NONE;
 }
 
 /* ------------------------------------------------------------------ the named steps */
@@ -190,10 +199,12 @@ static int check_rkey(struct request *request)
 
 	if (!request->length)
 		return 1;
-	request->key = engine_key_check(request->shared, request->rkey, be_get(qp->qpc, QPC_PD), request->va,
-					request->length, request->atomic ? ACCESS_REMOTE_ATOMIC : ACCESS_REMOTE_READ,
-					be_get(qp->qpc, QPC_LOCAL_QPN), 0);
-	return request->key != NULL || end_steps(request, PUNT_KEY);
+	uint64_t rights = request->atomic ? ACCESS_REMOTE_ATOMIC : ACCESS_REMOTE_READ;
+	request->key = engine_remote_key(request->shared, qp, request->rkey, request->va, request->length, rights);
+	if (!request->key || (!request->again && !engine_pages_ready(qp, request->key, request->rkey, request->va,
+								     request->length, rights)))
+		return end_steps(request, PUNT_KEY);
+	return 1;
 }
 
 /* Carry out an atomic, on 64 bits in the host's byte order; 0, or -1 if memory is out of reach. */
@@ -224,6 +235,8 @@ static int execute(struct request *request)
 	record->established = 1;
 	record->nak_sent = 0;
 	record->msn = (record->msn + 1) & PSN_MASK;
+	if (request->key)
+		engine_pages_use(qp, request->rkey, request->va, request->length);
 	keep_request(request, orig);
 	queue_response(request, orig, 0);
 	be_put(qp->qpc, QPC_EXPECTED_PSN, (request->packet->psn + request->packets) & PSN_MASK);
@@ -236,6 +249,8 @@ enum engine_end engine_read_receive(const struct engine_shared *shared, struct e
 {
 	struct request request = parse_request(shared, qp, packet, effects);
 
+	if (!is_known(packet))
+		return PUNT_REQUEST;
 	if (STEP(check_op_seq, &request) && STEP(check_op_valid, &request) && STEP(check_resources, &request) &&
 	    STEP(check_length, &request) && STEP(check_rkey, &request) && STEP(check_icrc, &request))
 		STEP(execute, &request);
@@ -244,7 +259,7 @@ enum engine_end engine_read_receive(const struct engine_shared *shared, struct e
 
 /* ------------------------------------------------------------------ duplicates */
 
-/* Whether the response to a request waits and is not begun. */
+/* Return whether the response to a request waits and is not begun. */
 static int response_waits(const struct engine_qp *qp, uint64_t psn)
 {
 	for (uint64_t i = 0; i < qp->record->reply_count; i++) {
@@ -260,10 +275,17 @@ enum engine_end engine_read_duplicate(const struct engine_shared *shared, struct
 {
 	struct request request = parse_request(shared, qp, packet, effects);
 
+	if (!is_known(packet))
+		return PUNT_REQUEST;
+	request.again = 1;
 	if (!engine_response_queue_valid(qp) || !resources_valid(qp->record))
 		return PUNT_REPLY;
 	if (!check_length(&request) || !STEP(check_icrc, &request))
 		return request.end;
+	/* what a guard stands before Python looks at, and what R_Key 0 does not reach Python tells of */
+	int asked = qp->guarded || (!request.rkey && qp->translation);
+	if (asked && !request.atomic && !check_rkey(&request))
+		return PUNT_KEY;
 	qp->record->established = 1;
 	const struct resource *resource = find_resource(&request);
 	/* the network may repeat a READ long after its memory is gone: that must not fail the queue pair */

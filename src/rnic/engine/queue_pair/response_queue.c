@@ -7,6 +7,7 @@
 #include "queue_pair/encap.h"
 #include "queue_pair/psn.h"
 #include "queue_pair/receive_queue.h"
+#include "queue_pair/translation.h"
 
 #define ACK_HEADER (BTH_BYTES + 4u)
 
@@ -26,7 +27,7 @@ uint64_t engine_ack_syndrome(const struct engine_shared *shared, const struct en
 	if (!(be_get(qp->qpc, QPC_OPTIONS) & OPT_CREDITS) || qp->record->uses_srq)
 		return CREDITS_INVALID;
 	left = engine_receives_left(qp);
-	left -= lesser(left, shared->rq_almost_full);
+	left -= lesser(left, engine_kept_back(shared, qp->record->rq_entries));
 	/* the entry of an open message counts, since its message is not in the MSN yet */
 	left += qp->record->receive_index != NONE;
 	while (code + 1 < CREDITS_INVALID && credit_counts[code + 1] <= left)
@@ -75,7 +76,7 @@ void engine_response_ack(struct engine_qp *qp, uint64_t psn, uint64_t syndrome, 
 	engine_response_new(qp, REPLY_ACK, psn, 1, syndrome, 0);
 }
 
-void engine_response_settle(const struct engine_shared *shared, struct engine_qp *qp, struct engine_effects *effects)
+void engine_response_queue_ack(const struct engine_shared *shared, struct engine_qp *qp, struct engine_effects *effects)
 {
 	uint64_t expected = be_get(qp->qpc, QPC_EXPECTED_PSN);
 	qp->record->owed_ns = NEVER;
@@ -88,17 +89,17 @@ void engine_response_settle(const struct engine_shared *shared, struct engine_qp
 static const struct memory_key *response_key(const struct engine_shared *shared, const struct engine_qp *qp,
 					     const struct reply *response)
 {
-	const struct memory_key *key = engine_key_check(shared, (uint32_t)response->rkey, be_get(qp->qpc, QPC_PD),
-							response->va, response->total, ACCESS_REMOTE_READ,
-							be_get(qp->qpc, QPC_LOCAL_QPN), 0);
-	if (!key || (response->binding != NONE && key->binding != response->binding))
+	uint32_t rkey = (uint32_t)response->rkey;
+	const struct memory_key *key =
+		engine_remote_key(shared, qp, rkey, response->va, response->total, ACCESS_REMOTE_READ);
+	if (!key || (response->binding != NONE && engine_remote_binding(rkey, key) != response->binding))
 		return NULL;
 	const struct engine_mapping *reach = &shared->reach[key - shared->keys];
 	return reach->bytes || reach->segment ? key : NULL;
 }
 
-/* Whether the engine can send what is due, up to `budget` packets. A READ whose memory has gone fails the queue pair,
- * after what is before it was sent. */
+/* Return whether the engine can send what is due, up to `budget` packets. A READ whose memory has gone fails the queue
+ * pair, after what is before it was sent. */
 static int can_send(const struct engine_shared *shared, const struct engine_qp *qp, uint64_t mtu, uint64_t budget)
 {
 	for (uint64_t i = 0; budget && i < qp->record->reply_count; i++) {
@@ -214,10 +215,13 @@ uint64_t engine_reply(const struct engine_shared *shared, struct engine_qp *qp, 
 		if (response->kind == REPLY_READ) {
 			uint64_t count = send_read(shared, qp, response, mtu, budget - made, out, effects);
 			made += count;
-			if (response->sent == response->packets)
+			if (response->sent == response->packets) {
+				if (response->total)
+					engine_count_answered(qp, (uint32_t)response->rkey);
 				pop_response(record, response);
-			else if (!count)
+			} else if (!count) {
 				break;
+			}
 			continue;
 		}
 		int atomic = response->kind == REPLY_ATOMIC;

@@ -1,7 +1,8 @@
-/* What is sent and not acknowledged: progress, window, timers, completions (IBA 9.7.6). */
+/* Requests that are sent and not acknowledged: progress, window, timers, completions (IBA 9.7.6). */
 #include "queue_pair/send_queue.h"
 
 #include "queue_pair/by_reference.h"
+#include "queue_pair/congestion.h"
 #include "queue_pair/psn.h"
 #include "queue_pair/response_queue.h"
 
@@ -25,8 +26,8 @@ struct send_wqe *engine_sq_last(const struct engine_qp *qp)
 
 /* ------------------------------------------------------------------ timers */
 
-/* Return when what is sent now counts as lost: after the local ACK timeout, doubled for each that passed in vain, at
- * least four round trips, at most four times itself (IBA 9.7.6.1.3). */
+/* Return when what is sent now counts as lost: after the local ACK timeout, doubled for each that expired, at least
+ * four round trips, at most four times itself (IBA 9.7.6.1.3). */
 static uint64_t ack_deadline(const struct queue_pair *record, uint64_t srtt, uint64_t now)
 {
 	uint64_t timeout = record->ack_timeout;
@@ -68,7 +69,7 @@ void engine_sq_arm_timers(const struct engine_shared *shared, struct engine_qp *
 
 /* ------------------------------------------------------------------ completions */
 
-/* Whether a message was sent in part, or executed. */
+/* Return whether a message was sent in part, or executed. */
 static int has_begun(const struct send_wqe *wqe)
 {
 	return wqe->packets ? wqe->begun != 0 : wqe->executed != 0;
@@ -112,7 +113,7 @@ enum engine_end engine_sq_complete_check(struct engine_qp *qp, const struct send
 }
 
 /* Complete, in order, every message that is wholly acknowledged. */
-static void retire(struct engine_qp *qp, struct cq_room *room, struct engine_effects *effects)
+static void complete_acked(struct engine_qp *qp, struct cq_room *room, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	uint64_t index = record->sq_head, una = record->una;
@@ -157,22 +158,16 @@ enum engine_end engine_sq_complete_sent(struct engine_qp *qp, struct engine_effe
 	struct cq_room room;
 	enum engine_end end = reserve_completions(qp, qp->record->una, &room);
 	if (end == ENGINE_DONE)
-		retire(qp, &room, effects);
+		complete_acked(qp, &room, effects);
 	return end;
 }
 
 /* ------------------------------------------------------------------ progress */
 
-static void resize_window(const struct engine_shared *shared, struct queue_pair *record, uint64_t packets)
+void engine_sq_reduce_window(const struct engine_shared *shared, struct queue_pair *record, uint64_t part)
 {
-	record->window = packets;
-	record->ack_every = greater(1, lesser(shared->ack_every, packets / INFLIGHT_ACKS_A_WINDOW));
-}
-
-void engine_sq_narrow(const struct engine_shared *shared, struct queue_pair *record, uint64_t part)
-{
-	resize_window(shared, record,
-		      greater(lesser(INFLIGHT_NARROWEST, record->widest), record->window * (part - 1) / part));
+	engine_window_resize(shared, record,
+			     greater(lesser(INFLIGHT_NARROWEST, record->widest), record->window * (part - 1) / part));
 }
 
 static void widen_window(const struct engine_shared *shared, struct queue_pair *record, uint64_t acknowledged)
@@ -180,7 +175,7 @@ static void widen_window(const struct engine_shared *shared, struct queue_pair *
 	uint64_t counted = record->uncounted + acknowledged, more = counted / INFLIGHT_WIDEN_AFTER;
 	record->uncounted = counted % INFLIGHT_WIDEN_AFTER;
 	if (more)
-		resize_window(shared, record, lesser(record->widest, record->window + more));
+		engine_window_resize(shared, record, lesser(record->widest, record->window + more));
 }
 
 void engine_rtt_update(uint64_t *srtt, uint64_t *rttvar, uint64_t sample)
@@ -242,10 +237,10 @@ void engine_sq_advance_into(const struct engine_shared *shared, struct engine_qp
 	if (record->window < record->widest)
 		widen_window(shared, record, count);
 	record->una = psn;
-	uint64_t landed = lesser(count, record->inflight);
+	uint64_t acked = lesser(count, record->inflight);
 	effects->acknowledged += count;
-	effects->landed += landed;
-	record->inflight -= landed;
+	effects->inflight_acked += acked;
+	record->inflight -= acked;
 	be_put(qp->qpc, QPC_LAST_ACKED_PSN, psn);
 	record->retry_left = be_get(qp->qpc, QPC_RETRY_CNT);
 	record->rnr_left = be_get(qp->qpc, QPC_RNR_RETRY);
@@ -261,7 +256,8 @@ void engine_sq_advance_into(const struct engine_shared *shared, struct engine_qp
 		/* a probe may have revealed only one loss of several */
 		record->probe_due = probed && engine_probe_enabled(shared, qp) && !record->piece_count;
 	}
-	retire(qp, room, effects);
+	complete_acked(qp, room, effects);
+	engine_congestion_acked(shared, record, count, effects->sample == NONE ? 0 : effects->sample, now);
 }
 
 /* ------------------------------------------------------------------ going back */
@@ -277,6 +273,12 @@ void engine_sq_rewind(struct engine_qp *qp, uint64_t psn, struct engine_effects 
 	struct queue_pair *record = qp->record;
 	uint64_t index = record->send_index;
 
+	if (effects->effects & EFFECT_GO_ON) { /* decide now what an ACK lets go on: what is sent again did not wait */
+		if (record->probe_due)
+			effects->effects |= EFFECT_BEGUN;
+		else if (index == record->fetch_index && index == record->tail)
+			effects->effects &= ~(uint32_t)EFFECT_GO_ON;
+	}
 	record->rtt_psn = NONE;
 	record->probe_due = 0;
 	while (record->piece_count && psn_diff(piece_due(engine_piece(qp, record->piece_count - 1)), psn) >= 0)
@@ -294,7 +296,7 @@ void engine_sq_rewind(struct engine_qp *qp, uint64_t psn, struct engine_effects 
 	int64_t ahead = psn_diff(psn, record->una);
 	uint64_t kept = ahead < 0 ? 0 : (uint64_t)ahead;
 	if (record->inflight > kept) {
-		effects->grounded += record->inflight - kept;
+		effects->inflight_resend += record->inflight - kept;
 		record->inflight = kept;
 	}
 	if (!record->inflight) /* nothing is in flight that could be late */
@@ -302,7 +304,7 @@ void engine_sq_rewind(struct engine_qp *qp, uint64_t psn, struct engine_effects 
 	effects->effects |= EFFECT_SCHEDULE;
 }
 
-void engine_sq_ask_again(struct engine_qp *qp, uint64_t psn, struct engine_effects *effects)
+void engine_sq_rewind_for_free(struct engine_qp *qp, uint64_t psn, struct engine_effects *effects)
 {
 	uint64_t deadline = qp->record->ack_deadline;
 
@@ -311,15 +313,16 @@ void engine_sq_ask_again(struct engine_qp *qp, uint64_t psn, struct engine_effec
 	effects->effects |= EFFECT_ARM;
 }
 
-void engine_sq_retry(const struct engine_shared *shared, struct engine_qp *qp, uint64_t psn,
+void engine_sq_retry(const struct engine_shared *shared, struct engine_qp *qp, uint64_t psn, uint64_t now,
 		     struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
 	record->retry_left--;
 	engine_count(effects, COUNT_REWINDS, 1);
-	engine_sq_narrow(shared, record, 2);
+	engine_sq_reduce_window(shared, record, 2);
 	effects->effects |= EFFECT_LOST;
 	engine_sq_rewind(qp, psn, effects);
+	engine_congestion_lost(shared, record, now);
 }
 
 /* ------------------------------------------------------------------ deadlines that come */
@@ -328,7 +331,7 @@ uint64_t engine_deadline(const struct engine_qp *qp)
 {
 	const struct queue_pair *record = qp->record;
 	uint64_t own = lesser(lesser(record->ack_deadline, record->probe_deadline), record->rnr_until);
-	return lesser(lesser(own, record->owed_ns), lesser(record->relief_ns, record->pace_ns));
+	return lesser(lesser(own, record->owed_ns), lesser(record->control_ns, record->pace_ns));
 }
 
 void engine_timeout(const struct engine_shared *shared, struct engine_qp *qp, const struct engine_inflight *flight,
@@ -342,7 +345,7 @@ void engine_timeout(const struct engine_shared *shared, struct engine_qp *qp, co
 	    !engine_sq_valid(qp))
 		return;
 	effects->end = PUNT_WAIT;
-	if (record->pace_ns <= now || record->relief_ns <= now)
+	if (record->pace_ns <= now || record->control_ns <= now)
 		return;
 	effects->end = PUNT_ACK;
 	if (late && !record->retry_left)
@@ -352,7 +355,7 @@ void engine_timeout(const struct engine_shared *shared, struct engine_qp *qp, co
 		return;
 	effects->end = ENGINE_DONE;
 	if (record->owed_ns <= now)
-		engine_response_settle(shared, qp, effects);
+		engine_response_queue_ack(shared, qp, effects);
 	if (record->rnr_until <= now) {
 		record->rnr_until = NEVER;
 		effects->effects |= EFFECT_SCHEDULE;
@@ -362,7 +365,7 @@ void engine_timeout(const struct engine_shared *shared, struct engine_qp *qp, co
 		record->ack_deadline = NEVER;
 		record->backoff = lesser(record->backoff + 1, TIMER_BACKOFF_MOST);
 		effects->effects |= EFFECT_SILENT;
-		engine_sq_retry(shared, qp, record->una, effects);
+		engine_sq_retry(shared, qp, record->una, now, effects);
 	} else if (record->probe_deadline <= now) {
 		int waits = qp->peer_path && qp->peer_path->pending(qp->peer_path);
 		/* as many without progress as packets may be sent by timeouts; without an ACK timeout, for ever */

@@ -1,4 +1,4 @@
-/* Where the bytes of a send work request lie: in its entry's region, in a scatter list, or in the send ring itself
+/* Resolve the bytes of a send work request: in its entry's region, in a scatter list, or in the send ring itself
  * (transport/sge.py; transport/wqe.py, SendRing). The list is read once, since software may change it meanwhile. */
 #include "queue_pair/sge.h"
 

@@ -1,4 +1,4 @@
-/* Where the bytes of a send work request lie (transport/sge.py). */
+/* Places of the bytes of a send work request (transport/sge.py). */
 #ifndef RNIC_ENGINE_SGE_H
 #define RNIC_ENGINE_SGE_H
 
@@ -18,13 +18,13 @@ struct sge_list {
 	struct sge entries[QP_SCATTERS];
 };
 
-/* Whether the send ring and its slab are in reach as far as its record says they go. */
+/* Return whether the send ring and its slab are in reach as far as its record says they go. */
 int engine_ring_reachable(const struct engine_qp *qp);
 /* Find the bytes of the message of SQ entry `index`, with `rights` to them; ENGINE_DONE, or why the reference must
  * look. */
 enum engine_end engine_sge_resolve(const struct engine_shared *shared, const struct engine_qp *qp,
 				   const struct send_wqe *wqe, uint64_t index, uint64_t rights, struct sge_list *sges);
-/* Whether there is a way to all of them: this process's own memory, or another's by its segment. */
+/* Return whether there is a way to all of them: this process's own memory, or another's by its segment. */
 int engine_sge_reachable(const struct engine_shared *shared, const struct sge_list *sges);
 /* Move `size` bytes from `offset` on, in range by contract; 0, or -1 if they are out of reach. */
 int engine_sge_read(const struct engine_shared *shared, const struct sge_list *sges, uint64_t offset, uint8_t *to,
