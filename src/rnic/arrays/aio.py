@@ -1,7 +1,7 @@
 """``rnic.alisten`` and ``rnic.aconnect``: the short API on an event loop, with no thread for any call or connection.
 
-The NIC's own thread stands in for hardware, as everywhere. Looking up a host's name takes a thread of the event loop
-for a moment; addresses do not.
+The NIC's own thread stands in for hardware, as everywhere. A host name is looked up in a thread of the event loop;
+an address needs no thread.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from rnic.arrays.listener import (
     prepare,
 )
 from rnic.cm.line_socket import ExchangeError, LineSocket, dialling, tcp_port
+from rnic.cm.work_queue import wait_event_async
 from rnic.spec.errors import RnicError
 from rnic.verbs.context import Context
 
@@ -35,10 +36,10 @@ _Given = ParamSpec("_Given")
 
 
 class _Connecting:
-    """What :func:`aconnect` returns: ``await`` it for a connection, or open it with ``async with``."""
+    """Result of :func:`aconnect`: ``await`` it for a connection, or open it with ``async with``."""
 
     def __init__(self, begin: Callable[[], Coroutine[Any, Any, Connection]]) -> None:
-        self._begin = begin  # only when it is awaited: a task that is cancelled before would leave a coroutine behind
+        self._begin = begin  # called on await: a task cancelled before that would leak a coroutine
         self._connection: Connection | None = None
 
     def __await__(self) -> Generator[Any, None, Connection]:
@@ -54,20 +55,31 @@ class _Connecting:
 
 
 def _for_asyncio(connect: Callable[_Given, Connection]) -> Callable[_Given, _Connecting]:
-    """``aconnect`` with whatever arguments ``connect`` has."""
+    """Return ``aconnect`` with whatever arguments ``connect`` has."""
     signature = inspect.signature(connect)
 
     def aconnect(*args: _Given.args, **kwargs: _Given.kwargs) -> _Connecting:
-        """:func:`rnic.connect` for asyncio, with the same arguments and errors.
+        """Connect as :func:`rnic.connect`, for asyncio, with the same arguments and errors.
 
         It may be awaited, or opened with ``async with``.
+
+        Args:
+            host: the listener's name or IP address.
+            port: its TCP port, or service name.
+            addr: local IP address of the NIC, by default that of the route to ``host``.
+            udp_port: UDP port of the NIC, 4791 by default.
+            share: buffers or arrays for the peer, by name.
+            message_bytes: longest message to receive.
+            receives: messages that may wait.
+            timeout_s: seconds to wait for the connection.
+            context: use this opened device instead.
         """
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
         return _Connecting(functools.partial(_connect, **given.arguments))
 
     aconnect.__qualname__ = "aconnect"
-    functools.update_wrapper(aconnect, connect, assigned=())  # its signature, for help() and editors
+    functools.update_wrapper(aconnect, connect, assigned=())  # copies the signature, for help() and editors
     return aconnect
 
 
@@ -75,7 +87,7 @@ aconnect = _for_asyncio(connect)
 
 
 async def _connect(host: str, port: int | str, timeout_s: float, **end: Any) -> Connection:
-    """``end`` are the arguments of :func:`~rnic.arrays.listener.connect` that make this side's end."""
+    """Connect with ``end``, the arguments of :func:`~rnic.arrays.listener.connect` that make this side's end."""
     number = tcp_port(host, port, 1)
     with ExitStack() as undo:
         lines = LineSocket(await _dial(host, number, timeout_s), f"{host} port {number}")
@@ -91,7 +103,7 @@ async def _dial(host: str, port: int, timeout_s: float) -> socket.socket:
     loop = asyncio.get_running_loop()
     with dialling(f"{host} port {port}", timeout_s):
         async with asyncio.timeout(timeout_s):
-            try:  # an address needs no look-up, and so no thread
+            try:  # an address needs no lookup, and so no thread
                 found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
             except socket.gaierror:
                 found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -113,8 +125,13 @@ async def _dial(host: str, port: int, timeout_s: float) -> socket.socket:
             raise refused
 
 
+def _close_cancelled(lines: LineSocket, task: asyncio.Task[None]) -> None:
+    if task.cancelled():
+        lines.close()
+
+
 class AsyncListener(BufferListener):
-    """What :func:`alisten` makes: ``async with`` starts it, ``async for`` gives the connections in order of arrival.
+    """Result of :func:`alisten`: ``async with`` starts it, ``async for`` yields the connections in order of arrival.
 
     Peers read and write what is shared while the program does something else, whether it accepts them or not.
     """
@@ -127,11 +144,11 @@ class AsyncListener(BufferListener):
 
     @property
     def closed(self) -> bool:
-        """Whether it no longer listens."""
+        """True if it no longer listens."""
         return self._closed
 
     async def accept(self) -> Connection:
-        """The next connection; ``asyncio.timeout`` bounds the wait. :class:`ExchangeError` once it is closed."""
+        """Return the next connection; raise :class:`ExchangeError` once closed. ``asyncio.timeout`` bounds the wait."""
         while not self._waiting and not self.closed:
             self._arrived.clear()
             await self._arrived.wait()
@@ -162,31 +179,45 @@ class AsyncListener(BufferListener):
         self._closed = True
         for task in list(self._tasks):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._socket.close()
-        while self._waiting:
-            self._waiting.popleft().close()
-        self._arrived.set()
-        self._shares.close()
+        try:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        finally:  # this task may be cancelled, too, and is not called again
+            self._socket.close()
+            for connection in self._take_all():
+                connection.close()
+            self._arrived.set()
+            self._shares.close()
 
-    def _spawn(self, coroutine: Any) -> None:
+    def _spawn(self, coroutine: Any) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await self._handshakes.acquire()
             try:
-                sock, address = await loop.sock_accept(self._socket)
-            except OSError:  # out of descriptors or memory: further clients wait in the system's backlog
+                # a socket accepted by asyncio would be lost if the task is cancelled at that moment
+                accepted = await wait_event_async(self._accept_tcp, lambda: [self._socket.fileno()], None)
+                assert accepted is not None  # without a timeout
+                sock, address = accepted
+            except OSError:  # out of descriptors or memory: further clients wait in the kernel's backlog
                 self._handshakes.release()
                 await asyncio.sleep(RETRY_S)
                 continue
             lines = client_socket(sock, address)
             self._half_open.admit(lines, address[0])
-            self._spawn(self._handshake(lines, address[0]))
+            # a task that is cancelled before its first step does nothing
+            self._spawn(self._handshake(lines, address[0])).add_done_callback(
+                functools.partial(_close_cancelled, lines)
+            )
+
+    def _accept_tcp(self) -> tuple[socket.socket, Any] | None:
+        try:
+            return self._socket.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return None
 
     async def _handshake(self, lines: LineSocket, address: str) -> None:
         try:
@@ -197,9 +228,11 @@ class AsyncListener(BufferListener):
                 await lines.asend(answer)
                 undo.pop_all()
         except RnicError as error:  # the client is told, and the listener serves on
-            with contextlib.suppress(ExchangeError):
-                await lines.asend(refusal_line(str(error)))
-            lines.close()
+            try:
+                with contextlib.suppress(ExchangeError):
+                    await lines.asend(refusal_line(str(error)))
+            finally:
+                lines.close()
             return
         except BaseException:
             lines.close()
@@ -226,9 +259,18 @@ def alisten(
     receives: int = RECEIVES,
     context: Context | None = None,
 ) -> AsyncListener:
-    """:func:`rnic.listen` for asyncio, with the same arguments and errors.
+    """Listen as :func:`rnic.listen`, for asyncio, with the same arguments and errors.
 
-    ``async with`` starts it, and ``async for peer in listener`` gives the connections.
+    ``async with`` starts it, and ``async for peer in listener`` yields the connections.
+
+    Args:
+        addr: local IP address, of the TCP port and the NIC.
+        port: TCP port, or service name; 0 for a free one.
+        share: buffers or arrays for peers, by name.
+        udp_port: UDP port of the NIC, 4791 by default.
+        message_bytes: longest message that each connection receives.
+        receives: messages that may wait on each connection.
+        context: use this opened device instead.
     """
     return AsyncListener(addr, port, udp_port, message_bytes, receives, context, share)
 

@@ -1,4 +1,4 @@
-"""Arrays as they travel: type and shape beside the bytes. NumPy is used where it is installed, else plain bytes are."""
+"""Encoding of arrays in messages: type, shape and bytes. Without NumPy, arrays are plain bytes."""
 
 from __future__ import annotations
 
@@ -20,19 +20,26 @@ BYTES = "|u1"
 HEADER_BYTES = 256
 """Room for a message's header; the array follows it."""
 
+_NATIVE = "<" if sys.byteorder == "little" else ">"
+_ORDERS = {"@": _NATIVE, "=": _NATIVE, "<": "<", ">": ">", "!": ">"}
+"""Byte orders of a buffer's format, as NumPy writes them."""
+_KINDS = dict.fromkeys("bhilqn", "i") | dict.fromkeys("BHILQN", "u") | dict.fromkeys("efd", "f") | {"?": "b"}
+"""Kinds of numbers by the letter of a buffer's format."""
 _LENGTH = struct.Struct("<HH")
 _ALIGN = 16
 
 
 def describe(buffer: object) -> tuple[str, tuple[int, ...], Fields | None]:
-    """Array type, as ``numpy.dtype.str``, shape, and the fields of a structured type; of what is no NumPy array, bytes.
+    """Return the array type, as ``numpy.dtype.str``, the shape, and the fields of a structured type.
+
+    Other buffers of numbers, such as ``array.array`` and ctypes arrays, keep type and shape; the rest is bytes.
 
     Raises:
-        VerbsError: EINVAL for a type that peers would not take, or an order of elements that they would not expect.
+        VerbsError: EINVAL for a type that peers do not accept, or an array that is not in C order.
     """
     numpy: Any = sys.modules.get("numpy")
     if numpy is None or not isinstance(buffer, numpy.ndarray | numpy.generic):
-        return BYTES, (byte_view(buffer).nbytes,), None
+        return *(_numbers(buffer) or (BYTES, (byte_view(buffer).nbytes,))), None
     if not buffer.flags.c_contiguous:
         raise VerbsError(
             EINVAL,
@@ -45,7 +52,7 @@ def describe(buffer: object) -> tuple[str, tuple[int, ...], Fields | None]:
     fields: Any = None
     if kind.names is not None:
         with warnings.catch_warnings():
-            # fields that overlap or lie out of order have no such description; they travel as plain bytes
+            # fields that overlap or lie out of order have no such description; they are sent as plain bytes
             warnings.simplefilter("ignore", UserWarning)
             fields = _listed(numpy.lib.format.dtype_to_descr(kind))
         if not isinstance(fields, list):
@@ -53,26 +60,39 @@ def describe(buffer: object) -> tuple[str, tuple[int, ...], Fields | None]:
     return str(kind.str), tuple(buffer.shape), fields
 
 
+def _numbers(buffer: Any) -> tuple[str, tuple[int, ...]] | None:
+    """Return type and shape of a buffer of numbers that is not a NumPy array; ``None`` for bytes and non-buffers."""
+    try:
+        with memoryview(buffer) as view:
+            order, letter = (view.format[0], view.format[1:]) if view.format[0] in _ORDERS else ("=", view.format)
+            kind = _KINDS.get(letter)
+            if kind is None or not view.nbytes or not view.c_contiguous:
+                return None
+            return f"{'|' if view.itemsize == 1 else _ORDERS[order]}{kind}{view.itemsize}", tuple(view.shape or ())
+    except TypeError:
+        return None
+
+
 def _listed(value: Any) -> Any:
-    """As JSON gives it back."""
+    """Return ``value`` as JSON decodes it: with lists for tuples."""
     return [_listed(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _tupled(fields: Any) -> Any:
-    """As NumPy wants it: a list of tuples."""
+    """Return fields as NumPy expects them: a list of tuples."""
     if isinstance(fields, str):
         return fields
     return [(field[0], _tupled(field[1]), *(tuple(shape) for shape in field[2:])) for field in fields]
 
 
 def array_type(dtype: str, fields: Fields | None = None) -> Any:
-    """The NumPy type; ``None`` where NumPy is not installed.
+    """Return the NumPy type; ``None`` if NumPy is not installed.
 
     Raises:
-        VerbsError: EINVAL for a type that NumPy does not know or takes for another size.
+        VerbsError: EINVAL for a type that NumPy does not know, or to which it gives another size.
     """
     try:
-        import numpy  # noqa: PLC0415 - optional, and slow to import for who reads no array
+        import numpy  # noqa: PLC0415 - optional, and slow to import for programs that read no array
     except ImportError:
         return None
     try:
@@ -87,10 +107,10 @@ def array_type(dtype: str, fields: Fields | None = None) -> Any:
 
 
 def new_array(dtype: str, shape: tuple[int, ...], fields: Fields | None = None) -> Any:
-    """Memory for an array: a NumPy array, or a bytearray where NumPy is not installed.
+    """Allocate an array: a NumPy array, or a bytearray if NumPy is not installed.
 
     Raises:
-        VerbsError: EINVAL as :func:`array_type`, ENOMEM for what is too big.
+        VerbsError: EINVAL as :func:`array_type`, ENOMEM for an array that is too large.
     """
     kind = array_type(dtype, fields)
     if kind is None:
@@ -106,24 +126,24 @@ def _allocated(make: Callable[[], Any], dtype: str, shape: tuple[int, ...]) -> A
         raise VerbsError(ENOMEM, f"no memory for an array of {shape} elements of {dtype}; read into=") from None
 
 
-# ---------------------------------------------------------- what goes into a remote array, and comes out
+# ---------------------------------------------------------- values written to and read from a remote array
 
 
 def is_raw(buffer: object) -> bool:
-    """Whether a buffer is bytes without a type: these are written and read as they are."""
+    """Return whether a buffer holds untyped bytes, which are written and read without conversion."""
     if isinstance(buffer, bytes | bytearray | mmap):
         return True
     return isinstance(buffer, memoryview) and buffer.format in ("B", "b", "c")
 
 
 def typed(data: Any, info: BufferInfo, casting: str | None) -> Any:
-    """``data`` as a buffer of the remote type.
+    """Return ``data`` as a buffer of the remote type.
 
-    Bytes go as they are. Lists and numbers become elements of the remote type where it can hold them.
+    Bytes are not converted. Lists and numbers become elements of the remote type if it can hold them.
 
     Raises:
-        VerbsError: EINVAL where ``data`` is of another type and ``casting`` does not allow to convert it, or of a shape
-            that is not the remote one's.
+        VerbsError: EINVAL if ``data`` is of another type and ``casting`` does not allow the conversion, or if its
+            shape does not match the remote array's.
     """
     if is_raw(data):
         return data
@@ -144,12 +164,12 @@ def typed(data: Any, info: BufferInfo, casting: str | None) -> Any:
 
 
 def is_empty(data: Any) -> bool:
-    """Whether there is not a byte, which is no memory that could be registered, and nothing to send."""
+    """Return whether ``data`` has no bytes: nothing to register, nothing to send."""
     return not len(data) if isinstance(data, bytes | bytearray) else getattr(data, "nbytes", None) == 0
 
 
 def in_c_order(data: Any) -> Any:
-    """An array with its elements in the order in which they travel: itself, or a copy; anything else as it is."""
+    """Return an array in C order, copied if necessary; return anything else unchanged."""
     numpy: Any = sys.modules.get("numpy")
     if numpy is None or not isinstance(data, numpy.ndarray) or data.flags.c_contiguous:
         return data
@@ -157,7 +177,7 @@ def in_c_order(data: Any) -> Any:
 
 
 def _elements(numpy: Any, data: Any, kind: Any, info: BufferInfo, rows: bool = True) -> Any:
-    """Python numbers as elements, none of which loses anything."""
+    """Return Python numbers as elements of the remote type; raise if one would lose precision."""
     try:
         if kind.names is not None:
             array = numpy.array(data, kind)
@@ -167,7 +187,7 @@ def _elements(numpy: Any, data: Any, kind: Any, info: BufferInfo, rows: bool = T
                 _same_rows(tuple(array.shape), info, "data")
             return array
         given = numpy.asarray(data)
-        # 2.0 is a whole number as well, which the values below tell; no complex number is a real one
+        # 2.0 is accepted for an integer: the values are compared below; a complex number never is
         casting = "unsafe" if kind.kind in "iu" and given.dtype.kind != "c" else "same_kind"
         if not numpy.can_cast(given.dtype, kind, casting):
             raise ValueError
@@ -182,8 +202,8 @@ def _elements(numpy: Any, data: Any, kind: Any, info: BufferInfo, rows: bool = T
 
 
 def _kept(given: Any, got: Any) -> bool:
-    """Whether a record holds what was given for it; the floats among it as near as they can be."""
-    given, got = (value.tolist() if hasattr(value, "tolist") else value for value in (given, got))  # NumPy's own
+    """Return whether a record holds the given values; floats may be rounded to the field's type."""
+    given, got = (value.tolist() if hasattr(value, "tolist") else value for value in (given, got))  # NumPy's types
     if isinstance(got, list | tuple):
         return (
             isinstance(given, list | tuple)
@@ -198,7 +218,7 @@ def _kept(given: Any, got: Any) -> bool:
 
 
 def check_into(into: Any, info: BufferInfo, casting: str | None) -> bool:
-    """Whether what is read must be converted for ``into``; raises as :func:`typed`."""
+    """Return whether data read must be converted for ``into``; raise as :func:`typed`."""
     if is_raw(into):
         return False
     kind = array_type(info.dtype, info.fields)
@@ -208,7 +228,7 @@ def check_into(into: Any, info: BufferInfo, casting: str | None) -> bool:
     try:
         array = into if isinstance(into, numpy.ndarray) else numpy.asarray(memoryview(into))
     except (TypeError, ValueError):
-        return False  # no buffer that NumPy knows: its bytes, if it has any
+        return False  # not a buffer that NumPy knows: read into its bytes, if it has any
     _same_rows(tuple(array.shape), info, "into")
     if not array.flags.c_contiguous:
         raise VerbsError(EINVAL, "into is not contiguous in C order; read into an array that is, and copy it")
@@ -222,18 +242,18 @@ def check_into(into: Any, info: BufferInfo, casting: str | None) -> bool:
 
 
 def convert_into(into: Any, array: Any, casting: str | None) -> Any:
-    """Copy what was read into the first elements of an array of another type; that array."""
+    """Copy data read into the first elements of an array of another type; return that array."""
     numpy: Any = sys.modules["numpy"]
-    flat = numpy.asarray(into).reshape(-1)  # of what is contiguous, so that it is no copy
+    flat = numpy.asarray(into).reshape(-1)  # a view, not a copy: the array is contiguous
     numpy.copyto(flat[: array.size], array.reshape(-1), casting=casting)
     return into
 
 
 def filling(value: Any, info: BufferInfo, shape: tuple[int, ...]) -> Any:
-    """``value`` as a contiguous array of a shape, repeated as NumPy repeats what is assigned to a slice.
+    """Return ``value`` as a contiguous array of a shape, broadcast as NumPy broadcasts a value assigned to a slice.
 
     Raises:
-        VerbsError: EINVAL where it does not fit the shape, or as :func:`typed`.
+        VerbsError: EINVAL if it does not fit the shape, or as :func:`typed`.
     """
     if is_raw(value):
         if len(byte_view(value)) != prod(shape) * item_bytes(info.dtype):
@@ -261,7 +281,7 @@ def _convert(casting: str | None) -> str:
 
 
 def _same_rows(shape: tuple[int, ...], info: BufferInfo, what: str) -> None:
-    """Flat arrays go anywhere; others have rows, which must be the remote array's."""
+    """Raise if an array has rows that are not the remote array's; a flat array fits anywhere."""
     if len(shape) > 1 and (len(shape) > len(info.shape) or shape[1:] != info.shape[len(info.shape) - len(shape) + 1 :]):
         raise VerbsError(
             EINVAL, f"{what} has the shape {shape}, {info.name!r} has {info.shape}: other rows; reshape or flatten it"
@@ -269,7 +289,7 @@ def _same_rows(shape: tuple[int, ...], info: BufferInfo, what: str) -> None:
 
 
 def message_header(buffer: object, is_bytes: bool) -> bytes:
-    """What goes in front of a message: its type and shape, padded so that the array behind it is aligned."""
+    """Return the header of a message: its type and shape, padded so that the array after it is aligned."""
     text = b""
     if not is_bytes:
         dtype, shape, fields = describe(buffer)
@@ -284,10 +304,10 @@ def message_header(buffer: object, is_bytes: bool) -> bytes:
 
 
 def open_message(view: memoryview) -> Any:
-    """A received message as what was sent: bytes, or an array of its own memory.
+    """Decode a received message: return bytes, or an array with memory of its own.
 
     Raises:
-        VerbsError: EINVAL where the peer's header makes no sense.
+        VerbsError: EINVAL if the peer's header is malformed.
     """
     try:
         size, length = _LENGTH.unpack_from(view)

@@ -30,21 +30,25 @@ from rnic.verbs.memory import MR
 
 MESSAGE_BYTES = 1 << 20
 RECEIVES = 8
+_MIN_RNR_TIMER = 12
 _TIMEOUT = 14
 _RETRIES = 7
-_MIN_RNR_TIMER = 12
-"""67 ms and seven retries: a peer that is gone is noticed within about half a second."""
+"""With an ACK timeout of 67 ms (code 14) a dead peer is noticed within about half a second."""
+
+_open_lines: set[LineSocket] = set()
+"""Sockets of open connections: kept here so that the garbage collector does not close them before the connection."""
 
 
 class Connection(OneSided):
-    """A reliable connection to a peer. Made by :func:`rnic.connect` and :meth:`rnic.arrays.listener.Listener.accept`.
+    """A reliable connection to a peer. :func:`rnic.connect` and :meth:`rnic.arrays.listener.Listener.accept`
+    make it.
 
     ``remote`` holds the peer's shared buffers by name, as :class:`~rnic.arrays.handshake.BufferInfo`. Messages are
-    bytes or arrays, which arrive with their type and shape. Methods may be called from several threads and tasks; a
-    buffer in use by one of them is the caller's to protect.
+    bytes or arrays, which arrive with their type and shape. Methods may be called from several threads and tasks; the
+    caller protects a buffer that one of them uses.
 
-    Every operation raises :class:`~rnic.spec.errors.WorkCompletionError` when it fails on the way or at the peer, and
-    the connection is then broken, as the standard says: later operations fail too.
+    Every operation raises :class:`~rnic.spec.errors.WorkCompletionError` when it fails in transit or at the peer.
+    The connection is then broken, as the standard requires: later operations fail too.
     """
 
     END = "closed the connection"
@@ -107,29 +111,41 @@ class Connection(OneSided):
         attr.retry_cnt = _RETRIES
         attr.rnr_retry = 7
         attr.gso, attr.selective_repeat = peer.gso, peer.selective_repeat and ctx.selective_repeat
-        attr.ah_attr = AHAttr(GlobalRoute(gid), udp_dport=peer.udp_port)
+        attr.ah_attr = AHAttr(GlobalRoute(gid, ctx.gid_index), udp_dport=peer.udp_port)
         try:
             self.qp.to_rts(attr)
         except VerbsError as error:
             raise ExchangeError(f"{lines.where} cannot be connected to: {error}") from None
         self._peer_message_bytes = peer.message_bytes
         self._lines = lines
+        _open_lines.add(lines)
         self.remote = {info.name: info for info in peer.buffers}
         self.peer = lines.where
 
     def batch(self) -> Batch:
-        """Several operations under way at once: ``with connection.batch() as batch``, whose end waits for all."""
+        """Start several operations at once: ``with connection.batch() as batch``. Its end waits for all of them."""
         return Batch(self)
 
     # ------------------------------------------------------------------------------- messages
 
     async def asend(self, data: Any) -> None:
-        """:meth:`send` for asyncio."""
+        """Send a message as :meth:`send`, for asyncio.
+
+        Args:
+            data: array or bytes, at most the peer's ``message_bytes``.
+        """
         await self._wait_bounce_free()
         await self.begin_send(data)
 
     def begin_send(self, data: Any) -> Pending[None]:
-        """Start :meth:`send`."""
+        """Start :meth:`send`.
+
+        Args:
+            data: array or bytes, at most the peer's ``message_bytes``.
+
+        Returns:
+            The pending operation.
+        """
         self._check_open()
         data = in_c_order(data)
         is_bytes = isinstance(data, bytes | bytearray | memoryview)
@@ -167,10 +183,10 @@ class Connection(OneSided):
     # --------------------------------------------------------------------------------- ending
 
     def peer_gone(self) -> bool:
-        """Whether the peer closed the connection."""
+        """True once the peer closed the connection."""
         if self._lines is None:
             return False
-        # the peer sends nothing after the exchange: whatever is readable is its end
+        # the peer sends nothing after the handshake: a readable socket means that it closed
         descriptor = self.peer_fileno()
         return descriptor < 0 or wait_readable([descriptor], 0)
 
@@ -181,6 +197,7 @@ class Connection(OneSided):
     def _close_lines(self) -> None:
         if self._lines is not None:
             self._lines.close()
+            _open_lines.discard(self._lines)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"

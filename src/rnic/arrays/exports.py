@@ -1,4 +1,4 @@
-"""One end's NIC, protection domain, and the buffers that it shares."""
+"""One side's NIC, its protection domain, and the buffers that it shares."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from rnic.verbs.memory import MR, PD
 def open_context(address: str, udp_port: int | None) -> Context:
     """Open a NIC on a local address.
 
-    Unless a UDP port is named it is 4791, or on a loopback address any free one where that is taken: the handshake
-    tells the peer.
+    The UDP port defaults to 4791. On a loopback address, a free port is used if 4791 is taken; the handshake tells
+    the peer.
 
     Raises:
-        LinkError: not a local address, or a port that is taken.
+        LinkError: the address is not local, or the port is taken.
     """
     if udp_port is not None:
         return Context(addr=address, port=udp_port)
@@ -52,7 +52,7 @@ class Shares:
         self._shared: dict[str, tuple[MR, BufferInfo]] = {}
 
     def add(self, buffers: Mapping[str, Any], writable: bool) -> None:
-        """Register buffers under their names. Read-only memory is shared for reading whatever ``writable`` says.
+        """Register buffers under their names. Read-only memory is shared for reading, even if ``writable``.
 
         Raises:
             VerbsError: EINVAL for a name that is taken or too long, or a buffer that cannot be registered.
@@ -78,12 +78,12 @@ class Shares:
             self._shared[name] = mr, info
 
     def infos(self) -> tuple[BufferInfo, ...]:
-        """Return all that is shared now."""
+        """Return the buffers that are shared now."""
         return tuple(info for _, info in self._shared.values())
 
     def close(self) -> None:
         """Deregister everything; the keys fail from now on."""
-        # the last request may still need its answer, a NAK included
+        # the last request may still need its response, or a NAK
         self.ctx.driver.kick()
         self.pd.close()
         if self._owned:

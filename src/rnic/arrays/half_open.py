@@ -1,4 +1,4 @@
-"""Clients of a listener that have connected and not yet sent their line: bounded, for each address and in all."""
+"""Clients of a listener that have connected but not sent their line: limited per address and in total."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import threading
 from rnic.cm.line_socket import LineSocket
 
 MAX_OF_ADDRESS = 128
-"""Half-open clients of one address: more than start there at once, for each opens its device first."""
+"""Most half-open clients of one address. Fewer than this start at once: each opens its device first."""
 MAX_HALF_OPEN = 512
-"""Half-open clients of all addresses."""
+"""Most half-open clients of all addresses."""
 
 
 class HalfOpen:
-    """The half-open clients of one listener. Where there are too many, the newest makes room for the next.
+    """The half-open clients of one listener. If there are too many, the newest is dropped to admit the next.
 
-    So clients that never finish their line keep out nobody else: those of other addresses have places of their own,
-    and one of the same address gets its place for as long as it takes to send a line.
+    Clients that never finish their line do not lock out others: each address has its own limit, and a new client of
+    the same address has its entry long enough to send a line.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class HalfOpen:
         self._reasons: dict[LineSocket, str] = {}
 
     def admit(self, lines: LineSocket, address: str) -> None:
-        """Count a client, and let another go where that is one too many."""
+        """Count a client, and drop another if that exceeds a limit."""
         with self._lock:
             clients = self._clients.setdefault(address, [])
             if len(clients) >= MAX_OF_ADDRESS:
@@ -38,7 +38,7 @@ class HalfOpen:
             clients.append(lines)
 
     def leave(self, lines: LineSocket, address: str) -> str | None:
-        """Count a client no longer: its line has come, or will not come. Return why it was let go, if it was."""
+        """Stop counting a client: its line has come, or never will. Return why it was dropped, if it was."""
         with self._lock:
             clients = self._clients.get(address, [])
             if lines in clients:
@@ -50,5 +50,5 @@ class HalfOpen:
     def _let_go(self, address: str, reason: str) -> None:
         lines = self._clients[address].pop()
         self._reasons[lines] = f"{reason}: this one made room for the next; try again"
-        with contextlib.suppress(OSError):  # it has hung up
+        with contextlib.suppress(OSError):  # the client has closed the connection
             lines.sock.shutdown(socket.SHUT_RD)  # wakes the wait for its line; the reason can still be sent

@@ -1,8 +1,8 @@
 """The out-of-band handshake over TCP, before two ends can talk RoCEv2 (003 "Meta Interfaces for Connection Setup").
 
-One JSON object on one line each way. The client speaks first; the server brings its queue pair up and answers, so
-that no packet of the client meets a queue pair that is not ready. All input is bounded and checked: a bad line is one
-:class:`ExchangeError`.
+Each side sends one JSON object on one line. The client speaks first; the server brings its queue pair up, then
+answers, so that no packet of the client arrives before the queue pair is ready. All input is bounded and checked: a
+bad line raises :class:`ExchangeError`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ MAX_NAME = 200
 MAX_DIMENSIONS = 32
 
 DTYPE_PATTERN = re.compile(r"[<>|=][biufcSUVmM][1-9]\d{0,8}(\[\w{1,12}\])?")
-"""Array types as ``numpy.dtype.str`` writes them. Types that hold Python objects are not among them: their bytes
-would be taken for pointers."""
+"""Array types as ``numpy.dtype.str`` writes them. Types that hold Python objects are excluded: their bytes
+would be used as pointers."""
 _SHOWN = 200
 
 
@@ -37,10 +37,10 @@ _MAX_DEPTH = 8
 
 
 def fields_bytes(fields: object, depth: int = 0) -> int:
-    """Return the bytes of one element of a structured type.
+    """Return the number of bytes of one element of a structured type.
 
     Raises:
-        ValueError: ``fields`` are not the fields of one.
+        ValueError: ``fields`` do not describe a structured type.
     """
     if isinstance(fields, str) and DTYPE_PATTERN.fullmatch(fields):
         return item_bytes(fields)
@@ -61,7 +61,18 @@ def fields_bytes(fields: object, depth: int = 0) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BufferInfo:
-    """A shared buffer as the peer sees it: where it is, the key that opens it, and what array it holds."""
+    """A shared buffer as the peer sees it: address, rkey, and the type and shape of its array.
+
+    Args:
+        name: name of the shared buffer.
+        addr: address in the peer's memory, 64 bits.
+        length: bytes.
+        rkey: the key that opens it, 32 bits.
+        dtype: NumPy's type string.
+        shape: elements along each axis; empty for bytes.
+        writable: it may be written.
+        fields: names and types of a structured type.
+    """
 
     name: str
     addr: int
@@ -69,14 +80,15 @@ class BufferInfo:
     """Bytes."""
     rkey: int
     dtype: str = "|u1"
-    """As ``numpy.dtype.str``."""
+    """Element type, as ``numpy.dtype.str``."""
     shape: tuple[int, ...] = ()
     writable: bool = True
     fields: Fields | None = None
-    """Of a structured type, as ``numpy.lib.format.dtype_to_descr`` writes them; ``dtype`` is ``|V`` and its size."""
+    """Fields of a structured type, as ``numpy.lib.format.dtype_to_descr`` writes them; ``dtype`` is then ``|V`` and
+    its size."""
 
     def to_dict(self) -> dict[str, object]:
-        """Return it as it goes into the line."""
+        """Return the buffer's JSON object for the line."""
         more = {} if self.fields is None else {"fields": self.fields}
         return {
             "name": self.name,
@@ -92,27 +104,27 @@ class BufferInfo:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One end of a connection to be."""
+    """One side of a connection that is being set up."""
 
     qpn: int
     psn: int
     """PSN of the first packet that this end sends."""
     gid: bytes
-    """16 bytes; IPv4 addresses as ``::ffff:a.b.c.d``."""
+    """GID, 16 bytes; an IPv4 address as ``::ffff:a.b.c.d``."""
     udp_port: int
     mtu: int
-    """Largest path MTU of this end, in bytes. The smaller of the two holds."""
+    """Largest path MTU of this end, in bytes. The smaller of the two sides' values is used."""
     gso: bool = False
-    """This end takes segments with idents 0, 1, 2 ...; segmentation is used where both agree."""
+    """This end accepts segments with IP IDs 0, 1, 2 ...; segmentation is used if both ends agree."""
     max_rd_atomic: int = 1
-    """READs and atomics that this end answers at a time."""
+    """READs and atomics that this end serves concurrently."""
     message_bytes: int = 0
     """Longest SEND that fits this end's receives."""
     receives: int = 0
     """Receives that this end keeps posted."""
     buffers: tuple[BufferInfo, ...] = field(default=())
     selective_repeat: bool = False
-    """This end keeps packets beyond a gap; where both do, only lost packets are sent again."""
+    """This end keeps out-of-order packets; if both do, only lost packets are retransmitted."""
 
     def to_line(self) -> bytes:
         """Return the line for the peer."""
@@ -144,10 +156,10 @@ def parse_endpoint(line: bytes, where: str) -> Endpoint:
 
     Args:
         line: without the newline.
-        where: the peer, for messages.
+        where: name of the peer, for error messages.
 
     Raises:
-        ExchangeError: it is not such a line, another version's, has a bad value, or is a refusal.
+        ExchangeError: the line is malformed, of another version, has a bad value, or is a refusal.
     """
     received = PeerObject(json_object(line, where), where)
     version = received.values.get("rnic")
@@ -216,7 +228,7 @@ def _buffer(item: object, where: str) -> BufferInfo:
 
 
 def item_bytes(dtype: str) -> int:
-    """Return the bytes of one array element: the digits of its type, four times as many for Unicode."""
+    """Return the number of bytes of one array element: the digits of its type, four times as many for Unicode."""
     digits = dtype[2:].partition("[")[0]
     return int(digits) * (4 if dtype[1] == "U" else 1)
 
@@ -236,14 +248,14 @@ class PeerObject:
         return value
 
     def text(self, name: str, limit: int) -> str:
-        """Return text of 1 to ``limit`` characters."""
+        """Return a string of 1 to ``limit`` characters."""
         value = self.values.get(name)
         if not isinstance(value, str) or not 0 < len(value) <= limit:
             self.refuse(name, value, f"1 to {limit} characters")
         return value
 
     def flag(self, name: str) -> bool:
-        """Return true or false."""
+        """Return a Boolean."""
         value = self.values.get(name)
         if not isinstance(value, bool):
             self.refuse(name, value, "true or false")
@@ -255,7 +267,7 @@ class PeerObject:
 
 
 def json_object(line: bytes, where: str) -> dict[str, object]:
-    """Parse a line. :class:`ExchangeError` where it is no JSON object."""
+    """Parse a line; raise :class:`ExchangeError` if it is not a JSON object."""
     try:
         values = json_value(line)
     except (ValueError, RecursionError):

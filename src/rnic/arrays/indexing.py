@@ -1,4 +1,4 @@
-"""Which elements of a remote array an index means: the runs of neighbours that one request each can carry."""
+"""Resolve an index of a remote array into runs of adjacent elements, each transferred by one request."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from math import prod
 from types import EllipsisType
 from typing import Any
 
-from rnic.spec.errors import VerbsError
+from rnic.spec.errors import VerbsError, VerbsIndexError
 
 MAX_RUNS = 1 << 17
-"""Requests of one call; more elements than that, none beside another, are better read with what lies between them."""
+"""Most requests of one call. To read more scattered elements, read the range that contains them."""
 
 MAX_SHOWN = 60
-"""Characters of a value in a message."""
+"""Longest value shown in an error message, in characters."""
 
 Index = int | slice | EllipsisType | tuple[int | slice | EllipsisType, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What an index selects: a shape, and its elements as runs in the order of that shape."""
+    """Elements that an index selects: a shape, and runs in the order of that shape."""
 
     shape: tuple[int, ...]
     firsts: Sequence[int]
@@ -38,13 +38,13 @@ class Selection:
 
 
 def whole_number(name: str, value: Any, instead: str = "a whole number, counted in elements") -> int:
-    """``value`` as an int, where it is one.
+    """Return ``value`` as an int, if it is one.
 
     Args:
-        instead: what to give, for the message.
+        instead: valid input, for the error message.
 
     Raises:
-        VerbsError: EINVAL naming it; a float is none, even where it has no fraction, and truth is no place.
+        VerbsError: EINVAL naming it for any other type, including bool, and float even without a fraction.
     """
     try:
         if isinstance(value, bool):
@@ -55,7 +55,7 @@ def whole_number(name: str, value: Any, instead: str = "a whole number, counted 
 
 
 def _instead(item: Any) -> str:
-    """What to give instead of an index that is none here, where NumPy takes it."""
+    """Return the suggestion shown for an index that NumPy accepts but a remote array does not."""
     if isinstance(item, str):
         return "whole numbers and slices; a field is read with its records, array[...][field]"
     if isinstance(item, Iterable):
@@ -64,26 +64,26 @@ def _instead(item: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Its ``repr`` in one line, of a length that leaves room for what is wrong with it."""
+    """Return the value's ``repr`` in one line, of at most :data:`MAX_SHOWN` characters."""
     text = " ".join(repr(value).split())
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
 
 def select(shape: tuple[int, ...], index: Any, name: str) -> Selection:
-    """The elements of an array of ``shape`` (C order) that ``index`` means, by NumPy's rules for basic indexing.
+    """Return the elements of an array of ``shape`` (C order) that ``index`` selects by NumPy's rules of basic indexing.
 
     Args:
         index: whole numbers, slices of any step, an ellipsis, or a tuple of these.
         name: the array's, for messages.
 
     Raises:
-        VerbsError: EINVAL for an index out of range, of another type, or one that takes more than :data:`MAX_RUNS`
-            requests.
+        VerbsIndexError: EINVAL for an index out of range, or of more dimensions than there are.
+        VerbsError: EINVAL for an index of another type, or one that takes more than :data:`MAX_RUNS` requests.
     """
     items = list(index) if isinstance(index, tuple) else [index]
     dots = sum(item is Ellipsis for item in items)
     if dots > 1 or len(items) - dots > len(shape):
-        raise VerbsError(EINVAL, f"{name!r} has {len(shape)} dimensions; index {_shown(index)} names more")
+        raise VerbsIndexError(EINVAL, f"{name!r} has {len(shape)} dimensions; index {_shown(index)} names more")
     if not dots:
         items.append(Ellipsis)
     at = next(place for place, item in enumerate(items) if item is Ellipsis)
@@ -100,7 +100,7 @@ def select(shape: tuple[int, ...], index: Any, name: str) -> Selection:
         else:
             place = whole_number("index", item, _instead(item))
             if not -extent <= place < extent:
-                raise VerbsError(
+                raise VerbsIndexError(
                     EINVAL, f"index {place} is outside axis {axis} of {name!r}, which has {extent} elements"
                 )
             chosen = range(place % extent, place % extent + 1)
@@ -109,7 +109,7 @@ def select(shape: tuple[int, ...], index: Any, name: str) -> Selection:
 
 
 def _runs(shape: tuple[int, ...], ranges: list[range], name: str) -> tuple[Sequence[int], int]:
-    """Runs as long as they can be: whole axes at the end are one run with the neighbours before them."""
+    """Return the longest possible runs: trailing axes that are selected whole extend the runs of the axis before."""
     if any(not chosen for chosen in ranges):
         return [], 0
     count, axis = 1, len(shape)
@@ -134,7 +134,7 @@ def _bases(shape: tuple[int, ...], ranges: list[range]) -> Iterator[int]:
     if not ranges:
         yield 0
         return
-    stride = prod(shape[len(ranges) :])  # of the last axis of these
+    stride = prod(shape[len(ranges) :])  # elements per step of the last of these axes
     for base in _bases(shape, ranges[:-1]):
         for place in ranges[-1]:
             yield base + place * stride

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from errno import EIO
 from typing import Any, Self
 
 from rnic.arrays.connection import MESSAGE_BYTES, RECEIVES, Connection
@@ -17,20 +18,20 @@ from rnic.arrays.exports import open_shares
 from rnic.arrays.half_open import MAX_HALF_OPEN, HalfOpen
 from rnic.arrays.handshake import parse_endpoint, refusal_line
 from rnic.cm.line_socket import DEFAULT_TIMEOUT_S, ExchangeError, LineSocket, dial, listen_socket
-from rnic.spec.errors import RnicError
+from rnic.spec.errors import RnicError, VerbsError
 from rnic.verbs.context import Context
 
 DEFAULT_PORT = 7471
 MAX_HANDSHAKES = MAX_HALF_OPEN + 32
-"""Handshakes under way at a time; more clients wait in the system's backlog."""
+"""Handshakes in progress at a time; more clients wait in the kernel's backlog."""
 RETRY_S = 0.1
-"""Pause after an ``accept`` for which the system had no descriptor or memory."""
+"""Pause in seconds after an ``accept`` that failed for lack of descriptors or memory."""
 CHECK_S = 0.5
-"""How often connections that were not accepted are checked for their peer's end."""
+"""Seconds between two checks whether the peers of unaccepted connections have closed."""
 
 
 class BufferListener(ABC):
-    """What :class:`Listener` and :class:`~rnic.arrays.aio.AsyncListener` have in common: socket, shares, connections.
+    """Base of :class:`Listener` and :class:`~rnic.arrays.aio.AsyncListener`: socket, shares, connections.
 
     Arguments are those of :func:`listen`.
     """
@@ -59,6 +60,8 @@ class BufferListener(ABC):
         self._half_open = HalfOpen()
         self._waiting: deque[Connection] = deque()
         """Connections that were not accepted yet, in order of arrival."""
+        self._dropped: deque[Connection] = deque()
+        """Accepted connections that the program has dropped without a close: they serve until their peer leaves."""
         self._start()
 
     @abstractmethod
@@ -68,10 +71,10 @@ class BufferListener(ABC):
     @property
     @abstractmethod
     def closed(self) -> bool:
-        """Whether it no longer listens."""
+        """True if it no longer listens."""
 
     def share(self, **buffers: Any) -> Self:
-        """Let peers that connect from now on read and write these buffers, by name; the listener itself.
+        """Let peers that connect from now on read and write these buffers, by name; return the listener.
 
         For peers that may come at any time, give ``share`` to :func:`listen`. Read-only memory is shared for reading.
 
@@ -82,13 +85,13 @@ class BufferListener(ABC):
         return self
 
     def share_readonly(self, **buffers: Any) -> Self:
-        """As :meth:`share`, for reading alone."""
+        """Share buffers as :meth:`share` does, but read-only."""
         self._shares.add(buffers, writable=False)
         return self
 
     @contextlib.contextmanager
     def _while_half_open(self, lines: LineSocket, address: str) -> Iterator[None]:
-        """Receive a client's line inside of this: an error says whether the client had to make room."""
+        """Count a client as half-open while its line is received; raise if it was dropped to make room."""
         reason = None
         try:
             try:
@@ -99,23 +102,38 @@ class BufferListener(ABC):
             if reason is not None:
                 raise ExchangeError(reason) from None
             raise
-        if reason is not None:  # its line came when it had been let go
+        if reason is not None:  # its line came after it had been dropped
             raise ExchangeError(reason)
 
     def _connect(self, line: bytes, lines: LineSocket, undo: ExitStack) -> tuple[Connection, bytes]:
-        """Make this end for a client's line; return it with the line that answers."""
+        """Make this side's end for a client's line; return the connection and the line to answer with."""
         peer = parse_endpoint(line, lines.where)
         connection = Connection(self._shares, self._message_bytes, self._receives, owned=False)
         undo.callback(connection.close)
         connection.bring_up(peer, lines)
+        connection.keeper = self._keep
         return connection, connection.endpoint().to_line()
 
+    def _keep(self, connection: Any) -> bool:
+        if not self.closed:
+            self._dropped.append(connection)  # called by the garbage collector: takes no lock
+        return not self.closed
+
     def _take_abandoned(self) -> list[Connection]:
-        """Take out connections that were not accepted and whose peer is gone."""
-        gone = [connection for connection in self._waiting if connection.peer_gone()]
-        for connection in gone:
-            self._waiting.remove(connection)
+        """Remove and return unaccepted or dropped connections whose peer is gone."""
+        gone: list[Connection] = []
+        for connections in (self._waiting, self._dropped):
+            for _ in range(len(connections)):  # the garbage collector may append meanwhile
+                connection = connections.popleft()
+                (gone if connection.peer_gone() else connections).append(connection)
         return gone
+
+    def _take_all(self) -> list[Connection]:
+        """Remove and return all connections that the program does not hold."""
+        found = [*self._waiting, *self._dropped]
+        self._waiting.clear()
+        self._dropped.clear()
+        return found
 
     def _closed_error(self) -> ExchangeError:
         return ExchangeError(f"the listener on {self.address} port {self.port} is closed")
@@ -138,12 +156,19 @@ class Listener(BufferListener):
         self._thread.start()
 
     def accept(self, timeout_s: float | None = None) -> Connection:
-        """The next connection, in order of arrival. Those that are not accepted serve their peers all the same.
+        """Return the next connection, in order of arrival. Unaccepted connections serve their
+        peers, too.
+
+        Args:
+            timeout_s: seconds to wait; ``None`` waits without limit.
 
         Raises:
-            TimeoutError: nobody connected in time.
+            TimeoutError: no client connected in time.
             ExchangeError: the listener was closed meanwhile.
+            VerbsError: EIO in a forked child.
         """
+        if not self.closed and not self._thread.is_alive():
+            raise VerbsError(EIO, "the listener was made before this process was forked: listen anew here")
         with self._arrived:
             if not self._arrived.wait_for(lambda: self._waiting or self.closed, timeout_s):
                 raise TimeoutError(f"nobody connected to {self.address} port {self.port} within {timeout_s:g} s")
@@ -152,7 +177,11 @@ class Listener(BufferListener):
             return self._waiting.popleft()
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Serve until the listener is closed, the time is over, or the program is interrupted."""
+        """Serve until the listener is closed, the time is over, or the program is interrupted.
+
+        Args:
+            timeout_s: seconds to wait; ``None`` waits without limit.
+        """
         self._thread.join(timeout_s)
 
     def close(self) -> None:
@@ -165,8 +194,7 @@ class Listener(BufferListener):
         self._thread.join(timeout=5)
         self._socket.close()
         with self._arrived:
-            connections = list(self._waiting)
-            self._waiting.clear()
+            connections = self._take_all()
             self._arrived.notify_all()
         for connection in connections:
             connection.close()
@@ -180,7 +208,7 @@ class Listener(BufferListener):
 
     @property
     def closed(self) -> bool:
-        """Whether it no longer listens."""
+        """True if it no longer listens."""
         return self._closing.is_set()
 
     # ------------------------------------------------------------------------------ the thread
@@ -198,7 +226,7 @@ class Listener(BufferListener):
             except TimeoutError:
                 self._handshakes.release()
                 continue
-            except OSError:  # out of descriptors or memory: further clients wait in the system's backlog
+            except OSError:  # out of descriptors or memory: further clients wait in the kernel's backlog
                 self._handshakes.release()
                 self._closing.wait(RETRY_S)
                 continue
@@ -257,14 +285,14 @@ def listen(
         addr: local address, IPv4 or IPv6.
         port: TCP port of the exchange; 0 for any free one.
         share: buffers that peers may read and write, by name. They are there before the first peer is answered.
-        udp_port: UDP port of the NIC; by default 4791, or on a loopback address any free one where that is taken.
+        udp_port: UDP port of the NIC; by default 4791, or on a loopback address any free one if that is taken.
         message_bytes: longest message that each connection receives.
         receives: messages that may wait on each connection.
         context: use this opened device.
 
     Raises:
         ExchangeError: the TCP port is taken, or not a local address.
-        LinkError: the same of the NIC's UDP port.
+        LinkError: the NIC's UDP port is taken, or not on a local address.
         VerbsError: EINVAL for a buffer that cannot be shared.
     """
     return Listener(addr, port, udp_port, message_bytes, receives, context, share)
@@ -287,8 +315,8 @@ def connect(
     Args:
         host: its name or address.
         port: its TCP port.
-        addr: local address of the NIC; by default the one that leads to ``host``.
-        udp_port: UDP port of the NIC; by default 4791, or on a loopback address any free one where that is taken.
+        addr: local address of the NIC; by default that of the route to ``host``.
+        udp_port: UDP port of the NIC; by default 4791, or on a loopback address any free one if that is taken.
         share: buffers that the listener's side may read and write, by name.
         message_bytes: longest message that this end receives.
         receives: messages that may wait.
@@ -296,7 +324,7 @@ def connect(
         context: use this opened device.
 
     Raises:
-        ExchangeError: nobody listens there, or it is no rnic listener, or it refuses.
+        ExchangeError: there is no listener, it is not an rnic listener, or it refuses.
         LinkError: no NIC can be opened on ``addr``.
     """
     with ExitStack() as undo:
@@ -319,7 +347,7 @@ def prepare(
     receives: int,
     context: Context | None,
 ) -> Connection:
-    """Make a client's end, not yet brought up, which ``undo`` closes; arguments are those of :func:`connect`."""
+    """Make a client's end, not yet brought up; ``undo`` closes it. Arguments are those of :func:`connect`."""
     shares = open_shares(context, addr or local_address(lines.sock), udp_port, share)
     connection = Connection(shares, message_bytes, receives, owned=True)
     undo.callback(connection.close)
@@ -327,12 +355,12 @@ def prepare(
 
 
 def client_socket(sock: socket.socket, address: Any) -> LineSocket:
-    """Return a client's connection as lines."""
+    """Return a line socket for a client's connection."""
     return LineSocket(sock, f"client {address[0]} port {address[1]}")
 
 
 def local_address(sock: socket.socket) -> str:
-    """Return this end's address of a TCP connection, with its scope where it has one."""
+    """Return this end's address of a TCP connection, with its scope if it has one."""
     name = sock.getsockname()
     address: str = name[0]
     if address.startswith("::ffff:"):

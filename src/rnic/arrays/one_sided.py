@@ -18,7 +18,8 @@ from rnic.arrays.remote_array import RemoteArray
 from rnic.cm.rc_connection import DEPTH, Pending, RcConnection
 from rnic.cm.work_queue import Operation
 from rnic.mem.space import byte_view
-from rnic.spec.errors import VerbsError
+from rnic.spec.errors import VerbsError, VerbsKeyError
+from rnic.state.arena import private_memory
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import SGE, SendWR
 from rnic.verbs.memory import MR
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BOUNCE_BYTES = 4096
-"""Shorter transfers are copied through memory that is registered once, which is faster than registering theirs."""
+"""Shorter transfers go through pre-registered bounce buffers, which is faster than registering the caller's memory."""
 PIECE_BYTES = 1 << 30
-"""Longer transfers go as several work requests."""
+"""Longest work request; longer transfers take several."""
 ORDERED = e.IBV_SEND_SIGNALED | e.IBV_SEND_FENCE
-"""Flags of what changes memory: without the fence it may overtake a READ posted before it (IBA vol. 1, ch. 10)."""
+"""Flags of WRITEs and atomics: without the fence, they may overtake an earlier READ (IBA vol. 1, ch. 10)."""
 _ATOMIC = [("<" if sys.byteorder == "little" else ">") + kind for kind in ("i8", "u8")]
 _MASK64 = (1 << 64) - 1
 
@@ -41,15 +42,15 @@ Remote = str | BufferInfo
 
 
 class OneSided(RcConnection[Any]):
-    """What :class:`~rnic.arrays.connection.Connection` does to the peer's memory without the peer's program.
+    """Access of :class:`~rnic.arrays.connection.Connection` to the peer's memory without the peer's program.
 
     Args:
         made: as of :class:`~rnic.cm.rc_connection.RcConnection`, as are ``buffer_bytes`` and ``receives``.
-        shares: the NIC with what this end shares.
+        shares: the NIC with the buffers that this end shares.
     """
 
     def __init__(self, made: ExitStack, shares: Shares, buffer_bytes: int, receives: int) -> None:
-        bounce = bytearray(BOUNCE_BYTES * DEPTH)
+        bounce = private_memory(BOUNCE_BYTES * DEPTH)
         self._bounce = MR(shares.pd, bounce)
         made.callback(self._bounce.close)
         self._bounce_view = memoryview(bounce)
@@ -61,7 +62,8 @@ class OneSided(RcConnection[Any]):
         super().__init__(made, shares.pd, buffer_bytes, receives, max_send_sge=2)
 
     def __getitem__(self, name: str) -> RemoteArray:
-        """The peer's array of that name, to be indexed as NumPy arrays are; VerbsError ENOENT where it shares none."""
+        """Return the peer's array of that name, to be indexed as NumPy arrays are; raise VerbsKeyError if there
+        is none."""
         return RemoteArray(self, self._find(name))
 
     @overload
@@ -80,12 +82,12 @@ class OneSided(RcConnection[Any]):
             offset: first element, counted in the flat array.
             count: elements; all that follow by default.
             into: writable buffer to read into instead; without ``count`` its size says how much is read. A bytearray
-                takes the bytes as they are; an array must have the remote type, and its rows where it has rows.
+                takes the raw bytes; an array must have the remote type and, if it has rows, the remote rows.
             casting: convert for an ``into`` of another type, by NumPy's rule of this name (``"same_kind"``, say).
 
         Returns:
-            ``into``, or a new NumPy array of the remote type: of the remote shape where all is read, else flat. A
-            bytearray where NumPy is not installed.
+            ``into``, or a new NumPy array of the remote type: of the remote shape if all is read, else flat. A
+            bytearray if NumPy is not installed.
 
         Raises:
             VerbsError: EINVAL for a range outside the buffer, or an ``into`` of another type; ENOENT for a name that
@@ -103,12 +105,12 @@ class OneSided(RcConnection[Any]):
     async def aread(
         self, remote: Remote, offset: int = 0, count: int | None = None, *, into: Any = None, casting: str | None = None
     ) -> Any:
-        """:meth:`read` for asyncio. Cancelled, it goes on in the NIC: leave ``into`` alone meanwhile."""
+        """Run :meth:`read` on asyncio. If cancelled, the READ goes on in the NIC: do not reuse ``into`` meanwhile."""
         await self._wait_bounce_free()
         return await self.begin_read(remote, offset, count, into, casting)
 
     def read_many(self, remote: Remote, offsets: Iterable[int], count: int | None = None) -> NDArray[Any]:
-        """Read many pieces at once, each with a request of its own; tens of thousands may be under way.
+        """Read many pieces at once, each with a request of its own; tens of thousands may be in flight.
 
         Args:
             offsets: first element of each piece.
@@ -137,30 +139,30 @@ class OneSided(RcConnection[Any]):
         self.begin_write(remote, data, offset, casting).result()
 
     async def awrite(self, remote: Remote, data: Any, offset: int = 0, *, casting: str | None = None) -> None:
-        """:meth:`write` for asyncio. Cancelled, it goes on in the NIC."""
+        """Run :meth:`write` on asyncio. If cancelled, the WRITE goes on in the NIC."""
         await self._wait_bounce_free()
         await self.begin_write(remote, data, offset, casting)
 
     def fetch_add(self, remote: Remote, offset: int, value: int) -> int:
-        """Add to an 8-byte integer of the peer's buffer, atomically and modulo 2^64; what was there before.
+        """Add to an 8-byte integer of the peer's buffer, atomically and modulo 2^64. Return the old value.
 
         Args:
             remote: name or entry of a buffer of 8-byte integers.
             offset: the element.
-            value: what to add: what the element's type can hold, or the negative of it.
+            value: number to add: what the element's type can hold, or the negative of it.
 
         Raises:
-            VerbsError: as :meth:`write`, and EINVAL for elements that are no 8-byte integers.
+            VerbsError: as :meth:`write`, and EINVAL for elements that are not 8-byte integers.
         """
         return self.begin_fetch_add(remote, offset, value).result()
 
     async def afetch_add(self, remote: Remote, offset: int, value: int) -> int:
-        """:meth:`fetch_add` for asyncio."""
+        """Run :meth:`fetch_add` on asyncio."""
         await self._wait_bounce_free()
         return await self.begin_fetch_add(remote, offset, value)
 
     def compare_swap(self, remote: Remote, offset: int, expected: int, new: int) -> int:
-        """Store ``new`` in an 8-byte integer if it holds ``expected``, atomically; what was there before.
+        """Store ``new`` in an 8-byte integer if it holds ``expected``, atomically. Return the old value.
 
         Raises:
             VerbsError: as :meth:`fetch_add`; EINVAL for values that the element's type cannot hold.
@@ -168,14 +170,14 @@ class OneSided(RcConnection[Any]):
         return self.begin_compare_swap(remote, offset, expected, new).result()
 
     async def acompare_swap(self, remote: Remote, offset: int, expected: int, new: int) -> int:
-        """:meth:`compare_swap` for asyncio."""
+        """Run :meth:`compare_swap` on asyncio."""
         await self._wait_bounce_free()
         return await self.begin_compare_swap(remote, offset, expected, new)
 
     # ------------------------------------------------------------------------------- operations
 
     async def _wait_bounce_free(self) -> None:
-        """Wait until starting an operation does not hold up the event loop."""
+        """Wait until a bounce buffer is free, so that starting an operation does not block the event loop."""
         self._check_open()
         while not self._free:
             await self._queue.wait_async(lambda: bool(self._free))
@@ -188,7 +190,7 @@ class OneSided(RcConnection[Any]):
         info = self.remote.get(remote)
         if info is None:
             names = ", ".join(sorted(self.remote)) or "nothing"
-            raise VerbsError(ENOENT, f"{self.peer} shares no {remote!r}; it shares {names[:200]}")
+            raise VerbsKeyError(ENOENT, f"{self.peer} shares no {remote!r}; it shares {names[:200]}")
         return info
 
     def begin_read(
@@ -236,20 +238,20 @@ class OneSided(RcConnection[Any]):
         return self._read_runs(info, Selection(shape, firsts, each), None)
 
     def read_at(self, info: BufferInfo, index: Index) -> Any:
-        """``connection[name][index]``."""
+        """Return ``connection[name][index]``."""
         return self._begin_read_at(info, index).result()
 
     async def aread_at(self, info: BufferInfo, index: Index) -> Any:
-        """:meth:`read_at` for asyncio."""
+        """Run :meth:`read_at` on asyncio."""
         await self._wait_bounce_free()
         return await self._begin_read_at(info, index)
 
     def write_at(self, info: BufferInfo, index: Index, value: Any) -> None:
-        """``connection[name][index] = value``."""
+        """Do ``connection[name][index] = value``."""
         self._begin_write_at(info, index, value).result()
 
     async def awrite_at(self, info: BufferInfo, index: Index, value: Any) -> None:
-        """:meth:`write_at` for asyncio."""
+        """Run :meth:`write_at` on asyncio."""
         await self._wait_bounce_free()
         await self._begin_write_at(info, index, value)
 
@@ -266,7 +268,7 @@ class OneSided(RcConnection[Any]):
         return self._write_runs(self._find(info), selection, filling(value, info, selection.shape))
 
     def _read_runs(self, info: BufferInfo, selection: Selection, into: Any) -> Pending[Any]:
-        """READ the runs of a selection one behind the other into a buffer, by default a new array."""
+        """READ the runs of a selection, one after the other, into a buffer; by default a new array."""
         target = new_array(info.dtype, selection.shape, info.fields) if into is None else into
         name = f"READ of {info.name!r}"
         size = selection.size * item_bytes(info.dtype)
@@ -388,7 +390,7 @@ class OneSided(RcConnection[Any]):
         return self._begin(operation, [request], lambda: found[0])
 
     def _take_bounce(self) -> tuple[int, memoryview, int]:
-        """Take a bounce buffer: its number, a view, its address. Drive operations until one is free."""
+        """Take a bounce buffer; return its number, view and address. Drive operations until one is free."""
         while True:
             with self._free_lock:
                 if self._free:
@@ -404,7 +406,7 @@ class OneSided(RcConnection[Any]):
 
 
 def _check_range(info: BufferInfo, offset: int, count: int) -> None:
-    """Raise where elements lie outside a buffer."""
+    """Raise if elements lie outside a buffer."""
     total = prod(info.shape)
     if offset < 0 or count < 0 or offset + count > total:
         raise VerbsError(

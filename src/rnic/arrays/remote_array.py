@@ -1,4 +1,4 @@
-"""A peer's shared array, indexed as NumPy arrays are: every access is READ or WRITE requests on the wire."""
+"""A peer's shared array, indexed as NumPy arrays are. Each access sends READ or WRITE requests."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
 
 class RemoteArray:
-    """What ``connection["name"]`` gives. Nothing is kept here: each access goes to the peer's memory.
+    """Array of the peer, as ``connection["name"]`` returns it. Nothing is cached: each access goes to the
+    peer's memory.
 
     ``array[10:20]``, ``array[3]``, ``array[2:8:2, 1]`` read, as new arrays of the remote type; with ``=`` they write.
-    Indices are elements, negative ones count from the end, slices take steps; a run of neighbours is one request, so
-    strided access is several, which are under way at once; going through the array reads it once. There is no index by
-    arrays; see :meth:`~rnic.arrays.connection.Connection.read_many`.
+    Indices are elements, negative ones count from the end, slices take steps; a run of adjacent elements is one
+    request, so strided access takes several, which are in flight at once. Iteration reads the array once. Index arrays
+    are not supported; see :meth:`~rnic.arrays.connection.Connection.read_many`.
     """
 
     __slots__ = ("_connection", "info")
@@ -31,23 +32,23 @@ class RemoteArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """As the peer shared it."""
+        """Shape of the array as the peer shared it."""
         return self.info.shape
 
     @property
     def dtype(self) -> Any:
-        """NumPy's type; its text where NumPy is not installed."""
+        """NumPy type of the elements; its text if NumPy is not installed."""
         kind = array_type(self.info.dtype, self.info.fields)
         return self.info.dtype if kind is None else kind
 
     @property
     def ndim(self) -> int:
-        """Dimensions."""
+        """Number of dimensions."""
         return len(self.info.shape)
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """Number of elements."""
         return prod(self.info.shape)
 
     def __len__(self) -> int:
@@ -61,17 +62,29 @@ class RemoteArray:
     def __iter__(self) -> Iterator[Any]:
         if not self.info.shape:
             raise TypeError(f"{self.info.name!r} is one element: there is nothing to go through")
-        return iter(self[...])  # one READ, and not one for each row
+        return iter(self[...])  # one READ instead of one per row
 
     def __setitem__(self, index: Index, value: Any) -> None:
         self._connection.write_at(self.info, index, value)
 
     async def aread(self, index: Index = ...) -> Any:
-        """``array[index]`` for asyncio."""
+        """Return ``array[index]``, on asyncio.
+
+        Args:
+            index: as in brackets.
+
+        Returns:
+            A new array of the remote type.
+        """
         return await self._connection.aread_at(self.info, index)
 
     async def awrite(self, index: Index, value: Any) -> None:
-        """``array[index] = value`` for asyncio."""
+        """Do ``array[index] = value``, on asyncio.
+
+        Args:
+            index: as in brackets.
+            value: number or array that fits the selection.
+        """
         await self._connection.awrite_at(self.info, index, value)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""What a device's runtime needs from a link, and what all links share.
+"""Links as a device's runtime needs them, and code that all links share.
 
 A link carries bursts of RoCEv2 UDP payloads (BTH through ICRC) between this NIC and its peers. It knows no
 transport: a bad or lost packet is a counter, never an exception.
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ipaddress
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from rnic.spec.addresses import address_text
+from rnic.spec.addresses import address_text, parse_address
 from rnic.spec.drops import DropReason
-from rnic.spec.errors import RnicError
+from rnic.spec.errors import LinkError
 from rnic.spec.limits import ICRC_BYTES, MAX_TRANSPORT_HEADERS, MTU_CODES
 from rnic.trace.counters import Counters
 from rnic.wire.bursts import RxBurst, TxBurst
@@ -21,10 +21,6 @@ from rnic.wire.flow import Flow
 
 _IP_UDP_BYTES = 40 + 8
 """The IPv6 header and UDP; IPv4 paths leave the same room, so that both families settle on one path MTU."""
-
-
-class LinkError(RnicError):
-    """A link cannot be opened or used as asked. One line: the thing, its value, the remedy."""
 
 
 class Link(Protocol):
@@ -50,7 +46,7 @@ class Link(Protocol):
     def window_bytes(self) -> int:
         """Payload bytes of full-sized packets that the receive buffer surely holds.
 
-        A sender that keeps less in flight towards a peer with an equal buffer loses nothing there.
+        A sender that keeps less in flight toward a peer with an equal buffer loses nothing there.
         """
 
     @property
@@ -59,40 +55,45 @@ class Link(Protocol):
 
     @property
     def counters(self) -> Counters:
-        """Where drops are counted."""
+        """Counters of drops."""
 
     def send(self, bursts: Sequence[TxBurst]) -> None:
         """Send, or count a drop. The buffers of ``bursts`` are the caller's again on return."""
 
     def receive(self, limit: int) -> list[RxBurst]:
-        """Up to ``limit`` bursts that have arrived, without waiting.
+        """Return up to ``limit`` bursts that have arrived, without waiting.
 
-        An empty list says that nothing is left; a shorter one does not. ``buf`` of each is valid until the
+        An empty list means that nothing is left; a short one does not. ``buf`` of each is valid until the
         next call.
         """
 
     @property
     def up(self) -> bool:
-        """Whether the network interface is up, as far as the last send showed."""
+        """True if the network interface is up, as far as the last send showed."""
 
     @property
     def frames(self) -> deque[bytes] | None:
-        """Whole packets, from the IP header on, that arrived and that the link did not look into.
+        """Whole received packets, from the IP header on, that the link did not parse.
 
-        The same object for ever; what is taken from it is gone. ``None`` for links that carry UDP payloads alone.
+        Always the same object; packets taken from it are gone. ``None`` for links that carry UDP payloads alone.
         """
 
+    @property
+    def frame_sender(self) -> Callable[[bytes, bytes], bool] | None:
+        """Function that sends a whole packet, from its IP header on, to an address and returns whether it left; or
+        ``None``."""
+
     def fileno(self) -> int | None:
-        """Descriptor that polls readable when bursts have arrived, or ``None`` for a link in memory."""
+        """Return the descriptor that polls readable when bursts have arrived, or ``None`` for a link in memory."""
 
     def filenos(self) -> list[int]:
-        """All descriptors to poll, those of multicast groups included."""
+        """Return all descriptors to poll, those of multicast groups included."""
 
     def next_deadline_ns(self) -> int | None:
-        """When ``receive`` should be called although nothing arrives; ``None`` where never."""
+        """Return when to call ``receive`` although nothing arrives; ``None`` for never."""
 
     def local_flow(self, remote_addr: bytes, remote_port: int, sport: int = 0) -> Flow:
-        """The path from this link to a peer.
+        """Return the path from this link to a peer.
 
         ``sport`` is a wish: links that send from one bound port use that port; 0 means the link's own.
 
@@ -101,27 +102,27 @@ class Link(Protocol):
         """
 
     def max_segments(self, flow: Flow) -> int:
-        """Packets that one burst on this path may hold; 1 where nothing segments them truthfully."""
+        """Return the number of packets that one burst on this path may hold; 1 if nothing segments them faithfully."""
 
     def allow_gso(self, flow: Flow) -> None:
-        """The peer agreed to bursts that the system segments (design.md, UDP link)."""
+        """Allow bursts that the kernel segments: the peer agreed (design.md, UDP link)."""
 
     def join(self, group: bytes) -> None:
         """Receive what is sent to a multicast address; joining twice changes nothing.
 
         Raises:
-            LinkError: not a multicast address of this link's IP version, or the system refuses.
+            LinkError: not a multicast address of this link's IP version, or the kernel refuses.
         """
 
     def leave(self, group: bytes) -> None:
         """Stop receiving for a group; leaving one that was not joined changes nothing."""
 
     def close(self) -> None:
-        """Release everything; a second call does nothing. Sending afterwards raises :class:`LinkError`."""
+        """Release everything; a second call does nothing. Sending after that raises :class:`LinkError`."""
 
 
 class UnpolledLink:
-    """What links without a descriptor share: nothing to poll, no deadline, any source port, packets that travel alone.
+    """Base of links without a descriptor: nothing to poll, no deadline, any source port, packets that travel alone.
 
     ``address`` and ``port`` are the subclass's to set.
     """
@@ -130,15 +131,15 @@ class UnpolledLink:
     port: int
 
     def fileno(self) -> int | None:
-        """Nothing to poll."""
+        """Return no descriptor: there is nothing to poll."""
         return None
 
     def filenos(self) -> list[int]:
-        """Nothing to poll."""
+        """Return no descriptor: there is nothing to poll."""
         return []
 
     def next_deadline_ns(self) -> int | None:
-        """Never: what waits can be received at once."""
+        """Return ``None``: waiting bursts can be received at once."""
         return None
 
     def local_flow(self, remote_addr: bytes, remote_port: int, sport: int = 0) -> Flow:
@@ -146,15 +147,15 @@ class UnpolledLink:
         return flow_between(self.address, sport or self.port, remote_addr, remote_port)
 
     def max_segments(self, flow: Flow) -> int:
-        """1: every packet travels alone."""
+        """Return 1: every packet travels alone."""
         return 1
 
     def allow_gso(self, flow: Flow) -> None:
-        """Changes nothing: what a burst may hold is settled."""
+        """Do nothing: the size of a burst is fixed."""
 
 
 class DrivenLink:
-    """What links share whose packets somebody else sends and receives: the engine's rounds.
+    """Base of links whose packets the engine's rounds send and receive.
 
     ``counters`` is the subclass's to set.
     """
@@ -162,40 +163,25 @@ class DrivenLink:
     counters: Counters
 
     def failed(self, **counts: int) -> None:
-        """What became of packets that somebody else sent or received, by the names of the counters."""
+        """Count drops of packets that the engine sent or received, by counter name."""
         for name, count in counts.items():
             if count:
                 self.counters.bump(DropReason.TOO_SHORT.value if name == "too_short" else name, count)
 
 
 def active_mtu_bytes(ip_mtu: int) -> int:
-    """The largest InfiniBand MTU whose longest packet fits an IP MTU; 256, the smallest, where none does."""
+    """Return the largest InfiniBand MTU whose longest packet fits an IP MTU; 256, the smallest, if none fits."""
     room = ip_mtu - _IP_UDP_BYTES - MAX_TRANSPORT_HEADERS - ICRC_BYTES
     return max((size for size in MTU_CODES if size <= room), default=min(MTU_CODES))
 
 
-def parse_address(text: str) -> bytes:
-    """An IPv4 or IPv6 address as 4 or 16 bytes.
-
-    Raises:
-        LinkError: not an address, or a wildcard: the ICRC covers the real one.
-    """
-    try:
-        address = ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        raise LinkError(f"address {text!r} is no IPv4 or IPv6 address: give one such as 127.0.0.1") from None
-    if address.is_unspecified:
-        raise LinkError(f"address {text} is a wildcard: give one that this machine has, as the ICRC covers it")
-    return address.packed
-
-
 def format_address(address: bytes) -> str:
-    """Text form of a 4- or 16-byte address."""
+    """Return the text form of a 4- or 16-byte address."""
     return address_text(address)
 
 
 def flow_between(address: bytes, port: int, remote_addr: bytes, remote_port: int) -> Flow:
-    """The path from ``(address, port)`` to a peer.
+    """Return the path from ``(address, port)`` to a peer.
 
     Raises:
         LinkError: the two addresses are of different IP versions.
@@ -218,3 +204,16 @@ def check_group(group: bytes, address: bytes) -> None:
             f"group {format_address(group)} is not of the IP version of this link's address "
             f"{format_address(address)}: give a group of that version"
         )
+
+
+__all__ = [
+    "DrivenLink",
+    "Link",
+    "LinkError",
+    "UnpolledLink",
+    "active_mtu_bytes",
+    "check_group",
+    "flow_between",
+    "format_address",
+    "parse_address",
+]

@@ -1,8 +1,8 @@
 """The 512-bit network data path of document 003: whole IP packets as AXI4-Stream beats of 64 bytes.
 
 ``m_axis_tx`` and ``s_axis_rx`` carry packets that begin with their IP header (Ethernet has been taken off before) and
-end with the ICRC. :class:`BeatLink` is a link whose network is these two streams, so that a device can stand
-where the stack of a shell stands, and be wired to another one or to a simulated switch beat by beat.
+end with the ICRC. :class:`BeatLink` is a link whose network is these two streams, so that a device can take the place
+of a shell's network stack, and be wired to another one or to a simulated switch beat by beat.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FULL_KEEP = (1 << BEAT_BYTES) - 1
 IP_MTU = 4096 + 128
 """The path takes the largest RoCE packet and no jumbo beyond it."""
 MAX_FRAME = 9_600
-"""Longest packet that is put together again; more is a stream without ``last``."""
+"""Longest packet that is reassembled; anything longer is a stream without ``last``."""
 QUEUE_FRAMES = 4_096
 
 
@@ -38,7 +38,7 @@ class Beat(NamedTuple):
 
 
 def to_beats(packet: Buffer) -> Iterator[Beat]:
-    """A packet, at least one byte, as beats; the last one is filled up with zeros that ``keep`` leaves out."""
+    """Yield a packet, at least one byte, as beats; the last one is padded with zeros that ``keep`` excludes."""
     length = len(packet)
     for start in range(0, length, BEAT_BYTES):
         chunk = bytes(packet[start : start + BEAT_BYTES])
@@ -47,7 +47,7 @@ def to_beats(packet: Buffer) -> Iterator[Beat]:
 
 
 class BeatRun(Sequence[Beat]):
-    """A packet as beats that are made only for who looks at them, one by one."""
+    """A packet as beats, each made only when it is accessed."""
 
     __slots__ = ("data",)
 
@@ -69,7 +69,7 @@ class BeatRun(Sequence[Beat]):
 
 
 def payload_of(beats: Iterable[Beat]) -> bytes:
-    """The bytes that count in beats that follow the stream's rules."""
+    """Return the valid bytes of beats that follow the stream's rules."""
     if isinstance(beats, BeatRun):
         return beats.data
     return b"".join(beat.data[: beat.keep.bit_length()] for beat in beats)
@@ -89,7 +89,7 @@ class Reassembler:
         self._bad = False
 
     def push(self, beat: Beat) -> bytes | None:
-        """Take one beat; the packet that it completes, or ``None``."""
+        """Take one beat; return the packet that it completes, or ``None``."""
         data, keep, last = beat
         count = keep.bit_length()
         ones_from_bit_0 = 0 < keep <= FULL_KEEP and not keep & (keep + 1)
@@ -121,7 +121,7 @@ class BeatLink(UnpolledLink):
         port: own UDP port.
         counters: where drops are counted.
 
-    Whatever is wired to it takes beats from :attr:`m_axis_tx` and hands beats to :meth:`s_axis_rx`.
+    The connected side takes beats from :attr:`m_axis_tx` and hands beats to :meth:`s_axis_rx`.
     """
 
     def __init__(self, address: bytes, port: int = ROCE_UDP_PORT, *, counters: Counters | None = None) -> None:
@@ -136,7 +136,9 @@ class BeatLink(UnpolledLink):
         """Beats to send, oldest first."""
         self.up = True
         self.frames: deque[bytes] = deque()
-        """Never any: the fabric behind the beats sorts what is not RDMA out, so here it is counted."""
+        """Always empty: the shell filters out packets other than RDMA, so here they are only counted."""
+        self.frame_sender = None
+        """``None``: the shell itself sends packets other than RDMA (003)."""
         self._frames: deque[bytes] = deque()
         self._in = Reassembler(self.counters)
         self._groups: set[bytes] = set()
@@ -154,7 +156,7 @@ class BeatLink(UnpolledLink):
                 self._frames.append(packet)
 
     def take_tx(self) -> list[Beat]:
-        """All beats that wait to be sent."""
+        """Return all beats that wait to be sent."""
         beats = list(self.m_axis_tx)
         self.m_axis_tx.clear()
         return beats
@@ -169,7 +171,7 @@ class BeatLink(UnpolledLink):
                 self.m_axis_tx.extend(to_beats(ip_packet(single.flow, single.buffers[0])))
 
     def receive(self, limit: int) -> list[RxBurst]:
-        """See :meth:`rnic.link.base.Link.receive`; what is not a UDP packet to this link is counted and left out."""
+        """See :meth:`rnic.link.base.Link.receive`; anything but a UDP packet to this link is counted and dropped."""
         bursts: list[RxBurst] = []
         while self._frames and len(bursts) < limit:
             burst = self._parse(self._frames.popleft())
@@ -208,14 +210,14 @@ class BeatLink(UnpolledLink):
         self._groups.discard(group)
 
     def close(self) -> None:
-        """Let go of everything; a second call does nothing."""
+        """Release everything; a second call does nothing."""
         self._closed = True
         self._frames.clear()
         self.m_axis_tx.clear()
 
 
 def wire(one: BeatLink, other: BeatLink) -> int:
-    """Carry what waits on each side's ``m_axis_tx`` to the other's ``s_axis_rx``. Beats carried."""
+    """Carry the beats on each side's ``m_axis_tx`` to the other's ``s_axis_rx``. Return the number of beats carried."""
     to_other, to_one = one.take_tx(), other.take_tx()
     other.s_axis_rx(to_other)
     one.s_axis_rx(to_one)

@@ -1,4 +1,4 @@
-"""What can happen to a device on command: names, parameters and the words that say them.
+"""Events of a device on command: names, parameters and their command-line words.
 
 One table serves ``rnic fault DEVICE EVENT [VALUE]...`` (values in the table's order), fault scripts (values by name,
 see :mod:`rnic.link.fault_script`) and Python (either). Durations are whole nanoseconds, or text such as ``"2s"``,
@@ -14,31 +14,62 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from rnic.spec import events
 from rnic.spec.gids import gid_from_address
+from rnic.spec.ports import PORT_ACTIVE, PORT_ARMED, PORT_DOWN, PORT_GUID, PORT_INIT, PORT_PKEY
 from rnic.spec.status import SYNDROME_NAMES, WR_FLUSH_ERR
 
 ALL = "all"
 _UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s)")
 LONGEST_NS = 1 << 62
-"""No duration is longer: about 146 years."""
+"""Longest duration: about 146 years."""
 STATUSES = {name: code for code, name in SYNDROME_NAMES.items() if code not in (0, WR_FLUSH_ERR)}
-"""Statuses that a completion can be made to have: all but success, and but what follows from another error."""
+"""Statuses that a fault can give a completion: all but success and the flush error that follows another error."""
+PORT_STATES = {"DOWN": PORT_DOWN, "INIT": PORT_INIT, "ARMED": PORT_ARMED}
+"""States of a port that carries no packets."""
+
+
+class AsyncKind(NamedTuple):
+    """Event that the device reports, and its subject: ``qp``, ``cq``, ``srq``, ``port`` or ``device``."""
+
+    event_type: int
+    element: str
+    subtype: int = 0
+
+
+ASYNC_EVENTS = {
+    "COMM_EST": AsyncKind(events.COMM_EST, "qp"),
+    "SQ_DRAINED": AsyncKind(events.SQ_DRAINED, "qp"),
+    "QP_FATAL": AsyncKind(events.WQ_CATAS_ERROR, "qp"),
+    "QP_REQ_ERR": AsyncKind(events.WQ_INVAL_REQ_ERROR, "qp"),
+    "QP_ACCESS_ERR": AsyncKind(events.WQ_ACCESS_ERROR, "qp"),
+    "QP_LAST_WQE_REACHED": AsyncKind(events.SRQ_LAST_WQE, "qp"),
+    "CQ_ERR": AsyncKind(events.CQ_ERROR, "cq"),
+    "SRQ_ERR": AsyncKind(events.SRQ_CATAS_ERROR, "srq"),
+    "SRQ_LIMIT_REACHED": AsyncKind(events.SRQ_LIMIT, "srq"),
+    "PORT_ACTIVE": AsyncKind(events.PORT_CHANGE, "port", PORT_ACTIVE),
+    "PORT_ERR": AsyncKind(events.PORT_CHANGE, "port", PORT_DOWN),
+    "GID_CHANGE": AsyncKind(events.PORT_CHANGE, "port", PORT_GUID),
+    "PKEY_CHANGE": AsyncKind(events.PORT_CHANGE, "port", PORT_PKEY),
+    "DEVICE_FATAL": AsyncKind(events.LOCAL_CATAS_ERROR, "device"),
+}
+"""``IBV_EVENT_*`` that a fault can raise."""
 _REQUIRED = object()
 _Real = TypeVar("_Real", int, float)
 
 
 def duration_ns(value: object) -> int:
-    """Nanoseconds of a duration: ``"2s"``, ``"150ms"``, ``"50us"``, ``"20ns"`` or a whole number of nanoseconds.
+    """Return a duration in nanoseconds: ``"2s"``, ``"150ms"``, ``"50us"``, ``"20ns"`` or a whole number of nanoseconds.
 
     Raises:
-        ValueError: it is none, in one line.
+        ValueError: not a duration; the message is one line.
     """
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return _bounded(value, value)
     found = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if found is None:
-        raise ValueError(f"{value!r} is no duration: give a number and ns, us, ms or s, such as 150ms")
+        raise ValueError(f"{value!r} is not a duration: give a number and ns, us, ms or s, such as 150ms")
     return round(_bounded(float(found[1]) * _UNITS_NS[found[2]], value))
 
 
@@ -55,7 +86,7 @@ def _number(low: int, high: int) -> Callable[[object], int]:
         except ValueError:
             number = None
         if not isinstance(number, int) or isinstance(number, bool) or not low <= number <= high:
-            raise ValueError(f"{value!r} is no whole number from {low} to {high}")
+            raise ValueError(f"{value!r} is not a whole number from {low} to {high}")
         return number
 
     return read
@@ -69,7 +100,7 @@ def _address(value: object) -> bytes:
     try:
         return ipaddress.ip_address(str(value)).packed
     except ValueError:
-        raise ValueError(f"{value!r} is no IP address") from None
+        raise ValueError(f"{value!r} is not an IP address") from None
 
 
 def _gid(value: object) -> bytes:
@@ -79,12 +110,26 @@ def _gid(value: object) -> bytes:
 def _status(value: object) -> int:
     code = STATUSES.get(value.removeprefix("IBV_WC_")) if isinstance(value, str) else None
     if code is None:
-        raise ValueError(f"{value!r} is no status: give one of {', '.join(STATUSES)}")
+        raise ValueError(f"{value!r} is not a status: give one of {', '.join(STATUSES)}")
     return code
 
 
+def _port_state(value: object) -> int:
+    state = PORT_STATES.get(value.removeprefix("PORT_")) if isinstance(value, str) else None
+    if state is None:
+        raise ValueError(f"{value!r} is not a state: give one of {', '.join(PORT_STATES)}")
+    return state
+
+
+def _async_event(value: object) -> AsyncKind:
+    kind = ASYNC_EVENTS.get(value.removeprefix("IBV_EVENT_")) if isinstance(value, str) else None
+    if kind is None:
+        raise ValueError(f"{value!r} is not an event: give one of {', '.join(ASYNC_EVENTS)}")
+    return kind
+
+
 class Parameter(NamedTuple):
-    """One value of an event: how to read it, what holds without it, and what it means."""
+    """One value of an event: its parser, default and meaning."""
 
     name: str
     read: Callable[[object], Any]
@@ -92,8 +137,8 @@ class Parameter(NamedTuple):
     default: object = _REQUIRED
 
 
-_FOR = Parameter("for", duration_ns, "how long; until heal without it", None)
-_DELAY = Parameter("delay", duration_ns, "how late")
+_FOR = Parameter("for", duration_ns, "duration; without it, until heal", None)
+_DELAY = Parameter("delay", duration_ns, "delay")
 _QP = Parameter("qp", _object, "queue pair number, or all")
 
 
@@ -104,19 +149,23 @@ class EventKind(NamedTuple):
     parameters: tuple[Parameter, ...] = ()
 
     def takes(self, name: str) -> bool:
-        """Whether the event has a parameter of this name."""
+        """Return whether the event has a parameter of this name."""
         return any(parameter.name == name for parameter in self.parameters)
 
 
 EVENTS: dict[str, EventKind] = {
     "port-down": EventKind("the port goes down: nothing leaves, nothing arrives", (_FOR,)),
+    "port-state": EventKind(
+        "as port-down, but the port reports STATE",
+        (Parameter("state", _port_state, f"one of {', '.join(PORT_STATES)}"), _FOR),
+    ),
     "port-up": EventKind("the port comes up again"),
     "flap": EventKind(
         "the port goes down and up again",
         (
-            Parameter("times", _number(1, 1_000_000), "how often", 1),
-            Parameter("down", duration_ns, "how long it is down", 100_000_000),
-            Parameter("up", duration_ns, "how long it is up before it goes down again", 100_000_000),
+            Parameter("times", _number(1, 1_000_000), "number of flaps", 1),
+            Parameter("down", duration_ns, "duration of each outage", 100_000_000),
+            Parameter("up", duration_ns, "time between two outages", 100_000_000),
         ),
     ),
     "gid": EventKind(
@@ -145,44 +194,55 @@ EVENTS: dict[str, EventKind] = {
     "path-loss": EventKind(
         "packets to and from one peer are lost", (Parameter("peer", _address, "the peer's IP address"), _FOR)
     ),
-    "slow-dma": EventKind("the NIC reaches memory late: packets leave and are taken late", (_DELAY, _FOR)),
+    "slow-dma": EventKind("DMA is delayed, for packets in both directions", (_DELAY, _FOR)),
     "region-gone": EventKind(
-        "the NIC loses a memory region: its key fails",
+        "a memory region becomes invalid: accesses with its key fail",
         (Parameter("key", _object, "L_Key or R_Key, or all"), _FOR),
     ),
     "interrupt-lost": EventKind(
-        "interrupts get lost", (Parameter("times", _number(1, 1_000_000), "how many of the next ones", 1),)
+        "interrupts are lost", (Parameter("times", _number(1, 1_000_000), "number of interrupts", 1),)
     ),
-    "interrupt-late": EventKind("interrupts come late", (_DELAY, _FOR)),
-    "fatal": EventKind("the device fails and is gone; for ends with its re-appearance", (_FOR,)),
+    "interrupt-late": EventKind("interrupts are late", (_DELAY, _FOR)),
+    "async-event": EventKind(
+        "a spurious asynchronous event is raised",
+        (
+            Parameter("event", _async_event, f"one of {', '.join(ASYNC_EVENTS)}"),
+            Parameter("number", _object, "number of the queue pair, CQ or SRQ, or all", ALL),
+        ),
+    ),
+    "fatal": EventKind("the device fails and is gone; with FOR it returns after that time", (_FOR,)),
     "kill": EventKind("the NIC process is killed"),
-    "heal": EventKind("everything heals at once: what lasts, and what was still to come"),
+    "heal": EventKind("end all active and pending faults"),
 }
 """Every event by name."""
 
 
+PORT_EVENTS = ("port-down", "port-up", "port-state", "flap")
+"""Events that programs with their own data path carry out, by the device's page of fault rules."""
+
+
 class FaultEvent(NamedTuple):
-    """One event as it will happen; ``told`` holds its values by parameter name."""
+    """One event that will happen; ``told`` holds its values by parameter name."""
 
     name: str
     told: dict[str, Any]
 
     @property
     def for_ns(self) -> int | None:
-        """After how many nanoseconds it heals."""
+        """Nanoseconds after which it heals, or ``None``."""
         duration: int | None = self.told.get("for")
         return duration
 
 
 def make_event(name: object, *values: object, **by_name: object) -> FaultEvent:
-    """An event, with values in the table's order, or by name.
+    """Return an event, with values in the table's order, or by name.
 
     Raises:
         ValueError: no such event or parameter, a value missing or out of range: one line that names it.
     """
     kind = EVENTS.get(name) if isinstance(name, str) else None
     if kind is None:
-        raise ValueError(f"{name!r} is no event: give one of {', '.join(EVENTS)}")
+        raise ValueError(f"{name!r} is not an event: give one of {', '.join(EVENTS)}")
     if len(values) > len(kind.parameters):
         raise ValueError(f"{name}: {len(values)} values are too many; it takes {usage(str(name)) or 'none'}")
     given = {parameter.name: value for parameter, value in zip(kind.parameters, values, strict=False)}
@@ -205,7 +265,7 @@ def make_event(name: object, *values: object, **by_name: object) -> FaultEvent:
 
 
 def usage(name: str) -> str:
-    """The values of an event as a line: ``DELAY [FOR]``."""
+    """Return the values of an event as a line: ``DELAY [FOR]``."""
     words = [(p.name.upper(), p.default is _REQUIRED) for p in EVENTS[name].parameters]
     return " ".join(word if required else f"[{word}]" for word, required in words)
 
@@ -220,7 +280,7 @@ class TimedEvent(NamedTuple):
 
 
 def timed_event(rule: Mapping[str, object]) -> TimedEvent:
-    """The rule of a script that has ``at``, with ``every`` and ``times`` if it repeats.
+    """Return the rule of a script that has ``at``, with ``every`` and ``times`` if it repeats.
 
     Raises:
         ValueError: as :func:`make_event`, or a bad ``at``, ``every`` or ``times``.
@@ -240,7 +300,7 @@ def timed_event(rule: Mapping[str, object]) -> TimedEvent:
 
 
 def from_words(words: Sequence[str]) -> FaultEvent:
-    """The event that a command line says."""
+    """Return the event that the words of a command line name."""
     if not words:
         raise ValueError(f"no event: give one of {', '.join(EVENTS)}")
     return make_event(*words)
@@ -248,7 +308,10 @@ def from_words(words: Sequence[str]) -> FaultEvent:
 
 __all__ = [
     "ALL",
+    "ASYNC_EVENTS",
     "EVENTS",
+    "PORT_EVENTS",
+    "PORT_STATES",
     "STATUSES",
     "EventKind",
     "FaultEvent",

@@ -1,4 +1,4 @@
-"""Exact faults as data: which packets, which of those that match, and what happens to them.
+"""Exact faults as data: which packets match, which of those are struck, and what happens to them.
 
 A script is a list of rules, plain dictionaries such as a JSON file holds::
 
@@ -18,18 +18,19 @@ A script is a list of rules, plain dictionaries such as a JSON file holds::
 - ``syndrome``: an AETH syndrome, or ``"ACK"``, ``"RNR_NAK"``, ``"NAK"``
 - ``src``, ``dst``: addresses as text
 
-A rule counts the packets that match from 1, those of each direction and queue pair apart: how programs take turns
-changes nothing. The queue pair is the one that a packet is for: its number and both addresses. ``nth`` takes that one
-alone, ``every`` each multiple, both together the ``nth`` and each ``every``-th after it, neither takes all;
-``probability`` (above 0, at most 1) takes each at random instead, by the rule's ``seed`` or else the link's.
+A rule counts matching packets from 1, separately for each direction and queue pair: the order in which programs run
+does not matter. The queue pair is the one that a packet is for: its number and both addresses. ``nth`` selects that
+packet alone, ``every`` each multiple, both together the ``nth`` and each ``every``-th after it, neither selects all;
+``probability`` (above 0, at most 1) selects each at random instead, by the rule's ``seed`` or else the link's.
 ``times`` bounds how often a rule acts on a direction and queue pair. A packet that a device sends to itself is judged
 once by a rule that names no direction: when it arrives.
 
 ``action``: ``"drop"``; ``"corrupt"`` (one random bit that the ICRC covers, or the byte number ``byte``, negative
 from the end, XORed with ``xor``, 255 unless given); ``"duplicate"`` (the copy ``delay_ns`` later, else at once);
 ``"delay"`` by ``delay_ns``; ``"reorder"`` behind the next ``behind`` packets (1 unless given) of its direction,
-or after ``hold_ns`` (1 ms unless given) where none follow; ``"mark"`` sets ECN 11 (congestion experienced) in the
-packet's IP header, as a switch does whose queue is long, whether or not the sender declared ECT.
+or after ``hold_ns`` (1 ms unless given) if none follow; ``"mark"`` sets ECN CE (congestion experienced) in the
+packet's IP header, as a congested switch does, whether or not the sender declared ECT; ``"truncate"`` leaves
+the first ``bytes`` of the UDP payload (the BTH unless given), without an ICRC.
 
 An ``action`` may also be an event of :mod:`rnic.link.fault_events`, with its values by name: then it happens to the
 device, when a packet strikes, counted over the whole device, or by the clock, ``at`` a time since the device started
@@ -43,26 +44,22 @@ and then ``every`` so often::
 from __future__ import annotations
 
 import contextlib
-import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from rnic.link.base import LinkError, parse_address
-from rnic.link.fault_events import EVENTS, LONGEST_NS, FaultEvent, TimedEvent, make_event, timed_event
+from rnic.link.fault_events import EVENTS, LONGEST_NS, TimedEvent, make_event, timed_event
+from rnic.link.fault_rules import DIRECTIONS, Counts, Match, Rule, check_list, mix
 from rnic.spec.limits import BTH_BYTES
 from rnic.spec.psn import PSN_MASK
 from rnic.spec.syndromes import AETH_ACK, AETH_NAK, AETH_RNR_NAK, AETH_TYPE_MASK
-from rnic.wire.flow import Flow
 from rnic.wire.opcode import OPCODES
 
-DIRECTIONS = ("tx", "rx")
 HOLD_NS = 1_000_000
-"""How long a reordered packet waits for others to overtake it."""
+"""Nanoseconds that a reordered packet waits for others to overtake it."""
 
-_BTH = struct.Struct(">BxxxII")
 _QPN_MASK = (1 << 24) - 1
-_ACK_REQ = 1 << 31
 _WORD_MASK = (1 << 64) - 1
 
 ACTIONS: dict[str, dict[str, int | None]] = {
@@ -72,185 +69,58 @@ ACTIONS: dict[str, dict[str, int | None]] = {
     "delay": {"delay_ns": None},
     "reorder": {"behind": 1, "hold_ns": HOLD_NS},
     "mark": {},
+    "truncate": {"bytes": BTH_BYTES},
 }
-"""What each action may be told, and what holds where it is not."""
+"""Parameters of each action, and their defaults."""
+_BOUNDS = {"byte": (-(1 << 16), 1 << 16), "xor": (1, 255), "behind": (1, 1 << 16), "bytes": (1, 1 << 16)}
+"""Least and largest value of each parameter that is not a time."""
 
-MAX_COUNTS = 1 << 16
-"""Directions and queue pairs that a rule counts at a time; the one seen first is forgotten for another."""
 
 RULE_KEYS = ("match", "nth", "every", "probability", "seed", "times", "action")
 _EVENT_RULE_KEYS = ("match", "nth", "every", "probability", "seed", "action")
-"""An event's own ``times``, where it has one, is its value."""
+"""Keys of a rule with an event. If the event itself takes ``times``, the key is its value."""
 MATCH_KEYS = ("direction", "opcode", "psn", "dqpn", "length", "ackreq", "syndrome", "src", "dst")
+_FIELDS = {"opcode": "opcodes", "syndrome": "syndromes"}
+"""Keys of a match whose fields of :class:`Match` have another name."""
 _SYNDROME_TYPES = {"ACK": AETH_ACK, "RNR_NAK": AETH_RNR_NAK, "NAK": AETH_NAK}
-
-Predicate = Callable[["PacketFacts"], bool]
-
-
-class PacketFacts:
-    """What rules ask about one packet. Numbers that it is too short to hold are -1.
-
-    ``comes_back``: the device sends it to itself, and judges it once more when it arrives.
-    """
-
-    __slots__ = ("ackreq", "comes_back", "direction", "dqpn", "flow", "length", "opcode", "psn", "syndrome")
-
-    def __init__(
-        self, data: bytes | bytearray | memoryview, direction: str, flow: Flow, comes_back: bool = False
-    ) -> None:
-        self.direction = direction
-        self.flow = flow
-        self.comes_back = comes_back
-        self.length = len(data)
-        self.opcode = self.dqpn = self.psn = self.syndrome = -1
-        self.ackreq = False
-        if len(data) < BTH_BYTES:
-            return
-        self.opcode, dqpn, psn = _BTH.unpack_from(data)
-        self.dqpn = dqpn & _QPN_MASK
-        self.psn = psn & PSN_MASK
-        self.ackreq = psn & _ACK_REQ != 0
-        row = OPCODES[self.opcode]
-        if row is not None and row.aeth and len(data) > BTH_BYTES:
-            self.syndrome = data[BTH_BYTES]
-
-    @property
-    def name(self) -> str:
-        """Name of the opcode, its number where it has none, ``"short"`` where there is none."""
-        if self.opcode < 0:
-            return "short"
-        row = OPCODES[self.opcode]
-        return row.name if row is not None else f"{self.opcode:#04x}"
-
-
-def mix(state: int, word: int) -> int:
-    """Return 64 bits that depend on all bits of both (the finalizer of SplitMix64)."""
-    state = ((state ^ word) + 0x9E3779B97F4A7C15) & _WORD_MASK
-    state = ((state ^ state >> 30) * 0xBF58476D1CE4E5B9) & _WORD_MASK
-    state = ((state ^ state >> 27) * 0x94D049BB133111EB) & _WORD_MASK
-    return state ^ state >> 31
-
-
-class _Count:
-    """What a rule knows of one direction and queue pair."""
-
-    __slots__ = ("acted", "draw", "seen")
-
-    def __init__(self, draw: int) -> None:
-        self.seen = 0
-        """Packets that matched."""
-        self.acted = 0
-        """Of these, those that the rule acted on."""
-        self.draw = draw
-        """What the draw for each packet starts from."""
-
-
-class Rule:
-    """One rule of a script, with its counts of packets that matched.
-
-    ``action`` is one of :data:`ACTIONS` and ``told`` its values by key; or ``event`` is what happens to the device.
-    """
-
-    __slots__ = (
-        *("_counts", "_either_way", "_every", "_nth", "_predicates", "_probability", "_seed", "_times"),
-        *("action", "event", "told"),
-    )
-
-    def __init__(
-        self,
-        predicates: list[Predicate],
-        nth: int | None,
-        every: int | None,
-        times: int | None,
-        action: str,
-        told: dict[str, int | None],
-        event: FaultEvent | None = None,
-        probability: float | None = None,
-        seed: int = 0,
-        either_way: bool = True,
-    ) -> None:
-        self._predicates = predicates
-        self._nth = nth
-        self._every = every
-        self._times = times
-        self._probability = probability
-        self._seed = seed
-        self._either_way = either_way
-        """It names no direction."""
-        self._counts: dict[tuple[str, int, bytes, bytes] | None, _Count] = {}
-        self.action = action
-        self.told = told
-        self.event = event
-
-    def strikes(self, facts: PacketFacts) -> bool:
-        """Count the packet if it matches, and return whether the rule acts on it."""
-        if facts.comes_back and self._either_way:
-            return False
-        for predicate in self._predicates:
-            if not predicate(facts):
-                return False
-        count = self._count_of(facts)
-        count.seen += 1
-        if count.acted == self._times or not self._chosen(count):
-            return False
-        count.acted += 1
-        return True
-
-    def _count_of(self, facts: PacketFacts) -> _Count:
-        """Return the count of the packet's direction and queue pair; an event has one of the whole device."""
-        flow = facts.flow
-        key = None if self.event is not None else (facts.direction, facts.dqpn, flow.src, flow.dst)
-        count = self._counts.get(key)
-        if count is None:
-            if len(self._counts) == MAX_COUNTS:
-                del self._counts[next(iter(self._counts))]
-            draw = self._seed
-            if key is not None:
-                draw = mix(mix(draw, DIRECTIONS.index(facts.direction)), facts.dqpn & _WORD_MASK)
-                for address in (flow.src, flow.dst):
-                    for half in (address[:8], address[8:]):
-                        draw = mix(draw, int.from_bytes(half, "big"))
-            count = self._counts[key] = _Count(draw)
-        return count
-
-    def _chosen(self, count: _Count) -> bool:
-        if self._probability is not None:
-            return mix(count.draw, count.seen) < self._probability * (1 << 64)
-        if self._every is None:
-            return self._nth is None or count.seen == self._nth
-        first = self._nth if self._nth is not None else self._every
-        return count.seen >= first and (count.seen - first) % self._every == 0
 
 
 class Script(NamedTuple):
-    """A script taken apart: what packets strike, and what comes by the clock."""
+    """A parsed script: its rules for packets, and its timed events."""
 
     rules: list[Rule]
     timed: list[TimedEvent]
 
 
-def parse_script(script: Sequence[Mapping[str, object]], seed: int = 0) -> Script:
-    """Rules of a script, each with fresh counts, and its events by the clock.
+def parse_script(script: Sequence[Mapping[str, object]], seed: int = 0, counts: Counts | None = None) -> Script:
+    """Return the rules of a script, and its timed events.
 
     Args:
         script: the rules.
         seed: 64 bits, for rules with a ``probability`` and no seed of their own.
+        counts: where the rules count; new ones by default.
 
     Raises:
         ValueError: one line naming the rule by its number from 1, the value, and what is allowed.
     """
-    if isinstance(script, Mapping | str | bytes) or not isinstance(script, Sequence):
-        alone = "; put [ ] around this one" if hasattr(script, "keys") else ""
-        raise ValueError(f"a fault script is a list of rules, not {type(script).__name__}{alone}")
+    check_list(script)
     parsed = Script([], [])
+    counts = Counts() if counts is None else counts
     for number, rule in enumerate(script, 1):
         where = f"fault rule {number}"
+        if _is_for_verbs(rule):
+            continue
         if _by_the_clock(rule):
             with _named(where):
                 parsed.timed.append(timed_event(rule))
         else:
-            parsed.rules.append(_parse_rule(where, rule, mix(seed, number)))
+            parsed.rules.append(_parse_rule(where, len(parsed.rules), rule, mix(seed, number), counts))
     return parsed
+
+
+def _is_for_verbs(rule: object) -> bool:
+    """Return whether a rule is :mod:`rnic.link.verbs_faults`'s."""
+    return isinstance(rule, Mapping) and "verb" in rule
 
 
 def _by_the_clock(rule: object) -> bool:
@@ -265,7 +135,7 @@ def _named(where: str) -> Iterator[None]:
         raise ValueError(f"{where}: {error}") from None
 
 
-def _parse_rule(where: str, rule: Mapping[str, object], seed: int) -> Rule:
+def _parse_rule(where: str, number: int, rule: Mapping[str, object], seed: int, counts: Counts) -> Rule:
     if not isinstance(rule, Mapping):
         _refuse(where, rule, 'a dictionary such as {"match": {"opcode": "RC_*"}, "nth": 1, "action": "drop"}')
     action = rule.get("action")
@@ -284,7 +154,7 @@ def _parse_rule(where: str, rule: Mapping[str, object], seed: int) -> Rule:
     if not isinstance(match, Mapping):
         _refuse(f"{where}: match", match, f"a dictionary with keys of {', '.join(MATCH_KEYS)}")
     _check_keys(f"{where}: match", match, MATCH_KEYS)
-    predicates = [_predicate(f"{where}: {key}", key, value) for key, value in match.items()]
+    fields = {_FIELDS.get(key, str(key)): _wanted(f"{where}: {key}", key, value) for key, value in match.items()}
     nth, every = (_positive(where, rule, key) for key in ("nth", "every"))
     times = _positive(where, rule, "times") if event is None or not EVENTS[action].takes("times") else None
     probability = rule.get("probability")
@@ -298,8 +168,7 @@ def _parse_rule(where: str, rule: Mapping[str, object], seed: int) -> Rule:
             raise ValueError(f"{where}: seed goes with probability alone")
         seed = _integer(f"{where}: seed", rule["seed"], 0, _WORD_MASK)
     told = _told(where, action, defaults, rule)
-    either_way = match.get("direction") is None
-    return Rule(predicates, nth, every, times, action, told, event, probability, seed, either_way)
+    return Rule(number, Match(**fields), nth, every, times, action, told, event, probability, seed, counts)
 
 
 def _told(
@@ -310,38 +179,36 @@ def _told(
         value = rule.get(key)
         if value is None:
             continue
-        low, high = {"byte": (-(1 << 16), 1 << 16), "xor": (1, 255), "behind": (1, 1 << 16)}.get(key, (0, LONGEST_NS))
+        low, high = _BOUNDS.get(key, (0, LONGEST_NS))
         told[key] = _integer(f"{where}: {key}", value, low, high)
     if action == "delay" and told["delay_ns"] is None:
         _refuse(f"{where}: delay_ns", None, "nanoseconds, such as 3_000_000")
     return told
 
 
-def _predicate(where: str, key: str, value: object) -> Predicate:
+def _wanted(where: str, key: str, value: object) -> Any:
+    """Return the value for the field of :class:`Match` that a key names."""
     if key == "direction":
         if value not in DIRECTIONS:
             _refuse(where, value, _one_of(DIRECTIONS))
-        return lambda facts: facts.direction == value
+        return value
     if key == "opcode":
-        opcodes = _opcodes(where, value)
-        return lambda facts: facts.opcode in opcodes
+        return _opcodes(where, value)
     if key == "ackreq":
         if not isinstance(value, bool):
             _refuse(where, value, "true or false")
-        return lambda facts: facts.ackreq == value
+        return value
     if key == "syndrome":
-        return _syndrome(where, value)
+        return _syndromes(where, value)
     if key in ("src", "dst"):
-        address = _address(where, value)
-        return lambda facts: getattr(facts.flow, key) == address
+        return _address(where, value)
     limit = {"psn": PSN_MASK, "dqpn": _QPN_MASK}.get(key, 0xFFFF)
     low, high = _range(where, value, limit)
     if key == "psn":
-        span = high - low & PSN_MASK
-        return lambda facts: facts.psn >= 0 and facts.psn - low & PSN_MASK <= span
+        return low, high - low & PSN_MASK
     if low > high:
         _refuse(where, value, "[low, high] with low <= high")
-    return lambda facts: low <= getattr(facts, key) <= high
+    return low, high
 
 
 def _opcodes(where: str, value: object) -> frozenset[int]:
@@ -353,14 +220,13 @@ def _opcodes(where: str, value: object) -> frozenset[int]:
     return frozenset((_integer(where, value, 0, 255),))
 
 
-def _syndrome(where: str, value: object) -> Predicate:
+def _syndromes(where: str, value: object) -> frozenset[int]:
     if isinstance(value, str):
         kind = _SYNDROME_TYPES.get(value)
         if kind is None:
             _refuse(where, value, f"0 to 255, {_one_of(tuple(_SYNDROME_TYPES))}")
-        return lambda facts: facts.syndrome >= 0 and facts.syndrome & AETH_TYPE_MASK == kind
-    number = _integer(where, value, 0, 255)
-    return lambda facts: facts.syndrome == number
+        return frozenset(each for each in range(256) if each & AETH_TYPE_MASK == kind)
+    return frozenset((_integer(where, value, 0, 255),))
 
 
 def _address(where: str, value: object) -> bytes:

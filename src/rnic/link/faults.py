@@ -1,9 +1,9 @@
 """A bad network in front of any link: seeded loss, duplication, reordering, corruption and delay, and scripts.
 
 Each packet of each direction is judged on its own, first by the rules of the script in their order, then by the
-rates. What happens depends on the packets, the seed and the clock alone, so the same run gives the same faults.
-Bursts that nothing happens to pass as they are; of the others, what lies between the packets that are struck
-stays together, as segments do that leave one network card.
+rates. The faults depend on the packets, the seed and the clock alone, so the same run gives the same faults. Bursts
+without a fault pass unchanged; in the others, the packets between those struck stay together, like segments that leave
+one hardware NIC.
 """
 
 from __future__ import annotations
@@ -18,24 +18,22 @@ from typing import Generic, TypeVar
 
 from rnic.link.base import Link
 from rnic.link.fault_events import FaultEvent
-from rnic.link.fault_script import DIRECTIONS, HOLD_NS, PacketFacts, Rule, mix, parse_script
+from rnic.link.fault_rules import DIRECTIONS, UNCOVERED_BYTE, Counts, PacketFacts, Rule, mix, pack_rules
+from rnic.link.fault_script import HOLD_NS, parse_script
 from rnic.link.middleware import Middleware
 from rnic.link.packets import cut_received, cut_to_send, joined, kept, marked_received, marked_to_send
+from rnic.state.fault_table import MAX_HELD
 from rnic.trace.counters import Counters
 from rnic.trace.tracer import NullTracer, Tracer
 from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.flow import Flow
 
-_UNCOVERED_BYTE = 4
-"""FECN, BECN and reserved bits of a BTH: the ICRC does not see them change."""
-MAX_HELD = 1 << 16
-"""Packets that are held back in each direction at most: what comes beyond is lost."""
 _MAX_ROUNDS = 1_024
-"""Bound on what one ``receive`` loses before it returns."""
+"""Maximum number of empty rounds of one ``receive`` before it returns."""
 
 _ACTIONS = ("drop", "corrupt", "duplicate", "delay", "reorder", "mark")
 _Faults = Mapping[str, Mapping[str, int | None]]
-"""What happens to one packet: actions, each with what it is told."""
+"""Faults of one packet: actions, each with its parameters."""
 _Burst = TypeVar("_Burst", TxBurst, RxBurst)
 
 
@@ -43,8 +41,8 @@ _Burst = TypeVar("_Burst", TxBurst, RxBurst)
 class FaultRates:
     """Probabilities for each packet of one direction, 0 to 1; several may strike the same packet.
 
-    Delays are drawn evenly from ``delay_ns`` (low, high), overtaking packets of a reordered one from 1 to
-    ``behind``, of which it waits for no longer than ``hold_ns``.
+    Delays are drawn evenly from ``delay_ns`` (low, high). A reordered packet waits for 1 to ``behind`` packets to
+    overtake it, but no longer than ``hold_ns``.
 
     Raises:
         ValueError: a probability outside 0 to 1, or a range that is empty or negative.
@@ -85,13 +83,16 @@ class FaultyLink(Middleware):
         inner: the link to pass on to.
         clock: the time in nanoseconds, for delays; the runtime's own or a virtual one.
         rng: seeds one generator for each direction, so that the directions do not disturb each other.
-        tx: rates of what this NIC sends.
-        rx: rates of what it receives.
+        tx: rates for packets that this NIC sends.
+        rx: rates for packets that it receives.
         script: rules as :mod:`rnic.link.fault_script` defines them.
         tracer: told of every fault, at stage ``"fault"``.
+        counts: counters of the rules, which other links may share.
+        seed: 64 bits for rules with a probability and no seed of their own; drawn from ``rng`` by default.
+        by_clock: false leaves out the script's events by the clock: another link of the device has them.
 
     Counters are named ``fault_tx_drop``, ``fault_rx_delay`` and so on; ``fault_tx_full`` and ``fault_rx_full`` count
-    what was lost because too much was held back already.
+    packets lost because too many were held back already.
 
     Raises:
         ValueError: a bad rule, in one line.
@@ -107,41 +108,84 @@ class FaultyLink(Middleware):
         rx: FaultRates = NO_FAULTS,
         script: Sequence[Mapping[str, object]] = (),
         tracer: Tracer | None = None,
+        counts: Counts | None = None,
+        seed: int | None = None,
+        by_clock: bool = True,
     ) -> None:
         super().__init__(inner)
         self._clock = clock
         judges = []
         seeds = {direction: rng.getrandbits(64) for direction in DIRECTIONS}
-        rules, self.timed = parse_script(script, mix(*seeds.values()))
-        self.has_events = bool(self.timed) or any(rule.event is not None for rule in rules)
-        """Whether the script has events for the device (:mod:`rnic.runtime.faults` takes them up)."""
+        self.script = script
+        self.counts = Counts() if counts is None else counts
+        """Counters of the rules."""
+        self._by_rules_alone = tx == rx == NO_FAULTS and tracer is None
+        self.seed = mix(*seeds.values()) if seed is None else seed
+        rules, timed = parse_script(script, self.seed, self.counts)
+        self.rules = rules
+        self.timed = timed if by_clock else []
+        self.has_events_by_packets = any(rule.event is not None for rule in rules)
+        """True if packets set off events for the device."""
+        self.has_events = bool(self.timed) or self.has_events_by_packets
+        """True if the script has events for the device at all (:mod:`rnic.runtime.faults` takes them up)."""
         for direction, rates in (("tx", tx), ("rx", rx)):
             own = random.Random(seeds[direction])
             comes_back = self._comes_back if direction == "tx" else None
             judges.append(_Judge(direction, rules, rates, own, inner.counters, tracer or NullTracer(), comes_back))
         self.struck: Callable[[FaultEvent], None] = lambda event: None
         """Called with each event of the script whose packet has come."""
+        self.corrupted: Callable[[bytes], None] | None = None
+        """Called with each packet that was corrupted or truncated, from the BTH on."""
         for judge in judges:
             judge.struck = self._struck
+            judge.corrupted = self._corrupted
         self._tx = _TxLane(judges[0])
         self._rx = _RxLane(judges[1])
         self._ready: deque[RxBurst] = deque()
 
+    def set_rates(self, *, tx: FaultRates = NO_FAULTS, rx: FaultRates = NO_FAULTS) -> None:
+        """Use these rates from now on; packets already held back are released as planned."""
+        self._by_rules_alone &= tx == rx == NO_FAULTS
+        self._tx.judge.set_rates(tx)
+        self._rx.judge.set_rates(rx)
+
+    def table(self) -> bytes | None:
+        """Return the table by which the engine judges as this link does; ``None`` if it cannot."""
+        if self.has_events or not self._by_rules_alone:
+            return None
+        try:
+            return pack_rules(self.rules)
+        except ValueError:
+            return None
+
     def _struck(self, event: FaultEvent) -> None:
         self.struck(event)
 
+    def _corrupted(self, packet: bytes) -> None:
+        if self.corrupted is not None:
+            self.corrupted(packet)
+
     def _comes_back(self, flow: Flow) -> bool:
-        """Whether what leaves by this path arrives at this device."""
+        """Return whether packets that leave by this path arrive at this device."""
         return flow.dst == self.address and flow.dport == self.port
 
     def send(self, bursts: Sequence[TxBurst]) -> None:
-        """Judge the packets and pass on what is left of them, and what was held back and is due."""
+        """Judge the packets; pass on those that are left, and those held back that are due."""
         now_ns = self._clock()
         out = self._tx.release(now_ns)
         for burst in bursts:
             self._tx.take(burst, now_ns, out)
         if out:
             self.inner.send(out)
+
+    def judge(self, bursts: Sequence[RxBurst]) -> list[RxBurst]:
+        """Judge packets that did not come through :meth:`receive`; return those that pass now."""
+        if self._rx.idle:
+            return list(bursts)
+        judged: list[RxBurst] = []
+        for burst in bursts:
+            self._rx.take(burst, self._clock(), judged)
+        return judged
 
     def receive(self, limit: int) -> list[RxBurst]:
         """See :meth:`rnic.link.base.Link.receive`; packets to send that are due leave too."""
@@ -161,7 +205,7 @@ class FaultyLink(Middleware):
             for burst in arrived:
                 self._rx.take(burst, now_ns, judged)
             ready += judged
-            # A second call would take the memory of what the first one gave.
+            # A second call would reuse the memory of the bursts that the first one returned.
             if judged or not arrived:
                 break
         out = [ready.popleft() for _ in range(min(limit, len(ready)))]
@@ -170,7 +214,7 @@ class FaultyLink(Middleware):
         return out
 
     def next_deadline_ns(self) -> int | None:
-        """When the next packet that is held back is due, here or in the inner link."""
+        """Return when the next packet held back here or in the inner link is due."""
         if self._ready:
             return self._clock()
         first = self.inner.next_deadline_ns()
@@ -194,19 +238,26 @@ class _Judge:
         comes_back: Callable[[Flow], bool] | None,
     ) -> None:
         self.rng = rng
-        self.idle = not rules and rates == NO_FAULTS
+        self._rngs = {action: random.Random(rng.getrandbits(64)) for action in _ACTIONS}
+        """For each action separately: how packets share bursts changes nothing."""
         self._direction = direction
         self._rules = rules
-        self._rates = rates
-        self._gaps = {action: self._gap(rate) for action in _ACTIONS if (rate := getattr(rates, action))}
-        """For each action that strikes at all, how many packets it spares before it strikes the next."""
+        self.set_rates(rates)
         self._counters = counters
         self._tracer = tracer
         self._comes_back = comes_back
         self.struck: Callable[[FaultEvent], None] = lambda event: None
+        self.corrupted: Callable[[bytes], None] = lambda packet: None
+
+    def set_rates(self, rates: FaultRates) -> None:
+        """Use these rates from now on."""
+        self.idle = not self._rules and rates == NO_FAULTS
+        self._rates = rates
+        self._gaps = {action: self._gap(action, rate) for action in _ACTIONS if (rate := getattr(rates, action))}
+        """For each action with a rate above 0, the number of packets that it spares before the next strike."""
 
     def verdicts(self, burst: _Burst, lane: _Lane[_Burst], now_ns: int) -> list[_Faults]:
-        """The faults of each packet of a burst, none for most; of two of a kind the script's holds."""
+        """Return the faults of each packet of a burst, usually none; of two of the same kind the script's applies."""
         segment = burst.segment
         count = -(-burst.length // segment)
         drawn = self._drawn(count)
@@ -226,7 +277,7 @@ class _Judge:
         for rule in self._rules:
             if rule.strikes(facts):
                 if rule.event is None:
-                    struck[rule.action] = rule.told
+                    struck[rule.action] = rule.struck(facts.length)
                 else:
                     self.struck(rule.event)
         faults = {**drawn, **struck}
@@ -245,33 +296,33 @@ class _Judge:
         return faults
 
     def overflowed(self) -> None:
-        """A packet was to be held back, and there are too many already."""
+        """Count a packet that was to be held back while there are too many already."""
         self._counters.bump(f"fault_{self._direction}_full")
 
-    def _gap(self, rate: float) -> int:
-        """How many packets a strike of this probability spares: drawn once for many, as often as one by one."""
-        return int(min(math.log(1 - self.rng.random()) / math.log1p(-rate), _NEVER)) if rate < 1 else 0
+    def _gap(self, action: str, rate: float) -> int:
+        """Return how many packets are spared before the next strike: one draw replaces a draw for each packet."""
+        return int(min(math.log(1 - self._rngs[action].random()) / math.log1p(-rate), _NEVER)) if rate < 1 else 0
 
     def _drawn(self, count: int) -> dict[int, dict[str, Mapping[str, int | None]]]:
-        """What the rates do to the next ``count`` packets: faults by the place of each packet that any strikes."""
+        """Return what the rates do to the next ``count`` packets: faults by the index of each packet that is struck."""
         struck: dict[int, dict[str, Mapping[str, int | None]]] = {}
         for action, gap in self._gaps.items():
             while gap < count:
                 struck.setdefault(gap, {})[action] = self._told(action)
-                gap += 1 + self._gap(getattr(self._rates, action))
+                gap += 1 + self._gap(action, getattr(self._rates, action))
             self._gaps[action] = gap - count
         return struck
 
     def _told(self, action: str) -> Mapping[str, int | None]:
-        rates = self._rates
+        rates, rng = self._rates, self._rngs[action]
         if action == "corrupt":
             return {"byte": None}
         if action == "duplicate":
             return {"delay_ns": 0}
         if action == "delay":
-            return {"delay_ns": self.rng.randint(*rates.delay_ns)}
+            return {"delay_ns": rng.randint(*rates.delay_ns)}
         if action == "reorder":
-            return {"behind": self.rng.randint(1, rates.behind), "hold_ns": rates.hold_ns}
+            return {"behind": rng.randint(1, rates.behind), "hold_ns": rates.hold_ns}
         return {}
 
 
@@ -287,49 +338,49 @@ class _Held(Generic[_Burst]):
 
 
 class _Lane(Generic[_Burst]):
-    """One direction: judges bursts, and keeps what is held back."""
+    """One direction: judges bursts, and keeps the packets held back."""
 
     def __init__(self, judge: _Judge) -> None:
-        self._judge = judge
+        self.judge = judge
         self._delayed: list[tuple[int, int, _Burst]] = []
         self._held: list[_Held[_Burst]] = []
         self._serial = 0
 
     @property
     def idle(self) -> bool:
-        """Whether every burst passes as it is."""
-        return self._judge.idle and not self._held and not self._delayed
+        """True if every burst passes as it is."""
+        return self.judge.idle and not self._held and not self._delayed
 
     def data(self, burst: _Burst) -> memoryview:
-        """The payloads of a burst, contiguous."""
+        """Return the payloads of a burst, contiguous."""
         raise NotImplementedError
 
     def cut(self, burst: _Burst, firsts: Sequence[int]) -> list[_Burst]:
-        """The parts of a burst that begin with the packets ``firsts``; there may be more parts."""
+        """Return the parts of a burst that begin with the packets ``firsts``; there may be more parts."""
         raise NotImplementedError
 
     def count(self, part: _Burst) -> int:
-        """Packets of a part."""
+        """Return the number of packets of a part."""
         raise NotImplementedError
 
     def own(self, packet: _Burst) -> _Burst:
-        """A packet that stays valid."""
+        """Return a packet that stays valid."""
         raise NotImplementedError
 
     def with_data(self, packet: _Burst, data: bytearray) -> _Burst:
-        """The packet with other content of the same length."""
+        """Return the packet with other content, which is not longer."""
         raise NotImplementedError
 
     def marked(self, packet: _Burst) -> _Burst:
-        """The packet with ECN 11."""
+        """Return the packet with ECN CE."""
         raise NotImplementedError
 
     def take(self, burst: _Burst, now_ns: int, out: list[_Burst]) -> None:
         """Judge a burst and append what passes to ``out``."""
-        if self._judge.idle:
+        if self.judge.idle:
             out.append(burst)
             return
-        verdicts = self._judge.verdicts(burst, self, now_ns)
+        verdicts = self.judge.verdicts(burst, self, now_ns)
         if not self._held and not any(verdicts):
             out.append(burst)
             return
@@ -348,6 +399,10 @@ class _Lane(Generic[_Burst]):
             packet = self._corrupted(packet, faults["corrupt"])
         if "mark" in faults:
             packet = self.marked(packet)
+        if "truncate" in faults:
+            left = bytearray(self.data(packet)[: faults["truncate"]["bytes"]])
+            self.judge.corrupted(bytes(left))
+            packet = self.with_data(packet, left)
         if "duplicate" in faults:
             later = faults["duplicate"]["delay_ns"]
             if not later:
@@ -376,10 +431,10 @@ class _Lane(Generic[_Burst]):
         self._held = waiting
 
     def _room(self) -> bool:
-        """Whether one packet more may be held back; what may not is lost, and counted."""
+        """Return whether one more packet may be held back; if not, the packet is lost and counted."""
         if len(self._delayed) + len(self._held) < MAX_HELD:
             return True
-        self._judge.overflowed()
+        self.judge.overflowed()
         return False
 
     def _delay(self, packet: _Burst, due_ns: int) -> None:
@@ -391,16 +446,17 @@ class _Lane(Generic[_Burst]):
         data = bytearray(self.data(packet))
         at, xor = told["byte"], told.get("xor") or 0
         if at is None:
-            rng = self._judge.rng
+            rng = self.judge.rng
             at = rng.randrange(max(1, len(data) - 1))
-            at += at >= _UNCOVERED_BYTE
+            at += at >= UNCOVERED_BYTE
             xor = 1 << rng.randrange(8)
         if -len(data) <= at < len(data):
             data[at] ^= xor
+        self.judge.corrupted(bytes(data))
         return self.with_data(packet, data)
 
     def release(self, now_ns: int) -> list[_Burst]:
-        """Packets whose delay or wait is over."""
+        """Return the packets whose delay or wait is over."""
         out: list[_Burst] = []
         if not self._delayed and not self._held:
             return out
@@ -412,7 +468,7 @@ class _Lane(Generic[_Burst]):
         return out
 
     def deadline_ns(self) -> int | None:
-        """When :meth:`release` has something to give, unless other packets come first."""
+        """Return when :meth:`release` has packets to return, unless other packets come first."""
         if not self._held and not self._delayed:
             return None
         deadlines = [held.deadline_ns for held in self._held]
@@ -436,7 +492,7 @@ class _TxLane(_Lane[TxBurst]):
         return packet
 
     def with_data(self, packet: TxBurst, data: bytearray) -> TxBurst:
-        return TxBurst(packet.flow, [data], packet.segment, packet.count, packet.length)
+        return TxBurst(packet.flow, [data], len(data), packet.count, len(data))
 
     def marked(self, packet: TxBurst) -> TxBurst:
         return marked_to_send(packet)

@@ -1,14 +1,14 @@
-"""Three bits of IPv4 idents that no socket shows: by eight sockets, one for each value of these bits.
+"""Recover three bits of the IP ID, which no socket shows, by eight sockets, one for each value of these bits.
 
-The sockets share the address and port of a device (:mod:`rnic.link.steering`) and take what comes from senders that
-count their idents, and nothing else. So a packet has one of 8 idents where it would have one of 64 otherwise.
+The sockets share the address and port of a device (:mod:`rnic.link.steering`) and receive only from senders that count
+their IP IDs. So a packet has one of 8 IP IDs instead of one of 64.
 
-Packets are given in the order in which they arrived. The system stamps each with its time of arrival, and tells by one
-call which sockets have packets. What is found is given once a second look has shown that no socket has an earlier one:
-a packet that arrived before another one waits in its socket before that one can be read. So an order that the system
-kept is kept here as well, unless its clock is set back meanwhile, which can swap packets once, as a network may.
+Packets are returned in the order in which they arrived. The system stamps each with its time of arrival, and one call
+tells which sockets have packets. Packets are returned once a second check has shown that no socket has an earlier one:
+a packet that arrived before another one waits in its socket before that one can be read. So the kernel's order is kept,
+unless its clock is set back meanwhile, which can swap packets once, as a network may.
 
-The system joins no packets for these sockets (no UDP_GRO): each packet has its own ident, and comes by its own socket.
+The system joins no packets for these sockets (no UDP_GRO): each packet has its own IP ID, and comes by its own socket.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from rnic.link.steering import IDENT_SHIFT, IDENT_SOCKETS
 from rnic.wire.bursts import RxBurst
 
 MASK = (IDENT_SOCKETS - 1) << IDENT_SHIFT
-"""The bits of an ident that the socket shows."""
+"""The bits of an IP ID that the socket shows."""
 _ONE_SOCKET = 8
-"""Packets that one look reads from one socket."""
+"""Packets that one pass reads from one socket."""
 _BUFFER_BYTES = 8_192
-"""More than the longest packet: what is longer is cut, and dropped for its length."""
+"""Size of a buffer, above the longest packet: a longer one is truncated, and dropped for its length."""
 
 _Buffer = tuple[memoryview]
 Read = Callable[[_Buffer], tuple[bool, RxBurst | None, int]]
-"""Reads a packet into a buffer: whether the socket was found empty, the packet if it was right, when it arrived."""
+"""Reads a packet into a buffer: returns whether the socket was empty, the packet if it was right, and its time of
+arrival."""
 
 
 class IdentSockets:
-    """The receiving side of the sockets for idents.
+    """The receiving side of the sockets for IP IDs.
 
     Args:
         sockets: one for each value of the bits, from 0 on.
-        reads: what reads from each of them.
+        reads: the function that reads from each of them.
     """
 
     def __init__(self, sockets: Sequence[socket.socket], reads: Sequence[Read]) -> None:
@@ -48,24 +49,24 @@ class IdentSockets:
             self._ready.register(sock.fileno(), select.EPOLLIN)
         self._values = {sock.fileno(): value for value, sock in enumerate(sockets)}
         self._waiting: list[tuple[int, RxBurst, _Buffer]] = []
-        """What was read and not given yet, in the order of arrival."""
+        """Packets that were read and not returned yet, in the order of arrival."""
         self._sure = 0
-        """The first of them, before which nothing can be in a socket any more."""
+        """Number of the first of these packets, which no packet still in a socket can precede."""
         self._given: list[_Buffer] = []
-        """Buffers of what was given by the last call."""
+        """Buffers of the packets that the last call returned."""
         self._free: list[_Buffer] = []
 
     def fileno(self) -> int:
-        """A descriptor that polls readable when one of the sockets does."""
+        """Return a descriptor that polls readable when one of the sockets does."""
         return self._ready.fileno()
 
     @property
     def pending(self) -> bool:
-        """Whether packets were read that no call has given yet."""
+        """True if packets were read that no call has returned yet."""
         return bool(self._waiting)
 
     def receive(self, limit: int) -> list[RxBurst]:
-        """Up to ``limit`` packets; the buffer of each is valid until the next call. Empty where nothing is left."""
+        """Return up to ``limit`` packets, none if nothing is left; the buffer of each is valid until the next call."""
         self._free += self._given
         self._given = []
         if not self._sure:
@@ -85,7 +86,7 @@ class IdentSockets:
         """Read from the sockets that have packets: some from each, until one is later than ``last``.
 
         Returns:
-            Up to which time all packets have been read; not later than ``last``.
+            The time up to which all packets have been read; not later than ``last``.
         """
         until = 0 if last is None else last
         for fd, _ in self._ready.poll(0):
@@ -109,7 +110,7 @@ class IdentSockets:
         return until
 
     def close(self) -> None:
-        """Close the descriptor; the sockets are others'."""
+        """Close the descriptor; the sockets belong to the group."""
         self._ready.close()
 
 

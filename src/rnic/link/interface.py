@@ -1,4 +1,4 @@
-"""What the system says about a local address: the IP MTU of its interface, and whether it is ours at all."""
+"""Look up a local address in the kernel: the IP MTU of its interface, and whether it belongs to this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 from rnic.link.base import format_address
 
 DEFAULT_MTU = 1_500
-"""Where the system does not tell: Ethernet's."""
+"""MTU if the kernel does not tell it: Ethernet's."""
 
 _LINUX_64 = sys.platform == "linux" and struct.calcsize("P") == 8
 _SIOCGIFCONF = 0x8912
@@ -26,7 +26,7 @@ _IFCONF_BYTES = 1_024 * _IFREQ.size
 
 
 def interface_of(address: bytes) -> str | None:
-    """Name of the Linux interface that holds a 4- or 16-byte address, or ``None``."""
+    """Return the name of the Linux interface that holds a 4- or 16-byte address, or ``None``."""
     try:
         return _ipv4_interface(address) if len(address) == 4 else _ipv6_interface(address)
     except OSError:
@@ -34,9 +34,10 @@ def interface_of(address: bytes) -> str | None:
 
 
 def is_of_many(address: bytes) -> bool:
-    """Whether an address is a multicast or broadcast address: such a one can be bound, but stands for no machine.
+    """Return whether an address is a multicast or broadcast address, which can be bound but names no machine.
 
-    Of the broadcast addresses of its networks the system knows: it connects nobody there who did not ask to be.
+    The kernel knows the broadcast addresses of its networks: it refuses to connect a socket to one unless the program
+    asks for broadcasts.
     """
     if address[0] == 0xFF if len(address) == 16 else address[0] >= 224:
         return True
@@ -53,7 +54,7 @@ def is_of_many(address: bytes) -> bool:
 
 
 def is_up(name: str) -> bool:
-    """Whether a Linux interface is up; true where the system does not say."""
+    """Return whether a Linux interface is up; true if the kernel does not say."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             answer = _ioctl(sock, _SIOCGIFFLAGS, _FLAGS_REQUEST.pack(name.encode(), 0))
@@ -63,7 +64,7 @@ def is_up(name: str) -> bool:
 
 
 def ip_mtu(address: bytes) -> int:
-    """IP MTU in bytes of the interface that holds an address; 1500 where the system does not say."""
+    """Return the IP MTU in bytes of the interface that holds an address; 1500 if the kernel does not say."""
     name = interface_of(address)
     if name is None:
         return DEFAULT_MTU
@@ -77,7 +78,7 @@ def ip_mtu(address: bytes) -> int:
 
 
 def local_addresses() -> list[str]:
-    """Usable addresses of this machine: 127.0.0.1 first, then ::1, then those of its interfaces."""
+    """Return the usable addresses of this machine: 127.0.0.1 first, then ::1, then those of its interfaces."""
     found = ["127.0.0.1"]
     try:
         if is_local(bytes(15) + b"\1"):
@@ -85,7 +86,7 @@ def local_addresses() -> list[str]:
         found += [format_address(address) for name, address in _ipv4_table() if address[0] != 127]
         with open("/proc/net/if_inet6", encoding="ascii") as table:
             rows = [line.split() for line in table]
-        # scope 00 is global; link-local addresses need a zone, which the wire does not carry
+        # scope 00 is global; link-local addresses need a zone, which packets do not carry
         found += [format_address(bytes.fromhex(row[0])) for row in rows if len(row) == 6 and row[3] == "00"]
     except OSError:
         return found
@@ -93,7 +94,8 @@ def local_addresses() -> list[str]:
 
 
 def is_local(address: bytes) -> bool:
-    """Whether packets to an address stay on this machine: a socket can be bound to such unicast ones only."""
+    """Return whether packets to an address stay on this machine: a socket can be bound to such unicast addresses
+    only."""
     if address[0] == 127 and len(address) == 4:
         return True
     if ipaddress.ip_address(address).is_multicast:
@@ -108,7 +110,7 @@ def is_local(address: bytes) -> bool:
 
 
 def _ioctl(sock: socket.socket, request: int, argument: bytes) -> bytes:
-    import fcntl  # noqa: PLC0415 - Windows has none, and no interface is ever found there
+    import fcntl  # noqa: PLC0415 - Windows has no fcntl, and no interface is ever found there
 
     return fcntl.ioctl(sock, request, argument)
 
@@ -123,7 +125,7 @@ def _ipv4_interface(address: bytes) -> str | None:
 
 
 def _ipv4_table() -> list[tuple[str, bytes]]:
-    """Interface name and address of every IPv4 address (SIOCGIFCONF)."""
+    """Return interface name and address of every IPv4 address (SIOCGIFCONF)."""
     if not _LINUX_64:
         return []
     buffer = array.array("B", bytes(_IFCONF_BYTES))

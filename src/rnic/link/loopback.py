@@ -1,6 +1,6 @@
 """Links in memory: any number of NICs on one fabric, a NIC talking to itself included.
 
-Nothing is parsed, checked or lost, except where a receiver's queue is full or no NIC has the address.
+Nothing is parsed, checked or lost, except if a receiver's queue is full or no NIC has the address.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _MAX_CACHED = 4_096
 
 
 class Wire(Protocol):
-    """The compiled queue of a link (:mod:`rnic.engine`), which the engine's rounds of other NICs put to directly."""
+    """The compiled queue of a link (:mod:`rnic.engine`), to which the engine's rounds of other NICs write directly."""
 
     def put(self, name: bytes, data: memoryview, segment: int, tclass: int, hop_limit: int, flow_label: int, /) -> bool:
-        """Queue a burst; false where the link is closed."""
+        """Queue a burst. Return false if the link is closed."""
 
     def take(self, limit: int, /) -> list[tuple[bytes, memoryview, int, int, int, int]]:
-        """What waits, as it was put; the bytes stay until the next call."""
+        """Return waiting packets, as they were put; the bytes stay until the next call."""
 
     def lost(self) -> int:
-        """Packets that found no room since the last such question."""
+        """Return the number of packets dropped for lack of room since the last call."""
 
     def close(self) -> None:
-        """Nothing arrives any more."""
+        """Accept no more bursts."""
 
 
 class Fabric:
@@ -54,16 +54,16 @@ class Fabric:
         queue_bytes: int = QUEUE_BYTES,
         counters: Counters | None = None,
     ) -> LoopbackLink:
-        """A new link at ``(address, port)``.
+        """Return a new link at ``(address, port)``.
 
         Args:
             address: 4 or 16 bytes.
-            mtu: IP MTU that the link reports; longer packets pass all the same.
+            mtu: IP MTU that the link reports; longer packets still pass.
             max_segments: packets a burst may hold, 1 to 64.
-            queue_bytes: what waits to be received; more is dropped and counted.
+            queue_bytes: bytes that may wait to be received; more is dropped and counted.
 
         Raises:
-            LinkError: the place is taken.
+            LinkError: another link has the address and port.
         """
         if (address, port) in self._links:
             raise LinkError(f"UDP port {port} on {format_address(address)} is taken on this fabric: give another port")
@@ -71,14 +71,16 @@ class Fabric:
         self._links[address, port] = link
         return link
 
-    def carry(self, address: bytes, packet: bytes) -> None:
-        """Bring a whole packet, from its IP header on, to every link at an address, whatever its port."""
-        for (there, _), link in self._links.items():
-            if there == address:
-                link.deliver_frame(packet)
+    def carry(self, address: bytes, packet: bytes) -> bool:
+        """Bring a whole packet, from its IP header on, to every link at an address, whatever its port. Return whether
+        there is one."""
+        links = [link for (there, _), link in self._links.items() if there == address]
+        for link in links:
+            link.deliver_frame(packet)
+        return bool(links)
 
     def targets(self, address: bytes, port: int) -> Sequence[LoopbackLink]:
-        """The links that what is sent to ``(address, port)`` reaches."""
+        """Return the links that packets to ``(address, port)`` reach."""
         link = self._links.get((address, port))
         return (link,) if link is not None else self._groups.get((address, port), ())
 
@@ -89,7 +91,7 @@ class Fabric:
             self.leave(link, group, port)
 
     def join(self, link: LoopbackLink, group: bytes, port: int) -> None:
-        """Add a member; once is enough."""
+        """Add a member, unless it is one already."""
         members = self._groups.setdefault((group, port), [])
         if link not in members:
             members.append(link)
@@ -103,7 +105,7 @@ class Fabric:
             self._groups.pop((group, port), None)
 
     def has_joined(self, link: LoopbackLink) -> bool:
-        """Whether a link is a member of any group."""
+        """Return whether a link is a member of any group."""
         return any(link in members for members in self._groups.values())
 
 
@@ -132,18 +134,20 @@ class LoopbackLink(DrivenLink, UnpolledLink):
         self._queue: deque[RxBurst] = deque()
         self._queued_bytes = 0
         self.up = True
-        """To be set by whoever plays with the cable; packets pass all the same."""
+        """Tests set this to unplug and plug the cable; packets still pass."""
         self.frames: deque[bytes] = deque()
-        """Whole packets that arrived, for the NIC to look at: see :meth:`Fabric.carry`."""
+        """Whole packets that arrived for the NIC: see :meth:`Fabric.carry`."""
+        self.frame_sender = self._send_frame
         self.lone = True
-        """Whether everything comes by the wire, if there is one: no group is joined."""
+        """True if no group is joined, so that everything comes through the wire, if there is one."""
         self._wire: Wire | None = None
         self._flows: dict[bytes, Flow] = {}
-        """Where packets come from, by the names that their senders have on wires."""
+        """Paths of received packets, by the names that their senders have on wires."""
         self._closed = False
 
     def send(self, bursts: Sequence[TxBurst]) -> None:
-        """Queue each burst where it goes, copied where it may change; segments carry the idents of their seals."""
+        """Queue each burst at its destinations, copied if it may change; segments carry the IP IDs that their ICRCs
+        cover."""
         if self._closed:
             where = f"{format_address(self.address)} port {self.port}"
             raise LinkError(f"loopback link {where} is closed: open a new one")
@@ -157,8 +161,8 @@ class LoopbackLink(DrivenLink, UnpolledLink):
             for link in targets:
                 link.deliver(burst, data)
 
-    def deliver(self, burst: TxBurst, data: memoryview) -> None:
-        """Queue a burst that another link sent."""
+    def deliver(self, burst: TxBurst, data: memoryview, arrival: object = None) -> None:
+        """Queue a burst that another link sent; ``arrival`` is what a simulated network reports with it."""
         flow = burst.flow
         if self._wire is not None and flow.dst == self.address:
             self._wire.put(_name(flow), data, burst.segment, flow.tclass, flow.hop_limit, flow.flow_label)
@@ -168,7 +172,12 @@ class LoopbackLink(DrivenLink, UnpolledLink):
             return
         self._queued_bytes += burst.length
         how = flow.tclass, flow.hop_limit, flow.flow_label
-        self._queue.append(RxBurst(flow, data, burst.segment, burst.length, 0, DONT_FRAGMENT, *how))
+        made = RxBurst(flow, data, burst.segment, burst.length, 0, DONT_FRAGMENT, *how)
+        made.arrival = arrival
+        self._queue.append(made)
+
+    def _send_frame(self, to: bytes, packet: bytes) -> bool:
+        return not self._closed and self._fabric.carry(to, packet)
 
     def deliver_frame(self, packet: bytes) -> None:
         """Queue a whole packet."""
@@ -189,7 +198,7 @@ class LoopbackLink(DrivenLink, UnpolledLink):
         return out
 
     def max_segments(self, flow: Flow) -> int:
-        """The same towards every peer: nothing in memory renumbers idents."""
+        """Return the same toward every peer: nothing in memory renumbers IP IDs."""
         return self._max_segments
 
     def join(self, group: bytes) -> None:
@@ -203,40 +212,41 @@ class LoopbackLink(DrivenLink, UnpolledLink):
         self._fabric.leave(self, group, self.port)
         self.lone = not self._fabric.has_joined(self)
 
-    # ------------------------------------------------------------------- for who moves packets beside the link
+    # ------------------------------------------------------------------- for code that moves packets beside the link
 
     wired = True
     """Packets go by wires in memory, not by sockets."""
     outlets = ()
-    """There are no sockets."""
+    """No sockets to send from."""
 
     def use_wire(self, wire: Wire) -> Wire:
-        """Let what is sent to this link come by a wire from now on; the same wire."""
+        """Receive through a wire from now on. Return the wire."""
         self._wire = wire
         return wire
 
     def tx_path(self, flow: Flow) -> tuple[Wire | None, bytes, int]:
-        """The wire that a flow's packets take, if one leads there; the sender's name on it; how many a burst holds."""
+        """Return the wire that a flow's packets take, if one leads there; the sender's name on it; and the number of
+        packets that a burst holds."""
         targets = self._fabric.targets(flow.dst, flow.dport)
         alone = len(targets) == 1 and targets[0].address == flow.dst
         return targets[0]._wire if alone else None, _name(flow), self._max_segments
 
     def make_burst(self, sender: bytes, buf: memoryview, *how: int) -> RxBurst:
-        """Make a burst of what came by the wire; ``how``: segment size, traffic class, hop limit, flow label."""
+        """Make a burst of packets from the wire; ``how``: segment size, traffic class, hop limit, flow label."""
         flow = self._flows.get(sender)
         if flow is None:
             if len(self._flows) >= _MAX_CACHED:
                 self._flows.clear()
             flow = self._flows[sender] = Flow(sender[2:], self.address, int.from_bytes(sender[:2]), self.port)
-            flow.settled = True  # nothing in memory renumbers idents
+            flow.settled = True  # nothing in memory renumbers IP IDs
         segment, tclass, hop_limit, label = how
         return RxBurst(flow, buf, segment, len(buf), 0, DONT_FRAGMENT, tclass, hop_limit, label)
 
     def check_interface(self) -> None:
-        """A peer's wire has ended, or where a flow leads there is none: memory itself is always up."""
+        """Do nothing: memory is always up, though a peer's wire may have ended, or a flow may lead to none."""
 
     def close(self) -> None:
-        """Leave the fabric; what waited is gone."""
+        """Leave the fabric; waiting bursts are dropped."""
         self._closed = True
         self.lone = False
         self._fabric.detach(self)
@@ -248,12 +258,13 @@ class LoopbackLink(DrivenLink, UnpolledLink):
 
 
 def _name(flow: Flow) -> bytes:
-    """What a path's receiver knows its sender by."""
+    """Return the name by which a path's receiver knows its sender."""
     return flow.sport.to_bytes(2) + flow.src
 
 
 def _kept(buffers: Sequence[memoryview | bytearray | bytes]) -> memoryview:
-    """The bytes of a burst as they are now, without a copy where nothing changes them: one buffer, of ``bytes``."""
+    """Return the bytes of a burst as they are now, without a copy if nothing can change them: one buffer, of
+    ``bytes``."""
     if len(buffers) == 1:
         view = memoryview(buffers[0])
         if type(view.obj) is bytes and view.c_contiguous:
@@ -264,6 +275,6 @@ def _kept(buffers: Sequence[memoryview | bytearray | bytes]) -> memoryview:
 def loopback_pair(
     first: bytes = b"\x7f\0\0\1", second: bytes = b"\x7f\0\0\2", port: int = ROCE_UDP_PORT
 ) -> tuple[LoopbackLink, LoopbackLink]:
-    """Two links on a fabric of their own."""
+    """Return two links on a new fabric."""
     fabric = Fabric()
     return fabric.attach(first, port), fabric.attach(second, port)

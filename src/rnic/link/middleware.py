@@ -1,14 +1,21 @@
-"""A link in front of a link: passes everything on, and is what middleware starts from."""
+"""A link in front of a link: passes everything on; base class of middleware."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rnic.link.base import Link
 from rnic.trace.counters import Counters
 from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.flow import Flow
+
+
+def innermost(link: Link) -> Link:
+    """Return the link below all middleware."""
+    while isinstance(link, Middleware):
+        link = link.inner
+    return link
 
 
 class Middleware:
@@ -69,6 +76,11 @@ class Middleware:
     def frames(self) -> deque[bytes] | None:
         """The inner link's: faults are for RDMA packets."""
         return self.inner.frames
+
+    @property
+    def frame_sender(self) -> Callable[[bytes, bytes], bool] | None:
+        """The inner link's."""
+        return self.inner.frame_sender
 
     def fileno(self) -> int | None:
         """See :meth:`rnic.link.base.Link.fileno`."""

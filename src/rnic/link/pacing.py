@@ -21,13 +21,13 @@ class PacedLink(Middleware):
         inner: the link to pass on to.
         clock: the time in nanoseconds; the runtime's own or a virtual one.
         packet_ns: how long the wire is busy with one packet, 0 or more.
-        latency_ns: how long a packet is under way after that, 0 or more.
-        queue_packets: what waits for the wire; more is dropped and counted as ``drop_tx_queue_full``.
-        mark_packets: a packet that finds so many waiting leaves with ECN 11, as from a switch that marks, counted
-            as ``marked_tx``; ``None`` marks nothing. Only packets whose sender declared ECT are marked (RFC 3168).
+        latency_ns: how long a packet travels after that, 0 or more.
+        queue_packets: packets that may wait for the wire; more are dropped and counted as ``drop_tx_queue_full``.
+        mark_packets: a packet that finds this many waiting leaves with ECN CE, as from a switch that marks, counted as
+            ``marked_tx``; ``None`` marks nothing. Only packets whose sender declared ECT are marked (RFC 3168).
 
     Raises:
-        ValueError: a time or a queue that cannot be.
+        ValueError: a time or queue size out of range.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class PacedLink(Middleware):
         self._waiting: deque[tuple[int, TxBurst]] = deque()
 
     def send(self, bursts: Sequence[TxBurst]) -> None:
-        """Queue the packets behind those that wait; those whose time has come leave."""
+        """Queue the packets after those that wait; send those that are due."""
         now_ns = self._clock()
         self._release(now_ns)
         free_ns = max(self._free_ns, now_ns)
@@ -81,7 +81,7 @@ class PacedLink(Middleware):
         return self.inner.receive(limit)
 
     def next_deadline_ns(self) -> int | None:
-        """When the next packet arrives, or the inner link's."""
+        """Return when the next packet arrives, or the inner link's deadline."""
         deadline = self.inner.next_deadline_ns()
         if not self._waiting:
             return deadline

@@ -1,8 +1,8 @@
-"""Taking bursts apart into packets, or shorter bursts, whose ICRCs still hold.
+"""Split bursts into packets, or shorter bursts, whose ICRCs still match.
 
-Segment ``i`` of a burst is sealed for IPv4 ident ``i``. A packet that travels alone leaves with ident 0, and one
-further on in a part with its place there, so its ICRC is moved over. CRCs are linear: the change depends on length
-and idents, not on the content, and a packet that was wrong stays wrong by the same bits.
+The ICRC of segment ``i`` of a burst is for IP ID ``i``. A packet that travels alone leaves with IP ID 0, and one in a
+part with its index there, so its ICRC is adjusted. CRCs are linear: the change depends on length and IP IDs, not on the
+content, and a packet that was wrong stays wrong by the same bits.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ MIN_PACKET = 16
 
 
 def joined(burst: TxBurst) -> bytes:
-    """The payloads of a burst back to back, in memory of their own."""
+    """Return the payloads of a burst back to back, in memory of their own."""
     return b"".join(burst.buffers)
 
 
 def ident_shift(flow: Flow, length: int, ident: int, to: int = 0) -> int:
-    """XOR this into the ICRC of a packet made for ``ident`` to get the one for ident ``to``.
+    """Return the value to XOR into the ICRC of a packet made for IP ID ``ident`` to get that for IP ID ``to``.
 
     Args:
         length: bytes of the UDP payload with its ICRC, at least 16.
@@ -35,12 +35,13 @@ def ident_shift(flow: Flow, length: int, ident: int, to: int = 0) -> int:
 
 
 def single_packets(burst: TxBurst) -> list[TxBurst]:
-    """The packets of a burst to send, each alone and sealed for ident 0, in memory of their own."""
+    """Return the packets of a burst to send, each alone with the ICRC for IP ID 0, in memory of their own."""
     return cut_to_send(burst, range(burst.count))
 
 
 def cut_to_send(burst: TxBurst, firsts: Sequence[int]) -> list[TxBurst]:
-    """A burst to send in parts, each sealed for the idents from 0 on that it leaves with, in memory of their own.
+    """Return a burst to send in parts, each with ICRCs for the IP IDs from 0 on that it leaves with, in memory of their
+    own.
 
     Args:
         firsts: the packets that begin a part, rising from 0.
@@ -64,15 +65,15 @@ def cut_to_send(burst: TxBurst, firsts: Sequence[int]) -> list[TxBurst]:
 
 
 def received_packets(burst: RxBurst) -> list[RxBurst]:
-    """The packets of a received burst, each alone, aliasing its ``buf``."""
+    """Return the packets of a received burst, each alone, aliasing its ``buf``."""
     return cut_received(burst, range(-(-burst.length // burst.segment)))
 
 
 def cut_received(burst: RxBurst, firsts: Sequence[int]) -> list[RxBurst]:
-    """A received burst in parts, which alias its ``buf``.
+    """Return a received burst in parts, which alias its ``buf``.
 
-    Where the link did not see idents, a packet's place in its burst is the first guess at its ident. Behind the
-    first part that place is lost, so there every packet goes alone, and the guess is settled while it is known.
+    If the link did not see IP IDs, a packet's index in its burst is the first guess at its IP ID. After the first part
+    that index is lost, so there every packet goes alone, with the guess taken while it is known.
 
     Args:
         firsts: the packets that begin a part, rising from 0.
@@ -97,23 +98,26 @@ def cut_received(burst: RxBurst, firsts: Sequence[int]) -> list[RxBurst]:
 
 
 def kept(burst: RxBurst, data: bytearray | None = None) -> RxBurst:
-    """The same burst over memory of its own, which may be other ``data`` of the same length."""
-    buf = memoryview(bytes(burst.buf) if data is None else data)
+    """Return the same burst over memory of its own, or the same packet with other ``data``, which is not longer."""
+    if data is not None:
+        size = len(data)
+        return RxBurst(burst.flow, memoryview(data), size, size, burst.ident, *_how(burst))
+    buf = memoryview(bytes(burst.buf))
     return RxBurst(burst.flow, buf, burst.segment, burst.length, burst.ident, *_how(burst))
 
 
 def _how(burst: RxBurst) -> tuple[int, int, int, int, tuple[int, int]]:
-    """What the IP header said besides addresses and ident, and what is known of the ident."""
+    """Return the fields of the IP header besides addresses and IP ID, and what is known of the IP ID."""
     return burst.frag, burst.tclass, burst.hop_limit, burst.flow_label, burst.known
 
 
 def marked_to_send(burst: TxBurst) -> TxBurst:
-    """The same packets with ECN 11, over the same memory."""
+    """Return the same packets with ECN CE, over the same memory."""
     return TxBurst(burst.flow.marked(), burst.buffers, burst.segment, burst.count, burst.length)
 
 
 def marked_received(burst: RxBurst) -> RxBurst:
-    """The same packets as if a switch on their way had marked them, over the same memory."""
+    """Return the same packets as if a switch on their way had marked them, over the same memory."""
     frag, tclass, hop_limit, label, known = _how(burst)
     how = frag, tclass | CE, hop_limit, label, known
     return RxBurst(burst.flow, burst.buf, burst.segment, burst.length, burst.ident, *how)

@@ -1,15 +1,16 @@
-"""Several sockets on one address and port, by queue pair or by ident: Linux's ``SO_REUSEPORT`` with a filter.
+"""Several sockets on one address and port, by queue pair or by IP ID: Linux's ``SO_REUSEPORT`` with a filter.
 
-The socket that was there first serves all that no other has a range for: management datagrams, multicast, numbers that
-nobody has. The others follow in the order in which they came, and none is closed before all are: closing one would move
-the last into its place. A classic BPF program reads the destination queue pair of the first packet of what arrives, so
-a burst goes whole to one socket.
+The first socket serves everything outside the ranges of the others: management datagrams, multicast, unused queue pair
+numbers.
+The others follow in the order in which they came, and none is closed before all are: closing one would move the last
+into its place. A classic BPF program reads the destination queue pair of the first packet of what arrives, so a whole
+burst goes to one socket.
 
-Packets from senders that count their IPv4 idents go to eight more sockets, whatever their queue pair: which, says three
-bits of the ident, which no socket shows (:mod:`rnic.link.ident_sockets`). They are opened for the first such sender.
+Packets from senders that count their IP IDs go to eight more sockets, whatever their queue pair, chosen by three
+bits of the IP ID, which no socket shows (:mod:`rnic.link.ident_sockets`). They are opened for the first such sender.
 
-The first socket is bound alone, which fails where anybody has the port, and lets members of the same user join only
-afterwards: two NICs cannot share a port by accident.
+The first socket is bound alone, which fails if the port is in use, and lets members of the same user join only after
+that: two NICs cannot share a port by accident.
 """
 
 from __future__ import annotations
@@ -27,17 +28,19 @@ FIRST_STEERED_QPN = 0x80_0000
 """The first number of the first range; those below are the first socket's."""
 LOG_RANGE = 15
 """log2 of the queue pair numbers of each range."""
-MAX_MEMBERS = 64
-"""Sockets beside the first."""
+MAX_MEMBERS = (1 << 23 >> LOG_RANGE) - 1
+"""Sockets beside the first: one for each range in the upper half of the queue pair numbers, except the last, which
+holds the multicast QPN."""
 _DQPN_AT = 4
 """The last four bytes of a BTH's first eight: reserved bits and the destination queue pair."""
 IDENT_SOCKETS = 8
 IDENT_SHIFT = 3
-"""The bits of an ident above these choose the socket: eight packets in a row come by the same."""
+"""Number of low bits of the IP ID below those that choose the socket: eight consecutive packets reach the same
+socket."""
 MAX_SENDERS = 64
 """Addresses of senders that count; each costs every packet an instruction."""
 _HEADER_AT = 0xFFF0_0000
-"""SKF_NET_OFF: from here on the IP header is read."""
+"""SKF_NET_OFF: offset at which a filter reads the IP header."""
 _IDENT_AT, _SOURCE_AT = _HEADER_AT + 4, _HEADER_AT + 12
 _SO_ATTACH_REUSEPORT_CBPF = 51
 
@@ -56,12 +59,12 @@ _INSTRUCTION = struct.Struct("=HBBI")
 
 
 def first_qpn(member: int) -> int:
-    """The first queue pair number of a member's range, the first member being 1."""
+    """Return the first queue pair number of a member's range, the first member being 1."""
     return FIRST_STEERED_QPN + (member - 1 << LOG_RANGE)
 
 
 def member_of(qpn: int) -> int:
-    """Which member a queue pair number is for; 0 for the first socket."""
+    """Return which member a queue pair number is for; 0 for the first socket."""
     return 0 if qpn < FIRST_STEERED_QPN else (qpn - FIRST_STEERED_QPN >> LOG_RANGE) + 1
 
 
@@ -69,18 +72,18 @@ _Row = tuple[int, int, int, int]
 
 
 def program(members: int, senders: Sequence[bytes] = (), first: int = 0) -> list[_Row]:
-    """The filter for so many members: (code, jump if true, jump if false, operand) each.
+    """Return the filter for this many members: (code, jump if true, jump if false, operand) each.
 
-    It works on the UDP payload and returns the number of a socket in the order of joining. One out of range would be
-    taken for no answer, and the system would choose by addresses: such are the first socket's.
+    It works on the UDP payload and returns the number of a socket in the order of joining. For a number out of range
+    the kernel would choose by addresses, so such packets go to the first socket.
 
     Args:
-        senders: IPv4 addresses, at most 64, whose packets go to the sockets for idents.
-        first: the number of the first of these, 0 where there are none.
+        senders: IPv4 addresses, at most 64, whose packets go to the sockets for IP IDs.
+        first: the number of the first of these sockets, 0 if there are none.
     """
     own = members + 1
     behind: list[_Row] = []
-    if 0 < first < own:  # members that joined after the sockets for idents
+    if 0 < first < own:  # members that joined after the sockets for IP IDs
         own += IDENT_SOCKETS
         behind = [(_JUMP_IF_AT_LEAST, 0, 1, first), (_ADD, 0, 0, IDENT_SOCKETS)]
     return [
@@ -99,7 +102,7 @@ def program(members: int, senders: Sequence[bytes] = (), first: int = 0) -> list
 
 
 def _by_ident(senders: Sequence[bytes], first: int) -> list[_Row]:
-    """The filter's part for packets of some senders; others are left to what follows."""
+    """Return the filter's part for packets of some senders; others are left to what follows."""
     if not senders:
         return []
     found = [
@@ -115,15 +118,15 @@ def _by_ident(senders: Sequence[bytes], first: int) -> list[_Row]:
     return [(_LOAD_WORD, 0, 0, _SOURCE_AT), *asked, (_JUMP, 0, 0, len(found)), *found]
 
 
-def refusal(address: bytes) -> str:
-    """Why this system steers nothing on a local address, in words; empty where it does."""
+def refusal(address: bytes, scope_id: int = 0) -> str:
+    """Return why this system cannot steer packets on a local address, in words; empty if it can."""
     try:
-        first = open_socket(address, 0, 0, 0)
+        first = open_socket(address, 0, scope_id, 0)
     except LinkError as error:
         return str(error)
     group = None
     try:
-        group = Group(first, address, first.getsockname()[1], 0)
+        group = Group(first, address, first.getsockname()[1], 0, scope_id)
         group.join()
     except (OSError, LinkError, AttributeError) as error:
         return f"the system refuses sockets that share a port: {error}"
@@ -135,7 +138,7 @@ def refusal(address: bytes) -> str:
 
 
 def _drain(member: socket.socket) -> None:
-    """Lose what came before there was a filter, as on a wire."""
+    """Drop packets that came before the filter was attached."""
     with contextlib.suppress(BlockingIOError):
         while True:
             member.recv(1)
@@ -147,43 +150,44 @@ class Group:
     Args:
         first: the socket that is bound there alone.
         buffer_bytes: socket buffers to ask for.
+        scope_id: the interface of an IPv6 address of link scope.
 
     Raises:
         OSError: this system has no such groups, or forbids their filters.
     """
 
-    def __init__(self, first: socket.socket, address: bytes, port: int, buffer_bytes: int) -> None:
+    def __init__(self, first: socket.socket, address: bytes, port: int, buffer_bytes: int, scope_id: int = 0) -> None:
         self._first = first
-        self._where = address, port, 0, buffer_bytes
+        self._where = address, port, scope_id, buffer_bytes
         self._members: list[socket.socket] = []
         self._of_idents: list[socket.socket] = []
         self._before = 0
-        """Members that had joined before the sockets for idents."""
+        """Members that had joined before the sockets for IP IDs."""
         self._senders: list[bytes] = []
         first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
 
     def join(self) -> int:
-        """The number of a new member.
+        """Return the number of a new member.
 
         Raises:
-            LinkError, OSError: the system refuses; those that are there go on.
+            LinkError, OSError: the kernel refuses; those that are there go on.
         """
         member = open_socket(*self._where, member=True)
-        self._members.append(member)  # it is in the group, whatever follows
+        self._members.append(member)  # it is in the group even if the next step fails
         self.steer()
         return len(self._members)
 
     def socket_of(self, member: int) -> socket.socket:
-        """A member's socket, the first member being 1. It is the group's: whoever uses it duplicates it."""
+        """Return a member's socket, the first member being 1. It is the group's: duplicate it before use."""
         return self._members[member - 1]
 
     def separate(self, sender: bytes) -> None:
-        """Give an IPv4 sender's packets to the sockets for idents (:meth:`open_for_idents`).
+        """Give an IPv4 sender's packets to the sockets for IP IDs (:meth:`open_for_idents`).
 
-        Senders beyond :data:`MAX_SENDERS` change nothing, nor does one again.
+        Senders beyond :data:`MAX_SENDERS` change nothing, nor does a repeated call.
 
         Raises:
-            OSError: the system refuses; its packets come as before.
+            OSError: the kernel refuses; its packets come as before.
         """
         if sender not in self._senders and len(self._senders) < MAX_SENDERS:
             self._senders.append(sender)
@@ -194,10 +198,10 @@ class Group:
                 raise
 
     def open_for_idents(self) -> list[socket.socket]:
-        """Open the sockets for idents, to which no sender's packets go yet; they are the group's.
+        """Open the sockets for IP IDs, to which no sender's packets go yet; they are the group's.
 
         Raises:
-            LinkError, OSError: the system refuses, and there are none.
+            LinkError, OSError: the kernel refuses, and there are none.
         """
         opened: list[socket.socket] = []
         try:
@@ -205,7 +209,7 @@ class Group:
                 opened.append(open_socket(*self._where, member=True))
                 self.steer()  # a group that has no filter spreads packets over its sockets
         except (OSError, LinkError):
-            for member in reversed(opened):  # the last one first, so that none moves
+            for member in reversed(opened):  # last first, so that no member changes its number
                 member.close()
             raise
         self._before, self._of_idents = len(self._members), opened
@@ -217,10 +221,10 @@ class Group:
         return len(self._members)
 
     def steer(self) -> None:
-        """Attach the filter, anew where a member has taken it away.
+        """Attach the filter, again if a new member has replaced it.
 
         Raises:
-            OSError: the system refuses.
+            OSError: the kernel refuses.
         """
         rows = program(len(self._members), self._senders, self._before + 1 if self._of_idents else 0)
         code = ctypes.create_string_buffer(b"".join(_INSTRUCTION.pack(op, yes, no, k) for op, yes, no, k in rows))

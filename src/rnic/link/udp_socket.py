@@ -1,4 +1,4 @@
-"""UDP sockets as the link wants them, and what differs between systems."""
+"""UDP sockets as the link wants them, and the differences between systems."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _IP_MTU_DISCOVER = 10
 _IPV6_MTU_DISCOVER = 23
 _PMTUDISC_DO = 2
 _FORCED = {socket.SO_RCVBUF: 33, socket.SO_SNDBUF: 32}
-"""SO_RCVBUFFORCE and SO_SNDBUFFORCE, for who has CAP_NET_ADMIN."""
+"""SO_RCVBUFFORCE and SO_SNDBUFFORCE, for programs with CAP_NET_ADMIN."""
 _IP_MULTICAST_ALL = 49
 _IP_RECVTTL = 12
 _IPV6_RECVHOPLIMIT = 51
@@ -35,18 +35,19 @@ _IPV6_TCLASS = 67
 _IPV6_HOPLIMIT = 52
 
 _LOCAL_SCOPES = (1, 2)
-"""Scope nibbles of IPv6 groups that stay on their interface or link, and so name no interface (RFC 4291, 2.7)."""
+"""Scope nibbles of IPv6 groups that stay on their interface or link, and whose address names no interface (RFC 4291,
+2.7)."""
 
 _DONT_FRAGMENT = {"darwin": (28, 62), "win32": (14, 14)}
-"""Number of the option that sets DF elsewhere, for IPv4 and IPv6."""
+"""Number of the option that sets DF on other systems, for IPv4 and IPv6."""
 
 LINUX = sys.platform == "linux"
 HAS_SENDMSG = hasattr(socket.socket, "sendmsg")
 HAS_RECVMSG_INTO = hasattr(socket.socket, "recvmsg_into")
 ANCILLARY_BYTES = 128 if HAS_RECVMSG_INTO else 0
-"""Room for the segment size of a received burst and for what its IP header said."""
+"""Bytes for the segment size of a received burst and for fields of its IP header."""
 UNTOLD_HOP_LIMIT = 64
-"""What counts as the hop limit of a packet where the system does not tell."""
+"""Hop limit of a packet if the kernel does not report it."""
 MAX_PRIORITY = 6
 """The highest SO_PRIORITY that Linux gives without CAP_NET_ADMIN."""
 
@@ -69,19 +70,20 @@ _PLACES = {
     (socket.IPPROTO_IPV6, _IPV6_HOPLIMIT): 2,
     (socket.IPPROTO_IPV6, _IPV6_FLOWINFO): 3,
 }
-"""Where :func:`read_ancillary` puts what Linux tells, by level and type."""
+"""Index at which :func:`read_ancillary` stores each value that Linux reports, by level and type."""
 
 SocketAddress = tuple[str, int] | tuple[str, int, int, int]
 Ancillary = list[tuple[int, int, bytes]]
 
 
 def open_socket(address: bytes, port: int, scope_id: int, buffer_bytes: int, member: bool = False) -> socket.socket:
-    """A non-blocking unconnected UDP socket that sends with DF.
+    """Return a non-blocking unconnected UDP socket that sends with DF.
 
-    ``member``: it joins those that have the address and port already, where they let it (:mod:`rnic.link.steering`).
+    ``member``: it joins the sockets that have the address and port already, if they allow it
+    (:mod:`rnic.link.steering`).
 
     Raises:
-        LinkError: the address is not this machine's, the port is taken, or the system refuses.
+        LinkError: the address is not this machine's, the port is taken, or the kernel refuses.
     """
     ipv4 = len(address) == 4
     sock = _make(ipv4)
@@ -104,7 +106,8 @@ def open_socket(address: bytes, port: int, scope_id: int, buffer_bytes: int, mem
 
 
 def port_owner(address: bytes, port: int) -> int | None:
-    """User ID of whoever has bound a UDP port at a local address, or at all of them; ``None`` where nobody says."""
+    """Return the user ID of the owner of a UDP port at a local address, or at all of them; ``None`` if the kernel does
+    not say."""
     wanted = {_kernel_hex(address), _kernel_hex(bytes(len(address)))}
     try:
         with open("/proc/net/udp" if len(address) == 4 else "/proc/net/udp6", encoding="ascii") as table:
@@ -119,18 +122,18 @@ def port_owner(address: bytes, port: int) -> int | None:
 
 
 def _kernel_hex(address: bytes) -> str:
-    """An address as the kernel's tables have it: words of 32 bits as this machine reads them."""
+    """Return an address as the kernel's tables show it: words of 32 bits as this machine reads them."""
     return "".join(f"{word:08X}" for word in struct.unpack(f"={len(address) // 4}I", address))
 
 
 def open_group_socket(address: bytes, group: bytes, port: int, buffer_bytes: int) -> socket.socket:
-    """A non-blocking UDP socket that receives what is sent to a group on the interface of ``address``.
+    """Return a non-blocking UDP socket that receives what is sent to a group on the interface of ``address``.
 
-    A socket bound to a unicast address gets no multicast, and one bound to the group gets nothing else.
+    A socket bound to a unicast address gets no multicast, and one bound to the group gets only multicast.
     Several NICs of a machine may bind the same group.
 
     Raises:
-        LinkError: the system refuses.
+        LinkError: the kernel refuses.
     """
     ipv4 = len(address) == 4
     index = _interface_index(address)
@@ -155,7 +158,7 @@ def open_group_socket(address: bytes, group: bytes, port: int, buffer_bytes: int
 
 
 def socket_address(address: bytes, port: int, scope_id: int, flow_label: int = 0) -> SocketAddress:
-    """The address as the socket module takes it; ``scope_id`` counts for IPv6 addresses of link scope."""
+    """Return the address as the socket module takes it; ``scope_id`` counts for IPv6 addresses of link scope."""
     text = format_address(address)
     if len(address) == 4:
         return text, port
@@ -165,7 +168,7 @@ def socket_address(address: bytes, port: int, scope_id: int, flow_label: int = 0
 
 
 def raw_address(to: SocketAddress) -> bytes:
-    """A Linux ``sockaddr_in`` or ``sockaddr_in6``: family and scope in host order, all else as on the wire."""
+    """Return a Linux ``sockaddr_in`` or ``sockaddr_in6``: family and scope in host order, all else as on the wire."""
     family = socket.AF_INET if len(to) == 2 else socket.AF_INET6
     head = family.to_bytes(2, sys.byteorder) + to[1].to_bytes(2, "big")
     if len(to) == 2:
@@ -174,13 +177,13 @@ def raw_address(to: SocketAddress) -> bytes:
 
 
 def split_address(raw: bytes) -> tuple[bytes, int]:
-    """IP address, 4 or 16 bytes, and port of a Linux ``sockaddr_in`` or ``sockaddr_in6``."""
+    """Return IP address, 4 or 16 bytes, and port of a Linux ``sockaddr_in`` or ``sockaddr_in6``."""
     ipv4 = int.from_bytes(raw[:2], sys.byteorder) == socket.AF_INET
     return raw[4:8] if ipv4 else raw[8:24], int.from_bytes(raw[2:4], "big")
 
 
 def set_option(sock: socket.socket, level: int, option: int, value: int | bytes) -> bool:
-    """Set an option that a system may lack; whether it did."""
+    """Set an option that a system may lack. Return whether it was set."""
     try:
         sock.setsockopt(level, option, value)
     except OSError:
@@ -189,26 +192,28 @@ def set_option(sock: socket.socket, level: int, option: int, value: int | bytes)
 
 
 def set_buffer(sock: socket.socket, option: int, size: int) -> None:
-    """As many bytes as the system lets anybody have (``net.core.rmem_max``), or all of them where it lets this user."""
+    """Set a buffer to as many bytes as the kernel lets any user have (``net.core.rmem_max``), or to all of them if it
+    lets this user."""
     set_option(sock, socket.SOL_SOCKET, option, size)
-    if LINUX and sock.getsockopt(socket.SOL_SOCKET, option) < 2 * size:  # it tells twice what it granted
+    if LINUX and sock.getsockopt(socket.SOL_SOCKET, option) < 2 * size:  # it reports twice the size that it granted
         set_option(sock, socket.SOL_SOCKET, _FORCED[option], size)
 
 
 def enable_gso(sock: socket.socket) -> bool:
-    """Whether sends may be segmented by the system."""
+    """Ask for segmentation by the kernel; return whether it is available."""
     return LINUX and HAS_SENDMSG and set_option(sock, SOL_UDP, UDP_SEGMENT, 0)
 
 
 def enable_gro(sock: socket.socket) -> bool:
-    """Ask for whole bursts; whether the system gives them."""
+    """Ask for whole bursts; return whether the kernel delivers them."""
     return LINUX and HAS_RECVMSG_INTO and set_option(sock, SOL_UDP, UDP_GRO, 1)
 
 
 def enable_headers(sock: socket.socket, ipv4: bool, hop_limits: bool = True) -> bool:
-    """Ask for traffic class, hop limit and flow label of what arrives; whether the system tells the first two.
+    """Ask for traffic class, hop limit and flow label of received packets; return whether the kernel reports the first
+    two.
 
-    Each costs every packet some time: without ``hop_limits`` there are none of those.
+    Each costs every packet some time: without ``hop_limits`` hop limits are not asked for.
     """
     if not HAS_RECVMSG_INTO or not LINUX:
         return False
@@ -222,12 +227,12 @@ def enable_headers(sock: socket.socket, ipv4: bool, hop_limits: bool = True) -> 
 
 
 def enable_stamps(sock: socket.socket) -> bool:
-    """Ask for the time at which packets arrived; whether the system tells."""
+    """Ask for the arrival time of packets; return whether the kernel reports it."""
     return LINUX and set_option(sock, socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
 
 
 def read_stamp(ancillary: Ancillary) -> int:
-    """When a packet arrived, in nanoseconds; 0 where the system did not tell."""
+    """Return when a packet arrived, in nanoseconds; 0 if the kernel did not report it."""
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS and len(data) == _STAMP.size:
             seconds, nanoseconds = _STAMP.unpack(data)
@@ -236,14 +241,14 @@ def read_stamp(ancillary: Ancillary) -> int:
 
 
 def segment_option(segment: int) -> Ancillary:
-    """What makes the system cut a send into payloads of ``segment`` bytes."""
+    """Return the option that makes the system cut a send into payloads of ``segment`` bytes."""
     return [(SOL_UDP, UDP_SEGMENT, _SEGMENT.pack(segment))]
 
 
 def read_ancillary(ancillary: Ancillary, size: int) -> tuple[int, int, int, int]:
-    """Segment size, traffic class, hop limit and flow label of a received burst of ``size`` bytes.
+    """Return segment size, traffic class, hop limit and flow label of a received burst of ``size`` bytes.
 
-    Linux makes one burst only of packets that agree in all of these.
+    Linux merges only packets that agree in all of these.
     """
     told = [size, 0, UNTOLD_HOP_LIMIT, 0]
     for level, kind, data in ancillary:
@@ -255,7 +260,7 @@ def read_ancillary(ancillary: Ancillary, size: int) -> tuple[int, int, int, int]
 
 
 def set_tclass(sock: socket.socket, ipv4: bool, tclass: int) -> None:
-    """Traffic class of what is sent from now on, ECN bits included."""
+    """Set the traffic class of packets sent from now on, ECN bits included."""
     if ipv4:
         set_option(sock, socket.IPPROTO_IP, socket.IP_TOS, tclass)
     elif hasattr(socket, "IPV6_TCLASS"):
@@ -263,7 +268,7 @@ def set_tclass(sock: socket.socket, ipv4: bool, tclass: int) -> None:
 
 
 def set_hop_limit(sock: socket.socket, ipv4: bool, hop_limit: int) -> None:
-    """Time to live or hop limit of what is sent from now on, to groups too."""
+    """Set the TTL or hop limit of packets sent from now on, including to groups."""
     if ipv4:
         set_option(sock, socket.IPPROTO_IP, socket.IP_TTL, hop_limit)
         set_option(sock, socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, hop_limit)
@@ -273,7 +278,7 @@ def set_hop_limit(sock: socket.socket, ipv4: bool, hop_limit: int) -> None:
 
 
 def set_priority(sock: socket.socket, level: int) -> bool:
-    """Queueing priority of what is sent from now on; false where the system gave a lower one, or has none."""
+    """Set the priority of packets sent from now on. Return false if the kernel gave a lower one, or has none."""
     if not LINUX:
         return False
     if set_option(sock, socket.SOL_SOCKET, socket.SO_PRIORITY, level):
@@ -283,7 +288,7 @@ def set_priority(sock: socket.socket, level: int) -> bool:
 
 
 def granted_receive_bytes(sock: socket.socket) -> int:
-    """The receive buffer that the system granted, as Linux reports it: twice what was asked for, in truesize."""
+    """Return the receive buffer that the kernel granted, as Linux reports it: twice what was asked for, in truesize."""
     return sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
 
 
@@ -329,6 +334,6 @@ def _set_multicast_interface(sock: socket.socket, address: bytes) -> None:
 
 
 def _interface_index(address: bytes) -> int:
-    """Index of the interface that holds an address; 0, the system's choice, where unknown."""
+    """Return the index of the interface that holds an address; 0, the kernel's choice, if unknown."""
     name = interface_of(address)
     return socket.if_nametoindex(name) if name is not None else 0

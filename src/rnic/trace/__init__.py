@@ -1,4 +1,4 @@
-"""Counters and the tracer protocol. Both are handed in by whoever builds a device; nothing here is global."""
+"""Counters and the tracer protocol. Both are passed in when a device is made; nothing here is global."""
 
 from rnic.trace.counters import Counters
 from rnic.trace.guard import Guard, Report

@@ -1,4 +1,4 @@
-"""Counters by name. Handed in, never global."""
+"""Counters by name. Passed in, never global."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ class Counters(dict[str, int]):
         self[name] = self.get(name, 0) + n
 
     def snapshot(self) -> dict[str, int]:
-        """A plain copy in the order of names, so that two equal runs print the same."""
+        """Return a plain copy sorted by name, so that two equal runs print the same."""
         return dict(sorted(self.items()))

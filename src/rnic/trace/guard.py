@@ -1,4 +1,4 @@
-"""The last guard: what becomes of an exception that is a mistake of our own."""
+"""The last guard: handling of unexpected exceptions, which are bugs in rnic."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from contextlib import contextmanager
 from rnic.trace.counters import Counters
 
 Report = Callable[[str, Exception], None]
-"""Called with one line that says where and whom it concerned, and the exception with its traceback."""
+"""Called with one line that says where it happened and what it concerned, and the exception with its traceback."""
 
 OWN_ERRORS = "own_errors"
-"""Counts them all; ``own_errors_PLACE`` those of one place."""
+"""Counter of all internal errors; ``own_errors_PLACE`` counts those of one place."""
 MOST_REPORTS = 256
-"""Different exceptions that are reported; more are only counted."""
+"""Most different exceptions that are reported; further ones are only counted."""
 
 
 class Guard:
-    """Counts exceptions of our own, and reports each once: by its kind and the line that raised it.
+    """Counts internal errors and reports each once, by its kind and the line that raised it.
 
-    Whoever catches one fails what it concerned (a queue pair, a client) and goes on. Only ``Exception`` is meant:
-    interrupts and exits pass.
+    The code that catches one fails the object concerned (a queue pair, a client) and continues. Only ``Exception`` is
+    caught: interrupts and exits pass.
 
     Args:
-        counters: where they are counted.
-        report: gets the first of each; without it they are only counted.
+        counters: counters for the errors.
+        report: called with the first of each; without it they are only counted.
     """
 
     __slots__ = ("_seen", "counters", "report")
@@ -38,9 +38,9 @@ class Guard:
         """Note an exception.
 
         Args:
-            place: what was under way, one word: ``packet``, ``turn``, ``timer``, ``command`` ...
-            error: with its traceback.
-            concerned: who fails because of it, for the report.
+            place: the operation in progress, one word: ``packet``, ``turn``, ``timer``, ``command`` ...
+            error: the exception with its traceback.
+            concerned: the object that fails because of it, for the report.
         """
         self.counters.bump(OWN_ERRORS)
         self.counters.bump(f"{OWN_ERRORS}_{place}")
@@ -58,7 +58,7 @@ class Guard:
 
     @contextmanager
     def around(self, place: str, concerned: str = "") -> Iterator[None]:
-        """For places where time does not matter: what is raised inside is caught, and only what is inside ends."""
+        """Catch exceptions raised inside, so that only the code inside ends. Not for the fast path."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - the last guard

@@ -1,4 +1,4 @@
-"""The tracer protocol: a device tells what happens at which stage, a tracer decides what to keep."""
+"""The tracer protocol: a device reports events by stage, a tracer decides which to keep."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ class Tracer(Protocol):
     """Receives events as they happen, in the order of the device's own time."""
 
     enabled: bool
-    """False lets callers skip making the arguments."""
+    """If false, callers need not build the arguments."""
 
     def event(self, now_ns: int, stage: str, qpn: int, **fields: int | str) -> None:
-        """One event.
+        """Receive one event.
 
         Args:
-            now_ns: the time that was handed to the device, in nanoseconds.
-            stage: the stage of an operation's life: ``"doorbell"``, ``"wqe"``, ``"completion"``, ...
-            qpn: queue pair number, 0 where no queue pair is concerned.
-            fields: what happened, by spec names: ``psn``, ``opcode``, ``syndrome``, ...
+            now_ns: the time that was passed to the device, in nanoseconds.
+            stage: the stage of an operation: ``"doorbell"``, ``"wqe"``, ``"completion"``, ...
+            qpn: queue pair number, 0 if no queue pair is concerned.
+            fields: details under the standard's names: ``psn``, ``opcode``, ``syndrome``, ...
         """
 
 
@@ -57,5 +57,5 @@ class ListTracer:
         self.events.append(TraceEvent(now_ns, stage, qpn, fields))
 
     def of(self, stage: str) -> list[TraceEvent]:
-        """The events of one stage."""
+        """Return the events of one stage."""
         return [event for event in self.events if event.stage == stage]

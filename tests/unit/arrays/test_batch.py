@@ -35,8 +35,8 @@ def test_results_of_a_batch_come_in_the_order_of_the_calls(ends: Ends) -> None:
         batch.send(b"done")
     assert all(one.done() for one in (before, added, swapped, after))
     assert (before.result()[0], added.result(), swapped.result(), after.result()[0]) == (7, 70, 75, 7)
-    with ends.listener.accept(5) as other:
-        assert other.recv(5) == b"done"
+    with ends.listener.accept(30) as other:
+        assert other.recv(30) == b"done"
 
 
 def test_more_operations_than_fit_the_queue(ends: Ends) -> None:

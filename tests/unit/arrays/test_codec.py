@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import array
 import builtins
 import contextlib
+import ctypes
 import json
 import struct
 import tracemalloc
@@ -15,7 +17,7 @@ from rnic.spec.errors import VerbsError
 
 
 def arrived(data: Any, is_bytes: bool) -> Any:
-    return open_message(memoryview(message_header(data, is_bytes) + bytes(memoryview(data).cast("B"))))
+    return open_message(memoryview(message_header(data, is_bytes) + memoryview(data).tobytes()))
 
 
 @pytest.mark.parametrize(
@@ -52,6 +54,30 @@ def test_the_array_behind_the_header_is_aligned() -> None:
 
 def test_describe_of_what_is_no_array() -> None:
     assert describe(bytearray(12)) == ("|u1", (12,), None)
+    assert describe(memoryview(bytes(8))) == ("|u1", (8,), None)
+    assert describe((ctypes.c_char * 5)()) == ("|u1", (5,), None)
+
+
+@pytest.mark.parametrize(
+    "buffer",
+    [
+        *(array.array(code, [1, 2, 3]) for code in "bBhHiIlLqQfd"),
+        (ctypes.c_double * 3)(1, 2, 3),
+        ((ctypes.c_int16 * 2) * 3)(),
+        (ctypes.c_uint32.__ctype_be__ * 2)(1, 2),
+        (ctypes.c_bool * 2)(True, False),
+        ctypes.c_int64(7),
+        memoryview(array.array("f", [0.5, 2])),
+    ],
+    ids=lambda buffer: memoryview(buffer).format + str(memoryview(buffer).shape),
+)
+def test_a_buffer_of_numbers_keeps_its_type(buffer: Any) -> None:
+    """As NumPy takes it; and it arrives as such."""
+    wanted = np.asarray(memoryview(buffer))
+    assert describe(buffer) == (wanted.dtype.str, wanted.shape, None)
+    copy = arrived(buffer, False)
+    assert copy.dtype == wanted.dtype
+    assert (copy == wanted).all()
     assert describe(np.zeros((2, 2), np.int16)) == ("<i2", (2, 2), None)
 
 

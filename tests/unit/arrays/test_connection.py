@@ -6,11 +6,15 @@ import asyncio
 import dataclasses
 import errno
 import gc
+import mmap
+import os
 import socket
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,8 +27,10 @@ from rnic.arrays.listener import MAX_HANDSHAKES, RETRY_S
 from rnic.cm.line_socket import ExchangeError
 from rnic.runtime.wait import wait_readable
 from rnic.testing import own_network
+from tests.forks import child_says
 
 NET = own_network()
+STATM = Path("/proc/self/statm")
 
 
 class Ends:
@@ -40,7 +46,7 @@ class Ends:
         self.listener.share(table=self.table, words=self.words, counts=self.counts, big=self.big)
         self.listener.share_readonly(text=b"read me", fixed=np.ones(4))
         self.client = rnic.connect(addr, self.listener.port, udp_port=0, share={"mine": self.mine})
-        self.server = self.listener.accept(5)
+        self.server = self.listener.accept(30)
 
     def close(self) -> None:
         self.client.close()
@@ -211,7 +217,7 @@ def test_the_peer_closes(ends: Ends) -> None:
     ends.client.send(b"last words")
     ends.client.close()
     ends.client.close()
-    assert ends.server.wait_closed(5)
+    assert ends.server.wait_closed(30)
     assert ends.server.recv() == b"last words"
     with pytest.raises(rnic.PeerClosedError):
         ends.server.recv()
@@ -275,10 +281,10 @@ def test_closing_in_a_thread_ends_what_another_waits_for(
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    assert sleeps.wait(5)
+    assert sleeps.wait(30)
     ends.client.close()
-    assert ends.server.wait_closed(5), "the peer is told, whoever waits here"
-    thread.join(5)
+    assert ends.server.wait_closed(30), "the peer is told, whichever call waits here"
+    thread.join(30)
     assert not thread.is_alive()
     if wait == "recv":
         (said,) = found
@@ -350,6 +356,7 @@ def test_hostile_clients_disturb_nobody() -> None:
             assert bytes(client.read("a")) == b"fine"
 
 
+@pytest.mark.slow
 def test_peers_that_come_and_go_unaccepted_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rnic.arrays.listener.CHECK_S", 0.01)
     with (
@@ -403,7 +410,7 @@ def test_an_end_without_receives() -> None:
     ):
         with pytest.raises(rnic.VerbsError, match="longer than the 0"):
             client.send(b"x")
-        with listener.accept(5) as server, pytest.raises(rnic.VerbsError, match="posts no receives"):
+        with listener.accept(30) as server, pytest.raises(rnic.VerbsError, match="posts no receives"):
             server.recv()
 
 
@@ -479,3 +486,100 @@ def test_a_listener_without_descriptors_waits_before_it_tries_again(
         with rnic.connect("127.0.0.1", small_listener.port, udp_port=0) as client:
             assert bytes(client.read("word")) == bytes(8)
     assert waits == [RETRY_S] * 3
+
+
+# ------------------------------------------------------------------------------ dropped, and in a child
+
+
+def eventually(true: Callable[[], bool]) -> bool:
+    end = time.monotonic() + 10
+    while not true():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+@pytest.mark.skipif(not STATM.exists(), reason="no /proc/self/statm tells how much memory is resident")
+def test_receives_take_memory_once_they_are_used() -> None:
+    def resident() -> int:
+        return int(STATM.read_text().split()[1]) * mmap.PAGESIZE
+
+    with rnic.listen("127.0.0.1", 0, udp_port=0) as listener, ExitStack() as made:
+
+        def connect() -> tuple[rnic.Connection, rnic.Connection]:
+            client = made.enter_context(rnic.connect("127.0.0.1", listener.port, udp_port=0))
+            return client, made.enter_context(listener.accept(30))
+
+        connect()  # the first pays for what all share
+        before = resident()
+        ends = [connect() for _ in range(3)]
+        grown = (resident() - before) // 3
+        for client, server in ends:
+            client.send(b"there is room")
+            assert server.recv(30) == b"there is room"
+    assert grown < 1 << 20, f"both ends of a connection take {grown} bytes"
+
+
+def test_a_connection_that_is_dropped_is_given_back() -> None:
+    with rnic.listen("127.0.0.1", 0, udp_port=0) as listener:
+        client: Any = rnic.connect("127.0.0.1", listener.port, udp_port=0)
+        server = listener.accept(30)
+        pd, ctx = client.qp.pd, client.ctx
+        assert pd.ctx._qps
+        del client
+        gc.collect()
+        assert server.wait_closed(10)
+        assert eventually(lambda: ctx.closed and not ctx._qps)
+        server.close()
+
+
+@pytest.mark.slow
+def test_a_connection_that_a_server_drops_serves_until_its_peer_leaves() -> None:
+    table = np.arange(100)
+    with rnic.listen("127.0.0.1", 0, udp_port=0, share={"table": table}) as listener:
+        client = rnic.connect("127.0.0.1", listener.port, udp_port=0)
+        qps = listener.accept(30).ctx._qps  # the connection itself goes at once
+        gc.collect()
+        assert client.read("table").tolist() == table.tolist()
+        assert len(qps) == 1
+        client.close()
+        assert eventually(lambda: not qps)
+        # and one that is dropped stays no longer than the listener
+        client = rnic.connect("127.0.0.1", listener.port, udp_port=0)
+        listener.accept(30)
+        gc.collect()
+    assert not qps
+    client.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_child_is_refused_at_once(ends: Ends) -> None:
+    """With EIO, as the C library refuses it; the parent's connection is as it was."""
+    under_way = ends.client.begin_read("table", 0, 10, None)
+    calls: list[Callable[[], Any]] = [
+        lambda: ends.client.read("table"),
+        lambda: ends.client.write("words", [1]),
+        lambda: ends.client.send(b"x"),
+        ends.client.recv,
+        ends.client.wait_closed,
+        lambda: asyncio.run(ends.client.arecv()),
+        lambda: ends.client.qp.post_send(rnic.SendWR()),
+        lambda: ends.client.qp.post_recv(rnic.RecvWR()),
+        ends.client.qp.scq.poll,
+        ends.listener.accept,
+        under_way.result,
+    ]
+
+    def refused() -> bool:
+        for call in calls:
+            with pytest.raises(rnic.VerbsError) as caught:
+                call()
+            assert caught.value.errno == errno.EIO
+        ends.client.close()
+        return True
+
+    assert child_says(refused)
+    assert under_way.result().tolist() == list(range(10))
+    ends.client.send(b"still here")
+    assert ends.server.recv(30) == b"still here"

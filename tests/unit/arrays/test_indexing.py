@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from errno import EINVAL
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,14 @@ def test_neighbours_are_one_request(index: Any, runs: list[int], count: int) -> 
 def test_what_is_no_index_is_refused_by_name(index: Any, says: str) -> None:
     with pytest.raises(VerbsError, match=says):
         select((100, 30), index, "a")
+
+
+@pytest.mark.parametrize("index", [100, (0, -31), (1, 2, 3)])
+def test_a_place_that_is_not_there_is_an_index_error(index: Any) -> None:
+    with pytest.raises(IndexError, match="'a'") as caught:
+        select((100, 30), index, "a")
+    assert isinstance(caught.value, VerbsError)
+    assert caught.value.errno == EINVAL
 
 
 def test_requests_of_one_call_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ class Shared:
         self.listener.share(table=self.table, flat=self.flat, records=self.records, words=self.words)
         self.listener.share(big_endian=self.big_endian, one=np.array(2.5))
         self.peer = rnic.connect("127.0.0.1", self.listener.port, udp_port=0)
-        self.server = self.listener.accept(5)
+        self.server = self.listener.accept(30)
 
     def close(self) -> None:
         self.peer.close()

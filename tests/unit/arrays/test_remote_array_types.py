@@ -88,6 +88,14 @@ def test_what_does_not_fit_is_refused_before_the_wire(ends: Ends, call: Any, say
     assert (before[1] == ends.m).all()
 
 
+def test_a_name_that_is_not_shared_is_a_key_error(ends: Ends) -> None:
+    with pytest.raises(KeyError) as caught:
+        ends.peer["none"]
+    assert isinstance(caught.value, rnic.VerbsError)
+    with pytest.raises(IndexError):
+        ends.peer["d"][1 << 20]
+
+
 def test_casting_converts(ends: Ends) -> None:
     ends.peer.write("d", np.array([7, 8], np.float32), 10, casting="safe")
     assert ends.d[10:12].tolist() == [7.0, 8.0]

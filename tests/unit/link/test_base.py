@@ -34,7 +34,7 @@ def test_parse_address_leaves_out_the_scope() -> None:
 
 @pytest.mark.parametrize("text", ["", "localhost", "1.2.3", "1.2.3.4.5", "::g"])
 def test_parse_address_refuses_what_is_none(text: str) -> None:
-    with pytest.raises(LinkError, match="is no IPv4 or IPv6 address: give one such as"):
+    with pytest.raises(LinkError, match="is not an IPv4 or IPv6 address: give one such as"):
         parse_address(text)
 
 

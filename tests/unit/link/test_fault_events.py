@@ -22,7 +22,7 @@ def test_durations(said: object, ns: int) -> None:
 
 @pytest.mark.parametrize("said", ["", "2", "s", "-1s", "2 s", "2m", -1, 1.5, True, None])
 def test_no_durations(said: object) -> None:
-    with pytest.raises(ValueError, match="is no duration"):
+    with pytest.raises(ValueError, match="is not a duration"):
         duration_ns(said)
 
 
@@ -62,15 +62,15 @@ def test_words(words: tuple[str, ...], told: dict[str, object]) -> None:
     ("words", "says"),
     [
         ((), "no event: give one of port-down"),
-        (("bang",), "'bang' is no event"),
+        (("bang",), "'bang' is not an event"),
         (("port-down", "2s", "3s"), r"2 values are too many; it takes \[FOR\]"),
         (("port-up", "2s"), "it takes none"),
-        (("gid", "8", "none"), "gid: index: '8' is no whole number from 0 to 7"),
+        (("gid", "8", "none"), "gid: index: '8' is not a whole number from 0 to 7"),
         (("gid", "0"), "gid: value is missing"),
-        (("gid", "0", "ten"), "'ten' is no IP address"),
-        (("pkey", "0", "0x10000"), "is no whole number"),
+        (("gid", "0", "ten"), "'ten' is not an IP address"),
+        (("pkey", "0", "0x10000"), "is not a whole number"),
         (("qp-error", "some"), "qp-error: qp: 'some'"),
-        (("completion-error", "1", "SUCCESS"), "'SUCCESS' is no status: give one of LOC_LEN_ERR"),
+        (("completion-error", "1", "SUCCESS"), "'SUCCESS' is not a status: give one of LOC_LEN_ERR"),
         (("slow-dma",), "slow-dma: delay is missing"),
     ],
 )
@@ -102,8 +102,8 @@ def test_events_by_the_clock() -> None:
 @pytest.mark.parametrize(
     ("rule", "says"),
     [
-        ({"at": "1s", "action": "drop"}, "fault rule 1: 'drop' is no event"),
-        ({"at": "soon", "action": "heal"}, "'soon' is no duration"),
+        ({"at": "1s", "action": "drop"}, "fault rule 1: 'drop' is not an event"),
+        ({"at": "soon", "action": "heal"}, "'soon' is not a duration"),
         ({"at": "1s", "every": 0, "action": "heal"}, "every: 0 would never end"),
         ({"at": "1s", "times": 2, "action": "heal"}, "times: only what has every"),
         ({"at": "1s", "match": {}, "action": "heal"}, "unknown value 'match'"),
@@ -123,8 +123,8 @@ def test_times_bounds_how_often_packets_strike_or_is_the_events_own() -> None:
             {"every": 2, "times": 3, "action": "interrupt-lost"},
         ]
     ).rules
-    assert (bounded._times, bounded.event) == (3, make_event("port-down", "1ms"))
-    assert (own._times, own.event) == (None, make_event("interrupt-lost", 3))
+    assert (bounded.times, bounded.event) == (3, make_event("port-down", "1ms"))
+    assert (own.times, own.event) == (None, make_event("interrupt-lost", 3))
 
 
 def test_a_link_says_whether_the_device_is_wanted() -> None:

@@ -80,7 +80,7 @@ def test_packets_of_several_sockets_are_given_as_they_arrived(ends: Ends) -> Non
     assert ends.given() == []
 
 
-def test_a_packet_that_arrives_between_two_looks_at_a_socket_keeps_its_place(ends: Ends) -> None:
+def test_a_packet_between_two_socket_reads_keeps_its_order(ends: Ends) -> None:
     """Its socket was found empty just before the later one was read."""
 
     def before_read(value: int) -> None:
@@ -99,7 +99,7 @@ def test_a_packet_that_arrives_between_two_looks_at_a_socket_keeps_its_place(end
     assert not ends.inbox.pending
 
 
-def test_a_socket_with_many_packets_holds_back_what_is_later_than_those_that_were_read(ends: Ends) -> None:
+def test_a_busy_socket_delays_packets_later_than_those_read(ends: Ends) -> None:
     ends.arrive(6, *range(100, 140))
     ends.arrive(1, 120, 150)
     got = ends.given()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -160,6 +161,18 @@ def test_foreign(data: bytes, message: str) -> None:
         (section() + interface(options=option(9, b"")), "a block of type 1 does not hold"),
         (section() + interface(options=option(14, b"1234")), "a block of type 1 does not hold"),
         (section() + block(3, struct.pack("<I", 1) + b"a"), "a block of type 3 does not hold"),
+        (
+            section() + interface(options=option(9, b"\0")) + enhanced(b"a", (1 << 64) - 1),
+            "5000000000 ns,",
+        ),
+        (
+            section() + interface(options=option(14, struct.pack("<q", -1))) + enhanced(b"a", 999_999),
+            "of -1000 ns,",
+        ),
+        (
+            section() + interface(options=option(14, struct.pack("<q", 1 << 34))) + enhanced(b"a"),
+            "from 1970 to 2262,",
+        ),
     ],
 )
 def test_damaged(data: bytes, message: str) -> None:
@@ -207,3 +220,90 @@ def test_a_million_interfaces_alike_cost_one() -> None:
     before = pcap._parse_interface.cache_info().misses
     assert list(read_capture(io.BytesIO(section + block * 1_000), "x")) == []
     assert pcap._parse_interface.cache_info().misses <= before + 1
+
+
+def test_packets_of_several_link_types_and_their_comments(tmp_path: Path) -> None:
+    path = tmp_path / "x.pcapng"
+    with path.open("wb") as file, PcapngWriter(file, 1) as writer:
+        writer.write(5, b"abcde", comments=("one", "two: \u00e4"))
+        writer.write(6, b"abc", 9, linktype=101)
+        writer.write(7, b"abcd", linktype=1, comments=["x" * 70_000])
+    assert [tuple(packet) for packet in read_packets(path)] == [
+        (5, 1, b"abcde", 5), (6, 101, b"abc", 9), (7, 1, b"abcd", 4),
+    ]  # fmt: skip
+
+
+class Taking:
+    """A taker that takes nothing, and what it was told about interfaces."""
+
+    def __init__(self) -> None:
+        self.told: list[list[tuple[int, int, int] | None]] = []
+
+    def classic(self, chunk: bytes, at: int, big: bool, unit_ns: int, linktype: int, most: int, /) -> tuple[int, int]:
+        return at, 0
+
+    def blocks(
+        self, chunk: bytes, at: int, big: bool, interfaces: list[tuple[int, int, int] | None], /
+    ) -> tuple[int, int]:
+        self.told.append(interfaces)
+        return at, 0
+
+
+def test_a_taker_is_told_no_interface_whose_packets_may_be_before_1970() -> None:
+    taker = Taking()
+    offsets = (-1, 0, 1 << 32, (1 << 32) + 1)
+    data = section() + b"".join(interface(options=option(14, struct.pack("<q", each))) for each in offsets)
+    assert list(read_capture(io.BytesIO(data + enhanced(b"a", number=1) * 2), "x", taker))
+    assert [each is None for each in taker.told[-1]] == [True, False, False, True]
+
+
+class Given(io.BytesIO):
+    """A file that comes in given pieces."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.pieces = list(pieces)
+        super().__init__(self.pieces.pop(0))
+
+    def read1(self, size: int | None = -1) -> bytes:
+        return self.pieces.pop(0) if self.pieces else b""
+
+
+@pytest.mark.parametrize("between", range(4))
+def test_a_taker_is_told_the_interfaces_of_each_section(between: int) -> None:
+    """Where a list of interfaces stood, that of a later section may stand, while the taker was told nothing."""
+    taker = Taking()
+    pieces = [section() + interface(linktype=1) + enhanced(b"a") * 2]
+    for _ in range(between):
+        pieces += [section(), interface(linktype=2)]
+    pieces += [section(), interface(linktype=3), enhanced(b"a") * 2]
+    file = Given(pieces[0][:4], pieces[0][4:], *pieces[1:])
+    assert len(list(read_capture(file, "x", taker))) == 4
+    assert taker.told[-1] == [(3, 1_000, 0)]
+
+
+class Piece(bytes):
+    """Bytes that notice when they are added to others, which copies all that came before them."""
+
+    added = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        return Piece(bytes(self)[key])
+
+    def __radd__(self, other: bytes) -> bytes:
+        Piece.added += 1
+        return other + bytes(self)
+
+
+class Pieces(io.BytesIO):
+    """A file whose every read gives 100 bytes."""
+
+    def read1(self, size: int | None = -1) -> bytes:
+        return Piece(self.read(100))
+
+
+def test_a_packet_that_comes_in_many_pieces_is_joined_once() -> None:
+    size = 20_000
+    data = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65_535, 1) + struct.pack("<IIII", 0, 0, size, size)
+    (packet,) = read_capture(Pieces(data + bytes(size)), "x", Taking())
+    assert packet.data == bytes(size)
+    assert Piece.added < 9

@@ -10,6 +10,7 @@ from rnic.link.loopback import loopback_pair
 from rnic.link.middleware import Middleware
 from rnic.link.pcap import CapturedPacket, read_capture
 from rnic.link.recorder import Recorder
+from rnic.trace.counters import Counters
 from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.dissect import LINKTYPE_RAW, dissect
 from rnic.wire.flow import Flow
@@ -24,6 +25,7 @@ class Given(Middleware):
 
     address = b"\x0a\0\0\x09"
     source_ports = (4791,)
+    counters = Counters()
 
     def __init__(self, bursts: list[RxBurst]) -> None:
         self.bursts = bursts

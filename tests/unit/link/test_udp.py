@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from rnic.link import udp as udp_module
-from rnic.link import udp_socket
+from rnic.link import udp_inbox, udp_socket
 from rnic.link.base import LinkError
 from rnic.link.interface import DEFAULT_MTU, interface_of, ip_mtu, is_local
 from rnic.link.udp import UdpLink
@@ -453,7 +453,7 @@ def test_a_taken_port_says_where_and_what_to_do(address: str, opener: Opener) ->
     [
         ("192.0.2.254", 0, "the address is not one of this machine"),
         ("127.0.0.1", 70_000, "UDP port 70000 is not a port: give 0 to 65535"),
-        ("localhost", 0, "'localhost' is no IPv4 or IPv6 address"),
+        ("localhost", 0, "'localhost' is not an IPv4 or IPv6 address"),
         ("0.0.0.0", 0, "is a wildcard"),
         ("fe80::1%nosuch0", 0, "names no interface"),
     ],
@@ -531,7 +531,8 @@ def test_interfaces() -> None:
 
 
 def test_a_senders_flood_of_ports_is_bounded(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(udp_module, "_MAX_CACHED", 4)
+    for module in (udp_module, udp_inbox):
+        monkeypatch.setattr(module, "MAX_CACHED_FLOWS", 4)
     b = opener("127.0.0.1")
     for _ in range(10):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
