@@ -1,7 +1,7 @@
 """A NIC in *channels* mode, for tests: its data path runs on what CtxMgt answers on the six channels of 002 3.2.
 
 Before the data path acts (packets come, packets are to be sent, a deadline has passed), each queue pair's context is
-asked for on all six channels, and what they answer is what it then runs on; afterwards state and PSNs go back by the
+asked for on all six channels, and what they answer is what it then runs on. After that, state and PSNs go back by the
 three writes. What of a context no channel answers (rights, retry timers, the extension) is read from the QPC. The
 CtxMgt may be the software's or the gateware's (:class:`rnic.gateware.ctxmgt.contexts.GatewareContexts`).
 """
@@ -23,7 +23,7 @@ Fields = dict[str, int]
 
 
 def qp_fields(answers: dict[int, Fields]) -> dict[str, tuple[int, int]]:
-    """Value and width of each field of a QPC that the six answers hold."""
+    """Return value and width of each field of a QPC that the six answers hold."""
     db, wp, rtc, rrc, ee, fe = (answers[source] for source in m.ENGINES)
     return {
         "servtype": (db["servtype"], 8),
@@ -57,7 +57,7 @@ def qp_fields(answers: dict[int, Fields]) -> dict[str, tuple[int, int]]:
 
 
 def ask(contexts: ContextManager, number: int) -> dict[int, Fields]:
-    """What each of the six channels answers of a cached queue pair, by source."""
+    """Return what each of the six channels answers of a cached queue pair, by source."""
     answers = {}
     for source, row in m.READS.items():
         contexts.request(source, m.engine_request(row.type, row.opcode, number))
@@ -69,7 +69,7 @@ def ask(contexts: ContextManager, number: int) -> dict[int, Fields]:
 
 
 def take(record: Any, values: dict[str, tuple[int, int]]) -> None:
-    """Store the low bits of fields; what is above them stays."""
+    """Store the low bits of fields; the bits above them stay."""
     for name, (value, width) in values.items():
         mask = (1 << width) - 1
         setattr(record, name, getattr(record, name) & ~mask | value & mask)
@@ -124,13 +124,13 @@ class ChannelNic(Nic):
             self.contexts.write_back_one(number)
 
     def receive(self, burst: RxBurst, now_ns: int, start: int = 0) -> None:
-        """As :meth:`Nic.receive <rnic.device.nic.Nic.receive>`."""
+        """Run :meth:`Nic.receive <rnic.device.nic.Nic.receive>` on the channels' answers."""
         self._fetch()
         super().receive(burst, now_ns, start)
         self._store()
 
     def produce(self, now_ns: int, budget: int = 256) -> list[TxBurst]:
-        """As :meth:`Nic.produce <rnic.device.nic.Nic.produce>`."""
+        """Run :meth:`Nic.produce <rnic.device.nic.Nic.produce>` on the channels' answers."""
         if not self.has_work():
             return super().produce(now_ns, budget)
         self._fetch()
@@ -139,7 +139,7 @@ class ChannelNic(Nic):
         return out
 
     def handle_timers(self, now_ns: int) -> None:
-        """As :meth:`Nic.handle_timers <rnic.device.nic.Nic.handle_timers>`."""
+        """Run :meth:`Nic.handle_timers <rnic.device.nic.Nic.handle_timers>` on the channels' answers."""
         deadline = self.next_deadline_ns()
         if deadline is not None and deadline <= now_ns:
             self._fetch()
@@ -150,5 +150,5 @@ class ChannelNic(Nic):
 
 
 def make_nic(config: NicConfig, **more: Any) -> Nic:
-    """The NIC that a configuration asks for; ``more`` as for :class:`~rnic.device.nic.Nic`."""
+    """Return the NIC that a configuration asks for; ``more`` as for :class:`~rnic.device.nic.Nic`."""
     return (ChannelNic if config.channels else Nic)(config, **more)

@@ -32,19 +32,21 @@ from rnic.device.mailboxes import (
     VENDOR_ID,
 )
 from rnic.device.multicast import is_multicast
-from rnic.device.non_rdma import read_non_rdma
-from rnic.device.qp_commands import modify_qp, query_qp, reset_qp
+from rnic.device.non_rdma import read_non_rdma, write_non_rdma
+from rnic.device.qp_commands import may_use, modify_qp, query_qp, reset_qp
 from rnic.device.refusal import Refused
 from rnic.device.resources import LOG_MAX_PDS, LOG_MAX_SRQS, KeyRecord
 from rnic.device.rings import ring_status
 from rnic.device.srq import SharedReceiveQueue
 from rnic.device.uar import CQ_DOORS, SRQ_DOORS, Uar
+from rnic.device.xrc import close_xrcd, open_xrcd
 from rnic.mem.keys import key_index
 from rnic.mem.mpt import MPT_BYTES
 from rnic.mem.table import REGION
 from rnic.rings.rqe import srq_bytes
 from rnic.spec import access, limits, reasons
 from rnic.spec import commands as cmd
+from rnic.spec.appearance import RATES, ROCE_V1
 from rnic.spec.errors import VerbsError
 from rnic.spec.events import EVENT_NAMES
 from rnic.spec.gids import address_from_gid
@@ -68,7 +70,7 @@ _STATUS_OF_ERRNO = {
 }
 
 Answer = tuple[int, bytes]
-"""out_param and outbox."""
+"""A command's out_param and outbox."""
 _DONE: Answer = (0, b"")
 
 
@@ -139,7 +141,7 @@ class CommandUnit:
             "log_max_qp_sz": limits.MAX_QP_WR.bit_length() - 1,
             "log_max_cq_sz": limits.LOG_MAX_CQ,
             "log_max_srq_sz": LOG_MAX_SRQ,
-            # with the smallest path MTU no longer message has its packets within half the PSNs
+            # the longest message whose packets fit in half the PSN space with the smallest path MTU
             "log_max_msg": (PSN_WINDOW * min(limits.MTU_CODES)).bit_length() - 1,
             "log_page_sz": 12,
             "max_mtu": limits.MTU_CODES[limits.MAX_PATH_MTU],
@@ -161,6 +163,10 @@ class CommandUnit:
             "eqc_sz_log": EQC_BYTES.bit_length() - 1,
             "srqc_sz_log": SRQC_BYTES.bit_length() - 1,
             "mpt_sz_log": MPT_BYTES.bit_length() - 1,
+            "active_width": RATES[config.appearance.rate].width,
+            "active_speed": RATES[config.appearance.rate].speed,
+            "gids_of_v1": sum((config.gid_type(at) == ROCE_V1) << at for at in range(len(config.gid_table))),
+            "own_gid": config.gid_index,
             "access_flags": access.SUPPORTED,
             "guid": config.guid,
         }
@@ -178,7 +184,8 @@ class CommandUnit:
         return 0, ADAPTER.pack(values)
 
     def _query_qp(self, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
-        self._own(uar, cmd.RES_QP, in_modifier)
+        if not may_use(self._nic, uar, in_modifier):
+            self._own(uar, cmd.RES_QP, in_modifier)
         return 0, query_qp(self._nic, in_modifier)
 
     # ----------------------------------------------------------------------------------- numbers
@@ -187,12 +194,12 @@ class CommandUnit:
         self._res.own(uar, kind, number)
 
     def _stored(self, status: Status) -> None:
-        """Refuse where the context did not reach host memory."""
+        """Refuse the command if the context did not reach host memory."""
         if status != Status.OK:
             _refuse(cmd.ST_BAD_NVMEM)
 
     def _free_block(self, uar: Uar, block: int) -> None:
-        """Refuse a block that is another's, or holds a queue."""
+        """Refuse a block that another context owns, or that holds a queue."""
         self._own(uar, cmd.RES_UAR_BLOCK, block)
         if block in self._res.blocks:
             _refuse(cmd.ST_RESOURCE_BUSY)
@@ -276,7 +283,7 @@ class CommandUnit:
         return _DONE
 
     def _drop_eq(self, eq: EventQueue) -> None:
-        # out of the table first: losing the context of an EQ that is still in it would disable it
+        # take it out of the table first: an EQ in the table that loses its context is disabled
         del self._res.eqs[eq.number]
         self._res.contexts.invalidate_eq(eq.number)
         self._res.vacate(eq)
@@ -346,7 +353,7 @@ class CommandUnit:
         return _DONE
 
     def _drop_cq(self, cq: CompletionQueue) -> None:
-        # out of the table first: losing the context of a CQ that is still in it is a CQ error
+        # take it out of the table first: a CQ in the table that loses its context gets a CQ error
         del self._res.cqs[cq.number]
         self._res.contexts.invalidate_cq(cq.number)
         self._res.vacate(cq)
@@ -374,7 +381,7 @@ class CommandUnit:
         return _DONE
 
     def _modify_cq(self, cq: CompletionQueue, ring: dict[str, int]) -> Status:
-        """The context of a CQ whose ring is now elsewhere; all else of it stays."""
+        """Give a CQ the context of a ring that is now elsewhere; the other fields stay."""
         return self._res.contexts.store(CQ, cq.number, CQC.pack(CQC.unpack(cq.image()) | ring))
 
     def _ring(self, uar: Uar, values: dict[str, int]) -> None:
@@ -399,12 +406,19 @@ class CommandUnit:
         size = _entries(uar, start, srqc["logsize"], LOG_MAX_SRQ, srq_bytes(1, 1 << stride), False)
         if srqc["limit"] >= size:
             _refuse(cmd.ST_BAD_PARAM)
+        xrcd, cqn = srqc["xrcd"], srqc["cqn"]
+        if xrcd:
+            self._res.xrcds.own(uar, xrcd)
+            self._own_cq(uar, cqn)
         if in_modifier in self._res.srqs:
             _refuse(cmd.ST_BAD_RES_STATE)
         try:
-            srq = SharedReceiveQueue(in_modifier, uar, block, start, size, 1 << stride, pd, self._nic)
+            srq = SharedReceiveQueue(in_modifier, uar, block, start, size, 1 << stride, pd, self._nic, xrcd, cqn)
         except MemoryError:
             _refuse(cmd.ST_EXCEED_LIM)
+        if xrcd:
+            self._res.xrcds.use(uar, xrcd, 1)
+            self._res.cqs[cqn].users += 1
         srq.arm(srqc["limit"])
         self._res.srqs[in_modifier] = srq
         self._res.use_pd(pd)
@@ -428,6 +442,11 @@ class CommandUnit:
 
     def _drop_srq(self, srq: SharedReceiveQueue) -> None:
         del self._res.srqs[srq.number]
+        if srq.xrcd:
+            for qp in self._res.qps.values():
+                qp.leave_srq(srq)
+            self._res.xrcds.use(srq.uar, srq.xrcd, -1)
+            self._res.cqs[srq.cqn].users -= 1
         self._res.vacate(srq)
         self._res.leave_pd(srq.pd)
         srq.free()
@@ -444,6 +463,8 @@ class CommandUnit:
             "pd": srq.pd,
             "limit": srq.limit,
             "wqe_counter": srq.taken & 0xFFFF,
+            "xrcd": srq.xrcd,
+            "cqn": srq.cqn,
         }
         return 0, SRQC.pack(values)
 
@@ -488,7 +509,8 @@ class CommandUnit:
     # ---------------------------------------------------------------------------------- cleaning
 
     def release(self, uar: Uar) -> None:
-        """Destroy everything that a driver context owns. What cannot be destroyed keeps nothing else alive."""
+        """Destroy everything that a driver context owns. An object that cannot be destroyed does not keep others
+        alive."""
         res = self._res
         around = self._nic.guard.around
         with around("release"):
@@ -514,6 +536,7 @@ class CommandUnit:
             res.segments.pop(number, None)
         with around("release"):
             res.icm.forget(uar)
+            res.xrcds.forget(uar)
         uar.event_queues.clear()
         for pool in res.pools.values():
             for number in [number for number, owner in pool.owners.items() if owner is uar]:
@@ -526,7 +549,7 @@ def _sized(inbox: bytes, size: int) -> None:
 
 
 def _entries(uar: Uar, start: int, logsize: int, log_max: int, entry_bytes: int, writable: bool) -> int:
-    """Entries of a ring, once its size and its memory are found to be right."""
+    """Check a ring's size and memory; return its number of entries."""
     if not 1 <= logsize <= log_max:
         _refuse(cmd.ST_BAD_SIZE)
     if start & 3 or not reachable(uar, start, entry_bytes << logsize, writable):
@@ -582,8 +605,11 @@ FUNCTIONS: dict[int, Callable[[CommandHost, Uar, int, int, bytes], Answer]] = {
     cmd.MGID_HASH: system.mgid_hash,
     cmd.SET_WEIGHT: system.set_weight,
     cmd.READ_NON_RDMA: read_non_rdma,
+    cmd.WRITE_NON_RDMA: write_non_rdma,
     cmd.READ_CFG: read_cfg,
     cmd.WRITE_CFG: write_cfg,
+    cmd.OPEN_XRCD: open_xrcd,
+    cmd.CLOSE_XRCD: close_xrcd,
 }
 COMMANDS = frozenset({*_HANDLERS, *FUNCTIONS, *TRANSITIONS})
 """Every opcode that the device knows."""

@@ -1,4 +1,4 @@
-"""What a NIC is built with: identity, limits and the transport's settings."""
+"""Settings of a NIC: identity, limits and the transport's settings."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from rnic.cc.settings import CongestionSettings
 from rnic.device.mailboxes import MAX_PKEYS
+from rnic.spec.appearance import ROCE_V2, Appearance, gid_table, number_of
 from rnic.spec.errors import VerbsError
 from rnic.spec.gids import gid_from_address
 from rnic.spec.limits import (
@@ -43,26 +44,29 @@ class NicConfig:
     port: int = ROCE_UDP_PORT
     """UDP port that this NIC receives on."""
     name: str = "rnic0"
+    """Name of the device, as programs and tools show it."""
     guid: int = 0
     """Node GUID, 64 bits; 0 makes one from the address."""
     log_max_qps: int = LOG_DEFAULT_QPS
     """log2 of the number of queue pairs, and of CQs, 4 to 14."""
     first_qpn: int = FIRST_QPN
-    """The first of the queue pairs' numbers."""
+    """The first queue pair number."""
     reference: bool = False
-    """The reference works alone in this process, also where there is an engine: another process runs it."""
+    """Run the reference alone in this process, even if there is an engine: another process runs the engine."""
     channels: bool = False
     """The reference runs on what CtxMgt answers on its six channels (:mod:`rnic.device.channels`): slow, for tests."""
     max_mrs: int = MAX_MRS
     """Regions and windows that may exist at once."""
     mtu: int = 4096
-    """Active path MTU in bytes: what fits the interface."""
+    """Active path MTU in bytes, which fits the interface."""
     pkeys: tuple[int, ...] = (DEFAULT_PKEY,)
     """P_Key table; bit 15 says full member."""
     fixed_sport: bool = True
-    """Packets leave from one of ``source_ports``, which the link has bound; else from a port made from the QPNs."""
+    """True if packets leave from one of ``source_ports``, which the link has bound; else from a port made from the
+    QPNs."""
     source_ports: tuple[int, ...] = ()
-    """UDP ports of the link; empty stands for ``port`` alone. A queue pair keeps to one of several, by its QPNs."""
+    """UDP source ports of the link; empty stands for ``port`` alone. A queue pair uses one of them, chosen by its
+    QPNs."""
     window_packets: int = 256
     """Packets in flight per queue pair."""
     window_bytes: int = 1 << 20
@@ -70,46 +74,55 @@ class NicConfig:
     flight_packets: int = 512
     """Packets in flight from all queue pairs together, READ responses to this NIC included."""
     ack_every: int = 64
-    """A request asks for an acknowledgement at least each so many packets."""
+    """A request asks for an acknowledgement at least once in this many packets."""
     probe: bool = True
     """Tail-loss probe (``design.md``, "Loss recovery")."""
     recovery: str = GO_BACK_N
-    """What is sent again after a loss: ``"go-back-n"``, as the standard has it, or ``"selective-repeat"``, only what is
-    missing, towards peers that have it too (:mod:`rnic.transport.selective_repeat`)."""
+    """Retransmission after a loss: ``"go-back-n"``, as the standard has it, or ``"selective-repeat"``, only missing
+    packets, toward peers that support it (:mod:`rnic.transport.selective_repeat`)."""
     rq_almost_full: int = 0
-    """Receive entries that a reliable connection keeps back: with no more left it answers RNR (004 7.3)."""
+    """Receive entries that a reliable connection keeps in reserve: with only these left it answers RNR (004 7.3)."""
+    fault_events: bool = False
+    """Raise an asynchronous event for each fault of a queue pair (004 7.3), even if a completion reports it."""
     profile: str = ""
     """The core that the NIC stands for (:mod:`rnic.device.parameters`)."""
     parameters: dict[str, int] = field(default_factory=dict)
-    """That core's parameters, those included that only hardware is different for."""
+    """That core's parameters, including those that make a difference only in hardware."""
     turn_bytes: int = 262_144
-    """Bytes that one queue pair sends before the next of its program has its turn."""
+    """Bytes that one queue pair sends before the program's next queue pair has its turn."""
     program_turn_bytes: int = 65_536
     """Bytes that one program sends before the next has its turn."""
     autostart: bool = True
-    """The NIC comes up enabled and initialized, as after its firmware; else CONTROL and INIT_HCA are the driver's."""
+    """True if the NIC comes up enabled and initialized, as after its firmware; else the driver sets CONTROL and runs
+    INIT_HCA."""
     congestion: CongestionSettings = field(default_factory=CongestionSettings)
-    """What the congestion registers hold at power-up (004 7.4)."""
+    """Congestion registers at power-up (004 7.4)."""
+    appearance: Appearance = field(default_factory=Appearance)
+    """Appearance to programs."""
+    index: int = -1
+    """Number of its uverbs node; -1 makes it the number in its name."""
     gid_table: tuple[bytes, ...] = field(init=False)
     """GIDs, 16 bytes each."""
+    gid_types: tuple[int, ...] = field(init=False)
+    """``IBV_GID_TYPE_*`` of the first entries; further ones are RoCE v2's."""
 
     def __post_init__(self) -> None:
         self.reference |= self.channels
         if len(self.address) not in (4, 16):
             raise VerbsError(errno.EINVAL, f"address={self.address.hex()} has {len(self.address)} bytes; use 4 or 16")
         if not 0 < self.port <= 0xFFFF:
-            raise VerbsError(errno.EINVAL, f"port={self.port} is no UDP port; use 1 to 65535")
+            raise VerbsError(errno.EINVAL, f"port={self.port} is not a UDP port; use 1 to 65535")
         if not MIN_LOG_QPS <= self.log_max_qps <= LOG_MAX_QPS:
             raise VerbsError(
                 errno.EINVAL, f"log_max_qps={self.log_max_qps} is out of range; use {MIN_LOG_QPS} to {LOG_MAX_QPS}"
             )
         if self.mtu not in MTU_CODES:
             raise VerbsError(
-                errno.EINVAL, f"mtu={self.mtu} is no path MTU; use one of {', '.join(map(str, MTU_CODES))}"
+                errno.EINVAL, f"mtu={self.mtu} is not a path MTU; use one of {', '.join(map(str, MTU_CODES))}"
             )
         if not 1 <= len(self.pkeys) <= MAX_PKEYS or any(not 0 < pkey <= 0xFFFF for pkey in self.pkeys):
             raise VerbsError(
-                errno.EINVAL, f"pkeys={self.pkeys} is no P_Key table; use 1 to {MAX_PKEYS} values of 1 to 0xffff"
+                errno.EINVAL, f"pkeys={self.pkeys} is not a P_Key table; use 1 to {MAX_PKEYS} values of 1 to 0xffff"
             )
         for name in (
             "window_packets",
@@ -129,9 +142,26 @@ class NicConfig:
         if self.rq_almost_full < 0:
             raise VerbsError(errno.EINVAL, f"rq_almost_full={self.rq_almost_full} must not be negative")
         if not self.guid:
-            # Locally administered, and the same each time: the address tells NICs of one machine apart.
+            # Locally administered GUID, the same on each start; the address distinguishes the NICs of one machine.
             self.guid = 0x02_00_00_00_00_00_00_00 | int.from_bytes(self.address[-6:], "big") << 8 | self.port & 0xFF
-        self.gid_table = (gid_from_address(self.address),)
+        self.gid_table, self.gid_types = gid_table(self.appearance, self.address, self.guid)
+        if self.index < 0:
+            self.index = number_of(self.name)
+
+    @property
+    def gid(self) -> bytes:
+        """The GID of the device's own address."""
+        return gid_from_address(self.address)
+
+    @property
+    def gid_index(self) -> int:
+        """Index of the device's own RoCE v2 GID in the GID table; 0 if it is no longer there."""
+        own = self.gid
+        return next((at for at, gid in enumerate(self.gid_table) if gid == own and self.gid_type(at) == ROCE_V2), 0)
+
+    def gid_type(self, index: int) -> int:
+        """Return the type of an entry of the GID table."""
+        return self.gid_types[index] if index < len(self.gid_types) else ROCE_V2
 
     @property
     def state_bytes(self) -> int:

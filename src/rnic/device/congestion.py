@@ -1,17 +1,18 @@
-"""Congestion at the device: marks that arrive, notifications that leave and arrive, the registers (004 7.3, 7.4).
+"""Congestion control of the device: ECN marks received, CNPs sent and received, the registers (004 7.3, 7.4).
 
-The receive unit tells of packets with ECN 11; the queue pair gets a CNP tag, and with its next turn the CNP is
-built ahead of its data. What a notification from the peer does is :mod:`rnic.cc`'s business.
+The receive unit reports packets with ECN CE; the queue pair gets a CNP tag, and its next turn builds the CNP ahead of
+its data. :mod:`rnic.cc` reacts to a CNP from the peer.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rnic.cc.dcqcn import ALPHA_BITS, DcqcnPace
-from rnic.cc.limit import notified
-from rnic.cc.pacing import Pace
+from rnic.cc.control import CONTROL_DCQCN, CONTROL_FIXED, Control, FixedRate, Flow
+from rnic.cc.controlled import Controlled
+from rnic.cc.dcqcn import ALPHA_BITS, Dcqcn
 from rnic.cc.settings import CongestionSettings
 from rnic.device.refusal import Refused
 from rnic.spec import commands as cmd
@@ -19,7 +20,7 @@ from rnic.spec import congestion_regs as reg
 from rnic.spec.events import CONGESTION
 from rnic.spec.limits import NEVER
 from rnic.spec.registers import IRQ_CNP
-from rnic.spec.states import RTS, SQD
+from rnic.spec.states import RTS, SQD, ST_RC
 
 if TYPE_CHECKING:
     from rnic.device.commands import Answer
@@ -29,8 +30,11 @@ if TYPE_CHECKING:
 
 _SENDING = frozenset({RTS, SQD})
 _WIDE = 8
+BURST_WINDOWS = 64
+"""Depth of the bucket of a rate that software set, in windows: 65,536 ns, the longest of the core's successor."""
+Make = Callable[[Flow, int, memoryview], Control]
 _FOUND = (reg.QP_ALPHA, reg.QP_BYTE_CNT, reg.QP_ROUNDS, reg.QP_CC_RATE)
-"""Registers of what a queue pair's reaction point found."""
+"""Registers that show the state of a queue pair's reaction point."""
 _MODE_BITS = {"none": 0, "limit": reg.OST_LIMIT, "dcqcn": reg.HW_EN}
 
 
@@ -49,10 +53,16 @@ class Congestion:
         self.settings = dataclasses.replace(settings)
         self.setter: int | None = None
 
+    def publish(self) -> None:
+        """Tell the engine of the settings."""
+        device = self._nic.engine_device
+        if device is not None:
+            device.set_congestion(self.settings)
+
     # ------------------------------------------------------------------------------------- the data path
 
     def marked(self, qp: DeviceQp, now_ns: int) -> None:
-        """A good packet of an RC queue pair arrived with ECN 11: tag it for a CNP, one a merge period."""
+        """Tag an RC queue pair for a CNP after a good packet with ECN CE, once per merge period."""
         counters = self._nic.counters
         counters.bump("ecn_marked_packets")
         if now_ns < qp.cnp_merge_ns:
@@ -63,39 +73,70 @@ class Congestion:
         self._nic.schedule(qp)
 
     def notified(self, qp: DeviceQp, now_ns: int) -> None:
-        """A CNP arrived for ``qp``: interrupt; where its limit is lowered thereby, an event says so."""
+        """Handle a CNP for ``qp``: raise the interrupt, and an event if the CNP lowers its rate limit."""
         nic = self._nic
         nic.counters.bump("cnps_received")
         nic.globals.raise_cause(IRQ_CNP)
         if qp.ctx.state not in _SENDING:
             return
-        if self.settings.mode == "dcqcn":
-            self._slow_down(qp, now_ns)
-        elif notified(qp.requester, self.settings, now_ns):
+        controlled, first = qp.controlled, qp.controlled is None
+        if controlled is None:
+            if not self.settings.kind.waits_for_cnp:
+                return
+            controlled = self._control(qp)
+        elif controlled.control.number == CONTROL_FIXED:
+            return  # software has set its rate
+        lowered = controlled.notified(now_ns)
+        if qp.paced:
+            nic.counters.bump("cnp_rate_cuts")
+        if lowered:
             nic.counters.bump("cnp_limits")
+        if lowered or (first and qp.paced):
             nic.event(CONGESTION, qp.ctx.local_qpn)
-            qp.rearm()
+        qp.rearm()
 
-    def _slow_down(self, qp: DeviceQp, now_ns: int) -> None:
-        """DCQCN: the first notification gives the queue pair a reaction point, each lowers its rate."""
-        pace = qp.pace
-        if not isinstance(pace, DcqcnPace):
-            if pace is not None:
-                return  # software has set its rate
-            pace = qp.pace = DcqcnPace(self.settings.dcqcn, now_ns, qp.largest_packet)
-            self._nic.event(CONGESTION, qp.ctx.local_qpn)
-        pace.notified(now_ns)
-        self._nic.counters.bump("cnp_rate_cuts")
+    def begin(self, qp: DeviceQp) -> None:
+        """Put a queue pair that has become able to send under the congestion control."""
+        controlled = qp.controlled
+        if controlled is not None and controlled.control.number in (CONTROL_DCQCN, CONTROL_FIXED):
+            return  # it keeps the rate that it had before RESET
+        self._drop(qp)
+        kind = self.settings.kind
+        if kind is not Control and not kind.waits_for_cnp and qp.ctx.servtype == ST_RC:
+            self._control(qp)
+
+    def control(self, words: memoryview, number: int, packet_bytes: int, make: Make | None = None) -> Controlled:
+        """Put a queue pair under the congestion control of the settings, or under that which ``make`` makes.
+
+        Args:
+            words: the words of its record.
+            number: its number.
+            packet_bytes: bytes of its largest packet.
+            make: makes a control, or ``None``.
+        """
+        settings, nic = self.settings, self._nic
+        every = nic.config.ack_every
+        return Controlled(words, number, packet_bytes, settings.line_rate, every, make or settings.make, nic.now_ns)
+
+    def _control(self, qp: DeviceQp, make: Make | None = None) -> Controlled:
+        qp.controlled = made = self.control(qp.words, qp.ctx.local_qpn, qp.largest_packet, make)
+        return made
+
+    @staticmethod
+    def _drop(qp: DeviceQp) -> None:
+        if qp.controlled is not None:
+            qp.controlled.stop()
+            qp.controlled = None
 
     # --------------------------------------------------------------------------------------- registers
 
     def read(self, offset: int) -> int:
-        """A load: 0 where there is no register, or no such queue pair."""
+        """Answer a load: 0 if there is no register, or no such queue pair."""
         settings = self.settings
         if offset == reg.CNP_TIMER_THRD:
             return settings.timer_windows
         if offset == reg.CONGESTION_CTRL:
-            limit = _MODE_BITS[settings.mode]
+            limit = _MODE_BITS.get(settings.mode, 0)
             return settings.merge_windows | limit | (reg.LIMITER if settings.limiter else 0)
         if offset == reg.DCQCN_CTRL:
             return self._read_dcqcn()
@@ -107,7 +148,7 @@ class Congestion:
         if base in _FOUND:
             return self._read_found(base, qp)
         if base == reg.QP_CTRL:
-            runs = reg.TIMER_RUNS if qp.requester.relief_ns != NEVER else 0
+            runs = reg.TIMER_RUNS if qp.requester.control_ns != NEVER else 0
             return runs | (reg.SQ_ARB_MASK if qp.masked else 0)
         if base == reg.QP_RATE:
             return qp.rate
@@ -116,28 +157,29 @@ class Congestion:
 
     def _read_dcqcn(self) -> int:
         dcqcn = self.settings.dcqcn
-        points = [qp.pace.point for qp in self._nic.qps.values() if isinstance(qp.pace, DcqcnPace)]
+        points = [point for qp in self._nic.qps.values() if (point := _dcqcn(qp)) is not None]
         busy = reg.TIMER_BUSY if any(not point.recovered for point in points) else 0
         counter = min(reg.BYTE_CNT_MASK, max(1, dcqcn.counter_bytes // reg.BYTE_CNT_UNIT))
         rate = min(reg.MAX_RATE_MASK, dcqcn.line_rate)
         return _windows(dcqcn.timer_ns) | rate << reg.MAX_RATE_SHIFT | counter << reg.BYTE_CNT_SHIFT | busy
 
     def _read_found(self, base: int, qp: DeviceQp) -> int:
-        """What a queue pair's reaction point knows, as of when it last sent; 0 where it has none."""
-        if not isinstance(qp.pace, DcqcnPace):
+        """Read what a queue pair's reaction point knows, as of when it last sent; 0 without one."""
+        point = _dcqcn(qp)
+        if point is None:
             return 0
-        point = qp.pace.point
         if base == reg.QP_ALPHA:
-            return min((1 << reg.ALPHA_REGISTER_BITS) - 1, point.alpha >> ALPHA_BITS - reg.ALPHA_REGISTER_BITS)
+            return min((1 << reg.ALPHA_REGISTER_BITS) - 1, point.dcqcn_alpha >> ALPHA_BITS - reg.ALPHA_REGISTER_BITS)
         if base == reg.QP_BYTE_CNT:
-            return min(reg.BYTE_CNT_MASK, point.counted // reg.BYTE_CNT_UNIT)
+            return min(reg.BYTE_CNT_MASK, point.dcqcn_counted // reg.BYTE_CNT_UNIT)
         if base == reg.QP_ROUNDS:
-            timer, counter = (min(reg.ROUNDS_MASK, rounds) for rounds in point.rounds)
+            rounds = point.dcqcn_timer_rounds, point.dcqcn_counter_rounds
+            timer, counter = (min(reg.ROUNDS_MASK, each) for each in rounds)
             return timer | counter << reg.ROUNDS_SHIFT
         return 0 if point.recovered else point.window_bytes
 
     def write(self, offset: int, value: int) -> None:
-        """A store; what is no register, or read-only, does not change."""
+        """Store a value; a store to a read-only register, or to no register, changes nothing."""
         settings = self.settings
         if offset == reg.CNP_TIMER_THRD:
             settings.timer_windows = value & reg.TIME_MASK
@@ -153,7 +195,8 @@ class Congestion:
             self._set_dcqcn(alpha_ns=max(1, value & reg.TIME_MASK) * reg.WINDOW_NS)
         elif offset == reg.CONGESTION_CTRL:
             settings.merge_windows = value & reg.TIME_MASK
-            settings.mode = "limit" if value & reg.OST_LIMIT else "dcqcn" if value & reg.HW_EN else "none"
+            others = settings.mode if settings.mode not in _MODE_BITS else "none"
+            settings.mode = "limit" if value & reg.OST_LIMIT else "dcqcn" if value & reg.HW_EN else others
             settings.limiter = bool(value & reg.LIMITER)
             for each in self._nic.qps.values():
                 self.apply_rate(each)
@@ -165,21 +208,22 @@ class Congestion:
             elif qp is not None and base == reg.QP_RATE:
                 qp.rate = value & reg.RATE_MASK
                 self.apply_rate(qp)
+        self.publish()
 
     def _set_dcqcn(self, **values: int) -> None:
-        """From now on these hold; rates that were found begin anew."""
+        """Use these values from now on; reaction points start again."""
         self.settings.dcqcn = dataclasses.replace(self.settings.dcqcn, **values)
         for each in self._nic.qps.values():
-            if isinstance(each.pace, DcqcnPace):
+            if _dcqcn(each) is not None:
                 self.apply_rate(each)
 
     def add_uar(self, uar: Uar) -> None:
-        """A context was opened: what another program set ends."""
+        """Restore the settings that another program changed: a context was opened."""
         if self.setter is not None and self.setter != uar.program:
             self._restore()
 
     def remove_uar(self, uar: Uar) -> None:
-        """A context was closed: what a program that is gone had set ends."""
+        """Restore the settings that a program changed once its last context is closed."""
         if self.setter == uar.program and all(other.program != uar.program for other in self._nic.resources.uars):
             self._restore()
 
@@ -188,15 +232,25 @@ class Congestion:
         self.settings = dataclasses.replace(self._start)
         for each in self._nic.qps.values():
             self.apply_rate(each)
+        self.publish()
 
     def apply_rate(self, qp: DeviceQp) -> None:
-        """Pace ``qp`` by its rate register, or let it go."""
-        paced = self.settings.limiter and qp.rate
-        qp.pace = Pace(qp.rate, self._nic.now_ns, qp.largest_packet) if paced else None
+        """Pace ``qp`` by its rate register, or put it under the congestion control anew."""
+        self._drop(qp)
+        rate = qp.rate
+        if self.settings.limiter and rate:
+            burst = max(qp.largest_packet, rate * BURST_WINDOWS)
+
+            def fixed(flow: Flow, now_ns: int, words: memoryview) -> Control:
+                return FixedRate(flow, now_ns, rate=rate * (8e9 / reg.WINDOW_NS), burst_bytes=burst)
+
+            self._control(qp, fixed)
+        elif qp.ctx.state in _SENDING:
+            self.begin(qp)
         self._nic.schedule(qp)
 
     def queue_pair(self, offset: int) -> tuple[int, DeviceQp | None]:
-        """Which register of queue pair 1 ``offset`` stands for, and whose it is; ``None`` if nobody's."""
+        """Return which register of queue pair 1 ``offset`` stands for, and its queue pair; ``None`` without one."""
         for base in (reg.QP_CTRL, reg.QP_CNP_MERGE, reg.QP_RATE, *_FOUND):
             index, rest = divmod(offset - base, reg.QP_STRIDE)
             if not rest and 0 <= index < reg.QP_REGISTERS:
@@ -204,19 +258,25 @@ class Congestion:
         return offset, None
 
 
+def _dcqcn(qp: DeviceQp) -> Dcqcn | None:
+    control = None if qp.controlled is None else qp.controlled.control
+    return control if isinstance(control, Dcqcn) else None
+
+
 def _windows(time_ns: int) -> int:
-    """A time as its register shows it."""
+    """Return a time as its register shows it."""
     return min(reg.TIME_MASK, max(1, round(time_ns / reg.WINDOW_NS)))
 
 
 def read_cfg(nic: CongestionHost, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
-    """A congestion register, 64 bits: the output parameter. Those of other programs' queue pairs read 0."""
+    """Return a congestion register, 64 bits: the output parameter. Registers of other programs' queue pairs read 0."""
     _, qp = nic.congestion.queue_pair(in_modifier)
     return 0 if qp is not None and qp.uar is not uar else nic.congestion.read(in_modifier), b""
 
 
 def write_cfg(nic: CongestionHost, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
-    """Set a congestion register: of an own queue pair, or the device's while no other program has a context open."""
+    """Set a congestion register of the caller's own queue pair, or of the device if no other program has a context
+    open."""
     if len(inbox) != _WIDE:
         raise Refused(cmd.ST_BAD_SIZE)
     if in_modifier < reg.QP_CTRL:

@@ -1,4 +1,4 @@
-"""What becomes of queues when their contexts change under them: evicted, loaded, edited, gone (002 table 2.2)."""
+"""Keep queues right when their contexts change under them: evicted, loaded, edited, gone (002 table 2.2)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from rnic.context.ctxmdata import CQ, QP
 from rnic.context.ctxmgt import CHANGED, INVALID, Status
+from rnic.device.admission import stored_wrong
 from rnic.device.eq import EventQueue
 from rnic.device.qp_commands import create_qp
 from rnic.device.queue_pair import DeviceQp
 from rnic.spec import commands as cmd
+from rnic.spec.limits import LOG_MAX_CQ
 from rnic.spec.states import INIT, RESET, RTR, RTS, SQD, SQE
 
 if TYPE_CHECKING:
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
     from rnic.device.uar import Uar
 
 _WAY = {RTR: frozenset({RTR, RTS, SQD, SQE}), RTS: frozenset({RTS, SQD})}
-"""States that a queue pair is in after it was in RTR, and in RTS."""
+"""States whose queue pairs have passed through RTR, and through RTS."""
+_RING_SIZES = range(1, LOG_MAX_CQ + 1)
+"""Valid log2 sizes of a CQ or EQ; a ring of any other size, stored by hand, cannot exist."""
 
 
 class ContextChanges:
@@ -31,7 +35,7 @@ class ContextChanges:
         self._nic = nic
 
     def image(self, kind: str, number: int) -> bytes | None:
-        """The context manager writes a context back whole: what it holds now."""
+        """Return what a context holds now, for the context manager to write back whole."""
         if kind == QP:
             qp = self._nic.qps.get(number)
             if qp is not None:
@@ -43,10 +47,10 @@ class ContextChanges:
         return None if queue is None else queue.image()
 
     def changed(self, kind: str, number: int, what: str) -> None:
-        """The context manager says what became of a context: its queue follows.
+        """Let a queue follow a change of its context that the context manager reports.
 
-        One that was evicted stalls its queue, and the queue pairs that complete to it; one that is no more fails it
-        (002 table 2.2). Whatever else changed, acts now.
+        An evicted context stalls its queue, and the queue pairs that complete to it; a context that is gone fails its
+        queue (002 table 2.2). Any other change takes effect now.
         """
         self._nic.invalidate_engine()
         if kind == QP:
@@ -54,7 +58,7 @@ class ContextChanges:
         elif kind == CQ:
             cq = self._nic.resources.cqs.get(number)
             if cq is not None:
-                if what == INVALID:
+                if what == INVALID or (what == CHANGED and cq.key.logsize not in _RING_SIZES):
                     cq.fail()
                 elif what == CHANGED:
                     cq.changed()
@@ -63,7 +67,9 @@ class ContextChanges:
                     self.update_hold(qp)
         elif what == CHANGED:
             eq = self._nic.resources.eqs.get(number)
-            if eq is not None:
+            if eq is not None and eq.key.logsize not in _RING_SIZES:
+                eq.fail()
+            elif eq is not None:
                 eq.changed()
                 eq.back()
                 for cq in self._nic.resources.cqs.values():
@@ -80,7 +86,10 @@ class ContextChanges:
         self.update_hold(qp)
         if what == CHANGED:
             with self._nic.guard.around("context", f"QP {number:#x}"):
-                qp.reload(self._nic.now_ns)
+                if field := stored_wrong(self._nic, qp):
+                    qp.fail_context(field)
+                else:
+                    qp.reload(self._nic.now_ns)
                 self.update_hold(qp)
 
     def _create_from_context(self, uar: Uar, number: int) -> None:
@@ -89,7 +98,7 @@ class ContextChanges:
             qp = create_qp(self._nic, uar, self._nic.contexts.key.qps.view(number))
             state = qp.ctx.state
             for step in (RTR, RTS):
-                # as its transitions would have: to receive, then to send
+                # call the steps that the transitions would have called: receive first, then send
                 if state in _WAY[step]:
                     qp.on_modify(INIT if step == RTR else RTR, self._nic.now_ns)
             qp.refresh()
@@ -115,7 +124,7 @@ class ContextChanges:
                 nic.schedule(qp)
 
     def load_contexts(self, queue: DeviceQp | CompletionQueue) -> Status:
-        """Load those of a queue's contexts that were evicted, before a command works on it."""
+        """Load the evicted contexts of a queue before a command works on it."""
         cqs = queue.cqs if isinstance(queue, DeviceQp) else (queue,)
         wanted = [(CQ, cq.number) for cq in cqs]
         if isinstance(queue, DeviceQp):

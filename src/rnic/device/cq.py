@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 class CompletionQueue(EntryRing):
     """One CQ, the transport's :class:`~rnic.transport.host.CompletionSink`.
 
-    The arm register is read after the entry is stored, so software that arms, then looks, then sleeps misses
-    nothing. ``users`` counts the work queues that complete here.
+    The arm register is read after the entry is stored, so software that arms, then polls, then sleeps misses nothing.
+    ``users`` counts the work queues that complete here.
 
     Args:
-        key: its record: key data, and where it is in its ring.
+        key: its record: key data, and its index in the ring.
         memory: the device's regions, for a ring that a key names.
         eqs: the device's EQs by number.
         overflowed: called once, when an entry finds the ring full (IBA chapter 11); the CQ takes no more then.
@@ -82,7 +82,7 @@ class CompletionQueue(EntryRing):
         qpn: int,
         imm: int,
     ) -> bool:
-        """Write one entry, false where it is lost; raise a completion event if the CQ is armed for such an entry."""
+        """Write one entry; raise a completion event if the CQ is armed for it. Return false if the entry is lost."""
         key = self.key
         if key.failed:
             return False
@@ -97,7 +97,7 @@ class CompletionQueue(EntryRing):
         regs = self.regs
         if word3 & CQE_SOLICITED:
             key.solicited_index = key.tail
-        fence()  # software arms, then looks: one of the two sees what the other stored
+        fence()  # software arms, then polls: one of the two sees what the other stored
         arm = regs.get(CQ_DOORBELL)
         # An entry in error counts as solicited (IBA chapter 11, completion notification).
         if arm and (arm & ARM_NEXT or (arm & ARM_SOLICITED and (word3 & CQE_SOLICITED or status))):
@@ -107,11 +107,11 @@ class CompletionQueue(EntryRing):
 
     @property
     def notified(self) -> bool:
-        """Whether it was armed for an entry that came: its owner sleeps on completion events."""
+        """True if it was armed for an entry that came: its owner sleeps on completion events."""
         return bool(self.key.notified)
 
     def fail(self) -> None:
-        """The ring is full, or the context is gone: take no more entries, and tell."""
+        """Take no more entries, and report it: the ring is full, or the context is gone."""
         if not self.key.failed:
             self.key.failed = 1
             self.regs.set(QUEUE_STATE, QUEUE_ERROR)
@@ -120,8 +120,8 @@ class CompletionQueue(EntryRing):
     def notify(self) -> None:
         """Disarm and raise the completion event. With a full EQ the CQ stays armed: the next entry tries again.
 
-        Disarming comes first: software that has seen the event may arm again at once. And it may arm at any time, so
-        that what it has stored is never stored back.
+        Disarm first: software that has seen the event may arm again at once. It may arm at any time, so its value is
+            never written back.
         """
         eq = self.eq
         if eq is not None and eq.ready:
@@ -138,7 +138,7 @@ class CompletionQueue(EntryRing):
             self.notify()
 
     def live(self) -> dict[str, int]:
-        """What the NIC and software change in the CQC: indices, and in ``flags`` whether it is armed."""
+        """Return what the NIC and software change in the CQC: indices, and in ``flags`` whether it is armed."""
         key = self.key
         armed = CQ_ARMED if self.regs.get(CQ_DOORBELL) else 0
         return {
@@ -150,16 +150,16 @@ class CompletionQueue(EntryRing):
         }
 
     def image(self) -> bytes:
-        """The CQC as it is now."""
+        """Return the CQC as it is now."""
         return CQC.pack(self.key.values() | self.live())
 
     def unread(self) -> int | None:
-        """Entries that software has not taken; ``None`` while CQ_HEAD is no index of the ring."""
+        """Return the number of entries that software has not taken; ``None`` if CQ_HEAD is not a valid index."""
         head = self.regs.get(CQ_HEAD)
         return waiting(head, self.tail, self.size) if head < self.size else None
 
     def unread_entries(self) -> list[bytes] | None:
-        """Their bytes, oldest first; ``None`` where they cannot be read."""
+        """Return the bytes of unread entries, oldest first; ``None`` if they cannot be read."""
         count = self.unread()
         if count is None:
             return None
@@ -172,7 +172,8 @@ class CompletionQueue(EntryRing):
         return entries
 
     def resize(self, entries: list[bytes]) -> bool:
-        """Go on in the ring that the context names now, which begins with ``entries``; false if it refuses a store.
+        """Continue in the ring that the context names now, which begins with ``entries``. Return false if a store
+        fails.
 
         Head and tail start again: CQ_HEAD is 0 and CQ_TAIL the number of entries.
         """
@@ -192,5 +193,5 @@ class CompletionQueue(EntryRing):
 
 
 def _with_phase(entry: bytes) -> bytes:
-    """The entry with phase 1, which the first pass over a ring has."""
+    """Return the entry with phase 1, the phase of the first pass over a ring."""
     return entry[:15] + bytes((entry[15] | 0x80,)) + entry[16:]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 QUEUE_VALID = 1
 QUEUE_ERROR = 15
-"""QUEUE_STATE of a CQ, EQ or SRQ."""
+"""QUEUE_STATE of a failed CQ, EQ or SRQ."""
 
 _LOW = struct.Struct("<3I")
 _HIGH = struct.Struct("<4I")
@@ -37,10 +37,10 @@ _LOW31 = CQE_PHASE - 1
 class EntryRing:
     """Fills entries of one ring and publishes its producer record.
 
-    Where the ring is and how long, and where in it the queue is, says its record in the arena (``key``). The number of
-    entries is a power of two; one stays free. CQ_HEAD, which software owns, is read only when the room known of is used
-    up. ``view`` is the ring's memory where it is in reach; else entries go through the DMA port, word 3 last. A ring
-    with a key is memory of that region, and each entry asks for it.
+    The record in the arena (``key``) holds the ring's address, its length and the queue's index in it. The number of
+    entries is a power of two; one stays free. CQ_HEAD, which software owns, is read only when the room known so far is
+    used up. ``view`` is the ring's memory if it is in reach; else entries go through the DMA port, word 3 last. A ring
+    with a key lies in that key's region, and each entry checks the key.
     """
 
     __slots__ = ("_words", "key", "number", "port", "regs", "uar", "view")
@@ -76,44 +76,44 @@ class EntryRing:
 
     @property
     def failed(self) -> bool:
-        """Whether it takes no more entries."""
+        """True if it takes no more entries."""
         return bool(self.key.failed)
 
     def begin(self, tail: int) -> None:
-        """Go on behind ``tail`` entries, in the first lap."""
+        """Continue after ``tail`` entries, in the first pass over the ring."""
         key = self.key
         key.tail = tail
         key.phase = CQE_PHASE
         key.room = self.size - 1 - tail
 
     def place(self) -> None:
-        """The record says where the ring lies, and how long it is: take its memory, and show it in the queue block."""
+        """Map the ring at the address and length in the record, and show it in the queue block."""
         base = self.base
         view = self.port.views(base, self.size << CQE_SHIFT)
-        # words are stored whole where they are aligned; simulated addresses may be so and their memory not
+        # words are stored whole if they are aligned; a simulated address may be aligned while its memory is not
         self.use(None if view is None or view.readonly or address_of(view) & 3 else view)
         self.regs.set(CQ_BASE_LO, base & 0xFFFF_FFFF)
         self.regs.set(CQ_BASE_HI, base >> 32)
         self.regs.set(CQ_SIZE, self.size)
 
     def changed(self) -> None:
-        """The context was changed under the ring: entries go where it says now, from where they were."""
+        """Continue in the ring that the context names now: it was changed under the ring."""
         key = self.key
         key.tail &= self.size - 1
-        key.room = 0  # asks software's CQ_HEAD again
+        key.room = 0  # read software's CQ_HEAD again
         self.place()
 
     def use(self, view: memoryview | None) -> None:
-        """Take up the ring's memory where it is in reach."""
+        """Use the ring's memory directly if it is in reach."""
         self.view = view
         self._words = None if view is None else shared_words(view)
 
     def count_room(self) -> int:
-        """Free entries as software's CQ_HEAD says now; none if it is no index of the ring."""
+        """Return the free entries by software's CQ_HEAD; 0 if CQ_HEAD is not a valid index."""
         return room(self.regs.get(CQ_HEAD), self.key.tail, self.size)
 
     def push(self, w0: int, w1: int, w2: int, w3: int, w4: int, w5: int, w6: int, w7: int) -> bool:
-        """Store one entry, word 3 with the phase last; false where the ring is full or its memory is gone."""
+        """Store one entry, word 3 with the phase last. Return false if the ring is full or its memory is gone."""
         key = self.key
         free = key.room
         if free == 0:
@@ -148,7 +148,7 @@ class EntryRing:
         return True
 
     def read(self, index: int) -> bytes | None:
-        """The bytes of one entry, or ``None`` where the ring's memory is gone."""
+        """Return the bytes of one entry, or ``None`` if the ring's memory is gone."""
         if self.view is not None:
             return bytes(self.view[index << CQE_SHIFT : (index + 1) << CQE_SHIFT])
         entry = bytearray(CQE_BYTES)
@@ -156,14 +156,14 @@ class EntryRing:
 
 
 def reachable(uar: Uar, base: int, length: int, writable: bool) -> bool:
-    """Whether memory can be used: as one view, or as far as reading both ends through the DMA port shows."""
+    """Return whether memory can be used: it is one view, or both ends can be read through the DMA port."""
     if base + length > 1 << 64:
         return False
     view = uar.port.views(base, length)
     if view is not None:
         return not (writable and view.readonly)
     covers = getattr(uar.port, "covers", None)
-    if covers is not None:  # a port that reaches more than its program may
+    if covers is not None:  # a port that reaches more memory than its program may use
         return bool(covers(base, length, writable))
     byte = bytearray(1)
     return uar.port.read(base, byte) and uar.port.read(base + length - 1, byte)

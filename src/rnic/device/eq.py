@@ -1,4 +1,4 @@
-"""Event queues: entries for completion and asynchronous events, and the interrupt vectors behind them."""
+"""Event queues: entries for completion and asynchronous events, and their interrupt vectors."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ MAX_WAITING: Final = 64
 class EventQueue(EntryRing):
     """One EQ.
 
-    An interrupt says "new entries since the last interrupt was taken": one vector waits once, however many
-    events came. Events for an EQ whose context is not cached wait: completion events in their CQs, which stay armed,
-    others here.
+    An interrupt says "new entries since the last interrupt was taken": a vector is pending once, however many events
+    came. Events for an EQ whose context is not cached wait: completion events in their CQs, which stay armed,
+    asynchronous events here.
 
     Args:
-        key: its record: key data, and where it is in its ring.
+        key: its record: key data, and its index in the ring.
         memory: the device's regions, for a ring that a key names.
         cached: the contexts of EQs that are cached.
         broken: called once, when the ring's memory refuses an entry.
@@ -65,26 +65,26 @@ class EventQueue(EntryRing):
 
     @property
     def disabled(self) -> bool:
-        """Whether its context is invalid, or its event function was taken away: events are counted only."""
+        """True if its context is invalid or disabled: events are only counted."""
         return not self.key.enabled or (self.number not in self._cached and not self.stalled)
 
     @property
     def stalled(self) -> bool:
-        """Whether its context was taken out of the cache: events wait until it is loaded."""
+        """True if its context was taken out of the cache: events wait until it is loaded."""
         return self.number in self._cached.evicted
 
     @property
     def ready(self) -> bool:
-        """Whether it takes an event now: it has room, which software makes and only the NIC uses up."""
+        """True if it takes an event now: it has room, which software makes and only the NIC uses up."""
         return self.number in self._cached and not self.disabled and bool(self.key.room or self.count_room())
 
     def image(self) -> bytes:
-        """The EQC as it is now."""
+        """Return the EQC as it is now."""
         indices = {"consumer_index": self.regs.get(CQ_HEAD), "producer_index": self.key.tail}
         return EQC.pack(self.key.values() | indices)
 
     def back(self) -> None:
-        """Its context is cached again: say what happened meanwhile."""
+        """Report the events that waited while the context was out of the cache."""
         waiting, self._waiting = self._waiting, []
         for event in waiting:
             self._store(*event)
@@ -92,7 +92,7 @@ class EventQueue(EntryRing):
     def report(
         self, event_type: int, number: int, status: int = 0, *, subtype: int = 0, out_hi: int = 0, out_lo: int = 0
     ) -> bool:
-        """Add an entry and raise the interrupt; false, and counted, where the EQ is full: software has to keep up.
+        """Add an entry and raise the interrupt. Return false, counted, if the EQ is full: software has to keep up.
 
         An EQ whose memory does not answer is not full: it fails, and the device with it.
         """
@@ -108,15 +108,21 @@ class EventQueue(EntryRing):
         self._waiting.append(event)
         return True
 
+    def fail(self) -> None:
+        """Take no more events: there is no ring to store them in."""
+        key = self.key
+        if not key.failed:
+            key.failed = 1
+            self.regs.set(QUEUE_STATE, QUEUE_ERROR)
+            self._broken(self)
+
     def _store(self, w0: int, w1: int, w2: int, w3: int, w4: int, w5: int) -> bool:
         """Store an entry, and raise the interrupt."""
         key = self.key
-        stored = self.push(w0, w1, w2, w3, w4, w5, 0, 0)
+        stored = not key.failed and self.push(w0, w1, w2, w3, w4, w5, 0, 0)
         if not stored:
-            if key.room and not key.failed:
-                key.failed = 1
-                self.regs.set(QUEUE_STATE, QUEUE_ERROR)
-                self._broken(self)
+            if key.room:
+                self.fail()
             self._counters.bump("eq_overflows")
         if not key.pending:
             key.pending = 1

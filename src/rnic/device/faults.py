@@ -1,16 +1,16 @@
-"""What a device does when something fails in it: states, completions and events as a ConnectX's driver gives them.
+"""Faults inside a device: states, completions and events as the ConnectX driver reports them.
 
-Sans I/O: each function does one thing to a NIC, now. What lasts, heals and comes by the clock is
-:mod:`rnic.runtime.faults`'s affair. Everything here happens between packets, never inside one.
+Sans I/O: each function does one thing to a NIC, now. :mod:`rnic.runtime.faults` handles faults that last, heal or start
+at a given time. Everything here happens between packets, never inside one.
 
-What is told follows mlx5: changes of GIDs and P_Keys are port change events with mlx5's subtypes; a queue pair's error
-is a completion where there is a request to complete, else an event.
+Reports follow mlx5: changes of GIDs and P_Keys are port change events with mlx5's subtypes; a queue pair's error is a
+completion if there is a request to complete, else an event.
 """
 
 from __future__ import annotations
 
 from errno import EINVAL
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rnic.device.entry_ring import QUEUE_ERROR
 from rnic.device.mailboxes import INIT_HCA, MAX_GIDS, MAX_PKEYS
@@ -42,9 +42,9 @@ def _missing(kind: str, number: int, there: object) -> VerbsError:
 
 
 def set_gid(nic: FaultHost, index: int, gid: bytes) -> bytes:
-    """Store an entry of the GID table, 16 bytes, all zero for an empty one; what was there before.
+    """Store an entry of the GID table, 16 bytes, all zero for an empty one. Return the previous entry.
 
-    Connections go on as they are (the system keeps an entry for as long as a queue pair uses it); new ones that name an
+    Connections go on as they are (the kernel keeps an entry for as long as a queue pair uses it); new ones that name an
     empty entry are refused. Packets leave from the device's own address whatever the table says.
     """
     if index >= MAX_GIDS:
@@ -58,7 +58,7 @@ def set_gid(nic: FaultHost, index: int, gid: bytes) -> bytes:
 
 
 def set_pkey(nic: FaultHost, index: int, pkey: int) -> int:
-    """Store an entry of the P_Key table, 0 for an empty one; what was there before.
+    """Store an entry of the P_Key table, 0 for an empty one. Return the previous entry.
 
     Queue pairs that use the entry send and expect the new P_Key at once (IBA 10.9.3).
     """
@@ -83,7 +83,7 @@ def _port_changed(nic: FaultHost, subtype: int) -> None:
 
 
 def fail_qp(nic: FaultHost, number: int) -> None:
-    """A queue pair goes to the error state by itself: all that was posted is flushed, IBV_EVENT_QP_FATAL tells why."""
+    """Move one queue pair to the error state: posted work is flushed, and IBV_EVENT_QP_FATAL is reported."""
     qp = _qp(nic, number)
     if qp.ctx.state != ERR:
         qp.enter_error()
@@ -97,7 +97,7 @@ def _qp(nic: FaultHost, number: int) -> DeviceQp:
 
 
 def fail_srq(nic: FaultHost, number: int) -> None:
-    """A shared receive queue fails, and the queue pairs that receive from it with it (IBA 10.2.9)."""
+    """Fail a shared receive queue, and the queue pairs that receive from it with it (IBA 10.2.9)."""
     srq = nic.resources.srqs.get(number)
     if srq is None:
         raise _missing("SRQ", number, nic.resources.srqs)
@@ -111,7 +111,7 @@ def fail_srq(nic: FaultHost, number: int) -> None:
 
 
 def overflow_cq(nic: FaultHost, number: int) -> None:
-    """A CQ is overrun: it takes no more, IBV_EVENT_CQ_ERR tells, and its queue pairs fail."""
+    """Overrun a CQ: it takes no more entries, IBV_EVENT_CQ_ERR is reported, and its queue pairs fail."""
     cq = nic.resources.cqs.get(number)
     if cq is None:
         raise _missing("CQ", number, nic.resources.cqs)
@@ -119,17 +119,17 @@ def overflow_cq(nic: FaultHost, number: int) -> None:
 
 
 def check_send(nic: FaultHost, number: int) -> None:
-    """Whether :func:`fail_send` can ever do something for this queue pair.
+    """Check that :func:`fail_send` can ever do something for this queue pair.
 
     Raises:
-        VerbsError: there is none of this number, or it is no reliable connection.
+        VerbsError: there is no queue pair of this number, or it is not a reliable connection.
     """
     if _qp(nic, number).opcodes != RC:
-        raise VerbsError(EINVAL, f"queue pair {number} is no RC: completion-error takes {_CAN_COMPLETE_IN_ERROR}")
+        raise VerbsError(EINVAL, f"queue pair {number} is not RC: completion-error takes {_CAN_COMPLETE_IN_ERROR}")
 
 
 def fail_send(nic: FaultHost, number: int, status: int) -> bool:
-    """Complete the oldest send that is under way with ``status``, and flush the rest; false where none is."""
+    """Complete the oldest send in flight with ``status``, and flush the rest. Return false if none is in flight."""
     qp = nic.qps.get(number)
     if qp is None or not qp.requester.begun:
         return False
@@ -137,11 +137,38 @@ def fail_send(nic: FaultHost, number: int, status: int) -> bool:
     return True
 
 
+def tell(nic: FaultHost, event_type: int, element: str, subtype: int, number: int | None) -> None:
+    """Report an asynchronous event, though nothing has happened.
+
+    Args:
+        nic: the device.
+        event_type: of :mod:`rnic.spec.events`.
+        element: ``"qp"``, ``"cq"``, ``"srq"``, ``"port"`` or ``"device"``: the subject.
+        subtype: of a port change.
+        number: of the queue; ``None`` for all.
+
+    Raises:
+        VerbsError: EINVAL: there is no such queue.
+    """
+    if element in ("port", "device"):
+        nic.broadcast_event(event_type, 1 if element == "port" else 0, subtype=subtype)
+        return
+    resources = nic.resources
+    known: dict[int, Any] = {"qp": nic.qps, "cq": resources.cqs, "srq": resources.srqs}[element]  # type: ignore[assignment]
+    if number is not None and number not in known:
+        raise _missing({"qp": "queue pair"}.get(element, element.upper()), number, known)
+    for each in list(known) if number is None else [number]:
+        uar = known[each].uar
+        eqn = uar.event_queues.get(event_type)
+        if eqn is not None:
+            resources.eqs[eqn].report(event_type, each)
+
+
 # ------------------------------------------------------------------------------------------------ memory
 
 
 class LostRegion:
-    """A region that the NIC lost, and what it takes to have it back."""
+    """A region that the NIC lost, and the data needed to restore it."""
 
     __slots__ = ("entry", "port", "view")
 
@@ -152,7 +179,7 @@ class LostRegion:
 
 
 def regions(nic: FaultHost) -> list[int]:
-    """Keys of the regions that can be lost: those that are valid now."""
+    """Return the keys of the regions that can be lost: those that are valid now."""
     entries = [record.entry for record in nic.resources.keys.values()]
     return [
         entry.key
@@ -162,7 +189,7 @@ def regions(nic: FaultHost) -> list[int]:
 
 
 def lose_region(nic: FaultHost, key: int) -> LostRegion:
-    """A region's key fails from now on, for the owner (LOC_PROT_ERR) and for peers (remote access error).
+    """Make a region's key fail from now on, for the owner (LOC_PROT_ERR) and for peers (remote access error).
 
     Raises:
         VerbsError: no region has this key (EINVAL), or windows are bound to it (EBUSY).
@@ -177,7 +204,7 @@ def lose_region(nic: FaultHost, key: int) -> LostRegion:
 
 
 def restore_region(nic: FaultHost, lost: LostRegion) -> None:
-    """The region is there again, unless its owner deregistered it meanwhile."""
+    """Restore the region, unless its owner deregistered it meanwhile."""
     entry = lost.entry
     record = nic.resources.keys.get(entry.index)
     if record is None or record.entry is not entry or nic.memory.lookup(entry.key) is not None:
@@ -190,7 +217,7 @@ def restore_region(nic: FaultHost, lost: LostRegion) -> None:
 
 
 def fail_device(nic: FaultHost) -> None:
-    """The device fails: IBV_EVENT_DEVICE_FATAL to every context, then silence, and commands answer EIO.
+    """Fail the device: IBV_EVENT_DEVICE_FATAL to every context, then no packets, and commands fail with EIO.
 
     Contexts that were open stay dead when it comes back: a program closes them and opens the device anew.
     """
@@ -206,7 +233,7 @@ def fail_device(nic: FaultHost) -> None:
 
 
 def revive_device(nic: FaultHost) -> None:
-    """The device is back as after power-up, with nothing left in it."""
+    """Revive the device as after power-up, with nothing left in it."""
     if not nic.globals.dead:
         return
     nic.soft_reset()

@@ -1,4 +1,4 @@
-"""The global register block: what a store to it does and what a load shows (:mod:`rnic.spec.registers`).
+"""The global register block: the effects of stores and the values of loads (:mod:`rnic.spec.registers`).
 
 CONTROL gates the data path alone. Commands run while the NIC is not enabled, since queues are made before it is
 switched on (001 3.7), but only NOP, the queries and the context memory commands run before INIT_HCA.
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class GlobalBlock:
-    """State behind the registers; ``ready`` is INIT_HCA's doing, ``fatal`` the device's own.
+    """State of the registers. INIT_HCA sets ``ready``, the device itself sets ``fatal``.
 
     ``dead`` says that the device failed for good, until it appears anew.
-    ``port_open`` is what INIT_PORT and CLOSE_PORT say, ``link_up`` what the link says; the port is active where
-    both hold. ``closer`` is the program whose CLOSE_PORT holds: it holds for as long as no other has the device open.
+    ``port_open`` is set by INIT_PORT and CLOSE_PORT, ``link_up`` by the link; the port is active if both are true.
+    ``closer`` is the program whose CLOSE_PORT holds: it holds for as long as no other has the device open.
     """
 
     __slots__ = (
@@ -33,6 +33,7 @@ class GlobalBlock:
         "closer",
         "control",
         "dead",
+        "down_state",
         "fatal",
         "irq_enable",
         "irq_status",
@@ -53,12 +54,14 @@ class GlobalBlock:
         self.dead = False
         self.link_up = True
         self.port_open = False
+        self.down_state = PORT_DOWN
+        """State that the port reports while it is down."""
         self.closer: int | None = None
 
     # ------------------------------------------------------------------------------------ registers
 
     def read(self, uar: Uar, offset: int) -> int:
-        """A load at ``offset`` of the block: the register's value, 0 where there is none."""
+        """Return the value of the register at ``offset`` of the block; 0 if there is none."""
         if offset & 3:
             return 0
         if reg.HCR_IN_HI <= offset <= reg.HCR_COMMAND:
@@ -69,7 +72,7 @@ class GlobalBlock:
         return 0 if show is None else show(self)
 
     def write(self, uar: Uar, offset: int, value: int) -> None:
-        """A store of 32 bits; what is no register, or read-only, does not change."""
+        """Store 32 bits; a store to a read-only register, or to no register, changes nothing."""
         if offset == reg.CONTROL:
             self._control(value)
         elif offset == reg.IRQ_ENABLE:
@@ -89,7 +92,8 @@ class GlobalBlock:
         self._nic.update_enabled()
 
     def reset(self) -> None:
-        """Every register and state as after power-up; the link is as it is."""
+        """Reset every register and state as after power-up; the link is as it is."""
+        self.down_state = PORT_DOWN
         self.scratch = {reg.SCRATCH: 0, reg.SCRATCH2: 0}
         self.control = self.irq_enable = self.irq_status = 0
         self.ready = self.fatal = self.dead = self.port_open = False
@@ -99,22 +103,22 @@ class GlobalBlock:
 
     @property
     def enabled(self) -> bool:
-        """Whether the data path runs at all: enabled, the port open, and the device alive."""
+        """True if the data path runs at all: enabled, the port open, and the device alive."""
         return bool(self.control & reg.CONTROL_ENABLE) and self.port_open and not self.dead
 
     @property
     def paused(self) -> bool:
-        """Whether CONTROL.PAUSE holds."""
+        """True while CONTROL.PAUSE holds."""
         return bool(self.control & reg.CONTROL_PAUSE)
 
     @property
     def port_state(self) -> int:
-        """:data:`PORT_ACTIVE` or :data:`PORT_DOWN`."""
-        return PORT_ACTIVE if self.port_open and self.link_up else PORT_DOWN
+        """:data:`PORT_ACTIVE`, or ``down_state``, which is :data:`PORT_DOWN` unless a fault says otherwise."""
+        return PORT_ACTIVE if self.port_open and self.link_up else self.down_state
 
     @property
     def causes(self) -> int:
-        """IRQ_STATUS as it reads: what was noted, and EVENT while an interrupt has not been taken."""
+        """IRQ_STATUS as it reads: the causes noted, and EVENT while an interrupt has not been taken."""
         return self.irq_status | (reg.IRQ_EVENT if self._nic.resources.interrupts else 0)
 
     @property
@@ -127,7 +131,7 @@ class GlobalBlock:
         self.irq_status |= cause
 
     def set_port(self, *, port_open: bool | None = None, link_up: bool | None = None) -> None:
-        """Change what the commands or the link say; a change of the port's state is told to every context."""
+        """Change the port's or the link's state; report a change of the port's state to every context."""
         before = self.port_state
         if port_open is not None:
             self.port_open = port_open
@@ -139,7 +143,7 @@ class GlobalBlock:
             self._nic.broadcast_event(PORT_CHANGE, 1, subtype=self.port_state)
 
     def close_port(self, program: int) -> bool:
-        """CLOSE_PORT of one program; false, with the port as it is, while others have the device open."""
+        """Run CLOSE_PORT for one program. Return false, with the port unchanged, if others have the device open."""
         if any(uar.program != program for uar in self._nic.resources.uars):
             return False
         self.closer = program
@@ -147,17 +151,17 @@ class GlobalBlock:
         return True
 
     def open_port(self) -> None:
-        """INIT_PORT, or what CLOSE_PORT was for has ended."""
+        """Open the port: by INIT_PORT, or once CLOSE_PORT no longer applies."""
         self.closer = None
         self.set_port(port_open=True)
 
     def add_uar(self, uar: Uar) -> None:
-        """A context was opened: what another program closed was closed for that program alone."""
+        """Open the port again if another program closed it: a context was opened."""
         if self.closer is not None and self.closer != uar.program:
             self.open_port()
 
     def remove_uar(self, uar: Uar) -> None:
-        """A context was closed: the port does not stay down because of a program that is gone."""
+        """Bring the port up again if a program that is gone took it down: its context was closed."""
         if self.closer == uar.program and all(other.program != uar.program for other in self._nic.resources.uars):
             self.open_port()
 

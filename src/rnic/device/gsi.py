@@ -1,21 +1,22 @@
-"""QP1, the general services interface (IBA 13.5; annex A17): management datagrams of 256 bytes, in and out.
-
-The connection manager is handed in from above, as :attr:`Gsi.agent`. The queue pair itself is plain: one
-datagram for each packet, no memory of a program's, nothing to post. What is sent waits in the device's own queue,
-which is bounded; what comes is checked and given to the agent at once. Garbage costs a counter.
+"""QP1, the general services interface (IBA 13.5; annex A17): management datagrams of 256 bytes, in and out. The
+connection manager is passed in from above, as :attr:`Gsi.agent`. Performance management (IBA 16.1: ClassPortInfo,
+PortCounters) is answered here, with an agent or without. The queue pair itself is plain: one datagram per packet, no
+program memory, nothing to post. Sent datagrams wait in the device's own bounded queue; received ones are checked and
+given to the agent at once. Invalid ones are counted.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from rnic.device.mad_agent import answer
 from rnic.spec.drops import DropReason
 from rnic.spec.gids import address_from_gid, gid_from_address
 from rnic.spec.limits import MTU_CODES
 from rnic.spec.opcodes import UD
 from rnic.wire.bursts import TxBurst
 from rnic.wire.flow import Flow
-from rnic.wire.mad import GSI_QKEY, GSI_QPN, MAD_BYTES
+from rnic.wire.mad import CLASS_PERF, GSI_QKEY, GSI_QPN, MAD_BYTES
 from rnic.wire.packet import Packet, build, seal
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ MAX_WAITING = 1_024
 """Datagrams that may wait to be sent."""
 _MAX_FLOWS = 1_024
 _PSN_MASK = 0xFFFFFF
+_CLASS_AT = 1
+"""Byte of the management class in a datagram."""
 _MEMBERSHIP = 0x8000
 
 
@@ -33,23 +36,23 @@ class MadAgent(Protocol):
     """Takes management datagrams. Times are the device's, GIDs 16 bytes."""
 
     def receive(self, datagram: bytes | memoryview, source: bytes, now_ns: int, /) -> None:
-        """A datagram that came from a GID."""
+        """Take a datagram that came from a GID."""
 
     def next_deadline_ns(self) -> int | None:
-        """When :meth:`handle_timers` wants to be called; ``None`` where never."""
+        """Return the time of the next call of :meth:`handle_timers`; ``None`` for never."""
 
     def handle_timers(self, now_ns: int, /) -> None:
         """Handle the deadlines that have come."""
 
     def view(self) -> dict[str, Any]:
-        """What it manages, for :mod:`rnic.device.inspect`."""
+        """Return the services and connections that it manages, for :mod:`rnic.device.inspect`."""
 
 
 class Gsi:
     """QP1 of a NIC; for its agent, the port that datagrams leave by (:class:`rnic.cm.records.Port`).
 
     Counters: ``mads_received``, ``mads_sent``, ``drop_mad_unattended`` with no agent, ``drop_bad_mad`` for other sizes
-    than 256 bytes, ``drop_mad_full`` for what finds no room to wait in.
+    than 256 bytes, ``drop_mad_full`` for datagrams that do not fit in the queue.
     """
 
     __slots__ = ("_flows", "_nic", "_psn", "agent", "waiting")
@@ -69,7 +72,7 @@ class Gsi:
     @property
     def gid(self) -> bytes:
         """The port's GID."""
-        return self._nic.config.gid_table[0]
+        return self._nic.config.gid
 
     @property
     def mtu_code(self) -> int:
@@ -78,11 +81,11 @@ class Gsi:
 
     @property
     def pkey(self) -> int:
-        """P_Key of what is sent."""
+        """P_Key of the datagrams sent."""
         return self._nic.config.pkeys[0]
 
     def receive(self, packet: Packet, now_ns: int) -> None:
-        """A packet to QP1 with a right ICRC."""
+        """Take a packet to QP1 whose ICRC is right."""
         counters = self._nic.counters
         if packet.row.service != UD or packet.opcode != UD_SEND_ONLY:
             counters.bump(DropReason.WRONG_SERVICE.value)
@@ -92,6 +95,11 @@ class Gsi:
             counters.bump(DropReason.BAD_QKEY.value)
         elif len(packet.payload) != MAD_BYTES or packet.sqpn != GSI_QPN:
             counters.bump("drop_bad_mad")
+        elif packet.payload[_CLASS_AT] == CLASS_PERF:
+            counters.bump("mads_received")
+            response = answer(self._nic, bytes(packet.payload))
+            if response is not None:
+                self.send(response, gid_from_address(packet.flow.src), packet.tclass)
         elif self.agent is None:
             counters.bump("drop_mad_unattended")
         else:
@@ -99,7 +107,7 @@ class Gsi:
             self.agent.receive(packet.payload, gid_from_address(packet.flow.src), now_ns)
 
     def send(self, datagram: bytes, gid: bytes, traffic_class: int) -> None:
-        """Send 256 bytes to the QP1 of a GID; counted and forgotten where that cannot be."""
+        """Send 256 bytes to the QP1 of a GID; count and drop them if that is not possible."""
         config = self._nic.config
         address = address_from_gid(gid)
         if len(address) != len(config.address) or not any(address):
@@ -129,13 +137,13 @@ class Gsi:
         self.waiting.append(TxBurst(flow, [sealed], len(sealed), 1, len(sealed)))
 
     def take(self) -> list[TxBurst]:
-        """What waits to be sent."""
+        """Return and clear the datagrams that wait to be sent."""
         waiting = self.waiting[:]
         self.waiting.clear()
         return waiting
 
     def next_deadline_ns(self) -> int | None:
-        """The agent's next deadline."""
+        """Return the agent's next deadline."""
         return None if self.agent is None else self.agent.next_deadline_ns()
 
     def handle_timers(self, now_ns: int) -> None:

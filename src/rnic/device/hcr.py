@@ -1,8 +1,8 @@
 """The command register (HCR): seven words, one set for each opened context (``hardware.md`` 2a).
 
 The driver fills the words, stores the last one with GO, and the command runs: input mailbox by DMA, command unit,
-output mailbox by DMA. GO reads 0 again when it has ended, with the status beside it. With E set the end is also told
-by an EQ entry of type CMD that carries the token.
+output mailbox by DMA. GO reads 0 again when the command has ended, with the status in the same word. With E set the end
+is also reported by an EQ entry of type CMD that carries the token.
 
 Mailboxes lie in the driver's memory at addresses that are multiples of 32; ``in_param`` 0 says that there is none.
 Mailbox memory that does not answer ends the command with INTERNAL_ERR before anything is changed: the output
@@ -17,7 +17,16 @@ from rnic.context.cqc import CQC_BYTES, SRQC_BYTES
 from rnic.context.eqc import EQC_BYTES
 from rnic.context.modify import TRANSITIONS
 from rnic.context.qpc import QPC_BYTES
-from rnic.device.mailboxes import ADAPTER, DEV_LIM, ICM_ENTRY, INIT_HCA, MGM, MTT_HEADER, MTT_PAGE_BYTES
+from rnic.device.mailboxes import (
+    ADAPTER,
+    DEV_LIM,
+    ICM_ENTRY,
+    INIT_HCA,
+    MGM,
+    MTT_HEADER,
+    MTT_PAGE_BYTES,
+    OPEN_XRCD,
+)
 from rnic.mem.mpt import MPT_BYTES
 from rnic.spec import commands as cmd
 from rnic.spec import events
@@ -46,9 +55,11 @@ INBOX_BYTES: dict[int, int] = {
     cmd.MGID_HASH: 16,
     cmd.MAD_IFC: MAD_BYTES,
     cmd.WRITE_CFG: 8,
+    cmd.OPEN_XRCD: OPEN_XRCD.size,
     **dict.fromkeys(TRANSITIONS, QPC_BYTES),
 }
-"""Bytes of each input mailbox; WRITE_MTT and the ICM commands say their number of entries in ``in_modifier``."""
+"""Bytes of each input mailbox; ``in_modifier`` holds the number of entries for WRITE_MTT and the ICM commands, the
+number of bytes for WRITE_NON_RDMA."""
 
 OUTBOX_BYTES: dict[int, int] = {
     cmd.QUERY_DEV_LIM: DEV_LIM.size,
@@ -64,9 +75,11 @@ OUTBOX_BYTES: dict[int, int] = {
 
 
 def inbox_bytes(op: int, in_modifier: int) -> int | None:
-    """Bytes of a command's input mailbox, or ``None`` where it would not fit in one."""
+    """Return the number of bytes of a command's input mailbox, or ``None`` if it would not fit in one."""
     if op == cmd.WRITE_MTT:
         size = MTT_HEADER.size + in_modifier * MTT_PAGE_BYTES
+    elif op == cmd.WRITE_NON_RDMA:
+        size = in_modifier
     elif op in (cmd.MAP_ICM, cmd.UNMAP_ICM):
         size = in_modifier * ICM_ENTRY.size
     else:

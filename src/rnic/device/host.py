@@ -1,4 +1,4 @@
-"""What each part of the device needs from the NIC that holds it: no part imports :mod:`rnic.device.nic`.
+"""Protocols of the NIC, one for each part of the device: no part imports :mod:`rnic.device.nic`.
 
 A protocol names the attributes and methods that one part uses; :class:`~rnic.device.nic.Nic` has them all.
 """
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 
 class FindPeer(Protocol):
-    """Looks for the other end of a connection among the NICs of the same user."""
+    """Finds the other end of a connection among the NICs of the same user."""
 
     def __call__(self, address: bytes, port: int, qpn: int, /) -> tuple[bool, DeviceQp | None]:
-        """Return whether the address is one of theirs, and its queue pair of this number, if there is one."""
+        """Return whether one of these NICs has the address, and its queue pair of this number, if there is one."""
 
 
 class TableHost(Protocol):
@@ -52,7 +52,7 @@ class TableHost(Protocol):
 
 
 class CountersHost(Protocol):
-    """Where everything is counted."""
+    """Owner of all counters."""
 
     @property
     def counters(self) -> Counters:
@@ -67,7 +67,7 @@ class PortHost(Protocol):
 
 
 class EventHost(TableHost, PortHost, Protocol):
-    """The ways to tell programs of something."""
+    """Asynchronous events for programs."""
 
     def event(self, event_type: int, number: int, status: int = 0) -> None:
         """Report an asynchronous event to the context that owns the queue it is about."""
@@ -98,19 +98,20 @@ class RegisterHost(EventHost, CountersHost, Protocol):
         """Run one mailbox command."""
 
     def has_work(self) -> bool:
-        """Whether there is something to send now."""
+        """True if there is something to send now."""
 
     def soft_reset(self) -> None:
         """Destroy every object of every context."""
 
     def update_enabled(self) -> None:
-        """CONTROL or the port changed: decide what may run."""
+        """Decide what may run after CONTROL or the port changed."""
 
 
 class CongestionHost(EventHost, CountersHost, Protocol):
     """For congestion control."""
 
     congestion: Congestion
+    engine_device: _engine.Device | None
     now_ns: int
     qps: dict[int, DeviceQp]
 
@@ -121,6 +122,7 @@ class CongestionHost(EventHost, CountersHost, Protocol):
 class QpHost(TransportHost, TableHost, Protocol):
     """For one queue pair."""
 
+    congestion: Congestion
     contexts: ContextManager
     datagrams: Callable[[], None] | None
     engine_device: _engine.Device | None
@@ -136,7 +138,7 @@ class QpCommandHost(QpHost, Protocol):
     now_ns: int
 
     def load_contexts(self, queue: DeviceQp | CompletionQueue) -> Status:
-        """Load what of a queue's contexts was evicted."""
+        """Load the evicted contexts of a queue."""
 
     def register_qp(self, qp: DeviceQp) -> None:
         """Register a new queue pair with the scheduler and the directory."""
@@ -149,7 +151,7 @@ class QpCommandHost(QpHost, Protocol):
 
 
 class ContextChangeHost(QpCommandHost, Protocol):
-    """For what follows changes of contexts."""
+    """For the part that follows changes of contexts."""
 
     qps: dict[int, DeviceQp]
     running: dict[int, DeviceQp]
@@ -165,6 +167,7 @@ class CommandHost(QpCommandHost, CongestionHost, AdmissionHost, Protocol):
 
     config: NicConfig
     hca: dict[str, int]
+    held: bool
     non_rdma: NonRdmaChannel
 
     def cq_overflowed(self, cq: CompletionQueue) -> None:
@@ -174,10 +177,10 @@ class CommandHost(QpCommandHost, CongestionHost, AdmissionHost, Protocol):
         """Report that an EQ's memory does not answer."""
 
     def start(self, mailbox: bytes) -> None:
-        """INIT_HCA."""
+        """Run INIT_HCA."""
 
     def stop(self) -> None:
-        """CLOSE_HCA."""
+        """Run CLOSE_HCA."""
 
 
 class FaultHost(EventHost, AdmissionHost, Protocol):
@@ -190,7 +193,7 @@ class FaultHost(EventHost, AdmissionHost, Protocol):
         """Destroy every object of every context."""
 
     def start(self, mailbox: bytes) -> None:
-        """INIT_HCA."""
+        """Run INIT_HCA."""
 
     def update_enabled(self) -> None:
         """Decide what may run."""
@@ -227,14 +230,14 @@ class TrafficHost(GsiHost, TableHost, Protocol):
     tally: Counters
 
     def internal_error(self, place: str, qp: QueuePair | None, error: Exception) -> None:
-        """Send the queue pair that a mistake of our own concerns to ERR."""
+        """Send the queue pair that an internal error concerns to ERR."""
 
     def note_traffic(self, now_ns: int) -> None:
-        """Write back before long what packets changed."""
+        """Schedule the write-back of contexts that packets changed."""
 
 
 class SendingHost(TrafficHost, Protocol):
-    """For what leaves."""
+    """For sending."""
 
     arena: Arena
     contexts: ContextManager
@@ -246,7 +249,7 @@ class SendingHost(TrafficHost, Protocol):
 
 
 class ReceivingHost(TrafficHost, Protocol):
-    """For what arrives."""
+    """For receiving."""
 
     congestion: Congestion
     counting: Callable[[bytes], None] | None

@@ -1,4 +1,4 @@
-"""Context memory (ICM) as the driver lends it: MAP_ICM, UNMAP_ICM and INIT_HCA (``hardware.md`` 2a).
+"""Context memory (ICM) that the driver lends: MAP_ICM, UNMAP_ICM and INIT_HCA (``hardware.md`` 2a).
 
 The driver lends pages with MAP_ICM, one list for contexts and one for the translation and protection table. Which
 host page holds which context is known in one place, the context manager's metadata (002 5.3): a context page goes
@@ -32,7 +32,7 @@ Run = tuple[int, int, int]
 
 
 class Lender:
-    """The DMA port of a driver context that lends pages: its own, even where contexts share their memory."""
+    """The DMA port of a driver context that lends pages: its own, even if contexts share their memory."""
 
     __slots__ = ("uar",)
 
@@ -48,12 +48,12 @@ class Lender:
         return self.uar.port.write(va, data)
 
     def views(self, va: int, length: int) -> memoryview | None:
-        """The memory itself, where it is in reach."""
+        """Return the memory itself if it is in reach."""
         return self.uar.port.views(va, length)
 
 
 def _runs(pages: dict[int, int]) -> list[Run]:
-    """Pages, host address by virtual page number, as runs that a chunk can say."""
+    """Return pages, host address by virtual page number, as runs that a chunk can hold."""
     runs: list[Run] = []
     for page, host in sorted(pages.items()):
         if runs:
@@ -67,7 +67,7 @@ def _runs(pages: dict[int, int]) -> list[Run]:
 
 
 class Icm:
-    """What drivers have lent. ``started`` is whether the context tables are in use."""
+    """Memory that drivers have lent. ``started`` is true while the context tables are in use."""
 
     __slots__ = ("_contexts", "_lenders", "_pages", "started")
 
@@ -78,13 +78,14 @@ class Icm:
         self.started = False
 
     def __len__(self) -> int:
-        """Pages that drivers have lent, those of the machine not counted."""
+        """Return the number of pages that drivers have lent, without the machine's own."""
         return sum(map(len, self._pages.values())) + sum(isinstance(page[1], Lender) for page in self._contexts.lent())
 
     # ------------------------------------------------------------------------------------ the device
 
     def start(self, mailbox: bytes) -> None:
-        """INIT_HCA: say where the tables lie, and map what waits; :class:`Refused`, nothing changed, if it is wrong.
+        """Run INIT_HCA: set where the tables lie, and map waiting pages; :class:`Refused`, nothing changed, if it is
+        wrong.
 
         A driver that names no context table and has lent nothing takes the machine's own pages.
         """
@@ -100,7 +101,7 @@ class Icm:
         self.started = True
 
     def stop(self) -> None:
-        """CLOSE_HCA: the tables are forgotten; what drivers have lent waits for the next INIT_HCA."""
+        """Run CLOSE_HCA: forget the tables; pages that drivers have lent wait for the next INIT_HCA."""
         waiting = self._pages[CONTEXTS]
         for virt, port, host in self._contexts.lent():
             if isinstance(port, Lender):
@@ -119,7 +120,7 @@ class Icm:
     # ------------------------------------------------------------------------------------- the driver
 
     def map(self, uar: Uar, kind: int, runs: list[Run]) -> None:
-        """Map runs of pages, all or none; :class:`Refused` where one cannot be.
+        """Map runs of pages, all or none; :class:`Refused` if one cannot be mapped.
 
         EXCEED_LIM for more than 64 runs; RESOURCE_BUSY for a page that is mapped; BAD_NVMEM for memory out of reach;
         BAD_PARAM for a context page beyond the tables of INIT_HCA.
@@ -152,10 +153,10 @@ class Icm:
         self._lenders[uar] = lender
 
     def unmap(self, uar: Uar, kind: int, runs: list[Run]) -> None:
-        """Take pages back, all or none; :class:`Refused` where one is not this context's.
+        """Take pages back, all or none; :class:`Refused` if one is not this context's.
 
-        Contexts that lie there are lost to memory, as 002's MAP_ICM_DIS has it: what is cached serves on, write-backs
-        are counted in ``ctx_unmapped``, and commands on those queues answer BAD_NVMEM.
+        Contexts that lie there are lost to memory, as 002's MAP_ICM_DIS has it: cached contexts stay in use,
+        write-backs are counted in ``ctx_unmapped``, and commands on those queues answer BAD_NVMEM.
         """
         self._table(kind)
         gone: set[int] = set()
@@ -170,7 +171,8 @@ class Icm:
         self._drop(kind, gone)
 
     def translate(self, kind: int, virt: int) -> tuple[Uar, int] | None:
-        """The context that lent the page at ``virt`` and the host address of that very byte; ``None`` if unmapped."""
+        """Return the context that lent the page at ``virt`` and the host address of that byte; ``None`` if
+        unmapped."""
         found: tuple[object, int] | None = self._pages[kind].get(virt >> PAGE_SHIFT)
         if kind == CONTEXTS and self.started:
             found = self._contexts.page(virt)
@@ -179,7 +181,7 @@ class Icm:
         return found[0].uar, found[1] + virt % PAGE_BYTES
 
     def forget(self, uar: Uar) -> None:
-        """A context closed: its pages are gone."""
+        """Forget the pages of a closed context."""
         lender = self._lenders.pop(uar, None)
         if lender is None:
             return
@@ -196,7 +198,7 @@ class Icm:
     # ----------------------------------------------------------------------------------------- pages
 
     def _behind(self, kind: int, page: int) -> tuple[bool, object | None]:
-        """Whether there is such a page, and its lender."""
+        """Return whether the page is mapped, and its lender."""
         if kind == CONTEXTS and self.started:
             virt = page << PAGE_SHIFT
             mapped = self._contexts.page(virt)

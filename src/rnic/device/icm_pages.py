@@ -13,7 +13,7 @@ from rnic.context.messages import ICMMAP
 from rnic.state.arena import private_memory
 
 _BASE = 0x1000_0000
-"""Where the pages lie, as the NIC sees them: context memory and host memory at the same address."""
+"""Address of the pages, as the NIC sees them: context memory and host memory at the same address."""
 
 
 class IcmPages:
@@ -42,13 +42,13 @@ class IcmPages:
         return True
 
     def views(self, va: int, length: int) -> memoryview | None:
-        """The pages themselves; ``None`` outside them."""
+        """Return the pages themselves; ``None`` outside them."""
         at = va - _BASE
         return memoryview(self._memory)[at : at + length] if 0 <= at <= self.size - length else None
 
 
 def lend_pages(contexts: ContextManager, logs: Mapping[str, int]) -> IcmPages:
-    """Give the context tables all the pages that they need, one table behind the other.
+    """Give the context tables all the pages that they need, one table after the other.
 
     Args:
         logs: log2 of the number of contexts by kind, 0 for as many as the device has.

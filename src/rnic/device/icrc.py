@@ -1,10 +1,10 @@
-"""Whether a received packet's ICRC is right, also where the link does not show the IPv4 ident that it covers.
+"""Check a received packet's ICRC, even if the link does not show the IP ID that it covers.
 
-Links that see IP headers give the ident. On a UDP socket the ident is guessed first: 0, or the segment's index
-in a burst, as Linux numbers them, or the next of a sender that counts up. Where that fails, it is solved for and held
-against the sender's habit (``software.md`` section 5), which every packet that is taken teaches:
-:class:`~rnic.wire.flow.Flow` keeps it. A packet that the habit does not explain is held until another confirms it
-(:class:`~rnic.wire.ident.IdentTracker`). IPv6 has no ident, so there the check is always in full.
+Links that see IP headers give the IP ID. On a UDP socket the IP ID is guessed first: 0, or the segment's index
+in a burst, as Linux numbers them, or the next of a sender that counts up. If that fails, it is computed from the ICRC
+and compared with the sender's numbering pattern (``software.md`` section 5), which :class:`~rnic.wire.flow.Flow` learns
+from every accepted packet. A packet that the pattern does not explain is held until another confirms it
+(:class:`~rnic.wire.ident.IdentTracker`). IPv6 has no IP ID, so its check is always complete.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from rnic.wire.ident import DF, Count, HeldPacket, Ident, IdentTracker, learn, s
 
 MAX_PAIRS = 4_096
 MAX_HELD = 1_024
-"""Packets that one NIC holds, of all senders; the oldest make room."""
+"""Packets that one NIC holds, of all senders; the oldest are dropped first."""
 
 
 class IcrcCheck:
     """Checks packets, learns how each sender numbers them, and counts those that are wrong or held.
 
-    ``confirmed`` has the packets that the last right one confirmed, to be taken before it. The caller clears it.
+    ``confirmed`` has the held packets that the last right one confirmed, to be taken before it. The caller clears it.
 
     Args:
         counters: where they are counted.
-        counts: is told an IPv4 address whose sender counts its idents, once that is sure.
+        counts: called once with the IPv4 address of a sender that is known to count its IP IDs.
     """
 
     __slots__ = ("_all_held", "_counters", "_counts", "confirmed", "pairs", "solved")
@@ -40,16 +40,16 @@ class IcrcCheck:
         self._counters = counters
         self._counts = counts
         self.pairs: dict[bytes, Count] = {}
-        """What senders count, by the two addresses; devices at one address share it."""
+        """Sender counts by source and destination address; devices at one address share them."""
         self._all_held: deque[HeldPacket] = deque()
         self.confirmed: list[HeldPacket] = []
         self.solved = 0
-        """Packets whose ident had to be solved for."""
+        """Packets whose IP ID had to be computed from the ICRC."""
 
     def accepts(self, packet: memoryview, burst: RxBurst, index: int, now_ns: int) -> bool:
-        """Whether the ICRC of ``packet``, at least 16 bytes, segment ``index`` of ``burst``, is right.
+        """Return whether the ICRC of ``packet``, at least 16 bytes, segment ``index`` of ``burst``, is right.
 
-        What is not is counted here.
+        Packets with a wrong ICRC are counted here.
         """
         flow = burst.flow
         length = len(packet)
@@ -79,12 +79,13 @@ class IcrcCheck:
         return False
 
     def learn(self, burst: RxBurst, count: int) -> None:
-        """Note ``count`` packets of an IPv4 path that were right with the ident that was guessed for them."""
+        """Note ``count`` packets of an IPv4 path that were right with the IP ID that was guessed for them."""
         if dropped := learn(burst.flow, count):
             self._counters.bump(DropReason.IDENT.value, dropped)
 
     def _solves(self, packet: memoryview, burst: RxBurst, now_ns: int) -> bool:
-        """Whether the ICRC is right for an ident that the sender's habit explains, or another packet confirms."""
+        """Return whether the ICRC is right for an IP ID that fits the sender's pattern, or that another packet
+        confirms."""
         word = solve_word(packet, burst.flow)
         if word is None:
             self._counters.bump(DropReason.BAD_ICRC.value)
@@ -111,14 +112,14 @@ class IcrcCheck:
         return True
 
     def _tell(self, tracker: IdentTracker, flow: Flow) -> None:
-        """Say once that a sender counts."""
+        """Report once that a sender counts its IP IDs."""
         pair = tracker.pair
         if pair is not None and not pair.told and tracker.counts and self._counts is not None:
             pair.told = True
             self._counts(flow.src)
 
     def _pair(self, flow: Flow) -> Count:
-        """What all paths between the addresses of ``flow`` count together, where they do."""
+        """Return the count that all paths between the addresses of ``flow`` share, if they do."""
         key = flow.src + flow.dst
         count = self.pairs.get(key)
         if count is None:

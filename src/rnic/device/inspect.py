@@ -1,4 +1,5 @@
-"""Looking inside a NIC: plain trees of dicts, lists, numbers and strings, ready for JSON. Nothing here changes a NIC.
+"""Views of a NIC's inside: plain trees of dicts, lists, numbers and strings, ready for JSON. Nothing here changes a
+NIC.
 
 Register values are integers; ``fields`` splits a register by its table. Rings say ``base``, ``entries``, ``head`` and
 ``tail`` as the device has them. The caller holds the NIC's lock.
@@ -22,7 +23,7 @@ from rnic.spec.congestion_regs import CONGESTION_REGISTERS
 from rnic.spec.layout import Layout
 from rnic.spec.limits import NEVER
 from rnic.spec.registers import GLOBAL_REGISTERS, Register, queue_registers
-from rnic.spec.states import state_name
+from rnic.spec.states import SERVICE_NAMES, state_name
 
 if TYPE_CHECKING:
     from rnic.device.host import InspectHost
@@ -38,7 +39,7 @@ _BLOCKS: dict[type, tuple[str, Layout]] = {
 
 
 class _Watcher:
-    """Stands in for a window where a load of the global block asks for one."""
+    """Stands in for a window when a load of the global block needs one."""
 
     hcr = Hcr()
 
@@ -58,7 +59,7 @@ def _row(register: Register, value: int) -> Tree:
 
 
 def registers(nic: InspectHost, uar: Uar | None = None) -> Tree:
-    """Every register: the global block (with ``uar``'s command register), and each queue block in use.
+    """Return every register: the global block (with ``uar``'s command register), and each queue block in use.
 
     ``{"profile": name, "parameters": {name: value}, "global": [row], "congestion": [row], "blocks": [block]}``: a
     block is ``{"block", "kind", "number", "registers": [row]}``, and rows are of ``offset``, ``name``, ``access``,
@@ -88,7 +89,7 @@ def registers(nic: InspectHost, uar: Uar | None = None) -> Tree:
 
 
 def _congestion(nic: InspectHost) -> list[Tree]:
-    """The device's own congestion registers; those of queue pairs are shown with them."""
+    """Return the device's own congestion registers; those of queue pairs are shown with them."""
     rows = []
     for register in CONGESTION_REGISTERS:
         if not register.per_qp:
@@ -100,7 +101,7 @@ def _congestion(nic: InspectHost) -> list[Tree]:
 
 
 def queue_pair(nic: InspectHost, qpn: int) -> Tree | None:
-    """One queue pair: state, rings, work outstanding, and its whole context; ``None`` if there is none.
+    """Return one queue pair: state, rings, work outstanding, and its whole context; ``None`` if there is none.
 
     ``context`` is what the data path works on; ``fields`` puts host memory and cache side by side.
     """
@@ -122,7 +123,7 @@ def queue_pair(nic: InspectHost, qpn: int) -> Tree | None:
         "turn_bytes": qp.turn,
         "congestion": {
             "outstanding_limit": qp.requester.widest,
-            "lowered": qp.requester.relief_ns != NEVER,
+            "lowered": qp.requester.control_ns != NEVER,
             "rate": qp.rate,
             "masked": bool(qp.masked),
         },
@@ -150,7 +151,7 @@ def queue_pair(nic: InspectHost, qpn: int) -> Tree | None:
 
 
 def completion_queue(nic: InspectHost, cqn: int) -> Tree | None:
-    """One CQ: its ring, arming, users, and its context in host memory and in the cache; ``None`` if there is none."""
+    """Return one CQ: its ring, arming, users, and its context in host memory and cache; ``None`` if there is none."""
     cq = nic.resources.cqs.get(cqn)
     if cq is None:
         return None
@@ -170,15 +171,15 @@ def completion_queue(nic: InspectHost, cqn: int) -> Tree | None:
 
 
 def counters(nic: InspectHost) -> dict[str, int]:
-    """All counters by name."""
+    """Return all counters by name."""
     return nic.counters.snapshot()
 
 
 def summary(nic: InspectHost) -> Tree:
-    """What ``rnic top`` shows at a time: counters, objects, and each queue pair's state and ring.
+    """Return what ``rnic top`` shows: counters, objects, and each queue pair's state and ring.
 
-    ``ssn`` counts the messages that were sent, modulo 2^24; ``rtt_ns`` is the smoothed round trip to the peer, 0 while
-    none was measured.
+    ``ssn`` counts the messages that were sent, modulo 2^24; ``rtt_ns`` is the smoothed round trip to the peer, 0 until
+    one is measured.
     """
     res = nic.resources
     return {
@@ -196,6 +197,7 @@ def summary(nic: InspectHost) -> Tree:
             {
                 "qpn": qpn,
                 "state": state_name(qp.ctx.state),
+                "service": SERVICE_NAMES.get(qp.ctx.servtype, ""),
                 "program": qp.regs.uar.program,
                 "peer": "" if qp.flow is None else str(ip_address(qp.flow.dst)),
                 "remote_qpn": qp.ctx.remote_qpn,
@@ -213,7 +215,15 @@ def summary(nic: InspectHost) -> Tree:
             for qpn, qp in sorted(res.qps.items())
         ],
         "cqs": [
-            {"cqn": cqn, "unread": cq.unread(), "entries": cq.size, "tail": cq.tail, "failed": cq.failed}
+            {
+                "cqn": cqn,
+                "program": cq.uar.program,
+                "users": cq.users,
+                "unread": cq.unread(),
+                "entries": cq.size,
+                "tail": cq.tail,
+                "failed": cq.failed,
+            }
             for cqn, cq in sorted(res.cqs.items())
         ],
         "counters": counters(nic),
@@ -221,7 +231,7 @@ def summary(nic: InspectHost) -> Tree:
 
 
 def connections(nic: InspectHost) -> Tree:
-    """QP1's agent: ``services`` that somebody listens on and its ``connections``, and the ``groups`` that are joined.
+    """Return the state of QP1's agent: ``services`` with a listener, its ``connections``, and the joined ``groups``.
 
     A connection is ``{"id", "remote_id", "state", "peer", "service", "qpn", "remote_qpn"}``. The peer is a GID, groups
     are addresses, both in hexadecimal.
@@ -232,7 +242,8 @@ def connections(nic: InspectHost) -> Tree:
 
 
 def look(nic: InspectHost, what: str) -> Tree | None:
-    """What an INFO message asks for: ``regs``, ``counters``, ``top``, ``cm``, ``qp N``, ``cq N``; else ``None``."""
+    """Return what an INFO message asks for: ``regs``, ``counters``, ``top``, ``cm``, ``qp N``, ``cq N``; else
+    ``None``."""
     name, _, number = what.partition(" ")
     if number:
         if not number.isascii() or not number.isdigit() or name not in ("qp", "cq"):

@@ -40,12 +40,12 @@ class KeyedMemory:
 
     @property
     def start(self) -> int:
-        """Where the key's region begins; 0 without one."""
+        """Address at which the key's region begins; 0 without one."""
         region = self._memory.lookup(self.key) if self.key else None
         return 0 if region is None else region.start
 
     def read(self, va: int, buf: bytearray | memoryview) -> bool:
-        """Fill ``buf``; false out of reach, or where the key does not open the memory."""
+        """Fill ``buf``. Return false out of reach, or if the key does not open the memory."""
         key = self.key
         if not key:
             return self._port.read(va, buf)
@@ -53,7 +53,7 @@ class KeyedMemory:
         return entry is not None and entry.read_into(va, buf)
 
     def write(self, va: int, data: bytes | bytearray | memoryview) -> bool:
-        """Store ``data``; false out of reach, or where the key does not open the memory for that."""
+        """Store ``data``. Return false out of reach, or if the key does not allow it."""
         key = self.key
         if not key:
             return self._port.write(va, data)
@@ -61,10 +61,10 @@ class KeyedMemory:
         return entry is not None and entry.write_from(va, data)
 
     def views(self, va: int, length: int) -> memoryview | None:
-        """The memory itself, where it has no key and is in reach."""
+        """Return the memory itself if it has no key and is in reach."""
         return None if self.key else self._port.views(va, length)
 
     def opens(self, va: int, length: int, writable: bool) -> bool:
-        """Whether the key opens a range; asked only where there is a key."""
+        """Return whether the key opens a range; call it only if there is a key."""
         rights = LOCAL_WRITE if writable else 0
         return self._memory.check(self.key, self._context.pd, va, length, rights, local=True) is not None

@@ -46,7 +46,11 @@ DEV_LIM = Layout(
         octet("eqc_sz_log", 0x32, "log2 of an EQC", "RO"),
         octet("srqc_sz_log", 0x33, "log2 of an SRQC", "RO"),
         octet("mpt_sz_log", 0x34, "log2 of an MPT entry", "RO"),
+        octet("active_width", 0x35, "IBV_WIDTH code of the link", "RO"),
+        half("active_speed", 0x36, "IBV_SPEED code of the link", "RO"),
         word("access_flags", 0x38, "IBV_ACCESS_* bits that regions may have", "RO"),
+        octet("gids_of_v1", 0x3C, "bits of the GIDs that are of RoCE v1", "RO"),
+        octet("own_gid", 0x3D, "index of the GID that packets leave from", "RO"),
         wide("guid", 0x40, "node GUID", 8, "RO"),
         *(half(f"pkey{index}", 0x50 + 2 * index, f"P_Key {index}", "RO") for index in range(MAX_PKEYS)),
         *(wide(f"gid{index}", 0x80 + 16 * index, f"GID {index}", 16, "RO") for index in range(MAX_GIDS)),
@@ -94,6 +98,21 @@ MGM = Layout(
     ),
 )
 """WRITE_MGM inbox, READ_MGM inbox (``mgid`` alone counts) and outbox: one context's members of one group."""
+
+OPEN_XRCD = Layout(
+    "OPEN_XRCD",
+    24,
+    "big",
+    "design.md, after ib_uverbs",
+    (
+        wide("device", 0x00, "device number of the file that names the domain", 8, "WR"),
+        wide("inode", 0x08, "its inode", 8, "WR"),
+        bits("named", 0x10, 0, 0, "1: a file names the domain; 0: it is a new one, without a name", "WR"),
+        bits("create", 0x10, 1, 1, "O_CREAT: make the domain if there is none", "WR"),
+        bits("exclusive", 0x10, 2, 2, "O_EXCL: fail if there is one", "WR"),
+    ),
+)
+"""OPEN_XRCD inbox."""
 
 INIT_HCA = Layout(
     "INIT_HCA",

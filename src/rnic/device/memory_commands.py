@@ -33,11 +33,19 @@ _DONE: Answer = (0, b"")
 
 
 def own_key(nic: TableHost, uar: Uar, key: int) -> KeyRecord:
-    """The record of a key that this context owns. A window's key is the one that it was last bound with."""
-    record = nic.resources.keys.get(key_index(key)) if 0 <= key <= 0xFFFF_FFFF else None
-    if record is None or record.owner is not uar:
+    """Return the record of a key that this context owns. A window's key is the one it was last bound with."""
+    record = _own_index(nic, uar, key_index(key)) if 0 <= key <= 0xFFFF_FFFF else None
+    if record is None:
         raise Refused(cmd.ST_BAD_INDEX)
     if key != (record.key if record.entry is None else record.entry.key):
+        raise Refused(cmd.ST_BAD_INDEX)
+    return record
+
+
+def _own_index(nic: TableHost, uar: Uar, index: int) -> KeyRecord:
+    """Return the record of a key index that this context owns."""
+    record = nic.resources.keys.get(index)
+    if record is None or record.owner is not uar:
         raise Refused(cmd.ST_BAD_INDEX)
     return record
 
@@ -66,10 +74,11 @@ def sw2hw_mpt(nic: TableHost, uar: Uar, key: int, op_modifier: int, inbox: bytes
         region = _paged(nic, uar, entry, rights, segment)
     else:
         address = entry["address"]
-        if not reachable(uar, address, length, writable):
+        on_demand = rights & access.ON_DEMAND
+        if not on_demand and not reachable(uar, address, length, writable):
             how = " and writable" if writable else ""
             raise Refused(cmd.ST_BAD_PARAM, reasons.MR_RANGE, length=length, address=address, writable=how)
-        view = uar.port.views(address, length)
+        view = None if on_demand else uar.port.views(address, length)
         region = MemoryEntry(key, pd, rights, start, length, view=view, port=uar.port, base=address)
     if record.entry is not None:
         raise Refused(cmd.ST_BAD_RES_STATE)
@@ -83,14 +92,14 @@ def sw2hw_mpt(nic: TableHost, uar: Uar, key: int, op_modifier: int, inbox: bytes
 
 
 def _null(entry: dict[str, int], rights: int) -> MemoryEntry:
-    """A region without memory, for the driver's own scatter lists alone (``ibv_alloc_null_mr``)."""
+    """Make a region without memory, for the driver's own scatter lists alone (``ibv_alloc_null_mr``)."""
     if entry["mtt_seg"] or entry["start"] or entry["length"] > NULL_BYTES or rights & ~access.LOCAL_WRITE:
         raise Refused(cmd.ST_BAD_PARAM)
     return MemoryEntry(entry["key"], entry["pd"], rights, 0, entry["length"], port=NullPort(), base=NULL_BASE)
 
 
 def _paged(nic: TableHost, uar: Uar, entry: dict[str, int], rights: int, number: int) -> MemoryEntry:
-    """A region over a page list; every page that it needs must be there and answer."""
+    """Make a region over a page list; every page that it needs must be present and reachable."""
     nic.resources.own(uar, cmd.RES_MTT, number)
     shift = entry["page_size"] + PAGE_SHIFT
     if shift > MAX_PAGE_SHIFT:
@@ -129,7 +138,7 @@ def hw2sw_mpt(nic: TableHost, uar: Uar, key: int, op_modifier: int, inbox: bytes
 
 
 def query_mpt(nic: TableHost, uar: Uar, key: int, op_modifier: int, inbox: bytes) -> Answer:
-    """The MPT entry as it is now; software owns one that holds no region."""
+    """Return the MPT entry as it is now; an entry without a region is in software's ownership."""
     record = own_key(nic, uar, key)
     entry = record.entry
     if entry is None:
@@ -183,7 +192,7 @@ def write_mtt(nic: TableHost, uar: Uar, count: int, op_modifier: int, inbox: byt
 
 
 def leave_segment(nic: TableHost, record: KeyRecord) -> None:
-    """A region lets go of its page list."""
+    """Release a region's page list."""
     if record.segment:
         nic.resources.segments[record.segment].users -= 1
         record.segment = 0
@@ -204,17 +213,17 @@ def alloc_mw(nic: TableHost, uar: Uar, pd: int, op_modifier: int, inbox: bytes) 
     return key, b""
 
 
-def dealloc_mw(nic: TableHost, uar: Uar, key: int, op_modifier: int, inbox: bytes) -> Answer:
-    """Destroy a window, bound or not."""
-    window = own_key(nic, uar, key).entry
+def dealloc_mw(nic: TableHost, uar: Uar, handle: int, op_modifier: int, inbox: bytes) -> Answer:
+    """Destroy a window, bound or not, by its handle: the index that all its keys have."""
+    window = _own_index(nic, uar, handle).entry
     if window is None or window.kind is REGION:
         raise Refused(cmd.ST_BAD_RES_STATE)
-    drop_key(nic, key)
+    drop_key(nic, window.key)
     return _DONE
 
 
 def drop_key(nic: TableHost, key: int) -> None:
-    """Free a key, with the region or window behind it."""
+    """Free a key, and its region or window."""
     record = nic.resources.keys.pop(key_index(key))
     nic.resources.memory.free_key(key)
     leave_segment(nic, record)

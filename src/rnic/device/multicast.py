@@ -7,26 +7,26 @@ from rnic.spec.gids import address_from_gid
 
 
 def is_multicast(gid: bytes) -> bool:
-    """Whether a GID is ff00::/8, or an IPv4 group, in either spelling."""
+    """Return whether a GID is ff00::/8, or an IPv4 group, in either spelling."""
     address = address_from_gid(gid)
     return address[0] == 0xFF if len(address) == 16 else address[0] >> 4 == 0xE
 
 
 class Groups:
-    """Members of every group, kept for each driver context by itself."""
+    """Members of every group, kept separately for each driver context."""
 
     __slots__ = ("_lists", "changes", "members")
 
     def __init__(self) -> None:
         self._lists: dict[bytes, dict[Uar, tuple[int, ...]]] = {}
-        """By the group's IP address, so that all spellings of its GID are one."""
+        """QPNs of each context by the group's IP address, so that all spellings of its GID are one group."""
         self.members: dict[bytes, tuple[int, ...]] = {}
         """QPNs by the group's IP address, 4 or 16 bytes."""
         self.changes: list[tuple[bytes, bool]] = []
         """Groups that the link must join (true) or leave, by IP address, in this order."""
 
     def get(self, gid: bytes, uar: Uar) -> tuple[int, ...]:
-        """One context's members of a group."""
+        """Return one context's members of a group."""
         return self._lists.get(address_from_gid(gid), {}).get(uar, ())
 
     def set(self, gid: bytes, uar: Uar, qpns: tuple[int, ...]) -> None:
@@ -48,7 +48,7 @@ class Groups:
             self.changes.append((address, bool(lists)))
 
     def attached(self, qpn: int) -> bool:
-        """Whether a queue pair is a member of any group."""
+        """Return whether a queue pair is a member of any group."""
         return any(qpn in members for members in self.members.values())
 
     def forget(self, uar: Uar) -> None:

@@ -1,6 +1,6 @@
 """The assembled NIC, sans I/O: bursts in, bursts out, doorbells, timers, commands, interrupts.
 
-The caller hands in time and packets and carries away what it produces; one thread at a time. Work per
+The caller passes in time and packets and sends what it produces; one thread at a time. Work per
 call is bounded. Nothing that arrives from the wire raises.
 """
 
@@ -62,18 +62,19 @@ __all__ = ["MULTICAST_QPN", "Nic", "Offload"]
 _WRITE_BACK_LOOKS = 256
 _IDLE_WRITE_BACKS = 32
 _BUSY_WRITE_BACKS = 1
-"""In a step of write-backs so many queue pairs are looked at, and so many written once no packets move, and while some
-do: writing one takes as long as some hundred packets."""
+"""Queue pairs that one write-back step scans, and queue pairs that it writes when idle and when busy: writing one takes
+as long as some hundred packets."""
 _BUSY_LOOKS = 8
-"""So many looks find a NIC busy before it writes one: sixteen in a process would write all the time."""
+"""Checks that must find a NIC busy before it writes one context: else sixteen NICs in a process would write all the
+time."""
 _IDLE_NS = WRITE_BACK_NS // 2
-"""No packet for so long: a process that shares its core pauses for less."""
+"""Time without a packet after which a NIC counts as idle: a process that shares its core pauses for less."""
 _WRITE_BACK_STEP_NS = 1_000_000
 _NOT_AT_WORK = frozenset({RESET, ERR})
 
 
 def arena_bytes(config: NicConfig) -> int:
-    """Bytes of the memory of a NIC's state, most of which are never touched."""
+    """Return the number of bytes of the memory of a NIC's state, most of which are never touched."""
     return config.state_bytes + cache_bytes(config.log_max_qps) + flow_bytes(config.log_max_qps)
 
 
@@ -83,11 +84,11 @@ class Nic:
     Args:
         config: identity, limits, settings.
         rng: source of keys and whatever else is random.
-        counters: where everything is counted; also the link's, if the same are handed in there.
-        tracer: gets doorbells and commands.
-        report: gets each mistake of our own, once (:class:`~rnic.trace.guard.Guard`).
+        counters: where everything is counted; shared with the link if it is given the same ones.
+        tracer: told of doorbells and commands.
+        report: gets each internal error, once (:class:`~rnic.trace.guard.Guard`).
         memory: for its arena, :func:`arena_bytes` of zeros that others share; by default the process's own.
-        contexts: makes its CtxMgt, of what :class:`~rnic.context.ctxmgt.ContextManager` takes.
+        contexts: makes its CtxMgt, with the arguments of :class:`~rnic.context.ctxmgt.ContextManager`.
 
     ``arena`` is the memory of its data path's state. ``qps``, ``cqs`` and so on of :attr:`resources` are for looking
     at, not for changing.
@@ -107,19 +108,20 @@ class Nic:
         self.config = config
         self.random = rng
         self.tally = self._counters = Counters() if counters is None else counters
-        """Where the reference counts: :attr:`counters`, which others read, are complete."""
+        """Counters of the reference alone; :attr:`counters`, which others read, is complete."""
         self.count: Callable[[], None] | None = None
-        """Has what compiled rounds have counted for themselves counted, where there are such."""
+        """Adds what compiled rounds have counted for themselves; ``None`` if there are none."""
         self.tracer: Tracer = NullTracer() if tracer is None else tracer
         self.guard = Guard(self.counters, report)
         log = config.log_max_qps
         self.arena = Arena(arena_bytes(config), memory)
         self.root = Root(self.arena)
         self.memory = MemoryTable(rng, config.max_mrs, self.arena)
+        self.memory.on_translation_change = self.invalidate_engine
         self.contexts = contexts(log, self.counters, arena=self.arena, first_qpn=config.first_qpn)
         self.directory = Directory(self.arena, log)
         self.engine = None if config.reference else use.shared(self.arena, self.memory, config)
-        """The compiled engine's hold of it, or ``None`` where the reference runs alone."""
+        """The compiled engine's handle of this NIC, or ``None`` if the reference runs alone."""
         self.context_changes = ContextChanges(self)
         self.contexts.changed = self.context_changes.changed
         self.contexts.image = self.context_changes.image
@@ -127,33 +129,37 @@ class Nic:
             self.contexts.observe = self._trace_channel
         self.inflight = Inflight(self.arena, config.flight_packets)
         self.resources = Resources(config, self.memory, self.contexts)
-        self.contexts.parser.admit = partial(admission.fits, self)
+        self.contexts.parser.admit = partial(admission.wrong_field, self)
         self.qps: dict[int, DeviceQp] = self.resources.qps
         self.running: dict[int, DeviceQp] = {}
-        """Those whose contexts are all cached."""
+        """Queue pairs whose contexts are all cached."""
         self.now_ns = 0
-        """The time that was handed in last."""
+        """The time passed in last, in nanoseconds."""
         self.globals = GlobalBlock(self)
         self.non_rdma = NonRdmaChannel(self.counters)
         self.stray: Callable[[int, RxBurst, memoryview, int], bool] | None = None
-        """Takes a packet of a burst, the last number says which, for a queue pair that is not here; whether it did."""
+        """Takes a packet for a queue pair that is not here: segment number (the last argument) of a burst. Returns
+        whether it did."""
         self.stopped: Callable[[int], None] | None = None
-        """Is told the number of a queue pair that stops, before software can know: its memory is software's again."""
+        """Called with the number of a queue pair that stops, before software can know: its memory is software's
+        again."""
+        self.judge: Callable[[Uar, int, int, int, bytes], CommandResult | None] | None = None
+        """Fails commands that a fault script has rules for: returns how one ends, ``None`` for those that go on."""
         self.find_peer: FindPeer | None = None
-        """Finds queue pairs of other NICs, for requests that fail to say what the responder knows."""
+        """Finds queue pairs of other NICs, so that a failed request can report the responder's reason."""
         self.datagrams: Callable[[], None] | None = None
-        """Is told when there is a queue pair whose software sees the headers of what arrives: a UD one."""
+        """Called when there is a UD queue pair, whose software sees the headers of received packets."""
         self.counting: Callable[[bytes], None] | None = None
-        """Is told an IPv4 address from which came packets enough to show that its sender counts their idents."""
+        """Called with the IPv4 address of a sender whose packets show that it counts IP IDs."""
         self.gsi = Gsi(self)
         """QP1."""
         self.congestion = Congestion(self, config.congestion)
         self.hca: dict[str, int] = {}
-        """What INIT_HCA said, by the fields of its mailbox; empty before."""
+        """Values of INIT_HCA, by the fields of its mailbox; empty before."""
         self.enabled = False
-        """Packets are taken."""
+        """True if packets are received."""
         self.held = True
-        """Nothing is sent, and nothing times out."""
+        """True if nothing is sent and nothing times out."""
         self._commands = CommandUnit(self)
         self._paths = Paths(config, self.counters, self.arena, self.invalidate_engine)
         self.timers = Timers(self.arena, 1 << log)
@@ -161,7 +167,8 @@ class Nic:
         self._receiving = Receiving(self)
         self.root.show(self)
         self.engine_device = use.device(self)
-        """The engine's hold of all queue pairs, or ``None``: pointers that it found, :meth:`moved` forgets."""
+        """The engine's handle of all queue pairs, or ``None``; :meth:`moved` clears pointers that it found."""
+        self.congestion.publish()
         self.write_back_at: int | None = None
         self._busy_looks = self._to_write_back = 0
         self._moved_ns = 0
@@ -180,7 +187,7 @@ class Nic:
         Args:
             port: how to reach the driver's memory.
             buf: memory for its window, zeros; by default the process's own.
-            program: tells programs apart: contexts with one number are one program's.
+            program: number of the program: contexts with the same number belong to one program.
         """
         uar = Uar(port, self.resources.doorbells, self.resources.uar_blocks, buf, self.globals, program)
         uar.dead = self.globals.dead
@@ -201,7 +208,7 @@ class Nic:
             self.globals.remove_uar(uar)
             self.congestion.remove_uar(uar)
             if not self.resources.uars and self.config.autostart and not self.contexts.complete:
-                # the last driver took its pages along: as at power-up, for the next driver
+                # the last driver took its pages with it: start as at power-up for the next driver
                 self.stop()
                 self.start(bytes(INIT_HCA.size))
 
@@ -210,7 +217,9 @@ class Nic:
     ) -> CommandResult:
         """Run one mailbox command (numbers and status codes in :mod:`rnic.spec.commands`); it never raises."""
         try:
-            result = self._commands.run(uar, op, in_modifier, op_modifier, inbox)
+            result = None if self.judge is None else self.judge(uar, op, in_modifier, op_modifier, inbox)
+            if result is None:
+                result = self._commands.run(uar, op, in_modifier, op_modifier, inbox)
         except Exception as error:  # noqa: BLE001 - the last guard
             self.guard.caught("command", error, f"{op:#x}")
             result = CommandResult(cmd.ST_INTERNAL_ERR)
@@ -220,7 +229,7 @@ class Nic:
         return result
 
     def next_event(self) -> int | None:
-        """The interrupt vector of an EQ that has new entries, or ``None``. Each vector is said once."""
+        """Return the interrupt vector of an EQ that has new entries, or ``None``. Each vector is returned once."""
         interrupts = self.resources.interrupts
         if not interrupts:
             return None
@@ -230,24 +239,26 @@ class Nic:
         return eq.vector
 
     def flush_contexts(self) -> None:
-        """Make host memory exact: of every context that is cached. A query does so for its queue pair."""
+        """Write every cached context back to host memory. A query does so for its queue pair."""
         key = self.contexts.key
         for kind, cached in ((QP, key.qps), (CQ, key.cqs), (EQ, key.eqs)):
             for number in list(cached):
                 self.contexts.flush_one(kind, number)
 
     def _trace_channel(self, source: int, request: str, index: int, status: str) -> None:
-        """Tell the tracer of one request to the context manager."""
+        """Report one request to the context manager to the tracer."""
         self.tracer.event(
             self.now_ns, "channel", index, source=SOURCE_NAMES[source], request=request, index=index, status=status
         )
 
     def internal_error(self, place: str, qp: QueuePair | None, error: Exception) -> None:
-        """Report a mistake of our own, and send the queue pair concerned to ERR; the others continue."""
+        """Report an internal error, and send the queue pair concerned to ERR; the others continue."""
+        if isinstance(qp, DeviceQp) and self._context_failed(qp):
+            return
         self.guard.caught(place, error, "" if qp is None else f"QP {qp.ctx.local_qpn:#x}")
         if qp is None or qp.ctx.state in _NOT_AT_WORK:
             return
-        # what fails once more has left its place in the queue: the second time goes on behind it
+        # an entry that fails again has left the queue: the second attempt continues after it
         for _ in range(2):
             try:
                 qp.enter_error()
@@ -255,6 +266,15 @@ class Nic:
                 self.guard.caught("error", again, f"QP {qp.ctx.local_qpn:#x}")
             else:
                 return
+
+    def _context_failed(self, qp: DeviceQp) -> bool:
+        """Fail a queue pair by the field of its context that it cannot run on; return false if there is none."""
+        failed = False
+        with self.guard.around("context", f"QP {qp.number:#x}"):
+            if field := admission.stored_wrong(self, qp):
+                qp.fail_context(field)
+                failed = True
+        return failed
 
     def invalidate_engine(self) -> None:
         """Have the engine find queues, rings and paths anew: they may have moved."""
@@ -264,7 +284,7 @@ class Nic:
     # ------------------------------------------------------------------------- the device as a whole
 
     def start(self, mailbox: bytes) -> None:
-        """INIT_HCA with sizes that are right: its tables, and as many numbers; :class:`Refused` if they do not fit."""
+        """Run INIT_HCA with valid sizes: set up its tables and number pools; :class:`Refused` if they do not fit."""
         res = self.resources
         res.icm.start(mailbox)
         self.hca = INIT_HCA.unpack(mailbox)
@@ -274,7 +294,7 @@ class Nic:
         self.globals.open_port()
 
     def stop(self) -> None:
-        """CLOSE_HCA, with nothing left that uses the tables."""
+        """Run CLOSE_HCA once nothing uses the tables."""
         self.resources.icm.stop()
         self.hca = {}
         self.globals.ready = False
@@ -304,7 +324,7 @@ class Nic:
         self.counters.bump("soft_resets")
 
     def set_link(self, up: bool) -> None:
-        """The link says that it is up or down: a port change event for every context."""
+        """Note that the link is up or down: raise a port change event for every context."""
         self.globals.set_port(link_up=up)
 
     def broadcast_event(self, event_type: int, number: int, *, subtype: int = 0, program: int | None = None) -> None:
@@ -316,9 +336,9 @@ class Nic:
                 self.resources.eqs[eqn].report(event_type, number, subtype=subtype)
 
     def eq_broken(self, eq: EventQueue) -> None:
-        """Report that an EQ's memory does not answer: its context cannot be told anything, so the device is at fault.
+        """Report that an EQ's memory does not answer: its context cannot get events, so the device fails.
 
-        Only contexts of the same program get the event: it unmapped that memory, or has ended.
+        Only contexts of the same program get the event: that program unmapped the memory, or has ended.
         """
         self.globals.fatal = True
         self.globals.raise_cause(IRQ_FATAL)
@@ -335,27 +355,27 @@ class Nic:
     # ---------------------------------------------------------------------------- the link's side
 
     def attach(self, offload: Offload | None) -> None:
-        """Say which link carries the packets, so that bursts are as long as it takes."""
+        """Set the link that carries the packets, so that bursts are as long as it allows."""
         self._paths.offload = offload
         self.invalidate_engine()
 
     def take_group_changes(self) -> list[tuple[bytes, bool]]:
-        """Multicast groups, by IP address, that the link must join (true) or leave, since the last call."""
+        """Return the multicast groups, by IP address, that the link must join (true) or leave since the last call."""
         groups = self.resources.groups
         changes = groups.changes[:]
         groups.changes.clear()
         return changes
 
     def receive(self, burst: RxBurst, now_ns: int, start: int = 0) -> None:
-        """Take what arrived, from byte ``start`` on. A bad packet bumps a drop counter and has no other effect."""
+        """Take a received burst, from byte ``start`` on. A bad packet bumps a drop counter and has no other effect."""
         self._receiving.take(burst, now_ns, start)
 
     def share_idents(self, other: Nic) -> None:
-        """Use another device's knowledge of what peers count: both receive at one address."""
+        """Share another device's knowledge of how peers count IP IDs: both receive at one address."""
         self._receiving.share_idents(other._receiving)
 
     def learn_idents(self, burst: RxBurst, count: int) -> None:
-        """Note ``count`` packets of a burst's sender that an engine took, which expects idents alone that are small."""
+        """Note ``count`` packets of a burst's sender that an engine took, which accepts only small IP IDs."""
         self._receiving.learn(burst, count)
 
     def produce(self, now_ns: int, budget: int = 256) -> list[TxBurst]:
@@ -367,7 +387,7 @@ class Nic:
         return self.sending.produce(now_ns, budget)
 
     def has_work(self) -> bool:
-        """Whether :meth:`produce` has something to do now."""
+        """True if :meth:`produce` has something to do now."""
         return not self.held and (self.sending.has_work() or bool(self.gsi.waiting))
 
     # -------------------------------------------------------------------------------------- timers
@@ -380,14 +400,14 @@ class Nic:
         return self._counters
 
     def next_deadline_ns(self) -> int | None:
-        """When :meth:`handle_timers` wants to be called, at the latest; ``None`` where never."""
+        """Return the latest time for the next call of :meth:`handle_timers`; ``None`` for never."""
         if self.held:
             return None
         deadline, own = self.timers.next_ns(), self.own_deadline_ns()
         return own if deadline is None or (own is not None and own < deadline) else deadline
 
     def own_deadline_ns(self) -> int | None:
-        """The same without the queue pairs' deadlines: of write-back, and of its port's agent."""
+        """Return the next deadline of write-back and of the port's agent, without the queue pairs' deadlines."""
         if self.count is not None:
             self.count()  # packets that moved are written back before long
         write_back = self.write_back_at if self.qps else None
@@ -402,8 +422,7 @@ class Nic:
         self._handle_deadlines(now_ns)
         with self.guard.around("datagram"):
             self.gsi.handle_timers(now_ns)
-        if self.write_back_at is not None and self.write_back_at <= now_ns:
-            self.write_back_all(now_ns)
+        self.write_back_if_due(now_ns)
 
     def _handle_deadlines(self, now_ns: int) -> None:
         """Call the queue pairs whose deadlines have come; a bounded number, the others next time."""
@@ -434,8 +453,13 @@ class Nic:
         if self.write_back_at is None:
             self.write_back_at = now_ns + WRITE_BACK_NS
 
+    def write_back_if_due(self, now_ns: int) -> None:
+        """Write back if it is time. Other deadlines wait until what came in time is read, this one does not."""
+        if self.write_back_at is not None and self.write_back_at <= now_ns and not self.held:
+            self.write_back_all(now_ns)
+
     def write_back_all(self, now_ns: int) -> None:
-        """Write some queue pairs back, and go on later until all had their turn."""
+        """Write some queue pairs back, and continue later until all are written."""
         self.write_back_at = None
         most = _IDLE_WRITE_BACKS
         if now_ns - self._moved_ns < _IDLE_NS:
@@ -453,14 +477,14 @@ class Nic:
     # ------------------------------------------------------------------------ the transport's side
 
     def schedule(self, qp: QueuePair) -> None:
-        """``qp`` may have something to send: give it a turn."""
+        """Give ``qp``, which may have something to send, a turn."""
         if not qp.scheduled:
             qp.scheduled = 1
             if not qp.held:
                 self.sending.scheduler.add(qp.memory.record)
 
     def arm(self, qp: QueuePair) -> None:
-        """``qp.deadline_ns`` lies before ``qp.armed_ns``: wake it then."""
+        """Wake ``qp`` at ``qp.deadline_ns``, which lies before ``qp.armed_ns``."""
         if not qp.held:
             self.timers.arm(qp.memory.record, qp.deadline_ns)
 
@@ -545,20 +569,21 @@ class Nic:
         self.globals.raise_cause(IRQ_QP_FAULT)
 
     def make_flow(self, ctx: QpContext) -> Flow:
-        """The path to the peer that a connected QP's context names."""
+        """Return the path to the peer that a connected QP's context names."""
         return self._paths.connected(ctx)
 
     def flow_to(self, ctx: QpContext, message: Message) -> Flow:
-        """The path to the destination of a UD send."""
+        """Return the path to the destination of a UD send."""
         return self._paths.datagram(ctx, message)
 
     def max_segments(self, flow: Flow, gso_agreed: bool) -> int:
-        """Packets that one burst on this path may hold: 1 without segmentation offload."""
+        """Return the number of packets that one burst on this path may hold: 1 without segmentation offload."""
         return self._paths.max_segments(flow, gso_agreed)
 
     def pkey(self, index: int) -> int:
-        """P_Key at a table index."""
-        return self.config.pkeys[index]
+        """Return the P_Key at a table index; 0, which is in no partition, beyond the table."""
+        pkeys = self.config.pkeys
+        return pkeys[index] if index < len(pkeys) else 0
 
     def cq_overflowed(self, cq: CompletionQueue) -> None:
         """Report a CQ that could not take an entry; its queue pairs fail with the next :meth:`produce`."""

@@ -1,7 +1,7 @@
 """Parameter sets: a NIC described by the parameters of the core it stands for (004 7.4, 7.5).
 
 The ranges are the document's. Parameters that set a width or a latency of the hardware are checked, kept and shown,
-but nothing in a software NIC is slower or faster for them; ``effect`` says which setting the others become.
+but do not change the speed of a software NIC; ``effect`` names the setting that each other parameter becomes.
 RQ_ALMOST_FULL has no row there: it is the threshold of the check of that name (004 7.3), which is left open.
 """
 
@@ -18,7 +18,7 @@ from rnic.spec.errors import VerbsError
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter: ``low`` to ``high``, only powers of two where ``power`` holds, or only one of ``choices``."""
+    """One parameter: ``low`` to ``high``, only powers of two if ``power`` is true, or only one of ``choices``."""
 
     name: str
     low: int
@@ -30,7 +30,7 @@ class Parameter:
     choices: tuple[int, ...] = ()
 
     def check(self, value: int) -> None:
-        """``VerbsError`` (EINVAL) for a value that the core cannot have."""
+        """Raise ``VerbsError`` (EINVAL) for a value that the core cannot have."""
         if self.choices:
             if value not in self.choices:
                 raise VerbsError(errno.EINVAL, f"{self.name}={value}: use {' or '.join(map(str, self.choices))}")
@@ -52,7 +52,7 @@ UNIVISTA: tuple[Parameter, ...] = (
 
 
 def univista(**chosen: int) -> dict[str, Any]:
-    """Settings of :class:`~rnic.device.config.NicConfig` for these parameters, the rest at their defaults.
+    """Return settings of :class:`~rnic.device.config.NicConfig` for these parameters, the rest at their defaults.
 
     Raises:
         VerbsError: EINVAL for a value out of range, or a parameter that does not exist.
@@ -60,7 +60,7 @@ def univista(**chosen: int) -> dict[str, Any]:
     table = {parameter.name: parameter for parameter in UNIVISTA}
     for name, value in chosen.items():
         if name not in table:
-            raise VerbsError(errno.EINVAL, f"{name} is no parameter: use {', '.join(table)}")
+            raise VerbsError(errno.EINVAL, f"{name} is not a parameter: use {', '.join(table)}")
         table[name].check(value)
     values = {name: chosen.get(name, parameter.default) for name, parameter in table.items()}
     return {
@@ -70,6 +70,7 @@ def univista(**chosen: int) -> dict[str, Any]:
         "window_bytes": 128 << values["RX_BUF_AW"],
         "congestion": CongestionSettings("limit"),
         "rq_almost_full": values["RQ_ALMOST_FULL"],
+        "fault_events": True,
         "profile": "univista",
         "parameters": values,
     }
@@ -80,7 +81,7 @@ PROFILES: dict[str, Callable[..., dict[str, Any]]] = {"univista": univista}
 
 
 def profile_settings(profile: str | None, parameters: Mapping[str, int]) -> dict[str, Any]:
-    """Settings of a profile with some of its parameters chosen; none without a profile.
+    """Return the settings of a profile with some of its parameters chosen; none without a profile.
 
     Raises:
         VerbsError: EINVAL for a profile or parameter that does not exist, a value out of range, or parameters of

@@ -24,25 +24,25 @@ NOWHERE = frozenset((_NOWHERE_4, _NOWHERE_6))
 
 
 def source_port(local: int, remote: int) -> int:
-    """The UDP port that a connected queue pair sends from, by its number and its peer's.
+    """Return the UDP port that a connected queue pair sends from, by its number and its peer's.
 
-    As common NICs have it: of the dynamic range, so that switches spread queue pairs over equal paths.
+    As with common NICs, it lies in the dynamic range, so that switches spread queue pairs over equal paths.
     """
     return 0xC000 | (local * 0x9E37 ^ remote) & 0x3FFF
 
 
 class Offload(Protocol):
-    """What the device asks its link about a path."""
+    """Services of the link that the device uses for a path."""
 
     def max_segments(self, flow: Flow, /) -> int:
-        """Packets that one burst on this path may hold."""
+        """Return the number of packets that one burst on this path may hold."""
 
     def allow_gso(self, flow: Flow, /) -> None:
-        """The peer agreed to bursts that the system segments."""
+        """Allow bursts that the kernel segments: the peer agreed."""
 
 
 def peer_gid(ctx: QpContext, config: NicConfig) -> bytes:
-    """Where a connected queue pair's packets go: by IPv4 to 002's ``dip``, else, or without one, to ``rgid``."""
+    """Return the GID of a connected queue pair's peer: for IPv4 002's ``dip`` if set, else ``rgid``."""
     if len(config.address) == 4 and ctx.dip:
         return gid_from_address(ctx.dip.to_bytes(4, "big"))
     gid: int = ctx.rgid
@@ -50,16 +50,16 @@ def peer_gid(ctx: QpContext, config: NicConfig) -> bytes:
 
 
 def flow_bytes(log_max_qps: int) -> int:
-    """Bytes of an arena that flows take at most."""
+    """Return the maximum number of arena bytes that flows take."""
     return ((1 << log_max_qps) + _MAX_FLOWS + 1) * FLOW.size
 
 
 class Paths:
-    """Makes flows and keeps them: queue pairs to one peer share one flow and so its CRC seeds.
+    """Makes flows and keeps them: queue pairs to one peer share one flow and its CRC seeds.
 
-    Each has a record in ``arena``, by whose place :attr:`records` finds it. One that no queue pair has as its path
-    is forgotten when there are too many: then ``swept`` is called. ``offload`` is the link; without one a burst
-    holds 64 packets where the peer agreed, else one.
+    Each flow has a record in ``arena``, by whose offset :attr:`records` finds it. Flows that no queue pair uses are
+    forgotten when there are too many: then ``swept`` is called. ``offload`` is the link; without one a burst holds 64
+        packets if the peer agreed, else one.
     """
 
     __slots__ = ("_config", "_counters", "_flows", "_most", "_nowhere", "_swept", "offload", "records")
@@ -77,7 +77,7 @@ class Paths:
         self.offload: Offload | None = None
 
     def connected(self, ctx: QpContext) -> Flow:
-        """The path in a context; of a UD queue pair, which has none, one that leads nowhere."""
+        """Return the path in a context; for a UD queue pair, which has none, return one that leads nowhere."""
         dgid = peer_gid(ctx, self._config)
         if not any(dgid):
             return self._nowhere
@@ -86,7 +86,8 @@ class Paths:
         return self._flow(ctx, source, dgid, ctx)
 
     def datagram(self, ctx: QpContext, message: Message) -> Flow:
-        """The path to the destination that a UD work request names. An address of no use leads nowhere, counted."""
+        """Return the path to the destination that a UD work request names. An unusable address is counted and leads
+        nowhere."""
         dgid = message.dgid
         address = address_from_gid(dgid)
         if len(address) != len(self._config.address) or not any(address):
@@ -123,7 +124,7 @@ class Paths:
         return flow
 
     def _sweep(self) -> None:
-        """Forget the flows that no queue pair has as its path: those of datagrams."""
+        """Forget the flows that no queue pair uses: those of datagrams."""
         users, flows = self.records.users, self._flows
         self._flows = {key: flow for key, flow in flows.items() if users(flow)}
         self._most = len(self._flows) + _MAX_FLOWS
@@ -133,7 +134,7 @@ class Paths:
         self._swept()
 
     def max_segments(self, flow: Flow, gso_agreed: bool) -> int:
-        """Packets that one burst on this path may hold."""
+        """Return the number of packets that one burst on this path may hold."""
         offload = self.offload
         if offload is None:
             return MAX_IDENTS if gso_agreed else 1

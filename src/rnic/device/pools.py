@@ -1,4 +1,4 @@
-"""Numbers that the device hands out: of queue blocks, protection domains, queues."""
+"""Numbers that the device allocates: queue blocks, protection domains, queues."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from rnic.device.uar import Uar
 
 
 class NumberPool:
-    """The numbers ``first`` to ``first + count - 1``, each owned by one driver context while it is out.
+    """The numbers ``first`` to ``first + count - 1``, each owned by one driver context while allocated.
 
-    A number is used again only when no fresh one is left, and then the one given back longest ago, so that what
-    is late for an old queue pair does not meet a new one.
+    A number is used again only when no fresh one is left, and then the one given back longest ago, so that a late
+    packet for an old queue pair does not reach a new one.
     """
 
     __slots__ = ("_end", "_fresh", "_returned", "first", "owners")
@@ -20,23 +20,24 @@ class NumberPool:
         self.first = first
         self._fresh = first
         self._end = first + count
-        self._returned: deque[int] = deque()
+        self._returned: deque[int] | None = None
+        """Numbers that were given back; none until there are some, since an empty deque takes 760 bytes."""
         self.owners: dict[int, Uar] = {}
 
     def resize(self, count: int) -> None:
-        """Start anew with ``count`` numbers, where none is out."""
+        """Start again with ``count`` numbers while none is allocated."""
         assert not self.owners
         self._fresh = self.first
         self._end = self.first + count
-        self._returned.clear()
+        self._returned = None
 
     @property
     def fresh(self) -> int:
-        """The lowest number that was never out."""
+        """The lowest number that was never allocated."""
         return self._fresh
 
     def take(self, owner: Uar) -> int | None:
-        """A free number, or ``None``."""
+        """Return a free number, or ``None``."""
         if self._fresh < self._end:
             number = self._fresh
             self._fresh += 1
@@ -48,6 +49,8 @@ class NumberPool:
         return number
 
     def give_back(self, number: int) -> None:
-        """Free a number that is out."""
+        """Free an allocated number."""
         del self.owners[number]
+        if self._returned is None:
+            self._returned = deque()
         self._returned.append(number)

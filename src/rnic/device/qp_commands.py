@@ -1,7 +1,7 @@
 """Commands on queue pairs: creating with RST2INIT, the transitions, queries, and back to RESET.
 
-A queue pair in RESET belongs to software: the device holds nothing of it but its number, so RST2INIT brings
-rings, CQs and protection domain, and ERR2RST, from any state, destroys what RST2INIT made.
+A queue pair in RESET belongs to software: the device holds only its number, so RST2INIT supplies rings, CQs and
+protection domain, and ERR2RST, from any state, destroys what RST2INIT made.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from rnic.context.modify import (
     CREATION_FIELDS,
     DEST_QPN,
     EN_SQD_ASYNC_NOTIFY,
+    IGNORED,
     PATH_MTU,
     PKEY_INDEX,
     PORT,
@@ -42,9 +43,10 @@ from rnic.rings.sqe import SQE_SHIFT
 from rnic.spec import access, reasons
 from rnic.spec import commands as cmd
 from rnic.spec.addresses import address_text
-from rnic.spec.gids import address_from_gid, gid_from_address
+from rnic.spec.appearance import ROCE_V1
+from rnic.spec.gids import address_from_gid, gid_from_address, source_refusal
 from rnic.spec.limits import MAX_INLINE, MTU_BYTES, MTU_CODES
-from rnic.spec.states import RESET, ST_UD, STATE_NAMES, state_name
+from rnic.spec.states import ERR, RESET, ST_RC, ST_UD, ST_XRC_TGT, STATE_NAMES, state_name
 from rnic.state.queue_pair import QpMemory
 
 if TYPE_CHECKING:
@@ -53,9 +55,19 @@ if TYPE_CHECKING:
 MAX_RING_ENTRIES = 1 << 16
 MAX_SQ_ENTRY_SHIFT = 12
 """log2 of the longest send entry: a page; its first 64 bytes are the descriptor."""
+MIN_RQ_ENTRY_SHIFT, MAX_RQ_ENTRY_SHIFT = 4, 9
+"""log2 of the shortest and of the longest receive entry."""
 SRQN_MASK = SRQ_VALID - 1 & 0xFFFFFF
-_REMOTE = access.REMOTE_READ | access.REMOTE_WRITE | access.REMOTE_ATOMIC | access.LOCAL_WRITE
 _EMPTY = bytes(QPC_BYTES)
+
+
+def may_use(nic: QpCommandHost, uar: Uar, qpn: int) -> bool:
+    """Return whether a context may change and query a queue pair: one of its own, or an XRC TGT queue pair of a domain
+    that it has open (``ibv_open_qp``)."""
+    qp = nic.resources.qps.get(qpn)
+    if nic.resources.pools[cmd.RES_QP].owners.get(qpn) is uar:
+        return True
+    return qp is not None and qp.xrc_target and nic.resources.xrcds.has(uar, qp.xrcd)
 
 
 def modify_qp(nic: QpCommandHost, uar: Uar, opcode: int, qpn: int, inbox: bytes) -> None:
@@ -63,20 +75,23 @@ def modify_qp(nic: QpCommandHost, uar: Uar, opcode: int, qpn: int, inbox: bytes)
     res = nic.resources
     if len(inbox) not in (0, QPC_BYTES):
         raise Refused(cmd.ST_BAD_SIZE)
-    if res.pools[cmd.RES_QP].owners.get(qpn) is not uar:
+    if not may_use(nic, uar, qpn) or (opcode == cmd.ERR2RST and res.pools[cmd.RES_QP].owners.get(qpn) is not uar):
         raise Refused(cmd.ST_BAD_INDEX)
     given = QpContext(inbox or _EMPTY)
     qp = res.qps.get(qpn)
     if qp is not None and nic.load_contexts(qp) != Status.OK and opcode != cmd.ERR2RST:
         raise Refused(cmd.ST_BAD_NVMEM)
     state, service = (RESET, given.servtype) if qp is None else (qp.ctx.state, qp.ctx.servtype)
-    mask = given.opt_param_mask
+    if qp is not None and opcode in (cmd.TOERR, cmd.ERR2RST):
+        # invalid values in its context must not keep a queue pair alive
+        state, service = min(state, ERR), ST_RC
+    mask = given.opt_param_mask & ~IGNORED.get(service, 0)
     if service not in SERVICE_CODES or given.local_qpn not in (0, qpn):
         raise Refused(cmd.ST_BAD_PARAM)
     status = check(opcode, state, service, mask)
     if status:
         raise _not_legal(status, opcode, qpn, state, service, mask)
-    if not values_fit(given, mask, service, nic.config):
+    if wrong_value(given, mask, nic.config):
         raise _wrong_value(given, mask, nic.config)
     target = TRANSITIONS[opcode].target
     if target == RESET:
@@ -89,10 +104,11 @@ def modify_qp(nic: QpCommandHost, uar: Uar, opcode: int, qpn: int, inbox: bytes)
     if mask & AV:
         draft.sgid = int.from_bytes(nic.config.gid_table[draft.mgid_index], "big")
         if len(nic.config.address) == 4:
-            # frame encap reads both addresses as IPv4 (002 3.2)
+            # the frame encapsulator reads both addresses as IPv4 (002 3.2)
             draft.sip, draft.dip = draft.sgid & 0xFFFF_FFFF, (draft.rgid or draft.dip) & 0xFFFF_FFFF
     draft.state = target
-    # To host memory first: the cache, which is the context that the data path works on, takes it from there.
+    draft.extension_valid = 1
+    # Write to host memory first: the cache, which the data path works on, loads the context from there.
     if res.contexts.write_qp(qpn, draft.store()) != Status.OK:
         raise Refused(cmd.ST_BAD_NVMEM)
     if qp is None:
@@ -104,7 +120,7 @@ def modify_qp(nic: QpCommandHost, uar: Uar, opcode: int, qpn: int, inbox: bytes)
 
 
 def _not_legal(status: int, opcode: int, qpn: int, state: int, service: int, mask: int) -> Refused:
-    """Why a transition is not legal: its source, or its attributes."""
+    """Return why a transition is not legal: its source, or its attributes."""
     target = STATE_NAMES[TRANSITIONS[opcode].target]
     if status == cmd.ST_BAD_QP_STATE:
         return Refused(status, reasons.NO_TRANSITION, qpn=qpn, source=state_name(state), target=target)
@@ -116,14 +132,14 @@ def _not_legal(status: int, opcode: int, qpn: int, state: int, service: int, mas
 
 
 def _wrong_value(given: QpContext, mask: int, config: NicConfig) -> Refused:
-    """Why :func:`values_fit` does not let values through: the first that is wrong."""
+    """Return why :func:`wrong_value` refuses values: the first wrong one."""
     status = cmd.ST_BAD_PARAM
     if mask & PKEY_INDEX and given.pkey_index >= len(config.pkeys):
         return Refused(status, reasons.PKEY_INDEX, index=given.pkey_index, last=len(config.pkeys) - 1)
     if mask & PORT and given.port != 1:
         return Refused(status, reasons.PORT_NUMBER, port=given.port)
-    if mask & ACCESS_FLAGS and given.access_flags & ~_REMOTE:
-        flags, extra = given.access_flags, given.access_flags & ~_REMOTE
+    if mask & ACCESS_FLAGS and given.access_flags & ~access.QP_RIGHTS:
+        flags, extra = given.access_flags, given.access_flags & ~access.QP_RIGHTS
         return Refused(status, reasons.ACCESS_FLAGS, name="qp_access_flags", flags=flags, extra=extra)
     if mask & PATH_MTU and not 0 < MTU_BYTES.get(given.mtu, 0) <= config.mtu:
         if given.mtu not in MTU_BYTES:
@@ -139,6 +155,9 @@ def _wrong_value(given: QpContext, mask: int, config: NicConfig) -> Refused:
         return Refused(status, reasons.GID_INDEX, index=given.mgid_index, last=len(config.gid_table) - 1)
     if not any(config.gid_table[given.mgid_index]):
         return Refused(status, reasons.GID_EMPTY, index=given.mgid_index)
+    wrong_source = gid_refusal(given.mgid_index, config)
+    if wrong_source is not None:
+        return Refused(status, wrong_source, index=given.mgid_index, own=config.gid_index)
     gid = peer_gid(given, config)
     address = address_from_gid(gid)
     problem = "no address that is this port's or of its IP version"
@@ -151,47 +170,63 @@ def _wrong_value(given: QpContext, mask: int, config: NicConfig) -> Refused:
     return Refused(status, reasons.PEER_GID, gid=address_text(gid), problem=problem)
 
 
-def values_fit(given: QpContext, mask: int, service: int, config: NicConfig) -> bool:
-    """Whether every attribute in ``mask`` has a value that this device can hold to."""
-    wrong = (
-        (mask & PKEY_INDEX and given.pkey_index >= len(config.pkeys))
-        or (mask & PORT and given.port != 1)
-        or (mask & ACCESS_FLAGS and given.access_flags & ~_REMOTE)
-        or (mask & PATH_MTU and not 0 < MTU_BYTES.get(given.mtu, 0) <= config.mtu)
-        or (mask & DEST_QPN and not given.remote_qpn)
-        or (mask & AV and not _path_fits(given, config))
-        or any(mask & each.bit and getattr(given, each.field) > each.largest for each in ATTRIBUTES)
-    )
-    return not wrong
+def gid_refusal(index: int, config: NicConfig) -> reasons.Reason | None:
+    """Return why no packet can leave from a GID of the table; ``None`` if one can."""
+    return source_refusal(config.gid_table[index], config.gid_type(index) == ROCE_V1, config.gid)
 
 
-def _path_fits(given: QpContext, config: NicConfig) -> bool:
-    """A connected queue pair's peer: a single host of this NIC's IP version; its own address is this NIC's."""
-    gids = [peer_gid(given, config)]
-    if given.rgid:
-        gids.append(given.rgid.to_bytes(16, "big"))
-    address = config.address
-    return (
-        given.mgid_index < len(config.gid_table)
-        and any(config.gid_table[given.mgid_index])
-        and all(len(address_from_gid(gid)) == len(address) and not is_multicast(gid) for gid in gids)
-        and any(address_from_gid(gids[0]))
-        and (len(address) != 4 or not given.sip or gid_from_address(given.sip.to_bytes(4, "big")) in config.gid_table)
+def wrong_value(given: QpContext, mask: int, config: NicConfig) -> str:
+    """Return the first field of an attribute in ``mask`` that this device cannot honor; empty if there is none."""
+    if mask & PKEY_INDEX and given.pkey_index >= len(config.pkeys):
+        return "pkey_index"
+    if mask & PORT and given.port != 1:
+        return "port"
+    if mask & ACCESS_FLAGS and given.access_flags & ~access.QP_RIGHTS:
+        return "access_flags"
+    if mask & PATH_MTU and not 0 < MTU_BYTES.get(given.mtu, 0) <= config.mtu:
+        return "mtu"
+    if mask & DEST_QPN and not given.remote_qpn:
+        return "remote_qpn"
+    if mask & AV and (wrong := wrong_path(given, config)):
+        return wrong
+    return next(
+        (each.field for each in ATTRIBUTES if mask & each.bit and getattr(given, each.field) > each.largest), ""
     )
+
+
+def wrong_path(given: QpContext, config: NicConfig) -> str:
+    """Return the field that names no peer: a single host of this NIC's IP version, from an address of this NIC's."""
+    address, ipv4 = config.address, len(config.address) == 4
+    if given.mgid_index >= len(config.gid_table) or not any(config.gid_table[given.mgid_index]):
+        return "mgid_index"
+    if gid_refusal(given.mgid_index, config) is not None:
+        return "mgid_index"
+    peer = address_from_gid(peer_gid(given, config))
+    for field, gid in (("dip" if ipv4 and given.dip else "rgid", peer_gid(given, config)), ("rgid", given.rgid)):
+        gid = gid if isinstance(gid, bytes) else gid.to_bytes(16, "big")
+        if any(gid) and (len(address_from_gid(gid)) != len(address) or is_multicast(gid)):
+            return field
+    if not any(peer):
+        return "rgid" if given.rgid or not ipv4 else "dip"
+    own = not ipv4 or not given.sip or gid_from_address(given.sip.to_bytes(4, "big")) in config.gid_table
+    return "" if own else "sip"
 
 
 def _draft(nic: QpCommandHost, uar: Uar, qpn: int, given: QpContext) -> QpContext:
-    """The context that a RST2INIT mailbox asks for, from its creation fields, everything they name checked."""
+    """Return the context that a RST2INIT mailbox asks for; check every object that its creation fields name."""
     res = nic.resources
     block = given.usr_page
     if res.pools[cmd.RES_UAR_BLOCK].owners.get(block) is not uar:
         raise Refused(cmd.ST_BAD_INDEX)
     if block in res.blocks:
         raise Refused(cmd.ST_RESOURCE_BUSY)
-    if res.pools[cmd.RES_PD].owners.get(given.pd) is not uar:
-        raise Refused(cmd.ST_BAD_INDEX)
-    _cq(nic, uar, given.cqn_snd)
-    _cq(nic, uar, given.cqn_rcv)
+    if given.servtype == ST_XRC_TGT:
+        res.xrcds.own(uar, given.xrcd)
+    else:
+        if res.pools[cmd.RES_PD].owners.get(given.pd) is not uar:
+            raise Refused(cmd.ST_BAD_INDEX)
+        _cq(nic, uar, given.cqn_snd)
+        _cq(nic, uar, given.cqn_rcv)
     if given.srqn & SRQ_VALID:
         srq = res.srqs.get(given.srqn & SRQN_MASK)
         if srq is None or srq.uar is not uar:
@@ -210,7 +245,7 @@ def _draft(nic: QpCommandHost, uar: Uar, qpn: int, given: QpContext) -> QpContex
 
 
 def create_qp(nic: QpCommandHost, uar: Uar, ctx: QpContext) -> DeviceQp:
-    """Make a queue pair around its cached context, of which everything that it names was found."""
+    """Make a queue pair around its cached context, whose named objects all exist."""
     res = nic.resources
     srq = res.srqs[ctx.srqn & SRQN_MASK] if ctx.srqn & SRQ_VALID else None
     memory = qp = None
@@ -227,6 +262,8 @@ def create_qp(nic: QpCommandHost, uar: Uar, ctx: QpContext) -> DeviceQp:
         raise Refused(cmd.ST_EXCEED_LIM) from None
     if srq is not None:
         srq.users += 1
+    if qp.xrc_target:
+        res.xrcds.use(uar, ctx.xrcd, 1)
     res.occupy(ctx.usr_page, qp, QP_DOORS)
     res.qps[ctx.local_qpn] = qp
     nic.update_hold(qp)
@@ -234,7 +271,7 @@ def create_qp(nic: QpCommandHost, uar: Uar, ctx: QpContext) -> DeviceQp:
 
 
 def _cq(nic: QpCommandHost, uar: Uar, number: int) -> CompletionQueue:
-    """A CQ of the same driver that takes entries."""
+    """Return a CQ of the same driver that has not failed."""
     cq = nic.resources.cqs.get(number)
     if cq is None or cq.uar is not uar:
         raise Refused(cmd.ST_BAD_INDEX)
@@ -244,29 +281,46 @@ def _cq(nic: QpCommandHost, uar: Uar, number: int) -> CompletionQueue:
 
 
 def check_rings(nic: AdmissionHost, uar: Uar, given: QpContext) -> None:
-    """Sizes, alignment and memory of the two rings; :class:`Refused` where one is wrong."""
+    """Check sizes, alignment and memory of the two rings; :class:`Refused` if one is wrong."""
+    if wrong_size(given):
+        raise Refused(cmd.ST_BAD_SIZE)
+    if wrong_reach(nic, uar, given):
+        raise Refused(cmd.ST_BAD_PARAM)
+
+
+def wrong_size(given: QpContext) -> str:
+    """Return the field that gives one of the two rings a size or form that it cannot have; empty if there is none.
+
+    For a ring that is too long or too short, return its length field.
+    """
+    shift = given.sq_entry_sz_log or SQE_SHIFT
+    if not SQE_SHIFT <= shift <= MAX_SQ_ENTRY_SHIFT:
+        return "sq_entry_sz_log"
+    if given.sq_slab_bytes > MAX_INLINE or given.sq_slab_bytes & 15:
+        return "sq_slab_bytes"
+    if given.snd_wqe_length & (1 << shift) - 1 or not 2 <= send_entries(given) <= MAX_RING_ENTRIES:
+        return "snd_wqe_length"
+    length, log = given.rcv_wqe_length, given.rq_entry_sz_log
+    if given.srqn & SRQ_VALID:
+        return "rcv_wqe_length" if length else ""
+    if not (MIN_RQ_ENTRY_SHIFT if length else 0) <= log <= MAX_RQ_ENTRY_SHIFT:
+        return "rq_entry_sz_log"
+    if not length:
+        return ""
+    return "" if not length & (1 << log) - 1 and 2 <= length >> log <= MAX_RING_ENTRIES else "rcv_wqe_length"
+
+
+def wrong_reach(nic: AdmissionHost, uar: Uar, given: QpContext) -> str:
+    """Return the key or address field of a ring whose memory cannot be used; its sizes are valid."""
     memory = RingMemory(given, nic.memory, uar.port)
     rings = memory.rings()
-    if rings.sq_shift > MAX_SQ_ENTRY_SHIFT or given.sq_slab_bytes > MAX_INLINE or given.sq_slab_bytes & 15:
-        raise Refused(cmd.ST_BAD_SIZE)
-    if rings.sq_shift < SQE_SHIFT or given.snd_wqe_length & (1 << rings.sq_shift) - 1:
-        raise Refused(cmd.ST_BAD_SIZE)
-    if not 2 <= rings.sq_entries <= MAX_RING_ENTRIES:
-        raise Refused(cmd.ST_BAD_SIZE)
     length = given.snd_wqe_length + rings.sq_entries * given.sq_slab_bytes
     if not _in_reach(uar, memory.send, rings.sq_base, length):
-        raise Refused(cmd.ST_BAD_PARAM)
+        return "snd_wqe_base_lkey" if memory.send.key else "sq_base"
     length = given.rcv_wqe_length
-    if given.srqn & SRQ_VALID or not length:
-        if length:
-            raise Refused(cmd.ST_BAD_SIZE)
-        return
-    if not 4 <= given.rq_entry_sz_log <= 9 or length & rings.rq_stride - 1:
-        raise Refused(cmd.ST_BAD_SIZE)
-    if not 2 <= rings.rq_entries <= MAX_RING_ENTRIES:
-        raise Refused(cmd.ST_BAD_SIZE)
-    if not _in_reach(uar, memory.receive, rings.rq_base, length):
-        raise Refused(cmd.ST_BAD_PARAM)
+    if length and not _in_reach(uar, memory.receive, rings.rq_base, length):
+        return "rcv_wqe_base_lkey" if memory.receive.key else "rq_base"
+    return ""
 
 
 def _in_reach(uar: Uar, memory: KeyedMemory, base: int, length: int) -> bool:
@@ -276,7 +330,7 @@ def _in_reach(uar: Uar, memory: KeyedMemory, base: int, length: int) -> bool:
 
 
 def reset_qp(nic: QpCommandHost, qp: DeviceQp) -> None:
-    """Destroy a queue pair: whatever was posted is forgotten without completions (IBA 10.3.1, Reset state)."""
+    """Destroy a queue pair: posted work is dropped without completions (IBA 10.3.1, Reset state)."""
     if nic.stopped is not None:
         nic.stopped(qp.number)
     res = nic.resources
@@ -285,14 +339,16 @@ def reset_qp(nic: QpCommandHost, qp: DeviceQp) -> None:
     if qp.srq is not None and wqe is not None:
         qp.srq.give_back(wqe)
     if qp.number not in res.contexts.key.qps:
-        qp.flow = None  # its context is lost, and with it whom to acknowledge
+        qp.flow = None  # its context is lost, and with it the peer to acknowledge
     old, ctx.state = ctx.state, RESET
     with nic.guard.around("release", f"QP {qp.number:#x}"):
         qp.on_modify(old, nic.now_ns)
     nic.unregister_qp(qp)
     del res.qps[qp.number]
     qp.release_users()
-    if qp.srq is not None:
+    if qp.xrc_target:
+        res.xrcds.use(qp.uar, qp.xrcd, -1)
+    elif qp.srq is not None:
         qp.srq.users -= 1
     res.vacate(qp)
     res.contexts.drop_qp(qp.number)
@@ -300,7 +356,7 @@ def reset_qp(nic: QpCommandHost, qp: DeviceQp) -> None:
 
 
 def query_qp(nic: QpCommandHost, qpn: int) -> bytes:
-    """The QPC as host memory has it once the cache is flushed; of a queue pair in RESET only its number is known."""
+    """Flush the cache and return the QPC from host memory; for a queue pair in RESET only its number is known."""
     qp = nic.resources.qps.get(qpn)
     if qp is None:
         return QPC.pack({"local_qpn": qpn, "state": RESET})

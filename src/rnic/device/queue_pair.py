@@ -11,6 +11,7 @@ from rnic.device.keyed_memory import KeyedMemory
 from rnic.device.paths import NOWHERE
 from rnic.device.srq import SharedReceiveQueue, receive_ring, show_ring
 from rnic.device.uar import Registers, Uar
+from rnic.rings.cqe import CQE_SRQ
 from rnic.rings.queue_block import (
     BLOCK_BYTES,
     QUEUE_NUMBER,
@@ -22,10 +23,25 @@ from rnic.rings.queue_block import (
     SQ_STRIDE,
 )
 from rnic.rings.sqe import SQE_SHIFT
-from rnic.spec.opcodes import RC, UC, UD
+from rnic.spec import reasons
+from rnic.spec.opcodes import RC, UC, UD, XRC
 from rnic.spec.psn import PSN_MASK, psn_diff
 from rnic.spec.reasons import MOST_LINES, Reason
-from rnic.spec.states import ERR, RESET, RTR, RTS, SQD, SQE, ST_RC, ST_UC, ST_UD, state_name
+from rnic.spec.states import (
+    ERR,
+    RELIABLE,
+    RESET,
+    RTR,
+    RTS,
+    SQD,
+    SQE,
+    ST_RC,
+    ST_UC,
+    ST_UD,
+    ST_XRC_INI,
+    ST_XRC_TGT,
+    state_name,
+)
 from rnic.state.queue_pair import QP, QpMemory
 from rnic.state.record import Word, view
 from rnic.transport.qp import QueuePair
@@ -39,21 +55,24 @@ if TYPE_CHECKING:
     from rnic.mem.dma import DmaPort
     from rnic.mem.table import MemoryTable
     from rnic.transport.message import Message
+    from rnic.wire.packet import Packet
 
-_SEND_RING = QP["sq_base"].byte  # its record is part of the queue pair's
+_SEND_RING = QP["sq_base"].byte  # its record is part of the queue pair's record
 _CONNECTED = frozenset({RTR, RTS, SQD, SQE})
 _SENDING = frozenset({RTS, SQD})
-SERVICE_CODES = {ST_RC: RC, ST_UC: UC, ST_UD: UD}
+SERVICE_CODES = {ST_RC: RC, ST_UC: UC, ST_UD: UD, ST_XRC_INI: XRC, ST_XRC_TGT: XRC}
 """Service bits of a BTH opcode for each service type of a context."""
+_ENGINE_SERVICES = frozenset({ST_RC, ST_UC, ST_UD})
+"""Service types that the engine knows."""
 
 
 def send_entries(ctx: QpContext) -> int:
-    """Entries of the send ring that a context names."""
+    """Return the number of entries of the send ring that a context names."""
     return ctx.snd_wqe_length >> (ctx.sq_entry_sz_log or SQE_SHIFT)
 
 
 class _Completions:
-    """Where a queue pair's completions go: the CQ that its context names at each of them."""
+    """Destination of a queue pair's completions: the CQ that its context names at each of them."""
 
     __slots__ = ("_cqs", "_ctx")
 
@@ -63,12 +82,12 @@ class _Completions:
 
 
 class SendCompletions(_Completions):
-    """Of the send queue: row ``qp_cqn_send`` of 002 5.4.2."""
+    """Completions of the send queue: row ``qp_cqn_send`` of 002 5.4.2."""
 
     __slots__ = ()
 
     def complete(self, *entry: int) -> bool:
-        """:meth:`~rnic.device.cq.CompletionQueue.complete`; false where there is no such CQ."""
+        """Call :meth:`~rnic.device.cq.CompletionQueue.complete`; return false if there is no such CQ."""
         cq = self._cqs.get(self._ctx.cqn_snd)
         return cq is not None and cq.complete(*entry)
 
@@ -79,12 +98,12 @@ class SendCompletions(_Completions):
 
 
 class ReceiveCompletions(_Completions):
-    """Of the receive queue: row ``cqn_rcv`` of 002 5.4.2."""
+    """Completions of the receive queue: row ``cqn_rcv`` of 002 5.4.2."""
 
     __slots__ = ()
 
     def complete(self, *entry: int) -> bool:
-        """:meth:`~rnic.device.cq.CompletionQueue.complete`; false where there is no such CQ."""
+        """Call :meth:`~rnic.device.cq.CompletionQueue.complete`; return false if there is no such CQ."""
         cq = self._cqs.get(self._ctx.cqn_rcv)
         return cq is not None and cq.complete(*entry)
 
@@ -95,13 +114,53 @@ class ReceiveCompletions(_Completions):
 
     @property
     def notified(self) -> bool:
-        """:attr:`~rnic.device.cq.CompletionQueue.notified`; false where there is no such CQ."""
+        """The CQ's :attr:`~rnic.device.cq.CompletionQueue.notified`; false if there is no such CQ."""
         cq = self._cqs.get(self._ctx.cqn_rcv)
         return cq is not None and cq.notified
 
 
+class XrcCompletions:
+    """Destination of an XRC TGT queue pair's receive completions: the CQ of the SRQ whose entry completes."""
+
+    __slots__ = ("_cqs", "_qp")
+
+    def __init__(self, qp: DeviceQp, cqs: Mapping[int, CompletionQueue]) -> None:
+        self._qp = qp
+        self._cqs = cqs
+
+    def complete(
+        self,
+        index: int,
+        status: int,
+        vendor_err: int,
+        length: int,
+        word3: int,
+        wqe_id: int,
+        requested: int,
+        qpn: int,
+        imm: int,
+    ) -> bool:
+        """Complete an entry of the SRQ, whose number goes with it; return false if there is no such CQ."""
+        cq, srq = self.queue, self._qp.srq
+        if cq is None or srq is None:
+            return False
+        return cq.complete(index, status, vendor_err, length, word3 | CQE_SRQ, srq.number, requested, qpn, imm)
+
+    @property
+    def queue(self) -> CompletionQueue | None:
+        """The CQ itself."""
+        srq = self._qp.srq
+        return None if srq is None else self._cqs.get(srq.cqn)
+
+    @property
+    def notified(self) -> bool:
+        """The CQ's :attr:`~rnic.device.cq.CompletionQueue.notified`; false if there is no such CQ."""
+        cq = self.queue
+        return cq is not None and cq.notified
+
+
 class Rings(NamedTuple):
-    """Where a context says that the rings are."""
+    """Addresses of the rings by a context."""
 
     sq_base: int
     sq_entries: int
@@ -112,10 +171,11 @@ class Rings(NamedTuple):
 
 
 class RingMemory:
-    """The memory behind a queue pair's rings, and where in it they lie.
+    """The memory of a queue pair's rings, and their addresses in it.
 
-    002 names a ring by its key: it begins ``wqe_base`` bytes into the key's region, and where both rings have one key
-    the receive ring follows the send ring. The extension names it by its address, with the key or without; without it
+    002 names a ring by its key: it begins ``wqe_base`` bytes into the key's region, and if both rings have the same key
+        the receive ring follows the send ring. The extension names it by its address, with the key or without; without
+        it
     is memory of the driver that made the queue pair.
     """
 
@@ -127,7 +187,7 @@ class RingMemory:
         self.receive = KeyedMemory(memory, ctx, "rcv_wqe_base_lkey", port)
 
     def rings(self) -> Rings:
-        """The rings as the context has them now."""
+        """Return the rings as the context has them now."""
         ctx = self._ctx
         shift = ctx.sq_entry_sz_log or SQE_SHIFT
         entries = send_entries(ctx)
@@ -144,11 +204,11 @@ class RingMemory:
 
 @view(QP, "DeviceQp", "Scheduler")
 class DeviceQp(QueuePair):
-    """One QP. ``opcodes`` is what its packets' opcodes must say; ``notify_drained`` asks for SQ_DRAINED.
+    """One QP. ``opcodes`` is the service that its packets' opcodes must have; ``notify_drained`` asks for SQ_DRAINED.
 
-    ``peer`` is the incoming path that was found right last, ``pkey`` the P_Key in use: what every packet is held
-    against; :meth:`refresh` renews both after a modify command. ``turn`` is how many bytes it may send before the
-    others have their turns, ``deficit`` what it may send still. ``cnp_merge_ns`` is until when marks bring no further
+    ``peer`` is the incoming path last found right, ``pkey`` the P_Key in use: every packet is checked against both;
+    :meth:`refresh` renews them after a modify command. ``turn`` is the number of bytes that it may send before the
+    others have their turns, ``deficit`` the number it may still send. Until ``cnp_merge_ns`` marks cause no further
     CNP, ``rate`` its rate register.
     """
 
@@ -164,6 +224,8 @@ class DeviceQp(QueuePair):
         "sq_entries",
         "srq",
         "uar",
+        "xrc_target",
+        "xrcd",
     )
 
     next_ready: Word
@@ -194,9 +256,12 @@ class DeviceQp(QueuePair):
         self.nic = nic
         self.uar = uar
         self.srq = srq
+        """Its shared receive queue; of an XRC TGT queue pair, that of the last request."""
+        self.xrc_target = ctx.servtype == ST_XRC_TGT
+        self.xrcd = ctx.xrcd
         self.regs = regs = Registers(uar, ctx.usr_page)
         self.executor: _engine.Executor | None = None
-        """The engine's hold of it, where there is an engine that knows its service."""
+        """The engine's handle of it, if there is an engine that supports its service."""
         self.peer: Flow | None = None
         regs.clear()
         regs.set(QUEUE_NUMBER, ctx.local_qpn)
@@ -217,10 +282,9 @@ class DeviceQp(QueuePair):
         rq = srq or receive_ring(regs, rings.rq_base, rings.rq_entries, rings.rq_stride, port=memory.receive)
         self._counted: int | None = None
         self.cqs: tuple[CompletionQueue, ...] = ()
-        """The CQs that it counts as a user of: those of its send and of its receive queue."""
-        super().__init__(
-            state, ctx, nic, send_ring, rq, SendCompletions(ctx, res.cqs), ReceiveCompletions(ctx, res.cqs)
-        )
+        """The CQs of its send and receive queues, which count it as a user."""
+        receives = XrcCompletions(self, res.cqs) if self.xrc_target else ReceiveCompletions(ctx, res.cqs)
+        super().__init__(state, ctx, nic, send_ring, rq, SendCompletions(ctx, res.cqs), receives)
         self.number = ctx.local_qpn
         self.shown_state = ctx.state
         self.context = nic.contexts.key.qps.slot(self.number)
@@ -231,11 +295,12 @@ class DeviceQp(QueuePair):
         self.forget_why()
         self.hold_users()
 
-    def has_room_for(self, new: QpContext) -> bool:
-        """Whether it can go on with another context's rings: it keeps its shared receive queue and its send WQEs."""
-        return (
-            send_entries(new) <= self._most and (SRQ_VALID | self.srq.number if self.srq is not None else 0) == new.srqn
-        )
+    def lacks_room_for(self, new: QpContext) -> str:
+        """Return the field with which it cannot continue in another context: it keeps its SRQ and its send WQEs."""
+        own = self.srq is not None and not self.xrc_target
+        if (SRQ_VALID | self.srq.number if own and self.srq else 0) != new.srqn:
+            return "srqn"
+        return "snd_wqe_length" if send_entries(new) > self._most else ""
 
     def _show_send_ring(self, ctx: QpContext, rings: Rings) -> None:
         regs = self.regs
@@ -247,7 +312,9 @@ class DeviceQp(QueuePair):
     # ------------------------------------------------------------------------- what it is a user of
 
     def hold_users(self) -> bool:
-        """Count as a user of the PD and the CQs that the context names now; false where there is no such CQ."""
+        """Count as a user of the PD and the CQs that the context names now; false if there is no such CQ."""
+        if self.xrc_target:
+            return True  # of what it receives into, the SRQs are users
         res, ctx = self.nic.resources, self.ctx
         send, receive = res.cqs.get(ctx.cqn_snd), res.cqs.get(ctx.cqn_rcv)
         if send is None or receive is None:
@@ -260,7 +327,7 @@ class DeviceQp(QueuePair):
         return True
 
     def release_users(self) -> None:
-        """Stop counting as a user of them."""
+        """Stop counting as a user of the PD and the CQs."""
         if self._counted is not None:
             for cq in self.cqs:
                 cq.users -= 1
@@ -270,7 +337,7 @@ class DeviceQp(QueuePair):
     # --------------------------------------------------------------------------- the context changed
 
     def refresh(self) -> None:
-        """The context was modified."""
+        """Take over the modified context."""
         self.peer = None
         self._choose_executor()
         if self.ctx.servtype == ST_UD and self.nic.datagrams is not None:
@@ -284,12 +351,18 @@ class DeviceQp(QueuePair):
         if device is not None:
             device.remove(self.number)
         self.executor = None
-        if device is not None and self.ctx.servtype in SERVICE_CODES and self.ctx.state in _CONNECTED:
+        if device is not None and self.ctx.servtype in _ENGINE_SERVICES and self.ctx.state in _CONNECTED:
             block = self.regs.buf[self.regs.at : self.regs.at + BLOCK_BYTES]
             self.executor = device.add(self, block)
 
+    def on_modify(self, old_state: int, now_ns: int) -> None:
+        """Act on a change of the context, and put it under congestion control once it may send."""
+        super().on_modify(old_state, now_ns)
+        if self.ctx.state == RTS and old_state == RTR:
+            self.nic.congestion.begin(self)
+
     def reload(self, now_ns: int) -> None:
-        """The context was changed outside any transition: what was taken from it is taken anew."""
+        """Read the context again: it was changed outside any transition."""
         ctx, nic = self.ctx, self.nic
         old = self.shown_state
         known = ctx.servtype in SERVICE_CODES
@@ -301,7 +374,7 @@ class DeviceQp(QueuePair):
         elif ctx.state in _CONNECTED or ctx.servtype == ST_UD:
             self.flow = nic.make_flow(ctx)
             self.requester.refresh(self.flow)
-        if ctx.state in _SENDING and ctx.servtype == ST_RC:
+        if ctx.state in _SENDING and ctx.servtype in RELIABLE:
             self._acknowledge(now_ns)
         self.refresh()
         if not (known and self.hold_users() and fits) and ctx.state not in (RESET, ERR):
@@ -309,8 +382,18 @@ class DeviceQp(QueuePair):
         else:
             nic.schedule(self)
 
+    def fail_context(self, field: str) -> None:
+        """Fail this queue pair only: a field of its context was given an invalid value past all checks."""
+        self.explain(reasons.CONTEXT_VALUE, qpn=self.number, field=field, value=getattr(self.ctx, field))
+        self.ctx.local_qpn = self.number  # the program gets the event by this number
+        if self.shown_state == ERR:
+            self.stop(ERR)
+        else:
+            self.enter_error()
+        self._choose_executor()
+
     def _place_rings(self) -> bool:
-        """Go on in the rings that the context names now; false where they cannot be."""
+        """Continue in the rings that the context names now. Return false if they are not usable."""
         ctx, rings = self.ctx, self._memory.rings()
         if not 0 < rings.sq_entries <= self._most or self.requester.fetch_index >= rings.sq_entries:
             return False
@@ -323,7 +406,8 @@ class DeviceQp(QueuePair):
         return True
 
     def _acknowledge(self, now_ns: int) -> None:
-        """The oldest PSN that is not acknowledged was written: those before it are. It must have been sent."""
+        """Acknowledge the PSNs before the oldest unacknowledged PSN, which was written to the context. It must have
+        been sent."""
         requester, ctx = self.requester, self.ctx
         psn = ctx.last_acked_psn & PSN_MASK
         if 0 < psn_diff(psn, requester.una) <= psn_diff(requester.sent_psn, requester.una):
@@ -333,7 +417,7 @@ class DeviceQp(QueuePair):
             ctx.last_acked_psn = requester.una
 
     def comes_from_peer(self, flow: Flow) -> bool:
-        """Whether packets on ``flow`` are for this queue pair: from its peer's address to its own, or UD."""
+        """Return whether packets on ``flow`` are for this queue pair: from its peer's address to its own, or UD."""
         path = self.flow
         if path is None or (self.opcodes != UD and (path.dst != flow.src or path.src != flow.dst)):
             return False
@@ -341,7 +425,7 @@ class DeviceQp(QueuePair):
         return True
 
     def flow_to(self, message: Message) -> Flow:
-        """The path to a message's destination, which the engine knows from then on."""
+        """Return the path to a message's destination, which the engine knows from then on."""
         flow = super().flow_to(message)
         if self.executor is not None and flow.dst not in NOWHERE:
             self.executor.add_destination(message, flow, self.nic.max_segments(flow, False))
@@ -349,21 +433,64 @@ class DeviceQp(QueuePair):
 
     @property
     def receive_pd(self) -> int:
-        """Protection domain of the entries that it receives into: a shared receive queue has its own."""
+        """Return the protection domain of its receive entries: a shared receive queue has its own."""
         return self.ctx.pd if self.srq is None else self.srq.pd
 
+    # ----------------------------------------------------------------------------------- XRC (IBA annex A14)
+
+    def _srq_of(self, packet: Packet) -> SharedReceiveQueue | None:
+        """Return the SRQ that a request names, if it is in the queue pair's domain."""
+        named = self.xrc_target and packet.row.xrceth
+        srq = self.nic.resources.srqs.get(packet.srqn) if named else None
+        return srq if srq is not None and srq.xrcd == self.xrcd and not srq.failed else None
+
+    def use_srq(self, packet: Packet) -> bool:
+        """Take the shared receive queue that an XRC request names; return false if there is none in the domain, or if
+        the packet is of another SRQ than its message began with."""
+        srq = self._srq_of(packet)
+        if srq is not None and packet.row.start:
+            self.srq = self.rq = self.responder.rq = srq
+        return srq is not None and srq is self.srq
+
+    def leave_srq(self, srq: SharedReceiveQueue) -> None:
+        """Forget an SRQ that is being destroyed; a message that is open there is refused with its next packet."""
+        if self.xrc_target and self.srq is srq:
+            self.responder.release()
+            self.srq = None
+
+    @property
+    def request_pd(self) -> int:
+        """Protection domain of the memory that the open request may access: that of its SRQ, if it is of XRC."""
+        return self.receive_pd if self.xrc_target else self.ctx.pd
+
+    def pd_of(self, packet: Packet) -> int:
+        """Return the protection domain of the memory that a request may access; 0 if there is none."""
+        if not self.xrc_target:
+            return self.ctx.pd
+        srq = self._srq_of(packet)
+        return 0 if srq is None else srq.pd
+
+    def reply_pd(self, rkey: int) -> int:
+        """Return the protection domain of the memory that is being read: with XRC, the key was checked when the request
+        came."""
+        if not self.xrc_target:
+            return self.ctx.pd
+        entry = self.host.memory.lookup(rkey)
+        return 0 if entry is None else entry.pd
+
     def handle_timer(self, now_ns: int) -> None:
-        """The deadline may have come; the engine's, where it knows what is to be done."""
+        """Handle the deadline if it has come; the engine handles it if it can."""
         if self.executor is None or not self.executor.timeout(now_ns):
             super().handle_timer(now_ns)
 
     def forget_why(self) -> None:
-        """Forget it, and let the engine leave what it drops to the reference again, so often as lines are shown."""
+        """Forget the reason, and let the engine leave dropped packets to the reference again, once for each line that
+        may be shown."""
         super().forget_why()
         self.explains = 1 if self.uar.tell is None else MOST_LINES
 
     def explain(self, reason: Reason, about: str = "", /, **values: object) -> None:
-        """Note why something fails, and tell the program's user where the program asked for that."""
+        """Note why something fails, and tell the program's user if the program asked for that."""
         super().explain(reason, about, **values)
         tell = self.uar.tell
         if tell is not None and self.why is not None:
@@ -372,7 +499,7 @@ class DeviceQp(QueuePair):
             self.explains -= 1
 
     def ask_peer(self, silent: bool) -> str:
-        """Return what the peer's end says, where it is one of the same user's: why it refused, or why it is silent."""
+        """Return the peer's reason for refusing, or for its silence, if the peer belongs to the same user."""
         find = self.nic.find_peer
         if find is None or self.flow is None:
             return ""
@@ -389,7 +516,7 @@ class DeviceQp(QueuePair):
         return why
 
     def stop(self, state: int) -> None:
-        """Take an error state, and show it."""
+        """Enter an error state, and show it."""
         if self.nic.stopped is not None:
             self.nic.stopped(self.number)
         super().stop(state)

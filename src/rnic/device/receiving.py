@@ -1,4 +1,4 @@
-"""What arrives: bursts by the quick ways first, each other packet by the full path, frames of other protocols."""
+"""Receive path: bursts by the fast paths first, other packets by the full path, and frames of other protocols."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rnic.spec import reasons
 from rnic.spec.addresses import address_text
 from rnic.spec.drops import DropReason
 from rnic.spec.limits import BTH_BYTES, ICRC_BYTES, MAX_UDP_PAYLOAD
-from rnic.spec.opcodes import CNP, RC, UD
+from rnic.spec.opcodes import CNP, RC, UD, XRC
 from rnic.spec.registers import IRQ_NON_RDMA
 from rnic.spec.states import RTR, RTS, SQD, SQE
 from rnic.wire.bursts import RxBurst
@@ -33,12 +33,12 @@ _RECEIVING = frozenset({RTR, RTS, SQD, SQE})
 
 
 def _same_partition(one: int, other: int) -> bool:
-    """IBA 10.9.3: equal but for the membership bit, and not two limited members."""
+    """Return whether two P_Keys match (IBA 10.9.3): equal except the membership bit, and not both limited members."""
     return not (one ^ other) & ~_FULL_MEMBER and bool((one | other) & _FULL_MEMBER)
 
 
 class Receiving:
-    """The way in of one NIC. Nothing that arrives raises; work per burst is bounded by its packets."""
+    """Receive path of one NIC. Nothing that arrives raises; work per burst is bounded by its packets."""
 
     __slots__ = ("_icrc", "_nic")
 
@@ -69,7 +69,7 @@ class Receiving:
         self.take(RxBurst(flow, payload, size, size, ident, frag, *how), now_ns)
 
     def take(self, burst: RxBurst, now_ns: int, start: int = 0) -> None:
-        """Take what arrived, from byte ``start`` on. A bad packet bumps a drop counter and has no other effect."""
+        """Take a received burst, from byte ``start`` on. A bad packet bumps a drop counter and has no other effect."""
         nic = self._nic
         nic.now_ns = now_ns
         if not nic.enabled:
@@ -82,7 +82,7 @@ class Receiving:
         qps = nic.running
         marked = burst.ecn == CE
         learning = burst.ident is None and not flow.settled
-        # what is taken by the quick ways has the ident that is guessed: no sender's that counts up
+        # the fast paths take only packets with the guessed IP ID: not those of a sender that counts up
         guessed = not learning or flow.idents is None or flow.idents.small
         packets = 0
         while start < length:
@@ -130,11 +130,11 @@ class Receiving:
         nic.note_traffic(now_ns)
 
     def take_packet(self, qp: DeviceQp | None, dqpn: int, burst: RxBurst, view: memoryview, index: int) -> None:
-        """One packet by the full path: ICRC, header, queue pair, state, service, address, P_Key (004 7.3)."""
+        """Take one packet by the full path: ICRC, header, queue pair, state, service, address, P_Key (004 7.3)."""
         size = len(view)
         if size > MAX_UDP_PAYLOAD or size & 3:
-            # Headers, padded payload and ICRC are whole words. Seeds and residues are cached by length, so nobody
-            # may fill those caches with lengths that no packet has.
+            # Headers, padded payload and ICRC are whole words. Seeds and residues are cached by length, so a peer must
+            # not fill those caches with lengths that no packet has.
             self._nic.counters.bump((DropReason.TOO_LONG if size > MAX_UDP_PAYLOAD else DropReason.BAD_LENGTH).value)
             return
         try:
@@ -152,15 +152,15 @@ class Receiving:
             self._nic.counting(address)
 
     def share_idents(self, other: Receiving) -> None:
-        """Use another's knowledge of what peers count: both receive at one address."""
+        """Share another NIC's knowledge of how peers count IP IDs: both receive at one address."""
         self._icrc.pairs = other._icrc.pairs
 
     def learn(self, burst: RxBurst, count: int) -> None:
-        """Note ``count`` packets, taken elsewhere, that had the idents that are expected of a path."""
+        """Note ``count`` packets, taken elsewhere, with the IP IDs that a path expects."""
         self._icrc.learn(burst, count)
 
     def _take_confirmed(self) -> None:
-        """Take packets that were held for their idents; a queue pair may have gone meanwhile."""
+        """Take packets that were held for their IP IDs; a queue pair may have gone meanwhile."""
         confirmed, self._icrc.confirmed = self._icrc.confirmed, []
         for held in confirmed:
             dqpn = _DQPN.unpack_from(held.packet, _DQPN_AT)[0] & _QPN_MASK
@@ -190,7 +190,7 @@ class Receiving:
         elif row.service != qp.opcodes and packet.opcode != CNP:
             self._nic.counters.bump(DropReason.WRONG_SERVICE.value)
         elif flow is not qp.peer and not qp.comes_from_peer(flow):
-            if qp.explains:  # a flood must not cost more than it did
+            if qp.explains:  # a flood of wrong packets must not cost more
                 qp.explain(reasons.WRONG_PEER, got=address_text(flow.src), peer=qp.peer_text)
             self._nic.counters.bump(DropReason.WRONG_ADDRESS.value)
         elif packet.pkey != qp.pkey and not _same_partition(packet.pkey, qp.pkey):
@@ -198,7 +198,7 @@ class Receiving:
         elif packet.opcode == CNP:
             self._nic.congestion.notified(qp, self._nic.now_ns)
         else:
-            if packet.ecn == CE and qp.opcodes == RC:
+            if packet.ecn == CE and qp.opcodes in (RC, XRC):
                 self._nic.congestion.marked(qp, self._nic.now_ns)
             qp.came_bytes += size
             qp.receive(packet, self._nic.now_ns)
@@ -206,7 +206,7 @@ class Receiving:
                 qp.show()
 
     def _take_elsewhere(self, packet: Packet, dqpn: int) -> None:
-        """A packet to no queue pair of a program's: to QP1, to a multicast group, or to nobody."""
+        """Take a packet that is not for a program's queue pair: for QP1, for a multicast group, or for none."""
         if dqpn == GSI_QPN:
             self._nic.gsi.receive(packet, self._nic.now_ns)
             return
@@ -226,5 +226,5 @@ class Receiving:
             else:
                 try:
                     qp.receive(packet, self._nic.now_ns)
-                except Exception as error:  # noqa: BLE001 - the last guard; the other members get it all the same
+                except Exception as error:  # noqa: BLE001 - the last guard; the other members still get it
                     self._nic.internal_error("packet", qp, error)

@@ -1,4 +1,4 @@
-"""How a command is refused."""
+"""Refusal of a command."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rnic.spec.reasons import Reason
 class Refused(Exception):  # noqa: N818 - it never leaves the command unit
     """The command ends with ``status`` and has changed nothing.
 
-    ``reason`` and ``text`` say why, if that is more than the status says (:mod:`rnic.spec.reasons`).
+    ``reason`` and ``text`` say why, if that adds to the status (:mod:`rnic.spec.reasons`).
     """
 
     def __init__(self, status: int, reason: Reason | None = None, **values: object) -> None:

@@ -1,4 +1,4 @@
-"""What exists in a device: the numbers in use, their owners, and the objects behind them."""
+"""Objects of a device: the numbers in use, their owners, and the objects themselves."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rnic.device.queue_pair import DeviceQp
 from rnic.device.refusal import Refused
 from rnic.device.srq import SharedReceiveQueue
 from rnic.device.uar import GLOBAL_BLOCKS, Doorbells, Doors, Uar
+from rnic.device.xrc import XrcDomains
 from rnic.mem.table import MemoryEntry, MemoryTable
 from rnic.spec import commands as cmd
 from rnic.spec.limits import MAX_EQS
@@ -23,13 +24,13 @@ LOG_MAX_PDS = 12
 LOG_MAX_SRQS = 12
 MAX_SEGMENTS = 1 << 15
 MAX_MTT_ENTRIES = 1 << 18
-"""Page list entries of all segments together (``hardware.md`` 2b)."""
+"""Page list entries of all segments in total (``hardware.md`` 2b)."""
 
 Queue = DeviceQp | CompletionQueue | EventQueue | SharedReceiveQueue
 
 
 class KeyRecord:
-    """An allocated key index: its owner, the key as allocated, and the region or window behind it, if any.
+    """An allocated key index: its owner, the key as allocated, and its region or window, if any.
 
     ``segment`` is the page list that a region uses, 0 for one that lies in one piece.
     """
@@ -74,6 +75,7 @@ class Resources:
         "srqs",
         "uar_blocks",
         "uars",
+        "xrcds",
     )
 
     def __init__(self, config: NicConfig, memory: MemoryTable, contexts: ContextManager) -> None:
@@ -83,6 +85,7 @@ class Resources:
         self.contexts = contexts
         self.doorbells = Doorbells()
         self.groups = Groups()
+        self.xrcds = XrcDomains()
         self.icm = Icm(contexts)
         self.interrupts: deque[EventQueue] = deque()
         self.uars: list[Uar] = []
@@ -93,7 +96,7 @@ class Resources:
         self.blocks: dict[int, Queue] = {}
         """The queue in each block that holds one."""
         self.pd_users: dict[int, int] = {}
-        """Objects in each protection domain that has any."""
+        """Number of objects in each protection domain that has any."""
         self.keys: dict[int, KeyRecord] = {}
         """Allocated memory keys by index."""
         self.segments: dict[int, Segment] = {}
@@ -115,17 +118,17 @@ class Resources:
         return sum(len(segment.pages) for segment in self.segments.values())
 
     def own(self, uar: Uar, kind: int, number: int) -> None:
-        """Refuse a number that ``uar`` does not own: BAD_RESOURCE where nobody can, as the device keeps it."""
+        """Refuse a number that ``uar`` does not own: BAD_RESOURCE for one that the device keeps for itself."""
         pool = self.pools[kind]
         if pool.owners.get(number) is not uar:
             raise Refused(cmd.ST_BAD_RESOURCE if 0 <= number < pool.first else cmd.ST_BAD_INDEX)
 
     def use_pd(self, pd: int) -> None:
-        """Count one more object in ``pd``."""
+        """Count one more object in a protection domain."""
         self.pd_users[pd] = self.pd_users.get(pd, 0) + 1
 
     def leave_pd(self, pd: int) -> None:
-        """Count one less."""
+        """Count one object less in a protection domain."""
         left = self.pd_users[pd] - 1
         if left:
             self.pd_users[pd] = left

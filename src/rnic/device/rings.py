@@ -1,4 +1,4 @@
-"""Whether the ring of a CQ or EQ can be where its context says."""
+"""Check the size and the memory of the ring of a CQ or EQ."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def ring_status(memory: MemoryTable, uar: Uar, values: Mapping[str, int]) -> int:
-    """What is wrong with the ring of a CQC or EQC, a command status; ``ST_OK`` if nothing is."""
+    """Return what is wrong with the ring of a CQC or EQC, a command status; ``ST_OK`` if nothing is."""
     if not 1 <= values["logsize"] <= LOG_MAX_CQ:
         return cmd.ST_BAD_SIZE
     start, length, key = values["start"], 1 << CQE_SHIFT + values["logsize"], values["lkey"]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @view(DEVICE)
 class Root:
-    """Where everything lies in ``arena``, of which nothing is in use yet: it is at the start."""
+    """Offsets of all tables in ``arena``; the record is at its start, so nothing may be allocated before."""
 
     __slots__ = ("words",)
 
@@ -35,7 +35,7 @@ class Root:
         self.words = arena.words(at, DEVICE.size)
 
     def show(self, nic: RootHost) -> None:
-        """Say where the tables are."""
+        """Store the offsets of the tables."""
         key = nic.contexts.key
         self.keys, self.max_keys = nic.memory.place, nic.memory.max_entries
         self.log_qps, self.log_eqs = key.qps.log, key.eqs.log

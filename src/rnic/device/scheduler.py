@@ -1,9 +1,10 @@
-"""Whose turn it is to send: deficit round robin by bytes, between programs, and between the queue pairs of each.
+"""Choose the queue pair that sends next: deficit round robin by bytes, between programs, and between the queue
+pairs of each.
 
 A program's share does not depend on how many queue pairs it has, nor a queue pair's on the size of its messages.
-A program with nothing to send saves up nothing. But one that had nothing to send is a *newcomer*: it may send a little
-before those in the rotation go on, since a short message would else wait for the turns of all that are busy. Newcomers
-together send no more than the others do, however often a program stops and comes again.
+A program with nothing to send saves no credit. But a program that had nothing to send is a *newcomer*: it may send a
+little before those in the rotation continue, since a short message would otherwise wait for the turns of all busy
+programs. Newcomers together send no more than the others do, however often a program stops and comes again.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _IN_ROTATION, _NEWCOMER = 1, 2
 class Scheduler(Record):
     """Queue pairs with something to send, named by the offsets of their records.
 
-    A queue pair's own share is its word ``turn``, in bytes; ``deficit`` is what it may send still.
+    A queue pair's own share is its word ``turn``, in bytes; ``deficit`` is the number of bytes that it may still send.
 
     Args:
         arena: where all records lie.
@@ -77,11 +78,11 @@ class Scheduler(Record):
         """Records of the programs that have queue pairs, by number."""
 
     def __len__(self) -> int:
-        """Queue pairs that wait."""
+        """Return the number of queue pairs that wait."""
         return self.count
 
     def enroll(self, qp: int, program: int, turn: int) -> None:
-        """``qp`` is a queue pair of a program, with a share of ``turn`` bytes; it does not wait.
+        """Enroll ``qp``, a queue pair of a program, with a share of ``turn`` bytes; it does not wait.
 
         Raises:
             MemoryError: the arena is full.
@@ -99,7 +100,7 @@ class Scheduler(Record):
         self._signed[at + _QP_DEFICIT] = 0
 
     def dismiss(self, qp: int) -> None:
-        """``qp``, which does not wait, is no more."""
+        """Remove ``qp``, which does not wait and is destroyed."""
         cells = self._cells
         record = cells[(qp >> WORD_SHIFT) + _QP_PROGRAM]
         at = record >> WORD_SHIFT
@@ -110,7 +111,7 @@ class Scheduler(Record):
             self._arena.free(record, PROGRAM.size)
 
     def add(self, qp: int) -> None:
-        """``qp`` waits for its turn; it must not wait already."""
+        """Queue ``qp`` for its turn; it must not be queued already."""
         cells = self._cells
         program = cells[(qp >> WORD_SHIFT) + _QP_PROGRAM]
         at = program >> WORD_SHIFT
@@ -123,14 +124,14 @@ class Scheduler(Record):
         self.count += 1
 
     def _list(self, program: int, deficit: int) -> None:
-        """A program becomes the last of the rotation."""
+        """Append a program to the rotation."""
         at = program >> WORD_SHIFT
         self._cells[at + _LISTED] = _IN_ROTATION
         self._signed[at + _DEFICIT] = deficit
         lists.append(self._cells, self._at + _FIRST, _NEXT, program)
 
     def _welcome(self, program: int) -> None:
-        """Make a program the last of the newcomers, which go before the others."""
+        """Append a program to the newcomers, which go before the others."""
         at = program >> WORD_SHIFT
         self._cells[at + _LISTED] = _NEWCOMER
         self._signed[at + _DEFICIT] = self.quantum // NEWCOMER_PART
@@ -146,9 +147,9 @@ class Scheduler(Record):
         lists.unlink(cells, self._at + _FIRST, _NEXT, program)
 
     def take(self) -> int:
-        """The queue pair whose turn it is; one must wait. :meth:`spend` ends the turn.
+        """Return the queue pair whose turn it is; at least one must wait. :meth:`spend` ends the turn.
 
-        A program that sent more than its share, by at most a packet where others waited, skips turns to make up.
+        A program that sent more than its share, by at most a packet if others waited, skips turns to make up for it.
         """
         cells, signed = self._cells, self._signed
         while True:
@@ -171,7 +172,7 @@ class Scheduler(Record):
             lists.append(cells, at + _QUEUE, _LINK, qp)
 
     def allowance(self, qp: int) -> int | None:
-        """Bytes that the queue pair taken last may send now; ``None`` where nobody else waits."""
+        """Return the number of bytes that the queue pair taken last may send now; ``None`` if no other waits."""
         if not self.count:
             return None
         signed = self._signed
@@ -181,7 +182,7 @@ class Scheduler(Record):
         return min(own, signed[(self.first >> WORD_SHIFT) + _DEFICIT])
 
     def spend(self, qp: int, size: int, again: bool) -> None:
-        """The turn ends after ``size`` bytes; ``again``: there is more to send."""
+        """End the turn after ``size`` bytes; ``again``: there is more to send."""
         cells, signed = self._cells, self._signed
         program = self.turn
         at = program >> WORD_SHIFT
@@ -208,7 +209,7 @@ class Scheduler(Record):
             self._list(program, self.quantum + (0 if alone else min(deficit, 0)))
 
     def remove(self, qp: int) -> None:
-        """``qp``, which waits, waits no more."""
+        """Remove ``qp``, which waits, from the queue."""
         cells = self._cells
         program = cells[(qp >> WORD_SHIFT) + _QP_PROGRAM]
         at = program >> WORD_SHIFT

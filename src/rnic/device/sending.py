@@ -1,4 +1,4 @@
-"""What leaves: doorbells are taken, and queue pairs with something to send have their turns."""
+"""Send path: takes doorbells, and gives turns to queue pairs with something to send."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WRITE_BACK_QPS = 4
 
 
 def _requests(qp: DeviceQp, now_ns: int, budget: int, out: list[TxBurst]) -> int:
-    """Send requests by the quick way as far as it knows them, the rest by the reference."""
+    """Send the requests that the engine supports by the engine, the rest by the reference."""
     executor = qp.executor
     if executor is None:
         return qp.produce_requests(now_ns, budget, out)
@@ -33,21 +33,21 @@ def _requests(qp: DeviceQp, now_ns: int, budget: int, out: list[TxBurst]) -> int
 
 
 def _replies(qp: DeviceQp, budget: int, out: list[TxBurst]) -> int:
-    """Send replies by the quick way where it knows all that wait, else by the reference."""
+    """Send replies by the engine if it supports all that wait, else by the reference."""
     made = 0 if qp.executor is None else qp.executor.reply(budget, out)
     return made or qp.produce_replies(budget, out)
 
 
 STEP_FIRST, STEP_REQUESTS, STEP_REST = range(3)
-"""Where a turn goes on: at its begin, among its requests, behind them."""
+"""Point at which a turn continues: at its beginning, among its requests, after them."""
 
 
 class Sending:
-    """The way out of one NIC.
+    """Send path of one NIC.
 
-    ``qps`` has its queue pairs by the offsets of their records, as ``scheduler`` names them. ``failed_cqs`` could not
-    take an entry, and fail their queue pairs; ``final_bursts`` are of queue pairs that have no more turns. Both go
-    first. C keeps references to the two lists: they are never replaced.
+    ``qps`` has its queue pairs by the offsets of their records, as ``scheduler`` names them. ``failed_cqs`` holds CQs
+    that could not take an entry, whose queue pairs fail; ``final_bursts`` holds bursts of queue pairs that have no more
+    turns. Both go first. C keeps references to the two lists: they are never replaced.
     """
 
     __slots__ = ("_doorbells", "_nic", "_turns", "failed_cqs", "final_bursts", "qps", "scheduler")
@@ -62,7 +62,7 @@ class Sending:
         self._turns = 0
 
     def has_work(self) -> bool:
-        """Whether :meth:`produce` has something to do now."""
+        """True if :meth:`produce` has something to do now."""
         return bool(self.scheduler.count or self._doorbells.rung or self.failed_cqs or self.final_bursts)
 
     def produce(self, now_ns: int, budget: int = 256) -> list[TxBurst]:
@@ -104,7 +104,7 @@ class Sending:
         return out
 
     def prepare(self, now_ns: int) -> list[TxBurst]:
-        """Do what comes before turns; what is to be sent first."""
+        """Do the work that comes before turns. Return the bursts to send first."""
         self._nic.now_ns = now_ns
         if self.failed_cqs:
             self._fail_users()
@@ -122,7 +122,7 @@ class Sending:
         return out
 
     def write_back(self) -> None:
-        """A few queue pairs have their state and PSNs written back, however busy the NIC is."""
+        """Write back state and PSNs of a few queue pairs, however busy the NIC is."""
         with self._nic.guard.around("write-back"):
             self._nic.contexts.write_back(_WRITE_BACK_QPS, _WRITE_BACK_QPS)
 
@@ -138,18 +138,18 @@ class Sending:
         size: int = 0,
         room: int = 0,
     ) -> tuple[int, bool]:
-        """A queue pair's turn, or what the engine left of it; a mistake of our own ends it.
+        """Give a queue pair its turn, or what the engine left of it; an internal error ends it.
 
         Args:
             record: offset of the queue pair's record.
             limit: packets that it may send.
-            step: where it goes on.
+            step: where it continues, ``STEP_*``.
             count: packets made before, of ``size`` bytes.
-            room: packets that its requests may be, from ``STEP_REQUESTS`` on.
+            room: packets that its requests may have, from ``STEP_REQUESTS`` on.
 
         Returns:
-            Packets of the turn, and whether its replies have let new messages go first: it is to be scheduled once
-            more in the end.
+            Packets of the turn, and whether its replies were deferred for new messages: then it is scheduled again at
+                the end.
         """
         scheduler, replies = self.scheduler, qp.responder.replies
         made = len(out)
@@ -160,7 +160,7 @@ class Sending:
                     count += qp.produce_requests(now_ns, room, out)
                 else:
                     count += self._first(qp, now_ns, limit, out)
-                # Making the reply would keep back what was just made, and replies seldom hurry: it goes next time.
+                # Making the reply would delay the packets just made, and replies are seldom urgent: send it next time.
                 were_deferred = qp.replies_deferred
                 deferred = count > 0 and replies.reply_count > 0 and not were_deferred
                 if deferred or were_deferred:
@@ -180,12 +180,12 @@ class Sending:
         return count, deferred
 
     def take_over(self, now_ns: int, out: list[TxBurst], record: int, *turn: int) -> tuple[int, bool]:
-        """:meth:`take_turn` for a turn that the engine leaves, at the step that it says."""
+        """Run :meth:`take_turn` for a turn that the engine leaves, from the step that it gives."""
         return self.take_turn(self.qps[record], now_ns, out, record, *turn)
 
     @staticmethod
     def _first(qp: DeviceQp, now_ns: int, limit: int, out: list[TxBurst]) -> int:
-        """Send what goes first in a turn: requests, but where replies are owed first."""
+        """Send the first part of a turn: requests, or replies if they are owed first."""
         owes = qp.responder.replies.reply_count > 0 and qp.replies_first
         if qp.cnp_tag or qp.masked or qp.paced:
             return qp.produce_replies(limit, out) if owes and not qp.cnp_tag else 0
@@ -197,7 +197,7 @@ class Sending:
 
     @staticmethod
     def _rest(qp: DeviceQp, now_ns: int, limit: int, count: int, out: list[TxBurst]) -> int:
-        """Send what is left, after ``count`` packets of a turn."""
+        """Send the rest of a turn, after ``count`` packets."""
         waiting = qp.responder.replies.reply_count
         if not (qp.cnp_tag or qp.masked or qp.paced):
             return _replies(qp, max(limit - count, LEAST), out) if waiting else 0
@@ -211,7 +211,7 @@ class Sending:
             self.ring(doorbells.take())
 
     def ring(self, block: int) -> None:
-        """A doorbell was rung in a block."""
+        """Ring a doorbell in a block."""
         queue = self._nic.resources.blocks.get(block)
         if queue.__class__ is DeviceQp:
             try:
@@ -233,7 +233,7 @@ class Sending:
             if state != ERR:
                 qp.enter_error()
         elif tail != qp.requester.tail or state == ERR:
-            # in ERR whatever was posted to the receive queue is to be flushed as well
+            # in ERR entries posted to the receive queue are flushed as well
             qp.doorbell(tail)
 
     def _fail_users(self) -> None:

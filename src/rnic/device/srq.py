@@ -34,7 +34,7 @@ def receive_ring(
     kind: type[ReceiveRing] = ReceiveRing,
     port: DmaPort | None = None,
 ) -> ReceiveRing:
-    """A receive ring whose tail and head are registers of a queue block; shows base, size and stride there."""
+    """Return a receive ring whose tail and head are registers of a queue block; show base, size and stride there."""
     show_ring(regs, base, entries, stride)
     memory = regs.uar.port if port is None else port
     return kind(memory, base, entries, stride, partial(regs.get, RQ_TAIL), partial(regs.set, RQ_HEAD))
@@ -53,14 +53,15 @@ class SharedReceiveQueue:
     """One SRQ, the transport's :class:`~rnic.transport.host.ReceiveSource`. ``users`` counts its queue pairs.
 
     Its entries are of its own protection domain, whichever queue pair takes them (IBA ch. 10). ``record`` is the
-    offset of its record in the arena; ``failed``, where it takes no new queue pairs, is not what QUEUE_STATE shows to
-    software, which may store anything there.
+    offset of its record in the arena; ``failed``, which refuses new queue pairs, is kept apart from QUEUE_STATE, where
+    software may store anything. ``xrcd`` and ``cqn`` are the XRC domain that it is in, and the CQ of its receives
+    there; 0 for an SRQ of RC queue pairs.
 
     Raises:
         MemoryError: the arena is full.
     """
 
-    __slots__ = ("_host", "_returned", "base", "record", "regs", "ring", "uar", "users", "words")
+    __slots__ = ("_host", "_returned", "base", "cqn", "record", "regs", "ring", "uar", "users", "words", "xrcd")
 
     number: Word
     pd: Word
@@ -72,7 +73,17 @@ class SharedReceiveQueue:
     failed: Word
 
     def __init__(
-        self, number: int, uar: Uar, block: int, base: int, entries: int, stride: int, pd: int, host: Host
+        self,
+        number: int,
+        uar: Uar,
+        block: int,
+        base: int,
+        entries: int,
+        stride: int,
+        pd: int,
+        host: Host,
+        xrcd: int = 0,
+        cqn: int = 0,
     ) -> None:
         self.record = record = host.arena.take(SRQ.size, "a shared receive queue")
         self.words = host.arena.words(record, SRQ.size)
@@ -82,6 +93,7 @@ class SharedReceiveQueue:
         self.block, self.driver = block, uar.number
         self.failed = self.limit = self.taken = self.returned = 0
         self.users = 0
+        self.xrcd, self.cqn = xrcd, cqn
         self._host = host
         self.regs = Registers(uar, block)
         self.regs.clear()
@@ -92,7 +104,7 @@ class SharedReceiveQueue:
         self._returned: deque[ReceiveWqe] = deque()
 
     def take(self) -> ReceiveWqe | None:
-        """The next posted entry; raises the limit event, once, when fewer than the limit are left."""
+        """Return the next posted entry; raise the limit event, once, when fewer than the limit are left."""
         wqe = self._returned.popleft() if self.returned else self.ring.take()
         self.returned = len(self._returned)
         if wqe is not None:
@@ -103,17 +115,27 @@ class SharedReceiveQueue:
         return wqe
 
     def available(self) -> int:
-        """Entries posted and not taken."""
+        """Return the number of entries posted and not taken."""
         return self.ring.available() + len(self._returned)
 
+    def kept_back(self, most: int) -> int:
+        """Return the number of these entries that are kept in reserve: 0 for a ring that holds no more."""
+        return self.ring.kept_back(most)
+
+    def readable(self) -> bool:
+        """True if the next entry can be read, if one is posted."""
+        return bool(self.returned) or self.ring.readable()
+
     def give_back(self, wqe: ReceiveWqe) -> None:
-        """A queue pair was reset in the middle of a message: nobody will complete its entry, so others may have it."""
+        """Give back the entry of a queue pair that was reset in the middle of a message: it will not complete, so
+        others may use it."""
         self._returned.append(wqe)
         self.returned += 1
         self.taken -= 1
 
     def ring_limit(self) -> bool:
-        """Software stored to SRQ_LIMIT: take it over; false, with all as it was, where the ring holds no so many."""
+        """Take over the limit that software stored to SRQ_LIMIT. Return false, unchanged, if the ring has fewer
+        entries."""
         limit = self.regs.get(SRQ_LIMIT)
         if limit >= self.ring.entries:
             self.regs.set(SRQ_LIMIT, self.limit)
@@ -122,7 +144,7 @@ class SharedReceiveQueue:
         return True
 
     def free(self) -> None:
-        """Give its record back: it is destroyed."""
+        """Free its record: the queue is destroyed."""
         self._host.arena.free(self.record, SRQ.size)
 
     def arm(self, limit: int) -> None:

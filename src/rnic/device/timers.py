@@ -17,12 +17,12 @@ class Timers:
     """Wakes each queue pair at its deadline or before, never after.
 
     Queue pairs are offsets of records. The word ``armed_ns`` of one is when the heap wakes it, or ``NEVER``;
-    ``timer_place`` where in the heap it is, or 0. A record woken too early, since its deadline has moved back, is to
-    be armed again.
+    ``timer_place`` is its index in the heap, or 0. A record woken too early, since its deadline has moved back, must be
+    armed again.
 
     Args:
         arena: where the heap and all records lie.
-        capacity: queue pairs at most.
+        capacity: maximum number of queue pairs.
 
     Raises:
         MemoryError: the arena is full.
@@ -43,12 +43,12 @@ class Timers:
         self._heap = heap >> WORD_SHIFT
 
     def __len__(self) -> int:
-        """Queue pairs in the heap."""
+        """Return the number of queue pairs in the heap."""
         return self.count
 
     @staticmethod
     def room(capacity: int) -> int:
-        """Bytes of an arena that this takes."""
+        """Return the number of arena bytes that the timers take."""
         return TIMERS.size + WORD_BYTES * (capacity + 8)
 
     def arm(self, qp: int, deadline_ns: int) -> None:
@@ -62,7 +62,7 @@ class Timers:
         self._rise(place, qp, deadline_ns)
 
     def forget(self, qp: int) -> None:
-        """Wake ``qp`` no more."""
+        """Disarm ``qp``."""
         cells = self._cells
         at = qp >> WORD_SHIFT
         cells[at + _ARMED] = NEVER
@@ -82,11 +82,11 @@ class Timers:
                 self._sink(place, moved, deadline)
 
     def next_ns(self) -> int | None:
-        """When somebody is to be woken next, ``None`` where nobody is."""
+        """Return the time of the next wake-up, or ``None``."""
         return self._cells[(self._cells[self._heap + 1] >> WORD_SHIFT) + _ARMED] if self.count else None
 
     def due(self, now_ns: int) -> int:
-        """A queue pair whose time has come, which is armed no more; 0 where there is none."""
+        """Disarm and return a queue pair whose deadline has come; 0 if there is none."""
         if not self.count:
             return 0
         qp = self._cells[self._heap + 1]
@@ -96,7 +96,7 @@ class Timers:
         return qp
 
     def _rise(self, place: int, qp: int, deadline: int) -> None:
-        """Put ``qp`` at ``place``, or above, where those that are later make way."""
+        """Put ``qp`` at index ``place`` or above, moving later deadlines down."""
         cells, heap = self._cells, self._heap
         while place > 1:
             above = cells[heap + (place >> 1)]
@@ -110,7 +110,7 @@ class Timers:
         cells[(qp >> WORD_SHIFT) + _PLACE] = place
 
     def _sink(self, place: int, qp: int, deadline: int) -> None:
-        """Put ``qp`` at ``place``, or below, where those that are sooner make way."""
+        """Put ``qp`` at index ``place`` or below, moving earlier deadlines up."""
         cells, heap, count = self._cells, self._heap, self.count
         while (below := place << 1) <= count:
             child = cells[heap + below]

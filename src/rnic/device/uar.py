@@ -1,7 +1,7 @@
 """A driver's window of queue blocks: 32-bit registers in shared bytes, and the doorbells rung there.
 
-One window per opened context. Blocks are numbered device-wide and a block has the same place in every window,
-so that a number alone finds it; a window is sparse memory of which a driver touches only its own blocks.
+One window per opened context. Blocks are numbered device-wide and a block has the same offset in every window, so that
+its number finds it; a window is sparse memory of which a driver touches only its own blocks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ GLOBAL_BLOCKS = GLOBAL_BYTES // BLOCK_BYTES
 """Blocks at the start of a window that hold the global registers."""
 
 Doors = dict[int, bool]
-"""Registers that software may store to, by offset; true where a store rings."""
+"""Registers that software may store to, by offset; true if a store rings a doorbell."""
 
 
 def _doors(block: Layout, *ringing: int) -> Doors:
@@ -49,9 +49,9 @@ SRQ_DOORS = _doors(SRQ_BLOCK, SRQ_LIMIT)
 
 
 class Doorbells:
-    """Blocks in which a doorbell was rung and that the device has not looked at since.
+    """Blocks in which a doorbell was rung and that the device has not handled since.
 
-    A driver's thread rings while the device's takes. A store happens before its ring, and the device forgets a
+    A driver's thread rings while the device's thread takes. A store happens before its ring, and the device forgets a
     ring before it reads the register, so no store is missed.
     """
 
@@ -64,26 +64,26 @@ class Doorbells:
         """Registers of each block that holds a queue."""
 
     def ring(self, block: int) -> None:
-        """Note a block, once."""
+        """Note that a doorbell was rung in a block; once until it is taken."""
         if block not in self._pending:
             self._pending.add(block)
             self.rung.append(block)
 
     def take(self) -> int:
-        """The block that was rung first; ``IndexError`` if there is none."""
+        """Return the block that was rung first; ``IndexError`` if there is none."""
         block = self.rung.popleft()
         self._pending.discard(block)
         return block
 
 
 class GlobalRegisters(Protocol):
-    """What stands behind the global block."""
+    """Registers of the global block."""
 
     def read(self, uar: Uar, offset: int, /) -> int:
-        """A load."""
+        """Answer a load."""
 
     def write(self, uar: Uar, offset: int, value: int, /) -> None:
-        """A store."""
+        """Store a value."""
 
 
 class Uar:
@@ -95,7 +95,7 @@ class Uar:
         blocks: blocks in the window.
         buf: the window's memory, ``blocks * 128`` bytes of zeros; by default the process's own.
         global_block: the device's global registers, at the start of the window.
-        program: whose context it is; only compared with others.
+        program: number of the program that owns the context; only compared with others.
     """
 
     __slots__ = (
@@ -126,16 +126,16 @@ class Uar:
         self.port = port
         self.program = program
         self.number = 0
-        """Tells the open contexts of a device apart; a closed one's is given out again."""
+        """Number of the context among the device's open ones; reused after it is closed."""
         self.hcr = Hcr()
         self.blocks = blocks
         self.buf = memoryview(private_memory(blocks * BLOCK_BYTES)) if buf is None else buf
         self._words = shared_words(self.buf)
         self.closed = False
         self.dead = False
-        """The device failed under it: commands do nothing any more."""
+        """True once the device failed under it: commands no longer do anything."""
         self.tell: Callable[[Reason, str], None] | None = None
-        """Shows the program's user a line that says why something fails, where the program asked for that."""
+        """Shows the program's user a line that says why something fails, if the program asked for that."""
         self.event_queues: dict[int, int] = {}
         """EQN that each type of asynchronous event goes to (MAP_EQ)."""
         self._doorbells = doorbells
@@ -143,13 +143,13 @@ class Uar:
 
     @staticmethod
     def offset(block: int) -> int:
-        """Byte offset of a block in :attr:`buf`."""
+        """Return the byte offset of a block in :attr:`buf`."""
         return block << BLOCK_SHIFT
 
     def store(self, block: int, register: int, value: int) -> None:
         """Store the low 32 bits of ``value``.
 
-        A store to a read-only register, to an offset that is no register, or to a block without a queue
+        A store to a read-only register, to an offset that is not a register, or to a block without a queue
         changes nothing.
         """
         doorbells = self._doorbells
@@ -164,7 +164,7 @@ class Uar:
             doorbells.ring(block)
 
     def load(self, block: int, register: int) -> int:
-        """The register's value; 0 outside the window or where the offset is no multiple of 4."""
+        """Return the register's value; 0 outside the window or if the offset is not a multiple of 4."""
         if not 0 <= block < self.blocks or register & 3 or not 0 <= register < BLOCK_BYTES:
             return 0
         if block < GLOBAL_BLOCKS:
@@ -172,16 +172,16 @@ class Uar:
         return self._words[(block << BLOCK_SHIFT) + register >> 2]
 
     def write(self, offset: int, value: int) -> None:
-        """:meth:`store` by byte offset in the window."""
+        """Run :meth:`store` by byte offset in the window."""
         self.store(offset >> BLOCK_SHIFT, offset & BLOCK_BYTES - 1, value)
 
     def read(self, offset: int) -> int:
-        """:meth:`load` by byte offset in the window."""
+        """Run :meth:`load` by byte offset in the window."""
         return self.load(offset >> BLOCK_SHIFT, offset & BLOCK_BYTES - 1)
 
 
 class Registers:
-    """The device's own access to one block: read-only registers too."""
+    """The device's own access to one block, including read-only registers."""
 
     __slots__ = ("_words", "at", "block", "buf", "uar")
 
@@ -193,7 +193,7 @@ class Registers:
         self._words = shared_words(self.buf[self.at : self.at + BLOCK_BYTES])
 
     def get(self, register: int) -> int:
-        """One register."""
+        """Return the value of one register."""
         return self._words[register >> 2]
 
     def set(self, register: int, value: int) -> None:

@@ -367,7 +367,9 @@ def take_snapshot(driver: Driver) -> dict[str, object]:
     res = driver.nic.resources
     blocks = 1 + max((block for block in res.pools[cmd.RES_UAR_BLOCK].owners), default=0)
     return {
-        "pools": {kind: (pool._fresh, list(pool._returned), list(pool.owners)) for kind, pool in res.pools.items()},
+        "pools": {
+            kind: (pool._fresh, list(pool._returned or ()), list(pool.owners)) for kind, pool in res.pools.items()
+        },
         "keys": {index: (record.key, id(record.entry)) for index, record in res.keys.items()},
         "entries": {key: _slots(entry, "record", "view", "port") for key, entry in res.memory._live.items()},
         "free_keys": (res.memory._free, dict(res.memory._tags)),

@@ -11,9 +11,11 @@ from rnic.context.cqc import CQC
 from rnic.context.ctxmgt import Status
 from rnic.context.eqc import EQC
 from rnic.context.qpc import QPC
+from rnic.device.faults import set_gid
 from rnic.spec import commands as cmd
+from rnic.spec import events, reasons
 from rnic.spec.opcodes import WR_READ
-from rnic.spec.states import RTS, ST_UD
+from rnic.spec.states import ERR, RTS, ST_UD
 from tests.unit.device.conftest import NewPair, Pair, Queue
 
 BAD = {
@@ -46,6 +48,7 @@ BAD = {
     "multicast peer": ("rgid", 0xFFFF_E000_0001),
     "ACK timeout": ("ackto", 32),
 }
+WAYS = {"engine": {}, "reference": {"reference": True}, "channels": {"channels": True}}
 Live = tuple[Pair, Queue, bytes]
 
 
@@ -90,13 +93,26 @@ def test_a_bad_queue_pair_context_is_refused(live: Live, name: str, way: str) ->
         assert place is not None
         assert place.port.write(place.addr, image)
         assert contexts.load_qp(a.number) == Status.REFUSED
+        assert contexts.refused_field == BAD[name][0]
     else:
         payload = bytes(image) if way == "message" else bytes(image[:192])
         assert contexts.ceu(m.ceu_request(m.WR_QP_CXT, m.WR_QP_ALL, a.number), payload)[0] == Status.REFUSED
+        assert contexts.refused_field == BAD[name][0]
         assert contexts.read_qp(a.number) == (Status.OK, qpc)
     assert contexts.key.qps[a.number].store() == cached
     assert works(pair, a)
     pair.drivers[0].ok(cmd.ERR2RST, a.number)
+
+
+def test_a_queue_pair_outlives_its_ports_address(live: Live) -> None:
+    """Commands that leave the path alone work behind the fault; one that sets it is refused."""
+    pair, a, _ = live
+    nic, driver = pair.nics[0], pair.drivers[0]
+    set_gid(nic, 0, bytes(16))
+    assert works(pair, a)
+    for opcode in (cmd.RTS2SQD, cmd.SQD2RTS, cmd.TOERR):
+        driver.ok(opcode, a.number)
+    assert nic.qps[a.number].ctx.state == ERR
 
 
 @pytest.mark.parametrize(
@@ -120,6 +136,119 @@ def test_a_bad_context_of_no_queue_pair_is_refused(live: Live, name: str) -> Non
     assert number not in pair.nics[0].qps
     assert contexts.ceu(m.ceu_request(m.WR_QP_CXT, m.WR_QP_ALL, number), good)[0] == Status.OK
     assert pair.nics[0].qps[number].ctx.state == RTS  # a context that is written is a queue pair
+
+
+STORED = [
+    ("state", 15),
+    ("servtype", 7),
+    ("servtype", 2),
+    ("pkey_index", 1),
+    ("mgid_index", 200),
+    ("port", 2),
+    ("mtu", 0),
+    ("mtu", 7),
+    ("mtu", 5),
+    ("ackto", 200),
+    ("retry_cnt", 8),
+    ("rnr_nak_timer", 200),
+    ("max_rd_atomic", 129),
+    ("remote_qpn", 1 << 24),
+    ("local_qpn", 9),
+    ("usr_page", 3),
+    ("pd", 77),
+    ("cqn_snd", 63),
+    ("cqn_rcv", 0xFFFF_FFFF),
+    ("srqn", 1 << 31 | 5),
+    ("sq_entry_sz_log", 200),
+    ("sq_slab_bytes", 7),
+    ("snd_wqe_length", 1 << 20),
+    ("snd_wqe_length", 65),
+    ("rq_entry_sz_log", 200),
+    ("rcv_wqe_length", 7),
+    ("rgid", 0xFFFF_E000_0001),
+    ("rgid", 1),
+    ("dip", 0xE000_0001),
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("field", "value"), STORED)
+def test_what_is_stored_by_hand_is_a_fault_of_that_queue_pair(
+    new_pair: NewPair, field: str, value: int, way: str
+) -> None:
+    """Nothing is raised, the field is named, others go on, and the queue pair can be destroyed."""
+    pair = new_pair(mtu=1024, **WAYS[way])
+    others, (a, _) = pair.connect(), pair.connect()
+    nic, driver = pair.nics[0], pair.drivers[0]
+    driver.map_events(pair.eqs[0], events.WQ_CATAS_ERROR)
+    assert works(pair, a)
+    setattr(nic.contexts.key.qps[a.number], field, value)
+    qp = nic.qps[a.number]
+    assert (qp.ctx.state, qp.shown_state) == (ERR, ERR)
+    assert qp.why is not None
+    assert qp.why.reason is reasons.CONTEXT_VALUE
+    assert qp.why.values == {"qpn": a.number, "field": field, "value": value}
+    assert [entry[:2] for entry in pair.events(0)] == [(events.WQ_CATAS_ERROR, a.number)]
+    driver.write(a, *pair.mrs[0][1:2], 8, pair.mrs[0][2], *pair.mrs[1][1:])
+    pair.wire.skip(1 << 30)
+    assert all(entry[1] & 0xFF for entry in pair.poll(0))
+    assert works(pair, others[0])
+    nic.flush_contexts()
+    driver.ok(cmd.ERR2RST, a.number)
+    assert nic.counters["own_errors"] == 0
+    assert works(pair, others[0])
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("field", "value"), STORED)
+def test_garbage_that_nobody_has_seen_does_not_keep_a_queue_pair(
+    new_pair: NewPair, field: str, value: int, way: str
+) -> None:
+    """As a program stores it that shares the memory: the context is not looked at until the queue pair is destroyed."""
+    pair = new_pair(mtu=1024, **WAYS[way])
+    a, _ = pair.connect()
+    (_, va, lkey), (_, remote, rkey) = pair.mrs
+    pair.drivers[1].write(pair.connect()[1], remote, 8, rkey, va, lkey)  # so that there may be something to acknowledge
+    setattr(pair.nics[0].contexts.key.qps.view(a.number), field, value)
+    pair.drivers[0].ok(cmd.ERR2RST, a.number)
+    assert a.number not in pair.nics[0].qps
+    assert pair.nics[0].counters["own_errors"] == 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("field", "value"), [("servtype", 7), ("servtype", 255), ("mtu", 7)])
+def test_garbage_that_nobody_has_seen_is_no_mistake_of_rnic(
+    new_pair: NewPair, field: str, value: int, way: str
+) -> None:
+    """It is found when it is used, and named; others go on."""
+    pair = new_pair(mtu=1024, **WAYS[way])
+    others, (a, b) = pair.connect(), pair.connect()
+    (_, va, lkey), (_, remote, rkey) = pair.mrs
+    setattr(pair.nics[0].contexts.key.qps.view(a.number), field, value)
+    pair.drivers[0].write(a, va, 3000, lkey, remote, rkey)
+    pair.drivers[1].post(b, WR_READ, remote, 3000, rkey, va, lkey)
+    pair.wire.skip(1 << 30)
+    qp = pair.nics[0].qps[a.number]
+    assert (qp.why.values["field"] if qp.why else "", qp.ctx.state) == (field, ERR)
+    assert pair.nics[0].counters["own_errors"] == 0
+    pair.poll(0)
+    assert works(pair, others[0])
+
+
+def test_sizes_of_completion_and_event_rings_stored_by_hand(new_pair: NewPair) -> None:
+    pair = new_pair()
+    a, _ = pair.connect()
+    nic = pair.nics[0]
+    for logsize in (0, 200):
+        nic.contexts.key.cqs[pair.cqs[0].number].logsize = logsize
+        pair.wire.run()
+        assert nic.resources.cqs[pair.cqs[0].number].failed
+        assert nic.qps[a.number].ctx.state == ERR
+    other = pair.drivers[0].eq()
+    for logsize in (0, 200):
+        nic.contexts.key.eqs[other.number].logsize = logsize
+        assert nic.resources.eqs[other.number].failed
+    assert nic.counters["own_errors"] == 0
 
 
 def test_good_edits_are_taken(live: Live) -> None:
@@ -170,6 +299,7 @@ def test_event_queue_of_a_cq_and_protection_domains(live: Live) -> None:
         good = bytes(image)
         layout.put(image, field, value)
         assert contexts.ceu(m.ceu_request(kind, 1, number), bytes(image))[0] == Status.REFUSED
+        assert contexts.refused_field == field
         assert place.port.read(place.addr, image)
         assert image == good
         assert contexts.ceu(m.ceu_request(kind, 1, number), good)[0] == Status.OK

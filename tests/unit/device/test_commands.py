@@ -17,6 +17,8 @@ from rnic.spec import commands as cmd
 from rnic.spec.gids import gid_from_address
 from rnic.spec.limits import LOG_MAX_CQ
 from rnic.spec.states import ST_RC, ST_UD
+from rnic.wire.flow import Flow
+from rnic.wire.ip import ip_packet
 from tests.unit.device.conftest import Driver, Snapshot
 
 GROUP = gid_from_address(bytes((239, 0, 0, 7)))
@@ -203,7 +205,7 @@ def test_region_refusals(driver: Driver, new_driver: type[Driver], refused: Refu
     refused(cmd.ST_BAD_INDEX, cmd.HW2SW_MPT, -1)
     driver.ok(cmd.SW2HW_MPT, key, 0, good())
     refused(cmd.ST_BAD_RES_STATE, cmd.SW2HW_MPT, key, 0, good())
-    refused(cmd.ST_BAD_RES_STATE, cmd.DEALLOC_MW, key)
+    refused(cmd.ST_BAD_RES_STATE, cmd.DEALLOC_MW, key_index(key))
 
 
 def test_read_only_memory(driver: Driver, refused: Refused) -> None:
@@ -233,12 +235,12 @@ def test_windows(driver: Driver, refused: Refused, number: int, kind: str) -> No
     assert window is not None
     assert window.kind is kind
     new_key = key ^ 1
-    assert memory.bind_window(key, new_key, lkey, pd, 20, va, 64, access.REMOTE_READ)
+    assert memory.bind_window(key_index(key), new_key, lkey, pd, 20, va, 64, access.REMOTE_READ)
     refused(cmd.ST_RESOURCE_BUSY, cmd.HW2SW_MPT, lkey)
     refused(cmd.ST_RESOURCE_BUSY, cmd.FREE_RES, new_key, cmd.RES_MPT)
-    refused(cmd.ST_BAD_INDEX, cmd.DEALLOC_MW, key)
+    refused(cmd.ST_BAD_INDEX, cmd.DEALLOC_MW, key_index(key) + 1)
     refused(cmd.ST_RESOURCE_BUSY, cmd.FREE_RES, pd, cmd.RES_PD)
-    driver.ok(cmd.DEALLOC_MW, new_key)
+    driver.ok(cmd.DEALLOC_MW, key_index(new_key))
     assert memory.lookup(new_key) is None
     driver.ok(cmd.HW2SW_MPT, lkey)
     driver.ok(cmd.FREE_RES, pd, cmd.RES_PD)
@@ -250,7 +252,7 @@ def test_window_refusals(driver: Driver, refused: Refused) -> None:
     refused(cmd.ST_BAD_PARAM, cmd.ALLOC_MW, pd, 3)
     refused(cmd.ST_BAD_INDEX, cmd.ALLOC_MW, pd + 1, 1)
     key = driver.alloc(cmd.RES_MPT)
-    refused(cmd.ST_BAD_RES_STATE, cmd.DEALLOC_MW, key)
+    refused(cmd.ST_BAD_RES_STATE, cmd.DEALLOC_MW, key_index(key))
     assert driver.nic.resources.memory._kinds[key_index(key)] is REGION
 
 
@@ -368,6 +370,8 @@ def test_shared_receive_queue(driver: Driver, refused: Refused) -> None:
         "lkey": 0,
         "limit": 3,
         "wqe_counter": 0,
+        "xrcd": 0,
+        "cqn": 0,
     }
     for limit in (16, 1 << 20):
         refused(cmd.ST_BAD_PARAM, cmd.ARM_SRQ, number, 0, SRQ_ARM.pack({"limit": limit}))
@@ -436,6 +440,33 @@ def test_reading_the_non_rdma_channel(driver: Driver, refused: Refused) -> None:
     refused(cmd.ST_BAD_SIZE, cmd.READ_NON_RDMA, 1)
 
 
+def test_writing_the_non_rdma_channel(driver: Driver, refused: Refused) -> None:
+    here = driver.nic.config.address
+    frame = ip_packet(Flow(here, bytes((10, 9, 8, 7)), 1, 53), b"question")
+    refused(cmd.ST_BAD_OP, cmd.WRITE_NON_RDMA, len(frame), 0, frame)
+    sent: list[tuple[bytes, bytes]] = []
+
+    def take(to: bytes, packet: bytes) -> bool:
+        sent.append((to, packet))
+        return True
+
+    driver.nic.non_rdma.send = take
+    driver.ok(cmd.WRITE_NON_RDMA, len(frame), 0, frame)
+    raw = ip_packet(Flow(here, bytes((1, 2, 3, 4)), 1, 53), b"")
+    driver.ok(cmd.WRITE_NON_RDMA, 20, 0, b"\x46" + raw[1:2] + (20).to_bytes(2) + raw[4:20])
+    assert [to.hex() for to, _ in sent] == ["0a090807", "01020304"]
+    assert sent[0][1] == frame
+    assert driver.nic.counters["drop_non_rdma_tx"] == 0
+    assert driver.nic.counters["non_rdma_bytes_sent"] == len(frame) + 20
+    rdma = ip_packet(Flow(here, bytes(4), 1, driver.nic.config.port), bytes(16))
+    for bad in (b"", frame[:19], frame + b"x", rdma, b"\x60\0\0\0" + bytes(36), bytes(4096)):
+        refused(cmd.ST_BAD_PARAM, cmd.WRITE_NON_RDMA, len(bad), 0, bad)
+    refused(cmd.ST_BAD_PARAM, cmd.WRITE_NON_RDMA, 4097, 0, bytes(4096))
+    driver.nic.held = True
+    refused(cmd.ST_BAD_SYS_STATE, cmd.WRITE_NON_RDMA, len(frame), 0, frame)
+    assert len(sent) == 2
+
+
 def test_closing_a_context_frees_everything(driver: Driver, new_driver: type[Driver], snapshot: Snapshot) -> None:
     other = new_driver(driver.nic)
     kept = driver.alloc(cmd.RES_PD)
@@ -450,7 +481,7 @@ def test_closing_a_context_frees_everything(driver: Driver, new_driver: type[Dri
     other.ok(cmd.WRITE_MGM, 0, 0, mgm(GROUP, qps[1].number))
     _, va, lkey = other.mr(pd, 256)
     window = other.ok(cmd.ALLOC_MW, pd, 1).out_param
-    assert driver.nic.memory.bind_window(window, window ^ 2, lkey, pd, 0, va, 8, 0)
+    assert driver.nic.memory.bind_window(key_index(window), window ^ 2, lkey, pd, 0, va, 8, 0)
     other.alloc(cmd.RES_MPT)
     driver.nic.unmap_uar(other.uar)
     res = driver.nic.resources

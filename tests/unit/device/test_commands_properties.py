@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from errno import EAGAIN
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from rnic.context.modify import COMMAND_FOR, TRANSITIONS
 from rnic.context.qpc import QPC
 from rnic.device import Nic, NicConfig
 from rnic.device.commands import COMMANDS
-from rnic.device.mailboxes import ICM_ENTRY, INIT_HCA, MGM, MTT_ENTRY, MTT_HEADER, SRQ_ARM
+from rnic.device.mailboxes import ICM_ENTRY, INIT_HCA, MGM, MTT_ENTRY, MTT_HEADER, OPEN_XRCD, SRQ_ARM
+from rnic.mem.keys import key_index
 from rnic.mem.mpt import MPT_ENTRY
 from rnic.rings.queue_block import BLOCK_BYTES
 from rnic.spec import commands as cmd
@@ -29,6 +31,7 @@ class Monkey:
     def __init__(self, seed: int, driver_class: type[Driver]) -> None:
         self.rng = random.Random(seed)
         self.nic = Nic(NicConfig(bytes((10, 0, 0, 1)), log_max_qps=4, max_mrs=8), rng=random.Random(seed))
+        self.nic.non_rdma.send = lambda to, frame: self.rng.random() < 0.5
         self.drivers = [driver_class(self.nic) for _ in range(2)]
         self.driver = self.drivers[0]
         self.va = self.driver.memory(1 << 14)[1]
@@ -73,8 +76,10 @@ class Monkey:
         elif op == cmd.FREE_RES:
             op_modifier = rng.randrange(10)
             in_modifier = rng.choice((in_modifier, rng.choice(self.keys)))
-        elif op in (cmd.HW2SW_MPT, cmd.DEALLOC_MW):
+        elif op == cmd.HW2SW_MPT:
             in_modifier = rng.choice(self.keys)
+        elif op == cmd.DEALLOC_MW:
+            in_modifier = key_index(rng.choice(self.keys))
         elif op == cmd.HW2SW_EQ:
             in_modifier = 0
         elif op == cmd.ALLOC_MW:
@@ -119,6 +124,13 @@ class Monkey:
             offsets = (0x2000A0, 0x200220, 0x400F00, 0x600F00, 0x600F08, 0x600008)
             in_modifier = rng.choice((*offsets, in_modifier))
             inbox = rng.randbytes(8) if op == cmd.WRITE_CFG else b""
+        elif op == cmd.WRITE_NON_RDMA:
+            inbox = rng.choice((b"", b"\x45\0\0\x14".ljust(20, b"x"), rng.randbytes(100)))
+            in_modifier = len(inbox)
+        elif op == cmd.OPEN_XRCD:
+            inbox = OPEN_XRCD.pack({name: rng.getrandbits(1) for name in ("device", "named", "create", "exclusive")})
+        elif op == cmd.CLOSE_XRCD:
+            in_modifier = rng.randrange(4)
         elif op == cmd.SET_WEIGHT:
             in_modifier, op_modifier = rng.choice((16, in_modifier)), rng.randrange(18)
         elif op in TRANSITIONS:
@@ -151,7 +163,7 @@ class Monkey:
         assert set(res.blocks) <= set(res.pools[cmd.RES_UAR_BLOCK].owners)
         users: dict[int, int] = {}
         for pd in (
-            *(qp.ctx.pd for qp in res.qps.values()),
+            *(qp.ctx.pd for qp in res.qps.values() if not qp.xrc_target),
             *(srq.pd for srq in res.srqs.values()),
             *(record.entry.pd for record in res.keys.values() if record.entry is not None),
         ):
@@ -184,7 +196,7 @@ def test_random_commands(new_driver: type[Driver], snapshot: Snapshot, seed: int
         driver = monkey.drivers[monkey.rng.random() < 0.05]
         before = snapshot(monkey.driver)
         result = driver.run(op, in_modifier, op_modifier, inbox)
-        assert result.status in cmd.STATUS_NAMES
+        assert result.status in (*cmd.STATUS_NAMES, cmd.ST_ERRNO + EAGAIN)
         assert result.status != cmd.ST_INTERNAL_ERR
         if result.status != cmd.ST_OK:
             assert snapshot(monkey.driver) == before, cmd.COMMAND_NAMES.get(op, op)
@@ -195,7 +207,15 @@ def test_random_commands(new_driver: type[Driver], snapshot: Snapshot, seed: int
         monkey.nic.unmap_uar(driver.uar)
     monkey.check()
     res = monkey.nic.resources
-    left = [res.blocks, res.keys, res.pd_users, res.segments, res.icm, *(pool.owners for pool in res.pools.values())]
+    left = [
+        res.xrcds,
+        res.blocks,
+        res.keys,
+        res.pd_users,
+        res.segments,
+        res.icm,
+        *(pool.owners for pool in res.pools.values()),
+    ]
     assert not any(left)
 
 

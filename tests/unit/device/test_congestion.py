@@ -9,6 +9,8 @@ import pytest
 from rnic.cc.settings import CongestionSettings
 from rnic.spec import commands as cmd
 from rnic.spec import congestion_regs as reg
+from rnic.state.queue_pair import QP
+from rnic.state.record import place
 from rnic.testing import QpPair
 from rnic.verbs import enums as e
 from rnic.wire.bursts import RxBurst
@@ -167,13 +169,48 @@ def test_three_ways_to_control_congestion() -> None:
         write(a, per_qp(a, reg.QP_RATE), 500)
         receive_cnp(pair)
         assert read(a, per_qp(a, reg.QP_CC_RATE)) == 0
-        pace = qp.pace
-        assert pace is not None
-        assert pace.rate == 500
+        assert qp.paced
+        assert qp.words[place(QP, "pace_rate")] == 500 << 10
         write(a, reg.CONGESTION_CTRL, MERGE)
         before = a.counters["cnps_received"]
         receive_cnp(pair)
-        assert qp.pace is None
+        assert (qp.controlled, qp.paced) == (None, 0)
         assert a.counters["cnps_received"] == before + 1
         write(a, per_qp(a, reg.QP_CTRL), reg.SQ_ARB_MASK)
         assert qp.masked
+
+
+def test_a_queue_pair_is_paced_until_its_rate_has_recovered() -> None:
+    """Then the engine does its turns again, where there is one; the next notification begins from what was found."""
+    with QpPair(settings={"congestion": CongestionSettings("dcqcn")}) as pair:
+        a, qp = pair.a, pair.a.node.nic.qps[pair.a.qp.qp_num]
+
+        def send() -> None:
+            a.post_send(e.IBV_WR_RDMA_WRITE, 6_400)
+            a.wait()
+
+        send()
+        assert qp.paced == 0
+        receive_cnp(pair)
+        assert qp.paced == 1
+        send()
+        assert qp.paced == 1
+        pair.clock.now_ns += 20_000_000
+        send()
+        assert qp.paced == 0
+        alpha = read(a, per_qp(a, reg.QP_ALPHA))
+        assert 0 < alpha < 1_023
+        receive_cnp(pair)
+        assert qp.paced == 1
+        assert 1_600 < read(a, per_qp(a, reg.QP_CC_RATE)) < 3_200  # by half of alpha, which is not 1 any more
+        assert a.counters["event_congestion"] == 1
+
+
+def test_a_program_that_says_its_queue_pair_is_paced_harms_nobody() -> None:
+    """The word is in the arena of a program that runs the engine itself; there is no rate to keep."""
+    with QpPair() as pair:
+        qp = pair.a.node.nic.qps[pair.a.qp.qp_num]
+        qp.paced = 1
+        pair.a.post_send(e.IBV_WR_RDMA_WRITE, 6_400)
+        pair.a.expect()
+        assert qp.controlled is None

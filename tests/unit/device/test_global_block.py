@@ -280,6 +280,22 @@ def test_non_rdma_channel_is_bounded_and_counted(driver: Driver) -> None:
     assert len(nic.non_rdma) == 2
 
 
+def test_a_udp_checksum_is_neither_made_nor_looked_at(pair: Pair) -> None:
+    """004 7.2, "parity bypass": over IPv4 it is 0; whatever it says, the packet is taken, since the ICRC covers it."""
+    nic = pair.nics[1]
+    _, b = pair.connect()
+    flow = Flow(pair.nics[0].config.address, nic.config.address, 4791)
+    frame = bytearray(ip_packet(flow, seal(build(CNP, dqpn=b.number, psn=0, payload=b""), flow)))
+    at = 26 if len(flow.src) == 4 else 46
+    if len(flow.src) == 4:
+        assert frame[at : at + 2] == bytes(2)
+    for value in (b"\0\0", b"\x12\x34", b"\xff\xff"):
+        frame[at : at + 2] = value
+        before = nic.counters["cnps_received"]
+        nic.receive_frame(memoryview(bytes(frame)), 5)
+        assert nic.counters["cnps_received"] == before + 1
+
+
 def test_whole_packets_are_told_apart(pair: Pair) -> None:
     """004 7.3: by their headers; RDMA goes on to its queue pair, the rest to the channel."""
     nic = pair.nics[1]

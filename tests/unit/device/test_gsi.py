@@ -13,7 +13,7 @@ from rnic.device.inspect import look
 from rnic.wire.bursts import RxBurst
 from rnic.wire.flow import Flow
 from rnic.wire.mad import GSI_QKEY, MAD_BYTES
-from rnic.wire.packet import build, parse, seal
+from rnic.wire.packet import Packet, build, parse, seal
 
 HERE, THERE = bytes((10, 0, 0, 1)), bytes((10, 0, 0, 2))
 GID = bytes(10) + b"\xff\xff" + THERE
@@ -144,3 +144,42 @@ def test_what_it_manages_can_be_looked_at(nic: Nic) -> None:
     assert look(nic, "cm") == {"services": [], "connections": [], "groups": []}
     nic.gsi.agent = Agent()
     assert look(nic, "cm") == {"services": [7], "connections": [], "groups": []}
+
+
+def ask(nic: Nic, attribute: int, method: int = 1, version: int = 1) -> bytes:
+    """What QP1 answers to a request of performance management."""
+    header = bytes((1, 4, version, method)) + bytes(4) + (0x1234).to_bytes(8, "big") + attribute.to_bytes(2, "big")
+    arrive(nic, payload=header.ljust(MAD_BYTES, b"\0"))
+    (burst,) = nic.produce(99)
+    packet = parse(memoryview(b"".join(burst.buffers)))
+    assert isinstance(packet, Packet)
+    assert (burst.flow.dst, packet.dqpn, packet.sqpn, packet.qkey) == (THERE, 1, 1, GSI_QKEY)
+    answer = bytes(packet.payload)
+    assert (answer[1], answer[3], answer[8:16]) == (4, 0x81, header[8:16])
+    return answer
+
+
+@pytest.mark.parametrize("agent", [None, Agent()])
+def test_performance_management_is_answered_with_and_without_an_agent(nic: Nic, agent: Agent | None) -> None:
+    """IBA 16.1.3: ClassPortInfo and PortCounters, byte by byte; what else is asked has a status."""
+    nic.gsi.agent = agent
+    assert ask(nic, 0x01)[64:72] == bytes((1, 1, 0, 0, 0, 0, 0, 16))
+    for name, value in (("tx_packets", 7), ("rx_packets", 1 << 40), ("tx_bytes", 402), ("rx_bytes", 8)):
+        nic.counters.bump(name, value - nic.counters[name])
+    nic.counters.bump("drop_bad_icrc", 70_000)
+    nic.counters.bump("drop_tx_blocked", 3)
+    nic.counters.bump("drop_bad_pkey", 300)
+    counters = ask(nic, 0x12)[64:108]
+    assert counters[:4] == bytes((0, 1, 0, 0))
+    assert (counters[8:10], counters[14:16], counters[17]) == (b"\xff\xff", b"\0\3", 255)
+    assert counters[24:40] == bytes.fromhex("00000064 00000002 00000007 ffffffff")
+    assert ask(nic, 0x12, method=2)[4:6] == b"\0\x0c"
+    assert ask(nic, 0x1D)[4:6] == b"\0\x0c"
+    assert ask(nic, 0x12, version=2)[4:6] == b"\0\x04"
+    if agent is not None:
+        assert agent.heard == []
+
+
+def test_an_answer_of_performance_management_is_not_answered(nic: Nic) -> None:
+    arrive(nic, payload=bytes((1, 4, 1, 0x81)).ljust(MAD_BYTES, b"\0"))
+    assert nic.produce(99) == []

@@ -201,15 +201,31 @@ def test_every_fault_interrupts(new_pair: NewPair, cause: Cause, side: int, stat
     assert not pair.nics[side].globals.interrupt_line
 
 
+@pytest.mark.parametrize(("cause", "side"), [row[1:3] for row in CAUSES], ids=[row[0] for row in CAUSES])
+def test_every_fault_raises_one_event_in_the_profile(new_pair: NewPair, cause: Cause, side: int) -> None:
+    """004 7.3: the application hears of each, also where a completion tells of it (``NicConfig.fault_events``)."""
+    pair = new_pair(fault_events=True)
+    pair.cqs[1] = pair.drivers[1].cq(pair.eqs[1], logsize=3)
+    a, b = pair.connect()
+    for driver, eq in zip(pair.drivers, pair.eqs, strict=True):
+        driver.map_events(eq, events.WQ_CATAS_ERROR, events.WQ_ACCESS_ERROR, events.WQ_INVAL_REQ_ERROR)
+    cause(pair, a, b)
+    pair.wire.run()
+    told = [entry[1] for entry in pair.events(side)]
+    assert told == [(a, b)[side].number]
+
+
 @pytest.mark.parametrize("service", [ST_UC, ST_UD])
 def test_a_send_queue_that_stops_alone_interrupts(new_pair: NewPair, service: int) -> None:
-    pair = new_pair()
+    pair = new_pair(fault_events=True)
     a, _ = pair.connect(service)
     listen(pair.drivers[0])
+    pair.drivers[0].map_events(pair.eqs[0], events.WQ_CATAS_ERROR)
     bad_opcode(pair, a)
     pair.wire.run()
     assert pair.nics[0].qps[a.number].ctx.state == SQE
     assert interrupted(pair.drivers[0])
+    assert [entry[:2] for entry in pair.events(0)] == [(events.WQ_CATAS_ERROR, a.number)]
 
 
 @pytest.mark.parametrize("block", [0, 1, 200, 255, 1 << 20])

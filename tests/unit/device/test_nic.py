@@ -341,6 +341,30 @@ def test_rings_without_news_cost_no_turn(target: Pair) -> None:
     assert not target.nics[0].has_work()
 
 
+def test_a_moved_pointer_is_turns_until_both_meet(new_pair: NewPair) -> None:
+    """004 7.3, QP manager: a moved pointer asks for a turn, and each turn for the next until there is nothing left."""
+    pair = new_pair()
+    a, _ = pair.connect()
+    (_, src_va, lkey), (_, dst_va, rkey) = pair.mrs
+    nic, load = pair.nics[0], pair.drivers[0].uar.load
+    pair.wire.run()
+    assert not nic.has_work()
+    for number in range(10):
+        pair.drivers[0].write(a, src_va + 300 * number, 300, lkey, dst_va + 300 * number, rkey)
+    turns = []
+    while nic.has_work():
+        bursts = nic.produce(pair.wire.now, budget=1)
+        turns.append(sum(burst.count for burst in bursts))
+        for burst in bursts:
+            data = memoryview(b"".join(burst.buffers))
+            flow = burst.flow.reverse().reverse()
+            pair.nics[1].receive(RxBurst(flow, data, burst.segment, burst.length, 0), pair.wire.now)
+    assert turns in ([1] * 10, [1] * 10 + [0])  # the last may have found both pointers equal
+    pair.wire.run()
+    assert load(a.block, SQ_HEAD) == load(a.block, SQ_TAIL) == 10
+    assert [entry[1] & 0xFF for entry in pair.poll(0)] == [0] * 10
+
+
 def test_doorbell_of_a_vanished_queue(target: Pair) -> None:
     driver, (a, _) = target.drivers[0], target.qps
     driver.uar.store(a.block, SQ_TAIL, 1)

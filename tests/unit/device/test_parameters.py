@@ -9,6 +9,8 @@ from rnic.device.config import NicConfig
 from rnic.device.inspect import registers
 from rnic.device.nic import Nic
 from rnic.device.parameters import UNIVISTA, profile_settings, univista
+from rnic.mem.space import SimAddressSpace
+from rnic.spec import commands as cmd
 from rnic.spec.errors import VerbsError
 
 # 004 7.4 and 7.5, by hand: name, lowest, highest, power of two
@@ -45,6 +47,7 @@ def test_settings() -> None:
         "window_bytes": 1 << 20,
         "congestion": CongestionSettings("limit"),
         "rq_almost_full": 1,
+        "fault_events": True,
         "profile": "univista",
         "parameters": {
             "QP_NUM": 4096,
@@ -59,15 +62,15 @@ def test_settings() -> None:
     }
     config = NicConfig(bytes((10, 0, 0, 1)), **univista(QP_NUM=256, MR_NUM=512, OSQ_PER_QP=8, RX_BUF_AW=5))
     assert (config.log_max_qps, config.max_mrs, config.window_packets, config.window_bytes) == (8, 512, 8, 4096)
-    with pytest.raises(VerbsError, match="SPEED is no parameter"):
+    with pytest.raises(VerbsError, match="SPEED is not a parameter"):
         univista(SPEED=1)
 
 
 def test_parameters_of_hardware_alone_are_kept_and_shown() -> None:
-    config = NicConfig(bytes((10, 0, 0, 1)), **univista(RAM_RD_LATENCY=3, QPM_AXI_DW=128))
+    config = NicConfig(bytes((10, 0, 0, 1)), **univista(RAM_RD_LATENCY=3, QPM_AXI_DW=128, MAC_DW=512))
     shown = registers(Nic(config, rng=random.Random(1)))
     assert shown["profile"] == "univista"
-    assert (shown["parameters"]["RAM_RD_LATENCY"], shown["parameters"]["QPM_AXI_DW"]) == (3, 128)
+    assert [shown["parameters"][name] for name in ("RAM_RD_LATENCY", "QPM_AXI_DW", "MAC_DW")] == [3, 128, 512]
     plain = registers(Nic(NicConfig(bytes((10, 0, 0, 1))), rng=random.Random(1)))
     assert (plain["profile"], plain["parameters"]) == ("", {})
 
@@ -78,3 +81,15 @@ def test_profiles_by_name() -> None:
     for profile, parameters, words in (("x", {}, "use univista"), (None, {"QP_NUM": 512}, "QP_NUM: parameters are")):
         with pytest.raises(VerbsError, match=words):
             profile_settings(profile, parameters)
+
+
+def test_8192_queue_pairs_and_none_of_them_is_the_managements() -> None:
+    """004 7.1 and 7.2: up to 8192; QP0 and QP1 are nobody's."""
+    nic = Nic(NicConfig(bytes((10, 0, 0, 1)), log_max_qps=13), rng=random.Random(1))
+    uar = nic.map_uar(SimAddressSpace())
+    given = [nic.command(uar, cmd.ALLOC_RES, cmd.RES_QP) for _ in range(8192)]
+    assert {result.status for result in given} == {cmd.ST_OK}
+    numbers = {result.out_param for result in given}
+    assert len(numbers) == 8192
+    assert min(numbers) > 1
+    assert nic.command(uar, cmd.ALLOC_RES, cmd.RES_QP).status != cmd.ST_OK

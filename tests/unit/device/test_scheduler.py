@@ -131,7 +131,7 @@ def busy_ones(turns: Service, count: int) -> list[int]:
     return busy
 
 
-def test_a_newcomer_goes_before_those_in_the_rotation_and_the_round_ends_with_it() -> None:
+def test_a_new_queue_pair_is_served_first_and_ends_the_round() -> None:
     turns = Service()
     busy = busy_ones(turns, 3)
     late = turns.queue_pair(9)

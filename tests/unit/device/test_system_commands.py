@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from typing import Any
 
 import pytest
 
 from rnic.device import Nic, NicConfig
-from rnic.device.commands import COMMANDS
+from rnic.device.commands import COMMANDS, CommandResult
 from rnic.device.icm import CONTEXTS, TPT, Lender
 from rnic.device.mailboxes import ICM_ENTRY, INIT_HCA, MTT_ENTRY, MTT_HEADER
 from rnic.device.system_commands import BEFORE_INIT
@@ -177,7 +178,8 @@ def test_other_attributes(driver: Driver) -> None:
 @pytest.mark.parametrize(
     ("datagram", "status"),
     [
-        (smp(0x11, mgmt_class=4), 0x04),
+        (smp(0x11, mgmt_class=5), 0x04),
+        (smp(0x11, mgmt_class=4), 0x0C),
         (smp(0x11, class_version=2), 0x04),
         (smp(0x11, method=5), 0x08),
         (smp(0x11, method=2), 0x0C),
@@ -396,6 +398,8 @@ def test_every_status_has_a_cause(driver: Driver, asleep: Driver) -> None:
         cmd.ST_BAD_QP_STATE: driver.run(cmd.RTR2RTS, qp.number).status,
         cmd.ST_BAD_SIZE: driver.run(cmd.SW2HW_CQ, 1, 0, b"x").status,
     }
+    driver.nic.judge = lambda *_: CommandResult(cmd.ST_ERRNO | errno.ENOMEM)
+    causes[cmd.ST_ERRNO] = driver.run(cmd.NOP).status & ~errno.ENOMEM
     assert causes == {status: status for status in cmd.STATUS_NAMES}
 
 
