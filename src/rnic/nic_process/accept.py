@@ -1,4 +1,4 @@
-"""Accepting connections of programs, also while there are no descriptors left for them."""
+"""Accept connections of programs, even when no descriptors are left for them."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from rnic.nic_process.client import close_all
 from rnic.trace.guard import Guard
 
 _SPARE_DESCRIPTORS = 8
-"""Reserved, so that a program that connects when there are no more can be told so."""
+"""Reserved descriptors, so that a program that connects when there are no others can be told so."""
 _OUT_OF = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 _RETRY_S = 0.05
 _BACKLOG = 64
 
 Refusal = tuple[int, str]
-"""An error number, and why in words."""
+"""An error number, and the reason in words."""
 
 
 class Acceptor:
     """The listening socket of a NIC process.
 
     Args:
-        path: of the socket.
+        path: path of the socket.
         selector: polls it.
-        on_connection: gets each connection, with a refusal to send where there is no descriptor for it. It owns the
+        on_connection: gets each connection, with a refusal to send if there is no descriptor for it. It owns the
             connection, unless it raises.
-        guard: gets our own errors; its counters have ``accepts_without_descriptors``.
+        guard: gets internal errors; its counters have ``accepts_without_descriptors``.
+        listener: the socket, if it was made before this process was started.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Acceptor:
         selector: selectors.BaseSelector,
         on_connection: Callable[[socket.socket, Refusal | None], None],
         guard: Guard,
+        listener: socket.socket | None = None,
     ) -> None:
         self._selector = selector
         self._on_connection = on_connection
@@ -48,8 +50,10 @@ class Acceptor:
         self._spare = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(_SPARE_DESCRIPTORS)]
         self._retry_at = 0.0
         """When to accept again after descriptors ran out; 0 while the selector polls the socket."""
-        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.listener.bind(str(path))
+        if listener is None:
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            listener.bind(str(path))
+        self.listener = listener
         self.listener.listen(_BACKLOG)
         self.listener.setblocking(False)
         self._register()
@@ -77,7 +81,7 @@ class Acceptor:
                     sock, _ = self.listener.accept()
                     refusal = error.errno, f"it has no more descriptors ({error.strerror}): raise its `ulimit -n`"
             if refusal is None:
-                # the connection stays in the backlog, where it would wake the loop again and again
+                # the connection stays in the backlog, and would keep waking the loop
                 self._selector.unregister(self.listener)
                 self._retry_at = time.monotonic() + _RETRY_S
                 return
@@ -88,12 +92,12 @@ class Acceptor:
             raise
 
     def retry(self) -> None:
-        """Accept again after descriptors ran out, once it is time."""
+        """Accept again after descriptors ran out, once the pause is over."""
         if self._retry_at:
             self.refill_spares()
 
     def refill_spares(self) -> None:
-        """After descriptors were closed: reserve spare ones again, and accept what came meanwhile."""
+        """Reserve spare descriptors again after some were closed, and accept what came meanwhile."""
         with contextlib.suppress(OSError):
             while len(self._spare) < _SPARE_DESCRIPTORS:
                 self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))

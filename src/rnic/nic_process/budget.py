@@ -1,23 +1,23 @@
-"""The page of what a device and its programs have in flight together (:mod:`rnic.state.budget`).
+"""The page that counts the packets that a device and its programs have in flight together (:mod:`rnic.state.budget`).
 
-The NIC process makes it, gives each peer an entry, whose number stands in the peer's record, and alone knows which
+The NIC process makes it, gives each peer an entry, whose number stands in the peer's record, and only it knows which
 peer an entry belongs to. Each slot stores its own shares. The NIC process clears those of released slots, and regularly
 repairs words that no slot stores, since every program of the device may write anywhere in the page.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection
 
 from rnic.mem.order import load32, store32
+from rnic.nic_process.descriptor import Descriptor
 from rnic.nic_process.memfd import shared_memory
 from rnic.state.budget import BUDGET, BYTES, ENTRIES, NIC_ENTRY, SHARE, SLOTS, share_at
 from rnic.transport.budget import Budget
 
 SLOT_LIMITS = 4
 """The NIC as a whole may have this many times the packets of one slot in flight. Responses come to each slot's own
-receive buffer, so a few busy programs do not limit each other, and many share these."""
+receive buffer, so a few busy programs do not limit each other, while many share this limit."""
 _NOTHING = bytes(SHARE.size)
 
 
@@ -26,11 +26,11 @@ class DeviceBudget:
 
     Args:
         limit: packets that one slot may have in flight.
-        own: the device's own address and port, which are no peer: packets to it go to slots, each with a receive
-            buffer of its own.
+        own: the device's own address and port, which are not a peer: packets to it go to slots, each with its own
+            receive buffer.
 
     Raises:
-        OSError: the system refuses memory to share.
+        OSError: the kernel refuses memory to share.
     """
 
     def __init__(self, limit: int, own: tuple[bytes, int]) -> None:
@@ -38,13 +38,14 @@ class DeviceBudget:
         self._own = own
         self._entries: dict[tuple[bytes, int], int] = {}
         self._users: dict[int, int] = {}
-        """How many slots have the peer of each entry."""
+        """Number of slots that have the peer of each entry."""
         self._free = list(range(ENTRIES - 1, NIC_ENTRY, -1))
         self._slots: set[int] = set()
-        self.fd, self.page = shared_memory("rnic budget", BYTES)
+        self.memfd = Descriptor()
+        self.page = shared_memory("rnic budget", BYTES, self.memfd)
 
     def add_slot(self, slot: int) -> Budget:
-        """Return the view of a slot, which is in use from now on."""
+        """Add a slot, and return its view of the page."""
         view = Budget(self.page, slot)
         view.clear()
         self._slots.add(slot)
@@ -63,7 +64,7 @@ class DeviceBudget:
                 store32(self.page, BUDGET[name].byte, value)
 
     def enter(self, address: bytes, port: int) -> int:
-        """Return a peer's entry for one more slot; 0 where none is left, and for the device itself."""
+        """Return a peer's entry for one more slot; 0 if none is left, and for the device itself."""
         entry = self._entries.get((address, port))
         if entry is None:
             if not self._free or (address, port) == self._own:
@@ -75,7 +76,7 @@ class DeviceBudget:
         return entry
 
     def leave(self, address: bytes, port: int) -> None:
-        """Note that one slot less has a peer, if that has an entry."""
+        """Note that one slot fewer uses a peer, if the peer has an entry."""
         entry = self._entries.get((address, port))
         if entry is None:
             return
@@ -105,14 +106,15 @@ class DeviceBudget:
                 self._clear(NIC_ENTRY, slot)
 
     def view(self) -> dict[str, int]:
-        """Return ``{"limit", "held", "peers"}``: packets in flight at most, those now, peers that have entries."""
+        """Return ``{"limit", "held", "peers"}``: limit of packets in flight, packets in flight now, and peers with
+        entries."""
         held = sum(load32(self.page, share_at(NIC_ENTRY, slot) + SHARE["held"].byte) for slot in self._slots)
         return {"limit": self.limit, "held": held, "peers": len(self._entries)}
 
     def close(self) -> None:
         """Close the page together with the device; programs keep their mappings."""
         self.page.close()
-        os.close(self.fd)
+        self.memfd.close()
 
 
 __all__ = ["DeviceBudget"]

@@ -1,10 +1,10 @@
-"""The programs of a device that run the engine themselves (kernel bypass): their slots, and what all of them did."""
+"""The programs of a device that run the engine themselves (kernel bypass): their slots, and their totals."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import ipaddress
+import os
 import socket
 from collections import Counter
 from functools import partial
@@ -13,15 +13,24 @@ from typing import Any
 from rnic.device.inspect import look
 from rnic.engine import use
 from rnic.link import steering
-from rnic.link.base import LinkError, format_address
+from rnic.link.base import Link, LinkError, format_address
+from rnic.link.faults import FaultyLink
+from rnic.link.middleware import innermost
+from rnic.link.recorder import Recorder
+from rnic.link.recording import Recording
 from rnic.link.udp import UdpLink
 from rnic.mem import order
 from rnic.nic_process.bounded_work import WorkWatchdog
 from rnic.nic_process.budget import DeviceBudget
 from rnic.nic_process.bypass_slot import LOG_QPS, BypassSlot
+from rnic.nic_process.capture_rings import DeviceCaptures
+from rnic.nic_process.descriptor import Descriptor
+from rnic.nic_process.fault_page import FaultPage
 from rnic.nic_process.shm_loopback import RingPair, ShmLoopback
 from rnic.nic_process.slot_counters import add
+from rnic.runtime.faults import DeviceFaults
 from rnic.runtime.loop import Runtime
+from rnic.runtime.tap import Tap
 from rnic.spec import commands as cmd
 from rnic.spec.limits import GO_BACK_N
 from rnic.spec.states import ST_RC
@@ -29,8 +38,19 @@ from rnic.wire.bursts import DONT_FRAGMENT, RxBurst
 from rnic.wire.ident import DF, solve_word
 
 REPAIR_NS = 250_000_000
-"""How often the budget's page is repaired while anything happens."""
+"""Nanoseconds between repairs of the budget's page, while there is activity."""
 _DRAIN = 4_096
+
+
+def _duplicate(sock: socket.socket) -> socket.socket:
+    """Return the same socket under another descriptor; like ``sock.dup()``, but without leaking a descriptor if memory
+    runs out."""
+    copied = Descriptor()
+    copied.number = os.dup(sock.fileno())
+    made = socket.socket(sock.family, sock.type, sock.proto, fileno=copied.number)
+    copied.detach()
+    made.setblocking(False)
+    return made
 
 
 class BypassPrograms:
@@ -40,7 +60,7 @@ class BypassPrograms:
         main: the device, whose link is the first of the group.
         watchdog: bounds work on their arenas.
 
-    ``refused`` says why there are none, once that is known.
+    ``refused`` says why there are no slots, once that is known.
     """
 
     def __init__(self, main: Runtime, watchdog: WorkWatchdog) -> None:
@@ -49,54 +69,67 @@ class BypassPrograms:
         self._group: steering.Group | None = None
         self._free: list[int] = []
         self._next_qpns: dict[int, int] = {}
-        """By slot: the number behind the last that a program had there."""
+        """For each slot the QP number after the last one that a program had there."""
         self.slots: dict[int, BypassSlot] = {}
         self.loopback = ShmLoopback()
         self.budget: DeviceBudget | None = None
-        """What the device and all slots may have in flight together, while there are any."""
+        """Limit of packets that the device and all slots may have in flight together, while there are slots."""
+        self.faults: FaultPage | None = None
+        """The page of the device's fault rules, while there are slots."""
+        recorder = recorder_of(main.link)
+        self.recording = Recording(None, main.link.counters, waits=False) if recorder is None else recorder.recording
+        """Gets the packets of all programs while it is active; without ``--capture``, only while programs read them."""
+        self.captures = DeviceCaptures(self.recording)
+        """The rings by which programs pass their packets to the recorder."""
+        self._port_held = False
         self._repair_at_ns = 0
         self.refused = ""
         self.without_slot: dict[int, str] = {}
-        """By pid of a program that asked for a slot and has none: why."""
+        """Reason by pid for each program that asked for a slot and has none."""
         self.forwarded = 0
         self.lost = 0
         self.counted: Counter[str] = Counter()
         """Counters of slots that were released."""
         self.punted: Counter[str] = Counter()
         self.not_believable = 0
-        """Of these slots, those whose programs had counted what is impossible."""
+        """Number of released slots whose programs had stored impossible counts."""
 
-    def open(self) -> BypassSlot | None:
-        """Make a slot for a program; ``None`` where there is none, as ``refused`` says."""
+    def open(self, pid: int = 0) -> BypassSlot | None:
+        """Make a slot for a program; return ``None`` if that is not possible; ``refused`` says why."""
         self.refused = self._find_refusal()
         if self.refused:
             return None
-        link = self._main.link
-        assert isinstance(link, UdpLink)
+        link = _plain_link(self._main.link)
+        assert link is not None
         try:
             if self._group is None:
                 self._group = link.group
                 self._main.nic.stray = partial(self._forward, 0)
             if not self._free:
                 self._free.append(self._group.join())
-            sock = self._group.socket_of(self._free[-1]).dup()
+            sock = _duplicate(self._group.socket_of(self._free[-1]))
         except (OSError, LinkError) as error:
             self.refused = f"the system refuses sockets that share a port: {error}"
             return None
         member = self._free.pop()
         try:
-            return self._make(member, sock, self._share())
+            return self._make(member, sock, self._share(), self._fault_page(), pid)
         except OSError as error:
-            self._abandon_slot(member, sock)
-            self.refused = f"the system refuses memory to share: {error}"
+            self._abandon_slot(member, sock, pid)
+            self.refused = f"the system refuses memory to share, or its capture file: {error}"
+            return None
+        except ValueError as error:
+            self._abandon_slot(member, sock, pid)
+            self.refused = str(error)
             return None
         except BaseException:
-            self._abandon_slot(member, sock)
+            self._abandon_slot(member, sock, pid)
             raise
 
-    def _abandon_slot(self, member: int, sock: socket.socket) -> None:
-        """Undo what was begun for a slot."""
+    def _abandon_slot(self, member: int, sock: socket.socket, pid: int) -> None:
+        """Undo the setup of a slot that could not be completed."""
         sock.close()
+        self.captures.release(pid)
         self._free.append(member)
         if self.budget is not None:
             self.budget.remove_slot(member)
@@ -121,8 +154,36 @@ class BypassPrograms:
             self.budget = budget
         return self.budget
 
+    def _fault_page(self) -> FaultPage:
+        """Return the page of the device's fault rules.
+
+        Raises:
+            OSError: the kernel refuses memory to share.
+            ValueError: programs cannot judge by these rules; the message says why.
+        """
+        if self.faults is None:
+            link = self._main.link
+            while isinstance(link, DeviceFaults | Tap):
+                link = link.inner
+            self.faults = FaultPage(link if isinstance(link, FaultyLink) else None)
+            self.faults.set_port_down(self._port_held)
+        return self.faults
+
+    def hold_port(self, down: bool) -> None:
+        """Have all programs drop packets while the port is down, and tell them of its state."""
+        self._port_held = down
+        if self.faults is not None:
+            self.faults.set_port_down(down)
+        for slot in self.slots.values():
+            slot.set_link(not down, self._main.nic.globals.down_state)
+        for slot in self.slots.values():
+            slot.tell_link()
+
     def _unshare(self) -> None:
-        """Drop the budget's page once there are no slots."""
+        """Drop the pages that programs share once there are no slots."""
+        if self.faults is not None:
+            self.faults.close()
+            self.faults = None
         if self.budget is not None:
             nic = self._main.nic
             with self._main.lock:
@@ -141,29 +202,36 @@ class BypassPrograms:
         self.budget.repair({at: each.entries() for at, each in inflight.items()})
         for each in inflight.values():
             each.show()
-        for slot in self.slots.values():  # the shorter the time, the less a program can make up
+        for slot in self.slots.values():
+            slot.tell_link()
+        for slot in self.slots.values():  # the shorter the interval, the less a program can falsify
             slot.counters()
             slot.punts()
 
-    def _make(self, member: int, sock: socket.socket, budget: DeviceBudget) -> BypassSlot:
+    def _make(self, member: int, sock: socket.socket, budget: DeviceBudget, faults: FaultPage, pid: int) -> BypassSlot:
         link = self._main.link
-        assert isinstance(link, UdpLink)
         for _ in range(_DRAIN):  # packets for the program that had the slot before
             try:
                 sock.recv(1)  # for 0 bytes Python makes no system call
             except OSError:
                 break
-        own = UdpLink(format_address(link.address), link.port, sock=sock, hop_limits=False)
-        first = self._first_qpn(member)
-        slot = BypassSlot(self._main, own, member, first, self._watchdog, self.loopback, budget)
+        plain = _plain_link(link)
+        own = UdpLink(format_address(link.address), link.port, sock=sock, sources=plain, hop_limits=False)
+        first, captures = self._first_qpn(member), self.captures.of(pid)
+        slot = BypassSlot(self._main, own, member, first, self._watchdog, self.loopback, budget, faults, captures)
+        slot.pid = pid
         slot.runtime.nic.stray = partial(self._forward, member)
         slot.runtime.nic.share_idents(self._main.nic)
         slot.runtime.nic.counting = self._main.nic.counting
+        if self._port_held:
+            slot.set_link(False, self._main.nic.globals.down_state)
+        if self._main.verbs_faults is not None:
+            slot.runtime.verbs_faults, slot.runtime.nic.judge = self._main.verbs_faults, self._main.nic.judge
         self.slots[member] = slot
         return slot
 
     def _first_qpn(self, member: int) -> int:
-        """Return the first number of a slot's next program, whose numbers go on behind those of the last.
+        """Return the first number of a slot's next program, whose numbers continue after those of the last.
 
         Peers send to the queue pairs of a program that died until their retries end. So its numbers are used again only
         once all of the slot's have been.
@@ -173,24 +241,25 @@ class BypassPrograms:
         return first if first + (1 << LOG_QPS) <= least + (1 << steering.LOG_RANGE) else least
 
     def _find_refusal(self) -> str:
-        main, link = self._main, self._main.link
-        if not isinstance(link, UdpLink):
-            return "its packets are delayed, harmed or recorded (--faults, --capture): the NIC process takes them"
+        main, link = self._main, _plain_link(self._main.link)
+        if link is None and not isinstance(innermost(main.link), UdpLink):
+            return "its packets take a simulated fabric: the NIC process carries them"
+        if link is None:
+            return "its fault script counts packets for events, or its packets are watched: the NIC process takes them"
         config = main.nic.config
-        if config.recovery != GO_BACK_N or config.profile or config.congestion.mode != "none":
-            return "its profile, recovery or congestion settings are the reference's alone"
-        if link.source_ports != (link.port,):
-            return "it sends from several ports (--source-ports)"
-        if main.nic.tracer.enabled:
+        if config.recovery != GO_BACK_N:
+            return f"its recovery, {config.recovery}, is the reference's alone"
+        tracer = main.nic.tracer
+        if (tracer.before if isinstance(tracer, Tap) else tracer).enabled:
             return "its packets are watched: the NIC process takes them"
         if self._group is not None and not self._free and len(self._group) >= steering.MAX_MEMBERS:
-            return f"{steering.MAX_MEMBERS} programs have slots of it already"
-        return refusal(link.address) if self._group is None else ""
+            return f"{steering.MAX_MEMBERS} programs have slots of it already: there are no queue pair numbers for more"
+        return refusal(link.address, link.scope_id) if self._group is None else ""
 
     def _forward(self, here: int, dqpn: int, burst: RxBurst, view: memoryview, index: int) -> bool:
-        """Forward a packet that came to the wrong slot, ``here``; return whether it was another's.
+        """Forward a packet that came to the wrong slot, ``here``; return whether it belonged to another slot.
 
-        Packets of senders that count their idents all come here, by the sockets for idents.
+        All packets of senders that count their IP IDs come here, by the sockets for IP IDs.
         """
         member = steering.member_of(dqpn)
         if member == here:
@@ -213,7 +282,7 @@ class BypassPrograms:
             self.lost += 1
             return True
         if by_ident:
-            self._main.nic.tally["rx_packets"] -= 1  # the other counts it
+            self._main.nic.tally["rx_packets"] -= 1  # the other slot counts it
             return True
         self.forwarded += 1
         if self._group is not None:
@@ -224,10 +293,10 @@ class BypassPrograms:
     def join(self, slot: BypassSlot, qpn: int) -> tuple[BypassSlot, RingPair] | None:
         """Connect the ring pair of a queue pair's two slots, and return the peer's slot and the pair.
 
-        Returns ``None`` where the peer is no slot that takes part in loopback.
+        Returns ``None`` if the peer is not a slot that takes part in loopback.
 
         Raises:
-            OSError: there is no such queue pair, or the system refuses memory to share.
+            OSError: there is no such queue pair, or the kernel refuses memory to share.
         """
         qp = slot.runtime.nic.qps.get(qpn)
         if qp is None:
@@ -247,10 +316,10 @@ class BypassPrograms:
         """Return ``{"refused", "slots": [slot], "left_out", "sockets", "handed_on", "budget"}``.
 
         A slot is ``{"slot", "pid", "served", "first_qpn", "counters", "punts", "believable", "shm"}``, the last the
-        slots that it shares rings with. ``believable`` is false once the program has counted what is impossible.
-        ``refused`` says why there are none; ``left_out`` says why of each program that asked for
-        one and has none, by pid; ``sockets`` counts those kept for the device's life; ``budget`` is what all may have
-        in flight and have, or ``None`` where there are no slots.
+        slots that it shares rings with. ``believable`` is false once the program has stored an impossible count.
+        ``refused`` says why there are no slots; ``left_out`` gives the reason, by pid, for each program that asked for
+        a slot and has none; ``sockets`` counts the sockets kept for the device's life; ``budget`` gives the limit and
+        the packets in flight, or ``None`` if there are no slots.
         """
         rows = [
             {
@@ -276,7 +345,7 @@ class BypassPrograms:
         }
 
     def inspect(self, what: str) -> dict[str, Any] | None:
-        """Return :func:`rnic.device.inspect.look` for the device and its slots, each of which is held meanwhile.
+        """Return :func:`rnic.device.inspect.look` for the device and its slots, holding the arena of each.
 
         A slot numbers its own queue blocks, so these say ``slot``, too.
 
@@ -318,7 +387,10 @@ class BypassPrograms:
             self.counted = _sum(self.counted, slot.counters())
             self.punted = _sum(self.punted, slot.punts())
             self.not_believable += not slot.believable
-        slot.close()
+        try:
+            slot.close()
+        finally:
+            self.captures.release(slot.pid)
 
     def close(self) -> None:
         """Close everything together with the device."""
@@ -326,18 +398,35 @@ class BypassPrograms:
             self.loopback.remove_slot(slot.member)
             slot.runtime.nic.inflight.leave_budget()
             slot.close()
+            self.captures.release(slot.pid)
         self.slots.clear()
         self._unshare()
         self._group = None
 
 
-def refusal(address: bytes) -> str:
-    """Return why programs cannot run the engine themselves on a local address, in words; empty where they can."""
+def _plain_link(link: Link) -> UdpLink | None:
+    """Return the socket link below fault rules that programs can judge by; ``None`` if there is other middleware."""
+    while isinstance(link, Tap) or (isinstance(link, DeviceFaults) and not link.touches_packets):
+        link = link.inner
+    if isinstance(link, FaultyLink) and not link.has_events_by_packets:
+        link = link.inner
+    if isinstance(link, Recorder):
+        link = link.inner
+    return link if isinstance(link, UdpLink) else None
+
+
+def recorder_of(link: Link) -> Recorder | None:
+    """Return the recorder of a device's packets, below faults, or ``None``."""
+    while isinstance(link, FaultyLink | DeviceFaults | Tap):
+        link = link.inner
+    return link if isinstance(link, Recorder) else None
+
+
+def refusal(address: bytes, scope_id: int = 0) -> str:
+    """Return why programs cannot run the engine themselves on a local address, in words; empty if they can."""
     if use.COMPILED is None or use.ENGINE is None or not order.COMPILED:
         return "rnic was installed without a C compiler, or the engine is switched off"
-    if len(address) == 16 and ipaddress.IPv6Address(address).is_link_local:
-        return "its address is of link scope: the NIC process names the interface"
-    return steering.refusal(address)
+    return steering.refusal(address, scope_id)
 
 
 def _sum(first: Counter[str], second: dict[str, int]) -> Counter[str]:

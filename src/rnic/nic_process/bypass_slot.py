@@ -3,10 +3,10 @@
 A slot is a NIC with the device's address and settings, its own queue pair numbers, its own socket of the device's group
 (:mod:`rnic.link.steering`) and its own arena in memory that both processes map. The program's engine works on the
 arena. The reference works on it here: on what the engine punts, on commands, and on the whole slot while the program
-sleeps with work left or once each packet is to be seen here.
+sleeps with work left or once each packet must be handled here.
 
 Nothing here trusts the arena. The engine, which follows offsets, does not run on it in this process. The reference sees
-it through views with bounds, and an exception costs that program its connection.
+it through bounded views, and an exception costs that program its connection.
 """
 
 from __future__ import annotations
@@ -21,16 +21,22 @@ import secrets
 import select
 import socket
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 from rnic.device.nic import Nic, arena_bytes
 from rnic.engine import use
+from rnic.link.base import LinkError
+from rnic.link.recorder import Recorder
 from rnic.link.udp import UdpLink
 from rnic.mem.order import fence, load32, store32
 from rnic.mem.table import MemoryEntry
 from rnic.nic_process.bounded_work import WorkWatchdog
 from rnic.nic_process.budget import DeviceBudget
+from rnic.nic_process.capture_rings import CaptureRings
 from rnic.nic_process.client_memory import task_state
+from rnic.nic_process.descriptor import Descriptor
+from rnic.nic_process.fault_page import FaultPage, PortGate
 from rnic.nic_process.memfd import shared_memory
 from rnic.nic_process.shm_loopback import LoopbackEnd, RingPair, ShmLoopback
 from rnic.nic_process.slot_counters import SlotCounters, add
@@ -39,23 +45,29 @@ from rnic.runtime.wait import wait_readable
 from rnic.spec import attach
 from rnic.spec.rounds import BUDGET, BUFFER_BYTES, RECEIVE_LIMIT
 from rnic.state.counters import PACKET_COUNTERS
+from rnic.state.fault_table import COUNT_BYTES
 from rnic.state.record import WORD_BYTES, place
-from rnic.state.slot import BUFFERS_AT, DROPS, PUNT_REASONS, SHM_COUNTERS, SLOT
+from rnic.state.slot import BUFFERS_AT, DROPS, FAULT_COUNTERS, PUNT_REASONS, SHM_COUNTERS, SLOT
 from rnic.transport.budget import LEAST
 from rnic.wire.bursts import RxBurst, TxBurst
 
 LOG_QPS = 13
 """log2 of the queue pairs of a slot."""
-SHARED_BYTES = BUFFERS_AT + RECEIVE_LIMIT * BUFFER_BYTES
+_FAULT_COUNTS_AT = BUFFERS_AT + RECEIVE_LIMIT * BUFFER_BYTES
+SHARED_BYTES = _FAULT_COUNTS_AT + COUNT_BYTES
 MAX_WAITING = 256
-"""Packets that wait for a slot whose program holds the arena; more are lost, as on a wire."""
+"""Packets that wait for a slot whose program holds the arena; more are dropped."""
+MAX_LINK_UNTOLD = 64
+"""Port changes that may wait to be reported to a program; beyond that the oldest are dropped."""
 CHECK_NS = 20_000_000
 """A program that leaves packets or deadlines unhandled for this long is asleep: its slot is served here."""
 _ROUNDS = 64
 _MAX_REFUSALS, _REFUSED_S = 100, 0.001
-"""How often in a row a program may hold a slot that is served here, and how long each further round then waits."""
+"""Consecutive rounds in which a program may hold a slot that is served here, and the seconds that each further round
+waits."""
 _BUSY_WAIT_S, _MAX_BUSY_WAIT_S = 0.05, 0.5
-"""How long to wait for a program's arena: it holds it for microseconds, unless it was stopped or has no core."""
+"""Seconds to wait for a program's arena: the first if the program was stopped, the second if not. A running program
+holds its arena for microseconds, unless it has no core."""
 _STOPPED = (b"T", b"t", b"Z", b"X")
 _TAKEN, _WANTED, _REFERENCE = (place(SLOT, name) * WORD_BYTES for name in ("taken", "wanted", "reference"))
 _CHANGES, _ROUNDS_AT = place(SLOT, "changes"), place(SLOT, "rounds")
@@ -64,6 +76,7 @@ _COUNTED = {
     for name in (
         *("rx_packets", "tx_packets", "rx_bytes", "tx_bytes", "rx_socket_error", "gso_refused"),
         *(f"drop_{name}" for name in DROPS),
+        *(f"fault_{name}" for name in FAULT_COUNTERS),
     )
 } | {name: place(SLOT, f"event_{number}") for number, name in enumerate(PACKET_COUNTERS)}
 _RINGS = {f"shm_{name}": place(SLOT, f"shm_{name}") for name, _ in SHM_COUNTERS}
@@ -82,7 +95,9 @@ class BypassSlot:
         first_qpn: its first queue pair number.
         watchdog: bounds work on the arena.
         loopback: the ring pairs of the device's slots.
-        budget: what all of them may have in flight together.
+        budget: packets that all slots may have in flight together.
+        faults: the device's fault rules.
+        captures: the rings by which programs hand their packets to the recorder.
 
     ``runtime`` is the NIC of the slot. Only callers that have entered ``work`` may drive it.
     """
@@ -96,16 +111,20 @@ class BypassSlot:
         watchdog: WorkWatchdog,
         loopback: ShmLoopback,
         budget: DeviceBudget,
+        faults: FaultPage,
+        captures: CaptureRings,
     ) -> None:
         self.member = member
         self.loopback = loopback
         self.end: LoopbackEnd | None = None
-        """Its part in loopback over shared memory, where it asked for that."""
+        """Its part in loopback over shared memory, if it asked for that."""
         self.work = watchdog.work_on(self)
         self.closed = False
         self.served = False
-        """The NIC process serves it from now on, and the program no more."""
+        """True once the NIC process serves it instead of the program."""
         self.pid = 0
+        self._link_untold: deque[tuple[bool, int]] = deque()
+        """Port states not yet reported to the program: up or not, and the state while down."""
         self._refusals = 0
         self.check_at_ns = 0
         """When to call :meth:`serve_if_idle` next."""
@@ -114,10 +133,11 @@ class BypassSlot:
         )
         self.arena_bytes = -(-arena_bytes(config) // mmap.PAGESIZE) * mmap.PAGESIZE
         with contextlib.ExitStack() as undo:
-            self._shared_fd, self.shared = shared_memory("rnic slot", SHARED_BYTES)
-            undo.callback(os.close, self._shared_fd)
-            self._arena_fd, arena = shared_memory("rnic arena", self.arena_bytes)
-            undo.callback(os.close, self._arena_fd)
+            self._shared_fd, self._arena_fd = Descriptor(), Descriptor()
+            undo.callback(self._shared_fd.close)
+            undo.callback(self._arena_fd.close)
+            self.shared = shared_memory("rnic slot", SHARED_BYTES, self._shared_fd)
+            arena = shared_memory("rnic arena", self.arena_bytes, self._arena_fd)
             self.words = memoryview(self.shared)[: SLOT.size].cast("Q")
             for name, value in (
                 ("layout", use.LAYOUT),
@@ -135,14 +155,20 @@ class BypassSlot:
             """Rounds that the program has done: its heartbeat."""
             rng = random.Random(secrets.randbits(256))
             nic = Nic(config, rng=rng, counters=link.counters, memory=arena)
-            self.runtime, self._link = Runtime(nic, link), link
-            link.forget()  # the program's engine sends by it, too
+            self._captures = captures
+            self._capture = captures.add(link)
+            undo.callback(captures.remove, self._capture)
+            recorded = Recorder(link, captures.recording)
+            counts = memoryview(self.shared)[_FAULT_COUNTS_AT:]
+            self._gate = PortGate(faults.in_front_of(recorded, counts))
+            self.runtime, self._link = Runtime(nic, self._gate), link
+            link.forget()  # the program's engine sends on it, too
             nic.stopped = self._qp_stopped
             nic.memory.on_key_change = self._key_changed
             nic.find_peer = main.nic.find_peer
             nic.inflight.reserve_line()
             nic.inflight.share(budget.add_slot(member), budget)
-            self._budget_fd = budget.fd
+            self._budget_fd, self._faults_fd = budget.memfd.number, faults.memfd.number
             self._messages = select.poll()
             self._waiting: list[tuple[RxBurst, int]] = []
             self._idle_since_ns: int | None = None
@@ -153,13 +179,28 @@ class BypassSlot:
             undo.pop_all()
 
     def assign_to(self, sock: socket.socket, pid: int) -> None:
-        """Give the slot to a program: each message by its socket lends the arena until it is answered."""
+        """Give the slot to a program: each message on its socket lends the arena until it is answered."""
         self.pid = pid
         self._messages.register(sock, select.POLLIN)
 
     def descriptors(self) -> list[int]:
-        """Return socket, arena, shared record and budget for the program; the slot and the device keep them open."""
-        return [self.runtime.link.filenos()[0], self._arena_fd, self._shared_fd, self._budget_fd]
+        """Return socket, arena, shared record, budget, fault rules and recorder's ring, which all stay open here."""
+        last = self._capture.memfd.number
+        arena_fd, shared_fd = self._arena_fd.number, self._shared_fd.number
+        return [self._link.filenos()[0], arena_fd, shared_fd, self._budget_fd, self._faults_fd, last]
+
+    def source_socket(self, port: int) -> int:
+        """Return the descriptor of the slot's socket on one of the device's source ports, which stays open here.
+
+        Raises:
+            OSError: EINVAL: it is not one of the source ports. Or the kernel refuses a socket.
+        """
+        if port not in self._link.source_ports:
+            raise OSError(errno.EINVAL, f"SOURCE_PORT {port}: the device does not send from there")
+        try:
+            return self._link.outlet(port).descriptor
+        except LinkError as error:
+            raise OSError(errno.EADDRINUSE, str(error)) from None
 
     def _qp_stopped(self, qpn: int) -> None:
         for pair in self.loopback.pairs_of(self.member):
@@ -171,7 +212,7 @@ class BypassSlot:
                 pair.key_invalidated(self.member)
 
     def _hold_pairs(self, held: bool) -> None:
-        """Tell peers whether to leave records in the rings, or to send by the wire, since this process serves it."""
+        """Tell peers whether to use the rings, or to send over the wire since this process serves the slot."""
         if self._pairs_held != held:
             self._pairs_held = held
             for pair in self.loopback.pairs_of(self.member):
@@ -196,8 +237,8 @@ class BypassSlot:
         return True
 
     def _is_taken(self) -> bool:
-        """Whether the program holds the arena, after ``wanted`` was stored."""
-        fence()  # the program stores its own word, then loads the one of this side
+        """Return whether the program holds the arena; call this after ``wanted`` is stored."""
+        fence()  # the program stores its own word, then loads this side's word
         return bool(load32(self.shared, _TAKEN))
 
     def release(self) -> None:
@@ -226,6 +267,7 @@ class BypassSlot:
         began = time.monotonic()
         store32(self.shared, _WANTED, 1)  # from now on the program does not take it again
         while not self.served and self._is_taken() and not self._messages.poll(0):
+            self._captures.drain()  # it may hold the arena while it waits for room in its ring
             waited = time.monotonic() - began
             if waited < _BUSY_WAIT_S or (waited < _MAX_BUSY_WAIT_S and not self._is_stopped()):
                 os.sched_yield()
@@ -241,19 +283,58 @@ class BypassSlot:
             self.release()
 
     def _is_stopped(self) -> bool:
-        """Whether the program does not run at all, as far as ``/proc`` shows."""
+        """Return whether the program is stopped or gone, as far as ``/proc`` shows."""
         try:
             return task_state(f"/proc/{self.pid}/stat") in _STOPPED
         except (OSError, IndexError):
             return True
 
+    def set_link(self, up: bool, state: int) -> None:
+        """Queue a port state, up or down in some state, for :meth:`tell_link` to report to the program."""
+        if len(self._link_untold) >= MAX_LINK_UNTOLD:
+            self._link_untold.popleft()
+        self._link_untold.append((up, state))
+        self._gate.shut = not up
+
+    def tell_link(self) -> None:
+        """Report waiting port changes to the program; later if it holds its arena now."""
+        if not self._link_untold or not self.hold():
+            return
+        try:
+            with self.work:
+                while self._link_untold:
+                    up, state = self._link_untold.popleft()
+                    self.runtime.nic.globals.down_state = state
+                    self.runtime.nic.set_link(up)
+                self.runtime.flush(self.runtime.clock())
+        finally:
+            self.release()
+
     def take_over(self) -> None:
-        """Serve packets and doorbells here from now on, since packets are traced or delayed here."""
+        """Serve the slot's packets and doorbells here from now on, since packets are traced or delayed here."""
         if not self.served:
             with self.held():
                 store32(self.shared, _REFERENCE, 1)
             self._hold_pairs(True)
             self.served = True
+
+    @property
+    def may_go_back(self) -> bool:
+        """True if nothing is traced or delayed here any longer, so that the program could serve the slot again."""
+        return self.served and not self.runtime.acts_on_packets
+
+    def give_back(self) -> bool:
+        """Let the program serve its slot again; return false if it holds the arena now.
+
+        Its threads look every 100 ms whether they may. A doorbell that the program rings here meanwhile is taken here.
+        """
+        if not self.hold():
+            return False
+        self.served = False
+        self._refusals = 0
+        store32(self.shared, _REFERENCE, 0)
+        self.release()
+        return True
 
     # ---------------------------------------------------------------------------------------- punts
 
@@ -261,7 +342,7 @@ class BypassSlot:
         """Handle what the program's engine punts, on the arena that it has lent; return the answer's body.
 
         Raises:
-            OSError: EINVAL for what no engine punts.
+            OSError: EINVAL for a punt that no engine makes.
         """
         request = attach.PUNT.unpack(body)
         runtime, nic = self.runtime, self.runtime.nic
@@ -313,13 +394,13 @@ class BypassSlot:
         )
         flow = burst.flow
         if request["count"] and flow.idents is not None:
-            # the packets that the engine received since then had the idents that it expected
+            # the packets that the engine received since the last punt had the IP IDs that it expected
             self.runtime.nic.learn_idents(burst, request["count"])
         self.runtime.nic.receive(burst, now, request["at"])
         return flow.settled or (flow.idents is not None and flow.idents.small)
 
     def deliver(self, burst: RxBurst, now: int) -> bool:
-        """Receive a packet that came to another slot, now or later; return false where it is lost."""
+        """Receive a packet that came to another slot, now or later; return false if it is lost."""
         if self.hold():
             try:
                 with self.work:
@@ -334,13 +415,13 @@ class BypassSlot:
         return True
 
     def _receive_waiting(self, now: int) -> None:
-        """Receive what was delivered while the program held the arena, which is held here now."""
+        """Receive the packets delivered while the program held the arena, which this process holds now."""
         waiting, self._waiting = self._waiting, []
         for burst, _ in waiting:
             self.runtime.nic.receive(burst, now)
         if waiting:
             self.runtime.flush(now)
-            self.runtime.kick()  # the program may sleep, and know nothing of the packets
+            self.runtime.kick()  # the program may sleep, and does not know of the packets
 
     def serve(self) -> bool | None:
         """Do one round of the slot; return whether it did anything, or ``None`` while its program holds the arena."""
@@ -381,7 +462,7 @@ class BypassSlot:
         return True
 
     def is_attended(self, now: int) -> bool:
-        """Whether the program has done rounds since the last check, or leaves nothing undone."""
+        """Return whether the program has done rounds since the last check, or leaves nothing undone."""
         if not self.note_rounds(self.rounds[0]):
             deadline = self.runtime.nic.timers.next_ns()
             if (deadline is not None and deadline + CHECK_NS <= now) or self._poller.poll(0):
@@ -404,11 +485,11 @@ class BypassSlot:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether packets wait for the program to give the arena back."""
+        """True while packets wait for the program to give the arena back."""
         return bool(self._waiting)
 
     def counters(self) -> dict[str, int]:
-        """Return what both sides counted."""
+        """Return the counters of both sides."""
         counted = self._counted.read(time.monotonic_ns())
         if self.end is not None:
             counted |= self._rings.read(time.monotonic_ns())
@@ -422,7 +503,7 @@ class BypassSlot:
 
     @property
     def believable(self) -> bool:
-        """Whether the program has counted nothing that is impossible."""
+        """True unless the program has stored an impossible count."""
         return all(each.believable for each in (self._counted, self._rings, self._punts))
 
     def close(self) -> None:
@@ -432,10 +513,11 @@ class BypassSlot:
             try:
                 self.runtime.close()
             finally:
-                os.close(self._arena_fd)
-                os.close(self._shared_fd)
+                self._arena_fd.close()
+                self._shared_fd.close()
                 if self.end is not None:
                     self.end.close()
+                self._captures.remove(self._capture)
 
 
 def wait_or_idle(epoll: int, slots: Sequence[BypassSlot], timeout_s: float) -> bool:
@@ -452,7 +534,7 @@ def wait_or_idle(epoll: int, slots: Sequence[BypassSlot], timeout_s: float) -> b
 
 
 def all_attended(slots: Sequence[BypassSlot]) -> bool:
-    """Whether :meth:`BypassSlot.is_attended` holds for all slots."""
+    """Return whether :meth:`BypassSlot.is_attended` holds for all slots."""
     for slot in slots:
         with slot.work:
             if not slot.is_attended(time.monotonic_ns()):

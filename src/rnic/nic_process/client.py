@@ -7,18 +7,23 @@ import mmap
 import os
 import select
 import socket
+from typing import TYPE_CHECKING
 
 from rnic.device.uar import Uar
 from rnic.mem.order import fence
 from rnic.nic_process.bypass_slot import BypassSlot
 from rnic.nic_process.client_memory import CopiedMemory, ProgramMemory
+from rnic.nic_process.descriptor import Descriptor
 from rnic.nic_process.explain import Lines
 from rnic.runtime.loop import Runtime
 from rnic.runtime.wait import wait_readable
 from rnic.spec import attach
 
+if TYPE_CHECKING:
+    from rnic.nic_process.live_capture import LiveCapture
+
 RUNG_AT = attach.PAGE_BYTES
-"""Where a window's bytes for rung doorbells begin, one for each queue block."""
+"""Offset in a window of the bytes that note rung doorbells, one for each queue block."""
 NEVER_NS = -(1 << 62)
 _EVENTFD_BYTES = 8
 
@@ -29,7 +34,7 @@ class Client:
     Args:
         sock: the connection.
         pid: the program.
-        refusal: errno and words for a program that comes while the process is full: the answer to its HELLO.
+        refusal: errno and words that answer the HELLO of a program that connects while the process is full.
     """
 
     def __init__(self, sock: socket.socket, pid: int, refusal: tuple[int, str] | None = None) -> None:
@@ -47,20 +52,33 @@ class Client:
         self.window: mmap.mmap | None = None
         self.rung_end = RUNG_AT
         self.doorbell_ns = NEVER_NS
-        """When it last rang a doorbell."""
+        """Time of its last doorbell."""
         self.vectors: dict[int, EventFd] = {}
         self.lines: Lines | None = None
-        """Where its user is told why its requests fail."""
+        """Lines that tell the program's user why its requests fail."""
         self.added: set[str] = set()
-        """Devices that it asked for."""
-        self.made: list[int] = []
+        """Names of devices that the program asked for."""
+        self.capture: LiveCapture | None = None
+        """Its live capture, if any."""
+        self.made: list[Descriptor] = []
         """Descriptors that only the current answer carries."""
 
+    def new_descriptor(self) -> Descriptor:
+        """Return a holder for a descriptor that only the current answer carries: it is closed after that."""
+        made = Descriptor()
+        self.made.append(made)
+        return made
+
     def forget_context(self) -> None:
-        """Undo what was begun for a context that could not be opened."""
+        """Undo the setup of a context that could not be opened."""
         if self.runtime is not None and self.uar is not None:
             self.runtime.nic.unmap_uar(self.uar)
-        self.runtime = self.slot = self.uar = self.memory = self.window = None
+        self.release()
+
+    def release(self) -> None:
+        """Drop all references, so that whatever still holds the client keeps no memory alive."""
+        self.runtime = self.slot = self.uar = self.memory = self.window = self.lines = None
+        self.vectors = {}
 
     def take_doorbells(self) -> bool:
         """Ring the doorbells that the program rang on its device; return whether there were any."""
@@ -83,7 +101,7 @@ class Client:
         return rung
 
     def flush_doorbells(self) -> None:
-        """Have the device act on every doorbell rung so far, before a command is executed."""
+        """Have the device handle every doorbell rung so far, before a command is executed."""
         runtime = self.runtime
         if runtime is not None and (self.take_doorbells() or runtime.nic.resources.doorbells.rung):
             runtime.kick()
@@ -102,21 +120,31 @@ def drain(fd: int) -> None:
 
 
 class EventFd:
-    """A program's eventfd; call it to signal it. It never waits, whatever the program did to its flags and count."""
+    """A program's eventfd; call it to signal it. It never waits, whatever the program did to its flags and count.
 
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
+    Args:
+        flags: further flags of eventfd(2).
+    """
+
+    def __init__(self, flags: int = 0) -> None:
+        self._owned = Descriptor()
         self._poller = select.poll()
-        self._poller.register(fd, select.POLLOUT)
+        self._owned.number = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | flags)
+        self._poller.register(self.fd, select.POLLOUT)
+
+    @property
+    def fd(self) -> int:
+        """The descriptor."""
+        return self._owned.number
 
     @classmethod
     def semaphore(cls) -> EventFd:
         """Make one that counts: each read takes one signal (``EFD_SEMAPHORE``)."""
-        return cls(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE))
+        return cls(os.EFD_SEMAPHORE)
 
     def __call__(self) -> None:
         """Signal it."""
-        # a full count is a signal that was not read yet
+        # a full counter means that a signal is still unread
         if self._poller.poll(0):
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_write(self.fd, 1)
@@ -127,11 +155,18 @@ class EventFd:
 
     def close(self) -> None:
         """Close the descriptor."""
-        os.close(self.fd)
+        self._owned.close()
 
 
 def close_all(fds: list[int]) -> None:
-    """Close descriptors and empty their list, which takes no memory."""
+    """Close descriptors and empty their list."""
+    try:
+        _close_each(fds)
+    except MemoryError:
+        _close_each(fds)  # there may be memory again
+
+
+def _close_each(fds: list[int]) -> None:
     while fds:
         os.close(fds.pop())
 

@@ -1,8 +1,8 @@
 """A program's rights on its own memory, from ``/proc/PID/maps``, held open.
 
 The descriptor belongs to the address space that the program had when it was opened: after an execve it is empty.
-Where the kernel has PROCMAP_QUERY (Linux 6.11) one query costs about a microsecond. Elsewhere the text is parsed and
-kept a hundred times as long as parsing took, so that look-ups cost 1 % at most.
+If the kernel has PROCMAP_QUERY (Linux 6.11), one query costs about a microsecond. Elsewhere the text is parsed and
+kept a hundred times as long as parsing took, so that lookups cost 1 % at most.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import os
 import struct
 import time
 from bisect import bisect_right
+
+from rnic.nic_process.descriptor import Descriptor
 
 _QUERY = struct.Struct("=QQQQQQQQQIIIIQQ")
 """struct procmap_query of linux/fs.h."""
@@ -33,11 +35,12 @@ class ClientMaps:
         pid: the program.
 
     Raises:
-        OSError: its maps cannot be opened: ptrace rules forbid it, it is gone, or there is no descriptor left.
+        OSError: its maps cannot be opened: ptrace rules forbid it, it is gone, or no descriptor is left.
     """
 
     def __init__(self, pid: int) -> None:
-        self._fd = os.open(f"/proc/{pid}/maps", os.O_RDONLY | os.O_CLOEXEC)
+        self._file = Descriptor()
+        self._file.number = self._fd = os.open(f"/proc/{pid}/maps", os.O_RDONLY | os.O_CLOEXEC)
         self._starts: list[int] = []
         self._spans: list[tuple[int, bool]] = []
         self._fresh_until = 0
@@ -50,7 +53,7 @@ class ClientMaps:
         return self._fd
 
     def covers(self, va: int, length: int, writable: bool) -> bool:
-        """Whether the program may read, or write, the whole range; false where nothing is known."""
+        """Return whether the program may read, or write, the whole range; false if nothing is known."""
         need, end = va, va + length
         while need < end:
             span = self._span(need)
@@ -60,7 +63,7 @@ class ClientMaps:
         return True
 
     def _span(self, va: int) -> tuple[int, bool] | None:
-        """Return the end of the mapping at ``va`` and whether it is writable; ``None`` where it may not be read."""
+        """Return the end of the mapping at ``va`` and whether it is writable; ``None`` if it may not be read."""
         if self._query:
             question = self._question
             _ASKED.pack_into(question, 0, _SIZE, _READABLE, va)
@@ -100,12 +103,12 @@ class ClientMaps:
         self._fresh_until = now + _KEPT_TIMES_COST * (now - began)
 
     def invalidate(self) -> None:
-        """Read the text again at the next look-up, since a registration depends on the rights now."""
+        """Read the text again at the next lookup, since a registration depends on the rights now."""
         self._fresh_until = 0
 
     def close(self) -> None:
         """Close the descriptor."""
-        os.close(self._fd)
+        self._file.close()
 
 
 __all__ = ["ClientMaps"]

@@ -1,4 +1,4 @@
-"""The DMA ports by which the NIC process reaches a program's memory, with views where the program shares files."""
+"""The DMA ports by which the NIC process reaches a program's memory, with views of files that the program shares."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import struct
 import time
 import weakref
 from bisect import bisect_right
-from errno import EINVAL, ENOSPC, EPERM
+from errno import EINVAL, ENOSPC, EPERM, ESRCH
 
 from rnic.nic_process.client_maps import ClientMaps
+from rnic.nic_process.descriptor import Descriptor
 from rnic.spec import attach
 from rnic.spec.errors import VerbsError
 
@@ -25,26 +26,26 @@ MAX_SHARED_BYTES = 1 << 36
 _LAST = 1 << 64
 _COPY_SECONDS = 1.0
 _COPY_LOOK_SECONDS = 0.005
-"""How long a copier may take before a look at what it does."""
+"""Seconds to wait for a copier's answer before its thread's state is checked."""
 _AT_WORK = b"RDW"
-"""States of a thread that is running, waits for a processor, or for memory."""
+"""States of a thread that is running, or waits for a processor or for memory."""
 
 
 class SharedFiles:
-    """Files that a program has mapped shared and announced, by their addresses there. They do not overlap."""
+    """Files that a program has mapped shared and announced, by their addresses in the program. They do not overlap."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._views: list[memoryview] = []
         self._shared_bytes = 0
-        """Bytes of all files still mapped, those included that the program unshared and the device still uses."""
+        """Bytes of all files still mapped, including those that the program unshared and the device still uses."""
 
     def share(self, va: int, length: int, fd: int, offset: int, writable: bool) -> None:
         """Map a file that the program has mapped at ``va``.
 
         Raises:
             VerbsError: EINVAL for a bad range; EPERM for a file that may shrink, since an access would then raise
-                SIGBUS here; ENOSPC for too many, or too much.
+                SIGBUS here; ENOSPC for too many files or bytes.
         """
         if not 0 < length <= _LAST - va or offset % mmap.ALLOCATIONGRANULARITY:
             raise VerbsError(EINVAL, f"SHARE of {length} bytes at {va:#x} from offset {offset}: no such range")
@@ -94,7 +95,7 @@ class SharedFiles:
         return view[start : start + length] if start + length <= len(view) else None
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         self._starts.clear()
         self._views.clear()
 
@@ -104,6 +105,16 @@ def _sealed(fd: int) -> bool:
         return bool(fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK)
     except OSError:
         return False
+
+
+def _is_another(fd: int, pid: int) -> bool:
+    """Return whether a ``/proc/PID/mem`` that a program opened belongs to another process than the PID does now.
+
+    The kernel keeps its inode as long as the process lives and the file is open, and the next process with that PID
+    gets other inodes. Files of another mount of ``/proc`` prove nothing.
+    """
+    opened, current = os.fstat(fd), os.stat(f"/proc/{pid}/mem")
+    return opened.st_dev == current.st_dev and opened.st_ino != current.st_ino
 
 
 class ProgramMemory(SharedFiles):
@@ -117,17 +128,22 @@ class ProgramMemory(SharedFiles):
         pid: the program.
 
     Raises:
-        OSError: the program's ``maps`` cannot be opened; ``fd`` stays the caller's then.
+        OSError: the program's ``maps`` cannot be opened, or belong to another process that has its PID now; ``fd``
+            stays the caller's then.
     """
 
     def __init__(self, fd: int, pid: int) -> None:
         super().__init__()
+        self._file, self._fd = Descriptor(), fd
         self._maps = ClientMaps(pid)
-        self._fd = fd
+        if _is_another(fd, pid):
+            raise ProcessLookupError(ESRCH, f"program {pid} has ended, and another process has its number now")
+        self._file.number = fd
 
     @property
     def descriptors(self) -> tuple[int, int]:
-        """Its memory and its maps, for the engine; open until :meth:`close`, before which every key is invalidated."""
+        """Descriptors of its memory and its maps, for the engine; open until :meth:`close`, before which every key is
+        invalidated."""
         return self._fd, self._maps.descriptor
 
     def read(self, va: int, buf: bytearray | memoryview) -> bool:
@@ -155,17 +171,17 @@ class ProgramMemory(SharedFiles):
             return False
 
     def covers(self, va: int, length: int, writable: bool) -> bool:
-        """Whether the program itself may read, or write, the whole range now."""
+        """Return whether the program itself may read, or write, the whole range now."""
         if not 0 <= va < _LAST or length > _LAST - va:
             return False
         self._maps.invalidate()
         return self._maps.covers(va, length, writable)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         self.clear()
         self._maps.close()
-        os.close(self._fd)
+        self._file.close()
 
 
 def task_state(stat: str) -> bytes:
@@ -180,18 +196,18 @@ def task_state(stat: str) -> bytes:
 
 
 class CopiedMemory(SharedFiles):
-    """The port by a copying thread of the program, where the kernel forbids ``/proc/PID/mem``.
+    """The port by a copying thread of the program, if the kernel forbids ``/proc/PID/mem``.
 
-    Requests go over a socket pair one at a time, while the NIC process waits. So the port fails for good at once if
-    the thread sleeps although a request waits, and in any case if it does not answer within a second.
+    Requests go over a socket pair one at a time, while the NIC process waits. So the port fails for good as soon as the
+    thread sleeps while a request waits, or if it does not answer within a second.
 
     Args:
         fd: this end of the pair; closed with this.
         pid: the program.
-        thread: which of its threads copies, 0 where that is unknown.
+        thread: ID of its copying thread, 0 if unknown.
 
     Raises:
-        OSError: ``fd`` is no socket; it stays the caller's.
+        OSError: ``fd`` is not a socket; it stays the caller's.
     """
 
     def __init__(self, fd: int, pid: int = 0, thread: int = 0) -> None:
@@ -212,7 +228,7 @@ class CopiedMemory(SharedFiles):
         return True
 
     def _idle(self) -> bool:
-        """Whether the thread sleeps, was stopped, or is gone; false where that is unknown."""
+        """Return whether the thread sleeps, was stopped, or is gone; false if that is unknown."""
         if not self._state:
             return False
         try:
@@ -269,12 +285,12 @@ class CopiedMemory(SharedFiles):
         return True
 
     def covers(self, va: int, length: int, writable: bool) -> bool:
-        """Whether the program's thread says that it may read, or write, the range."""
+        """Return whether the program may read, or write, the range, as its copying thread says."""
         kind = attach.COPY_CHECK_WRITE if writable else attach.COPY_CHECK
         return length < 1 << 63 and self._copy(kind, va, length) is not None
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         self.clear()
         with contextlib.suppress(OSError):
             self._sock.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import contextlib
 import errno
 import os
@@ -15,6 +14,7 @@ from collections.abc import Callable, Iterator
 from rnic.nic_process.accept import Refusal
 from rnic.nic_process.bounded_work import ArenaCorrupt
 from rnic.nic_process.client import Client, close_all
+from rnic.nic_process.descriptor import Descriptor
 from rnic.nic_process.devices import ConnectionManager, DeviceTable
 from rnic.nic_process.handlers import Handlers
 from rnic.spec import attach
@@ -23,20 +23,21 @@ from rnic.trace.guard import Guard
 
 MAX_CLIENTS = 1024
 _MAX_REFUSED = 32
-"""Programs that came while the process was full, and whose HELLO was not answered yet."""
+"""Maximum number of programs refused because the process is full whose HELLO was not answered yet."""
 _UCRED = struct.Struct("3i")
+_INT_BYTES = 4
 
 
 class Connections:
     """Reads and answers the messages of all clients.
 
     Args:
-        clients: by descriptor; only this object adds and removes any.
+        clients: clients by descriptor; only this object adds and removes them.
         devices: the process's devices.
         handlers: answer messages.
         selector: polls the connections.
-        cm: manages connections; without one there is none.
-        guard: gets our own errors; its counters have ``slots_given_up``.
+        cm: manages connections; ``None`` for none.
+        guard: gets internal errors; its counters have ``slots_given_up``.
         on_drop: called after a client's descriptors were closed.
     """
 
@@ -58,12 +59,12 @@ class Connections:
         self._guard = guard
         self._on_drop = on_drop
         self.last_drop = time.monotonic()
-        """When the last client went, in seconds."""
+        """Time when the last client left, in seconds."""
         self.has_garbage = False
-        """A context was dropped whose memory is still mapped: its queue pairs are cycles of objects."""
+        """True if a context was dropped whose memory is still mapped, since its queue pairs form reference cycles."""
 
     def add(self, sock: socket.socket, refusal: Refusal | None) -> None:
-        """Make a client of a new connection, or close it where its user is another."""
+        """Make a client of a new connection, or close it if it belongs to another user."""
         pid, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
         if uid != os.geteuid():
             sock.close()
@@ -97,18 +98,19 @@ class Connections:
             return
         except (OSError, MemoryError):
             data, control = b"", []
-        for level, kind, payload in control:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                numbers = array.array("i")
-                numbers.frombytes(payload[: len(payload) - len(payload) % numbers.itemsize])
-                fds += numbers
+        try:
+            for level, kind, payload in control:
+                if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                    _add_descriptors(payload, fds)
+        except MemoryError:
+            data = b""
         if len(data) < attach.HEADER.size:
             close_all(fds)
             self.drop(client)
             return
         kind, token = struct.unpack_from("<II", data)
         out: list[int] = []
-        made: list[int] = []
+        made: list[Descriptor] = []
         client.made = made
         try:
             if flags & socket.MSG_CTRUNC:
@@ -120,15 +122,15 @@ class Connections:
             code, body = errno.ENOMEM, b"the NIC process has no memory for it"
         except OSError as error:
             code, body = error.errno or errno.EIO, str(error.strerror or error).encode()
-        except (RnicError, ValueError, OverflowError, RecursionError) as error:  # the last of nested JSON
+        except (RnicError, ValueError, OverflowError, RecursionError) as error:  # the last comes from nested JSON
             code, body = errno.EINVAL, str(error).encode()
         except ArenaCorrupt as error:  # the arena may be another program's
-            close_all(made)
+            _close_made(made)
             made = []
             self.drop_corrupt(error)
             code, body = errno.EIO, b"a program had written nonsense into its slot, and has lost it: ask again"
         except BaseException:
-            close_all(made)
+            _close_made(made)
             raise
         finally:
             close_all(fds)
@@ -136,10 +138,10 @@ class Connections:
             if client.sock.fileno() in self._clients:
                 self._devices.watch_client(client)
             socket.send_fds(client.sock, [struct.pack("<III", kind, token, code) + body], [] if code else out)
-        except (OSError, MemoryError):  # gone, it does not read its answers, or there is no memory for one
+        except (OSError, MemoryError):  # the client is gone, does not read its answers, or there is no memory for one
             self.drop(client)
         finally:
-            close_all(made)
+            _close_made(made)
         if client.refusal is not None:
             self.drop(client)
 
@@ -151,7 +153,7 @@ class Connections:
 
     @contextlib.contextmanager
     def _releasing(self, client: Client) -> Iterator[None]:
-        """Do one step of a client's end; an error in it does not prevent the others."""
+        """Do one step of a client's release; an error in it does not prevent the other steps."""
         with contextlib.suppress(ArenaCorrupt), self._guard.around("release", f"program {client.pid}"):
             if client.slot is None:
                 yield
@@ -181,7 +183,7 @@ class Connections:
                 if client.runtime.handlers.get(vector) is fire:  # the number may be another client's by now
                     del client.runtime.handlers[vector]
                 with self._releasing(client):
-                    fire()  # wake what still sleeps on it
+                    fire()  # wake threads that still sleep on it
                 fire.close()
         if client.device:
             with self._releasing(client):
@@ -194,16 +196,37 @@ class Connections:
                 devices[client.device].bypass.release_slot(client.slot)
         if client.lines is not None:
             client.lines.close()
+        if client.capture is not None:
+            with self._releasing(client):
+                client.capture.close()
         if client.memory is not None:
             with self._releasing(client):
                 client.memory.close()
             self.has_garbage = True
         for name in client.added:
-            # no program finds a device again whose port was any free one
+            # a device on an arbitrary free port cannot be found by another program
             if name in devices and devices[name].port == 0 and not devices.in_use(name):
                 with self._releasing(client):
                     devices.remove(name)
+        client.release()
         self._on_drop()
+
+
+def _add_descriptors(payload: bytes, fds: list[int]) -> None:
+    """Add the descriptors of a control message; close them if there is no memory."""
+    before = len(fds)
+    try:
+        fds += memoryview(payload[: len(payload) & -_INT_BYTES]).cast("i")
+    except MemoryError:
+        del fds[before:]
+        for fd in memoryview(payload[: len(payload) & -_INT_BYTES]).cast("i"):  # there may be memory again
+            os.close(fd)
+        raise
+
+
+def _close_made(made: list[Descriptor]) -> None:
+    for each in made:
+        each.close()
 
 
 __all__ = ["MAX_CLIENTS", "Connections"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -10,20 +11,38 @@ from typing import Protocol
 from rnic.device.nic import Nic
 from rnic.device.queue_pair import DeviceQp
 from rnic.link.base import parse_address
+from rnic.link.fault_events import FaultEvent
+from rnic.link.verbs_faults import VerbsFaults, VerbsRule
 from rnic.nic_process.bounded_work import WorkWatchdog
 from rnic.nic_process.bypass_programs import BypassPrograms
 from rnic.nic_process.bypass_slot import BypassSlot
 from rnic.nic_process.client import Client, EventFd
+from rnic.nic_process.live_capture import CaptureReaders
 from rnic.nic_process.sysfs_tree import SysfsTree
 from rnic.nic_process.wake_sockets import WakeSockets
 from rnic.runtime.directory import ProcessError
+from rnic.runtime.faults import DeviceFaults
 from rnic.runtime.loop import Runtime
+from rnic.spec.appearance import appearance, number_of
 from rnic.spec.limits import ROCE_UDP_PORT
 from rnic.trace.guard import Guard
 
 MAX_DEVICES = 256
-DEVICE_OPTIONS = ("faults", "capture", "congestion")
-"""What programs may choose of a device that they ask for."""
+MAX_STRUCK = 1 << 10
+DEVICE_OPTIONS = {
+    "faults": str,
+    "capture": str,
+    "capture_policy": str,
+    "snaplen": int,
+    "congestion": str,
+    "profile": str,
+    "parameters": dict,
+    "look": str,
+    "fabric": str,
+    "host": int,
+    "slower": int,
+}
+"""Options that programs may give when they ask for a device, and the type of each."""
 
 
 class ConnectionManager(Protocol):
@@ -36,7 +55,7 @@ class ConnectionManager(Protocol):
         """Report the removal of a device."""
 
     def request(self, key: Client, body: bytes, make_signal: Callable[[], EventFd], now_ns: int, /) -> bytes:
-        """Answer a program's request; ``OSError`` with words where it is refused."""
+        """Answer a program's request; ``OSError`` with words if it is refused."""
 
     def remove_program(self, key: Client, now_ns: int, /) -> None:
         """Destroy the IDs of a program that has ended."""
@@ -44,15 +63,17 @@ class ConnectionManager(Protocol):
 
 @dataclass(eq=False, slots=True)
 class ServedDevice:
-    """One device, and how it was asked for."""
+    """One device, and the request that made it."""
 
     runtime: Runtime
     bypass: BypassPrograms
     options: dict[str, object]
     port: int | None
-    """The UDP port that was asked for."""
+    """The UDP port that was requested."""
+    readers: CaptureReaders
+    """Programs that read its packets while they pass."""
     pinned: bool = False
-    """The process itself uses it, for ever."""
+    """True if the process itself uses it until it ends."""
 
 
 class DeviceTable(Mapping[str, ServedDevice]):
@@ -61,11 +82,11 @@ class DeviceTable(Mapping[str, ServedDevice]):
     Args:
         make: makes a device of an address, a UDP port and options.
         clients: the process's clients, which use devices.
-        sockets: get the devices' sockets.
+        sockets: polls the devices' sockets.
         sysfs: shows the devices.
-        cm: manages their connections; without one there is none.
+        cm: manages their connections; ``None`` for none.
         watchdog: bounds work on the arenas of bypass slots.
-        guard: gets our own errors.
+        guard: gets internal errors.
     """
 
     def __init__(
@@ -86,6 +107,8 @@ class DeviceTable(Mapping[str, ServedDevice]):
         self._watchdog = watchdog
         self._guard = guard
         self._devices: dict[str, ServedDevice] = {}
+        self.struck: deque[tuple[str, FaultEvent]] = deque(maxlen=MAX_STRUCK)
+        """Events of fault scripts that have been triggered and are to happen to a device and its slots."""
         self.on_context: Callable[[Client, bool], None] = lambda client, opened: None
         """Called when a program has opened a context, with true, and at its end."""
 
@@ -110,20 +133,20 @@ class DeviceTable(Mapping[str, ServedDevice]):
         client: Client | None = None,
         wanted: str | None = None,
     ) -> str:
-        """Return the name of the device at a local address, made where there is none.
+        """Return the name of the device at a local address; make one if there is none.
 
         An unused device is made again for other options, so that a program's options end with it. Other
         unused devices are removed, so that names do not depend on what ran before.
 
         Args:
             address: local IP address.
-            port: UDP port; ``None`` for 4791, 0 for any free one, on a device of its own.
+            port: UDP port; ``None`` for 4791, 0 for any free one, on a new device.
             options: as :func:`rnic.cli.serve.make_runtime` takes them.
-            client: uses it from now on. Without one the process itself does, for ever.
+            client: uses it from now on. Without one the process itself does, forever.
             wanted: its name, if that is free.
 
         Raises:
-            ProcessError: others use the device, without what is asked for.
+            ProcessError: others use the device with other options.
         """
         name = self._find(address, port)
         if name is not None:
@@ -139,15 +162,28 @@ class DeviceTable(Mapping[str, ServedDevice]):
         free = next(free for number in range(MAX_DEVICES + 1) if (free := f"rnic{number}") not in taken)
         if wanted is not None and wanted not in taken:
             free = wanted
+        elif wanted is not None and wanted != name and not wanted.startswith("rnic"):
+            there = self[wanted].runtime.nic.config
+            raise ProcessError(f"device {there} has that name already: give another by --name")
         if name is not None and name in self and name not in taken and name != free:
             self.remove(name)
         if name is None or name not in self:
             name = free
-            runtime = self._make(address, port, {**options, "name": name})
+            self._check_function(options, taken)
+            used = {self[each].runtime.nic.config.index for each in taken}
+            number = number_of(name)
+            if number in used:
+                number = next(free for free in range(MAX_DEVICES + 1) if free not in used)
+            runtime = self._make(address, port, {**options, "name": name, "index": number})
             for unused in self.keys() - taken:
                 self.remove(unused)
             runtime.nic.find_peer = self.find_peer
-            self._devices[name] = ServedDevice(runtime, BypassPrograms(runtime, self._watchdog), options, port)
+            if runtime.verbs_faults is not None:
+                runtime.verbs_faults.struck = partial(self._note_event, name)
+            if isinstance(runtime.link, DeviceFaults):
+                runtime.link.hand_on = partial(self._note_event, name)
+            bypass = BypassPrograms(runtime, self._watchdog)
+            self._devices[name] = ServedDevice(runtime, bypass, options, port, CaptureReaders(runtime, bypass))
             self._sockets.watch(runtime)
             runtime.sockets_changed = partial(self._sockets.watch, runtime)
             with self._guard.around("paths"):
@@ -159,6 +195,27 @@ class DeviceTable(Mapping[str, ServedDevice]):
         else:
             client.added.add(name)
         return name
+
+    def _check_function(self, options: Mapping[str, object], taken: set[str]) -> None:
+        """Refuse a PCI address that another device has."""
+        pci = appearance(str(options.get("look") or "")).pci
+        for name in taken:
+            if pci and self[name].runtime.nic.config.appearance.pci == pci:
+                raise ProcessError(f"PCI address {pci} is that of device {name} already: give another by --pci")
+
+    def fail_verbs(self, device: ServedDevice, rules: list[VerbsRule]) -> None:
+        """Have verbs fail by further rules; libraries get theirs when they open the device."""
+        runtime, faults = device.runtime, device.runtime.verbs_faults
+        if faults is None:
+            faults = VerbsFaults([])
+            runtime.fail_verbs(faults)
+            faults.struck = partial(self._note_event, runtime.nic.config.name)
+            for slot in device.bypass.slots.values():
+                slot.runtime.verbs_faults, slot.runtime.nic.judge = faults, runtime.nic.judge
+        faults.add(rules)
+
+    def _note_event(self, name: str, event: FaultEvent) -> None:
+        self.struck.append((name, event))
 
     def find_peer(self, address: bytes, port: int, qpn: int) -> tuple[bool, DeviceQp | None]:
         """Return whether a device here has an address, and its queue pair of this number, of any program."""
@@ -177,7 +234,7 @@ class DeviceTable(Mapping[str, ServedDevice]):
         return None
 
     def in_use(self, name: str) -> bool:
-        """Whether the process itself or a program uses a device, or may ask for it again."""
+        """Return whether the process itself or a program uses a device, or may ask for it again."""
         users = self._clients.values()
         return self[name].pinned or any(user.device == name or name in user.added for user in users)
 
@@ -190,25 +247,36 @@ class DeviceTable(Mapping[str, ServedDevice]):
             with self._guard.around("release", name):
                 self._cm.remove_device(name)
         self._sockets.unwatch(device.runtime)
+        with self._guard.around("release", name):
+            device.readers.close()
         device.bypass.close()
         device.runtime.close()
 
     def take_over(self, name: str) -> None:
-        """Serve all packets of a device here, since they are traced or delayed here.
+        """Serve all packets of a device here, where they are traced or delayed.
 
         Raises:
-            OSError: EBUSY: a program was stopped while it held its arena.
+            OSError: EBUSY: a program was stopped while it held its arena. Then no slot is taken over.
         """
-        for slot in self[name].bypass.slots.values():
+        slots = list(self[name].bypass.slots.values())
+        for slot in slots:
+            with slot.held():
+                pass
+        for slot in slots:
             slot.take_over()
             self.watch_slot(slot)
 
+    def give_back(self, slot: BypassSlot) -> None:
+        """Let a slot's program serve it again, if nothing keeps it here and the program does not hold its arena."""
+        if slot.may_go_back and slot.give_back():
+            self.watch_slot(slot)
+
     def watch_slot(self, slot: BypassSlot) -> None:
-        """Poll the sockets of a slot that its program does not: those of multicast groups, or all of them."""
+        """Poll the sockets of a slot that its program does not poll: those of multicast groups, or all of them."""
         self._sockets.watch(slot.runtime, 0 if slot.served else 1)
 
     def unwatch_slot(self, slot: BypassSlot) -> None:
-        """Poll no sockets of a slot any more."""
+        """Stop polling the sockets of a slot."""
         self._sockets.unwatch(slot.runtime)
 
     def watch_client(self, client: Client) -> None:
@@ -220,7 +288,9 @@ class DeviceTable(Mapping[str, ServedDevice]):
 
     def close(self) -> None:
         """Close all devices when the process ends."""
-        for device in self.values():
+        for name, device in self.items():
+            with self._guard.around("release", name):
+                device.readers.close()
             device.bypass.close()
             device.runtime.close()
 

@@ -16,12 +16,13 @@ import threading
 from collections import Counter, deque
 
 from rnic.context.modify import TRANSITIONS
+from rnic.nic_process.descriptor import Descriptor
 from rnic.spec import commands as cmd
 from rnic.spec.reasons import MOST_LINES, Reason
 
 _WAIT_MS = 1_000
 _MOST_WAITING = 4_096
-"""Lines of all programs that wait for the thread; more are dropped."""
+"""Lines of all programs that may wait for the thread; more are dropped."""
 
 _VERBS = {
     cmd.SW2HW_MPT: "ibv_reg_mr",
@@ -35,6 +36,7 @@ _VERBS = {
     cmd.HW2SW_SRQ: "ibv_destroy_srq",
     cmd.WRITE_MGM: "ibv_attach_mcast",
     cmd.QUERY_QP: "ibv_query_qp",
+    cmd.QUERY_ADAPTER: "ibv_query_device",
 }
 _RESOURCE_VERBS = {
     cmd.RES_PD: ("ibv_alloc_pd", "ibv_dealloc_pd"),
@@ -46,7 +48,7 @@ _RESOURCE_VERBS = {
 
 
 def verb_of(op: int, in_modifier: int, op_modifier: int) -> str:
-    """Return the verb that a program called, by the command that its library made of it."""
+    """Return the verb that a program called, given the command that its library sent."""
     if op == cmd.ALLOC_RES:
         return _RESOURCE_VERBS.get(in_modifier, ("ibv_open_device", ""))[0]
     if op == cmd.FREE_RES:
@@ -59,19 +61,19 @@ class Lines:
 
     Args:
         writer: writes them.
-        fd: where to; closed by the writer.
+        fd: where they are written; closed by the writer.
     """
 
-    def __init__(self, writer: Writer, fd: int) -> None:
+    def __init__(self, writer: Writer, fd: Descriptor) -> None:
         self.fd = fd
         self.dead = False
-        """Nobody reads them."""
+        """True once a line could not be written; further ones are dropped."""
         self.closed = False
         self._writer = writer
         self._times: Counter[str] = Counter()
 
     def __call__(self, reason: Reason, line: str) -> None:
-        """Write a line, or count it; nothing once they are closed."""
+        """Write a line, or count it; do nothing once closed."""
         if self.closed:
             return
         times = self._times[reason.name] = self._times[reason.name] + 1
@@ -79,7 +81,7 @@ class Lines:
             self._writer.put(self, f"rnic: {line}\n")
 
     def close(self) -> None:
-        """Write how often the kinds came that were counted, and close the descriptor after that."""
+        """Write how many lines of each kind were left out, then close the descriptor."""
         for name, times in self._times.items():
             if times > MOST_LINES:
                 self._writer.put(self, f"rnic: {times - MOST_LINES} more times: {name}\n")
@@ -99,24 +101,27 @@ class Writer:
         """Return the lines of a program whose stderr ``fd`` is; the descriptor stays the caller's.
 
         Raises:
-            OSError: it is nothing that can be written to without waiting.
+            OSError: it cannot be written to without waiting.
         """
-        return Lines(self, _open_anew(fd))
+        opened = Descriptor()
+        lines = Lines(self, opened)
+        opened.number = _open_anew(fd)
+        return lines
 
     def put(self, lines: Lines, text: str) -> None:
-        """Have a line written; no text closes the descriptor."""
+        """Have a line written; an empty text closes the descriptor."""
         with self._wake:
             if text and len(self._waiting) >= _MOST_WAITING:
                 return
             if self._thread is None and (not text or not self._start()):
                 if not text:  # nothing waits before it
-                    os.close(lines.fd)
+                    lines.fd.close()
                 return
             self._waiting.append((lines, text))
             self._wake.notify()
 
     def _start(self) -> bool:
-        """Start the thread; false where the system has no more: the line is lost."""
+        """Start the thread. Return false if no thread can be started: the line is lost."""
         thread = threading.Thread(target=self._run, name="rnic explain", daemon=True)
         try:
             thread.start()
@@ -126,10 +131,10 @@ class Writer:
         return True
 
     def close(self) -> None:
-        """Let the thread write what waits, for a second at most."""
+        """Let the thread write the waiting lines, for a second at most."""
         if self._thread is not None:
             with self._wake:
-                self._waiting.append((Lines(self, -1), ""))
+                self._waiting.append((Lines(self, Descriptor()), ""))
                 self._wake.notify()
             self._thread.join(_WAIT_MS / 1_000)
 
@@ -139,18 +144,18 @@ class Writer:
                 while not self._waiting:
                     self._wake.wait()
                 lines, text = self._waiting.popleft()
-            if lines.fd < 0:
+            if lines.fd.number < 0:
                 return
             if not text:
-                os.close(lines.fd)
+                lines.fd.close()
             elif not lines.dead:
-                lines.dead = not _written(lines.fd, text.encode())
+                lines.dead = not _written(lines.fd.number, text.encode())
 
 
 def _open_anew(fd: int) -> int:
-    """Return a descriptor for what ``fd`` is open on, by which no write waits for a reader.
+    """Open the file of ``fd`` again, and return a descriptor whose writes never wait for a reader.
 
-    Others use ``fd`` and expect of it that it waits. So a pipe or a terminal is opened once more.
+    Others use ``fd`` and expect it to block, so a pipe or a terminal is opened again.
     """
     found = os.fstat(fd)
     if stat.S_ISREG(found.st_mode) or stat.S_ISSOCK(found.st_mode):

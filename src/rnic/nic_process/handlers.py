@@ -7,25 +7,33 @@ import errno
 import json
 import os
 import re
+import secrets
 import signal
+import socket
 import struct
 import time
 from collections.abc import Callable, Mapping
 
+from rnic.device.faults import tell
 from rnic.engine import use
-from rnic.link.fault_events import from_words
+from rnic.link.fault_events import ALL, PORT_EVENTS, FaultEvent, from_words
+from rnic.link.verbs_faults import parse_verbs_rules
 from rnic.nic_process.bypass_slot import SHARED_BYTES, BypassSlot
 from rnic.nic_process.client import RUNG_AT, Client, EventFd
 from rnic.nic_process.client_memory import CopiedMemory, ProgramMemory
+from rnic.nic_process.descriptor import Descriptor
 from rnic.nic_process.devices import DEVICE_OPTIONS, MAX_DEVICES, ConnectionManager, DeviceTable, ServedDevice
 from rnic.nic_process.explain import Writer, verb_of
 from rnic.nic_process.inspect import TAP, devices
+from rnic.nic_process.live_capture import LiveCapture
 from rnic.nic_process.memfd import shared_memory
+from rnic.nic_process.netlink import NetlinkSockets
 from rnic.nic_process.shm_loopback import LoopbackEnd
 from rnic.rings.queue_block import BLOCK_BYTES
 from rnic.runtime.loop import Runtime
-from rnic.spec import attach, attach_cm
+from rnic.spec import attach, attach_cm, reasons
 from rnic.spec import commands as cmd
+from rnic.spec.errors import VerbsError
 from rnic.spec.gids import gid_from_address
 from rnic.spec.json_text import json_value
 from rnic.spec.limits import MAX_EQS
@@ -37,8 +45,9 @@ _PAGE = attach.PAGE_BYTES
 _U32 = struct.Struct("<I")
 _COMMAND = struct.Struct("<HHIQI4x")
 _ANSWER = struct.Struct("<IIQ")
-_NAME = re.compile(r"rnic(0|[1-9]\d{0,2})", re.ASCII)
-_ADD_KINDS = {"address": str, "port": int, "name": str, **dict.fromkeys(DEVICE_OPTIONS, str)}
+_LISTED = struct.Struct("<HHII4x")
+_NAME = re.compile(r"rnic(0|[1-9]\d{0,2})|(?!rnic|all$)[A-Za-z][A-Za-z0-9_-]{0,14}", re.ASCII)
+_ADD_KINDS = {"address": str, "port": int, "name": str, **DEVICE_OPTIONS}
 _REQUEST_BYTES = attach.REQUEST_BYTES | attach_cm.REQUEST_BYTES
 
 
@@ -47,7 +56,7 @@ Handler = Callable[[Client, bytes, list[int], list[int]], bytes]
 
 
 class Handlers:
-    """Answers the messages of a NIC process's clients. What is made for a client is released at its end.
+    """Answers the messages of a NIC process's clients. Objects made for a client are released at its end.
 
     Args:
         devices: the process's devices.
@@ -56,6 +65,7 @@ class Handlers:
         wake: the socket that wakes the process.
         counters: the process's own.
         writer: writes to the programs' stderr.
+        netlink: serves NETLINK_RDMA sockets.
     """
 
     def __init__(
@@ -66,8 +76,10 @@ class Handlers:
         wake: int,
         counters: Counters,
         writer: Writer,
+        netlink: NetlinkSockets,
     ) -> None:
         self._writer = writer
+        self._netlink = netlink
         self._devices = devices
         self._clients = clients
         self._cm = cm
@@ -87,6 +99,10 @@ class Handlers:
             attach.MSG_PUNT: self._punt,
             attach.MSG_SHM_RING: self._shm_ring,
             attach.MSG_EXPLAIN: self._explain,
+            attach.MSG_VERBS_RULES: self._verbs_rules,
+            attach.MSG_NETLINK: self._netlink_socket,
+            attach.MSG_CAPTURE: self._capture,
+            attach.MSG_SOURCE_PORT: self._source_port,
             attach_cm.MSG_CM: self._manage_connections,
         }
 
@@ -96,12 +112,12 @@ class Handlers:
         Args:
             client: the sender.
             kind: ``MSG_*``.
-            body: behind the header.
-            fds: descriptors that came with it, closed afterwards.
-            out: gets those that go with the answer.
+            body: the bytes after the header.
+            fds: descriptors that came with the message, closed after the call.
+            out: gets the descriptors that go with the answer.
 
         Raises:
-            OSError: it is refused; errno and words are the answer.
+            OSError: the message is refused; errno and words are the answer.
         """
         least, most = _REQUEST_BYTES.get(kind, (0, attach.MAX_MESSAGE))
         if not least <= len(body) <= most:
@@ -137,12 +153,12 @@ class Handlers:
         for name, device in self._devices.items():
             nic = device.runtime.nic
             if nic.globals.dead:
-                continue  # gone, until it appears again
+                continue  # the device is gone until it reappears
             records.append(
                 name.encode().ljust(16, b"\0")
                 + gid_from_address(nic.config.address)
                 + nic.config.guid.to_bytes(8, "big")
-                + struct.pack("<HHI", nic.config.port, nic.config.mtu, nic.globals.port_state)
+                + _LISTED.pack(nic.config.port, nic.config.mtu, nic.globals.port_state, nic.config.index)
             )
         return b"".join(records)
 
@@ -156,11 +172,16 @@ class Handlers:
                 raise OSError(errno.EINVAL, f"ADD: {name!r} is nothing that a program may choose of a device")
             if value is not None and type(value) is not kind:
                 raise OSError(errno.EINVAL, f"ADD: {name}={value!r} is no {kind.__name__}")
+        for name, value in (wanted.get("parameters") or {}).items():
+            if type(value) is not int:
+                raise OSError(errno.EINVAL, f"ADD: parameter {name}={value!r} is no int")
         if wanted.get("port") is not None and not 0 <= wanted["port"] <= 0xFFFF:
             raise OSError(errno.EINVAL, f"port={wanted['port']} is no UDP port: 0 to 65535 are")
         name = wanted.pop("name", None)
         if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
-            raise OSError(errno.EINVAL, f"ADD: name={name!r} is no device's: rnic0 to rnic{MAX_DEVICES - 1} are")
+            raise OSError(
+                errno.EINVAL, f"ADD: name={name!r} is no device's: use a letter and at most 14 of a-z, 0-9, _, -"
+            )
         if sum(map(self._devices.in_use, self._devices)) >= MAX_DEVICES:
             raise OSError(errno.ENOSPC, f"a NIC process has at most {MAX_DEVICES} devices")
         return self._devices.add(wanted["address"], wanted.get("port"), wanted, client, name).encode().ljust(16, b"\0")
@@ -181,13 +202,19 @@ class Handlers:
             raise OSError(errno.ENODEV, f"device {name!r} has failed and is gone: it may appear anew")
         if client.uar is not None or len(fds) != 1:
             raise OSError(errno.EINVAL, "OPEN comes once, with one descriptor")
+        faults = device.runtime.verbs_faults
+        failed = None if faults is None else faults.open_device(client.pid)
+        if failed is not None:
+            name_of = errno.errorcode.get(failed.value, str(failed.value))
+            text = f"ibv_open_device {reasons.ON_COMMAND(code=name_of, rule=failed.rule)}"
+            raise OSError(failed.value, text)
         mode = attach.OPEN.get(body, "mode")
         plain = mode & ~(attach.DMA_SLOT | attach.DMA_UNFIT | attach.DMA_NO_ENGINE)
         bypass = device.bypass
         with contextlib.ExitStack() as undo:
             memory = self._memory_of(client, fds[0], plain, attach.OPEN.get(body, "copier"))
             undo.callback(memory.close)
-            slot = bypass.open() if mode == attach.DMA_SLOT | attach.DMA_PROC_MEM else None
+            slot = bypass.open(client.pid) if mode == attach.DMA_SLOT | attach.DMA_PROC_MEM else None
             if slot is not None:
                 undo.callback(bypass.release_slot, slot)
             reason = ""
@@ -209,7 +236,7 @@ class Handlers:
 
     @staticmethod
     def _assign_slot(client: Client, slot: BypassSlot, out: list[int]) -> bytes:
-        """Give a program its slot; return what it needs to run the engine."""
+        """Give a program its slot; return the data that it needs to run the engine."""
         client.slot = slot
         slot.assign_to(client.sock, client.pid)
         out += slot.descriptors()
@@ -226,17 +253,28 @@ class Handlers:
                 "address_bytes": len(config.address),
                 "address": int.from_bytes(config.address.ljust(16, b"\0"), "little"),
                 "budget_bytes": BUDGET_BYTES,
+                "source_ports": len(config.source_ports),
+                "source_port_list": int.from_bytes(
+                    struct.pack(f"<{len(config.source_ports)}H", *config.source_ports), "little"
+                ),
             }
         )
 
     def _punt(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        """Handle what the engine in a program punts to the reference."""
+        """Handle a punt of a program's engine to the reference."""
         if client.slot is None:
             raise OSError(errno.EINVAL, "PUNT comes from a program with a slot")
         return client.slot.punt(body)
 
+    def _source_port(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        """Give a program with a slot a socket on one of the device's source ports."""
+        if client.slot is None:
+            raise OSError(errno.EINVAL, "SOURCE_PORT comes from a program with a slot")
+        out.append(client.slot.source_socket(attach.SOURCE_PORT.get(body, "port")))
+        return b""
+
     def _shm_ring(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        """Let a program take part in loopback over shared memory, or say which peer a queue pair leads to."""
+        """Let a program take part in loopback over shared memory, or tell it which peer a queue pair leads to."""
         slot = client.slot
         if slot is None:
             raise OSError(errno.EINVAL, "SHM_RING comes from a program with a slot")
@@ -253,7 +291,7 @@ class Handlers:
             if joined is not None and joined[0].end is not None:
                 other, pair = joined
                 config, end = other.runtime.nic.config, joined[0].end
-                out += [pair.fd, end.wake_sender.fileno()]
+                out += [pair.memfd.number, end.wake_sender.fileno()]
                 answer |= {"numbers": 1 << config.log_max_qps, "first_qpn": config.first_qpn, "pid": other.pid}
                 answer |= {"ring": pair.tx_ring(slot.member), "bytes": pair.bytes, "cookie_va": end.cookie_va}
                 answer["cookie"] = int.from_bytes(end.cookie, "little")
@@ -271,21 +309,22 @@ class Handlers:
                 f"the NIC process (there {os.getpid()}) runs in a PID namespace that shows it no process of this one:"
                 " start it outside of that, or name another by RNIC_RUNTIME_DIR",
             )
-        held = os.dup(fd)
+        held = Descriptor()
+        held.number = os.dup(fd)
         try:
+            memory: ProgramMemory | CopiedMemory
             if mode == attach.DMA_COPIER:
-                return CopiedMemory(held, client.pid, copier)
-            return ProgramMemory(held, client.pid)
+                memory = CopiedMemory(held.number, client.pid, copier)
+            else:
+                memory = ProgramMemory(held.number, client.pid)
         except PermissionError:
-            os.close(held)
             raise OSError(
                 errno.EACCES,
                 f"the NIC process may not look into program {client.pid} (ptrace rules):"
                 " unset RNIC_DMA, so that a thread of the program copies",
             ) from None
-        except BaseException:
-            os.close(held)
-            raise
+        held.detach()
+        return memory
 
     def _map_window(
         self, client: Client, runtime: Runtime, memory: ProgramMemory | CopiedMemory, out: list[int]
@@ -293,22 +332,42 @@ class Handlers:
         blocks = runtime.nic.resources.uar_blocks
         blocks_at = RUNG_AT + -(-blocks // _PAGE) * _PAGE
         size = blocks_at + blocks * BLOCK_BYTES
-        fd, window = shared_memory("rnic window", size)
-        client.made.append(fd)
+        memfd = client.new_descriptor()
+        window = shared_memory("rnic window", size, memfd)
         window[: attach.WINDOW.size] = attach.WINDOW.pack(
-            {"magic": attach.MAGIC, "version": attach.VERSION, "blocks": blocks, "alive": 1}
+            {
+                "magic": attach.MAGIC,
+                "version": attach.VERSION,
+                "blocks": blocks,
+                "alive": 1,
+                "verbs_rules": 0 if runtime.verbs_faults is None else len(runtime.verbs_faults.library_rules()),
+            }
         )
         client.uar = runtime.nic.map_uar(memory, memoryview(window)[blocks_at:], client.pid)
         client.runtime, client.memory, client.window = runtime, memory, window
-        out += [fd, self._wake]
+        out += [memfd.number, self._wake]
         return struct.pack("<IIQQQ", blocks, BLOCK_BYTES, size, RUNG_AT, blocks_at)
 
     def _explain(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        """Tell a program's user why its requests fail, on the stderr that comes along."""
+        """Tell a program's user why its requests fail, on the stderr that comes with the message."""
         if client.uar is None or client.lines is not None or len(fds) != 1:
             raise OSError(errno.EINVAL, "EXPLAIN comes once, after OPEN, with one descriptor")
         client.lines = client.uar.tell = self._writer.open(fds[0])
         return b""
+
+    def _netlink_socket(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        """Serve a socket that stands in for a program's NETLINK_RDMA socket."""
+        if len(fds) != 1:
+            raise OSError(errno.EINVAL, "NETLINK comes with one descriptor")
+        self._netlink.add(fds[0], filter(None, body.decode().split(",")))
+        return b""
+
+    def _verbs_rules(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        """Return the rules for verbs that the library applies, as records."""
+        if client.runtime is None:
+            raise OSError(errno.ENODEV, "no device is open on this connection")
+        faults = client.runtime.verbs_faults
+        return b"" if faults is None else faults.records()
 
     def _command(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
         """Execute the commands of a message, until one fails."""
@@ -355,7 +414,7 @@ class Handlers:
         return attach.REGISTER_REPLY.pack({"value": client.uar.read(request["offset"])})
 
     def _info(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        """Return the view that ``body`` names, ``DEVICE WHAT``, as JSON in a memfd: ``null`` where there is none.
+        """Return the view that ``body`` names, ``DEVICE WHAT``, as JSON in a memfd: ``null`` if there is none.
 
         Beside the views of :func:`rnic.device.inspect.look` there are ``tap`` (:meth:`rnic.runtime.tap.Tap.answer`),
         ``why QPN``, the text of a queue pair's last reason, and, of no device, ``devices``
@@ -389,15 +448,15 @@ class Handlers:
     @staticmethod
     def _reply_json(client: Client, view: object, out: list[int]) -> bytes:
         text = json.dumps(view).encode()
-        fd = os.memfd_create("rnic info", os.MFD_CLOEXEC)
-        client.made.append(fd)
-        with open(os.dup(fd), "wb") as file:
+        memfd = client.new_descriptor()
+        memfd.number = os.memfd_create("rnic info", os.MFD_CLOEXEC)
+        with open(memfd.number, "wb", closefd=False) as file:
             file.write(text)
-        out.append(fd)
+        out.append(memfd.number)
         return attach.INFO_REPLY.pack({"bytes": len(text)})
 
     def _fault(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        """Inject a fault into a device; the answer is what is active there now, as JSON."""
+        """Inject a fault into a device; the answer lists the faults active there, as JSON."""
         wanted = json_value(body)
         if not isinstance(wanted, dict) or not isinstance(wanted.get("event"), list):
             raise OSError(errno.EINVAL, "FAULT takes a JSON object with a device and an event")
@@ -405,14 +464,49 @@ class Handlers:
         if not isinstance(name, str):
             raise OSError(errno.EINVAL, f"FAULT takes a JSON object with a device and an event: {name!r} is no device")
         device = self._device(name)
-        self._devices.take_over(device.runtime.nic.config.name)
+        if rules := parse_verbs_rules(wanted.get("rules") or (), secrets.randbits(64)):
+            self._devices.fail_verbs(device, rules)
+        elif event:
+            self.happen(device, from_words(event))
+        return json.dumps(device.runtime.faults().state()).encode()
+
+    def happen(self, device: ServedDevice, event: FaultEvent) -> None:
+        """Apply an event to a device and the slots of its programs.
+
+        Raises:
+            OSError: EBUSY: a program was stopped while it held its arena.
+            RnicError: the object that the event names does not exist.
+        """
+        if event.name == "async-event":
+            _tell_programs(device, event)
+            return
         faults = device.runtime.faults()
         faults.kill = _kill_process
-        if event:
-            faults.happen(from_words(event))
+        faults.port_held = device.bypass.hold_port
+        elsewhere = event.name not in PORT_EVENTS
+        if elsewhere:
+            self._devices.take_over(device.runtime.nic.config.name)
+        faults.happen(event)
+        if elsewhere:
             for slot in device.bypass.slots.values():
-                slot.runtime.faults().happen(from_words(event))
-        return json.dumps(faults.state()).encode()
+                slot.runtime.faults().happen(event)
+        if event.name == "heal" and device.runtime.verbs_faults is not None:
+            device.runtime.verbs_faults.clear()
+
+    def _capture(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
+        """Send a device's packets to a socket from now on; the connection ends with the capture."""
+        if client.capture is not None or len(fds) != 1:
+            raise OSError(errno.EINVAL, "CAPTURE brings one end of one pair of sockets, once for each connection")
+        device = self._device(body.decode() or next(iter(self._devices), ""))
+        capture = LiveCapture(fds[0], lambda: _hang_up(client))
+        try:
+            device.readers.check_room()
+            device.readers.add(capture)
+        except BaseException:
+            capture.close()
+            raise
+        client.capture = capture
+        return b""
 
     def _manage_connections(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
         """Pass a request on to the connection manager."""
@@ -433,13 +527,13 @@ class Handlers:
         eq = client.runtime.nic.resources.eqs.get(vector)
         if eq is None or eq.uar is not client.uar:
             raise OSError(errno.EINVAL, f"vector {vector} is no event queue of this context")
-        fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         old = client.vectors.get(vector)
-        # the old one is in use until the new one is there, which the system may refuse
-        client.vectors[vector] = client.runtime.handlers[vector] = EventFd(fd)
+        # the old eventfd is used until the new one exists, which the kernel may refuse
+        fire = EventFd()
+        out.append(fire.fd)
+        client.vectors[vector] = client.runtime.handlers[vector] = fire
         if old is not None:
             old.close()
-        out.append(fd)
         return b""
 
     def _share(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
@@ -455,8 +549,32 @@ class Handlers:
         return b""
 
 
+def _tell_programs(device: ServedDevice, event: FaultEvent) -> None:
+    """Report an asynchronous event to a device's programs, which keep receiving their packets.
+
+    Raises:
+        OSError: EBUSY: a program was stopped while it held its arena; EINVAL: no program has the object that the event
+            names.
+    """
+    kind, number = event.told["event"], event.told["number"]
+    missing: VerbsError | None = None
+    found = False
+    for slot in (None, *device.bypass.slots.values()):
+        runtime = device.runtime if slot is None else slot.runtime
+        with contextlib.nullcontext() if slot is None else slot.held():
+            try:
+                tell(runtime.nic, kind.event_type, kind.element, kind.subtype, None if number == ALL else number)
+                found = True
+            except VerbsError as error:
+                missing = error
+            runtime.deliver_interrupts()
+    device.runtime.nic.counters.bump("fault_event_async_event")
+    if missing is not None and not found:
+        raise missing
+
+
 def _parse_commands(body: bytes) -> list[tuple[int, int, int, bytes]]:
-    """Return opcode, modifiers and inbox of each command of a message; ``OSError`` where it ends within one."""
+    """Return opcode, modifiers and inbox of each command of a message; ``OSError`` if it ends within one."""
     found, at = [], 0
     while at < len(body):
         if len(body) - at < _COMMAND.size:
@@ -468,6 +586,12 @@ def _parse_commands(body: bytes) -> list[tuple[int, int, int, bytes]]:
     return found
 
 
+def _hang_up(client: Client) -> None:
+    """End a connection: its end is read like that of a program that has gone."""
+    with contextlib.suppress(OSError):
+        client.sock.shutdown(socket.SHUT_RDWR)
+
+
 def _kill_process() -> None:
-    """Kill the NIC process as ``kill -9`` does: no program is told, nothing is written back."""
+    """Kill the NIC process as ``kill -9`` does: no program is notified, nothing is written back."""
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""How long a loop polls without work before it sleeps."""
+"""Idle backoff: the empty rounds of a polling loop before it sleeps."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class IdleBackoff:
     def __init__(self, max_spins: int) -> None:
         self.max_spins = max_spins
         self.spins = max_spins
-        """The limit now."""
+        """The current limit."""
         self.idle = 0
-        """Empty rounds since the last one that did something."""
+        """Empty rounds since the last round that did something."""
 
     def keep_polling(self) -> bool:
         """Count an empty round; return false once it is time to sleep."""
@@ -33,7 +33,7 @@ class IdleBackoff:
         return False
 
     def yield_core(self) -> bool:
-        """Yield the core, and return whether another thread took it: perhaps the very program that is polled for."""
+        """Yield the core, and return whether another thread took it: perhaps the program that is being polled for."""
         began = time.monotonic_ns()
         os.sched_yield()
         if time.monotonic_ns() - began <= _CONTENDED_YIELD_NS:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rnic.runtime.loop import Runtime
 
 TAP = "tap "
-"""What an INFO message about :meth:`rnic.runtime.tap.Tap.answer` begins with."""
+"""Prefix of an INFO message for :meth:`rnic.runtime.tap.Tap.answer`."""
 
 
 def devices(

@@ -6,22 +6,31 @@ import fcntl
 import mmap
 import os
 
+from rnic.nic_process.descriptor import Descriptor
 
-def shared_memory(name: str, size: int) -> tuple[int, mmap.mmap]:
-    """Make a memfd of a fixed size and map it; return both.
+_SEAL_FUTURE_WRITE = 0x10
+"""``F_SEAL_FUTURE_WRITE``, which :mod:`fcntl` lacks before Python 3.13."""
+
+
+def shared_memory(name: str, size: int, memfd: Descriptor, written_here: bool = False) -> mmap.mmap:
+    """Make a memfd of a fixed size, and return it mapped.
+
+    Args:
+        name: shown in ``/proc/PID/maps``.
+        size: in bytes.
+        memfd: gets the descriptor.
+        written_here: what maps it later may only read it.
 
     Raises:
-        OSError: the system refuses it.
+        OSError: the kernel refuses it.
     """
-    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        os.ftruncate(fd, size)
-        # a program that shares it must not take away what the NIC process writes to
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        return fd, mmap.mmap(fd, size)
-    except BaseException:
-        os.close(fd)
-        raise
+    memfd.number = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(memfd.number, size)
+    # a program that shares it must not take away what the NIC process writes to
+    page = mmap.mmap(memfd.number, size)
+    seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+    fcntl.fcntl(memfd.number, fcntl.F_ADD_SEALS, seals | _SEAL_FUTURE_WRITE * written_here)
+    return page
 
 
 __all__ = ["shared_memory"]

@@ -12,6 +12,7 @@ import fcntl
 import gc
 import math
 import os
+import select
 import selectors
 import socket
 import time
@@ -30,13 +31,16 @@ from rnic.nic_process.devices import ConnectionManager, DeviceTable
 from rnic.nic_process.explain import Writer
 from rnic.nic_process.handlers import Handlers
 from rnic.nic_process.idle_backoff import SPIN_ROUNDS, IdleBackoff
+from rnic.nic_process.netlink import NetlinkSockets
 from rnic.nic_process.sysfs_tree import SysfsTree
+from rnic.nic_process.sysfs_view import make_view
 from rnic.nic_process.wake_sockets import WakeSockets
 from rnic.runtime.directory import ProcessError
 from rnic.runtime.loop import Runtime
 from rnic.runtime.report import LOGGER, log_report
 from rnic.runtime.sched_slice import shorten
 from rnic.spec import attach
+from rnic.spec.errors import RnicError
 from rnic.spec.rounds import BUDGET
 from rnic.trace.counters import Counters
 from rnic.trace.guard import Guard
@@ -54,6 +58,10 @@ _ERROR_PAUSE_S = 0.01
 """Pause of the loop after an iteration that raised: the next one may raise again at once."""
 _MAX_WAKEUPS = 64
 """Wake-ups that are drained at once: programs cannot keep the loop here."""
+_EXACT_S = 0.1
+"""Longest sleep that ends to the microsecond, where a device is on a simulated fabric."""
+_SELECT_DESCRIPTORS = 1_024
+"""Descriptors from this one on are too large for ``select``."""
 _CHECK_S = CHECK_NS / 1e9
 
 
@@ -64,6 +72,7 @@ class NicProcess:
         directory: for socket and lock.
         make: makes a device of an address, a UDP port and options.
         cm: manages connections on the devices' QP1; without one there is none.
+        handed: lock and socket, if ``rnic exec`` has made them (:mod:`rnic.nic_process.launch`).
     """
 
     def __init__(
@@ -71,9 +80,13 @@ class NicProcess:
         directory: Path,
         make: Callable[[str, int | None, dict[str, object]], Runtime],
         cm: ConnectionManager | None = None,
+        handed: tuple[int, socket.socket] | None = None,
     ) -> None:
         self.directory = directory
-        self._lock = os.open(directory / attach.LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock, listener = handed or (
+            os.open(directory / attach.LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600),
+            None,
+        )
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -85,7 +98,7 @@ class NicProcess:
         self.watchdog = WorkWatchdog()
         """Bounds work on the arenas of bypass slots."""
         self.counters = Counters()
-        """What the process itself counts; shown with every device's."""
+        """Counters of the process itself, shown with those of every device."""
         self.guard = Guard(self.counters, log_report)
         self.clients: dict[int, Client] = {}
         self._selector = selectors.DefaultSelector()
@@ -94,23 +107,52 @@ class NicProcess:
         whether a descriptor is still the same file by its inode, and all eventfds have one."""
         self._selector.register(self._woken, selectors.EVENT_READ, self._on_wake)
         path = directory / attach.SOCKET_NAME
-        path.unlink(missing_ok=True)
+        if listener is None:
+            path.unlink(missing_ok=True)
         self.sysfs = SysfsTree(directory)
-        """What programs see under ``/sys`` and ``/dev``."""
+        """The tree that programs see under ``/sys`` and ``/dev``."""
         sockets = WakeSockets(self._selector)
         self.devices = DeviceTable(make, self.clients, sockets, self.sysfs, cm, self.watchdog, self.guard)
         self.explanations = Writer()
         """Tells programs' users why something fails."""
-        self.handlers = Handlers(self.devices, self.clients, cm, self.wake.fileno(), self.counters, self.explanations)
+        self.netlink = NetlinkSockets(self.devices, self._selector, self.guard)
+        self.handlers = Handlers(
+            self.devices, self.clients, cm, self.wake.fileno(), self.counters, self.explanations, self.netlink
+        )
         self.connections = Connections(
             self.clients, self.devices, self.handlers, self._selector, cm, self.guard, self._on_drop
         )
-        self.acceptor = Acceptor(path, self._selector, self.connections.add, self.guard)
+        self.acceptor = Acceptor(path, self._selector, self.connections.add, self.guard, listener)
         self._stopped = False
         self._shared = False
         """Several programs are busy."""
         self._polled_ns = 0
-        """When messages were polled last."""
+        """Time of the last poll for messages."""
+
+    def adopt(self, sock: socket.socket, names: list[str]) -> None:
+        """Serve the program that has started this process, and do first what it has asked for already.
+
+        Args:
+            sock: its connection.
+            names: the devices that it must have then; they get a view of the device paths.
+
+        Raises:
+            ProcessError: one could not be made.
+        """
+        self.connections.add(sock, None)
+        client = self.clients[sock.fileno()]
+        waiting = select.poll()
+        waiting.register(sock, select.POLLIN)
+        while client in self.clients.values() and waiting.poll(0):
+            self.connections.read(client)
+        missing = [name for name in names if name not in self.devices]
+        if missing and client in self.clients.values():
+            raise ProcessError(f"device {missing[0]} could not be made")
+        if names:
+            try:
+                make_view(self.directory, names)
+            except OSError as error:
+                LOGGER.warning("device paths: %s: the program is shown none", error)
 
     def _on_wake(self) -> None:
         for _ in range(_MAX_WAKEUPS):
@@ -122,7 +164,7 @@ class NicProcess:
                 LOGGER.warning("a program shut down the socket that wakes the NIC process: it wakes by its timers")
             except BlockingIOError:
                 pass
-            except OSError as error:  # a program did something else to it
+            except OSError as error:  # a program changed the socket in another way
                 LOGGER.warning("the socket that wakes the NIC process: %s", error.strerror)
             return
 
@@ -167,8 +209,10 @@ class NicProcess:
         assert slot is not None
         now = time.monotonic_ns()
         with slot.work:
-            if slot.served or len(slot.runtime.link.filenos()) > 1:
+            rung = bool(slot.runtime.nic.resources.doorbells.rung)  # as its slot was given back
+            if slot.served or rung or len(slot.runtime.link.filenos()) > 1:
                 did = slot.serve()
+                self.devices.give_back(slot)
                 if did is not None:
                     return did
                 if slot.served:
@@ -192,7 +236,7 @@ class NicProcess:
     def _drain(self) -> None:
         """Receive what one device sent to another before more is sent: unacknowledged services would lose it."""
         for runtime in self.devices.runtimes():
-            for _ in range(_DRAIN_ROUNDS):
+            for _ in range(_DRAIN_ROUNDS if runtime.by_socket else 0):
                 bursts = runtime.receive(_DRAIN_BURSTS)
                 now = runtime.clock()
                 for burst in bursts:
@@ -212,6 +256,8 @@ class NicProcess:
         clients = [client for client in self.clients.values() if client.slot is not None]
         # this also bounds the wait of a program that forgot its fence
         shortest = max(0.0, (self.sysfs.due_ns - time.monotonic_ns()) / 1e9)
+        if self.devices.struck:
+            return 0.0
         if any(client.slot.has_waiting for client in clients if client.slot is not None):
             return 0.001
         for client in clients:
@@ -221,12 +267,7 @@ class NicProcess:
                 self.guard.caught("round", error, f"program {client.pid}")
                 self.connections.drop(client)
         for runtime in self.devices.runtimes():
-            now = runtime.clock()
-            for deadline in (runtime.nic.next_deadline_ns(), runtime.link.next_deadline_ns()):
-                if deadline is not None:
-                    shortest = min(shortest, max(0, deadline - now) / 1e9)
-            if runtime.nic.has_work():
-                return 0.0
+            shortest = min(shortest, runtime.seconds_until_due())
         return shortest
 
     @staticmethod
@@ -245,7 +286,7 @@ class NicProcess:
         """Serve until stopped, or until no program has been connected for ``idle_exit`` seconds.
 
         Args:
-            idle_exit: seconds; ``None`` for ever.
+            idle_exit: seconds; ``None`` forever.
             spins: empty rounds before it sleeps.
         """
         shorten()
@@ -272,6 +313,9 @@ class NicProcess:
         if self._stopped:
             return False
         self.acceptor.retry()
+        self._record()
+        if self.devices.struck:
+            self._happen()
         if time.monotonic_ns() >= self.sysfs.due_ns:
             with self.guard.around("paths"):
                 nics = [runtime.nic for runtime in self.devices.runtimes()]
@@ -299,9 +343,33 @@ class NicProcess:
             self._set_asleep(0)
         return idle_exit is None or bool(self.clients) or time.monotonic() - self.connections.last_drop <= idle_exit
 
+    def _record(self) -> float:
+        """Put packets that programs have recorded into files if it is time; return seconds until it is again."""
+        now = time.monotonic_ns()
+        shortest = math.inf
+        for name, device in self.devices.items():
+            with self.guard.around("capture", name):
+                due = device.bypass.captures.drain_if_due(now)
+                shortest = shortest if due is None else min(shortest, due / 1e9)
+        return shortest
+
+    def _happen(self) -> None:
+        """Let the events of fault scripts happen that are due, or whose verbs have been answered."""
+        while self.devices.struck:
+            name, event = self.devices.struck.popleft()
+            device = self.devices.get(name)
+            if device is None:
+                continue
+            try:
+                self.handlers.happen(device, event)
+            except (OSError, RnicError) as error:  # it names what is not there, or a program was stopped
+                device.runtime.nic.counters.bump("fault_event_missed")
+                LOGGER.warning("fault event %s of %s: %s", event.name, name, error)
+
     def _sleep(self, timeout: float) -> None:
         """Sleep until something comes, or for ``timeout`` seconds; wake to serve slots whose programs are idle."""
         slots = [client.slot for client in self.clients.values() if client.slot is not None and not client.slot.served]
+        timeout = min(timeout, self._record())
         end = time.monotonic() + timeout
         while slots and timeout > _CHECK_S:
             idle = wait_or_idle(self._selector.fileno(), slots, min(timeout, REPAIR_NS / 1e9))
@@ -314,7 +382,15 @@ class NicProcess:
 
     def _dispatch(self, timeout: float) -> None:
         """Handle messages and new connections that come within ``timeout`` seconds."""
+        if 0 < timeout < _EXACT_S and self._needs_exact_sleep():  # the selector rounds up to milliseconds
+            select.select((self._selector,), (), (), timeout)
+            timeout = 0
         self._handle(self._selector.select(timeout))
+
+    def _needs_exact_sleep(self) -> bool:
+        """Return whether a device is on a simulated fabric, and ``select`` can wait for messages."""
+        on_fabric = not all(runtime.by_socket for runtime in self.devices.runtimes())
+        return on_fabric and self._selector.fileno() < _SELECT_DESCRIPTORS
 
     def _handle(self, ready: list[tuple[selectors.SelectorKey, int]]) -> bool:
         for key, _ in ready:
@@ -333,10 +409,11 @@ class NicProcess:
             self.connections.drop(client)
         with contextlib.suppress(FileNotFoundError):
             (self.directory / attach.SOCKET_NAME).unlink()
+        self.netlink.close()
         self._selector.close()
         self.acceptor.close()
         self.wake.close()
         self._woken.close()
-        os.close(self._lock)
         self.devices.close()
+        os.close(self._lock)  # behind the devices: the next NIC process finds their addresses free
         self.explanations.close()

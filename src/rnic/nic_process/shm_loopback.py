@@ -7,12 +7,13 @@ here, that it has ended, that a queue pair has stopped or a key was invalidated.
 
 from __future__ import annotations
 
-import os
+import _socket
 import secrets
 import socket
 from collections.abc import Iterable, Iterator
 
 from rnic.mem.order import fence, load32, store32
+from rnic.nic_process.descriptor import Descriptor
 from rnic.nic_process.memfd import shared_memory
 from rnic.state.shm_loopback import (
     CONSUMER_AT,
@@ -28,7 +29,7 @@ from rnic.state.shm_loopback import (
 
 
 class LoopbackEnd:
-    """What a program that takes part in loopback has.
+    """One program's part in loopback: its cookie and its wake-up sockets.
 
     Args:
         cookie_va: address in its memory of the cookie by which its peers know it.
@@ -37,9 +38,10 @@ class LoopbackEnd:
     def __init__(self, cookie_va: int) -> None:
         self.cookie_va = cookie_va
         self.cookie = secrets.token_bytes(COOKIE_BYTES)
-        self.wake_receiver, self.wake_sender = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        """The program sleeps on the first, its peers wake it by the second. With datagrams each call says itself that
-        it does not wait; with an eventfd any holder decides that for all."""
+        # socket.socketpair wraps these once more, and leaves one open if there is no memory for that
+        self.wake_receiver, self.wake_sender = _socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        """The program sleeps on the first; its peers wake it by the second. A datagram call says itself that it does
+        not block; with an eventfd any holder decides that for all."""
 
     def close(self) -> None:
         """Close the sockets once the program has ended."""
@@ -56,7 +58,8 @@ class RingPair:
         self.bytes = self.rings * RING_ALL
         self._epochs = [0] * (self.rings * EPOCHS)
         self._keys = [0] * self.rings
-        self.fd, self.shared = shared_memory("rnic shm", self.bytes)
+        self.memfd = Descriptor()
+        self.shared = shared_memory("rnic shm", self.bytes, self.memfd)
 
     def tx_ring(self, member: int) -> int:
         """Return the ring that a slot sends on."""
@@ -66,11 +69,11 @@ class RingPair:
         return (self.rings - 1 - self.tx_ring(member)) * RING_ALL
 
     def set_held(self, member: int, held: bool) -> None:
-        """Store whether a slot is served here, and not by its program."""
+        """Store whether a slot is served here instead of by its program."""
         store32(self.shared, self._rx_offset(member) + CONTROL_AT + RING_CONTROL["held"].byte, int(held))
 
     def has_records(self, member: int) -> bool:
-        """Whether records wait for a slot's program."""
+        """Return whether records wait for a slot's program."""
         at = self._rx_offset(member)
         tail = load32(self.shared, at + RING_PRODUCER["tail"].byte)
         return tail != load32(self.shared, at + CONSUMER_AT + RING_CONSUMER["head"].byte)
@@ -94,7 +97,7 @@ class RingPair:
         for ring in range(self.rings):
             store32(self.shared, ring * RING_ALL + CONTROL_AT + RING_CONTROL["dead"].byte, 1)
         self.shared.close()
-        os.close(self.fd)
+        self.memfd.close()
 
 
 class ShmLoopback:
@@ -105,7 +108,7 @@ class ShmLoopback:
         self._by_slot: dict[int, list[RingPair]] = {}
 
     def connect(self, one: int, other: int) -> RingPair:
-        """Return the ring pair of two slots, made where there is none yet."""
+        """Return the ring pair of two slots, made if there is none yet."""
         key = min(one, other), max(one, other)
         found = self._pairs.get(key)
         if found is None:

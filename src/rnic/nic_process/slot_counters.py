@@ -1,4 +1,4 @@
-"""What a program counts in its slot's record, as far as it is possible: the program may write anything there."""
+"""Counters in a slot's record, bounded by what is possible: the program may write anything there."""
 
 from __future__ import annotations
 

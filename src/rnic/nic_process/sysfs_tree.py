@@ -19,10 +19,11 @@ from rnic.device.commands import FIRMWARE_VERSION
 from rnic.device.inspect import look
 from rnic.device.mailboxes import DEVICE_ID, VENDOR_ID
 from rnic.link.interface import interface_of
-from rnic.nic_process.sysfs_view import ALL_DEVICES, TREE, index_of, link, link_device, make_classes, write
+from rnic.nic_process.sysfs_view import ALL_DEVICES, TREE, Place, link_device, make_classes, write
 from rnic.runtime.report import LOGGER
+from rnic.spec.appearance import RATES, ROCE_V1, ROCE_V2
 from rnic.spec.drops import DropReason
-from rnic.state.counters import COUNTER_FILES
+from rnic.state.counters import COUNTER_FILES, PORT_COUNTERS, PORT_DATA, PORT_WORD_BYTES
 
 if TYPE_CHECKING:
     from rnic.device.nic import Nic
@@ -30,57 +31,20 @@ if TYPE_CHECKING:
 REFRESH_NS = 250_000_000
 """Counters in the tree are no older, while the device is in use."""
 
+_GID_TYPES = {ROCE_V1: "IB/RoCE v1", ROCE_V2: "RoCE v2"}
 _UVERBS_MAJOR, _UVERBS_MINOR = 231, 192
-_PORT_STATES = {1: ("1: DOWN", "3: Disabled"), 4: ("4: ACTIVE", "5: LinkUp")}
+_PORT_STATES = {
+    1: ("1: DOWN", "3: Disabled"),
+    2: ("2: INIT", "5: LinkUp"),
+    3: ("3: ARMED", "5: LinkUp"),
+    4: ("4: ACTIVE", "5: LinkUp"),
+}
 _TABLE_DIRECTORIES = tuple(f"ports/1/{place}" for place in (
     "counters", "hw_counters", "pkeys", "gids", "gid_attrs/types", "gid_attrs/ndevs"
 ))  # fmt: skip
 """Directories of files that change."""
 _CAPABILITIES = 1 << 16 | 1 << 26
 """Port capability mask: connection management, GIDs made of IP addresses (as ``ibv_query_port`` says)."""
-_WORD_BYTES = 4
-"""Unit of ``port_xmit_data`` and ``port_rcv_data``."""
-
-_RX_ERRORS = tuple(
-    reason.value
-    for reason in (
-        DropReason.TOO_SHORT,
-        DropReason.TOO_LONG,
-        DropReason.BAD_ICRC,
-        DropReason.IDENT,
-        DropReason.BAD_IP,
-        DropReason.NOT_ROCE,
-        DropReason.BAD_TVER,
-        DropReason.BAD_OPCODE,
-        DropReason.BAD_PAD,
-        DropReason.BAD_LENGTH,
-    )
-)
-_TX_DROPS = ("drop_tx_error", "drop_tx_blocked", "drop_tx_unreachable", "drop_tx_queue_full", "drop_tx_bad_address")
-
-PORT_COUNTERS: dict[str, tuple[str, ...]] = {
-    "port_xmit_packets": ("tx_packets",),
-    "port_rcv_packets": ("rx_packets",),
-    "unicast_xmit_packets": ("tx_packets",),
-    "unicast_rcv_packets": ("rx_packets",),
-    "port_rcv_errors": _RX_ERRORS,
-    "port_xmit_discards": _TX_DROPS,
-    "port_rcv_constraint_errors": (DropReason.BAD_PKEY.value,),
-    "multicast_xmit_packets": (),
-    "multicast_rcv_packets": (),
-    "port_xmit_constraint_errors": (),
-    "port_xmit_wait": (),
-    "port_rcv_remote_physical_errors": (),
-    "port_rcv_switch_relay_errors": (),
-    "excessive_buffer_overrun_errors": (),
-    "link_downed": (),
-    "link_error_recovery": (),
-    "local_link_integrity_errors": (),
-    "symbol_error": (),
-    "VL15_dropped": (),
-}
-"""Files of ``ports/1/counters``, and the counters of ours that each adds up; none where it is always 0."""
-
 HW_COUNTERS: dict[str, tuple[str, ...]] = {
     "sent_pkts": ("tx_packets",),
     "rcvd_pkts": ("rx_packets",),
@@ -95,8 +59,7 @@ for _name, _files in COUNTER_FILES.items():
 
 _SUMS: dict[str, tuple[tuple[str, ...], int]] = {
     **{f"ports/1/counters/{name}": (parts, 1) for name, parts in PORT_COUNTERS.items()},
-    "ports/1/counters/port_xmit_data": (("tx_bytes",), _WORD_BYTES),
-    "ports/1/counters/port_rcv_data": (("rx_bytes",), _WORD_BYTES),
+    **{f"ports/1/counters/{name}": (parts, PORT_WORD_BYTES) for name, parts in PORT_DATA.items()},
     **{f"ports/1/hw_counters/{name}": (parts, 1) for name, parts in HW_COUNTERS.items()},
 }
 """The counters of ours that each file adds up, and its unit."""
@@ -126,8 +89,12 @@ def _processors() -> tuple[str, str]:
 
 
 def device_files(nic: Nic) -> dict[str, str]:
-    """Return the constant files below a device's directory, by relative path."""
+    """Return the constant files below a device's directory, by relative path.
+
+    Those below ``device`` are of the directory of its PCI function, if it has one.
+    """
     config = nic.config
+    look = config.appearance
     interface = interface_of(config.address)
     mask, processors = _processors()
     files = {
@@ -145,13 +112,13 @@ def device_files(nic: Nic) -> dict[str, str]:
         "device/subsystem_vendor": f"0x{VENDOR_ID & 0xFFFF:04x}",
         "device/subsystem_device": f"0x{DEVICE_ID & 0xFFFF:04x}",
         "device/class": "0x020700",
-        "device/numa_node": "-1",
+        "device/numa_node": str(look.numa),
         "device/local_cpus": mask,
         "device/local_cpulist": processors,
         f"device/infiniband/{config.name}/node_desc": config.name,
-        f"device/infiniband_verbs/uverbs{index_of(config.name)}/ibdev": config.name,
+        f"device/infiniband_verbs/uverbs{config.index}/ibdev": config.name,
         "ports/1/link_layer": "Ethernet",
-        "ports/1/rate": "10 Gb/sec (1X QDR)",
+        "ports/1/rate": RATES[look.rate].text,
         "ports/1/lid": "0x0",
         "ports/1/lid_mask_count": "0",
         "ports/1/sm_lid": "0x0",
@@ -165,9 +132,10 @@ def device_files(nic: Nic) -> dict[str, str]:
     return files
 
 
-def verbs_files(name: str) -> dict[str, str]:
+def verbs_files(nic: Nic) -> dict[str, str]:
     """Return the files in the directory of a device's uverbs node."""
-    return {"ibdev": name, "abi_version": "1", "dev": f"{_UVERBS_MAJOR}:{_UVERBS_MINOR + index_of(name)}"}
+    name, index = nic.config.name, nic.config.index
+    return {"ibdev": name, "abi_version": "1", "dev": f"{_UVERBS_MAJOR}:{_UVERBS_MINOR + index}"}
 
 
 def table_files(nic: Nic) -> dict[str, str]:
@@ -183,7 +151,7 @@ def table_files(nic: Nic) -> dict[str, str]:
     for index, gid in enumerate(nic.config.gid_table):
         files[f"ports/1/gids/{index}"] = format_gid(gid)
         if any(gid):
-            files[f"ports/1/gid_attrs/types/{index}"] = "RoCE v2"
+            files[f"ports/1/gid_attrs/types/{index}"] = _GID_TYPES[nic.config.gid_type(index)]
             if interface is not None:
                 files[f"ports/1/gid_attrs/ndevs/{index}"] = interface
     files["ports/1/hw_counters/lifespan"] = str(REFRESH_NS // 1_000_000)
@@ -210,6 +178,7 @@ class _Shown:
     """A device in the tree: its directory, the text of its files, and the counters that they were made of."""
 
     directory: str  # joining Path objects took longer than writing the files
+    where: Place
     files: dict[str, str] = field(default_factory=dict)
     tables: dict[str, str] = field(default_factory=dict)
     counted: dict[str, int] = field(default_factory=dict)
@@ -253,22 +222,20 @@ class SysfsTree:
         """Add a device."""
         if self._broken:
             return
-        name, uverbs = nic.config.name, f"uverbs{index_of(nic.config.name)}"
+        name = nic.config.name
+        where = Place(name, nic.config.index, nic.config.appearance.pci)
         whole = self.root / ALL_DEVICES
-        virtual = whole / "sys/devices/virtual"
         with self._disable_on_error():
-            files = {virtual / "infiniband" / name / path: text for path, text in device_files(nic).items()}
-            files |= {virtual / "infiniband_verbs" / uverbs / path: text for path, text in verbs_files(name).items()}
-            places = {path.parent for path in files} | {
-                virtual / "infiniband" / name / place for place in _TABLE_DIRECTORIES
-            }
+            files = {where.file(whole, path): text for path, text in device_files(nic).items()}
+            files |= {whole / where.verbs / path: text for path, text in verbs_files(nic).items()}
+            places = {path.parent for path in files} | {whole / where.device / each for each in _TABLE_DIRECTORIES}
             for place in places:
                 place.mkdir(parents=True, exist_ok=True)
             for path, text in files.items():
                 write(path, text)
-            link(virtual / "infiniband_verbs" / uverbs / "device", f"../../infiniband/{name}/device")
-            link_device(whole, name)
-            self._shown[name] = _Shown(str(virtual / "infiniband" / name))
+            where.link_function(whole)
+            link_device(whole, where)
+            self._shown[name] = _Shown(str(whole / where.device), where)
             self._refresh(nic)
 
     def _refresh(self, nic: Nic, counted: ReadCounters = lambda nic: look(nic, "counters")) -> None:
@@ -303,16 +270,15 @@ class SysfsTree:
 
     def remove(self, name: str) -> None:
         """Remove a device."""
-        if self._shown.pop(name, None) is None:
+        shown = self._shown.pop(name, None)
+        if shown is None:
             return
-        uverbs = f"uverbs{index_of(name)}"
         whole = self.root / ALL_DEVICES
-        links = ("sys/class/infiniband/" + name, "sys/class/infiniband_verbs/" + uverbs, "dev/infiniband/" + uverbs)
         with self._disable_on_error():
-            for path in links:
+            for path in shown.where.links():
                 (whole / path).unlink(missing_ok=True)
-            for directory in ("infiniband/" + name, "infiniband_verbs/" + uverbs):
-                shutil.rmtree(whole / "sys/devices/virtual" / directory, ignore_errors=True)
+            for directory in shown.where.directories():
+                shutil.rmtree(whole / directory, ignore_errors=True)
 
     def close(self) -> None:
         """Remove the tree."""

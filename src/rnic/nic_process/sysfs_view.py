@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 TREE = "paths"
 """Directory in the runtime directory: one view for each set of devices that a program sees, and the whole tree."""
@@ -15,9 +16,69 @@ _CLASSES = {"infiniband": None, "infiniband_verbs": "6", "infiniband_mad": "5"}
 """Directories of ``/sys/class``, and their ``abi_version``, which libraries read first."""
 
 
-def index_of(name: str) -> int:
-    """Return the number in a device's name: ``rnic1`` has ``uverbs1``."""
-    return int("".join(filter(str.isdigit, name)) or 0)
+class Place(NamedTuple):
+    """The place of a device in the tree: its directories, by paths relative to the tree."""
+
+    name: str
+    number: int
+    """Number of its uverbs node."""
+    pci: str = ""
+    """PCI address; empty for a device without a PCI function."""
+
+    @property
+    def parent(self) -> str:
+        """The adapter's directory: its PCI function, or the kernel's directory for devices without hardware."""
+        return f"sys/devices/pci{self.pci[:7]}/{self.pci}" if self.pci else "sys/devices/virtual"
+
+    @property
+    def device(self) -> str:
+        """The RDMA device's directory."""
+        return f"{self.parent}/infiniband/{self.name}"
+
+    @property
+    def verbs(self) -> str:
+        """The uverbs node's directory."""
+        return f"{self.parent}/infiniband_verbs/uverbs{self.number}"
+
+    def file(self, root: Path, path: str) -> Path:
+        """Return the path of a file of the device; ``device/`` is the PCI function where there is one."""
+        if self.pci and path.startswith("device/"):
+            return root / self.parent / path.removeprefix("device/")
+        return root / self.device / path
+
+    def link_function(self, root: Path) -> None:
+        """Link the directories to the adapter's directory."""
+        if self.pci:
+            link(root / self.device / "device", f"../../../{self.pci}")
+            link(root / self.verbs / "device", f"../../../{self.pci}")
+            (root / "sys/bus/pci/devices").mkdir(parents=True, exist_ok=True)
+            link(root / self.function_link, f"../../../devices/pci{self.pci[:7]}/{self.pci}")
+        else:
+            link(root / self.verbs / "device", f"../../infiniband/{self.name}/device")
+
+    @property
+    def function_link(self) -> str:
+        """The PCI function's link in the list of all PCI devices."""
+        return f"sys/bus/pci/devices/{self.pci}"
+
+    def links(self) -> list[str]:
+        """Return all links that lead to the device."""
+        uverbs = f"uverbs{self.number}"
+        found = [
+            f"sys/class/infiniband/{self.name}",
+            f"sys/class/infiniband_verbs/{uverbs}",
+            f"dev/infiniband/{uverbs}",
+        ]
+        return [*found, self.function_link] if self.pci else found
+
+    def directories(self) -> list[str]:
+        """Return all directories that are the device's own."""
+        return [self.parent] if self.pci else [self.device, self.verbs]
+
+
+def view_path(directory: Path, names: list[str]) -> Path:
+    """Return the directory of the view of some devices of a runtime directory's NIC process."""
+    return directory / TREE / ",".join(sorted(set(names)))
 
 
 def make_view(directory: Path, names: list[str]) -> Path:
@@ -26,12 +87,33 @@ def make_view(directory: Path, names: list[str]) -> Path:
     Raises:
         OSError: it cannot be written.
     """
-    found = directory / TREE / ",".join(sorted(set(names)))
+    found = view_path(directory, names)
+    whole = directory / TREE / ALL_DEVICES
     make_classes(found)
     link(found / "sys/devices", f"../../{ALL_DEVICES}/sys/devices")
-    for name in names:
-        link_device(found, name)
+    (found / "sys/bus/pci").mkdir(parents=True, exist_ok=True)
+    link(found / "sys/bus/pci/devices", f"../../../../{ALL_DEVICES}/sys/bus/pci/devices")
+    # the same links as in the whole tree, whose number and place only the NIC process knows
+    for place in ("sys/class/infiniband", "sys/class/infiniband_verbs", "dev/infiniband"):
+        links = [entry for entry in (whole / place).iterdir() if entry.is_symlink()]
+        wanted = {entry.name: os.readlink(entry) for entry in links if any(_is_of(entry, name) for name in names)}
+        for entry in (found / place).iterdir():
+            if entry.is_symlink() and wanted.get(entry.name) != os.readlink(entry):  # a link of an earlier device
+                entry.unlink(missing_ok=True)
+        for name, target in wanted.items():
+            link(found / place / name, target)
     return found
+
+
+def _is_of(entry: Path, name: str) -> bool:
+    """Return whether a link in a class directory or in ``/dev`` belongs to a device."""
+    if entry.parent.name == "infiniband" and entry.parent.parent.name == "class":
+        return entry.name == name
+    node = entry.parents[2] / "sys/class/infiniband_verbs" if entry.parents[1].name == "dev" else entry.parent
+    try:
+        return (node / entry.name / "ibdev").read_text().strip() == name
+    except OSError:
+        return False
 
 
 def make_classes(root: Path) -> None:
@@ -43,11 +125,11 @@ def make_classes(root: Path) -> None:
             write(root / "sys/class" / name / "abi_version", version)
 
 
-def link_device(root: Path, name: str) -> None:
+def link_device(root: Path, where: Place) -> None:
     """Link a device into the class directories and ``/dev``."""
-    uverbs = f"uverbs{index_of(name)}"
-    link(root / "sys/class/infiniband" / name, f"../../devices/virtual/infiniband/{name}")
-    link(root / "sys/class/infiniband_verbs" / uverbs, f"../../devices/virtual/infiniband_verbs/{uverbs}")
+    uverbs = f"uverbs{where.number}"
+    link(root / "sys/class/infiniband" / where.name, f"../../{where.device.removeprefix('sys/')}")
+    link(root / "sys/class/infiniband_verbs" / uverbs, f"../../{where.verbs.removeprefix('sys/')}")
     # programs expect a character device there; this one answers no kernel verbs
     link(root / "dev/infiniband" / uverbs, os.devnull)
 

@@ -11,7 +11,7 @@ from rnic.runtime.loop import Runtime
 class WakeSockets:
     """Keeps the sockets of devices and bypass slots in a selector, as multicast groups are joined and left.
 
-    A device's link closes the socket of a group that it leaves, and the system gives its number to the next
+    A device's link closes the socket of a group that it leaves, and the kernel gives its number to the next
     descriptor. So a socket is known by its inode, not by its number.
 
     Args:
@@ -42,7 +42,7 @@ class WakeSockets:
             self._known.pop(runtime, None)
 
     def unwatch(self, runtime: Runtime) -> None:
-        """Poll none of a device's sockets any more; a second call does nothing."""
+        """Poll none of a device's sockets anymore; a second call does nothing."""
         for fd in self._known.pop(runtime, {}):
             self._selector.unregister(fd)
 

@@ -8,30 +8,29 @@ import os
 import select
 import socket
 import struct
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from errno import EMFILE, ENODEV
 from pathlib import Path
 from typing import Any
 
+from rnic.link.own_fd import INTERPOSED, OwnFd
 from rnic.runtime.directory import ProcessError
-from rnic.runtime.own_fd import INTERPOSED, OwnFd
 from rnic.spec import attach
 from rnic.spec.errors import VerbsError
 
 START_SECONDS = 60.0
-"""How long a NIC process that was just started may take to answer: a second of work on an idle machine."""
+"""Time that a NIC process that was just started may take to answer: a second of work on an idle machine."""
 IDLE_EXIT = "RNIC_IDLE_EXIT"
-"""The variable that says for how many seconds a NIC process outlives its last program; one that was started here, 1."""
+"""Environment variable: seconds that a NIC process outlives its last program; 1 for one that was started here."""
 _UCRED = struct.Struct("3i")
 _ASK = struct.Struct("<II")
 _ANSWER = struct.Struct("<III")
 _MAX_DESCRIPTORS = 8
 _EARLIER = 1 << 31
-"""Tokens wrap: one that is less than this behind another is the earlier one."""
+"""Half the token space. Tokens wrap: a token less than this behind another is the earlier one."""
 _LOST = "this program has closed descriptors of the device: close only your own, and open the device again"
 _NO_DESCRIPTORS = "this program has no descriptors left for what it asked for: raise `ulimit -n`"
 
@@ -42,7 +41,7 @@ class ProcessConnection:
     Args:
         sock: connected to the NIC process.
 
-    ``pid`` is the NIC process; ``slot`` the program's own part of the device, whose arena each message lends.
+    ``pid`` is that of the NIC process; ``slot`` is the program's bypass slot, whose arena each message lends.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -54,11 +53,16 @@ class ProcessConnection:
         self._lock = threading.Lock()
         self._token = 0
 
-    def request(self, kind: int, body: bytes = b"", fds: Sequence[int] = ()) -> tuple[bytes, list[int]]:
-        """Send one message; return the body of its answer, and the descriptors that came with it.
+    def request(
+        self, kind: int, body: bytes = b"", fds: Sequence[int] = (), *, may_lack: bool = False
+    ) -> tuple[bytes, list[int]]:
+        """Send one message. Return the body of the answer and the descriptors that came with it.
+
+        Args:
+            may_lack: if this process has no room for the descriptors, return the answer without any.
 
         Raises:
-            VerbsError: with the errno and the words of the NIC process; ENODEV when it has ended.
+            VerbsError: with the errno and the message of the NIC process; ENODEV if it has ended.
         """
         if self.slot is not None:
             return self._lend(kind, body, fds)
@@ -70,7 +74,7 @@ class ProcessConnection:
                 socket.send_fds(self.sock, [_ASK.pack(kind, token) + body], fds)
                 data, got, flags = self._receive(token)
             except OSError as error:
-                if error.errno is None:  # no system call's: a signal handler raised it, as TimeoutError
+                if error.errno is None:  # not from a system call: a signal handler raised it, such as TimeoutError
                     raise
                 raise self.mark_ended() from error
         if len(data) < _ANSWER.size or _ANSWER.unpack_from(data)[:2] != (kind, token):
@@ -78,7 +82,9 @@ class ProcessConnection:
             raise self.mark_ended()
         if flags & socket.MSG_CTRUNC:
             _close_all(got)
-            raise VerbsError(EMFILE, _NO_DESCRIPTORS)
+            got = []
+            if not may_lack:
+                raise VerbsError(EMFILE, _NO_DESCRIPTORS)
         code = _ANSWER.unpack_from(data)[2]
         rest = data[_ANSWER.size :]
         if code:
@@ -86,10 +92,15 @@ class ProcessConnection:
             raise VerbsError(code, rest.decode(errors="replace"))
         return rest, got
 
-    def _receive(self, token: int) -> tuple[bytes, list[int], int]:
-        """Receive the answer, and skip those to earlier requests, which a signal handler that raised left behind.
+    def post(self, kind: int, body: bytes) -> None:
+        """Send one message, and do not wait for its answer, which is never read."""
+        self._token += 1
+        self.sock.send(_ASK.pack(kind, self._token) + body)
 
-        The slot's messages need no such thing: no handler runs between request and answer.
+    def _receive(self, token: int) -> tuple[bytes, list[int], int]:
+        """Receive the answer. Skip answers to earlier requests that a raising signal handler interrupted.
+
+        The slot's messages do not need that: no handler runs between request and answer.
         """
         while True:
             data, got, flags, _ = socket.recv_fds(
@@ -100,7 +111,7 @@ class ProcessConnection:
             _close_all(got)
 
     def _lend(self, kind: int, body: bytes, fds: Sequence[int]) -> tuple[bytes, list[int]]:
-        """Send it by the slot, which lends the arena until it is answered."""
+        """Send a message through the slot, which lends the arena until the answer arrives."""
         code, said, rest, got = self.slot.request(kind, bytes(body), list(fds))
         if not code:
             return rest, got
@@ -111,7 +122,7 @@ class ProcessConnection:
         raise self.mark_ended()
 
     def alive(self) -> bool:
-        """Whether the NIC process still holds its end."""
+        """Return whether the NIC process still holds its end of the socket."""
         descriptor = self.sock.fileno()  # once: another thread may close it
         if descriptor < 0 or not self._own.valid() or (self.slot is not None and self.slot.lost):
             return False
@@ -120,18 +131,18 @@ class ProcessConnection:
         return not poller.poll(0)
 
     def mark_ended(self) -> VerbsError:
-        """Note that the NIC process has ended; return the error that says so."""
+        """Note that the NIC process has ended, and return the error to raise."""
         self.ended = True
         if (self.sock.fileno() >= 0 and not self._own.valid()) or (self.slot is not None and self.slot.lost):
             return VerbsError(ENODEV, _LOST)
         return VerbsError(ENODEV, f"NIC process {self.pid or ''} has ended: open the device again".replace("  ", " "))
 
     def close(self) -> None:
-        """Hang up: the NIC process destroys what was made over this connection."""
+        """Close the connection: the NIC process then destroys all objects made over it."""
         if self.slot is not None:
             with contextlib.suppress(OSError):
                 if self._own.valid():
-                    self.sock.shutdown(socket.SHUT_RDWR)  # the slot has a descriptor of it, too
+                    self.sock.shutdown(socket.SHUT_RDWR)  # the slot has a descriptor of it too
             self.slot.close()
         self._close()
 
@@ -139,7 +150,7 @@ class ProcessConnection:
         if self._own.release():
             self.sock.close()
         else:
-            self.sock.detach()  # its number is another's
+            self.sock.detach()  # the program has reused its number
 
     if INTERPOSED:  # elsewhere the socket closes itself; what a signal handler raises in __del__ is lost
 
@@ -148,7 +159,7 @@ class ProcessConnection:
                 self._close()
 
     def forget(self) -> None:
-        """Leave the connection to the parent of this process, which has it."""
+        """Drop the connection in a forked child, without closing the parent's."""
         self._lock = threading.Lock()  # a thread that the child does not have may hold the old one
         if self.slot is not None:
             self.slot.forget()
@@ -159,7 +170,7 @@ def connect(directory: Path) -> ProcessConnection | None:
     """Connect to the NIC process of a runtime directory; ``None`` if none runs.
 
     Raises:
-        ProcessError: it is another user's, or of another version.
+        ProcessError: it belongs to another user, or has another version.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:
@@ -175,8 +186,7 @@ def connect(directory: Path) -> ProcessConnection | None:
         raise
     connection = ProcessConnection(sock)
     try:
-        hello = attach.HELLO.pack({"magic": attach.MAGIC, "version": attach.VERSION, "pid": os.getpid()})
-        connection.pid = attach.HELLO_REPLY.get(connection.request(attach.MSG_HELLO, hello)[0], "pid")
+        greet(connection)
     except VerbsError as error:
         connection.close()
         if error.errno == ENODEV:
@@ -188,24 +198,51 @@ def connect(directory: Path) -> ProcessConnection | None:
     return connection
 
 
+def hello() -> bytes:
+    """Return the body of this program's HELLO."""
+    return attach.HELLO.pack({"magic": attach.MAGIC, "version": attach.VERSION, "pid": os.getpid()})
+
+
+def greet(connection: ProcessConnection) -> None:
+    """Say HELLO; raises VerbsError if the NIC process refuses, or has ended."""
+    answer, _ = connection.request(attach.MSG_HELLO, hello())
+    connection.pid = attach.HELLO_REPLY.get(answer, "pid")
+
+
+def started_environment(directory: Path) -> dict[str, str]:
+    """Return the environment of a NIC process that ends by itself once no program uses it."""
+    return os.environ | {"RNIC_RUNTIME_DIR": str(directory), IDLE_EXIT: os.environ.get(IDLE_EXIT) or "1"}
+
+
+def ended_at_once(directory: Path) -> ProcessError:
+    """Return the error of a NIC process that did not start, with its last words."""
+    with contextlib.suppress(OSError):
+        words = (directory / "nic.log").read_text(errors="replace").strip().splitlines()
+        if words:
+            return ProcessError(f"the NIC process ended at once: {words[-1]}")
+    return ProcessError(f"the NIC process ended at once, without a word in {directory / 'nic.log'}")
+
+
 def start(directory: Path) -> ProcessConnection:
     """Start a NIC process that ends by itself once no program uses it, and connect to it.
 
     Raises:
-        ProcessError: it ended at once, in its words, or does not answer.
+        ProcessError: it ended at once (with its message), or does not answer.
     """
+    import subprocess  # noqa: PLC0415 - `rnic exec` starts without it
+
     log = directory / "nic.log"
     command = [sys.executable, "-m", "rnic.cli", "serve", "--detach"]
-    environment = os.environ | {"RNIC_RUNTIME_DIR": str(directory), IDLE_EXIT: os.environ.get(IDLE_EXIT) or "1"}
     with log.open("wb") as out:
         try:
-            # this child ends once the NIC process answers, which is no child: a program may wait for all of its own
+            # This child ends once the NIC process answers. The NIC process is not a child of the program, which may
+            # wait for all of its children.
             done = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                env=environment,
+                env=started_environment(directory),
                 timeout=START_SECONDS,
                 check=False,
             )
@@ -213,12 +250,11 @@ def start(directory: Path) -> ProcessConnection:
             raise ProcessError(f"the NIC process did not answer within {START_SECONDS:.0f} s; see {log}") from None
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
-        connection = connect(directory)  # to another one, if that was faster
+        connection = connect(directory)  # another NIC process may have started first
         if connection is not None:
             return connection
         if done.returncode:
-            words = log.read_text(errors="replace").strip().splitlines()
-            raise ProcessError(f"the NIC process ended at once: {words[-1] if words else done.returncode}")
+            raise ended_at_once(directory)
         time.sleep(0.02)
     raise ProcessError(f"the NIC process does not answer; see {log}")
 
@@ -242,16 +278,19 @@ def ask(directory: Path, device: str, what: str) -> Any:
         return json.loads(file.read())
 
 
-def fault(directory: Path, device: str, words: Sequence[object]) -> dict[str, Any]:
+def fault(
+    directory: Path, device: str, words: Sequence[object], rules: Sequence[Mapping[str, object]] = ()
+) -> dict[str, Any]:
     """Inject a fault into a device of the running NIC process (:mod:`rnic.link.fault_events`), in words.
 
     Args:
-        directory: the NIC process's.
-        device: its name; empty for the first.
-        words: the event and its values in order; none only asks.
+        directory: runtime directory of the NIC process.
+        device: name of the device; empty for the first.
+        words: the event and its values in order; empty to only ask for active faults.
+        rules: or rules for verbs that fail from now on (:mod:`rnic.link.verbs_faults`).
 
     Returns:
-        What holds there now; empty if the NIC process did not survive it.
+        The active faults; empty if the NIC process did not survive the event.
 
     Raises:
         ProcessError: no NIC process runs, or it refuses.
@@ -261,7 +300,7 @@ def fault(directory: Path, device: str, words: Sequence[object]) -> dict[str, An
         if connection is None:
             raise ProcessError(f"no NIC process runs in {directory}: start one with rnic serve")
         with contextlib.closing(connection):
-            body = json.dumps({"device": device, "event": list(words)}).encode()
+            body = json.dumps({"device": device, "event": list(words), "rules": list(rules)}).encode()
             state: dict[str, Any] = json.loads(connection.request(attach.MSG_FAULT, body)[0])
             return state
     except VerbsError as error:
@@ -275,4 +314,4 @@ def _close_all(fds: Sequence[int]) -> None:
         os.close(fd)
 
 
-__all__ = ["ProcessConnection", "connect", "start"]
+__all__ = ["ProcessConnection", "connect", "ended_at_once", "greet", "hello", "start", "started_environment"]

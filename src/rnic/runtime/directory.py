@@ -1,4 +1,4 @@
-"""Where a user's NIC process is found: its runtime directory."""
+"""Find a user's NIC process: its runtime directory."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from rnic.spec.errors import RnicError
 
 
 class ProcessError(RnicError):
-    """The NIC process cannot do what it was asked."""
+    """The NIC process cannot do what was requested."""
 
 
 def runtime_directory() -> Path:
-    """The directory of this user's NIC process, made 0700.
+    """Return the directory of this user's NIC process; create it with mode 0700 if needed.
 
     Raises:
-        ProcessError: it cannot be made, is no directory or a link to one, is another user's, or others may enter it.
+        ProcessError: it cannot be created, is not a directory (or is a symbolic link), belongs to another user, or
+            others may enter it.
     """
     named = os.environ.get("RNIC_RUNTIME_DIR")
     base = os.environ.get("XDG_RUNTIME_DIR")

@@ -1,7 +1,7 @@
-"""What verbs needs of a device, wherever it is: commands, queue blocks, memory, interrupts, a turn of work.
+"""Interface of a device for verbs, in any process: commands, queue blocks, memory, interrupts, progress.
 
 :class:`LocalDriver` serves a device in this process; :class:`rnic.runtime.remote.RemoteDriver` one in the user's
-NIC process. Nothing in verbs reaches further than this.
+NIC process. The verbs layer has no other path to a device.
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ from typing import Any, Protocol
 from weakref import WeakSet
 
 from rnic.device.commands import CommandResult
+from rnic.link.verbs_faults import VerbsRule
 from rnic.mem.space import AddressSpace, Mapping
 from rnic.runtime.loop import Runtime
 from rnic.runtime.wait import wait_readable
 from rnic.spec import commands as cmd
+from rnic.state.arena import private_memory
 
+_LARGE_RING = 32 << 10
+"""Bytes of a ring from which on its pages are mapped: those that are never used cost nothing."""
 _live: WeakSet[LocalDriver] = WeakSet()
 
 
@@ -28,7 +32,7 @@ class Driver(Protocol):
     """
 
     space: AddressSpace
-    """This program's memory as far as it is registered."""
+    """This program's registered memory."""
     name: str
     address: bytes
     """The NIC's IP address, 4 or 16 bytes."""
@@ -37,52 +41,52 @@ class Driver(Protocol):
 
     @property
     def lock(self) -> contextlib.AbstractContextManager[Any]:
-        """Held around several commands that belong together; may be taken again by its holder."""
+        """Reentrant lock, held around several commands that belong together."""
 
     @property
     def kick(self) -> Callable[[], None]:
-        """After a doorbell: have the NIC send at once what it has to send."""
+        """``kick()``: have the NIC send at once after a doorbell."""
 
     @property
     def progress(self) -> Callable[[], bool]:
-        """Nothing to poll: let the NIC work, or wait a moment for it. True if something happened."""
+        """``progress()``: let the NIC work after an empty poll, or wait a moment. Returns whether anything happened."""
 
     @property
     def store(self) -> Callable[[int, int, int], None]:
-        """``store(block, register, value)``: a register of a queue block, and the doorbell where it is one."""
+        """``store(block, register, value)``: store to a register of a queue block; rings the doorbell if it is one."""
 
     @property
     def load(self) -> Callable[[int, int], int]:
-        """``load(block, register)``."""
+        """``load(block, register)``: load a register of a queue block."""
 
     @property
     def start(self) -> Callable[[], None]:
-        """Handle interrupts in a thread from now on; a second call does nothing."""
+        """``start()``: handle interrupts in a thread from now on; a second call does nothing."""
 
     @property
     def rest(self) -> Callable[[], None]:
-        """The application stops polling."""
+        """``rest()``: note that the application stops polling."""
 
     @property
     def listen(self) -> Callable[[], None]:
-        """The application waits for events by descriptors of its own: that it posts is no sign that it will poll."""
+        """``listen()``: note that the application waits on event descriptors: a post does not mean it will poll."""
 
     @property
     def closed(self) -> bool:
-        """Whether the device is closed for this context: nothing is left there to destroy."""
+        """True if the device is closed for this context: nothing is left to destroy."""
 
     @property
     def threaded(self) -> bool:
-        """Whether interrupts are handled between calls."""
+        """True if interrupts are handled between calls."""
 
     def command(self, op: int, in_modifier: int, op_modifier: int, inbox: bytes) -> CommandResult:
         """Run one device command."""
 
     def ring(self, size: int) -> Mapping:
-        """``size`` zero bytes that the device reaches as fast as it can, for a queue."""
+        """Return ``size`` zero bytes for a queue, in the memory that the device reaches fastest."""
 
     def map(self, buffer: object, *, writable: bool = False) -> Mapping:
-        """Make a program's buffer reachable. Raises as :meth:`rnic.mem.space.AddressSpace.map`."""
+        """Map a program's buffer for the device. Raises as :meth:`rnic.mem.space.AddressSpace.map`."""
 
     def unmap(self, mapping: Mapping) -> None:
         """Undo :meth:`ring` or :meth:`map`."""
@@ -91,31 +95,40 @@ class Driver(Protocol):
         """Call ``handler``, which must not wait, when the event queue of ``vector`` and ``block`` may have entries."""
 
     def filenos(self) -> list[int]:
-        """Descriptors that become readable when there may be something to do."""
+        """Return descriptors that become readable when there may be work."""
 
     def check(self) -> None:
         """Raise ``VerbsError`` (``ENODEV``) if the device is gone."""
 
     def hangup_filenos(self) -> list[int]:
-        """Descriptors that become readable when the device goes; :meth:`check` then raises. They may say so wrongly."""
+        """Return descriptors that become readable if the device goes away, or spuriously; :meth:`check` tells which."""
 
     def await_completion(self, fileno: int) -> None:
-        """Sleep until a descriptor can be read, which a completion event makes so; it may end early.
+        """Sleep until a completion event makes a descriptor readable; may return early.
 
-        Who runs the data path in this program does so meanwhile, and saves a thread's wake-up.
+        A driver that runs the data path in this program runs it meanwhile, and saves a thread's wake-up.
         """
 
     def connected(self, qpn: int) -> None:
-        """A reliable connection's queue pair knows its peer."""
+        """Note that a reliable connection's queue pair knows its peer."""
 
     def why(self, qpn: int) -> str:
-        """Why something of a queue pair failed the last time (:mod:`rnic.spec.reasons`), or nothing."""
+        """Return the reason of a queue pair's last failure (:mod:`rnic.spec.reasons`), or an empty string."""
+
+    def library_faults(self) -> list[VerbsRule]:
+        """Return the rules of a fault script that the library in this program applies."""
+
+    def hold(self, due_ns: int) -> bool:
+        """Hold back a completion until a time of :meth:`clock`. Return true if the caller has to wait until then."""
+
+    def clock(self) -> int:
+        """Return the time in nanoseconds, on the clock that :meth:`hold` uses."""
 
     def on_end(self, handler: Callable[[], None]) -> None:
-        """Call ``handler`` once if the device goes without being closed."""
+        """Call ``handler`` once if the device goes away without being closed."""
 
     def close(self) -> None:
-        """Close the device for this context: everything that it made there is destroyed."""
+        """Close the device for this context: destroy everything that the context made there."""
 
 
 class LocalDriver:
@@ -171,7 +184,7 @@ class LocalDriver:
 
     def ring(self, size: int) -> Mapping:
         """See :class:`Driver`."""
-        return self.space.map(bytearray(size), writable=True)
+        return self.space.map(bytearray(size) if size < _LARGE_RING else private_memory(size), writable=True)
 
     def map(self, buffer: object, *, writable: bool = False) -> Mapping:
         """See :class:`Driver`."""
@@ -191,7 +204,7 @@ class LocalDriver:
         return self.runtime.link.filenos()
 
     def check(self) -> None:
-        """See :class:`Driver`: this process's own device goes with this process."""
+        """See :class:`Driver`: a device in this process ends with this process."""
 
     def hangup_filenos(self) -> list[int]:
         """See :class:`Driver`."""
@@ -208,6 +221,20 @@ class LocalDriver:
         """See :class:`Driver`."""
         qp = self.runtime.nic.qps.get(qpn)
         return "" if qp is None or qp.why is None else qp.why.text
+
+    def library_faults(self) -> list[VerbsRule]:
+        """See :class:`Driver`."""
+        faults = self.runtime.verbs_faults
+        return [] if faults is None else faults.library_rules()
+
+    def hold(self, due_ns: int) -> bool:
+        """See :class:`Driver`: sets a deadline for the device's loop."""
+        self.runtime.faults().wake_at(due_ns)
+        return False
+
+    def clock(self) -> int:
+        """See :class:`Driver`."""
+        return self.runtime.clock()
 
     def on_end(self, handler: Callable[[], None]) -> None:
         """See :class:`Driver`."""
@@ -228,13 +255,13 @@ class LocalDriver:
             runtime.close()
 
     def forget(self) -> None:
-        """This process is a child of the one that has the device: it is closed here, and nothing there is destroyed."""
+        """Mark the device as closed in a forked child, without destroying anything in the parent."""
         self._closed = True
         self.lock = self.runtime.lock
 
 
 def _after_fork() -> None:
-    """A child has its runtimes closed, with new locks (:mod:`rnic.runtime.loop`, whose turn is before this one)."""
+    """Close the drivers of a forked child; :mod:`rnic.runtime.loop` has closed the runtimes, with new locks, before."""
     for driver in list(_live):
         driver.forget()
 

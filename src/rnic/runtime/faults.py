@@ -1,7 +1,7 @@
-"""Device events on command: what lasts, what heals, what comes by the clock, and what stands between NIC and link.
+"""Device fault events on command, lasting or timed, and the middleware that applies those that concern packets.
 
-The events are :mod:`rnic.link.fault_events`'s, what they do to a device :mod:`rnic.device.faults`'s. Whoever drives a
-:class:`~rnic.runtime.loop.Runtime` needs to know nothing of them: they are a link in front of its link.
+:mod:`rnic.link.fault_events` defines the events, :mod:`rnic.device.faults` their effects on a device. The driver of a
+:class:`~rnic.runtime.rounds.Rounds` does not know of them: they are a link before its link.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from typing import TYPE_CHECKING, Any
 
 from rnic.device import faults as device
 from rnic.link.base import Link
-from rnic.link.fault_events import ALL, EVENTS, FaultEvent, TimedEvent, make_event
+from rnic.link.fault_events import ALL, EVENTS, AsyncKind, FaultEvent, TimedEvent, make_event
 from rnic.link.faults import FaultyLink
 from rnic.link.middleware import Middleware
 from rnic.link.packets import kept
 from rnic.spec.errors import VerbsError
 from rnic.spec.opcodes import RC
-from rnic.spec.ports import PORT_ACTIVE
+from rnic.spec.ports import PORT_ACTIVE, PORT_DOWN
 from rnic.wire.bursts import RxBurst, TxBurst
 
 if TYPE_CHECKING:
     from rnic.device.nic import Nic
-    from rnic.runtime.loop import Runtime
+    from rnic.runtime.rounds import Rounds
 
 MAX_PENDING = 1 << 16
-"""Events that may wait for their time, and interrupts."""
+"""Most scheduled events, and most delayed interrupts."""
 MAX_LASTING = 1 << 12
-"""Events that may last at a time."""
+"""Most events that last at the same time."""
 MAX_HELD = 1 << 12
-"""Bursts that slow memory may keep back in each direction; what comes beyond is lost."""
+"""Most bursts that slow memory delays in each direction; further ones are lost."""
 _STEPS_PER_TURN = 64
-"""Events that one turn lets happen, however many are due: others want their turn too."""
+"""Most due events that one turn handles, so that other work gets its turn."""
 Undo = Callable[[], object]
 
 
 class _Layers:
-    """Values of one thing, one on top of another: of those that still last, the newest is in force.
+    """A stack of values of one setting: of those that still last, the newest is in force.
 
-    ``store`` puts a value in force and returns the one before.
+    ``store`` puts a value in force and returns the previous one.
     """
 
     def __init__(self, store: Callable[[Any], Any]) -> None:
@@ -51,7 +51,7 @@ class _Layers:
         self._held: dict[object, Any] = {}
 
     def put(self, value: object) -> Undo:
-        """Put a value on top; what is returned takes it away, wherever it lies by then."""
+        """Push a value. Return a function that removes it, wherever it lies in the stack by then."""
         before = self._store(value)
         if not self._held:
             self._lowest = before
@@ -67,23 +67,27 @@ class _Layers:
 
 
 class DeviceFaults(Middleware):
-    """What happens to one running device. Get it by :meth:`rnic.runtime.loop.Runtime.faults`.
+    """Faults of one running device. Get it by :meth:`rnic.runtime.rounds.Rounds.faults`.
 
-    Everything runs under the runtime's lock. Packets that it takes away are counted as ``fault_port_down``,
-    ``fault_path_loss`` and ``fault_slow_dma`` (those that find no room to wait in as ``fault_slow_dma_full``),
+    Everything runs under the runtime's lock. Packets that it drops or delays are counted as ``fault_port_down``,
+    ``fault_path_loss`` and ``fault_slow_dma`` (those without room to wait as ``fault_slow_dma_full``),
     interrupts as ``fault_interrupt_lost`` and ``fault_interrupt_late``, events as ``fault_event_NAME``.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Rounds) -> None:
         super().__init__(runtime.link)
         self._runtime = runtime
         self._nic = runtime.nic
         self._clock = runtime.clock
         self._began_ns = runtime.clock()
         self.kill: Undo | None = None
-        """Ends the NIC process at once; ``None`` where the device is in its program's own process."""
+        """Function that kills the NIC process; ``None`` if the device is in its program's own process."""
         self._down = 0
-        """What holds the port down: it is up at 0."""
+        """Number of events that hold the port down; 0 if it is up."""
+        self.port_held: Callable[[bool], None] = lambda down: None
+        """Called with true when events begin to hold the port down, with false when they release it."""
+        self.hand_on: Callable[[FaultEvent], None] | None = None
+        """Takes the events of scripts, if they concern more than this device."""
         self._lost_peers: dict[bytes, int] = {}
         self._dma_ns = 0
         self._slow_dmas = _Layers(self._set_dma_ns)
@@ -95,13 +99,13 @@ class DeviceFaults(Middleware):
         self._interrupt_ns = 0
         self._late_interrupts = _Layers(self._set_interrupt_ns)
         self._late: list[tuple[int, int, int]] = []
-        """Interrupts that come late: when, a serial number, the vector."""
+        """Delayed interrupts: time, serial number, vector."""
         self._failing: dict[int, int] = {}
         """Status that the next send of a queue pair completes with."""
         self._schedule: list[tuple[int, int, Undo]] = []
         self._serial = 0
         self._lasting: dict[int, tuple[str, Undo]] = {}
-        """What holds now, by serial number: its name, and what heals it."""
+        """Active faults, by serial number: the name, and the function that heals it."""
         for link in _chain(runtime.link):
             if isinstance(link, FaultyLink):
                 link.struck = self._soon
@@ -111,25 +115,25 @@ class DeviceFaults(Middleware):
     # -------------------------------------------------------------------------------------- commands
 
     def do(self, name: str, *values: object, **by_name: object) -> None:
-        """Let an event happen now: ``do("port-down", "2s")``, or by name, ``do("flap", times=3, down="5ms")``.
+        """Inject an event now: ``do("port-down", "2s")``, or with names, ``do("flap", times=3, down="5ms")``.
 
-        ``for`` is a keyword of Python: by name it is ``for_``.
+        ``for`` is a Python keyword: write ``for_``.
 
         Raises:
             ValueError: no such event, or a value missing or out of range (:func:`rnic.link.fault_events.make_event`).
-            VerbsError: EINVAL where what it names is not there, EBUSY for a region with windows.
+            VerbsError: EINVAL for an object that does not exist, EBUSY for a region with windows.
         """
         self.happen(make_event(name, *values, **by_name))
 
     def happen(self, event: FaultEvent) -> None:
-        """Let an event happen now; raises VerbsError as :meth:`do`."""
+        """Inject an event now; raises VerbsError as :meth:`do`."""
         runtime = self._runtime
         with runtime.lock:
             self._happen(event)
             runtime.process_pending()
 
     def state(self) -> dict[str, Any]:
-        """What holds now and what is to come, for people and JSON."""
+        """Return the active and scheduled faults, for people and JSON."""
         now = self._clock()
         return {
             "device": self._nic.config.name,
@@ -140,8 +144,17 @@ class DeviceFaults(Middleware):
             "failing": {str(qpn): status for qpn, status in self._failing.items()},
         }
 
+    def wake_at(self, due_ns: int) -> None:
+        """Set a deadline for the device's loop: something that waits elsewhere is due then."""
+        with self._runtime.lock:
+            self._at(due_ns, _nothing)
+
+    def soon(self, event: FaultEvent) -> None:
+        """Inject an event with the next round: its verb was called (:mod:`rnic.link.verbs_faults`)."""
+        self._soon(event)
+
     def _soon(self, event: FaultEvent) -> None:
-        """A rule of the fault script struck, perhaps in the middle of a turn: the event comes with the next round."""
+        """Schedule the event of a matched rule for the next round, since this one may be in the middle of a turn."""
         if len(self._schedule) >= MAX_PENDING:
             self.counters.bump("fault_event_missed")
             return
@@ -154,7 +167,10 @@ class DeviceFaults(Middleware):
         self._try(timed.event)
 
     def _try(self, event: FaultEvent) -> None:
-        """An event of a script: what it names may be gone, or not there yet."""
+        """Try an event of a script: its object may be gone, or not exist yet."""
+        if self.hand_on is not None:
+            self.hand_on(event)
+            return
         try:
             self._happen(event)
         except VerbsError:
@@ -176,7 +192,7 @@ class DeviceFaults(Middleware):
             self._last(name, made, event.for_ns)
 
     def _last(self, name: str, undo: Undo, for_ns: int | None) -> None:
-        """``undo`` ends it: after ``for_ns``, or when everything is healed."""
+        """Keep a fault active until ``undo`` ends it: after ``for_ns``, or on heal."""
         self._serial += 1
         number = self._serial
         self._lasting[number] = (name, undo)
@@ -206,19 +222,27 @@ class DeviceFaults(Middleware):
     def _port_down(self, told: dict[str, Any]) -> Undo:
         return self._hold_port()
 
-    def _hold_port(self) -> Undo:
+    def _port_state(self, told: dict[str, Any]) -> Undo:
+        return self._hold_port(told["state"])
+
+    def _hold_port(self, state: int = PORT_DOWN) -> Undo:
         self._down += 1
+        self._nic.globals.down_state = state
         self._nic.set_link(False)
+        if self._down == 1:
+            self.port_held(True)
 
         def undo() -> None:
             self._down -= 1
             if not self._down:
                 self._nic.set_link(self.inner.up)
+                self.port_held(False)
+                self._nic.globals.down_state = PORT_DOWN
 
         return undo
 
     def _port_up(self, told: dict[str, Any]) -> None:
-        self._end_all("port-down", "flap")
+        self._end_all("port-down", "port-state", "flap")
 
     def _flap(self, told: dict[str, Any]) -> None:
         times, down, up = told["times"], told["down"], told["up"]
@@ -266,6 +290,11 @@ class DeviceFaults(Middleware):
 
         self._each(told["qp"], [qpn for qpn, qp in self._nic.qps.items() if qp.opcodes == RC], fail)
 
+    def _async_event(self, told: dict[str, Any]) -> None:
+        kind: AsyncKind = told["event"]
+        number = None if told["number"] == ALL else told["number"]
+        device.tell(self._nic, kind.event_type, kind.element, kind.subtype, number)
+
     def _path_loss(self, told: dict[str, Any]) -> Undo:
         peer = told["peer"]
         lost = self._lost_peers
@@ -295,7 +324,7 @@ class DeviceFaults(Middleware):
 
         try:
             self._each(told["key"], device.regions(nic), lambda key: lost.append(device.lose_region(nic, key)))
-        except VerbsError:  # one has windows: then none goes
+        except VerbsError:  # a region has windows: remove none
             undo()
             raise
         return undo
@@ -336,9 +365,9 @@ class DeviceFaults(Middleware):
         self.kill()
 
     def _heal(self, told: dict[str, Any]) -> None:
-        """Undo what lasts, the newest first, and forget what was still to come, scripts included.
+        """Undo active faults, the newest first, and cancel scheduled ones, scripts included.
 
-        Interrupts that were delayed come now, since nothing else would wake their waiters.
+        Delayed interrupts are delivered now, since nothing else would wake their waiters.
         """
         self._schedule.clear()
         self._failing.clear()
@@ -351,12 +380,23 @@ class DeviceFaults(Middleware):
     # -------------------------------------------------------------------------------------- as a link
 
     @property
+    def touches_packets(self) -> bool:
+        """True if packets of some peers are lost, or all are late: faults that only the NIC process can inject."""
+        return bool(self._lost_peers or self._dma_ns or self._leaving or self._arriving)
+
+    @property
+    def acts_on_packets(self) -> bool:
+        """True while it loses or delays packets or interrupts, has a completion to fail, or the device is dead."""
+        events = self._failing or self._interrupts_lost or self._interrupt_ns or self._schedule or self._late
+        return self.touches_packets or bool(events) or self._nic.globals.dead
+
+    @property
     def up(self) -> bool:
-        """Whether the interface is up, and the port not held down."""
+        """True if the interface is up and the port is not held down."""
         return not self._down and self.inner.up
 
     def lets_pass(self, vector: int) -> bool:
-        """Whether an interrupt reaches the driver now; one that is late comes by itself."""
+        """Return whether an interrupt reaches the driver now; a delayed one is delivered later."""
         if self._interrupts_lost:
             self._interrupts_lost -= 1
             self.counters.bump("fault_interrupt_lost")
@@ -371,7 +411,7 @@ class DeviceFaults(Middleware):
         return True
 
     def send(self, bursts: Sequence[TxBurst]) -> None:
-        """Pass on what the port, its paths and the memory let through."""
+        """Send the bursts that the port, the paths and slow memory let through."""
         if self._down or self._nic.globals.dead:
             self.counters.bump("fault_port_down", sum([burst.count for burst in bursts]))
             return
@@ -393,7 +433,7 @@ class DeviceFaults(Middleware):
             self.inner.send(bursts)
 
     def receive(self, limit: int) -> list[RxBurst]:
-        """Let happen what is due, then give what has arrived."""
+        """Handle due events, then return what has arrived."""
         now = self._clock()
         for _ in range(_STEPS_PER_TURN):
             if not self._schedule or self._schedule[0][0] > now:
@@ -409,24 +449,24 @@ class DeviceFaults(Middleware):
         self._release(now)
         bursts = self.inner.receive(limit)
         if self._down or self._nic.globals.dead:
-            self.counters.bump("fault_port_down", len(bursts))
+            self.counters.bump("fault_port_down", _packets(bursts))
             return []
         if self._lost_peers:
             kept_back = [burst for burst in bursts if burst.flow.src not in self._lost_peers]
-            self.counters.bump("fault_path_loss", len(bursts) - len(kept_back))
+            self.counters.bump("fault_path_loss", _packets(bursts) - _packets(kept_back))
             bursts = kept_back
         if self._dma_ns or self._arriving:
             room = max(0, MAX_HELD - len(self._arriving))
             self._arriving += [(now + self._dma_ns, kept(burst)) for burst in bursts[:room]]
             if bursts[room:]:
-                self.counters.bump("fault_slow_dma_full", len(bursts[room:]))
+                self.counters.bump("fault_slow_dma_full", _packets(bursts[room:]))
             bursts = []
             while self._arriving and self._arriving[0][0] <= now and len(bursts) < limit:
                 bursts.append(self._arriving.popleft()[1])
         return bursts
 
     def _release(self, now: int) -> None:
-        """Send what the memory gave at last."""
+        """Send bursts whose memory delay is over."""
         if self._leaving and self._leaving[0][0] <= now:
             due = []
             while self._leaving and self._leaving[0][0] <= now:
@@ -435,14 +475,22 @@ class DeviceFaults(Middleware):
                 self.inner.send(due)
 
     def next_deadline_ns(self) -> int | None:
-        """When something happens by itself, here or in the inner link."""
+        """Return the next deadline, here or in the inner link."""
         mine = [queue[0][0] for queue in (self._schedule, self._late, self._leaving, self._arriving) if queue]
         inner = self.inner.next_deadline_ns()
         return min(mine if inner is None else [inner, *mine], default=None)
 
 
+def _packets(bursts: Sequence[RxBurst]) -> int:
+    return sum([burst.count for burst in bursts])
+
+
+def _nothing() -> None:
+    """Do nothing: only the deadline was needed."""
+
+
 def _chain(link: Link) -> Iterable[Link]:
-    """A link and all that stand behind it."""
+    """Yield a link and all links inside it."""
     while True:
         yield link
         if not isinstance(link, Middleware):
@@ -451,12 +499,13 @@ def _chain(link: Link) -> Iterable[Link]:
 
 
 def wanted_by(link: Link) -> bool:
-    """Whether a fault script in this stack of links has events for the device."""
+    """Return whether a fault script in this stack of links has events for the device."""
     return any(isinstance(each, FaultyLink) and each.has_events for each in _chain(link))
 
 
 _EVENTS: dict[str, Callable[[DeviceFaults, dict[str, Any]], Undo | None]] = {
     "port-down": DeviceFaults._port_down,
+    "port-state": DeviceFaults._port_state,
     "port-up": DeviceFaults._port_up,
     "flap": DeviceFaults._flap,
     "gid": DeviceFaults._gid,
@@ -470,6 +519,7 @@ _EVENTS: dict[str, Callable[[DeviceFaults, dict[str, Any]], Undo | None]] = {
     "region-gone": DeviceFaults._region_gone,
     "interrupt-lost": DeviceFaults._interrupt_lost,
     "interrupt-late": DeviceFaults._interrupt_late,
+    "async-event": DeviceFaults._async_event,
     "fatal": DeviceFaults._fatal,
     "kill": DeviceFaults._kill,
     "heal": DeviceFaults._heal,

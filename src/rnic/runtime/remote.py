@@ -16,6 +16,7 @@ import select
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from errno import ENODEV
 from typing import TYPE_CHECKING
@@ -23,11 +24,12 @@ from weakref import WeakSet
 
 from rnic.device.commands import CommandResult
 from rnic.engine import use
+from rnic.link.own_fd import OwnFd
+from rnic.link.verbs_faults import VerbsRule, from_records
 from rnic.mem.order import fence, load32, store32
 from rnic.mem.space import AddressSpace, Mapping, address_of
 from rnic.rings.queue_block import BLOCK_BYTES, BLOCK_SHIFT, RQ_TAIL, SQ_DOORBELL, SQ_TAIL, SRQ_LIMIT
 from rnic.runtime.attach import ProcessConnection
-from rnic.runtime.own_fd import OwnFd
 from rnic.runtime.report import report_once
 from rnic.runtime.sched_slice import shorten
 from rnic.runtime.wait import wait_readable
@@ -48,17 +50,18 @@ _CHUNK = 1 << 20
 _LARGEST_CHUNK = 1 << 26
 _SMALLEST = 1 << 10
 _POLLS_BEFORE_YIELD = 100
-_POLLS_PER_CHECK = 4096
+_POLLS_PER_CHECK = 64
+"""Idle polls between two looks whether the NIC process is there. Each yields the core, for long on a busy machine."""
 
 ENVIRONMENT = "RNIC_BYPASS"
-"""Variable that asks for a slot where the program does not say itself."""
+"""Environment variable that asks for a slot if the program does not choose."""
 
 
 _live: WeakSet[RemoteDriver] = WeakSet()
 
 
 def _identity(fd: int) -> tuple[int, int] | None:
-    """Return what a descriptor is open on."""
+    """Return device and inode of an open descriptor, ``None`` if it is closed."""
     try:
         found = os.fstat(fd)
     except OSError:
@@ -67,7 +70,7 @@ def _identity(fd: int) -> tuple[int, int] | None:
 
 
 _STDERR = _identity(2)
-"""A program that opens something else by that number has not asked for lines in it."""
+"""Identity of stderr: if the program has reopened descriptor 2, explanations must not go there."""
 
 
 class RingMemory:
@@ -76,7 +79,7 @@ class RingMemory:
     Each chunk costs both sides a mapping, so each is twice as long as the one before.
 
     Args:
-        share: tells the NIC process of memory that is a file's: ``share(memory, fd)``.
+        share: announces file-backed memory to the NIC process: ``share(memory, fd)``.
     """
 
     def __init__(self, share: Callable[[memoryview, int], None]) -> None:
@@ -86,7 +89,7 @@ class RingMemory:
         self._next_chunk = _CHUNK
 
     def take(self, size: int) -> memoryview:
-        """At least ``size`` bytes of zeros, a power of two of them."""
+        """Return at least ``size`` zero bytes, rounded up to a power of two."""
         whole = max(_SMALLEST, 1 << (size - 1).bit_length())
         free = self._free.get(whole)
         if free:
@@ -116,11 +119,11 @@ class RingMemory:
 
 
 class UnfitError(Exception):
-    """The system refuses this program what running the data path itself takes: its slot is of no use."""
+    """The kernel refuses this program what it needs to run the data path itself: its slot is useless."""
 
 
 def wanted(name: str = ENVIRONMENT, unsaid: bool = False) -> bool:
-    """Whether a variable of the environment says yes; ``unsaid`` where it says nothing."""
+    """Return whether an environment variable is not 0; ``unsaid`` if it is not set."""
     said = os.environ.get(name, "")
     return said != "0" if said else unsaid
 
@@ -129,15 +132,15 @@ class RemoteDriver:
     """One context opened in a NIC process; see :class:`rnic.runtime.driver.Driver`.
 
     Args:
-        connection: greeted, and this context's own from now on.
-        name: the device's.
+        connection: connection after HELLO, owned by this context from now on.
+        name: name of the device.
         mode: ``DMA_SLOT`` asks for a slot; ``DMA_UNFIT`` or ``DMA_NO_ENGINE`` say why there is none.
 
-    ``slot`` is the engine in this program, or ``None`` where the NIC process takes every packet.
+    ``slot`` is the engine in this program, or ``None`` if the NIC process handles all packets.
 
     Raises:
-        VerbsError: ENODEV for a device that is not there.
-        UnfitError: there is a slot, and no way to use it: ask for none, on another connection.
+        VerbsError: ENODEV for an unknown device.
+        UnfitError: there is a slot, but it cannot be used: open again without one, on another connection.
     """
 
     def __init__(self, connection: ProcessConnection, name: str, mode: int = 0) -> None:
@@ -158,7 +161,7 @@ class RemoteDriver:
         self.slot: _engine.BypassDriver | None = None
         self._open(name, mode)
         self.doorbell = self.slot
-        """What compiled queues ring and are polled with; ``None`` where there is none."""
+        """Slot through which compiled queues ring doorbells and poll; ``None`` without one."""
         self._rings = RingMemory(self._share)
         self._pieces: dict[Mapping, memoryview] = {}
         self._handlers: list[Callable[[], None]] = []
@@ -207,7 +210,7 @@ class RemoteDriver:
             report_once(f"the NIC process runs this program's data path, which is slower: {more.decode()}")
 
     def _take_slot(self, answer: bytes, fds: list[int]) -> None:
-        """Run the engine here from now on."""
+        """Run the engine in this program from now on."""
         window = memoryview(self._window)
         places = self._blocks, self._rung, _ASLEEP_AT
         try:
@@ -233,9 +236,9 @@ class RemoteDriver:
         window = self._window
         store32(window, self._blocks + (block << BLOCK_SHIFT) + register, value)
         if register in _RINGING:
-            fence()  # the register before the byte that says so
+            fence()  # the register before its rung byte
             window[self._rung + block] = 1
-            fence()  # the NIC says that it sleeps, then looks at the rung bytes; here it is the other way round
+            fence()  # the NIC sets its asleep word, then reads the rung bytes; here it is the other way around
             if load32(window, _ASLEEP_AT):
                 self._ring()
 
@@ -243,7 +246,7 @@ class RemoteDriver:
         """Wake the NIC process."""
         if not self._wake.valid():
             raise self.connection.mark_ended()
-        # awake already, or it has gone, which others find
+        # awake already, or gone, which other calls detect
         with contextlib.suppress(BlockingIOError, ConnectionError), _borrowed_socket(self._wake.fd) as wake:
             wake.send(b"\0", socket.MSG_DONTWAIT)
 
@@ -254,15 +257,15 @@ class RemoteDriver:
         return load32(self._window, self._blocks + (block << BLOCK_SHIFT) + register)
 
     def _register(self, block: int, register: int, store: int = 0, value: int = 0) -> int:
-        """A register of the global block, which is the device's own: no memory that both sides have stands for it."""
+        """Load or store a register of the global block by message: it is not in the shared window. Return its value."""
         offset = (block << BLOCK_SHIFT) + register
         if block < 0 or register & 3 or not 0 <= register < BLOCK_BYTES:
-            return 0  # no register, as on a device of this process
+            return 0  # not a register: reads 0, as on a device of this process
         body = attach.REGISTER.pack({"offset": offset, "store": store, "value": value & 0xFFFF_FFFF})
         return attach.REGISTER_REPLY.get(self.connection.request(attach.MSG_REGISTER, body)[0], "value")
 
     def kick(self) -> None:
-        """The doorbell was all that it takes."""
+        """Do nothing more than the doorbell did."""
         self._polls = 0
 
     def progress(self) -> bool:
@@ -285,7 +288,7 @@ class RemoteDriver:
 
     def check(self) -> None:
         """See :class:`~rnic.runtime.driver.Driver`."""
-        # asked last: another thread that closes it says so first, and then hangs up
+        # check _closed last: a thread that closes the device sets it before it closes the connection
         if not self.connection.alive() and not self._closed:
             error = self.connection.mark_ended()
             self._tell_end()
@@ -318,6 +321,20 @@ class RemoteDriver:
         """See :class:`~rnic.runtime.driver.Driver`."""
         if self.slot is not None:
             self.slot.join(qpn)
+
+    def library_faults(self) -> list[VerbsRule]:
+        """See :class:`~rnic.runtime.driver.Driver`."""
+        if not load32(self._window, attach.WINDOW["verbs_rules"].byte):
+            return []
+        return from_records(self.connection.request(attach.MSG_VERBS_RULES)[0])
+
+    def hold(self, due_ns: int) -> bool:
+        """See :class:`~rnic.runtime.driver.Driver`: nothing wakes a program that sleeps for a completion."""
+        return True
+
+    def clock(self) -> int:
+        """See :class:`~rnic.runtime.driver.Driver`."""
+        return time.monotonic_ns()
 
     def on_end(self, handler: Callable[[], None]) -> None:
         """See :class:`~rnic.runtime.driver.Driver`."""
@@ -419,15 +436,15 @@ class RemoteDriver:
                 return
 
     def rest(self) -> None:
-        """The NIC does not depend on this program's polling; who runs the engine here has its thread take over."""
+        """Let the slot's thread take over. Without a slot do nothing: the NIC does not depend on polling."""
         if self.slot is not None:
             self.slot.prepare_to_sleep()
 
     def listen(self) -> None:
-        """The NIC does not depend on this program's polling."""
+        """Do nothing: the NIC does not depend on this program's polling."""
 
     def filenos(self) -> list[int]:
-        """Descriptors of the interrupts, cleared: look once more before waiting for them."""
+        """Return the descriptors of the interrupts, cleared: check for work once more before waiting for them."""
         if self._thread is None:
             for event in self._events:
                 _clear(event)
@@ -460,9 +477,16 @@ class RemoteDriver:
             own.close()
         self._events, self._stop = [], []
 
+    def _leave_shared_memory(self) -> None:
+        """Replace the window and the rings in a forked child, which would share them with its parent."""
+        self._window = mmap.mmap(-1, len(self._window))
+        self.registers = memoryview(self._window)[self._blocks :]
+        self._rings = RingMemory(self._share)
+        self._pieces.clear()
+
 
 def _clear(event: OwnFd) -> bool:
-    """Clear an interrupt's eventfd; return false if the program has closed it."""
+    """Clear an interrupt's eventfd. Return false if the program has closed it."""
     if not event.valid():
         return False
     with contextlib.suppress(BlockingIOError):
@@ -480,7 +504,7 @@ def _borrowed_socket(fd: int) -> Iterator[socket.socket]:
 
 
 def _after_fork() -> None:
-    """A child must not use its parent's context, nor keep it open when the parent dies."""
+    """Close inherited contexts in a forked child: it must not use them, nor keep them open when the parent dies."""
     for driver in list(_live):
         driver.lock = threading.RLock()
         driver._thread = None
@@ -488,6 +512,8 @@ def _after_fork() -> None:
             driver._closed = True
             driver.connection.forget()
             driver._let_go()
+            driver._leave_shared_memory()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_after_fork)

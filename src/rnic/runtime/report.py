@@ -1,4 +1,4 @@
-"""Where mistakes of our own are told: the log of name ``rnic``, which goes to standard error unless told otherwise."""
+"""Report bugs in rnic to the logger ``rnic``, which writes to standard error by default."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ LOGGER = logging.getLogger("rnic")
 
 
 def log_report(line: str, error: Exception) -> None:
-    """A :data:`rnic.trace.guard.Report`: one entry of level ERROR with the traceback."""
+    """Log a :data:`rnic.trace.guard.Report`: one entry of level ERROR with the traceback."""
     LOGGER.error("%s: please report it, with what follows", line, exc_info=error)
 
 
 @functools.cache
 def report_once(words: str) -> None:
-    """Log one line, once for each program: the system's last resort prints it on stderr."""
+    """Log one line, once per program: without a handler, Python's last-resort handler prints it on stderr."""
     LOGGER.warning(words)
 
 

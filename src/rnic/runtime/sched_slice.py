@@ -1,8 +1,8 @@
-"""The scheduler's slice of a thread that polls.
+"""The kernel scheduler's time slice of a polling thread.
 
-Since Linux 6.18 ``sched_yield`` costs the caller the rest of its slice, and a thread that wakes up does not preempt
-another within that one's slice. So beside any busy process, however nice, a thread that polls and yields waits for
-clock ticks. A thread with short slices gives away little, and preempts.
+Since Linux 6.18, ``sched_yield`` costs the caller the rest of its slice, and a thread that wakes up does not preempt
+another within that thread's slice. So next to any busy process, whatever its nice value, a thread that polls and yields
+waits for clock ticks. A thread with short slices loses little, and preempts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 
 SLICE_NS = 100_000
-"""The shortest that the kernel takes."""
+"""The shortest slice that the kernel accepts."""
 _ATTR = struct.Struct("=IIQiIQQQII")
 """``struct sched_attr``: size, policy, flags, nice, priority, runtime, deadline, period, utilization bounds."""
 _SET, _GET = {"x86_64": (314, 315), "aarch64": (274, 275)}.get(platform.machine(), (0, 0))
@@ -22,7 +22,7 @@ _ORDINARY = 0
 
 
 def shorten() -> bool:
-    """Give the calling thread short slices, if it is an ordinary one; return whether it has them now.
+    """Set short slices for the calling thread, if its policy is SCHED_OTHER. Return whether it has them now.
 
     Kernels before 6.12 have no slices for single threads and ignore it.
     """

@@ -1,7 +1,7 @@
 """The last packets and steps of a running device, kept only while a session asks for them.
 
-A :class:`Tap` stands before a device's link from the first question on, and leaves once no session has asked for a
-while, so that a NIC without sessions pays nothing. Everything that it keeps is bounded; times are the runtime's.
+A :class:`Tap` is inserted before a device's link on the first request, and removed once no session has asked for a
+while, so that a NIC without sessions has no cost. Everything that it keeps is bounded; times are the runtime's.
 """
 
 from __future__ import annotations
@@ -21,43 +21,43 @@ from rnic.wire.opcode import OPCODES, OpcodeRow
 
 if TYPE_CHECKING:
     from rnic.device.queue_pair import DeviceQp
-    from rnic.runtime.loop import Runtime
+    from rnic.runtime.rounds import Rounds
 
 MAX_EVENTS = 8_192
-"""Events that a session keeps; older ones are lost, and the answer says how many."""
+"""Most events that a session keeps; older ones are lost, and the answer counts them."""
 MAX_ANSWER = 4_096
-"""Events of one answer."""
+"""Most events of one answer."""
 MAX_SESSIONS = 8
 MAX_QPS = 64
-"""Queue pairs that a session may name."""
+"""Most queue pairs that a session may name."""
 MAX_FOLLOWED = 256
-"""Queue pairs whose descriptors a session follows; of others it has packets and doorbells alone."""
+"""Most queue pairs whose descriptors a session follows; of others it only has packets and doorbells."""
 MAX_SAMPLE = 1_000_000
 EXPIRES_NS = 5_000_000_000
-"""A session ends so long after its last question."""
+"""Time after its last request at which a session ends."""
 _STARTS = 64
-"""Messages of one direction whose sampling is remembered, for packets that come later."""
+"""Most messages of one direction whose sampling choice is remembered, for later packets."""
 _OPEN = 4_096
-"""Operations under way that a session remembers."""
+"""Most operations in progress that a session remembers."""
 _SPREAD = ((0x85EB_CA6B, 13), (0xC2B2_AE35, 16))
 """Multipliers and shifts that mix all bits of a PSN into the lowest, so that the choice is fair however many packets a
 message has: the first PSNs of messages of 1,024 packets have ten bits in common."""
 _INDEX_EVERY_NS = 10_000_000
 _BTH = 12
 _SOURCE_QP = slice(17, 20)
-"""Of a DETH behind a BTH."""
+"""Bytes of the source QPN of a DETH that follows a BTH."""
 
 Event = tuple[int, int, str, int, dict[str, Any]]
 """Number, time in ns, stage, queue pair, what happened."""
 
 
 class Session:
-    """One looker's events.
+    """Events of one viewer.
 
     Args:
-        qpns: queue pairs that are meant; all where it is empty.
-        sample: one message in so many is kept with all its packets, chosen by its first PSN: so both ends of a
-            connection choose the same ones.
+        qpns: queue pairs to trace; all if empty.
+        sample: keep one message in ``sample``, with all its packets, chosen by its first PSN: both ends of a
+            connection choose the same messages.
     """
 
     def __init__(self, qpns: frozenset[int], sample: int) -> None:
@@ -71,7 +71,7 @@ class Session:
         """By NIC, a device's or a slot's, and number: the queue pair, the next index to be seen fetched and completed,
         and its receive ring's head."""
         self._open: dict[tuple[int, int], int] = {}
-        """First PSN of operations under way, by queue pair and index."""
+        """First PSN of operations in progress, by queue pair and index."""
 
     def add(self, now_ns: int, stage: str, qpn: int, fields: dict[str, Any]) -> None:
         """Keep an event."""
@@ -79,20 +79,20 @@ class Session:
         self.count += 1
 
     def wants(self, qpn: int) -> bool:
-        """Whether this queue pair is meant."""
+        """Return whether this queue pair is traced."""
         return not self.qpns or qpn in self.qpns
 
     def chosen(self, psn: int) -> bool:
-        """Whether the message that begins with this PSN is kept."""
+        """Return whether the message that starts with this PSN is kept."""
         for factor, shift in _SPREAD:
             psn = psn * factor & 0xFFFF_FFFF
             psn ^= psn >> shift
         return psn % self.sample == 0
 
     def keeps(self, direction: str, qpn: int, row: OpcodeRow, psn: int) -> bool:
-        """Whether a packet belongs to a message that is kept.
+        """Return whether a packet belongs to a message that is kept.
 
-        ``direction`` is the request's: ``tx`` for what the queue pair asked for, answers to it included.
+        ``direction`` is that of the request: ``tx`` for the queue pair's own requests, and for the responses to them.
         """
         if self.sample == 1:
             return True
@@ -111,7 +111,7 @@ class Session:
         return min(((gap, kept) for gap, kept in behind if gap >= 0), default=(0, False))[1]
 
     def look(self, now_ns: int, qps: dict[int, DeviceQp]) -> None:
-        """Note the descriptors that were fetched and completed since the last look."""
+        """Note the descriptors that were fetched and completed since the last call."""
         numbers = self.qpns if self.qpns else list(qps)[:MAX_FOLLOWED]
         for qpn in numbers:
             qp = qps.get(qpn)
@@ -122,7 +122,7 @@ class Session:
             received = qp.regs.get(RQ_HEAD)
             known = self._followed.get((id(qps), qpn))
             if known is None or known[0] is not qp:
-                # what is under way already has no beginning
+                # operations already in progress have no start event
                 self._followed[id(qps), qpn] = (qp, requester.fetch_index, requester.sq_head, received)
                 continue
             _, fetched, done, taken = known
@@ -152,29 +152,30 @@ class Session:
 
 
 class Tap(Middleware):
-    """Stands before the link of a runtime while it has sessions; see :meth:`answer`. Callers hold its lock."""
+    """Middleware before the link of a runtime while it has sessions; see :meth:`answer`. Callers hold its lock."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Rounds) -> None:
         super().__init__(runtime.link)
         self.enabled = False
-        """For the device: as its tracer, it wants events."""
+        """True if, as the device's tracer, it wants events."""
         self.sessions: dict[str, Session] = {}
         self._runtime = runtime
         self._nic = runtime.nic
-        self._before = runtime.nic.tracer
+        self.before = runtime.nic.tracer
+        """The device's tracer, if this one were not."""
         self._numbers: dict[tuple[bytes, int], int] = {}
-        """Own queue pairs by the peer's address and number."""
+        """Local queue pair numbers by the peer's address and queue pair number."""
         self._numbered_ns = -2 * _INDEX_EVERY_NS
 
     def answer(self, words: str) -> dict[str, Any]:
-        """Events of a session since number ``SINCE``: ``words`` are ``ID SINCE SAMPLE [QP,QP,...]``.
+        """Return the events of a session from number ``SINCE`` on: ``words`` are ``ID SINCE SAMPLE [QP,QP,...]``.
 
         The answer is ``{"now_ns", "next", "lost", "events"}``; an event is ``[number, time_ns, stage, qpn, fields]``.
         Stages are ``doorbell``, ``fetched``, ``sent``, ``received``, ``completed``, ``receive completed``, and those of
-        the device's tracer. ``lost`` were older than what is kept, ``next`` is what to ask for next.
+        the device's tracer. ``lost`` counts events that were dropped, ``next`` is the number to ask for next.
 
         Raises:
-            ValueError: no such question, or a number out of range.
+            ValueError: a malformed request, or a number out of range.
         """
         name, since_text, sample_text, *named = words.split(" ")
         since, sample = int(since_text), int(sample_text)
@@ -205,7 +206,7 @@ class Tap(Middleware):
         }
 
     def follow(self, device: Tap) -> None:
-        """Add what this tap sees, of a slot, to the sessions of its device's."""
+        """Add the events of this tap, of a slot, to the sessions of the device's tap."""
         self.sessions = device.sessions
         if self.sessions:
             self._attach()
@@ -213,27 +214,31 @@ class Tap(Middleware):
     def _attach(self) -> None:
         if not self.enabled:
             self.enabled = True
+            self._runtime.pass_held()
             self.inner = self._runtime.link
             self._runtime.link = self
-            self._before, self._nic.tracer = self._nic.tracer, self
+            self.before, self._nic.tracer = self._nic.tracer, self
+            self._nic.invalidate_engine()
 
     def _expire(self, now_ns: int) -> None:
         for name in [each for each, session in self.sessions.items() if now_ns - session.asked_ns > EXPIRES_NS]:
             del self.sessions[name]
 
     def _leave(self) -> None:
-        """Nobody looks any more; what was put before this one meanwhile stays, with one call more to a packet."""
+        """Remove the tap, since the last viewer has gone. If other middleware was put before it meanwhile, it stays in
+        the chain, at the cost of one more call per packet."""
         if self._runtime.link is self and self._nic.tracer is self:
             self.enabled = False
             self._runtime.link = self.inner
-            self._nic.tracer = self._before
+            self._nic.tracer = self.before
+            self._nic.invalidate_engine()
 
     # -------------------------------------------------------------------------------- what is seen
 
     def event(self, now_ns: int, stage: str, qpn: int, **fields: int | str) -> None:
         """See :class:`~rnic.trace.tracer.Tracer`."""
-        if self._before.enabled:
-            self._before.event(now_ns, stage, qpn, **fields)
+        if self.before.enabled:
+            self.before.event(now_ns, stage, qpn, **fields)
         now = self._runtime.clock()
         for session in self.sessions.values():
             if session.wants(qpn) and (session.sample == 1 or stage != "doorbell"):
@@ -298,7 +303,7 @@ class Tap(Middleware):
                 session.add(now_ns, stage, qpn, fields)
 
     def _own(self, peer: bytes, dqpn: int, now_ns: int) -> int:
-        """Which queue pair sends to this one; 0 where that is not known."""
+        """Return the local queue pair that sends to this one of the peer's; 0 if unknown."""
         found = self._numbers.get((peer, dqpn))
         if found is None and now_ns - self._numbered_ns > _INDEX_EVERY_NS:
             self._numbered_ns = now_ns

@@ -10,11 +10,11 @@ class Timed(Protocol):
     """Something that happens by itself at a known time."""
 
     def next_deadline_ns(self) -> int | None:
-        """When, or ``None``."""
+        """Return the time of its next deadline, or ``None``."""
 
 
 class Driven(Protocol):
-    """What a loop drives: a NIC on a link, such as a :class:`~rnic.runtime.loop.Runtime`."""
+    """Object that a loop drives: a NIC on a link, such as a :class:`~rnic.runtime.loop.Runtime`."""
 
     @property
     def nic(self) -> Timed:
@@ -22,10 +22,10 @@ class Driven(Protocol):
 
     @property
     def link(self) -> Timed:
-        """What carries its packets."""
+        """Link that carries its packets."""
 
     def progress(self) -> bool:
-        """One round; true if something happened."""
+        """Run one round. Return whether anything happened."""
 
 
 class VirtualClock:
@@ -35,7 +35,7 @@ class VirtualClock:
         self.now_ns = start_ns
 
     def __call__(self) -> int:
-        """The time in nanoseconds."""
+        """Return the time in nanoseconds."""
         return self.now_ns
 
     def advance(self, delta_ns: int) -> None:
@@ -63,10 +63,10 @@ class SimLoop:
         self.runtimes.append(runtime)
 
     def step(self) -> bool:
-        """One round of every NIC; true if anything moved. Time moves on by one round where it did."""
+        """Run one round of every NIC. Return whether anything happened; if so, time moves on by one round."""
         moved = False
         for runtime in self.runtimes:
-            # what a link held back and now lets go may be for a NIC that had its turn already
+            # a link may release packets for a NIC that had its turn already
             due_ns = runtime.link.next_deadline_ns()
             if runtime.progress() or (due_ns is not None and due_ns <= self.clock.now_ns):
                 moved = True
@@ -75,7 +75,7 @@ class SimLoop:
         return moved
 
     def next_deadline_ns(self) -> int | None:
-        """When something happens next by itself, or ``None``."""
+        """Return the earliest deadline, or ``None``."""
         times = [
             time
             for runtime in self.runtimes

@@ -1,4 +1,4 @@
-"""Waiting for descriptors, of any number and any size."""
+"""Waiting for descriptors, however many and however large their numbers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import select
 from collections.abc import Iterable
 
 _LONGEST_S = 1_000_000.0
-"""Seconds that one wait lasts at most: ``poll`` takes no more milliseconds than a C int holds."""
+"""Longest wait in seconds: ``poll`` takes its milliseconds as a C int."""
 
 
 def wait_readable(descriptors: Iterable[int], timeout_s: float | None) -> bool:
-    """Wait until a descriptor can be read, or for ``timeout_s`` seconds (``None``: for ever); whether one can.
+    """Wait until a descriptor is readable, or ``timeout_s`` seconds (``None``: forever). Return whether one is.
 
     A wait of more than eleven days may end early.
-    ``select`` takes no descriptor from 1024 on, so ``poll`` serves where the system has it.
+    ``select`` takes no descriptor from 1024 on, so ``poll`` is used where it exists.
     """
     if timeout_s is not None:
         timeout_s = min(timeout_s, _LONGEST_S)

@@ -26,9 +26,10 @@ from rnic.link.udp_socket import SOL_UDP, UDP_SEGMENT
 from rnic.mem.order import load32, store32
 from rnic.nic_process.bounded_work import WorkWatchdog
 from rnic.nic_process.bypass_programs import BypassPrograms, refusal
-from rnic.nic_process.bypass_slot import _BUSY_WAIT_S, BypassSlot
+from rnic.nic_process.bypass_slot import _BUSY_WAIT_S, MAX_LINK_UNTOLD, BypassSlot
 from rnic.runtime.loop import Runtime
 from rnic.spec import commands as cmd
+from rnic.spec.ports import PORT_ACTIVE
 from rnic.state.record import WORD_BYTES, place
 from rnic.state.slot import SLOT
 from rnic.testing import own_network
@@ -36,7 +37,7 @@ from rnic.wire.bursts import TxBurst
 from rnic.wire.flow import Flow
 
 ADDRESS = f"{own_network()}.72"
-WAIT_S = 5.0
+WAIT_S = 30.0
 TAKEN, WANTED = (place(SLOT, name) * WORD_BYTES for name in ("taken", "wanted"))
 IP_RECVTTL = 12  # Linux's number, which Python does not name
 
@@ -63,7 +64,7 @@ def slot(group: BypassPrograms) -> Iterator[BypassSlot]:
     group.release_slot(slot)
 
 
-def test_socket_options_set_by_the_program_are_not_taken_for_those_of_the_nic_process(
+def test_the_programs_socket_options_are_not_the_nic_processs(
     slot: BypassSlot,
 ) -> None:
     """Both send by one socket, whose options say of which traffic class and hop limit the packets are."""
@@ -167,7 +168,7 @@ def test_who_gets_a_slot_gets_no_packet_of_whoever_had_it_before(group: BypassPr
     group.release_slot(again)
 
 
-def test_the_numbers_of_a_program_are_used_again_once_all_of_its_slot_have_been(group: BypassPrograms) -> None:
+def test_a_programs_numbers_are_reused_only_after_all_of_its_slot(group: BypassPrograms) -> None:
     """Its peers send to them until their retries end."""
     seen: set[int] = set()
     owner = create_autospec(Uar)
@@ -185,3 +186,30 @@ def test_the_numbers_of_a_program_are_used_again_once_all_of_its_slot_have_been(
     assert slot is not None
     assert slot.runtime.nic.config.first_qpn == first_qpn(slot.member), "8,192 more are not left: from the beginning"
     group.release_slot(slot)
+
+
+def test_port_changes_while_a_program_holds_its_arena_are_all_reported(group: BypassPrograms, slot: BypassSlot) -> None:
+    before = port_changes(slot)
+    store32(slot.shared, TAKEN, 1)
+    for down in (True, False, True, False):
+        group.hold_port(down)
+    assert port_changes(slot) == before
+    store32(slot.shared, TAKEN, 0)
+    slot.tell_link()
+    assert port_changes(slot) == before + 4
+
+
+def test_changes_of_the_port_that_wait_are_bounded(group: BypassPrograms, slot: BypassSlot) -> None:
+    before = port_changes(slot)
+    store32(slot.shared, TAKEN, 1)
+    for change in range(3 * MAX_LINK_UNTOLD):
+        group.hold_port(change % 2 == 0)
+    store32(slot.shared, TAKEN, 0)
+    slot.tell_link()
+    assert port_changes(slot) == before + MAX_LINK_UNTOLD
+    assert slot.runtime.nic.globals.port_state == PORT_ACTIVE
+
+
+def port_changes(slot: BypassSlot) -> int:
+    """Return how often the program was told of its port."""
+    return slot.runtime.nic.counters["event_port_change"]

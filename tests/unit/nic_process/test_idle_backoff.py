@@ -34,7 +34,7 @@ def test_who_is_alone_looks_on_for_all_rounds() -> None:
     assert [rounds(IdleBackoff(30)) for _ in range(2)] == [30, 30]
 
 
-def test_who_was_wanted_to_make_way_sleeps_at_once_and_looks_on_longer_each_time(yields: list[int]) -> None:
+def test_a_thread_that_had_to_yield_sleeps_at_once_with_backoff(yields: list[int]) -> None:
     pace = IdleBackoff(5)
     yields += [1_000, LONG_NS]
     assert [pace.yield_core(), pace.yield_core()] == [False, True]

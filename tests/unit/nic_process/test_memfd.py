@@ -12,11 +12,14 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("memfds are Linux's", allow_module_level=True)
 
+from rnic.nic_process.descriptor import Descriptor
 from rnic.nic_process.memfd import shared_memory
 
 
-def test_whoever_has_the_descriptor_sees_the_same_memory_and_cannot_resize_it() -> None:
-    fd, ours = shared_memory("rnic test", 8192)
+def test_a_shared_descriptor_maps_the_same_memory_without_resizing() -> None:
+    memfd = Descriptor()
+    ours = shared_memory("rnic test", 8192, memfd)
+    fd = memfd.number
     theirs = mmap.mmap(fd, 8192)
     ours[4096:4100] = b"seen"
     assert theirs[4096:4100] == b"seen"
@@ -28,7 +31,10 @@ def test_whoever_has_the_descriptor_sees_the_same_memory_and_cannot_resize_it() 
     assert not os.get_inheritable(fd)
     theirs.close()
     ours.close()
-    os.close(fd)
+    memfd.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+    memfd.close()
 
 
 def test_memory_that_cannot_be_had_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,6 +47,6 @@ def test_memory_that_cannot_be_had_leaves_no_descriptor(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(os, "memfd_create", noted)
     with pytest.raises(OSError, match=r"Cannot allocate memory|File too large"):
-        shared_memory("rnic test", (1 << 63) - 1)
+        shared_memory("rnic test", (1 << 63) - 1, Descriptor())
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(made[0])

@@ -15,7 +15,6 @@ from rnic.device.faults import set_gid, set_pkey
 from rnic.device.nic import Nic
 from rnic.nic_process.sysfs_tree import (
     HW_COUNTERS,
-    PORT_COUNTERS,
     REFRESH_NS,
     SysfsTree,
     counter_files,
@@ -24,11 +23,14 @@ from rnic.nic_process.sysfs_tree import (
     table_files,
     verbs_files,
 )
-from rnic.nic_process.sysfs_view import index_of, make_view
+from rnic.nic_process.sysfs_view import make_view
+from rnic.spec.appearance import Appearance
+from rnic.state.counters import PORT_COUNTERS
 
 
-def _nic(name: str = "rnic0", address: bytes = b"\x7f\0\0\1") -> Nic:
-    return Nic(NicConfig(address, name=name, log_max_qps=4, pkeys=(0xFFFF, 0x8001)), rng=random.Random(1))
+def _nic(name: str = "rnic0", address: bytes = b"\x7f\0\0\1", look: Appearance | None = None) -> Nic:
+    config = NicConfig(address, name=name, log_max_qps=4, pkeys=(0xFFFF, 0x8001), appearance=look or Appearance())
+    return Nic(config, rng=random.Random(1))
 
 
 def test_what_stands_still_is_spelled_as_the_kernel_spells_it() -> None:
@@ -37,9 +39,8 @@ def test_what_stands_still_is_spelled_as_the_kernel_spells_it() -> None:
     assert files["ports/1/cap_mask"] == "0x04010000"
     assert files["fw_ver"] == "0.1.0"
     assert files["device/local_cpus"].replace(",", "").lstrip("0") == f"{(1 << (os.cpu_count() or 1)) - 1:x}"
-    assert verbs_files("rnic12") == {"ibdev": "rnic12", "abi_version": "1", "dev": "231:204"}
+    assert verbs_files(_nic("rnic12")) == {"ibdev": "rnic12", "abi_version": "1", "dev": "231:204"}
     assert format_gid(bytes(range(16))) == "0001:0203:0405:0607:0809:0a0b:0c0d:0e0f"
-    assert [index_of(name) for name in ("rnic0", "rnic31", "rnic")] == [0, 31, 0]
 
 
 @pytest.mark.skipif(os.name != "posix" or not Path("/proc/net").exists(), reason="interfaces are known on Linux alone")
@@ -215,3 +216,56 @@ def test_counts_that_shrink_leave_no_digits_behind(tmp_path: Path) -> None:
     tree.refresh([nic], 0)
     counted = tree.root / "all/sys/class/infiniband/rnic0/ports/1/counters/port_xmit_packets"
     assert counted.read_text() == "0\n"
+
+
+LIKE_MLX5 = Appearance(gids="full", rate=400, numa=1, pci="0000:18:00.0")
+
+
+def test_a_device_that_is_a_pci_function_is_found_by_its_address(tmp_path: Path) -> None:
+    """NCCL, UCX and hwloc go by the real path of ``device``."""
+    tree, nic = SysfsTree(tmp_path), _nic("mlx5_0", look=LIKE_MLX5)
+    tree.add(nic)
+    view = make_view(tmp_path, ["mlx5_0"])
+    for root in (tree.root / "all", view):
+        seen = root / "sys/class/infiniband/mlx5_0"
+        assert os.readlink(seen) == "../../devices/pci0000:18/0000:18:00.0/infiniband/mlx5_0"
+        assert os.path.realpath(seen / "device").endswith("/sys/devices/pci0000:18/0000:18:00.0")
+        assert os.path.realpath(root / "sys/bus/pci/devices/0000:18:00.0") == os.path.realpath(seen / "device")
+        assert (seen / "device/numa_node").read_text() == "1\n"
+        assert (seen / "device/infiniband/mlx5_0/ports/1/rate").read_text() == "400 Gb/sec (4X NDR)\n"
+        assert (root / "sys/class/infiniband_verbs/uverbs0/ibdev").read_text() == "mlx5_0\n"
+        assert (root / "sys/class/infiniband_verbs/uverbs0/device/vendor").exists()
+    tree.remove("mlx5_0")
+    assert not (tree.root / "all/sys/devices/pci0000:18/0000:18:00.0").exists()
+    assert os.listdir(tree.root / "all/sys/class/infiniband") == []
+    assert os.listdir(tree.root / "all/sys/bus/pci/devices") == []
+
+
+def test_both_versions_of_each_address_are_listed() -> None:
+    files = table_files(_nic("mlx5_0", look=LIKE_MLX5))
+    gids = [files[f"ports/1/gids/{index}"] for index in range(4)]
+    assert gids[0] == gids[1] == "fe80:0000:0000:0000:0000:007f:0000:01b7"
+    assert gids[2] == gids[3] == "0000:0000:0000:0000:0000:ffff:7f00:0001"
+    assert [files[f"ports/1/gid_attrs/types/{index}"] for index in range(4)] == ["IB/RoCE v1", "RoCE v2"] * 2
+
+
+def test_a_view_has_the_devices_that_were_named(tmp_path: Path) -> None:
+    tree = SysfsTree(tmp_path)
+    for name, look in (("mlx5_0", LIKE_MLX5), ("rnic3", None)):
+        tree.add(_nic(name, look=look))
+    view = make_view(tmp_path, ["rnic3"])
+    assert os.listdir(view / "sys/class/infiniband") == ["rnic3"]
+    assert os.listdir(view / "sys/class/infiniband_verbs")[-1:] == ["uverbs3"] or "uverbs3" in os.listdir(
+        view / "sys/class/infiniband_verbs"
+    )
+    assert os.listdir(view / "dev/infiniband") == ["uverbs3"]
+
+
+def test_a_view_follows_a_device_that_is_made_anew(tmp_path: Path) -> None:
+    tree = SysfsTree(tmp_path)
+    tree.add(_nic("mlx5_0"))
+    view = make_view(tmp_path, ["mlx5_0"])
+    tree.remove("mlx5_0")
+    tree.add(_nic("mlx5_0", look=LIKE_MLX5))
+    assert make_view(tmp_path, ["mlx5_0"]) == view
+    assert os.path.realpath(view / "sys/class/infiniband/mlx5_0/device").endswith("0000:18:00.0")

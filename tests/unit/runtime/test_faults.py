@@ -90,6 +90,16 @@ def test_a_short_flap_is_a_pause_in_the_transfer(rnic_pair: QpPair) -> None:
     assert rnic_pair.b.counters["fault_port_down"] > 0
 
 
+@pytest.mark.parametrize(("event", "counter"), [("port_down", "fault_port_down"), ("lose_path", "fault_path_loss")])
+def test_of_what_arrives_each_packet_is_counted(rnic_pair: QpPair, event: str, counter: str) -> None:
+    """However many share a burst."""
+    a, b = rnic_pair.a, rnic_pair.b
+    a.post_send(e.IBV_WR_RDMA_WRITE, 5_000)
+    getattr(b, event)(*[a.ctx.address] * (event == "lose_path"), "1us")
+    b.ctx.runtime.link.receive(64)
+    assert b.counters[counter] == 5
+
+
 @PAIRS
 @pytest.mark.parametrize("whose", ["a", "b"])
 def test_a_long_one_ends_the_connection_and_a_new_one_works(rnic_pair: QpPair, whose: str) -> None:
@@ -225,7 +235,7 @@ def test_a_send_completes_with_the_status_that_was_asked_for(rnic_pair: QpPair, 
 
 @pytest.mark.rnic_pair(service="UD")
 def test_a_datagram_cannot_be_told_to_fail(rnic_pair: QpPair) -> None:
-    with pytest.raises(VerbsError, match="no RC"):
+    with pytest.raises(VerbsError, match="is not RC"):
         rnic_pair.a.completion_error("RETRY_EXC_ERR")
 
 
