@@ -1,11 +1,11 @@
 """The connection manager of one port, sans I/O: messages on QP1, and requests of the connections' owners.
 
-It keeps communication IDs and drives :data:`rnic.cm.state_machine.TABLE` for each. Datagrams come by
-:meth:`CmAgent.receive` and leave by a :class:`Port`; time is handed in. A bad message costs a counter at most: memory
-is bounded by :data:`MAX_CONNECTIONS` and each listener's backlog.
+It holds communication IDs and drives :data:`rnic.cm.state_machine.TABLE` for each. Datagrams come in through
+:meth:`CmAgent.receive` and go out through a :class:`Port`; time is passed in. A bad message only increments a counter:
+memory is bounded by :data:`MAX_CONNECTIONS` and each listener's backlog.
 
-The backlog is Linux's: it bounds the requests that their owner has not seen, answered or not. A REQ beyond it is
-dropped without an answer, so that its sender's repetition finds a place; a SIDR_REQ beyond it is rejected.
+The backlog works as on Linux: it bounds the requests that their owner has not seen, answered or not. A REQ beyond it
+is dropped without an answer, so that a retransmitted REQ may find room; a SIDR_REQ beyond it is rejected.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ from rnic.wire.mad import (
 MAX_CONNECTIONS = 16_384
 MAX_BACKLOG = 1_024
 DEFAULT_BACKLOG = MAX_BACKLOG
-"""As Linux has it."""
+"""Backlog of a listener that names none, as on Linux."""
 _FIRST_RETRY_PART = 16
-"""The first repetition comes after this part of the response time-out, each further one after twice the time before:
-a lost datagram is replaced soon, and a slow peer is not flooded."""
+"""The first retransmission comes after the response timeout divided by this; each further delay is twice the one
+before. A lost datagram is replaced soon, and a slow peer is not flooded."""
 _KEEP_TIMEOUTS = 4
 _MRA_OF_REP = 1
 _COMM_ID_BITS = 32
 _MAX_PEERS = 1_024
 _STALE_TIMES, _STALE_AT_LEAST = 2, 64
-"""Moved deadlines stay in the heap, up to this many times the connections, plus this many."""
+"""Outdated deadlines stay in the heap: at most this many times the number of connections, plus this many."""
 
 
 _REQUEST_ID = {CM_REQ: "local_comm_id", CM_SIDR_REQ: "request_id"}
@@ -81,7 +81,7 @@ class CmAgent:
     Args:
         port: sends datagrams.
         rng: communication IDs, transaction IDs and PSNs come from it.
-        counters: where messages and drops are counted, as ``cm_*``.
+        counters: count messages and drops, as ``cm_*``.
     """
 
     def __init__(self, port: Port, rng: random.Random, counters: Counters) -> None:
@@ -96,14 +96,14 @@ class CmAgent:
         """Established connections by the peer's GID and QP number."""
         self._deadlines: list[tuple[int, int]] = []
         self._responses: dict[tuple[bytes, State], PeerResponses] = {}
-        """By the peer's GID and the state in which its answer is waited for."""
+        """Responses by the peer's GID and the state in which this side waits for them."""
         self._pending = PendingRequests()
         self._now_ns = 0
 
     # ----------------------------------------------------------------------------- requests of owners
 
     def listen(self, service_id: int, handler: EventHandler, backlog: int = DEFAULT_BACKLOG) -> ServiceListener:
-        """Listen on a service ID; ``handler`` gets each request. :class:`CmError` (EADDRINUSE) where it is taken."""
+        """Listen on a service ID; ``handler`` gets each request. Raise :class:`CmError` (EADDRINUSE) if taken."""
         if service_id in self.listeners:
             raise CmError(98, f"service ID {service_id:#x} is taken")
         listener = ServiceListener(service_id, handler, min(backlog, MAX_BACKLOG) if backlog > 0 else DEFAULT_BACKLOG)
@@ -111,7 +111,7 @@ class CmAgent:
         return listener
 
     def unlisten(self, listener: ServiceListener) -> None:
-        """Stop listening; requests that wait for an answer stay their owners'."""
+        """Stop listening; their owners still answer pending requests."""
         if self.listeners.get(listener.service_id) is listener:
             del self.listeners[listener.service_id]
             self._pending.listener_closed(listener.service_id)
@@ -138,14 +138,14 @@ class CmAgent:
             handler: gets the connection's events.
             now_ns: the time.
             local: this side's parameters in REQ; the PSN is chosen here.
-            private: private data, with the IP header where the service wants one.
+            private: private data, with the IP header if the service expects one.
             datagram: resolve a service ID.
             transport: ``TRANSPORT_*``.
             traffic_class: of the path.
             ack_timeout: local ACK timeout of the queue pairs.
 
         Raises:
-            CmError: ENOMEM with too many connections, EINVAL for private data that is too long.
+            CmError: ENOMEM for too many connections, EINVAL for private data that is too long.
         """
         if len(private) > wire.private_bytes(CM_SIDR_REQ if datagram else CM_REQ):
             raise CmError(22, f"{len(private)} bytes of private data are too many")
@@ -171,7 +171,7 @@ class CmAgent:
         ``private`` is the private data of the message that it sends, ``status`` the reason of a rejection.
 
         Raises:
-            CmError: EINVAL where the state does not allow it, or the private data is too long.
+            CmError: EINVAL if the state does not allow it, or the private data is too long.
         """
         if (connection.state, what) not in TABLE:
             raise CmError(22, f"a connection in state {connection.state.name} cannot {what.name.lower()}")
@@ -190,7 +190,7 @@ class CmAgent:
 
     @staticmethod
     def release_backlog(connection: ConnectionRecord) -> None:
-        """Free a request's place in the backlog, once its owner has seen it. A second call does nothing."""
+        """Free a request's backlog entry once its owner has seen it. A second call does nothing."""
         if connection.queued and connection.listener is not None:
             connection.queued = False
             connection.listener.waiting -= 1
@@ -198,7 +198,7 @@ class CmAgent:
     # ----------------------------------------------------------------------------- packets and timers
 
     def receive(self, datagram: bytes | memoryview, source: bytes, now_ns: int) -> None:
-        """Receive a datagram of 256 bytes that came to QP1 from a GID. Nothing in it makes this raise."""
+        """Receive a datagram of 256 bytes that came to QP1 from a GID. Never raise, whatever it holds."""
         message = wire.parse(datagram)
         if message is None:
             self.counters.bump("drop_bad_mad")
@@ -266,7 +266,7 @@ class CmAgent:
     # ----------------------------------------------------------------------------------- messages
 
     def _find_duplicate(self, message: wire.Message, source: bytes) -> ConnectionRecord | None:
-        """Return the connection of a request that has come before, else ``None``."""
+        """Return the connection of a request that has already arrived, else ``None``."""
         datagram = message.attr == CM_SIDR_REQ
         return self._by_remote.get((source, message.fields[_REQUEST_ID[message.attr]], datagram))
 
@@ -341,7 +341,7 @@ class CmAgent:
         self._report_request(connection, listener)
 
     def _is_full(self, listener: ServiceListener) -> bool:
-        """Whether there is no room for one more request."""
+        """Return whether there is no room for one more request."""
         return listener.waiting >= listener.backlog or len(self.connections) >= MAX_CONNECTIONS
 
     def _report_request(self, connection: ConnectionRecord, listener: ServiceListener) -> None:
@@ -390,7 +390,7 @@ class CmAgent:
 
     @staticmethod
     def _matches(connection: ConnectionRecord, message: wire.Message) -> bool:
-        """Whether a message is of this connection's kind and from the peer's ID."""
+        """Return whether a message is of this connection's kind and from the peer's ID."""
         if connection.datagram or message.attr == CM_SIDR_REP:
             return connection.datagram and message.attr == CM_SIDR_REP and message.tid == connection.tid
         if message.attr == CM_DREQ and message.fields["qpn"] != connection.local.qpn:
@@ -398,7 +398,7 @@ class CmAgent:
         return connection.remote_id in (0, message.fields["local_comm_id"])
 
     def _reject_unknown_id(self, message: wire.Message, source: bytes) -> None:
-        """Count a message to an unknown communication ID, and answer it where the peer waits for an answer."""
+        """Count a message to an unknown communication ID, and answer it if the peer expects an answer."""
         self.counters.bump("cm_unknown_id")
         fields = message.fields
         if message.attr == CM_DREQ:
@@ -467,7 +467,7 @@ class CmAgent:
         self.port.send(datagram, gid, traffic_class)
 
     def _send_message(self, connection: ConnectionRecord, attr: int) -> None:
-        """Send a message of a connection, and keep it for repetition."""
+        """Send a message of a connection, and keep it for retransmission."""
         connection.last_message = build_message(connection, self.port, attr)
         connection.tries = 1
         connection.first_sent_ns = connection.last_sent_ns = self._now_ns
@@ -493,7 +493,7 @@ class CmAgent:
         connection.deadline_ns = self._now_ns + delay_ns
         heap = self._deadlines
         heapq.heappush(heap, (connection.deadline_ns, connection.local_id))
-        if len(heap) > _STALE_TIMES * len(self.connections) + _STALE_AT_LEAST:  # a peer moves deadlines
+        if len(heap) > _STALE_TIMES * len(self.connections) + _STALE_AT_LEAST:  # peers move deadlines
             heap[:] = [
                 (each.deadline_ns, each.local_id) for each in self.connections.values() if each.deadline_ns is not None
             ]
@@ -508,7 +508,7 @@ class CmAgent:
         self._set_deadline(connection, self._retry_delay_ns(connection))
 
     def _retry_delay_ns(self, connection: ConnectionRecord) -> int:
-        """Return after how long without an answer to repeat a message."""
+        """Return the time without an answer after which to retransmit a message."""
         whole = self._response_timeout_ns(connection)
         return min(whole, (whole // _FIRST_RETRY_PART) << max(0, connection.tries - 1))
 
@@ -519,17 +519,17 @@ class CmAgent:
         response = responses.get(key)
         if response is None:
             if len(responses) >= _MAX_PEERS:
-                responses.clear()  # the next responses fill it again
+                responses.clear()  # the next responses refill it
             response = responses[key] = PeerResponses()
         response.response_ns = now_ns
         response.answered_ns = max(response.answered_ns, connection.first_sent_ns)
 
     def _peer_is_busy(self, connection: ConnectionRecord, now_ns: int) -> bool:
-        """Whether the peer is still busy with earlier messages, so that this one is not lost.
+        """Return whether the peer is still busy with earlier messages, so that this one is not lost.
 
-        A peer that gets a hundred requests at once needs time for the last, and repetitions would take more of it. It
-        answers them in order: once it has answered a later one, this one was lost. A message is repeated if the peer
-        has been silent since, and in any case after its response time-out.
+        A peer that gets a hundred requests at once needs time to reach the last; retransmissions would slow it down. It
+        answers in order: once it has answered a later request, this one was lost. A message is retransmitted if the
+        peer has been silent since it was sent, and in any case after its response timeout.
         """
         response = self._responses.get((connection.peer, connection.state))
         if response is None or now_ns - connection.last_sent_ns >= self._response_timeout_ns(connection):
@@ -544,7 +544,7 @@ class CmAgent:
         connection.deadline_ns = None
 
     def _record_rep(self, connection: ConnectionRecord) -> None:
-        """Record the peer's ID and parameters from the first REP; further ones change nothing."""
+        """Record the peer's ID and parameters from the first REP; later REPs change nothing."""
         connection.remote_id = connection.reply["local_comm_id"]
         connection.remote = parameters_from(connection.reply)
         connection.remote.retry_count = connection.local.retry_count

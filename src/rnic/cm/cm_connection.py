@@ -30,15 +30,15 @@ from rnic.wire.cm_message import REJECT_REASONS
 MESSAGE_BYTES = 1 << 16
 RECEIVES = 16
 MAX_PRIVATE = 56
-"""Bytes of private data that a request has room for; an acceptance has 196, a rejection 148."""
+"""Most private data in a request, in bytes; an acceptance has room for 196, a rejection for 148."""
 MAX_PRIVATE_ACCEPT, MAX_PRIVATE_REJECT = 196, 148
 T = TypeVar("T")
 Steps = Generator[None, None, T]
-"""Work that waits for an event at each ``yield``."""
+"""Steps of a procedure; each ``yield`` waits for an event."""
 
 
 class CmConnectError(RnicError, ConnectionError):
-    """No connection was made, or it was lost while it was made."""
+    """No connection was established, or it was lost during setup."""
 
 
 class CmTimeoutError(CmConnectError, TimeoutError):
@@ -49,12 +49,12 @@ class CmRejectedError(CmConnectError):
     """The peer, or its connection manager, rejected the request.
 
     Attributes:
-        reason: number of the reason (IBA vol. 1, 12.6.7.2); 28 where the program itself rejected it.
-        private: its private data, with the zeros that the message was filled up with.
+        reason: number of the reason (IBA vol. 1, 12.6.7.2); 28 if the program itself rejected it.
+        private: private data of the rejection, zero-padded as in the message.
     """
 
     def __init__(self, where: str, reason: int, private: bytes) -> None:
-        words = REJECT_REASONS.get(reason, "a reason that the standard does not know")
+        words = REJECT_REASONS.get(reason, "a reason unknown to the standard")
         hint = _REJECT_HINTS.get(reason, "")
         super().__init__(f"{where} rejected the connection: {words} (reason {reason}){hint}")
         self.reason = reason
@@ -63,9 +63,9 @@ class CmRejectedError(CmConnectError):
 
 _REJECT_HINTS = {
     cm.REJ_INVALID_SERVICE_ID: "; nobody listens on that port: start the listener first",
-    cm.REJ_NO_RESOURCES: "; it has no room for more: try again",
+    cm.REJ_NO_RESOURCES: "; it has no free resources: try again",
     cm.REJ_TIMEOUT: "; it gave up waiting",
-    cm.REJ_STALE_CONN: "; it took the queue pair for one of before: try again",
+    cm.REJ_STALE_CONN: "; it mistook the queue pair for an earlier one: try again",
 }
 
 
@@ -81,14 +81,14 @@ def connect_error(
 
 
 class CmConnection(RcConnection[bytes]):
-    """A reliable connection made by CM. Made by :func:`cm_connect` and :meth:`CmRequest.accept`.
+    """A reliable connection set up through the CM. :func:`cm_connect` and :meth:`CmRequest.accept` make it.
 
-    Messages are plain bytes. READ and WRITE take the address and key that the peer told. ``pd`` and ``qp`` are its
-    protection domain and queue pair for what goes beyond; ``private`` is the peer's private data when it connected or
-    accepted, with the zeros that the message was filled up with.
+    Messages are plain bytes. READ and WRITE take the address and key that the peer sent. ``pd`` and ``qp`` are its
+    protection domain and queue pair, for use through verbs; ``private`` is the peer's private data from its request or
+    acceptance, zero-padded as in the message.
 
-    Every operation raises :class:`~rnic.spec.errors.WorkCompletionError` when it fails on the way or at the peer, and
-    the connection is then broken, as the standard says.
+    Every operation raises :class:`~rnic.spec.errors.WorkCompletionError` when it fails in transit or at the peer.
+    The connection is then broken, as the standard requires.
     """
 
     END = "disconnected"
@@ -114,30 +114,75 @@ class CmConnection(RcConnection[bytes]):
     # ------------------------------------------------------------------------------- operations
 
     def begin_send(self, data: Any) -> Pending[None]:
-        """Start :meth:`send`."""
+        """Start :meth:`send`.
+
+        Args:
+            data: bytes, at most the peer's ``message_bytes``.
+
+        Returns:
+            The pending operation.
+        """
         return self._post("SEND", e.IBV_WR_SEND, data, None)
 
     def _decode(self, data: memoryview) -> bytes:
         return bytes(data)
 
     def register(self, buffer: Any, writable: bool = True) -> MR:
-        """Let the peer read a buffer, and write it; tell it ``buf`` and ``rkey`` of the region that this returns."""
+        """Let the peer read a buffer, and write it if ``writable``.
+
+        Args:
+            buffer: object with the buffer protocol, such as a ``bytearray`` or an array.
+            writable: give the peer write access, too.
+
+        Returns:
+            The region: tell the peer its ``buf`` and ``rkey``.
+        """
         return MR(self.pd, buffer, REMOTE_RIGHTS if writable else e.IBV_ACCESS_REMOTE_READ)
 
     def read(self, address: int, rkey: int, length: int) -> bytearray:
-        """Read ``length`` bytes of the peer's memory at an address that it told, with the key to it."""
+        """Read bytes of the peer's memory.
+
+        Args:
+            address: address that the peer told, 64 bits.
+            rkey: its key, 32 bits.
+            length: bytes.
+
+        Returns:
+            The bytes.
+        """
         return self._begin_read(address, rkey, length).result()
 
     async def aread(self, address: int, rkey: int, length: int) -> bytearray:
-        """:meth:`read` for asyncio."""
+        """Read bytes of the peer's memory, for asyncio.
+
+        Args:
+            address: address that the peer told, 64 bits.
+            rkey: its key, 32 bits.
+            length: bytes.
+
+        Returns:
+            The bytes.
+        """
         return await self._begin_read(address, rkey, length)
 
     def write(self, address: int, rkey: int, data: Any) -> None:
-        """Write bytes to the peer's memory at an address that it told. On return they are there."""
+        """Write bytes to the peer's memory; on return they are there.
+
+        Args:
+            address: address that the peer told, 64 bits.
+            rkey: its key, 32 bits.
+            data: bytes, or an object with the buffer protocol.
+        """
         self._post("WRITE", e.IBV_WR_RDMA_WRITE, data, None, address, rkey).result()
 
     async def awrite(self, address: int, rkey: int, data: Any) -> None:
-        """:meth:`write` for asyncio."""
+        """Write bytes to the peer's memory, for asyncio.
+
+        Args:
+            address: address that the peer told, 64 bits.
+            rkey: its key, 32 bits.
+            data: bytes, or an object with the buffer protocol.
+        """
         await self._post("WRITE", e.IBV_WR_RDMA_WRITE, data, None, address, rkey)
 
     def _begin_read(self, address: int, rkey: int, length: int) -> Pending[bytearray]:
@@ -160,11 +205,11 @@ class CmConnection(RcConnection[bytes]):
 
     @property
     def connected(self) -> bool:
-        """Whether neither side has disconnected, as far as this side knows."""
+        """True until either side disconnects, as far as this side knows."""
         return not self.closed and not self.peer_gone()
 
     def peer_gone(self) -> bool:
-        """Whether the connection has ended: every further event but TIMEWAIT_EXIT tells of that."""
+        """True once the connection has ended: every further event except TIMEWAIT_EXIT means that."""
         while not self._ended and (event := self._channel.get_event()) is not None:
             if event.event in _ENDS:
                 self._ended = True
@@ -182,19 +227,26 @@ class CmConnection(RcConnection[bytes]):
         return self._peer_closed() if self.peer_gone() else super()._receive_error(wc)  # a disconnect flushes receives
 
     def disconnect(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        """Disconnect, and wait until the peer has confirmed it. What was not received is lost.
+        """Disconnect, and wait until the peer has confirmed it. Messages not yet received are lost.
+
+        Args:
+            timeout_s: seconds to wait for the peer.
 
         Raises:
-            CmTimeoutError: it did not within ``timeout_s``; the connection is over all the same.
+            CmTimeoutError: no confirmation within ``timeout_s``; the connection has ended anyway.
         """
         self.drive(self._disconnecting(), timeout_s, "confirmed no disconnection")
 
     async def adisconnect(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        """:meth:`disconnect` for asyncio."""
+        """Disconnect as :meth:`disconnect`, for asyncio.
+
+        Args:
+            timeout_s: seconds to wait for the peer.
+        """
         await self.adrive(self._disconnecting(), timeout_s, "confirmed no disconnection")
 
     def _disconnecting(self) -> Steps[None]:
-        """DREQ, wait for DREP."""
+        """Send DREQ and wait for DREP."""
         if self.closed or self._ended:
             return
         self._flush()
@@ -203,7 +255,7 @@ class CmConnection(RcConnection[bytes]):
             yield
 
     def _flush(self) -> None:
-        """Have the queue pair flush what is under way."""
+        """Make the queue pair flush its outstanding work requests."""
         with contextlib.suppress(VerbsError):
             self.qp.modify(QPAttr(e.IBV_QPS_ERR), e.IBV_QP_STATE)
 
@@ -220,7 +272,7 @@ class CmConnection(RcConnection[bytes]):
     # ------------------------------------------------------------------------------ setting up
 
     def connecting(self, source: bytes, target: bytes, port: int, private: bytes) -> Steps[None]:
-        """The active side: REQ, wait for REP, RTU."""
+        """Run the active side: send REQ, wait for REP, send RTU."""
         request = self._manager.request
         self._number = self._manager.create_id(self._channel.number)
         request(
@@ -241,11 +293,17 @@ class CmConnection(RcConnection[bytes]):
         if event.event != cm.EVENT_CONNECT_RESPONSE:
             raise connect_error(event, self.peer, self.ctx.udp_port)
         self.private = event.private
-        self._bring_up()
-        request(wire.CM_ESTABLISH, id=self._number)
+        try:
+            self._bring_up()
+            request(wire.CM_ESTABLISH, id=self._number)
+        except VerbsError:
+            after = self._channel.get_event()
+            if after is None:
+                raise
+            raise connect_error(after, self.peer, self.ctx.udp_port) from None  # the peer left meanwhile
 
     def accepting(self, number: int, offered: dict[str, int], private: bytes) -> Steps[None]:
-        """The passive side: REP, and wait for RTU or for the first message."""
+        """Run the passive side: send REP, and wait for RTU or the first message."""
         self._number = number
         request = self._manager.request
         request(wire.CM_MIGRATE, id=number, channel=self._channel.number)
@@ -283,7 +341,7 @@ class CmConnection(RcConnection[bytes]):
         )
 
     def _bring_up(self, resources: int | None = None, depth: int | None = None) -> None:
-        """Bring the queue pair to RTS; ``resources`` and ``depth`` replace those of the connection."""
+        """Bring the queue pair to RTS; ``resources`` and ``depth`` override the connection's."""
         attr = self._manager.qp_attr(self._number, self.ctx.udp_port)
         if resources is not None and depth is not None:
             attr.max_dest_rd_atomic, attr.max_rd_atomic = resources, depth
@@ -295,12 +353,12 @@ class CmConnection(RcConnection[bytes]):
         return event
 
     def drive(self, steps: Steps[None], timeout_s: float, late: str) -> None:
-        """Run steps to their end; ``late`` says what the peer did not do where they take too long."""
+        """Run steps to their end; ``late`` describes, for a timeout, what the peer did not do."""
         if wait_event(partial(self._step, steps), self._step_descriptors, timeout_s) is None:
             raise self._late(timeout_s, late)
 
     async def adrive(self, steps: Steps[None], timeout_s: float, late: str) -> None:
-        """:meth:`drive` on an event loop."""
+        """Run :meth:`drive` on an event loop."""
         if await wait_event_async(partial(self._step, steps), self._step_descriptors, timeout_s) is None:
             raise self._late(timeout_s, late)
 

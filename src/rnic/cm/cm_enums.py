@@ -32,4 +32,4 @@ RDMA_CM_EVENT_ADDR_CHANGE = cm.EVENT_ADDR_CHANGE
 RDMA_CM_EVENT_TIMEWAIT_EXIT = cm.EVENT_TIMEWAIT_EXIT
 
 EVENT_NAMES = {number: f"RDMA_CM_EVENT_{name}" for number, name in cm.EVENT_NAMES.items()}
-"""What ``rdma_event_str`` says."""
+"""Names that ``rdma_event_str`` returns."""

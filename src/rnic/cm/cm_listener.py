@@ -30,16 +30,16 @@ from rnic.verbs.attrs import GID
 from rnic.verbs.context import Context
 
 _LOOPBACKS = 16
-"""``cm_connect`` tries 127.0.0.1 to 127.0.0.16 for an address of this process's own."""
+"""``cm_connect`` tries 127.0.0.1 to 127.0.0.16 for an address that no other NIC has."""
 
 
 class CmRequest:
     """A connection request; :meth:`CmListener.get_request` returns it.
 
-    ``peer`` says who, ``private`` is what it says with it, 56 bytes with the zeros that they were filled up with. A
-    request that is neither accepted nor rejected keeps its peer waiting until that has enough of it (``timeout_s`` of
-    :func:`cm_connect`); one without such a limit waits 17 minutes, since each of its 15 repetitions is told to wait for
-    69 s. The request itself is kept until its listener is closed.
+    ``peer`` is the peer's address and ``private`` its private data, zero-padded to 56 bytes. A request that is neither
+    accepted nor rejected keeps its peer waiting until it times out (``timeout_s`` of :func:`cm_connect`). A peer
+    without such a limit waits 17 minutes: an MRA delays each of its 15 retransmissions by 69 s. The request itself is
+    kept until its listener is closed.
     """
 
     def __init__(self, listener: CmListener, event: Event) -> None:
@@ -52,15 +52,15 @@ class CmRequest:
         self._answered = False
 
     def accept(self, private: bytes = b"", timeout_s: float = DEFAULT_TIMEOUT_S) -> CmConnection:
-        """Accept it, and return the connection once the peer is ready.
+        """Accept the request, and return the connection once the peer is ready.
 
         Args:
             private: at most 196 bytes for the peer.
             timeout_s: for the peer to be ready.
 
         Raises:
-            CmRejectedError: the peer gave up, or changed its mind; ``reason`` is 4 where it had waited long enough.
-            CmTimeoutError: it did not say that it is ready.
+            CmRejectedError: the peer withdrew its request; ``reason`` is 4 if it had timed out.
+            CmTimeoutError: the peer did not confirm (RTU) in time.
             VerbsError: EINVAL for private data that is too long, or a request that was answered already.
         """
         connection = self._begin(private)
@@ -70,7 +70,15 @@ class CmRequest:
         return connection
 
     async def aaccept(self, private: bytes = b"", timeout_s: float = DEFAULT_TIMEOUT_S) -> CmConnection:
-        """:meth:`accept` for asyncio."""
+        """Accept the request as :meth:`accept`, for asyncio.
+
+        Args:
+            private: at most 196 bytes for the peer.
+            timeout_s: seconds to wait for the peer.
+
+        Returns:
+            The connection.
+        """
         connection = self._begin(private)
         with closed_on_error(connection):
             steps = connection.accepting(self._number, self._offered, private)
@@ -78,7 +86,11 @@ class CmRequest:
         return connection
 
     def reject(self, private: bytes = b"") -> None:
-        """Reject it, with at most 148 bytes of private data. The peer gets :class:`CmRejectedError` with reason 28."""
+        """Reject the request. The peer gets :class:`CmRejectedError` with reason 28.
+
+        Args:
+            private: at most 148 bytes for the peer.
+        """
         _check_private(private, MAX_PRIVATE_REJECT)
         self._answer()
         manager = self._listener.manager
@@ -109,7 +121,7 @@ class CmRequest:
 
 
 class CmListener:
-    """Listens by CM on a port of a device; :func:`cm_listen` makes it."""
+    """Listens through the CM on a port of a device; :func:`cm_listen` makes it."""
 
     def __init__(
         self, ctx: Context, owned: bool, port: int | str, backlog: int, message_bytes: int, receives: int
@@ -143,6 +155,9 @@ class CmListener:
     def get_request(self, timeout_s: float | None = None) -> CmRequest:
         """Wait for the next request, in order of arrival.
 
+        Args:
+            timeout_s: seconds to wait; ``None`` waits without limit.
+
         Raises:
             TimeoutError: none came in time.
             CmConnectError: the listener is closed.
@@ -154,18 +169,36 @@ class CmListener:
         return request
 
     async def aget_request(self) -> CmRequest:
-        """:meth:`get_request` for asyncio; ``asyncio.timeout`` bounds it."""
+        """Run :meth:`get_request` on asyncio; ``asyncio.timeout`` bounds it."""
         self.ctx.driver.rest()
         request = await wait_event_async(self._next_request, self._descriptors, None)
         assert request is not None  # without a timeout
         return request
 
     def accept(self, timeout_s: float | None = None, private: bytes = b"") -> CmConnection:
-        """Accept the next request; raises as :meth:`get_request` and :meth:`CmRequest.accept`."""
+        """Accept the next request.
+
+        Args:
+            timeout_s: seconds to wait for a request; ``None`` waits without limit.
+            private: at most 196 bytes for the peer.
+
+        Returns:
+            The connection.
+
+        Raises:
+            TimeoutError: no request came in time; others as :meth:`CmRequest.accept`.
+        """
         return self.get_request(timeout_s).accept(private)
 
     async def aaccept(self, private: bytes = b"") -> CmConnection:
-        """:meth:`accept` for asyncio."""
+        """Accept the next request, for asyncio.
+
+        Args:
+            private: at most 196 bytes for the peer.
+
+        Returns:
+            The connection.
+        """
         return await (await self.aget_request()).aaccept(private)
 
     def _descriptors(self) -> list[int]:
@@ -179,13 +212,13 @@ class CmListener:
                 return None
             if event.event == cm.EVENT_CONNECT_REQUEST:
                 return CmRequest(self, event)
-            # the device has gone: a held request fails when it is answered
+            # the device is gone: a request already returned fails when it is answered
         raise CmConnectError(f"the listener on {self.address} port {self.port} is closed")
 
     def close(self) -> None:
         """Stop listening; waiting requests are rejected. A second call does nothing.
 
-        Where the NIC was made for the listener, the connections that it accepted end with it.
+        If the NIC was made for the listener, closing it ends the connections that it accepted.
         """
         if self.closed:
             return
@@ -220,13 +253,13 @@ def cm_listen(
     udp_port: int | None = None,
     context: Context | None = None,
 ) -> CmListener:
-    """Listen for connections by CM.
+    """Listen for connections through the CM.
 
     Args:
         addr: local address of the NIC, which is made in this process.
-        port: in rdma_cm's TCP port space; 0 for any free one. No TCP port of the system is taken.
-        backlog: requests that may wait for :meth:`CmListener.get_request`, 0 for 1,024, which is the most. Who comes
-            beyond that gets no answer, and asks again by itself as long as its ``timeout_s`` lasts.
+        port: in rdma_cm's TCP port space; 0 for any free one. No TCP port of the kernel is used.
+        backlog: requests that may wait for :meth:`CmListener.get_request`, 0 for 1,024, which is the most. A request
+        beyond that gets no answer, and its sender retransmits it until its ``timeout_s`` is over.
         message_bytes: longest message that each connection receives.
         receives: messages that may wait on each connection.
         udp_port: UDP port of the NIC, 4791 by default; peers must have the same, since CM messages name none.
@@ -257,7 +290,7 @@ def cm_connect(
     receives: int = RECEIVES,
     context: Context | None = None,
 ) -> CmConnection:
-    """Connect by CM to a listener: :func:`cm_listen`, a program on librdmacm, Linux, an adapter.
+    """Connect through the CM to a listener: :func:`cm_listen`, a librdmacm program, the Linux kernel, a hardware NIC.
 
     Args:
         host: its name or address.
@@ -272,8 +305,8 @@ def cm_connect(
         context: use this opened device instead.
 
     Raises:
-        CmRejectedError: the listener said no, or nobody listens there.
-        CmTimeoutError: nobody answered in time.
+        CmRejectedError: the listener rejected it, or there is no listener.
+        CmTimeoutError: no answer in time.
         CmConnectError: the host is unknown or of another IP version.
         LinkError: no NIC can be made on ``addr``.
         VerbsError: EINVAL for private data that is too long.
@@ -296,7 +329,19 @@ async def acm_connect(
     receives: int = RECEIVES,
     context: Context | None = None,
 ) -> CmConnection:
-    """:func:`cm_connect` for asyncio, with the same arguments and errors. A ``host`` by name is looked up at once."""
+    """Connect as :func:`cm_connect`, for asyncio, with the same arguments and errors.
+
+    Args:
+        host: the listener's name or IP address; a name is looked up at once.
+        port: its port, or service name.
+        private: at most 56 bytes for the listener.
+        timeout_s: seconds to wait for the connection.
+        addr: local IP address of the NIC, by default that of the route to ``host``.
+        udp_port: UDP port of the NIC, 4791 by default.
+        message_bytes: longest message to receive.
+        receives: messages that may wait.
+        context: use this opened device instead.
+    """
     connection, steps = _begin(host, port, private, addr, udp_port, message_bytes, receives, context)
     with closed_on_error(connection):
         await connection.adrive(steps, timeout_s, "did not answer")
@@ -327,7 +372,7 @@ def _begin(
 
 
 def own_device(addr: str | None, family: int, place: Any, udp_port: int | None) -> Context:
-    """Open a NIC in this process on the address that leads to a place."""
+    """Open a NIC in this process, on ``addr`` or on the local address of the route to ``place``."""
     if addr is not None:
         return Context(addr=addr, port=udp_port)
     with socket.socket(family, socket.SOCK_DGRAM) as probe:

@@ -1,9 +1,9 @@
-"""pyverbs' ``CMID``, with its arguments and behaviour: a connection by CM, and the queue pair that belongs to it.
+"""pyverbs' ``CMID``, with its arguments and behavior: a connection through the CM, and its queue pair.
 
-A program written for ``pyverbs.cmid`` takes its imports from here, from :mod:`rnic.cm.cm_enums` and from :mod:`rnic`.
-Both ways of working are here: by an :class:`AddrInfo`, where each call waits until it is done, and by a
-:class:`CMEventChannel`, whose events say so. ``RDMA_PS_TCP`` makes reliable connections; ``RDMA_PS_UDP``, by events
-alone as in pyverbs, finds a peer's datagram queue pair, and joins multicast groups.
+A program written for ``pyverbs.cmid`` imports from here, from :mod:`rnic.cm.cm_enums` and from :mod:`rnic`.
+Both modes are supported: synchronous, with an :class:`AddrInfo`, and asynchronous, with the events of a
+:class:`CMEventChannel`. ``RDMA_PS_TCP`` makes reliable connections. ``RDMA_PS_UDP``, asynchronous only as in pyverbs,
+finds a peer's datagram queue pair and joins multicast groups.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class CMID:
     Args:
         creator: an :class:`AddrInfo`: each call waits until it is done. A :class:`CMEventChannel`: its events say so.
             A :class:`CMEvent`, a connection request: the connection that it asks for, with ``listen_id``.
-        qp_init_attr: with an :class:`AddrInfo`, make the queue pair; of who listens, for each request.
-        pd: protection domain; one of its own without.
+        qp_init_attr: with an :class:`AddrInfo`, make the queue pair; a listener makes one for each request.
+        pd: protection domain; by default a new one.
         port_space: ``RDMA_PS_TCP`` or ``RDMA_PS_UDP``; an :class:`AddrInfo` and a request have their own.
-        listen_id: who listened, for a request.
+        listen_id: the listener, for a request.
 
     Raises:
-        VerbsError: EINVAL for a creator that is none of these, EPROTONOSUPPORT for another port space.
+        VerbsError: EINVAL for a creator of another type, EPROTONOSUPPORT for another port space.
         CmConnectError: the peer's address cannot be reached.
     """
 
@@ -104,13 +104,28 @@ class CMID:
     # ----------------------------------------------------------------------------------- addresses
 
     def bind_addr(self, lai: AddrInfo) -> None:
-        """Bind to a local address and port: ``lai.src``."""
+        """Bind to a local address and port: ``lai.src``.
+
+        Args:
+            lai: its ``src`` is the local IP address and port; port 0 takes a free one.
+
+        Raises:
+            VerbsError: EINVAL without ``src``, else with the connection manager's errno.
+        """
         place = self._wants(lai.src, "bind_addr", "src")
         self._open(lai, place)
         self._request(wire.CM_BIND, src=int.from_bytes(place.gid, "little"), src_port=place.port)
 
     def resolve_addr(self, rai: AddrInfo, timeout_ms: int = 2000) -> None:
-        """Find the device that leads to ``rai.dst``. It is found at once, whatever ``timeout_ms``."""
+        """Find the device that leads to ``rai.dst``, at once.
+
+        Args:
+            rai: its ``dst`` is the peer's address and port; ``src``, if given, the local address.
+            timeout_ms: milliseconds to wait, for pyverbs' sake: nothing waits.
+
+        Raises:
+            VerbsError: EINVAL without ``dst``, else with the connection manager's errno.
+        """
         place = self._wants(rai.dst, "resolve_addr", "dst")
         if self._manager is None:
             self._open(rai, rai.src, place)
@@ -125,7 +140,11 @@ class CMID:
         self._done(ce.RDMA_CM_EVENT_ADDR_RESOLVED, f"{place.text} cannot be reached from {self._context().address}")
 
     def resolve_route(self, timeout_ms: int = 2000) -> None:
-        """Resolve the route, which an IP network does not need: done at once, whatever ``timeout_ms``."""
+        """Resolve the route, at once: IP needs no path query.
+
+        Args:
+            timeout_ms: milliseconds to wait, for pyverbs' sake: nothing waits.
+        """
         self._request(wire.CM_RESOLVE_ROUTE)
         self._done(ce.RDMA_CM_EVENT_ROUTE_RESOLVED, "no route")
 
@@ -168,20 +187,24 @@ class CMID:
     # --------------------------------------------------------------------------------- listening
 
     def listen(self, backlog: int = 0) -> None:
-        """Listen; ``backlog`` requests may wait to be taken, 0 for 1,024, and further peers repeat their request."""
+        """Listen for connection requests.
+
+        Args:
+            backlog: requests that may wait to be taken, 0 for 1,024; further peers repeat their request.
+        """
         self._request(wire.CM_LISTEN, value=backlog)
 
     def get_request(self) -> CMID:
-        """Wait for the next request, to accept or to reject; of a CMID that was made by an :class:`AddrInfo`.
+        """Wait for the next request, to accept or to reject; only for a CMID made with an :class:`AddrInfo`.
 
-        Where no queue pair can be made for it, the peer is rejected, and the error is raised.
+        If its queue pair cannot be made, reject the peer and raise the error.
         """
         if not self._sync:
             raise VerbsError(EINVAL, "get_request: requests of this CMID are events of its channel")
         manager = self._managed()
         while True:
             _, event = self.event_channel.wait([self._context()])
-            if event.event == ce.RDMA_CM_EVENT_CONNECT_REQUEST:  # any other is the end of the device
+            if event.event == ce.RDMA_CM_EVENT_CONNECT_REQUEST:  # any other event means that the device is gone
                 break
         child = CMID(CMEventChannel(), self._init_attr, self._pd)
         child._sync = True
@@ -195,7 +218,7 @@ class CMID:
         return child
 
     def _take_request(self, manager: Manager, event: Event, listening: CMID | None) -> None:
-        """Become the connection that a request asks for."""
+        """Make this CMID the passive side of a connection request."""
         if event.event != ce.RDMA_CM_EVENT_CONNECT_REQUEST or listening is None or listening._device is None:
             raise VerbsError(EINVAL, "a CMID is made of a RDMA_CM_EVENT_CONNECT_REQUEST with its listen_id")
         self._hold(listening._device, manager)
@@ -211,7 +234,14 @@ class CMID:
     # ---------------------------------------------------------------------------------- connecting
 
     def create_qp(self, qp_init: QPInitAttr) -> None:
-        """Make the queue pair, and completion queues where ``qp_init`` has none."""
+        """Make the queue pair, and completion queues if ``qp_init`` has none.
+
+        Args:
+            qp_init: attributes of the queue pair; completion queues are made for those that it lacks.
+
+        Raises:
+            VerbsError: EINVAL if the CMID has a queue pair, or the type does not fit its port space.
+        """
         if self.qp is not None:
             raise VerbsError(EINVAL, "the CMID has a queue pair already")
         ctx, cap = self._context(), qp_init.cap
@@ -237,21 +267,28 @@ class CMID:
     def connect(self, param: ConnParam | None = None) -> None:
         """Request a connection from the peer.
 
+        Args:
+            param: private data, READ and atomic depths, retry counts and numbers of the queue pair; defaults without.
+
         Raises:
-            CmRejectedError: it rejected the request; synchronously.
-            CmTimeoutError: it did not answer; synchronously.
+            CmRejectedError: the peer rejected the request; only in synchronous mode.
+            CmTimeoutError: the peer did not answer; only in synchronous mode.
         """
         self._offer(wire.CM_CONNECT, param or ConnParam())
         if not self._sync:
             return
         event = self._next()
         if event == ce.RDMA_CM_EVENT_CONNECT_RESPONSE:
-            return  # without a queue pair: what it says is there for establish()
+            return  # without a queue pair, the program calls establish() later
         if event != ce.RDMA_CM_EVENT_ESTABLISHED:
             raise self._refusal()
 
     def accept(self, param: ConnParam | None = None) -> None:
-        """Accept the request that this CMID is."""
+        """Accept the connection request of this CMID.
+
+        Args:
+            param: as of :meth:`connect`.
+        """
         param = param or ConnParam()
         if self.datagrams:
             self._offer(wire.CM_ACCEPT, param)
@@ -267,16 +304,21 @@ class CMID:
             raise self._refusal()
 
     def establish(self) -> None:
-        """Send RTU, once the program's own queue pair is ready; of the active side."""
+        """Send RTU once the program's own queue pair is ready; only on the active side."""
         self._request(wire.CM_ESTABLISH)
 
     def reject(self, private_data: bytes | str | None = None, private_data_len: int = 0) -> None:
-        """Reject the request, with at most 148 bytes of private data."""
+        """Reject the request (REJ with reason 28, IBA vol. 1, 12.6.7).
+
+        Args:
+            private_data: at most 148 bytes for the peer.
+            private_data_len: bytes of ``private_data`` that count; 0 for all of them.
+        """
         data = private_data.encode() if isinstance(private_data, str) else private_data or b""
         self._request(wire.CM_REJECT, data[: private_data_len or len(data)])
 
     def disconnect(self) -> None:
-        """Disconnect; work requests under way on the queue pair end with an error."""
+        """Disconnect; outstanding work requests of the queue pair end with an error."""
         if self.qp is not None:
             self.qp.modify(QPAttr(e.IBV_QPS_ERR), e.IBV_QP_STATE)
         self._request(wire.CM_DISCONNECT)
@@ -306,13 +348,13 @@ class CMID:
 
     @property
     def datagrams(self) -> bool:
-        """Whether it is of ``RDMA_PS_UDP``."""
+        """True if the port space is ``RDMA_PS_UDP``."""
         return self.port_space == ce.RDMA_PS_UDP
 
     def join_multicast(
         self, addr: AddrInfo | None = None, mc_attr: JoinMCAttrEx | None = None, context: int = 0
     ) -> None:
-        """Join a group; its queue pair receives what is sent there once ``RDMA_CM_EVENT_MULTICAST_JOIN`` was taken.
+        """Join a multicast group; the queue pair receives its datagrams after ``RDMA_CM_EVENT_MULTICAST_JOIN``.
 
         Args:
             addr: the group's address, as ``src`` or ``dst``; or ``mc_attr`` has it.
@@ -327,7 +369,11 @@ class CMID:
         self._request(wire.CM_JOIN, dst=int.from_bytes(gid.raw, "little"), context=self._joins)
 
     def leave_multicast(self, addr: AddrInfo) -> None:
-        """Leave a group."""
+        """Leave a multicast group.
+
+        Args:
+            addr: the group's address, as ``src`` or ``dst``.
+        """
         gid = group_of(addr)
         if self.qp is not None:
             self.qp.detach_mcast(gid)
@@ -336,7 +382,15 @@ class CMID:
     def post_ud_send(
         self, mr: MR, ah: AH, rqpn: int = 0, flags: int = e.IBV_SEND_SIGNALED, length: int | None = None
     ) -> None:
-        """Send the beginning of a region, all of it by default, as a datagram."""
+        """Send the beginning of a region as a datagram.
+
+        Args:
+            mr: the region, of at most one path MTU of data.
+            ah: address handle of the destination.
+            rqpn: its queue pair, 24 bits.
+            flags: ``IBV_SEND_*``.
+            length: bytes to send, by default all of the region.
+        """
         request = SendWR(0, e.IBV_WR_SEND, 1, 0, flags, _piece(mr, length))
         request.set_wr_ud(ah, rqpn, UDP_QKEY)
         self._ready_qp().post_send(request)
@@ -350,7 +404,11 @@ class CMID:
             self.qp.modify(attr, mask)
 
     def init_qp_attr(self, qp_state: int) -> tuple[QPAttr, int]:
-        """Return the attributes and the mask that bring a queue pair of the program's own to a state."""
+        """Return the attributes and the mask that bring the program's own queue pair to a state.
+
+        Args:
+            qp_state: ``IBV_QPS_INIT``, ``IBV_QPS_RTR`` or ``IBV_QPS_RTS``.
+        """
         masks = {e.IBV_QPS_INIT: INIT_MASK, e.IBV_QPS_RTR: RTR_MASK, e.IBV_QPS_RTS: RTS_MASK}
         if qp_state not in masks:
             raise VerbsError(EINVAL, f"qp_state={qp_state}: use IBV_QPS_INIT, IBV_QPS_RTR or IBV_QPS_RTS")
@@ -359,37 +417,89 @@ class CMID:
         return attr, masks[qp_state][e.IBV_QPT_RC]
 
     def query_qp(self, attr_mask: int = 0) -> tuple[QPAttr, QPInitAttr]:
-        """As :meth:`rnic.QP.query`."""
+        """Query the queue pair, as :meth:`rnic.QP.query`.
+
+        Args:
+            attr_mask: ``IBV_QP_*``, for pyverbs' sake: all attributes are returned.
+        """
         return self._ready_qp().query(attr_mask)
 
     # ------------------------------------------------------------------------------------- traffic
 
     def reg_msgs(self, size: int) -> MR:
-        """Register ``size`` bytes to send from and receive to."""
+        """Register ``size`` bytes to send from and receive to.
+
+        Args:
+            size: bytes of the region.
+
+        Returns:
+            The region, with local write access.
+        """
         return MR(self.pd, size, e.IBV_ACCESS_LOCAL_WRITE)
 
     def reg_read(self, size: int) -> MR:
-        """Register ``size`` bytes that the peer may read, too."""
+        """Register ``size`` bytes that the peer may read, too.
+
+        Args:
+            size: bytes of the region.
+
+        Returns:
+            The region, with local write and remote read access.
+        """
         return MR(self.pd, size, e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_READ)
 
     def reg_write(self, size: int) -> MR:
-        """Register ``size`` bytes that the peer may write, too."""
+        """Register ``size`` bytes that the peer may write, too.
+
+        Args:
+            size: bytes of the region.
+
+        Returns:
+            The region, with local and remote write access.
+        """
         return MR(self.pd, size, e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE)
 
     def post_recv(self, mr: MR, length: int | None = None) -> None:
-        """Receive the next message to the beginning of a region."""
+        """Receive the next message to the beginning of a region.
+
+        Args:
+            mr: the region.
+            length: bytes that the message may have, by default all of the region.
+        """
         self._ready_qp().post_recv(RecvWR(0, 1, _piece(mr, length)))
 
     def post_send(self, mr: MR, flags: int = e.IBV_SEND_SIGNALED, length: int | None = None) -> None:
-        """Send the beginning of a region, all of it by default."""
+        """Send the beginning of a region.
+
+        Args:
+            mr: the region.
+            flags: ``IBV_SEND_*``.
+            length: bytes to send, by default all of the region.
+        """
         self._ready_qp().post_send(SendWR(0, e.IBV_WR_SEND, 1, 0, flags, _piece(mr, length)))
 
     def post_read(self, mr: MR, length: int, remote_addr: int, rkey: int, flags: int = 0) -> None:
-        """READ from the peer's memory to the beginning of a region."""
+        """READ from the peer's memory to the beginning of a region.
+
+        Args:
+            mr: the region.
+            length: bytes to read.
+            remote_addr: address in the peer's memory, 64 bits.
+            rkey: the peer's key to it, 32 bits.
+            flags: ``IBV_SEND_*``.
+        """
         self._remote(e.IBV_WR_RDMA_READ, mr, length, remote_addr, rkey, flags)
 
     def post_write(self, mr: MR, length: int, remote_addr: int, rkey: int, flags: int = 0) -> None:
-        """WRITE the beginning of a region to the peer's memory."""
+        """WRITE the beginning of a region to the peer's memory.
+
+        Args:
+            mr: the region.
+            length: bytes to write.
+            remote_addr: address in the peer's memory, 64 bits.
+            rkey: the peer's key to it, 32 bits.
+            flags: ``IBV_SEND_*``.
+        """
         self._remote(e.IBV_WR_RDMA_WRITE, mr, length, remote_addr, rkey, flags)
 
     def _remote(self, opcode: int, mr: MR, length: int, remote_addr: int, rkey: int, flags: int) -> None:
@@ -430,7 +540,7 @@ class CMID:
 
     @property
     def pd(self) -> PD:
-        """Its protection domain."""
+        """Protection domain of the CMID."""
         if self._pd is None:
             self._pd = PD(self._context())
             self._own_pd = True
@@ -438,22 +548,22 @@ class CMID:
 
     @property
     def qpn(self) -> int:
-        """Number of its queue pair, 0 where it has none."""
+        """Number of the queue pair, 0 if there is none."""
         return 0 if self.qp is None else self.qp.qp_num
 
     @property
     def dev_name(self) -> str:
-        """Name of its device."""
+        """Name of the device."""
         return self._context().name
 
     @property
     def port_num(self) -> int:
-        """Number of its device's port."""
+        """Number of the device's port."""
         return 1
 
     @property
     def port(self) -> int:
-        """Its own port in rdma_cm's port space. Not in pyverbs."""
+        """Local port in rdma_cm's port space. Not in pyverbs."""
         return self._request(wire.CM_QUERY)["src_port"]
 
     def close(self) -> None:
@@ -470,7 +580,7 @@ class CMID:
             self._pd.close()
         if manager is not None:
             self.event_channel.ids.pop((manager, self._number), None)
-            with contextlib.suppress(VerbsError):  # its device has gone, or its channel
+            with contextlib.suppress(VerbsError):  # the device or the channel is already gone
                 manager.request(wire.CM_DESTROY, id=self._number)
         if self._sync:
             self.event_channel.close()
@@ -530,7 +640,7 @@ class _Device:
         self.users = 0
 
     def drop(self) -> None:
-        """Note that one CMID uses it no more; the last one closes a device that was opened for them."""
+        """Drop one CMID's use of the device; the last one closes a device that was opened for CMIDs."""
         self.users -= 1
         if not self.users and self.owned:
             self.context.close()

@@ -36,23 +36,24 @@ class UDParam:
         if cm_event.event_type not in _SAYS_WHERE or about is None or not about.datagrams:
             raise VerbsError(
                 EINVAL,
-                f"{cm_event.event_str()} says of no peer where it is: use RDMA_CM_EVENT_ESTABLISHED or"
+                f"{cm_event.event_str()} has no peer address: use RDMA_CM_EVENT_ESTABLISHED or"
                 " RDMA_CM_EVENT_MULTICAST_JOIN of a CMID of RDMA_PS_UDP",
             )
         gid = GID(event.fields["dst"].to_bytes(16, "little"))
-        route = GlobalRoute(gid, hop_limit=HOP_LIMIT, traffic_class=event.fields["tos"])
+        own = about.context.gid_index
+        route = GlobalRoute(gid, own, hop_limit=HOP_LIMIT, traffic_class=event.fields["tos"])
         self.ah_attr = AHAttr(route, udp_dport=about.context.udp_port)
         self.qp_num = event.fields["qpn"]
         self.qkey = event.fields["qkey"]
 
 
 class JoinMCAttrEx:
-    """How to join a group.
+    """Address and join state of a multicast membership.
 
     Args:
         addr: the group's address, as ``src`` or ``dst``.
-        comp_mask: which of the others count; kept.
-        join_flags: ``RDMA_MC_JOIN_FLAG_FULLMEMBER`` or ``_SENDONLY_FULLMEMBER``, who receives nothing.
+        comp_mask: mask of the valid attributes; kept.
+        join_flags: ``RDMA_MC_JOIN_FLAG_FULLMEMBER`` or ``_SENDONLY_FULLMEMBER``, which receives nothing.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ def group_of(addr: AddrInfo | None) -> GID:
     """Return the multicast group that an address names.
 
     Raises:
-        VerbsError: EINVAL where there is none, or it is no group's.
+        VerbsError: EINVAL if there is no address, or it is not a multicast address.
     """
     place = None if addr is None else addr.dst or addr.src
     if place is None:
@@ -83,7 +84,7 @@ def group_of(addr: AddrInfo | None) -> GID:
     gid = GID(place.gid)
     first = gid.address[0]
     if not (first >> 4 == 0xE if len(gid.address) == 4 else first == 0xFF):
-        raise VerbsError(EINVAL, f"{place.text} is no multicast address: use one of 224.0.0.0/4 or ff00::/8")
+        raise VerbsError(EINVAL, f"{place.text} is not a multicast address: use one of 224.0.0.0/4 or ff00::/8")
     return gid
 
 

@@ -17,7 +17,7 @@ from rnic.verbs.attrs import GID
 from rnic.verbs.context import Context
 
 MOST_PRIVATE = 255
-"""What a length byte of librdmacm's holds; each message has room for less, and says so."""
+"""Most private data that librdmacm's length byte allows; each message has room for less, and checks it."""
 
 
 class Place:
@@ -36,7 +36,7 @@ class Place:
 
 
 class AddrInfo:
-    """Where a :class:`~rnic.cm.cmid.CMID` listens, or connects to.
+    """Addresses on which a :class:`~rnic.cm.cmid.CMID` listens, or to which it connects.
 
     Args:
         src: own address, a name or an IP address. A NIC is made on it in this process, unless there is one.
@@ -44,12 +44,12 @@ class AddrInfo:
         src_service: own port.
         dst_service: the peer's port.
         port_space: ``RDMA_PS_TCP``, which 0 is too, or ``RDMA_PS_UDP``.
-        flags: ``RAI_PASSIVE`` for who listens.
+        flags: ``RAI_PASSIVE`` for a listener.
         udp_port: UDP port of the NIC, 4791 by default; peers must have the same. Not in pyverbs.
         context: use this opened device, such as ``rnic.open(addr)`` gives one of the NIC process. Not in pyverbs.
 
     Raises:
-        CmConnectError: an address that cannot be looked up.
+        CmConnectError: an address cannot be resolved.
         VerbsError: EPROTONOSUPPORT for another port space, EINVAL without an address that is needed.
     """
 
@@ -96,12 +96,12 @@ class ConnParam:
 
     Args:
         resources: READs and atomics that this side answers at a time.
-        depth: READs and atomics that this side has under way at a time.
+        depth: READs and atomics that this side has outstanding at a time.
         flow_control: kept for pyverbs' sake; credits are always on.
         retry: retries.
         rnr_retry: retries after RNR.
-        srq: a queue pair of the program's own receives by a shared receive queue.
-        qp_num: number of a queue pair of the program's own, where the CMID has none.
+        srq: the program's own queue pair uses a shared receive queue.
+        qp_num: number of the program's own queue pair, if the CMID has none.
     """
 
     def __init__(
@@ -135,7 +135,11 @@ class ConnParam:
         }
 
     def set_private_data(self, data: bytes | str) -> None:
-        """Set the private data for the peer."""
+        """Set the private data for the peer.
+
+        Args:
+            data: bytes; text becomes UTF-8. Each message has room for some of the 255 bytes that a length byte holds.
+        """
         data = data.encode() if isinstance(data, str) else bytes(data)
         if len(data) > MOST_PRIVATE:
             raise VerbsError(EINVAL, f"private data of {len(data)} bytes: at most {MOST_PRIVATE}")
@@ -152,7 +156,7 @@ class CMEventChannel:
         """CMIDs by their manager and number."""
 
     def number_at(self, manager: Manager) -> int:
-        """Return its number with a device's connection manager."""
+        """Return the channel's number in a device's connection manager."""
         self._check()
         channel = self._channels.get(manager)
         if channel is None:
@@ -164,7 +168,7 @@ class CMEventChannel:
             raise VerbsError(EINVAL, "the event channel is closed; open a new one")
 
     def filenos(self) -> list[int]:
-        """Return descriptors that are readable while events wait, or when a device has gone."""
+        """Return descriptors that are readable while events wait, or when a device is gone."""
         found = []
         for manager, channel in list(self._channels.items()):
             found += [channel.fileno(), *manager.hangup_filenos()]
@@ -182,7 +186,7 @@ class CMEventChannel:
         """Wait for the next event; return it with its manager.
 
         Raises:
-            VerbsError: EINVAL where none can ever come, or the channel is closed, by another thread too.
+            VerbsError: EINVAL if no event can ever come, or the channel is closed, possibly by another thread.
         """
 
         def take() -> tuple[Manager, Event] | None:
@@ -201,7 +205,7 @@ class CMEventChannel:
         return event
 
     def close(self) -> None:
-        """Close it, and with it the CMIDs whose events come here; a second call does nothing."""
+        """Close the channel and the CMIDs whose events come here; a second call does nothing."""
         if self.closed:
             return
         self.closed = True
@@ -221,13 +225,19 @@ class CMEventChannel:
 
 
 class CMEvent:
-    """The next event of a channel; making one waits for it.
+    """The next event of a channel; the constructor waits for it.
+
+    Args:
+        channel: the channel to wait on.
+
+    Raises:
+        VerbsError: EINVAL if no event can ever come, or the channel is closed.
 
     Attributes:
         event_type: ``RDMA_CM_EVENT_*``.
-        status: reason of a rejection, or a negative errno; 0 where all is well.
-        private_data: what the peer said, with the zeros that its message was filled up with.
-        about: the CMID that it is about, ``None`` where that is closed or yet to be made. Not in pyverbs.
+        status: reason of a rejection, or a negative errno; 0 for success.
+        private_data: the peer's private data, zero-padded as in its message.
+        about: CMID of the event, ``None`` if it is closed or not made yet. Not in pyverbs.
     """
 
     def __init__(self, channel: CMEventChannel) -> None:
@@ -240,7 +250,7 @@ class CMEvent:
         self.private_data = self.event.private
 
     def event_str(self) -> str:
-        """Return its name, as ``rdma_event_str`` does."""
+        """Return the event's name, as ``rdma_event_str`` does."""
         return ce.EVENT_NAMES.get(self.event_type, f"unknown event {self.event_type}")
 
     def ack_cm_event(self) -> None:

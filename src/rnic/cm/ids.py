@@ -23,7 +23,7 @@ IPV4, IPV6 = 4, 6
 
 
 class EventSignal(Protocol):
-    """Signals a program that events wait, once for each."""
+    """Signals to a program that events wait, once per event."""
 
     def __call__(self) -> None:
         """Signal one more event."""
@@ -32,7 +32,7 @@ class EventSignal(Protocol):
         """Withdraw the signal of an event that was dropped before the program read it."""
 
     def close(self) -> None:
-        """Close it with its channel."""
+        """Close the signal with its channel."""
 
 
 @dataclass(eq=False, slots=True)
@@ -47,8 +47,8 @@ class CmPort:
 
     @property
     def gid(self) -> bytes:
-        """The device's first GID."""
-        return self.nic.config.gid_table[0]
+        """The GID of the device's address."""
+        return self.nic.config.gid
 
 
 @dataclass(eq=False, slots=True)
@@ -74,19 +74,21 @@ class CmId:
     src_port: int = 0
     dst_port: int = 0
     reuse: bool = False
+    afonly: bool = False
+    """RDMA_OPTION_ID_AFONLY: bound for one address family only."""
     port: CmPort | None = None
-    """Its device, once it is bound to one."""
+    """Device to which the ID is bound, if any."""
     bound: list[CmPort] = field(default_factory=list)
-    """Devices on which it has reserved port ``src_port``."""
+    """Devices on which the ID has reserved port ``src_port``."""
     wildcard: bool = False
-    """It is bound to all addresses, those of later devices included."""
+    """True if the ID is bound to all addresses, including those of later devices."""
     listeners: list[tuple[CmPort, ServiceListener]] = field(default_factory=list)
     backlog: int | None = None
-    """Requests that may wait on each device, 0 for the default; ``None`` where it does not listen."""
+    """Requests that may wait on each device, 0 for the default; ``None`` if the ID does not listen."""
     connection: ConnectionRecord | None = None
     passive: bool = False
     accepted: bool = False
-    """The program has accepted it, so that its events are reported; of a passive one."""
+    """True if the program has accepted this passive ID; only then are its events reported."""
 
 
 @dataclass(eq=False, slots=True)
@@ -94,7 +96,7 @@ class Program:
     """A program with its channels and IDs, by their numbers."""
 
     devices: frozenset[str] | None = None
-    """Names of the devices that it may use; ``None`` for all."""
+    """Names of the devices that the program may use; ``None`` for all."""
     channels: dict[int, Channel] = field(default_factory=dict)
     ids: dict[int, CmId] = field(default_factory=dict)
     last: int = 0
@@ -142,7 +144,7 @@ def local_parameters(fields: dict[str, int]) -> Parameters:
 
 
 def remote_offer(connection: ConnectionRecord) -> dict[str, int]:
-    """Return the peer's parameters as seen from this side: its initiator depth is what this side's resources answer."""
+    """Return the peer's parameters as seen from this side: its initiator depth becomes responder resources here."""
     remote = connection.remote
     return {
         "qpn": remote.qpn,
@@ -164,7 +166,7 @@ def qp_attributes(connection: ConnectionRecord, passive: bool) -> dict[str, int]
     return {
         "qpn": remote.qpn,
         "qkey": remote.qkey,
-        # each message has the PSN that its sender expects first
+        # REQ and REP carry the starting PSN that their sender expects
         "sq_psn": remote.psn,
         "rq_psn": local.psn,
         "responder_resources": resources,

@@ -1,4 +1,4 @@
-"""Lines of text over TCP, for out-of-band exchanges: our own and those of rdma-core's examples."""
+"""Lines of text over TCP, for out-of-band exchanges: rnic's own and those of rdma-core's examples."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rnic.spec.errors import RnicError
 
 MAX_LINE_BYTES = 1 << 20
 DEFAULT_TIMEOUT_S = 10.0
-_TOOK_NOTHING = "took nothing for {:g} s; is it overloaded?"
+_TOOK_NOTHING = "accepted no data for {:g} s; is it overloaded?"
 _NO_LINE = "sent no whole line within {:g} s; is it an rnic listener?"
 
 
 class ExchangeError(RnicError):
-    """The exchange failed: the peer is not there, too slow, or sent what makes no sense. One line."""
+    """The exchange failed: the peer is absent, too slow, or sent malformed data. The message is one line."""
 
 
 class LineSocket:
@@ -27,7 +27,7 @@ class LineSocket:
 
     Args:
         sock: connected; owned from now on.
-        where: the peer, for messages.
+        where: name of the peer, for error messages.
     """
 
     def __init__(self, sock: socket.socket, where: str) -> None:
@@ -35,7 +35,7 @@ class LineSocket:
         self.where = where
         self._rest = bytearray()
         self._searched = 0
-        """Bytes of it that hold no newline."""
+        """Bytes of the rest already searched, which hold no newline."""
         self._pid = os.getpid()
 
     @contextlib.contextmanager
@@ -49,7 +49,7 @@ class LineSocket:
             raise ExchangeError(f"{self.where} hung up: {error.strerror}") from None
 
     def _take_line(self) -> bytes | None:
-        """Return the next line if it is there, without its newline."""
+        """Return the next line without its newline, or ``None`` if it is incomplete."""
         at = self._rest.find(b"\n", self._searched)
         if at < 0:
             self._searched = len(self._rest)
@@ -67,13 +67,13 @@ class LineSocket:
         self._rest += received
 
     def send(self, line: bytes, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        """Send one line, newline included. :class:`ExchangeError` where the peer is gone."""
+        """Send one line, newline included; raise :class:`ExchangeError` if the peer is gone."""
         with self._errors(_TOOK_NOTHING.format(timeout_s)):
             self.sock.settimeout(timeout_s)
             self.sock.sendall(line)
 
     async def asend(self, line: bytes, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        """:meth:`send` for asyncio."""
+        """Run :meth:`send` on asyncio."""
         self.sock.setblocking(False)
         with self._errors(_TOOK_NOTHING.format(timeout_s)):
             async with asyncio.timeout(timeout_s):
@@ -85,11 +85,11 @@ class LineSocket:
         """Receive one line, without its newline.
 
         Args:
-            timeout_s: for the whole line, so that a peer cannot hold us by sending slowly; ``None`` waits.
+            timeout_s: for the whole line, so that a slow peer cannot block the caller; ``None`` waits.
             clock: seconds; only differences count.
 
         Raises:
-            ExchangeError: too slow, too long, or the connection ended.
+            ExchangeError: the line is too slow or too long, or the connection ended.
         """
         end = None if timeout_s is None else clock() + timeout_s
         with self._errors(_NO_LINE.format(timeout_s or 0)):
@@ -98,12 +98,12 @@ class LineSocket:
                 if left is not None and left <= 0:
                     raise TimeoutError
                 self.sock.settimeout(left)
-                with contextlib.suppress(TimeoutError):  # the time is checked by the clock
+                with contextlib.suppress(TimeoutError):  # the loop checks the deadline
                     self._append(self.sock.recv(1 << 16))
         return line
 
     async def areceive(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> bytes:
-        """:meth:`receive` for asyncio."""
+        """Run :meth:`receive` on asyncio."""
         loop = asyncio.get_running_loop()
         self.sock.setblocking(False)
         with self._errors(_NO_LINE.format(timeout_s)):
@@ -113,7 +113,7 @@ class LineSocket:
         return line
 
     def receive_bytes(self, size: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> bytes:
-        """Receive so many bytes, for exchanges that have no lines. :class:`ExchangeError` as :meth:`receive`."""
+        """Receive this many bytes, for exchanges without lines; raise as :meth:`receive` does."""
         end = time.monotonic() + timeout_s
         data = b""
         while len(data) < size:
@@ -128,23 +128,23 @@ class LineSocket:
         return data
 
     def close(self) -> None:
-        """Hang up, and wake a thread that waits for the peer; a second call does nothing.
+        """Close the connection, and wake a thread that waits for the peer; a second call does nothing.
 
-        In a child of the process that made it the connection is the parent's, and stays.
+        In a forked child the connection belongs to the parent, and stays open.
         """
         if os.getpid() == self._pid:
-            with contextlib.suppress(OSError):  # the peer has hung up, or this side has
-                # a thread in poll would not hear of a close, and keep the connection up as long as it waits
+            with contextlib.suppress(OSError):  # either side may have closed it already
+                # close() would not wake a thread in poll, which would keep the connection open while it waits
                 self.sock.shutdown(socket.SHUT_RDWR)
         self.sock.close()
 
 
 def tcp_port(host: str, port: int | str, low: int) -> int:
-    """Return a port that a caller gives as a number or as digits.
+    """Check a port given as a number or as digits, and return it as an int.
 
     Raises:
-        ExchangeError: it is none from ``low`` to 65535; the system would cut a larger number off. Or the host is no
-            text, or brings a port of its own.
+        ExchangeError: the port is not in ``low`` to 65535 (the kernel would truncate a larger number), or the host is
+            not text, or contains a port.
     """
     if not isinstance(host, str):
         raise ExchangeError(f"cannot use host {host!r:.40}: give a name or an address as text, then the port")
@@ -159,7 +159,7 @@ def tcp_port(host: str, port: int | str, low: int) -> int:
 
 @contextlib.contextmanager
 def dialling(where: str, timeout_s: float) -> Iterator[None]:
-    """Turn errors of the system while connecting into one :class:`ExchangeError`."""
+    """Turn operating system errors while connecting into one :class:`ExchangeError`."""
     try:
         yield
     except ConnectionRefusedError:
@@ -172,7 +172,7 @@ def dialling(where: str, timeout_s: float) -> Iterator[None]:
 
 
 def dial(host: str, port: int | str, timeout_s: float = DEFAULT_TIMEOUT_S) -> LineSocket:
-    """Connect to a listener. :class:`ExchangeError` where nobody answers."""
+    """Connect to a listener; raise :class:`ExchangeError` if it does not answer."""
     number = tcp_port(host, port, 1)
     where = f"{host} port {number}"
     with dialling(where, timeout_s):
@@ -182,10 +182,10 @@ def dial(host: str, port: int | str, timeout_s: float = DEFAULT_TIMEOUT_S) -> Li
 
 
 def listen_socket(host: str, port: int | str) -> socket.socket:
-    """Make a listening TCP socket; port 0 lets the system choose.
+    """Make a listening TCP socket; port 0 lets the kernel choose.
 
     Raises:
-        ExchangeError: bad address, or a port that is taken.
+        ExchangeError: the address is bad, or the port is taken.
     """
     number = tcp_port(host, port, 0)
     where = f"{host} port {number}"

@@ -1,7 +1,7 @@
 """A Python program's interface to the connection manager of its device: requests, and event channels.
 
-A device in this process gets a connection manager here when one is first used; a NIC process has one. Both take the
-same bytes (:mod:`rnic.spec.attach_cm`).
+For a device in this process, the connection manager is created here on first use; a NIC process has its own. Both
+take the same bytes (:mod:`rnic.spec.attach_cm`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from rnic.cm.rc_connection import REMOTE_RIGHTS
 from rnic.cm.service import CmService
+from rnic.link.own_fd import OwnFd
 from rnic.nic_process.client import EventFd
 from rnic.runtime.attach import ProcessConnection, connect
 from rnic.runtime.driver import LocalDriver
 from rnic.runtime.loop import Runtime
-from rnic.runtime.own_fd import OwnFd
 from rnic.runtime.remote import RemoteDriver
 from rnic.spec import attach_cm as wire
 from rnic.spec import cm
@@ -50,9 +50,9 @@ class Event:
     Attributes:
         event: ``EVENT_*`` of :mod:`rnic.spec.cm`.
         status: reason of a rejection, or a negative errno.
-        number: the ID that it is about.
-        fields: of :data:`~rnic.spec.attach_cm.CM_RECORD`.
-        private: the peer's private data, with the zeros that its message was filled up with.
+        number: number of the event's ID.
+        fields: fields of :data:`~rnic.spec.attach_cm.CM_RECORD`.
+        private: the peer's private data, zero-padded as in its message.
     """
 
     event: int
@@ -66,20 +66,20 @@ class _Transport(Protocol):
     """Carries requests to the connection manager."""
 
     def request(self, body: bytes) -> tuple[bytes, list[int]]:
-        """Send a request; return the answer, and descriptors that came with it."""
+        """Send a request; return the answer and the descriptors that came with it."""
 
     def hangup_filenos(self) -> list[int]:
-        """Return descriptors that become readable when the connection manager goes."""
+        """Return descriptors that become readable when the connection manager is gone."""
 
     def close(self) -> None:
-        """Destroy what the program made."""
+        """Destroy the program's IDs and channels."""
 
     def forget(self) -> None:
         """Leave everything to the parent of this process, which made it."""
 
 
 class _LocalTransport:
-    """To the connection manager of a device in this process."""
+    """Transport to the connection manager of a device in this process."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -117,11 +117,11 @@ class _LocalTransport:
         runtime.kick()
 
     def forget(self) -> None:
-        pass  # all of it is memory, of which the child has a copy
+        pass  # nothing to close: the child has a copy of all this memory
 
 
 class _ProcessTransport:
-    """To the NIC process, by a connection of its own."""
+    """Transport to the NIC process, over a connection of its own."""
 
     def __init__(self, driver: RemoteDriver) -> None:
         path = Path(driver.connection.sock.getpeername())
@@ -131,7 +131,7 @@ class _ProcessTransport:
         self._connection: ProcessConnection = connection
 
     def request(self, body: bytes) -> tuple[bytes, list[int]]:
-        return self._connection.request(wire.MSG_CM, body)
+        return self._connection.request(wire.MSG_CM, body, may_lack=True)
 
     def hangup_filenos(self) -> list[int]:
         return [self._connection.sock.fileno()]
@@ -144,7 +144,7 @@ class _ProcessTransport:
 
 
 class Manager:
-    """The connection manager as one context reaches it; :func:`manager_of` makes it. It is thread-safe.
+    """One context's access to the connection manager; :func:`manager_of` makes it. It is thread-safe.
 
     Raises:
         VerbsError: EOPNOTSUPP for a device that is neither in this process nor in a NIC process.
@@ -166,7 +166,7 @@ class Manager:
         ctx.add_child(self)
 
     def request(self, op: int, private: bytes = b"", **fields: int) -> dict[str, int]:
-        """Do one request; return the fields of the answer, none for a few. :class:`VerbsError` where it is refused."""
+        """Do one request; return the fields of the answer, empty for some. Raise :class:`VerbsError` if refused."""
         answer, fds = self._request(op, private, fields)
         _close_all(fds)
         return wire.CM_RECORD.unpack(answer) if answer else {}
@@ -186,10 +186,12 @@ class Manager:
     def channel(self) -> EventChannel:
         """Make an event channel."""
         answer, fds = self._request(wire.CM_CHANNEL, b"", {})
+        number = wire.CM_RECORD.get(answer, "id")
         if len(fds) != 1:
             _close_all(fds)
+            self.request(wire.CM_CLOSE_CHANNEL, channel=number)
             raise VerbsError(EMFILE, "no descriptor came for an event channel: raise `ulimit -n`")
-        return EventChannel(self, wire.CM_RECORD.get(answer, "id"), fds[0])
+        return EventChannel(self, number, fds[0])
 
     def create_id(self, channel: int, port_space: int = cm.PS_TCP, qp_type: int = wire.QP_RC) -> int:
         """Create an ID whose events come to a channel; return its number."""
@@ -206,7 +208,7 @@ class Manager:
         return Event(fields["event"], status, fields["id"], fields, private)
 
     def qp_attr(self, number: int, udp_port: int) -> QPAttr:
-        """Return what a connection's queue pair is to be told for RTR and RTS, from what both sides have said."""
+        """Return the attributes for RTR and RTS of a connection's queue pair, as both sides negotiated them."""
         fields = self.request(wire.CM_QUERY, id=number)
         attr = QPAttr()
         attr.qp_access_flags = REMOTE_RIGHTS
@@ -215,12 +217,14 @@ class Manager:
         attr.max_dest_rd_atomic, attr.max_rd_atomic = fields["responder_resources"], fields["initiator_depth"]
         attr.min_rnr_timer, attr.timeout = fields["min_rnr_timer"], fields["ack_timeout"]
         attr.retry_cnt, attr.rnr_retry = fields["retry_count"], fields["rnr_retry_count"]
-        route = GlobalRoute(GID(fields["dst"].to_bytes(16, "little")), traffic_class=fields["tos"])
+        ctx = self._ctx()
+        own = 0 if ctx is None else ctx.gid_index
+        route = GlobalRoute(GID(fields["dst"].to_bytes(16, "little")), own, traffic_class=fields["tos"])
         attr.ah_attr = AHAttr(route, udp_dport=udp_port)
         return attr
 
     def hangup_filenos(self) -> list[int]:
-        """Return descriptors that become readable when the device goes; the next request then raises."""
+        """Return descriptors that become readable when the device is gone; the next request then raises."""
         return self._transport.hangup_filenos()
 
     def close(self) -> None:
@@ -244,22 +248,22 @@ _channels: WeakSet[EventChannel] = WeakSet()
 
 
 class EventChannel:
-    """A descriptor that is readable as often as events wait."""
+    """An event channel: its descriptor is readable once per waiting event."""
 
     def __init__(self, manager: Manager, number: int, fd: int) -> None:
         self.number = number
         self._manager = manager
         self._own = OwnFd(fd, private=False)
         self._lock = threading.RLock()
-        """Held while the descriptor is read: closed by another thread, its number might be another file's at once."""
+        """Held while the descriptor is read: another thread might close it, and the kernel might reuse its number."""
         _channels.add(self)
 
     def fileno(self) -> int:
-        """For ``poll`` and event loops; below 0 once it is closed."""
+        """Return the descriptor for ``poll`` and event loops; negative once closed."""
         return self._own.fd
 
     def get_event(self) -> Event | None:
-        """Return the next event, or ``None``, as always once it is closed."""
+        """Return the next event, or ``None``; always ``None`` once closed."""
         with self._lock:
             while self._own.valid():
                 try:
@@ -272,11 +276,11 @@ class EventChannel:
         return None
 
     def close(self) -> None:
-        """Close it, and with it the IDs whose events come here; a second call does nothing."""
+        """Close the channel and the IDs whose events come here; a second call does nothing."""
         with self._lock:
             if self._own.fd < 0:
                 return
-            with contextlib.suppress(VerbsError):  # the device has gone, and all IDs with it
+            with contextlib.suppress(VerbsError):  # the device is gone, and all IDs with it
                 self._manager.request(wire.CM_CLOSE_CHANNEL, channel=self.number)
             self._own.close()
 
@@ -296,7 +300,7 @@ def _close_all(fds: list[int]) -> None:
 
 
 def _after_fork() -> None:
-    """A child must not keep its parent's connection to the NIC process open when the parent dies."""
+    """Close the parent's connections to the NIC process in a child, so that none stays open when the parent dies."""
     global _lock  # noqa: PLW0603 - all users take it by its name
     _lock = threading.RLock()  # a thread that the child does not have may hold the old one
     for channel in list(_channels):

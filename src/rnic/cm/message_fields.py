@@ -19,14 +19,14 @@ Fields = dict[str, int]
 
 
 def build_message(connection: ConnectionRecord, port: Port, attr: int) -> bytes:
-    """Build the datagram of a connection's message, with its owner's private data where the message has room for it."""
+    """Build the datagram of a connection's message, with its owner's private data if the message has such a field."""
     return _pack(connection, attr, _FIELDS[attr](connection, port), attr in _WITH_PRIVATE)
 
 
 def build_timeout_rej(connection: ConnectionRecord, port: Port) -> bytes:
-    """Build a REJ for time-out.
+    """Build a REJ for a timeout.
 
-    The peer's ID may be unknown, so that the peer finds the connection by our GUID and ID (12.6.7.2).
+    The peer's ID may be unknown; the peer then finds the connection by the local GUID and ID (12.6.7.2).
     """
     about = cm.REJECTED_OTHER if connection.listener is None else cm.REJECTED_REQ
     fields = {"message": about, "reason": cm.REJ_TIMEOUT, "info_length": _GUID_BYTES, "ca_guid": port.guid}

@@ -1,9 +1,9 @@
-"""Requests that come between two listeners of one service: programs close a listener and open the next one.
+"""Requests that arrive while a program closes one listener of a service and opens the next.
 
-perftest does so for each connection, and its client sends the next request as soon as it has closed the last; with
-``-c UD`` at the same port in the other port space. The kernel is fast enough to hide that. A program that waits for a
-core is not, and its peer would be rejected. So a request for a port that had a listener waits a moment for the next one
-before it is rejected.
+perftest does so for each connection, and its client sends the next request as soon as it has closed the last
+connection; with ``-c UD``, at the same port in the other port space. The kernel is fast enough to hide that gap. A
+program that waits for a core is not, and its peer would be rejected. So a request for a port that recently had a
+listener is held for :data:`HOLD_NS` before it is rejected.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from rnic.spec.cm import port_key
 from rnic.wire.cm import Message
 
 HOLD_NS = 100_000_000
-"""How long a request waits for a listener."""
+"""Longest time that a request is held for a listener."""
 MAX_HELD = 64
 MAX_PORTS = 64
-"""Most recent ports to remember."""
+"""Number of recently closed ports to remember."""
 
 
 class PendingRequests:
@@ -36,20 +36,20 @@ class PendingRequests:
             del self._ports[next(iter(self._ports))]
 
     def hold(self, message: Message, source: bytes, now_ns: int) -> bool:
-        """Keep a REQ or SIDR_REQ for a service without a listener; return false where it is to be rejected at once."""
+        """Keep a REQ or SIDR_REQ for a service without a listener; return false if it must be rejected at once."""
         if port_key(message.fields["service_id"]) not in self._ports or len(self._pending) >= MAX_HELD:
             return False
         self._pending.append((now_ns + HOLD_NS, message, source))
         return True
 
     def next_deadline_ns(self, listeners: Container[int]) -> int | None:
-        """Return when :meth:`release` has something to do: at once (0) where there is a listener."""
+        """Return when :meth:`release` has something to do: at once (0) if there is a listener."""
         if not self._pending:
             return None
         return 0 if any(one[1].fields["service_id"] in listeners for one in self._pending) else self._pending[0][0]
 
     def release(self, listeners: Container[int], now_ns: int, take: Callable[[Message, bytes], None]) -> None:
-        """Pass on those that have a listener now, or have waited long enough."""
+        """Pass on requests that have a listener now, or whose hold time is over."""
         held, self._pending = self._pending, []
         for deadline, message, source in held:
             if deadline <= now_ns or message.fields["service_id"] in listeners:

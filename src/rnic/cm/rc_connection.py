@@ -1,20 +1,22 @@
-"""What all connections have in common: a reliable queue pair, its queue of received messages, one wait, one close.
+"""Base of all connections: a reliable queue pair, received messages, waiting and closing.
 
-:class:`rnic.arrays.connection.Connection`, made over TCP, and :class:`rnic.cm.cm_connection.CmConnection`, made by
-InfiniBand CM, differ in how a message is encoded and in how a peer's end is noticed.
+:class:`rnic.arrays.connection.Connection`, made over TCP, and :class:`rnic.cm.cm_connection.CmConnection`, made
+through the InfiniBand CM, differ in the encoding of messages and in how they notice that the peer has closed.
 """
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator
-from errno import EINVAL
+from errno import EINVAL, EIO
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from rnic.cm.work_queue import Operation, PeerClosedError, WorkQueue, failure, wait_event
 from rnic.spec.errors import VerbsError
+from rnic.state.arena import private_memory
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import SGE, WC, QPAttr, QPCap, QPInitAttr, RecvWR, SendWR
 from rnic.verbs.memory import MR, PD
@@ -23,7 +25,7 @@ from rnic.verbs.qp import QP
 DEPTH = 64
 """Send work requests in flight on one connection."""
 RD_ATOMIC = 16
-"""READs and atomics in flight on one connection, each way."""
+"""READs and atomics in flight on one connection, in each direction."""
 REMOTE_RIGHTS = (
     e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_ATOMIC
 )
@@ -34,7 +36,7 @@ T = TypeVar("T")
 
 
 class Pending(Generic[T]):
-    """An operation under way: a future of the connection.
+    """A pending operation: a future of the connection.
 
     :meth:`result` waits for it; in asyncio, ``await`` it.
     """
@@ -47,23 +49,27 @@ class Pending(Generic[T]):
         self.finish = finish
 
     def done(self) -> bool:
-        """Whether it completed, well or not; never waits."""
+        """Return whether the operation completed, successfully or not; never wait."""
         if not self.operation.done():
             self._connection._queue.progress()
         return self.operation.done()
 
     def result(self) -> T:
-        """What the operation returns, once it completed.
+        """Wait for the operation, and return its result.
 
         Raises:
-            WorkCompletionError: it failed.
+            WorkCompletionError: the operation failed.
         """
         self._connection._queue.wait(self.operation.done)
-        self.operation.raise_on_error(self._connection.peer)
-        return self.finish()
+        return self._outcome()
 
     def __await__(self) -> Generator[Any, None, T]:
         yield from self._connection._queue.wait_async(self.operation.done).__await__()
+        return self._outcome()
+
+    def _outcome(self) -> T:
+        if not self.operation.done():
+            self._connection._check_open()
         self.operation.raise_on_error(self._connection.peer)
         return self.finish()
 
@@ -82,7 +88,7 @@ class RcConnection(ABC, Generic[M]):
     """A reliable connection that carries messages of type ``M``.
 
     Args:
-        made: what to close with the connection, the last first; gets everything that is made here.
+        made: objects to close with the connection, last first; all objects made here are added.
         pd: protection domain of queue pair and receives.
         buffer_bytes: of one receive.
         receives: receives to keep posted.
@@ -90,22 +96,24 @@ class RcConnection(ABC, Generic[M]):
     """
 
     END: ClassVar[str]
-    """What a peer did that ended the connection, for messages."""
+    """Action by which the peer ended the connection, for error messages."""
 
     def __init__(self, made: contextlib.ExitStack, pd: PD, buffer_bytes: int, receives: int, max_send_sge: int) -> None:
         self.peer = ""
-        self.closed = False
+        self.keeper: Callable[[RcConnection[Any]], bool] | None = None
+        """Called when the program drops the connection: takes it over, or returns false to have it closed."""
         self.ctx = pd.ctx
         self._made = made
         self._messages: deque[WC] = deque()
         """Messages that arrived, in order."""
         self._broken: WC | None = None
-        """The first receive that failed."""
+        """Completion of the first receive that failed."""
         self._buffer_bytes = buffer_bytes
         self._receives = receives
-        memory = bytearray(buffer_bytes * receives)
-        self._buffers_view = memoryview(memory)
+        self._buffers_view = memoryview(b"")
         if receives:
+            memory = private_memory(buffer_bytes * receives)
+            self._buffers_view = memoryview(memory)
             self._buffers = MR(pd, memory)
             made.callback(self._buffers.close)
         self._queue = WorkQueue(self.ctx, DEPTH, DEPTH + receives + 1, self._on_receive)
@@ -121,6 +129,7 @@ class RcConnection(ABC, Generic[M]):
             self._post_receive(buffer)
         # a passive side must answer while its program does something else
         self.ctx.driver.start()
+        self.closed = False
 
     # ------------------------------------------------------------------------------- messages
 
@@ -133,25 +142,25 @@ class RcConnection(ABC, Generic[M]):
         """Return the message that a receive buffer holds, in memory of its own."""
 
     def send(self, data: Any) -> None:
-        """Send a message. Waits until the peer's NIC has it, which is once the peer has a receive free.
+        """Send a message. Wait until the peer's NIC has it, for which the peer needs a free receive.
 
         Raises:
-            VerbsError: EINVAL where it is known to be longer than the peer's receives.
+            VerbsError: EINVAL if it is known to be longer than the peer's receives.
             WorkCompletionError: it could not be delivered: too long for the peer's receive, or the peer is gone.
         """
         self.begin_send(data).result()
 
     async def asend(self, data: Any) -> None:
-        """:meth:`send` for asyncio."""
+        """Run :meth:`send` on asyncio."""
         await self.begin_send(data)
 
     def recv(self, timeout_s: float | None = None) -> M:
-        """The next message.
+        """Return the next message.
 
         Raises:
             TimeoutError: none came in time.
             PeerClosedError: the peer closed the connection and nothing is left.
-            VerbsError: EINVAL once this end is closed, by another thread too.
+            VerbsError: EINVAL once this end is closed, possibly by another thread; EIO in a forked child.
         """
         self._check_receives()
         while (wc := self._next_message()) is None:
@@ -162,7 +171,7 @@ class RcConnection(ABC, Generic[M]):
         return self._take(wc)
 
     async def arecv(self) -> M:
-        """:meth:`recv` for asyncio; ``asyncio.timeout`` bounds it."""
+        """Run :meth:`recv` on asyncio; ``asyncio.timeout`` bounds it."""
         self._check_receives()
         while (wc := self._next_message()) is None:
             arrived = await self._queue.wait_async(self._has_message, self)
@@ -215,7 +224,9 @@ class RcConnection(ABC, Generic[M]):
         return PeerClosedError(f"{self.peer} {self.END}")
 
     def _check_open(self) -> None:
-        """Raise once this end is closed: another thread or task may do so during a wait."""
+        """Raise in a forked child, and once this end is closed, which another thread or task may do during a wait."""
+        if self._queue.inherited:
+            raise VerbsError(EIO, f"the connection to {self.peer} is the parent process's: connect again in this one")
         if self.closed:
             raise VerbsError(EINVAL, f"the connection to {self.peer or 'nobody'} is closed; open a new one")
 
@@ -228,7 +239,7 @@ class RcConnection(ABC, Generic[M]):
 
     @abstractmethod
     def peer_gone(self) -> bool:
-        """Whether the peer closed the connection."""
+        """True once the peer closed the connection."""
 
     @abstractmethod
     def peer_fileno(self) -> int:
@@ -239,9 +250,11 @@ class RcConnection(ABC, Generic[M]):
         return [self.peer_fileno()]
 
     def wait_closed(self, timeout_s: float | None = None) -> bool:
-        """Wait until the peer closes it, or another thread does; false where none did within ``timeout_s``."""
+        """Wait until the peer or another thread closes the connection; return false after ``timeout_s``."""
 
         def ended() -> bool | None:
+            if self._queue.inherited:
+                self._check_open()
             if self.closed or self.peer_gone():
                 return True
             self.ctx.driver.rest()
@@ -257,8 +270,18 @@ class RcConnection(ABC, Generic[M]):
         if self.closed:
             return
         self.closed = True
-        self.ctx.driver.kick()  # the last message may still need its acknowledgement
+        self.ctx.driver.kick()  # the last message may still need its ACK
         self._made.close()
+
+    def __del__(self) -> None:
+        """Close a connection that the program dropped: the device still holds queue pair, memory and descriptors.
+
+        A thread of its own closes it: the garbage collector may run in a thread that is in the middle of a command.
+        """
+        if getattr(self, "closed", True) or self._queue.inherited or (self.keeper is not None and self.keeper(self)):
+            return
+        with contextlib.suppress(RuntimeError):  # the interpreter exits, which releases everything
+            _thread.start_new_thread(self.close, ())
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""The TCP exchange of rdma-core's ping-pong programs (``ibv_rc_pingpong`` and its kin, version 44).
+"""The TCP exchange of rdma-core's ping-pong programs (``ibv_rc_pingpong`` and similar, version 44).
 
 Each end sends ``LID:QPN:PSN:GID`` in hexadecimal with fixed widths and a final NUL, 52 bytes, once for each queue
 pair: one, or many for ``ibv_srq_pingpong``. The client speaks first and ends the exchange with ``done``.
@@ -24,21 +24,21 @@ _MESSAGE = re.compile(rb"([0-9a-fA-F]{4}):([0-9a-fA-F]{6}):([0-9a-fA-F]{6}):([0-
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """One queue pair as the other side must know it. ``lid`` is 0 on RoCE."""
+    """One queue pair, as described to the other side. ``lid`` is 0 on RoCE."""
 
     qpn: int
     psn: int
     gid: bytes
-    """16 bytes."""
+    """GID, 16 bytes."""
     lid: int = 0
 
     def to_bytes(self) -> bytes:
-        """The 52 bytes."""
+        """Return the message of 52 bytes."""
         return b"%04x:%06x:%06x:%s\0" % (self.lid, self.qpn, self.psn & PSN_MASK, self.gid.hex().encode())
 
 
 def parse_destination(message: bytes, where: str) -> Destination:
-    """Read 52 bytes. :class:`ExchangeError` for any others."""
+    """Parse a message of 52 bytes; raise :class:`ExchangeError` if it is malformed."""
     match = _MESSAGE.fullmatch(message)
     if match is None:
         raise ExchangeError(f"{where} sent {message[:60]!r}; allowed: LID:QPN:PSN:GID of an ibv pingpong, 52 bytes")
@@ -48,12 +48,12 @@ def parse_destination(message: bytes, where: str) -> Destination:
 def connect(
     host: str, port: int, mine: Sequence[Destination], timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> list[Destination]:
-    """The client's side.
+    """Run the client's side.
 
-    When it returns the server's queue pairs are ready to receive, and it waits no longer for ours.
+    On return the server's queue pairs are ready to receive, and the server knows that this side's are.
 
     Raises:
-        ExchangeError: nobody there, too slow, or not such a program.
+        ExchangeError: the server is absent, too slow, or another program.
     """
     with contextlib.closing(dial(host, port, timeout_s)) as stream:
         _send_all(stream, mine, timeout_s)
@@ -68,7 +68,7 @@ def serve(
     bring_up: Callable[[list[Destination]], None],
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> list[Destination]:
-    """The server's side, for one client.
+    """Run the server's side, for one client.
 
     Args:
         listener: a listening socket; its own timeout bounds the wait for a client.
@@ -78,7 +78,7 @@ def serve(
         timeout_s: for each step once the client is there.
 
     Raises:
-        ExchangeError: no client in time, a client that is too slow, or not such a program.
+        ExchangeError: no client came in time, or it is too slow or another program.
     """
     try:
         sock, address = listener.accept()

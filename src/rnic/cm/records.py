@@ -14,7 +14,7 @@ from rnic.spec import cm
 
 
 class Port(Protocol):
-    """What the connection manager needs of the port."""
+    """A port, as the connection manager sees it."""
 
     @property
     def guid(self) -> int:
@@ -22,18 +22,18 @@ class Port(Protocol):
 
     @property
     def gid(self) -> bytes:
-        """16 bytes."""
+        """GID of the port, 16 bytes."""
 
     @property
     def mtu_code(self) -> int:
-        """Active path MTU."""
+        """Code of the active path MTU."""
 
     @property
     def pkey(self) -> int:
         """P_Key of the path."""
 
     def send(self, datagram: bytes, gid: bytes, traffic_class: int) -> None:
-        """Send 256 bytes to the QP1 of a GID."""
+        """Send a MAD of 256 bytes to the QP1 of a GID."""
 
 
 class CmError(Exception):
@@ -46,7 +46,7 @@ class CmError(Exception):
 
 @dataclass(slots=True)
 class Parameters:
-    """The sender's parameters in REQ or REP (IBA 12.6.5 and 12.6.8): all of them, resources and depth too, are its."""
+    """The sender's parameters in REQ or REP (IBA 12.6.5 and 12.6.8), including its own resources and depth."""
 
     qpn: int = 0
     psn: int = 0
@@ -81,7 +81,7 @@ class ServiceListener:
     handler: EventHandler
     backlog: int
     waiting: int = 0
-    """Requests that its owner has not seen, accepted or rejected yet."""
+    """Requests that the listener's owner has not seen, accepted or rejected yet."""
 
 
 @dataclass(slots=True, eq=False)
@@ -96,10 +96,10 @@ class ConnectionRecord:
     listener: ServiceListener | None = None
     """The listener that the request was for, on the passive side."""
     queued: bool = False
-    """It has a place in the listener's backlog."""
+    """True if the request counts against the listener's backlog."""
     state: State = State.IDLE
     datagram: bool = False
-    """Service ID resolution only (SIDR)."""
+    """True for service ID resolution (SIDR) only."""
     remote_id: int = 0
     tid: int = 0
     transport: int = cm.TRANSPORT_RC
@@ -123,10 +123,10 @@ class ConnectionRecord:
     first_sent_ns: int = 0
     """When ``last_message`` was sent first."""
     last_sent_ns: int = 0
-    """When it was sent last."""
+    """When ``last_message`` was sent last."""
     deadline_ns: int | None = None
     expires: bool = False
-    """At the deadline the state expires; else the last message is sent again."""
+    """True if the state expires at the deadline; else the last message is retransmitted then."""
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
-"""rdma_cm's service to programs, sans I/O: IDs, port spaces, event channels, over the ports' connection managers.
+"""The rdma_cm service for programs, sans I/O: IDs, port spaces and event channels on top of each port's CM agent.
 
-One service stands beside all devices of a NIC process, or of a program that has its own. Programs are told apart by a
-key of the caller's; requests and answers are the bytes of :mod:`rnic.spec.attach_cm`, so that a C library, a Python
+One service covers all devices of a NIC process, or of a program with devices of its own. The caller identifies each
+program by a key; requests and answers are the bytes of :mod:`rnic.spec.attach_cm`, so that a C library, a Python
 program and a test use one boundary. Service IDs and the IP header in private data are those of annex A11.
 """
 
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from rnic.device.nic import Nic
 
 MAX_IDS = 16_384
-"""IDs of one program."""
+"""Most IDs of one program."""
 MAX_CHANNELS = 1_024
 MAX_EVENTS = 65_536
-"""Events that wait on one channel."""
+"""Most events that wait on one channel."""
 _MULTICAST_QPN = 0xFFFFFF
 _WILDCARDS = (NOWHERE, MAPPED + bytes(4))
 """Wildcard addresses: of either family, and of IPv4."""
@@ -66,7 +66,7 @@ class CmService:
         self._clients: dict[Hashable, Program] = {}
         self._now_ns = 0
         self._synchronous_id: CmId | None = None
-        """The ID whose next event is the answer to its request."""
+        """The ID whose next event answers the current request."""
         self._synchronous_event = b""
 
     # ------------------------------------------------------------------------------------ devices
@@ -82,7 +82,7 @@ class CmService:
 
     def _bind_on(self, cm_id: CmId, port: CmPort) -> None:
         """Bind a wildcard ID on a device that came later, unless its port is taken there."""
-        if port not in self._usable_ports(cm_id.client) or not _covers(cm_id.src, port):
+        if port not in self._usable_ports(cm_id.client) or not _covers(cm_id, port):
             return
         try:
             self._assign_port(cm_id, [port], cm_id.src_port)
@@ -100,7 +100,7 @@ class CmService:
         port.nic.gsi.agent = None
         for client in self._clients.values():
             for cm_id in client.ids.values():
-                # a device of the same name that comes later has the port free
+                # the port is free on a later device of the same name
                 cm_id.bound = [bound for bound in cm_id.bound if bound is not port]
                 cm_id.listeners = [pair for pair in cm_id.listeners if pair[0] is not port]
             for cm_id in [cm_id for cm_id in client.ids.values() if cm_id.port is port]:
@@ -166,7 +166,7 @@ class CmService:
         client = self._clients.pop(key, None)
         if client is not None:
             for channel in client.channels.values():
-                channel.events.clear()  # else destroying each ID would search all of them
+                channel.events.clear()  # otherwise destroying each ID would search all events
             for cm_id in list(client.ids.values()):
                 self._destroy(cm_id)
             for channel in client.channels.values():
@@ -181,7 +181,7 @@ class CmService:
 
     def _close_channel(self, client: Program, number: int) -> bytes:
         channel = self._channel(client, number)
-        channel.events.clear()  # all are of IDs that are destroyed, each of which would search them
+        channel.events.clear()  # their IDs are destroyed; each would search all events
         for cm_id in [cm_id for cm_id in client.ids.values() if cm_id.channel is channel]:
             self._destroy(cm_id)
         client.channels.pop(number).signal.close()
@@ -263,17 +263,18 @@ class CmService:
         raise OSError(errno.EADDRNOTAVAIL, "no device of this program has this address: see rnic exec --addr")
 
     def _bind(self, cm_id: CmId, fields: dict[str, int], data: bytes) -> None:
-        """Bind to an address (or all), and a port (or any)."""
+        """Bind to one or all addresses, and to a given or free port."""
         if cm_id.bound or cm_id.wildcard:
             raise OSError(errno.EINVAL, "the ID is bound already")
         src = self._unless_loopback(cm_id.client, fields["src"].to_bytes(16, "little"))
         cm_id.reuse = bool(fields["flags"] & wire.CM_REUSEADDR)
+        cm_id.afonly = family(src) == IPV4 or bool(fields["flags"] & wire.CM_AFONLY)
         if src in _WILDCARDS:
             self._reserve_wildcard(cm_id, src, fields["src_port"])
             return
-        cm_id.port = self._port_at(cm_id.client, src)
-        cm_id.src = src
-        self._reserve_port(cm_id, [cm_id.port], fields["src_port"])
+        port = self._port_at(cm_id.client, src)
+        self._reserve_port(cm_id, src, [port], fields["src_port"])
+        cm_id.port = port
 
     def _unless_loopback(self, client: Program, src: bytes) -> bytes:
         """Return the wildcard for a loopback address that no device has, as Linux does: libfabric binds to it."""
@@ -285,12 +286,13 @@ class CmService:
 
     def _reserve_wildcard(self, cm_id: CmId, src: bytes, number: int) -> None:
         """Reserve a port number on all devices, and on those that come later."""
-        ports = [port for port in self._usable_ports(cm_id.client) if _covers(src, port)]
-        self._reserve_port(cm_id, ports, number)
-        cm_id.src, cm_id.wildcard = src, True
+        cm_id.src = src
+        ports = [port for port in self._usable_ports(cm_id.client) if _covers(cm_id, port)]
+        self._reserve_port(cm_id, src, ports, number)
+        cm_id.wildcard = True
 
-    def _reserve_port(self, cm_id: CmId, ports: list[CmPort], number: int) -> None:
-        """Reserve a port number on devices, any free one for 0."""
+    def _reserve_port(self, cm_id: CmId, src: bytes, ports: list[CmPort], number: int) -> None:
+        """Reserve a port number at an address, on devices; 0 takes any free port."""
         space = cm_id.port_space
         if not number:
             span = cm.LAST_DYNAMIC_PORT - cm.FIRST_DYNAMIC_PORT + 1
@@ -308,14 +310,30 @@ class CmService:
             )
             if not number:
                 raise OSError(errno.EADDRNOTAVAIL, "no port number is free")
-        self._assign_port(cm_id, ports, number)
+        before, cm_id.src = cm_id.src, src
+        try:
+            self._assign_port(cm_id, ports, number)
+        except OSError:
+            cm_id.src = before
+            raise
 
     @staticmethod
-    def _assign_port(cm_id: CmId, ports: list[CmPort], number: int) -> None:
+    def _check_port(cm_id: CmId, ports: list[CmPort], number: int, reuse: bool) -> None:
+        """Raise if another ID has the port: EADDRINUSE at the same address, else, as Linux does, EADDRNOTAVAIL."""
+        holders = [other for device in ports for other in device.bound.get((cm_id.port_space, number), ())]
+        if cm_id.src in _WILDCARDS:  # also IDs that are bound to no device
+            holders += [
+                other
+                for other in cm_id.client.ids.values()
+                if other.wildcard and (other.port_space, other.src_port) == (cm_id.port_space, number)
+            ]
+        for other in holders:
+            if error := _clash(cm_id, other, reuse):
+                raise OSError(error, f"port {number} is taken")
+
+    def _assign_port(self, cm_id: CmId, ports: list[CmPort], number: int) -> None:
         space = cm_id.port_space
-        for device in ports:
-            if any(not (cm_id.reuse and other.reuse) for other in device.bound.get((space, number), ())):
-                raise OSError(errno.EADDRINUSE, f"port {number} is taken")
+        self._check_port(cm_id, ports, number, cm_id.reuse)
         cm_id.src_port = number
         for device in ports:
             device.bound.setdefault((space, number), []).append(cm_id)
@@ -346,10 +364,10 @@ class CmService:
         if family(dst) != family(cm_id.port.gid):
             self._emit(cm_id, cm.EVENT_ADDR_ERROR, _ADDRESS_FAMILY)
             return
-        cm_id.wildcard = False  # it sends by this device
+        cm_id.wildcard = False  # it sends through this device now
         cm_id.src, cm_id.dst, cm_id.dst_port = cm_id.port.gid, dst, fields["dst_port"]
         if not cm_id.bound:
-            self._reserve_port(cm_id, [cm_id.port], fields["src_port"])
+            self._reserve_port(cm_id, cm_id.src, [cm_id.port], fields["src_port"])
         self._emit(cm_id, cm.EVENT_ADDR_RESOLVED)
 
     def _resolve_route(self, cm_id: CmId, fields: dict[str, int], data: bytes) -> None:
@@ -369,6 +387,9 @@ class CmService:
             raise OSError(errno.EINVAL, "the ID listens or is connected already")
         if not cm_id.bound and not cm_id.wildcard:
             self._reserve_wildcard(cm_id, NOWHERE, fields["src_port"])
+        if cm_id.reuse:  # an ID that listens no longer shares its port
+            self._check_port(cm_id, cm_id.bound, cm_id.src_port, False)
+            cm_id.reuse = False
         cm_id.backlog = fields["value"]
         try:
             for port in cm_id.bound:
@@ -392,7 +413,7 @@ class CmService:
         cm_id.backlog = None
 
     def on_request(self, listening: CmId, port: CmPort, event: ConnectionEvent) -> None:
-        """Make an ID for a request to a listening one, and report it."""
+        """Make an ID for a request to a listening ID, and report it."""
         connection = event.connection
         header = IP_HEADER.unpack(event.private)
         known = header["version"] == 0 and header["ip_version"] == family(connection.peer)
@@ -410,7 +431,7 @@ class CmService:
         self._emit(cm_id, cm.EVENT_CONNECT_REQUEST, 0, data, listen_id=listening.number, **remote_offer(connection))
 
     def _make_room(self, client: Program) -> bool:
-        """Destroy IDs of requests that were withdrawn where that is needed; return whether there is room for an ID."""
+        """Destroy IDs of withdrawn requests if necessary; return whether there is room for an ID."""
         if len(client.ids) >= MAX_IDS:
             for cm_id in list(client.ids.values()):
                 if cm_id.passive and not cm_id.accepted and cm_id.connection and cm_id.connection.state is State.CLOSED:
@@ -420,8 +441,8 @@ class CmService:
     def on_event(self, cm_id: CmId, event: ConnectionEvent) -> None:
         """Report an event of an ID's connection.
 
-        Events of a request that the program has not accepted are dropped: as on Linux, its accept then fails. Events
-        of IDs that it has not set up yet would confuse it.
+        Events of a request that the program has not accepted are dropped: as on Linux, its accept then fails. The
+        program has not set up these IDs yet, and would not expect their events.
         """
         if cm_id.passive and not cm_id.accepted:
             return
@@ -430,7 +451,7 @@ class CmService:
         if event.event == cm.EVENT_CONNECT_RESPONSE:
             more = remote_offer(connection)
         has_private = event.event in (cm.EVENT_CONNECT_RESPONSE, cm.EVENT_REJECTED) or (
-            connection.datagram and event.status >= 0  # any SIDR_REP
+            connection.datagram and event.status >= 0  # any SIDR_REP ends the exchange
         )
         self._emit(cm_id, event.event, event.status, event.private if has_private else b"", **more)
 
@@ -466,7 +487,7 @@ class CmService:
                 errno.EINVAL, f"the peer has given up: it took its request back ({_reject_reason(cm_id.connection)})"
             )
         if (cm_id.connection.state, Input.ACCEPT) in _ACCEPTABLE:
-            psn = cm_id.connection.local.psn  # the program has brought its queue pair to RTR with it
+            psn = cm_id.connection.local.psn  # the program used this PSN to bring its queue pair to RTR
             cm_id.connection.local = local_parameters(fields)
             cm_id.connection.local.psn = psn
         self._request(cm_id, Input.ACCEPT, data)
@@ -501,7 +522,7 @@ class CmService:
         """Do nothing: the program's library attaches and detaches queue pairs."""
 
     def _query(self, cm_id: CmId, fields: dict[str, int], data: bytes) -> None:
-        """Answer with the ID's record; its ``status`` is the reason where the peer has withdrawn its request."""
+        """Answer with the ID's record; its ``status`` is the reason if the peer has withdrawn its request."""
         if cm_id.connection is not None and _was_withdrawn(cm_id):
             self._synchronous_event = self._describe(cm_id, status=cm_id.connection.status)
 
@@ -544,7 +565,7 @@ class CmService:
 
 
 def _was_withdrawn(cm_id: CmId) -> bool:
-    """Whether the peer withdrew its request before the program accepted it."""
+    """Return whether the peer withdrew its request before the program accepted it."""
     return (
         cm_id.passive and not cm_id.accepted and cm_id.connection is not None and cm_id.connection.state is State.CLOSED
     )
@@ -555,9 +576,20 @@ def _reject_reason(connection: ConnectionRecord) -> str:
     return f"{REJECT_REASONS.get(connection.status, 'unknown')}, reason {connection.status}"
 
 
-def _covers(src: bytes, port: CmPort) -> bool:
-    """Whether a wildcard address covers this device's."""
-    return src == NOWHERE or family(port.gid) == IPV4
+def _covers(cm_id: CmId, port: CmPort) -> bool:
+    """Return whether the wildcard address of an ID covers this device's."""
+    return family(port.gid) == family(cm_id.src) or not (cm_id.afonly or family(cm_id.src) == IPV4)
+
+
+def _clash(cm_id: CmId, other: CmId, reuse: bool) -> int:
+    """Return the errno if two IDs cannot share a port, else 0; the rules are those of Linux's cma.c."""
+    if cm_id is other or (reuse and other.reuse):
+        return 0
+    if cm_id.afonly and other.afonly and family(cm_id.src) != family(other.src):
+        return 0
+    if cm_id.src in _WILDCARDS or other.src in _WILDCARDS:
+        return errno.EADDRNOTAVAIL
+    return errno.EADDRINUSE if cm_id.src == other.src else 0
 
 
 _ACCEPTABLE = frozenset({(state, Input.ACCEPT) for state in (State.REQ_RCVD, State.MRA_REQ_SENT, State.SIDR_REQ_RCVD)})

@@ -1,11 +1,11 @@
 """The communication manager's state machine (IBA vol. 1, 12.9.5 to 12.9.7 and 12.11), as one table.
 
 ``TABLE[state, input]`` is the next state and the actions of the transition. A pair that is not listed changes nothing:
-such a message is counted and dropped, such a request of the owner is refused.
+the message is counted and dropped, the owner's request is refused.
 
-Two places differ from the standard's figures, on purpose. A DREQ is answered at once, and not when the consumer says
-so: the peer has left in any case. And a rejected connection stays a while in ``REJ_SENT``: a REQ that is repeated
-because the REJ was lost is rejected again, and not taken for a new one.
+Two transitions differ from the standard's figures, on purpose. A DREQ is answered at once, without waiting for the
+consumer: the peer has left in any case. And a rejected connection stays in ``REJ_SENT`` for a while: a REQ that is
+retransmitted because the REJ was lost is rejected again, not treated as new.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Input(Enum):
     """Inputs of the state machine: messages received, requests of the owner, timers."""
 
     RX_REQ = auto()
-    """A duplicate: the first one makes the communication ID."""
+    """A duplicate REQ: the first one makes the communication ID."""
     RX_MRA_REQ = auto()
     RX_MRA_REP = auto()
     RX_REJ = auto()
@@ -48,12 +48,12 @@ class Input(Enum):
     RX_DREQ = auto()
     RX_DREP = auto()
     RX_SIDR_REQ = auto()
-    """A duplicate."""
+    """A duplicate SIDR_REQ."""
     RX_SIDR_REP = auto()
 
     CONNECT = auto()
     RESOLVE = auto()
-    """By SIDR."""
+    """Request of the owner: resolve the service ID by SIDR."""
     ACCEPT = auto()
     ESTABLISH = auto()
     REJECT = auto()
@@ -61,7 +61,7 @@ class Input(Enum):
     COMM_EST = auto()
     """Communication established: the queue pair has received, so the peer is ready even if its RTU was lost."""
     STALE = auto()
-    """The peer requested another connection of the same queue pair: it knows nothing of this one any more."""
+    """The peer requested another connection of the same queue pair: it no longer knows this one."""
     DESTROY = auto()
     """The owner destroyed its ID."""
 
@@ -87,15 +87,15 @@ class Action(Enum):
     SEND_SIDR_REQ = auto()
     SEND_SIDR_REP = auto()
     REPEAT = auto()
-    """Send the last message again."""
+    """Retransmit the last message."""
     ARM = auto()
     """Start the timer for the answer to the last message."""
     EXTEND = auto()
-    """Start it for as long as MRA says."""
+    """Start the timer for the service timeout in the MRA."""
     START_TIMEWAIT = auto()
     """Start TIMEWAIT: until none of the connection's packets can be in flight."""
     KEEP_ANSWER = auto()
-    """Keep the last answer for repetition until the peer has surely received it, since it repeats its request else."""
+    """Keep the last answer for retransmission for as long as the peer might retransmit its request."""
     STOP = auto()
     """Stop the timer."""
     RECORD_REP = auto()
@@ -160,7 +160,7 @@ TABLE: dict[tuple[State, Input], Row] = {
     (S.REP_SENT, I.RX_REJ): (S.CLOSED, (A.STOP, A.REPORT_REJECTED)),
     (S.REP_SENT, I.RX_RTU): (S.ESTABLISHED, (A.STOP, A.REPORT_ESTABLISHED)),
     (S.REP_SENT, I.COMM_EST): (S.ESTABLISHED, (A.STOP, A.REPORT_ESTABLISHED)),
-    # its RTU was lost, and it has left since
+    # the peer's RTU was lost, and the peer has disconnected since
     (S.REP_SENT, I.RX_DREQ): (
         S.TIMEWAIT,
         (A.STOP, A.SEND_DREP, A.REPORT_ESTABLISHED, A.REPORT_DISCONNECTED, A.START_TIMEWAIT),

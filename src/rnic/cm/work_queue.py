@@ -1,7 +1,7 @@
-"""The work queue of one connection, for callers in threads and in asyncio; and waiting for events of a connection.
+"""The work queue of one connection, for threads and asyncio tasks; and waits for connection events.
 
-A caller that waits also drives: it polls the completion queue and completes operations, its own and others'. It spins
-for a short time, since a wake-up costs more than most operations, then sleeps.
+A caller that waits also drives: it polls the completion queue, and completes its own operations and those of
+others. It spins for a short time, since a wake-up costs more than most operations, then sleeps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rnic.verbs.event_queues import CompChannel
 from rnic.verbs.qp import QP
 
 SPIN_NS = 300_000
-"""How long a waiter polls before it sleeps."""
+"""Time that a waiter polls before it sleeps."""
 _SLEEP_S = 0.05
 """Longest sleep of a waiter, so that it does not hang if another thread takes its wake-up."""
 MAX_WAIT_S = 0.5
@@ -37,34 +37,34 @@ T = TypeVar("T")
 _HINTS = {
     e.IBV_WC_RETRY_EXC_ERR: "the peer does not answer; it is gone, or the network to it is",
     e.IBV_WC_WR_FLUSH_ERR: "the connection is broken since an earlier error",
-    e.IBV_WC_REM_ACCESS_ERR: "the peer does not let us: range, rights, or a buffer that it shares no more",
+    e.IBV_WC_REM_ACCESS_ERR: "the peer refuses access: range, rights, or a buffer that it no longer shares",
     e.IBV_WC_REM_INV_REQ_ERR: "the peer refuses the request: too long, or not aligned to 8 bytes",
-    e.IBV_WC_REM_OP_ERR: "the peer could not carry it out",
+    e.IBV_WC_REM_OP_ERR: "the peer could not execute it",
     e.IBV_WC_LOC_LEN_ERR: "the message is longer than the receive",
     e.IBV_WC_RNR_RETRY_EXC_ERR: "the peer posts no receives",
 }
 
 
 class PeerClosedError(RnicError, ConnectionError):
-    """The peer closed the connection, so nothing will arrive any more."""
+    """The peer closed the connection, so nothing more will arrive."""
 
 
 class Peer(Protocol):
     """The other end of a connection, as far as a wait depends on it."""
 
     def peer_gone(self) -> bool:
-        """Whether the peer has ended the connection."""
+        """True once the peer has ended the connection."""
 
     def peer_fileno(self) -> int:
-        """Return the descriptor that is readable when that may be so; below 0 once it is closed."""
+        """Return the descriptor that is readable when :meth:`peer_gone` may be true; negative once closed."""
 
 
 class Operation:
     """One operation: a work request, or several that belong together.
 
     Args:
-        what: for messages, such as ``READ of 'a'``.
-        release: called when the last of its work requests completed, even if no caller waits any more.
+        what: name for error messages, such as ``READ of 'a'``.
+        release: called when the last of its work requests completed, even if no caller waits anymore.
     """
 
     __slots__ = ("failed", "release", "remaining", "what")
@@ -76,7 +76,7 @@ class Operation:
         self.failed: WC | None = None
 
     def done(self) -> bool:
-        """Whether all its work requests completed."""
+        """Return whether all its work requests completed."""
         return self.remaining == 0
 
     def complete(self, wc: WC) -> None:
@@ -88,7 +88,7 @@ class Operation:
             self.release()
 
     def raise_on_error(self, peer: str) -> None:
-        """Raise :class:`WorkCompletionError` if it failed."""
+        """Raise :class:`WorkCompletionError` if the operation failed."""
         if self.failed is not None:
             raise failure(self.what, self.failed, peer)
 
@@ -103,7 +103,7 @@ _live: weakref.WeakSet[WorkQueue] = weakref.WeakSet()
 
 
 class WorkQueue:
-    """Posts the work requests of operations, keeps those that do not fit yet, and hands out completions.
+    """Posts the work requests of operations, queues those that do not fit yet, and dispatches completions.
 
     Args:
         ctx: the device.
@@ -114,6 +114,8 @@ class WorkQueue:
 
     def __init__(self, ctx: Context, depth: int, cqe: int, on_receive: Callable[[WC], None]) -> None:
         self.closed = False
+        self.inherited = False
+        """True in a forked child, which can only close the queue."""
         self.channel = CompChannel(ctx)
         try:
             self.cq = CQ(ctx, cqe, channel=self.channel)
@@ -161,14 +163,14 @@ class WorkQueue:
                 raise
 
     def progress(self) -> None:
-        """Let the NIC work a little, and hand out what completed."""
+        """Run one step of the NIC, and dispatch completions."""
         self._runtime.progress()
         self.dispatch()
 
     def dispatch(self) -> None:
-        """Hand out what completed; nothing once it is closed."""
+        """Dispatch completions; do nothing once closed."""
         with self.lock:
-            if self.closed:
+            if self.closed or self.inherited:
                 return
             count, found = self.cq.poll(_POLL)
             while count:
@@ -182,9 +184,9 @@ class WorkQueue:
                 count, found = self.cq.poll(_POLL) if count == _POLL else (0, [])
 
     def arm(self) -> None:
-        """Have the next completion wake waiters that sleep on :attr:`channel`."""
+        """Request that the next completion wake waiters that sleep on :attr:`channel`."""
         with self.lock:
-            if not self.closed:  # its registers may be another's by now
+            if not (self.closed or self.inherited):  # another context may own its registers by now
                 self.cq.req_notify()
 
     # ---------------------------------------------------------------------------------- in threads
@@ -194,7 +196,7 @@ class WorkQueue:
 
         Args:
             ready: checked after each step.
-            timeout_s: how long; ``None`` for ever.
+            timeout_s: longest wait; ``None`` for no limit.
             peer: its end ends the wait.
 
         Returns:
@@ -202,7 +204,7 @@ class WorkQueue:
         """
         now = busy = time.monotonic_ns()
         end = None if timeout_s is None else now + int(timeout_s * 1e9)
-        while not self.closed:
+        while not (self.closed or self.inherited):
             moved = self._runtime.progress()
             self.dispatch()
             if ready():
@@ -229,7 +231,7 @@ class WorkQueue:
         watched = [self.channel.fileno(), *sockets]
         if peer is not None:
             watched.append(peer.peer_fileno())
-        # a link in memory has nothing to wait on
+        # a link in memory has no descriptor to wait on
         wait_readable(open_descriptors(watched), seconds if sockets else min(seconds, 0.001))
         self._drain()
 
@@ -241,7 +243,7 @@ class WorkQueue:
     # ---------------------------------------------------------------------------------- in asyncio
 
     async def wait_async(self, ready: Callable[[], bool], peer: Peer | None = None) -> bool:
-        """Wait as :meth:`wait` does, in a task; a close by any thread ends this wait, too."""
+        """Wait as :meth:`wait` does, in a task; a close by any thread also ends this wait."""
         self.dispatch()
         if ready():
             return True
@@ -251,7 +253,7 @@ class WorkQueue:
         while not ready():
             waiter = loop.create_future()
             with self.lock:
-                if self.closed:
+                if self.closed or self.inherited:
                     return False
                 self._waiters.append(waiter)
                 self.arm()
@@ -266,7 +268,7 @@ class WorkQueue:
         return True
 
     def _watch(self, loop: asyncio.AbstractEventLoop, peer: Peer | None) -> None:
-        if self.closed:  # nothing is left to watch
+        if self.closed or self.inherited:  # nothing is left to watch
             return
         if self._loop is not loop:
             self._forget_loop()
@@ -278,14 +280,14 @@ class WorkQueue:
 
     def _on_readable(self, descriptor: int) -> None:
         if descriptor != self.channel.fileno() and self._loop is not None:
-            # the peer has ended the connection: the descriptor stays readable
+            # the peer has closed the connection: the descriptor stays readable
             self._loop.remove_reader(descriptor)
         self._drain()
         self.dispatch()
         self._wake_waiters()
 
     def _wake_waiters(self) -> None:
-        """Have tasks check again, each in its own loop, which need not be the one that watches."""
+        """Make waiting tasks check again, each in its own event loop, which may not be the one that watches."""
         with self.lock:
             waiters, self._waiters = self._waiters, []
         for loop in {waiter.get_loop() for waiter in waiters}:
@@ -310,7 +312,8 @@ class WorkQueue:
             self._backlog.clear()
             for operation in unfinished:
                 operation.complete(WC(status=e.IBV_WC_WR_FLUSH_ERR))
-            self._wake_waiters()
+            if not self.inherited:
+                self._wake_waiters()
             self.channel.close()
 
 
@@ -321,12 +324,12 @@ def _wake(waiters: list[asyncio.Future[None]]) -> None:
 
 
 def open_descriptors(descriptors: list[int]) -> list[int]:
-    """Return those that no other thread has closed."""
+    """Return the descriptors that no other thread has closed."""
     return [each for each in descriptors if each >= 0]
 
 
 class _Deadline:
-    """How long a wait may still sleep."""
+    """Deadline of a wait, and the time left."""
 
     def __init__(self, timeout_s: float | None) -> None:
         self._end = None if timeout_s is None else time.monotonic() + timeout_s
@@ -339,7 +342,7 @@ class _Deadline:
 def wait_event(take: Callable[[], T | None], descriptors: Callable[[], list[int]], timeout_s: float | None) -> T | None:
     """Call ``take`` until it returns something, and sleep on ``descriptors()`` in between; ``None`` after the timeout.
 
-    For events beside the data path: connection requests, answers of the connection manager, the end of a connection.
+    For events outside the data path: connection requests, answers of the connection manager, the end of a connection.
     """
     deadline = _Deadline(timeout_s)
     while (found := take()) is None:
@@ -352,7 +355,7 @@ def wait_event(take: Callable[[], T | None], descriptors: Callable[[], list[int]
 async def wait_event_async(
     take: Callable[[], T | None], descriptors: Callable[[], list[int]], timeout_s: float | None
 ) -> T | None:
-    """:func:`wait_event` for asyncio."""
+    """Run :func:`wait_event` on asyncio."""
     loop = asyncio.get_running_loop()
     deadline = _Deadline(timeout_s)
     while (found := take()) is None:
@@ -370,10 +373,11 @@ async def _wait_readable_async(loop: asyncio.AbstractEventLoop, descriptors: lis
             readable.set_result(None)
 
     # duplicates: other tasks of this loop may watch the same descriptors
-    watched = [os.dup(descriptor) for descriptor in descriptors]
+    watched: list[int] = []
     try:
-        for descriptor in watched:
-            loop.add_reader(descriptor, on_readable)
+        for descriptor in descriptors:
+            watched.append(os.dup(descriptor))
+            loop.add_reader(watched[-1], on_readable)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await readable
@@ -384,9 +388,10 @@ async def _wait_readable_async(loop: asyncio.AbstractEventLoop, descriptors: lis
 
 
 def _after_fork() -> None:
-    """A child closes connections, too: a thread that it does not have may hold one of their locks."""
+    """Replace locks in a forked child, which must close connections: a thread it does not have may hold them."""
     for queue in list(_live):
         queue.lock = threading.RLock()
+        queue.inherited = True
 
 
 if hasattr(os, "register_at_fork"):

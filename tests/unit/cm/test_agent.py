@@ -231,7 +231,7 @@ def test_every_state_ends_by_itself_once_its_owner_is_gone(state: State) -> None
     assert not bench.agent._by_qpn
 
 
-def test_the_table_leads_out_of_every_state_and_names_only_states_that_are_reached() -> None:
+def test_the_table_leaves_every_state_and_reaches_all_it_names() -> None:
     reached = {State.IDLE, State.REQ_RCVD, State.SIDR_REQ_RCVD} | {row[0] for row in TABLE.values()}
     assert reached == set(State)
     for state in set(State) - {State.CLOSED}:
@@ -321,7 +321,7 @@ def test_a_request_after_the_last_listener_is_rejected_a_moment_later(
     assert bench.agent.next_deadline_ns() is None
 
 
-def test_a_datagram_request_waits_for_a_port_that_was_listened_on_in_the_other_port_space() -> None:
+def test_a_sidr_request_waits_for_a_port_of_the_other_port_space() -> None:
     """perftest's server agrees by PS_TCP, and then listens in PS_UDP: its client may be there first."""
     bench = Bench()
     bench.agent.unlisten(bench.listen())
@@ -367,7 +367,7 @@ def test_a_request_that_cannot_be_is_rejected_with_its_reason(field: str, value:
     assert not bench.events
 
 
-def test_requests_beyond_the_backlog_are_dropped_until_one_is_seen_or_answered() -> None:
+def test_requests_beyond_the_backlog_are_dropped() -> None:
     bench = Bench()
     listener = bench.listen(backlog=2)
     for number in range(3):
@@ -387,7 +387,7 @@ def test_requests_beyond_the_backlog_are_dropped_until_one_is_seen_or_answered()
     assert listener.waiting == 1
 
 
-def test_a_peer_that_gives_up_leaves_its_place_to_nobody_until_its_owner_looks() -> None:
+def test_a_withdrawn_request_keeps_its_backlog_entry_until_seen() -> None:
     """Or peers that come and go could fill the owner's memory."""
     bench = Bench()
     listener = bench.listen(backlog=1)
@@ -417,7 +417,7 @@ def test_a_backlog_is_bounded_and_has_a_default() -> None:
         bench.agent.listen(2, bench.events.append)
 
 
-def test_a_peer_that_comes_again_with_the_same_queue_pair_ends_the_old_connection() -> None:
+def test_a_new_request_for_a_queue_pair_ends_its_old_connection() -> None:
     bench = Bench()
     connection = bench.asked()
     bench.agent.request(connection, Input.ACCEPT, 0)
@@ -462,7 +462,7 @@ def test_what_a_peer_has_passed_over_is_repeated() -> None:
     assert bench.counters["cm_repeats"] == 1
 
 
-def test_a_request_without_answer_is_repeated_soon_then_later_and_at_last_given_up() -> None:
+def test_an_unanswered_request_is_retransmitted_with_backoff_then_given_up() -> None:
     bench = Bench()
     bench.agent.connect(THERE, SERVICE, bench.events.append, 0)
     times = []

@@ -136,7 +136,7 @@ def test_a_request_for_which_no_queue_pair_can_be_made_is_rejected() -> None:
         listening.listen()
         ctx = listening.context
         with (
-            beside(lambda: rnic.cm_connect(HERE, PORT, addr=THERE, timeout_s=2)) as found,
+            beside(lambda: rnic.cm_connect(HERE, PORT, addr=THERE, timeout_s=30)) as found,
             pytest.raises(rnic.VerbsError, match="cqe=10000000"),
         ):
             listening.get_request()
@@ -278,7 +278,7 @@ def test_closing_a_channel_ends_what_another_thread_waits_for(monkeypatch: pytes
     with CMEventChannel() as channel, CMID(channel) as listening:
         listening.bind_addr(passive())
         with beside(lambda: CMEvent(channel)) as found:
-            assert sleeps.wait(5)
+            assert sleeps.wait(30)
             channel.close()
         (said,) = found
         assert isinstance(said, rnic.VerbsError)
@@ -370,7 +370,7 @@ def test_a_service_that_is_refused_and_one_that_nobody_has() -> None:
             refused = CMEvent(ours)
             assert refused.event_type in (ce.RDMA_CM_EVENT_UNREACHABLE, ce.RDMA_CM_EVENT_REJECTED)
             assert refused.private_data.startswith(b"not today")
-            with pytest.raises(rnic.VerbsError, match="says of no peer where it is"):
+            with pytest.raises(rnic.VerbsError, match="has no peer address"):
                 UDParam(refused)
         with found_ways(other, ours, udp(THERE, HERE, PORT + 1)):
             other.connect()
@@ -398,7 +398,7 @@ def test_who_joined_a_group_receives_what_is_sent_there() -> None:
         wc = member.get_recv_comp()
         assert (wc.byte_len, got.read(6, 40)) == (46, b"to all")
         member.leave_multicast(group)
-        with pytest.raises(rnic.VerbsError, match=r"10\.0\.0\.1 is no multicast address: use one of 224"):
+        with pytest.raises(rnic.VerbsError, match=r"10\.0\.0\.1 is not a multicast address: use one of 224"):
             member.join_multicast(AddrInfo(dst="10.0.0.1", port_space=ce.RDMA_PS_UDP))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rnic.cm.ids import ip_header
+from rnic.cm.ids import MAPPED, NOWHERE, ip_header
 from rnic.cm.service import CmService
 from rnic.spec import attach_cm as a
 from rnic.spec import cm
@@ -337,14 +337,82 @@ def test_ports_are_each_devices_own_and_taken_once(pair: Pair) -> None:
     again = pair.server.create()
     with pytest.raises(OSError, match="port 9 is taken") as refused:
         pair.server.ask(a.CM_BIND, id=again, src_port=9)
-    assert refused.value.errno == errno.EADDRINUSE
+    assert refused.value.errno == errno.EADDRNOTAVAIL  # both at all addresses
     udp = pair.server.create(cm.PS_UDP)
     pair.server.ask(a.CM_BIND, id=udp, src_port=9)
 
 
 def test_two_that_both_say_so_share_a_port(pair: Pair) -> None:
-    for _ in range(2):
+    ids = [pair.server.create() for _ in range(2)]
+    for number in ids:
+        pair.server.ask(a.CM_BIND, id=number, src_port=9, flags=a.CM_REUSEADDR)
+    # a listener shares it no more
+    with pytest.raises(OSError, match="port 9 is taken"):
+        pair.server.ask(a.CM_LISTEN, id=ids[0])
+    pair.server.ask(a.CM_DESTROY, id=ids[1])
+    pair.server.ask(a.CM_LISTEN, id=ids[0])
+    with pytest.raises(OSError, match="port 9 is taken"):
         pair.server.ask(a.CM_BIND, id=pair.server.create(), src_port=9, flags=a.CM_REUSEADDR)
+
+
+_ANY4, _ANY6 = MAPPED + bytes(4), NOWHERE
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "wanted"),
+    [
+        ((_ANY4, 0), (_ANY6, a.CM_AFONLY), 0),
+        ((_ANY6, a.CM_AFONLY), (_ANY4, 0), 0),
+        ((_ANY4, 0), (_ANY6, 0), errno.EADDRNOTAVAIL),
+        ((_ANY6, 0), (_ANY4, 0), errno.EADDRNOTAVAIL),
+        ((_ANY6, 0), (_ANY6, a.CM_AFONLY), errno.EADDRNOTAVAIL),
+        ((_ANY4, 0), (None, 0), errno.EADDRNOTAVAIL),
+        ((None, 0), (_ANY4, 0), errno.EADDRNOTAVAIL),
+        ((_ANY6, a.CM_AFONLY), (None, 0), 0),
+        ((None, 0), (None, 0), errno.EADDRINUSE),
+        ((None, a.CM_REUSEADDR), (None, a.CM_REUSEADDR), 0),
+        ((_ANY4, a.CM_REUSEADDR), (None, a.CM_REUSEADDR), 0),
+        ((None, a.CM_REUSEADDR), (None, 0), errno.EADDRINUSE),
+    ],
+)
+def test_two_ids_at_one_port(first: tuple[bytes | None, int], second: tuple[bytes | None, int], wanted: int) -> None:
+    """As Linux's ``cma_check_port`` has it, of a device that has an IPv4 address; ``None`` is that address."""
+    net = SimNet(1)
+    service = CmService(random.Random(3))
+    service.add_device("rnic0", net.nodes[0].nic)
+    program = Program(service, net)
+
+    def bind(src: bytes | None, flags: int) -> None:
+        gid = net.nodes[0].nic.gsi.gid if src is None else src
+        program.ask(a.CM_BIND, id=program.create(), src=gid, src_port=9, flags=flags)
+
+    assert net.nodes[0].nic.gsi.gid.startswith(MAPPED)
+    bind(*first)
+    if not wanted:
+        bind(*second)
+        return
+    with pytest.raises(OSError, match="port 9 is taken") as refused:
+        bind(*second)
+    assert refused.value.errno == wanted
+
+
+def test_anybody_may_bind_ports_below_1024(pair: Pair) -> None:
+    """No right is asked for, and the service has none to ask of."""
+    for number in (1, 1023):
+        pair.listen(number)
+        assert pair.client.ask(a.CM_QUERY, id=pair.resolved(number))["dst_port"] == number
+
+
+def test_a_listener_that_was_not_bound_has_a_port_of_both_families(pair: Pair) -> None:
+    listening = pair.server.create()
+    pair.server.ask(a.CM_LISTEN, id=listening)
+    port = pair.server.ask(a.CM_QUERY, id=listening)["src_port"]
+    assert cm.FIRST_DYNAMIC_PORT <= port <= cm.LAST_DYNAMIC_PORT
+    for address, flags in ((_ANY4, 0), (_ANY6, a.CM_AFONLY), (pair.gids[1], 0)):
+        with pytest.raises(OSError, match=f"port {port} is taken"):
+            pair.server.ask(a.CM_BIND, id=pair.server.create(), src=address, src_port=port, flags=flags)
+    pair.client.ask(a.CM_CONNECT, id=pair.resolved(port))
+    assert pair.server.expect(cm.EVENT_CONNECT_REQUEST)["listen_id"] == listening
 
 
 def test_a_loopback_address_of_no_device_stands_for_all(pair: Pair) -> None:
