@@ -253,7 +253,8 @@ def test_completions_of_a_queue_pair_that_was_reset_are_left_out(new_pair: NewPa
         assert ids.tolist() == found["wqe_id"].tolist() == [0, 1, 2, 3, 4, 0, 1]
         assert a.qp.post_batch(writes(pair, 5)) == 5
         pair.run()
-        del a.cq._queues[a.qp.qp_num]
+        del a.cq._queues[a.qp.qp_num], a.ctx._qps[a.qp.qp_num]
         a.cq._plain.clear()
         assert a.cq.poll_batch(np.zeros(8, completion_dtype())) == 0
+        a.ctx._qps[a.qp.qp_num] = a.qp
         a.cq.attach(a.qp.qp_num, a.qp)

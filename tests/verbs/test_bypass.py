@@ -33,6 +33,7 @@ from rnic.testing.packets import PacketFactory
 from rnic.verbs import CQ, GID, MR, QP, SGE, AHAttr, CompChannel, GlobalRoute, QPAttr, QPCap, QPInitAttr, RecvWR, SendWR
 from rnic.wire.flow import Flow
 from tests.attempts import STANDS_STILL_MS, every_valid
+from tests.forks import child_says
 from tests.verbs.test_nic_process import End, needs_engine
 
 pytestmark = [pytest.mark.slow, needs_engine]
@@ -48,7 +49,7 @@ PEER = """
     from pathlib import Path
     import rnic
     from tests.verbs.test_bypass import Side, tell
-    with rnic.open(sys.argv[2], port=4000, directory=Path(sys.argv[1]), bypass=True) as ctx:
+    with rnic.open(sys.argv[2], port=int(sys.argv[4]), directory=Path(sys.argv[1]), bypass=True) as ctx:
         assert ctx.bypass
         side = Side(ctx, events=sys.argv[3] == "events")
         tell(side.describe())
@@ -84,10 +85,10 @@ class Side:
     def describe(self) -> dict[str, Any]:
         return {"qpn": self.qp.qp_num, "gid": self.ctx.address, "port": self.ctx.udp_port}
 
-    def connect(self, there: dict[str, Any]) -> None:
+    def connect(self, there: dict[str, Any], timeout: int = 14) -> None:
         attr = QPAttr()
         attr.path_mtu, attr.max_rd_atomic, attr.max_dest_rd_atomic, attr.min_rnr_timer = e.IBV_MTU_4096, 1, 1, 1
-        attr.timeout, attr.retry_cnt, attr.rnr_retry, attr.gso = 14, 7, 7, True
+        attr.timeout, attr.retry_cnt, attr.rnr_retry, attr.gso = timeout, 7, 7, True
         attr.qp_access_flags, attr.dest_qp_num = e.IBV_ACCESS_REMOTE_WRITE, there["qpn"]
         attr.ah_attr = AHAttr(GlobalRoute(GID(there["gid"])), udp_dport=there["port"])
         self.qp.to_rts(attr)
@@ -109,6 +110,10 @@ class Side:
 
     def send(self, size: int) -> None:
         self.qp.post_send(SendWR(2, e.IBV_WR_SEND, sg=[SGE(self.mr.buf, size, self.mr.lkey)]))
+        self.sent()
+
+    def sent(self) -> None:
+        """Wait until the message that was posted has been acknowledged."""
         while (wc := self.completion()).opcode & e.IBV_WC_RECV:
             self._take(wc)
         assert wc.status == e.IBV_WC_SUCCESS
@@ -189,14 +194,16 @@ def until(done: Callable[[], object]) -> bool:
 
 
 @contextmanager
-def opened(nic: Path, host: int, events: bool) -> Iterator[tuple[Side, subprocess.Popen[str]]]:
+def opened(
+    nic: Path, host: int, events: bool, port: int = 4000, timeout: int = 14
+) -> Iterator[tuple[Side, subprocess.Popen[str]]]:
     """Our end of a connection to a program on the same device, which turns round what it gets."""
     address = f"{NET}.{host}"
-    with program(PEER, str(nic), address, "events" if events else "polls") as child:
+    with program(PEER, str(nic), address, "events" if events else "polls", str(port)) as child:
         there = hears(child)
-        with rnic.open(address, port=4000, directory=nic, bypass=True) as ctx:
+        with rnic.open(address, port=port, directory=nic, bypass=True) as ctx:
             side = Side(ctx, events)
-            side.connect(there)
+            side.connect(there, timeout)
             assert child.stdin is not None
             child.stdin.write(json.dumps(side.describe()) + "\n")
             child.stdin.flush()
@@ -300,7 +307,7 @@ def test_a_program_that_is_stopped_again_and_again(nic: Path) -> None:
 def test_who_watches_sees_every_packet(nic: Path) -> None:
     """The NIC process takes the packets from then on; the program rings its doorbells there and does not notice."""
     with opened(nic, 74, False) as (side, child):
-        fault(nic, "rnic0", [])
+        fault(nic, "rnic0", ["path-loss", "127.0.0.99"])
         assert all(slot["served"] for slot in slots(nic))
         before = {slot["pid"]: slot["counters"]["rx_packets"] for slot in slots(nic)}
         for _ in range(20):
@@ -316,20 +323,21 @@ def test_a_forked_child_has_no_part_in_it(nic: Path) -> None:
         a, b = End(ctx), End(ctx)
         a.connect(b)
         b.connect(a)
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                a.post(e.IBV_WR_RDMA_WRITE, 8, b)
-                a.cq.poll(1)
-                try:
-                    rnic.PD(ctx)
-                except VerbsError as error:
-                    code = 0 if error.errno == errno.ENODEV else 2
-                ctx.close()
-            finally:
-                os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+        def is_refused() -> bool:
+            for act, code in (
+                (lambda: a.post(e.IBV_WR_RDMA_WRITE, 8, b), errno.EIO),
+                (lambda: a.cq.poll(1), errno.EIO),
+                (lambda: rnic.PD(ctx), errno.ENODEV),
+            ):
+                with pytest.raises(VerbsError) as refused:
+                    act()
+                if refused.value.errno != code:
+                    return False
+            ctx.close()
+            return True
+
+        assert child_says(is_refused)
         a.post(e.IBV_WR_RDMA_WRITE, 8, b)
         assert a.wait().status == e.IBV_WC_SUCCESS
         assert len(slots(nic)) == 1
@@ -425,7 +433,7 @@ def test_a_program_without_an_engine_leaves_it_to_the_nic_process(nic: Path, mon
     environment = {"RNIC_BYPASS": "1", "RNIC_ENGINE": "0"}
     address = f"{NET}.79"
     with (
-        program(code, str(nic), address, "polls", env=environment) as child,
+        program(code, str(nic), address, "polls", "4000", env=environment) as child,
         rnic.open(address, port=4000, directory=nic, bypass=True) as ctx,
     ):
         side = Side(ctx)

@@ -40,16 +40,16 @@ def test_a_second_close_waits_for_the_first(kind: str, second: str, monkeypatch:
         def held(*args: Any, **kwargs: Any) -> tuple[int, bytes]:
             if not in_command.is_set():
                 in_command.set()
-                assert go_on.wait(5)
+                assert go_on.wait(30)
             return command(*args, **kwargs)
 
         monkeypatch.setattr(ctx, "command", held)
         closers = [pool.submit(made.close)]
-        assert in_command.wait(5)
+        assert in_command.wait(30)
         closers.append(pool.submit((made if second == "the object" else ctx).close))
         go_on.set()
         for closer in closers:
-            closer.result(5)
+            closer.result(30)
         assert made.closed
         assert not any(name == kind for name in map(type_name, ctx._children))
 
@@ -57,3 +57,23 @@ def test_a_second_close_waits_for_the_first(kind: str, second: str, monkeypatch:
 def type_name(thing: object) -> str:
     """Return the name of its class."""
     return type(thing).__name__
+
+
+@pytest.mark.parametrize("closed", ["context", "domain"])
+def test_objects_of_a_kind_are_closed_in_the_order_of_their_making(
+    closed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers are given back in that order, so that a run in virtual time is the same each time."""
+    order: list[Any] = []
+    close = MR.close
+
+    def noting(self: MR) -> None:
+        order.append(self)
+        close(self)
+
+    monkeypatch.setattr(MR, "close", noting)
+    with SimNet(1) as net:
+        pd = PD(net.nodes[0].ctx)
+        made = [MR(pd, 64) for _ in range(40)]
+        (pd if closed == "domain" else pd.ctx).close()
+        assert order[: len(made)] == made

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from rnic.cc.pacing import BURST_WINDOWS
 from rnic.cc.settings import CongestionSettings
+from rnic.device.congestion import BURST_WINDOWS
+from rnic.engine import use
 from rnic.link.faults import FaultyLink
 from rnic.link.udp import UdpLink
 from rnic.spec import commands as cmd
@@ -77,7 +78,7 @@ def write(sender: End, receiver: End) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["none", "limit"])
+@pytest.mark.parametrize("mode", ["none", "limit", "dcqcn", "swift"])
 def test_a_real_flow(mode: str) -> None:
     host = own_network()
     sender, receiver = End(f"{host}.201", MARKS, mode), End(f"{host}.202", [], mode)
@@ -96,9 +97,36 @@ def test_a_real_flow(mode: str) -> None:
         receiver.ctx.close()
 
 
+def limit_rate(sender: End, rate: int) -> None:
+    """Set a rate as software does, in bytes per window."""
+    for offset, value in (
+        (reg.QP_RATE + (sender.qp.qp_num - 1) * reg.QP_STRIDE, rate),
+        (reg.CONGESTION_CTRL, reg.LIMITER),
+    ):
+        assert sender.ctx.driver.command(cmd.WRITE_CFG, offset, 0, value.to_bytes(8, "big")).status == cmd.ST_OK
+
+
 @pytest.mark.slow
-def test_a_rate_bounds_what_leaves_at_once_on_real_sockets() -> None:
+def test_the_engine_keeps_a_rate_on_real_sockets() -> None:
+    host = own_network()
+    sender, receiver = End(f"{host}.205", [], "none"), End(f"{host}.206", [], "none")
+    rate = 128
+    try:
+        sender.connect(receiver)
+        receiver.connect(sender)
+        limit_rate(sender, rate)
+        begun = time.monotonic_ns()
+        write(sender, receiver)
+        assert time.monotonic_ns() - begun >= (SIZE - rate * BURST_WINDOWS) * WINDOW_NS // rate
+    finally:
+        sender.ctx.close()
+        receiver.ctx.close()
+
+
+@pytest.mark.slow
+def test_a_rate_bounds_what_leaves_at_once_on_real_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
     """1 Gb/s: in any span no more is handed to the socket than the rate brings in it and the bucket holds."""
+    monkeypatch.setattr(use, "ENGINE", None)  # what leaves is watched in Python
     host = own_network()
     sender, receiver = End(f"{host}.203", [], "none"), End(f"{host}.204", [], "none")
     rate = 128
@@ -113,11 +141,7 @@ def test_a_rate_bounds_what_leaves_at_once_on_real_sockets() -> None:
     try:
         sender.connect(receiver)
         receiver.connect(sender)
-        for offset, value in (
-            (reg.QP_RATE + (sender.qp.qp_num - 1) * reg.QP_STRIDE, rate),
-            (reg.CONGESTION_CTRL, reg.LIMITER),
-        ):
-            assert sender.ctx.driver.command(cmd.WRITE_CFG, offset, 0, value.to_bytes(8, "big")).status == cmd.ST_OK
+        limit_rate(sender, rate)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sender.udp, "send", watched)
             write(sender, receiver)

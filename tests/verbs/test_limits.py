@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 
 import rnic
+from rnic.cm.manager import manager_of
+from rnic.cm.service import MAX_CHANNELS
 from rnic.nic_process import client_memory as program
 from rnic.nic_process import connections as connections_module
 from rnic.nic_process.client import EventFd, drain
@@ -172,9 +174,10 @@ def test_the_soft_limit_is_raised(tmp_path: Path) -> None:
 
 def test_a_shared_eventfd_whose_flags_are_cleared() -> None:
     """Programs hold the same open file: one that clears O_NONBLOCK, empties or fills it makes nobody wait."""
-    fd = os.eventfd(0, os.EFD_CLOEXEC)
+    fire = EventFd()
+    fd = fire.fd
+    fcntl.fcntl(fd, fcntl.F_SETFL, 0)
     assert not fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NONBLOCK
-    fire = EventFd(fd)
     drain(fd)
     fire()
     assert os.eventfd_read(fd) == 1
@@ -197,6 +200,23 @@ def test_the_nic_goes_on_beside_a_cleared_flag(nic: Nic) -> None:
                 sock.send(b"\0", socket.MSG_DONTWAIT)
         assert nic.counters() is not None
         work(nic.directory)
+
+
+@pytest.mark.slow
+def test_channels_that_a_program_has_no_descriptor_for_are_closed(nic: Nic) -> None:
+    with rnic.open(ADDRESS, port=0, directory=nic.directory) as ctx:
+        manager = manager_of(ctx)
+        before = nic.descriptors()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            for _ in range(MAX_CHANNELS + 1):
+                with pytest.raises(VerbsError, match="raise `ulimit -n`"):
+                    manager.channel()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert nic.descriptors() == before
+        manager.channel().close()
 
 
 @pytest.mark.slow

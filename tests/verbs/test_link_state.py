@@ -60,5 +60,5 @@ def test_programs_hear_that_the_interface_is_down() -> None:
     if command is None:
         pytest.skip("no network namespace with a pair of interfaces can be made here")
     program = [sys.executable, "-c", textwrap.dedent(PROGRAM)]
-    done = subprocess.run([*command, *program], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([*command, *program], capture_output=True, text=True, timeout=120, check=False)
     assert (done.stdout, done.stderr) == ("down and up again\n", "")

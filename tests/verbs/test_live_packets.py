@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from rnic.spec.drops import DropReason
+from rnic.spec.opcodes import PLACEMENT_GLOBAL, XRC
 from rnic.spec.twins import FORCED_PLAIN, in_use
 from rnic.testing import QpPair
 from rnic.testing.pair import QKEY
@@ -49,6 +50,8 @@ WHOLE: dict[str, dict[str, Any]] = {
     "RC_READ_REQUEST": {"dma_length": 600},
     "RC_COMPARE_SWAP": {"swap_add": 1},
     "RC_FETCH_ADD": {"swap_add": 1},
+    "RC_ATOMIC_WRITE": {"payload": 8, "dma_length": 8},
+    "RC_FLUSH": {"feth": PLACEMENT_GLOBAL, "dma_length": 600},
     "RC_ACKNOWLEDGE": {"posted": (e.IBV_WR_RDMA_WRITE, 8), "syndrome": 0x1F},
     "RC_READ_RESPONSE_FIRST": {"posted": (e.IBV_WR_RDMA_READ, 4 * MTU), "payload": MTU, "syndrome": 0x1F},
     "RC_READ_RESPONSE_MIDDLE": {
@@ -83,8 +86,8 @@ WHOLE: dict[str, dict[str, Any]] = {
 
 
 def test_no_opcode_is_left_out() -> None:
-    """A packet of each row of the opcode table is cut and marred."""
-    assert set(WHOLE) == {row.name for row in OPCODES if row is not None}
+    """A packet of each row of the opcode table is cut and marred; behind its XRCETH one of XRC is as one of RC."""
+    assert set(WHOLE) == {row.name for row in OPCODES if row is not None and row.service != XRC}
 
 
 class Live:

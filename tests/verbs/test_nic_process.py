@@ -24,6 +24,7 @@ from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import rnic
@@ -58,6 +59,7 @@ from rnic.verbs import (
     QPInitAttr,
     RecvWR,
     SendWR,
+    send_dtype,
 )
 from tests.attempts import best_of
 from tests.forks import child_says, held_by_a_thread
@@ -192,6 +194,29 @@ def test_who_waits_is_told_that_it_was_closed(ends: tuple[End, End], what: str) 
     assert "is closed: open" in str(error)
 
 
+@pytest.mark.parametrize("post", ["post_send", "post_recv", "post_batch"])
+def test_posts_to_a_device_that_is_gone_say_so(directory: Path, bypass: bool, post: str) -> None:
+    """Its queue pairs are in RESET then, which is not why nothing can be posted."""
+    ctx = rnic.open(f"{NET}.91", port=4000, directory=directory, bypass=bypass)
+    end = End(ctx)
+    end.connect(end)
+    assert isinstance(ctx.driver, RemoteDriver)
+    ctx.driver.connection.sock.shutdown(socket.SHUT_RDWR)
+    limit = time.monotonic() + SECONDS
+    while end.qp.qp_state != e.IBV_QPS_RESET:
+        assert time.monotonic() < limit, "the NIC process has not noticed"
+        time.sleep(0.005)
+    posts: dict[str, Callable[[], object]] = {
+        "post_send": lambda: end.post(e.IBV_WR_SEND, 8),
+        "post_recv": lambda: end.qp.post_recv(RecvWR(1, 1, [SGE(end.mr.buf, 8, end.mr.lkey)])),
+        "post_batch": lambda: end.qp.post_batch(np.zeros(1, send_dtype())),
+    }
+    with pytest.raises(VerbsError) as error:
+        posts[post]()
+    assert error.value.errno == errno.ENODEV
+    ctx.close()
+
+
 def test_a_wild_remote_address_costs_that_queue_pair_alone(ends: tuple[End, End]) -> None:
     a, b = ends
     a.post(e.IBV_WR_RDMA_WRITE, 8, b, va=0x10)
@@ -308,6 +333,10 @@ def test_what_a_program_made_read_only_by_now_is_not_stored_to(
         ((attach.MSG_ADD, json.dumps({"address": "127.0.0.1", "port": "x"}).encode()), "port='x'"),
         ((attach.MSG_ADD, json.dumps({"address": "127.0.0.1", "congestion": 5}).encode()), "congestion=5 is no str"),
         ((attach.MSG_ADD, json.dumps({"address": "127.0.0.1", "source_ports": []}).encode()), "'source_ports'"),
+        (
+            (attach.MSG_ADD, b'{"address": "127.0.0.1", "parameters": {"QP_NUM": "x"}}'),
+            "parameter QP_NUM='x' is no int",
+        ),
         ((attach.MSG_INFO, b"nonsense"), "nonsense"),
         ((attach.MSG_FAULT, b'{"device": ["x"], "event": []}'), "is no device"),
         ((attach.MSG_FAULT, b'{"event": ["port-down", "%ss"]}' % (b"9" * 400)), "too long for a duration"),
@@ -466,7 +495,7 @@ except rnic.VerbsError as error:
         connection.close()
         done = subprocess.run(
             [*apart, *for_program] if inside == "the program" else for_program,
-            env=env, capture_output=True, text=True, timeout=30, check=True,
+            env=env, capture_output=True, text=True, timeout=120, check=True,
         )  # fmt: skip
     finally:
         os.killpg(process.pid, signal.SIGTERM)  # unshare itself does not heed it

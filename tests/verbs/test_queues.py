@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import select
 from collections.abc import Callable
 
@@ -38,9 +39,11 @@ from rnic.verbs import (
     SrqInitAttr,
     next_key,
 )
+from rnic.verbs.batch import completion_dtype
 from rnic.verbs.event_queues import AsyncEvent
 from rnic.wire.flow import Flow
 from rnic.wire.ip import ip_packet
+from tests.forks import child_says
 
 NewPair = Callable[..., QpPair]
 SECONDS = 20.0
@@ -152,7 +155,7 @@ def test_an_srq_refuses(new_pair: NewPair) -> None:
             pair.b.qp.post_recv(RecvWR(0))
         with pytest.raises(VerbsError, match="srq_limit=5"):
             srq.modify(SrqAttr(srq_limit=5), e.IBV_SRQ_LIMIT)
-        with pytest.raises(VerbsError, match="only IBV_SRQ_LIMIT"):
+        with pytest.raises(VerbsError, match="a mask beyond IBV_SRQ_LIMIT is not supported"):
             srq.modify(SrqAttr(), e.IBV_SRQ_MAX_WR)
         with pytest.raises(VerbsError, match="max_wr=0"):
             SRQ(pair.b.pd, SrqInitAttr(SrqAttr(0)))
@@ -237,6 +240,36 @@ def test_windows_refuse(new_pair: NewPair) -> None:
         assert b.wait()[0].status == e.IBV_WC_MW_BIND_ERR
 
 
+@pytest.mark.parametrize("kind", [e.IBV_MW_TYPE_1, e.IBV_MW_TYPE_2])
+def test_a_bind_that_came_to_nothing_changes_nothing(new_pair: NewPair, kind: int) -> None:
+    """The window stays usable on any queue pair, is freed by its handle, and its region deregisters."""
+    with new_pair(access=e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_MW_BIND) as pair:
+        b = pair.b
+        window = MW(b.pd, kind)
+
+        def bind(qp: QP, offset: int) -> int:
+            what = BindInfo(b.mr, b.mr.buf + offset, 8, e.IBV_ACCESS_REMOTE_WRITE)
+            if kind == e.IBV_MW_TYPE_1:
+                window.bind(qp, what)
+            else:
+                wr = SendWR(1, e.IBV_WR_BIND_MW)
+                wr.set_bind_wr(window, next_key(window.rkey), what)
+                qp.post_send(wr)
+            return b.wait()[0].status
+
+        assert bind(b.qp, len(b.buf) - 4) == e.IBV_WC_MW_BIND_ERR
+        assert bind(b.qp, 0) == e.IBV_WC_WR_FLUSH_ERR
+        healthy = QP(b.pd, QPInitAttr(cap=QPCap(8, 8, 1, 1), scq=b.cq, rcq=b.cq))
+        attr, _ = b.qp.query()
+        healthy.to_rts(attr)
+        assert bind(healthy, 0) == e.IBV_WC_SUCCESS
+        assert healthy.qp_state == e.IBV_QPS_RTS
+        with pytest.raises(VerbsError):
+            b.mr.close()
+        window.close()
+        b.mr.close()
+
+
 def test_a_deregistered_region_fails_at_once(new_pair: NewPair) -> None:
     with new_pair() as pair:
         rkey = pair.b.mr.rkey
@@ -308,6 +341,23 @@ def test_a_cq_armed_for_solicited_entries_waits_for_one(new_pair: NewPair) -> No
         pair.a.post_send(e.IBV_WR_SEND, 10, flags=SOLICITED)
         pair.a.wait()
         assert readable(channel, SECONDS)
+        assert cq.poll(10)[0] == 2
+
+
+def test_arming_for_any_entry_outlasts_arming_for_solicited_ones(new_pair: NewPair) -> None:
+    """IBA C11-32; the next event takes both."""
+    with new_pair(connect=False) as pair:
+        channel, cq, _ = armed(pair, solicited_only=False)
+        cq.req_notify(solicited_only=True)
+        for number in range(2):
+            pair.b.post_recv(10, wr_id=number)
+        pair.a.post_send(e.IBV_WR_SEND, 10)
+        pair.a.wait()
+        assert readable(channel, SECONDS)
+        assert channel.get_cq_event() is cq
+        pair.a.post_send(e.IBV_WR_SEND, 10, flags=SOLICITED)
+        pair.a.wait()
+        assert not readable(channel)
         assert cq.poll(10)[0] == 2
 
 
@@ -571,8 +621,31 @@ def test_what_is_not_rdma_comes_out_of_its_own_channel() -> None:
         assert pair.a.ctx.read_non_rdma() is None
 
 
+def test_what_is_not_rdma_goes_out_by_its_own_channel() -> None:
+    with QpPair() as pair:
+        here, there = pair.a.node.nic.config.address, pair.b.node.nic.config.address
+        question, answer = ip_packet(Flow(here, there, 5, 53), b"q" * 4000), ip_packet(Flow(there, here, 53, 5), b"a")
+        pair.a.ctx.write_non_rdma(question)
+        pair.run()
+        assert pair.b.ctx.read_non_rdma() == question
+        pair.b.ctx.write_non_rdma(bytearray(answer))
+        pair.run()
+        assert pair.a.ctx.read_non_rdma() == answer
+        assert pair.a.counters["non_rdma_frames_sent"] == 1
+        assert pair.a.counters["non_rdma_bytes_sent"] == len(question)
+        pair.a.ctx.write_non_rdma(ip_packet(Flow(here, bytes(4), 5, 53), b"nobody"))
+        assert pair.a.counters["drop_non_rdma_tx"] == 1
+        rdma = ip_packet(Flow(here, there, 5, pair.b.node.nic.config.port), b"r" * 20)
+        for bad in (b"", question[:-1], rdma, b"\x60" + bytes(39)):
+            with pytest.raises(VerbsError, match=r"no whole IP packet of the device's IP version, or RDMA") as error:
+                pair.a.ctx.write_non_rdma(bad)
+            assert error.value.errno == errno.EINVAL
+        with pytest.raises(VerbsError, match="a frame of 4097 bytes: the channel sends at most 4096"):
+            pair.a.ctx.write_non_rdma(bytes(4097))
+
+
 def test_an_address_handle_is_of_the_nics_ip_version(new_pair: NewPair) -> None:
-    with new_pair("UD") as pair, pytest.raises(VerbsError, match="is not of the IP version of"):
+    with new_pair("UD") as pair, pytest.raises(VerbsError, match="is not of this port's IP version"):
         AH(pair.a.pd, AHAttr(GlobalRoute(GID("fe80::1"))))
 
 
@@ -615,7 +688,7 @@ def test_multicast_reaches_all_members(name: str) -> None:
             assert cq.poll()[1][0].status == e.IBV_WC_SUCCESS
             assert mr.read(6, 40) == b"to all"
         members[1][2].detach_mcast(group)
-        with pytest.raises(VerbsError, match="not attached"):
+        with pytest.raises(VerbsError, match="this queue pair has not joined"):
             members[1][2].detach_mcast(group)
         with pytest.raises(VerbsError):
             qp.attach_mcast("10.0.0.1")
@@ -634,3 +707,48 @@ def test_no_message_is_acknowledged_whose_completion_is_lost(new_pair: NewPair) 
         received = [wc.status for wc in pair.b.poll()]
         assert received == [e.IBV_WC_SUCCESS] * 3
         assert sent == [e.IBV_WC_SUCCESS] * 3 + [e.IBV_WC_REM_OP_ERR] + [e.IBV_WC_WR_FLUSH_ERR] * 4
+
+
+@pytest.mark.parametrize("way", ["poll", "poll_batch"])
+def test_completions_come_to_the_queue_that_the_context_names(way: str) -> None:
+    """002 5.4.2, row ``qp_cqn_send``: more than the send queue holds, and none is lost; closing forgets both queues."""
+    with QpPair(depth=16) as pair:
+        a = pair.a
+        other = CQ(a.ctx, 64)
+        key = a.node.nic.contexts.key.qps[a.qp.qp_num]
+        for number in range(100):
+            if number == 4:
+                key.cqn_snd = other.cqn
+            a.post_send(e.IBV_WR_RDMA_WRITE, 8, wr_id=number)
+            pair.run()
+            cq = a.cq if number < 4 else other
+            if way == "poll":
+                assert [(wc.wr_id, wc.qp_num) for wc in cq.poll(4)[1]] == [(number, a.qp.qp_num)]
+            else:
+                np = pytest.importorskip("numpy")
+                assert cq.poll_batch(np.zeros(4, completion_dtype())) == 1
+        assert a.cq.poll(4)[0] == 0
+        a.post_send(e.IBV_WR_RDMA_WRITE, 8)
+        pair.run()
+        a.qp.close()
+        assert other.poll(4)[0] == a.cq.poll(4)[0] == 0
+        other.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.parametrize("service", ["RC", "UC", "UD"])
+def test_a_forked_child_closes_a_queue_pair_whose_completions_nobody_polled(new_pair: NewPair, service: str) -> None:
+    """They are the parent's, and stay."""
+    with new_pair(service) as pair:
+        pair.b.post_recv(200, 0, wr_id=7)
+        pair.a.post_send(e.IBV_WR_SEND, 100, wr_id=9)
+        pair.run()
+
+        def closes() -> bool:
+            for side in (pair.a, pair.b):
+                side.qp.close()
+                side.cq.close()
+            return True
+
+        assert child_says(closes)
+        assert [wc.wr_id for side in (pair.a, pair.b) for wc in side.wait(1)] == [9, 7]

@@ -46,7 +46,7 @@ def ends() -> Iterator[tuple[End, End]]:
 
 def wait_for(end: End) -> rnic.WC:
     """The next completion, of a program that polls its own CQ and nothing else."""
-    limit = time.monotonic() + 5
+    limit = time.monotonic() + 30
     while time.monotonic() < limit:
         count, found = end.cq.poll(1)
         if count:
@@ -54,7 +54,7 @@ def wait_for(end: End) -> rnic.WC:
     raise TimeoutError("no completion within 5 s")
 
 
-def test_writes_are_acknowledged_and_reads_answered_by_a_program_that_never_polls(ends: tuple[End, End]) -> None:
+def test_a_program_that_never_polls_acknowledges_and_answers(ends: tuple[End, End]) -> None:
     here, there = ends
     here.buf[:5] = b"hello"
     wr = rnic.SendWR(1, e.IBV_WR_RDMA_WRITE, sg=[rnic.SGE(here.mr.buf, 5, here.mr.lkey)])

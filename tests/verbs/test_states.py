@@ -65,13 +65,13 @@ def test_missing_and_extra_attributes_change_nothing(new_pair: NewPair) -> None:
     [
         ("port_num", 2),
         ("pkey_index", 1),
-        ("qp_access_flags", 0x100),
+        ("qp_access_flags", 0x400),
         ("path_mtu", 0),
         ("path_mtu", 6),
         ("dest_qp_num", 1 << 24),
         ("rq_psn", -1),
         ("max_dest_rd_atomic", 129),
-        ("min_rnr_timer", 32),
+        ("min_rnr_timer", -1),
         ("timeout", 32),
         ("retry_cnt", 8),
         ("rnr_retry", 8),
@@ -89,6 +89,11 @@ def test_a_value_out_of_range_is_refused(new_pair: NewPair, name: str, value: in
         with pytest.raises(VerbsError):
             pair.a.qp.to_rts(attr)
         assert pair.a.qp.qp_state != e.IBV_QPS_RTS
+
+
+def test_an_rnr_timer_is_taken_by_its_five_bits(new_pair: NewPair) -> None:
+    with new_pair(attributes={"min_rnr_timer": 0x2C}) as pair:
+        assert pair.a.qp.query()[0].min_rnr_timer == 0xC
 
 
 def test_query_tells_what_was_set(new_pair: NewPair) -> None:

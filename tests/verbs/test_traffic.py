@@ -11,8 +11,8 @@ from rnic import enums as e
 from rnic.spec.errors import VerbsError
 from rnic.spec.reasons import THERE
 from rnic.testing import QpPair, Side
-from rnic.verbs import AH
-from rnic.verbs.attrs import GID, SGE, AHAttr, GlobalRoute, RecvWR
+from rnic.verbs import AH, MR
+from rnic.verbs.attrs import GID, SGE, AHAttr, GlobalRoute, QPAttr, RecvWR, SendWR
 from rnic.wire.ip import IPv4
 
 NewPair = Callable[..., QpPair]
@@ -336,3 +336,39 @@ def test_who_refuses_says_why_and_who_asked_repeats_it(new_pair: NewPair) -> Non
         assert pair.b.qp.why == f"{about}beyond its region by 16 bytes"
         known = "beyond its region by 16 bytes" if pair.a.ctx.driver.hangup_filenos() else THERE
         assert pair.a.qp.why == f"{about}REM_ACCESS_ERR: {known}"
+
+
+@pytest.mark.parametrize("level", [e.IBV_FLUSH_RANGE, e.IBV_FLUSH_MR])
+def test_flush_and_atomic_write(new_pair: NewPair, level: int) -> None:
+    with new_pair("RC") as pair:
+        here, there = pair.a, pair.b
+        region = MR(there.pd, bytearray(64), e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | FLUSH)
+        there.qp.modify(_rights(FLUSH | e.IBV_ACCESS_REMOTE_WRITE), e.IBV_QP_STATE | e.IBV_QP_ACCESS_FLAGS)
+        write = SendWR(1, e.IBV_WR_ATOMIC_WRITE)
+        write.set_wr_atomic_write(region.rkey, region.buf + 8, b"abcdefgh")
+        flush = SendWR(2, e.IBV_WR_FLUSH)
+        flush.set_wr_flush(region.rkey, region.buf, 64, level=level)
+        here.qp.post_send([write, flush])
+        done = here.wait(2)
+        assert [(wc.status, wc.opcode) for wc in done] == [(0, e.IBV_WC_ATOMIC_WRITE), (0, e.IBV_WC_FLUSH)]
+        assert region.read(24, 0) == bytes(8) + b"abcdefgh" + bytes(8)
+        flush.set_wr_flush(region.rkey, region.buf, 64, e.IBV_FLUSH_PERSISTENT)
+        here.qp.post_send(flush)
+        assert here.wait()[0].status == e.IBV_WC_REM_INV_REQ_ERR
+
+
+def test_what_a_flush_needs(new_pair: NewPair) -> None:
+    with new_pair("RC") as pair:
+        with pytest.raises(VerbsError, match="does not outlast a loss of power"):
+            MR(pair.a.pd, 64, e.IBV_ACCESS_FLUSH_PERSISTENT)
+        with pytest.raises(VerbsError, match="data has 4 bytes; an ATOMIC WRITE has 8"):
+            SendWR().set_wr_atomic_write(1, 8, b"four")
+
+
+FLUSH = e.IBV_ACCESS_FLUSH_GLOBAL
+
+
+def _rights(access: int) -> QPAttr:
+    attr = QPAttr(e.IBV_QPS_RTS)
+    attr.qp_access_flags = access
+    return attr

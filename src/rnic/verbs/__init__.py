@@ -9,6 +9,7 @@ from rnic.verbs.attrs import (
     SGE,
     WC,
     AHAttr,
+    AllocDmAttr,
     BindInfo,
     DeviceAttr,
     GlobalRoute,
@@ -20,20 +21,25 @@ from rnic.verbs.attrs import (
     SendWR,
     SrqAttr,
     SrqInitAttr,
+    XRCDInitAttr,
 )
 from rnic.verbs.batch import completion_dtype, datagram_dtype, send_dtype
 from rnic.verbs.context import Context
 from rnic.verbs.cq import CQ
 from rnic.verbs.devices import Device, get_device_list, runtime_on
+from rnic.verbs.dm import DM, DMMR
 from rnic.verbs.event_queues import AsyncEvent, CompChannel
 from rnic.verbs.memory import AH, MR, MW, PD, next_key
 from rnic.verbs.qp import QP
 from rnic.verbs.remote import open as open  # noqa: A004 - as programs call it; import * leaves the builtin alone
 from rnic.verbs.srq import SRQ
+from rnic.verbs.xrc import XRCD
 
 __all__ = [
     "AH",
     "CQ",
+    "DM",
+    "DMMR",
     "GID",
     "MR",
     "MW",
@@ -42,7 +48,9 @@ __all__ = [
     "SGE",
     "SRQ",
     "WC",
+    "XRCD",
     "AHAttr",
+    "AllocDmAttr",
     "AsyncEvent",
     "BindInfo",
     "CompChannel",
@@ -58,6 +66,7 @@ __all__ = [
     "SendWR",
     "SrqAttr",
     "SrqInitAttr",
+    "XRCDInitAttr",
     "completion_dtype",
     "datagram_dtype",
     "get_device_list",

@@ -10,13 +10,17 @@ from errno import EINVAL
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rnic.spec.errors import VerbsError
+from rnic.spec.opcodes import LEVEL_SHIFT
 from rnic.verbs import enums as e
+
+MAX_DM_BYTES = 1 << 20
+"""Device memory of a context."""
 
 
 class _Attrs:
-    """Base of attribute objects: shows its attributes, one a line.
+    """Base of attribute objects: prints its attributes, one per line.
 
-    Those that are made by the million have slots, which refuse a misspelt name at no cost; the others are sealed.
+    Classes with millions of objects have slots, which refuse a misspelled name at no cost; the others are sealed.
     """
 
     __slots__: tuple[str, ...] = ()
@@ -33,10 +37,10 @@ class _Attrs:
 
 
 class _Sealed(_Attrs):
-    """Attributes that would do nothing where their name is misspelt: those that do not exist are refused."""
+    """Attribute objects that refuse attributes that do not exist, so that a misspelled name is an error."""
 
     _renamed: ClassVar[dict[str, str]] = {}
-    """Former names of attributes, by which they can be read and set until the next release, with a warning."""
+    """Former names of attributes, which still work until the next release, with a warning."""
 
     def __init_subclass__(cls) -> None:
         make = cls.__init__
@@ -47,7 +51,7 @@ class _Sealed(_Attrs):
 
         cls.__init__ = functools.wraps(make)(sealing)  # type: ignore[method-assign]
 
-    if not TYPE_CHECKING:  # for type checkers it would make every name right
+    if not TYPE_CHECKING:  # a type checker would accept every name
 
         def __getattr__(self, name: str) -> object:
             now = self._current(name)
@@ -91,7 +95,7 @@ class GID:
             try:
                 value = ipaddress.ip_address(value).packed
             except ValueError:
-                raise VerbsError(EINVAL, f"gid={value!r} is no IPv4 or IPv6 address") from None
+                raise VerbsError(EINVAL, f"gid={value!r} is not an IPv4 or IPv6 address") from None
         if len(value) == 4:
             value = bytes(10) + b"\xff\xff" + value
         if len(value) != 16:
@@ -105,7 +109,7 @@ class GID:
 
     @property
     def address(self) -> bytes:
-        """The IP address behind it: 4 bytes where it is IPv4-mapped, else 16."""
+        """The IP address of the GID: 4 bytes if it is IPv4-mapped, else 16."""
         return self.raw[12:] if self.raw[:12] == bytes(10) + b"\xff\xff" else self.raw
 
     def __str__(self) -> str:
@@ -122,7 +126,15 @@ class GID:
 
 
 class GlobalRoute(_Sealed):
-    """The global part of an address vector."""
+    """The global part of an address vector.
+
+    Args:
+        dgid: the peer's GID.
+        sgid_index: index of the source GID in the GID table.
+        flow_label: IPv6 flow label, 20 bits.
+        hop_limit: hop limit, or time to live, 1 to 255.
+        traffic_class: traffic class, or DSCP and ECN, 8 bits.
+    """
 
     def __init__(
         self,
@@ -140,7 +152,18 @@ class GlobalRoute(_Sealed):
 
 
 class AHAttr(_Sealed):
-    """An address vector. ``udp_dport`` is ours: the peer's UDP port where it is not 4791."""
+    """An address vector.
+
+    Args:
+        gr: global route: addresses, hop limit, traffic class.
+        port_num: the device's port, 1.
+        is_global: 1, as on every RoCE port.
+        sl: service level, 0 to 15.
+        dlid: for pyverbs compatibility: RoCE has none.
+        src_path_bits: for pyverbs compatibility: RoCE has none.
+        static_rate: ``IBV_RATE_*``.
+        udp_dport: the peer's UDP port if it is not 4791. Not in pyverbs.
+    """
 
     def __init__(
         self,
@@ -164,7 +187,15 @@ class AHAttr(_Sealed):
 
 
 class QPCap(_Sealed):
-    """Capacities of a queue pair."""
+    """Capacities of a queue pair.
+
+    Args:
+        max_send_wr: send requests that may be posted.
+        max_recv_wr: receive requests that may be posted.
+        max_send_sge: scatter/gather entries of a send.
+        max_recv_sge: scatter/gather entries of a receive.
+        max_inline_data: bytes of inline data.
+    """
 
     def __init__(
         self,
@@ -182,7 +213,18 @@ class QPCap(_Sealed):
 
 
 class QPInitAttr(_Sealed):
-    """What a queue pair is made with."""
+    """Attributes to create a queue pair.
+
+    Args:
+        qp_type: ``IBV_QPT_RC``, ``IBV_QPT_UC``, ``IBV_QPT_UD``, ``IBV_QPT_XRC_SEND`` or ``IBV_QPT_XRC_RECV``.
+        qp_context: any object of the program's.
+        cap: capacities of the queues.
+        scq: CQ of sends.
+        rcq: CQ of receives.
+        srq: shared receive queue, instead of a receive queue.
+        sq_sig_all: 1: every send request raises a completion.
+        xrcd: domain of an XRC queue pair that receives, which has no CQs and queues of its own.
+    """
 
     def __init__(
         self,
@@ -193,6 +235,7 @@ class QPInitAttr(_Sealed):
         rcq: object = None,
         srq: object = None,
         sq_sig_all: int = 0,
+        xrcd: object = None,
     ) -> None:
         self.qp_type = qp_type
         self.qp_context = qp_context
@@ -201,10 +244,18 @@ class QPInitAttr(_Sealed):
         self.rcq = rcq
         self.srq = srq
         self.sq_sig_all = sq_sig_all
+        self.xrcd = xrcd
 
 
 class QPAttr(_Sealed):
-    """Attributes of a queue pair for modify and query."""
+    """Attributes of a queue pair for modify and query.
+
+    Args:
+        qp_state: ``IBV_QPS_*``.
+        cur_qp_state: ``IBV_QPS_*`` that the queue pair must be in, with ``IBV_QP_CUR_STATE``.
+        port_num: the device's port, 1.
+        path_mtu: ``IBV_MTU_*``.
+    """
 
     _renamed: ClassVar[dict[str, str]] = {"keeps": "selective_repeat"}
 
@@ -234,22 +285,28 @@ class QPAttr(_Sealed):
         self.min_rnr_timer = 12
         self.port_num = port_num
         self.timeout = 14
-        """Local ACK timeout of every try: 4.096 us x 2^n; 0 waits for ever (IBA vol. 1, 9.7.6.1.3)."""
+        """Local ACK timeout of every try: 4.096 us x 2^n; 0 waits forever (IBA vol. 1, 9.7.6.1.3)."""
         self.retry_cnt = 7
         self.rnr_retry = 7
         self.gso = False
-        """Ours: the peer agreed to segmentation offload (``design.md``, UDP link)."""
+        """Extension: the peer agreed to segmentation offload (``design.md``, UDP link)."""
         self.selective_repeat = False
-        """Ours: both ends agreed to store what comes beyond a gap, so that a lost packet is sent again alone. Each
-        assumes that the other has no wider a window than its own, and may lend it the pages of READ responses."""
+        """Extension: both ends agreed to keep out-of-order packets, so that only a lost packet is retransmitted. Each
+        assumes that the other's window is no larger than its own, and may lend it the pages of READ responses."""
         self.probe = True
-        """Ours: use the tail-loss probe."""
+        """Extension: use the tail-loss probe."""
         self.credits = False
-        """Ours: send end-to-end credits."""
+        """Extension: send end-to-end credits."""
 
 
 class SrqAttr(_Sealed):
-    """Attributes of a shared receive queue."""
+    """Attributes of a shared receive queue.
+
+    Args:
+        max_wr: receive requests that may be posted.
+        max_sge: scatter entries of a receive.
+        srq_limit: number of entries below which the limit event is raised; 0 for none.
+    """
 
     def __init__(self, max_wr: int = 100, max_sge: int = 1, srq_limit: int = 0) -> None:
         self.max_wr = max_wr
@@ -258,15 +315,69 @@ class SrqAttr(_Sealed):
 
 
 class SrqInitAttr(_Sealed):
-    """What a shared receive queue is made with."""
+    """Attributes to create a shared receive queue.
 
-    def __init__(self, attr: SrqAttr | None = None, srq_context: object = None) -> None:
+    Args:
+        attr: capacities of the queue.
+        srq_context: any object of the program's.
+        srq_type: ``IBV_SRQT_BASIC``, or ``IBV_SRQT_XRC`` for one that XRC queue pairs receive into.
+        xrcd: domain of an XRC SRQ.
+        cq: CQ of the receives of an XRC SRQ.
+    """
+
+    def __init__(
+        self,
+        attr: SrqAttr | None = None,
+        srq_context: object = None,
+        srq_type: int = e.IBV_SRQT_BASIC,
+        xrcd: object = None,
+        cq: object = None,
+    ) -> None:
         self.attr = attr if attr is not None else SrqAttr()
         self.srq_context = srq_context
+        self.srq_type = srq_type
+        self.xrcd = xrcd
+        self.cq = cq
+
+
+class AllocDmAttr(_Sealed):
+    """Attributes to allocate device memory.
+
+    Args:
+        length: bytes.
+        log_align_req: log2 of the alignment, 0 to 12; it is a page anyway.
+        comp_mask: for pyverbs compatibility: all attributes count.
+    """
+
+    def __init__(self, length: int, log_align_req: int = 0, comp_mask: int = 0) -> None:
+        self.length = length
+        self.log_align_req = log_align_req
+        self.comp_mask = comp_mask
+
+
+class XRCDInitAttr(_Sealed):
+    """Attributes to open an XRC domain.
+
+    Args:
+        comp_mask: for pyverbs compatibility: all attributes count.
+        oflags: ``os.O_CREAT``, ``os.O_EXCL``, as in :func:`os.open`.
+        fd: descriptor of the file that names the domain; -1 for a domain of this context alone.
+    """
+
+    def __init__(self, comp_mask: int = 0, oflags: int = 0, fd: int = -1) -> None:
+        self.comp_mask = comp_mask
+        self.oflags = oflags
+        self.fd = fd
 
 
 class SGE(_Attrs):
-    """A scatter/gather entry: address, length in bytes, local key."""
+    """A scatter/gather entry.
+
+    Args:
+        addr: address of the first byte, 64 bits.
+        length: bytes, 32 bits.
+        lkey: local key of the region, 32 bits.
+    """
 
     __slots__ = ("addr", "length", "lkey")
 
@@ -283,7 +394,14 @@ class SGE(_Attrs):
 
 
 class RecvWR(_Attrs):
-    """A receive work request; ``next_wr`` chains more."""
+    """A receive work request.
+
+    Args:
+        wr_id: identifier of the completion, 64 bits.
+        num_sge: for pyverbs compatibility: the list tells its length.
+        sg: scatter entries.
+        next_wr: the next request of a chain.
+    """
 
     __slots__ = ("wr_id", "sg", "next")
 
@@ -296,11 +414,21 @@ class RecvWR(_Attrs):
 
 
 class SendWR(_Attrs):
-    """A send work request; ``next_wr`` chains more. ``num_sge`` is accepted for pyverbs' sake and not needed."""
+    """A send work request.
+
+    Args:
+        wr_id: identifier of the completion, 64 bits.
+        opcode: ``IBV_WR_*``.
+        num_sge: for pyverbs compatibility: the list tells its length.
+        imm_data: immediate data, or the key to invalidate, 32 bits.
+        send_flags: ``IBV_SEND_*``.
+        sg: gather entries.
+        next_wr: the next request of a chain.
+    """
 
     __slots__ = (
         "wr_id", "opcode", "imm_data", "invalidate_rkey", "send_flags", "sg", "next", "remote_addr", "rkey",
-        "compare_add", "swap", "ah", "rqpn", "rqkey", "bind_info",
+        "compare_add", "swap", "ah", "rqpn", "rqkey", "bind_info", "remote_srqn",
     )  # fmt: skip
 
     def __init__(
@@ -328,34 +456,111 @@ class SendWR(_Attrs):
         self.rqpn = 0
         self.rqkey = 0
         self.bind_info: BindInfo | None = None
+        self.remote_srqn = 0
+
+    def set_qp_type_xrc(self, remote_srqn: int) -> None:
+        """Set the shared receive queue of a request on an XRC queue pair.
+
+        Args:
+            remote_srqn: number of the peer's SRQ (:attr:`rnic.SRQ.srqn`), 24 bits.
+        """
+        self.remote_srqn = remote_srqn
 
     def set_wr_rdma(self, rkey: int, addr: int) -> None:
-        """Remote key and address of a WRITE or READ."""
+        """Set the remote memory of a WRITE or READ.
+
+        Args:
+            rkey: the peer's key, 32 bits.
+            addr: address in the peer's memory, 64 bits.
+        """
         self.rkey = rkey
         self.remote_addr = addr
 
     def set_wr_atomic(self, rkey: int, addr: int, compare_add: int, swap: int = 0) -> None:
-        """Remote key and address of an atomic; what to add, or to compare with and swap in."""
+        """Set the remote memory and the operands of an atomic.
+
+        Args:
+            rkey: the peer's key, 32 bits.
+            addr: address in the peer's memory, a multiple of 8.
+            compare_add: number to add, or to compare with, 64 bits.
+            swap: number to store if they are equal, 64 bits.
+        """
         self.rkey = rkey
         self.remote_addr = addr
         self.compare_add = compare_add
         self.swap = swap
 
+    def set_wr_flush(
+        self,
+        rkey: int,
+        addr: int,
+        length: int,
+        placement: int = e.IBV_FLUSH_GLOBAL,
+        level: int = e.IBV_FLUSH_RANGE,
+    ) -> None:
+        """Set the remote memory of a FLUSH: when it completes, what was written there before is seen by all.
+
+        Args:
+            rkey: the peer's key, 32 bits; its region needs ``IBV_ACCESS_FLUSH_GLOBAL``.
+            addr: address in the peer's memory, 64 bits.
+            length: bytes, 32 bits; with ``IBV_FLUSH_MR`` it does not count.
+            placement: ``IBV_FLUSH_*`` bits: what is promised.
+            level: ``IBV_FLUSH_RANGE`` for these bytes, ``IBV_FLUSH_MR`` for the whole region.
+        """
+        self.set_wr_rdma(rkey, addr)
+        self.swap = length
+        self.imm_data = placement | level << LEVEL_SHIFT
+
+    def set_wr_atomic_write(self, rkey: int, addr: int, data: bytes) -> None:
+        """Set the remote memory and the bytes of an ATOMIC WRITE, which readers there see whole or not at all.
+
+        Args:
+            rkey: the peer's key, 32 bits; its region needs ``IBV_ACCESS_REMOTE_WRITE``.
+            addr: address in the peer's memory, a multiple of 8.
+            data: 8 bytes.
+
+        Raises:
+            VerbsError: EINVAL for another number of bytes.
+        """
+        if len(data) != 8:
+            raise VerbsError(EINVAL, f"data has {len(data)} bytes; an ATOMIC WRITE has 8")
+        self.set_wr_rdma(rkey, addr)
+        self.swap = int.from_bytes(data, "little")
+
     def set_wr_ud(self, ah: object, rqpn: int, rqkey: int) -> None:
-        """Address handle, queue pair number and Q_Key of a datagram."""
+        """Set the destination of a datagram.
+
+        Args:
+            ah: address handle.
+            rqpn: queue pair, 24 bits.
+            rqkey: its Q_Key, 32 bits.
+        """
         self.ah = ah
         self.rqpn = rqpn
         self.rqkey = rqkey
 
     def set_bind_wr(self, mw: object, rkey: int, bind_info: BindInfo) -> None:
-        """Window, its new key and what to bind it to (type 2)."""
+        """Set the memory to which a type 2 window is bound.
+
+        Args:
+            mw: the window.
+            rkey: its new key, 32 bits.
+            bind_info: region, address, length and rights.
+        """
         bind_info.mw = mw
         self.rkey = rkey
         self.bind_info = bind_info
 
 
 class BindInfo(_Attrs):
-    """What a memory window is bound to."""
+    """Memory range and rights to which a memory window is bound.
+
+    Args:
+        mr: the region.
+        addr: first address of the window, inside the region.
+        length: bytes of the window.
+        mw_access_flags: ``IBV_ACCESS_*`` of the window.
+    """
 
     __slots__ = ("mr", "addr", "length", "mw_access_flags", "mw")
 
@@ -368,7 +573,19 @@ class BindInfo(_Attrs):
 
 
 class WC:
-    """A work completion."""
+    """A work completion.
+
+    Args:
+        wr_id: identifier of the request, 64 bits.
+        status: ``IBV_WC_*``.
+        opcode: ``IBV_WC_*``; valid for a successful completion.
+        vendor_err: the NIC's syndrome of an error.
+        byte_len: bytes that were received or read.
+        qp_num: the local queue pair.
+        src_qp: the sender's queue pair (UD).
+        imm_data: immediate data, or the invalidated key, 32 bits.
+        wc_flags: flags of the completion (IBA 11.4.2.1).
+    """
 
     __slots__ = (
         "byte_len",
@@ -409,7 +626,7 @@ class WC:
 
     @property
     def status_name(self) -> str:
-        """Such as ``SUCCESS`` or ``RETRY_EXC_ERR``."""
+        """Name of the status, such as ``SUCCESS`` or ``RETRY_EXC_ERR``."""
         return e.WC_STATUS_NAMES.get(self.status, str(self.status))
 
     def __repr__(self) -> str:
@@ -418,7 +635,7 @@ class WC:
 
 
 class DeviceAttr(_Attrs):
-    """What a device can do."""
+    """Limits and features of a device."""
 
     def __init__(self) -> None:
         self.fw_ver = ""
@@ -447,6 +664,7 @@ class DeviceAttr(_Attrs):
         self.max_srq_wr = 0
         self.max_srq_sge = 0
         self.max_pkeys = 0
+        self.max_dm_size = 0
         self.local_ca_ack_delay = 0
         self.phys_port_cnt = 0
 
@@ -465,4 +683,6 @@ class PortAttr(_Attrs):
         self.sm_lid = 0
         self.link_layer = e.IBV_LINK_LAYER_ETHERNET
         self.phys_state = 5
+        self.active_speed = 4
+        self.active_width = 1
         self.udp_port = 0

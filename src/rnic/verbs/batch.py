@@ -1,4 +1,4 @@
-"""Work requests and completions by the array: NumPy types with the layout of the rings, and what they are checked for.
+"""Work requests and completions as arrays: NumPy types with the layout of the rings, and checks of such arrays.
 
 The types are made from the layout tables. A field that fills whole bytes has its own name; bits that share a word are
 reached through that word: ``flags`` of a descriptor holds ``FLAG_*`` bits of :mod:`rnic.rings.sqe`, ``flags`` of a
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BATCH_FLAGS = FLAG_SIGNALED | FLAG_SOLICITED | FLAG_FENCE
-"""Descriptor flags that an entry of a batch may have: inline data and lists lie in the slab, which a batch leaves."""
+"""Descriptor flags that an entry of a batch may have: inline data and lists need the slab, which batches do not use."""
 
 _FORMATS = {1: "u1", 2: "<u2", 4: "<u4", 8: "<u8", 16: "V16"}
 _SEND_WORDS = {6: "flags"}
@@ -35,11 +35,11 @@ _COMPLETION_WORDS = {12: "flags"}
 
 
 def array_fields(layout: Layout, words: Mapping[int, str]) -> dict[str, Any]:
-    """What ``numpy.dtype`` makes the type of a layout's structure of.
+    """Return the argument of ``numpy.dtype`` for a layout's structure.
 
     Args:
         layout: a little-endian structure.
-        words: names of the words that hold bits, by byte; a field that is alone in its word lends it its name.
+        words: names of the words that hold bit fields, by byte; a word with a single field has that field's name.
     """
     places: dict[str, tuple[int, int]] = {}
     for field in layout.fields:
@@ -59,7 +59,7 @@ def array_fields(layout: Layout, words: Mapping[int, str]) -> dict[str, Any]:
 
 def _numpy() -> Any:
     try:
-        import numpy  # noqa: PLC0415 - optional, and slow to import for who has no arrays
+        import numpy  # noqa: PLC0415 - optional, and slow to import for programs without arrays
     except ImportError:
         raise VerbsError(ENOSYS, f"batches are NumPy arrays, and NumPy is missing: {install_hint('numpy')}") from None
     return numpy
@@ -67,7 +67,7 @@ def _numpy() -> Any:
 
 @functools.cache
 def send_dtype() -> numpy.dtype[Any]:
-    """Type of a descriptor of an RC or UC queue pair, 64 bytes: :data:`rnic.rings.sqe.SQ_ENTRY_ATOMIC`.
+    """Return the type of a descriptor of an RC or UC queue pair, 64 bytes: :data:`rnic.rings.sqe.SQ_ENTRY_ATOMIC`.
 
     Raises:
         VerbsError: ENOSYS without NumPy.
@@ -78,7 +78,7 @@ def send_dtype() -> numpy.dtype[Any]:
 
 @functools.cache
 def datagram_dtype() -> numpy.dtype[Any]:
-    """Type of a descriptor of a UD queue pair, 64 bytes: :data:`rnic.rings.sqe.SQ_ENTRY_UD`.
+    """Return the type of a descriptor of a UD queue pair, 64 bytes: :data:`rnic.rings.sqe.SQ_ENTRY_UD`.
 
     ``path`` holds flow label, traffic class (bit 20 on) and service level (bit 28 on), ``dqpn_hop_limit`` the
     destination QPN and the hop limit (bit 24 on). Raises as :func:`send_dtype`.
@@ -89,13 +89,14 @@ def datagram_dtype() -> numpy.dtype[Any]:
 
 @functools.cache
 def completion_dtype() -> numpy.dtype[Any]:
-    """Type of a completion, 32 bytes: :data:`rnic.rings.cqe.CQ_ENTRY`. Raises as :func:`send_dtype`."""
+    """Return the type of a completion, 32 bytes: :data:`rnic.rings.cqe.CQ_ENTRY`. Raises as :func:`send_dtype`."""
     kind: numpy.dtype[Any] = _numpy().dtype(array_fields(CQ_ENTRY, _COMPLETION_WORDS))
     return kind
 
 
 def checked(array: object, kind: numpy.dtype[Any], maker: str, *, filled: bool = False) -> NDArray[Any]:
-    """``array`` if it is a row of entries of type ``kind``; one that is to be filled is writable and without gaps.
+    """Return ``array`` if it is a row of entries of type ``kind``; one that is to be filled is writable and without
+    gaps.
 
     Raises:
         VerbsError: EINVAL for anything else.
@@ -103,7 +104,7 @@ def checked(array: object, kind: numpy.dtype[Any], maker: str, *, filled: bool =
     numpy: Any = sys.modules["numpy"]
     if not isinstance(array, numpy.ndarray):
         raise VerbsError(
-            EINVAL, f"array={type(array).__name__} is no NumPy array: make one of dtype rnic.verbs.{maker}()"
+            EINVAL, f"array={type(array).__name__} is not a NumPy array: make one of dtype rnic.verbs.{maker}()"
         )
     if (array.dtype is not kind and array.dtype != kind) or array.ndim != 1:
         has = str(array.dtype) if array.dtype.names is None else "fields " + ", ".join(array.dtype.names)
@@ -117,25 +118,25 @@ def checked(array: object, kind: numpy.dtype[Any], maker: str, *, filled: bool =
 
 
 def check_identifiers(wr_ids: object, least: int) -> None:
-    """Whether an array takes ``least`` identifiers. Raises ``VerbsError`` (EINVAL) otherwise."""
+    """Check that an array has room for ``least`` identifiers. Raises ``VerbsError`` (EINVAL) otherwise."""
     numpy: Any = sys.modules["numpy"]
     if not isinstance(wr_ids, numpy.ndarray) or wr_ids.dtype.kind not in "iu" or wr_ids.dtype.itemsize != 8:
-        raise VerbsError(EINVAL, "wr_ids is no array of dtype int64 or uint64: make one by numpy.zeros")
+        raise VerbsError(EINVAL, "wr_ids is not an array of dtype int64 or uint64: make one by numpy.zeros")
     if wr_ids.ndim != 1 or len(wr_ids) < least:
         raise VerbsError(EINVAL, f"wr_ids has shape {wr_ids.shape}: give one dimension of at least {least}")
 
 
 def words_of(entries: NDArray[Any]) -> NDArray[Any]:
-    """Descriptors as rows of 32-bit words; where they follow each other in memory, that memory."""
+    """Return descriptors as rows of 32-bit words: a view if they are contiguous, else a copy."""
     numpy: Any = sys.modules["numpy"]
     words: NDArray[Any] = numpy.ascontiguousarray(entries).view("<u4").reshape(len(entries), -1)
     return words
 
 
 def first_bad(words: NDArray[Any], opcodes: frozenset[int]) -> tuple[int, str]:
-    """Place of the first descriptor that cannot be posted by the array, and why; past the end where all can be.
+    """Return the index of the first descriptor that cannot be posted as an array, and why; the length if all can be.
 
-    What else may be wrong with it, keys, addresses and rights, the device finds, as with any descriptor.
+    The device checks keys, addresses and rights, as with any descriptor.
     """
     kinds = words[:, 1]
     if alike(kinds):
@@ -146,13 +147,13 @@ def first_bad(words: NDArray[Any], opcodes: frozenset[int]) -> tuple[int, str]:
 
 
 def alike(column: NDArray[Any]) -> bool:
-    """Whether all of at least one 32-bit words are equal; as bytes, a quarter of what NumPy's ``all`` takes."""
+    """Return whether all of at least one 32-bit words are equal; as bytes, a quarter of what NumPy's ``all`` takes."""
     data = column.tobytes()
     return data == data[:4] * len(column)
 
 
 def _fault(kind: int, opcodes: frozenset[int]) -> str:
-    """What is wrong with opcode and flags, the second word of a descriptor."""
+    """Return what is wrong with opcode and flags, the second word of a descriptor."""
     opcode, flags = kind & 0xFFFF, kind >> 16
     if opcode not in opcodes:
         return f"opcode={opcode:#x} cannot be posted here by the array"
@@ -170,7 +171,7 @@ class BatchRing:
         self._rows: NDArray[Any] = _numpy().frombuffer(ring[: entries * SQE_BYTES], "<u4").reshape(entries, -1)
 
     def put(self, tail: int, words: NDArray[Any]) -> list[int]:
-        """Store descriptors from ``tail`` on, round the end, for which there is room; their identifiers."""
+        """Store descriptors from ``tail`` on, with wraparound; there must be room. Return their identifiers."""
         rows = self._rows
         first = len(rows) - tail
         rows[tail : tail + len(words)] = words[:first]
@@ -191,11 +192,11 @@ class BatchPolls:
         self._rows: NDArray[Any] = _numpy().frombuffer(ring.view, "<u4", count).reshape(ring.size, -1)
 
     def of(self, ring: PhaseConsumer) -> bool:
-        """Whether it is this ring; a resized queue has another."""
+        """Return whether this object is for ``ring``; a resized queue has another ring."""
         return self._ring is ring
 
     def take(self, words: NDArray[Any]) -> int:
-        """Take completions out of the ring into rows of eight words; how many there were, up to the ring's end."""
+        """Move completions up to the ring's end into rows of eight words. Return their number."""
         ring = self._ring
         head = ring.head
         rows = self._rows[head : head + len(words)]
@@ -203,7 +204,7 @@ class BatchPolls:
         count = in_phase.find(b"\0" if ring.phase else b"\1")
         if count < 0:
             count = len(rows)
-        fence()  # the words behind a phase are read after it
+        fence()  # read the other words after the phase
         words[:count] = rows[:count]
         ring.skip(count)
         return count

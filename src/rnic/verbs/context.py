@@ -1,18 +1,18 @@
-"""Opened contexts: commands, the event queue and what it tells, queries."""
+"""Opened contexts: commands, the event queue and its events, queries."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from errno import EAGAIN, EBUSY, EINVAL, EIO, ENODEV, ENOMEM, EOPNOTSUPP
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from rnic.context.eqc import EQC
+from rnic.device.hcr import MAILBOX_BYTES
 from rnic.device.mailboxes import ADAPTER, DEV_LIM, NON_RDMA_HEADER
 from rnic.device.nic import Nic
 from rnic.device.parameters import profile_settings
@@ -25,10 +25,11 @@ from rnic.runtime.driver import Driver, LocalDriver
 from rnic.runtime.loop import Runtime
 from rnic.runtime.wait import wait_readable
 from rnic.spec import commands as cmd
-from rnic.spec import events, ports
+from rnic.spec import events, ports, reasons
 from rnic.spec.errors import VerbsError
 from rnic.verbs import enums as e
-from rnic.verbs.attrs import GID, DeviceAttr, PortAttr
+from rnic.verbs import on_command
+from rnic.verbs.attrs import GID, MAX_DM_BYTES, DeviceAttr, PortAttr
 from rnic.verbs.devices import address_of, format_guid, runtime_on, shared_runtime
 from rnic.verbs.event_queues import AsyncEvent, EventPipe
 
@@ -42,7 +43,8 @@ _live: WeakSet[Context] = WeakSet()
 EQ_LOG_ENTRIES = 12
 _EQE_BYTES = 32
 MOST_ASYNC_EVENTS = 1 << EQ_LOG_ENTRIES
-"""Asynchronous events that wait to be read, as many as in the device: peers cause them, and nobody may ever look."""
+"""Most asynchronous events that wait to be read, as many as in the device: peers cause them, and the program may never
+read them."""
 
 _ERRNO_OF_STATUS = {
     cmd.ST_BAD_OP: EOPNOTSUPP,
@@ -51,6 +53,12 @@ _ERRNO_OF_STATUS = {
     cmd.ST_EXCEED_LIM: ENOMEM,
     cmd.ST_INTERNAL_ERR: EIO,
 }
+
+
+def _errno_of(status: int) -> int:
+    return status - cmd.ST_ERRNO if status > cmd.ST_ERRNO else _ERRNO_OF_STATUS.get(status, EINVAL)
+
+
 _ASYNC_EVENTS = {
     events.COMM_EST: e.IBV_EVENT_COMM_EST,
     events.SQ_DRAINED: e.IBV_EVENT_SQ_DRAINED,
@@ -117,7 +125,7 @@ class Context:
             if addr is None:
                 addr = address_of(name)
             if port is not None and not 0 <= port <= 0xFFFF:
-                raise VerbsError(EINVAL, f"port={port} is no UDP port: give 0 to 65535")
+                raise VerbsError(EINVAL, f"port={port} is not a UDP port: give 0 to 65535")
             runtime = shared_runtime(addr, port, settings)
             self._serves_itself = True
         if driver is None:
@@ -125,7 +133,9 @@ class Context:
             driver = LocalDriver(runtime, space)
         self.driver = driver
         self.closed = False
-        self._children: set[Any] = set()
+        self._children: dict[Any, None] = {}
+        self.dm_bytes = 0
+        """Device memory in use."""
         self._qps: dict[int, QP] = {}
         self._cqs: dict[int, CQ] = {}
         self._srqs: dict[int, SRQ] = {}
@@ -133,6 +143,7 @@ class Context:
         try:
             self._open_event_queue()
             self.limits = DEV_LIM.unpack(self.command(cmd.QUERY_DEV_LIM)[1])
+            self.faults = on_command.opened(driver)
         except BaseException:
             driver.close()
             self._async.close()
@@ -158,13 +169,14 @@ class Context:
 
     @property
     def bypass(self) -> bool:
-        """Whether this program runs the data path of a device of the NIC process itself (:func:`rnic.open`)."""
+        """True if this program itself runs the data path of a device in the NIC process (:func:`rnic.open`)."""
         return getattr(self.driver, "slot", None) is not None
 
     def may_receive(self) -> None:
-        """A queue pair can receive from now on: a NIC on a UDP port then answers while the program does something else.
+        """Note that a queue pair can receive from now on: a NIC on a UDP port then needs a thread, to answer while the
+        program does something else.
 
-        A NIC process does so by itself. A device on a link or a loop that the caller made is driven by the caller.
+        A NIC process has its own. The caller drives a device on a link or runtime that the caller made.
         """
         if self._serves_itself:
             self.driver.start()
@@ -172,7 +184,16 @@ class Context:
     # ------------------------------------------------------------------------------------ commands
 
     def command(self, op: int, in_modifier: int = 0, op_modifier: int = 0, inbox: bytes = b"") -> tuple[int, bytes]:
-        """Run a device command; its output parameter and mailbox.
+        """Run a device command.
+
+        Args:
+            op: command opcode (:mod:`rnic.spec.commands`), 12 bits.
+            in_modifier: input modifier, such as a queue pair number, 32 bits.
+            op_modifier: opcode modifier, 8 bits.
+            inbox: input mailbox, at most 4,096 bytes.
+
+        Returns:
+            The output parameter, and the output mailbox.
 
         Raises:
             VerbsError: with the errno that the status stands for.
@@ -185,12 +206,12 @@ class Context:
             name = cmd.COMMAND_NAMES.get(op, hex(op))
             status = cmd.STATUS_NAMES.get(result.status, hex(result.status))
             text = result.text or f"device command {name} answered {status}"
-            raise VerbsError(_ERRNO_OF_STATUS.get(result.status, EINVAL), text)
+            raise VerbsError(_errno_of(result.status), text)
         return result.out_param, result.outbox
 
     @contextlib.contextmanager
     def destroying(self) -> Iterator[None]:
-        """Around commands that destroy something: a device that is closed or gone has done so already."""
+        """Ignore errors of commands that destroy objects of a closed or failed device, which has destroyed them."""
         try:
             yield
         except VerbsError as error:
@@ -199,11 +220,18 @@ class Context:
                 raise
 
     def allocate(self, kind: int) -> int:
-        """A number of a ``RES_*`` kind."""
+        """Return a free number of a kind.
+
+        Args:
+            kind: ``RES_*`` (:mod:`rnic.spec.commands`).
+
+        Raises:
+            VerbsError: with the errno that the status stands for.
+        """
         return self.command(cmd.ALLOC_RES, kind)[0]
 
     def allocate_for(self, undo: contextlib.ExitStack, kind: int) -> int:
-        """:meth:`allocate` for something that is being made: ``undo`` gives the number back where that fails."""
+        """Call :meth:`allocate` for an object under construction: ``undo`` frees the number if that fails."""
         number = self.allocate(kind)
         undo.callback(self._give_back, kind, number)
         return number
@@ -213,7 +241,12 @@ class Context:
             self.free(kind, number)
 
     def free(self, kind: int, number: int) -> None:
-        """Give a number back."""
+        """Give a number back to the device.
+
+        Args:
+            kind: ``RES_*`` (:mod:`rnic.spec.commands`).
+            number: a number that :meth:`allocate` returned.
+        """
         self.command(cmd.FREE_RES, number, kind)
 
     # -------------------------------------------------------------------------------------- events
@@ -252,7 +285,7 @@ class Context:
             kind = _ASYNC_EVENTS[event_type]
             element: QP | CQ | SRQ | None = None
             if event_type == events.LOCAL_CATAS_ERROR:
-                pass  # the whole device's
+                pass  # an event of the whole device
             elif event_type == events.PORT_CHANGE:
                 kind = _PORT_EVENTS.get(entry[0] >> 8 & 0xFF, e.IBV_EVENT_PORT_ERR)
             elif event_type == events.CQ_ERROR:
@@ -268,23 +301,26 @@ class Context:
 
     @property
     def async_fd(self) -> int:
-        """Descriptor that polls readable while asynchronous events wait; they come in a thread from now on."""
+        """File descriptor that polls readable while asynchronous events wait; a thread handles them from now on."""
         self.driver.start()
         return self._async.fileno()
 
     def get_async_event(self, block: bool = True) -> AsyncEvent:
-        """The next asynchronous event. 4,096 of them wait, the last ones; those of an object go when it is closed.
+        """Wait for the next asynchronous event. At most the last 4,096 are kept; closing an object drops its events.
+
+        Args:
+            block: wait; else raise EAGAIN.
 
         Raises:
-            VerbsError: EAGAIN without ``block`` where none waits; ENODEV when the NIC process has ended, which
-                an IBV_EVENT_DEVICE_FATAL has told before.
+            VerbsError: EAGAIN without ``block`` if none waits; ENODEV when the NIC process has ended, after
+                an IBV_EVENT_DEVICE_FATAL.
         """
         event = self.wait_pipe(self._async, block)
         assert isinstance(event, AsyncEvent)
         return event
 
     def wait_pipe(self, pipe: EventPipe, block: bool = True, *, completions: bool = False) -> object:
-        """Take from an event pipe, of ``completions`` or others, driving the NIC meanwhile where no thread does."""
+        """Take an item from an event pipe, of ``completions`` or others; drive the NIC meanwhile if no thread does."""
         while (item := pipe.get()) is None:
             if not block:
                 raise VerbsError(EAGAIN, "no event waits: poll the descriptor, or wait for one")
@@ -293,7 +329,7 @@ class Context:
                 raise VerbsError(ENODEV, f"device {self.driver.name} is closed: open it again")
             descriptor = pipe.fileno()
             if descriptor < 0:
-                continue  # another thread has closed it just now, as the next look says
+                continue  # another thread has just closed it; the next call of get raises
             if self.driver.threaded:
                 self.driver.rest()
                 if completions:
@@ -305,12 +341,13 @@ class Context:
         return item
 
     def read_non_rdma(self) -> bytes | None:
-        """The oldest frame that arrived on the port and is not RDMA (004 7.6), taken; ``None`` if there is none.
+        """Return the oldest frame that arrived on the port and is not RDMA (004 7.6), taken; ``None`` if there is none.
 
-        The contexts of a device share one channel. It holds 256 frames and 1 MiB; what finds no room is counted.
+        The contexts of a device share one channel. It holds 256 frames and 1 MiB; frames without room are dropped and
+        counted.
 
         Raises:
-            VerbsError: EOPNOTSUPP on a UDP link, where the system keeps what is not RDMA.
+            VerbsError: EOPNOTSUPP on a UDP link without a port for it: the kernel keeps non-RDMA packets.
         """
         frame = b""
         while True:
@@ -321,7 +358,7 @@ class Context:
                     raise VerbsError(
                         EOPNOTSUPP,
                         f"device {self.name} is on a UDP socket, where the system keeps what is not RDMA:"
-                        " use a link that carries whole packets",
+                        " start it with rnic serve --non-rdma-port",
                     ) from None
                 raise
             head = NON_RDMA_HEADER.unpack(box)
@@ -332,10 +369,38 @@ class Context:
                 self.command(cmd.READ_NON_RDMA, 0, 1)
                 return frame
 
+    def write_non_rdma(self, frame: bytes | bytearray | memoryview) -> None:
+        """Send a whole IP packet that is not RDMA, bypassing the queue pairs (004 7.6), to its destination address.
+
+        Like all non-RDMA traffic it may be lost; packets that cannot be sent are counted.
+
+        Args:
+            frame: the IP packet, from its IP header on.
+
+        Raises:
+            VerbsError: EOPNOTSUPP if the link cannot send it, EINVAL for anything but an IP packet of at most
+                4,096 bytes and of the device's IP version, and for RDMA.
+        """
+        if len(frame) > MAILBOX_BYTES:
+            raise VerbsError(EINVAL, f"a frame of {len(frame)} bytes: the channel sends at most {MAILBOX_BYTES}")
+        try:
+            self.command(cmd.WRITE_NON_RDMA, len(frame), 0, bytes(frame))
+        except VerbsError as error:
+            if error.errno == EOPNOTSUPP:
+                raise VerbsError(
+                    EOPNOTSUPP,
+                    f"device {self.name} has no way out for what is not RDMA: start it with rnic serve --non-rdma-port",
+                ) from None
+            if error.errno == EINVAL:
+                raise VerbsError(
+                    EINVAL, "no whole IP packet of the device's IP version, or RDMA, which queue pairs alone send"
+                ) from None
+            raise
+
     # ------------------------------------------------------------------------------------- queries
 
     def query_device(self) -> DeviceAttr:
-        """Limits and capabilities."""
+        """Return limits and capabilities."""
         lim = self.limits
         adapter = ADAPTER.unpack(self.command(cmd.QUERY_ADAPTER)[1])
         attr = DeviceAttr()
@@ -348,7 +413,13 @@ class Context:
         attr.max_mr_size = 1 << 63
         attr.max_qp = 1 << lim["log_max_qps"]
         attr.max_qp_wr = (1 << lim["log_max_qp_sz"]) - 1
-        attr.device_cap_flags = e.IBV_DEVICE_MEM_WINDOW | e.IBV_DEVICE_MEM_WINDOW_TYPE_2B
+        attr.device_cap_flags = (
+            e.IBV_DEVICE_MEM_WINDOW
+            | e.IBV_DEVICE_MEM_WINDOW_TYPE_2B
+            | e.IBV_DEVICE_XRC
+            | e.IBV_DEVICE_FLUSH_GLOBAL
+            | e.IBV_DEVICE_ATOMIC_WRITE
+        )
         attr.max_sge = lim["max_sge"]
         attr.max_cq = 1 << lim["log_max_cqs"]
         attr.max_cqe = (1 << lim["log_max_cq_sz"]) - 1
@@ -363,12 +434,16 @@ class Context:
         attr.max_srq_wr = (1 << lim["log_max_srq_sz"]) - 1
         attr.max_srq_sge = lim["max_sge"]
         attr.max_pkeys = lim["pkey_count"]
+        attr.max_dm_size = MAX_DM_BYTES
         attr.local_ca_ack_delay = 15
         attr.phys_port_cnt = lim["num_ports"]
         return attr
 
     def query_rt_values_ex(self, comp_mask: int = e.IBV_VALUES_MASK_RAW_CLOCK) -> tuple[int, int]:
-        """The NIC's clock in nanoseconds, as ``(mask, clock)``: the system's monotonic one.
+        """Return the NIC's clock in nanoseconds, as ``(mask, clock)``: the host's monotonic clock.
+
+        Args:
+            comp_mask: ``IBV_VALUES_MASK_RAW_CLOCK``.
 
         Raises:
             VerbsError: EOPNOTSUPP for a mask with anything else in it.
@@ -379,7 +454,14 @@ class Context:
         return comp_mask, clock() if comp_mask else 0
 
     def query_port(self, port_num: int = 1) -> PortAttr:
-        """State of the one port."""
+        """Return the state of the port.
+
+        Args:
+            port_num: 1.
+
+        Raises:
+            VerbsError: EINVAL for another port.
+        """
         self._check_port(port_num)
         lim = self.limits
         attr = PortAttr()
@@ -391,28 +473,61 @@ class Context:
         attr.max_msg_sz = 1 << lim["log_max_msg"]
         attr.pkey_tbl_len = now["pkey_count"]
         attr.udp_port = lim["udp_port"]
+        attr.active_speed, attr.active_width = lim["active_speed"], lim["active_width"]
+        attr.phys_state = 3 if attr.state == e.IBV_PORT_DOWN else 5
         return attr
 
-    def query_gid(self, port_num: int = 1, index: int = 0) -> GID:
-        """Entry of the GID table."""
+    @property
+    def gid_index(self) -> int:
+        """Index of the GID of the device's own address in the GID table."""
+        return self.limits["own_gid"]
+
+    def query_gid(self, port_num: int = 1, index: int | None = None) -> GID:
+        """Return an entry of the GID table.
+
+        Args:
+            port_num: 1.
+            index: the entry, by default :attr:`gid_index`.
+
+        Raises:
+            VerbsError: EINVAL for another port, or an entry beyond the table.
+        """
         self._check_port(port_num)
         now = DEV_LIM.unpack(self.command(cmd.QUERY_DEV_LIM)[1])
+        if index is None:
+            index = now["own_gid"]
         if not 0 <= index < now["gid_count"]:
-            raise VerbsError(EINVAL, f"index={index} is beyond the GID table of {now['gid_count']} entries")
+            raise VerbsError(EINVAL, reasons.GID_INDEX(index=index, last=now["gid_count"] - 1))
         return GID(now[f"gid{index}"].to_bytes(16, "big"))
 
+    def query_gid_type(self, port_num: int = 1, index: int = 0) -> int:
+        """Return the type of an entry of the GID table: ``IBV_GID_TYPE_ROCE_V1`` or ``_V2``.
+
+        Args:
+            port_num: 1.
+            index: the entry.
+        """
+        self.query_gid(port_num, index)
+        of_v1 = DEV_LIM.unpack(self.command(cmd.QUERY_DEV_LIM)[1])["gids_of_v1"] >> index & 1
+        return e.IBV_GID_TYPE_ROCE_V1 if of_v1 else e.IBV_GID_TYPE_ROCE_V2
+
     def query_pkey(self, port_num: int = 1, index: int = 0) -> int:
-        """Entry of the P_Key table."""
+        """Return an entry of the P_Key table, 16 bits.
+
+        Args:
+            port_num: 1.
+            index: the entry.
+        """
         self._check_port(port_num)
         now = DEV_LIM.unpack(self.command(cmd.QUERY_DEV_LIM)[1])
         if not 0 <= index < now["pkey_count"]:
-            raise VerbsError(EINVAL, f"index={index} is beyond the P_Key table of {now['pkey_count']} entries")
+            raise VerbsError(EINVAL, reasons.PKEY_INDEX(index=index, last=now["pkey_count"] - 1))
         return now[f"pkey{index}"]
 
     @staticmethod
     def _check_port(port_num: int) -> None:
         if port_num != 1:
-            raise VerbsError(EINVAL, f"port_num={port_num}: the device has port 1 alone")
+            raise VerbsError(EINVAL, reasons.PORT_NUMBER(port=port_num))
 
     @property
     def address(self) -> str:
@@ -426,38 +541,38 @@ class Context:
 
     @property
     def selective_repeat(self) -> bool:
-        """Whether the NIC can store what comes beyond a gap: it has the engine (``QPAttr.selective_repeat``)."""
+        """True if the NIC can keep out-of-order packets: it has the engine (``QPAttr.selective_repeat``)."""
         return use.ENGINE is not None
 
     @property
     def keeps(self) -> bool:
-        """The former name of :attr:`selective_repeat`, until the next release."""
+        """Former name of :attr:`selective_repeat`, until the next release."""
         warnings.warn("Context.keeps is Context.selective_repeat now", DeprecationWarning, stacklevel=2)
         return self.selective_repeat
 
     # ------------------------------------------------------------------------------------- closing
 
     def add_child(self, child: object) -> None:
-        """Keep an object, which the device holds too, until it is closed: before the context at the latest."""
-        self._children.add(child)
+        """Keep an object that the device holds too, to close it with the context at the latest."""
+        self._children[child] = None
 
     def drop_events(self, element: QP | CQ | SRQ) -> None:
-        """An object was closed: nobody is told of it any more."""
+        """Drop the events of an object that was closed."""
         self._async.drop(lambda event: event.element is element)
 
     def drop_child(self, child: object) -> None:
-        """An object was closed."""
-        self._children.discard(child)
+        """Forget an object that was closed."""
+        self._children.pop(child, None)
 
     def close(self) -> None:
         """Destroy everything made in this context; a second call does nothing."""
-        with self.driver.lock:
+        with contextlib.ExitStack() as last, self.driver.lock:
             if self.closed:
                 return
             self.closed = True
+            last.callback(self._async.close)
+            last.callback(self.driver.close)  # destroys whatever could not be destroyed before
             close_all(self._children)
-        self.driver.close()
-        self._async.close()
 
     def __enter__(self) -> Context:
         return self
@@ -470,18 +585,31 @@ class Context:
 
 
 def _after_fork() -> None:
-    """A child closes queue pairs, too: a thread that is not there may have polled, with the lock held."""
+    """Let a child only close what it inherited: it can neither post nor poll, and none of its threads holds a lock."""
     for ctx in list(_live):
-        for cq in ctx._cqs.values():
-            cq.lock = threading.Lock()
+        queues: list[CQ | QP | SRQ] = [*ctx._cqs.values(), *ctx._qps.values(), *ctx._srqs.values()]
+        for queue in queues:
+            queue.inherit()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def close_all(children: set[Any]) -> None:
-    """Close objects, those that depend on others first."""
-    order = {"QP": 0, "MW": 1, "AH": 1, "SRQ": 2, "CQ": 3, "MR": 4, "PD": 5, "CompChannel": 6}
+def close_all(children: Iterable[Any]) -> None:
+    """Close objects, dependent kinds first, each kind in the order given."""
+    order = {
+        "QP": 0,
+        "MW": 1,
+        "AH": 1,
+        "SRQ": 2,
+        "CQ": 3,
+        "MR": 4,
+        "PD": 5,
+        "XRCD": 5,
+        "DM": 5,
+        "DMMR": 4,
+        "CompChannel": 6,
+    }
     for child in sorted(children, key=lambda child: order.get(type(child).__name__, 0)):
         child.close()

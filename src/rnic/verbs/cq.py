@@ -10,19 +10,22 @@ from typing import TYPE_CHECKING, Any
 from rnic.context.cqc import CQC
 from rnic.engine import use
 from rnic.mem.space import Mapping
-from rnic.rings.cqe import CQ_ENTRY, CQE_BYTES, CQE_GRH, CQE_IMM, CQE_INV, CQE_RECEIVE
+from rnic.rings.cqe import CQ_ENTRY, CQE_BYTES, CQE_GRH, CQE_IMM, CQE_INV, CQE_RECEIVE, CQE_SRQ
 from rnic.rings.queue_block import ARM_NEXT, ARM_SOLICITED, CQ_DOORBELL, CQ_HEAD
 from rnic.rings.ring import Entry, PhaseConsumer
 from rnic.spec import commands as cmd
 from rnic.spec import opcodes as op
+from rnic.spec import reasons
 from rnic.spec import status as st
 from rnic.spec.errors import VerbsError
 from rnic.spec.limits import MAX_CQE
 from rnic.verbs import enums as e
+from rnic.verbs import on_command
 from rnic.verbs.attrs import WC
 from rnic.verbs.batch import BatchPolls, alike, check_identifiers, checked, completion_dtype, words_of
 from rnic.verbs.context import Context
 from rnic.verbs.event_queues import CompChannel
+from rnic.verbs.posting import in_child
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,8 +59,8 @@ class CQ:
     Args:
         ctx: opened device.
         cqe: completions that it must hold, 1 to 4,194,303 (``MAX_CQE`` of :mod:`rnic.spec.limits`); it may hold more.
-        cq_context: anything of the application's.
-        channel: where armed events go.
+        cq_context: any object of the program.
+        channel: completion channel for events.
         comp_vector: accepted and not used; there is one vector a context.
     """
 
@@ -77,12 +80,12 @@ class CQ:
         self.closed = False
         self.comp_events = 0
         self._queues: dict[int, Any] = {}
-        """Queue pairs that complete here, by number; they know the work request identifiers."""
+        """Queue pairs that complete here, by number; they hold the work request identifiers."""
         self._plain: dict[int, tuple[Any, Any]] = {}
-        """Their send and receive queues, where those are compiled."""
+        """Their send and receive queues, if those are compiled."""
         self._batches: BatchPolls | None = None
         self._kept: list[tuple[WC, Entry]] = []
-        """Completions taken out of the ring that nobody has polled yet."""
+        """Completions taken from the ring that no call has returned yet."""
         log = _log_entries(cqe)
         with ctx.driver.lock, ExitStack() as undo:
             self._mapping, self._ring = self._make_ring(log)
@@ -95,6 +98,7 @@ class CQ:
         self.cqe = (1 << log) - 1
         ctx._cqs[self.cqn] = self
         ctx.add_child(self)
+        on_command.watch_cq(self)
         if channel is not None:
             channel.cqs.add(self)
 
@@ -114,7 +118,7 @@ class CQ:
         )
 
     def _attach_ring(self) -> None:
-        """The ring takes what is plain by itself, where the device is driven by C in this process."""
+        """Have the compiled ring translate plain completions, if C drives the device in this process."""
         driver: Any = self.driver
         ring = self._ring
         self._poll_ready = self._ready_after_progress
@@ -124,30 +128,66 @@ class CQ:
             self._poll_ready, self._poll_plain, self._poll_array = ring.poll_ready, ring.poll, ring.poll_array
 
     def _ready_after_progress(self) -> bool:
-        """Whether a completion is in the ring; where none is, the device is driven first."""
+        """Return whether a completion is in the ring; if none is, drive the device first."""
         ring = self._ring
         if not ring.ready():
             self.driver.progress()
         return bool(ring.ready())
 
+    def inherit(self) -> None:
+        """Disable the queue in a forked child: nothing can be polled here, and no thread holds its lock."""
+        self.lock = threading.Lock()
+        self._kept.clear()
+        self._poll_array = None
+        self._poll_ready = _refuse_in_child
+
     def attach(self, qpn: int, queue: Any, sends: Any = None, receives: Any = None) -> None:
-        """Completions of ``qpn`` get their identifiers from ``queue``, which has these two queues."""
+        """Register a queue pair, whose queues hold the identifiers of its completions.
+
+        Args:
+            qpn: queue pair number, 24 bits.
+            queue: the queue pair.
+            sends: its send queue.
+            receives: its receive queue.
+        """
         self._queues[qpn] = queue
         if self._poll_plain is not None and sends is not None:
             self._plain[qpn] = sends, receives
 
+    def _queue_of(self, qpn: int) -> Any:
+        """Return the queue pair of a completion, ``None`` if it is gone; attach it if its context now names this queue
+        (002 5.4.2)."""
+        queue = self._queues.get(qpn)
+        if queue is None and (queue := self.ctx._qps.get(qpn)) is not None:
+            queue.completes_at(self)
+        return queue
+
+    def _owner(self, qpn: int, word3: int, wqe_id: int) -> Any:
+        """Return the holder of a completion's identifier: its queue pair, or the SRQ that an XRC message went to."""
+        return self.ctx._srqs.get(wqe_id) if word3 & CQE_SRQ else self._queue_of(qpn)
+
     def detach(self, qpn: int) -> None:
-        """The queue pair is gone: what it still has here is not reported."""
+        """Forget a destroyed queue pair: its remaining completions are not reported.
+
+        Args:
+            qpn: queue pair number, 24 bits.
+        """
         self.clean(qpn)
         self._queues.pop(qpn, None)
         self._plain.pop(qpn, None)
 
     def clean(self, qpn: int) -> None:
-        """The queue pair was reset: what it still has here is not reported (IBA 10.3.1), the others' stays."""
+        """Drop the completions of a reset queue pair (IBA 10.3.1); those of others stay.
+
+        Args:
+            qpn: queue pair number, 24 bits.
+        """
+        if self._poll_ready is _refuse_in_child:
+            return  # the completions are the parent's, and the child polls none
         with self.lock:
             ring = self._ring
             while (entry := ring.pop()) is not None:
-                wc = self._translate(entry)  # also of what is not reported: receive slots get free with it
+                wc = self._translate(entry)  # even if it is not reported: this frees its receive slot
                 if wc is not None and wc.qp_num != qpn:
                     self._kept.append((wc, entry))
             if self._kept:
@@ -159,8 +199,11 @@ class CQ:
 
         An empty queue lets the NIC do a round of work first, so polling drives it.
 
+        Args:
+            num_entries: most completions to take, at least 1.
+
         Returns:
-            How many there are, and they themselves.
+            The number of completions, and the completions.
         """
         if not self._kept and not self._poll_ready():
             return 0, []
@@ -186,14 +229,13 @@ class CQ:
         """Take completions as they lie in the ring, up to ``len(array)``; polling an empty queue drives the NIC.
 
         Args:
-            array: filled from its start; of :func:`rnic.verbs.batch.completion_dtype`, one dimension, its entries one
-                behind the other in memory. ``wqe_id`` is the
-                low half of a send's work request identifier; ``status`` 0 is success, any other a syndrome of
-                :mod:`rnic.spec.status`.
+            array: filled from its start; of :func:`rnic.verbs.batch.completion_dtype`, one dimension, contiguous.
+                ``wqe_id`` is the low half of a send's work request identifier; ``status`` 0 is success, any other a
+                syndrome of :mod:`rnic.spec.status`.
             wr_ids: filled with the whole identifiers, of receives too; 64-bit integers, at least as many.
 
         Returns:
-            How many there are.
+            The number of completions.
 
         Raises:
             VerbsError: EINVAL for an array of another type.
@@ -229,7 +271,7 @@ class CQ:
         return count
 
     def _note(self, words: NDArray[Any], wr_ids: NDArray[Any] | None) -> int:
-        """Free what completed and store its identifiers; how many stay without those of queue pairs that are gone."""
+        """Free completed entries and store their identifiers. Return the number without those of destroyed QPs."""
         owners, flags = words[:, _QPN_WORD], words[:, _FLAGS_WORD]
         first = int(owners[0]) & 0xFFFFFF
         sends = wr_ids is None and not int(flags[0]) & CQE_RECEIVE
@@ -237,10 +279,10 @@ class CQ:
             self._queues[first].take_send(int(words[-1, 0]))  # and with it those before it
             return len(words)
         kept = 0
-        for at, (index, number, word3) in enumerate(
-            zip(words[:, 0].tolist(), owners.tolist(), flags.tolist(), strict=True)
+        for at, (index, number, word3, wqe_id) in enumerate(
+            zip(words[:, 0].tolist(), owners.tolist(), flags.tolist(), words[:, 4].tolist(), strict=True)
         ):
-            queue = self._queues.get(number & 0xFFFFFF)
+            queue = self._owner(number & 0xFFFFFF, word3, wqe_id)
             if queue is None:
                 continue
             wr_id = (queue.take_receive if word3 & CQE_RECEIVE else queue.take_send)(index)
@@ -252,12 +294,12 @@ class CQ:
         return kept
 
     def ready(self) -> bool:
-        """Whether a completion waits; takes nothing and does not drive the NIC."""
+        """Return whether a completion waits; take nothing, and do not drive the NIC."""
         return bool(self._kept) or self._ring.ready()
 
     def _translate(self, entry: tuple[int, ...]) -> WC | None:
         index, word1, length, word3, wqe_id, _, qpn, imm = entry
-        queue = self._queues.get(qpn & 0xFFFFFF)
+        queue = self._owner(qpn & 0xFFFFFF, word3, wqe_id)
         if queue is None:
             return None
         wc = WC(0, _STATUS.get(word1 & 0xFF, e.IBV_WC_GENERAL_ERR), 0, word1 >> 8 & 0xFF, length, qpn & 0xFFFFFF)
@@ -279,23 +321,39 @@ class CQ:
         return wc
 
     def req_notify(self, solicited_only: bool = False) -> None:
-        """Arm: the next completion (or next solicited one) raises an event. Poll again afterwards."""
-        self.driver.store(self._block, CQ_DOORBELL, ARM_SOLICITED if solicited_only else ARM_NEXT)
+        """Arm the CQ: the next completion (or next solicited one) raises an event. Poll once more after arming.
+
+        Arming for any completion holds until one arrives, even if a solicited one is requested meanwhile
+        (IBA 11.4.2.2, C11-32).
+
+        Args:
+            solicited_only: raise an event only for a solicited completion or an error (IBA 11.4.2.2).
+        """
+        with self.lock:
+            armed = self.driver.load(self._block, CQ_DOORBELL) & ARM_NEXT
+            self.driver.store(self._block, CQ_DOORBELL, ARM_SOLICITED if solicited_only and not armed else ARM_NEXT)
 
     def on_event(self) -> None:
-        """The NIC reported an event of this CQ."""
+        """Take an event of this CQ from the NIC."""
         self.comp_events += 1
         if self.channel is not None:
             self.channel.notify(self)
 
     def ack_events(self, num_events: int) -> None:
-        """Nothing waits for acknowledgements here; for pyverbs' sake."""
+        """Do nothing: events need no acknowledgment here; for pyverbs compatibility.
+
+        Args:
+            num_events: events to acknowledge.
+        """
 
     def resize(self, cqe: int) -> None:
-        """Hold at least ``cqe`` completions from now on; what is in the queue stays.
+        """Resize to hold at least ``cqe`` completions; completions in the queue stay.
+
+        Args:
+            cqe: completions, 1 to the device's ``max_cqe``.
 
         Raises:
-            VerbsError: EINVAL if more than that are in it.
+            VerbsError: EINVAL if the queue holds more than that.
         """
         log = _log_entries(cqe)
         with self.driver.lock, self.lock:
@@ -314,7 +372,7 @@ class CQ:
             self.cqe = (1 << log) - 1
 
     def close(self) -> None:
-        """Destroy it; a second call does nothing.
+        """Destroy the CQ; a second call does nothing.
 
         Raises:
             VerbsError: EBUSY while queue pairs use it.
@@ -347,7 +405,11 @@ class CQ:
         return f"<CQ {self.cqn} of {self.cqe} entries>"
 
 
+def _refuse_in_child() -> bool:
+    raise in_child()
+
+
 def _log_entries(cqe: int) -> int:
     if not 1 <= cqe <= MAX_CQE:
-        raise VerbsError(EINVAL, f"cqe={cqe}: a completion queue holds 1 to {MAX_CQE}")
+        raise VerbsError(EINVAL, reasons.ATTRIBUTE_RANGE(name="cqe", value=cqe, least=1, most=MAX_CQE))
     return int(cqe).bit_length()

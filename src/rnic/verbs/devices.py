@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 from rnic.device.channels import make_nic
 from rnic.device.config import NicConfig
+from rnic.device.nic import Nic
 from rnic.link.base import Link, active_mtu_bytes, parse_address
 from rnic.link.interface import local_addresses
 from rnic.link.udp import UdpLink
@@ -20,7 +21,7 @@ from rnic.spec.limits import MAX_PATH_MTU, ROCE_UDP_PORT
 from rnic.trace.counters import Counters
 
 LEAST_IN_FLIGHT = 64
-"""Packets, where the receive buffer holds so many: with 18 a stream of long messages has half the bandwidth."""
+"""Least packets in flight, if the receive buffer holds them: with 18, long messages get half the bandwidth."""
 
 _shared: WeakValueDictionary[tuple[bytes, int], Runtime] = WeakValueDictionary()
 """Running NICs of this process by address and port, so that contexts of one device share one NIC."""
@@ -28,7 +29,12 @@ _shared_lock = threading.Lock()
 
 
 class Device:
-    """A device that can be opened: a local address."""
+    """A device that can be opened: a local address.
+
+    Args:
+        name: name of the device, such as ``rnic0``.
+        address: its local IP address.
+    """
 
     def __init__(self, name: str, address: str) -> None:
         self.name = name
@@ -44,21 +50,21 @@ class Device:
 
 
 def get_device_list() -> list[Device]:
-    """One device for each usable local address: ``rnic0`` is 127.0.0.1."""
+    """Return one device for each usable local address: ``rnic0`` is 127.0.0.1."""
     return [Device(f"rnic{index}", address) for index, address in enumerate(local_addresses())]
 
 
 def format_guid(guid: int) -> str:
-    """``0123:4567:89ab:cdef``."""
+    """Return a GUID as text, such as ``0123:4567:89ab:cdef``."""
     text = f"{guid:016x}"
     return ":".join(text[i : i + 4] for i in range(0, 16, 4))
 
 
 def address_of(name: str | None) -> str:
-    """The address of a device by its name, of the first one without.
+    """Return the address of a device by its name; of the first device if ``name`` is ``None``.
 
     Raises:
-        VerbsError: ENODEV for a name that no device has.
+        VerbsError: ENODEV for an unknown name.
     """
     devices = get_device_list()
     if name is None:
@@ -71,10 +77,10 @@ def address_of(name: str | None) -> str:
 
 
 def shared_runtime(address: str, port: int | None, settings: dict[str, Any]) -> Runtime:
-    """The NIC of an address and UDP port in this process: the one that runs, else a new one.
+    """Return this process's running NIC at an address and UDP port, or make a new one.
 
     Raises:
-        VerbsError: EBUSY where one runs with another profile.
+        VerbsError: EBUSY if one runs with another profile.
         LinkError: the address is not local, or the port is taken.
     """
     packed = parse_address(address)
@@ -99,10 +105,11 @@ def shared_runtime(address: str, port: int | None, settings: dict[str, Any]) -> 
 
 
 def in_flight(link: Link, most: int) -> int:
-    """Packets that may be in flight at once: half of those that the receive buffer surely holds, up to ``most``.
+    """Return the number of packets that may be in flight at once: half of those that the receive buffer surely holds,
+    up to ``most``.
 
-    All of them where they are few: :data:`LEAST_IN_FLIGHT`, or the 37 of the 208 KiB that Linux grants where nobody
-    raised ``net.core.rmem_max``. What is in flight then may take the room of what peers send unasked, but for the
+    All of them where they are few: :data:`LEAST_IN_FLIGHT`, or the 37 of the 208 KiB that Linux grants unless
+    ``net.core.rmem_max`` was raised. What is in flight then may take the room of what peers send unasked, except the
     quarter that the link keeps in reserve.
     """
     held = link.window_packets
@@ -110,16 +117,22 @@ def in_flight(link: Link, most: int) -> int:
 
 
 def runtime_on(link: Link, counters: Counters | None = None, seed: int | None = None, **settings: Any) -> Runtime:
-    """A NIC on a link, with its loop.
+    """Return a NIC on a link, with its loop.
 
     Args:
-        link: what carries its packets.
-        counters: where everything is counted.
-        seed: makes keys repeat from run to run; by default they cannot be guessed.
+        link: the link that carries its packets.
+        counters: counters of the device.
+        seed: makes keys reproducible; by default they cannot be guessed.
         settings: fields of :class:`~rnic.device.config.NicConfig` beside address, port, MTU and windows;
             ``clock`` goes to the loop.
     """
     clock = settings.pop("clock", None)
+    nic = nic_on(link, counters, seed, **settings)
+    return Runtime(nic, link) if clock is None else Runtime(nic, link, clock)
+
+
+def nic_on(link: Link, counters: Counters | None = None, seed: int | None = None, **settings: Any) -> Nic:
+    """Return a NIC for a link; arguments as for :func:`runtime_on`, without ``clock``."""
     window = in_flight(link, 512)
     chosen: dict[str, Any] = {
         "mtu": active_mtu_bytes(link.mtu),
@@ -130,5 +143,4 @@ def runtime_on(link: Link, counters: Counters | None = None, seed: int | None = 
     }
     config = NicConfig(link.address, link.port, **(chosen | settings))
     rng = random.Random(secrets.randbits(256) if seed is None else seed)
-    nic = make_nic(config, rng=rng, counters=counters)
-    return Runtime(nic, link) if clock is None else Runtime(nic, link, clock)
+    return make_nic(config, rng=rng, counters=counters)

@@ -8,6 +8,8 @@ from typing import Final
 IBV_QPT_RC: Final = 2
 IBV_QPT_UC: Final = 3
 IBV_QPT_UD: Final = 4
+IBV_QPT_XRC_SEND: Final = 9
+IBV_QPT_XRC_RECV: Final = 10
 
 # --- QP states
 IBV_QPS_RESET: Final = 0
@@ -56,6 +58,15 @@ IBV_ACCESS_REMOTE_READ: Final = 1 << 2
 IBV_ACCESS_REMOTE_ATOMIC: Final = 1 << 3
 IBV_ACCESS_MW_BIND: Final = 1 << 4
 IBV_ACCESS_ZERO_BASED: Final = 1 << 5
+IBV_ACCESS_ON_DEMAND: Final = 1 << 6
+IBV_ACCESS_FLUSH_GLOBAL: Final = 1 << 8
+IBV_ACCESS_FLUSH_PERSISTENT: Final = 1 << 9
+
+# --- FLUSH: placement types and selectivity levels
+IBV_FLUSH_GLOBAL: Final = 1 << 0
+IBV_FLUSH_PERSISTENT: Final = 1 << 1
+IBV_FLUSH_RANGE: Final = 0
+IBV_FLUSH_MR: Final = 1
 
 # --- send work requests
 IBV_WR_RDMA_WRITE: Final = 0
@@ -68,6 +79,8 @@ IBV_WR_ATOMIC_FETCH_AND_ADD: Final = 6
 IBV_WR_LOCAL_INV: Final = 7
 IBV_WR_BIND_MW: Final = 8
 IBV_WR_SEND_WITH_INV: Final = 9
+IBV_WR_FLUSH: Final = 14
+IBV_WR_ATOMIC_WRITE: Final = 15
 
 IBV_SEND_FENCE: Final = 1 << 0
 IBV_SEND_SIGNALED: Final = 1 << 1
@@ -99,6 +112,8 @@ IBV_WC_COMP_SWAP: Final = 3
 IBV_WC_FETCH_ADD: Final = 4
 IBV_WC_BIND_MW: Final = 5
 IBV_WC_LOCAL_INV: Final = 6
+IBV_WC_FLUSH: Final = 8
+IBV_WC_ATOMIC_WRITE: Final = 9
 IBV_WC_RECV: Final = 1 << 7
 IBV_WC_RECV_RDMA_WITH_IMM: Final = (1 << 7) + 1
 
@@ -107,6 +122,8 @@ IBV_WC_WITH_IMM: Final = 1 << 1
 IBV_WC_WITH_INV: Final = 1 << 3
 
 # --- ports
+IBV_GID_TYPE_ROCE_V1: Final = 1
+IBV_GID_TYPE_ROCE_V2: Final = 2
 IBV_PORT_DOWN: Final = 1
 IBV_PORT_ACTIVE: Final = 4
 IBV_LINK_LAYER_ETHERNET: Final = 2
@@ -116,6 +133,8 @@ IBV_MW_TYPE_1: Final = 1
 IBV_MW_TYPE_2: Final = 2
 
 # --- shared receive queues
+IBV_SRQT_BASIC: Final = 0
+IBV_SRQT_XRC: Final = 1
 IBV_SRQ_MAX_WR: Final = 1 << 0
 IBV_SRQ_LIMIT: Final = 1 << 1
 
@@ -137,7 +156,7 @@ IBV_EVENT_SRQ_LIMIT_REACHED: Final = 15
 IBV_EVENT_QP_LAST_WQE_REACHED: Final = 16
 IBV_EVENT_GID_CHANGE: Final = 18
 RNIC_EVENT_CONGESTION: Final = 0x1000
-"""A congestion notification halved the outstanding limit of a queue pair (004 7.4); libibverbs has no such event."""
+"""A CNP halved the outstanding limit of a queue pair (004 7.4); libibverbs has no such event."""
 
 # --- device capabilities
 IBV_VALUES_MASK_RAW_CLOCK: Final = 1
@@ -147,6 +166,9 @@ IBV_ATOMIC_HCA: Final = 1
 IBV_DEVICE_MEM_WINDOW: Final = 1 << 17
 IBV_DEVICE_MEM_WINDOW_TYPE_2B: Final = 1 << 24
 IBV_DEVICE_SRQ_RESIZE: Final = 1 << 13
+IBV_DEVICE_XRC: Final = 1 << 20
+IBV_DEVICE_FLUSH_GLOBAL: Final = 1 << 38
+IBV_DEVICE_ATOMIC_WRITE: Final = 1 << 40
 
 
 def _names(prefix: str, exclude: tuple[str, ...] = ()) -> dict[int, str]:
@@ -165,6 +187,8 @@ _OPCODES_AND_FLAGS = (
     "IBV_WC_FETCH_ADD",
     "IBV_WC_BIND_MW",
     "IBV_WC_LOCAL_INV",
+    "IBV_WC_FLUSH",
+    "IBV_WC_ATOMIC_WRITE",
     "IBV_WC_RECV",
     "IBV_WC_RECV_RDMA_WITH_IMM",
     "IBV_WC_GRH",

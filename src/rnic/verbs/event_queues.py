@@ -1,4 +1,4 @@
-"""What a program waits for: asynchronous events, completion channels, and the descriptors that poll readable."""
+"""Events for a program: asynchronous events, completion channels, and their file descriptors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from errno import EINVAL
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from rnic.runtime.own_fd import OwnFd
+from rnic.link.own_fd import OwnFd
 from rnic.spec.errors import VerbsError
 from rnic.verbs import enums as e
 
@@ -22,12 +22,17 @@ if TYPE_CHECKING:
     from rnic.verbs.srq import SRQ
 
 _PLENTY = 64
-"""Bytes to empty a pipe that holds one, or a few."""
+"""Bytes to read at once to empty a pipe, which holds one or a few."""
 _live: WeakSet[EventPipe] = WeakSet()
 
 
 class AsyncEvent:
-    """An asynchronous event. ``element`` is the QP, CQ or SRQ that it is about, ``None`` for a device's."""
+    """An asynchronous event.
+
+    Args:
+        event_type: ``IBV_EVENT_*``.
+        element: the QP, CQ or SRQ that it is about, ``None`` for a device's.
+    """
 
     __slots__ = ("element", "event_type")
 
@@ -36,94 +41,121 @@ class AsyncEvent:
         self.element = element
 
     def ack(self) -> None:
-        """Nothing to do: events are counted by nobody here. For pyverbs' sake."""
+        """Do nothing, for pyverbs compatibility: events are not counted here."""
 
     def __repr__(self) -> str:
         return f"<AsyncEvent {e.EVENT_NAMES.get(self.event_type, self.event_type)} {self.element!r}>"
 
 
 class EventPipe:
-    """A queue with a real descriptor that polls readable while something is in it. Threads may use it at the same time.
+    """A thread-safe queue with a real file descriptor that polls readable while it holds items.
+
+    The descriptor is opened on the first :meth:`fileno`: a connection that only serves one-sided operations has none.
 
     Args:
-        closed: errno and words of the error for who asks once it is closed.
+        closed: errno and text of the error that calls raise once it is closed.
         most: items that may wait; of more, the oldest are dropped. By default any number.
     """
 
     def __init__(self, closed: tuple[int, str], most: int | None = None) -> None:
-        self._closed = closed
+        self._error = closed
         self._lock = threading.RLock()
-        read, write = os.pipe()
-        os.set_blocking(write, False)
-        os.set_blocking(read, False)
-        self._read, self._write = OwnFd(read, private=False), OwnFd(write, private=True)
+        self._ends: tuple[OwnFd, OwnFd] | None = None
+        """The ends of the pipe, to read from and to write to; ``None`` until the first :meth:`fileno`."""
+        self._closed = False
         self._queue: deque[Any] = deque(maxlen=most)
         self._readable = False
-        """A byte is in the pipe, which says no more than that something waits."""
+        """True if a byte is in the pipe: at least one item may wait."""
         _live.add(self)
 
     def fileno(self) -> int:
-        """Descriptor for select, poll and event loops; below 0 once it is closed."""
-        return self._read.fd
+        """Return the descriptor for select, poll and event loops; below 0 once it is closed.
+
+        Raises:
+            OSError: it is asked for the first time, and the program has no descriptor left.
+        """
+        with self._lock:
+            if self._closed:
+                return -1
+            if self._ends is None:
+                self._ends = self._open()
+                self._tell()
+            return self._ends[0].fd
+
+    @staticmethod
+    def _open() -> tuple[OwnFd, OwnFd]:
+        read, write = os.pipe()
+        os.set_blocking(write, False)
+        os.set_blocking(read, False)
+        return OwnFd(read, private=False), OwnFd(write, private=True)
 
     def put(self, item: object) -> None:
-        """Add an item; never waits. Once it is closed, nobody gets it."""
+        """Add an item; never waits. Once it is closed, the item is dropped."""
         with self._lock:
-            if self._read.fd < 0:
-                return
-            self._queue.append(item)
-            if not self._readable and self._valid():
-                os.write(self._write.fd, b"\0")
-                self._readable = True
+            if not self._closed:
+                self._queue.append(item)
+                self._tell()
 
-    def _valid(self) -> bool:
-        """Whether the program has not closed the descriptor itself."""
-        return self._read.valid() and self._write.valid()
+    def _tell(self) -> None:
+        """Make the descriptor poll readable if an item waits."""
+        if self._queue and not self._readable and self._ends is not None and self._valid(self._ends):
+            os.write(self._ends[1].fd, b"\0")
+            self._readable = True
+
+    @staticmethod
+    def _valid(ends: tuple[OwnFd, OwnFd]) -> bool:
+        """Return whether the program has not closed the descriptor itself."""
+        return all(end.valid() for end in ends)
 
     def get(self) -> Any | None:
-        """The oldest item, or ``None``.
+        """Return the oldest item, or ``None``.
 
         Raises:
             VerbsError: it is closed.
         """
         with self._lock:
-            if self._read.fd < 0:
-                raise VerbsError(*self._closed)
+            if self._closed:
+                raise VerbsError(*self._error)
             item = self._queue.popleft() if self._queue else None
             self._settle()
             return item
 
     def drop(self, unwanted: Callable[[Any], bool]) -> None:
-        """Take out the items of which ``unwanted`` says so."""
+        """Drop the items for which ``unwanted`` returns true."""
         with self._lock:
-            if self._read.fd >= 0 and any(map(unwanted, self._queue)):
+            if not self._closed and any(map(unwanted, self._queue)):
                 self._queue = deque((item for item in self._queue if not unwanted(item)), self._queue.maxlen)
                 self._settle()
 
     def _settle(self) -> None:
-        """Nothing waits any more, maybe: the descriptor does not poll readable then."""
+        """Clear the descriptor if no item waits anymore."""
         if not self._queue:
-            self._readable = False  # first: a byte too many, where a signal handler raises here, is read the next time
-            if self._valid():
+            self._readable = False  # first: if a signal handler raises here, the surplus byte is read the next time
+            if self._ends is not None and self._valid(self._ends):
                 with contextlib.suppress(BlockingIOError):
-                    os.read(self._read.fd, _PLENTY)
+                    os.read(self._ends[0].fd, _PLENTY)
 
     def close(self) -> None:
-        """Close the descriptor; whoever waits for it wakes up. A second call does nothing."""
+        """Close the descriptor; waiting threads wake up. A second call does nothing."""
         with self._lock:
-            if self._read.fd >= 0:
-                self._read.close()
-                self._write.close()
-                self._queue.clear()
+            self._closed = True
+            self._queue.clear()
+            for end in self._ends or ():
+                end.close()
+            self._ends = None
 
     def forget(self) -> None:
-        """This process is a child of the one that waits for events: the byte in the pipe is that one's to read."""
-        self._lock = threading.RLock()  # a thread that is not there may have held the other
+        """Close the pipe in a forked child: the byte in it is for the parent to read."""
+        self._lock = threading.RLock()  # a thread that the child lacks may hold the old lock
         self.close()
 
 
 class CompChannel:
-    """A completion channel: a descriptor that polls readable when an armed CQ has news."""
+    """A completion channel: a descriptor that polls readable when an armed CQ has an event.
+
+    Args:
+        ctx: the device's context.
+    """
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
@@ -134,7 +166,7 @@ class CompChannel:
         ctx.add_child(self)
 
     def fileno(self) -> int:
-        """Descriptor for select, poll and event loops; below 0 once it is closed."""
+        """Return the descriptor for select, poll and event loops; below 0 once it is closed."""
         return self._pipe.fileno()
 
     def notify(self, cq: CQ) -> None:
@@ -142,16 +174,20 @@ class CompChannel:
         self._pipe.put(cq)
 
     def forget(self, cq: CQ) -> None:
-        """``cq`` is closed: nobody is told of it any more."""
+        """Drop the events of ``cq``, which is closed."""
         self.cqs.discard(cq)
         self._pipe.drop(lambda waiting: waiting is cq)
 
     def get_cq_event(self, expected_cq: CQ | None = None, block: bool = True) -> CQ:
-        """Wait for the next event; the CQ that it is about.
+        """Wait for the next event and return the CQ that it is about.
+
+        Args:
+            expected_cq: the CQ that the event must be about.
+            block: wait; else raise EAGAIN.
 
         Raises:
-            VerbsError: EAGAIN without ``block`` where none waits, EINVAL if it is another CQ's than expected, and
-                once the channel is closed, for who waits meanwhile as well.
+            VerbsError: EAGAIN without ``block`` if none waits; EINVAL if it is another CQ's than expected, and
+                if the channel is closed, even while a thread waits.
         """
         cq: CQ = self.ctx.wait_pipe(self._pipe, block, completions=True)  # type: ignore[assignment]  # only CQs
         if expected_cq is not None and cq is not expected_cq:

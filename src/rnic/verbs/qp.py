@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from errno import EINVAL, ENOMEM
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rnic.context.qpc import OPT_CREDITS, OPT_GSO, OPT_NO_PROBE, OPT_SELECTIVE_REPEAT, OPT_SQ_SIG_ALL, QPC, SRQ_VALID
 from rnic.rings.queue_block import QUEUE_STATE, RQ_TAIL, SQ_HEAD, SQ_TAIL
@@ -23,6 +23,7 @@ from rnic.rings.sqe import (
     SQE_STRUCT,
     SQE_UD_PATH_STRUCT,
     SQE_UD_STRUCT,
+    SQE_XRC_STRUCT,
 )
 from rnic.spec import commands as cmd
 from rnic.spec import opcodes as op
@@ -32,6 +33,7 @@ from rnic.spec.errors import VerbsError
 from rnic.spec.ids import Qpn, Rkey
 from rnic.spec.limits import MAX_INLINE
 from rnic.verbs import enums as e
+from rnic.verbs import on_command
 from rnic.verbs.attrs import GID, AHAttr, GlobalRoute, QPAttr, QPCap, QPInitAttr, RecvWR, SendWR
 from rnic.verbs.batch import (
     BatchRing,
@@ -41,10 +43,11 @@ from rnic.verbs.batch import (
     send_dtype,
     words_of,
 )
+from rnic.verbs.context import Context
 from rnic.verbs.cq import CQ
 from rnic.verbs.memory import AH, MR, MW, PD
 from rnic.verbs.multicast import change_membership
-from rnic.verbs.posting import KEYED, OPCODES, queue_lock, send_queue
+from rnic.verbs.posting import KEYED, OPCODES, OPERANDS, InheritedQueue, SendQueue, queue_lock, send_queue
 from rnic.verbs.qp_states import (
     INIT_MASK,
     RANGES,
@@ -58,11 +61,13 @@ from rnic.verbs.qp_states import (
     path_fields,
 )
 from rnic.verbs.srq import SRQ, ReceivePoster, chain
+from rnic.verbs.xrc import XRCD
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _BATCH_OPCODES = {kind: op.allowed(service) - {op.WR_BIND_MW, op.WR_NOP} for kind, service in SERVICES.items()}
+_XRC = (e.IBV_QPT_XRC_SEND, e.IBV_QPT_XRC_RECV)
 _FLAGS = (
     (e.IBV_SEND_SIGNALED, FLAG_SIGNALED),
     (e.IBV_SEND_SOLICITED, FLAG_SOLICITED),
@@ -77,7 +82,7 @@ class QP:
     """A queue pair.
 
     Args:
-        creator: its protection domain.
+        creator: its protection domain; the context or the XRC domain for ``IBV_QPT_XRC_RECV``, which has none.
         init_attr: type, capacities, completion queues.
         qp_attr: with it, RC and UC queue pairs go to INIT at once and UD ones to RTS, as in pyverbs.
 
@@ -85,21 +90,40 @@ class QP:
         VerbsError: EINVAL naming the attribute, ENOMEM when the device is full.
     """
 
-    def __init__(self, creator: PD, init_attr: QPInitAttr, qp_attr: QPAttr | None = None) -> None:
-        pd = creator
-        ctx = pd.ctx
+    pd: PD
+    """Its protection domain; ``IBV_QPT_XRC_RECV`` has none: memory is that of the SRQ's domain."""
+    scq: CQ
+    """CQ of sends, as :attr:`rcq` of receives; ``IBV_QPT_XRC_RECV`` has none: receives complete to the SRQ's."""
+    rcq: CQ
+
+    def __init__(self, creator: PD | Context | XRCD, init_attr: QPInitAttr, qp_attr: QPAttr | None = None) -> None:
+        ctx = creator if isinstance(creator, Context) else creator.ctx
         cap = init_attr.cap
-        if init_attr.qp_type not in SERVICES:
-            raise VerbsError(EINVAL, f"qp_type={init_attr.qp_type}: use IBV_QPT_RC, IBV_QPT_UC or IBV_QPT_UD")
-        if not isinstance(init_attr.scq, CQ) or not isinstance(init_attr.rcq, CQ):
-            raise VerbsError(EINVAL, "scq and rcq must be completion queues of this context")
-        _check_cap(cap, ctx.limits)
-        self.pd = pd
-        self.ctx = ctx
         self.qp_type = init_attr.qp_type
-        self.scq: CQ = init_attr.scq
-        self.rcq: CQ = init_attr.rcq
         self.srq: SRQ | None = init_attr.srq if isinstance(init_attr.srq, SRQ) else None
+        self.xrcd: XRCD | None = None
+        if init_attr.qp_type not in SERVICES:
+            known = ", ".join(f"IBV_QPT_{name}" for name in e.QP_TYPE_NAMES.values())
+            what = f"qp_type={init_attr.qp_type}"
+            raise VerbsError(EINVAL, reasons.NOT_SUPPORTED(what=what, instead=f"use one of {known}"))
+        parent: PD | XRCD
+        if self.qp_type == e.IBV_QPT_XRC_RECV:
+            domain = creator if isinstance(creator, XRCD) else init_attr.xrcd
+            if not isinstance(domain, XRCD):
+                raise VerbsError(EINVAL, "an XRC queue pair that receives needs a domain: set xrcd")
+            parent = self.xrcd = domain
+            cap = QPCap(0, 0, 0, 0, 0)
+        else:
+            if not isinstance(creator, PD):
+                raise VerbsError(EINVAL, "a queue pair of this type is made in a protection domain")
+            receiving = init_attr.scq if self.qp_type == e.IBV_QPT_XRC_SEND else init_attr.rcq
+            if not isinstance(init_attr.scq, CQ) or not isinstance(receiving, CQ):
+                raise VerbsError(EINVAL, reasons.NO_CQ(which="rcq" if isinstance(init_attr.scq, CQ) else "scq"))
+            self.scq, self.rcq = init_attr.scq, receiving
+            parent = self.pd = creator
+        _check_cap(cap, ctx.limits)
+        self._parent = parent
+        self.ctx = ctx
         self.sq_sig_all = bool(init_attr.sq_sig_all)
         self.cap = cap
         self.closed = False
@@ -114,7 +138,8 @@ class QP:
             self._mapping = ctx.driver.ring(self._entries * (SQE_BYTES + self._slab))
             undo.callback(ctx.driver.unmap, self._mapping)
             self._ring = self._mapping.view
-            self._rq = None if self.srq else ReceivePoster(ctx, cap.max_recv_wr, cap.max_recv_sge)
+            own_receives = not self.srq and self.qp_type not in _XRC
+            self._rq = None if not own_receives else ReceivePoster(ctx, cap.max_recv_wr, cap.max_recv_sge)
             if self._rq is not None:
                 undo.callback(ctx.driver.unmap, self._rq.mapping)
             self.qp_num = Qpn(ctx.allocate_for(undo, cmd.RES_QP))
@@ -122,7 +147,7 @@ class QP:
             if self._rq is not None:
                 self._rq.drive(self._block)
             self._receives = self.srq.poster if self.srq else self._rq
-            self._queue = send_queue(
+            self._queue: Any = SendQueue(self._entries) if self.qp_type in _XRC else send_queue(
                 ctx.driver, self.lock, self._block, self._ring, self._entries,
                 _BATCH_OPCODES[self.qp_type], self.qp_type != e.IBV_QPT_UD,
             )  # fmt: skip
@@ -131,10 +156,13 @@ class QP:
         self._state = e.IBV_QPS_RESET
         self._store = ctx.driver.store
         self._kick = ctx.driver.kick
-        for cq in {self.scq, self.rcq}:
-            cq.attach(self.qp_num, self, self._queue, self._rq and self._rq.queue)
+        self._cqs: set[CQ] = set()
+        if self.xrcd is None:
+            for cq in {self.scq, self.rcq}:
+                self.completes_at(cq)
         ctx._qps[self.qp_num] = self
-        pd.add_child(self)
+        parent.add_child(self)
+        on_command.watch_qp(self)
         if qp_attr is not None:
             with ExitStack() as undo:
                 undo.callback(self.close)
@@ -144,21 +172,44 @@ class QP:
                     self.to_init(qp_attr)
                 undo.pop_all()
 
+    def completes_at(self, cq: CQ) -> None:
+        """Note that completions go to ``cq`` too: a CQ from its creation, or one that its context now names.
+
+        Args:
+            cq: the CQ.
+        """
+        self._cqs.add(cq)
+        sends = None if self.qp_type in _XRC else self._queue
+        cq.attach(self.qp_num, self, sends, self._rq and self._rq.queue)
+
+    def _completes_at(self) -> list[CQ]:
+        return [cq for cq in self._cqs if not cq.closed]
+
     def _reset(self) -> None:
         self._queue.reset()
         self._batches: BatchRing | None = None
         if self._rq is not None:
             self._rq.reset()
 
+    def inherit(self) -> None:
+        """Disable posting in a forked child."""
+        self._queue = InheritedQueue()
+        if self._rq is not None:
+            self._rq.queue = self._queue
+
     # --------------------------------------------------------------------------------------- state
 
     @property
     def qp_state(self) -> int:
-        """The state as the device has it now."""
+        """Current state in the device."""
         return STATE_FROM_DEVICE[self.ctx.driver.load(self._block, QUEUE_STATE)]
 
     def modify(self, attr: QPAttr, comp_mask: int) -> None:
         """Change state and attributes (ibv_modify_qp).
+
+        Args:
+            attr: the new state and attributes.
+            comp_mask: ``IBV_QP_*`` bits of the attributes that count; ``IBV_QP_STATE`` for a transition (IBA 11.2.5.2).
 
         Raises:
             VerbsError: EINVAL, with nothing changed, for a transition that does not exist, for missing or
@@ -171,13 +222,17 @@ class QP:
         target = current
         if comp_mask & e.IBV_QP_STATE:
             if attr.qp_state not in STATE_TO_DEVICE:
-                raise VerbsError(EINVAL, f"qp_state={attr.qp_state} is no state")
+                most = max(STATE_TO_DEVICE)
+                reason = reasons.ATTRIBUTE_RANGE(name="qp_state", value=attr.qp_state, least=0, most=most)
+                raise VerbsError(EINVAL, reason)
             target = STATE_TO_DEVICE[attr.qp_state]
-        if target == s.RESET:
+        if target == s.RESET and comp_mask & e.IBV_QP_STATE:
+            if comp_mask & ~(e.IBV_QP_STATE | e.IBV_QP_CUR_STATE):
+                raise VerbsError(EINVAL, reasons.RESET_ALONE(mask=comp_mask))
             if current != s.RESET:
                 self.ctx.command(cmd.ERR2RST, self.qp_num)
-                self.scq.clean(self.qp_num)
-                self.rcq.clean(self.qp_num)
+                for cq in self._completes_at():
+                    cq.clean(self.qp_num)
             self._reset()
             return
         opcode = command_between(current, target)
@@ -187,11 +242,13 @@ class QP:
         values = self._creation_values() if current == s.RESET else {"servtype": SERVICES[self.qp_type]}
         values["local_qpn"] = self.qp_num
         if not attr.en_sqd_async_notify:
-            comp_mask &= ~e.IBV_QP_EN_SQD_ASYNC_NOTIFY  # the device takes the attribute's presence for a yes
+            comp_mask &= ~e.IBV_QP_EN_SQD_ASYNC_NOTIFY  # to the device, the attribute's presence means true
         values["opt_param_mask"] = comp_mask
         for bit, name, field, largest in RANGES:
             if comp_mask & bit:
                 value = getattr(attr, name)
+                if bit == e.IBV_QP_MIN_RNR_TIMER and value > 0:
+                    value &= largest  # Soft-RoCE does not check the value either: it uses the bits of an RNR NAK
                 if not 0 <= value <= largest:
                     raise VerbsError(EINVAL, reasons.ATTRIBUTE_RANGE(name=name, value=value, least=0, most=largest))
                 values[field] = value
@@ -203,6 +260,8 @@ class QP:
                 | (OPT_CREDITS if attr.credits else 0)
                 | (OPT_SELECTIVE_REPEAT if attr.selective_repeat else 0)
             )
+            if not attr.ah_attr.is_global:
+                raise VerbsError(EINVAL, reasons.NO_GRH())
             values |= path_fields(attr.ah_attr)
         values["options"] = options
         try:
@@ -216,7 +275,7 @@ class QP:
             self.ctx.may_receive()
             if self.qp_type == e.IBV_QPT_RC and current == s.INIT:
                 self.ctx.driver.connected(self.qp_num)
-        # replies to a peer that was faster than we, and work that was posted before RTS
+        # send replies to a peer that was faster, and work that was posted before RTS
         self._kick()
 
     def _creation_values(self) -> dict[str, int]:
@@ -227,14 +286,15 @@ class QP:
             "msgmax": 31,
             "sq_entry_sz_log": 6,
             "usr_page": self._block,
-            "pd": self.pd.handle,
-            "cqn_snd": self.scq.cqn,
-            "cqn_rcv": self.rcq.cqn,
             "snd_wqe_length": self._entries * SQE_BYTES,
             "sq_base": self._mapping.va,
             "sq_max_sge": self.cap.max_send_sge,
             "sq_slab_bytes": self._slab,
         }
+        if self.xrcd is not None:
+            values["xrcd"] = self.xrcd.handle
+        else:
+            values |= {"pd": self.pd.handle, "cqn_snd": self.scq.cqn, "cqn_rcv": self.rcq.cqn}
         if self.srq is not None:
             values["srqn"] = SRQ_VALID | self.srq.srqn
         elif rq is not None:
@@ -247,26 +307,45 @@ class QP:
         return values
 
     def to_init(self, qp_attr: QPAttr) -> None:
-        """RESET to INIT."""
+        """Take the queue pair from RESET to INIT.
+
+        Args:
+            qp_attr: ``port_num``, ``pkey_index`` and the access flags, or for UD the Q_Key, count.
+        """
         qp_attr.qp_state = e.IBV_QPS_INIT
         self.modify(qp_attr, INIT_MASK[self.qp_type])
 
     def to_rtr(self, qp_attr: QPAttr) -> None:
-        """To RTR, over INIT where it is in RESET."""
+        """Take the queue pair to RTR, over INIT if it is in RESET.
+
+        Args:
+            qp_attr: attributes of every step, such as ``dest_qp_num``, ``rq_psn``, ``path_mtu`` and ``ah_attr``.
+        """
         if self.qp_state == e.IBV_QPS_RESET:
             self.to_init(qp_attr)
         qp_attr.qp_state = e.IBV_QPS_RTR
         self.modify(qp_attr, RTR_MASK[self.qp_type])
 
     def to_rts(self, qp_attr: QPAttr) -> None:
-        """To RTS, over the states before it."""
+        """Take the queue pair to RTS, over the states before it.
+
+        Args:
+            qp_attr: attributes of every step; for RTS ``sq_psn``, ``timeout``, ``retry_cnt``, ``rnr_retry``.
+        """
         if self.qp_state in (e.IBV_QPS_RESET, e.IBV_QPS_INIT):
             self.to_rtr(qp_attr)
         qp_attr.qp_state = e.IBV_QPS_RTS
         self.modify(qp_attr, RTS_MASK[self.qp_type])
 
     def query(self, attr_mask: int = 0) -> tuple[QPAttr, QPInitAttr]:
-        """All attributes as the device has them."""
+        """Return all attributes from the device.
+
+        Args:
+            attr_mask: ``IBV_QP_*``, for pyverbs compatibility: all attributes are returned.
+
+        Returns:
+            The attributes, and the attributes that the queue pair was created with.
+        """
         qpc = QPC.unpack(self.ctx.command(cmd.QUERY_QP, self.qp_num)[1])
         attr = QPAttr(STATE_FROM_DEVICE[qpc["state"]])
         attr.cur_qp_state = attr.qp_state
@@ -282,13 +361,18 @@ class QP:
             GID(qpc["rgid"].to_bytes(16, "big")), qpc["mgid_index"], qpc["flow_label"], qpc["hop_limit"], qpc["tclass"]
         )
         attr.ah_attr = AHAttr(route, qpc["port"], 1, qpc["sl"], udp_dport=qpc["udp_dport"])
-        init = QPInitAttr(self.qp_type, None, self.cap, self.scq, self.rcq, self.srq, int(self.sq_sig_all))
+        scq, rcq = (None, None) if self.xrcd is not None else (self.scq, self.rcq)
+        init = QPInitAttr(self.qp_type, None, self.cap, scq, rcq, self.srq, int(self.sq_sig_all), self.xrcd)
         return attr, init
 
     # ------------------------------------------------------------------------------------- posting
 
     def post_send(self, wr: SendWR | list[SendWR], bad_wr: object = None) -> None:
         """Post send work requests, a chain by ``next`` or a list, and ring the doorbell once.
+
+        Args:
+            wr: the first request of a chain, or a list.
+            bad_wr: for pyverbs compatibility; the error has it.
 
         Raises:
             VerbsError: ENOMEM when the queue is full, EINVAL for a request that contradicts itself or for a
@@ -333,6 +417,8 @@ class QP:
         queue = self._queue
         if queue.post(opcode, local_addr, length, lkey, remote_addr, rkey, wr_id, flags, imm):
             return
+        if self.qp_type in _XRC:
+            raise VerbsError(EINVAL, "a plain request names no SRQ: use post_send on an XRC queue pair")
         with self.lock:
             index = self._claim(wr_id)
             SQE_STRUCT.pack_into(
@@ -351,19 +437,21 @@ class QP:
                 but binding a window; no inline data and no scatter lists.
 
         Returns:
-            How many were posted, from the start of the array.
+            The number of descriptors posted, from the start of the array.
 
         Raises:
             VerbsError: EINVAL for another type of array, for a queue pair not yet in RTS, and for a descriptor that
-                contradicts itself: ``bad_wr`` of the error is its place, those before it are posted.
+                contradicts itself: ``bad_wr`` of the error is its index; those before it are posted.
         """
+        if self.qp_type in _XRC:
+            raise VerbsError(EINVAL, "XRC queue pairs take no arrays: an entry names no SRQ; use post_send")
         datagrams = self.qp_type == e.IBV_QPT_UD
         kind = datagram_dtype() if datagrams else send_dtype()
         if (posted := self._queue.post_words(array, kind)) >= 0:
             return int(posted)
         checked(array, kind, "datagram_dtype" if datagrams else "send_dtype")
         if self.qp_state in (e.IBV_QPS_RESET, e.IBV_QPS_INIT, e.IBV_QPS_RTR):
-            raise VerbsError(EINVAL, reasons.NOT_IN_RTS(qpn=self.qp_num))
+            self._refuse_post(reasons.NOT_IN_RTS(qpn=self.qp_num))
         if not len(array):
             return 0
         words = words_of(array)
@@ -399,14 +487,21 @@ class QP:
         queue.tail = tail
         return index
 
+    def _refuse_post(self, reason: str) -> NoReturn:
+        """Raise ENODEV if the device is gone, in which case all its queue pairs are in RESET; else EINVAL."""
+        self.ctx.driver.check()
+        raise VerbsError(EINVAL, reason)
+
     def _put(self, wr: SendWR) -> None:
         opcode = OPCODES.get(wr.opcode)
         if opcode is None:
-            raise VerbsError(EINVAL, f"opcode={wr.opcode} is no send work request")
+            raise VerbsError(EINVAL, f"opcode={wr.opcode} is not a send work request")
         if wr.send_flags & ~0xF:
             raise VerbsError(EINVAL, reasons.SEND_FLAGS(flags=wr.send_flags))
+        if self.qp_type == e.IBV_QPT_XRC_RECV:
+            raise VerbsError(EINVAL, f"queue pair {self.qp_num:#x} is an XRC queue pair that receives alone")
         if self.qp_state in (e.IBV_QPS_RESET, e.IBV_QPS_INIT, e.IBV_QPS_RTR):
-            raise VerbsError(EINVAL, reasons.NOT_IN_RTS(qpn=self.qp_num))
+            self._refuse_post(reasons.NOT_IN_RTS(qpn=self.qp_num))
         flags = FLAG_TABLE[wr.send_flags]
         if opcode == op.WR_BIND_MW:
             self._put_bind(wr, flags)
@@ -445,8 +540,12 @@ class QP:
         if opcode in (op.WR_CMP_SWAP, op.WR_FETCH_ADD):
             first, second = (wr.swap, wr.compare_add) if opcode == op.WR_CMP_SWAP else (wr.compare_add, 0)
             SQE_ATOMIC_STRUCT.pack_into(self._ring, at + 40, first, second)
+        elif opcode in OPERANDS:
+            SQE_ATOMIC_STRUCT.pack_into(self._ring, at + 40, wr.swap, 0)
         elif self.qp_type == e.IBV_QPT_UD:
             self._put_destination(wr, at)
+        if self.qp_type == e.IBV_QPT_XRC_SEND:
+            SQE_XRC_STRUCT.pack_into(self._ring, at + 56, wr.remote_srqn & 0xFFFFFF)
 
     def _copy_inline(self, index: int, wr: SendWR) -> None:
         """Copy inline data from this process's memory; the keys do not count (ibv_post_send)."""
@@ -476,24 +575,30 @@ class QP:
         index = self._claim(wr.wr_id)
         SQE_ENTRY_BIND_STRUCT.pack_into(
             self._ring, index * SQE_BYTES, wr.wr_id & 0xFFFF_FFFF, op.WR_BIND_MW, flags, info.mw_access_flags,
-            info.addr, info.mr.lkey, wr.rkey, info.mw.rkey, info.length,
+            info.addr, info.mr.lkey, wr.rkey, info.mw.handle, info.length,
         )  # fmt: skip
-        info.mw.rekeyed(Rkey(wr.rkey))
+        info.mw.rkey = Rkey(wr.rkey)
 
     def post_recv(self, wr: RecvWR | list[RecvWR], bad_wr: object = None) -> None:
         """Post receive work requests, a chain by ``next`` or a list.
+
+        Args:
+            wr: the first request of a chain, or a list.
+            bad_wr: for pyverbs compatibility; the error has it.
 
         Raises:
             VerbsError: as :meth:`post_send`; EINVAL for a queue pair with a shared receive queue or in RESET.
         """
         rq = self._rq
         if rq is None:
+            if self.qp_type == e.IBV_QPT_XRC_SEND:
+                raise VerbsError(EINVAL, f"queue pair {self.qp_num:#x} is an XRC queue pair that sends alone")
             raise VerbsError(EINVAL, reasons.USES_SRQ(qpn=self.qp_num))
         done, whole = rq.queue.post(wr)
         if whole:
             return
         if self.qp_state == e.IBV_QPS_RESET:
-            raise VerbsError(EINVAL, reasons.IN_RESET(qpn=self.qp_num))
+            self._refuse_post(reasons.IN_RESET(qpn=self.qp_num))
         rq.post(wr, self._ring_receive, done)
         if self.qp_state == e.IBV_QPS_ERR:
             self._kick()
@@ -503,45 +608,71 @@ class QP:
 
     @property
     def idle(self) -> bool:
-        """Whether the device has completed everything that was posted to the send queue."""
+        """True if the device has completed everything that was posted to the send queue."""
         return bool(self.ctx.driver.load(self._block, SQ_HEAD) == self._queue.tail)
 
     def take_send(self, index: int) -> int:
-        """A send entry completed: it and all before it are free. Its identifier."""
+        """Free a completed send entry and all before it.
+
+        Args:
+            index: place of the entry in the ring.
+
+        Returns:
+            The identifier of the work request, 64 bits.
+        """
         queue = self._queue
         queue.head = next_index(index, self._entries)
         wr_id: int = queue.ids[index]
         return wr_id
 
     def take_receive(self, index: int) -> int:
-        """A receive entry completed. Its identifier."""
+        """Free a completed receive entry.
+
+        Args:
+            index: place of the entry in the ring.
+
+        Returns:
+            The identifier of the work request, 64 bits.
+        """
         receives = self._receives
         return 0 if receives is None else receives.take(index)
 
     @property
     def why(self) -> str:
-        """Why something failed here the last time: a request that it sent or refused, a message that it missed.
+        """Reason of the last failure on this queue pair: a request that it sent or refused, or a missed message.
 
-        Empty where nothing did, else in the words of ``rnic exec --explain``.
+        Empty if nothing failed, else in the words of ``rnic exec --explain``.
         """
         return "" if self.closed else self.ctx.driver.why(self.qp_num)
 
     # ----------------------------------------------------------------------------------- multicast
 
     def attach_mcast(self, gid: GID | str, lid: int = 0) -> None:
-        """Receive what is sent to a multicast group (UD)."""
+        """Receive packets to a multicast group (UD).
+
+        Args:
+            gid: the group's address.
+            lid: for pyverbs compatibility: RoCE has none.
+        """
+        if self.qp_type != e.IBV_QPT_UD:
+            raise VerbsError(EINVAL, reasons.BAD_VALUE(what="a queue pair that is not UD"))
         change_membership(self.ctx, GID(gid), self.qp_num, True)
         self._groups |= {GID(gid)}
 
     def detach_mcast(self, gid: GID | str, lid: int = 0) -> None:
-        """Receive it no more."""
+        """Stop receiving packets to a multicast group.
+
+        Args:
+            gid: the group's address.
+            lid: for pyverbs compatibility: RoCE has none.
+        """
         change_membership(self.ctx, GID(gid), self.qp_num, False)
         self._groups -= {GID(gid)}
 
     # ------------------------------------------------------------------------------------- closing
 
     def close(self) -> None:
-        """Destroy it, out of its multicast groups too; a second call does nothing."""
+        """Leave all multicast groups and destroy the queue pair; a second call does nothing."""
         ctx = self.ctx
         with ctx.driver.lock:
             if self.closed:
@@ -559,13 +690,13 @@ class QP:
                     ctx.command(cmd.ERR2RST, self.qp_num)
                 ctx.free(cmd.RES_QP, self.qp_num)
                 ctx.free(cmd.RES_UAR_BLOCK, self._block)
-            self.scq.detach(self.qp_num)
-            self.rcq.detach(self.qp_num)
+            for cq in self._completes_at():
+                cq.detach(self.qp_num)
             ctx.driver.unmap(self._mapping)
             if self._rq is not None:
                 ctx.driver.unmap(self._rq.mapping)
             ctx.drop_events(self)
-            self.pd.drop_child(self)
+            self._parent.drop_child(self)
 
     def __enter__(self) -> QP:
         return self

@@ -1,4 +1,4 @@
-"""Changes of a queue pair's state: what each transition asks for, and how attributes are spelled in the context."""
+"""State transitions of a queue pair: required attributes, and attributes as fields of the context."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ STATE_TO_DEVICE = {
     e.IBV_QPS_ERR: s.ERR,
 }
 STATE_FROM_DEVICE = {device: verbs for verbs, device in STATE_TO_DEVICE.items()}
-SERVICES = {e.IBV_QPT_RC: s.ST_RC, e.IBV_QPT_UC: s.ST_UC, e.IBV_QPT_UD: s.ST_UD}
+SERVICES = {
+    e.IBV_QPT_RC: s.ST_RC,
+    e.IBV_QPT_UC: s.ST_UC,
+    e.IBV_QPT_UD: s.ST_UD,
+    e.IBV_QPT_XRC_SEND: s.ST_XRC_INI,
+    e.IBV_QPT_XRC_RECV: s.ST_XRC_TGT,
+}
 """Service type of each ``IBV_QPT_*``."""
 RANGES = (*m.ATTRIBUTES, m.Attribute(e.IBV_QP_PATH_MIG_STATE, "path_mig_state", "mig_state", 3))
 
@@ -33,12 +39,12 @@ INIT_MASK, RTR_MASK, RTS_MASK = (_required(command) for command in (cmd.RST2INIT
 
 
 def name_of(state: int) -> str:
-    """A state of the device in words."""
+    """Return the name of a device state."""
     return s.STATE_NAMES[state]
 
 
 def command_between(current: int, target: int) -> int | None:
-    """The command that leads from one state to another."""
+    """Return the command that leads from one state to another."""
     for opcode, transition in m.TRANSITIONS.items():
         if transition.target == target and current in transition.sources:
             return opcode
@@ -46,7 +52,7 @@ def command_between(current: int, target: int) -> int | None:
 
 
 def path_fields(ah: AHAttr) -> dict[str, int]:
-    """QPC fields of an address vector."""
+    """Return the QPC fields of an address vector."""
     route = ah.gr
     return {
         "rgid": int.from_bytes(route.dgid.raw, "big"),

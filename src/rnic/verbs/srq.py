@@ -1,4 +1,4 @@
-"""Receive rings on the driver's side: those of queue pairs, and shared ones."""
+"""Software's side of receive rings: those of queue pairs, and shared ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from errno import EINVAL, ENOMEM
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rnic.context.cqc import SRQC
 from rnic.device.mailboxes import SRQ_ARM
@@ -26,16 +26,22 @@ from rnic.spec import commands as cmd
 from rnic.spec import reasons
 from rnic.spec.errors import VerbsError
 from rnic.verbs import enums as e
+from rnic.verbs import on_command
 from rnic.verbs.attrs import RecvWR, SrqAttr, SrqInitAttr
 from rnic.verbs.context import Context
 from rnic.verbs.memory import PD
+from rnic.verbs.posting import InheritedQueue
+from rnic.verbs.xrc import XRCD
+
+if TYPE_CHECKING:
+    from rnic.verbs.cq import CQ
 
 _END = bytes(SGE_BYTES)
 _FREE = None
 
 
 class Receives:
-    """Where the next receive goes, and the identifiers of those that have not completed.
+    """Index of the next receive, and the identifiers of those that have not completed.
 
     Args:
         entries: of the ring.
@@ -48,15 +54,15 @@ class Receives:
         self.reset()
 
     def reset(self) -> None:
-        """The queue is empty."""
+        """Empty the queue."""
         self.tail = self.posted = 0
         self.ids: list[Any] = [_FREE] * self.entries
 
     def close(self) -> None:
-        """The queue is gone."""
+        """Close the queue."""
 
     def post(self, _: object) -> tuple[int, bool]:
-        """How many it posts by itself, and whether those were all: none."""
+        """Return the number posted by itself, and whether that was all: always 0 and false."""
         return 0, False
 
 
@@ -85,11 +91,11 @@ class ReceivePoster:
         self.lock = threading.Lock()
         self._limit = max_wr
         self.queue: Any = Receives(self.entries)
-        """Also posts by itself what is plain, where the device is driven by C in this process."""
+        """Queue; a compiled one posts plain requests by itself, if C drives the device in this process."""
         self.reset()
 
     def drive(self, block: int) -> None:
-        """The queue's block is known: from now on it may post by itself."""
+        """Take the queue's block: from now on it may post by itself."""
         driver: Any = self.ctx.driver
         if getattr(driver, "doorbell", None) is not None:
             self.queue = use.engine().ReceiveQueue(
@@ -110,7 +116,7 @@ class ReceivePoster:
         self._free = list(range(self.entries - 1, -1, -1)) if self._shared else []
 
     def put(self, wr: RecvWR) -> None:
-        """Write one entry; the caller rings. Entries of zero bytes are dropped, as the layout asks."""
+        """Write one entry; the caller rings the doorbell. Scatter entries of zero bytes are dropped."""
         queue = self.queue
         tail = queue.tail
         slot = self._free[-1] if self._free else tail
@@ -134,7 +140,7 @@ class ReceivePoster:
         queue.tail = next_index(tail, self.entries)
 
     def take(self, index: int) -> int:
-        """The identifier of a completed entry, whose slot is free from now on."""
+        """Free the slot of a completed entry, and return the entry's identifier."""
         queue = self.queue
         wr_id = queue.ids[index]
         if wr_id is _FREE:
@@ -165,7 +171,7 @@ class ReceivePoster:
 
 
 def chain(wr: Any) -> list[Any]:
-    """Work requests of a list, or of a chain by ``next``."""
+    """Return the work requests of a list, or of a chain by ``next``."""
     if isinstance(wr, list):
         return wr
     found = []
@@ -180,11 +186,17 @@ class SRQ:
 
     Args:
         pd: its protection domain.
-        init_attr: capacity and limit.
+        init_attr: capacity and limit; of an XRC SRQ its domain and CQ as well.
+
+    Raises:
+        VerbsError: EINVAL naming the attribute, ENOMEM when the device is full.
     """
 
     def __init__(self, pd: PD, init_attr: SrqInitAttr | None = None) -> None:
-        attr = (init_attr or SrqInitAttr()).attr
+        init = init_attr or SrqInitAttr()
+        attr = init.attr
+        if init.srq_type not in (e.IBV_SRQT_BASIC, e.IBV_SRQT_XRC):
+            raise VerbsError(EINVAL, f"srq_type={init.srq_type}: use IBV_SRQT_BASIC or IBV_SRQT_XRC")
         ctx = pd.ctx
         limits = ctx.limits
         if not 1 <= attr.max_wr < 1 << limits["log_max_srq_sz"]:
@@ -194,6 +206,12 @@ class SRQ:
         self.pd = pd
         self.ctx = ctx
         self.closed = False
+        self.xrcd: XRCD | None = None
+        self.cq: CQ | None = None
+        if init.srq_type == e.IBV_SRQT_XRC:
+            if not isinstance(init.xrcd, XRCD) or init.cq is None:
+                raise VerbsError(EINVAL, "an XRC SRQ needs a domain and a CQ: set xrcd and cq")
+            self.xrcd, self.cq = init.xrcd, cast("CQ", init.cq)
         self._max_wr = attr.max_wr
         with ctx.driver.lock, ExitStack() as undo:
             self.poster = ReceivePoster(ctx, attr.max_wr, attr.max_sge, shared=True)
@@ -210,35 +228,62 @@ class SRQ:
                     "usrpage": self._block,
                     "pd": pd.handle,
                     "limit": attr.srq_limit,
+                    "xrcd": 0 if self.xrcd is None else self.xrcd.handle,
+                    "cqn": 0 if self.cq is None else self.cq.cqn,
                 }
             )
             ctx.command(cmd.SW2HW_SRQ, self.srqn, inbox=srqc)
             undo.pop_all()
         ctx._srqs[self.srqn] = self
         pd.add_child(self)
+        if self.xrcd is not None:
+            self.xrcd.add_child(self)
+        on_command.watch_srq(self)
+
+    def inherit(self) -> None:
+        """Disable posting in a forked child."""
+        self.poster.queue = InheritedQueue()
 
     def post_recv(self, wr: RecvWR | list[RecvWR], bad_wr: object = None) -> None:
-        """Post receive work requests."""
+        """Post receive work requests.
+
+        Args:
+            wr: the first request of a chain, or a list.
+            bad_wr: for pyverbs compatibility; the error has it.
+
+        Raises:
+            VerbsError: ENOMEM when the queue is full, EINVAL for too many scatter entries.
+        """
         store = self.ctx.driver.store
         block = self._block
         self.poster.post(wr, lambda tail: store(block, RQ_TAIL, tail))
 
     def query(self) -> SrqAttr:
-        """Capacity, and the limit: 0 once its event was raised."""
+        """Return the capacity, and the limit: 0 once its event was raised."""
         srqc = SRQC.unpack(self.ctx.command(cmd.QUERY_SRQ, self.srqn)[1])
         return SrqAttr(self._max_wr, self.poster.max_sge, srqc["limit"])
 
     def modify(self, attr: SrqAttr, comp_mask: int) -> None:
-        """Arm the limit event (``IBV_SRQ_LIMIT``). Resizing is not among the capabilities."""
+        """Arm the limit event (``IBV_SRQ_LIMIT``). Resizing is not among the capabilities.
+
+        Args:
+            attr: its ``srq_limit`` is the number of entries below which the event comes.
+            comp_mask: ``IBV_SRQ_LIMIT``.
+
+        Raises:
+            VerbsError: EINVAL for another mask, or a limit beyond the queue.
+        """
         if comp_mask & ~e.IBV_SRQ_LIMIT:
-            raise VerbsError(EINVAL, f"mask={comp_mask:#x}: only IBV_SRQ_LIMIT can be modified")
+            instead = "create another SRQ"
+            raise VerbsError(EINVAL, reasons.NOT_SUPPORTED(what="a mask beyond IBV_SRQ_LIMIT", instead=instead))
         if not 0 <= attr.srq_limit <= self._max_wr:
-            raise VerbsError(EINVAL, f"srq_limit={attr.srq_limit}: use 0 to {self._max_wr}")
+            limit, most = attr.srq_limit, self._max_wr
+            raise VerbsError(EINVAL, reasons.ATTRIBUTE_RANGE(name="srq_limit", value=limit, least=0, most=most))
         self.ctx.command(cmd.ARM_SRQ, self.srqn, inbox=SRQ_ARM.pack({"limit": attr.srq_limit}))
         self.ctx.driver.store(self._block, SRQ_LIMIT, attr.srq_limit)
 
     def close(self) -> None:
-        """Destroy it; a second call does nothing."""
+        """Destroy the SRQ; a second call does nothing."""
         ctx = self.ctx
         with ctx.driver.lock:
             if self.closed:
@@ -252,6 +297,23 @@ class SRQ:
             ctx.drop_events(self)
             self.closed = True
             self.pd.drop_child(self)
+            if self.xrcd is not None:
+                self.xrcd.drop_child(self)
+
+    def get_srq_num(self) -> int:
+        """Return the number by which requests on XRC queue pairs name it, 24 bits."""
+        return self.srqn
+
+    def take_receive(self, index: int) -> int:
+        """Free a completed entry.
+
+        Args:
+            index: place of the entry.
+
+        Returns:
+            The identifier of the work request, 64 bits.
+        """
+        return self.poster.take(index)
 
     def __enter__(self) -> SRQ:
         return self

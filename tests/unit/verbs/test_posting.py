@@ -19,6 +19,8 @@ def test_each_opcode_of_verbs_is_a_work_request() -> None:
         e.IBV_WR_LOCAL_INV: op.WR_LOCAL_INV,
         e.IBV_WR_BIND_MW: op.WR_BIND_MW,
         e.IBV_WR_SEND_WITH_INV: op.WR_SEND_INV,
+        e.IBV_WR_FLUSH: op.WR_FLUSH,
+        e.IBV_WR_ATOMIC_WRITE: op.WR_ATOMIC_WRITE,
     }
 
 
