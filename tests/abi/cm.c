@@ -237,6 +237,76 @@ static void events(void)
 	rdma_destroy_event_channel(passive);
 }
 
+/* What holds of an ID and its events after a rejection: the event is the program's until it acknowledges it, and
+ * destroying the ID waits for that; the ID goes on to exist until then; neither end hears of the other again. */
+
+static _Atomic int destroyed;
+
+static void *destroy(void *id)
+{
+	CHECK(rdma_destroy_id(id) == 0);
+	destroyed = 1;
+	return NULL;
+}
+
+static void rejections(void)
+{
+	static const char *const words[] = { "not now", "", NULL };
+	struct rdma_event_channel *active = rdma_create_event_channel(), *passive = rdma_create_event_channel();
+	struct rdma_conn_param nothing = { .qp_num = 0x4711 };
+	struct sockaddr_in own = { .sin_family = AF_INET }, peer = { .sin_family = AF_INET, .sin_port = htons(7474) };
+	struct rdma_cm_id *listening, *id, *child;
+	struct rdma_cm_event *event;
+	pthread_t destroying;
+
+	CHECK(active && passive);
+	inet_pton(AF_INET, client_address, &own.sin_addr);
+	inet_pton(AF_INET, server_address, &peer.sin_addr);
+	CHECK(rdma_create_id(passive, &listening, NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_bind_addr(listening, (struct sockaddr *)&peer) == 0);
+	CHECK(rdma_listen(listening, 4) == 0);
+	for (int round = 0; round < 9; round++) {
+		const char *said = words[round % 3];
+
+		id = resolved(active, RDMA_PS_TCP, &own, &peer);
+		CHECK(rdma_connect(id, &nothing) == 0);
+		event = next(passive, RDMA_CM_EVENT_CONNECT_REQUEST);
+		child = event->id;
+		CHECK(rdma_ack_cm_event(event) == 0);
+		if (said) /* else destroying the ID rejects */
+			CHECK(rdma_reject(child, said, (uint8_t)strlen(said)) == 0);
+		CHECK(rdma_destroy_id(child) == 0);
+		event = next(active, RDMA_CM_EVENT_REJECTED);
+		CHECK(event->id == id && event->listen_id == NULL && event->status == 28);
+		destroyed = 0;
+		CHECK(pthread_create(&destroying, NULL, destroy, id) == 0);
+		usleep(20000);
+		CHECK(!destroyed && id->context == (void *)0x77 && id->channel == active);
+		CHECK(!said || !memcmp(event->param.conn.private_data, said, strlen(said)));
+		CHECK(rdma_ack_cm_event(event) == 0);
+		CHECK(pthread_join(destroying, NULL) == 0 && destroyed);
+		CHECK(!says_within(active, 5) && !says(passive));
+	}
+
+	/* an ID that was rejected stays one until it is destroyed, and says so of what it cannot do */
+	id = resolved(active, RDMA_PS_TCP, &own, &peer);
+	CHECK(rdma_connect(id, &nothing) == 0);
+	event = next(passive, RDMA_CM_EVENT_CONNECT_REQUEST);
+	child = event->id;
+	CHECK(rdma_ack_cm_event(event) == 0);
+	CHECK(rdma_reject(child, NULL, 0) == 0);
+	CHECK(rdma_reject(child, NULL, 0) == -1 && rdma_accept(child, &nothing) == -1);
+	CHECK(rdma_ack_cm_event(next(active, RDMA_CM_EVENT_REJECTED)) == 0);
+	CHECK(rdma_establish(id) == -1);
+	rdma_disconnect(id);
+	CHECK(id->verbs && id->context == (void *)0x77);
+	CHECK(!says_within(active, 20) && !says(passive));
+	CHECK(rdma_destroy_id(id) == 0 && rdma_destroy_id(child) == 0);
+	CHECK(rdma_destroy_id(listening) == 0);
+	rdma_destroy_event_channel(active);
+	rdma_destroy_event_channel(passive);
+}
+
 /* Events that came together: those that nobody asked for yet go with their ID, to another channel or for good. */
 static void together(void)
 {
@@ -371,6 +441,7 @@ int main(int count, char **arguments)
 	client_address = arguments[2];
 	waiting_calls();
 	events();
+	rejections();
 	together();
 	forked();
 	puts("all as it should be");

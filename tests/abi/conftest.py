@@ -16,7 +16,8 @@ from rnic.abi.build import ENGINE, FLAGS, SANITIZERS, SOURCES, STRICT, build, en
 from rnic.abi.header import write_headers
 from rnic.runtime.attach import ask
 from rnic.runtime.directory import ProcessError
-from rnic.spec.attach import LOCK_NAME
+from rnic.testing import own_network
+from tests.nic_processes import end_nic_process
 
 HERE = Path(__file__).parent
 BUILDING_S = 180.0
@@ -69,17 +70,22 @@ def byte_code(once: Once) -> Path:
 
 
 @pytest.fixture
-def env(libraries: Path, byte_code: Path, tmp_path: Path) -> dict[str, str]:
-    """Environment of programs on a NIC process of this test alone."""
+def env(libraries: Path, byte_code: Path, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Environment of programs on a NIC process of this test alone, which ends before the next test starts.
+
+    So tests may use the same addresses.
+    """
     runtime = tmp_path / "nic"
     runtime.mkdir(mode=0o700)
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    ours = {"RNIC_RUNTIME_DIR": str(runtime), "RNIC_LIBRARIES": str(libraries)}
-    return {"PYTHONPYCACHEPREFIX": str(byte_code), **kept, **ours}
+    # a device that a test does not name is on no address of another run's
+    ours = {"RNIC_RUNTIME_DIR": str(runtime), "RNIC_LIBRARIES": str(libraries), "RNIC_ADDR": f"{own_network()}.199"}
+    yield {"PYTHONPYCACHEPREFIX": str(byte_code), **kept, **ours}
+    end_nic_process(runtime)
 
 
 @pytest.fixture(params=["process", "bypass", "shm"])
-def mode(request: pytest.FixtureRequest, env: dict[str, str], alone: None) -> dict[str, str]:
+def mode(request: pytest.FixtureRequest, env: dict[str, str]) -> dict[str, str]:
     """:func:`env` for programs whose NIC process takes everything, and for those that run the engine themselves.
 
     The last of these reach others of their device by rings instead of the wire.
@@ -89,29 +95,11 @@ def mode(request: pytest.FixtureRequest, env: dict[str, str], alone: None) -> di
 
 
 @pytest.fixture
-def alone(env: dict[str, str]) -> Iterator[None]:
-    """For tests that use the same addresses: the NIC process of one ends before the next starts."""
-    yield
-    path = Path(env["RNIC_RUNTIME_DIR"]) / LOCK_NAME
-    if not path.exists():
-        return
-    with path.open("r+") as lock:
-        for _ in range(400):  # waits: for the lock's holder to end
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                time.sleep(0.025)
-            else:
-                return
-    raise AssertionError("the NIC process of this test did not end within 10 s")
-
-
-@pytest.fixture
 def listening(env: dict[str, str]) -> Callable[[subprocess.Popen[str]], None]:
     """Waits until somebody listens by CM on the first device; the program that is to has not ended meanwhile."""
 
     def wait(server: subprocess.Popen[str]) -> None:
-        for _ in range(400):  # waits: for the listener
+        for _ in range(1200):  # waits: for the listener
             try:
                 if ask(Path(env["RNIC_RUNTIME_DIR"]), "rnic0", "cm")["services"]:
                     return

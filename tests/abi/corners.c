@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "itself.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -45,6 +46,30 @@ static void complete(int which)
 	while (!ibv_poll_cq(cqs[which], 1, &wc))
 		;
 	CHECK(wc.status == IBV_WC_SUCCESS);
+}
+
+/* Arming for any completion holds, whatever is asked for until one comes (IBA C11-32). */
+static void armed_for_any_and_then_for_solicited(void)
+{
+	struct ibv_cq *cq;
+	struct ibv_wc wc;
+	void *with;
+
+	open_channel();
+	CHECK(!ibv_req_notify_cq(cqs[0], 0) && !ibv_req_notify_cq(cqs[0], 1));
+	for (int i = 0; i < 2; i++) {
+		write_to_itself(qps[0], mr);
+		while (!ibv_poll_cq(cqs[0], 1, &wc))
+			;
+		CHECK(is_readable(channel->fd, i ? 50 : 10000) == !i);
+		if (!i) {
+			CHECK(!ibv_get_cq_event(channel, &cq, &with));
+			ibv_ack_cq_events(cq, 1);
+		}
+	}
+	CHECK(!ibv_req_notify_cq(cqs[0], 1) && !ibv_req_notify_cq(cqs[0], 0)); /* and in this order */
+	write_to_itself(qps[0], mr);
+	CHECK(is_readable(channel->fd, 10000));
 }
 
 static void *take_event(void *none)
@@ -333,6 +358,37 @@ static void more_than_was_agreed(void)
 	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq));
 }
 
+/* Between start_poll and end_poll the thread destroys the queue pair whose completion it has just seen. */
+static void a_queue_pair_destroyed_while_polling(void)
+{
+	for (uint32_t flags = 0; flags < 2; flags++) {
+		struct ibv_cq_init_attr_ex how = { .cqe = 16,
+						   .comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS,
+						   .flags = flags ? IBV_CREATE_CQ_ATTR_SINGLE_THREADED : 0 };
+		struct ibv_cq_ex *cq = ibv_create_cq_ex(context, &how);
+		struct ibv_poll_cq_attr none = { 0 };
+		struct ibv_qp *qp, *other;
+
+		CHECK(cq);
+		qp = make_qp(pd, ibv_cq_ex_to_cq(cq));
+		other = make_qp(pd, ibv_cq_ex_to_cq(cq));
+		connect_to_itself(qp);
+		connect_to_itself(other);
+		for (int i = 0; i < 3; i++)
+			write_to_itself(qp, mr);
+		while (ibv_start_poll(cq, &none))
+			;
+		CHECK(cq->wr_id == 7 && ibv_wc_read_qp_num(cq) == qp->qp_num);
+		write_to_itself(other, mr);
+		CHECK(!ibv_destroy_qp(qp));
+		while (ibv_next_poll(cq)) /* what the other one had is gone with it */
+			;
+		CHECK(cq->status == IBV_WC_SUCCESS && ibv_wc_read_qp_num(cq) == other->qp_num);
+		ibv_end_poll(cq);
+		CHECK(!ibv_destroy_qp(other) && !ibv_destroy_cq(ibv_cq_ex_to_cq(cq)));
+	}
+}
+
 /* ---- memory windows: bound on one queue pair, on another, and on the first again */
 
 static void bind(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_cq *cq)
@@ -359,6 +415,107 @@ static void a_window_on_two_queue_pairs(void)
 	CHECK(!ibv_dealloc_mw(mw));
 	CHECK((mw = ibv_alloc_mw(pd, IBV_MW_TYPE_1))); /* where the last was, as like as not */
 	bind(qps[0], mw, cqs[0]);
+}
+
+/* A bind is refused, further ones are flushed: the window stays itself, by both types. */
+static void a_window_outlives_binds_that_fail(void)
+{
+	for (int type = IBV_MW_TYPE_1; type <= IBV_MW_TYPE_2; type++) {
+		struct ibv_pd *domain = ibv_alloc_pd(context);
+		struct ibv_mr *region = ibv_reg_mr(domain, memory, sizeof memory, ALL);
+		struct ibv_mw *mw = ibv_alloc_mw(domain, type);
+		struct ibv_cq *cq = ibv_create_cq(context, 16, NULL, NULL, 0);
+		struct ibv_qp *broken = make_qp(domain, cq), *healthy = make_qp(domain, cq);
+		struct ibv_wc wc;
+
+		CHECK(region && mw);
+		connect_to_itself(broken);
+		connect_to_itself(healthy);
+		for (int i = 0; i < 5;
+		     i++) { /* refused, flushed twice; then bound, on a healthy queue pair, and used */
+			struct ibv_qp *qp = i < 3 ? broken : healthy;
+			struct ibv_mw_bind_info info = { region, (uintptr_t)memory, i ? 64 : sizeof memory + 1,
+							 IBV_ACCESS_REMOTE_WRITE };
+			struct ibv_mw_bind how = { .wr_id = 9, .send_flags = IBV_SEND_SIGNALED, .bind_info = info };
+			struct ibv_send_wr wr = { .wr_id = 9,
+						  .opcode = IBV_WR_BIND_MW,
+						  .send_flags = IBV_SEND_SIGNALED,
+						  .bind_mw = { mw, ibv_inc_rkey(mw->rkey), info } },
+					   *bad;
+
+			if (i == 4) {
+				wr.opcode = IBV_WR_LOCAL_INV;
+				wr.invalidate_rkey = mw->rkey;
+			}
+			if (i == 4 && type == IBV_MW_TYPE_1)
+				break;
+			CHECK(!(type == IBV_MW_TYPE_1 ? ibv_bind_mw(qp, mw, &how) : ibv_post_send(qp, &wr, &bad)));
+			if (type == IBV_MW_TYPE_2 && i < 4)
+				mw->rkey = wr.bind_mw.rkey; /* as programs do */
+			while (!ibv_poll_cq(cq, 1, &wc))
+				;
+			CHECK(wc.status == (i == 0 ? IBV_WC_MW_BIND_ERR :
+					    i < 3  ? IBV_WC_WR_FLUSH_ERR :
+						     IBV_WC_SUCCESS));
+		}
+		CHECK(!ibv_dealloc_mw(mw) && !ibv_dereg_mr(region));
+		CHECK(!ibv_destroy_qp(broken) && !ibv_destroy_qp(healthy) && !ibv_destroy_cq(cq));
+		CHECK(!ibv_dealloc_pd(domain));
+	}
+}
+
+/* ---- buffers that the library allocates: rdma-core 64 and later, whose header this machine may not have */
+
+struct buf_attr {
+	size_t length;
+	int access;
+	uint64_t comp_mask, iova;
+	void *addr;
+	int fd;
+	uint64_t fd_offset;
+	void *dmah, *buf;
+};
+
+static void buffers_of_the_library(void)
+{
+	enum { BYTES = 8192, ADDR = 2, BUF = 32 };
+	void *(*alloc_buf)(struct ibv_pd *, size_t, void **) = dlsym(RTLD_DEFAULT, "ibv_alloc_buf");
+	void (*free_buf)(void *) = dlsym(RTLD_DEFAULT, "ibv_free_buf");
+	struct ibv_mr *(*reg_buf_mr)(struct ibv_pd *, void *, void *, size_t, int) =
+		dlsym(RTLD_DEFAULT, "ibv_reg_buf_mr");
+	struct ibv_mr *(*reg_mr_ex)(struct ibv_pd *, struct buf_attr *) = dlsym(RTLD_DEFAULT, "ibv_reg_mr_ex");
+	struct buf_attr attr = { .length = BYTES, .access = ALL, .comp_mask = ADDR | BUF };
+	struct ibv_pd *other = ibv_alloc_pd(context);
+	struct ibv_mr *own;
+	struct ibv_wc wc;
+	void *buf;
+	char *at;
+
+	open_channel();
+	CHECK(alloc_buf && free_buf && reg_buf_mr && reg_mr_ex && other);
+	CHECK((at = alloc_buf(pd, BYTES, &buf)) && !((uintptr_t)at & 4095));
+	CHECK((own = reg_buf_mr(pd, buf, at + 4096, 4096, ALL)) && own->addr == at + 4096 && own->length == 4096);
+	memset(at, 0, BYTES);
+	memset(at + 4096, 'x', 2048);
+	write_to_itself(qps[0], own);
+	while (!ibv_poll_cq(cqs[0], 1, &wc))
+		;
+	CHECK(wc.status == IBV_WC_SUCCESS && !memcmp(at + 4096, at + 6144, 2048) && !at[4095]);
+	CHECK(!ibv_dereg_mr(own));
+	CHECK(!reg_buf_mr(pd, buf, at - 1, 8, ALL) && errno == EINVAL);
+	CHECK(!reg_buf_mr(pd, buf, at + 1, BYTES, ALL) && errno == EINVAL);
+	CHECK(!reg_buf_mr(other, buf, at, BYTES, ALL) && errno == EINVAL);
+	attr.addr = at;
+	attr.buf = buf;
+	CHECK((own = reg_mr_ex(pd, &attr)) && !ibv_dereg_mr(own));
+	attr.comp_mask = ADDR;
+	CHECK((own = reg_mr_ex(pd, &attr)) && !ibv_dereg_mr(own));
+	attr.comp_mask = ADDR | 1u << 4; /* a DMA handle */
+	CHECK(!reg_mr_ex(pd, &attr) && errno == EOPNOTSUPP);
+	attr.comp_mask = 0;
+	CHECK(!reg_mr_ex(pd, &attr) && errno == EINVAL);
+	free_buf(buf);
+	CHECK(!ibv_dealloc_pd(other));
 }
 
 /* ---- datagrams: whoever sent one is answered, whatever its address looks like */
@@ -450,6 +607,7 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 } corners[] = {
+	{ "armed_for_any_and_then_for_solicited", armed_for_any_and_then_for_solicited },
 	{ "one_of_two_events", one_of_two_events },
 	{ "two_who_wait", two_who_wait },
 	{ "events_of_a_queue_that_goes", events_of_a_queue_that_goes },
@@ -459,7 +617,10 @@ static const struct {
 	{ "a_sleeper_and_one_who_posts", a_sleeper_and_one_who_posts },
 	{ "queues_of_a_queue_pair_in_reset", queues_of_a_queue_pair_in_reset },
 	{ "more_than_was_agreed", more_than_was_agreed },
+	{ "a_queue_pair_destroyed_while_polling", a_queue_pair_destroyed_while_polling },
 	{ "a_window_on_two_queue_pairs", a_window_on_two_queue_pairs },
+	{ "a_window_outlives_binds_that_fail", a_window_outlives_binds_that_fail },
+	{ "buffers_of_the_library", buffers_of_the_library },
 	{ "answers_to_all_addresses", answers_to_all_addresses },
 	{ "a_datagram_says_how_it_came", a_datagram_says_how_it_came },
 };

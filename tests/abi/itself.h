@@ -27,7 +27,7 @@ static inline struct ibv_context *open_first(void)
 	return context;
 }
 
-static inline void connect_to_itself(struct ibv_qp *qp)
+static inline void connect_deep(struct ibv_qp *qp, uint8_t reads)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT,
 				    .port_num = 1,
@@ -38,6 +38,7 @@ static inline void connect_to_itself(struct ibv_qp *qp)
 	attr.path_mtu = IBV_MTU_1024;
 	attr.dest_qp_num = qp->qp_num;
 	attr.min_rnr_timer = 12;
+	attr.max_rd_atomic = attr.max_dest_rd_atomic = reads;
 	attr.ah_attr.is_global = attr.ah_attr.port_num = 1;
 	attr.ah_attr.grh.hop_limit = 64;
 	CHECK(!ibv_query_gid(qp->context, 1, 0, &attr.ah_attr.grh.dgid));
@@ -50,6 +51,11 @@ static inline void connect_to_itself(struct ibv_qp *qp)
 	CHECK(!ibv_modify_qp(qp, &attr,
 			     IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
 				     IBV_QP_MAX_QP_RD_ATOMIC));
+}
+
+static inline void connect_to_itself(struct ibv_qp *qp)
+{
+	connect_deep(qp, 0);
 }
 
 static inline struct ibv_qp *make_qp(struct ibv_pd *pd, struct ibv_cq *cq)

@@ -150,6 +150,9 @@ static void refused_modify(void)
 	rtr.dest_qp_num = 1;
 	rtr.ah_attr.grh.dgid.raw[0] = 0xFE;
 	CHECK(ibv_modify_qp(qp, &rtr, TO_RTR));
+	rtr.ah_attr.grh.dgid.raw[0] = 0;
+	rtr.min_rnr_timer = 0x2C;
+	CHECK(!ibv_modify_qp(qp, &rtr, TO_RTR)); /* as Soft-RoCE takes it */
 	CHECK(!ibv_destroy_qp(qp));
 }
 

@@ -80,6 +80,7 @@ static void open_all(void)
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC, .cap = { 64, 64, PIECES, PIECES, 64 } };
 	struct way way = { .timeout = timeout, .retries = retries, .reads = read_depth };
+	uint64_t heard;
 
 	CHECK(list && list[0]);
 	context = ibv_open_device(list[0]);
@@ -95,6 +96,7 @@ static void open_all(void)
 	CHECK(send(other, &here, sizeof here, MSG_NOSIGNAL) == sizeof here &&
 	      recv(other, &there, sizeof there, MSG_WAITALL) == sizeof there);
 	to_rts(qp, there.number, &way);
+	CHECK(meet(0, &heard)); /* else the first requests may come before RTS */
 }
 
 static void close_all(void)

@@ -83,6 +83,7 @@ static struct ibv_qp *connect_by(int other, struct ibv_cq *which, int index, str
 {
 	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC, .cap = { 16, 16, 1, 1, 0 } };
 	struct ibv_qp *qp;
+	char ready;
 
 	init.send_cq = init.recv_cq = which;
 	CHECK((qp = ibv_create_qp(pd, &init)));
@@ -90,6 +91,8 @@ static struct ibv_qp *connect_by(int other, struct ibv_cq *which, int index, str
 	CHECK(send(other, &here, sizeof here, MSG_NOSIGNAL) == sizeof here &&
 	      recv(other, there, sizeof *there, MSG_WAITALL) == sizeof *there);
 	to_rts(qp, there->number, &way);
+	/* else the first requests may come before RTS */
+	CHECK(send(other, "", 1, MSG_NOSIGNAL) == 1 && recv(other, &ready, 1, MSG_WAITALL) == 1);
 	return qp;
 }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import errno
 import json
 import os
 import random
@@ -75,6 +76,8 @@ def lose_datagrams(pid: int, one_in: int, known: set[str]) -> None:
         if not name.startswith("socket:") or name in known:
             continue
         fd = libc.syscall(_PIDFD_GETFD, pidfd, int(link.name), 0)
+        if fd < 0 and ctypes.get_errno() == errno.EBADF:
+            continue  # it was closed since it was listed
         if fd < 0:
             raise OSError(ctypes.get_errno(), f"cannot take descriptors of process {pid}: give --loss 0")
         with socket.socket(fileno=fd) as sock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import json
 import mmap
 import os
 import platform
@@ -14,6 +15,7 @@ import socket
 import struct
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +32,7 @@ from rnic.state.record import WORD_BYTES, place
 from rnic.state.slot import SLOT
 from rnic.testing import own_network
 from tests.abi.test_kills import LONGEST, WELL, Nic, served
+from tests.verbs.test_link_state import unshare
 
 NET = own_network()
 """Addresses that no other run of these tests uses at the same time."""
@@ -126,7 +129,7 @@ def test_who_watches_sees_every_packet(plain: Path, bypass: dict[str, str]) -> N
     """An event on command has the NIC process take the slot's packets from then on; the program does not notice."""
     with served(bypass, f"{NET}.33") as nic, going_on(plain, bypass) as program:
         assert moves(nic)
-        fault(nic.directory, "rnic0", [])
+        fault(nic.directory, "rnic0", ["path-loss", "127.0.0.99"])
         (slot,) = slots(nic)["slots"]
         assert slot["served"]
         assert moves(nic)
@@ -135,26 +138,111 @@ def test_who_watches_sees_every_packet(plain: Path, bypass: dict[str, str]) -> N
 
 
 @pytest.mark.slow
+def test_a_device_that_takes_the_other_way_says_why(plain: Path, bypass: dict[str, str]) -> None:
+    """The program works as without a slot."""
+    events = ["--faults", '[{"nth": 1000000000, "action": "port-down"}]']
+    with served(bypass, f"{NET}.34", options=events) as nic, going_on(plain, bypass):
+        seen = slots(nic)
+        assert seen["slots"] == []
+        assert "events" in seen["refused"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("host", "options", "why"),
-    [(34, ["--faults", "[]"], "--faults"), (36, ["--congestion", "limit"], "congestion")],
+    ("host", "options", "counter"),
+    [
+        (36, ["--congestion", "none"], "cnps_received"),
+        (37, ["--congestion", "limit"], "cnp_limits"),
+        (38, ["--congestion", "dcqcn"], "cnp_rate_cuts"),
+        (39, ["--profile", "univista"], "cnp_limits"),
+    ],
+    ids=["none", "limit", "dcqcn", "univista"],
 )
-def test_devices_that_take_the_other_way(
-    plain: Path, env: dict[str, str], host: int, options: list[str], why: str
+def test_congestion_control_acts_on_slots(
+    plain: Path, bypass: dict[str, str], host: int, options: list[str], counter: str
 ) -> None:
-    """The program works as without ``--bypass``, and the device says why."""
-    command = [sys.executable, "-m", "rnic.cli", "exec", "--bypass", "--addr", f"{NET}.{host}", *options, "--"]
-    with subprocess.Popen(
-        [*command, str(plain), "forever"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as program:
-        assert program.stdout is not None
-        try:
-            assert program.stdout.readline() == "going on\n"
-            seen = ask(Path(env["RNIC_RUNTIME_DIR"]), "rnic0", "slots")
-            assert seen["slots"] == []
-            assert why in seen["refused"]
-        finally:
-            program.kill()
+    """Marks in packets that the program takes itself; its bytes stay right, which it checks."""
+    marks = json.dumps([{"match": {"direction": "rx"}, "every": 20, "action": "mark"}])
+    with (
+        served(bypass, f"{NET}.{host}", options=[*options, "--faults", marks]) as nic,
+        going_on(plain, bypass) as program,
+    ):
+        end = time.monotonic() + LONGEST
+        while (count := ask(nic.directory, "rnic0", "counters").get(counter, 0)) < 3 and time.monotonic() < end:
+            time.sleep(0.01)
+        assert count >= 3
+        (slot,) = slots(nic)["slots"]
+        assert not slot["served"]
+        assert slot["counters"]["rx_packets"]
+        assert program.poll() is None
+
+
+OWN_CONTROL = """
+from pathlib import Path
+
+from rnic.cc.control import Control
+
+HERE = Path(__file__)
+
+
+class Two(Control):
+    allowance = 2
+
+    def on_ack(self, flow, ack):
+        if ack.rtt_ns:
+            HERE.with_name("rtt").touch()
+
+    def on_cnp(self, flow, now_ns):
+        HERE.with_name("cnp").touch()
+"""
+
+
+def test_a_control_in_python_serves_programs(plain: Path, bypass: dict[str, str], tmp_path: Path) -> None:
+    """The NIC process calls it for the ACKs and CNPs of programs, whose packets it sends and takes then."""
+    (tmp_path / "own_control.py").write_text(OWN_CONTROL)
+    marks = json.dumps([{"match": {"direction": "rx"}, "every": 20, "action": "mark"}])
+    options = ["--congestion", f"{tmp_path}/own_control:Two", "--faults", marks]
+    with served(bypass, f"{NET}.97", options=options), going_on(plain, bypass) as program:
+        end = time.monotonic() + LONGEST
+        while not all((tmp_path / name).exists() for name in ("rtt", "cnp")) and time.monotonic() < end:
+            time.sleep(0.01)
+        assert (tmp_path / "rtt").exists()
+        assert (tmp_path / "cnp").exists()
+        assert program.poll() is None
+
+
+LINK_SCOPE = """
+    import os, subprocess, sys, time
+    from tests.abi.test_bypass import going_on, moves, slots
+    from tests.abi.test_kills import served
+
+    for words in ("set lo up", "add far0 type veth peer name far1", "set far1 up", "set far0 up"):
+        subprocess.run(["ip", "link", *words.split()], check=True)
+    subprocess.run("ip addr add fe80::7/64 dev far0 nodad".split(), check=True)
+    with served(dict(os.environ), "fe80::7%far0") as nic, going_on(sys.argv[1], os.environ):
+        assert moves(nic), slots(nic)
+        (slot,) = slots(nic)["slots"]
+        assert not slot["served"]
+        assert not slot["punts"]["path"], slot["punts"]
+        print("by itself")
+"""
+
+
+@pytest.mark.slow
+def test_addresses_of_link_scope(plain: Path, bypass: dict[str, str]) -> None:
+    """In a network namespace of the test's own, since every address there is one of an interface."""
+    command = unshare()
+    if command is None:
+        pytest.skip("this user can make no interfaces, or there is no unshare or ip")
+    done = subprocess.run(
+        [*command, sys.executable, "-c", textwrap.dedent(LINK_SCOPE), str(plain)],
+        env={**bypass, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.stdout == "by itself\n", done.stderr
 
 
 @pytest.mark.slow

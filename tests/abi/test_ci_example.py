@@ -68,7 +68,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
         str(work),
         str(tree),
     ]
-    subprocess.run(command, check=True, timeout=300)
+    subprocess.run(command, check=True, timeout=1200)
     return work
 
 
@@ -86,7 +86,7 @@ def run_fresh(command: str, home: Path, env: dict[str, str]) -> str:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("steps", [workflow_steps(), dockerfile_steps()], ids=["github", "docker"])
 def test_commands_as_a_fresh_user(steps: list[tuple[str, dict[str, str]]], wheels: Path, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)

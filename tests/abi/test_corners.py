@@ -22,7 +22,7 @@ OF_IPV4 = [name for name in NAMES if name != "answers_to_all_addresses"]
 @pytest.fixture(scope="module")
 def program(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program with all of them."""
-    return build(SOURCE, libraries, tmp_path_factory.mktemp("corners"), "-pthread", "-rdynamic")
+    return build(SOURCE, libraries, tmp_path_factory.mktemp("corners"), "-pthread", "-rdynamic", "-ldl")
 
 
 def free_port(address: str) -> str:

@@ -34,6 +34,6 @@ def test_runs_and_single_packets_arrive_as_they_were_cut(tmp_path: Path) -> None
     ]
     subprocess.run(command, check=True)
     done = subprocess.run(
-        [str(program), f"{own_network()}.83"], capture_output=True, text=True, timeout=30, check=False
+        [str(program), f"{own_network()}.83"], capture_output=True, text=True, timeout=120, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "cuts\n", "")

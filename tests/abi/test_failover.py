@@ -82,8 +82,8 @@ def test_ucx_perftest_lives_through_a_flap(env: dict[str, str]) -> None:
             assert "Waiting for connection" in server.stdout.readline()
             what = ["-t", "tag_bw", "-n", "100", "-w", "10", "-s", "65536", "-f", "127.0.0.1"]
             client = [*RNIC, "exec", *options[2:], "--", "ucx_perftest", "-p", port, *what]
-            done = subprocess.run(client, timeout=30, check=False, **pipes)  # type: ignore[call-overload]
-            said, _ = server.communicate(timeout=10)
+            done = subprocess.run(client, timeout=120, check=False, **pipes)  # type: ignore[call-overload]
+            said, _ = server.communicate(timeout=120)
         finally:
             server.kill()
             server.communicate()

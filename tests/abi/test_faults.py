@@ -145,7 +145,7 @@ def state(directory: Path, device: str) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("option", "says"),
     [
-        ("rnic1=[]", "no such device of this program: rnic0 (127.0.0.1)"),
+        ("rnic1=[]", "no such device of this program: rnic0 (127."),
         ("rnic0", "give DEVICE=RULES"),
         ("rnic0=missing.json", "No such file"),
         ('rnic0=[{"action": "fly"}]', "fault rule 1: action is 'fly'"),

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,10 +34,15 @@ class Nic:
     """A NIC process with a device for each address, held by a connection so that it outlives its programs."""
 
     def __init__(
-        self, directory: Path, env: dict[str, str], *addresses: str, first: Callable[[], None] | None = None
+        self,
+        directory: Path,
+        env: dict[str, str],
+        *addresses: str,
+        options: Sequence[str] = (),
+        first: Callable[[], None] | None = None,
     ) -> None:
         self.directory = directory
-        command = [sys.executable, "-m", "rnic.cli", "serve"]
+        command = [sys.executable, "-m", "rnic.cli", "serve", *options]
         for address in addresses:
             command += ["--addr", address]
         null = subprocess.DEVNULL
@@ -81,8 +86,10 @@ class Nic:
 
 
 @contextmanager
-def served(env: dict[str, str], *addresses: str, first: Callable[[], None] | None = None) -> Iterator[Nic]:
-    nic = Nic(Path(env["RNIC_RUNTIME_DIR"]), env, *addresses, first=first)
+def served(
+    env: dict[str, str], *addresses: str, options: Sequence[str] = (), first: Callable[[], None] | None = None
+) -> Iterator[Nic]:
+    nic = Nic(Path(env["RNIC_RUNTIME_DIR"]), env, *addresses, options=options, first=first)
     try:
         yield nic
     finally:

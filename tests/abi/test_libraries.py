@@ -20,6 +20,7 @@ import pytest
 from rnic.abi.build import SOURCES, BuildError, build, find_compiler, implemented, verbs_stubs
 from rnic.abi.exports import (
     OUT_PARAMETERS,
+    PRIVATE_VERSIONS,
     RDMACM,
     RETURN_MINUS_ONE,
     RETURN_POINTERS,
@@ -56,7 +57,8 @@ def exported(path: Path) -> set[str]:
 
 def test_exports_are_those_of_the_tables(libraries: Path) -> None:
     wanted = {f"{name}@IBVERBS_{version}" for version, names in VERBS.items() for name in names}
-    wanted |= {f"{name}@IBVERBS_PRIVATE_34" for name in VERBS_PRIVATE}
+    for version, own in PRIVATE_VERSIONS.items():
+        wanted |= {f"{name}@IBVERBS_PRIVATE_{version}" for name in VERBS_PRIVATE + own}
     wanted |= {f"{name}@IBVERBS_1.0" for name in VERBS_BEFORE_2008}
     wanted |= {f"{name}@RNIC_1" for name in VERBS_OWN}
     assert exported(libraries / "libibverbs.so.1") == wanted
@@ -73,7 +75,7 @@ def test_tables_hold_what_each_release_exports() -> None:
     later = [name for names in VERBS.values() if names not in old for name in names]
     assert len(later) == 19
     newer_private = 21
-    assert len(VERBS_PRIVATE) == 71 + newer_private
+    assert len(VERBS_PRIVATE) + len(PRIVATE_VERSIONS["34"]) == 71 + newer_private
     assert len(public) + len(VERBS_BEFORE_2008) + 71 == 180
     assert [len(RDMACM[version]) for version in ("1.0", "1.1", "1.2", "1.3")] == [62, 1, 2, 3]
     for names in (*VERBS.values(), *RDMACM.values(), VERBS_PRIVATE, VERBS_BEFORE_2008):
@@ -106,6 +108,8 @@ PLACES = {
     "ibv_gid_entry": "gid gid_index port_num gid_type ndev_ifindex",
     "ibv_pd": "context handle",
     "ibv_mr": "context pd addr length handle lkey rkey",
+    "ibv_dm": "context memcpy_to_dm memcpy_from_dm comp_mask handle",
+    "ibv_alloc_dm_attr": "length log_align_req comp_mask",
     "ibv_mw": "context pd rkey handle type",
     "ibv_mw_bind": "wr_id send_flags bind_info",
     "ibv_ah_attr": "grh dlid sl is_global port_num",
@@ -132,7 +136,8 @@ PLACES = {
     "ibv_async_event": "element event_type",
     "ibv_context": "device ops cmd_fd async_fd num_comp_vectors mutex abi_compat",
     "ibv_context_ops": "alloc_mw bind_mw dealloc_mw poll_cq req_notify_cq post_srq_recv post_send post_recv",
-    "verbs_context": "query_port alloc_parent_domain dealloc_td alloc_td create_cq_ex query_device_ex create_qp_ex"
+    "verbs_context": "query_port reg_dm_mr alloc_dm free_dm alloc_parent_domain dealloc_td alloc_td create_cq_ex"
+    " query_device_ex create_qp_ex"
     " get_srq_num create_srq_ex sz context",
 }
 
@@ -281,9 +286,7 @@ def test_what_the_connection_manager_lacks_is_refused_in_words(libraries: Path, 
     )
     command = [sys.executable, "-c", code, str(libraries / "librdmacm.so.1")]
     done = _finish(command, {**env, "LD_LIBRARY_PATH": str(libraries)})
-    assert done.stderr == (
-        "rnic: what the README names as absent is not supported by this librdmacm: Function not implemented\n"
-    )
+    assert done.stderr == "rnic: rnic's librdmacm does not support this function: Function not implemented\n"
 
 
 ROOM = 256
@@ -360,6 +363,13 @@ def test_exec_without_libraries_says_what_is_missing(env: dict[str, str], tmp_pa
     assert done.returncode == 2
     assert "libibverbs.so.1 is missing, since rnic was installed without a C compiler" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_script_without_an_interpreter_is_the_shells(env: dict[str, str], tmp_path: Path) -> None:
+    """As in a shell and under sudo; Valkey's ``runtest-rdma`` is one."""
+    (script := tmp_path / "script").write_text('echo "$1 $#"\n')
+    script.chmod(0o755)
+    assert _finish(exec_command(str(script), "a b", address=f"{NET}.5"), env).stdout == "a b 1\n"
 
 
 def test_runtime_directory_that_others_may_enter_is_refused(libraries: Path) -> None:

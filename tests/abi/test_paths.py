@@ -190,6 +190,7 @@ def test_a_program_and_its_children_see_their_devices_alone(env: dict[str, str])
 
 @pytest.mark.slow
 def test_the_tree_is_printed_for_programs_that_take_it_themselves(env: dict[str, str]) -> None:
+    env = {name: value for name, value in env.items() if name != "RNIC_ADDR"}  # inside, the device is known
     done = _exec(env, "--addr", f"{NET}.93", "--print-sysfs")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(Path(env["RNIC_RUNTIME_DIR"]) / "paths/rnic0/sys")
@@ -198,6 +199,13 @@ def test_the_tree_is_printed_for_programs_that_take_it_themselves(env: dict[str,
     assert inside.stdout == done.stdout
     assert "--print-sysfs runs no program" in _exec(env, "--print-sysfs", "--", "ls").stderr
     assert "PROGRAM is missing" in _exec(env).stderr
+
+
+def test_the_dynamic_linker_started_by_hand_is_no_static_program() -> None:
+    """`ld-linux-x86-64.so.2 --library-path DIRECTORY PROGRAM`: how a program of another distribution is started."""
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8")
+    linker = next(path for path in re.findall(r"(/\S+)$", maps, re.MULTILINE) if Path(path).name.startswith("ld-"))
+    assert not looks_static(linker)
 
 
 def test_static_programs_are_told_from_others(libraries: Path, tmp_path: Path) -> None:
@@ -209,6 +217,8 @@ def test_static_programs_are_told_from_others(libraries: Path, tmp_path: Path) -
     if subprocess.run([compiler, "-static", source, "-o", made], check=False, capture_output=True).returncode:
         pytest.skip("there is no static C library")
     assert looks_static(str(made))
+    if not subprocess.run([compiler, "-static-pie", source, "-o", made], check=False, capture_output=True).returncode:
+        assert looks_static(str(made))
     subprocess.run([compiler, source, "-o", made], check=True)
     assert not looks_static(str(made))
     made.write_text("#!/bin/sh\n")

@@ -64,7 +64,7 @@ def test_list_holds_every_program_and_way(runner: ModuleType) -> None:
     connections = {
         row.options[row.options.index("-c") + 1] for row in rows if row.program in verbs and "-c" in row.options
     }
-    assert connections == {"UC", "UD"}
+    assert connections == {"UC", "UD", "XRC"}
     for transport in ("rc_v", "ud_v"):
         ucx = [row for row in rows if row.program == "ucx_perftest" and row.env["UCX_TLS"] == transport]
         tests = " ".join(row.options[1] for row in ucx)
@@ -74,7 +74,7 @@ def test_list_holds_every_program_and_way(runner: ModuleType) -> None:
         assert {row.options[-1] for row in rows if row.program == name} == {"2", "4"}
     assert {row.tap for row in rows if row.program == "mpirun.openmpi"} == {True, False}
     assert len([row for row in rows if row.kind == "built"]) == 5
-    assert {row.refused for row in rows if row.kind == "refused"} == {"XRC is not supported", "use_cuda"}
+    assert {row.refused for row in rows if row.kind == "refused"} == {"use_cuda"}
     assert sum(row.short for row in rows) > 60
 
 
@@ -93,14 +93,14 @@ GTEST = """\
     ("more", "status", "result"),
     [
         ("[       OK ] rc_verbs/third.case/0 (1 ms)\n", 0, "ok"),
-        ("[       OK ] rc_verbs/third.case/0 (1 ms)\n", 1, "2 cases passed (at least 2 have to), exit status 1"),
+        ("[       OK ] rc_verbs/third.case/0 (1 ms)\n", 1, "2 cases passed (at least 2 must), exit status 1"),
         (
             "uct/test.cc:7: Failure\n[  FAILED  ] rc_verbs/third.case/0\n",
             1,
             "third.case/0 failed: uct/test.cc:7: Failure",
         ),
         ("", 134, "third.case/0 failed: did not end"),
-        ("[     SKIP ] (it rains)\n[       OK ] x\n", 0, "third.case/0: skipped for no listed reason: it rains"),
+        ("[     SKIP ] (it rains)\n[       OK ] x\n", 0, "third.case/0: skipped without an allowed reason: it rains"),
     ],
 )
 def test_verdict_on_the_tests_of_ucx(
@@ -130,6 +130,16 @@ def test_sources_of_a_distribution(runner: ModuleType) -> None:
     assert sources("Types: deb\nURIs: http://there\n") == "Types: deb-src\nURIs: http://there\n"
 
 
+def test_sources_of_another_suite(runner: ModuleType) -> None:
+    keys = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
+    for text in (
+        "deb http://there/debian bookworm main\n",
+        "Types: deb\nURIs: http://there/debian\nSuites: bookworm\n",
+    ):
+        assert runner.ucx_tests.of_suite(text, "testing") == f"deb-src {keys} http://there/debian testing main\n"
+    assert runner.ucx_tests.of_suite("deb http://there/ubuntu noble main\n", "testing") == ""
+
+
 @pytest.fixture(scope="module")
 def suite(runner: ModuleType) -> ModuleType:
     module: ModuleType = runner.suite
@@ -138,32 +148,38 @@ def suite(runner: ModuleType) -> ModuleType:
 
 def test_counting_the_cases_of_pyverbs(suite: ModuleType) -> None:
     text = (
-        "a ... ok\nb ... skipped 'ODP is not supported - No ODP caps'\nc ... skipped 'because'\nd ... FAIL\n"
+        "a ... ok\nb ... skipped 'There are no huge pages of size 2M allocated'\nc ... skipped 'because'\nd ... FAIL\n"
         "Ran 4 tests in 2.0s\n\nFAILED (failures=1, skipped=2)\n"
     )
     passed, skips, wrong = suite.count(text)
-    assert (passed, skips) == (1, {"on-demand paging": 1})
-    assert wrong == ["d ... FAIL", "skipped for no listed reason: because"]
+    assert (passed, skips) == (1, {"no huge pages on this machine": 1})
+    assert wrong == ["d ... FAIL", "skipped without an allowed reason: because"]
 
 
 @pytest.mark.parametrize(
     ("passed", "status", "result"),
     [
-        (100, 0, "ok"),
-        (99, 0, "99 cases passed (at least 100 have to), exit status 0"),
-        (105, 1, "105 cases passed (at least 100 have to), exit status 1"),
+        (135, 0, "ok"),
+        (134, 0, "134 cases passed (at least 135 must), exit status 0"),
+        (140, 1, "140 cases passed (at least 135 must), exit status 1"),
     ],
 )
 def test_verdict_on_pyverbs(suite: ModuleType, passed: int, status: int, result: str) -> None:
-    text = "case ... a word of the library\nok\n" * passed + "x ... skipped 'Create XRCD is not supported'\n"
+    text = (
+        "case ... a word of the library\nok\n" * passed
+        + "x ... skipped 'There are no huge pages of size 2M allocated'\n"
+    )
     text += f"Ran {passed + 1} tests in 2.0s\n\nOK (skipped=1)\n"
-    assert suite.verdict(text, status) == (result, [f"{passed} passed, 1 skipped", "1 skipped: XRC"])
+    assert suite.verdict(text, status) == (
+        result,
+        [f"{passed} passed, 1 skipped", "1 skipped: no huge pages on this machine"],
+    )
 
 
 def test_a_part_of_the_suite_has_a_number_of_its_own(suite: ModuleType) -> None:
     text = "x ... ok\n" * 9 + "Ran 9 tests in 2.0s\n\nOK\n"
     assert suite.verdict(text, 0, 9)[0] == "ok"
-    assert suite.verdict(text, 0, suite.LEAST_CONNECTIONS)[0] == "9 cases passed (at least 10 have to), exit status 0"
+    assert suite.verdict(text, 0, suite.LEAST_CONNECTIONS)[0] == "9 cases passed (at least 10 must), exit status 0"
 
 
 def test_skips_whose_reason_cannot_be_read_are_wrong(suite: ModuleType) -> None:
@@ -173,7 +189,6 @@ def test_skips_whose_reason_cannot_be_read_are_wrong(suite: ModuleType) -> None:
 
 def test_no_word_of_a_reason_stands_for_another(suite: ModuleType) -> None:
     said = {
-        "Create XRCD is not supported": "XRC",
         "Create QP type 8 is not supported": "raw packets, RSS, flow steering",
         "Can not run the test over non EFA device": "needs an EFA device",
         "Could not open mlx5 context (This is not an MLX5 device)": "needs an mlx5 device",
@@ -363,10 +378,10 @@ def test_programs_that_are_stopped_do_not_run_out_of_time(ends: ModuleType, tmp_
             assert ended.result(10) is None
 
 
-def test_a_program_that_others_end_is_no_riddle(runner: ModuleType, ends: ModuleType) -> None:
+def test_a_sigterm_from_another_process_is_reported(runner: ModuleType, ends: ModuleType) -> None:
     with _shell(ends, "server", "exit 0") as server, _shell(ends, "client", "kill -TERM $$") as client:
         ends.wait_all([server, client], 5.0, Path("/nowhere"))
-        assert runner.Run._verdict(server, client).startswith("client was ended by a SIGTERM that was not sent here")
+        assert runner.Run._verdict(server, client).startswith("client was terminated by a SIGTERM from another process")
         assert runner.Run._verdict(client, server, stayed=True) == "ok", "it was told to"
 
 
@@ -379,10 +394,10 @@ def test_list_is_printed_without_running() -> None:
 def test_rings_want_the_data_path_in_the_program() -> None:
     command = [sys.executable, str(PROGRAMS / "run_programs.py"), "--shm", "--list"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, "--shm: goes with --bypass" in done.stderr) == (2, True)
+    assert (done.returncode, "--shm: requires --bypass" in done.stderr) == (2, True)
 
 
-@pytest.mark.parametrize(("ringed", "result"), [(5, "ok"), (0, "no packet went by a ring")])
+@pytest.mark.parametrize(("ringed", "result"), [(5, "ok"), (0, "no packet used a ring")])
 @pytest.mark.parametrize("shm", [True, False])
 def test_what_may_go_by_rings_has_to(
     runner: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ringed: int, result: str, shm: bool

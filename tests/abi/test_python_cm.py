@@ -17,7 +17,7 @@ import rnic
 from rnic.runtime.attach import fault
 from rnic.testing import own_network
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("alone")]
+pytestmark = pytest.mark.slow
 NET = own_network()
 SERVER, CLIENT = f"{NET}.91", f"{NET}.92"
 ADVERTISED = struct.Struct(">QII")
@@ -103,7 +103,7 @@ def rping(env: dict[str, str], *options: str, address: str) -> subprocess.Popen[
 
 def end(program: subprocess.Popen[str]) -> None:
     try:
-        said, _ = program.communicate(timeout=20)
+        said, _ = program.communicate(timeout=120)
     finally:
         program.kill()
     assert program.returncode == 0, said

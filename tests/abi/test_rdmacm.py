@@ -18,9 +18,6 @@ NET = own_network()
 SERVER, CLIENT, LATER = f"{NET}.71", f"{NET}.72", f"{NET}.73"
 
 
-pytestmark = pytest.mark.usefixtures("alone")
-
-
 def command(*program: str, addresses: tuple[str, ...] = (SERVER,)) -> list[str]:
     options = [word for address in addresses for word in ("--addr", address)]
     return [sys.executable, "-m", "rnic.cli", "exec", *options, "--", *program]
@@ -95,7 +92,7 @@ def test_programs_of_the_distribution(
             done = subprocess.run(
                 command(*client, addresses=(CLIENT,)), env=env, capture_output=True, text=True, timeout=40, check=False
             )
-            said, _ = first.communicate(timeout=20)
+            said, _ = first.communicate(timeout=120)
         finally:
             first.kill()
     assert done.returncode == 0, done.stdout + done.stderr
@@ -116,7 +113,7 @@ def test_more_devices_are_named_than_one_request_holds(
             listening(first)
             client = command("rping", "-c", "-a", SERVER, "-C", "1", addresses=(CLIENT,))
             done = subprocess.run(client, env=env, capture_output=True, text=True, timeout=40, check=False)
-            said, _ = first.communicate(timeout=20)
+            said, _ = first.communicate(timeout=120)
         finally:
             first.kill()
     assert (done.returncode, first.returncode) == (0, 0), done.stdout + done.stderr + said
@@ -138,7 +135,7 @@ def test_a_listener_on_all_addresses_is_reached_on_a_device_that_came_later(
             with rnic.open(LATER):
                 client = command("rping", "-c", "-a", LATER, "-C", "1", "-V", addresses=(CLIENT,))
                 done = subprocess.run(client, env=env, capture_output=True, text=True, timeout=40, check=False)
-                said, _ = first.communicate(timeout=20)
+                said, _ = first.communicate(timeout=120)
         finally:
             first.kill()
     assert (done.returncode, first.returncode) == (0, 0), done.stdout + done.stderr + said

@@ -28,6 +28,7 @@ VERBS = (
     "ibv_modify_qp: is_global is 0: RoCE reaches peers by GID alone",
     "ibv_modify_qp: dest_qp_num is 0: that is no queue pair of a program",
     "ibv_modify_qp: peer GID fe00::ffff:HEX:HEX is not of this port's IP version",
+    "ibv_modify_qp: min_rnr_timer=44 has more than 5 bits: 12 is taken, as Soft-RoCE does",
     "ibv_post_send: queue pair QPN is not in RTS yet: sends cannot be posted",
     "ibv_post_recv: queue pair QPN is in RESET: receives can be posted from INIT on",
     "ibv_post_send: 64 bytes inline are more than max_inline_data=32",
@@ -126,3 +127,14 @@ def test_it_is_on_where_somebody_reads_it(env: dict[str, str], option: str, term
 def test_quiet_is_quiet(program: Path, mode: dict[str, str]) -> None:
     assert run(program, mode, "--quiet") == []
     assert run(program, mode) == []  # its stderr is no terminal
+
+
+@pytest.mark.parametrize("part", ["objects", "use"])
+def test_no_refusal_is_a_bare_number(libraries: Path, env: dict[str, str], tmp_path: Path, part: str) -> None:
+    made = build(SOURCE.with_name("refusals.c"), libraries, tmp_path)
+    command = [sys.executable, "-m", "rnic.cli", "exec", "--explain", "--addr", f"{NET}.85", "--", str(made), part]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = re.findall(r"((?:^rnic: .*\n)*)^== (.*): (-?\d+)$", done.stderr, re.MULTILINE)
+    assert len(rows) > 20
+    assert [name for why, name, error in rows if not why or error == "0"] == []

@@ -15,7 +15,7 @@ from rnic.abi.build import find_compiler
 from rnic.runtime.attach import ask
 from rnic.testing import own_network
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("alone")]
+pytestmark = pytest.mark.slow
 NET = own_network()
 SERVER, CLIENT = f"{NET}.101", f"{NET}.102"
 SEEN_BYTES = 600_000

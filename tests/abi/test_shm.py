@@ -284,7 +284,7 @@ def test_who_watches_sees_the_packets(both: Path, shm: dict[str, str]) -> None:
     """An event on command has the NIC process take both slots: from then on all goes by the wire."""
     with served(shm, f"{NET}.57") as nic, going_on(both, shm) as (program, _):
         assert moves(nic, "shm_packets")
-        fault(nic.directory, "rnic0", [])
+        fault(nic.directory, "rnic0", ["path-loss", "127.0.0.99"])
         assert moves(nic, "tx_packets")
         before = counters(nic)["shm_packets"]
         assert moves(nic, "tx_packets")

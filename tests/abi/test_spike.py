@@ -54,7 +54,7 @@ def test_a_c_program_writes_by_store_and_doorbell(tmp_path: Path) -> None:
                 [str(program), str(tmp_path / attach.SOCKET_NAME), ctx.name],
                 capture_output=True,
                 text=True,
-                timeout=30,
+                timeout=120,
                 check=False,
             )
         assert (done.stdout, done.stderr, done.returncode) == ("wrote 100 bytes\n", "", 0)

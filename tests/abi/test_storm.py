@@ -38,7 +38,7 @@ FULL = [pytest.mark.full, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(params=["bypass", "shm"])
-def bypass(request: pytest.FixtureRequest, env: dict[str, str], alone: None) -> dict[str, str]:
+def bypass(request: pytest.FixtureRequest, env: dict[str, str]) -> dict[str, str]:
     """Environment of programs that run the engine themselves, by the wire or by rings."""
     return {**env, "RNIC_BYPASS": "1", "RNIC_SHM": str(int(request.param == "shm"))}
 

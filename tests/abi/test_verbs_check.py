@@ -47,7 +47,7 @@ def test_what_programs_seldom_ask_for(program: Path, mode: dict[str, str], what:
 @pytest.mark.slow
 @pytest.mark.parametrize(("queues", "rounds"), [(1, 2_000), (2, 2_000), (300, 400)])
 def test_who_polls_many_queues_in_turn_yields_once_a_turn(
-    libraries: Path, tmp_path: Path, env: dict[str, str], alone: None, queues: int, rounds: int
+    libraries: Path, tmp_path: Path, env: dict[str, str], queues: int, rounds: int
 ) -> None:
     program = build(YIELDS, libraries, tmp_path, "-rdynamic")
     command = [sys.executable, "-m", "rnic.cli", "exec", "--addr", f"{own_network()}.62", "--", str(program)]
@@ -60,9 +60,7 @@ def test_who_polls_many_queues_in_turn_yields_once_a_turn(
 
 
 @pytest.mark.slow
-def test_who_polls_with_a_lock_held_lets_others_have_it(
-    libraries: Path, tmp_path: Path, mode: dict[str, str], alone: None
-) -> None:
+def test_who_polls_with_a_lock_held_lets_others_have_it(libraries: Path, tmp_path: Path, mode: dict[str, str]) -> None:
     """As UCX's progress threads do: one that yields in each poll, and so with the lock, never lets it go."""
     program = build(SHARES, libraries, tmp_path)
     command = [sys.executable, "-m", "rnic.cli", "exec", "--addr", f"{own_network()}.64", "--", str(program), "20"]
@@ -71,9 +69,7 @@ def test_who_polls_with_a_lock_held_lets_others_have_it(
 
 
 @pytest.mark.slow
-def test_what_comes_while_a_poll_yields_is_what_it_finds(
-    libraries: Path, tmp_path: Path, mode: dict[str, str], alone: None
-) -> None:
+def test_what_comes_while_a_poll_yields_is_what_it_finds(libraries: Path, tmp_path: Path, mode: dict[str, str]) -> None:
     """libfabric looks for events after a poll in vain: what came before a disconnect has to be found before it."""
     program = build(FRESH, libraries, tmp_path, "-rdynamic")
     command = [sys.executable, "-m", "rnic.cli", "exec", "--addr", f"{own_network()}.63", "--", str(program)]

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from rnic.abi.exports import (
     OUT_PARAMETERS,
+    PRIVATE_VERSIONS,
     RDMACM,
     RETURN_MINUS_ONE,
     RETURN_POINTERS,
@@ -32,7 +33,11 @@ from rnic.abi.library_paths import LIBRARIES, PATHS_LIBRARY, SOCKETS_LIBRARY
 from rnic.spec.errors import RnicError
 
 SOURCES = Path(__file__).parent / "src"
-PATHS_SOURCES = tuple(Path(__file__).parent / "paths" / name for name in ("interpose_paths.c", "interpose_close.c"))
+PRIVATE_VERSION = SOURCES / "private_version.c"
+"""Template of the source of each private version but the first."""
+PATHS_SOURCES = tuple(
+    Path(__file__).parent / "paths" / name for name in ("interpose_paths.c", "interpose_close.c", "interpose_netlink.c")
+)
 ENGINE = Path(__file__).parents[1] / "engine"
 """The engine's sources: libibverbs runs the engine for programs that have a bypass slot."""
 NOT_IN_PROGRAMS = frozenset({"in_process.c"})
@@ -54,10 +59,11 @@ FLAGS = [
     "-Wpointer-arith",
     "-Wno-missing-field-initializers",
 ]
-LTO = ["-flto=auto"]
-"""If the compiler supports it: a message's path crosses a dozen files and takes a sixth less time if they are one."""
+LTO = ("-flto=auto", "-flto")
+"""The first that the compiler supports: a message's path crosses a dozen files and takes a sixth less time if they are
+one."""
 STRICT = ["-Werror"]
-"""For the tests alone: later compilers will have new warnings."""
+"""For tests only, since later compilers will have new warnings."""
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-fno-sanitize-recover=undefined"]
 _DEFINITION = re.compile(r"^EXPORT [^(;=]*?(\w+)\(", re.MULTILINE)
 
@@ -67,7 +73,7 @@ class BuildError(RnicError):
 
 
 def find_compiler() -> str | None:
-    """The C compiler that ``CC`` names, else ``cc``, ``gcc`` or ``clang``; ``None`` where there is none."""
+    """Return the C compiler that ``CC`` names, else ``cc``, ``gcc`` or ``clang``; ``None`` if there is none."""
     named = os.environ.get("CC")
     if named:
         return named if shutil.which(shlex.split(named)[0]) else None
@@ -75,12 +81,12 @@ def find_compiler() -> str | None:
 
 
 def engine_sources() -> list[Path]:
-    """The files of the engine that are part of libibverbs."""
+    """Return the files of the engine that are part of libibverbs."""
     return sorted(path for path in ENGINE.glob("*/*.c") if path.name not in NOT_IN_PROGRAMS)
 
 
 def implemented(sources: list[Path]) -> set[str]:
-    """Names of the functions that hand-written sources export."""
+    """Return the names of the functions that hand-written sources export."""
     return {name for source in sources for name in _DEFINITION.findall(source.read_text(encoding="utf-8"))}
 
 
@@ -91,7 +97,7 @@ def _listed(names: tuple[str, ...]) -> str:
 def version_script(
     prefix: str, versions: dict[str, tuple[str, ...]], private: tuple[str, ...] = (), own: tuple[str, ...] = ()
 ) -> str:
-    """A linker version script: each version inherits from the previous one; the private one and our own come last."""
+    """Return a linker version script: each version inherits the previous one; private ones and our own come last."""
     lines = []
     before = ""
     last = list(versions)[-1]
@@ -102,7 +108,11 @@ def version_script(
         lines.append(f"{prefix}_{version} {{\n\tglobal:\n{listed}{local}\n}}{before};")
         before = f" {prefix}_{version}"
     if private:
-        lines.append(f"{prefix}_PRIVATE_34 {{\n\tglobal:\n{_listed(private)}\n}};")
+        first, *later = PRIVATE_VERSIONS
+        for version in later:  # the common names are symbols of their own, which say their version themselves
+            listed = _listed(PRIVATE_VERSIONS[version])
+            lines.append(f"{prefix}_PRIVATE_{version} {{\n\tglobal:\n{listed}\n\tlocal: private_{version}_*;\n}};")
+        lines.append(f"{prefix}_PRIVATE_{first} {{\n\tglobal:\n{_listed(private + PRIVATE_VERSIONS[first])}\n}};")
     if own:
         lines.append(f"RNIC_1 {{\n\tglobal:\n{_listed(own)}\n}};")
     return "\n".join(lines) + "\n"
@@ -127,13 +137,25 @@ def _refusal(name: str, symbol: str, error: str, attribute: str = "") -> str:
 
 
 def verbs_stubs(done: set[str]) -> str:
-    """C source of the libibverbs exports that only refuse."""
+    """Return the C source of the libibverbs exports that only refuse."""
     lines = ['#include "stubs.h"\n']
     names = [name for listed in VERBS.values() for name in listed] + list(VERBS_PRIVATE)
     lines += [_refusal(name, name, "EOPNOTSUPP") for name in sorted(set(names) - done - {_VARIABLE})]
     for name in sorted(VERBS_BEFORE_2008):
         symbol = f"before_2008_{name}"
-        lines.append(_refusal(name, symbol, "ENOSYS", f'__attribute__((symver("{name}@IBVERBS_1.0")))\n'))
+        lines.append(_refusal(name, symbol, "ENOSYS", f'SYMBOL_VERSION({symbol}, "{name}@IBVERBS_1.0")\n'))
+    return "\n".join(lines)
+
+
+def private_source(version: str) -> str:
+    """Return the C source of a private version that is not the first."""
+    done = implemented([PRIVATE_VERSION])
+    lines = [PRIVATE_VERSION.read_text(encoding="utf-8").replace("NUMBER", version), '#include "stubs.h"\n']
+    for name in sorted(VERBS_PRIVATE):
+        if f"private_NUMBER_{name}" not in done and name != _VARIABLE:
+            symbol = f"private_{version}_{name}"
+            attribute = f'SYMBOL_VERSION({symbol}, "{name}@IBVERBS_PRIVATE_{version}")\n'
+            lines.append(_refusal(name, symbol, "EOPNOTSUPP", attribute))
     return "\n".join(lines)
 
 
@@ -141,7 +163,7 @@ _VARIABLE = "verbs_allow_disassociate_destroy"
 
 
 def rdmacm_stubs(done: set[str]) -> str:
-    """C source of the librdmacm exports that only refuse."""
+    """Return the C source of the librdmacm exports that only refuse."""
     names = {name for listed in RDMACM.values() for name in listed}
     return "\n".join(['#include "stubs.h"\n', *(_refusal(name, name, "ENOSYS") for name in sorted(names - done))])
 
@@ -166,8 +188,8 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
     out.mkdir(parents=True, exist_ok=True)
     own = shlex.split(os.environ.get("CFLAGS", ""))
     cm = sorted(SOURCES.glob("rdmacm*.c"))
-    verbs = sorted(source for source in SOURCES.glob("*.c") if source not in cm)
-    ours = [SOURCES / name for name in ("attach.c", "errors.c", "explain.c")]
+    verbs = sorted(source for source in SOURCES.glob("*.c") if source not in (*cm, PRIVATE_VERSION))
+    ours = [SOURCES / name for name in ("attach.c", "errors.c", "event_file.c", "explain.c")]
     both = [*ours, ENGINE / "bypass" / "rpc.c", ENGINE / "io" / "own_fd.c"]
     built = []
     with tempfile.TemporaryDirectory(prefix="rnic-build-") as name:
@@ -176,20 +198,25 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
         (work / "verbs.map").write_text(version_script("IBVERBS", VERBS, VERBS_PRIVATE, VERBS_OWN), encoding="utf-8")
         (work / "rdmacm.map").write_text(version_script("RDMACM", RDMACM), encoding="utf-8")
         (work / "verbs_stubs.c").write_text(verbs_stubs(implemented(verbs)), encoding="utf-8")
+        private = [work / f"private_{version}.c" for version in list(PRIVATE_VERSIONS)[1:]]
+        for version, source in zip(list(PRIVATE_VERSIONS)[1:], private, strict=True):
+            source.write_text(private_source(version), encoding="utf-8")
         (work / "rdmacm_stubs.c").write_text(rdmacm_stubs(implemented(cm)), encoding="utf-8")
         chosen = [*(STRICT if strict else ()), *(SANITIZERS if sanitize else ["-Wl,-z,defs"])]
-        flags = [*FLAGS, *chosen, f"-I{work}", f"-I{SOURCES}", f"-I{ENGINE}"]
+        # debug information names no folder of this build: another build of the same sources is then the same
+        same = [f"-ffile-prefix-map={place}=rnic" for place in (work, Path(__file__).parents[1], Path.cwd())]
+        flags = [*FLAGS, *same, *chosen, f"-I{work}", f"-I{SOURCES}", f"-I{ENGINE}"]
         engine = engine_sources()
         for library, script, sources in (
-            ("libibverbs.so.1", "verbs.map", [*verbs, *engine, work / "verbs_stubs.c"]),
+            ("libibverbs.so.1", "verbs.map", [*verbs, *engine, work / "verbs_stubs.c", *private]),
             ("librdmacm.so.1", "rdmacm.map", [*cm, *both, work / "rdmacm_stubs.c", work / "libibverbs.so.1"]),
         ):
             made = work / library
             link = ["-shared", f"-Wl,-soname,{library}", f"-Wl,--version-script,{work / script}"]
             # dlclose must leave the code mapped for atfork handlers and helper threads.
             link += ["-Wl,-z,nodelete", "-Wl,-z,relro", "-Wl,-z,now"]
-            command = [*shlex.split(compiler), *flags, *link, *map(str, sources), "-o", str(made)]
-            if sanitize or not _runs([*command, *LTO, *own]):
+            command = [*shlex.split(compiler), *flags, *link, *map(str, sources), "-ldl", "-o", str(made)]
+            if sanitize or not any(_runs([*command, lto, *own]) for lto in LTO):
                 _run([*command, *own])
             built.append(_put(made, out))
         # Never sanitized: it would interpose the sanitizers' own functions of the same names.
@@ -199,7 +226,7 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
         ):
             made = work / library
             link = ["-shared", f"-Wl,-soname,{library}", "-Wl,-z,nodelete", "-Wl,-z,relro"]
-            flags = [*FLAGS, *(STRICT if strict else ()), f"-I{SOURCES}"]
+            flags = [*FLAGS, *same, *(STRICT if strict else ()), f"-I{work}", f"-I{SOURCES}"]
             _run([*shlex.split(compiler), *flags, *link, *map(str, sources), *needs, "-ldl", "-o", str(made), *own])
             built.append(_put(made, out))
     return built

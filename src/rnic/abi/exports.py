@@ -1,9 +1,9 @@
-"""What the two libraries export: names, versions, and what a name without an implementation answers.
+"""Exports of the two libraries: names, versions, and return values of names without an implementation.
 
 Names are append-only in every release of the libraries, so this superset serves all distributions' programs.
 ``VERBS`` holds each version's names, :data:`VERBS_PRIVATE` those that other vendors' providers import (they are
-loaded with most programs, and a name that is missing keeps the program from starting). Names that stand under 1.1
-and existed before 2008 with another meaning are exported as 1.0 too, for the loader's sake alone.
+loaded with most programs, and a missing name keeps the program from starting). Names of version 1.1 that existed
+before 2008 with another meaning are also exported as 1.0, only for the loader.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ VERBS: dict[str, tuple[str, ...]] = {
     """),
 }
 
-VERBS_OWN = ("rnic_modify_qp_twice",)
-"""What our librdmacm asks of our libibverbs beside verbs."""
+VERBS_OWN = ("rnic_modify_qp_twice", "rnic_own_gid_index")
+"""Functions of our libibverbs that our librdmacm calls besides verbs."""
 VERBS_PRIVATE: tuple[str, ...] = _names("""
     __ioctl_final_num_attrs __verbs_log _verbs_init_and_alloc_context execute_ioctl ibv_cmd_advise_mr ibv_cmd_alloc_dm
     ibv_cmd_alloc_dmah ibv_cmd_alloc_mw ibv_cmd_alloc_pd ibv_cmd_attach_mcast ibv_cmd_close_xrcd ibv_cmd_create_ah
@@ -70,8 +70,19 @@ VERBS_PRIVATE: tuple[str, ...] = _names("""
     ibv_cmd_reg_mr ibv_cmd_reg_mr_ex ibv_cmd_req_notify_cq ibv_cmd_rereg_mr ibv_cmd_resize_cq ibv_cmd_set_comp_cntr
     ibv_cmd_set_err_comp_cntr ibv_dmabuf_heap_alloc ibv_dmabuf_heap_cc_shared_init ibv_dmabuf_heap_destroy
     ibv_dmabuf_heap_free ibv_query_gid_type ibv_read_ibdev_sysfs_file ibv_wr_opcode_str verbs_allow_disassociate_destroy
-    verbs_init_cq verbs_open_device verbs_register_driver_34 verbs_set_ops verbs_uninit_context
+    verbs_init_cq verbs_open_device verbs_set_ops verbs_uninit_context
 """)
+"""Exported in each version of :data:`PRIVATE_VERSIONS`."""
+PRIVATE_VERSIONS: dict[str, tuple[str, ...]] = {
+    "34": ("verbs_register_driver_34",),
+    "33": ("verbs_register_driver_33",),
+    "65": ("verbs_register_driver_65",),
+}
+"""Numbers of the private versions, and what each alone has: Debian 11 has 33, Debian 12 and 13 have 34, rdma-core
+65 has 65.
+
+The common names of all but the first are symbols of their own, such as ``private_65_NAME``.
+"""
 
 VERBS_BEFORE_2008: tuple[str, ...] = _names("""
     ibv_ack_async_event ibv_ack_cq_events ibv_alloc_pd ibv_attach_mcast ibv_close_device ibv_create_ah ibv_create_cq
@@ -110,9 +121,9 @@ RETURN_POINTERS: frozenset[str] = frozenset(
 """Functions whose failure is a null pointer."""
 
 _NOTHING_OUT: tuple[str, ...] = _names("""
-    ibv_alloc_buf ibv_alloc_dmah ibv_create_comp_cntr ibv_dealloc_dmah ibv_destroy_comp_cntr ibv_dm_export_dmabuf_fd
-    ibv_export_buf_dmabuf_fd ibv_free_buf ibv_import_device ibv_import_dm ibv_import_mr ibv_import_pd ibv_inc_comp_cntr
-    ibv_inc_err_comp_cntr ibv_qp_attach_comp_cntr ibv_reg_buf_mr ibv_reg_mr_ex ibv_set_comp_cntr ibv_set_err_comp_cntr
+    ibv_alloc_dmah ibv_create_comp_cntr ibv_dealloc_dmah ibv_destroy_comp_cntr ibv_dm_export_dmabuf_fd
+    ibv_import_device ibv_import_dm ibv_import_mr ibv_import_pd ibv_inc_comp_cntr
+    ibv_inc_err_comp_cntr ibv_qp_attach_comp_cntr ibv_set_comp_cntr ibv_set_err_comp_cntr
     ibv_unimport_dm ibv_unimport_mr ibv_unimport_pd rdma_resolve_addrinfo rdma_write_cm_event repoll_create repoll_ctl
     repoll_wait before_2008_ibv_ack_async_event before_2008_ibv_ack_cq_events before_2008_ibv_alloc_pd
     before_2008_ibv_attach_mcast before_2008_ibv_close_device before_2008_ibv_create_ah before_2008_ibv_create_cq
@@ -143,13 +154,46 @@ OUT_PARAMETERS: dict[str, tuple[tuple[int, int], ...]] = {
     "before_2008_ibv_query_srq": ((1, 12),),
     **dict.fromkeys(_NOTHING_OUT, ()),
 }
-"""What a public function that only refuses returns by its arguments: argument, from 0, and bytes, which it
-clears; instead of bytes, minus the number of the argument that holds them, 64 at most.
+"""Output arguments of the public functions that only refuse, which clear them: index from 0, and size in bytes.
+A negative size is minus the index of the argument that holds the size, 64 at most.
 
-Callers look there whatever the status says. The build refuses a function that is not listed.
+Callers read them whatever the status is. The build refuses a function that is not listed.
 """
 RETURN_MINUS_ONE: frozenset[str] = frozenset(
-    ["ibv_dm_export_dmabuf_fd", "ibv_export_buf_dmabuf_fd"]
-    + [name for names in RDMACM.values() for name in names if name not in RETURN_POINTERS]
+    ["ibv_dm_export_dmabuf_fd"] + [name for names in RDMACM.values() for name in names if name not in RETURN_POINTERS]
 )
 """Functions whose failure is -1 with errno; the rest return the errno itself."""
+
+_COUNTERS = "completion counters: EFA alone has them; a program that asks for their capabilities goes without"
+_HANDLES = "DMA handles steer a card's accesses to caches, and no card is here"
+_IMPORTED = "objects of another process: each program has its own context, which no other can use"
+_PATHS = "path records are a subnet manager's, and RoCE has none"
+_EPOLL = "an epoll of rsockets: `rpoll` and `rselect` are there"
+
+REFUSED: dict[str, str] = {
+    **dict.fromkeys(
+        _names("""
+        _ibv_query_comp_cntr_caps ibv_create_comp_cntr ibv_destroy_comp_cntr ibv_inc_comp_cntr ibv_inc_err_comp_cntr
+        ibv_qp_attach_comp_cntr ibv_read_comp_cntr ibv_read_err_comp_cntr ibv_set_comp_cntr ibv_set_err_comp_cntr
+        """),
+        _COUNTERS,
+    ),
+    **dict.fromkeys(("ibv_alloc_dmah", "ibv_dealloc_dmah"), _HANDLES),
+    **dict.fromkeys(
+        _names("""
+        ibv_import_device ibv_import_dm ibv_import_mr ibv_import_pd ibv_unimport_dm ibv_unimport_mr ibv_unimport_pd
+        """),
+        _IMPORTED,
+    ),
+    **dict.fromkeys(("ibv_copy_path_rec_from_kern", "ibv_copy_path_rec_to_kern"), _PATHS),
+    "ibv_dm_export_dmabuf_fd": "device memory is memory of the program, and no dma-buf",
+    "ibv_query_port_speed": "`active_speed` and `active_width` of `ibv_query_port` say it",
+    "ibv_resolve_eth_l2_from_gid": "the device sends IP packets: the system knows the MAC addresses",
+    "ibv_query_ece": "there are no enhancements of connections to agree on, as with Soft-RoCE",
+    "ibv_set_ece": "there are no enhancements of connections to agree on, as with Soft-RoCE",
+    "rdma_query_addrinfo": "name services of InfiniBand (`IB_SA`), and RoCE has none",
+    "rdma_resolve_addrinfo": "name services of InfiniBand (`IB_SA`), and RoCE has none",
+    "rdma_write_cm_event": "events that a program makes up: it can keep them in a queue of its own",
+    **dict.fromkeys(("repoll_create", "repoll_ctl", "repoll_wait"), _EPOLL),
+}
+"""Public functions that only refuse, and why."""

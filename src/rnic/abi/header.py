@@ -1,8 +1,8 @@
-"""The C header ``rnic_hw.h``, generated from the tables that Python uses too.
+"""Generate the C header ``rnic_hw.h`` from the tables that Python uses.
 
 A field becomes ``RNIC_<LAYOUT>_<FIELD>``: byte offset, unit in bytes, lowest bit and width, as the arguments of
-``rnic_put_be`` and its kin. Numbers become ``RNIC_<NAME>``. ``RNIC_WORK_REQUESTS(X)`` and ``RNIC_QP_ATTRIBUTES(X)``
-stand for ``X(...)`` of each row: libibverbs' names beside the device's.
+``rnic_put_be`` and ``rnic_get_be``. Numbers become ``RNIC_<NAME>``. ``RNIC_WORK_REQUESTS(X)`` and
+``RNIC_QP_ATTRIBUTES(X)`` stand for ``X(...)`` of each row: libibverbs' names beside the device's.
 """
 
 from __future__ import annotations
@@ -14,13 +14,26 @@ from rnic.context.cqc import CQ_STAMPED, CQC, SRQC
 from rnic.context.eqc import EQC
 from rnic.context.modify import ATTRIBUTES, COMMAND_FOR
 from rnic.context.qpc import OPT_SQ_SIG_ALL, QPC, SRQ_VALID
-from rnic.device.mailboxes import ADAPTER, DEV_LIM, MGM
+from rnic.device.mailboxes import ADAPTER, DEV_LIM, MGM, OPEN_XRCD
 from rnic.mem.mpt import MPT_ENTRY
 from rnic.rings import cqe, queue_block, rqe, sqe
 from rnic.rings.cqe import CQ_ENTRY
 from rnic.rings.eqe import EQ_ENTRY
-from rnic.rings.sqe import SGE, SQ_ENTRY, SQ_ENTRY_ATOMIC, SQ_ENTRY_BIND, SQ_ENTRY_UD
-from rnic.spec import attach, attach_cm, cm, commands, events, limits, opcodes, ports, reasons, states, status
+from rnic.rings.sqe import SGE, SQ_ENTRY, SQ_ENTRY_ATOMIC, SQ_ENTRY_BIND, SQ_ENTRY_UD, SQ_ENTRY_XRC
+from rnic.spec import (
+    attach,
+    attach_cm,
+    cm,
+    commands,
+    events,
+    limits,
+    opcodes,
+    ports,
+    reasons,
+    states,
+    status,
+    verbs_faults,
+)
 from rnic.spec.layout import Layout
 from rnic.state import shm_loopback
 
@@ -33,9 +46,11 @@ LAYOUTS: dict[str, Layout] = {
     "DEV_LIM": DEV_LIM,
     "ADAPTER": ADAPTER,
     "MGM": MGM,
+    "OPEN_XRCD": OPEN_XRCD,
     "SQE": SQ_ENTRY,
     "SQE_ATOMIC": SQ_ENTRY_ATOMIC,
     "SQE_UD": SQ_ENTRY_UD,
+    "SQE_XRC": SQ_ENTRY_XRC,
     "SQE_BIND": SQ_ENTRY_BIND,
     "SGE": SGE,
     "CQE": CQ_ENTRY,
@@ -61,6 +76,7 @@ LAYOUTS: dict[str, Layout] = {
     "COPY": attach.COPY,
     "COPY_REPLY": attach.COPY_REPLY,
     "INFO_REPLY": attach.INFO_REPLY,
+    "VERBS_RULE": verbs_faults.VERBS_RULE,
     "CM_REQUEST": attach_cm.CM_REQUEST,
     "CM_RECORD": attach_cm.CM_RECORD,
 }
@@ -71,13 +87,14 @@ NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     ("", attach, ("MSG_", "DMA_", "COPY_", "MAX_COPY", "PUNT_")),
     ("", attach_cm, ("MSG_CM", "CM_")),
     ("", shm_loopback, ("COOKIE_",)),
+    ("", verbs_faults, ("VERB_POST", "VERB_POLL", "FAULT_", "RECEIVED")),
     ("CM_", cm, ("PACKET_LIFETIME",)),
     ("ATTACH_", attach, ("MAGIC", "VERSION")),
     ("CMD_", commands, ()),
     ("EVENT_", events, ()),
     ("SYN_", status, ()),
     ("QP_", states, ()),
-    ("", opcodes, ("WR_",)),
+    ("", opcodes, ("WR_", "LEVEL_")),
     ("", ports, ("PORT_",)),
     ("", limits, ("MAX_SGE", "MAX_INLINE", "MAX_QP_WR", "MAX_CQE", "GRH_BYTES")),
     ("", sqe, ("FLAG_", "SGE_BYTES")),
@@ -116,7 +133,7 @@ def _fields() -> list[str]:
 
 
 def _transitions() -> list[str]:
-    """The command that leads from one QP state to another, 0 where none does."""
+    """Return the command that leads from one QP state to another, 0 if none does, as a C table."""
     count = max(states.STATE_NAMES) + 1
     rows = [
         "\t{ " + ", ".join(f"{COMMAND_FOR.get((source, target), 0):#05x}" for target in range(count)) + " },"
@@ -140,20 +157,20 @@ def _rows() -> list[str]:
 
 
 def c_header() -> str:
-    """The text of ``rnic_hw.h``."""
+    """Return the text of ``rnic_hw.h``."""
     lines = ["/* Made by rnic.abi.header from the layout tables. */", "#ifndef RNIC_HW_H", "#define RNIC_HW_H", ""]
     lines += [*_constants(), "", *_fields(), "", *_transitions(), "", *_rows(), "", "#endif", ""]
     return "\n".join(lines)
 
 
 def write_headers(folder: Path) -> None:
-    """Write all headers that the C files include and nobody keeps."""
+    """Write the headers that the C files include and that each build generates."""
     (folder / "rnic_hw.h").write_text(c_header(), encoding="utf-8")
     (folder / "rnic_reasons.h").write_text(reasons_header(), encoding="utf-8")
 
 
 def reasons_header() -> str:
-    """The text of ``rnic_reasons.h``: a function for each reason, which returns its first argument."""
+    """Return the text of ``rnic_reasons.h``: a function for each reason, which returns its first argument."""
     lines = [
         "/* Made by rnic.spec.reasons. */",
         "#ifndef RNIC_REASONS_H",

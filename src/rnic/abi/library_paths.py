@@ -1,4 +1,4 @@
-"""Where the libraries are, for modules that run programs with them and do not build them."""
+"""Paths of the libraries, for modules that run programs with them and do not build them."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "compiler.h"
@@ -22,6 +23,9 @@
 enum { DESCRIPTORS = 1 << 16, PRIVATE = 1, SERIAL = 2 };
 
 static _Atomic uint32_t words[DESCRIPTORS]; /* a serial number, and whether it is private; 0 for the program's */
+static struct {
+	_Atomic uint64_t device, inode;
+} files[DESCRIPTORS]; /* of what is registered: a system call that did not come here may have closed it */
 static _Atomic uint32_t last_word;
 static _Atomic int highest = -1;
 static _Atomic pid_t owner;
@@ -36,9 +40,12 @@ EXPORT uint32_t rnic_fd_own(int fd, int private)
 {
 	uint32_t word = atomic_fetch_add(&last_word, SERIAL) + SERIAL + (private ? PRIVATE : 0);
 	int before = atomic_load(&highest);
+	struct stat found;
 
-	if (fd < 0 || fd >= DESCRIPTORS)
+	if (fd < 0 || fd >= DESCRIPTORS || fstat(fd, &found))
 		return 0;
+	atomic_store(&files[fd].device, found.st_dev);
+	atomic_store(&files[fd].inode, found.st_ino);
 	atomic_store(&owner, getpid());
 	atomic_store(&words[fd], word);
 	while (before < fd && !atomic_compare_exchange_weak(&highest, &before, fd))
@@ -82,12 +89,25 @@ static void lose(int fd)
 	atomic_fetch_add(&rnic_fd_generation, 1);
 }
 
-/* Return whether a descriptor is not to be closed. One that is has been lost then. */
+static bool is_same_file(int fd)
+{
+	int error = errno;
+	struct stat found;
+	bool same = fstat(fd, &found) ? errno != EBADF :
+					found.st_dev == atomic_load(&files[fd].device) &&
+						found.st_ino == atomic_load(&files[fd].inode);
+
+	errno = error;
+	return same;
+}
+
+/* Return whether a descriptor is not to be closed. One that is has been lost then, or had been lost before: it is the
+ * program's own file by now. */
 static bool is_kept(int fd)
 {
 	if (!is_registered(fd))
 		return false;
-	if (atomic_load(&words[fd]) & PRIVATE)
+	if (atomic_load(&words[fd]) & PRIVATE && is_same_file(fd))
 		return true;
 	lose(fd);
 	return false;

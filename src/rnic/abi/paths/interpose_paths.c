@@ -18,10 +18,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include "compiler.h"
 #include "dlsym_next.h"
+#include "nic_process.h"
+#include "own_paths.h"
 
 #ifdef __GLIBC__ /* other C libraries name their 64-bit forms differently: there nothing is redirected */
 
@@ -31,7 +35,9 @@ enum { ROOT_BYTES = PATH_MAX };
 
 static char root[ROOT_BYTES], real_root[ROOT_BYTES]; /* as RNIC_PATHS names it, and without symbolic links */
 static size_t root_bytes, real_root_bytes;
-static int init_state; /* 1 while RNIC_PATHS is read, 2 afterwards */
+static int init_state; /* 1 while RNIC_PATHS is read, 2 after that */
+static int
+	view_state; /* 1 while the real root is looked for, 2 once there is a view, or the NIC process has answered */
 
 static const char *const prefixes[] = {
 	"/sys/class/infiniband",	   "/sys/class/infiniband_verbs",	    "/sys/class/infiniband_mad",
@@ -42,30 +48,53 @@ static const char *const prefixes[] = {
 
 NEXT(char *, realpath, (const char *, char *))
 
+static bool exists(const char *path);
+
+/* Without `rnic exec`, in a container of `rnic cdi`: the tree of all devices, which the NIC process makes later. */
+static void take_own_root(void)
+{
+	char path[PATH_MAX];
+
+	if (settings_path(path, sizeof path) || !exists(path) || runtime_path(root, sizeof root, "paths/all"))
+		return;
+	root_bytes = real_root_bytes = strlen(root);
+	memcpy(real_root, root, root_bytes + 1);
+	view_state = 2;
+}
+
+/* A view's devices are symbolic links into the whole tree: find out where real paths lead. */
+static void find_real_root(void)
+{
+	char devices[ROOT_BYTES + 16], found[PATH_MAX];
+	size_t bytes, ending = strlen("/sys/devices");
+
+	snprintf(devices, sizeof devices, "%s/sys/devices", root);
+	if (!next_realpath() || !next_realpath()(devices, found))
+		return;
+	bytes = strlen(found);
+	if (bytes > ending && strcmp(found + bytes - ending, "/sys/devices") == 0) {
+		memcpy(real_root, found, bytes - ending);
+		real_root_bytes = bytes - ending;
+	}
+	__atomic_store_n(&view_state, 2, __ATOMIC_RELEASE);
+}
+
 static void init_root(void)
 {
 	int before = 0, error = errno;
 	const char *named;
-	char devices[ROOT_BYTES + 16], found[PATH_MAX];
 
 	if (__atomic_load_n(&init_state, __ATOMIC_ACQUIRE) == 2)
 		return;
 	if (!__atomic_compare_exchange_n(&init_state, &before, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
 		return; /* it is being read, in this thread or another: do not redirect yet */
-	named = getenv("RNIC_PATHS");
-	if (named && *named == '/' && strlen(named) < ROOT_BYTES) {
+	named = secure_getenv("RNIC_PATHS");
+	if (!named) {
+		take_own_root();
+	} else if (*named == '/' && strlen(named) < ROOT_BYTES) {
 		strcpy(root, named);
 		root_bytes = strlen(root);
-		/* A view's devices are symbolic links into the whole tree: that is where real paths lead. */
-		snprintf(devices, sizeof devices, "%s/sys/devices", root);
-		if (next_realpath() && next_realpath()(devices, found)) {
-			size_t bytes = strlen(found), ending = strlen("/sys/devices");
-
-			if (bytes > ending && strcmp(found + bytes - ending, "/sys/devices") == 0) {
-				memcpy(real_root, found, bytes - ending);
-				real_root_bytes = bytes - ending;
-			}
-		}
+		find_real_root();
 	}
 	errno = error;
 	__atomic_store_n(&init_state, 2, __ATOMIC_RELEASE);
@@ -74,6 +103,23 @@ static void init_root(void)
 __attribute__((constructor)) static void init_early(void)
 {
 	init_root();
+}
+
+/* Return whether there is a view. The first call waits for the NIC process to make it, if that is starting. */
+static bool has_view(void)
+{
+	int before = 0, error = errno;
+
+	init_root();
+	if (root_bytes && __atomic_load_n(&view_state, __ATOMIC_ACQUIRE) != 2) {
+		await_nic_process(); /* each thread that comes here: a signal handler may, and must not wait for a lock */
+		if (__atomic_compare_exchange_n(&view_state, &before, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+			find_real_root();
+			__atomic_store_n(&view_state, 2, __ATOMIC_RELEASE);
+		}
+	}
+	errno = error;
+	return root_bytes != 0;
 }
 
 /* Return the rest of a path after a prefix, NULL if it does not begin with it. Slashes may be doubled. */
@@ -96,6 +142,49 @@ static bool ends_component(char next, bool pattern)
 	return !next || next == '/' || (pattern && strchr("*?[{", next));
 }
 
+enum { PCI_ADDRESS = 12, PCI_BUS = 7 }; /* characters of 0000:18:00.0 and of its bus */
+
+static bool exists(const char *path)
+{
+	return syscall(SYS_faccessat, AT_FDCWD, path, F_OK) == 0;
+}
+
+/* Return whether a path belongs to the PCI function of one of the devices; all others are the machine's. */
+static bool is_pci_function(const char *path)
+{
+	char place[ROOT_BYTES + 64];
+	const char *rest = skip_prefix(path, "/sys/bus/pci/devices/");
+	size_t bytes = PCI_ADDRESS;
+	const char *before = "sys/bus/pci/devices/";
+
+	if (!rest) {
+		rest = skip_prefix(path, "/sys/devices/pci");
+		before = "sys/devices/pci";
+		bytes = PCI_BUS + 1 + PCI_ADDRESS;
+	}
+	/* Programs that resolve links by themselves look at the bus, too: it is the machine's, if that has it. */
+	if (rest && strnlen(rest, PCI_BUS + 1) == PCI_BUS) {
+		if (exists(path))
+			return false;
+		bytes = PCI_BUS;
+	}
+	if (!rest || strnlen(rest, bytes) < bytes || !ends_component(rest[bytes], false))
+		return false;
+	if (!has_view())
+		return false;
+	snprintf(place, sizeof place, "%s/%s%.*s", root, before, (int)bytes, rest);
+	return exists(place);
+}
+
+static bool is_pci_path(const char *path)
+{
+	int error = errno;
+	bool found = is_pci_function(path);
+
+	errno = error;
+	return found;
+}
+
 static bool is_redirected(const char *path, bool pattern)
 {
 	if (!path || path[0] != '/')
@@ -108,11 +197,10 @@ static bool is_redirected(const char *path, bool pattern)
 		const char *rest = skip_prefix(path, prefixes[i]);
 
 		if (rest && ends_component(*rest, pattern)) {
-			init_root();
-			return root_bytes != 0;
+			return has_view();
 		}
 	}
-	return false;
+	return path[1] == 's' && !pattern && is_pci_path(path);
 }
 
 static size_t redirected_bytes(const char *path)

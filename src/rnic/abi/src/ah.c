@@ -14,6 +14,15 @@
 
 static const char create_verb[] = "ibv_create_ah";
 
+/* Return whether packets can leave from an entry of the GID table: not from a link-local address that is not the
+ * device's (spec/gids.py). */
+static bool gid_is_own(const struct rnic_context *context, uint32_t index)
+{
+	const uint8_t *gid = gid_at(context, index);
+
+	return !gid_is_link_local(gid) || memcmp(gid, own_gid(context), 16) == 0;
+}
+
 /* RoCE has no local routes: a handle needs a GID, and one of the port's IP version (Annex A17, 17.4.4). */
 static int check_attr(const struct rnic_context *context, const struct ibv_ah_attr *attr)
 {
@@ -28,7 +37,11 @@ static int check_attr(const struct rnic_context *context, const struct ibv_ah_at
 		return why_port_number(EINVAL, create_verb, attr->port_num);
 	if (attr->grh.sgid_index >= gids)
 		return why_gid_index(EINVAL, create_verb, attr->grh.sgid_index, gids - 1);
-	if (!zero && gid_is_v4mapped(attr->grh.dgid.raw) == gid_is_v4mapped(gid_at(context, 0)))
+	if (gid_is_v1(context, attr->grh.sgid_index))
+		return why_gid_type(EINVAL, create_verb, attr->grh.sgid_index, own_gid_index(context));
+	if (!gid_is_own(context, attr->grh.sgid_index))
+		return why_gid_elsewhere(EINVAL, create_verb, attr->grh.sgid_index, own_gid_index(context));
+	if (!zero && gid_is_v4mapped(attr->grh.dgid.raw) == gid_is_v4mapped(own_gid(context)))
 		return 0;
 	inet_ntop(AF_INET6, attr->grh.dgid.raw, text, sizeof text);
 	return why_peer_gid(EINVAL, create_verb, text, zero ? "zero" : "not of this port's IP version");
@@ -63,17 +76,19 @@ EXPORT int ibv_destroy_ah(struct ibv_ah *verbs)
 
 enum { IPV4_AT = 20, IPV4_SOURCE_AT = 12, IPV4_DESTINATION_AT = 16, IPV4_TOS_AT = 1, REPLY_HOPS = 255 };
 
-/* The 40 bytes before a datagram hold an IPv6 header, or an IPv4 header in the last 20 (Annex A17, 17.4.5.2), as the
- * family of the device's address is. The bytes alone do not tell: an IPv6 address may look like an IPv4 header. */
+/* Read the sender from the 40 bytes before a datagram: an IPv6 header, or an IPv4 header in the last 20 (Annex A17,
+ * 17.4.5.2). The family of the device's address decides. The bytes alone do not tell: an IPv6 address may look like an
+ * IPv4 header. */
 EXPORT int ibv_init_ah_from_wc(struct ibv_context *verbs, uint8_t port, struct ibv_wc *wc, struct ibv_grh *grh,
 			       struct ibv_ah_attr *attr)
 {
 	struct rnic_context *context = context_of(verbs);
-	const uint8_t *own = gid_at(context, 0), *ip = (const uint8_t *)grh + IPV4_AT;
+	const uint8_t *own = own_gid(context), *ip = (const uint8_t *)grh + IPV4_AT;
 	union ibv_gid to = { .raw = { 0 } };
 
 	memset(attr, 0, sizeof *attr);
 	attr->port_num = port;
+	attr->grh.sgid_index = (uint8_t)own_gid_index(context);
 	if (!(wc->wc_flags & IBV_WC_GRH)) {
 		errno = why_bad_value(EINVAL, "ibv_init_ah_from_wc", "a completion without IBV_WC_GRH");
 		return -1;

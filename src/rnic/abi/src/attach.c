@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -17,21 +18,8 @@
 
 #include "compiler.h"
 #include "errors.h"
+#include "own_paths.h"
 #include "rnic_hw.h"
-
-static int runtime_path(char *path, size_t bytes)
-{
-	const char *directory = getenv("RNIC_RUNTIME_DIR"), *base = getenv("XDG_RUNTIME_DIR");
-	int length;
-
-	if (directory && *directory)
-		length = snprintf(path, bytes, "%s/" RNIC_SOCKET_NAME, directory);
-	else if (base && *base)
-		length = snprintf(path, bytes, "%s/rnic/" RNIC_SOCKET_NAME, base);
-	else
-		length = snprintf(path, bytes, "/tmp/rnic-%u/" RNIC_SOCKET_NAME, (unsigned)getuid());
-	return length > 0 && (size_t)length < bytes ? 0 : ENAMETOOLONG;
-}
 
 void log_refusal(const struct rpc_reply *reply)
 {
@@ -47,7 +35,7 @@ static int connect_once(uint32_t *devices, int *pid, bool quiet)
 	socklen_t size = sizeof peer;
 	uint32_t hello[3] = { RNIC_ATTACH_MAGIC, RNIC_ATTACH_VERSION, (uint32_t)getpid() };
 	struct rpc_reply *reply;
-	int channel, error = runtime_path(address.sun_path, sizeof address.sun_path);
+	int channel, error = runtime_path(address.sun_path, sizeof address.sun_path, RNIC_SOCKET_NAME);
 
 	if (error) {
 		log_error(
@@ -104,7 +92,7 @@ out:
 	return channel;
 }
 
-/* Whether a variable of the environment is meant for the program alone. */
+/* Return whether an environment variable is meant for the program alone. */
 static bool is_for_program(const char *entry)
 {
 	static const char *const names[] = { "LD_PRELOAD=", "LD_LIBRARY_PATH=", "RNIC_PATHS=" };
@@ -115,8 +103,71 @@ static bool is_for_program(const char *entry)
 	return false;
 }
 
-/* Restart the NIC process with the devices that `rnic exec` asked for, which RNIC_AGAIN holds. */
-static int restart_nic_process(const char *python)
+enum { MAX_SETTINGS = 64, SETTINGS_BYTES = 16384 };
+
+/* The file that `rnic cdi` puts beside the libraries of a container. A line NAME=VALUE sets a variable of the NIC
+ * process, ?NAME=VALUE one that the program's environment lacks. */
+struct settings {
+	size_t count;
+	char *lines[MAX_SETTINGS];
+	char text[SETTINGS_BYTES];
+};
+
+static int read_settings(struct settings *settings)
+{
+	char path[PATH_MAX], *rest = settings->text, *line;
+	int fd, error = settings_path(path, sizeof path);
+	ssize_t bytes;
+
+	if (error)
+		return error;
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return errno;
+	bytes = read(fd, settings->text, SETTINGS_BYTES - 1);
+	error = bytes < 0 ? errno : 0;
+	close(fd);
+	if (error)
+		return error;
+	settings->text[bytes] = '\0';
+	settings->count = 0;
+	while ((line = strsep(&rest, "\n")) && settings->count < MAX_SETTINGS)
+		if (strchr(line, '='))
+			settings->lines[settings->count++] = line;
+	return 0;
+}
+
+/* Return the value of a setting, NULL without one. */
+static const char *setting_of(const struct settings *settings, const char *name)
+{
+	size_t length = strlen(name);
+
+	for (size_t i = 0; i < settings->count; i++)
+		if (strncmp(settings->lines[i], name, length) == 0 && settings->lines[i][length] == '=')
+			return settings->lines[i] + length + 1;
+	return NULL;
+}
+
+/* Put a variable into an environment of `count` entries, in the place of one of its name. Returns the new count. */
+static size_t put_variable(char **entries, size_t count, char *line)
+{
+	bool is_default = *line == '?';
+	char *entry = line + is_default;
+	size_t name = strcspn(entry, "=") + 1;
+
+	for (size_t i = 0; i < count; i++) {
+		if (strncmp(entries[i], entry, name) == 0) {
+			if (!is_default)
+				entries[i] = entry;
+			return count;
+		}
+	}
+	entries[count] = entry;
+	return count + 1;
+}
+
+/* Start the NIC process: with the devices that `rnic exec` asked for, which RNIC_AGAIN holds, or with `settings`. */
+static int start_nic_process(const char *python, const struct settings *settings)
 {
 	char *arguments[] = { (char *)(uintptr_t)python, "-m", "rnic.cli", "again", NULL };
 	size_t count = 0, kept = 0;
@@ -127,12 +178,14 @@ static int restart_nic_process(const char *python)
 
 	while (environ[count])
 		count++;
-	inherited = calloc(count + 1, sizeof *inherited);
+	inherited = calloc(count + MAX_SETTINGS + 1, sizeof *inherited);
 	if (!inherited)
 		return ENOMEM;
 	for (size_t i = 0; i < count; i++)
 		if (!is_for_program(environ[i]))
 			inherited[kept++] = environ[i];
+	for (size_t i = 0; settings && i < settings->count; i++)
+		kept = put_variable(inherited, kept, settings->lines[i]);
 	posix_spawn_file_actions_init(&actions);
 	posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDWR, 0);
 	posix_spawn_file_actions_adddup2(&actions, 0, 1); /* stdout is the program's */
@@ -148,15 +201,31 @@ static int restart_nic_process(const char *python)
 	return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : ECONNREFUSED;
 }
 
-/* Connect, and restart the NIC process first if it has ended. */
+/* Connect, and start the NIC process first if none runs. A program that gained rights at its start (setuid) starts none:
+ * its environment is another user's. */
 int nic_connect(uint32_t *devices, int *pid)
 {
 	const char *python = getenv("RNIC_PYTHON");
-	bool may_start = python && *python && getenv("RNIC_AGAIN");
-	int channel = connect_once(devices, pid, may_start);
+	struct settings *settings = NULL;
+	bool may_start = false;
+	int channel, error;
 
-	if (channel >= 0 || !may_start || (errno != ENOENT && errno != ECONNREFUSED && errno != EIO))
-		return channel;
-	restart_nic_process(python);
-	return connect_once(devices, pid, false);
+	if (!getauxval(AT_SECURE)) {
+		may_start = python && *python && getenv("RNIC_AGAIN");
+		settings = may_start ? NULL : malloc(sizeof *settings);
+		if (settings && !read_settings(settings)) {
+			python = setting_of(settings, "RNIC_PYTHON");
+			may_start = python != NULL;
+		}
+	}
+	channel = connect_once(devices, pid, may_start);
+	error = errno;
+	if (channel < 0 && may_start && (error == ENOENT || error == ECONNREFUSED || error == EIO)) {
+		start_nic_process(python, settings);
+		channel = connect_once(devices, pid, false);
+		error = errno;
+	}
+	free(settings);
+	errno = error;
+	return channel;
 }

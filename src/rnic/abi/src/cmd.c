@@ -55,9 +55,9 @@ void nic_lost(struct rnic_context *context)
 		context->dead = true;
 		if (own_fd_valid(&context->socket))
 			shutdown(context->socket.fd, SHUT_RDWR); /* wakes the threads that wait */
-		if (context->async.fd.fd >= 0 && own_fd_valid_exact(&context->async.fd) &&
-		    write(context->async.fd.fd, &one, sizeof one) < 0)
-			log_error("event descriptor %d does not take a write", context->async.fd.fd);
+		if (context->async.file.fd.fd >= 0 && own_fd_valid_exact(&context->async.file.fired) &&
+		    write(context->async.file.fired.fd, &one, sizeof one) < 0)
+			log_error("event descriptor %d does not take a write", context->async.file.fired.fd);
 	}
 	pthread_mutex_unlock(&saying);
 	nocancel_end(before);
@@ -93,6 +93,8 @@ bool nic_gone(struct rnic_context *context)
 
 static int errno_of_status(uint32_t status)
 {
+	if (status & RNIC_CMD_ST_ERRNO)
+		return (int)(status & (RNIC_CMD_ST_ERRNO - 1));
 	switch (status) {
 	case RNIC_CMD_ST_OK:
 		return 0;

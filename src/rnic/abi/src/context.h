@@ -13,6 +13,7 @@
 #include "rnic_hw.h"
 #include "verbs_abi.h"
 
+struct on_command;
 struct rnic_qp;
 struct rnic_cq;
 struct rnic_srq;
@@ -26,6 +27,8 @@ struct rnic_context {
 	uint32_t token;
 	int nic_pid;
 	pthread_mutex_t lock; /* tables and lists */
+	size_t dm_bytes; /* device memory in use */
+	uint32_t dm_count; /* allocations of it so far */
 	uint8_t *window;
 	size_t window_bytes;
 	volatile _Atomic uint8_t *rung;
@@ -34,7 +37,8 @@ struct rnic_context {
 	struct own_fd wake_fd, cmd_fd;
 	_Atomic bool
 		fatal; /* the program has closed the device's descriptors, and no IBV_EVENT_DEVICE_FATAL says so yet */
-	uint8_t limits[RNIC_DEV_LIM_SIZE];
+	uint8_t limits[RNIC_DEV_LIM_SIZE], adapter[RNIC_ADAPTER_SIZE]; /* as last read */
+	bool adapter_read, forked; /* whether it was read; whether the context is a parent's */
 	struct event_queue async;
 	struct rnic_qp **qps; /* by the low bits of the number */
 	struct rnic_cq **cqs;
@@ -46,6 +50,7 @@ struct rnic_context {
 	bool yields_always; /* in all threads */
 	pthread_t opener; /* the thread that opened it */
 	_Atomic bool shared; /* another one polls */
+	struct on_command *on_command; /* rules of a fault script, NULL if there are none for the library */
 	struct bypass_driver *slot; /* the engine in this process; NULL if the NIC process runs the data path */
 };
 
@@ -61,9 +66,26 @@ static inline uint32_t dev_lim(const struct rnic_context *context, unsigned at, 
 	return (uint32_t)rnic_get_be(context->limits, at, unit, lsb, width);
 }
 
+/* Return the index of the GID of the device's own address, which packets leave from. */
+static inline uint32_t own_gid_index(const struct rnic_context *context)
+{
+	return dev_lim(context, RNIC_DEV_LIM_OWN_GID);
+}
+
+/* Return whether a GID is of RoCE v1: packets cannot leave from it. */
+static inline bool gid_is_v1(const struct rnic_context *context, uint32_t index)
+{
+	return dev_lim(context, RNIC_DEV_LIM_GIDS_OF_V1) >> index & 1;
+}
+
 static inline const uint8_t *gid_at(const struct rnic_context *context, uint32_t index)
 {
 	return context->limits + RNIC_DEV_LIM_GID0_AT + 16 * index;
+}
+
+static inline const uint8_t *own_gid(const struct rnic_context *context)
+{
+	return gid_at(context, own_gid_index(context));
 }
 
 #endif

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "context.h"
@@ -90,7 +91,7 @@ static void *serve_copies(void *argument)
 	int socket = copier->socket.fd;
 	uint8_t head[RNIC_COPY_SIZE];
 
-	copier->number = (uint32_t)gettid();
+	copier->number = (uint32_t)syscall(SYS_gettid); /* gettid came with glibc 2.30 */
 
 	for (;;) {
 		ssize_t got = recv(socket, head, sizeof head, MSG_PEEK);

@@ -16,6 +16,7 @@
 #include "events.h"
 #include "gid.h"
 #include "io/clock.h"
+#include "on_command.h"
 #include "qp.h"
 #include "rnic_reasons.h"
 #include "srq.h"
@@ -85,7 +86,7 @@ static uint8_t sl_of(const struct rnic_context *context, const struct entry *ent
 {
 	if (!(entry->word[CQE_WORD(OPCODE)] & RNIC_BIT_CQE_GRH))
 		return 0;
-	return gid_is_v4mapped(gid_at(context, 0)) ? 8 | 2 : 8 | 1;
+	return gid_is_v4mapped(own_gid(context)) ? 8 | 2 : 8 | 1;
 }
 
 /* Immediate data goes to the program in network byte order; an invalidated key does not. */
@@ -96,12 +97,23 @@ static uint32_t imm_of(const struct entry *entry)
 	return entry->word[CQE_WORD(OPCODE)] & RNIC_BIT_CQE_INV ? imm : __builtin_bswap32(imm);
 }
 
+/* Return the SRQ that an XRC message went to; NULL if it is gone. The queue pair may be another program's. */
+static struct rnic_srq *srq_of(const struct rnic_context *context, const struct entry *entry)
+{
+	uint32_t number = entry->word[CQE_WORD(WQE_ID)];
+	struct rnic_srq *srq = context->srqs[number & context->srq_mask];
+
+	return srq && srq->number == number ? srq : NULL;
+}
+
 /* Free the WQE of the request that completed and return its wr_id. */
-static uint64_t complete_wqe(struct rnic_qp *qp, const struct entry *entry)
+static uint64_t complete_wqe(const struct rnic_context *context, struct rnic_qp *qp, const struct entry *entry)
 {
 	uint32_t index = entry->word[CQE_WORD(INDEX)];
 	uint64_t id;
 
+	if (entry->word[CQE_WORD(OPCODE)] & RNIC_BIT_CQE_SRQ)
+		return receive_ring_complete(&srq_of(context, entry)->rq, index);
 	if (entry->word[CQE_WORD(OPCODE)] & RNIC_BIT_CQE_RECEIVE)
 		return receive_ring_complete(qp->srq ? &qp->srq->rq : &qp->rq, index);
 	if (index >= qp->entries)
@@ -119,7 +131,7 @@ static bool next_entry(struct rnic_cq *cq, struct entry *entry, struct rnic_qp *
 		uint32_t number = entry->word[CQE_WORD(QPN)] & 0xFFFFFF;
 
 		*qp = number ? context->qps[number & context->qp_mask] : NULL;
-		if (*qp)
+		if (entry->word[CQE_WORD(OPCODE)] & RNIC_BIT_CQE_SRQ ? srq_of(context, entry) != NULL : *qp != NULL)
 			return true;
 	}
 	return false;
@@ -157,11 +169,11 @@ static void shorten_time_slice(struct rnic_cq *cq)
 	}
 }
 
-/* Without a call of the loader, on which the library would then depend. */
+/* Thread-local storage that needs no call of the loader: with one, the library would depend on it. */
 #define THREADS_OWN _Thread_local __attribute__((tls_model("initial-exec")))
 
-/* Whether a thread whose poll found nothing may yield at this queue. A thread that polls many queues in turn yields
- * once a turn, at the queue where it did before: under load, each yield may cost a time slice. */
+/* Return whether a thread whose poll found nothing may yield at this queue. A thread that polls many queues in turn
+ * yields once a turn, at the queue where it did before: under load, each yield may cost a time slice. */
 static bool may_yield_at(const struct rnic_cq *cq)
 {
 	static THREADS_OWN const struct rnic_cq *last; /* compared, never dereferenced: it may be freed */
@@ -174,9 +186,9 @@ static bool may_yield_at(const struct rnic_cq *cq)
 	return true;
 }
 
-/* Whether the calling thread may yield. If threads share a device, a poll may run under a lock of the program's, as
- * UCX's do. A thread that always yields inside of that lock starves those that wait for it; then only the kernel
- * preempts. */
+/* Return whether the calling thread may yield. If threads share a device, a poll may run under a lock of the
+ * program's, as UCX's do. A thread that always yields inside of that lock starves those that wait for it; then only
+ * the kernel preempts. */
 static bool may_yield(struct rnic_context *context)
 {
 	if (context->yields_always)
@@ -213,11 +225,11 @@ static bool is_nic_alive(struct rnic_cq *cq)
 	return rounds & (CHECK_NIC_EVERY - 1) || !nic_gone(context_of(cq->verbs.context));
 }
 
-/* How far a poll that found nothing has come. */
+/* Stages of a poll that has found nothing so far. */
 enum poll_stage { FIRST, AFTER_PACKETS, AFTER_YIELD };
 
-/* Whether to poll again: the engine in this process received packets, or this thread yielded. Each counts once,
- * since what came may be for other queues. */
+/* Return whether to poll again: the engine in this process received packets, or this thread yielded. Each counts
+ * once, since the packets may be for other queues. */
 static bool should_repoll(struct rnic_cq *cq, enum poll_stage *stage)
 {
 	struct bypass_driver *slot = context_of(cq->verbs.context)->slot;
@@ -231,6 +243,32 @@ static bool should_repoll(struct rnic_cq *cq, enum poll_stage *stage)
 	return true;
 }
 
+/* A program that gives IBV_CREATE_CQ_ATTR_SINGLE_THREADED promises that no two threads use the queue at a time. */
+static void lock_cq(struct rnic_cq *cq)
+{
+	if (!cq->single_threaded)
+		pthread_mutex_lock(&cq->lock);
+}
+
+static void unlock_cq(struct rnic_cq *cq)
+{
+	if (!cq->single_threaded)
+		pthread_mutex_unlock(&cq->lock);
+}
+
+/* The extended interface holds the lock from start_poll to end_poll, between which the thread may destroy or reset a
+ * queue pair, which cleans the queue. */
+static void init_lock(struct rnic_cq *cq, bool extended)
+{
+	pthread_mutexattr_t kind;
+
+	pthread_mutexattr_init(&kind);
+	if (extended)
+		pthread_mutexattr_settype(&kind, PTHREAD_MUTEX_RECURSIVE);
+	pthread_mutex_init(&cq->lock, &kind);
+	pthread_mutexattr_destroy(&kind);
+}
+
 int rnic_poll_cq(struct ibv_cq *verbs, int count, struct ibv_wc *wc)
 {
 	struct rnic_cq *cq = (struct rnic_cq *)verbs;
@@ -242,7 +280,7 @@ int rnic_poll_cq(struct ibv_cq *verbs, int count, struct ibv_wc *wc)
 	if (context->dead)
 		return -1;
 again:
-	pthread_mutex_lock(&cq->lock);
+	lock_cq(cq);
 	before = cq->ring.head;
 	while (found < count) {
 		struct entry entry;
@@ -252,7 +290,7 @@ again:
 		if (!next_entry(cq, &entry, &qp))
 			break;
 		flags = flags_of(&entry);
-		wc->wr_id = complete_wqe(qp, &entry);
+		wc->wr_id = complete_wqe(context, qp, &entry);
 		wc->status = status_of(&entry);
 		wc->opcode = opcode_of(&entry);
 		wc->vendor_err = entry.word[CQE_WORD(STATUS)] >> 8 & 0xFF;
@@ -272,7 +310,7 @@ again:
 		publish_head(cq);
 	if (found)
 		cq->empty_rounds = 0;
-	pthread_mutex_unlock(&cq->lock);
+	unlock_cq(cq);
 	if (found || !count)
 		return found;
 	if (should_repoll(cq, &stage))
@@ -286,9 +324,10 @@ int rnic_req_notify_cq(struct ibv_cq *verbs, int solicited_only)
 
 	if (!verbs->channel)
 		return 0;
-	/* The NIC stores an entry, then checks whether the queue is armed; the program arms, then polls. */
-	atomic_store(queue_reg(context_of(verbs->context), cq->block, RNIC_REG_CQ_DOORBELL),
-		     solicited_only ? RNIC_REG_ARM_SOLICITED : RNIC_REG_ARM_NEXT);
+	/* The NIC stores an entry, then checks whether the queue is armed; the program arms, then polls. What the queue
+	 * was armed for before still counts (IBA 11.4.2.2, C11-32). */
+	atomic_fetch_or(queue_reg(context_of(verbs->context), cq->block, RNIC_REG_CQ_DOORBELL),
+			solicited_only ? RNIC_REG_ARM_SOLICITED : RNIC_REG_ARM_NEXT);
 	if (context_of(verbs->context)->slot)
 		driver_prepare_to_sleep(context_of(verbs->context)->slot);
 	return 0;
@@ -307,7 +346,7 @@ static int poll_current(struct rnic_cq *cq)
 
 	if (!next_entry(cq, &cq->current, &qp))
 		return ENOENT;
-	cq->verbs.wr_id = complete_wqe(qp, &cq->current);
+	cq->verbs.wr_id = complete_wqe(context_of(cq->verbs.context), qp, &cq->current);
 	cq->verbs.status = status_of(&cq->current);
 	return 0;
 }
@@ -319,18 +358,18 @@ static int start_poll(struct ibv_cq_ex *verbs, struct ibv_poll_cq_attr *attr)
 	int error;
 
 	if (attr->comp_mask)
-		return EINVAL;
+		return why_not_supported(EINVAL, "ibv_start_poll", "a bit of comp_mask", "give 0");
 	if (context_of(verbs->context)->dead)
 		return EIO;
 again:
-	pthread_mutex_lock(&cq->lock);
+	lock_cq(cq);
 	error = poll_current(cq);
 	if (!error) {
 		cq->empty_rounds = 0;
 		return 0; /* end_poll unlocks */
 	}
 	publish_head(cq);
-	pthread_mutex_unlock(&cq->lock);
+	unlock_cq(cq);
 	if (should_repoll(cq, &stage))
 		goto again;
 	return is_nic_alive(cq) ? error : EIO;
@@ -346,7 +385,7 @@ static void end_poll(struct ibv_cq_ex *verbs)
 	struct rnic_cq *cq = cq_of_ex(verbs);
 
 	publish_head(cq);
-	pthread_mutex_unlock(&cq->lock);
+	unlock_cq(cq);
 }
 
 static int read_opcode(struct ibv_cq_ex *verbs)
@@ -445,7 +484,7 @@ static uint32_t eqn_of(struct rnic_cq *cq)
 static const char create_verb[] = "ibv_create_cq";
 
 static struct rnic_cq *create_cq(struct ibv_context *verbs, uint32_t cqe, void *cq_context,
-				 struct ibv_comp_channel *channel, uint32_t vector, bool stamped)
+				 struct ibv_comp_channel *channel, uint32_t vector, bool extended, bool stamped)
 {
 	struct rnic_context *context = context_of(verbs);
 	uint8_t cqc[RNIC_CQC_SIZE];
@@ -477,7 +516,7 @@ static struct rnic_cq *create_cq(struct ibv_context *verbs, uint32_t cqe, void *
 		goto free_number;
 	cq->verbs.handle = cq->number;
 	cq->verbs.cqe = (int)cq->ring.mask;
-	pthread_mutex_init(&cq->lock, NULL);
+	init_lock(cq, extended);
 	pthread_mutex_init(&cq->verbs.mutex, NULL);
 	pthread_cond_init(&cq->verbs.cond, NULL);
 	pthread_mutex_lock(&context->lock);
@@ -504,7 +543,7 @@ EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *verbs, int cqe, void *cq
 	if (vector < 0)
 		return fail_null(why_attribute_range(EINVAL, create_verb, "comp_vector", vector, 0,
 						     verbs->num_comp_vectors - 1));
-	return (struct ibv_cq *)create_cq(verbs, (uint32_t)cqe, cq_context, channel, (uint32_t)vector, false);
+	return (struct ibv_cq *)create_cq(verbs, (uint32_t)cqe, cq_context, channel, (uint32_t)vector, false, false);
 }
 
 struct ibv_cq_ex *rnic_create_cq_ex(struct ibv_context *verbs, struct ibv_cq_init_attr_ex *attr)
@@ -518,9 +557,12 @@ struct ibv_cq_ex *rnic_create_cq_ex(struct ibv_context *verbs, struct ibv_cq_ini
 	     attr->flags & ~(uint32_t)IBV_CREATE_CQ_ATTR_SINGLE_THREADED))
 		return fail_null(why_not_supported(EOPNOTSUPP, "ibv_create_cq_ex", "a flag of wc_flags or comp_mask",
 						   "the standard ones and timestamps are supported"));
-	cq = create_cq(verbs, attr->cqe, attr->cq_context, attr->channel, attr->comp_vector, attr->wc_flags & times);
+	cq = create_cq(verbs, attr->cqe, attr->cq_context, attr->channel, attr->comp_vector, true,
+		       attr->wc_flags & times);
 	if (!cq)
 		return NULL;
+	cq->single_threaded = attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS &&
+			      attr->flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
 	cq->verbs.start_poll = start_poll;
 	cq->verbs.next_poll = next_poll;
 	cq->verbs.end_poll = end_poll;
@@ -536,6 +578,7 @@ struct ibv_cq_ex *rnic_create_cq_ex(struct ibv_context *verbs, struct ibv_cq_ini
 	cq->verbs.read_dlid_path_bits = read_zero;
 	cq->verbs.read_completion_ts = read_completion_ts;
 	cq->verbs.read_completion_wallclock_ns = read_completion_wallclock_ns;
+	on_command_fill_cq(context_of(verbs), cq);
 	return &cq->verbs;
 }
 
@@ -552,7 +595,7 @@ EXPORT int ibv_resize_cq(struct ibv_cq *verbs, int cqe)
 	error = entry_ring_alloc(context, &ring, log_entries((uint32_t)cqe));
 	if (error)
 		return fail(error);
-	pthread_mutex_lock(&cq->lock);
+	lock_cq(cq);
 	publish_head(cq);
 	fill_cqc(cq, cqc, &ring, eqn_of(cq));
 	error = nic_command(context, RNIC_CMD_RESIZE_CQ, 0, cq->number, cqc, sizeof cqc, NULL, 0, NULL);
@@ -561,12 +604,12 @@ EXPORT int ibv_resize_cq(struct ibv_cq *verbs, int cqe)
 		cq->ring = ring; /* unread entries were moved to its beginning */
 		verbs->cqe = (int)ring.mask;
 	}
-	pthread_mutex_unlock(&cq->lock);
+	unlock_cq(cq);
 	ring_free(context, error ? &ring.memory : &old.memory);
 	return error ? fail(error) : 0;
 }
 
-/* Say who still uses a completion queue: how many queue pairs, and the first of them. */
+/* Describe the users of a completion queue: the number of work queues, and the first queue pair among them. */
 static void name_users(const struct rnic_cq *cq, char *text, size_t size)
 {
 	struct rnic_context *context = context_of(cq->verbs.context);
@@ -625,19 +668,21 @@ EXPORT int ibv_destroy_cq(struct ibv_cq *verbs)
 /* Drop the completions of a queue pair that is destroyed or reset, and free its receive WQEs. */
 void cq_clean(struct rnic_cq *cq, struct rnic_qp *qp)
 {
-	pthread_mutex_lock(&cq->lock);
+	lock_cq(cq);
+	if (cq->late_until && cq->late.qp_num == qp->number)
+		cq->late_until = 0;
 	for (uint32_t index = cq->ring.head, phase = cq->ring.phase, seen = 0; seen <= cq->ring.mask; seen++) {
 		struct entry *entry = &cq->ring.entries[index];
 
 		if (!entry_is_valid(&cq->ring, index, phase))
 			break;
 		if ((entry->word[CQE_WORD(QPN)] & 0xFFFFFF) == qp->number) {
-			complete_wqe(qp, entry);
+			complete_wqe(context_of(cq->verbs.context), qp, entry);
 			entry->word[CQE_WORD(QPN)] = 0;
 		}
 		index = (index + 1) & cq->ring.mask;
 		if (!index)
 			phase ^= RNIC_BIT_CQE_PHASE;
 	}
-	pthread_mutex_unlock(&cq->lock);
+	unlock_cq(cq);
 }

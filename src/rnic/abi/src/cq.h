@@ -22,9 +22,15 @@ struct rnic_cq {
 	_Atomic uintptr_t yielded; /* the thread that yielded last */
 	_Atomic uint32_t async_reported;
 	struct entry current; /* between start_poll and end_poll */
-	struct rnic_qp *current_qp;
-	bool single_threaded;
+	bool single_threaded; /* `lock` is not taken */
 	bool stamped; /* entries carry timestamps */
+	/* With rules of a fault script (on_command.c): a completion that is held back until a time, 0 for none; the
+	 * functions that the rules' call; entries since start_poll. */
+	struct ibv_wc late;
+	_Atomic uint64_t late_until;
+	int (*start_poll)(struct ibv_cq_ex *verbs, struct ibv_poll_cq_attr *attr);
+	int (*next_poll)(struct ibv_cq_ex *verbs);
+	int polled;
 };
 
 int rnic_poll_cq(struct ibv_cq *verbs, int count, struct ibv_wc *wc);

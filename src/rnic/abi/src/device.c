@@ -6,21 +6,25 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "advise.h"
 #include "attach.h"
 #include "cmd.h"
 #include "compiler.h"
 #include "context.h"
 #include "copier.h"
 #include "cq.h"
+#include "dm.h"
 #include "errors.h"
 #include "mr.h"
 #include "mw.h"
 #include "nic.h"
+#include "on_command.h"
 #include "pd.h"
 #include "post.h"
 #include "qp.h"
 #include "query.h"
 #include "srq.h"
+#include "xrc.h"
 
 enum { YIELD_AFTER = 100 };
 
@@ -42,7 +46,7 @@ static void parent_after_fork(void)
 static void child_after_fork(void)
 {
 	for (struct rnic_context *context = contexts; context; context = context->next) {
-		context->dead = true;
+		context->dead = context->forked = true;
 		/* An inherited socket would keep the parent's context open after its death. */
 		own_fd_close_inherited(&context->socket);
 		copier_after_fork(context);
@@ -158,6 +162,10 @@ EXPORT int ibv_get_device_index(struct ibv_device *device)
 
 static const struct verbs_context operations = {
 	.query_port = rnic_query_port,
+	.advise_mr = rnic_advise_mr,
+	.reg_dm_mr = rnic_reg_dm_mr,
+	.alloc_dm = rnic_alloc_dm,
+	.free_dm = rnic_free_dm,
 	.alloc_parent_domain = rnic_alloc_parent_domain,
 	.dealloc_td = rnic_dealloc_td,
 	.alloc_td = rnic_alloc_td,
@@ -168,7 +176,9 @@ static const struct verbs_context operations = {
 	.create_qp_ex = rnic_create_qp_ex,
 	.get_srq_num = rnic_get_srq_num,
 	.create_srq_ex = rnic_create_srq_ex,
+	.open_qp = rnic_open_qp,
 	.open_xrcd = rnic_open_xrcd,
+	.close_xrcd = rnic_close_xrcd,
 	.sz = sizeof(struct verbs_context),
 	.context = {
 		.ops = {
@@ -223,6 +233,7 @@ static void free_context(struct rnic_context *context)
 {
 	nic_close(context);
 	ring_store_close(context);
+	on_command_close(context);
 	free(context->qps);
 	free(context->cqs);
 	free(context->srqs);
@@ -256,7 +267,7 @@ EXPORT struct ibv_context *ibv_open_device(struct ibv_device *verbs)
 	context->verbs.context.device = verbs;
 	context->socket.fd = context->wake_fd.fd = context->cmd_fd.fd = -1;
 	init_yielding(context);
-	context->async.fd.fd = -1;
+	context->async.file.fd.fd = -1;
 	pthread_mutex_init(&context->lock, NULL);
 	pthread_mutex_init(&context->command_lock, NULL);
 	pthread_mutex_init(&context->verbs.context.mutex, NULL);
@@ -265,6 +276,8 @@ EXPORT struct ibv_context *ibv_open_device(struct ibv_device *verbs)
 	if (!error)
 		error = nic_command(context, RNIC_CMD_QUERY_DEV_LIM, 0, 0, NULL, 0, context->limits,
 				    sizeof context->limits, NULL);
+	if (!error)
+		error = on_command_open(context);
 	if (!error)
 		error = alloc_tables(context);
 	if (!error)
@@ -275,7 +288,7 @@ EXPORT struct ibv_context *ibv_open_device(struct ibv_device *verbs)
 		free_context(context);
 		return fail_null(error);
 	}
-	context->verbs.context.async_fd = context->async.fd.fd;
+	context->verbs.context.async_fd = context->async.file.fd.fd;
 	/* Programs that pass a context on duplicate this descriptor; importing it is not supported. */
 	own_fd_take(&context->cmd_fd, open("/dev/null", O_RDWR | O_CLOEXEC), OWN_FD_SHARED);
 	context->verbs.context.cmd_fd = context->cmd_fd.fd;

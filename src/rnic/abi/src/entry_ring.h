@@ -25,7 +25,7 @@ struct entry_ring {
 int entry_ring_alloc(struct rnic_context *context, struct entry_ring *ring, uint32_t log_entries);
 bool entry_ring_pop(struct entry_ring *ring, struct entry *entry);
 
-/* Whether the entry at an index is valid: its phase bit is the one of this round. */
+/* Return whether the entry at an index is valid: its phase bit is that of this round. */
 static inline bool entry_is_valid(const struct entry_ring *ring, uint32_t index, uint32_t phase)
 {
 	const _Atomic uint32_t *word =

@@ -7,7 +7,6 @@
  */
 #include "events.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -21,6 +20,7 @@
 #include "io/eventfd.h"
 #include "io/nocancel.h"
 #include "qp.h"
+#include "rnic_reasons.h"
 #include "srq.h"
 
 enum { EQ_LOG_ENTRIES = 12, NO_EVENT = 0xFF };
@@ -46,7 +46,7 @@ int event_queue_open(struct rnic_context *context, struct event_queue *eq)
 	uint8_t eqc[RNIC_EQC_SIZE] = { 0 };
 	int error;
 
-	eq->fd.fd = -1;
+	eq->file.fd.fd = -1;
 	pthread_mutex_init(&eq->lock, NULL);
 	error = entry_ring_alloc(context, &eq->ring, EQ_LOG_ENTRIES);
 	if (error)
@@ -64,14 +64,14 @@ int event_queue_open(struct rnic_context *context, struct event_queue *eq)
 	error = nic_command(context, RNIC_CMD_SW2HW_EQ, 0, eq->number, eqc, sizeof eqc, NULL, 0, NULL);
 	if (error)
 		goto free_block;
-	own_fd_take(&eq->fd, nic_vector(context, eq->number), OWN_FD_SHARED);
-	if (eq->fd.fd >= 0) {
-		eq->fired = (struct driver_event_queue){ .vector = eq->number, .fd = eq->fd, .waits = has_event };
+	error = event_file_open(&eq->file, nic_vector(context, eq->number));
+	if (!error) {
+		eq->fired =
+			(struct driver_event_queue){ .vector = eq->number, .fd = eq->file.fired, .waits = has_event };
 		if (context->slot)
 			driver_add_events(context->slot, &eq->fired);
 		return 0;
 	}
-	error = errno;
 	nic_command(context, RNIC_CMD_HW2SW_EQ, 0, eq->number, NULL, 0, NULL, 0, NULL);
 free_block:
 	nic_free(context, RNIC_CMD_RES_UAR_BLOCK, eq->block);
@@ -84,14 +84,14 @@ unmap:
 
 void event_queue_close(struct rnic_context *context, struct event_queue *eq)
 {
-	if (eq->fd.fd < 0)
+	if (eq->file.fd.fd < 0)
 		return;
 	nic_command(context, RNIC_CMD_HW2SW_EQ, 0, eq->number, NULL, 0, NULL, 0, NULL);
 	nic_free(context, RNIC_CMD_RES_UAR_BLOCK, eq->block);
 	nic_free(context, RNIC_CMD_RES_EQ, eq->number);
 	if (context->slot)
 		driver_remove_events(context->slot, &eq->fired);
-	own_fd_close(&eq->fd);
+	event_file_close(&eq->file);
 	ring_free(context, &eq->ring.memory);
 	pthread_mutex_destroy(&eq->lock);
 }
@@ -109,29 +109,30 @@ static bool pop_event(struct rnic_context *context, struct event_queue *eq, stru
  * locked, so cancellation is disabled. */
 static void update_readiness(struct rnic_context *context, struct event_queue *eq)
 {
-	struct pollfd poller = { .fd = eq->fd.fd, .events = POLLIN };
+	const struct own_fd *fired = &eq->file.fired;
+	struct pollfd poller = { .fd = fired->fd, .events = POLLIN };
 	struct entry none;
 	uint64_t one = 1;
 	int before = nocancel_begin();
 
 	while (has_entry(eq) && (eq->ring.entries[eq->ring.head].word[EQE_WORD(TYPE)] & 0xFF) == NO_EVENT)
 		pop_event(context, eq, &none);
-	if (!own_fd_valid(&eq->fd)) { /* the program has closed it */
+	if (!own_fd_valid(fired)) { /* the program has closed it */
 		nocancel_end(before);
 		return;
 	}
 	/* The NIC stores the entry before it fires: if there is none, no fire is pending for a later one. */
 	if (!has_entry(eq))
-		eventfd_drain(eq->fd.fd);
-	if (has_entry(eq) && poll(&poller, 1, 0) == 0 && write(eq->fd.fd, &one, sizeof one) < 0)
-		log_error("event descriptor %d does not take a write", eq->fd.fd);
+		eventfd_drain(fired->fd);
+	if (has_entry(eq) && poll(&poller, 1, 0) == 0 && write(fired->fd, &one, sizeof one) < 0)
+		log_error("event descriptor %d does not take a write", fired->fd);
 	nocancel_end(before);
 }
 
 /* Wait until the descriptor is readable or the NIC process is gone. update_readiness reads it. */
 static int await_event(struct rnic_context *context, struct event_queue *eq)
 {
-	struct pollfd pollers[2] = { { .fd = eq->fd.fd, .events = POLLIN }, { .fd = context->socket.fd } };
+	struct pollfd pollers[2] = { { .fd = eq->file.fired.fd, .events = POLLIN }, { .fd = context->socket.fd } };
 
 	if (context->slot && eq != &context->async)
 		return driver_await(context->slot, &eq->fired, -1);
@@ -149,7 +150,7 @@ static int next_event(struct rnic_context *context, struct event_queue *eq, stru
 
 		if (context->dead)
 			return EIO;
-		if (!own_fd_valid(&eq->fd))
+		if (!own_fd_valid(&eq->file.fd))
 			return EBADF;
 		pthread_mutex_lock(&eq->lock);
 		found = pop_event(context, eq, event);
@@ -158,7 +159,7 @@ static int next_event(struct rnic_context *context, struct event_queue *eq, stru
 		pthread_mutex_unlock(&eq->lock);
 		if (found)
 			return 0;
-		if (!(fcntl(eq->fd.fd, F_GETFL) & O_NONBLOCK))
+		if (!event_file_is_nonblocking(&eq->file))
 			error = await_event(context, eq);
 		else
 			error = again ? EAGAIN : 0; /* a stale fire was drained above, or an entry has just come */
@@ -173,7 +174,7 @@ uint32_t event_queue_purge(struct rnic_context *context, struct event_queue *eq,
 {
 	uint32_t dropped = 0;
 
-	if (eq->fd.fd < 0)
+	if (eq->file.fd.fd < 0)
 		return 0;
 	pthread_mutex_lock(&eq->lock);
 	for (uint32_t index = eq->ring.head, phase = eq->ring.phase; entry_is_valid(&eq->ring, index, phase);) {
@@ -213,7 +214,7 @@ EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *verb
 		return fail_null(error);
 	}
 	channel->verbs.context = verbs;
-	channel->verbs.fd = channel->eq.fd.fd;
+	channel->verbs.fd = channel->eq.file.fd.fd;
 	return &channel->verbs;
 }
 
@@ -225,7 +226,7 @@ EXPORT int ibv_destroy_comp_channel(struct ibv_comp_channel *verbs)
 	pthread_mutex_lock(&context->lock);
 	if (verbs->refcnt) {
 		pthread_mutex_unlock(&context->lock);
-		return fail(EBUSY);
+		return fail(why_in_use(EBUSY, "ibv_destroy_comp_channel", "channel", (uint32_t)verbs->fd, "CQs"));
 	}
 	pthread_mutex_unlock(&context->lock);
 	event_queue_close(context, &channel->eq);

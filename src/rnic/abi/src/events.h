@@ -9,12 +9,13 @@
 
 #include "bypass/driver.h"
 #include "entry_ring.h"
+#include "event_file.h"
 #include "verbs_abi.h"
 
 struct event_queue {
 	struct entry_ring ring;
 	uint32_t number, block;
-	struct own_fd fd; /* readable while entries wait; an ordinary descriptor of the program, which may close it */
+	struct event_file file; /* readable while entries wait */
 	pthread_mutex_t lock;
 	struct driver_event_queue fired; /* if the engine runs here */
 };

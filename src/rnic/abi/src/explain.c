@@ -43,7 +43,7 @@ bool explain_has_stderr(void)
 	       now.st_ino == own_stderr.st_ino;
 }
 
-/* Write without a signal where nobody reads, and without a cancellation point: the caller may hold a lock. */
+/* Write without SIGPIPE if no reader is left, and without a cancellation point: the caller may hold a lock. */
 static void write_quietly(const char *line, size_t length)
 {
 	sigset_t pipe_signal, pending, before;

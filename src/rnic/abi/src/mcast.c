@@ -22,10 +22,11 @@ static int change_membership(struct rnic_qp *qp, const uint8_t *gid, bool member
 	uint8_t mgm[RNIC_MGM_SIZE] = { 0 };
 	uint8_t *members = mgm + RNIC_MGM_QPN0_AT;
 	uint32_t count, found, max = dev_lim(context, RNIC_DEV_LIM_MAX_GROUP_QPS);
+	const char *verb = member ? "ibv_attach_mcast" : "ibv_detach_mcast";
 	int error;
 
 	if (gid[0] != 0xFF && !(gid[10] == 0xFF && gid[11] == 0xFF && (gid[12] & 0xF0) == 0xE0))
-		return why_bad_value(EINVAL, "ibv_attach_mcast", "a GID that is no multicast group");
+		return why_bad_value(EINVAL, verb, "a GID that is no multicast group");
 	pthread_mutex_lock(&context->lock);
 	error = nic_command(context, RNIC_CMD_READ_MGM, 0, 0, gid, 16, mgm, sizeof mgm, NULL);
 	if (error)
@@ -41,7 +42,7 @@ static int change_membership(struct rnic_qp *qp, const uint8_t *gid, bool member
 		}
 		rnic_put_be(members + 4 * count++, 0, 4, 0, 24, qp->number);
 	} else if (!member && found == count) {
-		error = EINVAL;
+		error = why_bad_value(EINVAL, verb, "a group that this queue pair has not joined");
 		goto out;
 	} else if (!member) {
 		memmove(members + 4 * found, members + 4 * (found + 1), 4 * (count - found - 1));

@@ -11,13 +11,15 @@
 #include "cmd.h"
 #include "compiler.h"
 #include "context.h"
+#include "dm.h"
 #include "errors.h"
 #include "pd.h"
 #include "rnic_reasons.h"
 
 enum {
 	SUPPORTED_ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-		IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED,
+		IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_ON_DEMAND |
+		IBV_ACCESS_FLUSH_GLOBAL,
 	IGNORED_ACCESS = IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB,
 };
 
@@ -27,9 +29,10 @@ static int check_access(unsigned int access)
 {
 	unsigned extra = access & ~(unsigned)(SUPPORTED_ACCESS | IGNORED_ACCESS);
 
+	if (access & IBV_ACCESS_FLUSH_PERSISTENT)
+		return why_not_persistent(EOPNOTSUPP, register_verb, access);
 	if (extra)
-		return why_access_flags(access & IBV_ACCESS_ON_DEMAND ? EOPNOTSUPP : EINVAL, register_verb, "access",
-					access, extra);
+		return why_access_flags(EINVAL, register_verb, "access", access, extra);
 	if (access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) && !(access & IBV_ACCESS_LOCAL_WRITE))
 		return why_mr_rights(EINVAL, register_verb, access);
 	return 0;
@@ -46,6 +49,8 @@ static int enable_mr(struct rnic_mr *mr)
 	rnic_put_be(entry, RNIC_MPT_REMOTE_WRITE, !!(access & IBV_ACCESS_REMOTE_WRITE));
 	rnic_put_be(entry, RNIC_MPT_REMOTE_READ, !!(access & IBV_ACCESS_REMOTE_READ));
 	rnic_put_be(entry, RNIC_MPT_ATOMIC, !!(access & IBV_ACCESS_REMOTE_ATOMIC));
+	rnic_put_be(entry, RNIC_MPT_FLUSH_GLOBAL, !!(access & IBV_ACCESS_FLUSH_GLOBAL));
+	rnic_put_be(entry, RNIC_MPT_ON_DEMAND, !!(access & IBV_ACCESS_ON_DEMAND));
 	rnic_put_be(entry, RNIC_MPT_BIND_ENABLE, !!(access & IBV_ACCESS_MW_BIND));
 	rnic_put_be(entry, RNIC_MPT_RELATIVE, !!(access & IBV_ACCESS_ZERO_BASED));
 	rnic_put_be(entry, RNIC_MPT_ABSOLUTE, !(access & IBV_ACCESS_ZERO_BASED));
@@ -116,7 +121,33 @@ struct ibv_mr *rnic_alloc_null_mr(struct ibv_pd *pd)
 	return register_mr(pd, &mr);
 }
 
-/* Whether a descriptor is a dma-buf or a memfd. */
+/* Register a range of device memory, whose addresses begin at 0. */
+struct ibv_mr *rnic_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *verbs, uint64_t offset, size_t length,
+			      unsigned int access)
+{
+	struct rnic_dm *dm = (struct rnic_dm *)verbs;
+	struct rnic_mr mr = { .verbs = { .length = length }, .access = access, .dm = dm };
+	struct ibv_mr *made;
+
+	if (!(access & IBV_ACCESS_ZERO_BASED) || verbs->context != pd->context || offset > dm->length ||
+	    length > dm->length - offset)
+		return fail_null(why_bad_value(EINVAL, "ibv_reg_dm_mr",
+					       "a region without IBV_ACCESS_ZERO_BASED, or beyond the device memory,"));
+	mr.memory = dm->memory + offset;
+	if (!length) { /* ConnectX takes it: a region that opens nothing, on the page's first byte */
+		mr.memory = dm->memory;
+		mr.verbs.length = 1;
+		mr.access = IBV_ACCESS_ZERO_BASED;
+	}
+	made = register_mr(pd, &mr);
+	if (!made)
+		return NULL;
+	made->length = length;
+	dm->users++;
+	return made;
+}
+
+/* Return whether a descriptor is a dma-buf or a memfd. */
 static bool is_shared_memory_fd(int fd)
 {
 	char path[64], target[PATH_MAX];
@@ -193,6 +224,8 @@ EXPORT int ibv_dereg_mr(struct ibv_mr *verbs)
 	((struct rnic_pd *)verbs->pd)->users--;
 	if (mr->map)
 		munmap(mr->map, mr->map_bytes);
+	if (mr->dm)
+		mr->dm->users--;
 	free(mr);
 	return 0;
 }
@@ -201,7 +234,7 @@ EXPORT int ibv_rereg_mr(struct ibv_mr *verbs, int flags, struct ibv_pd *pd, void
 {
 	struct rnic_mr *mr = (struct rnic_mr *)verbs, old = *mr;
 
-	if (!flags || flags & ~7 || mr->map || mr->null ||
+	if (!flags || flags & ~7 || mr->map || mr->null || mr->dm ||
 	    (flags & IBV_REREG_MR_CHANGE_TRANSLATION && (!addr || !length)) ||
 	    (flags & IBV_REREG_MR_CHANGE_PD && !pd) ||
 	    (flags & IBV_REREG_MR_CHANGE_ACCESS && check_access((unsigned)access))) {

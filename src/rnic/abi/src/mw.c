@@ -11,6 +11,12 @@
 #include "post.h"
 #include "rnic_reasons.h"
 
+/* Return the index of a key (rnic.mem.keys). */
+static uint32_t key_index(uint32_t key)
+{
+	return key >> 16 | (key >> 8 & 0xFF) << 16;
+}
+
 struct ibv_mw *rnic_alloc_mw(struct ibv_pd *pd, int type)
 {
 	struct rnic_mw *mw;
@@ -28,8 +34,11 @@ struct ibv_mw *rnic_alloc_mw(struct ibv_pd *pd, int type)
 		free(mw);
 		return fail_null(error);
 	}
-	mw->verbs = (struct ibv_mw){ .context = pd->context, .pd = pd, .rkey = (uint32_t)key, .type = type };
-	mw->key = mw->before = (uint32_t)key;
+	mw->verbs = (struct ibv_mw){ .context = pd->context,
+				     .pd = pd,
+				     .rkey = (uint32_t)key,
+				     .handle = key_index((uint32_t)key),
+				     .type = type };
 	((struct rnic_pd *)pd)->users++;
 	return &mw->verbs;
 }
@@ -57,10 +66,8 @@ int rnic_dealloc_mw(struct ibv_mw *verbs)
 {
 	struct rnic_mw *mw = (struct rnic_mw *)verbs;
 	struct rnic_context *context = context_of(verbs->context);
-	int error = nic_command(context, RNIC_CMD_DEALLOC_MW, 0, mw->key, NULL, 0, NULL, 0, NULL);
+	int error = nic_command(context, RNIC_CMD_DEALLOC_MW, 0, verbs->handle, NULL, 0, NULL, 0, NULL);
 
-	if (error && mw->before != mw->key)
-		error = nic_command(context, RNIC_CMD_DEALLOC_MW, 0, mw->before, NULL, 0, NULL, 0, NULL);
 	if (error && !context->dead)
 		return fail(error);
 	((struct rnic_pd *)verbs->pd)->users--;

@@ -7,8 +7,7 @@
 #include "verbs_abi.h"
 
 struct rnic_mw {
-	struct ibv_mw verbs;
-	uint32_t key, before; /* as bound last, and the one that holds if that bind fails */
+	struct ibv_mw verbs; /* its handle is the index of all its keys, whatever became of its binds */
 };
 
 struct ibv_mw *rnic_alloc_mw(struct ibv_pd *pd, int type);

@@ -41,8 +41,7 @@ int nic_list(int socket, struct rnic_device ***list)
 		const uint8_t *record = reply->body + i * RNIC_LIST_RECORD_SIZE;
 		struct rnic_device *device = calloc(1, sizeof *device);
 		struct ibv_device *verbs = &device->verbs;
-		const char *digits;
-		int index;
+		uint32_t index;
 
 		if (!device) {
 			while (i-- > 0)
@@ -56,12 +55,11 @@ int nic_list(int socket, struct rnic_device ***list)
 		memcpy(&device->guid, record + RNIC_LIST_RECORD_GUID_AT, 8);
 		memcpy(verbs->name, record + RNIC_LIST_RECORD_NAME_AT, 16);
 		verbs->name[15] = 0;
-		digits = verbs->name + strcspn(verbs->name, "0123456789");
-		index = *digits ? atoi(digits) : (int)i;
+		memcpy(&index, record + RNIC_LIST_RECORD_INDEX_AT, 4);
 		verbs->node_type = IBV_NODE_CA;
 		verbs->transport_type = IBV_TRANSPORT_IB;
-		snprintf(verbs->dev_name, sizeof verbs->dev_name, "uverbs%d", index);
-		snprintf(verbs->dev_path, sizeof verbs->dev_path, "/sys/class/infiniband_verbs/uverbs%d", index);
+		snprintf(verbs->dev_name, sizeof verbs->dev_name, "uverbs%u", index);
+		snprintf(verbs->dev_path, sizeof verbs->dev_path, "/sys/class/infiniband_verbs/uverbs%u", index);
 		snprintf(verbs->ibdev_path, sizeof verbs->ibdev_path, "/sys/class/infiniband/%.16s", verbs->name);
 		(*list)[i] = device;
 	}

@@ -30,7 +30,7 @@ EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *verbs)
 	return &pd->verbs;
 }
 
-/* Say who still uses a protection domain: how many, and the first queue pair or SRQ among them. */
+/* Describe the users of a protection domain: their number, and the first queue pair or SRQ among them. */
 static void name_users(struct rnic_pd *pd, char *text, size_t size)
 {
 	struct rnic_context *context = context_of(pd->verbs.context);

@@ -8,7 +8,6 @@
 #include "compiler.h"
 #include "context.h"
 #include "doorbell.h"
-#include "mw.h"
 #include "qp.h"
 #include "rnic_reasons.h"
 #include "srq.h"
@@ -33,6 +32,8 @@ static bool may_send(const struct rnic_qp *qp)
 {
 	int state = qp->verbs.qp_base.state;
 
+	if (qp->service == RNIC_QP_ST_XRC_TGT)
+		return false;
 	return state != IBV_QPS_RESET && state != IBV_QPS_INIT && state != IBV_QPS_RTR;
 }
 
@@ -116,27 +117,12 @@ static void put_ud_address(struct sqe *sqe, const struct ibv_ah *verbs, uint32_t
 	sqe->ud.qkey = qkey;
 }
 
-/* Return the key that a window has once all entries before `tail` are done, those being built included. */
-static uint32_t key_before(const struct rnic_qp *qp, const struct rnic_mw *mw, uint32_t tail)
+static int put_bind(struct sqe *sqe, const struct ibv_mw *mw, uint32_t rkey, const struct ibv_mw_bind_info *info)
 {
-	while (tail != qp->tail) {
-		tail = tail ? tail - 1 : qp->entries - 1;
-		if (qp->sq[tail].opcode == RNIC_WR_BIND_MW && qp->bound[tail] == mw)
-			return qp->sq[tail].rkey;
-	}
-	return mw->key;
-}
-
-static int put_bind(struct rnic_qp *qp, struct sqe *sqe, struct rnic_mw *mw, uint32_t rkey,
-		    const struct ibv_mw_bind_info *info)
-{
-	uint32_t index = (uint32_t)(sqe - qp->sq);
-
 	sqe->opcode = RNIC_WR_BIND_MW;
 	if (info->length && !info->mr)
 		return why_bind_region(EINVAL, send_verb, (long long)info->length);
-	sqe->imm = key_before(qp, mw, index);
-	qp->bound[index] = mw;
+	sqe->imm = mw->handle;
 	sqe->local_addr = info->mw_access_flags;
 	sqe->remote_addr = info->addr;
 	sqe->lkey = info->mr ? info->mr->lkey : 0;
@@ -145,17 +131,19 @@ static int put_bind(struct rnic_qp *qp, struct sqe *sqe, struct rnic_mw *mw, uin
 	return 0;
 }
 
-/* Change the windows' keys once their binds are posted: a descriptor that is never posted changes none. */
-static void commit_binds(struct rnic_qp *qp, uint32_t from, uint32_t to)
+/* Set an ATOMIC WRITE of eight bytes, which are read here and now. A FLUSH's length has no place in an ibv_send_wr. */
+static int put_operand(struct sqe *sqe, const struct ibv_send_wr *wr)
 {
-	for (; from != to; from = from + 1 == qp->entries ? 0 : from + 1) {
-		struct rnic_mw *mw = qp->bound[from];
-
-		if (qp->sq[from].opcode != RNIC_WR_BIND_MW)
-			continue;
-		mw->before = mw->key;
-		mw->key = qp->sq[from].rkey;
-	}
+	if (wr->opcode == IBV_WR_FLUSH)
+		return why_not_supported(EOPNOTSUPP, send_verb, "IBV_WR_FLUSH", "use ibv_wr_flush");
+	if (!(wr->send_flags & IBV_SEND_INLINE) || wr->num_sge != 1 ||
+	    wr->sg_list->length != sizeof sqe->atomic.swap_add)
+		return why_not_supported(EINVAL, send_verb, "an ATOMIC WRITE that is not of 8 inline bytes",
+					 "set IBV_SEND_INLINE and one entry of 8 bytes");
+	memcpy(&sqe->atomic.swap_add, (const void *)(uintptr_t)wr->sg_list->addr, sizeof sqe->atomic.swap_add);
+	sqe->remote_addr = wr->wr.rdma.remote_addr;
+	sqe->rkey = wr->wr.rdma.rkey;
+	return 0;
 }
 
 static int put_send_wr(struct rnic_qp *qp, uint32_t *tail, const struct ibv_send_wr *wr)
@@ -166,7 +154,7 @@ static int put_send_wr(struct rnic_qp *qp, uint32_t *tail, const struct ibv_send
 
 	if (wr->send_flags & ~0xFu)
 		return why_send_flags(EOPNOTSUPP, send_verb, wr->send_flags);
-	if ((unsigned)wr->opcode >= COUNT(work_requests))
+	if ((unsigned)wr->opcode >= COUNT(work_requests) || !work_requests[wr->opcode].opcode)
 		return why_opcode(EINVAL, send_verb, wr->opcode);
 	if (wr->num_sge < 0)
 		return why_num_sge(EINVAL, send_verb, wr->num_sge, "max_send_sge", qp->cap.max_send_sge);
@@ -175,10 +163,13 @@ static int put_send_wr(struct rnic_qp *qp, uint32_t *tail, const struct ibv_send
 		return send_queue_full(qp);
 	sqe->opcode = work_requests[wr->opcode].opcode;
 	sqe->flags = sqe_flags(qp, wr->send_flags);
+	if (wr->opcode == IBV_WR_ATOMIC_WRITE || wr->opcode == IBV_WR_FLUSH) {
+		error = put_operand(sqe, wr);
+		sqe->xrc.srqn = qp->service == RNIC_QP_ST_XRC_INI ? wr->remote_srqn & 0xFFFFFF : 0;
+		goto out;
+	}
 	if (wr->opcode == IBV_WR_BIND_MW) {
-		error = put_bind(qp, sqe, (struct rnic_mw *)wr->bind_mw.mw, wr->bind_mw.rkey, &wr->bind_mw.bind_info);
-		if (!error)
-			commit_binds(qp, start, *tail);
+		error = put_bind(sqe, wr->bind_mw.mw, wr->bind_mw.rkey, &wr->bind_mw.bind_info);
 		goto out;
 	}
 	if (wr->send_flags & IBV_SEND_INLINE) {
@@ -189,6 +180,8 @@ static int put_send_wr(struct rnic_qp *qp, uint32_t *tail, const struct ibv_send
 	} else {
 		error = put_sge_list(qp, sqe, wr->sg_list, (size_t)wr->num_sge);
 	}
+	if (qp->service == RNIC_QP_ST_XRC_INI)
+		sqe->xrc.srqn = wr->remote_srqn & 0xFFFFFF;
 	sqe->imm = work_requests[wr->opcode].has_key ? wr->invalidate_rkey : __builtin_bswap32(wr->imm_data);
 	if (qp->verbs.qp_base.qp_type == IBV_QPT_UD) {
 		if (wr->wr.ud.ah)
@@ -232,14 +225,11 @@ int rnic_post_send(struct ibv_qp *verbs, struct ibv_send_wr *wr, struct ibv_send
 	pthread_mutex_lock(&qp->lock);
 	before = qp->tail;
 	for (; wr; wr = wr->next) {
-		uint32_t tail = qp->tail; /* qp->tail advances once the entry is whole: key_before stops at it */
-
-		error = put_send_wr(qp, &tail, wr);
+		error = put_send_wr(qp, &qp->tail, wr);
 		if (error) {
 			*bad = wr;
 			break;
 		}
-		qp->tail = tail;
 	}
 	if (qp->tail != before)
 		ring_send_queue(qp);
@@ -253,9 +243,11 @@ int rnic_post_recv(struct ibv_qp *verbs, struct ibv_recv_wr *wr, struct ibv_recv
 	struct rnic_context *context = context_of(verbs->context);
 	int error;
 
-	if (context->dead || qp->srq || verbs->state == IBV_QPS_RESET) {
+	if (context->dead || qp->srq || is_xrc(qp) || verbs->state == IBV_QPS_RESET) {
 		*bad = wr;
-		return context->dead ? why_device_gone(EIO, "ibv_post_recv", verbs->context->device->name) :
+		return is_xrc(qp)    ? why_bad_value(EINVAL, "ibv_post_recv",
+						     "an XRC queue pair, which has no receive queue,") :
+		       context->dead ? why_device_gone(EIO, "ibv_post_recv", verbs->context->device->name) :
 		       qp->srq	     ? why_uses_srq(EINVAL, "ibv_post_recv", qp->number) :
 				       why_in_reset(EINVAL, "ibv_post_recv", qp->number);
 	}
@@ -281,7 +273,6 @@ static void wr_start(struct ibv_qp_ex *verbs)
 	pthread_mutex_lock(&qp->lock);
 	qp->wr_tail = qp->tail;
 	qp->wr = NULL;
-	qp->wr_binds = false;
 	qp->wr_error = context_of(verbs->qp_base.context)->dead || !may_send(qp) ? cannot_send(qp) : 0;
 }
 
@@ -297,8 +288,6 @@ static int wr_complete(struct ibv_qp_ex *verbs)
 	int error = qp->wr_error;
 
 	if (!error && qp->wr_tail != qp->tail) {
-		if (qp->wr_binds)
-			commit_binds(qp, qp->tail, qp->wr_tail);
 		qp->tail = qp->wr_tail;
 		ring_send_queue(qp);
 	}
@@ -329,7 +318,8 @@ static struct sqe *begin_wr(struct ibv_qp_ex *verbs, uint16_t opcode)
 	}
 	qp->wr->opcode = opcode;
 	qp->wr->flags = sqe_flags(qp, verbs->wr_flags);
-	qp->wr_data = opcode == RNIC_WR_BIND_MW || opcode == RNIC_WR_LOCAL_INV;
+	qp->wr_data = opcode == RNIC_WR_BIND_MW || opcode == RNIC_WR_LOCAL_INV || opcode == RNIC_WR_FLUSH ||
+		      opcode == RNIC_WR_ATOMIC_WRITE;
 	return qp->wr;
 }
 
@@ -411,15 +401,41 @@ static void wr_atomic_fetch_add(struct ibv_qp_ex *verbs, uint32_t rkey, uint64_t
 	wr_atomic(verbs, RNIC_WR_FETCH_ADD, rkey, va, add, 0);
 }
 
+static void wr_atomic_write(struct ibv_qp_ex *verbs, uint32_t rkey, uint64_t va, const void *data)
+{
+	uint64_t bytes;
+
+	memcpy(&bytes, data, sizeof bytes);
+	wr_atomic(verbs, RNIC_WR_ATOMIC_WRITE, rkey, va, bytes, 0);
+}
+
+static void wr_flush(struct ibv_qp_ex *verbs, uint32_t rkey, uint64_t va, size_t length, uint8_t type, uint8_t level)
+{
+	struct rnic_qp *qp = qp_of_ex(verbs);
+
+	if (length > UINT32_MAX) {
+		wr_fail(qp, why_length(EINVAL, "ibv_wr_flush", (long long)length));
+		return;
+	}
+	wr_atomic(verbs, RNIC_WR_FLUSH, rkey, va, length, 0);
+	if (qp->wr)
+		qp->wr->imm = type | (uint32_t)level << RNIC_LEVEL_SHIFT;
+}
+
 static void wr_bind_mw(struct ibv_qp_ex *verbs, struct ibv_mw *mw, uint32_t rkey, const struct ibv_mw_bind_info *info)
 {
 	struct sqe *sqe = begin_wr(verbs, RNIC_WR_BIND_MW);
 
 	if (!sqe)
 		return;
-	qp_of_ex(verbs)->wr_binds = true;
-	if (put_bind(qp_of_ex(verbs), sqe, (struct rnic_mw *)mw, rkey, info))
+	if (put_bind(sqe, mw, rkey, info))
 		wr_fail(qp_of_ex(verbs), EINVAL);
+}
+
+static void wr_set_xrc_srqn(struct ibv_qp_ex *verbs, uint32_t srqn)
+{
+	if (qp_of_ex(verbs)->wr)
+		qp_of_ex(verbs)->wr->xrc.srqn = srqn & 0xFFFFFF;
 }
 
 static void wr_set_ud_addr(struct ibv_qp_ex *verbs, struct ibv_ah *ah, uint32_t qpn, uint32_t qkey)
@@ -428,7 +444,7 @@ static void wr_set_ud_addr(struct ibv_qp_ex *verbs, struct ibv_ah *ah, uint32_t 
 		put_ud_address(qp_of_ex(verbs)->wr, ah, qpn, qkey);
 }
 
-/* Whether data may be set: once, and not for requests that carry none. */
+/* Note that the request's data is set: once, and not for requests that carry none. Returns whether to set it. */
 static bool takes_data(struct rnic_qp *qp)
 {
 	if (!qp->wr)
@@ -481,6 +497,8 @@ void qp_fill_wr_ops(struct rnic_qp *qp)
 	qp->extended = true;
 	verbs->wr_atomic_cmp_swp = wr_atomic_cmp_swp;
 	verbs->wr_atomic_fetch_add = wr_atomic_fetch_add;
+	verbs->wr_atomic_write = wr_atomic_write;
+	qp->newer.wr_flush = wr_flush;
 	verbs->wr_bind_mw = wr_bind_mw;
 	verbs->wr_local_inv = wr_local_inv;
 	verbs->wr_rdma_read = wr_rdma_read;
@@ -490,6 +508,7 @@ void qp_fill_wr_ops(struct rnic_qp *qp)
 	verbs->wr_send_imm = wr_send_imm;
 	verbs->wr_send_inv = wr_send_inv;
 	verbs->wr_set_ud_addr = wr_set_ud_addr;
+	verbs->wr_set_xrc_srqn = wr_set_xrc_srqn;
 	verbs->wr_set_inline_data = wr_set_inline_data;
 	verbs->wr_set_inline_data_list = wr_set_inline_data_list;
 	verbs->wr_set_sge = wr_set_sge;

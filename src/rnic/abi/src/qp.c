@@ -11,20 +11,27 @@
 #include "cq.h"
 #include "errors.h"
 #include "mcast.h"
+#include "on_command.h"
 #include "pd.h"
 #include "post.h"
 #include "rnic_reasons.h"
 #include "srq.h"
 #include "wqe.h"
+#include "xrc.h"
 
-enum { MIN_SEND_ENTRIES = 16 };
+enum {
+	MIN_SEND_ENTRIES = 16,
+	RNR_TIMER_MASK = 0x1F, /* Soft-RoCE takes the bits that an RNR NAK carries, and checks none */
+};
 
 enum {
 	QP_ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-		IBV_ACCESS_REMOTE_ATOMIC,
+		IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_FLUSH_GLOBAL | IBV_ACCESS_FLUSH_PERSISTENT,
+	/* ibv_wr_* that exist: all up to BIND_MW, FLUSH and ATOMIC WRITE */
+	SEND_OPS = 2 * IBV_QP_EX_WITH_BIND_MW - 1 + IBV_QP_EX_WITH_FLUSH + IBV_QP_EX_WITH_ATOMIC_WRITE,
 };
 
-static const char create_verb[] = "ibv_create_qp", modify_verb[] = "ibv_modify_qp";
+static const char create_verb[] = "ibv_create_qp", modify_verb[] = "ibv_modify_qp", open_verb[] = "ibv_open_qp";
 
 static const uint8_t device_state[] = {
 	[IBV_QPS_RESET] = RNIC_QP_RESET, [IBV_QPS_INIT] = RNIC_QP_INIT, [IBV_QPS_RTR] = RNIC_QP_RTR,
@@ -44,11 +51,18 @@ static int verbs_state(uint32_t state)
 	return IBV_QPS_UNKNOWN;
 }
 
-/* Refuse with a reason: without this function the program would get EOPNOTSUPP alone. */
-void *rnic_open_xrcd(struct ibv_context *verbs UNUSED, void *attr UNUSED)
+/* Service type of each queue pair type, plus one. */
+static const uint8_t services[] = {
+	[IBV_QPT_RC] = RNIC_QP_ST_RC + 1,
+	[IBV_QPT_UC] = RNIC_QP_ST_UC + 1,
+	[IBV_QPT_UD] = RNIC_QP_ST_UD + 1,
+	[IBV_QPT_XRC_SEND] = RNIC_QP_ST_XRC_INI + 1,
+	[IBV_QPT_XRC_RECV] = RNIC_QP_ST_XRC_TGT + 1,
+};
+
+static bool is_known_type(int type)
 {
-	log_error("XRC is not supported: use RC, UC or UD queue pairs, or RC with a shared receive queue");
-	return fail_null(EOPNOTSUPP);
+	return type >= 0 && (size_t)type < COUNT(services) && services[type];
 }
 
 static int unsupported_type_error(int type)
@@ -57,8 +71,6 @@ static int unsupported_type_error(int type)
 
 	snprintf(what, sizeof what, "qp_type=%d", type);
 	switch (type) {
-	case IBV_QPT_XRC_SEND:
-	case IBV_QPT_XRC_RECV:
 	case IBV_QPT_RAW_PACKET:
 	case IBV_QPT_DRIVER:
 		return why_not_supported(EOPNOTSUPP, create_verb, what, "use RC, UC or UD");
@@ -102,8 +114,7 @@ static int alloc_send_queue(struct rnic_context *context, struct rnic_qp *qp)
 		qp->entries <<= 1;
 	qp->cap.max_send_wr = qp->entries - 1;
 	qp->ids = calloc(qp->entries, sizeof *qp->ids);
-	qp->bound = calloc(qp->entries, sizeof *qp->bound);
-	error = qp->ids && qp->bound ?
+	error = qp->ids ?
 			ring_alloc(context, &qp->memory, (size_t)qp->entries * (sizeof(struct sqe) + qp->slab_bytes)) :
 			ENOMEM;
 	qp->sq = qp->memory.base;
@@ -111,15 +122,34 @@ static int alloc_send_queue(struct rnic_context *context, struct rnic_qp *qp)
 	return error;
 }
 
-static struct rnic_qp *create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
+/* Count a queue pair as a user of what it was made with, or no longer. */
+static void count_users(struct rnic_qp *qp, int change)
 {
-	struct rnic_context *context = context_of(pd->context);
+	if (qp->xrcd) {
+		qp->xrcd->users += (uint32_t)change;
+		return;
+	}
+	((struct rnic_pd *)qp->verbs.qp_base.pd)->users += change;
+	qp->send_cq->users += (uint32_t)change;
+	qp->recv_cq->users += (uint32_t)change;
+	if (qp->srq)
+		qp->srq->users += (uint32_t)change;
+}
+
+/* Make a queue pair in a protection domain, or XRC_RECV in an XRC domain. */
+static struct rnic_qp *create_qp(struct ibv_context *verbs, struct ibv_pd *pd, struct rnic_xrcd *xrcd,
+				 struct ibv_qp_init_attr *init)
+{
+	bool target = init->qp_type == IBV_QPT_XRC_RECV, sends = init->qp_type == IBV_QPT_XRC_SEND;
+	struct rnic_context *context = context_of(verbs);
 	struct rnic_qp *qp;
 	int error;
 
-	if (init->qp_type != IBV_QPT_RC && init->qp_type != IBV_QPT_UC && init->qp_type != IBV_QPT_UD)
+	if (!is_known_type(init->qp_type))
 		return fail_null(unsupported_type_error(init->qp_type));
-	if (!init->send_cq || !init->recv_cq)
+	if (target)
+		init->cap = (struct ibv_qp_cap){ 0 };
+	else if (!init->send_cq || (!init->recv_cq && !sends))
 		return fail_null(why_no_cq(EINVAL, create_verb, init->send_cq ? "recv_cq" : "send_cq"));
 	if (check_cap(context, &init->cap))
 		return fail_null(EINVAL);
@@ -127,15 +157,16 @@ static struct rnic_qp *create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *ini
 	if (!qp)
 		return NULL;
 	qp->cap = init->cap;
-	qp->send_cq = (struct rnic_cq *)init->send_cq;
-	qp->recv_cq = (struct rnic_cq *)init->recv_cq;
-	qp->srq = (struct rnic_srq *)init->srq;
+	qp->service = services[init->qp_type] - 1u;
+	if (!target) {
+		qp->send_cq = (struct rnic_cq *)init->send_cq;
+		qp->recv_cq = (struct rnic_cq *)(sends ? init->send_cq : init->recv_cq);
+	}
+	qp->srq = is_xrc(qp) ? NULL : (struct rnic_srq *)init->srq;
+	qp->xrcd = xrcd;
 	qp->sq_sig_all = init->sq_sig_all;
-	qp->service = init->qp_type == IBV_QPT_RC ? RNIC_QP_ST_RC :
-		      init->qp_type == IBV_QPT_UC ? RNIC_QP_ST_UC :
-						    RNIC_QP_ST_UD;
 	error = alloc_send_queue(context, qp);
-	if (!error && !init->srq)
+	if (!error && !qp->srq && !is_xrc(qp))
 		error = receive_ring_alloc(context, &qp->rq, init->cap.max_recv_wr,
 					   init->cap.max_recv_sge ? init->cap.max_recv_sge : 1, false);
 	if (error)
@@ -144,19 +175,21 @@ static struct rnic_qp *create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *ini
 	if (error)
 		goto unmap;
 	qp->rq.block = qp->block;
-	if (init->srq) {
+	if (qp->srq || is_xrc(qp)) {
 		qp->cap.max_recv_wr = 0;
 		qp->cap.max_recv_sge = 0;
 	}
+	if (target)
+		qp->cap.max_send_wr = 0;
 	init->cap = qp->cap;
 	pthread_mutex_init(&qp->lock, NULL);
 	qp->verbs.qp_base = (struct ibv_qp){
-		.context = pd->context,
+		.context = verbs,
 		.qp_context = init->qp_context,
 		.pd = pd,
-		.send_cq = init->send_cq,
-		.recv_cq = init->recv_cq,
-		.srq = init->srq,
+		.send_cq = target ? NULL : init->send_cq,
+		.recv_cq = is_xrc(qp) ? NULL : init->recv_cq,
+		.srq = qp->srq ? init->srq : NULL,
 		.handle = qp->number,
 		.qp_num = qp->number,
 		.state = IBV_QPS_RESET,
@@ -167,47 +200,54 @@ static struct rnic_qp *create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *ini
 	pthread_mutex_lock(&context->lock);
 	context->qps[qp->number & context->qp_mask] = qp;
 	pthread_mutex_unlock(&context->lock);
-	((struct rnic_pd *)pd)->users++;
-	qp->send_cq->users++;
-	qp->recv_cq->users++;
-	if (qp->srq)
-		qp->srq->users++;
+	on_command_new_qp(context, qp->number);
+	count_users(qp, 1);
 	return qp;
 
 unmap:
 	receive_ring_free(context, &qp->rq);
 	ring_free(context, &qp->memory);
 	free(qp->ids);
-	free(qp->bound);
 	free(qp);
 	return fail_null(error);
 }
 
 EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
 {
-	struct rnic_qp *qp = create_qp(pd, init);
+	struct rnic_qp *qp;
 
+	if (init->qp_type == IBV_QPT_XRC_RECV)
+		return fail_null(why_bad_value(EINVAL, create_verb, "XRC_RECV, which ibv_create_qp_ex makes,"));
+	qp = create_qp(pd->context, pd, NULL, init);
 	return qp ? &qp->verbs.qp_base : NULL;
 }
 
 struct ibv_qp *rnic_create_qp_ex(struct ibv_context *verbs, struct ibv_qp_init_attr_ex *init)
 {
-	uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+	uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS |
+			 IBV_QP_INIT_ATTR_CREATE_FLAGS;
+	bool target = init->qp_type == IBV_QPT_XRC_RECV;
 	struct rnic_qp *qp;
 
-	if (init->qp_type != IBV_QPT_RC && init->qp_type != IBV_QPT_UC && init->qp_type != IBV_QPT_UD)
+	if (!is_known_type(init->qp_type))
 		return fail_null(unsupported_type_error(init->qp_type));
 	if (init->comp_mask & ~known || (init->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && init->create_flags) ||
-	    (init->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS && init->send_ops_flags & ~(uint64_t)0x3FF))
+	    (init->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS && init->send_ops_flags & ~(uint64_t)SEND_OPS))
 		return fail_null(why_not_supported(EOPNOTSUPP, "ibv_create_qp_ex", "what comp_mask asks for",
 						   "PD and SEND_OPS_FLAGS are supported"));
-	if (!(init->comp_mask & IBV_QP_INIT_ATTR_PD) || init->pd->context != verbs)
+	if (target && (!(init->comp_mask & IBV_QP_INIT_ATTR_XRCD) || init->xrcd->context != verbs))
+		return fail_null(
+			why_bad_value(EINVAL, "ibv_create_qp_ex", "a missing XRC domain, or another device's,"));
+	if (!target && (!(init->comp_mask & IBV_QP_INIT_ATTR_PD) || init->pd->context != verbs))
 		return fail_null(
 			why_bad_value(EINVAL, "ibv_create_qp_ex", "a missing protection domain, or another device's,"));
 	/* The extended attributes begin as the plain ones do. */
-	qp = create_qp(init->pd, (struct ibv_qp_init_attr *)(void *)init);
-	if (qp && init->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
+	qp = create_qp(verbs, target ? NULL : init->pd, target ? (struct rnic_xrcd *)init->xrcd : NULL,
+		       (struct ibv_qp_init_attr *)(void *)init);
+	if (qp && init->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) {
 		qp_fill_wr_ops(qp);
+		on_command_fill_qp(context_of(verbs), qp);
+	}
 	return qp ? &qp->verbs.qp_base : NULL;
 }
 
@@ -250,7 +290,7 @@ static int put_ah_attr(const struct rnic_context *context, uint8_t *qpc, const s
 
 static int put_qp_attr(const struct rnic_context *context, uint8_t *qpc, const struct ibv_qp_attr *attr, int mask)
 {
-	if (attr->qp_access_flags > 0xFF && mask & IBV_QP_ACCESS_FLAGS)
+	if (attr->qp_access_flags > 0xFFFF && mask & IBV_QP_ACCESS_FLAGS)
 		return why_access_flags(EINVAL, modify_verb, "qp_access_flags", attr->qp_access_flags,
 					attr->qp_access_flags & ~(unsigned)QP_ACCESS);
 	if (mask & IBV_QP_PKEY_INDEX && attr->pkey_index > 127)
@@ -279,9 +319,13 @@ static void put_init_attr(const struct rnic_qp *qp, uint8_t *qpc)
 	rnic_put_be(qpc, RNIC_QPC_MSGMAX, 31);
 	rnic_put_be(qpc, RNIC_QPC_SQ_ENTRY_SZ_LOG, 6);
 	rnic_put_be(qpc, RNIC_QPC_USR_PAGE, qp->block);
-	rnic_put_be(qpc, RNIC_QPC_PD, qp->verbs.qp_base.pd->handle);
-	rnic_put_be(qpc, RNIC_QPC_CQN_SND, qp->send_cq->number);
-	rnic_put_be(qpc, RNIC_QPC_CQN_RCV, qp->recv_cq->number);
+	if (qp->xrcd) {
+		rnic_put_be(qpc, RNIC_QPC_XRCD, qp->xrcd->number);
+	} else {
+		rnic_put_be(qpc, RNIC_QPC_PD, qp->verbs.qp_base.pd->handle);
+		rnic_put_be(qpc, RNIC_QPC_CQN_SND, qp->send_cq->number);
+		rnic_put_be(qpc, RNIC_QPC_CQN_RCV, qp->recv_cq->number);
+	}
 	rnic_put_be(qpc, RNIC_QPC_SND_WQE_LENGTH, qp->entries * (uint32_t)sizeof(struct sqe));
 	rnic_put_be(qpc, RNIC_QPC_SQ_BASE, (uintptr_t)qp->memory.base);
 	rnic_put_be(qpc, RNIC_QPC_SQ_MAX_SGE, qp->cap.max_send_sge);
@@ -290,6 +334,8 @@ static void put_init_attr(const struct rnic_qp *qp, uint8_t *qpc)
 		rnic_put_be(qpc, RNIC_QPC_SRQN, RNIC_SRQ_VALID | qp->srq->number);
 		return;
 	}
+	if (is_xrc(qp))
+		return;
 	rnic_put_be(qpc, RNIC_QPC_RCV_WQE_LENGTH, qp->rq.entries * qp->rq.stride);
 	rnic_put_be(qpc, RNIC_QPC_RQ_BASE, (uintptr_t)qp->rq.memory.base);
 	rnic_put_be(qpc, RNIC_QPC_RQ_ENTRY_SZ_LOG, (uint32_t)__builtin_ctz(qp->rq.stride));
@@ -303,14 +349,15 @@ static int reset_qp(struct rnic_context *context, struct rnic_qp *qp)
 	if (error)
 		return error;
 	qp->created = false;
-	cq_clean(qp->send_cq, qp);
+	if (!qp->xrcd)
+		cq_clean(qp->send_cq, qp);
 	if (qp->recv_cq != qp->send_cq)
 		cq_clean(qp->recv_cq, qp);
 	pthread_mutex_lock(&qp->lock);
 	qp->tail = 0;
 	qp->head = 0;
 	pthread_mutex_unlock(&qp->lock);
-	if (!qp->srq)
+	if (!qp->srq && !is_xrc(qp))
 		receive_ring_reset(&qp->rq);
 	qp->verbs.qp_base.state = IBV_QPS_RESET;
 	return 0;
@@ -321,6 +368,7 @@ static int reset_qp(struct rnic_context *context, struct rnic_qp *qp)
 static int plan_transition(const struct rnic_qp *qp, const struct ibv_qp_attr *attr, int mask, uint32_t current,
 			   struct command *command, uint8_t *qpc, uint32_t *target)
 {
+	struct ibv_qp_attr taken;
 	int error;
 
 	*target = current;
@@ -337,7 +385,11 @@ static int plan_transition(const struct rnic_qp *qp, const struct ibv_qp_attr *a
 	if (!command->op || *target == RNIC_QP_RESET)
 		return why_no_transition(EINVAL, modify_verb, qp->number, state_names[current], state_names[*target]);
 	memset(qpc, 0, RNIC_QPC_SIZE);
-	error = put_qp_attr(context_of(qp->verbs.qp_base.context), qpc, attr, mask);
+	memcpy(&taken, attr, offsetof(struct ibv_qp_attr, rate_limit)); /* older programs' structures end there */
+	taken.min_rnr_timer &= RNR_TIMER_MASK;
+	if (mask & IBV_QP_MIN_RNR_TIMER && taken.min_rnr_timer != attr->min_rnr_timer)
+		why_rnr_timer_bits(0, modify_verb, attr->min_rnr_timer, taken.min_rnr_timer);
+	error = put_qp_attr(context_of(qp->verbs.qp_base.context), qpc, &taken, mask);
 	if (error)
 		return error;
 	rnic_put_be(qpc, RNIC_QPC_SERVTYPE, qp->service);
@@ -479,6 +531,57 @@ EXPORT int ibv_query_qp(struct ibv_qp *verbs, struct ibv_qp_attr *attr, int mask
 	return 0;
 }
 
+/* ---- queue pairs that another handle made */
+
+struct ibv_qp *rnic_open_qp(struct ibv_context *verbs, struct ibv_qp_open_attr *attr)
+{
+	uint32_t needed = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+	uint8_t qpc[RNIC_QPC_SIZE];
+	struct rnic_qp *qp;
+	int error;
+
+	if ((attr->comp_mask & needed) != needed || attr->comp_mask & ~(needed | IBV_QP_OPEN_ATTR_CONTEXT) ||
+	    attr->qp_type != IBV_QPT_XRC_RECV || attr->xrcd->context != verbs)
+		return fail_null(
+			why_bad_value(EINVAL, open_verb, "anything but an XRC_RECV queue pair of the device,"));
+	qp = calloc(1, sizeof *qp);
+	if (!qp)
+		return NULL;
+	qp->service = RNIC_QP_ST_XRC_TGT;
+	qp->xrcd = (struct rnic_xrcd *)attr->xrcd;
+	qp->number = attr->qp_num;
+	qp->opened = true;
+	qp->created = true;
+	qp->verbs.qp_base = (struct ibv_qp){
+		.context = verbs,
+		.qp_context = attr->comp_mask & IBV_QP_OPEN_ATTR_CONTEXT ? attr->qp_context : NULL,
+		.handle = attr->qp_num,
+		.qp_num = attr->qp_num,
+		.qp_type = IBV_QPT_XRC_RECV,
+	};
+	error = query_qp(qp, qpc);
+	if (!error && (rnic_get_be(qpc, RNIC_QPC_SERVTYPE) != RNIC_QP_ST_XRC_TGT ||
+		       rnic_get_be(qpc, RNIC_QPC_XRCD) != qp->xrcd->number))
+		error = why_bad_value(EINVAL, open_verb, "a queue pair that is not in this XRC domain,");
+	if (error) {
+		free(qp);
+		return fail_null(error);
+	}
+	qp->state = (uint32_t)rnic_get_be(qpc, RNIC_QPC_STATE);
+	qp->verbs.qp_base.state = verbs_state(qp->state);
+	pthread_mutex_init(&qp->lock, NULL);
+	pthread_mutex_init(&qp->verbs.qp_base.mutex, NULL);
+	pthread_cond_init(&qp->verbs.qp_base.cond, NULL);
+	count_users(qp, 1);
+	return &qp->verbs.qp_base;
+}
+
+static void close_opened(struct rnic_qp *qp)
+{
+	count_users(qp, -1);
+	free(qp);
+}
+
 EXPORT int ibv_destroy_qp(struct ibv_qp *verbs)
 {
 	static const uint32_t types[] = { RNIC_EVENT_COMM_EST,	      RNIC_EVENT_SQ_DRAINED,
@@ -488,6 +591,10 @@ EXPORT int ibv_destroy_qp(struct ibv_qp *verbs)
 	struct rnic_context *context = context_of(verbs->context);
 	int error = 0;
 
+	if (qp->opened) {
+		close_opened(qp);
+		return 0;
+	}
 	if (qp->groups && !context->dead)
 		return fail(why_in_use(EBUSY, "ibv_destroy_qp", "queue pair", qp->number, "multicast groups"));
 	if (!context->dead)
@@ -503,15 +610,10 @@ EXPORT int ibv_destroy_qp(struct ibv_qp *verbs)
 		await_acknowledged(&verbs->mutex, &verbs->cond, &verbs->events_completed, qp->async_reported);
 	}
 	mcast_free(qp);
-	((struct rnic_pd *)verbs->pd)->users--;
-	qp->send_cq->users--;
-	qp->recv_cq->users--;
-	if (qp->srq)
-		qp->srq->users--;
+	count_users(qp, -1);
 	receive_ring_free(context, &qp->rq);
 	ring_free(context, &qp->memory);
 	free(qp->ids);
-	free(qp->bound);
 	free(qp);
 	return 0;
 }

@@ -9,19 +9,24 @@
 
 #include "receive_ring.h"
 #include "ring_memory.h"
+#include "rnic_hw.h"
 #include "verbs_abi.h"
 
 struct mcast_group;
 struct rnic_cq;
-struct rnic_mw;
 struct rnic_srq;
+struct rnic_xrcd;
 struct sqe;
 
 struct rnic_qp {
-	struct ibv_qp_ex verbs;
+	union {
+		struct ibv_qp_ex verbs;
+		struct ibv_qp_ex_flush newer;
+	};
 	pthread_mutex_t lock; /* send queue */
 	struct rnic_cq *send_cq, *recv_cq;
 	struct rnic_srq *srq;
+	struct rnic_xrcd *xrcd; /* of XRC_RECV, which has neither CQs nor a protection domain */
 	struct ring_memory memory;
 	struct sqe *sq;
 	uint8_t *slab;
@@ -34,16 +39,23 @@ struct rnic_qp {
 	bool created; /* on the device: not in RESET */
 	_Atomic uint32_t state; /* of the device's, as last seen: it may have failed meanwhile */
 	bool sq_sig_all, extended;
+	bool opened; /* by ibv_open_qp: another handle made it, and destroys it */
 	uint32_t wr_tail; /* wr_*: the entry after the one being built */
 	struct sqe *wr;
-	struct rnic_mw **bound; /* the window of the bind at an index */
-	bool wr_data, wr_binds; /* wr_*: its data is set; the chain has binds */
+	bool wr_data; /* wr_*: its data is set */
 	int wr_error;
 	_Atomic uint32_t async_reported;
 	struct mcast_group *groups;
+	int (*wr_complete)(struct ibv_qp_ex *verbs); /* that a fault script's calls */
 };
 
-void *rnic_open_xrcd(struct ibv_context *verbs, void *attr);
+/* Return whether it has no receive queue: it sends into SRQs of its peer's, or receives into them. */
+static inline bool is_xrc(const struct rnic_qp *qp)
+{
+	return qp->service == RNIC_QP_ST_XRC_INI || qp->service == RNIC_QP_ST_XRC_TGT;
+}
+
+struct ibv_qp *rnic_open_qp(struct ibv_context *verbs, struct ibv_qp_open_attr *attr);
 struct ibv_qp *rnic_create_qp_ex(struct ibv_context *verbs, struct ibv_qp_init_attr_ex *attr);
 
 #endif

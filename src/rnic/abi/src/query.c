@@ -10,6 +10,7 @@
 #include "cmd.h"
 #include "compiler.h"
 #include "context.h"
+#include "dm.h"
 #include "errors.h"
 #include "gid.h"
 #include "io/clock.h"
@@ -24,8 +25,17 @@ EXPORT int ibv_query_device(struct ibv_context *verbs, struct ibv_device_attr *a
 	uint64_t version;
 	int error = nic_command(context, RNIC_CMD_QUERY_ADAPTER, 0, 0, NULL, 0, adapter, sizeof adapter, NULL);
 
+	/* a forked child has what its parent read last: programs query a device there before they use it */
+	if (error && context->forked && context->adapter_read) {
+		memcpy(adapter, context->adapter, sizeof adapter);
+		error = 0;
+	}
 	if (error)
 		return fail(error);
+	pthread_mutex_lock(&context->lock);
+	memcpy(context->adapter, adapter, sizeof adapter);
+	context->adapter_read = true;
+	pthread_mutex_unlock(&context->lock);
 	memset(attr, 0, sizeof *attr);
 	version = rnic_get_be(adapter, RNIC_ADAPTER_FW_VER);
 	snprintf(attr->fw_ver, sizeof attr->fw_ver, "%u.%u.%u", (unsigned)(version >> 32 & 0xFFFF),
@@ -39,8 +49,8 @@ EXPORT int ibv_query_device(struct ibv_context *verbs, struct ibv_device_attr *a
 	attr->hw_ver = (uint32_t)rnic_get_be(adapter, RNIC_ADAPTER_REVISION);
 	attr->max_qp = 1 << dev_lim(context, RNIC_DEV_LIM_LOG_MAX_QPS);
 	attr->max_qp_wr = (1 << dev_lim(context, RNIC_DEV_LIM_LOG_MAX_QP_SZ)) - 1;
-	attr->device_cap_flags = IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B | IBV_DEVICE_CURR_QP_STATE_MOD |
-				 IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SYS_IMAGE_GUID;
+	attr->device_cap_flags = IBV_DEVICE_XRC | IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B |
+				 IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SYS_IMAGE_GUID;
 	attr->max_sge = attr->max_sge_rd = (int)dev_lim(context, RNIC_DEV_LIM_MAX_SGE);
 	attr->max_cq = 1 << dev_lim(context, RNIC_DEV_LIM_LOG_MAX_CQS);
 	attr->max_cqe = (1 << dev_lim(context, RNIC_DEV_LIM_LOG_MAX_CQ_SZ)) - 1;
@@ -62,6 +72,12 @@ EXPORT int ibv_query_device(struct ibv_context *verbs, struct ibv_device_attr *a
 	return 0;
 }
 
+/* Operations on on-demand regions over reliable services. */
+enum {
+	ODP_RELIABLE = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC |
+	IBV_ODP_SUPPORT_SRQ_RECV | IBV_ODP_SUPPORT_FLUSH | IBV_ODP_SUPPORT_ATOMIC_WRITE
+};
+
 int rnic_query_device_ex(struct ibv_context *verbs, const struct ibv_query_device_ex_input *input,
 			 struct ibv_device_attr_ex *attr, size_t bytes)
 {
@@ -72,13 +88,20 @@ int rnic_query_device_ex(struct ibv_context *verbs, const struct ibv_query_devic
 	if (input)
 		memcpy(&comp_mask, input, sizeof comp_mask);
 	if (comp_mask)
-		return EINVAL;
+		return why_not_supported(EINVAL, "ibv_query_device_ex", "a bit of comp_mask", "give 0");
 	if (bytes < sizeof attr->orig_attr)
 		return EOPNOTSUPP;
 	error = ibv_query_device(verbs, &full.orig_attr);
 	if (error)
 		return error;
-	full.device_cap_flags_ex = full.orig_attr.device_cap_flags;
+	full.device_cap_flags_ex = full.orig_attr.device_cap_flags | IBV_DEVICE_FLUSH_GLOBAL | IBV_DEVICE_ATOMIC_WRITE;
+	full.odp_caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
+	full.odp_caps.rc = ODP_RELIABLE | IBV_ODP_SUPPORT_RECV;
+	full.odp_caps.uc = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE |
+			   IBV_ODP_SUPPORT_SRQ_RECV;
+	full.odp_caps.ud = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+	full.xrc_odp_caps = ODP_RELIABLE;
+	full.max_dm_size = DM_BYTES;
 	full.hca_core_clock = CLOCK_KHZ;
 	full.completion_timestamp_mask = UINT64_MAX;
 	memset(attr, 0, bytes);
@@ -109,6 +132,11 @@ static int refresh_limits(struct rnic_context *context)
 	return error;
 }
 
+static bool has_port(const struct rnic_context *context, uint32_t port)
+{
+	return port >= 1 && port <= dev_lim(context, RNIC_DEV_LIM_NUM_PORTS);
+}
+
 int rnic_query_port(struct ibv_context *verbs, uint8_t port, struct ibv_port_attr *attr, size_t bytes)
 {
 	struct rnic_context *context = context_of(verbs);
@@ -122,18 +150,18 @@ int rnic_query_port(struct ibv_context *verbs, uint8_t port, struct ibv_port_att
 		.max_msg_sz = 1u << dev_lim(context, RNIC_DEV_LIM_LOG_MAX_MSG),
 		.pkey_tbl_len = (uint16_t)dev_lim(context, RNIC_DEV_LIM_PKEY_COUNT),
 		.max_vl_num = 1,
-		.active_width = 1, /* 1X */
-		.active_speed = 4, /* 10 Gb/s: some value is required */
+		.active_width = (uint8_t)dev_lim(context, RNIC_DEV_LIM_ACTIVE_WIDTH),
+		.active_speed = (uint8_t)dev_lim(context, RNIC_DEV_LIM_ACTIVE_SPEED),
 		.phys_state = IBV_PORT_PHYS_LINK_UP,
 		.link_layer = IBV_LINK_LAYER_ETHERNET,
 	};
 
 	if (context->dead || error)
 		return EIO;
-	if (full.state != IBV_PORT_ACTIVE)
+	if (full.state == RNIC_PORT_DOWN) /* in INIT and ARMED the link is up */
 		full.phys_state = IBV_PORT_PHYS_DISABLED;
-	if (port < 1 || port > dev_lim(context, RNIC_DEV_LIM_NUM_PORTS))
-		return EINVAL;
+	if (!has_port(context, port))
+		return why_port_number(EINVAL, "ibv_query_port", port);
 	memset(attr, 0, bytes);
 	memcpy(attr, &full, bytes < sizeof full ? bytes : sizeof full);
 	return 0;
@@ -146,20 +174,25 @@ EXPORT int ibv_query_port(struct ibv_context *verbs, uint8_t port, struct ibv_po
 	return error ? fail(error) : 0;
 }
 
-static bool has_gid(const struct rnic_context *context, uint32_t port, uint32_t index)
+/* Return 0 if a port has a GID of this index, else EINVAL, with the reason. */
+static int check_gid(const struct rnic_context *context, const char *verb, uint32_t port, uint32_t index)
 {
-	return port >= 1 && port <= dev_lim(context, RNIC_DEV_LIM_NUM_PORTS) &&
-	       index < dev_lim(context, RNIC_DEV_LIM_GID_COUNT);
+	uint32_t count = dev_lim(context, RNIC_DEV_LIM_GID_COUNT);
+
+	if (!has_port(context, port))
+		return why_port_number(EINVAL, verb, port);
+	return index < count ? 0 : why_gid_index(EINVAL, verb, index, count - 1);
 }
 
 EXPORT int ibv_query_gid(struct ibv_context *verbs, uint8_t port, int index, union ibv_gid *gid)
 {
 	struct rnic_context *context = context_of(verbs);
+	int error;
 
 	refresh_limits(context);
-	if (index < 0 || !has_gid(context, port, (uint32_t)index)) {
-		errno = why_gid_index(EINVAL, "ibv_query_gid", (uint32_t)index,
-				      dev_lim(context, RNIC_DEV_LIM_GID_COUNT) - 1);
+	error = check_gid(context, "ibv_query_gid", port, (uint32_t)index); /* a negative index is a large one */
+	if (error) {
+		errno = error;
 		return -1;
 	}
 	memcpy(gid->raw, gid_at(context, (uint32_t)index), 16);
@@ -168,11 +201,13 @@ EXPORT int ibv_query_gid(struct ibv_context *verbs, uint8_t port, int index, uni
 
 EXPORT int ibv_query_gid_type(struct ibv_context *verbs, uint8_t port, unsigned int index, int *type)
 {
-	if (!has_gid(context_of(verbs), port, index)) {
-		errno = EINVAL;
+	int error = check_gid(context_of(verbs), "ibv_query_gid_type", port, index);
+
+	if (error) {
+		errno = error;
 		return -1;
 	}
-	*type = IBV_GID_TYPE_SYSFS_ROCE_V2;
+	*type = gid_is_v1(context_of(verbs), index) ? IBV_GID_TYPE_SYSFS_IB_ROCE_V1 : IBV_GID_TYPE_SYSFS_ROCE_V2;
 	return 0;
 }
 
@@ -206,23 +241,34 @@ static uint32_t gid_ifindex(const uint8_t *gid)
 	return index;
 }
 
+/* Return the index of the GID that packets leave from, for librdmacm. */
+EXPORT uint8_t rnic_own_gid_index(struct ibv_context *verbs)
+{
+	return (uint8_t)own_gid_index(context_of(verbs));
+}
+
 static void fill_gid_entry(const struct rnic_context *context, uint32_t index, struct ibv_gid_entry *entry)
 {
 	memcpy(entry->gid.raw, gid_at(context, index), 16);
 	entry->gid_index = index;
 	entry->port_num = 1;
-	entry->gid_type = IBV_GID_TYPE_ROCE_V2;
-	entry->ndev_ifindex = gid_ifindex(entry->gid.raw);
+	entry->gid_type = gid_is_v1(context, index) ? IBV_GID_TYPE_ROCE_V1 : IBV_GID_TYPE_ROCE_V2;
+	/* The link-local GID is of no address of the machine: it is on the same interface. */
+	entry->ndev_ifindex = gid_ifindex(gid_is_link_local(entry->gid.raw) ? own_gid(context) : entry->gid.raw);
 }
 
 EXPORT int _ibv_query_gid_ex(struct ibv_context *verbs, uint32_t port, uint32_t index, struct ibv_gid_entry *entry,
 			     uint32_t flags, size_t bytes)
 {
+	static const char verb[] = "ibv_query_gid_ex";
 	struct ibv_gid_entry full;
+	int error;
 
 	refresh_limits(context_of(verbs));
-	if (flags || !has_gid(context_of(verbs), port, index))
-		return fail(flags ? EOPNOTSUPP : EINVAL);
+	error = flags ? why_not_supported(EOPNOTSUPP, verb, "a bit of flags", "give 0") :
+			check_gid(context_of(verbs), verb, port, index);
+	if (error)
+		return fail(error);
 	fill_gid_entry(context_of(verbs), index, &full);
 	memset(entry, 0, bytes);
 	memcpy(entry, &full, bytes < sizeof full ? bytes : sizeof full);
@@ -254,11 +300,16 @@ EXPORT ssize_t _ibv_query_gid_table(struct ibv_context *verbs, struct ibv_gid_en
 EXPORT int ibv_query_pkey(struct ibv_context *verbs, uint8_t port, int index, be16_t *pkey)
 {
 	struct rnic_context *context = context_of(verbs);
+	uint32_t count;
 
 	refresh_limits(context);
-	if (port < 1 || port > dev_lim(context, RNIC_DEV_LIM_NUM_PORTS) || index < 0 ||
-	    (uint32_t)index >= dev_lim(context, RNIC_DEV_LIM_PKEY_COUNT)) {
-		errno = EINVAL;
+	count = dev_lim(context, RNIC_DEV_LIM_PKEY_COUNT);
+	if (!has_port(context, port)) {
+		errno = why_port_number(EINVAL, "ibv_query_pkey", port);
+		return -1;
+	}
+	if (index < 0 || (uint32_t)index >= count) {
+		errno = why_pkey_index(EINVAL, "ibv_query_pkey", (uint32_t)index, count - 1);
 		return -1;
 	}
 	memcpy(pkey, context->limits + RNIC_DEV_LIM_PKEY0_AT + 2 * index, 2);

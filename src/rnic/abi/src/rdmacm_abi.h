@@ -161,7 +161,7 @@ int rdma_reject(struct rdma_cm_id *id, const void *data, uint8_t bytes);
 int rdma_disconnect(struct rdma_cm_id *id);
 int rdma_set_option(struct rdma_cm_id *id, int level, int name, void *value, size_t bytes);
 
-/* What is called of libibverbs. */
+/* Functions of libibverbs that librdmacm calls. */
 struct ibv_device **ibv_get_device_list(int *count);
 void ibv_free_device_list(struct ibv_device **list);
 struct ibv_context *ibv_open_device(struct ibv_device *device);
@@ -189,6 +189,7 @@ int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid);
 int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid);
 
 /* Two changes of state in one message, of this libibverbs alone. */
+uint8_t rnic_own_gid_index(struct ibv_context *verbs);
 int rnic_modify_qp_twice(struct ibv_qp *verbs, const struct ibv_qp_attr *const *attrs, const int *masks);
 
 #endif

@@ -1,4 +1,4 @@
-/* Event channels: an event waits in the NIC process until the program asks; what it told beyond that waits here. */
+/* Event channels: events wait in the NIC process until the program asks; further events that it reported wait here. */
 #define _GNU_SOURCE
 #include "rdmacm_channel.h"
 
@@ -42,9 +42,20 @@ void channel_signal(struct cm_channel *channel)
 {
 	uint64_t one = 1;
 
-	if (own_fd_valid(&channel->fd))
-		while (write(channel->public.fd, &one, sizeof one) < 0 && errno == EINTR)
+	if (own_fd_valid(&channel->file.fired))
+		while (write(channel->file.fired.fd, &one, sizeof one) < 0 && errno == EINTR)
 			;
+}
+
+int channel_await(struct cm_channel *channel)
+{
+	uint64_t one;
+
+	if (!own_fd_valid(&channel->file.fd) || !own_fd_valid(&channel->file.fired))
+		return EBADF;
+	if (event_file_is_nonblocking(&channel->file))
+		return eventfd_drain(channel->file.fired.fd) ? 0 : EAGAIN;
+	return read(channel->file.fired.fd, &one, sizeof one) == sizeof one ? 0 : errno;
 }
 
 int channel_queue_answer(struct cm_channel *channel, const struct cm_rpc *rpc)
@@ -92,13 +103,22 @@ void channel_filter(struct cm_channel *channel, bool (*leaves)(const uint8_t *re
 		if (leaves(queued->record, with)) {
 			*at = queued->next;
 			free(queued);
-			if (own_fd_valid(&channel->fd))
-				eventfd_drain(channel->public.fd);
+			if (own_fd_valid(&channel->file.fired))
+				eventfd_drain(channel->file.fired.fd);
 		} else {
 			at = &queued->next;
 		}
 	}
 	channel->last = at;
+}
+
+static void close_channel(uint32_t number)
+{
+	struct cm_rpc rpc;
+
+	cm_rpc_init(&rpc, RNIC_CM_CLOSE_CHANNEL, NULL);
+	cm_put32(&rpc, RNIC_CM_REQUEST_CHANNEL_AT, number);
+	cm_rpc_call(&rpc);
 }
 
 EXPORT struct rdma_event_channel *rdma_create_event_channel(void)
@@ -110,31 +130,31 @@ EXPORT struct rdma_event_channel *rdma_create_event_channel(void)
 	if (!channel)
 		return fail_null(ENOMEM);
 	error = cm_request(NULL, RNIC_CM_CHANNEL, &rpc);
-	if (!error && rpc.fd < 0)
-		error = EMFILE;
 	if (error) {
 		free(channel);
 		return fail_null(error);
 	}
 	channel->number = cm_get32(&rpc, RNIC_CM_RECORD_ID_AT);
-	own_fd_take(&channel->fd, rpc.fd, OWN_FD_SHARED);
-	channel->public.fd = rpc.fd;
+	error = rpc.fd < 0 ? EMFILE : event_file_open(&channel->file, rpc.fd);
+	if (error) {
+		close_channel(channel->number);
+		free(channel);
+		return fail_null(error);
+	}
+	channel->public.fd = channel->file.fd.fd;
 	channel->last = &channel->first;
 	pthread_mutex_init(&channel->lock, NULL);
-	/* The NIC process left it non-blocking for its own writes; programs expect reads that wait. */
-	fcntl(rpc.fd, F_SETFL, fcntl(rpc.fd, F_GETFL) & ~O_NONBLOCK);
+	/* The NIC process left it non-blocking for its own writes; reads of it wait. */
+	fcntl(channel->file.fired.fd, F_SETFL, fcntl(channel->file.fired.fd, F_GETFL) & ~O_NONBLOCK);
 	return &channel->public;
 }
 
 EXPORT void rdma_destroy_event_channel(struct rdma_event_channel *public)
 {
 	struct cm_channel *channel = to_channel(public);
-	struct cm_rpc rpc;
 
-	cm_rpc_init(&rpc, RNIC_CM_CLOSE_CHANNEL, NULL);
-	cm_put32(&rpc, RNIC_CM_REQUEST_CHANNEL_AT, channel->number);
-	cm_rpc_call(&rpc);
-	own_fd_close(&channel->fd);
+	close_channel(channel->number);
+	event_file_close(&channel->file);
 	while (channel->first)
 		free(pop_queued(channel));
 	pthread_mutex_destroy(&channel->lock);

@@ -1,4 +1,4 @@
-/* Event channels: eventfds that the NIC process bumps once for each event. */
+/* Event channels: the NIC process bumps their eventfds once for each event. */
 #ifndef RNIC_RDMACM_CHANNEL_H
 #define RNIC_RDMACM_CHANNEL_H
 
@@ -6,20 +6,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "io/own_fd.h"
+#include "event_file.h"
 #include "rdmacm_abi.h"
 #include "rnic_hw.h"
 
 struct cm_rpc;
 
-struct cm_queued_event { /* that the NIC process told, and the program has not asked for yet */
+struct cm_queued_event { /* reported by the NIC process, not yet taken by the program */
 	struct cm_queued_event *next;
 	uint8_t record[RNIC_CM_RECORD_SIZE];
 };
 
 struct cm_channel {
 	struct rdma_event_channel public;
-	struct own_fd fd; /* `public.fd`, which the program may close */
+	struct event_file file; /* of `public.fd` */
 	uint32_t number;
 	pthread_mutex_t lock; /* of the queue: the descriptor is readable once for each event in it */
 	struct cm_queued_event *first, **last;
@@ -36,6 +36,8 @@ int channel_queue(struct cm_channel *channel, const uint8_t *record);
 int channel_queue_answer(struct cm_channel *channel, const struct cm_rpc *rpc);
 /* Signal one more event to threads that read or poll the channel's descriptor. */
 void channel_signal(struct cm_channel *channel);
+/* Wait until an event is signaled, and take the signal: 0 or the error number. */
+int channel_await(struct cm_channel *channel);
 /* Take the next event, which the descriptor has told; RNIC_CM_NO_EVENT if it is gone by now. */
 int channel_next(struct cm_channel *channel, struct cm_rpc *rpc);
 /* Remove the queued events for which `leaves` returns true, and what the descriptor says of them. The channel is

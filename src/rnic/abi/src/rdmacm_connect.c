@@ -2,8 +2,10 @@
 #include "rdmacm_id.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "compiler.h"
 #include "errors.h"
@@ -26,6 +28,23 @@ static int put_address(struct cm_rpc *rpc, const struct sockaddr *address, unsig
 	return 0;
 }
 
+/* Return whether an ID bound to `::` takes IPv6 alone: by its option, or by default as the system's sockets do. */
+static bool takes_one_family(const struct cm_id *id, const struct sockaddr *address)
+{
+	char value = '0';
+	int file;
+
+	if (address->sa_family != AF_INET6 || id->afonly_set)
+		return id->afonly;
+	file = open("/proc/sys/net/ipv6/bindv6only", O_RDONLY | O_CLOEXEC);
+	if (file >= 0) {
+		if (read(file, &value, 1) != 1)
+			value = '0';
+		close(file);
+	}
+	return value == '1';
+}
+
 static const char family_problem[] = "an address that is neither IPv4 nor IPv6";
 
 EXPORT int rdma_bind_addr(struct rdma_cm_id *public, struct sockaddr *address)
@@ -38,7 +57,8 @@ EXPORT int rdma_bind_addr(struct rdma_cm_id *public, struct sockaddr *address)
 		return rdma_seterrno(why_bad_value(EINVAL, "rdma_bind_addr", family_problem));
 	cm_rpc_init(&rpc, RNIC_CM_BIND, id);
 	error = put_address(&rpc, address, RNIC_CM_REQUEST_SRC_AT, RNIC_CM_REQUEST_SRC_PORT_AT);
-	cm_put32(&rpc, RNIC_CM_REQUEST_FLAGS_AT, id->reuse ? RNIC_CM_REUSEADDR : 0);
+	cm_put32(&rpc, RNIC_CM_REQUEST_FLAGS_AT,
+		 (id->reuse ? RNIC_CM_REUSEADDR : 0) | (takes_one_family(id, address) ? RNIC_CM_AFONLY : 0));
 	if (!error)
 		error = cm_rpc_call(&rpc);
 	if (error)
@@ -338,7 +358,11 @@ EXPORT int rdma_set_option(struct rdma_cm_id *public, int level, int name, void 
 		id->reuse = *(int *)value != 0;
 		return 0;
 	case RDMA_OPTION_ID_AFONLY:
-		return bytes == sizeof(int) ? 0 : rdma_seterrno(EINVAL); /* a device has one family's address */
+		if (bytes != sizeof(int))
+			return rdma_seterrno(EINVAL);
+		id->afonly = *(int *)value != 0;
+		id->afonly_set = true;
+		return 0;
 	case RDMA_OPTION_ID_ACK_TIMEOUT:
 		if (bytes != 1 || *(uint8_t *)value > 31)
 			return rdma_seterrno(EINVAL);

@@ -46,7 +46,7 @@ static struct cm_device *open_device(struct ibv_device *found)
 	if (!device)
 		return NULL;
 	device->verbs = ibv_open_device(found);
-	if (!device->verbs || ibv_query_gid(device->verbs, 1, 0, &device->gid) ||
+	if (!device->verbs || ibv_query_gid(device->verbs, 1, rnic_own_gid_index(device->verbs), &device->gid) ||
 	    ibv_query_device(device->verbs, &attr)) {
 		if (device->verbs)
 			ibv_close_device(device->verbs);

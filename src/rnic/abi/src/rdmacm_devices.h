@@ -10,15 +10,15 @@
 struct cm_device {
 	struct cm_device *next;
 	struct ibv_context *verbs;
-	struct ibv_pd *pd; /* of IDs whose program brings none */
+	struct ibv_pd *pd; /* for IDs whose program gives none */
 	union ibv_gid gid;
 	uint8_t max_rd_atomic;
 };
 
 struct cm_device *cm_devices(void);
-/* The device that has a GID. With `reload`, look for one that appeared after the others. */
+/* Return the device that has a GID. With `reload`, look for one that appeared after the others. */
 struct cm_device *cm_device_by_gid(const union ibv_gid *gid, bool reload);
-/* The protection domain of IDs whose program brings none. */
+/* Return the protection domain of IDs whose program gives none. */
 struct ibv_pd *cm_device_pd(struct cm_device *device);
 
 #endif

@@ -112,7 +112,7 @@ static int dgram_connect(struct rsocket *rs, const struct sockaddr *address, soc
 	return 0;
 }
 
-/* ---- the queue pair, on the device of the bound address or towards the first destination */
+/* ---- the queue pair, on the device of the bound address or of the route to the first destination */
 
 static int post_recv(struct rsocket *rs, unsigned buf)
 {
@@ -265,6 +265,7 @@ static void save_qpn(struct rsocket *rs, struct ds_dest *dest, uint32_t qpn)
 	if (!qpn || (dest->ah && dest->qpn == qpn) ||
 	    cm_gid_of((struct sockaddr *)&dest->address, &attr.grh.dgid, &port))
 		return;
+	attr.grh.sgid_index = rnic_own_gid_index(rs->id->verbs);
 	if (!dest->ah)
 		dest->ah = ibv_create_ah(rs->id->pd, &attr);
 	dest->qpn = qpn;

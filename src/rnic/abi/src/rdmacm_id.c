@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "compiler.h"
 #include "errors.h"
@@ -349,6 +348,8 @@ static void fill_ud(struct cm_event *event, const union ibv_gid *gid, uint32_t q
 	ud->ah_attr.grh.dgid = *gid;
 	ud->ah_attr.grh.hop_limit = 64;
 	ud->ah_attr.grh.traffic_class = tos;
+	if (event->public.id && event->public.id->verbs)
+		ud->ah_attr.grh.sgid_index = rnic_own_gid_index(event->public.id->verbs);
 }
 
 static void process_join(struct cm_event *event, struct cm_id *id, const struct cm_rpc *rpc)
@@ -378,7 +379,7 @@ static void process_join(struct cm_event *event, struct cm_id *id, const struct 
 	}
 }
 
-/* The peer accepted, and its queue pair is ready: make this one ready before the peer is told. */
+/* Make the queue pair ready before the peer is told: the peer accepted, and its own queue pair is ready. */
 static void process_conn_resp(struct cm_event *event, struct cm_id *id)
 {
 	int error;
@@ -495,14 +496,10 @@ EXPORT int rdma_get_cm_event(struct rdma_event_channel *public, struct rdma_cm_e
 	for (;;) {
 		struct cm_event *event;
 		struct cm_rpc rpc;
-		uint64_t count;
-		int error;
+		int error = channel_await(channel);
 
-		if (!own_fd_valid(&channel->fd))
-			return rdma_seterrno(EBADF);
-		if (read(channel->public.fd, &count, sizeof count) != sizeof count)
-			return -1;
-		error = channel_next(channel, &rpc);
+		if (!error)
+			error = channel_next(channel, &rpc);
 		if (error)
 			return rdma_seterrno(error);
 		if (cm_get32(&rpc, RNIC_CM_RECORD_EVENT_AT) == RNIC_CM_NO_EVENT)

@@ -27,7 +27,7 @@ struct cm_id {
 	struct cm_channel *own; /* calls wait for what they begin */
 	uint32_t events_reported, events_completed;
 	uint8_t tos, ack_timeout;
-	bool reuse, passive;
+	bool reuse, afonly, afonly_set, passive;
 	uint8_t responder_resources, initiator_depth; /* of this side, as negotiated */
 	uint8_t peer[RNIC_CM_RECORD_SIZE]; /* the record of REQ or REP */
 	uint32_t remote_qpn, remote_qkey;

@@ -46,6 +46,7 @@ static int init_qp_attr(const struct cm_id *id, const uint8_t *record, struct ib
 		attr->ah_attr.port_num = 1;
 		memcpy(attr->ah_attr.grh.dgid.raw, record + RNIC_CM_RECORD_DST_AT, 16);
 		attr->ah_attr.grh.hop_limit = 64;
+		attr->ah_attr.grh.sgid_index = rnic_own_gid_index(id->public.verbs);
 		attr->ah_attr.grh.traffic_class = record[RNIC_CM_RECORD_TOS_AT];
 		*mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
 		if (reliable) {

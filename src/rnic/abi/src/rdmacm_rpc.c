@@ -205,12 +205,12 @@ int cm_simple_request(const struct cm_id *id, uint32_t op)
 	return cm_request(id, op, &rpc);
 }
 
-/* What the generated functions that only refuse have in common. */
+/* Set errno, and log the first refusal. All generated functions that only refuse call this. */
 void refused(int error)
 {
 	static atomic_flag said = ATOMIC_FLAG_INIT;
 
 	if (!atomic_flag_test_and_set(&said))
-		log_error("what the README names as absent is not supported by this librdmacm: %s", strerror(error));
+		log_error("rnic's librdmacm does not support this function: %s", strerror(error));
 	errno = error;
 }

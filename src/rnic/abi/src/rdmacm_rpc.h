@@ -57,7 +57,7 @@ void cm_rpc_init(struct cm_rpc *rpc, uint32_t op, const struct cm_id *id);
 void cm_rpc_private_data(struct cm_rpc *rpc, const void *data, size_t bytes);
 /* Send a request and wait for its answer. Returns 0 or the error number. */
 int cm_rpc_call(struct cm_rpc *rpc);
-/* A request without arguments, with and without interest in the answer's record. */
+/* Send a request without arguments; cm_request leaves the answer's record in `rpc`. Returns 0 or the error number. */
 int cm_request(const struct cm_id *id, uint32_t op, struct cm_rpc *rpc);
 int cm_simple_request(const struct cm_id *id, uint32_t op);
 

@@ -1,4 +1,4 @@
-/* What all rsockets share: their table, references to them, and waiting. */
+/* Parts that all rsockets share: their table, references to them, and waiting. */
 #define _GNU_SOURCE
 #include "rdmacm_rs.h"
 

@@ -63,7 +63,7 @@ struct rs_ops { /* what differs between streams and datagrams */
 struct rsocket {
 	const struct rs_ops *ops;
 	int fd, family, flags, error;
-	unsigned refcnt; /* calls under way, and one for the table */
+	unsigned refcnt; /* calls in progress, and one for the table */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	bool polling; /* one thread sleeps for all */
@@ -84,7 +84,7 @@ struct rsocket {
 	uint8_t *sbuf;
 	struct ibv_mr *smr;
 	uint32_t sbuf_head, sbuf_used;
-	unsigned sends, controls; /* work requests under way */
+	unsigned sends, controls; /* outstanding work requests */
 	uint16_t sseq_no, sseq_comp; /* messages: sent so far, and the number to stop at */
 	struct rs_sge *target_sgl; /* the peer writes them; behind them the iomap */
 	struct ibv_mr *target_mr;

@@ -146,7 +146,7 @@ static int stream_shutdown(struct rsocket *rs, int how)
 {
 	bool reads, writes;
 
-	/* An accepted socket that is closed at once: let the peer see the connection first, and then its end. */
+	/* If an accepted socket is closed at once, let the peer see the connection first, and then its end. */
 	if (rs->state == RS_CONNECTING && rs->can_read)
 		rs_wait(rs, stream_settled, RS_WAIT_ALWAYS, CLOSE_MS);
 	reads = rs->can_read && how == SHUT_WR;
@@ -189,7 +189,7 @@ static short stream_ready(struct rsocket *rs, short events)
 		ready |= POLLOUT;
 	if (rs->state == RS_ERROR)
 		return (ready & events) | POLLERR;
-	/* What arrived before the end is read first. */
+	/* Report the end only after everything that arrived before it was read. */
 	return (ready & events) | (rs->state == RS_DISCONNECTED && !have_rdata(rs) ? POLLHUP : 0);
 }
 

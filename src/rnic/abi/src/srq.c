@@ -7,11 +7,14 @@
 #include "cmd.h"
 #include "compiler.h"
 #include "context.h"
+#include "cq.h"
 #include "errors.h"
 #include "pd.h"
 #include "rnic_reasons.h"
+#include "xrc.h"
 
-static struct ibv_srq *create_srq(struct ibv_pd *pd, void *srq_context, struct ibv_srq_attr *attr)
+static struct ibv_srq *create_srq(struct ibv_pd *pd, void *srq_context, struct ibv_srq_attr *attr,
+				  struct rnic_xrcd *xrcd, struct rnic_cq *cq)
 {
 	struct rnic_context *context = context_of(pd->context);
 	uint8_t srqc[RNIC_SRQC_SIZE] = { 0 };
@@ -48,6 +51,8 @@ static struct ibv_srq *create_srq(struct ibv_pd *pd, void *srq_context, struct i
 	rnic_put_be(srqc, RNIC_SRQC_USRPAGE, srq->rq.block);
 	rnic_put_be(srqc, RNIC_SRQC_PD, pd->handle);
 	rnic_put_be(srqc, RNIC_SRQC_LIMIT, attr->srq_limit);
+	rnic_put_be(srqc, RNIC_SRQC_XRCD, xrcd ? xrcd->number : 0);
+	rnic_put_be(srqc, RNIC_SRQC_CQN, cq ? cq->number : 0);
 	error = nic_command(context, RNIC_CMD_SW2HW_SRQ, 0, srq->number, srqc, sizeof srqc, NULL, 0, NULL);
 	if (error)
 		goto free_block;
@@ -62,6 +67,12 @@ static struct ibv_srq *create_srq(struct ibv_pd *pd, void *srq_context, struct i
 	context->srqs[srq->number & context->srq_mask] = srq;
 	pthread_mutex_unlock(&context->lock);
 	((struct rnic_pd *)pd)->users++;
+	srq->xrcd = xrcd;
+	srq->cq = cq;
+	if (xrcd)
+		xrcd->users++;
+	if (cq)
+		cq->users++;
 	return &srq->verbs;
 
 free_block:
@@ -77,19 +88,28 @@ free_srq:
 
 EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *init)
 {
-	return create_srq(pd, init->srq_context, &init->attr);
+	return create_srq(pd, init->srq_context, &init->attr, NULL, NULL);
 }
 
 struct ibv_srq *rnic_create_srq_ex(struct ibv_context *verbs, struct ibv_srq_init_attr_ex *init)
 {
-	if (init->comp_mask & ~(uint32_t)(IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD) ||
-	    (init->comp_mask & IBV_SRQ_INIT_ATTR_TYPE && init->srq_type != IBV_SRQT_BASIC))
-		return fail_null(why_not_supported(EOPNOTSUPP, "ibv_create_srq_ex", "XRC, or tag matching",
-						   "use IBV_SRQT_BASIC"));
+	uint32_t of_xrc = IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+	int type = init->comp_mask & IBV_SRQ_INIT_ATTR_TYPE ? init->srq_type : IBV_SRQT_BASIC;
+
+	if (init->comp_mask & ~(IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | of_xrc) ||
+	    (type != IBV_SRQT_BASIC && type != IBV_SRQT_XRC))
+		return fail_null(why_not_supported(EOPNOTSUPP, "ibv_create_srq_ex", "tag matching",
+						   "use IBV_SRQT_BASIC or IBV_SRQT_XRC"));
+	if (type == IBV_SRQT_XRC && ((init->comp_mask & of_xrc) != of_xrc || !init->xrcd || !init->cq ||
+				     init->xrcd->context != verbs || init->cq->context != verbs))
+		return fail_null(why_bad_value(EINVAL, "ibv_create_srq_ex",
+					       "an XRC SRQ without a domain and a CQ, or of another device's,"));
 	if (!(init->comp_mask & IBV_SRQ_INIT_ATTR_PD) || init->pd->context != verbs)
 		return fail_null(why_bad_value(EINVAL, "ibv_create_srq_ex",
 					       "a missing protection domain, or another device's,"));
-	return create_srq(init->pd, init->srq_context, &init->attr);
+	return type == IBV_SRQT_BASIC ? create_srq(init->pd, init->srq_context, &init->attr, NULL, NULL) :
+					create_srq(init->pd, init->srq_context, &init->attr,
+						   (struct rnic_xrcd *)init->xrcd, (struct rnic_cq *)init->cq);
 }
 
 int rnic_get_srq_num(struct ibv_srq *verbs, uint32_t *number)
@@ -165,6 +185,10 @@ EXPORT int ibv_destroy_srq(struct ibv_srq *verbs)
 		await_acknowledged(&verbs->mutex, &verbs->cond, &verbs->events_completed, srq->async_reported);
 	}
 	((struct rnic_pd *)verbs->pd)->users--;
+	if (srq->xrcd)
+		srq->xrcd->users--;
+	if (srq->cq)
+		srq->cq->users--;
 	receive_ring_free(context, &srq->rq);
 	free(srq);
 	return 0;

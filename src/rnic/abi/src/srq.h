@@ -8,9 +8,14 @@
 #include "receive_ring.h"
 #include "verbs_abi.h"
 
+struct rnic_cq;
+struct rnic_xrcd;
+
 struct rnic_srq {
 	struct ibv_srq verbs;
 	struct receive_ring rq;
+	struct rnic_xrcd *xrcd; /* of an XRC SRQ, with the CQ of its receives */
+	struct rnic_cq *cq;
 	uint32_t number;
 	_Atomic uint32_t users; /* queue pairs, as of a completion queue */
 	_Atomic uint32_t async_reported;

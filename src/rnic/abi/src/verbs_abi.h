@@ -24,7 +24,8 @@ union ibv_gid {
 };
 
 enum { IBV_NODE_CA = 1, IBV_TRANSPORT_IB = 0 };
-enum { IBV_GID_TYPE_ROCE_V2 = 2, IBV_GID_TYPE_SYSFS_ROCE_V2 = 1 };
+enum { IBV_GID_TYPE_ROCE_V1 = 1, IBV_GID_TYPE_ROCE_V2 = 2 };
+enum { IBV_GID_TYPE_SYSFS_IB_ROCE_V1 = 0, IBV_GID_TYPE_SYSFS_ROCE_V2 = 1 };
 enum { IBV_PORT_ACTIVE = 4, IBV_PORT_PHYS_DISABLED = 3, IBV_PORT_PHYS_LINK_UP = 5, IBV_LINK_LAYER_ETHERNET = 2 };
 enum { IBV_PORT_CM_SUP = 1 << 16, IBV_PORT_IP_BASED_GIDS = 1 << 26 };
 enum { IBV_ATOMIC_NONE, IBV_ATOMIC_HCA, IBV_ATOMIC_GLOB };
@@ -39,7 +40,7 @@ enum {
 };
 enum { IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE, IBV_QPS_ERR, IBV_QPS_UNKNOWN };
 enum { IBV_MW_TYPE_1 = 1, IBV_MW_TYPE_2 = 2 };
-enum { IBV_SRQT_BASIC = 0 };
+enum { IBV_SRQT_BASIC = 0, IBV_SRQT_XRC = 1 };
 
 enum {
 	IBV_DEVICE_BAD_QKEY_CNTR = 1 << 2,
@@ -47,8 +48,11 @@ enum {
 	IBV_DEVICE_SYS_IMAGE_GUID = 1 << 11,
 	IBV_DEVICE_RC_RNR_NAK_GEN = 1 << 12,
 	IBV_DEVICE_MEM_WINDOW = 1 << 17,
+	IBV_DEVICE_XRC = 1 << 20,
 	IBV_DEVICE_MEM_WINDOW_TYPE_2B = 1 << 24,
 };
+#define IBV_DEVICE_FLUSH_GLOBAL (1ull << 38)
+#define IBV_DEVICE_ATOMIC_WRITE (1ull << 40)
 
 enum {
 	IBV_ACCESS_LOCAL_WRITE = 1 << 0,
@@ -59,6 +63,8 @@ enum {
 	IBV_ACCESS_ZERO_BASED = 1 << 5,
 	IBV_ACCESS_ON_DEMAND = 1 << 6,
 	IBV_ACCESS_HUGETLB = 1 << 7,
+	IBV_ACCESS_FLUSH_GLOBAL = 1 << 8,
+	IBV_ACCESS_FLUSH_PERSISTENT = 1 << 9,
 	IBV_ACCESS_OPTIONAL_RANGE = 0x3FF00000, /* hints that a device may ignore */
 };
 
@@ -98,6 +104,8 @@ enum {
 	IBV_WR_LOCAL_INV,
 	IBV_WR_BIND_MW,
 	IBV_WR_SEND_WITH_INV,
+	IBV_WR_FLUSH = 14,
+	IBV_WR_ATOMIC_WRITE = 15,
 };
 enum { IBV_SEND_FENCE = 1, IBV_SEND_SIGNALED = 2, IBV_SEND_SOLICITED = 4, IBV_SEND_INLINE = 8 };
 
@@ -135,6 +143,8 @@ enum {
 	IBV_WC_FETCH_ADD,
 	IBV_WC_BIND_MW,
 	IBV_WC_LOCAL_INV,
+	IBV_WC_FLUSH = 8,
+	IBV_WC_ATOMIC_WRITE = 9,
 	IBV_WC_RECV = 128,
 	IBV_WC_RECV_RDMA_WITH_IMM,
 };
@@ -156,8 +166,36 @@ enum {
 	IBV_QP_INIT_ATTR_CREATE_FLAGS = 4,
 	IBV_QP_INIT_ATTR_SEND_OPS_FLAGS = 1 << 6
 };
-enum { IBV_SRQ_INIT_ATTR_TYPE = 1, IBV_SRQ_INIT_ATTR_PD = 2 };
+enum {
+	IBV_QP_EX_WITH_RDMA_WRITE = 1 << 0,
+	IBV_QP_EX_WITH_BIND_MW = 1 << 9,
+	IBV_QP_EX_WITH_FLUSH = 1 << 11,
+	IBV_QP_EX_WITH_ATOMIC_WRITE = 1 << 12,
+};
+enum { IBV_SRQ_INIT_ATTR_TYPE = 1, IBV_SRQ_INIT_ATTR_PD = 2, IBV_SRQ_INIT_ATTR_XRCD = 4, IBV_SRQ_INIT_ATTR_CQ = 8 };
+enum { IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT };
+enum { IBV_ADVISE_MR_FLAG_FLUSH = 1 };
+enum { IBV_ODP_SUPPORT = 1, IBV_ODP_SUPPORT_IMPLICIT = 2 };
+enum {
+	IBV_ODP_SUPPORT_SEND = 1 << 0,
+	IBV_ODP_SUPPORT_RECV = 1 << 1,
+	IBV_ODP_SUPPORT_WRITE = 1 << 2,
+	IBV_ODP_SUPPORT_READ = 1 << 3,
+	IBV_ODP_SUPPORT_ATOMIC = 1 << 4,
+	IBV_ODP_SUPPORT_SRQ_RECV = 1 << 5,
+	IBV_ODP_SUPPORT_FLUSH = 1 << 6,
+	IBV_ODP_SUPPORT_ATOMIC_WRITE = 1 << 7
+};
+enum { IBV_XRCD_INIT_ATTR_FD = 1, IBV_XRCD_INIT_ATTR_OFLAGS = 2 };
+enum { IBV_QP_OPEN_ATTR_NUM = 1, IBV_QP_OPEN_ATTR_XRCD = 2, IBV_QP_OPEN_ATTR_CONTEXT = 4, IBV_QP_OPEN_ATTR_TYPE = 8 };
 enum { IBV_SRQ_MAX_WR = 1, IBV_SRQ_LIMIT = 2 };
+enum {
+	IBV_REG_MR_MASK_IOVA = 1 << 0,
+	IBV_REG_MR_MASK_ADDR = 1 << 1,
+	IBV_REG_MR_MASK_FD = 1 << 2,
+	IBV_REG_MR_MASK_FD_OFFSET = 1 << 3,
+	IBV_REG_MR_MASK_BUF = 1 << 5,
+};
 enum { IBV_REREG_MR_CHANGE_TRANSLATION = 1, IBV_REREG_MR_CHANGE_PD = 2, IBV_REREG_MR_CHANGE_ACCESS = 4 };
 enum { IBV_REREG_MR_ERR_INPUT = -1, IBV_REREG_MR_ERR_CMD = -4 };
 enum { IBV_FORK_DISABLED, IBV_FORK_ENABLED, IBV_FORK_UNNEEDED };
@@ -287,6 +325,31 @@ struct ibv_mr {
 	void *addr;
 	size_t length;
 	uint32_t handle, lkey, rkey;
+};
+
+struct ibv_dm {
+	struct ibv_context *context;
+	int (*memcpy_to_dm)(struct ibv_dm *, uint64_t offset, const void *from, size_t length);
+	int (*memcpy_from_dm)(void *to, struct ibv_dm *, uint64_t offset, size_t length);
+	uint32_t comp_mask, handle;
+};
+
+struct ibv_alloc_dm_attr {
+	size_t length;
+	uint32_t log_align_req, comp_mask;
+};
+
+struct ibv_buf;
+
+struct ibv_mr_init_attr {
+	size_t length;
+	int access;
+	uint64_t comp_mask, iova;
+	void *addr;
+	int fd;
+	uint64_t fd_offset;
+	void *dmah;
+	struct ibv_buf *buf;
 };
 
 struct ibv_mw {
@@ -424,13 +487,29 @@ struct ibv_srq_init_attr {
 	struct ibv_srq_attr attr;
 };
 
+struct ibv_xrcd {
+	struct ibv_context *context;
+};
+
+struct ibv_xrcd_init_attr {
+	uint32_t comp_mask;
+	int fd, oflags;
+};
+
+struct ibv_qp_open_attr {
+	uint32_t comp_mask, qp_num;
+	struct ibv_xrcd *xrcd;
+	void *qp_context;
+	int qp_type;
+};
+
 struct ibv_srq_init_attr_ex {
 	void *srq_context;
 	struct ibv_srq_attr attr;
 	uint32_t comp_mask;
 	int srq_type;
 	struct ibv_pd *pd;
-	void *xrcd;
+	struct ibv_xrcd *xrcd;
 	struct ibv_cq *cq;
 	struct {
 		uint32_t max_num_tags, max_ops;
@@ -469,7 +548,7 @@ struct ibv_qp_init_attr_ex {
 	QP_INIT_MEMBERS
 	uint32_t comp_mask;
 	struct ibv_pd *pd;
-	void *xrcd;
+	struct ibv_xrcd *xrcd;
 	uint32_t create_flags;
 	uint16_t max_tso_header;
 	void *rwq_ind_tbl;
@@ -576,6 +655,12 @@ struct ibv_qp_ex {
 	void (*wr_atomic_write)(struct ibv_qp_ex *, uint32_t rkey, uint64_t va, const void *data);
 };
 
+/* Newer headers have one more member at the end. */
+struct ibv_qp_ex_flush {
+	struct ibv_qp_ex base;
+	void (*wr_flush)(struct ibv_qp_ex *, uint32_t rkey, uint64_t va, size_t length, uint8_t type, uint8_t level);
+};
+
 struct ibv_async_event {
 	union {
 		struct ibv_cq *cq;
@@ -621,15 +706,19 @@ struct ibv_values_ex {
 	struct timespec raw_clock;
 };
 
-/* What lies below an ibv_context whose abi_compat is all ones. It grows downwards, so its end is what is fixed:
- * programs find a member by its distance from the context, and look at sz to know whether it is there.
- * A null operation is answered with EOPNOTSUPP by the inline function that would call it. */
+/* Members below an ibv_context whose abi_compat is all ones. The structure grows downward, and its end is fixed:
+ * programs find a member by its distance from the context, and check sz to know whether it is there. For a null
+ * operation, the inline function that would call it returns EOPNOTSUPP. */
 struct verbs_context {
 	int (*query_port)(struct ibv_context *, uint8_t port, struct ibv_port_attr *, size_t bytes);
-	void *advise_mr;
+	int (*advise_mr)(struct ibv_pd *, int advice, uint32_t flags, struct ibv_sge *, uint32_t count);
 	struct ibv_mr *(*alloc_null_mr)(struct ibv_pd *);
 	void *read_counters, *attach_counters_point_flow, *create_counters;
-	void *destroy_counters, *reg_dm_mr, *alloc_dm, *free_dm, *modify_flow_action_esp, *destroy_flow_action;
+	void *destroy_counters;
+	struct ibv_mr *(*reg_dm_mr)(struct ibv_pd *, struct ibv_dm *, uint64_t offset, size_t length, unsigned access);
+	struct ibv_dm *(*alloc_dm)(struct ibv_context *, struct ibv_alloc_dm_attr *);
+	int (*free_dm)(struct ibv_dm *);
+	void *modify_flow_action_esp, *destroy_flow_action;
 	void *create_flow_action_esp, *modify_qp_rate_limit;
 	struct ibv_pd *(*alloc_parent_domain)(struct ibv_context *, struct ibv_parent_domain_init_attr *);
 	int (*dealloc_td)(struct ibv_td *);
@@ -641,12 +730,13 @@ struct verbs_context {
 	void *priv;
 	int (*query_device_ex)(struct ibv_context *, const struct ibv_query_device_ex_input *,
 			       struct ibv_device_attr_ex *, size_t bytes);
-	void *destroy_flow, *placeholder2, *create_flow, *placeholder1, *open_qp;
+	void *destroy_flow, *placeholder2, *create_flow, *placeholder1;
+	struct ibv_qp *(*open_qp)(struct ibv_context *, struct ibv_qp_open_attr *);
 	struct ibv_qp *(*create_qp_ex)(struct ibv_context *, struct ibv_qp_init_attr_ex *);
 	int (*get_srq_num)(struct ibv_srq *, uint32_t *number);
 	struct ibv_srq *(*create_srq_ex)(struct ibv_context *, struct ibv_srq_init_attr_ex *);
-	void *(*open_xrcd)(struct ibv_context *, void *init_attr);
-	void *close_xrcd;
+	struct ibv_xrcd *(*open_xrcd)(struct ibv_context *, struct ibv_xrcd_init_attr *);
+	int (*close_xrcd)(struct ibv_xrcd *);
 	uint64_t placeholder3;
 	size_t sz;
 	struct ibv_context context;

@@ -21,6 +21,10 @@ struct sqe {
 			uint8_t dgid[16];
 			uint32_t dqpn_hop, qkey;
 		} ud;
+		struct {
+			uint64_t operands[2]; /* atomic */
+			uint32_t srqn;
+		} xrc;
 		uint64_t bind_length;
 	};
 };
@@ -45,11 +49,12 @@ PLACED(struct sqe, atomic.compare, RNIC_SQE_ATOMIC_COMPARE_AT);
 PLACED(struct sqe, ud.dgid, RNIC_SQE_UD_DGID_AT);
 PLACED(struct sqe, ud.dqpn_hop, RNIC_SQE_UD_DQPN_AT);
 PLACED(struct sqe, ud.qkey, RNIC_SQE_UD_QKEY_AT);
+PLACED(struct sqe, xrc.srqn, RNIC_SQE_XRC_SRQN_AT);
 PLACED(struct sqe, local_addr, RNIC_SQE_BIND_ACCESS_AT);
 PLACED(struct sqe, remote_addr, RNIC_SQE_BIND_START_AT);
 PLACED(struct sqe, lkey, RNIC_SQE_BIND_LKEY_AT);
 PLACED(struct sqe, rkey, RNIC_SQE_BIND_NEW_RKEY_AT);
-PLACED(struct sqe, imm, RNIC_SQE_BIND_OLD_RKEY_AT);
+PLACED(struct sqe, imm, RNIC_SQE_BIND_WINDOW_AT);
 PLACED(struct sqe, bind_length, RNIC_SQE_BIND_BIND_LENGTH_AT);
 PLACED(struct sge, addr, RNIC_SGE_ADDR_AT);
 PLACED(struct sge, length, RNIC_SGE_LENGTH_AT);

@@ -1,0 +1,20 @@
+/* Rules of a fault script that the library applies: posts that fail, completions that change or come late. */
+#ifndef RNIC_ON_COMMAND_H
+#define RNIC_ON_COMMAND_H
+
+#include <stdint.h>
+
+struct rnic_context;
+struct rnic_cq;
+struct rnic_qp;
+
+/* Read a context's rules, which only a fault script makes, and apply them in its functions. */
+int on_command_open(struct rnic_context *context);
+void on_command_close(struct rnic_context *context);
+/* Reset the counts of a queue pair's number: the queue pair was created just now. */
+void on_command_new_qp(struct rnic_context *context, uint32_t number);
+/* Have the functions of an extended completion queue or queue pair, which are filled in, carry out the rules. */
+void on_command_fill_cq(struct rnic_context *context, struct rnic_cq *cq);
+void on_command_fill_qp(struct rnic_context *context, struct rnic_qp *qp);
+
+#endif
