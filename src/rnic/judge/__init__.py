@@ -1,7 +1,7 @@
-"""Judging packets that others sent: which rules of RoCEv2 they keep, and which they break (``rnic check``).
+"""Check captured packets against the rules of RoCEv2 (``rnic check``).
 
-Sans I/O: packets in, findings out. It believes nothing but what it sees, knows no queue pair before its first
-packet, and holds bounded memory for each.
+Sans I/O: packets in, findings out. The judge relies only on the packets themselves, learns of a queue pair from its
+first packet, and keeps a bounded amount of state for each.
 """
 
 from rnic.judge.findings import Facts, Finding

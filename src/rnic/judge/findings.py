@@ -1,4 +1,4 @@
-"""What a judge says: findings, each a rule that a packet breaks, and facts, which break nothing."""
+"""Results of a judge: findings, which are rule violations, and facts, which are events that violate no rule."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from rnic.judge.rules import RULES
 
 
 class Finding(NamedTuple):
-    """One rule broken by one packet.
+    """Violation of one rule by one packet.
 
-    ``frame`` counts from 1, ``queue_pair`` is the direction that the packet travelled.
+    ``frame`` counts from 1; ``queue_pair`` names the packet's direction.
     """
 
     frame: int
@@ -26,7 +26,7 @@ class Finding(NamedTuple):
         return RULES[self.rule].severity
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the finding as a dictionary for JSON."""
         return {
             "frame": self.frame,
             "time_ns": self.time_ns,
@@ -39,9 +39,9 @@ class Finding(NamedTuple):
 
 
 class Facts:
-    """What happened to one queue pair's requests, by name; nothing of it is wrong in itself.
+    """Events of one queue pair's requests, by name; none of them is a violation.
 
-    ``first`` holds the frame in which each was seen first, ``last`` the newest: its frame and its name.
+    ``first`` holds the first frame of each event; ``last`` holds frame and name of the newest event.
     """
 
     __slots__ = ("counts", "first", "last")
@@ -52,7 +52,7 @@ class Facts:
         self.last = (0, "")
 
     def add(self, name: str, frame: int, count: int = 1) -> None:
-        """Note ``count`` of them."""
+        """Count ``count`` events."""
         if name not in self.counts:
             self.first[name] = frame
         self.counts[name] += count

@@ -1,11 +1,13 @@
-"""One packet as the judge looks at it: what all rules ask, taken apart once. Requests are remembered so."""
+"""A packet as the judge sees it: the fields that rules need, decoded once. Streams remember requests in this form."""
 
 from __future__ import annotations
 
 import struct
 from typing import TYPE_CHECKING
 
-from rnic.spec.opcodes import CNP
+from rnic.judge.state import FormState, SeenState
+from rnic.spec.opcodes import ACKNOWLEDGE, CNP
+from rnic.wire.bth import MIGREQ
 from rnic.wire.crc import crc32
 
 if TYPE_CHECKING:
@@ -14,46 +16,29 @@ if TYPE_CHECKING:
 
 ICRC_BYTES = 4
 ACK_REQUEST = 0x8000_0000
-"""The bit in the last word of the BTH."""
+"""AckReq bit in the last word of the BTH."""
 _SEEDED = struct.Struct(">HH12xH7xBHxxxxI")
-"""What may differ between two packets with one PSN, of what stands before the extended headers and is in the ICRC, from
-the IPv4 ident on: ident, fragment field, source port, BTH flags, P_Key, and the word with AckReq and PSN."""
+"""Fields from the IPv4 ident to the extended headers that the ICRC covers and in which two packets with one PSN may
+differ: ident, fragment field, source port, BTH flags, P_Key, and the word with AckReq and PSN."""
 _BEHIND = 12
-"""Bytes of the BTH."""
+"""Size of the BTH in bytes."""
 
 
-class Form:
-    """What packets of one path with the same length and the same first eight bytes of the BTH have in common.
+class Form(FormState):
+    """Properties shared by packets of one path with the same length and the same first eight bytes of the BTH.
 
-    So whatever these decide is looked at once: ``stream`` is where such packets belong, ``row`` what they are,
-    ``request`` whether of RC or UC, ``middle`` whether neither first nor last of a message, ``total`` the length that
-    an IPv4 header must give, ``length`` that of the UDP payload, ``size`` that of what headers, padding and ICRC leave
-    of it, ``seed`` and ``residue`` the CRC before and behind one that is right, with ident 0, and ``tail`` where the
-    padding starts, from the end.
-    ``fit`` is the path MTU with which a request of this form keeps all rules that ask for nothing else, or -1.
+    They are computed once. ``stream`` is the packets' stream, ``row`` their opcode, ``request`` true for requests of RC
+    or UC, ``middle`` true for packets neither first nor last of a message. ``total`` is the length in the IPv4 header,
+    ``length`` that of the UDP payload, ``size`` that of the message payload. ``seed`` and ``residue`` are the CRC
+    before and after a correct packet with ident 0, and ``tail`` is the distance of the padding from the end.
+    ``constant`` holds what all requests of a connection share: P_Key, MigReq and source port. ``header_sum`` is the sum
+    of the constant words of the IPv4 header, ``pseudo_sum`` that of the UDP pseudo header, -1 if unknown.
+    ``fit`` is the path MTU with which a request of this form satisfies all rules that depend on nothing else, or -1.
     """
 
-    __slots__ = (
-        "dqpn",
-        "fit",
-        "flags",
-        "frag",
-        "header_bytes",
-        "length",
-        "middle",
-        "pad",
-        "pkey",
-        "request",
-        "residue",
-        "row",
-        "seed",
-        "size",
-        "solicited",
-        "sport",
-        "stream",
-        "tail",
-        "total",
-    )
+    __slots__ = ()
+
+    stream: Stream
 
     def __init__(
         self,
@@ -71,6 +56,8 @@ class Form:
         self.row = row
         self.request = row.request and not row.deth and row.opcode != CNP
         self.middle = not (row.start or row.end)
+        self.start, self.end, self.send, self.write = row.start, row.end, row.send, row.write
+        self.ack, self.read_response = row.response and row.operation == ACKNOWLEDGE, row.read_response
         self.header_bytes = row.header_bytes
         self.sport = sport
         self.frag = frag
@@ -79,25 +66,29 @@ class Form:
         self.tail = -ICRC_BYTES - self.pad
         self.solicited = flags & 0x80 != 0
         self.pkey = pkey
+        self.constant = pkey | (flags & MIGREQ) << 10 | sport << 17
         self.dqpn = dqpn
         self.length = length
         self.total = length + 28
         self.size = size
-        self.seed = self.residue = 0
+        self.seed = self.residue = self.header_sum = 0
+        self.pseudo_sum = -1
         self.fit = -1
 
 
-class Seen:
-    """A RoCEv2 packet of a capture whose ICRC is right, or cannot be checked.
+class Seen(SeenState):
+    """A captured RoCEv2 packet whose ICRC is correct or cannot be checked.
 
-    ``header`` is what stands between BTH and payload, ``tail`` padding and ICRC, empty where the packet was cut, and
-    ``word`` the last four bytes of the BTH; ``ident`` tells a repetition from a copy that the network made, where the
-    sender counts idents. A request also knows what became of it: ``packets`` is how many PSNs it uses, 0 while that is
-    not known, ``done`` the messages that have ended with it, -1 while something before it is missing, and ``refused``
-    that a sequence NAK for it or for something before it has come since.
+    ``header`` holds the bytes between BTH and payload, ``tail`` padding and ICRC (empty if the packet was cut), and
+    ``word`` the last four bytes of the BTH. ``ident`` distinguishes a retransmission from a duplicate by the network,
+    if the sender counts idents. A request also has a state: ``packets`` is the number of PSNs that it uses, 0 while
+    unknown; ``done`` the number of messages completed with it, -1 while an earlier packet is missing; ``refused`` is
+    true after a sequence NAK for it or an earlier packet, and ``repeated`` after a retransmission.
     """
 
-    __slots__ = ("done", "form", "frame", "header", "ident", "packets", "psn", "refused", "tail", "time_ns", "word")
+    __slots__ = ()
+
+    form: Form
 
     def __init__(self, form: Form, frame: int, time_ns: int, ident: int, word: int, header: bytes, tail: bytes) -> None:
         self.form = form
@@ -110,11 +101,11 @@ class Seen:
         self.tail = tail
         self.packets = 1
         self.done = -1
-        self.refused = False
+        self.refused = self.repeated = False
 
     @property
     def row(self) -> OpcodeRow:
-        """What its opcode means."""
+        """Row of its opcode."""
         return self.form.row
 
     @property
@@ -129,19 +120,19 @@ class Seen:
 
     @property
     def ackreq(self) -> bool:
-        """Whether it asks for an acknowledgement."""
+        """True if it asks for an acknowledgement."""
         return self.word & ACK_REQUEST != 0
 
     @property
     def solicited(self) -> bool:
-        """Whether it asks for an event."""
+        """True if it asks for an event."""
         return self.form.solicited
 
     def carries_other_bytes(self, other: Seen) -> bool:
-        """Whether two packets of one stream with the same PSN, extended headers and size differ in their payload.
+        """Return whether the payload differs from another packet's with the same PSN, extended headers and size.
 
-        ICRCs are linear: the exclusive or of two is the CRC of what is different. So no payload is kept, nor gone over
-        a second time: what else the ICRC covers is known of both.
+        CRCs are linear: the exclusive or of two ICRCs is the CRC of the difference. All other fields that the ICRC
+        covers are known of both packets, so no payload has to be kept.
         """
         if not self.tail or not other.tail:
             return False
@@ -159,16 +150,17 @@ class Seen:
         return self._icrc() ^ other._icrc() != known
 
     def repeated_with(self, ident: int) -> None:
-        """It was sent once more; its ICRC is from now on what it would have been with that ident."""
+        """Note a retransmission, and rebase the ICRC to its ident."""
         if self.tail:
             icrc = self._icrc() ^ self._difference(b"", self.ident ^ ident, 0, 0, 0, 0, 0)
             self.tail = self.tail[:-ICRC_BYTES] + icrc.to_bytes(ICRC_BYTES, "little")
         self.ident = ident
+        self.repeated = True
 
     def _icrc(self) -> int:
         return int.from_bytes(self.tail[-ICRC_BYTES:], "little")
 
     def _difference(self, pads: bytes, *fields: int) -> int:
-        """What changes in the ICRC where :data:`_SEEDED` and the padding differ so."""
+        """Return the change of the ICRC if :data:`_SEEDED` and the padding differ by these values."""
         changed = _SEEDED.pack(*fields) + bytes(self.form.length - ICRC_BYTES - _BEHIND - len(pads)) + pads
         return crc32(changed) ^ crc32(bytes(len(changed)))

@@ -1,4 +1,4 @@
-"""Rules of responses: what they may say about the requests that they answer (RC)."""
+"""Rules of responses to requests (RC)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from rnic.judge.packet import ACK_REQUEST
-from rnic.judge.requests import Report, advance, first_psn_is_wrong, learn_mtu, learn_span, unknown_span
+from rnic.judge.requests import Report, advance, first_psn_is_wrong, learn_mtu, learn_span
 from rnic.judge.stream import KEEP, Read, Stream
 from rnic.spec.limits import MTU_CODES
 from rnic.spec.opcodes import READ_REQUEST
@@ -31,15 +31,14 @@ if TYPE_CHECKING:
 
 _AETH = struct.Struct(">I")
 _ATOMIC = struct.Struct(">IQ")
-_LONGEST_READ = 1 << 23
 ANSWERED_UNSEEN = "answered, not in the capture"
 """Fact: a response whose request the capture may lack."""
 _BEHIND = 1 << 23
-"""The bit of a difference of PSNs that says that the first lies before the second."""
+"""Sign bit of a PSN difference: set if the first PSN precedes the second."""
 
 
 def take_response(report: Report, stream: Stream, packet: Seen, early: bool) -> None:
-    """Judge one response to the requests of ``stream``; ``early`` is what :func:`unsent` says of it."""
+    """Judge one response to the requests of ``stream``; ``early`` is the result of :func:`unsent`."""
     form = packet.form
     row = form.row
     if packet.word & ACK_REQUEST or form.solicited:
@@ -63,15 +62,10 @@ def take_response(report: Report, stream: Stream, packet: Seen, early: bool) -> 
 
 
 def unsent(stream: Stream, psn: int) -> bool:
-    """Whether no request with this PSN has been seen, nor one behind it."""
+    """Return whether no request with this PSN or a later one has been seen."""
     if psn - stream.highest & _BEHIND or stream.front < 0:
         return False
-    return not _in_unknown_read(stream, psn)
-
-
-def _in_unknown_read(stream: Stream, psn: int) -> bool:
-    """Whether ``psn`` may belong to a READ whose span is not known yet."""
-    return unknown_span(stream) and 0 <= psn_diff(psn, stream.reads[-1].first) < _LONGEST_READ
+    return not stream.in_unknown_read(psn)
 
 
 # --------------------------------------------------------------------------------------------- ACK, NAK, RNR NAK
@@ -100,7 +94,10 @@ def _acknowledge(report: Report, stream: Stream, packet: Seen) -> None:
         else:
             stream.facts.add("late responses", packet.frame)
         return
-    _check_msn(report, stream, packet, msn, stream.history.get(psn - 1 & PSN_MASK))
+    fatal = kind == AETH_NAK and syndrome != NAK_PSN_SEQUENCE
+    # a READ may count in the MSN as soon as it begins, and fail after that
+    if not (fatal and sent is not None and sent.row.operation == READ_REQUEST):
+        _check_msn(report, stream, packet, msn, stream.history.get(psn - 1 & PSN_MASK))
     acknowledged(report, stream, packet, psn)
     if kind == AETH_RNR_NAK:
         _not_ready(report, stream, packet, syndrome, sent)
@@ -112,7 +109,8 @@ def _acknowledge(report: Report, stream: Stream, packet: Seen) -> None:
 
 
 def _check_start(report: Report, stream: Stream, packet: Seen, kind: int, msn: int) -> None:
-    """The first answer to requests that began too late: were the ones before them sent, its peer has counted them."""
+    """Check the first answer to a stream that began late: if earlier requests were sent, the peer's MSN has counted
+    them."""
     first, stream.late_start = stream.late_start, None
     assert first is not None
     seen = psn_diff(packet.psn, first.psn)
@@ -130,11 +128,11 @@ def _check_start(report: Report, stream: Stream, packet: Seen, kind: int, msn: i
 def _check_ack(report: Report, stream: Stream, packet: Seen, sent: Seen | None) -> None:
     psn = packet.psn
     if stream.fatal >= 0 and psn_diff(psn, stream.fatal) >= 0:
-        report(packet, stream, "ack-after-error", f"ACK of PSN {psn} behind a fatal NAK of PSN {stream.fatal}")
-    read = stream.read_at(psn) if sent is None or sent.row.operation == READ_REQUEST else None
+        report(packet, stream, "ack-after-error", f"ACK of PSN {psn} after a fatal NAK of PSN {stream.fatal}")
+    read = stream.read_at(psn) if sent is None or (sent.row.resource and not sent.row.atomic) else None
     waits = read is not None and not read.answered
     waits = waits or (sent is not None and sent.row.atomic and psn not in stream.atomics)
-    # a request that was repeated is answered with the newest PSN, whatever that was
+    # a duplicate request is answered with the newest PSN, of whatever request that is
     if waits and stream.steady:
         report(packet, stream, "read-as-ack", f"ACK of PSN {psn}, which asks for data")
 
@@ -148,12 +146,12 @@ def _not_ready(report: Report, stream: Stream, packet: Seen, syndrome: int, sent
 
 
 def _out_of_sequence(report: Report, stream: Stream, packet: Seen, sent: Seen | None) -> None:
-    """A sequence NAK. Where its PSN did not pass here, everything behind it that did was refused."""
+    """Process a sequence NAK. If the capture lacks its PSN, all captured packets after it were refused."""
     psn = packet.psn
     stream.facts.add("sequence NAKs", packet.frame)
     if sent is None:
         if stream.nak_psn == psn and _sent_later(packet, stream.nak_ident):
-            report(packet, stream, "nak-once", f"a second NAK of PSN {psn}, which was not repeated between")
+            report(packet, stream, "nak-once", f"a second NAK of PSN {psn}, which was not retransmitted in between")
         for index in range(1, psn_diff(stream.highest, psn)):
             refused = stream.history.get(psn + index & PSN_MASK)
             if refused is not None:
@@ -163,12 +161,12 @@ def _out_of_sequence(report: Report, stream: Stream, packet: Seen, sent: Seen | 
 
 
 def _sent_later(packet: Seen, ident: int) -> bool:
-    """Whether a response surely left after the one with ``ident``: where idents count up, and say so."""
+    """Return whether the idents prove that a response left after the one with ``ident``."""
     return bool(ident and packet.ident) and 0 < packet.ident - ident & 0xFFFF < 0x8000
 
 
 def acknowledged(report: Report, stream: Stream, packet: Seen, upto: int) -> None:
-    """Everything before ``upto`` is acknowledged."""
+    """Mark everything before ``upto`` acknowledged."""
     acked = stream.acked
     count = upto - acked & PSN_MASK
     if not count or count & _BEHIND:
@@ -181,8 +179,8 @@ def acknowledged(report: Report, stream: Stream, packet: Seen, upto: int) -> Non
     stream.response_ident = packet.ident
     if stream.rnr_psn >= 0 and psn_diff(upto, stream.rnr_psn) > 0:
         stream.rnr_psn = -1
-    if psn_diff(upto, stream.front) > 0 and not _in_unknown_read(stream, stream.front):
-        # what the capture does not hold arrived all the same
+    if psn_diff(upto, stream.front) > 0 and not stream.in_unknown_read(stream.front):
+        # packets that the capture lacks have arrived, too
         stream.facts.add("acknowledged, not in the capture", packet.frame)
         stream.holes = True
         stream.front = upto
@@ -191,7 +189,7 @@ def acknowledged(report: Report, stream: Stream, packet: Seen, upto: int) -> Non
 
 
 def _check_refused(report: Report, stream: Stream, packet: Seen, count: int) -> None:
-    """Whether any of the ``count`` packets that are acknowledged now was refused and not sent again."""
+    """Check whether any of the ``count`` newly acknowledged packets was refused and not retransmitted."""
     for index in range(max(0, count - KEEP), count):
         psn = stream.acked + index & PSN_MASK
         sent = stream.history.get(psn)
@@ -201,32 +199,39 @@ def _check_refused(report: Report, stream: Stream, packet: Seen, count: int) -> 
                 stream.facts.add("repeated, not in the capture", packet.frame)
                 stream.holes = True
             else:
-                report(packet, stream, "ack-gap", f"PSN {psn} was refused, and not sent since")
+                report(packet, stream, "ack-gap", f"PSN {psn} was refused and not retransmitted since")
             break
 
 
 def _repeated_behind(stream: Stream, psn: int) -> bool:
-    """Whether packets behind this one, refused with it, were sent again: then so was this one, being before them."""
+    """Return whether later packets that were refused with this one were retransmitted: then this one was, too."""
     later = (stream.history.get(psn + index & PSN_MASK) for index in range(1, psn_diff(stream.refused_end, psn)))
     return any(sent is not None and not sent.refused for sent in later)
 
 
 def _check_msn(report: Report, stream: Stream, packet: Seen, msn: int, sent: Seen | None) -> None:
-    """The MSN of an ACK or NAK against the messages that had ended before or with a packet."""
+    """Check the MSN of an ACK or NAK against the number of messages completed up to a packet."""
     if sent is None or sent.done < 0 or stream.partly_asked():
         return
     if stream.base >= 0:
         expected = stream.base + sent.done & PSN_MASK
         if msn == expected:
+            stream.odd_base = -1
             return
-        # what the capture lacks may be a part of a READ that was asked for again, which may count as one message more
+        # the capture may lack a repeated part of a READ, which may count as one more message
         if stream.steady or not stream.incomplete():
-            report(packet, stream, "msn", f"MSN {msn} for PSN {packet.psn}; {expected} messages were completed")
+            base = msn - sent.done & PSN_MASK
+            if base != stream.odd_base:
+                # one response alone is wrong; the next one tells whether the sender's count has shifted
+                stream.odd_base = base
+                report(packet, stream, "msn", f"MSN {msn} for PSN {packet.psn}; {expected} messages were completed")
+                return
     stream.base = msn - sent.done & PSN_MASK
+    stream.odd_base = -1
 
 
 def take_credits(stream: Stream, syndrome: int, msn: int) -> None:
-    """What an ACK says about how many more messages may come (IBA 9.7.7.2)."""
+    """Update the credit limit from an ACK (IBA 9.7.7.2)."""
     code = syndrome & AETH_VALUE_MASK
     if code == CREDITS_INVALID:
         stream.lsn = -1
@@ -246,7 +251,7 @@ def _read_response(report: Report, stream: Stream, packet: Seen) -> None:
     if form.middle and form.size == stream.mtu and not form.pad:
         read = stream.reading
         if read is not None and (psn - read.first & PSN_MASK) + 1 < read.packets and psn not in read.starts:
-            # one more in a row of middles: the rules below say nothing else
+            # another MIDDLE after a MIDDLE: the rules below would find nothing
             if psn - stream.front & _BEHIND:
                 acknowledged(report, stream, packet, psn + 1 & PSN_MASK)
             return
@@ -263,11 +268,11 @@ def _read_response(report: Report, stream: Stream, packet: Seen) -> None:
                 learn_span(report, stream, waiting, 1)
     read = stream.read_at(psn)
     if read is None:
-        if _in_unknown_read(stream, psn):
+        if stream.in_unknown_read(psn):
             return
         sent = stream.history.get(psn)
         if sent is not None and sent.row.operation != READ_REQUEST:
-            report(packet, stream, "read-unasked", f"{row.name} for PSN {psn}, which is no READ's")
+            report(packet, stream, "read-unasked", f"{row.name} for PSN {psn}, which belongs to no READ")
         elif sent is None:
             _answered_unseen(stream, packet)
         return
@@ -276,21 +281,21 @@ def _read_response(report: Report, stream: Stream, packet: Seen) -> None:
         read.answered = True
         if read.ends:
             stream.base = -1
-        # responses come in order: the last one says that everything before it was done
+        # responses come in order: the last one acknowledges everything before it
         acknowledged(report, stream, packet, psn_add(psn, 1))
     elif psn_diff(psn, stream.front) < 0:
         acknowledged(report, stream, packet, psn_add(psn, 1))
 
 
 def _answered_unseen(stream: Stream, packet: Seen) -> None:
-    """A response to a READ or atomic that the capture lacks, or that was sent before it began."""
+    """Process a response to a READ or atomic that the capture lacks."""
     stream.facts.add(ANSWERED_UNSEEN, packet.frame)
     if psn_diff(packet.psn, stream.acked) >= 0:
         stream.holes = True
 
 
 def _check_place(report: Report, stream: Stream, packet: Seen, read: Read) -> None:
-    """The opcode and size of a READ response, by its place in the READ."""
+    """Check the opcode and size of a READ response by its position in the READ."""
     row = packet.row
     index = psn_diff(packet.psn, read.first)
     last = index == read.packets - 1
@@ -298,19 +303,19 @@ def _check_place(report: Report, stream: Stream, packet: Seen, read: Read) -> No
     wrong = ""
     if row.start and not starts:
         wrong = "in the middle of a READ"
-    elif not row.start and starts and len(read.starts) == 1:
+    elif not row.start and starts and len(read.starts) == 1 and not read.continues:
         wrong = "the first of a READ"
     elif (row.end and not last and packet.psn not in read.ends) or (last and not row.end):
         wrong = "the last of a READ" if last else f"{read.packets - 1 - index} before the last of a READ"
     if wrong and stream.incomplete():
-        stream.facts.add(ANSWERED_UNSEEN, packet.frame)  # it may have been asked for again, in other parts
+        stream.facts.add(ANSWERED_UNSEEN, packet.frame)  # the READ may have been repeated, in other parts
     elif wrong:
         report(packet, stream, "read-order", f"{row.name} for PSN {packet.psn}, {wrong}")
     else:
         expected = read.length - index * stream.mtu if last else stream.mtu
         part = row.end and packet.psn in read.ends and packet.size < expected
         if (stream.mtu or read.packets == 1) and packet.size != expected and not part:
-            report(packet, stream, "read-size", f"{row.name} carries {packet.size} bytes; {expected} are left to bring")
+            report(packet, stream, "read-size", f"{row.name} carries {packet.size} bytes; {expected} are left")
     if not row.end and packet.pad:
         report(packet, stream, "pad", f"{packet.pad} bytes of padding in {row.name}")
 
@@ -329,6 +334,6 @@ def _atomic_acknowledge(report: Report, stream: Stream, packet: Seen) -> None:
         return
     before = stream.atomics.setdefault(psn, value)
     if before != value:
-        report(packet, stream, "atomic-replay", f"PSN {psn}: {value:#x}, and {before:#x} before")
+        report(packet, stream, "atomic-replay", f"PSN {psn}: {value:#x}; the first answer was {before:#x}")
     take_credits(stream, aeth >> 24, aeth & PSN_MASK)
     acknowledged(report, stream, packet, psn_add(psn, 1))

@@ -1,8 +1,8 @@
-"""One direction of a queue pair: the requests that one side sends, and what the other's responses say about them.
+"""One direction of a queue pair: the requests of one side, and the state that the other side's responses give them.
 
-The PSN is the only clock. Packets may arrive here twice, late or never, since the capture stands anywhere on their way:
-so each is judged by the PSN that it has, against the packets known before and behind it, and ``front``, the first PSN
-that was not seen, moves only over packets that were.
+The PSN is the only clock. The capture point may be anywhere on the path, so packets may be seen twice, late or never.
+Each packet is judged by its PSN against its known neighbors, and ``front``, the first PSN not seen, moves only over
+packets that were seen.
 """
 
 from __future__ import annotations
@@ -12,139 +12,167 @@ from itertools import islice
 
 from rnic.judge.findings import Facts
 from rnic.judge.packet import Seen
-from rnic.spec.psn import PSN_MASK
+from rnic.judge.state import StreamState
+from rnic.spec.limits import MTU_CODES
+from rnic.spec.psn import PSN_MASK, psn_count, psn_diff
 
 KEEP = 8_192
-"""Packets behind the newest that a stream remembers at least, and half of what it does at most."""
+"""Fewest packets before the newest that a stream remembers; it forgets old ones at twice this number."""
 MAX_READS = 512
-"""READs that a stream remembers."""
+"""Most READs that a stream remembers."""
+_LEAST_MTU = min(MTU_CODES)
+_USED = 1 << 22
+"""PSNs behind the newest, at most, of which a stream knows that they were used."""
+REWRITTEN = "ICRC fits source port"
 
 
 class Read:
-    """A READ that was asked for: PSNs ``first`` to before ``first + packets``; ``packets`` is 0 while unknown."""
+    """A requested READ of ``packets`` PSNs from ``first`` on; ``packets`` is 0 while unknown."""
 
-    __slots__ = ("answered", "ends", "first", "length", "packets", "rkey", "starts", "va")
+    __slots__ = ("answered", "continues", "ends", "first", "length", "packets", "rkey", "starts", "va")
 
-    def __init__(self, first: int, packets: int, va: int, rkey: int, length: int) -> None:
+    def __init__(self, first: int, packets: int, va: int, rkey: int, length: int, *, continues: bool = False) -> None:
         self.first = first
         self.packets = packets
         self.va = va
         self.rkey = rkey
         self.length = length
         self.answered = False
+        self.continues = continues
+        """True if it may be the rest of a READ whose first request the capture lacks but whose responses it has."""
         self.starts = {first}
-        """PSNs from which it was asked for, again perhaps, or a part of it."""
+        """First PSNs of the request and of its repetitions."""
         self.ends: set[int] = set()
-        """PSNs at which a part that was asked for ends."""
+        """PSNs at which repeated parts end."""
 
     def overlaps(self, other: Read) -> bool:
-        """Whether a PSN belongs to both."""
+        """Return whether both share a PSN."""
         return (other.first - self.first) & PSN_MASK < self.packets or (
             self.first - other.first
         ) & PSN_MASK < other.packets
 
 
-class Stream:
+class Pair:
+    """State shared by all streams from one address to another."""
+
+    __slots__ = ("stray",)
+
+    def __init__(self) -> None:
+        self.stray: Seen | None = None
+        """The newest request that did not fit its stream; it may belong to another one."""
+
+
+class Ahead:
+    """A request with too high a PSN, sent right after ``before`` by its ident, and the one that went back after it."""
+
+    __slots__ = ("back", "before", "packet")
+
+    def __init__(self, before: Seen, packet: Seen) -> None:
+        self.before = before
+        self.packet = packet
+        self.back: Seen | None = None
+
+
+class Stream(StreamState):
     """State of one direction. ``-1`` stands for what is not known yet."""
 
     __slots__ = (
-        "acked",
+        "ahead",
         "atomics",
-        "base",
         "candidates",
         "cnp_copied",
         "cnp_ident",
         "cnp_ns",
         "expected_psn",
         "facts",
-        "fatal",
-        "front",
-        "highest",
-        "history",
         "holes",
-        "jump",
         "key",
-        "late_start",
-        "left",
         "limited",
         "lost",
-        "lsn",
-        "mtu",
         "nak_ident",
-        "nak_psn",
         "name",
-        "peer",
-        "pkey",
-        "reading",
-        "reads",
-        "refused_end",
-        "rnr_psn",
-        "response_ident",
+        "oldest",
+        "pair",
         "rnr_until",
         "steady",
         "time_ns",
-        "total",
     )
 
-    def __init__(self, name: str, key: tuple[bytes, bytes, int]) -> None:
+    history: dict[int, Seen]
+    jump: Seen | None
+    late_start: Seen | None
+    peer: Stream | None
+    reading: Read | None
+    reads: deque[Read]
+
+    def __init__(self, name: str, key: tuple[bytes, bytes, int], pair: Pair) -> None:
         self.name = name
         self.key = key
+        self.pair = pair
         self.facts = Facts()
-        self.peer: Stream | None = None
+        self.peer = None
         """The other direction of the same connection."""
-        self.candidates: set[Stream] | None = None
-        """Which streams the responses seen here may belong to."""
+        self.candidates: tuple[int, ...] = ()
+        """Candidate queue pairs of the other direction, whose requests the responses seen here may answer, if few."""
         self.forget()
 
     def forget(self) -> None:
-        """Another connection uses these numbers from now on."""
+        """Reset the stream for a new connection on the same QPNs."""
         self.lost = False
-        """It cannot be followed."""
-        self.history: dict[int, Seen] = {}
-        self.reads: deque[Read] = deque(maxlen=MAX_READS)
-        self.reading: Read | None = None
-        """The one that responses belonged to last, while it is sure that no newer one has its PSNs too."""
+        """True if the stream cannot be followed."""
+        self.history = {}
+        self.reads = deque(maxlen=MAX_READS)
+        self.reading = None
+        """READ that the last response belonged to, while no newer READ can share its PSNs."""
         self.atomics: dict[int, int] = {}
-        """Values that atomics were answered with, by PSN."""
+        """Results of atomics, by PSN."""
         self.mtu = 0
         self.pkey = self.cnp_ns = self.cnp_ident = self.time_ns = -1
+        self.constant = self.response_port = -1
+        """``Form.constant`` of all requests (:class:`rnic.judge.packet.Form`), and the source port of all responses."""
         self.cnp_copied = False
-        """The last CNP may have been a copy of the one before."""
+        """True if the last CNP may have been a duplicate of the one before."""
         self.expected_psn = -1
-        """The first PSN that connection management agreed on."""
+        """First PSN agreed on by connection management."""
         self.front = -1
-        """The first PSN that was not seen."""
+        """First PSN not seen."""
         self.highest = -1
-        """The PSN behind the newest that was seen."""
+        """PSN after the newest one seen."""
+        self.oldest = -1
+        """A PSN that was used: so were all others from there to ``highest``."""
         self.acked = -1
-        """The first PSN that was not acknowledged."""
+        """First PSN not acknowledged."""
         self.total = 0
-        """Messages that have ended before ``front``, since the stream was first seen."""
+        """Messages completed before ``front`` since the stream was first seen."""
         self.base = -1
         """The peer's MSN when the stream was first seen."""
+        self.odd_base = -1
+        """Deviating ``base`` of one response; a second response that agrees replaces ``base``."""
         self.left = -1
-        """Bytes that the open WRITE still has to bring, at ``front``."""
+        """Bytes left of the open WRITE at ``front``."""
         self.lsn = -1
-        """The limit sequence number that credits allow; -1 for none."""
+        """Limit sequence number from credits; -1 without credits."""
         self.limited = -1
-        """The last packet that was sent without a credit."""
+        """Last packet sent without a credit."""
         self.nak_psn = self.nak_ident = self.rnr_psn = self.fatal = -1
         self.rnr_until = 0
         self.refused_end = -1
-        """The PSN behind the newest packet that a sequence NAK refused, while it is not acknowledged."""
+        """PSN after the newest packet refused by a sequence NAK, until it is acknowledged."""
         self.response_ident = 0
-        """Ident of the last response that acknowledged something; 0 where its sender counts none."""
+        """Ident of the last response that acknowledged something; 0 if its sender does not count idents."""
         self.steady = True
-        """Nothing was repeated or late yet."""
+        """True until a packet is retransmitted or late."""
         self.holes = False
-        """The capture lacks packets of this direction that its peer has surely received."""
-        self.late_start: Seen | None = None
-        """The first request, behind the PSN that was agreed on: what its peer counts says if the capture lacks some."""
-        self.jump: Seen | None = None
-        """A packet whose PSN led nowhere; what follows it says what it was."""
+        """True if the capture lacks packets of this direction that the peer must have received."""
+        self.late_start = None
+        """First request, if its PSN is after the agreed one; the peer's MSN tells whether earlier ones are missing."""
+        self.jump = None
+        """Packet with an isolated PSN; the next packet decides whether it was wrong."""
+        self.ahead: Ahead | None = None
+        """Packet sent too early by its ident; whether it is retransmitted tells why."""
 
     def lose(self) -> None:
-        """The capture holds too little of a request to follow the connection: nothing more is said about it."""
+        """Stop judging the connection: the capture holds too little of a request to follow it."""
         self.forget()
         self.lost = True
 
@@ -153,18 +181,54 @@ class Stream:
         for psn in list(islice(self.history, KEEP)):
             del self.history[psn]
             self.atomics.pop(psn, None)
+        if not 0 <= psn_diff(self.highest, self.oldest) <= _USED:
+            self.oldest = self.highest - _USED & PSN_MASK
+
+    def has_used(self, psn: int) -> bool:
+        """True if a packet with this PSN was sent before, though it may be forgotten: now it is late, or a copy."""
+        return self.oldest >= 0 and psn_diff(psn, self.oldest) >= 0 > psn_diff(psn, self.highest)
+
+    @property
+    def path_mtu(self) -> int:
+        """Path MTU of the connection, in either direction; 0 while it is not known."""
+        return self.mtu or (self.peer.mtu if self.peer is not None else 0)
+
+    def rewritten(self, captured: int, port: int, frame: int) -> None:
+        """Note that a recorder wrote ``captured`` in place of ``port``, also in packets whose cut ICRC did not say so.
+
+        A capture may have each of the 65,536 ports: the fact names the first one alone.
+        """
+        name = f"{REWRITTEN} {port}: the recorder rewrote it"
+        if name not in self.facts.counts and any(fact.startswith(REWRITTEN) for fact in self.facts.counts):
+            name = "ICRC fits further source ports: the recorder rewrote them"
+        self.facts.add(name, frame)
+        if self.constant >= 0 and self.constant >> 17 == captured:
+            self.constant ^= (captured ^ port) << 17
+        if self.response_port == captured:
+            self.response_port = port
 
     def incomplete(self) -> bool:
-        """Whether the capture lacks packets of this connection: what was not seen may have been sent all the same."""
+        """True if the capture lacks packets of this connection: an unseen packet may still have been sent."""
         return self.holes or (self.peer is not None and self.peer.holes)
 
+    def unknown_span(self) -> bool:
+        """True if the end of the newest READ is unknown because the path MTU is."""
+        return not self.mtu and bool(self.reads) and not self.reads[-1].packets
+
+    def in_unknown_read(self, psn: int) -> bool:
+        """True if ``psn`` may belong to a READ of unknown span, which is longest with the smallest path MTU."""
+        if not self.unknown_span():
+            return False
+        read = self.reads[-1]
+        return 0 <= psn_diff(psn, read.first) < psn_count(read.length, _LEAST_MTU)
+
     def partly_asked(self) -> bool:
-        """Whether a READ waits of which a part was asked for again: its responder may count one message, or two."""
+        """True if a partly repeated READ is open: its responder may count one message or two."""
         reads = self.reads
         return bool(reads) and any(read.ends and not read.answered for read in reads)
 
     def read_at(self, psn: int) -> Read | None:
-        """The READ whose responses ``psn`` belongs to; the newest, where numbers went round."""
+        """Return the READ whose responses include ``psn``; the newest one if PSNs wrapped."""
         last = self.reading
         if last is not None and (psn - last.first) & PSN_MASK < last.packets:
             return last

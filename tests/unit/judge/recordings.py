@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from rnic.link.pcap import read_packets
 from rnic.spec import opcodes as op
 from rnic.wire.dissect import LINKTYPE_ETHERNET
 from rnic.wire.flow import Flow
+from rnic.wire.ip import checksum
 from rnic.wire.opcode import OPCODES
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "vectors" / "rxe"
@@ -74,6 +76,7 @@ class Packet:
             return bytes(self.head + self.body + self.icrc)
         head = self.head
         size = len(self.body) + 4
+        head[-2:] = b"\0\0"  # no UDP checksum
         struct.pack_into(">H", head, self.at - 4, size + 8)
         sport, dport = struct.unpack_from(">HH", head, self.at - 8)
         if self.v6:
@@ -81,6 +84,8 @@ class Packet:
             flow, frag = Flow(bytes(head[22:38]), bytes(head[38:54]), sport, dport), 0
         else:
             struct.pack_into(">H", head, 16, size + 28)
+            struct.pack_into(">H", head, 24, 0)
+            struct.pack_into(">H", head, 24, checksum(head[14:34]))
             flow, frag = Flow(bytes(head[26:30]), bytes(head[30:34]), sport, dport), int.from_bytes(head[20:22], "big")
         return bytes(head + self.body) + struct.pack("<I", flow.icrc(self.body, self.ident, frag))
 
@@ -145,6 +150,37 @@ def wrong_udp_length(packets: Packets, at: int) -> None:
 
 def may_fragment(packets: Packets, at: int) -> None:
     packets[at].head[20] &= ~0x40
+    packets[at].sealed = True
+
+
+def other_ttl(packets: Packets, at: int) -> None:
+    packets[at].head[22] -= 1
+
+
+def other_udp_checksum(packets: Packets, at: int) -> None:
+    packets[at].head[-2:] = b"\x12\x34"
+
+
+def another_port(packets: Packets, at: int) -> None:
+    packets[at].head[-8] ^= 1
+    packets[at].sealed = True
+
+
+def toggle_migreq(packets: Packets, at: int) -> None:
+    packets[at].body[1] ^= 0x40
+    packets[at].sealed = True
+
+
+def swap_psns(packets: Packets, at: int) -> None:
+    """This packet and the next one of its way carry each other's PSN."""
+    one = packets[at]
+    other = next(packet for packet in packets[at + 1 :] if packet.way() == one.way())
+    one.psn, other.psn = other.psn, one.psn
+    one.sealed = other.sealed = True
+
+
+def another_queue_pair(packets: Packets, at: int) -> None:
+    packets[at].body[5:8] = b"\x12\x34\x56"
     packets[at].sealed = True
 
 
@@ -342,6 +378,24 @@ def _in_a_row(packets: Packets) -> list[int]:
     ]
 
 
+def _in_whole(packets: Packets) -> list[int]:
+    """The same, of recordings in which nothing was lost."""
+    return [] if _repeated(packets) else _in_a_row(packets)
+
+
+def _counted(packets: Packets) -> list[int]:
+    """Middles with one packet of their way before them, and two behind, whose idents count up by one."""
+    found = []
+    for at in _in_whole(packets):
+        way = [packet for packet in packets if packet.way() == packets[at].way() and packet.row.request]
+        index = next(i for i, packet in enumerate(way) if packet is packets[at])
+        row = way[index - 1 : index + 3]
+        steps = [(b.ident - a.ident, b.psn - a.psn) for a, b in itertools.pairwise(row)]
+        if len(row) == 4 and steps == [(1, 1)] * 3 and row[0].ident >= 64:
+            found.append(at)
+    return found
+
+
 def _whole_writes(packets: Packets) -> list[int]:
     """First packets of WRITEs that the recording holds whole and once."""
     again = {packets[at].psn for at in _repeated(packets)}
@@ -382,12 +436,16 @@ def _naks_could_be_late(packets: Packets) -> list[int]:
 BROKEN: dict[str, tuple[Callable[[Packets], list[int]], Change]] = {
     "icrc": (_data, spoil),
     "length": (_data, wrong_udp_length),
+    "ip-checksum": (lambda packets: [] if packets[0].v6 else _data(packets), other_ttl),
+    "udp-checksum": (_data, other_udp_checksum),
     "tver": (_data, set_bits(1, 1)),
     "opcode": (_data, become(0x18)),
     "headers": (_acks, lengthen(4)),
     "reserved": (_data, set_bits(8, 1)),
     "fragment": (lambda packets: [] if packets[0].v6 else _data(packets), may_fragment),
     "pkey": (lambda packets: _acks(packets)[2:], another_partition),
+    "source-port": (_in_a_row, another_port),
+    "migreq": (_in_a_row, toggle_migreq),
     "solicited": (_middles, set_bits(1, 0x80)),
     "sequence": (_in_a_row, lambda packets, at: become(packets[at].body[0] + 1)(packets, at)),
     "size": (_in_a_row, shorten),
@@ -396,6 +454,8 @@ BROKEN: dict[str, tuple[Callable[[Packets], list[int]], Change]] = {
     "repeat": (_repeated, shorten),
     "repeat-payload": (_repeated, add_to(40, 1, 1)),
     "psn-jump": (_in_a_row, add_to(9, 3, 0x400000)),
+    "psn-order": (_counted, swap_psns),
+    "queue-pair": (_in_whole, another_queue_pair),
     "first-psn": (_reqs, first_psn),
     "atomic-aligned": (_kind(op.COMPARE_SWAP, op.FETCH_ADD), add_to(12, 8, 4)),
     "read-length": (_kind(op.READ_REQUEST), set_bits(24, 0xC0)),
@@ -423,6 +483,8 @@ BROKEN: dict[str, tuple[Callable[[Packets], list[int]], Change]] = {
     "atomic-unasked": (lambda packets: _acks_of(packets, True), to_atomic_ack),
     "atomic-replay": (_kind(op.ATOMIC_ACKNOWLEDGE), other_value),
     "read-as-ack": (_kind(op.ATOMIC_ACKNOWLEDGE), to_ack),
+    "gsi-qkey": (_reqs, add_to(12, 4, 1)),
+    "mad-version": (_reqs, add_to(20, 1, 1)),
     "ud-size": (_kind(0x64), lengthen(4096)),
     "cnp-form": (_data, cnp(bytes(15) + b"\1", 0x40)),
     "cnp-rate": (_data, cnp(bytes(16), 0x40, 1_000)),

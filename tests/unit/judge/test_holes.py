@@ -80,7 +80,7 @@ def test_a_first_psn_that_no_missing_packet_explains(first: int) -> None:
     assert court.rules() == ["first-psn"]
 
 
-def test_a_message_whose_beginning_is_missing_says_nothing_about_the_first_psn() -> None:
+def test_a_message_without_its_beginning_does_not_set_the_first_psn() -> None:
     court = Court()
     court.ask(op.SEND_LAST, 101, payload=bytes(8))
     court.reply(101, msn=1)
@@ -200,3 +200,17 @@ def test_a_responder_that_keeps_what_it_refused_is_still_found() -> None:
     court.ask(SEND, 101)
     court.reply(105, msn=6)
     assert court.rules() == ["ack-gap"]
+
+
+def test_a_read_that_is_the_rest_of_one_before_the_capture() -> None:
+    """A capture that begins behind the first request of a READ holds late responses to that request."""
+    for first, rules in ((102, []), (101, ["read-order"])):
+        court = Court(None)
+        if first == 101:
+            court.ask(SEND, 101)
+            court.reply(101, msn=1)
+        court.ask(READ, 102, dma_length=2 * 1024)
+        court.reply(102, op.READ_RESPONSE_FIRST, msn=2, payload=bytes(1024))
+        court.reply(103, op.READ_RESPONSE_LAST, msn=2, payload=bytes(1024))
+        court.reply(102, op.READ_RESPONSE_MIDDLE, payload=bytes(1024))
+        assert court.rules() == rules
