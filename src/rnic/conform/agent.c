@@ -7,6 +7,7 @@
  * makes regions, queue and queue pair anew. */
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,10 @@
 #define SEND_ID 1000
 #define REGIONS 4
 #define BIG 65536
+/* Numbers that headers before rdma-core 46 lack. */
+#define FLUSH_GLOBAL_RIGHT (1 << 8)
+#define DEVICE_FLUSH_GLOBAL (1ull << 38)
+#define DEVICE_ATOMIC_WRITE (1ull << 40)
 
 static const char NAMES[REGIONS] = { 'M', 'R', 'L', 'F' };
 static const size_t SIZES[REGIONS] = { BIG, 4096, 4096, 4096 };
@@ -90,23 +95,24 @@ static void close_all(void)
 static int connect_qp(const char *line, int type)
 {
 	char text[64];
-	unsigned char raw[16];
+	unsigned char raw[16] = { 0 };
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY };
 	read_word(line, "access", text);
 	for (char *letter = text; *letter; letter++)
-		attr.qp_access_flags |= *letter == 'r' ? IBV_ACCESS_REMOTE_READ :
-					*letter == 'w' ? IBV_ACCESS_REMOTE_WRITE :
-							 IBV_ACCESS_REMOTE_ATOMIC;
+		attr.qp_access_flags |= *letter == 'r'			 ? IBV_ACCESS_REMOTE_READ :
+					*letter == 'w' || *letter == 'A' ? IBV_ACCESS_REMOTE_WRITE :
+					*letter == 'f'			 ? FLUSH_GLOBAL_RIGHT :
+									   IBV_ACCESS_REMOTE_ATOMIC;
 	int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
 	if (type == IBV_QPT_UC)
 		attr.qp_access_flags &= IBV_ACCESS_REMOTE_WRITE;
 	if (ibv_modify_qp(qp, &attr, mask | (type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS)))
 		return -1;
 	read_word(line, "gid", text);
-	for (int i = 0; i < 16; i++)
+	for (int i = 0; i < 16 && strlen(text) == 32; i++)
 		sscanf(text + 2 * i, "%2hhx", raw + i);
 	unsigned long long mtu = read_value(line, "mtu", 1024), code = IBV_MTU_256;
-	while (256ULL << (code - 1) < mtu)
+	while (code < IBV_MTU_4096 && 256ULL << (code - 1) < mtu)
 		code++;
 	struct ibv_ah_attr path = { .is_global = 1,
 				    .port_num = 1,
@@ -143,12 +149,25 @@ static int connect_qp(const char *line, int type)
 	return type == IBV_QPT_UD && !ah ? -1 : 0;
 }
 
+/* Return whether the device has a capability of IBA's annex A19. */
+static int has(unsigned long long capability)
+{
+	struct ibv_device_attr_ex attr;
+	return !ibv_query_device_ex(context, NULL, &attr) && attr.device_cap_flags_ex & capability;
+}
+
 static void do_open(const char *line)
 {
 	char text[64];
 	close_all();
 	if (read_value(line, "credits", 0)) {
 		fprintf(out, "error libibverbs cannot ask its device for end-to-end credits\n");
+		return;
+	}
+	read_word(line, "access", text);
+	int flushes = strchr(text, 'f') != NULL;
+	if ((flushes && !has(DEVICE_FLUSH_GLOBAL)) || (strchr(text, 'A') && !has(DEVICE_ATOMIC_WRITE))) {
+		fprintf(out, "error the device has no FLUSH, or no ATOMIC WRITE\n");
 		return;
 	}
 	read_word(line, "service", text);
@@ -161,7 +180,8 @@ static void do_open(const char *line)
 	for (int i = 0; i < REGIONS; i++) {
 		for (size_t byte = 0; byte < SIZES[i]; byte++)
 			memory[i][byte] = 31 * byte + 17 * (byte >> 8) + 'm';
-		regions[i] = ibv_reg_mr(NAMES[i] == 'F' ? foreign : pd, memory[i], SIZES[i], RIGHTS[i]);
+		regions[i] = ibv_reg_mr(NAMES[i] == 'F' ? foreign : pd, memory[i], SIZES[i],
+					RIGHTS[i] | (flushes && NAMES[i] == 'M' ? FLUSH_GLOBAL_RIGHT : 0));
 		if (!regions[i])
 			return report_error("region");
 	}
@@ -278,7 +298,7 @@ static void do_state(void)
 	fprintf(out, "ok %s\n", STATES[attr.qp_state]);
 }
 
-/* Who made the device, by its name in the kernel: rxe, mlx5, hns, bnxt_re, irdma, efa ... */
+/* Print the vendor of the device, by its name in the kernel: rxe, mlx5, hns, bnxt_re, irdma, efa ... */
 static void do_hello(const char *device)
 {
 	static const struct {
@@ -338,6 +358,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: conform-agent DEVICE GID_INDEX TCP_PORT\n");
 		return 2;
 	}
+	signal(SIGPIPE, SIG_IGN); /* a tester may hang up before it has read its answer */
 	gid_index = atoi(argv[2]);
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	for (; list && *list; list++)

@@ -1,11 +1,14 @@
-"""The agent: what the peer's software does for a script, by lines of text. This one is for rnic; ``agent.c`` beside it
-is the same for any device with libibverbs.
+"""The agent: runs the peer's software for a script, controlled by lines of text. This one is for rnic; ``agent.c`` is
+the same for any device with libibverbs.
 
-One connection at a time. ``open`` makes regions, queue and queue pair anew, ``recv`` and ``post`` post work, ``poll``
-takes one completion, ``bytes`` shows memory. An answer is one line: ``ok ...``, or ``error ...``.
+There is one connection at a time. ``open`` makes new regions, CQ and queue pair, ``recv`` and ``post`` post work,
+``poll`` takes one completion, ``bytes`` shows memory. An answer is one line: ``ok ...``, or ``error ...``.
 """
 
 from __future__ import annotations
+
+from functools import reduce
+from operator import or_
 
 from rnic.conform.frames import QKEY
 from rnic.conform.script import REGIONS, pattern
@@ -22,7 +25,7 @@ SIZES = {"M": 65_536, "R": 4_096, "L": 4_096, "F": 4_096}
 SLOT, SLOTS = 16_384, 16
 _FIRST = pattern("m", 0, max(SIZES.values()))
 _SEND_ID = 1_000
-"""Of every send work request; receives have the number of their slot."""
+"""wr_id of every send work request; the wr_id of a receive is the number of its slot."""
 _LOCAL, _READ, _WRITE, _ATOMIC = (
     e.IBV_ACCESS_LOCAL_WRITE,
     e.IBV_ACCESS_REMOTE_READ,
@@ -30,12 +33,13 @@ _LOCAL, _READ, _WRITE, _ATOMIC = (
     e.IBV_ACCESS_REMOTE_ATOMIC,
 )
 _RIGHTS = {
-    "M": _LOCAL | _READ | _WRITE | _ATOMIC,
+    "M": _LOCAL | _READ | _WRITE | _ATOMIC | e.IBV_ACCESS_FLUSH_GLOBAL,
     "R": _LOCAL | _READ,
     "L": _LOCAL,
     "F": _LOCAL | _READ | _WRITE | _ATOMIC,
 }
-_LETTERS = {"r": _READ, "w": _WRITE, "a": _ATOMIC}
+_LETTERS = {"r": _READ, "w": _WRITE, "a": _ATOMIC, "f": e.IBV_ACCESS_FLUSH_GLOBAL, "A": _WRITE}
+"""Rights of a queue pair; "A" says that the device has to have ATOMIC WRITE."""
 _TYPES = {"RC": e.IBV_QPT_RC, "UC": e.IBV_QPT_UC, "UD": e.IBV_QPT_UD}
 _OPERATIONS = {
     "SEND": e.IBV_WR_SEND,
@@ -68,7 +72,7 @@ class VerbsAgent:
         self._posted = 0
 
     def ask(self, line: str) -> str:
-        """Do what a line says; the answer."""
+        """Execute a line; return the answer."""
         name, *words = line.split() or [""]
         values = dict(word.split("=", 1) for word in words if "=" in word)
         command = getattr(self, f"_do_{name}", None)
@@ -76,7 +80,7 @@ class VerbsAgent:
             return f"error no such command: {name}"
         try:
             return str(command(values, [word for word in words if "=" not in word]))
-        except Exception as error:  # noqa: BLE001 - the last guard: whoever asks is across a network
+        except Exception as error:  # noqa: BLE001 - last resort: the client is across a network
             return f"error {type(error).__name__}: {error}".replace("\n", " ")
 
     def _do_hello(self, values: dict[str, str], words: list[str]) -> str:
@@ -110,7 +114,7 @@ class VerbsAgent:
         attr.path_mtu = MTU_CODES[int(values["mtu"])]
         attr.dest_qp_num = self._peer_qpn = int(values["qpn"])
         attr.rq_psn, attr.sq_psn = int(values["theirs"]), int(values["ours"])
-        attr.qp_access_flags = sum(_LETTERS[letter] for letter in values["access"])
+        attr.qp_access_flags = reduce(or_, (_LETTERS[letter] for letter in values["access"]))
         attr.max_rd_atomic = attr.max_dest_rd_atomic = int(values["rd"])
         attr.min_rnr_timer, attr.timeout = int(values["rnr_timer"]), int(values["timeout"])
         attr.retry_cnt, attr.rnr_retry = int(values["retry"]), int(values["rnr_retry"])

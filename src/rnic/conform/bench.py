@@ -1,4 +1,4 @@
-"""Where a script is played: a wire to the peer, and the peer's software behind it, or what is known of it by hand."""
+"""Test bench for scripts: a wire to the peer, and the peer's agent, or numbers of the peer that the user gives."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from rnic.wire.ident import solve
 from rnic.wire.packet import Packet, build, parse, seal
 
 FIRST_QPN = 0x0C000
-"""Ours; each connection has another, so that what comes late for one is none of the next."""
+"""First local QPN; each connection has another, so that a late packet of one is not taken for the next."""
 DEFAULT_AGENT_PORT = 18_600
 _PREPARED_BYTES = 16_384
 _MS = 1_000_000
 
 
 class BenchError(RnicError):
-    """The peer cannot be set up; one line."""
+    """The peer cannot be set up; the message is one line."""
 
 
 class NotHereError(RnicError):
-    """This peer cannot be asked for what the script needs; the message says what."""
+    """This peer cannot do what the script needs; the message says what."""
 
 
 class Arrived(NamedTuple):
@@ -51,7 +51,7 @@ class Arrived(NamedTuple):
 
 
 class Completed(NamedTuple):
-    """A completion of the peer's queue pair, as its agent says it."""
+    """A completion of the peer's queue pair, as its agent reports it."""
 
     kind: str
     status: int
@@ -62,33 +62,33 @@ class Completed(NamedTuple):
 
 
 class Wire(Protocol):
-    """Packets to and from the peer, and time."""
+    """Sends and receives packets of the peer, and tells the time."""
 
     address: bytes
-    """Ours."""
+    """Local IP address."""
     port: int
-    """Ours."""
+    """Local UDP port."""
     crossing_ns: int
-    """For so long after a packet of ours the peer may not have seen it: its process may be off the processor."""
+    """Time after sending a packet in which the peer may not have seen it: its process may not be running."""
 
     def now_ns(self) -> int:
-        """The time."""
+        """Return the time in nanoseconds."""
 
     def send(self, flow: Flow, payload: bytes) -> None:
         """Send one packet."""
 
     def receive(self, until_ns: int) -> Arrived | None:
-        """The next packet that comes until then."""
+        """Return the next packet that arrives before ``until_ns``, or ``None``."""
 
     def give_back(self, packets: list[Arrived]) -> None:
-        """Packets that were received are to come again, before all others."""
+        """Put received packets back: :meth:`receive` returns them again, before all others."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release the wire."""
 
 
 def arrived(burst: RxBurst, now_ns: int) -> list[Arrived]:
-    """The packets of a burst, each with its ICRC checked."""
+    """Return the packets of a burst, each with its ICRC checked."""
     found = []
     for number, start in enumerate(range(0, burst.length, burst.segment)):
         view = burst.buf[start : min(start + burst.segment, burst.length)]
@@ -190,13 +190,13 @@ class SimWire:
 
 
 class Software(Protocol):
-    """An agent: takes a line, answers one."""
+    """An agent: answers each line with a line."""
 
     def ask(self, line: str) -> str:
-        """The answer."""
+        """Send a line; return the answer."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release the agent."""
 
 
 class SimAgent:
@@ -219,10 +219,10 @@ class SimAgent:
 
 
 class RemoteAgent:
-    """The agent on another machine, over TCP: one line each way.
+    """The agent on another machine, over TCP: one line in each direction.
 
     Raises:
-        BenchError: nobody answers there.
+        BenchError: no agent answers there.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -243,13 +243,13 @@ class RemoteAgent:
             raise BenchError(f"the agent is gone: {error}") from None
 
     def close(self) -> None:
-        """See :class:`Software`: the agent takes the next."""
+        """See :class:`Software`: the agent then accepts the next client."""
         self._socket.close()
 
 
 @contextlib.contextmanager
 def understood(line: str, answer: str) -> Iterator[None]:
-    """Take an agent's answer apart inside of this: one that is not of the protocol ends the run, in one line."""
+    """Parse an agent's answer in this block; a malformed answer raises a :class:`BenchError` of one line."""
     try:
         yield
     except (KeyError, ValueError, TypeError, VerbsError):
@@ -274,7 +274,7 @@ def _region(text: str) -> Region:
 
 
 class Bench:
-    """A wire and the software behind it.
+    """A wire and the peer's software.
 
     Args:
         wire: to the peer.
@@ -282,9 +282,9 @@ class Bench:
     """
 
     patience_ns = 1_500 * _MS
-    """How long something that must come may take."""
+    """Longest wait for an expected packet, in nanoseconds."""
     quiet_ns = 60 * _MS
-    """How long nothing must come where nothing may."""
+    """Silence that proves that no packet comes."""
 
     def __init__(self, wire: Wire, software: Software) -> None:
         self.wire = wire
@@ -306,7 +306,7 @@ class Bench:
             raise BenchError("the agent's GID and our address are of different IP versions: choose another GID index")
 
     def ask(self, line: str) -> str:
-        """What the agent answers, without its ``ok``. :class:`NotHereError` where it cannot."""
+        """Return the agent's answer, without its ``ok``; raise :class:`NotHereError` if it cannot do it."""
         answer = self._software.ask(line)
         verdict, _, rest = answer.partition(" ")
         if verdict != "ok":
@@ -314,7 +314,7 @@ class Bench:
         return rest
 
     def open(self, script: Script) -> Connection:
-        """A new connection as the script wants it."""
+        """Open a new connection with the script's options."""
         if script.mtu > self.mtu:
             raise NotHereError(f"the peer's path MTU is {self.mtu}")
         options = script.options
@@ -334,7 +334,7 @@ class Bench:
         return connection_of(script, qpn=self._qpn, peer_qpn=qpn, flow=flow, regions=regions)
 
     def ask_bytes(self, region: str, at: int, length: int) -> bytes:
-        """Return what the peer's memory holds."""
+        """Return bytes of the peer's memory."""
         line = f"bytes {region} {at} {length}"
         answer = self.ask(line)
         with understood(line, answer):
@@ -351,17 +351,17 @@ class Bench:
             return Completed(values["kind"], int(values["status"]), length, imm, slot, answer)
 
     def close(self) -> None:
-        """The connection is done."""
+        """End the connection."""
         self.ask("close")
 
     def hang_up(self) -> None:
-        """Let go of wire and agent."""
+        """Release wire and agent."""
         self.wire.close()
         self._software.close()
 
 
 class HandBench(Bench):
-    """A peer of which only numbers are known: each script that needs no agent is played on one of its queue pairs.
+    """A peer without an agent, known only by numbers: each script that needs no agent uses one of its queue pairs.
 
     Args:
         wire: to the peer.
@@ -369,7 +369,7 @@ class HandBench(Bench):
         queue_pairs: numbers and first PSNs; one that a script leaves in error is not used again.
         region: memory that the peer gave for WRITE, READ and atomics.
         mtu: path MTU of the queue pairs, in bytes.
-        qpn: ours, that the peer's queue pairs are connected to.
+        qpn: local QPN, to which the peer's queue pairs are connected.
     """
 
     def __init__(
@@ -394,11 +394,11 @@ class HandBench(Bench):
         self._fatal = False
 
     def ask(self, line: str) -> str:
-        """Nobody is there to be asked."""
+        """Raise the error: there is no agent."""
         raise NotHereError("it needs an agent")
 
     def open(self, script: Script) -> Connection:
-        """The next connection."""
+        """Return the next connection."""
         if script.needs_agent:
             raise NotHereError("it needs an agent")
         if script.fatal and len(self._queue_pairs) < 2 and self._now is not None:
@@ -415,7 +415,7 @@ class HandBench(Bench):
         return made
 
     def prepare(self) -> None:
-        """Bring the memory into its first state by WRITEs, and learn how the queue pair's MSN counts.
+        """Initialize the peer's memory with WRITEs, and learn the queue pair's MSN.
 
         Raises:
             NotHereError: the peer does not acknowledge them.
@@ -440,7 +440,7 @@ class HandBench(Bench):
         made.psn = psn
 
     def used(self, psns: int, messages: int, failed: bool) -> None:
-        """So much of the connection was used; where a script failed, nobody knows in what state it is."""
+        """Note how much of the connection was used; after a failed script its state is unknown."""
         qpn, psn = self._queue_pairs.popleft()
         assert self._now is not None
         if not self._fatal and not failed:
@@ -448,15 +448,15 @@ class HandBench(Bench):
             self._now.msn += messages
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing: there is no agent to tell."""
 
     def hang_up(self) -> None:
-        """Let go of the wire."""
+        """Release the wire."""
         self.wire.close()
 
 
 def simulated(net: SimNet | None = None) -> Bench:
-    """A bench in virtual time: rnic itself is the peer."""
+    """Return a bench in virtual time: with rnic itself as the peer."""
     net = net or SimNet(1)
     bench = Bench(SimWire(net), SimAgent(net))
     bench.patience_ns, bench.quiet_ns = 4_000 * _MS, 20 * _MS

@@ -1,4 +1,4 @@
-"""Known deviations of makers: what they do differently, found on their products, by name."""
+"""Known deviations of vendors from the standard, found on their products, by name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Deviation(NamedTuple):
-    """``shows``: by test, what its failure says where it is this deviation and no other."""
+    """A deviation. ``shows`` maps each test to the text of its failure that identifies this deviation."""
 
     says: str
     shows: Mapping[str, str]
@@ -52,7 +52,7 @@ RXE = (
         "UC: what follows a message that was cut short is dropped too", {"uc-gap": "no completion came where this must"}
     ),
 )
-"""Soft-RoCE of Linux 6.1."""
+"""Deviations of Soft-RoCE (rxe) of Linux 6.1."""
 
 DEVIATIONS: dict[str, tuple[Deviation, ...]] = {"rxe": RXE}
-"""By maker, as the agent names it."""
+"""Deviations by vendor, as the agent names it."""

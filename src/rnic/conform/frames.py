@@ -1,7 +1,8 @@
-"""What a script's packet lines mean on one connection: the frame to send, and whether a frame is the one expected."""
+"""Match a script's packet lines on one connection: the frame to send, and whether a frame is the one expected."""
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field
 
 from rnic.conform.script import NAKS, Script, ScriptError, Step, evaluate, pattern
@@ -19,10 +20,13 @@ from rnic.wire.flow import Flow
 from rnic.wire.opcode import OPCODES, UNSUPPORTED, OpcodeRow
 from rnic.wire.packet import Packet, build, parse, seal
 
-_NUMBERS = ("va", "rkey", "swap_add", "compare", "orig", "imm", "inv_rkey", "qkey", "sqpn", "pkey", "syndrome", "msn")
+_NUMBERS = (
+    "va", "rkey", "feth", "swap_add", "compare", "orig", "imm", "inv_rkey", "qkey", "sqpn", "pkey", "syndrome", "msn",
+)  # fmt: skip
 _FLAGS = ("ackreq", "solicited", "fecn", "becn")
 _ACKNOWLEDGES = ("ACK", "NAK", "RNR")
 QKEY = 0x1111_1111
+_MAX_BYTES = 65_536
 
 
 @dataclass(slots=True)
@@ -36,22 +40,22 @@ class Region:
 
 @dataclass(slots=True)
 class Connection:
-    """One connection between us and the peer."""
+    """One connection between the tester and the peer."""
 
     service: str
     mtu: int
     qpn: int
-    """Ours."""
+    """QPN of the tester."""
     peer_qpn: int
     psn: int
-    """Of our first request."""
+    """PSN of the tester's first request."""
     peer_psn: int
-    """Of the peer's first request."""
+    """PSN of the peer's first request."""
     flow: Flow
-    """From us to the peer."""
+    """Flow from the tester to the peer."""
     regions: dict[str, Region]
     msn: int = 0
-    """Messages that the peer had completed before the script."""
+    """MSN: messages that the peer had completed before the script."""
     rnr_timer: int = 12
     numbers: dict[str, int] = field(init=False)
 
@@ -59,12 +63,12 @@ class Connection:
         self.numbers = {"mtu": self.mtu, "qkey": QKEY}
 
     def number(self, text: str) -> int:
-        """A number of the script."""
+        """Return the value of a number in the script."""
         return evaluate(text, self.numbers)
 
 
 def connection_of(script: Script, **known: object) -> Connection:
-    """A connection as the script's options want it."""
+    """Return a connection with the script's options."""
     start = int(script.options["start"], 0)
     return Connection(
         service=script.options["service"],
@@ -77,7 +81,7 @@ def connection_of(script: Script, **known: object) -> Connection:
 
 
 def row_of(step: Step, connection: Connection) -> OpcodeRow:
-    """The opcode of a packet line."""
+    """Return the opcode of a packet line."""
     name = "ACKNOWLEDGE" if step.name in _ACKNOWLEDGES else step.name
     if name == "OPCODE":
         number = connection.number(step.words[0])
@@ -88,20 +92,26 @@ def row_of(step: Step, connection: Connection) -> OpcodeRow:
     number = NAMES.get(name, NAMES.get(f"{connection.service}_{name}", -1))
     row = OPCODES[number] if number >= 0 else None
     if row is None:
-        raise ScriptError(f"line {step.line}: {step.name!r} is no opcode")
+        raise ScriptError(f"line {step.line}: {step.name!r} is not an opcode")
     return row
 
 
 def payload_of(step: Step, connection: Connection) -> bytes:
-    """The bytes that a line names; zeros where it says only how many."""
+    """Return the payload of a line; zeros if it gives only the size.
+
+    Raises:
+        ScriptError: the payload does not fit into the peer's memory.
+    """
     if step.payload is None:
         return b""
     size, start = connection.number(step.payload.size), connection.number(step.payload.start)
+    if not (0 <= size <= _MAX_BYTES and abs(start) <= _MAX_BYTES):
+        raise ScriptError(f"line {step.line}: {step.text!r}: 0 to {_MAX_BYTES} bytes of a pattern can be named")
     return pattern(step.payload.pattern, start, size) if step.payload.pattern else bytes(size)
 
 
 def fields_of(step: Step, connection: Connection) -> dict[str, int]:
-    """The header fields of a packet line, by the names that :func:`rnic.wire.packet.build` has."""
+    """Return the header fields of a packet line, by the names of :func:`rnic.wire.packet.build`."""
     row = row_of(step, connection)
     values = step.values
     theirs = row.request == (step.kind == ">")
@@ -152,7 +162,18 @@ def _syndrome(step: Step, connection: Connection) -> int:
 
 
 def frame_of(step: Step, connection: Connection) -> bytes:
-    """The UDP payload of a packet line, BTH to ICRC, broken where the line says so."""
+    """Return the UDP payload of a packet line, BTH to ICRC, malformed if the line says so.
+
+    Raises:
+        ScriptError: the line does not describe a packet.
+    """
+    try:
+        return _frame_of(step, connection)
+    except (ValueError, TypeError, LookupError, OverflowError, struct.error) as error:
+        raise ScriptError(f"line {step.line}: {step.text!r} is not a packet: {error}") from None
+
+
+def _frame_of(step: Step, connection: Connection) -> bytes:
     values = step.values
     row = row_of(step, connection)
     made = build(row, payload=payload_of(step, connection), **fields_of(step, connection))  # type: ignore[arg-type]
@@ -166,7 +187,7 @@ def frame_of(step: Step, connection: Connection) -> bytes:
     if "cut" in values:
         del made[len(made) - connection.number(values["cut"]) :]
     if "grow" in values:
-        made += bytes(connection.number(values["grow"]))
+        made += bytes(min(connection.number(values["grow"]), _MAX_BYTES))
     flow = connection.flow if step.kind == ">" else connection.flow.reverse()
     if step.kind != ">":
         flow = Flow(flow.src, flow.dst, connection.flow.sport, connection.flow.dport)
@@ -177,14 +198,14 @@ def frame_of(step: Step, connection: Connection) -> bytes:
 
 
 def expected(step: Step, connection: Connection) -> Packet:
-    """The packet that a line expects, taken apart."""
+    """Return the packet that a line expects, parsed."""
     packet = parse(memoryview(frame_of(step, connection)))
     assert isinstance(packet, Packet), step.text
     return packet
 
 
 def compared(step: Step) -> set[str]:
-    """Which fields of an expected packet the line binds; the others are the peer's to choose."""
+    """Return the fields of an expected packet that the line specifies; the peer may choose the others."""
     names = {"psn", *(name for name in _NUMBERS if name in step.values)}
     names |= {"dma_length"} if "len" in step.values else set()
     names |= {"va", "rkey"} if "at" in step.values else set()
@@ -193,7 +214,7 @@ def compared(step: Step) -> set[str]:
 
 
 def differences(step: Step, connection: Connection, packet: Packet) -> list[str]:
-    """In what a packet that came is not the one that a line expects; empty where it is."""
+    """Return the differences between a received packet and the one that a line expects; empty if it matches."""
     wanted = expected(step, connection)
     if packet.row is not wanted.row:
         return [f"{packet.row.name} and not {wanted.row.name}"]
@@ -222,8 +243,8 @@ def _shown(name: str, value: int) -> str:
 
 
 def _same_kind(step: Step, here: int, wanted: int) -> bool:
-    """An ACK may carry any credits unless the line names them; of the others all bits count, and a line may allow
-    several.
+    """Return whether two packets are of one kind. An ACK may carry any credits unless the line specifies them. Of
+    other syndromes all bits count, and a line may allow several.
     """
     if wanted & AETH_TYPE_MASK == AETH_ACK and "credits" not in step.values:
         return here & (0x80 | AETH_TYPE_MASK) == 0
@@ -242,5 +263,5 @@ def _payload_differences(step: Step, here: bytes, wanted: bytes) -> list[str]:
 
 
 def is_plain_ack(packet: Packet) -> bool:
-    """Whether it only acknowledges."""
+    """Return whether a packet is a plain ACK."""
     return packet.row.operation == ACKNOWLEDGE and packet.syndrome & (0x80 | AETH_TYPE_MASK) == AETH_ACK

@@ -1,7 +1,7 @@
-"""rnic with one rule broken, to prove that the suite would see it.
+"""rnic with one rule broken, to prove that the suite detects it.
 
-Each mutant stands at the NIC's port and makes what goes in and out as if the NIC had that fault: what comes in is
-mended so that a check has nothing to find, or what goes out is spoilt. Seen from the wire, the NIC has the fault.
+Each mutant sits at the NIC's port and changes packets as if the NIC had the fault: it repairs incoming packets so that
+a check finds nothing, or damages outgoing packets. On the wire, the NIC appears to have the fault.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FIELDS = (
 
 
 def changed(packet: Packet, flow: Flow, opcode: int | None = None, **values: Any) -> bytes:
-    """The packet again with other values, its ICRC right."""
+    """Return the packet with some values changed and a valid ICRC."""
     fields: dict[str, Any] = {name: getattr(packet, name) for name in _FIELDS if hasattr(packet, name)}
     row: OpcodeRow = packet.row
     if opcode is not None:
@@ -55,7 +55,7 @@ def changed(packet: Packet, flow: Flow, opcode: int | None = None, **values: Any
 class Faulty(Middleware):
     """The port of a NIC with a fault.
 
-    What it remembers is of the open connection: the NIC's queue pair and regions, the next PSN, what was repeated.
+    Its state belongs to the open connection: the NIC's queue pair and regions, the next PSN, retransmitted packets.
     """
 
     def __init__(self, inner: Link, mutant: Mutant) -> None:
@@ -64,7 +64,7 @@ class Faulty(Middleware):
         self.reset(0, 0, 0, {})
 
     def reset(self, qpn: int, peer_qpn: int, psn: int, regions: dict[str, tuple[int, int, int]]) -> None:
-        """Another connection: the NIC's queue pair, the tester's, first PSN, regions."""
+        """Start another connection with the NIC's and the tester's queue pair, the first PSN and the regions."""
         self.qpn = qpn
         self.peer_qpn = peer_qpn
         self.epsn = self.base = psn
@@ -79,7 +79,7 @@ class Faulty(Middleware):
 
     @property
     def key(self) -> int:
-        """Key of the region with all rights."""
+        """R_Key of the region with all rights."""
         return self.regions["M"][1]
 
     def send(self, bursts: Sequence[TxBurst]) -> None:
@@ -139,7 +139,7 @@ class Faulty(Middleware):
         return made
 
     def answer(self, flow: Flow, syndrome: int, psn: int) -> None:
-        """Send an acknowledge of the fault's own, besides what the NIC sends."""
+        """Send an additional ACKNOWLEDGE that the fault makes."""
         way = flow.reverse()
         made = seal(build(op.ACKNOWLEDGE, dqpn=self.peer_qpn, psn=psn, syndrome=syndrome), way)
         self.extra.append(TxBurst(way, [made], len(made), 1, len(made)))
@@ -147,11 +147,11 @@ class Faulty(Middleware):
 
 Raw = Callable[[Faulty, bytes, Flow], bytes]
 Change = Callable[[Faulty, Packet, Flow], bytes | None]
-"""A packet and its path: the packet instead, ``b""`` for the same, ``None`` for none."""
+"""Takes port, packet and flow; returns the packet to use instead, ``b""`` for the same, ``None`` to drop it."""
 
 
 class Mutant(NamedTuple):
-    """A fault. ``finds`` names a test that is to fail."""
+    """A fault. ``finds`` names a test that must fail."""
 
     name: str
     finds: str
@@ -160,11 +160,11 @@ class Mutant(NamedTuple):
     raw: Raw | None = None
 
 
-# -------------------------------------------------------------------------------------------- what goes out
+# -------------------------------------------------------------------------------------------- outgoing packets
 
 
 def _out(condition: Callable[[Packet], bool], **values: Any) -> Change:
-    """Packets of a kind leave with other values; a value may be a function of the packet."""
+    """Send packets of a kind with other values; a value may be a function of the packet."""
 
     def change(port: Faulty, packet: Packet, flow: Flow) -> bytes | None:
         if not condition(packet):
@@ -176,7 +176,7 @@ def _out(condition: Callable[[Packet], bool], **values: Any) -> Change:
 
 
 def _lost(condition: Callable[[Faulty, Packet], bool]) -> Change:
-    """Packets of a kind get lost."""
+    """Drop packets of a kind."""
     return lambda port, packet, flow: None if condition(port, packet) else b""
 
 
@@ -226,11 +226,11 @@ def _bad_icrc(port: Faulty, packet: Packet, flow: Flow) -> bytes | None:
     return bytes(made)
 
 
-# --------------------------------------------------------------------------------------------- what comes in
+# --------------------------------------------------------------------------------------------- incoming packets
 
 
 def _in(condition: Callable[[Faulty, Packet], bool], **values: Any) -> Change:
-    """Packets of a kind come in with other values; a value may be a function of port and packet."""
+    """Receive packets of a kind with other values; a value may be a function of port and packet."""
 
     def change(port: Faulty, packet: Packet, flow: Flow) -> bytes | None:
         if not condition(port, packet):
@@ -250,12 +250,12 @@ def _any_version(port: Faulty, data: bytes, flow: Flow) -> bytes:
 
 
 def _empty(port: Faulty, packet: Packet, flow: Flow) -> bytes:
-    """In place of a packet one that any NIC takes: a WRITE of no bytes."""
+    """Replace a packet by one that any NIC accepts: a WRITE of 0 bytes."""
     return seal(build(op.RC | op.WRITE_ONLY, dqpn=port.qpn, psn=packet.psn, ackreq=packet.ackreq), flow)
 
 
 def _taken(condition: Callable[[Faulty, Packet], bool]) -> Change:
-    """Packets of a kind are acknowledged whatever they say."""
+    """Acknowledge packets of a kind, whatever they contain."""
     return lambda port, packet, flow: _empty(port, packet, flow) if condition(port, packet) else b""
 
 
@@ -269,12 +269,12 @@ def _beyond(port: Faulty, packet: Packet) -> bool:
 
 
 def _closed(port: Faulty, packet: Packet) -> bool:
-    """What goes on with a message where none is open."""
+    """Return whether a packet continues a message although none is open."""
     return packet.row.request and not packet.row.start and port.left < 0 and packet.row.service == op.RC
 
 
 def _fitted(port: Faulty, packet: Packet, flow: Flow) -> bytes | None:
-    """WRITEs bring as much as their RETH says, however much they bring."""
+    """Make the payload of a WRITE as long as its RETH says, whatever its real length."""
     if packet.row.write and packet.row.reth:
         port.left = packet.dma_length
     if not packet.row.write or port.left < 0:
@@ -291,7 +291,7 @@ def _repeated(port: Faulty, packet: Packet) -> bool:
 
 
 def _refused_again(port: Faulty, packet: Packet, flow: Flow) -> bytes | None:
-    """What is beyond a gap is refused each time."""
+    """Send a NAK for every out-of-order packet."""
     if packet.row.request and packet.row.service == op.RC and psn_diff(packet.psn, port.epsn) > 0:
         if port.nak == port.epsn:
             port.answer(flow, NAK_PSN_SEQUENCE, port.epsn)
@@ -300,14 +300,14 @@ def _refused_again(port: Faulty, packet: Packet, flow: Flow) -> bytes | None:
 
 
 def _executed_again(port: Faulty, packet: Packet, flow: Flow) -> bytes | None:
-    """A WRITE that comes again is carried out again: as if it were the next."""
+    """Execute a duplicate WRITE as if it were the next one."""
     if _repeated(port, packet) and packet.row.write and packet.row.start and packet.row.end:
         return changed(packet, flow, psn=port.epsn)
     return b""
 
 
 def _whole_read(port: Faulty, packet: Packet, flow: Flow) -> bytes | None:
-    """A READ from its middle is answered as the whole one was."""
+    """Answer a READ that restarts in the middle like the whole READ."""
     if packet.row.operation != op.READ_REQUEST:
         return b""
     for first, read in port.reads.items():
@@ -319,7 +319,7 @@ def _whole_read(port: Faulty, packet: Packet, flow: Flow) -> bytes | None:
 
 
 def _message_again(port: Faulty, packet: Packet, flow: Flow) -> bytes | None:
-    """A sequence NAK is taken for one of the first packet."""
+    """Treat a sequence NAK as one for the first packet."""
     if _plain(packet) and packet.syndrome == NAK_PSN_SEQUENCE:
         return changed(packet, flow, psn=port.base)
     return b""
@@ -330,7 +330,7 @@ def _ghost(port: Faulty, packet: Packet) -> bool:
 
 
 def _ack_again(port: Faulty, packet: Packet) -> bool:
-    """Whether an ACK has the PSN of one before."""
+    """Return whether an ACK repeats the PSN of an earlier one."""
     if not _ack(packet):
         return False
     again = packet.psn == port.acked
@@ -418,7 +418,7 @@ MUTANTS: tuple[Mutant, ...] = (
 
 @contextmanager
 def planted(mutant: Mutant) -> Iterator[Bench]:
-    """A bench on which rnic has the fault."""
+    """Yield a bench whose peer is rnic with the fault."""
     with SimNet(1) as net:
         runtime = net.nodes[0].ctx.runtime
         port = Faulty(runtime.link, mutant)
@@ -437,7 +437,7 @@ def planted(mutant: Mutant) -> Iterator[Bench]:
 
 
 def found_by(mutant: Mutant, only: str | None = None) -> list[str]:
-    """Names of the tests that fail on rnic with the fault.
+    """Return the names of the tests that fail on rnic with the fault.
 
     Args:
         only: just this one is played.

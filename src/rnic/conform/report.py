@@ -7,6 +7,8 @@ from collections import Counter
 from html import escape
 from xml.etree import ElementTree
 
+from rnic import __version__
+from rnic.conform.report_file import FORMAT, MAX_TEXT, VERSION
 from rnic.conform.runner import DEVIATION, FAIL, NOT_APPLICABLE, PASS, VERDICTS, Result
 
 _SIGNS = {PASS: "ok", FAIL: "FAIL", DEVIATION: "deviates", NOT_APPLICABLE: "n/a"}
@@ -14,7 +16,7 @@ _COLOURS = {PASS: "#1b7837", FAIL: "#b00020", DEVIATION: "#b3541e", NOT_APPLICAB
 
 
 def by_clause(results: list[Result]) -> dict[str, list[Result]]:
-    """Results under their clauses, in the order of the standard's parts."""
+    """Return results by clause, in the order of the standard's parts."""
     found: dict[str, list[Result]] = {}
     for result in results:
         found.setdefault(result.script.clause, []).append(result)
@@ -27,13 +29,13 @@ def _order(clause: str) -> list[tuple[int, str]]:
 
 
 def counts(results: list[Result]) -> dict[str, int]:
-    """How many came out how."""
+    """Return how many scripts ended with each verdict."""
     found = Counter(result.verdict for result in results)
     return {verdict: found[verdict] for verdict in VERDICTS}
 
 
 def deviations(results: list[Result]) -> dict[str, list[str]]:
-    """Deviations by name, with the tests that showed them."""
+    """Return deviations by name, with the tests that showed them."""
     found: dict[str, list[str]] = {}
     for result in results:
         if result.verdict == DEVIATION:
@@ -42,12 +44,12 @@ def deviations(results: list[Result]) -> dict[str, list[str]]:
 
 
 def summary(results: list[Result]) -> str:
-    """One line."""
+    """Format the counts as one line."""
     return ", ".join(f"{count} {verdict}" for verdict, count in counts(results).items() if count or verdict == FAIL)
 
 
 def as_text(results: list[Result]) -> str:
-    """For a terminal."""
+    """Format the report for a terminal."""
     lines = []
     for clause, group in by_clause(results).items():
         lines.append(clause)
@@ -62,21 +64,35 @@ def as_text(results: list[Result]) -> str:
     return "\n".join([*lines, summary(results)])
 
 
-def as_json(results: list[Result], title: str) -> str:
-    """One object."""
+def as_json(results: list[Result], title: str, peer: str, maker: str, mtu: int, made: str) -> str:
+    """Return the report as a JSON object with the fields of :mod:`rnic.conform.report_file`.
+
+    Args:
+        results: of all scripts.
+        title: the command.
+        peer: description of the peer.
+        maker: whose known deviations hold.
+        mtu: its largest path MTU in bytes.
+        made: when, as ISO 8601.
+    """
     return json.dumps(
         {
-            "title": title,
+            "format": FORMAT,
+            "version": VERSION,
+            "rnic": __version__,
+            "made": made,
+            "peer": {"name": peer[:MAX_TEXT], "maker": maker[:MAX_TEXT], "mtu": mtu},
+            "title": title[:MAX_TEXT],
             "counts": counts(results),
             "deviations": deviations(results),
-            "results": [result.as_dict() for result in results],
+            "results": [{**result.as_dict(), "detail": result.detail[:MAX_TEXT]} for result in results],
         },
         indent=1,
     )
 
 
 def as_junit(results: list[Result], title: str) -> str:
-    """JUnit XML, a test case each; deviations are passes that say so, what is not applicable is skipped."""
+    """Return JUnit XML with one case per test; deviations pass with a note, tests that do not apply are skipped."""
     tallied = counts(results)
     suite = ElementTree.Element(
         "testsuite",
@@ -108,7 +124,7 @@ def as_junit(results: list[Result], title: str) -> str:
 
 
 def as_html(results: list[Result], title: str) -> str:
-    """A page that stands alone; each test opens into its script and what happened."""
+    """Return a self-contained page; each test expands to its script and log."""
     rows = []
     for clause, group in by_clause(results).items():
         rows.append(f'<tr><th colspan="3">{escape(clause)}</th></tr>')

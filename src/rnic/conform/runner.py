@@ -1,4 +1,4 @@
-"""Plays scripts against a peer and says of each: pass, fail, deviation of its maker, or not applicable."""
+"""Plays scripts against a peer and gives each a verdict: pass, fail, deviation of the vendor, or not applicable."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ VERDICTS = (PASS, FAIL, DEVIATION, NOT_APPLICABLE)
 _UNITS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _POLL_NS = 2_000_000
 _SLACK = 0.98
-"""Of a wait that the peer has to keep, since clocks differ."""
+"""Fraction of a wait that the peer must keep, since clocks differ."""
 _LATE = 4
-"""Times that wait: later it is another timer of the peer's that has run out."""
+"""Multiple of that wait; after more, another timer of the peer has expired."""
 
 
 class FailedError(Exception):
@@ -33,18 +33,18 @@ class FailedError(Exception):
 
 @dataclass(slots=True)
 class Result:
-    """What came of a script."""
+    """Result of one script."""
 
     script: Script
     verdict: str
     detail: str = ""
-    """Of a fail: line and difference; of a deviation: its name; of what is not applicable: why."""
+    """For a failure, line and difference; for a deviation, its name; for a test that does not apply, the reason."""
     log: list[str] = field(default_factory=list)
-    """What happened, a line each: milliseconds, direction, packet."""
+    """Events, one line each: milliseconds, direction, packet."""
     seconds: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the result as an object for JSON."""
         return {
             "test": self.script.name,
             "suite": self.script.suite,
@@ -68,15 +68,15 @@ class Player:
         self.log: list[str] = []
         self._begun = bench.wire.now_ns()
         self._seen: list[bytes] = []
-        """Requests that came, for the peer may repeat what was not acknowledged."""
+        """Requests that came, since the peer may retransmit those that were not acknowledged."""
         self._optional: list[Step] = []
         """Packets that may come."""
         self._last_sent_ns = self._begun
         self._floor: int | None = None
-        """PSN of our last sequence NAK: nothing before it is to come again."""
+        """PSN of the tester's last sequence NAK: the peer must not retransmit anything before it."""
 
     def play(self) -> None:
-        """All steps in turn. :class:`FailedError` at the first that does not hold."""
+        """Play all steps in turn; raise :class:`FailedError` at the first that fails."""
         for step in self.script.steps:
             if step.kind == ">":
                 self._send(step)
@@ -108,18 +108,18 @@ class Player:
         broken = f" (line {step.text!r})" if isinstance(parsed, DropReason) or "icrc" in step.values else ""
         self._note(">", (describe(parsed) if isinstance(parsed, Packet) else parsed.value) + broken)
         if step.name == "RNR":
-            self._idle(self.bench.wire.now_ns())  # what came before is not to be taken for an answer
+            self._idle(self.bench.wire.now_ns())  # do not take an earlier packet for an answer
         if step.name == "NAK" and step.words[0] == "sequence":
             self._floor = fields_of(step, self.connection)["psn"]
         self._last_sent_ns = self.bench.wire.now_ns()
         self.bench.wire.send(flow, frame)
 
     def _take(self, arrived: Arrived) -> Packet | None:
-        """A packet that came; ``None`` where it is none of this connection's."""
+        """Return a received packet, parsed; ``None`` if it is not of this connection."""
         parsed = parse(memoryview(arrived.payload))
         if isinstance(parsed, DropReason):
             self._note("<", f"no packet: {parsed.value}")
-            raise FailedError(f"what came is no packet: {parsed.value}")
+            raise FailedError(f"what came is not a packet: {parsed.value}")
         if parsed.dqpn != self.connection.qpn:
             return None
         self._note("<", describe(parsed))
@@ -128,7 +128,7 @@ class Player:
         return parsed
 
     def _tolerable(self, packet: Packet, arrived: Arrived, ahead: Step | None) -> bool:
-        """Whether a packet may come although no line waits for it."""
+        """Return whether a packet may come although no line waits for it."""
         for step in self._optional:
             if not differences(step, self.connection, packet):
                 self._optional.remove(step)
@@ -154,7 +154,7 @@ class Player:
             wrong = differences(step, self.connection, packet)
             if not wrong and "after" in step.values and came.time_ns <= self._last_sent_ns + wire.crossing_ns:
                 crossed |= came.time_ns > self._last_sent_ns
-                continue  # a repetition that crossed what we sent
+                continue  # a retransmission that crossed a packet of the tester
             if not wrong:
                 self._check_wait(step, came, crossed)
                 if packet.row.request:
@@ -204,7 +204,7 @@ class Player:
             self._state(step)
 
     def _poll(self, patience_ns: int) -> Completed | None:
-        """The next completion."""
+        """Return the next completion."""
         end = self.bench.wire.now_ns() + patience_ns
         while True:
             found = self.bench.ask_completion()
@@ -217,7 +217,7 @@ class Player:
             self._idle(min(end, now + _POLL_NS))
 
     def _idle(self, until_ns: int) -> None:
-        """Let time pass; what comes is held to nothing but its ICRC, and may be what a later line waits for."""
+        """Let time pass. Check only the ICRC of packets that come; a later line may expect them."""
         waiting = []
         while (came := self.bench.wire.receive(until_ns)) is not None:
             waiting.append(came)
@@ -274,7 +274,7 @@ class Player:
 
 
 def _twin(payload: bytes) -> bytes:
-    """A request without what may differ when it is sent again: AckReq, and the ICRC."""
+    """Return a request without the parts that may differ in a retransmission: AckReq and the ICRC."""
     return payload[:8] + payload[9:-4]
 
 
@@ -284,10 +284,10 @@ def _status(found: Completed) -> str:
 
 
 def duration_ns(text: str) -> int:
-    """Nanoseconds of ``5ms``."""
+    """Return the nanoseconds of a duration such as ``5ms``."""
     match = re.fullmatch(r"(\d+)(us|ms|s)", text)
     if match is None:
-        raise ValueError(f"{text!r} is no time such as 5ms")
+        raise ValueError(f"{text!r} is not a time such as 5ms")
     return int(match[1]) * _UNITS[match[2]]
 
 
@@ -318,7 +318,7 @@ def run(bench: Bench, script: Script) -> Result:
 
 
 def known_deviation(maker: str, script: Script, failure: str) -> Deviation | None:
-    """The deviation of the peer's maker that a failure is, if it is one."""
+    """Return the known deviation of the peer's vendor that matches a failure, if any."""
     for deviation in DEVIATIONS.get(maker, ()):
         shows = deviation.shows.get(script.name)
         if shows is not None and shows in failure:
@@ -327,7 +327,7 @@ def known_deviation(maker: str, script: Script, failure: str) -> Deviation | Non
 
 
 def _span(script: Script, connection: Connection) -> tuple[int, int]:
-    """PSNs and messages that a script uses of its connection: what came in its turn."""
+    """Return the number of PSNs and of messages that a script uses of its connection, counting requests in order."""
     end = messages = 0
     for step in script.steps:
         if step.kind != ">":

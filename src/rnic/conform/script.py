@@ -1,4 +1,4 @@
-"""Packet scripts: one line a step, as people read them.
+"""Packet scripts in readable form, one line per step.
 
     test write-only | IBA 9.7.5.1 | A WRITE of one packet is stored and acknowledged
     with mtu=256
@@ -7,15 +7,16 @@
     ? bytes M [64 a]
 
 ``>`` is a packet to the peer, ``<`` one that must come from it, ``<?`` one that may, ``< nothing`` silence; ``!`` is
-what the peer's software is to do, ``?`` what it must see; ``~ 5ms`` lets time pass.
+an action of the peer's software, ``?`` what the software must see; ``~ 5ms`` lets time pass.
 
-Opcodes are those of the opcode table without their service. ``ACK``, ``NAK sequence`` (``invalid``, ``access``,
+Opcodes are those of the opcode table, without the service. ``ACK``, ``NAK sequence`` (``invalid``, ``access``,
 ``operation``; ``invalid|access`` is either) and ``RNR`` are an ACKNOWLEDGE with that syndrome; ``credits=3`` is the
-code of an ACK that promises three receive entries, or the next smaller number that has one. PSNs count from the
-connection's first: of requests from their sender's, of responses from the requester's. ``at=M+8`` is address and key
-of a place in the peer's region ``M`` (all rights; ``R`` only reads, ``L`` is local, ``F`` is of another protection
-domain); ``va=``, ``rkey=`` are numbers. ``[64 a]`` is 64 bytes of pattern ``a``, ``[64 a@256]`` those from its byte 256
-on. Memory of the peer holds pattern ``m`` at first. ``mtu`` stands for the path MTU in every number.
+code of an ACK that promises three receive entries, or the next smaller number that has one. PSNs are
+relative to the connection's first PSN: that of the sender for requests, that of the requester for responses.
+``at=M+8`` is address and key of byte 8 of the peer's region ``M`` (all rights; ``R`` only reads, ``L`` is local, ``F``
+is of another protection domain); ``va=``, ``rkey=`` are numbers. ``[64 a]`` is 64 bytes of pattern ``a``,
+``[64 a@256]`` those from its byte 256 on. The peer's memory holds pattern ``m`` at first. In numbers,
+``mtu`` is the path MTU.
 """
 
 from __future__ import annotations
@@ -35,12 +36,14 @@ OPTIONS = {
     "service": "RC", "start": "100", "mtu": "1024", "access": "rwa", "rd": "16", "rnr_timer": "12", "timeout": "14",
     "retry": "7", "rnr_retry": "7", "credits": "0",
 }  # fmt: skip
-"""What ``with`` may set, and what holds without: the queue pair's service, first PSN of both sides, path MTU in bytes,
-rights (read, write, atomic), READs and atomics at a time, the codes of its timers and counts, and whether it is asked
-to send end-to-end credits."""
+"""Parameters that ``with`` may set, and their defaults: the queue pair's service, first PSN of both sides, path MTU in
+bytes, rights (read, write, atomic, flush, and ``A`` if the script needs ATOMIC WRITE), READs and atomics at a time, the
+codes of its timers and counts, and whether it is asked to send end-to-end credits."""
 LOOKS = ("bytes", "state")
-"""What of ``?`` only looks: without an agent it is passed over, and the packets alone are judged."""
+"""Names of ``?`` that only inspect: without an agent they are skipped, and only packets are checked."""
 NAKS = {"sequence": 0x60, "invalid": 0x61, "access": 0x62, "operation": 0x63}
+_SERVICES = ("RC", "UC", "UD")
+_LIMIT = 1 << 64
 _SPAN = re.compile(r"\[(.+?)(?: ([a-z])(?:@(.+))?)?\]$")
 _STEP = re.compile(r"(<\?|[<>!?~])\s+(.+)")
 
@@ -51,7 +54,7 @@ class ScriptError(RnicError):
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """Bytes of a pattern; ``pattern`` is empty where only the size is said."""
+    """Bytes of a pattern; ``pattern`` is empty if only the size is given."""
 
     size: str
     pattern: str = ""
@@ -60,7 +63,7 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One line. ``words`` are its bare words behind ``name``, ``values`` those with ``=``, as they are written."""
+    """One line. ``words`` are the bare words after ``name``, ``values`` those with ``=``, as written."""
 
     kind: str
     """``>``, ``<``, ``<?``, ``!``, ``?`` or ``~``."""
@@ -81,9 +84,9 @@ class Script:
     clause: str
     says: str
     options: dict[str, str]
-    """All of :data:`OPTIONS`."""
+    """Values of all :data:`OPTIONS`."""
     set_options: frozenset[str]
-    """Names of those that the script itself sets."""
+    """Names of the options that the script itself sets."""
     every_mtu: bool
     steps: tuple[Step, ...]
 
@@ -94,26 +97,26 @@ class Script:
 
     @property
     def text(self) -> str:
-        """The steps, as they are written."""
+        """The steps, as written."""
         return "\n".join(step.text for step in self.steps)
 
     @property
     def fatal(self) -> bool:
-        """Whether the queue pair is in error afterwards, or waits for what was lost."""
+        """True if the script leaves the queue pair in error, or waiting for a lost packet."""
         refused = any(s.name == "NAK" and s.words[0] != "sequence" for s in self.steps)
-        return refused or "ERR" in self.text or self.steps[-1].name == "NAK"
+        return refused or "ERR" in self.text or [step.name for step in self.steps[-1:]] == ["NAK"]
 
     @property
     def needs_agent(self) -> bool:
-        """Whether the peer's software has to do something, or to be set up in a way of its own."""
+        """True if the peer's software must act, or needs a special setup."""
         return (
             any(step.kind == "!" or (step.kind == "?" and step.name not in LOOKS) for step in self.steps)
             or bool(self.set_options)
-            or any(step.values.get("at", "M")[0] != "M" for step in self.steps)
+            or any(step.values.get("at", "M")[:1] != "M" for step in self.steps)
         )
 
     def at_mtu(self, mtu: int) -> Script:
-        """The same with another path MTU."""
+        """Return the same script with another path MTU."""
         return Script(
             self.suite, f"{self.name}@{mtu}", self.clause, self.says, {**self.options, "mtu": str(mtu)},
             self.set_options | {"mtu"}, False, self.steps,
@@ -133,21 +136,35 @@ class _Open:
 
 
 def evaluate(text: str, names: dict[str, int]) -> int:
-    """A whole number: products and sums of numbers and names, without parentheses."""
+    """Return a whole number: products and sums of numbers and names, without parentheses.
+
+    Raises:
+        ScriptError: the text is not a number, or has more than 64 bits.
+    """
     total = 0
     for sign, term in re.findall(r"([+-]?)([^+-]+)", text):
         product = 1
         for factor in term.split("*"):
-            product *= names[factor] if factor in names else int(factor, 0)
+            product *= names[factor] if factor in names else _number(factor, names)
         total += -product if sign == "-" else product
+    if not -_LIMIT < total < _LIMIT:
+        raise ScriptError(f"{text!r} has more than 64 bits")
     return total
 
 
+def _number(text: str, names: dict[str, int]) -> int:
+    try:
+        return int(text, 0)
+    except ValueError:
+        known = f", and none of {', '.join(names)}" if names else ""
+        raise ScriptError(f"{text[:40]!r} is not a number{known}") from None
+
+
 def parse(text: str, suite: str) -> Iterator[Script]:
-    """The scripts of a text, in order.
+    """Yield the scripts of a text, in order.
 
     Raises:
-        ScriptError: a line that is none of a script's.
+        ScriptError: a line is not valid in a script.
     """
     now: _Open | None = None
     for number, raw in enumerate(text.splitlines(), 1):
@@ -192,22 +209,36 @@ def _step(line: str, number: int, suite: str) -> Step:
     if span is not None:
         payload = Payload(span[1], span[2] or "", span[3] or "0")
         rest = rest[: span.start()]
-    name, *others = rest.split()
+    name, *others = rest.split() or [""]
+    if not name:
+        raise ScriptError(f"{suite}, line {number}: {line!r} names nothing")
+    if name == "NAK" and not (others and set(others[0].split("|")) <= set(NAKS)):
+        raise ScriptError(f"{suite}, line {number}: {line!r}: a NAK is of kind {', '.join(NAKS)}")
     values = dict(word.split("=", 1) for word in others if "=" in word)
     words = tuple(word for word in others if "=" not in word)
     return Step(match[1], name, words, values, payload, number, line)
 
 
 def _closed(now: _Open, suite: str) -> Script:
+    options = {**OPTIONS, **now.options}
+    if options["service"] not in _SERVICES or options["mtu"] not in map(str, MTU_CODES):
+        raise ScriptError(
+            f"{suite}: test {now.name!r}: service={options['service']} mtu={options['mtu']}: a service is one of"
+            f" {', '.join(_SERVICES)}, a path MTU one of {', '.join(map(str, MTU_CODES))}"
+        )
+    for name in set(OPTIONS) - {"service", "access"}:
+        try:
+            _number(options[name], {})
+        except ScriptError as error:
+            raise ScriptError(f"{suite}: test {now.name!r}: {name}={options[name]}: {error}") from None
     return Script(
-        suite, now.name, now.clause, now.says, {**OPTIONS, **now.options}, frozenset(now.options), now.every_mtu,
-        tuple(now.steps),
-    )  # fmt: skip
+        suite, now.name, now.clause, now.says, options, frozenset(now.options), now.every_mtu, tuple(now.steps)
+    )
 
 
 @cache
 def scripts() -> tuple[Script, ...]:
-    """All scripts of the three suites; those for every path MTU once for each."""
+    """Return all scripts of the three suites; one for each path MTU where a script asks for all."""
     found: list[Script] = []
     for suite in SUITES:
         text = files("rnic.conform").joinpath("scripts", f"{suite}.txt").read_text(encoding="utf-8")
@@ -220,6 +251,6 @@ def scripts() -> tuple[Script, ...]:
 
 
 def pattern(letter: str, start: int, size: int) -> bytes:
-    """``size`` bytes of a pattern from its byte ``start`` on: byte i is ``31 i + 17 (i >> 8) + letter``."""
+    """Return ``size`` bytes of a pattern from its byte ``start`` on: byte i is ``31 i + 17 (i >> 8) + letter``."""
     code = ord(letter)
     return bytes([(31 * i + 17 * (i >> 8) + code) & 0xFF for i in range(start, start + size)])

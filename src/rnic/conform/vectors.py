@@ -1,4 +1,4 @@
-"""Test vectors: every script with numbers put in, as frames in and expected frames out, for benches of any kind."""
+"""Test vectors: every script with concrete numbers, as input frames and expected output frames, for any test bench."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _KINDS = {">": "in", "<": "out", "<?": "out, may be left away", "!": "software d
 
 
 def example(script: Script) -> Connection:
-    """The connection that the vectors of a script are made for."""
+    """Return the connection for which a script's vectors are made."""
     regions = {
         name: Region(0x1000_0000 + index * 0x0100_0000, 0x0001_0100 * (index + 1) + 0x2A, SIZES[name])
         for index, name in enumerate(REGIONS)
@@ -41,9 +41,9 @@ def example(script: Script) -> Connection:
 
 
 def mask_of(step: Step, connection: Connection, frame: bytes) -> bytes:
-    """Which bits of an expected UDP payload are bound: 1 must be, 0 is the device's to choose.
+    """Return the mask of an expected UDP payload: 1 for bits that must match, 0 for bits that the device may choose.
 
-    The ICRC is bound to be right for what was chosen; it is masked where something is free.
+    The ICRC must be valid for the chosen bits; it is masked out if any bit is free.
     """
     row = row_of(step, connection)
     mask = bytearray(b"\xff" * len(frame))
@@ -71,7 +71,7 @@ def _is_bound(name: str, bound: set[str]) -> bool:
 
 
 def steps(script: Script, connection: Connection) -> list[dict[str, Any]]:
-    """The steps of a script, each with its frame where it has one."""
+    """Return the steps of a script, each with its frame if it has one."""
     out = []
     for step in script.steps:
         made: dict[str, Any] = {"step": step.text, "kind": _KINDS[step.kind]}
@@ -94,14 +94,14 @@ def steps(script: Script, connection: Connection) -> list[dict[str, Any]]:
 
 
 def ethernet(flow: Flow, payload: bytes, inward: bool) -> bytes:
-    """A whole Ethernet frame, without its check sequence."""
+    """Return a whole Ethernet frame, without the FCS."""
     macs = (DEVICE_MAC, TESTER_MAC) if inward else (TESTER_MAC, DEVICE_MAC)
     kind = TYPE_IPV4 if len(flow.src) == 4 else TYPE_IPV6
     return Ethernet(dst_mac=macs[0], src_mac=macs[1], ethertype=kind).pack() + ip_packet(flow, payload)
 
 
 def as_object(script: Script) -> dict[str, Any]:
-    """One script as an object for JSON."""
+    """Return one script as an object for JSON."""
     connection = example(script)
     regions = {
         name: {"va": region.va, "rkey": region.key, "length": region.size, "rights": RIGHTS[name]}
@@ -125,7 +125,7 @@ def as_object(script: Script) -> dict[str, Any]:
 
 
 def as_hex(made: dict[str, Any]) -> str:
-    """One script as lines: ``in`` and ``out`` with a whole frame, ``mask`` below what is expected, ``#`` comments."""
+    """Return one script as lines: ``in`` and ``out`` with a frame, ``mask`` below expected ones, ``#`` comments."""
     lines = [f"# {made['test']} ({made['clause']}): {made['says']}"]
     for step in made["steps"]:
         lines.append(f"# {step['step']}")
@@ -137,13 +137,13 @@ def as_hex(made: dict[str, Any]) -> str:
 
 
 def write(scripts: Iterable[Script], folder: Path) -> int:
-    """Write the vectors: ``SUITE/TEST.json``, ``.hex`` and ``.pcapng``, and ``index.json`` over all.
+    """Write the vectors: ``SUITE/TEST.json``, ``.hex`` and ``.pcapng``, and ``index.json`` of all.
 
     Returns:
         How many scripts were written.
 
     Raises:
-        OSError: the folder cannot be written.
+        OSError: the directory cannot be written.
     """
     index = []
     for script in scripts:

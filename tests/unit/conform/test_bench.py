@@ -49,9 +49,9 @@ def test_a_greeting_that_is_none(hello: str) -> None:
     assert "agent" in str(error.value)
 
 
-def chosen() -> list[Script]:
-    """Return scripts that ask an agent for each of its words."""
-    found = [script for script in scripts() if script.needs_agent]
+def chosen(word: str) -> list[Script]:
+    """Return scripts that ask an agent for this word."""
+    found = [script for script in scripts() if script.needs_agent and (word != "bytes" or "? bytes" in script.text)]
     return found[:: len(found) // 6]
 
 
@@ -59,7 +59,7 @@ def chosen() -> list[Script]:
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_an_answer_that_is_none(word: str, answer: str) -> None:
     ended = 0
-    for script in chosen():
+    for script in chosen(word):
         with SimNet(1) as net:
             agent = Agent(net)
             bench = Bench(SimWire(net), agent)

@@ -28,7 +28,8 @@ def test_text_goes_by_clause() -> None:
 
 
 def test_json() -> None:
-    made = json.loads(report.as_json(RESULTS, "title"))
+    made = json.loads(report.as_json(RESULTS, "title", "a card", "maker", 1024, "2026-11-30T10:00:00+00:00"))
+    assert made["peer"] == {"name": "a card", "maker": "maker", "mtu": 1024}
     assert made["counts"] == {PASS: 1, FAIL: 1, DEVIATION: 1, NOT_APPLICABLE: 1}
     assert made["results"][1]["clause"] == "A17, 17.9.3"
     assert made["results"][1]["script"][0].startswith("> WRITE_ONLY")

@@ -144,7 +144,7 @@ def test_a_repetition_that_crossed_an_rnr_nak_is_no_answer_to_it(times_us: list[
     assert result.verdict == verdict, result.detail
 
 
-def test_a_known_deviation_has_its_name_and_another_failure_of_the_same_test_none() -> None:
+def test_only_a_known_deviation_gets_its_name() -> None:
     marked = BY_NAME["marked"]
     found = known_deviation("rxe", marked, "nothing came where this must: CNP [16]")
     assert found is not None

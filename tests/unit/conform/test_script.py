@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
+import re
+from importlib.resources import files
+
 import pytest
 
 from rnic.conform.frames import connection_of, differences, expected, frame_of
 from rnic.conform.script import SUITES, ScriptError, evaluate, parse, pattern, scripts
-from rnic.conform.vectors import example
+from rnic.conform.vectors import as_object, example
 from rnic.wire.packet import Packet
 from rnic.wire.packet import parse as parse_packet
 
@@ -42,11 +46,92 @@ def test_lines_become_steps() -> None:
         ("test a | b", "a test is NAME"),
         ("test a | b | c\nSEND_ONLY", "begins with none of"),
         ("test a | b | c\nwith colour=red", "'colour=red' sets nothing"),
+        ("test a | b | c\n> [4 a]", "names nothing"),
+        ("test a | b | c\n< NAK", "a NAK is of kind"),
     ],
 )
 def test_what_is_no_script_is_said_with_its_line(text: str, says: str) -> None:
     with pytest.raises(ScriptError, match=r"responder, line \d: .*" + says):
         list(parse(text, "responder"))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("with service=XX\n~ 1ms", "service=XX mtu=1024: a service is one of RC, UC, UD"),
+        ("with mtu=1000\n~ 1ms", "a path MTU one of 256"),
+        ("with start=x\n~ 1ms", "start=x: 'x' is not a number"),
+    ],
+)
+def test_a_test_that_cannot_be_played_is_none(options: str, says: str) -> None:
+    with pytest.raises(ScriptError, match=f"responder: .*{says}"):
+        list(parse(f"test a | b | c\n{options}", "responder"))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("> WRITE_ONLY psn=0 at=Q len=4 [4 a]", "is not a packet: 'Q'"),
+        ("> WRITE_ONLY psn=x at=M len=4 [4 a]", "'x' is not a number, and none of mtu, qkey"),
+        ("> WRITE_ONLY psn=0 at=M len=99999999999 [4 a]", "is not a packet"),
+        ("> SEND_ONLY psn=0 [99999999 a]", "0 to 65536 bytes of a pattern can be named"),
+        ("> SEND_ONLY psn=9*9999999999*9999999999*9999999999 [4 a]", "has more than 64 bits"),
+    ],
+)
+def test_a_line_of_which_no_packet_can_be_made_is_said(line: str, says: str) -> None:
+    (script,) = parse(f"test a | b | c\n{line}", "responder")
+    with pytest.raises(ScriptError, match=says):
+        frame_of(script.steps[0], example(script))
+
+
+NUMBERS = ("-1", "0", "65537", str(1 << 64), "9" * 5_000, "0x", "1.5", "mtu*mtu*mtu", "size", "\u0663")
+
+
+@pytest.mark.slow
+def test_damaged_scripts_are_read_or_refused_and_nothing_else() -> None:
+    """Bits, lines, words and numbers of the suites, changed by a seed."""
+    rng = random.Random(39)
+    whole = [files("rnic.conform").joinpath("scripts", f"{suite}.txt").read_text() for suite in SUITES]
+    tests = [f"test {text}" for suite in whole for text in re.split(r"(?m)^test ", suite)[1:]]
+    words = " ".join(tests).split()
+    read, refused = 0, list[str]()
+    for _ in range(2_000):
+        text = damaged(rng.choice(tests), rng, words)
+        try:
+            for script in parse(text, "responder"):
+                as_object(script)
+                assert {script.fatal, script.needs_agent} <= {True, False}
+                read += 1
+        except ScriptError as error:
+            refused.append(str(error))
+    assert read > 300
+    assert len(refused) > 300
+    assert not any("\n" in words for words in refused)
+
+
+def damaged(text: str, rng: random.Random, words: list[str]) -> str:
+    for _ in range(rng.randrange(1, 4)):
+        at = rng.randrange(len(text))
+        parts = re.split(r"(\s+)", text)
+        place = rng.randrange(len(parts))
+        kind = rng.randrange(6)
+        if kind == 0:
+            text = text[:at] + chr(rng.choice((rng.randrange(1, 128), 0x2028, 0x1F600))) + text[at + 1 :]
+        elif kind == 1:
+            text = text[:at] + text[at + rng.randrange(1, 40) :] or "x"
+        elif kind == 2:
+            parts[place] = rng.choice(words)
+            text = "".join(parts)
+        elif kind == 3:
+            parts[place] = ""
+            text = "".join(parts) or "x"
+        elif kind == 4:
+            pieces = re.split(r"(\d+)", text)
+            pieces[rng.randrange(len(pieces))] = rng.choice(NUMBERS)
+            text = "".join(pieces)
+        else:
+            text = text[:at] + "\n" + text[at:]
+    return text
 
 
 def test_numbers() -> None:
