@@ -15,7 +15,7 @@ from rnic.testing.pair import QpPair, Side
 from rnic.testing.rclink import RcLinkNet
 
 FakeClock = VirtualClock
-"""The same clock by the name that other projects use."""
+"""The virtual clock under the name that other projects use."""
 
 __all__ = [
     "FakeClock",

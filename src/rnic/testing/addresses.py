@@ -1,4 +1,4 @@
-"""Local addresses that no other test run on this machine uses at the same time."""
+"""Local addresses that no concurrent test run on this machine uses."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _NETWORKS = 250 * 250
 
 @functools.cache
 def own_network(pid: int = 0) -> str:
-    """The first three numbers of 127.x.y.0/24, this process's own until it ends.
+    """Return the first three numbers of 127.x.y.0/24, reserved for this process until it ends.
 
-    Hosts 1 to 250 are free to use. Whoever asks holds a UDP port of the network, so that two runs never get the same,
+    Hosts 1 to 250 are free to use. The caller holds a UDP port of the network, so that two runs never get the same,
     whatever their process ids.
 
     Args:
-        pid: where to begin to look; by default this process's id.
+        pid: start of the search; by default this process's ID.
 
     Raises:
         OSError: all 62,500 networks are taken.
     """
     start = pid or os.getpid()
     for number in range(start, start + _NETWORKS):
-        # 127.0.0 is everybody's, and what people write in examples
+        # 127.0.0 is used by all programs, and by people in examples
         network = f"127.{number // 250 % 250 + 1}.{number % 250}"
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
@@ -34,7 +34,7 @@ def own_network(pid: int = 0) -> str:
         except OSError:
             sock.close()
             continue
-        sock.detach()  # the system closes it with the process, and a child that was forked has it too
+        sock.detach()  # the kernel closes it when the process ends; a forked child keeps it too
         return network
     raise OSError("no network of 127.0.0.0/8 is free: end the programs that hold UDP port 4790 there")
 

@@ -1,4 +1,4 @@
-"""Why a test waits in vain, or its work request failed: the usual mistakes, named from counters and states."""
+"""Explain why a test waits forever, or its work request failed: the usual errors, from counters and states."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from rnic.testing.pair import Side
 
 MOST_RNR_NAKS = 300
-"""So many in one wait, in which nobody can post a receive, mean that nobody will."""
+"""RNR NAKs in one wait, during which the test cannot post a receive, that mean that no receive will come."""
 
 _CAN_RECEIVE = (e.IBV_QPS_RTR, e.IBV_QPS_RTS, e.IBV_QPS_SQD, e.IBV_QPS_SQE)
 
 
 def rnr_naks(end: Side) -> int:
-    """RNR NAKs that an end sent."""
+    """Return the number of RNR NAKs that an end sent."""
     return end.counters.get(NAKS_SENT[AETH_RNR_NAK], 0)
 
 
 def diagnose(side: Side, completions: Iterable[WC] = ()) -> list[str]:
-    """What looks wrong between a side and its peer, a line for each, the likeliest first; empty where nothing does.
+    """Return what looks wrong between a side and its peer, a line for each, the likeliest first; empty if nothing does.
 
     Args:
-        side: who waits, or waited.
-        completions: what it took already.
+        side: the side that waits, or waited.
+        completions: completions that it took already.
 
-    It knows forgotten receives, keys or ranges that are refused, and queue pairs that never got ready, at either end.
+    It detects missing receives, refused keys or ranges, and queue pairs that are not ready, at either end.
     """
     peer = side.peer
     found = []
@@ -40,7 +40,7 @@ def diagnose(side: Side, completions: Iterable[WC] = ()) -> list[str]:
             state = e.QP_STATE_NAMES[end.qp.qp_state]
             want = "RTS" if end is side else "RTR or RTS"
             found.append(f"{who} queue pair {end.qp.qp_num} is in {state}: nobody moved it to {want}")
-    peer.wcs = peer.poll()  # nothing is taken from it: its own wait finds them
+    peer.wcs = peer.poll()  # the completions are kept: the peer's own wait returns them
     for who, end, asker, wcs in (
         ("the peer", peer, "the", (*side.wcs, *completions)), ("this side", side, "the peer's", peer.wcs)
     ):  # fmt: skip

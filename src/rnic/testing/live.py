@@ -1,4 +1,4 @@
-"""Packets made from the state of a live connection: right, or right in all but one thing.
+"""Packets made from the state of a live connection: valid, or with exactly one flaw.
 
 A :class:`LivePeer` is the far end of one queue pair. It knows what the queue pair expects next
 (:mod:`rnic.testing.live_model`), so what it sends reaches the checks that come last, and it knows what each packet may
@@ -16,12 +16,14 @@ from typing import Any
 from rnic.rings.queue_block import RQ_HEAD
 from rnic.spec.drops import DropReason
 from rnic.spec.opcodes import (
+    ACKNOWLEDGE,
     RC,
     READ_RESPONSE_MIDDLE,
     UD,
 )
 from rnic.spec.psn import PSN_MASK, psn_diff
 from rnic.spec.states import RTS
+from rnic.spec.syndromes import AETH_RNR_NAK, CREDITS_INVALID, NAK_PSN_SEQUENCE
 from rnic.testing.live_model import (
     ARENA,
     RECEIVES,
@@ -45,24 +47,28 @@ _POLL_STEPS = 32
 _DRAWS = 4
 _SWARM = (8, 25)
 """Packets of a swarm: at least, and fewer than."""
+_MOST_NAKS = 9
 _DROPS = tuple(reason.value for reason in DropReason)
 
 
 class LivePeer(LiveModel):
-    """The far end of one queue pair of a NIC of its own.
+    """The far end of one queue pair of a private NIC.
 
     Args:
         service: ``"RC"``, ``"UC"`` or ``"UD"``.
-        seed: of everything random.
-        ipv6: addresses of that kind.
-        seen: the link shows IPv4 idents; without, the ICRC of what is damaged may be right for another ident, so
-            that no damage is tried.
+        seed: seed of everything random.
+        ipv6: use IPv6 addresses.
+        seen: the link shows IP IDs; without, the ICRC of a corrupt packet may be right for another IP ID, so no packet
+            is corrupted.
         only: names of the flaws to try; all by default.
         swarms: how often, from 0 to 1, a burst is many packets, each wrong in one thing and none of them to be taken:
             several times as many packets a second.
+        storms: how often, from 0 to 1, a burst to a queue pair of RC is NAKs of whatever was sent, or right packets in
+            any order, twice, and with other bytes.
+        selective: the connection has selective repeat (``QPAttr.selective_repeat``).
         settings: further fields of :class:`~rnic.device.config.NicConfig`.
 
-    ``counts`` says how many packets of each flaw were sent, ``""`` standing for none; ``digest`` is a CRC over
+    ``counts`` holds the number of packets sent with each flaw, ``""`` for none; ``digest`` is a CRC over
     everything that the NIC answered and stored, equal for equal seeds.
     """
 
@@ -75,9 +81,11 @@ class LivePeer(LiveModel):
         seen: bool = True,
         only: frozenset[str] | None = None,
         swarms: float = 0.0,
+        storms: float = 0.0,
+        selective: bool = False,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(service, seed, ipv6=ipv6, seen=seen, settings=settings)
+        super().__init__(service, seed, ipv6=ipv6, seen=seen, selective=selective, settings=settings)
         self.counts: dict[str, int] = {}
         damage = seen or ipv6
         flaws = [f for f in FLAWS if (only is None or f.name in only) and (damage or not f.damage)]
@@ -86,22 +94,23 @@ class LivePeer(LiveModel):
         swarm = [f for f in flaws if f.keeps_size and f.verdict is Verdict.DROPPED and f.flow is None]
         self._swarming = _weighted(swarm)
         self._swarms = swarms
+        self._storms = storms if service == "RC" else 0.0
 
     several = 0.15
-    """How often a burst has more packets than one."""
+    """Probability that a burst has more than one packet."""
     flawed = 0.7
-    """How often something is wrong."""
+    """Probability that a burst has a flaw."""
 
     # -------------------------------------------------------------------------------------- stepping
 
     def run(self, packets: int) -> None:
-        """Send at least so many packets. Raises :class:`FindingError`."""
+        """Send at least ``packets`` packets. Raises :class:`FindingError`."""
         sent = 0
         while sent < packets:
             sent += self.step()
 
     def step(self) -> int:
-        """One burst, mostly of one packet, often with one flaw; how many packets. Raises :class:`FindingError`."""
+        """Send one burst, mostly of one packet, often with a flaw. Return its packets. Raises :class:`FindingError`."""
         rng = self.rng
         self.steps += 1
         if self.device_qp.ctx.state != RTS:
@@ -118,10 +127,12 @@ class LivePeer(LiveModel):
         self._produce()
         if self.device_qp.ctx.state != RTS:
             return 0
+        if self._storms and rng.random() < self._storms:
+            return self._send_naks() if rng.random() < 0.5 else self._send_disordered()
         return self._send_swarm() if self._swarms and rng.random() < self._swarms else self._send()
 
     def _send_swarm(self) -> int:
-        """Many packets in a burst, all made from the one that would be right and each wrong in one thing."""
+        """Send a burst of many packets, all made from one valid packet, each with one flaw."""
         rng = self.rng
         made = self._burst(1)[0]
         flaws, weights = self._swarming
@@ -144,6 +155,67 @@ class LivePeer(LiveModel):
             self._find(f"{before} became {self._look()} after {names} in {say(made)}")
         if self.arena != self.shadow:
             self._find(f"memory differs from {self._difference()} on after {names} in {say(made)}")
+        return len(frames)
+
+    def _send_naks(self) -> int:
+        """Send NAKs for sent and unsent PSNs, repeatedly: no byte moves, and no receive is used."""
+        rng = self.rng
+        oldest = self.device_qp.ctx.last_acked_psn
+        sent = psn_diff(self.sent_psn, oldest)
+        psn, frames = oldest, list[bytes]()
+        for place in range(rng.randrange(1, _MOST_NAKS)):
+            where = rng.random()
+            if where < 0.6:
+                psn = oldest + rng.randrange(sent + 1)
+            elif where < 0.8:
+                psn += rng.choice((0, 0, 1, -1))
+            else:
+                psn = rng.choice((oldest - rng.randrange(1, 300), self.sent_psn + rng.randrange(1, 300), 1 << 23))
+            syndrome = rng.choices((NAK_PSN_SEQUENCE, AETH_RNR_NAK | 1, CREDITS_INVALID), (8, 1, 1))[0]
+            data = frame(
+                ACKNOWLEDGE,
+                dqpn=self.qp.qp_num,
+                psn=psn & PSN_MASK,
+                ackreq=rng.random() < 0.5,
+                solicited=False,
+                syndrome=syndrome,
+                msn=rng.getrandbits(24),
+            )
+            frames.append(seal(data, self.flow, place))
+        self._receive(self.flow, frames)
+        self.counts["NAKs"] = self.counts.get("NAKs", 0) + len(frames)
+        ctx = self.device_qp.ctx
+        if self.arena != self.shadow:
+            self._find(f"memory differs from {self._difference()} on after {len(frames)} NAKs")
+        if ctx.expected_psn != self.epsn:
+            self._find(f"expects PSN {ctx.expected_psn}, not {self.epsn}, after {len(frames)} NAKs")
+        self.unsure = True
+        self._resync()
+        return len(frames)
+
+    def _send_disordered(self) -> int:
+        """Send valid packets reordered, duplicated, and with other bytes: each PSN is executed once, in order."""
+        rng = self.rng
+        rights = [made for made in self._burst(rng.randrange(3, 9)) if not (made.reads or made.response)]
+        came = [(place + rng.random() * rng.choice((0, 1, 4)), place) for place in range(len(rights))]
+        came += [(place + rng.random() * 6, place) for place in range(len(rights)) if rng.random() < 0.4]
+        frames, done, asks = list[bytes](), 0, rng.random() < 0.5
+        for where, (_, place) in enumerate(sorted(came)):
+            made, psn = rights[place], self.epsn + place - done & PSN_MASK
+            if rng.random() < 0.3 and made.effects:
+                ((at, data),) = made.effects
+                data = rng.randbytes(len(data))
+                made = made.alike([(at, data)], payload=data)
+            fields = {"dqpn": self.qp.qp_num, "psn": psn, "ackreq": asks, "solicited": False}
+            frames.append(seal(frame(made.opcode, **fields | made.fields), self.flow, where))
+            if place == done:
+                done += 1
+                self._accept(made)
+        if not frames:
+            return 0
+        self._receive(self.flow, frames)
+        self.counts["disordered"] = self.counts.get("disordered", 0) + len(frames)
+        self._check("of those in disorder", rights[-1])
         return len(frames)
 
     def _send(self) -> int:
@@ -191,7 +263,8 @@ class LivePeer(LiveModel):
         return len(frames)
 
     def _draw(self, made: Right, several: bool) -> Flaw | None:
-        """A flaw that fits the packet; in a burst, one that leaves its size. ``None`` where none was found soon."""
+        """Return a flaw that fits the packet; in a burst, one that leaves its size. ``None`` where none was found
+        soon."""
         if several and self._bits == UD:
             return None
         flaws, weights = self._same_size if several else self._flaws
@@ -201,7 +274,7 @@ class LivePeer(LiveModel):
         return None
 
     def _burst(self, length: int) -> list[Right]:
-        """Up to ``length`` packets that are right one after another and of equal size."""
+        """Return up to ``length`` packets of equal size that are valid in sequence."""
         rights: list[Right] = []
         model = self._model()
         while len(rights) < length:
@@ -241,7 +314,7 @@ class LivePeer(LiveModel):
             request.got = count
 
     def _foresee(self, made: Right) -> None:
-        """Make the packet behind this one right too."""
+        """Advance the model so that the packet after this one is valid too."""
         if made.response:
             next(request for request in self.requests if request.kind != "DATA").got += 1
             return
@@ -254,7 +327,7 @@ class LivePeer(LiveModel):
     # --------------------------------------------------------------------------------------- judging
 
     def _look(self) -> tuple[int, ...]:
-        """What a packet could move, but for memory."""
+        """Return all state that a packet could change, except memory."""
         qp = self.device_qp
         ctx = qp.ctx
         return (
@@ -279,7 +352,7 @@ class LivePeer(LiveModel):
             self._accept(made)
 
     def _resync(self) -> None:
-        """The NIC started READs again: any of its results may or may not have changed."""
+        """Note that the NIC retransmitted READs: any of its results may have changed."""
         self.shadow[RESULTS : RESULTS + REGION] = self.arena[RESULTS : RESULTS + REGION]
         acked = self.device_qp.ctx.last_acked_psn
         while self.requests and psn_diff(self.requests[0].psn + self.requests[0].packets & PSN_MASK, acked) <= 0:
@@ -288,7 +361,7 @@ class LivePeer(LiveModel):
             self.unsure = False
 
     def _check(self, name: str, made: Right) -> None:
-        """The NIC is where the model is."""
+        """Check that the NIC's state equals the model's."""
         ctx = self.device_qp.ctx
         if self.arena != self.shadow:
             self._find(

@@ -1,6 +1,6 @@
-"""What the far end of a live connection knows: PSNs, the open message, outstanding requests, keys, receives, memory.
+"""Model of the far end of a live connection: PSNs, the open message, outstanding requests, keys, receives, memory.
 
-From it :class:`LiveModel` makes packets that are right now, and it follows what they do.
+:class:`LiveModel` makes packets that are valid in the current state, and follows their effects.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import random
 import zlib
 from collections import deque
 from collections.abc import Mapping
+from copy import copy
 from errno import ENOMEM
 from typing import Any, NoReturn, Self
 
@@ -67,11 +68,11 @@ _INLINE = 64
 
 
 class FindingError(AssertionError):
-    """The NIC did what the packet does not allow; the message says how to have it again."""
+    """The NIC did what the packet does not allow; the message says how to reproduce it."""
 
 
 class Right:
-    """A packet that is right now: how to build it, and what it does."""
+    """A packet that is valid now: how to build it, and its effects."""
 
     __slots__ = ("after", "effects", "fields", "opcode", "packets", "reads", "response", "served", "takes")
 
@@ -83,16 +84,22 @@ class Right:
         self.fields = fields
         self.response = response
         self.effects: list[tuple[int, bytes]] = []
-        """Bytes that it stores: offset in the arena, and what."""
+        """Stores of the packet: offset in the arena, and bytes."""
         self.packets = 1
-        """By how much the expected PSN moves."""
+        """Number of PSNs by which the expected PSN moves."""
         self.after: tuple[str, int, int] = ("", 0, 0)
-        """The message that is open behind it: kind, where its next byte goes, bytes that are still to come."""
+        """The message that is open after it: kind, offset of its next byte, bytes still to come."""
         self.takes = False
-        """It completes a receive."""
+        """True if it completes a receive."""
         self.reads = False
         self.served: tuple[int, int] | None = None
-        """Of a response: PSN up to which requests are done, response packets got of the first that is not."""
+        """For a response: PSN up to which requests are done, and response packets received of the next request."""
+
+    def alike(self, effects: list[tuple[int, bytes]], **fields: Any) -> Right:
+        """Return a copy with other fields and other stores."""
+        made = copy(self)
+        made.fields, made.effects = self.fields | fields, effects
+        return made
 
 
 class Request:
@@ -113,6 +120,7 @@ class LiveModel:
         seed: of everything random.
         ipv6: addresses of that kind.
         seen: the link shows IPv4 idents.
+        selective: the connection has selective repeat (``QPAttr.selective_repeat``).
         settings: further fields of :class:`~rnic.device.config.NicConfig`.
 
     ``digest`` is a CRC over everything that the NIC answered and stored, equal for equal seeds.
@@ -122,7 +130,7 @@ class LiveModel:
     stranger: Flow
     """A path from another address than the peer's."""
     open: tuple[str, int, int]
-    """As :attr:`Right.after`."""
+    """The open message, as in :attr:`Right.after`."""
 
     def __init__(
         self,
@@ -131,6 +139,7 @@ class LiveModel:
         *,
         ipv6: bool = False,
         seen: bool = True,
+        selective: bool = False,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.service = service
@@ -143,6 +152,7 @@ class LiveModel:
         self.mtu = MTU
         self._kind, self._bits = _TYPES[service]
         self._seen = seen or ipv6
+        self._selective = selective
         self.net = SimNet(1, seed=seed, ipv6=ipv6, settings=settings)
         self.node = self.net.nodes[0]
         self.nic = self.node.nic
@@ -167,12 +177,12 @@ class LiveModel:
         self.locked = (self.receives, self.results, self.foreign, self._whole)
         """Regions that a peer must not reach: without remote rights, or of another protection domain."""
         self.shadow = bytearray(self.arena)
-        """What the memory must hold by what was right."""
+        """Expected contents of the memory."""
         self.now = 1_000_000
         cap = QPCap(128, 512, 2, 1, _INLINE)
         self.qp = QP(self._pd, QPInitAttr(self._kind, None, cap, self._cq, self._cq))
         self.idle = QP(self._pd, QPInitAttr(self._kind, None, QPCap(1, 1, 1, 1, 0), self._cq, self._cq))
-        """A queue pair that takes nothing."""
+        """A queue pair that accepts no packets."""
         self.idle.modify(QPAttr(), _INIT[service])
         self._connect()
 
@@ -182,36 +192,41 @@ class LiveModel:
     # -------------------------------------------------------------------------------- the connection
 
     def _connect(self) -> None:
-        """From whatever state to RTS, with PSNs of its own."""
+        """Bring the queue pair from any state to RTS, with new PSNs."""
         rng = self.rng
         self.qp.modify(QPAttr(qp_state=e.IBV_QPS_RESET), e.IBV_QP_STATE)
         self._poll()
         self.digest = zlib.crc32(self.arena, self.digest)
-        edge = rng.random() < 0.3
-        self.epsn = (PSN_MASK - rng.randrange(20)) & PSN_MASK if edge else rng.randrange(PSN_MASK + 1)
+        self.epsn = self._first_psn()
         attr = QPAttr()
         attr.path_mtu, attr.rq_psn, attr.sq_psn = e.IBV_MTU_256, self.epsn, rng.randrange(PSN_MASK + 1)
         attr.max_rd_atomic = attr.max_dest_rd_atomic = 16
         attr.timeout, attr.retry_cnt, attr.rnr_retry, attr.min_rnr_timer = 14, 7, 7, 1
         attr.qkey, attr.dest_qp_num, attr.gso = QKEY, OTHER_QPN, rng.random() < 0.5
+        attr.selective_repeat = self._selective
         attr.qp_access_flags = e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_ATOMIC
         attr.ah_attr = AHAttr(GlobalRoute(GID(self.flow.src)), udp_dport=self._link.port)
         self.qp.to_rts(attr)
         self.device_qp = self.nic.qps[self.qp.qp_num]
         self.open = ("", 0, 0)
         self.taken: int | None = None
-        """Where the receive lies that an open SEND fills."""
+        """Offset of the receive that an open SEND fills."""
         self.posted: deque[int] = deque()
         self.requests: list[Request] = []
         self.sent_psn = attr.sq_psn
         self.unsure = False
-        """Something made the NIC start READs again: which response it wants is its own affair."""
+        """True if the NIC may have retransmitted READs: the response that it expects is unknown."""
         self._slots = 0
         self._outstanding: list[tuple[str, int, int]] = []
         self.reconnects += 1
 
+    def _first_psn(self) -> int:
+        """Return the first of the peer's PSNs."""
+        edge = self.rng.random() < 0.3
+        return (PSN_MASK - self.rng.randrange(20)) & PSN_MASK if edge else self.rng.randrange(PSN_MASK + 1)
+
     def _post(self) -> None:
-        """Receives for whatever may come, and now and then a request of the NIC's own."""
+        """Post receives for any message, and now and then a request of the NIC."""
         while len(self.posted) < SLOTS - 2:
             at = RECEIVES + self._slots % 4 * SLOT
             self._slots += 1
@@ -241,7 +256,7 @@ class LiveModel:
         except VerbsError as error:
             if error.errno != ENOMEM:
                 raise
-            if kind in ("READ", "ATOMIC"):  # READs that nobody answers keep all behind them
+            if kind in ("READ", "ATOMIC"):  # unanswered READs hold up all later requests
                 self._outstanding.pop()
 
     def _vary(self, wr: SendWR, kind: str, length: int) -> None:
@@ -262,7 +277,7 @@ class LiveModel:
             wr.send_flags &= ~e.IBV_SEND_SIGNALED
 
     def _post_datagram(self) -> None:
-        """A datagram to the peer, or to somebody else."""
+        """Post a datagram to the peer, or to another address."""
         rng = self.rng
         wr = SendWR(0, e.IBV_WR_SEND, send_flags=e.IBV_SEND_SIGNALED)
         self._vary(wr, "SEND", rng.choice((0, 1, 8, 100, MTU)))
@@ -271,7 +286,7 @@ class LiveModel:
         self.qp.post_send(wr)
 
     def _poll(self) -> None:
-        self.net.driving = True  # time is ours
+        self.net.driving = True  # keep the net from moving time
         while self._cq.poll(64)[0]:
             pass
         self.net.driving = False
@@ -296,15 +311,15 @@ class LiveModel:
                 self.node.link.send(bursts)
 
     def _note(self, view: memoryview) -> None:
-        """One packet of the NIC: always well made; if it is a new request, remember it."""
+        """Check that a packet of the NIC is well formed; if it is a new request, remember it."""
         self.digest = zlib.crc32(view, self.digest)
         packet = parse(view)
         if not isinstance(packet, Packet):
-            self._find(f"the NIC sent what is no packet: {packet}")
+            self._find(f"the NIC sent what is not a packet: {packet}")
         if packet.row.response or self._bits != RC:
             return
         if psn_diff(packet.psn, self.sent_psn) < 0:
-            self.unsure = True  # a repetition
+            self.unsure = True  # a retransmission
             return
         kind, packets, length, to = "DATA", 1, 0, 0
         if packet.row.operation == READ_REQUEST:
@@ -316,7 +331,7 @@ class LiveModel:
             posted, to, whole = self._outstanding[0]
             if posted != kind:
                 self._find(f"the NIC sent a {kind} where a {posted} was posted")
-            if length < whole and kind == "READ":  # a long READ is asked for in parts
+            if length < whole and kind == "READ":  # a long READ goes out as several requests
                 self._outstanding[0] = (posted, to + length, whole - length)
             else:
                 del self._outstanding[0]
@@ -326,7 +341,7 @@ class LiveModel:
     # --------------------------------------------------------------------------------- right packets
 
     def right(self) -> Right:
-        """A packet that is right now."""
+        """Return a packet that is valid now."""
         if self._bits == UD:
             return self._datagram()
         if self.requests and self.rng.random() < 0.5:
@@ -379,7 +394,7 @@ class LiveModel:
         return made
 
     def _rest(self, kind: str, at: int, left: int) -> Right:
-        """The next packet of a WRITE or SEND; a new one where ``at`` is -1."""
+        """Return the next packet of a WRITE or SEND; a new one where ``at`` is -1."""
         rng = self.rng
         start = at < 0
         if start:
@@ -404,7 +419,7 @@ class LiveModel:
         return made
 
     def _response(self) -> Right:
-        """An ACK of some of what stands before the oldest READ or atomic, or the answer to that."""
+        """Return an ACK of some of what stands before the oldest READ or atomic, or the answer to that."""
         rng = self.rng
         place = next((n for n, request in enumerate(self.requests) if request.kind != "DATA"), None)
         ahead = self.requests[: place if place is not None else len(self.requests)]
@@ -418,7 +433,7 @@ class LiveModel:
         return self._answer(self.requests[place])
 
     def _answer(self, request: Request) -> Right:
-        """The next response packet of a READ or atomic."""
+        """Return the next response packet of a READ or atomic."""
         rng = self.rng
         msn = rng.getrandbits(24)
         if request.kind == "ATOMIC":
@@ -443,7 +458,7 @@ class LiveModel:
         return made
 
     def _accept(self, made: Right) -> None:
-        """The packet was right: the model does what it does."""
+        """Apply the effects of a valid packet to the model."""
         for at, data in made.effects:
             self.shadow[at : at + len(data)] = data
         if made.response:
@@ -485,13 +500,13 @@ class LiveModel:
 
 
 def say(made: Right) -> str:
-    """The packet in words, without its payload."""
+    """Return the packet in words, without its payload."""
     row = OPCODES[made.opcode]
     return f"{row.name if row else made.opcode} {made.fields | {'payload': len(made.fields.get('payload', b''))}}"
 
 
 def size_of(made: Right) -> int:
-    """Bytes of the packet, pad and ICRC included."""
+    """Return the number of bytes of the packet, pad and ICRC included."""
     row = OPCODES[made.opcode]
     assert row is not None
     return row.header_bytes + (len(made.fields.get("payload", b"")) + 3 & ~3) + 4

@@ -1,4 +1,4 @@
-"""The one thing that is wrong with a packet of :class:`rnic.testing.live.LivePeer`, and what it may then do."""
+"""The flaws of packets of :class:`rnic.testing.live.LivePeer`, and the allowed effect of each."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def frame(
     qkey: int = 0,
     sqpn: int = 0,
 ) -> bytearray:
-    """:func:`rnic.wire.packet.build` for values that are known to fit: ten million packets have to be made."""
+    """Build a packet as :func:`rnic.wire.packet.build` does, without checks, for speed: tests make ten million."""
     row = OPCODES[opcode]
     assert row is not None
     headers = [opcode, solicited << 7 | migreq << 6 | (-len(payload) & 3) << 4, pkey, dqpn, ackreq << 31 | psn]
@@ -86,7 +86,7 @@ def frame(
 
 
 class Verdict(Enum):
-    """What a packet may do."""
+    """Allowed effect of a packet."""
 
     RIGHT = "what it says"
     DROPPED = "one drop counter, nothing else"
@@ -95,7 +95,7 @@ class Verdict(Enum):
 
 
 class Flaw:
-    """One way to be wrong. The hooks act on the fields, on the frame before its ICRC, on the whole packet."""
+    """One kind of flaw. The hooks change the fields, the frame before its ICRC, or the whole packet."""
 
     __slots__ = (
         "damage",
@@ -133,15 +133,15 @@ class Flaw:
         self.frame = frame
         self.sealed = sealed
         self.replace = replace
-        """Puts another packet in its place: sets its fields and returns its opcode."""
+        """Function that replaces the packet by another: sets the fields and returns the opcode."""
         self.flow = flow
         self.keeps_size = keeps_size
         self.damage = damage
-        """The ICRC is wrong."""
+        """True if the ICRC is wrong."""
         self.weight = weight
 
     def make(self, peer: LivePeer, made: Right, opcode: int, fields: Fields, flow: Flow, place: int) -> bytes:
-        """The packet with this flaw, segment ``place`` of its burst."""
+        """Return the packet with this flaw, segment ``place`` of its burst."""
         if self.replace is not None:
             for name in made.fields:
                 if name != "psn":
@@ -232,7 +232,7 @@ def _with_payload(peer: LivePeer, made: Right) -> bool:
 
 
 def _whole_size(peer: LivePeer, made: Right) -> bool:
-    """Another size of payload is never right."""
+    """Return whether any other size of payload is wrong."""
     row = _row(made)
     if row.read_response:
         return not peer.unsure
@@ -401,7 +401,7 @@ def _qkey(peer: LivePeer, made: Right, fields: Fields) -> None:
 
 
 def _out_of_turn(peer: LivePeer, fields: Fields) -> int:
-    """What begins a message while one is open, or goes on with one where none is."""
+    """Begin a message while one is open, or continue one if none is open."""
     rng = peer.rng
     kind = peer.open[0]
     if not kind:
@@ -428,7 +428,7 @@ def _invalidate(peer: LivePeer, fields: Fields) -> int:
 
 
 def _other_response(peer: LivePeer, fields: Fields) -> int:
-    """Another kind of answer than the request draws."""
+    """Set a response of another kind than the request's."""
     request = next(request for request in peer.requests if request.kind != "DATA")
     fields["syndrome"] = 0x1F
     if request.kind == "ATOMIC":
@@ -496,6 +496,6 @@ FLAWS: tuple[Flaw, ...] = (
     Flaw("Q_Key", _D, _datagram, fields=_qkey, weight=3),
 )
 # fmt: on
-"""What can be wrong, each where it fits."""
+"""All flaws; each has a condition under which it fits."""
 
 __all__ = ["FLAWS", "Flaw", "Verdict"]

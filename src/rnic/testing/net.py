@@ -13,6 +13,7 @@ from rnic.link.base import Link
 from rnic.link.faults import NO_FAULTS, FaultRates, FaultyLink
 from rnic.link.loopback import Fabric, LoopbackLink
 from rnic.link.pacing import PacedLink
+from rnic.link.verbs_faults import VerbsFaults, parse_verbs_rules
 from rnic.mem.space import SimAddressSpace
 from rnic.runtime.loop import Runtime
 from rnic.runtime.virtual import SimLoop, VirtualClock
@@ -21,17 +22,19 @@ from rnic.testing.faults import FaultMethods
 from rnic.trace.counters import Counters
 from rnic.trace.tracer import Tracer
 from rnic.verbs.context import Context
+from rnic.wire.bursts import RxBurst
 
 QUIET_POLLS = 100_000
-"""Polls in a row, with nothing left that could happen, after which somebody waits for ever."""
+"""Consecutive polls, with no event left, after which the caller must be waiting forever."""
 DEFAULT_LIMIT_NS = 10_000_000_000
-"""Virtual time that a test waits unless told otherwise: twice what a requester takes to give up."""
+"""Default limit of a wait in virtual time: twice the time in which a requester gives up."""
 
+_ALL = 1 << 30
 Script = Sequence[Mapping[str, object]]
 
 
 class VirtualRuntime(Runtime):
-    """A runtime whose ``progress`` moves the whole :class:`SimNet`, and its time where nothing else moves.
+    """A runtime whose ``progress`` drives the whole :class:`SimNet`, and moves its time if nothing else happens.
 
     So verbs code that polls or waits runs as it is, in no real time. There is no thread.
     """
@@ -41,14 +44,21 @@ class VirtualRuntime(Runtime):
         self._net = net
 
     def progress(self) -> bool:
-        """One turn of the simulation."""
+        """Run one turn of the simulation."""
         if not self._net.driving:
             return self._net.turn()
-        self.busy()  # nobody else's turn comes sooner where this one gives up the core
+        self.busy()  # yielding the core would not help: all NICs run in this thread
         return super().progress()
 
+    def receive(self, limit: int) -> list[RxBurst]:
+        """Receive at most ``limit`` bursts, or all that have come (:attr:`SimNet.receives_all`)."""
+        return super().receive(_ALL if self._net.receives_all else limit)
+
+    def _read_all(self, count: int) -> bool:
+        return super()._read_all(0 if self._net.receives_all else count)
+
     def start(self) -> None:
-        """Nothing: who waits drives."""
+        """Do nothing: the waiting side drives."""
 
 
 class Node(FaultMethods):
@@ -87,9 +97,9 @@ class SimNet:
         tracer: of all NICs and links.
         max_segments: packets of one burst, 1 to 64.
         packet_ns: how long a packet keeps its sender's wire busy; with 0 there is none.
-        latency_ns: how long a packet is under way on that wire.
+        latency_ns: delay of a packet on that wire.
         round_ns: what one round of all NICs takes; with longer ones a wire that is slow anyway costs less to simulate.
-        mark_packets: a packet of a sender that declared ECT leaves with ECN 11 where so many wait for that wire.
+        mark_packets: a packet with ECT is sent with ECN CE if this many wait for that wire.
         settings: further fields of :class:`~rnic.device.config.NicConfig`, the same for all.
         make_nic: makes each device, as :class:`~rnic.device.nic.Nic` does.
 
@@ -118,6 +128,8 @@ class SimNet:
         self.clock = clock or VirtualClock()
         self.fabric = Fabric()
         self.driving = False
+        self.receives_all = False
+        """If true, a round receives all packets that arrived, so that their grouping into bursts has no effect."""
         self._loop = SimLoop(self.clock, round_ns)
         self._quiet = 0
         scripts = faults if isinstance(faults, Mapping) else {0: faults}
@@ -137,28 +149,30 @@ class SimNet:
             )
             config = NicConfig(address, name=f"sim{index}", **(settings or {}))
             nic = make_nic(config, rng=random.Random(rng.getrandbits(64)), counters=counters, tracer=tracer)
-            # a packet that is lost on the way has used the wire too
+            # a packet that is lost on the path has used the wire too
             wire: Link = link
             if packet_ns or latency_ns:
                 wire = PacedLink(
                     link, clock=self.clock, packet_ns=packet_ns, latency_ns=latency_ns, mark_packets=mark_packets
                 )
             runtime = VirtualRuntime(nic, wire, self)
+            if rules := parse_verbs_rules(scripts.get(index, ()), seed):
+                runtime.fail_verbs(VerbsFaults(rules))
             self._loop.add(runtime)
             self.nodes.append(Node(index, Context(runtime=runtime, space=SimAddressSpace()), link))
 
     def outsider(self, address: bytes, port: int = ROCE_UDP_PORT) -> LoopbackLink:
-        """A bare link on the fabric: a peer that is no NIC, for packets made by hand."""
+        """Return a bare link on the fabric: a peer without a NIC, for packets made by hand."""
         return self.fabric.attach(address, port)
 
     def turn(self) -> bool:
-        """One round of every NIC; where none moves, time jumps to the next thing that happens by itself.
+        """Run one round of every NIC. If nothing happens, move time to the next deadline.
 
         Returns:
-            False where nothing can happen any more.
+            False if nothing can happen anymore.
 
         Raises:
-            TimeoutError: it has been called so often in that state that its caller must be waiting in vain.
+            TimeoutError: too many calls in that state: the caller must be waiting forever.
         """
         self.driving = True
         try:

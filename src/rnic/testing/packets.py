@@ -1,4 +1,4 @@
-"""Packets by hand: by opcode name and field, sealed with the right ICRC, and taken apart again."""
+"""Handmade packets: built by opcode name and field, sealed with the right ICRC, and parsed."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class PacketFactory:
         self.dqpn = dqpn
 
     def __call__(self, opcode: str | int, psn: int = 0, *, ident: int = 0, **fields: Any) -> bytes:
-        """One packet, BTH to ICRC.
+        """Return one packet, BTH to ICRC.
 
         Args:
             opcode: its name or number.
             psn: packet sequence number.
-            ident: IPv4 ident that the ICRC covers.
+            ident: IP ID that the ICRC covers.
             fields: as :func:`rnic.wire.packet.build` takes them.
 
         Raises:
@@ -44,10 +44,10 @@ class PacketFactory:
         return seal(build(number, psn=psn, **fields), self.flow, ident)
 
     def parse(self, packet: bytes) -> Packet:
-        """Take a packet apart.
+        """Parse a packet.
 
         Raises:
-            ValueError: the ICRC is wrong, or it is no packet at all; the message says why.
+            ValueError: the ICRC is wrong, or it is not a packet; the message says why.
         """
         if not self.flow.check(packet, 0):
             raise ValueError(f"ICRC of {len(packet)} bytes is wrong for this path")

@@ -29,6 +29,7 @@ from rnic.verbs.attrs import (
 from rnic.verbs.context import Context
 from rnic.verbs.cq import CQ
 from rnic.verbs.memory import AH, MR, PD
+from rnic.verbs.on_command import fail_verbs
 from rnic.verbs.qp import QP
 from rnic.verbs.srq import SRQ
 from rnic.wire.bursts import RxBurst
@@ -40,6 +41,7 @@ ALL_RIGHTS = (
     e.IBV_ACCESS_LOCAL_WRITE
     | e.IBV_ACCESS_REMOTE_WRITE
     | e.IBV_ACCESS_REMOTE_READ
+    | e.IBV_ACCESS_FLUSH_GLOBAL
     | e.IBV_ACCESS_REMOTE_ATOMIC
     | e.IBV_ACCESS_MW_BIND
 )
@@ -54,7 +56,7 @@ ATTRIBUTES: dict[str, Any] = {
     "retry_cnt": 7,
     "rnr_retry": 7,
 }
-"""Attributes of :class:`~rnic.verbs.attrs.QPAttr` that a pair has unless told otherwise."""
+"""Default attributes of a pair: fields of :class:`~rnic.verbs.attrs.QPAttr`."""
 
 
 class VerbsSide(FaultMethods):
@@ -80,13 +82,13 @@ class VerbsSide(FaultMethods):
         self.ah: AH | None = None
         self.peer = self
         self.wcs: list[WC] = []
-        """Completions taken by :meth:`poll` and :meth:`wait` that no call returned yet."""
+        """Completions taken from the CQ that no call has returned yet."""
         self._qpn, self._cqn, self._key = self.qp.qp_num, self.cq.cqn, self.mr.rkey
         if self.srq is not None:
             self._srqn = self.srq.srqn
 
     def sge(self, length: int, offset: int = 0) -> SGE:
-        """A piece of the region."""
+        """Return a piece of the region."""
         return SGE(self.mr.buf + offset, length, self.mr.lkey)
 
     def send_wr(
@@ -102,7 +104,7 @@ class VerbsSide(FaultMethods):
         compare_add: int = 0,
         swap: int = 0,
     ) -> SendWR:
-        """A work request on the region, towards offset ``remote`` of the peer's."""
+        """Return a work request on the region, toward offset ``remote`` of the peer's."""
         wr = SendWR(wr_id, opcode, imm_data=imm, send_flags=flags, sg=[self.sge(length, offset)])
         there = self.peer.mr
         if opcode in (e.IBV_WR_ATOMIC_CMP_AND_SWP, e.IBV_WR_ATOMIC_FETCH_AND_ADD):
@@ -123,14 +125,14 @@ class VerbsSide(FaultMethods):
         (self.qp if self.srq is None else self.srq).post_recv(wr)
 
     def poll(self) -> list[WC]:
-        """All completions that are there now."""
+        """Return all completions that are there now."""
         found, self.wcs = self.wcs, []
         while (got := self.cq.poll(64))[0]:
             found += got[1]
         return found
 
     def to_rts(self, gid: GID, mtu_code: int, attributes: dict[str, Any]) -> None:
-        """Bring the queue pair to RTS towards the peer's, with :data:`ATTRIBUTES` and these.
+        """Bring the queue pair to RTS toward the peer's, with :data:`ATTRIBUTES` and these.
 
         Args:
             gid: the peer's.
@@ -145,7 +147,7 @@ class VerbsSide(FaultMethods):
         attr.qp_access_flags = ALL_RIGHTS & ~e.IBV_ACCESS_MW_BIND
         attr.dest_qp_num = self.peer.qp.qp_num
         attr.gso = True
-        attr.ah_attr = AHAttr(GlobalRoute(gid), udp_dport=self.peer.ctx.udp_port)
+        attr.ah_attr = AHAttr(GlobalRoute(gid, self.ctx.gid_index), udp_dport=self.peer.ctx.udp_port)
         self.qp.to_rts(attr)
         if self.service == "UD":
             self.ah = AH(self.pd, attr.ah_attr)
@@ -165,13 +167,26 @@ class Side(VerbsSide):
         """See :meth:`rnic.testing.faults.FaultMethods.fault`."""
         self.ctx.runtime.faults().do(name, *values)
 
+    def fail_verb(self, verb: str, action: str = "fail", **rule: Any) -> None:
+        """Have a verb of this side's program fail from now on, by one rule (:mod:`rnic.link.verbs_faults`).
+
+        Args:
+            verb: a function's name without ``ibv_``.
+            action: ``"fail"``, ``"status"``, ``"late"``, ``"limit"``, or an event.
+            rule: the rule's other keys, such as ``nth=2, errno="EAGAIN"``; it counts from now on.
+
+        Raises:
+            ValueError: a bad rule, in one line.
+        """
+        fail_verbs(self.ctx, [{"verb": verb, "action": action, **rule}])
+
     @property
     def counters(self) -> dict[str, int]:
         """Counters of this side's NIC and link."""
         return self.node.counters
 
     def poll(self) -> list[WC]:
-        """All completions that are there now; time stands still."""
+        """Return all completions that are there now; time stands still."""
         if self.net is None:
             return super().poll()
         self.net.driving = True
@@ -181,7 +196,7 @@ class Side(VerbsSide):
             self.net.driving = False
 
     def wait(self, count: int = 1, limit_ns: int = DEFAULT_LIMIT_NS) -> list[WC]:
-        """The next ``count`` completions.
+        """Return the next ``count`` completions.
 
         Raises:
             TimeoutError: they do not come within ``limit_ns`` of virtual time, or ever, or the peer goes on refusing
@@ -210,7 +225,7 @@ class Side(VerbsSide):
         return taken
 
     def _refused(self) -> int:
-        """RNR NAKs of both ends."""
+        """Return the number of RNR NAKs of both ends."""
         return sum(rnr_naks(end) for end in (self, self.peer))
 
     def expect(self, status: int = e.IBV_WC_SUCCESS, count: int = 1, limit_ns: int = DEFAULT_LIMIT_NS) -> list[WC]:
@@ -286,21 +301,21 @@ class QpPair:
             side.to_rts(gid, MTU_CODES[side.node.nic.config.mtu], attributes)
 
     def run(self, limit_ns: int = DEFAULT_LIMIT_NS) -> None:
-        """Until all is quiet."""
+        """Run until all is quiet."""
         self.net.run(None, limit_ns)
 
     @property
     def recv_offset(self) -> int:
-        """Where a received payload begins in its buffer: behind the header space of a UD receive."""
+        """Offset of a received payload in its buffer: after the GRH space of a UD receive."""
         return GRH_BYTES if self.service == "UD" else 0
 
     def factory(self, side: Side) -> PacketFactory:
-        """Makes packets that look as if ``side``'s peer had sent them to ``side``."""
+        """Return a factory of packets that look as if ``side``'s peer had sent them to ``side``."""
         here, there = side.node.nic.config, side.peer.node.nic.config
         return PacketFactory(Flow(there.address, here.address, there.port, here.port), dqpn=side.qp.qp_num)
 
     def inject(self, side: Side, packet: bytes) -> None:
-        """Hand one packet of :meth:`factory` to ``side``'s NIC, past all faults, then let both NICs work."""
+        """Pass one packet of :meth:`factory` to ``side``'s NIC, bypassing all faults, then let both NICs work."""
         here, there = side.node.nic.config, side.peer.node.nic.config
         flow = Flow(there.address, here.address, there.port, here.port)
         side.node.nic.receive(RxBurst(flow, memoryview(packet), len(packet), len(packet), 0), self.net.clock.now_ns)

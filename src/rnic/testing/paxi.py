@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +12,13 @@ from rnic.arrays.handshake import BufferInfo, Endpoint
 from rnic.cm.line_socket import ExchangeError
 from rnic.paxi.bridge import BridgeConfig
 from rnic.paxi.port import Port, Stopped
+from rnic.paxi.rclink import QPS, RETRY_TIMER_NS, End, RcEnd, RcPort, RcServed
 from rnic.paxi.target import Served
 from rnic.paxi.window import Window
+from rnic.rclink import RcLinkPort
+from rnic.rclink.numbers import TYPE1_UDP_PORT
 from rnic.testing.net import SimNet
+from rnic.testing.rclink import RcLinkNet
 from rnic.verbs.memory import PD
 
 
@@ -91,7 +96,7 @@ class PaxiPair:
         self.bridge = self.port.bridge
 
     def open(self, config: BridgeConfig) -> tuple[Window, NearbyFar]:
-        """Another window, and its queue pair at the target."""
+        """Open another window, and its queue pair at the target."""
         far = NearbyFar(Served(self.shares, self._rng), self._claimed)
         window = Window(Port(self._pd, far, config, 0, self._rng, self.net.clock))
         self._windows.append(window)
@@ -104,6 +109,117 @@ class PaxiPair:
         self.net.close()
 
     def __enter__(self) -> PaxiPair:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class NearbyRcFar:
+    """The target's side of a window over RC Link, without TCP. While :attr:`dead` is set it does not answer."""
+
+    def __init__(self, served: RcServed, claimed: int | None = None) -> None:
+        self.served = served
+        self.claimed = claimed
+        self.dead = False
+        self.stops = 0
+
+    def meet(self, mine: RcEnd) -> RcEnd:
+        """See :class:`~rnic.paxi.rclink.RcFar`."""
+        self._check()
+        peer = self.served.meet(mine)
+        return peer if self.claimed is None else replace(peer, size=self.claimed)
+
+    def stop(self) -> Stopped:
+        """See :class:`~rnic.paxi.port.Remote`."""
+        self.stops += 1
+        self._check()
+        return self.served.stop()
+
+    def close(self) -> None:
+        """See :class:`~rnic.paxi.port.Remote`."""
+        self.served.close()
+
+    def _check(self) -> None:
+        if self.dead:
+            raise ExchangeError("the target hung up")
+
+
+class _Whole:
+    """An RC Link port whose progress is a round of the whole net: what uses a window in virtual time drives it."""
+
+    def __init__(self, port: RcLinkPort, net: RcLinkNet) -> None:
+        self._net = net
+        self.endpoint, self.clock = port.endpoint, net.clock
+
+    def progress(self) -> bool:
+        """Run one round of the whole net; if nothing happens, move the clock to the next deadline."""
+        loop, clock = self._net.loop, self._net.clock
+        if loop.step():
+            return True
+        deadline = loop.next_deadline_ns()
+        clock.now_ns = clock.now_ns + loop.round_ns if deadline is None else max(deadline, clock.now_ns)
+        return False
+
+
+class _Turning:
+    """An RC Link port whose user has a turn after each of its rounds; for the loop of a net."""
+
+    def __init__(self, port: RcLinkPort, turn: Callable[[], bool]) -> None:
+        self._port, self._turn = port, turn
+        self.nic, self.link = port.nic, port.link
+
+    def progress(self) -> bool:
+        """Run one round of the port."""
+        moved = self._port.progress()
+        return self._turn() or moved
+
+    def next_deadline_ns(self) -> int | None:
+        """See :class:`~rnic.rclink.port.RcLinkPort`."""
+        return self._port.next_deadline_ns()
+
+
+class RcPaxiPair:
+    """A window over RC Link onto memory of another node, in virtual time. Arguments as of :class:`PaxiPair`.
+
+    ``net_options`` are those of :class:`~rnic.testing.rclink.RcLinkNet`.
+    """
+
+    def __init__(
+        self,
+        memory: Any = 1 << 16,
+        config: BridgeConfig | None = None,
+        *,
+        claimed: int | None = None,
+        readonly: bool = False,
+        seed: int = 1,
+        **net_options: Any,
+    ) -> None:
+        settings = {"qp_num": QPS, "retry_timer_ns": RETRY_TIMER_NS} | net_options.pop("settings", {})
+        self.net = RcLinkNet(2, seed=seed, settings=settings, **net_options)
+        self.memory: Any = bytearray(memory) if isinstance(memory, int) else memory
+        rng = random.Random(seed)
+        near, far = self.net.ports
+        here = End(_Whole(near, self.net), self.net.address(0), TYPE1_UDP_PORT, rng)
+        there = End(far, self.net.address(1), TYPE1_UDP_PORT, rng)
+        served = RcServed(there, memoryview(self.memory), readonly)
+        self.net.loop.add(_Turning(far, served.turn))
+        self.far = NearbyRcFar(served, claimed)
+        self.port = RcPort(here, self.far, config or BridgeConfig(), 0, self._wait)
+        self.window = Window(self.port)
+        self.bridge = self.port.bridge
+
+    @staticmethod
+    def _wait(turn: Callable[[], bool], timeout_s: float | None) -> bool:
+        while not turn():  # waits: each turn is a round of the net, in virtual time
+            pass
+        return True
+
+    def close(self) -> None:
+        """Close the window."""
+        self.window.close()
+
+    def __enter__(self) -> RcPaxiPair:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -1,4 +1,4 @@
-"""A pytest plugin: a pair of NICs, a fault script and a virtual clock for anybody's tests.
+"""A pytest plugin for tests of any project: a pair of NICs, a fault script and a virtual clock.
 
 ::
 
@@ -31,13 +31,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def rnic_clock() -> VirtualClock:
-    """Virtual time in nanoseconds, at 0."""
+    """Return virtual time in nanoseconds, starting at 0."""
     return VirtualClock()
 
 
 @pytest.fixture
 def rnic_faults(request: pytest.FixtureRequest) -> Sequence[Mapping[str, object]]:
-    """The fault script of ``rnic_pair``: of the marker ``rnic_faults``, else empty. Override it for your own."""
+    """Return the fault script of ``rnic_pair``: of the marker ``rnic_faults``, else empty. Override it for your own."""
     marker = request.node.get_closest_marker("rnic_faults")
     if marker is None:
         return []
@@ -49,7 +49,7 @@ def rnic_faults(request: pytest.FixtureRequest) -> Sequence[Mapping[str, object]
 def rnic_pair(
     request: pytest.FixtureRequest, rnic_clock: VirtualClock, rnic_faults: Sequence[Mapping[str, object]]
 ) -> Iterator[QpPair]:
-    """Two NICs with connected queue pairs in virtual time; faults strike at side ``a``'s link."""
+    """Yield two NICs with connected queue pairs in virtual time; faults strike at side ``a``'s link."""
     marker = request.node.get_closest_marker("rnic_pair")
     options = dict(marker.kwargs) if marker is not None else {}
     with QpPair(clock=rnic_clock, faults=rnic_faults, **options) as pair:

@@ -11,7 +11,7 @@ _HELPERS = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
 
 
 def left_behind(run: str) -> list[str]:
-    """Living processes of the run ``run`` but for this one, and this one's zombies: one line for each."""
+    """Return the living processes of the run ``run``, except this one and zombies: one line for each."""
     found = []
     me = os.getpid()
     for entry in Path("/proc").iterdir():

@@ -27,8 +27,8 @@ class RcLinkNet:
         faults: fault script of node 0's link.
         tx: fault rates of what every node sends.
         packet_ns: how long a packet keeps its sender's wire busy; with 0 there is none.
-        latency_ns: how long a packet is under way on that wire.
-        mark_packets: a packet that finds so many waiting for that wire leaves with ECN 11.
+        latency_ns: delay of a packet on that wire.
+        mark_packets: a packet is sent with ECN CE if this many wait for that wire.
         round_ns: what one round of all nodes costs.
         tracer: of all endpoints and links.
         settings: fields of :class:`~rnic.rclink.RcLinkConfig`, the same for all.
@@ -73,7 +73,7 @@ class RcLinkNet:
 
     @staticmethod
     def address(index: int) -> bytes:
-        """Of one node."""
+        """Return the address of one node."""
         return b"\x0a\0" + (index + 1).to_bytes(2, "big")
 
     def connect(self, one: int, one_qp: int, two: int, two_qp: int, psn: int = 0, remote_psn: int = 0) -> None:
@@ -82,11 +82,11 @@ class RcLinkNet:
         set_up(self.ports[two].endpoint, two_qp, self.path(one, one_qp, remote_psn, psn))
 
     def path(self, node: int, qpid: int, psn: int = 0, remote_psn: int = 0) -> Path:
-        """To a QP of a node."""
+        """Return the path to a QP of a node."""
         return Path(self.address(node), qpid, psn=psn, remote_psn=remote_psn)
 
     def outsider(self, address: bytes, port: int = TYPE1_UDP_PORT) -> LoopbackLink:
-        """A bare link on the fabric, for packets made by hand."""
+        """Return a bare link on the fabric, for packets made by hand."""
         return self.fabric.attach(address, port)
 
     def run(self, until: Callable[[], bool] | None = None, limit_ns: int = 60_000_000_000) -> bool:
@@ -94,7 +94,7 @@ class RcLinkNet:
         return self.loop.run(until, limit_ns)
 
     def run_for(self, time_ns: int) -> None:
-        """Let exactly so much virtual time pass."""
+        """Let exactly ``time_ns`` of virtual time pass."""
         end = self.clock.now_ns + time_ns
         while self.clock.now_ns < end:
             if not self.loop.step():

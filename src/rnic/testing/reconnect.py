@@ -29,10 +29,10 @@ from rnic.verbs.attrs import QPAttr, QPCap
 from rnic.verbs.event_queues import AsyncEvent
 
 WINDOW = 16
-"""Messages that the client has under way."""
+"""Most messages that the client has in flight."""
 SLOT_BYTES = 4096
 DOWN = ("50us", "400us", "2ms", "30ms")
-"""How long a port is down: the first are pauses, the last ends every connection."""
+"""Times for which a port is down: the first are pauses, the last ends every connection."""
 PATIENCE_TURNS = 100_000
 _BYTES = 2 * WINDOW * SLOT_BYTES
 _DEPTH = 4 * WINDOW
@@ -43,13 +43,13 @@ _QUICK = {"timeout": 8, "retry_cnt": 3, "rnr_retry": 7}
 
 @dataclass
 class Result:
-    """What became of a run."""
+    """Result of a run."""
 
     flaps: int = 0
     port_events: int = 0
     connections: int = 1
     sent: int = 0
-    """Messages whose completion said success."""
+    """Messages that completed with success."""
     taken: int = 0
     lost: int = 0
     doubled: int = 0
@@ -61,11 +61,11 @@ class Result:
 
     @property
     def good(self) -> bool:
-        """Whether nothing was lost, doubled or damaged."""
+        """True if nothing was lost, doubled or damaged."""
         return not (self.lost or self.doubled or self.damaged) and self.taken > 0
 
     def rows(self) -> list[tuple[str, int]]:
-        """For printing."""
+        """Return labels and values for printing."""
         return [
             ("flaps", self.flaps),
             ("port events", self.port_events),
@@ -81,7 +81,7 @@ class Result:
 
 
 def content(number: int) -> bytes:
-    """The message of a number: 8 bytes of it, then bytes that follow from it, up to four packets in all."""
+    """Return the message of a number: 8 bytes of it, then bytes that follow from it, up to four packets in all."""
     rng = random.Random(number)
     return number.to_bytes(_NUMBER_BYTES, "big") + rng.randbytes(rng.randrange(SLOT_BYTES - _NUMBER_BYTES))
 
@@ -91,11 +91,11 @@ class Ends(Protocol):
 
     @property
     def a(self) -> VerbsSide:
-        """The client's."""
+        """Side of the client."""
 
     @property
     def b(self) -> VerbsSide:
-        """The server's."""
+        """Side of the server."""
 
     def connect(self, **attributes: Any) -> None:
         """Bring both queue pairs to RTS."""
@@ -104,7 +104,7 @@ class Ends(Protocol):
         """Let the NICs work for a while."""
 
     def port_of(self, side: VerbsSide) -> str:
-        """``"active"`` or ``"down"``."""
+        """Return the state of a side's port: ``"active"`` or ``"down"``."""
 
 
 class SimEnds(QpPair):
@@ -160,7 +160,7 @@ class LiveEnds:
         return str(ask(self._directory, side.ctx.name, ())["port"])
 
     def close(self) -> None:
-        """Let go of the devices; the NIC process ends by itself then."""
+        """Close the devices; the NIC process then ends by itself."""
         for side in (self.a, self.b):
             side.ctx.close()
 
@@ -185,7 +185,7 @@ class Client:
             self.pair.b.post_recv(SLOT_BYTES, slot * SLOT_BYTES, slot)
 
     def go_on(self, messages: int) -> None:
-        """Until the server has taken so many more.
+        """Go on until the server has taken ``messages`` more.
 
         Raises:
             TimeoutError: :data:`PATIENCE_TURNS` turns brought none.
@@ -231,7 +231,7 @@ class Client:
             b.post_recv(SLOT_BYTES, slot * SLOT_BYTES, slot)
 
     def _reconnect(self, completed: int) -> None:
-        """Both ends anew; the client goes on with the first message that the server has not taken."""
+        """Reconnect both ends; the client continues with the first message that the server has not taken."""
         self.result.connections += 1
         self.result.sent += completed
         self._take()
@@ -250,14 +250,14 @@ class Client:
 
 
 def reset(side: VerbsSide) -> None:
-    """A queue pair back to RESET; what had completed can still be polled by whoever asked before."""
+    """Take a queue pair back to RESET; what had completed can still be polled."""
     attr = QPAttr()
     attr.qp_state = e.IBV_QPS_RESET
     side.qp.modify(attr, e.IBV_QP_STATE)
 
 
 def port_events(side: VerbsSide) -> list[AsyncEvent]:
-    """The events of a side so far."""
+    """Return the events of a side so far."""
     found = []
     while (event := side.ctx._async.get()) is not None:
         found.append(event)
@@ -277,7 +277,7 @@ def run(flaps: int = 100, seed: int = 1, **options: Any) -> Result:
 
 
 def run_live(directory: Path, flaps: int = 100, seed: int = 1) -> Result:
-    """The same on two devices of a NIC process, in real time.
+    """Run the same on two devices of a NIC process, in real time.
 
     Args:
         directory: its runtime directory, as :func:`rnic.open` takes it.
@@ -286,7 +286,7 @@ def run_live(directory: Path, flaps: int = 100, seed: int = 1) -> Result:
 
     Raises:
         ProcessError: no NIC process can be started.
-        TimeoutError: nothing arrives any more.
+        TimeoutError: nothing arrives anymore.
     """
     ends = LiveEnds(directory)
     try:

@@ -32,7 +32,7 @@ def test_a_network_is_held_while_its_process_lives() -> None:
         assert len(set(networks)) == 3
     finally:
         for run in runs:
-            run.communicate(timeout=30)
+            run.communicate(timeout=120)
     assert [run.returncode for run in runs] == [0, 0, 0]
 
 

@@ -137,5 +137,19 @@ def test_who_has_no_mac_gets_nothing() -> None:
 def test_mac_addresses() -> None:
     assert stream.mac_number("02:00:00:00:00:0a") == stream.mac_number("02-0-0-0-0-A") == 0x02000000000A
     for bad in ("02:00", "zz:00:00:00:00:00", 1 << 48, ""):
-        with pytest.raises(stream.StreamError, match="is no MAC address"):
+        with pytest.raises(stream.StreamError, match="is not a MAC address"):
             stream.mac_number(bad)
+
+
+def test_what_is_not_rdma_is_sent_as_a_frame_to_who_is_known() -> None:
+    out: list[bytes] = []
+    packet = ip_packet(Flow(ME, OTHER, 5, 53), b"question")
+    link = stream.FrameLink(ME, 0xA, Counters(), out.append)
+    assert not link.frame_sender(OTHER, packet)
+    assert link.counters["drop_tx_no_mac"] == 1
+    link.macs[OTHER] = 0xB
+    assert link.frame_sender(OTHER, packet)
+    assert out == [(bytes(5) + b"\x0b" + bytes(5) + b"\x0a" + b"\x08\0" + packet).ljust(60, b"\0")]
+    bare = stream.FrameLink(ME, None, Counters(), out.append)
+    assert bare.frame_sender(OTHER, packet)
+    assert out[1] == packet

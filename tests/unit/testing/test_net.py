@@ -6,6 +6,8 @@ from rnic import enums as e
 from rnic.testing import FakeClock, FaultRates, QpPair, SimNet, VirtualClock
 from rnic.testing import net as net_module
 from rnic.trace import ListTracer
+from rnic.wire.bursts import TxBurst
+from rnic.wire.flow import Flow
 
 
 def run_once(seed: int) -> tuple[dict[str, int], list[object], int]:
@@ -105,3 +107,13 @@ def test_a_wire_takes_its_time_and_no_more(sender: int) -> None:
         side.wait()
         assert 102_000 <= net.clock.now_ns - start < 112_000
         assert side.counters["probes"] == 0
+
+
+@pytest.mark.parametrize("receives_all", [False, True])
+def test_a_round_receives_some_of_what_has_come_or_all(receives_all: bool) -> None:
+    with SimNet(1) as net:
+        net.receives_all = receives_all
+        runtime = net.nodes[0].ctx.runtime
+        flow = Flow(b"\x0a\0\0\x09", runtime.nic.config.address, 50_000)
+        net.outsider(flow.src).send([TxBurst(flow, [bytes(16)], 16, 1, 16)] * 9)
+        assert len(runtime.receive(4)) == (9 if receives_all else 4)

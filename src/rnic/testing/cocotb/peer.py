@@ -33,7 +33,7 @@ from rnic.wire.dissect import LINKTYPE_ETHERNET
 LINKTYPE_RAW_IP = 101
 RIGHTS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_ATOMIC
 DEPTH = 64
-"""Requests, and receives, that one connection has room for."""
+"""Most outstanding requests, and receives, of one connection."""
 RECEIVE_BYTES = 1 << 16
 """The longest message that :meth:`RocePeer.receive` takes."""
 
@@ -51,7 +51,7 @@ class RuleBroken(AssertionError):  # noqa: N818 - what it says reads like a verd
 
 
 class Axis:
-    """The wires of one AXI4-Stream: ``PREFIX_tdata``, ``_tvalid``, ``_tready``, ``_tlast`` and ``_tkeep``.
+    """The signals of one AXI4-Stream: ``PREFIX_tdata``, ``_tvalid``, ``_tready``, ``_tlast`` and ``_tkeep``.
 
     ``tkeep`` may be missing, then all lanes count, which suits frames of whole beats alone; ``tready`` may be missing
     where the design always takes.
@@ -77,7 +77,7 @@ class Axis:
         self.lanes = bits // 8
 
     def number(self, name: str, absent: int) -> int:
-        """A signal's value; X and Z count as 0."""
+        """Return a signal's value; X and Z count as 0."""
         signal = self._signals[name]
         if signal is None:
             return absent
@@ -85,7 +85,7 @@ class Axis:
         return int(value) if value.is_resolvable else 0
 
     def drive(self, name: str, value: int) -> None:
-        """Set a signal, if there is one."""
+        """Set a signal if it exists."""
         signal = self._signals[name]
         if signal is not None:
             signal.value = value
@@ -110,7 +110,7 @@ class _Loop(Runtime):
     """Driven by the simulation; there is no thread."""
 
     def start(self) -> None:
-        """Nothing: the clock drives."""
+        """Do nothing: the clock drives."""
 
 
 class Memory:
@@ -132,10 +132,10 @@ class RocePeer:
         mac: the peer's MAC address, ``"02:00:00:00:00:01"``; ``None`` where frames begin with the IP header.
         ip: its IP address.
         mtu: path MTU, 256 to 4096 bytes.
-        faults: script of what the network does to its packets (:mod:`rnic.link.fault_script`); ``"tx"`` is towards
-            the design.
+        faults: script of what the network does to its packets (:mod:`rnic.link.fault_script`); ``"tx"`` is toward the
+        design.
         stalls: asked each cycle before a transfer to the design; true holds it back.
-        backpressure: asked each cycle; true holds ``tready`` towards the design low.
+        backpressure: asked each cycle; true holds ``tready`` toward the design low.
         speed: how many nanoseconds pass for the peer's timers in one of the simulation's. Timeouts are milliseconds,
             and a simulator takes its time over these.
         reset: active-high reset; while it is 1 the peer neither sends nor takes.
@@ -188,7 +188,7 @@ class RocePeer:
         self.cq = CQ(self.ctx, 4 * DEPTH)
         self.qp = QP(self.pd, QPInitAttr(e.IBV_QPT_RC, None, QPCap(DEPTH, DEPTH, 1, 1, 0), self.cq, self.cq, None))
         self.psn = rng.getrandbits(24)
-        """The first PSN that it sends: what the design expects."""
+        """First PSN that the peer sends, which the design must expect."""
         self._landing = self.serve(RECEIVE_BYTES)
         self._done: dict[int, WC] = {}
         self._next_id = 1
@@ -199,7 +199,7 @@ class RocePeer:
     # ---------------------------------------------------------------------------------------- the clock
 
     def now_ns(self) -> int:
-        """The peer's time."""
+        """Return the peer's time."""
         return int(get_sim_time("ns") * self._speed)
 
     async def _run(self) -> None:
@@ -229,7 +229,7 @@ class RocePeer:
             self._turn()
 
     def _turn(self) -> None:
-        """A round of the NIC, where there is something to do."""
+        """Run a round of the NIC if there is something to do."""
         runtime = self.runtime
         deadlines = (runtime.nic.next_deadline_ns(), runtime.link.next_deadline_ns())
         due = [deadline for deadline in deadlines if deadline is not None]
@@ -250,7 +250,7 @@ class RocePeer:
         self._source.frames.append(frame)
 
     def _sent(self, frame: bytes) -> None:
-        """A frame has left, behind all faults: what the design does about it comes after this."""
+        """Check a frame that was sent, after all faults: the design's reaction comes later."""
         self._judging_own = True
         self._judge.frame(int(get_sim_time("ns")), self._linktype, frame, len(frame))
         self._judging_own = False
@@ -260,19 +260,19 @@ class RocePeer:
         self.link.take(frame)
 
     def _found(self, finding: Finding) -> None:
-        # what the script corrupted on its way to the design is the script's doing
+        # a wrong ICRC toward the design is due to the fault script
         if finding.severity != NOTE and not (self._judging_own and finding.rule == "icrc"):
             self.findings.append(finding)
             self._moved.set()
 
     def check(self, *, finished: bool = False) -> None:
-        """Whether every packet of both directions kept the rules.
+        """Check that every packet of both directions kept the rules.
 
         Args:
             finished: nothing more comes that could explain an early response.
 
         Raises:
-            RuleBroken: not so; a line for each rule that was broken, with time, direction, rule and clause.
+            RuleBroken: a rule was broken; one line for each, with time, direction, rule and clause.
         """
         if finished:
             self._judge.finish()
@@ -296,7 +296,7 @@ class RocePeer:
 
     @property
     def counters(self) -> dict[str, int]:
-        """What the peer's NIC and link counted."""
+        """Counters of the peer's NIC and link."""
         return self.runtime.nic.counters
 
     async def connect(
@@ -321,9 +321,9 @@ class RocePeer:
             mac: its MAC address; without it the peer answers only, to where frames come from.
             timeout: local ACK timeout, 4.096 us * 2^timeout of the peer's time.
             retry_cnt: retries until an operation fails.
-            rnr_retry: the same after RNR NAKs; 7 is for ever.
+            rnr_retry: the same after RNR NAKs; 7 is forever.
             min_rnr_timer: code of the wait that its own RNR NAKs ask for.
-            max_rd_atomic: READs and atomics under way, both ways.
+            max_rd_atomic: outstanding READs and atomics, in both directions.
         """
         await RisingEdge(self._rx.clock)
         address = parse_address(ip)
@@ -352,14 +352,14 @@ class RocePeer:
     # ------------------------------------------------------------------------------------------- memory
 
     def serve(self, size_or_data: int | bytes | bytearray, access: int = RIGHTS) -> Memory:
-        """Memory for the design to read and write: so many zeros, or a copy of some bytes."""
+        """Register memory for the design to read and write: this many zeros, or a copy of some bytes."""
         data = bytearray(size_or_data)
         return Memory(MR(self.pd, data, access), data)
 
     # --------------------------------------------------------------------------------------- operations
 
     async def write(self, addr: int, data: bytes, rkey: int, *, imm: int | None = None) -> None:
-        """RDMA WRITE of ``data`` to the design's memory; returns once it is acknowledged.
+        """Write ``data`` to the design's memory by RDMA WRITE; return once it is acknowledged.
 
         Raises:
             RoceError: it failed.
@@ -369,23 +369,23 @@ class RocePeer:
         await self._operate(f"WRITE of {len(data)} bytes to {addr:#x}", opcode, bytearray(data), addr, rkey, imm=imm)
 
     async def read(self, addr: int, length: int, rkey: int) -> bytes:
-        """RDMA READ of the design's memory; raises as :meth:`write`."""
+        """Read the design's memory by RDMA READ; raises as :meth:`write`."""
         target = bytearray(length)
         await self._operate(f"READ of {length} bytes at {addr:#x}", e.IBV_WR_RDMA_READ, target, addr, rkey)
         return bytes(target)
 
     async def send(self, data: bytes, *, imm: int | None = None) -> None:
-        """SEND a message; raises as :meth:`write`."""
+        """Send a message; raises as :meth:`write`."""
         opcode = e.IBV_WR_SEND if imm is None else e.IBV_WR_SEND_WITH_IMM
         await self._operate(f"SEND of {len(data)} bytes", opcode, bytearray(data), imm=imm)
 
     async def fetch_add(self, addr: int, add: int, rkey: int) -> int:
-        """Atomic fetch and add; the value before. Raises as :meth:`write`."""
+        """Execute an atomic fetch and add. Return the original value. Raises as :meth:`write`."""
         opcode = e.IBV_WR_ATOMIC_FETCH_AND_ADD
         return await self._atomic(f"FETCH_ADD at {addr:#x}", opcode, addr, rkey, add, 0)
 
     async def compare_swap(self, addr: int, compare: int, swap: int, rkey: int) -> int:
-        """Atomic compare and swap; the value before. Raises as :meth:`write`."""
+        """Execute an atomic compare and swap. Return the original value. Raises as :meth:`write`."""
         opcode = e.IBV_WR_ATOMIC_CMP_AND_SWP
         return await self._atomic(f"CMP_SWAP at {addr:#x}", opcode, addr, rkey, compare, swap)
 
@@ -395,7 +395,7 @@ class RocePeer:
         return int.from_bytes(target, "little")
 
     def expect(self) -> Awaitable[bytes]:
-        """Post a receive now; what it gives when awaited is the message. Receives are filled in order."""
+        """Post a receive now. Await the result for the message. Receives are filled in order."""
         number = self._number()
         memory = self.serve(RECEIVE_BYTES)
         self.qp.post_recv(RecvWR(number, 1, [SGE(memory.addr, RECEIVE_BYTES, memory.mr.lkey)]))
@@ -408,11 +408,11 @@ class RocePeer:
         return message()
 
     async def receive(self) -> bytes:
-        """The next message that the design sends; see :meth:`expect`."""
+        """Return the next message that the design sends; see :meth:`expect`."""
         return await self.expect()
 
     async def idle(self, cycles: int = 0) -> None:
-        """Until everything the peer had to send is on the wires, and so many cycles more."""
+        """Wait until everything the peer had to send is on the wires, and ``cycles`` cycles more."""
         edge = RisingEdge(self._rx.clock)
         while not self._source.idle or self.runtime.nic.has_work():
             await edge
@@ -466,7 +466,7 @@ class RocePeer:
                 await self._moved.wait()
 
     def close(self) -> None:
-        """Stop taking part."""
+        """Stop the peer."""
         self._task.cancel()
         self.ctx.close()
 

@@ -26,13 +26,13 @@ WIDTHS = (64, 128, 256, 512)
 """Bits of ``tdata``."""
 MAX_FRAME_BYTES = 16_384
 MAX_WAITING = 1 << 12
-"""Frames that wait to be taken or sent."""
+"""Most frames that wait to be received or sent."""
 _LEAST_FRAME = 60
-"""Of Ethernet, without FCS."""
+"""Bytes of the shortest Ethernet frame, without FCS."""
 
 
 class StreamError(RnicError):
-    """A stream breaks its protocol, or is not of a kind that is understood. One line."""
+    """A stream breaks its protocol, or is of an unsupported kind. One line."""
 
 
 class Beat(NamedTuple):
@@ -44,7 +44,7 @@ class Beat(NamedTuple):
 
 
 def beats_of(frame: bytes, lanes: int) -> list[Beat]:
-    """A frame as transfers of ``lanes`` bytes."""
+    """Return a frame as transfers of ``lanes`` bytes."""
     cuts = [frame[at : at + lanes] for at in range(0, len(frame), lanes)]
     return [
         Beat(int.from_bytes(cut, "little"), (1 << len(cut)) - 1, number == len(cuts))
@@ -53,7 +53,7 @@ def beats_of(frame: bytes, lanes: int) -> list[Beat]:
 
 
 class Source:
-    """The master's side of a stream: what it drives, one clock cycle after the other.
+    """The master's side of a stream: what it drives in each clock cycle.
 
     Args:
         lanes: bytes of ``tdata``.
@@ -75,15 +75,15 @@ class Source:
         self._frame = b""
         self._beats: deque[Beat] = deque()
         self.driven: Beat | None = None
-        """What stands on the wires; it stays there until it is taken (AXI4-Stream 2.2.1)."""
+        """Beat on the wires; it stays there until it is taken (AXI4-Stream 2.2.1)."""
 
     @property
     def idle(self) -> bool:
-        """Whether everything has been sent."""
+        """True if everything has been sent."""
         return self.driven is None and not self._beats and not self.frames
 
     def cycle(self, ready: bool) -> Beat | None:
-        """A rising edge with ``tready`` as it was before it; what to drive from now on."""
+        """Take a rising edge with ``tready`` as it was before it; return what to drive from now on."""
         if self.driven is not None:
             if not ready:
                 return self.driven
@@ -116,7 +116,7 @@ class Sink:
         self._frame = bytearray()
 
     def cycle(self, beat: Beat | None) -> bool:
-        """A rising edge with what stood on the wires before it; ``tready`` from now on.
+        """Take a rising edge with what stood on the wires before it; return ``tready`` from now on.
 
         Raises:
             StreamError: bytes are missing in the middle of a frame, or the frame has no end.
@@ -139,16 +139,16 @@ class Sink:
 
 
 def random_stalls(rate: float, seed: int) -> Callable[[], bool]:
-    """Stalls that come with probability ``rate``, the same for the same seed."""
+    """Return a function that stalls with probability ``rate``, reproducible by the seed."""
     rng = random.Random(seed)
     return lambda: rng.random() < rate
 
 
 def mac_number(mac: str | int) -> int:
-    """A MAC address, ``"02:00:00:00:00:01"``, as a number of 48 bits.
+    """Return a MAC address, ``"02:00:00:00:00:01"``, as a number of 48 bits.
 
     Raises:
-        StreamError: it is none.
+        StreamError: it is not a MAC address.
     """
     if isinstance(mac, int):
         number = mac
@@ -159,7 +159,7 @@ def mac_number(mac: str | int) -> int:
         except ValueError:
             number = -1
     if not 0 <= number < 1 << 48:
-        raise StreamError(f"{mac!r} is no MAC address: give six bytes such as 02:00:00:00:00:01")
+        raise StreamError(f"{mac!r} is not a MAC address: give six bytes such as 02:00:00:00:00:01")
     return number
 
 
@@ -186,7 +186,8 @@ class FrameLink(UnpolledLink):
         self.counters = counters
         self.up = True
         self.frames: deque[bytes] = deque()
-        """IP packets that are no RoCEv2."""
+        """Received IP packets that are not RoCEv2."""
+        self.frame_sender = self.send_packet
         self.macs: dict[bytes, int] = {}
         """MAC addresses of peers by IP address: given, or learned from their frames."""
         self._out = out
@@ -195,25 +196,29 @@ class FrameLink(UnpolledLink):
     # -------------------------------------------------------------------------------------- to the stream
 
     def send(self, bursts: Sequence[TxBurst]) -> None:
-        """Send each packet as a frame of its own, with IPv4 ident 0 as hardware does."""
+        """Send each packet as a separate frame, with IP ID 0 as hardware does."""
         for burst in bursts:
             for single in single_packets(burst):
-                packet = ip_packet(burst.flow, joined(single))
-                if self.mac is None:
-                    self._out(packet)
-                    continue
-                there = self.macs.get(burst.flow.dst)
-                if there is None:
-                    self.counters.bump("drop_tx_no_mac")
-                    continue
-                kind = TYPE_IPV4 if len(burst.flow.src) == 4 else TYPE_IPV6
-                header = Ethernet(dst_mac=there, src_mac=self.mac, ethertype=kind).pack()
-                self._out((header + packet).ljust(_LEAST_FRAME, b"\0"))
+                self.send_packet(burst.flow.dst, ip_packet(burst.flow, joined(single)))
+
+    def send_packet(self, to: bytes, packet: bytes) -> bool:
+        """Send a whole packet, from its IP header on. Return whether it was sent."""
+        if self.mac is None:
+            self._out(packet)
+            return True
+        there = self.macs.get(to)
+        if there is None:
+            self.counters.bump("drop_tx_no_mac")
+            return False
+        kind = TYPE_IPV4 if len(to) == 4 else TYPE_IPV6
+        header = Ethernet(dst_mac=there, src_mac=self.mac, ethertype=kind).pack()
+        self._out((header + packet).ljust(_LEAST_FRAME, b"\0"))
+        return True
 
     # ------------------------------------------------------------------------------------ from the stream
 
     def take(self, frame: bytes) -> None:
-        """A frame came."""
+        """Take a received frame."""
         packet = memoryview(frame)
         if self.mac is not None:
             if len(frame) < ETHERNET_BYTES:
@@ -250,7 +255,7 @@ class FrameLink(UnpolledLink):
 
     @property
     def waiting(self) -> bool:
-        """Whether something came that was not received yet."""
+        """True if frames arrived that were not received yet."""
         return bool(self._arrived or self.frames)
 
     def receive(self, limit: int) -> list[RxBurst]:
@@ -258,13 +263,13 @@ class FrameLink(UnpolledLink):
         return [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
 
     def join(self, group: bytes) -> None:
-        """Nothing to do but to look at the address."""
+        """Check the group's address; nothing else is needed."""
         check_group(group, self.address)
 
     def leave(self, group: bytes) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Forget what waits."""
+        """Drop all waiting frames."""
         self._arrived.clear()
         self.frames.clear()
