@@ -248,12 +248,12 @@ def test_disabling_forgets_answers_and_keeps_slots(lone: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("TYPE2", "TYPE2 (multicast, never repeated) is not carried: send TYPE1 to each receiver"),
+        ("TYPE2", "TYPE2 (unreliable multicast) is not supported: send TYPE1 to each receiver"),
         (
             "TYPE3",
-            "TYPE3 (raw Ethernet from memory descriptors) is not carried: the system's own network stack does that",
+            "TYPE3 (raw Ethernet from memory descriptors) is not supported: use the system's network stack",
         ),
-        ("TYPE9", "type 'TYPE9' is none of TYPE1, TYPE2, TYPE3: use TYPE1"),
+        ("TYPE9", "type 'TYPE9' is not one of TYPE1, TYPE2, TYPE3: use TYPE1"),
     ],
 )
 def test_other_types_are_refused_in_words(lone: Any, kind: str, words: str) -> None:

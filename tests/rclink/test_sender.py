@@ -291,7 +291,7 @@ def test_retry_limit_and_its_interrupt(lone: Any, limit: int) -> None:
     assert one.endpoint.next_interrupt() is None
     assert one.read(r.QP_CONTROL, "stopped") == 1
     assert one.endpoint.next_deadline_ns() is None
-    with pytest.raises(RcLinkError, match="QP 5 has stopped, its peer did not answer: recover it"):
+    with pytest.raises(RcLinkError, match="QP 5 has stopped since its peer did not answer: recover it"):
         one.send()
     one.endpoint.write(r.INTR_STATUS, r.INTR_RETRY_OUT)
     assert not one.endpoint.interrupt_line
@@ -390,7 +390,7 @@ def test_a_qp_cannot_be_enabled_before_its_slots_are_free(lone: Any) -> None:
     one.out(0)
     one.out(TIMEOUT)
     one.endpoint.write(r.QP_CONTROL, 0)
-    with pytest.raises(RcLinkError, match="let free_buf_set free its slots first"):
+    with pytest.raises(RcLinkError, match="free its slots with free_buf_set first"):
         one.endpoint.write(r.QP_CONTROL, 1)
     with pytest.raises(RcLinkError, match="TX_EPSN of QP 5: disable the QP and free its slots first"):
         one.endpoint.write(r.TX_EPSN, 1)

@@ -1,9 +1,9 @@
-"""A NIC with its shell, and what the threads on it share: TLB, page tables, counters, streams."""
+"""A NIC with its shell, and the state that its threads share: TLB, page tables, counters, streams."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from rnic.coyote.mmu import WRITE, Fault, Mmu, ProcessTable, SpaceTable, Tlb
@@ -19,26 +19,29 @@ from rnic.trace.tracer import Tracer
 
 
 class Thread(Protocol):
-    """What a device tells its threads."""
+    """The calls that a device makes to its threads."""
 
-    def acknowledged(self, ack: dict[str, int], /) -> None:
-        """An ``m_rdma_ack`` for it."""
+    def acknowledged(self, read: bool, done: bool, /) -> None:
+        """Take an ``m_rdma_ack`` for this thread: whether it is for a READ, and whether it is complete."""
 
     def take_stream(self, payload: bytes, /) -> bool:
-        """A message that arrived as a stream; false while it takes no more."""
+        """Take a message that arrived as a stream; return false while there is no room for more."""
 
 
 class CountingShell(HostShell):
-    """Counts, for each queue pair, the messages that have been written to and read from host memory."""
+    """A shell that counts, for each queue pair, the messages written to and read from host memory."""
 
     def __init__(self, memory: Mmu) -> None:
         super().__init__(memory)
+        self.counting = threading.Lock()
+        """Held around changes of the counts; no thread waits for anything while it holds this lock."""
         self.completed: dict[int, dict[str, int]] = {}
 
     def _count(self, said: dict[str, int], what: str) -> None:
         counts = self.completed.get(c.join_qpn(said["pid"], said["vfid"]))
         if counts is not None and said["ctl"] and said["host"]:
-            counts[what] += 1
+            with self.counting:
+                counts[what] += 1
 
     def m_rdma_rd_req(self, request: bytes) -> Sequence[Beat] | None:
         """See :class:`~rnic.coyote.shell.Shell`."""
@@ -56,7 +59,7 @@ class CountingShell(HostShell):
 
 
 class ThreadTable:
-    """One thread's page table: what it has allocated or mapped, and after that all of the process."""
+    """One thread's page table: its own allocations and mappings first, then the whole process."""
 
     def __init__(self, whole: ProcessTable) -> None:
         self.space = AddressSpace()
@@ -82,9 +85,11 @@ class Device:
 
     Args:
         link: carries the packets.
+        shell: looks at each memory request of every queue pair, in Python. By default no shell does, and the engine
+            moves the data.
         tlb: the shell's TLB.
-        tracer: is told of page faults, and of what the NIC tells.
-        counters: where everything is counted.
+        tracer: gets page faults and the NIC's own events.
+        counters: counts everything.
         settings: as :class:`~rnic.coyote.stack.RoceStack` takes them.
     """
 
@@ -92,6 +97,7 @@ class Device:
         self,
         link: Link,
         *,
+        shell: Callable[[Mmu], CountingShell] | None = None,
         tlb: Tlb | None = None,
         tracer: Tracer | None = None,
         counters: Counters | None = None,
@@ -99,12 +105,17 @@ class Device:
     ) -> None:
         self.counters = Counters() if counters is None else counters
         self.mmu = Mmu(self.counters, tlb)
-        self.shell = CountingShell(self.mmu)
-        self.stack = RoceStack(link, self.shell, counters=self.counters, **settings)
+        self.shell = (CountingShell if shell is None else shell)(self.mmu)
+        mmu = self.mmu if shell is None else None
+        self.stack = RoceStack(link, self.shell, mmu, counters=self.counters, **settings)
+        self.stack.acknowledged = self._acknowledged
         nic = self.stack.runtime.nic
         if tracer is not None:
             nic.tracer = tracer
         self.mmu.observe = self._fault
+        self.mmu.watched = lambda: nic.tracer.enabled
+        self.mmu.changed = nic.invalidate_engine
+        self.mmu.changed()
         self.whole = ProcessTable()
         self.threads: dict[int, Thread] = {}
 
@@ -124,21 +135,26 @@ class Device:
                 handled=int(handled),
             )
 
+    def _acknowledged(self, number: int, read: bool, done: bool) -> None:
+        thread = self.threads.get(number)
+        if thread is not None:
+            thread.acknowledged(read, done)
+
     def progress(self) -> bool:
-        """One round of the stack; acknowledgements go to their threads."""
-        with self.stack.runtime.lock:
-            did = self.stack.progress()
-            while self.stack.m_rdma_ack:
-                ack = c.RDMA_ACK.unpack(self.stack.m_rdma_ack.popleft())
-                thread = self.threads.get(c.join_qpn(ack["pid"], ack["vfid"]))
-                if thread is not None:
-                    thread.acknowledged(ack)
+        """Do one round of the stack, and pass acknowledgements and streams to their threads."""
+        did = self.stack.progress()
+        # code that runs under the device's lock must not wait for the stack's lock
+        if not self.shell.streams or not self.stack.lock.acquire(blocking=False):
+            return did
+        try:
             while self.shell.streams:
                 number, payload = self.shell.streams[0]
                 thread = self.threads.get(number)
                 if thread is not None and not thread.take_stream(payload):
                     break
                 self.shell.streams.popleft()
+        finally:
+            self.stack.lock.release()
         return did
 
     def close(self) -> None:
@@ -149,11 +165,11 @@ class Device:
 
 _open: dict[tuple[str, int], Device] = {}
 lock = threading.Lock()
-"""Held while devices are opened and closed, and threads numbered."""
+"""Held while devices are opened and closed, and while threads get their numbers."""
 
 
 def open_device(address: str, udp_port: int | None) -> Device:
-    """The device on a local address, which all threads there share; its NIC runs in a thread of its own."""
+    """Return the device on a local address, which all threads there share; its NIC runs in a thread of its own."""
     key = address, -1 if udp_port is None else udp_port
     with lock:
         device = _open.get(key)
@@ -170,7 +186,7 @@ def open_device(address: str, udp_port: int | None) -> Device:
 
 
 def close_device(device: Device) -> None:
-    """Close a device that :func:`open_device` gave, with :data:`lock` held."""
+    """Close a device that :func:`open_device` returned, with :data:`lock` held."""
     for key in [key for key, known in _open.items() if known is device]:
         del _open[key]
     device.close()

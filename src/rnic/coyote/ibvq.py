@@ -1,7 +1,9 @@
-"""Connecting: what the hosts of Coyote tell each other over TCP, and rnic's own exchange, to the same two structures.
+"""Connection setup: the exchange of Coyote's hosts over TCP, and rnic's own; both end with the same two structures.
 
-Coyote's hosts exchange ``ibvQ`` as it lies in memory on x86-64: 72 bytes, little-endian, the client's first. Afterwards
-the connection stays: it carries 32-bit words for barriers (``connSync``) and a last one to hang up.
+Coyote's hosts exchange ``ibvQ`` in its x86-64 memory layout, little-endian, the client's first: 72 bytes with a 64-bit
+size, or, in older hosts, 64 bytes with a 32-bit size. A server tells the two apart by the offset of the GID, and
+answers in the same layout. The connection then stays open: it carries 32-bit words for barriers (``connSync``) and a
+final word to close it.
 """
 
 from __future__ import annotations
@@ -27,9 +29,18 @@ from rnic.spec.limits import ROCE_UDP_PORT
 DEF_PORT: Final = 18488
 _IBVQ = struct.Struct("<4I2Q33s7x")
 IBVQ_BYTES: Final = _IBVQ.size
+_OLDER = struct.Struct("<4IQI33s3x")
+OLDER_BYTES: Final = _OLDER.size
+"""Length of an older host's ``ibvQ``, whose size field has 32 bits."""
+OLDER_SIZE: Final = 0xFFFF_FFFF
+"""Largest buffer, in bytes, that an older host's ``ibvQ`` can describe."""
+_GID_AT, _OLDER_GID_AT, _GID_DIGITS = 32, 28, 32
+_GRACE_S = 0.5
+"""Seconds to wait for the rest of a 72-byte ``ibvQ`` if no GID shows the layout."""
+_HEX = frozenset(b"0123456789abcdefABCDEF")
 _WORD = struct.Struct("<I")
 CLOSE: Final = 0
-"""What a client says before it hangs up."""
+"""Word that a client sends before it closes the connection."""
 
 
 class IbvQ(NamedTuple):
@@ -45,11 +56,19 @@ class IbvQ(NamedTuple):
     vaddr: int
     size: int
     gid: str = ""
+    older: bool = False
+    """True if the host uses the older layout of 64 bytes."""
 
     def pack(self) -> bytes:
-        """The 72 bytes."""
+        """Return the ``ibvQ`` in 72 bytes, or in the older 64.
+
+        Raises:
+            ExchangeError: the size does not fit in the older layout.
+        """
         gid = self.gid or f"{self.ip_addr:08x}" * 4
-        return _IBVQ.pack(*self[:6], gid.encode())
+        if self.older and self.size > OLDER_SIZE:
+            raise ExchangeError(f"size={self.size}: an older host's ibvQ has 32 bits for it, at most {OLDER_SIZE}")
+        return (_OLDER if self.older else _IBVQ).pack(*self[:6], gid.encode())
 
     @property
     def address(self) -> str:
@@ -58,10 +77,19 @@ class IbvQ(NamedTuple):
 
 
 def unpack_ibvq(data: bytes, where: str) -> IbvQ:
-    """What a peer sent. :class:`~rnic.arrays.handshake.ExchangeError` where no queue pair can be connected to it."""
-    *numbers, gid = _IBVQ.unpack(data)
+    """Parse the ``ibvQ`` that a peer sent.
+
+    Args:
+        data: 72 bytes, or the older 64.
+        where: the peer, for messages.
+
+    Raises:
+        ExchangeError: the bytes do not describe a queue pair.
+    """
+    older = len(data) == OLDER_BYTES
+    *numbers, gid = (_OLDER if older else _IBVQ).unpack(data)
     ip_addr, qpn, psn, rkey, vaddr, size = numbers
-    said = IbvQ(ip_addr, qpn, psn, rkey, vaddr, size, gid.partition(b"\0")[0].decode("ascii", "replace"))
+    said = IbvQ(ip_addr, qpn, psn, rkey, vaddr, size, gid.partition(b"\0")[0].decode("ascii", "replace"), older)
     host = ipaddress.IPv4Address(said.ip_addr)
     wrong = (
         (host.is_multicast or host.is_unspecified or said.ip_addr == 0xFFFFFFFF, f"ip_addr={host}", "a host's address"),
@@ -88,7 +116,7 @@ class OutOfBand:
         self.where = where
 
     def send(self, data: bytes, timeout_s: float) -> None:
-        """Send all of ``data``. :class:`~rnic.arrays.handshake.ExchangeError` where the peer is gone."""
+        """Send all of ``data``; raise :class:`~rnic.arrays.handshake.ExchangeError` if the peer is gone."""
         try:
             self.sock.settimeout(timeout_s)
             self.sock.sendall(data)
@@ -96,7 +124,7 @@ class OutOfBand:
             raise ExchangeError(f"{self.where} hung up: {error}") from None
 
     def receive(self, count: int, timeout_s: float | None, what: str) -> bytes:
-        """``count`` bytes within ``timeout_s`` in all. :class:`ExchangeError` if they do not come."""
+        """Receive ``count`` bytes within ``timeout_s`` in total; raise :class:`ExchangeError` if they do not arrive."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         found = b""
         while len(found) < count:
@@ -115,6 +143,20 @@ class OutOfBand:
             found += got
         return found
 
+    def receive_soon(self, count: int, timeout_s: float) -> bytes:
+        """Receive up to ``count`` bytes within ``timeout_s``; fewer if the connection has ended."""
+        end, found = time.monotonic() + timeout_s, b""
+        while len(found) < count and (left := end - time.monotonic()) > 0:
+            try:
+                self.sock.settimeout(left)
+                got = self.sock.recv(count - len(found))
+            except OSError:
+                break
+            if not got:
+                break
+            found += got
+        return found
+
     def send_word(self, word: int, timeout_s: float) -> None:
         """Send one 32-bit word."""
         self.send(_WORD.pack(word), timeout_s)
@@ -125,7 +167,7 @@ class OutOfBand:
         return int(word)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.sock.close()
 
 
@@ -147,26 +189,55 @@ def call(host: str, port: int, timeout_s: float) -> OutOfBand:
     return OutOfBand(lines.sock, lines.where)
 
 
-def own_ibvq(stack: RoceStack, number: int, psn: int, vaddr: int, size: int) -> IbvQ:
-    """What queue pair ``number`` tells its peer: R_Key 0, since the peer uses the process's addresses as they are."""
+def own_ibvq(stack: RoceStack, number: int, psn: int, vaddr: int, size: int, older: bool = False) -> IbvQ:
+    """Return queue pair ``number``'s ``ibvQ``: R_Key 0, since the peer uses the process's virtual addresses."""
     address = stack.runtime.nic.config.address
     if len(address) != 4:
         raise VerbsError(EINVAL, f"{format_address(address)} is IPv6, and an ibvQ has IPv4: use an IPv4 address")
-    return IbvQ(int.from_bytes(address, "big"), stack.pair(number).qp.qp_num, psn, 0, vaddr, size)
+    return IbvQ(int.from_bytes(address, "big"), stack.pair(number).qp.qp_num, psn, 0, vaddr, size, older=older)
+
+
+def _gid_stands_at(data: bytes, place: int) -> bool:
+    return len(text := data[place : place + _GID_DIGITS]) == _GID_DIGITS and set(text) <= _HEX
+
+
+def _receive_ibvq(line: OutOfBand, timeout_s: float) -> bytes:
+    """Receive a peer's 72 or 64 bytes: the GID's offset shows which; without a GID, whether 8 more bytes come."""
+    data = line.receive(OLDER_BYTES, timeout_s, "ibvQ")
+    if _gid_stands_at(data, _OLDER_GID_AT) and not data[_OLDER_GID_AT + _GID_DIGITS]:
+        return data
+    rest = IBVQ_BYTES - OLDER_BYTES
+    if _gid_stands_at(data, _GID_AT) or any(data[_OLDER_GID_AT:]):
+        return data + line.receive(rest, timeout_s, "ibvQ")
+    more = line.receive_soon(rest, min(timeout_s, _GRACE_S))
+    return data + more if len(more) == rest else data
 
 
 def exchange(line: OutOfBand, own: IbvQ, *, client: bool, timeout_s: float) -> IbvQ:
-    """Tell and be told; the client speaks first."""
+    """Send this side's ``ibvQ`` and return the peer's; the client sends first, the server answers in its layout.
+
+    Args:
+        own: as a client, ``older`` says which kind of host the server is.
+
+    Raises:
+        ExchangeError: the peer is gone, sends nonsense, or answers in another layout than this side's.
+    """
     if client:
         line.send(own.pack(), timeout_s)
-    peer = unpack_ibvq(line.receive(IBVQ_BYTES, timeout_s, "ibvQ"), line.where)
+    peer = unpack_ibvq(_receive_ibvq(line, timeout_s), line.where)
     if not client:
-        line.send(own.pack(), timeout_s)
+        line.send(own._replace(older=peer.older).pack(), timeout_s)
+    elif peer.older != own.older:
+        kinds = {False: f"{IBVQ_BYTES} bytes", True: f"{OLDER_BYTES} bytes"}
+        raise ExchangeError(
+            f"{line.where} answers an ibvQ of {kinds[own.older]} with {kinds[peer.older]}: "
+            f"connect with older={peer.older}"
+        )
     return peer
 
 
 def bring_up(stack: RoceStack, number: int, psn: int, peer: IbvQ, udp_port: int = ROCE_UDP_PORT) -> None:
-    """The two structures that connect queue pair ``number`` to what its peer has said, up to READY_SEND."""
+    """Connect queue pair ``number`` to the peer with the two structures, up to READY_SEND."""
     _connect(stack, number, psn, peer, 0xFFFF << 32 | peer.ip_addr, udp_port)
 
 
@@ -187,7 +258,7 @@ def _connect(stack: RoceStack, number: int, psn: int, peer: IbvQ, gid: int, udp_
 def connect(
     stack: RoceStack, number: int, vaddr: int, length: int, lines: LineSocket, *, passive: bool, psn: int
 ) -> BufferInfo:
-    """Connect queue pair ``number`` by rnic's own exchange, with keys: over TCP, then the two structures.
+    """Connect queue pair ``number`` through rnic's own exchange over TCP, with keys, then the two structures.
 
     Args:
         vaddr: first byte of the host memory that the peer may reach, ``length`` bytes of it.
@@ -200,14 +271,14 @@ def connect(
 
     Raises:
         ExchangeError: the peer is gone or sends nonsense.
-        VerbsError: ``ENOENT`` where the peer shares no memory.
+        VerbsError: ``ENOENT`` if the peer shares no memory.
     """
     rkey = stack.register(number, vaddr, length)
     config = stack.runtime.nic.config
     own = Endpoint(
         qpn=stack.pair(number).qp.qp_num,
         psn=psn,
-        gid=config.gid_table[0],
+        gid=config.gid,
         udp_port=config.port,
         mtu=config.mtu,
         max_rd_atomic=RD_ATOMIC,

@@ -9,7 +9,7 @@ STRM_CARD, STRM_HOST = range(2)
 
 
 class CoyoteOper(IntEnum):
-    """What :meth:`~rnic.coyote.thread.CThread.invoke` and ``checkCompleted`` are asked for."""
+    """Operations, for :meth:`~rnic.coyote.thread.CThread.invoke` and ``checkCompleted``."""
 
     NOOP = 0
     LOCAL_READ = 1
@@ -24,10 +24,10 @@ class CoyoteOper(IntEnum):
 
 
 class rdmaSg(NamedTuple):  # noqa: N801 - Coyote's own name
-    """One RDMA transfer between the buffers that both hosts have told each other of, in bytes.
+    """One RDMA transfer between the buffers that both hosts have announced; offsets and length are in bytes.
 
-    ``local_stream`` 1 is host memory; 0 takes the data from, or gives them to, the thread's stream. The ``dest`` of a
-    stream is 0: a thread has one.
+    ``local_stream`` 1 is host memory; 0 takes the data from, or gives it to, stream ``local_dest`` of the thread, 0 to
+    15. ``remote_dest`` has no effect: no packet carries it.
     """
 
     len: int = 0

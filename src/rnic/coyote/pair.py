@@ -1,4 +1,4 @@
-"""One queue pair behind the door: its device objects, its card memory, and its commands in their order."""
+"""One queue pair of the stack: its device objects, its card memory, and its commands in order."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from errno import EFAULT
 from typing import TYPE_CHECKING
 
 from rnic.coyote.shell import fetch, store
-from rnic.mem.space import AddressSpace
+from rnic.mem.space import AddressSpace, Mapping
 from rnic.mem.table import VTP_LENGTH, VTP_SUCCESS, MemoryEntry
+from rnic.mem.translation import Translation
 from rnic.rings import coyote as c
 from rnic.rings.sqe import FLAG_SIGNALED
 from rnic.spec import commands as cmd
 from rnic.spec import opcodes as op
-from rnic.spec.access import REMOTE_WRITE
+from rnic.spec.access import LOCAL_WRITE, REMOTE_WRITE
 from rnic.spec.errors import VerbsError
 from rnic.spec.limits import MTU_CODES
 from rnic.verbs import enums as e
@@ -27,34 +28,39 @@ from rnic.verbs.qp import QP
 if TYPE_CHECKING:
     from rnic.coyote.shell import Shell
     from rnic.coyote.stack import RoceStack
+    from rnic.engine._engine import TransferQueue
 
 DEPTH = 64
 """Commands in flight on one queue pair."""
 RECEIVES = 16
 SEND_BYTES = 1 << 16
-"""Longest SEND that is taken: messages are put together here before they go to the shell as a stream."""
+"""Longest SEND accepted, in bytes: a message is assembled in a buffer before it goes to the shell as a stream."""
 CARD_BYTES = 1 << 26
-"""Card memory of one queue pair: what the data of its commands in flight may take. One command always may."""
+"""Card memory, in bytes, for data of one queue pair's commands in flight. One command of any size is accepted."""
 KEPT_BYTES = 1 << 23
 RD_ATOMIC = 16
 _TIMEOUT = 18
-"""About a second: a probe asks long before, and a shell may take its time over what arrives."""
+"""Local ACK timeout, about a second: a probe is sent long before that, and the peer's shell may be slow."""
 _RETRIES = 7
 _RAW_READ = 0x0C
 _SMALLEST = 12
+_READABLE = e.IBV_ACCESS_REMOTE_READ
+_WRITABLE = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
+OWN_KINDS = 4
+"""Work request identifiers below this one belong to :attr:`Pair.transfers`."""
 Admit = Callable[[int, int, bool], bool]
-"""Address, length and whether it is a WRITE: whether the peer may."""
+"""Called with address, length and whether the access is a WRITE; returns whether the peer may do it."""
 
 
 def is_read(command: dict[str, int]) -> bool:
-    """Whether a command is a READ, in either mode."""
+    """Return whether a command is a READ, in either mode."""
     return command["opcode"] == (c.APP_READ if command["mode"] == c.MODE_PARSE else _RAW_READ)
 
 
 class CardMemory:
-    """Registered buffers for the payloads of commands: a payload is sent again from here, not from the host.
+    """Registered buffers for the payloads of commands: a payload is retransmitted from here, not from the host.
 
-    Buffers have powers of two of bytes, and go back to a bounded store when their command is done.
+    Sizes are powers of two. A buffer goes back to a bounded pool when its command is done.
     """
 
     def __init__(self, pd: PD) -> None:
@@ -62,10 +68,10 @@ class CardMemory:
         self._kept: dict[int, list[MR]] = {}
         self._kept_bytes = 0
         self.used = 0
-        """Bytes out."""
+        """Total bytes of the buffers in use."""
 
     def take(self, size: int) -> MR:
-        """A buffer of at least ``size`` bytes."""
+        """Take a buffer of at least ``size`` bytes."""
         order = max(_SMALLEST, (size - 1).bit_length())
         kept = self._kept.get(order)
         if kept:
@@ -77,7 +83,7 @@ class CardMemory:
         return made
 
     def give(self, buffer: MR) -> None:
-        """Take one back."""
+        """Return a buffer to the pool; close it if the pool is full."""
         size = buffer.length
         self.used -= size
         if self._kept_bytes + size > KEPT_BYTES:
@@ -88,18 +94,25 @@ class CardMemory:
 
 
 class Flight:
-    """A command under way: ``buffer`` holds its data, ``done`` says how it ended once it has."""
+    """A command in progress: ``buffer`` holds its data; ``done`` is whether it succeeded, ``None`` until it ends.
 
-    __slots__ = ("buffer", "command", "done")
+    ``region`` holds its data instead if no shell inspects requests and the data is in a region. ``reads`` is true for a
+    READ. ``behind`` transfers of :attr:`Pair.transfers` were started before it.
+    """
 
-    def __init__(self, command: dict[str, int]) -> None:
+    __slots__ = ("behind", "buffer", "command", "done", "reads", "region")
+
+    def __init__(self, command: dict[str, int], reads: bool, region: MemoryEntry | None) -> None:
         self.command = command
+        self.reads = reads
+        self.region = region
         self.buffer: MR | None = None
+        self.behind = 0
         self.done: bool | None = None
 
 
 class _Port(AddressSpace):
-    """The stack's own buffers directly, host memory by requests: what a registration is checked against."""
+    """Memory that a registration is checked against: the stack's own buffers directly, host memory through requests."""
 
     __slots__ = ("_number", "_shell")
 
@@ -120,7 +133,8 @@ class _Port(AddressSpace):
 class _MessagePort:
     """Memory of one message of the peer: every access becomes a memory request, the last of which has ``ctl`` 1.
 
-    ``admit`` is asked again for each: what the process takes back while a message is under way is out of reach at once.
+    ``admit`` is asked again for each access: memory that the process unmaps in the middle of a message is out of
+    reach at once.
     """
 
     __slots__ = ("_admit", "_end", "_number", "_shell")
@@ -149,20 +163,24 @@ class _MessagePort:
 
 
 class _MessageEntry(MemoryEntry):
-    """What one message of the peer may reach; valid as long as the region under it, if there is one."""
+    """Memory that one message of the peer may access; valid as long as its region, if it has one."""
 
     __slots__ = ("region",)
 
     region: MemoryEntry | None
 
     @property
-    def valid(self) -> int:  # type: ignore[override]  # nobody stores it
-        """Whether the region is still there: a message does not outlive it."""
+    def valid(self) -> int:  # type: ignore[override]  # it is never stored
+        """1 while the region exists, or if there is no region, which a message does not outlive."""
         return 1 if self.region is None else self.region.valid
 
 
 class Pair:
-    """One queue pair. ``admit`` answers whether the peer may use an address of the process as it is, under R_Key 0."""
+    """One queue pair.
+
+    If the shell inspects requests, ``admit`` decides whether the peer may use a virtual address of the process under
+    R_Key 0. Otherwise ``translation`` holds the memory that R_Key 0 opens, and the engine moves the data.
+    """
 
     def __init__(self, stack: RoceStack, number: int) -> None:
         self.number = number
@@ -173,27 +191,41 @@ class Pair:
         cap = QPCap(DEPTH, RECEIVES)
         self.qp = QP(self.pd, QPInitAttr(e.IBV_QPT_RC, cap=cap, scq=self.cq, rcq=self.cq))
         self.memory = stack.runtime.nic.memory
-        self.memory.guards[self.qp.qp_num] = self._admit
         self.admit: Admit | None = None
+        self.mmu = stack.mmu
+        self.translation: Translation | None = None
+        self.lock = stack.runtime.lock
+        self.moved = [0, 0]
+        """Messages that this side's commands have written to its regions, and read from them."""
+        self._told = 0, 0
+        self._opened: dict[Mapping, tuple[MR, MemoryEntry]] = {}
+        if self.mmu is None:
+            self.look()
+        else:
+            self.translation = Translation(number, self.mmu.tlb, self._translate, self._refused)
+            self.translation.engine_handles = self.mmu.engine_handles
+            self.memory.set_translation(self.qp.qp_num, self.translation)
         self.regions: list[int] = []
-        """Keys of the host memory that is registered."""
+        """Keys of the registered host memory."""
         self.staging = MR(self.pd, RECEIVES * SEND_BYTES, e.IBV_ACCESS_LOCAL_WRITE)
         self.arrived: deque[tuple[int, int]] = deque()
-        """Slot and bytes of each message that the shell has not taken yet."""
+        """Slot and length of each message that the shell has not taken yet."""
         self.card = CardMemory(self.pd)
         self.mtu = self.context.nic.config.mtu
         self.target = c.RESET
         self.said: dict[str, int] = {}
         self.peer: dict[str, int] = {}
-        self.held: list[dict[str, int]] = []
+        self.held: list[Flight] = []
         self.flights: deque[Flight] = deque()
+        self.transfers: TransferQueue | None = None
+        """Posts and counts a thread's plain transfers if the device is driven by the C engine."""
         self._by_number: dict[int, Flight] = {}
-        self._next = 0
+        self._next = OWN_KINDS
 
     # -------------------------------------------------------------------------------- connection
 
     def advance(self) -> None:
-        """Go as far towards the state that ``qpContext`` asked for as what is known allows."""
+        """Move the queue pair toward the state that ``qpContext`` asked for, as far as the known attributes allow."""
         qp, said = self.qp, self.said
         if self.target == c.RESET or self.target == c.ERROR:
             state = e.IBV_QPS_RESET if self.target == c.RESET else e.IBV_QPS_ERR
@@ -219,8 +251,57 @@ class Pair:
         if self.target == c.READY_SEND and qp.qp_state == e.IBV_QPS_RTR:
             qp.to_rts(attr)
 
+    # ------------------------------------------------------------------- memory of the process
+
+    def look(self) -> None:
+        """Pass every access of the peer to the shell from now on: it translates R_Key 0, and counts."""
+        self.memory.set_translation(self.qp.qp_num, None)
+        self.memory.set_guard(self.qp.qp_num, self._admit)
+
+    def open(self, mapping: Mapping) -> None:
+        """Let the engine access a mapping of the process, for this side's commands and for the peer."""
+        if self.translation is None or mapping in self._opened:
+            return
+        region = MR(self.pd, mapping.view, _READABLE if mapping.readonly else _WRITABLE)
+        entry = self.memory.lookup(region.rkey)
+        assert entry is not None
+        self._opened[mapping] = region, entry
+        self.translation.add(entry)
+
+    def shut(self, mapping: Mapping) -> None:
+        """Revoke access to a mapping of the process, also for a message in progress."""
+        found = self._opened.pop(mapping, None)
+        if found is not None:
+            assert self.translation is not None
+            self.translation.remove(found[1])
+            found[0].close()
+
+    def take_counts(self) -> tuple[int, int]:
+        """Return how many messages the engine has written to and read from this side's memory since the last call."""
+        peers = (0, 0) if self.translation is None else self.translation.take_counts()
+        own = (0, 0) if self.transfers is None else self.transfers.take_counts()
+        before, self._told = self._told, (self.moved[0], self.moved[1])
+        return self._told[0] - before[0] + peers[0] + own[0], self._told[1] - before[1] + peers[1] + own[1]
+
+    def _translate(self, va: int, length: int, write: bool) -> bool:
+        assert self.mmu is not None
+        done = self.mmu.translate(self.number, va, length, write)
+        if not done:
+            self._refused()
+        return done
+
+    def _refused(self) -> None:
+        self.context.nic.counters.bump("remote_refused")
+
+    def region(self, command: dict[str, int]) -> MemoryEntry | None:
+        """Return the region that holds a command's data if the engine may move the data, else ``None``."""
+        if self.translation is None or not (command["host"] and command["message_size"]):
+            return None
+        rights = LOCAL_WRITE if is_read(command) else 0
+        return self.translation.find(command["local_vaddr"], command["message_size"], rights)
+
     def _admit(self, key: int, pd: int, va: int, length: int, rights: int) -> MemoryEntry | None:
-        """The guard of remote accesses: a registered region by its key, the process's own addresses by key 0."""
+        """Check a remote access: a registered region by its key, the process's own addresses by key 0."""
         region: MemoryEntry | None = None
         if key:
             region = self.memory.check(key, pd, va, length, rights, self.qp.qp_num, alone=True)
@@ -237,47 +318,68 @@ class Pair:
 
     # ---------------------------------------------------------------------------------- commands
 
-    def room(self, command: dict[str, int]) -> bool:
-        """Whether ``s_rdma_sq`` is ready for a command: in number, and in card memory."""
-        if len(self.flights) + len(self.held) >= DEPTH:
+    def room(self, flight: Flight) -> bool:
+        """Return whether ``s_rdma_sq`` is ready for a command, considering commands in flight and card memory."""
+        own = 0 if self.transfers is None else self.transfers.started - self.transfers.ended
+        if len(self.flights) + len(self.held) + own >= DEPTH:
             return False
-        waiting = sum(held["message_size"] for held in self.held)
-        needed = self.card.used + waiting + command["message_size"]
-        return needed <= CARD_BYTES or not (self.flights or self.held)
+        if flight.region is not None or not (self.flights or self.held):
+            return True
+        needed = sum(each.command["message_size"] for each in (*self.held, flight) if each.region is None)
+        return self.card.used + needed <= CARD_BYTES
+
+    def has_turn(self, flight: Flight) -> bool:
+        """Return whether all transfers that were started before a command have completed."""
+        return self.transfers is None or self.transfers.ended >= flight.behind
 
     def post(self, flight: Flight, opcode: int, rkey: int) -> None:
-        """Make a descriptor of a command; its data are asked of the shell now.
+        """Post a command to the send queue; if the shell inspects requests, fetch its data from the shell now.
 
         Raises:
-            VerbsError: ``ENOMEM`` where the queue is full, ``EFAULT`` where the local memory is not there.
+            VerbsError: ``ENOMEM`` if the queue is full, ``EFAULT`` if the local memory is not mapped.
         """
         command = flight.command
         size = command["message_size"]
         lkey = local = 0
-        if size:
+        region = flight.region
+        if region is not None:
+            assert self.mmu is not None
+            lkey, local, reads = region.key, command["local_vaddr"], flight.reads
+            if not self.mmu.translate(self.number, local, size, reads, self.lock):
+                raise VerbsError(EFAULT, f"local_vaddr={local:#x}: {size} bytes from there on are not the process's")
+            self.moved[1] += not reads
+        elif size:
             buffer = self.card.take(size)
             flight.buffer = buffer
             lkey, local = buffer.lkey, buffer.buf
             view = memoryview(buffer.buffer)[:size]
             va, host = command["local_vaddr"], bool(command["host"])
-            if opcode != op.WR_READ and not fetch(self.shell, self.number, va, view, host=host, last=True):
-                raise VerbsError(EFAULT, f"local_vaddr={va:#x}: {size} bytes from there on are not the process's")
+            if opcode != op.WR_READ:
+                with self.lock:
+                    done = fetch(self.shell, self.number, va, view, host=host, last=True, offs=command["offs"])
+                if not done:
+                    raise VerbsError(EFAULT, f"local_vaddr={va:#x}: {size} bytes from there on are not the process's")
         number = self._next
         self.qp.post_rdma(opcode, local, size, lkey, command["remote_vaddr"], rkey, number, FLAG_SIGNALED)
         self._next += 1
         self._by_number[number] = flight
 
     def landed(self, number: int, ok: bool) -> None:
-        """A command completed: what it has read goes to the shell."""
+        """Complete a command; pass the data of a READ to the shell."""
         flight = self._by_number.pop(number)
-        command = flight.command
-        if ok and is_read(command) and flight.buffer is not None:
+        if not (ok and flight.reads):
+            pass
+        elif flight.region is not None:
+            self.moved[0] += 1
+        elif flight.buffer is not None:
+            command = flight.command
             data = memoryview(flight.buffer.buffer)[: command["message_size"]]
-            ok = store(self.shell, self.number, command["local_vaddr"], data, host=bool(command["host"]), last=True)
+            with self.lock:
+                ok = store(self.shell, self.number, command["local_vaddr"], data, host=bool(command["host"]), last=True)
         self.end(flight, ok)
 
     def end(self, flight: Flight, ok: bool) -> None:
-        """A command is done."""
+        """Note the result of a command, and return its buffer to the pool."""
         flight.done = ok
         if flight.buffer is not None:
             self.card.give(flight.buffer)
@@ -286,17 +388,19 @@ class Pair:
     # --------------------------------------------------------------------------------- receiving
 
     def post_receive(self, slot: int) -> None:
-        """Let a message arrive in a slot of the staging memory."""
+        """Post a receive into a slot of the staging memory."""
         address = self.staging.buf + slot * SEND_BYTES
         self.qp.post_recv(RecvWR(slot, 1, [SGE(address, SEND_BYTES, self.staging.lkey)]))
 
     def deliver(self) -> bool:
-        """Give the shell the messages that have arrived; those that it has no room for stay, and so the peer waits."""
+        """Pass received messages to the shell. Those that it has no room for stay, so that the peer waits."""
         did = False
         while self.arrived:
             slot, length = self.arrived[0]
             data = memoryview(self.staging.buffer)[slot * SEND_BYTES : slot * SEND_BYTES + length]
-            if not store(self.shell, self.number, 0, data, host=False, last=True):
+            with self.lock:
+                done = store(self.shell, self.number, 0, data, host=False, last=True)
+            if not done:
                 self.context.nic.counters.bump("shell_stalls")
                 break
             self.arrived.popleft()
@@ -305,8 +409,9 @@ class Pair:
         return did
 
     def close(self) -> None:
-        """Destroy it and what was registered for it."""
-        self.memory.guards.pop(self.qp.qp_num, None)
+        """Destroy the queue pair and its registrations."""
+        self.memory.set_guard(self.qp.qp_num, None)
+        self.memory.set_translation(self.qp.qp_num, None)
         self.qp.close()
         for key in self.regions:
             self.context.command(cmd.HW2SW_MPT, key)

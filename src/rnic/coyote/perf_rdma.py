@@ -1,8 +1,8 @@
-"""perf_rdma, Coyote's RDMA benchmark, for two processes: the client sweeps sizes, every byte is checked.
+"""perf_rdma, Coyote's RDMA benchmark, for two processes: the client sweeps sizes, and every byte is checked.
 
 With WRITE the client writes a pattern, the server checks it and writes the complement back, which the client checks.
-With READ the client reads the server's pattern; the server does nothing. The client's parameters lie in its own buffer,
-and the server fetches them from there by an RDMA READ.
+With READ the client reads the server's pattern; the server does nothing. The client puts its parameters in its own
+buffer, and the server fetches them with an RDMA READ.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from rnic.coyote.oper import CoyoteOper, rdmaSg
 from rnic.coyote.thread import CoyoteError, CThread
 
 HEAD_BYTES: Final = 256
-"""The parameters in the client's buffer: a JSON object, filled up with spaces."""
+"""Length of the parameters in the client's buffer: a JSON object, padded with spaces."""
 _INVERT = bytes(255 - value for value in range(256))
 
 
 class Plan(NamedTuple):
-    """What is measured: transfers of ``min_size`` bytes, doubled up to ``max_size``; ``reps`` a run, ``runs`` runs."""
+    """Parameters: sizes from ``min_size`` bytes, doubled up to ``max_size``; ``runs`` runs of ``reps`` transfers."""
 
     write: bool = True
     min_size: int = 64
@@ -32,7 +32,7 @@ class Plan(NamedTuple):
 
     @property
     def sizes(self) -> list[int]:
-        """Every transfer size."""
+        """Transfer sizes in bytes."""
         found = [self.min_size]
         while found[-1] * 2 <= self.max_size:
             found.append(found[-1] * 2)
@@ -40,7 +40,7 @@ class Plan(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One line of the result: bytes of a transfer, bytes moved each way in a second, one way's time."""
+    """One line of the result: transfer size, bytes per second in each direction, one-way latency in microseconds."""
 
     size: int
     bytes_per_s: float
@@ -48,12 +48,16 @@ class Row(NamedTuple):
 
 
 def pattern(size: int) -> bytes:
-    """What is written or read with transfers of this size."""
+    """Return the data of transfers of this size."""
     return random.Random(size).randbytes(size)
 
 
 def check_plan(plan: Plan, room: int) -> Plan:
-    """The plan, if it can be. :class:`~rnic.coyote.thread.CoyoteError` names what is wrong with it."""
+    """Return the plan, if it is valid for a buffer of ``room`` bytes.
+
+    Raises:
+        CoyoteError: the plan is invalid; the message says why.
+    """
     if not 1 <= plan.min_size <= plan.max_size:
         raise CoyoteError(f"min_size={plan.min_size} max_size={plan.max_size}: sizes go from at least 1 upward")
     if plan.max_size > room:
@@ -64,17 +68,17 @@ def check_plan(plan: Plan, room: int) -> Plan:
 
 
 def buffer_bytes(max_size: int) -> int:
-    """Bytes of the buffer for transfers up to ``max_size``."""
+    """Return the size of the buffer for transfers up to ``max_size``."""
     return max(max_size, HEAD_BYTES)
 
 
 def client(
     thread: CThread, memory: memoryview, plan: Plan, each: Callable[[Row], None] = lambda row: None
 ) -> list[Row]:
-    """Measure. ``memory`` is the thread's buffer.
+    """Measure, and return a row for each size. ``memory`` is the thread's buffer.
 
     Raises:
-        CoyoteError: data were wrong, an operation failed, or the server is gone.
+        CoyoteError: data was wrong, an operation failed, or the server is gone.
     """
     assert thread.remote_queue is not None
     check_plan(plan, min(len(memory), thread.remote_queue.size))
@@ -93,7 +97,7 @@ def client(
 
 
 def _client_round(thread: CThread, memory: memoryview, plan: Plan, size: int, reps: int) -> float:
-    """Seconds of one run, on average; data are checked after each."""
+    """Return the average time of a run in seconds; check the data after each run."""
     wanted = pattern(size)
     oper = CoyoteOper.REMOTE_RDMA_WRITE if plan.write else CoyoteOper.REMOTE_RDMA_READ
     seconds = 0.0
@@ -114,10 +118,10 @@ def _client_round(thread: CThread, memory: memoryview, plan: Plan, size: int, re
 
 
 def server(thread: CThread, memory: memoryview) -> Plan:
-    """Serve one client; what it asked for.
+    """Serve one client; return its plan.
 
     Raises:
-        CoyoteError: data were wrong, an operation failed, or the client is gone or asks for what cannot be.
+        CoyoteError: data was wrong, an operation failed, or the client is gone or sent an invalid plan.
     """
     thread.connSync()
     thread.invoke(CoyoteOper.REMOTE_RDMA_READ, rdmaSg(len=HEAD_BYTES))

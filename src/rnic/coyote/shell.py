@@ -1,4 +1,4 @@
-"""What stands around the stack: host memory and streams, by memory requests and 64-byte beats (003)."""
+"""The shell around the stack: host memory and streams, accessed with memory requests and 64-byte beats (003)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from rnic.spec.layout import Layout
 
 ADDRESS_END = 1 << c.ADDRESS_BITS
 STREAMS = 64
-"""Messages that wait in a :class:`HostShell` for a reader; the stack keeps a few more, and then the peer waits."""
+"""Most messages that wait in a :class:`HostShell` for a reader; the stack keeps a few more, then the peer waits."""
 
 
 class Shell(Protocol):
-    """What stands around the stack: memory and streams."""
+    """The shell around the stack: memory and streams."""
 
     def m_rdma_rd_req(self, request: bytes, /) -> Sequence[Beat] | None:
-        """Answer a read request with its data (``s_axis_rdma_rd``); ``None`` where the memory is not there."""
+        """Answer a read request with its data (``s_axis_rdma_rd``); ``None`` if the memory is not mapped."""
 
     def m_rdma_wr_req(self, request: bytes, data: Iterable[Beat], /) -> bool:
         """Take a write request and its data (``m_axis_rdma_wr``).
 
-        False where the memory is not there; of a message that comes as a stream, where there is no room yet.
+        Return false if the memory is not mapped or, for a message that is a stream, if there is no room yet.
         """
 
 
@@ -41,8 +41,8 @@ class HostShell:
         self.memory = memory
         self.streams: deque[tuple[int, bytes]] = deque()
         """Short QP number and payload of each message that arrived as a stream, at most :data:`STREAMS`."""
-        self.outgoing: dict[int, bytes] = {}
-        """By short QP number, what the stream of commands with ``host`` 0 gives."""
+        self.outgoing: dict[tuple[int, int], bytes] = {}
+        """Data of the streams that commands with ``host`` 0 send, by short QP number and ``dest``."""
 
     def m_rdma_rd_req(self, request: bytes) -> Sequence[Beat] | None:
         """See :class:`Shell`."""
@@ -50,7 +50,7 @@ class HostShell:
         number, length = c.join_qpn(said["pid"], said["vfid"]), said["len"]
         if said["stream"]:
             start = said["vaddr"]
-            data = self.outgoing.get(number, b"")[start : start + length]
+            data = self.outgoing.get((number, said["dest"]), b"")[start : start + length]
             return BeatRun(data) if len(data) == length else None
         found = bytearray(length)
         memory = self.memory
@@ -79,12 +79,14 @@ class HostShell:
 
 
 def requests(
-    layout: Layout, number: int, va: int, length: int, host: bool, last: bool
+    layout: Layout, number: int, va: int, length: int, host: bool, last: bool, offs: int | None = None
 ) -> Iterator[tuple[bytes, int, int]]:
-    """The memory requests of one transfer, each with the part of the data that it is for.
+    """Yield the memory requests of one transfer, each with its part of the data.
 
     Args:
         last: the message ends with this transfer: its last request has ``ctl`` 1, and no other has.
+        offs: the command's ``offs``, for the command's own data: these requests have ``sync`` 1, and ``offs`` as their
+            ``dest``. Requests for what the peer reads or writes have neither.
     """
     pid, vfid = c.split_qpn(number)
     start = 0
@@ -97,6 +99,8 @@ def requests(
             "len": end - start,
             "stream": int(not host),
             "host": int(host),
+            "sync": int(offs is not None),
+            "dest": offs or 0,
             "ctl": int(last and end == length),
         }
         yield layout.pack(values), start, end
@@ -105,11 +109,20 @@ def requests(
             return
 
 
-def fetch(shell: Shell, number: int, va: int, buf: bytearray | memoryview, *, host: bool, last: bool) -> bool:
-    """Fill ``buf`` from host memory, or from the queue pair's stream; false where the shell has no such data."""
+def fetch(
+    shell: Shell,
+    number: int,
+    va: int,
+    buf: bytearray | memoryview,
+    *,
+    host: bool,
+    last: bool,
+    offs: int | None = None,
+) -> bool:
+    """Fill ``buf`` from host memory, or from the queue pair's stream; return false if the shell has no such data."""
     if va + len(buf) > ADDRESS_END:
         return False
-    for request, start, end in requests(c.RDMA_RD_REQ, number, va, len(buf), host, last):
+    for request, start, end in requests(c.RDMA_RD_REQ, number, va, len(buf), host, last, offs):
         beats = shell.m_rdma_rd_req(request)
         data = None if beats is None else payload_of(beats)
         if data is None or len(data) != end - start:
@@ -119,7 +132,7 @@ def fetch(shell: Shell, number: int, va: int, buf: bytearray | memoryview, *, ho
 
 
 def store(shell: Shell, number: int, va: int, data: bytes | bytearray | memoryview, *, host: bool, last: bool) -> bool:
-    """Hand data to host memory, or to the queue pair's stream; false where the shell refuses them."""
+    """Pass data to host memory, or to the queue pair's stream; return false if the shell refuses it."""
     if va + len(data) > ADDRESS_END:
         return False
     view = memoryview(data)

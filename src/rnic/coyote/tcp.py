@@ -1,11 +1,11 @@
 """Network services, TCP/IP (003 has the heading): the shell's TCP interfaces, served by the kernel's TCP sockets.
 
-A shell listens and opens by requests, is told by notifications what has arrived, asks for it, and gets it as a stream;
-what it sends it first announces, and streams once the status says that there is room. Nothing here waits: sockets are
-non-blocking, and one round of :meth:`TcpService.progress` does what can be done now.
+A shell listens and connects with requests. A notification tells it that data has arrived; it asks for the data, and
+gets it as a stream. It announces data to send, and streams the data once the status says that there is room. Nothing
+here waits: sockets are non-blocking, and one round of :meth:`TcpService.progress` does what can be done now.
 
-Bounds: sessions, listening ports, bytes received and to be sent for each session, and what waits in each stream to the
-shell. A shell that does not read stops the peer, by TCP's own window.
+Limits apply to sessions, listening ports, bytes received and to be sent per session, and entries in each stream to the
+shell. If a shell does not read, TCP's window stops the peer.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from rnic.trace.counters import Counters
 MAX_SESSIONS: Final = 256
 MAX_PORTS: Final = 64
 BUFFER_BYTES: Final = 1 << 16
-"""Of each session, each way."""
+"""Buffer of each session in each direction, in bytes."""
 MAX_WAITING: Final = 1024
-"""Entries that wait in one stream to the shell; more requests than that are not taken."""
+"""Most entries that wait in one stream to the shell; further requests are not taken."""
 MAX_BEATS: Final = 1 << 14
-"""Beats that wait for the shell before no more data are given."""
+"""Most beats that wait for the shell; no more data is delivered beyond that."""
 MAX_PACKAGE: Final = (1 << 16) - 1
 OK, NO_SESSION, NO_ROOM = range(3)
-"""``error`` of ``tcp_tx_stat``."""
+"""Values of ``error`` in ``tcp_tx_stat``."""
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
 class _Session:
-    """One connection: bytes that have arrived, how many of them the shell knows of, and bytes to be sent."""
+    """One connection: received bytes, how many of them the shell was notified of, and bytes to send."""
 
     __slots__ = (
         *("address", "arrived", "asked", "closing", "connecting", "eof"),
@@ -67,7 +67,7 @@ class TcpService:
         address: local IPv4 address.
         counters: gets ``tcp_*``.
 
-    Requests are the methods, which answer false where the service is not ready for one: nothing has happened then.
+    Requests are the methods. They return false, and do nothing, if the service is not ready for one.
     Streams to the shell are :attr:`tcp_listen_rsp`, :attr:`tcp_open_rsp`, :attr:`tcp_notify`, :attr:`tcp_rx_meta` with
     :attr:`axis_tcp_rx`, and :attr:`tcp_tx_stat`.
     """
@@ -86,7 +86,7 @@ class TcpService:
         self._sessions: dict[int, _Session] = {}
         self._next_sid = 1
         self._to_send: deque[tuple[int, int]] = deque()
-        """Sessions and lengths of packages that were granted, in the order in which their data come."""
+        """Sessions and lengths of granted packages, in the order in which their data comes."""
         self._tx = Reassembler(self.counters, MAX_PACKAGE)
 
     # ---------------------------------------------------------------------------------- requests
@@ -115,7 +115,7 @@ class TcpService:
         return True
 
     def tcp_open_req(self, data: bytes) -> bool:
-        """Connect to a peer; the answer comes in :attr:`tcp_open_rsp` when that is done or has failed."""
+        """Connect to a peer; the answer comes in :attr:`tcp_open_rsp` once that succeeds or fails."""
         asked = _unpack(c.TCP_OPEN_REQ, data)
         if len(self.tcp_open_rsp) + self._connecting() >= MAX_WAITING:
             return False
@@ -139,7 +139,7 @@ class TcpService:
         return True
 
     def tcp_close_req(self, data: bytes) -> bool:
-        """Close a session once what was given to send has left; one that is not there is ignored, and counted."""
+        """Close a session once its data has been sent; ignore and count an unknown session."""
         session = self._sessions.get(_unpack(c.TCP_CLOSE_REQ, data)["sid"])
         if session is None:
             self.counters.bump("tcp_unknown_sessions")
@@ -149,7 +149,7 @@ class TcpService:
         return True
 
     def tcp_rd_pkg(self, data: bytes) -> bool:
-        """Ask for bytes that were notified; they come in :attr:`tcp_rx_meta` and :attr:`axis_tcp_rx`."""
+        """Ask for bytes announced by a notification; they come in :attr:`tcp_rx_meta` and :attr:`axis_tcp_rx`."""
         asked = _unpack(c.TCP_RD_PKG, data)
         session = self._sessions.get(asked["sid"])
         if session is None:
@@ -182,9 +182,9 @@ class TcpService:
         return True
 
     def axis_tcp_tx(self, beats: Sequence[Beat]) -> None:
-        """Take data: a package for each announcement that was granted, in their order, the last beat with ``last``.
+        """Take data: one package per granted announcement, in order, the last beat with ``last``.
 
-        A package of another length than was announced is dropped whole, and its session is closed: the stream would be
+        If a package's length differs from its announcement, drop it whole and close its session: the stream would be
         wrong from there on.
         """
         for beat in beats:
@@ -209,7 +209,7 @@ class TcpService:
     # ----------------------------------------------------------------------------------- driving
 
     def progress(self, timeout_s: float = 0.0) -> bool:
-        """One round over the sockets, waiting at most ``timeout_s`` for the first; true if something happened."""
+        """Do one round over the sockets, waiting at most ``timeout_s`` for the first; return true if any was ready."""
         events = self._selector.select(timeout_s)
         for key, mask in events:
             owner = key.data
@@ -239,7 +239,7 @@ class TcpService:
 
     @property
     def sessions(self) -> int:
-        """Sessions that are open, or being opened."""
+        """Number of sessions that are open or being opened."""
         return len(self._sessions)
 
     # ----------------------------------------------------------------------------------- helpers
@@ -300,7 +300,7 @@ class TcpService:
         self._watch(session)
 
     def _tell(self, session: _Session) -> None:
-        """Notify the shell of what it does not know yet, and of the end when it has been told all."""
+        """Notify the shell of new data, and, after all data, of the end."""
         while session.told < len(session.arrived) and len(self.tcp_notify) < MAX_WAITING:
             length = min(len(session.arrived) - session.told, MAX_PACKAGE)
             session.told += length
@@ -308,14 +308,14 @@ class TcpService:
         ended = session.eof and session.told == len(session.arrived) and not session.connecting
         if ended and len(self.tcp_notify) < MAX_WAITING and session.port >= 0:
             self._notify(session, 0, closed=True)
-            session.port = -1  # said once
+            session.port = -1  # notified once
 
     def _notify(self, session: _Session, length: int, closed: bool = False) -> None:
         said = {"sid": session.sid, "len": length, "ip_address": session.address, "dst_port": session.port}
         self.tcp_notify.append(c.TCP_NOTIFY.pack(said | {"closed": int(closed)}))
 
     def _give(self, session: _Session) -> None:
-        """Answer what the shell has asked for and has arrived."""
+        """Deliver the data that the shell has asked for and that has arrived."""
         while (
             session.asked
             and session.told >= session.asked[0]
@@ -331,7 +331,7 @@ class TcpService:
         self._watch(session)
 
     def _flush(self, session: _Session) -> None:
-        """Hand the kernel what it takes; close the session where that was asked for and nothing is left."""
+        """Pass unsent data to the kernel; close the session if that was asked for and nothing is left."""
         if session.unsent and not session.connecting:
             try:
                 sent = session.sock.send(session.unsent)
@@ -350,7 +350,7 @@ class TcpService:
             self._watch(session)
 
     def _watch(self, session: _Session) -> None:
-        """Wait for what this session can go on with."""
+        """Watch the session's socket for the events that it can handle now."""
         if session.sid not in self._sessions:
             return
         mask = _WRITE if session.unsent or session.connecting else 0

@@ -2,8 +2,8 @@
 
 One side serves memory, the other opens a window onto it::
 
-    rnic.paxi.serve(memory, port=7472)                       # there
-    window = rnic.paxi.open_window("127.0.0.1", 7472)        # here
+    rnic.paxi.serve(memory, port=7472)                       # the memory's program
+    window = rnic.paxi.open_window("127.0.0.1", 7472)        # the master's program
     window[0x1000:0x2000] = data
 
 :mod:`~rnic.paxi.bridge` is the core: AXI transactions in, work requests out, no I/O. :mod:`~rnic.paxi.port` joins it to

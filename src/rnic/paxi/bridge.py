@@ -1,13 +1,13 @@
-"""The bridge: AXI transactions in, RDMA work requests out, and answers back. No I/O, no clock, no thread.
+"""The bridge: turn AXI transactions into RDMA work requests, and completions into responses. Sans I/O.
 
-Each transaction takes one of a bounded number of slots, and 4 KB of staging memory with it. A read is one RDMA READ; a
-write is one RDMA WRITE for each run of strobed bytes. B and R are given once the remote acknowledged. Answers of one ID
-keep the order of their addresses, those of different IDs, and of reads and writes, do not (IHI 0022 A5.3); the beats of
-one read stay together.
+Each transaction takes one of a bounded number of slots, with 4 KB of staging memory. A read is one RDMA READ; a write
+is one RDMA WRITE for each run of strobed bytes. B and R are given once the remote has acknowledged. Responses of one ID
+keep the order of their addresses; there is no order between different IDs, nor between reads and writes (IHI 0022
+A5.3). The beats of one read are not interleaved.
 
-When a work request fails, the queue pair is at an end, and so are the requests behind it. Whoever owns it asks the
-remote up to which PSN it executed, and :meth:`Bridge.resume` then settles each request exactly: what was executed
-counts, what the remote refused is answered, the rest is posted again on the new connection.
+When a work request fails, the queue pair fails, and with it all later requests. The owner asks the remote up to which
+PSN it executed. :meth:`Bridge.resume` then settles each request exactly: executed ones complete, a refused one gets an
+error response, and the rest are posted again on the new connection.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from typing import Final, NamedTuple
 
 from rnic.paxi import slots as s
 from rnic.paxi.axi import BUS_BITS, Address, ReadBeat, WriteBeat, WriteResponse, beat_bytes, fault, runs, span
-from rnic.spec.axi import BOUNDARY_BYTES, Resp
+from rnic.spec.axi import BOUNDARY_BYTES, Burst, Resp
 from rnic.spec.psn import psn_add, psn_count, psn_diff
 from rnic.trace.counters import Counters
 
 MAX_SLOTS: Final = 256
-"""Of each direction."""
+"""Most slots of each direction."""
 MAX_RECOVERIES: Final = 3
-"""Connections in a row that may break before anything got done."""
+"""Consecutive connections that may break without progress."""
 
 UP: Final = 0
 BROKEN: Final = 1
-"""Nothing is posted until the connection has been made anew."""
+"""The connection is broken: nothing is posted until it is restored."""
 DOWN: Final = 2
-"""The remote is lost: everything is answered SLVERR."""
+"""The remote is lost: every transaction gets SLVERR."""
 
 SUCCESS: Final = 0
 REFUSED: Final = 1
-"""The remote's check of key, rights and range said no."""
+"""The remote's check of key, rights and range failed."""
 FAILED: Final = 2
-"""The remote, or this end, could not carry it out."""
+"""The remote or this end could not execute the request."""
 UNKNOWN: Final = 3
-"""No answer, or flushed: the remote may have executed it or not."""
+"""No response, or flushed: the remote may or may not have executed the request."""
 
 OKAY, SLVERR, DECERR = (each.value for each in (Resp.OKAY, Resp.SLVERR, Resp.DECERR))
 
@@ -51,25 +51,25 @@ IRQ_RETRY_CLEARED: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class BridgeConfig:
-    """What a bridge is built as.
+    """Parameters of a bridge.
 
     Raises:
-        ValueError: a value out of range, in one line.
+        ValueError: a value is out of range.
     """
 
     size: int = 0
-    """Bytes of the window; 0: whatever the remote has."""
+    """Bytes of the window; 0 for the size of the remote's memory."""
     data_bits: int = 512
-    """Width of the bus: 8 to 512, a power of two."""
+    """Width of the bus in bits: a power of two, 8 to 1024."""
     base: int = 0
     """Bus address of the window's first byte."""
     remote: int = 0
-    """Address of that byte at the remote."""
+    """Address of the window's first byte at the remote."""
     read_slots: int = 16
     write_slots: int = 16
-    """Transactions of each direction at a time, 1 to 256 (004 7.4 has 16 outstanding)."""
+    """Outstanding transactions of each direction, 1 to 256 (004 7.4 has 16)."""
     requests: int = 64
-    """Work requests under way, 1 to 32767."""
+    """Most outstanding work requests, 1 to 32767."""
 
     def __post_init__(self) -> None:
         if self.data_bits not in BUS_BITS:
@@ -89,18 +89,18 @@ class BridgeConfig:
 
     @property
     def staging_bytes(self) -> int:
-        """Memory that the slots need."""
+        """Staging memory of all slots, in bytes."""
         return (self.read_slots + self.write_slots) * BOUNDARY_BYTES
 
 
 class Request(NamedTuple):
-    """One work request to be posted."""
+    """A work request to be posted."""
 
     serial: int
     write: bool
-    """RDMA WRITE, else READ."""
+    """True for RDMA WRITE, false for READ."""
     offset: int
-    """Of its bytes in the staging memory."""
+    """Offset of its bytes in the staging memory."""
     remote: int
     length: int
 
@@ -116,20 +116,20 @@ class _Slot:
         self.state = s.EMPTY
         self.address = Address(0, 0, 0, 0)
         self.beat = 0
-        """Beats of W taken, or of R given."""
+        """Beats of W taken or of R given so far."""
         self.resp = OKAY
         self.failed = False
-        """A piece of it failed: no other is posted."""
+        """True once a piece failed: no other piece is posted."""
         self.pieces: deque[tuple[int, int]] = deque()
-        """(first byte, end) on the bus of what no work request carries."""
+        """(first byte, end) on the bus of each piece that no work request carries yet."""
         self.flying = 0
-        """Work requests under way."""
+        """Outstanding work requests."""
         self.order = 0
         self.born_ns = 0
 
 
 class _Flight:
-    """A work request under way."""
+    """An outstanding work request."""
 
     __slots__ = ("end", "first", "outcome", "packets", "psn", "slot")
 
@@ -143,14 +143,14 @@ class _Flight:
 
 
 class _Direction:
-    """Slots of reads or of writes, and the order of their answers."""
+    """Slots of reads or of writes, and the order of their responses."""
 
     def __init__(self, first: int, count: int, write: bool) -> None:
         self.free = deque(_Slot((first + index) * BOUNDARY_BYTES, write) for index in range(count))
         self.by_id: dict[int, deque[_Slot]] = {}
         """Slots of each ID, oldest first."""
         self.ready: deque[_Slot] = deque()
-        """Slots that may answer now, in the order in which they came to it."""
+        """Slots whose responses may be given now, in order of readiness."""
 
     def take(self, address: Address, order: int, now_ns: int) -> _Slot:
         slot = self.free.popleft()
@@ -164,7 +164,7 @@ class _Direction:
             self.ready.append(slot)
 
     def answered(self) -> None:
-        """The slot at the head of ``ready`` has given its last beat."""
+        """Free the slot at the head of ``ready``, whose last beat was given."""
         slot = self.ready.popleft()
         slot.state = s.step(slot.state, s.ANSWERED)
         line = self.by_id[slot.address.id]
@@ -179,14 +179,14 @@ class _Direction:
 class Bridge:
     """AXI on one side, work requests on the other.
 
-    A master's side offers addresses and data while :attr:`can_read`, :attr:`can_write` and :attr:`can_data` say so, and
-    takes :meth:`read_beat` and :meth:`write_response`. The queue pair's side posts what :meth:`next_request` gives and
-    reports each completion, in the order of posting, by :meth:`complete`.
+    The master's side offers addresses and data while :attr:`can_read`, :attr:`can_write` and :attr:`can_data` are true,
+    and takes :meth:`read_beat` and :meth:`write_response`. The queue pair's side posts each :meth:`next_request` and
+    reports completions in posting order with :meth:`complete`.
 
     Args:
-        config: what it is built as.
-        staging: ``config.staging_bytes`` of writable memory; work requests read and write there.
-        counters: where everything is counted, names beginning with ``paxi_``.
+        config: its parameters.
+        staging: ``config.staging_bytes`` of writable memory, the local buffer of work requests.
+        counters: counters to use; names begin with ``paxi_``.
     """
 
     def __init__(self, config: BridgeConfig, staging: memoryview, counters: Counters | None = None) -> None:
@@ -198,13 +198,13 @@ class Bridge:
         self._limit = config.base + config.size
         self.link = DOWN
         self.interrupts = 0
-        """Bits of events since they were last cleared."""
+        """Interrupt indicator: bits of events since they were last cleared."""
         self.self_recover = True
-        """Make the connection anew after a lost one without being told to."""
+        """True to reconnect automatically after a lost connection."""
         self.wanted_id: int | None = None
         """ID whose next read and write are timed."""
         self.latency: dict[bool, tuple[int, Address]] = {}
-        """By direction (true: write), nanoseconds and address of the transaction that was timed."""
+        """Nanoseconds and address of the timed transaction, by direction (true for write)."""
         self._staging = staging
         self._reads = _Direction(0, config.read_slots, False)
         self._writes = _Direction(config.read_slots, config.write_slots, True)
@@ -234,18 +234,18 @@ class Bridge:
 
     @property
     def can_data(self) -> bool:
-        """WREADY: a write burst waits for data. Data follow their addresses."""
+        """WREADY: a write burst waits for data. Data must follow their addresses."""
         return bool(self._filling)
 
     @property
     def idle(self) -> bool:
-        """Whether no transaction is in hand."""
+        """True if no transaction is outstanding."""
         config = self.config
         return len(self._reads.free) == config.read_slots and len(self._writes.free) == config.write_slots
 
     @property
     def waiting(self) -> bool:
-        """Whether something is in hand that only the remote can bring on."""
+        """True if a transaction waits for the remote."""
         return bool(self._flights or self._post)
 
     def address_read(self, address: Address, now_ns: int = 0) -> None:
@@ -276,10 +276,10 @@ class Bridge:
         self._filling.append(slot)
 
     def write_data(self, beat: WriteBeat) -> None:
-        """Take a beat of W, of the oldest write whose data are not complete. Only while :attr:`can_data`.
+        """Take a beat of W for the oldest write with incomplete data. Only while :attr:`can_data`.
 
-        WLAST ends the burst. Where that is another beat than the address said, or a strobe is on a lane that the beat
-        does not have, the burst is answered with SLVERR and nothing of it is written.
+        WLAST ends the burst. If AWLEN implies another last beat, or a strobe is set outside the beat's lanes, the burst
+        gets SLVERR and nothing of it is written.
         """
         slot = self._filling[0]
         address, number = slot.address, slot.beat
@@ -301,7 +301,7 @@ class Bridge:
             self._done(slot)
 
     def read_beat(self) -> ReadBeat | None:
-        """The next beat of R, which the master then must take; ``None`` where none is ready."""
+        """Return the next beat of R, which the master must take; ``None`` if none is ready."""
         if not self._reads.ready:
             return None
         slot = self._reads.ready[0]
@@ -319,7 +319,7 @@ class Bridge:
         return ReadBeat(address.id, data, slot.resp, last)
 
     def write_response(self) -> WriteResponse | None:
-        """The next B, which the master then must take; ``None`` where none is ready."""
+        """Return the next B, which the master must take; ``None`` if none is ready."""
         if not self._writes.ready:
             return None
         slot = self._writes.ready[0]
@@ -333,16 +333,17 @@ class Bridge:
         if why:
             self._refuse(slot, why)
             return slot
-        # the bus decodes the address of each beat; what a beat has behind the window's end reads 0 and takes no store
-        last = beat_bytes(address, address.len)[0]
-        if not (self.config.base <= address.addr and last < self._limit):
+        # the bus decodes the address of each beat; bytes beyond the window's end read 0 and ignore writes
+        first, end = span(address)
+        last = max(first, end - (1 << address.size))
+        if not (self.config.base <= first and last < self._limit):
             self._fail(slot, DECERR)
         elif self.link == DOWN:
             self._fail(slot, SLVERR)
         return slot
 
     def _refuse(self, slot: _Slot, why: str) -> None:
-        """The burst is one that is not carried."""
+        """Refuse a burst with SLVERR."""
         if not slot.failed:
             self.counters.bump("paxi_refused_" + why.lower().replace(" ", "_"))
             self._fail(slot, SLVERR)
@@ -365,6 +366,14 @@ class Bridge:
         if container + beat.strobe.bit_length() > self._limit:
             self._fail(slot, DECERR)
             return
+        if address.burst == Burst.FIXED and pieces:
+            # all beats of a FIXED burst access the same bytes; the last write of a byte wins, so write the union
+            written = sum((1 << end - container) - (1 << first - container) for first, end in pieces)
+            pieces.clear()
+            pieces += [(container + start, container + stop) for start, stop in runs(written | beat.strobe)]
+            for start, stop in runs(beat.strobe):
+                self._staging[at + start : at + stop] = beat.data[start:stop]
+            return
         for start, stop in runs(beat.strobe):
             self._staging[at + start : at + stop] = beat.data[start:stop]
             if pieces and pieces[-1][1] == container + start:
@@ -381,21 +390,21 @@ class Bridge:
 
     @property
     def drained(self) -> bool:
-        """Whether every work request has completed, one way or the other."""
+        """True if every work request has completed, successfully or not."""
         return self._flying == 0
 
     @property
     def pending(self) -> int:
-        """Work requests under way."""
+        """Number of outstanding work requests."""
         return self._flying
 
     @property
     def hopeless(self) -> bool:
-        """Broken, and not to be made anew: :meth:`abandon` is what is left."""
+        """True if the connection is broken for good: only :meth:`abandon` is left."""
         return self._give_up or self._strandings >= MAX_RECOVERIES
 
     def connected(self, psn: int, mtu: int) -> None:
-        """The queue pair is ready: its first packet will have ``psn``, none more than ``mtu`` bytes of payload."""
+        """Start on a ready queue pair whose first packet has ``psn`` and whose path MTU is ``mtu`` bytes."""
         self._psn, self._mtu = psn, mtu
         self.link = UP
         if self._lost:
@@ -403,7 +412,7 @@ class Bridge:
             self.interrupts |= 1 << IRQ_RETRY_CLEARED
 
     def next_request(self) -> Request | None:
-        """What to post next; ``None`` where there is nothing, or as much under way as may be."""
+        """Return the next request to post; ``None`` if there is none or the limit of requests is reached."""
         if self.link != UP or not self._post or self._flying >= self.config.requests:
             return None
         slot = self._post[0]
@@ -425,7 +434,7 @@ class Bridge:
         )
 
     def complete(self, serial: int, outcome: int, now_ns: int = 0) -> None:
-        """The work request ``serial`` completed: ``SUCCESS``, ``REFUSED``, ``FAILED`` or ``UNKNOWN``."""
+        """Complete the work request ``serial``: ``SUCCESS``, ``REFUSED``, ``FAILED`` or ``UNKNOWN``."""
         flight = self._flights[serial]
         self._flying -= 1
         if outcome == SUCCESS:
@@ -443,24 +452,24 @@ class Bridge:
                 self._give_up = not self.self_recover
 
     def stop(self) -> None:
-        """Break the connection on purpose; once drained, everything in hand is answered SLVERR (soft reset).
+        """Break the connection (soft reset); once drained, every outstanding transaction gets SLVERR.
 
-        Does nothing while the link is down, where nothing is in hand.
+        Does nothing while the link is down, when no transaction is outstanding.
         """
         if self.link != DOWN:
             self.link = BROKEN
             self._give_up = True
 
     def resume(self, expected_psn: int, fault: bool, now_ns: int = 0) -> None:
-        """Settle what was under way, by what the remote says; afterwards :meth:`connected` posts on.
+        """Settle outstanding requests by the remote's report; :meth:`connected` then posts the rest.
 
         Only while :attr:`drained`.
 
         Args:
-            expected_psn: the PSN that the remote's responder waited for when it was stopped.
-            fault: the remote refused the request with that PSN.
+            expected_psn: the PSN that the remote's responder expected when it was stopped.
+            fault: true if the remote refused the request with that PSN.
         """
-        assert self.drained, "work requests are still under way"
+        assert self.drained, "work requests are still outstanding"
         flights, self._flights = list(self._flights.values()), {}
         again: list[_Slot] = []
         before = self.counters["paxi_decerr"] + self.counters["paxi_slverr"]
@@ -492,8 +501,8 @@ class Bridge:
         self.counters.bump("paxi_replays", len(again))
 
     def abandon(self, now_ns: int = 0) -> None:
-        """The remote is lost: answer everything in hand with SLVERR, and all that comes until :meth:`connected`."""
-        assert self.drained, "work requests are still under way"
+        """Give up the lost remote: answer every transaction with SLVERR until :meth:`connected`."""
+        assert self.drained, "work requests are still outstanding"
         flights, self._flights = list(self._flights.values()), {}
         for flight in flights:
             flight.slot.flying -= 1
@@ -511,12 +520,12 @@ class Bridge:
         self.counters.bump("paxi_abandoned")
 
     def _reorder(self, again: list[_Slot]) -> None:
-        """Have slots post again what they must, before what they had not posted, oldest slot first."""
+        """Queue the pieces to be posted again ahead of unposted ones, oldest slot first."""
         counts: dict[_Slot, int] = {}
         for slot in again:
             counts[slot] = counts.get(slot, 0) + 1
         for slot, count in counts.items():
-            slot.pieces.rotate(count)  # these were put behind those that wait
+            slot.pieces.rotate(count)  # they were appended after the waiting ones
             slot.state = s.step(slot.state, s.REPLAY)
         waiting = {slot for slot in self._post if not slot.failed} | set(counts)
         self._post = deque(sorted(waiting, key=lambda slot: slot.order))

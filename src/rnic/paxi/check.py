@@ -1,4 +1,4 @@
-"""Random bursts through a window against a model of the memory: what ``rnic paxi check`` runs."""
+"""Compare random bursts through a window with a model of the memory (``rnic paxi check``)."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _MAX_WRONG = 20
 
 @dataclass
 class Outcome:
-    """What came of it."""
+    """Result of a check."""
 
     reads: int = 0
     writes: int = 0
     refusals: int = 0
-    """Bursts that had to be answered with an error, and were."""
+    """Illegal bursts that were answered with the expected error."""
     bytes: int = 0
     wrong: list[str] = field(default_factory=list)
-    """What was not as it should be, one line each; the first ones."""
+    """The first violations, one line each."""
     sha256: str = ""
-    """Of the memory afterwards, as it must be at the target too."""
+    """SHA-256 of the memory after the check, for comparison with the target's."""
 
 
 def check(window: Window, rng: random.Random, bursts: int) -> Outcome:
-    """Read and write the whole window at random, narrow, unaligned and with holes, and compare every byte.
+    """Read and write the whole window with random bursts (narrow, unaligned, sparse strobes), and compare every byte.
 
-    Nobody else may write there meanwhile. One burst in ten is one that must be refused.
+    No other program may write to the memory during the check. One burst in ten is illegal and must be refused.
 
     Raises:
         AxiError: the target was lost.
@@ -85,12 +85,12 @@ def _refused(window: Window, rng: random.Random, outcome: Outcome) -> None:
     end = window.base + len(window)
     addr, burst, resp = rng.choice(
         (
-            (window.base, Burst.FIXED, Resp.SLVERR),
-            (window.base, Burst.WRAP, Resp.SLVERR),
+            (window.base, 3, Resp.SLVERR),  # reserved burst type
+            (window.base, Burst.WRAP, Resp.SLVERR),  # WRAP of one beat
             (end - end % -BOUNDARY_BYTES, Burst.INCR, Resp.DECERR),
         )
     )
-    what = f"{burst.name} burst at {addr:#x}"
+    what = f"burst {int(burst)} at {addr:#x}"
     try:
         if rng.random() < 0.5:
             window.read(addr, 1, 1, burst=burst)

@@ -1,8 +1,8 @@
-"""A bridge at the pins of an AXI4 bus, clock cycle by clock cycle, for any simulator.
+"""A bridge at the pins of an AXI4 bus, cycle by cycle, for any simulator.
 
-The simulator's side samples the master's signals at the rising edge, hands them in, and drives what comes back; so
-readies and answers behave like registers. A master that breaks the handshake (changes what it shows before it is taken)
-is not noticed here; its simulator's models see that.
+The simulator's side samples the master's signals at the rising edge, passes them in, and drives the returned signals.
+So READY and response signals behave like registers. Handshake violations of the master (a payload changed while VALID
+waits for READY) are not detected here but by the simulator's models.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from rnic.paxi.axi import Address, ReadBeat, WriteBeat, WriteResponse
-from rnic.paxi.port import Port
+from rnic.paxi.port import Carrier
 
 
 class Sampled(NamedTuple):
-    """The master's side at one rising edge; ``None`` where VALID is low."""
+    """The master's signals at one rising edge; ``None`` if VALID is low."""
 
     ar: Address | None
     aw: Address | None
@@ -25,7 +25,7 @@ class Sampled(NamedTuple):
 
 
 class Driven(NamedTuple):
-    """What the slave drives from one edge to the next; ``None`` where VALID is low."""
+    """Signals that the slave drives from one edge to the next; ``None`` if VALID is low."""
 
     arready: bool
     awready: bool
@@ -38,20 +38,20 @@ class PinSlave:
     """The slave side of the bus.
 
     Args:
-        port: the bridge and its remote. Nobody else may be its master.
-        stalls: asked once for each channel and cycle; true holds that channel back. None are held by default.
+        port: the bridge and its remote; this must be its only master.
+        stalls: called once for each channel and cycle; true stalls that channel. By default none stalls.
     """
 
-    def __init__(self, port: Port, stalls: Callable[[], bool] | None = None) -> None:
+    def __init__(self, port: Carrier, stalls: Callable[[], bool] | None = None) -> None:
         self.port = port
         self.stalls = stalls or (lambda: False)
         self.driven = Driven(False, False, False, None, None)
         self.cycles = 0
         self.moved = 0
-        """Beats of R and W."""
+        """Number of beats of R and W transferred."""
 
     def cycle(self, sampled: Sampled) -> Driven:
-        """One rising edge: what moved at it, and what to drive after it."""
+        """Process one rising edge: take transfers, and return the signals to drive after it."""
         bridge, was, stalls = self.port.bridge, self.driven, self.stalls
         self.cycles += 1
         now_ns = self.port.clock()

@@ -1,8 +1,9 @@
-"""The bridge's work requests on a queue pair, and the queue pair made anew when one of them failed."""
+"""Carry a bridge's requests over a queue pair, and reconnect when one fails."""
 
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from errno import EINVAL
@@ -26,9 +27,9 @@ from rnic.verbs.qp import QP
 RD_ATOMIC = 16
 TIMEOUT = 14
 RETRIES = 7
-"""67 ms and seven retries: a remote that is gone is noticed within about half a second."""
+"""With a timeout of 67 ms, seven retries detect a lost remote within about half a second."""
 PSN_STEP = 1 << 22
-"""A new connection begins so far from the old one's PSNs that packets still on their way are none of its own."""
+"""Distance of a new connection's PSNs from the old one's, so that packets still in flight do not match."""
 
 _OUTCOMES = {
     e.IBV_WC_SUCCESS: b.SUCCESS,
@@ -38,38 +39,42 @@ _OUTCOMES = {
     e.IBV_WC_WR_FLUSH_ERR: b.UNKNOWN,
     e.IBV_WC_GENERAL_ERR: b.UNKNOWN,
 }
-"""What a completion says of its work request; every other status: not carried out."""
+"""Result of a work request by its completion status; for every other status the request was not executed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """How far the remote came before its queue pair was stopped."""
+    """Progress of the remote when its queue pair was stopped."""
 
     expected_psn: int
     fault: bool
-    """It had refused the request with that PSN, and told so."""
+    """True if it refused the request with that PSN by a NAK."""
 
 
-class Far(Protocol):
-    """The remote's side of a window, for setting up. Its methods raise ``RnicError`` where the remote is gone."""
-
-    def meet(self, mine: Endpoint) -> Endpoint:
-        """Have its queue pair ready for this end; what it says of itself, its memory the only buffer."""
+class Remote(Protocol):
+    """The remote's side of a window. Its methods raise ``RnicError`` if the remote is gone."""
 
     def stop(self) -> Stopped:
-        """Stop its queue pair."""
+        """Stop its end of the connection."""
 
     def close(self) -> None:
-        """The window is closed."""
+        """Close the window."""
+
+
+class Far(Remote, Protocol):
+    """The remote's side of a window behind a queue pair."""
+
+    def meet(self, mine: Endpoint) -> Endpoint:
+        """Connect its queue pair to this end; return its endpoint, with its memory as the only buffer."""
 
 
 def make_qp(pd: PD, cq: CQ, depth: int) -> QP:
-    """A queue pair in RESET whose work requests are WRITEs and READs."""
+    """Return a queue pair in RESET whose work requests are WRITEs and READs."""
     return QP(pd, QPInitAttr(e.IBV_QPT_RC, None, QPCap(depth, 1, 1, 1, 0), cq, cq))
 
 
 def endpoint_of(qp: QP, psn: int, buffers: tuple[BufferInfo, ...] = ()) -> Endpoint:
-    """What a peer must know of a queue pair."""
+    """Return the endpoint of a queue pair, for the peer."""
     ctx = qp.ctx
     return Endpoint(
         qpn=qp.qp_num,
@@ -85,10 +90,10 @@ def endpoint_of(qp: QP, psn: int, buffers: tuple[BufferInfo, ...] = ()) -> Endpo
 
 
 def bring_up(qp: QP, psn: int, peer: Endpoint, access: int) -> int:
-    """Take a queue pair, whatever its state, to RTS towards ``peer``; the path MTU in bytes.
+    """Bring a queue pair in any state to RTS toward ``peer``; return the path MTU in bytes.
 
     Raises:
-        ExchangeError: the two ends do not fit together.
+        ExchangeError: the two ends are incompatible.
     """
     ctx = qp.ctx
     gid = GID(peer.gid)
@@ -121,7 +126,7 @@ def bring_up(qp: QP, psn: int, peer: Endpoint, access: int) -> int:
 
 
 class _Carried(Operation):
-    """One work request of the bridge."""
+    """A posted work request of the bridge."""
 
     __slots__ = ("port", "serial")
 
@@ -131,36 +136,149 @@ class _Carried(Operation):
         self.serial = serial
 
     def complete(self, wc: WC) -> None:
-        """Its completion."""
+        """Handle its completion."""
         self.remaining -= 1
         port = self.port
         port.bridge.complete(self.serial, _OUTCOMES.get(wc.status, b.FAILED), port.clock())
 
 
-class Port:
-    """A bridge whose remote is behind a queue pair.
+class Carrier(ABC):
+    """A bridge and the connection to its remote.
 
-    Masters use :attr:`bridge`; :meth:`progress` or :meth:`wait` brings it on. One thread at a time.
+    Masters use :attr:`bridge`; :meth:`progress` or :meth:`wait` drives it. Only one thread at a time may call. A
+    subclass sets :attr:`peer` and :attr:`bridge` once it is connected to the remote.
+
+    Args:
+        far: the remote's side; closed with the port.
+        clock: the time in nanoseconds.
+    """
+
+    bridge: Bridge
+    peer: str
+
+    def __init__(self, far: Remote, clock: Callable[[], int]) -> None:
+        self.clock = clock
+        self.closed = False
+        self._remote = far
+
+    @staticmethod
+    def fit(config: BridgeConfig, offset: int, addr: int, length: int) -> BridgeConfig:
+        """Return ``config`` for a remote's memory from ``offset`` on: the rest of it unless ``config`` has a size.
+
+        Raises:
+            VerbsError: EINVAL for a window that leaves that memory.
+        """
+        size = config.size or length - offset
+        if offset < 0 or not 1 <= size <= length - offset:
+            raise VerbsError(EINVAL, f"offset={offset}, size={size} leave the remote's memory of {length} bytes")
+        try:
+            return replace(config, size=size, remote=addr + offset)
+        except ValueError as error:
+            raise VerbsError(EINVAL, str(error)) from None
+
+    @property
+    @abstractmethod
+    def mtu(self) -> int:
+        """Most bytes of data in one packet."""
+
+    def progress(self) -> bool:
+        """Post requests, take completions, repair a broken connection. Return whether anything was done."""
+        before = self.bridge.counters["paxi_requests"], self.bridge.pending
+        self._post()
+        if self.bridge.pending:
+            self._complete()
+        if self.bridge.link == b.BROKEN:
+            self._mend()
+        self._post()
+        return before != (self.bridge.counters["paxi_requests"], self.bridge.pending)
+
+    def wait(self, ready: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Drive the bridge until ``ready()``; return false on timeout."""
+
+        def turn() -> bool:
+            self.progress()
+            return ready()
+
+        return turn() or self._wait(turn, timeout_s)
+
+    def recover(self) -> None:
+        """Try to reach a lost remote again. Does nothing while the link is up."""
+        if self.bridge.link == b.DOWN:
+            try:
+                self._remote.stop()
+                self._renew()
+            except RnicError:
+                return
+
+    def close(self) -> None:
+        """Release all resources; a second call does nothing. Outstanding transactions get no response."""
+        if not self.closed:
+            self.closed = True
+            self._release()
+            self._remote.close()
+
+    def _mend(self) -> None:
+        """Repair a broken connection: wait for the last completion, ask the remote, and reconnect or give up."""
+        bridge = self.bridge
+        if not bridge.drained:
+            self._break()
+            return
+        if bridge.hopeless:
+            bridge.abandon(self.clock())
+            return
+        try:
+            stopped = self._remote.stop()
+            bridge.resume(stopped.expected_psn, stopped.fault, self.clock())
+            self._renew()
+        except RnicError:
+            bridge.abandon(self.clock())
+
+    @abstractmethod
+    def _post(self) -> None:
+        """Post the bridge's requests."""
+
+    @abstractmethod
+    def _complete(self) -> None:
+        """Report completions to the bridge."""
+
+    @abstractmethod
+    def _break(self) -> None:
+        """Make outstanding requests complete: the connection is lost."""
+
+    @abstractmethod
+    def _renew(self) -> None:
+        """Reconnect."""
+
+    @abstractmethod
+    def _wait(self, turn: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Drive the transport until ``turn()`` is true or the timeout ends."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Release this end's resources."""
+
+
+class Port(Carrier):
+    """A bridge whose remote is behind a queue pair.
 
     Args:
         pd: protection domain of an opened device.
         far: the remote's side; closed with the port.
-        config: what the bridge is built as; ``size`` 0 takes the rest of the remote's memory, ``remote`` is found out.
-        offset: of the window's first byte in the remote's memory.
-        rng: draws the first PSN.
+        config: parameters of the bridge; ``size`` 0 takes the rest of the remote's memory, ``remote`` is ignored.
+        offset: offset of the window's first byte in the remote's memory.
+        rng: source of the first PSN.
         clock: the time in nanoseconds.
 
     Raises:
-        ExchangeError: the remote does not answer, or the two ends do not fit together.
+        ExchangeError: the remote does not answer, or the two ends are incompatible.
         VerbsError: EINVAL for a window that leaves the remote's memory.
     """
 
     def __init__(
         self, pd: PD, far: Far, config: BridgeConfig, offset: int, rng: random.Random, clock: Callable[[], int]
     ) -> None:
+        super().__init__(far, clock)
         self.ctx = pd.ctx
-        self.clock = clock
-        self.closed = False
         self._far = far
         self._queue = WorkQueue(self.ctx, config.requests, config.requests + 1, lambda wc: None)
         self._qp = make_qp(pd, self._queue.cq, config.requests)
@@ -171,15 +289,7 @@ class Port:
         try:
             peer, mtu = self._meet()
             (buffer,) = peer.buffers
-            size = config.size or buffer.length - offset
-            if offset < 0 or not 1 <= size <= buffer.length - offset:
-                raise VerbsError(
-                    EINVAL, f"offset={offset}, size={size} leave the remote's memory of {buffer.length} bytes"
-                )
-            try:
-                config = replace(config, size=size, remote=buffer.addr + offset)
-            except ValueError as error:
-                raise VerbsError(EINVAL, str(error)) from None
+            config = self.fit(config, offset, buffer.addr, buffer.length)
         except RnicError:
             self.close()
             raise
@@ -193,44 +303,16 @@ class Port:
         """Path MTU in bytes."""
         return MTU_BYTES[self._qp.query()[0].path_mtu]
 
-    def progress(self) -> bool:
-        """Post what can be posted, take what completed, mend what broke. True if anything moved."""
-        before = self.bridge.counters["paxi_requests"], self.bridge.pending
-        self._post()
-        if self.bridge.pending:
-            self._queue.dispatch()
-        if self.bridge.link == b.BROKEN:
-            self._mend()
-        self._post()
-        return before != (self.bridge.counters["paxi_requests"], self.bridge.pending)
+    def _complete(self) -> None:
+        self._queue.dispatch()
 
-    def wait(self, ready: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Bring the bridge on until ``ready()``; false where that did not come about in time."""
+    def _wait(self, turn: Callable[[], bool], timeout_s: float | None) -> bool:
+        return self._queue.wait(turn, timeout_s)
 
-        def turn() -> bool:
-            self.progress()
-            return ready()
-
-        return turn() or self._queue.wait(turn, timeout_s)
-
-    def recover(self) -> None:
-        """Try to reach a remote again that was lost. Does nothing while the link is up."""
-        if self.bridge.link == b.DOWN:
-            try:
-                self._far.stop()
-                self._renew()
-            except RnicError:
-                return
-
-    def close(self) -> None:
-        """Give everything back; a second call does nothing. Transactions in hand stay unanswered."""
-        if self.closed:
-            return
-        self.closed = True
+    def _release(self) -> None:
         self._qp.close()
         self._queue.close()
         self._memory.close()
-        self._far.close()
 
     def _post(self) -> None:
         memory, key = self._memory, self._rkey
@@ -240,29 +322,16 @@ class Port:
             wr.set_wr_rdma(key, request.remote)
             self._queue.post(_Carried(self, request.serial), [wr])
 
-    def _mend(self) -> None:
-        """The connection broke: wait for the last completion, ask the remote, and begin anew or give up."""
-        bridge = self.bridge
-        if not bridge.drained:
-            if self._qp.qp_state != e.IBV_QPS_ERR:
-                self._qp.modify(QPAttr(e.IBV_QPS_ERR), e.IBV_QP_STATE)
-            return
-        if bridge.hopeless:
-            bridge.abandon(self.clock())
-            return
-        try:
-            stopped = self._far.stop()
-            bridge.resume(stopped.expected_psn, stopped.fault, self.clock())
-            self._renew()
-        except RnicError:
-            bridge.abandon(self.clock())
+    def _break(self) -> None:
+        if self._qp.qp_state != e.IBV_QPS_ERR:
+            self._qp.modify(QPAttr(e.IBV_QPS_ERR), e.IBV_QP_STATE)
 
     def _renew(self) -> None:
         self._psn = psn_add(self._psn, PSN_STEP)
         self.bridge.connected(self._psn, self._meet()[1])
 
     def _meet(self) -> tuple[Endpoint, int]:
-        """Connect, or connect anew: what the remote says of itself, and the path MTU."""
+        """Connect or reconnect; return the remote's endpoint and the path MTU."""
         qp = self._qp
         peer = self._far.meet(endpoint_of(qp, self._psn))
         if len(peer.buffers) != 1:

@@ -1,8 +1,8 @@
-"""The register block of a window: 4 KB, 32-bit registers, as PAXI's APB port has them.
+"""The register block of a window: 4 KB of 32-bit registers, as at PAXI's APB port.
 
-Offsets below 0x400 are those that are known of PAXI (``hardware.md`` 4 and the register map behind it); of them, what
-has a meaning over RDMA works, and the rest reads 0. What is chosen here is marked so: times are nanoseconds, cycles of
-the 1 GHz that RC Link runs at, and everything from 0x400 up is ours.
+Offsets below 0x400 are the known ones of PAXI (``hardware.md`` 4 and its register map). Registers that have a meaning
+over RDMA work; the others read 0. Choices of rnic are marked "choice": times are in nanoseconds, the cycles of RC
+Link's 1 GHz clock, and all registers from 0x400 up are rnic's own.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from rnic.spec.layout import Layout, bits, flag, word
 from rnic.spec.registers import Register
 
 if TYPE_CHECKING:
-    from rnic.paxi.port import Port
+    from rnic.paxi.port import Carrier
 
 BLOCK_BYTES: Final = 0x1000
 REVISION: Final = 1
 
 
 _IRQ_FIELDS: Final = (
-    flag("retry_error", b.IRQ_RETRY_ERROR, "a work request got no answer: retries were used up", "W1C"),
+    flag("retry_error", b.IRQ_RETRY_ERROR, "a work request got no response until its retries were used up", "W1C"),
     flag("latency_done", b.IRQ_LATENCY_DONE, "a transaction was timed", "W1C"),
-    flag("retry_cleared", b.IRQ_RETRY_CLEARED, "after that, the connection was made anew", "W1C"),
+    flag("retry_cleared", b.IRQ_RETRY_CLEARED, "the connection was restored after a retry error", "W1C"),
 )
 _CTRL_FIELDS: Final = (
     flag("wstrb", 6, "strobes are carried; always 1", "RO"),
     flag("ost_limit", 12, "addresses are held back while all slots are taken; always 1", "RO"),
-    flag("self_recover", 13, "after a retry error make the connection anew; 0: answer SLVERR until told", "RW"),
-    flag("recover", 14, "write 1: make a lost connection anew; reads 0", "PULSE"),
+    flag("self_recover", 13, "reconnect after a retry error; 0: answer SLVERR until CTRL.recover", "RW"),
+    flag("recover", 14, "write 1 to restore a lost connection; reads 0", "PULSE"),
 )
 _STATUS_FIELDS: Final = (
-    flag("idle", 0, "no transaction is in hand", "RO"),
-    flag("tx_idle", 1, "no work request waits or is under way", "RO"),
-    flag("rx_idle", 2, "no work request is under way", "RO"),
-    flag("tx_error", 13, "a failed connection has not been dealt with", "RO"),
+    flag("idle", 0, "no transaction is outstanding", "RO"),
+    flag("tx_idle", 1, "no work request waits or is outstanding", "RO"),
+    flag("rx_idle", 2, "no work request is outstanding", "RO"),
+    flag("tx_error", 13, "a failed connection has not been restored", "RO"),
     bits("link", 0, 31, 30, "0 up, 1 broken, 2 down (choice)", "RO"),
 )
 _LATENCY_FIELDS: Final = (
@@ -44,7 +44,7 @@ _LATENCY_FIELDS: Final = (
     flag("enable", 16, "a write of 1 starts the measurement"),
 )
 _RESULT_FIELDS: Final = (
-    bits("ns", 0, 30, 0, "from address to answer; nanoseconds (choice)", "RO"),
+    bits("ns", 0, 30, 0, "nanoseconds from address to response (choice)", "RO"),
     flag("done", 31, "there is a result", "RO"),
 )
 _SLOTS_FIELDS: Final = (
@@ -57,16 +57,16 @@ _CHOICE = "choice"
 
 REGISTERS: Final = (
     Register("WATERMARK", 0x000, "RO", "revision", reset=REVISION, source=_KNOWN),
-    Register("INT_MASK", 0x004, "RW", "1: the event raises no interrupt", _IRQ_FIELDS, source=_KNOWN),
+    Register("INT_MASK", 0x004, "RW", "1 masks the interrupt of the event", _IRQ_FIELDS, source=_KNOWN),
     Register("INT_INDICATOR", 0x008, "W1C", "events since they were last cleared", _IRQ_FIELDS, source=_KNOWN),
     Register("CTRL", 0x00C, "RW", "control; reset value is a choice", _CTRL_FIELDS, reset=0x3040, source=_KNOWN),
     Register("FRAME_LENGTH", 0x010, "RO", "payload bytes of the longest packet: the path MTU (choice)", source=_KNOWN),
     Register(
-        "SOFT_RESET", 0x014, "PULSE", "write 1: answer all in hand with SLVERR, clear events, connect anew",
+        "SOFT_RESET", 0x014, "PULSE", "write 1: answer all transactions with SLVERR, clear events, reconnect",
         source=_KNOWN,
     ),
-    Register("FIFO_OVERFLOW", 0x018, "RO", "reads 0: everything is bounded by slots", source=_KNOWN),
-    Register("STATUS", 0x01C, "RO", "what the bridge is doing", _STATUS_FIELDS, reset=0x7, source=_KNOWN),
+    Register("FIFO_OVERFLOW", 0x018, "RO", "reads 0: slots bound all FIFOs", source=_KNOWN),
+    Register("STATUS", 0x01C, "RO", "state of the bridge", _STATUS_FIELDS, reset=0x7, source=_KNOWN),
     Register("LATENCY_CTRL", 0x020, "RW", "measurement of one read and one write", _LATENCY_FIELDS, source=_KNOWN),
     Register("W_LATENCY", 0x024, "RO", "of the write", _RESULT_FIELDS, source=_KNOWN),
     Register("R_LATENCY", 0x028, "RO", "of the read", _RESULT_FIELDS, source=_KNOWN),
@@ -87,10 +87,10 @@ REGISTERS: Final = (
     Register("SLOTS", 0x41C, "RO", "outstanding slots", _SLOTS_FIELDS, source=_CHOICE),
     Register("READS", 0x440, "RO", "read bursts taken", source=_CHOICE),
     Register("WRITES", 0x444, "RO", "write bursts taken", source=_CHOICE),
-    Register("READ_BYTES", 0x448, "RO", "bytes asked for, modulo 2^32", source=_CHOICE),
+    Register("READ_BYTES", 0x448, "RO", "requested bytes, modulo 2^32", source=_CHOICE),
     Register("WRITE_BYTES", 0x44C, "RO", "bytes with a strobe, modulo 2^32", source=_CHOICE),
     Register("REQUESTS", 0x450, "RO", "work requests posted", source=_CHOICE),
-    Register("SPLIT_PIECES", 0x454, "RO", "work requests of writes beyond the first: holes in strobes", source=_CHOICE),
+    Register("SPLIT_PIECES", 0x454, "RO", "extra work requests of writes with gaps in their strobes", source=_CHOICE),
     Register("SLVERRS", 0x458, "RO", "bursts answered with SLVERR", source=_CHOICE),
     Register("DECERRS", 0x45C, "RO", "bursts answered with DECERR", source=_CHOICE),
     Register("RECOVERIES", 0x460, "RO", "connections made anew", source=_CHOICE),
@@ -134,9 +134,9 @@ def _number(data: bytes) -> int:
 
 
 class RegisterBlock:
-    """Reads and writes of one port's registers. Offsets without a register read 0 and take no store."""
+    """Registers of one port. Offsets without a register read 0 and ignore writes."""
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: Carrier) -> None:
         self._port = port
         self._mask = 0
         self._latency_id = 0
@@ -176,11 +176,11 @@ class RegisterBlock:
 
     @property
     def interrupt(self) -> bool:
-        """The interrupt line: an event that is not masked."""
+        """Interrupt line: true while an unmasked event is set."""
         return bool(self._port.bridge.interrupts & ~self._mask)
 
     def read32(self, offset: int) -> int:
-        """The register at byte ``offset``."""
+        """Return the register at byte ``offset``."""
         register = _BY_OFFSET.get(offset)
         if register is None:
             return 0
@@ -190,7 +190,7 @@ class RegisterBlock:
         return self._constant[name] if name in self._constant else self._computed[name]()
 
     def write32(self, offset: int, value: int) -> None:
-        """Store a register; what is read-only takes none."""
+        """Write a register; writes to read-only ones are ignored."""
         register = _BY_OFFSET.get(offset)
         name = register.name if register is not None else ""
         port = self._port
@@ -218,15 +218,15 @@ class RegisterBlock:
                 bridge.latency.clear()
 
     def get(self, name: str) -> int:
-        """A register by its name."""
+        """Return a register by its name."""
         return self.read32(OFFSETS[name])
 
     def put(self, name: str, value: int) -> None:
-        """Store a register by its name."""
+        """Write a register by its name."""
         self.write32(OFFSETS[name], value)
 
     def snapshot(self) -> dict[str, int]:
-        """Every register by name, in order of offset."""
+        """Return every register by name, in order of offset."""
         return {register.name: self.read32(register.offset) for register in REGISTERS}
 
     def _ctrl(self) -> int:

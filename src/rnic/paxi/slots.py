@@ -1,4 +1,4 @@
-"""The life of one outstanding slot: a transaction from its address to its last response.
+"""State machine of a slot: one transaction from its address to its last response.
 
 ::
 
@@ -8,8 +8,8 @@
       |             `-----void-----------------------------
       `--refused------------------------------------------'
 
-``POST`` has pieces that no work request carries yet, ``WAIT`` has them all under way; ``replay`` takes a slot back to
-``POST`` after the connection was made anew. What the table does not list cannot happen, and raises.
+In ``POST`` some pieces are not posted yet; in ``WAIT`` all are outstanding. ``replay`` returns a slot to ``POST`` after
+a reconnect. A transition that the table does not list raises :class:`SlotError`.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ DONE: Final = 4
 STATE_NAMES: Final = ("EMPTY", "FILL", "POST", "WAIT", "DONE")
 
 READ: Final = 0
-"""AR was taken, and there is something to read."""
+"""AR was taken, and bytes are to be read."""
 WRITE: Final = 1
-"""AW was taken; W beats follow, whatever becomes of them."""
+"""AW was taken; W beats follow, even if the burst is refused."""
 REFUSED: Final = 2
-"""AR was taken and is answered here."""
+"""AR was taken and needs no work request."""
 FILLED: Final = 3
-"""The last W beat was taken, and there is something to write."""
+"""The last W beat was taken, and bytes are to be written."""
 VOID: Final = 4
-"""The last W beat was taken, and the answer is known."""
+"""The last W beat was taken, and the response is known."""
 POSTED: Final = 5
-"""The last piece went into a work request."""
+"""The last piece was posted."""
 SETTLED: Final = 6
-"""The answer is known and nothing is under way."""
+"""The response is known, and no work request is outstanding."""
 REPLAY: Final = 7
-"""Pieces have to be posted again."""
+"""Pieces must be posted again."""
 ANSWERED: Final = 8
 """B, or the last beat of R, was taken."""
 EVENT_NAMES: Final = (
@@ -62,14 +62,14 @@ TRANSITIONS: Final = {
 
 
 class SlotError(AssertionError):
-    """An event in a state that does not know it: a bug of the bridge."""
+    """Event that is not valid in its state: a bug of the bridge."""
 
 
 def step(state: int, event: int) -> int:
-    """The next state.
+    """Return the next state.
 
     Raises:
-        SlotError: the table does not list it.
+        SlotError: the table does not list the transition.
     """
     found = TRANSITIONS.get((state, event))
     if found is None:

@@ -1,8 +1,10 @@
-"""The memory's side, and the exchange between both: :func:`serve` and :func:`open_window`.
+"""The memory's side, and the handshake of both sides: :func:`serve` and :func:`open_window`.
 
-The exchange is rnic's own (:mod:`rnic.arrays.handshake`): the window's endpoint, then the target's with one buffer. The
-TCP connection stays. On it the window may say ``{"paxi": "stop"}``; the target stops the queue pair and answers how far
-it had come, ``{"expected_psn": ..., "fault": ...}``; another pair of endpoints then makes the connection anew.
+The handshake is rnic's own (:mod:`rnic.arrays.handshake`): the window's endpoint, then the target's with one buffer.
+The TCP connection stays open. If the window sends ``{"paxi": "stop"}``, the target stops the queue pair and answers
+with its progress, ``{"expected_psn": ..., "fault": ...}``; another exchange of endpoints then reconnects. A window over
+RC Link sends ``{"paxi": "rclink", ...}`` instead of an endpoint, with its address, UDP port, QP and PSN, and gets the
+target's, with the size of the memory (:mod:`rnic.paxi.rclink`).
 """
 
 from __future__ import annotations
@@ -13,16 +15,19 @@ import secrets
 import socket
 import threading
 import time
+from errno import EINVAL
 from typing import Any
 
 from rnic.arrays.exports import Shares, open_context
 from rnic.arrays.handshake import VERSION, Endpoint, PeerObject, json_object, parse_endpoint, refusal_line, to_line
 from rnic.arrays.listener import local_address
 from rnic.cm.line_socket import DEFAULT_TIMEOUT_S, ExchangeError, LineSocket, dial, listen_socket
+from rnic.mem.space import byte_view
 from rnic.paxi.bridge import BridgeConfig
 from rnic.paxi.port import Port, Stopped, bring_up, endpoint_of, make_qp
+from rnic.paxi.rclink import TRANSPORT, Driver, RcEnd, RcPort, RcServed, parse_end
 from rnic.paxi.window import Window
-from rnic.spec.errors import RnicError
+from rnic.spec.errors import RnicError, VerbsError
 from rnic.spec.psn import PSN_MASK
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import QPAttr
@@ -30,10 +35,11 @@ from rnic.verbs.context import Context
 from rnic.verbs.cq import CQ
 
 DEFAULT_PORT = 7472
+TRANSPORTS = ("rocev2", TRANSPORT)
 MAX_WINDOWS = 64
-"""Windows that a target serves at a time; it refuses the others."""
+"""Most windows that a target serves at a time; it refuses others."""
 RECOVERY_TIMEOUT_S = 2.0
-"""How long a window waits for the target while it makes the connection anew."""
+"""Time that a window waits for the target during a reconnect."""
 _MEMORY = "memory"
 _STOP = "stop"
 _CHECK_S = 0.5
@@ -58,7 +64,7 @@ class Served:
     def stop(self) -> Stopped:
         """See :class:`~rnic.paxi.port.Far`."""
         qp = self._qp
-        # this queue pair asks for nothing itself, so only a request that was refused can have failed it
+        # this queue pair sends no requests, so only a refused request of the peer can put it into the error state
         fault = qp.qp_state == e.IBV_QPS_ERR
         if not fault:
             qp.modify(QPAttr(e.IBV_QPS_ERR), e.IBV_QP_STATE)
@@ -66,7 +72,7 @@ class Served:
 
     def close(self) -> None:
         """See :class:`~rnic.paxi.port.Far`."""
-        # what arrived last may still want its answer
+        # the last request received may still need its response
         self._shares.ctx.driver.kick()
         self._qp.close()
         self._cq.close()
@@ -95,18 +101,83 @@ class _Remote:
         self._lines.close()
 
 
-class Target:
-    """Serves one buffer to every window that is opened onto it. Made by :func:`serve`."""
+class _RcRemote:
+    """A target in another process: a :class:`~rnic.paxi.rclink.RcFar` over TCP."""
 
-    def __init__(self, shares: Shares, listening: socket.socket) -> None:
-        self._shares = shares
+    def __init__(self, lines: LineSocket, timeout_s: float) -> None:
+        self._remote = _Remote(lines, timeout_s)
+        self._lines = lines
+        self._timeout_s = timeout_s
+
+    def meet(self, mine: RcEnd) -> RcEnd:
+        self._lines.send(mine.to_line(), self._timeout_s)
+        peer = parse_end(self._lines.receive(self._timeout_s), self._lines.where)
+        self._timeout_s = RECOVERY_TIMEOUT_S
+        return peer
+
+    def stop(self) -> Stopped:
+        return self._remote.stop()
+
+    def close(self) -> None:
+        self._lines.close()
+
+
+class _RcWindow:
+    """One window over RC Link at the memory's side, on a socket of its own."""
+
+    def __init__(self, target: Target) -> None:
+        self._driver = Driver(target.address, random.Random(secrets.randbits(64)))
+        self._served = RcServed(self._driver.end, target.memory, target.readonly)
+        self._driver.turn = self._served.turn
+
+    def meet(self, line: bytes, where: str) -> bytes:
+        """Return the answer to a window that connects or reconnects."""
+        with self._driver.lock:
+            return self._served.meet(parse_end(line, where)).to_line()
+
+    def stop(self) -> Stopped:
+        """Stop after the window's connection broke; return the progress."""
+        with self._driver.lock:
+            return self._served.stop()
+
+    def close(self) -> None:
+        with self._driver.lock:
+            self._served.close()
+        self._driver.close()
+
+
+class _RdmaWindow:
+    """One window behind a queue pair at the memory's side."""
+
+    def __init__(self, target: Target) -> None:
+        self._served = Served(target.shares, random.Random(secrets.randbits(64)))
+
+    def meet(self, line: bytes, where: str) -> bytes:
+        """Return the answer to a window that connects or reconnects."""
+        return self._served.meet(parse_endpoint(line, where)).to_line()
+
+    def stop(self) -> Stopped:
+        """Stop after the window's connection broke; return the progress."""
+        return self._served.stop()
+
+    def close(self) -> None:
+        self._served.close()
+
+
+class Target:
+    """Server of one buffer to all windows that open it. Made by :func:`serve`."""
+
+    def __init__(self, shares: Shares, listening: socket.socket, memory: memoryview, readonly: bool) -> None:
+        self.shares = self._shares = shares
+        self.memory = memory
+        self.readonly = readonly
         self._socket = listening
         self.address: str = listening.getsockname()[0]
         self.port: int = listening.getsockname()[1]
         self.windows = 0
-        """Windows that are open now."""
+        """Number of open windows."""
         self.opened = 0
-        """Windows that were ever opened."""
+        """Number of windows opened so far."""
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -116,10 +187,10 @@ class Target:
         self._thread.start()
 
     def wait(self, windows: int | None = None, timeout_s: float | None = None) -> bool:
-        """Serve until ``windows`` windows were opened and all are closed again; by default, until :meth:`close`.
+        """Serve until ``windows`` windows were opened and all are closed; by default until :meth:`close`.
 
         Returns:
-            Whether that came about within ``timeout_s``.
+            False on timeout.
         """
         with self._changed:
             return self._changed.wait_for(
@@ -128,11 +199,11 @@ class Target:
 
     @property
     def closed(self) -> bool:
-        """Whether it serves no more."""
+        """True once it has stopped serving."""
         return self._closing.is_set()
 
     def close(self) -> None:
-        """Stop serving: windows get SLVERR from now on. A second call does nothing."""
+        """Stop serving; windows then get SLVERR. A second call does nothing."""
         with self._changed:
             if self.closed:
                 return
@@ -145,7 +216,7 @@ class Target:
         self._socket.close()
         with self._changed:
             self._changed.wait_for(lambda: not self._lines, 5)
-            for lines in self._lines:  # of threads that had no turn in that time
+            for lines in self._lines:  # of threads that have not ended in that time
                 lines.close()
         self._shares.close()
 
@@ -165,7 +236,7 @@ class Target:
                 sock, address = self._socket.accept()
             except (TimeoutError, OSError):
                 continue
-            # a machine that vanished without a word must not keep its place for ever
+            # a machine that vanished without closing must not keep its place forever
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             lines = LineSocket(sock, f"window {address[0]} port {address[1]}")
             with self._lock:
@@ -179,24 +250,25 @@ class Target:
             threading.Thread(target=self._serve, args=(lines,), daemon=True).start()
 
     def _serve(self, lines: LineSocket) -> None:
-        """One window, from its first line to the end of its connection."""
-        served: Served | None = None
+        """Serve one window, from its first line to the end of its connection."""
+        served: _RdmaWindow | _RcWindow | None = None
         try:
-            peer = parse_endpoint(lines.receive(), lines.where)
-            served = Served(self._shares, random.Random(secrets.randbits(64)))
-            met = served.meet(peer)
-            with self._changed:  # before its opener knows, who may ask at once how many there are
+            line = lines.receive()
+            over_rclink = json_object(line, lines.where).get("paxi") == TRANSPORT
+            served = _RcWindow(self) if over_rclink else _RdmaWindow(self)
+            met = served.meet(line, lines.where)
+            with self._changed:  # before its opener is answered, which may read the count at once
                 self.windows += 1
                 self.opened += 1
             try:
-                lines.send(met.to_line())
+                lines.send(met)
                 while True:
                     lines.send(_answer(served, lines.receive(None), lines.where))
             finally:
                 with self._changed:
                     self.windows -= 1
         except RnicError as error:
-            # the window is told, where it still listens; a target serves on
+            # report to the window if it still listens; the target continues to serve
             _refuse(lines, str(error))
         finally:
             if served is not None:
@@ -209,17 +281,17 @@ class Target:
 
 
 def _shut(sock: socket.socket) -> None:
-    """Wake the thread that waits on a socket, where the system lets us."""
+    """Wake the thread that waits on a socket, if the kernel allows it."""
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
 
 
-def _answer(served: Served, line: bytes, where: str) -> bytes:
-    """What a target says to a window's line."""
+def _answer(served: _RdmaWindow | _RcWindow, line: bytes, where: str) -> bytes:
+    """Return the target's answer to a line of a window."""
     if json_object(line, where).get("paxi") == _STOP:
         stopped = served.stop()
         return to_line({"rnic": VERSION, "expected_psn": stopped.expected_psn, "fault": stopped.fault})
-    return served.meet(parse_endpoint(line, where)).to_line()
+    return served.meet(line, where)
 
 
 def _refuse(lines: LineSocket, reason: str) -> None:
@@ -239,16 +311,16 @@ def serve(
     """Let windows of other processes and machines read and write ``memory``.
 
     Args:
-        memory: any contiguous buffer; kept alive. Read-only ones are served for reading.
-        addr: local address, of the NIC too.
-        port: TCP port of the exchange; 0 for any free one.
-        readonly: serve for reading alone; writes are answered with DECERR.
+        memory: any contiguous buffer; it is kept alive. A read-only one is served for reading only.
+        addr: local address, also of the NIC.
+        port: TCP port of the handshake; 0 for any free one.
+        readonly: true to serve for reading only; writes get DECERR.
         udp_port: UDP port of the NIC, as for :func:`rnic.listen`.
-        context: use this opened device.
+        context: opened device to use.
 
     Raises:
-        ExchangeError: the TCP port is taken, or not a local address.
-        LinkError: the same of the NIC's UDP port.
+        ExchangeError: the TCP port is in use, or the address is not local.
+        LinkError: the NIC's UDP port is in use, or the address is not local.
         VerbsError: EINVAL for a buffer that cannot be registered.
     """
     listening = listen_socket(addr, port)
@@ -263,7 +335,8 @@ def serve(
     except RnicError:
         listening.close()
         raise
-    return Target(shares, listening)
+    view = byte_view(memory)
+    return Target(shares, listening, view, readonly or view.readonly)
 
 
 def open_window(
@@ -276,26 +349,33 @@ def open_window(
     udp_port: int | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     context: Context | None = None,
+    transport: str = "rocev2",
 ) -> Window:
     """Open a window onto the memory that a target serves.
 
     Args:
         host: the target's name or address.
         port: its TCP port.
-        config: what the bridge is built as: width of the bus, base and size of the window, slots. By default 512
-            bits, at bus address 0, all of the memory, 16 reads and 16 writes outstanding.
-        offset: of the window's first byte in the target's memory.
-        addr: local address of the NIC; by default the one that leads to ``host``.
+        config: parameters of the bridge: bus width, base and size of the window, slots. By default 512 bits, bus
+        address 0, all of the memory, 16 outstanding reads and 16 outstanding writes.
+        offset: offset of the window's first byte in the target's memory.
+        addr: local address of the NIC; by default that of the route to ``host``.
         udp_port: UDP port of the NIC, as for :func:`rnic.connect`.
-        timeout_s: for the connection to be made.
-        context: use this opened device.
+        timeout_s: time to connect, in seconds.
+        context: opened device to use.
+        transport: ``"rocev2"``, or ``"rclink"`` for RC Link on the window's own UDP socket, without a NIC.
 
     Raises:
-        ExchangeError: nobody serves there, or it is no target, or it refuses.
-        VerbsError: EINVAL for a window that leaves the target's memory.
+        ExchangeError: no server answers, it is not a PAXI target, or it refuses.
+        VerbsError: EINVAL for a window outside the target's memory, or an unknown transport.
         LinkError: no NIC can be opened on ``addr``.
     """
+    if transport not in TRANSPORTS:
+        raise VerbsError(EINVAL, f"transport={transport!r}: use {' or '.join(TRANSPORTS)}")
     lines = dial(host, port, timeout_s)
+    if transport == TRANSPORT:
+        local = addr or local_address(lines.sock)
+        return _over_rclink(lines, local, config or BridgeConfig(), offset, udp_port, timeout_s)
     far = _Remote(lines, timeout_s)
     try:
         shares = Shares(context or open_context(addr or local_address(lines.sock), udp_port), owned=context is None)
@@ -309,3 +389,18 @@ def open_window(
         far.close()
         raise
     return Window(window_port, shares)
+
+
+def _over_rclink(
+    lines: LineSocket, addr: str, config: BridgeConfig, offset: int, udp_port: int | None, timeout_s: float
+) -> Window:
+    """Return a window over RC Link."""
+    try:
+        driver = Driver(addr, random.Random(secrets.randbits(64)), udp_port=udp_port or 0)
+    except RnicError:
+        lines.close()
+        raise
+    # the port closes driver and lines, even if its constructor fails
+    port = RcPort(driver.end, _RcRemote(lines, timeout_s), config, offset, driver.wait, driver.lock, driver.close)
+    driver.turn = port.idle
+    return Window(port)

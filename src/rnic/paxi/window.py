@@ -1,4 +1,4 @@
-"""The Python master: AXI transactions as calls, and the window as a buffer."""
+"""A bus master in Python: AXI transactions as calls, and the window as a buffer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from rnic.mem.space import byte_view
 from rnic.paxi.axi import Address, AxiError, ReadBeat, WriteBeat, beat_bytes
-from rnic.paxi.port import Port
+from rnic.paxi.port import Carrier
 from rnic.paxi.registers import RegisterBlock
 from rnic.spec.axi import BOUNDARY_BYTES, MAX_BEATS, Burst, Resp
 from rnic.spec.errors import VerbsError
@@ -21,14 +21,14 @@ from rnic.trace.counters import Counters
 class Window:
     """A remote device's memory on an AXI bus whose master is this program.
 
-    ``len(window)`` bytes begin at bus address :attr:`base`. Indices and slices count from the window's first byte;
-    :meth:`read` and :meth:`write` take bus addresses, one burst a call. Calls may come from several threads and take
-    turns. Make one with :func:`rnic.paxi.open_window`.
+    The window has ``len(window)`` bytes from bus address :attr:`base` on. Indices and slices count from the window's
+    first byte; :meth:`read` and :meth:`write` take bus addresses and perform one burst each. Calls from several threads
+    are serialized. :func:`rnic.paxi.open_window` opens one.
 
-    ``registers`` is the register block, ``counters`` everything that was counted.
+    ``registers`` is the register block; ``counters`` holds the counters.
     """
 
-    def __init__(self, port: Port, owned: Any = None) -> None:
+    def __init__(self, port: Carrier, owned: Any = None) -> None:
         self.port = port
         config = port.bridge.config
         self.base = config.base
@@ -39,7 +39,7 @@ class Window:
 
     @property
     def counters(self) -> Counters:
-        """Counters by name, those of :mod:`rnic.paxi.bridge`."""
+        """Counters of :mod:`rnic.paxi.bridge`, by name."""
         return self.port.bridge.counters
 
     def __len__(self) -> int:
@@ -48,21 +48,17 @@ class Window:
     # ---------------------------------------------------------------------------------------- bursts
 
     def read(self, addr: int, size: int, len: int = 1, *, id: int = 0, burst: int = Burst.INCR) -> bytes:  # noqa: A002 - AxLEN's and AxID's names
-        """One read burst.
+        """Perform one read burst.
 
         Args:
-            addr: bus address of the first byte, aligned or not.
-            size: bytes of a beat: a power of two, at most the bus.
-            len: beats, 1 to 256.
-            id: ARID.
-            burst: FIXED and WRAP are answered with SLVERR.
+
 
         Returns:
-            The bytes from ``addr`` to the end of the last beat; those behind the window's end are zero.
+            The bytes of the beats in order; bytes beyond the window's end are zero.
 
         Raises:
-            AxiError: the answer was SLVERR or DECERR.
-            VerbsError: EINVAL for a size or length that AxSIZE and AxLEN cannot say.
+            AxiError: the response is SLVERR or DECERR.
+            VerbsError: EINVAL for a size or length that AxSIZE and AxLEN cannot encode.
         """
         address = self._address(addr, size, len, id, burst)
         with self._lock:
@@ -79,19 +75,19 @@ class Window:
         id: int = 0,  # noqa: A002 - AWID
         burst: int = Burst.INCR,
     ) -> None:
-        """One write burst. On return the remote's memory has it.
+        """Perform one write burst. On return the data is in the remote's memory.
 
         Args:
             addr: bus address of the first byte, aligned or not.
-            data: any buffer of bytes; strobes leave out what the last beat has beyond it.
-            size: bytes of a beat: a power of two; the whole bus by default.
-            mask: for each byte of ``data`` whether it is written; all are by default.
+            data: any buffer of bytes; strobes exclude the bytes of the last beat beyond it.
+            size: bytes per beat: a power of two; by default the bus width.
+            mask: true for each byte of ``data`` to write; by default all.
             id: AWID.
-            burst: FIXED and WRAP are answered with SLVERR.
+            burst: INCR, FIXED (up to 16 beats, all of the same bytes) or WRAP (2, 4, 8 or 16 beats).
 
         Raises:
-            AxiError: the answer was SLVERR or DECERR.
-            VerbsError: EINVAL for what no burst can be.
+            AxiError: the response is SLVERR or DECERR.
+            VerbsError: EINVAL if no burst can have these parameters.
         """
         view = _bytes_of(data)
         size = self._lanes if size is None else size
@@ -112,7 +108,7 @@ class Window:
             answers = self._read_all(addresses)
         for address, beats in zip(addresses, answers, strict=True):
             at = address.addr - self.base - first
-            # the last beat may reach beyond the slice
+            # the last beat may extend beyond the slice
             out[at:] = self._joined(address, beats)
         return bytes(out[: end - first]) if isinstance(index, slice) else out[0]
 
@@ -128,7 +124,7 @@ class Window:
             self._write_all([(address, part, None) for address, part in zip(addresses, parts, strict=True)])
 
     def close(self) -> None:
-        """Close the window, its queue pair, and the device where it was opened for it. A second call does nothing."""
+        """Close the window, its queue pair, and the device if it was opened for it. A second call does nothing."""
         with self._lock:
             self.port.close()
             if self._owned is not None:
@@ -148,7 +144,7 @@ class Window:
 
     def _address(self, addr: int, size: int, beats: int, ident: int, burst: int) -> Address:
         if size < 1 or size & (size - 1) or size > 128:
-            raise VerbsError(EINVAL, f"size={size}: AxSIZE says powers of two from 1 to 128 bytes")
+            raise VerbsError(EINVAL, f"size={size}: use a power of two from 1 to 128 bytes (AxSIZE)")
         if not 1 <= beats <= MAX_BEATS:
             raise VerbsError(EINVAL, f"{beats} beats: a burst has 1 to {MAX_BEATS}")
         if not 0 <= addr < 1 << 64:
@@ -168,7 +164,7 @@ class Window:
         return at, at + 1
 
     def _bursts(self, first: int, end: int) -> list[Address]:
-        """Bursts of the full width that cover a range."""
+        """Return the full-width bursts that cover a range."""
         out = []
         at, end = self.base + first, self.base + end
         lanes = self._lanes
@@ -200,7 +196,7 @@ class Window:
             raise VerbsError(EINVAL, f"the window onto {self.port.peer} is closed; open a new one")
 
     def _read_all(self, addresses: list[Address]) -> list[list[ReadBeat]]:
-        """Offer read bursts of one ID as slots come free; the beats of each, in order."""
+        """Offer read bursts of one ID as slots become free; return the beats of each, in order."""
         self._usable()
         bridge, clock = self.port.bridge, self.port.clock
         todo = deque(addresses)
@@ -220,7 +216,7 @@ class Window:
         return out[:-1]
 
     def _write_all(self, bursts: Sequence[tuple[Address, memoryview, Sequence[int] | None]]) -> None:
-        """Offer write bursts of one ID as slots come free, until all are answered. Raises for the first error."""
+        """Offer write bursts of one ID as slots become free, until all are answered; raise the first error."""
         self._usable()
         bridge, clock = self.port.bridge, self.port.clock
         todo = deque(bursts)
@@ -244,20 +240,20 @@ class Window:
 
 
 def _bytes_of(data: Any) -> memoryview:
-    """The bytes of a buffer, of which there may be none."""
+    """Return the bytes of a buffer, which may be empty."""
     try:
         empty = not memoryview(data).nbytes
-    except (TypeError, ValueError):  # NumPy's dates and such, which have bytes all the same
+    except (TypeError, ValueError):  # such as NumPy dates, which have bytes but no buffer format
         empty = False
     return memoryview(b"") if empty else byte_view(data)
 
 
 def write_beats(address: Address, data: memoryview, lanes: int, mask: Sequence[int] | None = None) -> list[WriteBeat]:
-    """The W beats of an INCR burst of ``data``, which may end before the burst does.
+    """Return the W beats of a burst of ``data``, which may be shorter than the burst.
 
     Args:
-        lanes: bytes of the bus.
-        mask: for each byte of ``data`` whether its strobe is set; all are by default.
+        lanes: bus width in bytes.
+        mask: true for each byte of ``data`` whose strobe is set; by default all.
     """
     out, at = [], 0
     for number in range(address.len + 1):
@@ -273,6 +269,6 @@ def write_beats(address: Address, data: memoryview, lanes: int, mask: Sequence[i
 
 
 _HINTS = {
-    Resp.SLVERR.value: "the burst is one that PAXI does not carry, or the remote is gone or could not carry it out",
-    Resp.DECERR.value: "outside the window, or the remote does not let us: range, rights, or memory that it took back",
+    Resp.SLVERR.value: "PAXI does not support this burst, or the remote is gone or failed to execute it",
+    Resp.DECERR.value: "the address is outside the window, or the remote refused: range, rights or deregistered memory",
 }

@@ -1,4 +1,4 @@
-"""RC Link (SUE2.0): a second transport, beside RoCEv2, behind the same links and on a UDP port of its own."""
+"""RC Link (SUE2.0): a second transport beside RoCEv2, over the same links and on its own UDP port."""
 
 from rnic.rclink.config import RcLinkConfig
 from rnic.rclink.driver import Path, Recovery, disable, expect, set_up

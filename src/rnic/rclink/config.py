@@ -1,4 +1,4 @@
-"""What an RC Link endpoint is built with."""
+"""Parameters of an RC Link endpoint."""
 
 from __future__ import annotations
 
@@ -41,50 +41,50 @@ class RcLinkConfig:
     """Parameters (upper part, fixed) and reset values of registers (lower part).
 
     Raises:
-        RcLinkError: a value out of its range, in one line.
+        RcLinkError: a value is out of its range.
     """
 
     port: int = TYPE1_UDP_PORT
-    """UDP port that TYPE1 packets arrive at."""
+    """UDP destination port of TYPE1 packets."""
     type2_port: int = TYPE2_UDP_PORT
-    """UDP port by which TYPE2 packets are told, and refused."""
+    """UDP destination port by which TYPE2 packets are recognized and refused."""
     qp_num: int = QP_NUM
     """Queue pairs, 1 to 8192."""
     ost: int = TYPE1_OST_N
-    """Send slots: packets of all QPs that may wait or be outstanding, 1 to 2047."""
+    """Send slots: most packets of all QPs that wait or are outstanding, 1 to 2047."""
     pkt_len: int = TYPE1_PKT_LEN
     """Longest payload in bytes, 1 to 4096."""
     rx_packets: int = 1_024
-    """Received packets that may wait for the host; beyond that an RNR NAK goes back. Choice."""
+    """Most received packets that wait for the host; further ones get an RNR NAK. Choice."""
     icrc: bool = True
-    """Packets end with an ICRC. Both sides must say the same."""
+    """True if packets end with an ICRC. Both sides must agree."""
     ident: int = 0
-    """IPv4 identification that packets carry, where the link does not show it: Linux sends 0 with DF."""
+    """IPv4 identification of packets if the link does not report it: Linux sends 0 with DF."""
 
     retry_limit: int = 15
     """Retries without progress after which a QP stops, 0 to 15."""
     retry_timer_ns: int = RETRY_UNIT_NS * 244
-    """Silence after which a QP goes back, rounded to units of 4.096 us; 1 ms. Choice."""
+    """Retry timeout (Go-Back-N), rounded to units of 4.096 us; 1 ms. Choice."""
     rnr_limit: int = 7
-    """The same for RNR NAKs in a row; 7 is without end. Choice."""
+    """Consecutive RNR NAKs after which a QP stops; 7 for no limit. Choice."""
     rnr_timer: int = 1
-    """Timer code of the RNR NAKs that this side sends, 0 to 31; 1 is 10 us. Choice."""
+    """RNR timer code in RNR NAKs sent by this side, 0 to 31; 1 is 10 us. Choice."""
     cc_window: int = 0
     """Rate window, 4.096 us shifted left by 0 to 4."""
     ack_merge_ns: int = 4_096
-    """How long an ACK that nothing forces may wait for others. Choice."""
+    """Longest time that an unforced ACK waits to be merged. Choice."""
     cnp_merge: bool = True
-    """Whether CNPs of one QP are filtered."""
+    """True to filter CNPs of one QP."""
     cnp_timer_ns: int = 50_000
-    """TIMER_THR, the time of that filter. Choice."""
+    """TIMER_THR: shortest time between two CNPs of one QP that pass the filter. Choice."""
     cnp_halves: bool = False
-    """A received CNP halves the QP's rate until TIMER_THR after the last one. Choice, after 004 7.4."""
+    """True if a received CNP halves the QP's rate until TIMER_THR after the last one. Choice, after 004 7.4."""
     tclass: int = 2
-    """Traffic class of what is sent, 0 to 255; ECT(0), or no switch may mark it. Choice."""
+    """Traffic class of sent packets, 0 to 255; ECT(0) by default, so that switches may mark them. Choice."""
     bank_rr: bool = False
-    """The four banks, by the QP's two low bits, send in turn."""
+    """True if the four banks (the two low bits of the QP number) send in turn."""
     ack_time: bool = False
-    """Every ACK carries a timestamp, not only one that FACK forced."""
+    """True if every ACK carries a timestamp, not only those forced by FACK."""
 
     def __post_init__(self) -> None:
         for name, (least, most) in _RANGES.items():

@@ -1,4 +1,4 @@
-"""Which QP's time comes next."""
+"""Find the QP with the earliest deadline."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import heapq
 
 
 class Deadlines:
-    """One time for each key, cheap to move later: that leaves the queue alone until the old time comes."""
+    """One deadline for each key. Moving one later is cheap: the queue is not touched until the old time."""
 
     def __init__(self) -> None:
         self._when: dict[int, int] = {}
@@ -17,7 +17,7 @@ class Deadlines:
         return key in self._when
 
     def set(self, key: int, when_ns: int) -> None:
-        """Give a key its time, instead of the one it had."""
+        """Set the deadline of a key, replacing an earlier one."""
         self._when[key] = when_ns
         queued = self._queued.get(key)
         if queued is None or when_ns < queued:
@@ -25,11 +25,11 @@ class Deadlines:
             self._queued[key] = when_ns
 
     def cancel(self, key: int) -> None:
-        """The key has no time any more."""
+        """Remove the deadline of a key."""
         self._when.pop(key, None)
 
     def next_ns(self) -> int | None:
-        """The earliest time, or ``None``."""
+        """Return the earliest deadline, or ``None``."""
         heap = self._heap
         while heap:
             when, key = heap[0]
@@ -46,7 +46,7 @@ class Deadlines:
         return None
 
     def due(self, now_ns: int) -> int | None:
-        """A key whose time has come, which it then no longer has; ``None`` where there is none."""
+        """Return a key whose deadline has passed, and remove the deadline; ``None`` if there is none."""
         when = self.next_ns()
         if when is None or when > now_ns:
             return None

@@ -1,6 +1,6 @@
-"""Register sequences of a host: set-up of a QP, and the recovery of one that has stopped (``hardware.md`` §4).
+"""Register sequences of a host: set-up of a QP, and recovery of a stopped one (``hardware.md`` §4).
 
-They touch an endpoint by its registers alone, so they would run on hardware with these registers.
+They access an endpoint only through its registers, so they would run on hardware with these registers.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from rnic.rclink import registers as r
 from rnic.rclink.numbers import MAX_LENGTH_THR, psn_add
 
 BUSY_WAIT_NS = 1_000
-"""How long to wait between taking the QP's rate away and asking whether buffers are being freed."""
+"""Wait between setting the QP's rate to 0 and reading whether buffers are being freed."""
 
 
 class Registers(Protocol):
-    """What has the registers: an endpoint."""
+    """Owner of the registers: an endpoint."""
 
     def read(self, offset: int) -> int:
         """Load a register."""
@@ -29,31 +29,31 @@ class Registers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Where a QP's peer is, and what both must agree on."""
+    """Address of a QP's peer, and values that both ends must agree on."""
 
     address: bytes
     """4 or 16 bytes."""
     qpid: int
-    """QP there."""
+    """QP number of the peer."""
     port: int = 0
-    """UDP port there; 0 is 4793."""
+    """UDP port of the peer; 0 for 4793."""
     psn: int = 0
-    """Of the first packet that is sent."""
+    """PSN of the first packet sent."""
     remote_psn: int = 0
-    """Of the first packet that will be received."""
+    """PSN of the first packet expected."""
     pkey: int = 0xFF
     """Partition key of both directions."""
     sport: int = 0
-    """Source port to wish for."""
+    """Preferred UDP source port."""
     speed: int = MAX_LENGTH_THR
-    """``length_thr``: bytes a rate window."""
+    """``length_thr``: bytes per rate window."""
 
 
 def set_up(registers: Registers, qpid: int, path: Path) -> None:
-    """Bring a QP that is disabled up to ``path``: §4's steps in their order.
+    """Connect a disabled QP to ``path``, in the order of the steps of §4.
 
     Raises:
-        RcLinkError: the QP is enabled, or a value that cannot be.
+        RcLinkError: the QP is enabled, or a value is invalid.
     """
     ipv6 = int.from_bytes(path.address, "big") if len(path.address) == 16 else 0
     ipv4 = int.from_bytes(path.address, "big") if len(path.address) == 4 else 0
@@ -79,15 +79,15 @@ def set_up(registers: Registers, qpid: int, path: Path) -> None:
 
 
 def disable(registers: Registers, qpid: int) -> None:
-    """``qp_en`` = 0."""
+    """Set ``qp_en`` to 0."""
     registers.write(r.QP_ID_SET, qpid)
     registers.write(r.QP_CONTROL, 0)
 
 
 def expect(registers: Registers, qpid: int, psn: int) -> None:
-    """The peer has recovered and begins anew at ``psn``: expect that one. What this side sends is not touched.
+    """Expect ``psn`` from a peer that restarts there after a recovery. The sending side is not changed.
 
-    A QP that has stopped itself, or is disabled, is left so; its own recovery or set-up enables it.
+    A stopped or disabled QP stays so; its own recovery or set-up enables it.
     """
     registers.write(r.QP_ID_SET, qpid)
     control = r.AT[r.QP_CONTROL]
@@ -100,7 +100,7 @@ def expect(registers: Registers, qpid: int, psn: int) -> None:
 
 
 class Step(Enum):
-    """Where a recovery is."""
+    """Step of a recovery."""
 
     DISABLE = "qp_en = 0"
     STOP = "tx_speed_cfg = 0"
@@ -113,17 +113,16 @@ class Step(Enum):
 
 
 class Recovery:
-    """The recovery procedure of one QP, a few stores at a time; nothing in it waits.
+    """Non-blocking recovery procedure of one QP, a few register writes at a time.
 
-    Call :meth:`advance` until ``step`` is :attr:`Step.READ` or ``DONE``. With ``path`` the QP is set up again, its PSN
-    one behind the next that a packet would have had; the peer must :func:`expect` that one (``psn``), which it learns
-    by whatever way the QP was set up first. Receiving goes on where it was. Without ``path`` the procedure ends at
-    ``SET_UP``, and the QP stays disabled.
+    Call :meth:`advance` until :attr:`done`. With ``path`` the QP is set up again, with a PSN one past the next one it
+    would have used; the peer must :func:`expect` that ``psn``, which it learns in the same way as at the first set-up.
+    Receiving continues where it was. Without ``path`` the procedure ends at ``SET_UP``, and the QP stays disabled.
 
     Args:
         registers: the endpoint.
         qpid: the QP.
-        path: as for :func:`set_up`; its PSNs are not looked at.
+        path: as for :func:`set_up`; its PSNs are ignored.
     """
 
     def __init__(self, registers: Registers, qpid: int, path: Path | None = None) -> None:
@@ -146,17 +145,17 @@ class Recovery:
 
     @property
     def done(self) -> bool:
-        """Whether the QP runs again, or, without a path, waits for its set-up."""
+        """True once the QP runs again or, without a path, waits for its set-up."""
         return self.step is Step.DONE or (self.step is Step.SET_UP and self._path is None)
 
     def advance(self, now_ns: int) -> int | None:
-        """Do what can be done now.
+        """Run all steps that are possible now.
 
         Returns:
-            When to come again; ``None`` where all is done.
+            Time of the next call in nanoseconds; ``None`` once done.
         """
         while not self.done:
-            # another host program may have turned the block to another QP meanwhile
+            # another host program may have selected another QP meanwhile
             self._registers.write(r.QP_ID_SET, self._qpid)
             before = self.step
             self.step = self._steps[before](now_ns)

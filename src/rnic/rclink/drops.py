@@ -1,4 +1,4 @@
-"""Why RC Link takes no notice of a received packet. Each reason is also the name of the counter that it bumps."""
+"""Reasons for dropping a received RC Link packet. Each is also the name of its counter."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RcLinkDrop(Enum):
 
     @property
     def words(self) -> str:
-        """The reason in a sentence."""
+        """The reason as text."""
         return _WORDS[self]
 
 
@@ -42,20 +42,20 @@ _WORDS = {
     RcLinkDrop.TOO_LONG: "longer than the longest packet",
     RcLinkDrop.BAD_ICRC: "the ICRC is wrong",
     RcLinkDrop.BAD_OPCODE: "opcode 3 is reserved",
-    RcLinkDrop.BAD_LENGTH: "Pkt_len and the bytes that are there disagree, or a SEND holds nothing",
-    RcLinkDrop.BAD_PAD: "the payload with its pad fills no whole words",
+    RcLinkDrop.BAD_LENGTH: "Pkt_len and the received bytes disagree, or a SEND is empty",
+    RcLinkDrop.BAD_PAD: "payload and pad do not fill whole words",
     RcLinkDrop.TYPE2: REFUSED["TYPE2"],
     RcLinkDrop.TYPE3: REFUSED["TYPE3"],
     RcLinkDrop.FACK: REFUSED["FACK"],
     RcLinkDrop.CREDITS: REFUSED["CREDITS"],
-    RcLinkDrop.UNKNOWN_QP: "there is no QP of that number",
+    RcLinkDrop.UNKNOWN_QP: "there is no QP with that number",
     RcLinkDrop.DISABLED: "the QP is disabled",
     RcLinkDrop.WRONG_ADDRESS: "it does not come from the QP's peer",
     RcLinkDrop.BAD_PKEY: "the partition key is not the QP's",
-    RcLinkDrop.BAD_SYNDROME: "the AETH syndrome is none that RC Link has",
+    RcLinkDrop.BAD_SYNDROME: "RC Link has no such AETH syndrome",
     RcLinkDrop.PSN_GAP: "packets before it are missing",
     RcLinkDrop.DUPLICATE: "it was received before",
     RcLinkDrop.NOT_READY: "the receive buffer is full: answered by an RNR NAK",
-    RcLinkDrop.STALE_ACK: "it acknowledges what was acknowledged before",
-    RcLinkDrop.GHOST_ACK: "it acknowledges what was never sent",
+    RcLinkDrop.STALE_ACK: "it acknowledges packets that were acknowledged before",
+    RcLinkDrop.GHOST_ACK: "it acknowledges packets that were never sent",
 }

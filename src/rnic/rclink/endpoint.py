@@ -1,7 +1,7 @@
 """An RC Link endpoint, sans I/O: packets and the time go in, packets and a deadline come out.
 
-A host drives it by registers (:mod:`rnic.rclink.registers`), gives it packets (:meth:`RcLinkEndpoint.send`) and takes
-what came (:meth:`RcLinkEndpoint.recv`); :mod:`rnic.rclink.driver` has the register sequences.
+A host controls it through registers (:mod:`rnic.rclink.registers`), sends packets (:meth:`RcLinkEndpoint.send`) and
+receives them (:meth:`RcLinkEndpoint.recv`); :mod:`rnic.rclink.driver` has the register sequences.
 """
 
 from __future__ import annotations
@@ -47,17 +47,18 @@ IRQ_NAMES = {
 }
 
 MakeFlow = Callable[[bytes, int, int], Flow]
-"""Address of the peer, its UDP port, and a source port to wish for (0: none); ``Link.local_flow`` is one."""
+"""Function from the peer's address, its UDP port and a preferred source port (0: none) to a flow, such as
+``Link.local_flow``."""
 
 
 class RcLinkEndpoint:
     """Queue pairs 0 to ``qp_num - 1`` of TYPE1, reliable unicast.
 
     Args:
-        config: parameters and reset values; registers change it.
-        make_flow: gives the path to a peer.
-        counters: where packets, drops and events are counted.
-        tracer: told of packets, at stages ``"tx"``, ``"rx"`` and ``"drop"``.
+        config: parameters and reset values; register writes change it.
+        make_flow: makes the flow to a peer.
+        counters: counters of packets, drops and events.
+        tracer: called for packets at stages ``"tx"``, ``"rx"`` and ``"drop"``.
     """
 
     def __init__(
@@ -73,13 +74,13 @@ class RcLinkEndpoint:
         self._tracer = tracer or NullTracer()
         self._make_flow = make_flow
         self._now_ns = 0
-        """The latest time that anybody told; stores and sends between two turns count as of then."""
+        """Latest time given by a caller; register writes and sends in between use it."""
         self.qps = [QueuePair(qpid, CC_WINDOW_NS[config.cc_window]) for qpid in range(config.qp_num)]
         self.sender = Sender(self.qps, config, self.counters, self._stopped)
         self._receiver = Receiver(self.qps, config, self.counters)
         self._receiver.cnp_filter.enabled = config.cnp_merge
         self._cnp_filter = CnpFilter(config.cnp_timer_ns)
-        """Of received CNPs; the receiver has one of those that it sends."""
+        """Filter of received CNPs; the receiver has one for sent CNPs."""
         self._cnp_filter.enabled = config.cnp_merge
         self._congested: dict[int, None] = {}
         self._registers = RegisterBlock(self)
@@ -87,50 +88,50 @@ class RcLinkEndpoint:
     # ------------------------------------------------------------------------------------------ the host's side
 
     def read(self, offset: int) -> int:
-        """Load the 64-bit register at ``offset``."""
+        """Read the 64-bit register at ``offset``."""
         return self._registers.read(offset)
 
     def write(self, offset: int, value: int) -> None:
-        """Store into the 64-bit register at ``offset``; see :meth:`RegisterBlock.write` for what it raises."""
+        """Write the 64-bit register at ``offset``; see :meth:`RegisterBlock.write` for errors."""
         if not 0 <= value < 1 << 64:
             raise RcLinkError(f"register {offset:#06x}={value:#x}: use 0 to 2^64 - 1")
         self._registers.write(offset, value)
 
     @property
     def interrupt_line(self) -> bool:
-        """A bit of INTR_STATUS is set."""
+        """True if a bit of INTR_STATUS is set."""
         return self._registers.line
 
     def next_interrupt(self) -> tuple[int, int] | None:
-        """The oldest interrupt that nobody has taken, (``IRQ_*``, QP), or ``None``."""
+        """Return the oldest pending interrupt, (``IRQ_*``, QP), or ``None``."""
         return self._registers.next_interrupt()
 
     def next_congestion(self) -> int | None:
-        """A QP for which a CNP passed the filter, or ``None``; each is told once, however many came meanwhile."""
+        """Return a QP for which a CNP passed the filter, or ``None``; each QP once, however many CNPs it got."""
         return self._congested.popitem()[0] if self._congested else None
 
     @property
     def free_slots(self) -> int:
-        """Packets that :meth:`send` takes now."""
+        """Number of packets that :meth:`send` takes now."""
         return self.sender.free
 
     def send(self, qpid: int, payload: bytes | bytearray | memoryview, *, fack: bool = False, tag: object = None,
              kind: str = "TYPE1") -> None:  # fmt: skip
-        """Give a packet to a QP; it is copied.
+        """Send a packet on a QP; the payload is copied.
 
         Args:
             qpid: the local QP.
             payload: 1 to ``pkt_len`` bytes.
-            fack: the receiver shall acknowledge at once.
-            tag: comes back by :meth:`next_sent` when the packet is acknowledged or thrown away; ``None`` for nothing.
-            kind: ``"TYPE1"``; the others are refused.
+            fack: true if the receiver shall acknowledge at once.
+            tag: returned by :meth:`next_sent` when the packet is acknowledged or discarded; ``None`` for no report.
+            kind: ``"TYPE1"``; other types are refused.
 
         Raises:
-            RcLinkError: no such QP, a QP that is disabled or has stopped, a wrong size, no free slot, or a type that
-                is not carried. The interrupts of ``hardware.md`` §4 tell the same.
+            RcLinkError: unknown, disabled or stopped QP, invalid size, no free slot, or unsupported type. The
+                interrupts of ``hardware.md`` §4 report the same.
         """
         if kind != "TYPE1":
-            raise RcLinkError(REFUSED.get(kind, f"type {kind!r} is none of {', '.join(wire.TYPES)}: use TYPE1"))
+            raise RcLinkError(REFUSED.get(kind, f"type {kind!r} is not one of {', '.join(wire.TYPES)}: use TYPE1"))
         qp = self._qp(qpid)
         size = len(payload)
         if not 1 <= size <= self.config.pkt_len:
@@ -142,7 +143,7 @@ class RcLinkEndpoint:
             raise RcLinkError(f"QP {qpid} is disabled: set qp_en after its set-up")
         if qp.stopped:
             raise RcLinkError(
-                f"QP {qpid} has stopped, its peer did not answer: recover it (rnic.rclink.driver.Recovery)"
+                f"QP {qpid} has stopped since its peer did not answer: recover it (rnic.rclink.driver.Recovery)"
             )
         if not self.sender.free:
             self._interrupt(IRQ_OVER_CREDIT, qpid)
@@ -150,22 +151,22 @@ class RcLinkEndpoint:
         self.sender.write(qp, bytes(payload), fack, tag)
 
     def next_sent(self) -> Sent | None:
-        """What became of the oldest packet with a tag that is done with, or ``None``."""
+        """Return the result of the oldest completed packet with a tag, or ``None``."""
         done = self.sender.done
         return done.popleft() if done else None
 
     def recv(self) -> Received | None:
-        """The oldest received packet, or ``None``."""
+        """Return the oldest received packet, or ``None``."""
         inbox = self._receiver.inbox
         return inbox.popleft() if inbox else None
 
     @property
     def waiting(self) -> int:
-        """Packets that :meth:`recv` would give."""
+        """Number of packets that wait for :meth:`recv`."""
         return len(self._receiver.inbox)
 
     def rtt_ns(self, qpid: int) -> int:
-        """Round trip of a QP as the last ACK with a timestamp measured it, in steps of 1.024 us; 0 before."""
+        """Return the round-trip time of a QP by the last ACK with a timestamp, in steps of 1.024 us; 0 before that."""
         return self._qp(qpid).rtt_ns
 
     def _qp(self, qpid: int) -> QueuePair:
@@ -173,16 +174,16 @@ class RcLinkEndpoint:
             raise RcLinkError(f"QP {qpid}: this endpoint has QPs 0 to {len(self.qps) - 1}")
         return self.qps[qpid]
 
-    # ----------------------------------------------------------------------------------- what stores lead to
+    # ---------------------------------------------------------------------------- effects of register writes
 
     def set_window(self, code: int) -> None:
-        """A new rate window for all QPs."""
+        """Set a new rate window for all QPs."""
         self.config.cc_window = code
         for qp in self.qps:
             qp.rate.set_window(CC_WINDOW_NS[code], self._now_ns)
 
     def set_cnp_merge(self, timer_thr_ns: int, enabled: bool) -> None:
-        """TIMER_THR of both CNP filters, and whether they filter."""
+        """Set TIMER_THR of both CNP filters, and enable or disable them."""
         self.config.cnp_timer_ns = timer_thr_ns
         self.config.cnp_merge = enabled
         for one in (self._cnp_filter, self._receiver.cnp_filter):
@@ -190,15 +191,15 @@ class RcLinkEndpoint:
             one.enabled = enabled
 
     def set_rate(self, qp: QueuePair, length_thr: int) -> None:
-        """A new ``length_thr`` for one QP."""
+        """Set a new ``length_thr`` for one QP."""
         self.sender.set_rate(qp, length_thr, self._now_ns)
 
     def control(self, qp: QueuePair, enable: bool, free: bool) -> None:
         """Enable or disable a QP, or free its slots.
 
         Raises:
-            RcLinkError: no peer is set, its number does not fit RH, banks differ under ``bank_rr``, slots are being
-                freed, or those of an enabled QP should be.
+            RcLinkError: no peer is set, its number does not fit in RH, banks differ under ``bank_rr``, slots are being
+                freed, or ``free`` is set for an enabled QP.
         """
         if free and (qp.enabled or enable):
             raise RcLinkError(f"free_buf_set of QP {qp.qpid}: disable the QP first")
@@ -215,13 +216,13 @@ class RcLinkEndpoint:
     def _enable(self, qp: QueuePair) -> None:
         where = f"QP {qp.qpid} cannot be enabled"
         if qp.freeing or qp.stopped:
-            raise RcLinkError(f"{where}: let free_buf_set free its slots first")
+            raise RcLinkError(f"{where}: free its slots with free_buf_set first")
         if qp.dest_qp >= 1 << 13:
             raise RcLinkError(f"{where}: dest_qpid {qp.dest_qp} does not fit in the 13 bits of RH")
         if self.config.bank_rr and (qp.dest_qp ^ qp.qpid) % BANKS:
             raise RcLinkError(f"{where}: with banks its peer's number {qp.dest_qp} must end in the same two bits")
         if not qp.dest_ip and not qp.dest_ip6:
-            raise RcLinkError(f"{where}: DEST_IP names no peer")
+            raise RcLinkError(f"{where}: set DEST_IP to its peer first")
         address = qp.dest_ip6.to_bytes(16, "big") if qp.dest_ip6 else qp.dest_ip.to_bytes(4, "big")
         qp.flow = self._make_flow(address, qp.udp_dport or self.config.port, qp.udp_sport)
         qp.flow.tclass = self.config.tclass
@@ -231,13 +232,13 @@ class RcLinkEndpoint:
     # ------------------------------------------------------------------------------------------- the wire's side
 
     def receive(self, burst: RxBurst, now_ns: int) -> None:
-        """Take what a link received. Whatever the bytes, the worst they cost is a counter."""
+        """Process packets from a link. Invalid ones are counted and dropped."""
         self._now_ns = max(self._now_ns, now_ns)
         for start in range(0, burst.length, max(1, burst.segment)):
             packet = burst.buf[start : min(start + burst.segment, burst.length)]
             try:
                 drop = self._receive(packet, burst, start // max(1, burst.segment))
-            except Exception:  # noqa: BLE001 - the last guard: a fault of ours costs one QP, and is counted
+            except Exception:  # noqa: BLE001 - last guard: an internal error stops one QP and is counted
                 self._fault(packet)
                 continue
             if drop is not None:
@@ -291,7 +292,7 @@ class RcLinkEndpoint:
             qp.rate.halve(self._now_ns + self.config.cnp_timer_ns)
 
     def produce(self, now_ns: int, budget: int = 64) -> list[TxBurst]:
-        """Up to ``budget`` packets that leave now: answers first, then SENDs in their turn."""
+        """Return up to ``budget`` packets to send now: responses first, then SENDs in arbiter order."""
         self._now_ns = max(self._now_ns, now_ns)
         self.sender.free_some()
         out = [self._burst(qp, rh, b"") for qp, rh in self._receiver.answers(self._now_ns, budget)]
@@ -312,29 +313,29 @@ class RcLinkEndpoint:
         return TxBurst(qp.flow, [frame], len(frame), 1, len(frame))
 
     def has_work(self, now_ns: int) -> bool:
-        """Whether :meth:`produce` may give something now."""
+        """Return whether :meth:`produce` may return packets now."""
         return self.sender.ready() or self._receiver.ready(now_ns)
 
     def next_deadline_ns(self) -> int | None:
-        """When :meth:`handle_timers` and :meth:`produce` should be called although nothing arrives."""
+        """Return when to call :meth:`handle_timers` and :meth:`produce` if nothing arrives."""
         times = [
             time for time in (self.sender.next_deadline_ns(), self._receiver.next_deadline_ns()) if time is not None
         ]
         return min(times, default=None)
 
     def handle_timers(self, now_ns: int) -> None:
-        """Take notice of the time."""
+        """Handle all timers that are due."""
         self._now_ns = max(self._now_ns, now_ns)
         self.sender.handle_timers(self._now_ns)
 
-    # ------------------------------------------------------------------------------------------------- inner
+    # ---------------------------------------------------------------------------------------------- internals
 
     def _interrupt(self, code: int, qpid: int) -> None:
         self.counters.bump("interrupts")
         self._registers.interrupt(code, qpid)
 
     def _fault(self, packet: memoryview) -> None:
-        """The packet met an error of this program: its QP stops, as one whose peer does not answer."""
+        """Stop the QP whose packet caused an internal error, as if its peer did not answer."""
         self.counters.bump("internal_errors")
         qpid = Rh.parse(packet).dest_qp
         if qpid < len(self.qps):

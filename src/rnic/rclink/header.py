@@ -1,7 +1,7 @@
 """RH, RC Link's 64-bit header, and the 128-bit memory descriptor of TYPE3 (``hardware.md`` §4).
 
-§4 numbers the bits of one 64-bit word and does not say in which order its bytes travel; here, as all of IP, the most
-significant byte first. The descriptor never travels: it lies in host memory, little-endian.
+§4 numbers the bits of one 64-bit word but gives no byte order; here it is big-endian, as in IP. The descriptor is not
+sent: it is in host memory, little-endian.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ RH = Layout(
     _SOURCE,
     (
         _bits("opcode", 63, 62, "0 SEND, 1 ACK or NAK, 2 CNP, 3 reserved"),
-        _bits("fack", 61, 61, "of a SEND: the receiver shall acknowledge at once"),
-        _bits("pad", 60, 59, "pad bytes behind the payload, which fills whole words"),
+        _bits("fack", 61, 61, "in a SEND: the receiver shall acknowledge at once"),
+        _bits("pad", 60, 59, "pad bytes after the payload, up to a whole word"),
         _bits("reserved", 58, 57, "reserved, 0"),
         _bits("ts_en", 56, 56, "the timestamp counts"),
-        _bits("timestamp", 55, 40, "when the packet left; in an ACK, when the SEND left that it answers"),
+        _bits("timestamp", 55, 40, "send time of the packet; in an ACK, that of the SEND it answers"),
         _bits("pkey", 39, 32, "partition key"),
-        _bits("len_syndrome", 31, 25, "of a SEND: bytes of RH and payload, 0 beyond 127; of an ACK: AETH syndrome"),
+        _bits("len_syndrome", 31, 25, "in a SEND: bytes of RH and payload, 0 above 127; in an ACK: AETH syndrome"),
         _bits("psn", 24, 13, "packet sequence number"),
         _bits("dest_qp", 12, 0, "destination QP"),
     ),
@@ -42,7 +42,7 @@ MD = Layout(
     "TYPE3 memory descriptor",
     16,
     "little",
-    f"{_SOURCE}; places within the 128 bits as the RC Link register description gives them",
+    f"{_SOURCE}; positions within the 128 bits from the RC Link register description",
     (
         _bits("type", 1, 0, "0: a descriptor", 16),
         _bits("data_size", 19, 4, "bytes of data in the buffer", 16),
@@ -96,7 +96,7 @@ class Rh(Header):
         return self.encode()
 
     def encode(self) -> bytes:
-        """Bytes of a header whose values are known to fit."""
+        """Return the bytes of a header, without range checks."""
         return _STRUCT.pack(
             self.opcode << 62
             | self.fack << 61
@@ -112,7 +112,7 @@ class Rh(Header):
 
 
 class Md(Header):
-    """TYPE3 memory descriptor, 16 bytes; decoded, and otherwise refused."""
+    """TYPE3 memory descriptor, 16 bytes; decoded only, since TYPE3 is refused."""
 
     __slots__ = tuple(field.name for field in MD.fields)
 

@@ -1,7 +1,7 @@
-"""RC Link packets in the standard format: RH, payload, pad, and an ICRC that may be left out.
+"""RC Link packets in the standard format: RH, payload, pad, and an optional ICRC.
 
-The ICRC is RoCEv2's (Annex A17, 17.9.3) but for one thing: that masks byte 4 of the transport header, which routers may
-change there; of RH every byte is covered.
+The ICRC is RoCEv2's (Annex A17, 17.9.3) with one exception: RoCEv2 masks byte 4 of the transport header, which routers
+may change; here all bytes of RH are covered.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TYPES = ("TYPE1", "TYPE2", "TYPE3")
 
 
 class RcLinkPacket:
-    """A packet taken apart; ``payload`` is a view without pad and ICRC."""
+    """A parsed packet; ``payload`` is a view without pad and ICRC."""
 
     __slots__ = ("payload", "rh")
 
@@ -40,7 +40,7 @@ class RcLinkPacket:
 
 
 def classify(flow: Flow, port: int = TYPE1_UDP_PORT, type2_port: int = TYPE2_UDP_PORT) -> str:
-    """``TYPE1``, ``TYPE2`` or ``TYPE3``: by the UDP destination port, and what goes to a group is TYPE2."""
+    """Return ``TYPE1``, ``TYPE2`` or ``TYPE3`` by the UDP destination port; packets to a multicast group are TYPE2."""
     if flow.dport == type2_port and type2_port != port:
         return "TYPE2"
     if flow.dport != port:
@@ -51,14 +51,14 @@ def classify(flow: Flow, port: int = TYPE1_UDP_PORT, type2_port: int = TYPE2_UDP
 
 
 def parse(buf: memoryview, with_icrc: bool = True) -> RcLinkPacket | RcLinkDrop:
-    """Take a UDP payload apart, RH to ICRC; the ICRC itself is not checked here.
+    """Parse a UDP payload, RH to ICRC; the ICRC is not checked here.
 
     Args:
         buf: the whole UDP payload.
-        with_icrc: whether its last four bytes are an ICRC.
+        with_icrc: true if its last four bytes are an ICRC.
 
     Returns:
-        The packet, or why it is none. Never raises, whatever the bytes.
+        The packet, or the reason to drop it. Never raises.
     """
     end = len(buf) - (ICRC_BYTES if with_icrc else 0)
     if end < RH_BYTES:
@@ -83,7 +83,7 @@ def parse(buf: memoryview, with_icrc: bool = True) -> RcLinkPacket | RcLinkDrop:
 
 
 def build(rh: Rh, payload: bytes | memoryview = b"") -> bytes:
-    """RH, payload and pad, without ICRC. Sets ``pad``, and the length of a SEND; the other fields must fit."""
+    """Return RH, payload and pad, without ICRC; set ``pad``, and the length of a SEND. Other fields must fit."""
     rh.pad = -len(payload) % 4
     if rh.opcode == OP_SEND:
         used = RH_BYTES + len(payload)
@@ -92,16 +92,16 @@ def build(rh: Rh, payload: bytes | memoryview = b"") -> bytes:
 
 
 def icrc(frame: bytes | memoryview, flow: Flow, ident: int = 0, frag: int = DONT_FRAGMENT) -> int:
-    """The ICRC of a frame, RH to pad, on a path."""
+    """Return the ICRC of a frame, RH to pad, on a path."""
     return crc32(frame, flow.seed(len(frame) + ICRC_BYTES, ident, frag))
 
 
 def seal(frame: bytes, flow: Flow, ident: int = 0) -> bytes:
-    """The frame with its ICRC."""
+    """Return the frame with its ICRC."""
     return frame + _ICRC.pack(icrc(frame, flow, ident))
 
 
 def icrc_ok(packet: bytes | memoryview, flow: Flow, ident: int = 0, frag: int = DONT_FRAGMENT) -> bool:
-    """Whether a UDP payload of at least four bytes ends with the right ICRC."""
+    """Return whether a UDP payload of at least four bytes ends with the right ICRC."""
     (carried,) = _ICRC.unpack_from(packet, len(packet) - ICRC_BYTES)
     return bool(carried == icrc(packet[:-ICRC_BYTES], flow, ident, frag))

@@ -1,4 +1,4 @@
-"""An endpoint on a link: one bounded round at a time, driven by whoever calls it."""
+"""An endpoint on a link, driven by its caller in bounded rounds."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ RECEIVE_LIMIT = 32
 
 
 class Link(Protocol):
-    """What a port needs of a link; every link of :mod:`rnic.link` has it."""
+    """Interface of the link of a port; every link of :mod:`rnic.link` has it."""
 
     @property
     def counters(self) -> Counters:
-        """Where drops are counted."""
+        """Drop counters."""
 
     def send(self, bursts: Sequence[TxBurst]) -> None:
-        """Send, or count a drop."""
+        """Send bursts, or count drops."""
 
     def receive(self, limit: int) -> list[RxBurst]:
-        """What has arrived."""
+        """Return received bursts."""
 
     def next_deadline_ns(self) -> int | None:
-        """When to call ``receive`` although nothing arrives."""
+        """Return when to call ``receive`` if nothing arrives."""
 
     def local_flow(self, remote_addr: bytes, remote_port: int, sport: int = 0) -> Flow:
-        """The path to a peer."""
+        """Return the flow to a peer."""
 
 
 class RcLinkPort:
-    """An endpoint and its link; ``nic`` and ``link`` as a simulation loop looks for them.
+    """An endpoint and its link; simulation loops use the attributes ``nic`` and ``link``.
 
     Args:
-        link: carries the packets; stays the caller's.
-        config: for the endpoint.
-        clock: the time in nanoseconds.
-        tracer: for the endpoint.
+        link: carries the packets; the caller closes it.
+        config: configuration of the endpoint.
+        clock: returns the time in nanoseconds.
+        tracer: tracer of the endpoint.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class RcLinkPort:
 
     @property
     def endpoint(self) -> RcLinkEndpoint:
-        """The same as ``nic``."""
+        """The endpoint; same as ``nic``."""
         return self.nic
 
     def progress(self) -> bool:
-        """One round: take what arrived, send what is due. True if something happened."""
+        """Run one round: process received packets and send those due. Return whether there were any."""
         now_ns = self.clock()
         endpoint = self.nic
         bursts = self.link.receive(RECEIVE_LIMIT)
@@ -76,7 +76,7 @@ class RcLinkPort:
         return bool(bursts) or bool(out) or due
 
     def next_deadline_ns(self) -> int | None:
-        """When :meth:`progress` should be called although nothing arrives; now, where it has work."""
+        """Return when to call :meth:`progress` if nothing arrives; the present time if it has work."""
         now_ns = self.clock()
         if self.nic.has_work(now_ns):
             return now_ns

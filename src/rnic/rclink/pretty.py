@@ -1,4 +1,4 @@
-"""RC Link packets for people."""
+"""RC Link packets as text."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _DECIMAL = frozenset(("psn", "dest_qp", "pad", "fack", "ts_en", "timestamp", "re
 
 
 def headers(buf: memoryview) -> list[Header]:
-    """RH, if the bytes reach."""
+    """Return RH, or nothing if the packet is too short."""
     return [Rh.parse(buf)] if len(buf) >= RH_BYTES else []
 
 
 def payload_bytes(buf: memoryview) -> int:
-    """Bytes between RH and pad in a whole UDP payload with ICRC."""
+    """Return the number of bytes between RH and pad in a whole UDP payload with ICRC."""
     return max(0, len(buf) - RH_BYTES - ICRC_BYTES - (buf[0] >> 3 & 3 if len(buf) else 0))
 
 
 def name(buf: memoryview) -> str:
-    """``"RCLINK_SEND"``, ``"RCLINK_ACK"``, ``"RCLINK_NAK"``, ``"RCLINK_CNP"`` or ``"RCLINK opcode 3"``."""
+    """Return ``"RCLINK_SEND"``, ``"RCLINK_ACK"``, ``"RCLINK_NAK"``, ``"RCLINK_CNP"`` or ``"RCLINK opcode 3"``."""
     opcode = buf[0] >> 6
     if opcode == OP_ACK and len(buf) >= RH_BYTES:
         return f"RCLINK_{syndrome_text(Rh.parse(buf).len_syndrome).split()[0].upper()}"
@@ -29,7 +29,7 @@ def name(buf: memoryview) -> str:
 
 
 def text(header: Rh, field: str) -> str:
-    """One field's value as people write it."""
+    """Return the value of a field as text."""
     value: int = getattr(header, field)
     if field == "opcode":
         return f"{value} ({OP_NAMES.get(value, 'reserved')})"

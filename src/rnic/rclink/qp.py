@@ -11,7 +11,7 @@ from rnic.wire.flow import Flow
 
 
 class Slot:
-    """One packet to send. ``serial`` is its place in the queue of all QPs."""
+    """A packet to send. ``serial`` is its position in the order of all QPs."""
 
     __slots__ = ("fack", "payload", "psn", "qpid", "serial", "state", "tag")
 
@@ -25,12 +25,12 @@ class Slot:
         self.tag = tag
 
     def happen(self, what: SlotInput) -> None:
-        """Take one transition of the table."""
+        """Apply a transition of the table."""
         self.state = next_state(self.state, what)
 
 
 class QueuePair:
-    """State of one QP; the sender owns the first part, the receiver the second, the driver the third."""
+    """State of one QP: first the fields of the sender, then of the receiver, then of the driver."""
 
     __slots__ = (
         "ack_sn",
@@ -67,38 +67,38 @@ class QueuePair:
         self.qpid = qpid
 
         self.tx_epsn = 0
-        """PSN of the next packet that is written into a slot."""
+        """PSN of the next packet written into a slot."""
         self.expect_resp = 0
         """The oldest PSN that is not acknowledged."""
         self.last_psn = psn_add(0, -1)
-        """The PSN that was sent last."""
+        """PSN sent last."""
         self.max_fw_psn = psn_add(0, -1)
-        """The furthest PSN that was ever sent."""
+        """Highest PSN ever sent."""
         self.retry_count = 0
         self.rnr_count = 0
         self.rnr_wait = False
         self.stopped = False
-        """The retry limit was reached."""
+        """True once the retry limit was reached."""
         self.freeing = False
         self.unacked: deque[Slot] = deque()
         """Slots in WAIT_ACK, in order of PSN."""
         self.waiting: deque[Slot] = deque()
-        """Slots in WAIT_GRANT behind them; the first may be in WAIT_CRD."""
+        """Slots in WAIT_GRANT after them; the first may be in WAIT_CRD."""
         self.rate = RateWindow(window_ns)
         self.rtt_ns = 0
-        """Round trip that the last timestamp measured."""
+        """Round-trip time measured with the last timestamp."""
 
         self.rx_epsn = 0
-        """The PSN that is expected next."""
+        """PSN expected next."""
         self.ack_sn = 0
-        """The PSN behind the last one acknowledged."""
+        """PSN after the last one acknowledged."""
         self.nak_sent = False
         self.echo = 0
         """Timestamp of the last SEND."""
 
         self.enabled = False
         self.flow: Flow | None = None
-        """The path to the peer while enabled."""
+        """Flow to the peer while enabled."""
         self.dest_ip = 0
         self.dest_ip6 = 0
         self.dest_mac = 0
@@ -110,5 +110,5 @@ class QueuePair:
 
     @property
     def slots(self) -> int:
-        """Slots that the QP holds."""
+        """Number of slots that the QP holds."""
         return len(self.unacked) + len(self.waiting)

@@ -19,7 +19,7 @@ _NAKS_SENT = {**NAKS_SENT, AETH_NAK: "naks_sent"}
 
 
 class Received:
-    """A packet for the host: its QP and its bytes."""
+    """A received packet for the host: QP and payload."""
 
     __slots__ = ("payload", "qpid")
 
@@ -29,12 +29,12 @@ class Received:
 
 
 class Receiver:
-    """What SENDs of all QPs lead to.
+    """Receiver of SENDs of all QPs.
 
     Args:
         qps: the QPs by number.
-        config: parameters; fields that registers set are read anew each time.
-        counters: where packets and events are counted.
+        config: parameters; fields set by registers are read at each use.
+        counters: counters of packets and events.
     """
 
     def __init__(self, qps: list[QueuePair], config: RcLinkConfig, counters: Counters) -> None:
@@ -42,17 +42,17 @@ class Receiver:
         self._config = config
         self._counters = counters
         self.inbox: deque[Received] = deque()
-        """Packets that wait for the host."""
+        """Packets waiting for the host."""
         self._acks = AckMerger(len(qps))
         self._naks: dict[int, int] = {}
-        """Syndromes by QP."""
+        """NAK syndromes to send, by QP."""
         self._cnps: dict[int, None] = {}
         self.cnp_filter = CnpFilter(config.cnp_timer_ns)
         self._merge_ns: int | None = None
-        """When ACKs that nothing forces are due."""
+        """Time at which unforced ACKs are due."""
 
     def take(self, qp: QueuePair, packet: RcLinkPacket, congested: bool, now_ns: int) -> RcLinkDrop | None:
-        """A SEND that is for this QP; why it is not delivered, or ``None``."""
+        """Process a SEND for this QP; return the drop reason, or ``None`` if it is delivered."""
         rh = packet.rh
         if congested:
             self._counters.bump("ecn_received")
@@ -62,7 +62,7 @@ class Receiver:
             qp.echo = rh.timestamp
         ahead = psn_diff(rh.psn, qp.rx_epsn)
         if ahead > 0:
-            # one NAK, and then silence until the missing packet comes
+            # one NAK only, until the missing packet arrives
             if not qp.nak_sent:
                 qp.nak_sent = True
                 self._naks[qp.qpid] = NAK_PSN_SEQUENCE
@@ -88,14 +88,14 @@ class Receiver:
             self._merge_ns = now_ns + self._config.ack_merge_ns
 
     def forget(self, qp: QueuePair) -> None:
-        """The QP was disabled: it answers nothing any more."""
+        """Discard pending responses of a disabled QP."""
         self._acks.clear(qp.qpid)
         self._naks.pop(qp.qpid, None)
         self._cnps.pop(qp.qpid, None)
         qp.nak_sent = False
 
     def answers(self, now_ns: int, limit: int) -> list[tuple[QueuePair, Rh]]:
-        """Up to ``limit`` NAKs, ACKs and CNPs that are due, with their QPs."""
+        """Return up to ``limit`` NAKs, ACKs and CNPs that are due, with their QPs."""
         out: list[tuple[QueuePair, Rh]] = []
         while self._cnps and len(out) < limit:
             qpid = next(iter(self._cnps))
@@ -105,7 +105,7 @@ class Receiver:
         while self._naks and len(out) < limit:
             qpid, syndrome = next(iter(self._naks.items()))
             del self._naks[qpid]
-            self._acks.clear(qpid)  # a NAK acknowledges what came before
+            self._acks.clear(qpid)  # a NAK acknowledges all earlier packets
             qp = self._qps[qpid]
             qp.ack_sn = qp.rx_epsn
             out.append(self._answer(qpid, OP_ACK, syndrome, qp.rx_epsn))
@@ -140,11 +140,11 @@ class Receiver:
         return qp, rh
 
     def ready(self, now_ns: int) -> bool:
-        """Whether :meth:`answers` has something due."""
+        """Return whether :meth:`answers` has packets due."""
         if self._naks or self._cnps or self._acks.forced:
             return True
         return self._merge_ns is not None and self._merge_ns <= now_ns
 
     def next_deadline_ns(self) -> int | None:
-        """When ACKs that wait for others are due."""
+        """Return when merged ACKs are due."""
         return self._merge_ns

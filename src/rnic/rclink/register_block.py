@@ -1,4 +1,4 @@
-"""What loads and stores of an endpoint's registers do."""
+"""Reads and writes of an endpoint's registers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PSN_SLOTS = {
     r.REQ_CHK: "rx_epsn",
     r.TX_MAX_FW: "max_fw_psn",
 }
-"""Attribute of the QP behind each PSN register."""
+"""QP attribute of each PSN register."""
 _WORDS = {r.DEST_MAC: "dest_mac", r.RX_PKEY: "rx_pkey"}
 _WORD = (1 << 64) - 1
 _STATUS_BITS = {1: r.INTR_OVERSIZE, 2: r.INTR_RETRY_OUT, 3: r.INTR_OVER_CREDIT, 4: r.INTR_TX_DISABLED,
@@ -37,7 +37,7 @@ class RegisterBlock:
         self._qpid = 0
         self._intr_status = 0
         self._pending: dict[tuple[int, int], None] = {}
-        """Interrupt messages, (code, QP), each at most once."""
+        """Pending interrupt messages, (code, QP), each at most once."""
         self._stores: dict[int, Callable[[int], None]] = {
             r.RETRY_TIMER_CFG: self._store_retry,
             r.INTR_STATUS: self._store_intr_status,
@@ -52,26 +52,26 @@ class RegisterBlock:
 
     @property
     def line(self) -> bool:
-        """The interrupt line: a bit of INTR_STATUS is set."""
+        """Interrupt line: true if a bit of INTR_STATUS is set."""
         return self._intr_status != 0
 
     def interrupt(self, code: int, qpid: int) -> None:
-        """Note an interrupt; one that nobody has taken yet is not noted twice."""
+        """Raise an interrupt, unless the same one is still pending."""
         self._intr_status |= _STATUS_BITS[code]
         self._pending[code, qpid] = None
 
     def next_interrupt(self) -> tuple[int, int] | None:
-        """The oldest interrupt message that nobody has taken: its code and QP."""
+        """Return the oldest pending interrupt message: its code and QP."""
         if not self._pending:
             return None
         first = next(iter(self._pending))
         del self._pending[first]
         return first
 
-    # ------------------------------------------------------------------------------------------------ loads
+    # ------------------------------------------------------------------------------------------------ reads
 
     def read(self, offset: int) -> int:
-        """The value of the register at ``offset``; 0 where there is none."""
+        """Return the value of the register at ``offset``; 0 if there is none."""
         register = r.AT.get(offset)
         if register is None:
             return 0
@@ -139,14 +139,14 @@ class RegisterBlock:
         assert offset == r.RETRY_CNT, register.name
         return register.pack(retry_counter=qp.retry_count, rnr_retry_counter=qp.rnr_count)
 
-    # ----------------------------------------------------------------------------------------------- stores
+    # ----------------------------------------------------------------------------------------------- writes
 
     def write(self, offset: int, value: int) -> None:
-        """Store into the register at ``offset``; bits that no writable field has are ignored.
+        """Write the register at ``offset``; bits outside writable fields are ignored.
 
         Raises:
-            RcLinkError: a register of what is refused, a value that the register cannot have, a register that the
-                QP's state keeps from changing.
+            RcLinkError: a register of an unsupported feature, an invalid value, or a register that cannot be written in
+                the QP's state.
         """
         for first, last, what in r.REFUSED_AT:
             if first <= offset <= last:

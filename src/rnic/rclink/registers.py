@@ -1,11 +1,11 @@
 """RC Link's registers as a table: 64 bits each, byte offsets (``hardware.md`` §4).
 
-Registers that §4 lists stand at its offsets; those from 300h and from 2090h are ours, for what §4 has no register for.
-The registers of a QP are one block, which shows the QP that QP_ID_SET names.
+Registers of §4 have its offsets; those from 300h and from 2090h are rnic's own, for functions without a register in §4.
+The registers of a QP form one block, which shows the QP selected by QP_ID_SET.
 
-* 64-bit, aligned. A misaligned or unlisted offset reads 0 and takes no store.
-* A store to a read-only field changes nothing.
-* Offsets of what is refused read 0, and a store to one is an error that says why.
+* Accesses are 64-bit and aligned. A misaligned or unlisted offset reads 0 and ignores writes.
+* A write to a read-only field has no effect.
+* Offsets of unsupported features read 0, and a write to one raises an error that names the feature.
 """
 
 from __future__ import annotations
@@ -77,38 +77,42 @@ GLOBAL_REGISTERS: tuple[WideRegister, ...] = (
     WideRegister(
         "RETRY_TIMER_CFG",
         RETRY_TIMER_CFG,
-        "when a QP goes back, and when it stops",
+        "retry timeout and limits",
         (
-            _bits("retry_timer", 12, 0, "silence in units of 4.096 us (choice), at least 1"),
+            _bits("retry_timer", 12, 0, "retry timeout in units of 4.096 us (choice), at least 1"),
             _bits("retry_limit", 16, 13, "retries without progress after which the QP stops"),
-            _bits("rnr_limit", 20, 17, "RNR NAKs in a row after which it stops, 7 never (choice)"),
+            _bits("rnr_limit", 20, 17, "consecutive RNR NAKs after which it stops, 7 never (choice)"),
         ),
     ),
     WideRegister(
         "INTR_STATUS",
         INTR_STATUS,
-        "causes since they were cleared",
+        "interrupt causes since they were cleared",
         (
             _bits("oversize", 0, 0, "a packet to send was too long", "W1C"),
             _bits("over_credit", 1, 1, "a packet to send found no free slot", "W1C"),
             _bits("retry_out", 3, 3, "a QP's retries reached the limit", "W1C"),
             _bits("tx_disabled", 14, 14, "a packet to send was for a disabled QP", "W1C"),
-            _bits("rx_disabled", 15, 15, "a packet came for a disabled QP", "W1C"),
+            _bits("rx_disabled", 15, 15, "a packet arrived for a disabled QP", "W1C"),
         ),
     ),
     WideRegister(
         "CC_WINDOW", CC_WINDOW, "rate window", (_bits("code", 2, 0, "4.096 us shifted left by 0 to 4"),), CHOICE
     ),
     WideRegister(
-        "ACK_MERGE", ACK_MERGE, "merging of ACKs", (_bits("time", 31, 0, "ns that an ACK may wait for others"),), CHOICE
+        "ACK_MERGE",
+        ACK_MERGE,
+        "merging of ACKs",
+        (_bits("time", 31, 0, "longest time in ns that an ACK waits to be merged"),),
+        CHOICE,
     ),
     WideRegister(
         "CNP_MERGE",
         CNP_MERGE,
         "filtering of CNPs",
         (
-            _bits("timer_thr", 31, 0, "TIMER_THR in ns: one CNP a QP and time"),
-            _bits("enable", 32, 32, "CNPs are filtered at all"),
+            _bits("timer_thr", 31, 0, "TIMER_THR in ns: shortest time between two CNPs of a QP"),
+            _bits("enable", 32, 32, "CNPs are filtered"),
         ),
         CHOICE,
     ),
@@ -121,7 +125,7 @@ GLOBAL_REGISTERS: tuple[WideRegister, ...] = (
             _bits("ack_time", 1, 1, "every ACK carries a timestamp"),
             _bits("cnp_halves", 2, 2, "a CNP halves the QP's rate for TIMER_THR"),
             _bits("icrc", 3, 3, "packets end with an ICRC", "RO"),
-            _bits("tclass", 15, 8, "traffic class of QPs that are enabled from now on"),
+            _bits("tclass", 15, 8, "traffic class of QPs enabled after the write"),
         ),
         CHOICE,
     ),
@@ -131,15 +135,15 @@ GLOBAL_REGISTERS: tuple[WideRegister, ...] = (
         "ports",
         (
             _bits("type1", 15, 0, "UDP port of TYPE1", "RO"),
-            _bits("type2", 31, 16, "UDP port by which TYPE2 is told", "RO"),
+            _bits("type2", 31, 16, "UDP port of TYPE2, which is refused", "RO"),
         ),
         CHOICE,
     ),
-    WideRegister("OST_FREE", OST_FREE, "slots", (_bits("free", 11, 0, "slots that are EMPTY", "RO"),), CHOICE),
+    WideRegister("OST_FREE", OST_FREE, "slots", (_bits("free", 11, 0, "number of EMPTY slots", "RO"),), CHOICE),
     WideRegister(
         "IRQ_INFO",
         IRQ_INFO,
-        "the oldest interrupt message; reading takes it, 0 is none",
+        "oldest interrupt message, removed by the read; 0 for none",
         (
             _bits("code", 4, 0, "1 oversize, 2 retry out, 3 over-credit, 4 TX disabled, 5 RX disabled", "RO"),
             _bits("qpid", 17, 5, "QP", "RO"),
@@ -155,17 +159,19 @@ QP_REGISTERS: tuple[WideRegister, ...] = (
         DEST_IP,
         "the peer",
         (
-            _bits("dest_ip_addr", 31, 0, "IPv4 address, 0 where DEST_IP6 holds one"),
+            _bits("dest_ip_addr", 31, 0, "IPv4 address, 0 if DEST_IP6 is set"),
             _bits("dest_qpid", 55, 32, "QP there"),
         ),
     ),
-    WideRegister("DEST_MAC", DEST_MAC, "stored; the system finds the way", (_bits("dest_mac_addr", 47, 0, "MAC"),)),
+    WideRegister(
+        "DEST_MAC", DEST_MAC, "stored only; the system routes packets", (_bits("dest_mac_addr", 47, 0, "MAC"),)
+    ),
     WideRegister(
         "UDP_SRC_PORT",
         UDP_SRC_PORT,
-        "ports and partition key of what is sent",
+        "ports and partition key of sent packets",
         (
-            _bits("udp_src_port", 15, 0, "a wish: links that have one bound port send from that"),
+            _bits("udp_src_port", 15, 0, "preferred source port; links with one bound port use that port"),
             _bits("qp_p_key", 23, 16, "partition key"),
             _bits("udp_dest_port", 47, 32, "0 is 4793 (choice)"),
         ),
@@ -177,29 +183,31 @@ QP_REGISTERS: tuple[WideRegister, ...] = (
         (
             _bits("qp_en", 0, 0, "the QP sends and receives"),
             _bits("stopped", 1, 1, "the retry limit was reached (choice)", "RO"),
-            _bits("free_buf_set", 15, 15, "1 frees the disabled QP's slots; 0 when that is done"),
+            _bits("free_buf_set", 15, 15, "write 1 to free the disabled QP's slots; reads 0 when done"),
         ),
     ),
     WideRegister(
-        "EXPECT_RESP_PSN", EXPECT_RESP, "acknowledgement", (_psn("expect_resp_psn", "oldest PSN without one"),)
+        "EXPECT_RESP_PSN", EXPECT_RESP, "acknowledgement", (_psn("expect_resp_psn", "oldest unacknowledged PSN"),)
     ),
     WideRegister("TX_LAST_PSN", TX_LAST_PSN, "sending", (_psn("tx_last_psn", "PSN sent last"),)),
-    WideRegister("TX_ACK_SN", TX_ACK_SN, "answering", (_psn("tx_epsn", "PSN behind the last one acknowledged"),)),
+    WideRegister("TX_ACK_SN", TX_ACK_SN, "answering", (_psn("tx_epsn", "PSN after the last one acknowledged"),)),
     WideRegister(
-        "TX_SPEED", TX_SPEED, "rate", (_bits("tx_speed_cfg", 21, 0, "length_thr: bytes a window; 0 blocks the QP"),)
+        "TX_SPEED", TX_SPEED, "rate", (_bits("tx_speed_cfg", 21, 0, "length_thr: bytes per window; 0 blocks the QP"),)
     ),
-    WideRegister("ACC_CNT", ACC_CNT, "rate", (_bits("acc_cnt", 31, 0, "bytes counted against it", "RO"),), CHOICE),
-    WideRegister("TX_EPSN", TX_EPSN, "sending", (_psn("tx_psn", "PSN of the next packet that takes a slot"),)),
+    WideRegister("ACC_CNT", ACC_CNT, "rate", (_bits("acc_cnt", 31, 0, "bytes counted in the window", "RO"),), CHOICE),
+    WideRegister("TX_EPSN", TX_EPSN, "sending", (_psn("tx_psn", "PSN of the next packet written into a slot"),)),
     WideRegister(
         "RETRY_CNT",
         RETRY_CNT,
         "retries without progress",
         (_bits("retry_counter", 3, 0, "NAKs and timeouts"), _bits("rnr_retry_counter", 7, 4, "RNR NAKs")),
     ),
-    WideRegister("RX_PKEY", RX_PKEY, "receiving", (_bits("qp_p_key", 7, 0, "partition key that packets must have"),)),
-    WideRegister("REQ_CHK_SN", REQ_CHK, "receiving", (_psn("rx_req_epsn", "PSN that is expected"),)),
-    WideRegister("TX_MAX_FW_PSN", TX_MAX_FW, "sending", (_psn("max_forward_psn", "furthest PSN ever sent"),)),
-    WideRegister("QP_ID_SET", QP_ID_SET, "the block", (_bits("qp_id_set", 31, 0, "QP that the block shows"),)),
+    WideRegister(
+        "RX_PKEY", RX_PKEY, "receiving", (_bits("qp_p_key", 7, 0, "partition key required in received packets"),)
+    ),
+    WideRegister("REQ_CHK_SN", REQ_CHK, "receiving", (_psn("rx_req_epsn", "expected PSN"),)),
+    WideRegister("TX_MAX_FW_PSN", TX_MAX_FW, "sending", (_psn("max_forward_psn", "highest PSN ever sent"),)),
+    WideRegister("QP_ID_SET", QP_ID_SET, "the block", (_bits("qp_id_set", 31, 0, "QP shown by the block"),)),
     WideRegister(
         "DEST_IP6_HI", DEST_IP6_HI, "the peer", (_bits("high", 63, 0, "IPv6 address, high half; 0 is none"),), CHOICE
     ),
@@ -207,16 +215,16 @@ QP_REGISTERS: tuple[WideRegister, ...] = (
 )
 
 REGISTERS: tuple[WideRegister, ...] = GLOBAL_REGISTERS + QP_REGISTERS
-"""All of them in the order of offsets."""
+"""All registers in the order of offsets."""
 AT: dict[int, WideRegister] = {register.offset: register for register in REGISTERS}
 BY_NAME: dict[str, WideRegister] = {register.name: register for register in REGISTERS}
 
 FIXED_WHILE_HELD: frozenset[int] = frozenset(
     (DEST_IP, DEST_IP6_HI, DEST_IP6_LO, UDP_SRC_PORT, EXPECT_RESP, TX_LAST_PSN, TX_EPSN, TX_MAX_FW)
 )
-"""Registers that take a store only while the QP is disabled and holds no slots (choice)."""
+"""Registers writable only while the QP is disabled and holds no slots (choice)."""
 FIXED_WHILE_ENABLED: frozenset[int] = frozenset((TX_ACK_SN, REQ_CHK))
-"""Registers that take a store only while the QP is disabled (choice)."""
+"""Registers writable only while the QP is disabled (choice)."""
 
 REFUSED_AT: tuple[tuple[int, int, str], ...] = (
     (0x0110, 0x0120, "TYPE2"),
@@ -224,7 +232,7 @@ REFUSED_AT: tuple[tuple[int, int, str], ...] = (
     (0x0168, 0x01A0, "TYPE2"),
     (0x1000, 0x11F8, "TYPE3"),
 )
-"""First and last offset of registers of what is refused, and what that is."""
+"""First and last offset of the registers of each unsupported feature, and the feature."""
 
 
 def _layout(name: str, base: int, size: int, registers: tuple[WideRegister, ...]) -> Layout:
@@ -233,7 +241,7 @@ def _layout(name: str, base: int, size: int, registers: tuple[WideRegister, ...]
         for register in registers
         for field in register.fields
     ]
-    return Layout(name, size, "little", f"{SOURCE}; what is marked as ours in rclink's registers.py", tuple(fields))
+    return Layout(name, size, "little", f"{SOURCE}; choices are marked in rclink's registers.py", tuple(fields))
 
 
 GLOBAL_BLOCK = _layout("RC Link registers", 0, 0x400, GLOBAL_REGISTERS)

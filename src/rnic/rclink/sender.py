@@ -1,4 +1,4 @@
-"""The sending half: slots, the arbiter, Go-Back-N and its limits (``hardware.md`` §4)."""
+"""The sending half: slots, arbiter, Go-Back-N and retry limits (``hardware.md`` §4)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from rnic.spec.syndromes import (
 from rnic.trace.counters import Counters
 
 FREE_PER_TURN = 64
-"""Slots that recovery frees in one turn, so that a turn stays short."""
+"""Most slots that recovery frees in one round, to keep rounds short."""
 
 
 class Sent:
-    """A packet that was given a ``tag`` is done with: acknowledged (``ok``), or thrown away by recovery."""
+    """Result of a packet with a ``tag``: acknowledged (``ok``), or discarded by recovery."""
 
     __slots__ = ("ok", "qpid", "tag")
 
@@ -40,13 +40,13 @@ class Sent:
 
 
 class Sender:
-    """Slots of all QPs, and who is next.
+    """Send slots of all QPs, and the arbiter.
 
     Args:
         qps: the QPs by number.
-        config: parameters; fields that registers set are read anew each time.
-        counters: where packets and events are counted.
-        stop: called with a QP whose retry limit is reached.
+        config: parameters; fields set by registers are read at each use.
+        counters: counters of packets and events.
+        stop: called with a QP that reached its retry limit.
     """
 
     def __init__(
@@ -62,22 +62,22 @@ class Sender:
         self._stop = stop
         self._serial = 0
         self.free = config.ost
-        """Slots that are EMPTY."""
+        """Number of EMPTY slots."""
         self.done: deque[Sent] = deque()
-        """What became of packets with a tag."""
+        """Results of packets with a tag."""
         self._freeing: deque[QueuePair] = deque()
         self._banks: list[list[tuple[int, int]]] = [[] for _ in range(BANKS)]
-        """For each bank (serial, QP) of first slots, the oldest first; what no longer is first is skipped."""
+        """(serial, QP) of the QPs' head slots in each bank, oldest first; stale entries are skipped."""
         self._last_bank = 0
         self.retries = Deadlines()
-        """When a QP goes back: after silence, or at the end of an RNR wait."""
+        """Deadlines of QPs for Go-Back-N: retry timeouts and ends of RNR waits."""
         self.unblocks = Deadlines()
-        """When a QP's rate window has room again."""
+        """Times at which QPs' rate windows unblock."""
 
-    # ------------------------------------------------------------------------------------- what the host does
+    # ---------------------------------------------------------------------------------- requests of the host
 
     def write(self, qp: QueuePair, payload: bytes, fack: bool, tag: object) -> None:
-        """Put a packet into a slot; the caller has seen that one is free and the QP enabled."""
+        """Put a packet into a slot; the caller has checked that one is free and the QP is enabled."""
         slot = Slot(self._serial, qp.qpid, qp.tx_epsn, payload, fack, tag)
         self._serial += 1
         self.free -= 1
@@ -88,40 +88,40 @@ class Sender:
             self._offer(qp)
 
     def set_rate(self, qp: QueuePair, length_thr: int, now_ns: int) -> None:
-        """A new ``length_thr``; a QP that it lets go is offered again."""
+        """Set a new ``length_thr``, and offer the QP to the arbiter again if that unblocks it."""
         qp.rate.settle(now_ns)
         qp.rate.length_thr = length_thr
         if qp.waiting and qp.waiting[0].state is SlotState.WAIT_CRD:
             self._unblock(qp)
 
     def resume(self, qp: QueuePair, now_ns: int) -> None:
-        """The QP was enabled: what its slots hold may go."""
+        """Resume an enabled QP: its slots may be sent."""
         if qp.unacked:
             self._arm(qp, now_ns)
         self._unblock(qp)
         self._offer(qp)
 
     def suspend(self, qp: QueuePair) -> None:
-        """The QP was disabled: its timer stands, its slots keep what they hold."""
+        """Suspend a disabled QP: stop its timer and keep its slots."""
         qp.rnr_wait = False
         self.retries.cancel(qp.qpid)
         self.unblocks.cancel(qp.qpid)
 
     def start_freeing(self, qp: QueuePair) -> None:
-        """``free_buf_set``: throw away what the QP's slots hold, a few each turn."""
+        """Start ``free_buf_set``: discard the QP's slots, a few per round."""
         if not qp.freeing:
             qp.freeing = True
             self._freeing.append(qp)
 
     @property
     def freeing(self) -> bool:
-        """``type1_free_busy``: slots of some QP are being freed."""
+        """``type1_free_busy``: true while slots of some QP are being freed."""
         return bool(self._freeing)
 
     # ------------------------------------------------------------------------------------------- the arbiter
 
     def grant(self, now_ns: int) -> tuple[QueuePair, Rh, bytes] | None:
-        """The next packet to send, with its header; ``None`` where none may go now."""
+        """Return the next packet to send, with its header; ``None`` if none may be sent now."""
         while (qp := self._next(now_ns)) is not None:
             slot = qp.waiting[0]
             if qp.rate.blocked(now_ns):
@@ -158,11 +158,11 @@ class Sender:
         return None
 
     def ready(self) -> bool:
-        """Whether :meth:`grant` or :meth:`free_some` may have something to do."""
+        """Return whether :meth:`grant` or :meth:`free_some` may have work."""
         return bool(self._freeing) or any(self._banks)
 
     def _offer(self, qp: QueuePair) -> None:
-        """Enter the QP's first slot into its bank's queue, if it may be sent at all."""
+        """Enter the QP's head slot into its bank's queue, if it may be sent."""
         if self._sendable(qp):
             heap = self._banks[qp.qpid % BANKS]
             if len(heap) > 4 * len(self._qps):
@@ -179,7 +179,7 @@ class Sender:
         return self._sendable(qp) and qp.waiting[0].serial == serial
 
     def _next(self, now_ns: int) -> QueuePair | None:
-        """Take the oldest first slot; with ``bank_rr`` of another bank than the last one's, where there is one."""
+        """Take the oldest head slot; with ``bank_rr`` the banks take turns, and empty ones are skipped."""
         heads: list[tuple[int, int, int]] = []
         for bank, heap in enumerate(self._banks):
             while heap and not self._is_first(*heap[0]):
@@ -192,10 +192,10 @@ class Sender:
         _, _, bank = min(heads)
         return self._qps[heapq.heappop(self._banks[bank])[1]]
 
-    # ------------------------------------------------------------------------------------- what the peer says
+    # ------------------------------------------------------------------------------------ responses of the peer
 
     def acknowledge(self, qp: QueuePair, psn: int, syndrome: int, now_ns: int) -> RcLinkDrop | None:
-        """An ACK or NAK; why it counts for nothing, or ``None``."""
+        """Process an ACK or NAK; return the drop reason, or ``None``."""
         kind, value = syndrome & AETH_TYPE_MASK, syndrome & AETH_VALUE_MASK
         if kind == AETH_ACK:
             if value != CREDITS_INVALID:
@@ -221,7 +221,7 @@ class Sender:
         return None
 
     def _release(self, qp: QueuePair, count: int, last: int, now_ns: int) -> RcLinkDrop | None:
-        """The first ``count`` slots, up to PSN ``last``, are acknowledged."""
+        """Release the first ``count`` slots, acknowledged up to PSN ``last``."""
         if count <= 0:
             return RcLinkDrop.STALE_ACK
         if psn_diff(last, qp.max_fw_psn) > 0:
@@ -240,7 +240,7 @@ class Sender:
             self._arm(qp, now_ns)
         else:
             self.retries.cancel(qp.qpid)
-            # the head may be another than the one that was offered or blocked
+            # the head may differ from the slot that was offered or blocked
             self._head_changed(qp)
         return None
 
@@ -258,12 +258,12 @@ class Sender:
     # --------------------------------------------------------------------------------------------- Go-Back-N
 
     def _rewind(self, qp: QueuePair) -> None:
-        """All that left and is not acknowledged waits again, in front of what never left."""
+        """Return unacknowledged slots to WAIT_GRANT, ahead of unsent ones."""
         if not qp.unacked:
             return
         head = qp.waiting[0] if qp.waiting else None
         if head is not None and head.state is SlotState.WAIT_CRD:
-            # only the first slot of a QP is ever blocked, and this one no longer is the first
+            # only the head slot of a QP is ever blocked, and this one no longer is the head
             head.happen(SlotInput.UNBLOCK)
             self.unblocks.cancel(qp.qpid)
         while qp.unacked:
@@ -274,9 +274,9 @@ class Sender:
         self._counters.bump("rewinds")
 
     def _go_back(self, qp: QueuePair, now_ns: int, progress: bool) -> None:
-        """NAK: send again what is not acknowledged. Without progress it counts as a retry."""
+        """Retransmit unacknowledged packets (Go-Back-N). Without progress this counts as a retry."""
         if not qp.unacked:
-            return  # it goes again already
+            return  # it is being retransmitted already
         if not progress and not self._count_retry(qp):
             return
         self._rewind(qp)
@@ -284,7 +284,7 @@ class Sender:
         self._offer(qp)
 
     def _count_retry(self, qp: QueuePair) -> bool:
-        """Whether the QP may try once more; it is stopped where it may not."""
+        """Count a retry; return whether the QP may try again, and stop it otherwise."""
         if qp.retry_count >= self._config.retry_limit:
             self._give_up(qp)
             return False
@@ -314,7 +314,7 @@ class Sender:
     # ------------------------------------------------------------------------------------------ time passes
 
     def handle_timers(self, now_ns: int) -> None:
-        """All that is due."""
+        """Handle all timers that are due."""
         while (qpid := self.retries.due(now_ns)) is not None:
             qp = self._qps[qpid]
             if qp.rnr_wait:
@@ -335,7 +335,7 @@ class Sender:
             self._offer(qp)
 
     def free_some(self) -> None:
-        """Go on with what :meth:`start_freeing` began."""
+        """Continue :meth:`start_freeing`."""
         left = FREE_PER_TURN
         while self._freeing and left:
             qp = self._freeing[0]
@@ -348,6 +348,6 @@ class Sender:
                 qp.stopped = False
 
     def next_deadline_ns(self) -> int | None:
-        """When :meth:`handle_timers` has something to do."""
+        """Return when :meth:`handle_timers` has work."""
         times = [time for time in (self.retries.next_ns(), self.unblocks.next_ns()) if time is not None]
         return min(times, default=None)

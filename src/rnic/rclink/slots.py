@@ -1,7 +1,7 @@
-"""The state machine of a send WQE (``hardware.md`` §4), and nothing else.
+"""State machine of a send WQE (``hardware.md`` §4).
 
-A packet to send takes a slot and keeps it until it is acknowledged. What is not in the table cannot happen: it is an
-error of ours, and whoever asks for it gets :class:`SlotError`.
+A packet occupies a slot until it is acknowledged. A transition that the table does not list is an internal error and
+raises :class:`SlotError`.
 """
 
 from __future__ import annotations
@@ -10,31 +10,31 @@ from enum import Enum
 
 
 class SlotState(Enum):
-    """Where a slot is."""
+    """State of a slot."""
 
     EMPTY = "EMPTY"
     WAIT_GRANT = "WAIT_GRANT"
-    """Holds a packet that waits for its turn, the first time or again."""
+    """The packet waits for the arbiter, for the first transmission or a retransmission."""
     WAIT_ACK = "WAIT_ACK"
-    """The packet has left."""
+    """The packet was sent and is not acknowledged."""
     WAIT_CRD = "WAIT_CRD"
-    """The packet's turn had come, and the QP's rate window had no room."""
+    """The packet is next, but the QP's rate window is full."""
 
 
 class SlotInput(Enum):
-    """What happens to a slot."""
+    """Event that moves a slot."""
 
     WRITE = "a packet is written into it"
     GRANT = "the arbiter sends it"
     BLOCK = "rate control masks the QP"
     UNBLOCK = "rate control lifts the mask"
     ACK = "the receiver has acknowledged it"
-    RETRY = "NAK or timeout: it goes again"
-    FREE = "recovery throws it away"
+    RETRY = "NAK or timeout: it is retransmitted"
+    FREE = "recovery discards it"
 
 
 class SlotError(AssertionError):
-    """A transition that the table does not have: a fault of this program."""
+    """Transition that the table does not list: an internal error."""
 
 
 _EMPTY, _GRANT, _ACK, _CRD = SlotState.EMPTY, SlotState.WAIT_GRANT, SlotState.WAIT_ACK, SlotState.WAIT_CRD
@@ -47,7 +47,7 @@ TRANSITIONS: dict[tuple[SlotState, SlotInput], SlotState] = {
     (_CRD, SlotInput.UNBLOCK): _GRANT,
     (_ACK, SlotInput.ACK): _EMPTY,
     (_ACK, SlotInput.RETRY): _GRANT,
-    # choice: an ACK on its way when the sender went back, so that what it covers need not go again
+    # choice: an ACK that arrives after the sender went back saves the retransmission
     (_GRANT, SlotInput.ACK): _EMPTY,
     (_CRD, SlotInput.ACK): _EMPTY,
     # the recovery procedure's free_buf_set
@@ -58,12 +58,12 @@ TRANSITIONS: dict[tuple[SlotState, SlotInput], SlotState] = {
 
 
 def next_state(state: SlotState, happened: SlotInput) -> SlotState:
-    """Where a slot is after an input.
+    """Return the state of a slot after an input.
 
     Raises:
         SlotError: the table has no such transition.
     """
     after = TRANSITIONS.get((state, happened))
     if after is None:
-        raise SlotError(f"slot in {state.name} was told {happened.name}, which cannot happen there")
+        raise SlotError(f"slot in {state.name}: input {happened.name} is not valid in this state")
     return after

@@ -51,9 +51,9 @@ class Hosts:
 
     def __init__(self, size: int = 1 << 16, **settings: Any) -> None:
         self.port = free_port()
-        self.server = CThread(1, device=SERVER, timeout=10, **settings)
-        self.client = CThread(2, device=CLIENT, timeout=10, **settings)
-        accepted = Beside(lambda: self.server.initRDMA(size, self.port, timeout=10))
+        self.server = CThread(1, device=SERVER, timeout=60, **settings)
+        self.client = CThread(2, device=CLIENT, timeout=60, **settings)
+        accepted = Beside(lambda: self.server.initRDMA(size, self.port, timeout=60))
         self.client_memory = connect(self.client, self.port, size)
         self.server_memory = accepted.result()
 
@@ -65,7 +65,7 @@ class Hosts:
 
 def connect(client: CThread, port: int, size: int, **settings: Any) -> memoryview:
     """Connect to a server that may not listen yet."""
-    for _ in range(400):  # waits: for the server to listen
+    for _ in range(6000):  # waits: for the server to listen
         try:
             return client.initRDMA(size, port, SERVER, **settings)
         except ExchangeError as error:

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from rnic.coyote.mmu import PAGE_BYTES, READ, WRITE, Fault, Mmu, ProcessTable, SpaceTable, Tlb
+from rnic.engine import use
 from rnic.mem.space import SimAddressSpace, address_of
 from rnic.trace.counters import Counters
 
@@ -33,7 +34,7 @@ class Host:
         return [self.counters[name] for name in names]
 
 
-def test_a_miss_is_a_fault_that_the_host_handles_and_the_access_is_made_again() -> None:
+def test_a_tlb_miss_faults_and_the_access_is_repeated() -> None:
     host = Host()
     buf = bytearray(3 * PAGE_BYTES)
     assert host.mmu.read(ONE, host.va + 100, buf)
@@ -189,3 +190,58 @@ def test_this_processs_own_memory() -> None:
     assert not mmu.write(ONE, 0, b"x")
     assert not mmu.read(ONE, (1 << 64) - 8, bytearray(16))
     table.close()
+
+
+def test_a_buffer_table_is_read_by_runs_and_seldom_beyond_the_tlb() -> None:
+    """Misses, hits and faults are those of single pages; the table is asked once a fault."""
+    space, counters = SimAddressSpace(), Counters()
+    pages = 3 * 512
+    va = space.map(bytearray(pages * PAGE_BYTES)).va
+    table = SpaceTable(space)
+    assert table.walk(va + 5, pages) == (READ | WRITE, pages)
+    assert table.walk(va - PAGE_BYTES, pages) == (0, 1)
+    asked: list[tuple[int, int]] = []
+    mmu = Mmu(counters, Tlb(9, 1))
+    mmu.attach(ONE, table)
+    walk = table.walk
+
+    def count(at: int, most: int) -> tuple[int, int]:
+        asked.append((at, most))
+        return walk(at, most)
+
+    table.walk = count  # type: ignore[assignment,method-assign]
+    assert mmu.translate(ONE, va, pages * PAGE_BYTES, True)
+    assert asked == [(va + at * PAGE_BYTES, 512) for at in (0, 512, 1024)]
+    names = ("tlb_misses", "tlb_hits", "page_faults", "tlb_evictions")
+    assert [counters[name] for name in names] == [3, pages - 3, 3, pages - 512]
+
+
+def test_a_handler_that_forgets_what_it_filled_is_not_believed() -> None:
+    host = Host()
+
+    def handle(fault: Fault) -> bool:
+        done = host.mmu.handle(fault)
+        host.mmu.invalidate(ONE, host.va + PAGE_BYTES, PAGE_BYTES)
+        return done
+
+    host.mmu.handler = handle
+    assert host.mmu.translate(ONE, host.va, 2 * PAGE_BYTES, True) is False
+    assert host.count("page_faults", "page_faults_refused") == [2, 1]
+
+
+@pytest.mark.skipif(use.ENGINE is None, reason="the engine is not in use")
+def test_a_range_beyond_the_tlbs_reach_costs_python_one_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pages are looked up and entered by the engine, also where each of them drives another out."""
+    host = Host(Tlb(3, 1))
+    assert host.mmu.translate(ONE, host.va + 8 * PAGE_BYTES, 8 * PAGE_BYTES, True)
+    asked: list[int] = []
+    plain = Tlb._find
+
+    def find(tlb: Tlb, number: int, page: int) -> tuple[int, int, int]:
+        asked.append(page)
+        return plain(tlb, number, page)
+
+    monkeypatch.setattr(Tlb, "_find", find)
+    assert host.mmu.translate(ONE, host.va, 8 * PAGE_BYTES, True)
+    assert host.count("tlb_misses", "tlb_evictions", "tlb_hits") == [2, 8, 14]
+    assert set(asked) == {host.va // PAGE_BYTES}

@@ -162,7 +162,7 @@ def test_many_sends_in_order(two: Two) -> None:
 
 
 def test_host_0_takes_and_gives_streams(two: Two) -> None:
-    two.a.shell.outgoing[0x123] = bytes(range(200))
+    two.a.shell.outgoing[0x123, 0] = bytes(range(200))
     two.a.command(opcode=c.APP_WRITE, message_size=100, local_vaddr=50, remote_vaddr=two.remote, host=0)
     assert two.run() == [DONE]
     assert two.b.memory[:100] == bytes(range(50, 150))
@@ -171,6 +171,26 @@ def test_host_0_takes_and_gives_streams(two: Two) -> None:
     assert two.a.shell.streams.pop() == (0x123, bytes(two.b.memory[1000:1077]))
     two.a.command(opcode=c.APP_WRITE, message_size=201, remote_vaddr=two.remote, host=0)
     assert two.run() == [FAILED]
+
+
+def test_offs_sync_and_dest_are_of_the_commands_own_data(two: Two) -> None:
+    """As the shell's code has them: ``dest`` is the command's ``offs``, ``sync`` 1; the peer's have neither."""
+    two.a.shell.outgoing[0x123, 5] = bytes(range(200))
+    for shell in (two.a.shell, two.b.shell):
+        shell.reads.clear()  # what registering asked for
+    two.a.command(opcode=c.APP_WRITE, message_size=100, remote_vaddr=two.remote, host=0, offs=5)
+    assert two.run() == [DONE]
+    assert two.b.memory[:100] == bytes(range(100))
+    two.a.command(opcode=c.APP_WRITE, message_size=100, local_vaddr=two.a.va, remote_vaddr=two.remote, offs=15)
+    two.a.command(opcode=c.APP_READ, message_size=100, local_vaddr=two.a.va, remote_vaddr=two.remote, offs=15)
+    assert [ack["cmplt"] for ack in two.run()] == [1, 1]
+    said = [(request["dest"], request["sync"]) for request in two.a.shell.reads]
+    assert said == [(5, 1), (15, 1)]
+    assert {(request["dest"], request["sync"]) for request in two.b.shell.writes} == {(0, 0)}
+    assert [(request["dest"], request["sync"]) for request in two.b.shell.reads] == [(0, 0)]
+    assert {(request["dest"], request["sync"]) for request in two.a.shell.writes} == {(0, 0)}
+    two.a.command(opcode=c.APP_WRITE, message_size=100, remote_vaddr=two.remote, host=0, offs=6)
+    assert two.run() == [FAILED]  # that stream gives nothing
 
 
 def test_incoming_messages_are_signalled_and_can_be_counted(two: Two) -> None:
@@ -270,6 +290,7 @@ def test_card_memory_is_bounded(two: Two, monkeypatch: pytest.MonkeyPatch) -> No
     assert two.a.stack.pair(0x123).card.used == 0
 
 
+@pytest.mark.slow
 def test_streams_that_nobody_reads_stop_the_peer(two: Two) -> None:
     """The shell holds 64 messages, the stack 16; more wait at the sender, and nothing is lost."""
     accepted = 0
@@ -329,7 +350,6 @@ BAD: dict[str, Callable[[Two], dict[str, int]]] = {
     "unknown opcode": lambda two: {"opcode": 9},
     "raw opcode of a first packet": lambda two: {"opcode": 0x06, "mode": 1},
     "unknown mode": lambda two: {"mode": 2},
-    "offset into a command": lambda two: {"offs": 1},
     "too long": lambda two: {"message_size": (1 << 31) + 1},
     "local memory not registered": lambda two: {"local_vaddr": two.a.va + MEMORY - 5},
     "local address beyond 48 bits": lambda two: {"local_vaddr": 1 << 48},

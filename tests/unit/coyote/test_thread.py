@@ -73,8 +73,8 @@ def test_last_alone_counts(hosts: Hosts) -> None:
 
 def test_send_arrives_as_a_message(hosts: Hosts) -> None:
     for number in range(20):
-        hosts.client_memory[:4] = b"%04d" % number
-        hosts.client.invoke(SEND, rdmaSg(len=4))
+        hosts.client_memory[4 * number : 4 * number + 4] = b"%04d" % number
+        hosts.client.invoke(SEND, rdmaSg(len=4, local_offs=4 * number))
     assert [hosts.server.receive() for _ in range(20)] == [b"%04d" % number for number in range(20)]
     hosts.client.wait(SEND, 20)
 
@@ -84,6 +84,11 @@ def test_streams_instead_of_host_memory(hosts: Hosts) -> None:
     hosts.client.invoke(WRITE, rdmaSg(len=6, local_offs=9, local_stream=0))
     hosts.client.wait(WRITE)
     assert bytes(hosts.server_memory[:6]) == b"stream"
+    hosts.client.send(b"another stream", dest=15)
+    hosts.client.invoke(WRITE, rdmaSg(len=7, local_stream=0, local_dest=15))
+    hosts.client.wait(WRITE, 2)
+    assert bytes(hosts.server_memory[:7]) == b"another"
+    hosts.server_memory[:6] = b"stream"
     hosts.client.invoke(READ, rdmaSg(len=6, local_stream=0))
     assert hosts.client.receive() == b"stream"
     assert hosts.client.checkCompleted(LOCAL_WRITE) == 0
@@ -115,7 +120,7 @@ def test_sync_and_close(hosts: Hosts) -> None:
         hosts.client.invoke(WRITE, rdmaSg(len=1))
     # and again
     port = free_port()
-    accepted = Beside(lambda: hosts.server.initRDMA(4096, port, timeout=10))
+    accepted = Beside(lambda: hosts.server.initRDMA(4096, port, timeout=60))
     memory = connect(hosts.client, port, 4096)
     memory[:2] = b"ok"
     hosts.client.invoke(WRITE, rdmaSg(len=2))
@@ -263,6 +268,7 @@ def test_wrong_uses_are_told(hosts: Hosts) -> None:
         (WRITE, rdmaSg(len=(128 << 20) + 1), "at most"),
         (WRITE, rdmaSg(len=-1), "at most"),
         (WRITE, rdmaSg(len=1, local_offs=-1), "not negative"),
+        (WRITE, rdmaSg(len=1, local_dest=16), "local_dest=16"),
     ):
         with pytest.raises(CoyoteError, match=words):
             hosts.client.invoke(oper, sg)

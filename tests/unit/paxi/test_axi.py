@@ -24,6 +24,21 @@ def test_bytes_of_each_beat(addr: int, len_: int, size: int, beats: list[tuple[i
     assert span(address) == (beats[0][0], beats[-1][1])
 
 
+def test_a_wrapping_burst_fills_its_container() -> None:
+    """A CPU's fill of a line of 32 bytes whose word at 14h it wants first."""
+    address = Address(0, 0x114, 7, 2, Burst.WRAP)
+    starts = [beat_bytes(address, number)[0] for number in range(8)]
+    assert starts == [0x114, 0x118, 0x11C, 0x100, 0x104, 0x108, 0x10C, 0x110]
+    assert span(address) == (0x100, 0x120)
+    aligned = Address(0, 0x100, 1, 4, Burst.WRAP)
+    assert [beat_bytes(aligned, number) for number in range(2)] == [(0x100, 0x110), (0x110, 0x120)]
+
+
+def test_all_beats_of_a_fixed_burst_are_of_the_same_bytes() -> None:
+    address = Address(0, 0x103, 15, 2, Burst.FIXED)
+    assert {beat_bytes(address, number) for number in range(16)} == {(0x103, 0x104)} == {span(address)}
+
+
 @pytest.mark.parametrize(
     ("address", "lanes", "why"),
     [
@@ -35,8 +50,16 @@ def test_bytes_of_each_beat(addr: int, len_: int, size: int, beats: list[tuple[i
         (Address(0, 0xFFF, 0, 6), 64, ""),  # the aligned beat ends at the boundary
         (Address(0, 0, 0, 6), 32, "size"),
         (Address(0, 0, 256, 0), 64, "length"),
-        (Address(0, 0, 0, 0, Burst.FIXED), 64, "FIXED"),
-        (Address(0, 0, 1, 0, Burst.WRAP), 64, "WRAP"),
+        (Address(0, 0, 31, 7), 128, ""),
+        (Address(0, 0, 0, 7), 64, "size"),
+        (Address(0, 3, 15, 2, Burst.FIXED), 64, ""),
+        (Address(0, 0, 16, 2, Burst.FIXED), 64, "length"),
+        (Address(0, 4, 1, 2, Burst.WRAP), 64, ""),
+        (Address(0, 0xF80, 15, 7, Burst.WRAP), 128, ""),  # the container ends at the boundary
+        (Address(0, 0, 0, 2, Burst.WRAP), 64, "length"),
+        (Address(0, 0, 2, 2, Burst.WRAP), 64, "length"),
+        (Address(0, 0, 31, 2, Burst.WRAP), 64, "length"),
+        (Address(0, 2, 3, 2, Burst.WRAP), 64, "alignment"),
         (Address(0, 0, 0, 0, 3), 64, "burst type"),
     ],
 )

@@ -133,8 +133,11 @@ def test_slots_are_bounded() -> None:
 @pytest.mark.parametrize(
     ("address", "resp", "counter"),
     [
-        (Address(3, BASE, 3, 3, Burst.FIXED), Resp.SLVERR, "paxi_refused_fixed"),
-        (Address(3, BASE, 3, 3, Burst.WRAP), Resp.SLVERR, "paxi_refused_wrap"),
+        (Address(3, BASE, 16, 3, Burst.FIXED), Resp.SLVERR, "paxi_refused_length"),
+        (Address(3, BASE, 4, 3, Burst.WRAP), Resp.SLVERR, "paxi_refused_length"),
+        (Address(3, BASE + 4, 3, 3, Burst.WRAP), Resp.SLVERR, "paxi_refused_alignment"),
+        (Address(3, BASE, 3, 3, 3), Resp.SLVERR, "paxi_refused_burst_type"),
+        (Address(3, BASE - 8, 3, 2, Burst.WRAP), Resp.DECERR, "paxi_decerr"),
         (Address(3, BASE + 0xFF8, 1, 3), Resp.SLVERR, "paxi_refused_4_kb_boundary"),
         (Address(3, BASE, 0, 4), Resp.SLVERR, "paxi_refused_size"),
         (Address(3, BASE - 8, 0, 3), Resp.DECERR, "paxi_decerr"),
@@ -153,6 +156,49 @@ def test_what_is_answered_without_the_remote(address: Address, resp: int, counte
     assert responses(bridge) == [(3, resp)]
     assert posted(bridge) == []
     assert bridge.counters[counter] == 2
+
+
+def test_a_wrapping_read_is_one_request_for_its_container() -> None:
+    bridge, staging = make()
+    bridge.address_read(Address(5, BASE + 0x18, 3, 3, Burst.WRAP))
+    (request,) = posted(bridge)
+    assert (request.remote, request.length) == (REMOTE, 32)
+    staging[request.offset : request.offset + 32] = bytes(range(32))
+    bridge.complete(request.serial, b.SUCCESS)
+    data = b"".join(beat.data for beat in iter(bridge.read_beat, None))
+    assert data == bytes([*range(24, 32), *range(24)])
+
+
+def test_a_wrapping_write_goes_as_what_lies_together() -> None:
+    bridge, staging = make()
+    bridge.address_write(Address(5, BASE + 0x18, 3, 3, Burst.WRAP))
+    for number in range(4):
+        bridge.write_data(WriteBeat(bytes([number]) * 8, 255, number == 3))
+    found = {}
+    for request in posted(bridge):
+        found[request.remote] = bytes(staging[request.offset : request.offset + request.length])
+        bridge.complete(request.serial, b.SUCCESS)
+    assert found == {REMOTE + 24: bytes(8), REMOTE: b"\1" * 8 + b"\2" * 8 + b"\3" * 8}
+    assert responses(bridge) == [(5, Resp.OKAY)]
+
+
+def test_the_last_beat_of_a_fixed_write_that_writes_a_byte_counts() -> None:
+    bridge, staging = make()
+    bridge.address_write(Address(5, BASE + 8, 2, 3, Burst.FIXED))
+    for number, strobe in enumerate((0b0000_1111, 0b1100_0001, 0)):
+        bridge.write_data(WriteBeat(bytes([65 + number]) * 8, strobe, number == 2))
+    found = {request.remote: request for request in posted(bridge)}
+    assert {at: bytes(staging[each.offset :][: each.length]) for at, each in found.items()} == {
+        REMOTE + 8: b"BAAA",
+        REMOTE + 14: b"BB",
+    }
+    bridge.address_read(Address(1, BASE + 13, 2, 2, Burst.FIXED))
+    read = posted(bridge)[0]
+    assert (read.remote, read.length) == (REMOTE + 13, 3)
+    staging[read.offset : read.offset + 3] = b"xyz"
+    for each in [*found.values(), read]:
+        bridge.complete(each.serial, b.SUCCESS)
+    assert [beat.data for beat in iter(bridge.read_beat, None)] == [b"\0" * 5 + b"xyz"] * 3
 
 
 def test_a_strobe_outside_the_beats_lanes() -> None:
@@ -336,7 +382,7 @@ def test_software_may_keep_the_recovery_to_itself() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"data_bits": 48}, "data_bits=48: choose one of 8, 16, 32, 64, 128, 256, 512"),
+        ({"data_bits": 48}, "data_bits=48: choose one of 8, 16, 32, 64, 128, 256, 512, 1024"),
         ({"read_slots": 0}, "read_slots=0: 1 to 256"),
         ({"write_slots": 257}, "write_slots=257: 1 to 256"),
         ({"requests": 0}, "requests=0: 1 to 32767"),

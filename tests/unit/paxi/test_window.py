@@ -34,7 +34,7 @@ def test_bursts_arrive_where_they_should() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [8, 64, 512])
+@pytest.mark.parametrize("width", [8, 64, 512, 1024])
 def test_slices_are_the_memory(width: int) -> None:
     rng = random.Random(width)
     with PaxiPair(9_001, BridgeConfig(data_bits=width)) as pair:
@@ -67,7 +67,7 @@ def test_what_python_refuses() -> None:
             window[0:4] = b"abc"
         with pytest.raises(IndexError, match="index 65536 leaves the window of 65536 bytes"):
             window[1 << 16]
-        with pytest.raises(VerbsError, match="size=3: AxSIZE says powers of two"):
+        with pytest.raises(VerbsError, match="size=3: use a power of two"):
             window.read(0, 3)
         with pytest.raises(VerbsError, match="257 beats: a burst has 1 to 256"):
             window.read(0, 1, 257)
@@ -84,8 +84,8 @@ def test_what_python_refuses() -> None:
 @pytest.mark.parametrize(
     ("call", "code"),
     [
-        (lambda window: window.read(0, 4, 2, burst=Burst.FIXED), Resp.SLVERR),
-        (lambda window: window.write(0, bytes(8), 4, burst=Burst.WRAP), Resp.SLVERR),
+        (lambda window: window.read(0, 4, 17, burst=Burst.FIXED), Resp.SLVERR),
+        (lambda window: window.write(0, bytes(12), 4, burst=Burst.WRAP), Resp.SLVERR),
         (lambda window: window.read(0xFFC, 4, 2), Resp.SLVERR),
         (lambda window: window.read(0, 128), Resp.SLVERR),
         (lambda window: window.read(1 << 16, 4), Resp.DECERR),
@@ -98,6 +98,18 @@ def test_error_answers(call: Any, code: int) -> None:
             call(pair.window)
         assert caught.value.resp == code
         assert pair.window.read(0, 4) == bytes(4)
+
+
+def test_a_line_fill_and_a_fixed_burst() -> None:
+    with PaxiPair() as pair:
+        window = pair.window
+        pair.memory[:64] = bytes(range(64))
+        assert window.read(0x28, 8, 4, burst=Burst.WRAP) == bytes([*range(0x28, 0x40), *range(0x20, 0x28)])
+        window.write(0x28, b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdef", 8, burst=Burst.WRAP)
+        assert pair.memory[0x20:0x40] == b"YZabcdefABCDEFGHIJKLMNOPQRSTUVWX"
+        window.write(0x41, b"abcDEFghi", 4, burst=Burst.FIXED)
+        assert pair.memory[0x40:0x45] == b"\0ghi\0"
+        assert window.read(0x41, 4, 3, burst=Burst.FIXED) == b"ghi" * 3
 
 
 def test_the_remote_checks_range_and_rights() -> None:
@@ -237,7 +249,7 @@ def test_counter_registers() -> None:
         with answered(Resp.DECERR):
             window.read(1 << 16, 4)
         with answered(Resp.SLVERR):
-            window.read(0, 4, burst=Burst.WRAP)
+            window.read(0, 4, 3, burst=Burst.WRAP)
         names = ("READS", "WRITES", "READ_BYTES", "WRITE_BYTES", "REQUESTS", "SPLIT_PIECES", "SLVERRS", "DECERRS")
         assert [get(name) for name in names] == [3, 1, 12 + 4, 99, 4, 1, 1, 1]
         assert (get("RECOVERIES"), get("REPLAYS")) == (1, 0)

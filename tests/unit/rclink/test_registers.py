@@ -174,7 +174,7 @@ def test_registers_of_what_is_refused_say_why(offset: int, words: str) -> None:
     (r.CC_WINDOW, 5, "CC_WINDOW=0x5: use 0 to 4"),
     (r.RETRY_TIMER_CFG, 0, "retry_timer is 1 to 8191 and rnr_limit 0 to 7"),
     (r.RETRY_TIMER_CFG, 1 | 8 << 17, "retry_timer is 1 to 8191 and rnr_limit 0 to 7"),
-    (r.QP_CONTROL, 1, "QP 0 cannot be enabled: DEST_IP names no peer"),
+    (r.QP_CONTROL, 1, "QP 0 cannot be enabled: set DEST_IP to its peer first"),
     (r.QP_CONTROL, 1 | 1 << 15, "free_buf_set of QP 0: disable the QP first"),
     (r.TX_EPSN, 1 << 64, "use 0 to 2\\^64 - 1"),
     (r.TX_EPSN, -1, "use 0 to 2\\^64 - 1"),

@@ -35,7 +35,7 @@ def test_every_state_with_every_input(state: SlotState, happened: SlotInput) -> 
     slot = Slot(0, 1, 2, b"x", False, None)
     slot.state = state
     if after is None:
-        with pytest.raises(SlotError, match=f"{state.name} was told {happened.name}"):
+        with pytest.raises(SlotError, match=f"{state.name}: input {happened.name} is not valid"):
             slot.happen(happened)
         assert slot.state is state
     else:
