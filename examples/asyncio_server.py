@@ -1,4 +1,4 @@
-"""A server on asyncio with many clients at once: messages both ways, and an array that everybody counts in.
+"""A server on asyncio with many clients at once: messages both ways, and an array that all clients count in.
 
 python asyncio_server.py [--clients 8]
 """
@@ -36,7 +36,7 @@ async def client(port: int, number: int, rounds: int) -> None:
 
 
 async def run(clients: int, rounds: int) -> int:
-    """Serve clients of this process; how many answers they counted."""
+    """Serve clients of this process; return the number of answers that they counted."""
     answered = np.zeros(1, np.uint64)
     async with rnic.alisten(port=0, share={"answered": answered}) as listener, asyncio.TaskGroup() as tasks:
 

@@ -4,7 +4,7 @@ python kvstore.py serve [--port 7480]         # keeps the table
 python kvstore.py put KEY VALUE               # from any number of processes
 python kvstore.py get KEY
 
-A record has a version, even while it is whole and odd while somebody writes it. A writer takes the record by CAS from
+A record has a version, even while it is whole and odd while a writer has it. A writer takes the record by CAS from
 even to odd, writes, and makes it even again; a reader reads version, record, version, in one batch, and asks again
 where they differ. RC keeps the order of one connection's requests, which is what makes this right.
 """
@@ -35,7 +35,7 @@ class Store:
         self._peer = peer
 
     def get(self, key: str) -> str | None:
-        """The value, or ``None`` where there is none."""
+        """Return the value, or ``None`` if there is none."""
         for slot in self._slots(key):
             record = self._whole(slot)[0]
             if record["key"] == key.encode():
@@ -57,7 +57,7 @@ class Store:
                 if record["key"] not in (b"", key.encode()):
                     break
                 if self._peer.compare_swap("versions", slot, version, version + 1) != version:
-                    continue  # somebody was faster: look again
+                    continue  # another client was faster: look again
                 with self._peer.batch() as batch:
                     batch.write("records", new, slot)
                     batch.compare_swap("versions", slot, version + 1, version + 2)
@@ -69,7 +69,7 @@ class Store:
         return [(first + step) % SLOTS for step in range(SLOTS)]
 
     def _whole(self, slot: int) -> tuple[NDArray[np.void], int]:
-        """A record that nobody was writing while it was read, and its version."""
+        """Return a record that was not written while it was read, and its version."""
         while True:
             with self._peer.batch() as batch:
                 before = batch.read("versions", slot, 1)

@@ -55,7 +55,7 @@ class System(SoCMini):  # type: ignore[misc]
 
 
 def settling(verilog: str) -> str:
-    """LiteX's Verilog for simulators with events, such as Icarus.
+    """Return LiteX's Verilog for event-driven simulators, such as Icarus.
 
     Its combinational blocks assign a default first and then a value, with ``<=``. Each pass shows both, wakes the block
     itself or another that wakes it again, and time stands still. Here a block works on variables of its own, and shows

@@ -93,7 +93,7 @@ def run(host: str | None, port: int, rounds: int) -> float:
 
 
 def main() -> None:
-    """The server without a host, the client with one."""
+    """Run the server without a host, the client with one."""
     parser = argparse.ArgumentParser(description="A ping-pong over RC, as for pyverbs.")
     parser.add_argument("host", nargs="?")
     parser.add_argument("--port", type=int, default=18600)

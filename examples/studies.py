@@ -33,13 +33,13 @@ ENDLESS = 1 << 30
 
 
 def run_for(fabric: Fabric, time_ns: int) -> None:
-    """Run flows that do not end for so long."""
+    """Run flows that do not end for this long."""
     with contextlib.suppress(TimeoutError):
         fabric.run(time_ns)
 
 
 def goodputs(measure: Measure, begin_ns: int, end_ns: int) -> list[float]:
-    """Gb/s of each flow between two times."""
+    """Return Gb/s of each flow between two times."""
     times = measure.times_ns
     first, last = (bisect_left(times, time_ns, 0, len(times) - 1) for time_ns in (begin_ns, end_ns))
     found = []
@@ -51,7 +51,7 @@ def goodputs(measure: Measure, begin_ns: int, end_ns: int) -> list[float]:
 
 
 def jain(values: list[float]) -> float:
-    """Jain's index: 1 where all are equal, 1/n where one has all."""
+    """Return Jain's index: 1 if all are equal, 1/n if one has all."""
     return sum(values) ** 2 / (len(values) * sum(value * value for value in values)) if any(values) else 0.0
 
 
@@ -59,7 +59,7 @@ def jain(values: list[float]) -> float:
 
 
 def fairness(short: bool) -> tuple[list[Row], list[Line]]:
-    """Two to sixteen DCQCN flows into one link: how equal they are, and how full the link is."""
+    """Run two to sixteen DCQCN flows into one link; report their fairness and the link's utilization."""
     gbps = 10
     whole_ms, counts = (16, (2, 8)) if short else (40, (2, 4, 8, 16))
     rows: list[Row] = []
@@ -90,7 +90,7 @@ def fairness(short: bool) -> tuple[list[Row], list[Line]]:
 
 
 def convergence(short: bool) -> Row:
-    """A second flow starts when the first has the whole link: from when on neither is a quarter below their mean."""
+    """Start a second flow when the first has the whole link: from when on neither is a quarter below their mean."""
     gbps = 10
     start_ms, whole_ms = (2, 20) if short else (5, 40)
     topology = Topology.star(3, mtu=MTU, gbps=gbps, switch=PAPER_MARKS)
@@ -110,7 +110,7 @@ def convergence(short: bool) -> Row:
 
 
 def incast_queue(short: bool) -> tuple[list[Row], list[Line]]:
-    """Twenty to one without and with DCQCN: the distribution of the queue's length in front of the receiver."""
+    """Run twenty to one without and with DCQCN; report the distribution of the queue length before the receiver."""
     gbps = 10
     sources, whole_ms = (8, 8) if short else (20, 20)
     switch = {**PAPER_MARKS, "xoff_bytes": 400_000, "xon_bytes": 380_000, "headroom_bytes": 400_000}
@@ -124,8 +124,8 @@ def incast_queue(short: bool) -> tuple[list[Row], list[Line]]:
             run_for(fabric, whole_ms * 1_000_000)
             port = fabric.ports["s0", f"h{sources}"]
             series = measure.queues[measure.ports.index(port)]
-            # the first tenth is the start, where all send as fast as they can
-            looks = sorted(series[len(series) // 10 :])
+            # the first third is the start, where all send as fast as they can
+            looks = sorted(series[len(series) // 3 :])
             rows.append(
                 {
                     "congestion": mode,
@@ -147,13 +147,13 @@ def incast_queue(short: bool) -> tuple[list[Row], list[Line]]:
 
 
 def loss(short: bool) -> tuple[list[Row], list[Line]]:
-    """One flow over a link that loses packets: what is left of its goodput, by what is sent again."""
+    """Run one flow over a lossy link; report its goodput and its retransmissions."""
     shares = (0.0, 0.01) if short else (0.0, 0.0003, 0.001, 0.003, 0.01, 0.02)
     size = (2 if short else 6) << 20
     rows: list[Row] = []
     for recovery in RECOVERIES:
         for share in shares:
-            topology = Topology.star(2, mtu=1_024, gbps=25, loss=share)
+            topology = Topology.star(2, mtu=1_024, gbps=25, delay_ns=2_000, loss=share)
             with Fabric(topology, seed=7, settings={"recovery": recovery}) as fabric:
                 fabric.add([Flow("h0", "h1", size)])
                 (result,) = fabric.run()
@@ -179,7 +179,7 @@ def loss(short: bool) -> tuple[list[Row], list[Line]]:
 
 
 def victim(short: bool) -> tuple[list[Row], list[Line]]:
-    """A flow that only shares a cable with an incast: alone, beside it with PFC, and with DCQCN in addition."""
+    """Run a flow that only shares a cable with an incast: alone, beside it with PFC, and with DCQCN in addition."""
     gbps = 10
     whole_ms = 12 if short else 30
     pfc: dict[str, Any] = {**PAPER_MARKS, "xoff_bytes": 400_000, "xon_bytes": 380_000, "headroom_bytes": 400_000}

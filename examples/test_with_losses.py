@@ -12,7 +12,7 @@ from rnic.testing import FaultRates, QpPair, SimNet
 
 
 def publish(pair: QpPair, payload: bytes) -> None:
-    """The protocol under test: WRITE a payload, then a flag behind it. The reader trusts the flag."""
+    """Run the protocol under test: WRITE a payload, then a flag behind it. The reader trusts the flag."""
     pair.a.buf[: len(payload)] = payload
     pair.a.buf[8191] = 1
     pair.a.post_send(e.IBV_WR_RDMA_WRITE, len(payload))
@@ -21,7 +21,7 @@ def publish(pair: QpPair, payload: bytes) -> None:
 
 @pytest.mark.rnic_faults([{"match": {"opcode": "RC_WRITE_MIDDLE", "direction": "tx"}, "nth": 1, "action": "drop"}])
 def test_the_flag_never_overtakes_the_payload(rnic_pair: QpPair) -> None:
-    """The second packet is lost: until it was repeated, the flag must not be seen."""
+    """Lose the second packet: until it was repeated, the flag must not be seen."""
     payload = bytes(range(250)) * 16
     publish(rnic_pair, payload)
     while not rnic_pair.b.buf[8191]:

@@ -223,7 +223,7 @@ def test_a_receiver_with_little_room_costs_losses_but_no_failure() -> None:
     busy.close()
 
 
-def test_a_sender_that_did_not_run_takes_what_came_before_it_calls_anything_late() -> None:
+def test_a_preempted_sender_reads_its_socket_before_timeouts() -> None:
     """A loaded machine leaves a process alone for longer than an ACK timeout. The ACKs wait in its socket meanwhile."""
     qps, size = 64, 4 * MTU
     net = SimNet(2)

@@ -90,6 +90,7 @@ class Side:
             probe=True,
             rq_almost_full=0,
             recovery=GO_BACK_N,
+            fault_events=False,
         )
         self.flow, self.in_flow = Flow(me, peer, 50_000), Flow(peer, me, 50_000)
         self.data = bytearray(SLOT * DEPTH)
@@ -144,7 +145,7 @@ class Side:
         window = self.windows[slot]
         if not window.valid:
             key = make_key(key_index(window.key), key_tag(window.key) + 1 & 0xFF)
-            assert self.memory.bind_window(window.key, key, self.key, 1, 16, self.va, SLOT, 0x3)
+            assert self.memory.bind_window(window.index, key, self.key, 1, 16, self.va, SLOT, 0x3)
         return window.key
 
     def schedule(self, qp: QueuePair) -> None:

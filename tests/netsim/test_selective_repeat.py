@@ -102,10 +102,10 @@ def test_messages_of_all_kinds_over_a_bad_link() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_it_keeps_what_go_back_n_loses(seed: int) -> None:
-    """One packet in a hundred is lost on each link: goodput, and what is sent again."""
+    """One packet in two hundred is lost on each link of 3 us: goodput, and what is sent again."""
 
     def run(recovery: str) -> tuple[float, int]:
-        with Fabric(Topology.star(2, loss=0.005), seed=seed, settings={"recovery": recovery}) as fabric:
+        with Fabric(Topology.star(2, loss=0.005, delay_ns=3_000), seed=seed, settings={"recovery": recovery}) as fabric:
             fabric.add([Flow("h0", "h1", 1 << 20)])
             (result,) = fabric.run()
             assert result.status == e.IBV_WC_SUCCESS

@@ -1,7 +1,7 @@
-"""What happens when: a heap of numbers.
+"""Event queue of a run: a heap of integers.
 
-An entry is one integer, time, order and actor side by side, so that comparing two compares their times, and of those
-at one time the one that was entered first comes first: every run is the same.
+An entry is one integer of time, order and actor, so that entries compare by time, and at the same time by order of
+insertion: every run is the same.
 """
 
 from __future__ import annotations
@@ -16,28 +16,32 @@ _TIME_SHIFT = _ACTOR_BITS + _ORDER_BITS
 _ORDER_MASK = (1 << _ORDER_BITS) - 1
 
 
+def _idle() -> None:
+    """Do nothing: the actor's number is free, and keeps nothing alive."""
+
+
 class Agenda:
-    """Virtual time in nanoseconds, and what is due in it. Call it for the time."""
+    """Virtual time in nanoseconds, and the events due in it. Call it for the time."""
 
     def __init__(self) -> None:
         self.now_ns = 0
         self.events = 0
-        """How many have happened."""
+        """Number of events that have happened."""
         self._entered = 0
         self._heap: list[int] = []
         self._actors: list[Callable[[], None]] = []
         self._free: list[int] = []
-        """Numbers of those that act no more."""
+        """Numbers of actors that are no longer used."""
 
     def __call__(self) -> int:
-        """The time in nanoseconds."""
+        """Return the time in nanoseconds."""
         return self.now_ns
 
     def actor(self, act: Callable[[], None]) -> int:
-        """A number for something that acts when it is due.
+        """Register a callback and return its actor number.
 
         Raises:
-            OverflowError: there are 2^24 already.
+            OverflowError: there are 2^24 actors already.
         """
         if len(self._actors) > _ACTOR_MASK:
             raise OverflowError(f"{len(self._actors)} actors are as many as there can be: make the topology smaller")
@@ -45,10 +49,11 @@ class Agenda:
         return len(self._actors) - 1
 
     def once(self, time_ns: int, call: Callable[[], None]) -> None:
-        """``call`` is called at ``time_ns``, and its number is free again."""
+        """Call ``call`` at ``time_ns``, then free its actor number."""
 
         def act() -> None:
             self._free.append(number)
+            self._actors[number] = _idle
             call()
 
         if self._free:
@@ -59,16 +64,16 @@ class Agenda:
         self.at(time_ns, number)
 
     def at(self, time_ns: int, actor: int) -> None:
-        """``actor`` acts at ``time_ns``, which is not before now."""
+        """Schedule ``actor`` at ``time_ns``, which is not before now."""
         self._entered += 1
         heappush(self._heap, time_ns << _TIME_SHIFT | (self._entered & _ORDER_MASK) << _ACTOR_BITS | actor)
 
     def next_ns(self) -> int | None:
-        """When something happens next; ``None`` where nothing does."""
+        """Return the time of the next event; ``None`` if there is none."""
         return self._heap[0] >> _TIME_SHIFT if self._heap else None
 
     def step(self) -> bool:
-        """The next thing happens, and time moves there; false where there is none."""
+        """Run the next event, and move time there. Return false if there is none."""
         if not self._heap:
             return False
         entry = heappop(self._heap)
@@ -78,7 +83,7 @@ class Agenda:
         return True
 
     def run(self, count: int, end_ns: int, busy: Callable[[], object]) -> bool:
-        """Up to ``count`` things happen, as long as ``busy`` says so; false where there is none, or it is late."""
+        """Run up to ``count`` events while ``busy`` returns true. Return false if none is left or ``end_ns`` passed."""
         for _ in range(count):
             if not self.step() or self.now_ns > end_ns:
                 return False

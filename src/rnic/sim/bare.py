@@ -1,4 +1,4 @@
-"""Flows whose queue pairs are the engine's alone, so that a hundred thousand of them fit and begin at once.
+"""Flows whose queue pairs exist only in the engine, so that a hundred thousand fit and can start at once.
 
 A queue pair that verbs make has objects in Python: twenty kilobytes, and two milliseconds until a pair is connected.
 The engine needs none of them for a flow: it works on a record, a context and slots. Here one pair is connected the long
@@ -6,8 +6,7 @@ way, between two NICs of their own; every flow's begin as copies of what that le
 memory of their own. Numbers, ports, turns and accounts are the device's as for every queue pair, so that the run is the
 same.
 
-Marks, CNPs and rates are the engine's too (``pace.c``), but for the mode ``"limit"`` and rates that software
-sets: there, on a fabric that marks, flows are verbs'.
+Marks, CNPs and rates are the engine's too (``congestion.c``); it calls a congestion control in Python for its events.
 """
 
 from __future__ import annotations
@@ -25,10 +24,11 @@ if TYPE_CHECKING:
     from rnic.sim.host import Host
     from rnic.sim.native import _fabric
     from rnic.sim.traffic import FlowPair, Traffic
+    from rnic.sim.workloads import Flow
 
 
 class _Taken:
-    """Knows the identifiers of a bare flow's work requests: it has one, 0."""
+    """Knows the identifiers of a bare flow's work requests: there is one, 0."""
 
     def take_send(self, index: int) -> int:
         """See :class:`rnic.verbs.QP`."""
@@ -36,15 +36,15 @@ class _Taken:
 
 
 class _Bare:
-    """A bare flow's queue pairs: the engine's, and what the device and verbs know of them."""
+    """A bare flow's queue pairs: the engine's, and their entries in the device and in verbs."""
 
-    __slots__ = ("_flow", "_number", "_source", "_target", "_traffic", "number", "write")
+    __slots__ = ("_flow", "_number", "_source", "_target", "_traffic", "number", "other", "write")
 
     def __init__(self, flow: _fabric.FabricFlow, traffic: Traffic, source: Host, target: Host) -> None:
         self._flow = flow
         self._traffic = traffic
         self._source, self._target = source, target
-        self.number = flow.number
+        self.number, self.other = flow.number, flow.other
         self.write = flow.write
 
     @property
@@ -62,12 +62,12 @@ class _Bare:
 
 
 class BareFlows:
-    """Makes bare flows. Call it for one: a :data:`rnic.sim.traffic.Bare`.
+    """Makes bare flows. Call it to make one: it is a :data:`rnic.sim.traffic.Bare`.
 
     Args:
-        settings: those of the NICs.
+        settings: settings of the NICs.
         mtu: path MTU.
-        traffic_class: of what they send.
+        traffic_class: traffic class of their packets.
     """
 
     def __init__(self, settings: Mapping[str, Any] | None, mtu: int, traffic_class: int) -> None:
@@ -93,15 +93,15 @@ class BareFlows:
             pair.close()
         return made
 
-    def __call__(self, traffic: Traffic, source: Any, target: Any, size: int, failed: Callable[[], None]) -> FlowPair:
-        """The queue pairs of one flow between two hosts.
+    def __call__(self, traffic: Traffic, source: Any, target: Any, row: Flow, failed: Callable[[], None]) -> FlowPair:
+        """Return the queue pairs of one flow between two hosts.
 
         Raises:
             MemoryError: a NIC has no queue pair left, or no memory for one.
         """
         if self._pattern is None:
             self._pattern = self._make_pattern()
-        here, there = (traffic.region(host, size) for host in (source, target))
+        here, there = (traffic.region(host, row.size) for host in (source, target))
         ends = traffic.end(source), traffic.end(target)
         numbers = []
         for host, end in zip((source, target), ends, strict=True):
@@ -111,11 +111,13 @@ class BareFlows:
             end.cq.attach(number, _TAKEN)
             numbers.append(number)
         ports = source_port(*numbers), source.nic.config.port, source_port(*reversed(numbers))
+        source.use(row.priority)
+        tclass = self._class | row.priority << 5
         flow = compiled().FabricFlow(
-            self._pattern, source.engine, target.engine, ends, here, there, tuple(numbers), ports, failed
+            self._pattern, source.engine, target.engine, ends, here, there, tuple(numbers), ports, tclass, failed
         )
         for host in (source, target):
-            host.wake()  # as a driver rings after it has changed a queue pair
+            host.wake()  # as a driver rings a doorbell after changing a queue pair
         return _Bare(flow, traffic, source, target)
 
 

@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
 from rnic.device.config import NicConfig
 from rnic.device.nic import Nic
+from rnic.device.paths import source_port
 from rnic.link import loopback
 from rnic.sim.agenda import Agenda
 from rnic.sim.bare import BareFlows
-from rnic.sim.host import Host
+from rnic.sim.host import BURST, CONTROL_PRIORITY, Host
 from rnic.sim.native import parts
-from rnic.sim.port import IPV4_WIRE_BYTES, Port
-from rnic.sim.switch import Switch
+from rnic.sim.port import IPV4_WIRE_BYTES, PRIORITIES, Port
+from rnic.sim.switch import Switch, mixed
 from rnic.sim.tasks import Program, Signal, Tasks
-from rnic.sim.topology import Link, Topology, TopologyError
+from rnic.sim.topology import Link, Routes, Topology, TopologyError
 from rnic.sim.traffic import Channel, FlowResult, Traffic
 from rnic.sim.workloads import Flow
 from rnic.spec.limits import BTH_BYTES, GO_BACK_N, ICRC_BYTES
 from rnic.trace.counters import Counters
+from rnic.wire.crc import crc32
 from rnic.wire.flow import ECT
 
 DEFAULT_LIMIT_NS = 10_000_000_000
+MAX_BURST = 64
+NET = 10
+"""First byte of the addresses of NICs."""
+_MAX_IDEALS = 1 << 16
+_MAX_MRS = 256
+"""Memory regions of a NIC: one for its flows, the rest for programs."""
 ASKED_EVERY = 512
-"""Events between two questions whether to go on."""
+"""Events between two calls of ``go_on``."""
 _RETH_BYTES = 16
 _AETH_BYTES = 4
 _BIT_NS = 8_000_000_000
@@ -36,11 +46,14 @@ class Fabric:
     """Switches, links and NICs in virtual time.
 
     Args:
-        topology: who is connected with whom.
-        seed: of everything random.
+        topology: the hosts, switches and links.
+        seed: seed of everything random.
         settings: further fields of :class:`~rnic.device.config.NicConfig`, the same for all NICs.
-        traffic_class: of what the NICs send; says by default that they understand marks.
-        bare: whether flows may have queue pairs that are the engine's alone, where the fabric is compiled; the run is
+        traffic_class: traffic class of the NICs' packets; by default with ECT, so that switches may mark them. Its
+            upper three bits are the priority of flows that name none.
+        control_priority: priority of ACKs and CNPs, 0 to 7.
+        burst_packets: packets that a NIC makes at once, 1 to 64; what other queue pairs have to send waits for them.
+        bare: whether flows may have queue pairs that exist only in the engine, if the fabric is compiled; the run is
             the same.
     """
 
@@ -51,93 +64,151 @@ class Fabric:
         seed: int = 1,
         settings: Mapping[str, Any] | None = None,
         traffic_class: int = ECT,
+        control_priority: int = CONTROL_PRIORITY,
+        burst_packets: int = BURST,
         bare: bool = True,
     ) -> None:
+        if control_priority not in range(PRIORITIES):
+            raise TopologyError(f"control_priority={control_priority} cannot be: give 0 to {PRIORITIES - 1}")
+        if not 1 <= burst_packets <= MAX_BURST:
+            raise TopologyError(f"burst_packets={burst_packets} cannot be: give 1 to {MAX_BURST}")
         self.topology = topology
         recovery = (settings or {}).get("recovery", GO_BACK_N)
-        self.parts = parts(traffic_class, len(topology.hosts), recovery)
+        self.parts = self._make_parts(control_priority, burst_packets, recovery)
         self.agenda: Agenda = self.parts.agenda
         self.traffic = Traffic(self.agenda, self.ideal_ns, topology.mtu, traffic_class)
         self.switches: dict[str, Switch] = {}
         self.hosts: dict[str, Host] = {}
         self.ports: dict[tuple[str, str], Port] = {}
-        """By the names of the node that sends and of the one that it sends to; the newest of parallel links."""
+        """Ports by the names of sending and receiving node; of parallel links, the newest."""
         self._rng = random.Random(seed)
+        settings = {"turn_bytes": topology.mtu, "max_mrs": _MAX_MRS, **(settings or {})}
         self._tasks = Tasks()
+        self._salts: dict[str, int] = {}
+        self._down: set[int] = set()
+        """Links that are down, by number."""
+        self._ideals: dict[tuple[object, ...], int] = {}
+        self._edges: dict[str, tuple[str, int, int, int]] = {}
+        self._weights = {host.name: host.weights for host in topology.hosts}
+        self._weights |= {row.name: row.weights for row in topology.switches}
         self._links: list[dict[str, Port]] = [self._connect(number) for number in range(len(topology.links))]
-        memory = loopback.Fabric()
-        for salt, row in enumerate(topology.switches):
-            ports = [self._links[number][row.name] for number in topology.ends[row.name]]
-            mixed = salt * 0x9E37_79B1 & 0xFFFF_FFFF
-            self.switches[row.name] = self.parts.switch(row, self._random(), mixed, ports)
-        for index, host in enumerate(topology.hosts):
-            self._add_host(host.name, index, memory, dict(settings or {}))
-        self._route()
-        marks = any(row.marks for row in topology.switches)
-        if bare and self.parts.compiled and not (marks and _by_reference(settings)):
+        with _collector_off():
+            self._build(dict(settings))
+        if bare and self.parts.compiled:
             self.traffic.bare = BareFlows(settings, topology.mtu, traffic_class)
+
+    def _make_parts(self, control: int, burst: int, recovery: str) -> Any:
+        return parts(control, burst, len(self.topology.hosts), recovery)
 
     def _random(self) -> random.Random:
         return random.Random(self._rng.getrandbits(64))
 
     # ------------------------------------------------------------------------------------------ building
 
+    def _build(self, settings: dict[str, Any]) -> None:
+        topology = self.topology
+        memory = loopback.Fabric()
+        for salt, row in enumerate(topology.switches):
+            ports = [self._links[number][row.name] for number in topology.ends[row.name]]
+            self._salts[row.name] = salt * 0x9E37_79B1 & 0xFFFF_FFFF
+            headrooms = topology.headrooms(row)
+            made = self.parts.switch(row, self._random(), self._salts[row.name], ports, headrooms)
+            self.switches[row.name] = made
+        for index, host in enumerate(topology.hosts):
+            self._add_host(host.name, index, memory, dict(settings))
+        self._route()
+
     def _connect(self, number: int) -> dict[str, Port]:
         link = self.topology.links[number]
         delays = self.topology.delays
         ports = {}
         for here, there in ((link.a, link.b), (link.b, link.a)):
-            port = self.parts.port(f"{here} > {there}", link, self._random(), delays[there])
+            name = f"{here} > {there}"
+            port = self.parts.port(name, link, self._random(), delays[there], self._weights[here])
             ports[here] = self.ports[here, there] = port
         ports[link.a].peer, ports[link.b].peer = ports[link.b], ports[link.a]
         return ports
 
     def _add_host(self, name: str, index: int, memory: loopback.Fabric, settings: dict[str, Any]) -> None:
         port = self._links[self.topology.ends[name][0]][name]
-        address = b"\x0a" + (index + 1).to_bytes(3, "big")
+        address = host_address(NET, index)
         counters = Counters()
         link = memory.attach(address, max_segments=1, counters=counters)
-        if "congestion" in settings:
-            # a rate is found below what the wire takes
-            dcqcn = replace(settings["congestion"].dcqcn, line_rate=port.window_bytes)
-            settings["congestion"] = replace(settings["congestion"], dcqcn=dcqcn)
-        config = NicConfig(address, name=name, mtu=self.topology.mtu, **{"fixed_sport": False, **settings})
+        config = NicConfig(address, name=name, **self._nic_settings(port, settings))
         nic = Nic(config, rng=self._random(), counters=counters)
+        nic.inflight.begin_wide()
         host = self.hosts[name] = self.parts.host(name, nic, link, port)
         host.after = lambda: self.traffic.completed(host)
 
-    def _route(self) -> None:
+    def _nic_settings(self, port: Port, settings: dict[str, Any]) -> dict[str, Any]:
+        """Return the settings of the NIC at a port."""
+        made = {"fixed_sport": False, "mtu": self.topology.mtu, **settings}
+        if "congestion" in made:
+            # the reaction point must not exceed the link rate
+            dcqcn = replace(made["congestion"].dcqcn, line_rate=port.window_bytes)
+            made["congestion"] = replace(made["congestion"], dcqcn=dcqcn)
+        return made
+
+    def _route(self, routes: Routes | None = None) -> None:
         for name, switch in self.switches.items():
-            for targets, numbers in self.topology.groups(name):
+            for targets, numbers in self.topology.groups(name, routes):
                 ways = tuple(self._links[number][name] for number in numbers)
                 self.parts.route(switch, [self.hosts[target] for target in targets], ways)
+
+    def change(self, a: str, b: str, *, gbps: float | None = None, up: bool | None = None) -> None:
+        """Change all links between two nodes from now on.
+
+        A link that is not up loses what is sent over it, and switches take other ways at once, if there are some.
+
+        Args:
+            a: one end.
+            b: the other end.
+            gbps: the new rate; packets that have begun keep theirs.
+            up: whether the links carry packets.
+
+        Raises:
+            TopologyError: there is no such link, or no such rate.
+        """
+        numbers = [at for at, link in enumerate(self.topology.links) if {link.a, link.b} == {a, b}]
+        if not numbers:
+            raise TopologyError(f"link {a} - {b}: there is none: the topology names them")
+        for number in numbers:
+            for port in self._links[number].values():
+                if gbps is not None:
+                    port.bits_s = replace(self.topology.links[number], gbps=gbps).bits_s
+                if up is not None:
+                    port.down = not up
+        if up is not None:
+            (self._down.difference_update if up else self._down.update)(numbers)
+            self._route(self.topology.routes(self._down))
 
     # ------------------------------------------------------------------------------------------- flows
 
     @property
     def results(self) -> list[FlowResult]:
-        """What is over, in the order of the ends."""
+        """Finished flows, in the order of their ends."""
         return self.traffic.results
 
     @property
     def left(self) -> int:
-        """Flows and programs that are not over."""
+        """Number of flows and programs that are not over."""
         return self.traffic.left + self._tasks.running
 
     def add(self, flows: Iterable[Flow]) -> None:
-        """Flows to run; each gets its queue pairs and is posted at its start, and gives them back at its end.
+        """Add flows to run. Each gets its queue pairs and is posted at its start, and frees them at its end.
 
         Raises:
-            TopologyError: a host that is not there, a flow to itself, no bytes, or a start that has passed.
+            TopologyError: an unknown host, a flow to itself, no bytes, or a start in the past.
         """
-        for flow in flows:
-            source, target = self._checked(flow)
-            self.traffic.left += 1
-            if flow.start_ns == self.agenda.now_ns:
-                begin = self.traffic.begin(source, target, flow)
-            else:
-                begin = self._beginning(source, target, flow)
-            self.agenda.once(flow.start_ns, begin)
+        with _collector_off():
+            for flow in flows:
+                source, target = self._checked(flow)
+                self.traffic.left += 1
+                if flow.start_ns == self.agenda.now_ns:
+                    begin = self.traffic.begin(source, target, flow)
+                else:
+                    begin = self._beginning(source, target, flow)
+                self.agenda.once(flow.start_ns, begin)
 
     def _checked(self, flow: Flow) -> tuple[Host, Host]:
         for name in (flow.src, flow.dst):
@@ -145,6 +216,8 @@ class Fabric:
                 raise TopologyError(f"flow {flow.src} > {flow.dst}: there is no host {name}: the topology names them")
         if flow.src == flow.dst or flow.size < 1 or flow.start_ns < self.agenda.now_ns:
             raise TopologyError(f"{flow} cannot be: give two hosts, 1 byte or more and a start that is to come")
+        if flow.priority not in range(PRIORITIES):
+            raise TopologyError(f"{flow}: priority={flow.priority} cannot be: give 0 to {PRIORITIES - 1}")
         return self.hosts[flow.src], self.hosts[flow.dst]
 
     def _beginning(self, source: Host, target: Host, flow: Flow) -> Callable[[], None]:
@@ -157,7 +230,7 @@ class Fabric:
     # ---------------------------------------------------------------------------------------- programs
 
     def start(self, program: Program) -> Signal[Any]:
-        """Run a coroutine in virtual time; the run is not over before it is. Await what is returned for its end.
+        """Run a coroutine in virtual time; the run waits for it. Await the returned signal for its end.
 
         It may await what :meth:`write`, :meth:`sleep` and a channel's methods return, and other such ends.
         """
@@ -168,34 +241,55 @@ class Fabric:
         self._tasks.start(program, waited_for=False)
 
     def sleep(self, time_ns: int) -> Signal[int]:
-        """Await it for so long; its value is the time then."""
+        """Return a signal that is set after ``time_ns``; its value is the time then."""
         over: Signal[int] = Signal()
         self.agenda.once(self.agenda.now_ns + time_ns, lambda: over.set(self.agenda.now_ns))
         return over
 
-    def write(self, src: str, dst: str, size: int, label: str = "") -> Signal[FlowResult]:
-        """A flow that starts now; await it for its end.
+    def write(self, src: str, dst: str, size: int, label: str = "", priority: int = 0) -> Signal[FlowResult]:
+        """Start a flow now. Await the returned signal for its end.
 
         Raises:
             TopologyError: as :meth:`add`.
         """
-        flow = Flow(src, dst, size, self.agenda.now_ns, label)
+        flow = Flow(src, dst, size, self.agenda.now_ns, label, priority)
         source, target = self._checked(flow)
         self.traffic.left += 1
         over: Signal[FlowResult] = Signal()
         self.traffic.begin(source, target, flow, over)()
         return over
 
-    def channel(self, src: str, dst: str, size: int) -> Channel:
-        """A connection that stays, for messages of up to ``size`` bytes from ``src`` to ``dst``.
+    def channel(self, src: str, dst: str, size: int, priority: int = 0) -> Channel:
+        """Open a persistent connection, for messages of up to ``size`` bytes from ``src`` to ``dst``.
 
         Raises:
             TopologyError: as :meth:`add`.
         """
-        return Channel(self.traffic, *self._checked(Flow(src, dst, size, self.agenda.now_ns)), size)
+        flow = Flow(src, dst, size, self.agenda.now_ns, priority=priority)
+        return Channel(self.traffic, *self._checked(flow), size, priority)
 
     def ideal_ns(self, flow: Flow) -> int:
-        """What a flow takes alone: its packets one behind the other through the slowest link, and its ACK back."""
+        """Return the time that a flow takes alone: its packets back to back through the slowest link, and the ACK
+        back."""
+        key = self._edge(flow.src), self._edge(flow.dst), flow.size
+        found = self._ideals.get(key)
+        if found is None:
+            if len(self._ideals) >= _MAX_IDEALS:
+                self._ideals.clear()
+            found = self._ideals[key] = self._compute_ideal_ns(flow)
+        return found
+
+    def _edge(self, name: str) -> tuple[str, int, int, int]:
+        """Return all of a host that a flow's ideal time depends on."""
+        found = self._edges.get(name)
+        if found is None:
+            topology = self.topology
+            link = topology.links[topology.ends[name][0]]
+            found = topology.gateway(name), link.bits_s, link.delay_ns, topology.delays[name]
+            self._edges[name] = found
+        return found
+
+    def _compute_ideal_ns(self, flow: Flow) -> int:
         mtu = self.topology.mtu
         full, rest = divmod(flow.size, mtu)
         count = full + (rest > 0)
@@ -209,8 +303,26 @@ class Fabric:
         delays = sum(2 * link.delay_ns for link, _ in way) + sum(delay for _, delay in way)
         return at_first + (total - first) * _BIT_NS // slowest + ack + delays
 
+    def path(self, result: FlowResult) -> list[str]:
+        """Return the names of the nodes that a flow's packets passed, by the hash of its addresses and ports.
+
+        Empty for what went over a channel. It is that of the fabric as it was built, with no link down.
+        """
+        if result.qps is None:
+            return []
+        flow, topology = result.flow, self.topology
+        source, target = (self.hosts[name].nic.config for name in (flow.src, flow.dst))
+        ports = source_port(*result.qps) << 16 | target.port
+        way = crc32(source.address + target.address + ports.to_bytes(4, "big"))
+        path = [flow.src]
+        while path[-1] != flow.dst:
+            ways = topology.ways(path[-1], flow.dst)
+            at = mixed(way ^ self._salts[path[-1]]) % len(ways) if len(ways) > 1 else 0
+            path.append(topology.other_end(ways[at], path[-1]))
+        return path
+
     def _way(self, flow: Flow) -> list[tuple[Link, int]]:
-        """The links of one of its ways, and what the nodes at their ends take, both directions together."""
+        """Return the links of one of its paths, each with the sum of its end nodes' delays: one for each direction."""
         nodes = self.topology.delays
         name = flow.src
         way: list[tuple[Link, int]] = []
@@ -227,31 +339,38 @@ class Fabric:
         """Run until all flows and programs are over.
 
         Args:
-            limit_ns: of virtual time, from now.
-            go_on: asked each :data:`ASKED_EVERY` events; the run ends where it says no.
+            limit_ns: limit in virtual time, from now.
+            go_on: called every :data:`ASKED_EVERY` events; the run ends if it returns false.
 
         Returns:
-            What became of the flows, in the order of their ends.
+            The results of the flows, in the order of their ends.
 
         Raises:
-            TimeoutError: ``limit_ns`` were not enough; ``results`` has what is over.
+            TimeoutError: ``limit_ns`` was not enough; ``results`` has the finished flows.
         """
         end = self.agenda.now_ns + limit_ns
-        while self.left:
-            if not self.agenda.run(ASKED_EVERY, end, self._busy):
-                raise TimeoutError(
-                    f"{self.left} flows are not over after {limit_ns / 1e9:g} s of virtual time: "
-                    "give more, or less to do"
-                )
-            if self.left and go_on is not None and not go_on():
-                break
+        freezes = not gc.get_freeze_count()  # what the program has frozen stays so
+        if freezes:
+            gc.freeze()  # collections would walk the whole fabric again and again
+        try:
+            while self.left:
+                if not self.agenda.run(ASKED_EVERY, end, self._busy):
+                    raise TimeoutError(
+                        f"{self.left} flows are not over after {limit_ns / 1e9:g} s of virtual time: "
+                        "give more, or less to do"
+                    )
+                if self.left and go_on is not None and not go_on():
+                    break
+        finally:
+            if freezes:
+                gc.unfreeze()
         return self.results
 
     def _busy(self) -> int:
         return self.left
 
     def every(self, period_ns: int, call: Callable[[int], None]) -> None:
-        """Call ``call`` with the time each ``period_ns``, from now on, to look at queues."""
+        """Call ``call`` with the time every ``period_ns`` from now on, to sample queues."""
 
         def act() -> None:
             call(self.agenda.now_ns)
@@ -261,7 +380,7 @@ class Fabric:
         self.agenda.at(self.agenda.now_ns, actor)
 
     def count(self, name: str) -> int:
-        """A counter, of all NICs together."""
+        """Return a counter, summed over all NICs."""
         self.parts.count()
         return sum(host.nic.counters[name] for host in self.hosts.values())
 
@@ -279,7 +398,18 @@ class Fabric:
         self.close()
 
 
-def _by_reference(settings: Mapping[str, Any] | None) -> bool:
-    """Whether the reference alone knows what NICs with these settings do when marks come."""
-    congestion = (settings or {}).get("congestion")
-    return congestion is not None and (congestion.mode == "limit" or congestion.limiter)
+def host_address(net: int, index: int) -> bytes:
+    """Return the address of a host by its number, from 0 on."""
+    return (net << 24 | index + 1).to_bytes(4, "big")
+
+
+@contextlib.contextmanager
+def _collector_off() -> Iterator[None]:
+    """Do without garbage collections: while a fabric grows, each would walk all of it, and find nothing."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

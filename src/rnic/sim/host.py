@@ -12,62 +12,76 @@ from rnic.link.packets import marked_to_send
 from rnic.mem.space import SimAddressSpace
 from rnic.runtime.loop import Runtime
 from rnic.sim.port import Packet, Port
+from rnic.sim.telemetry import Echoes
+from rnic.spec.opcodes import ACKNOWLEDGE, CNP
 from rnic.verbs.context import Context
 from rnic.wire.crc import crc32
 
 if TYPE_CHECKING:
+    from rnic.cc.controlled import Arrival
     from rnic.link.loopback import LoopbackLink
     from rnic.sim.agenda import Agenda
     from rnic.wire.bursts import TxBurst
     from rnic.wire.flow import Flow
 
+CONTROL_PRIORITY = 6
+"""Priority of ACKs and CNPs."""
+_CONTROL = (ACKNOWLEDGE, CNP)
 ROOM = 2
-"""Packets that wait in front of a NIC's own wire: the NIC makes the next when there are fewer, as hardware does."""
-BURST = 64
-"""Packets that a NIC makes at once: a whole turn of a queue pair, since a turn cut short waits for its ACK."""
+"""Packets queued at a NIC's own port below which the NIC makes the next, as hardware does."""
+BURST = 2
+"""Packets that a NIC makes at once, and which the packets of other queue pairs wait for."""
 _ROUNDS = 64
 _AT_ONCE = 1
 
 
 class Uplink(Middleware):
-    """A NIC's link: what it sends waits at the port, what arrives there waits in the link in memory behind it."""
+    """A NIC's link: sent packets wait at the port, received packets in the inner in-memory link."""
 
-    def __init__(self, inner: LoopbackLink, port: Port) -> None:
+    def __init__(self, inner: LoopbackLink, port: Port, control: int) -> None:
         super().__init__(inner)
+        self._control = control
         self._memory = inner
         self._port = port
         self._ways: dict[Flow, int] = {}
+        self.echoes: Echoes | None = None
+        """Telemetry of its packets, if the congestion control asks for it."""
 
     def send(self, bursts: Sequence[TxBurst]) -> None:
-        """Put packets on the wire, or behind those that wait for it."""
+        """Put packets on the wire, or queue them for it."""
         for burst in bursts:
             flow = burst.flow
             way = self._ways.get(flow)
             if way is None:
                 ports = flow.sport << 16 | flow.dport
                 way = self._ways[flow] = crc32(flow.src + flow.dst + ports.to_bytes(4, "big"))
-            self._port.put(Packet(burst, way))
+            control = burst.buffers[0][0] in _CONTROL
+            packet = Packet(burst, way, self._control if control else flow.tclass >> 5)
+            if self.echoes is not None:
+                packet.telemetry = self.echoes.begin(burst)
+            self._port.put(packet)
 
-    def take(self, packet: Packet) -> None:
-        """A packet has arrived."""
+    def take(self, packet: Packet, arrival: Arrival | None = None) -> None:
+        """Take a packet that has arrived, and what it carries of telemetry."""
         burst = marked_to_send(packet.burst) if packet.ce else packet.burst
-        self._memory.deliver(burst, memoryview(b"".join(burst.buffers)))
+        self._memory.deliver(burst, memoryview(b"".join(burst.buffers)), arrival)
 
 
 class HostRuntime(Runtime):
-    """Sends no more than the wire has room for. The fabric drives it; who polls a queue drives nothing."""
+    """Runtime that sends no more than the wire has room for. The fabric drives it; polling does not."""
 
-    def __init__(self, nic: Nic, link: Link, agenda: Agenda, host: Edge) -> None:
+    def __init__(self, nic: Nic, link: Link, agenda: Agenda, host: Edge, burst: int) -> None:
         self._host = host
+        self._burst = burst
         super().__init__(nic, link, agenda)
 
     def progress(self) -> bool:
-        """Nothing happens but by the fabric."""
+        """Do nothing: the fabric drives the NIC."""
         return False
 
     def round(self) -> bool:
-        """One round; true if something happened."""
-        self.budget = BURST if len(self._host.port.queue) < ROOM else 0
+        """Run one round. Return whether anything happened."""
+        self.budget = self._burst if self._host.room() else 0
         return self._round(self.clock())
 
     def carry(self, out: list[TxBurst]) -> None:
@@ -75,65 +89,92 @@ class HostRuntime(Runtime):
         self._send(out)
 
     def deliver(self) -> None:
-        """The NIC takes what has arrived."""
+        """Pass received packets to the NIC."""
         now_ns = self.clock()
         for burst in self.receive(_AT_ONCE):
             self.nic.receive(burst, now_ns)
 
     def kick(self) -> None:
-        """A doorbell was rung: the NIC looks at it when time moves on."""
+        """Note that a doorbell was rung: the NIC looks at it when time moves on."""
         self._host.wake()
 
     def start(self) -> None:
-        """Nothing: there is no thread."""
+        """Do nothing: there is no thread."""
 
 
 class Edge(Protocol):
-    """Where a NIC meets the fabric."""
+    """Point where a NIC meets the fabric."""
 
     port: Port
 
     def wake(self) -> None:
         """Look at the NIC as soon as what is due now has happened."""
 
+    def room(self) -> bool:
+        """Return whether the NIC is to make packets."""
+
 
 class Host:
     """One NIC with an opened context.
 
     Args:
-        name: the topology's.
+        name: name of the host in the topology.
         nic: the device.
-        link: its place on a fabric in memory, for what has arrived.
+        link: its in-memory link, for received packets.
         port: its end of its one link.
         agenda: virtual time.
+        control: priority of ACKs and CNPs.
+        burst: packets that the NIC makes at once.
 
     ``after`` is called when something has happened at this NIC.
     """
 
-    def __init__(self, name: str, nic: Nic, link: LoopbackLink, port: Port, agenda: Agenda) -> None:
+    def __init__(
+        self, name: str, nic: Nic, link: LoopbackLink, port: Port, agenda: Agenda, control: int, burst: int
+    ) -> None:
         self.name = name
         self.nic = nic
+        self.address = nic.config.address
         self.port = port
         self.after: Callable[[], None] | None = None
+        self._priorities = 0
         self._agenda = agenda
         self._due_ns: int | None = None
+        self._deadline_ns = 0
+        """When the NIC has something to do by itself, as of its last round."""
+        self._timer_ns: int | None = None
+        """When the next timer event is due, which may be before the deadline: it is armed anew then."""
         self._actor = agenda.actor(self._act)
-        self._uplink = Uplink(link, port)
+        self._timer_actor = agenda.actor(self._timed)
+        self._uplink = Uplink(link, port, control)
+        if nic.congestion.settings.kind.telemetry:
+            self._uplink.echoes = Echoes(nic)
         port.left = self._left
-        self._runtime = HostRuntime(nic, self._uplink, agenda, self)
+        self._runtime = HostRuntime(nic, self._uplink, agenda, self, burst)
         self.ctx = Context(runtime=self._runtime, space=SimAddressSpace())
 
     def wake(self) -> None:
         """Look at the NIC as soon as what is due now has happened."""
         self._wake_at(self._agenda.now_ns)
 
+    def use(self, priority: int) -> None:
+        """Note that it has a flow of this priority."""
+        self._priorities |= 1 << priority
+
+    def room(self) -> bool:
+        """Return whether the NIC is to make packets: what PFC stops holds back no other priority."""
+        if self._priorities & (self._priorities - 1) and self.port.paused:
+            return self.port.going < ROOM
+        return self.port.waiting < ROOM
+
     def arrive(self, packet: Packet) -> None:
-        """A packet came over the link."""
-        self._uplink.take(packet)
+        """Take a packet that came over the link."""
+        echoes = self._uplink.echoes
+        self._uplink.take(packet, None if echoes is None else echoes.take(packet, self._agenda.now_ns))
         self.wake()
 
     def _left(self, packet: Packet) -> None:
-        if self.nic.has_work():
+        if self.room() and self.nic.has_work():
             self.wake()
 
     def _wake_at(self, time_ns: int) -> None:
@@ -146,6 +187,25 @@ class Host:
         if self._due_ns is None or self._due_ns > now_ns:
             return  # it was woken earlier since, and has done this
         self._due_ns = None
+        self._serve()
+
+    def _arm(self, time_ns: int) -> None:
+        if self._timer_ns is None or time_ns < self._timer_ns:
+            self._timer_ns = time_ns
+            self._agenda.at(time_ns, self._timer_actor)
+
+    def _timed(self) -> None:
+        now_ns = self._agenda.now_ns
+        if self._timer_ns != now_ns:
+            return  # it was armed for an earlier time since
+        self._timer_ns = None
+        if self._deadline_ns > now_ns:
+            self._arm(self._deadline_ns)
+        else:
+            self._serve()
+
+    def _serve(self) -> None:
+        now_ns = self._agenda.now_ns
         runtime = self._runtime
         for _ in range(_ROUNDS):
             if not runtime.round():
@@ -156,4 +216,5 @@ class Host:
             self.after()
         deadline = self.nic.next_deadline_ns()
         if deadline is not None:
-            self._wake_at(max(deadline, now_ns + 1))
+            self._deadline_ns = max(deadline, now_ns + 1)
+            self._arm(self._deadline_ns)

@@ -1,4 +1,4 @@
-"""What a run shows: queues and progress over time, pauses, captures of links, and figures at the end."""
+"""Measurements of a run: queues and progress over time, pauses, captures of links, and figures at the end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rnic.link.pcap import PcapngWriter
-from rnic.link.recorder import path_ethernet
+from rnic.link.recording import path_ethernet
 from rnic.sim.topology import TopologyError
 from rnic.spec.psn import psn_diff
 from rnic.wire.ip import ip_packet
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from rnic.sim.workloads import Flow
 
 MOST_SAMPLES = 4_096
-"""When there are so many, an even number, every other is dropped and the period doubles."""
+"""Most samples, an even number: when it is reached, every other sample is dropped and the period doubles."""
 WATCHED_FLOWS = 64
-"""Flows whose progress is recorded: the first."""
+"""Number of flows, the first ones, whose progress is recorded."""
 COUNTERS = (
     "cnps_sent",
     "cnps_received",
@@ -38,12 +38,13 @@ SIZE_CLASSES = (10_000, 100_000, 1_000_000, 10_000_000)
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The smallest value that ``percent`` of them do not exceed (nearest rank); ``ordered`` rises and is not empty."""
+    """Return the smallest value that ``percent`` of them do not exceed (nearest rank); ``ordered`` rises and is not
+    empty."""
     return ordered[max(0, ceil(len(ordered) * percent / 100) - 1)]
 
 
 class Pause(NamedTuple):
-    """A port that stood still."""
+    """A pause of a port."""
 
     port: str
     start_ns: int
@@ -59,13 +60,13 @@ class Watched(NamedTuple):
 
 
 class Measure:
-    """Looks at a fabric while it runs.
+    """Samples a fabric while it runs.
 
     Args:
-        fabric: before it runs.
-        period_ns: between two looks; 0 looks at nothing over time.
+        fabric: the fabric, before it runs.
+        period_ns: time between two samples; 0 takes none.
 
-    ``times_ns`` are those of the looks; ``queues`` holds for each port of a switch how many bytes waited then.
+    ``times_ns`` are the times of the samples; ``queues`` holds the queued bytes of each switch port at those times.
     """
 
     def __init__(self, fabric: Fabric, period_ns: int) -> None:
@@ -74,6 +75,10 @@ class Measure:
         self.times_ns: list[int] = []
         self.ports: list[Port] = [port for (here, _), port in fabric.ports.items() if here in fabric.switches]
         self.queues: list[list[int]] = [[] for _ in self.ports]
+        self._sent: list[list[int]] = [[] for _ in self.ports]
+        """Bytes that each of them has sent, at those times."""
+        self._paused: list[list[int]] = [[] for _ in self.ports]
+        """Nanoseconds that PFC has stopped each of them, up to those times."""
         self.watched: dict[int, Watched] = {}
         self._last: dict[int, tuple[int, int]] = {}
         self.cnps: list[int] = []
@@ -91,8 +96,10 @@ class Measure:
         self._skip = 0
         at = len(self.times_ns)
         self.times_ns.append(now_ns)
-        for port, series in zip(self.ports, self.queues, strict=True):
-            series.append(port.queued_bytes)
+        for port, queue, sent, paused in zip(self.ports, self.queues, self._sent, self._paused, strict=True):
+            queue.append(port.queued_bytes)
+            sent.append(port.sent_bytes)
+            paused.append(port.paused_now_ns)
         self.cnps.append(self.fabric.count("cnps_sent"))
         self._progress(at)
         if len(self.times_ns) >= MOST_SAMPLES:
@@ -119,20 +126,22 @@ class Measure:
 
     def _thin(self) -> None:
         self.times_ns = self.times_ns[::2]
-        self.queues = [series[::2] for series in self.queues]
+        self.queues, self._sent, self._paused = (
+            [series[::2] for series in each] for each in (self.queues, self._sent, self._paused)
+        )
         self.cnps = self.cnps[::2]
         self.watched = {
             number: Watched(flow, (first + 1) // 2, series[first % 2 :: 2])
             for number, (flow, first, series) in self.watched.items()
         }
-        # the newest look was dropped: the next is as far from the newest that was kept as the others are apart
+        # the newest sample was dropped: keep the next at an equal distance from the newest that was kept
         self._skip = self._every
         self._every *= 2
 
     # -------------------------------------------------------------------------------------- at the end
 
     def pauses(self) -> list[Pause]:
-        """When which port stood still."""
+        """Return the times at which ports were paused."""
         now_ns = self.fabric.agenda.now_ns
         found = []
         for port in self.fabric.ports.values():
@@ -142,7 +151,7 @@ class Measure:
         return found
 
     def flows(self) -> list[dict[str, Any]]:
-        """A row for each flow that is over."""
+        """Return a row for each flow that is over."""
         return [
             {
                 "src": flow.src,
@@ -155,13 +164,14 @@ class Measure:
                 "slowdown": round(result.slowdown, 6),
                 "goodput_gbps": round(flow.size * 8 / result.took_ns, 6),
                 "status": result.status,
+                "path": " > ".join(self.fabric.path(result)),
             }
             for result in self.fabric.results
             for flow in (result.flow,)
         ]
 
     def sizes(self) -> list[dict[str, Any]]:
-        """Completion times and slowdowns by size of the flows; the last row is of all."""
+        """Return completion times and slowdowns by flow size; the last row is over all flows."""
         rows = []
         below = 0
         good = [result for result in self.fabric.results if not result.status]
@@ -171,8 +181,52 @@ class Measure:
             below = above
         return [row for row in [*rows, _size_row("all", good)] if row["flows"]]
 
+    def series(self) -> list[dict[str, Any]]:
+        """Return a row for each sample of each switch port that sent: its queue, and its rate and pauses since the
+        sample before."""
+        rows: list[dict[str, Any]] = []
+        for port, queue, sent, paused in zip(self.ports, self.queues, self._sent, self._paused, strict=True):
+            if not port.sent:
+                continue
+            before = (0, 0, 0)
+            for now in zip(self.times_ns, sent, paused, strict=True):
+                time_ns, moved, stood = (new - old for new, old in zip(now, before, strict=True))
+                rows.append(
+                    {
+                        "time_ns": now[0],
+                        "port": port.name,
+                        "queue_bytes": queue[len(rows) % len(queue)],
+                        "gbps": round(moved * 8 / time_ns, 6) if time_ns else 0.0,
+                        "paused": round(stood / time_ns, 6) if time_ns else 0.0,
+                    }
+                )
+                before = now
+        return rows
+
+    def progress(self) -> list[dict[str, Any]]:
+        """Return a row for each sample of each watched flow: bytes that have arrived, and their rate since the sample
+        before."""
+        rows = []
+        for number, (flow, first, series) in self.watched.items():
+            times = self.times_ns[first : first + len(series)]
+            before = max(flow.start_ns, 0), 0
+            for now in zip(times, series, strict=True):
+                time_ns, moved = (new - old for new, old in zip(now, before, strict=True))
+                rows.append(
+                    {
+                        "time_ns": now[0],
+                        "flow": number,
+                        "src": flow.src,
+                        "dst": flow.dst,
+                        "bytes": now[1],
+                        "gbps": round(moved * 8 / time_ns, 6) if time_ns else 0.0,
+                    }
+                )
+                before = now
+        return rows
+
     def port_rows(self) -> list[dict[str, Any]]:
-        """A row for each port that sent, or stood still."""
+        """Return a row for each port that sent or was paused."""
         series = dict(zip((id(port) for port in self.ports), self.queues, strict=True))
         rows = []
         for port in self.fabric.ports.values():
@@ -196,7 +250,7 @@ class Measure:
         return rows
 
     def summary(self) -> dict[str, Any]:
-        """Figures of the whole run."""
+        """Return the figures of the whole run."""
         fabric = self.fabric
         good = [result for result in fabric.results if not result.status]
         moved = sum(result.flow.size for result in good)
@@ -212,6 +266,7 @@ class Measure:
             "bytes": moved,
             "goodput_gbps": round(moved * 8 / (ended - begun), 6) if ended > begun else 0.0,
             "packets": sum(port.sent for (_, there), port in fabric.ports.items() if there in fabric.hosts),
+            "headroom_bytes": max((max(fabric.topology.headrooms(row)) for row in fabric.topology.switches), default=0),
             "dropped": sum(switch.dropped for switch in fabric.switches.values()),
             "lost": sum(port.lost for port in fabric.ports.values()),
             "marked": sum(port.marked for port in fabric.ports.values()),
@@ -232,10 +287,10 @@ def _size_row(name: str, results: Sequence[Any]) -> dict[str, Any]:
 
 
 def capture(fabric: Fabric, link: str, file: BinaryIO) -> None:
-    """Record what both ends of a link send, as pcapng; the time of a packet is when it has left whole.
+    """Record what both ends of a link send, as pcapng; a packet's time is that of its last bit.
 
     Args:
-        link: the names of its ends with a ``-`` between, ``s0-h16``.
+        link: the names of its ends, joined by ``-``: ``s0-h16``.
         file: opened for writing bytes.
 
     Raises:

@@ -1,9 +1,9 @@
-"""What NICs and switches take for a packet, by name: figures that were published, with where.
+"""Per-packet delays of NICs and switches, by name: published figures with their sources.
 
-A switch's is from the first bit in to the first bit out. Makers and testers measure cut-through switches; the model
-here stores and forwards, so that a packet's own length on its link comes on top (82 ns for 1 KB at 100 Gb/s, at each
-switch). A NIC's is what was published for a message from one program's memory to another's: a fabric counts the delay
-of the host where a packet arrives, once, so that it stands for the sending and the receiving NIC together.
+A switch's delay is from the first bit in to the first bit out. Vendors and testers measure cut-through switches; the
+model here stores and forwards, which adds a packet's serialization time (82 ns for 1 KB at 100 Gb/s, at each switch).
+A NIC's delay is the published figure for a message from one program's memory to another's: a fabric counts the delay
+of the receiving host only, so that it covers the sending and the receiving NIC together.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Profile(NamedTuple):
 
     delay_ns: int
     published: str
-    """The figure as it was published, and where."""
+    """The published figure and its source."""
 
 
 HOSTS: Final = {

@@ -1,7 +1,7 @@
-"""Many runs of one scenario: values and seeds as tasks, on the cores of this machine or on a Ray cluster.
+"""Many runs of one scenario: one task per combination of values and seed, on this machine's cores or a Ray cluster.
 
-A run's row depends on its file, values and seed alone, so the table is the same wherever the runs were made. Rows are
-written to a file as they come: a sweep that was stopped goes on with the same command, and makes what is missing.
+A run's row depends only on its file, values and seed, so the table is the same wherever the runs were made. Rows are
+written to a file as they arrive: the same command continues a stopped sweep, and makes the missing runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_RUNS = 100_000
 
 
 class Job(NamedTuple):
-    """One run: its place in the table, what tells it from any other, and what it is made of."""
+    """One run: its row number, its unique key, and its inputs."""
 
     number: int
     key: str
@@ -47,26 +47,26 @@ class Failed(NamedTuple):
 
 
 class Backend(Protocol):
-    """Where runs are made."""
+    """Place where runs are made."""
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Row | Failed]]:
-        """Make them, in any order; each comes back once."""
+        """Run the jobs in any order; yield each once."""
 
 
 def jobs_of(path: Path, axes: Mapping[str, Sequence[Any]], seeds: Sequence[int]) -> list[Job]:
-    """All combinations of values, each with all seeds.
+    """Return all combinations of values, each with all seeds.
 
     Args:
-        path: of the scenario.
+        path: path of the scenario.
         axes: values by dotted key.
         seeds: one run each.
 
     Raises:
-        ScenarioError: there are too many, or one of them cannot be.
-        TopologyError: a topology cannot be.
+        ScenarioError: there are too many, or one is invalid.
+        TopologyError: a topology is invalid.
     """
     if "seed" in axes:
-        raise ScenarioError("seed: it is no value to sweep: give --seed for the first, --seeds for how many")
+        raise ScenarioError("seed: it is not a value to sweep: give --seed for the first, --seeds for how many")
     text = path.read_bytes()
     count = len(seeds)
     for values in axes.values():
@@ -76,7 +76,7 @@ def jobs_of(path: Path, axes: Mapping[str, Sequence[Any]], seeds: Sequence[int])
     jobs: list[Job] = []
     for values in itertools.product(*axes.values()):
         changes = dict(zip(axes, values, strict=True))
-        programs = Scenario.load(path, changes).programs  # a mistake is found before anything is run
+        programs = Scenario.load(path, changes).programs  # find errors before anything runs
         for seed in seeds:
             what = json.dumps([changes, seed], sort_keys=True).encode()
             key = hashlib.sha256(b"\0".join([text, what, *programs])).hexdigest()[:24]
@@ -85,10 +85,10 @@ def jobs_of(path: Path, axes: Mapping[str, Sequence[Any]], seeds: Sequence[int])
 
 
 def run_job(job: Job) -> Row:
-    """One run's row.
+    """Run one job and return its row.
 
     Raises:
-        RnicError: the scenario cannot be.
+        RnicError: the scenario is invalid.
     """
     scenario = Scenario.load(Path(job.path), job.changes)
     with scenario.fabric(job.seed) as fabric:
@@ -107,7 +107,7 @@ def run_job(job: Job) -> Row:
 
 
 def _tried(job: Job) -> Row | Failed:
-    """In a worker: what it raises comes back as words, which every process can read."""
+    """Run a job in a worker; return an exception as text, which every process can unpickle."""
     try:
         return run_job(job)
     except Exception as error:  # noqa: BLE001 - a run of many: the others go on, and the caller hears why
@@ -115,7 +115,7 @@ def _tried(job: Job) -> Row | Failed:
 
 
 def _end_by_ctrl_c() -> None:
-    """In a worker: a terminal's Ctrl-C reaches it too, and its parent alone has something to say."""
+    """Let Ctrl-C end a worker silently: the terminal sends it to the worker too, and only the parent reports."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -123,7 +123,7 @@ def _end_by_ctrl_c() -> None:
 
 @contextmanager
 def _quiet_births() -> Iterator[None]:
-    """Processes that are begun inside have SIGINT blocked, until they know what to do with it."""
+    """Block SIGINT in processes started inside, until they have set up its handling."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -139,7 +139,7 @@ def _processes(workers: int) -> Executor:
 
 
 def _alone(job: Job) -> Row | Failed:
-    """A run in a process that no other has."""
+    """Run a job in a process of its own."""
     with _processes(1) as pool:
         try:
             with _quiet_births():
@@ -179,12 +179,12 @@ class Pool:
                     except BrokenProcessPool:
                         lost.append(asked[future])
             except BaseException:
-                # stopped: nothing is waited for
+                # stopped: do not wait for anything
                 pool.shutdown(wait=False, cancel_futures=True)
                 for child in set(active_children()) - before:
                     child.terminate()
                 raise
-        # whoever ended a process took the pool along, and the runs of all: from now on each has a process of its own
+        # a dead process breaks the whole pool with all its runs: from now on, each run gets its own process
         with ThreadPoolExecutor(self.workers) as threads:
             try:
                 yield from zip(lost, threads.map(_alone, lost), strict=True)
@@ -225,7 +225,7 @@ class Ray:
 
 
 class Results:
-    """The rows that there are, in a file of JSON lines, by the key of their run. A line cut short is made anew."""
+    """Existing rows by the key of their run, in a file of JSON lines. The run of a truncated line is repeated."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -239,7 +239,7 @@ class Results:
                     continue
 
     def of(self, jobs: Iterable[Job]) -> list[Row]:
-        """The rows of these jobs, in their order, without those that have none."""
+        """Return the existing rows of these jobs, in their order."""
         return [self.rows[job.key] for job in jobs if job.key in self.rows]
 
     def add(self, job: Job, row: Row) -> None:
@@ -258,10 +258,10 @@ def sweep(
     retries: int = RETRIES,
     told: Callable[[Job, Row | Failed], None] = lambda job, outcome: None,
 ) -> tuple[list[Row], dict[int, str]]:
-    """Make the runs that have no row yet; those that fail again, at most ``retries`` times.
+    """Make the runs that have no row yet; retry those that fail at most ``retries`` times.
 
     Returns:
-        The rows in the order of the jobs, and why which job has none, by number.
+        The rows in the order of the jobs, and the reasons of failed jobs, by number.
     """
     whole = list(jobs)
     left = [job for job in whole if job.key not in results.rows]

@@ -5,29 +5,46 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
+from rnic.sim.port import PRIORITIES
+
 if TYPE_CHECKING:
     from rnic.sim import topology
     from rnic.sim.port import Packet, Port
 
 
+class _Link:
+    """Bytes of one link in a switch, by priority."""
+
+    __slots__ = ("headroom", "headroom_bytes", "pausing", "shared")
+
+    def __init__(self, headroom_bytes: int) -> None:
+        self.headroom_bytes = headroom_bytes
+        """Room of each priority, beside the shared buffer."""
+        self.shared = [0] * PRIORITIES
+        self.headroom = [0] * PRIORITIES
+        self.pausing = [False] * PRIORITIES
+
+
 class Switch:
-    """Stores and forwards.
+    """A store-and-forward switch.
 
     Args:
         row: its settings.
-        rng: for marks.
-        salt: what makes its choice among equal ways differ from that of the switch before it.
+        rng: random numbers for marking.
+        salt: makes its ECMP choice independent of that of the previous switch.
 
-    ``ports`` are in the order of its links, ``routes`` the ports towards each address. ``dropped`` counts packets that
-    found no room.
+    ``ports`` are in the order of its links, ``routes`` the ports toward each address. ``dropped`` counts packets that
+    found no room, ``buffered_bytes`` are in the shared buffer now, ``peak_bytes`` were the most in all.
     """
 
     __slots__ = (
-        "_held",
         "_in_headroom",
-        "_pausing",
+        "_links",
+        "_lossless",
         "_rng",
         "_salt",
+        "_turn",
+        "buffered_bytes",
         "dropped",
         "peak_bytes",
         "ports",
@@ -41,57 +58,81 @@ class Switch:
         self.routes: dict[bytes, tuple[Port, ...]] = {}
         self.dropped = 0
         self.peak_bytes = 0
+        self.buffered_bytes = 0
         self._rng = rng
         self._salt = salt
-        self._held: list[int] = []
-        """Bytes in the buffer that came over each link, those in headroom included."""
-        self._in_headroom: list[int] = []
-        self._pausing: list[bool] = []
+        self._turn = 0
+        self._lossless = row.lossless
+        self._links: list[_Link] = []
+        self._in_headroom = 0
 
-    def join(self, port: Port) -> None:
-        """A port of this switch, whose link is connected at both ends."""
-        number = self.add(port)
+    def join(self, port: Port, headroom_bytes: int) -> None:
+        """Add a port of this switch, whose link is connected at both ends."""
+        number = self.add(port, headroom_bytes)
         port.left = self.left
         port.peer.arrive = lambda packet: self.arrive(packet, number)
 
-    def add(self, port: Port) -> int:
-        """A port of this switch; its number."""
+    def add(self, port: Port, headroom_bytes: int = 0) -> int:
+        """Add a port to this switch and return its number."""
         self.ports.append(port)
-        self._held.append(0)
-        self._in_headroom.append(0)
-        self._pausing.append(False)
+        port.in_switch = True
+        self._links.append(_Link(headroom_bytes))
         return len(self.ports) - 1
 
-    @property
-    def buffered_bytes(self) -> int:
-        """What the shared buffer holds now."""
-        return sum(self._held) - sum(self._in_headroom)
-
     def arrive(self, packet: Packet, ingress: int) -> None:
-        """A packet came in whole over a link."""
+        """Take a packet that has arrived completely over a link."""
         row = self.row
-        size = packet.size
-        packet.in_headroom = self.buffered_bytes + size > row.buffer_bytes
-        if packet.in_headroom:
-            if self._in_headroom[ingress] + size > row.headroom_bytes:
-                self.dropped += 1
-                return
-            self._in_headroom[ingress] += size
-        packet.ingress = ingress
-        self._held[ingress] += size
-        self.peak_bytes = max(self.peak_bytes, sum(self._held))
-        if row.xoff_bytes and not self._pausing[ingress] and self._held[ingress] > row.xoff_bytes:
-            self._pausing[ingress] = True
-            self.ports[ingress].pause(True)
         ways = self.routes[packet.burst.flow.dst]
-        out = ways[0] if len(ways) == 1 else ways[_mixed(packet.way ^ self._salt) % len(ways)]
-        if row.marks and packet.ect and not packet.ce and self._marks(out.queued_bytes):
+        if len(ways) == 1:
+            out = ways[0]
+        elif row.spray:
+            self._turn = (self._turn + 1) & 0xFFFF_FFFF
+            out = ways[self._turn % len(ways)]
+        else:
+            out = ways[mixed(packet.way ^ self._salt) % len(ways)]
+        if not self._admit(packet, ingress, out):
+            self.dropped += 1
+            return
+        packet.ingress = ingress
+        self.peak_bytes = max(self.peak_bytes, self.buffered_bytes + self._in_headroom)
+        if row.marks and packet.ect and not packet.ce and self._marks(out.class_bytes[packet.priority]):
             packet.ce = True
             out.marked += 1
         out.put(packet)
 
+    def _threshold(self) -> float:
+        """Return the bytes that a priority of a link may hold of the shared buffer before PFC pauses it."""
+        row = self.row
+        if not row.alpha:
+            return row.xoff_bytes
+        return min(row.xoff_bytes, row.alpha * (row.buffer_bytes - self.buffered_bytes))
+
+    def _admit(self, packet: Packet, ingress: int, out: Port) -> bool:
+        """Charge a packet to the shared buffer, or to headroom. Return false if there is no room."""
+        row, size, priority = self.row, packet.size, packet.priority
+        link = self._links[ingress]
+        room = self.buffered_bytes + size <= row.buffer_bytes
+        if not self._lossless >> priority & 1:
+            if row.alpha:
+                free = row.buffer_bytes - self.buffered_bytes
+                room = room and out.class_bytes[priority] + size <= row.alpha * free
+            if not room:
+                return False
+        elif not room or link.shared[priority] + size > self._threshold():
+            if link.headroom[priority] + size > link.headroom_bytes:
+                return False
+            link.headroom[priority] += size
+            self._in_headroom += size
+            if not link.pausing[priority]:
+                link.pausing[priority] = True
+                self.ports[ingress].pause(priority, True)
+            return True
+        link.shared[priority] += size
+        self.buffered_bytes += size
+        return True
+
     def _marks(self, queued_bytes: int) -> bool:
-        """Whether a packet that joins so long a queue is marked."""
+        """Return whether a packet that joins a queue of this length is marked."""
         row = self.row
         if queued_bytes <= row.kmin_bytes:
             return False
@@ -101,18 +142,22 @@ class Switch:
         return self._rng.random() < share
 
     def left(self, packet: Packet) -> None:
-        """A packet has left, and its room is free."""
-        ingress = packet.ingress
-        self._held[ingress] -= packet.size
-        if packet.in_headroom:
-            self._in_headroom[ingress] -= packet.size
-        if self._pausing[ingress] and self._held[ingress] <= self.row.xon_bytes:
-            self._pausing[ingress] = False
-            self.ports[ingress].pause(False)
+        """Free the space of a packet that has left: headroom first, so that it is empty when the link goes on."""
+        link, priority, row = self._links[packet.ingress], packet.priority, self.row
+        back = min(packet.size, link.headroom[priority])
+        link.headroom[priority] -= back
+        self._in_headroom -= back
+        link.shared[priority] -= packet.size - back
+        self.buffered_bytes -= packet.size - back
+        if link.pausing[priority] and not link.headroom[priority]:
+            below = row.xoff_bytes - row.xon_bytes
+            if link.shared[priority] <= max(0, self._threshold() - below):
+                link.pausing[priority] = False
+                self.ports[packet.ingress].pause(priority, False)
 
 
-def _mixed(value: int) -> int:
-    """Spread a 32-bit hash, so that its low bits depend on all (the finalizer of MurmurHash3, public domain)."""
+def mixed(value: int) -> int:
+    """Mix a 32-bit hash so that its low bits depend on all bits (the finalizer of MurmurHash3, public domain)."""
     value = (value ^ value >> 16) * 0x85EB_CA6B & 0xFFFF_FFFF
     value = (value ^ value >> 13) * 0xC2B2_AE35 & 0xFFFF_FFFF
     return value ^ value >> 16

@@ -1,7 +1,7 @@
 """Coroutines in virtual time: an application as a workload.
 
-A coroutine that the fabric runs may await a :class:`Signal` and nothing else; what it asks the fabric for (a WRITE, a
-sleep, an arrival) is one.
+A coroutine that the fabric runs may only await a :class:`Signal`, which the fabric returns for a WRITE, a
+sleep or an arrival.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ Program = Coroutine["Signal[Any]", Any, Any]
 
 
 class ProgramError(RnicError):
-    """A coroutine awaited what is not of the fabric."""
+    """A coroutine awaited something other than a signal."""
 
 
 class Signal(Generic[T]):
-    """Something that happens once, with a value. Awaited after it has happened, it answers at once."""
+    """An event that happens once, with a value. Awaiting it afterward returns at once."""
 
     __slots__ = ("_happened", "_value", "_waiting")
 
@@ -31,14 +31,14 @@ class Signal(Generic[T]):
         self._waiting: list[Callable[[T], None]] = []
 
     def set(self, value: T) -> None:
-        """It happens now; who waits goes on before this returns."""
+        """Set the value now; waiting tasks resume before this returns."""
         self._happened, self._value = True, value
         waiting, self._waiting = self._waiting, []
         for call in waiting:
             call(value)
 
     def then(self, call: Callable[[T], None]) -> None:
-        """Call ``call`` with the value when it happens, or now if it has."""
+        """Call ``call`` with the value when it is set, or now if it is."""
         if self._happened:
             call(self._value)  # type: ignore[arg-type]  # it has been set
         else:
@@ -52,14 +52,14 @@ class Signal(Generic[T]):
 
 
 class Tasks:
-    """The coroutines that run; ``running`` counts those that are waited for and have not ended."""
+    """Running coroutines; ``running`` counts those that the run waits for."""
 
     def __init__(self) -> None:
         self.running = 0
         self._open: dict[int, Program] = {}
 
     def start(self, program: Program, *, waited_for: bool = True) -> Signal[Any]:
-        """Run a coroutine up to its first wait; the signal is its end, with what it returns."""
+        """Run a coroutine up to its first wait. Return a signal for its end, whose value is its result."""
         ended: Signal[Any] = Signal()
         self._open[id(program)] = program
         if waited_for:
@@ -72,7 +72,7 @@ class Tasks:
         self.running -= 1
 
     def close(self) -> None:
-        """End those that still run."""
+        """Close coroutines that still run."""
         for program in self._open.values():
             program.close()
         self._open.clear()
@@ -84,7 +84,7 @@ class Tasks:
             del self._open[id(program)]
             ended.set(stop.value)
             return
-        awaited: object = signal  # whatever it was written to await
+        awaited: object = signal  # may be any object
         if not isinstance(awaited, Signal):
             program.close()
             raise ProgramError(f"a program awaited {awaited!r}: await what the fabric's methods return")

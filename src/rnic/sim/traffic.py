@@ -1,4 +1,4 @@
-"""Queue pairs between the fabric's hosts, and what goes over them."""
+"""Queue pairs between the fabric's hosts, and their traffic."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ from rnic.verbs import CQ, MR, PD, QP, AHAttr, GlobalRoute, QPAttr, QPCap, QPIni
 from rnic.verbs import enums as e
 
 _RIGHTS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE
-_CQ_ENTRIES = 4_096
+_CQ_ENTRIES = 128
+"""Completions of a host between two polls: it is polled behind each packet."""
 RECEIVES = 64
-"""Messages that a channel takes before the program at its far end has looked."""
+"""Receives posted on a channel: messages that may arrive before the program at the far end takes one."""
 
 
 class FlowResult(NamedTuple):
-    """A flow that is over: from its start to its completion at the sender."""
+    """A finished flow: from its start to its completion at the sender."""
 
     flow: Flow
     end_ns: int
     ideal_ns: int
-    """What it would take alone."""
+    """Time that it would take alone."""
     status: int
-    """Of its completion."""
+    """Status of its completion."""
+    qps: tuple[int, int] | None = None
+    """Numbers of its queue pairs, the sender's and the receiver's; ``None`` on a channel."""
 
     @property
     def took_ns(self) -> int:
@@ -37,7 +40,7 @@ class FlowResult(NamedTuple):
 
     @property
     def slowdown(self) -> float:
-        """Its completion time over what it would take alone."""
+        """Completion time divided by the ideal time."""
         return self.took_ns / self.ideal_ns
 
 
@@ -51,30 +54,33 @@ class _End(NamedTuple):
 class Pair:
     """Two queue pairs, connected; ``sender`` is the one that writes."""
 
-    __slots__ = ("_region", "_there", "number", "receiver", "sender", "source", "target")
+    __slots__ = ("_region", "_there", "number", "other", "receiver", "sender", "source", "target")
 
-    def __init__(self, traffic: Traffic, source: Host, target: Host, size: int, receives: int) -> None:
+    def __init__(
+        self, traffic: Traffic, source: Host, target: Host, size: int, receives: int, priority: int = 0
+    ) -> None:
         self.source, self.target = source, target
+        source.use(priority)
         self._region, self._there = (traffic.region(host, size) for host in (source, target))
         self.sender, self.receiver = (
             QP(end.pd, QPInitAttr(e.IBV_QPT_RC, cap=QPCap(depth, max(1, receives)), scq=end.cq, rcq=end.cq))
             for end, depth in ((traffic.end(source), max(1, receives)), (traffic.end(target), 1))
         )
-        self.number = self.sender.qp_num
+        self.number, self.other = self.sender.qp_num, self.receiver.qp_num
         ends = ((self.sender, self.receiver, target), (self.receiver, self.sender, source))
         for qp, peer, host in ends:
             attr = QPAttr()
             attr.path_mtu, attr.timeout, attr.retry_cnt, attr.rnr_retry = MTU_CODES[traffic.mtu], 14, 7, 7
             attr.max_rd_atomic = attr.max_dest_rd_atomic = 16
             attr.dest_qp_num, attr.qp_access_flags = peer.qp_num, _RIGHTS
-            route = GlobalRoute(host.ctx.query_gid(), traffic_class=traffic.traffic_class)
+            route = GlobalRoute(host.ctx.query_gid(), traffic_class=traffic.traffic_class | priority << 5)
             attr.ah_attr = AHAttr(route, udp_dport=host.ctx.udp_port)
             qp.to_rts(attr)
         for _ in range(receives):
             self.receive()
 
     def receive(self) -> None:
-        """Let one message more arrive."""
+        """Post one receive, for one more message."""
         self.receiver.post_recv(RecvWR())
 
     def write(self, size: int, *, announced: bool = False) -> None:
@@ -100,7 +106,11 @@ class FlowPair(Protocol):
 
     @property
     def number(self) -> int:
-        """The sender's."""
+        """Queue pair number of the sender."""
+
+    @property
+    def other(self) -> int:
+        """Queue pair number of the receiver."""
 
     @property
     def received_psn(self) -> int:
@@ -110,16 +120,16 @@ class FlowPair(Protocol):
         """Post one WRITE."""
 
     def close(self) -> None:
-        """Destroy both."""
+        """Destroy both queue pairs."""
 
 
 class Channel:
-    """A connection that stays: messages one way, in order, and their arrivals. Made by ``Fabric.channel``."""
+    """A persistent connection for messages in one direction, in order. Made by ``Fabric.channel``."""
 
-    def __init__(self, traffic: Traffic, source: Host, target: Host, size: int) -> None:
+    def __init__(self, traffic: Traffic, source: Host, target: Host, size: int, priority: int = 0) -> None:
         self.largest = size
         self._traffic = traffic
-        self._pair = Pair(traffic, source, target, size, RECEIVES)
+        self._pair = Pair(traffic, source, target, size, RECEIVES, priority)
         self._sent: deque[tuple[Flow, Signal[FlowResult]]] = deque()
         self._arrived = 0
         self._waiting: deque[Signal[int]] = deque()
@@ -127,10 +137,10 @@ class Channel:
         traffic.expect(target, self._pair.receiver.qp_num, self._arrival)
 
     def write(self, size: int, label: str = "") -> Signal[FlowResult]:
-        """Send ``size`` bytes; await it for its completion.
+        """Send ``size`` bytes. Await the returned signal for the completion.
 
         Raises:
-            ValueError: it has no bytes, or more than the channel was made for.
+            ValueError: the size is 0, or larger than the channel's.
         """
         if not 0 < size <= self.largest:
             raise ValueError(f"size={size} does not fit this channel: give 1 to {self.largest}")
@@ -142,7 +152,7 @@ class Channel:
         return over
 
     def arrival(self) -> Signal[int]:
-        """Await it for the next message at the far end; its value is the time in nanoseconds."""
+        """Return a signal for the next message at the far end; its value is the time in nanoseconds."""
         came: Signal[int] = Signal()
         if self._arrived:
             self._arrived -= 1
@@ -157,7 +167,7 @@ class Channel:
 
     def _arrival(self, status: int) -> None:
         if status != e.IBV_WC_SUCCESS:
-            return  # the sender's completion says it
+            return  # the sender's completion reports it
         self._pair.receive()
         if self._waiting:
             self._waiting.popleft().set(self._traffic.now_ns())
@@ -165,18 +175,19 @@ class Channel:
             self._arrived += 1
 
 
-Bare = Callable[["Traffic", Host, Host, int, Callable[[], None]], FlowPair]
-"""Makes a flow's queue pairs: for a source, a target, a size, and what to call where it fails without a completion."""
+Bare = Callable[["Traffic", Host, Host, Flow, Callable[[], None]], FlowPair]
+"""Makes a flow's queue pairs: for a source, a target, the flow, and what to call where it fails without a completion.
+"""
 
 
 class Traffic:
-    """All that goes over the fabric.
+    """All traffic of the fabric.
 
     Args:
         now_ns: virtual time.
-        ideal_ns: what a flow takes alone.
+        ideal_ns: returns the time that a flow takes alone.
         mtu: path MTU in bytes.
-        traffic_class: of what is sent.
+        traffic_class: traffic class of all packets.
 
     ``left`` counts what has begun or is to come and is not over; ``results`` is what is, in the order of the ends.
     """
@@ -190,7 +201,7 @@ class Traffic:
         self.left = 0
         self.results: list[FlowResult] = []
         self.bare: Bare | None = None
-        """Makes the queue pairs of flows, where that is not for verbs to do."""
+        """Makes the queue pairs of flows; ``None`` if verbs makes them."""
         self.begun: dict[int, tuple[Flow, FlowPair]] = {}
         """Flows with a queue pair of their own that are not over, by number in the order of their connecting."""
         self._numbers = 0
@@ -201,14 +212,15 @@ class Traffic:
         self._expected: dict[str, dict[int, Callable[[int], None]]] = {}
 
     def end(self, host: Host) -> _End:
-        """A host's domain and completion queue."""
+        """Return a host's domain and completion queue."""
         end = self._ends.get(host.name)
         if end is None:
             end = self._ends[host.name] = _End(PD(host.ctx), CQ(host.ctx, _CQ_ENTRIES))
         return end
 
     def region(self, host: Host, size: int) -> MR:
-        """A host's region of ``size`` bytes or more: all hosts' are over the same memory, since nobody looks at it."""
+        """Return a host's region of ``size`` bytes or more: all hosts' are over the same memory, since no code reads
+        it."""
         if len(self._memory) < size:
             self._memory = bytearray(size)
         region = self._regions.get(host.name)
@@ -221,7 +233,7 @@ class Traffic:
         self._expected.setdefault(host.name, {})[number] = call
 
     def forget(self, host: Host, number: int) -> None:
-        """Nobody waits for completions of a queue pair any more."""
+        """Forget a queue pair: no task waits for its completions anymore."""
         del self._expected[host.name][number]
 
     def close(self) -> None:
@@ -233,7 +245,7 @@ class Traffic:
     def begin(
         self, source: Host, target: Host, flow: Flow, over: Signal[FlowResult] | None = None
     ) -> Callable[[], None]:
-        """Connect a flow's queue pairs; what is returned posts it. They are destroyed when it is over."""
+        """Connect a flow's queue pairs. Return a function that posts it. They are destroyed when it is over."""
         number = self._numbers
         self._numbers += 1
 
@@ -241,28 +253,28 @@ class Traffic:
             self.forget(source, pair.number)
             del self.begun[number]
             pair.close()
-            result = self.over(flow, status)
+            result = self.over(flow, status, (pair.number, pair.other))
             if over is not None:
                 over.set(result)
 
         pair: FlowPair
         if self.bare is None:
-            pair = Pair(self, source, target, flow.size, 0)
+            pair = Pair(self, source, target, flow.size, 0, flow.priority)
         else:
-            pair = self.bare(self, source, target, flow.size, lambda: completed(e.IBV_WC_RETRY_EXC_ERR))
+            pair = self.bare(self, source, target, flow, lambda: completed(e.IBV_WC_RETRY_EXC_ERR))
         self.begun[number] = flow, pair
         self.expect(source, pair.number, completed)
         return lambda: pair.write(flow.size)
 
-    def over(self, flow: Flow, status: int) -> FlowResult:
-        """A flow is over now."""
+    def over(self, flow: Flow, status: int, qps: tuple[int, int] | None = None) -> FlowResult:
+        """End a flow now."""
         self.left -= 1
-        result = FlowResult(flow, self.now_ns(), self._ideal_ns(flow), status)
+        result = FlowResult(flow, self.now_ns(), self._ideal_ns(flow), status, qps)
         self.results.append(result)
         return result
 
     def completed(self, host: Host) -> None:
-        """Something has happened at a host: look at its completion queue."""
+        """Poll a host's completion queue, after something has happened there."""
         end = self._ends.get(host.name)
         if end is None:
             return

@@ -1,14 +1,22 @@
-"""Who sends how much to whom, and when."""
+"""Senders, receivers, sizes and times of traffic."""
 
 from __future__ import annotations
 
+import csv
+import importlib
+import io
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from rnic.sim.fabric import Fabric
+
+
+_MOST_WRITTEN = 32
+"""Writes of a channel that a pipeline leaves in flight."""
 
 
 class Flow(NamedTuple):
@@ -19,16 +27,18 @@ class Flow(NamedTuple):
     size: int
     start_ns: int = 0
     label: str = ""
-    """What it belongs to, for tables."""
+    """Group that it belongs to, for tables."""
+    priority: int = 0
+    """Priority of its packets, 0 to 7; ACKs and CNPs have one of their own."""
 
 
 def incast(sources: Sequence[str], target: str, size: int, *, start_ns: int = 0) -> list[Flow]:
-    """All sources send to one target at once."""
+    """Return flows from all sources to one target at once."""
     return [Flow(source, target, size, start_ns) for source in sources]
 
 
 def permutation(hosts: Sequence[str], size: int, *, rng: Random, start_ns: int = 0) -> list[Flow]:
-    """Each host sends to another, each of which gets from one: a random cycle through all of them."""
+    """Return flows in which each host sends to one host and receives from one: a random cycle through all."""
     order = list(hosts)
     rng.shuffle(order)
     following = dict(zip(order, [*order[1:], order[0]], strict=True))
@@ -36,7 +46,7 @@ def permutation(hosts: Sequence[str], size: int, *, rng: Random, start_ns: int =
 
 
 def all_to_all(hosts: Sequence[str], size: int, *, start_ns: int = 0) -> list[Flow]:
-    """Each host sends to every other."""
+    """Return flows from each host to every other."""
     return [Flow(one, other, size, start_ns) for one in hosts for other in hosts if one != other]
 
 
@@ -60,7 +70,7 @@ HPCC (SIGCOMM 2019, ``traffic_gen`` of alibaba-edu/High-Precision-Congestion-Con
 
 
 class Distribution:
-    """Sizes by a distribution given by points, straight lines between them.
+    """A distribution of sizes, given by points with linear interpolation.
 
     Args:
         points: bytes and share, both rising, the share from 0 to 1.
@@ -72,7 +82,7 @@ class Distribution:
     def __init__(self, points: Sequence[tuple[int, float]]) -> None:
         if len(points) < 2 or points[0][1] != 0 or points[-1][1] != 1:
             raise ValueError(
-                f"points={list(points)!r} are no distribution: give [bytes, share] with shares from 0 to 1"
+                f"points={list(points)!r} are not a distribution: give [bytes, share] with shares from 0 to 1"
             )
         for (low, less), (high, more) in pairwise(points):
             if high < low or more < less:
@@ -81,11 +91,11 @@ class Distribution:
 
     @property
     def mean(self) -> float:
-        """Bytes of a flow on average."""
+        """Mean flow size in bytes."""
         return sum((high + low) / 2 * (more - less) for (low, less), (high, more) in pairwise(self._points))
 
     def draw(self, rng: Random) -> int:
-        """The size of a flow, 1 or more."""
+        """Return the size of a flow, 1 or more."""
         share = rng.random()
         for (low, less), (high, more) in pairwise(self._points):
             if share < more:
@@ -104,17 +114,17 @@ def poisson(
     start_ns: int = 0,
     most: int | None = None,
 ) -> list[Flow]:
-    """Flows that arrive at random, each between two hosts chosen at random, as the literature's traces are made.
+    """Return flows with Poisson arrivals, each between two random hosts, as in the literature's traces.
 
     Args:
         hosts: two or more.
-        sizes: of the flows.
-        load: how much of each host's link they fill on average, headers apart.
-        bits_s: of a host's link.
-        duration_ns: how long flows arrive.
-        rng: what chooses.
-        start_ns: when it begins.
-        most: no more flows than these.
+        sizes: distribution of flow sizes.
+        load: mean load of each host's link, without headers.
+        bits_s: rate of a host's link.
+        duration_ns: time during which flows arrive.
+        rng: random numbers.
+        start_ns: start of the first interval.
+        most: most flows.
     """
     each_ns = sizes.mean * 8e9 / (load * bits_s * len(hosts))
     flows: list[Flow] = []
@@ -128,22 +138,39 @@ def poisson(
     return flows
 
 
-async def ring_all_reduce(fabric: Fabric, hosts: Sequence[str], size: int, *, label: str = "all-reduce") -> int:
-    """All hosts add up ``size`` bytes and get the sum: 2 (N - 1) steps round a ring with a part of 1/N each.
+async def ring_all_reduce(
+    fabric: Fabric, hosts: Sequence[str], size: int, *, label: str = "all-reduce", priority: int = 0
+) -> int:
+    """Have all hosts add up ``size`` bytes and get the sum: 2 (N - 1) steps round a ring with a part of 1/N each.
 
     Each host sends the part that it has just received, so its next step begins when that has arrived.
 
     Returns:
-        How long it took, in nanoseconds.
+        The time that it took, in nanoseconds.
     """
+    part = max(1, -(-size // len(hosts)))
+    return await _ring(fabric, hosts, part, 2 * (len(hosts) - 1), label, priority)
+
+
+async def ring_all_gather(
+    fabric: Fabric, hosts: Sequence[str], size: int, *, label: str = "all-gather", priority: int = 0
+) -> int:
+    """Have all hosts get the ``size`` bytes of each: N - 1 steps round a ring, as :func:`ring_all_reduce`.
+
+    Returns:
+        The time that it took, in nanoseconds.
+    """
+    return await _ring(fabric, hosts, size, len(hosts) - 1, label, priority)
+
+
+async def _ring(fabric: Fabric, hosts: Sequence[str], part: int, steps: int, label: str, priority: int) -> int:
     begun_ns = fabric.agenda.now_ns
     count = len(hosts)
-    part = max(1, -(-size // count))
-    channels = [fabric.channel(host, hosts[(at + 1) % count], part) for at, host in enumerate(hosts)]
+    channels = [fabric.channel(host, hosts[(at + 1) % count], part, priority) for at, host in enumerate(hosts)]
 
     async def member(at: int) -> None:
         written = []
-        for step in range(2 * (count - 1)):
+        for step in range(steps):
             if step:
                 await channels[at - 1].arrival()
             written.append(channels[at].write(part, label))
@@ -154,3 +181,84 @@ async def ring_all_reduce(fabric: Fabric, hosts: Sequence[str], size: int, *, la
     for over in [fabric.start(member(at)) for at in range(count)]:
         await over
     return fabric.agenda.now_ns - begun_ns
+
+
+async def tree_all_reduce(
+    fabric: Fabric, hosts: Sequence[str], size: int, *, label: str = "all-reduce", priority: int = 0
+) -> int:
+    """Have all hosts add up ``size`` bytes and get the sum: up a binary tree, whose root is the first, and down again.
+
+    Returns:
+        The time that it took, in nanoseconds.
+    """
+    begun_ns = fabric.agenda.now_ns
+    parents = {at: (at - 1) // 2 for at in range(1, len(hosts))}
+    up = {at: fabric.channel(hosts[at], hosts[parent], size, priority) for at, parent in parents.items()}
+    down = {at: fabric.channel(hosts[parent], hosts[at], size, priority) for at, parent in parents.items()}
+
+    async def member(at: int) -> None:
+        below = [child for child, parent in parents.items() if parent == at]
+        for child in below:
+            await up[child].arrival()
+        if at:
+            await up[at].write(size, label)
+            await down[at].arrival()
+        for each in [down[child].write(size, label) for child in below]:
+            await each
+
+    for over in [fabric.start(member(at)) for at in range(len(hosts))]:
+        await over
+    return fabric.agenda.now_ns - begun_ns
+
+
+async def pipeline(
+    fabric: Fabric, hosts: Sequence[str], size: int, batches: int, *, label: str = "pipeline", priority: int = 0
+) -> int:
+    """Send ``batches`` messages of ``size`` bytes from each host to the next, each when it has come from before.
+
+    Returns:
+        The time that it took, in nanoseconds.
+    """
+    begun_ns = fabric.agenda.now_ns
+    channels = [fabric.channel(one, other, size, priority) for one, other in pairwise(hosts)]
+
+    async def member(at: int) -> None:
+        written = []
+        for _ in range(batches):
+            if at:
+                await channels[at - 1].arrival()
+            if at < len(channels):
+                written.append(channels[at].write(size, label))
+            if len(written) > _MOST_WRITTEN:
+                await written.pop(0)
+        for each in written:
+            await each
+
+    for over in [fabric.start(member(at)) for at in range(len(hosts))]:
+        await over
+    return fabric.agenda.now_ns - begun_ns
+
+
+def read_flows(file: Path) -> list[Flow]:
+    """Read flows from a CSV file with a header, or a Parquet file (needs pyarrow).
+
+    Its columns are ``src``, ``dst``, ``size_bytes``, and where they are wanted ``start_us``, ``priority``, ``name``.
+
+    Raises:
+        ValueError: a row has no such value, or one that is no number.
+        OSError: it cannot be read.
+        ImportError: Parquet without pyarrow.
+    """
+    if file.suffix == ".parquet":
+        rows = importlib.import_module("pyarrow.parquet").read_table(file).to_pylist()
+    else:
+        rows = list(csv.DictReader(io.StringIO(file.read_text(encoding="utf-8"))))
+    flows = []
+    for number, row in enumerate(rows, 1):
+        try:
+            start_ns = round(float(row.get("start_us") or 0) * 1e3)
+            size, priority = int(row["size_bytes"]), int(row.get("priority") or 0)
+            flows.append(Flow(row["src"], row["dst"], size, start_ns, row.get("name") or "", priority))
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"flow {number}: {error!r}: give src, dst and size_bytes in each row") from None
+    return flows

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
-from rnic.sim import Fabric, Topology, incast
+from rnic.sim import Fabric, Flow, Topology, incast
 from rnic.sim.measure import MOST_SAMPLES, Measure, percentile
 
 
@@ -41,3 +43,40 @@ def test_looks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         for watched in measure.watched.values():
             assert watched.first + len(watched.bytes) == len(measure.times_ns)
             assert watched.bytes == sorted(watched.bytes)
+
+
+@pytest.mark.slow
+def test_rows_over_time_add_up_to_what_was_sent() -> None:
+    switch = {"buffer_bytes": 64_000, "xoff_bytes": 8_000, "xon_bytes": 6_000}
+    with Fabric(Topology.star(4, switch=switch)) as fabric:
+        measure = Measure(fabric, 2_000)
+        fabric.add(incast(["h0", "h1", "h2"], "h3", 60_000))
+        fabric.run()
+        measure._look(fabric.agenda.now_ns)
+        rows = measure.series()
+        assert {row["port"] for row in rows} == {"s0 > h0", "s0 > h1", "s0 > h2", "s0 > h3"}
+        last = [row for row in rows if row["port"] == "s0 > h3"]
+        steps = [later["time_ns"] - earlier["time_ns"] for earlier, later in pairwise(last)]
+        moved = sum(row["gbps"] * step / 8 for row, step in zip(last[1:], steps, strict=True))
+        assert moved == pytest.approx(fabric.ports["s0", "h3"].sent_bytes, rel=0.02)
+        assert [row["queue_bytes"] for row in last] == measure.queues[measure.ports.index(fabric.ports["s0", "h3"])]
+        assert all(0 <= row["paused"] <= 1 for row in rows)
+        progress = measure.progress()
+        assert {row["flow"] for row in progress} == {0, 1, 2}
+        assert [row["bytes"] for row in progress if row["flow"] == 1] == measure.watched[1].bytes
+        assert max(row["gbps"] for row in progress) < 25
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bare", [True, False])
+def test_a_flows_path_is_the_one_that_its_packets_took(bare: bool) -> None:
+    seen = set()
+    for seed in range(6):
+        with Fabric(Topology.leaf_spine(2, 3, 6), seed=seed, bare=bare) as fabric:
+            fabric.add([Flow(f"h{seed}", "h11", 4_000)])
+            (result,) = fabric.run()
+            path = fabric.path(result)
+            used = {name for name, port in fabric.ports.items() if port.sent_bytes > 4_000}
+            assert used == set(pairwise(path))
+            seen.add(path[2])
+    assert len(seen) > 1

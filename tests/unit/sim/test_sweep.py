@@ -135,7 +135,7 @@ def test_a_run_that_ends_its_process_takes_no_other_along(path: Path, tmp_path: 
     ("axes", "seeds", "says"),
     [({"topology.gbps": []}, [1], "0 runs"), ({"topology.gbps": [1]}, range(200_000), "200000 runs"),
      ({"colour": [1]}, [1], "has no colour"), ({"seed.x": [1]}, [1], "seed="),
-     ({"seed": [1, 2]}, [1], "seed: it is no value to sweep")],
+     ({"seed": [1, 2]}, [1], "seed: it is not a value to sweep")],
 )  # fmt: skip
 def test_mistakes_are_found_before_anything_runs(
     path: Path, axes: dict[str, Sequence[Any]], seeds: Sequence[int], says: str
@@ -154,7 +154,7 @@ def test_a_cluster_of_two_nodes_makes_the_same_table(path: Path) -> None:
     from rnic.sim.sweep import Ray
 
     jobs = jobs_of(path, AXES, [1, 2, 3, 4])
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
         cluster.add_node(num_cpus=1)
         rows, failed = sweep(jobs, Ray(cluster.address), Results(None))

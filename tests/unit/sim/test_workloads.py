@@ -6,13 +6,14 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
-from rnic.sim import Fabric, Topology, TopologyError
-from rnic.sim.scenario import Scenario
+from rnic.sim import Fabric, Flow, Topology, TopologyError
+from rnic.sim.scenario import Scenario, ScenarioError
 from rnic.sim.tasks import ProgramError, Signal
-from rnic.sim.workloads import SIZES, Distribution, poisson, ring_all_reduce
+from rnic.sim.workloads import SIZES, Distribution, poisson, read_flows, ring_all_reduce
 
 
 @pytest.mark.parametrize("name", sorted(SIZES))
@@ -140,3 +141,55 @@ def test_a_file_of_ones_own_is_a_workload(tmp_path: Path) -> None:
         assert first.flow.start_ns == 1_000
         assert second.flow.start_ns == first.end_ns
         assert (first.flow.size, first.flow.label) == (300, "mine")
+
+
+def _times(*rows: dict[str, Any], folder: Path, hosts: int = 5) -> Fabric:
+    table = {"topology": {"kind": "star", "hosts": hosts}, "workload": list(rows)}
+    with Scenario.from_table(table, folder).fabric() as fabric:
+        fabric.run()
+        return fabric
+
+
+@pytest.mark.slow
+def test_collectives_move_what_their_steps_say(tmp_path: Path) -> None:
+    size = 8_000
+    for kind, flows, more in (
+        ("ring-all-reduce", 5 * 8, {}),
+        ("tree-all-reduce", 2 * 4, {}),
+        ("all-gather", 5 * 4, {}),
+        ("pipeline", 4 * 50, {"batches": 50}),
+    ):
+        fabric = _times({"kind": kind, "size_bytes": size, **more}, folder=tmp_path)
+        assert len(fabric.results) == flows
+        assert {result.flow.size for result in fabric.results} == {size // 5 if kind == "ring-all-reduce" else size}
+    with pytest.raises(ScenarioError, match="workload 0: there is no batches"):
+        _times({"kind": "pipeline", "size_bytes": 1}, folder=tmp_path)
+    with pytest.raises(ScenarioError, match="a collective needs two hosts or more"):
+        _times({"kind": "all-gather", "size_bytes": 1, "hosts": 1}, folder=tmp_path)
+
+
+@pytest.mark.slow
+def test_the_steps_of_a_tree_and_a_pipeline_wait_for_each_other(tmp_path: Path) -> None:
+    """64 KiB take 23.6 us on a link: two levels up and two down, and a chain that is full after four."""
+    once_ns = 23_000
+    fabric = _times({"kind": "tree-all-reduce", "size_bytes": 65_536}, folder=tmp_path)
+    assert 4 * once_ns < fabric.agenda.now_ns < 9 * once_ns
+    fabric = _times({"kind": "pipeline", "size_bytes": 65_536, "batches": 6}, folder=tmp_path)
+    assert 9 * once_ns < fabric.agenda.now_ns < 9 * once_ns * 1.5
+
+
+def test_flows_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "flows.csv"
+    file.write_text("src,dst,size_bytes,start_us,priority,name\nh0,h1,100,2.5,3,a\nh1,h0,7,,,\n")
+    assert read_flows(file) == [Flow("h0", "h1", 100, 2_500, "a", 3), Flow("h1", "h0", 7)]
+    fabric = _times({"kind": "flow-file", "file": "flows.csv", "start_us": 1, "name": "b"}, folder=tmp_path, hosts=2)
+    assert {result.flow for result in fabric.results} == {
+        Flow("h0", "h1", 100, 3_500, "a", 3),
+        Flow("h1", "h0", 7, 1_000, "b"),
+    }
+    for text in ("src,dst\nh0,h1\n", "src,dst,size_bytes\nh0,h1,many\n"):
+        file.write_text(text)
+        with pytest.raises(ScenarioError, match=r"workload 0: .* flow 1: .*give src, dst and size_bytes"):
+            _times({"kind": "flow-file", "file": "flows.csv"}, folder=tmp_path)
+    with pytest.raises(ScenarioError, match=r"file='none.csv': .*No such file"):
+        _times({"kind": "flow-file", "file": "none.csv"}, folder=tmp_path)

@@ -1,10 +1,10 @@
 """The fabric in C, where the engine is compiled: agenda, ports, switches and the rounds of the NICs at the edge.
 
 It does what :mod:`~rnic.sim.agenda`, :mod:`~rnic.sim.port`, :mod:`~rnic.sim.switch` and :mod:`~rnic.sim.host` do, event
-for event; they are the truth, and :class:`Plain` is the fabric made of them. Here packets are headers and lengths:
-nobody looks at the payload of a flow, and links lose or mark packets but change none, so payload and ICRC are neither
-made nor checked. A packet that somebody looks at (a capture, or the reference where it takes over from the engine) is
-whole again: zeros, which is what a flow's memory holds, with the right ICRC.
+for event; they are the truth, and :class:`Plain` is the fabric made of them. Here packets are headers and lengths: no
+code reads the payload of a flow, and links lose or mark packets but change none, so payload and ICRC are neither made
+nor checked. A packet that is looked at (by a capture, or by the reference where it takes over from the engine) is whole
+again: zeros, which is what a flow's memory holds, with the right ICRC.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from rnic.spec.limits import GO_BACK_N
 from rnic.verbs.context import Context
 
 if TYPE_CHECKING:
+    from rnic.cc.controlled import Arrival
     from rnic.device.nic import Nic
     from rnic.link.loopback import LoopbackLink
     from rnic.sim import topology
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Module(Protocol):
-    """What the compiled module has, whose types stand in ``_fabric.pyi``."""
+    """Interface of the compiled module, whose types stand in ``_fabric.pyi``."""
 
     FabricAgenda: type[_fabric.FabricAgenda]
     FabricFlow: type[_fabric.FabricFlow]
@@ -49,7 +50,7 @@ FABRIC: Module | None = None if use.COMPILED is None else use.compiled("rnic.sim
 
 
 def compiled() -> Module:
-    """The compiled fabric, for parts that are made of it."""
+    """Return the compiled fabric, for parts that are made of it."""
     assert FABRIC is not None
     return FABRIC
 
@@ -59,57 +60,69 @@ class Plain:
 
     compiled = False
 
-    def __init__(self) -> None:
+    def __init__(self, control: int, burst: int) -> None:
         self.agenda = Agenda()
+        self._control = control
+        self._burst = burst
 
-    def port(self, name: str, link: topology.Link, rng: Random, extra_ns: int) -> Port:
-        """One end of a link."""
-        return Port(self.agenda, name, link, rng, extra_ns)
+    def port(self, name: str, link: topology.Link, rng: Random, extra_ns: int, weights: tuple[int, ...]) -> Port:
+        """Return one end of a link."""
+        return Port(self.agenda, name, link, rng, extra_ns, weights)
 
-    def switch(self, row: topology.Switch, rng: Random, salt: int, ports: list[Port]) -> Switch:
-        """A switch with its ports, whose links are connected at both ends."""
+    def switch(self, row: topology.Switch, rng: Random, salt: int, ports: list[Port], headrooms: list[int]) -> Switch:
+        """Return a switch with its ports, whose links are connected at both ends, and their headroom."""
         switch = Switch(row, rng, salt)
-        for port in ports:
-            switch.join(port)
+        for port, headroom_bytes in zip(ports, headrooms, strict=True):
+            switch.join(port, headroom_bytes)
         return switch
 
     def host(self, name: str, nic: Nic, link: LoopbackLink, port: Port) -> Host:
-        """A NIC at its port."""
-        host = Host(name, nic, link, port, self.agenda)
+        """Return a NIC at its port."""
+        host = Host(name, nic, link, port, self.agenda, self._control, self._burst)
         port.peer.arrive = host.arrive
         return host
 
     def route(self, switch: Switch, targets: list[Host], ports: tuple[Port, ...]) -> None:
-        """What is for these hosts leaves a switch by one of these."""
+        """Route packets for these hosts from a switch through one of these ports."""
         for target in targets:
-            switch.routes[target.nic.config.address] = ports
+            switch.routes[target.address] = ports
 
     def count(self) -> None:
         """Bring the NICs' counters up to date."""
 
 
 class EngineHost:
-    """:class:`~rnic.sim.host.Host`, whose rounds are C's: what is here is what C leaves to Python."""
+    """:class:`~rnic.sim.host.Host` with rounds in C; this class does what C leaves to Python."""
 
-    def __init__(self, name: str, nic: Nic, link: LoopbackLink, port: Any, agenda: Any) -> None:
+    def __init__(
+        self, name: str, nic: Nic, link: LoopbackLink, port: Any, agenda: Any, control: int, burst: int
+    ) -> None:
         self.name = name
         self.nic = nic
         self.port = port
         self.after: Callable[[], None] | None = None
-        self._uplink = Uplink(link, port)
-        self._runtime = HostRuntime(nic, self._uplink, agenda, self)
+        self._uplink = Uplink(link, port, control)
+        self._runtime = HostRuntime(nic, self._uplink, agenda, self, burst)
         self.engine = compiled().FabricHost(agenda, nic, port, self)
         self.wake = self.engine.wake
         self.ctx = Context(runtime=self._runtime, space=SimAddressSpace())
 
-    def take(self, packet: Packet) -> None:
-        """The reference takes a packet."""
-        self._uplink.take(packet)
+    def take(self, packet: Packet, arrival: Arrival | None) -> None:
+        """Give the reference a packet, and what it carries of telemetry."""
+        self._uplink.take(packet, arrival)
         self._runtime.deliver()
 
     def send(self, out: list[TxBurst]) -> None:
         """Send what the reference made."""
         self._runtime.carry(out)
+
+    def use(self, priority: int) -> None:
+        """Note that it has a flow of this priority."""
+        self.engine.use(priority)
+
+    def room(self) -> bool:
+        """Do not ask: C knows."""
+        return False
 
     def interrupts(self) -> None:
         """Deliver the NIC's interrupts."""
@@ -121,30 +134,35 @@ class Compiled:
     """The fabric's parts in C.
 
     Args:
-        traffic_class: of what the NICs send.
-        hosts: how many there will be.
+        control: priority of ACKs and CNPs.
+        burst: packets that a NIC makes at once.
+        hosts: number of hosts.
     """
 
     compiled = True
 
-    def __init__(self, traffic_class: int, hosts: int) -> None:
-        self.agenda = compiled().FabricAgenda(traffic_class, Packet)
+    def __init__(self, control: int, burst: int, hosts: int) -> None:
+        self.agenda = compiled().FabricAgenda(control, burst, Packet)
+        self._control = control
+        self._burst = burst
         self._count = hosts
         self._hosts: list[EngineHost] = []
 
-    def port(self, name: str, link: topology.Link, rng: Random, extra_ns: int) -> _fabric.FabricPort:
+    def port(
+        self, name: str, link: topology.Link, rng: Random, extra_ns: int, weights: tuple[int, ...]
+    ) -> _fabric.FabricPort:
         """See :meth:`Plain.port`."""
-        return compiled().FabricPort(self.agenda, name, link, rng, extra_ns)
+        return compiled().FabricPort(self.agenda, name, link, rng, extra_ns, weights)
 
     def switch(
-        self, row: topology.Switch, rng: Random, salt: int, ports: list[_fabric.FabricPort]
+        self, row: topology.Switch, rng: Random, salt: int, ports: list[_fabric.FabricPort], headrooms: list[int]
     ) -> _fabric.FabricSwitch:
         """See :meth:`Plain.switch`."""
-        return compiled().FabricSwitch(self.agenda, row, rng, salt, ports, self._count)
+        return compiled().FabricSwitch(self.agenda, row, rng, salt, ports, headrooms, self._count)
 
     def host(self, name: str, nic: Nic, link: LoopbackLink, port: _fabric.FabricPort) -> EngineHost:
         """See :meth:`Plain.host`."""
-        host = EngineHost(name, nic, link, port, self.agenda)
+        host = EngineHost(name, nic, link, port, self.agenda, self._control, self._burst)
         self._hosts.append(host)
         return host
 
@@ -160,6 +178,7 @@ class Compiled:
             host.engine.count()
 
 
-def parts(traffic_class: int, hosts: int, recovery: str) -> Any:
-    """The parts to make a fabric of: C's where the engine is there and knows how losses are repeated."""
-    return Plain() if FABRIC is None or use.ENGINE is None or recovery != GO_BACK_N else Compiled(traffic_class, hosts)
+def parts(control: int, burst: int, hosts: int, recovery: str) -> Any:
+    """Return the parts of a fabric: C's if there is an engine that implements this loss recovery."""
+    plain = FABRIC is None or use.ENGINE is None or recovery != GO_BACK_N
+    return Plain(control, burst) if plain else Compiled(control, burst, hosts)

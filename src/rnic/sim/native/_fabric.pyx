@@ -18,6 +18,8 @@ from rnic.engine._engine cimport (
     CompletionQueue,
     fill_flow,
     completion_queue,
+    engine_ack,
+    engine_control_calls,
     engine_counts,
     engine_cq,
     engine_device,
@@ -25,22 +27,33 @@ from rnic.engine._engine cimport (
     engine_layout_hash,
     engine_out,
     engine_qp,
-    engine_rate_limit,
     engine_sending,
     engine_stop_info,
+    queue_pair,
 )
 
+from rnic.cc.control import CONTROL_OTHER, Control, Hop
+from rnic.cc.controlled import Arrival
 from rnic.state.counters import PACKET_COUNTERS
 from rnic.state.queue_pair import QP as QP_RECORD
 from rnic.state.record import place
 from rnic.wire.bursts import TxBurst
 from rnic.wire.flow import Flow
 
+cdef extern from "telemetry.h" nogil:
+    struct fabric_hop:
+        uint64_t time, queued_bytes, sent_bytes, bits_s
+    struct fabric_telemetry:
+        uint64_t sent_ns, arrived_ns, left_ns
+        uint32_t hops
+        uint8_t known, response, ecn
+        fabric_hop hop[8]
+
 cdef extern from "fabric.h" nogil:
     struct fabric_packet:
         uint32_t wire, way, source, target
         uint16_t source_port, target_port, length
-        uint8_t tclass, ce
+        uint8_t tclass, priority, ce
         uint8_t header[44]
     struct fabric_queue:
         uint32_t count
@@ -48,29 +61,35 @@ cdef extern from "fabric.h" nogil:
         uint32_t at, count
         double values[64]
     struct fabric_port:
-        uint64_t bits_s, delay_ns, queued_bytes, peak_bytes, sent, sent_bytes, lost, marked, pauses, paused_ns
+        uint64_t bits_s, delay_ns, queued_bytes, peak_bytes, sent, sent_bytes, lost, marked, pauses, paused_ns, since_ns
         double loss
         fabric_draws *draws
-        fabric_queue queue
-        uint32_t peer, owner, number
-        uint8_t paused, tapped, recorded
+        uint64_t class_bytes[8]
+        uint32_t weights[8]
+        uint32_t peer, owner, number, waiting
+        uint8_t strict, stopped, tapped, recorded, down
         uint64_t *stops
         uint32_t stop_count
     struct fabric_ingress:
+        uint64_t headroom_bytes
         uint32_t port
+    struct fabric_ways:
+        uint32_t count
     struct fabric_switch:
-        uint64_t buffer_bytes, kmin_bytes, kmax_bytes, xoff_bytes, xon_bytes, headroom_bytes
-        double pmax
-        uint64_t dropped, peak_bytes, held, in_headroom
+        uint64_t buffer_bytes, kmin_bytes, kmax_bytes, xoff_bytes, xon_bytes
+        double pmax, alpha
+        uint64_t dropped, peak_bytes, shared
         fabric_draws *draws
         fabric_ingress *links
+        fabric_ways *routes
         uint32_t link_count, salt
+        uint8_t lossless, spray
     struct fabric_host:
         engine_device *device
         const completion_queue *cq
         uint64_t cq_tail, write_back_at, rx_bytes, tx_bytes
         uint32_t port
-        uint8_t owes, has_qps, stale
+        uint8_t owes, has_qps, stale, priorities
         uint8_t *bare
     struct fabric_event:
         uint64_t time
@@ -94,12 +113,14 @@ cdef extern from "fabric.h" nogil:
         fabric_switch *switches
         fabric_host *hosts
         uint32_t heap_count, host_count, failed
-        uint8_t tclass
+        uint8_t control, burst
         const fabric_calls *to
         void *self
         engine_sending sending
         engine_out out
         uint8_t *scratch
+        uint32_t measures
+        const fabric_telemetry *arrived
     enum:
         FABRIC_PYTHON
         FABRIC_NONE
@@ -130,7 +151,6 @@ cdef extern from "fabric.h" nogil:
         uint64_t record, context, slots, program_record, turn, peer_record, path
         uint32_t number, remote, target, pd, cqn
         uint16_t source_port, target_port
-        engine_rate_limit *pace
         uint8_t *shared
         engine_cq *cq
     uint64_t fabric_sender_bytes(const fabric_pattern *pattern)
@@ -141,7 +161,7 @@ cdef extern from "fabric.h" nogil:
     void fabric_bare_write(fabric_state *fabric, uint32_t host, engine_qp *qp, const uint8_t *descriptor, uint64_t size,
                            uint64_t source, uint32_t lkey, uint64_t to, uint32_t rkey)
     void fabric_bare_end(fabric_state *fabric, uint32_t host, engine_qp *qp)
-    void fabric_bare_path(fabric_state *fabric, uint32_t host, uint64_t place, uint32_t target)
+    void fabric_bare_path(fabric_state *fabric, uint32_t host, uint64_t place, uint32_t target, uint8_t tclass)
     uint32_t fabric_bare_expected(const engine_qp *qp)
 
 cdef uint64_t NEVER_NS = 1ULL << 63
@@ -158,8 +178,9 @@ cdef class FabricAgenda:
     """Virtual time and its events, as :class:`rnic.sim.agenda.Agenda`, with ports and NICs in C.
 
     Args:
-        tclass: traffic class of what NICs send.
-        packet: called with a burst and its ECMP hash, returns the packet that Python sees.
+        control: priority of ACKs and CNPs.
+        burst: packets that a NIC makes at once.
+        packet: called with a burst, its ECMP hash and its priority, returns the packet that Python sees.
     """
 
     cdef fabric_state *fabric
@@ -167,7 +188,7 @@ cdef class FabricAgenda:
     cdef list free, hosts, ports
     cdef object error, packet
 
-    def __cinit__(self, int tclass=2, packet=None):
+    def __cinit__(self, int control=6, int burst=2, packet=None):
         self.packet = packet
         self.fabric = <fabric_state *> calloc(1, sizeof(fabric_state))
         if self.fabric == NULL:
@@ -177,7 +198,7 @@ cdef class FabricAgenda:
         self.fabric.scratch = <uint8_t *> calloc(1, FABRIC_SCRATCH)
         if self.fabric.out.bytes == NULL or self.fabric.scratch == NULL:
             raise MemoryError("no memory for packets")
-        self.fabric.tclass = <uint8_t> tclass
+        self.fabric.control, self.fabric.burst = <uint8_t> control, <uint8_t> burst
         self.fabric.to = &_fabric_calls
         self.fabric.self = <void *> self
         self.acts, self.draws, self.flows, self.free, self.hosts, self.ports = {}, {}, {}, [], [], []
@@ -198,7 +219,7 @@ cdef class FabricAgenda:
 
     @property
     def events(self):
-        """How many events have happened."""
+        """Number of events that have happened."""
         return self.fabric.events
 
     def actor(self, act):
@@ -219,6 +240,7 @@ cdef class FabricAgenda:
 
         def act():
             self.free.append(number)
+            self.acts[number] = None
             call()
 
         self.acts[number] = act
@@ -274,12 +296,12 @@ cdef class FabricAgenda:
             flow = self.flows[key] = Flow(source, target, packet.source_port, packet.target_port, packet.tclass)
         data = PyBytes_FromStringAndSize(NULL, packet.length)
         fabric_packet_whole(packet, <uint8_t *> PyBytes_AS_STRING(data))
-        made = self.packet(TxBurst(flow, [data], packet.length, 1, packet.length), packet.way)
+        made = self.packet(TxBurst(flow, [data], packet.length, 1, packet.length), packet.way, packet.priority)
         made.ce = bool(packet.ce)
         return made
 
     cdef int _put(self, uint32_t port, packet) except -1:
-        """Queue a packet that Python made at a port."""
+        """Queue a packet made by Python at a port."""
         cdef engine_flow flow
         burst = packet.burst
         if burst.count != 1:
@@ -289,7 +311,7 @@ cdef class FabricAgenda:
         cdef uint32_t number = fabric_packet_make(self.fabric, <uint8_t *> PyBytes_AS_STRING(data), len(data), &flow,
                                                   <uint8_t> burst.flow.tclass)
         if number == FABRIC_NONE:
-            return 0  # no host has the address: lost, as on a wire
+            return 0  # no host has the address: the packet is lost
         fabric_port_put(self.fabric, port, number)
         return 0
 
@@ -303,14 +325,19 @@ cdef class FabricPort:
     cdef public object tap_call
     cdef FabricPort other
 
-    def __cinit__(self, FabricAgenda agenda, name, link, rng, extra_ns):
+    def __cinit__(self, FabricAgenda agenda, name, link, rng, extra_ns, tuple weights):
         cdef fabric_port *port
+        cdef uint32_t i
         self.agenda, self.name = agenda, name
         self.number = fabric_port_add(agenda.fabric)
         if self.number == FABRIC_NONE:
             raise OverflowError("there are as many ports as there can be: make the topology smaller")
         port = &agenda.fabric.ports[self.number]
         port.bits_s, port.delay_ns, port.loss = link.bits_s, link.delay_ns + extra_ns, link.loss
+        for i, weight in enumerate(weights):
+            port.weights[i] = weight
+            if weight:
+                port.strict &= ~(1 << i)
         if link.loss:
             port.draws = agenda._draws(rng)
         agenda.ports.append(self)
@@ -330,7 +357,7 @@ cdef class FabricPort:
 
     @property
     def tap(self):
-        """Called with each packet that leaves, or ``None``."""
+        """Callback for each sent packet, or ``None``."""
         return self.tap_call
 
     @tap.setter
@@ -340,13 +367,31 @@ cdef class FabricPort:
 
     @property
     def stops(self):
-        """Times at which it stopped and went on, in turn. ``None`` unless recorded; set a list to record them."""
+        """Times at which it stopped and resumed, alternating. ``None`` unless recorded; set a list to record them."""
         cdef fabric_port *port = self._at()
         return [port.stops[i] for i in range(port.stop_count)] if port.recorded else None
 
     @stops.setter
     def stops(self, wanted):
         self._at().recorded = wanted is not None
+
+    @property
+    def bits_s(self):
+        """Bits per second; a packet that has begun keeps its time."""
+        return self._at().bits_s
+
+    @bits_s.setter
+    def bits_s(self, rate):
+        self._at().bits_s = rate
+
+    @property
+    def down(self):
+        """True if all that leaves is lost."""
+        return self._at().down != 0
+
+    @down.setter
+    def down(self, is_down):
+        self._at().down = is_down
 
     @property
     def window_bytes(self):
@@ -359,17 +404,27 @@ cdef class FabricPort:
 
     @property
     def queued_bytes(self):
-        """Bytes that wait."""
+        """Queued bytes."""
         return self._at().queued_bytes
 
     @property
+    def class_bytes(self):
+        """Queued bytes by priority."""
+        return self._at().class_bytes
+
+    @property
+    def waiting(self):
+        """Queued packets."""
+        return self._at().waiting
+
+    @property
     def peak_bytes(self):
-        """The most bytes that have waited."""
+        """Most bytes queued so far."""
         return self._at().peak_bytes
 
     @property
     def sent(self):
-        """Packets that left."""
+        """Sent packets."""
         return self._at().sent
 
     @property
@@ -379,28 +434,34 @@ cdef class FabricPort:
 
     @property
     def lost(self):
-        """Packets that the wire lost."""
+        """Packets lost on the wire."""
         return self._at().lost
 
     @property
     def marked(self):
-        """Packets that were marked here."""
+        """Packets marked at this port."""
         return self._at().marked
 
     @property
     def pauses(self):
-        """PFC frames that stopped it."""
+        """PFC frames that stopped one of its priorities."""
         return self._at().pauses
 
     @property
     def paused(self):
-        """Whether PFC stops it now."""
-        return bool(self._at().paused)
+        """True while PFC stops one of its priorities."""
+        return bool(self._at().stopped)
 
     @property
     def paused_ns(self):
-        """How long PFC has stopped it, in nanoseconds."""
+        """Time in nanoseconds for which PFC has stopped one of its priorities."""
         return self._at().paused_ns
+
+    @property
+    def paused_now_ns(self):
+        """As :attr:`paused_ns`, including a pause in progress."""
+        cdef fabric_port *port = self._at()
+        return port.paused_ns + (self.agenda.fabric.now - port.since_ns if port.stopped else 0)
 
 
 cdef class FabricSwitch:
@@ -410,6 +471,7 @@ cdef class FabricSwitch:
         agenda: of the fabric.
         row, rng, salt: as there.
         ports: of this switch, in the order of its links.
+        headrooms: bytes of headroom of each link.
         hosts: how many there are.
     """
 
@@ -419,7 +481,7 @@ cdef class FabricSwitch:
     cdef readonly object row
     cdef uint32_t hosts
 
-    def __cinit__(self, FabricAgenda agenda, row, rng, salt, list ports, hosts):
+    def __cinit__(self, FabricAgenda agenda, row, rng, salt, list ports, list headrooms, hosts):
         cdef fabric_switch *here
         cdef FabricPort port
         cdef fabric_port *end
@@ -430,12 +492,13 @@ cdef class FabricSwitch:
             raise MemoryError("no memory for a switch")
         here = &agenda.fabric.switches[self.number]
         here.buffer_bytes, here.kmin_bytes, here.kmax_bytes = row.buffer_bytes, row.kmin_bytes, row.kmax_bytes
-        here.xoff_bytes, here.xon_bytes, here.headroom_bytes = row.xoff_bytes, row.xon_bytes, row.headroom_bytes
-        here.pmax, here.salt, here.link_count = row.pmax, salt, len(ports)
+        here.xoff_bytes, here.xon_bytes, here.lossless = row.xoff_bytes, row.xon_bytes, row.lossless
+        here.pmax, here.alpha, here.salt, here.link_count = row.pmax, row.alpha, salt, len(ports)
+        here.spray = row.spray
         if row.marks:
             here.draws = agenda._draws(rng)
         for i, port in enumerate(ports):
-            here.links[i].port = port.number
+            here.links[i].port, here.links[i].headroom_bytes = port.number, headrooms[i]
             end = port._at()
             end.owner, end.number = self.number, i
 
@@ -443,13 +506,14 @@ cdef class FabricSwitch:
         return &self.agenda.fabric.switches[self.number]
 
     def route(self, list hosts, list ports):
-        """Send packets for these hosts by one of these ports."""
+        """Send packets for these hosts by one of these ports from now on."""
         cdef FabricPort port
         cdef uint32_t host, first
         for host in hosts:
             if host >= self.hosts:
                 raise IndexError(f"host={host}: there are {self.hosts}")
         first = hosts[0]
+        self._at().routes[first].count = 0
         for port in ports:
             if fabric_way_add(self._at(), first, port.number):
                 raise MemoryError("no memory for a route")
@@ -458,18 +522,18 @@ cdef class FabricSwitch:
 
     @property
     def dropped(self):
-        """Packets that found no room."""
+        """Packets dropped for lack of buffer space."""
         return self._at().dropped
 
     @property
     def peak_bytes(self):
-        """The most bytes that its buffers held."""
+        """Most bytes in its buffers so far."""
         return self._at().peak_bytes
 
     @property
     def buffered_bytes(self):
-        """Bytes that the shared buffer holds now."""
-        return self._at().held - self._at().in_headroom
+        """Bytes in the shared buffer."""
+        return self._at().shared
 
 
 cdef class FabricHost:
@@ -487,12 +551,14 @@ cdef class FabricHost:
     cdef object nic, host, rung, sending, counters
     cdef Device device
     cdef dict bare, paths
+    cdef dict controls
+    cdef engine_control_calls calls
     cdef CompletionQueue cq
     cdef bytearray bare_slots
     cdef uint64_t shared
 
     def __cinit__(self, FabricAgenda agenda, nic, FabricPort port, host):
-        self.bare, self.paths = {}, {}
+        self.bare, self.paths, self.controls = {}, {}, {}
         cdef fabric_host *here
         cdef fabric_port *end = port._at()
         self.agenda, self.nic, self.host = agenda, nic, host
@@ -505,7 +571,29 @@ cdef class FabricHost:
         here.device, here.port = &self.device.c_device, port.number
         end.owner = self.number
         self.device.shared.send_headers_only()
+        if nic.congestion.settings.kind.number == CONTROL_OTHER:
+            self._call_controls(nic.congestion.settings.kind)
         agenda.hosts.append(self)
+
+    cdef int _call_controls(self, kind) except -1:
+        """Have C call congestion controls in Python."""
+        self.calls.on_cnp, self.calls.on_timer, self.calls.self = _control_on_cnp, _control_on_timer, <void *> self
+        if kind.on_ack is not Control.on_ack:
+            self.calls.on_ack = _control_on_ack
+        if kind.on_loss is not Control.on_loss:
+            self.calls.on_loss = _control_on_loss
+        if kind.on_sent is not Control.on_sent:
+            self.calls.on_sent = _control_on_sent
+        if kind.telemetry:
+            self.agenda.fabric.measures = 1
+        self.device.shared.c_shared.control_calls = &self.calls
+        return 0
+
+    cdef object _controlled(self, queue_pair *record):
+        """Return the :class:`~rnic.cc.controlled.Controlled` of a queue pair."""
+        cdef uint64_t at = <uint64_t> (<uint8_t *> record - self.device.shared.base)
+        found = self.controls.get(at)
+        return self.sending.qps[at].controlled if found is None else found
 
     cdef fabric_host *_at(self):
         return &self.agenda.fabric.hosts[self.number]
@@ -515,6 +603,10 @@ cdef class FabricHost:
         self.agenda.fabric.calls += 1
         self._at().stale = 1
         fabric_host_wake(self.agenda.fabric, self.number, self.agenda.fabric.now)
+
+    def use(self, uint8_t priority):
+        """Note that it has a flow of this priority."""
+        self._at().priorities |= 1 << priority
 
     def count(self):
         """Add what C counted to the counters of the device."""
@@ -535,7 +627,6 @@ cdef class FabricHost:
         """Allow bare flows, which complete to this queue."""
         if self.cq is None:
             self.cq = CompletionQueue(queue)
-            self.device.shared.set_congestion(self.nic.congestion.settings)
             self.bare_slots = bytearray(1 << self.device.c_device.log_qps)
             self._at().bare = buffer_address(self.bare_slots, NULL)
             self.shared = self.nic.arena.take(fabric_shared_bytes(), "the slots of bare flows")
@@ -549,7 +640,7 @@ cdef class FabricHost:
         return 0
 
     cdef int _spare(self, engine_stop_info *told) except -1:
-        """Allocate a line of the in-flight budget, for want of which a bare flow's turn stopped."""
+        """Allocate a line of the in-flight budget, without which a bare flow's turn stopped."""
         if self.device.c_device.sched.inflight.spare_line:
             raise RuntimeError(f"a bare flow's turn ended for reason {told.end}: run the fabric with bare=False")
         self.nic.inflight.reserve_line()
@@ -599,10 +690,11 @@ cdef class FabricPattern:
     cdef list kept
     cdef public bytes descriptor
     cdef readonly size_t record_bytes, context_bytes
+    cdef readonly int packet_bytes
 
     def __cinit__(self, sender, receiver, bytes descriptor):
         self.kept = []
-        self.descriptor = descriptor
+        self.descriptor, self.packet_bytes = descriptor, sender.largest_packet
         self._take(&self.sender, sender)
         self._take(&self.receiver, receiver)
 
@@ -617,12 +709,13 @@ cdef class FabricPattern:
 
 
 cdef class FabricFlow:
-    """A flow between queue pairs that only the engine knows (sim/native/bare.c), for :class:`rnic.sim.traffic.Pair`.
+    """A flow between queue pairs that exist only in the engine (sim/native/bare.c), as :class:`rnic.sim.traffic.Pair`.
 
     Args:
         pattern: their initial state.
         source, target: hosts.
         here, there: their regions; ``ends`` their protection domains and completion queues.
+        tclass: traffic class of their packets.
         over: called when it fails.
 
     Attributes:
@@ -632,20 +725,21 @@ cdef class FabricFlow:
     cdef FabricPattern pattern
     cdef FabricHost source, target
     cdef engine_qp sender, receiver
-    cdef engine_rate_limit[2] paces
     cdef uint64_t sender_at, sender_slots, sender_context, receiver_at, receiver_slots, receiver_context
     cdef uint64_t va, to
     cdef uint32_t lkey, rkey
     cdef readonly uint32_t number, other
+    cdef uint8_t tclass
     cdef bint closed
     cdef object over
 
     def __cinit__(self, FabricPattern pattern, FabricHost source, FabricHost target, ends, here, there, numbers,
-                  ports, over):
+                  ports, tclass, over):
         cdef fabric_state *fabric = source.agenda.fabric
         self.pattern, self.source, self.target, self.over = pattern, source, target, over
         self.va, self.lkey, self.to, self.rkey = here.buf, here.lkey, there.buf, there.rkey
         self.number, self.other = numbers
+        self.tclass = tclass
         self._make(source, target.number, ends[0], &self.sender, &pattern.sender, numbers, ports[0], ports[1], True)
         self._make(target, source.number, ends[1], &self.receiver, &pattern.receiver, numbers[::-1], ports[2], ports[1],
                    False)
@@ -660,7 +754,6 @@ cdef class FabricFlow:
         place.target, place.pd, place.cqn = target, end.pd.handle, end.cq.cqn
         place.source_port, place.target_port = sport, dport
         place.cq = &host.cq.c_cq
-        place.pace = &self.paces[0 if sends else 1]
         place.shared = host.device.shared.base + host.shared
         place.record = arena.take(self.pattern.record_bytes, "a queue pair")
         place.context = arena.take(self.pattern.context_bytes, "a context")
@@ -669,10 +762,10 @@ cdef class FabricFlow:
             self.sender_at, self.sender_slots, self.sender_context = place.record, place.slots, place.context
         else:
             self.receiver_at, self.receiver_slots, self.receiver_context = place.record, place.slots, place.context
-        path = host.paths.get(target)
+        path = host.paths.get((target, self.tclass))
         if path is None:
-            path = host.paths[target] = arena.take(256, "a path")
-            fabric_bare_path(host.agenda.fabric, host.number, path, target)
+            path = host.paths[target, self.tclass] = arena.take(256, "a path")
+            fabric_bare_path(host.agenda.fabric, host.number, path, target, self.tclass)
         place.path = path
         peer = nic.inflight.peer(_To(other.nic.config.address, dport))
         peer.users += 1
@@ -682,6 +775,9 @@ cdef class FabricFlow:
         place.turn = nic.config.turn_bytes
         host.bare[place.record] = self
         fabric_bare_make(host.agenda.fabric, host.number, qp, pattern, &place, sends)
+        if sends and nic.congestion.settings.kind.number == CONTROL_OTHER:
+            words = arena.memory[place.record : place.record + self.pattern.record_bytes].cast("Q")
+            host.controls[place.record] = nic.congestion.control(words, place.number, self.pattern.packet_bytes)
         return 0
 
     def write(self, uint64_t size):
@@ -692,7 +788,7 @@ cdef class FabricFlow:
         self.source.wake()
 
     def fail(self):
-        """End the flow: an ACK timeout has passed, and no retry is left."""
+        """End the flow: the ACK timeout has passed and no retry is left."""
         self.source.nic.counters.bump("ack_timeouts")
         self.over()
 
@@ -706,6 +802,7 @@ cdef class FabricFlow:
         if self.closed:
             return
         self.closed = True
+        self.over = None
         self._end(self.source, &self.sender, self.sender_at, self.sender_slots, self.sender_context, True)
         self._end(self.target, &self.receiver, self.receiver_at, self.receiver_slots, self.receiver_context, False)
 
@@ -717,6 +814,7 @@ cdef class FabricFlow:
         nic.inflight.peer(_To((<FabricHost> other).nic.config.address, nic.config.port)).users -= 1
         nic.sending.scheduler.dismiss(record)
         del host.bare[record]
+        host.controls.pop(record, None)
         arena.free(record, self.pattern.record_bytes)
         arena.free(context, self.pattern.context_bytes)
         arena.free(slots, fabric_sender_bytes(&self.pattern.sender) if sends else fabric_receiver_bytes())
@@ -732,7 +830,19 @@ class _To:
         self.dst, self.dport = dst, dport
 
 
-# ------------------------------------------------------------------- what C leaves to Python
+cdef object _arrival(const fabric_telemetry *arrived, uint64_t now):
+    """Return the telemetry of a response."""
+    cdef const fabric_hop *hop
+    cdef uint32_t i
+    cdef list hops = []
+    for i in range(arrived.hops):
+        hop = &arrived.hop[i]
+        hops.append(Hop(hop.time, hop.queued_bytes, hop.sent_bytes, hop.bits_s))
+    return Arrival(now - arrived.sent_ns, arrived.left_ns - arrived.arrived_ns, arrived.hops, bool(arrived.ecn),
+                   tuple(hops))
+
+
+# ------------------------------------------------------------------- callbacks from C
 
 cdef int _failed(FabricAgenda agenda, error):
     if agenda.error is None:
@@ -767,7 +877,8 @@ cdef int _call_packet(void *self, uint32_t at, const fabric_packet *packet) noex
     try:
         host._enter()
         host._refuse(packet)
-        host.host.take(agenda._packet(packet))
+        arrived = None if agenda.fabric.arrived == NULL else _arrival(agenda.fabric.arrived, agenda.fabric.now)
+        host.host.take(agenda._packet(packet), arrived)
         host._leave()
     except BaseException as error:
         return _failed(agenda, error)
@@ -818,7 +929,7 @@ cdef int _call_timer(void *self, uint32_t at, uint64_t record) noexcept:
     try:
         host._enter()
         if record in host.bare:
-            # the engine repeats what it can: its retries are used up
+            # the engine retransmits by itself, so the retries are used up
             host.bare[record].fail()
             host._leave()
             return 0
@@ -883,6 +994,56 @@ cdef int _call_tap(void *self, uint32_t port, const fabric_packet *packet) noexc
     except BaseException as error:
         return _failed(agenda, error)
     return 0
+
+
+# ------------------------------------------------------------------- congestion controls in Python
+
+cdef void _control_failed(FabricHost host, error):
+    _failed(host.agenda, error)
+    host.agenda.fabric.failed = 1
+
+
+cdef void _control_on_ack(void *self, queue_pair *record, const engine_ack *ack) noexcept:
+    cdef FabricHost host = <FabricHost> self
+    try:
+        controlled = host._controlled(record)
+        if host.agenda.fabric.arrived != NULL:
+            controlled.arrival = _arrival(host.agenda.fabric.arrived, ack.now)
+        controlled.acknowledged(ack.packets, ack.rtt_ns, ack.now)
+    except BaseException as error:
+        _control_failed(host, error)
+
+
+cdef void _control_on_cnp(void *self, queue_pair *record, uint64_t now) noexcept:
+    cdef FabricHost host = <FabricHost> self
+    try:
+        host._controlled(record).notified(now)
+    except BaseException as error:
+        _control_failed(host, error)
+
+
+cdef void _control_on_loss(void *self, queue_pair *record, uint64_t now) noexcept:
+    cdef FabricHost host = <FabricHost> self
+    try:
+        host._controlled(record).lost(now)
+    except BaseException as error:
+        _control_failed(host, error)
+
+
+cdef void _control_on_timer(void *self, queue_pair *record, uint64_t now) noexcept:
+    cdef FabricHost host = <FabricHost> self
+    try:
+        host._controlled(record).catch_up(now)
+    except BaseException as error:
+        _control_failed(host, error)
+
+
+cdef void _control_on_sent(void *self, queue_pair *record, uint64_t size) noexcept:
+    cdef FabricHost host = <FabricHost> self
+    try:
+        host._controlled(record).sent_by_engine(size)
+    except BaseException as error:
+        _control_failed(host, error)
 
 
 cdef fabric_calls _fabric_calls

@@ -1,4 +1,4 @@
-/* What happens when, ports and switches (sim/agenda.py, sim/port.py, sim/switch.py). */
+/* Events, ports and switches (sim/agenda.py, sim/port.py, sim/switch.py). */
 #include "fabric.h"
 
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 
 /* ------------------------------------------------------------------ pools that grow */
 
-/* Room for one more where the pointer at `at` leads, whatever its type; 0, or -1 without memory. */
+/* Make room for one more element in the array whose pointer is at `at`. Returns 0, or -1 without memory. */
 static int room_for(void *at, uint32_t count, uint32_t *room, size_t size)
 {
 	void *pool;
@@ -48,12 +48,11 @@ uint32_t fabric_port_add(struct fabric *fabric)
 	uint32_t at = fabric->port_count;
 	struct fabric_port *port = &fabric->ports[at];
 	memset(port, 0, sizeof *port);
-	port->next_signal = 1;
-	port->peer = port->owner = port->number = FABRIC_NONE;
+	port->strict = (1u << FABRIC_PRIORITIES) - 1;
+	port->peer = port->owner = port->number = port->signal_actors = FABRIC_NONE;
 	port->free_actor = fabric_actor_add(fabric, FABRIC_PORT_FREE, at);
 	port->wire_actor = fabric_actor_add(fabric, FABRIC_PORT_WIRE, at);
-	port->signal_actor = fabric_actor_add(fabric, FABRIC_PORT_SIGNAL, at);
-	if (port->signal_actor == FABRIC_NONE)
+	if (port->wire_actor == FABRIC_NONE)
 		return FABRIC_NONE;
 	return fabric->port_count++;
 }
@@ -98,11 +97,12 @@ uint32_t fabric_host_add(struct fabric *fabric)
 	uint32_t at = fabric->host_count;
 	struct fabric_host *host = &fabric->hosts[at];
 	memset(host, 0, sizeof *host);
-	host->due = host->write_back_at = NEVER;
+	host->due = host->timer = host->write_back_at = NEVER;
 	host->port = FABRIC_NONE;
 	host->told = host->stale = 1;
 	host->actor = fabric_actor_add(fabric, FABRIC_HOST, at);
-	if (host->actor == FABRIC_NONE)
+	host->timer_actor = fabric_actor_add(fabric, FABRIC_TIMER, at);
+	if (host->timer_actor == FABRIC_NONE)
 		return FABRIC_NONE;
 	return fabric->host_count++;
 }
@@ -119,6 +119,9 @@ void fabric_free(struct fabric *fabric)
 		free(fabric->switches[i].routes);
 		free(fabric->switches[i].ways);
 	}
+	for (uint32_t i = 0; i < fabric->host_count; i++)
+		free(fabric->hosts[i].echoes);
+	free(fabric->telemetry);
 	free(fabric->heap);
 	free(fabric->actors);
 	free(fabric->packets);
@@ -129,7 +132,7 @@ void fabric_free(struct fabric *fabric)
 	free(fabric->scratch);
 }
 
-/* ------------------------------------------------------------------ what happens when: a heap with four below each */
+/* ------------------------------------------------------------------ event queue: a 4-ary heap */
 
 static int is_sooner(const struct fabric_event *one, const struct fabric_event *other)
 {
@@ -193,7 +196,7 @@ uint32_t fabric_queue_take(struct fabric *fabric, struct fabric_queue *queue)
 	return packet;
 }
 
-/* The number of the host with an address of the fabric's. */
+/* Return the number of the host with an address of the fabric. */
 static uint32_t host_of(const uint8_t *address)
 {
 	return (uint32_t)be_load(address, 4) - FABRIC_NET - 1;
@@ -208,7 +211,7 @@ uint32_t fabric_packet_make(struct fabric *fabric, const uint8_t *header, uint64
 	if (fabric->spare) {
 		fabric->spare = fabric->packets[at].next;
 	} else {
-		/* number 0 is nobody's, so that it says that none is spare */
+		/* number 0 means none: it marks the end of the free list */
 		if (!fabric->packet_count && GROW(fabric->packets, 0, fabric->packet_room))
 			return FABRIC_NONE;
 		fabric->packet_count += !fabric->packet_count;
@@ -228,8 +231,8 @@ uint32_t fabric_packet_make(struct fabric *fabric, const uint8_t *header, uint64
 	packet->source_port = flow->source_port;
 	packet->target_port = flow->destination_port;
 	packet->tclass = tclass;
+	packet->priority = header[0] == BTH_ACKNOWLEDGE || header[0] == BTH_CNP ? fabric->control : tclass >> 5;
 	packet->ce = 0;
-	packet->in_headroom = 0;
 	packet->header_bytes = (uint8_t)bytes;
 	memcpy(packet->header, header, bytes);
 	memcpy(path, flow->source, 4);
@@ -237,6 +240,8 @@ uint32_t fabric_packet_make(struct fabric *fabric, const uint8_t *header, uint64
 	be_store(path + 8, 2, flow->source_port);
 	be_store(path + 10, 2, flow->destination_port);
 	packet->way = engine_crc32(0, path, sizeof path);
+	if (fabric->measures && fabric_telemetry_clear(fabric, at))
+		return FABRIC_NONE;
 	return at;
 }
 
@@ -264,7 +269,7 @@ void fabric_packet_whole(const struct fabric_packet *packet, uint8_t *bytes)
 
 /* ------------------------------------------------------------------ ports */
 
-/* A random number of Python's generator. */
+/* Return a random number of Python's generator. */
 static double draw_number(struct fabric *fabric, struct fabric_draws *draws)
 {
 	if (draws->at == draws->count) {
@@ -277,9 +282,35 @@ static double draw_number(struct fabric *fabric, struct fabric_draws *draws)
 	return draws->values[draws->at++];
 }
 
+static int64_t first_bytes(const struct fabric *fabric, const struct fabric_port *port, unsigned priority)
+{
+	return fabric->packets[port->queues[priority].first].wire;
+}
+
+/* Return the priority whose packet is sent next; `ready` has a bit for each ready priority. */
+static unsigned pick_priority(const struct fabric *fabric, struct fabric_port *port, unsigned ready)
+{
+	unsigned strict = ready & port->strict, turn = port->turn;
+	if (strict)
+		return 31u - (unsigned)__builtin_clz(strict);
+	while (!(ready >> turn & 1) || port->deficits[turn] < first_bytes(fabric, port, turn)) {
+		turn = (turn + 1) % FABRIC_PRIORITIES;
+		if (ready >> turn & 1)
+			port->deficits[turn] += (int64_t)port->weights[turn] * FABRIC_QUANTUM;
+	}
+	port->turn = (uint8_t)turn;
+	port->deficits[turn] -= first_bytes(fabric, port, turn);
+	return turn;
+}
+
+/* Start to transmit the next packet that PFC does not stop. */
 static void start_transmit(struct fabric *fabric, struct fabric_port *port)
 {
-	uint64_t bits = fabric->packets[port->queue.first].wire * BIT_NS + port->rest;
+	unsigned ready = port->filled & ~(unsigned)port->stopped;
+	if (!ready)
+		return;
+	port->current = (uint8_t)pick_priority(fabric, port, ready);
+	uint64_t bits = (uint64_t)first_bytes(fabric, port, port->current) * BIT_NS + port->rest;
 	port->rest = bits % port->bits_s;
 	port->busy = 1;
 	fabric_at(fabric, fabric->now + bits / port->bits_s, port->free_actor);
@@ -288,27 +319,41 @@ static void start_transmit(struct fabric *fabric, struct fabric_port *port)
 void fabric_port_put(struct fabric *fabric, uint32_t at, uint32_t packet)
 {
 	struct fabric_port *port = &fabric->ports[at];
-	fabric_queue_append(fabric, &port->queue, packet);
-	port->queued_bytes += fabric->packets[packet].wire;
+	unsigned priority = fabric->packets[packet].priority;
+	uint64_t wire = fabric->packets[packet].wire;
+	fabric_queue_append(fabric, &port->queues[priority], packet);
+	port->filled |= (uint8_t)(1u << priority);
+	port->waiting++;
+	port->class_bytes[priority] += wire;
+	port->queued_bytes += wire;
 	if (port->queued_bytes > port->peak_bytes)
 		port->peak_bytes = port->queued_bytes;
-	if (!port->busy && !port->paused)
+	if (!port->busy)
 		start_transmit(fabric, port);
 }
 
-/* The packet at the head has left. */
+/* Handle the end of the transmission of the head packet. */
 static void transmit_done(struct fabric *fabric, uint32_t at)
 {
 	struct fabric_port *port = &fabric->ports[at];
-	uint32_t number = fabric_queue_take(fabric, &port->queue);
+	unsigned priority = port->current;
+	uint32_t number = fabric_queue_take(fabric, &port->queues[priority]);
 	struct fabric_packet *packet = &fabric->packets[number];
+	if (!port->queues[priority].count) {
+		port->filled &= (uint8_t)~(1u << priority);
+		port->deficits[priority] = 0;
+	}
+	port->waiting--;
+	port->class_bytes[priority] -= packet->wire;
 	port->queued_bytes -= packet->wire;
 	port->sent++;
 	port->sent_bytes += packet->wire;
 	port->busy = 0;
+	if (fabric->measures)
+		fabric_telemetry_left(fabric, port, number);
 	if (port->tapped && fabric->to->tap(fabric->self, at, packet))
 		fabric->failed = 1;
-	int lost = port->draws && draw_number(fabric, port->draws) < port->loss;
+	int lost = port->down || (port->draws && draw_number(fabric, port->draws) < port->loss);
 	if (lost) {
 		port->lost++;
 	} else {
@@ -321,11 +366,11 @@ static void transmit_done(struct fabric *fabric, uint32_t at)
 		fabric_switch_left(fabric, &fabric->switches[port->owner], packet);
 	if (lost)
 		fabric_packet_drop(fabric, number);
-	if (port->queue.count && !port->busy && !port->paused)
+	if (!port->busy)
 		start_transmit(fabric, port);
 }
 
-/* A packet is at the other end of the wire. */
+/* Deliver the packet at the head of the wire to the other end. */
 static void packet_arrived(struct fabric *fabric, struct fabric_port *port)
 {
 	uint32_t packet = fabric_queue_take(fabric, &port->wire);
@@ -336,12 +381,21 @@ static void packet_arrived(struct fabric *fabric, struct fabric_port *port)
 		fabric_switch_arrive(fabric, there->owner, packet, there->number);
 }
 
-void fabric_port_pause(struct fabric *fabric, uint32_t at, int stop)
+/* Send a PFC frame. Frames of a priority alternate between stop and resume. */
+void fabric_port_pause(struct fabric *fabric, uint32_t at, unsigned priority)
 {
 	struct fabric_port *port = &fabric->ports[at];
-	(void)stop; /* stop and go on take turns */
-	port->signals++;
-	fabric_at(fabric, fabric->now + PAUSE_BYTES * BIT_NS / port->bits_s + port->delay_ns, port->signal_actor);
+	for (unsigned i = 0; port->signal_actors == FABRIC_NONE && i < FABRIC_PRIORITIES; i++) {
+		uint32_t actor = fabric_actor_add(fabric, FABRIC_PORT_SIGNAL, at * FABRIC_PRIORITIES + i);
+		if (actor == FABRIC_NONE) {
+			fabric->failed = 1;
+			return;
+		}
+		if (i == FABRIC_PRIORITIES - 1)
+			port->signal_actors = actor - i;
+	}
+	fabric_at(fabric, fabric->now + PAUSE_BYTES * BIT_NS / port->bits_s + port->delay_ns,
+		  port->signal_actors + priority);
 }
 
 static void record_pause(struct fabric *fabric, struct fabric_port *port)
@@ -354,28 +408,31 @@ static void record_pause(struct fabric *fabric, struct fabric_port *port)
 		port->stops[port->stop_count++] = fabric->now;
 }
 
-void fabric_port_stop(struct fabric *fabric, uint32_t at, int stop)
+void fabric_port_stop(struct fabric *fabric, uint32_t at, unsigned priority, int stop)
 {
 	struct fabric_port *port = &fabric->ports[at];
-	if (stop && !port->paused) {
-		port->pauses++;
+	uint8_t before = port->stopped, bit = (uint8_t)(1u << priority);
+	if (stop) {
+		port->pauses += !(before & bit);
+		port->stopped |= bit;
+	} else {
+		port->stopped &= (uint8_t)~bit;
+	}
+	if (!before != !port->stopped) {
+		if (before)
+			port->paused_ns += fabric->now - port->since_ns;
 		port->since_ns = fabric->now;
 		record_pause(fabric, port);
-	} else if (port->paused && !stop) {
-		port->paused_ns += fabric->now - port->since_ns;
-		record_pause(fabric, port);
 	}
-	port->paused = (uint8_t)stop;
-	if (!stop && port->queue.count && !port->busy)
+	if (!stop && !port->busy)
 		start_transmit(fabric, port);
 }
 
-static void pause_arrived(struct fabric *fabric, struct fabric_port *port)
+static void pause_arrived(struct fabric *fabric, struct fabric_port *port, unsigned priority)
 {
-	int stop = port->next_signal;
-	port->signals--;
-	port->next_signal ^= 1;
-	fabric_port_stop(fabric, port->peer, stop);
+	int stop = !(port->go_on >> priority & 1);
+	port->go_on ^= (uint8_t)(1u << priority);
+	fabric_port_stop(fabric, port->peer, priority, stop);
 }
 
 /* ------------------------------------------------------------------ switches */
@@ -388,7 +445,7 @@ static uint32_t mix_bits(uint32_t value)
 	return value ^ value >> 16;
 }
 
-/* Whether a packet that joins so long a queue is marked. */
+/* Return whether to mark a packet that joins a queue of this length. */
 static int marks_packet(struct fabric *fabric, struct fabric_switch *owner, uint64_t queued_bytes)
 {
 	if (queued_bytes <= owner->kmin_bytes)
@@ -400,36 +457,65 @@ static int marks_packet(struct fabric *fabric, struct fabric_switch *owner, uint
 	return draw_number(fabric, owner->draws) < share;
 }
 
+/* Return how many bytes of the shared buffer a priority of a link may use before PFC pauses it. */
+static double pfc_threshold(const struct fabric_switch *owner)
+{
+	double xoff = (double)owner->xoff_bytes;
+	if (owner->alpha == 0)
+		return xoff;
+	double share = owner->alpha * (double)(owner->buffer_bytes - owner->shared);
+	return share < xoff ? share : xoff;
+}
+
+/* Charge a packet to the shared buffer, or to headroom; return whether there is room. */
+static int admit_packet(struct fabric *fabric, struct fabric_switch *owner, const struct fabric_packet *packet,
+			struct fabric_ingress *link, const struct fabric_port *out)
+{
+	unsigned priority = packet->priority;
+	uint64_t size = packet->wire;
+	int room = owner->shared + size <= owner->buffer_bytes;
+	if (!(owner->lossless >> priority & 1)) {
+		if (owner->alpha != 0 && (double)(out->class_bytes[priority] + size) >
+						 owner->alpha * (double)(owner->buffer_bytes - owner->shared))
+			room = 0;
+		if (!room)
+			return 0;
+	} else if (!room || (double)(link->shared[priority] + size) > pfc_threshold(owner)) {
+		if (link->headroom[priority] + size > link->headroom_bytes)
+			return 0;
+		link->headroom[priority] += size;
+		owner->in_headroom += size;
+		if (!(link->pausing >> priority & 1)) {
+			link->pausing |= (uint8_t)(1u << priority);
+			fabric_port_pause(fabric, link->port, priority);
+		}
+		return 1;
+	}
+	link->shared[priority] += size;
+	owner->shared += size;
+	return 1;
+}
+
 void fabric_switch_arrive(struct fabric *fabric, uint32_t at, uint32_t number, uint32_t ingress)
 {
 	struct fabric_switch *owner = &fabric->switches[at];
 	struct fabric_packet *packet = &fabric->packets[number];
-	struct fabric_ingress *link = &owner->links[ingress];
-	uint64_t size = packet->wire;
+	const struct fabric_ways *ways = &owner->routes[packet->target];
+	uint32_t way = 0;
+	if (ways->count > 1)
+		way = (owner->spray ? ++owner->turn : mix_bits(packet->way ^ owner->salt)) % ways->count;
+	struct fabric_port *out = &fabric->ports[owner->ways[ways->first + way]];
 
-	packet->in_headroom = owner->held - owner->in_headroom + size > owner->buffer_bytes;
-	if (packet->in_headroom) {
-		if (link->in_headroom + size > owner->headroom_bytes) {
-			owner->dropped++;
-			fabric_packet_drop(fabric, number);
-			return;
-		}
-		link->in_headroom += size;
-		owner->in_headroom += size;
+	if (!admit_packet(fabric, owner, packet, &owner->links[ingress], out)) {
+		owner->dropped++;
+		fabric_packet_drop(fabric, number);
+		return;
 	}
 	packet->ingress = (uint16_t)ingress;
-	link->held += size;
-	owner->held += size;
-	if (owner->held > owner->peak_bytes)
-		owner->peak_bytes = owner->held;
-	if (owner->xoff_bytes && !link->pausing && link->held > owner->xoff_bytes) {
-		link->pausing = 1;
-		fabric_port_pause(fabric, link->port, 1);
-	}
-	const struct fabric_ways *ways = &owner->routes[packet->target];
-	uint32_t way = ways->count == 1 ? 0 : mix_bits(packet->way ^ owner->salt) % ways->count;
-	struct fabric_port *out = &fabric->ports[owner->ways[ways->first + way]];
-	if (owner->kmax_bytes && packet->tclass & 3 && !packet->ce && marks_packet(fabric, owner, out->queued_bytes)) {
+	if (owner->shared + owner->in_headroom > owner->peak_bytes)
+		owner->peak_bytes = owner->shared + owner->in_headroom;
+	if (owner->kmax_bytes && packet->tclass & 3 && !packet->ce &&
+	    marks_packet(fabric, owner, out->class_bytes[packet->priority])) {
 		packet->ce = 1;
 		out->marked++;
 	}
@@ -439,15 +525,18 @@ void fabric_switch_arrive(struct fabric *fabric, uint32_t at, uint32_t number, u
 void fabric_switch_left(struct fabric *fabric, struct fabric_switch *owner, const struct fabric_packet *packet)
 {
 	struct fabric_ingress *link = &owner->links[packet->ingress];
-	link->held -= packet->wire;
-	owner->held -= packet->wire;
-	if (packet->in_headroom) {
-		link->in_headroom -= packet->wire;
-		owner->in_headroom -= packet->wire;
-	}
-	if (link->pausing && link->held <= owner->xon_bytes) {
-		link->pausing = 0;
-		fabric_port_pause(fabric, link->port, 0);
+	unsigned priority = packet->priority;
+	uint64_t back = lesser(packet->wire, link->headroom[priority]); /* first: empty when the link resumes */
+	link->headroom[priority] -= back;
+	owner->in_headroom -= back;
+	link->shared[priority] -= packet->wire - back;
+	owner->shared -= packet->wire - back;
+	if (link->pausing >> priority & 1 && !link->headroom[priority]) {
+		double most = pfc_threshold(owner) - (double)(owner->xoff_bytes - owner->xon_bytes);
+		if ((double)link->shared[priority] <= (most > 0 ? most : 0)) {
+			link->pausing &= (uint8_t)~(1u << priority);
+			fabric_port_pause(fabric, link->port, priority);
+		}
 	}
 }
 
@@ -470,10 +559,14 @@ uint64_t fabric_run(struct fabric *fabric, uint64_t count, uint64_t end)
 			packet_arrived(fabric, &fabric->ports[actor.index]);
 			break;
 		case FABRIC_PORT_SIGNAL:
-			pause_arrived(fabric, &fabric->ports[actor.index]);
+			pause_arrived(fabric, &fabric->ports[actor.index / FABRIC_PRIORITIES],
+				      actor.index % FABRIC_PRIORITIES);
 			break;
 		case FABRIC_HOST:
 			fabric_host_act(fabric, actor.index);
+			break;
+		case FABRIC_TIMER:
+			fabric_host_timed(fabric, actor.index);
 			break;
 		case FABRIC_PYTHON:
 			fabric->calls++;

@@ -1,4 +1,5 @@
-/* NICs at the edge of a fabric: rounds of their devices in virtual time (sim/host.py and runtime/loop.py are the truth). */
+/* NICs at the edge of a fabric: rounds of their devices in virtual time. sim/host.py and runtime/rounds.py are the
+ * reference. */
 #include "fabric.h"
 #include "queue_pair/arithmetic.h"
 #include "queue_pair/bth.h"
@@ -12,7 +13,7 @@ static struct fabric_host *host_at(struct fabric *fabric, uint32_t at)
 	return &fabric->hosts[at];
 }
 
-/* Python does what it is asked, and may have changed anything. */
+/* Note a call to Python, which may have changed anything. */
 static void note_call(struct fabric *fabric, uint32_t at, int result)
 {
 	fabric->calls++;
@@ -21,7 +22,7 @@ static void note_call(struct fabric *fabric, uint32_t at, int result)
 		fabric->failed = 1;
 }
 
-/* Ask Python what it has for this host to do, where it may have something new. */
+/* Ask Python for work of this host, if there may be new work. */
 static void ask_for_work(struct fabric *fabric, uint32_t at)
 {
 	struct fabric_host *host = host_at(fabric, at);
@@ -54,9 +55,21 @@ void fabric_host_arrive(struct fabric *fabric, uint32_t at, uint32_t packet)
 	fabric_host_wake(fabric, at, fabric->now);
 }
 
+/* Return whether the NIC should make packets; a priority stopped by PFC does not hold back others. */
+static int has_room(const struct fabric *fabric, const struct fabric_host *host)
+{
+	const struct fabric_port *port = &fabric->ports[host->port];
+	uint32_t going = port->waiting;
+	if (port->stopped && host->priorities & (host->priorities - 1))
+		for (unsigned i = 0; i < FABRIC_PRIORITIES; i++)
+			if (port->stopped >> i & 1)
+				going -= port->queues[i].count;
+	return going < FABRIC_ROOM;
+}
+
 void fabric_host_left(struct fabric *fabric, uint32_t at)
 {
-	if (has_work(fabric, at))
+	if (has_room(fabric, host_at(fabric, at)) && has_work(fabric, at))
 		fabric_host_wake(fabric, at, fabric->now);
 }
 
@@ -68,7 +81,13 @@ static void schedule_write_back(struct fabric *fabric, struct fabric_host *host)
 
 /* ------------------------------------------------------------------ sending */
 
-/* What was made goes to the wire, or behind what waits for it. */
+uint8_t fabric_tclass(const struct fabric_host *host, const struct engine_qp *qp)
+{
+	const struct flow *path = engine_record(&host->device->sched, qp->record->path);
+	return (uint8_t)path->tclass;
+}
+
+/* Put new packets on the wire, or append them to the port's queues. */
 static int carry_packets(struct fabric *fabric, uint32_t at)
 {
 	struct engine_out *out = &fabric->out;
@@ -77,15 +96,18 @@ static int carry_packets(struct fabric *fabric, uint32_t at)
 	for (uint32_t i = 0; i < out->count; i++) {
 		const struct engine_burst *burst = &out->bursts[i];
 		const struct engine_qp *qp = burst->route;
+		uint8_t tclass = fabric_tclass(host, qp);
 		for (uint64_t done = 0; done < burst->length; done += burst->segment) {
 			uint64_t length = lesser(burst->segment, burst->length - done);
 			uint32_t packet = fabric_packet_make(fabric, out->bytes + burst->offset + done, length,
-							     &qp->flow, fabric->tclass);
+							     &qp->flow, tclass);
 			if (packet == FABRIC_NONE) {
 				fabric->failed = 1;
 				break;
 			}
 			host->tx_bytes += length;
+			if (fabric->measures)
+				fabric_telemetry_begin(fabric, at, packet, qp->record->number);
 			fabric_port_put(fabric, host->port, packet);
 			sent = 1;
 		}
@@ -96,7 +118,8 @@ static int carry_packets(struct fabric *fabric, uint32_t at)
 	return sent;
 }
 
-/* Whether it is for a queue pair of a bare flow to have its pointers found anew: they are where they were. */
+/* Mark the pointers of a bare flow's queue pair as valid again, since they do not move. Returns whether it is such a
+ * queue pair. */
 static int revalidate_bare_qp(const struct fabric_host *host, const struct engine_stop_info *told)
 {
 	const struct engine_device *device = host->device;
@@ -110,7 +133,7 @@ static int revalidate_bare_qp(const struct fabric_host *host, const struct engin
 	return 1;
 }
 
-/* Send what may be sent, up to a budget of packets; whether there was anything. */
+/* Send packets up to a budget. Returns whether there were any. */
 static int transmit_packets(struct fabric *fabric, uint32_t at, uint64_t budget)
 {
 	struct engine_stop_info told;
@@ -134,9 +157,9 @@ static int transmit_packets(struct fabric *fabric, uint32_t at, uint64_t budget)
 		if (told.stop == STOP_PUNT_TURN) {
 			if (told.effects)
 				note_call(fabric, at, fabric->to->told(fabric->self, at, &told));
-			uint64_t before = fabric->ports[host->port].sent + fabric->ports[host->port].queue.count;
+			uint64_t before = fabric->ports[host->port].sent + fabric->ports[host->port].waiting;
 			note_call(fabric, at, fabric->to->turn(fabric->self, at, &told));
-			sent |= before != fabric->ports[host->port].sent + fabric->ports[host->port].queue.count;
+			sent |= before != fabric->ports[host->port].sent + fabric->ports[host->port].waiting;
 		} else if (told.stop != STOP_OUT_FULL && !revalidate_bare_qp(host, &told)) {
 			note_call(fabric, at, fabric->to->told(fabric->self, at, &told));
 		}
@@ -147,7 +170,7 @@ static int transmit_packets(struct fabric *fabric, uint32_t at, uint64_t budget)
 
 /* ------------------------------------------------------------------ receiving */
 
-/* The record of the bare flow's queue pair that a packet is for, or 0. */
+/* Return the record of the bare flow's queue pair that a packet is for, or 0. */
 static uint64_t bare_record(const struct fabric_host *host, const struct fabric_packet *packet)
 {
 	const struct engine_device *device = host->device;
@@ -170,13 +193,15 @@ static void take_packet(struct fabric *fabric, uint32_t at, uint32_t number)
 	size_t length = packet->length, taken = 0;
 	uint64_t bare = bare_record(host, packet);
 
+	if (fabric->measures)
+		fabric_telemetry_arrive(fabric, at, number);
 	if (bare && packet->header[0] == BTH_CNP) {
-		engine_device_notified(host->device, bare, fabric->now);
+		engine_device_on_cnp(host->device, bare, fabric->now);
 		host->device->counts.rx_packets++;
 		taken = length;
 	} else if (bare || !packet->ce) {
 		if (packet->ce)
-			engine_device_marked(host->device, bare, fabric->now);
+			engine_device_on_mark(host->device, bare, fabric->now);
 		be_store(meta.flow.source, 4, FABRIC_NET + 1 + packet->source);
 		be_store(meta.flow.destination, 4, FABRIC_NET + 1 + packet->target);
 		memcpy(fabric->scratch, packet->header, packet->header_bytes);
@@ -196,6 +221,7 @@ static void take_packet(struct fabric *fabric, uint32_t at, uint32_t number)
 		host->rx_bytes += length;
 		schedule_write_back(fabric, host);
 	}
+	fabric->arrived = NULL;
 	fabric_packet_drop(fabric, number);
 }
 
@@ -224,11 +250,11 @@ static void handle_timers(struct fabric *fabric, uint32_t at)
 	}
 }
 
-/* Receive, or else send; whether anything happened. */
+/* Receive packets, or send if there are none. Returns whether there were any. */
 static int round_of(struct fabric *fabric, uint32_t at)
 {
 	struct fabric_host *host = host_at(fabric, at);
-	uint64_t budget = fabric->ports[host->port].queue.count < FABRIC_ROOM ? FABRIC_BURST : 0;
+	uint64_t budget = has_room(fabric, host) ? fabric->burst : 0;
 	uint32_t came = 0;
 	int did = 0;
 
@@ -251,14 +277,19 @@ static int round_of(struct fabric *fabric, uint32_t at)
 	return did;
 }
 
-void fabric_host_act(struct fabric *fabric, uint32_t at)
+static void arm_timer(struct fabric *fabric, struct fabric_host *host, uint64_t time)
+{
+	if (time < host->timer) {
+		host->timer = time;
+		fabric_at(fabric, time, host->timer_actor);
+	}
+}
+
+static void serve_host(struct fabric *fabric, uint32_t at)
 {
 	struct fabric_host *host = host_at(fabric, at);
 	uint32_t round;
 
-	if (host->due > fabric->now)
-		return; /* it was woken earlier since, and has done this */
-	host->due = NEVER;
 	for (round = 0; round < FABRIC_ROUNDS && !fabric->failed; round++)
 		if (!round_of(fabric, at))
 			break;
@@ -272,6 +303,29 @@ void fabric_host_act(struct fabric *fabric, uint32_t at)
 	}
 	ask_for_work(fabric, at);
 	uint64_t due = next_deadline(fabric, at);
-	if (due != NEVER)
-		fabric_host_wake(fabric, at, greater(due, fabric->now + 1));
+	if (due != NEVER) {
+		host->deadline = greater(due, fabric->now + 1);
+		arm_timer(fabric, host, host->deadline);
+	}
+}
+
+void fabric_host_act(struct fabric *fabric, uint32_t at)
+{
+	struct fabric_host *host = host_at(fabric, at);
+	if (host->due > fabric->now)
+		return; /* an earlier wake-up has done this */
+	host->due = NEVER;
+	serve_host(fabric, at);
+}
+
+void fabric_host_timed(struct fabric *fabric, uint32_t at)
+{
+	struct fabric_host *host = host_at(fabric, at);
+	if (host->timer != fabric->now)
+		return; /* it was armed for an earlier time */
+	host->timer = NEVER;
+	if (host->deadline > fabric->now)
+		arm_timer(fabric, host, host->deadline);
+	else
+		serve_host(fabric, at);
 }
