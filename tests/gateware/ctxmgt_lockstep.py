@@ -420,8 +420,9 @@ class Lockstep:
         """What each of our sources would show."""
         out: dict[str, dict[str, int] | None] = dict.fromkeys(self._sources())
         if self.ceu_queue:
-            tuser, beats, _, _ = self.ceu_queue[0]
-            out["ceu_req"] = {"tuser": tuser, "tdata": beats[0], "tlast": int(len(beats) == 1)}
+            tuser, beats, _, payload = self.ceu_queue[0]
+            last, keep = int(len(beats) == 1), int(bool(payload))
+            out["ceu_req"] = {"tuser": tuser, "tdata": beats[0], "tlast": last, "tkeep": keep}
         for source in m.ENGINES:
             if self.commands[source]:
                 command = int.from_bytes(self.commands[source][0], "big")

@@ -10,6 +10,7 @@ from rnic.context.eqc import EQC
 from rnic.context.qpc import QPC
 from rnic.gateware.ctxmgt.key_qpc_data import WRITES
 from rnic.gateware.ctxmgt.params import CtxMgtParams
+from rnic.gateware.ctxmgt.streams import BEAT_BYTES
 from rnic.spec.limits import FIRST_QPN
 
 BASES = {"qp": 0x8000_0000, "cq": 0x9000_0000, "eq": 0xA000_0000}
@@ -94,7 +95,7 @@ class Streams:
             QPC.put(qpc, "cqn_rcv", self._number("cq"))
             self._send(m.WR_QP_CXT, m.WR_QP_ALL, self._qpn(), bytes(qpc))
         elif choice < 0.45:
-            bench.ceu(m.ceu_request(m.RD_QP_CXT, m.RD_QP_ALL, self._qpn()))
+            self._send(m.RD_QP_CXT, m.RD_QP_ALL, self._qpn())
         elif choice < 0.65:
             opcode = rng.choice((m.WR_CQ_ALL, m.WR_CQ_MODIFY, m.WR_CQ_INVALID))
             cqc = bytearray(rng.randbytes(CQC.size))
@@ -104,11 +105,12 @@ class Streams:
             opcode = rng.choice((m.WR_EQ_ALL, m.WR_EQ_ALL, m.WR_EQ_FUNC, m.WR_EQ_FUNC, m.WR_EQ_INVALID))
             payload = rng.randbytes(EQC.size) if opcode == m.WR_EQ_ALL else b""
             number = self._number("eq") | (m.EQ_DISABLE if rng.random() < 0.3 else 0)
-            bench.ceu(m.ceu_request(m.WR_EQ_CXT, opcode, number, rng.getrandbits(64)), payload)
+            self._send(m.WR_EQ_CXT, opcode, number, payload)
         elif choice < 0.98:
             self._pages()
         elif choice < 0.985:
-            bench.ceu(m.ceu_request(m.WR_ICMMAP_CXT, m.WR_ICMMAP_DIS))
+            wrong = rng.randbytes(BEAT_BYTES) if rng.random() < self.wrong else b""
+            bench.ceu(m.ceu_request(m.WR_ICMMAP_CXT, m.WR_ICMMAP_DIS), wrong)
             self.open()
         else:
             self._enable()
@@ -120,11 +122,13 @@ class Streams:
             return rng.choice((0, first + (1 << log), rng.getrandbits(31)))
         return first + rng.randrange(1 << log)
 
-    def _send(self, kind: int, opcode: int, number: int, payload: bytes) -> None:
-        """Sometimes with a beat too many or too few, or with an opcode that there is not."""
+    def _send(self, kind: int, opcode: int, number: int, payload: bytes = b"") -> None:
+        """Sometimes with another number of beats than right, none among them, or with an opcode that there is not."""
         rng = self.rng
-        if payload and rng.random() < self.wrong:
-            payload = payload[:-32] if rng.random() < 0.5 else payload + bytes(32)
+        if rng.random() < self.wrong:
+            right = len(payload) // BEAT_BYTES
+            beats = rng.choice((0, 1, right + 1, max(right - 1, 0), rng.randrange(12)))
+            payload = (payload + rng.randbytes(12 * BEAT_BYTES))[: beats * BEAT_BYTES]
         if rng.random() < self.wrong / 4:
             opcode = rng.randrange(16)
         self.bench.ceu(m.ceu_request(kind, opcode, number, rng.getrandbits(64)), payload)
@@ -146,7 +150,8 @@ class Streams:
         if rng.random() < 0.5:
             virt, _, pages = runs[0]
             count = rng.choice((pages, pages, 1 << 20)) if rng.random() < self.wrong else pages
-            self.bench.ceu(m.ceu_request(m.MAP_ICM_CXT, m.MAP_ICM_DIS, count, virt))
+            wrong = rng.randbytes(BEAT_BYTES * rng.randrange(1, 3)) if rng.random() < self.wrong else b""
+            self.bench.ceu(m.ceu_request(m.MAP_ICM_CXT, m.MAP_ICM_DIS, count, virt), wrong)
         else:
             self._map(runs, rng.choice((0, len(runs) + 2, 99)) if rng.random() < self.wrong else None)
 
@@ -159,5 +164,8 @@ class Streams:
                 (BASES["cq"] >> 8, (BASES["cq"] + 256) >> 8, (1 << 56) - 16, (1 << 56) - 32)
             )
         values |= {"log_qps": rng.randrange(self.params.log_qps + 2), "log_cqs": rng.randrange(3)}
-        self.bench.ceu(m.ceu_request(m.WR_ICMMAP_CXT, m.WR_ICMMAP_EN), m.ICMMAP.pack(values))
+        payload = m.ICMMAP.pack(values)
+        if rng.random() < self.wrong:
+            payload = rng.choice((b"", payload + payload))
+        self.bench.ceu(m.ceu_request(m.WR_ICMMAP_CXT, m.WR_ICMMAP_EN), payload)
         self.open()

@@ -71,7 +71,7 @@ def commands_of(rng: random.Random) -> list[list[Beat]]:
 
 
 @pytest.mark.parametrize("taken", [1.0, 0.5, 0.1])
-def test_lanes_are_of_this_beat_or_of_the_one_before_and_none_of_another_command(taken: float) -> None:
+def test_lanes_come_from_this_beat_or_its_predecessor_of_one_command(taken: float) -> None:
     commands = commands_of(random.Random(9))
     want = []
     for command in commands:

@@ -264,3 +264,18 @@ def test_what_has_no_form_on_the_wires_is_refused(library: Library) -> None:
 def test_another_first_queue_pair_is_refused(library: Library) -> None:
     with pytest.raises(ValueError, match="first_qpn=64"):
         GatewareContexts(library, LOG_QPS, Counters(), first_qpn=64)
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=row.name) for row in m.REQUESTS if m.CEU in row.sources])
+def test_both_refuse_a_payload_of_another_length(library: Library, row: m.Request) -> None:
+    contexts = GatewareContexts(library, LOG_QPS, Counters())
+    try:
+        space = Lender()
+        icmmap = m.ICMMAP.pack({"qpc_base": 0x1000 >> 8, "cqc_base": 0x8000 >> 8, "eqc_base": 0x9000 >> 8})
+        assert contexts.init_hca(icmmap) == Status.OK
+        assert contexts.map_icm(space, [(0x1000, 0x5000, 1), (0x8000, 0x6000, 1), (0x9000, 0x7000, 1)]) == Status.OK
+        for size in {0, 32, 64, 96, 192, 224, 256, 288, 1056} - set(row.payloads):
+            header = m.ceu_request(row.type, row.opcode, 16 if row.type in (m.WR_QP_CXT, m.RD_QP_CXT) else 1)
+            assert contexts.carry_out(header, bytes(size), space)[0] == Status.REFUSED, size
+    finally:
+        contexts.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
+import struct
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -19,10 +20,11 @@ from rnic.gateware.axi_model import ORDERS, Stalls, Timing
 from rnic.gateware.cache import SparseMemory
 from rnic.gateware.driver import EVERYTHING, NOTHING, Completion, Driver, NetworkSetup, QueueLayout, Request
 from rnic.gateware.interfaces import Resp
+from rnic.gateware.model import EngineModel
 from rnic.gateware.params import EngineParams
 from rnic.gateware.sim import Simulation
 from rnic.gateware.sim_bus import AxiRam
-from rnic.rings.cqe import CQ_ENTRY
+from rnic.rings.cqe import CQ_ENTRY, CQE_BYTES
 from rnic.rings.sqe import SQ_ENTRY
 from rnic.spec import engine_net_regs as net
 from rnic.spec import engine_regs as regs
@@ -429,6 +431,27 @@ def watchdog(engine: Engine) -> None:
         assert (done.status, done.detail) == (ENGINE_TIMEOUT, regs.ERR_TIMEOUT), state
         engine.good()
     engine.driver.put("WATCHDOG", 0)
+    reads_that_stay_silent(engine)
+
+
+def reads_that_stay_silent(engine: Engine) -> None:
+    """The watchdog's CQ entry goes out by the write channel; no descriptor is fetched before the reads have ended."""
+    for state in ("S_WAIT_READ_DONE", "S_WAIT_TX_CPL"):
+        engine.driver.put("WATCHDOG", 60)
+        engine.driver.submit([Request(SOURCE, TARGET, 150, 3)])
+        engine.until(state)
+        engine.ram.silent = {"read"}
+        (done,) = engine.driver.wait()
+        assert (done.status, done.detail) == (ENGINE_TIMEOUT, regs.ERR_TIMEOUT), state
+        engine.driver.submit([Request(SOURCE, TARGET, 150, 4)])
+        engine.simulation.run_cycles(70)
+        seen = engine.status()
+        assert (seen["flushing"], seen["halted"]) == (1, 0), state
+        assert engine.get("SQ_HEAD") != engine.get("SQ_TAIL"), state
+        engine.driver.put("WATCHDOG", 0)
+        engine.ram.silent = set()
+        (done,) = engine.driver.wait()
+        assert (done.status, done.wqe_id) == (ENGINE_SUCCESS, 4), state
 
 
 def reset_in_every_state(engine: Engine) -> None:
@@ -894,6 +917,7 @@ def test_the_watchdog_ends_what_is_in_flight_and_the_rest_goes_on(silent_from: i
     engine.ram.silent = {"read"}
     engine.simulation.run_cycles(200)
     assert engine.status()["flushing"]
+    written = engine.get("CQ_TAIL")
     engine.ram.silent = set()
     done = engine.driver.wait(6)
     assert [each.index for each in done] == list(range(6))
@@ -901,6 +925,7 @@ def test_the_watchdog_ends_what_is_in_flight_and_the_rest_goes_on(silent_from: i
     assert any(late)
     first = late.index(True)
     assert late == [first <= n < first + sum(late) for n in range(6)], "timeouts stand together"
+    assert written == first + sum(late), "their CQ entries did not wait for the reads"
     for n, each in enumerate(done):
         if not late[n]:
             assert (each.status, each.wqe_id, each.bytes) == (ENGINE_SUCCESS, n, 70)
@@ -969,6 +994,24 @@ def test_the_debug_registers_where_the_register_document_has_them() -> None:
     for name in ("CQ_DOORBELL", "CQ_FLAGS"):
         engine.sim.write32(at[name], 0x1234)
         assert read(at[name]) == 0x1234
+
+
+@pytest.mark.parametrize(
+    "parameters", [pytest.param({}, id="serial"), pytest.param({"in_flight": 4}, id="several", marks=pytest.mark.full)]
+)
+def test_completions_in_the_documents_words(parameters: dict[str, Any]) -> None:
+    engine = Engine(serial=not parameters, documented_cqe=True, **parameters)
+    engine.driver = Driver(engine.sim, engine.driver.layout, 300, EVERYTHING, EVERYTHING, documented_cqe=True)
+    model = EngineModel(engine.top.params, SparseMemory((SQ, 0x1000), (CQ, 0x1000), (SOURCE, SPACE), (TARGET, SPACE)))
+    twin = Driver(model, engine.driver.layout, 300, EVERYTHING, EVERYTHING, documented_cqe=True)
+    twin.start()
+    good, bad = Request(SOURCE, TARGET, 24, 0xABCDEF01), Request(SOURCE, TARGET, 0, 0x5A5A5A5A)
+    assert engine.driver.run([good, bad]) == twin.run([good, bad])
+    raw = engine.memory.read(CQ, 2 * CQE_BYTES)
+    assert struct.unpack("<8I", raw[:CQE_BYTES]) == (0, 0, 24, 0, 0xABCDEF01, 24, 0, 0)
+    status = regs.STATUS_OF_DETAIL[regs.ERR_ZERO_LENGTH]
+    assert struct.unpack("<8I", raw[CQE_BYTES:]) == (1, status, 0, 1, 0x5A5A5A5A, 0, 0, 0)
+    assert model.cache.device.read(CQ, 2 * CQE_BYTES) == raw
 
 
 @pytest.mark.parametrize("depth", [8, 32])

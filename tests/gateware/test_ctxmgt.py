@@ -215,25 +215,15 @@ def test_whatever_the_table_does_not_list_is_refused(kind: int) -> None:
     assert fields(bench, m.DB)["qp_pd"] == QP_VALUES["pd"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "opcode", "right"),
-    [
-        (m.WR_QP_CXT, m.WR_QP_ALL, (6, 8)),
-        (m.WR_CQ_CXT, m.WR_CQ_ALL, (2,)),
-        (m.WR_EQ_CXT, m.WR_EQ_ALL, (2,)),
-        (m.WR_CQ_CXT, m.WR_CQ_INVALID, (1,)),
-        (m.WR_ICMMAP_CXT, m.WR_ICMMAP_EN, (1,)),
-    ],
-)
-def test_a_payload_has_the_beats_of_its_context(kind: int, opcode: int, right: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("row", [pytest.param(row, id=row.name) for row in m.REQUESTS if m.CEU in row.sources])
+def test_a_payload_has_the_beats_of_its_context(row: m.Request) -> None:
     bench = opened()
-    number = QPN if kind == m.WR_QP_CXT else CQN
-    payload = m.ICMMAP.pack(ICMMAP) if kind == m.WR_ICMMAP_CXT else bytes(32)
-    counts = [count for count in (1, 2, 3, 5, 6, 7, 8, 9, 33, 40) if count not in right]
+    number = QPN if row.type in (m.WR_QP_CXT, m.RD_QP_CXT) else CQN
+    counts = [count for count in (0, 1, 2, 3, 5, 6, 7, 8, 9, 33, 40) if count * BEAT_BYTES not in row.payloads]
 
     def ask() -> None:
         for count in counts:
-            bench.ceu(m.ceu_request(kind, opcode, number), payload + bytes(32 * (count - 1)))
+            bench.ceu(m.ceu_request(row.type, row.opcode, number), bytes(BEAT_BYTES * count))
 
     run(bench, ask, lambda: write_qp(bench))
     assert bench.statuses == [OK, OK, *[REFUSED] * len(counts), OK]

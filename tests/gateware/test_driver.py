@@ -232,6 +232,28 @@ def test_ring_sizes_are_checked(model: EngineModel) -> None:
         Driver(model, QueueLayout(sq_size=1))
 
 
+def test_both_rings_are_programmed_before_the_engine_is_enabled() -> None:
+    """001 3.7: base and size of each, and enabling last; again so after a reset."""
+    writes: list[str] = []
+    names = {offset: name for name, offset in OFFSETS.items()}
+
+    class Registers(EngineModel):
+        def write32(self, offset: int, value: int) -> None:
+            writes.append(f"{names[offset]}={value:#x}" if offset == OFFSETS["CONTROL"] else names[offset])
+            super().write32(offset, value)
+
+    driver = started(Registers(EngineParams(), memory()))
+    rings = {f"{ring}_{part}" for ring in ("SQ", "CQ") for part in ("BASE_LO", "BASE_HI", "SIZE")}
+    controls = ["CONTROL=0x1"]
+    for _ in range(2):
+        assert rings <= set(writes[writes[0].startswith("CONTROL") : -1])
+        assert writes[-1] == "CONTROL=0x1"
+        assert [write for write in writes if write.startswith("CONTROL")] == controls
+        writes.clear()
+        driver.recover()
+        controls = ["CONTROL=0x3", "CONTROL=0x1"]
+
+
 def test_completion_for_nothing_posted_is_an_error(model: EngineModel) -> None:
     driver = started(model)
     driver.submit([Request(PAYLOAD, REMOTE, 4)])

@@ -310,7 +310,7 @@ def test_the_packet_stream(serial: bool, tmp_path: Path) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize(("size", "steps"), [(2, 20), (3, 30)])
 def test_heads_and_tails_never_run_past_each_other(size: int, steps: int, tmp_path: Path) -> None:
-    block = RdmaController()
+    block = RdmaController(EngineParams())
     harness = PointerRules(block, size)
     ours = ("sq_size", "cq_size", "sq_tail", "cq_head")
     free = [getattr(block, name) for name, member in block.signature.members.items() if member.flow.name == "In"]

@@ -310,7 +310,7 @@ def test_packet_that_turns_out_bad_never_leaves(width: int, sent: int, said: int
     assert bench.fates == [net.TX_PACKET_LENGTH, net.META_OK]
 
 
-def test_the_fate_of_each_packet_is_told_in_turn_and_of_a_frame_when_it_has_left() -> None:
+def test_packet_results_are_in_order_and_a_frames_follows_its_end() -> None:
     bench = EncapBench(32)
     rng = random.Random(15)
 

@@ -15,9 +15,18 @@ from rnic.testing import own_network
 
 ADDR = f"{own_network()}.74"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("paxi_cocotb")]
-WIDTHS = (64, 512)
+WIDTHS = (64, 8, 1024)
+"""Bits of the bus; all of those between are tried with ``--full``."""
+MORE_WIDTHS = (16, 32, 128, 256, 512)
 WAITS = ("a_dead_target_is_slverr",)
-TESTS = ("traffic", "traffic_with_stalls_on_every_channel", "error_answers", "a_dead_target_is_slverr")
+TESTS = (
+    "traffic",
+    "traffic_with_stalls_on_every_channel",
+    "wrapping_and_fixed_bursts",
+    "exclusive_accesses",
+    "error_answers",
+    "a_dead_target_is_slverr",
+)
 
 
 def simulator() -> str:
@@ -33,7 +42,9 @@ def simulator() -> str:
     return "verilator"
 
 
-@pytest.fixture(scope="module", params=WIDTHS)
+@pytest.fixture(
+    scope="module", params=[*WIDTHS, *(pytest.param(width, marks=pytest.mark.full) for width in MORE_WIDTHS)]
+)
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path, int]:
     """(runner, build directory, width)"""
     name = simulator()

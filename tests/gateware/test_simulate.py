@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from rnic.cli import gateware as cli
 from rnic.cli.commands import group
 from rnic.gateware import simulate
-from rnic.gateware.params import EngineParams
+from rnic.gateware.params import OVERLAPPED_IN_FLIGHT, EngineParams
 from rnic.gateware.simulate import Job, run_job
 from rnic.gateware.tools import find_tool
 from rnic.gateware.trace import LANES
@@ -88,6 +89,12 @@ def test_the_verdict_can_be_bad(monkeypatch: pytest.MonkeyPatch) -> None:
         "WRITE 0: bytes around 0x20000040 + 16 were changed",
         "WRITE 0: 1 of 16 bytes differ, the first at 0x20000047",
     ]
+
+
+def test_an_overlapped_engine_has_several_writes_in_flight_unless_told() -> None:
+    assert cli._params(False, None).in_flight == 1
+    assert cli._params(True, None).in_flight == OVERLAPPED_IN_FLIGHT
+    assert cli._params(True, 1).in_flight == 1
 
 
 @pytest.mark.full

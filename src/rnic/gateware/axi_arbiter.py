@@ -1,7 +1,7 @@
-"""Two DataMovers on one AXI4 master. Ids tell whose a read beat or a response is.
+"""Two DataMovers on one AXI4 master, distinguished by the ids of read beats and responses.
 
-Write data come in the order of their addresses, and go out as soon as theirs is shown: they do not wait for it to be
-taken, since a slave may want them first. A ready says nothing before its valid: an id is unknown until then.
+Write data is in the order of the addresses, and is sent once its address is valid, without waiting for AWREADY, since a
+slave may wait for WVALID first. READY depends on VALID, since the id is unknown before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ADDRESS = ("id", "addr", "len", "size", "burst", "lock", "cache", "prot", "qos")
 
 
 class AxiArbiter(wiring.Component):
-    """``first`` (the control mover, id 0) goes before ``second`` (id 1); an address once shown stays."""
+    """``first`` (the control mover, id 0) has priority over ``second`` (id 1); a valid address is held until taken."""
 
     def __init__(self, params: EngineParams) -> None:
         self.params = params
@@ -26,7 +26,7 @@ class AxiArbiter(wiring.Component):
         super().__init__({"first": In(axi), "second": In(axi), "bus": Out(axi)})
 
     def elaborate(self, platform: object) -> Module:
-        """No register in any path of data."""
+        """Build data paths without registers, and a register slice for responses, whose READY depends on VALID."""
         m = Module()
         bus, sides = self.bus, (self.first, self.second)
         m.submodules.owners = owners = SyncFIFOBuffered(width=1, depth=self.params.outstanding + 2)
@@ -49,7 +49,7 @@ class AxiArbiter(wiring.Component):
             for number, side in enumerate(sides):
                 m.d.comb += getattr(side, f"{channel}ready").eq(ready & (pick == number) & room)
             if channel == "aw":
-                # an address that was shown already has its place in the queue, and may always stay
+                # a held address already has its place in the queue
                 m.d.comb += [owners.w_data.eq(pick), owners.w_en.eq(valid & ~locked)]
 
         owner = owners.r_data[0]

@@ -1,9 +1,9 @@
-"""An AXI4 memory and a protocol checker that know no simulator: each is told, edge by edge, what the wires were.
+"""An AXI4 memory and a protocol checker, independent of simulators: they get the wires at each clock edge.
 
-:mod:`rnic.gateware.sim_bus` puts them on Amaranth's simulator, the Verilog benches on cocotb. :class:`AxiSlave` uses
-every freedom that AXI gives a slave: it may want data before it takes their address, address and data in one cycle, or
-either alone; it may answer ids in another order and mix their read beats; and it is as slow as it is told to be.
-:class:`AxiChecker` asserts what AXI asks of both sides.
+:mod:`rnic.gateware.sim_bus` connects them to Amaranth's simulator, the Verilog benches to cocotb. :class:`AxiSlave`
+uses every freedom of an AXI slave: it may require data before it takes the address, both in one cycle, or either alone;
+it may reorder responses of different ids and interleave their read beats; and its latency is configurable.
+:class:`AxiChecker` asserts AXI's rules for both sides.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from typing import NamedTuple, Protocol, TypeVar
 from rnic.spec.axi import BOUNDARY_BYTES, Burst, Resp
 
 ORDERS = ("address_first", "data_first", "together", "any")
-"""When the slave takes the beats of AW and W: data only behind their address; an address only behind all its data; an
-address only in a cycle in which data are shown beside it; each as it comes."""
+"""When the slave takes beats of AW and W: data only after its address; an address only after all its data; an address
+only in a cycle with valid data; in any order."""
 
 
 class BusError(Exception):
-    """A rule of the bus was broken. A bug of the gateware (or of a model), never of its user."""
+    """Violation of a bus rule: a bug of the gateware or of a model, not of its user."""
 
 
 class Memory(Protocol):
-    """What an AXI4 memory model reads and writes; an address outside raises ``LookupError``."""
+    """Memory that an AXI4 memory model reads and writes; an address outside raises ``LookupError``."""
 
     def read(self, address: int, count: int) -> bytes:
-        """``count`` bytes from ``address``."""
+        """Return ``count`` bytes from ``address``."""
 
     def write(self, address: int, data: bytes) -> None:
         """Store ``data`` at ``address``."""
 
 
 class Stalls:
-    """Decides each cycle whether a channel holds back, with probability ``rate``."""
+    """Decide in each cycle whether a channel stalls, with probability ``rate``."""
 
     def __init__(self, rng: random.Random | None = None, rate: float = 0.0) -> None:
         self.rng = rng
         self.rate = rate
 
     def __call__(self) -> bool:
-        """True in a cycle in which the channel holds back."""
+        """Return whether the channel stalls in this cycle."""
         return self.rng is not None and self.rate > 0 and self.rng.random() < self.rate
 
 
@@ -83,10 +83,10 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How a memory behaves. ``latency``: cycles from an address, or a burst's last data, to the answer.
+    """Timing of a memory. ``latency``: cycles from an address, or a burst's last data, to the response.
 
-    ``depth``: bursts that it takes in before it has answered. ``mix_ids``: answers of different ids come in any order,
-    their read beats one among the other; else everything comes in the order in which it was asked.
+    ``depth``: most outstanding bursts. ``mix_ids``: reorder responses of different ids and interleave their read beats;
+    otherwise all responses are in order.
     """
 
     latency: int = 0
@@ -97,11 +97,10 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What a memory does to its master at random.
+    """Random faults of a memory.
 
-    ``errors``: probability that a beat is answered SLVERR or DECERR; one that was read carries random data then, one
-    that was to be written may be stored all the same. ``silences``: probability, in each cycle, that reads or writes
-    stop, for up to ``longest`` cycles.
+    ``errors``: probability that a beat gets SLVERR or DECERR; a read beat then has random data, and a write beat may
+    still be stored. ``silences``: probability, in each cycle, that reads or writes stop for up to ``longest`` cycles.
     """
 
     errors: float = 0.0
@@ -125,7 +124,7 @@ class _WriteBurst:
 
 
 class AxiSlave:
-    """A memory behind an AXI4 port of ``lanes`` bytes. What it drives until the next edge stands in its attributes."""
+    """A memory behind an AXI4 port of ``lanes`` bytes. Its attributes are the signals to drive until the next edge."""
 
     def __init__(
         self, lanes: int, memory: Memory, stalls: Stalls | None = None, timing: Timing | None = None, seed: int = 0
@@ -137,16 +136,16 @@ class AxiSlave:
         if self.timing.order not in ORDERS:
             raise ValueError(f"order={self.timing.order!r}: one of {', '.join(ORDERS)}")
         self.faults: dict[tuple[str, int], int] = {}
-        """Answers to inject: ("read" or "write", page number) -> response."""
+        """Responses to inject: ("read" or "write", page number) -> response."""
         self.silent: set[str] = set()
-        """"read" or "write", where the memory has stopped answering."""
+        """"read" or "write" while the memory does not respond to it."""
         self.trouble = Trouble()
         self.moved = 0
         """Beats read and written."""
         self.last_stored = 0
-        """Edge at which the last data came, counted from the first."""
+        """Edge of the last stored data, counted from the first."""
         self.most_reads = 0
-        """Bursts of reads that were under way at once, at most."""
+        """Most outstanding read bursts so far."""
         self.arready = self.awready = self.wready = False
         self.r: Read | None = None
         self.b: Answer | None = None
@@ -161,7 +160,7 @@ class AxiSlave:
         self._answers: deque[tuple[int, Answer]] = deque()
 
     def edge(self, aw: Address | None, w: Data | None, bready: bool, ar: Address | None, rready: bool) -> None:
-        """What the master showed (``None``: valid was low) at a rising edge; then this slave drives anew."""
+        """Take the master's signals (``None`` if valid was low) at a rising edge, and update this slave's signals."""
         self._now += 1
         self._take(aw, w, bready, ar, rready)
         self._store()
@@ -185,7 +184,7 @@ class AxiSlave:
             self._bursts_of_data += w.last
 
     def _store(self) -> None:
-        """Data whose address is known go to memory."""
+        """Store data whose address is known."""
         while self._addresses and self._data:
             burst, beat = self._addresses[0], self._data.popleft()
             burst.beats -= 1
@@ -254,7 +253,7 @@ class AxiSlave:
         return self._rng if self.timing.mix_ids else None
 
     def _fetch(self, burst: Address) -> deque[tuple[int, int]]:
-        """(data, response) of each beat."""
+        """Return (data, response) of each beat."""
         lanes, out = self.lanes, deque[tuple[int, int]]()
         base = burst.address & -lanes
         fault = self.faults.get(("read", burst.address // BOUNDARY_BYTES))
@@ -271,7 +270,7 @@ class AxiSlave:
         return out
 
     def _write(self, at: int, data: int, strobe: int) -> int:
-        """Response to one beat."""
+        """Store one beat; return the response."""
         fault = self.faults.get(("write", at // BOUNDARY_BYTES))
         if fault is not None:
             return int(fault)
@@ -304,7 +303,7 @@ def _choose(
     now: int,
     rng: random.Random | None,
 ) -> Entry | None:
-    """The first entry that is due; with ``rng``, the first of any id that is."""
+    """Return the first entry if it is due; with ``rng``, the first due entry of a random id."""
     if rng is None:
         return queue[0] if queue and due(queue[0]) <= now else None
     heads: dict[int, Entry] = {}
@@ -315,7 +314,7 @@ def _choose(
 
 
 class Wires(NamedTuple):
-    """All five channels at one rising edge; a payload is ``None`` where its valid is low."""
+    """All five channels at a rising edge; a payload is ``None`` if its valid is low."""
 
     aw: Address | None
     awready: bool
@@ -331,11 +330,10 @@ class Wires(NamedTuple):
 
 @dataclass
 class AxiChecker:
-    """Asserts AXI4's rules of both sides. The engine's own promises, full-width INCR bursts, are asserted too.
+    """Assert AXI4's rules for both sides, and the engine's guarantee of full-width INCR bursts.
 
-    ``patience``: edges for which an address may be shown before the first of its data is, while no write data
-    channel beat is shown at all: a master that waits for AWREADY runs into it where the slave waits for WVALID. 0
-    leaves it out, as for a master whose data come from elsewhere.
+    ``patience``: edges for which AWVALID may be high without any WVALID. It detects a master that waits for AWREADY
+    while the slave waits for WVALID. 0 disables the check, for a master whose data comes from elsewhere.
     """
 
     lanes: int
@@ -343,7 +341,7 @@ class AxiChecker:
     edges: int = 0
     bursts: int = 0
     data_ahead: int = 0
-    """Data beats that were taken before their address."""
+    """Data beats taken before their address."""
     _held: dict[str, object] = field(default_factory=dict)
     _reads: dict[int, deque[int]] = field(default_factory=lambda: defaultdict(deque))
     _addressed: deque[list[int]] = field(default_factory=deque)
@@ -352,10 +350,10 @@ class AxiChecker:
     _without_data: int = 0
 
     def edge(self, wires: Wires) -> None:
-        """One rising edge out of reset.
+        """Check one rising edge out of reset.
 
         Raises:
-            BusError: a rule is broken; the message names it.
+            BusError: a rule is violated; the message names it.
         """
         self.edges += 1
         for name, payload, ready in (
@@ -369,7 +367,7 @@ class AxiChecker:
         for name, address in (("AR", wires.ar), ("AW", wires.aw)):
             if address is not None:
                 self._burst(name, address)
-        # answers first: what is taken at this edge was asked at an earlier one
+        # responses first: those taken at this edge belong to earlier requests
         self._read_beat(wires)
         self._answer(wires)
         if wires.ar is not None and wires.arready:
@@ -388,10 +386,10 @@ class AxiChecker:
             raise BusError(f"AWVALID for {self._without_data} cycles without WVALID: data wait for AWREADY")
 
     def quiet(self) -> None:
-        """At the end of a test: nothing is owed by either side.
+        """Check at the end of a test that nothing is outstanding.
 
         Raises:
-            BusError: something is.
+            BusError: something is outstanding.
         """
         owed = sum(map(len, self._reads.values())), len(self._addressed), len(self._data), sum(self._answers.values())
         if any(owed):
@@ -428,7 +426,7 @@ class AxiChecker:
         self._answers[wires.b.ident] -= bool(wires.bready)
 
     def _match(self) -> None:
-        """Data against their addresses, whichever came first."""
+        """Match data and addresses, in either order."""
         while self._addressed and self._data:
             burst, beat = self._addressed[0], self._data.popleft()
             burst[1] -= 1

@@ -1,5 +1,4 @@
-"""Memory beats out of stream beats that were turned into place, for a bus of many lanes: a register behind the turning,
-and one before the beats leave."""
+"""Join rotated stream beats to memory beats on a wide bus, with registers after the rotation and at the output."""
 
 from __future__ import annotations
 
@@ -12,16 +11,16 @@ from rnic.gateware.interfaces import AxiStream
 
 
 def by_lane(mask: Value, ones: Value, zeros: Value, lane: int) -> Value:
-    """Lane by lane from ``ones`` where the mask is set, else from ``zeros``."""
+    """Select each lane from ``ones`` if its mask bit is set, else from ``zeros``."""
     return Cat(*(Mux(mask[at], ones.word_select(at, lane), zeros.word_select(at, lane)) for at in range(len(mask))))
 
 
 class BeatJoiner(wiring.Component):
-    """A beat is taken where ``make`` and ``ready``, and leaves in the next cycle or later, when the slice behind it has
-    room: the lanes of ``from_now`` are its own, the others those of the beat before.
+    """Take a beat while ``make`` and ``ready``, and output it in the next cycle or later, once the output slice has
+    room. Lanes of ``from_now`` are its own, others are from the beat before.
 
-    Where not ``stored``, none of its lanes is written; ``begins`` says that the next beat has none before it. With
-    ``forget`` what leaves is not written.
+    Without ``stored`` none of its lanes is written; ``begins``: the next beat has no predecessor. With ``forget``
+    output beats are not written.
     """
 
     def __init__(self, width: int) -> None:
@@ -44,7 +43,7 @@ class BeatJoiner(wiring.Component):
         self.width = width
 
     def elaborate(self, platform: object) -> Module:
-        """What was taken waits in one register, and becomes the beat before in another."""
+        """Build a register for the taken beat, and one for the beat before."""
         m = Module()
         lanes, out = self.width // 8, self.m_axis
         now, now_mask, stored = unreset(self.width), unreset(lanes), unreset(1)

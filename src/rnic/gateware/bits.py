@@ -1,4 +1,4 @@
-"""Big-endian structures in byte lanes: packs and reads the wire's layout tables as gateware."""
+"""Pack and unpack the big-endian structures of the layout tables in byte lanes."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ GROUP_BITS = (GROUP_LANES - 1).bit_length()
 
 
 def unreset(shape: Any, **options: Any) -> Any:
-    """A register of data that no reset reaches: what they are worth says a bit beside them, which has one.
+    """Return a data register without reset; a separate valid bit has one.
 
-    A reset of every register goes to every slice of an FPGA, over wires that data want.
+    A reset of all registers would use routing resources in every slice of an FPGA.
     """
     return Signal(shape, reset_less=True, src_loc_at=1, **options)
 
 
 def register_at(m: Module, port: Any) -> Any:
-    """Such a register, shown at a port."""
+    """Return such a register, connected to a port."""
     register = Signal.like(port, name=f"{port.name}_held", reset_less=True)
     m.d.comb += port.eq(register)
     return register
 
 
 def word_at(m: Module, place: Value, words: Mapping[int, Value]) -> Value:
-    """The word that stood at ``place`` a cycle ago, or 0: one of each sixteen first, then one of those."""
+    """Return the word at ``place`` of one cycle ago, or 0, by a two-level multiplexer of sixteen inputs."""
     low, high = place[:4], unreset(len(place) - 4)
     m.d.sync += high.eq(place[4:])
     word = Signal(32)
@@ -48,7 +48,7 @@ def word_at(m: Module, place: Value, words: Mapping[int, Value]) -> Value:
 
 
 def lane_bits(layout: Layout, name: str, offset: int = 0) -> list[int]:
-    """Where field ``name`` lies in byte lanes, lane 0 lowest, least significant bit first.
+    """Return the bit positions of field ``name`` in byte lanes, lane 0 lowest, least significant bit first.
 
     ``offset``: byte lane of the structure's first byte.
     """
@@ -61,7 +61,7 @@ def lane_bits(layout: Layout, name: str, offset: int = 0) -> list[int]:
 
 
 def pack(layout: Layout, values: Mapping[str, ValueLike]) -> Value:
-    """The structure as byte lanes; fields not named are zero."""
+    """Return the structure as byte lanes; fields not named are zero."""
     bits: list[Value] = [Const(0, 1)] * (layout.size * 8)
     for name, value in values.items():
         wide = Value.cast(value)
@@ -71,18 +71,19 @@ def pack(layout: Layout, values: Mapping[str, ValueLike]) -> Value:
 
 
 def unpack(lanes: Value, layout: Layout, name: str, offset: int = 0) -> Value:
-    """Field ``name`` of the structure that starts at byte lane ``offset``."""
+    """Return field ``name`` of the structure that starts at byte lane ``offset``."""
     return Cat(*(lanes[place] for place in lane_bits(layout, name, offset)))
 
 
 def keep_count(keep: Value) -> Value:
-    """Bytes of a beat whose valid lanes are the low ones: the place of the only step from 1 to 0.
+    """Return the byte count of a beat whose valid lanes are the low ones: the position of the step from 1 to 0.
 
-    Of many lanes: a bit of the count is set in each second run of counts, and the lanes at the ends of a run tell.
+    With many lanes, each bit of the count is set in every second run of counts, so the lanes at the ends of runs
+    suffice.
     """
     lanes = len(keep)
     if lanes > GROUP_LANES:
-        least = [Const(1, 1), *keep, *[Const(0, 1)] * lanes]  # so many bytes or more
+        least = [Const(1, 1), *keep, *[Const(0, 1)] * lanes]  # this many bytes or more
         runs = [range(1 << bit, lanes + 1, 2 << bit) for bit in range(lanes.bit_length())]
         return Cat(*(Cat(*(least[at] & ~least[at + run.start] for at in run)).any() for run in runs))
     steps = [keep[lane] & ~keep[lane + 1] if lane + 1 < lanes else keep[lane] for lane in range(lanes)]
@@ -91,33 +92,33 @@ def keep_count(keep: Value) -> Value:
 
 
 def keep_mask(count: Value, lanes: int) -> Value:
-    """``tkeep`` of a beat whose ``count`` low lanes are valid; more than ``lanes`` means all."""
+    """Return ``tkeep`` of a beat whose ``count`` low lanes are valid; more than ``lanes`` means all."""
     if lanes > GROUP_LANES:
         return marked_lanes(keep_marks(count, lanes), lanes)
     return Cat(*(count > lane for lane in range(lanes)))
 
 
 def keep_marks(count: Value, lanes: int) -> list[Value]:
-    """Of many lanes, the groups that are full and the lanes of the next one: half the way from a count to ``tkeep``."""
+    """Return, for many lanes, the full groups and the lanes of the next group: the first stage toward ``tkeep``."""
     groups, within = count[GROUP_BITS:], count[:GROUP_BITS]
     return [groups > at for at in range(lanes // GROUP_LANES)] + [within > at for at in range(GROUP_LANES - 1)]
 
 
 def marked_lanes(marks: Sequence[Value], lanes: int) -> Value:
-    """``tkeep`` by these marks."""
+    """Return ``tkeep`` from :func:`keep_marks`."""
     groups = lanes // GROUP_LANES
     full, within = [Const(1, 1), *marks[:groups]], [*marks[groups:], Const(0, 1)]
     return Cat(*(full[group + 1] | (full[group] & lane) for group in range(groups) for lane in within))
 
 
 def words_of(lanes: Value) -> list[Value]:
-    """The big-endian words of 16 bits in these byte lanes."""
+    """Return the big-endian words of 16 bits in these byte lanes."""
     return [Cat(lanes[at + 8 : at + 16], lanes[at : at + 8]) for at in range(0, len(lanes), 16)]
 
 
 def sum_in_two_steps(m: Module, words: list[Value], when: Value | None = None) -> Value:
-    """The sum of so many words, of which three each were summed in the cycle before, or in the last one that ``when``
-    was high."""
+    """Return the sum of the words in two stages: groups of three were summed in the previous cycle, or in the last one
+    with ``when`` high."""
     parts = []
     for at in range(0, len(words), 3):
         part = unreset(18)

@@ -1,4 +1,4 @@
-"""Bursts and jobs of ``data_mover``'s commands: what both of its channels make of them, and how they count beats."""
+"""Split ``data_mover``'s commands into bursts and jobs, for both of its channels, and count beats."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from rnic.spec.engine_regs import dm_command_layout
 
 
 def burst_beats(params: EngineParams) -> int:
-    """Longest burst in beats: the parameter, or what 4 KB holds."""
+    """Return the longest burst in beats: the parameter, limited to 4 KB."""
     return min(params.max_burst, 4096 // params.bus_bytes)
 
 
 def log2(value: int) -> int:
-    """Bits of a number below ``value``."""
+    """Return the number of bits of a number below ``value``."""
     return (value - 1).bit_length()
 
 
 class Plan(wiring.Component):
-    """Makes bursts of commands, and for each command a job for the data side; both channels have one."""
+    """Split commands into bursts, and make a job for the data side of each command; both channels have one."""
 
     def __init__(self, params: EngineParams) -> None:
         shift = log2(params.bus_bytes)
@@ -59,13 +59,13 @@ class Plan(wiring.Component):
         )
 
     def elaborate(self, platform: object) -> Module:
-        """A command is taken into a register; one burst leaves it in each cycle."""
+        """Load a command into a register; output one burst per cycle."""
         m = Module()
         lanes = self.params.bus_bytes
         shift = log2(lanes)
         m.submodules.jobs = jobs = SyncFIFO(width=self.job_layout.size, depth=self.params.queue)
-        # Bursts end where windows of the longest burst end: the first begins inside its window, the others at its
-        # start, and only the last may end inside. So two small numbers and a count of windows tell all of them.
+        # Bursts end at multiples of the longest burst: the first may begin inside a window, the others begin at its
+        # start, and only the last may end inside. So two small numbers and a count of windows describe all of them.
         slots = log2(self.longest)
         active = Signal()
         windows = unreset(BTT_BITS + 1 - shift - slots)  # after the one in hand
@@ -129,7 +129,7 @@ class Plan(wiring.Component):
 
 
 class Countdown:
-    """A number of beats that counts down, and registers that say whether any is left and whether it is the last."""
+    """A down counter of beats, with registered flags for any left and for the last one."""
 
     def __init__(self, m: Module, width: int, name: str) -> None:
         self.m = m
@@ -138,9 +138,9 @@ class Countdown:
         self.one = Signal(name=f"{name}_one")
 
     def load(self, count: Value, nothing: Value) -> None:
-        """Begin with ``count``, which is not 0, or with 0 where there is ``nothing``."""
+        """Load ``count``, which is not 0, or 0 if ``nothing``."""
         self.m.d.sync += [self.value.eq(count), self.any.eq(~nothing), self.one.eq(~nothing & (count == 1))]
 
     def step(self) -> None:
-        """One less; what was 0 is no number any more."""
+        """Decrement; undefined at 0."""
         self.m.d.sync += [self.value.eq(self.value - 1), self.any.eq(~self.one), self.one.eq(self.value == 2)]

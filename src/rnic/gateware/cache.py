@@ -1,9 +1,9 @@
-"""A processor's data cache that DMA does not see: what lies between the driver and memory on a Zynq.
+"""A processor's data cache that is not coherent with DMA, as between driver and memory on a Zynq.
 
-The Cortex-A53's caches are not coherent with the programmable logic (000 5.7.7). :class:`NonCoherentCache` behaves so:
-a store stays in its line until it is flushed, a line that was read stays as it was until it is invalidated. A forgotten
-call therefore shows as stale data, as on the board; and the cache, which sees both sides here, also writes down which
-call was missing and for which address.
+The Cortex-A53's caches are not coherent with the programmable logic (000 5.7.7). In :class:`NonCoherentCache` a store
+stays in its line until it is flushed, and a line that was read does not change until it is invalidated. A missing call
+therefore results in stale data, as on the board. The model sees both sides and also records the missing call with its
+address.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LINE_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class MissingCall:
-    """A ``flush`` or ``invalidate`` that should have come before something happened at ``address``."""
+    """A missing ``flush`` or ``invalidate`` before an access to ``address``."""
 
     call: str
     address: int
@@ -29,7 +29,7 @@ class MissingCall:
 
 
 class _Line:
-    """One line. ``dirty``: stored and not written back; ``overtaken``: the device has written memory under it."""
+    """A line. ``dirty``: stored and not written back; ``overtaken``: the device has written the memory since."""
 
     __slots__ = ("data", "dirty", "overtaken")
 
@@ -42,8 +42,8 @@ class _Line:
 class NonCoherentCache:
     """One memory as the processor (``read``, ``write``, ``flush``, ``invalidate``) and the device (``device``) see it.
 
-    Lines are 64 bytes, write-back and never evicted, so a run with a missing call goes wrong each time. ``missing``
-    holds what was forgotten, in order of happening, each line named once until it is mended.
+    Lines are 64 bytes, write-back and never evicted, so a run with a missing call always fails. ``missing`` lists the
+    missing calls in order, each line once until it is repaired.
     """
 
     def __init__(self, memory: Memory) -> None:
@@ -56,7 +56,7 @@ class NonCoherentCache:
     # ---- processor
 
     def read(self, address: int, count: int) -> bytes:
-        """What the processor sees. A line that the device has overtaken is stale, and named."""
+        """Return memory as the processor sees it; record a stale line, which the device has written since."""
         out = bytearray()
         for base in _bases(address, count):
             line = self._fill(base)
@@ -67,7 +67,7 @@ class NonCoherentCache:
         return bytes(out)
 
     def write(self, address: int, data: bytes) -> None:
-        """A store: it stays in the cache."""
+        """Store a value, which stays in the cache."""
         at = 0
         for base in _bases(address, len(data)):
             line = self._fill(base)
@@ -77,7 +77,7 @@ class NonCoherentCache:
             at += high - low
 
     def flush(self, address: int, count: int) -> None:
-        """Write dirty lines back and let them go, as ``Xil_DCacheFlushRange`` does."""
+        """Write back and drop dirty lines, as ``Xil_DCacheFlushRange`` does."""
         for base in _bases(address, count):
             line = self._lines.pop(base, None)
             if line is None:
@@ -89,7 +89,7 @@ class NonCoherentCache:
             self._named -= {("flush", base), ("invalidate", base)}
 
     def invalidate(self, address: int, count: int) -> None:
-        """Let lines go, as ``Xil_DCacheInvalidateRange`` does; a dirty line that the range cuts is written back."""
+        """Drop lines, as ``Xil_DCacheInvalidateRange`` does; write back a dirty line that the range covers partly."""
         for base in _bases(address, count):
             line = self._lines.get(base)
             if line is None:
@@ -108,7 +108,7 @@ class NonCoherentCache:
     # ---- device
 
     def seen_by_device(self, address: int, count: int, write: bool) -> None:
-        """The device read or wrote memory."""
+        """Note that the device read or wrote memory."""
         for base in _bases(address, count):
             line = self._lines.get(base)
             if line is None:
@@ -131,29 +131,29 @@ class NonCoherentCache:
 
 
 class DeviceView:
-    """Memory as DMA reaches it: past the cache."""
+    """Memory as DMA accesses it, bypassing the cache."""
 
     def __init__(self, cache: NonCoherentCache) -> None:
         self._cache = cache
 
     def read(self, address: int, count: int) -> bytes:
-        """``count`` bytes from memory."""
+        """Return ``count`` bytes from memory."""
         self._cache.seen_by_device(address, count, write=False)
         return self._cache.memory.read(address, count)
 
     def write(self, address: int, data: bytes) -> None:
-        """Into memory; a line that the cache holds is stale from now on."""
+        """Write memory; cached lines of it become stale."""
         self._cache.seen_by_device(address, len(data), write=True)
         self._cache.memory.write(address, data)
 
 
 def _bases(address: int, count: int) -> range:
-    """First addresses of the lines that a range touches."""
+    """Return the first addresses of the lines of a range."""
     return range(address & -LINE_BYTES, address + count, LINE_BYTES)
 
 
 def _within(base: int, address: int, count: int) -> tuple[int, int]:
-    """The part of the line at ``base`` that a range touches, as offsets into the line."""
+    """Return the part of the line at ``base`` within a range, as offsets into the line."""
     return max(address - base, 0), min(address + count - base, LINE_BYTES)
 
 
@@ -170,7 +170,7 @@ class SparseMemory:
         raise LookupError(f"no memory at {address:#010x} for {count} bytes")
 
     def read(self, address: int, count: int) -> bytes:
-        """``count`` bytes from ``address``."""
+        """Return ``count`` bytes from ``address``."""
         data, at = self._find(address, count)
         return bytes(data[at : at + count])
 

@@ -1,7 +1,7 @@
-"""Between clocks: what lets the MAC, and the memory bus, have one of their own.
+"""Clock domain crossings, for MAC and memory bus with clocks of their own.
 
-The engine's domain is ``sync``, the MAC's ``mac`` and the bus's ``bus``. All that crosses does so in asynchronous
-FIFOs, whose pointers are in Gray code. Each domain has a reset of its own; all are to be asserted together.
+The engine's domain is ``sync``, the MAC's ``mac`` and the bus's ``bus``. All signals cross in asynchronous FIFOs with
+Gray-coded pointers. Each domain has its own reset; all resets must be asserted together.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from rnic.gateware.interfaces import Axi4, AxiStream
 from rnic.gateware.params import EngineParams
 
 TX_BYTES = 4096
-"""Two frames of the largest size on their way to the MAC."""
+"""Bytes of two frames of the largest size."""
 TX_FRAMES = 64
-"""More frames than this room holds."""
+"""More frames than fit in ``TX_BYTES``."""
 RX_BEATS = 32
 CHANNEL_BEATS = 16
-"""Beats of each channel of the bus."""
+"""FIFO depth of each bus channel, in beats."""
 OWED_BITS = 8
 
 
@@ -29,14 +29,14 @@ def _beat(axis: AxiStream) -> Value:
 
 
 class MacTxCrossing(wiring.Component):
-    """Frames to the MAC: each is shown when all of it has crossed, so that none has a gap whatever the clocks are."""
+    """Frames to the MAC: each starts only after all of it has crossed, so that none has a gap at any clock ratio."""
 
     def __init__(self, params: EngineParams) -> None:
         super().__init__({"s_axis": In(AxiStream(params.bus_width)), "m_axis": Out(AxiStream(params.bus_width))})
         self.params = params
 
     def elaborate(self, platform: object) -> Module:
-        """Beats in one FIFO, a token for each whole frame in another, behind its last beat."""
+        """Build a FIFO of beats, and one with a token for each complete frame, written after its last beat."""
         m = Module()
         source, out = self.s_axis, self.m_axis
         m.submodules.beats = beats = AsyncFIFOBuffered(
@@ -65,14 +65,14 @@ class MacTxCrossing(wiring.Component):
 
 
 class MacRxCrossing(wiring.Component):
-    """Frames from the MAC, which is never made to wait. Where the engine's clock is too slow for the line, a frame ends
-    early and is marked as bad: the decapsulator drops and counts it."""
+    """Frames from the MAC, which never waits. If the engine's clock is too slow for the line, a frame is truncated and
+    marked bad; the decapsulator drops and counts it."""
 
     def __init__(self, params: EngineParams) -> None:
         super().__init__({"s_axis": In(AxiStream(params.bus_width)), "m_axis": Out(AxiStream(params.bus_width))})
 
     def elaborate(self, platform: object) -> Module:
-        """For each frame that found no room an end is owed, which follows what of it has crossed."""
+        """End a frame that did not fit after its beats that have crossed."""
         m = Module()
         source, out, lanes = self.s_axis, self.m_axis, len(self.s_axis.tkeep)
         m.submodules.beats = beats = AsyncFIFOBuffered(
@@ -106,7 +106,7 @@ class AxiCrossing(wiring.Component):
         super().__init__({"engine": In(axi), "bus": Out(axi)})
 
     def elaborate(self, platform: object) -> Module:
-        """Addresses and data go one way, answers the other."""
+        """Cross addresses and data in one direction, responses in the other."""
         m = Module()
         for channel in ("ar", "aw", "w", "r", "b"):
             outward = channel in ("ar", "aw", "w")

@@ -40,7 +40,7 @@ class CmdMaster(wiring.Component):
         self.state = Signal(range(len(CMD_STATES)))
 
     def elaborate(self, platform: object) -> Module:
-        """The command word of 000 5.4.2."""
+        """Build the command word of 000 5.4.2."""
         m = Module()
         state = self.state
         address, btt, direction = unreset(self.address_bits), unreset(BTT_BITS), Signal()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Module, Signal
+from collections.abc import Mapping
+
+from amaranth.hdl import Cat, Module, Signal, Value, ValueLike
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from rnic.gateware.bits import register_at, unreset
+from rnic.gateware.bits import pack, register_at, unreset
 from rnic.gateware.interfaces import AxiStream
 from rnic.gateware.params import EngineParams
-from rnic.rings.cqe import CQE_BYTES
+from rnic.rings.cqe import CQ_ENTRY, CQE_BYTES, DOCUMENTED_CQ_ENTRY
 from rnic.rings.sqe import SQE_BYTES
 from rnic.spec.engine_regs import PARSER_STATES, STREAMER_STATES
 
@@ -30,7 +32,7 @@ class DescriptorParser(wiring.Component):
         self.state = Signal(range(len(PARSER_STATES)))
 
     def elaborate(self, platform: object) -> Module:
-        """The first word ends up lowest; TLAST ends the entry."""
+        """Shift the first word lowest; TLAST ends the entry."""
         m = Module()
         width, entry = len(self.s_axis.tdata), register_at(m, self.entry)
         m.d.comb += self.s_axis.tready.eq(1)
@@ -48,6 +50,14 @@ class DescriptorParser(wiring.Component):
         return m
 
 
+def cq_entry_of(values: Mapping[str, ValueLike], documented: bool) -> Value:
+    """Return a CQ entry of these fields of ``CQ_ENTRY``; a documented one has the fields that 000 knows."""
+    if not documented:
+        return pack(CQ_ENTRY, values)
+    known = {**values, "index_again": values["index"]}
+    return pack(DOCUMENTED_CQ_ENTRY, {field.name: known[field.name] for field in DOCUMENTED_CQ_ENTRY.fields})
+
+
 class CqStreamer(wiring.Component):
     """Sends the 32 bytes of a CQ entry after ``start``: eight beats of 32 bits, TLAST on the last (000 5.6.4)."""
 
@@ -59,7 +69,7 @@ class CqStreamer(wiring.Component):
         self.state = Signal(range(len(STREAMER_STATES)))
 
     def elaborate(self, platform: object) -> Module:
-        """A buffer that shifts by one beat."""
+        """Build a buffer that shifts by one beat."""
         m = Module()
         out, lanes = self.m_axis, self.params.bus_bytes
         beats = -(-CQE_BYTES // lanes)

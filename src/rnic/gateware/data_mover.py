@@ -1,4 +1,4 @@
-"""``data_mover``: bytes between AXI4 memory and AXI4-Stream, by commands (001 3.6; PG022 in behaviour) of 72 bits, or
+"""``data_mover``: bytes between AXI4 memory and AXI4-Stream, by commands (001 3.6; PG022 in behavior) of 72 bits, or
 104 where addresses have more than 32.
 
 MM2S reads memory into a stream, S2MM writes a stream into memory; starts may be unaligned on the memory side, a stream
@@ -34,14 +34,14 @@ STATUSES = 4
 
 
 def _named(m: Module, value: Value, name: str) -> Signal:
-    """A wire of its own for a value used more than once: an expression is copied at each use."""
+    """Return a named wire for a value used more than once, since an expression is duplicated at each use."""
     wire = Signal(len(value), name=name)
     m.d.comb += wire.eq(value)
     return wire
 
 
 def _rotate(m: Module, lanes: Value, lane: int, by: Value, up: bool, name: str) -> Value:
-    """``lanes`` of ``lane`` bits each, turned by so many lanes, towards higher lanes or lower ones."""
+    """Return ``lanes`` of ``lane`` bits each, rotated by ``by`` lanes toward higher or lower lanes."""
     for step in range(len(by)):
         distance = lane << step
         turned = lanes.rotate_left(distance) if up else lanes.rotate_right(distance)
@@ -50,15 +50,13 @@ def _rotate(m: Module, lanes: Value, lane: int, by: Value, up: bool, name: str) 
 
 
 def _multiple(offset: Value, of: int) -> Value:
-    """The offset, known to be a multiple: its low bits are no signals."""
+    """Return the offset, known to be a multiple: its low bits are no signals."""
     low = min(log2(of), len(offset))
     return Cat(Const(0, low), offset[low:])
 
 
 def _of_job(m: Module, plan: Plan, job: Any, of: Callable[[Any], Value]) -> Value:
-    """What is made of the job in hand alone: with many lanes in a register, made as the job is taken."""
-    if not plan.params.broad:
-        return of(job)
+    """Return a value that depends only on the current job, as a register loaded with the job."""
     made = of(plan.job)
     known = unreset(len(made), name="known")
     with m.If(plan.job_take & plan.job_valid):
@@ -67,7 +65,7 @@ def _of_job(m: Module, plan: Plan, job: Any, of: Callable[[Any], Value]) -> Valu
 
 
 def _tail_lanes(m: Module, plan: Plan, job: Any) -> Value:
-    """Lanes of the last beat of a job's stream."""
+    """Return the lanes of the last beat of a job's stream."""
     lanes = plan.params.bus_bytes
     return _of_job(m, plan, job, lambda job: keep_mask(job.tail, lanes) | (job.tail == 0).replicate(lanes))
 
@@ -87,7 +85,7 @@ class Statuses(wiring.Component):
         )
 
     def elaborate(self, platform: object) -> Module:
-        """A queue."""
+        """Build a queue."""
         m = Module()
         m.submodules.queue = queue = SyncFIFO(width=STATUS_BITS, depth=STATUSES)
         m.d.comb += [
@@ -104,7 +102,7 @@ class Statuses(wiring.Component):
 class Mm2s(wiring.Component):
     """Memory to stream. The read half of ``axi`` is used.
 
-    ``aligned``: addresses of commands are multiples of so many bytes; what is then not needed to turn is left out.
+    ``aligned``: addresses of commands are multiples of this many bytes; what is then not needed to turn is left out.
     """
 
     def __init__(self, params: EngineParams, aligned: int = 1) -> None:
@@ -122,7 +120,7 @@ class Mm2s(wiring.Component):
         self.aligned = aligned
 
     def elaborate(self, platform: object) -> Module:
-        """Addresses run ahead of data; data go through one register that turns them into place."""
+        """Build the read channel: addresses run ahead of data, which pass through one rotating register."""
         m = Module()
         params, axi, out = self.params, self.axi, self.m_axis
         width, lanes = params.bus_width, params.bus_bytes
@@ -146,17 +144,14 @@ class Mm2s(wiring.Component):
         ]
         arrived = Signal()
         m.d.comb += arrived.eq(axi.rvalid & axi.rready)
-        landed: Value = arrived & axi.rlast
-        if params.broad:  # told a cycle late: what decides it reaches all lanes too
-            late = Signal()
-            m.d.sync += late.eq(landed)
-            landed = late
+        landed = Signal()  # told a cycle late: what decides it reaches all lanes too
+        m.d.sync += landed.eq(arrived & axi.rlast)
         m.d.sync += flying.eq(flying + (axi.arvalid & axi.arready) - landed)
 
         # ---- data
         job = unreset(plan.job_layout)
         busy = Signal()
-        at_rest = Signal(init=1)  # not `busy`, for all lanes of many: what is told of it stays near them
+        at_rest = Signal(init=1)  # not `busy`, for all lanes: what is told of it stays near them
         to_come = Countdown(m, len(job.memory_beats), "to_come")
         to_go = Countdown(m, len(job.stream_beats), "to_go")
         primed, slverr, decerr = Signal(), Signal(), Signal()
@@ -176,9 +171,7 @@ class Mm2s(wiring.Component):
 
         turned = _rotate(m, axi.rdata, 8, offset_of(job), up=False, name="turned")
         from_now = _named(m, _of_job(m, plan, job, lanes_from_now), "from_now")
-        last_keep: Value = Mux(to_go.one & (job.tail != 0), keep_mask(job.tail, lanes), (1 << lanes) - 1)
-        if params.broad:
-            last_keep = _tail_lanes(m, plan, job) | (~to_go.one).replicate(lanes)
+        last_keep = _tail_lanes(m, plan, job) | (~to_go.one).replicate(lanes)
         bad = arrived & axi.rresp[1]
         slv = slverr | (arrived & (axi.rresp == Resp.SLVERR))
         dec = decerr | (arrived & (axi.rresp == Resp.DECERR))
@@ -194,8 +187,6 @@ class Mm2s(wiring.Component):
             m.d.sync += out.tvalid.eq(0)
         with m.If(arrived):
             to_come.step()
-            if not params.broad:
-                m.d.sync += before.eq(turned)
             m.d.sync += [primed.eq(1), slverr.eq(slv), decerr.eq(dec)]
         beat = [
             shown.eq(Mux(straight, axi.rdata, by_lane(from_now, turned, before, 8))),
@@ -208,14 +199,12 @@ class Mm2s(wiring.Component):
         with m.If(emit):
             to_go.step()
             m.d.sync += out.tvalid.eq(1)
-            if not params.broad:
-                m.d.sync += beat
-        if params.broad:  # all lanes follow a register of their own, and no abort: it is valid that falls
-            wants_one = ~at_rest & to_come.any
-            with m.If(~at_rest & free & Mux(wants_one, axi.rvalid & (straight | primed), to_go.any)):
-                m.d.sync += beat
-            with m.If(axi.rvalid & wants_one & (~(straight | primed) | free)):
-                m.d.sync += before.eq(turned)
+        # all lanes follow a register of their own, and no abort: it is valid that falls
+        wants_one = ~at_rest & to_come.any
+        with m.If(~at_rest & free & Mux(wants_one, axi.rvalid & (straight | primed), to_go.any)):
+            m.d.sync += beat
+        with m.If(axi.rvalid & wants_one & (~(straight | primed) | free)):
+            m.d.sync += before.eq(turned)
         # a beat that is owed to the job although its stream is complete, is taken before the job ends
         over = Signal()
         m.d.comb += over.eq(busy & (final | job.refused))
@@ -229,13 +218,10 @@ class Mm2s(wiring.Component):
                 primed.eq(0),
                 slverr.eq(0),
                 decerr.eq(0),
+                at_rest.eq(0),
             ]
-            if params.broad:
-                m.d.sync += at_rest.eq(0)
         with m.Elif(over):
-            m.d.sync += busy.eq(0)
-            if params.broad:
-                m.d.sync += at_rest.eq(1)
+            m.d.sync += [busy.eq(0), at_rest.eq(1)]
 
         refuse = busy & job.refused & ~self.abort
         m.d.comb += [
@@ -249,9 +235,7 @@ class Mm2s(wiring.Component):
             m.d.comb += over.eq(0)
         with m.If(self.abort):
             m.d.comb += plan.job_take.eq(1)
-            m.d.sync += [busy.eq(0), to_go.any.eq(0), out.tvalid.eq(0)]
-            if params.broad:
-                m.d.sync += at_rest.eq(1)
+            m.d.sync += [busy.eq(0), to_go.any.eq(0), out.tvalid.eq(0), at_rest.eq(1)]
         return m
 
 
@@ -273,7 +257,7 @@ class S2mm(wiring.Component):
         self.aligned = aligned
 
     def elaborate(self, platform: object) -> Module:
-        """Addresses run ahead of data, and data of responses."""
+        """Build the write channel: addresses run ahead of data, and data ahead of responses."""
         m = Module()
         params, axi, source = self.params, self.axi, self.s_axis
         width, lanes = params.bus_width, params.bus_bytes
@@ -479,7 +463,7 @@ class DataMover(wiring.Component):
         self.writer = S2mm(params, writes)
 
     def elaborate(self, platform: object) -> Module:
-        """Nothing but wires."""
+        """Connect both channels."""
         m = Module()
         m.submodules.mm2s, m.submodules.s2mm = reader, writer = self.reader, self.writer
         flipped = wiring.flipped

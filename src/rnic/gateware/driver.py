@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from rnic.rings.cqe import CQ_ENTRY, CQE_BYTES
+from rnic.rings.cqe import CQ_ENTRY, CQE_BYTES, DOCUMENTED_CQ_ENTRY
 from rnic.rings.ring import next_index
 from rnic.rings.sqe import SQ_ENTRY, SQE_BYTES
 from rnic.spec.engine_net_regs import (
@@ -52,19 +52,19 @@ FLAGS = ("busy", "resetting", "cq_full", "halted", "paused", "flushing")
 
 
 class Backend(Protocol):
-    """How the driver reaches an engine. Addresses of memory are those that the engine uses."""
+    """Access of the driver to an engine. Addresses of memory are those that the engine uses."""
 
     def read32(self, offset: int) -> int:
-        """The register at byte ``offset``."""
+        """Return the register at byte ``offset``."""
 
     def write32(self, offset: int, value: int) -> None:
         """Store a register."""
 
     def read(self, address: int, count: int) -> bytes:
-        """Memory as the processor sees it."""
+        """Read memory as the processor sees it."""
 
     def write(self, address: int, data: bytes) -> None:
-        """The processor's store."""
+        """Write memory as the processor does."""
 
     def flush(self, address: int, count: int) -> None:
         """Make the processor's stores visible to the engine."""
@@ -74,12 +74,12 @@ class Backend(Protocol):
 
 
 class EngineError(RnicError):
-    """The engine did not do what it should; the message names the register and the state that was read back."""
+    """Failure of the engine; the message names the register and the state read back."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLayout:
-    """Where the two rings lie, and their sizes in entries: the documents' test (``hardware.md`` 1b)."""
+    """Places of the two rings, and their sizes in entries: the documents' test (``hardware.md`` 1b)."""
 
     sq_base: int = 0x10000000
     cq_base: int = 0x40000000
@@ -126,7 +126,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One CQ entry."""
+    """One CQ entry. Of an engine with documented entries ``detail``, ``opcode`` and ``phase`` are 0."""
 
     index: int
     status: int
@@ -149,12 +149,14 @@ class Driver:
     """Drives one engine. ``submit`` and ``poll`` are the documents' two halves; ``run`` is both, for a batch.
 
     ``local`` and ``remote``: what the engine may read payloads from, and write received ones to. An engine that was
-    reset may do neither; :meth:`start` opens these.
+    reset may do neither; :meth:`start` opens these. ``documented_cqe``: the engine writes 000's CQ entries, whose index
+    has eight bits.
 
     Raises:
         EngineError: no completion in time, an entry that fits no descriptor, a reset that does not end.
-        ValueError: a ring size that is not 2 to 65535, a ring that is not aligned to its entries; when it starts, a
-            ring or a window that is not inside the addresses that the engine has, 32 bits of them or up to 64.
+        ValueError: a ring size that is not 2 to 65535, or an SQ of more than 256 entries with ``documented_cqe``; a
+            ring that is not aligned to its entries; when it starts, a ring or a window that is not inside the addresses
+            that the engine has, 32 bits of them or up to 64.
     """
 
     def __init__(
@@ -164,6 +166,7 @@ class Driver:
         poll_limit: int = POLL_LIMIT,
         local: Window = NOTHING,
         remote: Window = NOTHING,
+        documented_cqe: bool = False,
     ) -> None:
         self.backend = backend
         self.layout = layout or QueueLayout()
@@ -175,6 +178,11 @@ class Driver:
             size = getattr(self.layout, name)
             if not 2 <= size <= 0xFFFF:
                 raise ValueError(f"{name}={size}: 2 to 65535 entries")
+        self._entry = DOCUMENTED_CQ_ENTRY if documented_cqe else CQ_ENTRY
+        if self.layout.sq_size > self._entry["index"].mask + 1:
+            raise ValueError(
+                f"sq_size={self.layout.sq_size}: at most 256 entries, since 000's CQ entry has 8 bits of index"
+            )
         for name, step in (("sq_base", SQE_BYTES), ("cq_base", CQE_BYTES)):
             base = getattr(self.layout, name)
             if base % step:
@@ -182,7 +190,7 @@ class Driver:
         self.windows = {"LOCAL": local, "REMOTE": remote}
 
     def _check_places(self, address_bits: int) -> None:
-        """What the engine's registers do not hold would be somewhere else."""
+        """Refuse addresses that the engine's registers do not hold: they would be somewhere else."""
         layout, end = self.layout, 1 << address_bits
         for name, base, size in (
             ("SQ", layout.sq_base, layout.sq_size * SQE_BYTES),
@@ -199,7 +207,7 @@ class Driver:
     # ---- registers
 
     def get(self, name: str) -> int:
-        """The engine's register ``name``."""
+        """Return the engine's register ``name``."""
         return self.backend.read32(OFFSETS[name])
 
     def put(self, name: str, value: int) -> None:
@@ -207,12 +215,12 @@ class Driver:
         self.backend.write32(OFFSETS[name], value)
 
     def address_bits(self) -> int:
-        """Bits of the addresses of this engine, as it says itself."""
+        """Return the number of bits of the addresses of this engine, as it says itself."""
         field = BY_NAME["PARAMETERS"].field("address_bits")
         return NARROW_ADDRESS_BITS + 4 * (self.get("PARAMETERS") >> field.lsb & field.mask)
 
     def describe(self) -> str:
-        """What the engine says of itself, in one line: for error messages."""
+        """Return what the engine says of itself, in one line: for error messages."""
         status = self.get("HW_STATUS")
         fields = HW_STATUS.unpack(status.to_bytes(4, "little"))
         flags = " ".join(name for name in FLAGS if fields[name])
@@ -294,7 +302,7 @@ class Driver:
                 write(base + offsets[name], value)
 
     def recover(self, network: bool = False) -> None:
-        """Soft reset, wait until it is over, start again. What was in hand is lost; rings begin at entry 0."""
+        """Perform a soft reset, wait for its end, and start again. Work in progress is lost; rings begin at entry 0."""
         control = self.get("CONTROL")
         bit = 1 << CONTROL["soft_reset"].lsb
         self.put("CONTROL", control | bit)
@@ -308,7 +316,7 @@ class Driver:
     # ---- work
 
     def free_slots(self) -> int:
-        """Descriptors that may be posted now; one slot stays empty in each ring (000 5.7.8)."""
+        """Return the number of descriptors that may be posted; one slot stays empty in each ring (000 5.7.8)."""
         size = self.layout.sq_size
         in_ring = (self.get("SQ_TAIL") - self.get("SQ_HEAD")) % size
         return min(size - 1 - in_ring, self.layout.cq_size - 1 - len(self._posted))
@@ -353,7 +361,7 @@ class Driver:
             self.backend.flush(request.local, request.length)
 
     def poll(self) -> list[Completion]:
-        """Completions that are there now; may be none. Each frees its CQ slot as soon as it is read."""
+        """Return the present completions, possibly none. Each frees its CQ slot as soon as it is read."""
         head, tail = self.get("CQ_HEAD"), self.get("CQ_TAIL")
         self.polls += 1
         if tail >= self.layout.cq_size:
@@ -368,14 +376,14 @@ class Driver:
     def _read_entry(self, index: int) -> Completion:
         address = self.layout.cq_base + index * CQE_BYTES
         self.backend.invalidate(address, CQE_BYTES)
-        entry = CQ_ENTRY.unpack(self.backend.read(address, CQE_BYTES))
+        entry = self._entry.unpack(self.backend.read(address, CQE_BYTES))
         found = Completion(
             index=entry["index"],
             status=entry["status"],
-            detail=entry["vendor_err"],
+            detail=entry.get("vendor_err", 0),
             bytes=entry["bytes"],
-            opcode=entry["opcode"],
-            phase=entry["phase"],
+            opcode=entry.get("opcode", 0),
+            phase=entry.get("phase", 0),
             wqe_id=entry["wqe_id"],
             requested=entry["requested"],
         )
@@ -416,6 +424,6 @@ class Driver:
         return out
 
     def read_back(self, address: int, count: int) -> bytes:
-        """What the engine wrote: invalidate, then read (000 5.7.6)."""
+        """Return what the engine wrote: invalidate, then read (000 5.7.6)."""
         self.backend.invalidate(address, count)
         return self.backend.read(address, count)

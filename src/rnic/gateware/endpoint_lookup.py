@@ -36,7 +36,7 @@ class EndpointLookup(wiring.Component):
         self.params = params
 
     def elaborate(self, platform: object) -> Module:
-        """One write port for software and one read port, which software's reads take first."""
+        """Build a table with one write port for software and one read port, on which software's reads have priority."""
         m = Module()
         default = ENDPOINT_ENTRY.pack(
             {"valid": 1, "dst_ip": DEFAULT_DST_IP, "dst_mac": DEFAULT_DST_MAC, "src_mac": DEFAULT_SRC_MAC}

@@ -7,7 +7,7 @@ the other side takes ``In(...)``. Ready and valid follow AXI: a source raises ``
 
 from __future__ import annotations
 
-from amaranth.hdl import Signal
+from amaranth.hdl import Signal, Value
 from amaranth.hdl._ir import PortDirection  # the only way to say that an undriven port is an output
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
@@ -18,7 +18,7 @@ from rnic.spec.layout import Layout
 
 
 def struct_of(layout: Layout) -> data.FlexibleLayout:
-    """The same table as gateware: bit ``n`` of the structure is bit ``n % 8`` of byte ``n // 8``."""
+    """Return the same table as gateware: bit ``n`` of the structure is bit ``n % 8`` of byte ``n // 8``."""
     assert layout.endian == "little", f"{layout.name} is not little-endian"
     fields = {field.name: data.Field(field.width, field.byte * 8 + field.lsb) for field in layout.fields}
     return data.FlexibleLayout(layout.size * 8, fields)
@@ -56,12 +56,12 @@ STATUS_BITS = DM_STATUS.size * 8
 
 
 def command_bits(address_bits: int) -> int:
-    """Bits of a DataMover command with addresses of so many bits."""
+    """Return the number of bits of a DataMover command with addresses of ``address_bits`` bits."""
     return dm_command_layout(address_bits).size * 8
 
 
 class Axi4(wiring.Signature):
-    """AXI4, seen from the master. ``id_bits`` wide ids tell who asked."""
+    """AXI4, seen from the master. ``id_bits`` wide ids tell which master asked."""
 
     def __init__(self, width: int, id_bits: int, address_bits: int = NARROW_ADDRESS_BITS) -> None:
         address = {
@@ -202,12 +202,13 @@ Ports = dict[str, tuple[Signal, PortDirection]]
 
 
 def flat_ports(component: wiring.Component) -> Ports:
-    """Ports of a component under the names that bus models expect: ``m_axi_awaddr``, ``mac_tx_axis_tdata``.
+    """Return the ports of a component by the names that bus models expect: ``m_axi_awaddr``, ``mac_tx_axis_tdata``.
 
     For :func:`amaranth.back.verilog.convert`; its own names join the parts with two underscores.
     """
     out: Ports = {}
-    for path, member, signal in component.signature.flatten(component):
+    for path, member, port in component.signature.flatten(component):
+        signal = Value.cast(port)  # of a stream's payload with fields, all of it
         assert isinstance(signal, Signal), path
         out["_".join(map(str, path))] = (signal, PortDirection.Input if member.flow is In else PortDirection.Output)
     return out

@@ -84,14 +84,12 @@ class IpDecapsulator(wiring.Component):
         self.state = Signal(range(len(DECAP_STATES)))
 
     def elaborate(self, platform: object) -> Module:
-        """States as in ``DECAP_STATES``."""
+        """Build the states of ``DECAP_STATES``."""
         m = Module()
         params, state = self.params, self.state
         lanes = params.bus_bytes
-        reset = self.reset
-        if params.broad:  # a cycle late, so that no path comes here from the other end of the engine
-            reset = Signal(name="late_reset")
-            m.d.sync += reset.eq(self.reset)
+        reset = Signal(name="late_reset")  # so that no path comes here from the other end of the engine
+        m.d.sync += reset.eq(self.reset)
         lost = self._front(m, reset)
         source = self.front.m_axis
         prefix_beats = -(-PREFIX_BYTES // lanes)
@@ -154,13 +152,13 @@ class IpDecapsulator(wiring.Component):
         code = Signal(4)
 
         def seen(wrong: ValueLike) -> Signal:
-            """A check of the header in a register: as old as the header's sum."""
+            """Return a check of the header in a register: as old as the header's sum."""
             flag = Signal()
             m.d.sync += flag.eq(wrong)
             return flag
 
         def within(count: int) -> Signal:
-            """Whether the UDP payload behind the seven words has so many bytes or fewer."""
+            """Return whether the UDP payload behind the seven words has ``count`` bytes or fewer."""
             return seen(udp_length <= UDP_BYTES + ENGINE_HEADER_BYTES + count)
 
         in_a_beat, in_rest, is_none = within(lanes), within(rest_bytes), within(0)
@@ -248,11 +246,9 @@ class IpDecapsulator(wiring.Component):
                     m.d.comb += [drop.eq(1), drop_code.eq(code)]
                     m.d.sync += state.eq(Mux(ended, GATHER, DRAIN))
             with m.Case(HEADER):
-                packet = prefix[PACKET_AT * 8 : PREFIX_BYTES * 8]
                 final = beat == params.header_beats - 1
                 m.d.comb += [
                     fifo.push.eq(1),
-                    fifo.data.eq(packet.word_select(beat, lanes * 8) if lanes < ENGINE_HEADER_BYTES else packet),
                     fifo.count.eq(Mux(final, ENGINE_HEADER_BYTES - (params.header_beats - 1) * lanes, lanes)),
                     fifo.last.eq(final & nothing),
                 ]
@@ -262,7 +258,6 @@ class IpDecapsulator(wiring.Component):
                         m.d.sync += state.eq(Mux(nothing, FINISH, PAYLOAD))
             with m.Case(PAYLOAD):
                 m.d.comb += [
-                    fifo.data.eq(Cat(rest, source.tdata)),
                     fifo.count.eq(Mux(last_beat, left, lanes)),
                     fifo.last.eq(last_beat),
                 ]
@@ -293,15 +288,15 @@ class IpDecapsulator(wiring.Component):
                 with m.If(taken & source.tlast):
                     m.d.sync += state.eq(GATHER)
 
-        if params.broad:  # all lanes follow a register of their own, not the state
-            from_prefix = Signal()
-            with m.If(state == CHECK):
-                m.d.sync += from_prefix.eq(1)
-            with m.Elif((state == HEADER) & fifo.room & (beat == params.header_beats - 1)):
-                m.d.sync += from_prefix.eq(0)
-            packet = prefix[PACKET_AT * 8 : PREFIX_BYTES * 8]
-            words = packet.word_select(beat, lanes * 8) if lanes < ENGINE_HEADER_BYTES else packet
-            m.d.comb += fifo.data.eq(Mux(from_prefix, words, Cat(rest, source.tdata)))
+        # all lanes follow a register of their own, not the state
+        from_prefix = Signal()
+        with m.If(state == CHECK):
+            m.d.sync += from_prefix.eq(1)
+        with m.Elif((state == HEADER) & fifo.room & (beat == params.header_beats - 1)):
+            m.d.sync += from_prefix.eq(0)
+        packet = prefix[PACKET_AT * 8 : PREFIX_BYTES * 8]
+        words = packet.word_select(beat, lanes * 8) if lanes < ENGINE_HEADER_BYTES else packet
+        m.d.comb += fifo.data.eq(Mux(from_prefix, words, Cat(rest, source.tdata)))
 
         # ---- the fate of a packet whose sum is known, while the next frame is gathered
         with m.If(closing & (spoilt | unsummed | summed)):
@@ -359,7 +354,8 @@ class IpDecapsulator(wiring.Component):
         return m
 
     def _front(self, m: Module, reset: Signal) -> Signal:
-        """The FIFO of frames behind the MAC; pulses for a frame that found no room, and for one that the MAC spoilt."""
+        """Build the FIFO of frames behind the MAC; pulse for a frame that found no room, and for one that the MAC
+        damaged."""
         params, mac = self.params, self.s_axis
         lanes = params.bus_bytes
         m.submodules.front = self.front = front = PacketFifo(params.bus_width, params.rx_fifo_bytes // lanes)
@@ -394,8 +390,8 @@ class IpDecapsulator(wiring.Component):
         begins: Signal,
         first: Value | None,
     ) -> tuple[Value, Value]:
-        """Whether the sum of the packet that was written is known, and whether it is wrong. ``written``: the lanes of
-        the beat at the FIFO.
+        """Return whether the sum of the packet that was written is known, and whether it is wrong. ``written``: the
+        lanes of the beat at the FIFO.
 
         Addresses, protocol, lengths and ports are summed while the header is checked, at ``begins``; the seven words
         and the payload as they go into the FIFO: a beat's words in groups, then the groups. ``headers`` are whole, or
@@ -413,7 +409,7 @@ class IpDecapsulator(wiring.Component):
         m.d.sync += masked.eq(Cat(*(Mux(written[lane], fifo.data.word_select(lane, 8), 0) for lane in range(lanes))))
         each = words_of(masked)
         groups = [unreset(19, name=f"group_{at}") for at in range(0, len(each), 8)]
-        pushed = Signal(4)  # a beat so many cycles ago: masked, in groups, in the total, folded
+        pushed = Signal(4)  # a beat this many cycles ago: masked, in groups, in the total, folded
         total = unreset(32)
         m.d.sync += pushed.eq(Cat(fifo.push & fifo.room, pushed))
         m.d.sync += [group.eq(sum(each[at * 8 : at * 8 + 8])) for at, group in enumerate(groups)]

@@ -61,7 +61,7 @@ IDLE, CHECK, LOOKUP, GATHER, PREFIX, PAYLOAD, TAIL, DRAIN = range(len(ENCAP_STAT
 
 
 def meta_code(length: Value, src_ip: Value, dst_ip: Value, src_port: Value, dst_port: Value) -> Value:
-    """The META check: the first of the documented codes that applies, or 0."""
+    """Return the META check: the first of the documented codes that applies, or 0."""
     code: Value = Const(META_OK, 4)
     for refused, number in reversed(
         (
@@ -78,7 +78,7 @@ def meta_code(length: Value, src_ip: Value, dst_ip: Value, src_port: Value, dst_
 
 
 def ip_fields(meta: Mapping[str, Value], ident: Value | int) -> dict[str, ValueLike]:
-    """The IP header but for its checksum."""
+    """Return the fields of the IP header, without its checksum."""
     return {
         "version": 4,
         "ihl": IPV4_BYTES // 4,
@@ -93,12 +93,12 @@ def ip_fields(meta: Mapping[str, Value], ident: Value | int) -> dict[str, ValueL
 
 
 def ip_sum(m: Module, fields: Mapping[str, ValueLike]) -> Value:
-    """The sum of the header's ten words, carries not folded in, a cycle late; 20 bits."""
+    """Return the sum of the header's ten words, carries not folded in, a cycle late; 20 bits."""
     return sum_in_two_steps(m, words_of(pack(IPV4_HEADER, fields)))[:20]
 
 
 class MetaAhead(wiring.Component):
-    """One META word ahead of the packet in hand: checked, its endpoint looked up, its header summed but for the
+    """One META word ahead of the packet in hand: checked, its endpoint looked up, its header summed except for the
     identification. ``code`` is why its packet is refused, or META_OK; it and all else go with ``m_meta``.
     """
 
@@ -178,16 +178,14 @@ class IpEncapsulator(wiring.Component):
         self.state = Signal(range(len(ENCAP_STATES)))
 
     def elaborate(self, platform: object) -> Module:
-        """States as in ``ENCAP_STATES``."""
+        """Build the states of ``ENCAP_STATES``."""
         m = Module()
         params, state, out = self.params, self.state, self.m_axis
         lanes = params.bus_bytes
         prefix_beats, rest_bytes = divmod(PREFIX_BYTES, lanes)
-        reset = self.reset
-        if params.broad:  # a cycle late, so that no path comes here from the other end of the engine
-            reset = Signal(name="late_reset")
-            m.d.sync += reset.eq(self.reset)
-        untold = self.reset | reset if params.broad else reset
+        reset = Signal(name="late_reset")  # so that no path comes here from the other end of the engine
+        m.d.sync += reset.eq(self.reset)
+        untold = self.reset | reset
 
         m.submodules.registers = bank = NetRegisters(ENCAP_REGISTERS)
         wiring.connect(m, wiring.flipped(self.regs), bank.regs)
@@ -292,7 +290,7 @@ class IpEncapsulator(wiring.Component):
         m.d.sync += room_for_fate.eq(verdicts.level < VERDICTS - 4)  # known ones are on their way
 
         def begin() -> None:
-            """The packet whose META was checked ahead is next; until it is there, none."""
+            """Begin the packet whose META was checked ahead; until it is there, none."""
             m.d.sync += state.eq(IDLE)
             if ahead is None:
                 return
@@ -377,7 +375,7 @@ class IpEncapsulator(wiring.Component):
                         m.d.comb += [tell.eq(1), fate.eq(TX_PACKET_LENGTH)]
                         m.d.sync += state.eq(IDLE)
             with m.Case(PREFIX):
-                m.d.comb += [push.eq(1), data.eq(prefix.word_select(beat, lanes * 8)), count.eq(lanes)]
+                m.d.comb += [push.eq(1), count.eq(lanes)]
                 m.d.sync += [rest.eq(prefix[-rest_bytes * 8 :]), rest_count.eq(rest_bytes)]
                 with m.If(room):
                     m.d.sync += beat.eq(beat + 1)
@@ -387,7 +385,6 @@ class IpEncapsulator(wiring.Component):
                 m.d.comb += [
                     source.tready.eq(room),
                     push.eq(source.tvalid),
-                    data.eq(Cat(rest, source.tdata)),
                     count.eq(Mux(here + rest_bytes > lanes, lanes, here + rest_bytes)),
                     last.eq(source.tlast & ~source.tkeep[lanes - rest_bytes]),  # with the rest they fill one beat
                 ]
@@ -404,12 +401,7 @@ class IpEncapsulator(wiring.Component):
                         with m.If(last):
                             begin()
             with m.Case(TAIL):
-                m.d.comb += [
-                    push.eq(1),
-                    data.eq(rest),
-                    count.eq(rest_count),
-                    last.eq(1),
-                ]
+                m.d.comb += [push.eq(1), count.eq(rest_count), last.eq(1)]
                 m.d.sync += [final_got.eq(got), final_bad.eq(bad)]
                 with m.If(room):
                     begin()
@@ -418,16 +410,16 @@ class IpEncapsulator(wiring.Component):
                 with m.If(taken & source.tlast):
                     m.d.comb += [tell.eq(1), fate.eq(drained_code)]
                     m.d.sync += state.eq(IDLE)
-        if params.broad:  # all lanes follow registers of their own, not the state
-            in_prefix, in_tail = Signal(), Signal()
-            with m.If(state == GATHER):
-                m.d.sync += [in_prefix.eq(1), in_tail.eq(0)]
-            with m.Elif((state == PREFIX) & room & (beat == prefix_beats - 1)):
-                m.d.sync += [in_prefix.eq(0), in_tail.eq(ended)]
-            with m.Elif((state == PAYLOAD) & taken & source.tlast):
-                m.d.sync += in_tail.eq(1)
-            lead = prefix.word_select(beat, lanes * 8) if prefix_beats > 1 else prefix[: lanes * 8]
-            m.d.comb += data.eq(Mux(in_prefix, lead, Cat(rest, Mux(in_tail, 0, source.tdata))))
+        # all lanes follow registers of their own, not the state
+        in_prefix, in_tail = Signal(), Signal()
+        with m.If(state == GATHER):
+            m.d.sync += [in_prefix.eq(1), in_tail.eq(0)]
+        with m.Elif((state == PREFIX) & room & (beat == prefix_beats - 1)):
+            m.d.sync += [in_prefix.eq(0), in_tail.eq(ended)]
+        with m.Elif((state == PAYLOAD) & taken & source.tlast):
+            m.d.sync += in_tail.eq(1)
+        lead = prefix.word_select(beat, lanes * 8) if prefix_beats > 1 else prefix[: lanes * 8]
+        m.d.comb += data.eq(Mux(in_prefix, lead, Cat(rest, Mux(in_tail, 0, source.tdata))))
         with m.If(refuse):
             m.d.sync += drained_code.eq(refuse_code)
         with m.If(judging):

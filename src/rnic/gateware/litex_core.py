@@ -66,7 +66,7 @@ class RnicEngine(LiteXModule):
 
 
 def _channels(prefix: str, bus: Any, signature: Any, slave: bool) -> dict[str, Any]:
-    """Each wire of the signature, which is seen from a master, joined to LiteX's channel of that name."""
+    """Connect each wire of the signature, as seen from a master, to LiteX's channel of the same name."""
     out = {}
     for name, member in signature.members.items():
         channel = name[:2] if name[:2] in ("aw", "ar") else name[0]

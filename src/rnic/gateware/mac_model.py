@@ -1,6 +1,6 @@
 """An Ethernet MAC and its cable that know no simulator: what stands between an engine's two streams and the next one.
 
-Towards the engine it is as MACs are. It takes beats at the pace of its line and cannot wait inside a frame; it stores a
+Toward the engine it is as MACs are. It takes beats at the pace of its line and cannot wait inside a frame; it stores a
 received frame until its FCS is checked, and then brings a beat in each cycle without asking. On the cable a frame of at
 least 60 bytes has 8 bytes of preamble before it, 4 of FCS and 12 of gap behind it (IEEE 802.3 4.2).
 """
@@ -28,11 +28,11 @@ class Beat(NamedTuple):
 
 
 Harm = Callable[[bytes], bytes | None]
-"""What becomes of a frame on the cable: other bytes, or ``None`` where it is lost."""
+"""Fate of a frame on the cable: other bytes, or ``None`` if it is lost."""
 
 
 def line_bytes(frame_bytes: int) -> int:
-    """Bytes of line time that a frame takes."""
+    """Return the number of bytes of line time that a frame takes."""
     return PREAMBLE_BYTES + max(frame_bytes, SHORTEST_BYTES) + FCS_BYTES + GAP_BYTES
 
 
@@ -55,11 +55,11 @@ class Mac:
         self.tx_ready = False
         self.rx: Beat | None = None
         self.frames: list[bytes] = []
-        """What was put on the line, without padding and FCS."""
+        """Frames that were put on the line, without padding and FCS."""
         self.lost = 0
         """Of these, how many did not reach the peer."""
         self.line_bits = 0
-        """What the line has carried: preambles, padding, FCS and gaps too."""
+        """Bits that the line has carried: preambles, padding, FCS and gaps too."""
         self.moved = 0
         """Beats of both streams."""
         self._held: deque[Beat] = deque()
@@ -70,7 +70,7 @@ class Mac:
         """Bytes that the line is busy with before it asks for more of the frame."""
 
     def edge(self, shown: Beat | None, rx_ready: bool) -> None:
-        """A rising edge: what the engine showed, and whether it took what was brought.
+        """Take a rising edge: what the engine showed, and whether it took what was brought.
 
         Raises:
             BusError: the engine left a gap inside a frame, or made the MAC wait.
@@ -87,11 +87,11 @@ class Mac:
         self.tx_ready = len(self._held) < BUFFER_BEATS
 
     def busy(self) -> bool:
-        """Whether something is on its way, out or in."""
+        """True if something is on its way, out or in."""
         return bool(self._held or self._to_come or self._frame is not None or self._left)
 
     def receive(self, frame: bytes, fcs: int) -> None:
-        """A frame at the end of the cable."""
+        """Take a frame at the end of the cable."""
         bad = zlib.crc32(frame) != fcs
         parts = [frame[at : at + self.lanes] for at in range(0, len(frame), self.lanes)]
         self._to_come.extend(Beat(part, number == len(parts), bad) for number, part in enumerate(parts, 1))

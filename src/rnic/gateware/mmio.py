@@ -76,11 +76,11 @@ class MappedBackend:
         self._memories.clear()
 
     def read32(self, offset: int) -> int:
-        """One 32-bit load."""
+        """Perform a 32-bit load."""
         return self._registers[offset // 4]
 
     def write32(self, offset: int, value: int) -> None:
-        """One 32-bit store."""
+        """Perform a 32-bit store."""
         self._registers[offset // 4] = value
 
     def _find(self, address: int, count: int) -> tuple[MappedMemory, mmap.mmap, int]:
@@ -90,12 +90,12 @@ class MappedBackend:
         raise LookupError(f"no mapped memory at {address:#010x} for {count} bytes")
 
     def read(self, address: int, count: int) -> bytes:
-        """Memory as the processor sees it."""
+        """Read memory as the processor sees it."""
         _memory, mapped, at = self._find(address, count)
         return mapped[at : at + count]
 
     def write(self, address: int, data: bytes) -> None:
-        """The processor's store."""
+        """Store as the processor does."""
         _memory, mapped, at = self._find(address, len(data))
         mapped[at : at + len(data)] = data
 

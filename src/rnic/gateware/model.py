@@ -1,4 +1,4 @@
-"""What the engine does, without saying when: all posted work is carried out at each register write.
+"""Reference model of the engine without time: all posted work is executed at each register write.
 
 This reference model serves the driver as a :class:`~rnic.gateware.driver.Backend` where cycles do not matter, and the
 tests hold the gateware's memory and completions against it. It models the core in loopback; packets exist here only as
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from rnic.gateware.cache import NonCoherentCache, SparseMemory
 from rnic.gateware.params import EngineParams
-from rnic.rings.cqe import CQ_ENTRY, CQE_BYTES
+from rnic.rings.cqe import CQ_ENTRY, CQE_BYTES, DOCUMENTED_CQ_ENTRY
 from rnic.rings.sqe import SQ_ENTRY, SQE_BYTES
 from rnic.spec.engine_regs import (
     CONTROL,
@@ -31,7 +31,7 @@ from rnic.spec.engine_regs import (
 
 
 def fragments(address: int, length: int, params: EngineParams) -> list[tuple[int, int]]:
-    """(offset, bytes) of each fragment: the least of what remains, BLOCK_SIZE, and the bytes to the boundary."""
+    """Yield (offset, bytes) of each fragment: the minimum of the rest, BLOCK_SIZE, and the bytes to the boundary."""
     out, offset = [], 0
     while offset < length:
         to_boundary = params.boundary - (address + offset) % params.boundary
@@ -59,7 +59,7 @@ class EngineModel:
     # ---- backend
 
     def read32(self, offset: int) -> int:
-        """A register."""
+        """Return a register."""
         if offset == OFFSETS["HW_STATUS"]:
             full = self._cq_full() and self._work()
             return int.from_bytes(HW_STATUS.pack({"error": self._error, "cq_full": full}), "little")
@@ -80,11 +80,11 @@ class EngineModel:
         self._run()
 
     def read(self, address: int, count: int) -> bytes:
-        """The processor's load."""
+        """Load as the processor does."""
         return self.cache.read(address, count)
 
     def write(self, address: int, data: bytes) -> None:
-        """The processor's store."""
+        """Store as the processor does."""
         self.cache.write(address, data)
 
     def flush(self, address: int, count: int) -> None:
@@ -101,7 +101,7 @@ class EngineModel:
         return self._values[OFFSETS[name]]
 
     def _address(self, low: str, high: str) -> int:
-        """An address in two registers, as far as the engine's addresses reach."""
+        """Return an address in two registers, as far as the engine's addresses reach."""
         upper = self._get(high) if self.params.wide else 0
         return (self._get(low) | upper << 32) & (1 << self.params.address_bits) - 1
 
@@ -133,18 +133,21 @@ class EngineModel:
             entry, error, sent = dict.fromkeys((field.name for field in SQ_ENTRY.fields), 0), ERR_SQ_FETCH, 0
         if error:
             self._error = error
-        completion = CQ_ENTRY.pack(
-            {
-                "index": head,
-                "status": STATUS_OF_DETAIL.get(error, 0),
-                "vendor_err": error,
-                "bytes": sent,
-                "opcode": entry["opcode"] & 0xFF,
-                "phase": self._phase,
-                "wqe_id": entry["wqe_id"],
-                "requested": entry["length"],
-            }
-        )
+        values = {
+            "index": head,
+            "status": STATUS_OF_DETAIL.get(error, 0),
+            "vendor_err": error,
+            "bytes": sent,
+            "opcode": entry["opcode"] & 0xFF,
+            "phase": self._phase,
+            "wqe_id": entry["wqe_id"],
+            "requested": entry["length"],
+        }
+        if self.params.documented_cqe:
+            known = {**values, "index": head & 0xFF, "index_again": head & 0xFF}
+            completion = DOCUMENTED_CQ_ENTRY.pack({each.name: known[each.name] for each in DOCUMENTED_CQ_ENTRY.fields})
+        else:
+            completion = CQ_ENTRY.pack(values)
         device.write(self._address("CQ_BASE_LO", "CQ_BASE_HI") + tail * CQE_BYTES, completion)
         self._values[OFFSETS["SQ_HEAD"]] = (head + 1) % self._get("SQ_SIZE")
         self._values[OFFSETS["CQ_TAIL"]] = (tail + 1) % self._get("CQ_SIZE")
@@ -156,7 +159,7 @@ class EngineModel:
         return base <= address and address + length <= last + 1
 
     def _execute(self, entry: dict[str, int]) -> tuple[int, int]:
-        """(detail code, bytes sent) of one descriptor."""
+        """Return (detail code, bytes sent) of a descriptor."""
         local, remote, length = entry["local_addr"], entry["remote_addr"], entry["length"]
         if length == 0:
             return ERR_ZERO_LENGTH, 0

@@ -20,7 +20,7 @@ from rnic import __version__
 from rnic.gateware.params import EngineParams
 from rnic.gateware.top import Top, interface
 from rnic.gateware.verilog import TOP_NAME, to_verilog
-from rnic.rings.cqe import CQ_ENTRY
+from rnic.rings.cqe import CQ_ENTRY, DOCUMENTED_CQ_ENTRY
 from rnic.rings.sqe import SQ_ENTRY
 from rnic.spec import engine_net_regs as net
 from rnic.spec import engine_regs as regs
@@ -61,14 +61,14 @@ def blocks(params: EngineParams) -> Iterator[tuple[str, int, int, tuple[Register
 
 
 def modules(verilog: str) -> dict[str, str]:
-    """The modules of a Verilog text by name, each with its end."""
+    """Return the modules of a Verilog text by name, each with its end."""
     found = re.findall(r"^(module (\w+).*?^endmodule\n)", verilog, re.MULTILINE | re.DOTALL)
     return {name: text for text, name in found}
 
 
 def ports(params: EngineParams, of_the_wrapper: bool = True) -> dict[str, tuple[bool, int]]:
-    """Whether each port is an input, and its bits; without clock and reset. The wrapper of an engine without network
-    has no MAC ports."""
+    """Return whether each port is an input, and its bits; without clock and reset. The wrapper of an engine without
+    network has no MAC ports."""
     signature = wiring.Signature(interface(params))
     return {
         name: (member.flow is In, len(value))
@@ -90,7 +90,7 @@ class Clock:
 
 
 def clocks(params: EngineParams) -> list[Clock]:
-    """The engine's clock first."""
+    """Return the clocks, the engine's first."""
     mac = tuple(bus for bus in BUSES if bus.startswith("mac_") and params.network)
     own = []
     if params.mac_clock_mhz:
@@ -107,7 +107,7 @@ IRQ_FACTS = {"SENSITIVITY": "LEVEL_HIGH"}
 
 
 def clock_facts(clock: Clock) -> dict[str, object]:
-    """What block designs are told of a clock."""
+    """Return the facts of a clock for block designs."""
     return {
         "ASSOCIATED_BUSIF": ":".join(clock.buses),
         "ASSOCIATED_RESET": clock.reset,
@@ -116,13 +116,13 @@ def clock_facts(clock: Clock) -> dict[str, object]:
 
 
 def _said(facts: Mapping[str, object]) -> str:
-    """The same as an attribute in Verilog."""
+    """Return the same as an attribute in Verilog."""
     return ", ".join(f"{name} {value}" for name, value in facts.items())
 
 
 def wrapper(params: EngineParams) -> str:
-    """The engine under AXI's names for clocks and resets. A reset may be asserted at any time, and is taken away in
-    step with its clock, two cycles late."""
+    """Return the engine under AXI's names for clocks and resets. A reset may be asserted at any time, and is taken away
+    in step with its clock, two cycles late."""
     found, all_clocks = ports(params), clocks(params)
     lines = [f"module {WRAPPER} ("]
     for clock in all_clocks:
@@ -161,8 +161,8 @@ def wrapper(params: EngineParams) -> str:
 
 
 def constraints(params: EngineParams) -> dict[str, str]:
-    """Clock constraints by file name, for Vivado, for SDC's readers and for nextpnr. Between clocks there are pointers
-    in Gray code only, whose bits must arrive within a cycle of each other."""
+    """Return clock constraints by file name, for Vivado, for SDC's readers and for nextpnr. Only Gray-coded pointers
+    cross between clocks; their bits must arrive within a cycle of each other."""
     all_clocks = clocks(params)
     common = "".join(
         f"create_clock -name {clock.name} -period {1000 / clock.mhz:.3f} [get_ports {clock.name}]\n"
@@ -185,7 +185,7 @@ def constraints(params: EngineParams) -> dict[str, str]:
 
 
 def c_header(params: EngineParams) -> str:
-    """Offsets, fields, codes and queue entries for a driver in C."""
+    """Return a C header with offsets, fields, codes and queue entries for drivers."""
     lines = [
         "/* The descriptor engine's registers and queue entries. Made by rnic; do not edit. */",
         "#ifndef RNIC_ENGINE_H",
@@ -209,7 +209,7 @@ def c_header(params: EngineParams) -> str:
         define("lookup", regs.LOOKUP_BASE, f"{net.ENDPOINT_ENTRIES} endpoint entries")
         _define_layout(define, "endpoint", net.ENDPOINT_ENTRY)
     lines.append("")
-    for name, layout in (("sqe", SQ_ENTRY), ("cqe", CQ_ENTRY)):
+    for name, layout in (("sqe", SQ_ENTRY), ("cqe", DOCUMENTED_CQ_ENTRY if params.documented_cqe else CQ_ENTRY)):
         _define_layout(define, name, layout)
     lines.append("")
     for code, meaning in regs.ENGINE_ERROR_NAMES.items():
@@ -228,7 +228,7 @@ ACCESS = {"RW": "read-write", "RO": "read-only", "W1C": "read-write", "PULSE": "
 
 
 def add(parent: ET.Element, tag: str, text: object = None, **attributes: str) -> ET.Element:
-    """A child of ``parent``."""
+    """Return a child of ``parent``."""
     child = ET.SubElement(parent, f"{{{IPXACT}}}{tag}", attributes)
     if text is not None:
         child.text = str(text)
@@ -236,7 +236,7 @@ def add(parent: ET.Element, tag: str, text: object = None, **attributes: str) ->
 
 
 def ip_xact(params: EngineParams, files: list[str]) -> str:
-    """IEEE 1685-2014: buses, ports, registers with their fields, and the files."""
+    """Return the IP-XACT description (IEEE 1685-2014): buses, ports, registers with fields, and files."""
     ET.register_namespace("ipxact", IPXACT)
 
     root = ET.Element(f"{{{IPXACT}}}component")
@@ -295,7 +295,7 @@ def ip_xact(params: EngineParams, files: list[str]) -> str:
 
 
 def _interface(parent: ET.Element, name: str, library: str, kind: str, mapped: Mapping[str, str]) -> ET.Element:
-    """A bus interface whose ports are ``mapped`` from the names of its type."""
+    """Return a bus interface whose ports are ``mapped`` from the names of its type."""
     interface = add(parent, "busInterface")
     add(interface, "name", name)
     add(interface, "busType", vendor="xilinx.com", library=library, name=kind, version="1.0")
@@ -313,7 +313,7 @@ def _interface(parent: ET.Element, name: str, library: str, kind: str, mapped: M
 def _signal(
     parent: ET.Element, port: str, kind: str, logical: str, facts: Mapping[str, object], end: str = "slave"
 ) -> None:
-    """A port that is an interface of its own, and what tools are told of it."""
+    """Add a port that is an interface of its own, and what tools are told of it."""
     interface = _interface(parent, port, "signal", kind, {logical: port})
     add(interface, end)
     parameters = add(interface, "parameters")

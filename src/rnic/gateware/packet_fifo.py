@@ -44,8 +44,8 @@ class PacketFifo(wiring.Component):
         self.late = late
 
     def elaborate(self, platform: object) -> Module:
-        """Pointers one bit longer than an address tell full from empty. Room is told a cycle late, so that it is a
-        register: the last beat of the memory stays free unless beats come one after the other."""
+        """Build pointers one bit longer than an address, which tell full from empty. Room is registered, a cycle late:
+        the last beat of the memory stays free unless beats arrive back to back."""
         m = Module()
         out, lanes = self.m_axis, self.width // 8
         # of many lanes the memory has marks beside the count, since `tkeep` would take its time behind it

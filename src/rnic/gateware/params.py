@@ -1,4 +1,4 @@
-"""What an engine is built as. Values are checked here, once; the blocks rely on them."""
+"""Parameters of an engine. Values are checked here, once; the blocks rely on them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from rnic.wire.engine_header import ENGINE_HEADER_BYTES
 
 BUS_WIDTHS = (32, 64, 128, 256, 512)
 GROUP_LANES = 8
-"""Lanes that are marked and counted at once; more are in groups of so many."""
+"""Lanes that are marked and counted at once; more lanes are in groups of this size."""
 BTT_BITS = 23
+OVERLAPPED_IN_FLIGHT = 32
+"""WRITEs in flight of an overlapped engine whose user names no number: short ones then follow each other closely."""
 INDEX_BITS = 16
 """Queue indices: 16 bits of the size registers are used."""
 
@@ -41,13 +43,15 @@ class EngineParams:
     clock_mhz: float = 100.0
     """Clock that reports and constraints name; the logic does not depend on it."""
     mac_clock_mhz: float = 0.0
-    """The MAC's streams have a clock of their own, of so many MHz; 0: the engine's."""
+    """The MAC's streams have a clock of their own, in MHz; 0: the engine's."""
     bus_clock_mhz: float = 0.0
     """The memory bus has one, likewise."""
     max_burst: int = 64
     """Longest AXI burst in beats: a power of two, 1 to 256."""
     documented_debug: bool = False
     """Debug registers 0x54 to 0x7C as the register document draws them, not as the RTL has them."""
+    documented_cqe: bool = False
+    """CQ entries of 000's words alone: no opcode, no vendor error, no phase, and eight bits of the index."""
 
     in_flight: int = 1
     """WRITEs in flight at once: a power of two, 1 to 64; above 1 for an overlapped engine only."""
@@ -98,7 +102,8 @@ class EngineParams:
 
     @property
     def broad(self) -> bool:
-        """Lanes so many that what turns, marks or counts them takes a cycle, or a register, of its own."""
+        """True for so wide a bus that turning, marking or counting its lanes takes a cycle, or a register, of its
+        own."""
         return self.bus_bytes > GROUP_LANES
 
     @property

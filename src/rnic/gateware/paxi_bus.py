@@ -20,7 +20,7 @@ class RemoteMemory:
 
     Args:
         processor: window for the processor.
-        bus: window for the engine; nobody else may use it.
+        bus: window for the engine; no other user may touch it.
     """
 
     def __init__(self, processor: Window, bus: Window) -> None:
@@ -28,7 +28,8 @@ class RemoteMemory:
         self.bus = bus
 
     def read(self, address: int, count: int) -> bytes:
-        """``count`` bytes from ``address``. ``LookupError`` outside the window, ``AxiError`` if the target is lost."""
+        """Return ``count`` bytes from ``address``. ``LookupError`` outside the window, ``AxiError`` if the target is
+        lost."""
         try:
             return bytes(self.processor[self._at(address, count) : self._at(address, count) + count])
         except AxiError as error:

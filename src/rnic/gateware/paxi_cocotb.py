@@ -32,7 +32,7 @@ class CocotbPaxi:
         dut: the design, or a handle inside it.
         prefix: what the signals' names begin with.
         clock: the bus clock.
-        window: as wide as ``wdata``; nobody else may use it meanwhile.
+        window: as wide as ``wdata``; no other user may touch it meanwhile.
         stalls: as of :class:`~rnic.paxi.pins.PinSlave`.
 
     Raises:

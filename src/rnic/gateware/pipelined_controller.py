@@ -2,8 +2,8 @@
 
 Descriptors are fetched ahead, WRITEs follow one another into the transmit path without waiting for the one before,
 completions are written behind. What software sees keeps its order: CQ entries come in the order of the descriptors, and
-SQ_HEAD and CQ_TAIL move together when an entry is in memory. ``state`` shows the furthest station at work under the
-serial controller's codes.
+SQ_HEAD and CQ_TAIL move together when an entry is in memory. ``state`` shows the furthest busy station under the serial
+controller's codes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
 from rnic.gateware.bits import pack, register_at, unpack, unreset
+from rnic.gateware.control_streams import cq_entry_of
 from rnic.gateware.interfaces import STATUS_BITS, WordStream, command_bits
 from rnic.gateware.params import INDEX_BITS, EngineParams
 from rnic.gateware.rdma_controller import (
@@ -25,7 +26,7 @@ from rnic.gateware.rdma_controller import (
     S_WAIT_TX_CPL,
     S_WAIT_WRITE_DONE,
 )
-from rnic.rings.cqe import CQ_ENTRY, CQE_BYTES, CQE_SHIFT
+from rnic.rings.cqe import CQE_BYTES, CQE_SHIFT
 from rnic.rings.sqe import SQ_ENTRY, SQE_BYTES, SQE_SHIFT
 from rnic.spec.engine_regs import (
     DM_STATUS,
@@ -57,7 +58,7 @@ class PipelinedController(wiring.Component):
     """Queue registers in; commands for the control mover and descriptors for the transmit path out.
 
     ``packet_done`` with ``packet_error``: a packet's fate, in order. ``count_valid`` with ``count``: the transmit path
-    has cut a WRITE into so many packets. ``read_valid`` with ``read_bad`` and ``read_bytes``: its payload was read.
+    has cut a WRITE into ``count`` packets. ``read_valid`` with ``read_bad`` and ``read_bytes``: its payload was read.
     """
 
     def __init__(self, params: EngineParams) -> None:
@@ -114,6 +115,7 @@ class PipelinedController(wiring.Component):
                 "abort": Out(1),
                 "flushing": Out(1),
                 "quiet": In(1),
+                "writes_quiet": In(1),
                 "reset": In(1),
             }
         )
@@ -122,7 +124,7 @@ class PipelinedController(wiring.Component):
         self.state = Signal(range(len(RDMA_STATES)))
 
     def elaborate(self, platform: object) -> Module:
-        """Stations in the order of a WRITE's way; what an abort forgets is behind ``forget``."""
+        """Build the stages in the order of a WRITE; an abort drops those gated by ``forget``."""
         m = Module()
         depth = self.depth
         forget = Signal()
@@ -248,7 +250,8 @@ class PipelinedController(wiring.Component):
         ready = hand.r_rdy & ((own != ERR_NONE) | (reads.r_rdy & settled.r_rdy))
         read_bad, read_bytes = reads.r_data[0], reads.r_data[1:]
         m.d.comb += [
-            known.eq(Mux(poisoned != 0, 1, ready) & ~self.flushing & ~self.halted),
+            # during an abort an entry waits for data in front of it, not for a read that the bus still owes
+            known.eq(Mux(poisoned != 0, ~self.flushing | self.writes_quiet, ready & ~self.flushing) & ~self.halted),
             self.cq_full.eq(known & full),
             go.eq(known & ~full & behind.w_rdy & ~self.stream_busy & ~self.start_stream & ~self.write_cmd.tvalid),
         ]
@@ -272,8 +275,7 @@ class PipelinedController(wiring.Component):
         with m.If(go):
             m.d.sync += [
                 cq_entry.eq(
-                    pack(
-                        CQ_ENTRY,
+                    cq_entry_of(
                         {
                             "index": index,
                             "status": status,
@@ -284,6 +286,7 @@ class PipelinedController(wiring.Component):
                             "wqe_id": Mux(blank, 0, own_id),
                             "requested": Mux(blank, 0, own_length),
                         },
+                        self.params.documented_cqe,
                     )
                 ),
                 self.write_cmd.tvalid.eq(1),
@@ -380,5 +383,5 @@ class PipelinedController(wiring.Component):
 
 
 def _ahead(index: Value, by: Value, size: Value) -> Value:
-    """``index`` moved on by less than ``size``."""
+    """Return ``index`` moved on by less than ``size``."""
     return Mux(index + by >= size, index + by - size, index + by)

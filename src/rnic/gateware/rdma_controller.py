@@ -10,9 +10,10 @@ from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from rnic.gateware.bits import pack, register_at, unpack, unreset
-from rnic.gateware.params import BTT_BITS, INDEX_BITS
-from rnic.rings.cqe import CQ_ENTRY, CQE_BYTES, CQE_SHIFT
+from rnic.gateware.bits import register_at, unpack, unreset
+from rnic.gateware.control_streams import cq_entry_of
+from rnic.gateware.params import BTT_BITS, INDEX_BITS, EngineParams
+from rnic.rings.cqe import CQE_BYTES, CQE_SHIFT
 from rnic.rings.sqe import SQ_ENTRY, SQE_BYTES, SQE_SHIFT
 from rnic.spec.engine_regs import (
     ERR_CQ_WRITE,
@@ -25,7 +26,6 @@ from rnic.spec.engine_regs import (
     ERR_TAIL,
     ERR_TIMEOUT,
     ERR_ZERO_LENGTH,
-    NARROW_ADDRESS_BITS,
     RDMA_STATES,
     STATUS_OF_DETAIL,
 )
@@ -46,9 +46,10 @@ from rnic.spec.engine_regs import (
 
 
 class RdmaController(wiring.Component):
-    """Queue registers in, commands for the command master and the transmit path out. ``broad`` as in `EngineParams`."""
+    """Queue registers in, commands for the command master and the transmit path out."""
 
-    def __init__(self, address_bits: int = NARROW_ADDRESS_BITS, broad: bool = False) -> None:
+    def __init__(self, params: EngineParams) -> None:
+        address_bits = params.address_bits
         super().__init__(
             {
                 # registers
@@ -104,15 +105,15 @@ class RdmaController(wiring.Component):
                 "abort": Out(1),
                 "flushing": Out(1),
                 "quiet": In(1),
+                "writes_quiet": In(1),
                 "reset": In(1),
             }
         )
-        self.address_bits = address_bits
-        self.broad = broad
+        self.params = params
         self.state = Signal(range(len(RDMA_STATES)))
 
     def elaborate(self, platform: object) -> Module:
-        """One state a step, as documented."""
+        """Build one state per step, as documented."""
         m = Module()
         state = self.state
         descriptor, cq_entry = register_at(m, self.tx_descriptor), register_at(m, self.cq_entry)
@@ -144,14 +145,14 @@ class RdmaController(wiring.Component):
             for code, number in STATUS_OF_DETAIL.items():
                 with m.Case(code):
                     m.d.comb += status.eq(number)
-        end_local, limit = unreset(65), unreset(self.address_bits + 1)
+        end_local, limit = unreset(65), unreset(self.params.address_bits + 1)
         m.d.sync += [end_local.eq(field["local_addr"] + field["length"]), limit.eq(self.local_last + 1)]
         outside = (field["local_addr"] < self.local_base) | (end_local > limit)
         unreachable = field["remote_addr"][32:] != 0
-        if self.address_bits > NARROW_ADDRESS_BITS:  # the whole of it, so that no fragment wraps around
+        if self.params.wide:  # the whole of it, so that no fragment wraps around
             end_remote = unreset(65)
             m.d.sync += end_remote.eq(field["remote_addr"] + field["length"])
-            unreachable = end_remote > 1 << self.address_bits
+            unreachable = end_remote > 1 << self.params.address_bits
         reason, measured, judged = Signal(4), Signal(), Signal()
         m.d.sync += [measured.eq(state == S_IS_STREAM_BUSY), judged.eq(measured & (state == S_IS_STREAM_BUSY))]
         m.d.sync += reason.eq(
@@ -190,8 +191,6 @@ class RdmaController(wiring.Component):
                 m.d.sync += [self.cmd_start.eq(1), state.eq(S_WAIT_READ_DONE)]
             with m.Case(S_WAIT_READ_DONE):
                 with m.If(fetched & fetch_failed):
-                    if not self.broad:
-                        m.d.sync += descriptor.eq(0)
                     complete_with(ERR_SQ_FETCH)
                 with m.Elif(fetched & parsed):
                     m.d.sync += state.eq(S_IS_STREAM_BUSY)
@@ -218,8 +217,7 @@ class RdmaController(wiring.Component):
                 m.d.comb += self.cq_full.eq(full)
                 m.d.sync += [
                     cq_entry.eq(
-                        pack(
-                            CQ_ENTRY,
+                        cq_entry_of(
                             {
                                 "index": self.sq_head,
                                 "status": status,
@@ -230,13 +228,15 @@ class RdmaController(wiring.Component):
                                 "wqe_id": field["wqe_id"],
                                 "requested": field["length"],
                             },
+                            self.params.documented_cqe,
                         )
                     ),
                     daddr.eq(self.cq_base + (self.cq_tail << CQE_SHIFT)),
                     btt.eq(CQE_BYTES),
                     self.cmd_is_read.eq(0),
                 ]
-                with m.If(~full & ~self.flushing):
+                # during an abort the entry waits for data in front of it, not for a read that the bus still owes
+                with m.If(~full & (~self.flushing | self.writes_quiet)):
                     m.d.sync += state.eq(S_WRITE_CMD)
             with m.Case(S_WRITE_CMD), m.If(self.cmd_ready):
                 m.d.sync += [self.cmd_start.eq(1), state.eq(S_START_STREAM)]
@@ -262,7 +262,7 @@ class RdmaController(wiring.Component):
         last_state = Signal.like(state)
         m.d.sync += last_state.eq(state)
         # a full queue is software's to empty; an abort lasts for as long as the bus owes an answer
-        waiting = (state != S_IDLE) & (state != S_PREPARE_WRITE)
+        waiting = ~self.flushing & (state != S_IDLE) & (state != S_PREPARE_WRITE)
         expired, reached, moved = Signal(), Signal(), Signal()
         m.d.comb += expired.eq(waiting & reached & ~moved)
         m.d.sync += moved.eq(~waiting | self.progress | (last_state != state) | expired)
@@ -278,17 +278,14 @@ class RdmaController(wiring.Component):
             with m.If(state > S_PREPARE_WRITE):
                 m.d.sync += [self.halted.eq(1), self.error.eq(ERR_TIMEOUT), state.eq(S_IDLE)]
             with m.Else():
-                with m.If(state < S_IS_STREAM_BUSY):
-                    if not self.broad:
-                        m.d.sync += descriptor.eq(0)
                 complete_with(ERR_TIMEOUT)
         with m.Elif(self.flushing & self.quiet):
             m.d.sync += self.flushing.eq(0)
-        if self.broad:  # the descriptor is far from what decides: a register tells it, before a CQ entry is made of it
-            wipe = Signal()
-            m.d.sync += wipe.eq((self.read_complete & self.cmd_failed) | (expired & (state < S_IS_STREAM_BUSY)))
-            with m.If(wipe):
-                m.d.sync += descriptor.eq(0)
+        # the descriptor is far from what decides: a register tells it, before a CQ entry is made of it
+        wipe = Signal()
+        m.d.sync += wipe.eq((self.read_complete & self.cmd_failed) | (expired & (state < S_IS_STREAM_BUSY)))
+        with m.If(wipe):
+            m.d.sync += descriptor.eq(0)
 
         with m.If(self.reset):
             m.d.sync += [

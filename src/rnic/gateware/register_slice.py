@@ -1,4 +1,5 @@
-"""Registers between two blocks of a stream, for both directions: no path of the one goes on into the other."""
+"""Registers between two blocks of a stream, for both directions, and those behind the memory bus: no path of the one
+goes on into the other."""
 
 from __future__ import annotations
 
@@ -7,32 +8,34 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from rnic.gateware.bits import register_at
-from rnic.gateware.interfaces import AxiStream
-from rnic.gateware.params import GROUP_LANES
+from rnic.gateware.interfaces import Axi4, AxiStream
+from rnic.gateware.params import GROUP_LANES, EngineParams
 
-FIELDS = ("tdata", "tkeep", "tlast", "tuser")
+HANDSHAKE = ("tvalid", "tready")
 
 
 class RegisterSlice(wiring.Component):
     """Two beats: one shown, and one that came when the first was not taken. ``tready`` is a register; a beat in each
     cycle. ``clear`` forgets both; ``empty`` says that there is none."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__(
-            {"s_axis": In(AxiStream(width)), "m_axis": Out(AxiStream(width)), "clear": In(1), "empty": Out(1)}
-        )
+    def __init__(self, width: int, beat: wiring.Signature | None = None) -> None:
+        """Take beats of ``width`` bits of data. ``beat``: another stream's signature than AXI4-Stream's."""
+        stream = AxiStream(width) if beat is None else beat
+        super().__init__({"s_axis": In(stream), "m_axis": Out(stream), "clear": In(1), "empty": Out(1)})
+        self.many = width > GROUP_LANES * 8
+        self.fields = [name for name in stream.members if name not in HANDSHAKE]
 
     def elaborate(self, platform: object) -> Module:
-        """The beat kept aside goes before the one that comes."""
+        """Pass on the beat kept aside before the one that comes."""
         m = Module()
         source, out = self.s_axis, self.m_axis
         aside = Signal()
-        kept = {name: Signal.like(getattr(source, name), name=f"kept_{name}", reset_less=True) for name in FIELDS}
-        shown = {name: register_at(m, getattr(out, name)) for name in FIELDS}
-        many = len(source.tkeep) > GROUP_LANES
-        room = Signal(init=1)  # not `aside`, which goes to all lanes of many: who offers a beat is told at once
+        fields, many = self.fields, self.many
+        kept = {name: Signal.like(getattr(source, name), name=f"kept_{name}", reset_less=True) for name in fields}
+        shown = {name: register_at(m, getattr(out, name)) for name in fields}
+        room = Signal(init=1)  # not `aside`, which goes to all lanes of many: the sender of a beat is told at once
         vacant = Signal(init=1)  # not `out.tvalid`, for all lanes of many: what is told of it stays near them
-        beat = [shown[name].eq(Mux(aside, kept[name], getattr(source, name))) for name in FIELDS]
+        beat = [shown[name].eq(Mux(aside, kept[name], getattr(source, name))) for name in fields]
         m.d.comb += [source.tready.eq(room if many else ~aside), self.empty.eq(~out.tvalid)]
         with m.If(~out.tvalid | out.tready):
             m.d.sync += [out.tvalid.eq(aside | source.tvalid), aside.eq(0)]
@@ -48,9 +51,49 @@ class RegisterSlice(wiring.Component):
             with m.If(vacant | out.tready):
                 m.d.sync += beat
         with m.If(~aside):
-            m.d.sync += [kept[name].eq(getattr(source, name)) for name in FIELDS]
+            m.d.sync += [kept[name].eq(getattr(source, name)) for name in fields]
         with m.If(self.clear):
             m.d.sync += [out.tvalid.eq(0), aside.eq(0)]
             if many:
                 m.d.sync += [room.eq(1), vacant.eq(1)]
+        return m
+
+
+ANSWERS = {"r": ("rid", "rdata", "rresp", "rlast"), "b": ("bid", "bresp")}
+"""Wires of the memory bus's answers, by channel."""
+
+
+class AxiSlice(wiring.Component):
+    """The memory bus with a register slice in each channel of its answers, R and B, so that their ready is a register.
+
+    The arbiter's ready waits for valid and looks at the id: without this, that is a path from the bus to the bus, which
+    AXI forbids (IHI 0022 A3.1.1). The ports are those of :class:`~rnic.gateware.cdc.AxiCrossing`.
+    """
+
+    def __init__(self, params: EngineParams) -> None:
+        axi = Axi4(params.bus_width, 1, params.address_bits)
+        super().__init__({"engine": In(axi), "bus": Out(axi)})
+        self.params = params
+
+    def elaborate(self, platform: object) -> Module:
+        """Pass addresses and write data through, since the engine drives them from registers."""
+        m = Module()
+        engine, bus = self.engine, self.bus
+        for name, member in bus.signature.members.items():
+            if name[0] in ("a", "w"):
+                target, source = (bus, engine) if member.flow is Out else (engine, bus)
+                m.d.comb += getattr(target, name).eq(getattr(source, name))
+        for channel, names in ANSWERS.items():
+            shapes = {name: Out(len(getattr(bus, name))) for name in names}
+            beat = wiring.Signature({**shapes, "tvalid": Out(1), "tready": In(1)})
+            width = self.params.bus_width if channel == "r" else len(bus.bresp)
+            m.submodules[channel] = answers = RegisterSlice(width, beat)
+            m.d.comb += [getattr(answers.s_axis, name).eq(getattr(bus, name)) for name in names]
+            m.d.comb += [getattr(engine, name).eq(getattr(answers.m_axis, name)) for name in names]
+            m.d.comb += [
+                answers.s_axis.tvalid.eq(getattr(bus, f"{channel}valid")),
+                getattr(bus, f"{channel}ready").eq(answers.s_axis.tready),
+                getattr(engine, f"{channel}valid").eq(answers.m_axis.tvalid),
+                answers.m_axis.tready.eq(getattr(engine, f"{channel}ready")),
+            ]
         return m

@@ -56,7 +56,7 @@ class RxHeaderParser(wiring.Component):
         self.state = Signal(range(len(HEADER_PARSER_STATES)))
 
     def elaborate(self, platform: object) -> Module:
-        """The next header is taken only when the one before has been seen and its payload is through."""
+        """Take the next header only when the one before has been seen and its payload is through."""
         m = Module()
         state, source, out, lanes = self.state, self.s_axis, self.m_axis, self.params.bus_bytes
         beats = self.params.header_beats
@@ -129,11 +129,11 @@ class RxStreamer(wiring.Component):
         self.state = Signal(range(len(RX_STATES)))
 
     def elaborate(self, platform: object) -> Module:
-        """The two ways differ in when the next header is looked at."""
+        """Build the receive path; the two ways differ in when the next header is looked at."""
         return self._serial() if self.params.serial else self._overlapped()
 
     def _serial(self) -> Module:
-        """States as documented; WAIT_COMPLETE also drains."""
+        """Build the documented states; WAIT_COMPLETE also drains."""
         m = Module()
         state, source, out = self.state, self.s_axis, self.m_axis
         m.d.comb += self.busy.eq(state != IDLE)
@@ -189,9 +189,9 @@ class RxStreamer(wiring.Component):
         return m
 
     def _overlapped(self) -> Module:
-        """Payloads wait in a queue while headers are judged ahead of them; WAIT_COMPLETE is never entered.
+        """Queue payloads while headers are checked ahead of them; WAIT_COMPLETE is never entered.
 
-        A verdict for each packet goes along with the payloads: write it, or drain it and why.
+        Each packet has a verdict beside its payload: write it, or drain it with a reason.
         """
         m = Module()
         state, source = self.state, self.s_axis
@@ -268,8 +268,8 @@ class RxStreamer(wiring.Component):
         return m
 
     def _judge(self, m: Module, header: Signal, comes: Value | None = None) -> tuple[Value, Value, Value]:
-        """Length of the packet, whether its opcode writes, and whether it leaves the window. The latter is known in the
-        second cycle of a header, PREPARE_CMD, and so is the address.
+        """Return the packet length, whether its opcode writes, and whether it exceeds the window. The latter and the
+        address are known in the second cycle of a header, PREPARE_CMD.
 
         With ``comes``, the cycle in which ``header`` is loaded, sums begin there, and the latter is in a register.
         """
@@ -305,7 +305,7 @@ class RxStreamer(wiring.Component):
         return length, is_write, outside
 
     def _write_error(self) -> Value:
-        """ERR_* code of the status that the DataMover shows."""
+        """Return the ERR_* code of the DataMover's status."""
         status = self.dm_sts.tdata
         bus = unpack(status, DM_STATUS, "slverr")[0] | unpack(status, DM_STATUS, "decerr")[0]
         return Mux(bus, ERR_REMOTE_BUS, Mux(unpack(status, DM_STATUS, "interr")[0], ERR_LENGTH, ERR_NONE))

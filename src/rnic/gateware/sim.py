@@ -90,12 +90,12 @@ class SimEngine:
         return access.result
 
     def read(self, address: int, count: int) -> bytes:
-        """The processor's load."""
+        """Load as the processor does."""
         self._note("read", address, count)
         return self.cache.read(address, count)
 
     def write(self, address: int, data: bytes) -> None:
-        """The processor's store."""
+        """Store as the processor does."""
         self._note("write", address, len(data))
         self.cache.write(address, data)
 
@@ -110,7 +110,7 @@ class SimEngine:
         self.cache.invalidate(address, count)
 
     def traffic(self) -> tuple[int, ...]:
-        """Counts that stand still once the engine has nothing more to send, to take or to store."""
+        """Return counts that stop changing once the engine has nothing to send, receive or store."""
         if self.mac is not None:
             return self.ram.moved, self.mac.moved, self.mac.line_bits, self.mac.busy()
         return self.ram.moved, self.mac_out.moved, self.mac_in.moved, len(self.mac_in.queue)
@@ -181,13 +181,13 @@ class Simulation:
                 watcher(ctx, self.cycle)
 
     def step(self) -> None:
-        """One clock cycle."""
+        """Run one clock cycle."""
         cycle = self.cycle
         while self.cycle == cycle:
             self.simulator.advance()
 
     def run_cycles(self, count: int) -> None:
-        """So many clock cycles without the driver."""
+        """Run ``count`` clock cycles without the driver."""
         for _ in range(count):
             self.step()
 
@@ -201,6 +201,6 @@ class Simulation:
         before: list[tuple[int, ...]] = []
         while before != (now := [engine.traffic() for engine in self.engines]):
             if self.cycle >= end:
-                raise SimulationError(f"the engines were still at work after {limit} cycles")
+                raise SimulationError(f"the engines were still running after {limit} cycles")
             before = now
             self.run_cycles(quiet)

@@ -1,7 +1,7 @@
 """Bus models for Amaranth's simulator: AXI4-Stream ends, an AXI4 memory, an AXI4-Lite master, a link between two MACs.
 
 Each model is an object whose :meth:`run` is a background testbench. It samples its bus at the clock edge and
-drives it right after; stalls come from the ``random.Random`` handed in, never from anywhere else.
+drives it right after; stalls come from the ``random.Random`` passed in, never from anywhere else.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Frame:
 
 
 class StreamSource:
-    """Drives an AXI4-Stream. ``send`` queues a packet; ``header_bytes`` of it go in beats of their own."""
+    """Drive an AXI4-Stream. ``send`` queues a packet; its ``header_bytes`` are sent in separate beats."""
 
     def __init__(self, axis: Any, stalls: Stalls | None = None, header_bytes: int = 0) -> None:
         self.axis = axis
@@ -64,7 +64,7 @@ class StreamSource:
                 self.queue.append((part[at : at + self.lanes], last, bad and last))
 
     async def run(self, ctx: Any) -> None:
-        """The testbench."""
+        """Run the testbench."""
         axis = self.axis
         beat: tuple[bytes, bool, bool] | None = None
         while True:
@@ -84,7 +84,7 @@ class StreamSource:
 
 
 class StreamSink:
-    """Takes packets of an AXI4-Stream into ``frames``, and checks that nothing changes while it is not ready."""
+    """Collect packets of an AXI4-Stream in ``frames``, and check that beats are stable while it is not ready."""
 
     def __init__(self, axis: Any, stalls: Stalls | None = None, keep_beats: bool = False) -> None:
         self.axis = axis
@@ -98,7 +98,7 @@ class StreamSink:
         self.hook: Callable[[Frame], None] | None = None
 
     async def run(self, ctx: Any) -> None:
-        """The testbench."""
+        """Run the testbench."""
         axis = self.axis
         wires = Cat(axis.tdata, axis.tkeep, axis.tlast, axis.tuser)
         lanes = len(axis.tkeep)
@@ -143,7 +143,7 @@ class MacPort(Mac):
         self.tx_axis, self.rx_axis = tx, rx
 
     async def run(self, ctx: Any) -> None:
-        """The testbench."""
+        """Run the testbench."""
         tx, rx, width = self.tx_axis, self.rx_axis, self.lanes * 8
         out = Cat(tx.tdata, tx.tkeep, tx.tlast, tx.tuser)
         driven: Beat | None = None
@@ -166,7 +166,7 @@ class MacPort(Mac):
 
 
 class SlaveOnAmaranth:
-    """A slave that knows no simulator on Amaranth's, with an :class:`AxiChecker` beside it.
+    """A simulator-independent slave on Amaranth's simulator, with an :class:`AxiChecker`.
 
     Raises:
         BusError: from :meth:`run`, where a rule of the bus is broken.
@@ -188,7 +188,7 @@ class SlaveOnAmaranth:
         raise NotImplementedError
 
     async def run(self, ctx: Any) -> None:
-        """The testbench: one loop for all five channels."""
+        """Run the testbench: one loop for all five channels."""
         axi, lanes = self.axi, self.lanes
         r_wires = Cat(axi.rdata, axi.rresp, axi.rid, axi.rlast)
         b_wires = Cat(axi.bid, axi.bresp)
@@ -249,7 +249,7 @@ class AxiRam(AxiSlave, SlaveOnAmaranth):
 
 
 def _address(value: int, ids: int) -> Address:
-    """An AR or AW beat."""
+    """Return an AR or AW beat."""
     return Address(value >> 13 + ids, (value & 0xFF) + 1, value >> 8 & 7, value >> 11 & 3, value >> 13 & (1 << ids) - 1)
 
 
@@ -259,14 +259,14 @@ class Access:
 
     address: int
     value: int | None
-    """What to write; ``None`` reads."""
+    """Value to write; ``None`` reads."""
     done: bool = False
     result: int = 0
     response: int = 0
 
 
 class AxiLiteMaster:
-    """Carries out :class:`Access` objects, in order, one at a time."""
+    """Execute :class:`Access` objects, in order, one at a time."""
 
     def __init__(self, axil: Any) -> None:
         self.axil = axil
@@ -279,7 +279,7 @@ class AxiLiteMaster:
         return access
 
     async def run(self, ctx: Any) -> None:
-        """The testbench."""
+        """Run the testbench."""
         axil = self.axil
         ctx.set(axil.bready, 1)
         ctx.set(axil.rready, 1)
@@ -327,7 +327,7 @@ def _number(value: Any) -> int:
 class MacLink:
     """A wire from one engine's MAC output to another's MAC input, which may lose frames.
 
-    ``lose`` is asked for each frame; true loses it. ``frames`` keeps what was put in.
+    ``lose`` is called for each frame and returns true to drop it. ``frames`` records all frames.
     """
 
     def __init__(self, source: StreamSink, target: StreamSource, lose: Callable[[Frame], bool] | None = None) -> None:

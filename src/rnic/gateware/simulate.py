@@ -20,7 +20,7 @@ SQ_BASE, REMOTE_BASE, PAYLOAD_BASE, CQ_BASE = 0x10000000, 0x20000000, 0x30000000
 """The documents' test program's places (``hardware.md`` 1b)."""
 GUARD_BYTES = 64
 GUARD = 0x5A
-"""What lies around each destination and must still lie there afterwards."""
+"""Byte that surrounds each destination and must still be there after the run."""
 
 END_A = NetworkSetup(0x0A000001, 0x0A000002, 0x020000000001, 0x020000000002, 0xCE06, 0x138D, 0x138D)
 END_B = NetworkSetup(0x0A000002, 0x0A000001, 0x020000000002, 0x020000000001, 0xCE06, 0x138D, 0x138D)
@@ -62,7 +62,7 @@ class Job:
     """Probability that the link loses a frame; network only."""
     local_window: Window | None = None
     remote_window: Window | None = None
-    """What the driver opens to the engines; unless told, the places of the sources and of the destinations."""
+    """Window that the driver opens to the engines; by default, the places of the sources and of the destinations."""
     timing: Timing = field(default_factory=Timing)
     """Of the memories."""
     poll_limit: int = POLL_LIMIT
@@ -70,12 +70,13 @@ class Job:
     base: int = 0
     """Added to every place: of the rings, the sources and the destinations."""
     line_gbps: float = 0.0
-    """Network only: MACs with a line of so many Gb/s between the engines; 0: a wire that takes a beat in each cycle."""
+    """Network only: MACs with a line of this many Gb/s between the engines; 0: a wire that takes a beat in each
+    cycle."""
 
 
 @dataclass
 class Result:
-    """What came of a job."""
+    """Result of a job."""
 
     cycles: int
     """From the first doorbell to the last completion read."""
@@ -86,11 +87,11 @@ class Result:
     payload_bytes: int
     completions: list[Completion]
     wrong: list[str]
-    """What is not as it should be, one line each."""
+    """Faults, one line each."""
     frames: list[bytes] = field(default_factory=list)
     lost: int = 0
     line_bits: int = 0
-    """What the line from the sender has carried: preambles, padding, FCS and gaps too."""
+    """Bits that the line from the sender has carried: preambles, padding, FCS and gaps too."""
     states: dict[str, dict[str, int]] = field(default_factory=dict)
     """Cycles by block and state, where a log was kept."""
     controller: dict[str, int] = field(default_factory=dict)
@@ -178,7 +179,8 @@ def _memory(area: int, ring: int, base: int) -> SparseMemory:
 
 
 def ddr_bytes(job: Job) -> int:
-    """How much of a DDR that begins at ``SQ_BASE`` a job uses: up to the end of the completion ring, which is last."""
+    """Return how much of a DDR that begins at ``SQ_BASE`` a job uses: up to the end of the completion ring, which is
+    last."""
     return CQ_BASE + _up(job.ring_size * 32, 4096) - SQ_BASE
 
 
@@ -195,11 +197,12 @@ def _drive(job: Job, plan: list[tuple[int, int, int]], slot: int, simulation: Si
     sender, receiver = simulation.engines[0], simulation.engines[-1]
     layout = QueueLayout(job.base + SQ_BASE, job.base + CQ_BASE, job.ring_size, job.ring_size)
     area = slot * job.count
-    windows = [
+    reads, writes = (
         chosen or Window(job.base + place, area)
         for chosen, place in ((job.local_window, PAYLOAD_BASE), (job.remote_window, REMOTE_BASE))
-    ]
-    drivers = [Driver(engine, layout, job.poll_limit, *windows) for engine in simulation.engines]
+    )
+    documented = sender.top.params.documented_cqe
+    drivers = [Driver(engine, layout, job.poll_limit, reads, writes, documented) for engine in simulation.engines]
     for driver, end in zip(drivers, (END_A, END_B), strict=False):
         if job.network:
             driver.set_network(end)
@@ -239,7 +242,7 @@ def _drive(job: Job, plan: list[tuple[int, int, int]], slot: int, simulation: Si
 
 
 def _verify(job: Job, plan: list[tuple[int, int, int]], slot: int, simulation: Simulation, result: Result) -> list[str]:
-    """Everything that differs from what it should be. Lost frames may leave the guard pattern, never anything else."""
+    """Return all differences from the expected state. Lost frames may leave the guard pattern, never anything else."""
     sender, receiver = simulation.engines[0], simulation.engines[-1]
     wrong = []
     for index, done in enumerate(result.completions):
@@ -268,7 +271,7 @@ def _verify(job: Job, plan: list[tuple[int, int, int]], slot: int, simulation: S
 
 
 def summary(result: Result, params: EngineParams) -> dict[str, Any]:
-    """The figures of a run, for printing and as JSON."""
+    """Return the figures of a run, for printing and as JSON."""
     return {
         "passed": result.passed,
         "cycles": result.cycles,
@@ -287,8 +290,8 @@ def summary(result: Result, params: EngineParams) -> dict[str, Any]:
 def measure_latency(
     size: int, latency: int, network: bool = False, count: int = 8, line_gbps: float = 0.0
 ) -> tuple[float, float]:
-    """Cycles of each of ``count`` WRITEs posted at once to :data:`TOLERANT`, in front of an in-order memory; and
-    bits on the line in each of them.
+    """Measure the cycles of each of ``count`` WRITEs posted at once to :data:`TOLERANT`, with an in-order memory, and
+    the bits on the line in each of them.
 
     From the first doorbell to the last completion read, and to the last data in the receiver's memory, so that filling
     the pipeline counts too.
@@ -306,7 +309,7 @@ def measure_latency(
 
 
 def measure(params: EngineParams) -> tuple[dict[str, int], dict[str, int]]:
-    """Cycles of the controller by state, from doorbell to CQ_TAIL, for a WRITE of 16 KiB and for one of 64 bytes.
+    """Measure the controller's cycles by state, from doorbell to CQ_TAIL, for WRITEs of 16 KiB and of 64 bytes.
 
     Raises:
         AssertionError: a byte is wrong.

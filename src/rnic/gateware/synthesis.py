@@ -1,4 +1,4 @@
-"""What a component costs in an FPGA: Yosys for Xilinx 7-series and ECP5, nextpnr for the ECP5's maximum frequency."""
+"""Cost of a component in an FPGA: Yosys for Xilinx 7-series and ECP5, nextpnr for the ECP5's maximum frequency."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class PinSaver(wiring.Component):
         self.inner = inner
 
     def elaborate(self, platform: object) -> Module:
-        """A chain of registers feeds all inputs; the outputs, registered twice, end in one parity bit."""
+        """Feed all inputs from a chain of registers; the outputs, registered twice, end in one parity bit."""
         m = Module()
         m.submodules.dut = self.inner
         before, outputs = Value.cast(self.shift_in), []
@@ -109,11 +109,11 @@ class Netlist:
 
     cells: dict[str, int]
     json: str
-    """What nextpnr reads."""
+    """Netlist that nextpnr reads."""
 
 
 def rtlil_to_place(component: wiring.Component) -> str:
-    """The component behind :class:`PinSaver` in Yosys's language, the same text for the same logic."""
+    """Return the component behind :class:`PinSaver` in Yosys's language, the same text for the same logic."""
     text = to_rtlil(PinSaver(component), "dut")
     return "".join(line for line in text.splitlines(keepends=True) if not line.lstrip().startswith("attribute \\src "))
 
@@ -160,7 +160,7 @@ def place_and_route(
 
 
 def tool_versions() -> str:
-    """Yosys and nextpnr as they name themselves, such as ``Yosys 0.70, nextpnr-0.11.1``.
+    """Return the versions of Yosys and nextpnr, such as ``Yosys 0.70, nextpnr-0.11.1``.
 
     Raises:
         ToolError: one is absent.

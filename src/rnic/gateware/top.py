@@ -22,7 +22,7 @@ from rnic.gateware.ip_encapsulator import IpEncapsulator
 from rnic.gateware.params import EngineParams
 from rnic.gateware.pipelined_controller import PipelinedController
 from rnic.gateware.rdma_controller import S_IDLE, S_SEND_TX_CMD, RdmaController
-from rnic.gateware.register_slice import RegisterSlice
+from rnic.gateware.register_slice import AxiSlice, RegisterSlice
 from rnic.gateware.registers import Registers
 from rnic.gateware.rx_path import RxHeaderParser, RxStreamer
 from rnic.gateware.tx_path import TxHeaderInserter, TxStreamer
@@ -40,7 +40,7 @@ from rnic.spec.engine_regs import (
 
 
 def interface(params: EngineParams) -> dict[str, wiring.Member]:
-    """The engine's ports."""
+    """Return the engine's ports."""
     width = params.bus_width
     return {
         "s_axil": In(Axi4Lite(AXIL_ADDRESS_BITS)),
@@ -59,9 +59,7 @@ class Top(wiring.Component):
         self.params = params
         self.registers = Registers(params)
         self.several = params.in_flight > 1
-        self.controller = (
-            PipelinedController(params) if self.several else RdmaController(params.address_bits, params.broad)
-        )
+        self.controller = PipelinedController(params) if self.several else RdmaController(params)
         if not self.several:
             self.cmd_master = CmdMaster(params.address_bits)
         self.parser = DescriptorParser(params)
@@ -82,7 +80,7 @@ class Top(wiring.Component):
                 self.net_slice = RegisterSlice(params.bus_width)
 
     def elaborate(self, platform: object) -> Module:
-        """Wires, the two packet switches, the bus arbiter, counters and the soft reset."""
+        """Build wires, the two packet switches, the bus arbiter, counters and the soft reset."""
         m = Module()
         for name in (
             "registers", "controller", "parser", "cq_streamer", "control_mover", "data_mover",
@@ -96,9 +94,9 @@ class Top(wiring.Component):
         value = registers.value
         network = Signal()
         soft_reset = registers.soft_reset
-        tx_abort, rx_abort, quiet = Signal(), Signal(), Signal()
-        # Of many lanes, those that all lanes follow, and those of blocks that are far away, are registers of their own,
-        # late by a cycle or two: the mode changes, and an abort ends, many cycles before a packet comes
+        tx_abort, rx_abort, quiet, writes_quiet = Signal(), Signal(), Signal(), Signal()
+        # With many lanes, signals that drive all lanes or distant blocks are registered, a cycle or two late: the mode
+        # changes, and an abort ends, many cycles before a packet arrives
         to_net, from_net, drain, late_reset = network, network, rx_abort, soft_reset
         if self.params.broad:
             to_net, from_net, drain, late_reset = (
@@ -154,7 +152,7 @@ class Top(wiring.Component):
         connect(m, data.mm2s_sts, tx.dm_sts)
         connect(m, data.mm2s, inserter.s_axis)
 
-        # ---- the mode changes only while no packet is on its way, and no WRITE begins before it has changed
+        # ---- the mode changes only while no packet is in flight, and no WRITE begins before it has changed
         wanted, idle, switching = Signal(), Signal(), Signal()
         m.d.comb += [
             wanted.eq((mode == MODE_NETWORK) if self.params.network else 0),
@@ -162,7 +160,8 @@ class Top(wiring.Component):
             controller.tx_busy.eq(switching if self.several else tx.busy | switching),
             controller.no_network.eq(0 if self.params.network else mode == MODE_NETWORK),
             idle.eq(
-                ~tx.busy
+                ~controller.flushing
+                & ~tx.busy
                 & (controller.state < S_SEND_TX_CMD)
                 & self.tx_slice.empty
                 & ~fifo.r_rdy
@@ -192,7 +191,7 @@ class Top(wiring.Component):
             into.tvalid.eq(fifo.r_rdy),
             fifo.r_en.eq((into.tready & ~from_net) | drain),
         ]
-        if self.params.broad:  # whether there is room is told a cycle late, so that all lanes follow a register
+        if self.params.broad:  # register the room signal, so that a register drives all lanes
             room = Signal()
             m.d.sync += room.eq(fifo.w_level < self.params.fifo_depth - 2)
             m.d.comb += [fifo.w_en.eq(out.tvalid & ~to_net & room), out.tready.eq(room)]
@@ -217,7 +216,7 @@ class Top(wiring.Component):
         connect(m, streamer.dm_cmd, data.s2mm_cmd)
         connect(m, data.s2mm_sts, streamer.dm_sts)
 
-        # ---- the fate of each packet: here, or by the encapsulator
+        # ---- the result of each packet, from here or from the encapsulator
         packet_out, packet_error = Signal(), Signal(4)
         m.d.sync += [
             packet_out.eq(Mux(network, net_done, streamer.finished | rx.cut)),
@@ -231,12 +230,10 @@ class Top(wiring.Component):
         m.submodules.arbiter = arbiter = AxiArbiter(self.params)
         connect(m, self.control_mover.axi, arbiter.first)
         connect(m, self.data_mover.axi, arbiter.second)
-        if self.params.bus_clock_mhz:
-            m.submodules.bus_crossing = crossing = AxiCrossing(self.params)
-            connect(m, arbiter.bus, crossing.engine)
-            connect(m, crossing.bus, flipped(self.m_axi))
-        else:
-            connect(m, arbiter.bus, flipped(self.m_axi))
+        port = AxiCrossing(self.params) if self.params.bus_clock_mhz else AxiSlice(self.params)
+        m.submodules["bus_crossing" if self.params.bus_clock_mhz else "bus_slice"] = port
+        connect(m, arbiter.bus, port.engine)
+        connect(m, port.bus, flipped(self.m_axi))
 
         # ---- abort, soft reset: they reach the blocks a cycle late, and their end is not seen before
         m.d.sync += [
@@ -244,13 +241,10 @@ class Top(wiring.Component):
             rx_abort.eq((controller.abort & ~network) | soft_reset),
         ]
         m.d.comb += [
-            quiet.eq(
-                mover.mm2s_quiet
-                & data.mm2s_quiet
-                & ((data.s2mm_quiet & ~fifo.r_rdy) | ~rx_abort)
-                & (mover.s2mm_quiet | ~soft_reset)
-            ),
+            writes_quiet.eq(((data.s2mm_quiet & ~fifo.r_rdy) | ~rx_abort) & (mover.s2mm_quiet | ~soft_reset)),
+            quiet.eq(mover.mm2s_quiet & data.mm2s_quiet & writes_quiet),
             controller.quiet.eq(quiet & tx_abort),
+            controller.writes_quiet.eq(writes_quiet & tx_abort),
             controller.reset.eq(soft_reset),
             mover.mm2s_abort.eq(tx_abort),
             mover.s2mm_abort.eq(late_reset),
@@ -276,12 +270,12 @@ class Top(wiring.Component):
         return m
 
     def _address(self, low: str, high: str) -> Value:
-        """What software wrote into two registers; the second counts where addresses have more than 32 bits."""
+        """Return what software wrote into two registers; the second counts if addresses have more than 32 bits."""
         value, bits = self.registers.value, self.params.address_bits
         return Cat(value[low], value[high])[:bits] if self.params.wide else value[low]
 
     def _one_at_a_time(self, m: Module, packet_out: Value, packet_error: Value, tx_abort: Signal) -> None:
-        """The documented controller: one command and one WRITE at a time."""
+        """Build the documented controller: one command and one WRITE at a time."""
         m.submodules.cmd_master = master = self.cmd_master
         controller, mover, tx = self.controller, self.control_mover, self.tx_streamer
         m.d.comb += [
@@ -308,7 +302,7 @@ class Top(wiring.Component):
         # a completion waits until every packet of the operation has been dealt with
         on_the_way, first_error = Signal(32), Signal(4)
         left: Value = self.header_inserter.tx_done
-        if self.params.broad:  # told a cycle late: what decides it reaches all lanes too
+        if self.params.broad:  # registered: its inputs also drive all lanes
             left = Signal(name="left")
             m.d.sync += left.eq(self.header_inserter.tx_done)
         m.d.sync += on_the_way.eq(on_the_way + left - packet_out)
@@ -320,7 +314,7 @@ class Top(wiring.Component):
         m.d.comb += controller.settled_error.eq(first_error)
 
     def _several(self, m: Module, packet_out: Value, packet_error: Value) -> None:
-        """The controller of several WRITEs in flight, at the control mover itself."""
+        """Build the controller of several WRITEs in flight, at the control mover itself."""
         controller, mover, tx = self.controller, self.control_mover, self.tx_streamer
         connect(m, controller.fetch_cmd, mover.mm2s_cmd)
         connect(m, mover.mm2s_sts, controller.fetch_sts)
@@ -349,8 +343,8 @@ class Top(wiring.Component):
         net_error: Signal,
         tx_abort: Signal,
     ) -> None:
-        """The blocks between packets and the MAC, and what they do in network mode: the switch in front of them follows
-        ``to_net``, the one behind ``from_net``."""
+        """Build the blocks between packets and the MAC for network mode; ``to_net`` controls the switch before them,
+        ``from_net`` the one after."""
         registers, tx, out, into = self.registers, self.tx_streamer, self.tx_slice.m_axis, self.rx_slice.s_axis
         encap, decap, meta = self.encapsulator, self.decapsulator, self.encapsulator.s_meta
         packets = self.net_slice.s_axis if self.params.broad else encap.s_axis
@@ -428,7 +422,7 @@ class Top(wiring.Component):
                 m.d.comb += arrives
 
     def _watch(self, m: Module, bus: Any) -> None:
-        """What software sees beside the queues: status, events, counters, the descriptor in hand."""
+        """Connect state other than queues to registers: status, events, counters, the current descriptor."""
         registers, controller, streamer = self.registers, self.controller, self.rx_streamer
         value, out = registers.value, self.tx_slice.m_axis
         moved: Value = Cat(

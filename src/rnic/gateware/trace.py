@@ -31,7 +31,7 @@ CONTROLLER_LANES = {
     "fetch": ("S_PREPARE_READ", "S_READ_CMD", "S_WAIT_READ_DONE", "S_IS_STREAM_BUSY", "S_SEND_TX_CMD"),
     "completion": ("S_PREPARE_WRITE", "S_WRITE_CMD", "S_START_STREAM", "S_WAIT_WRITE_DONE"),
 }
-"""Which lane shows a state of the controller; the others are idle or waiting for the transmit path."""
+"""Lane of each state of the controller; the others are idle or waiting for the transmit path."""
 
 _REGISTER_NAMES = {offset: name for name, offset in OFFSETS.items()}
 
@@ -86,12 +86,12 @@ class StateLog:
                 self.changes[name].append((cycle, state))
 
     def spans(self, block: str, end: int) -> list[tuple[int, int, str]]:
-        """(first cycle, cycle after the last, state) of each stay up to cycle ``end``."""
+        """Yield (first cycle, cycle after the last, state) of each state visit up to cycle ``end``."""
         changes = [*self.changes[block], (end, "")]
         return [(start, until, state) for (start, state), (until, _next) in itertools.pairwise(changes)]
 
     def cycles_by_state(self, block: str, first: int, end: int) -> dict[str, int]:
-        """Cycles from ``first`` to ``end`` that a block spent in each state, in order of entry."""
+        """Return the cycles from ``first`` to ``end`` that a block spent in each state, in order of entry."""
         out: Counter[str] = Counter()
         for start, until, state in self.spans(block, end):
             inside = min(until, end) - max(start, first)
@@ -101,7 +101,7 @@ class StateLog:
 
 
 def events(engine: SimEngine, log: StateLog, process: int, end: int) -> list[dict[str, Any]]:
-    """All events of one engine, as Chrome's format has them."""
+    """Return all events of one engine, as Chrome's format has them."""
     out: list[dict[str, Any]] = [
         {"ph": "M", "pid": process, "name": "process_name", "args": {"name": f"engine {process}"}}
     ]

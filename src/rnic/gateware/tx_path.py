@@ -74,7 +74,7 @@ class TxStreamer(wiring.Component):
         self.state = Signal(range(len(TX_STATES)))
 
     def elaborate(self, platform: object) -> Module:
-        """States as documented."""
+        """Build the documented states."""
         m = Module()
         params, state = self.params, self.state
         command = unreset(SQE_BYTES * 8)
@@ -240,7 +240,7 @@ class TxHeaderInserter(wiring.Component):
         self.state = Signal(range(len(INSERTER_STATES)))
 
     def elaborate(self, platform: object) -> Module:
-        """The header is captured at ``start_tx`` and shifts out."""
+        """Capture the header at ``start_tx`` and shift it out."""
         m = Module()
         state, out, source, lanes = self.state, self.m_axis, self.s_axis, self.params.bus_bytes
         beats = self.params.header_beats
@@ -267,11 +267,7 @@ class TxHeaderInserter(wiring.Component):
                     m.d.comb += take.eq(1)
                     m.d.sync += state.eq(SEND_HEADER)
             with m.Case(SEND_HEADER):
-                m.d.comb += [
-                    out.tvalid.eq(1),
-                    out.tdata.eq(words[: lanes * 8]),
-                    out.tkeep.eq(Mux(beat == beats - 1, last_keep, (1 << lanes) - 1)),
-                ]
+                m.d.comb += out.tvalid.eq(1)
                 with m.If(out.tready):
                     m.d.sync += [words.eq(Cat(words[lanes * 8 :])), beat.eq(beat + 1)]
                     with m.If(beat == beats - 1):
@@ -279,8 +275,6 @@ class TxHeaderInserter(wiring.Component):
             with m.Case(SEND_DATA):
                 m.d.comb += [
                     out.tvalid.eq(source.tvalid),
-                    out.tdata.eq(source.tdata),
-                    out.tkeep.eq(source.tkeep),
                     out.tlast.eq(source.tlast),
                     out.tuser.eq(source.tuser),
                     source.tready.eq(out.tready),
@@ -293,19 +287,19 @@ class TxHeaderInserter(wiring.Component):
                     with m.Elif(begin):
                         m.d.comb += take.eq(1)
                         m.d.sync += [words.eq(header), beat.eq(0), state.eq(SEND_HEADER)]
-        if self.params.broad:  # all lanes follow a register of their own, not the state
-            in_header, in_data = Signal(init=1), Signal()  # one for each half of them
-            final = beat == beats - 1
-            with m.If(self.abort | ((state == SEND_DATA) & source.tvalid & out.tready & source.tlast)):
-                m.d.sync += [in_header.eq(1), in_data.eq(0)]
-            with m.Elif((state == SEND_HEADER) & out.tready & final):
-                m.d.sync += [in_header.eq(0), in_data.eq(1)]
-            half = lanes * 4
-            m.d.comb += [
-                out.tdata[:half].eq(Mux(in_header, words[:half], source.tdata[:half])),
-                out.tdata[half:].eq(Mux(in_data, source.tdata[half:], words[half : lanes * 8])),
-                out.tkeep.eq(Mux(in_header, Mux(final, last_keep, (1 << lanes) - 1), source.tkeep)),
-            ]
+        # all lanes follow a register of their own, not the state
+        in_header, in_data = Signal(init=1), Signal()  # one for each half of them
+        final = beat == beats - 1
+        with m.If(self.abort | ((state == SEND_DATA) & source.tvalid & out.tready & source.tlast)):
+            m.d.sync += [in_header.eq(1), in_data.eq(0)]
+        with m.Elif((state == SEND_HEADER) & out.tready & final):
+            m.d.sync += [in_header.eq(0), in_data.eq(1)]
+        half = lanes * 4
+        m.d.comb += [
+            out.tdata[:half].eq(Mux(in_header, words[:half], source.tdata[:half])),
+            out.tdata[half:].eq(Mux(in_data, source.tdata[half:], words[half : lanes * 8])),
+            out.tkeep.eq(Mux(in_header, Mux(final, last_keep, (1 << lanes) - 1), source.tkeep)),
+        ]
         if self.params.serial:
             m.d.comb += self.start_ready.eq(state == SEND_IDLE)
         elif not several:

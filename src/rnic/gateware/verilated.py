@@ -41,7 +41,7 @@ class Port(NamedTuple):
 
 
 class Library(NamedTuple):
-    """What :func:`build` has made."""
+    """Result of :func:`build`."""
 
     path: Path
     inputs: list[Port]
@@ -49,7 +49,7 @@ class Library(NamedTuple):
 
 
 def ports_of(component: wiring.Component) -> tuple[list[Port], list[Port]]:
-    """Inputs and outputs, ``rst`` the first input."""
+    """Return inputs and outputs, with ``rst`` as the first input."""
     inputs: list[Port] = [Port("rst", 1, 0)]
     outputs: list[Port] = []
     for name, (signal, direction) in flat_ports(component).items():
@@ -64,7 +64,7 @@ def _words(ports: list[Port]) -> int:
 
 
 def _shim(inputs: list[Port], outputs: list[Port]) -> str:
-    """The library's C interface, around Verilator's class ``Vmodel``."""
+    """Return the library's C interface, around Verilator's class ``Vmodel``."""
     puts = "\n".join(f"    put(m->top.{port.name}, in + {port.word});" for port in inputs)
     gets = "\n".join(f"    get(m->top.{port.name}, out + {port.word});" for port in outputs)
     return f"""#include <cstdint>
@@ -209,7 +209,7 @@ class Model:
         self.cycles = 0
 
     def step(self, inputs: Mapping[str, int]) -> Outputs:
-        """A clock edge under the inputs as they were; then these take their new values."""
+        """Run a clock edge under the inputs as they were; then these take their new values."""
         view = self._bytes
         for name, value in inputs.items():
             begin, count = self._places[name]

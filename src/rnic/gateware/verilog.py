@@ -25,13 +25,13 @@ CTXMGT_NAME = "rnic_ctxmgt"
 
 
 def to_rtlil(component: wiring.Component, name: str) -> str:
-    """The component in Yosys's own language, ports as bus models expect them, with ``clk`` and ``rst``."""
+    """Return the component in Yosys's own language, ports as bus models expect them, with ``clk`` and ``rst``."""
     text: str = rtlil.convert(component, name=name, ports=flat_ports(component))
     return text
 
 
 def to_verilog(component: wiring.Component, name: str) -> str:
-    """The component as one Verilog file.
+    """Return the component as one Verilog file.
 
     Raises:
         ToolError: no Yosys.

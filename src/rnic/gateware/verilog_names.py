@@ -3,7 +3,8 @@
 Amaranth names a port that carries part of a signal ``port$746$0``, another signal of one name ``job$13``, and a module
 ``rnic_engine.data_mover``. Here a module becomes ``rnic_engine_data_mover``, a number is joined by an underscore, and
 such a port is called after the signal whose part it is, with the part's place in it: a signal of its own module where
-there is one, else of the parent.
+there is one, else of the parent. A port that carries the result of an operation is called after the first signal that
+goes into it, and after the operation: ``state_sum``.
 """
 
 from __future__ import annotations
@@ -19,18 +20,24 @@ SIGNAL = re.compile(r"\\(\S+)(?: \[(\d+)(?::(\d+))?\])?")
 NAME = re.compile(r"\\(\S+)")
 NAMELESS = re.compile(r"port\$\d+\$\d+")
 NUMBERED = re.compile(r"\$(\d+)")
+OPERATION = re.compile(r"^  cell \$(\S+) ")
+ASSIGN = re.compile(r"^connect \\(\S+) (.*)$")
+RESULT = re.compile(r"(\$\d+)(?: \[(\d+)(?::(\d+))?\])?")
+CALLED = {"add": "sum", "sub": "difference", "mux": "choice", "pmux": "choice", "eq": "is", "ne": "is_not"}
+"""Operations whose result has another name than they have themselves."""
+INPUTS = "ABS"
 
 Names = dict[str, str]
 
 
 def readable(rtlil: str) -> str:
-    """RTLIL text with such names. The design is the same, net for net."""
+    """Return RTLIL text with such names; the design is unchanged, net for net."""
     modules = _modules(rtlil)
     parents = {cell.group(1): name for name, lines in modules.items() for cell in map(CELL.match, lines) if cell}
     new: dict[str, Names] = {}
 
     def settle(name: str) -> None:
-        """The names of a module; its parent's come first."""
+        """Settle the names of a module; its parent's come first."""
         if name not in new:
             parent = parents.get(name)
             if parent is not None:
@@ -44,7 +51,7 @@ def readable(rtlil: str) -> str:
 
 
 def _modules(rtlil: str) -> dict[str, list[str]]:
-    """Lines of each module, what stands before it among them."""
+    """Yield the lines of each module, including those before it."""
     out: dict[str, list[str]] = {}
     pending: list[str] = []
     name = ""
@@ -59,16 +66,18 @@ def _modules(rtlil: str) -> dict[str, list[str]]:
 
 
 def _new_names(name: str, modules: dict[str, list[str]], parent: str | None, new: dict[str, Names]) -> Names:
-    """What the signals of a module are to be called, where that is another name."""
+    """Return the new names of a module's signals, where they differ."""
     lines = modules[name]
     taken = {found for line in lines if not CONNECT.match(line) for found in NAME.findall(line)}
     out: Names = {}
 
     def call(old: str, wanted: str) -> None:
-        while wanted in taken:
-            wanted += "_"
-        taken.add(wanted)
-        out[old] = wanted
+        name, number = wanted, 1
+        while name in taken:
+            number += 1
+            name = f"{wanted}_{number}"
+        taken.add(name)
+        out[old] = name
 
     for old in sorted(taken):
         if ("$" in old or "." in old) and not NAMELESS.fullmatch(old) and old not in modules:
@@ -79,15 +88,41 @@ def _new_names(name: str, modules: dict[str, list[str]], parent: str | None, new
             for port, place in _parts(alias.group(2)):
                 if port not in out:
                     call(port, f"{out.get(alias.group(1), alias.group(1))}_{place}")
-    for line in _cell_of(name, modules[parent]) if parent is not None else ():
-        connect = CONNECT.match(line)
-        if connect and NAMELESS.fullmatch(connect.group(1)) and connect.group(1) not in out:
-            call(connect.group(1), _called(connect.group(2), new[parent or ""]))
+    operations = _operations(lines)
+    for line in lines:
+        assign = ASSIGN.match(line)
+        if assign and NAMELESS.fullmatch(assign.group(1)) and assign.group(1) not in out:
+            call(assign.group(1), _called(assign.group(2), out, operations))
+    if parent is not None:
+        operations = _operations(modules[parent])
+        for line in _cell_of(name, modules[parent]):
+            connect = CONNECT.match(line)
+            if connect and NAMELESS.fullmatch(connect.group(1)) and connect.group(1) not in out:
+                call(connect.group(1), _called(connect.group(2), new[parent], operations))
+    return out
+
+
+def _operations(lines: list[str]) -> dict[str, tuple[str, list[str]]]:
+    """Return the kind and the inputs of what drives each nameless wire: an operation, or a module inside."""
+    out: dict[str, tuple[str, list[str]]] = {}
+    kind, inputs = "", list[str]()
+    for line in lines:
+        cell, connect = OPERATION.match(line) or CELL.match(line), CONNECT.match(line)
+        if cell:
+            kind, inputs = cell.group(1), []
+        elif connect:
+            port, value = connect.groups()
+            if port in INPUTS:
+                inputs.append(value)
+            found = RESULT.fullmatch(value)
+            if found and port not in INPUTS:  # of a module inside, its name and its port's
+                port = "" if port == "Y" else "value" if NAMELESS.fullmatch(port) else port
+                out.setdefault(found.group(1), (f"{kind.rsplit('.', 1)[-1]}_{port}" if port else kind, inputs))
     return out
 
 
 def _cell_of(child: str, lines: list[str]) -> list[str]:
-    """The lines of the parent that connect ``child``."""
+    """Return the lines of the parent that connect ``child``."""
     out, inside = [], False
     for line in lines:
         cell = CELL.match(line)
@@ -99,7 +134,7 @@ def _cell_of(child: str, lines: list[str]) -> list[str]:
 
 
 def _parts(concatenation: str) -> list[tuple[str, str]]:
-    """Nameless ports in a concatenation, each with its place in it: ``7`` or ``31_24``."""
+    """Name ports in a concatenation by their position: ``7`` or ``31_24``."""
     out = []
     low = 0
     for part in reversed(list(PART.finditer(concatenation))):
@@ -112,17 +147,33 @@ def _parts(concatenation: str) -> list[tuple[str, str]]:
     return out
 
 
-def _called(value: str, names: Names) -> str:
-    """A name for what a parent connects; the result of an expression has none."""
+def _called(value: str, names: Names, operations: dict[str, tuple[str, list[str]]], depth: int = 4) -> str:
+    """Return a name for what is connected: that of a signal and the part of it, or one for an operation's result."""
     found = SIGNAL.fullmatch(value)
-    if found is None:
-        return "expression"
-    name, high, low = found.groups()
-    return "_".join([names.get(name, name), *(part for part in (high, low) if part is not None)])
+    if found is not None:
+        name, high, low = found.groups()
+        known = names.get(name, name).strip("$").replace("$", "_")
+        return "_".join([known, *(part for part in (high, low) if part is not None)])
+    result = RESULT.fullmatch(value)
+    if result is None:
+        first = SIGNAL.search(value)
+        return "parts" if first is None else f"{_called(first.group(0), names, operations)}_parts"
+    net, high, low = result.groups()
+    kind, inputs = operations.get(net, ("value", []))
+    named = [each for each in map(SIGNAL.search, inputs) if each]
+    if named:
+        base = named[0].group(1)
+        base = names.get(base, base).strip("$").replace("$", "_")
+    else:
+        deeper = [each for each in inputs if RESULT.fullmatch(each)]
+        base = _called(deeper[0], names, operations, depth - 1) if deeper and depth else ""
+    place = [] if low == "0" else [part for part in (high, low) if part is not None]
+    parts = [base, CALLED.get(kind, kind), *place]
+    return "_".join(part for part in parts if part)
 
 
 def _renamed(lines: list[str], names: Names, new: dict[str, Names]) -> list[str]:
-    """A module with the names of all signals, and those of modules, replaced."""
+    """Return a module with the names of all signals, and those of modules, replaced."""
 
     def here(found: re.Match[str]) -> str:
         return "\\" + names.get(found.group(1), found.group(1))

@@ -11,6 +11,7 @@ module axi_wires #(
     input wire [7:0] s_axi_awlen, output wire [7:0] m_axi_awlen,
     input wire [2:0] s_axi_awsize, output wire [2:0] m_axi_awsize,
     input wire [1:0] s_axi_awburst, output wire [1:0] m_axi_awburst,
+    input wire s_axi_awlock, output wire m_axi_awlock,
     input wire s_axi_awvalid, output wire m_axi_awvalid,
     output wire s_axi_awready, input wire m_axi_awready,
     input wire [DATA-1:0] s_axi_wdata, output wire [DATA-1:0] m_axi_wdata,
@@ -27,6 +28,7 @@ module axi_wires #(
     input wire [7:0] s_axi_arlen, output wire [7:0] m_axi_arlen,
     input wire [2:0] s_axi_arsize, output wire [2:0] m_axi_arsize,
     input wire [1:0] s_axi_arburst, output wire [1:0] m_axi_arburst,
+    input wire s_axi_arlock, output wire m_axi_arlock,
     input wire s_axi_arvalid, output wire m_axi_arvalid,
     output wire s_axi_arready, input wire m_axi_arready,
     output wire [ID-1:0] s_axi_rid, input wire [ID-1:0] m_axi_rid,
@@ -41,6 +43,7 @@ module axi_wires #(
     assign m_axi_awlen = s_axi_awlen;
     assign m_axi_awsize = s_axi_awsize;
     assign m_axi_awburst = s_axi_awburst;
+    assign m_axi_awlock = s_axi_awlock;
     assign m_axi_awvalid = s_axi_awvalid;
     assign s_axi_awready = m_axi_awready;
     assign m_axi_wdata = s_axi_wdata;
@@ -57,6 +60,7 @@ module axi_wires #(
     assign m_axi_arlen = s_axi_arlen;
     assign m_axi_arsize = s_axi_arsize;
     assign m_axi_arburst = s_axi_arburst;
+    assign m_axi_arlock = s_axi_arlock;
     assign m_axi_arvalid = s_axi_arvalid;
     assign s_axi_arready = m_axi_arready;
     assign s_axi_rid = m_axi_rid;

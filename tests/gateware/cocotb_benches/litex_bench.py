@@ -79,5 +79,5 @@ async def writes_through_the_bus_of_litex(dut: Any) -> None:
         assert driver.get("IRQ_STATUS") & completion == 0
         assert dut.irq.value == 0
 
-    windows = {"local": Window(SOURCE, SPACE), "remote": Window(TARGET, SPACE)}
-    await bridge(program)(Driver(host, QueueLayout(SQ, CQ, 4, 4), poll_limit=20000, **windows))
+    local, remote = Window(SOURCE, SPACE), Window(TARGET, SPACE)
+    await bridge(program)(Driver(host, QueueLayout(SQ, CQ, 4, 4), poll_limit=20000, local=local, remote=remote))

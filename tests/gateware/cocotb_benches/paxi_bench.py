@@ -17,7 +17,7 @@ from typing import Any
 import cocotb
 from cocotb.clock import Clock
 from cocotb.triggers import ClockCycles
-from cocotbext.axi import AxiBurstType, AxiBus, AxiMaster, AxiResp
+from cocotbext.axi import AxiBurstType, AxiBus, AxiLockType, AxiMaster, AxiResp
 
 import rnic.paxi
 from rnic.gateware.paxi_cocotb import CocotbPaxi
@@ -138,12 +138,43 @@ async def traffic_with_stalls_on_every_channel(dut: Any) -> None:
 
 
 @cocotb.test()
+async def wrapping_and_fixed_bursts(dut: Any) -> None:
+    word = WIDTH // 8
+    data = random.Random(31).randbytes(4 * word)
+    with bench(dut) as (master, _process, _window):
+        await out_of_reset(dut)
+        assert (await master.write(BASE + 2 * word, data, burst=AxiBurstType.WRAP)).resp == AxiResp.OKAY
+        turned = data[2 * word :] + data[: 2 * word]
+        assert (await master.read(BASE, 4 * word)).data == turned
+        line = await master.read(BASE + word, 4 * word, burst=AxiBurstType.WRAP)
+        assert line.data == turned[word:] + turned[:word]
+        assert (await master.write(BASE + 8 * word, data, burst=AxiBurstType.FIXED)).resp == AxiResp.OKAY
+        assert (await master.read(BASE + 8 * word, word)).data == data[3 * word :]
+        again = await master.read(BASE + 8 * word, 3 * word, burst=AxiBurstType.FIXED)
+        assert again.data == data[3 * word :] * 3
+
+
+@cocotb.test()
+async def exclusive_accesses(dut: Any) -> None:
+    """OKAY and not EXOKAY: the master learns that it has no exclusive access, and its store is a plain one (A7.2)."""
+    word, exclusive = WIDTH // 8, AxiLockType.EXCLUSIVE
+    data = random.Random(32).randbytes(2 * word)
+    with bench(dut) as (master, _process, _window):
+        await out_of_reset(dut)
+        assert (await master.read(BASE, word, lock=exclusive)).resp == AxiResp.OKAY
+        assert (await master.write(BASE, data[:word], lock=exclusive)).resp == AxiResp.OKAY
+        assert (await master.write(BASE + word, data[word:])).resp == AxiResp.OKAY
+        read = await master.read(BASE, 2 * word, lock=exclusive)
+        assert (read.resp, read.data) == (AxiResp.OKAY, data)
+
+
+@cocotb.test()
 async def error_answers(dut: Any) -> None:
     with bench(dut, "readonly") as (master, _process, window):
         await out_of_reset(dut)
-        for burst in (AxiBurstType.FIXED, AxiBurstType.WRAP):
-            assert (await master.read(BASE, 8, burst=burst)).resp == AxiResp.SLVERR
-            assert (await master.write(BASE, bytes(8), burst=burst)).resp == AxiResp.SLVERR
+        # a WRAP burst of one beat is none of AXI4's
+        assert (await master.read(BASE, WIDTH // 8, burst=AxiBurstType.WRAP)).resp == AxiResp.SLVERR
+        assert (await master.write(BASE, bytes(WIDTH // 8), burst=AxiBurstType.WRAP)).resp == AxiResp.SLVERR
         assert (await master.read(BASE + SIZE, 8)).resp == AxiResp.DECERR
         assert window.counters["paxi_requests"] == 0
         assert (await master.write(BASE, bytes(8))).resp == AxiResp.DECERR, "the target serves for reading"

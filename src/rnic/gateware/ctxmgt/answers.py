@@ -1,4 +1,4 @@
-"""What each channel is answered, made of key data (002 3.2); and where a field lies in the key words (4.2.1)."""
+"""Make each channel's answer from key data (002 3.2), and find where a field lies in the key words (4.2.1)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RESERVED_BITS: Final = 32 * len(msg.KEY_WORDS) - KEY_BITS
 
 
 def key_place(name: str) -> slice:
-    """Bits of a QPC's field in its key words taken as one number, the first word highest."""
+    """Return the bits of a QPC's field in its key words taken as one number, the first word highest."""
     field = QPC[name]
     word = msg.KEY_WORDS.index(field.byte & ~3)
     low = 32 * (len(msg.KEY_WORDS) - 1 - word) + 8 * (4 - (field.byte & 3) - field.unit)
@@ -34,17 +34,17 @@ KEY_NAMES: Final = tuple(field.name for field in QPC.fields if _is_key(field))
 
 
 def without_reserved(words: Value) -> Value:
-    """What is kept of the key words."""
+    """Return the key words with reserved bits cleared."""
     return Cat(words[:RESERVED_AT], words[RESERVED_AT + RESERVED_BITS :])
 
 
 def with_reserved(kept: Value) -> Value:
-    """The key words, of what is kept."""
+    """Return the key words, of what is kept."""
     return Cat(kept[:RESERVED_AT], Const(0, RESERVED_BITS), kept[RESERVED_AT:])
 
 
 class Keys(NamedTuple):
-    """Key data by field name: of the QP, its CQ, and that one's EQ; what is not there is zero, but for ``known``."""
+    """Key data by field name: of the QP, its CQ, and that one's EQ; a missing one is zero, except ``known``."""
 
     known: Value
     qp: Mapping[str, Value]
@@ -161,7 +161,7 @@ _MAKERS: Final[dict[int, Callable[[Keys], dict[str, Value]]]] = {
 
 
 def answer(source: int, keys: Keys) -> Value:
-    """A channel's response."""
+    """Return a channel's response."""
     layout = msg.RESPONSES[source]
     if keys.infiniband and source == msg.FE:
         layout = msg.FE_RESPONSE_IB

@@ -36,8 +36,9 @@ _ROWS = [row for row in msg.REQUESTS if msg.CEU in row.sources]
 class CeuParser(wiring.Component):
     """One request at a time, from its first beat to its status on ``ceu_status``.
 
-    A request without payload is one beat whose data count for nothing. The request to key_qpc_data, ``cmd`` with the
-    extracts, waits until host memory has taken the context: a write that is refused or fails leaves the cache alone.
+    A request without payload is one beat without ``tkeep``, whose data count for nothing. The request to key_qpc_data,
+    ``cmd`` with the extracts, waits until host memory has taken the context: a write that is refused or fails leaves
+    the cache alone.
 
     ``parsed``: this cycle ends TRANS_REQ_DATA, with ``refused`` if the request goes nowhere. ``eqn`` asks for an EQ's
     ``eq_known`` and ``eq_mask``, which come a cycle later.
@@ -46,7 +47,7 @@ class CeuParser(wiring.Component):
     def __init__(self, params: CtxMgtParams) -> None:
         super().__init__(
             {
-                "ceu_req": In(ContextStream()),
+                "ceu_req": In(ContextStream(keep=True)),
                 "ceu_status": Out(WordStream(STATUS_BITS)),
                 # to ctxmdata
                 "req": Out(WordStream(HEADER_BITS)),
@@ -79,10 +80,11 @@ class CeuParser(wiring.Component):
         self.state = Signal(range(len(STATES["ceu_parser"])))
 
     def elaborate(self, platform: object) -> Module:
-        """Beats are handed on as they come; the last one decides."""
+        """Build the states: pass beats on as they arrive, and decide at the last one."""
         m = Module()
         state, beats = self.state, self.beats
         header, last, full, step = Signal(HEADER_BITS), Signal(), Signal(), Signal(2)
+        keep, whole = Signal(), Signal()  # the beat in hand has data
         busy = Signal()  # a request that was handed on has no status yet
         kind, opcode = get(header, msg.CEU_HEADER, "type"), get(header, msg.CEU_HEADER, "opcode")
         number, types = get(header, msg.CEU_HEADER, "addr"), header[:32]
@@ -95,17 +97,20 @@ class CeuParser(wiring.Component):
             self.ceu_req.tready.eq(Mux(state == PARSE_REQ, room, ~full & (step == 0))),
             self.eqn.eq(number),
             self.clear.eq((state == PARSE_REQ) & ~busy),
-            self.mdata_push.eq(full & _is(kind, msg.WR_ICMMAP_CXT, msg.MAP_ICM_CXT) & (beats < MAX_BEATS)),
+            whole.eq(full & keep),
+            self.mdata_push.eq(whole & _is(kind, msg.WR_ICMMAP_CXT, msg.MAP_ICM_CXT) & (beats < MAX_BEATS)),
             self.ctxdata_push.eq(
-                full & _is(kind, msg.WR_QP_CXT, msg.WR_CQ_CXT, msg.WR_EQ_CXT) & (beats < QPC_BYTES // BEAT_BYTES)
-                & ~self._payloadless(kind, opcode)
+                whole & _is(kind, msg.WR_QP_CXT, msg.WR_CQ_CXT, msg.WR_EQ_CXT) & (beats < QPC_BYTES // BEAT_BYTES)
             ),
-        ]  # fmt: skip
+        ]
         with m.If(self.ceu_req.tready & self.ceu_req.tvalid):
-            m.d.sync += [self.beat.eq(self.ceu_req.tdata), last.eq(self.ceu_req.tlast), full.eq(1)]
+            m.d.sync += [
+                *(self.beat.eq(self.ceu_req.tdata), keep.eq(self.ceu_req.tkeep), last.eq(self.ceu_req.tlast)),
+                full.eq(1),
+            ]
         with m.If(full):
-            m.d.sync += [full.eq(0), beats.eq(Mux(beats > MAX_BEATS, beats, beats + 1))]
-        self._extract(m, full, kind, function)
+            m.d.sync += [full.eq(0), beats.eq(Mux(beats > MAX_BEATS, beats, beats + keep))]
+        self._extract(m, whole, kind, function)
 
         legal, is_write = Signal(), Signal()
         eqn_in_range = number[self.params.log_eqs : 31] == 0
@@ -160,8 +165,8 @@ class CeuParser(wiring.Component):
             ]
         return m
 
-    def _extract(self, m: Module, full: Value, kind: Value, function: Value) -> None:
-        """The key words of a QPC, the first 12 words of a CQC or EQC, as their beats pass."""
+    def _extract(self, m: Module, whole: Value, kind: Value, function: Value) -> None:
+        """Extract the key words of a QPC, the first 12 words of a CQC or EQC, as their beats pass."""
         words = [self.beat[BEAT_BITS - 32 * at - 32 :][:32] for at in range(BEAT_WORDS)]
         both = Cat(self.extract2, self.extract1)
 
@@ -169,27 +174,22 @@ class CeuParser(wiring.Component):
             top = 2 * EXTRACT_BITS - 32 * index
             return both[top - 32 : top]
 
-        with m.If(full & (kind == msg.WR_QP_CXT)):
+        with m.If(whole & (kind == msg.WR_QP_CXT)):
             for index, offset in enumerate(msg.KEY_WORDS):
                 with m.If(self.beats == offset // BEAT_BYTES):
                     m.d.sync += word(index).eq(words[offset % BEAT_BYTES // 4])
-        with m.Elif(full & _is(kind, msg.WR_CQ_CXT, msg.WR_EQ_CXT) & ~function):
+        with m.Elif(whole & _is(kind, msg.WR_CQ_CXT, msg.WR_EQ_CXT) & ~function):
             for index in range(EXTRACT_WORDS):
                 with m.If(self.beats == index // BEAT_WORDS):
                     m.d.sync += word(index).eq(words[index % BEAT_WORDS])
 
-    @staticmethod
-    def _payloadless(kind: Value, opcode: Value) -> Value:
-        rows = [row for row in _ROWS if row.payloads == (0,)]
-        return Cat(*((kind == row.type) & (opcode == row.opcode) for row in rows)).any()
-
     def _legal(self, kind: Value, opcode: Value) -> Value:
-        """The CEU may ask for this, with a payload of so many beats."""
+        """Return whether the CEU may ask for this, with a payload of this many beats."""
         ways = []
         for row in _ROWS:
-            counts = [max(1, size // BEAT_BYTES) for size in row.payloads]
+            counts = [size // BEAT_BYTES for size in row.payloads]
             whole = counts == list(range(1, MAX_BEATS + 1))
-            fits = self.beats <= MAX_BEATS if whole else _is(self.beats, *counts)
+            fits = (self.beats != 0) & (self.beats <= MAX_BEATS) if whole else _is(self.beats, *counts)
             ways.append((kind == row.type) & (opcode == row.opcode) & fits)
         return Cat(*ways).any()
 

@@ -1,7 +1,7 @@
-"""CtxMgt's gateware as a device's context manager: the software's, whose every request the Verilog carries out.
+"""CtxMgt's gateware as a device's context manager, in lockstep with the software's: the Verilog executes every request.
 
-What reaches host memory, statuses and answers are the gateware's; the software's modules make the same steps on the
-cache that the data path runs on, without touching memory, and must come to the same, bit for bit and in order.
+Host memory accesses, statuses and responses are the gateware's. The software's modules perform the same steps on the
+cache of the data path, without accessing memory, and must give the same results, bit for bit and in order.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import deque
 from typing import Any, Final, NamedTuple
 
 from rnic.context import messages as m
+from rnic.context.ceu_parser import KIND
 from rnic.context.ctxmdata import PAGE_BYTES, PAGE_SHIFT, QP
 from rnic.context.ctxmgt import LOG_MAX_EQS, ContextManager, Status
 from rnic.context.readctx import ReadCtx
@@ -28,11 +29,12 @@ PAGES_END: Final = 1 << 64 - PAGE_SHIFT
 
 
 class DisagreementError(AssertionError):
-    """Gateware and software are not of one mind: a mistake of ours."""
+    """Gateware and software disagree: an internal error."""
 
 
 def component(log_qps: int) -> CtxMgt:
-    """What :func:`rnic.gateware.verilated.build` makes the library of, for a device of ``2**log_qps`` queue pairs."""
+    """Return the component whose library :func:`rnic.gateware.verilated.build` makes, for a device of ``2**log_qps``
+    queue pairs."""
     return CtxMgt(CtxMgtParams(log_qps=log_qps, log_eqs=LOG_MAX_EQS))
 
 
@@ -46,7 +48,7 @@ class Transfer(NamedTuple):
 
 
 class Bus:
-    """The pages that are lent, at addresses of one bus: each lender has addresses of its own, the gateware but one."""
+    """Lent pages at addresses of one bus: each lender has its own addresses, the gateware has one address space."""
 
     def __init__(self) -> None:
         self._next = 1
@@ -59,11 +61,11 @@ class Bus:
         self.writes: deque[Transfer] = deque()
 
     def map(self, payload: bytes, port: DmaPort) -> bytes:
-        """MAP_ICM_EN's payload as the gateware gets it; :meth:`mapped` when it was done."""
+        """Return MAP_ICM_EN's payload for the gateware; call :meth:`mapped` once it succeeded."""
         out, self._new = b"", []
         for at in range(0, len(payload), m.CHUNK.size):
             chunk = m.CHUNK.unpack(payload, at)
-            # what no memory has stays as it is, for the gateware to refuse
+            # leave pages without memory unchanged, for the gateware to refuse
             if chunk["page"] + chunk["pages"] <= PAGES_END:
                 self._new += [
                     (chunk["virt"] // PAGE_BYTES + page, self._next + page, port, chunk["page"] + page)
@@ -74,18 +76,18 @@ class Bus:
         return out
 
     def mapped(self) -> None:
-        """The pages of :meth:`map` are in use."""
+        """Use the pages of :meth:`map`."""
         for virt, page, port, host in self._new:
             self._lent[virt] = page
             self._pages[page] = port, host
 
     def unmapped(self, virt: int, pages: int) -> None:
-        """Pages of context memory are not mapped any more."""
+        """Remove pages of context memory."""
         for page in range(virt // PAGE_BYTES, virt // PAGE_BYTES + pages):
             self._pages.pop(self._lent.pop(page), None)
 
     def clear(self) -> None:
-        """No page is mapped."""
+        """Remove all pages."""
         self._pages.clear()
         self._lent.clear()
 
@@ -94,7 +96,7 @@ class Bus:
         return None if found is None else (found[0], found[1] << PAGE_SHIFT | addr % PAGE_BYTES)
 
     def read(self, addr: int, count: int) -> bytes | None:
-        """For the gateware: host memory's bytes; ``None`` where it does not give them."""
+        """Read host memory for the gateware; return ``None`` on failure."""
         place = self._place(addr)
         if place is None:
             return None
@@ -104,7 +106,7 @@ class Bus:
         return bytes(data) if ok else None
 
     def write(self, addr: int, data: bytes) -> bool:
-        """For the gateware: store bytes; whether host memory took them."""
+        """Write host memory for the gateware; return whether that succeeded."""
         place = self._place(addr)
         if place is None:
             return False
@@ -114,7 +116,7 @@ class Bus:
 
 
 class _Done:
-    """A DMA port at which one transfer was made already."""
+    """DMA port that checks one transfer, which the gateware has made already."""
 
     def __init__(self, port: DmaPort, done: Transfer) -> None:
         if port is not done.port:
@@ -171,17 +173,16 @@ class _Writes(WriteCtx):
 class GatewareContexts(ContextManager):
     """One device's contexts, by the gateware.
 
-    A request that the device itself refuses (:attr:`~rnic.context.ceu_parser.CeuParser.admit`, pages that nobody
-    lends) or that has no form on the wires (a payload of a part of a beat) does not reach the gateware. Nor do channel
-    requests about a queue pair that is not cached: 002 has no message that takes a single one out of the cache, so the
-    gateware still has it.
+    Requests that the device itself refuses (:attr:`~rnic.context.ceu_parser.CeuParser.admit`, pages without a lender)
+    or that cannot be encoded (a payload of a partial beat) do not reach the gateware. Neither do channel requests for a
+    queue pair that is not cached: 002 has no message to evict a single one, so the gateware still has it.
 
     Args:
-        library: of :func:`component`, built for as many queue pairs.
-        log_qps: as for :class:`~rnic.context.ctxmgt.ContextManager`, and so the further ones.
+        library: library of :func:`component`, built for the same number of queue pairs.
+        log_qps: this and further arguments as for :class:`~rnic.context.ctxmgt.ContextManager`.
 
     Raises:
-        ValueError: the first queue pair's number is another than the gateware's.
+        ValueError: the first QPN differs from the gateware's.
     """
 
     def __init__(self, library: Library, log_qps: int, counters: Counters, **more: Any) -> None:
@@ -194,12 +195,12 @@ class GatewareContexts(ContextManager):
         self.gateware = InProcess(library, self._bus.read, self._bus.write)
         self._edits: dict[tuple[str, int], None] = {}
         self._answered: dict[int, deque[bool]] = {source: deque() for source in m.ENGINES}
-        """Of each answer that waits, whether it is the gateware's."""
+        """For each waiting response, whether it is the gateware's."""
 
     # ------------------------------------------------------------------------------ the CEU
 
     def carry_out(self, header: bytes, payload: bytes, port: DmaPort | None) -> tuple[Status, bytes, bytes]:
-        """A request of the CEU, by both."""
+        """Execute a request of the CEU in both."""
         if self._refused_before(header, payload, port):
             return super().carry_out(header, payload, port)
         row = m.BY_CODE.get((header[0] >> 4, header[0] & 15))
@@ -222,7 +223,7 @@ class GatewareContexts(ContextManager):
         row = m.BY_CODE.get((header[0] >> 4, header[0] & 15))
         if row is None:
             return len(payload) % BEAT_BYTES != 0
-        if len(payload) % BEAT_BYTES or (not payload and 0 not in row.payloads):
+        if len(payload) % BEAT_BYTES:
             return True
         if row.name == "MAP_ICM_EN":
             return port is None
@@ -231,13 +232,13 @@ class GatewareContexts(ContextManager):
             payload
             and row.kind == m.WRITE
             and len(payload) in row.payloads
-            and not self.parser._admitted(row.type, number, payload)
+            and not self.parser.admits(KIND[row.type], number, payload)
         )
 
     # ------------------------------------------------------------------------------ the engines
 
     def request(self, source: int, command: bytes, payload: bytes = b"") -> bool:
-        """An engine's request, by both, and to its end."""
+        """Execute an engine's request in both, to completion."""
         waiting = len(self.key.responses[source - 1]) if source in m.ENGINES else 0
         if not super().request(source, command, payload):
             return False
@@ -251,7 +252,7 @@ class GatewareContexts(ContextManager):
         return True
 
     def response(self, source: int) -> tuple[bytes, bytes] | None:
-        """The oldest answer on a channel: the gateware's."""
+        """Return the gateware's oldest response on a channel."""
         expected = super().response(source)
         if expected is None or not self._answered[source].popleft():
             return expected
@@ -264,14 +265,14 @@ class GatewareContexts(ContextManager):
         return command, payload
 
     def run(self) -> None:
-        """The gateware until nothing is on its way, then the software after it."""
+        """Run the gateware until it is idle, then the software."""
         self.gateware.stalled = self.stalled
         self.gateware.settle()
         super().run()
         if not self.stalled and (self._bus.reads or self._bus.writes):
             raise DisagreementError("the gateware has made DMA transfers that the software has not")
 
-    # ------------------------------------------------------------------- what no message has said
+    # ------------------------------------------------------------------- changes without a message
 
     def load_qp(self, qpn: int) -> Status:
         """Fill both caches from host memory."""
@@ -293,7 +294,7 @@ class GatewareContexts(ContextManager):
         super()._edit(kind, number)
 
     def level(self) -> None:
-        """Tell the gateware what was stored to entries of the cache by hand: as whole contexts, which nobody admits."""
+        """Write cache entries that were changed directly to the gateware, as whole contexts and without checks."""
         edits, self._edits = self._edits, {}
         admit, self.parser.admit = self.parser.admit, None
         try:

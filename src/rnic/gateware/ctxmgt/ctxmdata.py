@@ -1,4 +1,4 @@
-"""``ctxmdata``: which host page holds which context (002 5.3)."""
+"""``ctxmdata``: the mapping from contexts to host pages (002 5.3)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rnic.spec.limits import FIRST_QPN
 
 RCV_REQ, MDT_PROC, DMA_PROC = range(len(STATES["ctxmdata"]))
 LOCATE, CHECK_BASES, RESET, CHUNK, NEXT_PAGE, JUDGE_PAGE = range(6)
-"""What MDT_PROC is at: a context's page; WR_ICMMAP_EN's bases; forgetting all; a run of pages, one page of it."""
+"""Task of MDT_PROC: a context's page; WR_ICMMAP_EN's bases; forgetting all; a run of pages, one page of it."""
 MAP, ROLL_BACK, LOOK, DROP = range(4)
 """A walk over pages: MAP_ICM_EN's, taking back what it did; MAP_ICM_DIS's, first looking, then dropping."""
 WAIT: Final = 3
@@ -77,7 +77,7 @@ class CtxMData(wiring.Component):
         self.at = Signal(range(6))
 
     def elaborate(self, platform: object) -> Module:
-        """Three states; MDT_PROC has steps of its own."""
+        """Build the three states; MDT_PROC has sub-steps."""
         m = Module()
         tables = list(self.tables.values())
         for kind, table in self.tables.items():
@@ -166,7 +166,7 @@ class CtxMData(wiring.Component):
         return m
 
     def _bases(self, m: Module, kind: Value, opcode: Value, settled: Value, finished: Signal, bad: Signal) -> None:
-        """WR_ICMMAP_EN and WR_ICMMAP_DIS."""
+        """Build WR_ICMMAP_EN and WR_ICMMAP_DIS."""
         here = (self.state == MDT_PROC) & settled
         spans, wrong = [], []
         for kind_name, table in self.tables.items():
@@ -205,7 +205,7 @@ class CtxMData(wiring.Component):
         self, m: Module, opcode: Value, addr: Value, data: Value, wait: Signal, settled: Value, finished: Signal,
         bad: Signal,
     ) -> None:  # fmt: skip
-        """MAP_ICM_EN and MAP_ICM_DIS, a page at a time."""
+        """Build MAP_ICM_EN and MAP_ICM_DIS, page by page."""
         walk, count, at = Signal(2), addr, self.at
         mapping = opcode == msg.MAP_ICM_EN
         chunk_at, page_at = Signal(range(msg.MAX_CHUNKS + 1)), Signal(range(MAX_RUN + 1))
@@ -298,7 +298,7 @@ class CtxMData(wiring.Component):
         self, m: Module, walk: Signal, mapping: Value, chunk_at: Signal, page_at: Signal, end_chunk: Signal,
         end_page: Signal, wait: Signal, bad: Signal,
     ) -> None:  # fmt: skip
-        """A page cannot be had: what this request has mapped is taken back."""
+        """Roll back the pages mapped by this request after a failure."""
         with m.If(mapping):
             m.d.comb += self.rewind.eq(1)
             m.d.sync += [

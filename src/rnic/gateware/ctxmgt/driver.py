@@ -1,4 +1,4 @@
-"""CtxMgt's Verilog inside this process, driven by its ports: what the CEU, six engines and a DMA engine are to it."""
+"""CtxMgt's Verilog in this process, driven at its ports in place of the CEU, six engines and a DMA engine."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from rnic.gateware.ctxmgt.top import EVENTS
 from rnic.gateware.verilated import Library, Model
 
 QUIET: Final = 24
-"""Cycles without anything going on, after which nothing is on its way."""
+"""Idle cycles after which nothing is in flight."""
 PATIENCE: Final = 4_000_000
-"""Cycles that a request may take: 64 chunks of 4095 pages, and taking them back, are two million."""
+"""Cycle limit of a request; 64 chunks of 4095 pages with rollback take two million."""
 Beat = dict[str, int]
 Read = Callable[[int, int], bytes | None]
 Write = Callable[[int, bytes], bool]
 
 
 def beats_of(header: bytes, payload: bytes) -> list[int]:
-    """A CEU request's payload as it crosses the interface; a request without is one beat of no meaning."""
+    """Return a CEU request's payload in beats; a request without payload is one beat with ``tkeep`` low."""
     beats = [payload[at : at + BEAT_BYTES] for at in range(0, len(payload), BEAT_BYTES)]
     if header[0] >> 4 == m.MAP_ICM_CXT:
         return [int.from_bytes(beat[16:] + beat[:16], "big") for beat in beats] or [0]
@@ -35,9 +35,9 @@ class InProcess:
 
     Args:
         library: of :func:`~rnic.gateware.verilated.build`.
-        read: host memory's bytes at an address; ``None`` where it does not give them.
-        write: store bytes in host memory; whether it took them.
-        latency: cycles until host memory answers.
+        read: reads host memory; returns ``None`` on failure.
+        write: writes host memory; returns whether that succeeded.
+        latency: memory latency in cycles.
     """
 
     def __init__(self, library: Library, read: Read, write: Write, latency: int = 1) -> None:
@@ -45,7 +45,7 @@ class InProcess:
         self._read, self._write = read, write
         self.latency = latency
         self.stalled = False
-        """Host memory does not answer."""
+        """True while host memory does not respond."""
         self.counted = dict.fromkeys(EVENTS, 0)
         self.responses: dict[int, deque[bytes]] = {source: deque() for source in m.ENGINES}
         self.contexts: dict[int, deque[bytes]] = {source: deque() for source in m.ENGINES}
@@ -85,13 +85,14 @@ class InProcess:
     # ------------------------------------------------------------------------------ requests
 
     def ceu(self, header: bytes, payload: bytes = b"") -> tuple[Status, bytes, bytes]:
-        """Run one request of the command unit to its end: status, response header and data.
+        """Run a request of the command unit; return status, response header and data.
 
-        ``RuntimeError`` if it comes to none.
+        Raise ``RuntimeError`` on timeout.
         """
         beats, tuser = beats_of(header, payload), int.from_bytes(header, "big")
         for place, beat in enumerate(beats, 1):
-            self._queues["ceu_req"].append({"tuser": tuser, "tdata": beat, "tlast": int(place == len(beats))})
+            last, keep = int(place == len(beats)), int(bool(payload))
+            self._queues["ceu_req"].append({"tuser": tuser, "tdata": beat, "tlast": last, "tkeep": keep})
         self._answers.clear()
         end = self.cycles + PATIENCE
         while not self._statuses:
@@ -102,18 +103,18 @@ class InProcess:
         return self._statuses.popleft(), answer, b"".join(beat for _, beat in self._answers)
 
     def waiting(self, source: int) -> int:
-        """Commands of a channel that its FIFO has not taken."""
+        """Return the number of commands of a channel that its FIFO has not taken."""
         return len(self._queues[f"{m.SOURCE_NAMES[source]}_cmd"])
 
     def request(self, source: int, command: bytes, payload: bytes = b"") -> None:
-        """Put a command, and a write's payload, into an engine channel."""
+        """Queue a command, with a write's payload, on an engine channel."""
         name = m.SOURCE_NAMES[source]
         self._queues[f"{name}_cmd"].append({"tdata": int.from_bytes(command, "big")})
         if payload and source in WRITES and command[0] == m.WR_QP_CXT << 4 | WRITES[source][0]:
             self._queues[f"{name}_cxt_in"].append({"tdata": int.from_bytes(payload, "big")})
 
     def settle(self) -> None:
-        """Go on until nothing is on its way, but for what a stalled memory holds."""
+        """Run until nothing is in flight except requests to a stalled memory."""
         quiet = 0
         while quiet < QUIET:
             quiet = 0 if self.cycle() else quiet + 1
@@ -121,7 +122,7 @@ class InProcess:
     # ------------------------------------------------------------------------------ a cycle
 
     def cycle(self) -> bool:
-        """One clock cycle; whether anything was going on."""
+        """Run one clock cycle; return whether anything was active."""
         pins = self._model.outputs
         events = pins["events"]
         if events:

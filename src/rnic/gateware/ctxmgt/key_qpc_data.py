@@ -1,4 +1,4 @@
-"""``key_qpc_data``: what the data path needs of each context (002 5.4)."""
+"""``key_qpc_data``: the part of each context that the data path needs (002 5.4)."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ WITH_QUEUES: Final = (msg.RTC, msg.RRC, msg.EE)
 
 
 def asks(command: Value, type_: int, opcode: int) -> Value:
-    """Whether an engine's command is this one."""
+    """Return whether an engine's command is this one."""
     return (get(command, msg.ENGINE_HEADER, "type") == type_) & (get(command, msg.ENGINE_HEADER, "opcode") == opcode)
 
 
 def channels() -> dict[str, Any]:
-    """The six channels of 3.2, with the widths that they have there."""
+    """Return the six channels of 3.2, with the widths that they have there."""
     members: dict[str, Any] = {}
     for source in msg.ENGINES:
         name = msg.SOURCE_NAMES[source]
@@ -71,7 +71,7 @@ def channels() -> dict[str, Any]:
 
 
 def interface(params: CtxMgtParams) -> dict[str, wiring.Member]:
-    """Ports; an engine's channel has a name of :data:`~rnic.context.messages.SOURCE_NAMES`."""
+    """Return the ports; an engine's channel has a name of :data:`~rnic.context.messages.SOURCE_NAMES`."""
     members = {
         # request controller
         "selected_channel": In(8),
@@ -98,10 +98,10 @@ def interface(params: CtxMgtParams) -> dict[str, wiring.Member]:
 
 
 class KeyQpcData(wiring.Component):
-    """Key data of QPs, CQs and EQs in RAMs of their own, each entry with a bit that says whether it is there.
+    """Key data of QPs, CQs and EQs in separate RAMs, with a valid bit for each entry.
 
-    The FIFOs around it have room for what it sends: the request controller leaves out channels whose have not.
-    While ``forget``, and after a reset, every entry is overwritten; ``forgets``: from this cycle on nothing is known.
+    The FIFOs around it always have room for its output: the request controller skips channels whose FIFOs do not. While
+    ``forget`` is high, and after a reset, every entry is cleared; ``forgets``: from this cycle on no entry is valid.
     """
 
     def __init__(self, params: CtxMgtParams) -> None:
@@ -115,7 +115,7 @@ class KeyQpcData(wiring.Component):
         self.ceu = Signal(PARSER_REQUEST_BITS)
 
     def elaborate(self, platform: object) -> Module:
-        """A request's way: the command, the QP's entry, for three channels the CQ's and its EQ's, the answer."""
+        """Build a request's way: the command, the QP's entry, for three channels the CQ's and its EQ's, the answer."""
         m = Module()
         state, wait, command = self.state, self.wait, self.command
         names = {source: msg.SOURCE_NAMES[source] for source in msg.ENGINES}
@@ -195,7 +195,7 @@ class KeyQpcData(wiring.Component):
         return m
 
     def _rams(self, m: Module, channel: Value, psn: Value, new_state: Value, stores: Value) -> Keys:
-        """The RAMs and the registers of the entries that the command's numbers select; what is written."""
+        """Build the RAMs and the registers of the entries that the command's numbers select; return what is written."""
         log, log_eqs = self.params.log_qps, self.params.log_eqs
         ports: dict[str, tuple[Any, Any]] = {}
         for name, bits, depth in (
@@ -266,12 +266,12 @@ class KeyQpcData(wiring.Component):
 
 
 def _entry(data: Value, fits: Value) -> Value:
-    """An entry, zero if it is not there."""
+    """Return an entry, zero if it is not there."""
     return Mux(data[-1] & fits, data, 0)
 
 
 def _within(number: Value, first: int, log: int) -> Value:
-    """Whether ``number`` is one of the 2**log from ``first``: no two of them have a slot in common."""
+    """Return whether ``number`` is one of the 2**log from ``first``: no two of them have a slot in common."""
     wide = Value.cast(number)
     return (wide >= first) & (wide < first + (1 << log))
 
@@ -281,7 +281,7 @@ def _bits(layout: Layout, names: tuple[str, ...]) -> int:
 
 
 def _field(layout: Layout, name: str, words: Value) -> Value:
-    """A field of the context whose first bytes are ``words``."""
+    """Return a field of the context whose first bytes are ``words``."""
     field = layout[name]
     low = len(words) - 8 * (field.byte + field.unit) + field.lsb
     return words[low : low + field.width]
@@ -292,7 +292,7 @@ def _chosen(layout: Layout, names: tuple[str, ...], words: Value) -> Value:
 
 
 def _parts(layout: Layout, names: tuple[str, ...], entry: Value) -> dict[str, Value]:
-    """The fields that :func:`_chosen` has put together."""
+    """Return the fields that :func:`_chosen` has put together."""
     out, at = {}, 0
     for name in names:
         out[name] = entry[at : at + layout[name].width]
@@ -301,7 +301,7 @@ def _parts(layout: Layout, names: tuple[str, ...], entry: Value) -> dict[str, Va
 
 
 def _write_back(command: Value, psn: Value, state: Value, flags: Value) -> Value:
-    """The request to ctxmdata that brings host memory up to date."""
+    """Return the request to ctxmdata that brings host memory up to date."""
     return vector(
         msg.CEU_HEADER,
         {

@@ -1,4 +1,4 @@
-"""Cycles that CtxMgt takes for each kind of request, with many of them waiting."""
+"""Measure CtxMgt's cycles for each kind of request, with full queues."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _name(source: int) -> str:
 
 
 def _stream(ctxmgt: InProcess, sources: list[int], kind: int, opcode: int, qpns: list[int]) -> float:
-    """Cycles of each of COUNT requests in one row; kind 0: each channel's own read."""
+    """Measure the cycles per request of COUNT requests in a row; kind 0 is each channel's own read."""
     for at in range(COUNT):
         source = sources[at % len(sources)]
         row = m.READS[source]

@@ -55,14 +55,14 @@ class PageTable(wiring.Component):
         self.depth = table_pages(log, shift)
 
     def pages(self, log: Value) -> Value:
-        """Pages of 2**log contexts, as :func:`~rnic.context.ctxmdata.table_pages` counts them."""
+        """Return the number of pages of 2**log contexts, as :func:`~rnic.context.ctxmdata.table_pages`."""
         out: Value = Const(1)
         for each in range(1, self.most + 1):
             out = Mux(log == each, table_pages(each, self.shift), out)
         return out
 
     def elaborate(self, platform: object) -> Module:
-        """A register where there is one entry, as the document says, else RAM."""
+        """Build a register for one entry, as the document says, else RAM."""
         m = Module()
         bits = max(1, (self.depth - 1).bit_length())
         enabled, base, log = Signal(), Signal(PAGE_BITS), Signal(LOG_BITS, init=self.most)

@@ -1,4 +1,4 @@
-"""What a CtxMgt is built with."""
+"""Parameters of a CtxMgt."""
 
 from __future__ import annotations
 

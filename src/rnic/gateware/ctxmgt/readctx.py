@@ -8,9 +8,11 @@ from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
 from rnic.context import messages as msg
-from rnic.gateware.ctxmgt.streams import FAILED_BIT, READ_REQUEST_BITS, ContextStream, get, vector
+from rnic.gateware.ctxmgt.streams import BEAT_BITS, FAILED_BIT, READ_REQUEST_BITS, ContextStream, get, vector
 from rnic.gateware.interfaces import WordStream
+from rnic.gateware.register_slice import RegisterSlice
 
+CODE_BITS, QPN_BITS = 8, 32
 PENDING = 2
 """Reads on their way: the CEU waits for each."""
 
@@ -18,8 +20,9 @@ PENDING = 2
 class ReadCtx(wiring.Component):
     """``code`` goes with ``req``: type and opcode of the CEU's request, which wait with its QPN for the answer.
 
-    Host memory says ``error`` in a response's first beat; then it is the only one, and the CEU gets no data.
-    ``done`` and ``failed`` are one cycle long.
+    Host memory says ``error`` in a response's first beat; then it is the only one, and the CEU gets no data. Beats go
+    through a register slice, so no path leads from memory to the CEU or back. ``done`` and ``failed`` are one cycle
+    long, the first in which the CEU may see the last beat.
     """
 
     def __init__(self) -> None:
@@ -36,9 +39,12 @@ class ReadCtx(wiring.Component):
         )
 
     def elaborate(self, platform: object) -> Module:
-        """No states (5.5.3): the queue of pending request metadata does the work."""
+        """Build the queue of pending request metadata, which replaces a state machine (5.5.3)."""
         m = Module()
-        m.submodules.pending = pending = SyncFIFO(width=8 + 32, depth=PENDING)
+        names_bits = CODE_BITS + QPN_BITS
+        m.submodules.pending = pending = SyncFIFO(width=names_bits, depth=PENDING)
+        beat = {"tdata": Out(BEAT_BITS), "names": Out(names_bits), "tlast": Out(1), "tvalid": Out(1), "tready": In(1)}
+        m.submodules.beats = beats = RegisterSlice(BEAT_BITS, wiring.Signature(beat))
         request, out, answer, back = self.req, self.dma_cm_rd_req, self.ceu_rsp, self.dma_cm_rd_rsp
         names = {name: get(request.tdata, msg.READ_REQUEST, name) for name in ("addr", "len", "qpn")}
         m.d.comb += [
@@ -50,16 +56,21 @@ class ReadCtx(wiring.Component):
             pending.w_en.eq(out.tvalid & out.tready),
         ]
         error, taken = back.tuser[FAILED_BIT], Signal()
-        qpn, code = pending.r_data[:32], pending.r_data[32:]
+        into, out_of = beats.s_axis, beats.m_axis
+        qpn, code = out_of.names[:QPN_BITS], out_of.names[QPN_BITS:]
         m.d.comb += [
-            answer.tuser.eq(vector(msg.CEU_HEADER, {"type": code[4:], "opcode": code[:4], "addr": qpn})),
-            answer.tdata.eq(back.tdata),
-            answer.tlast.eq(back.tlast),
-            answer.tvalid.eq(back.tvalid & ~error),
-            back.tready.eq(answer.tready | error),
+            into.tdata.eq(back.tdata),
+            into.names.eq(pending.r_data),
+            into.tlast.eq(back.tlast),
+            into.tvalid.eq(back.tvalid & ~error),
+            back.tready.eq(into.tready),
             taken.eq(back.tvalid & back.tready & back.tlast),
             pending.r_en.eq(taken),
-            self.done.eq(taken & ~error),
-            self.failed.eq(taken & error),
+            answer.tuser.eq(vector(msg.CEU_HEADER, {"type": code[4:], "opcode": code[:4], "addr": qpn})),
+            answer.tdata.eq(out_of.tdata),
+            answer.tlast.eq(out_of.tlast),
+            answer.tvalid.eq(out_of.tvalid),
+            out_of.tready.eq(answer.tready),
         ]
+        m.d.sync += [self.done.eq(taken & ~error), self.failed.eq(taken & error)]
         return m

@@ -30,7 +30,7 @@ class ReplayFifo(wiring.Component):
         self.depth = depth
 
     def elaborate(self, platform: object) -> Module:
-        """A RAM with two counters; what goes past the depth is for the parser to refuse."""
+        """Build a RAM with two counters; the parser refuses payloads beyond the depth."""
         m = Module()
         m.submodules.beats = beats = Memory(shape=self.width, depth=self.depth, init=[])
         write, read = beats.write_port(), beats.read_port()

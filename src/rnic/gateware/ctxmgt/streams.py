@@ -1,4 +1,4 @@
-"""Interfaces between CtxMgt's modules and to its neighbours, and vectors made from the layout tables."""
+"""Interfaces between CtxMgt's modules and to its neighbors, and vectors made from the layout tables."""
 
 from __future__ import annotations
 
@@ -33,35 +33,36 @@ class ContextStream(wiring.Signature):
     """AXI4-Stream as between CEU, CtxMgt and DMA engine: the header in ``tuser``, data in ``tdata``.
 
     The first byte of a context, or of what is written, is the highest of ``tdata``; what does not fill a beat has
-    zeros below it. Of MAP_ICM's chunks the first of a beat is the low half.
+    zeros below it. Of MAP_ICM's chunks the first of a beat is the low half. ``keep`` adds ``tkeep``, one bit for the
+    whole of a beat, which 002 does not have: it is low in the one beat of a request without payload.
     """
 
-    def __init__(self) -> None:
-        super().__init__(
-            {
-                "tuser": Out(HEADER_BITS),
-                "tdata": Out(BEAT_BITS),
-                "tlast": Out(1),
-                "tvalid": Out(1),
-                "tready": In(1),
-            }
-        )
+    def __init__(self, keep: bool = False) -> None:
+        members = {
+            "tuser": Out(HEADER_BITS),
+            "tdata": Out(BEAT_BITS),
+            "tlast": Out(1),
+            "tvalid": Out(1),
+            "tready": In(1),
+        }
+        super().__init__(members | ({"tkeep": Out(1)} if keep else {}))
 
 
 def place(layout: Layout, name: str) -> slice:
-    """Bits of a field in its structure taken as one number, high byte first where the structure is big-endian."""
+    """Return the bits of a field in its structure taken as one number, high byte first where the structure is
+    big-endian."""
     field = layout[name]
     after = field.byte if layout.endian == "little" else layout.size - field.byte - field.unit
     return slice(after * 8 + field.lsb, after * 8 + field.msb + 1)
 
 
 def get(vector: Value, layout: Layout, name: str) -> Value:
-    """A field of a structure."""
+    """Return a field of a structure."""
     return vector[place(layout, name)]
 
 
 def vector(layout: Layout, values: Mapping[str, ValueLike]) -> Value:
-    """The structure with these fields; all others are zero, and a value is cut to its field."""
+    """Return the structure with these fields; all others are zero, and a value is cut to its field."""
     bits: list[Value] = [Const(0, 1)] * (layout.size * 8)
     for name, value in values.items():
         wide, where = Value.cast(value), place(layout, name)

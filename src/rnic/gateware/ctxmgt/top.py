@@ -44,14 +44,15 @@ EVENTS: Final = (
 )
 """Bits of ``events``, each one cycle long. A request of the CEU: ``parsed``, and translated (``took_ceu``). An
 engine's: ``chose`` and ``received``, its write-back translated (``took_key``). ``writes``: writectx has a request,
-``wrote``: memory has answered it; ``read``: it has answered readctx. ``forgot``: key data are gone. The rest are what
+``wrote``: memory has answered it; ``read``: it has answered readctx. ``forgot``: key data is gone. The rest are what
 counters of the same names count."""
 
 
 def interface() -> dict[str, wiring.Member]:
-    """CtxMgt's ports (002 chapter 3). A write's outcome, ``dma_cm_wr_rsp``, and the CEU's ``ceu_status`` are ours."""
+    """Return CtxMgt's ports (002 chapter 3). ``dma_cm_wr_rsp`` (a write's result), ``ceu_status`` and ``ceu_req_tkeep``
+    are additions of rnic."""
     members = {
-        "ceu_req": In(ContextStream()),
+        "ceu_req": In(ContextStream(keep=True)),
         "ceu_rsp": Out(ContextStream()),
         "ceu_status": Out(WordStream(STATUS_BITS)),
         "dma_cm_rd_req": Out(ContextStream()),
@@ -79,7 +80,7 @@ class CtxMgt(wiring.Component):
         self.writectx = WriteCtx(params)
 
     def elaborate(self, platform: object) -> Module:
-        """Modules, the FIFOs between them, and those of the channels."""
+        """Build the modules, the FIFOs between them, and those of the channels."""
         m = Module()
         parser, key, ctxmdata = self.parser, self.key, self.ctxmdata
         readctx, writectx, controller = self.readctx, self.writectx, self.controller
@@ -176,7 +177,7 @@ class CtxMgt(wiring.Component):
         return m
 
     def _channel(self, m: Module, source: int, room_behind: Signal) -> Signal:
-        """A channel's FIFOs; whether it has a request that can be served to its end."""
+        """Build a channel's FIFOs; return whether it has a request that can be served to its end."""
         name, depth, key = msg.SOURCE_NAMES[source], self.params.fifo_depth, self.key
         waits = Signal(name=f"{name}_waits")
         fifos = {}

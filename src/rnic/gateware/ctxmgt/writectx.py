@@ -26,7 +26,7 @@ from rnic.gateware.interfaces import WordStream
 
 PARSE_REQ, REQ_OUT = range(len(STATES["writectx"]))
 CONTEXT, HEADER_DATA, ZEROS, WRITE_BACK = range(4)
-"""What a request asks for, as the machine's inputs."""
+"""Target of a request, as the machine's inputs."""
 PSN_AT = {
     msg.WR_QP_NPST: QPC["next_send_psn"].byte + 1,
     msg.WR_QP_UAPST: QPC["last_acked_psn"].byte + 1,
@@ -63,7 +63,7 @@ class WriteCtx(wiring.Component):
         self.state = Signal(range(len(STATES["writectx"])))
 
     def elaborate(self, platform: object) -> Module:
-        """PARSE_REQ finds out what to send, REQ_OUT sends it beat by beat."""
+        """Build the states: PARSE_REQ decodes the request, REQ_OUT sends it beat by beat."""
         m = Module()
         state, out = self.state, self.dma_cm_wr_req
         m.submodules.pending = pending = SyncFIFO(width=2, depth=self.outstanding)
@@ -132,17 +132,23 @@ class WriteCtx(wiring.Component):
             with m.Elif(end):
                 m.d.sync += second.eq(1)
 
+        # an answer counts a cycle after it has come, so that no path leads from memory's wires to CtxMgt's
         back, bad = self.dma_cm_wr_rsp, Signal()
-        error = back.tdata[FAILED_BIT]
+        came, error, last, from_ceu = Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
             back.tready.eq(pending.r_rdy),
             pending.r_en.eq(back.tvalid),
-            self.finished.eq(back.tvalid & pending.r_rdy & pending.r_data[0]),
-            self.finished_ceu.eq(pending.r_data[1]),
+            self.finished.eq(came & last),
+            self.finished_ceu.eq(from_ceu),
             self.finished_bad.eq(bad | error),
         ]
-        with m.If(back.tvalid & pending.r_rdy):
-            m.d.sync += bad.eq((bad | error) & ~pending.r_data[0])
+        m.d.sync += [
+            came.eq(back.tvalid & pending.r_rdy),
+            error.eq(back.tdata[FAILED_BIT]),
+            Cat(last, from_ceu).eq(pending.r_data),
+        ]
+        with m.If(came):
+            m.d.sync += bad.eq((bad | error) & ~last)
         return m
 
 
@@ -155,5 +161,5 @@ def _header(addr: Value, length: Value) -> Value:
 
 
 def _top(value: Value) -> Value:
-    """At the high end of a beat, zeros below."""
+    """Align to the high end of a beat, with zeros below."""
     return Cat(Const(0, BEAT_BITS - len(value)), value)
