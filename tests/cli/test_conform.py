@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from rnic.cli.conform import conform
 from rnic.cli.vectors import vectors
+from rnic.conform.report_file import read_report
 from rnic.testing import own_network
 from tests.attempts import every_valid
 
@@ -37,8 +39,11 @@ def test_in_simulation_with_every_report(tmp_path: Path) -> None:
     assert "IBA 9.7.5.2" in result.stdout.splitlines()
     assert len(ElementTree.parse(junit).getroot().findall("testcase")) == 6
     assert html.read_text().count("<details>") == 12
-    made = json.loads(run("--simulated", "--suite", "unreliable", "--json").stdout)
+    path = tmp_path / "report.json"
+    made = json.loads(run("--simulated", "--suite", "unreliable", "--json", "--report", path).stdout)
     assert made["counts"]["pass"] == len(made["results"]) == 11
+    assert json.loads(path.read_text()) == made
+    assert read_report(path).name == "rnic at simulation"
 
 
 def test_listing_and_showing() -> None:
@@ -60,11 +65,11 @@ def test_the_list_as_json() -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        ((), "name the PEER, or --simulated"),
-        (("127.0.0.1",), "say with --addr"),
-        (("127.0.0.1", "--addr", "127.0.0.1", "--qp", "5:7"), "with --qp go --va and --rkey"),
+        ((), "give PEER, or --simulated"),
+        (("127.0.0.1",), "give --addr, the address of this machine"),
+        (("127.0.0.1", "--addr", "127.0.0.1", "--qp", "5:7"), "--qp needs --va and --rkey"),
         (("127.0.0.1", "--addr", "127.0.0.1", "--qp", "x", "--va", "1", "--rkey", "1"), "give QPN:PSN"),
-        (("--simulated", "-k", "no-such"), "no test has such a name"),
+        (("--simulated", "-k", "no-such"), "no test matches"),
         (("127.0.0.1", "--addr", TESTER, "--agent-port", "9"), "start an agent there"),
     ],
 )
@@ -147,6 +152,7 @@ def test_the_agent_for_other_devices_compiles_and_serves_under_exec(tmp_path: Pa
         assert process.stdout is not None
         first = process.stdout.readline()
         assert f"listens on TCP port {port}" in first, first
+        hang_up_and_ask_for_much(int(port))
         chosen = ("write-only", "send-several@512", "fetch-add", "rnr", "key-tag", "out-read", "ud-receive", "uc-write")
         names = [word for name in chosen for word in ("-k", name)]
         result = run(f"{NET}.133", "--addr", f"{NET}.134", "--agent-port", port, *names)
@@ -156,8 +162,22 @@ def test_the_agent_for_other_devices_compiles_and_serves_under_exec(tmp_path: Pa
         process.communicate()
 
 
+def hang_up_and_ask_for_much(port: int) -> None:
+    """Testers that read no answer, and one that names what no device has."""
+    for _ in range(3):
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            sock.sendall(b"bytes S 0 262144\n" * 20)
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as sock:
+        sock.sendall(b"open service=RC mtu=18446744073709551615 gid=0 access=rwa\npoll\n")
+        answers = b""
+        while answers.count(b"\n") < 2:
+            answers += sock.recv(1 << 16)
+    assert answers.endswith(b"ok none\n"), answers
+
+
 def test_vectors(tmp_path: Path) -> None:
     result = CliRunner().invoke(vectors, ["--out", str(tmp_path / "v"), "-k", "gap*"])
     assert result.output == f"{tmp_path / 'v'}: 5 tests\n"
     assert sorted(path.suffix for path in (tmp_path / "v" / "responder").glob("gap.*")) == [".hex", ".json", ".pcapng"]
-    assert "no test has such a name" in CliRunner().invoke(vectors, ["--out", str(tmp_path), "-k", "x"]).output
+    assert "no test matches" in CliRunner().invoke(vectors, ["--out", str(tmp_path), "-k", "x"]).output

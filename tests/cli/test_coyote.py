@@ -39,14 +39,14 @@ def test_two_processes(server: tuple[subprocess.Popen[str], str], operation: str
     process, port = server
     options = ("-X", "16384", "--runs", "2", "--json", "--operation", operation, "--vfid", "3")
     client = start(SERVER, "--addr", CLIENT, "--port", port, *options)
-    said, errors = client.communicate(timeout=30)
+    said, errors = client.communicate(timeout=120)
     assert (client.returncode, errors) == (0, "")
     result = json.loads(said)
     assert result["checked"] is True
     assert [row["size"] for row in result["rows"]] == [64 << order for order in range(9)]
     assert result["counters"]["tlb_prefetched"] > 0
     assert result["counters"]["page_faults_refused"] == 0
-    said, errors = process.communicate(timeout=30)
+    said, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (0, "")
     assert said.startswith(f"{operation.upper()}, all data right; ")
 
@@ -54,10 +54,10 @@ def test_two_processes(server: tuple[subprocess.Popen[str], str], operation: str
 def test_buffers_of_two_sizes(server: tuple[subprocess.Popen[str], str]) -> None:
     process, port = server
     client = start(SERVER, "--addr", CLIENT, "--port", port)
-    _, errors = client.communicate(timeout=30)
+    _, errors = client.communicate(timeout=120)
     assert client.returncode == 1
     assert errors == ("rnic coyote: max_size=1048576: the smaller buffer has 20000 bytes, give both sides the same\n")
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "hung up" in errors
 
@@ -74,6 +74,6 @@ def test_buffers_of_two_sizes(server: tuple[subprocess.Popen[str], str]) -> None
 )
 def test_errors_are_one_line(args: tuple[str, ...], status: int, words: str) -> None:
     process = start(*args)
-    said, errors = process.communicate(timeout=30)
+    said, errors = process.communicate(timeout=120)
     assert (process.returncode, said.count("\n") <= 1, errors.count("\n")) == (status, True, 1)
     assert words in errors

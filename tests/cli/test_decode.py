@@ -139,7 +139,7 @@ def test_malformed_and_other_protocols(tmp_path: Path) -> None:
         f"{path}: 4 frames, 2 RoCEv2: ICRC ok 2, wrong 0",
         "  malformed: 1",
         "  opcodes: RC_ACKNOWLEDGE 1, CNP 1",
-        "  other protocols: ARP 1, RoCEv1 1",
+        "  other protocols: ARP 1, RoCEv1 without a BTH 1",
     ]
     assert lines_of(run("--json", path))[2]["drop"] == "BAD_LENGTH"
 
@@ -147,7 +147,9 @@ def test_malformed_and_other_protocols(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cut", [1, 16, 20])
 def test_snapped_frames(tmp_path: Path, cut: int) -> None:
     path = capture(tmp_path / "x.pcapng", frame(V4), cut=cut)
-    assert run(path).stdout.splitlines()[0].endswith("cut short")
+    first = run(path).stdout.splitlines()[0]
+    assert first.endswith("cut short")
+    assert " > " in first
     result = run("-v", path)
     assert result.exit_code == 0
     assert f"    cut short       {cut} bytes were not captured: ICRC unchecked" in result.stdout
@@ -300,3 +302,49 @@ def test_a_wrong_packet_does_not_arrive_in_the_ladder(tmp_path: Path) -> None:
     line = run("--flow", capture(tmp_path / "x.pcapng", bytes(bad))).stdout.splitlines()[-1]
     assert line.endswith("-x|")
     assert "(ICRC wrong)" in line
+
+
+# --------------------------------------------------------------------------------------- what recorders change
+
+
+def test_a_source_port_that_the_recorder_rewrote(tmp_path: Path) -> None:
+    sent = Flow(V4.src, V4.dst, 53_427)
+    shown = Flow(V4.src, V4.dst, 4791)
+    packets = [
+        Ethernet(ethertype=0x0800).pack() + ip_packet(shown, seal(build(0x04, dqpn=1, psn=psn), sent))
+        for psn in range(3)
+    ]
+    path = capture(tmp_path / "x.pcapng", *packets)
+    result = run(path)
+    assert result.exit_code == 0
+    assert result.stdout.count("(ICRC fits source port 53427)") == 3
+    assert "ICRC ok 3, wrong 0" in result.stdout
+    assert "source port 53427" not in run(capture(tmp_path / "y.pcapng", *packets[:2])).stdout
+
+
+def test_a_frame_before_segmentation_is_shown_as_its_packets(tmp_path: Path) -> None:
+    joined = b"".join(seal(build(0x07, dqpn=1, psn=psn, payload=bytes(1024)), V4, psn) for psn in range(3))
+    path = capture(tmp_path / "x.pcapng", Ethernet(ethertype=0x0800).pack() + ip_packet(V4, joined))
+    result = run(path)
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert [line.partition("psn=")[2] for line in lines[:3]] == [
+        f"{psn} [1024]  ({psn + 1} of 3 in one frame)" for psn in range(3)
+    ]
+    assert lines[3] == f"{path}: 1 frames, 3 RoCEv2: ICRC ok 3, wrong 0"
+    rows = [json.loads(line) for line in run("--json", path).stdout.splitlines()]
+    assert [(row["number"], row["icrc_ok"], row["drop"]) for row in rows[:3]] == [(1, True, None)] * 3
+
+
+def test_a_legal_service_that_is_not_taken_apart_is_called_so(tmp_path: Path) -> None:
+    packets = []
+    for opcode in (0x44, 0xA4, 0xC1, 0x5F):
+        body = build(0x04, dqpn=1, psn=2, payload=bytes(64))
+        body[0] = opcode
+        packets.append(Ethernet(ethertype=0x0800).pack() + ip_packet(V4, seal(body, V4)))
+    lines = run(capture(tmp_path / "x.pcapng", *packets)).stdout.splitlines()
+    words = ["RD_SEND_ONLY", "XRC_SEND_ONLY", "manufacturer's opcode 0xc1", "opcode 0x5f"]
+    for line, name in zip(lines, words, strict=False):
+        assert f"10.0.0.2  {name} qp=0x000001 psn=2" in line
+        assert ("BAD_OPCODE" in line) is (name == "opcode 0x5f")
+    assert "  malformed: 1" in lines

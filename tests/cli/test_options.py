@@ -21,7 +21,7 @@ MEANINGS = {
     "--faults": "Faults",
     "--device": "device",
     "--nic-process": "NIC process",
-    "--timeout": "Seconds without a word",
+    "--timeout": "seconds without a response",
     "--iters": "Messages Exchanges",
 }
 """What the help of an option says in every command that has it: one of these words at least."""

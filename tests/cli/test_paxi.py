@@ -52,7 +52,7 @@ def test_check_and_the_targets_own_digest(width: str) -> None:
         assert shown.endswith("pass\n")
         digest = re.search(r"memory of 32769 bytes, sha256 (\w{64})", shown)
         assert digest is not None
-        rest, _ = target.communicate(timeout=30)
+        rest, _ = target.communicate(timeout=120)
         assert rest == f"1 window, sha256 {digest[1]}\n"
         assert target.returncode == 0
 
@@ -65,7 +65,7 @@ def test_json_of_both_ends() -> None:
         assert found["reads"] + found["writes"] + found["refusals"] == 60
         assert found["counters"]["paxi_requests"] > 0
         target.send_signal(signal.SIGTERM)
-        rest, _ = target.communicate(timeout=30)
+        rest, _ = target.communicate(timeout=120)
         assert json.loads(rest) == {"windows": 1, "sha256": found["sha256"]}
 
 
@@ -94,7 +94,7 @@ def test_memory_that_is_served_for_reading() -> None:
     ("args", "status", "said"),
     [
         (("read", ADDR, "-p", "9", "0", "4"), 1, "nobody listens on"),
-        (("read", ADDR, "zero", "4"), 2, "'zero' is no whole number, such as 4096 or 0x1000"),
+        (("read", ADDR, "zero", "4"), 2, "'zero' is not a whole number, such as 4096 or 0x1000"),
         (("read", ADDR, "0", "0"), 2, "0: 1 to 1048576"),
         (("write", ADDR, "0", "abc"), 2, "'abc': pairs of hexadecimal digits"),
         (("serve", "--size", "0"), 2, "0: 1 to"),

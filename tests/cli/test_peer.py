@@ -52,9 +52,9 @@ def test_clients_need_no_address_of_their_own(command: str) -> None:
             assert server.stdout is not None
             found = next(filter(None, (re.search(r"TCP port (\d+)", line) for line in server.stdout)))
             client = [*RNIC, *command.split(), "-p", found[1], "-n", "50", "--json", "::1"]
-            done = subprocess.run(client, capture_output=True, text=True, timeout=30, check=False)
+            done = subprocess.run(client, capture_output=True, text=True, timeout=120, check=False)
             assert done.returncode == 0, done.stderr
             assert json.loads(done.stdout)
-            server.communicate(timeout=30)
+            server.communicate(timeout=120)
         finally:
             server.kill()

@@ -45,8 +45,8 @@ def wait_for_port(server: subprocess.Popen[str]) -> int:
 
 def outputs(server: subprocess.Popen[str], *client: str) -> tuple[str, str]:
     """What client and server say; both must end well."""
-    done = subprocess.run([*COMMAND, *client], capture_output=True, text=True, timeout=30, check=False)
-    said = server.communicate(timeout=30)[0]
+    done = subprocess.run([*COMMAND, *client], capture_output=True, text=True, timeout=120, check=False)
+    said = server.communicate(timeout=120)[0]
     assert done.returncode == 0, done.stdout + done.stderr + said
     assert server.returncode == 0, said
     return done.stdout, said
@@ -119,7 +119,7 @@ def test_peer_that_dies_is_an_error_and_no_hang() -> None:
             assert server.stdout is not None
             assert "remote address" in server.stdout.readline()
             server.send_signal(signal.SIGKILL)
-            said = client.communicate(timeout=20)[0]
+            said = client.communicate(timeout=120)[0]
             assert client.returncode == 1
             assert "rnic pingpong: peer" in said.splitlines()[-1]
 
@@ -132,10 +132,10 @@ def test_different_options_are_named_on_both_sides() -> None:
             [*COMMAND, "-p", str(port), "-s", "200", "127.0.0.1"],
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=120,
             check=False,
         )
-        said = server.communicate(timeout=20)[0]
+        said = server.communicate(timeout=120)[0]
     assert (done.returncode, server.returncode) == (1, 1)
     assert "size is 100 here and 200 at the peer" in said
     assert "size is 100 here and 200 at the peer" in done.stderr
@@ -175,7 +175,7 @@ def test_ibv_peer_that_dies_is_an_error_and_no_hang() -> None:
         with started("--addr", "127.0.0.2", *both, "127.0.0.1") as client:
             assert "remote address" in server.stdout.readline()
             server.send_signal(signal.SIGKILL)
-            said = client.communicate(timeout=20)[0]
+            said = client.communicate(timeout=120)[0]
     assert client.returncode == 1
     assert "RETRY_EXC_ERR" in said or "nothing came from the peer for 3 s" in said
 
@@ -191,8 +191,8 @@ def test_ibv_peer_that_dies_is_an_error_and_no_hang() -> None:
         (["--srq", "--connection", "UC"], "UC has no ping-pong"),
         (["-q", "4"], "4 queue pairs need --srq"),
         (["--srq", "-s", "1000000000"], "use 1 to 1"),
-        (["--addr", "nowhere"], "'nowhere' is no IPv4 or IPv6 address"),
-        (["--udp-port", "0", "-g", "9"], "index=9 is beyond the GID table"),
+        (["--addr", "nowhere"], "'nowhere' is not an IPv4 or IPv6 address"),
+        (["--udp-port", "0", "-g", "9"], "GID index 9: this port has 0 to 0"),
         (["--udp-port", "0", "--connection", "UD", "-s", "5000"], "fits the port's MTU of 4096"),
         (["-y"], "No such option"),
     ],

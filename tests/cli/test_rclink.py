@@ -211,7 +211,7 @@ def test_decode_says_why_a_packet_would_be_refused(tmp_path: Path) -> None:
     lines, text, status = decoded(tmp_path / "x", *packets)
     assert status == 0
     assert [line["drop"] for line in lines[:-1]] == ["TYPE2", "TYPE2", "FACK", "BAD_OPCODE"]
-    assert "dropped: TYPE2 (TYPE2 (multicast, never repeated) is not carried: send TYPE1 to each receiver)" in text
+    assert "dropped: TYPE2 (TYPE2 (unreliable multicast) is not supported: send TYPE1 to each receiver)" in text
     assert lines[-1]["summary"]["malformed"] == 4
 
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-import signal
+import re
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import click
 import pytest
 
-from rnic.cli.serve import make_runtime, open_capture, parameter
+from rnic.cli import serve
+from rnic.cli.serve import make_runtime, open_capture
 from rnic.runtime.attach import connect
+from rnic.runtime.directory import ProcessError
 from rnic.spec.errors import VerbsError
 from rnic.testing import own_network
+from tests.nic_processes import end_nic_process
 
 NET = own_network()
 """Addresses that no other run of these tests uses at the same time."""
@@ -43,9 +46,51 @@ def test_a_parameter_that_does_not_exist_opens_nothing() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind((ADDRESS, 0))
         port = sock.getsockname()[1]
-    with pytest.raises(VerbsError, match="SPEED is no parameter"):
+    with pytest.raises(VerbsError, match="SPEED is not a parameter"):
         make_runtime(ADDRESS, port, {"name": "x", "profile": "univista", "parameters": {"SPEED": 1}})
     make_runtime(ADDRESS, port, {"name": "x"}).close()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"capture": "x", "capture_policy": "lose"}, "capture policy 'lose' does not exist: give wait or drop"),
+        ({"capture": "x", "snaplen": 0x40001}, "snap length 262145 is out of range: give 1 to"),
+        ({"capture": "/nowhere/x"}, "capture file /nowhere/x: No such file or directory"),
+        ({"faults": "5"}, "fault script: a fault script is a list of rules, not int"),
+        ({"faults": "null"}, "fault script: a fault script is a list of rules, not NoneType"),
+        ({"faults": "true"}, "fault script: a fault script is a list of rules, not bool"),
+        ({"faults": '[{"action": "dorp"}]'}, "fault script: fault rule 1: action is 'dorp'"),
+        ({"faults": "["}, "fault script: Expecting value"),
+    ],
+)
+def test_what_is_refused_leaves_its_port_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, object], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind((ADDRESS, 0))
+        port = sock.getsockname()[1]
+    with pytest.raises(ProcessError, match=re.escape(words)) as raised:
+        make_runtime(ADDRESS, port, {"name": "x", **options})
+    assert "\n" not in str(raised.value)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind((ADDRESS, port))  # while the error still holds the frames in which the link was made
+
+
+def test_settings_that_no_device_can_have_leave_its_port_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise VerbsError(errno.EINVAL, "no such device")
+
+    monkeypatch.setattr(serve, "runtime_on", refuse)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind((ADDRESS, 0))
+        port = sock.getsockname()[1]
+    with pytest.raises(VerbsError) as raised:
+        make_runtime(ADDRESS, port, {"name": "x"})
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind((ADDRESS, port))
+    assert raised.value.strerror == "no such device"
 
 
 def test_two_devices_may_record_to_one_file(tmp_path: Path) -> None:
@@ -56,13 +101,6 @@ def test_two_devices_may_record_to_one_file(tmp_path: Path) -> None:
             for file, block in ((other, b"HEAD"), (one, b"first"), (other, b"second"), (one, b"third")):
                 file.write(block)
     assert path.read_bytes() == b"HEADfirstsecondthird"
-
-
-def test_parameters_of_the_command_line() -> None:
-    assert parameter("QP_NUM=1024") == ("QP_NUM", 1024)
-    for text in ("QP_NUM", "QP_NUM=", "=1", "QP_NUM=x", "QP_NUM=-1"):
-        with pytest.raises(click.BadParameter, match="give NAME=VALUE"):
-            parameter(text)
 
 
 @pytest.mark.slow
@@ -96,8 +134,8 @@ def test_how_long_it_stays_is_said_by_the_environment(tmp_path: Path) -> None:
     time.sleep(2)  # twice as long as it would stay
     connection = connect(tmp_path)
     assert connection is not None
-    os.kill(connection.pid, signal.SIGTERM)
     connection.close()
+    end_nic_process(tmp_path)
     done = subprocess.run(
         opened, env=env | {"RNIC_IDLE_EXIT": "long"}, capture_output=True, text=True, timeout=START_SECONDS, check=False
     )

@@ -57,7 +57,7 @@ def test_a_program_or_queue_pair_and_its_other_ends(target: str, wanted: dict[st
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("19", "is a program and a queue pair: say pid:19 or qp:19"),
+        ("19", "is both a program and a queue pair: give pid:19 or qp:19"),
         ("77", r"no such program or queue pair; attached programs: 19 \(prog19\), 500"),
         ("qp:500", "no such program or queue pair"),
         ("pid:17", "no such program or queue pair"),

@@ -1,17 +1,17 @@
-"""The ``rnic`` command. This door to it loads next to nothing, so that Ctrl-C finds somebody who takes it."""
+"""The ``rnic`` command. This entry point loads almost nothing, so that Ctrl-C always finds a handler."""
 
 from __future__ import annotations
 
 import sys
 
 INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it."""
+"""Exit status after Ctrl-C, as in shells."""
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C while it is still loaded is one line, too."""
+    """Run the command line; Ctrl-C while it is still loading prints one line, too."""
     try:
-        from rnic.cli.commands import run  # noqa: PLC0415 - it takes its time
+        from rnic.cli.commands import run  # noqa: PLC0415 - slow to import
 
         run()
     except KeyboardInterrupt:

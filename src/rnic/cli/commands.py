@@ -16,7 +16,9 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Run programs": {
         "exec": ("rnic.cli.exec", "Run an unmodified RDMA program (libibverbs) on this NIC."),
         "serve": ("rnic.cli.serve", "Run the NIC process that serves this user's programs."),
+        "cdi": ("rnic.cli.cdi", "Give containers of unmodified images a NIC, by a CDI specification."),
         "fault": ("rnic.cli.fault", "Inject a fault into a running NIC: port down, device gone, errors."),
+        "doctor": ("rnic.cli.doctor", "Check whether programs can run on this NIC, and show remedies."),
     },
     "Look at a running NIC": {
         "devinfo": ("rnic.cli.devinfo", "Show devices, limits and the port."),
@@ -26,13 +28,15 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "regs": ("rnic.cli.inspect", "Show all registers."),
         "counters": ("rnic.cli.inspect", "Show all counters."),
         "trace": ("rnic.cli.trace", "Write the stages of operations as a trace for Perfetto."),
+        "wireshark": ("rnic.cli.wireshark", "Install capture interfaces and a findings plugin for Wireshark."),
+        "extcap": ("rnic.cli.extcap", "Answer Wireshark's extcap calls."),
         "web": ("rnic.cli.web", "Serve a local page, with JSON and Prometheus metrics."),
     },
     "Judge packets and peers": {
         "decode": ("rnic.cli.decode", "Show every packet of a capture."),
-        "check": ("rnic.cli.check", "Judge captures: which packets break which rule."),
-        "conform": ("rnic.cli.conform", "Play packet scripts against a RoCEv2 peer and report the rules it keeps."),
-        "vectors": ("rnic.cli.vectors", "Write test vectors: frames in, and frames that must come out."),
+        "check": ("rnic.cli.check", "Check captures against the rules of RoCEv2."),
+        "conform": ("rnic.cli.conform", "Run packet scripts against a RoCEv2 peer and report the rules it follows."),
+        "vectors": ("rnic.cli.vectors", "Write test vectors: input frames and the expected output frames."),
     },
     "Run Python peers": {
         "perf": ("rnic.cli.perf", "Measure bandwidth and latency, as perftest does."),
@@ -53,14 +57,17 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
 }
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
-HIDDEN = {"again": ("rnic.cli.exec", "Start the NIC process again, for the libraries.")}
+HIDDEN = {
+    "again": ("rnic.cli.exec", "Start the NIC process again, for the libraries."),
+    "cdi-check": ("rnic.cli.cdi", "Refuse an image, for container engines."),
+}
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called."""
+    """A command group that imports each command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of all commands."""
+        """Return the names of all commands."""
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -69,18 +76,18 @@ class LazyGroup(click.Group):
         if entry is None:
             return None
         command: click.Command = getattr(
-            importlib.import_module(entry[0]), "execute" if cmd_name == "exec" else cmd_name
+            importlib.import_module(entry[0]), "execute" if cmd_name == "exec" else cmd_name.replace("-", "_")
         )
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; the name of a program on this machine gets the way to run it."""
+        """Find the command; for the name of a program on this machine, explain how to run it."""
         if self.get_command(ctx, args[0]) is None and shutil.which(args[0]) is not None:
             raise click.UsageError(f"No such command {args[0]!r}. To run that program: rnic exec -- {args[0]}", ctx)
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            import difflib  # noqa: PLC0415 - for mistakes alone
+            import difflib  # noqa: PLC0415 - needed for typos only
 
             near = difflib.get_close_matches(args[0], COMMANDS, 1)
             meant = f"did you mean {near[0]}?" if near else "rnic --help lists them"
@@ -102,13 +109,13 @@ def group() -> None:
 
 
 def one_line(error: click.ClickException) -> str:
-    """What click has to say, as this command line says it; the help where a group is called without a command."""
+    """Format a click error as one line; return the help if a group is called without a command."""
     if type(error).__name__ == "NoArgsIsHelpError":  # since click 8.2
         return error.format_message()
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "rnic"
     said = " ".join(error.format_message().split())
-    # of a range of numbers click says that the value is none
+    # click's message for a range of numbers is misleading
     said = said.replace("is not a valid integer range.", "is not a whole number.")
     said = said.replace("is not a valid float range.", "is not a number.")
     if isinstance(error, click.NoSuchOption) and not error.possibilities:
@@ -119,9 +126,9 @@ def one_line(error: click.ClickException) -> str:
 
 
 def run() -> None:
-    """Run the command line; an error of ours or a wrong argument is one line on stderr and exit status 2."""
+    """Run the command line; an rnic error or a wrong argument prints one line on stderr, with exit status 2."""
     try:
-        # a command that ends early by itself (--help, --version) hands its status over
+        # a command that ends early (--help, --version) returns its status
         sys.exit(group(sys.argv[1:] or ["--help"], prog_name="rnic", standalone_mode=False))
     except click.ClickException as error:
         print(one_line(error), file=sys.stderr)
@@ -129,7 +136,7 @@ def run() -> None:
     except click.Abort:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
-        # whoever read our output has enough, such as head; nothing is left to flush into
+        # the reader of the output, such as head, has closed the pipe: flush into /dev/null
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except (RnicError, ConnectionError, TimeoutError) as error:

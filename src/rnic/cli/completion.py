@@ -1,4 +1,4 @@
-"""``rnic completion``: what makes a shell complete commands and options."""
+"""``rnic completion``: shell completion of commands and options."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ PLACES = {
     "fish": ".config/fish/completions/rnic.fish",
     "zsh": ".local/share/zsh/site-functions/_rnic",
 }
-"""Where each shell looks, below the home directory; zsh, once its ``fpath`` names the folder."""
+"""Completion directory of each shell, below the home directory; for zsh, ``fpath`` must name the directory."""
 
 
 class CompletionError(RnicError):
-    """The completion cannot be made or written. One line."""
+    """The completion cannot be made or written. The message is one line."""
 
 
 def script(shell: str) -> str:
-    """Return the shell's code."""
+    """Return the completion code for a shell."""
     kind = get_completion_class(shell)
     if kind is None:
         raise CompletionError(f"this version of click has no completion for {shell}: use one of {', '.join(SHELLS)}")
@@ -32,10 +32,10 @@ def script(shell: str) -> str:
 
 
 def own_shell() -> str:
-    """Return the user's shell, by ``SHELL``.
+    """Return the user's shell, as named by ``SHELL``.
 
     Raises:
-        CompletionError: it is another one, or not said.
+        CompletionError: ``SHELL`` is not set, or names an unsupported shell.
     """
     name = Path(os.environ.get("SHELL", "")).name
     if name not in SHELLS:
@@ -45,9 +45,9 @@ def own_shell() -> str:
 
 @click.command()
 @click.argument("shell", required=False, type=click.Choice(SHELLS))
-@click.option("--install", is_flag=True, help="Write it where the shell finds it, for this user.")
+@click.option("--install", is_flag=True, help="Install it for this user, where the shell finds it.")
 def completion(shell: str | None, install: bool) -> None:
-    """Print the completion of commands and options for SHELL (by default this user's), or install it.
+    """Print or install the completion of commands and options for SHELL (default: your login shell).
 
     rnic completion --install
     """

@@ -1,9 +1,10 @@
-"""``rnic conform``: a black-box suite against any RoCEv2 peer, and the agent that plays its software."""
+"""``rnic conform``: a black-box suite against any RoCEv2 peer, and the agent that acts as its software."""
 
 from __future__ import annotations
 
 import json
 import sys
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from importlib.resources import files
 from pathlib import Path
@@ -39,11 +40,11 @@ class _Number(click.ParamType):  # type: ignore[type-arg]  # generic for mypy on
     name = "number"
 
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number."""
+        """Return the number."""
         try:
             return value if isinstance(value, int) else int(value, 0)
         except ValueError:
-            self.fail(f"{value!r} is no number", param, ctx)
+            self.fail(f"{value!r} is not a number", param, ctx)
 
 
 def _queue_pair(text: str) -> tuple[int, int]:
@@ -59,26 +60,53 @@ def _queue_pair(text: str) -> tuple[int, int]:
 
 @click.command()
 @click.argument("peer", required=False)
-@click.option("--addr", default=None, help="Our own address, towards the peer.")
+@click.option("--addr", default=None, help="Local address used to reach PEER.")
 @click.option("--agent-port", type=click.IntRange(1, 65_535), default=DEFAULT_AGENT_PORT, show_default=True)
-@click.option("--suite", "suites", multiple=True, type=click.Choice(SUITES), help="Only such tests.")
-@click.option("-k", "words", multiple=True, metavar="PATTERN", help="Only tests of such names: gap*, *@4096.")
-@click.option("--maker", default=None, help="Whose known deviations hold; the agent knows without.")
-@click.option("--patience", type=click.FloatRange(1), default=1.0, show_default=True, help="Wait so many times longer.")
-@click.option("--qp", "queue_pairs", multiple=True, metavar="QPN:PSN", help="By hand: a queue pair of the peer's.")
-@click.option("--va", type=_Number(), default=None, help="By hand: address of the peer's memory.")
-@click.option("--rkey", type=_Number(), default=None, help="By hand: its key.")
-@click.option("--length", type=_Number(), default=65_536, show_default=True, help="By hand: its bytes.")
-@click.option("--mtu", type=click.Choice([str(m) for m in MTU_CODES]), default="1024", help="By hand: path MTU.")
-@click.option("--local-qpn", type=_Number(), default=FIRST_QPN, help=f"By hand: our queue pair; {FIRST_QPN:#x}.")
-@click.option("--simulated", "in_simulation", is_flag=True, help="Against rnic itself, in virtual time.")
-@click.option("--list", "only_list", is_flag=True, help="Print the tests with clause and sentence, and end.")
-@click.option("--show", "only_show", is_flag=True, help="Print the tests' scripts, and end.")
-@click.option("--json", "as_json", is_flag=True, help="The report as JSON; or the list.")
-@click.option("--junit", type=click.Path(dir_okay=False), help="Write the report there as JUnit XML.")
-@click.option("--html", type=click.Path(dir_okay=False), help="Write the report there as a page.")
-@click.option("--agent", "as_agent", is_flag=True, help="Be the agent of rnic's device on --addr.")
-@click.option("--agent-source", is_flag=True, help="Print the agent for any libibverbs device (C), and end.")
+@click.option(
+    "--suite", "suites", multiple=True, type=click.Choice(SUITES), help="Run only tests of this suite; repeatable."
+)
+@click.option(
+    "-k",
+    "words",
+    multiple=True,
+    metavar="PATTERN",
+    help="Run only tests whose name matches, such as gap* or *@4096; repeatable.",
+)
+@click.option("--maker", default=None, help="Vendor whose known deviations to accept (default: as the agent reports).")
+@click.option(
+    "--patience", type=click.FloatRange(1), default=1.0, show_default=True, help="Multiply timeouts by this factor."
+)
+@click.option(
+    "--qp",
+    "queue_pairs",
+    multiple=True,
+    metavar="QPN:PSN",
+    help="Without an agent: a queue pair of the peer; repeatable.",
+)
+@click.option("--va", type=_Number(), default=None, help="Without an agent: address of the peer's memory.")
+@click.option("--rkey", type=_Number(), default=None, help="Without an agent: R_Key of that memory.")
+@click.option(
+    "--length", type=_Number(), default=65_536, show_default=True, help="Without an agent: bytes of that memory."
+)
+@click.option(
+    "--mtu", type=click.Choice([str(m) for m in MTU_CODES]), default="1024", help="Without an agent: path MTU."
+)
+@click.option(
+    "--local-qpn",
+    type=_Number(),
+    default=FIRST_QPN,
+    help=f"Without an agent: number of the local queue pair.  [default: {FIRST_QPN:#x}]",
+)
+@click.option("--simulated", "in_simulation", is_flag=True, help="Test rnic itself, in virtual time.")
+@click.option("--list", "only_list", is_flag=True, help="List the tests with the clause and text of each, and exit.")
+@click.option("--show", "only_show", is_flag=True, help="Print the tests' scripts and exit.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report, or the list, as JSON.")
+@click.option("--report", "report_path", type=click.Path(dir_okay=False), help="Write the report to this file as JSON.")
+@click.option("--peer-name", help="Description of the peer for the report: card, firmware, kernel.")
+@click.option("--junit", type=click.Path(dir_okay=False), help="Write the report to this file as JUnit XML.")
+@click.option("--html", type=click.Path(dir_okay=False), help="Write the report to this file as HTML.")
+@click.option("--agent", "as_agent", is_flag=True, help="Run as the agent of rnic's device on --addr.")
+@click.option("--agent-source", is_flag=True, help="Print the C source of an agent for any libibverbs device and exit.")
 def conform(
     peer: str | None,
     addr: str | None,
@@ -97,15 +125,17 @@ def conform(
     only_list: bool,
     only_show: bool,
     as_json: bool,
+    report_path: str | None,
+    peer_name: str | None,
     junit: str | None,
     html: str | None,
     as_agent: bool,
     agent_source: bool,
 ) -> None:
-    """Play packet scripts against a RoCEv2 peer and report by clause what it keeps, and what not.
+    """Run packet scripts against a RoCEv2 peer and report by clause which rules it follows.
 
-    PEER is the host on which an agent listens (--agent, or --agent-source compiled there), or, with --qp, --va and
-    --rkey, the address of a peer that has none. Exit status: 0 if nothing failed, 1 if something did.
+    PEER is the host on which an agent listens: --agent, or the program of --agent-source. With --qp, --va and --rkey
+    it is the address of a peer without an agent. Exit status: 0 if no test failed, 1 if one did.
     """
     if agent_source:
         click.echo(files("rnic.conform").joinpath("agent.c").read_text(encoding="utf-8"), nl=False)
@@ -119,7 +149,7 @@ def conform(
         if (not suites or script.suite in suites) and (not words or any(fnmatchcase(script.name, w) for w in words))
     ]
     if not chosen:
-        raise click.UsageError("no test has such a name; --list shows them")
+        raise click.UsageError("no test matches; --list shows all names")
     if only_list or only_show:
         _list(chosen, only_show, as_json)
         return
@@ -139,11 +169,12 @@ def conform(
     finally:
         bench.hang_up()
     title = f"rnic conform {peer or 'simulated'} ({bench.maker})"
-    if as_json:
-        click.echo(report.as_json(results, title))
-    else:
-        click.echo(report.as_text(results))
-    for path, text in ((junit, report.as_junit(results, title)), (html, report.as_html(results, title))):
+    made = datetime.now(UTC).isoformat(timespec="seconds")
+    name = peer_name or f"{bench.maker} at {peer or 'simulation'}"
+    document = report.as_json(results, title, name, bench.maker, bench.mtu, made)
+    click.echo(document if as_json else report.as_text(results))
+    pages = (report_path, document), (junit, report.as_junit(results, title)), (html, report.as_html(results, title))
+    for path, text in pages:
         if path is not None:
             _write(path, text)
     if any(result.verdict == FAIL for result in results):
@@ -177,7 +208,7 @@ def _list(chosen: list[Script], whole: bool, as_json: bool) -> None:
 
 
 def _steps(script: Script) -> list[str]:
-    """A script's lines, below the options that it sets."""
+    """Return a script's lines, after the options that it sets."""
     options = " ".join(f"{name}={script.options[name]}" for name in sorted(script.set_options))
     return ([f"with {options}"] if options else []) + script.text.splitlines()
 
@@ -196,9 +227,9 @@ def _bench(
     if in_simulation:
         return simulated()
     if peer is None:
-        raise click.UsageError("name the PEER, or --simulated")
+        raise click.UsageError("give PEER, or --simulated")
     if addr is None:
-        raise click.UsageError("say with --addr which address of this machine the peer is to see")
+        raise click.UsageError("give --addr, the address of this machine that the peer sees")
     if not queue_pairs:
         wire = UdpWire(addr, ROCE_UDP_PORT)
         try:
@@ -214,7 +245,7 @@ def _bench(
             raise
     va, rkey, length = memory
     if va is None or rkey is None:
-        raise click.UsageError("with --qp go --va and --rkey: memory of the peer's for WRITE, READ and atomics")
+        raise click.UsageError("--qp needs --va and --rkey: memory of the peer for WRITE, READ and atomics")
     pairs = [_queue_pair(text) for text in queue_pairs]
     region = Region(va, rkey, length)
     return HandBench(
@@ -223,9 +254,9 @@ def _bench(
 
 
 def _serve(addr: str, port: int) -> None:
-    """Be the agent, one tester after the other."""
+    """Act as the agent for one tester after the other."""
     with Context(addr=addr) as ctx, listen_socket(addr, port) as listener:
-        ctx.runtime.start()  # the device answers while nobody polls
+        ctx.runtime.start()  # the device responds even while no call polls
         click.echo(f"agent of {addr} listens on TCP port {listener.getsockname()[1]}")
         sys.stdout.flush()
         while True:

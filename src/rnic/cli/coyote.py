@@ -18,12 +18,12 @@ _SHOWN = ("tlb_hits", "tlb_misses", "tlb_prefetched", "page_faults", "page_fault
 
 
 def _own_address(server: str, port: int) -> str:
-    """The local address of this machine that leads to ``server``; beside a server on 127.0.0.1, 127.0.0.2."""
+    """Return the local address of the route to ``server``; 127.0.0.2 for a server on 127.0.0.1."""
     try:
         own, peer = towards(server, port)
     except ExchangeError as error:
         raise click.BadParameter(str(error), param_hint="SERVER") from None
-    # two NICs of one machine need an address each
+    # two NICs on one machine need different addresses
     return "127.0.0.2" if own == peer == "127.0.0.1" else own
 
 
@@ -33,20 +33,32 @@ def _print_row(row: Row) -> None:
 
 @click.command(
     cls=Command,
-    epilog="Without SERVER it is the server and waits for one client.",
+    epilog="Without SERVER, wait for one client as the server.",
     renamed=PORT_RENAMED,
 )
 @click.argument("server", required=False)
 @addr("SERVER")
 @tcp_port(DEF_PORT, low=1)
 @click.option("-o", "--operation", default="write", show_default=True, type=click.Choice(("read", "write")))
-@click.option("-x", "--min-size", default=64, show_default=True, type=click.IntRange(1, 1 << 27), help="First size.")
 @click.option(
-    "-X", "--max-size", default=1 << 20, show_default=True, type=click.IntRange(1, 1 << 27), help="Last size."
+    "-x",
+    "--min-size",
+    default=64,
+    show_default=True,
+    type=click.IntRange(1, 1 << 27),
+    help="Smallest transfer in bytes.",
+)
+@click.option(
+    "-X",
+    "--max-size",
+    default=1 << 20,
+    show_default=True,
+    type=click.IntRange(1, 1 << 27),
+    help="Largest transfer in bytes.",
 )
 @click.option("-r", "--runs", default=10, show_default=True, type=click.IntRange(1, 10_000), help="Runs of each size.")
 @click.option("--reps", default=8, show_default=True, type=click.IntRange(1, 10_000), help="Transfers in a run.")
-@click.option("--vfid", default=0, show_default=True, type=click.IntRange(0, 15), help="Region of the thread.")
+@click.option("--vfid", default=0, show_default=True, type=click.IntRange(0, 15), help="vFPGA region of the thread.")
 @timeout()
 @as_json("Print the result as JSON.")
 def coyote(
@@ -62,10 +74,10 @@ def coyote(
     timeout: float,
     as_json: bool,
 ) -> None:
-    """Measure RDMA WRITE or READ with SERVER as Coyote's perf_rdma does, or be the server; all data are checked.
+    """Measure RDMA WRITE or READ with SERVER as Coyote's perf_rdma does, or act as the server. All data is checked.
 
-    The server takes sizes and operation from its client, --max-size bounds them. Exit status: 0 if all went well, 1 if
-    data were wrong or the peer failed, 2 for wrong arguments.
+    The server takes the sizes and the operation from its client; --max-size limits them. Exit status: 0 on success, 1
+    if data was wrong or the peer failed, 2 for wrong arguments.
     """
     address = addr or ("127.0.0.1" if server is None else _own_address(server, port))
     plan = Plan(operation == "write", min_size, max_size, reps, runs)
@@ -81,6 +93,7 @@ def coyote(
                 print(f"{'bytes':>10} {'MiB/s':>14} {'latency us':>14}", flush=True)
             rows = perf_rdma.client(thread, memory, plan, (lambda row: None) if as_json else _print_row)
         thread.connSync()
+        thread.device.mmu.count()
         counters = {name: thread.device.counters[name] for name in _SHOWN}
         thread.connClose()
     if as_json:

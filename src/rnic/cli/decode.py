@@ -1,4 +1,4 @@
-"""``rnic decode``: the packets of capture files, one a line or with all headers by name, or as a ladder diagram."""
+"""``rnic decode``: shows packets of capture files, one per line, with all headers by name, or as a ladder diagram."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ import click
 
 from rnic.cli.decode_filter import Filter, Follower, PsnRange, QueuePairNumber, names_of
 from rnic.cli.decode_protocols import PROTOCOLS, RCLINK, Protocol, text
+from rnic.cli.decode_recorded import Recorded
 from rnic.cli.ladder import Ladders, as_html, as_lines, as_svg
 from rnic.cli.options import UDP_PORT_RENAMED, Command
-from rnic.link.base import format_address
+from rnic.judge.connections import path_text
 from rnic.link.pcap import CapturedPacket, CaptureError, read_packets
 from rnic.rclink.drops import RcLinkDrop
 from rnic.rclink.numbers import TYPE1_UDP_PORT, TYPE2_UDP_PORT
 from rnic.spec.limits import ICRC_BYTES, ROCE_UDP_PORT
-from rnic.wire.dissect import ROCE, Frame, dissect
+from rnic.wire.dissect import INFINIBAND, ROCE, ROCE_V1, Frame, dissect
 from rnic.wire.header import Header
 
 EXIT_BAD_ICRC = 1
@@ -37,18 +38,17 @@ class Summary:
     def __init__(self) -> None:
         self.frames = 0
         self.packets: Counter[str] = Counter()
-        """Packets of each protocol that is taken apart."""
+        """Packets of each protocol that is decoded."""
         self.icrc: Counter[str] = Counter()
         self.cut = 0
-        """Packets that the capture cut short: their ICRC cannot be checked."""
+        """Packets truncated by the capture, whose ICRC cannot be checked."""
         self.malformed = 0
-        """Packets that a NIC would drop before it looks at the QP."""
+        """Packets that a NIC would drop before it looks up the QP."""
         self.opcodes: Counter[str] = Counter()
         self.others: Counter[str] = Counter()
 
     def add(self, frame: Frame, dropped: Enum | None) -> None:
-        """Count one frame."""
-        self.frames += 1
+        """Count one frame, which may be of another protocol."""
         protocol = PROTOCOLS.get(frame.kind)
         if protocol is None:
             self.others[frame.kind] += 1
@@ -71,10 +71,12 @@ class Summary:
         self.others.update(other.others)
 
     def as_dict(self) -> dict[str, Any]:
-        """For ``--json``."""
+        """Return the counts as ``--json`` prints them."""
         return {
             "frames": self.frames,
             "rocev2": self.packets[ROCE],
+            "rocev1": self.packets[ROCE_V1],
+            "infiniband": self.packets[INFINIBAND],
             "rclink": self.packets[RCLINK],
             "icrc_ok": self.icrc["ok"],
             "icrc_wrong": self.icrc["wrong"],
@@ -85,13 +87,12 @@ class Summary:
         }
 
     def as_lines(self, name: str) -> list[str]:
-        """For people."""
+        """Format the counts as lines of text."""
         verdict = f"ICRC ok {self.icrc['ok']}, wrong {self.icrc['wrong']}"
         if self.cut:
             verdict += f", not checkable (cut short) {self.cut}"
         kinds = [f"{self.packets[ROCE]} {ROCE}"]
-        if self.packets[RCLINK]:
-            kinds.append(f"{self.packets[RCLINK]} {RCLINK}")
+        kinds += [f"{self.packets[kind]} {kind}" for kind in (ROCE_V1, INFINIBAND, RCLINK) if self.packets[kind]]
         lines = [f"{name}: {self.frames} frames, {', '.join(kinds)}: {verdict}"]
         if self.malformed:
             lines.append(f"  malformed: {self.malformed}")
@@ -102,7 +103,7 @@ class Summary:
 
 
 class Show:
-    """What is asked for on the command line."""
+    """Options of the command line."""
 
     def __init__(self, as_json: bool, only_summary: bool, verbose: bool, ladders: Ladders | None, only: Filter) -> None:
         self.as_json = as_json
@@ -114,17 +115,31 @@ class Show:
 
 @click.command(name="decode", cls=Command, renamed=UDP_PORT_RENAMED)
 @click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
-@click.option("-v", "--verbose", is_flag=True, help="All headers of each packet by name.")
-@click.option("--qp", "qpns", multiple=True, type=QueuePairNumber(), help="Only connections of this queue pair.")
+@click.option("-v", "--verbose", is_flag=True, help="Show all headers of each packet by name.")
 @click.option(
-    "--op", "operations", multiple=True, metavar="PATTERN", help="Only such packets: RC_SEND_ONLY, WRITE*, *Request."
+    "--qp", "qpns", multiple=True, type=QueuePairNumber(), help="Show only connections of this queue pair; repeatable."
 )
-@click.option("--psn", "psns", multiple=True, type=PsnRange(), help="Only packets with such a PSN.")
-@click.option("--flow", "as_flow", is_flag=True, help="A ladder diagram for each pair of hosts.")
-@click.option("--svg", type=click.Path(dir_okay=False), help="Write the ladder there as a picture (one pair of hosts).")
-@click.option("--html", type=click.Path(dir_okay=False), help="Write the ladders there as a page.")
-@click.option("--json", "as_json", is_flag=True, help="JSON lines: an object for each packet, then one for each file.")
-@click.option("--summary", "only_summary", is_flag=True, help="Only the counts.")
+@click.option(
+    "--op",
+    "operations",
+    multiple=True,
+    metavar="PATTERN",
+    help="Show only packets of this kind: RC_SEND_ONLY, WRITE*, *Request; repeatable.",
+)
+@click.option(
+    "--psn",
+    "psns",
+    multiple=True,
+    type=PsnRange(),
+    help="Show only packets with this PSN, or in this range; repeatable.",
+)
+@click.option("--flow", "as_flow", is_flag=True, help="Draw a ladder diagram for each pair of hosts.")
+@click.option("--svg", type=click.Path(dir_okay=False), help="Write the ladder of one pair of hosts as SVG.")
+@click.option("--html", type=click.Path(dir_okay=False), help="Write the ladders as an HTML page.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON lines: an object for each packet, then one for each file."
+)
+@click.option("--summary", "only_summary", is_flag=True, help="Print only the counts.")
 @click.option(
     "--udp-port",
     "ports",
@@ -157,11 +172,11 @@ def decode(
     ports: tuple[int, ...],
     rclink_ports: tuple[int, ...],
 ) -> None:
-    """Show the packets of pcap and pcapng files: one a line, with marks for what is repeated, late or wrong.
+    """Show the packets of pcap and pcapng files, one per line, and mark retransmitted, late and invalid packets.
 
-    --qp, --op and --psn may each be given more than once; a packet is shown that fits one of each kind. The counts at
-    the end are of the whole file. Exit status: 0 if every ICRC that can be checked is right, 1 if one is wrong, 2 if a
-    file cannot be read to its end.
+    If several of --qp, --op and --psn are given, a packet must match one value of each. The counts at the end cover the
+    whole file. Exit status: 0 if every ICRC that can be checked is right, 1 if one is wrong, 2 if a file cannot be read
+    to its end.
     """
     kinds = [(port, ROCE) for port in ports] + [(port, RCLINK) for port in rclink_ports if port not in ports]
     ladders = Ladders() if as_flow or svg or html else None
@@ -190,7 +205,7 @@ def decode(
 
 
 def _draw(ladders: Ladders, in_terminal: bool, svg: str | None, html: str | None, title: str) -> None:
-    """Ladders, where they are wanted."""
+    """Draw the ladders in the formats that were requested."""
     found = list(ladders.all.values())
     if svg is not None and len(found) != 1:
         raise click.UsageError(f"--svg draws one pair of hosts, and {len(found)} are shown: use --html, or filters")
@@ -206,7 +221,7 @@ def _draw(ladders: Ladders, in_terminal: bool, svg: str | None, html: str | None
 
 
 def _dissect(packet: CapturedPacket, kinds: list[tuple[int, str]]) -> Frame:
-    """Dissect a packet, as what goes to its UDP port if that is one of these."""
+    """Dissect a packet, as the protocol of its UDP port if that is one of ``kinds``."""
     for port, kind in kinds:
         frame = dissect(memoryview(packet.data), packet.linktype, port, kind, PROTOCOLS[kind].least)
         if frame.kind == kind:
@@ -215,7 +230,7 @@ def _dissect(packet: CapturedPacket, kinds: list[tuple[int, str]]) -> Frame:
 
 
 def _follower(name: str, show: Show, kinds: list[tuple[int, str]]) -> Follower:
-    """Knows which queue pairs belong together where that is asked for, from the whole file."""
+    """Return a follower; for a filter by queue pair, it has already learned all connections from the whole file."""
     ports = [port for port, kind in kinds if kind == ROCE]
     if not show.filter.qpns:
         return Follower(ports)
@@ -224,50 +239,66 @@ def _follower(name: str, show: Show, kinds: list[tuple[int, str]]) -> Follower:
         for packet in read_packets(name):
             follower.take(packet)
     except CaptureError:
-        pass  # said when the file is shown
+        pass  # reported when the file is shown
     return follower
 
 
 def _decode_file(name: str, summary: Summary, show: Show, kinds: list[tuple[int, str]]) -> str | None:
-    """Show one file; what kept it from being read to its end, or ``None``."""
+    """Show one file; return the error that ended reading it early, or ``None``."""
     start_ns: int | None = None
     follower = Follower([port for port, kind in kinds if kind == ROCE])
     pairs = _follower(name, show, kinds)
+    once = not Path(name).is_file()  # a pipe cannot be read twice
+    recorded = Recorded(lambda: () if once else read_packets(name), lambda packet: _dissect(packet, kinds))
     try:
         for number, packet in enumerate(read_packets(name), 1):
-            frame = _dissect(packet, kinds)
-            dropped = PROTOCOLS[frame.kind].drop(frame) if frame.complete else None
-            summary.add(frame, dropped)
             if start_ns is None:
                 start_ns = packet.time_ns
-            if show.only_summary:
-                continue
-            follower.take(packet)
-            protocol = PROTOCOLS.get(frame.kind)
-            known = protocol is not None and len(frame.payload) > 0
-            names = names_of(protocol.name(frame.payload), frame.payload) if protocol is not None and known else ()
-            if not show.filter.passes(frame, names, pairs):
-                continue
-            mark = follower.mark(frame)
-            time_ns = packet.time_ns - start_ns
-            if show.as_json:
-                _print_json({"file": name, **_as_dict(number, packet, frame, dropped, mark)})
-            elif show.ladders is not None:
-                _add_rung(show.ladders, number, time_ns, frame, dropped, mark)
-            elif show.verbose:
-                _print_lines(_as_lines(number, packet, time_ns, frame, dropped, mark))
-            else:
-                _print_lines([_as_line(number, packet, time_ns, frame, dropped, mark)])
+            summary.frames += 1
+            if not show.only_summary:
+                follower.take(packet)
+            for frame, said in recorded.packets(_dissect(packet, kinds)):
+                dropped = PROTOCOLS[frame.kind].drop(frame) if frame.complete else None
+                summary.add(frame, dropped)
+                if not show.only_summary:
+                    place = name, number, packet.time_ns - start_ns
+                    _show_packet(place, packet, frame, dropped, said or follower.mark(frame), show, pairs)
     except CaptureError as error:
         return str(error)
     return None
+
+
+def _show_packet(
+    place: tuple[str, int, int],
+    packet: CapturedPacket,
+    frame: Frame,
+    dropped: Enum | None,
+    mark: str,
+    show: Show,
+    pairs: Follower,
+) -> None:
+    """Show one packet in the requested form; ``place`` is its file, frame number and time."""
+    name, number, time_ns = place
+    protocol = PROTOCOLS.get(frame.kind)
+    known = protocol is not None and len(frame.payload) > 0
+    names = names_of(protocol.name(frame.payload), frame.payload) if protocol is not None and known else ()
+    if not show.filter.passes(frame, names, pairs):
+        return
+    if show.as_json:
+        _print_json({"file": name, **_as_dict(number, packet, frame, dropped, mark)})
+    elif show.ladders is not None:
+        _add_rung(show.ladders, number, time_ns, frame, dropped, mark)
+    elif show.verbose:
+        _print_lines(_as_lines(number, packet, time_ns, frame, dropped, mark))
+    else:
+        _print_lines([_as_line(number, packet, time_ns, frame, dropped, mark)])
 
 
 def _add_rung(ladders: Ladders, number: int, time_ns: int, frame: Frame, dropped: Enum | None, mark: str) -> None:
     protocol = PROTOCOLS.get(frame.kind)
     if protocol is None or frame.flow is None:
         return
-    src, dst = format_address(frame.flow.src), format_address(frame.flow.dst)
+    src, dst = path_text(frame.flow.src), path_text(frame.flow.dst)
     words = protocol.describe(frame.payload)
     wrong = dropped is not None or protocol.icrc_ok(frame) is False
     trouble = "ICRC wrong" if protocol.icrc_ok(frame) is False else f"malformed: {dropped.name}" if dropped else mark
@@ -275,13 +306,13 @@ def _add_rung(ladders: Ladders, number: int, time_ns: int, frame: Frame, dropped
 
 
 def _as_line(number: int, packet: CapturedPacket, time_ns: int, frame: Frame, dropped: Enum | None, mark: str) -> str:
-    """One packet in one line."""
+    """Format one packet as one line."""
     words = [f"#{number:<5}", f"{time_ns / 1e9:.9f}"]
     protocol = PROTOCOLS.get(frame.kind)
     if protocol is None:
         return "  ".join([*words, f"{frame.kind}, {packet.length} bytes"])
     if frame.flow is not None:
-        words.append(f"{format_address(frame.flow.src)} > {format_address(frame.flow.dst)}")
+        words.append(f"{path_text(frame.flow.src)} > {path_text(frame.flow.dst)}")
     if len(frame.payload):
         words.append(protocol.describe(frame.payload))
     if dropped is not None:
@@ -316,7 +347,7 @@ def _as_dict(number: int, packet: CapturedPacket, frame: Frame, dropped: Enum | 
 
 
 def _json_values(header: Header) -> dict[str, int | str]:
-    """Numbers as numbers, addresses as text."""
+    """Return a header's values for JSON: numbers as numbers, addresses as text."""
     return {
         name: text(header, name) if name in _ADDRESS_FIELDS else int(value) for name, value in header.values().items()
     }
@@ -343,11 +374,12 @@ def _as_lines(
 
 
 def _title(protocol: Protocol, frame: Frame, dropped: Enum | None) -> str:
-    """The end of a packet's first line."""
+    """Return the end of a packet's first line."""
     words = []
     if frame.flow is not None:
         flow = frame.flow
-        words.append(f"{format_address(flow.src)} port {flow.sport} > {format_address(flow.dst)} port {flow.dport} ")
+        sport, dport = (f" port {port}" if port else "" for port in (flow.sport, flow.dport))
+        words.append(f"{path_text(flow.src)}{sport} > {path_text(flow.dst)}{dport} ")
     if len(frame.payload):
         words.append(protocol.name(frame.payload))
     if dropped is not None:
@@ -362,7 +394,7 @@ def _all_headers(frame: Frame) -> list[Header]:
 
 
 def _icrc(frame: Frame) -> int:
-    """The four bytes in the order of the wire, as other tools show them; the CRC's own order is the reverse."""
+    """Return the ICRC in wire order, as other tools show it; the CRC's own byte order is the reverse."""
     return int.from_bytes(frame.payload[-ICRC_BYTES:], "big")
 
 

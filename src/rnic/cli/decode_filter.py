@@ -1,4 +1,4 @@
-"""Which packets ``rnic decode`` shows, and what it says about each beside its bytes."""
+"""Select the packets that ``rnic decode`` shows, and mark them, for example as retransmitted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rnic.link.pcap import CapturedPacket
 from rnic.spec.psn import PSN_MASK
 from rnic.wire.bth import Bth
 from rnic.wire.deth import Deth
-from rnic.wire.dissect import ROCE, Frame
+from rnic.wire.dissect import JUDGED, ROCE, Frame
 from rnic.wire.header import Header
 from rnic.wire.mad import CLASS_CM, CM_NAMES, Mad
 from rnic.wire.pretty import headers
@@ -26,31 +26,35 @@ _MARKS = {
     "acknowledged, not in the capture": "names what is not in the capture",
     "new connections on used numbers": "new connection",
 }
-"""Facts of a judge that say something about the packet that they were noted for."""
+"""Facts of a judge that describe the packet for which they were noted."""
 
 
 class Follower:
-    """Follows the connections of a capture: marks on packets, and which queue pair answers which."""
+    """Follows the connections of a capture: marks packets, and knows which queue pairs are connected."""
 
     def __init__(self, ports: list[int]) -> None:
         self._judges = {port: Judge(lambda finding: None, port=port) for port in ports}
         self.number = 0
 
     def take(self, packet: CapturedPacket) -> None:
-        """The next frame of the capture."""
+        """Take the next frame of the capture."""
         self.number += 1
         for judge in self._judges.values():
             judge.frame(packet.time_ns, packet.linktype, packet.data, packet.length)
 
     def stream(self, frame: Frame) -> Stream | None:
-        """The direction that a packet belongs to."""
-        if frame.flow is None or frame.kind != ROCE or frame.flow.dport not in self._judges:
+        """Return the direction that a packet belongs to."""
+        if frame.flow is None or frame.kind not in JUDGED:
+            return None
+        port = frame.flow.dport if frame.kind == ROCE else next(iter(self._judges), 0)
+        if port not in self._judges:
             return None
         key = frame.flow.src, frame.flow.dst, int.from_bytes(frame.payload[5:8], "big")
-        return self._judges[frame.flow.dport].connections.streams.get(key)
+        return self._judges[port].connections.streams.get(key)
 
     def mark(self, frame: Frame) -> str:
-        """What the newest packet is among the others of its connection, such as ``"repeated"``, or nothing."""
+        """Return the mark of the newest packet, such as ``"repeated"``, from its position in its connection; may be
+        empty."""
         stream = self.stream(frame)
         if stream is None:
             return ""
@@ -61,21 +65,21 @@ class Follower:
 
 
 class PsnRange(click.ParamType):  # type: ignore[type-arg]  # generic for mypy only in some versions of click
-    """A PSN, or two with a dash between: also round the end, as in ``16777210-5``."""
+    """A PSN, or a range of two with a dash, which may wrap around, as in ``16777210-5``."""
 
     name = "PSN[-PSN]"
 
     def convert(
         self, value: str | tuple[int, int], param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, int]:
-        """First and last."""
+        """Return the first and the last PSN."""
         if isinstance(value, tuple):
             return value
         first, _, last = value.partition("-")
         try:
             found = int(first, 0), int(last or first, 0)
         except ValueError:
-            self.fail(f"{value!r} is no PSN and no range such as 100-200", param, ctx)
+            self.fail(f"{value!r} is neither a PSN nor a range such as 100-200", param, ctx)
         if not all(0 <= psn <= PSN_MASK for psn in found):
             self.fail(f"{value!r}: PSNs are 0 to {PSN_MASK}", param, ctx)
         return found
@@ -87,36 +91,36 @@ class QueuePairNumber(click.ParamType):  # type: ignore[type-arg]  # generic for
     name = "QPN"
 
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number."""
+        """Return the number."""
         try:
             qpn = value if isinstance(value, int) else int(value, 0)
         except ValueError:
             qpn = -1
         if not 0 <= qpn <= 0xFF_FFFF:
-            self.fail(f"{value!r} is no queue pair number (0 to 0xffffff)", param, ctx)
+            self.fail(f"{value!r} is not a queue pair number (0 to 0xffffff)", param, ctx)
         return qpn
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What is asked for; an empty tuple asks nothing."""
+    """Filter options; an empty tuple matches every packet."""
 
     qpns: tuple[int, ...] = ()
-    """Either end of the packet's connection."""
+    """Queue pairs: either end of the packet's connection."""
     operations: tuple[str, ...] = ()
     """Patterns over opcode names, ``WRITE*`` meaning any service's."""
     psns: tuple[tuple[int, int], ...] = ()
 
     @property
     def empty(self) -> bool:
-        """Whether everything passes."""
+        """True if every packet passes."""
         return not (self.qpns or self.operations or self.psns)
 
     def passes(self, frame: Frame, names: tuple[str, ...], follower: Follower) -> bool:
-        """Whether a packet is shown."""
+        """Return whether a packet is shown."""
         if self.empty:
             return True
-        if frame.kind != ROCE or len(frame.payload) < Bth.layout.size:
+        if frame.kind not in JUDGED or len(frame.payload) < Bth.layout.size:
             return False
         found = headers(frame.payload)
         bth = found[0]
@@ -129,7 +133,7 @@ class Filter:
 
 
 def _ends(found: list[Header], stream: Stream | None) -> set[int]:
-    """The queue pairs that a packet says it goes between, or is known to."""
+    """Return the queue pairs at both ends of a packet, from its headers or its known stream."""
     ends: set[int] = {header.dqpn for header in found if isinstance(header, Bth)}
     ends |= {header.sqpn for header in found if isinstance(header, Deth)}
     if stream is not None and stream.peer is not None:
@@ -138,7 +142,8 @@ def _ends(found: list[Header], stream: Stream | None) -> set[int]:
 
 
 def names_of(name: str, payload: memoryview) -> tuple[str, ...]:
-    """What ``--op`` may call a packet: opcode name, with and without its service, and the CM message."""
+    """Return the names by which ``--op`` may select a packet: opcode name, with and without its service, and CM
+    message."""
     found = [name, name.partition("_")[2] or name]
     mad = next((header for header in headers(payload) if isinstance(header, Mad)), None)
     if mad is not None and mad.mgmt_class == CLASS_CM:

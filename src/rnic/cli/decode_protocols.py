@@ -1,4 +1,4 @@
-"""The protocols that ``rnic decode`` takes apart to the last byte: RoCEv2, and RC Link."""
+"""The protocols that ``rnic decode`` decodes completely: RoCEv2, its predecessors, and RC Link."""
 
 from __future__ import annotations
 
@@ -16,39 +16,43 @@ from rnic.wire import packet as roce_packet
 from rnic.wire import pretty as roce_pretty
 from rnic.wire.bth import Bth
 from rnic.wire.cm_message import CmMessage
-from rnic.wire.dissect import ROCE, ROCE_LEAST, Frame
+from rnic.wire.dissect import INFINIBAND, ROCE, ROCE_LEAST, ROCE_V1, Frame
 from rnic.wire.header import Header
+from rnic.wire.infiniband import IbFlow
+from rnic.wire.opcode import NOT_DECODED
 
 RCLINK = "RC Link"
 
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """How packets of one kind are shown."""
+    """Functions that decode packets of one kind."""
 
     kind: str
     least: int
-    """Bytes of the shortest UDP payload."""
+    """Length of the shortest UDP payload, in bytes."""
     headers: Callable[[memoryview], list[Header]]
     name: Callable[[memoryview], str]
-    """Of a UDP payload of at least one byte."""
+    """Returns the name of a UDP payload of at least one byte."""
     describe: Callable[[memoryview], str]
-    """The same payload in one line."""
+    """Describes such a payload in one line."""
     payload_bytes: Callable[[memoryview], int]
     icrc_ok: Callable[[Frame], bool | None]
     drop: Callable[[Frame], Enum | None]
-    """Why a NIC would drop a whole packet before it looks at the QP, or ``None``."""
+    """Returns why a NIC would drop a whole packet before it looks up the QP, or ``None``."""
 
 
 def _roce_drop(frame: Frame) -> DropReason | None:
     parsed = roce_packet.parse(frame.payload)
-    return parsed if isinstance(parsed, DropReason) else None
+    if not isinstance(parsed, DropReason) or (parsed is DropReason.BAD_OPCODE and frame.payload[0] in NOT_DECODED):
+        return None
+    return parsed
 
 
 def _roce_line(payload: memoryview) -> str:
     parsed = roce_packet.parse(payload)
     found = roce_pretty.headers(payload)
-    if isinstance(parsed, roce_packet.Packet):
+    if isinstance(parsed, roce_packet.Packet) and payload[0] not in NOT_DECODED:
         words = roce_pretty.describe(parsed)
     else:
         words = roce_pretty.opcode_name(payload[0])
@@ -66,8 +70,8 @@ def _rclink_line(payload: memoryview) -> str:
 
 
 def _rclink_drop(frame: Frame) -> RcLinkDrop | None:
-    if frame.flow is not None:
-        # whoever named a port holds it for TYPE1's, unless it is TYPE2's
+    if frame.flow is not None and not isinstance(frame.flow, IbFlow):
+        # a port that the user names carries TYPE1, unless it is TYPE2's port
         port = TYPE1_UDP_PORT if frame.flow.dport == TYPE2_UDP_PORT else frame.flow.dport
         kind = rclink_packet.classify(frame.flow, port)
         if kind != "TYPE1":
@@ -77,14 +81,15 @@ def _rclink_drop(frame: Frame) -> RcLinkDrop | None:
 
 
 def _rclink_icrc_ok(frame: Frame) -> bool | None:
-    if frame.flow is None or not frame.complete:
+    if frame.flow is None or isinstance(frame.flow, IbFlow) or not frame.complete:
         return None
     return rclink_packet.icrc_ok(frame.payload, frame.flow, frame.ident, frame.frag)
 
 
-PROTOCOLS = {
-    ROCE: Protocol(
-        ROCE,
+def _infiniband(kind: str) -> Protocol:
+    """Return the protocol of packets that start with a BTH, whatever precedes it."""
+    return Protocol(
+        kind,
         ROCE_LEAST,
         roce_pretty.headers,
         lambda payload: roce_pretty.opcode_name(payload[0]),
@@ -92,7 +97,13 @@ PROTOCOLS = {
         roce_pretty.payload_bytes,
         lambda frame: frame.icrc_ok,
         _roce_drop,
-    ),
+    )
+
+
+PROTOCOLS = {
+    ROCE: _infiniband(ROCE),
+    ROCE_V1: _infiniband(ROCE_V1),
+    INFINIBAND: _infiniband(INFINIBAND),
     RCLINK: Protocol(
         RCLINK,
         RH_BYTES + ICRC_BYTES,
@@ -107,5 +118,5 @@ PROTOCOLS = {
 
 
 def text(header: Header, name: str) -> str:
-    """One field's value as people write it."""
+    """Format one field's value for display."""
     return rclink_pretty.text(header, name) if isinstance(header, Rh) else roce_pretty.text(header, name)

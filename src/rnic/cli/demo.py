@@ -49,7 +49,7 @@ def sweep() -> list[Row]:
 
 
 def copy_rate(size: int) -> float:
-    """MB/s of copies in memory of ``size`` bytes, one after another."""
+    """Return the rate in MB/s of memory copies of ``size`` bytes, one after another."""
     source, target = memoryview(bytes(size)), memoryview(bytearray(size))
     count = max(8, min(2_000, _COMPARED_BYTES // size))
     start = time.perf_counter()
@@ -59,7 +59,7 @@ def copy_rate(size: int) -> float:
 
 
 def udp_rate(size: int) -> float:
-    """MB/s of messages of ``size`` bytes over a UDP socket of this process in datagrams of at most 4096 bytes."""
+    """Return the rate in MB/s of ``size``-byte messages over UDP in this process, in datagrams of up to 4096 bytes."""
     datagram = bytes(min(size, _DATAGRAM))
     count = max(200, min(2_000, _COMPARED_BYTES // len(datagram))) // _IN_FLIGHT
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
@@ -76,7 +76,7 @@ def udp_rate(size: int) -> float:
 
 
 def with_unit(value: float, unit: str) -> str:
-    """A figure for people: ``1.4 GB/s``, ``70 KB/s``; bytes from MB/s, or seconds from microseconds."""
+    """Format a value with a suitable unit, such as ``1.4 GB/s``; it is given in MB/s or microseconds."""
     names = ("KB/s", "MB/s", "GB/s", "TB/s") if unit == "MB/s" else ("ns", "µs", "ms", "s")
     value *= 1_000
     place = 0
@@ -87,10 +87,10 @@ def with_unit(value: float, unit: str) -> str:
 
 
 def picture(rows: list[Row], compared: dict[str, list[float]], path: Path) -> None:
-    """Draw bandwidth beside copies and plain UDP, and latency, as PNG.
+    """Draw bandwidth next to that of copies and plain UDP, and latency, as PNG.
 
     Args:
-        rows: what was measured.
+        rows: measured rows.
         compared: MB/s at each of :data:`SIZES`, by the line's label.
         path: file to write.
     """
@@ -137,7 +137,7 @@ def picture(rows: list[Row], compared: dict[str, list[float]], path: Path) -> No
         for median, tail in zip(typical, late, strict=True)
     ]
     latency.bar_label(bars, shown, fontsize="small", padding=3)
-    latency.set_xlim(0, max(typical) * 2.1)  # room for the words beside the longest
+    latency.set_xlim(0, max(typical) * 2.1)  # room for the text next to the longest bar
     latency.xaxis.set_major_formatter(FuncFormatter(lambda value, _: with_unit(value, "us") if value else "0"))
     latency.xaxis.set_major_locator(MaxNLocator(6))
     latency.set_title("Median latency: half a round trip; READ: a whole one", loc="left", fontsize="medium")
@@ -157,14 +157,14 @@ def picture(rows: list[Row], compared: dict[str, list[float]], path: Path) -> No
 
 
 def conditions() -> str:
-    """What the figures depend on, in a line."""
+    """Return the conditions of the measurement, in one line."""
     parts = "engine in C" if ENGINE else "plain Python"
     machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}"
     return f"rnic {__version__}, {parts}; {platform.python_implementation()} {platform.python_version()}; {machine}"
 
 
 def main(argv: list[str]) -> int:
-    """Run the demo; 0 if all data was right."""
+    """Run the demo; return 0 if all data was right."""
     path = Path("demo.png")
     try:
         rows = sweep()

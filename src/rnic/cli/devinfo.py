@@ -11,6 +11,7 @@ import click
 
 from rnic.cli.options import udp_port
 from rnic.link.base import parse_address
+from rnic.link.udp import scope_of
 from rnic.nic_process.bypass_programs import refusal
 from rnic.runtime.attach import ask
 from rnic.runtime.directory import ProcessError, runtime_directory
@@ -21,7 +22,8 @@ from rnic.verbs import Context, Device, get_device_list, remote
 from rnic.verbs import enums as e
 from rnic.verbs.devices import format_guid
 
-_PORT_STATES = {1: "PORT_DOWN", e.IBV_PORT_ACTIVE: "PORT_ACTIVE"}
+_PORT_STATES = {1: "PORT_DOWN", 2: "PORT_INIT", 3: "PORT_ARMED", e.IBV_PORT_ACTIVE: "PORT_ACTIVE"}
+_GID_TYPES = {e.IBV_GID_TYPE_ROCE_V1: "RoCE v1", e.IBV_GID_TYPE_ROCE_V2: "RoCE v2"}
 _LINK_LAYERS = {e.IBV_LINK_LAYER_ETHERNET: "Ethernet"}
 _NOT_LIMITS = frozenset(
     ("fw_ver", "node_guid", "sys_image_guid", "vendor_id", "vendor_part_id", "hw_ver", "phys_port_cnt")
@@ -30,7 +32,7 @@ _HEX = frozenset(("device_cap_flags", "max_mr_size"))
 
 
 def running_devices() -> list[Device]:
-    """Return the devices of this user's NIC process, by their own names; none where no NIC process runs."""
+    """Return the devices of this user's NIC process, by their own names; none if no NIC process runs."""
     with contextlib.suppress(ProcessError):
         rows = ask(runtime_directory(), "", "devices")
         return [Device(each["name"], each["address"]) for each in rows if not each["dead"]]
@@ -38,7 +40,7 @@ def running_devices() -> list[Device]:
 
 
 def describe(device: Device, udp_port: int, running: bool = False) -> dict[str, Any]:
-    """Return all about one device: a running one, or one that is opened for the time on ``udp_port``."""
+    """Return a description of one device: a running one, or one opened temporarily on ``udp_port``."""
     with remote.open(device.name, bypass=False) if running else Context(addr=device.address, port=udp_port) as ctx:
         attr = ctx.query_device()
         port = ctx.query_port()
@@ -62,6 +64,7 @@ def describe(device: Device, udp_port: int, running: bool = False) -> dict[str, 
                 "link_layer": _LINK_LAYERS[port.link_layer],
                 "max_msg_sz": port.max_msg_sz,
                 "gids": [str(ctx.query_gid(1, index)) for index in range(port.gid_tbl_len)],
+                "gid_types": [_GID_TYPES[ctx.query_gid_type(1, index)] for index in range(port.gid_tbl_len)],
                 "pkeys": [ctx.query_pkey(1, index) for index in range(port.pkey_tbl_len)],
             },
             "limits": {name: value for name, value in vars(attr).items() if name not in _NOT_LIMITS},
@@ -71,9 +74,9 @@ def describe(device: Device, udp_port: int, running: bool = False) -> dict[str, 
 def kernel_bypass(address: str) -> str:
     """Return whether programs may run the data path themselves, in words: ``possible``, or why not.
 
-    A device that the user's NIC process has at this address says so itself, and how many do.
+    If the user's NIC process has a device at this address, that device reports it, and how many programs do.
     """
-    why = refusal(parse_address(address))
+    why = refusal(parse_address(address), scope_of(address))
     with contextlib.suppress(ProcessError):
         directory = runtime_directory()
         for each in ask(directory, "", "devices"):
@@ -90,7 +93,7 @@ def kernel_bypass(address: str) -> str:
 
 
 def _lines(found: dict[str, Any], verbose: bool) -> list[str]:
-    """For people."""
+    """Format the description as lines of text."""
     port = found["port"]
     rows: list[tuple[str, object]] = [
         ("address", found["address"]),
@@ -114,7 +117,10 @@ def _lines(found: dict[str, Any], verbose: bool) -> list[str]:
         ("max_mtu", port["max_mtu"]),
         ("active_mtu", port["active_mtu"]),
         ("link_layer", port["link_layer"]),
-        *((f"GID[{index}]", gid) for index, gid in enumerate(port["gids"])),
+        *(
+            (f"GID[{index}]", gid if kind == found["transport"] else f"{gid}, {kind}")
+            for index, (gid, kind) in enumerate(zip(port["gids"], port["gid_types"], strict=True))
+        ),
     ]
     if verbose:
         inner.append(("max_msg_sz", f"{port['max_msg_sz']:#x}"))
@@ -136,17 +142,17 @@ def _chosen(name: str | None, addr: str | None) -> list[tuple[Device, bool]]:
 
 
 @click.command()
-@click.option("-d", "--device", "name", help="Only this device, such as rnic0.")
-@click.option("--addr", help="Only the device of this local IP address.")
+@click.option("-d", "--device", "name", help="Show only this device, such as rnic0.")
+@click.option("--addr", help="Show only the device of this local IP address.")
 @udp_port("UDP port to open devices on; by default any free one.", default=0)
-@click.option("-v", "--verbose", is_flag=True, help="All limits too.")
-@click.option("-l", "--list", "only_names", is_flag=True, help="Only names and addresses.")
+@click.option("-v", "--verbose", is_flag=True, help="Show all limits, too.")
+@click.option("-l", "--list", "only_names", is_flag=True, help="List only names and addresses.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def devinfo(name: str | None, addr: str | None, udp_port: int, verbose: bool, only_names: bool, as_json: bool) -> None:
     """Show devices, limits and the port. Exit status 1 if a device cannot be opened.
 
-    Devices of a running NIC process come first, under their own names. The others are those that this machine's
-    addresses would make.
+    Devices of a running NIC process come first, under their own names. The others are those that rnic would
+    make for this machine's addresses.
     """
     devices = _chosen(name, addr)
     if only_names:

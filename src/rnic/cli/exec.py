@@ -1,32 +1,39 @@
 """``rnic exec -- PROGRAM``: run a program written against libibverbs on this user's NIC process.
 
-The connection that this command makes stays open across the exec, so that the NIC process outlives the moment
-before the program opens its device, and ends once the program and everything it started are gone.
+The connection that this command makes stays open across the exec. So the NIC process keeps running until the
+program opens its device, and ends once the program and everything it started are gone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
 import shutil
+import socket
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from rnic.abi.library_paths import LIBRARIES, PATHS_LIBRARY, SOCKETS_LIBRARY
-from rnic.cc.settings import MODES
+from rnic.cc.find import in_python
 from rnic.cli.elf import looks_static
+from rnic.cli.exec_fabric import fabric_options, place
 from rnic.cli.faults import fault_rules
-from rnic.cli.options import UDP_PORT_RENAMED, Command, udp_port
-from rnic.link.base import LinkError, parse_address
-from rnic.nic_process.sysfs_view import make_view
-from rnic.runtime.attach import ProcessConnection, ask, connect, start
+from rnic.cli.looks import Look, core_of, look_options, looks_of, parameter_option
+from rnic.cli.options import UDP_PORT_RENAMED, Command, ControlName, capture_policy, snaplen, udp_port
+from rnic.nic_process.launch import launch, reach
+from rnic.nic_process.sysfs_view import make_view, view_path
+from rnic.runtime.attach import ProcessConnection, ask, connect
 from rnic.runtime.directory import ProcessError, runtime_directory
 from rnic.spec import attach
-from rnic.spec.errors import VerbsError
+from rnic.spec.addresses import parse_address
+from rnic.spec.errors import LinkError, VerbsError
 from rnic.spec.gids import gid_from_address
 from rnic.spec.limits import ROCE_UDP_PORT
 
@@ -34,7 +41,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def library_directory() -> Path:
-    """Where ``libibverbs.so.1`` is: what ``RNIC_LIBRARIES`` names, or the package's own.
+    """Return the directory of ``libibverbs.so.1``: the one that ``RNIC_LIBRARIES`` names, or the package's own.
 
     Raises:
         ProcessError: it was not built.
@@ -56,17 +63,17 @@ def environment(
     paths: Path | None = None,
     sockets: bool = False,
 ) -> dict[str, str]:
-    """The program's environment.
+    """Return the program's environment.
 
-    What is preloaded stands behind the user's own, so that theirs is asked first. A sanitizer wants to stand before
-    everything and refuses to start otherwise; it works behind these libraries, and is told so.
+    Preloaded libraries come after the user's own, which are searched first. A sanitizer insists on being the first
+    library and refuses to start otherwise; it works after these libraries, and an option tells it so.
 
     Args:
         devices: names of those that it sees.
         directory: the runtime directory.
-        libraries: where ours are.
+        libraries: directory of rnic's libraries.
         preload: preload libibverbs and librdmacm, too.
-        paths: view of the device paths, where it shall have one.
+        paths: view of the device paths, if it gets one.
         sockets: make its TCP sockets rsockets.
     """
     env = dict(os.environ)
@@ -81,10 +88,10 @@ def environment(
         ours.append(PATHS_LIBRARY)
     if sockets:
         ours.append(SOCKETS_LIBRARY)
-    # inside another `rnic exec` some are there already
+    # inside another `rnic exec`, some are set already
     theirs = [name for name in re.split("[: ]+", env.get("LD_PRELOAD", "")) if Path(name).name not in ("", *ours)]
     if ours:
-        # blanks and colons part the names: then the loader finds it by LD_LIBRARY_PATH
+        # blanks and colons separate names: the loader then finds it through LD_LIBRARY_PATH
         plain = not re.search("[: ]", str(libraries))
         env["LD_PRELOAD"] = ":".join([*theirs, *(str(libraries / name) if plain else name for name in ours)])
         env["ASAN_OPTIONS"] = ":".join(filter(None, ["verify_asan_link_order=0", os.environ.get("ASAN_OPTIONS")]))
@@ -92,10 +99,10 @@ def environment(
 
 
 def add_devices(connection: ProcessConnection, wanted: list[dict[str, object]]) -> list[str]:
-    """Names of the devices that were asked for.
+    """Add the requested devices, and return their names.
 
     Raises:
-        ProcessError: in the words of the NIC process.
+        ProcessError: the NIC process refuses; the message is its own.
     """
     names = []
     for each in wanted:
@@ -108,10 +115,10 @@ def add_devices(connection: ProcessConnection, wanted: list[dict[str, object]]) 
 
 
 def rules_by_device(said: tuple[str, ...]) -> dict[str, str | None]:
-    """``DEVICE=RULES`` of the command line, by device.
+    """Parse ``DEVICE=RULES`` of the command line, and return the rules by device.
 
     Raises:
-        ProcessError: no such form, or no such file.
+        ProcessError: the text is not of this form, or the file does not exist.
     """
     found = {}
     for each in said:
@@ -123,7 +130,7 @@ def rules_by_device(said: tuple[str, ...]) -> dict[str, str | None]:
 
 
 class NoProgramError(ProcessError):
-    """A program cannot be run; ``exit_status`` is what shells give: 126 where it is there, else 127."""
+    """A program cannot be run; ``exit_status`` is as in shells: 126 if it exists, else 127."""
 
     def __init__(self, name: str) -> None:
         there = os.sep in name and Path(name).exists()
@@ -134,12 +141,15 @@ class NoProgramError(ProcessError):
         self.exit_status = 126 if there else 127
 
 
-def device_names(listed: bytes, addresses: tuple[str, ...], port: int | None) -> dict[str, str]:
-    """What the NIC process calls the device of each address, also where it is yet to be made.
+def device_names(
+    listed: bytes, addresses: tuple[str, ...], port: int | None, wanted: Mapping[str, str | None] | None = None
+) -> dict[str, str]:
+    """Return the NIC process's name for the device of each address, even if it does not exist yet.
 
     Args:
+        wanted: requested names, by address.
         listed: its answer to LIST.
-        addresses: in the order in which they are asked for.
+        addresses: addresses in the requested order.
         port: UDP port of all, ``None`` for 4791, 0 for any free one, which is always a device of its own.
     """
     size = attach.LIST_RECORD.size
@@ -155,7 +165,7 @@ def device_names(listed: bytes, addresses: tuple[str, ...], port: int | None) ->
             gid = gid_from_address(parse_address(address))
         except LinkError as error:
             raise ProcessError(str(error)) from None
-        name = there.get((gid, ROCE_UDP_PORT if port is None else port))
+        name = (wanted or {}).get(address) or there.get((gid, ROCE_UDP_PORT if port is None else port))
         if name is None:
             name = next(free for number in range(len(taken) + 1) if (free := f"rnic{number}") not in taken)
             taken.add(name)
@@ -164,13 +174,15 @@ def device_names(listed: bytes, addresses: tuple[str, ...], port: int | None) ->
     return names
 
 
-def default_devices(directory: Path, udp_port: int | None) -> tuple[tuple[str, ...], int | None]:
-    """Return addresses and UDP port of the devices that a program sees where no address is named.
+def default_devices(
+    directory: Path, connection: ProcessConnection | None, udp_port: int | None
+) -> tuple[tuple[str, ...], int | None]:
+    """Return addresses and UDP port of the devices that a program sees if no address is given.
 
-    They are the devices that ``rnic serve`` was told to make, if all are on one port and it is the one that is wanted,
-    and one on 127.0.0.1 otherwise. What is not this is said on stderr.
+    They are the devices that ``rnic serve`` was told to make, if all are on one port and it is the requested one;
+    otherwise there is one on 127.0.0.1. Any choice but the usual one is reported on stderr.
     """
-    served = [each for each in ask(directory, "", "devices") if each["served"]]
+    served = [each for each in ask(directory, "", "devices") if each["served"]] if connection is not None else []
     ports = {each["udp_port"] for each in served}
     if not served:
         return (LOOPBACK,), udp_port
@@ -185,6 +197,107 @@ def default_devices(directory: Path, udp_port: int | None) -> tuple[tuple[str, .
         names = ", ".join(f"{each['name']} ({each['address']})" for each in served)
         print(f"rnic exec: uses what rnic serve has: {names}; --addr {LOOPBACK} makes another", file=sys.stderr)
     return addresses, ports.pop()
+
+
+def is_free(address: str, port: int | None) -> bool:
+    """Return whether a device can be made on an address, as far as this process can tell."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.bind((address, ROCE_UDP_PORT if port is None else port))
+    except OSError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The devices that the command line asks for."""
+
+    addresses: tuple[str, ...]
+    udp_port: int | None
+    described: str | None
+    """Their appearance, by a profile."""
+    look: Mapping[str, object]
+    rules: str | None
+    own_rules: Mapping[str, str | None]
+    """Fault rules by device."""
+    options: Mapping[str, object]
+    """Further options of ADD, the same for all of them."""
+
+    @property
+    def is_plain(self) -> bool:
+        """True if nothing but an address can be wrong with them."""
+        return self.rules is None and not self.own_rules and not any(self.options.values())
+
+    def devices(
+        self, directory: Path, connection: ProcessConnection | None
+    ) -> tuple[list[dict[str, object]], list[str]]:
+        """Return them as ADD takes them, and their names.
+
+        Args:
+            directory: the runtime directory.
+            connection: to the NIC process; ``None`` if none runs.
+        """
+        addresses, udp_port = self.addresses, self.udp_port
+        if not addresses and self.described is None and all(value is None for value in self.look.values()):
+            addresses, udp_port = default_devices(directory, connection, udp_port)
+        looks: dict[str, Look] = dict(looks_of(addresses, self.described, **self.look))  # type: ignore[arg-type]
+        listed = connection.request(attach.MSG_LIST)[0] if connection is not None else b""
+        called = {address: each.name for address, each in looks.items()}
+        names = device_names(listed, tuple(looks), udp_port, called)
+        unknown = self.own_rules.keys() - {*names.values(), *names}
+        if unknown:
+            known = ", ".join(f"{name} ({address})" for address, name in names.items())
+            raise ProcessError(f"--fault-on {min(unknown)}: no such device of this program: {known}")
+        wanted = [
+            {
+                **self.options,
+                "address": address,
+                "port": udp_port,
+                "faults": self.own_rules.get(names[address], self.own_rules.get(address, self.rules)),
+                "look": each.look,
+                "name": each.name or (names[address] if self.own_rules or connection is None else None),
+            }
+            for address, each in looks.items()
+        ]
+        return wanted, list(names.values())
+
+
+def make_devices(
+    directory: Path, asked: Asked, may_go_on: bool
+) -> tuple[ProcessConnection, list[dict[str, object]], list[str], Path | None]:
+    """Have the NIC process make devices.
+
+    Args:
+        directory: the runtime directory.
+        asked: the devices.
+        may_go_on: do not wait until a NIC process that this starts answers.
+
+    Returns:
+        The connection that keeps them, the devices as ADD takes them, their names, and the view of the device paths
+        that the NIC process will make; ``None`` if it has been there.
+
+    Raises:
+        ProcessError: the NIC process refuses, or cannot be started.
+    """
+    connection = connect(directory)
+    if connection is None and may_go_on and asked.is_plain:
+        wanted, names = asked.devices(directory, None)
+        if all(is_free(str(each["address"]), asked.udp_port) for each in wanted):
+            connection = launch(directory, wanted, names)
+            if connection is not None:
+                return connection, wanted, names, view_path(directory, names)
+    if connection is None:
+        connection = reach(directory)
+    wanted, _ = asked.devices(directory, connection)
+    names = add_devices(connection, wanted)
+    for each, name in zip(wanted, names, strict=True):
+        if each["name"] not in (None, name):
+            raise ProcessError(
+                f"device {each['name']} at {each['address']} is called {name} by programs that use it: wait until they"
+                " are gone, or name another by --addr"
+            )
+    return connection, wanted, names, None
 
 
 @click.command(
@@ -205,20 +318,25 @@ def default_devices(directory: Path, udp_port: int | None) -> tuple[tuple[str, .
     "--faults",
     metavar="RULES",
     envvar="RNIC_FAULTS",
-    help="Faults: a JSON file of rules, the rules themselves, or rates such as drop=1%.",
+    help="Faults to inject: a JSON file of rules, the rules themselves, or rates such as drop=1%.",
 )
 @click.option(
     "--fault-on",
     "faults_on",
     multiple=True,
     metavar="DEVICE=RULES",
-    help="A fault script for one device, by name (rnic1) or address, instead of --faults; repeatable.",
+    help="Faults for one device, by name (rnic1) or address, instead of --faults; repeatable.",
 )
 @click.option("--capture", envvar="RNIC_CAPTURE", help="Record every packet to this pcapng file.")
+@capture_policy()
+@snaplen()
 @click.option(
-    "--congestion", type=click.Choice(MODES), envvar="RNIC_CONGESTION", help="What a congestion notification does."
+    "--congestion",
+    type=ControlName(),
+    envvar="RNIC_CONGESTION",
+    help="Congestion control: none, limit, dcqcn, timely, swift, hpcc, or module:Class.",
 )
-@click.option("--preload", is_flag=True, envvar="RNIC_PRELOAD", help="Also LD_PRELOAD, for programs with an RPATH.")
+@click.option("--preload", is_flag=True, envvar="RNIC_PRELOAD", help="Also set LD_PRELOAD, for programs with an RPATH.")
 @click.option(
     "--bypass/--no-bypass",
     default=True,
@@ -229,17 +347,21 @@ def default_devices(directory: Path, udp_port: int | None) -> tuple[tuple[str, .
     "--shm/--no-shm",
     default=True,
     envvar=("RNIC_SHM", "RNIC_HAIRPIN"),
-    help="With --bypass: local programs use shared memory (default), or the wire.",
+    help="With --bypass: connect local programs by shared memory (default), or over the wire.",
 )
 @click.option(
     "--explain/--quiet",
     default=None,
     envvar="RNIC_EXPLAIN",
-    help="Say on stderr why a verb, a request or a message fails (default if stderr is a terminal), or do not.",
+    help="Print on stderr why a verb, a request or a message fails. --explain is the default on a terminal.",
 )
+@click.option("--profile", help="Core that the devices model (univista), or their appearance (8x400g).")
+@look_options
+@parameter_option
+@fabric_options
 @click.option("--sockets", is_flag=True, help="Carry the program's TCP sockets over the NIC, as rsockets.")
 @click.option("--paths/--no-paths", default=True, help="Show the program a device's paths under /sys and /dev.")
-@click.option("--print-sysfs", is_flag=True, help="Print the directory that stands for /sys, and run nothing.")
+@click.option("--print-sysfs", is_flag=True, help="Print the directory that replaces /sys and exit.")
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 def execute(
     addresses: tuple[str, ...],
@@ -247,21 +369,34 @@ def execute(
     faults: str | None,
     faults_on: tuple[str, ...],
     capture: str | None,
+    capture_policy: str | None,
+    snaplen: int | None,
     congestion: str | None,
     preload: bool,
     bypass: bool,
     shm: bool,
     explain: bool | None,
+    profile: str | None,
+    name: str | None,
+    gids: str | None,
+    rate: str | None,
+    numa: int | None,
+    pci: str | None,
+    count: int | None,
+    parameters: tuple[str, ...],
+    fabric: str | None,
+    host: int | None,
+    slower: int | None,
     sockets: bool,
     paths: bool,
     print_sysfs: bool,
     program: tuple[str, ...],
 ) -> None:
-    """Run PROGRAM, written against libibverbs, on the NIC process of this user, starting that where none runs."""
+    """Run PROGRAM, written against libibverbs, on this user's NIC process, which is started if none runs."""
     if print_sysfs:
         if program:
             raise click.UsageError(f"--print-sysfs runs no program: leave out {program[0]!r}")
-        if "RNIC_PATHS" in os.environ and not addresses:  # inside of another: what its program sees
+        if "RNIC_PATHS" in os.environ and not addresses:  # inside another rnic exec: use what its program sees
             print(Path(os.environ["RNIC_PATHS"]) / "sys")
             return
     elif not program:
@@ -277,34 +412,32 @@ def execute(
                 " give it the tree that `rnic exec --print-sysfs` names, where it has an option for that",
                 file=sys.stderr,
             )
+    core, chosen = core_of(profile, parameters)
     rules = fault_rules(faults)
     own_rules = rules_by_device(faults_on)
     directory = runtime_directory()
-    connection = connect(directory) or start(directory)
-    if not addresses:
-        addresses, udp_port = default_devices(directory, udp_port)
-    names = device_names(connection.request(attach.MSG_LIST)[0], addresses, udp_port)
-    unknown = own_rules.keys() - {*names.values(), *names}
-    if unknown:
-        known = ", ".join(f"{name} ({address})" for address, name in names.items())
-        raise ProcessError(f"--fault-on {min(unknown)}: no such device of this program: {known}")
-    wanted: list[dict[str, object]] = [
-        {
-            "address": address,
-            "port": udp_port,
-            "faults": own_rules.get(names[address], own_rules.get(address, rules)),
-            "capture": capture and str(Path(capture).resolve()),
-            "congestion": congestion,
-            "name": names[address] if own_rules else None,
-        }
-        for address in addresses
-    ]
-    devices = add_devices(connection, wanted)
-    for each, name in zip(wanted, devices, strict=True):
-        if each["name"] not in (None, name):
-            raise ProcessError(f"--fault-on: device {each['name']} became {name}: name it by its address")
-    shown: Path | None = None
-    if paths or print_sysfs:
+    options: dict[str, object] = {
+        "capture": capture and str(Path(capture).resolve()),
+        "capture_policy": capture_policy,
+        "snaplen": snaplen,
+        "congestion": congestion,
+        "profile": core,
+        "parameters": chosen or None,
+    }
+    if fabric is not None:
+        addresses, placed = place(fabric, host, slower, addresses)
+        options |= placed
+    look = {"name": name, "gids": gids, "rate": rate, "numa": numa, "pci": pci, "count": count}
+    asked = Asked(addresses, udp_port, profile if core is None else None, look, rules, own_rules, options)
+    connection, wanted, devices, shown = make_devices(directory, asked, may_go_on=not print_sysfs)
+    if congestion and in_python(congestion):
+        print(
+            f"rnic exec: congestion control {congestion} is Python: the NIC process serves reliable connections itself",
+            file=sys.stderr,
+        )
+    if not paths and not print_sysfs:
+        shown = None
+    elif shown is None:
         try:
             shown = make_view(directory, devices)
         except OSError as error:
@@ -320,21 +453,32 @@ def execute(
     env["RNIC_BYPASS"] = str(int(bypass))
     env["RNIC_SHM"] = str(int(shm))
     env["RNIC_EXPLAIN"] = str(int(sys.stderr.isatty() if explain is None else explain))
-    # a port that was any free one is another's by then, and no recording is begun anew over the first
+    # a port that was chosen as free may be taken by then; a new recording must not overwrite the first
     again = [each | {"name": name, "capture": None} for each, name in zip(wanted, devices, strict=True)]
     env["RNIC_AGAIN"] = json.dumps(again)
-    os.execvpe(program[0], program, env)
+    try:
+        os.execvpe(program[0], program, env)
+    except OSError as error:
+        found = shutil.which(program[0])
+        if error.errno != errno.ENOEXEC or found is None:
+            raise
+        os.execve("/bin/sh", ["sh", found, *program[1:]], env)  # a script without #!, which shells and sudo run so
 
 
 @click.command(hidden=True)
 def again() -> None:
-    """For the libraries: start the NIC process, which has ended, with the devices that ``rnic exec`` had asked for."""
+    """For the libraries: start the NIC process, with the devices that ``rnic exec`` had asked for, or a container's."""
     directory = runtime_directory()
-    try:
-        wanted = json.loads(os.environ.get("RNIC_AGAIN", ""))
-    except ValueError as error:
-        raise ProcessError(f"RNIC_AGAIN is no list of devices ({error}): `rnic exec` sets it") from None
-    connection = connect(directory) or start(directory)
+    if "RNIC_AGAIN" in os.environ:
+        try:
+            wanted = json.loads(os.environ["RNIC_AGAIN"])
+        except ValueError as error:
+            raise ProcessError(f"RNIC_AGAIN is not a list of devices ({error}): `rnic exec` sets it") from None
+    else:
+        from rnic.cli.cdi import container_devices  # noqa: PLC0415 - only in containers
+
+        wanted = container_devices()
+    connection = reach(directory)
     names = add_devices(connection, wanted)
     if "RNIC_DEVICE" in os.environ:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""``rnic fault DEVICE EVENT [VALUE]...``: let something happen to a device of the running NIC process."""
+"""``rnic fault DEVICE EVENT [VALUE]...``: inject a fault into a device of the running NIC process."""
 
 from __future__ import annotations
 

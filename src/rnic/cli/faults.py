@@ -1,4 +1,4 @@
-"""Fault rules as the command line takes them: a file, the rules themselves, or rates for short."""
+"""Fault rules on the command line: a file, the rules themselves, or rates as a short form."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _RATE = re.compile(r"(drop|corrupt|duplicate|mark)=(?:1/(\d+)|(\d*\.?\d+)(%?))")
 
 
 def rate_rule(action: str, probability: float, direction: str = "rx") -> dict[str, object]:
-    """A rule that strikes packets of one direction at random."""
+    """Return a rule that applies to random packets of one direction."""
     return {"match": {"direction": direction}, "probability": probability, "action": action}
 
 
 def from_rates(text: str) -> list[dict[str, object]] | None:
-    """Rules of ``drop=1%,mark=1/50``: for packets that arrive, at random; ``None`` where the text is no such list.
+    """Parse rates such as ``drop=1%,mark=1/50`` into rules for random arriving packets; ``None`` if it is not a list.
 
     Raises:
-        ValueError: a rate above 1 or of nothing; one line.
+        ValueError: a rate is 0 or above 1; the message is one line.
     """
     rules = []
     for part in text.split(","):
@@ -42,12 +42,12 @@ def from_rates(text: str) -> list[dict[str, object]] | None:
 
 
 def fault_rules(text: str | None) -> str | None:
-    """The rules as JSON text, read from the file that ``text`` names where it is not rules or rates itself.
+    """Return the rules as JSON text, read from the file that ``text`` names unless it is rules or rates.
 
-    They are checked here: a device that runs already refuses a script whatever it says.
+    They are checked here, since a device that already runs refuses any script.
 
     Raises:
-        ProcessError: no such file, or no fault script; one line.
+        ProcessError: no such file, or not a fault script; the message is one line.
     """
     if text is None:
         return None
@@ -66,13 +66,17 @@ def fault_rules(text: str | None) -> str | None:
         try:
             script = Path(text).read_text(encoding="utf-8")
         except OSError as error:
-            raise ProcessError(f"{where}: {error.strerror}") from None
+            hint = "give a file of rules, the rules themselves, or rates such as drop=1%"
+            raise ProcessError(f"{where}: {error.strerror}: {hint}") from None
         except UnicodeDecodeError:
             raise ProcessError(f"{where} is not valid JSON: it is not text") from None
-    from rnic.link.fault_script import parse_script  # noqa: PLC0415 - most programs run without
+    from rnic.link.fault_script import parse_script  # noqa: PLC0415 - most programs do not need it
+    from rnic.link.verbs_faults import parse_verbs_rules  # noqa: PLC0415
 
     try:
-        parse_script(json_value(script))
+        rules = json_value(script)
+        parse_script(rules)
+        parse_verbs_rules(rules)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         near = _before(script, error.pos)
@@ -83,6 +87,6 @@ def fault_rules(text: str | None) -> str | None:
 
 
 def _before(text: str, at: int) -> str:
-    """What stands before a place, for people to find it."""
+    """Return the text before an offset, to show where an error is."""
     line = text[text.rfind("\n", 0, at) + 1 : at]
     return f"after {line[-20:]!r}" if line else "at the beginning of the line"

@@ -1,4 +1,4 @@
-"""Types of command-line arguments: what they take is found wrong before anything is measured."""
+"""Types of command-line arguments, checked before anything is measured."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rnic.spec.source import install_hint
 
 
 class OutFile(click.ParamType):  # type: ignore[type-arg] # generic in newer versions alone
-    """A file that will be written. It need not be there; its directory must be, and must let us.
+    """A file that will be written. It need not exist; its directory must, and must be writable.
 
     Args:
-        package: what writes it, such as ``matplotlib``, where that is an extra.
+        package: package that writes it, such as ``matplotlib``, if that is an extra.
         extra: the extra.
     """
 
@@ -27,7 +27,7 @@ class OutFile(click.ParamType):  # type: ignore[type-arg] # generic in newer ver
         self._extra = extra
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """The path; a usage error naming what is in the way."""
+        """Return the path, or fail with a usage error that names the obstacle."""
         path = Path(value)
         if path.is_dir():
             self.fail(f"{path} is a directory; give a file", param, ctx)

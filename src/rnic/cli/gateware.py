@@ -25,14 +25,14 @@ MAX_WRITES = 4096
 
 
 def _gateware(name: str) -> Any:
-    """A module of the optional room, or one line that says what to install."""
+    """Return a module of the optional package, or fail with one line that says what to install."""
     if importlib.util.find_spec("amaranth") is None:
         raise click.ClickException(MISSING)
     return importlib.import_module(f"rnic.gateware.{name}")
 
 
 def _numbers(text: str, low: int, high: int, option: str) -> tuple[int, ...]:
-    """A comma list of numbers, each in range."""
+    """Parse a comma-separated list of numbers, each in range."""
     try:
         out = tuple(int(part, 0) for part in text.split(","))
     except ValueError:
@@ -49,27 +49,55 @@ _with_output = click.option(
 
 
 def _with_parameters(command: Any) -> Any:
-    """The options that say what an engine is built as: one for each of its parameters."""
+    """Add the options for an engine's parameters, one for each."""
     for option in reversed(
         (
             click.option("--width", default=32, show_default=True, help="Bus width in bits: 32, 64, 128, 256 or 512."),
-            click.option("--address-bits", default=32, show_default=True, help="Of memory: 32 to 64, a multiple of 4."),
+            click.option(
+                "--address-bits",
+                default=32,
+                show_default=True,
+                help="Width of memory addresses: 32 to 64, a multiple of 4.",
+            ),
             click.option("--block-size", default=1024, show_default=True, help="Largest fragment in bytes."),
-            click.option("--boundary", default=1024, show_default=True, help="Addresses that no fragment crosses."),
-            click.option("--fifo-depth", default=512, show_default=True, help="Beats in the loopback FIFO."),
+            click.option(
+                "--boundary",
+                default=1024,
+                show_default=True,
+                help="Address boundary in bytes that no fragment crosses.",
+            ),
+            click.option("--fifo-depth", default=512, show_default=True, help="Depth of the loopback FIFO in beats."),
             click.option("--max-burst", default=64, show_default=True, help="Longest AXI burst in beats."),
-            click.option("--overlapped/--serial", default=False, help="Overlap fragments; serial as documented."),
-            click.option("--in-flight", default=1, show_default=True, help="WRITEs in flight; over 1: overlapped."),
+            click.option(
+                "--overlapped/--serial",
+                default=False,
+                help="Overlap fragments, or handle them one by one as documented.",
+            ),
+            click.option(
+                "--in-flight",
+                type=int,
+                show_default="1; 32 with --overlapped",
+                help="WRITEs in flight; more than 1 needs --overlapped.",
+            ),
             click.option("--outstanding", default=16, show_default=True, help="Bursts on the bus in each direction."),
-            click.option("--watchdog", default=1_000_000, show_default=True, help="WATCHDOG after reset, in cycles."),
-            click.option("--clock-mhz", default=100.0, show_default=True, help="Clock that constraints ask for."),
-            click.option("--mac-clock-mhz", default=0.0, help="The MAC's own clock; 0: the engine's."),
-            click.option("--bus-clock-mhz", default=0.0, help="The memory bus's own clock; 0: the engine's."),
-            click.option("--documented-debug", is_flag=True, help="Debug registers as the register document has them."),
-            click.option("--network/--no-network", default=True, help="With MAC ports, or in loopback only."),
-            click.option("--check-address/--any-address", default=True, help="Drop frames for other IP addresses."),
-            click.option("--check-sum/--any-sum", default=True, help="Drop frames with a wrong UDP checksum."),
-            click.option("--rx-fifo", default=8192, show_default=True, help="Bytes of received frames that may wait."),
+            click.option(
+                "--watchdog", default=1_000_000, show_default=True, help="Reset value of WATCHDOG, in cycles."
+            ),
+            click.option("--clock-mhz", default=100.0, show_default=True, help="Clock frequency for the constraints."),
+            click.option("--mac-clock-mhz", default=0.0, help="Clock of the MAC; 0 for the engine's."),
+            click.option("--bus-clock-mhz", default=0.0, help="Clock of the memory bus; 0 for the engine's."),
+            click.option(
+                "--documented-debug", is_flag=True, help="Lay out debug registers as the register document does."
+            ),
+            click.option("--documented-cqe", is_flag=True, help="Write CQ entries of document 000's words alone."),
+            click.option("--network/--no-network", default=True, help="Build with MAC ports, or for loopback only."),
+            click.option(
+                "--check-address/--any-address", default=True, help="Drop frames for other IP addresses, or take them."
+            ),
+            click.option(
+                "--check-sum/--any-sum", default=True, help="Drop frames with a wrong UDP checksum, or take them."
+            ),
+            click.option("--rx-fifo", default=8192, show_default=True, help="Size of the receive FIFO in bytes."),
         )
     ):
         command = option(command)
@@ -82,21 +110,25 @@ PARAMETER_OF = {
     "check_sum": "check_udp_checksum",
     "rx_fifo": "rx_fifo_bytes",
 }
-"""Options that are called otherwise than the parameter."""
+"""Options whose name differs from the parameter's."""
 
 
-def _params(overlapped: bool, **options: Any) -> Any:
+def _params(overlapped: bool, in_flight: int | None, **options: Any) -> Any:
     module = _gateware("params")
+    if in_flight is None:
+        in_flight = module.OVERLAPPED_IN_FLIGHT if overlapped else 1
     try:
         return module.EngineParams(
-            serial=not overlapped, **{PARAMETER_OF.get(name, name): value for name, value in options.items()}
+            serial=not overlapped,
+            in_flight=in_flight,
+            **{PARAMETER_OF.get(name, name): value for name, value in options.items()},
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from None
 
 
 def _window(text: str | None, option: str) -> Any:
-    """BASE:SIZE."""
+    """Parse an address window BASE:SIZE."""
     if text is None:
         return None
     base, _colon, size = text.partition(":")
@@ -107,7 +139,7 @@ def _window(text: str | None, option: str) -> Any:
 
 
 def _far_memory(stack: contextlib.ExitStack, host: str, port: int, runs: Any, job: Any, width: int) -> Any:
-    """The engine's DDR at a PAXI target: a window for the processor and one for the bus."""
+    """Return the engine's DDR at a PAXI target: a window for the processor and one for the bus."""
     config = BridgeConfig(data_bits=width, base=job.base + runs.SQ_BASE)
     processor, bus = (stack.enter_context(open_window(host, port, config=config)) for _ in range(2))
     needed = runs.ddr_bytes(job)
@@ -124,7 +156,7 @@ def gateware() -> None:
 
 
 def _drop_rate(text: str | None) -> float:
-    """The part of the frames to drop, of ``drop=RATE``; 0 without it."""
+    """Return the fraction of frames to drop, from ``drop=RATE``; 0 without it."""
     if text is None:
         return 0.0
     try:
@@ -138,26 +170,40 @@ def _drop_rate(text: str | None) -> float:
 
 
 @gateware.command(cls=Command, renamed={"--loss": lambda value: ("--faults", f"drop={value}")})
-@click.option("--size", default="4096", show_default=True, help="Bytes of each WRITE; several with commas take turns.")
-@click.option("--local-offset", default="0", show_default=True, help="Offset of the source, likewise.")
-@click.option("--remote-offset", default="0", show_default=True, help="Offset of the destination, likewise.")
-@click.option("--count", default=4, show_default=True, type=click.IntRange(1, MAX_WRITES), help="WRITEs.")
+@click.option(
+    "--size", default="4096", show_default=True, help="Bytes of each WRITE; several, with commas, take turns."
+)
+@click.option("--local-offset", default="0", show_default=True, help="Offset of the source; several take turns.")
+@click.option("--remote-offset", default="0", show_default=True, help="Offset of the destination; several take turns.")
+@click.option("--count", default=4, show_default=True, type=click.IntRange(1, MAX_WRITES), help="Number of WRITEs.")
 @click.option("--ring", default=4, show_default=True, type=click.IntRange(2, 4096), help="Entries of each ring.")
-@click.option("--one-at-a-time", is_flag=True, help="Wait for each completion, as the documents' test does.")
-@click.option("--two", is_flag=True, help="Two engines connected through their MAC ports; else one in loopback.")
+@click.option("--one-at-a-time", is_flag=True, help="Wait for each completion, as the test in the documents does.")
+@click.option(
+    "--two", is_flag=True, help="Connect two engines through their MAC ports; the default is one in loopback."
+)
 @faults("Faults of the wire between two: the part of the frames to drop, such as drop=10%.")
-@click.option("--stalls", default=0.0, type=click.FloatRange(0, 0.95), help="Part of the cycles that a channel stalls.")
-@click.option("--latency", default=0, type=click.IntRange(0, 10_000), help="Cycles until memory answers.")
-@click.option("--local-window", help="BASE:SIZE that payloads may be read from; unless told, where they lie.")
-@click.option("--window", help="BASE:SIZE that they may be written to; unless told, where they go.")
-@click.option("--base", default="0", show_default=True, help="Added to all addresses, such as 0x100000000.")
-@click.option("--ddr", metavar="HOST", help="The DDR is memory of another machine, which rnic paxi serves there.")
-@click.option("--line-gbps", default=0.0, type=click.FloatRange(0, 800), help="With --two: MACs with such a line.")
-@click.option("--ddr-port", default=DEFAULT_PORT, show_default=True, type=click.IntRange(1, 65535), help="Its port.")
-@click.option("--seed", default=0, help="Of payloads, stalls and losses.")
-@click.option("--states", is_flag=True, help="Also cycles by block and state.")
-@click.option("--vcd", type=click.Path(dir_okay=False, path_type=Path), help="Write all signals (GTKWave, Surfer).")
-@click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write a timeline (Perfetto).")
+@click.option(
+    "--stalls", default=0.0, type=click.FloatRange(0, 0.95), help="Fraction of the cycles in which a channel stalls."
+)
+@click.option("--latency", default=0, type=click.IntRange(0, 10_000), help="Latency of memory in cycles.")
+@click.option("--local-window", help="BASE:SIZE from which payloads may be read; by default the payloads' own.")
+@click.option("--window", help="BASE:SIZE to which payloads may be written; by default their targets.")
+@click.option("--base", default="0", show_default=True, help="Offset of all addresses, such as 0x100000000.")
+@click.option("--ddr", metavar="HOST", help="Use memory of another machine, which runs rnic paxi serve, as the DDR.")
+@click.option("--line-gbps", default=0.0, type=click.FloatRange(0, 800), help="With --two: line rate of the MACs.")
+@click.option(
+    "--ddr-port",
+    default=DEFAULT_PORT,
+    show_default=True,
+    type=click.IntRange(1, 65535),
+    help="TCP port of rnic paxi serve on that machine.",
+)
+@click.option("--seed", default=0, help="Seed of payloads, stalls and losses.")
+@click.option("--states", is_flag=True, help="Print cycles by block and state, too.")
+@click.option(
+    "--vcd", type=click.Path(dir_okay=False, path_type=Path), help="Write all signals as VCD (GTKWave, Surfer)."
+)
+@click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write a timeline for Perfetto.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 @_with_parameters
 def run(
@@ -245,7 +291,7 @@ def run(
 
 
 def _write(write: Callable[[Any, Path], Iterable[Path]], params: Any, output: Path) -> None:
-    """Have files written into a directory, and say which."""
+    """Write files into a directory, and print their names."""
     try:
         paths = write(params, output)
     except OSError as error:
@@ -272,11 +318,11 @@ def package(output: Path, **parameters: Any) -> None:
 
 @gateware.command()
 @_with_output
-@click.option("--log-qps", default=13, show_default=True, help="log2 of the QPs, and of the CQs; at most 14.")
-@click.option("--log-eqs", default=5, show_default=True, help="log2 of the EQs; at most 10.")
-@click.option("--fifo-depth", default=16, show_default=True, help="Requests, and answers, that wait on a channel.")
-@click.option("--outstanding", default=16, show_default=True, help="DMA writes on their way.")
-@click.option("--infiniband", is_flag=True, help="Frame encap is answered with LIDs.")
+@click.option("--log-qps", default=13, show_default=True, help="log2 of the number of QPs, and of CQs; at most 14.")
+@click.option("--log-eqs", default=5, show_default=True, help="log2 of the number of EQs; at most 10.")
+@click.option("--fifo-depth", default=16, show_default=True, help="Depth of each channel's request and answer queues.")
+@click.option("--outstanding", default=16, show_default=True, help="DMA writes in flight.")
+@click.option("--infiniband", is_flag=True, help="Answer frame encapsulation with LIDs.")
 def ctxmgt(output: Path, **parameters: Any) -> None:
     """Write CtxMgt, the context manager, as one Verilog file, and its parameters as JSON."""
     params = _gateware("ctxmgt.params")

@@ -1,4 +1,4 @@
-"""``rnic regs``, ``qp``, ``cq`` and ``counters``: look inside the NICs of the running NIC process."""
+"""``rnic regs``, ``qp``, ``cq`` and ``counters``: inspect the NICs of the running NIC process."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rnic.spec.errors import RnicError
 
 
 class LookError(RnicError):
-    """Nothing there to look at; one line."""
+    """There is nothing to inspect; the message is one line."""
 
 
 def fetch(device: str, what: str) -> Any:
-    """One INFO answer; :class:`LookError` where there is no such thing."""
+    """Return one INFO answer; raise :class:`LookError` if there is none."""
     answer = ask(runtime_directory(), device, what)
     if answer is None:
         raise LookError(f"{what}: the NIC has none; rnic top lists what there is")
@@ -30,7 +30,7 @@ _KINDS = {"qps": "QPs", "cqs": "CQs", "srqs": "SRQs", "eqs": "EQs"}
 
 
 def counted(objects: dict[str, int]) -> str:
-    """How many objects there are, in words: ``1 context, 2 QPs``."""
+    """Return how many objects there are, in words: ``1 context, 2 QPs``."""
     kinds = {name: _KINDS.get(name, name) for name in objects}
     return ", ".join(
         f"{count} {kinds[name].removesuffix('s') if count == 1 else kinds[name]}" for name, count in objects.items()
@@ -74,7 +74,7 @@ def _slot(part: dict[str, Any]) -> str:
 
 
 def _fields(rows: list[dict[str, Any]]) -> None:
-    """A context's fields in host memory and in the cache; a star where they differ, a dash where one has none."""
+    """Print a context's fields in host memory and in the cache; a star if they differ, a dash if one side has none."""
 
     def value(number: int | None) -> str:
         return "-" if number is None else f"{number:#x}" if number > 9 else str(number)

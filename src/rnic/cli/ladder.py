@@ -1,4 +1,4 @@
-"""A ladder diagram: two hosts as two lines, an arrow for each packet; for terminals, as SVG and HTML."""
+"""A ladder diagram: two hosts as vertical lines, an arrow for each packet; as text, SVG and HTML."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from dataclasses import dataclass, field
 from html import escape
 
 MAX_RUNGS = 5_000
-"""Packets of one ladder that are drawn; the rest is counted."""
+"""Most packets drawn in one ladder; the rest is only counted."""
 _ROW, _TOP, _LEFT, _WIDTH = 18, 64, 150, 760
 _PAUSE_NS = 1_000_000
-"""A silence this long is said."""
+"""Shortest gap between packets that is shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One packet."""
+    """One packet in a ladder."""
 
     number: int
     time_ns: int
-    """Since the capture began."""
+    """Nanoseconds since the start of the capture."""
     rightwards: bool
     text: str
     mark: str = ""
     bad: bool = False
-    """Its ICRC is wrong, or it is malformed: it counts for nothing."""
+    """True if its ICRC is wrong, or it is malformed: receivers ignore it."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class Ladder:
     left_off: int = 0
 
     def add(self, rung: Rung) -> None:
-        """Take one packet more."""
+        """Add one packet."""
         if len(self.rungs) < MAX_RUNGS:
             self.rungs.append(rung)
         else:
@@ -44,19 +44,19 @@ class Ladder:
 
 
 class Ladders:
-    """Ladders by pair of hosts; the one that speaks first stands on the left."""
+    """Ladders by pair of hosts; the host that sends first is on the left."""
 
     def __init__(self) -> None:
         self.all: dict[frozenset[str], Ladder] = {}
 
     def add(self, src: str, dst: str, number: int, time_ns: int, text: str, mark: str, bad: bool) -> None:
-        """Take one packet."""
+        """Add one packet to its hosts' ladder."""
         ladder = self.all.setdefault(frozenset((src, dst)), Ladder(src, dst))
         ladder.add(Rung(number, time_ns, src == ladder.left, text, mark, bad))
 
 
 def as_lines(ladder: Ladder, width: int) -> list[str]:
-    """For a terminal ``width`` columns wide."""
+    """Draw a ladder as lines for a terminal of ``width`` columns."""
     inner = max(40, width - 24)
     lines = ["", f"{'':22}{ladder.left}{ladder.right:>{max(1, inner + 2 - len(ladder.left))}}"]
     before = ladder.rungs[0].time_ns if ladder.rungs else 0
@@ -76,7 +76,7 @@ def as_lines(ladder: Ladder, width: int) -> list[str]:
 
 
 def as_svg(ladder: Ladder) -> str:
-    """A picture that stands alone."""
+    """Return a ladder as a self-contained SVG picture."""
     rows: list[str] = []
     y = _TOP
     before = ladder.rungs[0].time_ns if ladder.rungs else 0
@@ -124,7 +124,7 @@ def as_svg(ladder: Ladder) -> str:
 
 
 def as_html(ladders: list[Ladder], title: str) -> str:
-    """A page that stands alone: every ladder, one below the other."""
+    """Return a self-contained page with all ladders, one below the other."""
     parts = [f"<h2>{escape(ladder.left)} and {escape(ladder.right)}</h2>\n{as_svg(ladder)}" for ladder in ladders]
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'

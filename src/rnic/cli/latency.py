@@ -1,6 +1,6 @@
-"""How long operations of a running NIC take, from the fetch of the descriptor to completion, as percentiles.
+"""Measure how long operations of a running NIC take, from descriptor fetch to completion, as percentiles.
 
-A tap (:mod:`rnic.runtime.tap`) tells when each began and ended; it is there while somebody asks, and slows the NIC.
+A tap (:mod:`rnic.runtime.tap`) tells when each began and ended; it exists only while a client asks, and slows the NIC.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Callable
 from typing import Any
 
 KEPT = 4_096
-"""Operations of a queue pair whose latency is remembered, the newest."""
+"""Newest operations of a queue pair whose latency is kept."""
 MAX_OPEN = 65_536
-"""Operations that have begun and not ended, of all queue pairs."""
+"""Most operations in progress, of all queue pairs."""
 PERCENTILES = (50, 90, 99)
 _WELCOME = 1_000
-"""Operations a second that are wanted: of more, a sample is taken."""
+"""Target number of operations per second; if there are more, they are sampled."""
 _MAX_SAMPLE = 1_000
 
 
 class Latencies:
-    """Of one device's queue pairs.
+    """Latencies of one device's queue pairs.
 
     Args:
         fetch: asks the device for a view, as :func:`rnic.cli.inspect.fetch` does.
@@ -35,10 +35,10 @@ class Latencies:
         self._kept: defaultdict[int, deque[int]] = defaultdict(lambda: deque(maxlen=KEPT))
 
     def look(self, messages: float) -> None:
-        """Take what has ended since the last look.
+        """Record the operations that ended since the last call.
 
         Args:
-            messages: how many the device sends a second, which says how many of them are looked at.
+            messages: messages that the device sends per second, which sets the sampling rate.
         """
         sample = min(_MAX_SAMPLE, max(1, round(messages / _WELCOME)))
         answer = self._fetch(f"tap {self._session} {self._next} {sample}")
@@ -51,14 +51,14 @@ class Latencies:
                 if began is not None:
                     self._kept[qpn].append(time_ns - began)
         if answer["lost"]:
-            self._open.clear()  # what ended among the lost would stay for ever
+            self._open.clear()  # operations whose end was lost would stay forever
 
     def of(self, qpn: int) -> dict[str, float]:
-        """``p50``, ``p90`` and ``p99`` in microseconds; empty where nothing was seen."""
+        """Return ``p50``, ``p90`` and ``p99`` in microseconds; empty if there are no samples."""
         ordered = sorted(self._kept.get(qpn, ()))
         if not ordered:
             return {}
-        # the smallest value that so many percent do not exceed
+        # nearest-rank percentile
         return {f"p{part}": ordered[-(-len(ordered) * part // 100) - 1] / 1000 for part in PERCENTILES}
 
 

@@ -10,7 +10,7 @@ from rnic.spec.ports import PORT_ACTIVE
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MAX_QPS = 1_000
-"""Queue pairs of a device that have series of their own; ``rnic_objects`` counts them all."""
+"""Most queue pairs of a device with their own series; ``rnic_objects`` counts all."""
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
 _QP_GAUGES = {
     "sq_backlog": "Requests posted and not yet done.",
@@ -25,18 +25,18 @@ _QP_COUNTERS = {
 
 
 def backlog(pair: dict[str, Any]) -> int:
-    """Requests that a queue pair of a ``top`` view has posted and not done."""
+    """Return the number of posted and uncompleted requests of a queue pair in a ``top`` view."""
     return int((pair["sq_tail"] - pair["sq_head"]) % max(1, pair["sq_entries"]))
 
 
 def label(value: object) -> str:
-    """A label's value, quoted."""
+    """Return a label value, quoted."""
     text = str(value).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
     return f'"{text}"'
 
 
 class _Families:
-    """Series by metric, so that each metric's stand together as the format wants it."""
+    """Series by metric, so that those of one metric are adjacent, as the format requires."""
 
     def __init__(self) -> None:
         self._lines: dict[str, list[str]] = {}
@@ -51,11 +51,11 @@ class _Families:
 
 
 def exposition(devices: list[dict[str, Any]], views: dict[str, dict[str, Any]]) -> str:
-    """The metrics of all devices.
+    """Return the metrics of all devices.
 
     Args:
         devices: as :func:`rnic.nic_process.inspect.devices` lists them.
-        views: :func:`rnic.device.inspect.summary` of each, by name.
+        views: :func:`rnic.device.inspect.summary` of each device, by name.
     """
     families = _Families()
     families.add("rnic_up", "gauge", "Whether this user's NIC process answers.", 1)
@@ -90,6 +90,6 @@ def exposition(devices: list[dict[str, Any]], views: dict[str, dict[str, Any]]) 
 
 
 DOWN = "# HELP rnic_up Whether this user's NIC process answers.\n# TYPE rnic_up gauge\nrnic_up 0\n"
-"""What is said while no NIC process runs."""
+"""Answer while no NIC process runs."""
 
 __all__ = ["CONTENT_TYPE", "DOWN", "MAX_QPS", "backlog", "exposition"]

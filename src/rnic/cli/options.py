@@ -1,27 +1,29 @@
-"""Options that several commands share: each has one name and one meaning, and old spellings answer with the new one."""
+"""Options that several commands share: each has one name and one meaning; old spellings still work, with a hint."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 
+from rnic.cc.find import find
 from rnic.spec.limits import MTU_CODES
 
 Option = Callable[[Any], Any]
-"""What :func:`click.option` makes: a decorator."""
+"""Result of :func:`click.option`: a decorator."""
 
 Rename = str | Callable[[str], tuple[str, str]]
 """The new spelling of an option, or a function from the old value to the new spelling and its value."""
 
-ADDR_HELP = "Local IP address of the NIC: 127.0.0.1; for a client, the one that leads to {}."
+ADDR_HELP = "Local IP address of the NIC (default: 127.0.0.1; for a client, the source address of the route to {})."
 MTUS = tuple(str(size) for size in MTU_CODES)
 SERVICES = ("RC", "UC", "UD")
 
 
 class Command(click.Command):
-    """A command that still takes old spellings of its options, and says on stderr how they are spelled now.
+    """A command that still accepts old spellings of its options, and prints the new ones on stderr.
 
     Args:
         renamed: the new spelling of each old one.
@@ -70,9 +72,29 @@ class Command(click.Command):
 
 
 def tcp_port(default: int, *, low: int = 0) -> Option:
-    """``-p, --port``: the TCP port that a client dials and a server listens on."""
+    """Return ``-p, --port``: the TCP port to which a client connects and on which a server listens."""
     kind = click.IntRange(low, 65535)
     return click.option("-p", "--port", default=default, show_default=True, type=kind, help="TCP port.")
+
+
+def capture_policy() -> Option:
+    """Return ``--capture-policy``: whether to drop packets or slow programs down if writing is too slow."""
+    return click.option(
+        "--capture-policy",
+        type=click.Choice(("wait", "drop")),
+        envvar="RNIC_CAPTURE_POLICY",
+        help="If packets come faster than they can be written: make programs wait (default), or drop packets.",
+    )
+
+
+def snaplen() -> Option:
+    """Return ``--snaplen``: how much of each packet is recorded."""
+    return click.option(
+        "--snaplen",
+        type=click.IntRange(1, 0xFFFF),
+        envvar="RNIC_SNAPLEN",
+        help="Record at most this many bytes of each packet, from the BTH on.",
+    )
 
 
 PORT_RENAMED: dict[str, Rename] = {"--tcp-port": "--port"}
@@ -80,68 +102,70 @@ UDP_PORT_RENAMED: dict[str, Rename] = {"--port": "--udp-port"}
 
 
 def udp_port(text: str = "UDP port of the NIC.", *, low: int = 0, default: int | None = None, **more: Any) -> Option:
-    """``--udp-port``: the port that RoCEv2 packets arrive on."""
+    """Return ``--udp-port``: the port on which RoCEv2 packets arrive."""
     shown = default is not None
     kind = click.IntRange(low, 65535)
     return click.option("--udp-port", type=kind, default=default, show_default=shown, help=text, **more)
 
 
 def addr(peer: str) -> Option:
-    """``--addr``: the NIC's own address; ``peer`` is the client's name for the other side."""
+    """Return ``--addr``: the NIC's own address; ``peer`` is the client's name for the other side."""
     return click.option("--addr", help=ADDR_HELP.format(peer))
 
 
-def size(default: int | None, most: int, text: str = "Message bytes.") -> Option:
-    """``-s, --size``: bytes of a message."""
+def size(default: int | None, most: int, text: str = "Message size in bytes.") -> Option:
+    """Return ``-s, --size``: message size in bytes."""
     shown = default is not None
     return click.option("-s", "--size", default=default, show_default=shown, type=click.IntRange(1, most), help=text)
 
 
 def iters(default: int, text: str, *, low: int = 1, most: int = 1 << 31) -> Option:
-    """``-n, --iters``: how many messages."""
+    """Return ``-n, --iters``: number of messages."""
     return click.option(
         "-n", "--iters", default=default, show_default=low > 0, type=click.IntRange(low, most), help=text
     )
 
 
 def connection(short: bool = True) -> Option:
-    """``-c, --connection``: the transport service. Without ``-c`` where a twin of rdma-core has another use for it."""
+    """Return ``-c, --connection``: the transport service; no ``-c`` if the rdma-core program uses it otherwise."""
     names = ("-c", "--connection") if short else ("--connection",)
     kind = click.Choice(SERVICES)
     return click.option(*names, "service", default="RC", show_default=True, type=kind, help="Transport service.")
 
 
 def nic_process() -> Option:
-    """``--nic-process``: a device of this user's NIC process instead of one in this process."""
+    """Return ``--nic-process``: use a device of this user's NIC process instead of one in this process."""
     return click.option(
         "--nic-process", is_flag=True, help="Use this user's NIC process, as programs under rnic exec do."
     )
 
 
 def timeout() -> Option:
-    """``--timeout``: how long the peer may be silent."""
+    """Return ``--timeout``: how long the peer may be silent."""
     kind = click.FloatRange(0.1)
-    text = "Seconds without a word from the peer before giving up."
+    text = "Give up after this many seconds without a response from the peer."
     return click.option("--timeout", default=30.0, show_default=True, type=kind, help=text)
 
 
 def as_json(text: str = "Print JSON.") -> Option:
-    """``--json``."""
+    """Return ``--json``."""
     return click.option("--json", "as_json", is_flag=True, help=text)
 
 
 def device(text: str = "Device name; by default the first.", *, default: str | None = "") -> Option:
-    """``-d, --device``: a device of the running NIC process."""
+    """Return ``-d, --device``: a device of the running NIC process."""
     return click.option("-d", "--device", default=default, help=text)
 
 
-def faults(text: str = "Faults: a JSON file of rules, the rules themselves, or rates such as drop=1%.") -> Option:
-    """``--faults``: what happens to packets (:mod:`rnic.cli.faults`)."""
+def faults(
+    text: str = "Faults to inject: a JSON file of rules, the rules themselves, or rates such as drop=1%.",
+) -> Option:
+    """Return ``--faults``: faults injected into packets (:mod:`rnic.cli.faults`)."""
     return click.option("--faults", metavar="RULES", help=text)
 
 
 def interval(default: float, low: float = 0.05) -> Option:
-    """``--interval``: how often a running NIC is asked."""
+    """Return ``--interval``: time between two queries of a running NIC."""
     kind = click.FloatRange(low, 60.0)
     return click.option(
         "-i", "--interval", default=default, show_default=True, type=kind, help="Seconds between updates."
@@ -149,8 +173,24 @@ def interval(default: float, low: float = 0.05) -> Option:
 
 
 def qpn(number: int) -> str:
-    """A queue pair's number as every command prints it."""
+    """Return a queue pair's number as every command prints it."""
     return f"{number:#08x}"
+
+
+class ControlName(click.ParamType):  # type: ignore[type-arg] # generic in newer versions alone
+    """The name of a congestion control; ``module:Class`` is also looked for in the current directory."""
+
+    name = "NAME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Check that there is such a congestion control."""
+        if ":" in value and "/" not in value:
+            value = f"{os.getcwd()}/{value}"  # for the NIC process, which runs elsewhere
+        try:
+            find(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
 
 
 class QpnType(click.ParamType):  # type: ignore[type-arg] # generic in newer versions alone
@@ -159,7 +199,7 @@ class QpnType(click.ParamType):  # type: ignore[type-arg] # generic in newer ver
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number; a usage error where it is none."""
+        """Return the number, or fail with a usage error."""
         try:
             number = int(str(value), 0)
         except ValueError:

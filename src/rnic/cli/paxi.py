@@ -23,6 +23,7 @@ from rnic.paxi import DEFAULT_PORT, AxiError, Window, open_window, serve
 from rnic.paxi.axi import BUS_BITS
 from rnic.paxi.bridge import BridgeConfig
 from rnic.paxi.check import check
+from rnic.paxi.target import TRANSPORTS
 from rnic.spec.errors import VerbsError
 
 MAX_SERVED = 1 << 40
@@ -31,23 +32,25 @@ _LINE = 16
 
 
 def number(value: Any) -> int:
-    """A whole number as an argument, hexadecimal with 0x."""
+    """Parse an argument that is a whole number, hexadecimal with 0x."""
     try:
         found = int(str(value), 0)
     except ValueError:
         found = -1
     if found < 0:
-        raise click.BadParameter(f"{value!r} is no whole number, such as 4096 or 0x1000")
+        raise click.BadParameter(f"{value!r} is not a whole number, such as 4096 or 0x1000")
     return found
 
 
 def _place(command: Any) -> Any:
-    """Options of a window."""
+    """Add the options of a window."""
     for option in reversed(
         (
             click.argument("host"),
             tcp_port(DEFAULT_PORT, low=1),
-            click.option("--addr", help="Local IP address of the NIC; by default the one that leads to HOST."),
+            click.option(
+                "--addr", help="Local IP address of the NIC; by default the source address of the route to HOST."
+            ),
             udp_port("UDP port of the NIC; 0 for any."),
             click.option(
                 "--width",
@@ -55,6 +58,13 @@ def _place(command: Any) -> Any:
                 show_default=True,
                 type=click.Choice([str(bits) for bits in BUS_BITS]),
                 help="Data width of the bus in bits.",
+            ),
+            click.option(
+                "--transport",
+                default=TRANSPORTS[0],
+                show_default=True,
+                type=click.Choice(TRANSPORTS),
+                help="Transport of the bridge: RoCEv2, or RC Link (SUE2.0).",
             ),
             click.option("--base", default=0, show_default=True, type=number, help="Bus address of the window."),
             as_json(),
@@ -65,27 +75,29 @@ def _place(command: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _open(host: str, port: int, addr: str | None, udp_port: int | None, width: str, base: int) -> Iterator[Window]:
-    """The window of :func:`_place`'s options; what fails there is one line."""
+def _open(
+    host: str, port: int, addr: str | None, udp_port: int | None, width: str, transport: str, base: int
+) -> Iterator[Window]:
+    """Open the window of :func:`_place`'s options; an error is one line."""
     try:
         config = BridgeConfig(data_bits=int(width), base=base)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     with (
         failing("paxi", AxiError, LinkError),
-        open_window(host, port, config=config, addr=addr, udp_port=udp_port) as window,
+        open_window(host, port, config=config, addr=addr, udp_port=udp_port, transport=transport) as window,
     ):
         yield window
 
 
 @click.group()
 def paxi() -> None:
-    """An AXI bridge to another chip's memory over RDMA (PAXI)."""
+    """Use another chip's memory over RDMA, through an AXI bridge (PAXI)."""
 
 
 @paxi.command("serve")
-@click.option("--size", default=1 << 20, show_default=True, type=number, help="Bytes of memory.")
-@click.option("--readonly", is_flag=True, help="Serve for reading; writes are answered with DECERR.")
+@click.option("--size", default=1 << 20, show_default=True, type=number, help="Size of the memory in bytes.")
+@click.option("--readonly", is_flag=True, help="Serve for reading only; answer writes with DECERR.")
 @click.option("--windows", type=click.IntRange(1), help="Exit once this many windows were opened and closed.")
 @click.option("--addr", default="127.0.0.1", show_default=True, help="Local IP address.")
 @tcp_port(DEFAULT_PORT)
@@ -94,9 +106,9 @@ def paxi() -> None:
 def serve_command(
     size: int, readonly: bool, windows: int | None, addr: str, port: int, udp_port: int | None, as_json: bool
 ) -> None:
-    """Serve zeroed memory to windows, until interrupted or --windows are done; then print its SHA-256.
+    """Serve zeroed memory to windows until interrupted or --windows are done, then print its SHA-256.
 
-    Memory takes room only where it is used.
+    Pages that are never used take no memory.
     """
     if not 1 <= size <= MAX_SERVED:
         raise click.BadParameter(f"{size}: 1 to {MAX_SERVED}", param_hint="--size")
@@ -123,8 +135,10 @@ def serve_command(
 
 @paxi.command("check")
 @_place
-@click.option("-n", "--bursts", default=1000, show_default=True, type=click.IntRange(1, 1 << 24), help="Bursts.")
-@click.option("--seed", type=int, help="Of everything random; by default another each time.")
+@click.option(
+    "-n", "--bursts", default=1000, show_default=True, type=click.IntRange(1, 1 << 24), help="Number of bursts."
+)
+@click.option("--seed", type=int, help="Seed of all random choices; by default a new one each time.")
 def check_command(as_json: bool, bursts: int, seed: int | None, **place: Any) -> None:
     """Overwrite the memory that HOST serves with random bursts, and compare every byte with a model.
 
@@ -199,7 +213,7 @@ def write_command(as_json: bool, address: int, data: str, **place: Any) -> None:
 
 
 def _inside(window: Window, address: int, count: int) -> int:
-    """Where in the window a range begins, once it is found to lie within."""
+    """Return the offset of a range in the window; fail if it is not inside."""
     at = address - window.base
     if at < 0 or at + count > len(window):
         raise click.UsageError(

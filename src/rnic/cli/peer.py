@@ -1,4 +1,4 @@
-"""Client and server of the commands that run between two processes: a TCP line, the hello, the local address."""
+"""Client and server of the commands that run between two processes: TCP line, hello message, local address."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from rnic.spec.errors import RnicError
 from rnic.spec.json_text import json_value
 
 EXIT_FAILED = 1
-"""Exit status where data was wrong or the peer failed; wrong arguments have 2."""
+"""Exit status where data was wrong or the peer failed; wrong arguments give 2."""
 
 
 class PeerError(RnicError):
-    """The two sides cannot go on. One line."""
+    """The two sides cannot continue. The message is one line."""
 
 
 class Line:
-    """JSON objects over TCP, one a line, in lockstep."""
+    """JSON objects over TCP, one per line, in lockstep."""
 
     def __init__(self, sock: socket.socket, timeout_s: float = 60.0) -> None:
         sock.settimeout(timeout_s)
@@ -66,14 +66,14 @@ class Line:
         return bool(select.select([self.sock], [], [], 0)[0])
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._file.close()
         self.sock.close()
 
 
 @contextlib.contextmanager
 def failing(command: str, *more: type[Exception]) -> Iterator[None]:
-    """Around what the peer may fail: its error, and those that are named, are one line, and exit status 1."""
+    """Turn errors of the peer in this block, and those of types ``more``, into one line and exit status 1."""
     caught: tuple[type[Exception], ...] = (PeerError, ExchangeError, *more)
     try:
         yield
@@ -86,7 +86,7 @@ def listen(address: str, port: int) -> socket.socket:
     """Open a TCP listener on an address, or on all with ``""``.
 
     Raises:
-        PeerError: the port is taken, or the address is not of this machine.
+        PeerError: the port is taken, or the address is not local.
     """
     dual = not address and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual or ":" in address else socket.AF_INET
@@ -101,16 +101,16 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 def towards(host: str, port: int) -> tuple[str, str]:
-    """Return the local address that leads to ``host``, and the address of ``host``. Nothing is sent.
+    """Return the local address of the route to ``host``, and the address of ``host``, without sending anything.
 
-    A name of both IP versions stands for its IPv4 address, as listeners are on 127.0.0.1 by default.
+    For a name with addresses of both IP versions, use IPv4, since listeners are on 127.0.0.1 by default.
 
     Args:
         host: a name or an address.
         port: TCP port that will be dialled there, for messages.
 
     Raises:
-        ExchangeError: no such host, or no way to it.
+        ExchangeError: no such host, or no route to it.
     """
     number = tcp_port(host, port, 1)
     where = f"{host} port {number}"
@@ -124,10 +124,10 @@ def towards(host: str, port: int) -> tuple[str, str]:
 
 
 def own_address(addr: str | None, server: str | None, port: int) -> str:
-    """Return ``--addr``, or what it is by default: 127.0.0.1; for a client, the address that leads to its server.
+    """Return ``--addr``, or its default: 127.0.0.1; for a client, the local address of the route to its server.
 
     Raises:
-        PeerError: no such host, or no way to it.
+        PeerError: no such host, or no route to it.
     """
     if addr is not None:
         return addr
@@ -143,21 +143,21 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 
 class PlayingSide(Protocol[Result_co]):
-    """One side of a ping-pong between two of our own kind."""
+    """One side of a ping-pong between two rnic programs."""
 
     KIND: ClassVar[str]
     AGREED: ClassVar[tuple[str, ...]]
-    """Settings in which both sides have to be equal."""
+    """Names of the settings that must be equal on both sides."""
 
     @property
     def settings(self) -> Any:
-        """Has ``addr``, ``timeout_s``, and all that is to be agreed on."""
+        """Settings, with ``addr``, ``timeout_s``, and all that :attr:`AGREED` names."""
 
     def describe(self) -> dict[str, object]:
-        """Return what the peer needs to know, beside the settings."""
+        """Return what the peer needs to know besides the settings."""
 
     def bring_up(self, hello: Mapping[str, Any]) -> None:
-        """Connect to the peer that said ``hello``; ``KeyError``, ``ValueError``, ``TypeError`` where it is nonsense."""
+        """Connect to the peer that sent ``hello``; ``KeyError``, ``ValueError``, ``TypeError`` if it is malformed."""
 
     def show(self, kind: str) -> None:
         """Print the ``local`` or the ``remote`` end."""
@@ -167,16 +167,16 @@ class PlayingSide(Protocol[Result_co]):
 
 
 def hello_of(side: PlayingSide[Any], seed: str) -> dict[str, object]:
-    """Return what a side says first."""
+    """Return the first message of a side."""
     agreed = {name: getattr(side.settings, name) for name in side.AGREED}
     return {side.KIND: 1, **side.describe(), "seed": seed, **agreed}
 
 
 def accept(side: PlayingSide[Any], hello: Mapping[str, object]) -> str:
-    """Connect a side to the peer that said ``hello``, and return that one's seed.
+    """Connect a side to the peer that sent ``hello``, and return the peer's seed.
 
     Raises:
-        PeerError: the two do not agree, or the peer is none of our kind.
+        PeerError: the settings differ, or the peer is not an rnic program of this kind.
     """
     for name in side.AGREED:
         mine, theirs = getattr(side.settings, name), hello.get(name)
@@ -191,7 +191,7 @@ def accept(side: PlayingSide[Any], hello: Mapping[str, object]) -> str:
 
 
 def play(side: PlayingSide[Result_co], server: str | None, port: int, quiet: bool, queues: int = 1) -> Result_co:
-    """Exchange lines, then messages, with a peer of our own kind.
+    """Exchange lines, then messages, with another rnic program.
 
     The client speaks first, the server brings itself up and answers.
 
@@ -199,11 +199,11 @@ def play(side: PlayingSide[Result_co], server: str | None, port: int, quiet: boo
         side: this one.
         server: the peer's address for a client, ``None`` for a server.
         port: TCP port, there or here.
-        quiet: print neither the ends nor where the server waits.
+        quiet: print neither the ends nor the server's address.
         queues: queue pairs of a side.
 
     Raises:
-        PeerError: the two do not agree, the peer is none of our kind, fails, or sends wrong data.
+        PeerError: the settings differ, or the peer is another program, fails, or sends wrong data.
     """
     settings, seed = side.settings, secrets.token_hex(8)
     if not quiet:
@@ -236,7 +236,7 @@ def play(side: PlayingSide[Result_co], server: str | None, port: int, quiet: boo
 
 
 def rate_lines(size: int, iters: int, seconds: float, checked: str = "") -> tuple[dict[str, float], list[str]]:
-    """Return the figures of a ping-pong as JSON has them, and as lines: ``iters`` messages of ``size`` each way."""
+    """Return the results of a ping-pong, for JSON and as lines: ``iters`` messages of ``size`` in each direction."""
     count = size * iters * 2
     microseconds = max(seconds * 1e6, 1e-3)
     mbit_per_sec, usec_per_iter = count * 8 / microseconds, microseconds / iters

@@ -1,4 +1,4 @@
-"""``rnic perf``: perftest's measurements between two processes, by themselves or with a named peer."""
+"""``rnic perf``: perftest's measurements between two processes, with its own peer process or a given host."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ TESTS = tuple(f"{operation}_{kind}" for operation in OPERATIONS for kind in ("bw
 DEFAULT_PORT = 18515
 ALL_SIZES = tuple(1 << shift for shift in range(1, 24))
 _LAT_DEPTH = 64
-"""Latency tests ask for a completion now and then only, so their rings must hold what lies between."""
+"""Least depth of latency tests: they request a completion only now and then, and their rings hold the rest."""
 LARGEST = 1 << 30
 MOST_QPS = 1024
 _BYTES_PER_ROW = 256 << 20
-"""About how much a bandwidth row moves, unless ``--iters`` says otherwise."""
+"""Bytes that a bandwidth row transfers, roughly, unless ``--iters`` is given."""
 
 BW_COLUMNS = (
     ("bytes", "#bytes", "d"),
@@ -72,17 +72,17 @@ LAT_COLUMNS = (
 
 
 def columns_of(test: str) -> tuple[tuple[str, str, str], ...]:
-    """Key, heading and format of each column of a test's table."""
+    """Return key, heading and format of each column of a test's table."""
     return BW_COLUMNS if test.endswith("_bw") else LAT_COLUMNS
 
 
 def header_line(test: str) -> str:
-    """The table's heading."""
+    """Return the table's heading."""
     return "".join(f" {heading:<18}" for _, heading, _ in columns_of(test)).rstrip()
 
 
 def row_line(test: str, row: Row) -> str:
-    """One row under :func:`header_line`."""
+    """Format one row for the table under :func:`header_line`."""
     cells = []
     for key, _, form in columns_of(test):
         value = row[key]
@@ -92,14 +92,14 @@ def row_line(test: str, row: Row) -> str:
 
 
 def iterations_for(test: str, size: int) -> int:
-    """How often a size is measured by default: enough to be steady, few enough to be quick."""
+    """Return the default iterations for a size: enough to be steady, few enough to be quick."""
     if test.endswith("_lat"):
         return 1_000 if size <= 65_536 else 100
     return max(20, min(5_000, _BYTES_PER_ROW // size))
 
 
 def serve(line: Line, addr: str, udp_port: int | None, attach: bool = False) -> None:
-    """The passive side: do what the client's first message says, until it hangs up."""
+    """Run the passive side: do what the client's first message says, until it closes."""
     spec: dict[str, Any] = {}
     end: Endpoint | None = None
     try:
@@ -139,19 +139,19 @@ def serve(line: Line, addr: str, udp_port: int | None, attach: bool = False) -> 
 
 
 def _explain(line: Line, words: str) -> None:
-    """Say why this side hangs up, if anybody is there to hear it."""
+    """Tell the peer why this side closes, if it still listens."""
     with suppress(PeerError):
         line.send(error=words)
 
 
 @contextmanager
 def own_peer(addr: str, attach: bool = False, clients: int = 1) -> Iterator[tuple[str, int]]:
-    """A passive side in a process of its own, for so many clients one after another; its host and TCP port."""
+    """Start a passive side in a process of its own, for N clients one after another; yield its host and TCP port."""
     command = [sys.executable, "-m", "rnic.cli", "perf", "write_bw", "--listen", "--addr", addr, "--port", "0"]
     command += ["--nic-process"] if attach else ["--udp-port", "0"]
     command += ["--clients", str(clients)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    # Behind one NIC process there are three parties, and the scheduler knows best.
+    # With a NIC process there are three processes, and the scheduler places them best.
     restore = _nothing if attach else _keep_apart(process.pid)
     try:
         assert process.stdout is not None
@@ -175,14 +175,14 @@ def own_peer(addr: str, attach: bool = False, clients: int = 1) -> Iterator[tupl
 
 
 def _nothing() -> None:
-    """Give nothing back."""
+    """Do nothing: no affinity was changed."""
 
 
 def _keep_apart(peer: int) -> Callable[[], None]:
-    """Give the peer process a core of its own: two parties that spin on one core measure the scheduler.
+    """Pin the peer process to another core: two processes that spin on one core measure the scheduler.
 
     Returns:
-        What gives this process its cores back.
+        A function that restores this process's affinity.
     """
     if not hasattr(os, "sched_setaffinity"):
         return _nothing
@@ -214,10 +214,10 @@ def measure(
     gid_index: int = 0,
     qps: int = 1,
 ) -> Iterator[Row]:
-    """The active side: a row for each size, as it is measured; both sides' links have ``faults``.
+    """Run the active side: yield a row for each size as it is measured. ``faults`` apply to both sides' links.
 
     Raises:
-        PeerError: no peer, a bad combination, or a completion in error.
+        PeerError: there is no peer, the combination is not supported, or a completion is in error.
     """
     operation, kind = test.split("_")
     check_combination(operation, service)
@@ -243,7 +243,7 @@ def measure(
 
 @contextmanager
 def connected(end: Endpoint, test: str, size: int, host: str, port: int, faults: Rules = ()) -> Iterator[Run]:
-    """The run of a test with messages up to a size, whose passive side is told of it, and of its end."""
+    """Start a test with messages up to ``size``; tell the passive side of its start and its end."""
     with closing(dial(host, port)) as line:
         line.send(
             test=test, service=end.service, max_size=size, depth=end.depth, qps=len(end.qps),
@@ -255,7 +255,7 @@ def connected(end: Endpoint, test: str, size: int, host: str, port: int, faults:
 
 
 def _count_for(duration_s: float, row: Row, operation: str) -> int:
-    """How many messages take so long, judging by a shorter run."""
+    """Estimate from a shorter run how many messages take ``duration_s``."""
     if "msg_rate_Mpps" in row:
         return max(1, int(duration_s * 1e6 * row["msg_rate_Mpps"]))  # type: ignore[operator]
     trips = 1 if operation in ("read", "atomic") else 2
@@ -263,13 +263,13 @@ def _count_for(duration_s: float, row: Row, operation: str) -> int:
 
 
 def check_combination(operation: str, service: str) -> None:
-    """Refuse an operation that a service does not have."""
+    """Raise if a service does not support an operation."""
     if service != "RC" and (operation in ("read", "atomic") or (service == "UD" and operation == "write")):
         raise PeerError(f"{operation} is not an operation of {service}: use --connection RC")
 
 
 def plot(series: Mapping[str, list[Row]], kind: str, title: str, path: Path) -> None:
-    """Draw figures over message size as PNG.
+    """Plot results over message size as PNG.
 
     Args:
         series: rows of each line, by its label.
@@ -312,7 +312,7 @@ def _listen(addr: str, port: int, udp_port: int | None, attach: bool, clients: i
 
 @click.command(
     cls=Command,
-    epilog="Without HOST a peer process is started on this machine.",
+    epilog="Without HOST, start a peer process on this machine.",
     renamed={
         **PORT_RENAMED,
         "--service": "--connection",
@@ -322,29 +322,33 @@ def _listen(addr: str, port: int, udp_port: int | None, attach: bool, clients: i
 )
 @click.argument("test", type=click.Choice(TESTS))
 @click.argument("host", required=False)
-@click.option("--listen", "serving", is_flag=True, help="Be the passive side and wait for a client.")
+@click.option("--listen", "serving", is_flag=True, help="Wait for a client as the passive side.")
 @device("Device, such as rnic0, instead of --addr.", default=None)
 @addr("HOST")
 @click.option("-i", "--ib-port", default=1, show_default=True, type=click.IntRange(1, 1), help="Port of the device.")
 @click.option("-x", "--gid-index", default=0, show_default=True, type=click.IntRange(0, 255), help="GID table entry.")
-@udp_port("UDP port; 4791, or any locally.")
+@udp_port("UDP port (default: 4791, or any free port for a local peer).")
 @tcp_port(DEFAULT_PORT)
 @size(65536, LARGEST)
-@click.option("-a", "--all", "all_sizes", is_flag=True, help="Sizes 2 to 2^23.")
+@click.option("-a", "--all", "all_sizes", is_flag=True, help="Run all sizes from 2 to 2^23 bytes.")
 @iters(0, "Messages of each size.", low=0, most=10_000_000)
 @click.option("-D", "--duration", type=click.FloatRange(0.1, 3600), help="Seconds for each size, instead of --iters.")
-@click.option("-t", "--tx-depth", default=32, show_default=True, type=click.IntRange(1, 8192), help="In flight.")
 @click.option(
-    "-q", "--qps", default=1, show_default=True, type=click.IntRange(1, MOST_QPS), help="Queue pairs, of _bw tests."
+    "-t", "--tx-depth", default=32, show_default=True, type=click.IntRange(1, 8192), help="Messages in flight."
+)
+@click.option(
+    "-q", "--qps", default=1, show_default=True, type=click.IntRange(1, MOST_QPS), help="Queue pairs, for _bw tests."
 )
 @click.option("-m", "--mtu", default=0, help="Path MTU: 256 to 4096; the port's by default.")
 @connection()
-@click.option("--clients", default=1, hidden=True, type=click.IntRange(1), help="Serve so many, one after another.")
+@click.option(
+    "--clients", default=1, hidden=True, type=click.IntRange(1), help="Serve this many clients, one after another."
+)
 @as_json("Print the rows as one JSON array.")
-@click.option("--capture", type=OutFile(), help="Record the packets as pcapng.")
+@click.option("--capture", type=OutFile(), help="Record the packets to this pcapng file.")
 @nic_process()
 @faults()
-@click.option("--plot", "plot_file", type=OutFile("matplotlib", "plot"), help="Draw a PNG.")
+@click.option("--plot", "plot_file", type=OutFile("matplotlib", "plot"), help="Draw the result to this PNG file.")
 def perf(
     test: str,
     host: str | None,
@@ -370,12 +374,12 @@ def perf(
     faults: str | None,
     plot_file: Path | None,
 ) -> None:
-    """Measure TEST (such as write_bw or send_lat) towards HOST, verifying the data.
+    """Measure TEST (such as write_bw or send_lat) toward HOST, verifying the data.
 
-    --faults act on both sides.
+    --faults applies to both sides.
     """
     if mtu and mtu not in MTU_BYTES.values():
-        raise click.BadParameter(f"{mtu} is no path MTU: use 256, 512, 1024, 2048 or 4096", param_hint="--mtu")
+        raise click.BadParameter(f"{mtu} is not a path MTU: use 256, 512, 1024, 2048 or 4096", param_hint="--mtu")
     rules = json.loads(fault_rules(faults) or "[]")
     if rules and nic_process:
         raise click.BadParameter("the NIC process has --faults of its own: rnic serve --faults", param_hint="--faults")
@@ -393,7 +397,7 @@ def perf(
     if addr is None:
         own, peer = ("127.0.0.1", None) if host is None else towards(host, port)
         if own == peer and udp_port is None and not nic_process:
-            udp_port = 0  # 4791 of this address is the peer's, on the same machine
+            udp_port = 0  # the peer, on the same machine, uses port 4791 of this address
         addr = own
     elif not is_local(parse_address(addr)):
         raise PeerError(f"--addr {addr} is not an address of this machine: rnic devinfo lists them")

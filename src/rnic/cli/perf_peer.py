@@ -1,4 +1,4 @@
-"""One end of a performance test: a queue pair with its buffer, and the TCP line that keeps both ends in step."""
+"""One end of a performance test: queue pairs with their buffer, and the TCP line that synchronizes both ends."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rnic.link.base import Link
 from rnic.link.faults import FaultyLink
 from rnic.link.recorder import Recorder
 from rnic.link.udp import UdpLink
+from rnic.link.verbs_faults import for_packets
 from rnic.spec.limits import GRH_BYTES, MTU_BYTES, MTU_CODES, ROCE_UDP_PORT
 from rnic.verbs import (
     AH,
@@ -37,6 +38,7 @@ from rnic.verbs import (
 )
 from rnic.verbs import enums as e
 from rnic.verbs import open as open_device
+from rnic.verbs.on_command import fail_verbs
 
 QKEY = 0x11111111
 SERVICES = {"RC": e.IBV_QPT_RC, "UC": e.IBV_QPT_UC, "UD": e.IBV_QPT_UD}
@@ -45,7 +47,7 @@ _SLEEP_S = 0.002
 ATOMIC_BYTES = 8
 
 Rules = Sequence[Mapping[str, object]]
-"""Of :mod:`rnic.link.fault_script`."""
+"""Fault rules of :mod:`rnic.link.fault_script`."""
 
 
 class Endpoint:
@@ -91,9 +93,10 @@ class Endpoint:
             if capture is not None:
                 self._capture = open_capture(capture)
                 link = Recorder(link, self._capture)
-            if faults and not one_in:
+            if faults and for_packets(faults) and not one_in:
                 link = FaultyLink(link, clock=time.monotonic_ns, rng=random.Random(len(faults)), script=faults)
             self.ctx = Context(link=link)
+            fail_verbs(self.ctx, faults)
         if one_in:
             self.ctx.runtime.drop_one_in(one_in, seed=one_in)
         self.driver = self.ctx.driver
@@ -125,7 +128,7 @@ class Endpoint:
         self.peer: dict[str, Any] = {}
 
     def describe(self) -> dict[str, Any]:
-        """What the peer must know."""
+        """Return what the peer must know."""
         return {
             "qpns": [qp.qp_num for qp in self.qps],
             "psn": self.psn,
@@ -140,7 +143,7 @@ class Endpoint:
         }
 
     def connect(self, peer: dict[str, Any]) -> None:
-        """Bring each queue pair to RTS towards the peer's of the same place."""
+        """Bring each queue pair to RTS toward the peer's queue pair of the same index."""
         self.peer = peer
         if len(peer["qpns"]) != len(self.qps):
             raise PeerError(f"qps={len(self.qps)}: the peer has {len(peer['qpns'])}: give both the same -q")
@@ -166,7 +169,7 @@ class Endpoint:
         """Post receive entries, into the second half of the buffer, until each queue pair has twice the depth.
 
         Args:
-            completions: what has completed since the last call; sends count nothing.
+            completions: completions since the last call; those of sends are ignored.
         """
         for wc in completions:
             if wc.opcode & e.IBV_WC_RECV:
@@ -182,7 +185,7 @@ class Endpoint:
         """Drive the NIC until ``done()`` is true: spin for a while, then sleep on the socket.
 
         Raises:
-            PeerError: nothing came of it in time, or the peer hung up.
+            PeerError: the time is over, or the peer closed the connection.
         """
         progress = self.driver.progress
         idle = 0
@@ -209,7 +212,7 @@ class Endpoint:
 
 
 def _drops_one_in(faults: Rules) -> int:
-    """How many arriving packets one is dropped of, if the rules say no more: the engine does that by itself; else 0."""
+    """Return N if the rules only drop one arriving packet in N, which the engine does itself; else 0."""
     rate = faults[0].get("probability") if len(faults) == 1 else None
     if not isinstance(rate, float | int) or faults[0] != rate_rule("drop", rate):
         return 0
@@ -218,7 +221,7 @@ def _drops_one_in(faults: Rules) -> int:
 
 
 def open_capture(path: Path) -> BinaryIO:
-    """Open a file to record in; :class:`PeerError` if that is refused."""
+    """Open a capture file; raise :class:`PeerError` if that fails."""
     try:
         return path.open("wb")
     except OSError as error:

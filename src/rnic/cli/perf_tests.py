@@ -23,34 +23,34 @@ OPERATIONS = ("write", "read", "send", "atomic")
 _WR = {"write": op.WR_WRITE, "read": op.WR_READ, "send": op.WR_SEND, "atomic": op.WR_FETCH_ADD}
 _SIGNAL_EVERY = 32
 _COMPLETIONS_A_DEPTH = 4
-"""Completions that are asked for of the messages that may be outstanding; with each all before it are done.
-perftest asks for one in a hundred."""
+"""Signaled completions per send queue depth; each also completes the messages before it. perftest requests one in a
+hundred."""
 _WARM_UP = 16
 _RESEND = 20
 _LONGEST_RUN = 10_000
-"""Messages of the runs that the peak is looked for in, at most."""
+"""Most messages of a run considered for the peak rate."""
 
 Row = dict[str, float | int | bool | str]
 
 
 class Peak:
-    """The fastest run of ``length`` messages, as perftest has it: from the posting of its first to its last completion.
+    """The fastest run of ``length`` messages, as in perftest: from the post of its first to the completion of its last.
 
-    A run is at least as long as what is in flight, so that no burst of completions that were read together passes for
-    a rate.
+    A run is at least as long as the number of messages in flight, so that completions read in one batch do not look
+    like a high rate.
     """
 
     def __init__(self, length: int) -> None:
         self.length = length
         self.rate = 0.0
-        """Messages a second."""
+        """Messages per second."""
         self._posted: deque[float] = deque()
         self._completed = 0
         self.posted = self._posted.append
-        """A message is posted, at a time in seconds."""
+        """Notes the post of a message, at a time in seconds."""
 
     def completed(self, count: int, now: float) -> None:
-        """So many messages were seen to be completed: the last of them ends the fastest of their runs."""
+        """Note ``count`` completed messages: the run that ends with the last of them is the fastest of theirs."""
         self._completed += count
         ended = min(count, self._completed - self.length + 1)
         if ended > 0:
@@ -76,7 +76,8 @@ class Run:
     # ------------------------------------------------------------------------------------ bandwidth
 
     def bandwidth(self, size: int, iterations: int) -> Row:
-        """The active side: ``iterations`` messages of each queue pair, up to ``depth`` outstanding; one table row."""
+        """Run the active side: ``iterations`` messages of each queue pair, up to ``depth`` in flight; return one
+        table row."""
         end = self.end
         total, count, depth = iterations * len(end.qps), len(end.qps), end.depth
         self._begin(size, iterations)
@@ -116,7 +117,7 @@ class Run:
         }
 
     def serve_bandwidth(self, message: dict[str, Any]) -> None:
-        """The passive side of one row: serve until the active side asks for the verdict."""
+        """Run the passive side of one row: serve until the active side asks for the verdict."""
         end = self.end
         size = int(message["size"])
         self._prepare_passive(size)
@@ -149,7 +150,7 @@ class Run:
     # -------------------------------------------------------------------------------------- latency
 
     def latency(self, size: int, iterations: int) -> Row:
-        """The active side: half round trips (whole ones for READ and atomics) in microseconds; one row."""
+        """Run the active side: half round trips (whole ones for READ and atomics) in microseconds; return one row."""
         self._begin(size, iterations)
         samples: list[float] = []
         clock = time.perf_counter
@@ -178,7 +179,7 @@ class Run:
         }
 
     def serve_latency(self, message: dict[str, Any]) -> None:
-        """The passive side: answer each ping, or just be there."""
+        """Run the passive side: answer each ping, or only keep the NIC running."""
         size = int(message["size"])
         self._prepare_passive(size)
         if self.operation == "send":
@@ -196,7 +197,8 @@ class Run:
         self._answer_verify(size)
 
     def _ping_pong(self, size: int) -> tuple[Callable[[int], None], Callable[[int], None]]:
-        """What posts a message of a latency test, and what waits for the answer; both take the message's number."""
+        """Return two functions: one posts a message of a latency test, one waits for the answer. Both take the number
+        of the message."""
         if self.operation == "write":
             return self._write_ping(size), self._await_byte(size)
         if self.operation == "send":
@@ -209,7 +211,7 @@ class Run:
         return lambda index: post(index, FLAG_SIGNALED), lambda index: self._wait_completions(1)
 
     def _write_ping(self, size: int) -> Callable[[int], None]:
-        """WRITEs whose last byte counts, so that their arrival shows in memory. What is the same is looked up once."""
+        """Return a function that posts a WRITE whose last byte is a counter, so that the receiver sees its arrival."""
         end = self.end
         buffer, last, post = end.buffer, size - 1, end.qp.post_rdma
         local, lkey = end.out, end.mr.lkey
@@ -239,7 +241,7 @@ class Run:
         return wait
 
     def _failed(self) -> bool:
-        """Look for a completion in error while waiting; raises if there is one."""
+        """Poll for a completion in error while waiting; raise if there is one."""
         _check(self.end.cq.poll(4)[1])
         return False
 
@@ -259,7 +261,7 @@ class Run:
     # -------------------------------------------------------------------------------------- common
 
     def _poster(self, size: int, at: int = 0) -> Callable[[int, int], None]:
-        """Return what posts a message of this test to queue pair ``at``, by its number and a descriptor's flags."""
+        """Return a function that posts a message of this test to queue pair ``at``, given its number and send flags."""
         end = self.end
         if end.service == "UD":
             return self._post_datagram(size, at)
@@ -289,7 +291,7 @@ class Run:
         qp.post_send(wr)
 
     def _hear(self) -> dict[str, Any]:
-        """The peer's next message. The NIC is driven meanwhile: the peer may still wait for our ACK."""
+        """Return the peer's next message. Drive the NIC meanwhile: the peer may still wait for an ACK."""
         self.end.wait(self.line.waiting, timeout_s=600, line=self.line)
         return self.line.receive()
 
@@ -314,7 +316,7 @@ class Run:
                     end.wait(self._arrived, timeout_s=30)
 
     def _settle(self) -> None:
-        """Let what is outstanding complete, so that nothing of this row is left for the next."""
+        """Let outstanding requests complete, so that nothing of this row is left for the next."""
         deadline = time.monotonic() + 10
         requester_idle = self._requester_idle
         while not requester_idle() and time.monotonic() < deadline:
@@ -342,9 +344,9 @@ class Run:
         end.buffer[end.slot : end.slot + size] = bytes(size)
 
     def _verify(self, size: int) -> bool:
-        """Whether what arrived is what was sent: CRCs over the whole buffers, compared over the line.
+        """Return whether the received data is the sent data: compare CRCs of the whole buffers over the line.
 
-        Services that may lose a message get some more tries with the last one.
+        For services that may lose a message, retry the last one a few times.
         """
         end = self.end
         grh = GRH_BYTES if end.service == "UD" else 0

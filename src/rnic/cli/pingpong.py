@@ -1,4 +1,4 @@
-"""``rnic pingpong``: messages to and fro, with a process of its own kind or with rdma-core's ``ibv_*_pingpong``."""
+"""``rnic pingpong``: messages back and forth, with another rnic or with rdma-core's ``ibv_*_pingpong``."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ from rnic.spec.addresses import address_text
 from rnic.spec.limits import ROCE_UDP_PORT
 
 _SRQ_ENDS = 256
-"""``ibv_srq_pingpong`` exchanges so many destinations whatever its number of queue pairs."""
+"""``ibv_srq_pingpong`` always exchanges this many destinations, whatever its number of queue pairs."""
 _MAX_INBOX = 1 << 30
 
 
 def _padded(ends: list[Destination], settings: Settings) -> list[Destination]:
-    """The destinations that go over TCP to an ibv pingpong."""
+    """Return the destinations to send to an ibv pingpong over TCP."""
     count = _SRQ_ENDS if settings.shared else 1
     return ends + [Destination(0, 0, bytes(16))] * (count - len(ends))
 
 
 def _play_ibv(side: Side, server: str | None, port: int, check: bool, quiet: bool) -> Outcome:
-    """The exchange and the data of rdma-core's programs."""
+    """Run the exchange and the data pattern of rdma-core's programs."""
     settings = side.settings
     mine = _padded(side.local, settings)
 
     def bring_up(theirs: list[Destination]) -> None:
-        # the exchange names no UDP port: the peer's is taken to be ours
+        # the exchange has no UDP port: assume that the peer uses the same one
         side.connect(theirs, side.ctx.udp_port)
 
     if server is None:
@@ -81,18 +81,20 @@ def _report(settings: Settings, outcome: Outcome, checked: bool, as_json: bool) 
 
 @click.command(
     cls=Command,
-    epilog="Without SERVER it is the server and waits for a client.",
+    epilog="Without SERVER, wait for a client as the server.",
     renamed={**PORT_RENAMED, "--service": "--connection", "-c": "--chk", "--attach": "--nic-process"},
 )
 @click.argument("server", required=False)
-@click.option("--compat", type=click.Choice(("ibv",)), help="Speak with ibv_{rc,uc,ud,srq}_pingpong of rdma-core.")
+@click.option("--compat", type=click.Choice(("ibv",)), help="Talk to ibv_{rc,uc,ud,srq}_pingpong of rdma-core.")
 @tcp_port(DEFAULT_PORT)
 @addr("SERVER")
-@udp_port("UDP port of the NIC: 4791, but any free one for a client of our own kind. With --compat, of both NICs.")
-@size(None, 1 << 30, "Message bytes: 4096, UD 2048.")
+@udp_port(
+    "UDP port of the NIC (default: 4791; any free port for a client without --compat). With --compat, of both NICs."
+)
+@size(None, 1 << 30, "Message size in bytes: 4096, UD 2048.")
 @click.option("-m", "--mtu", default="1024", show_default=True, type=click.Choice(MTUS), help="Path MTU.")
 @click.option(
-    "-r", "--rx-depth", default=500, show_default=True, type=click.IntRange(1, 32767), help="Receives posted."
+    "-r", "--rx-depth", default=500, show_default=True, type=click.IntRange(1, 32767), help="Number of posted receives."
 )
 @iters(1000, "Exchanges.")
 @click.option("-l", "--sl", default=0, show_default=True, type=click.IntRange(0, 15), help="Service level.")
@@ -100,8 +102,8 @@ def _report(settings: Settings, outcome: Outcome, checked: bool, as_json: bool) 
 @click.option("-g", "--gid-idx", default=0, show_default=True, type=click.IntRange(0, 255), help="GID table entry.")
 @click.option("--chk", is_flag=True, help="Check the data; without --compat it is always checked.")
 @connection(short=False)
-@click.option("--srq", is_flag=True, help="Several RC queue pairs with one shared receive queue.")
-@click.option("-q", "--num-qp", type=click.IntRange(1, 256), help="Queue pairs with --srq: 16.")
+@click.option("--srq", is_flag=True, help="Use several RC queue pairs with one shared receive queue.")
+@click.option("-q", "--num-qp", type=click.IntRange(1, 256), help="Queue pairs with --srq.  [default: 16]")
 @nic_process()
 @timeout()
 @as_json("Print the result as JSON.")
@@ -126,9 +128,9 @@ def pingpong(
     timeout: float,
     as_json: bool,
 ) -> None:
-    """Exchange messages with SERVER, or as the server, and check them.
+    """Exchange messages with SERVER, or act as the server, and check them.
 
-    Exit status: 0 if all went well, 1 if data was wrong or the peer failed, 2 for wrong arguments.
+    Exit status: 0 on success, 1 if data was wrong or the peer failed, 2 for wrong arguments.
     """
     if srq and service != "RC":
         raise click.BadParameter(

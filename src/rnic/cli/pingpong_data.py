@@ -1,4 +1,4 @@
-"""What ping-pong messages hold, and what must come back."""
+"""Data of ping-pong messages, and the data that must come back."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import random
 from typing import Protocol
 
 PAGE = 4096
-"""ibv pingpongs look at the first byte of each page, which must be 0."""
+"""Page size: ibv pingpongs check that the first byte of each page is 0."""
 FILL = 0x7B
-"""What ibv pingpongs fill their buffer with."""
+"""Byte with which ibv pingpongs fill their buffer."""
 
 
 class DataError(Exception):
-    """A message is not what it should be; says where."""
+    """A message has wrong data; the text says where."""
 
 
 class Data(Protocol):
@@ -22,22 +22,22 @@ class Data(Protocol):
         """Write the next message of queue pair number ``queue``."""
 
     def check(self, queue: int, got: memoryview) -> None:
-        """Look at what came. :class:`DataError` if it is wrong."""
+        """Check a received message; raise :class:`DataError` if it is wrong."""
 
 
 class Unchecked:
-    """A constant fill, and no look at what comes."""
+    """A constant fill; received messages are not checked."""
 
     def fill(self, queue: int, out: memoryview) -> None:
-        """The fill of ibv pingpongs."""
+        """Write the fill of ibv pingpongs."""
         out[:] = bytes((FILL,)) * len(out)
 
     def check(self, queue: int, got: memoryview) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Streams:
-    """Random bytes that both sides can make: each direction of each queue pair is a stream of its own.
+    """Random bytes that both sides can generate: each direction of each queue pair has its own stream.
 
     Args:
         mine: seed of what this side sends.
@@ -50,7 +50,7 @@ class Streams:
         self._in = [random.Random(f"{theirs} {queue}") for queue in range(queues)]
 
     def fill(self, queue: int, out: memoryview) -> None:
-        """The next bytes of the stream."""
+        """Write the next bytes of the stream."""
         out[:] = self._out[queue].randbytes(len(out))
 
     def check(self, queue: int, got: memoryview) -> None:
@@ -59,10 +59,10 @@ class Streams:
 
 
 class Echo:
-    """Towards ibv pingpongs, which send from the buffer that they receive into: what comes back is what was sent.
+    """Data for ibv pingpongs, which send from the buffer into which they receive, and so return what was sent.
 
-    A server cannot check the first message of each queue pair fully. Where that is not an ibv pingpong's, the
-    client is of our kind and does the checking: then it gets its own messages back.
+    A server cannot check the first message of each queue pair fully. If that message is not an ibv pingpong's, the
+    client is rnic and does the checking: the server returns the client's own messages.
 
     Args:
         rng: makes the messages.
@@ -81,7 +81,7 @@ class Echo:
         self._any_came = False
 
     def fill(self, queue: int, out: memoryview) -> None:
-        """Random bytes with a 0 at each page; towards a client of our kind, what it sent."""
+        """Write random bytes with a 0 at the start of each page; to an rnic client, what it sent."""
         if self._returning is not None:
             out[:] = self._returning[queue] or b""
             return
@@ -96,7 +96,7 @@ class Echo:
         out[:] = self._sent[queue] or b""
 
     def check(self, queue: int, got: memoryview) -> None:
-        """Compare with what was sent last."""
+        """Compare with the last message sent."""
         if not self._any_came:
             self._any_came = True
             if self._new[queue] and not _is_fill(got):
@@ -113,7 +113,7 @@ class Echo:
         compare(got, self._sent[queue] or b"")
 
     def _check_first(self, got: memoryview) -> None:
-        """A client's first message holds its fill, or already what another queue pair of its brought it."""
+        """Check that a client's first message holds its fill, or data that another of its queue pairs has received."""
         ours = self._constant
         if _is_fill(got):
             return
@@ -126,7 +126,7 @@ class Echo:
 
 
 def compare(got: memoryview, wanted: bytes) -> None:
-    """:class:`DataError` with the first byte in which two messages differ."""
+    """Raise :class:`DataError` with the first byte in which two messages differ, if they do."""
     if got == wanted:
         return
     for at, (a, b) in enumerate(zip(got, wanted, strict=False)):
@@ -136,5 +136,5 @@ def compare(got: memoryview, wanted: bytes) -> None:
 
 
 def _is_fill(got: memoryview) -> bool:
-    """Whether a message is what an ibv pingpong starts with."""
+    """Return whether a message is the initial buffer of an ibv pingpong."""
     return not bytes(got).translate(None, bytes((0, FILL)))

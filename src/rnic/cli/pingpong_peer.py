@@ -1,4 +1,4 @@
-"""One side of a ping-pong: its queue pairs and buffers, how they are connected, and the exchange of messages."""
+"""One side of a ping-pong: its queue pairs and buffers, their connection, and the exchange of messages."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ _BATCH = 16
 _SPINS = 300
 _NAP_S = 0.001
 _ACK_TIMEOUT = 17
-"""0.54 s. Losses are found sooner by the probe; a shorter one overruns a slow peer with retries of many queue pairs."""
+"""Code for 0.54 s. The probe finds losses sooner; a shorter timeout floods a slow peer with retries of many QPs."""
 _QUIET_S = 0.25
-"""How long nothing must come before a side believes that its last ACK arrived, where nobody tells it."""
+"""Seconds of silence after which a side assumes that its last ACK arrived, if the peer does not say so."""
 
 
 @dataclass(slots=True)
 class Settings:
-    """What both sides must agree on, and this side's own choices."""
+    """Settings that both sides must agree on, and this side's own choices."""
 
     addr: str
     udp_port: int
@@ -76,7 +76,7 @@ class Settings:
 
 @dataclass(slots=True)
 class Outcome:
-    """What was measured."""
+    """Measured values."""
 
     seconds: float
     local: list[Destination] = field(default_factory=list)
@@ -87,8 +87,8 @@ class Side:
     """Queue pairs, buffers and completion queue of one side.
 
     Raises:
-        PeerError: a path MTU or size that the port does not carry.
-        RnicError: an address that is not local, a port that is taken.
+        PeerError: the port does not support the path MTU or size.
+        RnicError: the address is not local, or the port is taken.
     """
 
     KIND: ClassVar[str] = "pingpong"
@@ -120,8 +120,8 @@ class Side:
         self.cq = CQ(ctx, settings.rx_depth + 2 * settings.queues, None, self.channel)
         self._header = GRH_BYTES if datagrams else 0
         self._slot = settings.size + self._header
-        # The peer answers one message at a time on each queue pair, so a queue pair of its own receives into one
-        # buffer. On a shared queue the others overtake one that waits.
+        # The peer answers one message at a time on each queue pair, so a queue pair with its own receive queue
+        # needs one buffer. On a shared receive queue, other queue pairs overtake one that waits.
         slots = settings.rx_depth if settings.shared else 1
         self.inbox = MR(self.pd, slots * self._slot)
         self.outbox = MR(self.pd, settings.queues * settings.size)
@@ -145,7 +145,7 @@ class Side:
             self._post_receive(index if settings.shared else 0)
 
     def connect(self, remote: list[Destination], udp_port: int = 0, gso: bool = False) -> None:
-        """Bring the queue pairs to RTS towards the peer's, which receive at ``udp_port`` (0: 4791)."""
+        """Bring the queue pairs to RTS toward the peer's, which receive at ``udp_port`` (0: 4791)."""
         settings = self.settings
         self.remote = remote[: len(self.qps)]
         for qp, mine, theirs in zip(self.qps, self.local, self.remote, strict=True):
@@ -162,12 +162,12 @@ class Side:
                 self._ah = AH(self.pd, attr.ah_attr)
 
     def describe(self) -> dict[str, object]:
-        """Return what a peer of our own kind needs to know."""
+        """Return what an rnic peer needs to know."""
         ends = [[end.qpn, end.psn] for end in self.local]
         return {"gid": self.gid.raw.hex(), "udp_port": self.ctx.udp_port, "ends": ends}
 
     def bring_up(self, hello: Mapping[str, Any]) -> None:
-        """Connect to the peer of our own kind that said ``hello``."""
+        """Connect to the rnic peer that sent ``hello``."""
         gid = bytes.fromhex(str(hello["gid"]))
         ends = hello["ends"]
         if not isinstance(ends, list) or len(ends) != len(self.local) or len(gid) != 16:
@@ -207,7 +207,7 @@ class Side:
             line: TCP line on which the peer tells when it is done, if there is one.
 
         Raises:
-            PeerError: wrong data, a completion in error, a peer that is silent or gone.
+            PeerError: wrong data, a completion in error, or a peer that is silent or gone.
         """
         settings = self.settings
         iters = settings.iters
@@ -245,7 +245,7 @@ class Side:
         return Outcome(seconds, self.local, self.remote)
 
     def _look(self, wc: WC, queue: int, data: Data, number: int) -> None:
-        """Check a message and post its receive again."""
+        """Check a message, and repost its receive."""
         at = wc.wr_id * self._slot + self._header
         length = wc.byte_len - self._header
         try:
@@ -257,7 +257,7 @@ class Side:
         self._post_receive(wc.wr_id)
 
     def _completions(self, watch: Watch) -> list[WC]:
-        """At least one completion."""
+        """Wait for completions; return at least one."""
         poll = self.cq.poll
         channel = self.channel
         spins = 0
@@ -278,7 +278,7 @@ class Side:
                 watch.wait(self.ctx.driver.filenos(), _NAP_S)
 
     def _linger(self, watch: Watch) -> None:
-        """Stay until the peer has our last ACK: it says so, or nothing comes for a while."""
+        """Wait until the peer has the last ACK: it says so, or nothing arrives for a while."""
         runtime = self.ctx.driver
         if watch.line is not None:
             watch.line.send(done=True)
@@ -300,7 +300,7 @@ class Side:
 
 
 class Watch:
-    """Looks after the peer while this side waits: whether it hung up, and how long it is silent."""
+    """Monitors the peer while this side waits: whether it closed, and how long it is silent."""
 
     def __init__(self, line: Line | None, timeout_s: float) -> None:
         self.line = line
@@ -309,11 +309,11 @@ class Watch:
         self.seen()
 
     def seen(self) -> None:
-        """Something happened: the silence begins anew."""
+        """Restart the silence timeout: something arrived."""
         self._end = time.monotonic() + self._timeout_s
 
     def wait(self, descriptors: list[int], timeout_s: float, wanted: int = -1) -> bool:
-        """Sleep until a descriptor is readable; whether ``wanted`` is. :class:`PeerError` if all is lost."""
+        """Sleep until a descriptor is readable; return whether ``wanted`` is. :class:`PeerError` if the peer left."""
         sockets: list[int | socket.socket] = [*descriptors]
         line = None if self.peer_done else self.line
         if line is not None:

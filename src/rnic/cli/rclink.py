@@ -1,4 +1,4 @@
-"""``rnic rclink``: messages to and fro over RC Link, between two processes, every byte checked."""
+"""``rnic rclink``: messages back and forth over RC Link, between two processes, with every byte checked."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ def _report(side: RcLinkSide, seconds: float, as_json: bool) -> None:
 
 
 def _sent_faults(action: str) -> Rename:
-    """The new spelling of a rate of what this side sends."""
+    """Return the new spelling of a fault rate for sent packets."""
     return lambda value: ("--faults", json.dumps([rate_rule(action, float(value), "tx")]))
 
 
 @click.command(
     cls=Command,
-    epilog="Without SERVER it is the server and waits for a client.",
+    epilog="Without SERVER, wait for a client as the server.",
     renamed={**PORT_RENAMED, "--loss": _sent_faults("drop"), "--mark": _sent_faults("mark")},
 )
 @click.argument("server", required=False)
 @tcp_port(DEFAULT_PORT)
 @addr("SERVER")
-@udp_port(f"Local UDP port: {TYPE1_UDP_PORT}, but any free one for a client.")
+@udp_port(f"Local UDP port: {TYPE1_UDP_PORT}; any free port for a client.")
 @size(4096, 1 << 24)
 @iters(1000, "Exchanges.")
 @click.option(
@@ -73,9 +73,11 @@ def _sent_faults(action: str) -> Rename:
     default=TYPE1_PKT_LEN,
     show_default=True,
     type=click.IntRange(1, MAX_PKT_LEN),
-    help="Most payload bytes of a packet.",
+    help="Maximum payload bytes of a packet.",
 )
-@click.option("--rate", default=0, type=click.IntRange(0, MAX_LENGTH_THR), help="Bytes a rate window; none: no limit.")
+@click.option(
+    "--rate", default=0, type=click.IntRange(0, MAX_LENGTH_THR), help="Maximum bytes in a rate window; 0 for no limit."
+)
 @click.option(
     "--window", default=_WINDOWS_US[0], show_default=True, type=click.Choice(_WINDOWS_US), help="Rate window in us."
 )
@@ -84,12 +86,14 @@ def _sent_faults(action: str) -> Rename:
     default=20.0,
     show_default=True,
     type=click.FloatRange(RETRY_UNIT_NS / 1e6, RETRY_UNIT_NS * 0x1FFF / 1e6),
-    help="Milliseconds without an answer before packets go again.",
+    help="Retransmission timeout in milliseconds.",
 )
-@click.option("--retries", default=15, show_default=True, type=click.IntRange(0, 15), help="Retries without progress.")
+@click.option(
+    "--retries", default=15, show_default=True, type=click.IntRange(0, 15), help="Maximum retries without progress."
+)
 @faults()
 @click.option("--seed", default=1, show_default=True, help="Seed of the faults.")
-@click.option("--capture", default="", metavar="FILE", help="Record all packets (pcapng, for rnic decode).")
+@click.option("--capture", default="", metavar="FILE", help="Record all packets to this pcapng file.")
 @timeout()
 @as_json("Print the result as JSON.")
 def rclink(
@@ -110,9 +114,9 @@ def rclink(
     timeout: float,
     as_json: bool,
 ) -> None:
-    """Exchange messages with SERVER over RC Link, or as the server, and check every byte.
+    """Exchange messages with SERVER over RC Link, or act as the server, and check every byte.
 
-    Exit status: 0 if all went well, 1 if data was wrong or the peer failed, 2 for wrong arguments.
+    Exit status: 0 on success, 1 if data was wrong or the peer failed, 2 for wrong arguments.
     """
     if udp_port is None:
         udp_port = 0 if server is not None else TYPE1_UDP_PORT

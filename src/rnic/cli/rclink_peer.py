@@ -1,4 +1,4 @@
-"""One side of an RC Link ping-pong: an endpoint on a UDP link, and messages cut into its packets."""
+"""One side of an RC Link ping-pong: an endpoint on a UDP link, and messages segmented into packets."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from rnic.link.base import Link, LinkError, format_address, parse_address
 from rnic.link.faults import FaultyLink
 from rnic.link.recorder import Recorder
 from rnic.link.udp import UdpLink
+from rnic.link.verbs_faults import is_verbs_rule
 from rnic.rclink import Path, RcLinkConfig, RcLinkPort, set_up
 from rnic.rclink.endpoint import IRQ_NAMES
 from rnic.rclink.numbers import PSN_MASK, RcLinkError
@@ -25,12 +26,12 @@ from rnic.rclink.numbers import PSN_MASK, RcLinkError
 _SPINS = 300
 _NAP_S = 0.001
 _POOL_QPS = 4
-"""QPs of the endpoint; the one that is used is drawn among them, so that numbers of both sides differ."""
+"""QPs of the endpoint; one of them is chosen at random, so that both sides' numbers usually differ."""
 
 
 @dataclass(slots=True)
 class Settings:
-    """What both sides must agree on (size, iters, packet), and this side's own choices."""
+    """Settings that both sides must agree on (size, iters, packet), and this side's own choices."""
 
     addr: str
     udp_port: int
@@ -38,7 +39,7 @@ class Settings:
     iters: int = 1_000
     packet: int = 1_344
     speed: int = 0
-    """Bytes that a rate window lets out; 0 sets no limit."""
+    """Bytes that may be sent per rate window; 0 sets no limit."""
     cc_window: int = 0
     retry_timer_ns: int = 20_000_000
     retry_limit: int = 15
@@ -53,8 +54,8 @@ class RcLinkSide:
     """An endpoint with one QP, and the exchange of messages.
 
     Raises:
-        RnicError: an address that is not local, a port that is taken, a value that cannot be.
-        OSError: a capture file that cannot be written.
+        RnicError: the address is not local, the port is taken, or a value is invalid.
+        OSError: the capture file cannot be written.
     """
 
     KIND: ClassVar[str] = "rclink"
@@ -72,6 +73,8 @@ class RcLinkSide:
                 file: BinaryIO = FilePath(settings.capture).open("wb")  # noqa: SIM115 - closed with the side
                 self._files.callback(file.close)
                 link = Recorder(link, file, solve_idents=False)
+            if any(is_verbs_rule(rule) for rule in settings.faults):
+                raise ValueError("rules for verbs are for RDMA devices: give rules for packets")
             if settings.faults:
                 rng = random.Random(settings.seed)
                 link = FaultyLink(link, clock=time.monotonic_ns, rng=rng, script=settings.faults)
@@ -95,7 +98,7 @@ class RcLinkSide:
 
     @property
     def udp_port(self) -> int:
-        """The UDP port that the link has."""
+        """UDP port of the link."""
         return self._link.port
 
     def describe(self) -> dict[str, object]:
@@ -103,7 +106,7 @@ class RcLinkSide:
         return {"address": self.address.hex(), "udp_port": self.udp_port, "qpid": self.qpid, "psn": self.psn}
 
     def bring_up(self, hello: Mapping[str, Any]) -> None:
-        """Set the QP up towards the peer's. ``ValueError`` where what it said cannot be."""
+        """Set up the QP toward the peer's; raise ``ValueError`` if the peer's values are invalid."""
         address = bytes.fromhex(str(hello["address"]))
         qpid, psn, udp_port = numbers = [int(str(hello[name])) for name in ("qpid", "psn", "udp_port")]
         if len(address) not in (4, 16) or min(numbers) < 0 or udp_port > 0xFFFF:
@@ -129,15 +132,15 @@ class RcLinkSide:
         )
 
     def play(self, data: Data, first: bool, line: Line) -> float:
-        """Exchange all messages; the seconds it took.
+        """Exchange all messages; return the time in seconds.
 
         Args:
             data: fills and checks them.
             first: whether this side sends the first one.
-            line: on which the peer tells when it is done.
+            line: TCP line on which the peer tells when it is done.
 
         Raises:
-            PeerError: wrong data, or a peer that is silent or gone.
+            PeerError: the data is wrong, or the peer is silent or gone.
         """
         watch = Watch(line, self.settings.timeout_s)
         start = time.monotonic()
@@ -147,7 +150,7 @@ class RcLinkSide:
             self._receive(data, number, watch)
             if not first:
                 self._send(data, watch)
-        # what was sent last is acknowledged before this side calls itself done
+        # the last packets sent must be acknowledged before this side is done
         self._drive(watch, lambda: self.port.endpoint.free_slots == self.port.endpoint.config.ost)
         seconds = time.monotonic() - start
         line.send(done=True)
@@ -180,7 +183,7 @@ class RcLinkSide:
             raise PeerError(f"wrong data in message {number} (QP {self.qpid}): {error}") from None
 
     def _drive(self, watch: Watch, until: Callable[[], bool]) -> None:
-        """Make progress until something is so."""
+        """Make progress until ``until()`` is true."""
         spins = 0
         while not until():
             if self.port.progress():

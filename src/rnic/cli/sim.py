@@ -1,4 +1,4 @@
-"""``rnic sim``: a scenario file run in virtual time, with tables, plots, captures and a trace for Perfetto."""
+"""``rnic sim``: runs a scenario file in virtual time, with tables, plots, captures and a trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,17 @@ from rnic.spec.source import install_hint
 SHOWN_PORTS = 12
 EXIT_UNFINISHED = 1
 _EXIT_INTERRUPTED = 130
+_FIGURES = ("flows", "ports", "sizes")
+_SAMPLES = ("series", "progress")
+"""Rows over time, which only CSV and Parquet have."""
 
 
 class SimError(RnicError):
-    """A run that cannot be shown as asked."""
+    """A run cannot be shown as requested."""
 
 
 def figures(measure: Measure, scenario: Scenario, seed: int) -> dict[str, Any]:
-    """All that a run shows, as plain data; nothing in it depends on this machine."""
+    """Return all results of a run as plain data, which does not depend on this machine."""
     return {
         "scenario": scenario.name,
         "seed": seed,
@@ -53,7 +57,7 @@ def figures(measure: Measure, scenario: Scenario, seed: int) -> dict[str, Any]:
 
 
 def as_csv(rows: list[dict[str, Any]]) -> str:
-    """Rows with the names of their columns above."""
+    """Format rows as CSV, with a header of column names."""
     text = io.StringIO()
     if rows:
         writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
@@ -70,7 +74,7 @@ def _time(value_ns: float) -> str:
 
 
 def show(found: dict[str, Any], console: Console) -> None:
-    """The tables of a run."""
+    """Print the tables of a run."""
     summary = found["summary"]
     console.print(
         f"{found['scenario']}: seed {found['seed']}, congestion control {found['congestion']}, "
@@ -107,14 +111,14 @@ def show(found: dict[str, Any], console: Console) -> None:
 
 
 class _Stop:
-    """Whether Ctrl-C was pressed; a second time it is the interpreter's."""
+    """Flag that Ctrl-C was pressed; the interpreter handles the second one."""
 
     def __init__(self) -> None:
         self.pressed = False
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
-        """While this lasts, Ctrl-C is heard here."""
+        """Handle Ctrl-C inside the block."""
 
         def press(number: int, frame: object) -> None:
             self.pressed = True
@@ -128,7 +132,7 @@ class _Stop:
 
 
 def play(measure: Measure, limit_ns: int, go_on: Callable[[], bool]) -> str:
-    """Run; what is to be said where it ended early."""
+    """Run; return the reason if it ended early, else an empty string."""
     try:
         measure.fabric.run(limit_ns, go_on)
     except TimeoutError as error:
@@ -137,7 +141,7 @@ def play(measure: Measure, limit_ns: int, go_on: Callable[[], bool]) -> str:
 
 
 def _parts(measure: Measure) -> tuple[int, int]:
-    """Packets are what takes time, but flows what is known: how many are over, and how many there are."""
+    """Return how many flows have ended, and their total: packets take the time, but only flows can be counted."""
     over = len(measure.fabric.results)
     return over, over + measure.fabric.left
 
@@ -167,7 +171,7 @@ def _capture_files(words: tuple[str, ...]) -> dict[str, Path]:
 
 
 def _own_plot(scenario: Scenario) -> Path | None:
-    """Where the file's own plot goes; why there is none is said, and nobody's run ends for it."""
+    """Return the path of the scenario's own plot; if it cannot be drawn, report why, and go on."""
     if not scenario.plot or not scenario.sample_ns:
         return None
     try:
@@ -179,31 +183,59 @@ def _own_plot(scenario: Scenario) -> Path | None:
 
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--seed", type=click.IntRange(0), help="Instead of the file's.")
+@click.option("--seed", type=click.IntRange(0), help="Seed, instead of the file's.")
 @click.option(
-    "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Instead of the file's: congestion.mode=none."
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change a value of the file, such as congestion.mode=none; repeatable.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
 @click.option(
-    "--csv", "csv_what", type=click.Choice(["flows", "ports", "sizes", "runs"]), help="Print these rows as CSV."
+    "--csv",
+    "csv_what",
+    type=click.Choice(["flows", "ports", "sizes", "series", "progress", "runs"]),
+    help="Print these rows as CSV.",
 )
 @click.option(
     "--parquet",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write flows, ports and sizes, or a sweep's runs, as Parquet into a folder (with pyarrow).",
+    help="Write the rows of --csv, each kind a Parquet file, into a directory (needs pyarrow).",
 )
-@click.option("--plot", "plot_file", type=OutFile("matplotlib", "plot"), help="Draw a PNG.")
-@click.option("--pcap", "links", multiple=True, metavar="LINK[=FILE]", help="Record a link, such as s0-h1, as pcapng.")
+@click.option("--plot", "plot_file", type=OutFile("matplotlib", "plot"), help="Draw the result to this PNG file.")
+@click.option(
+    "--pcap", "links", multiple=True, metavar="LINK[=FILE]", help="Record a link, such as s0-h1, as pcapng; repeatable."
+)
 @click.option("--trace", "trace_file", type=OutFile(), help="Write flows, queues and pauses for ui.perfetto.dev.")
 @click.option(
-    "--sweep", "axes", multiple=True, metavar="KEY=V,V", help="A run for each value; several make all combinations."
+    "--sweep",
+    "axes",
+    multiple=True,
+    metavar="KEY=V,V",
+    help="Run once for each value; several sweeps run all combinations.",
 )
 @click.option(
-    "--seeds", type=click.IntRange(1, 100_000), help="So many runs of each, seeds from --seed or the file's on."
+    "--seeds",
+    type=click.IntRange(1, 100_000),
+    help="Run each combination with this many seeds, starting at --seed or the file's seed.",
 )
-@click.option("--workers", type=click.IntRange(1, 1_024), help="Of a sweep: processes; as many as cores by default.")
-@click.option("--ray", "ray_address", metavar="ADDRESS", help="Of a sweep: a Ray cluster, or local (rnic[ray]).")
-@click.option("--out", type=OutFile(), help="Of a sweep: keep rows there, and make only what is missing.")
+@click.option("--workers", type=click.IntRange(1, 1_024), help="Processes of a sweep; by default one for each core.")
+@click.option("--ray", "ray_address", metavar="ADDRESS", help="Ray cluster for a sweep, or local (needs rnic[ray]).")
+@click.option(
+    "--out", type=OutFile(), help="Keep the rows of a sweep in this file, and run only those that are missing."
+)
+@click.option(
+    "--run",
+    "command",
+    metavar="COMMAND",
+    help="Run programs instead of workloads, in real time: each `rnic exec -- PROGRAM` in COMMAND is a host.",
+)
+@click.option(
+    "--slower",
+    type=click.IntRange(1),
+    help="With --run: slow time down by this factor.  [default: what this machine needs]",
+)
 def sim(
     file: Path,
     seed: int | None,
@@ -219,25 +251,33 @@ def sim(
     workers: int | None,
     ray_address: str | None,
     out: Path | None,
+    command: str | None,
+    slower: int | None,
 ) -> None:
     """Run the scenario of FILE (TOML) in virtual time: NICs, switches, workloads, congestion control.
 
-    The same file and seed give the same output, byte for byte. Exit status: 0 if all flows are over, 1 if the limit of
-    the file came first or a flow failed, 130 after Ctrl-C; what was measured is shown in any case.
+    The same file and seed give the same output, byte for byte. Exit status: 0 if all flows ended, 1 if the file's limit
+    came first or a flow failed, 130 after Ctrl-C. The figures measured so far are always shown.
 
-    With --sweep or --seeds it runs many times, and shows a row for each.
+    With --sweep or --seeds, run many times and show a row for each run. With --run, the exit status is the command's.
     """
     if parquet is not None:
         check_parquet(parquet)
     if axes or seeds is not None:
+        if command is not None:
+            raise click.UsageError("--run is one run in real time: leave out --sweep and --seeds")
         if plot_file or trace_file or links or csv_what not in (None, "runs"):
             raise click.UsageError("a sweep has a table: --json or --csv runs, and no --plot, --pcap or --trace")
         values = {key: [value] for key, value in map(changed, changes)} | dict(map(axis, axes))
         _sweep(file, values, seed, seeds or 1, workers, ray_address, out, as_json, csv_what, parquet)
         return
     if workers or ray_address or out or csv_what == "runs":
-        raise click.UsageError("--workers, --ray, --out and --csv runs are of sweeps: give --sweep or --seeds too")
-    scenario = Scenario.load(file, dict(map(changed, changes)))
+        raise click.UsageError("--workers, --ray, --out and --csv runs apply to sweeps: give --sweep or --seeds, too")
+    if slower is not None and command is None:
+        raise click.UsageError("--slower applies to real time: give --run, too")
+    scenario = Scenario.load(file, dict(map(changed, changes)), live=command is not None)
+    for line in scenario.topology.warnings():
+        click.echo(f"rnic sim: {line}", err=True)
     captures = _capture_files(links)
     own_plot = _own_plot(scenario) if plot_file is None and not as_json and csv_what is None else None
     if (plot_file or trace_file) and not scenario.sample_ns:
@@ -245,24 +285,35 @@ def sim(
     stop = _Stop()
     used = scenario.seed if seed is None else seed
     with contextlib.ExitStack() as stack:
-        fabric = stack.enter_context(scenario.fabric(used))
+        real, every_ns = None, scenario.sample_ns
+        if command is not None:
+            from rnic.cli.sim_run import live, run, sample_ns  # noqa: PLC0415 - real time needs what Linux has
+
+            real = live(replace(scenario, seed=used), slower)
+            every_ns = sample_ns(scenario, real)
+        fabric = stack.enter_context(scenario.fabric(used) if real is None else real)
         for link, path in captures.items():
             capture(fabric, link, stack.enter_context(path.open("wb")))
-        measure = Measure(fabric, scenario.sample_ns)
-        with stop.heard(), _bar(measure, stop) as go_on:
-            early = play(measure, scenario.limit_ns, go_on)
+        measure, early, status = Measure(fabric, every_ns), "", 0
+        if real is not None and command is not None:
+            status = run(real, file, command)
+        else:
+            with stop.heard(), _bar(measure, stop) as go_on:
+                early = play(measure, scenario.limit_ns, go_on)
         found = figures(measure, scenario, used)
+        if real is not None:
+            found["summary"] |= real.lateness()
     if stop.pressed:
         early = f"stopped: {len(found['flows'])} flows are over, {found['summary']['flows_left']} are not"
     if as_json:
         click.echo(json.dumps(found, indent=1))
     elif csv_what is not None:
-        click.echo(as_csv(found[csv_what]), nl=False)
+        click.echo(as_csv(_rows(measure, found, csv_what)), nl=False)
     else:
         # a table in a file or pipe has the same width everywhere
         show(found, Console() if sys.stdout.isatty() else Console(width=120))
     if parquet is not None:
-        write_parquet(parquet, {name: found[name] for name in ("flows", "ports", "sizes")})
+        write_parquet(parquet, {name: _rows(measure, found, name) for name in (*_FIGURES, *_SAMPLES)})
     if plot_file is not None:
         plot(measure, found, plot_file)
     if own_plot is not None:
@@ -276,6 +327,13 @@ def sim(
         sys.exit(_EXIT_INTERRUPTED)
     if early or found["summary"]["flows_failed"]:
         sys.exit(EXIT_UNFINISHED)
+    if status:
+        sys.exit(status)
+
+
+def _rows(measure: Measure, found: dict[str, Any], what: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = found[what] if what in _FIGURES else getattr(measure, what)()
+    return rows
 
 
 def _sweep(
@@ -318,7 +376,7 @@ def _sweep(
 
 
 def changed(word: str) -> tuple[str, Any]:
-    """A dotted key and its value, which is read as JSON where it is some."""
+    """Parse a dotted key and its value, which is JSON if it parses as such."""
     key, equals, text = word.partition("=")
     if not key or not equals:
         raise click.UsageError(f"--set {word}: give KEY=VALUE, such as congestion.mode=dcqcn")

@@ -1,4 +1,4 @@
-"""Tables of ``rnic sim`` as Parquet files, where pyarrow is installed."""
+"""Tables of ``rnic sim`` as Parquet files, if pyarrow is installed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rnic.spec.errors import RnicError
 
 
 class ParquetError(RnicError):
-    """No Parquet here. One line: the thing, its value, the remedy."""
+    """Parquet is not available. The message is one line: the option, its value, the remedy."""
 
 
 def check_parquet(folder: Path) -> None:
-    """Before a run, whether its tables can be written there.
+    """Check before a run whether its tables can be written to a directory.
 
     Raises:
         ParquetError: pyarrow is not installed.
@@ -25,7 +25,7 @@ def check_parquet(folder: Path) -> None:
 
 
 def write_parquet(folder: Path, tables: dict[str, list[dict[str, Any]]]) -> None:
-    """A file for each table that has rows, by its name; the folder is made."""
+    """Write one file, named after the table, for each table that has rows; create the directory."""
     pyarrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in tables.items():

@@ -22,11 +22,11 @@ SHOWN = (
     "seed", "flows_over", "fct_p50_ns", "fct_p99_ns", "slowdown_p50", "slowdown_p99", "goodput_gbps",
     "queue_peak_bytes", "dropped", "pauses", "cnps_sent", "retransmitted_packets",
 )  # fmt: skip
-"""Columns of the table behind the values that were swept; JSON and CSV have all."""
+"""Columns of the table after the swept values; JSON and CSV have all columns."""
 
 
 def axis(word: str) -> tuple[str, list[Any]]:
-    """A dotted key and its values: a list of JSON, or words with commas between."""
+    """Parse a dotted key and its values: a JSON list, or words separated by commas."""
     key, equals, text = word.partition("=")
     if not key or not equals or not text:
         raise click.UsageError(f"--sweep {word}: give KEY=VALUE,VALUE, such as congestion.mode=none,dcqcn")
@@ -45,7 +45,7 @@ def _value(text: str) -> Any:
 
 
 class Swept(NamedTuple):
-    """The rows there are, why which run has none, how many runs there should be, and whether somebody stopped it."""
+    """Rows, the reason for each run without a row, the total number of runs, and whether the user stopped the sweep."""
 
     rows: list[Row]
     failed: dict[int, str]
@@ -55,7 +55,7 @@ class Swept(NamedTuple):
 
 @contextlib.contextmanager
 def _one_ctrl_c() -> Iterator[None]:
-    """The first Ctrl-C stops what is inside; while that is done, further ones are not heard: rows are to be shown."""
+    """Stop the block at the first Ctrl-C; ignore further ones during cleanup, so that rows are still shown."""
 
     pressed = False
 
@@ -66,7 +66,7 @@ def _one_ctrl_c() -> Iterator[None]:
         raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():
-        yield  # who alone hears
+        yield  # only the main thread handles Ctrl-C
         return
     before = signal.signal(signal.SIGINT, press)
     try:
@@ -79,7 +79,7 @@ def _one_ctrl_c() -> Iterator[None]:
 def run_sweep(
     path: Path, axes: Mapping[str, Sequence[Any]], seeds: Sequence[int], workers: int, ray: str | None, out: Path | None
 ) -> Swept:
-    """Make the runs. After Ctrl-C the rows that are done are there."""
+    """Do the runs. After Ctrl-C, the rows of finished runs are kept."""
     jobs = jobs_of(path, axes, seeds)
     results = Results(out)
     console = Console(stderr=True)
@@ -102,7 +102,7 @@ def run_sweep(
 
 
 def show_sweep(rows: list[Row], keys: list[str], console: Console) -> None:
-    """The table."""
+    """Print the table of a sweep."""
     table = Table(box=None, pad_edge=False)
     names = [*keys, *SHOWN]
     for name in names:

@@ -15,7 +15,7 @@ def _named(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
 
 
 def trace_document(measure: Measure) -> dict[str, Any]:
-    """Flows as slices of their senders, queues and notifications as counters, pauses as slices of their ports."""
+    """Return a trace: flows as slices of senders, queues and CNPs as counters, pauses as slices of ports."""
     fabric = measure.fabric
     rows: list[dict[str, Any]] = [_named("process_name", _PORTS, 0, "ports"), _named("process_name", _TOTALS, 0, "all")]
     pids = {name: _FIRST_HOST + at for at, name in enumerate(fabric.hosts)}
@@ -53,7 +53,7 @@ def trace_document(measure: Measure) -> dict[str, Any]:
 
 
 def _counter(name: str, pid: int, unit: str, times_ns: list[int], series: list[int]) -> list[dict[str, Any]]:
-    """A counter's changes."""
+    """Return trace events for a counter's changes."""
     rows = []
     last = None
     for time_ns, value in zip(times_ns, series, strict=True):

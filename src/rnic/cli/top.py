@@ -30,18 +30,18 @@ from rnic.spec.psn import PSN_MASK
 
 SPARKS = "▁▂▃▄▅▆▇█"
 HISTORY = 40
-"""Looks that a sparkline shows."""
+"""Samples that a sparkline shows."""
 PAIR_HISTORY = 12
-"""The same in the line of a queue pair."""
+"""Samples that the sparkline of a queue pair shows."""
 SORTS = {"q": "qpn", "r": "rate", "m": "bytes", "b": "backlog"}
-"""What a key sorts queue pairs by; ``rate`` is packets and ``bytes`` bytes of packets a second, both ways, ``backlog``
-requests not yet done."""
+"""Sort keys of queue pairs; ``rate`` is packets and ``bytes`` bytes of packets per second, in both directions,
+``backlog`` is uncompleted requests."""
 _TROUBLE = ("retrans", "rnr_naks", "sequence_naks", "fatal_naks", "timeouts", "drop_", "own_errors")
 _PSNS = ("next_send_psn", "expected_psn", "ssn")
-"""Fields of a queue pair that count on, modulo 2^24."""
+"""Fields of a queue pair that count up, modulo 2^24."""
 _OCTETS = ("sent_bytes", "came_bytes")
 MOST_PAIRS = 24
-"""Queue pairs that are shown; the order says which."""
+"""Most queue pairs shown: the first ones in the sort order."""
 HELP = (
     "keys: q number  r packets  m bytes  b backlog  0-9 open a queue pair  Enter close it"
     "  l latencies (slow the NIC while shown)  x end"
@@ -49,13 +49,13 @@ HELP = (
 
 
 def rates(before: dict[str, int], after: dict[str, int], seconds: float) -> dict[str, float]:
-    """Counts per second of every counter that moved."""
+    """Return the rate per second of every counter that changed."""
     moved = {name: count - before.get(name, 0) for name, count in after.items()}
     return {name: change / seconds for name, change in moved.items() if change and seconds > 0}
 
 
 def sparkline(values: list[float]) -> str:
-    """A line of blocks, the highest value as the full one."""
+    """Return a line of block characters; the highest value is a full block."""
     most = max(values, default=0.0)
     if most <= 0:
         return SPARKS[0] * len(values)
@@ -63,7 +63,7 @@ def sparkline(values: list[float]) -> str:
 
 
 class View:
-    """What is shown: the last look, histories, the order, and the queue pair that is open."""
+    """State of the screen: the last sample, histories, the sort order, and the open queue pair."""
 
     def __init__(self) -> None:
         self.tree: dict[str, Any] = {"name": "", "objects": {}, "counters": {}, "qps": [], "rates": {}}
@@ -78,10 +78,10 @@ class View:
         self._moved: dict[int, deque[float]] = {}
 
     def take(self, tree: dict[str, Any], seconds: float, devices: Sequence[dict[str, Any]] = ()) -> None:
-        """Another look, so many seconds after the last; rates are added to it.
+        """Take another sample, ``seconds`` after the last, and add rates to it.
 
         Args:
-            tree: what :func:`rnic.device.inspect.summary` gives.
+            tree: result of :func:`rnic.device.inspect.summary`.
             seconds: since the last; 0 for the first.
             devices: all of the NIC process, with their programs (:func:`rnic.nic_process.inspect.devices`).
         """
@@ -108,7 +108,7 @@ class View:
         self.tree = tree
 
     def key(self, key: str) -> bool:
-        """What a key does; false where it ends the view."""
+        """Handle a key; return false if it ends the view."""
         if key.isdigit() or (self.open_qp and key in "abcdef"):
             self.open_qp = (self.open_qp + key)[-6:]
         elif key in SORTS:
@@ -120,11 +120,11 @@ class View:
         return key not in "x\x03"
 
     def pairs(self) -> list[dict[str, Any]]:
-        """Queue pairs in the order that was chosen."""
+        """Return the queue pairs in the chosen order."""
         return sorted(self.tree["qps"], key=lambda pair: pair[self.sort], reverse=self.sort != "qpn")
 
     def messages(self) -> float:
-        """How many the device sent a second."""
+        """Return how many messages per second the device sent."""
         return float(sum(pair["messages"] for pair in self.tree["qps"]))
 
     def _headline(self) -> list[Text]:
@@ -141,10 +141,10 @@ class View:
         shown = self.pairs()[:MOST_PAIRS]
         measured = any(pair.get("latency_us") for pair in shown)
         table = Table(box=None, pad_edge=False)
-        titles = ["QP", "state", "program", "peer", "messages/s", "packets/s", "MB/s", "last looks", "backlog"]
+        titles = ["QP", "state", "program", "peer", "messages/s", "packets/s", "MB/s", "last samples", "backlog"]
         titles += ["ring", "round trip us"]
         titles += [f"p{part} us" for part in PERCENTILES] if measured else []
-        left = ("state", "program", "peer", "last looks")
+        left = ("state", "program", "peer", "last samples")
         for title in titles:
             table.add_column(title, justify="left" if title in left else "right", no_wrap=True)
         for pair in shown:
@@ -168,11 +168,11 @@ class View:
                 parts.append(Text(f"and {len(self.tree['qps']) - MOST_PAIRS:,} more", style="dim"))
             parts.append(Text())
         counters = Table(box=None, pad_edge=False)
-        for title in ("counter", "total", "per second", "last looks"):
+        for title in ("counter", "total", "per second", "last samples"):
             counters.add_column(title, justify="right" if title in ("total", "per second") else "left")
         now = self.tree["rates"]
         for name, total in self.tree["counters"].items():
-            if not total:  # a program's own data path names all of its counters
+            if not total:  # a program's own data path lists all its counters, including zeros
                 continue
             bad = name.startswith(_TROUBLE) and name in now
             history = sparkline(list(self._history[name])) if name in self._history else ""
@@ -188,7 +188,7 @@ class View:
 
 
 class Looker:
-    """Looks at a device again and again, for a :class:`View`."""
+    """Samples a device repeatedly for a :class:`View`."""
 
     def __init__(self, device: str, view: View) -> None:
         self._device = device
@@ -197,7 +197,7 @@ class Looker:
         self._latencies: Latencies | None = None
 
     def look(self) -> None:
-        """One look; the first gives no rates."""
+        """Take one sample; the first gives no rates."""
         view = self._view
         tree = fetch(self._device, "top")
         now = time.monotonic()
@@ -218,7 +218,7 @@ class Looker:
 
 
 def _flat(tree: dict[str, Any]) -> dict[str, Any]:
-    """Scalars of a queue pair, and of its rings."""
+    """Return the scalars of a queue pair and of its rings, without nesting."""
     found: dict[str, Any] = {}
     for name, value in tree.items():
         if name in ("context", "fields"):
@@ -232,11 +232,11 @@ def _flat(tree: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def keys() -> Iterator[int | None]:
-    """A descriptor from which keys come one by one; ``None`` where no terminal is."""
+    """Yield a descriptor from which keys are read one by one; ``None`` if there is no terminal."""
     if not sys.stdin.isatty():
         yield None
         return
-    import termios  # noqa: PLC0415 - not everywhere
+    import termios  # noqa: PLC0415 - not on every platform
     import tty  # noqa: PLC0415
 
     descriptor = sys.stdin.fileno()
@@ -250,7 +250,7 @@ def keys() -> Iterator[int | None]:
 
 @contextlib.contextmanager
 def interrupts() -> Iterator[None]:
-    """Ctrl-C interrupts, also what was started with it ignored, as a shell starts what it runs in the background."""
+    """Make Ctrl-C interrupt, even if it was ignored at the start, as in background jobs of a shell."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
@@ -270,7 +270,7 @@ def _live(looker: Looker, view: View, interval: float) -> None:
                 if ready and descriptor is not None:
                     if not view.key(os.read(descriptor, 1).decode("latin-1")):
                         return
-                    break  # a key shows at once what it asks for
+                    break  # show the effect of a key at once
             looker.look()
             live.update(Group(view, Text(HELP, style="dim")), refresh=True)
 
@@ -278,7 +278,7 @@ def _live(looker: Looker, view: View, interval: float) -> None:
 @click.command()
 @device()
 @interval(1.0)
-@click.option("--latency", is_flag=True, help="Show latency percentiles of operations; slows the NIC.")
+@click.option("--latency", is_flag=True, help="Show latency percentiles of operations; this slows the NIC.")
 @click.option("--once", is_flag=True, help="Print one update and exit.")
 @as_json()
 def top(device: str, interval: float, latency: bool, once: bool, as_json: bool) -> None:

@@ -1,11 +1,11 @@
-"""``rnic trace``: one operation between two NICs of this process, stage by stage, as a trace for ui.perfetto.dev.
+"""``rnic trace``: traces one operation between two NICs of this process, by stage, for ui.perfetto.dev.
 
 ``--attach`` follows a running program's operations instead (:mod:`rnic.cli.trace_attach`).
 
 The lanes are the five components of 000 5.8: software, register interface, transmit path, wire, receive path; and the
-context manager of 002, with what the modules of the engine ask it for at that stage. The data path itself works on
-typed views of the same cache: for the trace the requests are made in message form. Each NIC is a process of the trace.
-Times are real, of this machine's clock.
+context manager of 002, with the requests of the engine's modules at each stage. The data path itself works on typed
+views of the same cache; for the trace, the requests are made in message form. Each NIC is a process of the trace.
+Times are real, from this machine's clock.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _WRITTEN = {"WR_QP_NPST": "next_send_psn", "WR_QP_UAPST": "last_acked_psn", "WR_
 
 
 def _place(side: int, lane: int) -> dict[str, int]:
-    """Process and thread numbers of a lane: the viewer keeps 0 for itself and takes thread numbers as global."""
+    """Return process and thread numbers of a lane: the viewer reserves 0, and thread numbers are global."""
     return {"pid": side + 1, "tid": (side + 1) * 10 + lane}
 
 
@@ -55,18 +55,18 @@ class Recorder:
         self._start = time.perf_counter_ns()
 
     def now(self) -> float:
-        """Microseconds since the start."""
+        """Return the microseconds since the start."""
         return (time.perf_counter_ns() - self._start) / 1000
 
     def add(self, side: int, lane: int, name: str, since: float | None = None, /, **args: int | str) -> None:
-        """One stage: from ``since`` until now, or a moment."""
+        """Add one stage: from ``since`` until now, or an instant."""
         now = self.now()
         begin = now if since is None else since
         row = {"name": name, "ph": "X", "ts": begin, "dur": max(now - begin, 0.1), **_place(side, lane)}
         self.rows.append({**row, "cat": "rdma", "args": args})
 
     def document(self) -> dict[str, Any]:
-        """The trace in Chrome's JSON form."""
+        """Return the trace in Chrome's JSON form."""
         names: list[dict[str, Any]] = []
         for side, title in enumerate(("requester NIC", "responder NIC")):
             names.append({"name": "process_name", "ph": "M", "pid": side + 1, "args": {"name": title}})
@@ -77,7 +77,7 @@ class Recorder:
 
 
 class Channels:
-    """Asks one NIC's context manager on the engine's six channels about one queue pair, and records it."""
+    """Sends requests about one queue pair to a NIC's context manager on the engine's six channels, and records them."""
 
     def __init__(self, recorder: Recorder, number: int, side: Side) -> None:
         self._recorder = recorder
@@ -87,7 +87,7 @@ class Channels:
         self._known = self._numbers()
 
     def ask(self, name: str, payload: bytes = b"") -> None:
-        """Make one request; its response's fields are recorded with it."""
+        """Make one request, and record it with the fields of its response."""
         began = self._recorder.now()
         row = _REQUESTS[name]
         source = row.sources[0]
@@ -105,7 +105,7 @@ class Channels:
         return {name: getattr(ctx, field) for name, field in _WRITTEN.items()}
 
     def write_back(self) -> None:
-        """Send state and PSNs that have changed to host memory, as RTC, RRC and EE do."""
+        """Write changed state and PSNs to host memory, as RTC, RRC and EE do."""
         numbers = self._numbers()
         for name, psn in numbers.items():
             if psn != self._known[name]:
@@ -114,7 +114,7 @@ class Channels:
 
 
 class Doorbells(Tracer):
-    """One NIC's tracer: records the doorbells that it takes."""
+    """One NIC's tracer, which records its doorbells."""
 
     def __init__(self, recorder: Recorder, number: int, channels: Channels) -> None:
         self.enabled = True
@@ -123,14 +123,14 @@ class Doorbells(Tracer):
         self._channels = channels
 
     def event(self, now_ns: int, stage: str, qpn: int, **fields: int | str) -> None:
-        """A doorbell; other stages are recorded elsewhere."""
+        """Note a doorbell; other stages are recorded elsewhere."""
         if stage == "doorbell":
             self._recorder.add(self._number, REGISTERS, "doorbell taken", None, qpn=qpn, **fields)
             self._channels.ask("RD_QP_SST")
 
 
 class Watch:
-    """Sees what the device did to one side's queues since it last looked."""
+    """Detects what the device did to one side's queues since the last call."""
 
     def __init__(self, recorder: Recorder, number: int, side: Side, channels: Channels) -> None:
         self._recorder = recorder
@@ -144,7 +144,7 @@ class Watch:
         self.completed = False
 
     def look(self) -> None:
-        """Record fetches and CQ entries that are new; none once the queue pair is destroyed."""
+        """Record new fetches and CQ entries; do nothing once the queue pair is destroyed."""
         if self._qps.get(self._qp.number) is not self._qp:
             return
         requester, cq = self._qp.requester, self._qp.cqs[0]
@@ -161,7 +161,7 @@ class Watch:
 
 
 class Tap:
-    """A link that records the packets that pass; everything else is the link's own."""
+    """A wrapper of a link that records the packets that pass."""
 
     def __init__(self, link: Link, recorder: Recorder, number: int, watch: Watch, channels: Channels) -> None:
         self._link = link
@@ -201,7 +201,7 @@ class Tap:
 
 
 def record(operation: str, size: int) -> dict[str, Any]:
-    """Run one operation of ``size`` bytes between two NICs; the trace of its life."""
+    """Run one operation of ``size`` bytes between two NICs; return its trace."""
     recorder = Recorder()
     watches: list[Watch] = []
     with QpPair("RC") as pair:
@@ -232,29 +232,29 @@ def record(operation: str, size: int) -> dict[str, Any]:
 
 
 @click.command()
-@click.option(
-    "--attach", metavar="PID|QP", help="Follow a running program, or a queue pair, of the NIC process instead."
-)
+@click.option("--attach", metavar="PID|QP", help="Follow a running program, or a queue pair, of the NIC process.")
 @click.option(
     "--seconds",
     type=click.FloatRange(0.1, MAX_SECONDS),
     default=2.0,
     show_default=True,
-    help="With --attach: how long.",
+    help="With --attach: duration in seconds.",
 )
 @click.option(
     "--sample",
     type=click.IntRange(1, MAX_SAMPLE),
     default=1,
     show_default=True,
-    help="With --attach: one message in so many, with all its packets at both ends.",
+    help="With --attach: trace one in N messages, with all its packets at both ends.",
 )
-@click.option("--op", "operation", type=click.Choice(sorted(OPERATIONS)), default="write", help="Operation.")
-@click.option("--size", type=click.IntRange(1, 1 << 20), default=4096, help="Bytes; atomics have 8.")
+@click.option("--op", "operation", type=click.Choice(sorted(OPERATIONS)), default="write", help="Operation to trace.")
+@click.option(
+    "--size", type=click.IntRange(1, 1 << 20), default=4096, help="Bytes of the operation; atomics always have 8."
+)
 @click.option("--out", "-o", type=OutFile(), default="rnic-trace.json", help="File to write.")
-@click.option("--json", "as_json", is_flag=True, help="Print the trace instead.")
+@click.option("--json", "as_json", is_flag=True, help="Print the trace instead of writing a file.")
 def trace(attach: str | None, seconds: float, sample: int, operation: str, size: int, out: Path, as_json: bool) -> None:
-    """Write one operation's life, or a running program's operations, for ui.perfetto.dev."""
+    """Trace one operation, or a running program's operations, for ui.perfetto.dev."""
     if attach is not None:
         followed = follow(attach, seconds, sample)
         if as_json:

@@ -1,7 +1,7 @@
-"""``rnic trace --attach``: the operations of a running program or queue pair, from its NIC process, as a trace.
+"""``rnic trace --attach``: traces the operations of a running program or queue pair through its NIC process.
 
 Each NIC is a process of the trace; a queue pair has a track of operations (from fetch to completion) and lanes of
-packets sent and received. An arrow leads from a packet's sending to its arrival wherever both are seen. The first
+packets sent and received. An arrow leads from a packet's sending to its arrival if both are seen. The first
 operation of a queue pair is marked as a cold start.
 """
 
@@ -20,10 +20,10 @@ from rnic.runtime.tap import MAX_QPS
 
 MAX_SECONDS = 600.0
 MAX_KEPT = 200_000
-"""Events of one trace; a viewer has trouble with more."""
+"""Most events of one trace; viewers have trouble with more."""
 _POLL_S = 0.05
 _DEVICES_S = 0.5
-"""Queue pairs that come while it runs are found after so long."""
+"""Seconds between two searches for new queue pairs during the trace."""
 _SHORTEST_US = 0.1
 
 Ends = dict[str, list[int]]
@@ -31,10 +31,10 @@ Ends = dict[str, list[int]]
 
 
 def chosen(target: str, devices: list[dict[str, Any]]) -> Ends:
-    """The queue pairs that ``PID``, ``QP``, ``pid:N`` or ``qp:N`` means, with those at their other ends.
+    """Return the queue pairs that ``PID``, ``QP``, ``pid:N`` or ``qp:N`` selects, and those connected to them.
 
     Raises:
-        LookError: it means nothing, or a program and a queue pair.
+        LookError: it matches nothing, or both a program and a queue pair.
     """
     kind, _, text = target.rpartition(":")
     if kind not in ("", "pid", "qp") or not (text.isascii() and text.isdigit()):
@@ -43,7 +43,7 @@ def chosen(target: str, devices: list[dict[str, Any]]) -> Ends:
     is_program = any(program["pid"] == number for device in devices for program in device["programs"])
     is_pair = any(pair["qpn"] == number for device in devices for pair in device["qps"])
     if not kind and is_program and is_pair:
-        raise LookError(f"--attach {target}: is a program and a queue pair: say pid:{target} or qp:{target}")
+        raise LookError(f"--attach {target} is both a program and a queue pair: give pid:{target} or qp:{target}")
     if not (is_program and kind != "qp") and not (is_pair and kind != "pid"):
         programs = {f"{each['pid']} ({each['command']})" for device in devices for each in device["programs"]}
         there = ", ".join(sorted(programs)) or "none"
@@ -62,7 +62,7 @@ def chosen(target: str, devices: list[dict[str, Any]]) -> Ends:
 
 
 class Followed:
-    """Events of all devices, and the trace that they make."""
+    """Events of all devices, and the trace made of them."""
 
     def __init__(self, seconds: float, sample: int) -> None:
         self.seconds = seconds
@@ -73,29 +73,29 @@ class Followed:
         self.operations = self.packets = self.arrows = 0
 
     def take(self, device: str, answer: dict[str, Any]) -> None:
-        """A device's answer."""
+        """Take a device's answer."""
         self.lost += answer["lost"]
         room = MAX_KEPT - len(self.events)
         self.lost += max(0, len(answer["events"]) - room)
         self.events += [(device, event) for event in answer["events"][:room]]
 
     def document(self) -> dict[str, Any]:
-        """The trace in Chrome's JSON form."""
+        """Return the trace in Chrome's JSON form."""
         self.operations = self.packets = self.arrows = 0
         rows: list[dict[str, Any]] = []
-        # what was sent and received within one tick of the clock was sent first
+        # of a send and a receive in the same clock tick, the send came first
         ordered = sorted(self.events, key=lambda each: (each[1][1], each[1][2] == "received", each[1][0]))
         began = ordered[0][1][1] if ordered else 0
         numbers = {name: number for number, name in enumerate(self.titles, 1)}
         lanes: dict[tuple[str, str], int] = {}
         free: defaultdict[tuple[int, int], float] = defaultdict(float)
-        """When each lane of packets is free: those of a burst, which have one time, are drawn behind one another, so
-        that each arrow has its own packet."""
+        """When each lane of packets is free: packets of a burst have the same time, and are drawn one after the other,
+        so that each arrow has its own packet."""
         inflight: defaultdict[tuple[Any, ...], deque[dict[str, Any]]] = defaultdict(deque)
         open_operations: dict[tuple[str, int, int], dict[str, Any]] = {}
 
         def lane(device: str, qpn: int, what: str) -> dict[str, int]:
-            # Perfetto takes the lane whose number is its process's for the main thread, and says so
+            # Perfetto labels a lane as the main thread if its number is that of its process
             tid = lanes.setdefault(
                 (device, f"QP {shown_qpn(qpn)} {what}" if qpn else what), len(numbers) + len(lanes) + 1
             )
@@ -126,7 +126,7 @@ class Followed:
                 row = {
                     "name": name,
                     "cat": "operation",
-                    "id2": {"local": f"op{self.operations}"},  # a plain id would be no process's in Perfetto
+                    "id2": {"local": f"op{self.operations}"},  # a plain id would not belong to a process in Perfetto
                     **lane(device, qpn, "operations"),
                 }
                 rows.append({**row, "ph": "b", "ts": at, "args": fields})
@@ -164,7 +164,7 @@ class Followed:
         }
 
     def summary(self) -> str:
-        """What is in the document, in a line."""
+        """Return a line about the contents of the document."""
         which = "" if self.sample == 1 else f" (one in {self.sample:,})"
         lost = f", {self.lost:,} events lost: use --sample" if self.lost else ""
         return (
@@ -174,7 +174,7 @@ class Followed:
 
 
 def follow(target: str, seconds: float, sample: int) -> Followed:
-    """Follow a program or queue pair for so long.
+    """Follow a program or queue pair for ``seconds``.
 
     Raises:
         LookError: there is none.
@@ -199,7 +199,7 @@ def follow(target: str, seconds: float, sample: int) -> Followed:
             except LookError:
                 if not ends:
                     raise
-                last = True  # it has ended: what is kept of it is taken once more
+                last = True  # the program has ended: take its remaining events once more
         for name, qpns in ends.items():
             followed.titles.setdefault(name, titles[name])
             words = f"tap {session} {nexts.get(name, 0)} {sample} {','.join(map(str, qpns))}"

@@ -1,4 +1,4 @@
-"""``rnic vectors``: the scripts of ``rnic conform`` as frames in and expected frames out."""
+"""``rnic vectors``: writes the scripts of ``rnic conform`` as input frames and expected output frames."""
 
 from __future__ import annotations
 
@@ -12,13 +12,27 @@ from rnic.conform.vectors import write
 
 
 @click.command()
-@click.option("--out", required=True, type=click.Path(file_okay=False), help="The folder, made where it is not there.")
-@click.option("--suite", "suites", multiple=True, type=click.Choice(SUITES), help="Only such tests.")
-@click.option("-k", "words", multiple=True, metavar="PATTERN", help="Only tests of such names: gap*, *@4096.")
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(file_okay=False),
+    help="Directory to write to; it is created if it is missing.",
+)
+@click.option(
+    "--suite", "suites", multiple=True, type=click.Choice(SUITES), help="Write only tests of this suite; repeatable."
+)
+@click.option(
+    "-k",
+    "words",
+    multiple=True,
+    metavar="PATTERN",
+    help="Write only tests whose name matches, such as gap* or *@4096; repeatable.",
+)
 def vectors(out: str, suites: tuple[str, ...], words: tuple[str, ...]) -> None:
-    """Write test vectors: for each rule the frames that go into a device and those that must come out.
+    """Write test vectors: for each rule, the frames that go into a device and the expected output frames.
 
-    SUITE/TEST.json (all of it), .hex (frames alone) and .pcapng (for Wireshark), and index.json over all.
+    Each test becomes SUITE/TEST.json (everything), .hex (frames alone) and .pcapng (for Wireshark). index.json lists
+    all tests.
     """
     chosen = [
         script
@@ -26,7 +40,7 @@ def vectors(out: str, suites: tuple[str, ...], words: tuple[str, ...]) -> None:
         if (not suites or script.suite in suites) and (not words or any(fnmatchcase(script.name, w) for w in words))
     ]
     if not chosen:
-        raise click.UsageError("no test has such a name; rnic conform --list shows them")
+        raise click.UsageError("no test matches; rnic conform --list shows all names")
     try:
         count = write(chosen, Path(out))
     except OSError as error:

@@ -1,8 +1,8 @@
 """``rnic web``: a local page about this user's NIC process, its JSON, and Prometheus metrics.
 
 It shows what ``rnic top``, ``rnic qp`` and ``rnic trace --attach`` show. Only this user reaches it: the server binds a
-loopback address, asks the kernel whose connection it is, wants its own Host and an unguessable token in the path, and
-answers nothing that changes a NIC. Everything that it keeps is bounded.
+loopback address, asks the kernel for the user of each connection, and requires its own Host and an unguessable token in
+the path. No request can change a NIC. All stored data is bounded.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from rnic.runtime.directory import ProcessError, runtime_directory
 from rnic.runtime.tap import MAX_ANSWER, MAX_EVENTS
 
 HISTORY = 300
-"""Looks that are kept for the graphs."""
+"""Samples that are kept for the graphs."""
 MAX_COUNTERS = 200
-"""Counters of a device whose history is kept."""
+"""Most counters of a device whose history is kept."""
 MAX_PAIRS = 1_000
-"""Queue pairs and CQs of a device that an answer lists; the rest is counted."""
+"""Most queue pairs and CQs of a device in an answer; the rest is only counted."""
 MAX_PACKETS = 400
-"""Events of one answer about packets."""
+"""Most events in one answer about packets."""
 MAX_RUNGS = 120
-"""Packets of the ladder."""
+"""Most packets in the ladder."""
 MAX_DEVICES = 64
 MAX_CONNECTIONS = 16
 MAX_NUMBER = 0xFF_FFFF
@@ -61,7 +61,7 @@ Answer = tuple[str, bytes]
 
 
 class RefusalError(Exception):
-    """A request that gets no answer of its own: status and one line."""
+    """A refused request, with HTTP status and one line of text."""
 
     def __init__(self, status: HTTPStatus, words: str) -> None:
         super().__init__(words)
@@ -69,7 +69,7 @@ class RefusalError(Exception):
 
 
 class Watcher:
-    """Looks at the NIC process again and again, and keeps the last looks.
+    """Samples the NIC process repeatedly, and keeps the last samples.
 
     Args:
         fetch: asks the NIC process: device and question (:func:`rnic.runtime.attach.ask`).
@@ -88,7 +88,7 @@ class Watcher:
         self._stop = threading.Event()
 
     def look(self, now: float) -> None:
-        """Look once, at a time in seconds."""
+        """Take one sample, at a time in seconds."""
         try:
             devices = self.fetch("", "devices")[:MAX_DEVICES]
             views = {device["name"]: self.fetch(device["name"], "top") for device in devices}
@@ -111,18 +111,18 @@ class Watcher:
             self._then = dict.fromkeys(views, now)
 
     def run(self) -> None:
-        """Look until :meth:`stop`; for a thread."""
+        """Take samples until :meth:`stop`; runs in a thread."""
         while True:
             self.look(time.monotonic())
             if self._stop.wait(self.interval):
                 return
 
     def stop(self) -> None:
-        """Have :meth:`run` return."""
+        """Make :meth:`run` return."""
         self._stop.set()
 
     def state(self) -> dict[str, Any]:
-        """The last look, cut to what a page shows."""
+        """Return the last sample, reduced to what a page shows."""
         with self._lock:
             devices = []
             for device in self.devices:
@@ -146,17 +146,17 @@ class Watcher:
             return {"error": self.error, "interval": self.interval, "devices": devices}
 
     def past(self, name: str) -> list[dict[str, Any]]:
-        """The looks at a device that are kept, oldest first."""
+        """Return the stored samples of a device, oldest first."""
         with self._lock:
             return list(self.history.get(name, ()))
 
     def prometheus(self) -> str:
-        """The last look as metrics."""
+        """Return the last sample as metrics."""
         with self._lock:
             return metrics.DOWN if self.error else metrics.exposition(self.devices, self.views)
 
     def device(self, name: str) -> dict[str, Any]:
-        """A device of the last look, the first for an empty name; :class:`RefusalError` where there is none."""
+        """Return a device of the last sample, the first for an empty name; :class:`RefusalError` if there is none."""
         with self._lock:
             for device in self.devices:
                 if name in ("", device["name"]):
@@ -165,7 +165,8 @@ class Watcher:
 
 
 def owner_of(client: tuple[Any, ...], server: tuple[Any, ...], table: str | None = None) -> int | None:
-    """The user whose socket ``client`` is, by the kernel's table of TCP sockets; ``None`` where that does not say.
+    """Return the owner (UID) of the socket ``client``, from the kernel's table of TCP sockets; ``None`` if it is not
+    listed.
 
     Args:
         client: address and port of the peer.
@@ -187,14 +188,14 @@ def owner_of(client: tuple[Any, ...], server: tuple[Any, ...], table: str | None
 
 
 def _hexadecimal(end: tuple[Any, ...]) -> str:
-    """An address and port as ``/proc/net/tcp`` writes them: words of the machine's order."""
+    """Return an address and port as ``/proc/net/tcp`` writes them: words in the machine's byte order."""
     packed = ipaddress.ip_address(end[0].partition("%")[0]).packed
     words = (packed[at : at + 4] for at in range(0, len(packed), 4))
     return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words) + f":{end[1]:04X}"
 
 
 def ladder_svg(events: list[Any], address: str) -> str:
-    """The packets of a tap's answer as a ladder: this device on the left, whoever it talks to on the right."""
+    """Return the packets of a tap's answer as a ladder: this device on the left, its peer on the right."""
     packets = [event for event in events if event[2] in ("sent", "received")][-MAX_RUNGS:]
     ladder = Ladder(address, "peer")
     seen: set[tuple[str, int]] = set()
@@ -212,7 +213,7 @@ def ladder_svg(events: list[Any], address: str) -> str:
 
 
 class Site:
-    """What the paths behind the token answer."""
+    """Answers of the paths below the token."""
 
     def __init__(self, watcher: Watcher) -> None:
         self.watcher = watcher
@@ -229,14 +230,14 @@ class Site:
         }
 
     def page(self, nonce: str) -> Answer:
-        """The page; its script and style carry the nonce."""
+        """Return the page; its script and style carry the nonce."""
         return "text/html; charset=utf-8", self._page.replace("NONCE", nonce).encode()
 
     def answer(self, path: str, query: str) -> Answer:
-        """What a path answers; :class:`RefusalError` for one that there is not, or a query that means nothing."""
+        """Return the answer of a path; :class:`RefusalError` for an unknown one, or an invalid query."""
         route = self._routes.get(path)
         if route is None:
-            raise RefusalError(HTTPStatus.NOT_FOUND, f"nothing is at {path[:80]!r}: {', '.join(self._routes)} are")
+            raise RefusalError(HTTPStatus.NOT_FOUND, f"there is no page {path[:80]!r}: give {', '.join(self._routes)}")
         if len(query) > _MAX_QUERY:
             raise RefusalError(HTTPStatus.REQUEST_URI_TOO_LONG, "the query is too long")
         try:
@@ -271,7 +272,7 @@ class Site:
     def _ladder(self, said: dict[str, str]) -> Answer:
         device = self.watcher.device(said.get("device", ""))
         answer = self._tap(device, 0)
-        for _ in range(MAX_EVENTS // MAX_ANSWER):  # the last of them, without running after a busy NIC for ever
+        for _ in range(MAX_EVENTS // MAX_ANSWER):  # the newest events, without following a busy NIC forever
             more = self._tap(device, answer["next"])
             if more["events"]:
                 answer = more
@@ -282,7 +283,7 @@ class Site:
 def _number(said: dict[str, str], name: str, most: int = MAX_NUMBER, usual: int | None = None) -> int:
     text = said.get(name, "" if usual is None else str(usual))
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= most):
-        raise ValueError(f"{name}={text[:40]!r} is no number from 0 to {most}")
+        raise ValueError(f"{name}={text[:40]!r} is not a number from 0 to {most}")
     return int(text)
 
 
@@ -291,18 +292,18 @@ def _json(tree: object) -> Answer:
 
 
 class WebServer(ThreadingHTTPServer):
-    """The page's server: so many connections at once, each for a short time.
+    """The page's HTTP server: a limited number of connections at once, each for a short time.
 
     A connection that has not shown the token gives way to a newer one, so that its owner always gets an answer.
 
     Args:
         address: a loopback address.
         port: TCP port, 0 for any free one.
-        site: what is answered.
-        token: what paths begin with; by default a new one.
+        site: gives the answers.
+        token: first part of each path; by default a new one.
 
     Raises:
-        click.ClickException: the address is no loopback address, or the port cannot be had.
+        click.ClickException: the address is not a loopback address, or the port is not available.
     """
 
     daemon_threads = True
@@ -314,13 +315,13 @@ class WebServer(ThreadingHTTPServer):
         except ValueError:
             parsed = None
         if parsed is None or not parsed.is_loopback:
-            raise click.ClickException(f"--addr {address}: is no loopback address: 127.0.0.1 and ::1 are")
+            raise click.ClickException(f"--addr {address} is not a loopback address: give 127.0.0.1 or ::1")
         self.address_family = socket.AF_INET6 if parsed.version == 6 else socket.AF_INET
         self.site = site
         self.token = secrets.token_urlsafe(TOKEN_BYTES) if token is None else token
         self._lock = threading.Lock()
         self._deadlines: dict[socket.socket, float] = {}
-        """When each open connection is cut off, oldest first; those that have shown the token stand in the other."""
+        """Deadlines of open connections without the token, oldest first; the next attribute has those with it."""
         self._admitted: dict[socket.socket, float] = {}
         try:
             super().__init__((address, port), Handler)
@@ -332,7 +333,7 @@ class WebServer(ThreadingHTTPServer):
         self.url = f"http://{host}:{number}/{self.token}/"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Take a connection; where there are too many, the oldest without the token gives way, or this one."""
+        """Accept a connection; if there are too many, drop the oldest without the token, or else this one."""
         with self._lock:
             full = len(self._deadlines) + len(self._admitted) >= MAX_CONNECTIONS
             refused = full and not self._deadlines
@@ -360,9 +361,9 @@ class WebServer(ThreadingHTTPServer):
                 self._cut(each)
 
     def _cut(self, request: socket.socket) -> None:
-        """End a connection's reads and writes; its thread then closes it. The lock is held."""
+        """Shut a connection down; its thread then closes it. The caller holds the lock."""
         self._forget(request)
-        with contextlib.suppress(OSError):  # it may have gone already
+        with contextlib.suppress(OSError):  # it may be closed already
             request.shutdown(socket.SHUT_RDWR)
 
     def _forget(self, request: socket.socket) -> None:
@@ -370,7 +371,7 @@ class WebServer(ThreadingHTTPServer):
         self._admitted.pop(request, None)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer one connection, then make room."""
+        """Answer one connection, then forget it."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -378,13 +379,13 @@ class WebServer(ThreadingHTTPServer):
                 self._forget(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Who went away hears nothing; a mistake of ours is told."""
+        """Ignore a client that went away; report a bug in rnic."""
         if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
             super().handle_error(request, client_address)
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection: one request, for GET and HEAD alone."""
+    """One connection with one request, GET or HEAD only."""
 
     server: WebServer
     timeout = CONNECTION_S
@@ -399,7 +400,7 @@ class Handler(BaseHTTPRequestHandler):
     }
 
     def do_GET(self) -> None:
-        """Answer."""
+        """Answer a GET request."""
         nonce = secrets.token_urlsafe(16)
         try:
             path, query = self._admitted()
@@ -412,14 +413,14 @@ class Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - http.server's name
 
     def _admitted(self) -> tuple[str, str]:
-        """Path behind the token, and query; :class:`RefusalError` for whoever may not ask."""
+        """Return the path below the token, and the query; raise :class:`RefusalError` for a client without access."""
         owner = owner_of(self.client_address, self.server.socket.getsockname())
         if owner is not None and owner != os.geteuid():
-            raise RefusalError(HTTPStatus.FORBIDDEN, f"this page is user {os.geteuid()}'s")
+            raise RefusalError(HTTPStatus.FORBIDDEN, f"this page belongs to user {os.geteuid()}")
         if self.headers.get("Host", "") not in self.server.hosts:
-            raise RefusalError(HTTPStatus.FORBIDDEN, "another host was asked for")
+            raise RefusalError(HTTPStatus.FORBIDDEN, "the request names another host")
         if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-            raise RefusalError(HTTPStatus.FORBIDDEN, "another page asks")
+            raise RefusalError(HTTPStatus.FORBIDDEN, "the request comes from another page")
         try:
             parts = urlsplit(self.path)
         except ValueError as error:
@@ -452,7 +453,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
-        """Nothing: a page that looks each second would fill the terminal, and lines hold the token."""
+        """Log nothing: a page that polls each second would fill the terminal, and the lines contain the token."""
 
 
 def _equal(said: str, token: str) -> bool:
@@ -461,12 +462,12 @@ def _equal(said: str, token: str) -> bool:
 
 @click.command()
 @click.option("--addr", default="127.0.0.1", show_default=True, help="Loopback address to listen on.")
-@click.option("-p", "--port", type=click.IntRange(0, 65535), default=0, help="TCP port; by default any free one.")
+@click.option("-p", "--port", type=click.IntRange(0, 65535), default=0, help="TCP port; by default a free one.")
 @interval(1.0, 0.1)
 @click.option(
     "--token-file",
     type=click.Path(dir_okay=False),
-    help="Write the token to this file, readable by you alone, for Prometheus.",
+    help="Write the token to this file, readable only by you, for Prometheus.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print address and token as JSON.")
 def web(addr: str, port: int, interval: float, token_file: str | None, as_json: bool) -> None:
