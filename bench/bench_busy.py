@@ -1,9 +1,9 @@
-"""Many queue pairs busy at once, over real UDP between two processes: time, failures, packets sent again.
+"""Many busy queue pairs over UDP between two processes: time, failures, retransmissions.
 
 Each queue pair WRITEs 1 MiB, all at once, with timeout 14: one way (one NIC to one), both ways, and all to one (up to
-16 NICs of one process to one). Beside it, in the same round and the same processes, one queue pair moves the same
-bytes between as many buffers. Prints best and median of the rounds, and verdicts: no failure, less than 1 % of the
-packets sent again, at most 1.2 times one queue pair's time.
+16 NICs of one process to one). In the same round and processes, a single queue pair moves the same bytes between as
+many buffers. Prints best and median of the rounds, and verdicts: no failure, less than 1 % of the packets
+retransmitted, at most 1.2 times the time of the single queue pair.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RIGHTS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE
 
 
 class End:
-    """One process's NICs: queue pairs, and a buffer of 1 MiB for each message that they send or take."""
+    """NICs of one process: queue pairs, and a buffer of 1 MiB for each message sent or received."""
 
     def __init__(self, sources: int, qps: int, buffers: int) -> None:
         self.contexts = [Context(addr=ADDRESS, port=0) for _ in range(sources)]
@@ -55,7 +55,7 @@ class End:
             self.qps += [(QP(pd, init), self.mrs[-1]) for _ in range(qps // sources)]
 
     def about(self) -> list[tuple[bytes, int, int, int, int]]:
-        """What the peer needs to know of each queue pair: address, port, number, memory and its key."""
+        """Return the parameters of each queue pair for the peer: address, port, QPN, memory address and R_Key."""
         return [(qp.pd.ctx.query_gid().raw, qp.pd.ctx.udp_port, qp.qp_num, mr.buf, mr.rkey) for qp, mr in self.qps]
 
     def connect(self, peers: list[tuple[bytes, int, int, int, int]]) -> None:
@@ -70,7 +70,7 @@ class End:
             qp.to_rts(attr)
 
     def work(self, conn: Connection, active: bool) -> dict[str, float]:
-        """Post everything if ``active``, and drive the NICs until the other end says that all is done."""
+        """Post all WRITEs if ``active``, and drive the NICs until the other end reports completion."""
         before = self.counters()
         start = time.perf_counter()
         left = 0
@@ -109,7 +109,7 @@ class End:
         }
 
     def counters(self) -> dict[str, int]:
-        """Counters of all NICs together."""
+        """Return the sums of all NICs' counters."""
         total: dict[str, int] = {}
         for context in self.contexts:
             for name, value in context.nic.counters.items():
@@ -123,7 +123,7 @@ class End:
 
 
 def other_process(conn: Connection) -> None:
-    """Does what it is told: ("make", ...), ("connect", ...), ("work", ...), ("close",)."""
+    """Run commands: ("make", ...), ("connect", ...), ("work", ...), ("close",)."""
     end: End | None = None
     while True:
         command, *args = conn.recv()
@@ -147,7 +147,7 @@ def other_process(conn: Connection) -> None:
 
 
 def measure(conn: Connection, sources: int, qps: int, buffers: int, both: bool) -> dict[str, float]:
-    """One transfer between fresh NICs; this process is the target and the other the source, or each is both."""
+    """Measure one transfer between fresh NICs; this process is the target and the other the source, or each is both."""
     conn.send(("make", sources, qps, buffers))
     here = End(1, qps, buffers)
     theirs = conn.recv()
@@ -155,7 +155,7 @@ def measure(conn: Connection, sources: int, qps: int, buffers: int, both: bool) 
     here.connect(theirs)
     conn.recv()
     conn.send(("work", True))
-    # the other says "done", and this end goes on until both are
+    # the other end sends "done"; this end continues until both are done
     mine = Finish(conn, here, both).run()
     figures = conn.recv()
     conn.send(("close",))
@@ -170,35 +170,35 @@ def measure(conn: Connection, sources: int, qps: int, buffers: int, both: bool) 
 
 
 class Finish:
-    """Stands in for the connection at this end of :meth:`End.work`: it ends when both have said that they are done."""
+    """Replacement of the connection at this end of :meth:`End.work`, which ends when both ends are done."""
 
     def __init__(self, conn: Connection, here: End, active: bool) -> None:
         self.conn, self.here, self.active = conn, here, active
         self.done: set[str] = set()
 
     def send(self, word: str) -> None:
-        """This end is done."""
+        """Record that this end is done."""
         self.done.add("here")
 
     def poll(self) -> bool:
-        """Whether both are."""
+        """Return whether both ends are done."""
         if "there" not in self.done and self.conn.poll():
             self.conn.recv()
             self.done.add("there")
         return len(self.done) == 2
 
     def recv(self) -> str:
-        """Tell the other."""
+        """Tell the other process that both ends are done."""
         self.conn.send("end")
         return "end"
 
     def run(self) -> dict[str, float]:
-        """This end's part."""
+        """Run :meth:`End.work` at this end."""
         return self.here.work(self, self.active)  # type: ignore[arg-type]
 
 
 def one_round(conn: Connection, pattern: str, qps: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Figures of one queue pair and of ``qps``, with equal bytes over equally many buffers."""
+    """Return the figures of one queue pair and of ``qps``, with the same bytes and the same number of buffers."""
     both = pattern == "both ways"
     alone = measure(conn, 1, 1, qps, both)
     busy = measure(conn, min(qps, SOURCES) if pattern == "all to one" else 1, qps, qps, both)
@@ -207,7 +207,7 @@ def one_round(conn: Connection, pattern: str, qps: int) -> tuple[dict[str, float
 
 @contextmanager
 def other_end() -> Iterator[Connection]:
-    """The other process, for as long as this lasts."""
+    """Yield a connection to the other process; stop the process at the end."""
     conn, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=other_process, args=(there,), daemon=True)
     process.start()

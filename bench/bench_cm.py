@@ -1,9 +1,9 @@
-"""Connections a second, by rdma-core's ``cmtime``: rnic and Linux's Soft-RoCE in the same guest, each against itself.
+"""Connections per second with rdma-core's ``cmtime``: rnic and Linux Soft-RoCE in the same guest, each with itself.
 
-The guest is the one of `./dev interop` (root); this Python and rnic are copied into it, so that both have the same
-processor, and the same program at both ends. Without hardware virtualisation it is many times slower than the machine:
-the proportion is what counts. A third row is rnic on this machine itself. The floor is half of what Soft-RoCE does; a
-missed one is printed as such and does not fail the run. Exit status 77 where this machine cannot run the guest.
+The guest is that of `./dev interop` (root). This Python and rnic are copied into it, so that both run the same program
+on the same processor. Without hardware virtualization the guest is much slower than the machine, so only the ratio
+counts. A third row is rnic on this machine. The floor is half the rate of Soft-RoCE; a missed floor is printed but does
+not fail the run. Exit status 77 if this machine cannot run the guest.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ _MADE = ("create id", "resolve addr", "resolve route", "create qp", "connect")
 
 
 def rate(said: str) -> float:
-    """Connections a second: one after the other takes what all steps of one take together.
+    """Return the connections per second if made sequentially: each takes the sum of its steps.
 
     Raises:
-        ValueError: the program did not come to its table.
+        ValueError: the output has no table.
     """
     each = {found["step"].strip(): float(found["each"]) for found in _STEP.finditer(said)}
     if any(step not in each for step in _MADE):
-        raise ValueError(f"cmtime said no times:\n{said[-2000:]}")
+        raise ValueError(f"cmtime printed no times:\n{said[-2000:]}")
     return 1e6 / sum(each[step] for step in _MADE)
 
 
 def rejected(said: str) -> int:
-    """Connections that were not made."""
+    """Return the number of failed connections."""
     return said.count("RDMA_CM_EVENT_") - said.count("RDMA_CM_EVENT_ESTABLISHED")
 
 
 def in_guest(rig: Rig, under: str, connections: int) -> str:
-    """Both ends in the guest; what the client said."""
+    """Run both ends in the guest; return what the client printed."""
     server = rig.in_guest(f"{under} cmtime -b {rig.guest[4]} -c {connections} > /dev/null 2>&1", SECONDS)
-    time.sleep(15 if under else 3)  # nothing outside shows when it listens
+    time.sleep(15 if under else 3)  # there is no way to detect when it listens
     said = rig.ask_guest(f"{under} cmtime -s {rig.guest[4]} -c {connections} 2>&1", SECONDS)
     rig.ask_guest("killall cmtime")
     server.communicate()
@@ -57,7 +57,7 @@ def in_guest(rig: Rig, under: str, connections: int) -> str:
 
 
 def here(connections: int) -> str:
-    """Both ends on this machine."""
+    """Run both ends on this machine."""
     address = f"{own_network()}.201"
     with tempfile.TemporaryDirectory(prefix="rnic-cm-") as place:
         env = os.environ | {"RNIC_RUNTIME_DIR": place}

@@ -1,6 +1,6 @@
-"""That ``rnic conform`` finds faults: rnic with each fault planted, and the tests that fail on it.
+"""Check that ``rnic conform`` finds faults: plant each fault in rnic, and list the tests that fail.
 
-With ``--short`` only the test that is meant for a fault is played. Exit status 1 if a fault is not found.
+With ``--short`` only the test for that fault runs. Exit status 1 if a fault is not found.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rnic.conform.script import scripts
 
 def main(argv: list[str]) -> int:
     """Print a row for each fault."""
-    short = harness.Parser("conform", __doc__, short="play only the test that is meant for a fault").read(argv).short
+    short = harness.Parser("conform", __doc__, short="run only the test for each fault").read(argv).short
     begun = time.monotonic()
     passed = sum(result.verdict == PASS for result in run_all(simulated(), scripts()))
     print(f"rnic as it is: {passed} of {len(scripts())} tests pass")

@@ -1,9 +1,8 @@
-"""Channel requests a second that the context manager serves in message form, in plain Python.
+"""Channel requests per second of the context manager in message form, in plain Python.
 
-Every row is one channel and one request; a read counts with its response, a write with its way to host memory. The
-data path does not pay this: it works on typed views of the same cache. Seconds are of this process's own processor
-time, so that other work on the machine does not count. Exit status 1 where all requests in turn are fewer than 100,000
-a second.
+Every row is one request of one channel; a read includes its response, a write its transfer to host memory. The data
+path has no such cost, since it uses typed views of the same cache. Times are processor time of this process, so that
+other load does not count. Exit status 1 if all requests in turn are fewer than 100,000 per second.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ ROUNDS = 5
 
 
 def manager() -> ContextManager:
-    """A context manager with 64 queue pairs, one CQ and one EQ."""
+    """Return a context manager with 64 queue pairs, one CQ and one EQ."""
     contexts = ContextManager(13, Counters())
     lend_pages(contexts, {"qp": 0, "cq": 0, "eq": 0})
     assert contexts.write_eq(0, EQC.pack({"logsize": 8})) == Status.OK
@@ -42,7 +41,7 @@ def manager() -> ContextManager:
 
 
 def rate(contexts: ContextManager, rows: list[m.Request], requests: int) -> float:
-    """Requests a second: FIFOs filled, run to the end, responses taken."""
+    """Measure requests per second: fill the FIFOs, run to completion, take the responses."""
     payload = m.engine_payload(7, RTS)
     work = []
     for index in range(requests):

@@ -1,8 +1,8 @@
-"""What the device's control structure costs: creating and connecting queue pairs, in time and memory; lookups.
-Then who waits how long beside a busy program (bench/fairness.py), with verdicts.
+"""Cost of the device's control path: time and memory to create and connect queue pairs; lookups. Then waiting times of
+programs beside a busy one (bench/fairness.py), with verdicts.
 
-``--against`` measures only the rates of one queue pair in this tree and in another checkout, in turn, in processes of
-their own: 1 MiB WRITEs and 8-byte WRITEs between two NICs of one process, over the in-memory link.
+``--against`` only measures the rates of one queue pair in this tree and in another checkout, alternately, in separate
+processes: 1 MiB WRITEs and 8-byte WRITEs between two NICs of one process, over the in-memory link.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def connect(count: int) -> tuple[float, int]:
         attr.path_mtu, attr.dest_qp_num, attr.port_num = e.IBV_MTU_1024, 17, 1
         attr.ah_attr = AHAttr(GlobalRoute(GID(net.nodes[1].nic.config.address)))
         init = QPInitAttr(qp_type=e.IBV_QPT_RC, scq=cq, rcq=cq, cap=QPCap(8, 8, 1, 1, 0))
-        QP(pd, init).to_rts(attr)  # whatever is made once
+        QP(pd, init).to_rts(attr)  # create everything that exists once per device
         before = resident_bytes()
         began = time.perf_counter()
         pairs = [QP(pd, init) for _ in range(count)]
@@ -56,7 +56,7 @@ def connect(count: int) -> tuple[float, int]:
 
 
 def lookups(entries: int) -> float:
-    """Nanoseconds of one check among ``entries`` regions."""
+    """Measure the time of a memory check with ``entries`` regions, in nanoseconds."""
     rng = random.Random(1)
     table = MemoryTable(rng)
     memory = memoryview(bytearray(4096))
@@ -74,7 +74,7 @@ def lookups(entries: int) -> float:
 
 
 def rate(flow: Flow, size: int, depth: int, seconds: float = 0.5) -> float:
-    """WRITEs of ``size`` bytes a second of processor time, ``depth`` of them outstanding."""
+    """Measure WRITEs of ``size`` bytes per second of processor time, ``depth`` outstanding."""
     qp, (cq, other), (here, there) = flow.qps[0], flow.cqs, flow.mrs
     wr = SendWR(1, e.IBV_WR_RDMA_WRITE, sg=[SGE(here.buf, size, here.lkey)], send_flags=e.IBV_SEND_SIGNALED)
     wr.set_wr_rdma(there.rkey, there.buf)
@@ -94,7 +94,7 @@ def rate(flow: Flow, size: int, depth: int, seconds: float = 0.5) -> float:
 
 
 def rates() -> dict[str, float]:
-    """Gigabytes a second of large WRITEs, thousands a second of small ones."""
+    """Measure GB/s of large WRITEs, and thousands per second of small ones."""
     flow = Flow(LARGE, 64)
     rate(flow, LARGE, 8, 0.1)
     rate(flow, SMALL, 32, 0.1)
@@ -102,7 +102,7 @@ def rates() -> dict[str, float]:
 
 
 def against(given: argparse.Namespace) -> int:
-    """Print the rates of this checkout beside those of another, measured in turn."""
+    """Print the rates of this checkout and of another, measured alternately."""
     with harness.tree_of(given.before) as before:
         assert before is not None
 
@@ -117,10 +117,10 @@ def against(given: argparse.Namespace) -> int:
 
 def main(argv: list[str]) -> None:
     """Measure and print."""
-    text = "measure only the rates of one queue pair, here and there in turn"
+    text = "only measure the rates of one queue pair, in both trees alternately"
     parser = harness.Parser("device", __doc__, rounds=TURNS, before=text, json=True)
     parser.add_argument("--qps", type=harness.at_least_one, default=8192, help="queue pairs to connect; 8192")
-    parser.add_argument("--no-fairness", action="store_true", help="leave out what takes a NIC process and two minutes")
+    parser.add_argument("--no-fairness", action="store_true", help="skip the fairness rows, which take two minutes")
     given = parser.read(argv)
     if given.before:
         against(given)

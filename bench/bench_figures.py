@@ -1,8 +1,8 @@
-"""The figures of the README and of docs/comparison.md, all by one command, at the same minutes.
+"""Measure the figures of the README and of docs/comparison.md, all in one run.
 
-``./dev bench rc`` is run as it is, then in plain Python; the rows of :data:`ROWS` are printed as the tables that the
-pages have. ``--write`` puts the figures into ``docs/figures.json`` and the tables between the marks of the pages, which
-a test holds to that file. Run it on a machine that does nothing else.
+Runs ``./dev bench rc`` with the engine and in plain Python, and prints the rows of :data:`ROWS` as the tables of the
+pages. ``--write`` writes the figures to ``docs/figures.json`` and the tables between the marks of the pages; a test
+compares both. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ WAYS = {
     "engine": {},
     "plain": {"RNIC_ENGINE": "0", "RNIC_PLAIN": "1"},
 }
-"""The environment of each column that is rnic's."""
+"""Environment variables of each column of rnic."""
 MISSING = "not measured"
 MARKS = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the README's table: rnic's figure in ``bench rc``, and those of others beside it."""
+    """A line of the full table: names of the figure in ``bench rc`` for rnic and for others."""
 
     what: str
     figure: str
@@ -56,11 +56,11 @@ ROWS = (
 )
 Values = Mapping[str, float]
 Measured = Mapping[str, Values]
-"""By way, then by the name that ``bench rc`` gives the figure."""
+"""Figures by column, then by their name in ``bench rc``."""
 
 
 def shown(values: Values | None, name: str, unit: str) -> str:
-    """A figure with two digits that count, or that there is none."""
+    """Return a figure with two significant digits, or a placeholder."""
     value = (values or {}).get(name)
     if not name:
         return ""
@@ -71,8 +71,8 @@ def shown(values: Values | None, name: str, unit: str) -> str:
     return f"{value:.1f} {unit}" if value >= 1 else f"{value:.2g} {unit}"
 
 
-def readme_table(measured: Measured) -> str:
-    """What stands between the README's marks."""
+def full_table(measured: Measured) -> str:
+    """Return the table of all figures, for docs/comparison.md."""
     engine = measured.get("engine")
     lines = [
         "| what | with the engine (C) | plain Python | raw UDP from C | UCX over TCP |",
@@ -90,7 +90,7 @@ def readme_table(measured: Measured) -> str:
 
 
 def comparison_table(measured: Measured) -> str:
-    """What stands between the marks of the page on others."""
+    """Return the short table with UCX and raw UDP, for the README and docs/comparison.md."""
     engine = measured.get("engine")
 
     def one(name: str, unit: str) -> str:
@@ -107,11 +107,11 @@ def comparison_table(measured: Measured) -> str:
     )
 
 
-TABLES = {"readme": readme_table, "comparison": comparison_table}
+TABLES = {"full": full_table, "comparison": comparison_table}
 
 
 def conditions(document: Mapping[str, object]) -> str:
-    """The line above a table: machine, date, and how it was measured."""
+    """Return the line above a table: machine, date, and how it was measured."""
     return (
         f"{document['machine']}, CPython {document['python']}, Linux {document['linux']}, {document['date']}:"
         f" {document['how']}.\n\n"
@@ -119,7 +119,7 @@ def conditions(document: Mapping[str, object]) -> str:
 
 
 def page_with(text: str, document: Mapping[str, object]) -> str:
-    """A page with the tables of these figures between its marks; ``ValueError`` where it has no marks."""
+    """Return a page with the tables between its marks; raise ``ValueError`` if it has no marks."""
     measured = document["measured"]
     assert isinstance(measured, dict)
     new, count = MARKS.subn(
@@ -131,7 +131,7 @@ def page_with(text: str, document: Mapping[str, object]) -> str:
 
 
 def machine() -> str:
-    """The processor by its own name, and how many of them this process may use."""
+    """Return the number of cores that this process may use, and the processor's name."""
     try:
         found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
     except OSError:
@@ -140,7 +140,8 @@ def machine() -> str:
 
 
 def take(rounds: int, short: bool, others: bool) -> dict[str, float]:
-    """The best of each figure of :data:`ROWS` in the way that this process has, with the others' where asked for."""
+    """Measure the figures of :data:`ROWS` in this process's configuration, and with ``others`` those of others; return
+    the best."""
     wanted = {name for row in ROWS for name in (row.figure, *((row.raw, row.ucx) if others else ())) if name}
     less = {row.figure for row in bench_rc.ROWS if row.less}
     with tempfile.TemporaryDirectory() as folder:
@@ -152,9 +153,9 @@ def take(rounds: int, short: bool, others: bool) -> dict[str, float]:
 
 
 def main(argv: list[str]) -> None:
-    """Measure, print, and with ``--write`` put into the pages."""
+    """Measure and print; with ``--write`` update the pages."""
     parser = harness.Parser("figures", __doc__, rounds=5, short="one round of short runs")
-    parser.add_argument("--write", action="store_true", help="put them into docs/figures.json, README and comparison")
+    parser.add_argument("--write", action="store_true", help="write them to docs/figures.json and the pages")
     given = parser.read(argv)
     rounds = given.rounds
     measured = {

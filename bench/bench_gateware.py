@@ -1,16 +1,16 @@
-"""What the gateware does with a clock cycle. Everything here is counted in the simulator, so it is exact.
+"""Throughput of the gateware in clock cycles, counted exactly in the simulator.
 
 Bytes per cycle of a 16 KiB WRITE in loopback, from doorbell to CQ_TAIL, at 32 bit as documented and at 512 bit with
 overlapping fragments; and cycles from the doorbell to CQ_TAIL of a 64-byte WRITE, by state of the controller.
 
-``--latency`` lets memory be slow instead, with several WRITEs in flight, for some minutes; the network rows have MACs
-and a line between two engines. It also draws docs/gateware-latency.svg.
+``--latency`` instead varies the memory latency with several WRITEs in flight, for some minutes; the network rows have
+MACs and a line between two engines. It also draws docs/gateware-latency.svg.
 
-``--ctxmgt`` prints cycles and requests a second of CtxMgt.
+``--ctxmgt`` prints cycles and requests a second of CtxMgt, ``--responder`` cycles of the RoCEv2 responder.
 
-``--costs`` synthesizes instead, for some minutes; ``--placed`` places and routes too, with five seeds, for an hour or
-more, and goes on where it was stopped. All write their part of docs/gateware-figures.json, which the documentation
-prints and the tests hold the gateware to.
+``--costs`` synthesizes instead, for some minutes; ``--placed`` also places and routes with five seeds, for an hour or
+more, and resumes an interrupted run. Each writes its part of docs/gateware-figures.json, which the documentation
+shows and the tests check.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from rnic.gateware.ctxmgt.measure import measure as measure_ctxmgt
 from rnic.gateware.ctxmgt.params import CtxMgtParams
 from rnic.gateware.ctxmgt.top import CtxMgt
 from rnic.gateware.params import EngineParams
+from rnic.gateware.roce.measure import measure as measure_responder
 from rnic.gateware.simulate import LATENCIES, LINE_GBPS, LONG_BYTES, MEASURED, SHORT_BYTES, measure, measure_latency
 from rnic.gateware.synthesis import (
     COSTED,
@@ -53,7 +54,7 @@ MHZ = 250
 
 
 def costs(_: argparse.Namespace) -> int:
-    """Write the figures of the documentation: resources, and the cycles that are printed without --costs."""
+    """Write the figures of the documentation: resources, and the cycles of a run without --costs."""
     cells = {}
     for engine in COSTED:
         family, width, order = engine.split()
@@ -68,22 +69,22 @@ def costs(_: argparse.Namespace) -> int:
 
 
 FAR = ("--placer-heap-timingweight", "30")
-"""Of a design that is all over the device, nextpnr weighs time more than the 10 of its default."""
+"""Timing weight of nextpnr for a design that fills the device; the default is 10."""
 PLACED: dict[str, tuple[Callable[[], wiring.Component], int, tuple[str, ...]]] = {
     "engine, 32 bit, serial": (lambda: Top(EngineParams()), 125, ()),
     "engine, 512 bit, overlapped": (lambda: Top(EngineParams(bus_width=512, serial=False)), 100, FAR),
     "CtxMgt, 2^12 queues": (lambda: CtxMgt(CtxMgtParams(log_qps=12)), 0, ()),
 }
-"""What is placed and routed, the floor of its frequency in MHz, or 0, and nextpnr's options. The key data of 2^13
-queues are 6.2 Mbit, and the largest ECP5 has 3.8 in its block RAM."""
+"""Designs to place and route, with frequency floor in MHz (or 0) and nextpnr options. The key data of 2^13 queues is
+6.2 Mbit; the largest ECP5 has 3.8 Mbit of block RAM."""
 SEEDS = (1, 2, 3, 4, 5)
 
 
 def placed(given: argparse.Namespace) -> int:
-    """Place and route each design with each seed, a seed of all before the next; 1 if a floor is missed or seeds are.
+    """Place and route each design with each seed, seed by seed; return 1 if a floor is missed or seeds are missing.
 
-    Each figure is written as it comes. What stands there of the same netlist, by its digest, is not done again, so a
-    run that was stopped goes on where it was. ``--only`` chooses designs, ``--seeds`` the first seeds.
+    Each figure is written at once. Figures of the same netlist, by its digest, are not measured again, so that an
+    interrupted run resumes. ``--only`` selects designs, ``--seeds`` the first seeds.
     """
     versions, netlists = tool_versions(), {}
     designs = {name: build for name, build in PLACED.items() if given.only in name}
@@ -116,7 +117,7 @@ def placed(given: argparse.Namespace) -> int:
         print(f"{name}: median {median(mhz.values())} MHz of {mhz}; {placed_row(name)['tools']}", flush=True)
         if median(mhz.values()) < floor:
             failed.append(f"{name}: {median(mhz.values())} MHz, wanted {floor}")
-        elif sum(each >= floor for each in mhz.values()) <= len(SEEDS) // 2:  # the rest may still pull the median down
+        elif sum(each >= floor for each in mhz.values()) <= len(SEEDS) // 2:  # missing seeds may lower the median
             failed.append(f"{name}: {len(mhz)} of {len(SEEDS)} seeds, whose median the floor is for")
     for text in failed:
         print(f"bench gateware: {text}", file=sys.stderr)
@@ -124,7 +125,7 @@ def placed(given: argparse.Namespace) -> int:
 
 
 def placed_row(name: str) -> dict[str, Any]:
-    """The row of a design in the figures, or an empty one."""
+    """Return the row of a design in the figures, or an empty one."""
     found: list[dict[str, Any]] = json.loads(FIGURES.read_text())["placed"]
     return next((row for row in found if row["what"] == name), {})
 
@@ -134,8 +135,8 @@ LATENCY_ROWS = (
     (f"16 KiB, network, {LINE_GBPS:g} Gb/s MAC, 8 posted", LONG_BYTES, LINE_GBPS, 8, 120, 75.0),
     ("64 bytes, loopback, 40 posted", SHORT_BYTES, 0.0, 40, 60, 0.0),
 )
-"""Name, bytes, Gb/s of the line or 0 for loopback, WRITEs, the latency of the floor, and the floor in Gb/s; 0:
-FLOOR_CYCLES for each WRITE."""
+"""Name, bytes, Gb/s of the line (0 for loopback), number of WRITEs, latency of the floor, and floor in Gb/s, or 0 for
+FLOOR_CYCLES per WRITE."""
 FLOOR_CYCLES = 24
 
 
@@ -145,7 +146,7 @@ def write_figures(**sections: object) -> None:
 
 
 def latency(_: argparse.Namespace) -> int:
-    """Print cycles, Gb/s and verdicts by memory latency, for the documentation too; 1 if a floor is not reached."""
+    """Print cycles, Gb/s and verdicts by memory latency, and update the documentation; 1 if a floor is missed."""
     failed, rows = [], []
     for name, size, line_gbps, count, at, floor in LATENCY_ROWS:
         for cycles_late in sorted({*LATENCIES, at}):
@@ -171,7 +172,7 @@ def latency(_: argparse.Namespace) -> int:
 
 
 def ctxmgt(_: argparse.Namespace) -> int:
-    """Print CtxMgt's cycles for each request, and write them for the documentation."""
+    """Print CtxMgt's cycles per request, and update the documentation."""
     with tempfile.TemporaryDirectory() as scratch:
         rows = measure_ctxmgt(Path(scratch))
     for row in rows:
@@ -181,15 +182,26 @@ def ctxmgt(_: argparse.Namespace) -> int:
     return 0
 
 
+def responder(_: argparse.Namespace) -> int:
+    """Print the RoCEv2 responder's cycles, and write them for the documentation."""
+    with tempfile.TemporaryDirectory() as scratch:
+        rows = measure_responder(Path(scratch))
+    for row in rows:
+        print(f"{row['what']}: {row['cycles']} cycles")
+    write_figures(responder=rows)
+    return 0
+
+
 def main(argv: list[str]) -> int:
-    """Print the figures; 1 if a floor is not reached or a byte is wrong."""
+    """Print the figures; return 1 if a floor is missed or data is wrong."""
     parser = harness.Parser("gateware", __doc__, rows=PLACED, json=True)
     modes = parser.add_mutually_exclusive_group()
     for name, mode, text in (
-        ("--latency", latency, "let memory be slow, with several WRITEs in flight"),
+        ("--latency", latency, "vary memory latency, with several WRITEs in flight"),
         ("--costs", costs, "synthesize"),
-        ("--placed", placed, "place and route, too: the designs of --only, the seeds of --seeds"),
+        ("--placed", placed, "also place and route the designs of --only with the seeds of --seeds"),
         ("--ctxmgt", ctxmgt, "count cycles of CtxMgt's requests"),
+        ("--responder", responder, "count cycles of the RoCEv2 responder"),
     ):
         modes.add_argument(name, dest="mode", action="store_const", const=mode, default=loopback, help=text)
     most = len(SEEDS)
@@ -203,7 +215,7 @@ def main(argv: list[str]) -> int:
 
 
 def loopback(given: argparse.Namespace) -> int:
-    """Print cycles in loopback; 1 if a floor is not reached."""
+    """Print cycles in loopback; return 1 if a floor is missed."""
     rows, failed = [], []
     for name, params in MEASURED.items():
         long, short = measure(params)

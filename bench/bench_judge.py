@@ -1,6 +1,6 @@
-"""How fast ``rnic check`` judges: RoCEv2 packets a second of processor time, best and median of rounds, one core.
+"""Speed of ``rnic check``: RoCEv2 packets per second of processor time on one core, best and median of rounds.
 
-The aim is 500,000, the floor 100,000; each row says whether its median met it.
+The aim is 500,000, the floor 100,000; each row tells whether its median reaches them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REPEATS = 60
 
 
 def rate(packets: list[CapturedPacket]) -> float:
-    """Packets a second, judged again and again as captures of their own."""
+    """Measure packets per second by checking the same capture repeatedly."""
     found: list[Finding] = []
     begun = time.process_time()
     for _ in range(REPEATS):
@@ -35,7 +35,7 @@ def rate(packets: list[CapturedPacket]) -> float:
 
 
 def main(argv: list[str]) -> None:
-    """Print a row for each recording."""
+    """Print a row for each capture."""
     given = harness.Parser("judge", __doc__, rounds=5, rows=(row.what for row in ROWS), json=True).read(argv)
     names = [row.what for row in ROWS if given.only in row.what]
     takes = [(name, partial(rate, list(read_packets(RECORDINGS / f"{name}.pcap")))) for name in names]

@@ -1,17 +1,15 @@
-"""Unmodified programs through a NIC process, against `rnic perf` through one of the same kind, and ways to wait.
+"""Unmodified programs with a NIC process, compared with `rnic perf` with a NIC process, and strategies of waiting.
 
-``--bypass`` leaves out all rows but those of programs that run the engine themselves, and of what they are held
-against: plain UDP sockets in C (``raw_udp.c``), one copy by the kernel (``process_vm.c``) and UCX over TCP. ``--guest``
-(root) adds perftest in a guest that QEMU runs, on rnic and on the kernel's Soft-RoCE (``guest_programs.py``); where
-this machine cannot run it, the exit status is 77. ``--before`` measures each row of rnic's also with another tree's
-rnic, in turn, and prints the ratio.
+``--bypass`` runs only rows of programs that run the engine themselves, and their baselines: UDP sockets in C
+(``raw_udp.c``), one copy by the kernel (``process_vm.c``) and UCX over TCP. ``--guest`` (root) adds perftest in a QEMU
+guest, on rnic and on Soft-RoCE (``guest_programs.py``), with exit status 77 if this machine cannot run it. ``--before``
+also measures each row of rnic with another tree's rnic, alternately, and prints the ratio.
 
-Each round runs every row once, in turn, latencies four times; best and median of all are printed, and the ratios of
-both; the verdict is that of the best, as ``bench_rc.py`` has it. What waits how: the program polls and yields after
-some empty polls (100 unless said otherwise), never yields, or sleeps on events; the NIC process makes some empty rounds
-before it sleeps (30), none, or many. Rows without their program are left out; what does not end in a minute is shown
-as 0 MB/s or inf. The targets are the issue's; a missed one is printed as such and does not fail the
-run, since machines differ.
+Each round runs every row once, latencies four times. Best and median of all rounds are printed, with their ratios; the
+verdict uses the best, as in ``bench_rc.py``. Strategies of waiting: the program polls and yields after some empty polls
+(100 by default), never yields, or sleeps on events; the NIC process runs some empty rounds before it sleeps (30), none,
+or many. Rows without their program are left out; a run that does not end within a minute is shown as 0 MB/s or inf. A
+missed target is printed but does not fail the run, since machines differ.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ SECONDS = 60.0
 MESSAGE = 1 << 20
 BW = ("-s", str(MESSAGE), "-n", "300")
 LONG = "3000"
-# 300 take 70 ms where the program runs the engine itself: how a run begins counted as much as what follows
+# 300 take only 70 ms if the program runs the engine itself, and the start of a run would dominate
 LONG_BW = ("-s", str(MESSAGE), "-n", LONG)
 LAT = ("-s", "8", "-n", "10000")
 SHORT_LAT = ("-s", "8", "-n", "300")
@@ -54,6 +52,22 @@ RAW_LAT, RAW_BW = "raw UDP in C, 8 B", "raw UDP in C with GSO"
 SLEEPS, RAW_SLEEPS = "bypass: ib_send_lat 8 B, on events", "raw UDP in C, 8 B, blocking"
 UCX_LAT = "ucx_perftest tcp, tag 8 B"
 WRITE_BW, COPY = "bypass: ib_write_bw 1 MiB", "process_vm_readv of 1 MiB"
+FEATURES = {
+    "faults that match nothing": (
+        0.9,
+        0.97,
+        (),
+        {"RNIC_FAULTS": '[{"match": {"opcode": "UC_SEND_ONLY"}, "action": "drop"}]'},
+    ),
+    "1 % loss": (0.6, 0.75, (), {"RNIC_FAULTS": "drop=1%"}),
+    "service level 3": (0.95, 1.0, ("-S", "3"), {}),
+    "a capture": (0.4, 0.6, (), {"RNIC_CAPTURE": "{memory}/run.pcapng"}),
+    "dcqcn without marks": (0.9, 0.97, (), {"RNIC_CONGESTION": "dcqcn"}),
+}
+"""Features that must not slow a program down: floor and aim relative to the program without it, options, and
+environment, in which ``{memory}`` is a directory in tmpfs."""
+MEMORY = Path("/dev/shm")
+START, START_BESIDE = "rnic exec -- true", "rnic exec -- true, beside a NIC process"
 OWN_TIME = "bypass: NIC process, of the time of 10 GB"
 RATE = "bypass: ib_write_bw 8 B, lists of 64"
 VERDICTS = [
@@ -61,11 +75,16 @@ VERDICTS = [
     harness.Row("ib_write_lat / ucx tcp", "bypass: ib_write_lat 8 B", "us", 1.1, 0.7, (UCX_LAT,), less=True),
     harness.Row("ib_send_lat / ucx tcp", "bypass: ib_send_lat 8 B", "us", 1.1, 0.7, (UCX_LAT,), less=True),
     harness.Row("ib_write_bw / raw UDP", WRITE_BW, "MB/s", 0.6, 0.72, (RAW_BW,)),
+    *(
+        harness.Row(f"ib_write_bw, {name} / without", f"{WRITE_BW}, {name}", "MB/s", floor, aim, (WRITE_BW,))
+        for name, (floor, aim, _, _) in FEATURES.items()
+    ),
     harness.Row("ib_read_bw / ib_write_bw", "bypass: ib_read_bw 1 MiB", "MB/s", 0.85, 0.95, (WRITE_BW,)),
     harness.Row("ib_send_bw / ib_write_bw", "bypass: ib_send_bw 1 MiB", "MB/s", 0.85, 0.95, (WRITE_BW,)),
     harness.Row("ib_send_lat -e / raw blocking", SLEEPS, "us", 1.6, 1.2, (RAW_SLEEPS,), less=True),
     harness.Row("ib_write_bw --shm / copy", "shm: ib_write_bw 1 MiB", "MB/s", 0.6, 0.9, (COPY,)),
     harness.Row("messages a second, millions", RATE, "M/s", 2.0, 8.0),
+    harness.Row("start-up", START, "ms", 150.0, 60.0, less=True),
     harness.Row("NIC process, percent", OWN_TIME, "%", 2.0, 0.0, less=True),
     harness.Row("ib_write_bw / rnic perf", "ib_write_bw 1 MiB", "MB/s", LEAST_BW, None, ("rnic perf write_bw 1 MiB",),
                 middle=True),
@@ -74,12 +93,12 @@ VERDICTS = [
 ]  # fmt: skip
 NEVER = "4294967295"
 OWN = ("raw_udp", "process_vm")
-"""C programs beside this one."""
+"""C programs in this directory."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One way to measure. ``figure`` is where its output has the number, ``env`` what it is told."""
+    """A measurement. ``figure`` is the column of the result in its output, ``env`` its environment."""
 
     name: str
     unit: str
@@ -89,17 +108,17 @@ class Row:
 
     @property
     def less(self) -> bool:
-        """Whether less is better."""
-        return self.unit in ("us", "%")
+        """True if lower is better."""
+        return self.unit in ("us", "ms", "%")
 
     @property
     def own(self) -> bool:
-        """Whether it is rnic's, and another tree's may be measured."""
+        """True if it runs rnic, so that another tree can be measured."""
         return self.command[0] not in (*OWN, "ucx_perftest")
 
 
 def rows() -> list[Row]:
-    """Everything that is measured."""
+    """Return all rows."""
     policies: list[tuple[str, dict[str, str]]] = [
         ("never yields, NIC sleeps at once", {"RNIC_YIELD_AFTER": NEVER, "RNIC_SPINS": "0"}),
         ("never yields, NIC spins 30", {"RNIC_YIELD_AFTER": NEVER}),
@@ -125,7 +144,7 @@ def rows() -> list[Row]:
 
 
 def bypass_rows() -> list[Row]:
-    """Programs that run the engine themselves, and what they are held against."""
+    """Return the rows of programs that run the engine themselves, and of their baselines."""
     quick = ("-x", "0", "-F")
     found = [
         Row(RAW_LAT, "us", ("raw_udp", "lat", "20000"), 0),
@@ -136,6 +155,10 @@ def bypass_rows() -> list[Row]:
         Row(SLEEPS, "us", ("ib_send_lat", *quick, "-e", *LAT), 4, BYPASS),
         Row(RAW_BW, "MB/s", ("raw_udp", "bw", "4112", "1"), 0),
         Row(WRITE_BW, "MB/s", ("ib_write_bw", *quick, *LONG_BW), 3, BYPASS),
+        *(
+            Row(f"{WRITE_BW}, {name}", "MB/s", ("ib_write_bw", *quick, *more, *LONG_BW), 3, {**BYPASS, **env})
+            for name, (_, _, more, env) in FEATURES.items()
+        ),
         Row("bypass: ib_read_bw 1 MiB", "MB/s", ("ib_read_bw", *quick, *LONG_BW), 3, BYPASS),
         Row("bypass: ib_send_bw 1 MiB", "MB/s", ("ib_send_bw", *quick, *LONG_BW), 3, BYPASS),
         Row(COPY, "MB/s", ("process_vm", str(MESSAGE), LONG), 0),
@@ -144,20 +167,22 @@ def bypass_rows() -> list[Row]:
         Row("shm: ib_read_bw 1 MiB", "MB/s", ("ib_read_bw", *quick, *LONG_BW), 3, SHM),
         Row("shm: ib_write_lat 8 B", "us", ("ib_write_lat", *quick, *LAT), 4, SHM),
         Row(RATE, "M/s", ("ib_write_bw", *quick, "-s", "8", "-l", "64", "-n", "640000"), 4, BYPASS),
+        Row(START, "ms", ("exec", "true"), 0),
+        Row(START_BESIDE, "ms", ("exec", "true"), 0),
         Row(OWN_TIME, "%", ("ib_write_bw", *quick, "-s", str(MESSAGE), "-n", "10000"), 3, BYPASS),
     ]
-    return [row for row in found if row.command[0] in OWN or shutil.which(row.command[0])]
+    return [row for row in found if row.command[0] in (*OWN, "exec") or shutil.which(row.command[0])]
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A tree's rnic: the Python that runs it, and its C libraries."""
+    """rnic of a tree: its Python, and its C libraries."""
 
     python: Path
     libraries: Path
 
     def command(self, *words: str) -> list[str]:
-        """An ``rnic`` command line."""
+        """Return a command line of ``rnic``."""
         return [str(self.python), "-m", "rnic.cli", *words]
 
     def build(self) -> Tree:
@@ -169,22 +194,28 @@ class Tree:
 
 
 def measure(row: Row, tree: Tree, numbers: count[int]) -> float:
-    """One figure."""
+    """Measure one figure."""
     address = f"{own_network()}.{next(numbers) % 250 + 1}"
     try:
-        # its NIC process may still write there, until it finds nobody left
-        with tempfile.TemporaryDirectory(prefix="rnic-bench-", ignore_cleanup_errors=True) as name:
-            return _measure(row, tree, address, Path(name))
+        # its NIC process may still write there, until it notices that no program is left
+        with (
+            tempfile.TemporaryDirectory(prefix="rnic-bench-", ignore_cleanup_errors=True) as name,
+            tempfile.TemporaryDirectory(prefix="rnic-bench-", dir=MEMORY) as memory,
+        ):
+            return _measure(row, tree, address, Path(name), memory)
     except subprocess.TimeoutExpired:
-        return float("inf") if row.unit == "us" else 0.0
+        return float("inf") if row.less else 0.0
 
 
-def _measure(row: Row, tree: Tree, address: str, runtime: Path) -> float:
+def _measure(row: Row, tree: Tree, address: str, runtime: Path, memory: str) -> float:
     if row.command[0] in OWN:
         figure = peers.c_program(tree.libraries, *row.command)
         return figure * 1e9 / (1 << 20) if row.unit == "MB/s" else figure  # perftest's MB are MiB
     own = {"RNIC_RUNTIME_DIR": str(runtime), "RNIC_LIBRARIES": str(tree.libraries)}
-    env = {**os.environ, "RNIC_BYPASS": "0", **row.env, **own}
+    told = {name: value.replace("{memory}", memory) for name, value in row.env.items()}
+    env = {**os.environ, "RNIC_BYPASS": "0", **told, **own}
+    if row.command[0] == "exec":
+        return _start(tree.command("exec", "--addr", address, "--", *row.command[1:]), env, row.name == START_BESIDE)
     if row.command[0] == "rnic":
         command = tree.command("perf", *row.command[1:], "--addr", address, "--nic-process", "--json")
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=SECONDS, check=True)
@@ -205,8 +236,17 @@ def _measure(row: Row, tree: Tree, address: str, runtime: Path) -> float:
         server.communicate()
 
 
+def _start(command: list[str], env: dict[str, str], beside: bool) -> float:
+    """Measure the ms that ``rnic exec`` takes to run a trivial program; with ``beside`` a NIC process is running."""
+    if beside:
+        subprocess.run(command, env=env, timeout=SECONDS, check=True)
+    began = time.monotonic()
+    subprocess.run(command, env=env, timeout=SECONDS, check=True)
+    return 1000 * (time.monotonic() - began)
+
+
 class _Busy:
-    """The processor time of the NIC process of a directory, of the time that passes."""
+    """Processor time of a runtime directory's NIC process, as a share of elapsed time."""
 
     def __init__(self, runtime: Path) -> None:
         self._runtime = runtime
@@ -220,7 +260,7 @@ class _Busy:
         return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
     def begin(self) -> bool:
-        """Count from now on; whether there is a NIC process."""
+        """Start counting; return whether there is a NIC process."""
         try:
             self._began, self._ticks = time.monotonic(), self._used()
         except OSError:
@@ -232,13 +272,13 @@ class _Busy:
 
 
 def _listens(port: int) -> bool:
-    """Whether somebody listens on a TCP port of this machine, who is not disturbed by the question."""
+    """Return whether a program listens on a TCP port of this machine, without connecting to it."""
     rows = [line.split() for table in ("tcp", "tcp6") for line in Path("/proc/net", table).read_text().splitlines()[1:]]
     return any(int(row[1].rpartition(":")[2], 16) == port and row[3] == "0A" for row in rows)
 
 
 def _client(command: list[str], env: dict[str, str], busy: _Busy | None, port: int) -> str:
-    """What the client printed, once its server listens."""
+    """Run the client once its server listens; return its output."""
     said = "its server does not listen"
     for _ in range(100):
         time.sleep(0.1)
@@ -256,7 +296,7 @@ def main(argv: list[str]) -> int:
     every = {row.name: row for row in (*rows(), *bypass_rows())}
     parser = harness.Parser(
         "programs", __doc__, rounds=ROUNDS, rows=(*every, *(row.what for row in VERDICTS)), json=True,
-        before="also measure this tree or commit, whose environment ./dev setup makes; prints ratios",
+        before="also measure this tree or commit, set up with ./dev setup; print ratios",
     )  # fmt: skip
     parser.add_turns()
     parser.add_argument("--bypass", action="store_true", help="only programs that run the data path themselves")

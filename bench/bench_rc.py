@@ -1,12 +1,11 @@
-"""RC over UDP on loopback beside raw sockets, UCX, libfabric and ZeroMQ: one table with floors, aims and verdicts.
+"""RC over UDP on loopback compared with raw sockets, UCX, libfabric and ZeroMQ, with floors, aims and verdicts.
 
-All figures of a round are taken in turn, some of them twice, and the rounds follow each other: what is compared is of
-the same minutes. Best and median of all; the verdict is that of the best, since whatever else runs on a machine only
-takes away.
-Raw sockets are a C program that is built here (``raw_udp.c``). A miss is printed as a miss and does not fail the run,
-since machines differ; what is not installed is left out with the reason. ``--before`` compares the reference, without
-engine, with that commit's, both as plain Python; given a tree instead in which the twins are compiled, with the twins.
-``--short`` is one round of short runs, under a minute on an idle machine.
+Each round measures all figures once, some twice, so that compared figures are from the same minutes. Best and median
+are printed; the verdict uses the best, since other load can only slow a run down. Raw sockets are a C program built
+here (``raw_udp.c``). A missed floor is printed but does not fail the run, since machines differ; figures of missing
+programs are left out, with the reason. ``--before`` compares the reference, without engine, with that commit's, both in
+plain Python; for a tree with compiled twins, with the twins. ``--short`` is one round of short runs, under a minute on
+an idle machine.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from harness import ROOT, LeftOutError, Row, Take
 from rnic.spec import twins
 
 ROUNDS = 8
-"""A shared host changes its speed for seconds: of few rounds the bests of two figures may be of different speeds."""
+"""Rounds. A shared host changes its speed for seconds; with few rounds two bests may be from different speeds."""
 TWICE = frozenset(
     (
         *("raw 4096", "write 4096", "raw 1024", "write 1024", "read", "send"),
@@ -34,11 +33,11 @@ TWICE = frozenset(
         *("batch", "memory"),
     )
 )
-"""Figures that a round takes once more at its end, unless it is a short one: each takes less than two seconds, and the
-host is fast or slow for longer than that."""
+"""Figures measured again at the end of a round, unless it is short: each takes less than two seconds, and phases of
+the host's speed are longer."""
 LOST_ONE_IN = 100
 SEGMENT_4096, SEGMENT_1024 = 4096 + 16, 1024 + 16
-"""BTH, payload, ICRC: the packets in the middle of a WRITE."""
+"""Bytes of a MIDDLE packet of a WRITE: BTH, payload, ICRC."""
 
 
 ROWS = (
@@ -72,12 +71,12 @@ ROWS = (
 
 
 def has_twins(tree: Path) -> bool:
-    """Whether a tree's inner loops are compiled."""
+    """Return whether a tree has compiled twins."""
     return any(tree.glob("src/rnic/mem/_order.*.so"))
 
 
 def processor_time(tree: Path | None, kind: str, rounds: int, plain: bool) -> float:
-    """What :mod:`rc_processor_time` finds in a tree, without the engine."""
+    """Run :mod:`rc_processor_time` in a tree, without the engine."""
     if tree is None:
         raise LeftOutError("no release to compare with: give --before COMMIT")
     env = {"RNIC_PLAIN": "1" if plain else "0", "RNIC_ENGINE": "0"}
@@ -85,7 +84,7 @@ def processor_time(tree: Path | None, kind: str, rounds: int, plain: bool) -> fl
 
 
 def figures_of_a_round(folder: Path, before: Path | None, short: bool) -> Iterator[tuple[str, Take]]:
-    """Names of all figures in the order in which they are taken, and what takes each."""
+    """Yield the names of all figures in order, each with the function that measures it."""
     seconds = "0.3" if short else "0.8"
 
     def raw(*words: str) -> float:
@@ -119,7 +118,7 @@ def figures_of_a_round(folder: Path, before: Path | None, short: bool) -> Iterat
 
 
 def busy(number: int) -> dict[str, float]:
-    """Seconds of many queue pairs, and of one with the same bytes."""
+    """Measure the seconds of many queue pairs, and of one with the same bytes."""
     with bench_busy.other_end() as conn:
         alone, many = bench_busy.one_round(conn, "one way", number)
     if many["failed"] or alone["failed"]:
@@ -142,7 +141,7 @@ def main(argv: list[str]) -> None:
             takes.append((f"busy {number}", partial(busy, number)))
         found, missing = harness.in_turn([each for each in takes if each[0] in wanted], given.rounds)
     if given.short:
-        missing["busy 1024"] = "takes long: not with --short"
+        missing["busy 1024"] = "takes long: skipped with --short"
     compiled = sorted(name for name, used in twins.in_use.items() if used)
     if given.json != "-":
         print(f"compiled: {', '.join(compiled) or 'nothing, plain Python'}; {given.rounds} rounds")

@@ -1,9 +1,9 @@
-"""RC Link beside RoCEv2's RC in the same virtual network: header bytes, goodput and completion times under loss.
+"""RC Link compared with RoCEv2 RC in the same virtual network: header bytes, goodput, completion times under loss.
 
-Two NICs with a wire each way that takes 1 us for a packet and 5 us to cross; each packet of either direction, ACKs
-included, is lost with the given probability. One side sends messages of 16 KiB in packets of 1024 bytes, four at a
-time, so that at most 64 packets are outstanding. Time is virtual: the figures are what the rules cost, not the
-program, and every run with the same seed gives the same ones.
+Two NICs, with a wire each way of 1 us per packet and 5 us delay; each packet of either direction, ACKs included, is
+lost with the given probability. One side sends messages of 16 KiB in packets of 1024 bytes, four at a time, so that at
+most 64 packets are outstanding. Time is virtual: the figures measure the protocol, not the program, and the same seed
+gives the same figures.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ MESSAGES = 200
 SEED = 1
 
 BELOW = ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES
-"""Header bytes that both have."""
+"""Header bytes common to both."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What one transport did at one loss rate."""
+    """Figures of one transport at one loss rate."""
 
     transport: str
     loss: float
     header_bytes: int
-    """Of a data packet, from the Ethernet header to the ICRC."""
+    """Header bytes of a data packet, from the Ethernet header to the ICRC."""
     goodput: float
-    """Payload bytes a nanosecond, in parts of what the wire carries: 1 is a wire that never idles nor repeats."""
+    """Payload rate relative to the wire's: 1 for a wire that is never idle and carries no retransmissions."""
     median_us: float
-    """Of a message's time from the first packet given to the NIC to the completion."""
+    """Median time of a message from the first packet given to the NIC to the completion."""
     worst_us: float
     data_packets: int
     answers: int
-    """Packets of the other direction."""
+    """Packets in the other direction."""
 
 
 def run_messages(post: Callable[[], None], done: Callable[[], int], drive: Callable[[Callable[[], bool]], object],
                  clock: Callable[[], int], messages: int) -> tuple[int, list[int]]:  # fmt: skip
-    """Keep four messages under way; the time it took, and each message's own."""
+    """Keep four messages in flight; return the total time, and the time of each."""
     started: list[int] = []
     ended: list[int] = []
     begin = clock()
@@ -75,7 +75,7 @@ def run_messages(post: Callable[[], None], done: Callable[[], int], drive: Calla
 def figures(
     transport: str, loss: float, header: int, result: tuple[int, list[int]], data: int, answers: int
 ) -> Figures:
-    """From times in nanoseconds."""
+    """Return the figures from times in nanoseconds."""
     elapsed, times = result
     goodput = len(times) * PACKETS * PACKET_NS / elapsed
     return Figures(
@@ -84,7 +84,7 @@ def figures(
 
 
 def rclink(loss: float, messages: int = MESSAGES) -> Figures:
-    """RC Link, one QP."""
+    """Measure RC Link, one QP."""
     net = RcLinkNet(
         2,
         seed=SEED,
@@ -111,7 +111,7 @@ def rclink(loss: float, messages: int = MESSAGES) -> Figures:
 
 
 def roce(loss: float, messages: int = MESSAGES) -> Figures:
-    """RoCEv2 RC SEND, one queue pair."""
+    """Measure RoCEv2 RC SEND, one queue pair."""
     net = SimNet(
         2,
         seed=SEED,
@@ -138,12 +138,12 @@ def roce(loss: float, messages: int = MESSAGES) -> Figures:
 
 
 def table(messages: int = MESSAGES) -> list[Figures]:
-    """All rows, in the order of the loss rates."""
+    """Return all rows, in the order of the loss rates."""
     return [transport(loss, messages) for loss in LOSSES for transport in (rclink, roce)]
 
 
 def lines(rows: list[Figures]) -> list[str]:
-    """The table as Markdown, which is how the documentation has it."""
+    """Return the table as Markdown, for the documentation."""
     out = [
         "| loss | transport | header bytes | goodput | median completion | worst completion | data packets | answers |",
         "|---:|---|---:|---:|---:|---:|---:|---:|",

@@ -1,7 +1,7 @@
-"""What many queue pairs and a lossy wire cost: memory, time an operation, goodput.
+"""Cost of many queue pairs and of packet loss: memory, time of an operation, goodput.
 
-Queue pairs are made and connected up to 8,192 and up to all that a device has. Memory is what the process takes for
-each: device, state in the arena, verbs objects and rings together.
+Queue pairs are created and connected up to 8,192 and up to the device's limit. Memory is that of the process per queue
+pair: device, state in the arena, verbs objects and rings.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from rnic.verbs import enums as e
 MESSAGE = 1 << 20
 BATCH = 512
 FEW = 5
-"""Batches, the first and the last of which are compared: the best of each, since others use the machine, too."""
+"""Number of batches at the start and at the end to compare, by their best, since the machine has other load."""
 
 
 class Crowd:
-    """Queue pairs of node 0, connected to its peer, more and more of them.
+    """A growing number of queue pairs of node 0, connected to its peer.
 
-    ``seconds`` is the processor time of one, made and brought to RTS, batch by batch; ``total`` that of all.
+    ``seconds`` is the processor time to create one and bring it to RTS, by batch; ``total`` that of all.
     """
 
     def __init__(self, net: SimNet) -> None:
@@ -46,7 +46,7 @@ class Crowd:
         self._before = resident_bytes()
 
     def grow(self, count: int) -> None:
-        """Make more, until there are ``count``."""
+        """Create more, up to ``count``."""
         while len(self._kept) < count:
             most = min(BATCH, count - len(self._kept))
             start = time.process_time()
@@ -63,11 +63,11 @@ class Crowd:
 
     @property
     def bytes_each(self) -> int:
-        """Memory that each has made the process take, its rings and its state in the arena included."""
+        """Process memory per queue pair, including its rings and its state in the arena."""
         return (resident_bytes() - self._before) // len(self._kept)
 
     def traced(self, count: int) -> int:
-        """Bytes of Python objects that each of ``count`` more takes, without its rings."""
+        """Create ``count`` more; return the bytes of Python objects for each, without its rings."""
         gc.collect()
         tracemalloc.start()
         before = tracemalloc.get_traced_memory()[0]
@@ -78,13 +78,15 @@ class Crowd:
 
     @property
     def flat(self) -> float:
-        """What the last ones took beside the first, in time."""
+        """Return the time to create the last ones relative to the first."""
         return min(self.seconds[-FEW:]) / min(self.seconds[:FEW])
 
 
 def operation_us(pair: QpPair, turns: int = 30, rounds: int = 100) -> float:
-    """Microseconds of processor time of one 8-byte WRITE from post to completion, both NICs' work included: the best
-    median of some turns."""
+    """Measure the processor time in us of an 8-byte WRITE from post to completion, for both NICs.
+
+    Return the best median of some turns.
+    """
     found = []
     for _ in range(turns):
         times = []
@@ -98,10 +100,10 @@ def operation_us(pair: QpPair, turns: int = 30, rounds: int = 100) -> float:
 
 
 def goodput(loss: float, messages: int = 60) -> float:
-    """GB/s of 1 MiB WRITEs between two NICs of this process, at a loss rate, in real time.
+    """Measure GB/s of 1 MiB WRITEs between two NICs of this process, at a loss rate, in real time.
 
-    Without loss this is about 4 us a packet for both ends together: a fast network's pace, so that what recovery
-    costs is what it costs there. Both ways lose packets alike, ACKs and NAKs among them.
+    Without loss this is about 4 us per packet for both ends together, so recovery costs what it costs in a fast
+    network. Both directions lose packets, including ACKs and NAKs.
     """
     seeds = count()
 
@@ -126,7 +128,7 @@ def goodput(loss: float, messages: int = 60) -> float:
 
 
 def simulated_goodput(loss: float, latency_ns: int, messages: int = 60) -> float:
-    """The same in virtual time, over wires that take 1 us for a packet: what the rules cost and not the program."""
+    """Measure the same in virtual time, over wires of 1 us per packet: the cost of the protocol, not of the program."""
     net = SimNet(2, tx=FaultRates(drop=loss), packet_ns=1_000, latency_ns=latency_ns)
     attributes = {"path_mtu": e.IBV_MTU_4096, "timeout": 14}
     with QpPair(net=net, size=MESSAGE, depth=16, attributes=attributes) as pair:
@@ -149,11 +151,11 @@ def main(argv: list[str]) -> None:
     found: Found = {}
 
     def say(what: str, unit: str, value: float, most: float | None = None) -> None:
-        """A figure that is taken once."""
+        """Print a figure that is measured once."""
         rows.append(Row(what, what, unit, most, less=True))
         found[what] = [value]
 
-    with QpPair(settings={"log_max_qps": 14}) as pair:  # so many that what tables grow by is shared out
+    with QpPair(settings={"log_max_qps": 14}) as pair:  # enough to amortize the growth of tables
         objects = Crowd(pair.net).traced(2_048)
     with QpPair(settings={"log_max_qps": 14}) as pair:
         say("8-byte WRITE with one queue pair, processor", "us", alone := operation_us(pair))

@@ -1,4 +1,4 @@
-"""The mutants of ``mutants.toml``: a rule each, its breach, and the tests that must notice."""
+"""The mutants of ``mutants.toml``: each has a rule, its violation, and the tests that must fail."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ ENGINE = Path("src", "rnic", "engine")
 NATIVE = Path("src", "rnic", "sim", "native")
 C_SOURCES = (f"{ENGINE}/*/*.c", f"{NATIVE}/[!_]*.c")
 MODULES = (ENGINE / "_engine", NATIVE / "_fabric")
-"""Extension modules of this C, without suffix; each gets all of it here."""
+"""Extension modules built from this C code, without suffix; each is linked with all of it here."""
 GENERATED = Path("build", "cython")
-"""Where the C lies that Cython made of them when they were installed."""
+"""Directory of the C files that Cython generated at installation."""
 TIMEOUT_S = 900
+VOID = "no valid attempt"
+"""Message of a test that did not get its cores in time (``tests/attempts.py``)."""
+VALID_TRIES = 4
 QUICK = "-O0 -fno-lto"
-"""How the tests of ``abi`` compile its libraries: that takes far longer than what they do with them."""
+"""Compiler options for the libraries in the tests of ``abi``, since compiling takes longer than the tests."""
 
 
 class Chosen(NamedTuple):
-    """One change: ``old``, which stands once in the file, becomes ``new``."""
+    """A mutant: ``old``, which must occur once in the file, is replaced by ``new``."""
 
     rule: str
     path: Path
@@ -39,34 +42,34 @@ class Chosen(NamedTuple):
 
 
 def is_of_engine(path: Path) -> bool:
-    """Whether a file is C that the engine's modules are compiled from."""
+    """Return whether a file is C code of the engine's modules."""
     return ENGINE in path.parents or NATIVE in path.parents
 
 
 def chosen() -> list[Chosen]:
-    """All of them.
+    """Return all mutants.
 
     Raises:
-        ValueError: one does not fit the tree any more.
+        ValueError: a mutant no longer matches the tree.
     """
     rows = tomllib.loads((ROOT / "bench" / "mutants.toml").read_text(encoding="utf-8"))["mutant"]
     found = [Chosen(row["rule"], Path(row["path"]), row["old"], row["new"], tuple(row["tests"])) for row in rows]
     for mutant in found:
         count = (ROOT / mutant.path).read_text(encoding="utf-8").count(mutant.old)
         if count != 1:
-            raise ValueError(f"{mutant.path}: {mutant.old!r} stands there {count} times, not once")
+            raise ValueError(f"{mutant.path}: {mutant.old!r} occurs {count} times, not once")
     return found
 
 
 class EngineBuild:
-    """Engine and fabric of a copy of the tree, built file by file, so that a mutant costs one file and the linker.
+    """Engine and fabric of a copy of the tree, built file by file, so that a mutant costs one compilation and a link.
 
     Args:
         tree: the copy.
         flags: for compiler and linker.
 
     Raises:
-        OSError: there is no compiler, or the engine was never built here.
+        OSError: there is no compiler, or the engine was not compiled at installation.
     """
 
     def __init__(self, tree: Path, *flags: str) -> None:
@@ -76,7 +79,7 @@ class EngineBuild:
         self._compiler = shutil.which(os.environ.get("CC", "cc"))
         generated = [GENERATED / f"{module}.c" for module in MODULES]
         if self._compiler is None or not all((tree / source).exists() for source in generated):
-            raise OSError("mutants of the engine need a C compiler, and an installation that was compiled")
+            raise OSError("mutants of the engine need a C compiler and a compiled installation")
         self._objects.mkdir(parents=True, exist_ok=True)
         for source in (*generated, *sorted(path.relative_to(tree) for root in C_SOURCES for path in tree.glob(root))):
             self.make(source)
@@ -89,7 +92,7 @@ class EngineBuild:
         subprocess.run([*command, "-c", str(source), "-o", str(self._object(source))], cwd=self._tree, check=True)
 
     def link(self) -> None:
-        """Put the modules where Python finds them."""
+        """Link the modules into Python's import path."""
         shared = [str(path) for path in self._objects.glob("*.o") if path not in map(self._object, MODULES)]
         for module in MODULES:
             target = self._tree / f"{module}{sysconfig.get_config_var('EXT_SUFFIX')}"
@@ -102,7 +105,7 @@ class EngineBuild:
 
 @contextmanager
 def changed(tree: Path, mutant: Chosen, engine: EngineBuild | None) -> Iterator[None]:
-    """The mutant is in the tree, and compiled where it is the engine's C: the tests of ``abi`` compile that."""
+    """Apply the mutant to the tree, and compile it if it is C of the engine; the tests of ``abi`` compile theirs."""
     place = tree / mutant.path
     original = place.read_text(encoding="utf-8")
     compiled = engine if is_of_engine(mutant.path) else None
@@ -119,13 +122,30 @@ def changed(tree: Path, mutant: Chosen, engine: EngineBuild | None) -> Iterator[
 
 
 def environment(tree: Path) -> dict[str, str]:
-    """For tests that try a copy of the tree."""
-    return {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1", "CFLAGS": QUICK}
+    """Return the environment of tests that run in a copy of the tree."""
+    path = str(tree / "src")
+    return {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "CFLAGS": QUICK, "RNIC_UNTIMED": "1"}
 
 
 def tried(tree: Path, tests: tuple[str, ...]) -> tuple[str, str]:
-    """Run tests in a copy of the tree: which fails first, empty where all pass; and how pytest closed."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not full"]
+    """Run tests in a copy of the tree; return the first failure, empty if all pass, and pytest's last line.
+
+    If a test had no valid attempt (``tests/attempts.py``), return its line instead.
+    """
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-rfEs",
+        "-n",
+        "0",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not full",
+    ]
     env = environment(tree)
     try:
         done = subprocess.run(
@@ -133,33 +153,45 @@ def tried(tree: Path, tests: tuple[str, ...]) -> tuple[str, str]:
         )
     except subprocess.TimeoutExpired:
         return "they did not end", ""
-    closed = (done.stdout.splitlines() or [""])[-1]
+    lines = done.stdout.splitlines() or [""]
+    closed = next((line for line in lines if line.startswith("SKIPPED") and VOID in line), lines[-1])
     if not done.returncode:
         return "", closed
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return failed[0].split()[1] if failed else f"pytest ended with {done.returncode}", closed
+    return failed[0].partition(" ")[2] if failed else f"pytest ended with {done.returncode}", closed
+
+
+def tried_validly(tree: Path, tests: tuple[str, ...]) -> tuple[str, str]:
+    """Run tests as :func:`tried`, and again if one had no valid attempt; return the first failure, or the reason for
+    none."""
+    for _ in range(VALID_TRIES):
+        failed, closed = tried(tree, tests)
+        if failed or VOID not in closed:
+            return failed, ""
+    return "", closed
 
 
 def unfit(tree: Path, tests: tuple[str, ...]) -> str:
-    """How tests were skipped here, which then say nothing of a mutant; empty where they pass.
+    """Return why tests were skipped here, and so cannot kill a mutant; empty if they pass.
 
     Raises:
-        ValueError: they fail, and would kill every mutant.
+        ValueError: they fail without a mutant.
     """
     failed, closed = tried(tree, tests)
     if failed:
-        raise ValueError(f"{failed} fails without any mutant; mend that first")
-    return "" if " passed" in closed else closed
+        name, _, why = failed.partition(" - ")
+        raise ValueError(f"{name} fails without a mutant; fix that first: {why or 'no reason given'}")
+    return "" if " passed" in closed or VOID in closed else closed
 
 
 def run(words: list[str]) -> int:
-    """Run those whose rule or path has one of the words, or all; status 1 where one survives, 2 where none ran."""
+    """Run the mutants whose rule or path contains one of the words, or all; return 1 if one survives, 2 if none ran."""
     mutants = [m for m in chosen() if not words or any(word in f"{m.path} {m.rule}" for word in words)]
     start = time.monotonic()
     survivors = left_out = 0
     with tempfile.TemporaryDirectory(prefix="rnic-chosen-") as scratch:
         tree = Path(scratch, "tree")
-        # what other tasks make meanwhile may go while it is copied
+        # files of other tasks may vanish while they are copied
         others = shutil.ignore_patterns(".git", ".venv", "_build", ".hypothesis", "__pycache__", "dist", "*.egg-info")
         shutil.copytree(ROOT, tree, ignore=others)
         try:
@@ -175,9 +207,14 @@ def run(words: list[str]) -> int:
                 print(f"LEFT OUT  {mutant.path}: {mutant.rule}  ({mutant.tests[0]}: {skipped[mutant.tests[0]]})")
                 continue
             with changed(tree, mutant, engine):
-                by, _ = tried(tree, tests)
+                by, undecided = tried_validly(tree, tests)
+            if undecided:
+                left_out += 1
+                print(f"LEFT OUT  {mutant.path}: {mutant.rule}  ({undecided})", flush=True)
+                continue
             survivors += not by
-            print(f"{'killed' if by else 'ALIVE '}  {mutant.path}: {mutant.rule}  ({by or 'by nobody'})", flush=True)
+            name = by.partition(" - ")[0] or "by nobody"
+            print(f"{'killed' if by else 'ALIVE '}  {mutant.path}: {mutant.rule}  ({name})", flush=True)
     done = len(mutants) - left_out
     print(f"{done - survivors} of {done} killed in {time.monotonic() - start:.0f} s")
     return 1 if survivors else 0 if done else 2

@@ -1,7 +1,7 @@
-"""Who waits how long beside one busy program, all of them served by one NIC process.
+"""Waiting times of programs beside a busy program, all served by one NIC process.
 
-A bulk writer (``ib_write_bw``, or ``rnic perf`` where that is not installed) keeps the NIC process busy; beside it a
-device command and an 8-byte ping-pong are timed, and both once more with nobody beside. Part of ``./dev bench device``.
+A bulk writer (``ib_write_bw``, or ``rnic perf`` if that is not installed) keeps the NIC process busy while a device
+command and an 8-byte ping-pong are timed; both are also timed without it. Part of ``./dev bench device``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Programs:
             time.sleep(0.02)
         connection.close()
         self.ctx = rnic.open(self.address, directory=directory)
-        self.ping_us()  # the first run finds nothing warm
+        self.ping_us()  # warm up
 
     def _command(self, tool: str, *options: str) -> list[str]:
         if self.native:
@@ -61,7 +61,7 @@ class Programs:
         return [*RNIC, "perf", tool, *options, "--addr", self.address, "--nic-process"]
 
     def _pair(self, tool: str, *options: str) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
-        """Server and client of a test, the client begun once the server listens."""
+        """Start a test's server and client; return both."""
         command = self._command(tool, "-p", free_port(), *options)
         kinds = {"env": self.env, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         passive = [] if self.native else ["--listen"]
@@ -72,7 +72,7 @@ class Programs:
         return server, client
 
     def ping_us(self) -> float:
-        """Half a round trip of 8 bytes, as the tool says it, typically."""
+        """Measure half a round trip of 8 bytes in us, the tool's typical value."""
         options = ("-s", "8", "-n", str(PINGS)) + (() if self.native else ("--json",))
         server, client = self._pair("send_lat", *options)
         text = str(client.communicate(timeout=LIMIT_S)[0])
@@ -84,7 +84,7 @@ class Programs:
         return float(last_row(text)[4])
 
     def command_ms(self) -> list[float]:
-        """How long device commands take."""
+        """Measure the times of device commands in ms."""
         took = []
         for _ in range(COMMANDS):
             began = time.perf_counter()
@@ -94,7 +94,7 @@ class Programs:
         return took
 
     def bulk(self) -> tuple[subprocess.Popen[str], ...]:
-        """A bulk writer that goes on until it is stopped."""
+        """Start a bulk writer that runs until it is stopped."""
         if self.native:
             pair = self._pair("write_bw", "-s", str(1 << 20), "-D", "100")
         else:
@@ -110,22 +110,22 @@ class Programs:
 
 
 def stop(processes: tuple[subprocess.Popen[str], ...]) -> None:
-    """End what was begun, and see to it that it ran until now."""
+    """Stop processes; raise if one had exited already."""
     ended = [process.args for process in processes if process.poll() is not None]
     for process in processes:
         process.kill()
         process.communicate()
     if ended:
-        raise RuntimeError(f"the bulk writer did not last: {ended}")
+        raise RuntimeError(f"the bulk writer exited early: {ended}")
 
 
 def sent_bytes(directory: Path) -> int:
-    """What the device has sent: beside a bulk writer the rest is little."""
+    """Return the bytes sent by the device, nearly all of them by the bulk writer."""
     return int(ask(directory, "rnic0", "counters")["tx_bytes"])
 
 
 def measure(tools: str, found: Found) -> list[Row]:
-    """Take commands (ms) and ping-pongs (us), idle and beside one bulk writer, and GB/s of that meanwhile; its rows."""
+    """Measure commands (ms) and ping-pongs (us), idle and beside a bulk writer, and the writer's GB/s; return rows."""
     command, ping, bulk = (
         f"{tools}: {what}" for what in ("command", "8-byte ping-pong", "the bulk writer beside the ping-pong")
     )
@@ -164,7 +164,7 @@ def measure(tools: str, found: Found) -> list[Row]:
 
 
 def measure_all(found: Found) -> list[Row]:
-    """:func:`measure` by perftest, where it is installed, and by ``rnic perf``."""
+    """Run :func:`measure` with perftest, if installed, and with ``rnic perf``."""
     tools = ["perftest"] if shutil.which("ib_write_bw") else []
     if not tools:
         print("perftest is not installed: rnic perf alone", file=sys.stderr)

@@ -1,9 +1,9 @@
-"""Branch coverage of every room, and of the engine's C: measured, and compared with what it has to be at least.
+"""Measure branch coverage of every room and of the engine's C, and compare it with floors.
 
-    python bench/floors.py [python | c]     both where none is named
+    python bench/floors.py [python | c]     both by default
 
-Python is measured in all processes that the tests start. The C is compiled for that, without optimization, in a copy of
-the tree; lines and branches are gcov's. ``./dev test`` measures five rooms of these, by the quick tests alone.
+Python is measured in all processes of the tests. The C is compiled without optimization in a copy of the tree, and
+measured with gcov. ``./dev test`` measures five of these rooms, with the quick tests only.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ PYTHON_FLOORS = {
     "verbs": 96,
     "wire": 98,
 }
-"""Of lines and branches, in percent, by room. Not of gateware: its tests run in simulators (``./dev gateware``). What
-builds the libraries of ``abi`` is run by the tests of these, which are not among those above."""
+"""Floors of line and branch coverage in percent, by room. Gateware has none, since its tests run in simulators
+(``./dev gateware``). The code that builds the libraries of ``abi`` is covered by tests not listed above."""
 
 C_FLOORS = {
     "engine": 99,
@@ -65,14 +65,14 @@ C_FLOORS = {
     "engine/queue_pair": 82,
     "sim/native": 87,
 }
-"""The same by folder."""
+"""Floors of the engine's C by directory."""
 
 Share = tuple[int, int]
-"""How much was reached, of how much."""
+"""Number covered, and total."""
 
 
 def python_shares() -> tuple[dict[str, Share], int]:
-    """Of each room, by the tests above and the processes that they start; and pytest's exit status."""
+    """Return the coverage of each room by the tests above and their processes, and pytest's exit status."""
     with tempfile.TemporaryDirectory(prefix="rnic-coverage-") as scratch:
         settings, report = Path(scratch, "settings"), Path(scratch, "report.json")
         exclude = "exclude_also =\n  if TYPE_CHECKING:\n  class .*\\(Protocol.*\\):\n  assert_never\\("
@@ -101,13 +101,13 @@ def python_shares() -> tuple[dict[str, Share], int]:
 
 
 def add(found: dict[str, Share], name: str, reached: int, of: int) -> None:
-    """Count some more."""
+    """Add counts."""
     before = found.get(name, (0, 0))
     found[name] = before[0] + reached, before[1] + of
 
 
 def c_shares() -> tuple[dict[str, Share], int]:
-    """The same of each folder of the engine's C."""
+    """Return the coverage of each directory of the engine's C, and pytest's exit status."""
     with tempfile.TemporaryDirectory(prefix="rnic-gcov-") as scratch:
         tree = Path(scratch, "tree")
         others = shutil.ignore_patterns(".git", ".venv", "_build", ".hypothesis", "__pycache__", "dist", "*.egg-info")
@@ -120,7 +120,7 @@ def c_shares() -> tuple[dict[str, Share], int]:
 
 
 def read_gcov(tree: Path) -> dict[str, Share]:
-    """What gcov says of all objects; a line of a header counts once, whichever of them has reached it."""
+    """Return gcov's results of all objects; a line of a header counts once, covered if any object covers it."""
     lines: dict[tuple[str, int], bool] = {}
     branches: dict[tuple[str, int, int], bool] = {}
     objects = tree / "build" / "objects"
@@ -145,9 +145,9 @@ def read_gcov(tree: Path) -> dict[str, Share]:
 
 
 def compare(title: str, found: dict[str, Share], status: int, floors: dict[str, int]) -> list[str]:
-    """Print a table; return what is below its floor, and that tests failed."""
+    """Print a table; return the names below their floors, and a note if tests failed."""
     print(f"\n{title}")
-    low = [f"what failed tests would have reached (pytest's status {status})"] if status else []
+    low = [f"failed tests (pytest's exit status {status})"] if status else []
     for name in sorted(found.keys() | floors.keys()):
         reached, of = found.get(name, (0, 0))
         percent = 100 * reached / of if of else 0.0
@@ -159,7 +159,7 @@ def compare(title: str, found: dict[str, Share], status: int, floors: dict[str, 
 
 
 def main(words: Iterable[str]) -> int:
-    """Measure what is named, or both."""
+    """Measure the given languages, or both."""
     wanted = set(words) or {"python", "c"}
     if wanted - {"python", "c"}:
         print(__doc__, file=sys.stderr)
@@ -170,7 +170,7 @@ def main(words: Iterable[str]) -> int:
     if "c" in wanted:
         low += compare("lines and branches of C", *c_shares(), C_FLOORS)
     if low:
-        print(f"floors: too little of {', '.join(low)}", file=sys.stderr)
+        print(f"floors: coverage too low: {', '.join(low)}", file=sys.stderr)
     return 1 if low else 0
 
 

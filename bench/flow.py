@@ -13,12 +13,12 @@ RIGHTS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE
 
 
 class Flow:
-    """Each end's context, completion queue, memory and queue pair.
+    """Contexts, completion queues, memory and queue pairs of both ends.
 
     Args:
         size: bytes of memory.
         depth: send work requests of a queue pair.
-        through: makes each of the two links into another.
+        through: wraps each of the two links.
     """
 
     def __init__(self, size: int, depth: int, through: Callable[[Link], Link] = lambda link: link) -> None:

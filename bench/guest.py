@@ -1,5 +1,5 @@
-"""rnic in the guest of `./dev interop`: this Python, rnic and its libraries, so that both sides of a comparison with
-Soft-RoCE have the same processor and the same programs. The guest is built and booted by root alone.
+"""Run rnic in the guest of `./dev interop`, with this Python and its libraries, so that both sides of a comparison with
+Soft-RoCE have the same processor and programs. The guest requires root.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from rnic.abi.build import build
 
 PLACE = "/opt/rnic"
 OWN_PORT = 4792
-"""The kernel has RoCEv2's own."""
+"""UDP port of rnic; the kernel uses RoCEv2's."""
 UNPACK_S = 300
-"""An emulated guest beside other work takes long for 100 MB."""
+"""Seconds to unpack 100 MB in an emulated guest on a loaded machine."""
 _RUNTIME = "/tmp/nic"
 _UNUSED = {"test", "tests", "idlelib", "tkinter", "lib2to3", "ensurepip", "site-packages", "turtledemo", "pydoc_data"}
 _NEEDED = ("click", "rich", "markdown_it", "mdurl", "pygments", "isal")
@@ -36,7 +36,7 @@ _NEEDED = ("click", "rich", "markdown_it", "mdurl", "pygments", "isal")
 
 @contextmanager
 def booted() -> Iterator[Rig]:
-    """The guest; :class:`~harness.LeftOutError` where this machine cannot run it."""
+    """Yield the guest; raise :class:`~harness.LeftOutError` if this machine cannot run it."""
     try:
         with interop.booted() as rig:
             yield rig
@@ -45,7 +45,7 @@ def booted() -> Iterator[Rig]:
 
 
 def install(rig: Rig, *options: str) -> str:
-    """Copy rnic into the guest; what stands before a program's name there to have it run under `rnic exec`."""
+    """Copy rnic into the guest; return the command prefix that runs a program there under `rnic exec`."""
     with tempfile.TemporaryDirectory() as work:
         archive(Path(work, "rnic.tar"))
         rig.put(Path(work, "rnic.tar"), "/tmp/rnic.tar")
@@ -53,7 +53,7 @@ def install(rig: Rig, *options: str) -> str:
         f"mkdir -p {PLACE} && tar -C {PLACE} -xf /tmp/rnic.tar && rm /tmp/rnic.tar && echo there", UNPACK_S
     )
     if "there" not in said:
-        raise RuntimeError(f"rnic does not get into the guest: {said}")
+        raise RuntimeError(f"rnic could not be copied into the guest: {said}")
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     env = f"env LD_LIBRARY_PATH={PLACE}/lib PYTHONHOME={PLACE} PYTHONPATH={PLACE}/packages"
     env += f" RNIC_LIBRARIES={PLACE}/packages/libraries RNIC_RUNTIME_DIR={_RUNTIME}"
@@ -62,7 +62,7 @@ def install(rig: Rig, *options: str) -> str:
 
 
 def archive(target: Path) -> None:
-    """This Python, what rnic needs of it, rnic and its C libraries."""
+    """Pack this Python with the modules that rnic needs, rnic, and its C libraries."""
 
     def wanted(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
         parts = set(Path(info.name).parts)
@@ -87,7 +87,7 @@ def archive(target: Path) -> None:
 
 
 def shared(programs: list[Path]) -> set[str]:
-    """Shared libraries that programs and modules load, but for the C library's own."""
+    """Return the shared libraries that programs and modules load, except those of the C library."""
     said = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=False).stdout
     found = set(re.findall(r"=> (/\S+)", said))
     return {path for path in found if not re.match(r"(libc|libm|libdl|libpthread|librt|libgcc_s)\.so", Path(path).name)}

@@ -1,14 +1,14 @@
 """Rows of `./dev bench programs --bypass --guest`: unmodified perftest in the guest of `./dev interop`, on rnic with
-its engine in the programs, and on the kernel's Soft-RoCE.
+the engine in the programs, and on Soft-RoCE.
 
-Both ends of a row are in one guest, on its address of the wire, with the same path MTU; the two take turns. Without
-hardware virtualisation the guest is many times slower than the machine: the proportion is what counts. Latencies are in
-what perftest counts, not in the microseconds that it makes of that: its estimate of the processor's clock is off by any
-amount there, and ended in ``inf`` in one run of eight. They are of so many messages that no pause is half of them.
+Both ends of a row are in one guest, on its address of the wire, with the same path MTU; the two run alternately.
+Without hardware virtualization the guest is much slower than the machine, so only the ratio counts. Latencies are in
+cycles as counted by perftest, not in microseconds: its estimate of the processor's frequency is unreliable there, and
+was ``inf`` in one run of eight. There are enough messages that pauses do not dominate.
 
-Soft-RoCE gives a packet for its own device to its receiving half, inside of the device. So does rnic, as it is: the
-floors are for that. With ``--no-shm`` each packet takes the way through a socket and the guest's network stack,
-which Soft-RoCE has none of here: those rows are shown beside them, with what is aimed at and without a floor.
+Soft-RoCE loops packets to its own device back inside the device. So does rnic by default, and the floors are for that.
+With ``--no-shm`` each packet goes through a socket and the guest's network stack, unlike Soft-RoCE's; those rows have
+an aim but no floor.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from harness import Found, Row, in_turn, last_row
 
 SECONDS = 600
 STARTS_S = 120.0
-"""A server listens within this time, in an emulated guest too."""
+"""Seconds within which a server listens, even in an emulated guest."""
 STARTS = 5
-"""An emulated guest beside other work may not have a NIC process ready in the time that a program waits for one."""
+"""Attempts to start a NIC process, since a slow emulated guest may exceed the time that a program waits for one."""
 PORT = 18600
 SOFT = "-d rxe0 -x 1"
 OWN = "-x 0"
@@ -34,9 +34,9 @@ OWN = "-x 0"
 
 @dataclass(frozen=True)
 class GuestRow:
-    """One program, at whose figures both are held; ``floor`` and ``aim`` as in the issue's table.
+    """A program that is measured on both, with ``floor`` and ``aim`` of the ratio.
 
-    ``wire``: rnic's packets go through a socket, where Soft-RoCE's stay inside of the device.
+    ``wire``: true if rnic's packets go through a socket, while Soft-RoCE's stay inside the device.
     """
 
     what: str
@@ -48,7 +48,7 @@ class GuestRow:
 
     @property
     def less(self) -> bool:
-        """Whether less is better."""
+        """True if lower is better."""
         return self.unit == "cycles"
 
 
@@ -65,7 +65,7 @@ AIM = 1.0
 
 
 def measure(rig: Rig, under: str, row: GuestRow, ports: count[int]) -> float:
-    """One figure; ``under`` is empty for Soft-RoCE. What does not come to an end is shown as 0 MB/s or inf cycles."""
+    """Measure one figure; ``under`` is empty for Soft-RoCE. A run that does not end gives 0 MB/s or inf cycles."""
     port = next(ports)
     program = row.command.split()[0]
     command = f"{under} {row.command} {OWN if under else SOFT} -p {port}"
@@ -82,7 +82,7 @@ def measure(rig: Rig, under: str, row: GuestRow, ports: count[int]) -> float:
 
 
 def started(rig: Rig, under: str) -> subprocess.Popen[str]:
-    """Who holds a NIC process in the guest, once there is one: starting Python takes longest there."""
+    """Start a NIC process in the guest, wait until it runs, since Python starts slowly there, and return its owner."""
     for _ in range(STARTS):
         if "well" in rig.ask_guest(f"{under} echo well", SECONDS):
             break
@@ -90,7 +90,7 @@ def started(rig: Rig, under: str) -> subprocess.Popen[str]:
 
 
 def measured(rounds: int) -> tuple[list[Row], Found]:
-    """The rows of the table, Soft-RoCE's figures and rnic's against them, and all figures.
+    """Return the rows of the table, with figures of Soft-RoCE and rnic and their ratios, and all figures.
 
     Raises:
         LeftOutError: this machine cannot run the guest.
@@ -110,7 +110,7 @@ def measured(rounds: int) -> tuple[list[Row], Found]:
     rows = []
     for row in ROWS:
         own, soft = f"rnic, {row.what}", f"Soft-RoCE, {row.what}"
-        # what came to no end is none to be held to
+        # a run that did not end is no baseline
         found[soft] = [value for value in found[soft] if 0 < value < float("inf")]
         rows += [
             Row(f"guest: {soft}", soft, row.unit, less=row.less),

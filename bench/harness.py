@@ -1,7 +1,7 @@
-"""What every bench is made of: options, rounds in turn, ratios and verdicts, one table, JSON, other trees.
+"""Common parts of benches: options, interleaved rounds, ratios and verdicts, table, JSON, other trees.
 
-A bench names its figures and how each is taken (:func:`in_turn`), and its rows (:class:`Row`): a figure, or its ratio
-to others of the same rounds. :func:`report` prints them.
+A bench defines its figures with functions that measure them (:func:`in_turn`), and its rows (:class:`Row`): a figure,
+or its ratio to others of the same rounds. :func:`report` prints them.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ from rnic.spec.errors import RnicError
 
 ROOT = Path(__file__).resolve().parent.parent
 LEFT_OUT = 77
-"""Exit status of what this machine cannot run."""
+"""Exit status if this machine cannot run the bench."""
 MISSED = "MISSED"
 
 
 class LeftOutError(Exception):
-    """A figure that cannot be taken here, and why."""
+    """A figure cannot be measured here; the message has the reason."""
 
 
 def at_least_one(text: str) -> int:
-    """A number of rounds, messages, queue pairs."""
+    """Parse a number of rounds, messages or queue pairs."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of 1 or more")
     return int(text)
 
 
 def plain(text: str | None) -> str:
-    """A module's text without its markup."""
+    """Return a docstring without its markup."""
     return re.sub(r":\w+:`~?([^`]+)`", r"\1", text or "").replace("``", "")
 
 
 class Parser(argparse.ArgumentParser):
-    """Options of ``./dev bench NAME``; the module's text is the help, and an error is one line.
+    """Options of ``./dev bench NAME``; the module's docstring is the help, and an error is one line.
 
     Args:
-        rounds: how many by default, with ``--rounds``; none for 0. A short run has one.
-        short: what ``--short`` does; there is none where that is empty.
-        before: the same of ``--before``.
-        rows: names of the rows, with ``--only``.
-        json: with ``--json``.
+        rounds: default of ``--rounds``; 0 for no such option. A short run has one round.
+        short: help of ``--short``; empty for no such option.
+        before: help of ``--before``; empty for no such option.
+        rows: names of the rows for ``--only``.
+        json: true to add ``--json``.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Parser(argparse.ArgumentParser):
         self.rounds, self.rows = rounds, list(rows)
         self.set_defaults(json=None, before=None, only="", short=False, rounds=0, turns=0)
         if rounds:
-            self.add_argument("--rounds", type=at_least_one, metavar="N", help=f"how many; default {rounds}")
+            self.add_argument("--rounds", type=at_least_one, metavar="N", help=f"number of rounds; default {rounds}")
         if short:
             self.add_argument("--short", action="store_true", help=short)
         if before:
@@ -78,34 +78,34 @@ class Parser(argparse.ArgumentParser):
             self.add_argument("--only", default="", metavar="WORD", help="only rows with this word in their names")
         if json:
             self.add_argument(
-                "--json", nargs="?", const="-", metavar="FILE", help="write JSON there, or print it and no table"
+                "--json", nargs="?", const="-", metavar="FILE", help="write JSON to FILE, or print JSON, not the table"
             )
 
     def add_turns(self) -> None:
-        """Take the number of rounds as a word, too."""
+        """Also accept the number of rounds as a positional argument."""
         self.add_argument("turns", nargs="?", type=at_least_one, default=0, metavar="ROUNDS", help="as --rounds")
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong in one line; exit status 2."""
+        """Print an error in one line; exit with status 2."""
         self.exit(2, f"{self.prog.removeprefix('./dev ')}: {message}; {self.prog} --help has the options\n")
 
     def read(self, argv: list[str]) -> argparse.Namespace:
-        """What was given; ``--only`` has to match a row."""
+        """Parse the options; ``--only`` must match a row."""
         given = self.parse_args(argv)
         given.rounds = given.turns or given.rounds or (1 if given.short else self.rounds)
         if self.rows and not any(given.only in row for row in self.rows):
-            self.error(f"--only {given.only}: no row has that in its name; the rows are: {'; '.join(self.rows)}")
+            self.error(f"--only {given.only}: no row's name contains this; the rows are: {'; '.join(self.rows)}")
         return given
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: a figure, or its ratio to others of the same rounds.
+    """A line of the table: a figure, or its ratio to others of the same rounds.
 
-    ``against`` are figures of which the best counts. ``less`` means that less is better; of a ``speed``, which is
-    measured as a time, the ratio is turned round. Floor and aim are of the ratio where there is one, else of the
-    figure. The verdict is that of the best rounds, since whatever else runs on a machine only takes away; with
-    ``middle`` that of the medians.
+    The best of the figures ``against`` is the baseline. ``less`` means that lower is better; for a ``speed``, which is
+    measured as a time, the ratio is inverted. Floor and aim apply to the ratio if there is one, otherwise to the
+    figure. The verdict uses the best rounds, since other load can only slow a run down; with ``middle`` it uses the
+    medians.
     """
 
     what: str
@@ -119,23 +119,23 @@ class Row:
     middle: bool = False
 
     def best(self, values: Iterable[float]) -> float:
-        """Of a figure's rounds."""
+        """Return the best of a figure's rounds."""
         return (min if self.less else max)(values)
 
 
 Found = dict[str, list[float]]
-"""Values by figure, one for each time that it was taken."""
+"""Measured values by figure."""
 Take = Callable[[], float | Mapping[str, float]]
-"""Measures one figure, or several by their names."""
+"""Function that measures one figure, or several by name."""
 
 
 def in_turn(takes: Sequence[tuple[str, Take]], rounds: int) -> tuple[Found, dict[str, str]]:
-    """Take all figures in turn, ``rounds`` times: what is compared is of the same minutes.
+    """Measure all figures in turn, ``rounds`` times, so that compared values are from the same minutes.
 
-    Every other round goes backwards, so that neither of two figures always comes first.
+    Every other round runs in reverse order, so that neither of two figures always comes first.
 
     Returns:
-        Values by name, and why figures are left out: such a one is not taken again.
+        Values by name, and the reasons of figures left out, which are not measured again.
     """
     found: Found = {}
     missing: dict[str, str] = {}
@@ -156,7 +156,7 @@ def in_turn(takes: Sequence[tuple[str, Take]], rounds: int) -> tuple[Found, dict
 
 
 def verdict(value: float, floor: float | None, aim: float | None = None, less: bool = False) -> str:
-    """Whether a figure reaches its aim, or its floor; nothing where it has no floor."""
+    """Return whether a figure reaches its aim, or its floor; empty without a floor."""
     if floor is None:
         return ""
     floor_met, aim_met = (mark is not None and (value <= mark if less else value >= mark) for mark in (floor, aim))
@@ -164,7 +164,7 @@ def verdict(value: float, floor: float | None, aim: float | None = None, less: b
 
 
 def line(row: Row, found: Found, missing: Mapping[str, str]) -> dict[str, Any]:
-    """One row of the table, with its verdict or why there is none."""
+    """Return one row of the table, with its verdict or the reason for none."""
     less = row.less and not row.speed
     out: dict[str, Any] = {"what": row.what, "unit": row.unit, "floor": row.floor, "aim": row.aim, "less": less}
     values = found.get(row.figure)
@@ -185,7 +185,7 @@ def line(row: Row, found: Found, missing: Mapping[str, str]) -> dict[str, Any]:
 
 
 def show(lines: Sequence[Mapping[str, Any]]) -> None:
-    """Print the table, with what a line has in ``note`` at its end, and how many floors were missed."""
+    """Print the table, with each line's ``note`` at its end, and the number of missed floors."""
 
     def cell(value: float | None, width: int) -> str:
         if value is None:
@@ -209,7 +209,7 @@ def show(lines: Sequence[Mapping[str, Any]]) -> None:
 
 
 def write_json(given: argparse.Namespace, document: object) -> bool:
-    """Do what ``--json`` asks for; whether that was to print, and no table is wanted."""
+    """Handle ``--json``; return whether JSON was printed instead of the table."""
     text = json.dumps(document, indent=1) + "\n"
     if given.json == "-":
         print(text, end="")
@@ -222,14 +222,14 @@ def report(
     given: argparse.Namespace, rows: Iterable[Row], found: Found, missing: Mapping[str, str] | None = None,
     notes: Mapping[str, str] | None = None, wrong: Mapping[str, str] | None = None, **about: object,
 ) -> int:  # fmt: skip
-    """Print the table and write the JSON, which also has ``about``, of the rows that ``--only`` leaves.
+    """Print the table and write the JSON, which also has ``about``, for the rows selected by ``--only``.
 
     Args:
-        notes: what stands at the end of a row of this name.
-        wrong: why a row of this name missed what is not in its figure.
+        notes: notes at the ends of rows, by name.
+        wrong: failures of rows apart from their figures, by name.
 
     Returns:
-        1 where a floor was missed, else 0. Most benches do not fail of that, since machines differ.
+        1 if a floor was missed, else 0. Most benches ignore that, since machines differ.
     """
     lines = [line(row, found, missing or {}) for row in rows if given.only in row.what]
     for one in lines:
@@ -242,12 +242,12 @@ def report(
 
 
 def figures_for(rows: Iterable[Row], word: str = "") -> set[str]:
-    """Names of the figures of all rows with ``word`` in their names, and of those that they are compared to."""
+    """Return the names of the figures and baselines of all rows with ``word`` in their names."""
     return {name for row in rows if word in row.what for name in (row.figure, *row.against)}
 
 
 def beside(rows: Iterable[Row]) -> list[Row]:
-    """The rows of figures alone, each compared with the same figure of another tree."""
+    """Return rows that compare each figure with the same figure of another tree."""
     return [
         replace(row, what=f"{row.what}, to before", floor=None, aim=None, against=(f"before: {row.figure}",))
         for row in rows
@@ -256,10 +256,10 @@ def beside(rows: Iterable[Row]) -> list[Row]:
 
 @contextmanager
 def tree_of(commit: str | None, build: bool = False) -> Iterator[Path | None]:
-    """A work tree of a commit, for as long as this lasts, or the tree that is named; ``None`` where none is wanted.
+    """Yield a temporary work tree of a commit, or the given tree; ``None`` without ``commit``.
 
     Args:
-        build: its ``./dev setup`` makes its environment, with the compiled parts.
+        build: true to create its environment with compiled parts by its ``./dev setup``.
     """
     if commit is None:
         yield None
@@ -281,18 +281,18 @@ def tree_of(commit: str | None, build: bool = False) -> Iterator[Path | None]:
 
 def _built(tree: Path, build: bool) -> Path:
     if build and subprocess.run([tree / "dev", "setup"], cwd=tree, check=False).returncode:
-        raise SystemExit(f"bench: {tree}: ./dev setup failed there; the reason is above")
+        raise SystemExit(f"bench: {tree}: ./dev setup failed: see above")
     return tree
 
 
 def call_in(tree: Path, name: str, *arguments: object, env: Mapping[str, str] | None = None, quiet: bool = True) -> Any:
-    """What ``module.function`` of ``bench/`` returns in a process of its own that imports the rnic of a tree.
+    """Call ``module.function`` of ``bench/`` in a process that imports the rnic of a tree; return the result.
 
     Args:
-        quiet: what it says on stderr is the reason where it fails, and not printed.
+        quiet: true to not print its stderr, but use it as the reason of a failure.
 
     Raises:
-        LeftOutError: it failed, or the tree has no such rnic.
+        LeftOutError: it failed, or the tree has no such function.
     """
     module = name.rpartition(".")[0]
     code = (
@@ -314,26 +314,26 @@ def call_in(tree: Path, name: str, *arguments: object, env: Mapping[str, str] | 
 
 
 def free_port() -> str:
-    """A TCP port of 127.0.0.1 that nobody has."""
+    """Return an unused TCP port of 127.0.0.1."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return str(sock.getsockname()[1])
 
 
 def last_row(said: str) -> list[str]:
-    """Columns of the last line of figures that perftest or ``ucx_perftest`` printed; empty where there is none."""
+    """Return the columns of the last line of figures of perftest or ``ucx_perftest``; empty without one."""
     lines = [each.split() for each in said.splitlines() if re.match(r"^\s*(\d+|Final:)\s", each)]
     return lines[-1] if lines else []
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is in use."""
+    """Return the bytes of this process's resident memory."""
     gc.collect()
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * mmap.PAGESIZE
 
 
 def run(main: Callable[[list[str]], int | None]) -> NoReturn:
-    """Run a bench; what cannot run here is said in one line, exit status 77, and a closed pipe is no traceback."""
+    """Run a bench; print one line with exit status 77 if it cannot run here, and no traceback on a closed pipe."""
     try:
         status = main(sys.argv[1:]) or 0
         sys.stdout.flush()

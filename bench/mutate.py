@@ -1,14 +1,14 @@
-"""Mutation testing: change one thing in the product, and see whether a test notices.
+"""Mutation testing: change one thing in the product, and check that a test fails.
 
     ./dev mutate [--count N] [--seed N] [--near] [--json FILE] [ROOM ...]
     ./dev mutate --chosen [WORD ...]
 
-Draws mutants of the rooms (by default all that have tests named for them) with a seeded generator, puts each into a
-copy of the tree, and runs first the tests near the room, then, where those pass, all that are quick (not with
-``--near``). A mutant that passes has survived: read it, then write the test that it lacks or say why it changes
-nothing. Python is changed in its syntax tree, the C of ``abi`` in its text, where the result compiles. ``--chosen``
-runs those of ``mutants.toml``, which were chosen by hand, each against the tests that are named for it, and none may
-survive; words choose among them, by rule or path. CI runs these: what a draw of a few says is luck.
+Draws mutants of the rooms (by default all with assigned tests) with a seeded generator, applies each to a copy of the
+tree, and runs the tests near the room, and if these pass, all quick tests (not with ``--near``). A mutant that passes
+has survived: write the missing test, or explain why the mutant is equivalent. Python is changed in its syntax tree, the
+C of ``abi`` in its text, if the result compiles. ``--chosen`` runs the hand-written mutants of ``mutants.toml``, each
+with its own tests, and none may survive; words select them by rule or path. CI runs these, since a small random draw
+proves little.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _SWAPS: dict[type[ast.AST], type[ast.AST]] = {
 
 
 class Mutant(NamedTuple):
-    """One change: the ``change``-th of node ``node`` (in :func:`ast.walk` order) of a file."""
+    """A mutant: change number ``change`` of node ``node`` (in :func:`ast.walk` order) of a file."""
 
     path: Path
     node: int
@@ -70,7 +70,7 @@ class Mutant(NamedTuple):
 
 
 def unmutated(node: ast.AST) -> Sequence[ast.AST]:
-    """The children of a node where a change has no effect: annotations, docstrings, slots, typing-only blocks."""
+    """Return children of a node in which a change has no effect: annotations, docstrings, slots, typing-only blocks."""
     if isinstance(node, ast.FunctionDef):
         return [arg.annotation for arg in ast.walk(node.args) if isinstance(arg, ast.arg) and arg.annotation] + (
             [node.returns] if node.returns else []
@@ -87,7 +87,7 @@ def unmutated(node: ast.AST) -> Sequence[ast.AST]:
 
 
 def changes(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node that may stand in the place of this one."""
+    """Yield every replacement of a node."""
     new = copy.deepcopy(node)
     if isinstance(new, ast.Compare) and len(new.ops) == 1:
         new.ops = [_SWAPS[type(new.ops[0])]()]  # type: ignore[list-item]
@@ -116,7 +116,7 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
         yield ast.Break()
 
 
-# One line of C: what is replaced, and by what. Blanks tell a comparison from a shift, a pointer or a template.
+# Replacements in a line of C. Blanks distinguish a comparison from a shift, a pointer or a template.
 _C_SWAPS = (
     (r" < ", " <= "), (r" <= ", " < "), (r" > ", " >= "), (r" >= ", " > "), (r" == ", " != "), (r" != ", " == "),
     (r" && ", " || "), (r" \|\| ", " && "), (r" \+ ", " - "), (r" - ", " + "), (r" & ", " | "), (r" \| ", " & "),
@@ -126,11 +126,11 @@ _C_SWAPS = (
     (r"\bbreak;", ";"), (r"^\t+\w+\([^;]*\);$", ";"), (r"^\t+[\w>.\[\]-]+ = [^;]*;$", ";"),
 )  # fmt: skip
 _SAME_IN_C = re.compile(r"\bpthread_(mutex|cond)_(init|destroy)\(&[^,]*(, NULL)?\);$")
-"""Lines of C that a mutant may leave out: in memory that begins as zeros such a lock is one already."""
+"""Lines of C whose removal has no effect: zeroed memory is an initialized lock."""
 
 
 def c_mutants(path: Path) -> Iterator[Mutant]:
-    """All mutants of a file of C: ``node`` is the line, ``change`` the place of what is changed among all of it."""
+    """Yield all mutants of a C file: ``node`` is the line, ``change`` the number of the replacement."""
     comment = False
     for number, line in enumerate((ROOT / path).read_text(encoding="utf-8").splitlines(), 1):
         starts, ends = line.rfind("/*"), line.rfind("*/")
@@ -142,15 +142,15 @@ def c_mutants(path: Path) -> Iterator[Mutant]:
 
 
 def c_changes(line: str) -> Iterator[str]:
-    """Every other line that may stand in the place of this one."""
+    """Yield every replacement of a line."""
     for pattern, instead in _C_SWAPS:
         for found in re.finditer(pattern, line):
             yield line[: found.start()] + instead + line[found.end() :]
 
 
 def compiles(path: Path) -> bool:
-    """Whether a file of C is one still."""
-    # made from the tables when the library is built
+    """Return whether a C file compiles."""
+    # generated from the tables when the library is built
     for name, text in (("rnic_hw.h", c_header), ("rnic_reasons.h", reasons_header)):
         if not (path.parent / name).exists():
             (path.parent / name).write_text(text(), encoding="utf-8")
@@ -160,7 +160,7 @@ def compiles(path: Path) -> bool:
 
 
 def mutants(path: Path) -> Iterator[Mutant]:
-    """All mutants of a file of the product."""
+    """Yield all mutants of a file of the product."""
     if path.suffix == ".c":
         yield from c_mutants(path)
         return
@@ -177,12 +177,12 @@ def mutants(path: Path) -> Iterator[Mutant]:
 
 
 def first_line(node: ast.AST) -> str:
-    """A node as source, shortened to the line that changes."""
+    """Return the changed line of a node's source."""
     return ast.unparse(ast.fix_missing_locations(node)).splitlines()[0]
 
 
 def mutated(mutant: Mutant) -> str:
-    """The file with the change made."""
+    """Return the text of the mutated file."""
     if mutant.path.suffix == ".c":
         lines = (ROOT / mutant.path).read_text(encoding="utf-8").splitlines()
         lines[mutant.node - 1] = list(c_changes(lines[mutant.node - 1]))[mutant.change]
@@ -199,7 +199,7 @@ def mutated(mutant: Mutant) -> str:
 
 
 def passes(tree: Path, tests: tuple[str, ...], timeout_s: int) -> bool:
-    """Whether the tests pass in a copy of the tree; a mutant that hangs does not."""
+    """Return whether the tests pass in a copy of the tree; a timeout is a failure."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not full"]
     env = chosen_mutants.environment(tree)
     quiet = subprocess.DEVNULL
@@ -213,7 +213,7 @@ def passes(tree: Path, tests: tuple[str, ...], timeout_s: int) -> bool:
 
 
 def survives(tree: Path, mutant: Mutant, near: bool) -> bool | None:
-    """Put a mutant into the copy of the tree, run the tests, take it out again; ``None`` where it does not compile."""
+    """Apply a mutant to the copy of the tree, run the tests, and undo it; return ``None`` if it does not compile."""
     place = tree / mutant.path
     times = place.stat()
     original = place.read_bytes()
@@ -225,26 +225,26 @@ def survives(tree: Path, mutant: Mutant, near: bool) -> bool | None:
         return passes(tree, NEAR[room], TIMEOUT_S["near"]) and (near or passes(tree, WIDE, TIMEOUT_S["wide"]))
     finally:
         place.write_bytes(original)
-        os.utime(place, ns=(times.st_atime_ns, times.st_mtime_ns))  # its compiled form holds again
+        os.utime(place, ns=(times.st_atime_ns, times.st_mtime_ns))  # keep its byte code valid
 
 
 def main(argv: list[str]) -> int:
-    """Run and print; exit status 1 where fewer than 85 % are killed."""
+    """Run and print; exit status 1 if fewer than 85 % are killed."""
     parser = argparse.ArgumentParser(prog="./dev mutate", description=__doc__.splitlines()[0])
-    parser.add_argument("rooms", nargs="*", metavar="ROOM", help=f"of {', '.join(NEAR)}; all by default")
+    parser.add_argument("rooms", nargs="*", metavar="ROOM", help=f"rooms, of {', '.join(NEAR)}; by default all")
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--near", action="store_true", help="only the tests near each room")
     parser.add_argument(
-        "--chosen", action="store_true", help="those of mutants.toml; ROOM is then a word of path or rule"
+        "--chosen", action="store_true", help="the mutants of mutants.toml; ROOM is then a word of path or rule"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the survivors there too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the survivors to FILE")
     args = parser.parse_args(argv)
     if args.chosen:
         return chosen_mutants.run(args.rooms)
     rooms = args.rooms or list(NEAR)
     if unknown := set(rooms) - set(NEAR):
-        parser.error(f"no tests are named for {', '.join(sorted(unknown))}; give one of {', '.join(NEAR)}")
+        parser.error(f"{', '.join(sorted(unknown))} has no assigned tests; give one of {', '.join(NEAR)}")
     kinds = ("*.py", "src/*.c") if shutil.which(os.environ.get("CC", "cc")) else ("*.py",)
     files = [
         p.relative_to(ROOT) for room in rooms for kind in kinds for p in sorted((ROOT / PRODUCT / room).glob(kind))
@@ -258,11 +258,11 @@ def main(argv: list[str]) -> int:
         used = {mutant.path.parts[len(PRODUCT.parts)] for mutant in drawn}
         for tests in (*(NEAR[room] for room in rooms if room in used), *(() if args.near else (WIDE,))):
             if not passes(tree, tests, TIMEOUT_S["wide"]):
-                print(f"mutate: {' '.join(tests)} fail without any mutant; mend them first", file=sys.stderr)
+                print(f"mutate: {' '.join(tests)} fail without a mutant; fix them first", file=sys.stderr)
                 return 2
         broken = [p for p in files if p.suffix == ".c" and not compiles(tree / p)]
         if broken:
-            print(f"mutate: {broken[0]} does not compile without any mutant; mend that first", file=sys.stderr)
+            print(f"mutate: {broken[0]} does not compile without a mutant; fix it first", file=sys.stderr)
             return 2
         survivors = []
         start = time.monotonic()
@@ -280,7 +280,7 @@ def main(argv: list[str]) -> int:
                 print(f"{killed}, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
     killed_percent = 100 * (done - len(survivors)) / max(1, done)
     said = f"{done} mutants of {len(every)} (seed {args.seed}): {killed_percent:.1f} % killed"
-    print(f"{said}, at least {LEAST_PERCENT} asked")
+    print(f"{said}, at least {LEAST_PERCENT} required")
     if args.json:
         rows = [mutant._asdict() | {"path": str(mutant.path)} for mutant in survivors]
         args.json.write_text(json.dumps({"mutants": done, "survivors": rows}, indent=1) + "\n")

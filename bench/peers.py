@@ -1,5 +1,5 @@
-"""Other programs' figures on this machine: UCX, libfabric and ZeroMQ over TCP on loopback where they are installed, and
-the C programs beside this module, which are built.
+"""Figures of other programs on this machine: UCX, libfabric and ZeroMQ over TCP on loopback, if installed, and the C
+programs in this directory, which are built on demand.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ else:
 
 
 def c_program(folder: Path, name: str, *words: str) -> float:
-    """The figure that ``raw_udp.c`` or ``process_vm.c`` prints, built in a folder where it is not there yet."""
+    """Build ``raw_udp.c`` or ``process_vm.c`` in a directory, if needed, and return its figure."""
     program = folder / name
     if not program.exists():
         compiler = shutil.which("cc")
@@ -56,7 +56,7 @@ def c_program(folder: Path, name: str, *words: str) -> float:
 
 
 def apart() -> tuple[list[str], list[str]]:
-    """What puts a server and a client on a core of their own."""
+    """Return command prefixes that pin server and client to different cores."""
     if not hasattr(os, "sched_getaffinity") or shutil.which("taskset") is None:
         return [], []
     cores = sorted(os.sched_getaffinity(0))
@@ -66,7 +66,7 @@ def apart() -> tuple[list[str], list[str]]:
 
 
 def pair(server: list[str], client: list[str], environment: dict[str, str] | None = None) -> str:
-    """What the client prints, with its server beside it. ``LeftOutError`` where they do not end well."""
+    """Run a server and its client, and return the client's output; raise ``LeftOutError`` if they fail."""
     env = {**os.environ, **(environment or {})}
     theirs, ours = apart()
     with subprocess.Popen([*theirs, *server], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
@@ -89,8 +89,8 @@ def pair(server: list[str], client: list[str], environment: dict[str, str] | Non
 
 
 def ucx(test: str, size: int, count: int) -> list[float]:
-    """The last line of ``ucx_perftest`` over TCP: latencies in us (typical, mean, overall), MB/s and messages/s (each
-    average and overall)."""
+    """Return the last line of ``ucx_perftest`` over TCP: latencies in us (typical, mean, overall), MB/s and messages
+    per second (each average and overall)."""
     program = shutil.which("ucx_perftest")
     if program is None:
         raise LeftOutError("ucx_perftest is not installed")
@@ -101,22 +101,22 @@ def ucx(test: str, size: int, count: int) -> list[float]:
 
 
 def ucx_tag_latency(count: int) -> float:
-    """Half a round trip of 8 bytes in us, typical."""
+    """Measure half a round trip of 8 bytes in us, typical."""
     return ucx("tag_lat", 8, count)[0]
 
 
 def ucx_tag_rate(count: int) -> float:
-    """Millions of messages of 8 bytes a second."""
+    """Measure millions of 8-byte messages per second."""
     return ucx("tag_bw", 8, count)[-1] / 1e6
 
 
 def ucx_tag_gbps(size: int, count: int) -> float:
-    """GB/s of messages one way."""
+    """Measure GB/s of messages one way."""
     return ucx("tag_bw", size, count)[-1] * size / 1e9
 
 
 def libfabric_gbps(size: int, count: int) -> float:
-    """GB/s of ``fi_pingpong``, one message in flight: libfabric ships no other measurement."""
+    """Measure GB/s of ``fi_pingpong`` with one message in flight; libfabric has no other benchmark."""
     program = shutil.which("fi_pingpong")
     if program is None:
         raise LeftOutError("fi_pingpong is not installed")
@@ -127,7 +127,7 @@ def libfabric_gbps(size: int, count: int) -> float:
 
 
 def zeromq_gbps(size: int) -> float:
-    """GB/s from a PUSH to a PULL socket, with pyzmq."""
+    """Measure GB/s from a PUSH to a PULL socket, with pyzmq."""
     if importlib.util.find_spec("zmq") is None:
         raise LeftOutError("pyzmq is not installed")
     theirs, ours = apart()

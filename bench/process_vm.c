@@ -1,6 +1,5 @@
 /*
- * What loopback inside the NIC is held against: one process_vm_readv of so many bytes after the other, out of another
- * process's memory.
+ * Baseline of shared-memory loopback: sequential process_vm_readv calls of BYTES from another process's memory.
  *
  *     process_vm BYTES COUNT     prints GB/s
  */
@@ -42,7 +41,7 @@ int main(int argc, char **argv)
 	if (!child) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		prctl(PR_SET_PTRACER, parent);
-		memset(from, 2, bytes); /* pages of its own */
+		memset(from, 2, bytes); /* allocate its pages */
 		if (write(ready[1], &byte, 1) != 1)
 			return 1;
 		pause();
@@ -54,7 +53,7 @@ int main(int argc, char **argv)
 	double began = 0;
 	for (size_t i = 0; i < count + count / 10; i++) {
 		if (i == count / 10)
-			began = now(); /* what came before was for the caches */
+			began = now(); /* the first iterations warmed the caches */
 		if (process_vm_readv(child, &here, 1, &there, 1, 0) != (ssize_t)bytes) {
 			perror("process_vm_readv");
 			kill(child, SIGKILL);

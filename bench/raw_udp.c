@@ -1,11 +1,11 @@
-/* What C can do with UDP sockets on this machine: the yardstick for rnic's own figures.
+/* Baseline for rnic's figures: UDP sockets in C on this machine.
  *
  *   raw_udp bw SEGMENT SECONDS [PAYLOAD]   GB/s of PAYLOAD bytes (SEGMENT - 16) in segments, UDP_SEGMENT to UDP_GRO
- *   raw_udp lat ROUNDS                     microseconds of half a round trip of 40 bytes, median, as its peers print it
- *   raw_udp sleep ROUNDS                   the same where both ends sleep until a datagram comes
+ *   raw_udp lat ROUNDS                     median of half a round trip of 40 bytes in microseconds
+ *   raw_udp sleep ROUNDS                   the same, with both ends sleeping until a datagram arrives
  *
- * Two processes, each on a core of its own where there are two, nothing but sockets between them: no ICRC, no queues, no
- * memory checks. Both ends spin but for `sleep`. A window of bytes keeps the receive buffer from overflowing.
+ * Two processes, on different cores if there are two, with plain sockets: no ICRC, no queues, no memory checks. Both
+ * ends spin, except with `sleep`. A window of bytes keeps the receive buffer from overflowing.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -34,9 +34,9 @@
 #define BUFFER (4 << 20)
 #define SMALL 40
 #define MOST 65507
-#define RUN_TRUESIZE 62700 /* what one run takes of a receive buffer, measured: 134 runs in 8 MiB */
+#define RUN_TRUESIZE 62700 /* receive buffer space of one run, as measured: 134 runs in 8 MiB */
 #define STALL_S 0.05
-#define TOGETHER 20 /* round trips that are timed as one */
+#define TOGETHER 20 /* round trips per time measurement */
 
 static double now(void)
 {
@@ -83,7 +83,7 @@ static int make_socket(struct sockaddr_in *address)
 	return fd;
 }
 
-/* Echoes small datagrams; counts the others and says every now and then how many bytes came. */
+/* Echo small datagrams; count the others, and report the number of received bytes now and then. */
 static void serve(int fd, uint64_t every)
 {
 	static char buffer[1 << 16];
@@ -168,7 +168,7 @@ static int order(const void *one, const void *other)
 	return (a > b) - (a < b);
 }
 
-/* Rounds are timed some at a time, since a look at the clock is a twentieth of one. */
+/* Time several rounds together, since reading the clock takes a twentieth of one. */
 static double half_round_trip(int fd, const struct sockaddr_in *to, long rounds)
 {
 	char message[SMALL] = { 0 };

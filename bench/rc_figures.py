@@ -1,4 +1,4 @@
-"""rnic's own figures for ``./dev bench rc``, each between two processes unless it says otherwise."""
+"""Figures of rnic for ``./dev bench rc``, between two processes unless stated otherwise."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _DEPTH = 1024
 
 @contextmanager
 def running(operation: str, size: int, depth: int = 32, mtu: int = 0, lose: int = 0) -> Iterator[Run]:
-    """A queue pair towards a passive side in another process that serves ``operation``.
+    """Yield a queue pair toward a passive side in another process that serves ``operation``.
 
     Args:
-        lose: one in so many packets that arrive at either side is lost, none for 0.
+        lose: drop one in this many packets that arrive at either side, 0 for none.
     """
     with own_peer(ADDRESS) as (host, port):
         faults = [rate_rule("drop", 1 / lose)] if lose else []
@@ -46,15 +46,15 @@ def running(operation: str, size: int, depth: int = 32, mtu: int = 0, lose: int 
 
 
 def verify(run: Run, size: int) -> None:
-    """The passive side has what was sent; :class:`LeftOutError` otherwise."""
+    """Check the data at the passive side; raise :class:`LeftOutError` if it is wrong."""
     if not run._verify(size):
         raise LeftOutError(f"{run.operation} of {size} bytes: data differs from what was sent")
 
 
 def perf(test: str, size: int, count: int, mtu: int = 0) -> dict[str, Any]:
-    """One row of ``rnic perf``."""
+    """Return one row of ``rnic perf``."""
     with own_peer(ADDRESS) as (host, port):
-        # to its end, where it says goodbye: a peer that is only left says that this side hung up
+        # run it to its orderly end: otherwise the peer reports that this side hung up
         (row,) = measure(test, [size], host, port, addr=ADDRESS, udp_port=0, iterations=count, mtu=mtu)
     if not row["verified"]:
         raise LeftOutError(f"{test} of {size} bytes: data differs from what was sent")
@@ -62,17 +62,17 @@ def perf(test: str, size: int, count: int, mtu: int = 0) -> dict[str, Any]:
 
 
 def gbps(operation: str, size: int, count: int, mtu: int = 4096) -> float:
-    """GB/s of messages, 32 of them outstanding."""
+    """Measure GB/s of messages, 32 outstanding."""
     return float(perf(f"{operation}_bw", size, count, mtu)["bw_average_MBps"]) / 1e3
 
 
 def write_latency(count: int) -> float:
-    """Half a round trip of 8-byte WRITEs in us, typical."""
+    """Measure the typical half round trip of 8-byte WRITEs in us."""
     return float(perf("write_lat", 8, count)["t_typical_us"])
 
 
 def batch_rate(seconds: float) -> float:
-    """Millions of 8-byte WRITEs a second by the array, 64 a doorbell; all that there is room for between two polls."""
+    """Measure millions of 8-byte WRITEs per second with ``post_batch``, 64 per doorbell; refill after each poll."""
     with running("write", 8, _DEPTH) as run:
         run._begin(8, 0)
         end = run.end
@@ -87,7 +87,7 @@ def batch_rate(seconds: float) -> float:
         while not (over := time.perf_counter() - start >= seconds) or done < posted:
             while not over and posted - done < _DEPTH // A_DOORBELL:
                 if end.qp.post_batch(entries) != A_DOORBELL:
-                    raise LeftOutError("the send queue was full where it had room")
+                    raise LeftOutError("the send queue was full although it had room")
                 posted += 1
             if got := end.cq.poll_batch(found):
                 if (found["status"][:got] != st.SUCCESS).any():
@@ -101,7 +101,7 @@ def batch_rate(seconds: float) -> float:
 
 
 def send_rate(seconds: float) -> float:
-    """Millions of 8-byte SENDs a second by ``post_send``, one a doorbell, up to 64 outstanding."""
+    """Measure millions of 8-byte SENDs per second with ``post_send``, one per doorbell, up to 64 outstanding."""
     with running("send", 8, A_DOORBELL) as run:
         run._begin(8, 0)
         end = run.end
@@ -121,7 +121,7 @@ def send_rate(seconds: float) -> float:
 
 
 def lossy_gbps(lose: int, count: int) -> float:
-    """GB/s of 1 MiB WRITEs where one in so many packets is lost on its way, none for 0, chosen by a seed."""
+    """Measure GB/s of 1 MiB WRITEs with one in ``lose`` packets lost, chosen by a seed; 0 for none."""
     with running("write", LONG, 32, 4096, lose) as run:
         row = run.bandwidth(LONG, count)
         if not row["verified"]:
@@ -130,9 +130,9 @@ def lossy_gbps(lose: int, count: int) -> float:
 
 
 def memory_gbps(seconds: float) -> float:
-    """GB/s of 1 MiB WRITEs with ICRC between two NICs of this process, over the in-memory link.
+    """Measure GB/s of 1 MiB WRITEs with ICRC between two NICs of this process, over the in-memory link.
 
-    Some are in flight, and nobody drives their target, as nobody does in another process: its own thread takes them.
+    Several are in flight. As with another process, this thread does not drive the target; the target's thread does.
     """
     flow = Flow(LONG, 16)
     qp, cq = flow.qps[0], flow.cqs[0]

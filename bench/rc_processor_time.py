@@ -1,4 +1,4 @@
-"""What a WRITE costs in processor time: imported by :mod:`bench_rc` in processes that run one tree or another."""
+"""Processor time of a WRITE; :mod:`bench_rc` imports this in processes that run different trees."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LONG = 1 << 20
 
 
 def processor_time(rounds: int) -> dict[str, float]:
-    """Microseconds of processor time of an 8-byte and of a 1 MiB WRITE, both ends, in virtual time: best of rounds."""
+    """Measure the processor time in us of an 8-byte and a 1 MiB WRITE for both ends, in virtual time; best round."""
     best = {"short": 1e9, "long": 1e9}
     with QpPair(size=LONG, depth=64) as pair:
         a = pair.a

@@ -1,5 +1,5 @@
-"""Live runs of connection management: librdmacm's programs in a guest with Linux Soft-RoCE against the same programs of
-this machine, unmodified, under `rnic exec`; each as client and as server.
+"""Live runs of connection management: librdmacm's programs in a guest with Linux Soft-RoCE against the same unmodified
+programs on this machine under `rnic exec`, each as client and as server.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from rnic.runtime.directory import ProcessError
 RNIC = Path(sys.executable).parent / "rnic"
 SECONDS = 60
 SETTLE_S = 3.0
-"""How long a server in the guest may take that does not listen, so that nothing shows when it is there."""
+"""Start-up time of a server in the guest that does not listen, and so cannot be detected."""
 GOODBYE_S = 10.0
-"""A server that knows that its client has gone ends within this time."""
+"""Time within which a server exits after its client has disconnected."""
 _COMM_BYTES = 15
 _LISTENS_SECONDS = 30.0
 _DEVICES = ("rnic0", "rnic1")
 _WIRE = "eth0"
-"""The guest's interface on it."""
+"""The guest's network interface."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """One program: what server and client are told besides, with ``SERVER`` and ``CLIENT`` for the addresses.
+    """A program and further arguments of server and client; ``SERVER`` and ``CLIENT`` stand for the addresses.
 
-    A server that ``stays`` is ended once its client has; one of a kind that does not ``listen`` joins a group or has a
-    socket alone. ``netem`` is what happens to all that the guest sends, CM
-    messages not least. What is not ``quick`` is made with ``--all`` alone.
+    A server that ``stays`` is terminated after its client has exited. A program that does not ``listen`` joins a group
+    or only has a socket. ``netem`` impairs all packets that the guest sends, including CM messages. Programs that are
+    not ``quick`` run only with ``--all``.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Program:
     quick: bool = True
 
     def words(self, serves: bool, server: str, client: str) -> list[str]:
-        """As it is typed."""
+        """Return the command line."""
         names = {"SERVER": server, "CLIENT": client}
         own = self.server if serves else self.client
         return [self.name, *self.options, *(names.get(word, word) for word in own)]
@@ -58,9 +58,10 @@ class Program:
 
 _BY_NAME = ("SERVER",)
 _BOUND = ("-b", "SERVER")
-_LISTENS_AGAIN = "delay 100ms"
-"""perftest's server ends the connection that agrees on parameters with a message, and then listens anew. Its client,
-whom that message lets go on, connects again at once and only once: in an emulated guest the server is not there yet."""
+_LISTENS_AGAIN = "delay 200ms"
+"""perftest's server ends the connection for parameters with a message, and then listens again. On that message the
+client connects again, at once and only once. In an emulated guest, or on a busy machine, the server does not listen by
+then, so delay it."""
 _STREAM = ("-S", "4096", "-I", "10", "-C", "10")
 PROGRAMS = (
     Program("rping", ("-C", "10", "-V"), (4, 6), ("-s", "-a", "SERVER"), ("-c", "-a", "SERVER")),
@@ -81,7 +82,7 @@ PROGRAMS = (
         label="netem",
         netem="delay 3ms 2ms loss 10% duplicate 10% reorder 25%",
     ),
-    # a guest that is emulated takes a few messages a millisecond
+    # an emulated guest handles a few messages per millisecond
     *(
         Program(name, ("-R", "-F", "-n", "20", "-s", "4096"), client=_BY_NAME, netem=_LISTENS_AGAIN)
         for name in ("ib_write_bw", "ib_read_bw", "ib_send_bw")
@@ -90,12 +91,12 @@ PROGRAMS = (
 
 
 def run(rig: Rig, program: Program, family: int, rnic_serves: bool, runtime: str) -> tuple[str, str]:
-    """One run; what is wrong with it, empty if nothing is, and what both said."""
+    """Run a program; return the problem, empty if there is none, and the output of both ends."""
     if not program.netem:
         return _run(rig, program, family, rnic_serves, runtime)
     said = rig.ask_guest(f"tc qdisc replace dev {_WIRE} root netem {program.netem} && echo set")
     if "set" not in said:
-        return "the guest's wire cannot be made bad (tc netem)", said
+        return "netem cannot be set up in the guest (tc)", said
     try:
         return _run(rig, program, family, rnic_serves, runtime)
     finally:
@@ -120,7 +121,7 @@ def _run(rig: Rig, program: Program, family: int, rnic_serves: bool, runtime: st
         time.sleep(SETTLE_S)
     client = start(False, not rnic_serves)
     said = {"client": client.communicate()[0]}
-    # Linux says goodbye once, if its program leaves at once: where that may be lost, the server cannot know
+    # Linux sends DREQ only once if its program exits at once: if that is lost, the server cannot know
     waits_on = bool(program.netem) and rnic_serves and not client.returncode and not _ends(server)
     if client.returncode or program.stays or waits_on:
         server.terminate()
@@ -135,7 +136,7 @@ def _run(rig: Rig, program: Program, family: int, rnic_serves: bool, runtime: st
 
 
 def _ends(server: subprocess.Popen[str]) -> bool:
-    """Whether it ends by itself before long."""
+    """Return whether it exits by itself within :data:`GOODBYE_S`."""
     try:
         server.wait(GOODBYE_S)
     except subprocess.TimeoutExpired:
@@ -144,7 +145,7 @@ def _ends(server: subprocess.Popen[str]) -> bool:
 
 
 def wait_guest(rig: Rig, name: str, server: subprocess.Popen[str]) -> None:
-    """Until a program in the guest listens, by what its kernel shows of it, or has ended."""
+    """Wait until a program in the guest listens, as its kernel shows, or has exited."""
     end = time.monotonic() + _LISTENS_SECONDS
     while time.monotonic() < end and server.poll() is None:
         shown = rig.ask_guest("rdma resource show cm_id").splitlines()
@@ -154,7 +155,7 @@ def wait_guest(rig: Rig, name: str, server: subprocess.Popen[str]) -> None:
 
 
 def wait_services(runtime: Path, server: subprocess.Popen[str]) -> None:
-    """Until a server under `rnic exec` listens on QP1 or has joined a group, or has ended."""
+    """Wait until a server under `rnic exec` listens on QP1, has joined a group, or has exited."""
     end = time.monotonic() + _LISTENS_SECONDS
     while time.monotonic() < end and server.poll() is None:
         for device in _DEVICES:

@@ -1,8 +1,8 @@
-"""The other end of late_receiver.c: all messages at once, with three retries, to who has posted no receive yet.
+"""Peer of late_receiver.c: send all messages at once, with three retries, to a peer without posted receives.
 
     early_sender.py ADDRESS PORT MESSAGES BYTES SERVER
 
-Prints ``MESSAGES messages`` when all completed, and what it took.
+Print ``MESSAGES messages`` when all completed, and the time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SHOWN = ("rnr_naks_received", "sequence_naks_received", "rewinds", "ack_timeouts
 
 
 def main(address: str, port: str, messages: str, size: str, server: str) -> int:
-    """Send; exit status 1 if a message fails."""
+    """Send all messages; return 1 if one fails."""
     count, length = int(messages), int(size)
     with Context(addr=address) as ctx, socket.create_connection((server, int(port)), SECONDS) as peer:
         pd, cq = PD(ctx), CQ(ctx, count + 1)

@@ -1,8 +1,8 @@
-"""What Soft-RoCE itself does in the guest, by stock programs from the guest to itself: ``python interop/figures.py``.
+"""Measure Soft-RoCE in the guest with stock programs, from the guest to itself: ``python interop/figures.py``.
 
-The guest is emulated (QEMU without hardware virtualisation, unless the machine has it), so its figures are those of a
-machine many times slower: beside rnic's they show proportions between message sizes, not who is faster. Exit status 77
-where this machine cannot run the guest.
+Without hardware virtualization the guest is emulated (QEMU), and its figures are those of a much slower machine: they
+show proportions between message sizes, but not whether rnic is faster. Exit status 77 if this machine cannot run the
+guest.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from rig import UnavailableError, booted
 
 PINGPONG = "ibv_rc_pingpong -s 8 -n 1000 -g 1"
-"""ib_write_lat counts cycles, whose length it does not find out in the guest; this one asks the clock."""
+"""Measures time; ib_write_lat counts cycles, whose length it cannot determine in the guest."""
 RUNS = (
     ("WRITE of 64 KiB", "ib_write_bw -s 65536 -n 200"),
     ("WRITE of 1 MiB", "ib_write_bw -s 1048576 -n 20"),
@@ -22,7 +22,7 @@ LEFT_OUT = 77
 
 
 def main() -> int:
-    """Print the programs' own lines."""
+    """Run the programs and print their results."""
     try:
         with booted() as rig:
             print(rig.ask_guest("uname -srm; nproc; ls /sys/class/infiniband"))

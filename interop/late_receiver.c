@@ -1,9 +1,9 @@
-/* A receiver that is late, on the kernel's Soft-RoCE: connects, waits, then posts receives and checks what comes.
+/* A late receiver on the kernel's Soft-RoCE: connect, wait, then post receives and check the messages.
  *
  *     late_receiver DEVICE GID_INDEX PORT MESSAGES BYTES LATE_MS
  *
- * It listens on TCP, reads one line "QPN PSN GID" of the peer, answers with its own, posts nothing for LATE_MS, then a
- * receive for each message. Message i is BYTES bytes of value i. Prints "MESSAGES messages" when all came right. */
+ * Listens on TCP, reads one line "QPN PSN GID" of the peer, answers with its own, waits LATE_MS, then posts a receive
+ * for each message. Message i is BYTES bytes of value i. Prints "MESSAGES messages" when all are correct. */
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define RNR_TIMER_1280_US 14 /* far shorter than it is late: the sender is refused again and again */
+#define RNR_TIMER_1280_US 14 /* much shorter than LATE_MS: the sender gets many RNR NAKs */
 #define FIRST_PSN 1000
 
 static void die(const char *what)
@@ -117,6 +117,6 @@ int main(int argc, char **argv)
 	}
 	printf("%d messages\n", messages);
 	fflush(stdout);
-	fgets(line, sizeof line, peer); /* the sender has its completions: ACKs are on their way no more */
+	fgets(line, sizeof line, peer); /* the sender has its completions: no ACKs are in flight */
 	return 0;
 }

@@ -1,12 +1,12 @@
-"""Flow completion times of the fabric beside those of ns-3, on three topologies with DCQCN.
+"""Compare flow completion times of the fabric with ns-3's, on three topologies with DCQCN.
 
-The other simulator is the one that Li and others published with HPCC (SIGCOMM 2019, GPL, commit 9f4be2a was used,
-github.com/alibaba-edu/High-Precision-Congestion-Control); nothing of it is here. Build it as its README says, then:
+The ns-3 simulator is the one published with HPCC by Li et al. (SIGCOMM 2019, GPL, commit 9f4be2a,
+github.com/alibaba-edu/High-Precision-Congestion-Control); no code of it is included. Build it as in its README, then:
 
     python interop/ns3.py SIMULATION [--json]
 
-SIMULATION is its folder `simulation`, built. Both get the same links, marks, DCQCN values and flows. docs/studies.md
-has the figures and says what differs.
+SIMULATION is its built folder `simulation`. Both get the same links, marking, DCQCN parameters and flows.
+docs/studies.md has the figures and the differences.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rnic.spec.congestion_regs import WINDOW_NS
 
 GBPS, DELAY_NS, MTU, BUFFER_MIB = 25, 1_000, 1_024, 32
 MARKS = {"buffer_bytes": BUFFER_MIB << 20, "kmin_bytes": 100_000, "kmax_bytes": 400_000, "pmax": 0.2}
-"""Its own values at 25 Gb/s."""
+"""ns-3's own values at 25 Gb/s."""
 BEGIN_S = 2.0
 TIMER_US, ADDITIVE_MBPS, HYPER_MBPS, LEAST_MBPS = 55, 40, 400, 40
 STAGES = 5
@@ -69,12 +69,12 @@ CASES: tuple[Callable[[], Case], ...] = (_incast, _permuted, _mixed)
 
 
 def _window(mbps: float) -> int:
-    """Bytes a window of a rate."""
+    """Return the number of bytes in a window of a rate."""
     return max(1, round(mbps * 1e6 * WINDOW_NS / 8e9))
 
 
 def ours(case: Case) -> list[tuple[Flow, int]]:
-    """Each flow and what it took, in nanoseconds."""
+    """Return each flow and its completion time in nanoseconds."""
     dcqcn = DcqcnSettings(
         least_rate=_window(LEAST_MBPS),
         alpha_ns=TIMER_US * 1_000,
@@ -97,7 +97,7 @@ def ours(case: Case) -> list[tuple[Flow, int]]:
 
 
 def theirs(case: Case, folder: Path) -> list[tuple[Flow, int]]:
-    """The same by ns-3."""
+    """Return each flow and its completion time in ns-3."""
     numbers = {host.name: at for at, host in enumerate(case.topology.hosts)}
     hosts = len(numbers)
     numbers |= {switch.name: hosts + at for at, switch in enumerate(case.topology.switches)}
@@ -124,7 +124,7 @@ def theirs(case: Case, folder: Path) -> list[tuple[Flow, int]]:
         env = {
             **os.environ,
             "LD_LIBRARY_PATH": str(folder / "build"),
-            # it would go on at line rate until 50 us after the first notification
+            # by default it sends at line rate until 50 us after the first CNP
             "NS_ATTRIBUTE_DEFAULT": "ns3::RdmaHw::RateOnFirstCnp=0.5",
         }
         done = subprocess.run([program, at / "config"], env=env, cwd=place, capture_output=True, text=True, check=False)
@@ -198,7 +198,7 @@ def _config(at: Path) -> str:
 
 
 def compare(case: Case, folder: Path) -> dict[str, Any]:
-    """p50 and p99 of both, and how far apart they are."""
+    """Return p50 and p99 of both, and their differences."""
     row: dict[str, Any] = {"topology": case.name, "flows": len(case.flows)}
     times = {"rnic": sorted(took for _, took in ours(case)), "ns-3": sorted(took for _, took in theirs(case, folder))}
     for name, found in times.items():
@@ -213,7 +213,7 @@ def compare(case: Case, folder: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Print a row for each topology; the exit status is 0 also where the goal is missed: the table says it."""
+    """Print a row for each topology; a missed goal is in the table, and the exit status is 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("simulation", type=Path)
     parser.add_argument("--json", action="store_true")

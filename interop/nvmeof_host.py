@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""An NVMe-oF host in a user's process, PyPI's ``nvmeof``: discover, connect, write, read back.
+"""An NVMe-oF host in user space (PyPI's ``nvmeof``): discover, connect, write, read back.
 
     rnic exec --addr OWN -- python nvmeof_host.py TARGET OWN NQN
 
-Exit status 1 where the target does not announce the subsystem, or gives other bytes than were written.
+Exit status 1 if the target does not announce the subsystem, or the data read differs from the data written.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ READY_S = 10.0
 
 
 def discover(target: str, own: str) -> list[str]:
-    """Names of the subsystems that a target announces (NVMe over Fabrics, discovery log page)."""
+    """Return the NQNs of the subsystems that a target announces (NVMe over Fabrics, discovery log page)."""
     queue = RDMAQueue(target, SERVICE, qid=0, depth=protocol.ADMIN_QUEUE_DEPTH, source=own)
     try:
         with HostBuffer(queue.pd, LOG_HEADER + 8 * LOG_ENTRY) as data:
@@ -54,7 +54,7 @@ def discover(target: str, own: str) -> list[str]:
 
 
 def check(controller: Any) -> int:
-    """Write the first mebibyte and what is behind it, block by block and whole, and read both back; bytes checked."""
+    """Write and read back the first mebibyte block by block, and the rest as a whole; return the bytes checked."""
     namespace = controller.namespace(1)
     data = random.Random(1).randbytes(1 << 20)
     with controller.allocate(len(data)) as buffer:
@@ -65,7 +65,7 @@ def check(controller: Any) -> int:
         buffer.write(bytes(len(data)))
         namespace.read(buffer, slba=8, blocks=blocks)
         if buffer.read() != data:
-            raise SystemExit("what was read is not what was written")
+            raise SystemExit("data read differs from data written")
     return len(data)
 
 

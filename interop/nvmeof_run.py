@@ -29,12 +29,12 @@ ls ports/1/subsystems
 
 
 def left_out() -> str:
-    """Why it cannot run here; empty if it can."""
+    """Return why this machine cannot run it; empty if it can."""
     return "" if importlib.util.find_spec("nvmeof") else "PyPI's nvmeof is not installed: pip install nvmeof"
 
 
 def run(rig: Rig, rnic: Path, runtime: str) -> tuple[str, str]:
-    """What is wrong, empty if nothing is, and what was said."""
+    """Run it; return the problem, empty if there is none, and the output of the programs."""
     said = rig.ask_guest(_TARGET.replace("TARGET", rig.guest[4]), 60)
     if NQN not in said:
         return "the guest has no NVMe-oF target", said

@@ -1,7 +1,7 @@
-"""A guest whose packets overtake each other: rnic against it takes hardly longer than another guest against it.
+"""Reordered packets from a guest: rnic takes hardly longer against it than another guest.
 
-netem holds most packets of the guest back and lets the others pass, so that their IPv4 idents come out of order. The
-ping-pong of ibverbs-utils runs by turns from a second guest and from rnic, and the programs' own times are added up.
+netem delays most packets of the guest and lets the others pass, so that IPv4 idents arrive out of order. The ping-pong
+of ibverbs-utils runs alternately from a second guest and from rnic, and the times that it prints are added up.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TURNS = 3
 ITERS = 200
 NETEM = "delay 1ms reorder 30%"
 SLOWER = 1.2
-"""How many times as long as Linux rnic may take."""
+"""Limit of rnic's time relative to Linux's."""
 SECONDS = 60
 PORT = 18515
 OPTIONS = ("-p", str(PORT), "-n", str(ITERS), "-s", "3001", "-m", "1024", "-c")
@@ -25,7 +25,7 @@ _TIME = re.compile(rf"{ITERS} iters in ([0-9.]+) seconds")
 
 
 def run(rig: Rig, rnic: Path) -> tuple[str, str]:
-    """What is wrong, empty if nothing is, and what the programs said."""
+    """Run it; return the problem, empty if there is none, and the output of the programs."""
     linux = shlex.join(["ibv_rc_pingpong", "-d", "rxe0", "-g", "1", *OPTIONS])
     outputs: dict[str, list[str]] = {"Linux": [], "rnic": []}
     rig.up(1, 2)
@@ -59,7 +59,7 @@ def _output(program: subprocess.Popen[str]) -> str:
 
 
 def verdict(outputs: dict[str, list[str]]) -> str:
-    """What is wrong with the outputs of the clients, by side; empty if nothing is."""
+    """Return the problem in the outputs of the clients, by side; empty if there is none."""
     seconds: dict[str, float] = {}
     for side, said in outputs.items():
         for text in said:
@@ -67,7 +67,7 @@ def verdict(outputs: dict[str, list[str]]) -> str:
             if "invalid data" in text:
                 return f"{side} saw wrong data"
             if found is None:
-                return f"{side} did not say '{ITERS} iters in'"
+                return f"{side} did not print '{ITERS} iters in'"
             seconds[side] = seconds.get(side, 0) + float(found[1])
     if seconds["rnic"] > SLOWER * seconds["Linux"]:
         return f"rnic took {seconds['rnic']:.1f} s, more than {SLOWER} times the {seconds['Linux']:.1f} s of Linux"

@@ -1,4 +1,4 @@
-"""The Soft-RoCE guest as a Python object: build, boot, run commands in it and beside it, tear down."""
+"""The Soft-RoCE guest as a Python object: build, boot, run commands in it and on the host, tear down."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class UnavailableError(Exception):
 
 
 class Rig:
-    """One guest on a private wire. Addresses are those of the wire in the namespace."""
+    """A guest on a private wire. Addresses are those of the wire in the namespace."""
 
     def __init__(self) -> None:
         printed = subprocess.run([SCRIPT, "env"], check=True, capture_output=True, text=True).stdout
@@ -32,7 +32,7 @@ class Rig:
         self.guest = {4: values["RXE_GUEST4"], 6: values["RXE_GUEST6"]}
 
     def _step(self, *args: str) -> None:
-        """One of the script's own steps, its output shown as progress."""
+        """Run a step of the script and show its output as progress."""
         step = subprocess.run([SCRIPT, *args], stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False)
         status = step.returncode
         if status == UNAVAILABLE:
@@ -41,20 +41,20 @@ class Rig:
             raise RuntimeError(f"rxe-guest {args[0]} failed with status {status}; see the lines above")
 
     def build(self) -> None:
-        """Kernel and file system of the guest, unless they are there and newer than the scripts."""
+        """Build kernel and file system of the guest, unless they exist and are newer than the scripts."""
         if subprocess.run([SCRIPT, "fresh"], check=False).returncode:
             self._step("build")
 
     def up(self, *guests: int) -> None:
-        """Boot guest 1, or those that are named and not up; returns when they take commands."""
+        """Boot guest 1, or the given ones unless up; return when they accept commands."""
         self._step("up", *map(str, guests))
 
     def down(self, *guests: int) -> None:
-        """Stop some guests, or all and remove the wire."""
+        """Stop the given guests, or stop all and remove the wire."""
         subprocess.run([SCRIPT, "down", *map(str, guests)], stdin=subprocess.DEVNULL, check=False)
 
     def in_guest(self, command: str, seconds: int, guest: int = 1) -> subprocess.Popen[str]:
-        """Start a shell command in a guest, killed there after ``seconds``."""
+        """Start a shell command in a guest, which kills it after ``seconds``."""
         return self._start([str(SCRIPT), "run", "-n", str(guest), "-t", str(seconds), command])
 
     def put(self, local: Path, remote: str) -> None:
@@ -72,11 +72,11 @@ class Rig:
         )
 
     def ask_guest(self, command: str, seconds: int = 10) -> str:
-        """What a short command in the guest prints."""
+        """Return the output of a short command in the guest."""
         return self.in_guest(command, seconds).communicate()[0]
 
     def wait_listening(self, where: str, port: int, seconds: float = 10) -> bool:
-        """Whether somebody listens on a TCP port in the ``guest`` or on the ``host`` within some seconds."""
+        """Return whether a program listens on a TCP port in the ``guest`` or on the ``host`` within some seconds."""
         command = f"ss -ltnH 'sport = :{port}'"
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -90,18 +90,18 @@ class Rig:
         return False
 
     def wait_free(self, port: int, seconds: float = 10) -> None:
-        """Until no UDP socket of the host holds a port: a NIC process stays a second after its last program."""
+        """Wait until no UDP socket of the host holds a port: a NIC process stays a second after its last program."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and self.beside("ss", "-aunH", f"sport = :{port}").communicate()[0]:
             time.sleep(0.1)
 
 
 def why_not() -> str | None:
-    """What keeps this machine from running the guest, as far as a look can tell."""
+    """Return an obvious reason why this machine cannot run the guest, or ``None``."""
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         return f"the guest runs on Linux x86_64, this is {platform.system()} {platform.machine()}"
     if os.geteuid() != 0:
-        return "making taps and a network namespace wants root"
+        return "creating TAP devices and a network namespace requires root"
     if not shutil.which("apt-get"):
         return "the guest is built from Debian packages, and there is no apt-get"
     return None
@@ -109,11 +109,11 @@ def why_not() -> str | None:
 
 @contextmanager
 def booted(keep: bool = False) -> Iterator[Rig]:
-    """A guest that is up; taken down at the end, whatever happens, unless ``keep``.
+    """Yield a running guest; stop it at the end in any case, unless ``keep``.
 
     Raises:
         UnavailableError: this machine cannot run it.
-        RuntimeError: it should have run, and did not.
+        RuntimeError: the guest failed to start.
     """
     reason = why_not()
     if reason:
@@ -125,7 +125,7 @@ def booted(keep: bool = False) -> Iterator[Rig]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RuntimeError(f"another run has the guest ({work / 'lock'} is locked)") from None
+            raise RuntimeError(f"another run uses the guest ({work / 'lock'} is locked)") from None
         try:
             rig.build()
             rig.up()

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Live runs: ibverbs-utils' ping-pong in a guest with Linux Soft-RoCE against `rnic pingpong --compat ibv`, and
-against the very same programs on this side, unmodified, under `rnic exec`.
+"""Live runs of ibverbs-utils' ping-pong programs in a guest with Linux Soft-RoCE, against `rnic pingpong --compat ibv`
+and against the same unmodified programs on this machine under `rnic exec`.
 
-Boots the guest, lets both sides check the data, prints one row per run, and tears everything down.
-Exit status: 0 all runs good, 1 one was not, 2 wrong arguments, 77 this machine cannot run the guest.
+Boots the guest, runs the programs, which check the data, prints one row per run, and tears everything down.
+Exit status: 0 all runs passed, 1 a run failed, 2 wrong arguments, 77 this machine cannot run the guest.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ GID_INDEX = {4: 1, 6: 2}  # in the guest's GID table
 
 @dataclass(frozen=True)
 class Tool:
-    """One program of ibverbs-utils and how rnic is told to play the other side."""
+    """A program of ibverbs-utils, and the options for rnic as its peer."""
 
     name: str
     rnic_options: tuple[str, ...] = ()
     mtus: tuple[int | None, ...] = (1024, 4096)  # None: the tool has no such option
     sizes: tuple[int, ...] = (1, 1024, 3001, 65536, 1048576)
     quick: tuple[tuple[int | None, int], ...] = ((1024, 3001),)
-    """Path MTU and size of the runs that are made without ``--all``."""
+    """Path MTU and size of the runs without ``--all``."""
     quick_events: bool = False
     connects: Program | None = None
-    """It connects by librdmacm, on both sides."""
+    """Program that connects with librdmacm on both sides."""
 
     @property
     def program(self) -> str:
@@ -68,7 +68,7 @@ _PROGRAMS = {
 }
 TOOLS = (
     Tool("rc", quick=((1024, 1), (1024, 3001), (1024, 1048576), (4096, 65536)), quick_events=True),
-    # an ibv pingpong waits for ever for a datagram or UC message that was lost: no bursts of a thousand packets
+    # an ibv pingpong waits forever for a lost datagram or UC message: avoid bursts of a thousand packets
     Tool("uc", ("--connection", "UC"), sizes=(1, 1024, 3001, 16384)),
     Tool("ud", ("--connection", "UD"), mtus=(None,), sizes=(1, 1024, 2048, 3001, 4096), quick=((None, 3001),)),
     Tool("srq", ("--srq",), sizes=(1, 1024, 3001, 65536)),
@@ -76,23 +76,23 @@ TOOLS = (
 
 
 LATE = Tool("late")
-"""A receiver in the guest that posts its receives 30 ms late (``late_receiver.c``), and a sender with three retries."""
+"""Receiver in the guest that posts its receives 30 ms late (``late_receiver.c``), and a sender with three retries."""
 LATE_MESSAGES, LATE_MS = 8, 30
 CONFORM = Tool("conform")
-"""All of `rnic conform` against the agent in the guest: nothing fails but what is known of Soft-RoCE by name."""
+"""All of `rnic conform` against the agent in the guest: only known deviations of Soft-RoCE may fail."""
 CONFORM_SECONDS = 300
 NVMEOF = Tool("nvmeof")
 """PyPI's NVMe-oF host under `rnic exec` against the kernel's target."""
 REORDER = Tool("reorder", quick=())
-"""Packets of the guest overtake each other: rnic takes hardly longer than a second guest (``reorder_run.py``)."""
+"""Reordered packets from the guest: rnic takes hardly longer than a second guest (``reorder_run.py``)."""
 MARKS = json.dumps([{"match": {"direction": "rx", "opcode": "RC_SEND*"}, "every": 4, "action": "mark"}])
 _BTH = 14 + 20 + 8
-"""Where the BTH begins in a frame over IPv4."""
+"""Offset of the BTH in a frame over IPv4."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One run. ``role`` is rnic's; ``family`` that of the GIDs (the TCP exchange goes over IPv4)."""
+    """A run. ``role`` is rnic's; ``family`` is the IP version of the GIDs (the TCP exchange uses IPv4)."""
 
     tool: Tool
     role: str
@@ -101,18 +101,18 @@ class Case:
     size: int
     events: bool
     unmodified: bool = False
-    """On rnic's side runs the same program, under ``rnic exec``."""
+    """True if rnic's side is the same program under ``rnic exec``."""
     marks: bool = False
-    """Every fourth packet from the guest is marked on its way in: it gets CNPs, and must take no harm."""
+    """True to mark every fourth packet from the guest (CE): the guest gets CNPs, and must not fail."""
 
     @property
     def iters(self) -> int:
-        """Exchanges: many where they are short."""
+        """Number of exchanges; more for short messages."""
         return 10 if self.size > 500_000 else 100 if self.size > 5000 else 500
 
     @property
     def quick(self) -> bool:
-        """Whether it is made without ``--all``."""
+        """True if it runs without ``--all``."""
         if self.tool.connects is not None:
             return self.tool.connects.quick
         if self.tool in (LATE, CONFORM, NVMEOF) or self.marks:
@@ -123,7 +123,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What ``-k`` selects by."""
+        """Name for ``-k``."""
         parts = [self.tool.name, self.role, f"ipv{self.family}"]
         if self.tool.connects is not None:
             return "-".join((*parts, "cm"))
@@ -132,7 +132,7 @@ class Case:
         return "-".join(parts + (["exec"] if self.unmodified else []) + (["marks"] if self.marks else []))
 
     def options(self) -> list[str]:
-        """Options that both programs spell alike."""
+        """Return the options common to both programs."""
         words = ["-p", str(PORT), "-n", str(self.iters), "-s", str(self.size), "-c"]
         words += ["-m", str(self.mtu)] if self.mtu else []
         return words + (["-e"] if self.events else [])
@@ -140,7 +140,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Result:
-    """Outcome of a run; ``problem`` is empty where it is good."""
+    """Result of a run; ``problem`` is empty if it passed."""
 
     case: Case
     seconds: float
@@ -149,7 +149,7 @@ class Result:
 
 
 def cases() -> Iterator[Case]:
-    """Every run, in the order of the table."""
+    """Yield every run, in the order of the table."""
     for tool in TOOLS:
         for role in ("client", "server"):
             for family in (4, 6):
@@ -157,7 +157,7 @@ def cases() -> Iterator[Case]:
                     for size in tool.sizes:
                         yield Case(tool, role, family, mtu, size, events=False)
                 yield Case(tool, role, family, tool.mtus[0], tool.sizes[2], events=True)
-    # last, since their NIC process keeps its addresses for a second more
+    # last, since their NIC process keeps its addresses for another second
     for tool in TOOLS:
         for role in ("client", "server"):
             for family in (4, 6):
@@ -176,10 +176,10 @@ def cases() -> Iterator[Case]:
 
 
 def verdict(case: Case, ends: list[tuple[str, int | None, str]]) -> str:
-    """What is wrong with a run; empty if nothing is.
+    """Return the problem of a run; empty if there is none.
 
-    ``ends`` holds name, exit status (``None``: no end in time) and output of each side, the client first: a
-    server is stopped when its client fails. The guest's tool reports wrong data only in words.
+    ``ends`` holds name, exit status (``None`` on timeout) and output of each side, client first, since the
+    server is stopped when its client fails. The guest's tool reports wrong data only in its output.
     """
     done = f"{case.iters} iters in" if case.tool is not LATE else f"{LATE_MESSAGES} messages"
     for side, status, output in ends:
@@ -190,12 +190,12 @@ def verdict(case: Case, ends: list[tuple[str, int | None, str]]) -> str:
         if status:
             return f"{side} exited with {status}"
         if done not in output:
-            return f"{side} did not say {done!r}"
+            return f"{side} did not print {done!r}"
     return ""
 
 
 def marks_verdict(recording: Path) -> str:
-    """What is wrong with a run whose packets were marked, besides what the programs say; empty if nothing is."""
+    """Return the problem of a run with marked packets beyond the programs' own; empty if there is none."""
     opcodes = [packet.data[_BTH] for packet in read_packets(recording) if len(packet.data) > _BTH]
     if CNP not in opcodes:
         return f"no CNP among the {len(opcodes)} packets recorded"
@@ -203,7 +203,7 @@ def marks_verdict(recording: Path) -> str:
 
 
 def end(process: subprocess.Popen[str], seconds: int = GUEST_SECONDS + 20) -> tuple[int | None, str]:
-    """Exit status and output of a program; killed, with status ``None``, when it takes too long."""
+    """Wait for a program; return exit status and output. Kill it on timeout, with status ``None``."""
     try:
         output = process.communicate(timeout=seconds)[0]
     except subprocess.TimeoutExpired:
@@ -213,7 +213,7 @@ def end(process: subprocess.Popen[str], seconds: int = GUEST_SECONDS + 20) -> tu
 
 
 def rnic_command(rig: Rig, case: Case, runtime: str) -> list[str | Path]:
-    """What runs on rnic's side. ``runtime`` is the directory of the NIC process, where there is one."""
+    """Return the command of rnic's side. ``runtime`` is the directory of the NIC process, if there is one."""
     address = rig.host[case.family]
     if case.unmodified:
         found: list[str | Path] = [
@@ -231,7 +231,7 @@ def rnic_command(rig: Rig, case: Case, runtime: str) -> list[str | Path]:
 
 
 def late_commands(rig: Rig, case: Case, runtime: str) -> tuple[list[str], list[str | Path]]:
-    """Guest's and rnic's words for the late receiver, which is built here and put into the guest."""
+    """Build the late receiver and copy it to the guest; return the guest's and rnic's commands."""
     program = Path(runtime) / LATE.program
     subprocess.run(["cc", "-O1", HERE / "late_receiver.c", "-o", program, "-libverbs"], check=True)
     rig.put(program, f"/bin/{LATE.program}")
@@ -241,14 +241,14 @@ def late_commands(rig: Rig, case: Case, runtime: str) -> tuple[list[str], list[s
 
 
 def late_left_out() -> str:
-    """Why programs for the guest cannot be built here; empty if they can."""
+    """Return why programs for the guest cannot be built here; empty if they can."""
     if shutil.which("cc") is None:
         return "no C compiler (cc)"
     return "" if Path("/usr/include/infiniband/verbs.h").exists() else "no infiniband/verbs.h (libibverbs-dev)"
 
 
 def run_conform(rig: Rig, case: Case, runtime: str) -> Result:
-    """All packet scripts against the guest, whose agent is built here."""
+    """Build the agent for the guest, and run all packet scripts against it."""
     start = time.monotonic()
     program, source = Path(runtime) / case.tool.program, Path(runtime) / "agent.c"
     source.write_text(
@@ -271,7 +271,7 @@ def run_conform(rig: Rig, case: Case, runtime: str) -> Result:
 
 
 def conform_verdict(status: int | None, output: str) -> str:
-    """What is wrong with a run of the scripts; empty if nothing is."""
+    """Return the problem of a run of the scripts; empty if there is none."""
     if status is None:
         return f"the scripts did not end within {CONFORM_SECONDS} s"
     last = output.splitlines()[-1] if output else ""
@@ -281,7 +281,7 @@ def conform_verdict(status: int | None, output: str) -> str:
 
 
 def run_case(rig: Rig, case: Case, runtime: str) -> Result:
-    """One run, whatever its end."""
+    """Run one case; never raise for its failure."""
     if case.marks or not (case.unmodified or case.tool.connects):
         rig.wait_free(ROCE_UDP_PORT)
     if case.tool is CONFORM:
@@ -311,7 +311,7 @@ def run_case(rig: Rig, case: Case, runtime: str) -> Result:
         else:
             client = rig.beside(*rnic_words, rig.guest[4])
         ends.append((client_side, *end(client)))
-    if not ends or ends[0][1] != 0:  # then the server may wait for ever
+    if not ends or ends[0][1] != 0:  # then the server may wait forever
         rig.ask_guest(f"killall {case.tool.program}")
         server.terminate()
     ends.append((server_side, *end(server)))
@@ -323,17 +323,17 @@ def run_case(rig: Rig, case: Case, runtime: str) -> Result:
 
 
 def smoke(rig: Rig) -> None:
-    """The rig itself, with a peer that is not rnic. ``RuntimeError`` where it is broken."""
+    """Test the rig with a peer that is not rnic; raise ``RuntimeError`` if it is broken."""
     server = rig.in_guest(f"ibv_rc_pingpong -d rxe0 -g 1 -n 20 -s 3001 -m 1024 -p {PORT}", 20)
     rig.wait_listening("guest", PORT)
     status, output = end(rig.beside(sys.executable, SMOKE, rig.guest[4], "20", "3001"))
     guest_status, guest_output = end(server)
     if status or guest_status:
-        raise RuntimeError(f"the rig is broken, without rnic in play:\n{output}{guest_output}")
+        raise RuntimeError(f"the rig fails without rnic:\n{output}{guest_output}")
 
 
 def counters(rig: Rig) -> dict[str, int]:
-    """The guest's Soft-RoCE counters."""
+    """Return the guest's Soft-RoCE counters."""
     printed = rig.ask_guest("cd /sys/class/infiniband/rxe0/ports/1/hw_counters; grep . *")
     pairs = (line.split(":") for line in printed.splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
@@ -375,12 +375,12 @@ def run_all(selected: list[Case], keep: bool, say: bool) -> list[Result]:
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """Arguments; wrong ones end the program with status 2."""
+    """Parse the arguments; exit with status 2 if they are wrong."""
     parser = argparse.ArgumentParser(prog="./dev interop", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--all", action="store_true", help="every run, not only the quick ones")
-    parser.add_argument("-k", metavar="WORD", help="of all runs those whose name contains WORD (--list shows names)")
-    parser.add_argument("--list", action="store_true", help="print the names of the runs and stop")
-    parser.add_argument("--keep", action="store_true", help="leave the guest up (rxe-guest down stops it)")
+    parser.add_argument("--all", action="store_true", help="all runs, not only the quick ones")
+    parser.add_argument("-k", metavar="WORD", help="only runs whose name contains WORD (see --list)")
+    parser.add_argument("--list", action="store_true", help="print the names of the runs and exit")
+    parser.add_argument("--keep", action="store_true", help="leave the guest running (rxe-guest down stops it)")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     args = parser.parse_args(argv)
     args.cases = [case for case in cases() if (args.k in case.name if args.k else args.all or case.quick)]
@@ -390,7 +390,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def row(result: Result) -> dict[str, object]:
-    """A result as flat JSON."""
+    """Return a result as flat JSON."""
     case = result.case
     return {
         "name": case.name,
@@ -404,7 +404,7 @@ def row(result: Result) -> dict[str, object]:
 
 
 def report(results: list[Result], as_json: bool) -> int:
-    """Print what there is to say at the end; the exit status."""
+    """Print the summary; return the exit status."""
     bad = [result for result in results if result.problem]
     if as_json:
         print(json.dumps([row(result) for result in results], indent=1))
@@ -418,7 +418,7 @@ def report(results: list[Result], as_json: bool) -> int:
 
 
 def main(argv: list[str]) -> int:
-    """Run, and always tear down, also when told to stop."""
+    """Run the cases; always tear down, even on SIGTERM."""
     args = parse(argv)
     if args.list:
         print("\n".join(case.name for case in args.cases))

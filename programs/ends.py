@@ -1,4 +1,4 @@
-"""The programs of a row while they run: how they end, and what can be seen of those that do not."""
+"""Run the programs of a row: their exits, and diagnostics of programs that hang."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pathlib import Path
 from rnic.spec.attach import SOCKET_NAME
 
 PATIENCE = 5.0
-"""Seconds that the other end has once one has failed: it may wait for that one for ever."""
+"""Seconds for the other end to exit after one has failed; it may wait for that one forever."""
 _LOOK_SECONDS = 20.0
 END_SECONDS = 10.0
-"""Seconds that a NIC process has to end in, when it is told to."""
+"""Seconds for a NIC process to exit after SIGTERM."""
 _SLICE = 0.1
-"""Seconds of one look: no longer is what passes between two, if this process itself was stopped meanwhile."""
+"""Longest time counted between two checks, in case this process itself was stopped in between."""
 _WANTS_A_CORE = "RTt"
 _LOG_SECONDS = 1.0
 _MOST_PROCESSES = 12
@@ -38,7 +38,7 @@ _THREAD_FILES = ("wchan", "syscall")
 
 
 class StuckError(Exception):
-    """A program did not end; the first line says which, ``report`` what was seen of everybody."""
+    """A program hangs: the message says which one, ``report`` has diagnostics of all."""
 
     def __init__(self, line: str, report: list[str]) -> None:
         super().__init__(line)
@@ -46,7 +46,7 @@ class StuckError(Exception):
 
 
 class End:
-    """One program of a row. What it says goes to a file, so that it can be read while the program runs."""
+    """A program of a row. Its output goes to a file, to be read while the program runs."""
 
     def __init__(self, name: str, command: Sequence[str], env: dict[str, str], cwd: str | None = None) -> None:
         self.name = name
@@ -62,7 +62,7 @@ class End:
 
     @property
     def text(self) -> str:
-        """What it has said so far."""
+        """Its output so far."""
         size = os.fstat(self._said.fileno()).st_size
         return os.pread(self._said.fileno(), size, 0).decode(errors="replace")
 
@@ -79,22 +79,22 @@ class End:
 
 
 def last_line(text: str) -> str:
-    """What a program said last."""
+    """Return the last line of a program's output."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else "said nothing"
 
 
 def wait_all(ends: Sequence[End], timeout: float, runtime: Path, patience: float = PATIENCE) -> None:
-    """Until all have ended.
+    """Wait until all programs have exited.
 
     Args:
         ends: the programs of a row.
-        timeout: seconds, anew whenever one has ended well: as :class:`Had` counts them for programs and NIC process.
+        timeout: seconds, restarted whenever one exits with success; counted as by :class:`Had`.
         runtime: the row's runtime directory, for the report.
-        patience: seconds for the others once one has failed.
+        patience: seconds for the others after one has failed.
 
     Raises:
-        StuckError: one did not end in time. All still run when the report is made.
+        StuckError: one did not exit in time. All are still running when the report is made.
     """
     running = list(ends)
     left = limit = timeout
@@ -124,7 +124,7 @@ def wait_all(ends: Sequence[End], timeout: float, runtime: Path, patience: float
 
 
 def _wait_one(ends: Iterable[End], seconds: float) -> None:
-    """Until one of them ends, or time is up."""
+    """Wait until one of them exits, or for ``seconds``."""
     poller = select.poll()
     with contextlib.ExitStack() as held:
         for end in ends:
@@ -137,32 +137,32 @@ def _wait_one(ends: Iterable[End], seconds: float) -> None:
 
 
 def _headline(ends: Sequence[End], limit: float) -> str:
-    """One line: who runs still, and what became of the others."""
+    """Return a line with the running programs and the exit statuses of the others."""
     running = " and ".join(end.name for end in ends if end.status is None)
     ended = [f"{end.name} {end.status}: {last_line(end.text)}" for end in ends if end.status is not None]
     return "; ".join([f"no end of {running} within {limit:.0f} s", *ended])
 
 
 def report(ends: Sequence[End], runtime: Path) -> list[str]:
-    """What is to be seen of the programs and of their NIC process: words, states, stacks, queues, counters."""
+    """Return diagnostics of the programs and their NIC process: output, states, stacks, queues, counters."""
     lines = []
     for end in ends:
         state = "runs" if end.status is None else f"ended with {end.status}"
         pids = [] if end.status is not None else _family(end.process.pid)
         seen = [line for pid in pids[:_MOST_PROCESSES] for line in _process(pid)]
         lines += [f"--- {end.name} {state}: {' '.join(map(str, end.process.args))}", *seen]  # type: ignore[arg-type]
-        # what it had in its buffer was flushed by the look at its stack
+        # gdb has flushed its output buffer
         lines += [f"    said: {line}" for line in end.text.splitlines()[-_WORDS_OF_AN_END:]]
     pid = _nic_process(runtime)
     if pid is None:
         return [*lines, "--- no NIC process runs"]
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGUSR1)  # its own stack goes to its log
+        os.kill(pid, signal.SIGUSR1)  # it writes its stack to its log
     return [*lines, "--- NIC process", *_process(pid, flush=False), *_queues(runtime), *_log(runtime)]
 
 
 def _nic_process(runtime: Path) -> int | None:
-    """Whose socket it is; the process itself is not asked, which may be the one that hangs."""
+    """Find the NIC process by its socket, without asking it, since it may hang."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         try:
             sock.connect(str(runtime / SOCKET_NAME))
@@ -173,7 +173,7 @@ def _nic_process(runtime: Path) -> int | None:
 
 
 def _family(pid: int) -> list[int]:
-    """A process and all that it started."""
+    """Return a process and all its descendants."""
     found = [pid]
     for each in found:
         for task in _tasks(each):
@@ -183,7 +183,7 @@ def _family(pid: int) -> list[int]:
 
 
 def _tasks(pid: int) -> list[Path]:
-    """Where a process's threads are to be seen; none once it has ended, be it while one looks."""
+    """Return the /proc directories of a process's threads; empty if it exits meanwhile."""
     try:
         return sorted(Path(f"/proc/{pid}/task").iterdir(), key=lambda task: int(task.name))
     except OSError:
@@ -191,7 +191,7 @@ def _tasks(pid: int) -> list[Path]:
 
 
 def _process(pid: int, flush: bool = True) -> list[str]:
-    """State, threads and stacks of one process; what it has said and not written yet is written."""
+    """Return state, threads and stacks of a process, and flush its output buffer."""
     root = Path(f"/proc/{pid}")
     try:
         name = root.joinpath("cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
@@ -216,7 +216,7 @@ def _process(pid: int, flush: bool = True) -> list[str]:
 
 
 def _said(command: list[str], env: dict[str, str] | None = None) -> list[str]:
-    """What a tool says, which may itself take no longer than it should."""
+    """Return the output of a tool, with a time limit."""
     try:
         done = subprocess.run(
             command, env=env, capture_output=True, text=True, timeout=_LOOK_SECONDS, check=False, errors="replace"
@@ -227,13 +227,13 @@ def _said(command: list[str], env: dict[str, str] | None = None) -> list[str]:
 
 
 class Had:
-    """What processes had of some seconds: not those in which they were stopped, or waited for a core.
+    """Time that processes were running or sleeping, without times in which they were stopped or waited for a core.
 
-    Beside busy processes of a better ``nice``, or many of the same, they may get a hundredth of a core: then a minute
-    is nothing, and says nothing of them. What hangs sleeps, all of it, or runs.
+    Beside busy processes of higher priority, or many of the same, they may get a hundredth of a core; a minute then
+    proves nothing. Processes that hang are either all asleep or running.
 
     Args:
-        pids: gives those that there are.
+        pids: returns the present processes.
     """
 
     def __init__(self, pids: Callable[[], Iterable[int]]) -> None:
@@ -242,12 +242,12 @@ class Had:
         self.of(0.0)
 
     def of(self, seconds: float) -> float:
-        """What they had of the seconds that have just passed."""
+        """Return their share of the last ``seconds``."""
         before, used, wanted = self._ran, 0.0, False
         self._ran = {}
         for pid in self._pids():
             for task in _tasks(pid):
-                with contextlib.suppress(OSError, IndexError):  # it has ended just now
+                with contextlib.suppress(OSError, IndexError):  # it has just exited
                     state = task.joinpath("stat").read_text().rpartition(")")[2].split()[0]
                     ran = int(task.joinpath("schedstat").read_text().split()[0]) / 1e9
                     self._ran[int(task.name)] = ran
@@ -257,11 +257,11 @@ class Had:
 
 
 def end_nic_process(runtime: Path, seconds: float = END_SECONDS) -> list[str]:
-    """Have a row's NIC process end, and with it what it holds; what was seen of it if it does not, and is killed."""
+    """Terminate a row's NIC process; if it does not exit, kill it and return diagnostics."""
     pid = _nic_process(runtime)
     if pid is None:
         return []
-    with contextlib.suppress(ProcessLookupError), contextlib.ExitStack() as held:  # it may end by itself
+    with contextlib.suppress(ProcessLookupError), contextlib.ExitStack() as held:  # it may exit by itself
         fd = os.pidfd_open(pid)
         held.callback(os.close, fd)
         signal.pidfd_send_signal(fd, signal.SIGTERM)
@@ -281,7 +281,7 @@ def end_nic_process(runtime: Path, seconds: float = END_SECONDS) -> list[str]:
 
 
 def _settled_log(runtime: Path, pid: int, before: list[str]) -> list[str]:
-    """Its log once it has grown and then stood still for a while of the process's own time: a stack comes by lines."""
+    """Return its log once it has grown and then stopped growing for a while, since a stack is written by lines."""
     had = Had(lambda: [pid])
     log, left, still = before, _LOG_SECONDS, 0.0
     while left > 0 and still < _SLICE:
@@ -295,14 +295,14 @@ def _settled_log(runtime: Path, pid: int, before: list[str]) -> list[str]:
 
 
 def _log(runtime: Path) -> list[str]:
-    """What a NIC process has written."""
+    """Return the log of a NIC process."""
     with contextlib.suppress(OSError):
         return [f"    log: {line}" for line in (runtime / "nic.log").read_text(errors="replace").splitlines()]
     return []
 
 
 def _queues(runtime: Path) -> list[str]:
-    """Queue pairs, their CQs, and counters of each device, by ``rnic`` itself."""
+    """Return queue pairs, their CQs, and counters of each device, as printed by ``rnic``."""
     env = {**os.environ, "RNIC_RUNTIME_DIR": str(runtime)}
 
     def asked(*words: str) -> list[str]:
@@ -329,7 +329,7 @@ def _queues(runtime: Path) -> list[str]:
 
 
 def last_packets(capture: Path) -> list[str]:
-    """The end of a recording."""
+    """Return the last packets of a capture."""
     if not capture.exists():
         return ["--- no recording"]
     said = _said([sys.executable, "-m", "rnic.cli", "decode", str(capture)])

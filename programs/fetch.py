@@ -1,4 +1,4 @@
-"""Fetch a file from a web server and compare it with one that is here: ``fetch.py HOST PORT FILE``."""
+"""Fetch a file from a web server and compare it with a local copy: ``fetch.py HOST PORT FILE``."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ here = Path(name).read_bytes()
 with urllib.request.urlopen(f"http://{host}:{port}/{Path(name).name}", timeout=20) as answer:
     there = answer.read()
 if there != here:
-    sys.exit(f"{len(there)} bytes came, and they are not those of {name}")
-print(f"{len(there)} bytes, all right")
+    sys.exit(f"got {len(there)} bytes, which differ from {name}")
+print(f"{len(there)} bytes, all correct")

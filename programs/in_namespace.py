@@ -1,11 +1,10 @@
-"""Both ends of a program that passes loopback interfaces over, on an interface of a network namespace made for them.
+"""Run both ends of a program that ignores loopback interfaces, on a TAP interface in a network namespace.
 
     unshare -rn python in_namespace.py CAPTURE PROGRAM [OPTION...]
     unshare -rn python in_namespace.py --one CAPTURE PROGRAM [OPTION...]
 
-Both are run under ``rnic exec`` with the same options, the client with the server's address behind them; with ``--one``
-it is one program with a device on each of the two addresses. Exit status 1 if either fails; what they printed goes to
-standard output.
+Both run under ``rnic exec`` with the same options; the client also gets the server's address. With ``--one`` it is one
+program with a device on each of the two addresses. Exit status 1 if either fails; their output goes to standard output.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ _NETWORK = (
     "link set rnic0 up",
 )
 _CONTROL_PORT = 47592
-"""Where a server of libfabric's waits for its client's words."""
+"""TCP control port of libfabric's server."""
 
 
 def listens(port: int) -> bool:
-    """Whether somebody listens on a TCP port, as the kernel's table says."""
+    """Return whether a program listens on a TCP port, by the kernel's table."""
     lines = Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]
     return any(f":{port:04X} " in line and " 0A " in line for line in lines)
 
 
 def main(*words: str) -> int:
-    """Make the network, and run what was asked for on it."""
+    """Set up the network, and run the program on it."""
     for step in _NETWORK:
         subprocess.run(["ip", *step.split()], check=True)
     under = [sys.executable, "-m", "rnic.cli", "exec"]

@@ -1,7 +1,7 @@
 /*
- * What the list asks of an MPI library: a ring, a sum over all ranks, and one-sided puts, gets and atomics, each with
- * its data checked. Rank 0 then says how many bytes the device's own counters saw leave. Exit status 1: data was wrong, or
- * fewer bytes went over the device than the ring alone moves.
+ * Check an MPI library: a ring, a sum over all ranks, and one-sided puts, gets and atomics, each with its data checked.
+ * Rank 0 then prints how many bytes the devices' counters report as sent. Exit status 1: data was wrong, or fewer bytes
+ * went over the device than the ring alone moves.
  */
 #include <dirent.h>
 #include <mpi.h>
@@ -22,7 +22,7 @@ static void expect(int good, const char *what, int rank)
 	wrong = 1;
 }
 
-/* A device's counter, 0 where it has none of that name. */
+/* Return a counter of a device, 0 if it has none of that name. */
 static unsigned long long counter(const char *device, const char *name)
 {
 	char path[512];
@@ -38,7 +38,7 @@ static unsigned long long counter(const char *device, const char *name)
 	return value;
 }
 
-/* Bytes that left by all devices so far, as the kernel's paths say it, and those that went round inside of one. */
+/* Return the bytes sent by all devices so far, by sysfs counters, including loopback inside a device. */
 static unsigned long long sent_bytes(void)
 {
 	DIR *devices = opendir("/sys/class/infiniband");
@@ -136,7 +136,7 @@ int main(int argc, char **argv)
 		least = (unsigned long long)ranks * ROUNDS * RING_WORDS * sizeof(int);
 		moved = 0;
 		for (int i = 0; i < MOST_LOOKS && moved < least;
-		     i++) { /* counters are shown a quarter of a second late */
+		     i++) { /* counters are up to a quarter of a second old */
 			usleep(LOOK_US);
 			moved = sent_bytes() - before;
 		}

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Somebody else's verbs program: the PyPI package ``ibverbs``, a compiled module that dlopens libibverbs.
+"""A third-party verbs program: the PyPI package ``ibverbs``, a compiled module that dlopens libibverbs.
 
     rnic exec --addr 127.0.0.1 --addr 127.0.0.2 -- python programs/pypi_ibverbs.py
     rnic exec --addr 127.0.0.2 -- python programs/pypi_ibverbs.py HOST PORT
 
-Without arguments it connects the two devices that it sees and checks every operation's data, and what has to be
-refused. With them it is the client of an ``ibv_rc_pingpong``, of 200 messages of 4096 bytes.
+Without arguments it connects its two devices, and checks the data of every operation and that invalid requests are
+refused. With arguments it is the client of an ``ibv_rc_pingpong`` with 200 messages of 4096 bytes.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Side:
         self.info = ib.local_qp_info(self.qp, self.context.query_port(PORT), gid, port=PORT, psn=0x123456)
 
     def connect(self, remote: Any, **options: int) -> None:
-        """To RTS."""
+        """Bring the queue pair to RTS."""
         ib.connect_rc(
             self.qp, remote, port=PORT, sgid_index=GID_INDEX, access=ACCESS, local_psn=self.info.psn, **options
         )
 
     def done(self) -> Any:
-        """The next completion."""
+        """Return the next completion."""
         while True:
             for completion in self.cq.poll(1):
                 return completion
@@ -62,14 +62,14 @@ class Side:
 
 
 def check(good: bool, what: str) -> None:
-    """Stop unless what was checked is so."""
+    """Exit with a message unless ``good``."""
     if not good:
-        sys.exit(f"{what}: not as it should be")
+        sys.exit(f"{what}: check failed")
     print(what)
 
 
 def operations() -> None:
-    """Every operation between two devices, with its data."""
+    """Run every operation between two devices, and check its data."""
     devices = ib.get_device_list()
     check(len(devices) == 2, "two devices")
     one, two = (Side(device) for device in devices)
@@ -113,7 +113,7 @@ def operations() -> None:
 
 
 def pingpong(host: str, port: int) -> None:
-    """As ``ibv_rc_pingpong`` does it: addresses as text over TCP, then messages to and fro."""
+    """Run the client of ``ibv_rc_pingpong``: exchange addresses as text over TCP, then messages in both directions."""
     side = Side(ib.get_device_list()[0])
     half = BYTES // 2
     receive = [ib.RecvWR(sg_list=[ib.SGE(side.mr, MESSAGE, offset=half)])]
@@ -128,12 +128,12 @@ def pingpong(host: str, port: int) -> None:
         side.qp.post_recv(receive)
         peer.sendall(b"done\0")
         for number in range(ROUNDS):
-            side.memory[1:MESSAGE] = bytes((number & 0xFF,)) * (MESSAGE - 1)  # the peer looks at the first byte
+            side.memory[1:MESSAGE] = bytes((number & 0xFF,)) * (MESSAGE - 1)  # the peer checks the first byte
             side.send(ib.WROpcode.SEND, MESSAGE).raise_for_status()
             side.done().raise_for_status()
             if number + 1 < ROUNDS:
                 side.qp.post_recv(receive)
-    check(True, f"{ROUNDS} messages to and fro")
+    check(True, f"{ROUNDS} messages in each direction")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Mooncake's transfer engine from PyPI: a process writes a mebibyte into another's memory, and reads it back.
+"""Mooncake's transfer engine from PyPI: a process writes a mebibyte to another's memory and reads it back.
 
     rnic exec --addr 127.0.0.1 --addr 127.0.0.2 -- python programs/pypi_mooncake.py
 
-It chooses its device by what it finds below ``/sys`` and goes over TCP where it finds none, so the devices' counters
-are looked at too: exit status 1 where the data did not come over them, both ways.
+It looks for devices in ``/sys`` and falls back to TCP, so the devices' counters are checked, too. Exit status 1 if the
+data did not go over the devices, in both directions.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 BYTES = 1 << 20
 DEVICES = Path("/sys/class/infiniband")
 LOOK_S, MOST_LOOKS = 0.1, 200
-"""Counters are shown a quarter of a second late, or more where the NIC process has no core for a while."""
+"""Counters are up to a quarter of a second old, or more if the NIC process has to wait for a core."""
 
 
 def sent_bytes() -> int:
-    """What left by all devices so far, or went by loopback inside of them, which only those that do so count."""
+    """Return the bytes sent by all devices so far, including loopback inside devices that count it."""
     ports = [*DEVICES.glob("*/ports/1")]
     left = sum(4 * int((port / "counters" / "port_xmit_data").read_text()) for port in ports)
     inside = [port / "hw_counters" / "shm_bytes" for port in ports]
@@ -32,7 +32,7 @@ def sent_bytes() -> int:
 
 
 def sent_since(before: int, least: int) -> int:
-    """The same since it was ``before``, once that is more than ``least``, or what it is after a while."""
+    """Return the bytes sent since ``before``, once they exceed ``least`` or after a timeout."""
     for _ in range(MOST_LOOKS):
         time.sleep(LOOK_S)
         if sent_bytes() - before > least:
@@ -41,7 +41,7 @@ def sent_since(before: int, least: int) -> int:
 
 
 def engine(device: str) -> Any:
-    """A transfer engine on one device, that finds its peers without a metadata server."""
+    """Return a transfer engine on one device, that finds its peers without a metadata server."""
     from mooncake.engine import TransferEngine  # noqa: PLC0415
 
     made = TransferEngine()
@@ -51,17 +51,17 @@ def engine(device: str) -> Any:
 
 
 def serve(device: str) -> None:
-    """Offer memory until the other side hangs up; its place is the first line, what it holds then the second."""
+    """Serve memory until the peer disconnects; print its address first, and its contents at the end."""
     made, memory = engine(device), ctypes.create_string_buffer(BYTES)
     made.register_memory(ctypes.addressof(memory), BYTES)
     print(made.get_rpc_port(), ctypes.addressof(memory), flush=True)
     sys.stdin.readline()
     os.write(1, b"%d\n" % sum(memory.raw))
-    os._exit(0)  # its threads take their time
+    os._exit(0)  # do not wait for its threads
 
 
 def main() -> int:
-    """Both ways, with data that says where it belongs."""
+    """Transfer in both directions, with data that depends on its offset."""
     devices = sorted(os.listdir(DEVICES))
     before = sent_bytes()
     peer = subprocess.Popen(

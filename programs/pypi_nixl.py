@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""NIXL from PyPI: two agents, and a mebibyte written and read between them by the UCX that its wheel brings.
+"""NIXL from PyPI: two agents write and read a mebibyte with the UCX of its wheel.
 
     UCX_TLS=rc_v,ud_v rnic exec --preload --addr 127.0.0.1 --addr 127.0.0.2 -- python programs/pypi_nixl.py
 
-The wheel carries a libibverbs under another name, before which ours has to stand: hence ``--preload``. Exit status 1
-where data was wrong, or did not leave by the devices.
+The wheel has its own libibverbs under another name, which rnic's must precede: hence ``--preload``. Exit status 1 if
+data was wrong or did not go over the devices.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SECONDS = 30.0
 
 
 def transfer(agent: Any, peer: Any, name: str, how: str, mine: Any, theirs: Any) -> bool:
-    """One transfer to its end."""
+    """Run one transfer to completion."""
     local = agent.get_xfer_descs([(mine.ctypes.data, mine.nbytes, 0)], "DRAM")
     remote = agent.get_xfer_descs([(theirs.ctypes.data, theirs.nbytes, 0)], "DRAM")
     handle = agent.initialize_xfer(how, local, remote, name, b"done")
@@ -33,7 +33,7 @@ def transfer(agent: Any, peer: Any, name: str, how: str, mine: Any, theirs: Any)
 
 
 def main() -> int:
-    """A write, and a read of what was written."""
+    """Run a write, and read the data back."""
     from nixl._api import nixl_agent, nixl_agent_config  # noqa: PLC0415
 
     before = sent_bytes()

@@ -1,8 +1,8 @@
-"""The CI jobs of ``docs/ci/recipes.yml``: their own commands, run here.
+"""Run the commands of the CI jobs of ``docs/ci/recipes.yml`` on this machine.
 
-Each job has a network of its own (a user namespace, in which ``sudo`` and ``apt-get`` are nothing), rnic and Python
-from this environment, and a directory with the files that stand for a user's tests. What a job would install has to be
-here.
+Each job has its own network (a user namespace, in which ``sudo`` and ``apt-get`` do nothing), rnic and Python from
+this environment, and a directory with files in place of a user's tests. Packages that a job would install must be
+installed already.
 """
 
 from __future__ import annotations
@@ -12,24 +12,30 @@ import shutil
 import sys
 from pathlib import Path
 
+import ucx_tests
 import yaml
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 FILE = ROOT / "docs" / "ci" / "recipes.yml"
 NEEDS = {
+    "perftest": ("ib_write_bw",),
     "mpi": ("mpicc.openmpi", "mpirun.openmpi"),
     "ucx": ("ucx_perftest",),
     "libfabric": ("fi_pingpong",),
     "mooncake-and-nixl": (),
     "nvmeof": (),
     "rsockets": (),
+    "valkey": ("make", "cc", "apt-get", "dpkg-source"),
 }
-"""Programs by job, each of which ``apt-get`` would install."""
+"""Programs by job that ``apt-get`` would install."""
 MODULES = {"mooncake-and-nixl": ("mooncake", "nixl"), "nvmeof": ("nvmeof",)}
-"""What of Python a job would install."""
+"""Python modules that a job would install."""
+SOURCES = {"valkey": "testing"}
+"""Jobs in another project's own tree: Debian's source package of that name, and the suite that has it."""
+NETIFACES = Path("/usr/share/doc/python3-netifaces")
 MACHINE = frozenset({"nvmeof"})
-"""Jobs that take the machine as it is: they boot a guest, as root."""
+"""Jobs without a namespace of their own: they boot a guest as root."""
 _TESTS = ("mpi_check.c", "pypi_mooncake.py", "pypi_nixl.py")
 _SHIMS = {
     "sudo": 'exec "$@"',
@@ -41,7 +47,7 @@ _SHELL = "bash --noprofile --norc -eo pipefail"
 
 
 def jobs() -> dict[str, list[tuple[str, dict[str, str]]]]:
-    """By name the commands of each job, in order, with their environment."""
+    """Return the commands of each job in order, with their environment, by name."""
     found = {}
     for name, job in yaml.safe_load(FILE.read_text(encoding="utf-8"))["jobs"].items():
         steps = [step for step in job["steps"] if "run" in step]
@@ -50,7 +56,11 @@ def jobs() -> dict[str, list[tuple[str, dict[str, str]]]]:
 
 
 def prepare(name: str, place: Path) -> list[str]:
-    """The command that runs a job in a directory that was made for it, and is made ready here."""
+    """Return the command that runs a job in a directory that was made for it, and is made ready here.
+
+    Raises:
+        RuntimeError: one line: the source of another project could not be fetched.
+    """
     shims = place / "shims"
     shims.mkdir()
     for program, words in _SHIMS.items():
@@ -58,8 +68,12 @@ def prepare(name: str, place: Path) -> list[str]:
         (shims / program).chmod(0o755)
     for file in _TESTS:
         shutil.copy(HERE / file, place)
+    tree = place
+    if name in SOURCES:
+        (fetched := place / "source").mkdir()
+        tree = ucx_tests.fetch_source(name, fetched, SOURCES[name])
     (place / "rnic").symlink_to(ROOT)
-    lines = ["set -e", f'export PATH="{shims}:$PATH"', f'cd "{place}"']
+    lines = ["set -e", f'export PATH="{shims}:$PATH"', f'cd "{tree}"']
     if name not in MACHINE:
         lines.append("ip link set lo up")
     for number, (words, env) in enumerate(jobs()[name]):
@@ -73,11 +87,13 @@ def prepare(name: str, place: Path) -> list[str]:
 
 
 def missing(name: str) -> str:
-    """Why a job cannot run here; empty if it can."""
+    """Return why this machine cannot run a job; empty if it can."""
     for program in NEEDS[name]:
         if shutil.which(program) is None:
             return f"{program} is not installed: the job has the apt-get command"
+    if name == "valkey" and not NETIFACES.exists():
+        return "python3-netifaces is not installed: the job has the apt-get command"
     for module in MODULES.get(name, ()):
         if not any(Path(place, module).exists() for place in sys.path):
             return f"Python's {module} is not installed: the job has the pip command"
-    return "it boots a guest, which wants root" if name in MACHINE and os.geteuid() else ""
+    return "it boots a guest, which requires root" if name in MACHINE and os.geteuid() else ""

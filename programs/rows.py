@@ -1,4 +1,4 @@
-"""The list of ``./dev programs``: which programs, with which options, and how each is run."""
+"""The rows of ``./dev programs``: programs, options and ways to run them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ PERFTEST = ("-x", "0", "-F")
 LEFT_OUT = "left out"
 HERE = Path(__file__).resolve().parent
 OWN_FILE = str(HERE / "rows.py")
-"""Something to copy."""
+"""File to copy."""
 MPI_ENV = {
     "UCX_TLS": "rc_v,ud_v,self",
     "UCX_RC_TIMEOUT": "100ms",
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
 }
-"""Ranks of one machine would talk through shared memory, were they not told. And Open MPI's RMA takes its endpoints
-down without waiting for the others: who flushes too late waits until its retries are over, with UCX's second 30 s."""
+"""Without these, ranks of one machine would use shared memory. Open MPI's RMA destroys its endpoints without waiting
+for other ranks: a rank that flushes later waits until its retries are exhausted, 30 s with UCX's timeout of 1 s."""
 ROOT_MPI = {name: value for name, value in MPI_ENV.items() if name.startswith("OMPI")}
-RECIPES = ("mpi", "ucx", "libfabric", "mooncake-and-nixl", "nvmeof", "rsockets")
+RECIPES = ("perftest", "mpi", "ucx", "libfabric", "mooncake-and-nixl", "nvmeof", "rsockets", "valkey")
 """Jobs of ``docs/ci/recipes.yml``."""
 _RANKS = ("--oversubscribe", "--bind-to", "none")
 OPEN_MPI = (*_RANKS, "--mca", "pml", "ucx", "--mca", "osc", "ucx")
@@ -32,23 +32,23 @@ _OVER_VERBS = ("--mca", "mtl_ofi_provider_include", "verbs;ofi_rxm")
 MTL_OFI = (*_RANKS, "--mca", "pml", "cm", "--mca", "mtl", "ofi", *_OVER_VERBS, "--mca", "osc", "^ucx")
 
 _NO_RINGS = ("ibv_uc_pingpong", "ibv_ud_pingpong", "udaddy", "mckey", "udpong", "cmtime", "rdma_server")
-"""Programs that send datagrams, or unreliably, or whose connections carry next to nothing."""
+"""Programs with UC or UD, or whose connections carry almost no data."""
 LOSS = '[{"every": 61, "action": "drop"}]'
 SEND_LOSS = '[{"match": {"opcode": "RC_SEND*"}, "every": 61, "action": "drop"}]'
-"""For programs that leave without a word when their last message is acknowledged: the ACK that they gave last stays."""
+"""For programs that exit once their last message is acknowledged, so that their own last ACK must not be lost."""
 CM_LOSS = '[{"every": 7, "action": "drop"}]'
 
 
 @dataclass
 class Row:
-    """One program with its options.
+    """A program with its options.
 
-    ``kind`` is how it is run, ``peer`` the other end's command where that is another program, ``refused`` what a
-    refusal has to say, ``said`` what a program that is run alone has to say, ``env`` its environment beside. ``ends``
-    are what server and client of a ``cm`` row are told besides, with ``SERVER`` and ``CLIENT`` for the addresses; a
-    server that ``stays`` is ended once its client has; with ``sockets`` its TCP sockets are rsockets. With ``tap`` the
-    devices are on an interface that is not the loopback one. Rows that are not ``short`` move much data, or take long,
-    and CI leaves them out; those that are ``full`` are run where they are asked for.
+    ``kind`` is the way to run it, ``peer`` the command of the other end if that is another program. ``refused`` is the
+    required text of a refusal, ``said`` the required output of a program that runs alone, ``env`` extra environment.
+    ``ends`` has further arguments of server and client of a ``cm`` row; ``SERVER`` and ``CLIENT`` are the addresses.
+    A server that ``stays`` is terminated after its client has exited; with ``sockets`` its TCP sockets are rsockets.
+    With ``tap`` the devices are on an interface other than loopback. Rows that are not ``short`` move much data or take
+    long, and CI leaves them out; rows that are ``full`` run only on request.
     """
 
     program: str
@@ -76,24 +76,24 @@ class Row:
 
     @property
     def title(self) -> str:
-        """As it is typed, and what is special about it."""
+        """Command line, and the note."""
         return " ".join((self.program, *self.options)) + (f" ({self.note})" if self.note else "")
 
     @property
     def alone(self) -> bool:
-        """Whether it is on an address that there is only once."""
+        """True if it uses an address that exists only once (``::1``)."""
         return any(":" in host for host in self.hosts)
 
     @property
     def rings(self) -> bool:
-        """Whether its messages go by rings where both ends are programs on one device: reliable connections do."""
+        """True if messages use shared-memory rings when both ends are programs of one device, as with RC."""
         words = (*self.options, self.note, *self.env.values())
         datagrams = self.program in _NO_RINGS or any(word in ("UC", "UD", "dgram", "ud_v") for word in words)
         return self.kind in ("pair", "cm", "mpi") and not (self.peer or self.faults or self.tap or datagrams)
 
     @property
     def good(self) -> bool:
-        """Not failed: it may have been left out."""
+        """True if it passed or was left out."""
         return self.result == "ok" or self.result.startswith(LEFT_OUT)
 
 
@@ -111,15 +111,17 @@ def _python(service: str, *options: str) -> tuple[str, ...]:
 
 
 def rows() -> Iterator[Row]:
-    """The list, in the order in which it is run."""
+    """Yield all rows, in the order of the runs."""
     yield Row("ibv_devices", kind="alone")
     yield Row("ibv_devinfo", ("-v",), kind="alone")
     yield Row("ibv_asyncwatch", kind="watch")
     yield from _pingpongs()
-    yield Row("ibv_xsrq_pingpong", ("-g", "0"), kind="refused", refused="XRC is not supported")
+    yield Row("ibv_xsrq_pingpong", ("-g", "0"))
     yield from _perftests()
     yield Row("ibstat", kind="alone")
     yield Row("ibstatus", kind="alone")
+    yield Row("rdma", ("link",), kind="alone", said="state ACTIVE physical_state LINK_UP")
+    yield Row("rdma", ("resource",), kind="alone", said="qp 0")
     yield from _ucx()
     yield from _mpi()
     yield from _connection_manager()
@@ -143,7 +145,7 @@ def rows() -> Iterator[Row]:
 
 
 def _libfabric() -> Iterator[Row]:
-    """libfabric's verbs provider passes loopback interfaces over."""
+    """Yield libfabric's programs; its verbs provider ignores loopback interfaces."""
     yield Row("fi_info", ("-p", "verbs"), kind="alone")
     for provider, kind, size in (
         ("verbs", "msg", "all"),
@@ -195,6 +197,10 @@ def _perftests() -> Iterator[Row]:
     for verb in ("write", "send"):
         yield _perftest(f"{verb}_bw", "-n", "100", "-c", "UC", short=verb == "write")
         yield _perftest(f"{verb}_lat", "-n", "100", "-c", "UC", short=verb == "send")
+    for verb in ("send", "write", "read", "atomic"):
+        yield _perftest(f"{verb}_bw", "-n", "200", "-c", "XRC", short=verb == "write")
+    for verb in ("write", "read", "atomic"):
+        yield _perftest(f"{verb}_lat", "-n", "200", "-c", "XRC", short=False)
     yield _perftest("send_bw", "-n", "200", "-c", "UD")
     yield _perftest("send_lat", "-n", "200", "-c", "UD", "-e")
     yield _perftest("send_bw", "-n", "200", "-c", "UD", "-q", "4", short=False)
@@ -207,7 +213,7 @@ def _perftests() -> Iterator[Row]:
 
 
 def _ucx() -> Iterator[Row]:
-    """Every test of UCX's protocol layer over each of its two verbs transports."""
+    """Yield tests of UCX's protocol layer over both of its verbs transports."""
     yield Row("ucx_info", ("-d",), kind="alone", said="rc_verbs")
     few = {"rc_v": ("tag_lat", "ucp_put_bw", "ucp_get", "ucp_am_bw", "stream_bw", "ucp_cswap"), "ud_v": ("tag_bw",)}
     every = [f"tag_{way}" for way in ("lat", "bw", "sync_lat", "sync_bw")]
@@ -223,7 +229,7 @@ def _ucx() -> Iterator[Row]:
 
 
 def _mpi() -> Iterator[Row]:
-    """Ring, all-reduce and RMA with checked data; the devices' counters have to say that it went over them."""
+    """Yield ring, all-reduce and RMA with checked data; the devices' counters must confirm the traffic."""
     for ranks in ("2", "4"):
         short = ranks == "2"
         yield Row("mpirun.mpich", ("-np", ranks), kind="mpi", env=MPI_ENV, note="MPICH over UCX", short=short)
@@ -236,7 +242,7 @@ def _cm(program: str, *options: str, ends: tuple[tuple[str, ...], tuple[str, ...
 
 
 def _connection_manager() -> Iterator[Row]:
-    """Programs that connect by librdmacm."""
+    """Yield programs that connect with librdmacm."""
     by_option = ((), ("-s", "SERVER"))
     by_name = ((), ("SERVER",))
     rping = (("-s", "-a", "SERVER"), ("-c", "-a", "SERVER"))
@@ -261,7 +267,7 @@ def _connection_manager() -> Iterator[Row]:
 
 
 def _rsockets() -> Iterator[Row]:
-    """Sockets over queue pairs: by librdmacm's own calls, and a program's TCP sockets."""
+    """Yield programs with rsockets: by librdmacm's calls, and in place of TCP sockets."""
     by_option, bound = ((), ("-s", "SERVER")), (("-b", "SERVER"), ("-s", "SERVER"))
     for way in ("b", "n", "a"):
         yield _cm("rstream", "-S", "4096", "-I", "10", "-C", "20", "-T", way, ends=by_option, short=way == "b")

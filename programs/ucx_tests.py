@@ -1,8 +1,8 @@
-"""UCX's own tests of its verbs transports: Debian's source package, fetched by apt, built, and run under ``rnic exec``.
+"""Fetch Debian's source package of UCX with apt, build its tests, and run those of its verbs transports.
 
-The package is unpacked and built once, in a directory that is kept (``RNIC_UCX_TESTS``, or ``rnic/ucx-tests`` in the
-user's cache). It is built as UCX has it for slow runs (``_BullseyeCoverage``): counts that are made for hardware become
-a tenth, and what is waited for may take ten times as long. Performance is not judged, as by UCX's default.
+The package is built once, in a directory that is kept (``RNIC_UCX_TESTS``, or ``rnic/ucx-tests`` in the user's cache),
+with UCX's options for slow runs (``_BullseyeCoverage``): iteration counts are a tenth, and timeouts ten times as long.
+Performance is not checked, which is UCX's default.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 
 SECONDS = 1800.0
-"""For one suite."""
+"""Time limit of a suite."""
 _BUILD_SECONDS = 3600.0
 _TOOLS = {
     "apt-get": "apt",
@@ -36,38 +36,38 @@ _PARTS = (
     *("test/gtest/common/googletest", "test/gtest/ucm/test_dlopen", "test/gtest/ucs/test_module"),
 )
 LEFT_OUT = {
-    "ud_verbs/uct_p2p_am_alignment.align_zcopy*": "frees its buffer before what it sent is acknowledged: a repetition,"
-    " which a slow peer brings, finds no memory",
-    "rc_verbs/uct_p2p_rma_test_xfer.fence/*": "unmaps its buffer while WRITEs to it are under way: an adapter holds the"
+    "ud_verbs/uct_p2p_am_alignment.align_zcopy*": "frees its buffer before its packets are acknowledged: a"
+    " retransmission to a slow peer finds no memory",
+    "rc_verbs/uct_p2p_rma_test_xfer.fence/*": "unmaps its buffer while WRITEs to it are in flight: an adapter pins the"
     " pages, rnic refuses",
     "rc_verbs/test_uct_ib_gid_idx.*": "asks for the second GID, and a device has one",
     "ud_verbs/test_uct_ib_gid_idx.*": "asks for the second GID, and a device has one",
 }
-"""Cases that are not run, and why."""
+"""Excluded cases, and the reasons."""
 SKIPS = {
     "an atomic operation that the transport does not have": r"check_atomics",
     "a capability that the transport does not have": r"check_caps|check_event_caps",
-    "not for this transport, says UCX": r"not supported yet|skipping on loopback|does not (work|apply)|not supported",
+    "not for this transport (UCX)": r"not supported yet|skipping on loopback|does not (work|apply)|not supported",
     "its queue is longer than what it sends": r"[Cc]an't fill|unable to (fill|add)",
     "mlx5 hardware": r"(?i)devx|mlx5|DC ",
     "a setting that the transport does not have": r"is not a valid configuration",
     "no such port, GID, LMC or service level here": r"(?i)\b(port|gid|lmc|roce|pkey|sl|lid)\b",
 }
-"""The closed list of reasons for which a case may be skipped, and UCX's words for each."""
+"""Allowed reasons for skipping a case, and UCX's texts for each."""
 LEAST = {"rc_verbs": 150, "ud_verbs": 90}
-"""Cases of each suite that have to pass."""
+"""Least number of cases of each suite that must pass."""
 _CASE = re.compile(r"^\[ RUN      \] (\S+)", re.MULTILINE)
 _building = threading.Lock()
 
 
 def place() -> Path:
-    """Where it is unpacked and built."""
+    """Return the build directory."""
     named = os.environ.get("RNIC_UCX_TESTS")
     return Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "rnic/ucx-tests"
 
 
 def missing() -> str:
-    """Why they cannot be fetched and built here; empty if they can."""
+    """Return why this machine cannot fetch and build them; empty if it can."""
     if _program(place()) is not None:
         return ""
     wanted = [package for tool, package in _TOOLS.items() if shutil.which(tool) is None]
@@ -81,48 +81,63 @@ def _program(where: Path) -> Path | None:
 
 
 def ready() -> Path:
-    """The test program, made if it is not there.
+    """Return the test program; build it if it is missing.
 
     Raises:
-        RuntimeError: one line: it could not be fetched or built.
+        RuntimeError: it could not be fetched or built.
     """
     with _building:
         where = place()
         found = _program(where)
         if found is None:
             where.mkdir(parents=True, exist_ok=True)
-            _fetch(where)
-            _build(next(where.glob("ucx-*/")), where)
+            _build(fetch_source("ucx", where), where)
             found = _program(where)
         if found is None:
-            raise RuntimeError(f"UCX's tests were built, and are not in {where}")
+            raise RuntimeError(f"UCX's tests were built but are not in {where}")
         return found
 
 
 def sources(text: str) -> str:
-    """What apt's list of a distribution's packages is for their sources."""
+    """Return the source line for a binary line of apt's sources list."""
     return re.sub(r"^deb(?=\s)", "deb-src", re.sub(r"^Types:.*$", "Types: deb-src", text, flags=re.M), flags=re.M)
 
 
-def _fetch(where: Path) -> None:
-    """By apt, with lists of its own: the system's have no sources, and are not touched."""
+def of_suite(text: str, suite: str) -> str:
+    """Return the line for sources of another suite of the Debian that apt's list has; empty if it has none."""
+    found = re.search(r"(?<=\s)\w+://\S+/debian/?(?=\s|$)", text)
+    keys = "/usr/share/keyrings/debian-archive-keyring.gpg"
+    return f"deb-src [signed-by={keys}] {found[0]} {suite} main\n" if found else ""
+
+
+def fetch_source(package: str, where: Path, suite: str = "") -> Path:
+    """Unpack a source package of this system, or of another suite; return its folder.
+
+    By apt, with lists of its own: the system's have no sources, and are not touched.
+
+    Raises:
+        RuntimeError: one line: it could not be fetched.
+    """
     lists = where / "apt"
     for made in ("parts", "lists/partial", "cache/archives/partial"):
         (lists / made).mkdir(parents=True, exist_ok=True)
-    for given in (Path("/etc/apt/sources.list"), *Path("/etc/apt/sources.list.d").glob("*")):
-        if given.suffix in (".list", ".sources") and given.exists():
-            (lists / "parts" / given.name).write_text(sources(given.read_text()))
+    given = (Path("/etc/apt/sources.list"), *sorted(Path("/etc/apt/sources.list.d").glob("*")))
+    texts = {each.name: each.read_text() for each in given if each.suffix in (".list", ".sources") and each.exists()}
+    texts = {"suite.list": of_suite("\n".join(texts.values()), suite)} if suite else texts
+    for name, text in texts.items():
+        (lists / "parts" / name).write_text(sources(text))
     options = ["-o", "Dir::Etc::sourcelist=/dev/null", "-o", f"Dir::Etc::sourceparts={lists / 'parts'}"]
     options += ["-o", f"Dir::State::lists={lists / 'lists'}", "-o", f"Dir::Cache={lists / 'cache'}"]
     options += ["-o", "Debug::NoLocking=1", "-o", "APT::Sandbox::User="]
     _run(["apt-get", *options, "--quiet", "update"], where, where / "apt-update.log")
-    _run(["apt-get", *options, "--quiet", "--download-only", "source", "ucx"], where, where / "apt-source.log")
-    package = next(iter(sorted(where.glob("ucx_*.dsc"))), None)
-    if package is None:
-        raise RuntimeError("apt has no source package ucx")
-    version = package.name.split("_")[1].split("-")[0]
-    shutil.rmtree(where / f"ucx-{version}", ignore_errors=True)
-    _run(["dpkg-source", "--no-check", "-x", package.name, f"ucx-{version}"], where, where / "unpack.log")
+    _run(["apt-get", *options, "--quiet", "--download-only", "source", package], where, where / "apt-source.log")
+    described = next(iter(sorted(where.glob(f"{package}_*.dsc"))), None)
+    if described is None:
+        raise RuntimeError(f"apt has no source package {package}")
+    unpacked = where / f"{package}-{described.name.split('_')[1].split('-')[0]}"
+    shutil.rmtree(unpacked, ignore_errors=True)
+    _run(["dpkg-source", "--no-check", "-x", described.name, unpacked.name], where, where / "unpack.log")
+    return unpacked
 
 
 def _build(source: Path, where: Path) -> None:
@@ -145,13 +160,13 @@ def _run(command: list[str], cwd: Path, log: Path) -> None:
 
 
 def arguments(suite: str) -> list[str]:
-    """Which cases of ``rc_verbs`` or ``ud_verbs`` are run."""
+    """Return the arguments that select the cases of ``rc_verbs`` or ``ud_verbs``."""
     left_out = ":".join(case for case in LEFT_OUT if case.startswith(f"{suite}/"))
     return [f"--gtest_filter={suite}/*{':-' + left_out if left_out else ''}"]
 
 
 def verdict(text: str, status: int, suite: str) -> tuple[str, list[str]]:
-    """``ok`` or what is wrong, and notes: the totals, and the skips by reason."""
+    """Return ``ok`` or the problem, and notes with totals and skips by reason."""
     passed, wrong = 0, []
     skips: dict[str, int] = {}
     for part in re.split(r"^(?=\[ RUN      \])", text, flags=re.M)[1:]:
@@ -160,7 +175,7 @@ def verdict(text: str, status: int, suite: str) -> tuple[str, list[str]]:
         if skipped:
             reason = next((reason for reason, words in SKIPS.items() if re.search(words, skipped[1])), None)
             if reason is None:
-                wrong.append(f"{case}: skipped for no listed reason: {skipped[1]}")
+                wrong.append(f"{case}: skipped without an allowed reason: {skipped[1]}")
             else:
                 skips[reason] = skips.get(reason, 0) + 1
         elif re.search(r"^\[       OK \]", part, re.M):
@@ -171,5 +186,5 @@ def verdict(text: str, status: int, suite: str) -> tuple[str, list[str]]:
     notes = [f"{passed} passed, {sum(skips.values())} skipped"]
     notes += [f"{number} skipped: {reason}" for reason, number in sorted(skips.items(), key=lambda item: -item[1])]
     if not wrong and (status or passed < LEAST[suite]):
-        wrong = [f"{passed} cases passed (at least {LEAST[suite]} have to), exit status {status}"]
+        wrong = [f"{passed} cases passed (at least {LEAST[suite]} must), exit status {status}"]
     return (wrong[0], [*wrong, *notes]) if wrong else ("ok", notes)

@@ -1,12 +1,12 @@
 /*
- * What programs seldom ask of libibverbs, against rdma-core's own header: one device, queue pairs with each other.
+ * Check rarely used calls of libibverbs, compiled with rdma-core's own header: one device, connected queue pairs.
  *
- *     verbs_check timestamps   completions say when they were made, by the device's clock and by the day's
- *     verbs_check null_mr      a region without memory gives zeros and takes anything
+ *     verbs_check timestamps   completions have timestamps, by the device's clock and by wall clock
+ *     verbs_check null_mr      a null region reads as zeros and discards writes
  *     verbs_check groups       an IPv4 group by both spellings of its GID
  *     verbs_check dmabuf       memory of a memfd, and of a udmabuf where the kernel has it, by their descriptors
  *
- * Exits with 0 if all is as it should be; the last line says what was checked.
+ * Exits with 0 if all checks pass; the last line names the check.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -146,7 +146,7 @@ static uint64_t device_ticks(void)
 	return (uint64_t)values.raw_clock.tv_sec * 1000000000u + (uint64_t)values.raw_clock.tv_nsec;
 }
 
-/* A completion waits for a while before it is polled: its times are those at which it was made. */
+/* Poll a completion late: its timestamps are those of its creation. */
 static void timestamps(void)
 {
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
@@ -190,14 +190,14 @@ static void timestamps(void)
 			later = device_ticks();
 			CHECK(made >= ticks && made <= later && made >= last);
 			if (i == 0)
-				CHECK(later - made > 100000000); /* it was made before anybody looked */
+				CHECK(later - made > 100000000); /* it was created before the poll */
 			CHECK(wall + 1000000000 > day && wall < nanoseconds(CLOCK_REALTIME) + 1000000000);
 			last = made;
 		}
 	}
 	init.wc_flags = IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_FLOW_TAG;
 	CHECK(!ibv_create_cq_ex(context, &init) && errno == EOPNOTSUPP);
-	puts("completions say when they were made");
+	puts("completions have timestamps of their creation");
 }
 
 static void null_mr(void)
@@ -211,7 +211,7 @@ static void null_mr(void)
 	for (int i = 0; i < BYTES; i++)
 		memory[i] = (uint8_t)(i * 7 + 1);
 	memset(memory + BYTES, 0xEE, BYTES);
-	/* a middle that comes from nowhere, wherever it is said to be */
+	/* a middle part of zeros from the null MR, at any address */
 	sges[0] = (struct ibv_sge){ (uintptr_t)memory, 3000, mr->lkey };
 	sges[1] = (struct ibv_sge){ (uintptr_t)memory, 4000, null->lkey };
 	sges[2] = (struct ibv_sge){ (uintptr_t)memory + 7000, 3000, mr->lkey };
@@ -220,7 +220,7 @@ static void null_mr(void)
 	CHECK(!memcmp(memory + BYTES, memory, 3000) && !memcmp(memory + BYTES + 7000, memory + 7000, 3000));
 	for (int i = 3000; i < 7000; i++)
 		CHECK(!memory[BYTES + i]);
-	/* and one that goes nowhere: of a READ, then of a SEND */
+	/* and one that is discarded: of a READ, then of a SEND */
 	for (int sends = 0; sends < 2; sends++) {
 		memset(memory + BYTES, 0xEE, BYTES);
 		sges[0] = (struct ibv_sge){ (uintptr_t)memory + BYTES, 3000, mr->lkey };
@@ -242,7 +242,7 @@ static void null_mr(void)
 	for (int i = 0; i < 2; i++)
 		CHECK(!ibv_destroy_qp(qps[i]));
 	CHECK(!ibv_dereg_mr(null));
-	puts("a region without memory gives zeros and takes anything");
+	puts("a null region reads as zeros and discards writes");
 }
 
 static void groups(void)
@@ -279,7 +279,7 @@ static void groups(void)
 			for (int left = 2; left; left--)
 				received += completion().opcode == IBV_WC_RECV;
 			CHECK(received == 1 && !memcmp(memory, memory + BYTES + GRH, 100));
-			CHECK(!ibv_detach_mcast(qps[1], &group[!joined], 0)); /* it is one group */
+			CHECK(!ibv_detach_mcast(qps[1], &group[!joined], 0)); /* the same group */
 		}
 	puts("both spellings of an IPv4 group are one");
 }
@@ -332,7 +332,7 @@ static void dmabuf(void)
 	puts(device >= 0 ? "by their descriptors" : "by its descriptor; this kernel has no /dev/udmabuf");
 }
 
-/* `state` of a queue pair that fails: it stays as the program set it, until the program asks for the state. */
+/* `state` of a failed queue pair: it keeps the program's last value until the program queries the state. */
 static void state(void)
 {
 	struct ibv_sge sge = { (uintptr_t)memory, 64, mr->lkey };
@@ -349,7 +349,7 @@ static void state(void)
 	CHECK(!ibv_query_qp(qps[0], &attr, IBV_QP_AV | IBV_QP_DEST_QPN, &init) && qps[0]->state == IBV_QPS_RTS);
 	CHECK(!ibv_query_qp(qps[0], &attr, IBV_QP_STATE, &init) && attr.qp_state == IBV_QPS_ERR);
 	CHECK(qps[0]->state == IBV_QPS_ERR);
-	puts("it is looked up when it is asked for");
+	puts("the state is read on query");
 }
 
 int main(int argc, char **argv)

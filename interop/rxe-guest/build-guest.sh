@@ -5,7 +5,7 @@
 set -euo pipefail
 . "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
-TOOLS="qemu-system-x86 cpio iproute2 busybox-static kmod"
+TOOLS="qemu-system-x86 cpio iproute2 busybox-static kmod xz-utils"
 PKGS="ibverbs-utils perftest rdmacm-utils rdma-core infiniband-diags iproute2 tcpdump
  libibverbs1 ibverbs-providers librdmacm1 libnl-3-200 libnl-route-3-200 libibumad3 libibmad5
  libpci3 libbpf1 libelf1 libmnl0 libbsd0 libcap2 libmd0 libxtables12 libpcap0.8 libudev1"
@@ -78,7 +78,9 @@ mkdir -p "$R/lib/modules/$KVER"
 for m in $MODS; do
   modprobe -d "$K" -S "$KVER" -a --show-depends "$m" 2>/dev/null || echo "module $m: not in this kernel" >&2
 done | awk '$1=="insmod"{print $2}' | sort -u | while read -r f; do
-  rel=${f#"$K"/}; mkdir -p "$R/$(dirname "$rel")"; cp "$f" "$R/$rel"
+  rel=${f#"$K"/}; mkdir -p "$R/$(dirname "$rel")"
+  # newer kernels' modules are compressed, which the guest's kmod does not read
+  case $rel in *.xz) xz -dc "$f" >"$R/${rel%.xz}" ;; *) cp "$f" "$R/$rel" ;; esac
 done
 cp "$K/lib/modules/$KVER"/modules.{order,builtin,builtin.modinfo} "$R/lib/modules/$KVER/"
 depmod -b "$R" "$KVER"

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import BinaryIO
 
-TRAILER = b"\x1e"  # the agent closes its answer with this byte, the exit status and a newline
+TRAILER = b"\x1e"  # the agent ends its answer with this byte, the exit status and a newline
 TRAILER_BYTES = 8  # at most
 
 
@@ -26,7 +26,7 @@ def request(
     out: BinaryIO | None = None,
     limit: float | None = None,
 ) -> int:
-    """Send one request, copy its output to ``out`` as it comes, return the exit status (255: no trailer)."""
+    """Send one request, copy its output to ``out`` as it arrives, and return the exit status (255 without trailer)."""
     sock = socket.create_connection((host, port), timeout=10)
     sock.settimeout(limit)
     sock.sendall(head.encode() + b"\n" + body)
@@ -47,7 +47,7 @@ def request(
 
 
 def encode(text: str) -> str:
-    """Text as one word of a request."""
+    """Encode text as one word of a request."""
     return base64.b64encode(text.encode()).decode()
 
 
@@ -56,7 +56,7 @@ def main(args: list[str]) -> int:
     host, port, verb, *rest = args
     if verb == "run":
         seconds, command = int(rest[0]), rest[1]
-        # Silence past the guest's own time limit means a dead guest.
+        # No answer after the guest's own time limit means a dead guest.
         limit = seconds + 15 if seconds else None
         head = f"RUN {seconds} {encode(command)}"
         return request(host, int(port), head, out=sys.stdout.buffer, limit=limit)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Smallest host-side RC peer, without rnic: proves that the wire, the addresses and the guest's rxe work.
+"""Minimal RC peer on the host without rnic: verifies the wire, the addresses and the guest's rxe.
 
 Talks to a guest's `ibv_rc_pingpong -d rxe0 -g 1 -n N -s SIZE -m 1024` server: TCP exchange of
-LID:QPN:PSN:GID, then SENDs of SIZE bytes in both directions, ACKs both ways. It repeats nothing itself.
+LID:QPN:PSN:GID, then SENDs of SIZE bytes with ACKs in both directions. It never retransmits.
 Sends from a UDP socket with IP_PMTUDISC_DO: Linux then leaves DF set and the IP identification 0, which
 the ICRC covers.
 
@@ -26,7 +26,7 @@ PSN_MASK = 0xFFFFFF
 
 
 def icrc(src: str, dst: str, frame: bytes) -> bytes:
-    """The four bytes after ``frame`` (BTH to pad): CRC-32 with ones for what routers may change."""
+    """Return the ICRC of ``frame`` (BTH to pad): CRC-32 with ones in fields that routers may change."""
     ip = struct.pack(">BBHHHBBH", 0x45, 0xFF, 28 + len(frame) + 4, 0, 0x4000, 0xFF, 17, 0xFFFF)
     ip += socket.inet_aton(src) + socket.inet_aton(dst)
     udp = struct.pack(">HHHH", SPORT, DPORT, 12 + len(frame), 0xFFFF)
@@ -35,7 +35,7 @@ def icrc(src: str, dst: str, frame: bytes) -> bytes:
 
 
 class Peer:
-    """One queue pair of ours, connected to the guest's."""
+    """Local queue pair connected to the guest's."""
 
     def __init__(self, guest: str) -> None:
         self.guest = guest
@@ -59,14 +59,14 @@ class Peer:
         self.psn = PSN0
 
     def send(self, opcode: int, psn: int, ackreq: bool = False, data: bytes = b"") -> None:
-        """One packet; ``data`` is what follows the BTH."""
+        """Send one packet; ``data`` follows the BTH."""
         pad = -len(data) % 4
         head = struct.pack(">BBHII", opcode, pad << 4, 0xFFFF, self.dqpn, ackreq << 31 | psn & PSN_MASK)
         frame = head + data + b"\0" * pad
         self.tx.sendto(frame + icrc(self.address, self.guest, frame), (self.guest, DPORT))
 
     def send_message(self, data: bytes) -> int:
-        """A whole SEND; returns the PSN of its last packet."""
+        """Send a SEND message; return the PSN of its last packet."""
         last = max(1, -(-len(data) // MTU)) - 1
         for i in range(last + 1):
             ends = (i == 0, i == last)
@@ -79,9 +79,9 @@ class Peer:
 
 
 def pingpong(guest: str, count: int, size: int) -> None:
-    """``count`` messages each way; ``AssertionError`` where the guest does what it should not."""
+    """Exchange ``count`` messages each way; raise ``AssertionError`` if the guest misbehaves."""
     peer = Peer(guest)
-    time.sleep(0.2)  # the guest may not be at RTR yet, and nothing is repeated here
+    time.sleep(0.2)  # the guest may not be in RTR yet, and this peer does not retransmit
     start = time.monotonic()
     last = peer.send_message(b"\x7b" * size)
     sent, received, current, acks = 1, 0, 0, [-1]
@@ -96,7 +96,7 @@ def pingpong(guest: str, count: int, size: int) -> None:
             acks.append(psn)
             continue
         assert opcode in (SEND_FIRST, SEND_MIDDLE, SEND_LAST, SEND_ONLY), hex(opcode)
-        if psn != peer.expected:  # a repeat: the guest's timer fires early at times under emulation
+        if psn != peer.expected:  # a retransmission: under emulation the guest's timer sometimes fires early
             assert (peer.expected - psn) & PSN_MASK < 1 << 23, (hex(psn), hex(peer.expected))
             peer.send(ACKNOWLEDGE, peer.expected - 1, data=struct.pack(">I", 0x1F << 24 | received))
             continue

@@ -92,7 +92,7 @@ GOOD = "500 iters in 0.1 seconds = 200 usec/iter\n"
         ((0, GOOD), (0, GOOD), ""),
         ((0, GOOD), (0, GOOD + "invalid data in page 0\n"), "guest saw wrong data"),
         ((1, "boom"), (-15, ""), "rnic exited with 1"),
-        ((0, ""), (0, GOOD), "rnic did not say '500 iters in'"),
+        ((0, ""), (0, GOOD), "rnic did not print '500 iters in'"),
         ((0, GOOD), (None, ""), "guest did not end within 60 s"),
     ],
 )
@@ -113,7 +113,7 @@ def test_verdict(
             "rnic took 4.8 s, more than 1.2 times the 4.0 s of Linux",
         ),
         ("200 iters in 2.00 seconds", "invalid data in page 0\n200 iters in 1 seconds", "rnic saw wrong data"),
-        ("Failed status", "200 iters in 2.40 seconds", "Linux did not say '200 iters in'"),
+        ("Failed status", "200 iters in 2.40 seconds", "Linux did not print '200 iters in'"),
     ],
 )
 def test_verdict_of_the_reordered(live: ModuleType, linux: str, rnic: str, problem: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rnic.wire.dissect import dissect
 from rnic.wire.flow import Flow
 from rnic.wire.ip import ip_packet
 from rnic.wire.packet import build, seal
@@ -51,3 +52,39 @@ def test_icrc_and_fields(roce: Any, flow: Flow, opcode: int, becn: bool) -> None
     bth.icrc = None
     rebuilt = dissected(flow, bytes(packet))
     assert rebuilt[roce.BTH].icrc == int.from_bytes(seal(frame, flow, 0xBEEF)[-4:], "big")
+
+
+def _carried(inner: bytes) -> dict[str, Any]:
+    """An Ethernet frame inside of headers that scapy makes."""
+    from scapy.contrib.erspan import ERSPAN_I, ERSPAN_II, ERSPAN_III
+    from scapy.contrib.geneve import GENEVE
+    from scapy.contrib.mpls import MPLS
+    from scapy.layers.inet import IP, UDP
+    from scapy.layers.l2 import GRE, Dot1AD, Dot1Q, Ether
+    from scapy.layers.vxlan import VXLAN
+
+    frame = Ether(inner)
+    outer = Ether() / IP(src="192.0.2.1", dst="192.0.2.2")
+    return {
+        "VXLAN": outer / UDP(sport=1, dport=4789) / VXLAN(vni=7) / frame,
+        "Geneve": outer / UDP(sport=1, dport=6081) / GENEVE(vni=7) / frame,
+        "GRE": outer / GRE() / frame[IP],
+        "GRE with a key": outer / GRE(key_present=1, key=7) / frame[IP],
+        "ERSPAN I": outer / GRE(proto=0x88BE) / ERSPAN_I() / frame,
+        "ERSPAN II": outer / GRE(proto=0x88BE, seqnum_present=1) / ERSPAN_II(session_id=3) / frame,
+        "ERSPAN III": outer / GRE(proto=0x22EB, seqnum_present=1) / ERSPAN_III(session_id=3) / frame,
+        "MPLS": Ether() / MPLS(label=16, s=0) / MPLS(label=17, s=1) / frame[IP],
+        "QinQ": Ether() / Dot1AD(vlan=5) / Dot1Q(vlan=6) / frame[IP],
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["VXLAN", "Geneve", "GRE", "GRE with a key", "ERSPAN I", "ERSPAN II", "ERSPAN III", "MPLS", "QinQ"]
+)
+def test_tunnels_that_scapy_makes_are_followed(roce: Any, name: str) -> None:
+    packet = seal(build(0x04, dqpn=7, psn=9, payload=b"payload!"), V4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        frame = bytes(_carried(bytes(12) + b"\x08\0" + ip_packet(V4, packet))[name])
+    found = dissect(memoryview(frame))
+    assert (found.kind, found.icrc_ok, bytes(found.payload)) == ("RoCEv2", True, packet)

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from rnic.cli.check import check
 from rnic.cli.decode import decode
 from rnic.link.loopback import loopback_pair
+from rnic.link.pcap import PcapngWriter, read_packets
 from rnic.link.recorder import Recorder
 from rnic.wire.bursts import TxBurst
 from rnic.wire.packet import build, seal
@@ -142,3 +144,17 @@ def test_tshark_opens_what_the_recorder_wrote(tmp_path: Path, linktype: int) -> 
         time, *complaints = line.split("\t")
         assert time == "1700000000.123456789"
         assert not any(complaints)
+
+
+def test_tshark_shows_findings_as_comments(tmp_path: Path) -> None:
+    spoilt, copy = tmp_path / "spoilt.pcapng", tmp_path / "copy.pcapng"
+    with spoilt.open("wb") as file:
+        writer = PcapngWriter(file)
+        for index, packet in enumerate(read_packets(TESTS / "vectors" / "rxe" / "write_bw.pcap")):
+            data = bytearray(packet.data)
+            data[-6] ^= index == 5
+            writer.write(packet.time_ns, data)
+    assert CliRunner().invoke(check, ["--comments", str(copy), str(spoilt)]).exit_code == 1
+    rows = tshark(copy, "-Y", "frame.comment", "-T", "fields", "-e", "frame.number", "-e", "frame.comment").splitlines()
+    assert rows[0].startswith("6\trnic error: ICRC of ")
+    assert "[icrc: the ICRC is correct; A17, 17.9.3]" in rows[0]
