@@ -1,4 +1,4 @@
-"""What a C compiler makes: the engine, twins of a few calls, and the C libraries that `rnic exec` gives to programs.
+"""Build what a C compiler makes: the engine, twins of a few calls, and the C libraries of `rnic exec`.
 
 Both are optional: without a compiler rnic installs and works, slower, and `rnic exec` says what is missing.
 ``RNIC_REQUIRE_COMPILED=1`` makes an installation fail where it could not compile them, ``RNIC_PURE=1`` leaves them
@@ -8,6 +8,7 @@ release workflow knows and the tree does not.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import importlib
 import os
@@ -19,9 +20,10 @@ from setuptools import Distribution, Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError, LinkError
 
-TWINS = ["rnic.mem._order"]
+TWINS = ["rnic.link._recording", "rnic.mem._order"]
 WITH_C = {
     "rnic.engine._engine": ("src/rnic/engine/*/*.c",),
+    "rnic.judge._scan": ("src/rnic/engine/queue_pair/crc32.c",),
     # the fabric hands packets over itself: it needs what of the engine does no input or output
     "rnic.sim.native._fabric": (
         "src/rnic/sim/native/[!_]*.c",
@@ -36,8 +38,11 @@ if sys.platform == "linux":
     TWINS.append("rnic.link._udp_calls")
     if sys.byteorder == "little":
         TWINS += WITH_C
+FLAGS = ["-O3", "-fvisibility=hidden"]
+SAME = [f"-ffile-prefix-map={os.getcwd()}=rnic"]
+"""Debug information names no folder of this build: another build of the same sources is then the same."""
 BUILD = Path("build", "cython")
-"""Where Cython puts the C that it makes."""
+"""Folder of the C that Cython makes."""
 DIRECTIVES = {"embedsignature": True, "embedsignature.format": "clinic"}
 """Functions tell their parameters, which are compared with the stubs."""
 PURE = os.environ.get("RNIC_PURE", "") not in ("", "0")
@@ -46,12 +51,12 @@ REQUIRED = os.environ.get("RNIC_REQUIRE_COMPILED", "") not in ("", "0")
 
 
 def found(*patterns: str) -> list[str]:
-    """Files by these patterns."""
+    """Return the files that match these patterns."""
     return sorted(name for pattern in patterns for name in glob.glob(pattern))
 
 
 def extensions() -> list[Extension]:
-    """One extension for each twin that has a source; none where Cython is missing and they are not required."""
+    """Return an extension for each twin with a source; none if Cython is missing and they are not required."""
     if PURE:
         return []
     try:
@@ -67,7 +72,8 @@ def extensions() -> list[Extension]:
             [f"src/{name.replace('.', '/')}.pyx", *found(*WITH_C.get(name, ()))],
             include_dirs=INCLUDES if name in WITH_C else [],
             depends=headers if name in WITH_C else [],
-            extra_compile_args=["-O3", "-fvisibility=hidden"] if os.name == "posix" else [],
+            extra_compile_args=[*FLAGS, *SAME] if os.name == "posix" else [],
+            extra_link_args=SAME if os.name == "posix" else [],  # link-time optimization compiles there
         )
         for name in TWINS
     ]
@@ -87,20 +93,19 @@ class BuildAll(build_ext):  # type: ignore[misc] # setuptools is not always ther
     """The extensions, then libibverbs and librdmacm beside the module that knows where they are."""
 
     def build_extension(self, ext: Extension) -> None:
-        """All files as one where the compiler can do that (rnic.abi.build, AT_ONCE), else each by itself."""
+        """Compile all files as one if the compiler can do that (rnic.abi.build, AT_ONCE), else each by itself."""
         if ext.name in WITH_C:
             alone = ext.extra_compile_args, ext.extra_link_args
-            ext.extra_compile_args, ext.extra_link_args = [[*flags, "-flto=auto"] for flags in alone]
-            try:
-                super().build_extension(ext)
-            except (CompileError, LinkError):
-                ext.extra_compile_args, ext.extra_link_args = alone
-            else:
-                return
+            for lto in ("-flto=auto", "-flto"):
+                ext.extra_compile_args, ext.extra_link_args = [[*flags, lto] for flags in alone]
+                with contextlib.suppress(CompileError, LinkError):
+                    super().build_extension(ext)
+                    return
+            ext.extra_compile_args, ext.extra_link_args = alone
         super().build_extension(ext)
 
     def run(self) -> None:
-        """Linux alone has the interfaces that the libraries need."""
+        """Return whether this is Linux, which has the interfaces that the libraries need."""
         super().run()
         if sys.platform != "linux" or PURE:
             return
@@ -118,12 +123,12 @@ class LinuxWheel(Distribution):  # type: ignore[misc] # as above
     """With the C libraries inside a wheel is of one machine, although setuptools knows of no extension."""
 
     def has_ext_modules(self) -> bool:
-        """Whether the wheel is of one machine."""
+        """Return whether the wheel is of one machine."""
         return not PURE and (sys.platform == "linux" or bool(super().has_ext_modules()))
 
 
 def project_urls() -> dict[str, str]:
-    """Where the project lives; empty where nobody said so."""
+    """Return the addresses of the project's pages; empty without ``RNIC_REPOSITORY``."""
     if not REPOSITORY:
         return {}
     return {
