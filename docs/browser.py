@@ -1,6 +1,6 @@
 """A headless Chromium over its debugging pipe: pages are opened at a width, asked, and photographed.
 
-Needs nothing but the browser itself. Nobody else can reach it: no port is opened.
+Needs nothing but the browser itself. No other program can reach it: no port is opened.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SECONDS = 30.0
 
 
 def find() -> str | None:
-    """The browser's path, or None where none of :data:`NAMES` is installed."""
+    """Return the browser's path, or None if none of :data:`NAMES` is installed."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
@@ -99,7 +99,7 @@ class Browser:
         return message
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """One command of the DevTools protocol, and its result."""
+        """Run a command of the DevTools protocol; return its result."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": params}
         if self._session:
@@ -117,7 +117,7 @@ class Browser:
         return result
 
     def resize(self, width: int, height: int = 900) -> None:
-        """The size of the window in CSS pixels; narrow ones are a phone's."""
+        """Set the size of the window in CSS pixels; narrow ones are a phone's."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
@@ -131,14 +131,14 @@ class Browser:
             self.events.append(self._message(until))
 
     def ask(self, script: str) -> Any:
-        """The value of an expression on the page; promises are waited for."""
+        """Return the value of an expression on the page; promises are waited for."""
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
             raise BrowserError(str(answer["exceptionDetails"]))
         return answer["result"].get("value")
 
     def wait(self, script: str, seconds: float = SECONDS) -> None:
-        """Until the expression is true."""
+        """Wait until the expression is true."""
         until = time.monotonic() + seconds
         while not self.ask(script):
             if time.monotonic() > until:
@@ -146,7 +146,7 @@ class Browser:
             time.sleep(0.05)
 
     def problems(self) -> list[str]:
-        """Errors that the page's scripts left uncaught or wrote to the console, since it was opened."""
+        """Return uncaught errors of the page's scripts and errors on the console since it was opened."""
         self.ask("0")  # what was reported until now has come
         found = [e["params"] for e in self.events if e.get("method") == "Runtime.exceptionThrown"]
         said = [e["params"] for e in self.events if e.get("method") == "Runtime.consoleAPICalled"]
@@ -155,7 +155,7 @@ class Browser:
         ]
 
     def picture(self, path: Path, whole: bool = False) -> None:
-        """The window as PNG, or the whole page, at most 8,000 pixels high."""
+        """Return the window as PNG, or the whole page, at most 8,000 pixels high."""
         options: dict[str, Any] = {}
         if whole:
             size = self.call("Page.getLayoutMetrics")["cssContentSize"]
@@ -190,7 +190,7 @@ CUT_OFF = """
   return found;
 })()
 """
-"""What a reader cannot see at this width, a text each. What scrolls inside its own frame can be seen."""
+"""Text that a reader cannot see at this width, a text each. What scrolls inside its own frame can be seen."""
 
 BROKEN = """
 [...document.querySelectorAll("td code .pre, th code .pre")].filter(node => node.getClientRects().length > 1)

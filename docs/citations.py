@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def labels_of(match: re.Match[str]) -> list[str]:
-    """Labels that a citation may lead to, the most exact first."""
+    """Return the labels to which a citation may link, most exact first."""
     if match["page"]:
         exact = [f"{PREFIX[match['page']]}-{match['section']}"] if match["section"] else []
         return [*exact, *([] if exact else [match["page"]])]
@@ -73,6 +73,6 @@ class Citations(SphinxPostTransform):
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Called by Sphinx."""
+    """Register with Sphinx, which calls this."""
     app.add_post_transform(Citations)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

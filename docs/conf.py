@@ -33,17 +33,20 @@ html_show_copyright = False
 subprocess.run([sys.executable, HERE / "gen_layouts.py"], check=True)
 subprocess.run([sys.executable, HERE / "gen_conformance.py"], check=True)
 subprocess.run([sys.executable, HERE / "gen_errors.py"], check=True)
+subprocess.run([sys.executable, HERE / "gen_symbols.py"], check=True)
+subprocess.run([sys.executable, HERE / "gen_configuration.py"], check=True)
 subprocess.run([sys.executable, HERE / "gen_ctxmgt.py"], check=True)
+subprocess.run([sys.executable, HERE / "gen_demands.py"], check=True)
 subprocess.run([sys.executable, HERE / "gen_gateware.py"], check=True)
 subprocess.run([sys.executable, HERE / "gen_cli.py"], check=True)
 
 
 def join_chinese(app: object, name: str, source: list[str]) -> None:
-    """Browsers show the end of a line as a space, which Chinese does not have."""
+    """Join lines of Chinese text, since browsers show a line break as a space."""
     if name.startswith("zh/"):
         source[0] = re.sub(r"(?<=[\u3000-\u9fff\uff00-\uffef])\n(?=[\u3000-\u9fff\uff00-\uffef])", "", source[0])
 
 
 def setup(app: Any) -> None:
-    """Called by Sphinx."""
+    """Register with Sphinx, which calls this."""
     app.connect("source-read", join_chinese)

@@ -185,7 +185,7 @@ COYOTE: tuple[Row, ...] = (
          f"{FRONT}::test_incoming_messages_are_signalled_and_can_be_counted",
          f"{FRONT}::test_signals_are_exact_under_loss"),
     _row("003", "Shared Virtual Memory: TLB, faults, prefetch, invalidation, addresses of others", "coyote/mmu.py",
-         f"{MMU}::test_a_miss_is_a_fault_that_the_host_handles_and_the_access_is_made_again",
+         f"{MMU}::test_a_tlb_miss_faults_and_the_access_is_repeated",
          f"{MMU}::test_an_address_that_is_not_the_processs_is_refused", f"{MMU}::test_prefetched_pages_do_not_fault",
          f"{MMU}::test_memory_that_goes_away_is_forgotten", f"{THREAD}::test_faults_show_in_the_trace",
          f"{THREAD}::test_the_peer_does_not_reach_other_memory_of_the_process"),

@@ -1,7 +1,7 @@
-"""Drawings of the documentation as SVG: boxes and arrows, state machines, who tells whom, and bit layouts.
+"""Drawings of the documentation as SVG: boxes and arrows, state machines, sequences, and bit layouts.
 
 Everything is measured before it is drawn: a text that does not fit its place is an error of the build, never cut off.
-Drawings are at most 640 units wide, so that they can be read on a phone. Colours follow light or dark mode.
+Drawings are at most 640 units wide, so that they can be read on a phone. Colors follow light or dark mode.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ INLINE_STYLE = """\
 .drawing .hw { fill: none; stroke: currentColor; }
 .drawing .rsv { fill: currentColor; fill-opacity: 0.12; stroke: currentColor; }
 </style>"""
-"""For the pages that hold layout pictures as elements: in the page's own colours, whichever mode it is in."""
+"""For the pages that hold layout pictures as elements: in the page's own colors, whichever mode it is in."""
 
 Kind = Literal["hw", "sw", "mem", "net", "rsv"]
 Point = tuple[float, float]
@@ -60,7 +60,7 @@ class DrawingError(ValueError):
 
 
 def wide(text: str, size: float = FONT) -> float:
-    """How wide a text is, in units, in DejaVu Sans; the other usual sans-serif fonts are narrower."""
+    """Return the width of a text, in units, in DejaVu Sans; the other usual sans-serif fonts are narrower."""
     return sum(size * _letter_width(letter) for letter in text)
 
 
@@ -71,7 +71,7 @@ def _letter_width(letter: str) -> float:
 
 
 def wrap(text: str, width: float, size: float = FONT) -> list[str]:
-    """The text in lines of at most ``width`` units.
+    """Return the text in lines of at most ``width`` units.
 
     Raises:
         DrawingError: if a word is wider than that.
@@ -88,7 +88,7 @@ def wrap(text: str, width: float, size: float = FONT) -> list[str]:
 
 
 class Drawing:
-    """A picture that grows downwards; ``label`` is what a reader hears who does not see it."""
+    """A picture that grows downward; ``label`` is its text for a screen reader."""
 
     def __init__(self, label: str, width: float = WIDEST) -> None:
         if width > WIDEST:
@@ -104,7 +104,7 @@ class Drawing:
         self.height = max(self.height, y)
 
     def text(self, x: float, y: float, text: str, anchor: str = "middle", size: float = FONT, cls: str = "") -> None:
-        """One line; ``y`` is its base line."""
+        """Draw one line; ``y`` is its base line."""
         width = wide(text, size)
         left = {"start": x, "middle": x - width / 2, "end": x - width}[anchor]
         self._reach(left, y - size, text)
@@ -115,7 +115,7 @@ class Drawing:
         )
 
     def box(self, x: float, y: float, w: float, h: float, title: str, kind: Kind = "hw", sub: str = "") -> None:
-        """A box with a title, and smaller lines below it, wrapped to its width and centred."""
+        """Draw a box with a title, and smaller lines below it, wrapped to its width and centered."""
         lines = [(line, FONT) for line in wrap(title, w - 8)] + [(line, SMALL) for line in wrap(sub, w - 8, SMALL)]
         if len(lines) * LINE + 2 > h:
             raise DrawingError(f"{title!r}: {len(lines)} lines do not fit a box {h:.0f} high")
@@ -127,7 +127,7 @@ class Drawing:
             self.text(x + w / 2, base + number * LINE, line, size=size)
 
     def frame(self, x: float, y: float, w: float, h: float, title: str) -> None:
-        """A dashed frame around other boxes, titled at its upper left."""
+        """Draw a dashed frame around other boxes, titled at its upper left."""
         self._reach(x, y, title)
         self._reach(x + w, y + h, title)
         self.parts.append(f'<rect class="line dash" x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" rx="8"/>')
@@ -142,7 +142,7 @@ class Drawing:
         both: bool = False,
         dashed: bool = False,
     ) -> None:
-        """A line through the points with a tip at its end; the label stands above its first leg, or ``at``."""
+        """Draw a line through the points with a tip at its end; the label stands above its first leg, or ``at``."""
         for x, y in points:
             self._reach(x, y, label or "arrow")
         path = "M" + " L".join(f"{x:g} {y:g}" for x, y in points)
@@ -157,7 +157,7 @@ class Drawing:
                 self.text(x, y + number * (LINE - 2), line, anchor, SMALL, "say")
 
     def _tip(self, before: Point, end: Point) -> None:
-        """A triangle, since markers of several drawings on one page would have to be told apart."""
+        """Draw a triangle, since markers of several drawings on one page would have to be told apart."""
         (x0, y0), (x1, y1) = before, end
         length = max(abs(x1 - x0), abs(y1 - y0)) or 1
         dx, dy = (x1 - x0) / length, (y1 - y0) / length
@@ -166,7 +166,7 @@ class Drawing:
         self.parts.append(f'<polygon class="tip" points="{corners}"/>')
 
     def svg(self, inline: bool = False) -> str:
-        """The picture as a file, or as an element of a page, which then has :data:`INLINE_STYLE`."""
+        """Return the picture as a file, or as an element of a page, which then has :data:`INLINE_STYLE`."""
         height = self.height + 8
         size = f'viewBox="0 0 {self.width:g} {height:g}"'
         head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label={quoteattr(self.label)}'
@@ -193,7 +193,7 @@ class _State:
 
 
 def machine(label: str, states: Iterable[tuple[str, str]], edges: Iterable[tuple[str, str, str]]) -> Drawing:
-    """States from top to bottom, each with what it does; ``edges`` are from, why, to.
+    """Draw states from top to bottom, each with its action; ``edges`` are from, why, to.
 
     What goes to the next state is an arrow down; what goes back leaves on the right, what skips states on the left.
     """
@@ -262,14 +262,14 @@ def _way(
         picture.text(near, out_y - 4 - (len(lines) - 1 - row) * 13, line, anchor, SMALL, "say")
 
 
-# ------------------------------------------------------------------------------------- who tells whom
+# ------------------------------------------------------------------------------------- sequences
 
 Step = tuple[str, str, str] | str
-"""From, to, what; or a heading across all. From and to are the same where somebody does something alone."""
+"""From, to, what; or a heading across all. From and to are the same for a step of one actor alone."""
 
 
 def sequence(label: str, actors: Sequence[tuple[str, Kind]], steps: Iterable[Step], width: float = WIDEST) -> Drawing:
-    """Who tells whom what, in time downwards."""
+    """Draw messages between actors, in time downward."""
     picture = Drawing(label, width)
     column = width / len(actors)
     centre = {name: column * (number + 0.5) for number, (name, _) in enumerate(actors)}
@@ -319,7 +319,7 @@ Bit = tuple[Field, int]
 
 
 def words_of(layout: Layout) -> list[list[Bit | None]]:
-    """For each 32-bit word, what its bits 31 to 0 hold."""
+    """Return the contents of bits 31 to 0 of each 32-bit word."""
     words: list[list[Bit | None]] = [[None] * 32 for _ in range(-(-layout.size // 4))]
     little = layout.endian == "little"
     for item in layout.fields:
@@ -331,7 +331,7 @@ def words_of(layout: Layout) -> list[list[Bit | None]]:
 
 
 def name_of(item: Field, bits: list[int], word: int) -> str:
-    """A cell's text: the field's name, with the part of it that the cell holds where that is not all."""
+    """Return a cell's text: the field's name, with the part of it that the cell holds where that is not all."""
     if len(bits) == item.width:
         return item.name
     if item.unit == 16 and item.width == 128:  # GIDs are bytes in order, not numbers
@@ -346,7 +346,7 @@ ROW = 26
 
 
 def layout_picture(layout: Layout) -> Drawing:
-    """A row for each 32-bit word, bit 31 at the left. A cell too narrow for its name has a letter, explained below."""
+    """Draw a row for each 32-bit word, bit 31 at the left. A cell too narrow for its name has a letter, told below."""
     picture = Drawing(f"{layout.name}, {layout.size} bytes", LEFT + 32 * BIT + 8)
     y = 18.0
     for bit in (31, 24, 23, 16, 15, 8, 7, 0):
@@ -392,6 +392,6 @@ def layout_picture(layout: Layout) -> Drawing:
 
 
 def _letter(number: int) -> str:
-    """a, b, … z, then aa, ab, …: one letter is as wide as the narrowest cell."""
+    """Return a, b, … z, then aa, ab, …: one letter is as wide as the narrowest cell."""
     first, last = divmod(number, 26)
     return (chr(96 + first) if first else "") + chr(97 + last)

@@ -12,14 +12,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def tests_in(path: Path) -> set[str]:
-    """``file::test`` of every test of a file."""
+    """Return ``file::test`` of every test of a file."""
     name = path.relative_to(ROOT).as_posix()
     body = ast.parse(path.read_text(encoding="utf-8")).body
     return {f"{name}::{node.name}" for node in body if isinstance(node, ast.FunctionDef) and node.name[:5] == "test_"}
 
 
 def faults() -> list[str]:
-    """What is wrong with the table of rules, a line each."""
+    """Return what is wrong with the table of rules, a line each."""
     named = {test for rule in RULES for test in rule.tests}
     existing = {
         test for path in {ROOT / test.split("::")[0] for test in named} if path.exists() for test in tests_in(path)

@@ -61,12 +61,12 @@ _LEVELS = {m.METADATA: "metadata", m.READ: "read", m.WRITE: "write", m.RESERVED:
 
 
 def field_test(layout: Layout, field: str) -> str:
-    """The test of one field against the hand-typed list of layouts."""
+    """Return the test of one field against the hand-typed list of layouts."""
     return f"{LAYOUT}::test_field[" + re.sub(r"\W+", "_", layout.name) + f".{field}]"
 
 
 def requests() -> Iterator[Row]:
-    """Tables 2.2 and 3.1."""
+    """Yield the rows of tables 2.2 and 3.1."""
     for row in m.REQUESTS:
         who = " ".join(SHORT[source] for source in row.sources) or "nobody"
         kind = {m.METADATA: "ceu", m.RESERVED: "reserved"}.get(row.kind, "ceu" if m.CEU in row.sources else "engine")
@@ -79,7 +79,7 @@ def requests() -> Iterator[Row]:
 
 
 def responses() -> Iterator[Row]:
-    """Section 3.2: each field of each channel."""
+    """Yield section 3.2: each field of each channel."""
     for source, layout in m.RESPONSES.items():
         for field in layout.fields:
             text = f"{SHORT[source]}, {layout.size * 8} bits: {field.msb}:{field.lsb} `{field.name}`, {field.doc}"
@@ -87,7 +87,7 @@ def responses() -> Iterator[Row]:
 
 
 def contexts() -> Iterator[Row]:
-    """Section 4.2: each field of each context, the extension of the QPC left out."""
+    """Yield section 4.2: each field of each context, the extension of the QPC left out."""
     for layout, section, golden in CONTEXTS:
         for field in layout.fields:
             if layout is QPC and field in EXTENSION:
@@ -100,7 +100,7 @@ def contexts() -> Iterator[Row]:
 
 
 def messages() -> Iterator[Row]:
-    """Headers and inner interfaces, by field."""
+    """Yield headers and inner interfaces, by field."""
     for layout, section in MESSAGES:
         for field in layout.fields:
             text = f"{layout.name}: {field.msb}:{field.lsb} `{field.name}`, {field.doc}"
@@ -108,7 +108,7 @@ def messages() -> Iterator[Row]:
 
 
 def key_fields() -> Iterator[Row]:
-    """Section 5.4.2."""
+    """Yield the rows of section 5.4.2."""
     for row in KEY_FIELDS:
         readers, writers = (" ".join(SHORT[part] for part in parts) or "nobody" for parts in (row.readers, row.writers))
         text = f"`{row.name}`, {row.width} bits of the {row.context.upper()}: read by {readers}, written by {writers}"
@@ -118,7 +118,7 @@ def key_fields() -> Iterator[Row]:
 
 
 def machines() -> Iterator[Row]:
-    """Sections 5.1.4, 5.3.4, 5.4.4 and 5.6.3."""
+    """Yield the rows of sections 5.1.4, 5.3.4, 5.4.4 and 5.6.3."""
     for name, table in MACHINES.items():
         for (state, event), following in table.items():
             row = f"tests/unit/context/test_machines.py::test_transition[{name}.{state}.{event}]"
@@ -128,7 +128,7 @@ def machines() -> Iterator[Row]:
 
 
 def coyote_fields() -> Iterator[Row]:
-    """Document 003: each member of each structure."""
+    """Yield document 003: each member of each structure."""
     for layout in COYOTE_LAYOUTS:
         for field in layout.fields:
             text = f"`{layout.name}`: {field.msb}:{field.lsb} `{field.name}`, {field.msb - field.lsb + 1} bits"
@@ -149,7 +149,7 @@ PARTS: tuple[tuple[str, tuple[Row, ...]], ...] = (
 
 
 def faults() -> list[str]:
-    """What is wrong with the rows, a line each."""
+    """Return what is wrong with the rows, a line each."""
     rows = [row for _, part in PARTS for row in part]
     named = {test.split("[")[0] for row in rows for test in row.tests}
     files = {ROOT / test.split("::")[0] for test in named}

@@ -28,7 +28,7 @@ DOCUMENTED_SQE_BYTES = 28
 
 
 def chain(label: str, names: tuple[str, ...], docs: dict[str, str], edges: list[tuple[str, str, str]]) -> Drawing:
-    """A machine whose states are a table of the code; each must be explained."""
+    """Draw a machine whose states are a table of the code; each must be explained."""
     assert set(docs) == set(names), set(docs) ^ set(names)
     return machine(label, [(name, docs[name]) for name in names], edges)
 
@@ -514,7 +514,7 @@ PICTURES: dict[str, Callable[[], Drawing]] = {
 
 
 def pictures() -> dict[str, str]:
-    """Each picture by file name."""
+    """Return each picture by file name."""
     return {f"{name}.svg": draw().svg() for name, draw in PICTURES.items()}
 
 

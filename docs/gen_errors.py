@@ -10,7 +10,7 @@ PAGE = Path(__file__).resolve().parent / "layouts" / "reasons-table.md"
 
 
 def tables() -> str:
-    """The tables, in MyST."""
+    """Return the tables, in MyST."""
     lines: list[str] = []
     section = ""
     for reason in REASONS.values():

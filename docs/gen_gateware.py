@@ -29,7 +29,7 @@ MHZ = 250
 
 
 def map_table() -> str:
-    """One row for each module, state, register, field and rule."""
+    """Return one row for each module, state, register, field and rule."""
     lines = ["| document | what | code | test | mutant that the test kills |", "|---|---|---|---|---|"]
     for path in sorted(MAP.glob("*.toml")):
         for row in tomllib.loads(path.read_text())["row"]:
@@ -40,12 +40,12 @@ def map_table() -> str:
 
 
 def _code(text: str) -> str:
-    """Source text in one table cell."""
+    """Return source text for a table cell."""
     return "`" + " ".join(text.split()).replace("|", "\\|") + "`"
 
 
 def resource_table() -> str:
-    """Cells by family and bus width."""
+    """Return cells by family and bus width."""
     found = json.loads(FIGURES.read_text())
     rows = list(next(iter(found["cells"].values())))
     lines = [f"| engine | {' | '.join(rows)} |", "|---|" + "---:|" * len(rows)]
@@ -56,7 +56,7 @@ def resource_table() -> str:
 
 
 def placed_table() -> str:
-    """What was placed and routed: cells, and the median of the seeds."""
+    """Return the table of what was placed and routed: cells, and the median of the seeds."""
     found = json.loads(FIGURES.read_text())["placed"]
     kinds = list(found[0]["cells"])
     lines = [f"| placed on an ECP5-85 | {' | '.join(kinds)} | MHz | seeds | floor | tools |"]
@@ -71,7 +71,7 @@ def placed_table() -> str:
 
 
 def speed_table() -> str:
-    """Cycles of a long and of a short WRITE, then the short one by state of the controller."""
+    """Return cycles of a long and of a short WRITE, then those of the short one by state of the controller."""
     cycles = json.loads(FIGURES.read_text())["cycles"]
     lines = [
         f"| engine | 16 KiB WRITE, bytes per cycle | of the bus | at {MHZ} MHz | 64-byte WRITE, cycles |",
@@ -91,7 +91,7 @@ def speed_table() -> str:
 
 
 def latency_table() -> str:
-    """Cycles of each WRITE, and Gb/s of payload and on the line, by what is sent and how late memory answers."""
+    """Return cycles of each WRITE, and Gb/s of payload and on the line, by traffic and memory latency."""
     lines = [
         "| WRITEs | memory latency, cycles | cycles each | Gb/s | on the line | floor |",
         "|---|---:|---:|---:|---:|---:|",
@@ -105,7 +105,7 @@ def latency_table() -> str:
 
 
 def latency_plot() -> str:
-    """The same as a picture: Gb/s of long WRITEs, and cycles of short ones, over memory latency; floors as crosses."""
+    """Draw the same: Gb/s of long WRITEs, and cycles of short ones, over memory latency; floors as crosses."""
     rows: list[dict[str, Any]] = json.loads(FIGURES.read_text())["latency"]
     picture = Drawing("Throughput over memory latency")
     long = [row | {"y": _gbps(row)} for row in rows if row["bytes"] == LONG_BYTES]
@@ -116,12 +116,12 @@ def latency_plot() -> str:
 
 
 def _gbps(row: dict[str, Any]) -> float:
-    """Payload of the row's WRITEs, one after the other."""
+    """Return the payload of the row's WRITEs, one after the other."""
     return float(row["bytes"] * 8 * MHZ / row["cycles"] / 1000)
 
 
 def _axes(picture: Drawing, left: float, title: str, grid: int, rows: Sequence[dict[str, Any]]) -> None:
-    """``y`` of the rows over memory latency in cycles, on a grid with a line for every ``grid``."""
+    """Draw ``y`` of the rows over memory latency in cycles, on a grid with a line for every ``grid``."""
     width, height, top = 252.0, 170.0, 26.0
     latest = max(row["latency"] for row in rows)
     highest = grid * (int(max(max(row["y"], row.get("floor", 0)) for row in rows) / grid) + 1)
@@ -153,7 +153,7 @@ def _axes(picture: Drawing, left: float, title: str, grid: int, rows: Sequence[d
 
 
 def ctxmgt_table() -> str:
-    """CtxMgt's cycles for each request, by how late memory answers."""
+    """Return CtxMgt's cycles for each request, by memory latency."""
     rows = json.loads(FIGURES.read_text())["ctxmgt"]
     latencies = sorted({row["latency"] for row in rows})
     found = {(row["what"], row["latency"]): row["cycles"] for row in rows}
@@ -162,6 +162,14 @@ def ctxmgt_table() -> str:
     for what in dict.fromkeys(row["what"] for row in rows):
         cells = [f"{found[what, latency]} | {MHZ / found[what, latency]:.1f}" for latency in latencies]
         lines.append(f"| {what} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def responder_table() -> str:
+    """Return the RoCEv2 responder's cycles as a table."""
+    rows = json.loads(FIGURES.read_text())["responder"]
+    lines = ["| what | cycles | us at 250 MHz |", "|---|---:|---:|"]
+    lines += [f"| {row['what']} | {row['cycles']} | {row['cycles'] / MHZ:.3f} |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
@@ -178,6 +186,7 @@ def main() -> None:
     (target / "gateware-speed-table.md").write_text(speed_table())
     (target / "gateware-latency-table.md").write_text(latency_table())
     (target / "gateware-ctxmgt-table.md").write_text(ctxmgt_table())
+    (target / "gateware-responder-table.md").write_text(responder_table())
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         "budget",
         "Budget of a device",
         "The page of what a device's programs and its NIC process have in flight together: a header, then for each of "
-        "256 entries (0 the NIC as a whole, the others peers') a share for each of 65 slots. Whose each word is says "
+        "256 entries (0 the NIC as a whole, the others peers') a share for each of 256 slots. Whose each word is says "
         "the access.",
         ("rnic.state.budget",),
     ),
@@ -119,8 +119,12 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         (
             "rnic.wire.ethernet",
             "rnic.wire.ip",
+            "rnic.wire.tunnels",
+            "rnic.wire.infiniband",
             "rnic.wire.bth",
             "rnic.wire.deth",
+            "rnic.wire.feth",
+            "rnic.wire.xrceth",
             "rnic.wire.reth",
             "rnic.wire.atomiceth",
             "rnic.wire.aeth",
@@ -158,11 +162,11 @@ An *offset* is where an integer of so many *bytes* begins, in hexadecimal; *bits
 significant. In the pictures each row is a 32-bit word with bit 31 at the left. A letter stands for a name that does not
 fit, explained below the picture; rows of reserved words are left out.
 """
-EXTENDED_HEADERS = ("deth", "reth", "aeth", "atomiceth", "atomicacketh", "immdt", "ieth")
+EXTENDED_HEADERS = ("xrceth", "deth", "feth", "reth", "aeth", "atomiceth", "atomicacketh", "immdt", "ieth")
 
 
 def layouts_of(module: str) -> list[Layout]:
-    """The layouts that a module defines, in its order; one that it only imports is on another page."""
+    """Return the layouts that a module defines, in its order; one that it only imports is on another page."""
     found: list[Layout] = []
     for value in vars(importlib.import_module(module)).values():
         if isinstance(value, Layout) and value not in found:
@@ -171,7 +175,7 @@ def layouts_of(module: str) -> list[Layout]:
 
 
 def escape(text: str) -> str:
-    """Prose as Markdown that says the same."""
+    """Escape prose for Markdown."""
     return "".join("\\" + letter if letter in "*|<[" else letter for letter in text)
 
 
@@ -179,7 +183,7 @@ def escape(text: str) -> str:
 
 
 def section(layout: Layout) -> Iterator[str]:
-    """One layout: heading, picture, table of fields."""
+    """Return the text of a layout: heading, picture, table of fields."""
     yield f"## {layout.name[0].upper()}{layout.name[1:]}"
     yield ""
     yield f"{layout.size} bytes, {layout.endian}-endian. Source: {escape(layout.source)}."
@@ -197,7 +201,7 @@ def section(layout: Layout) -> Iterator[str]:
 
 
 def opcode_page() -> Iterator[str]:
-    """The opcode table, one row for each opcode that rnic speaks."""
+    """Return the opcode table, one row for each opcode that rnic speaks."""
     yield "# Opcodes"
     yield ""
     yield "What follows the BTH under each opcode, in order. *Takes a receive* says that the last packet of the message"
@@ -213,7 +217,7 @@ def opcode_page() -> Iterator[str]:
 
 
 def command_page() -> Iterator[str]:
-    """The device's commands, what they say when they fail, and the transitions of queue pairs."""
+    """Return the device's commands, what they say when they fail, and the transitions of queue pairs."""
     yield "# Commands"
     yield ""
     yield "By the command register (HCR) or, from another process, by COMMAND messages: the same numbers and mailboxes."
@@ -259,12 +263,12 @@ def command_page() -> Iterator[str]:
 
 
 def attribute_names(mask: int) -> list[str]:
-    """Names of the attributes in a mask."""
+    """Return the names of the attributes in a mask."""
     return [modify.ATTRIBUTE_NAMES[1 << bit] for bit in range(mask.bit_length()) if mask >> bit & 1]
 
 
 def engine_registers_page() -> Iterator[str]:
-    """The registers of the descriptor engine, block by block, bit by bit."""
+    """Return the registers of the descriptor engine, block by block, bit by bit."""
     blocks = (
         ("Core", engine_regs.ENGINE_BASE, engine_regs.REGISTERS),
         ("Core with more than 32 address bits", engine_regs.ENGINE_BASE, engine_regs.WIDE_REGISTERS),
@@ -326,7 +330,7 @@ def engine_registers_page() -> Iterator[str]:
 
 
 def pages() -> dict[str, str]:
-    """Text of each page by file name."""
+    """Return the text of each page by file name."""
     out: dict[str, list[str]] = {}
     titles: dict[str, str] = {}
     seen: list[Layout] = []

@@ -22,7 +22,7 @@ LEFT_OUT = 77
 
 
 def faults(browser: Browser, page: Path, pictures: Path | None = None) -> list[str]:
-    """What is cut off, does not load, or fails on a page."""
+    """Return what is cut off, does not load, or fails on a page."""
     found = []
     for width in WIDTHS:
         browser.resize(width)

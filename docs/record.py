@@ -34,7 +34,7 @@ ibv_rc_pingpong -g 0 -n 100 127.0.0.1 && wait
 
 
 def run(command: str, folder: Path) -> list[str]:
-    """What it prints, at most :data:`MOST_LINES`."""
+    """Run a command and return what it prints, at most :data:`MOST_LINES`."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, "PATH": path, "RNIC_RUNTIME_DIR": str(folder / "r"), "COLUMNS": str(COLUMNS)}
     done = subprocess.run(
@@ -64,7 +64,7 @@ def main() -> None:
             for line in run(command, folder):
                 console.print(Text(line, "yellow" if "NAK" in line else ""))
     drawn = console.export_svg(title="rnic")
-    # no font from elsewhere: whoever looks has a monospaced one
+    # no font from elsewhere: every viewer has a monospaced one
     drawn = re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL).replace("Fira Code", "DejaVu Sans Mono")
     target.write_text(drawn + "\n", encoding="utf-8")
 

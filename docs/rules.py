@@ -25,11 +25,11 @@ def _rule(source: str, rule: str, *tests: str) -> Rule:
 
 REQ, REC, READ, RSP = "test_requester.py", "test_recovery.py", "test_reads.py", "test_responder.py"
 CPL, RUN, FAR, HST = "test_completions.py", "test_runs.py", "test_far_memory.py", "test_hostile.py"
-IDS = "test_idents.py"
+IDS, PLC = "test_idents.py", "test_placement.py"
 NIC, MOD, WALK = "tests/unit/device/test_nic.py", "tests/unit/context/test_modify.py", "tests/verbs/test_walk.py"
 ICRC, QUEUES, STATES = "tests/unit/device/test_icrc.py", "tests/verbs/test_queues.py", "tests/verbs/test_states.py"
 ORDER = "tests/unit/device/test_sending_order.py"
-ROUNDS = "tests/unit/runtime/test_loop_rounds.py"
+ROUNDS = "tests/unit/runtime/test_rounds.py"
 MATRIX, CONGESTION = "tests/netsim/test_matrix.py", "tests/netsim/test_congestion.py"
 
 RULES: tuple[Rule, ...] = (
@@ -98,6 +98,19 @@ RULES: tuple[Rule, ...] = (
           f"{READ}::test_wrong_response_opcode",
           f"{READ}::test_no_end_comes_before_the_last_but_for_a_probe",
           f"{READ}::test_an_atomic_answer_to_a_read_is_bad"),
+    _rule("IBA annex A19", "FLUSH and ATOMIC WRITE are answered by a READ response of no bytes, and count as a READ",
+          f"{PLC}::test_a_flush_has_feth_and_reth", f"{PLC}::test_an_atomic_write_carries_its_eight_bytes",
+          f"{PLC}::test_it_waits_for_its_response", f"{PLC}::test_it_counts_as_an_outstanding_read",
+          f"{PLC}::test_it_is_probed_for", f"{PLC}::test_other_responses_are_bad",
+          f"{PLC}::test_an_entry_with_bytes_of_its_own_fails",
+          f"{PLC}::test_both_are_answered_by_a_read_response_without_bytes",
+          f"{PLC}::test_they_take_responder_resources"),
+    _rule("IBA annex A19", "A duplicate of either is answered again, and changes nothing",
+          f"{PLC}::test_a_duplicate_is_answered_again_and_not_repeated"),
+    _rule("IBA annex A19", "Both need rights of the queue pair and of the region; a FLUSH of a region looks at its key",
+          f"{PLC}::test_a_region_flush_looks_at_the_key_alone",
+          f"{PLC}::test_memory_that_its_key_does_not_open_is_refused", f"{PLC}::test_regions_need_the_right",
+          f"{PLC}::test_invalid_requests"),
     _rule("IBA ch. 9", "Atomics return the value from before", f"{READ}::test_atomic",
           f"{RSP}::test_read_and_atomics", f"{RSP}::test_the_last_word_of_a_region_can_be_changed"),
     _rule("IBA ch. 10", "Unsignaled requests complete with the next signaled one", f"{REQ}::test_unsignaled"),
@@ -118,11 +131,11 @@ RULES: tuple[Rule, ...] = (
           f"{REC}::test_a_timeout_goes_back_whatever_the_peer_keeps"),
     _rule("design", "What came beyond a gap is taken once the gap is filled, and the next gap is named",
           f"{ROUNDS}::test_what_comes_beyond_a_gap_is_dropped_where_nothing_is_agreed",
-          f"{ROUNDS}::test_of_a_peer_that_keeps_what_comes_beyond_a_gap_only_the_missing_packet_is_asked",
+          f"{ROUNDS}::test_selective_repeat_requests_only_the_missing_packet",
           f"{ROUNDS}::test_what_was_kept_is_taken_before_what_comes_behind_the_missing_packet",
           f"{ROUNDS}::test_two_gaps_are_named_one_after_the_other",
           f"{ROUNDS}::test_what_is_kept_is_forgotten_after_a_tenth_of_a_second",
-          f"{ROUNDS}::test_what_was_kept_before_a_reset_is_nothing_to_the_connection_behind_it"),
+          f"{ROUNDS}::test_packets_held_before_a_reset_do_not_reach_the_next_connection"),
     _rule("IBA 9.7.6.1.3", "Local ACK timeout: 4.096 us x 2^n; 0 is never; a wait lasts one to four times that",
           f"{REC}::test_local_ack_timeout", f"{REC}::test_timeout_zero_is_never",
           f"{REC}::test_an_ack_starts_the_timer_anew",
@@ -132,7 +145,7 @@ RULES: tuple[Rule, ...] = (
     _rule("design", "A packet's timer starts when it leaves", f"{REC}::test_what_waits_to_be_sent_again_is_not_late"),
     _rule("design", "Nothing is late before all that has arrived was read",
           "tests/unit/runtime/test_loop.py::test_what_came_in_time_is_not_late_behind_what_came_before"),
-    _rule("design", "What is in flight is bounded for the NIC and each peer; the crowd repeats next to nothing",
+    _rule("design", "What is in flight is bounded for the NIC and each peer; the crowd retransmits almost nothing",
           "tests/netsim/test_busy.py::test_busy_queue_pairs_repeat_nothing",
           "tests/netsim/test_busy.py::test_a_receiver_that_is_slower_than_its_senders_together",
           "tests/netsim/test_busy.py::test_a_receiver_with_little_room_costs_losses_but_no_failure",
@@ -163,6 +176,7 @@ RULES: tuple[Rule, ...] = (
     _rule("IBA ch. 9", "Duplicate READs are answered again, duplicate atomics from the saved result",
           f"{RSP}::test_duplicate_read_whole_and_from_the_middle",
           f"{RSP}::test_duplicate_atomic_is_replayed_not_repeated",
+          f"{RSP}::test_of_two_atomics_with_one_psn_the_newest_answers",
           f"{RSP}::test_the_second_of_two_saved_requests_is_found"),
     _rule("design", "What peers repeat costs a bounded amount, and no healthy queue pair",
           f"{RSP}::test_replies_are_bounded", f"{RSP}::test_repeated_reads_are_bounded",
@@ -189,7 +203,9 @@ RULES: tuple[Rule, ...] = (
           f"{READ}::test_a_lost_tail_of_a_read_is_probed_for", f"{READ}::test_an_atomic_is_probed_for",
           f"{READ}::test_late_responses_serve_although_a_probe_asked",
           f"{READ}::test_a_late_response_and_then_the_answer_to_the_probe",
-          f"{READ}::test_the_answer_to_a_probe_comes_when_all_was_asked_for_anew"),
+          f"{READ}::test_the_answer_to_a_probe_comes_when_all_was_asked_for_anew",
+          f"{READ}::test_what_a_probe_asked_for_alone_is_asked_for_alone_again",
+          f"{READ}::test_the_answer_to_a_probe_says_nothing_of_what_follows_a_write"),
     _rule("IBA 9.7.7.2", "End-to-end credits: without one, one packet asks", f"{REQ}::test_credits",
           f"{REQ}::test_an_ack_of_long_ago_grants_no_credits",
           f"{REQ}::test_one_credit_is_good_for_one_message",
@@ -213,7 +229,7 @@ RULES: tuple[Rule, ...] = (
     _rule("design", "A packet with another ident waits until a successor or a repetition confirms it, or is dropped",
           f"{IDS}::test_the_first_packet_behind_a_jump_is_held_for_its_successor",
           f"{IDS}::test_a_successor_may_overtake",
-          f"{IDS}::test_a_repetition_with_another_ident_confirms_the_first_packet_behind_a_jump",
+          f"{IDS}::test_a_retransmission_confirms_the_first_packet_after_a_jump",
           f"{IDS}::test_a_damaged_packet_that_comes_twice_confirms_nothing",
           f"{IDS}::test_the_same_damage_to_a_peer_of_ident_0_confirms_nothing",
           f"{IDS}::test_few_packets_are_held_and_the_oldest_make_room",
@@ -244,7 +260,10 @@ RULES: tuple[Rule, ...] = (
           f"{RSP}::test_rq_wqe_counter_counts_receive_entries_taken", f"{RSP}::test_rq_wqe_counter_of_datagrams",
           f"{RSP}::test_ra_buff_indx_is_the_slot_that_the_next_read_or_atomic_takes"),
     _rule("004 7.3 RQ almost full", "No receive entry, or no more than a threshold keeps back: RNR NAK",
-          f"{RSP}::test_rnr", f"{RSP}::test_rq_almost_full", f"{RSP}::test_unreliable_services_use_every_entry",
+          f"{RSP}::test_rnr", f"{RSP}::test_a_receive_ring_that_cannot_be_read_is_a_local_fault",
+          f"{RSP}::test_rq_almost_full",
+          f"{RSP}::test_a_ring_that_holds_no_more_than_is_kept_back_is_used_whole",
+          f"{RSP}::test_unreliable_services_use_every_entry",
           f"{RSP}::test_credits_leave_out_what_is_kept_back"),
     _rule("004 7.3 Length, IBA C9-92", "Full packets but at the end, within the entry, at most 2 GiB (C9-94)",
           f"{RSP}::test_refusals", f"{RSP}::test_send_too_long", f"{RSP}::test_no_message_is_longer_than_2_gib"),

@@ -156,7 +156,7 @@ def command(*args: str, **environment: str) -> Mistake:
         (folder / "plain").write_text("no program and no capture")
         env = {**os.environ, "RNIC_RUNTIME_DIR": str(runtime), **environment}
         line = [sys.executable, "-m", "rnic.cli", *args]
-        done = subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode != 0
         assert "Traceback" not in done.stderr
         return done.stderr
@@ -181,7 +181,7 @@ WITHOUT_AMARANTH = "import sys; sys.modules['amaranth'] = None; from rnic.cli im
 
 def without_amaranth(folder: Path) -> object:
     line = [sys.executable, "-c", WITHOUT_AMARANTH, "gateware", "run"]
-    return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=30, check=False).stderr
+    return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=120, check=False).stderr
 
 
 def attached_to_nothing(folder: Path) -> object:

@@ -81,3 +81,16 @@ def test_citations_lead_to_their_clause(citations: SimpleNamespace, text: str, l
 @pytest.mark.parametrize("text", ["1,000 packets", "000A35", "127.0.0.1", "2,001 rows", "0.004 s", "001100"])
 def test_numbers_are_no_citations(citations: SimpleNamespace, text: str) -> None:
     assert citations.CITED.search(text) is None
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (DOCS / "zh").glob("*.md")))
+def test_chinese_pages_have_the_sections_of_the_english_ones(name: str) -> None:
+    english, chinese = (
+        [
+            line.partition(" ")[0]
+            for line in re.sub(r"^```.*?^```", "", text, flags=re.M | re.S).splitlines()
+            if line.startswith("#")
+        ]
+        for text in ((DOCS / name).read_text(encoding="utf-8"), (DOCS / "zh" / name).read_text(encoding="utf-8"))
+    )
+    assert chinese == english

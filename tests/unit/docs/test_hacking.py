@@ -22,7 +22,7 @@ WRITTEN = [
 """What people write: not the header that is made from tables, and not the tools for tests."""
 EXAMPLES = {
     "A new opcode": (r"SEND_(\w+_)?INV|\w_WITH_INV", 7),
-    "A new attribute of a queue pair": ("rnr_nak_timer|RNR_NAK_TIMER", 6),
+    "A new attribute of a queue pair": ("rnr_nak_timer|RNR_NAK_TIMER", 7),
     "A new register": (r"\b(REG_)?RQ_STRIDE", 2),
     "A new counter": ("ACKS_COALESCED|acks_coalesced", 3),
     "A new command": ("ARM_SRQ", 6),
