@@ -38,9 +38,9 @@ LEFT_OUT = 77
 FAILURE_LINES = 20
 """Lines of a failed step that the end of the check repeats."""
 BESIDE_TIMEOUT_S = 600
-"""How long a test of a step beside others may take."""
+"""Longest time of a test of a step beside others."""
 OUTPUT_SECONDS = 5
-"""How long a step's output is read behind its end; a process that it left may hold it open."""
+"""Time for which a step's output is read behind its end; a process that it left may hold it open."""
 LANES = 2
 """Rows of steps that measure no time, beside the row of those that do."""
 
@@ -64,9 +64,11 @@ PACKAGES = {
     "mpicc.openmpi": "openmpi-bin libopenmpi-dev",
     "mmdebstrap": "mmdebstrap",
     "qemu-aarch64-static": "qemu-user-static",
-    "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
     "ip": "iproute2",
     "unzip": "unzip",
+    "dpkg-source": "dpkg-dev",
+    "make": "make",
+    "/usr/share/doc/python3-netifaces": "python3-netifaces",
     "podman": "podman netavark aardvark-dns",
     "buildah": "buildah",
     "runc": "runc",
@@ -79,16 +81,29 @@ BROWSER = "chromium-headless-shell"
 RDMA = ("cc", "ibv_rc_pingpong", "ib_write_bw", "/usr/share/doc/rdma-core/tests")
 OTHER_RDMA = ("rping", "ucx_perftest", "fi_pingpong", "ibstat", "mpicc.mpich", "mpicc.openmpi")
 
+VALKEY = ("/usr/include/rdma/rsocket.h", "/usr/share/doc/python3-netifaces", "dpkg-source", "make")
+"""Tools for its job of docs/ci/recipes.yml."""
+
 PACKAGING = ("pyproject.toml", "setup.py", "MANIFEST.in", "dev", "src/*.pyx", "src/*.pxi")
-"""What decides whether rnic builds and installs elsewhere."""
+"""Files that decide whether rnic builds and installs elsewhere."""
 GATEWARE = (
     *("src/rnic/gateware/*", "src/rnic/context/*", "src/rnic/paxi/*", "src/rnic/rings/*", "src/rnic/trace/counters.py"),
-    "src/rnic/mem/dma.py",
+    *(f"src/rnic/mem/{name}.py" for name in ("dma", "mpt", "table")),
     *(
         f"src/rnic/spec/{name}.py"
-        for name in ("axi", "engine_*", "errors", "layout", "limits", "registers", "source", "states")
+        for name in (
+            *("access", "axi", "drops", "engine_*", "errors", "events", "layout", "limits", "opcodes", "psn"),
+            *("registers", "source", "states", "status", "syndromes"),
+        )
     ),
-    *(f"src/rnic/wire/{name}.py" for name in ("engine_header", "ethernet", "ip")),
+    *(
+        f"src/rnic/wire/{name}.py"
+        for name in (
+            *("atomiceth", "bth", "bursts", "crc", "engine_header", "ethernet", "flow", "ip", "opcode", "packet"),
+        )
+    ),
+    *(f"src/rnic/device/{name}.py" for name in ("config", "nic", "queue_pair")),
+    "src/rnic/transport/responder*.py",
     *("src/rnic/testing/cocotb/*", "tests/gateware/*", "tests/cocotb/*"),
 )
 """The gateware, what it imports, and its tests."""
@@ -103,9 +118,9 @@ ROOT_TESTS = (
     "tests/abi/test_bad_input.py tests/docs/test_containers.py tests/unit/link tests/verbs/test_link_state.py"
     " tests/verbs/test_nic_process.py tests/verbs/test_service.py"
 )
-"""What skips where an ordinary user runs the suite."""
+"""Tests that skip if an ordinary user runs the suite."""
 PLAIN_TESTS = "tests/scripts tests/property tests/fuzz tests/unit/link tests/unit/mem"
-"""What calls the compiled twins."""
+"""Tests that call the compiled twins."""
 ONE = "-q -n 0 -o faulthandler_timeout=0"
 """Options of pytest for tests that take minutes each."""
 PROGRAMS = 'dev programs --captures "$WORK/captures"'
@@ -123,7 +138,7 @@ whole() { "$@" 2>&1 | tee "$WORK/$STEP.said"; ! grep -qE '^LEFT OUT|[0-9] skippe
 
 
 def tests_of_mutants() -> list[str]:
-    """Patterns of the tests that have to notice one of the chosen mutants."""
+    """Return patterns of the tests that must fail for one of the chosen mutants."""
     rows = tomllib.loads((ROOT / "bench" / "mutants.toml").read_text(encoding="utf-8"))["mutant"]
     named = sorted({test.partition("::")[0] for row in rows for test in row["tests"]})
     return [f"{name}/*" if (ROOT / name).is_dir() else name for name in named]
@@ -179,6 +194,14 @@ STEPS = (
         beside=True,
     ),
     Step(
+        "distributions",
+        '.ci/distributions "$WORK/distributions"',
+        minutes=0,
+        extras="wheels",
+        tools=("mmdebstrap", "ip"),
+        only_all=True,
+    ),
+    Step(
         "mutants",
         "whole dev mutate --chosen",
         minutes=30,
@@ -200,7 +223,7 @@ STEPS = (
         '.ci/aarch64 "$WORK/aarch64" -q -n 2 tests/scripts/test_re*.py',  # all of tests/scripts takes minutes there
         minutes=0,
         extras="test-core",
-        tools=("mmdebstrap", "qemu-aarch64-static", "aarch64-linux-gnu-gcc", "ip", "unzip"),
+        tools=("mmdebstrap", "qemu-aarch64-static", "ip", "unzip"),
         inputs=(*PACKAGING, ".ci/aarch64", *OF_ONE_PROCESSOR),
         beside=True,
     ),
@@ -234,7 +257,7 @@ STEPS = (
         minutes=0,
         extras="test",
         tools=("mmdebstrap", "podman", "buildah", "runc", "iptables"),
-        inputs=(*PACKAGING, "docs/howto.md", "tests/docs/test_containers.py"),
+        inputs=(*PACKAGING, "docs/howto.md", "src/rnic/cli/cdi*.py", "tests/docs/test_containers.py"),
         beside=True,
     ),
     Step(
@@ -242,7 +265,7 @@ STEPS = (
         f"{WHEELS}; {PROGRAMS} && {PROGRAMS} --bypass --shm",
         minutes=0,
         extras="programs",
-        tools=(*RDMA, *OTHER_RDMA, "qperf"),
+        tools=(*RDMA, *OTHER_RDMA, "qperf", *VALKEY),
         only_all=True,
     ),
     Step("interop-long", "dev interop --all", minutes=0, extras="programs", only_all=True),
@@ -253,7 +276,7 @@ STEPS = (
 
 
 def dev_script() -> Any:
-    """``./dev`` as a module."""
+    """Import ``./dev`` as a module."""
     loader = importlib.machinery.SourceFileLoader("dev_script", str(ROOT / "dev"))
     spec = importlib.util.spec_from_loader("dev_script", loader)
     assert spec is not None
@@ -266,27 +289,27 @@ def dev_script() -> Any:
 
 
 def tree_files() -> list[str]:
-    """Files of the tree as Git sees them, new ones too; empty outside of a checkout."""
+    """Return the files of the tree known to Git, with new ones; empty outside a checkout."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return sorted(name for name in set(done.stdout.splitlines()) if (ROOT / name).is_file())
 
 
 def compiler() -> str:
-    """The C compiler with its version; empty without one."""
+    """Return the C compiler with its version; empty without one."""
     found = shutil.which(os.environ.get("CC", "cc"))
     said = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout if found else ""
     return said.partition("\n")[0]
 
 
 def canonical(requirement: str) -> str:
-    """The name of the distribution that a requirement asks for, as indexes compare it."""
+    """Return the name of the distribution that a requirement asks for, as indexes compare it."""
     return re.sub(r"[-_.]+", "-", re.split(r"[\[<>=!~; ]", requirement, maxsplit=1)[0]).lower()
 
 
 @functools.cache
 def resolved() -> dict[str, str]:
-    """Versions by name: of what ``.venv`` has, and of what pip would add for the extras of steps with inputs.
+    """Return versions by name: of packages in ``.venv``, and of those that pip would add for extras of steps.
 
     Raises:
         ValueError: pip cannot say.
@@ -316,7 +339,7 @@ def versions_of(step: Step) -> list[str]:
 
 
 def fingerprint(step: Step, files: list[str], versions: list[str]) -> str:
-    """A hash of all that a step depends on."""
+    """Return a hash of all that a step depends on."""
     python = f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}"
     facts = [python, compiler(), step.command, *versions]
     digest = hashlib.sha256("\n".join(facts).encode())
@@ -329,7 +352,7 @@ def fingerprint(step: Step, files: list[str], versions: list[str]) -> str:
 
 
 def read_record() -> dict[str, dict[str, str]]:
-    """By step: ``inputs``, the hash with which it last passed whole, and ``passed``, the date."""
+    """Return by step ``inputs``, the hash with which it last passed whole, and ``passed``, the date."""
     try:
         record = json.loads(RECORD.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -346,7 +369,7 @@ def note_passed(name: str, inputs: str, today: datetime.date) -> None:
 
 
 def skip_reason(entry: dict[str, str] | None, inputs: str, today: datetime.date) -> str:
-    """Why a step need not run; empty if it has to."""
+    """Return why a step need not run; empty if it has to."""
     if not entry or entry.get("inputs") != inputs:
         return ""
     passed = datetime.date.fromisoformat(entry["passed"])
@@ -372,13 +395,13 @@ class Check:
         """By step: result, seconds, remark."""
 
     def say(self, text: str) -> None:
-        """A heading with the time since the beginning."""
+        """Print a heading with the time since the beginning."""
         print(f"\n=== {text} ({time.monotonic() - self._start:.0f} s)", flush=True)
 
     def run(self, steps: list[Step]) -> int:
         """Run them; 1 if one failed."""
         demo = [step for step in steps if step.name == "demo"]
-        self.prepare(demo)  # and nothing else: it shows what a user sees who has nothing installed
+        self.prepare(demo)  # and nothing else: it shows what a user sees on a machine without anything installed
         for step in demo:
             self.run_step(step)
             if self.rows[step.name][0] == "failed":
@@ -396,7 +419,7 @@ class Check:
         return self.table(steps)
 
     def wanted(self, step: Step) -> bool:
-        """Whether a step has to run; what it depends on is looked up on the way."""
+        """Return whether a step has to run; its inputs are looked up on the way."""
         if not step.inputs:
             return True
         files = tree_files()
@@ -426,7 +449,7 @@ class Check:
             print(f"LEFT OUT: {', '.join(extras)} together: each step tries what it wants by itself", flush=True)
 
     def apt_install(self, packages: list[str]) -> bool:
-        """All, or each that there is; whether all are there now."""
+        """Install all, or each that there is; return whether all are there now."""
         if os.geteuid() or not shutil.which("apt-get"):
             return False
         self.say(f"apt-get install {' '.join(packages)}")
@@ -447,7 +470,7 @@ class Check:
         if not step.beside:
             self.say(step.name)
         env = {**os.environ, "PYTHON": sys.executable, "ROOT": str(ROOT), "WORK": str(self._work), "STEP": step.name}
-        if step.beside:  # it gets a core when nobody else wants one
+        if step.beside:  # it gets a core when no other step wants one
             env["PYTEST_TIMEOUT"] = str(BESIDE_TIMEOUT_S)
         command = ["bash", "-c", PRELUDE + step.command]
         lines: list[str] = []
@@ -503,31 +526,31 @@ def copy_lines(source: IO[str], lines: list[str], show: bool) -> None:
 
 
 def telling(lines: list[str]) -> list[str]:
-    """Return what a failed step said of its failures, or else its last lines: who reads the end alone sees why."""
+    """Return what a failed step said of its failures, or else its last lines: the end alone shows why."""
     found = [line for line in lines if re.search(r"\bFAILED\b|\b[Ff]ail(ed)?:|\bsurvived\b|Error\b", line)]
     return found[-FAILURE_LINES:] or lines[-FAILURE_LINES:]
 
 
 def yield_to_others() -> None:
-    """Let this thread and its programs have the time that nobody else wants: tests that measure are not disturbed."""
+    """Let this thread and its programs have only spare time: tests that measure are not disturbed."""
     if hasattr(os, "SCHED_IDLE"):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def present(tool: str) -> bool:
-    """Whether a program or file of ``PACKAGES`` is on this machine."""
+    """Return whether a program or file of ``PACKAGES`` is on this machine."""
     if tool == BROWSER and shutil.which("chromium"):
         return True
     return Path(tool).exists() if tool.startswith("/") else shutil.which(tool, path=search_path()) is not None
 
 
 def search_path() -> str:
-    """Where programs lie, those for root alone too."""
+    """Return the folders of programs, those for root alone too."""
     return f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 
 
 def matrix() -> list[dict[str, object]]:
-    """The steps that have a job of the workflow."""
+    """Return the steps that have a job of the workflow."""
     packages = {step.name: " ".join(PACKAGES[tool] for tool in step.tools) for step in STEPS}
     return [
         {"step": step.name, "minutes": step.minutes, "packages": packages[step.name]} for step in STEPS if step.minutes

@@ -17,7 +17,13 @@ from rnic.mem.order import COMPILED
 
 LOAD = """
 import ctypes
-listed = ctypes.CDLL("libibverbs.so.1").ibv_get_device_list
+verbs = ctypes.CDLL("libibverbs.so.1")
+versioned = ctypes.CDLL(None).dlvsym
+versioned.restype = ctypes.c_void_p
+versioned.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p]
+for name, version in ((b"ibv_open_device", b"IBVERBS_1.0"), (b"ibv_query_gid_type", b"IBVERBS_PRIVATE_33")):
+    assert versioned(verbs._handle, name, version), (name, version)  # not each compiler makes older versions
+listed = verbs.ibv_get_device_list
 listed.restype = ctypes.c_void_p
 count = ctypes.c_int()
 assert listed(ctypes.byref(count))

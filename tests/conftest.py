@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import sys
 import time
@@ -10,6 +11,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
 
 from rnic.testing.processes import RUN_VARIABLE, left_behind
@@ -34,6 +36,10 @@ TRACED = 3
 """So many times as much under coverage."""
 MILLION_S = 0.012
 """A core on which counting to a million takes longer is slower, or shared, and a test may take as much longer on it."""
+QUICK_ATTEMPTS = 4
+"""Times that a test is measured at most, since a core may be slower for a moment, beside others: the least counts."""
+SPENT = pytest.StashKey[float]()
+"""Processor time of a test's call, in seconds."""
 QUICK_PLACES = ("unit", "property", "scripts")
 NOT_QUICK = ("slow", "full", "live")
 
@@ -148,20 +154,48 @@ def _note_collection(phase: str, what: dict[str, int]) -> None:
 gc.callbacks.append(_note_collection)
 
 
+@pytest.fixture
+def short_collections() -> Generator[None, None, None]:
+    """For tests that collect garbage after each of many steps: what is there already is not looked at.
+
+    Not for longer: hypothesis asks the collector who refers to its random source.
+    """
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """The product goes on after a mistake of its own; a test in which one was made fails. So does a slow one."""
+    """The product goes on after a mistake of its own; a test in which one was made fails."""
     _own_errors.clear()
     before = processor_time()
     result = yield
-    spent = processor_time() - before
+    item.stash[SPENT] = processor_time() - before
     if _own_errors and "own_errors" not in item.fixturenames:  # type: ignore[attr-defined]
         place, error = _own_errors[0]
         raise AssertionError(f"a last guard caught a mistake of our own at a {place}") from error
-    limit = QUICK_CPU_S * (TRACED if "coverage" in sys.modules else 1)
-    if spent > limit and is_quick(item) and spent > (limit := limit * slowness()):
-        raise AssertionError(f"{spent:.2f} s of processor time: mark it slow, or have it take {limit:.2f} s at most")
     return result
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+    """Make a test that has to be quick and was not again: of a cost the least of several measurements counts."""
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    limit = QUICK_CPU_S * (TRACED if "coverage" in sys.modules else 1) if is_quick(item) else math.inf
+    for left in reversed(range(QUICK_ATTEMPTS)):
+        reports = runtestprotocol(item, nextitem=nextitem, log=False)
+        spent = item.stash.get(SPENT, 0.0)
+        if spent <= limit or not all(report.passed for report in reports) or spent <= (may := limit * slowness()):
+            break
+        if not left:
+            call = next(report for report in reports if report.when == "call")
+            call.outcome = "failed"
+            call.longrepr = f"{spent:.2f} s of processor time: mark it slow, or have it take {may:.2f} s at most"
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
 
 
 def processor_time() -> float:
@@ -179,7 +213,7 @@ def slowness() -> float:
 
 def is_quick(item: pytest.Item) -> bool:
     """Return whether a test has to take next to no time, in this session."""
-    if len(item.session.items) < MANY:
+    if len(item.session.items) < MANY or "RNIC_UNTIMED" in os.environ:  # a mutant may be slow, beside other suites
         return False
     places = (item.config.rootpath / "tests" / name for name in QUICK_PLACES)
     marked = any(item.get_closest_marker(name) for name in NOT_QUICK)

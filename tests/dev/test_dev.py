@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
+import itertools
 import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from types import ModuleType
 
@@ -104,7 +106,7 @@ def test_extras_add_up_and_changed_project_installs_again(dev: ModuleType, progr
 
 def test_an_extra_that_is_not_there_is_named(dev: ModuleType, programs: Programs) -> None:
     dev.environment("test")
-    with pytest.raises(dev.UsageError, match="setup tets: there is no such extra; there are: cocotb, docs"):
+    with pytest.raises(dev.UsageError, match="setup tets: unknown extra; use one of cocotb, docs"):
         dev.environment("tets")
     programs.take()
     dev.environment("test")
@@ -144,7 +146,7 @@ def test_environment_of_another_place_is_made_anew(dev: ModuleType, programs: Pr
 def test_failed_install_leaves_no_stamp(dev: ModuleType, programs: Programs) -> None:
     dev.environment("test")
     programs.status = 1
-    with pytest.raises(dev.TaskError, match="pip could not install"):
+    with pytest.raises(dev.TaskError, match="pip failed, see above"):
         dev.environment("lint")
     assert dev.read_stamp() == {}
 
@@ -207,9 +209,9 @@ def test_coverage_floor(
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (["nonsense"], 2, "nonsense: no such task; there are: demo, test"),
+        (["nonsense"], 2, "nonsense: unknown task; use one of demo, test"),
         (["lint", "more"], 2, "lint more: this task takes no arguments"),
-        (["bench", "nonsense"], 2, "bench nonsense: there is none of that name"),
+        (["bench", "nonsense"], 2, "bench nonsense: unknown benchmark; use one of"),
         (["--help"], 0, "./dev demo"),
         ([], 2, "./dev demo"),
     ],
@@ -222,10 +224,45 @@ def test_arguments(tmp_path: Path, words: list[str], status: int, said: str) -> 
     assert said in done.stdout + done.stderr
 
 
-def test_wheels_are_repaired_as_in_a_release(dev: ModuleType, tmp_path: Path) -> None:
-    command = dev.repair_command(tmp_path / "dist", tmp_path / "a b.whl")
-    assert command[:2] == [str(dev.BIN / "auditwheel"), "repair"]
+def test_a_wheel_gets_the_oldest_tag_and_no_library_of_this_machine(dev: ModuleType, tmp_path: Path) -> None:
+    command = dev.repair_command(tmp_path / "dist", tmp_path / "a b.whl", "aarch64")
+    assert command[:5] == [str(dev.PYTHON), "-c", dev.AUDITWHEEL, "aarch64", "repair"]
+    assert command[command.index("--plat") + 1] == "manylinux_2_28_aarch64"
+    excluded = {word for flag, word in itertools.pairwise(command) if flag == "--exclude"}
+    assert excluded == {"libibverbs.so.1", "librdmacm.so.1"}
     assert command[-3:] == ["-w", str(tmp_path / "dist"), str(tmp_path / "a b.whl")]
+
+
+def test_a_wheel_is_compiled_for_the_machine_and_the_python(dev: ModuleType) -> None:
+    env = dev.build_environment(sys.executable, "aarch64", "3.12")
+    assert env["CC"].endswith("-m ziglang cc -target aarch64-linux-gnu.2.28")
+    assert env["SETUPTOOLS_EXT_SUFFIX"] == ".cpython-312-aarch64-linux-gnu.so"
+    assert (env["_PYTHON_HOST_PLATFORM"], env["RNIC_REQUIRE_COMPILED"]) == ("linux-aarch64", "1")
+
+
+def test_zig_finds_the_headers_of_debians_python(
+    dev: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ``pyconfig.h`` includes that of the machine, which stands elsewhere; one of another origin is alone."""
+    (python := tmp_path / "python").write_text(
+        f"#!/bin/sh\necho {tmp_path}/include/python3.12/pyconfig.h some-gnu 3.12\n"
+    )
+    python.chmod(0o755)
+    monkeypatch.setattr(dev, "ROOT", tmp_path / "tree")
+    assert dev.debian_headers(str(python), "aarch64") == ""
+    (own := tmp_path / "include/some-gnu/python3.12/pyconfig.h").parent.mkdir(parents=True)
+    own.write_text("/* of the machine */")
+    folder = tmp_path / "tree/build/headers"
+    assert dev.debian_headers(str(python), "aarch64") == f" -idirafter {folder}"
+    assert (folder / "aarch64-linux-gnu/python3.12/pyconfig.h").read_text() == own.read_text()
+
+
+def test_the_newest_glibc_of_a_wheel_is_read_from_every_library(dev: ModuleType, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "some.whl", "w") as wheel:
+        wheel.writestr("rnic/_engine.so", b"\x7fELF\0GLIBC_2.4\0GLIBC_2.17\0")
+        wheel.writestr("rnic/abi/lib/libibverbs.so.1", b"\x7fELF\0GLIBC_2.28\0GLIBC_2.3.4\0")
+        wheel.writestr("rnic/page.py", b"GLIBC_2.99\0")
+    assert dev.newest_glibc(tmp_path / "some.whl") == dev.GLIBC == 28
 
 
 def interpreter(path: Path, version: str, venv: bool = True) -> None:
@@ -255,7 +292,7 @@ def test_each_python_that_is_not_tried_has_its_reason(machine: ModuleType, tmp_p
     found, why = machine.other_pythons()
     assert found == {"3.12": str(tmp_path / "pyenv" / "versions" / "3.12.1" / "bin" / "python3")}
     assert why == {
-        "3.11": "it is the one of .venv, with which ./dev test runs the whole suite",
+        "3.11": "./dev test runs the whole suite with it (.venv)",
         "3.13": f"{tmp_path}/path/python3.13 cannot make virtual environments; on Debian or Ubuntu: "
         "apt install python3.13-venv",
         "3.14": f"not on this machine: no python3.14 on PATH, none below {tmp_path}/pyenv/versions",
@@ -272,7 +309,7 @@ def test_each_python_that_is_not_tried_has_its_reason(machine: ModuleType, tmp_p
             1,
             "python3.13 cannot make virtual environments; on Debian or Ubuntu: apt install python3.13-v",
         ),
-        (["3.9"], 2, "pythons 3.9: there are 3.11, 3.12, 3.13, 3.14, 3.14t"),
+        (["3.9"], 2, "pythons 3.9: unknown version; use 3.11, 3.12, 3.13, 3.14, 3.14t"),
     ],
 )
 def test_a_python_that_is_asked_for_and_not_here_is_an_error(
@@ -291,3 +328,8 @@ def test_without_another_python_nothing_is_built(
     assert [line.split(":")[1:3] for line in said] == [
         [" LEFT OUT", f" Python {version}"] for version in ("3.11", "3.12", "3.13", "3.14", "3.14t")
     ]
+
+
+def test_a_machine_without_git_builds_all_the_same(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert dev.build_date() == {}

@@ -38,7 +38,7 @@ def test_a_page_without_marks_is_an_error(figures: ModuleType) -> None:
 
 
 def test_what_was_not_measured_is_said(figures: ModuleType) -> None:
-    table = figures.readme_table({"engine": {"write 4096": 2.345, "write latency": 12.6, "sends": 0.123}, "plain": {}})
+    table = figures.full_table({"engine": {"write 4096": 2.345, "write latency": 12.6, "sends": 0.123}, "plain": {}})
     first = re.split(r" *\| *", table.splitlines()[2])[1:-1]
     assert first == ["WRITE of 1 MiB", "2.3 GB/s", "not measured", "not measured", ""]
     assert "| 13 us |" in table

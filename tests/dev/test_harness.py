@@ -59,9 +59,9 @@ def test_dev_lists_the_benches_in_a_line_each() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--rounds", "0"], "argument --rounds: 0 is not a whole number from 1 on"),
-        (["--rounds", "x"], "argument --rounds: x is not a whole number from 1 on"),
-        (["--only", "z"], "--only z: no row has that in its name; the rows are: read; write"),
+        (["--rounds", "0"], "argument --rounds: 0 is not a whole number of 1 or more"),
+        (["--rounds", "x"], "argument --rounds: x is not a whole number of 1 or more"),
+        (["--only", "z"], "--only z: no row's name contains this; the rows are: read; write"),
     ],
 )
 def test_a_wrong_option_is_one_line(

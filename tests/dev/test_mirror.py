@@ -13,6 +13,7 @@ PARTS = (".py", ".c", ".h", ".pxi")
 SEVERAL = {
     "device": {
         "context_memory": "contexts through commands, cache and pages that a driver lends",
+        "documented_contexts": "queue pairs of 002's 192 bytes alone, through the whole device",
         "dma_faults": "host memory that stops answering at any access of the device",
         "eviction": "every kind of context that leaves the cache and comes back",
         "isolation": "64 queue pairs that disturb each other nowhere",
@@ -29,6 +30,7 @@ SEVERAL = {
     "verbs": {
         "creation": "what is left of any object whose creation fails half-way",
         "reasons": "what every verb, and every request that fails, says of a mistake",
+        "refusals": "calls that are refused, in the catalog's words",
     },
 }
 """Files of unit tests that name no module, and what they test."""
@@ -39,9 +41,11 @@ ELSEWHERE = {
             "by_reference completer completion datagram dispatch encap icrc inflight memory_key receive_queue reorder"
             " responder responder_reads response_queue send_queue sge timers"
         ),
+        "unit/coyote/test_engine.py and unit/mem/test_tlb.py": "translation",
+        "unit/coyote/test_transfers.py": "transfers",
         "unit/engine/test_memory_backends.py": "backends guarded in_process own_process proc_mem",
         "unit/engine/test_device.py, by what is fetched before it is asked for": "prefetch",
-        "netsim and unit/device/test_congestion.py": "rate_limit",
+        "netsim and unit/device/test_congestion.py": "congestion rate_limit",
         "unit/engine/test_steps.py": "step",
         "abi and verbs/test_bypass.py: programs that run the engine themselves": (
             "arena_map bypass bypass_driver bypass_private driver driver_private driver_progress_thread own_fd punt rpc"
@@ -59,6 +63,7 @@ ELSEWHERE = {
         ),
         "unit/device/test_global_block.py": "non_rdma",
         "unit/runtime/test_faults.py": "faults",
+        "verbs/test_xrc.py": "xrc",
         "cli/test_inspect.py": "inspect",
         "unit/cm and verbs/test_service.py": "mad_agent",
     },
@@ -67,11 +72,12 @@ ELSEWHERE = {
         "unit/runtime/test_own_errors.py": "report",
     },
     "nic_process": {
-        "verbs/test_nic_process.py, test_limits.py, test_service.py": (
-            "accept client client_memory connections devices process"
-        ),
+        "verbs/test_nic_process.py, test_limits.py, test_service.py": ("accept client connections devices process"),
         "verbs/test_bypass.py and abi": "bypass_slot shm_loopback sysfs_view",
+        "verbs/test_bypass_faults.py": "fault_page",
+        "unit/engine/test_capture.py": "capture_rings",
         "cli/test_inspect.py": "inspect",
+        "unit/nic_process/test_memfd.py": "descriptor",
     },
     "cm": {
         "unit/cm/test_agent.py": "ids message_fields records state_machine",
@@ -81,7 +87,7 @@ ELSEWHERE = {
     },
     "arrays": {"unit/arrays/test_connection.py": "exports listener one_sided"},
     "verbs": {
-        "tests/verbs": "batch cq memory multicast qp srq",
+        "tests/verbs": "batch cq dm memory multicast qp srq xrc",
         "verbs/test_nic_process.py": "remote",
     },
 }

@@ -142,7 +142,7 @@ def test_a_mutant_is_in_the_tree_for_as_long_as_its_tests_run(tmp_path: Path, mo
     monkeypatch.setenv("PYTEST_ADDOPTS", "--rootdir=.")
     assert chosen_mutants.tried(tmp_path, mutant.tests)[0] == ""
     with chosen_mutants.changed(tmp_path, mutant, None):
-        assert chosen_mutants.tried(tmp_path, mutant.tests)[0] == "test_thing.py::test_limit"
+        assert chosen_mutants.tried(tmp_path, mutant.tests)[0] == "test_thing.py::test_limit - assert 4 == 3"
     assert (tmp_path / "thing.py").read_text() == "LIMIT = 3\n"
 
 
@@ -158,5 +158,28 @@ def test_tests_that_say_nothing_of_a_mutant(tmp_path: Path, monkeypatch: pytest.
     test.write_text("import pytest\ndef test_thing():\n    pytest.skip('no such thing here')\n")
     assert chosen_mutants.unfit(tmp_path, ("test_thing.py",)).startswith("1 skipped in ")
     test.write_text("def test_thing():\n    assert False\n")
-    with pytest.raises(ValueError, match=r"test_thing.py::test_thing fails without any mutant"):
+    with pytest.raises(ValueError, match=r"test_thing.py::test_thing fails without a mutant"):
         chosen_mutants.unfit(tmp_path, ("test_thing.py",))
+
+
+@pytest.mark.slow
+def test_a_mutant_is_judged_by_a_valid_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    import chosen_mutants
+
+    (tmp_path / "test_thing.py").write_text(
+        "import pathlib, pytest\n"
+        "def test_limit():\n"
+        "    runs = pathlib.Path('runs')\n"
+        "    runs.write_text(runs.read_text() + '.' if runs.exists() else '.')\n"
+        "    if len(runs.read_text()) < 3:\n"
+        "        pytest.skip('no valid attempt of 7 in 30 s: a thread waited')\n"
+        "    assert False\n"
+    )
+    tests = ("test_thing.py",)
+    assert chosen_mutants.tried_validly(tmp_path, tests) == ("test_thing.py::test_limit - assert False", "")
+    (tmp_path / "runs").unlink()
+    monkeypatch.setattr(chosen_mutants, "VALID_TRIES", 2)
+    failed, undecided = chosen_mutants.tried_validly(tmp_path, tests)
+    assert not failed
+    assert "no valid attempt of 7" in undecided

@@ -82,11 +82,10 @@ def test_version_stands_in_one_place() -> None:
 def test_workflow_has_every_python_that_the_metadata_names() -> None:
     classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
     named = {found[1] for line in classifiers if (found := re.fullmatch(r".*Python :: (3\.\d+)", line))}
-    matrix = re.search(r"python: \[(.+)\]", (ROOT / ".github/workflows/check.yml").read_text())
-    assert matrix is not None
-    assert named <= set(re.findall(r"\"([\d.]+)\"", matrix[1]))
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["cibuildwheel"]["build"]
-    assert {f"cp{name.replace('.', '')}-*" for name in named} == set(build)
+    for file, job in (("check.yml", "pythons"), ("release.yml", "try")):
+        jobs = yaml.safe_load((ROOT / ".github" / "workflows" / file).read_text())["jobs"]
+        assert named <= set(jobs[job]["strategy"]["matrix"]["python"])
+    assert set(jobs["wheels"]["steps"][1]["with"]["python-version"].split()) == named
 
 
 def test_an_untried_python_stops_no_check_and_gets_no_wheel() -> None:
@@ -95,8 +94,8 @@ def test_an_untried_python_stops_no_check_and_gets_no_wheel() -> None:
     assert jobs["free-threaded"]["continue-on-error"] is True
     assert jobs["free-threaded"]["steps"][1]["with"]["python-version"] == "3.14t"
     assert [name for name in jobs["pythons"]["strategy"]["matrix"]["python"] if name.endswith("t")] == []
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["cibuildwheel"]["build"]
-    assert [name for name in build if "t-" in name] == []
+    release = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
+    assert [name for name in release["try"]["strategy"]["matrix"]["python"] if name.endswith("t")] == []
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)
@@ -104,12 +103,6 @@ def test_commands_of_the_workflows_are_there(path: Path) -> None:
     for command in re.findall(r"run: (\S+)", path.read_text()):
         if command.startswith(("./", ".ci/")):
             assert os.access(ROOT / command, os.X_OK), command
-
-
-def test_no_library_of_the_machine_that_builds_gets_into_a_wheel() -> None:
-    """Ours need each other; auditwheel would look for them in the system, and fail, or take those of rdma-core."""
-    command = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["cibuildwheel"]["repair-wheel-command"]
-    assert {"libibverbs.so.1", "librdmacm.so.1"} <= set(re.findall(r"--exclude (\S+)", command))
 
 
 def test_the_aarch64_part_says_what_it_lacks(tmp_path: Path) -> None:
@@ -120,7 +113,7 @@ def test_the_aarch64_part_says_what_it_lacks(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=20,
+        timeout=120,
     )
     assert (done.returncode, done.stdout) == (77, "")
     assert done.stderr.startswith("aarch64: LEFT OUT: no mmdebstrap: apt install mmdebstrap ")
@@ -130,20 +123,24 @@ def test_the_aarch64_part_says_what_it_lacks(tmp_path: Path) -> None:
 def test_a_part_of_the_check_explains_itself(script: str) -> None:
     """And takes no option for a directory."""
     path = ROOT / ".ci" / script
-    helped = subprocess.run([path, "--help"], capture_output=True, text=True, check=False, timeout=20)
+    helped = subprocess.run([path, "--help"], capture_output=True, text=True, check=False, timeout=120)
     assert (helped.returncode, helped.stderr) == (0, "")
     assert f"  .ci/{script} [DIRECTORY [PYTEST ARGUMENTS...]]\n" in helped.stdout
     assert "Exit status 77" in helped.stdout
     assert not re.search("^#|set -euo", helped.stdout, re.MULTILINE)
-    wrong = subprocess.run([path, "--halp"], capture_output=True, text=True, check=False, timeout=20)
+    wrong = subprocess.run([path, "--halp"], capture_output=True, text=True, check=False, timeout=120)
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert wrong.stderr == f"{script}: --halp: no such option; --help says what there is\n"
 
 
+NOT_OF_THE_CHECK = ("run", "release_files.py", "try_wheel.py", "record.json", "commit-subject", "words.toml")
+"""Those of ./dev release and wheels, what is made, a hook's, and the lists of words.py."""
+
+
 def test_the_check_runs_every_script_beside_it() -> None:
-    check = "".join((ROOT / ".ci" / name).read_text() for name in ("run", "steps.py"))
+    check = "".join(path.read_text() for path in (ROOT / ".ci" / "run", ROOT / ".ci" / "steps.py", ROOT / "dev"))
     for path in (ROOT / ".ci").iterdir():
-        if path.name not in ("run", "try_wheel.py", "record.json", "commit-subject"):  # of ./dev wheels, made, a hook's
+        if path.name not in (*NOT_OF_THE_CHECK, "__pycache__"):
             assert f".ci/{path.name}" in check
 
 
@@ -155,3 +152,18 @@ def test_no_page_carries_what_a_merge_left_behind() -> None:
         path.name for path in pages if re.search(r"^(<<<<<<<|=======|>>>>>>>)( |$)", path.read_text(), re.MULTILINE)
     ]
     assert left == []
+
+
+def test_packages_of_others_have_this_version() -> None:
+    """``debian`` was built and installed by hand (docs/platforms.md); ``conda`` was not tried."""
+    assert (ROOT / "debian" / "changelog").read_text().startswith(f"rnic ({rnic.__version__}) ")
+    recipe = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text())
+    assert recipe["context"]["version"] == rnic.__version__
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    control = (ROOT / "debian" / "control").read_text()
+    for requirement in project["project"]["dependencies"]:
+        name, oldest = re.split(">=", requirement.partition(";")[0])
+        assert f"{'python-isal' if name == 'isal' else name} >={oldest}" in recipe["requirements"]["run"]
+        assert name == "isal" or f"python3-{name} (>= {oldest})" in control
+    for requirement in project["build-system"]["requires"]:
+        assert requirement.replace(">=", " >=") in recipe["requirements"]["host"]

@@ -198,7 +198,7 @@ def test_steps_behind_one_that_failed_run_and_the_table_tells(
     )
     assert ended == {"one": ("failed", "status 3"), "two": ("passed", ""), "six": ("passed", "")}
     said = capfd.readouterr().out
-    assert re.search(r"^one +failed +0  status 3$", said, re.MULTILINE)
+    assert re.search(r"^one +failed +\d+  status 3$", said, re.MULTILINE)
     assert "why" in said
     assert said.splitlines()[-1] == "check: failed: one"
 

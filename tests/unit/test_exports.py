@@ -9,10 +9,10 @@ import pytest
 
 import rnic
 
-OBJECTS = "AH CQ GID MR MW PD QP SGE SRQ WC CompChannel Context"
+OBJECTS = "AH CQ DM DMMR GID MR MW PD QP SGE SRQ WC XRCD CompChannel Context"
 ATTRIBUTES = (
-    "AHAttr AsyncEvent BindInfo Device DeviceAttr GlobalRoute PortAttr QPAttr QPCap QPInitAttr RecvWR SendWR "
-    "SrqAttr SrqInitAttr"
+    "AHAttr AllocDmAttr AsyncEvent BindInfo Device DeviceAttr GlobalRoute PortAttr QPAttr QPCap QPInitAttr RecvWR "
+    "SendWR SrqAttr SrqInitAttr XRCDInitAttr"
 )
 SHORT = "AsyncListener Batch BufferInfo Connection Listener Pending RemoteArray aconnect alisten connect listen"
 BY_CM = (
@@ -68,7 +68,7 @@ def test_the_numbers_are_a_module_as_pyverbs_has_them() -> None:
 
 def test_running_a_program_loads_no_device() -> None:
     """``rnic exec`` starts before every C program, and asks the NIC process for all else."""
-    heavy = ("rnic.device", "rnic.transport", "rnic.verbs", "numpy", "rich")
+    heavy = ("rnic.device", "rnic.transport", "rnic.verbs", "rnic.wire", "rnic.link.base", "numpy", "rich")
     said = f"import sys, rnic.cli.exec; print([name for name in sys.modules if name.startswith({heavy})])"
     done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
