@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.machinery
 import importlib.util
 import itertools
@@ -102,6 +103,23 @@ def test_extras_add_up_and_changed_project_installs_again(dev: ModuleType, progr
     dev.environment("test")
     assert install_target(programs) == f"{dev.ROOT}[lint,test]"
     assert programs.take() == ["pip install"], "the environment itself is kept"
+
+
+def test_one_sdist_at_a_time(dev: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two builds at the same time would remove each other's folder of the tree."""
+    built: list[str] = []
+
+    def build(*command: object) -> int:
+        with open(dev.ROOT / ".venv.lock") as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        (tmp_path / "rnic-0.1.0.tar.gz").touch()
+        built.append(str(command[3]))
+        return 0
+
+    monkeypatch.setattr(dev, "environment", lambda *_: None)
+    monkeypatch.setattr(dev, "run", build)
+    assert dev.make_sdist(tmp_path).name == "rnic-0.1.0.tar.gz"
+    assert built == ["--sdist"]
 
 
 def test_an_extra_that_is_not_there_is_named(dev: ModuleType, programs: Programs) -> None:
