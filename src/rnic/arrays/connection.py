@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from contextlib import ExitStack
 from errno import EINVAL
+from functools import cached_property
 from typing import Any
 
 from rnic.arrays.batch import Batch
@@ -68,8 +69,9 @@ class Connection(OneSided):
 
     # ----------------------------------------------------------------------------- setting up
 
+    @cached_property
     def endpoint(self) -> Endpoint:
-        """Return what the peer must know of this end."""
+        """The facts that the peer needs to connect to this end."""
         ctx = self._shares.ctx
         return Endpoint(
             qpn=self.qp.qp_num,
@@ -91,19 +93,19 @@ class Connection(OneSided):
         Raises:
             ExchangeError: the two ends do not fit together.
         """
-        ctx = self._shares.ctx
+        ctx, own = self._shares.ctx, self.endpoint
         gid = GID(peer.gid)
-        if len(gid.address) != len(GID(ctx.query_gid()).address):
+        if len(gid.address) != len(GID(own.gid).address):
             raise ExchangeError(
                 f"{lines.where} has its NIC on {format_address(gid.address)}, this end on {ctx.address}: "
                 "use addresses of one IP version"
             )
         attr = QPAttr()
         attr.qp_access_flags = REMOTE_RIGHTS
-        attr.path_mtu = MTU_CODES[min(peer.mtu, MTU_BYTES[ctx.query_port().active_mtu])]
+        attr.path_mtu = MTU_CODES[min(peer.mtu, own.mtu)]
         attr.dest_qp_num = peer.qpn
         attr.rq_psn = peer.psn
-        attr.sq_psn = self._psn
+        attr.sq_psn = own.psn
         attr.max_rd_atomic = min(RD_ATOMIC, peer.max_rd_atomic, MAX_RD_ATOMIC)
         attr.max_dest_rd_atomic = RD_ATOMIC
         attr.min_rnr_timer = _MIN_RNR_TIMER

@@ -112,7 +112,7 @@ class BufferListener(ABC):
         undo.callback(connection.close)
         connection.bring_up(peer, lines)
         connection.keeper = self._keep
-        return connection, connection.endpoint().to_line()
+        return connection, connection.endpoint.to_line()
 
     def _keep(self, connection: Any) -> bool:
         if not self.closed:
@@ -331,7 +331,7 @@ def connect(
         lines = dial(host, port, timeout_s)
         undo.callback(lines.close)
         connection = prepare(lines, undo, addr, udp_port, share, message_bytes, receives, context)
-        lines.send(connection.endpoint().to_line(), timeout_s)
+        lines.send(connection.endpoint.to_line(), timeout_s)
         connection.bring_up(parse_endpoint(lines.receive(timeout_s), lines.where), lines)
         undo.pop_all()
     return connection
