@@ -94,6 +94,7 @@ async def _connect(host: str, port: int | str, timeout_s: float, **end: Any) -> 
         undo.callback(lines.close)
         connection = prepare(lines, undo, **end)
         await lines.asend(connection.endpoint.to_line(), timeout_s)
+        connection.get_ready()
         connection.bring_up(parse_endpoint(await lines.areceive(timeout_s), lines.where), lines)
         undo.pop_all()
     return connection

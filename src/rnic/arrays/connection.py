@@ -18,7 +18,7 @@ from rnic.arrays.exports import Shares
 from rnic.arrays.handshake import Endpoint
 from rnic.arrays.one_sided import BOUNCE_BYTES, ORDERED, OneSided
 from rnic.cm.line_socket import ExchangeError, LineSocket
-from rnic.cm.rc_connection import RD_ATOMIC, REMOTE_RIGHTS, Pending, check_message_limits
+from rnic.cm.rc_connection import RD_ATOMIC, Pending, check_message_limits
 from rnic.cm.work_queue import Operation
 from rnic.link.base import format_address
 from rnic.mem.space import byte_view
@@ -90,6 +90,8 @@ class Connection(OneSided):
     def bring_up(self, peer: Endpoint, lines: LineSocket) -> None:
         """Bring the queue pair to RTS for a peer; ``lines`` stays open, and is closed with the peer's end.
 
+        A client calls :meth:`get_ready` before, while the listener makes its end.
+
         Raises:
             ExchangeError: the two ends do not fit together.
         """
@@ -100,8 +102,9 @@ class Connection(OneSided):
                 f"{lines.where} has its NIC on {format_address(gid.address)}, this end on {ctx.address}: "
                 "use addresses of one IP version"
             )
+        if self.qp.qp_state == e.IBV_QPS_RESET:
+            self.get_ready()
         attr = QPAttr()
-        attr.qp_access_flags = REMOTE_RIGHTS
         attr.path_mtu = MTU_CODES[min(peer.mtu, own.mtu)]
         attr.dest_qp_num = peer.qpn
         attr.rq_psn = peer.psn

@@ -332,6 +332,7 @@ def connect(
         undo.callback(lines.close)
         connection = prepare(lines, undo, addr, udp_port, share, message_bytes, receives, context)
         lines.send(connection.endpoint.to_line(), timeout_s)
+        connection.get_ready()
         connection.bring_up(parse_endpoint(lines.receive(timeout_s), lines.where), lines)
         undo.pop_all()
     return connection

@@ -108,6 +108,7 @@ class CmConnection(RcConnection[bytes]):
             made.callback(self.pd.close)
             super().__init__(made, self.pd, message_bytes, receives, max_send_sge=1)
             made.callback(self._destroy_id)
+            self.get_ready()
             self._made = made.pop_all()
         self.peer = peer
 

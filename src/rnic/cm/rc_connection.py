@@ -122,14 +122,17 @@ class RcConnection(ABC, Generic[M]):
         self.qp = QP(pd, QPInitAttr(e.IBV_QPT_RC, None, cap, self._queue.cq, self._queue.cq))
         made.callback(self.qp.close)
         self._queue.use(self.qp)
+        self.closed = False
+
+    def get_ready(self) -> None:
+        """Take the queue pair to INIT and post the receives, before its path is known."""
         attr = QPAttr()
         attr.qp_access_flags = REMOTE_RIGHTS
         self.qp.to_init(attr)
-        for buffer in range(receives):
+        for buffer in range(self._receives):
             self._post_receive(buffer)
         # a passive side must answer while its program does something else
         self.ctx.driver.start()
-        self.closed = False
 
     # ------------------------------------------------------------------------------- messages
 
