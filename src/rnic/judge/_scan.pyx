@@ -58,7 +58,7 @@ cdef class FormState:
     cdef public StreamState stream
     cdef public object row
     cdef public bint ack, request, middle, read_response, solicited, start, end, send, write
-    cdef public long header_bytes, sport, frag, flags, pad, tail, pkey, length, total, size, fit, header_sum, pseudo_sum
+    cdef public long header_bytes, rest_at, sport, frag, flags, pad, tail, pkey, length, total, size, fit, header_sum, pseudo_sum
     cdef public int64_t constant
     cdef public uint32_t dqpn, seed, residue
 
@@ -341,7 +341,7 @@ cdef class Scanner:
             if found != NULL and not (<SeenState> found).form.end:
                 return False
             if form.write:
-                left = word_at(payload + BTH_BYTES + 12)
+                left = word_at(payload + BTH_BYTES + form.rest_at + 12)
         else:
             if found == NULL or (<SeenState> found).packets != 1:
                 return False

@@ -58,7 +58,7 @@ class Form(FormState):
         self.middle = not (row.start or row.end)
         self.start, self.end, self.send, self.write = row.start, row.end, row.send, row.write
         self.ack, self.read_response = row.response and row.operation == ACKNOWLEDGE, row.read_response
-        self.header_bytes = row.header_bytes
+        self.header_bytes, self.rest_at = row.header_bytes, row.rest_at
         self.sport = sport
         self.frag = frag
         self.flags = flags

@@ -99,6 +99,7 @@ class PlainFormState:
         "read_response",
         "request",
         "residue",
+        "rest_at",
         "row",
         "seed",
         "send",
@@ -129,6 +130,7 @@ class PlainFormState:
     read_response: bool
     request: bool
     residue: int
+    rest_at: int
     row: OpcodeRow
     seed: int
     send: bool

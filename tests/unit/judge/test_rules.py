@@ -431,6 +431,10 @@ def test_xrc_is_judged_as_rc() -> None:
     court.reply(4, op.XRC | op.ATOMIC_ACKNOWLEDGE, msn=3)
     court.ask(op.XRC | op.FLUSH, 5, srqn=5, **FLUSHED)
     court.reply(5, op.XRC | op.READ_RESPONSE_ONLY, msn=4)
+    for psn in (6, 8, 10):
+        court.ask(op.XRC | op.WRITE_FIRST, psn, srqn=5, va=8, rkey=2, dma_length=1500, payload=bytes(1024))
+        court.ask(op.XRC | op.WRITE_LAST, psn + 1, srqn=5, payload=bytes(476), ackreq=True)
+    court.reply(11, XRC_ACK, msn=7)
     assert court.rules() == []
     assert court.judge.unjudged == 0
 
