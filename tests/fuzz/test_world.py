@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from rnic.device.queue_pair import DeviceQp
 from rnic.engine import use
 from rnic.link.fault_events import ASYNC_EVENTS, EVENTS
 from rnic.link.faults import FaultyLink
@@ -27,7 +28,7 @@ from rnic.spec.psn import PSN_MASK
 from rnic.testing.executors import executed_by, steps_alone
 from rnic.testing.world import Figures, Plan, World, make_plan, run_both, run_plan
 from rnic.testing.world.command import in_processes, kind, main, smallest
-from rnic.testing.world.plan import LARGE_AREA
+from rnic.testing.world.plan import LARGE_AREA, QUEUES, VERBS, XRC_FAULTS
 from rnic.testing.world.shrink import shrink
 from rnic.testing.world.tap import Tap
 from rnic.transport.responder import Responder
@@ -322,6 +323,10 @@ def test_plans_have_every_kind_of_step() -> None:
     # nothing is left but to end a fault, or a NIC process, which worlds do not have: their programs end
     assert events | own == EVENTS.keys() - {"heal", "port-up", "kill"}
     assert any("left" in step for plan in plans for step in plan.steps)
+    assert {step["service"] for plan in plans for step in plan.steps if step["do"] == "connect"} == VERBS.keys()
+    posts = [step for plan in plans for step in plan.steps if step["do"] == "post"]
+    assert {step["queue"] for step in posts if "queue" in step} == set(range(QUEUES))
+    assert {step["key"] for step in posts if "key" in step} == {"window", "wrong", *XRC_FAULTS}
     assert {plan.settings["congestion"] for plan in plans} == {"none", "dcqcn", "limit", "timely", "swift"}
     for name in ("ipv6", "reorder"):
         assert {plan.settings[name] for plan in plans} == {False, True}
@@ -508,6 +513,87 @@ def test_the_answer_to_a_probe_acknowledges_nothing_behind_it(engine: bool) -> N
     assert found.faults > 4
 
 
+QUEUED = [step | {"queue": at} for at in (2, 0, 1) for step in (RECV, SEND, WRITE | {"verb": "WRITE_IMM"}, WRITE)]
+QUEUED += [WRITE | {"verb": "READ", "queue": 1}, SEND | {"verb": "FETCH_ADD", "length": 8, "queue": 2}]
+OTHER_WAY = [step | {"way": int(step["way"] == 0)} for step in QUEUED]
+
+
+@pytest.mark.parametrize(
+    ("steps", "fails"),
+    [
+        pytest.param(QUEUED, False, id="queues"),
+        pytest.param([SEND | {"key": "queue", "value": 0}], True, id="SRQ of no domain"),
+        pytest.param([SEND | {"key": "queue", "value": 2}], True, id="no SRQ"),
+        pytest.param([WRITE | {"key": "domain"}], True, id="SRQ of another domain"),
+        pytest.param([WRITE | {"key": "pd", "queue": 1}], True, id="memory of another SRQ's domain"),
+        pytest.param([WRITE | {"verb": "READ", "key": "pd", "queue": 1}], True, id="READ of it"),
+        pytest.param([WRITE | {"verb": "WRITE_IMM", "key": "wrong", "queue": 1}], True, id="wrong key"),
+        pytest.param([{"do": "srq-error", "nic": 1, "queue": 2}], True, id="SRQ error"),
+        pytest.param([{"do": "stop", "of": 0, "way": 1, "receiver": True}], True, id="receiver stopped"),
+        pytest.param([{"do": "qp-error", "of": 0, "way": 1, "receiver": True}], True, id="receiver in error"),
+        pytest.param([{"do": "cq-overflow", "nic": 1}], True, id="CQ"),
+        pytest.param([{"do": "lose", "of": 0, "way": 0, "opcode": "XRC_*", "nth": 2, "times": 3}], False, id="loss"),
+        pytest.param([GONE, WRITE | {"queue": 0}], True, id="region"),
+        pytest.param([{"do": "garbage", "of": 0, "way": 0, "what": "sends", "data": 5}], True, id="garbage"),
+    ],
+)
+def test_xrc_requests_reach_the_queues_that_they_name(steps: list[dict[str, Any]], fails: bool) -> None:
+    """What fails one direction leaves the other alone, and the next settle connects both again."""
+    plan = _small(*QUEUED, RUN, *steps, *OTHER_WAY, *QUEUED[:8], {"do": "settle"}, *QUEUED, *OTHER_WAY, service="XRC")
+    with World(plan) as world:
+        found = world.run()
+        assert found.finding == ""
+        assert (world.connections[0].joined > 1 or len(world.connections[0].ends[0].program.ends) < 2) == fails
+    assert found.operations > len(QUEUED)
+
+
+def _serve_any_domain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DeviceQp, "_srq_of", lambda self, packet: self.nic.resources.srqs.get(packet.srqn))
+
+
+def _take_the_first_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    def first(self: DeviceQp, packet: Any) -> Any:
+        return next(srq for srq in self.nic.resources.srqs.values() if srq.xrcd == self.xrcd)
+
+    monkeypatch.setattr(DeviceQp, "_srq_of", first)
+
+
+@pytest.mark.parametrize(
+    ("plant", "steps", "said"),
+    [
+        (_serve_any_domain, [WRITE | {"key": "domain"}], "is a success, but WRITE .* must fail"),
+        (_take_the_first_queue, [RECV | {"queue": 0}, SEND | {"queue": 1}], "to queue 1 arrived in queue 0"),
+        (_take_the_first_queue, [WRITE | {"queue": 1}], "nothing explains"),
+    ],
+)
+def test_an_xrc_request_in_a_wrong_queue_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None],
+    steps: list[dict[str, Any]],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = _small(*steps, service="XRC")
+    assert run_plan(plan).finding == ""
+    plant(monkeypatch)
+    assert re.search(said, run_plan(plan).finding)
+
+
+def test_what_must_fail_changes_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even where its status is right."""
+    plan = _small(WRITE | {"key": "wrong"}, service="RC")
+    assert run_plan(plan).finding == ""
+    settle = World._settle
+
+    def write(self: World, step: dict[str, Any]) -> None:
+        direction = self.connections[0].ends[0].out
+        work = direction.posted[0]
+        direction.target[work.to : work.to + work.length] = direction.data(work)
+        settle(self, step)
+
+    monkeypatch.setattr(World, "_settle", write)
+    assert "target memory at 0 is" in run_plan(plan).finding
+
+
 def test_messages_may_be_larger_than_a_window_of_packets() -> None:
     """A response is lost, and a third of the WRITE behind it."""
     lose = {"do": "lose", "of": 0, "way": 1, "opcode": "RC_READ_RESPONSE_MIDDLE", "nth": 5, "times": 1}
@@ -534,12 +620,13 @@ def test_garbage_in_a_queue_pair_frees_its_srq_receive() -> None:
     with World(_small(RECV, {"do": "stop", "of": 0, "way": 0}, RECV, service="RC", srq=True)) as world:
         assert world.run().finding == ""
         end = world.connections[0].ends[1]
-        free, number = len(end.slots.free), next(iter(end.slots.posted))
+        slots = end.queues[0].slots
+        free, number = len(slots.free), next(iter(slots.posted))
         end.wild = True
         for wr_id in (number, number ^ 1 << 62):
             end.completed(WC(wr_id, e.IBV_WC_SUCCESS, e.IBV_WC_RECV))
-        assert len(end.slots.free) == free + 1
-        assert number not in end.slots.posted
+        assert len(slots.free) == free + 1
+        assert number not in slots.posted
 
 
 def test_worlds_of_ipv6_addresses_are_judged_too() -> None:

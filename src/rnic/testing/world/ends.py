@@ -11,7 +11,7 @@ from rnic.rings.queue_block import RQ_TAIL, SQ_DOORBELL, SQ_FLAGS, SQ_TAIL
 from rnic.testing.live_model import FindingError
 from rnic.testing.net import Node
 from rnic.testing.pair import ALL_RIGHTS, QKEY, SERVICES
-from rnic.testing.world.plan import INLINE, OPERANDS, SLOT, SLOTS, Step
+from rnic.testing.world.plan import INLINE, OPERANDS, QUEUES, SLOT, SLOTS, Step
 from rnic.testing.world.shadow import OPCODES, WORD, Direction, Slots, Work
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import (
@@ -34,6 +34,7 @@ from rnic.verbs.cq import CQ
 from rnic.verbs.memory import AH, MR, MW, PD, next_key
 from rnic.verbs.qp import QP
 from rnic.verbs.srq import SRQ
+from rnic.verbs.xrc import XRCD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,8 +48,54 @@ _RECEIVE = 1 << 62
 _RIGHTS = e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_ATOMIC
 
 
+class Receives:
+    """A receive queue and the memory of its entries.
+
+    Args:
+        pd: protection domain of the memory.
+        queue: a queue pair, or an SRQ, which several queue pairs share.
+    """
+
+    def __init__(self, pd: PD, queue: QP | SRQ) -> None:
+        self.pd = pd
+        self.queue = queue
+        self.shared = isinstance(queue, SRQ)
+        self.slots = Slots()
+        self.mr = MR(pd, self.slots.memory, e.IBV_ACCESS_LOCAL_WRITE)
+        self.failed = False
+
+    def post(self, count: int, number: Callable[[], int]) -> int:
+        """Post up to ``count`` receives, limited by free entries; return how many."""
+        slots = self.slots
+        count = 0 if self.failed else max(0, min(count, len(slots.free)))
+        for _ in range(count):
+            place, wr_id = slots.free.popleft(), number() | _RECEIVE
+            slots.posted[wr_id] = place
+            piece = SGE(self.mr.buf + place * SLOT, SLOT, self.mr.lkey)
+            self.queue.post_recv(RecvWR(wr_id, 1, [piece]))
+        return count
+
+
+class XrcQueues:
+    """XRC SRQs of a program in one domain, each with its own protection domain, and one in another XRC domain.
+
+    Args:
+        ctx: the program's context; it makes the domain, and receives.
+        cq: for all receives.
+    """
+
+    def __init__(self, ctx: Context, cq: CQ) -> None:
+        self.xrcd, elsewhere = XRCD(ctx), XRCD(ctx)
+        self.queues = [Receives(pd, self._srq(pd, self.xrcd, cq)) for pd in (PD(ctx) for _ in range(QUEUES))]
+        self.stray = self._srq(self.queues[0].pd, elsewhere, cq)
+
+    @staticmethod
+    def _srq(pd: PD, xrcd: XRCD, cq: CQ) -> SRQ:
+        return SRQ(pd, SrqInitAttr(SrqAttr(SLOTS, 1), None, e.IBV_SRQT_XRC, xrcd, cq))
+
+
 class Program:
-    """A process on a NIC: a context, a CQ for all its queue pairs, and an SRQ."""
+    """A process on a NIC: a context, a CQ for all its queue pairs, an SRQ, and XRC SRQs where a plan needs them."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -58,11 +105,32 @@ class Program:
         self.ends: dict[int, End] = {}
         """Ends by queue pair number."""
         self.alive = True
-        self.spoiled = False
-        """True if its SRQ has failed: another program replaces it at the next settle."""
-        self.shared = Slots()
-        self.shared_mr = MR(self.pd, self.shared.memory, e.IBV_ACCESS_LOCAL_WRITE)
         self.srq = SRQ(self.pd, SrqInitAttr(SrqAttr(SLOTS, 1)))
+        self.shared = Receives(self.pd, self.srq)
+        self._xrc: XrcQueues | None = None
+
+    @property
+    def xrc(self) -> XrcQueues:
+        """Its XRC SRQs, which the first use makes."""
+        if self._xrc is None:
+            self._xrc = XrcQueues(self.ctx, self.cq)
+        return self._xrc
+
+    @property
+    def all_shared(self) -> list[Receives]:
+        """All its shared receive queues."""
+        return [self.shared, *(self._xrc.queues if self._xrc is not None else ())]
+
+    @property
+    def spoiled(self) -> bool:
+        """True if one of its SRQs has failed: another program replaces it at the next settle."""
+        return any(receives.failed for receives in self.all_shared)
+
+    def stop_receivers(self) -> None:
+        """Stop XRC queue pairs that receive: the CQ's failure fails none, since the CQ is that of their SRQs."""
+        for end in self.ends.values():
+            if end.xrc:
+                end.receiver.modify(QPAttr(e.IBV_QPS_ERR), e.IBV_QP_STATE)
 
     def close(self) -> None:
         """End the program, with all its objects."""
@@ -71,7 +139,7 @@ class Program:
 
 
 class End:
-    """A queue pair and its posted work requests.
+    """A queue pair and its posted work requests; with XRC a pair of them, one of which sends and the other receives.
 
     Args:
         connection: number and service, for messages.
@@ -106,25 +174,49 @@ class End:
         """True if its program has written garbage into its queues since the last settle."""
         self.binding = (0, 0)
         """Number of the pending bind, and its requested key."""
-        pd, cq = PD(program.ctx), program.cq
-        srq = program.srq if step["srq"] and self.service == "RC" else None
-        cap = QPCap(DEPTH, SLOTS, 2, 1, INLINE)
-        self.qp = QP(pd, QPInitAttr(SERVICES[self.service], None, cap, cq, cq, srq))
-        self.source = MR(pd, out.source, e.IBV_ACCESS_LOCAL_WRITE)
-        self.result = MR(pd, out.result, e.IBV_ACCESS_LOCAL_WRITE)
-        self.target = MR(pd, into.target, ALL_RIGHTS)
-        self.slots = Slots() if srq is None else program.shared
-        self.slots_mr = MR(pd, self.slots.memory, e.IBV_ACCESS_LOCAL_WRITE) if srq is None else program.shared_mr
-        self.srq = srq
-        self.pd = pd
+        self.pd = PD(program.ctx)
+        self.xrc = self.service == "XRC"
+        self.qp = self._make_qp(program.srq if step["srq"] and self.service == "RC" else None)
+        self.receiver = QP(program.xrc.xrcd, QPInitAttr(e.IBV_QPT_XRC_RECV)) if self.xrc else self.qp
+        """The queue pair that the peer's requests reach; :attr:`qp` but for XRC."""
+        self.queues = self._make_queues()
+        self.source = MR(self.pd, out.source, e.IBV_ACCESS_LOCAL_WRITE)
+        self.result = MR(self.pd, out.result, e.IBV_ACCESS_LOCAL_WRITE)
+        self.targets = self._make_targets()
+        """The memory that the peer may access, in the protection domain of each of its queues."""
         self.window = self._make_window() if self.service == "RC" else None
         self.ah: AH | None = None
-        program.ends[self.qp.qp_num] = self
+        for qp in self.qps:
+            program.ends[qp.qp_num] = self
 
     @property
     def alive(self) -> bool:
         """True while its program runs."""
         return self.program.alive
+
+    @property
+    def qps(self) -> list[QP]:
+        """Its queue pairs: with XRC the one that sends, and the one that receives."""
+        return [self.qp, self.receiver] if self.xrc else [self.qp]
+
+    @property
+    def target(self) -> MR:
+        """The memory that the peer may access."""
+        return self.targets[0]
+
+    def _make_qp(self, srq: SRQ | None) -> QP:
+        cq, kind = self.program.cq, e.IBV_QPT_XRC_SEND if self.xrc else SERVICES[self.service]
+        cap = QPCap(DEPTH, 0 if self.xrc else SLOTS, 2, 0 if self.xrc else 1, INLINE)
+        return QP(self.pd, QPInitAttr(kind, None, cap, cq, cq, srq))
+
+    def _make_queues(self) -> list[Receives]:
+        if self.xrc:
+            return self.program.xrc.queues
+        return [Receives(self.pd, self.qp) if self.qp.srq is None else self.program.shared]
+
+    def _make_targets(self) -> list[MR]:
+        pds = [receives.pd for receives in self.queues] if self.xrc else [self.pd]
+        return [MR(pd, self.into.target, ALL_RIGHTS) for pd in pds]
 
     def _make_window(self) -> MW:
         return MW(self.pd, e.IBV_MW_TYPE_1 if self.step.get("window") == 1 else e.IBV_MW_TYPE_2)
@@ -135,30 +227,37 @@ class End:
 
     def to_rts(self, psns: tuple[int, int]) -> None:
         """Connect it to its peer; ``psns`` are the first PSNs that it sends and expects."""
+        self._connect(self.qp, self.peer.receiver, psns)
+        if self.xrc:
+            self._connect(self.receiver, self.peer.qp, psns)
+
+    def _connect(self, qp: QP, other: QP, psns: tuple[int, int]) -> None:
         step, peer = self.step, self.peer
         attr = QPAttr()
         attr.sq_psn, attr.rq_psn = psns
         attr.path_mtu, attr.timeout = step["mtu"], step["timeout"]
         attr.max_rd_atomic = attr.max_dest_rd_atomic = 8
         attr.min_rnr_timer, attr.retry_cnt, attr.rnr_retry = 1, 7, 7
-        attr.qkey, attr.dest_qp_num, attr.gso = QKEY, peer.qp.qp_num, True
+        attr.qkey, attr.dest_qp_num, attr.gso = QKEY, other.qp_num, True
         attr.selective_repeat = step["selective"]
         attr.qp_access_flags = _RIGHTS | e.IBV_ACCESS_FLUSH_GLOBAL
         there = peer.program.ctx
         gid = GID(there.nic.config.address)
         attr.ah_attr = AHAttr(GlobalRoute(gid, self.program.ctx.gid_index, traffic_class=2), udp_dport=there.udp_port)
-        self.qp.to_rts(attr)
+        qp.to_rts(attr)
         if self.service == "UD":
             self.ah = AH(self.pd, attr.ah_attr)
 
     def reset(self) -> None:
         """Forget posted requests, for a new connection of the same queue pair."""
-        self.qp.modify(QPAttr(qp_state=e.IBV_QPS_RESET), e.IBV_QP_STATE)
+        for qp in self.qps:
+            qp.modify(QPAttr(qp_state=e.IBV_QPS_RESET), e.IBV_QP_STATE)
         self.pending.clear()
         self.failed = self._flushing = False
         self.binding = (0, 0)
-        if self.srq is None:
-            self.slots.forget()
+        for receives in self.queues:
+            if not receives.shared:
+                receives.slots.forget()
         if self.window is not None:
             self.window.close()
             self.window = self._make_window()
@@ -166,29 +265,37 @@ class End:
 
     def close(self) -> None:
         """Destroy it and its memory's keys; the program continues."""
-        del self.program.ends[self.qp.qp_num]
+        for qp in self.qps:
+            del self.program.ends[qp.qp_num]
+        if self.xrc:
+            self.receiver.close()
+            for target in self.targets:
+                target.close()
         self.pd.close()
 
     # ----------------------------------------------------------------------------------------- posting
 
-    def post_recv(self, count: int, number: Callable[[], int]) -> None:
-        """Post up to ``count`` receives, limited by free entries."""
-        slots = self.slots
-        queue = self.qp if self.srq is None else self.srq
-        if self.srq is not None and self.program.spoiled:
-            return
-        for _ in range(min(count, len(slots.free))):
-            place, wr_id = slots.free.popleft(), number() | _RECEIVE
-            slots.posted[wr_id] = place
-            piece = SGE(self.slots_mr.buf + place * SLOT, SLOT, self.slots_mr.lkey)
-            queue.post_recv(RecvWR(wr_id, 1, [piece]))
-
     def post(self, work: Work, step: Step) -> None:
         """Post a request of a plan."""
         wr = self._request(work, step)
+        if self.xrc:
+            wr.set_qp_type_xrc(self._srqn(work, step.get("key")))
         self.qp.post_send(wr)
         self.pending.append(work)
         self.out.post(work)
+
+    def _srqn(self, work: Work, key: str | None) -> int:
+        """Return the number of the SRQ that an XRC request names."""
+        program = self.peer.program
+        if key == "queue":
+            return (program.srq.srqn, 0, 0xFFFFFF)[work.imm % 3]
+        srq = program.xrc.stray if key == "domain" else program.xrc.queues[work.queue].queue
+        return srq.srqn if isinstance(srq, SRQ) else 0
+
+    def _remote(self, work: Work) -> tuple[int, int]:
+        """Return key and address of the peer's memory for a request."""
+        target = self.peer.targets[work.queue]
+        return int(target.rkey), target.buf + work.to
 
     def _request(self, work: Work, step: Step) -> SendWR:
         peer = self.peer
@@ -208,8 +315,10 @@ class End:
             pieces.append(SGE(at, part, region.lkey))
             at += part
         wr = SendWR(work.number, OPCODES[work.verb][0], imm_data=work.imm, send_flags=flags, sg=pieces)
-        key, there = int(peer.target.rkey), peer.target.buf + work.to
-        if step.get("key") == "window" and peer.window_key:
+        key, there = self._remote(work)
+        if step.get("key") == "pd":
+            key = int(peer.targets[work.queue - 1].rkey)
+        elif step.get("key") == "window" and peer.window_key:
             key = peer.window_key
         elif step.get("key") == "wrong":
             key ^= 0x40
@@ -226,7 +335,7 @@ class End:
     def _operand_request(self, work: Work, flags: int) -> SendWR:
         """Return a FLUSH of eight bytes, or an ATOMIC WRITE."""
         wr = SendWR(work.number, OPCODES[work.verb][0], send_flags=flags)
-        key, there = int(self.peer.target.rkey), self.peer.target.buf + work.to
+        key, there = self._remote(work)
         if work.verb == "FLUSH":
             wr.set_wr_flush(key, there, work.length)
         else:
@@ -281,8 +390,9 @@ class End:
         """Deregister the memory that the peer may access, and register it again; return false if a window is bound."""
         if self.bound or self.binding[0]:
             return False
-        self.target.close()
-        self.target = MR(self.pd, self.into.target, ALL_RIGHTS)
+        for target in self.targets:
+            target.close()
+        self.targets = self._make_targets()
         return True
 
     # ------------------------------------------------------------------------------------- completions
@@ -290,29 +400,35 @@ class End:
     def completed(self, wc: WC) -> None:
         """Judge a completion of this queue pair."""
         if self.wild:
-            if self.srq is not None and (place := self.slots.take_back(wc.wr_id)) is not None:
-                self.slots.accept(place)  # others share it, and count on it
+            for receives in self.queues:
+                if receives.shared and (place := receives.slots.take_back(wc.wr_id)) is not None:
+                    receives.slots.accept(place)  # others share it, and count on it
             return
-        if wc.wr_id in self.slots.posted:
-            self._received(wc)
+        queue = next((at for at, receives in enumerate(self.queues) if wc.wr_id in receives.slots.posted), None)
+        if queue is not None:
+            self._received(wc, queue)
         else:
             self._sent(wc)
 
-    def _received(self, wc: WC) -> None:
-        first = next(iter(self.slots.posted))
-        if self.srq is None and wc.wr_id != first:
+    def _received(self, wc: WC, queue: int) -> None:
+        receives = self.queues[queue]
+        slots = receives.slots
+        first = next(iter(slots.posted))
+        if not receives.shared and wc.wr_id != first:
             self.find(f"{wc!r} completes a receive before {first}, which was posted earlier")
-        place = self.slots.take_back(wc.wr_id)
+        if self.xrc and wc.qp_num != self.receiver.qp_num:
+            self.find(f"{wc!r} is not of the queue pair that receives, {self.receiver.qp_num}")
+        place = slots.take_back(wc.wr_id)
         assert place is not None
         if wc.status == e.IBV_WC_SUCCESS:
-            self.into.received(wc, self.slots, place)
+            self.into.received(wc, slots, place, queue)
             if wc.wc_flags & e.IBV_WC_WITH_INV:
                 self.bound = False
         elif not self.reasons:
             self.find(f"nothing explains {wc!r}")
         else:
             self.fail()
-            self.slots.accept(place)
+            slots.accept(place)
 
     def _sent(self, wc: WC) -> None:
         while self.pending:
@@ -346,7 +462,7 @@ class End:
 
     def settled(self) -> None:
         """Check after a settle that every required completion has arrived."""
-        state = self.qp.query()[0].qp_state
+        states = [qp.query()[0].qp_state for qp in self.qps]
         if self.wild:
             self.pending.clear()
             self.failed, self.wild = True, False
@@ -357,11 +473,12 @@ class End:
         for work in self.pending:
             work.done = True
         self.pending.clear()
-        if state != e.IBV_QPS_RTS and not self.reasons:
-            self.find(f"the queue pair is in state {state}, and nothing explains it")
-        self.failed |= state != e.IBV_QPS_RTS
+        for state in states:
+            if state != e.IBV_QPS_RTS and not self.reasons:
+                self.find(f"the queue pair is in state {state}, and nothing explains it")
+            self.failed |= state != e.IBV_QPS_RTS
 
 
 FAILED = {e.IBV_WC_WR_FLUSH_ERR, e.IBV_WC_RETRY_EXC_ERR, e.IBV_WC_REM_OP_ERR}
 """Completion statuses that both ends of a connection may get once one of them is in error."""
-__all__ = ["DEPTH", "FAILED", "End", "Program"]
+__all__ = ["DEPTH", "FAILED", "End", "Program", "Receives"]

@@ -36,9 +36,14 @@ OPERANDS = ("ATOMIC_WRITE", "FLUSH")
 _READERS = ("READ", *ATOMICS)
 VERBS = {
     "RC": (*SENDS, *WRITES, *WRITES, "READ", "READ", *ATOMICS),
+    "XRC": ("SEND", "SEND", "SEND_IMM", *WRITES, *WRITES, "READ", "READ", *ATOMICS),
     "UC": ("SEND", "SEND_IMM", *WRITES),
     "UD": ("SEND", "SEND_IMM"),
 }
+RELIABLE = ("RC", "XRC")
+"""Services whose messages arrive once and in order."""
+QUEUES = 3
+"""XRC SRQs of a program, in one domain."""
 _SERVICES = ("RC", "RC", "RC", "RC", "RC", "UC", "UD")
 _PORT_MTU = 5
 """MTU code that connection management negotiates: the port's path MTU of 4096 bytes."""
@@ -46,8 +51,12 @@ _TIMES = ("50us", "1ms", "20ms", "80ms")
 _CONGESTION = ("none", "dcqcn", "limit", "timely", "swift")
 _CUTS = (1, 11, 12, 16, 20, 28, 40, 100)
 """Bytes that are left of a truncated packet's UDP payload."""
+_XRC_WORLDS = 0.2
+"""Share of the worlds with XRC, which the reference serves alone and more slowly."""
 _MOMENTS = ("1us", "5us", "20us", "100us")
 MOST_NICS = 64
+XRC_FAULTS = ("queue", "domain", "pd")
+"""Wrong operands of XRC requests: the number of no XRC SRQ, an SRQ of another domain, memory of another SRQ's PD."""
 
 Step = dict[str, Any]
 """``do`` is the kind of step, ``of`` its connection; the rest are operands."""
@@ -82,6 +91,9 @@ _WAY = _Rule(0, 1)
 _TIME = _Rule(pattern=r"\d{1,6}(ns|us|ms|s)")
 _WORD32 = _Rule(0, (1 << 32) - 1)
 _END = {"of": _CONNECTION, "way": _WAY}
+_QUEUE = _Rule(0, QUEUES - 1, needed=False)
+_XRC = {"queue": _QUEUE, "receiver": _BOOL._replace(needed=False)}
+"""Operands of XRC: the SRQ, and whether the queue pair that receives is meant."""
 _OPERANDS: dict[str, dict[str, _Rule]] = {
     "connect": {
         "of": _CONNECTION, "service": _Rule(among=tuple(VERBS)), "a": _NIC, "b": _NIC, "mtu": _Rule(1, 5),
@@ -92,15 +104,16 @@ _OPERANDS: dict[str, dict[str, _Rule]] = {
         **_END, "verb": _Rule(among=(*dict.fromkeys(VERBS["RC"]), *OPERANDS)), "length": _Rule(0, LARGE_AREA),
         "at": _Rule(0, LARGE_AREA), "to": _Rule(0, LARGE_AREA), "how": _Rule(among=("", "list", "inline")),
         "signaled": _BOOL, "fence": _BOOL, "value": _WORD32, "times": _Rule(1, 1_000, needed=False),
-        "key": _Rule(among=("wrong", "window"), needed=False),
+        "key": _Rule(among=("wrong", "window", *XRC_FAULTS), needed=False), "queue": _QUEUE,
     },
-    "recv": {**_END, "count": _Rule(1, SLOTS)},
+    "recv": {**_END, "count": _Rule(1, SLOTS), "queue": _QUEUE},
     "lose": {
         **_END, "opcode": _Rule(pattern=r"[A-Z_*?]{1,40}"), "nth": _Rule(1, 1_000), "times": _Rule(1, 1_000),
         "left": _Rule(1, 1 << 12, needed=False),
     },
     "run": {"turns": _Rule(0, 1_000_000)},
-    "bind": _END, "rekey": _END, "stop": _END, "qp-error": _END, "completion": _END,
+    "bind": _END, "rekey": _END, "completion": _END,
+    "stop": {**_END, "receiver": _XRC["receiver"]}, "qp-error": {**_END, "receiver": _XRC["receiver"]},
     "garbage": {**_END, "what": _Rule(among=("sends", "receives", "registers")), "data": _WORD32},
     "region-gone": {**_END, "for": _TIME},
     "async-event": {"nic": _NIC, "kind": _Rule(among=tuple(ASYNC_EVENTS))},
@@ -113,8 +126,8 @@ _OPERANDS: dict[str, dict[str, _Rule]] = {
     "fault flap": {"nic": _NIC, "times": _Rule(1, 100)},
     "fault pkey": {"nic": _NIC, "index": _Rule(0, 0), "value": _Rule(0, 0xFFFF), "for": _TIME},
     "fault gid": {"nic": _NIC, "index": _Rule(0, 0), "value": _Rule(among=("none",)), "for": _TIME},
-    "end": {"nic": _NIC}, "fatal": {"nic": _NIC}, "srq-error": {"nic": _NIC}, "cq-overflow": {"nic": _NIC},
-    "settle": {}, "fault-rates": {},
+    "end": {"nic": _NIC}, "fatal": {"nic": _NIC}, "srq-error": {"nic": _NIC, "queue": _QUEUE},
+    "cq-overflow": {"nic": _NIC}, "settle": {}, "fault-rates": {},
 }  # fmt: skip
 """Operands of each kind of step; those of a fault by its event."""
 _HEAD = {"seed": _Rule(0, (1 << 64) - 1), "nics": _Rule(1, MOST_NICS)}
@@ -277,6 +290,9 @@ class _Maker:
         self.rng = random.Random(seed)
         self.rare = random.Random(f"rare {seed}")
         """Draws what was added later."""
+        xrc = random.Random(f"xrc {seed}")
+        self.xrc = xrc if xrc.random() < _XRC_WORLDS else None
+        """Draws what XRC needs, in worlds that have it."""
         rng = self.rng
         self.nics = rng.randint(2, 6)
         self.connects = []
@@ -306,6 +322,8 @@ class _Maker:
         rng = self.rng
         service = rng.choice(_SERVICES)
         by_cm = service == "RC" and rng.random() < 0.3
+        if self.xrc is not None and service == "RC" and not by_cm and self.xrc.random() < 0.6:
+            service = "XRC"
         self.steps.append(
             {
                 "do": "connect", "of": len(self.connects), "service": service,
@@ -346,13 +364,29 @@ class _Maker:
             step["key"] = "window"
         elif verb in ATOMICS:
             step["verb"] = {1: OPERANDS[0], 2: OPERANDS[1]}.get(step["value"] >> 1 & 3, verb)
+        if self.xrc is not None and service == "XRC":
+            step["queue"] = self.xrc.randrange(QUEUES)
+            if self.xrc.random() < 0.01:
+                step["key"], step["times"] = self.xrc.choice(XRC_FAULTS), 1
         return step
+
+    def recv(self, of: int, way: int, count: int) -> None:
+        """Add a step that posts receives; with XRC to one of the SRQs."""
+        step: Step = {"do": "recv", "of": of, "way": way, "count": count}
+        if self.xrc is not None and self.connects[of]["service"] == "XRC":
+            step["queue"] = self.xrc.randrange(QUEUES)
+        self.steps.append(step)
 
     def trouble(self, troubles: Sequence[tuple[int, Step]], rng: random.Random) -> Step:
         """Draw something that goes wrong."""
         fixed = rng.choices([step for _, step in troubles], [often for often, _ in troubles])[0]
         kind = f"fault {fixed['event']}" if fixed["do"] == "fault" else fixed["do"]
-        return fixed | {name: _DRAWN[name](self, rng) for name in _OPERANDS[kind] if name not in fixed}
+        names = [name for name in _OPERANDS[kind] if name not in fixed]
+        step = fixed | {name: _DRAWN[name](self, rng) for name in names if name not in _XRC}
+        if self.xrc is not None and self.xrc.random() < 0.5:
+            values = {"queue": self.xrc.randrange(QUEUES), "receiver": True}
+            step |= {name: value for name, value in values.items() if name in names}
+        return step
 
     def medley(self, of: int) -> None:
         """Add short messages of several kinds to one end, all in flight together, some of which may be lost.
@@ -365,11 +399,11 @@ class _Maker:
         kinds: list[Sequence[str]] = [()] * rng.randint(3, 8)
         lengths = [rng.choice((8, mtu, 2 * mtu, 4 * mtu)) for _ in kinds]
         fails = rng.randrange(1, 2 * len(kinds))
-        self.steps.append({"do": "recv", "of": of, "way": 1 - way, "count": SLOTS})
-        if connect["service"] == "RC" and rng.random() < 0.5:
+        self.recv(of, 1 - way, SLOTS)
+        if connect["service"] in RELIABLE and rng.random() < 0.5:
             fails, lengths[0], kinds[:3] = 0, rng.randint(mtu + 1, 3 * mtu), [("READ",), (*SENDS, *WRITES), _READERS]
             self.steps.append({"do": "run", "turns": 200})  # complete earlier requests
-            self.lose(of, 1 - way, "RC_READ_RESPONSE_LAST", 1, 1)
+            self.lose(of, 1 - way, f"{connect['service']}_READ_RESPONSE_LAST", 1, 1)
             self.lose(of, way, "*", 2, rng.randint(2, 8))
         for number, (verbs, length) in enumerate(zip(kinds, lengths, strict=True)):
             if number and number == fails:
@@ -425,7 +459,7 @@ class _Maker:
             elif draw < 0.16:
                 self.steps.append({"do": "bind", "of": of, "way": rng.randrange(2)})
             elif draw < 0.3:
-                self.steps.append({"do": "recv", "of": of, "way": rng.randrange(2), "count": rng.randint(1, SLOTS)})
+                self.recv(of, rng.randrange(2), rng.randint(1, SLOTS))
             elif draw < 0.45:
                 self.steps.append({"do": "run", "turns": rng.choice((1, 5, 30, 200))})
             else:
@@ -457,11 +491,14 @@ __all__ = [
     "INLINE",
     "NO_RATES",
     "OPERANDS",
+    "QUEUES",
+    "RELIABLE",
     "SENDS",
     "SLOT",
     "SLOTS",
     "VERBS",
     "WRITES",
+    "XRC_FAULTS",
     "Plan",
     "Step",
     "make_plan",

@@ -25,14 +25,15 @@ from rnic.spec.limits import SELECTIVE_REPEAT
 from rnic.testing.executors import executed_by, steps_alone
 from rnic.testing.live_model import FindingError
 from rnic.testing.net import SimNet
-from rnic.testing.world.ends import DEPTH, FAILED, End, Program
+from rnic.testing.world.ends import DEPTH, FAILED, End, Program, Receives
 from rnic.testing.world.exchange import Exchange
-from rnic.testing.world.plan import AREA, ATOMICS, SLOT, Plan, Step
+from rnic.testing.world.plan import AREA, ATOMICS, RELIABLE, SENDS, SLOT, XRC_FAULTS, Plan, Step
 from rnic.testing.world.shadow import WORD, Direction, Work
 from rnic.testing.world.tap import Tap
 from rnic.trace.guard import OWN_ERRORS
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import QPAttr
+from rnic.verbs.qp import QP
 from rnic.wire.bursts import RxBurst
 
 if TYPE_CHECKING:
@@ -56,6 +57,13 @@ _SUPPLY_EVERY = 50
 _FATAL_FOR = "5ms"
 BOTH_DIFFER = "engine and reference differ"
 _PSN_STEP = 0x35_1234
+_EXPECTED = {
+    "wrong": e.IBV_WC_REM_ACCESS_ERR,
+    "pd": e.IBV_WC_REM_ACCESS_ERR,
+    "queue": e.IBV_WC_REM_INV_REQ_ERR,
+    "domain": e.IBV_WC_REM_INV_REQ_ERR,
+}
+"""Status of a request with a wrong operand."""
 
 
 class Figures(NamedTuple):
@@ -330,7 +338,9 @@ class World:
         if end.service == "UD" and step["length"] > 200:
             return
         work = Work(self.number(), verb, step["length"], step["at"], step["to"])
-        work.signaled, work.fence, work.imm = step["signaled"], step["fence"] and end.service == "RC", step["value"]
+        reliable = end.service in RELIABLE
+        work.signaled, work.fence, work.imm = step["signaled"], step["fence"] and reliable, step["value"]
+        work.queue = step.get("queue", 0) if end.xrc else 0
         peer = end.peer
         if verb in ATOMICS or verb == "READ":
             if out.results_used + work.length > len(out.result) - (0 if work.length <= SLOT else self._area):
@@ -351,12 +361,13 @@ class World:
             else:
                 work.imm, work.fence = peer.window_key, True
                 peer.window_key = 0
-        if step.get("key") == "wrong":
-            work.expect, work.signaled = e.IBV_WC_REM_ACCESS_ERR, True
-            if not work.length:
+        key = step.get("key")
+        if key == "wrong" or (key in XRC_FAULTS and end.xrc):
+            work.expect, work.signaled = _EXPECTED[key], True
+            if work.expect == e.IBV_WC_REM_ACCESS_ERR and (verb in SENDS or not work.length):
                 return  # nothing is accessed
-        if work.takes_receive and end.service != "RC":
-            work.due = len(peer.slots.posted) > end.out.undelivered
+        if work.takes_receive and not reliable:
+            work.due = len(peer.queues[0].slots.posted) > end.out.undelivered
         end.post(work, step)
         if work.expect:
             self._explain(end, work.expect)
@@ -365,7 +376,7 @@ class World:
     def _recv(self, step: Step) -> None:
         end = self._ends(step)
         if end is not None:
-            end.post_recv(step["count"], self.number)
+            end.queues[step.get("queue", 0) % len(end.queues)].post(step["count"], self.number)
             self.operations += 1
 
     def _run(self, step: Step) -> None:
@@ -400,7 +411,9 @@ class World:
         end = self._ends(step)
         if end is None or not end.peer.alive:
             return
-        match = {"direction": "tx", "dqpn": end.peer.qp.qp_num, "opcode": step["opcode"]}
+        response = "RESPONSE" in step["opcode"] or "ACK" in step["opcode"]
+        there = end.peer.qp if response else end.peer.receiver
+        match = {"direction": "tx", "dqpn": there.qp_num, "opcode": step["opcode"]}
         rule = {"match": match, "nth": step["nth"], "every": 1, "times": step["times"], "action": "drop"}
         if "left" in step:
             rule |= {"action": "truncate", "bytes": step["left"]}
@@ -448,13 +461,18 @@ class World:
         end = self._ends(step)
         if end is not None:
             self._explain(end)
-            end.qp.modify(QPAttr(e.IBV_QPS_ERR), e.IBV_QP_STATE)
+            self._meant(end, step).modify(QPAttr(e.IBV_QPS_ERR), e.IBV_QP_STATE)
+
+    @staticmethod
+    def _meant(end: End, step: Step) -> QP:
+        """Return the queue pair of an end that a step means."""
+        return end.receiver if step.get("receiver") else end.qp
 
     def _qp_error(self, step: Step) -> None:
         end = self._ends(step)
         if end is not None:
             self._explain(end)
-            end.program.node.fault("qp-error", end.qp.qp_num)
+            end.program.node.fault("qp-error", self._meant(end, step).qp_num)
 
     def _completion(self, step: Step) -> None:
         end = self._ends(step)
@@ -487,18 +505,21 @@ class World:
         program.alive = False
         self._faulted.add(program.node.index)
         program.node.fault(step["do"], _FATAL_FOR if step["do"] == "fatal" else program.cq.cqn)
+        if step["do"] == "cq-overflow":
+            program.stop_receivers()
         self.event_faults = True
 
     def _srq_error(self, step: Step) -> None:
-        """Put the SRQ of a program into error; its other queue pairs are not affected."""
+        """Put an SRQ of a program into error; queue pairs that do not use it are not affected."""
         program = self.programs[step["nic"] % len(self.programs)]
         if not program.alive:
             return
+        receives = program.xrc.queues[step["queue"]] if "queue" in step else program.shared
         for end in program.ends.values():
-            if end.srq is not None:
-                self._explain(end)
-        program.spoiled = True
-        program.node.fault("srq-error", program.srq.srqn)
+            if receives in end.queues:
+                self._explain(end, *((e.IBV_WC_REM_INV_REQ_ERR,) if end.xrc else ()))
+        receives.failed = True
+        program.node.fault("srq-error", receives.queue.srqn)
 
     def _garbage(self, step: Step) -> None:
         """Write garbage into the queues of one queue pair; no other queue pair is affected."""
@@ -510,14 +531,14 @@ class World:
             return
         self._explain(end)
         end.wild = end.out.wild = end.into.wild = end.failed = end.peer.failed = True
-        self._wild |= {self._wire_name(end), self._wire_name(end.peer)}
+        self._wild |= self._wire_names(end) | self._wire_names(end.peer)
         end.program.ctx.driver.kick()
 
     @staticmethod
-    def _wire_name(end: End) -> str:
-        """Return the judge's name for the stream that an end sends."""
+    def _wire_names(end: End) -> set[str]:
+        """Return the judge's names for the streams that an end sends."""
         here, there = (each.program.node.nic.config.address for each in (end, end.peer))
-        return Connections.name(here, there, end.peer.qp.qp_num)
+        return {Connections.name(here, there, qp.qp_num) for qp in end.peer.qps}
 
     # ------------------------------------------------------------------------------------------- settle
 
@@ -545,8 +566,9 @@ class World:
                 end.out.settle(failed, calm=not (failed or self.lossy or self._events))
                 self.digest = zlib.crc32(end.out.result, zlib.crc32(end.out.target, self.digest))
         for program in self.programs:
-            if program.alive and program.shared.memory != program.shared.shadow:
-                self._judge_slots(program)
+            for receives in program.all_shared if program.alive else ():
+                if receives.slots.memory != receives.slots.shadow:
+                    self._judge_slots(program, receives)
         if self.judge is not None:
             self.judge.finish()
         self._check_wire()
@@ -575,29 +597,23 @@ class World:
                 return
         raise FindingError(f"the world is still busy after {MOST_TURNS} turns without faults")
 
-    def _judge_slots(self, program: Program) -> None:
+    def _judge_slots(self, program: Program, receives: Receives) -> None:
         """Report bytes of shared receive entries that no message brought, unless a failure explains them."""
-        if not any(end.reasons for end in program.ends.values()):
+        if not any(end.reasons for end in program.ends.values() if receives in end.queues):
             raise FindingError(f"NIC {program.node.index}: bytes of shared receives changed that no message brought")
-        program.shared.shadow[:] = program.shared.memory
+        receives.slots.shadow[:] = receives.slots.memory
 
     def _supply(self) -> bool:
         """Post the receives that messages wait for; return whether any were posted."""
-        wanted: Counter[int] = Counter()
-        ends: dict[int, End] = {}
+        wanted: Counter[Receives] = Counter()
         for connection in self.connections.values():
             for end in connection.ends:
-                going = not (end.failed or end.peer.failed) and end.alive and end.peer.alive
-                if going and end.into.arrivals:
-                    wanted[id(end.slots)] += len(end.into.arrivals)
-                    ends[id(end.slots)] = end
-        moved = False
-        for key, end in ends.items():
-            count = min(wanted[key] - len(end.slots.posted), len(end.slots.free))
-            if count > 0:
-                end.post_recv(count, self.number)
-                moved = True
-        return moved
+                # the other direction of a failed XRC connection has queue pairs of its own
+                going = (end.xrc or not (end.failed or end.peer.failed)) and end.alive and end.peer.alive
+                if going:
+                    wanted.update(end.queues[work.queue] for work in end.into.arrivals)
+        posted = [receives.post(count - len(receives.slots.posted), self.number) for receives, count in wanted.items()]
+        return any(posted)
 
     def _mend(self) -> bool:
         """Reconnect failed connections, with new programs for ended ones; return whether any had failed."""

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from rnic.spec.limits import GRH_BYTES
 from rnic.testing.live_model import FindingError
-from rnic.testing.world.plan import AREA, ATOMICS, SENDS, SLOT, SLOTS, WRITES
+from rnic.testing.world.plan import AREA, ATOMICS, RELIABLE, SENDS, SLOT, SLOTS, WRITES
 from rnic.verbs import enums as e
 from rnic.verbs.attrs import WC
 
@@ -53,6 +53,7 @@ class Work:
         "length",
         "number",
         "operand",
+        "queue",
         "signaled",
         "swap",
         "to",
@@ -66,6 +67,8 @@ class Work:
         self.imm = 0
         """Immediate data, or the key to invalidate."""
         self.operand = self.swap = 0
+        self.queue = 0
+        """Index of the peer's receive queue that it names; with XRC there are several."""
         self.expect = 0
         """Expected completion status, if not success."""
         self.done = False
@@ -124,6 +127,7 @@ class Direction:
         rng = random.Random(seed)
         self.name = name
         self.service = service
+        self.reliable = service in RELIABLE
         self.source = bytearray(rng.randbytes(area))
         self.target = bytearray(rng.randbytes(area))
         self.result = bytearray(_RESULTS * area)
@@ -148,7 +152,7 @@ class Direction:
     def post(self, work: Work) -> None:
         """Note a request that was posted."""
         self.posted.append(work)
-        if work.takes_receive and self.service == "RC":
+        if work.takes_receive and self.reliable:
             self.arrivals.append(work)
 
     @property
@@ -162,15 +166,19 @@ class Direction:
 
     # ---------------------------------------------------------------------------------------- receives
 
-    def received(self, wc: WC, slots: Slots, place: int) -> None:
-        """Check a receive that completed without error."""
+    def received(self, wc: WC, slots: Slots, place: int, queue: int = 0) -> None:
+        """Check a receive of queue number ``queue`` that completed without error."""
         if self.wild:
             slots.accept(place)
             return
-        if self.service == "RC":
+        if self.reliable:
             if not self.arrivals:
                 self.find(f"{wc!r} completes a receive, but every sent message has arrived already")
             work = self.arrivals.popleft()
+            if work.expect:
+                self.find(f"{work!r} must fail, but arrived as {wc!r}")
+            if work.queue != queue:
+                self.find(f"{work!r} to queue {work.queue} arrived in queue {queue}")
             if (fault := self._differs(work, wc, slots, place)) is not None:
                 self.find(f"{work!r} arrived as {wc!r}: {fault}")
             self._store(work, slots, place)
@@ -216,7 +224,9 @@ class Direction:
     # ------------------------------------------------------------------------------------------ memory
 
     def _effect(self, work: Work, memory: bytearray) -> Change | None:
-        """Return the change that a message makes to the peer's memory."""
+        """Return the change that a message makes to the peer's memory; one that must fail makes none."""
+        if work.expect:
+            return None
         if work.verb in WRITES:
             return work.to, self.data(work)
         if work.verb == "ATOMIC_WRITE":
@@ -238,7 +248,7 @@ class Direction:
         """
         if self.wild:
             self.target_shadow[:], self.result_shadow[:] = self.target, self.result
-        elif self.service != "RC":
+        elif not self.reliable:
             if calm:
                 self._demand_delivery()
             maybe = [change for _, change in self._stored(self.posted, self.target_shadow)]
@@ -304,7 +314,7 @@ class Direction:
             self.result_shadow[work.at : work.at + work.length] = wanted
         before = bytes(shadow)
         self._judge("target", self.target, shadow, [change for _, change in unfinished])
-        reading = [work for work in rest if work.verb in ATOMICS or work.verb == "READ"]
+        reading = [work for work in rest if (work.verb in ATOMICS or work.verb == "READ") and not work.expect]
         versions = [before, *self._versions(before, rest)] if reading else []
         maybe = [(work.at, version[work.to : work.to + work.length]) for work in reading for version in versions]
         self._judge("result", self.result, self.result_shadow, maybe)
