@@ -15,11 +15,19 @@ from rnic.context.qpc import QPC
 from rnic.engine import use
 from rnic.mem.space import SimAddressSpace
 from rnic.mem.table import MemoryEntry, MemoryTable
-from rnic.rings.sqe import FLAG_LIST, FLAG_SIGNALED, SGE_STRUCT, SQE_ATOMIC_STRUCT, SQE_STRUCT, SQE_UD_STRUCT
+from rnic.rings.sqe import (
+    FLAG_LIST,
+    FLAG_SIGNALED,
+    SGE_STRUCT,
+    SQE_ATOMIC_STRUCT,
+    SQE_STRUCT,
+    SQE_UD_STRUCT,
+    SQE_XRC_STRUCT,
+)
 from rnic.spec.drops import DropReason
 from rnic.spec.limits import GO_BACK_N, NEVER
 from rnic.spec.opcodes import WR_NAMES
-from rnic.spec.states import INIT, RTR, RTS, ST_RC, ST_UC, ST_UD
+from rnic.spec.states import INIT, RTR, RTS, ST_RC, ST_UC, ST_UD, ST_XRC_INI, ST_XRC_TGT
 from rnic.state.arena import Arena
 from rnic.state.queue_pair import QP, QpMemory
 from rnic.trace import Counters, NullTracer
@@ -35,6 +43,7 @@ from tests.model.traces import WATCHED, watched_script
 from tests.scripts.channels import channel_script
 from tests.scripts.oracle import engine_script
 from tests.scripts.queues import Queue
+from tests.scripts.xrc import XrcTarget
 
 QPN = 16
 PEER_QPN = 17
@@ -44,7 +53,7 @@ SLAB = 512
 STRIDE = 64
 CONFIG = ("window_packets", "window_bytes", "ack_every", "probe", "rq_almost_full", "first_packets", "recovery")
 CODES = {row.name: row.opcode for row in (*OPCODES, *UNSUPPORTED.values()) if row is not None}
-SERVICES = {ST_RC: "RC", ST_UC: "UC", ST_UD: "UD"}
+SERVICES = {ST_RC: "RC", ST_UC: "UC", ST_UD: "UD", ST_XRC_INI: "XRC", ST_XRC_TGT: "XRC"}
 WORK = {name: code for code, name in WR_NAMES.items()}
 
 
@@ -150,7 +159,8 @@ class Script:
         place = memory.record + QP["sq_base"].byte
         send_ring = SendRing(self.host.arena.memory, place, space, space.map(self.sq).va, ENTRIES, SLAB)
         ring = ReceiveRing(space, space.map(self.rq).va, ENTRIES, STRIDE, lambda: self.rq_tail, self.show_head)
-        self.qp = QueuePair(memory, self.ctx, self.host, send_ring, ring, self.send_cq, self.recv_cq)
+        kind = XrcTarget if service == ST_XRC_TGT else QueuePair
+        self.qp = kind(memory, self.ctx, self.host, send_ring, ring, self.send_cq, self.recv_cq)
         self.qp.on_modify(INIT, self.now)
         if state != RTR:
             self.to(state)
@@ -216,6 +226,8 @@ class Script:
             SQE_ATOMIC_STRUCT.pack_into(self.sq, index * 64 + 40, over.get("swap_add", 1), over.get("compare", 0))
         elif name == "BIND_MW":
             self.sq[index * 64 : index * 64 + len(over["raw"])] = over["raw"]
+        if self.service == ST_XRC_INI:
+            SQE_XRC_STRUCT.pack_into(self.sq, index * 64 + 56, over.get("srqn", 5))
         self.sq_tail = (index + 1) % ENTRIES
         if over.get("ring", True):
             self.qp.doorbell(self.sq_tail)
