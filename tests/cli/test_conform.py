@@ -102,7 +102,16 @@ def agent() -> Iterator[int]:
 
 @pytest.mark.slow
 def test_live_against_rnic(agent: int) -> None:
-    chosen = ("write-several@1024", "send-only", "duplicate-atomic", "gap-once", "icrc", "key-tag")
+    chosen = (
+        "write-several@1024",
+        "send-only",
+        "duplicate-atomic",
+        "gap-once",
+        "icrc",
+        "key-tag",
+        "xrc-rnr",
+        "out-xrc-send",
+    )
     words = [word for name in chosen for word in ("-k", name)]
     result = run(AGENT, "--addr", TESTER, "--agent-port", str(agent), *words)
     assert result.exit_code == 0, result.stdout
@@ -153,7 +162,10 @@ def test_the_agent_for_other_devices_compiles_and_serves_under_exec(tmp_path: Pa
         first = process.stdout.readline()
         assert f"listens on TCP port {port}" in first, first
         hang_up_and_ask_for_much(int(port))
-        chosen = ("write-only", "send-several@512", "fetch-add", "rnr", "key-tag", "out-read", "ud-receive", "uc-write")
+        chosen = [
+            *("write-only", "send-several@512", "fetch-add", "rnr", "key-tag", "out-read", "ud-receive", "uc-write"),
+            *("xrc-send", "xrc-memory", "xrc-other-domain", "xrc-fetch-add", "out-xrc-queues", "out-xrc-read"),
+        ]
         names = [word for name in chosen for word in ("-k", name)]
         result = run(f"{NET}.133", "--addr", f"{NET}.134", "--agent-port", port, *names)
         assert result.stdout.splitlines()[-1] == f"{len(chosen)} pass, 0 fail", result.stdout + result.stderr

@@ -6,6 +6,7 @@
  * It serves one tester after the other: a line each way, as rnic/conform/agent.py says. One connection at a time; `open`
  * makes regions, queue and queue pair anew. */
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <signal.h>
 #include <stdio.h>
@@ -24,6 +25,8 @@
 #define FLUSH_GLOBAL_RIGHT (1 << 8)
 #define DEVICE_FLUSH_GLOBAL (1ull << 38)
 #define DEVICE_ATOMIC_WRITE (1ull << 40)
+/* XRC: two SRQs in one domain, of both protection domains, and one in another domain. */
+#define QUEUES 3
 
 static const char NAMES[REGIONS] = { 'M', 'R', 'L', 'F' };
 static const size_t SIZES[REGIONS] = { BIG, 4096, 4096, 4096 };
@@ -39,7 +42,10 @@ static struct ibv_pd *pd, *foreign;
 static struct ibv_cq *cq;
 static struct ibv_qp *qp;
 static struct ibv_ah *ah;
-static struct ibv_mr *regions[REGIONS], *inbox;
+static struct ibv_mr *regions[REGIONS], *inbox, *foreign_inbox;
+static struct ibv_xrcd *domains[2];
+static struct ibv_srq *srqs[QUEUES];
+static uint32_t srq_numbers[QUEUES];
 static unsigned char *memory[REGIONS], *slots;
 static unsigned peer_qpn, posted;
 static int gid_index;
@@ -77,18 +83,28 @@ static void close_all(void)
 		ibv_destroy_qp(qp);
 	if (ah)
 		ibv_destroy_ah(ah);
+	for (int i = 0; i < QUEUES; i++)
+		if (srqs[i])
+			ibv_destroy_srq(srqs[i]);
+	for (int i = 0; i < 2; i++)
+		if (domains[i])
+			ibv_close_xrcd(domains[i]);
 	for (int i = 0; i < REGIONS; i++)
 		if (regions[i])
 			ibv_dereg_mr(regions[i]);
 	if (inbox)
 		ibv_dereg_mr(inbox);
+	if (foreign_inbox)
+		ibv_dereg_mr(foreign_inbox);
 	if (cq)
 		ibv_destroy_cq(cq);
 	if (pd)
 		ibv_dealloc_pd(pd);
 	if (foreign)
 		ibv_dealloc_pd(foreign);
-	qp = NULL, ah = NULL, inbox = NULL, cq = NULL, pd = foreign = NULL;
+	qp = NULL, ah = NULL, inbox = foreign_inbox = NULL, cq = NULL, pd = foreign = NULL;
+	memset(srqs, 0, sizeof srqs);
+	memset(domains, 0, sizeof domains);
 	memset(regions, 0, sizeof regions);
 }
 
@@ -129,7 +145,7 @@ static int connect_qp(const char *line, int type)
 	mask = IBV_QP_STATE;
 	if (type != IBV_QPT_UD)
 		mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-	if (type == IBV_QPT_RC)
+	if (type == IBV_QPT_RC || type == IBV_QPT_XRC_RECV)
 		mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
 	if (ibv_modify_qp(qp, &attr, mask))
 		return -1;
@@ -140,8 +156,10 @@ static int connect_qp(const char *line, int type)
 				     .retry_cnt = read_value(line, "retry", 7),
 				     .rnr_retry = read_value(line, "rnr_retry", 7) };
 	mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
-	if (type == IBV_QPT_RC)
+	if (type == IBV_QPT_RC || type == IBV_QPT_XRC_SEND)
 		mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+	if (type == IBV_QPT_XRC_RECV)
+		mask |= IBV_QP_TIMEOUT;
 	if (ibv_modify_qp(qp, &attr, mask))
 		return -1;
 	if (type == IBV_QPT_UD)
@@ -154,6 +172,67 @@ static int has(unsigned long long capability)
 {
 	struct ibv_device_attr_ex attr;
 	return !ibv_query_device_ex(context, NULL, &attr) && attr.device_cap_flags_ex & capability;
+}
+
+static int has_xrc(void)
+{
+	struct ibv_device_attr attr;
+	return !ibv_query_device(context, &attr) && attr.device_cap_flags & IBV_DEVICE_XRC;
+}
+
+/* Make domains and SRQs, and the queue pair of a pair that receives or sends. */
+static int open_xrc(int type)
+{
+	struct ibv_xrcd_init_attr named = { .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
+					    .fd = -1,
+					    .oflags = O_CREAT };
+	for (int i = 0; i < 2; i++)
+		if (!(domains[i] = ibv_open_xrcd(context, &named)))
+			return -1;
+	foreign_inbox = ibv_reg_mr(foreign, slots, SLOT * SLOTS, IBV_ACCESS_LOCAL_WRITE);
+	if (!foreign_inbox)
+		return -1;
+	for (int i = 0; i < QUEUES; i++) {
+		struct ibv_srq_init_attr_ex init = { .attr = { .max_wr = 64, .max_sge = 1 },
+						     .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD |
+								  IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ,
+						     .srq_type = IBV_SRQT_XRC,
+						     .pd = i == 1 ? foreign : pd,
+						     .xrcd = domains[i == 2],
+						     .cq = cq };
+		srqs[i] = ibv_create_srq_ex(context, &init);
+		if (!srqs[i] || ibv_get_srq_num(srqs[i], srq_numbers + i))
+			return -1;
+	}
+	struct ibv_qp_init_attr_ex init = { .qp_type = type };
+	if (type == IBV_QPT_XRC_RECV) {
+		init.comp_mask = IBV_QP_INIT_ATTR_XRCD;
+		init.xrcd = domains[0];
+	} else {
+		init.comp_mask = IBV_QP_INIT_ATTR_PD;
+		init.pd = pd;
+		init.send_cq = cq;
+		init.cap.max_send_wr = 64;
+		init.cap.max_send_sge = 1;
+	}
+	qp = ibv_create_qp_ex(context, &init);
+	return qp ? 0 : -1;
+}
+
+static int service_type(const char *name)
+{
+	static const struct {
+		const char *name;
+		int type;
+	} SERVICES[] = { { "RC", IBV_QPT_RC },
+			 { "UC", IBV_QPT_UC },
+			 { "UD", IBV_QPT_UD },
+			 { "XRC", IBV_QPT_XRC_RECV },
+			 { "XRC_INI", IBV_QPT_XRC_SEND } };
+	for (size_t i = 0; i < sizeof SERVICES / sizeof *SERVICES; i++)
+		if (!strcmp(name, SERVICES[i].name))
+			return SERVICES[i].type;
+	return -1;
 }
 
 static void do_open(const char *line)
@@ -171,7 +250,11 @@ static void do_open(const char *line)
 		return;
 	}
 	read_word(line, "service", text);
-	int type = !strcmp(text, "RC") ? IBV_QPT_RC : !strcmp(text, "UC") ? IBV_QPT_UC : IBV_QPT_UD;
+	int type = service_type(text), xrc = type == IBV_QPT_XRC_RECV || type == IBV_QPT_XRC_SEND;
+	if (type < 0 || (xrc && !has_xrc())) {
+		fprintf(out, "error the device has no %s\n", xrc ? "XRC" : text);
+		return;
+	}
 	pd = ibv_alloc_pd(context);
 	foreign = ibv_alloc_pd(context);
 	cq = ibv_create_cq(context, 256, NULL, NULL, 0);
@@ -194,13 +277,20 @@ static void do_open(const char *line)
 		.qp_type = type,
 		.cap = { .max_send_wr = 64, .max_recv_wr = 64, .max_send_sge = 1, .max_recv_sge = 1 }
 	};
-	qp = inbox ? ibv_create_qp(pd, &init) : NULL;
+	if (inbox && xrc) {
+		if (open_xrc(type))
+			return report_error("XRC");
+	} else if (inbox) {
+		qp = ibv_create_qp(pd, &init);
+	}
 	if (!qp || connect_qp(line, type))
 		return report_error("queue pair");
 	fprintf(out, "ok qpn=%u", qp->qp_num);
 	for (int i = 0; i < REGIONS; i++)
 		fprintf(out, " %c=%#llx:%#x:%zu", NAMES[i], (unsigned long long)(size_t)memory[i], regions[i]->rkey,
 			SIZES[i]);
+	if (xrc)
+		fprintf(out, " near=%u far=%u outside=%u", srq_numbers[0], srq_numbers[1], srq_numbers[2]);
 	fprintf(out, "\n");
 }
 
@@ -209,11 +299,15 @@ static void do_recv(const char *line)
 	unsigned count, length;
 	if (!qp || sscanf(line, "recv %u %u", &count, &length) != 2 || length > SLOT)
 		return report_error("recv");
+	int queue = 0;
+	while (srqs[0] && queue < QUEUES - 1 && srq_numbers[queue] != read_value(line, "srqn", srq_numbers[0]))
+		queue++;
 	while (count--) {
 		unsigned slot = posted++ % SLOTS;
-		struct ibv_sge sge = { (size_t)slots + slot * SLOT, length, inbox->lkey };
+		struct ibv_sge sge = { (size_t)slots + slot * SLOT, length,
+				       srqs[0] && queue == 1 ? foreign_inbox->lkey : inbox->lkey };
 		struct ibv_recv_wr wr = { .wr_id = slot, .sg_list = &sge, .num_sge = 1 }, *bad;
-		if (ibv_post_recv(qp, &wr, &bad))
+		if (srqs[0] ? ibv_post_srq_recv(srqs[queue], &wr, &bad) : ibv_post_recv(qp, &wr, &bad))
 			return report_error("post_recv");
 	}
 	fprintf(out, "ok\n");
@@ -254,6 +348,8 @@ static void do_post(const char *line)
 	} else {
 		wr.wr.rdma.remote_addr = va, wr.wr.rdma.rkey = key;
 	}
+	if (srqs[0])
+		wr.qp_type.xrc.remote_srqn = read_value(line, "srqn", 0);
 	if (ibv_post_send(qp, &wr, &bad))
 		return report_error("post_send");
 	fprintf(out, "ok\n");

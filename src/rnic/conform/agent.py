@@ -11,14 +11,28 @@ from functools import reduce
 from operator import or_
 
 from rnic.conform.frames import QKEY
-from rnic.conform.script import REGIONS, pattern
+from rnic.conform.script import QUEUES, REGIONS, pattern
 from rnic.spec.limits import MTU_CODES
 from rnic.verbs import enums as e
-from rnic.verbs.attrs import GID, SGE, AHAttr, GlobalRoute, QPAttr, QPCap, QPInitAttr, RecvWR, SendWR
+from rnic.verbs.attrs import (
+    GID,
+    SGE,
+    AHAttr,
+    GlobalRoute,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    RecvWR,
+    SendWR,
+    SrqAttr,
+    SrqInitAttr,
+)
 from rnic.verbs.context import Context
 from rnic.verbs.cq import CQ
 from rnic.verbs.memory import AH, MR, PD
 from rnic.verbs.qp import QP
+from rnic.verbs.srq import SRQ
+from rnic.verbs.xrc import XRCD
 
 VERSION = 1
 SIZES = {"M": 65_536, "R": 4_096, "L": 4_096, "F": 4_096}
@@ -40,7 +54,13 @@ _RIGHTS = {
 }
 _LETTERS = {"r": _READ, "w": _WRITE, "a": _ATOMIC, "f": e.IBV_ACCESS_FLUSH_GLOBAL, "A": _WRITE}
 """Rights of a queue pair; "A" says that the device has to have ATOMIC WRITE."""
-_TYPES = {"RC": e.IBV_QPT_RC, "UC": e.IBV_QPT_UC, "UD": e.IBV_QPT_UD}
+_TYPES = {
+    "RC": e.IBV_QPT_RC,
+    "UC": e.IBV_QPT_UC,
+    "UD": e.IBV_QPT_UD,
+    "XRC": e.IBV_QPT_XRC_RECV,
+    "XRC_INI": e.IBV_QPT_XRC_SEND,
+}
 _OPERATIONS = {
     "SEND": e.IBV_WR_SEND,
     "SEND_IMM": e.IBV_WR_SEND_WITH_IMM,
@@ -102,12 +122,31 @@ class VerbsAgent:
         self._made.insert(0, self._inbox)
         self._posted = 0
         service = values["service"]
-        cap = QPCap(64, 64, 1, 1, 0)
-        self._qp = QP(pd, QPInitAttr(_TYPES[service], None, cap, self._cq, self._cq))
+        shown = " ".join(f"{n}={mr.buf:#x}:{mr.rkey:#x}:{SIZES[n]}" for n, mr in self._regions.items())
+        self._queues: dict[int, tuple[SRQ, MR]] = {}
+        if service.startswith("XRC"):
+            self._qp = self._open_xrc(pd, foreign, service)
+            shown += "".join(f" {name}={srqn}" for name, srqn in zip(QUEUES, self._queues, strict=True))
+        else:
+            cap = QPCap(64, 64, 1, 1, 0)
+            self._qp = QP(pd, QPInitAttr(_TYPES[service], None, cap, self._cq, self._cq))
         self._made.insert(0, self._qp)
         self._connect(values, pd, service)
-        shown = " ".join(f"{n}={mr.buf:#x}:{mr.rkey:#x}:{SIZES[n]}" for n, mr in self._regions.items())
         return f"ok qpn={self._qp.qp_num} {shown}"
+
+    def _open_xrc(self, pd: PD, foreign: PD, service: str) -> QP:
+        """Return an XRC queue pair; make two SRQs in its domain, and one in another."""
+        domain, other = XRCD(self._ctx), XRCD(self._ctx)
+        self._made += [domain, other]
+        inbox = MR(foreign, self._slots, _LOCAL)
+        self._made.insert(0, inbox)
+        for memory, near, xrcd in ((pd, self._inbox, domain), (foreign, inbox, domain), (pd, self._inbox, other)):
+            srq = SRQ(memory, SrqInitAttr(SrqAttr(64, 1), None, e.IBV_SRQT_XRC, xrcd, self._cq))
+            self._queues[srq.srqn] = srq, near
+            self._made.insert(0, srq)
+        if service == "XRC":
+            return QP(domain, QPInitAttr(_TYPES[service]))
+        return QP(pd, QPInitAttr(_TYPES[service], None, QPCap(64, 0, 1, 0, 0), self._cq))
 
     def _connect(self, values: dict[str, str], pd: PD, service: str) -> None:
         attr = QPAttr()
@@ -128,10 +167,14 @@ class VerbsAgent:
         self._qp.to_rts(attr)
 
     def _do_recv(self, values: dict[str, str], words: list[str]) -> str:
+        queue: QP | SRQ = self._qp
+        inbox = self._inbox
+        if self._queues:
+            queue, inbox = self._queues[int(values.get("srqn", next(iter(self._queues))))]
         for _ in range(int(words[0])):
             slot = self._posted % SLOTS
             self._posted += 1
-            self._qp.post_recv(RecvWR(slot, 1, [SGE(self._inbox.buf + slot * SLOT, int(words[1]), self._inbox.lkey)]))
+            queue.post_recv(RecvWR(slot, 1, [SGE(inbox.buf + slot * SLOT, int(words[1]), inbox.lkey)]))
         return "ok"
 
     def _do_post(self, values: dict[str, str], words: list[str]) -> str:
@@ -147,6 +190,8 @@ class VerbsAgent:
             wr.set_wr_atomic(key, va, int(values.get("compare_add", "0")), int(values.get("swap", "0")))
         else:
             wr.set_wr_rdma(key, va)
+        if self._queues:
+            wr.set_qp_type_xrc(int(values.get("srqn", "0")))
         if self._ah is not None:
             wr.set_wr_ud(self._ah, self._peer_qpn, QKEY)
         self._qp.post_send(wr)

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from rnic.cm.line_socket import ExchangeError, LineSocket, dial
 from rnic.conform.agent import VERSION, VerbsAgent
 from rnic.conform.frames import Connection, Region, connection_of, is_plain_ack
-from rnic.conform.script import REGIONS, Script, pattern
+from rnic.conform.script import QUEUES, REGIONS, Script, pattern
 from rnic.link.base import flow_between
 from rnic.link.udp import UdpLink
 from rnic.spec.errors import RnicError, VerbsError
@@ -330,8 +330,13 @@ class Bench:
             values = values_of(answer)
             regions = {name: _region(values[name]) for name in REGIONS}
             qpn = _number(values["qpn"], 0, 0xFF_FFFF)
+        if options["service"].startswith("XRC") and not set(QUEUES) <= values.keys():
+            raise NotHereError("the agent knows no XRC")
         flow = flow_between(self.wire.address, self.wire.port, self.address, self._port)
-        return connection_of(script, qpn=self._qpn, peer_qpn=qpn, flow=flow, regions=regions)
+        made = connection_of(script, qpn=self._qpn, peer_qpn=qpn, flow=flow, regions=regions)
+        with understood("open", answer):
+            made.numbers |= {name: _number(values[name], 0, 0xFF_FFFF) for name in QUEUES if name in values}
+        return made
 
     def ask_bytes(self, region: str, at: int, length: int) -> bytes:
         """Return bytes of the peer's memory."""

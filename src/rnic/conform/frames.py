@@ -22,6 +22,7 @@ from rnic.wire.packet import Packet, build, parse, seal
 
 _NUMBERS = (
     "va", "rkey", "feth", "swap_add", "compare", "orig", "imm", "inv_rkey", "qkey", "sqpn", "pkey", "syndrome", "msn",
+    "srqn",
 )  # fmt: skip
 _FLAGS = ("ackreq", "solicited", "fecn", "becn")
 _ACKNOWLEDGES = ("ACK", "NAK", "RNR")
@@ -71,7 +72,7 @@ def connection_of(script: Script, **known: object) -> Connection:
     """Return a connection with the script's options."""
     start = int(script.options["start"], 0)
     return Connection(
-        service=script.options["service"],
+        service=script.options["service"].removesuffix("_INI"),
         mtu=script.mtu,
         psn=start,
         peer_psn=start,
@@ -140,6 +141,8 @@ def fields_of(step: Step, connection: Connection) -> dict[str, int]:
             fields[name] = 1
     if row.opcode == CNP:
         fields["becn"] = 1
+    if row.xrceth:
+        fields.setdefault("srqn", connection.numbers.get("near", 0))
     if row.deth and step.kind == ">":
         fields.setdefault("qkey", QKEY)
         fields.setdefault("sqpn", connection.qpn)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from rnic.conform.bench import Bench, simulated
 from rnic.conform.runner import FAIL, run
-from rnic.conform.script import Script, scripts
+from rnic.conform.script import QUEUES, Script, scripts
 from rnic.link.base import Link
 from rnic.link.middleware import Middleware
 from rnic.link.packets import joined, single_packets
@@ -37,7 +37,7 @@ from rnic.wire.packet import Packet, build, parse, seal
 QKEY = 0x1111_1111
 _FIELDS = (
     "dqpn", "psn", "ackreq", "solicited", "migreq", "pkey", "fecn", "becn", "va", "rkey", "dma_length", "swap_add",
-    "compare", "syndrome", "msn", "orig", "imm", "inv_rkey", "qkey", "sqpn", "payload",
+    "compare", "syndrome", "msn", "orig", "imm", "inv_rkey", "qkey", "sqpn", "srqn", "payload",
 )  # fmt: skip
 
 
@@ -61,14 +61,17 @@ class Faulty(Middleware):
     def __init__(self, inner: Link, mutant: Mutant) -> None:
         super().__init__(inner)
         self._mutant = mutant
-        self.reset(0, 0, 0, {})
+        self.reset(0, 0, 0, {}, {})
 
-    def reset(self, qpn: int, peer_qpn: int, psn: int, regions: dict[str, tuple[int, int, int]]) -> None:
-        """Start another connection with the NIC's and the tester's queue pair, the first PSN and the regions."""
+    def reset(
+        self, qpn: int, peer_qpn: int, psn: int, regions: dict[str, tuple[int, int, int]], queues: dict[str, int]
+    ) -> None:
+        """Start another connection with the NIC's and the tester's queue pair, the first PSN, the regions, the SRQs."""
         self.qpn = qpn
         self.peer_qpn = peer_qpn
         self.epsn = self.base = psn
         self.regions = regions
+        self.queues = queues
         self.sent = -1
         self.left = -1
         self.nak = -1
@@ -241,6 +244,10 @@ def _in(condition: Callable[[Faulty, Packet], bool], **values: Any) -> Change:
     return change
 
 
+def _near(port: Faulty, packet: Packet) -> int:
+    return port.queues["near"]
+
+
 def _any_icrc(port: Faulty, data: bytes, flow: Flow) -> bytes:
     return seal(data[:-4], flow)
 
@@ -411,6 +418,13 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("one credit is good for any number of SENDs", "out-credits-count",
            into=_in(lambda s, p: _ack(p) and p.syndrome == 1, syndrome=CREDITS_INVALID)),
     Mutant("an ACK that repeats the last PSN brings no credits", "out-credits-later", into=_lost(_ack_again)),
+    Mutant("SRQs of other XRC domains serve", "xrc-other-domain",
+           into=_in(lambda s, p: p.row.xrceth and p.srqn == s.queues["outside"], srqn=_near)),
+    Mutant("a message may go on with another SRQ", "xrc-changed-queue",
+           into=_in(lambda s, p: p.row.xrceth and not p.row.start, srqn=_near)),
+    Mutant("all SENDs take entries of one SRQ", "xrc-send",
+           into=_in(lambda s, p: p.row.xrceth and p.row.send, srqn=_near)),
+    Mutant("only one SRQ is named", "out-xrc-queues", out=_out(lambda p: p.row.xrceth, srqn=5)),
     Mutant("datagrams name another sender", "ud-sends", out=_out(lambda p: p.row.deth, qkey=0x2222)),
 )  # fmt: skip
 """All faults."""
@@ -429,7 +443,8 @@ def planted(mutant: Mutant) -> Iterator[Bench]:
         def open_and_tell(script: Script) -> Any:
             made = opened(script)
             regions = {name: (region.va, region.key, region.size) for name, region in made.regions.items()}
-            port.reset(made.peer_qpn, made.qpn, made.psn, regions)
+            queues = {name: made.numbers.get(name, -1) for name in QUEUES}
+            port.reset(made.peer_qpn, made.qpn, made.psn, regions, queues)
             return made
 
         bench.open = open_and_tell  # type: ignore[method-assign]

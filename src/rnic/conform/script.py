@@ -16,7 +16,8 @@ relative to the connection's first PSN: that of the sender for requests, that of
 ``at=M+8`` is address and key of byte 8 of the peer's region ``M`` (all rights; ``R`` only reads, ``L`` is local, ``F``
 is of another protection domain); ``va=``, ``rkey=`` are numbers. ``[64 a]`` is 64 bytes of pattern ``a``,
 ``[64 a@256]`` those from its byte 256 on. The peer's memory holds pattern ``m`` at first. In numbers,
-``mtu`` is the path MTU.
+``mtu`` is the path MTU. An XRC request names an SRQ of the peer: ``srqn=near``, of the domain of ``M`` (the default),
+``srqn=far``, of that of ``F``, ``srqn=outside``, of another XRC domain, or a number.
 """
 
 from __future__ import annotations
@@ -38,11 +39,14 @@ OPTIONS = {
 }  # fmt: skip
 """Parameters that ``with`` may set, and their defaults: the queue pair's service, first PSN of both sides, path MTU in
 bytes, rights (read, write, atomic, flush, and ``A`` if the script needs ATOMIC WRITE), READs and atomics at a time, the
-codes of its timers and counts, and whether it is asked to send end-to-end credits."""
+codes of its timers and counts, and whether it is asked to send end-to-end credits. Of an XRC pair ``XRC`` is the queue
+pair that receives, ``XRC_INI`` the one that sends."""
 LOOKS = ("bytes", "state")
 """Names of ``?`` that only inspect: without an agent they are skipped, and only packets are checked."""
 NAKS = {"sequence": 0x60, "invalid": 0x61, "access": 0x62, "operation": 0x63}
-_SERVICES = ("RC", "UC", "UD")
+_SERVICES = ("RC", "UC", "UD", "XRC", "XRC_INI")
+QUEUES = ("near", "far", "outside")
+"""SRQs of an XRC peer, by their names in scripts."""
 _LIMIT = 1 << 64
 _SPAN = re.compile(r"\[(.+?)(?: ([a-z])(?:@(.+))?)?\]$")
 _STEP = re.compile(r"(<\?|[<>!?~])\s+(.+)")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rnic.conform.frames import Connection, Region, compared, connection_of, frame_of, row_of
-from rnic.conform.script import REGIONS, Script, Step
+from rnic.conform.script import QUEUES, REGIONS, Script, Step
 from rnic.link.pcap import PcapngWriter
 from rnic.spec.limits import BTH_BYTES, ICRC_BYTES
 from rnic.spec.syndromes import AETH_ACK, AETH_TYPE_MASK
@@ -21,7 +21,7 @@ from rnic.wire.pretty import describe
 
 TESTER, DEVICE = bytes((192, 0, 2, 1)), bytes((192, 0, 2, 2))
 TESTER_MAC, DEVICE_MAC = 0x02_00_00_00_00_01, 0x02_00_00_00_00_02
-TESTER_QPN, DEVICE_QPN = 0x000101, 0x000202
+TESTER_QPN, DEVICE_QPN, DEVICE_SRQN = 0x000101, 0x000202, 0x000303
 SIZES = {"M": 65_536, "R": 4_096, "L": 4_096, "F": 4_096}
 RIGHTS = {"M": "read, write, atomic", "R": "read", "L": "none for the peer", "F": "another protection domain"}
 PATTERN = "byte i of pattern c is (31 * i + 17 * (i >> 8) + ord(c)) & 0xff; all regions hold pattern m at first"
@@ -35,9 +35,12 @@ def example(script: Script) -> Connection:
         name: Region(0x1000_0000 + index * 0x0100_0000, 0x0001_0100 * (index + 1) + 0x2A, SIZES[name])
         for index, name in enumerate(REGIONS)
     }
-    return connection_of(
+    made = connection_of(
         script, qpn=TESTER_QPN, peer_qpn=DEVICE_QPN, flow=Flow(TESTER, DEVICE, 49_152), regions=regions
     )
+    if made.service == "XRC":
+        made.numbers |= {name: DEVICE_SRQN + at for at, name in enumerate(QUEUES)}
+    return made
 
 
 def mask_of(step: Step, connection: Connection, frame: bytes) -> bytes:

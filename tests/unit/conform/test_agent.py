@@ -14,7 +14,8 @@ OPEN = (
     " credits=0 gid=00000000000000000000ffff0a000001 port=4791"
 )
 LINES = (
-    "hello", OPEN, OPEN.replace("RC", "UD"), OPEN.replace("RC", "UC"), "recv 2 64", "post SEND len=8", "poll", "state",
+    "hello", OPEN, OPEN.replace("RC", "UD"), OPEN.replace("RC", "UC"), OPEN.replace("RC", "XRC"),
+    OPEN.replace("RC", "XRC_INI"), "recv 2 64 srqn=1", "recv 2 64", "post SEND len=8", "poll", "state",
     "post WRITE len=8 va=1 rkey=2", "post CMP_SWAP va=8 rkey=2 compare_add=1 swap=2", "bytes M 0 8", "bytes S 4 4",
     "close",
 )  # fmt: skip

@@ -7,8 +7,8 @@ import contextlib
 import pytest
 
 from rnic.conform.bench import Bench, BenchError, SimAgent, SimWire
-from rnic.conform.runner import run
-from rnic.conform.script import Script, scripts
+from rnic.conform.runner import NOT_APPLICABLE, run
+from rnic.conform.script import OPTIONS, Script, scripts
 from rnic.testing.net import SimNet
 
 GREETING = "ok version=1 maker=rnic mtu=4096 gid=00000000000000000000ffff0a000001 port=4791"
@@ -21,6 +21,8 @@ ANSWERS = (
     *("ok", "ok =", "ok a=b", "ok qpn=1", "ok none none", "ok kind=send", "ok kind=recv status=0x"),
     *("ok kind=send status=0 len=x", "ok 0g", "ok qpn=-1 M=0:0:8 S=0:0:8", "ok qpn=1 M=0:0 S=1", "ok \ufffd\0"),
 )
+OPENED = OPTIONS | {"qpn": 5, "theirs": 1, "ours": 1, "gid": "00000000000000000000ffff0a0000c8", "port": 4791}
+"""Words that open an RC queue pair."""
 
 
 class Agent:
@@ -70,3 +72,20 @@ def test_an_answer_that_is_none(word: str, answer: str) -> None:
                 continue
             ended += 1
     assert ended or (word, answer) == ("bytes", "ok"), "no bytes are bytes"
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [("error the device has no XRC", "open: the device has no XRC"), ("", "the agent knows no XRC")],
+)
+@pytest.mark.parametrize("name", ["xrc-send", "out-xrc-send"])
+def test_a_peer_without_xrc_is_not_judged_by_its_scripts(name: str, answer: str, says: str) -> None:
+    """A device that has none, and an agent that names no queues."""
+    (script,) = [script for script in scripts() if script.name == name]
+    with SimNet(1) as net:
+        agent = Agent(net)
+        bench = Bench(SimWire(net), agent)
+        right = agent.ask("open " + " ".join(f"{name}={value}" for name, value in OPENED.items()))
+        agent.wrong["open"] = answer or right
+        result = run(bench, script)
+    assert (result.verdict, result.detail) == (NOT_APPLICABLE, says)

@@ -183,7 +183,7 @@ def test_the_suites_are_whole() -> None:
     for word in ("NAK sequence", "NAK invalid", "NAK access", "NAK operation", "RNR", "CNP", "icrc=bad", "cut=",
                  "ATOMIC_ACKNOWLEDGE", "READ_RESPONSE_MIDDLE", "WRITE_ONLY_IMM", "state ERR"):  # fmt: skip
         assert word in text
-    assert {script.options["service"] for script in found} == {"RC", "UC", "UD"}
+    assert {script.options["service"] for script in found} == {"RC", "UC", "UD", "XRC", "XRC_INI"}
     assert {script.mtu for script in found} == {256, 512, 1024, 2048, 4096}
 
 
