@@ -1,11 +1,13 @@
 /* Baseline for rnic's figures: UDP sockets in C on this machine.
  *
  *   raw_udp bw SEGMENT SECONDS [PAYLOAD]   GB/s of PAYLOAD bytes (SEGMENT - 16) in segments, UDP_SEGMENT to UDP_GRO
+ *   raw_udp capture SEGMENT SECONDS FILE   the same, with all packets in a file: the sender copies them into shared
+ *                                          memory, and a third process writes them
  *   raw_udp lat ROUNDS                     median of half a round trip of 40 bytes in microseconds
  *   raw_udp sleep ROUNDS                   the same, with both ends sleeping until a datagram arrives
  *
  * Two processes, on different cores if there are two, with plain sockets: no ICRC, no queues, no memory checks. Both
- * ends spin, except with `sleep`. A window of bytes keeps the receive buffer from overflowing.
+ * ends spin, except with `sleep` and `capture`. A window of bytes keeps the receive buffer from overflowing.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -15,10 +17,12 @@
 #include <netinet/udp.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -36,6 +40,9 @@
 #define MOST 65507
 #define RUN_TRUESIZE 62700 /* receive buffer space of one run, as measured: 134 runs in 8 MiB */
 #define STALL_S 0.05
+#define RING (8u << 20)
+#define PART (256u << 10) /* bytes that are written at once: they stay in the cache meanwhile */
+#define NAP_NS 50000
 #define TOGETHER 20 /* round trips per time measurement */
 
 static double now(void)
@@ -124,7 +131,68 @@ static ssize_t receive(int fd, void *buffer, size_t size, double patience)
 	}
 }
 
-static double throughput(int fd, const struct sockaddr_in *to, int granted, long segment, long payload, double seconds)
+/* Packets on their way to a file. */
+struct ring {
+	_Atomic uint64_t head;
+	char apart[56];
+	_Atomic uint64_t tail;
+	char bytes[RING];
+};
+
+static void nap(void)
+{
+	nanosleep(&(struct timespec){ 0, NAP_NS }, NULL);
+}
+
+static void copy_to(struct ring *ring, const char *data, size_t size)
+{
+	uint64_t head = atomic_load_explicit(&ring->head, memory_order_relaxed), at = head % RING;
+	size_t first = size < RING - at ? size : RING - at;
+	while (head + size - atomic_load_explicit(&ring->tail, memory_order_acquire) > RING)
+		nap();
+	memcpy(ring->bytes + at, data, first);
+	memcpy(ring->bytes, data + first, size - first);
+	atomic_store_explicit(&ring->head, head + size, memory_order_release);
+}
+
+static void write_all(struct ring *ring, int file)
+{
+	for (uint64_t tail = 0;;) {
+		uint64_t ready = atomic_load_explicit(&ring->head, memory_order_acquire) - tail, at = tail % RING;
+		size_t size = ready < PART ? ready : PART;
+		if (size > RING - at)
+			size = RING - at;
+		ssize_t wrote = size ? write(file, ring->bytes + at, size) : 0;
+		if (wrote < 0)
+			fail("write");
+		if (!wrote)
+			nap();
+		tail += (uint64_t)wrote;
+		atomic_store_explicit(&ring->tail, tail, memory_order_release);
+	}
+}
+
+/* Return a ring that another process writes to a file. */
+static struct ring *make_ring(const char *path, pid_t *writer)
+{
+	int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	struct ring *ring = mmap(NULL, sizeof(*ring), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (file < 0 || ring == MAP_FAILED)
+		fail(path);
+	memset(ring, 0, sizeof(*ring));
+	*writer = fork();
+	if (*writer < 0)
+		fail("fork");
+	if (!*writer) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		write_all(ring, file);
+	}
+	close(file);
+	return ring;
+}
+
+static double throughput(int fd, const struct sockaddr_in *to, int granted, long segment, long payload, double seconds,
+			 struct ring *ring)
 {
 	static char data[MOST];
 	char control[CMSG_SPACE(sizeof(uint16_t))] = { 0 };
@@ -147,6 +215,7 @@ static double throughput(int fd, const struct sockaddr_in *to, int granted, long
 	if (window > (4u << 20))
 		window = 4u << 20;
 	double start = now(), end = start + seconds;
+	memset(data, 1, sizeof(data));
 	while (now() < end) {
 		while (sent - acked - lost + run > window) {
 			uint64_t counted;
@@ -155,6 +224,8 @@ static double throughput(int fd, const struct sockaddr_in *to, int granted, long
 			else
 				lost = sent - acked;
 		}
+		if (ring)
+			copy_to(ring, data, run);
 		if (sendmsg(fd, &message, 0) < 0 && errno != EAGAIN && errno != ENOBUFS)
 			fail("sendmsg");
 		sent += run;
@@ -193,17 +264,21 @@ static double half_round_trip(int fd, const struct sockaddr_in *to, long rounds)
 
 int main(int argc, char **argv)
 {
-	int throughput_wanted = argc >= 4 && !strcmp(argv[1], "bw");
+	int captured = argc == 5 && !strcmp(argv[1], "capture");
+	int throughput_wanted = captured || (argc >= 4 && !strcmp(argv[1], "bw"));
 	int sleeps = argc == 3 && !strcmp(argv[1], "sleep");
 	if (!throughput_wanted && !sleeps && !(argc == 3 && !strcmp(argv[1], "lat"))) {
-		fprintf(stderr,
-			"usage: raw_udp bw SEGMENT SECONDS [PAYLOAD] | raw_udp lat ROUNDS | raw_udp sleep ROUNDS\n");
+		fprintf(stderr, "usage: raw_udp bw SEGMENT SECONDS [PAYLOAD] | raw_udp capture SEGMENT SECONDS FILE | "
+				"raw_udp lat ROUNDS | raw_udp sleep ROUNDS\n");
 		return 2;
 	}
 	struct sockaddr_in here, there;
 	int mine = make_socket(&here), theirs = make_socket(&there), granted;
-	if (sleeps && (fcntl(mine, F_SETFL, 0) || fcntl(theirs, F_SETFL, 0)))
+	if ((sleeps || captured) && (fcntl(mine, F_SETFL, 0) || fcntl(theirs, F_SETFL, 0)))
 		fail("fcntl");
+	const struct timeval stall = { 0, (long)(STALL_S * 1e6) };
+	if (captured && setsockopt(mine, SOL_SOCKET, SO_RCVTIMEO, &stall, sizeof(stall)))
+		fail("SO_RCVTIMEO");
 	socklen_t length = sizeof(granted);
 	getsockopt(theirs, SOL_SOCKET, SO_RCVBUF, &granted, &length);
 	pid_t child = fork();
@@ -212,17 +287,23 @@ int main(int argc, char **argv)
 	if (!child) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		close(mine);
-		pin(1);
+		if (!captured)
+			pin(1);
 		serve(theirs, (uint64_t)granted * 3 / 4 / RUN_TRUESIZE / 4 * MOST);
 	}
 	close(theirs);
-	pin(0);
+	if (!captured)
+		pin(0);
 	if (throughput_wanted) {
 		long segment = strtol(argv[2], NULL, 10);
-		long payload = argc > 4 ? strtol(argv[4], NULL, 10) : segment - 16;
+		long payload = argc > 4 && !captured ? strtol(argv[4], NULL, 10) : segment - 16;
+		pid_t writer = 0;
+		struct ring *ring = captured ? make_ring(argv[4], &writer) : NULL;
 		if (segment < 64 || segment > MOST / 2)
 			fail("SEGMENT is 64 to 32753");
-		printf("%.4f\n", throughput(mine, &there, granted, segment, payload, strtod(argv[3], NULL)));
+		printf("%.4f\n", throughput(mine, &there, granted, segment, payload, strtod(argv[3], NULL), ring));
+		if (writer)
+			kill(writer, SIGKILL);
 	} else {
 		printf("%.4f\n", half_round_trip(mine, &there, strtol(argv[2], NULL, 10)));
 	}

@@ -2,11 +2,19 @@
 """Compiled part of rnic.link.recording: the pcapng blocks of bursts of IPv4 packets, and the records of programs' rings."""
 
 from cpython.bytes cimport PyBytes_AS_STRING
+from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, qsort, realloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy, memset, strerror
 
 from rnic.state import capture_ring
+
+cdef extern from "<sys/uio.h>" nogil:
+    ctypedef ssize_t ssize_t
+    struct iovec:
+        void *iov_base
+        size_t iov_len
+    ssize_t writev(int fd, const iovec *pieces, int count)
 
 DEF BLOCK_HEAD = 28
 DEF ENHANCED_PACKET = 6
@@ -15,6 +23,11 @@ DEF BURST_MAX = 272  # packets of a burst: an engine makes no more
 DEF PACKET_MAX = 0xFFFF - 28  # bytes of a UDP payload that fit an IPv4 packet
 DEF NAME_BYTES = 28  # of a raw socket address
 DEF HEADS = 64  # paths that are remembered
+DEF PIECES = 1024  # that the system writes at once
+DEF CHUNK = 1 << 18  # bytes of blocks that are copied before they are written: they stay in the processor's cache
+DEF DUE = 1 << 19  # bytes that are written together
+DEF COPIES_MAX = 512  # a piece of its own takes as long as a copy of this many bytes
+DEF COPIES_ALL = 0xFFFFFFFF
 
 
 cdef inline void put32(unsigned char *to, uint32_t value) noexcept nogil:
@@ -52,72 +65,163 @@ cdef inline size_t block_bytes(size_t part) noexcept nogil:
     return (part + 3 & ~<size_t> 3) + BLOCK_HEAD + 4
 
 
-cdef inline size_t blocks_bytes(const Burst *burst) noexcept nogil:
-    """Return the bytes of a burst's blocks."""
-    cdef size_t count = (burst.length + burst.segment - 1) // burst.segment, last = burst.length - (count - 1) * burst.segment
-    return (count - 1) * block_bytes(burst.head_bytes + burst.stride) + block_bytes(burst.head_bytes + min(burst.stride, last))
+cdef inline size_t packets_of(const Burst *burst) noexcept nogil:
+    return (burst.length + burst.segment - 1) // burst.segment
 
 
-cdef void put_blocks(
-    unsigned char *to, const Burst *burst, const unsigned char *head, const unsigned char *payload, const uint16_t *idents
-) noexcept nogil:
-    cdef size_t index, kept, part, size, block, left = burst.length
-    for index in range((burst.length + burst.segment - 1) // burst.segment):
-        size = min(burst.segment, left)
-        left -= size
-        kept = min(burst.stride, size)
-        part = burst.head_bytes + kept
-        block = block_bytes(part)
-        put32(to, ENHANCED_PACKET)
-        put32(to + 4, <uint32_t> block)
-        put32(to + 8, 0)
-        put32(to + 12, <uint32_t> (burst.time_ns >> 32))
-        put32(to + 16, <uint32_t> burst.time_ns)
-        put32(to + 20, <uint32_t> part)
-        put32(to + 24, <uint32_t> (burst.head_bytes + size))
-        memcpy(to + BLOCK_HEAD, head, burst.head_bytes)
-        put_headers(to + BLOCK_HEAD + burst.head_bytes - HEADERS, <uint32_t> size, <uint32_t> (idents[index] if idents else index))
-        memcpy(to + BLOCK_HEAD + burst.head_bytes, payload, kept)
-        memset(to + BLOCK_HEAD + part, 0, block - 4 - BLOCK_HEAD - part)
-        put32(to + block - 4, <uint32_t> block)
-        to += block
-        payload += kept
+cdef class Blocks:
+    """Blocks that wait to be written.
 
-
-def fill_blocks(
-    unsigned char[::1] out not None, Py_ssize_t at, uint64_t time_ns, bytes head not None, const unsigned char[::1] kept not None,
-    size_t length, size_t segment, size_t stride, list idents
-):
-    """Write the blocks of a burst's packets to ``out[at:]``. Return where they end; -1 where they do not fit.
-
-    Args:
-        out: gets the blocks.
-        at: where they begin.
-        time_ns: their time.
-        head: frame up to the UDP payload, whose IPv4 and UDP headers get lengths, ident and checksum.
-        kept: of each packet the first ``stride`` bytes, back to back.
-        length: bytes of the burst.
-        segment: bytes of each packet but the last.
-        stride: at most ``segment``.
-        idents: of each packet; ``None`` where they count from 0.
+    The bytes of long packets stay in the ring that they came by: the system copies them from there. All else of a block is
+    in ``bytes``, so that no program can change it.
     """
-    if not length or not segment or not 0 < stride <= segment or <size_t> len(head) < HEADERS:
-        raise ValueError("no such burst")
-    cdef size_t count = (length + segment - 1) // segment, last = length - (count - 1) * segment, index
-    cdef Burst burst = Burst(time_ns, length, segment, stride, <size_t> len(head))
-    cdef uint16_t given[BURST_MAX]
-    cdef size_t needed = blocks_bytes(&burst)
-    if idents is not None and (<size_t> len(idents) < count or count > BURST_MAX):
-        raise ValueError("no such burst")
-    if <size_t> kept.shape[0] < (count - 1) * stride + min(stride, last):
-        raise ValueError("no such burst")
-    if at < 0 or at > out.shape[0] or <size_t> (out.shape[0] - at) < needed:
-        return -1
-    if idents is not None:
-        for index in range(count):
-            given[index] = <uint16_t> (<size_t> idents[index] & 0xFFFF)
-    put_blocks(&out[0] + at, &burst, <const unsigned char *> PyBytes_AS_STRING(head), &kept[0], NULL if idents is None else given)
-    return at + <Py_ssize_t> needed
+
+    cdef unsigned char *bytes
+    cdef size_t room, used
+    cdef iovec pieces[PIECES]
+    cdef Py_ssize_t count
+    cdef readonly size_t size
+    cdef readonly size_t packets
+
+    def __dealloc__(self):
+        free(self.bytes)
+
+    def clear(self):
+        """Forget all blocks."""
+        self.used = self.size = self.packets = 0
+        self.count = 0
+
+    cdef bint is_due(self) noexcept nogil:
+        """Return whether it is time to write them."""
+        return self.size > DUE or self.used > CHUNK - (1 << 16)
+
+    @property
+    def due(self):
+        """Return whether it is time to write them."""
+        return self.is_due()
+
+    def put(
+        self, uint64_t time_ns, bytes head not None, const unsigned char[::1] kept not None, size_t length, size_t segment,
+        size_t stride, list idents
+    ):
+        """Add the blocks of a burst's packets; return whether there is room.
+
+        Args:
+            time_ns: their time.
+            head: frame up to the UDP payload, whose IPv4 and UDP headers get lengths, ident and checksum.
+            kept: of each packet the first ``stride`` bytes, back to back.
+            length: bytes of the burst.
+            segment: bytes of each packet but the last.
+            stride: at most ``segment``.
+            idents: of each packet; ``None`` where they count from 0.
+        """
+        if not length or not segment or not 0 < stride <= segment or <size_t> len(head) < HEADERS:
+            raise ValueError("no such burst")
+        cdef Burst burst = Burst(time_ns, length, segment, stride, <size_t> len(head))
+        cdef size_t count = packets_of(&burst), last = length - (count - 1) * segment, index
+        cdef uint16_t given[BURST_MAX]
+        if idents is not None and (<size_t> len(idents) < count or count > BURST_MAX):
+            raise ValueError("no such burst")
+        if <size_t> kept.shape[0] < (count - 1) * stride + min(stride, last):
+            raise ValueError("no such burst")
+        if idents is not None:
+            for index in range(count):
+                given[index] = <uint16_t> (<size_t> idents[index] & 0xFFFF)
+        return self.add(
+            &burst, <const unsigned char *> PyBytes_AS_STRING(head), &kept[0], NULL if idents is None else given, COPIES_ALL
+        )
+
+    cdef bint add(
+        self, const Burst *burst, const unsigned char *head, const unsigned char *kept, const uint16_t *idents, size_t copies
+    ) except -1:
+        """Add the blocks of a burst, and copy packets of which no more than ``copies`` bytes are kept."""
+        cdef size_t count = packets_of(burst), part = burst.head_bytes + (burst.stride if burst.stride <= copies else 0)
+        cdef size_t needed = count * (block_bytes(part) + 4) + min(burst.stride, copies)  # the last packet may be short
+        cdef void *larger
+        if 2 * count + 1 > <size_t> (PIECES - self.count) or needed > self.room - self.used:
+            if self.size:
+                return False
+            larger = realloc(self.bytes, max(<size_t> CHUNK, needed))
+            if larger == NULL:
+                raise MemoryError
+            self.bytes, self.room = <unsigned char *> larger, max(<size_t> CHUNK, needed)
+        self.put_blocks(burst, head, kept, idents, copies)
+        self.packets += count
+        return True
+
+    cdef void put_blocks(
+        self, const Burst *burst, const unsigned char *head, const unsigned char *payload, const uint16_t *idents, size_t copies
+    ) noexcept nogil:
+        cdef size_t index, kept, part, size, block, left = burst.length
+        cdef unsigned char *to
+        for index in range(packets_of(burst)):
+            size = min(burst.segment, left)
+            left -= size
+            kept = min(burst.stride, size)
+            part = burst.head_bytes + kept
+            block = block_bytes(part)
+            to = self.bytes + self.used
+            put32(to, ENHANCED_PACKET)
+            put32(to + 4, <uint32_t> block)
+            put32(to + 8, 0)
+            put32(to + 12, <uint32_t> (burst.time_ns >> 32))
+            put32(to + 16, <uint32_t> burst.time_ns)
+            put32(to + 20, <uint32_t> part)
+            put32(to + 24, <uint32_t> (burst.head_bytes + size))
+            memcpy(to + BLOCK_HEAD, head, burst.head_bytes)
+            put_headers(to + BLOCK_HEAD + burst.head_bytes - HEADERS, <uint32_t> size, <uint32_t> (idents[index] if idents else index))
+            to += BLOCK_HEAD + burst.head_bytes
+            if kept <= copies:
+                memcpy(to, payload, kept)
+                to += kept
+            else:
+                self.own(to)
+                self.pieces[self.count] = iovec(<void *> payload, kept)
+                self.count += 1
+            memset(to, 0, block - 4 - BLOCK_HEAD - part)
+            to += block - 4 - BLOCK_HEAD - part
+            put32(to, <uint32_t> block)
+            self.own(to + 4)
+            self.size += block
+            payload += kept
+
+    cdef void own(self, unsigned char *end) noexcept nogil:
+        """Have the bytes up to ``end`` follow."""
+        cdef unsigned char *start = self.bytes + self.used
+        cdef iovec *last = &self.pieces[self.count - 1]
+        if self.count and <unsigned char *> last.iov_base + last.iov_len == start:
+            last.iov_len += end - start
+        else:
+            self.pieces[self.count] = iovec(start, <size_t> (end - start))
+            self.count += 1
+        self.used = end - self.bytes
+
+    def write(self, int fd):
+        """Write all to a file; return how many bytes it took.
+
+        Raises:
+            OSError: it takes none.
+        """
+        cdef ssize_t taken
+        cdef int failed = EINTR
+        with nogil:
+            while failed == EINTR:
+                taken = writev(fd, self.pieces, <int> self.count)
+                failed = errno if taken < 0 else 0
+        if failed and failed != EAGAIN:
+            raise OSError(failed, strerror(failed).decode())
+        return max(taken, 0)
+
+    def after(self, size_t taken):
+        """Return the bytes behind the first ``taken``."""
+        cdef size_t at = 0, skipped
+        cdef Py_ssize_t index
+        rest = bytearray()
+        for index in range(self.count):
+            skipped = min(self.pieces[index].iov_len, taken - min(at, taken))
+            rest += (<unsigned char *> self.pieces[index].iov_base)[skipped:self.pieces[index].iov_len]
+            at += self.pieces[index].iov_len
+        return bytes(rest)
 
 
 cdef struct Record:  # rnic.state.capture_ring.CAPTURE_RECORD
@@ -280,16 +384,13 @@ cdef class Records:
             mixed = mixed * 31 + path.name[at]
         return <Py_ssize_t> ((mixed * 31 + path.source_port * 7 + path.kind) % HEADS)
 
-    def fill(self, unsigned char[::1] out not None, Py_ssize_t at, uint64_t until_ns, Py_ssize_t due):
-        """Write the blocks of the next records to ``out[at:]``. Return where they end, their packets, and why no more.
+    def fill(self, Blocks blocks not None, uint64_t until_ns):
+        """Add the blocks of the next records; return why no more.
 
         Args:
-            out: gets the blocks.
-            at: where they begin.
+            blocks: gets them. It is to be written or cleared before the rings' memory changes.
             until_ns: time of the last record.
-            due: end behind which the buffer is to be written.
         """
-        cdef size_t packets = 0, needed
         cdef const Entry *entry
         cdef Record path
         cdef Burst burst
@@ -298,24 +399,20 @@ cdef class Records:
         while self.next < self.count:
             entry = &self.entries[self.next]
             if entry.record.time_ns > until_ns:
-                return at, packets, LATER
-            if at > due:
-                return at, packets, FULL
+                return LATER
+            if blocks.is_due():
+                return FULL
             place = self.bucket(entry, &path)
             head = self.heads[place]
             if not head or entry.record.kind == FROM_PEER or memcmp(&path, &self.known[place], sizeof(Record)):
-                return at, packets, UNKNOWN
+                return UNKNOWN
             burst = Burst(
                 entry.record.time_ns, entry.record.length, entry.record.segment, min(self.snap, entry.record.segment), <size_t> len(head)
             )
-            needed = blocks_bytes(&burst)
-            if at < 0 or at > out.shape[0] or <size_t> (out.shape[0] - at) < needed:
-                return at, packets, FULL
-            put_blocks(&out[0] + at, &burst, <const unsigned char *> PyBytes_AS_STRING(head), entry.page + entry.at, NULL)
-            at += <Py_ssize_t> needed
-            packets += (burst.length + burst.segment - 1) // burst.segment
+            if not blocks.add(&burst, <const unsigned char *> PyBytes_AS_STRING(head), entry.page + entry.at, NULL, COPIES_MAX):
+                return FULL
             self.next += 1
-        return at, packets, DONE
+        return DONE
 
     def learn(self, bytes head not None):
         """Remember the headers of the next record's path: frame up to the UDP payload, for packets that were sent."""

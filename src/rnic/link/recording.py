@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
+from io import FileIO
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from rnic.link.pcap import PcapngWriter, packet_block
@@ -22,13 +23,6 @@ _compiled = compiled_twin(__name__, "rnic.link._recording")
 """The compiled blocks of bursts, and records of programs' rings; or ``None``: then no program has a ring."""
 SNAP_MAX = 0xFFFF
 """Snap length: no UDP payload is longer, so packets are recorded whole."""
-
-
-_CHUNK_BYTES = 1 << 18
-"""Bursts are written together up to this many bytes: they stay in the processor's cache between both copies."""
-_CHUNK_DUE = _CHUNK_BYTES - (1 << 16)
-_BLOCK_MAX = 28 + 4 + 3
-"""Bytes of a block without its packet."""
 
 
 class Reason(IntEnum):
@@ -104,9 +98,8 @@ class Recording:
         self._rest = b""
         """Rest of a block that the file took only partly."""
         self._collected: list[tuple[int, bytes, int]] = []
-        self._chunk = bytearray()
-        self._chunk_bytes = 0
-        self._chunk_packets = 0
+        self._fd = file.fileno() if isinstance(file, FileIO) else -1
+        self._blocks: _recording.Blocks | None = None if _compiled is None else _compiled.Blocks()
         self._packets = 0
         self._left_out = 0
         self._writer: PcapngWriter | None = None
@@ -129,13 +122,20 @@ class Recording:
         """
         self._write(data)
 
-    def _write(self, data: Buffer) -> bool:
+    def _write(self, data: Buffer | None) -> bool:
+        """Write ``data``, or the bursts of :meth:`put`."""
         assert self._file is not None
         if self._rest:
             self._rest = self._rest[self._file.write(self._rest) or 0 :]
-        taken = 0 if self._rest else self._file.write(data) or 0  # None from a file that would block its writer
-        if taken:
-            self._rest = bytes(data[taken:])
+        if self._rest:
+            return False
+        if data is not None:
+            taken = self._file.write(data) or 0  # None from a file that would block its writer
+            self._rest = bytes(data[taken:]) if taken else b""
+            return taken > 0
+        assert self._blocks is not None
+        taken = self._blocks.write(self._fd)
+        self._rest = self._blocks.after(taken) if 0 < taken < self._blocks.size else b""
         return taken > 0
 
     def _end(self, error: OSError) -> None:
@@ -210,18 +210,12 @@ class Recording:
     def put(self, burst: Burst) -> bool:
         """Record a burst with the next :meth:`flush`; return whether that is due now."""
         stride, count = min(self.snap, burst.segment), -(-burst.length // burst.segment)
-        if _compiled is not None and burst.head:
+        if self._blocks is not None and burst.head:
             rest = burst.time_ns, burst.head, burst.kept, burst.length, burst.segment, stride, burst.idents
-            end = _compiled.fill_blocks(self._chunk, self._chunk_bytes, *rest)
-            if end < 0:
+            if not self._blocks.put(*rest):
                 self.flush()
-                needed = count * (len(burst.head) + stride + _BLOCK_MAX)
-                if needed > len(self._chunk):
-                    self._chunk = bytearray(max(_CHUNK_BYTES, needed))
-                end = _compiled.fill_blocks(self._chunk, 0, *rest)
-            self._chunk_bytes = end
-            self._chunk_packets += count
-            return bool(end > _CHUNK_DUE)
+                self._blocks.put(*rest)
+            return self._blocks.due
         packets = []
         for index in range(count):
             size = min(burst.segment, burst.length - index * burst.segment)
@@ -244,29 +238,31 @@ class Recording:
             records: of :meth:`records`, sorted.
             until_ns: time of the last record.
         """
-        assert _compiled is not None
-        end, packets, reason = records.fill(self._chunk, self._chunk_bytes, until_ns, _CHUNK_DUE)
-        if reason == Reason.FULL and not end:
-            self._chunk = bytearray(2 * len(self._chunk) or _CHUNK_BYTES)
-            return self.put_records(records, until_ns)
-        self._chunk_bytes = end
-        self._chunk_packets += packets
-        return Reason(reason)
+        assert self._blocks is not None
+        return Reason(records.fill(self._blocks, until_ns))
 
     def flush(self) -> None:
         """Write the bursts of :meth:`put` and the records of :meth:`put_records`."""
-        size, packets = self._chunk_bytes, self._chunk_packets
-        if size:
-            self._chunk_bytes = self._chunk_packets = 0
-            self.write_blocks(memoryview(self._chunk)[:size], packets)
+        blocks = self._blocks
+        if blocks is not None and blocks.size:
+            try:
+                direct = self._fd >= 0 and not self.followers
+                self.write_blocks(None if direct else blocks.after(0), blocks.packets)
+            finally:
+                blocks.clear()
+
+    def discard(self) -> None:
+        """Forget what :meth:`flush` would write: the rings' memory is about to change."""
+        if self._blocks is not None:
+            self._blocks.clear()
 
     def take(self) -> list[tuple[int, bytes, int]]:
         """Return what has been collected: time, blocks and number of packets."""
         collected, self._collected = self._collected, []
         return collected
 
-    def write_blocks(self, blocks: Buffer, packets: int) -> None:
-        """Write the blocks of some packets, all or none."""
+    def write_blocks(self, blocks: Buffer | None, packets: int) -> None:
+        """Write the blocks of some packets, all or none; ``None`` for those that wait for :meth:`flush`."""
         for follower in tuple(self.followers):
             follower.write_blocks(blocks, packets)
         if self._writer is None:

@@ -1,7 +1,7 @@
 """The rings by which programs with slots hand packets to the recorder (:mod:`rnic.state.capture_ring`).
 
-A record is copied before it is checked, and its packets only on their way into the file: the program may write anything
-there, and corrupts no more than its own part of the recording. All rings are read together and their packets sorted by
+A record is copied before it is checked, and long packets only by the system, on their way into the file: the program
+may write anything there, and corrupts no packets but its own. All rings are read together and their packets sorted by
 time, so that no packet comes before one that caused it.
 """
 
@@ -225,6 +225,7 @@ class CaptureRings:
         try:
             return self._drain(records)
         finally:
+            self.recording.discard()
             records.clear()
             for ring in self._rings.values():
                 ring.free()

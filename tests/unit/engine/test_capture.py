@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import io
+import os
 import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 from unittest.mock import Mock
 
 import pytest
 
 from rnic.link import recording
-from rnic.link.pcap import read_capture
+from rnic.link.pcap import read_capture, read_packets
 from rnic.link.recording import SNAP_MAX, Burst, Recording
 from rnic.link.udp import UdpLink
 from rnic.link.udp_socket import raw_address, socket_address
@@ -44,12 +47,20 @@ def c_capture(builds: Callable[..., ctypes.CDLL], tmp_path_factory: pytest.TempP
 class Program:
     """A program's end of a ring, and the file that the other end writes."""
 
-    def __init__(self, lib: ctypes.CDLL, host: int, snap: int = SNAP_MAX, waits: bool = False, count: int = 1) -> None:
+    def __init__(
+        self,
+        lib: ctypes.CDLL,
+        host: int,
+        snap: int = SNAP_MAX,
+        waits: bool = False,
+        count: int = 1,
+        file: BinaryIO | None = None,
+    ) -> None:
         self.lib = lib
         self.link = UdpLink(f"{NET}.{host}", 0)
         self.file = io.BytesIO()
         self.counters = Counters()
-        self.recording = Recording(self.file, self.counters, snap=snap, waits=waits)
+        self.recording = Recording(self.file if file is None else file, self.counters, snap=snap, waits=waits)
         self.rings = CaptureRings(self.recording, waits)
         self.ring: list[CaptureRing] = [self.rings.add(self.link) for _ in range(count)]
         port = ctypes.c_uint16(self.link.port)
@@ -72,10 +83,13 @@ class Program:
         name = name or self.name
         call(self.ends[end], name, len(name), memory, ctypes.c_uint64(len(data)), ctypes.c_uint32(segment), tclass)
 
-    def packets(self) -> list[bytes]:
+    def finish(self) -> None:
         while self.rings.drain():
             pass
         self.recording.finish()
+
+    def packets(self) -> list[bytes]:
+        self.finish()
         return [bytes(packet.data) for packet in read_capture(io.BytesIO(self.file.getvalue()), "")]
 
     def close(self) -> None:
@@ -281,13 +295,57 @@ def test_a_program_gets_room_back_while_its_packets_are_written(c_capture: ctype
         program.record("sent", data, 4016)
     write = program.recording.write_blocks
 
-    def noted(blocks: Buffer, packets: int) -> None:
+    def noted(blocks: Buffer | None, packets: int) -> None:
         used.append(ring._words[0] - ring._words[8])
         write(blocks, packets)
 
     program.recording.write_blocks = noted  # type: ignore[method-assign]
     assert len(program.packets()) == 80 * 16
-    assert len(used) > 10
+    assert len(used) > 5
     assert used == sorted(used, reverse=True)
     assert used[-1] < used[0] / 4
     program.close()
+
+
+def test_the_system_writes_packets_out_of_the_ring_and_all_else_out_of_the_recorder(
+    c_capture: ctypes.CDLL, tmp_path: Path
+) -> None:
+    """A program that changes what it has handed over changes the bytes of its packets, and no block around them."""
+    place = tmp_path / "run.pcapng"
+    with place.open("wb", buffering=0) as file:
+        program = Program(c_capture, 65, file=file)
+        (ring,) = program.ring
+        program.record("sent", program.burst(program.out, 0, 3, 4096), 4112)
+        program.record("sent", program.burst(program.out, 3, 5, 64), 80)
+        write = program.recording.write_blocks
+
+        def changed(blocks: Buffer | None, packets: int) -> None:
+            ring._bytes[AT:] = b"\xff" * BYTES
+            write(blocks, packets)
+
+        program.recording.write_blocks = changed  # type: ignore[method-assign]
+        program.finish()
+        program.close()
+    found = [packet.data for packet in read_packets(place)]
+    assert [len(packet) - 42 for packet in found] == [4112] * 3 + [80] * 5
+    assert [packet[42:] == b"\xff" * 4112 for packet in found] == [True] * 3 + [False] * 5
+    assert psns(found)[3:] == [3, 4, 5, 6, 7]
+    assert {packet[14 + 12 : 14 + 20] for packet in found} == {program.out.src + program.out.dst}
+
+
+def test_a_pipe_that_takes_a_part_gets_the_rest_later(c_capture: ctypes.CDLL) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    room = fcntl.fcntl(writer, fcntl.F_GETPIPE_SZ)
+    packet = 42 + 4112 + 32
+    with os.fdopen(writer, "wb", buffering=0) as file, os.fdopen(reader, "rb", buffering=0) as source:
+        program = Program(c_capture, 66, file=file)
+        for at in range(0, 30, 10):
+            program.record("sent", program.burst(program.out, at, 10, 4096), 4112)
+        assert program.rings.drain()
+        first = source.read(room)
+        assert len(first) < 30 * packet
+        program.finish()
+        rest = source.read(room)
+        program.close()
+    assert psns([packet.data for packet in read_capture(io.BytesIO(first + rest), "")]) == list(range(30))
