@@ -69,19 +69,29 @@ def byte_code(once: Once) -> Path:
     return once("byte_code", lambda out: None)
 
 
-@pytest.fixture
-def env(libraries: Path, byte_code: Path, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Environment of programs on a NIC process of this test alone, which ends before the next test starts.
-
-    So tests may use the same addresses.
-    """
-    runtime = tmp_path / "nic"
+def _environment(libraries: Path, byte_code: Path, folder: Path) -> Iterator[dict[str, str]]:
+    runtime = folder / "nic"
     runtime.mkdir(mode=0o700)
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     # a device that a test does not name is on no address of another run's
     ours = {"RNIC_RUNTIME_DIR": str(runtime), "RNIC_LIBRARIES": str(libraries), "RNIC_ADDR": f"{own_network()}.199"}
     yield {"PYTHONPYCACHEPREFIX": str(byte_code), **kept, **ours}
     end_nic_process(runtime)
+
+
+@pytest.fixture
+def env(libraries: Path, byte_code: Path, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Environment of programs on a NIC process of this test alone, which ends before the next test starts.
+
+    So tests may use the same addresses.
+    """
+    yield from _environment(libraries, byte_code, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def module_env(libraries: Path, byte_code: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The same on a NIC process of this module's tests."""
+    yield from _environment(libraries, byte_code, tmp_path_factory.mktemp("module"))
 
 
 @pytest.fixture(params=["process", "bypass", "shm"])

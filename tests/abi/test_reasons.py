@@ -16,6 +16,9 @@ from tests.abi.test_verbs_check import build
 pytestmark = pytest.mark.slow
 NET = own_network()
 SOURCE = Path(__file__).with_name("reasons.c")
+PAGE = Path(__file__).parents[2] / "docs/errors.md"
+BUGS = re.findall(r"^\| ([^|]+) \| [^|]+ \| `(\w[^|]+: [^|]+)` \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+"""The manual's typical bugs, and the line of each."""
 
 VERBS = (
     "ibv_query_gid: GID index 7: this port has 0 to 0",
@@ -88,9 +91,15 @@ def program(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(SOURCE, libraries, tmp_path_factory.mktemp("reasons"))
 
 
-def run(program: Path, env: dict[str, str], *options: str) -> list[str]:
+def pattern_of_example(line: str) -> str:
+    """A line of the manual with the numbers left out that each run has others of."""
+    text = re.sub(r"\b(queue pair|R_Key) 0x[0-9a-f]+", r"\1 KEY", line)
+    return pattern(re.sub(r"\b(to|from) 0x[0-9a-f]+", r"\1 VA", text))
+
+
+def run(program: Path, env: dict[str, str], *options: str, host: int = 86) -> list[str]:
     """Lines on stderr of the program under `rnic exec`."""
-    command = [sys.executable, "-m", "rnic.cli", "exec", *options, "--addr", f"{NET}.86", "--", str(program)]
+    command = [sys.executable, "-m", "rnic.cli", "exec", *options, "--addr", f"{NET}.{host}", "--", str(program)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     return done.stderr.splitlines()
@@ -110,18 +119,34 @@ def test_each_mistake_has_its_line(program: Path, mode: dict[str, str]) -> None:
     assert sorted(known) == sorted(lines)
 
 
+@pytest.fixture(scope="module")
+def said(program: Path, module_env: dict[str, str]) -> list[str]:
+    """What a person sees of all mistakes."""
+    return run(program, module_env, "--explain", host=84)
+
+
+def test_the_manual_has_seventeen_bugs() -> None:
+    assert len(BUGS) == 17
+
+
+@pytest.mark.parametrize(("bug", "line"), BUGS, ids=[bug for bug, _ in BUGS])
+def test_a_bug_has_the_line_of_the_manual(said: list[str], bug: str, line: str) -> None:
+    wanted = f"rnic: {pattern_of_example(line)}"
+    assert any(re.fullmatch(wanted, each) for each in said), "\n".join([bug, wanted, "", *said])
+
+
 @pytest.mark.parametrize(
-    ("option", "terminal", "said"),
+    ("option", "terminal", "on"),
     [("--explain", False, "1"), ("", True, "1"), ("", False, "0"), ("--quiet", True, "0")],
 )
-def test_it_is_on_where_somebody_reads_it(env: dict[str, str], option: str, terminal: bool, said: str) -> None:
+def test_it_is_on_where_somebody_reads_it(env: dict[str, str], option: str, terminal: bool, on: str) -> None:
     reading, writing = os.openpty() if terminal else os.pipe()
     options = [*filter(None, [option]), "--addr", f"{NET}.87", "--udp-port", "0"]
     command = [sys.executable, "-m", "rnic.cli", "exec", *options, "--", "sh", "-c", "echo $RNIC_EXPLAIN"]
     done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=writing, text=True, timeout=60, check=True)
     os.close(reading)
     os.close(writing)
-    assert done.stdout.split() == [said]
+    assert done.stdout.split() == [on]
 
 
 def test_quiet_is_quiet(program: Path, mode: dict[str, str]) -> None:
