@@ -189,6 +189,7 @@ static enum engine_end rnr(const struct engine_shared *shared, struct engine_qp 
 	engine_sq_rewind(qp, packet->psn, effects);
 	record->rnr_until = now + 1000 * (uint64_t)rnr_timer_us[packet->bytes[BTH_BYTES] & AETH_VALUE_MASK];
 	record->ack_deadline = record->probe_deadline = NEVER;
+	effects->effects |= EFFECT_ARM;
 	return end;
 }
 
@@ -424,7 +425,5 @@ enum engine_end engine_response_receive(const struct engine_shared *shared, stru
 	if (check_psn(qp, packet, effects))
 		end = is_ack ? acknowledge(shared, qp, packet, flight, now, effects) :
 			       response(shared, qp, packet, flight, now, effects);
-	if (end == ENGINE_DONE || end == ENGINE_ATTENTION)
-		effects->effects |= EFFECT_ARM;
 	return end;
 }

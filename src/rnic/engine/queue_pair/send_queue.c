@@ -53,6 +53,13 @@ static uint64_t probe_deadline(const struct queue_pair *record, uint64_t alone, 
 	return now + (engine_repeat_interval(record, alone, srtt, rttvar) << (record->probe_shift & 63));
 }
 
+/* Have the timers wake the queue pair for these two, unless they do so sooner: they look again when they fire. */
+static void arm(const struct queue_pair *record, struct engine_effects *effects)
+{
+	if (record->ack_deadline < record->armed_ns || record->probe_deadline < record->armed_ns)
+		effects->effects |= EFFECT_ARM;
+}
+
 void engine_sq_arm_timers(const struct engine_shared *shared, struct engine_qp *qp,
 			  const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
 {
@@ -64,7 +71,7 @@ void engine_sq_arm_timers(const struct engine_shared *shared, struct engine_qp *
 	record->probe_deadline = engine_probe_enabled(shared, qp) ?
 					 probe_deadline(record, flight->alone, flight->srtt, flight->rttvar, now) :
 					 NEVER;
-	effects->effects |= EFFECT_ARM;
+	arm(record, effects);
 }
 
 /* ------------------------------------------------------------------ completions */
@@ -255,6 +262,7 @@ void engine_sq_advance_into(const struct engine_shared *shared, struct engine_qp
 						 NEVER;
 		/* a probe may have revealed only one loss of several */
 		record->probe_due = probed && engine_probe_enabled(shared, qp) && !record->piece_count;
+		arm(record, effects);
 	}
 	complete_acked(qp, room, effects);
 	engine_congestion_acked(shared, record, count, effects->sample == NONE ? 0 : effects->sample, now);
