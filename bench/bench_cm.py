@@ -2,7 +2,8 @@
 
 The guest is that of `./dev interop` (root). This Python and rnic are copied into it, so that both run the same program
 on the same processor. Without hardware virtualization the guest is much slower than the machine, so only the ratio
-counts. A third row is rnic on this machine. The floor is half the rate of Soft-RoCE; a missed floor is printed but does
+counts. A third row is rnic on this machine, and a fourth the time from an RTU on the wire to ESTABLISHED in a server's
+program there (``established.c``), which ``--here`` measures alone. The floor is half the rate of Soft-RoCE; a missed floor is printed but does
 not fail the run. Exit status 77 if this machine cannot run the guest.
 """
 
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 
+import established
 import harness
 from guest import Rig, booted, install
 from harness import Row
@@ -77,8 +79,9 @@ def here(connections: int) -> str:
 
 
 SOFT, OWN, HERE = "Soft-RoCE, in the guest", "rnic, in the same guest", "rnic, on this machine"
+RTU = "RTU to ESTABLISHED, on this machine"
 ROWS = (*(Row(name, name, "conn/s") for name in (SOFT, OWN, HERE)),
-        Row("rnic / Soft-RoCE", OWN, "conn/s", FLOOR, against=(SOFT,)))  # fmt: skip
+        Row("rnic / Soft-RoCE", OWN, "conn/s", FLOOR, against=(SOFT,)), Row(RTU, RTU, "us", less=True))  # fmt: skip
 
 
 def main(argv: list[str]) -> None:
@@ -87,14 +90,24 @@ def main(argv: list[str]) -> None:
     parser.add_argument(
         "connections", nargs="?", type=harness.at_least_one, default=CONNECTIONS, help=f"connections; {CONNECTIONS}"
     )
+    parser.add_argument("--here", action="store_true", help="only the time to ESTABLISHED, without the guest")
     given = parser.read(argv)
-    said = {HERE: here(given.connections)} if shutil.which("cmtime") else {}
+    missing = {} if shutil.which("cmtime") else {HERE: "cmtime is not installed"}
+    found = {}
+    try:
+        found[RTU] = established.measure(given.connections)
+    except harness.LeftOutError as error:
+        missing[RTU] = str(error)
+    if given.here:
+        harness.report(given, ROWS[-1:], found, missing)
+        return
+    said = {} if HERE in missing else {HERE: here(given.connections)}
     with booted() as rig:
         under = install(rig)
         said |= {SOFT: in_guest(rig, "", given.connections), OWN: in_guest(rig, under, given.connections)}
-    found = {name: [rate(text)] for name, text in said.items()}
+    found |= {name: [rate(text)] for name, text in said.items()}
     notes = {name: f"{given.connections}, {rejected(text)} refused or lost" for name, text in said.items()}
-    harness.report(given, ROWS, found, {HERE: "cmtime is not installed"} if HERE not in said else {}, notes)
+    harness.report(given, ROWS, found, missing, notes)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes the table of all functions that rdma-core's two libraries export: done, or refused and why."""
+"""Writes the table of all functions that rdma-core's libraries export: done, or refused and why."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from pathlib import Path
 from rnic.abi import exports
 
 PAGE = Path(__file__).resolve().parent / "layouts" / "symbols-table.md"
-LIBRARIES = (("libibverbs.so.1", "IBVERBS", exports.VERBS), ("librdmacm.so.1", "RDMACM", exports.RDMACM))
+LIBRARIES = (
+    ("libibverbs.so.1", "IBVERBS", exports.VERBS),
+    ("librdmacm.so.1", "RDMACM", exports.RDMACM),
+    ("libibumad.so.3", "IBUMAD", exports.UMAD),
+)
 
 
 def tables() -> str:

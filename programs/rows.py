@@ -31,7 +31,7 @@ OPEN_MPI = (*_RANKS, "--mca", "pml", "ucx", "--mca", "osc", "ucx")
 _OVER_VERBS = ("--mca", "mtl_ofi_provider_include", "verbs;ofi_rxm")
 MTL_OFI = (*_RANKS, "--mca", "pml", "cm", "--mca", "mtl", "ofi", *_OVER_VERBS, "--mca", "osc", "^ucx")
 
-_NO_RINGS = ("ibv_uc_pingpong", "ibv_ud_pingpong", "udaddy", "mckey", "udpong", "cmtime", "rdma_server")
+_NO_RINGS = ("ibv_uc_pingpong", "ibv_ud_pingpong", "udaddy", "ibping", "mckey", "udpong", "cmtime", "rdma_server")
 """Programs with UC or UD, or whose connections carry almost no data."""
 LOSS = '[{"every": 61, "action": "drop"}]'
 SEND_LOSS = '[{"match": {"opcode": "RC_SEND*"}, "every": 61, "action": "drop"}]'
@@ -120,6 +120,10 @@ def rows() -> Iterator[Row]:
     yield from _perftests()
     yield Row("ibstat", kind="alone")
     yield Row("ibstatus", kind="alone")
+    yield Row("perfquery", kind="alone", said="PortXmitData:")
+    yield Row("smpquery", ("nodeinfo", "1"), kind="refused", refused="Protocol not supported")
+    ping = (("-S",), ("-c", "5", "-f", "-G", "SERVER:GUID"))
+    yield _cm("ibping", ends=ping, stays=True, note="by GUID")
     yield Row("rdma", ("link",), kind="alone", said="state ACTIVE physical_state LINK_UP")
     yield Row("rdma", ("resource",), kind="alone", said="qp 0")
     yield from _ucx()

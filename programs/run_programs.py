@@ -25,6 +25,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
+from ipaddress import ip_address
 from pathlib import Path
 
 import recipes
@@ -58,6 +59,9 @@ PACKAGES = "ibverbs-utils perftest rdmacm-utils qperf python3-pyverbs"
 OTHER_PACKAGES = {
     "ibstat": "infiniband-diags",
     "ibstatus": "infiniband-diags",
+    "ibping": "infiniband-diags",
+    "perfquery": "infiniband-diags",
+    "smpquery": "infiniband-diags",
     "rdma": "iproute2",
     "ucx_perftest": "ucx-utils",
     "ucx_info": "ucx-utils",
@@ -320,6 +324,7 @@ class Run:
     def _with_manager(self, copy: Path) -> str:
         row = self.row
         names = {"SERVER": self._address(0), "CLIENT": self._address(1), "SERVER:COPY": f"{self._address(0)}:{copy}"}
+        names["SERVER:GUID"] = f"0x0000ffff{int(ip_address(self._address(0))):08x}"
         ends = [[names.get(word, word) for word in end] for end in row.ends]
         with self._start("server", self._exec(row.program, *row.options, *ends[0])) as first:
             self._wait_services(first.process)
@@ -334,7 +339,7 @@ class Run:
                 return self._verdict(first, second, row.stays)
 
     def _wait_services(self, server: subprocess.Popen[bytes]) -> None:
-        """Wait until a server listens or has joined a group; qperf first listens on TCP."""
+        """Wait until a server listens, has joined a group or has an agent; qperf first listens on TCP."""
         if self.row.program == "qperf":
             _wait_listening(QPERF_PORT, server)
             return
@@ -344,7 +349,7 @@ class Run:
         for _ in range(800):
             with contextlib.suppress(ProcessError):
                 seen = ask(Path(self.env["RNIC_RUNTIME_DIR"]), "", "cm")
-                if seen["services"] or seen["groups"]:
+                if seen["services"] or seen["groups"] or seen["agents"]:
                     return
             if server.poll() is not None:
                 return

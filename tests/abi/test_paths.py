@@ -180,7 +180,7 @@ def test_a_program_and_its_children_see_their_devices_alone(env: dict[str, str])
         part = f"{NET}.92".split(".")
         gid = f"0000:0000:0000:0000:0000:ffff:{int(part[0]):02x}{int(part[1]):02x}:{int(part[2]):02x}5c"
         assert done.stdout.splitlines() == [
-            *("/dev/infiniband:", "uverbs1", "", "/sys/class/infiniband:", "rnic1"),
+            *("/dev/infiniband:", "umad1", "uverbs1", "", "/sys/class/infiniband:", "rnic1"),
             *(gid, "4: ACTIVE", "rnic1"),
         ]
         done = _exec(env, "--addr", f"{NET}.92", "--no-paths", "--", "ls", "/sys/class/infiniband/rnic1")

@@ -36,7 +36,13 @@ SOURCES = Path(__file__).parent / "src"
 PRIVATE_VERSION = SOURCES / "private_version.c"
 """Template of the source of each private version but the first."""
 PATHS_SOURCES = tuple(
-    Path(__file__).parent / "paths" / name for name in ("interpose_paths.c", "interpose_close.c", "interpose_netlink.c")
+    Path(__file__).parent / "paths" / name
+    for name in (
+        "interpose_paths.c",
+        "interpose_close.c",
+        "interpose_netlink.c",
+        "interpose_umad.c",
+    )
 )
 ENGINE = Path(__file__).parents[1] / "engine"
 """The engine's sources: libibverbs runs the engine for programs that have a bypass slot."""

@@ -110,6 +110,21 @@ RDMACM: dict[str, tuple[str, ...]] = {
     "1.5": ("repoll_create", "repoll_ctl", "repoll_wait"),
 }
 
+UMAD: dict[str, tuple[str, ...]] = {
+    "1.0": _names("""
+        umad_addr_dump umad_attribute_str umad_class_str umad_close_port umad_common_mad_status_str umad_debug umad_done
+        umad_dump umad_get_ca umad_get_ca_portguids umad_get_cas_names umad_get_fd umad_get_issm_path umad_get_mad
+        umad_get_mad_addr umad_get_pkey umad_get_port umad_init umad_method_str umad_open_port umad_poll umad_recv
+        umad_register umad_register2 umad_register_oui umad_release_ca umad_release_port umad_sa_mad_status_str umad_send
+        umad_set_addr umad_set_addr_net umad_set_grh umad_set_pkey umad_size umad_status umad_unregister
+    """),
+    "1.1": ("umad_free_ca_device_list", "umad_get_ca_device_list"),
+    "1.2": ("umad_sort_ca_device_list",),
+    "1.3": ("umad_open_smi_port",),
+    "1.4": ("umad_get_smi_gsi_pair_by_ca_name", "umad_get_smi_gsi_pairs"),
+}
+"""Of the system's libibumad, which is not replaced: it works on the files of :mod:`rnic.nic_process.umad`."""
+
 RETURN_POINTERS: frozenset[str] = frozenset(
     _names("""
     _verbs_init_and_alloc_context ibv_alloc_buf ibv_alloc_dmah ibv_alloc_pd ibv_create_ah ibv_create_comp_cntr
@@ -195,5 +210,7 @@ REFUSED: dict[str, str] = {
     "rdma_resolve_addrinfo": "name services of InfiniBand (`IB_SA`), and RoCE has none",
     "rdma_write_cm_event": "events that a program makes up: it can keep them in a queue of its own",
     **dict.fromkeys(("repoll_create", "repoll_ctl", "repoll_wait"), _EPOLL),
+    "umad_get_issm_path": "no issm file: a RoCE port has no subnet manager",
+    "umad_open_smi_port": "subnet management wants QP0, which a RoCE port has not: EPROTONOSUPPORT at `umad_send`",
 }
 """Public functions that only refuse, and why."""

@@ -84,7 +84,7 @@ LAYOUTS: dict[str, Layout] = {
 
 NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     # prefix, module, beginnings of the names that are taken; () takes all
-    ("", attach, ("MSG_", "DMA_", "COPY_", "MAX_COPY", "PUNT_")),
+    ("", attach, ("MSG_", "DMA_", "COPY_", "MAX_COPY", "PUNT_", "UMAD_")),
     ("", attach_cm, ("MSG_CM", "CM_")),
     ("", shm_loopback, ("COOKIE_",)),
     ("", verbs_faults, ("VERB_POST", "VERB_POLL", "FAULT_", "RECEIVED")),

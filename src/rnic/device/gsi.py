@@ -1,5 +1,6 @@
 """QP1, the general services interface (IBA 13.5; annex A17): management datagrams of 256 bytes, in and out. The
-connection manager is passed in from above, as :attr:`Gsi.agent`. Performance management (IBA 16.1: ClassPortInfo,
+connection manager is passed in from above, as :attr:`Gsi.agent`, and so are programs' agents of all other classes
+(:attr:`Gsi.programs`). Performance management (IBA 16.1: ClassPortInfo,
 PortCounters) is answered here, with an agent or without. The queue pair itself is plain: one datagram per packet, no
 program memory, nothing to post. Sent datagrams wait in the device's own bounded queue; received ones are checked and
 given to the agent at once. Invalid ones are counted.
@@ -16,7 +17,7 @@ from rnic.spec.limits import MTU_CODES
 from rnic.spec.opcodes import UD
 from rnic.wire.bursts import TxBurst
 from rnic.wire.flow import Flow
-from rnic.wire.mad import CLASS_PERF, GSI_QKEY, GSI_QPN, MAD_BYTES
+from rnic.wire.mad import CLASS_CM, CLASS_PERF, GSI_QKEY, GSI_QPN, MAD_BYTES
 from rnic.wire.packet import Packet, build, seal
 
 if TYPE_CHECKING:
@@ -55,11 +56,12 @@ class Gsi:
     than 256 bytes, ``drop_mad_full`` for datagrams that do not fit in the queue.
     """
 
-    __slots__ = ("_flows", "_nic", "_psn", "agent", "waiting")
+    __slots__ = ("_flows", "_nic", "_psn", "agent", "programs", "waiting")
 
     def __init__(self, nic: GsiHost) -> None:
         self._nic = nic
         self.agent: MadAgent | None = None
+        self.programs: MadAgent | None = None
         self.waiting: list[TxBurst] = []
         self._flows: dict[tuple[bytes, int], Flow] = {}
         self._psn = 0
@@ -100,11 +102,16 @@ class Gsi:
             response = answer(self._nic, bytes(packet.payload))
             if response is not None:
                 self.send(response, gid_from_address(packet.flow.src), packet.tclass)
-        elif self.agent is None:
-            counters.bump("drop_mad_unattended")
+            elif self.programs is not None:
+                self.programs.receive(packet.payload, gid_from_address(packet.flow.src), now_ns)
         else:
+            other = self.programs is not None and packet.payload[_CLASS_AT] != CLASS_CM
+            agent = self.programs if other else self.agent
+            if agent is None:
+                counters.bump("drop_mad_unattended")
+                return
             counters.bump("mads_received")
-            self.agent.receive(packet.payload, gid_from_address(packet.flow.src), now_ns)
+            agent.receive(packet.payload, gid_from_address(packet.flow.src), now_ns)
 
     def send(self, datagram: bytes, gid: bytes, traffic_class: int) -> None:
         """Send 256 bytes to the QP1 of a GID; count and drop them if that is not possible."""
@@ -143,10 +150,12 @@ class Gsi:
         return waiting
 
     def next_deadline_ns(self) -> int | None:
-        """Return the agent's next deadline."""
-        return None if self.agent is None else self.agent.next_deadline_ns()
+        """Return the agents' next deadline."""
+        deadlines = [agent.next_deadline_ns() for agent in (self.agent, self.programs) if agent is not None]
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def handle_timers(self, now_ns: int) -> None:
-        """Let the agent handle its deadlines."""
-        if self.agent is not None:
-            self.agent.handle_timers(now_ns)
+        """Let the agents handle their deadlines."""
+        for agent in (self.agent, self.programs):
+            if agent is not None:
+                agent.handle_timers(now_ns)

@@ -231,14 +231,16 @@ def summary(nic: InspectHost) -> Tree:
 
 
 def connections(nic: InspectHost) -> Tree:
-    """Return the state of QP1's agent: ``services`` with a listener, its ``connections``, and the joined ``groups``.
+    """Return the state of QP1's agents: ``services`` with a listener, ``connections``, programs' ``agents``, and the
+    joined ``groups``.
 
     A connection is ``{"id", "remote_id", "state", "peer", "service", "qpn", "remote_qpn"}``. The peer is a GID, groups
     are addresses, both in hexadecimal.
     """
     agent = nic.gsi.agent
     seen: Tree = {"services": [], "connections": []} if agent is None else agent.view()
-    return seen | {"groups": [group.hex() for group in nic.resources.groups.members]}
+    programs = {"agents": []} if nic.gsi.programs is None else nic.gsi.programs.view()
+    return seen | programs | {"groups": [group.hex() for group in nic.resources.groups.members]}
 
 
 def look(nic: InspectHost, what: str) -> Tree | None:

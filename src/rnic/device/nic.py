@@ -411,7 +411,7 @@ class Nic:
         if self.count is not None:
             self.count()  # packets that moved are written back before long
         write_back = self.write_back_at if self.qps else None
-        datagrams = None if self.gsi.agent is None else self.gsi.next_deadline_ns()
+        datagrams = self.gsi.next_deadline_ns()
         return datagrams if write_back is None or (datagrams is not None and datagrams < write_back) else write_back
 
     def handle_timers(self, now_ns: int) -> None:

@@ -34,6 +34,7 @@ from rnic.nic_process.idle_backoff import SPIN_ROUNDS, IdleBackoff
 from rnic.nic_process.netlink import NetlinkSockets
 from rnic.nic_process.sysfs_tree import SysfsTree
 from rnic.nic_process.sysfs_view import make_view
+from rnic.nic_process.umad import UmadFiles
 from rnic.nic_process.wake_sockets import WakeSockets
 from rnic.runtime.directory import ProcessError
 from rnic.runtime.loop import Runtime
@@ -119,6 +120,8 @@ class NicProcess:
         self.handlers = Handlers(
             self.devices, self.clients, cm, self.wake.fileno(), self.counters, self.explanations, self.netlink
         )
+        self.umad = UmadFiles(self.devices, self._selector, self.guard)
+        self.handlers.table[attach.MSG_UMAD] = self.umad.handle
         self.connections = Connections(
             self.clients, self.devices, self.handlers, self._selector, cm, self.guard, self._on_drop
         )
@@ -410,6 +413,7 @@ class NicProcess:
         with contextlib.suppress(FileNotFoundError):
             (self.directory / attach.SOCKET_NAME).unlink()
         self.netlink.close()
+        self.umad.close()
         self._selector.close()
         self.acceptor.close()
         self.wake.close()

@@ -33,6 +33,9 @@ REFRESH_NS = 250_000_000
 
 _GID_TYPES = {ROCE_V1: "IB/RoCE v1", ROCE_V2: "RoCE v2"}
 _UVERBS_MAJOR, _UVERBS_MINOR = 231, 192
+_UMAD_MAJOR = 231
+SM_LID = 0xBFFF
+"""LID, the largest, at which path records are answered (:mod:`rnic.nic_process.umad`): no tool asks at LID 0."""
 _PORT_STATES = {
     1: ("1: DOWN", "3: Disabled"),
     2: ("2: INIT", "5: LinkUp"),
@@ -121,7 +124,7 @@ def device_files(nic: Nic) -> dict[str, str]:
         "ports/1/rate": RATES[look.rate].text,
         "ports/1/lid": "0x0",
         "ports/1/lid_mask_count": "0",
-        "ports/1/sm_lid": "0x0",
+        "ports/1/sm_lid": f"{SM_LID:#x}",
         "ports/1/sm_sl": "0",
         "ports/1/cap_mask": f"0x{_CAPABILITIES:08x}",
     }
@@ -136,6 +139,11 @@ def verbs_files(nic: Nic) -> dict[str, str]:
     """Return the files in the directory of a device's uverbs node."""
     name, index = nic.config.name, nic.config.index
     return {"ibdev": name, "abi_version": "1", "dev": f"{_UVERBS_MAJOR}:{_UVERBS_MINOR + index}"}
+
+
+def mad_files(nic: Nic) -> dict[str, str]:
+    """Return the files in the directory of a device's umad node."""
+    return {"ibdev": nic.config.name, "port": "1", "dev": f"{_UMAD_MAJOR}:{nic.config.index}"}
 
 
 def table_files(nic: Nic) -> dict[str, str]:
@@ -228,6 +236,7 @@ class SysfsTree:
         with self._disable_on_error():
             files = {where.file(whole, path): text for path, text in device_files(nic).items()}
             files |= {whole / where.verbs / path: text for path, text in verbs_files(nic).items()}
+            files |= {whole / where.mad / path: text for path, text in mad_files(nic).items()}
             places = {path.parent for path in files} | {whole / where.device / each for each in _TABLE_DIRECTORIES}
             for place in places:
                 place.mkdir(parents=True, exist_ok=True)
@@ -288,6 +297,7 @@ class SysfsTree:
 __all__ = [
     "HW_COUNTERS",
     "PORT_COUNTERS",
+    "SM_LID",
     "SysfsTree",
     "counter_files",
     "device_files",

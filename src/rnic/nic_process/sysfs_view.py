@@ -40,6 +40,11 @@ class Place(NamedTuple):
         """The uverbs node's directory."""
         return f"{self.parent}/infiniband_verbs/uverbs{self.number}"
 
+    @property
+    def mad(self) -> str:
+        """The umad node's directory."""
+        return f"{self.parent}/infiniband_mad/umad{self.number}"
+
     def file(self, root: Path, path: str) -> Path:
         """Return the path of a file of the device; ``device/`` is the PCI function where there is one."""
         if self.pci and path.startswith("device/"):
@@ -63,17 +68,19 @@ class Place(NamedTuple):
 
     def links(self) -> list[str]:
         """Return all links that lead to the device."""
-        uverbs = f"uverbs{self.number}"
+        uverbs, umad = f"uverbs{self.number}", f"umad{self.number}"
         found = [
             f"sys/class/infiniband/{self.name}",
             f"sys/class/infiniband_verbs/{uverbs}",
+            f"sys/class/infiniband_mad/{umad}",
             f"dev/infiniband/{uverbs}",
+            f"dev/infiniband/{umad}",
         ]
         return [*found, self.function_link] if self.pci else found
 
     def directories(self) -> list[str]:
         """Return all directories that are the device's own."""
-        return [self.parent] if self.pci else [self.device, self.verbs]
+        return [self.parent] if self.pci else [self.device, self.verbs, self.mad]
 
 
 def view_path(directory: Path, names: list[str]) -> Path:
@@ -94,7 +101,7 @@ def make_view(directory: Path, names: list[str]) -> Path:
     (found / "sys/bus/pci").mkdir(parents=True, exist_ok=True)
     link(found / "sys/bus/pci/devices", f"../../../../{ALL_DEVICES}/sys/bus/pci/devices")
     # the same links as in the whole tree, whose number and place only the NIC process knows
-    for place in ("sys/class/infiniband", "sys/class/infiniband_verbs", "dev/infiniband"):
+    for place in (*(f"sys/class/{name}" for name in _CLASSES), "dev/infiniband"):
         links = [entry for entry in (whole / place).iterdir() if entry.is_symlink()]
         wanted = {entry.name: os.readlink(entry) for entry in links if any(_is_of(entry, name) for name in names)}
         for entry in (found / place).iterdir():
@@ -109,7 +116,8 @@ def _is_of(entry: Path, name: str) -> bool:
     """Return whether a link in a class directory or in ``/dev`` belongs to a device."""
     if entry.parent.name == "infiniband" and entry.parent.parent.name == "class":
         return entry.name == name
-    node = entry.parents[2] / "sys/class/infiniband_verbs" if entry.parents[1].name == "dev" else entry.parent
+    kind = "infiniband_mad" if entry.name.startswith("umad") else "infiniband_verbs"
+    node = entry.parents[2] / "sys/class" / kind if entry.parents[1].name == "dev" else entry.parent
     try:
         return (node / entry.name / "ibdev").read_text().strip() == name
     except OSError:
@@ -127,11 +135,13 @@ def make_classes(root: Path) -> None:
 
 def link_device(root: Path, where: Place) -> None:
     """Link a device into the class directories and ``/dev``."""
-    uverbs = f"uverbs{where.number}"
+    uverbs, umad = f"uverbs{where.number}", f"umad{where.number}"
     link(root / "sys/class/infiniband" / where.name, f"../../{where.device.removeprefix('sys/')}")
     link(root / "sys/class/infiniband_verbs" / uverbs, f"../../{where.verbs.removeprefix('sys/')}")
-    # programs expect a character device there; this one answers no kernel verbs
+    link(root / "sys/class/infiniband_mad" / umad, f"../../{where.mad.removeprefix('sys/')}")
+    # programs expect character devices there; the first answers no kernel verbs, opening the second is redirected
     link(root / "dev/infiniband" / uverbs, os.devnull)
+    link(root / "dev/infiniband" / umad, os.devnull)
 
 
 def link(path: Path, target: str) -> None:

@@ -50,6 +50,11 @@ connection; the body is the device's name, empty for the first."""
 MSG_SOURCE_PORT = 19
 """From a program with its own slot: it would send from one of the device's source ports. The answer brings a socket."""
 
+MSG_UMAD = 20
+"""Opens a device's umad file, whose other end it brings, or says what ioctl asks of one. The body: UMAD_*, the device's
+number or what opening answered, and the kernel's structure. The answer is a word: the file, or an agent's number."""
+UMAD_OPEN, UMAD_REGISTER, UMAD_REGISTER2, UMAD_UNREGISTER = range(4)
+
 DMA_PROC_MEM = 0
 """OPEN brings the program's ``/proc/self/mem``, open for reading and writing."""
 DMA_COPIER = 1
@@ -277,6 +282,7 @@ REQUEST_BYTES: dict[int, tuple[int, int]] = {
     MSG_NETLINK: (0, MAX_MESSAGE),
     MSG_CAPTURE: (0, NAME_BYTES),
     MSG_SOURCE_PORT: (SOURCE_PORT.size, SOURCE_PORT.size),
+    MSG_UMAD: (8, 48),
 }
 """Smallest and largest body of each request."""
 INFO_REPLY = _layout("INFO answer", 8, wide("bytes", 0, "of JSON in the file that comes along"))

@@ -3,8 +3,7 @@
  *
  * It is one end of a pair of sockets; the NIC process has the other and answers what is sent. Netlink messages are
  * datagrams on both, so that sending and receiving pass through. Only addresses are netlink's: bind takes any,
- * getsockname and the sender of a message say what a kernel would. A descriptor is one of these as long as it is the
- * same file: the program may close it, and open another under its number.
+ * getsockname and the sender of a message say what a kernel would.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -29,19 +28,24 @@
 
 #ifdef __GLIBC__
 
-enum { DESCRIPTORS = 1 << 12, ANSWER_S = 60 /* it may be starting, on a machine with much to do */ };
+enum { ANSWER_S = 60 /* it may be starting, on a machine with much to do */ };
 
-static _Atomic uint64_t inodes[DESCRIPTORS]; /* of sockets that were made here; 0 for all others */
+static struct stand_ins netlinks;
 
-static bool is_netlink(int fd)
+bool is_stand_in(struct stand_ins *all, int fd)
 {
 	struct stat found;
 	int error = errno;
-	uint64_t inode = fd >= 0 && fd < DESCRIPTORS ? atomic_load_explicit(&inodes[fd], memory_order_relaxed) : 0;
+	uint64_t inode = fd >= 0 && fd < STAND_INS ? atomic_load_explicit(&all->inodes[fd], memory_order_relaxed) : 0;
 	bool same = inode && !fstat(fd, &found) && S_ISSOCK(found.st_mode) && found.st_ino == inode;
 
 	errno = error;
 	return same;
+}
+
+static bool is_netlink(int fd)
+{
+	return is_stand_in(&netlinks, fd);
 }
 
 /* ---- the NIC process (rnic.spec.attach) */
@@ -66,14 +70,12 @@ static int connect_to_nic(void)
 	return fd;
 }
 
-/* Send a message, with a descriptor if there is one, and wait for its answer. Returns 0 if the NIC process did it. */
-static int ask(int nic, uint32_t kind, const void *body, size_t bytes, int fd)
+int ask_nic(int nic, uint32_t kind, const void *body, size_t bytes, int fd, uint32_t *told)
 {
-	uint32_t header[2] = { kind, 1 }, answer[3] = { 0, 0, EPROTO };
+	uint32_t header[2] = { kind, 1 }, answer[3] = { 0, 0, EPROTO }, rest[64] = { 0 };
 	struct iovec parts[2] = { { header, sizeof header }, { (void *)(uintptr_t)body, bytes } };
 	char control[CMSG_SPACE(sizeof fd)] = { 0 };
 	struct msghdr message = { .msg_iov = parts, .msg_iovlen = 2 };
-	char rest[256];
 
 	if (fd >= 0) {
 		struct cmsghdr *passed;
@@ -87,21 +89,22 @@ static int ask(int nic, uint32_t kind, const void *body, size_t bytes, int fd)
 		memcpy(CMSG_DATA(passed), &fd, sizeof fd);
 	}
 	if (sendmsg(nic, &message, MSG_NOSIGNAL) < 0)
-		return -1;
+		return EIO;
 	message = (struct msghdr){ .msg_iov = (struct iovec[2]){ { answer, sizeof answer }, { rest, sizeof rest } },
 				   .msg_iovlen = 2 };
 	if (recvmsg(nic, &message, 0) < (ssize_t)sizeof answer)
-		return -1;
-	return answer[2] ? -1 : 0;
+		return EIO;
+	if (told)
+		*told = rest[0];
+	return (int)answer[2];
 }
 
-/* Connect to the NIC process, and wait for its answer to HELLO. Returns the connection, or -1. */
-static int reach_nic(void)
+int reach_nic(void)
 {
 	uint32_t hello[3] = { RNIC_ATTACH_MAGIC, RNIC_ATTACH_VERSION, (uint32_t)getpid() };
 	int nic = connect_to_nic();
 
-	if (nic >= 0 && ask(nic, RNIC_MSG_HELLO, hello, sizeof hello, -1)) {
+	if (nic >= 0 && ask_nic(nic, RNIC_MSG_HELLO, hello, sizeof hello, -1, NULL)) {
 		close(nic);
 		return -1;
 	}
@@ -116,34 +119,33 @@ void await_nic_process(void)
 		close(nic);
 }
 
-/* Hand one end of the pair to the NIC process. */
-static int hand_over(int fd)
+int make_stand_in(struct stand_ins *all, int flags, uint32_t kind, const void *body, size_t bytes)
 {
-	const char *names = getenv("RNIC_DEVICE");
-	int nic = reach_nic(), result;
-
-	if (nic < 0)
-		return -1;
-	result = ask(nic, RNIC_MSG_NETLINK, names ? names : "", names ? strlen(names) : 0, fd);
-	close(nic);
-	return result;
-}
-
-static int make_socket(int type)
-{
-	int pair[2], flags = type & (SOCK_CLOEXEC | SOCK_NONBLOCK);
+	int pair[2], nic, error;
 	struct stat found;
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | flags, 0, pair))
 		return -1;
-	if (pair[0] >= DESCRIPTORS || fstat(pair[0], &found) || hand_over(pair[1])) {
+	nic = pair[0] >= STAND_INS || fstat(pair[0], &found) ? -1 : reach_nic();
+	error = nic < 0 ? EIO : ask_nic(nic, kind, body, bytes, pair[1], &all->told[pair[0]]);
+	if (nic >= 0)
+		close(nic);
+	close(pair[1]);
+	if (error) {
 		close(pair[0]);
-		close(pair[1]);
+		errno = error;
 		return -1;
 	}
-	close(pair[1]);
-	atomic_store(&inodes[pair[0]], (uint64_t)found.st_ino);
+	atomic_store(&all->inodes[pair[0]], (uint64_t)found.st_ino);
 	return pair[0];
+}
+
+static int make_socket(int type)
+{
+	const char *names = getenv("RNIC_DEVICE");
+
+	return make_stand_in(&netlinks, type & (SOCK_CLOEXEC | SOCK_NONBLOCK), RNIC_MSG_NETLINK, names ? names : "",
+			     names ? strlen(names) : 0);
 }
 
 /* ---- the program's calls */

@@ -203,6 +203,22 @@ static bool is_redirected(const char *path, bool pattern)
 	return path[1] == 's' && !pattern && is_pci_path(path);
 }
 
+/* Open a device's umad file. Returns -2 for any other path. */
+static int open_umad(const char *path, int flags)
+{
+	const char *number = path ? skip_prefix(path, "/dev/infiniband/umad") : NULL;
+	char place[ROOT_BYTES + 64];
+
+	if (!number || strspn(number, "0123456789") != strlen(number) || !*number || strlen(number) > 4 || !has_view())
+		return -2;
+	snprintf(place, sizeof place, "%s/dev/infiniband/umad%s", root, number);
+	if (!exists(place)) {
+		errno = ENOENT;
+		return -1;
+	}
+	return make_umad((uint32_t)atoi(number), flags);
+}
+
 static size_t redirected_bytes(const char *path)
 {
 	return root_bytes + strlen(path) + 1;
@@ -257,18 +273,20 @@ static void restore_path(char *path)
 	INTERPOSE(int, name, symbol, (const char *path, int flags, ...)) \
 	{ \
 		unsigned int mode = 0; \
+		int umad = open_umad(path, flags); \
 \
 		TAKE_MODE(mode, flags); \
-		return CALL(symbol, -1, REDIRECT(path), flags, mode); \
+		return umad != -2 ? umad : CALL(symbol, -1, REDIRECT(path), flags, mode); \
 	}
 
 #define OPEN_AT(name, symbol) \
 	INTERPOSE(int, name, symbol, (int at, const char *path, int flags, ...)) \
 	{ \
 		unsigned int mode = 0; \
+		int umad = open_umad(path, flags); \
 \
 		TAKE_MODE(mode, flags); \
-		return CALL(symbol, -1, at, REDIRECT(path), flags, mode); \
+		return umad != -2 ? umad : CALL(symbol, -1, at, REDIRECT(path), flags, mode); \
 	}
 
 OPEN(our_open, open)
@@ -287,8 +305,16 @@ OPEN_AT(our_openat64, openat64)
 		return CALL(symbol, -1, at, REDIRECT(path), flags); \
 	}
 
-PATH_AND_FLAGS(our_open_2, __open_2)
-PATH_AND_FLAGS(our_open64_2, __open64_2)
+#define OPEN_2(name, symbol) \
+	INTERPOSE(int, name, symbol, (const char *path, int flags)) \
+	{ \
+		int umad = open_umad(path, flags); \
+\
+		return umad != -2 ? umad : CALL(symbol, -1, REDIRECT(path), flags); \
+	}
+
+OPEN_2(our_open_2, __open_2)
+OPEN_2(our_open64_2, __open64_2)
 AT_PATH_AND_FLAGS(our_openat_2, __openat_2)
 AT_PATH_AND_FLAGS(our_openat64_2, __openat64_2)
 
