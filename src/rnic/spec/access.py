@@ -24,10 +24,10 @@ RIGHT_NAMES = {
     FLUSH_GLOBAL: "FLUSH_GLOBAL",
     FLUSH_PERSISTENT: "FLUSH_PERSISTENT",
 }
-"""Rights that an access asks for, one at a time."""
+"""Names of the rights that an access can need, by bit."""
 SUPPORTED = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | MW_BIND | ZERO_BASED | ON_DEMAND | FLUSH_GLOBAL
-"""Rights that a region may have. ``FLUSH_PERSISTENT`` is not among them: memory that programs register is lost with the
-machine, so that a flush that promises more must fail."""
+"""Rights that a region may have. ``FLUSH_PERSISTENT`` is not one of them: registered memory is volatile, so a FLUSH
+that promises persistence must fail."""
 QP_RIGHTS = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | FLUSH_GLOBAL | FLUSH_PERSISTENT
-"""Rights that a queue pair may have; the region still has to have them."""
+"""Rights that a queue pair may have; the region must grant them, too."""
 NEED_LOCAL_WRITE = REMOTE_WRITE | REMOTE_ATOMIC

@@ -1,4 +1,4 @@
-"""IP addresses and their text, the same whatever the Python."""
+"""Parse and format IP addresses, independent of the Python version."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def parse_address(text: str) -> bytes:
     """Return an IPv4 or IPv6 address as 4 or 16 bytes.
 
     Raises:
-        LinkError: not an address, or a wildcard: the ICRC covers the real one.
+        LinkError: not an address, or the wildcard; the ICRC covers the actual address.
     """
     try:
         address = ip_address(text.partition("%")[0])
     except ValueError:
         raise LinkError(f"address {text!r} is not an IPv4 or IPv6 address: give one such as 127.0.0.1") from None
     if address.is_unspecified:
-        raise LinkError(f"address {text} is a wildcard: give one that this machine has, as the ICRC covers it")
+        raise LinkError(f"address {text} is the wildcard: give an address of this machine, since the ICRC covers it")
     return address.packed

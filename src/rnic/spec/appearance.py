@@ -1,6 +1,6 @@
-"""Appearance of a device to programs: its GID table, the speed of its link, its place in the machine.
+"""Attributes that a device reports to programs: GID table, link rate, NUMA node and PCI address.
 
-Nothing here changes what the device does: a link of 400 Gb/s is as fast as one of 10.
+None of them changes what the device does: a reported rate of 400 Gb/s makes it no faster.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from rnic.spec.json_text import json_value
 ROCE_V1, ROCE_V2 = 1, 2
 """Types of GID table entries, ``IBV_GID_TYPE_*``."""
 ONE, FULL = "one", "full"
-"""GID tables: the address alone; or with the link-local address, each of RoCE v1 and v2."""
+"""GID tables: ``one`` holds the address alone, ``full`` the address and the link-local address, each for RoCE v1 and
+v2."""
 
 _PCI = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 _LINK_LOCAL = bytes((0xFE, 0x80, *bytes(6)))
@@ -28,7 +29,8 @@ MAX_NUMA_NODES = 1024
 
 
 class Rate(NamedTuple):
-    """A link: ``active_speed`` and ``active_width`` of ``ibv_port_attr``, and its line in ``/sys``."""
+    """A link rate: ``active_speed`` and ``active_width`` of ``ibv_port_attr``, and the text of the ``rate`` file in
+    sysfs."""
 
     speed: int
     width: int
@@ -45,24 +47,24 @@ RATES = {
     400: Rate(128, 2, "400 Gb/sec (4X NDR)"),
     800: Rate(128, 4, "800 Gb/sec (8X NDR)"),
 }
-"""Links by Gb/s."""
+"""Link rates by Gb/s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Appearance:
-    """Appearance of one device.
+    """Reported attributes of one device.
 
     Raises:
-        VerbsError: EINVAL: a value that no device has, in one line.
+        VerbsError: EINVAL: a value is out of range.
     """
 
     gids: str = ONE
     rate: int = 10
-    """Gb/s of the link."""
+    """Link rate in Gb/s."""
     numa: int = -1
     """NUMA node, -1 for none."""
     pci: str = ""
-    """PCI address, such as ``0000:18:00.0``; empty for a device without."""
+    """PCI address, such as ``0000:18:00.0``; empty for none."""
 
     def __post_init__(self) -> None:
         if self.gids not in (ONE, FULL):
@@ -85,7 +87,7 @@ def appearance(text: str) -> Appearance:
     """Return the appearance that a JSON text describes; an empty text gives the default.
 
     Raises:
-        VerbsError: EINVAL: a value that no device has.
+        VerbsError: EINVAL: a value is out of range.
     """
     try:
         told = json_value(text) if text else {}
@@ -97,7 +99,7 @@ def appearance(text: str) -> Appearance:
 
 
 def number_of(name: str) -> int:
-    """Return the number at the end of a device's name: that of its uverbs node, if no other device has it."""
+    """Return the number at the end of a device's name, which its uverbs node gets if it is free."""
     found = re.search(r"\d{1,6}$", name)
     return int(found[0]) if found else 0
 
@@ -106,9 +108,8 @@ def gid_table(look: Appearance, address: bytes, guid: int) -> tuple[tuple[bytes,
     """Return the GIDs of a device's port, and their types.
 
     Args:
-        look: which table.
-        address: the device's, 4 or 16 bytes.
-        guid: its node GUID, of which the link-local address is made.
+        look: attributes that select the table. address: IP address of the device, 4 or 16 bytes. guid: node GUID, from
+        which the link-local address is derived.
     """
     own = gid_from_address(address)
     if look.gids == ONE:

@@ -1,9 +1,9 @@
-"""The process boundary: messages between a program and its user's NIC process, and the window that they share.
+"""The process boundary: messages between a program and its user's NIC process, and their shared register window.
 
-Python, the C header and the documentation come from these tables. All numbers are little-endian; GIDs and GUIDs
-keep their bytes. Messages go over an AF_UNIX SOCK_SEQPACKET socket, one connection for each opened context; each
-is a header and a body, and each answer repeats kind and token, says an errno, and has a body or, where the errno
-is not 0, one line of text. Closing the connection, in whatever way, closes the context.
+The Python codec, the C header and the documentation are generated from these tables. All integers are little-endian;
+GIDs and GUIDs are in network byte order. Messages go over an AF_UNIX SOCK_SEQPACKET socket, one connection per open
+context. A request is a header and a body. Its answer repeats kind and token and carries an errno, then a body, or one
+line of text if the errno is not 0. Closing the connection closes the context.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ MSG_HELLO, MSG_LIST, MSG_OPEN, MSG_COMMAND, MSG_VECTOR, MSG_SHARE, MSG_UNSHARE, 
     1, 11
 )
 MSG_FAULT = 11
-"""JSON ``{"device": NAME, "event": [WORD, ...]}``, words as ``rnic fault`` takes them; none only asks what holds. With
-``rules``, a list of them, verbs fail by these from now on (:mod:`rnic.link.verbs_faults`)."""
+"""JSON ``{"device": NAME, "event": [WORD, ...]}``, words as ``rnic fault`` takes them; without words, only list active
+faults. A list ``rules`` installs fault rules for verbs (:mod:`rnic.link.verbs_faults`)."""
 MSG_REGISTER = 12
-"""A load or store of the global block, whose registers are no memory: they stand in no window."""
+"""Load or store a register of the global block, which is not mapped in the window."""
 MSG_PUNT = 13
-"""From a program with its own slot: what its engine leaves to the reference; its arena is lent with the message."""
+"""From a program with its own slot: hand work that its engine does not do to the reference, together with the arena."""
 
 MSG_SHM_RING = 14
-"""From a program with its own slot: it would take part in loopback inside the NIC. Then, for each connected queue pair,
-the program at its other end."""
+"""From a program with its own slot: join shared-memory loopback; then, for each connected queue pair, ask for the rings
+of the program at the other end."""
 
 MSG_EXPLAIN = 15
-"""Brings the program's stderr: from now on it gets a line for each request of its queue pairs that fails, and for each
-message that is missed (:mod:`rnic.spec.reasons`)."""
+"""Pass the program's stderr. The NIC process writes a line there for each failed request and each missed message of its
+queue pairs (:mod:`rnic.spec.reasons`)."""
 
 MSG_VERBS_RULES = 16
-"""Asks for the rules for verbs that the library applies (:data:`rnic.spec.verbs_faults.VERBS_RULE`), if the
-window's header says that there are any."""
+"""Ask for the fault rules that the library applies (:data:`rnic.spec.verbs_faults.VERBS_RULE`). Only sent if the
+window's header counts any."""
 
 MSG_NETLINK = 17
-"""Brings the other end of what the program takes for a NETLINK_RDMA socket; the body are the names of its devices, with
-commas, none for all."""
+"""Pass the peer of the socket that stands for the program's NETLINK_RDMA socket. The body is its device names,
+separated by commas; empty for all."""
 
 MSG_CAPTURE = 18
-"""Brings the writing end of a pipe or FIFO, which gets a device's packets as pcapng until either end closes it or the
-connection; the body is the device's name, empty for the first."""
+"""Pass the write end of a pipe or FIFO, to which a device's packets are written as pcapng until either end closes it or
+the connection. The body is the device's name; empty for the first."""
 
 MSG_SOURCE_PORT = 19
-"""From a program with its own slot: it would send from one of the device's source ports. The answer brings a socket."""
+"""From a program with its own slot: ask for a socket bound to one of the device's source ports."""
 
 MSG_UMAD = 20
 """Opens a device's umad file, whose other end it brings, or says what ioctl asks of one. The body: UMAD_*, the device's
@@ -56,23 +56,23 @@ number or what opening answered, and the kernel's structure. The answer is a wor
 UMAD_OPEN, UMAD_REGISTER, UMAD_REGISTER2, UMAD_UNREGISTER = range(4)
 
 DMA_PROC_MEM = 0
-"""OPEN brings the program's ``/proc/self/mem``, open for reading and writing."""
+"""OPEN passes the program's ``/proc/self/mem``, open for reading and writing."""
 DMA_COPIER = 1
-"""OPEN brings one end of a socket pair, at whose other end a thread of the program copies."""
+"""OPEN passes one end of a socket pair; a thread of the program serves copies at the other end."""
 
 DMA_SLOT = 0x100
-"""With the mode of OPEN: the program would run the engine itself, in a slot. An answer with a slot brings its socket,
-its arena, its shared record and the page of the device's budget, in this order, behind the window and the NIC
-process's eventfd."""
+"""Flag in the mode of OPEN: the program asks for a slot, to run the engine itself. An answer with a slot passes these
+descriptors after the window and the NIC process's eventfd: socket, arena, shared record and budget page of the
+device."""
 DMA_UNFIT = 0x200
-"""With DMA_PROC_MEM or DMA_COPIER: it had a slot and may not use it, since its system refuses it what that takes."""
+"""With DMA_PROC_MEM or DMA_COPIER: the program had a slot, but a system call that the bypass needs is refused."""
 DMA_NO_ENGINE = 0x400
-"""With DMA_PROC_MEM: it would have a slot, and has no compiled engine to run."""
+"""With DMA_PROC_MEM: the program could have a slot, but has no compiled engine."""
 
 NAME_BYTES = 16
 MAX_MESSAGE = 65_536
 MAX_SOURCE_PORTS = 256
-"""Ports that a device sends from; more would spread no better and cost descriptors."""
+"""Most source ports of a device; more would cost descriptors and spread traffic no better."""
 PAGE_BYTES = 4096
 
 
@@ -88,12 +88,14 @@ REPLY_HEADER = _layout(
     word("token", 4, "as asked"),
     word("error", 8, "errno, 0 for success; else the body is one line of UTF-8 text"),
 )
-HELLO = _layout("HELLO", 12, word("magic", 0, "MAGIC"), word("version", 4, "VERSION"), word("pid", 8, "of the program"))
+HELLO = _layout(
+    "HELLO", 12, word("magic", 0, "MAGIC"), word("version", 4, "VERSION"), word("pid", 8, "process ID of the program")
+)
 HELLO_REPLY = _layout(
     "HELLO answer",
     12,
-    word("version", 0, "of the NIC process"),
-    word("pid", 4, "of the NIC process"),
+    word("version", 0, "VERSION of the NIC process"),
+    word("pid", 4, "process ID of the NIC process"),
     word("devices", 8, "number of devices"),
 )
 LIST_RECORD = _layout(
@@ -112,58 +114,58 @@ OPEN = _layout(
     28,
     wide("name", 0, "device name", 16),
     word("mode", 16, "DMA_* number"),
-    word("page", 20, "bytes of a page of the program"),
-    word("copier", 24, "DMA_COPIER: which thread of the program copies, 0 where it cannot say"),
+    word("page", 20, "page size of the program in bytes"),
+    word("copier", 24, "DMA_COPIER: ID of the copying thread, 0 if unknown"),
 )
 OPEN_REPLY = _layout(
     "OPEN answer",
     32,
     word("blocks", 0, "queue blocks in the window"),
-    word("block_bytes", 4, "bytes of a queue block"),
-    wide("window_bytes", 8, "bytes of the window"),
-    wide("rung_offset", 16, "where the rung bytes begin, one for each block"),
-    wide("blocks_offset", 24, "where the queue blocks begin"),
+    word("block_bytes", 4, "size of a queue block"),
+    wide("window_bytes", 8, "size of the window"),
+    wide("rung_offset", 16, "offset of the rung bytes, one for each block"),
+    wide("blocks_offset", 24, "offset of the queue blocks"),
 )
 OPEN_SLOT = _layout(
     "OPEN answer, of a slot",
     580,
-    wide("layout", 0, "hash of the tables that the arena is laid out by", 8),
-    wide("arena_bytes", 8, "bytes of the arena"),
-    wide("shared_bytes", 16, "bytes of the shared record with the receive buffers"),
+    wide("layout", 0, "hash of the layout tables of the arena", 8),
+    wide("arena_bytes", 8, "size of the arena"),
+    wide("shared_bytes", 16, "size of the shared record and the receive buffers"),
     word("first_qpn", 24, "the slot's first queue pair number"),
-    word("slot", 28, "its number, 1 and up"),
+    word("slot", 28, "slot number, from 1"),
     word("udp_port", 32, "the device's UDP port"),
     word("address_bytes", 36, "4 or 16"),
     wide("address", 40, "the device's IP address", 16),
-    wide("budget_bytes", 56, "bytes of the page of the device's budget", 8),
-    word("source_ports", 64, "UDP ports that it sends from, at most MAX_SOURCE_PORTS"),
+    wide("budget_bytes", 56, "size of the device's budget page", 8),
+    word("source_ports", 64, "number of UDP source ports, at most MAX_SOURCE_PORTS"),
     wide(
         "source_port_list",
         68,
-        "these, of two bytes each; sockets of others than the device's come with SOURCE_PORT",
+        "the source ports, two bytes each; SOURCE_PORT asks for a socket of one",
         512,
     ),
 )
-"""Behind the OPEN answer, where there is one."""
+"""Follows the OPEN answer if the program got a slot."""
 PUNT_PACKET, PUNT_TURN, PUNT_NOTIFY, PUNT_DOORBELL, PUNT_TIMER = range(1, 6)
 PUNT_NOTIFY_SEND, PUNT_NOTIFY_RECV = 4, 8
-"""Bits that tell for which completion queue PUNT_NOTIFY asks."""
+"""Completion queues that PUNT_NOTIFY is about."""
 PUNT = _layout(
     "PUNT",
     112,
     word("kind", 0, "PUNT_* number"),
     word("effects", 4, "of PUNT_NOTIFY: PUNT_NOTIFY_SEND, PUNT_NOTIFY_RECV"),
     wide("qp", 8, "offset of the queue pair's record in the arena; of PUNT_DOORBELL the block"),
-    wide("limit", 16, "of a turn: packets that it may send"),
-    wide("count", 24, "packets made before; of packets: those of their sender that were taken since the last PUNT"),
+    wide("limit", 16, "of a turn: packet budget"),
+    wide("count", 24, "packets built before; of packets: packets taken from their sender since the last PUNT"),
     wide("bytes", 32, "their bytes"),
-    wide("room", 40, "packets that its requests may be"),
-    word("step", 48, "where it goes on"),
-    word("buffer", 52, "of packets: number of the receive buffer that they are in"),
+    wide("room", 40, "packets that its requests may use"),
+    word("step", 48, "step at which to continue"),
+    word("buffer", 52, "of packets: index of their receive buffer"),
     word("length", 56, "bytes in it"),
-    word("at", 60, "bytes taken of it"),
+    word("at", 60, "bytes already processed"),
     word("segment", 64, "bytes of each packet but the last"),
-    word("sender_bytes", 68, "bytes of the sender's raw socket address, which follows these fields"),
+    word("sender_bytes", 68, "length of the sender's raw socket address, which follows these fields"),
     word("tclass", 72, "traffic class"),
     word("hop_limit", 76, "hop limit"),
     word("flow_label", 80, "IPv6 flow label"),
@@ -173,29 +175,29 @@ PUNT_SENDER_MAX = 28
 PUNT_REPLY = _layout(
     "PUNT answer",
     16,
-    wide("count", 0, "packets of the turn"),
-    word("reschedule", 8, "it is to have another turn in the end"),
-    word("settled", 12, "the engine may take what comes from the packets' sender"),
+    wide("count", 0, "packets sent in the turn"),
+    word("reschedule", 8, "1: schedule another turn"),
+    word("settled", 12, "1: the engine may process further packets of this sender"),
 )
 SHM_RING = _layout(
     "SHM_RING",
     16,
-    word("qpn", 0, "a connected queue pair; 0 to take part from now on"),
-    wide("cookie_va", 8, "with 0: where the program's cookie will lie, COOKIE_BYTES of its memory"),
+    word("qpn", 0, "a connected queue pair; 0 to join"),
+    wide("cookie_va", 8, "with QPN 0: address of the program's cookie, COOKIE_BYTES long"),
 )
 SHM_RING_REPLY = _layout(
     "SHM_RING answer",
     48,
-    word("numbers", 0, "queue pairs of that program, 0 for none that shares rings"),
-    word("first_qpn", 4, "the first of them"),
+    word("numbers", 0, "size of that program's QPN range, 0 if it does not take part"),
+    word("first_qpn", 4, "first QPN of the range"),
     word("pid", 8, "its process"),
-    word("ring", 12, "the ring to send on"),
-    wide("bytes", 16, "bytes of the file of rings"),
-    wide("cookie_va", 24, "where its cookie lies"),
+    word("ring", 12, "ring to send on"),
+    wide("bytes", 16, "size of the ring file"),
+    wide("cookie_va", 24, "address of its cookie"),
     wide("cookie", 32, "its cookie; of QPN 0 the program's own", 16),
 )
-"""With QPN 0 comes the datagram socket of the program's own doorbell; with others the file of rings and the doorbell of
-the peer, if there is a peer."""
+"""The answer for QPN 0 passes the datagram socket of the program's own doorbell; for other QPNs the ring file and the
+peer's doorbell, if there is a peer."""
 SOURCE_PORT = _layout("SOURCE_PORT", 4, word("port", 0, "one of the source ports"))
 COMMAND = _layout(
     "COMMAND",
@@ -206,33 +208,33 @@ COMMAND = _layout(
     wide("in_param", 8, "not used"),
     word("inbox_bytes", 16, "bytes of inbox that follow"),
 )
-"""A message holds one command or several, each with its inbox behind it. They are executed in order until one
-fails; the answer is theirs, one after the other, as far as they were executed."""
+"""A message holds one or more commands, each followed by its inbox. They are executed in order until one fails. The
+answer holds one answer per executed command, in order."""
 COMMAND_REPLY = _layout(
     "COMMAND answer",
     16,
     word("status", 0, "command status"),
-    word("outbox_bytes", 4, "bytes of outbox that follow; of a command that failed: of its reason"),
+    word("outbox_bytes", 4, "bytes of outbox that follow; of the reason if the command failed"),
     wide("out_param", 8, "output parameter"),
 )
-"""Its outbox follows, and behind that the answer to the next command of the message. Where a command fails for a reason
-of :mod:`rnic.spec.reasons`, the outbox is the reason's number, a word, and one line of UTF-8: ``VERB: TEXT``."""
+"""Its outbox follows, then the answer to the next command. If a command fails for a reason of :mod:`rnic.spec.reasons`,
+the outbox holds the reason's number (32 bits) and one line of UTF-8, ``VERB: TEXT``."""
 VECTOR = _layout("VECTOR", 4, word("vector", 0, "interrupt vector; the answer brings an eventfd"))
 REGISTER = _layout(
     "REGISTER",
     12,
     word("offset", 0, "byte offset of the register in the global block"),
     word("store", 4, "1 to store a value, 0 to load"),
-    word("value", 8, "what to store"),
+    word("value", 8, "value to store"),
 )
-REGISTER_REPLY = _layout("REGISTER answer", 4, word("value", 0, "what a load shows there now"))
+REGISTER_REPLY = _layout("REGISTER answer", 4, word("value", 0, "value that a load reads there now"))
 SHARE = _layout(
     "SHARE",
     32,
-    wide("va", 0, "where the program has the file mapped"),
+    wide("va", 0, "address of the program's mapping of the file"),
     wide("bytes", 8, "length of the mapping"),
     wide("offset", 16, "offset in the file"),
-    word("writable", 24, "1 where the NIC may write"),
+    word("writable", 24, "1 if the NIC may write"),
 )
 UNSHARE = _layout("UNSHARE", 16, wide("va", 0, "as in SHARE"), wide("bytes", 8, "as in SHARE"))
 WINDOW = _layout(
@@ -241,27 +243,27 @@ WINDOW = _layout(
     word("magic", 0, "MAGIC"),
     word("version", 4, "VERSION"),
     word("blocks", 8, "queue blocks"),
-    word("asleep", 12, "not 0 while the NIC sleeps: who rings a doorbell then writes to the wake eventfd"),
+    word("asleep", 12, "not 0 while the NIC sleeps: after ringing a doorbell, write to the wake eventfd"),
     word("alive", 16, "1 while the NIC process serves this window"),
-    word("verbs_rules", 20, "rules of a fault script for VERBS_RULES to bring"),
+    word("verbs_rules", 20, "fault rules that VERBS_RULES returns"),
 )
-"""Page 0 of the window; rung bytes follow from page 1 on, then the queue blocks."""
+"""Page 0 of the window; rung bytes start at page 1, then the queue blocks follow."""
 
 COPY_READ, COPY_WRITE, COPY_CHECK, COPY_CHECK_WRITE = range(4)
 MAX_COPY = 32_768
-"""Most bytes of one copy."""
+"""Largest copy in bytes."""
 COPY = _layout(
     "copy request",
     24,
     wide("va", 0, "address in the program"),
-    wide("bytes", 8, "to copy, at most MAX_COPY; to check, any number"),
+    wide("bytes", 8, "length: at most MAX_COPY to copy, any to check"),
     word("kind", 16, "COPY_* number; the data follows COPY_WRITE"),
 )
 """Request of the NIC process to a copying thread (``DMA_COPIER``), one at a time over the socket pair of OPEN."""
-COPY_REPLY = _layout("copy answer", 4, word("error", 0, "0 or an errno; the data follows COPY_READ's"))
+COPY_REPLY = _layout("copy answer", 4, word("error", 0, "0 or an errno; after COPY_READ, the data follows"))
 
 INFO_WHY = "why "
-"""INFO of a device and this and a queue pair number: why something failed there the last time, as JSON text."""
+"""Name suffix of INFO, followed by a queue pair number: the reason of its last failure, as JSON."""
 
 REQUEST_BYTES: dict[int, tuple[int, int]] = {
     MSG_HELLO: (HELLO.size, HELLO.size),
@@ -285,4 +287,4 @@ REQUEST_BYTES: dict[int, tuple[int, int]] = {
     MSG_UMAD: (8, 48),
 }
 """Smallest and largest body of each request."""
-INFO_REPLY = _layout("INFO answer", 8, wide("bytes", 0, "of JSON in the file that comes along"))
+INFO_REPLY = _layout("INFO answer", 8, wide("bytes", 0, "length of the JSON text in the file that is passed along"))

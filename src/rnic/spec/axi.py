@@ -16,7 +16,7 @@ class Resp(IntEnum):
 
 
 class Burst(IntEnum):
-    """AXI burst types; the descriptor engine sends INCR only, PAXI takes all."""
+    """AXI burst types; the descriptor engine sends INCR only, PAXI accepts all."""
 
     FIXED = 0
     INCR = 1
@@ -31,7 +31,7 @@ MAX_LEN: Final = MAX_BEATS - 1
 """Largest AxLEN: beats less one."""
 MAX_FIXED_BEATS: Final = 16
 WRAP_BEATS: Final = (2, 4, 8, 16)
-"""Beats of a FIXED burst at most, and those that a WRAP burst may have (A3.4.1)."""
+"""Legal lengths of a WRAP burst; the largest is also the limit of a FIXED burst (A3.4.1)."""
 MAX_DATA_BITS: Final = 1024
 MIN_DATA_BITS: Final = 8
-"""Widths of a bus (A1.2.1)."""
+"""Narrowest and widest data bus (A1.2.1)."""

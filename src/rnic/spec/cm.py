@@ -14,15 +14,15 @@ REJ_INVALID_GID = 12
 REJ_INVALID_MTU = 26
 REJ_CONSUMER_DEFINED = 28
 REJ_DUPLICATE_COMM_ID = 30
-"""Reasons of REJ (IBA 12.6.7.2) as far as they are given here; all have names in :mod:`rnic.wire.cm_message`."""
+"""REJ reasons (IBA 12.6.7.2) that rnic sends or handles; :mod:`rnic.wire.cm_message` names all of them."""
 
 REJECTED_REQ, REJECTED_REP, REJECTED_OTHER = range(3)
-"""Message that a REJ is about; MRA's numbers are the same for REQ and REP."""
+"""Message that a REJ answers; MRA uses the same numbers for REQ and REP."""
 
 SIDR_SUCCESS, SIDR_UNSUPPORTED, SIDR_REJECTED, SIDR_NO_QP = range(4)
 """Status of SIDR_REP (IBA 12.11.2)."""
 APR_UNSUPPORTED = 2
-"""Status of APR: no alternate paths here (IBA 12.8.2)."""
+"""Status of APR: alternate paths are not supported (IBA 12.8.2)."""
 
 TRANSPORT_RC, TRANSPORT_UC = 0, 1
 """Transport service types of REQ."""
@@ -52,7 +52,7 @@ FIRST_DYNAMIC_PORT, LAST_DYNAMIC_PORT = 32_768, 60_999
     EVENT_ADDR_CHANGE,
     EVENT_TIMEWAIT_EXIT,
 ) = range(16)
-"""Events of rdma_cm, ``RDMA_CM_EVENT_*``."""
+"""rdma_cm events, ``RDMA_CM_EVENT_*``."""
 
 EVENT_NAMES = {
     number: name.removeprefix("EVENT_")
@@ -67,7 +67,7 @@ def service_id(port_space: int, port: int) -> int:
 
 
 def port_key(service_id: int) -> int:
-    """Return the prefix that the service IDs of one port share, whatever their port space; the ID itself if it names no
+    """Return the prefix that the service IDs of one port share in all port spaces, or the ID itself if it names no
     port."""
     return service_id & ~_PROTOCOL if service_id >> 24 == _IP_PREFIX else service_id
 
@@ -77,18 +77,18 @@ _IP_PREFIX, _PROTOCOL = 1, 0xFF << 16
 
 
 RESPONSE_TIMEOUT = 20
-"""Time that a peer may take to answer, as 4.096 us << code: 4.3 s."""
+"""CM response timeout, as 4.096 us << code: 4.3 s."""
 MAX_CM_RETRIES = 15
 MRA_SERVICE_TIMEOUT = 24
-"""Time that MRA asks for: 69 s for a listener to make up its mind."""
+"""Service timeout in MRA: a listener has 69 s to accept or reject."""
 PACKET_LIFETIME = 16
-"""Of a path, as a code: 268 ms. Twice that is the time that a finished connection waits."""
+"""Packet lifetime of a path, as a code: 268 ms. A closed connection stays in time wait for twice that."""
 ACK_TIMEOUT = 16
-"""Local ACK timeout of connected queue pairs: 268 ms, and with seven retries two seconds for a peer that is busy."""
+"""Local ACK timeout of connected queue pairs: 268 ms, so seven retries give a busy peer two seconds."""
 MIN_RNR_TIMER = 12
 UNIT_NS = 4_096
 
 
 def code_ns(code: int) -> int:
-    """Return the nanoseconds of a timeout code."""
+    """Return a timeout code's duration in nanoseconds."""
     return UNIT_NS << code

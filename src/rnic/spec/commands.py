@@ -41,12 +41,14 @@ ARM_SRQ = 0x040
 ALLOC_MW = 0xF00
 DEALLOC_MW = 0xF01
 ALLOC_RES = 0xF10
-"""Allocate a number: in_modifier is a ``RES_*`` kind, out_param the number. An extension of rnic, as is FREE_RES."""
+"""Allocate a number: in_modifier is a ``RES_*`` kind, out_param returns the number. An extension of rnic, as is
+FREE_RES."""
 FREE_RES = 0xF11
 TOERR_ON_COMMAND = 1
-"""TOERR with this op_modifier follows a completion that had to fail: it is no verb of the program."""
+"""op_modifier of a TOERR that follows a completion failed by a fault rule, as opposed to a modify verb."""
 SET_WEIGHT = 0xF12
-"""Set a queue pair's weight: in_modifier is the QPN, op_modifier its share, 1 to 16. An extension of rnic."""
+"""Set a queue pair's scheduler weight: in_modifier is the QPN, op_modifier the weight, 1 to 16. An extension of
+rnic."""
 READ_NON_RDMA = 0xF13
 """Read the oldest non-RDMA frame from byte in_modifier on; op_modifier 1 then removes it. An extension of rnic."""
 READ_CFG = 0xF14
@@ -81,7 +83,7 @@ ST_BAD_NVMEM = 0x0B
 ST_BAD_QP_STATE = 0x10
 ST_BAD_SIZE = 0x40
 ST_ERRNO = 0x80
-"""With an errno in bits 6:0: a rule of a fault script had the command fail (:mod:`rnic.link.verbs_faults`)."""
+"""A fault rule failed the command (:mod:`rnic.link.verbs_faults`); bits 6:0 hold the errno."""
 
 STATUS_NAMES = {
     ST_OK: "OK",
@@ -100,7 +102,7 @@ STATUS_NAMES = {
     ST_ERRNO: "ERRNO",
 }
 
-# --- kinds of number that ALLOC_RES hands out
+# --- kinds of number that ALLOC_RES allocates
 RES_UAR_BLOCK = 1
 RES_PD = 2
 RES_QP = 3
@@ -126,35 +128,35 @@ RESOURCE_NAMES = {
 COMMAND_DOCS: dict[int, tuple[str, str, str]] = {
     QUERY_DEV_LIM: ("", "", "limits, port, P_Key and GID tables"),
     QUERY_ADAPTER: ("", "", "vendor, device, version, GUID"),
-    INIT_HCA: ("", "", "start: where the context tables lie; the port opens"),
-    CLOSE_HCA: ("", "", "stop; only where nothing exists and no other context is open"),
+    INIT_HCA: ("", "", "start: set the context table addresses, open the port"),
+    CLOSE_HCA: ("", "", "stop; only without objects and other open contexts"),
     INIT_PORT: ("port, 1", "", "open the port"),
-    CLOSE_PORT: ("port, 1", "", "close the port: nothing is sent, what arrives is dropped"),
-    SW2HW_MPT: ("key", "", "make a region of an allocated key"),
+    CLOSE_PORT: ("port, 1", "", "close the port: send nothing, drop what arrives"),
+    SW2HW_MPT: ("key", "", "create a region with an allocated key"),
     QUERY_MPT: ("key", "", "the entry of a region or window"),
     HW2SW_MPT: ("key", "", "destroy a region; BUSY while windows are bound to it"),
     WRITE_MTT: ("entries", "", "fill a page list"),
-    MAP_EQ: ("EQN, bit 31 takes away", "", "send event types to an EQ; the mailbox is a mask of them"),
+    MAP_EQ: ("EQN, bit 31 unmaps", "", "map event types to an EQ; the mailbox is their mask"),
     SW2HW_EQ: ("EQN", "", "create an event queue"),
     HW2SW_EQ: ("EQN", "", "destroy it; BUSY while CQs report to it"),
     SW2HW_CQ: ("CQN", "", "create a completion queue"),
     HW2SW_CQ: ("CQN", "", "destroy it; BUSY while queue pairs complete there"),
     RST2INIT: ("QPN", "", "create a queue pair with its rings"),
-    INIT2RTR: ("QPN", "", "path, peer: may receive"),
-    RTR2RTS: ("QPN", "", "timers, limits: may send"),
-    RTS2RTS: ("QPN", "", "change attributes at work"),
-    SQERR2RTS: ("QPN", "", "send again after a send error"),
-    TOERR: ("QPN", "", "stop: everything posted is flushed"),
-    RTS2SQD: ("QPN", "", "finish what was begun, begin nothing"),
+    INIT2RTR: ("QPN", "", "set path and peer; enables receiving"),
+    RTR2RTS: ("QPN", "", "set timers and limits; enables sending"),
+    RTS2RTS: ("QPN", "", "change attributes in RTS"),
+    SQERR2RTS: ("QPN", "", "resume sending after a send error"),
+    TOERR: ("QPN", "", "go to ERR: flush all posted requests"),
+    RTS2SQD: ("QPN", "", "drain the send queue: finish started requests, start none"),
     SQD2RTS: ("QPN", "", "go on"),
-    ERR2RST: ("QPN", "", "destroy from any state: what is posted is forgotten"),
-    QUERY_QP: ("QPN", "", "the context, brought up to date"),
+    ERR2RST: ("QPN", "", "destroy from any state, without flush completions"),
+    QUERY_QP: ("QPN", "", "read the up-to-date context"),
     CONF_SPECIAL_QP: ("QPN", "", "make a queue pair QP0 or QP1; RoCE has no QP0, and QP1 is the NIC's own"),
-    MAD_IFC: ("port, 1", "", "hand a management datagram to the NIC's agent"),
-    READ_MGM: ("", "", "this context's members of a multicast group"),
-    WRITE_MGM: ("", "", "set them; none leaves the group"),
-    MGID_HASH: ("", "", "the hash of a group's GID"),
-    RESIZE_CQ: ("CQN", "", "go on in another ring; unread entries move along"),
+    MAD_IFC: ("port, 1", "", "pass a management datagram to the NIC's agent"),
+    READ_MGM: ("", "", "read this context's members of a multicast group"),
+    WRITE_MGM: ("", "", "set the members; an empty list leaves the group"),
+    MGID_HASH: ("", "", "hash a group's GID"),
+    RESIZE_CQ: ("CQN", "", "switch to another ring and move unread entries there"),
     INIT2INIT: ("QPN", "", "change attributes before RTR"),
     NOP: ("", "", "nothing"),
     SW2HW_SRQ: ("SRQN", "", "create a shared receive queue"),
@@ -164,34 +166,34 @@ COMMAND_DOCS: dict[int, tuple[str, str, str]] = {
     ARM_SRQ: ("SRQN", "", "set the limit that raises SRQ_LIMIT"),
     ALLOC_MW: ("PD", "type, 1 or 2", "create a memory window; its key is the output parameter"),
     DEALLOC_MW: ("window", "", "destroy a window, by the index of its keys"),
-    ALLOC_RES: ("RES_* kind", "", "hand out a number: the output parameter"),
-    FREE_RES: ("number", "RES_* kind", "give a number back; BUSY while something has it"),
-    SET_WEIGHT: ("QPN", "weight, 1 to 16", "a queue pair's share of the turns"),
-    READ_NON_RDMA: ("first byte", "1 takes it away", "the oldest frame of the non-RDMA channel"),
-    READ_CFG: ("offset", "", "a congestion register: the output parameter"),
-    WRITE_NON_RDMA: ("length", "", "send the mailbox's packet, which is not RDMA, by the non-RDMA channel"),
-    WRITE_CFG: ("offset", "", "set it to the mailbox's 8 bytes; a device's own while no other program is there"),
-    OPEN_XRCD: ("", "", "open an XRC domain, which the mailbox may name by a file"),
-    CLOSE_XRCD: ("XRCD", "", "close it; BUSY while something of this context is in it"),
-    UNMAP_ICM: ("entries", "", "take context memory back"),
-    MAP_ICM: ("entries", "1 contexts, 2 memory tables", "lend pages for context memory"),
+    ALLOC_RES: ("RES_* kind", "", "allocate a number, returned in the output parameter"),
+    FREE_RES: ("number", "RES_* kind", "free a number; BUSY while it is in use"),
+    SET_WEIGHT: ("QPN", "weight, 1 to 16", "set a queue pair's scheduler weight"),
+    READ_NON_RDMA: ("first byte", "1 removes it", "read the oldest frame of the non-RDMA channel"),
+    READ_CFG: ("offset", "", "read a congestion register into the output parameter"),
+    WRITE_NON_RDMA: ("length", "", "send the packet in the mailbox on the non-RDMA channel"),
+    WRITE_CFG: ("offset", "", "write a register from the mailbox; a device's own only without other programs"),
+    OPEN_XRCD: ("", "", "open an XRC domain; the mailbox may identify its file"),
+    CLOSE_XRCD: ("XRCD", "", "close an XRC domain; BUSY while this context has objects in it"),
+    UNMAP_ICM: ("entries", "", "unmap pages of context memory"),
+    MAP_ICM: ("entries", "1 contexts, 2 memory tables", "map pages as context memory"),
 }
-"""For people: what ``in_modifier`` and ``op_modifier`` are (empty: ignored), and what each command does."""
+"""For documentation: meaning of ``in_modifier`` and ``op_modifier`` (empty: ignored), and effect of each command."""
 
 STATUS_DOCS: dict[int, str] = {
     ST_OK: "done",
-    ST_INTERNAL_ERR: "a mailbox's memory did not answer",
+    ST_INTERNAL_ERR: "memory of a mailbox cannot be accessed",
     ST_BAD_OP: "no such command",
-    ST_BAD_PARAM: "a value out of range, or memory that cannot be reached",
-    ST_BAD_SYS_STATE: "not before INIT_HCA, or not now, or the context is closed",
-    ST_BAD_RESOURCE: "a number that the device keeps for itself",
+    ST_BAD_PARAM: "value out of range, or memory not accessible",
+    ST_BAD_SYS_STATE: "not allowed before INIT_HCA, in this state, or in a closed context",
+    ST_BAD_RESOURCE: "number reserved by the device",
     ST_RESOURCE_BUSY: "still in use",
     ST_EXCEED_LIM: "no more of that kind",
-    ST_BAD_RES_STATE: "not created yet, created already, or failed",
-    ST_BAD_INDEX: "a number that this context does not own",
-    ST_BAD_NVMEM: "context memory is not mapped, or does not answer",
-    ST_BAD_QP_STATE: "not from this state of the queue pair",
+    ST_BAD_RES_STATE: "object not created, already created, or failed",
+    ST_BAD_INDEX: "number not owned by this context",
+    ST_BAD_NVMEM: "context memory is not mapped or not accessible",
+    ST_BAD_QP_STATE: "not allowed in this queue pair state",
     ST_BAD_SIZE: "a mailbox or ring of the wrong size",
-    ST_ERRNO: "and an errno in bits 6 to 0: a fault script has it fail",
+    ST_ERRNO: "failed by a fault rule; bits 6:0 hold an errno",
 }
-"""For people: what each status says. A command that fails has changed nothing."""
+"""For documentation: meaning of each status. A failed command changes nothing."""

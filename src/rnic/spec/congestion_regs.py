@@ -2,10 +2,10 @@
 
 Offsets and bits are those of the core that 004 describes. It gives no unit for its two times; here both count
 windows of :data:`WINDOW_NS`, the 1,024 cycles of a 1 GHz clock in which that core counts bytes (a choice).
-Besides the outstanding limit, rates that software sets and the device keeps, and rates that the device finds itself
-(DCQCN), with what it finds them by and where they are. Its other parameters have no register in that core's list.
+The registers cover the outstanding limit, rates that software sets, and DCQCN: its state and some of its parameters.
+The other DCQCN parameters have no register in that core.
 
-A register of a queue pair up to 8192 lies ``QP_STRIDE * (QPN - 1)`` behind that of queue pair 1.
+The registers of queue pair ``QPN``, up to 8192, are ``QP_STRIDE * (QPN - 1)`` bytes after those of queue pair 1.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rnic.spec.layout import Field, bits
 from rnic.spec.registers import WideRegister
 
 WINDOW_NS: Final = 1_024
-"""Nanoseconds of one window, the unit of both times."""
+"""Length of one window, the unit of both times, in nanoseconds."""
 
 CNP_TIMER_THRD: Final = 0x2000A0
 DCQCN_CTRL: Final = 0x200200
@@ -31,7 +31,7 @@ QP_ROUNDS: Final = 0x600020
 QP_CC_RATE: Final = 0x600028
 QP_STRIDE: Final = 0x100
 QP_REGISTERS: Final = 0x2000
-"""Queue pairs that have registers, 1 to 8192 (004 7.2); those of the next kind follow behind them."""
+"""Queue pairs with registers, 1 to 8192 (004 7.2); the next kind of register follows."""
 
 TIME_MASK: Final = 0xFFFF
 RATE_MASK: Final = 0xFFFF_FFFF
@@ -40,7 +40,7 @@ MAX_RATE_MASK: Final = 0xFFFF
 BYTE_CNT_SHIFT: Final = 32
 BYTE_CNT_MASK: Final = (1 << 19) - 1
 BYTE_CNT_UNIT: Final = 64
-"""Bytes that a byte counter counts by (a choice: 19 bits then hold the 10 MB of the DCQCN paper)."""
+"""Unit of the byte counters in bytes (a choice: 19 bits then hold the 10 MB of the DCQCN paper)."""
 TIMER_BUSY: Final = 1 << 51
 ALPHA_REGISTER_BITS: Final = 10
 ROUNDS_MASK: Final = 0xFF
@@ -56,35 +56,33 @@ CONGESTION_REGISTERS: tuple[WideRegister, ...] = (
     WideRegister(
         "CNP_TIMER_THRD",
         CNP_TIMER_THRD,
-        "how long a CNP holds the outstanding limit down",
+        "time for which a CNP halves the outstanding limit",
         (bits("CNP_TIMER_THRD", 0, 15, 0, "windows of 1,024 ns; 0 is taken as 1", "RW"),),
     ),
     WideRegister(
         "DCQCN_CTRL",
         DCQCN_CTRL,
-        "how queue pairs raise their rates again while HW_EN holds",
+        "DCQCN rate increase while HW_EN is 1",
         (
-            bits("NOCNP_TIMER", 0, 15, 0, "a round of the timer, in windows of 1,024 ns; 0 is taken as 1", "RW"),
-            bits("MAX_RATE", 0, 31, 16, "bytes a window: what the wire takes; 0 is taken as 1", "RW"),
-            Field("BYTE_CNT", 0, 50, 32, "a round of the byte counter, in 64 bytes; 0 is taken as 1", 8, "RW"),
-            Field("TIMER_BUSY", 0, 51, 51, "1: some queue pair is below MAX_RATE", 8, "RO"),
+            bits("NOCNP_TIMER", 0, 15, 0, "timer period, in windows of 1,024 ns; 0 is taken as 1", "RW"),
+            bits("MAX_RATE", 0, 31, 16, "line rate, in bytes per window; 0 is taken as 1", "RW"),
+            Field("BYTE_CNT", 0, 50, 32, "period of the byte counter, in units of 64 bytes; 0 is taken as 1", 8, "RW"),
+            Field("TIMER_BUSY", 0, 51, 51, "1: a queue pair is below MAX_RATE", 8, "RO"),
         ),
     ),
     WideRegister(
         "ALPHA_TIMER",
         ALPHA_TIMER,
-        "how long without a CNP until alpha falls",
+        "time without a CNP after which alpha decreases",
         (bits("ALPHA_TIMER", 0, 15, 0, "windows of 1,024 ns; 0 is taken as 1", "RW"),),
     ),
     WideRegister(
         "CONGESTION_CTRL",
         CONGESTION_CTRL,
-        "what congestion does",
+        "congestion control features",
         (
-            bits("CNP_MERGE", 0, 15, 0, "windows of 1,024 ns in which one flow gets one CNP; 0: each mark one", "RW"),
-            bits(
-                "HW_EN", 0, 24, 24, "1: queue pairs find their rates by their CNPs (DCQCN); OST_LIMIT goes before", "RW"
-            ),
+            bits("CNP_MERGE", 0, 15, 0, "windows of 1,024 ns in which a flow gets one CNP; 0: one per mark", "RW"),
+            bits("HW_EN", 0, 24, 24, "1: DCQCN sets the rates of queue pairs; OST_LIMIT takes precedence", "RW"),
             bits("OST_LIMIT", 0, 26, 26, "1: a CNP halves the outstanding limit of its queue pair", "RW"),
             Field("LIMITER", 0, 54, 54, "1: no queue pair sends faster than its QP_RATE", 8, "RW"),
         ),
@@ -92,24 +90,24 @@ CONGESTION_REGISTERS: tuple[WideRegister, ...] = (
     WideRegister(
         "QP_CTRL",
         QP_CTRL,
-        "one queue pair's arbitration and timer",
+        "arbitration and timer of a queue pair",
         (
-            bits("SQ_ARB_MASK", 0, 1, 1, "1: its send queue takes no part in the arbitration", "RW"),
-            bits("TIMER_RUNS", 0, 5, 5, "1: its outstanding limit is halved, until its timer ends", "RO"),
+            bits("SQ_ARB_MASK", 0, 1, 1, "1: exclude its send queue from arbitration", "RW"),
+            bits("TIMER_RUNS", 0, 5, 5, "1: its outstanding limit is halved until its timer expires", "RO"),
         ),
         per_qp=True,
     ),
     WideRegister(
         "QP_RATE",
         QP_RATE,
-        "what the queue pair may send while LIMITER holds",
-        (bits("RATE", 0, 31, 0, "bytes of UDP payload a window of 1,024 ns; 0: as fast as it can", "RW"),),
+        "rate limit of the queue pair while LIMITER is 1",
+        (bits("RATE", 0, 31, 0, "bytes of UDP payload per window of 1,024 ns; 0: unlimited", "RW"),),
         per_qp=True,
     ),
     WideRegister(
         "QP_CNP_MERGE",
         QP_CNP_MERGE,
-        "what is left of the period in which marks of this flow bring no further CNP",
+        "time until the next mark of this flow causes a CNP",
         (bits("CNP_MERGE", 0, 15, 0, "windows of 1,024 ns, rounded up", "RO"),),
         per_qp=True,
     ),
@@ -117,20 +115,20 @@ CONGESTION_REGISTERS: tuple[WideRegister, ...] = (
         "QP_ALPHA",
         QP_ALPHA,
         "DCQCN's alpha",
-        (bits("ALPHA", 0, 9, 0, "1,024ths; 1,023 also where it is 1", "RO"),),
+        (bits("ALPHA", 0, 9, 0, "in 1,024ths; 1,023 also stands for 1", "RO"),),
         per_qp=True,
     ),
     WideRegister(
         "QP_BYTE_CNT",
         QP_BYTE_CNT,
         "DCQCN's byte counter",
-        (bits("BYTE_CNT", 0, 18, 0, "64 bytes that left in this round", "RO"),),
+        (bits("BYTE_CNT", 0, 18, 0, "bytes sent in this period, in units of 64", "RO"),),
         per_qp=True,
     ),
     WideRegister(
         "QP_ROUNDS",
         QP_ROUNDS,
-        "DCQCN's rounds since the last CNP, 255 at most",
+        "DCQCN periods since the last CNP, at most 255",
         (
             bits("TIMER_ROUNDS", 0, 7, 0, "of the timer", "RO"),
             bits("BYTE_ROUNDS", 0, 15, 8, "of the byte counter", "RO"),
@@ -140,8 +138,8 @@ CONGESTION_REGISTERS: tuple[WideRegister, ...] = (
     WideRegister(
         "QP_CC_RATE",
         QP_CC_RATE,
-        "the rate that DCQCN found",
-        (bits("CC_RATE", 0, 31, 0, "bytes of UDP payload a window of 1,024 ns; 0: as fast as it can", "RO"),),
+        "current DCQCN rate",
+        (bits("CC_RATE", 0, 31, 0, "bytes of UDP payload per window of 1,024 ns; 0: unlimited", "RO"),),
         per_qp=True,
     ),
 )

@@ -1,10 +1,10 @@
-"""Reasons for which received packets are dropped. Each reason is also the name of the counter that it bumps."""
+"""Drop reasons of received packets. Each is also the name of the counter that it increments."""
 
 from enum import Enum
 
 
 class DropReason(Enum):
-    """The value is the counter's name."""
+    """Reason to drop a packet; the value is the counter's name."""
 
     TOO_SHORT = "drop_too_short"
     TOO_LONG = "drop_too_long"

@@ -1,8 +1,8 @@
 """Registers, codes and table entry of the descriptor engine's network half (``hardware.md`` 1c).
 
-Offsets count from the block's own window of the AXI4-Lite slave. The registers that follow the documented ones, and
-the codes above them, are rnic's own: the documents leave a disabled block, a missing endpoint, an IP fragment and a
-packet of the wrong length unsaid.
+Offsets are relative to the block's window of the AXI4-Lite slave. The registers and codes after the documented ones are
+rnic's own: the documents do not cover a disabled block, a missing endpoint, an IP fragment and a packet of the wrong
+length.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ NET_ERROR_OF: Final = {
     TX_LOOKUP_MISS: ERR_NET_LOOKUP,
     TX_PACKET_LENGTH: ERR_NET_LENGTH,
 }
-"""The engine's error for a WRITE of which a packet met with such a code of the encapsulator."""
+"""The engine's error for a WRITE whose packet the encapsulator refused with this code."""
 
 RX_OK: Final = 0
 RX_MAC: Final = 1
@@ -114,7 +114,7 @@ DECAP_ERROR_NAMES: Final = {
 
 ENCAP_STATES: Final = ("IDLE", "CHECK", "LOOKUP", "GATHER", "PREFIX", "PAYLOAD", "TAIL", "DRAIN")
 DECAP_STATES: Final = ("GATHER", "SUM", "CHECK", "HEADER", "PAYLOAD", "FINISH", "DRAIN")
-"""STATUS.fsm: the index in these tuples."""
+"""State names: STATUS.fsm is the index in these tuples."""
 
 # ---------------------------------------------------------------- registers
 
@@ -129,7 +129,7 @@ ENCAP_CTRL_FIELDS: Final = (
     flag("start", 1, "write 1: run the META check on these registers, sending nothing; reads 0"),
 )
 STATUS_FIELDS: Final = (
-    flag("busy", 0, "a packet is in hand", "RO"),
+    flag("busy", 0, "processing a packet", "RO"),
     flag("error", 1, "a packet was refused since the last clear", "RO"),
     flag("lookup_error", 2, "the endpoint table had no entry, since the last clear", "RO"),
     bits("code", 0, 7, 4, "code of the last error", "RO"),
@@ -162,7 +162,7 @@ DECAP_REGISTERS: Final = (
     Register("DROP_CNT", 0x20, "RO", "frames dropped", source=_HERE),
     Register("HDR_VALID", 0x24, "RO", "1: a good frame came since the last read, which clears it", source=_HERE),
     Register("HEARTBEAT", 0x28, "RO", "counts cycles", source=_HERE),
-    Register("LOCAL_PORT", 0x2C, "RW", "UDP port that is ours; 16 bits", reset=DEFAULT_DST_PORT, source=_HERE),
+    Register("LOCAL_PORT", 0x2C, "RW", "local UDP port; 16 bits", reset=DEFAULT_DST_PORT, source=_HERE),
     Register(
         "LOCAL_MAC_LO", 0x30, "RW", "our MAC address, bits 31:0", reset=DEFAULT_SRC_MAC & 0xFFFFFFFF, source="ours"
     ),
@@ -182,7 +182,7 @@ WRITABLE_BITS: Final = {
     "LOCAL_PORT": 16,
     "LOCAL_MAC_HI": 16,
 }
-"""RW registers that hold fewer than 32 bits; the rest read 0."""
+"""Valid bits of RW registers with fewer than 32; the others read 0."""
 
 
 def _as_layout(name: str, registers: tuple[Register, ...]) -> Layout:
@@ -203,7 +203,7 @@ ENDPOINT_ENTRY = Layout(
     "little",
     _HERE,
     (
-        # 79:32, 127:80 and 159:128 of the 256-bit entry; the addresses of 48 bits stand across words
+        # bits 79:32, 127:80 and 159:128 of the 256-bit entry; the 48-bit addresses straddle words
         wide("src_mac", 4, "source MAC address", 6),
         wide("dst_mac", 10, "destination MAC address", 6),
         word("dst_ip", 16, "IP address that this entry is for"),

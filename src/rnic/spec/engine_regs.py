@@ -1,8 +1,8 @@
 """The descriptor engine's registers, state codes, error codes and DataMover words (000, 001, ``hardware.md`` 1).
 
-One table: the gateware's register block is made from it, and the driver, the documentation and the tests read
-it. Offsets 0x00 to 0x7F are the documented map in its RTL form. Everything from 0x80 up is rnic's own, as are the
-fields of HW_STATUS and IRQ_STATUS, which the documents name and do not define.
+The gateware's register block is generated from this table; driver, documentation and tests read it. Offsets 0x00 to
+0x7F are the documented map in its RTL form. Everything from 0x80 up is rnic's own, as are the fields of HW_STATUS and
+IRQ_STATUS: the documents name these registers without defining them.
 """
 
 from __future__ import annotations
@@ -142,15 +142,15 @@ STATUS_OF_DETAIL: Final = {
 """001's status for each ERR_* code that a CQ entry can carry."""
 
 CONTROL_FIELDS: Final = (
-    flag("global_enable", 0, "the controller takes work"),
+    flag("global_enable", 0, "the controller accepts work"),
     flag("soft_reset", 1, "write 1: stop, drain the bus, queue pointers to 0; reads 1 until that is done"),
-    flag("pause", 2, "finish the descriptor in hand, take no other"),
+    flag("pause", 2, "finish the current descriptor, fetch no other"),
     bits("mode", 0, 7, 4, "0 loopback, 1 network"),
-    flag("global_irq_en", 8, "lets the interrupt out"),
+    flag("global_irq_en", 8, "enable the interrupt output"),
 )
 HW_STATUS_FIELDS: Final = (
-    flag("busy", 0, "a descriptor or a packet is in hand", "RO"),
-    flag("resetting", 1, "a soft reset is under way", "RO"),
+    flag("busy", 0, "processing a descriptor or a packet", "RO"),
+    flag("resetting", 1, "a soft reset is in progress", "RO"),
     flag("cq_full", 2, "a completion waits for CQ_HEAD to move", "RO"),
     flag("halted", 3, "a CQ entry could not be written; only a reset helps", "RO"),
     flag("paused", 4, "CONTROL.pause holds the controller in S_IDLE", "RO"),
@@ -195,19 +195,19 @@ REGISTERS: Final = (
     Register("CQ_TAIL", 0x50, "RO", "next entry that the engine fills"),
     Register("CQ_DOORBELL", 0x54, "SPLIT", "write: pulse, no effect; read: state of the controller"),
     Register("CQ_FLAGS", 0x58, "SPLIT", "write: stored, no effect; read: state of the command master"),
-    Register("LOCAL_KEY_HI", 0x5C, "RO", "descriptor in hand: local address, high half"),
-    Register("REMOTE_KEY_LO", 0x60, "RO", "descriptor in hand: remote address, low half"),
-    Register("REMOTE_KEY_HI", 0x64, "RO", "descriptor in hand: remote address, high half"),
-    Register("BTT0", 0x68, "RO", "descriptor in hand: word 6, the length"),
-    Register("BTT1", 0x6C, "RO", "descriptor in hand: word 7"),
-    Register("BTT2", 0x70, "RO", "descriptor in hand: word 8"),
-    Register("BTT3", 0x74, "RO", "descriptor in hand: word 9"),
-    Register("ENTRY_VALID", 0x78, "RO", "1 while a parsed descriptor is in hand"),
-    Register("CONSTANT", 0x7C, "RO", "a constant that tells that the bus works", reset=0x4C4C4C4C),
+    Register("LOCAL_KEY_HI", 0x5C, "RO", "current descriptor: local address, high half"),
+    Register("REMOTE_KEY_LO", 0x60, "RO", "current descriptor: remote address, low half"),
+    Register("REMOTE_KEY_HI", 0x64, "RO", "current descriptor: remote address, high half"),
+    Register("BTT0", 0x68, "RO", "current descriptor: word 6, the length"),
+    Register("BTT1", 0x6C, "RO", "current descriptor: word 7"),
+    Register("BTT2", 0x70, "RO", "current descriptor: word 8"),
+    Register("BTT3", 0x74, "RO", "current descriptor: word 9"),
+    Register("ENTRY_VALID", 0x78, "RO", "1 while a parsed descriptor is being processed"),
+    Register("CONSTANT", 0x7C, "RO", "constant, to check bus access", reset=0x4C4C4C4C),
     Register(
         "LOCAL_WINDOW_BASE", 0x80, "RW", "first byte that payloads are read from", reset=0xFFFFFFFF, source="design.md"
     ),
-    Register("LOCAL_WINDOW_LAST", 0x84, "RW", "last byte of it; after reset there is none", source="design.md"),
+    Register("LOCAL_WINDOW_LAST", 0x84, "RW", "last byte of that window; empty after reset", source="design.md"),
     Register(
         "REMOTE_WINDOW_BASE",
         0x88,
@@ -216,7 +216,7 @@ REGISTERS: Final = (
         reset=0xFFFFFFFF,
         source="design.md",
     ),
-    Register("REMOTE_WINDOW_LAST", 0x8C, "RW", "last byte of it; after reset there is none", source="design.md"),
+    Register("REMOTE_WINDOW_LAST", 0x8C, "RW", "last byte of that window; empty after reset", source="design.md"),
     Register(
         "WATCHDOG",
         0x90,
@@ -228,7 +228,7 @@ REGISTERS: Final = (
         "PARAMETERS",
         0x94,
         "RO",
-        "what this engine was built as",
+        "build parameters of this engine",
         (
             bits("bus_width", 0, 9, 0, "data width of the memory bus in bits", "RO"),
             flag("serial", 10, "one fragment at a time, as documented", "RO"),
@@ -252,22 +252,22 @@ WIDE_REGISTERS: Final = (
     Register("REMOTE_WINDOW_BASE_HI", 0xB4, "RW", "REMOTE_WINDOW_BASE, high half", reset=0xFFFFFFFF, source="ours"),
     Register("REMOTE_WINDOW_LAST_HI", 0xB8, "RW", "REMOTE_WINDOW_LAST, high half", source="ours"),
 )
-"""Registers that only an engine with more than 32 address bits has. Bits past its addresses are stored, and no more."""
+"""Registers of engines with more than 32 address bits. Bits above the address width are stored without effect."""
 
 DOCUMENTED_DEBUG: Final = (
     Register("CQ_DOORBELL", 0x54, "RW", "stored, no effect"),
     Register("CQ_FLAGS", 0x58, "RW", "stored, no effect"),
     Register("RDMA_STATE", 0x5C, "RO", "state of the controller"),
     Register("CMD_STATE", 0x60, "RO", "state of the command master"),
-    Register("LOCAL_KEY_HI", 0x64, "RO", "descriptor in hand: local address, high half"),
-    Register("REMOTE_KEY_LO", 0x68, "RO", "descriptor in hand: remote address, low half"),
-    Register("REMOTE_KEY_HI", 0x6C, "RO", "descriptor in hand: remote address, high half"),
-    Register("BTT0", 0x70, "RO", "descriptor in hand: word 6, the length"),
-    Register("BTT1", 0x74, "RO", "descriptor in hand: word 7"),
-    Register("BTT2", 0x78, "RO", "descriptor in hand: word 8"),
-    Register("BTT3", 0x7C, "RO", "descriptor in hand: word 9"),
+    Register("LOCAL_KEY_HI", 0x64, "RO", "current descriptor: local address, high half"),
+    Register("REMOTE_KEY_LO", 0x68, "RO", "current descriptor: remote address, low half"),
+    Register("REMOTE_KEY_HI", 0x6C, "RO", "current descriptor: remote address, high half"),
+    Register("BTT0", 0x70, "RO", "current descriptor: word 6, the length"),
+    Register("BTT1", 0x74, "RO", "current descriptor: word 7"),
+    Register("BTT2", 0x78, "RO", "current descriptor: word 8"),
+    Register("BTT3", 0x7C, "RO", "current descriptor: word 9"),
 )
-"""0x54 to 0x7C as the register document draws them, where it departs from the RTL; an option of the engine."""
+"""0x54 to 0x7C as in the register document where it differs from the RTL; an option of the engine."""
 
 
 def register_map(documented_debug: bool = False, address_bits: int = NARROW_ADDRESS_BITS) -> tuple[Register, ...]:
@@ -334,7 +334,7 @@ DM_COMMAND_WIDE = Layout(
         octet("tag", 12, "bits 3:0 come back in the status; 0"),
     ),
 )
-"""The same with PG022's long address, 104 bits: of an engine with more than 32 address bits."""
+"""The same with PG022's 64-bit address, 104 bits long, for engines with more than 32 address bits."""
 
 DM_STATUS = Layout(
     "DataMover status",

@@ -6,7 +6,7 @@ import os
 
 
 class RnicError(Exception):
-    """Base of everything rnic raises on purpose."""
+    """Base class of all exceptions that rnic raises on purpose."""
 
 
 class LinkError(RnicError):
@@ -14,9 +14,9 @@ class LinkError(RnicError):
 
 
 class VerbsError(RnicError, OSError):
-    """A verbs call failed. ``errno`` (also as ``error_code``, pyverbs' name) is the error number.
+    """A verbs call failed. ``errno`` is the error number, also available as ``error_code``, as in pyverbs.
 
-    If one of several work requests failed, it is ``bad_wr``; those before it are posted.
+    If posting several work requests fails, ``bad_wr`` is the one that failed; those before it are posted.
 
     Args:
         errno: the error number; 0 for none.
@@ -38,11 +38,11 @@ class VerbsIndexError(VerbsError, IndexError):
 
 
 class VerbsKeyError(VerbsError, KeyError):
-    """A peer shares nothing of that name."""
+    """A peer exports no array of that name."""
 
 
 class WorkCompletionError(RnicError):
-    """A work request of the short API (``conn.read`` and its like) completed with an error.
+    """A work request of the short API (such as ``conn.read``) completed with an error.
 
     ``status`` is the completion's ``IBV_WC_*`` number.
 
@@ -57,7 +57,7 @@ class WorkCompletionError(RnicError):
 
 
 def shown(value: object) -> str:
-    """Return a value as a message shows it: short, whatever it is."""
+    """Return a value as short text for a message."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # a number of thousands of digits, or a nest of lists

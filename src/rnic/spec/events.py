@@ -1,4 +1,4 @@
-"""Event types in EQ entries: the event bits of ``hardware.md`` 2a, with mthca's numbers for the rest."""
+"""Event types in EQ entries: the event bits of ``hardware.md`` 2a, with mthca's numbers for the others."""
 
 COMP = 0x00
 PATH_MIG = 0x01
@@ -17,7 +17,8 @@ SRQ_CATAS_ERROR = 0x12
 SRQ_LAST_WQE = 0x13
 SRQ_LIMIT = 0x14
 CONGESTION = 0x20
-"""A CNP halved the outstanding limit of a queue pair (004 7.4). Ours: neither source has a number."""
+"""A CNP halved the outstanding limit of a queue pair (004 7.4). An extension of rnic: neither source has a number for
+it."""
 
 EVENT_NAMES = {
     COMP: "COMP",

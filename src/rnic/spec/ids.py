@@ -1,5 +1,5 @@
-"""Types of the numbers that must not be mixed up. The data path carries them as the plain integers that they
-are; they are made where a number enters: off the wire, and from the device's commands."""
+"""Distinct types for numbers that must not be mixed up. They are plain integers at run time, given their type where
+they enter: from the wire and from device commands."""
 
 from typing import NewType
 

@@ -1,8 +1,8 @@
 """Layouts as data: one table of fields per structure, and a generic codec over it.
 
-Every byte-exact structure of the project (wire headers, ring entries, contexts, registers) is one
-:class:`Layout`. Documentation pages, the C header, the gateware and the tests read the table; the data path
-has a hand-written ``struct`` codec beside it, and a property test holds the two equal.
+Every byte-exact structure of the project (wire headers, ring entries, contexts, registers) is one :class:`Layout`.
+Documentation pages, the C header, the gateware and the tests read the table. The data path uses hand-written ``struct``
+codecs; property tests check that both agree.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NOWHERE = (0, 0, 1, 0)
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Bits ``msb`` to ``lsb`` of the integer that is ``unit`` bytes long and starts at byte ``byte``.
+    """Bits ``msb`` to ``lsb`` of the ``unit``-byte integer at offset ``byte``.
 
     ``access`` is free text from the source document (``RW``, ``RO``, ``W1C``, ``WR``, ...).
     """
@@ -45,8 +45,8 @@ class Layout:
     """A structure of ``size`` bytes with named bit fields.
 
     Raises:
-        ValueError: at construction, where fields overlap, leave the structure or repeat a name; when
-            packing, where a value does not fit its field or names none.
+        ValueError: at construction, if fields overlap, exceed the structure or repeat a name; when packing, if a value
+        does not fit its field or its name is unknown.
     """
 
     def __init__(self, name: str, size: int, endian: Endian, source: str, fields: tuple[Field, ...]) -> None:
@@ -57,7 +57,7 @@ class Layout:
         self.fields = fields
         self._by_name = {field.name: field for field in fields}
         self._parts = {field.name: (field.byte, field.byte + field.unit, field.lsb, field.mask) for field in fields}
-        """First byte, the one behind the last, shift and mask: worked out once, since codecs ask for little else."""
+        """Start, end, shift and mask of each field, precomputed for the codecs."""
         if len(self._by_name) != len(fields):
             raise ValueError(f"layout {name}: a field name appears twice")
         taken = 0
@@ -71,7 +71,7 @@ class Layout:
             taken |= bits
 
     def _bits(self, field: Field) -> int:
-        """Return the bits of the structure that a field takes: bit 0 is the lowest of byte 0."""
+        """Return a mask of the structure's bits that a field occupies; bit 0 is the lowest of byte 0."""
         own = (field.mask << field.lsb).to_bytes(field.unit, self.endian)
         return int.from_bytes(own, "little") << 8 * field.byte
 
@@ -87,7 +87,7 @@ class Layout:
         return int.from_bytes(buffer[offset + start : offset + end], self.endian) >> lsb & mask
 
     def put(self, buffer: bytearray | memoryview, name: str, value: int, offset: int = 0) -> None:
-        """Store one field; the bits around it stay."""
+        """Store one field; other bits are unchanged."""
         part = self._parts.get(name)
         if part is None:
             raise ValueError(f"layout {self.name} has no field {name!r}; it has: {', '.join(self._by_name)}")

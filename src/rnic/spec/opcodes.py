@@ -44,7 +44,7 @@ WR_BIND_MW = 0xF0
 WR_LOCAL_INV = 0xF1
 WR_NOP = 0xFF
 
-# --- what a FLUSH asks for: the bits of its FETH, which the work request carries in the place of immediate data
+# --- placement types of a FLUSH: bits of the FETH, which the work request carries in the immediate data field
 PLACEMENT_GLOBAL = 1 << 0
 PLACEMENT_PERSISTENT = 1 << 1
 LEVEL_RANGE, LEVEL_MR = range(2)
@@ -62,10 +62,10 @@ _UC, _UD = (*_RC, ST_UC), (*_RC, ST_UC, ST_UD)
 class WorkRequest(NamedTuple):
     """Properties of one kind of work request.
 
-    ``flags`` are words: ``send``, ``write``, ``read``, ``atomic`` or ``local``; ``response`` where responses answer it
-    and it takes responder resources; ``operand`` where the entry holds all that it brings; ``receive`` where it uses up
-    a receive entry of the peer; ``word`` where its last packet carries the descriptor's immediate, and ``key`` where
-    that is a key to invalidate. ``ibv_wr`` and ``ibv_wc`` name it in ``ibv_wr_opcode`` and its completion in
+    ``flags`` are words: ``send``, ``write``, ``read``, ``atomic`` or ``local``; ``response`` if it gets responses and
+    takes responder resources; ``operand`` if its data is in the send entry itself; ``receive`` if it consumes a receive
+    entry of the peer; ``word`` if its last packet carries the descriptor's immediate; ``key`` if that immediate is a
+    key to invalidate. ``ibv_wr`` is its name in ``ibv_wr_opcode``, ``ibv_wc`` that of its completion in
     ``ibv_wc_opcode``.
     """
 
@@ -74,7 +74,7 @@ class WorkRequest(NamedTuple):
     flags: str
     services: tuple[int, ...]
     packets: tuple[int, ...]
-    """Its first, middle, last and only packet, where a message may have several."""
+    """BTH operations of its first, middle, last and only packet if a message may have several packets."""
     ibv_wr: str = ""
     ibv_wc: str = ""
 
@@ -98,16 +98,16 @@ WR_NAMES = {row.opcode: row.name for row in WORK_REQUESTS}
 
 
 def work_requests(flag: str) -> frozenset[int]:
-    """Return the opcodes of the work requests with a flag."""
+    """Return the opcodes of all work requests with a flag."""
     return frozenset(row.opcode for row in WORK_REQUESTS if flag in row.flags.split())
 
 
 def allowed(service: int) -> frozenset[int]:
-    """Return the opcodes of the work requests that a service type has."""
+    """Return the opcodes of the work requests that a service type supports."""
     return frozenset(row.opcode for row in WORK_REQUESTS if service in row.services)
 
 
-# --- opcodes of the descriptor engine alone (001 section 3.5)
+# --- opcodes used only by the descriptor engine (001 section 3.5)
 ENGINE_WRITE_TEST = 0x01
 ENGINE_WRITE_FIRST = 0x06
 ENGINE_WRITE_MIDDLE = 0x07

@@ -1,4 +1,4 @@
-"""States of a port, and other subtypes of a port change event."""
+"""Port states and subtypes of port change events."""
 
 PORT_DOWN = 1
 PORT_INIT = 2
@@ -7,4 +7,4 @@ PORT_ACTIVE = 4
 """Port states, also the subtypes of a port change event."""
 PORT_PKEY = 7
 PORT_GUID = 8
-"""Further subtypes, with mlx5's numbers: the P_Key table or the GID table has changed."""
+"""Further subtypes, numbered as in mlx5: the P_Key table or the GID table changed."""

@@ -3,9 +3,10 @@
 PSN_BITS = 24
 PSN_MASK = (1 << PSN_BITS) - 1
 PSN_WINDOW = (1 << 23) - 1
-"""The most PSNs that may be outstanding, so that a duplicate can be told from a future packet."""
+"""Most PSNs that may be outstanding; beyond that, duplicates and future packets look alike."""
 PSN_FAR = 4096
-"""Distance of a first packet's PSN from the expected PSN that is not a loss: the two ends disagree on the start."""
+"""Distance of the first packet's PSN from the expected PSN above which the ends disagree on the starting PSN; less may
+be a loss."""
 
 _HALF = 1 << 23
 

@@ -1,9 +1,8 @@
-"""Reasons for which the NIC refuses something: one catalog for Python's exceptions, the C libraries, the tools and the
-manual.
+"""Refusal reasons of the NIC: one catalog for Python's exceptions, the C libraries, the tools and the manual.
 
-A reason is a text with named values, a cause and a remedy. ``reason(value=...)`` is its line. ``{name}`` takes a text,
-``{name:d}`` a number, ``{name:#x}`` one in hexadecimal; nothing else, so that C's ``printf`` can say the same:
-:mod:`rnic.abi.header` makes a function of each. A reason's number only tells kinds apart, and may change.
+A reason has a text with named values, a cause and a remedy. ``reason(value=...)`` returns its line. ``{name}`` takes a
+text, ``{name:d}`` a number, ``{name:#x}`` a number in hexadecimal. No other format is allowed, since
+:mod:`rnic.abi.header` generates a C function with ``printf`` for each reason. Numbers of reasons are not stable.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ import re
 from typing import Final, NamedTuple
 
 MOST_LINES: Final = 10
-"""Lines of each kind that a program is shown; further ones are counted."""
+"""Lines of each kind to show to a program; further ones are only counted."""
 
 VALUE: Final = re.compile(r"\{(\w+)(?::(d|#x))?\}")
-"""A value in a text: its name, and its form."""
+"""A value in a text: name and format."""
 
 
 class Reason(NamedTuple):
-    """One kind of refusal. ``section`` is where the manual lists it."""
+    """One kind of refusal. ``section`` is its section of the manual."""
 
     number: int
     name: str
@@ -29,17 +28,17 @@ class Reason(NamedTuple):
     remedy: str
 
     def __call__(self, **values: object) -> str:
-        """Return the line with these values."""
+        """Return the text with these values filled in."""
         return self.text.format(**values)
 
     @property
     def values(self) -> list[tuple[str, str]]:
-        """Names of its values in the order of the text, each once, with ``""``, ``"d"`` or ``"#x"``."""
+        """Names of its values in the order of the text, without repeats, each with ``""``, ``"d"`` or ``"#x"``."""
         return list(dict.fromkeys((name, form) for name, form in VALUE.findall(self.text)))
 
 
 REASONS: Final[dict[str, Reason]] = {}
-"""All of them by name."""
+"""All reasons by name."""
 
 
 def _reason(section: str, name: str, text: str, cause: str, remedy: str) -> Reason:
@@ -56,56 +55,56 @@ MASK_LACKS = _reason(
     _QP,
     "MASK_LACKS",
     "{state} lacks {attributes} (mask {mask:#x})",
-    "the attribute mask leaves out what this step of the state machine needs",
+    "the attribute mask lacks bits that this transition requires",
     "set the attributes, and their bits in the mask",
 )
 MASK_EXTRA = _reason(
     _QP,
     "MASK_EXTRA",
     "{state} does not take {attributes} (mask {mask:#x})",
-    "the attribute mask names what this step does not take: often a mask of RTR used for RTS",
+    "the attribute mask has bits that this transition does not allow: often the mask of RTR used for RTS",
     "leave the bits out",
 )
 NO_TRANSITION = _reason(
     _QP,
     "NO_TRANSITION",
     "queue pair {qpn:#x} cannot go from {source} to {target}",
-    "steps in the wrong order, or the queue pair has failed meanwhile",
+    "transitions in the wrong order, or the queue pair has failed in the meantime",
     "RESET, INIT, RTR, RTS, in this order; from ERR to RESET first",
 )
 CONTEXT_VALUE = _reason(
     _QP,
     "CONTEXT_VALUE",
     "{field}={value:#x} in the context of queue pair {qpn:#x}: the device cannot run on that",
-    "something stored to the key-data cache by hand, past the checks of commands and messages",
-    "write a whole context (WR_QP_ALL), which is refused before it counts; destroy the queue pair with RESET",
+    "a direct store to the key-data cache, which bypasses the checks of commands and messages",
+    "write a whole context (WR_QP_ALL), which is checked first; or destroy the queue pair with RESET",
 )
 CURRENT_STATE = _reason(
     _QP,
     "CURRENT_STATE",
     "cur_qp_state={given}: the queue pair is in {state}",
-    "IBV_QP_CUR_STATE names another state than the queue pair is in",
+    "the queue pair is not in the state that IBV_QP_CUR_STATE names",
     "leave the bit out, or query the state first",
 )
 RESET_ALONE = _reason(
     _QP,
     "RESET_ALONE",
     "RESET takes no attributes (mask {mask:#x})",
-    "the mask names more than IBV_QP_STATE on the way to RESET",
+    "the mask for RESET has more bits than IBV_QP_STATE",
     "pass IBV_QP_STATE alone",
 )
 ATTRIBUTE_RANGE = _reason(
     _QP,
     "ATTRIBUTE_RANGE",
     "{name}={value:d}: use {least:d} to {most:d}",
-    "a value is beyond what the device, or the field, holds: often one that was never set",
+    "a value exceeds the limit of the device or of the field: often it was never set",
     "clear the structure first; ask ibv_query_device for limits",
 )
 RNR_TIMER_BITS = _reason(
     _QP,
     "RNR_TIMER_BITS",
     "min_rnr_timer={value:d} has more than 5 bits: {taken:d} is taken, as Soft-RoCE does",
-    "the field of the RNR NAK has 5 bits; 32 and up are often meant as milliseconds",
+    "the RNR NAK field has 5 bits; values from 32 on are often meant as milliseconds",
     "use a code of 0 to 31: 12 is 0.64 ms, 14 is 1.28 ms, 0 is 655.36 ms",
 )
 ACCESS_FLAGS = _reason(
@@ -119,42 +118,42 @@ GID_INDEX = _reason(
     _QP,
     "GID_INDEX",
     "GID index {index:d}: this port has 0 to {last:d}",
-    "sgid_index is no entry of the port's GID table: often 3 or so, copied from another machine",
+    "sgid_index is not in the port's GID table: often an index such as 3, copied from another machine",
     "use index 0; `rnic devinfo` and ibv_query_gid show the table",
 )
 GID_EMPTY = _reason(
     _QP,
     "GID_EMPTY",
     "GID index {index:d} is empty",
-    "the entry of the port's GID table has no address (any more)",
+    "the entry of the port's GID table has no address, or lost it",
     "use another index; `rnic devinfo` and ibv_query_gid show the table",
 )
 GID_TYPE = _reason(
     _QP,
     "GID_TYPE",
     "GID index {index:d} is of RoCE v1, which has no UDP: use index {own:d}",
-    "sgid_index names an entry of RoCE v1: adapters list both versions of each address",
-    "use the index of the address of RoCE v2; `rnic devinfo` and ibv_query_gid_ex show the types",
+    "sgid_index is an entry of RoCE v1: adapters list both versions of each address",
+    "use the RoCE v2 entry of the address; `rnic devinfo` and ibv_query_gid_ex show the types",
 )
 GID_ELSEWHERE = _reason(
     _QP,
     "GID_ELSEWHERE",
     "GID index {index:d} is a link-local address that this device cannot send from: use index {own:d}",
-    "the device is a UDP socket on one address",
-    "use the index of that address; or make a device on the link-local address",
+    "the device's UDP socket is bound to one address",
+    "use the index of that address, or create a device on the link-local address",
 )
 PORT_NUMBER = _reason(
     _QP,
     "PORT_NUMBER",
     "port {port:d}: this device has port 1 only",
-    "port_num was left at 0, or counts from 0",
+    "port_num was left at 0, or numbered from 0",
     "set port_num to 1",
 )
 PKEY_INDEX = _reason(
     _QP,
     "PKEY_INDEX",
     "P_Key index {index:d}: this port has 0 to {last:d}",
-    "pkey_index is no entry of the port's P_Key table",
+    "pkey_index is not in the port's P_Key table",
     "use index 0",
 )
 PATH_MTU = _reason(
@@ -189,14 +188,14 @@ NOT_SUPPORTED = _reason(
     _QP,
     "NOT_SUPPORTED",
     "{what} is not supported: {instead}",
-    "the program asks for what this NIC does not have",
-    "what the line says",
+    "the program uses a feature that this NIC lacks",
+    "see the line's text",
 )
 NO_CQ = _reason(
     _QP,
     "NO_CQ",
     "{which} is missing: each queue pair completes to two CQs, or twice to one",
-    "a queue pair is made without send_cq or recv_cq",
+    "a queue pair is created without send_cq or recv_cq",
     "create the CQ first, and check what ibv_create_cq returned",
 )
 BAD_VALUE = _reason(
@@ -234,8 +233,8 @@ SEND_QUEUE_FULL = _reason(
     _POST,
     "SEND_QUEUE_FULL",
     "send queue of {entries:d} is full: poll completions first",
-    "more requests wait than max_send_wr; unsignaled ones are freed by the next signaled completion",
-    "poll the CQ, signal at least one request of each queue's length, or raise max_send_wr",
+    "max_send_wr requests are posted already; unsignaled ones are freed by the next signaled completion",
+    "poll the CQ, signal at least one in max_send_wr requests, or raise max_send_wr",
 )
 RECEIVE_QUEUE_FULL = _reason(
     _POST,
@@ -255,7 +254,7 @@ INLINE_LENGTH = _reason(
     _POST,
     "INLINE_LENGTH",
     "{length:d} bytes inline are more than max_inline_data={most:d}",
-    "IBV_SEND_INLINE with more data than the queue was created for; programs that set none have 0",
+    "IBV_SEND_INLINE with more data than the queue was created for; the default is 0",
     "set cap.max_inline_data in ibv_create_qp, or send without IBV_SEND_INLINE",
 )
 LENGTH = _reason(
@@ -276,7 +275,7 @@ SEND_FLAGS = _reason(
     _POST,
     "SEND_FLAGS",
     "send_flags={flags:#x}: only fence, signaled, solicited and inline exist",
-    "the flags were not cleared, or ask for checksums, which RoCE does not have",
+    "the flags were not cleared, or request checksum offload, which RoCE does not have",
     "use IBV_SEND_FENCE, SIGNALED, SOLICITED and INLINE",
 )
 NO_ADDRESS_HANDLE = _reason(
@@ -291,7 +290,7 @@ BIND_REGION = _reason(
     "BIND_REGION",
     "a bind of {length:d} bytes needs a memory region",
     "bind_info.mr is missing",
-    "give the region that the window opens",
+    "set it to the region that the window is for",
 )
 
 _MEMORY = "Memory regions and windows"
@@ -307,7 +306,7 @@ MR_LENGTH = _reason(
     _MEMORY,
     "MR_LENGTH",
     "length={length:d}: a memory region has at least one byte",
-    "a region of no bytes",
+    "the length is 0",
     "register at least one byte",
 )
 MR_RANGE = _reason(
@@ -329,7 +328,7 @@ NO_DEVICE_MEMORY = _reason(
     _MEMORY,
     "NO_DEVICE_MEMORY",
     "length={length:d} is more device memory than the {left:d} bytes that are left",
-    "max_dm_size of ibv_query_device_ex is what all allocations of a context share",
+    "all allocations of a context share max_dm_size of ibv_query_device_ex",
     "allocate less, or free some first",
 )
 NOT_PERSISTENT = _reason(
@@ -345,7 +344,7 @@ XRCD_MISSING = _reason(
     _END,
     "XRCD_MISSING",
     "no XRC domain has this file's name: add O_CREAT to oflags",
-    "ibv_open_xrcd without O_CREAT, and no context of the device has such a domain open",
+    "ibv_open_xrcd without O_CREAT, and no context of the device has this domain open",
     "open it with O_CREAT",
 )
 XRCD_EXISTS = _reason(
@@ -359,36 +358,36 @@ IN_USE = _reason(
     _END,
     "IN_USE",
     "{what} {number:#x} is in use by {users}: destroy them first",
-    "something that was made with it still exists",
+    "objects that were created with it still exist",
     "destroy in the reverse order of creation: queue pairs, then CQs and regions, then the protection domain",
 )
 EXHAUSTED = _reason(
     _END,
     "EXHAUSTED",
     "all {count:d} {what} are in use: destroy some first",
-    "the device has no number left, often for a leak",
-    "destroy what is not needed any more",
+    "the device has no free number, often because of a leak",
+    "destroy objects that are no longer needed",
 )
 DEVICE_GONE = _reason(
     _END,
     "DEVICE_GONE",
     "device {name} is dead: its NIC process has ended, or this is a forked child",
-    "contexts do not outlive the NIC process, nor do children of fork have them",
+    "a context ends with the NIC process, and a forked child does not inherit it",
     "open the device again",
 )
 ON_COMMAND = _reason(
     "Fault scripts",
     "ON_COMMAND",
     "fails with {code} on command (fault rule {rule:d})",
-    "a rule of `--faults` has this verb fail",
-    "nothing: it was asked for",
+    "a rule of `--faults` makes this verb fail",
+    "none: the failure is injected",
 )
 CM_REFUSED = _reason(
     _END,
     "CM_REFUSED",
     "{text}",
     "the connection manager refused the request",
-    "what the line says",
+    "see the line's text",
 )
 
 # ------------------------------------------------------------------------- requests that fail, at the responder
@@ -400,8 +399,8 @@ KEY_UNKNOWN = _reason(
     _RESPONDER,
     "KEY_UNKNOWN",
     _KEYS + "is not a key of this NIC",
-    "the key was never given out here: an lkey in place of the peer's rkey, a byte order, or another process's key",
-    "exchange mr->rkey, and convert it as the address is",
+    "the key was never issued here: an lkey used as rkey, a wrong byte order, or a key of another process",
+    "exchange mr->rkey, and convert its byte order like the address's",
 )
 KEY_ZERO = _reason(
     _RESPONDER,
@@ -414,22 +413,22 @@ KEY_GONE = _reason(
     _RESPONDER,
     "KEY_GONE",
     _KEYS + "is of memory that was deregistered",
-    "the region or window ended before the peer was done",
+    "the region or window was destroyed before the peer was done",
     "tell the peer before ibv_dereg_mr",
 )
 KEY_DOMAIN = _reason(
     _RESPONDER,
     "KEY_DOMAIN",
     _KEYS + "is of another protection domain",
-    "region and queue pair were made in different protection domains",
-    "make both in one",
+    "region and queue pair were created in different protection domains",
+    "create both in the same one",
 )
 KEY_QP = _reason(
     _RESPONDER,
     "KEY_QP",
     _KEYS + "is of a window that queue pair {qpn:#x} has bound",
-    "a type 2 window serves the queue pair that bound it alone",
-    "bind the window on the queue pair that is to be used",
+    "a type 2 window only serves the queue pair that bound it",
+    "bind the window on the queue pair that uses it",
 )
 KEY_RIGHTS = _reason(
     _RESPONDER,
@@ -463,35 +462,35 @@ QP_RIGHTS = _reason(
     _RESPONDER,
     "QP_RIGHTS",
     "the queue pair lacks {right} in its qp_access_flags",
-    "INIT or RTR gave the queue pair no such right; regions have rights of their own",
+    "INIT or RTR did not grant the queue pair this right, which it needs besides the region's",
     "set qp_access_flags in ibv_modify_qp",
 )
 NO_XRC_SRQ = _reason(
     _RESPONDER,
     "NO_XRC_SRQ",
     "SRQ {number:#x} is not in the XRC domain of this queue pair, or not that of the message's first packet",
-    "remote_srqn is not the number of an XRC SRQ of the receiver's domain, or that SRQ was destroyed",
-    "send what ibv_get_srq_num gives for an SRQ of the same domain",
+    "remote_srqn is not an XRC SRQ in the receiver's domain, or that SRQ was destroyed",
+    "use the number that ibv_get_srq_num returns for an SRQ of that domain",
 )
 READ_DEPTH = _reason(
     _RESPONDER,
     "READ_DEPTH",
     "more than max_dest_rd_atomic={most:d} READs and atomics at once",
     "the peer's max_rd_atomic is larger than this end's max_dest_rd_atomic",
-    "use the smaller of both",
+    "use the smaller of the two",
 )
 UNALIGNED = _reason(
     _RESPONDER,
     "UNALIGNED",
     "atomics need an address of 8 bytes' alignment, {va:#x} is none",
-    "the remote address of an atomic is no multiple of 8",
+    "the remote address of an atomic is not a multiple of 8",
     "align the variable",
 )
 FLUSH_UNKNOWN = _reason(
     _RESPONDER,
     "FLUSH_UNKNOWN",
     "FETH {feth:#x} is no FLUSH that the standard defines",
-    "the peer asks for no placement type, or for a reserved one",
+    "the peer requests no placement type, or a reserved one",
     "use IBV_FLUSH_GLOBAL, with IBV_FLUSH_RANGE or IBV_FLUSH_MR",
 )
 RECEIVE_RING = _reason(
@@ -499,13 +498,13 @@ RECEIVE_RING = _reason(
     "RECEIVE_RING",
     "a receive is posted and its ring cannot be read",
     "the region that holds the receive ring was deregistered, or its memory is gone",
-    "destroy the queue pair first, then what holds its rings",
+    "destroy the queue pair first, then the memory of its rings",
 )
 SHORT_RECEIVE = _reason(
     _RESPONDER,
     "SHORT_RECEIVE",
     "the message is longer than its receive of {room:d} bytes",
-    "the receive buffer is too small for what was sent",
+    "the receive buffer is too small for the message",
     "post larger receives",
 )
 SHORT_DATAGRAM_RECEIVE = _reason(
@@ -526,7 +525,7 @@ WRONG_LENGTH = _reason(
     _RESPONDER,
     "WRONG_LENGTH",
     "{length:d} bytes, where the rest of the message is {left:d}",
-    "the packets of a message do not add up to the length that its first one says",
+    "the packets of a message do not add up to the length in its first packet",
     "a peer that breaks the protocol: `rnic check` a capture",
 )
 MESSAGE_LENGTH = _reason(
@@ -554,8 +553,8 @@ NO_RECEIVE = _reason(
     _RESPONDER,
     "NO_RECEIVE",
     "no receive is posted: {answer}",
-    "messages come faster than receives are posted, or none ever were",
-    "post receives before the peer sends; rnr_retry 7 at the peer waits for ever",
+    "messages arrive faster than receives are posted, or none was ever posted",
+    "post receives before the peer sends; rnr_retry 7 at the peer waits forever",
 )
 NO_WINDOW = _reason(
     _RESPONDER,
@@ -568,15 +567,15 @@ CQ_FULL = _reason(
     _RESPONDER,
     "CQ_FULL",
     "CQ {cqn:#x} is full: its {entries:d} entries wait to be polled",
-    "the program polls too rarely, or the CQ is smaller than the queues that complete to it",
+    "the program polls too seldom, or the CQ is smaller than the queues that complete to it",
     "poll, or give ibv_create_cq the sum of max_send_wr and max_recv_wr of its queue pairs",
 )
 WRONG_QKEY = _reason(
     _RESPONDER,
     "WRONG_QKEY",
     "a datagram of queue pair {qpn:#x} was dropped: its Q_Key {got:#x} is not this end's {own:#x}",
-    "both ends of a UD service agree on a Q_Key",
-    "wr.ud.remote_qkey is the receiver's qkey",
+    "both ends of a UD service must use the same Q_Key",
+    "set wr.ud.remote_qkey to the receiver's qkey",
 )
 PSN_UNKNOWN = _reason(
     _RESPONDER,
@@ -589,8 +588,8 @@ WRONG_PEER = _reason(
     _RESPONDER,
     "WRONG_PEER",
     "packets come from {got}, where the queue pair's peer is {peer}",
-    "the GID given at RTR is not the sender's address",
-    "exchange GIDs; with several addresses name the device's (`--addr`)",
+    "the GID set at RTR is not the sender's address",
+    "exchange GIDs; if the machine has several addresses, set the device's (`--addr`)",
 )
 
 # ------------------------------------------------------------------------- requests that fail, at the requester
@@ -601,28 +600,28 @@ LOCAL_LENGTH = _reason(
     _REQUESTER,
     "LOCAL_LENGTH",
     "{length:d} bytes: {rule}",
-    "the message is too long for the service, or an atomic is not of 8 bytes",
+    "the message is too long for the service, or an atomic is not 8 bytes long",
     "UD carries up to the port's MTU in a message; split longer ones",
 )
 NO_READS = _reason(
     _REQUESTER,
     "NO_READS",
     "max_rd_atomic is 0: READs and atomics cannot be sent",
-    "RTS gave the queue pair no room for READs",
+    "RTS set the limit of outstanding READs to 0",
     "set max_rd_atomic at RTS, and max_dest_rd_atomic at the peer's RTR",
 )
 BAD_ENTRY = _reason(
     _REQUESTER,
     "BAD_ENTRY",
     "its entry in the send ring contradicts itself",
-    "the ring's memory was written by something else than the library",
-    "look for writes out of bounds",
+    "something other than the library wrote to the ring's memory",
+    "look for out-of-bounds writes",
 )
 BIND_REFUSED = _reason(
     _REQUESTER,
     "BIND_REFUSED",
     "window {window:d} was not bound: wrong key, domain, range or rights, or a region without MW_BIND",
-    "the bind asks for more than the region gives",
+    "the bind requests more than the region grants",
     "register the region with IBV_ACCESS_MW_BIND and the rights of the window",
 )
 INVALIDATE_REFUSED = _reason(
@@ -644,24 +643,24 @@ REFUSED_THERE = _reason(
     "REFUSED_THERE",
     "{status}: {why}",
     "the responder refused the request",
-    "look the responder's reason up above; over a wire only its own end gives it",
+    "see the reasons of responders above; across a network, only the responder's end reports it",
 )
 RNR_EXHAUSTED = _reason(
     _REQUESTER,
     "RNR_EXHAUSTED",
     "the peer had no receive posted, {tries:d} times (rnr_retry)",
     "no receive was posted at the peer in time",
-    "post receives first; rnr_retry 7 waits for ever",
+    "post receives first; rnr_retry 7 waits forever",
 )
 NO_ANSWER = _reason(
     _REQUESTER,
     "NO_ANSWER",
     "queue pair {qpn:#x} of {peer} did not answer {tries:d} sendings: {why}",
-    "packets are lost, the peer is gone, not in RTR, or its PSN, address or number is another",
+    "packets are lost, the peer is gone or not in RTR, or its PSN, address or QP number differs",
     "check dest_qp_num, PSNs and GIDs of both ends; UDP port 4791; `rnic counters` at the peer",
 )
 
 THERE: Final = "the peer's end gives the reason"
-"""Reason that a requester gives if the responder is not in the same NIC process."""
+"""Reason that a requester reports if the responder is in another NIC process."""
 NOBODY: Final = "is it in RTR, with this end's address, number and PSN?"
-"""Reason that a requester gives there for a peer that never answers."""
+"""Reason that a requester reports for a peer that never answers."""

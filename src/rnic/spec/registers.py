@@ -1,12 +1,12 @@
-"""The NIC's registers as tables: the global block, and what every register table is made of (000, 001 3.2).
+"""The NIC's registers as tables: the classes of register tables, and the global block (000, 001 3.2).
 
 A driver's window begins with the 256-byte global block; the queue blocks follow, block ``n`` at ``n * 128``.
 Offsets 0x00 to 0x1C are the documented global registers (``hardware.md`` 1a), 0x20 to 0x7C belong to the
 descriptor engine's one queue pair and are reserved here, 0x80 holds the command register (``hardware.md`` 2a), and
 identity and limits follow. Access rules for every offset of the window:
 
-* 32-bit, aligned. A misaligned or reserved offset, or one beyond the window, reads 0 and takes no store.
-* A store to a read-only register changes nothing.
+* 32-bit, aligned. A misaligned or reserved offset, or one beyond the window, reads 0 and ignores stores. A store to a
+* read-only register changes nothing.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Final, Literal
 from rnic.spec.layout import Field, Layout, bits, flag
 
 Access = Literal["RW", "RO", "W1C", "PULSE", "SPLIT"]
-"""``W1C``: ones clear bits. ``PULSE``: a store has an effect and keeps nothing, the register reads 0. ``SPLIT``: a load
-shows something else than was stored."""
+"""``W1C``: ones clear bits. ``PULSE``: a store has an effect but no value is kept; reads 0. ``SPLIT``: loads and stores
+access different values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """One 32-bit register at byte ``offset``; ``fields`` name its bits where it holds more than one value."""
+    """One 32-bit register at byte ``offset``; ``fields`` name its bits if it holds several values."""
 
     name: str
     offset: int
@@ -49,7 +49,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class WideRegister:
-    """One 64-bit register at byte ``offset``, of each queue pair if ``per_qp``; its fields are all it holds."""
+    """One 64-bit register at byte ``offset``, for each queue pair if ``per_qp``."""
 
     name: str
     offset: int
@@ -144,13 +144,13 @@ GLOBAL_REGISTERS: tuple[Register, ...] = (
         "CONTROL",
         CONTROL,
         "RW",
-        "operation of the whole NIC",
+        "global control of the NIC",
         (
-            flag("ENABLE", 0, "0: no doorbell is taken, nothing is sent, what arrives is dropped", "RW"),
+            flag("ENABLE", 0, "0: ignore doorbells, send nothing, drop received packets", "RW"),
             flag("SOFT_RESET", 1, "1 destroys every object of every context and resets these registers", "PULSE"),
-            flag("PAUSE", 2, "1: nothing is fetched or sent and timers stand; what arrives is still taken", "RW"),
+            flag("PAUSE", 2, "1: stop fetching, sending and timers; still process received packets", "RW"),
             bits("MODE", 0, 7, 4, "stored, no effect: the link decides where packets go", "RW"),
-            flag("GLOBAL_IRQ_EN", 8, "gates the interrupt line; MSI-X vectors do not ask it", "RW"),
+            flag("GLOBAL_IRQ_EN", 8, "gates the interrupt line, not MSI-X vectors", "RW"),
         ),
         source="000, 001; hardware.md 1a",
     ),
@@ -158,7 +158,7 @@ GLOBAL_REGISTERS: tuple[Register, ...] = (
         "HW_STATUS",
         HW_STATUS,
         "RO",
-        "what the NIC is doing",
+        "state of the NIC",
         (
             flag("ENABLED", 0, "CONTROL.ENABLE holds", "RO"),
             flag("READY", 1, "INIT_HCA was done", "RO"),
@@ -181,7 +181,7 @@ GLOBAL_REGISTERS: tuple[Register, ...] = (
         "IRQ_STATUS",
         IRQ_STATUS,
         "W1C",
-        "causes since they were cleared",
+        "interrupt causes since the last clear",
         tuple(flag(name, bit, doc, "W1C") for bit, (name, doc) in enumerate(_CAUSES)),
         source="hardware.md 1a (RTL)",
     ),
@@ -189,7 +189,7 @@ GLOBAL_REGISTERS: tuple[Register, ...] = (
     Register("SCRATCH2", SCRATCH2, "RW", "keeps what is stored"),
     Register("HCR_IN_PARAM_HI", HCR_IN_HI, "RW", "address of the input mailbox, high half", source="hardware.md 2a"),
     Register("HCR_IN_PARAM_LO", HCR_IN_LO, "RW", "address of the input mailbox, low half", source="hardware.md 2a"),
-    Register("HCR_IN_MODIFIER", HCR_MODIFIER, "RW", "number or key that the command is about", source="hardware.md 2a"),
+    Register("HCR_IN_MODIFIER", HCR_MODIFIER, "RW", "number or key that the command acts on", source="hardware.md 2a"),
     Register(
         "HCR_OUT_PARAM_HI",
         HCR_OUT_HI,
@@ -202,7 +202,7 @@ GLOBAL_REGISTERS: tuple[Register, ...] = (
         "HCR_TOKEN",
         HCR_TOKEN,
         "RW",
-        "comes back in the completion event",
+        "returned in the completion event",
         (bits("TOKEN", 0, 31, 16, "the driver's own number for the command", "RW"),),
         source="hardware.md 2a",
     ),
@@ -210,17 +210,17 @@ GLOBAL_REGISTERS: tuple[Register, ...] = (
         "HCR_COMMAND",
         HCR_COMMAND,
         "RW",
-        "a store with GO runs the command that stands in the HCR",
+        "a store with GO runs the command in the HCR",
         (
-            bits("STATUS", 0, 31, 24, "how the last command ended", "RO"),
-            flag("GO", 23, "1 runs the command; 0 when it has ended", "RW"),
-            flag("E", 22, "the end is told by an event, too", "RW"),
+            bits("STATUS", 0, 31, 24, "status of the last command", "RO"),
+            flag("GO", 23, "1 runs the command; reads 0 once it is complete", "RW"),
+            flag("E", 22, "completion also raises an event", "RW"),
             bits("OP_MODIFIER", 0, 19, 12, "modifier of the opcode", "RW"),
             bits("OPCODE", 0, 11, 0, "command", "RW"),
         ),
         source="hardware.md 2a",
     ),
-    Register("DEVICE_ID", DEVICE_ID, "RO", "what kind of device this is", reset=0x524E, source="design.md"),
+    Register("DEVICE_ID", DEVICE_ID, "RO", "device type", reset=0x524E, source="design.md"),
     Register("REVISION", REVISION, "RO", "version of this register map", reset=1, source="design.md"),
     Register("GUID_HI", GUID_HI, "RO", "node GUID, high half", source="design.md"),
     Register("GUID_LO", GUID_LO, "RO", "node GUID, low half", source="design.md"),
@@ -228,7 +228,7 @@ GLOBAL_REGISTERS: tuple[Register, ...] = (
         "LIMIT_QUEUES",
         LIMIT_QUEUES,
         "RO",
-        "how many queues there may be",
+        "most queues of each kind",
         (
             bits("LOG_QPS", 0, 7, 0, "log2 of the number of queue pairs", "RO"),
             bits("LOG_CQS", 0, 15, 8, "log2 of the number of CQs", "RO"),
@@ -242,7 +242,7 @@ GLOBAL_REGISTERS: tuple[Register, ...] = (
         "WINDOW_BLOCKS",
         WINDOW_BLOCKS,
         "RO",
-        "128-byte blocks in a window, the global block counted as two",
+        "128-byte blocks in a window; the global block counts as two",
         source="design.md",
     ),
     Register(
@@ -257,15 +257,16 @@ GLOBAL_REGISTERS: tuple[Register, ...] = (
         ),
         source="design.md",
     ),
-    Register("NON_RDMA", NON_RDMA, "RO", "frames that wait on the non-RDMA channel", source="004 7.6"),
+    Register("NON_RDMA", NON_RDMA, "RO", "frames waiting on the non-RDMA channel", source="004 7.6"),
 )
-"""The global block in the order of offsets."""
+"""The global block, sorted by offset."""
 
 GLOBAL_AT = {register.offset: register for register in GLOBAL_REGISTERS}
 
 
 def global_layout() -> Layout:
-    """Return the global block as one layout, for the pages and the C header: a register, or each of its bit fields."""
+    """Return the global block as one layout, for the pages and the C header, with a field per register or per bit
+    field."""
     fields: list[Field] = []
     for register in GLOBAL_REGISTERS:
         if register.fields:
@@ -281,7 +282,7 @@ GLOBAL_BLOCK = global_layout()
 
 
 def queue_registers(block: Layout) -> tuple[Register, ...]:
-    """Return the registers of a queue block, whose layout has one field for each."""
+    """Return the registers of a queue block from its layout."""
     rows = []
     for field in block.fields:
         access: Access = "RW" if field.access == "RW" else "RO"

@@ -1,51 +1,51 @@
-"""Numbers of the round that drives a NIC: receive, reply, send, deadlines; the engine has them from here."""
+"""Parameters of the poll round that drives a NIC: receive, reply, send, timers. The engine uses them, too."""
 
 from __future__ import annotations
 
 BUDGET = 256
-"""Packets that one round sends where nothing else waits for the next: the longer, the less each costs."""
+"""Most packets sent in a round if nothing else waits. Longer rounds cost less per packet."""
 NEWCOMER_PART = 8
-"""A program that had nothing to send may send this part of its turn before those that had."""
+"""Divisor of the turn that a newly busy program may send before the programs that are already waiting."""
 RECEIVE_LIMIT = 4
-"""Bursts that one round takes, and the buffers for them."""
+"""Most bursts received in a round, and number of receive buffers."""
 BUFFER_BYTES = 1 << 16
-"""Bytes of such a buffer: the longest bundle that a UDP socket gives at once."""
+"""Size of a receive buffer: the longest GRO burst that a UDP socket returns."""
 REPLIES_AT_LEAST_EVERY = 2
-"""Rounds that may take packets and send no replies."""
+"""Most consecutive rounds that receive packets without sending replies."""
 TIMERS_AT_LEAST_EVERY = 256
-"""Rounds after which deadlines count although more may have arrived: as many bursts as a receive buffer holds."""
+"""Rounds after which timers are checked even if more packets may wait: as many bursts as a socket's receive buffer
+holds."""
 PARTIAL_ROUND = 16
-"""Of these, what a round counts that took fewer bursts than it may: a trickle keeps no deadline waiting for long."""
+"""Rounds that a partly filled round counts as, so that slow input does not delay timers for long."""
 TIMERS_PER_CALL = 1 << 10
-"""Expired deadlines that are handled at once, so that the work is bounded; the others next time."""
+"""Most expired timers handled in one call, to bound the work; the others follow in the next."""
 WRITE_BACK_NS = 10_000_000
-"""Once it moves no more packets, so long after the first of them, a NIC writes back what is left."""
+"""Time after the first unwritten change at which an idle NIC writes back its contexts."""
 GATHER_MAX = 16
-"""Short messages that wait, at most, to leave together."""
+"""Most short messages gathered into one burst."""
 GATHER_BYTES = 512
 """Largest message that counts as short."""
 GATHER_MIN = 2
-"""Packets in flight below which nothing waits: a program that posts one or two messages waits for just these."""
+"""With fewer packets in flight, messages are not gathered: a program that posts one or two messages waits for just
+these."""
 GATHER_STEADY = 4
-"""Packets that count as in flight while a program polls once after each message of a stream: it waits for none of them.
-Without this, a program that always finds an answer before its next message would send each message by itself
-forever."""
+"""Packets that count as in flight while a program polls once after each message of a stream and does not wait for
+replies. Otherwise, a program that always finds a reply before its next message would never gather."""
 GATHER_ONE_IN = 4
-"""With no new input, waiting messages leave unless this many times as many packets are in flight."""
+"""Without new input, gathered messages are sent unless at least this many times as many packets are in flight."""
 GATHER_AFTER = 32
-"""Messages in a row, each posted after a poll and soon after the one before, that make a stream."""
+"""Consecutive messages, each posted after a poll and soon after the previous one, that make a stream."""
 GATHER_PAUSE_NS = 20_000
-"""A message that is posted so long after the last one leaves at once,"""
+"""Pause after which a posted message is sent at once."""
 GATHER_SETBACK = 8
-"""and a stream counts as this many messages shorter: machines pause too."""
+"""Messages by which such a pause shortens the count of a stream. It does not reset it: the scheduler may have caused
+the pause."""
 SOCKET_CHECKS = 6
-"""Times that an application's poll looks for packets before it reports none: returning to the application takes longer
-than a look."""
+"""Socket checks in an empty poll before it returns: a return to the application costs more than a check."""
 PARK_NS = 2_000_000
-"""Time after its last poll for which an application still counts as polling, for each NIC that its process drives. An
-application that polls many in turn comes back to each later, and all its threads together take the core no more often
-than one."""
+"""Time after its last poll for which an application still counts as polling, multiplied by the number of NICs that its
+process drives: an application that polls many NICs in turn returns to each one later."""
 PARK_MAX = 16
-"""At most this many NICs count for that."""
+"""Most NICs counted for that."""
 IDLE_BEFORE_YIELD = 32
-"""Rounds without anything to do after which a poll lets others have the core."""
+"""Idle rounds after which a poll yields the core."""

@@ -1,14 +1,14 @@
-"""Place from which rnic is installed: the one definition, for every hint and every page."""
+"""Where to install rnic from: the only definition, used by every hint and page."""
 
 from __future__ import annotations
 
 SOURCE = "."
-"""Argument of ``pip install``: the root of a checkout, until rnic is on an index. A release that is changes this to
-``rnic``; a fork may name its Git address (``git+https://...``)."""
+"""Argument of ``pip install``: the root of a checkout until rnic is on an index, then ``rnic``. A fork may set its Git
+URL (``git+https://...``)."""
 
 
 def install_command(*extras: str) -> str:
-    """Return the command that installs rnic, with extras: such as ``pip install '.[plot]'``."""
+    """Return the command that installs rnic with extras, such as ``pip install '.[plot]'``."""
     if not extras:
         return f"pip install {SOURCE}"
     wanted = ",".join(extras)
@@ -18,6 +18,6 @@ def install_command(*extras: str) -> str:
 
 
 def install_hint(*extras: str) -> str:
-    """Return :func:`install_command` and where to run it."""
+    """Return :func:`install_command` with the place to run it."""
     command = install_command(*extras)
     return f"in a checkout of rnic, {command}" if SOURCE == "." else command

@@ -12,7 +12,7 @@ STATE_NAMES = {RESET: "RESET", INIT: "INIT", RTR: "RTR", RTS: "RTS", SQE: "SQE",
 
 
 def state_name(state: int) -> str:
-    """Return the name of a context's state field, which may hold any value: programs can write there."""
+    """Return the name of a context's state field; any value is accepted, since programs can write it."""
     return STATE_NAMES.get(state, f"state {state}")
 
 
@@ -22,7 +22,7 @@ ST_UD = 3
 ST_XRC_INI = 5
 """XRC queue pair that sends requests (IBA annex A14, "XRC INI QP")."""
 ST_XRC_TGT = 6
-"""XRC queue pair that receives them, each for a shared receive queue that the packet names."""
+"""XRC queue pair that receives requests; each packet names the shared receive queue."""
 
 SERVICE_NAMES = {ST_RC: "RC", ST_UC: "UC", ST_UD: "UD", ST_XRC_INI: "XRC INI", ST_XRC_TGT: "XRC TGT"}
 RELIABLE = frozenset({ST_RC, ST_XRC_INI, ST_XRC_TGT})

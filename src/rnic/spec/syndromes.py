@@ -35,7 +35,7 @@ RNR_RETRY_FOREVER = 7
 
 
 def rnr_timer_ns(code: int) -> int:
-    """Return the nanoseconds to wait after an RNR NAK with timer ``code`` (0 to 31)."""
+    """Return the time in nanoseconds to wait after an RNR NAK with timer ``code`` (0 to 31)."""
     return RNR_TIMER_US[code & AETH_VALUE_MASK] * 1_000
 
 
@@ -50,10 +50,10 @@ ACK_WAITS = (1, 2, 4)
 
 
 def retry_exceeded_ns(timeout: int, retry_cnt: int) -> tuple[int, int] | None:
-    """Return the time until a request to a peer that is gone completes with RETRY_EXC, from its last transmission.
+    """Return the time from a request's last transmission until it completes with RETRY_EXC if the peer is gone.
 
     IBA 9.7.6.1.3 lets a requester wait one to four times the local ACK timeout before each of its ``retry_cnt``
-    retries and before it gives up. Progress begins the count anew.
+    retries and before it gives up. Progress restarts the count.
 
     Args:
         timeout: code of the local ACK timeout, 0 to 31 (``ibv_qp_attr.timeout``).
@@ -77,7 +77,7 @@ CREDIT_COUNTS = (
     0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192,
     256, 384, 512, 768, 1_024, 1_536, 2_048, 3_072, 4_096, 6_144, 8_192, 12_288, 16_384, 24_576, 32_768,
 )  # fmt: skip
-"""Receive entries that each end-to-end credit code 0 to 30 stands for, table 46."""
+"""Receive entries for each end-to-end credit code 0 to 30, table 46."""
 
 
 def credit_code(entries: int) -> int:

@@ -1,7 +1,7 @@
-"""Choose which modules run compiled: each has a twin in plain Python that does the same, slower.
+"""Choose which modules run compiled: each has an equivalent in plain Python.
 
-Two variables of the environment decide, read once at import: ``RNIC_PLAIN=1`` takes plain Python everywhere,
-``RNIC_REQUIRE_COMPILED=1`` makes a missing twin an error.
+Two environment variables are read at import: ``RNIC_PLAIN=1`` uses plain Python everywhere, ``RNIC_REQUIRE_COMPILED=1``
+makes a missing compiled module an error.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ FORCED_PLAIN = os.environ.get("RNIC_PLAIN", "") not in _OFF
 _REQUIRED = os.environ.get("RNIC_REQUIRE_COMPILED", "") not in _OFF
 
 in_use: dict[str, bool] = {}
-"""True for each requested twin that is compiled, by the name of its plain module."""
+"""Whether each requested module is compiled, by the name of its plain module."""
 
 
 def compiled_twin(plain: str, name: str) -> Any:
-    """Return the compiled module ``name``, or ``None`` where module ``plain`` must do its work itself.
+    """Return the compiled module ``name``, or ``None`` if module ``plain`` must be used.
 
     Raises:
-        ImportError: there is none although ``RNIC_REQUIRE_COMPILED`` is set.
+        ImportError: the compiled module is missing and ``RNIC_REQUIRE_COMPILED`` is set.
     """
     module = None
     if not FORCED_PLAIN:

@@ -1,7 +1,7 @@
-"""Verbs that fail on command: their numbers, and the record by which a library learns the rules that it applies.
+"""Fault injection for verbs: numbers of verbs and effects, and the record that passes rules to the library.
 
-The grammar is :mod:`rnic.link.verbs_faults`'s. The NIC applies rules for verbs that are commands. Those for work
-requests and completions are the library's, in the program: it reads the records once, when it opens the device.
+:mod:`rnic.link.verbs_faults` defines the grammar. The NIC applies rules for verbs that are device commands. The library
+in the program applies those for work requests and completions; it reads the records when it opens the device.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ VERB_POLL_CQ = 17
 
 
 class FaultyVerb(NamedTuple):
-    """A verb that can fail on command.
+    """A verb that fault rules can name.
 
-    ``match`` are the keys that a rule may match by; ``library``: the library carries its rules out.
+    ``match`` are the keys that its rules may match by. ``library`` is true if the library applies its rules.
     """
 
     number: int
@@ -65,21 +65,21 @@ FAULTY_VERBS: Final[dict[str, FaultyVerb]] = {
 FAULT_FAIL = 1
 """The verb fails with an errno."""
 FAULT_STATUS = 2
-"""A completion has another status, and its queue pair goes to the error state."""
+"""A completion gets another status, and its queue pair goes to the error state."""
 FAULT_LATE = 3
-"""A completion is late, and so are those after it."""
+"""A completion and those after it are delayed."""
 FAULT_LIMIT = 4
 """A poll returns at most this many completions."""
 FAULT_EVENT = 5
 """A fault event is injected into the device; the verb itself continues."""
 
 MAX_VERBS_RULES: Final = 256
-"""Rules for verbs in one script: what the library applies fits one message."""
+"""Most rules for verbs in one script, so that those for the library fit one message."""
 
 REQUESTS: Final = tuple(row for row in WORK_REQUESTS if row.ibv_wr)
-"""Work requests of programs; the place of one here is its bit in a rule's ``opcodes``."""
+"""Work requests that programs can post; the index is the bit in a rule's ``opcodes``."""
 RECEIVED: Final = 31
-"""The bit of completions of receives."""
+"""Bit of receive completions."""
 
 VERBS_RULE: Final = Layout(
     "verbs rule",
@@ -89,15 +89,15 @@ VERBS_RULE: Final = Layout(
     (
         word("verb", 0, "VERB_* number"),
         word("action", 4, "FAULT_* number"),
-        word("rule", 8, "its place in the script, from 1"),
-        word("opcodes", 12, "bits of the kinds of request that it matches; 0 for all"),
-        word("qp", 16, "queue pair number that it matches, 0 for all"),
+        word("rule", 8, "number in the script, from 1"),
+        word("opcodes", 12, "mask of request kinds to match; 0 for all"),
+        word("qp", 16, "queue pair number to match, 0 for all"),
         wide("value", 24, "errno, IBV_WC_* status, nanoseconds, or a count"),
-        wide("nth", 32, "0 where there is none"),
-        wide("every", 40, "0 where there is none"),
-        wide("times", 48, "how often it acts at most, of each queue pair; 0 for always"),
-        wide("threshold", 56, "it acts where a draw is below; 0 where it does not draw"),
-        wide("seed", 64, "of its draws"),
+        wide("nth", 32, "first match to act on, without every the only one; 0 if unset"),
+        wide("every", 40, "act on every Nth match; 0 if unset"),
+        wide("times", 48, "most times that it applies, per queue pair; 0 for no limit"),
+        wide("threshold", 56, "it applies if a random draw is below; 0 to not draw"),
+        wide("seed", 64, "seed of its draws"),
     ),
 )
 
