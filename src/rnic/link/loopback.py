@@ -162,7 +162,7 @@ class LoopbackLink(DrivenLink, UnpolledLink):
                 link.deliver(burst, data)
 
     def deliver(self, burst: TxBurst, data: memoryview, arrival: object = None) -> None:
-        """Queue a burst that another link sent; ``arrival`` is what a simulated network reports with it."""
+        """Queue a burst that another link sent; ``arrival`` is the report of a simulated network."""
         flow = burst.flow
         if self._wire is not None and flow.dst == self.address:
             self._wire.put(_name(flow), data, burst.segment, flow.tclass, flow.hop_limit, flow.flow_label)

@@ -1,1 +1,1 @@
-"""The wire: one file per header, the opcode table, the ICRC, and the pretty printer. Bytes in, records out."""
+"""Wire format: one file per header, the opcode table, the ICRC, and the pretty printer. Bytes in, records out."""

@@ -1,4 +1,4 @@
-"""AtomicETH and AtomicAckETH: an atomic's operands and its result (IBA vol. 1, 9.3)."""
+"""AtomicETH and AtomicAckETH: operands and result of an atomic (IBA vol. 1, 9.3)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ATOMICETH = Layout(
     ),
 )
 ATOMICACKETH = Layout(
-    "AtomicAckETH", 8, "big", "IBA vol. 1, 9.3", (wide("orig", 0, "what the memory held before the operation"),)
+    "AtomicAckETH", 8, "big", "IBA vol. 1, 9.3", (wide("orig", 0, "memory contents before the operation"),)
 )
 
 

@@ -1,4 +1,4 @@
-"""BTH, the base transport header that every packet starts with (IBA vol. 1, 9.2; reserved bits as Annex A17)."""
+"""BTH, the base transport header at the start of every packet (IBA vol. 1, 9.2; reserved bits as in Annex A17)."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ BTH = Layout(
     (
         bits("opcode", 0, 31, 24, "service and operation"),
         bits("solicited", 0, 23, 23, "solicited event: wake a receiver that waits only for these"),
-        bits("migreq", 0, 22, 22, "migration state; hardware sends 1, Soft-RoCE 0"),
+        bits("migreq", 0, 22, 22, "migration state; hardware sends 1, Soft-RoCE sends 0"),
         bits("pad", 0, 21, 20, "pad bytes between payload and ICRC"),
         bits("tver", 0, 19, 16, "transport header version, 0"),
         bits("pkey", 0, 15, 0, "partition key"),
         bits("fecn", 4, 31, 31, "forward congestion notification"),
         bits("becn", 4, 30, 30, "backward congestion notification"),
-        bits("reserved6", 4, 29, 24, "reserved; like FECN and BECN not covered by the ICRC"),
+        bits("reserved6", 4, 29, 24, "reserved; like FECN and BECN, not covered by the ICRC"),
         bits("dqpn", 4, 23, 0, "destination QP number"),
         bits("ackreq", 8, 31, 31, "the responder shall acknowledge this packet"),
         bits("reserved7", 8, 30, 24, "reserved"),

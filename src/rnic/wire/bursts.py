@@ -22,8 +22,8 @@ NOTHING_KNOWN = (0, 0)
 class TxBurst:
     """``count`` UDP payloads of ``segment`` bytes each, to a peer; the last may be shorter.
 
-    ``buffers``, joined, are the payloads back to back. No other code changes them: payload was copied before its ICRC
-    was computed. A link is done with them when its ``send`` returns. The ICRC of segment ``i`` is computed for IP ID
+    ``buffers``, joined, are the payloads back to back. They do not change: payload is copied before its ICRC is
+    computed. A link does not use them after its ``send`` returns. The ICRC of segment ``i`` is computed for IP ID
     ``i``.
     """
 
@@ -40,12 +40,12 @@ class TxBurst:
 class RxBurst:
     """UDP payloads that arrived together, each of ``segment`` bytes; the last may be shorter.
 
-    ``flow`` is the path from the peer to us. ``ident`` is the IP ID of the first segment (each
-    following one is one higher), or ``None`` if the link does not see IP headers; ``frag`` is the IPv4
-    flags and offset word that goes with a known IP ID. ``known`` is a mask of known bits of the IP IDs of all segments,
-    and their values: a link may know some bits of an IP ID that it does not see. ``tclass``, ``hop_limit`` and
-    ``flow_label`` are those of the packets' IP header, as they arrived. ``buf`` is valid until the link receives again.
-    ``arrival`` is what a simulated network reports with it (:class:`rnic.cc.controlled.Arrival`), or ``None``.
+    ``flow`` is the path from the peer to us. ``ident`` is the IP ID of the first segment, counting up by one per
+    segment, or ``None`` if the link does not see IP headers; ``frag`` is the IPv4 flags and offset word if the IP ID is
+    known. ``known`` is a mask of bits that the link knows of all segments' IP IDs without seeing them, and their
+    values. ``tclass``, ``hop_limit`` and ``flow_label`` are those of the packets' IP header, as they arrived. ``buf``
+    is valid until the link receives again. ``arrival`` is the report of a simulated network
+    (:class:`rnic.cc.controlled.Arrival`), or ``None``.
     """
 
     __slots__ = (

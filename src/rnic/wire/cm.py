@@ -1,7 +1,8 @@
 """Messages of communication management (IBA vol. 1, 12.6 to 12.11): the 232 bytes after the MAD header.
 
-Connection setup is not on the data path: the tables are the codec. Reserved fields are sent as zero and not checked.
-``PRIVATE`` says where each message's private data begins; it reaches to the end of the datagram.
+Connection setup is not on the data path, so the generic codec of the tables is fast enough. Reserved fields are sent as
+zero and not checked. ``PRIVATE`` is the offset of each message's private data, which extends to the end of the
+datagram.
 """
 
 from __future__ import annotations
@@ -47,19 +48,19 @@ REQ = _message(
     wide("ca_guid", 16, "the sender's CA GUID"),
     word("qkey", 28, "Q_Key"),
     bits("qpn", 32, 31, 8, "the sender's QP number"),
-    bits("responder_resources", 32, 7, 0, "READs and atomics that the sender answers at a time"),
-    bits("initiator_depth", 36, 7, 0, "READs and atomics that the sender has under way at a time"),
-    bits("remote_cm_timeout", 40, 7, 3, "how long the receiver may take to answer, 4.096 us << code"),
+    bits("responder_resources", 32, 7, 0, "READs and atomics that the sender accepts outstanding"),
+    bits("initiator_depth", 36, 7, 0, "READs and atomics that the sender has outstanding"),
+    bits("remote_cm_timeout", 40, 7, 3, "response timeout for the receiver, 4.096 us << code"),
     bits("transport", 40, 2, 1, "transport service type: 0 RC, 1 UC"),
     bits("flow_control", 40, 0, 0, "the sender's CA does end-to-end flow control"),
     bits("psn", 44, 31, 8, "starting PSN: of the first packet that the sender expects"),
-    bits("local_cm_timeout", 44, 7, 3, "how long the sender may take to answer"),
-    bits("retry_count", 44, 2, 0, "how often the receiver is to retry"),
+    bits("local_cm_timeout", 44, 7, 3, "response timeout for the sender"),
+    bits("retry_count", 44, 2, 0, "retry count for the receiver"),
     half("pkey", 48, "P_Key"),
     bits("path_mtu", 48, 15, 12, "path MTU code"),
-    bits("rnr_retry_count", 48, 10, 8, "how often the receiver is to retry after RNR"),
-    bits("max_cm_retries", 48, 7, 4, "how often messages are repeated"),
-    bits("srq", 48, 3, 3, "the sender receives by a shared receive queue"),
+    bits("rnr_retry_count", 48, 10, 8, "RNR retry count for the receiver"),
+    bits("max_cm_retries", 48, 7, 4, "retries of CM messages"),
+    bits("srq", 48, 3, 3, "the sender uses a shared receive queue"),
     half("primary_local_lid", 52, "0xFFFF on RoCE"),
     half("primary_remote_lid", 54, "0xFFFF on RoCE"),
     wide("primary_local_gid", 56, "the sender's GID", 16),
@@ -70,22 +71,22 @@ REQ = _message(
     octet("hop_limit", 93, "hop limit"),
     bits("sl", 92, 15, 12, "service level"),
     bits("subnet_local", 92, 11, 11, "the path stays in the subnet"),
-    bits("ack_timeout", 92, 7, 3, "local ACK timeout that the receiver is to use"),
+    bits("ack_timeout", 92, 7, 3, "local ACK timeout for the receiver"),
 )
 MRA = _message(
     "CM MRA",
     "12.6.6",
     _LOCAL,
     _REMOTE,
-    bits("message", 8, 31, 30, "what was received: 0 REQ, 1 REP, 2 LAP"),
-    bits("service_timeout", 8, 23, 19, "how long the answer may take from now on"),
+    bits("message", 8, 31, 30, "received message: 0 REQ, 1 REP, 2 LAP"),
+    bits("service_timeout", 8, 23, 19, "time to the response from now on"),
 )
 REJ = _message(
     "CM REJ",
     "12.6.7",
     _LOCAL,
     _REMOTE,
-    bits("message", 8, 31, 30, "what is rejected: 0 REQ, 1 REP, 2 neither"),
+    bits("message", 8, 31, 30, "rejected message: 0 REQ, 1 REP, 2 neither"),
     bits("info_length", 8, 23, 17, "bytes of additional information"),
     bits("reason", 8, 15, 0, "reason"),
     wide("ca_guid", 12, "additional information of a timeout: the sender's CA GUID"),
@@ -98,13 +99,13 @@ REP = _message(
     word("qkey", 8, "Q_Key"),
     bits("qpn", 12, 31, 8, "the sender's QP number"),
     bits("psn", 20, 31, 8, "starting PSN: of the first packet that the sender expects"),
-    octet("responder_resources", 24, "READs and atomics that the sender answers at a time"),
-    octet("initiator_depth", 25, "READs and atomics that the sender has under way at a time"),
+    octet("responder_resources", 24, "READs and atomics that the sender accepts outstanding"),
+    octet("initiator_depth", 25, "READs and atomics that the sender has outstanding"),
     bits("ack_delay", 24, 15, 11, "target ACK delay"),
     bits("failover", 24, 10, 9, "failover accepted"),
     bits("flow_control", 24, 8, 8, "the sender's CA does end-to-end flow control"),
-    bits("rnr_retry_count", 24, 7, 5, "how often the receiver is to retry after RNR"),
-    bits("srq", 24, 4, 4, "the sender receives by a shared receive queue"),
+    bits("rnr_retry_count", 24, 7, 5, "RNR retry count for the receiver"),
+    bits("srq", 24, 4, 4, "the sender uses a shared receive queue"),
     wide("ca_guid", 28, "the sender's CA GUID"),
 )
 RTU = _message("CM RTU", "12.6.9", _LOCAL, _REMOTE)
@@ -175,7 +176,7 @@ IP_HEADER = Layout(
         wide("dst", 20, "the receiver's address", 16),
     ),
 )
-"""Private data of a REQ or SIDR_REQ to an RDMA IP CM service begin with it."""
+"""Header at the start of the private data in a REQ or SIDR_REQ to an RDMA IP CM service."""
 
 
 class Message(NamedTuple):
@@ -193,7 +194,7 @@ def private_bytes(attr: int) -> int:
 
 
 def pack(attr: int, tid: int, fields: dict[str, int], private: bytes = b"") -> bytes:
-    """Return a whole datagram of 256 bytes.
+    """Return the whole datagram, 256 bytes.
 
     Raises:
         ValueError: a value does not fit its field, or the private data is too long.

@@ -1,4 +1,4 @@
-"""Messages of connection management as records, for people: the tables of :mod:`rnic.wire.cm`, and reasons by name."""
+"""CM messages as records for display, from the tables of :mod:`rnic.wire.cm`, and names of reject reasons."""
 
 from __future__ import annotations
 
@@ -40,4 +40,4 @@ class CmMessage(Header):
 CM_MESSAGES: dict[int, type[CmMessage]] = {
     attribute: type(CM_NAMES[attribute], (CmMessage,), {"layout": layout}) for attribute, layout in MESSAGES.items()
 }
-"""Records of messages by attribute ID, private data included."""
+"""Record classes of messages by attribute ID, private data included."""

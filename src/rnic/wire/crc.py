@@ -1,4 +1,4 @@
-"""CRC-32 as the ICRC uses it: ISA-L's if its wheel is installed, else zlib's (the same function, slower)."""
+"""CRC-32 for the ICRC: ISA-L's if its wheel is installed, else zlib's (the same function, slower)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ try:
     from isal.isal_zlib import crc32
 
     CRC_BACKEND = "isal"
-except ImportError:  # the wheel does not exist for every platform
+except ImportError:  # not every platform has a wheel
     from zlib import crc32
 
     CRC_BACKEND = "zlib"

@@ -43,9 +43,9 @@ def parse_ip(buf: memoryview, port: int | None = ROCE_UDP_PORT) -> Datagram | Dr
         port: destination port that it must have; ``None`` for any.
 
     Returns:
-        The datagram, or ``BAD_IP`` (no whole IP packet, a fragment, IPv4 options, lengths that disagree) or
-        ``NOT_ROCE`` (another protocol or port). Never raises, whatever the bytes. Checksums are not checked:
-        the ICRC covers more, and hardware sends UDP checksum 0.
+        The datagram, or ``BAD_IP`` (truncated packet, fragment, IPv4 options, inconsistent lengths) or ``NOT_ROCE``
+        (another protocol or port). Never raises. Checksums are not checked: the ICRC covers more, and hardware sends
+        UDP checksum 0.
     """
     size = len(buf)
     if size < IPV4_BYTES + UDP_BYTES:

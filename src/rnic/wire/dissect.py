@@ -1,6 +1,6 @@
-"""Dissecting a captured frame: find its headers, and whether it is RoCEv2.
+"""Dissect a captured frame: find its headers, and tell whether it is RoCEv2.
 
-Meant for any capture: truncated frames and other protocols are reported as such.
+Any capture is accepted: truncated frames and other protocols are reported as such.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ MAX_HEADERS = 24
 """Most headers to follow before an IP or InfiniBand packet: tags, labels, nested tunnels."""
 _RAW_TYPES = (12, 14, LINKTYPE_RAW, LINKTYPE_IPV4, LINKTYPE_IPV6)
 _COOKED = {LINKTYPE_LINUX_SLL: (16, 14), LINKTYPE_LINUX_SLL2: (20, 0)}
-"""Bytes of the pseudo header that Linux puts in place of a link header, and where in it the EtherType is."""
+"""Linux cooked headers by link type: length, and offset of the EtherType."""
 _IP_FAMILIES = (2, 24, 28, 30)
-"""Address families of IPv4 and, for three kinds of BSD, of IPv6."""
+"""Address families: IPv4, and IPv6 on three BSD systems."""
 _ERF_BYTES = 16
 _ERF_ETHERNET, _ERF_IP, _ERF_INFINIBAND = (2, 11, 16, 20), (22, 23), 21
-"""Types of ERF records (Endace's format), whose Ethernet frames start two bytes late."""
+"""Types of ERF records (Endace's format); two pad bytes precede an Ethernet frame."""
 _VLAN_TYPES = (ethernet.TYPE_VLAN, ethernet.TYPE_VLAN_SERVICE, ethernet.TYPE_VLAN_OLD)
 _TYPE_IP, _TYPE_INFINIBAND = -1, -2
 """Pseudo EtherTypes: an IP packet of either version, and an LRH."""
@@ -53,7 +53,7 @@ INCOMPLETE = "incomplete"
 """Kind of a frame that was cut before its protocol is known."""
 
 _V6_EXTENSIONS = (0, 43, 60)
-"""Hop-by-hop, routing and destination options: headers between IPv6 and the protocol, in units of 8 bytes."""
+"""IPv6 extension headers with a length in units of 8 bytes: hop-by-hop, routing and destination options."""
 
 
 class Frame:
@@ -61,8 +61,8 @@ class Frame:
 
     ``kind`` is ``"RoCEv2"`` (or the protocol of the port that was asked for), ``"RoCEv1"``, ``"InfiniBand"``, the
     name of another protocol, ``"malformed"`` or ``"incomplete"``; ``headers`` the records found in front of the BTH.
-    For the first three, ``payload`` is the packet from BTH to ICRC as far as it was captured, and ``complete`` says
-    whether that is all of it; ``flow``, ``ident`` and ``frag`` are the inputs of the ICRC.
+    For the first three, ``payload`` is the captured part of the packet from BTH to ICRC, ``complete`` is true if that
+    is all of it, and ``flow``, ``ident`` and ``frag`` are inputs of the ICRC.
     """
 
     __slots__ = ("complete", "flow", "frag", "headers", "ident", "kind", "payload")
@@ -91,7 +91,7 @@ def dissect(
     kind: str = ROCE,
     least: int = ROCE_LEAST,
 ) -> Frame:
-    """Dissect a frame. Never raises, whatever the bytes.
+    """Dissect a frame. Never raises.
 
     Args:
         data: the frame as captured, perhaps truncated.
@@ -128,7 +128,7 @@ def dissect(
 
 
 _Step = Frame | tuple[int, memoryview]
-"""Result of a step: a finished frame, or the EtherType of the next header and the bytes from there on."""
+"""Result of a step: the final frame, or the EtherType of the next header and the bytes from there on."""
 
 
 def _link(data: memoryview, linktype: int, headers: list[Header]) -> _Step:
@@ -142,7 +142,7 @@ def _link(data: memoryview, linktype: int, headers: list[Header]) -> _Step:
         return int.from_bytes(data[type_at : type_at + 2], "big"), data[at:]
     if linktype in (LINKTYPE_NULL, LINKTYPE_LOOP):
         family = bytes(data[:4])
-        # in the byte order of the machine that captured it
+        # in the byte order of the capturing machine
         number = min(int.from_bytes(family, "big"), int.from_bytes(family, "little"))
         return (_TYPE_IP, data[4:]) if number in _IP_FAMILIES else Frame(f"address family {number}", headers)
     if linktype == LINKTYPE_INFINIBAND:
@@ -175,13 +175,13 @@ def _erf(data: memoryview, headers: list[Header]) -> _Step:
 
 
 def _contradiction(headers: list[Header]) -> Frame:
-    """Return a frame with inconsistent headers: plain UDP if it was taken for a tunnel by its port, else malformed."""
+    """Return the result for inconsistent headers: plain UDP if only the port suggested a tunnel, else malformed."""
     guessed = any(isinstance(header, Udp) for header in headers)
     return Frame("UDP" if guessed else MALFORMED, headers)
 
 
 def _tunnel(found: tunnels.Found, headers: list[Header], name: str) -> _Step:
-    """Continue after the header of a tunnel, or return a frame that names what could not be followed."""
+    """Continue after the header of a tunnel, or return a frame that names the unsupported contents."""
     if found is None:
         return Frame(name, headers)
     ethertype, rest, header = found
@@ -205,7 +205,7 @@ def _dissect_lrh(data: memoryview, headers: list[Header]) -> Frame:
 
 
 def _dissect_grh(data: memoryview, headers: list[Header], kind: str, length: int | None = None) -> Frame:
-    """Dissect a GRH and what follows it, ``length`` bytes if an LRH says so."""
+    """Dissect a GRH and the packet after it, ``length`` bytes if an LRH gives the length."""
     if len(data) < GRH_BYTES:
         return Frame(INCOMPLETE, headers)
     grh = Grh.parse(data)

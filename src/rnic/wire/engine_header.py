@@ -1,11 +1,11 @@
 """The seven-beat header of the descriptor engine (000 section 5.3.3, 001 section 5), seven little-endian words.
 
-It carries no remote key; access is bounded by configured address windows. The upper half of beat 3, reserved
-in the documents, carries bits 31:16 of the fragment offset (``design.md``): identical up to 64 KiB.
+It has no remote key: configured address windows bound the access. The upper half of beat 3, reserved in the documents,
+carries bits 31:16 of the fragment offset (``design.md``). Up to 64 KiB this makes no difference.
 
-Engines with more than 32 address bits send bits 63:32 of the address in the 24 bits that are still reserved and in the
-top byte of the offset: their senders add multiples of 16 MiB, which the offset then cannot hold, to the address. So
-both headers are equal if the address is below 4 GiB and the offset below 16 MiB.
+Engines with more than 32 address bits send bits 63:32 of the address in the remaining 24 reserved bits and in the top
+byte of the offset. This leaves 24 bits for the offset, so the sender adds multiples of 16 MiB to the address instead.
+Both headers are equal if the address is below 4 GiB and the offset below 16 MiB.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rnic.wire.header import Header
 BEATS = 7
 ENGINE_HEADER_BYTES = 4 * BEATS
 MARKER = 0xABABAB
-"""Constant in the upper bits of beat 6. Like the documented receiver, rnic does not check it."""
+"""Constant in the upper bits of beat 6. As in the documents, the receiver does not check it."""
 
 ENGINE_HEADER = Layout(
     "seven-beat header",
@@ -62,7 +62,7 @@ ENGINE_HEADER_WIDE = Layout(
 ADDRESS_PARTS = (
     ("remote_addr", 0, 32), ("remote_addr_39_32", 32, 8), ("remote_addr_55_40", 40, 16), ("remote_addr_63_56", 56, 8),
 )  # fmt: skip
-"""Fields of :data:`ENGINE_HEADER_WIDE` that make up the address, from its lowest bit: name, first bit, bits."""
+"""Fields of :data:`ENGINE_HEADER_WIDE` that make up the address, lowest bits first: name, first bit, width."""
 
 
 class EngineHeader(Header):

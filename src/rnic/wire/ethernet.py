@@ -67,7 +67,7 @@ class Ethernet(Header):
 
 
 class VlanTag(Header):
-    """VLAN tag, 4 bytes, between an Ethernet header of type 8100h or 88A8h and what it holds."""
+    """VLAN tag, 4 bytes, between an Ethernet header of type 8100h or 88A8h and its payload."""
 
     __slots__ = ("pcp", "dei", "vid", "inner_type")
 

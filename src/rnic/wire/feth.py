@@ -1,4 +1,5 @@
-"""FETH, the flush extended transport header: what a FLUSH promises, and for how much (IBA vol. 1, annex A19)."""
+"""FETH, the flush extended transport header: placement type and selectivity level of a FLUSH (IBA vol. 1, annex
+A19)."""
 
 from __future__ import annotations
 

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from rnic.wire.ident import IdentTracker
 
 MAX_IDENTS = 64
-"""Most segments of one UDP_SEGMENT send, and so the number of IP IDs that :meth:`Flow.seeds` covers."""
+"""Most segments of one UDP_SEGMENT send, and the number of IP IDs that :meth:`Flow.seeds` covers."""
 
 DONT_FRAGMENT = 0x4000
 ECT = 0b10
 """ECN bits of an ECN-capable sender, ECT(0) (RFC 3168)."""
 CE = 0b11
-"""ECN bits of a packet that experienced congestion (ECN CE)."""
+"""ECN bits of a packet that experienced congestion, CE (RFC 3168)."""
 
 _ONES = b"\xff" * 8
 _IPV4 = struct.Struct(">BBHHHBBH4s4s")
@@ -38,7 +38,7 @@ _GOOD = 0x2144DF1C
 _MAX_CACHED = 4_096
 _UNPROVEN = 4
 _MAX_SEED_LISTS = 8
-"""Bounds of the caches, which a peer could else grow by its choice of lengths."""
+"""Bounds of the caches: packet lengths, which a peer chooses, are their keys."""
 
 
 def _effect(value: int, after: int) -> int:
@@ -56,7 +56,7 @@ def _byte_effects(after: int) -> tuple[int, ...]:
     return tuple(effects)
 
 
-# Arguments: bytes of the IPv4 and UDP headers that follow each byte of [IP ID | flags and offset].
+# arguments: bytes of the IPv4 and UDP headers after each byte of [IP ID | flags and offset]
 IDENT_HIGH, IDENT_LOW, _FRAG_HIGH, _FRAG_LOW = (_byte_effects(after) for after in (23, 22, 21, 20))
 """Values to XOR into the seed of IP ID 0, for either byte of the IP ID."""
 _SMALL_IDENTS = IDENT_LOW[:MAX_IDENTS]
@@ -120,7 +120,7 @@ class Flow:
         tclass: type of service or traffic class (not covered by the ICRC).
         hop_limit: time to live or hop limit (not covered).
         flow_label: IPv6 flow label (not covered).
-        sl: service level, the priority in the sender's own queues (not on the wire).
+        sl: service level, the priority in the sender's queues (not on the wire).
     """
 
     __slots__ = (
@@ -165,19 +165,19 @@ class Flow:
         self.flow_label = flow_label
         self.sl = sl
         self.smac = self.dmac = 0
-        """MAC addresses, for a link that sees Ethernet headers; 0 if it makes them up."""
+        """MAC addresses, for a link with Ethernet headers; 0 to let the link choose."""
         self.link: object = None
         """Data that the link keeps for this path, such as a socket address."""
         self.kept = _MAX_CACHED
-        """Most lengths whose CRC states are cached; few until a packet on this path had the right ICRC, since anyone
-        can send on such a path."""
+        """Most lengths whose CRC states are cached: few until a packet on this path had the right ICRC, since any host
+        may have sent the first one."""
         self.place = 0
         """Offset of its record in its device's arena, 0 if it has none."""
         self._v4 = len(src) == 4
         self.idents: IdentTracker | None = None
-        """Tracker of the sender's IP IDs, once a packet with an IP ID that the receiver cannot see was right."""
+        """Tracker of the sender's IP IDs; set once the ICRC of a packet with a hidden IP ID was right."""
         self.settled = not self._v4
-        """True if nothing is to be learned about IP IDs: the sender's pattern is known, or it is IPv6."""
+        """True if IP IDs need no tracking: the sender's pattern is known, or the path is IPv6."""
         self._marked: Flow | None = None
         self._seeds: dict[int, int] = {}
         self._seed_lists: dict[int, tuple[int, ...]] = {}
@@ -186,7 +186,7 @@ class Flow:
         return f"Flow({self.src.hex()}:{self.sport} -> {self.dst.hex()}:{self.dport})"
 
     def doubt(self) -> Flow:
-        """Mark this path, learned from a packet, as unproven: it may not lead to a RoCE sender. Return it."""
+        """Mark this path, learned from a received packet, as unproven, and return it."""
         self.kept = _UNPROVEN
         return self
 
@@ -195,11 +195,11 @@ class Flow:
         self.kept = _MAX_CACHED
 
     def reverse(self) -> Flow:
-        """Return the path back."""
+        """Return the reverse path."""
         return Flow(self.dst, self.src, self.dport, self.sport, self.tclass, self.hop_limit, self.flow_label, self.sl)
 
     def marked(self) -> Flow:
-        """Return the same path as a marking switch leaves it: with ECN CE, whatever the sender set."""
+        """Return this path with ECN CE, as after a switch that marks."""
         if self.tclass & CE == CE:
             return self
         if self._marked is None:
@@ -246,7 +246,7 @@ class Flow:
         return values
 
     def icrc(self, frame: bytes | bytearray | memoryview, ident: int = 0, frag: int = DONT_FRAGMENT) -> int:
-        """Return the ICRC of a frame that has none yet (BTH to pad); any value of BTH byte 4."""
+        """Return the ICRC of a frame from BTH to pad, without ICRC; BTH byte 4 may have any value."""
         length = len(frame) + 4
         return crc32(frame, self.seed(length, ident, frag)) ^ _effect(0xFF ^ frame[4], length - 4 - 5)
 

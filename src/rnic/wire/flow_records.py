@@ -1,4 +1,4 @@
-"""Flows as records in an arena, for code that knows a flow only by its offset."""
+"""Flows as records in an arena, for code that refers to a flow by its offset."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ _ADDRESS_BYTES: Final = 16
 
 
 def _words(data: bytes, size: int) -> list[int]:
-    """Return the bytes as words with the same layout in memory."""
+    """Return the bytes as 64-bit words with the same memory layout."""
     return list(memoryview(data.ljust(size, b"\0")).cast("Q"))
 
 
 def use(cells: memoryview, old: int, new: int) -> None:
-    """Move a queue pair's path from the flow at offset ``old`` to that at ``new``, in an arena's words; 0 is none."""
+    """Move a queue pair's path from the flow at offset ``old`` to that at ``new`` by updating the use counts; 0 is
+    none."""
     if old:
         cells[old // WORD_BYTES + _USERS] -= 1
     if new:
@@ -76,7 +77,7 @@ class FlowRecords:
         return self._flows[at]
 
     def users(self, flow: Flow) -> int:
-        """Return how many queue pairs use this flow as their path."""
+        """Return the number of queue pairs that use this flow as their path."""
         return self._arena.cells[flow.place // WORD_BYTES + _USERS]
 
     def drop(self, flow: Flow) -> None:

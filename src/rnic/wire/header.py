@@ -1,4 +1,4 @@
-"""The codec that all header records share. Each header's own file has its table."""
+"""The codec of all header records. Each header's file has its table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Header:
     For tools, tests and connection setup; the data path uses :class:`rnic.wire.packet.Packet` instead.
 
     Args:
-        values: fields by name; those not named are zero, or the header's constant.
+        values: fields by name; others are zero or the header's constant.
 
     Raises:
         ValueError: the header has no field of that name.
@@ -25,7 +25,7 @@ class Header:
 
     layout: ClassVar[Layout]
     FORMAT: ClassVar[str]
-    """``struct`` codes of the words of a header that :class:`~rnic.wire.packet.Packet` reads, without byte order."""
+    """``struct`` format of the header for :class:`~rnic.wire.packet.Packet`, without byte order."""
     CONSTANTS: ClassVar[dict[str, int]] = {}
 
     def __init__(self, **values: int) -> None:

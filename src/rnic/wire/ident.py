@@ -1,10 +1,10 @@
-"""Finding the IP ID, which a UDP socket does not show, from the ICRC that covers it.
+"""Compute the IP ID of a packet, which a UDP socket does not report, from the ICRC that covers it.
 
 A CRC is linear: the difference between the received ICRC and the one for IP ID 0 is the effect of the header word
-[identification | flags and fragment offset], carried over the bytes that follow it. Running the CRC
-register backward over as many zero bytes gives the word itself (``software.md`` section 5). It is plausible
-only if it says "not a fragment": 2^17 of 2^32 words do, so damage passes with probability 2^-15, with 2^-26 if
-the sender's pattern is known (:class:`IdentTracker`), and with 2^-29 if the link also knows three bits of the IP ID.
+[identification | flags and fragment offset], carried over the bytes that follow it. Running the CRC register backward
+over that many zero bytes gives the word itself (``software.md`` section 5). The word must say "not a fragment", as 2^17
+of 2^32 words do. So a corrupt packet passes with probability 2^-15; with 2^-26 if the sender's pattern is known
+(:class:`IdentTracker`); and with 2^-29 if the link also knows three bits of the IP ID.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from rnic.wire.crc import crc32
 from rnic.wire.flow import Flow, residue
 
 DF = 1 << 16
-"""Bit above the IP ID: the "don't fragment" flag."""
+"""The "don't fragment" flag, stored in the bit above the IP ID."""
 
 _POLY = 0xEDB88320
 _NOT_COVERED_AT = 4
-"""Index of the BTH byte that the ICRC does not cover: FECN and BECN."""
+"""Index of the BTH byte that the ICRC does not cover: FECN, BECN and reserved bits."""
 _WORD_TO_PAYLOAD = 4 + 12 + 8
 """Bytes from the start of the word to the UDP payload: the word, the rest of the IPv4 header, the UDP header."""
 
@@ -57,7 +57,7 @@ def _back_one_byte(register: int) -> int:
 
 @functools.cache
 def _back(power: int) -> _Operator:
-    """Return the operator that runs back over ``1 << power`` zero bytes: half of it, twice."""
+    """Return the operator that runs back over ``1 << power`` zero bytes, by applying half of it twice."""
     if power == 0:
         return _operator([_back_one_byte(1 << bit) for bit in range(32)])
     half = _back(power - 1)
@@ -80,10 +80,10 @@ def solve_word(packet: bytes | bytearray | memoryview, flow: Flow) -> int | None
 
     Args:
         packet: a whole UDP payload, BTH to ICRC, at least 16 bytes.
-        flow: the IPv4 path on which it came.
+        flow: the IPv4 path on which it arrived.
 
     Returns:
-        The IP ID and the flag, or ``None`` if the header would have to be a fragment's: the packet is corrupt.
+        The IP ID and the flag, or ``None`` if the packet is corrupt: only a fragment's header would match.
     """
     length = len(packet)
     change = crc32(packet, flow.seed(length, 0, 0)) ^ residue(length, packet[4])
@@ -95,38 +95,39 @@ def solve_word(packet: bytes | bytearray | memoryview, flow: Flow) -> int | None
 
 
 def solve(packet: bytes | bytearray | memoryview, flow: Flow) -> int | None:
-    """Return only the IP ID of :func:`solve_word`."""
+    """Return the IP ID from :func:`solve_word` without the flag."""
     word = solve_word(packet, flow)
     return None if word is None else word & 0xFFFF
 
 
 class Count:
-    """A sender's IP ID counter: the highest IP ID seen, and when the last packet was taken."""
+    """A sender's IP ID counter: the highest IP ID seen, and the time of the last accepted packet."""
 
     __slots__ = ("last", "mixed", "now_ns", "shared", "told")
 
     BEHIND = 16
     AHEAD = 47
     SLACK = 16
-    """Packets that may be missing between one before a pause and one after it."""
+    """Packets that may be missing between the last one before a pause and the first one after it."""
     TICK_NS = 1_000_000
-    """The shortest tick in which Linux counts pauses."""
+    """Shortest clock tick of Linux, the unit of a pause."""
     WIDEST = 0xFFFF - BEHIND
-    """Most IP IDs ahead that are accepted after a long pause: with those behind and the highest, all of them."""
+    """Most IP IDs ahead that are accepted after a long pause. With those behind and the highest, these are all IP
+    IDs."""
 
     def __init__(self) -> None:
         self.last = -1
         """Highest IP ID; -1 before the first packet."""
         self.now_ns = 0
         self.shared = True
-        """For an address pair: true if all paths between them are believed to share the counter, as on Linux."""
+        """For an address pair: true if all its paths are believed to share the counter, as on Linux."""
         self.mixed = False
-        """True if packets had other IP IDs than the link knew: its bits are no longer believed."""
+        """True if packets contradicted the IP ID bits that the link knew: these bits are no longer trusted."""
         self.told = False
-        """True if the device was told that the sender counts, so that its link can show bits of these IP IDs."""
+        """True if the device knows that the sender counts, so that its link can report bits of these IP IDs."""
 
     def ahead(self, now_ns: int) -> int:
-        """Return how far ahead of the highest IP ID a packet is accepted."""
+        """Return the largest accepted distance ahead of the highest IP ID."""
         return max(self.AHEAD, min(self.SLACK + (now_ns - self.now_ns) // self.TICK_NS, self.WIDEST))
 
     def fits(self, ident: int, now_ns: int) -> bool:
@@ -134,7 +135,7 @@ class Count:
         return self.last < 0 or (ident - self.last + self.BEHIND & 0xFFFF) <= self.BEHIND + self.ahead(now_ns)
 
     def follow(self, ident: int, now_ns: int) -> None:
-        """Note the IP ID of a packet that was taken; a reordered one does not change the highest."""
+        """Record the IP ID of an accepted packet; a reordered one does not change the highest."""
         self.now_ns = now_ns
         if self.last < 0 or (self.last - ident & 0xFFFF) > self.BEHIND:
             self.last = ident
@@ -150,23 +151,23 @@ class HeldPacket:
         self.count = Count()
         self.count.follow(word & 0xFFFF, now_ns)
         self.burst = burst
-        """The packet as a burst of one, with the IP ID and flags that were solved for."""
+        """The packet as a burst of one, with the computed IP ID and flags."""
         self.packet = burst.buf
         self.taken = taken
-        """Number of the sender's packets that had been taken before."""
+        """Number of the sender's packets accepted before it."""
         self.other = other
-        """True if it fits the counter that is not believed now."""
+        """True if it fits the counter that is not trusted now."""
         self.contradicts = contradicts
         """True if its IP ID contradicts the bits that the link knows."""
 
     def forget(self) -> None:
-        """Free its memory: newer packets were held since."""
+        """Free its memory, since newer packets are held."""
         self.packet = self.packet[:0]
         self.burst.buf = self.packet
 
 
 class Ident(Enum):
-    """Fate of a packet whose IP ID was solved for."""
+    """Action for a packet whose IP ID was computed."""
 
     TAKE = "take"
     HOLD = "hold"
@@ -174,25 +175,26 @@ class Ident(Enum):
 
 
 class IdentTracker:
-    """One path's pattern of IP IDs, to tell a corrupt packet from an unusual IP ID.
+    """Pattern of a path's IP IDs, to tell a corrupt packet from an unusual IP ID.
 
-    A sender leaves the IP ID 0 or numbers the segments of a burst (small IP IDs), or counts up: ConnectX per QP or
-    per NIC, Linux per address pair, skipping after a pause by less than the clock ticks that it took. The first packet
-    shows which. From then on 64 IP IDs are accepted, with the flag that the sender sets: those below 64, or those
-    from 16 behind to 47 ahead of the highest, and as many further ahead as a pause allows. The highest is that of all
-    paths between the two addresses, or of this path alone: packets of several paths show which.
+    A sender either leaves the IP ID 0 or numbers the segments of a burst (small IP IDs), or it counts up. ConnectX
+    counts per QP or per NIC, Linux per address pair; after a pause, Linux skips fewer IP IDs than clock ticks passed.
+    The first packet shows the pattern. From then on 64 IP IDs are accepted, with the flag that the sender sets: those
+    below 64, or those from 16 behind to 47 ahead of the highest, plus as many ahead as a pause allows. The highest is
+    taken over all paths between the two addresses or over this path alone; packets of several paths show which is
+    right.
 
-    A packet with another IP ID is held. A second packet that is not accepted either confirms it
+    A packet with another IP ID is held. A second unexpected packet confirms it
 
     - if the two IP IDs are near each other, for the time between them, and not the same; or if both are small;
-    - if both fit the counter that is not believed now, which is believed from then on;
-    - if it repeats the bytes with another IP ID. A corrupt packet that comes twice has the same one.
+    - if both fit the counter that is not trusted now, which is trusted from then on;
+    - if it repeats the bytes with another IP ID. A corrupt packet that arrives twice has the same IP ID.
 
-    The link may know bits of the IP ID (:mod:`rnic.link.ident_sockets`). A packet that contradicts them is held too,
-    and only another such packet confirms it: then a device on the path joins packets, and the bits are no longer
-    believed.
+    The link may know bits of the IP ID (:mod:`rnic.link.ident_sockets`). A packet that contradicts them is held, too,
+    and only another such packet confirms it. In that case a device on the path merges packets, and the bits are no
+    longer trusted.
 
-    A held packet is dropped if it is not confirmed before 64 further packets are taken, or if it is the oldest of
+    A held packet is dropped if it is not confirmed before 64 further packets are accepted, or if it is the oldest of
     more than 4.
     """
 
@@ -204,28 +206,28 @@ class IdentTracker:
 
     def __init__(self) -> None:
         self.small = False
-        """True if IP IDs below 64 are expected: the next is guessed, and the ICRC shows if the guess is wrong."""
+        """True if IP IDs below 64 are expected: the next one is predicted, and the ICRC shows if that is wrong."""
         self.held: list[HeldPacket] = []
         self.dropped = 0
-        """Held packets that will not be taken, and duplicates of held ones, since :meth:`take_dropped` last ran."""
+        """Held packets and their duplicates that were dropped since the last :meth:`take_dropped`."""
         self.pair: Count | None = None
         """The counter of all paths between the two addresses, for a sender that counts up."""
         self._count = Count()
         self._flag = DF
         self._other = False
-        """True if the packet that was not accepted fits the counter that is not believed."""
+        """True if the last refused packet fits the counter that is not trusted."""
         self._contradicts = False
-        """True if the packet that was not accepted has another IP ID than the link knows."""
+        """True if the last refused packet contradicts the IP ID bits that the link knows."""
         self._taken = 0
 
     @property
     def settled(self) -> bool:
-        """True if small IP IDs are the pattern and no packet is held: such packets teach nothing new."""
+        """True if small IP IDs are the pattern and no packet is held, so expected packets change nothing."""
         return self.small and not self.held
 
     @property
     def counts(self) -> bool:
-        """True if the sender counts up, as many packets have shown."""
+        """True if many packets have shown that the sender counts up."""
         return not self.small and self._taken > self.FRESH
 
     @property
@@ -234,7 +236,7 @@ class IdentTracker:
         return self._counts()[0].last + 1 & 0xFFFF | self._flag
 
     def expect(self, count: int) -> None:
-        """Note ``count`` packets whose guessed IP ID was right: 0, or their index in a burst."""
+        """Record ``count`` packets whose predicted IP ID was right: 0, or their index in a burst."""
         if self._count.last < 0:
             self.small = True
             self._count.last = 0
@@ -243,7 +245,7 @@ class IdentTracker:
             self._drop_stale()
 
     def accept(self, word: int, now_ns: int, known: tuple[int, int] = NOTHING_KNOWN) -> bool:
-        """Return whether an IP ID and flag fit the sender's pattern and the link's bits; if so, note them."""
+        """Return whether an IP ID and flag fit the sender's pattern and the link's bits; if so, record them."""
         ident = word & 0xFFFF
         self._other = False
         self._contradicts = ((word ^ known[1]) & known[0]) != 0 and not self._common.mixed
@@ -264,7 +266,7 @@ class IdentTracker:
                 return False
             self.small = not ident and not self._count.last  # a sender that counts up never uses 0 twice in a row
         pair = self.pair
-        # the first packet of a path is accepted whatever its IP ID, and does not move a counter that it does not fit
+        # accept any IP ID in a path's first packet, but do not let it move a counter that it does not fit
         if pair is not None and not self.small and (self._count.last >= 0 or pair.fits(ident, now_ns)):
             pair.follow(ident, now_ns)
         self._count.follow(ident, now_ns)
@@ -272,8 +274,8 @@ class IdentTracker:
         return True
 
     def confirm(self, word: int, packet: memoryview, now_ns: int) -> tuple[Ident, list[HeldPacket]]:
-        """Return what to do with a packet whose IP ID is not accepted, and the held packets that it confirms, to take
-        before it.
+        """Return the action for a packet whose IP ID is not accepted, and the held packets that it confirms, which come
+        first.
 
         If the packet is to be held, the caller calls :meth:`hold`.
         """
@@ -302,7 +304,7 @@ class IdentTracker:
         return Ident.TAKE, confirmed
 
     def hold(self, word: int, burst: RxBurst, now_ns: int) -> HeldPacket:
-        """Hold a packet that was just refused. ``burst`` is a copy of it; the oldest is dropped if there is no room."""
+        """Hold a refused packet, copied to ``burst``; drop the oldest held packet if there is no room."""
         if len(self.held) == self.HELD:
             del self.held[0]
             self.dropped += 1
@@ -317,11 +319,11 @@ class IdentTracker:
 
     @property
     def _common(self) -> Count:
-        """The counter with the facts that hold for all paths between the two addresses."""
+        """The counter with the state shared by all paths between the two addresses."""
         return self._count if self.pair is None else self.pair
 
     def _counts(self) -> tuple[Count, Count]:
-        """Return the counter that is believed, and the other one."""
+        """Return the trusted counter and the other one."""
         pair = self.pair
         if pair is None or pair.last < 0:
             return self._count, self._count
@@ -335,7 +337,7 @@ class IdentTracker:
         return ident != last and (held.count.fits(ident, now_ns) or (last - ident & 0xFFFF) <= Count.AHEAD)
 
     def _turn(self, held: HeldPacket, word: int, other: int, now_ns: int) -> None:
-        """Follow the sender to two IP IDs, which confirmed ``held``."""
+        """Move the pattern to the two IP IDs that confirmed ``held``."""
         if self.pair is not None and held.other and self._other:
             self.pair.shared = not self.pair.shared
         ident, another = word & 0xFFFF, other & 0xFFFF
@@ -354,7 +356,7 @@ class IdentTracker:
 
 
 def _same(packet: memoryview, other: memoryview) -> bool:
-    """Return whether two packets have the same bytes, except the ICRC and the bytes that it does not cover."""
+    """Return whether two packets have the same bytes, apart from the ICRC and the bytes that it does not cover."""
     return (
         len(packet) == len(other)
         and packet[:_NOT_COVERED_AT] == other[:_NOT_COVERED_AT]
@@ -363,10 +365,10 @@ def _same(packet: memoryview, other: memoryview) -> bool:
 
 
 def learn(flow: Flow, count: int) -> int:
-    """Note ``count`` packets of an IPv4 path whose guessed IP ID was right.
+    """Record ``count`` packets of an IPv4 path whose predicted IP ID was right.
 
     Returns:
-        Number of held packets that are dropped, since too many others were taken meanwhile.
+        Number of held packets dropped because too many others were accepted in the meantime.
     """
     tracker = flow.idents
     if tracker is None:

@@ -1,7 +1,7 @@
-"""The headers of native InfiniBand and of RoCEv1, and what the ICRC covers of them (IBA vol. 1, ch. 7, 8, A16).
+"""Headers of native InfiniBand and of RoCEv1, and their ICRC coverage (IBA vol. 1, ch. 7, 8, A16).
 
-A packet without a GRH stays in its subnet: its ICRC covers the LRH except the virtual lane. One with a GRH may be
-routed: eight bytes of ones stand for its LRH, which RoCEv1 does not have at all.
+A packet without a GRH stays in its subnet: its ICRC covers the LRH except the virtual lane. A packet with a GRH may be
+routed: eight bytes of ones replace its LRH, which RoCEv1 does not have at all.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ LRH_BYTES = 8
 GRH_BYTES = IPV6_BYTES
 VCRC_BYTES = 2
 LNH_LOCAL, LNH_GLOBAL = 2, 3
-"""Next header of an LRH: a BTH, or a GRH before it; 0 and 1 are raw packets."""
+"""LNH, next header of an LRH: a BTH, or a GRH before the BTH; 0 and 1 are raw packets."""
 NEXT_BTH = 0x1B
-"""Next header of a GRH."""
+"""Next header of a GRH: a BTH."""
 
 LRH = Layout(
     "LRH",
@@ -32,7 +32,7 @@ LRH = Layout(
         bits("lver", 0, 27, 24, "link version, 0"),
         bits("sl", 0, 23, 20, "service level"),
         bits("lrh_reserved2", 0, 19, 18, "reserved"),
-        bits("lnh", 0, 17, 16, "what follows: 2 a BTH, 3 a GRH"),
+        bits("lnh", 0, 17, 16, "next header: 2 BTH, 3 GRH"),
         bits("dlid", 0, 15, 0, "destination's local identifier"),
         bits("lrh_reserved5", 4, 31, 27, "reserved"),
         bits("packet_length", 4, 26, 16, "words from the LRH to the ICRC"),
@@ -40,11 +40,11 @@ LRH = Layout(
     ),
 )
 GRH = Layout("GRH", GRH_BYTES, "big", "IBA vol. 1, 8.3", IPV6_HEADER.fields)
-"""Laid out as an IPv6 header; its addresses are GIDs, its payload length counts to the ICRC."""
+"""Laid out as an IPv6 header; the addresses are GIDs, and the payload length includes the ICRC."""
 
 
 class Lrh(Header):
-    """Local route header, 8 bytes: what every packet of native InfiniBand starts with."""
+    """Local route header, 8 bytes, at the start of every native InfiniBand packet."""
 
     __slots__ = tuple(field.name for field in LRH.fields)
 
@@ -59,7 +59,7 @@ class Lrh(Header):
 
 
 class Grh(IPv6):
-    """Global route header, 40 bytes: native InfiniBand has it where packets may be routed, RoCEv1 always."""
+    """Global route header, 40 bytes: in routable packets of native InfiniBand, and in all of RoCEv1."""
 
     __slots__ = ()
 
@@ -76,9 +76,8 @@ class IbFlow:
     """One direction of a path without UDP, and the CRC of the headers in front of the BTH.
 
     Args:
-        src: sender's GID, or LID where there is no GRH: 16 bytes, or 2.
-        dst: receiver's GID or LID, as long as ``src``.
-        lrh: the first four bytes of the LRH that the ICRC covers; empty where packets have a GRH.
+        src: sender's GID (16 bytes), or LID (2 bytes) without a GRH. dst: receiver's GID or LID, as long as ``src``.
+        lrh: the first four bytes of the LRH, masked for the ICRC; empty if packets have a GRH.
     """
 
     __slots__ = ("_lrh", "_seeds", "dport", "dst", "sport", "src")
@@ -101,7 +100,7 @@ class IbFlow:
 
     @property
     def key(self) -> bytes:
-        """Key of this path: its addresses, and the part of the LRH that the ICRC covers."""
+        """Dictionary key of this path: its addresses, and the part of the LRH that the ICRC covers."""
         return self.src + self.dst + self._lrh
 
     def check(self, packet: Buffer, ident: int = 0, frag: int = 0) -> bool:

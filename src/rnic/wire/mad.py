@@ -1,6 +1,6 @@
-"""The header of management datagrams (IBA vol. 1, 13.4). Connection management sends them to QP1.
+"""Header of management datagrams (IBA vol. 1, 13.4). Connection management sends these to QP1.
 
-Here the 232 bytes after the header are opaque.
+The 232 bytes after the header are opaque here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from rnic.wire.header import Header
 
 MAD_BYTES = 256
 GSI_QPN = 1
-"""The QP that management datagrams are sent to and from."""
+"""QPN of the GSI, which sends and receives management datagrams."""
 GSI_QKEY = 0x8001_0000
 MAD_BASE_VERSION = 1
 CLASS_PERF = 0x04
@@ -57,9 +57,9 @@ MAD = Layout(
         bits("class_version", 0, 15, 8, "version of the class; 2 for communication management"),
         bits("method", 0, 7, 0, "method; 03h is Send"),
         half("status", 4, "status of a response"),
-        half("class_specific", 6, "for the class to define"),
+        half("class_specific", 6, "defined by the class"),
         wide("tid", 8, "transaction ID: pairs a response with its request"),
-        half("attr_id", 16, "attribute: which message this is"),
+        half("attr_id", 16, "attribute: the message type"),
         half("reserved16", 18, "reserved"),
         word("attr_modifier", 20, "attribute modifier"),
     ),

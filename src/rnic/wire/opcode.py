@@ -1,6 +1,6 @@
-"""The opcode table: one row for each BTH opcode says which headers follow and what the packet is (IBA table 38).
+"""The opcode table: one row per BTH opcode, with its extended headers and properties (IBA table 38).
 
-All other code uses the row, never the number. The rows are built from service x operation x headers.
+Other code tests the row, never the number. The rows are built from service x operation x headers.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from rnic.wire.xrceth import Xrceth
 class OpcodeRow:
     """Meaning of one BTH opcode.
 
-    ``unpack`` reads BTH and all extended headers at once, except an XRCETH, which follows the BTH; ``extended`` are
-    those headers' records, in order. ``rest_at`` says how far behind the BTH the headers after an XRCETH begin.
-    ``resource`` says that a request takes one of the responder's resources and is answered by responses. ``rights``
-    are the ``IBV_ACCESS_*`` bits that it needs; those of a FLUSH stand in its FETH.
-    ``work_request`` is the kind of request whose message ends with the packet, 0 if it may be several or none.
+    ``unpack`` reads the BTH and all extended headers at once, except an XRCETH, which follows the BTH; ``extended`` are
+    the record classes of those headers, in order. ``rest_at`` is the offset, after the BTH, of the headers behind an
+    XRCETH. ``resource`` is true if a request takes a responder resource and gets responses. ``rights`` are the
+    ``IBV_ACCESS_*`` bits that it needs; for a FLUSH they depend on its FETH. ``work_request`` is the opcode of the work
+    request whose message ends with this packet, 0 if there are several or none.
     """
 
     __slots__ = (
@@ -172,7 +172,7 @@ def _build() -> tuple[OpcodeRow | None, ...]:
 
 
 OPCODES: tuple[OpcodeRow | None, ...] = _build()
-"""Row of each opcode, ``None`` if the opcode is reserved or of a service that rnic does not support."""
+"""Row of each opcode; ``None`` for reserved opcodes and services that rnic does not support."""
 
 
 def _unsupported(opcode: int) -> OpcodeRow:
@@ -182,8 +182,8 @@ def _unsupported(opcode: int) -> OpcodeRow:
 UNSUPPORTED: dict[int, OpcodeRow] = {
     opcode: _unsupported(opcode) for opcode in range(op.RC, op.RC | op.OPERATION_MASK + 1) if OPCODES[opcode] is None
 }
-"""Rows of the RC opcodes that are reserved or of operations that rnic lacks, which a responder must refuse with a NAK
-(IBA 9.7.4.1.4): everything after their BTH is payload."""
+"""Rows of RC opcodes that are reserved or not supported. A responder must refuse them with a NAK (IBA 9.7.4.1.4).
+Everything after their BTH is payload."""
 
 
 _RESYNC = 0x15
@@ -191,11 +191,11 @@ _RD = 0x40
 _MANUFACTURERS = range(0xC0, 0x100)
 _OWN = "manufacturer's"
 SERVICE_NAMES = {op.RC: "RC", op.UC: "UC", _RD: "RD", op.UD: "UD", op.XRC: "XRC", 0xC0: _OWN, 0xE0: _OWN}
-"""Services by the high three bits of an opcode."""
+"""Service names by the high three bits of an opcode."""
 
 
 def _legal() -> dict[int, str]:
-    """Return the names of all opcodes that the standard defines, or leaves to manufacturers, such as those of Dynamic
+    """Return the names of all opcodes that the standard defines or reserves for manufacturers, such as those of Dynamic
     Connections."""
     names = {_RD | _RESYNC: "RD_RESYNC", _RD | op.FLUSH: "RD_FLUSH"}
     for operation, name, *_ in _OPERATIONS:

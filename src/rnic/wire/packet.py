@@ -1,4 +1,4 @@
-"""A RoCEv2 packet, from BTH to ICRC, parsed once into slots and built from them."""
+"""RoCEv2 packets, from BTH to ICRC: parser and builder."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _ICRC = struct.Struct("<I")
 
 
 class Packet:
-    """Header fields under the standard's names. Fields of headers that the packet lacks are unset.
+    """Header fields of a packet, named as in the standard. Fields of absent headers are unset.
 
     ``payload`` is a view without pad and ICRC. ``va`` and ``rkey`` come from RETH or AtomicETH. ``flow``, ``ecn``,
-    ``tclass``, ``hop_limit`` and ``flow_label`` are those of ``burst``, as the packet arrived: the link sets them.
+    ``tclass``, ``hop_limit`` and ``flow_label`` are those of the received ``burst``, which the link sets.
     """
 
     __slots__ = (
@@ -88,7 +88,7 @@ class Packet:
 
     @property
     def solicited(self) -> bool:
-        """True if it wakes a receiver that waits only for solicited events."""
+        """Solicited event bit: wake a receiver that waits only for solicited events."""
         return self._flags & SOLICITED != 0
 
     @property
@@ -108,22 +108,22 @@ class Packet:
 
     @property
     def fecn(self) -> bool:
-        """True if the packet experienced congestion."""
+        """FECN: the packet experienced congestion."""
         return self._word & FECN != 0
 
     @property
     def becn(self) -> bool:
-        """True if packets in the other direction experience congestion."""
+        """BECN: packets in the other direction experience congestion."""
         return self._word & BECN != 0
 
     @property
     def flow(self) -> Flow:
-        """The path on which it arrived."""
+        """Path on which the packet arrived."""
         return self.burst.flow
 
     @property
     def ecn(self) -> int:
-        """ECN bits of its IP header."""
+        """ECN bits of the IP header."""
         return self.burst.ecn
 
     @property
@@ -146,7 +146,7 @@ def parse(buf: memoryview) -> Packet | DropReason:
     """Parse a UDP payload, BTH to ICRC; the ICRC itself is not checked here.
 
     Returns:
-        The packet, or the reason why it is not one. Never raises, whatever the bytes.
+        The packet, or the reason to drop it. Never raises.
     """
     length = len(buf)
     if length < BTH_BYTES + ICRC_BYTES:

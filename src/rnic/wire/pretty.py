@@ -1,4 +1,4 @@
-"""Headers as text, for people: from the tables, so that no field is named twice."""
+"""Format headers as text, driven by their layout tables."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _DECIMAL = frozenset((
 
 
 def headers(buf: memoryview) -> list[Header]:
-    """Return records of the headers at the start of a UDP payload, as far as the bytes reach.
+    """Return records of the complete headers at the start of a UDP payload.
 
-    BTH, the extended headers that its opcode calls for, a CNP's reserved bytes, and of a management datagram to QP1
-    the header and the message of connection management. Never raises, whatever the bytes.
+    These are the BTH, the extended headers of its opcode, the reserved bytes of a CNP, and the MAD header and CM
+    message of a datagram to QP1. Never raises.
     """
     out: list[Header] = []
     if len(buf) < BTH_BYTES:
@@ -72,8 +72,7 @@ def fields(buf: memoryview) -> list[tuple[str, Fields]]:
 
 
 def payload_bytes(buf: memoryview) -> int:
-    """Return the number of payload bytes in a whole UDP payload: between the headers of :func:`headers` and the pad; 0
-    if there are none."""
+    """Return the number of bytes between the headers that :func:`headers` finds in a whole UDP payload and the pad."""
     found = headers(buf)
     used = sum(header.layout.size for header in found)
     pad = found[0].pad if found and isinstance(found[0], Bth) else 0
@@ -102,7 +101,7 @@ def syndrome_text(syndrome: int) -> str:
 
 
 def flush_text(feth: int) -> str:
-    """Return what a FLUSH promises, and for how much, from the word of its FETH: ``"GLOBAL range"``."""
+    """Return the placement type and selectivity level in a FETH word as text: ``"GLOBAL range"``."""
     names = [name for bit, name in ((PLACEMENT_GLOBAL, "GLOBAL"), (PLACEMENT_PERSISTENT, "PERSISTENT")) if feth & bit]
     level = feth >> LEVEL_SHIFT & 3
     where = {LEVEL_RANGE: "range", LEVEL_MR: "region"}.get(level, f"level {level}")
@@ -110,7 +109,7 @@ def flush_text(feth: int) -> str:
 
 
 def text(header: Header, name: str) -> str:
-    """Return one field's value as text: addresses, names of codes, counts in decimal, the rest in hex."""
+    """Return a field's value as text: addresses and codes by name, counts in decimal, others in hex."""
     value: int = getattr(header, name)
     width = header.layout[name].width
     if name in ("src", "dst") or name.endswith("_gid"):
@@ -141,18 +140,18 @@ def _meaning(header: Header, name: str, value: int) -> str:
 _CM_SHOWN = (
     "local_comm_id", "remote_comm_id", "request_id", "service_id", "qpn", "psn", "path_mtu", "reason", "status",
 )  # fmt: skip
-"""Fields of a CM message that one line shows."""
+"""Fields of a CM message shown in a one-line summary."""
 
 
 def describe_cm(message: CmMessage) -> str:
-    """Return a CM message in a few words: its name, and the fields that identify and set up the connection."""
+    """Return a CM message as a short text: its name, and the fields that identify and set up the connection."""
     words = [type(message).__name__]
     words += [f"{name}={text(message, name)}" for name in _CM_SHOWN if name in message.layout]
     return " ".join(words)
 
 
 def describe(packet: Packet) -> str:
-    """Return a packet in one line: ``"RC_WRITE_ONLY qp=0x000011 psn=7 ackreq va=0x1000 rkey=0x00000102 len=64
+    """Return a packet as one line: ``"RC_WRITE_ONLY qp=0x000011 psn=7 ackreq va=0x1000 rkey=0x00000102 len=64
     [64]"``."""
     row = packet.row
     words = [row.name, f"qp=0x{packet.dqpn:06x}", f"psn={packet.psn}"]

@@ -1,7 +1,7 @@
-"""Undo changes that recorders make to packets, if the ICRC proves them: rewritten source ports, unsegmented frames.
+"""Undo changes to packets in captures, if the ICRC proves them: rewritten source ports, segmentation offload.
 
-A CRC is linear: the effect of a changed source port on a packet's CRC depends only on the packet's length. So running
-the CRC register back from the end to the port gives the one port that makes the ICRC right, if any does.
+A CRC is linear: the effect of a changed source port on a packet's CRC depends only on the packet's length. Running the
+CRC register back from the end to the port gives the only port that can make the ICRC right.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from rnic.wire.opcode import OPCODES, OpcodeRow
 _UDP_BYTES = 8
 _LEAST = BTH_BYTES + ICRC_BYTES
 MAX_SEGMENTS = 128
-"""Most segments of one send in Linux (``UDP_MAX_SEGMENTS``), and most packets that it joins on receipt."""
+"""Most segments of one send in Linux (``UDP_MAX_SEGMENTS``), and most packets that GRO merges."""
 MAX_GUESSES = 64
-"""Most sizes to try if the packet does not tell its size: only sizes after which a BTH can follow."""
+"""Most sizes to try if no header gives the size; only sizes after which a BTH can follow are tried."""
 _PKEY_AT = 2
 _MTUS = sorted(MTU_CODES, reverse=True)
 _RETH_LENGTH_AT = BTH_BYTES + 12
@@ -38,7 +38,7 @@ def solve_port(packet: Buffer, flow: Flow, ident: int, frag: int) -> int | None:
         frag: IPv4 flags and fragment offset.
 
     Returns:
-        The port, or ``None`` where no port does: a random error has one with a probability of 2^-16.
+        The port, or ``None`` if there is none. A random error matches a port with a probability of 2^-16.
     """
     length = len(packet)
     change = crc32(packet, flow.seed(length, ident, frag)) ^ residue(length, packet[4])
@@ -50,16 +50,16 @@ def solve_port(packet: Buffer, flow: Flow, ident: int, frag: int) -> int | None:
 
 
 def split(payload: bytes, flow: Flow | IbFlow, ident: int, frag: int) -> list[tuple[int, bytes]]:
-    """Return the packets in a frame that a host gave its NIC to segment, or that it joined on receipt.
+    """Return the packets in a frame that was captured before segmentation or after GRO.
 
-    All are of one size but the last, which may be shorter. The frame does not tell the size: every size that the first
-    opcode allows is tried, and accepted if every ICRC is right.
+    All packets have the same size except the last, which may be shorter. The frame does not contain the size: each size
+    that the first opcode allows is tried, and accepted if every ICRC is right.
 
     Args:
         payload: the UDP payload of the whole frame.
         flow: the path on which it was captured.
-        ident: IP ID of the frame, from which the IP IDs of its packets count up, or which all of them have.
-        frag: IPv4 flags and fragment offset.
+        ident: IP ID of the frame; the IP IDs of its packets count up from it or are all equal to it. frag: IPv4 flags
+        and fragment offset.
 
     Returns:
         IP ID and UDP payload of each packet, at least two; empty if the payload is not such a frame.
@@ -80,12 +80,11 @@ def split(payload: bytes, flow: Flow | IbFlow, ident: int, frag: int) -> list[tu
 
 
 def may_be_several(row: OpcodeRow, payload: bytes, size: int, mtu: int) -> bool:
-    """Return whether a frame that was cut holds more than one packet of its first opcode may: it can be no other.
+    """Return whether a truncated frame is longer than one packet of its first opcode can be.
 
     Args:
         row: the opcode.
-        payload: the UDP payload as far as it was captured.
-        size: bytes between headers and padding, were it one packet.
+        payload: the captured part of the UDP payload. size: bytes between headers and padding if it were one packet.
         mtu: path MTU in bytes, 0 for unknown.
     """
     if not row.payload:
@@ -114,7 +113,7 @@ def _sizes(row: OpcodeRow, payload: bytes, most: int) -> Iterator[int]:
         length = int.from_bytes(payload[_RETH_LENGTH_AT : _RETH_LENGTH_AT + 4], "big")
         sizes = [fixed + length + -length % 4]
     else:
-        # no header tells a SEND's length
+        # no header has a SEND's length
         others = _guesses(payload, fixed, min(fixed + MAX_PATH_MTU, most + 1))
         sizes = chain((fixed + mtu for mtu in _MTUS), islice(others, MAX_GUESSES))
     return (size for size in sizes if size <= most)
@@ -128,7 +127,7 @@ def _divides(size: int, total: int) -> bool:
 def _guesses(payload: bytes, first: int, end: int) -> Iterator[int]:
     """Yield sizes from ``first`` to before ``end`` after which another packet can start.
 
-    Joined packets belong to one flow, and so to one partition: the P_Key must repeat.
+    Merged packets belong to one flow, and so to one partition: the P_Key must repeat.
     """
     pkey = payload[_PKEY_AT : _PKEY_AT + 2]
     at = first + _PKEY_AT

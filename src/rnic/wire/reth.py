@@ -1,4 +1,4 @@
-"""RETH, the RDMA extended transport header: what a WRITE or READ reaches for (IBA vol. 1, 9.3.3)."""
+"""RETH, the RDMA extended transport header: remote address, key and length (IBA vol. 1, 9.3.3)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RETH = Layout(
     (
         wide("va", 0, "virtual address at the responder"),
         word("rkey", 8, "remote key"),
-        word("dma_length", 12, "bytes of the whole operation"),
+        word("dma_length", 12, "length of the whole operation in bytes"),
     ),
 )
 

@@ -1,7 +1,7 @@
-"""Headers that mirrors and overlays put in front of frames: GRE, ERSPAN, VXLAN, Geneve, MPLS.
+"""Encapsulation headers of port mirrors and overlays: GRE, ERSPAN, VXLAN, Geneve, MPLS.
 
-Each function finds one header and says what follows it, as an EtherType and the bytes from there on, or ``None`` where
-the bytes are not that header.
+Each function parses one header and returns the EtherType and the bytes after it, or ``None`` if the bytes are not that
+header.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ PROTO_IPV4, PROTO_IPV6, PROTO_GRE, PROTO_MPLS = 4, 41, 47, 137
 """IP protocol numbers of tunnels directly over IP."""
 VXLAN_PORT, VXLAN_GPE_PORT, GENEVE_PORT, MPLS_PORT = 4789, 4790, 6081, 6635
 VXLAN_LINUX_PORT = 8472
-"""Default UDP port of VXLAN in Linux, from before IANA assigned one; container networks use it."""
+"""Default UDP port of VXLAN in Linux, older than the IANA port; container networks use it."""
 TYPE_ETHERNET = 0x6558
-"""EtherType of a whole Ethernet frame inside of another header."""
+"""EtherType of an encapsulated Ethernet frame (Transparent Ethernet Bridging)."""
 TYPE_MPLS, TYPE_MPLS_UPSTREAM = 0x8847, 0x8848
 TYPE_ERSPAN, TYPE_ERSPAN3 = 0x88BE, 0x22EB
 TUNNEL_NAMES = {
@@ -40,7 +40,7 @@ GRE = Layout(
         bits("has_sequence", 0, 28, 28, "4 bytes of sequence number follow"),
         bits("gre_reserved", 0, 27, 19, "0"),
         bits("gre_version", 0, 18, 16, "0"),
-        bits("protocol_type", 0, 15, 0, "EtherType of what follows"),
+        bits("protocol_type", 0, 15, 0, "EtherType of the payload"),
     ),
 )
 ERSPAN = Layout(
@@ -66,7 +66,7 @@ VXLAN = Layout(
         octet(
             "vxlan_flags",
             0,
-            "08h: the identifier is valid; 04h: the next protocol is given; 80h: a group policy is",
+            "08h: the identifier is valid; 04h: the next protocol is valid; 80h: the group policy is valid",
         ),
         half("vxlan_reserved", 1, "reserved"),
         octet("next_protocol", 3, "of the generic extension: 1 IPv4, 2 IPv6, 3 Ethernet, 5 MPLS"),
@@ -85,7 +85,7 @@ GENEVE = Layout(
         bits("control", 0, 23, 23, "control packet"),
         bits("critical", 0, 22, 22, "critical options"),
         bits("geneve_reserved", 0, 21, 16, "reserved"),
-        bits("protocol_type", 0, 15, 0, "EtherType of what follows"),
+        bits("protocol_type", 0, 15, 0, "EtherType of the payload"),
         bits("vni", 4, 31, 8, "network identifier"),
         bits("geneve_reserved8", 4, 7, 0, "reserved"),
     ),
@@ -162,8 +162,7 @@ class MplsLabel(Header):
 
 
 def gre(data: memoryview) -> Found:
-    """Return the frame or packet in GRE version 0; ERSPAN without a sequence number is type I, which has no
-    header."""
+    """Return the frame or packet in GRE version 0. ERSPAN without a sequence number is type I, which has no header."""
     if len(data) < GRE.size:
         return None
     header = Gre.parse(data)
@@ -194,7 +193,7 @@ _GPE_TYPES = {1: TYPE_IPV4, 2: TYPE_IPV6, 3: TYPE_ETHERNET, 5: TYPE_MPLS}
 def vxlan(data: memoryview) -> Found:
     """Return the frame in VXLAN, or the payload that the generic protocol extension (GPE) names.
 
-    The flags may say that a group policy stands in the reserved bytes (draft-smith-vxlan-group-policy).
+    The flags may indicate a group policy in the reserved bytes (draft-smith-vxlan-group-policy).
     """
     if len(data) < VXLAN.size:
         return None
@@ -206,7 +205,7 @@ def vxlan(data: memoryview) -> Found:
 
 
 def geneve(data: memoryview) -> Found:
-    """Return what Geneve carries, after its options."""
+    """Return the payload of Geneve, after its options."""
     if len(data) < GENEVE.size:
         return None
     header = Geneve.parse(data)
@@ -216,11 +215,11 @@ def geneve(data: memoryview) -> Found:
 
 
 _FRAME_TYPES = (TYPE_IPV4, TYPE_IPV6, TYPE_VLAN, TYPE_VLAN_SERVICE, TYPE_ROCE_V1)
-"""EtherTypes that tell a frame from a control word, where its address begins with as small a number."""
+"""EtherTypes by which a frame is told from a control word if its destination address begins like one."""
 
 
 def mpls(data: memoryview) -> Found:
-    """Return what follows one label: another label, an IP packet, or a frame, after a control word if there is one."""
+    """Return the payload after one label: another label, an IP packet, or a frame with an optional control word."""
     if len(data) <= MPLS.size:
         return None
     header = MplsLabel.parse(data)
@@ -245,7 +244,7 @@ IN_UDP = {
 }
 """Tunnels by UDP destination port."""
 IN_IP = {PROTO_IPV4: TYPE_IPV4, PROTO_IPV6: TYPE_IPV6, PROTO_MPLS: TYPE_MPLS}
-"""EtherType of what an IP protocol carries."""
+"""EtherType of the payload of an IP protocol."""
 IN_ETHERTYPE = {
     TYPE_MPLS: mpls,
     TYPE_MPLS_UPSTREAM: mpls,

@@ -15,7 +15,7 @@ XRCETH = Layout(
 
 
 class Xrceth(Header):
-    """XRC extended transport header, 4 bytes, in every XRC request and in no response."""
+    """XRC extended transport header, 4 bytes, in every XRC request but in no response."""
 
     __slots__ = ("srqn",)
 
