@@ -355,7 +355,7 @@ RRC_RESPONSE = vector(
     "002 3.2, order of its list; design.md",
     ascending(
         ("state", 4, "QP state"),
-        ("unacked_psn", 24, "oldest PSN that is not acknowledged"),
+        ("unacked_psn", 24, "oldest unacknowledged PSN"),
         ("next_psn", 24, "PSN of the next request"),
         ("dst_qpn", 24, "remote QPN"),
         ("rlid", 16, "low 16 bits of the destination MAC"),

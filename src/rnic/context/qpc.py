@@ -70,7 +70,7 @@ DOCUMENTED: tuple[Field, ...] = (
     word("cqn_snd", 0x70, "CQ of the send queue", _WR),
     word("snd_wqe_base_lkey", 0x74, "key of the send ring", _WR),
     word("snd_wqe_length", 0x78, "length of the send ring in bytes", _WR),
-    word("last_acked_psn", 0x7C, "oldest PSN that is not acknowledged", _WR),
+    word("last_acked_psn", 0x7C, "oldest unacknowledged PSN", _WR),
     word("ssn", 0x80, "send sequence number", _WR),
     bits("rnr_nak_timer", 0x84, 31, 24, "receiver not ready: minimum RNR NAK timer code", _WR),
     bits("expected_psn", 0x84, 23, 0, "next PSN expected from the peer", _WR),

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0xfb46e502dcf841c1ull
+#define STATE_LAYOUT_HASH 0x8ba33a19d23c2281ull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -330,107 +330,107 @@ static const uint32_t rnr_timer_us[32] = { 655360, 10, 20, 30, 40, 60, 80, 120, 
 static const uint16_t credit_counts[31] = { 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768 };
 
 struct queue_pair {
-	uint64_t una; /* oldest PSN that is not acknowledged */
-	uint64_t sent_psn; /* the PSN behind the last that was ever sent */
+	uint64_t una; /* oldest unacknowledged PSN */
+	uint64_t sent_psn; /* last PSN ever sent, plus 1 */
 	uint64_t sq_head; /* SQ index of the oldest entry that has not completed */
-	uint64_t send_index; /* SQ index of the first message with packets to send, now or again */
+	uint64_t send_index; /* SQ index of the first message with packets to send or retransmit */
 	uint64_t fetch_index; /* SQ index of the next entry to fetch */
 	uint64_t tail; /* SQ_TAIL as software last stored it */
-	uint64_t read_index; /* SQ index of the oldest READ or atomic begun that lacks responses, or none */
+	uint64_t read_index; /* SQ index of the oldest started READ or atomic that lacks responses, or none */
 	uint64_t piece_first; /* slot of the oldest READ or atomic request that waits for responses */
-	uint64_t piece_count; /* how many wait */
-	uint64_t inflight; /* packets in flight, READ responses that are due included */
+	uint64_t piece_count; /* number of such requests */
+	uint64_t inflight; /* packets in flight, including expected READ responses */
 	uint64_t window; /* packets that may be in flight */
-	uint64_t widest; /* what the window opens to: the outstanding limit of 004 7.4 */
+	uint64_t widest; /* upper bound of the window: the outstanding limit of 004 7.4 */
 	uint64_t most; /* the outstanding limit without congestion */
-	uint64_t uncounted; /* packets acknowledged that have not widened the window yet */
-	uint64_t ack_every; /* ask for an ACK where the PSN is a multiple of this */
+	uint64_t uncounted; /* acknowledged packets that have not widened the window yet */
+	uint64_t ack_every; /* request an ACK if the PSN is a multiple of this */
 	uint64_t ack_timeout; /* local ACK timeout, 0 for never */
 	uint64_t retry_left; /* retries before the queue pair fails */
-	uint64_t rnr_left; /* RNR NAKs that it sits out before it fails */
-	uint64_t backoff; /* ACK timeouts in a row that expired */
+	uint64_t rnr_left; /* RNR retries before the queue pair fails */
+	uint64_t backoff; /* consecutive expired ACK timeouts */
 	uint64_t rtt_psn; /* PSN whose round trip is being measured, or none */
 	uint64_t rtt_at; /* when it was sent */
-	uint64_t probe_shift; /* probes in a row that were answered by nothing */
-	uint64_t probe_due; /* the next turn begins with a tail-loss probe */
+	uint64_t probe_shift; /* consecutive unanswered probes */
+	uint64_t probe_due; /* 1: start the next turn with a tail-loss probe */
 	uint64_t ack_deadline; /* end of the local ACK timeout, or NEVER */
-	uint64_t probe_deadline; /* when to probe, or NEVER */
+	uint64_t probe_deadline; /* time of the next tail-loss probe, or NEVER */
 	uint64_t rnr_until; /* end of the RNR wait, or NEVER */
-	uint64_t control_ns; /* when its congestion control wants to be called, or NEVER */
-	uint64_t ack_each; /* messages to come that each ask for an ACK, since a probe had to */
-	uint64_t single_resend_psn; /* PSN that a NAK named and that was sent again alone, or none */
-	uint64_t go_back_penalty; /* losses to come for which Go-Back-N is used, since resending one packet has failed */
-	uint64_t go_back_left; /* those of them that are left */
-	uint64_t parked; /* it waits in line for room in flight */
-	uint64_t admitted; /* packets that it was given a turn for and has not sent */
-	uint64_t peer_record; /* offset of the account of the peer that its path leads to, or 0 */
+	uint64_t control_ns; /* time of the next congestion control timer, or NEVER */
+	uint64_t ack_each; /* messages left that each request an ACK, after a probe */
+	uint64_t single_resend_psn; /* PSN named by a NAK and retransmitted alone, or none */
+	uint64_t go_back_penalty; /* losses for which to use Go-Back-N after resending a single packet failed */
+	uint64_t go_back_left; /* remaining losses of that kind */
+	uint64_t parked; /* 1: it waits in line for room in flight */
+	uint64_t admitted; /* packets granted to its turn and not sent yet */
+	uint64_t peer_record; /* offset of its peer's account, or 0 */
 	uint64_t line; /* offset of the line in which it waits for room in flight, or 0 */
-	uint64_t next_waiting; /* the next queue pair of that line, or 0 */
-	uint64_t previous_waiting; /* the one before, or 0 */
+	uint64_t next_waiting; /* next queue pair of that line, or 0 */
+	uint64_t previous_waiting; /* previous queue pair of that line, or 0 */
 	uint64_t ssn; /* sequence number of the last message fetched */
-	uint64_t lsn; /* last SSN that the peer has a receive entry for, or none where it gives no credits */
-	uint64_t more; /* the last turn ended for its budget alone */
+	uint64_t lsn; /* last SSN for which the peer has a receive entry, or none without credits */
+	uint64_t more; /* 1: only the budget ended the last turn */
 	uint64_t head; /* first eight bytes of a BTH, without opcode, pad and destination */
 	uint64_t mtu; /* path MTU in bytes */
-	uint64_t read_chunk; /* response packets that one READ request asks for at most */
+	uint64_t read_chunk; /* most response packets per READ request */
 	uint64_t service; /* service bits of the BTH opcode: 0 for RC, 0x20 for UC, 0x60 for UD */
 	uint64_t batch_limit; /* packets in one burst: 1 without segmentation offload */
-	uint64_t asked_psn; /* PSN of the last response that a probe asked for alone, out of several, or none */
+	uint64_t asked_psn; /* PSN of the last response that a probe requested alone, or none */
 	uint64_t implied_psn; /* PSN of the last implied NAK, or none */
-	uint64_t implied_at; /* when that was */
-	uint64_t open; /* the message that is open: none 0, SEND 1, WRITE 2 */
-	uint64_t offset; /* bytes of it that have been placed */
-	uint64_t write_length; /* bytes of a WRITE, as its RETH says */
+	uint64_t implied_at; /* time of the last implied NAK */
+	uint64_t open; /* kind of the open message: none 0, SEND 1, WRITE 2 */
+	uint64_t offset; /* bytes of the open message already placed */
+	uint64_t write_length; /* length of the open WRITE, from its RETH */
 	uint64_t write_va; /* remote address of the open WRITE */
 	uint64_t write_rkey; /* its key */
-	uint64_t write_binding; /* binding of the key when the WRITE began; under R_Key 0 the key as well */
+	uint64_t write_binding; /* binding of the key when the WRITE started; for R_Key 0 also the region's key */
 	uint64_t receive_index; /* RQ index of the receive entry in use, or none */
-	uint64_t receive_sges; /* scatter entries of it */
-	uint64_t receive_bytes; /* bytes that it takes */
-	uint64_t owed_ns; /* when what did not ask for an ACK is acknowledged, or NEVER */
-	uint64_t nak_sent; /* a NAK is out: say nothing of packets beyond the expected PSN */
-	uint64_t established; /* a request came since RTR */
-	uint64_t generation; /* counted up at each RESET: packets that were held back under an earlier value are discarded */
+	uint64_t receive_sges; /* scatter entries of that receive entry */
+	uint64_t receive_bytes; /* total length of that receive entry */
+	uint64_t owed_ns; /* time of the delayed ACK for messages without AckReq, or NEVER */
+	uint64_t nak_sent; /* 1: a NAK was sent, drop packets beyond the expected PSN silently */
+	uint64_t established; /* 1: a request arrived since RTR */
+	uint64_t generation; /* incremented at each RESET, to discard packets held back before it */
 	uint64_t msn; /* messages completed */
-	uint64_t resource_first; /* slot of the oldest executed READ or atomic that is kept */
-	uint64_t resource_count; /* how many are kept */
-	uint64_t reply_first; /* slot of the oldest reply that waits */
-	uint64_t reply_count; /* how many wait */
-	uint64_t pending_reads; /* READ and atomic replies among them, without answers to duplicates */
+	uint64_t resource_first; /* slot of the oldest saved READ or atomic */
+	uint64_t resource_count; /* number of saved READs and atomics */
+	uint64_t reply_first; /* slot of the oldest waiting reply */
+	uint64_t reply_count; /* number of waiting replies */
+	uint64_t pending_reads; /* waiting READ and atomic replies, except those to duplicates */
 	uint64_t pieces; /* offset of its READ pieces in the arena */
 	uint64_t replies; /* offset of its replies in the arena */
 	uint64_t resources; /* offset of its executed READs and atomics in the arena */
 	uint64_t scatters; /* offset of its receive scatter entries in the arena */
 	uint64_t sends; /* offset of its send WQEs in the arena */
 	uint64_t path; /* offset of its flow's record in the arena, or 0 */
-	uint64_t program; /* whose it is: programs share what may be in flight */
-	uint64_t signal_all; /* every send request completes, whatever its flags say */
-	uint64_t uses_srq; /* it receives from a shared receive queue */
-	uint64_t cnp_tag; /* the next turn begins with a congestion notification (004 7.3, WQE process unit) */
-	uint64_t masked; /* the send queue takes no part in the arbitration */
-	uint64_t paced; /* its requests keep to a rate */
-	uint64_t pace_ns; /* when the rate lets the next request leave, or NEVER */
+	uint64_t program; /* number of its program, for fair sharing of the in-flight budget */
+	uint64_t signal_all; /* 1: every send request generates a completion (sq_sig_all) */
+	uint64_t uses_srq; /* 1: it receives from a shared receive queue */
+	uint64_t cnp_tag; /* 1: start the next turn with a CNP (004 7.3, WQE process unit) */
+	uint64_t masked; /* 1: exclude the send queue from arbitration */
+	uint64_t paced; /* 1: its requests are rate-limited */
+	uint64_t pace_ns; /* time at which the rate allows the next request, or NEVER */
 	uint64_t control; /* its congestion control: none 0, limit 1, DCQCN 2, a fixed rate 3, one in Python 4 */
 	uint64_t pace_rate; /* bytes that may leave in 2^20 ns */
 	uint64_t pace_credit; /* bytes that may leave now, times 2^20, signed, as two's complement */
-	uint64_t pace_most; /* the most that this grows to */
-	uint64_t pace_since_ns; /* when it was counted last */
-	uint64_t dcqcn_rate; /* the rate that it found, in bytes per 2^10 ns with 16 bits of fraction */
-	uint64_t dcqcn_target; /* the rate that it rises to, likewise */
-	uint64_t dcqcn_alpha; /* alpha with 20 bits of fraction */
-	uint64_t dcqcn_counted; /* bytes sent in this round of the byte counter */
-	uint64_t dcqcn_counter_rounds; /* rounds of the byte counter since the last CNP */
-	uint64_t dcqcn_timer_rounds; /* rounds of the timer since the last CNP */
-	uint64_t dcqcn_alpha_at; /* when alpha falls next */
-	uint64_t dcqcn_timer_at; /* when the next round of the timer ends */
-	uint64_t armed_ns; /* when the timers wake it, or NEVER */
-	uint64_t timer_place; /* where in their heap it is, 0 for nowhere */
-	uint64_t scheduled; /* it waits for a turn, or has asked for one while it was held */
-	uint64_t next_ready; /* the next of its program that waits for a turn, or 0 */
-	uint64_t previous_ready; /* the one before, or 0 */
+	uint64_t pace_most; /* upper bound of the credit */
+	uint64_t pace_since_ns; /* time of the last update of the credit */
+	uint64_t dcqcn_rate; /* current rate, in bytes per 2^10 ns with 16 fractional bits */
+	uint64_t dcqcn_target; /* target rate, in the same unit */
+	uint64_t dcqcn_alpha; /* alpha with 20 fractional bits */
+	uint64_t dcqcn_counted; /* bytes sent in this period of the byte counter */
+	uint64_t dcqcn_counter_rounds; /* periods of the byte counter since the last CNP */
+	uint64_t dcqcn_timer_rounds; /* periods of the timer since the last CNP */
+	uint64_t dcqcn_alpha_at; /* time of the next decrease of alpha */
+	uint64_t dcqcn_timer_at; /* end of the current timer period */
+	uint64_t armed_ns; /* time for which its timer is armed, or NEVER */
+	uint64_t timer_place; /* its index in the timer heap, 0 for none */
+	uint64_t scheduled; /* 1: it waits for a turn, or requested one while held */
+	uint64_t next_ready; /* next ready queue pair of its program, or 0 */
+	uint64_t previous_ready; /* previous ready queue pair of its program, or 0 */
 	uint64_t program_record; /* offset of its program's record */
-	uint64_t turn; /* bytes that it may send before the others of its program have their turns */
-	uint64_t deficit; /* bytes that it may send still, signed, as two's complement */
+	uint64_t turn; /* quantum: bytes that it may send before other queue pairs of its program */
+	uint64_t deficit; /* deficit counter: bytes that it may still send, signed, as two's complement */
 	uint64_t sq_base; /* virtual address of entry 0; the slab follows the last entry */
 	uint64_t sq_entries; /* entries in the ring */
 	uint64_t sq_slab_bytes; /* bytes of one slab slot, 0 for a ring without a slab */
@@ -438,29 +438,29 @@ struct queue_pair {
 	uint64_t rq_base; /* virtual address of slot 0 */
 	uint64_t rq_entries; /* slots in the ring */
 	uint64_t rq_stride; /* bytes from one slot to the next */
-	uint64_t rq_head; /* index of the entry that is taken next */
+	uint64_t rq_head; /* index of the next entry to take */
 	uint64_t number; /* its QPN */
 	uint64_t context; /* offset of its QPC in the arena */
 	uint64_t srq_record; /* offset of its shared receive queue's record, or 0 */
 	uint64_t block; /* number of its queue block */
 	uint64_t driver; /* number of the driver context whose memory and window it uses */
-	uint64_t opcodes; /* service bits of the BTH opcodes that it takes */
+	uint64_t opcodes; /* service bits of the BTH opcodes that it accepts */
 	uint64_t pkey; /* P_Key in use */
-	uint64_t replies_deferred; /* its replies have just let new messages go first: the next turn sends them */
-	uint64_t notify_drained; /* an SQ_DRAINED event was asked for */
-	uint64_t cnp_merge_ns; /* until when marks bring no further CNP */
+	uint64_t replies_deferred; /* 1: replies were deferred behind new messages, the next turn sends them */
+	uint64_t notify_drained; /* 1: an SQ_DRAINED event was requested */
+	uint64_t cnp_merge_ns; /* time until which marks cause no further CNP */
 	uint64_t rate; /* its rate register */
-	uint64_t sent_bytes; /* bytes of the packets of its turns, from the BTH on */
-	uint64_t came_bytes; /* bytes of the packets that it took, likewise */
-	uint64_t shown_head; /* SQ_HEAD in its queue block */
-	uint64_t shown_state; /* QUEUE_STATE in its queue block */
-	uint64_t held; /* a context that it needs is not cached: nothing is sent, what arrives is dropped */
-	uint64_t explains; /* failures whose reasons its program still wants: the engine punts these */
+	uint64_t sent_bytes; /* bytes sent, counted from the BTH */
+	uint64_t came_bytes; /* bytes received, counted from the BTH */
+	uint64_t shown_head; /* value of SQ_HEAD in its queue block */
+	uint64_t shown_state; /* value of QUEUE_STATE in its queue block */
+	uint64_t held; /* 1: a required context is not cached, so nothing is sent and received packets are dropped */
+	uint64_t explains; /* number of failures still to be explained to the program; the engine punts these */
 };
 _Static_assert(sizeof(struct queue_pair) == 1008, "queue pair");
 
 struct send_wqe {
-	uint64_t entry_0; /* the SQ entry as it was fetched: WQE ID, opcode, flags */
+	uint64_t entry_0; /* fetched SQ entry: WQE ID, opcode, flags */
 	uint64_t entry_1; /* local address */
 	uint64_t entry_2; /* remote address */
 	uint64_t entry_3; /* length, L_Key */
@@ -468,53 +468,53 @@ struct send_wqe {
 	uint64_t entry_5; /* operand, or destination GID */
 	uint64_t entry_6; /* operand, or destination GID */
 	uint64_t entry_7; /* destination QPN, Q_Key */
-	uint64_t first_psn; /* the first PSN that it uses */
-	uint64_t packets; /* PSNs that it uses; of a READ those of its responses; 0 for what stays local */
+	uint64_t first_psn; /* first PSN that it uses */
+	uint64_t packets; /* PSNs that it uses; for a READ those of its responses; 0 for a local operation */
 	uint64_t sent; /* packets sent since the last rewind */
 	uint64_t received; /* response packets of a READ that have been placed */
-	uint64_t ssn; /* its sequence number */
-	uint64_t status; /* what it completes with once everything before it has */
-	uint64_t begun; /* a packet of it was ever sent */
-	uint64_t executed; /* what stays local has had its effect */
+	uint64_t ssn; /* its SSN */
+	uint64_t status; /* completion status, reported once everything before it has completed */
+	uint64_t begun; /* 1: a packet of it was sent at some time */
+	uint64_t executed; /* 1: a local operation has been executed */
 };
 _Static_assert(sizeof(struct send_wqe) == 128, "send WQE");
 
 struct read_piece {
 	uint64_t index; /* SQ index of its message */
 	uint64_t first_psn; /* PSN of its first response */
-	uint64_t offset; /* where in the message it begins, in bytes */
-	uint64_t packets; /* responses that it asks for */
-	uint64_t got; /* responses taken, in order */
-	uint64_t asked; /* its one response was part of a longer request's and was asked for again alone */
+	uint64_t offset; /* offset in the message, in bytes */
+	uint64_t packets; /* response packets that it requests */
+	uint64_t got; /* response packets received, in order */
+	uint64_t asked; /* 1: its one response was split off a longer request and requested again alone */
 };
 _Static_assert(sizeof(struct read_piece) == 48, "READ piece");
 
 struct reply {
 	uint64_t kind; /* ACK or NAK 0, READ responses 1, atomic acknowledge 2 */
 	uint64_t psn; /* PSN of its first packet */
-	uint64_t packets; /* packets of it */
+	uint64_t packets; /* number of its packets */
 	uint64_t sent; /* packets sent */
 	uint64_t syndrome; /* AETH syndrome */
 	uint64_t msn; /* AETH message sequence number */
-	uint64_t again; /* it answers a duplicate */
+	uint64_t again; /* 1: it answers a duplicate */
 	uint64_t orig; /* original value of an atomic */
-	uint64_t va; /* where a READ's bytes lie */
-	uint64_t total; /* how many there are */
-	uint64_t rkey; /* the key that opens them */
-	uint64_t binding; /* binding of the key when the READ came; under R_Key 0 the key as well */
+	uint64_t va; /* address of a READ's data */
+	uint64_t total; /* length of a READ's data */
+	uint64_t rkey; /* R_Key of a READ's data */
+	uint64_t binding; /* binding of the key when the READ arrived; for R_Key 0 also the region's key */
 };
 _Static_assert(sizeof(struct reply) == 96, "reply");
 
 struct resource {
 	uint64_t psn; /* PSN of the request */
-	uint64_t packets; /* PSNs that it takes */
+	uint64_t packets; /* PSNs that it uses */
 	uint64_t opcode; /* its BTH opcode */
-	uint64_t atomic; /* it is an atomic */
+	uint64_t atomic; /* 1: it is an atomic */
 	uint64_t va; /* its remote address */
 	uint64_t rkey; /* its key */
-	uint64_t length; /* bytes that a READ asks for */
+	uint64_t length; /* length of a READ */
 	uint64_t swap_add; /* an atomic's operand */
-	uint64_t compare; /* what a compare-and-swap compares with */
+	uint64_t compare; /* compare value of a compare-and-swap */
 	uint64_t orig; /* original value of an atomic */
 };
 _Static_assert(sizeof(struct resource) == 80, "resource");
@@ -532,19 +532,19 @@ struct completion_queue {
 	uint64_t usrpage; /* number of the queue block */
 	uint64_t comp_eqn; /* EQ of completion events */
 	uint64_t pd; /* protection domain */
-	uint64_t lkey; /* key of the ring; 0 for memory of the driver that made the queue */
+	uint64_t lkey; /* key of the ring; 0 for memory of the driver that created the queue */
 	uint64_t cqn; /* its number as software wrote it */
 	uint64_t ci_db; /* consumer index record */
 	uint64_t state_db; /* arm state record */
-	uint64_t tail; /* index of the entry that is stored next */
-	uint64_t phase; /* what its word 3 carries: the phase bit of this lap */
-	uint64_t room; /* free entries known of */
-	uint64_t failed; /* it takes no more entries */
-	uint64_t driver; /* number of the driver context whose memory and window it uses */
+	uint64_t tail; /* index of the next entry to store */
+	uint64_t phase; /* phase bit of this pass over the ring, as in word 3 */
+	uint64_t room; /* known number of free entries */
+	uint64_t failed; /* 1: it accepts no more entries */
+	uint64_t driver; /* number of its driver context */
 	uint64_t last_notified; /* producer index at the last event */
 	uint64_t solicited_index; /* producer index after the last solicited entry */
-	uint64_t due; /* its EQ could not take the completion event yet */
-	uint64_t notified; /* it was armed for an entry that came: its owner sleeps on completion events */
+	uint64_t due; /* 1: a completion event is pending because its EQ is full */
+	uint64_t notified; /* 1: it was armed when an entry arrived: its owner sleeps on completion events */
 };
 _Static_assert(sizeof(struct completion_queue) == 152, "completion queue");
 
@@ -556,30 +556,30 @@ struct event_queue {
 	uint64_t event_mask; /* event types that go to this EQ (WR_EQ_FUNC) */
 	uint64_t msix_vector; /* interrupt vector */
 	uint64_t pd; /* protection domain */
-	uint64_t lkey; /* key of the ring; 0 for memory of the driver that made the queue */
-	uint64_t tail; /* index of the entry that is stored next */
-	uint64_t phase; /* what its word 3 carries: the phase bit of this lap */
-	uint64_t room; /* free entries known of */
-	uint64_t failed; /* it takes no more entries */
-	uint64_t driver; /* number of the driver context whose memory and window it uses */
-	uint64_t enabled; /* its event function is on */
-	uint64_t pending; /* its interrupt waits to be taken */
+	uint64_t lkey; /* key of the ring; 0 for memory of the driver that created the queue */
+	uint64_t tail; /* index of the next entry to store */
+	uint64_t phase; /* phase bit of this pass over the ring, as in word 3 */
+	uint64_t room; /* known number of free entries */
+	uint64_t failed; /* 1: it accepts no more entries */
+	uint64_t driver; /* number of its driver context */
+	uint64_t enabled; /* 1: its event function is enabled */
+	uint64_t pending; /* 1: its interrupt is pending */
 	uint64_t reserved[1];
 };
 _Static_assert(sizeof(struct event_queue) == 128, "event queue");
 
 struct memory_key {
 	uint64_t key; /* L_Key and R_Key: index in bits 31:8, tag in 7:0 */
-	uint64_t valid; /* 1 while the key opens something */
+	uint64_t valid; /* 1 while the key is valid */
 	uint64_t window; /* 0 for a region, 1 or 2 for a window of that type */
 	uint64_t pd; /* protection domain */
 	uint64_t access; /* IBV_ACCESS_* bits */
-	uint64_t start; /* first address that the key opens */
-	uint64_t end; /* the address behind the last */
+	uint64_t start; /* first address that the key covers */
+	uint64_t end; /* end address, exclusive */
 	uint64_t base; /* virtual address of the first byte in its process */
-	uint64_t qpn; /* the queue pair that a bound type 2 window belongs to, else 0 */
+	uint64_t qpn; /* queue pair of a bound type 2 window, else 0 */
 	uint64_t bound; /* windows bound to a region */
-	uint64_t binding; /* counts the times that the entry stopped being valid */
+	uint64_t binding; /* incremented whenever the entry becomes invalid */
 	uint64_t reserved[5];
 };
 _Static_assert(sizeof(struct memory_key) == 128, "memory key");
@@ -588,15 +588,15 @@ struct shared_receive_queue {
 	uint64_t base; /* virtual address of slot 0 */
 	uint64_t entries; /* slots in the ring */
 	uint64_t stride; /* bytes from one slot to the next */
-	uint64_t head; /* index of the entry that is taken next */
+	uint64_t head; /* index of the next entry to take */
 	uint64_t number; /* its number */
 	uint64_t pd; /* protection domain of its entries */
 	uint64_t block; /* number of its queue block */
-	uint64_t driver; /* number of the driver context whose memory and window it uses */
-	uint64_t limit; /* fewer entries than this raise the limit event; 0 for never */
-	uint64_t taken; /* entries taken, less those given back */
-	uint64_t returned; /* entries given back and not taken again; they go first */
-	uint64_t failed; /* it takes no new queue pairs */
+	uint64_t driver; /* number of its driver context */
+	uint64_t limit; /* raise the limit event below this number of entries; 0 for never */
+	uint64_t taken; /* entries taken, less those returned */
+	uint64_t returned; /* entries returned and not taken again; these are taken first */
+	uint64_t failed; /* 1: it accepts no new queue pairs */
 	uint64_t reserved[4];
 };
 _Static_assert(sizeof(struct shared_receive_queue) == 128, "shared receive queue");
@@ -604,139 +604,139 @@ _Static_assert(sizeof(struct shared_receive_queue) == 128, "shared receive queue
 struct device {
 	uint64_t keys; /* offset of the memory table */
 	uint64_t max_keys; /* records in it */
-	uint64_t log_qps; /* log2 of the slots for queue pairs and for CQs; that of a number is its low bits */
+	uint64_t log_qps; /* log2 of the slots for queue pairs and CQs; the low bits of a number are its slot */
 	uint64_t log_eqs; /* log2 of the slots for EQs */
 	uint64_t qp_contexts; /* offset of the cached QPCs */
 	uint64_t cqs; /* offset of the CQ records */
 	uint64_t eqs; /* offset of the EQ records */
-	uint64_t directory; /* offset of a word for each slot of a queue pair: the offset of its record, 0 for none */
-	uint64_t timers; /* offset of the timers' record */
-	uint64_t scheduler; /* offset of the scheduler's record */
-	uint64_t inflight; /* offset of the record of what is in flight */
+	uint64_t directory; /* offset of the directory: for each slot, the offset of its queue pair's record, 0 for none */
+	uint64_t timers; /* offset of the timer record */
+	uint64_t scheduler; /* offset of the scheduler record */
+	uint64_t inflight; /* offset of the in-flight record */
 	uint64_t reserved[21];
 };
 _Static_assert(sizeof(struct device) == 256, "device");
 
 struct flow {
 	uint64_t family; /* 4 or 6: the IP version */
-	uint64_t src_0; /* sender's address, bytes 0 to 7: bytes in the order in which they are sent; of IPv4 only the first four */
+	uint64_t src_0; /* sender's address, bytes 0 to 7: in network byte order; IPv4 uses only the first four */
 	uint64_t src_1; /* bytes 8 to 15 */
-	uint64_t dst_0; /* receiver's address, bytes 0 to 7: bytes in the order in which they are sent; of IPv4 only the first four */
+	uint64_t dst_0; /* receiver's address, bytes 0 to 7: in network byte order; IPv4 uses only the first four */
 	uint64_t dst_1; /* bytes 8 to 15 */
 	uint64_t sport; /* sender's UDP port */
 	uint64_t dport; /* receiver's UDP port */
 	uint64_t tclass; /* type of service or traffic class */
 	uint64_t hop_limit; /* time to live or hop limit */
 	uint64_t flow_label; /* IPv6 flow label */
-	uint64_t sl; /* service level: the priority in the sender's own queues */
+	uint64_t sl; /* service level: the priority in the sender's queues */
 	uint64_t smac; /* sender's MAC address, 0 where the link makes one up */
 	uint64_t dmac; /* receiver's MAC address, 0 where the link makes one up */
-	uint64_t users; /* queue pairs whose path it is */
-	uint64_t seed; /* CRC-32 of the header below, lengths and ident zero; CRCs are linear: theirs are XORed in */
-	uint64_t header_bytes; /* 36 or 56: bytes of the header below */
-	uint64_t header_0; /* ones, IP and UDP header as the ICRC sees them, bytes 0 to 7 */
-	uint64_t header_1; /* ones, IP and UDP header as the ICRC sees them, bytes 8 to 15 */
-	uint64_t header_2; /* ones, IP and UDP header as the ICRC sees them, bytes 16 to 23 */
-	uint64_t header_3; /* ones, IP and UDP header as the ICRC sees them, bytes 24 to 31 */
-	uint64_t header_4; /* ones, IP and UDP header as the ICRC sees them, bytes 32 to 39 */
-	uint64_t header_5; /* ones, IP and UDP header as the ICRC sees them, bytes 40 to 47 */
-	uint64_t header_6; /* ones, IP and UDP header as the ICRC sees them, bytes 48 to 55 */
+	uint64_t users; /* number of queue pairs that use the path */
+	uint64_t seed; /* CRC-32 of the header below with lengths and ident zero; XOR their effect in */
+	uint64_t header_bytes; /* length of the header below, 36 or 56 */
+	uint64_t header_0; /* ones, IP and UDP header, masked for the ICRC, bytes 0 to 7 */
+	uint64_t header_1; /* ones, IP and UDP header, masked for the ICRC, bytes 8 to 15 */
+	uint64_t header_2; /* ones, IP and UDP header, masked for the ICRC, bytes 16 to 23 */
+	uint64_t header_3; /* ones, IP and UDP header, masked for the ICRC, bytes 24 to 31 */
+	uint64_t header_4; /* ones, IP and UDP header, masked for the ICRC, bytes 32 to 39 */
+	uint64_t header_5; /* ones, IP and UDP header, masked for the ICRC, bytes 40 to 47 */
+	uint64_t header_6; /* ones, IP and UDP header, masked for the ICRC, bytes 48 to 55 */
 };
 _Static_assert(sizeof(struct flow) == 184, "flow");
 
 struct timers {
-	uint64_t heap; /* offset of a binary heap of queue pair records by armed_ns; its first word is not used */
-	uint64_t capacity; /* queue pairs that it has room for */
+	uint64_t heap; /* offset of a binary heap of queue pair records by armed_ns; its first word is unused */
+	uint64_t capacity; /* capacity in queue pairs */
 	uint64_t count; /* queue pairs in it */
 };
 _Static_assert(sizeof(struct timers) == 24, "timers");
 
 struct scheduler {
-	uint64_t first; /* the program whose turn it is: offset of its record, 0 for none */
-	uint64_t last; /* the last of the rotation */
+	uint64_t first; /* head of the rotation: offset of a program's record, 0 for none */
+	uint64_t last; /* tail of the rotation */
 	uint64_t count; /* queue pairs that wait */
-	uint64_t quantum; /* bytes that a program may send before the next has its turn */
-	uint64_t turn; /* the program whose queue pair has its turn just now, 0 for none */
-	uint64_t newest; /* the last of those at the begin of the rotation that are newcomers, 0 for none */
-	uint64_t credit; /* bytes that newcomers may still send before others, signed, as two's complement */
-	uint64_t over; /* a new program was served ahead of queue pairs that wait: transmit before the next turn */
+	uint64_t quantum; /* bytes that a program may send per turn */
+	uint64_t turn; /* program of the queue pair in service, 0 for none */
+	uint64_t newest; /* last of the newcomers at the head of the rotation, 0 for none */
+	uint64_t credit; /* bytes that newcomers may still send ahead of others, signed, as two's complement */
+	uint64_t over; /* 1: a newcomer was served ahead of waiting queue pairs: transmit before the next turn */
 };
 _Static_assert(sizeof(struct scheduler) == 64, "scheduler");
 
 struct program {
-	uint64_t next; /* the next program of the rotation, 0 for none */
-	uint64_t previous; /* the one before */
-	uint64_t first; /* its queue pair that has the next turn, 0 for none */
-	uint64_t last; /* the last that waits */
-	uint64_t deficit; /* bytes that it may still send, signed, as two's complement */
+	uint64_t next; /* next program of the rotation, 0 for none */
+	uint64_t previous; /* previous program of the rotation, 0 for none */
+	uint64_t first; /* its first ready queue pair, 0 for none */
+	uint64_t last; /* its last ready queue pair */
+	uint64_t deficit; /* deficit counter: bytes that it may still send, signed, as two's complement */
 	uint64_t listed; /* 1: it is in the rotation; 2: as a newcomer */
-	uint64_t users; /* its queue pairs */
-	uint64_t number; /* tells programs apart */
+	uint64_t users; /* number of its queue pairs */
+	uint64_t number; /* number of the program */
 };
 _Static_assert(sizeof(struct program) == 64, "program");
 
 struct inflight {
 	uint64_t limit; /* packets in flight from this NIC, READ responses to it included */
 	uint64_t packets; /* packets in flight */
-	uint64_t promised; /* packets for which turns were given that have not been sent */
-	uint64_t first_peer; /* the first of the peers with waiting queue pairs, in turn */
-	uint64_t last_peer; /* the last of them */
-	uint64_t waited_for; /* how many they are */
-	uint64_t overtaken; /* packets that passed waiting queue pairs since one of these was given a turn */
-	uint64_t spare_line; /* the first of the unused lines, linked by their next; 0 for none */
+	uint64_t promised; /* packets granted to turns and not sent yet */
+	uint64_t first_peer; /* first of the peers with waiting queue pairs */
+	uint64_t last_peer; /* last of these peers */
+	uint64_t waited_for; /* number of these peers */
+	uint64_t overtaken; /* packets that overtook waiting queue pairs since one of these got a turn */
+	uint64_t spare_line; /* first of the unused lines, linked by next; 0 for none */
 };
 _Static_assert(sizeof(struct inflight) == 64, "inflight");
 
 struct peer {
 	uint64_t inflight; /* packets in flight to it */
-	uint64_t promised; /* packets for which turns were given that have not been sent */
-	uint64_t most; /* what the limit grows to */
+	uint64_t promised; /* packets granted to turns and not sent yet */
+	uint64_t most; /* upper bound of the limit */
 	uint64_t limit_16; /* packets that may be in flight to it, in 65,536ths */
 	uint64_t srtt; /* mean round trip in nanoseconds, 0 before the first */
 	uint64_t rttvar; /* mean deviation from it */
 	uint64_t lossy; /* a packet was lost on the way */
-	uint64_t cut_ns; /* when the limit became smaller last */
-	uint64_t low; /* the shortest round trip of late, 0 for none */
-	uint64_t low_before; /* the shortest of the time before */
-	uint64_t low_since; /* when this time began */
-	uint64_t queue_ns; /* how long the last packet queued */
-	uint64_t least; /* the shortest of the round trips in a row */
-	uint64_t samples; /* how many these are */
+	uint64_t cut_ns; /* time of the last cut of the limit */
+	uint64_t low; /* shortest round trip in the current interval, 0 for none */
+	uint64_t low_before; /* shortest round trip in the previous interval */
+	uint64_t low_since; /* start of the current interval */
+	uint64_t queue_ns; /* queueing delay of the last packet */
+	uint64_t least; /* shortest of the consecutive long round trips */
+	uint64_t samples; /* number of consecutive long round trips */
 	uint64_t users; /* queue pairs whose path leads to it */
 	uint64_t first_line; /* the line that has the next turn */
 	uint64_t last_line; /* the last line */
 	uint64_t waiting; /* queue pairs in its lines */
-	uint64_t next_peer; /* the next peer with waiting queue pairs */
-	uint64_t previous_peer; /* the one before */
-	uint64_t entry; /* its entry in the page of the whole device's budget, 0 for none */
+	uint64_t next_peer; /* next peer with waiting queue pairs */
+	uint64_t previous_peer; /* previous peer with waiting queue pairs */
+	uint64_t entry; /* its entry in the device's budget page, 0 for none */
 };
 _Static_assert(sizeof(struct peer) == 168, "peer");
 
 struct line {
 	uint64_t next; /* the peer's next line */
-	uint64_t previous; /* the one before */
-	uint64_t first; /* the queue pair that is next */
-	uint64_t last; /* the last that waits */
-	uint64_t program; /* whose queue pairs they are */
+	uint64_t previous; /* the peer's previous line */
+	uint64_t first; /* first waiting queue pair */
+	uint64_t last; /* last waiting queue pair */
+	uint64_t program; /* number of the program that owns the queue pairs */
 };
 _Static_assert(sizeof(struct line) == 40, "line");
 
 struct slot {
-	uint64_t layout; /* hash of the tables that the NIC process works with */
-	uint64_t taken; /* 1 while one of its threads works on the arena, or has lent it with a message */
-	uint64_t wanted; /* 1 while the NIC process works on the arena without having been asked */
-	uint64_t reference; /* 1: the NIC process takes packets and doorbells itself, the program nothing */
-	uint64_t changes; /* counts what may have moved queues, rings or paths */
-	uint64_t ack_every; /* ask for an ACK at least once in this many packets */
-	uint64_t probe; /* tail-loss probes are on */
-	uint64_t rq_almost_full; /* receive entries that are kept back */
+	uint64_t layout; /* layout hash of the NIC process */
+	uint64_t taken; /* 1 while one of its threads works on the arena or has lent it along with a message */
+	uint64_t wanted; /* 1 while the NIC process works on the arena on its own initiative */
+	uint64_t reference; /* 1: the NIC process handles all packets and doorbells, the program none */
+	uint64_t changes; /* incremented when queues, rings or paths may have moved */
+	uint64_t ack_every; /* request an ACK at least once in this many packets */
+	uint64_t probe; /* 1: tail-loss probes are on */
+	uint64_t rq_almost_full; /* receive entries to keep back */
 	uint64_t rounds; /* counts its rounds */
 	uint64_t rx_packets; /* packets taken */
 	uint64_t tx_packets; /* packets made */
 	uint64_t rx_bytes; /* bytes received */
 	uint64_t tx_bytes; /* bytes sent */
 	uint64_t rx_socket_error; /* receives that failed */
-	uint64_t gso_refused; /* bursts that the system would not cut */
+	uint64_t gso_refused; /* bursts for which the kernel refused UDP_SEGMENT */
 	uint64_t drop_tx_too_long; /* packets that could not be sent */
 	uint64_t drop_tx_unreachable; /* packets that could not be sent */
 	uint64_t drop_tx_blocked; /* packets that could not be sent */
@@ -769,61 +769,61 @@ struct slot {
 	uint64_t event_25; /* counter cnp_rate_cuts */
 	uint64_t event_26; /* counter cnp_limits */
 	uint64_t event_27; /* counter event_congestion */
-	uint64_t punt_short; /* left to the reference: not a whole packet */
-	uint64_t punt_state; /* left to the reference: of the queue pair */
+	uint64_t punt_short; /* left to the reference: truncated packet */
+	uint64_t punt_state; /* left to the reference: state of the queue pair */
 	uint64_t punt_header; /* left to the reference: opcode, P_Key, queue pair, version, lengths */
-	uint64_t punt_icrc; /* left to the reference: wrong, or its ident is not what segments have */
-	uint64_t punt_psn; /* left to the reference: not what is expected */
-	uint64_t punt_sequence; /* left to the reference: a packet that does not continue what is open */
-	uint64_t punt_length; /* left to the reference: of a message */
-	uint64_t punt_key; /* left to the reference: no key that opens the memory */
-	uint64_t punt_memory; /* left to the reference: not in reach */
-	uint64_t punt_reply; /* left to the reference: no room for it */
-	uint64_t punt_ack; /* left to the reference: a NAK that does not ask for a packet again, or the retries are used up */
-	uint64_t punt_cq; /* left to the reference: not in reach, or full */
-	uint64_t punt_request; /* left to the reference: a work request that is not a plain one */
-	uint64_t punt_path; /* left to the reference: a destination that is not known */
-	uint64_t punt_wait; /* left to the reference: for what only the reference knows: the rate, or the end of congestion */
-	uint64_t punt_unknown; /* packets of senders that the reference is to know first */
+	uint64_t punt_icrc; /* left to the reference: wrong ICRC, or an unexpected IP ID */
+	uint64_t punt_psn; /* left to the reference: unexpected PSN */
+	uint64_t punt_sequence; /* left to the reference: packet does not continue the open message */
+	uint64_t punt_length; /* left to the reference: message length */
+	uint64_t punt_key; /* left to the reference: no valid key for the access */
+	uint64_t punt_memory; /* left to the reference: memory not accessible */
+	uint64_t punt_reply; /* left to the reference: no room for a reply */
+	uint64_t punt_ack; /* left to the reference: NAK that requests no retransmission, or retries exhausted */
+	uint64_t punt_cq; /* left to the reference: CQ not accessible, or full */
+	uint64_t punt_request; /* left to the reference: work request of a kind that the engine lacks */
+	uint64_t punt_path; /* left to the reference: unknown destination */
+	uint64_t punt_wait; /* left to the reference: wait that only the reference handles: rate limit or congestion */
+	uint64_t punt_unknown; /* packets of senders that the reference has not validated yet */
 	uint64_t punt_notify; /* completion events */
-	uint64_t punt_doorbell; /* doorbells of queue pairs that the engine does not know */
-	uint64_t punt_timer; /* deadlines of such queue pairs */
-	uint64_t shm_packets; /* packets that went by rings to programs of the same device */
-	uint64_t shm_bytes; /* bytes of messages that the taker read from the sender's memory */
-	uint64_t shm_wire; /* bursts that went by the wire, since a ring was full, or the peer took nothing from it */
-	uint64_t shm_lost; /* packets without bytes that no ring took */
-	uint64_t shm_refused; /* packets without bytes that the taker wanted with them */
-	uint64_t fault_tx_drop; /* packets struck by fault rules */
-	uint64_t fault_tx_corrupt; /* packets struck by fault rules */
-	uint64_t fault_tx_duplicate; /* packets struck by fault rules */
-	uint64_t fault_tx_delay; /* packets struck by fault rules */
-	uint64_t fault_tx_reorder; /* packets struck by fault rules */
-	uint64_t fault_tx_mark; /* packets struck by fault rules */
-	uint64_t fault_tx_truncate; /* packets struck by fault rules */
-	uint64_t fault_rx_drop; /* packets struck by fault rules */
-	uint64_t fault_rx_corrupt; /* packets struck by fault rules */
-	uint64_t fault_rx_duplicate; /* packets struck by fault rules */
-	uint64_t fault_rx_delay; /* packets struck by fault rules */
-	uint64_t fault_rx_reorder; /* packets struck by fault rules */
-	uint64_t fault_rx_mark; /* packets struck by fault rules */
-	uint64_t fault_rx_truncate; /* packets struck by fault rules */
-	uint64_t fault_tx_full; /* packets struck by fault rules */
-	uint64_t fault_rx_full; /* packets struck by fault rules */
-	uint64_t fault_port_down; /* packets struck by fault rules */
+	uint64_t punt_doorbell; /* doorbells of queue pairs that the engine does not handle */
+	uint64_t punt_timer; /* timers of queue pairs that the engine does not handle */
+	uint64_t shm_packets; /* packets sent over rings to programs of the same device */
+	uint64_t shm_bytes; /* bytes of messages that the receiver read from the sender's memory */
+	uint64_t shm_wire; /* bursts sent over the network because a ring was full or its receiver did not read it */
+	uint64_t shm_lost; /* by-reference packets lost because a ring had no room */
+	uint64_t shm_refused; /* by-reference packets that the receiver asked for with their bytes */
+	uint64_t fault_tx_drop; /* packets hit by fault rules */
+	uint64_t fault_tx_corrupt; /* packets hit by fault rules */
+	uint64_t fault_tx_duplicate; /* packets hit by fault rules */
+	uint64_t fault_tx_delay; /* packets hit by fault rules */
+	uint64_t fault_tx_reorder; /* packets hit by fault rules */
+	uint64_t fault_tx_mark; /* packets hit by fault rules */
+	uint64_t fault_tx_truncate; /* packets hit by fault rules */
+	uint64_t fault_rx_drop; /* packets hit by fault rules */
+	uint64_t fault_rx_corrupt; /* packets hit by fault rules */
+	uint64_t fault_rx_duplicate; /* packets hit by fault rules */
+	uint64_t fault_rx_delay; /* packets hit by fault rules */
+	uint64_t fault_rx_reorder; /* packets hit by fault rules */
+	uint64_t fault_rx_mark; /* packets hit by fault rules */
+	uint64_t fault_rx_truncate; /* packets hit by fault rules */
+	uint64_t fault_tx_full; /* packets hit by fault rules */
+	uint64_t fault_rx_full; /* packets hit by fault rules */
+	uint64_t fault_port_down; /* packets hit by fault rules */
 	uint64_t reserved[40];
 };
 _Static_assert(sizeof(struct slot) == 1024, "slot");
 
 struct budget {
-	uint32_t slots; /* one more than the highest number of a slot in use */
-	uint32_t limit; /* packets that the NIC as a whole may have in flight */
+	uint32_t slots; /* highest slot number in use, plus 1 */
+	uint32_t limit; /* packets that the whole NIC may have in flight */
 	uint32_t reserved[14];
 };
 _Static_assert(sizeof(struct budget) == 64, "budget");
 
 struct share {
-	uint32_t held; /* packets in flight, and those for which turns were given */
-	uint32_t limit; /* packets that may be in flight, as this slot has learned */
+	uint32_t held; /* packets in flight or granted to turns */
+	uint32_t limit; /* packets that may be in flight, as learned by this slot */
 	uint32_t waits; /* 1 while queue pairs wait for room */
 	uint32_t reserved[1];
 };
@@ -836,88 +836,88 @@ struct ring_producer {
 _Static_assert(sizeof(struct ring_producer) == 64, "ring_producer");
 
 struct ring_consumer {
-	uint64_t head; /* position of the oldest record that is not taken */
-	uint64_t attached; /* 1 while it takes records */
-	uint64_t pulls; /* 1: it may read the sender's memory */
-	uint64_t asleep; /* 1: the receiver sleeps, and the thread that clears this wakes it */
+	uint64_t head; /* position of the oldest unread record */
+	uint64_t attached; /* 1 while the receiver reads records */
+	uint64_t pulls; /* 1: the receiver may read the sender's memory */
+	uint64_t asleep; /* 1: the receiver sleeps; the thread that clears this must wake it */
 	uint64_t reserved[4];
 };
 _Static_assert(sizeof(struct ring_consumer) == 64, "ring_consumer");
 
 struct ring_control {
-	uint64_t held; /* 1 while the NIC process serves the taker's slot: packets go by the wire */
+	uint64_t held; /* 1 while the NIC process serves the receiver's slot: packets go over the network */
 	uint64_t dead; /* 1: one of the two programs has ended */
-	uint64_t keys; /* counted up when a key of the sender's ends, whose memory is the program's own from then on */
+	uint64_t keys; /* incremented when a key of the sender becomes invalid, since the program may reuse its memory */
 	uint64_t reserved[5];
 };
 _Static_assert(sizeof(struct ring_control) == 64, "ring_control");
 
 struct fault_table {
-	uint64_t rules; /* rules that follow */
-	uint64_t port_down; /* 1 while the port is held down: nothing leaves, nothing arrives */
+	uint64_t rules; /* number of rules that follow */
+	uint64_t port_down; /* 1 while the port is held down: all packets are dropped */
 	uint64_t reserved[6];
 };
 _Static_assert(sizeof(struct fault_table) == 64, "fault_table");
 
 struct fault_rule {
-	uint64_t flags; /* what it matches by, and what else holds: bits */
-	uint64_t directions; /* a bit for each direction that it judges, 1 tx, 2 rx */
-	uint64_t opcodes_0; /* a bit for each opcode that matches */
-	uint64_t opcodes_1; /* a bit for each opcode that matches */
-	uint64_t opcodes_2; /* a bit for each opcode that matches */
-	uint64_t opcodes_3; /* a bit for each opcode that matches */
-	uint64_t syndromes_0; /* a bit for each AETH syndrome that matches */
-	uint64_t syndromes_1; /* a bit for each AETH syndrome that matches */
-	uint64_t syndromes_2; /* a bit for each AETH syndrome that matches */
-	uint64_t syndromes_3; /* a bit for each AETH syndrome that matches */
-	uint64_t opcode_any; /* 1: any opcode matches, and packets too short for one */
+	uint64_t flags; /* flags: what it matches by, and others */
+	uint64_t directions; /* mask of directions to match, 1 tx, 2 rx */
+	uint64_t opcodes_0; /* mask of opcodes to match */
+	uint64_t opcodes_1; /* mask of opcodes to match */
+	uint64_t opcodes_2; /* mask of opcodes to match */
+	uint64_t opcodes_3; /* mask of opcodes to match */
+	uint64_t syndromes_0; /* mask of AETH syndromes to match */
+	uint64_t syndromes_1; /* mask of AETH syndromes to match */
+	uint64_t syndromes_2; /* mask of AETH syndromes to match */
+	uint64_t syndromes_3; /* mask of AETH syndromes to match */
+	uint64_t opcode_any; /* 1: match any opcode, and packets too short for one */
 	uint64_t psn_low; /* first PSN that matches */
-	uint64_t psn_span; /* PSNs behind it that match */
+	uint64_t psn_span; /* number of further PSNs that match */
 	uint64_t dqpn_low; /* lowest destination queue pair */
-	uint64_t dqpn_high; /* highest; all ones: any, and packets too short for one */
+	uint64_t dqpn_high; /* highest destination queue pair; all ones: match any, and packets too short for one */
 	uint64_t length_low; /* fewest bytes of UDP payload */
 	uint64_t length_high; /* most */
 	uint64_t src_bytes; /* bytes of the source address, 0: any */
-	uint64_t src_0; /* the address as it is on the wire */
-	uint64_t src_1; /* the rest of it */
+	uint64_t src_0; /* source address, in wire order */
+	uint64_t src_1; /* source address, bytes 8 to 15 */
 	uint64_t dst_bytes; /* bytes of the destination address, 0: any */
-	uint64_t dst_0; /* the address as it is on the wire */
-	uint64_t dst_1; /* the rest of it */
-	uint64_t nth; /* the packet that it strikes, 0: none named */
-	uint64_t every; /* it strikes once in this many packets; 0: not named */
-	uint64_t times; /* how often it strikes at most, 0: any number */
-	uint64_t below; /* it strikes where the draw is below */
-	uint64_t seed; /* what draws and counts start from */
+	uint64_t dst_0; /* destination address, in wire order */
+	uint64_t dst_1; /* destination address, bytes 8 to 15 */
+	uint64_t nth; /* number of the first matching packet that it applies to, 0: not set */
+	uint64_t every; /* it applies to one matching packet in this many; 0: not set */
+	uint64_t times; /* most times that it applies, 0: no limit */
+	uint64_t below; /* it applies if the random draw is below */
+	uint64_t seed; /* seed of draws and counts */
 	uint64_t action; /* number of the action */
-	uint64_t byte; /* of corrupt: which byte, negative from the end */
-	uint64_t xor; /* of corrupt: what it is XORed with */
-	uint64_t delay_ns; /* of delay and duplicate: how late */
+	uint64_t byte; /* of corrupt: byte index, negative from the end */
+	uint64_t xor; /* of corrupt: value to XOR into it */
+	uint64_t delay_ns; /* of delay and duplicate: delay */
 	uint64_t behind; /* of reorder: packets that overtake it */
-	uint64_t hold_ns; /* of reorder: how long it waits for them */
-	uint64_t bytes; /* of truncate: bytes of UDP payload that are left, at least 1 */
+	uint64_t hold_ns; /* of reorder: longest wait for them */
+	uint64_t bytes; /* of truncate: remaining bytes of UDP payload, at least 1 */
 };
 _Static_assert(sizeof(struct fault_rule) == 280, "fault_rule");
 
 struct fault_count {
-	uint64_t draw; /* of the rule, direction and queue pair; 0: the place is free */
+	uint64_t draw; /* generator state, keyed by rule, direction and queue pair; 0: free entry */
 	uint64_t seen; /* packets that matched */
-	uint64_t acted; /* of these, those that the rule struck */
+	uint64_t acted; /* matching packets that it applied to */
 };
 _Static_assert(sizeof(struct fault_count) == 24, "fault_count");
 
 struct capture_ring {
 	uint64_t head; /* position behind the last record */
-	uint64_t dropped; /* packets that were left out since the ring was full */
-	uint64_t reserved_0; /* the rest of the cache line */
-	uint64_t reserved_1; /* the rest of the cache line */
-	uint64_t reserved_2; /* the rest of the cache line */
-	uint64_t reserved_3; /* the rest of the cache line */
-	uint64_t reserved_4; /* the rest of the cache line */
-	uint64_t reserved_5; /* the rest of the cache line */
-	uint64_t tail; /* position of the oldest record that is not taken */
-	uint64_t records; /* 1: packets are wanted */
-	uint64_t waits; /* 1: a full ring is waited for */
-	uint64_t snap; /* bytes of a packet that are wanted at most, from the BTH on */
+	uint64_t dropped; /* packets not recorded because the ring was full */
+	uint64_t reserved_0; /* padding of the cache line */
+	uint64_t reserved_1; /* padding of the cache line */
+	uint64_t reserved_2; /* padding of the cache line */
+	uint64_t reserved_3; /* padding of the cache line */
+	uint64_t reserved_4; /* padding of the cache line */
+	uint64_t reserved_5; /* padding of the cache line */
+	uint64_t tail; /* position of the oldest unread record */
+	uint64_t records; /* 1: record packets */
+	uint64_t waits; /* 1: wait if the ring is full */
+	uint64_t snap; /* snap length: most bytes of a packet to record, from the BTH on */
 };
 _Static_assert(sizeof(struct capture_ring) == 96, "capture_ring");
 
@@ -926,12 +926,12 @@ struct capture_record {
 	uint64_t kind; /* PADDING, SENT, RECEIVED */
 	uint64_t time_ns; /* nanoseconds since 1970 */
 	uint64_t length; /* bytes of the burst */
-	uint64_t segment; /* bytes of each packet but the last */
+	uint64_t segment; /* bytes of each packet except the last */
 	uint64_t flow_label; /* of IPv6 */
 	uint64_t tclass; /* traffic class, ECN bits included */
 	uint64_t hop_limit; /* of the IP header */
 	uint64_t name_bytes; /* bytes of the peer's socket address */
-	uint64_t source_port; /* of SENT: UDP port that it leaves from */
+	uint64_t source_port; /* of SENT: UDP source port */
 	uint64_t name_0; /* the peer's raw socket address */
 	uint64_t name_1; /* the peer's raw socket address */
 	uint64_t name_2; /* the peer's raw socket address */

@@ -164,7 +164,7 @@ PUNT = _layout(
     word("buffer", 52, "of packets: index of their receive buffer"),
     word("length", 56, "bytes in it"),
     word("at", 60, "bytes already processed"),
-    word("segment", 64, "bytes of each packet but the last"),
+    word("segment", 64, "bytes of each packet except the last"),
     word("sender_bytes", 68, "length of the sender's raw socket address, which follows these fields"),
     word("tclass", 72, "traffic class"),
     word("hop_limit", 76, "hop limit"),

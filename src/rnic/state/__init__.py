@@ -1,1 +1,1 @@
-"""All data path state, as fields of layout tables in one arena of flat memory (``design.md``, "state")."""
+"""Data path state: records of layout tables in one arena of flat memory (``design.md``, "state")."""

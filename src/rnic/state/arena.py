@@ -1,6 +1,6 @@
 """Flat memory that holds the state of a device's data path.
 
-References are offsets, never pointers, so that the bytes can be mapped at any address. An arena's size is fixed.
+References are offsets, not pointers, so the bytes can be mapped at any address. An arena's size is fixed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _COMMON_FLAGS = ("x86_64", "i386", "i686", "aarch64", "arm", "riscv", "loongarch
 class Arena:
     """An allocator over ``size`` bytes of memory, zero at first.
 
-    ``memory`` may be shared memory of another owner: zeros, and at least ``size`` bytes. Untouched memory costs
-    nothing if the kernel can reserve address space only.
+    ``memory`` may be shared memory of another owner: all zeros, at least ``size`` bytes. Untouched memory costs nothing
+    if the kernel can reserve address space without committing it.
     """
 
     __slots__ = ("_carved", "_end", "_free", "cells", "generations", "memory", "signed", "size")
@@ -36,14 +36,14 @@ class Arena:
         self.signed = self.memory.cast("q")
         """The memory as signed 64-bit words."""
         self.generations = 0
-        """Number of times that a queue pair was created or reset in the arena."""
+        """Number of creations and resets of queue pairs in the arena."""
         self._end = 0
         self._free: dict[int, list[int]] = {}
         self._carved: dict[int, range] = {}
-        """By the size of small pieces: offsets of those in their slab that were never allocated."""
+        """Never allocated pieces of the current slab, by size: their offsets."""
 
     def allocate(self, size: int) -> int | None:
-        """Return the offset of ``size`` bytes, which are not cleared; ``None`` if no room is left."""
+        """Allocate ``size`` bytes without clearing them. Return their offset, or ``None`` if no room is left."""
         size = _rounded(size)
         spare = self._free.get(size)
         if spare:
@@ -54,7 +54,7 @@ class Arena:
             return slab[0]
         at = self._end
         if size <= _SMALL and at + _SLAB <= self.size:
-            # carve small pieces from one slab, so that a page of memory serves several
+            # carve small pieces from one slab, so that they share a page
             self._end = at + _SLAB
             self._carved[size] = range(at + size, at + _SLAB // size * size, size)
             return at
@@ -64,7 +64,7 @@ class Arena:
         return at
 
     def allocate_first(self, size: int) -> int:
-        """Allocate the first piece, so that no other has offset 0.
+        """Allocate the first piece, so that no later one has offset 0.
 
         Raises:
             MemoryError: the arena is in use, or too small.
@@ -76,7 +76,7 @@ class Arena:
         return 0
 
     def take(self, size: int, what: str) -> int:
-        """Call :meth:`allocate`; ``what`` names the object in the error.
+        """Allocate like :meth:`allocate`; ``what`` names the object in the error.
 
         Raises:
             MemoryError: no room is left.
@@ -96,7 +96,7 @@ class Arena:
 
     @property
     def used(self) -> int:
-        """Bytes that were ever allocated."""
+        """High-water mark of allocated bytes."""
         return self._end
 
 
@@ -109,7 +109,7 @@ def private_memory(size: int) -> mmap.mmap:
 
     With shared pages, a child that closes inherited objects would destroy its parent's device.
     """
-    if not hasattr(mmap, "MAP_PRIVATE"):  # such a system has no fork either
+    if not hasattr(mmap, "MAP_PRIVATE"):  # a system without it has no fork, either
         return mmap.mmap(-1, size)
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _no_reserve())
 

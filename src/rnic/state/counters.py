@@ -41,9 +41,9 @@ COUNTER_FILES: Final = {
     "cnp_limits": "",
     "event_congestion": "",
 }
-"""Names of Soft-RoCE's and mlx5's ``hw_counters`` that add up each counter."""
+"""Names of the ``hw_counters`` of Soft-RoCE and mlx5 that each counter adds to."""
 PACKET_COUNTERS: Final = tuple(COUNTER_FILES)
-"""Names by number. At most 32: the engine keeps a bit for each."""
+"""Names by number, at most 32: the engine has a bit for each."""
 NAKS_SENT: Final = {AETH_RNR_NAK: "rnr_naks_sent", AETH_NAK: "sequence_naks_sent"}
 """Counters of NAKs after which the peer retransmits, by AETH type."""
 
@@ -85,8 +85,8 @@ PORT_COUNTERS: Final[dict[str, tuple[str, ...]]] = {
     "symbol_error": (),
     "VL15_dropped": (),
 }
-"""Files of sysfs's ``ports/1/counters`` (IBA 16.1.3.5 has most of them), and the counters of ours that each adds up;
-none where it is always 0."""
+"""Files of ``ports/1/counters`` in sysfs (most are in IBA 16.1.3.5), and the counters whose sum each one shows; none if
+it is always 0."""
 
 PORT_DATA: Final[dict[str, tuple[str, ...]]] = {"port_xmit_data": ("tx_bytes",), "port_rcv_data": ("rx_bytes",)}
 """Files of ``ports/1/counters`` that count words of :data:`PORT_WORD_BYTES`."""

@@ -1,4 +1,4 @@
-"""The first record of a device's arena: offsets of everything else, so that C only needs the arena's start."""
+"""The first record of a device's arena, with the offsets of all others: C needs only the arena's base address."""
 
 from __future__ import annotations
 
@@ -13,22 +13,26 @@ DEVICE: Final = record(
     (
         ("keys", "Nic", "offset of the memory table"),
         ("max_keys", "Nic", "records in it"),
-        ("log_qps", "Nic", "log2 of the slots for queue pairs and for CQs; that of a number is its low bits"),
+        ("log_qps", "Nic", "log2 of the slots for queue pairs and CQs; the low bits of a number are its slot"),
         ("log_eqs", "Nic", "log2 of the slots for EQs"),
         ("qp_contexts", "Nic", "offset of the cached QPCs"),
         ("cqs", "Nic", "offset of the CQ records"),
         ("eqs", "Nic", "offset of the EQ records"),
-        ("directory", "Nic", "offset of a word for each slot of a queue pair: the offset of its record, 0 for none"),
-        ("timers", "Nic", "offset of the timers' record"),
-        ("scheduler", "Nic", "offset of the scheduler's record"),
-        ("inflight", "Nic", "offset of the record of what is in flight"),
+        (
+            "directory",
+            "Nic",
+            "offset of the directory: for each slot, the offset of its queue pair's record, 0 for none",
+        ),
+        ("timers", "Nic", "offset of the timer record"),
+        ("scheduler", "Nic", "offset of the scheduler record"),
+        ("inflight", "Nic", "offset of the in-flight record"),
     ),
     32,
 )
 
 
 class Directory:
-    """Offset of each queue pair's record, by number: one word each, 0 for none.
+    """Offsets of queue pair records by queue pair number: one word each, 0 for none.
 
     Args:
         arena: arena that holds the directory.

@@ -1,8 +1,8 @@
-"""The table of a device's fault rules, which programs with slots map read-only, and the counts of a slot.
+"""A device's table of fault rules, which programs with slots map read-only, and the counts of a slot.
 
-The NIC process compiles a fault script (:mod:`rnic.link.fault_script`) into rules of fixed size, so that the engine of
-a program judges its own packets. What each rule has counted for a direction and queue pair lies in the slot's shared
-memory: engine and reference count there in turn, whichever of them has the arena.
+The NIC process compiles a fault script (:mod:`rnic.link.fault_script`) into rules of fixed size, which a program's
+engine applies to its own packets. The counts of each rule, by direction and queue pair, are in the slot's shared
+memory, where whichever of engine and reference owns the arena updates them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _SOURCE: Final = "docs/fault-grammar.md, Rules for packets"
 RULES: Final = 128
 """Most rules of a table."""
 COUNTS: Final = 4_096
-"""Counts of a slot, a power of two. If all probed entries are used, one of another direction and QP is reused."""
+"""Counts of a slot, a power of two. If all probed entries are in use, one of another direction and QP is reused."""
 COUNT_PROBES: Final = 16
 """Consecutive entries to probe for a count."""
 MAX_HELD: Final = 1 << 14
-"""Most packets held back in each direction; further ones are lost."""
+"""Most packets held back in each direction; further ones are dropped."""
 DROP, CORRUPT, DUPLICATE, DELAY, REORDER, MARK, TRUNCATE = range(7)
 """Numbers of the actions."""
 ACTIONS: Final = 7
@@ -35,8 +35,8 @@ FAULT_TABLE: Final = record(
     "fault_table",
     _SOURCE,
     (
-        ("rules", "FaultTable", "rules that follow"),
-        ("port_down", "FaultTable", "1 while the port is held down: nothing leaves, nothing arrives"),
+        ("rules", "FaultTable", "number of rules that follow"),
+        ("port_down", "FaultTable", "1 while the port is held down: all packets are dropped"),
     ),
     8,
 )
@@ -44,44 +44,48 @@ FAULT_RULE: Final = record(
     "fault_rule",
     _SOURCE,
     (
-        ("flags", "FaultTable", "what it matches by, and what else holds: bits"),
-        ("directions", "FaultTable", "a bit for each direction that it judges, 1 tx, 2 rx"),
-        *((f"opcodes_{at}", "FaultTable", "a bit for each opcode that matches") for at in range(4)),
-        *((f"syndromes_{at}", "FaultTable", "a bit for each AETH syndrome that matches") for at in range(4)),
-        ("opcode_any", "FaultTable", "1: any opcode matches, and packets too short for one"),
+        ("flags", "FaultTable", "flags: what it matches by, and others"),
+        ("directions", "FaultTable", "mask of directions to match, 1 tx, 2 rx"),
+        *((f"opcodes_{at}", "FaultTable", "mask of opcodes to match") for at in range(4)),
+        *((f"syndromes_{at}", "FaultTable", "mask of AETH syndromes to match") for at in range(4)),
+        ("opcode_any", "FaultTable", "1: match any opcode, and packets too short for one"),
         ("psn_low", "FaultTable", "first PSN that matches"),
-        ("psn_span", "FaultTable", "PSNs behind it that match"),
+        ("psn_span", "FaultTable", "number of further PSNs that match"),
         ("dqpn_low", "FaultTable", "lowest destination queue pair"),
-        ("dqpn_high", "FaultTable", "highest; all ones: any, and packets too short for one"),
+        (
+            "dqpn_high",
+            "FaultTable",
+            "highest destination queue pair; all ones: match any, and packets too short for one",
+        ),
         ("length_low", "FaultTable", "fewest bytes of UDP payload"),
         ("length_high", "FaultTable", "most"),
         ("src_bytes", "FaultTable", "bytes of the source address, 0: any"),
-        ("src_0", "FaultTable", "the address as it is on the wire"),
-        ("src_1", "FaultTable", "the rest of it"),
+        ("src_0", "FaultTable", "source address, in wire order"),
+        ("src_1", "FaultTable", "source address, bytes 8 to 15"),
         ("dst_bytes", "FaultTable", "bytes of the destination address, 0: any"),
-        ("dst_0", "FaultTable", "the address as it is on the wire"),
-        ("dst_1", "FaultTable", "the rest of it"),
-        ("nth", "FaultTable", "the packet that it strikes, 0: none named"),
-        ("every", "FaultTable", "it strikes once in this many packets; 0: not named"),
-        ("times", "FaultTable", "how often it strikes at most, 0: any number"),
-        ("below", "FaultTable", "it strikes where the draw is below"),
-        ("seed", "FaultTable", "what draws and counts start from"),
+        ("dst_0", "FaultTable", "destination address, in wire order"),
+        ("dst_1", "FaultTable", "destination address, bytes 8 to 15"),
+        ("nth", "FaultTable", "number of the first matching packet that it applies to, 0: not set"),
+        ("every", "FaultTable", "it applies to one matching packet in this many; 0: not set"),
+        ("times", "FaultTable", "most times that it applies, 0: no limit"),
+        ("below", "FaultTable", "it applies if the random draw is below"),
+        ("seed", "FaultTable", "seed of draws and counts"),
         ("action", "FaultTable", "number of the action"),
-        ("byte", "FaultTable", "of corrupt: which byte, negative from the end"),
-        ("xor", "FaultTable", "of corrupt: what it is XORed with"),
-        ("delay_ns", "FaultTable", "of delay and duplicate: how late"),
+        ("byte", "FaultTable", "of corrupt: byte index, negative from the end"),
+        ("xor", "FaultTable", "of corrupt: value to XOR into it"),
+        ("delay_ns", "FaultTable", "of delay and duplicate: delay"),
         ("behind", "FaultTable", "of reorder: packets that overtake it"),
-        ("hold_ns", "FaultTable", "of reorder: how long it waits for them"),
-        ("bytes", "FaultTable", "of truncate: bytes of UDP payload that are left, at least 1"),
+        ("hold_ns", "FaultTable", "of reorder: longest wait for them"),
+        ("bytes", "FaultTable", "of truncate: remaining bytes of UDP payload, at least 1"),
     ),
 )
 FAULT_COUNT: Final = record(
     "fault_count",
     _SOURCE,
     (
-        ("draw", "both executors", "of the rule, direction and queue pair; 0: the place is free"),
+        ("draw", "both executors", "generator state, keyed by rule, direction and queue pair; 0: free entry"),
         ("seen", "both executors", "packets that matched"),
-        ("acted", "both executors", "of these, those that the rule struck"),
+        ("acted", "both executors", "matching packets that it applied to"),
     ),
 )
 RULES_AT: Final = FAULT_TABLE.size

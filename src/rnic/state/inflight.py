@@ -1,6 +1,6 @@
-"""Records of what is in flight at once: the NIC's account, one for each peer, and the line of waiting queue pairs.
+"""Records of packets in flight: the NIC's account, the account of each peer, and the lines of waiting queue pairs.
 
-A peer's lines are one for each program, which take turns; a line's queue pairs follow each other. All are linked by
+A peer has one line for each program. Lines are served round robin, and the queue pairs of a line in order. Links are
 offsets (:mod:`rnic.state.lists`); 0 is no member.
 """
 
@@ -19,12 +19,12 @@ INFLIGHT: Final = record(
     (
         ("limit", "Inflight", "packets in flight from this NIC, READ responses to it included"),
         ("packets", "Inflight", "packets in flight"),
-        ("promised", "Inflight", "packets for which turns were given that have not been sent"),
-        ("first_peer", "Inflight", "the first of the peers with waiting queue pairs, in turn"),
-        ("last_peer", "Inflight", "the last of them"),
-        ("waited_for", "Inflight", "how many they are"),
-        ("overtaken", "Inflight", "packets that passed waiting queue pairs since one of these was given a turn"),
-        ("spare_line", "Inflight", "the first of the unused lines, linked by their next; 0 for none"),
+        ("promised", "Inflight", "packets granted to turns and not sent yet"),
+        ("first_peer", "Inflight", "first of the peers with waiting queue pairs"),
+        ("last_peer", "Inflight", "last of these peers"),
+        ("waited_for", "Inflight", "number of these peers"),
+        ("overtaken", "Inflight", "packets that overtook waiting queue pairs since one of these got a turn"),
+        ("spare_line", "Inflight", "first of the unused lines, linked by next; 0 for none"),
     ),
 )
 
@@ -33,26 +33,26 @@ PEER: Final = record(
     _SOURCE,
     (
         ("inflight", "Inflight", "packets in flight to it"),
-        ("promised", "Inflight", "packets for which turns were given that have not been sent"),
-        ("most", "Inflight", "what the limit grows to"),
+        ("promised", "Inflight", "packets granted to turns and not sent yet"),
+        ("most", "Inflight", "upper bound of the limit"),
         ("limit_16", "Peer", "packets that may be in flight to it, in 65,536ths"),
         ("srtt", "Peer", "mean round trip in nanoseconds, 0 before the first"),
         ("rttvar", "Peer", "mean deviation from it"),
         ("lossy", "Peer", "a packet was lost on the way"),
-        ("cut_ns", "Peer", "when the limit became smaller last"),
-        ("low", "Peer", "the shortest round trip of late, 0 for none"),
-        ("low_before", "Peer", "the shortest of the time before"),
-        ("low_since", "Peer", "when this time began"),
-        ("queue_ns", "Peer", "how long the last packet queued"),
-        ("least", "Peer", "the shortest of the round trips in a row"),
-        ("samples", "Peer", "how many these are"),
+        ("cut_ns", "Peer", "time of the last cut of the limit"),
+        ("low", "Peer", "shortest round trip in the current interval, 0 for none"),
+        ("low_before", "Peer", "shortest round trip in the previous interval"),
+        ("low_since", "Peer", "start of the current interval"),
+        ("queue_ns", "Peer", "queueing delay of the last packet"),
+        ("least", "Peer", "shortest of the consecutive long round trips"),
+        ("samples", "Peer", "number of consecutive long round trips"),
         ("users", "Inflight", "queue pairs whose path leads to it"),
         ("first_line", "Inflight", "the line that has the next turn"),
         ("last_line", "Inflight", "the last line"),
         ("waiting", "Inflight", "queue pairs in its lines"),
-        ("next_peer", "Inflight", "the next peer with waiting queue pairs"),
-        ("previous_peer", "Inflight", "the one before"),
-        ("entry", "Inflight", "its entry in the page of the whole device's budget, 0 for none"),
+        ("next_peer", "Inflight", "next peer with waiting queue pairs"),
+        ("previous_peer", "Inflight", "previous peer with waiting queue pairs"),
+        ("entry", "Inflight", "its entry in the device's budget page, 0 for none"),
     ),
 )
 
@@ -61,9 +61,9 @@ LINE: Final = record(
     _SOURCE,
     (
         ("next", "Inflight", "the peer's next line"),
-        ("previous", "Inflight", "the one before"),
-        ("first", "Inflight", "the queue pair that is next"),
-        ("last", "Inflight", "the last that waits"),
-        ("program", "Inflight", "whose queue pairs they are"),
+        ("previous", "Inflight", "the peer's previous line"),
+        ("first", "Inflight", "first waiting queue pair"),
+        ("last", "Inflight", "last waiting queue pair"),
+        ("program", "Inflight", "number of the program that owns the queue pairs"),
     ),
 )

@@ -1,7 +1,7 @@
 """Doubly linked lists of records, by offsets in an arena: insertion and removal take constant time.
 
-A list's ends are two words of its owner's record, first and last; a member's links are two words of its own, next and
-previous. 0 is no member. ``ends`` and ``link`` are the indices of these pairs: ``ends`` in the arena's words,
+A list's ends are two words in its owner's record, first and last; a member's links are two words in its record, next
+and previous. 0 is no member. ``ends`` and ``link`` are the indices of these pairs: ``ends`` in the arena's words,
 ``link`` in the words of the member's record.
 """
 
@@ -11,7 +11,7 @@ from rnic.state.record import WORD_SHIFT
 
 
 def append(cells: memoryview, ends: int, link: int, item: int) -> None:
-    """Append ``item``, which is in no list by these links."""
+    """Append ``item``, which is not linked by these words."""
     last = cells[ends + 1]
     at = (item >> WORD_SHIFT) + link
     cells[at] = 0
@@ -24,7 +24,7 @@ def append(cells: memoryview, ends: int, link: int, item: int) -> None:
 
 
 def insert(cells: memoryview, ends: int, link: int, item: int, before: int) -> None:
-    """Insert ``item``, which is in no list by these links, after ``before``, or first if that is 0."""
+    """Insert ``item``, which is not linked by these words, after ``before``, or first if that is 0."""
     at = (item >> WORD_SHIFT) + link
     after = cells[(before >> WORD_SHIFT) + link] if before else cells[ends]
     cells[at] = after
@@ -40,7 +40,7 @@ def insert(cells: memoryview, ends: int, link: int, item: int, before: int) -> N
 
 
 def unlink(cells: memoryview, ends: int, link: int, item: int) -> None:
-    """Remove ``item`` from the list that it is in."""
+    """Remove ``item`` from its list."""
     at = (item >> WORD_SHIFT) + link
     after, before = cells[at], cells[at + 1]
     if before:

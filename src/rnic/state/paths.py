@@ -6,7 +6,7 @@ from typing import Final
 
 from rnic.state.record import record
 
-_ADDRESS: Final = "bytes in the order in which they are sent; of IPv4 only the first four"
+_ADDRESS: Final = "in network byte order; IPv4 uses only the first four"
 HEADER_WORDS: Final = 7
 
 FLOW: Final = record(
@@ -23,13 +23,13 @@ FLOW: Final = record(
         ("tclass", "Flow", "type of service or traffic class"),
         ("hop_limit", "Flow", "time to live or hop limit"),
         ("flow_label", "Flow", "IPv6 flow label"),
-        ("sl", "Flow", "service level: the priority in the sender's own queues"),
+        ("sl", "Flow", "service level: the priority in the sender's queues"),
         ("smac", "Flow", "sender's MAC address, 0 where the link makes one up"),
         ("dmac", "Flow", "receiver's MAC address, 0 where the link makes one up"),
-        ("users", "Paths", "queue pairs whose path it is"),
-        ("seed", "Flow", "CRC-32 of the header below, lengths and ident zero; CRCs are linear: theirs are XORed in"),
-        ("header_bytes", "Flow", "36 or 56: bytes of the header below"),
-        *((f"header_{n}", "Flow", f"ones, IP and UDP header as the ICRC sees them, bytes {8 * n} to {8 * n + 7}")
+        ("users", "Paths", "number of queue pairs that use the path"),
+        ("seed", "Flow", "CRC-32 of the header below with lengths and ident zero; XOR their effect in"),
+        ("header_bytes", "Flow", "length of the header below, 36 or 56"),
+        *((f"header_{n}", "Flow", f"ones, IP and UDP header, masked for the ICRC, bytes {8 * n} to {8 * n + 7}")
           for n in range(HEADER_WORDS)),
     ),
 )  # fmt: skip

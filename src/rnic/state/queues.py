@@ -1,8 +1,8 @@
-"""Records of queues: location of their rings, and the device's indices in them.
+"""Records of queues: location of their rings, and the device's ring indices.
 
-The first words of a completion or event queue's are the context's (owner ``ContextManager``), with the values of the
-CQC or EQC; they are zero while the context is not cached. The others are the queue's own and stay. Rings lie in memory
-of a driver context, which a number names.
+The first words of a CQ's or EQ's record belong to its context (owner ``ContextManager``) and hold the values of the CQC
+or EQC; they are zero while the context is not cached. The other words belong to the queue and persist. Rings are in
+memory of a driver context, given by its number.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from rnic.state.record import WORD_BYTES, Owned, part, record
 _SOURCE: Final = "002 4.2.2, 4.2.3; design.md, Contexts are real, and state is bytes"
 CONTEXT: Final = "ContextManager"
 _RING: Final[tuple[Owned, ...]] = (
-    ("tail", "EntryRing", "index of the entry that is stored next"),
-    ("phase", "EntryRing", "what its word 3 carries: the phase bit of this lap"),
-    ("room", "EntryRing", "free entries known of"),
-    ("failed", "EntryRing", "it takes no more entries"),
-    ("driver", "EntryRing", "number of the driver context whose memory and window it uses"),
+    ("tail", "EntryRing", "index of the next entry to store"),
+    ("phase", "EntryRing", "phase bit of this pass over the ring, as in word 3"),
+    ("room", "EntryRing", "known number of free entries"),
+    ("failed", "EntryRing", "1: it accepts no more entries"),
+    ("driver", "EntryRing", "number of its driver context"),
 )
 
 SEND_RING: Final = record(
@@ -39,7 +39,7 @@ RECEIVE_RING: Final = record(
         ("base", "ReceiveRing", "virtual address of slot 0"),
         ("entries", "ReceiveRing", "slots in the ring"),
         ("stride", "ReceiveRing", "bytes from one slot to the next"),
-        ("head", "ReceiveRing", "index of the entry that is taken next"),
+        ("head", "ReceiveRing", "index of the next entry to take"),
     ),
 )
 
@@ -51,11 +51,11 @@ SRQ: Final = record(
         ("number", "SharedReceiveQueue", "its number"),
         ("pd", "SharedReceiveQueue", "protection domain of its entries"),
         ("block", "SharedReceiveQueue", "number of its queue block"),
-        ("driver", "SharedReceiveQueue", "number of the driver context whose memory and window it uses"),
-        ("limit", "SharedReceiveQueue", "fewer entries than this raise the limit event; 0 for never"),
-        ("taken", "SharedReceiveQueue", "entries taken, less those given back"),
-        ("returned", "SharedReceiveQueue", "entries given back and not taken again; they go first"),
-        ("failed", "SharedReceiveQueue", "it takes no new queue pairs"),
+        ("driver", "SharedReceiveQueue", "number of its driver context"),
+        ("limit", "SharedReceiveQueue", "raise the limit event below this number of entries; 0 for never"),
+        ("taken", "SharedReceiveQueue", "entries taken, less those returned"),
+        ("returned", "SharedReceiveQueue", "entries returned and not taken again; these are taken first"),
+        ("failed", "SharedReceiveQueue", "1: it accepts no new queue pairs"),
     ),
     16,
 )
@@ -70,15 +70,15 @@ CQ: Final = record(
         ("usrpage", CONTEXT, "number of the queue block"),
         ("comp_eqn", CONTEXT, "EQ of completion events"),
         ("pd", CONTEXT, "protection domain"),
-        ("lkey", CONTEXT, "key of the ring; 0 for memory of the driver that made the queue"),
+        ("lkey", CONTEXT, "key of the ring; 0 for memory of the driver that created the queue"),
         ("cqn", CONTEXT, "its number as software wrote it"),
         ("ci_db", CONTEXT, "consumer index record"),
         ("state_db", CONTEXT, "arm state record"),
         *_RING,
         ("last_notified", "CompletionQueue", "producer index at the last event"),
         ("solicited_index", "CompletionQueue", "producer index after the last solicited entry"),
-        ("due", "CompletionQueue", "its EQ could not take the completion event yet"),
-        ("notified", "CompletionQueue", "it was armed for an entry that came: its owner sleeps on completion events"),
+        ("due", "CompletionQueue", "1: a completion event is pending because its EQ is full"),
+        ("notified", "CompletionQueue", "1: it was armed when an entry arrived: its owner sleeps on completion events"),
     ),
     16,
 )
@@ -94,10 +94,10 @@ EQ: Final = record(
         ("event_mask", CONTEXT, "event types that go to this EQ (WR_EQ_FUNC)"),
         ("msix_vector", CONTEXT, "interrupt vector"),
         ("pd", CONTEXT, "protection domain"),
-        ("lkey", CONTEXT, "key of the ring; 0 for memory of the driver that made the queue"),
+        ("lkey", CONTEXT, "key of the ring; 0 for memory of the driver that created the queue"),
         *_RING,
-        ("enabled", "KeyQpcData", "its event function is on"),
-        ("pending", "EventQueue", "its interrupt waits to be taken"),
+        ("enabled", "KeyQpcData", "1: its event function is enabled"),
+        ("pending", "EventQueue", "1: its interrupt is pending"),
     ),
     16,
 )
@@ -105,4 +105,4 @@ EQ: Final = record(
 CONTEXT_BYTES: Final = {
     layout.name: sum(field.access == CONTEXT for field in layout.fields) * WORD_BYTES for layout in (CQ, EQ)
 }
-"""Bytes at the start of each record that belong to the context."""
+"""Size of the context's part at the start of each record."""

@@ -1,8 +1,7 @@
-"""Records of 64-bit words: their layout tables, and Python views whose attributes are the words.
+"""Records of 64-bit words: layout tables, and Python views with an attribute for each word.
 
-A record is a :class:`~rnic.spec.layout.Layout` like any other, with one word of eight bytes for each field, so that
-C reads it as a ``struct`` of ``uint64_t`` and Python as items of a memory view. ``access`` names the field's owner:
-the one unit that writes it.
+A record is a :class:`~rnic.spec.layout.Layout` with one 8-byte word for each field: C reads it as a ``struct`` of
+``uint64_t``, Python as items of a memory view. ``access`` names the field's owner, the only class that writes it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ T = TypeVar("T")
 
 
 class Word:
-    """Annotation of an attribute that is a word of a record: an ``int`` to read, an ``int`` of 64 bits to store."""
+    """Annotation of an attribute that is a word of a record: an ``int``, truncated to 64 bits when stored."""
 
     def __get__(self, obj: object, owner: type) -> int:
         """Declare the type for checkers; :func:`view` replaces it by the real attribute."""
@@ -44,8 +43,7 @@ class Part(Word):
 
 
 def record(name: str, source: str, words: tuple[Owned, ...], at_least: int = 0) -> Layout:
-    """Return the layout of a record: ``words`` one after another, in whole cache lines or at least ``at_least``
-    words."""
+    """Return the layout of a record: consecutive ``words``, padded to whole cache lines or to ``at_least`` words."""
     size = max(len(words), at_least)
     fields = tuple(wide(word, index * WORD_BYTES, doc, 8, owner) for index, (word, owner, doc) in enumerate(words))
     return Layout(name, size * WORD_BYTES, "little", source, fields)
@@ -62,7 +60,7 @@ def part(prefix: str, layout: Layout) -> tuple[Owned, ...]:
 
 
 def within(layout: Layout, prefix: str, inner: Layout) -> slice:
-    """Return the slice of a record that :func:`part` gave the words of ``inner``."""
+    """Return the slice of a record that holds the words of ``inner``, embedded by :func:`part`."""
     first = place(layout, prefix + inner.fields[0].name)
     return slice(first, first + len(inner.fields))
 
@@ -79,20 +77,21 @@ def _word(index: int, doc: str) -> property:
 
 
 class Record(ctypes.Structure):
-    """A class whose objects lie over a record: :func:`view` makes its attributes fields that C reads and writes.
+    """Base of classes whose objects overlay a record: :func:`view` makes their attributes fields that ``ctypes``
+    accesses.
 
-    Access takes half the time of attributes of other classes. In return, the record must not move while the object
-    lives. A value too large is truncated to 64 bits.
+    This halves the access time compared with other classes, but the record must not move while the object lives. Values
+    are truncated to 64 bits.
 
     Args:
-        memory: memory that holds the record, in bytes. Further arguments are for the class itself.
-        at: offset of the record in the memory.
+        memory: memory that holds the record, in bytes. Further arguments go to the class itself. at: offset of the
+        record in the memory.
     """
 
     __slots__ = ()
 
     def __new__(cls, memory: memoryview, at: int, *more: object) -> Self:
-        """Lay it over the memory, which is kept."""
+        """Overlay the memory, which the object keeps alive."""
         return cls.from_buffer(memory, at)
 
     def __init__(self, *what: object) -> None:
@@ -135,12 +134,11 @@ def fields(layout: Layout) -> dict[str, Any]:
 def view(layout: Layout, *owners: str) -> Callable[[type[T]], type[T]]:
     """Give a class an attribute for each field of ``layout``, or for those of ``owners``.
 
-    Of a :class:`Record` they are fields of the memory that it lies over; of any other class words of its ``words``,
-    which is a record that may move. Annotations say the names to type checkers; a field without one, or one without a
-    field, is an error.
+    For a :class:`Record` they are fields of the underlying memory; for any other class, items of its ``words``, a
+    record that may move. Annotations declare the names for type checkers; fields and annotations must match.
 
     Raises:
-        TypeError: the annotations of the class are not those fields.
+        TypeError: the class's annotations differ from those fields.
     """
 
     def decorate(cls: type[T]) -> type[T]:
@@ -164,7 +162,7 @@ def overlay(*layouts: Layout) -> Callable[[type[R]], type[R]]:
     """Give a :class:`Record` an attribute for each annotation :class:`Part`: a field of the first layout that has it.
 
     Raises:
-        TypeError: none has it.
+        TypeError: no layout has the field.
     """
 
     def decorate(cls: type[R]) -> type[R]:

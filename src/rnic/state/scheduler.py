@@ -1,6 +1,7 @@
-"""Records of the order of service: deadlines, and the queue pairs that wait for their turns.
+"""Records of timers and of the scheduler: deadlines, and the queue pairs that wait for a turn.
 
-Queue pairs are named by the offsets of their records, and linked by words there (owners ``Timers`` and ``Scheduler``).
+Queue pairs are referred to by the offsets of their records and linked by words there (owners ``Timers`` and
+``Scheduler``).
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ TIMERS: Final = record(
     "timers",
     _SOURCE,
     (
-        ("heap", "Timers", "offset of a binary heap of queue pair records by armed_ns; its first word is not used"),
-        ("capacity", "Timers", "queue pairs that it has room for"),
+        ("heap", "Timers", "offset of a binary heap of queue pair records by armed_ns; its first word is unused"),
+        ("capacity", "Timers", "capacity in queue pairs"),
         ("count", "Timers", "queue pairs in it"),
     ),
 )
@@ -26,14 +27,14 @@ SCHEDULER: Final = record(
     "scheduler",
     _SOURCE,
     (
-        ("first", "Scheduler", "the program whose turn it is: offset of its record, 0 for none"),
-        ("last", "Scheduler", "the last of the rotation"),
+        ("first", "Scheduler", "head of the rotation: offset of a program's record, 0 for none"),
+        ("last", "Scheduler", "tail of the rotation"),
         ("count", "Scheduler", "queue pairs that wait"),
-        ("quantum", "Scheduler", "bytes that a program may send before the next has its turn"),
-        ("turn", "Scheduler", "the program whose queue pair has its turn just now, 0 for none"),
-        ("newest", "Scheduler", "the last of those at the begin of the rotation that are newcomers, 0 for none"),
-        ("credit", "Scheduler", f"bytes that newcomers may still send before others, {SIGNED}"),
-        ("over", "Scheduler", "a new program was served ahead of queue pairs that wait: transmit before the next turn"),
+        ("quantum", "Scheduler", "bytes that a program may send per turn"),
+        ("turn", "Scheduler", "program of the queue pair in service, 0 for none"),
+        ("newest", "Scheduler", "last of the newcomers at the head of the rotation, 0 for none"),
+        ("credit", "Scheduler", f"bytes that newcomers may still send ahead of others, {SIGNED}"),
+        ("over", "Scheduler", "1: a newcomer was served ahead of waiting queue pairs: transmit before the next turn"),
     ),
 )
 
@@ -41,13 +42,13 @@ PROGRAM: Final = record(
     "program",
     _SOURCE,
     (
-        ("next", "Scheduler", "the next program of the rotation, 0 for none"),
-        ("previous", "Scheduler", "the one before"),
-        ("first", "Scheduler", "its queue pair that has the next turn, 0 for none"),
-        ("last", "Scheduler", "the last that waits"),
-        ("deficit", "Scheduler", f"bytes that it may still send, {SIGNED}"),
+        ("next", "Scheduler", "next program of the rotation, 0 for none"),
+        ("previous", "Scheduler", "previous program of the rotation, 0 for none"),
+        ("first", "Scheduler", "its first ready queue pair, 0 for none"),
+        ("last", "Scheduler", "its last ready queue pair"),
+        ("deficit", "Scheduler", f"deficit counter: bytes that it may still send, {SIGNED}"),
         ("listed", "Scheduler", "1: it is in the rotation; 2: as a newcomer"),
-        ("users", "Scheduler", "its queue pairs"),
-        ("number", "Scheduler", "tells programs apart"),
+        ("users", "Scheduler", "number of its queue pairs"),
+        ("number", "Scheduler", "number of the program"),
     ),
 )

@@ -1,7 +1,7 @@
-"""Views of layouts whose attributes ``ctypes`` reads and writes: at C speed, without extension code.
+"""Views of layouts with ``ctypes`` attributes: C speed without extension code.
 
-A field of up to eight bytes becomes an attribute of the same name. A value too large is truncated to its field, as in a
-register store, and the bits around it stay. Reserved bits, which no field covers, keep their value.
+A field of up to eight bytes becomes an attribute of the same name. A value that is too large is truncated to its field,
+as in a register store; other bits are unchanged. Reserved bits, which no field covers, keep their value.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def double(name: str, doc: str) -> property:
 
 
 class Ground:
-    """Memory of an arena, for structures that are laid over it; they keep this object, and so the memory.
+    """Memory of an arena, for structures that overlay it; they keep this object, and thus the memory, alive.
 
     The arena cannot be closed or moved while it lives.
     """

@@ -99,7 +99,7 @@ def test_every_command_is_on_the_command_page(pages: dict[str, str]) -> None:
     assert set(commands.STATUS_DOCS) == set(commands.STATUS_NAMES)
     for status, name in commands.STATUS_NAMES.items():
         assert f"| {status:02X}h | `{name}` | " in page
-    assert "| 00Dh | `SW2HW_MPT` | key |  | 64 |  | make a region of an allocated key |" in page
+    assert "| 00Dh | `SW2HW_MPT` | key |  | 64 |  | create a region with an allocated key |" in page
     assert "| 011h | `WRITE_MTT` | entries |  | *n* |  | fill a page list |" in page
     assert "| RTR2RTS | RTR | RTS | UC | SQ_PSN \\[CUR_STATE ACCESS_FLAGS ALT_PATH PATH_MIG_STATE] |" in page
     assert "10h `WQ_INVAL_REQ_ERROR`" in page
