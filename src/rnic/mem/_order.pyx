@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Compiled twin of rnic.mem.order: release stores, acquire loads and a full barrier on shared memory."""
+"""Compiled counterpart of rnic.mem.order: release stores, acquire loads and a full barrier on shared memory."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint32_t, uintptr_t

@@ -1,8 +1,7 @@
 """The MPT entry of a region or window in commands: 64 bytes, big-endian (``hardware.md`` 2a).
 
-The documented fields keep their offsets. Words that the document leaves open hold the window type, the QP of a type 2
-window, and the memory's address in its process, since this NIC accesses memory by the process's own addresses and has
-no MTT.
+The documented fields keep their offsets. Words that the document does not define hold the window type, the QP of a type
+2 window, and the memory's address in its process, since this NIC accesses memory by process addresses and has no MTT.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ MPT_MIO = 1 << 17
 MPT_RELATIVE = 1 << 26
 MPT_ABSOLUTE = 1 << 27
 MPT_SW_OWNS = 0xF << 28
-"""Bits of ``flags``. With ``MPT_RELATIVE``, addresses count from 0 instead of from the virtual address."""
+"""Bits of ``flags``. With ``MPT_RELATIVE``, addresses are offsets from the start of the region (zero-based)."""
 
 MPT_ENTRY = Layout(
     "MPT entry",
@@ -36,13 +35,13 @@ MPT_ENTRY = Layout(
     (
         bits("sw_owns", 0x00, 31, 28, "15 while software owns the entry, 0 while the NIC does", "WR"),
         bits("absolute", 0x00, 27, 27, "addresses are virtual addresses", "WR"),
-        bits("relative", 0x00, 26, 26, "addresses count from 0 (zero-based)", "WR"),
+        bits("relative", 0x00, 26, 26, "addresses are zero-based", "WR"),
         bits("mio", 0x00, 17, 17, "memory is input/output space", "WR"),
         bits("bind_enable", 0x00, 15, 15, "windows may be bound to this region", "WR"),
         bits("null", 0x00, 10, 10, "null region: reads return zeros, writes are discarded", "WR"),
         bits("physical", 0x00, 9, 9, "addresses need no translation", "WR"),
         bits("region", 0x00, 8, 8, "1 region, 0 window", "WR"),
-        bits("on_demand", 0x00, 5, 5, "the memory may come, go and move while the region exists", "WR"),
+        bits("on_demand", 0x00, 5, 5, "pages may be mapped, unmapped and moved while the region exists", "WR"),
         bits("flush_global", 0x00, 4, 4, "FLUSH with global visibility", "WR"),
         bits("atomic", 0x00, 3, 3, "remote atomics", "WR"),
         bits("remote_read", 0x00, 2, 2, "remote READ", "WR"),

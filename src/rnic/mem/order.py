@@ -26,7 +26,7 @@ def plain_store32(buf: Words, offset: int, value: int) -> None:
     """See :data:`store32`."""
     if offset & 3 or not 0 <= offset <= len(buf) - 4:
         raise _wrong(buf, offset)
-    # one store; struct.pack_into would clear the word first, visibly to others
+    # a single store; struct.pack_into would clear the word first, which other processes can see
     memoryview(buf)[offset : offset + 4].cast("I")[0] = value & 0xFFFF_FFFF
 
 
@@ -44,7 +44,7 @@ def plain_fence() -> None:
 
 _twin = compiled_twin(__name__, "rnic.mem._order")
 COMPILED = _twin is not None
-"""True if the order is guaranteed."""
+"""True if ordering is guaranteed on every machine."""
 
 store32: Callable[[Words, int, int], None] = plain_store32 if _twin is None else _twin.store32
 """``store32(buf, offset, value)``: store the low 32 bits in host order, with release semantics.

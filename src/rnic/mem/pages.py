@@ -1,4 +1,4 @@
-"""Memory by page list: translation of 004's MR table for regions with non-contiguous pages."""
+"""Page lists: 004's MR table translation for regions with non-contiguous pages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Address spaces: memory that a process has mapped for its NIC, by real or simulated addresses.
+"""Address spaces: memory that a process has mapped for its NIC, addressed by real or simulated addresses.
 
 A mapped buffer keeps its real virtual address, as with a hardware NIC, so peers exchange addresses unchanged. Simulated
-spaces allocate addresses themselves, so that the same seed gives the same run.
+spaces allocate their own addresses, so runs with the same seed are identical.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PAGE_BYTES = 4096
 _SIM_BASE = 0x10_0000_0000
 _NOTHING = memoryview(b"")
 _PLAIN_FORMATS = frozenset("cbB?hHiIlLqQnNfd")
-"""Element types that ``memoryview.cast`` takes."""
+"""Element types that ``memoryview.cast`` accepts."""
 
 
 class _PyBuffer(ctypes.Structure):
@@ -129,7 +129,7 @@ class Mapping:
 
 
 class _Ranges:
-    """Mappings ordered by one of their addresses; they may overlap."""
+    """Mappings sorted by virtual or real address; they may overlap."""
 
     __slots__ = ("_items", "_longest", "_starts")
 

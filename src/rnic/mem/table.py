@@ -49,7 +49,7 @@ VTP_NAMES = {
 
 @view(KEY, "MemoryTable")
 class _KeyRecord(Record):
-    """An entry's record at its present offset."""
+    """An entry's record at its current location."""
 
     __slots__ = ()
 
@@ -122,7 +122,7 @@ class MemoryEntry:
         self.base = base
 
     def move(self, words: memoryview) -> None:
-        """Move the record to another place."""
+        """Move the record to another location."""
         words[:] = self.words
         self._lie(words)
 
@@ -174,7 +174,7 @@ class MemoryEntry:
 
 
 class _Nothing(MemoryEntry):
-    """Entry that a check of zero bytes returns, at any address."""
+    """Entry returned by a check of zero bytes at any address."""
 
     __slots__ = ()
 
@@ -193,11 +193,11 @@ Guard = Callable[[int, int, int, int, int], MemoryEntry | None]
 
 
 def _ignore(entry: MemoryEntry) -> None:
-    """Do nothing: no listener is set."""
+    """Ignore the change: no listener is set."""
 
 
 def _do_nothing() -> None:
-    """Do nothing: no listener is set."""
+    """Ignore the change: no listener is set."""
 
 
 class MemoryTable:
@@ -205,7 +205,7 @@ class MemoryTable:
 
     Args:
         rng: source of indices and tags.
-        max_entries: keys that may exist at once, 1 to 2^24.
+        max_entries: most keys that may exist at once, 1 to 2^24.
         arena: memory of the table; by default its own.
 
     Raises:
@@ -289,7 +289,7 @@ class MemoryTable:
             tag = self._rng.randrange(256)
         else:
             tag = (before + self._rng.randrange(1, 256)) & 0xFF
-        # Key 0 would end a receive list, so index 0 skips tag 0.
+        # key 0 would terminate a receive list, so index 0 skips tag 0
         if not index and not tag:
             tag = 2 if before == 1 else 1
         self._tags[index] = tag
@@ -300,7 +300,8 @@ class MemoryTable:
         """Free a key; disable its region or window first if it is enabled.
 
         Raises:
-            VerbsError: ``EINVAL`` for a key that is not allocated, ``EBUSY`` for a region with bound windows.
+            VerbsError: ``EINVAL`` for a key that is not allocated, ``EBUSY`` for a region with bound
+                windows.
         """
         index = key_index(key)
         window = self._windows.get(index)
@@ -316,12 +317,12 @@ class MemoryTable:
     # --------------------------------------------------------------------------- regions and windows
 
     def enable(self, entry: MemoryEntry) -> None:
-        """Make a region's key valid, or enter a window, which becomes valid when it is bound.
+        """Make a region's key valid, or register a window, which becomes valid when it is bound.
 
         Raises:
-            VerbsError: ``EINVAL`` for a key that :meth:`alloc_key` did not allocate for this kind, for length 0, or for
-                remote write or atomics without local write; ``EBUSY`` for a key in use; ``EACCES`` for write rights
-                to read-only memory. Nothing has changed then.
+            VerbsError: ``EINVAL`` for a key that :meth:`alloc_key` did not allocate for this kind, for
+                length 0, or for remote write or atomics without local write; ``EBUSY`` for a key in use;
+                ``EACCES`` for write rights to read-only memory. Nothing changes in this case.
         """
         key = entry.key
         index = entry.index
@@ -348,14 +349,14 @@ class MemoryTable:
         self.on_key_change(entry)
 
     def _house(self, entry: MemoryEntry) -> None:
-        """Bind an entry to its record in the table, which continues the binding count of its predecessor."""
+        """Assign an entry its record in the table, and continue the binding count of the record's previous entry."""
         words = self._arena.words(self.place + entry.index * KEY.size, KEY.size)
         entry.binding = max(entry.binding, words[_BINDING])
         entry.move(words)
 
     @staticmethod
     def _leave(entry: MemoryEntry) -> None:
-        """Free the entry's record for the next entry of its index; the binding count stays."""
+        """Free the entry's record for the next entry with its index; keep the binding count."""
         words = entry.words
         entry.move(memoryview(bytearray(KEY.size)).cast("Q"))
         words[:] = memoryview(bytes(KEY.size)).cast("Q")
@@ -412,7 +413,7 @@ class MemoryTable:
         return self._live.get(key)
 
     def entries(self) -> list[MemoryEntry]:
-        """Return the regions and bound windows that keys open now."""
+        """Return the regions and bound windows with valid keys."""
         return list(self._live.values())
 
     def window(self, key: int) -> MemoryEntry | None:

@@ -21,9 +21,9 @@ EVICTIONS: Final = 3
 FIRST_SET: Final = 4
 """First word of the sets. Each way has a tag and rights, 0 if empty; ways are in order of last use."""
 TAG_SHIFT: Final = 64 - PAGE_SHIFT
-"""Position of the process's number in a tag, above the bits of the page number."""
+"""Bit position of the process number in a tag, above the page number."""
 SPREAD: Final = 0x9E37
-"""Factor of the hash that spreads the pages of processes over the sets."""
+"""Hash multiplier that spreads pages of different processes over the sets."""
 
 
 def needed(rights: int) -> int:
@@ -51,7 +51,8 @@ class Tlb:
         return self.words[KNOWN]
 
     def _find(self, number: int, page: int) -> tuple[int, int, int]:
-        """Return the first word of a page's set, its tag, and the word of its entry, or the word after the set."""
+        """Return the index of the first word of a page's set, its tag, and the index of its entry's word, or of the
+        word after the set."""
         words, tag = self.words, number << TAG_SHIFT | page
         start = FIRST_SET + 2 * self.ways * ((page ^ number * SPREAD) & self.sets - 1)
         end = start + 2 * self.ways

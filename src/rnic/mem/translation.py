@@ -1,7 +1,7 @@
 """Translation of addresses that a queue pair's peer uses under R_Key 0 (003, "Shared Virtual Memory").
 
 A shell translates such addresses. Here they map to regions of the memory table, which both executors look up by
-address. A message may begin if one region contains all of it and all its pages are in the TLB.
+address. A message may start if one region contains it and all its pages are in the TLB.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Translation:
     Args:
         number: number of its process in the TLB.
         tlb: the TLB.
-        translate: called with address, length and a WRITE flag before a message begins in the reference. It inserts
-        missing pages into the TLB, and returns whether the process has mapped all of them.
+        translate: called with address, length and a WRITE flag before the reference starts a message. It
+            inserts missing pages into the TLB and returns whether the process has mapped all of them.
         refused: called for accesses outside all regions.
 
     :attr:`engine_handles` tells whether the engine may insert missing pages of open regions itself; it is read again
     after changes of the device. :attr:`words` is flat memory that the engine reads and in which both executors count;
-    :attr:`moved` is called after it has moved.
+    :attr:`moved` is called after it is reallocated.
     """
 
     __slots__ = ("_entries", "_taken", "engine_handles", "moved", "number", "refused", "tlb", "translate", "words")
@@ -58,7 +58,7 @@ class Translation:
         return memoryview(bytearray(8 * (FIRST_KEY + keys))).cast("Q")
 
     def add(self, entry: MemoryEntry) -> None:
-        """Open an enabled region."""
+        """Make an enabled region accessible."""
         self._entries = [*self._entries, entry]
         if FIRST_KEY + len(self._entries) > len(self.words):
             before, self.words = self.words, self._room(2 * len(self._entries))
@@ -69,7 +69,7 @@ class Translation:
             self._enter()
 
     def remove(self, entry: MemoryEntry) -> None:
-        """Close a region."""
+        """Remove a region."""
         self._entries = [each for each in self._entries if each is not entry]
         self._enter()
 
@@ -79,7 +79,7 @@ class Translation:
         self.words[COUNT] = len(self._entries)
 
     def find(self, va: int, length: int, rights: int) -> MemoryEntry | None:
-        """Return the first region that contains a whole range and has these rights."""
+        """Return the first region that contains the whole range and grants these rights."""
         for entry in self._entries:
             record = entry.record
             if record.valid and record.access & rights == rights and record.start <= va and va + length <= record.end:
@@ -87,7 +87,7 @@ class Translation:
         return None
 
     def begin(self, va: int, length: int, rights: int) -> bool:
-        """Return whether a message may begin: all its pages are in the TLB or can be inserted."""
+        """Return whether a message may start: all its pages are in the TLB or can be inserted."""
         return self.translate(va, length, needed(rights) > 1)
 
     def take_counts(self) -> tuple[int, int]:
