@@ -1,7 +1,7 @@
-"""The 128-byte queue block of registers that each QP, CQ, SRQ and EQ has (``design.md`` "Fixed numbers").
+"""The 128-byte register block of each QP, CQ, SRQ and EQ (``design.md`` "Fixed numbers").
 
-001's queue registers stand at 001's offsets; the receive queue takes the place of 001's debug registers.
-Base, size and stride of a queue made through its context are read-only mirrors.
+001's queue registers are at 001's offsets; the receive queue replaces 001's debug registers. Base, size and stride of a
+queue created through its context are read-only mirrors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RQ = (
     word("RQ_BASE_HI", RQ_BASE_HI, "receive ring base, high half", "RO"),
     word("RQ_SIZE", RQ_SIZE, "entries of the receive ring", "RO"),
     word("RQ_HEAD", RQ_HEAD, "next entry that the NIC takes", "RO"),
-    word("RQ_TAIL", RQ_TAIL, "next entry that software fills: the doorbell", "RW"),
+    word("RQ_TAIL", RQ_TAIL, "next entry that software fills; a write rings the doorbell", "RW"),
     word("RQ_STRIDE", RQ_STRIDE, "bytes from one entry to the next", "RO"),
 )
 
@@ -47,8 +47,8 @@ QP_BLOCK = Layout(
         word("SQ_BASE_HI", SQ_BASE_HI, "send ring base, high half", "RO"),
         word("SQ_SIZE", SQ_SIZE, "entries of the send ring", "RO"),
         word("SQ_HEAD", SQ_HEAD, "next entry that the NIC takes", "RO"),
-        word("SQ_TAIL", SQ_TAIL, "next entry that software fills: the doorbell", "RW"),
-        word("SQ_DOORBELL", SQ_DOORBELL, "any write rings, the tail stays", "RW"),
+        word("SQ_TAIL", SQ_TAIL, "next entry that software fills; a write rings the doorbell", "RW"),
+        word("SQ_DOORBELL", SQ_DOORBELL, "any write rings the doorbell and keeps the tail", "RW"),
         word("SQ_FLAGS", SQ_FLAGS, "stored, no effect", "RW"),
         word("SQ_STRIDE", SQ_STRIDE, "bytes of one slab slot", "RO"),
         *_RQ,

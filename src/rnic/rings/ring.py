@@ -2,10 +2,10 @@
 
 Every index counts from 0 to ``size - 1`` and then starts again (001 section 3.2): a ring is empty when
 ``head == tail`` and full when ``(tail + 1) % size == head``, so it holds at most ``size - 1`` entries.
-Completion and event rings say by a phase bit in each entry that it is valid; their size is a power of two.
+In completion and event rings, a phase bit marks an entry as valid; their size is a power of two.
 
-The other side's index comes from a register that any program may have written, so a value beyond the ring means
-"nothing to do": an empty ring for a consumer, a full one for a producer.
+The other side's index is read from a register that any program can write, so a value beyond the ring means an empty
+ring to a consumer and a full one to a producer.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ def next_index(index: int, size: int) -> int:
 
 
 def waiting(head: int, tail: int, size: int) -> int:
-    """Return the number of entries that a consumer at ``head`` may take, given the producer's ``tail``."""
+    """Return the number of entries available to a consumer at ``head``, given the producer's ``tail``."""
     return (tail - head) % size if tail < size else 0
 
 
 def room(head: int, tail: int, size: int) -> int:
-    """Return the number of entries that a producer at ``tail`` may fill, given the consumer's ``head``."""
+    """Return the number of entries free to a producer at ``tail``, given the consumer's ``head``."""
     return (head - tail - 1) % size if head < size else 0
 
 
 class PhaseConsumer:
     """The consumer of CQ or EQ entries of 32 bytes.
 
-    The memory is zero at first and the producer's first pass writes phase 1, so no entry is valid before it was stored.
+    The memory starts as zeros and the producer's first pass writes phase 1, so no entry is valid before it is stored.
 
     Args:
         view: memory of at least ``size * 32`` bytes.
@@ -73,11 +73,11 @@ class PhaseConsumer:
         self.phase = CQE_PHASE
 
     def ready(self) -> bool:
-        """Return whether the entry at the head is valid; reads after this see what its producer stored."""
+        """Return whether the entry at the head is valid. Later reads see what its producer stored before."""
         return self._words[self.head * _ENTRY_WORDS + 3] & CQE_PHASE == self.phase
 
     def pop(self) -> Entry | None:
-        """Take the next entry, phase included, or ``None``. The caller publishes ``head``."""
+        """Take the next entry, including the phase, or return ``None``. The caller publishes ``head``."""
         if not self.ready():
             return None
         entry: Entry = _ENTRY.unpack_from(self.view, self.head * CQE_BYTES)

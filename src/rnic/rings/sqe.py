@@ -1,8 +1,8 @@
 """The 64-byte SQ descriptor (001 section 3.2, extended by ``design.md``), little-endian.
 
-Bytes 0 to 27 are 001's. Bytes 28 to 63, reserved there, carry the keys, the immediate and, as a union by
-opcode, atomic operands, a UD destination or a memory window. Scatter lists and inline data live in the slab
-after the ring: one fixed slot per descriptor.
+Bytes 0 to 27 are as in 001. Bytes 28 to 63, reserved there, hold the keys, the immediate data and, depending on the
+opcode, atomic operands, a UD destination or a memory window. Scatter lists and inline data are in the slab after the
+ring, with one fixed slot per descriptor.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ SQ_ENTRY_UD = Layout(
         bits("tclass", 16, 27, 20, "traffic class or type of service"),
         bits("sl", 16, 31, 28, "service level"),
         half("udp_dport", 20, "destination UDP port, 0 for 4791"),
-        half("udp_sport", 22, "source UDP port, 0 for one made from the QP numbers"),
+        half("udp_sport", 22, "source UDP port, 0 to derive it from the QP numbers"),
         word("length", 24, "payload bytes"),
         word("lkey", 28, "local key; with list: number of entries in the slab slot"),
         word("sgid_index", 32, "index into the port's GID table"),
@@ -80,7 +80,7 @@ SQ_ENTRY_UD = Layout(
         wide("dgid", 40, "destination GID, first byte at the lowest address", 16),
         bits("dqpn", 56, 23, 0, "destination QP number"),
         bits("hop_limit", 56, 31, 24, "hop limit or time to live"),
-        word("qkey", 60, "Q_Key; with bit 31 set the QP's own is sent"),
+        word("qkey", 60, "Q_Key; with bit 31 set, the QP's own is sent"),
     ),
 )
 SQ_ENTRY_BIND = Layout(
@@ -92,8 +92,8 @@ SQ_ENTRY_BIND = Layout(
         *_HEAD,
         word("access", 8, "rights of the window, IBV_ACCESS_* bits"),
         wide("start", 16, "first virtual address of the window"),
-        word("lkey", 28, "local key of the region that the window opens"),
-        word("new_rkey", 32, "key that the window has from now on (type 2: chosen by software)"),
+        word("lkey", 28, "local key of the region to bind to"),
+        word("new_rkey", 32, "new key of the window (type 2: chosen by software)"),
         word("window", 36, "handle of the window: the index of its keys (rnic.mem.keys)"),
         wide("bind_length", 40, "length of the window in bytes; 0 unbinds"),
     ),
