@@ -1,4 +1,4 @@
-"""Counters and the tracer protocol. Both are passed in when a device is made; nothing here is global."""
+"""Counters and the tracer protocol. Both are passed to a device when it is created; nothing is global."""
 
 from rnic.trace.counters import Counters
 from rnic.trace.guard import Guard, Report

@@ -1,10 +1,10 @@
-"""Counters by name. Passed in, never global."""
+"""Counters by name. They are passed in, never global."""
 
 from __future__ import annotations
 
 
 class Counters(dict[str, int]):
-    """Counts by name. A name that was never bumped counts as 0 and takes no space."""
+    """Counts by name. A name that was never incremented reads as 0 and takes no space."""
 
     __slots__ = ()
 
@@ -16,5 +16,5 @@ class Counters(dict[str, int]):
         self[name] = self.get(name, 0) + n
 
     def snapshot(self) -> dict[str, int]:
-        """Return a plain copy sorted by name, so that two equal runs print the same."""
+        """Return a plain copy sorted by name, so that equal runs print equal output."""
         return dict(sorted(self.items()))

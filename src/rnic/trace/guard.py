@@ -1,4 +1,4 @@
-"""The last guard: handling of unexpected exceptions, which are bugs in rnic."""
+"""Last-resort handling of unexpected exceptions, which are bugs in rnic."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from contextlib import contextmanager
 from rnic.trace.counters import Counters
 
 Report = Callable[[str, Exception], None]
-"""Called with one line that says where it happened and what it concerned, and the exception with its traceback."""
+"""Called with a one-line description (place and object concerned) and the exception with its traceback."""
 
 OWN_ERRORS = "own_errors"
-"""Counter of all internal errors; ``own_errors_PLACE`` counts those of one place."""
+"""Counter of all internal errors; ``own_errors_PLACE`` counts those at one place."""
 MOST_REPORTS = 256
-"""Most different exceptions that are reported; further ones are only counted."""
+"""Most distinct exceptions to report; further ones are only counted."""
 
 
 class Guard:
-    """Counts internal errors and reports each once, by its kind and the line that raised it.
+    """Counts internal errors and reports each distinct one once, by type and raising line.
 
     The code that catches one fails the object concerned (a queue pair, a client) and continues. Only ``Exception`` is
     caught: interrupts and exits pass.
 
     Args:
         counters: counters for the errors.
-        report: called with the first of each; without it they are only counted.
+        report: called for the first of each; if omitted, errors are only counted.
     """
 
     __slots__ = ("_seen", "counters", "report")
@@ -35,7 +35,7 @@ class Guard:
         self._seen: set[tuple[str, type, str, int]] = set()
 
     def caught(self, place: str, error: Exception, concerned: str = "") -> None:
-        """Note an exception.
+        """Record an exception.
 
         Args:
             place: the operation in progress, one word: ``packet``, ``turn``, ``timer``, ``command`` ...
@@ -58,7 +58,7 @@ class Guard:
 
     @contextmanager
     def around(self, place: str, concerned: str = "") -> Iterator[None]:
-        """Catch exceptions raised inside, so that only the code inside ends. Not for the fast path."""
+        """Catch exceptions raised in the ``with`` block. Not for the fast path."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - the last guard

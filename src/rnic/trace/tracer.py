@@ -1,4 +1,4 @@
-"""The tracer protocol: a device reports events by stage, a tracer decides which to keep."""
+"""The tracer protocol: a device reports events by stage, and a tracer decides which to keep."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 
 class Tracer(Protocol):
-    """Receives events as they happen, in the order of the device's own time."""
+    """Receives events as they happen, in the order of the device's time."""
 
     enabled: bool
     """If false, callers need not build the arguments."""
@@ -23,7 +23,7 @@ class Tracer(Protocol):
 
 
 class NullTracer:
-    """Keeps nothing."""
+    """Discards all events."""
 
     __slots__ = ("enabled",)
 
@@ -31,11 +31,11 @@ class NullTracer:
         self.enabled = False
 
     def event(self, now_ns: int, stage: str, qpn: int, **fields: int | str) -> None:
-        """Forget the event."""
+        """Discard the event."""
 
 
 class TraceEvent(NamedTuple):
-    """One event as :class:`ListTracer` keeps it."""
+    """One event recorded by :class:`ListTracer`."""
 
     now_ns: int
     stage: str
@@ -53,7 +53,7 @@ class ListTracer:
         self.events: list[TraceEvent] = []
 
     def event(self, now_ns: int, stage: str, qpn: int, **fields: int | str) -> None:
-        """Remember the event."""
+        """Append the event."""
         self.events.append(TraceEvent(now_ns, stage, qpn, fields))
 
     def of(self, stage: str) -> list[TraceEvent]:
