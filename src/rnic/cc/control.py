@@ -1,8 +1,8 @@
-"""The protocol of a congestion control: events of one queue pair, and two answers.
+"""Interface of a congestion control: events of one queue pair in, window and rate out.
 
-A congestion control is one class, a :class:`Control`. Each queue pair gets an object of its own. The transport calls it
-for each ACK, CNP, loss and timer, and after each call reads ``allowance``, the packets that may be in flight, and
-``rate``, in bits per second. An allowance below one packet paces: half a packet is one packet every two round trips.
+A congestion control is a subclass of :class:`Control`, with one object per queue pair. The transport calls it for each
+ACK, CNP, loss and timer, and after each call reads ``allowance``, the window in packets, and ``rate``, in bits per
+second. An allowance below one packet implies pacing: half a packet means one packet every two round trips.
 """
 
 from __future__ import annotations
@@ -13,57 +13,58 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 from rnic.spec.limits import NEVER
 
 CONTROL_NONE: Final = 0
-"""Number of a queue pair without a congestion control in its word ``control``."""
+"""Value of a queue pair's word ``control`` without congestion control."""
 CONTROL_LIMIT: Final = 1
 CONTROL_DCQCN: Final = 2
 CONTROL_FIXED: Final = 3
 CONTROL_OTHER: Final = 4
-"""A congestion control in Python alone."""
+"""Value of ``control`` for a congestion control that exists in Python only."""
 BURST_PACKETS: Final = 4
-"""Most packets in one burst of a paced queue pair, so that the rate also holds at the first switch."""
+"""Most packets in one burst of a paced queue pair, so that the rate also holds over short times."""
 
 
 class Hop(NamedTuple):
-    """In-band telemetry of one switch port (INT), as of when the packet left it."""
+    """In-band telemetry (INT) of one switch port, taken when the packet left it."""
 
     time_ns: int
     queued_bytes: int
-    """Bytes that waited behind the packet."""
+    """Bytes queued behind the packet."""
     sent_bytes: int
-    """Bytes that the port has sent, this packet included."""
+    """Bytes sent by the port, including this packet."""
     bits_s: int
-    """Rate of its link."""
+    """Link rate in bits per second."""
 
 
 class Ack(NamedTuple):
     """One acknowledgement: an ACK, or a READ or atomic response.
 
-    What a network does not report is 0 or empty: over sockets ``remote_ns``, ``hops``, ``ecn`` and ``telemetry``.
+    Fields that the network does not report are 0 or empty: over sockets ``remote_ns``, ``hops``, ``ecn`` and
+    ``telemetry``.
     """
 
     now_ns: int
     psn: int
-    """PSN of the oldest packet that is not acknowledged from now on."""
+    """PSN of the oldest unacknowledged packet after this ACK."""
     next_psn: int
-    """PSN behind the last packet ever sent."""
+    """PSN after the last packet ever sent."""
     packets: int
-    """Packets that it acknowledges."""
+    """Newly acknowledged packets."""
     bytes: int
-    """Payload bytes that it acknowledges; counts each packet as a full one."""
+    """Newly acknowledged payload bytes, counting each packet as full-sized."""
     rtt_ns: int
-    """Round trip of one of these packets, 0 if none was measured."""
+    """Round-trip time of one of these packets, 0 if none was measured."""
     remote_ns: int = 0
     """The part of ``rtt_ns`` between the packet's arrival and the ACK's departure."""
     hops: int = 0
     """Switches that the packet passed."""
     ecn: bool = False
-    """True if the packet was marked (ECN CE)."""
+    """True if the packet was ECN-marked (CE)."""
     telemetry: tuple[Hop, ...] = ()
-    """Telemetry of the switch ports that the packet passed, in its order."""
+    """Telemetry of the switch ports on the packet's path, in order."""
 
 
 class Flow(Protocol):
-    """A queue pair, as its congestion control sees it."""
+    """A queue pair as seen by its congestion control."""
 
     @property
     def number(self) -> int:
@@ -75,7 +76,7 @@ class Flow(Protocol):
 
     @property
     def packet_bytes(self) -> int:
-        """Bytes of the largest packet from the BTH to the ICRC, by which pacing counts."""
+        """Size of the largest packet from the BTH to the ICRC, the unit of pacing."""
 
     @property
     def line_rate(self) -> float:
@@ -91,36 +92,36 @@ class Flow(Protocol):
 
 
 class Control:
-    """A congestion control of one queue pair that allows everything: the base of all others.
+    """Base class: a congestion control of one queue pair without limits.
 
     Args:
         flow: the queue pair.
-        now_ns: when it begins.
+        now_ns: start time.
 
-    A subclass takes its settings as further keyword arguments, which a scenario or program gives by name. It overrides
-    the events that it reacts to, and sets ``allowance``, ``rate`` and ``timer_ns``.
+    A subclass takes its settings as keyword arguments, which a scenario or program sets by name. It overrides the event
+    methods that it needs, and sets ``allowance``, ``rate`` and ``timer_ns``.
     """
 
     number: ClassVar[int] = CONTROL_OTHER
     """Value of the word ``control`` of its queue pairs."""
     waits_for_cnp: ClassVar[bool] = False
-    """True if it allows everything until the first CNP, which makes it."""
+    """True if the object is only created at the first CNP, and nothing is limited before."""
     lazy: ClassVar[bool] = False
-    """True if its timers matter only when a packet leaves: :meth:`on_timer` then comes just before."""
+    """True if timers may run late: :meth:`on_timer` is only called just before a packet is sent."""
     telemetry: ClassVar[bool] = False
-    """True if it reads ``remote_ns``, ``hops``, ``ecn`` or ``telemetry`` of ACKs, which cost a simulation time."""
+    """True if it reads ``remote_ns``, ``hops``, ``ecn`` or ``telemetry`` of ACKs, which slow a simulation down."""
 
     allowance: float = inf
-    """Packets that may be in flight, a fraction too."""
+    """Packets that may be in flight, possibly a fraction."""
     rate: float = inf
-    """Bits per second at which packets leave, headers up to the BTH not counted; ``inf`` paces nothing."""
+    """Sending rate in bits per second, counted from the BTH; ``inf`` disables pacing."""
     timer_ns: int = NEVER
     """Time of the next :meth:`on_timer`."""
     burst_bytes: int = 0
-    """Most bytes that leave at once while it paces; 0 for :data:`BURST_PACKETS` packets."""
+    """Most bytes in one burst while pacing; 0 for :data:`BURST_PACKETS` packets."""
 
     def __init__(self, flow: Flow, now_ns: int) -> None:
-        """Begin with what the class says."""
+        """Start with the attributes of the class."""
 
     def on_ack(self, flow: Flow, ack: Ack) -> None:
         """React to an acknowledgement."""
@@ -129,22 +130,22 @@ class Control:
         """React to a congestion notification packet."""
 
     def on_loss(self, flow: Flow, now_ns: int) -> None:
-        """React to a loss: a NAK, an ACK timeout, or a response that is missing."""
+        """React to a loss: a NAK, an ACK timeout, or a missing response."""
 
     def on_timer(self, flow: Flow, now_ns: int) -> None:
-        """React to ``timer_ns``, and set the next."""
+        """React to the expiry of ``timer_ns``, and set the next one."""
 
     def on_sent(self, flow: Flow, size: int) -> None:
-        """Count bytes that have left while ``rate`` was finite, from the BTH to the ICRC."""
+        """Count bytes sent while ``rate`` was finite, from the BTH to the ICRC."""
 
 
 class FixedRate(Control):
-    """The rate that software set in a queue pair's register (``hardware.md`` 4).
+    """Fixed rate from a queue pair's register (``hardware.md`` 4).
 
     Args:
-        flow, now_ns: as for all.
+        flow, now_ns: see :class:`Control`.
         rate: bits per second.
-        burst_bytes: bytes that may leave at once.
+        burst_bytes: most bytes in one burst.
     """
 
     number = CONTROL_FIXED

@@ -1,6 +1,6 @@
-"""A queue pair under a congestion control: hands it events, and carries its answers into the words of the record.
+"""Connect a queue pair to its congestion control: pass it events, and store its decisions in the queue pair's record.
 
-The transport and the engine obey these words: the window, and the token bucket of a rate.
+The transport and the engine read them there: the window, and the token bucket of a rate.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from rnic.cc.control import Flow, Hop
 
 ACKS_A_WINDOW: Final = 4
-"""Least number of ACKs in a window: a smaller window asks for them more often."""
+"""Fewest ACKs per window: a smaller window requests them more often."""
 SLOWEST_NS: Final = 1_000_000
-"""Round trip that an allowance below one packet is paced by before the first was measured."""
+"""Round-trip time assumed for pacing an allowance below one packet before the first measurement."""
 SOONEST_ACK = 16
-"""Packets after which at most a flow asks for an ACK if its control counts them."""
+"""Most packets between two ACK requests if the congestion control counts ACKs."""
 
 _CONTROL, _CONTROL_NS, _PACED = place(QP, "control"), place(QP, "control_ns"), place(QP, "paced")
 _WINDOW, _WIDEST, _MOST, _ACK_EVERY = (place(QP, name) for name in ("window", "widest", "most", "ack_every"))
@@ -31,7 +31,7 @@ _RATE, _PACE_MOST = place(QP, "pace_rate"), place(QP, "pace_most")
 
 
 class Arrival:
-    """A simulated network's report with an ACK, of the packet that it acknowledges last."""
+    """A simulated network's report with an ACK, about the last packet that it acknowledges."""
 
     __slots__ = ("ecn", "hops", "remote_ns", "rtt_ns", "telemetry")
 
@@ -50,10 +50,10 @@ class Controlled:
         words: the words of the queue pair's record.
         number: queue pair number.
         packet_bytes: bytes of its largest packet.
-        line_rate: of its NIC's link, in bits per second.
-        ack_every: the NIC's setting.
-        make: makes the control for this flow.
-        now_ns: when it begins.
+        line_rate: rate of the NIC's link in bits per second.
+        ack_every: the NIC's setting of packets per ACK request.
+        make: function that creates the control for this flow.
+        now_ns: start time.
     """
 
     __slots__ = (
@@ -90,7 +90,7 @@ class Controlled:
         words[_CONTROL] = control.number
         self.counts_acks = type(control).on_ack is not Control.on_ack
         self.counts_sent = type(control).on_sent is not Control.on_sent
-        # a window that shrinks below what is in flight waits for an ACK, so one must have been asked for
+        # a window that shrinks below the packets in flight waits for an ACK, so one must have been requested
         self._ack_every = min(ack_every, SOONEST_ACK) if self.counts_acks else ack_every
         words[_ACK_EVERY] = min(words[_ACK_EVERY], self._ack_every)
         burst = control.burst_bytes or BURST_PACKETS * packet_bytes
@@ -114,7 +114,7 @@ class Controlled:
         return self._words[_INFLIGHT]
 
     def apply(self) -> bool:
-        """Carry the control's answers into the record. Return whether more may be in flight than before."""
+        """Store the control's decisions in the record. Return whether the window grew."""
         words, control = self._words, self.control
         allowance, rate = control.allowance, control.rate
         most, before = words[_MOST], words[_WIDEST]
@@ -130,7 +130,7 @@ class Controlled:
         return widest > before
 
     def _limit(self, packets: int) -> None:
-        """Set the outstanding limit. A window that losses shrank below it still grows with acknowledgements."""
+        """Set the outstanding limit. A window below it after losses still grows with acknowledgements."""
         words = self._words
         if words[_WINDOW] >= min(words[_WIDEST], packets):
             words[_WINDOW] = packets
@@ -138,7 +138,7 @@ class Controlled:
         words[_WIDEST] = packets
 
     def stop(self) -> None:
-        """Take the control away: all is allowed."""
+        """Remove the control and its limits."""
         words = self._words
         if words[_WIDEST] != words[_MOST]:
             self._limit(words[_MOST])
@@ -148,7 +148,7 @@ class Controlled:
     # ------------------------------------------------------------------------------------- events
 
     def acknowledged(self, packets: int, rtt_ns: int, now_ns: int) -> None:
-        """Tell it of an acknowledgement; ``rtt_ns`` is 0 without a measured round trip."""
+        """Report an acknowledgement; ``rtt_ns`` is 0 without a measured round trip."""
         words, arrival = self._words, self.arrival
         size = packets * words[_MTU]
         if arrival is None:
@@ -174,32 +174,32 @@ class Controlled:
         self.apply()
 
     def notified(self, now_ns: int) -> bool:
-        """Tell it of a CNP. Return whether it allows fewer packets in flight than before."""
+        """Report a CNP. Return whether the window shrank."""
         before = self._words[_WIDEST]
         self.control.on_cnp(self, now_ns)
         self.apply()
         return self._words[_WIDEST] < before
 
     def lost(self, now_ns: int) -> None:
-        """Tell it of a loss."""
+        """Report a loss."""
         self.control.on_loss(self, now_ns)
         self.apply()
 
     def catch_up(self, now_ns: int) -> bool:
-        """Call its timer if that is due. Return whether more may be in flight than before."""
+        """Call its timer if it is due. Return whether the window grew."""
         if self.control.timer_ns > now_ns:
             return False
         self.control.on_timer(self, now_ns)
         return self.apply()
 
     def sent(self, size: int) -> None:
-        """Take bytes that have left from the bucket, and tell the control."""
+        """Take sent bytes from the bucket, and report them to the control."""
         if self._words[_PACED]:
             self.pace.spend(size)
         self.sent_by_engine(size)
 
     def sent_by_engine(self, size: int) -> None:
-        """Tell it of bytes that have left the bucket already."""
+        """Report sent bytes that the engine has taken from the bucket already."""
         if self.counts_sent:
             self.control.on_sent(self, size)
             self.apply()

@@ -1,13 +1,12 @@
-"""DCQCN's reaction point: the rate that a queue pair derives from CNPs (``hardware.md`` 4; section 3 of the paper).
+"""DCQCN reaction point: sets a queue pair's rate from CNPs (``hardware.md`` 4; section 3 of the paper).
 
 Zhu and others, "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015. The formulas are its algorithm 1
-and equations 1 to 4. A CNP lowers the rate by half of alpha, an estimate of recent congestion. While none comes,
-rounds of a timer and of a byte counter raise the rate: five times halfway back to the previous rate, then toward a
-target that itself rises.
+and equations 1 to 4. A CNP lowers the rate by half of alpha, an estimate of recent congestion. Without CNPs, periods of
+a timer and of a byte counter raise the rate: five times halfway back to the previous rate, then toward a rising target.
 
 All integers: rates in bytes per window of 1,024 ns with :data:`RATE_BITS` fractional bits, alpha with
-:data:`ALPHA_BITS`, of which the core's register has the upper ten. The state lies in the queue pair's record, where the
-engine goes on with it. Timers are checked when the queue pair sends: nothing depends on them before that.
+:data:`ALPHA_BITS`, of which the core's register has the upper ten. The state is in the queue pair's record, which the
+engine shares. Timers are only checked when the queue pair sends, since nothing depends on them before.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ ALPHA_BITS = 20
 ALPHA_ONE = 1 << ALPHA_BITS
 RATE_BITS = 16
 MOST_ROUNDS = 1 << 16
-"""Rounds applied at once, after a long time without a packet."""
+"""Most timer periods applied at once, after a long time without a packet."""
 
 
 @dataclass(slots=True)
 class DcqcnSettings:
-    """Settings, with the paper's values (its table 14) if it gives them. Rates are in bytes per window of 1,024 ns.
+    """Settings, with the defaults of the paper (table 14) where it has them. Rates are in bytes per window of 1,024 ns.
 
     Raises:
         ValueError: a value is out of range.
@@ -43,13 +42,13 @@ class DcqcnSettings:
     g_shift: int = 8
     """g is 2 to the power of minus this: 1/256."""
     alpha_ns: int = 55_000
-    """Alpha decreases once per this interval without a CNP."""
+    """Interval without a CNP after which alpha decreases."""
     timer_ns: int = 55_000
-    """Length of a timer round."""
+    """Timer period."""
     counter_bytes: int = 10_000_000
-    """Bytes in a round of the byte counter."""
+    """Period of the byte counter in bytes."""
     recovery_rounds: int = 5
-    """F: rounds of fast recovery."""
+    """F: number of fast recovery steps."""
     additive_rate: int = 5
     """R_AI, the additive increase: 40 Mb/s."""
     hyper_rate: int = 50
@@ -59,17 +58,18 @@ class DcqcnSettings:
         for name in self.__slots__:
             value = getattr(self, name)
             if value < 1:
-                raise ValueError(f"dcqcn {name}={value} cannot be: give 1 or more")
+                raise ValueError(f"dcqcn {name}={value} is out of range: use 1 or more")
         if self.least_rate > self.line_rate:
             raise ValueError(f"dcqcn least_rate={self.least_rate} is above line_rate={self.line_rate}")
 
 
 @view(QP, "Dcqcn")
 class Dcqcn(Control):
-    """The reaction point of one queue pair: rate and target with fractional bits, alpha, and its rounds.
+    """Reaction point of one queue pair: rate and target with fractional bits, alpha, and period counts.
 
     Args:
-        flow, now_ns: as for all. It begins at line rate with alpha 1 (the first notification halves the rate).
+        flow, now_ns: see :class:`~rnic.cc.control.Control`. It starts at line rate with alpha 1, so the first
+            CNP halves the rate.
         settings: settings of all queue pairs.
         words: the words of the queue pair's record.
     """
@@ -112,17 +112,17 @@ class Dcqcn(Control):
         return self.window_bytes >= self.settings.line_rate - 1
 
     @property
-    def rate(self) -> float:  # type: ignore[override]  # it follows from the words
+    def rate(self) -> float:  # type: ignore[override]  # derived from the words
         """The rate in bits per second, ``inf`` once it has recovered."""
         return inf if self.recovered else max(1, self.window_bytes) * (8e9 / WINDOW_NS)
 
     @property
     def timer_ns(self) -> int:  # type: ignore[override]  # likewise
-        """End of the next round of a timer, while there is one to wait for."""
+        """End of the current period of a timer, or ``NEVER``."""
         return NEVER if self.recovered else min(self.dcqcn_alpha_at, self.dcqcn_timer_at)
 
     def on_cnp(self, flow: Flow, now_ns: int) -> None:
-        """Handle a CNP (equation 1): the target is the rate, the rate falls by half of alpha, alpha rises."""
+        """Handle a CNP (equation 1): set the target to the rate, cut the rate by half of alpha, raise alpha."""
         self.on_timer(flow, now_ns)
         settings = self.settings
         rate, alpha = min(self.dcqcn_rate, self._line), min(self.dcqcn_alpha, ALPHA_ONE)
@@ -132,14 +132,14 @@ class Dcqcn(Control):
         self._begin(now_ns)
 
     def on_sent(self, flow: Flow, size: int) -> None:
-        """Count bytes that were sent."""
+        """Count sent bytes."""
         rounds, self.dcqcn_counted = divmod(self.dcqcn_counted + size, self.settings.counter_bytes)
         for _ in range(min(rounds, MOST_ROUNDS)):
             self.dcqcn_counter_rounds += 1
             self._raise()
 
     def on_timer(self, flow: Flow, now_ns: int) -> None:
-        """Apply the timers up to now: alpha falls (equation 2), rounds raise the rate."""
+        """Apply the timers up to now: decrease alpha (equation 2), and raise the rate once per period."""
         settings = self.settings
         if self.dcqcn_alpha_at <= now_ns:
             rounds = (now_ns - self.dcqcn_alpha_at) // settings.alpha_ns + 1
@@ -161,7 +161,7 @@ class Dcqcn(Control):
                 self._raise()
 
     def _raise(self) -> None:
-        """End a round (equations 3 and 4, and hyper increase)."""
+        """Raise the rate at the end of a period (equations 3 and 4, and hyper increase)."""
         settings = self.settings
         rounds = (self.dcqcn_timer_rounds, self.dcqcn_counter_rounds)
         target = min(self.dcqcn_target, self._line)

@@ -1,4 +1,4 @@
-"""Find a congestion control by name: rnic's own, one of an installed package, or ``module:Class``."""
+"""Find a congestion control by name: a built-in one, one of an installed package, or ``module:Class``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from rnic.cc.control import CONTROL_OTHER, Control
 
 GROUP: Final = "rnic.cc"
-"""Entry points of packages that bring a congestion control."""
+"""Entry point group of packages that provide a congestion control."""
 OWN: Final = {
     "none": "rnic.cc.control:Control",
     "limit": "rnic.cc.limit:Limit",
@@ -19,23 +19,23 @@ OWN: Final = {
     "swift": "rnic.cc.swift:Swift",
     "hpcc": "rnic.cc.hpcc:Hpcc",
 }
-"""rnic's own, by name."""
+"""Built-in congestion controls by name."""
 
 
 def points() -> dict[str, str]:
-    """Return the entry points of packages: names and ``module:Class``."""
+    """Return the entry points of installed packages: names and ``module:Class``."""
     from importlib.metadata import entry_points  # noqa: PLC0415 - slow to load, and seldom needed
 
     return {point.name: point.value for point in entry_points(group=GROUP)}
 
 
 def names() -> list[str]:
-    """Return the names that :func:`find` knows, without those of the form ``module:Class``."""
+    """Return the names that :func:`find` accepts, besides the form ``module:Class``."""
     return [*OWN, *sorted(points().keys() - OWN.keys())]
 
 
 def in_python(name: str) -> bool:
-    """Return whether the engine does not know a congestion control, so that sockets are served in Python."""
+    """Return whether a congestion control exists in Python only, so that Python must run the data path."""
     kind = find(name)
     return kind is not Control and kind.number == CONTROL_OTHER
 
@@ -48,7 +48,7 @@ def find(name: str) -> type[Control]:
         name: a name of :func:`names`, or ``module:Class``, or ``FOLDER/module:Class``.
 
     Raises:
-        ValueError: there is none, or it is no :class:`~rnic.cc.control.Control`; one line that says what to give.
+        ValueError: the class does not exist or is not a :class:`~rnic.cc.control.Control`.
     """
     where = OWN.get(name, name)
     if ":" not in where:

@@ -1,4 +1,4 @@
-"""HPCC: a window by what the switches report of the bytes in flight (INT).
+"""HPCC: a window computed from the in-band telemetry (INT) of switches.
 
 Li and others, "HPCC: High Precision Congestion Control", SIGCOMM 2019, algorithm 1.
 """
@@ -10,14 +10,14 @@ from rnic.spec.psn import psn_diff
 
 
 class Hpcc(Control):
-    """A window that keeps the busiest link of the path at a share of its capacity.
+    """Window that keeps the busiest link of the path at a target utilization.
 
     Args:
-        flow, now_ns: as for all.
-        base_rtt_us: round trip of an empty network in microseconds; 0 takes the shortest that was seen.
+        flow, now_ns: see :class:`~rnic.cc.control.Control`.
+        base_rtt_us: round-trip time of the idle network in microseconds; 0 to use the shortest measured one.
         eta: target utilization.
-        stages: round trips in a row in which the window only rises by its additive step.
-        flows: flows at one link for which the additive step is right.
+        stages: consecutive round trips with additive increase only.
+        flows: number of flows on a link for which the additive step is dimensioned.
     """
 
     telemetry = True
@@ -42,12 +42,12 @@ class Hpcc(Control):
         self._answer(flow, self.reference)
 
     def _answer(self, flow: Flow, window: float) -> None:
-        """Give a window in bytes, and the rate that goes with it."""
+        """Set a window in bytes and the corresponding rate."""
         self.allowance = max(window / flow.packet_bytes, 0.01)
         self.rate = min(window * 8e9 / self.base_ns, flow.line_rate)
 
     def on_ack(self, flow: Flow, ack: Ack) -> None:
-        """Measure the bytes in flight, and give the window for them."""
+        """Measure the bytes in flight, and set the window."""
         if not ack.telemetry:
             return
         if not self.fixed_ns and (not self.base_ns or ack.rtt_ns - ack.remote_ns < self.base_ns):
@@ -63,7 +63,7 @@ class Hpcc(Control):
         self.hops = ack.telemetry
 
     def _measure(self, hops: tuple[Hop, ...]) -> None:
-        """Update the utilization of the busiest link, weighted by the time between two looks at it."""
+        """Update the utilization of the busiest link, weighted by the time between two samples."""
         most, over = 0.0, 0
         for now, before in zip(hops, self.hops, strict=True):
             took = now.time_ns - before.time_ns

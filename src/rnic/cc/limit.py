@@ -13,12 +13,12 @@ _CONTROL_NS = place(QP, "control_ns")
 
 
 class Limit(Control):
-    """Half of the outstanding limit from a CNP until its timer ends.
+    """Half of the outstanding limit from a CNP until the timer expires.
 
     Args:
-        flow, now_ns: as for all.
-        hold_ns: how long a CNP holds the limit down.
-        words: the words of the queue pair's record, which say until when the limit is lowered.
+        flow, now_ns: see :class:`~rnic.cc.control.Control`.
+        hold_ns: time for which a CNP lowers the limit.
+        words: the words of the queue pair's record, one of which is the end of the lowered limit.
     """
 
     number = CONTROL_LIMIT
@@ -30,17 +30,17 @@ class Limit(Control):
         self._flow, self._words = flow, words
 
     @property
-    def timer_ns(self) -> int:  # type: ignore[override]  # a word that the engine shares
-        """When the lowered limit ends."""
+    def timer_ns(self) -> int:  # type: ignore[override]  # a word shared with the engine
+        """End of the lowered limit."""
         return self._words[_CONTROL_NS]
 
     @property
     def allowance(self) -> float:  # type: ignore[override]  # likewise
-        """Half of the limit while it is lowered."""
+        """Half of the outstanding limit while it is lowered."""
         return inf if self.timer_ns == NEVER else max(1, self._flow.most // 2)
 
     def on_cnp(self, flow: Flow, now_ns: int) -> None:
-        """Halve the limit, or hold a lowered one down for longer."""
+        """Halve the limit, or restart the timer if it is lowered already."""
         self._words[_CONTROL_NS] = now_ns + self.hold_ns
 
     def on_timer(self, flow: Flow, now_ns: int) -> None:

@@ -1,4 +1,4 @@
-"""The token bucket that keeps a queue pair to a rate, in words that the engine shares."""
+"""Token bucket that limits a queue pair's rate, in words shared with the engine."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from rnic.state.queue_pair import QP
 from rnic.state.record import Word, view
 
 RATE_TIME_BITS: Final = 20
-"""A rate is in bytes per 2^20 ns, so that the slowest is 7.6 kb/s; credit is in bytes times 2^20 ns."""
+"""Rates are in bytes per 2^20 ns, with a minimum of 7.6 kb/s; credit is in bytes times 2^20 ns."""
 MOST_RATE: Final = 1 << 43
 _WORD: Final = (1 << 64) - 1
 
 
 def rate_word(bits_s: float) -> int:
-    """Return a rate in bits per second as a queue pair's record holds it: at least 1, 0 for no bound."""
+    """Convert a rate in bits per second to the unit of a queue pair's record: at least 1, or 0 for no limit."""
     return 0 if bits_s == inf else min(MOST_RATE, max(1, int(bits_s * (1 << RATE_TIME_BITS) / 8e9)))
 
 
@@ -26,7 +26,7 @@ class Pace:
     Args:
         words: the words of the queue pair's record.
 
-    Nothing is lost to rounding.
+    All arithmetic is exact.
     """
 
     __slots__ = ("words",)
@@ -40,11 +40,11 @@ class Pace:
         self.words = words
 
     def fill(self, now_ns: int) -> None:
-        """Fill it."""
+        """Add the credit earned since the last call."""
         self.pace_credit, self.pace_since_ns = self.pace_most, now_ns
 
     def allowance(self, now_ns: int, packet_bytes: int) -> int:
-        """Return how many packets of this size may leave now; 0 also while a probe has overdrawn the bucket."""
+        """Return the number of packets of this size that may be sent now; 0 while a probe has overdrawn the bucket."""
         one = packet_bytes << RATE_TIME_BITS
         since = max(0, now_ns - self.pace_since_ns)
         credit = min(max(self.pace_most, one), _signed(self.pace_credit) + since * self.pace_rate)

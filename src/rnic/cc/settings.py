@@ -25,18 +25,18 @@ class CongestionSettings:
     """
 
     mode: str = "none"
-    """The congestion control (:func:`rnic.cc.find.find`): ``none`` counts CNPs, ``limit`` halves the outstanding limit,
-    ``dcqcn`` finds a rate."""
+    """The congestion control (:func:`rnic.cc.find.find`): ``none`` only counts CNPs, ``limit`` halves the outstanding
+    limit, ``dcqcn`` sets a rate."""
     timer_windows: int = 977
-    """CNP_TIMER_THRD: how long a CNP lowers the limit; about 1 ms, several round trips between software NICs."""
+    """CNP_TIMER_THRD: time for which a CNP lowers the limit; about 1 ms, several round trips between software NICs."""
     merge_windows: int = 49
     """CNP_MERGE: shortest time between two CNPs of a flow; about 50 us, as in common NICs."""
     limiter: bool = False
-    """True if queue pairs obey the rates that software set."""
+    """True if the rate registers of queue pairs are enforced."""
     dcqcn: DcqcnSettings = field(default_factory=DcqcnSettings)
-    """Settings of the mode ``"dcqcn"``, which are in no register."""
+    """Settings of the mode ``"dcqcn"`` without a register."""
     parameters: dict[str, Any] = field(default_factory=dict)
-    """Settings of any other congestion control: its keyword arguments."""
+    """Keyword arguments of any other congestion control."""
 
     def __post_init__(self) -> None:
         try:
@@ -50,7 +50,7 @@ class CongestionSettings:
 
     @property
     def kind(self) -> type[Control]:
-        """The class of its congestion control."""
+        """Class of the congestion control."""
         return find(self.mode)
 
     @property
@@ -59,15 +59,15 @@ class CongestionSettings:
         return self.dcqcn.line_rate * _WINDOW_BITS_S
 
     def make(self, flow: Flow, now_ns: int, words: memoryview) -> Control:
-        """Return the control of one queue pair.
+        """Create the congestion control of one queue pair.
 
         Args:
             flow: the queue pair.
-            now_ns: when it begins.
+            now_ns: start time.
             words: the words of its record, for a control that the engine knows.
 
         Raises:
-            VerbsError: EINVAL for ``parameters`` that the control does not take.
+            VerbsError: EINVAL for ``parameters`` that the control does not accept.
         """
         kind = self.kind
         if issubclass(kind, Limit):

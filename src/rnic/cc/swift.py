@@ -1,8 +1,8 @@
-"""Swift: a window by the delay of the fabric, with a target that rises with hops and with the number of flows.
+"""Swift: a window controlled by fabric delay, with a target that scales with hops and number of flows.
 
 Kumar and others, "Swift: Delay is Simple and Effective for Congestion Control in the Datacenter", SIGCOMM 2020:
-algorithm 1 and section 3.5, for the delay of the fabric. The paper's second window, by the delay of the hosts, is not
-here: a simulated NIC has none.
+algorithm 1 and section 3.5, for the fabric delay. The paper's second window, for the endpoint delay, is left out: a
+simulated NIC has no such delay.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from rnic.cc.control import Ack, Control, Flow
 
 
 class Swift(Control):
-    """A window that rises below a target delay, and falls in proportion to what the delay exceeds it by.
+    """Window that grows below a target delay and shrinks in proportion to the excess above it.
 
     Args:
-        flow, now_ns: as for all.
-        base_us: target delay of one hop and many packets, in microseconds.
-        hop_us: more of it for each further hop.
-        range_us: the most that small windows add to it.
-        most_cwnd: window in packets from which on they add nothing.
-        least_cwnd: window from which on they add all.
-        ai: packets by which the window rises in a round trip.
-        beta: share of the excess by which it falls.
-        most_cut: the largest fall, as a share.
+        flow, now_ns: see :class:`~rnic.cc.control.Control`.
+        base_us: target delay for one hop and a large window, in microseconds.
+        hop_us: increase of the target per further hop.
+        range_us: largest increase of the target for small windows.
+        most_cwnd: window in packets from which the target is not increased.
+        least_cwnd: window in packets up to which the increase is the largest.
+        ai: additive increase in packets per round trip.
+        beta: multiplicative decrease factor of the excess delay.
+        most_cut: largest relative decrease.
     """
 
     telemetry = True
@@ -53,7 +53,7 @@ class Swift(Control):
         self.delay_ns = 0
 
     def target_ns(self, hops: int) -> float:
-        """Return the target delay for a path with this number of hops, at the window now."""
+        """Return the target delay for this number of hops and the current window."""
         more = self.alpha / sqrt(self.allowance) - self.offset
         return self.base_ns + max(0, hops - 1) * self.hop_ns + max(0.0, min(more, self.range_ns))
 
@@ -71,7 +71,7 @@ class Swift(Control):
         self.allowance = min(max(cwnd, 0.01), float(flow.most))
 
     def on_loss(self, flow: Flow, now_ns: int) -> None:
-        """Cut the window, once a round trip."""
+        """Cut the window, at most once per round trip."""
         if now_ns - self.cut_ns >= self.delay_ns:
             self.allowance = max(self.allowance * (1 - self.most_cut), 0.01)
             self.cut_ns = now_ns

@@ -1,4 +1,4 @@
-"""TIMELY: a rate by the gradient of the round trip.
+"""TIMELY: a rate controlled by the gradient of the round-trip time.
 
 Mittal and others, "TIMELY: RTT-based Congestion Control for the Datacenter", SIGCOMM 2015, algorithm 1.
 """
@@ -9,18 +9,19 @@ from rnic.cc.control import Ack, Control, Flow
 
 
 class Timely(Control):
-    """A rate that follows the gradient of the round trip between two thresholds.
+    """Rate that follows the gradient of the round-trip time between two thresholds.
 
     Args:
-        flow, now_ns: as for all.
-        low_us: round trip in microseconds below which the rate always rises.
-        high_us: round trip above which it always falls.
-        min_rtt_us: what the gradient is divided by.
+        flow, now_ns: see :class:`~rnic.cc.control.Control`.
+        low_us: round-trip time in microseconds below which the rate always increases.
+        high_us: round-trip time above which the rate always decreases.
+        min_rtt_us: minimum round-trip time, which normalizes the gradient.
         delta_mbps: additive step in Mb/s.
         beta: multiplicative decrease.
-        ewma: weight of a new difference of round trips.
-        segment: bytes acknowledged between two steps.
-        hai: steps in a row without a rising round trip after which the rate rises five times as fast.
+        ewma: weight of a new round-trip difference.
+        segment: acknowledged bytes between two updates.
+        hai: consecutive updates without a rising round-trip time after which the rate increases five times as
+            fast.
     """
 
     telemetry = True
@@ -47,7 +48,7 @@ class Timely(Control):
         self.difference = 0.0
 
     def on_ack(self, flow: Flow, ack: Ack) -> None:
-        """Take a step after each segment."""
+        """Update the rate after each segment."""
         self.acked += ack.bytes
         if not ack.rtt_ns or self.acked < self.segment:
             return
