@@ -108,8 +108,9 @@ def gid_table(look: Appearance, address: bytes, guid: int) -> tuple[tuple[bytes,
     """Return the GIDs of a device's port, and their types.
 
     Args:
-        look: attributes that select the table. address: IP address of the device, 4 or 16 bytes. guid: node GUID, from
-        which the link-local address is derived.
+        look: attributes that select the table.
+        address: IP address of the device, 4 or 16 bytes.
+        guid: node GUID, from which the link-local address is derived.
     """
     own = gid_from_address(address)
     if look.gids == ONE:

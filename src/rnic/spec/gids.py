@@ -30,7 +30,9 @@ def source_refusal(gid: bytes, of_v1: bool, own: bytes) -> reasons.Reason | None
     """Return why no packet can be sent from an entry of a GID table; ``None`` if one can.
 
     Args:
-        gid: GID of the entry. of_v1: true for an entry of RoCE v1. own: the GID of the device's own address.
+        gid: GID of the entry.
+        of_v1: true for an entry of RoCE v1.
+        own: the GID of the device's own address.
     """
     if of_v1:
         return reasons.GID_TYPE

@@ -14,8 +14,8 @@ def json_value(text: str | bytes) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        ValueError: the text is not valid JSON (``json.JSONDecodeError``), has a number with too many digits or one that
-        JSON does not allow, or is nested too deeply.
+        ValueError: the text is not valid JSON (``json.JSONDecodeError``), has a number with too many digits or
+            one that JSON does not allow, or is nested too deeply.
     """
     try:
         return json.loads(text, parse_constant=_refuse)

@@ -45,8 +45,8 @@ class Layout:
     """A structure of ``size`` bytes with named bit fields.
 
     Raises:
-        ValueError: at construction, if fields overlap, exceed the structure or repeat a name; when packing, if a value
-        does not fit its field or its name is unknown.
+        ValueError: at construction, if fields overlap, exceed the structure or repeat a name; when packing, if
+            a value does not fit its field or its name is unknown.
     """
 
     def __init__(self, name: str, size: int, endian: Endian, source: str, fields: tuple[Field, ...]) -> None:
