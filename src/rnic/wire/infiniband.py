@@ -76,7 +76,8 @@ class IbFlow:
     """One direction of a path without UDP, and the CRC of the headers in front of the BTH.
 
     Args:
-        src: sender's GID (16 bytes), or LID (2 bytes) without a GRH. dst: receiver's GID or LID, as long as ``src``.
+        src: sender's GID (16 bytes), or LID (2 bytes) without a GRH.
+        dst: receiver's GID or LID, as long as ``src``.
         lrh: the first four bytes of the LRH, masked for the ICRC; empty if packets have a GRH.
     """
 

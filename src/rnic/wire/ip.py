@@ -164,7 +164,8 @@ def ip_packet(
         payload: from the BTH to the ICRC.
         ident: IPv4 identification.
         frag: IPv4 flags and fragment offset.
-        arrived: traffic class, hop limit and flow label of a received packet, if they may differ from the flow's.
+        arrived: traffic class, hop limit and flow label of a received packet, if they may differ from the
+            flow's.
     """
     changeable = arrived or (flow.tclass, flow.hop_limit, flow.flow_label)
     header = _header(flow, len(payload), ident, frag, *changeable)
@@ -213,7 +214,8 @@ def synthesize_grh(flow: Flow, udp_payload: int, tclass: int, hop_limit: int, fl
     Args:
         flow: addresses.
         udp_payload: bytes from the BTH to the ICRC, both included.
-        tclass: type of service or traffic class as received. hop_limit: time to live or hop limit as received.
+        tclass: type of service or traffic class as received.
+        hop_limit: time to live or hop limit as received.
         flow_label: IPv6 flow label as received.
 
     The IP ID, which a UDP socket does not report, is 0.

@@ -58,8 +58,8 @@ def split(payload: bytes, flow: Flow | IbFlow, ident: int, frag: int) -> list[tu
     Args:
         payload: the UDP payload of the whole frame.
         flow: the path on which it was captured.
-        ident: IP ID of the frame; the IP IDs of its packets count up from it or are all equal to it. frag: IPv4 flags
-        and fragment offset.
+        ident: IP ID of the frame; the IP IDs of its packets count up from it or are all equal to it.
+        frag: IPv4 flags and fragment offset.
 
     Returns:
         IP ID and UDP payload of each packet, at least two; empty if the payload is not such a frame.
@@ -84,7 +84,8 @@ def may_be_several(row: OpcodeRow, payload: bytes, size: int, mtu: int) -> bool:
 
     Args:
         row: the opcode.
-        payload: the captured part of the UDP payload. size: bytes between headers and padding if it were one packet.
+        payload: the captured part of the UDP payload.
+        size: bytes between headers and padding if it were one packet.
         mtu: path MTU in bytes, 0 for unknown.
     """
     if not row.payload:
