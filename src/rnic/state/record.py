@@ -84,8 +84,8 @@ class Record(ctypes.Structure):
     are truncated to 64 bits.
 
     Args:
-        memory: memory that holds the record, in bytes. Further arguments go to the class itself. at: offset of the
-        record in the memory.
+        memory: memory that holds the record, in bytes. Further arguments go to the class itself.
+        at: offset of the record in the memory.
     """
 
     __slots__ = ()
