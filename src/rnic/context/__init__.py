@@ -1,1 +1,1 @@
-"""Contexts: bytes of QPC, CQC, EQC and SRQC, and the typed views that the data path uses (002)."""
+"""Contexts: QPC, CQC, EQC and SRQC as bytes, and typed views for the data path (002)."""

@@ -1,6 +1,6 @@
-"""The key-data cache as memory: one slot of the device's arena per context, at an offset given by its number.
+"""Memory of the key-data cache: one slot of the device's arena per context, at an offset given by its number.
 
-A slot whose context is not cached is zero, which for a queue pair is the RESET state: it is idle.
+The slot of an uncached context is zero. For a queue pair, this is the RESET state, so it is idle.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rnic.state import queues
 from rnic.state.structure import Ground, structure
 
 Told = Callable[[int], None]
-"""Called with the number of a context after something was stored to it."""
+"""Called with the number of a context after a store to it."""
 
 
 class Slot(Protocol):
@@ -36,7 +36,7 @@ class _QueueKey(ctypes.LittleEndianStructure):
 
     __slots__ = ("_ground",)
     _pack_ = 1
-    _layout_ = "ms"  # the one that packs; Python 3.14 wants it said
+    _layout_ = "ms"  # packed; Python 3.14 requires it to be explicit
     _layout: ClassVar[Layout]
     _names: ClassVar[tuple[str, ...]]
     """Names of the fields that the context and the record share."""
@@ -69,7 +69,7 @@ def _shared(context: Layout, held: Layout) -> tuple[str, ...]:
 
 
 class CqKey(_QueueKey):
-    """A CQ's record; by default a detached one that holds nothing."""
+    """A CQ's record; by default a detached, empty one."""
 
     __slots__ = ()
     _fields_: ClassVar = structure(queues.CQ)
@@ -98,7 +98,7 @@ class CqKey(_QueueKey):
 
 
 class EqKey(_QueueKey):
-    """An EQ's record; by default a detached one that holds nothing."""
+    """An EQ's record; by default a detached, empty one."""
 
     __slots__ = ()
     _fields_: ClassVar = structure(queues.EQ)
@@ -123,7 +123,7 @@ class EqKey(_QueueKey):
 
 
 class _Telling:
-    """View for everything but the data path: storing to a field calls ``told``."""
+    """View for all code except the data path: storing to a field calls ``told``."""
 
     __slots__ = ()
 
@@ -155,17 +155,17 @@ S = TypeVar("S", bound=Any)
 
 
 class Cache(dict[int, S]):
-    """The contexts of one kind that are cached, by number: views that report stores to them.
+    """Cached contexts of one kind by number: views that report stores.
 
     Deleting an entry evicts it: it is written back, and its queue stalls until it is loaded again.
 
     Args:
-        ground: the arena that the slots are in.
-        log: log2 of the number of slots; that of a number is its low bits.
+        ground: arena that holds the slots.
+        log: log2 of the number of slots; the low bits of a number are its slot.
         size: bytes of a slot.
-        keep: bytes at the end of a slot that are not the context's and stay.
+        keep: bytes at the end of a slot that belong to the queue, not to the context, and persist.
         plain: the view that the data path uses.
-        telling: the same with a ``__setattr__`` that tells.
+        telling: the same view with a ``__setattr__`` that reports stores.
 
     Raises:
         MemoryError: the arena is full.
@@ -181,13 +181,13 @@ class Cache(dict[int, S]):
         self.log = log
         self.size = size
         self.evicted: set[int] = set()
-        """Numbers whose context was written back and is in host memory alone."""
+        """Numbers of contexts that were written back and are only in host memory."""
         self.leave: Told = lambda number: None
         """Called before an entry is evicted, to write it back; may raise to keep it."""
         self.left: Told = lambda number: None
-        """Called after an entry was evicted."""
+        """Called after an entry is evicted."""
         self.told: Told = lambda number: None
-        """Called after something was stored to an entry."""
+        """Called after a store to an entry."""
         self._ground = ground
         self._zero = bytes(size - keep)
         self._plain = plain
@@ -203,7 +203,7 @@ class Cache(dict[int, S]):
         return self.place + (number & (1 << self.log) - 1) * self.size
 
     def view(self, number: int) -> Any:
-        """Return the slot as the data path sees it, whether or not the context is cached."""
+        """Return the data path's view of the slot, whether or not the context is cached."""
         return self._plain.at(self._ground, self.slot(number))
 
     def fill(self, number: int, data: bytes | bytearray | memoryview) -> None:
@@ -220,7 +220,7 @@ class Cache(dict[int, S]):
             self.told(number)
 
     def forget(self, number: int) -> None:
-        """Drop a context without write-back: it is gone or never existed."""
+        """Drop a context without write-back, because it is gone or never existed."""
         self.evicted.discard(number)
         self._drop(number)
 
@@ -230,7 +230,7 @@ class Cache(dict[int, S]):
             self._ground.arena.memory[at : at + len(self._zero)] = self._zero
 
     def __setitem__(self, number: int, entry: S) -> None:
-        raise TypeError("a cached context is filled, not replaced")
+        raise TypeError("a cached context can be filled, not replaced")
 
     def __delitem__(self, number: int) -> None:
         if number not in self:
@@ -265,4 +265,4 @@ def cache_of(ground: Ground, log: int, layout: Layout, plain: type[Any], telling
 
 NO_CQ: Final = CqKey()
 NO_EQ: Final = EqKey()
-"""Entries that stand for a CQ or EQ that is not cached."""
+"""Placeholders for an uncached CQ or EQ."""

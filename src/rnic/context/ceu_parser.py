@@ -27,11 +27,11 @@ from rnic.context.writectx import WriteCtx
 from rnic.mem.dma import DmaPort
 
 EXTRACT_BYTES: Final = 48
-"""One extract FIFO is 384 bits wide: 12 QPC words; the second one's last three are zero."""
+"""Width of an extract FIFO, 384 bits: 12 QPC words; the last three of the second FIFO are zero."""
 KIND: Final = {WR_QP_CXT: QP, WR_CQ_CXT: CQ, WR_EQ_CXT: EQ}
-"""The kind of context that a message of each type writes."""
+"""Kind of context that each message type writes."""
 Admit = Callable[[str, int, bytes], str]
-"""Takes kind, number and bytes of a context; returns the field that the device cannot accept, or an empty string."""
+"""Function from kind, number and bytes of a context to the name of the field that the device refuses, empty if none."""
 
 
 def extract(qpc: bytes) -> bytes:
@@ -40,11 +40,11 @@ def extract(qpc: bytes) -> bytes:
 
 
 class CeuParser:
-    """The module. ``fifo`` holds header, payload and the DMA port that MAP_ICM's pages belong to.
+    """The module. ``fifo`` holds header, payload and the DMA port of MAP_ICM's pages.
 
-    The request to key_qpc_data is ``held`` until host memory has taken the context, so that a refused or failed
-    write leaves the cache as it was; meanwhile no other request is parsed. :attr:`admit` is asked about every context
-    before it is written; :attr:`wrong` is the field for which it refused the last context, or empty.
+    The request to key_qpc_data is ``held`` until the context is in host memory, so a refused or failed write leaves the
+    cache unchanged; until then no other request is parsed. :attr:`admit` is called for every context before it is
+    written; :attr:`wrong` is the field for which it refused the last context, or empty.
     """
 
     __slots__ = ("admit", "ctxmdata", "fifo", "held", "key", "machine", "refused", "writectx", "wrong")
@@ -61,7 +61,7 @@ class CeuParser:
         self.wrong = ""
 
     def step(self) -> bool:
-        """Parse one request; return false if there is none, or if the previous one is not done and in the cache."""
+        """Parse one request; return false if there is none, or if the previous one has not reached the cache."""
         if self.held is not None or not self.fifo or self.key.channels[0]:
             return False
         self.machine.step("request")
@@ -91,10 +91,10 @@ class CeuParser:
             if kind == WR_QP_CXT:
                 data = extract(payload)
             elif function:
-                # the 35-bit request has no room for the disable bit and the mask: they go through the data FIFO
+                # the 35-bit request has no room for disable bit and mask, so the data FIFO carries them
                 data = header[4:8] + header[12:]
                 types, before = int.from_bytes(header[12:], "big"), self.key.eqs[number & EQ_DISABLE - 1].event_mask
-                # memory gets the merged mask that the cache will hold, not the request's types
+                # write the merged mask, as in the cache, not the request's types
                 header = header[:12] + merged_mask(before, types, bool(number & EQ_DISABLE)).to_bytes(4, "big")
             request = kind << 31 | opcode << 27 | CEU << 24 | number & 0xFFFFFF
             self.held = request.to_bytes(5, "big"), data
@@ -105,6 +105,6 @@ class CeuParser:
         return True
 
     def admits(self, kind: str, number: int, image: bytes) -> bool:
-        """Return whether the device can run on a context; if not, :attr:`wrong` is the field that prevents it."""
+        """Return whether the device accepts a context; if not, :attr:`wrong` is the offending field."""
         self.wrong = "" if self.admit is None else self.admit(kind, number, image)
         return not self.wrong

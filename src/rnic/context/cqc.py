@@ -51,9 +51,9 @@ SRQC = Layout(
         bits("usrpage", 0x0C, 23, 0, "number of the queue block", "WR"),
         word("pd", 0x10, "protection domain", "WR"),
         word("lkey", 0x14, "key of the ring", "WR"),
-        bits("limit", 0x18, 31, 16, "limit; an event is raised when fewer entries are left", "WR"),
+        bits("limit", 0x18, 31, 16, "limit; an event is raised below this number of entries", "WR"),
         bits("wqe_counter", 0x18, 15, 0, "entries taken", "RO"),
         bits("xrcd", 0x1C, 15, 0, "XRC domain; 0: an SRQ of RC queue pairs", "WR"),
-        word("cqn", 0x20, "CQ of its receives, where it is in an XRC domain", "WR"),
+        word("cqn", 0x20, "CQ of its receives if it is in an XRC domain", "WR"),
     ),
 )

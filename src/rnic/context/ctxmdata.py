@@ -1,4 +1,4 @@
-"""ctxmdata: which host page holds which context (002 5.3).
+"""ctxmdata: the map from contexts to host pages (002 5.3).
 
 One entry for each 4096-byte page of context memory: 52 address bits and a valid bit. 1024 entries for QPCs, 256 for
 CQCs, one for the EQCs; the entry's index is bits 21:12 or 19:12 of the address minus the table's base.
@@ -46,7 +46,7 @@ _SOURCE = {WR_QP_NPST: RTC, WR_QP_UAPST: RRC, WR_QP_EPST: EE}
 
 
 def table_pages(log: int, shift: int) -> int:
-    """Return the number of pages that ``2**log`` contexts of ``2**shift`` bytes take."""
+    """Return the number of pages for ``2**log`` contexts of ``2**shift`` bytes."""
     return max(1, 1 << log + shift >> PAGE_SHIFT)
 
 
@@ -62,7 +62,7 @@ class PageTable:
 
     Args:
         first: the lowest number of that kind; numbers are ``first`` to ``first + 2**log - 1``.
-        log: log2 of the device's maximum number of contexts; WR_ICMMAP_EN may ask for fewer.
+        log: log2 of the device's maximum number of contexts; WR_ICMMAP_EN may request fewer.
         shift: log2 of a context's bytes.
     """
 
@@ -81,11 +81,11 @@ class PageTable:
 
     @property
     def pages(self) -> int:
-        """Number of entries in use, for the contexts that WR_ICMMAP_EN configured."""
+        """Number of entries in use for the contexts that WR_ICMMAP_EN configured."""
         return table_pages(self.log, self.shift)
 
     def reset(self) -> None:
-        """Forget every page and the base (WR_ICMMAP_DIS)."""
+        """Remove all pages and the base (WR_ICMMAP_DIS)."""
         self.enabled = False
         self.base = 0
         self.log = self.most
@@ -93,7 +93,7 @@ class PageTable:
             self.drop(index)
 
     def drop(self, index: int) -> None:
-        """Forget one page."""
+        """Remove one page."""
         self.valid[index] = 0
         self.page_base[index] = 0
         self.ports[index] = None
@@ -119,8 +119,8 @@ class PageTable:
 class CtxMData:
     """The module. ``ceu_fifo`` has priority over ``key_fifo``; entries are header, payload and its port.
 
-    ``refused`` holds the header of the CEU request that was refused last, until the manager takes it. ``forget`` is
-    true once WR_ICMMAP_DIS has disabled the tables, so that the cache must be dropped, too.
+    ``refused`` holds the header of the last refused CEU request until the manager takes it. ``forget`` is true once
+    WR_ICMMAP_DIS has disabled the tables: the cache must be dropped, too.
     """
 
     __slots__ = (
@@ -232,7 +232,7 @@ class CtxMData:
         return None
 
     def _run(self, virt: int, pages: int) -> list[tuple[PageTable, int]] | None:
-        """Return the entries of consecutive pages; ``None`` if one is in no table."""
+        """Return the entries of consecutive pages; ``None`` if a page is not in any table."""
         if not 0 < pages <= 1 << 12 or virt % PAGE_BYTES:
             return None
         found = [self.find(virt + (page << PAGE_SHIFT)) for page in range(pages)]

@@ -1,8 +1,8 @@
-"""CtxMgt: the device's context manager, its modules wired together (002 4.3).
+"""CtxMgt: the device's context manager, which connects the modules (002 4.3).
 
-Contexts live in host memory, in pages that the driver lends (MAP_ICM); what the data path needs is cached in
-:class:`~rnic.context.key_qpc_data.KeyQpcData`. The command unit's requests enter through :meth:`ContextManager.ceu`,
-the engine's through :meth:`ContextManager.request`; the other methods are a higher-level interface to both.
+Contexts are in host memory, in pages mapped by the driver (MAP_ICM); :class:`~rnic.context.key_qpc_data.KeyQpcData`
+caches the fields that the data path needs. The command unit's requests enter through :meth:`ContextManager.ceu`, the
+engine's through :meth:`ContextManager.request`; the other methods are a higher-level interface to both.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CHANGED, EVICTED, INVALID = "changed", "evicted", "invalid"
 
 
 def cache_bytes(log_qps: int, log_eqs: int = LOG_MAX_EQS) -> int:
-    """Return the number of bytes of an arena that the cache takes."""
+    """Return the size of the cache in an arena, in bytes."""
     return (QPC_BYTES + queues.CQ.size << log_qps) + (queues.EQ.size << log_eqs)
 
 
@@ -50,11 +50,11 @@ class NotWrittenBackError(Exception):
 
 
 class Status(IntEnum):
-    """Outcome of a CEU request. All but ``OK`` leave host memory and cache as they were."""
+    """Outcome of a CEU request. All except ``OK`` leave host memory and cache unchanged."""
 
     OK = 0
     REFUSED = 1
-    """Bad type, opcode, number or payload length, or a page that is not mapped."""
+    """Bad type, opcode, number or payload length, or an unmapped page."""
     DMA_ERROR = 2
     """Host memory could not be written or read."""
 
@@ -64,13 +64,13 @@ class ContextManager:
 
     Args:
         log_qps: log2 of the number of QPs and of CQs, at most 14.
-        counters: gets ``ctx_*``.
-        log_eqs: log2 of the number of EQs; 002 has 32, whose contexts lie in one page.
+        counters: counters for ``ctx_*``.
+        log_eqs: log2 of the number of EQs; 002 has 32, whose contexts fit one page.
         arena: arena of the cache; by default a new one.
         observe: called with source, request name, number and status of every request, for the trace; may be set
             later through :attr:`observe`.
-        infiniband: frame encap is answered in 002's InfiniBand mode, with LIDs. No rnic device sets it, since
-            the wire is RoCE only.
+        infiniband: answer frame encap in 002's InfiniBand mode, with LIDs. No rnic device sets it, since the wire is
+            RoCE only.
 
     :attr:`stalled` true keeps DMA transfers waiting, as a slow host would; :meth:`run` then stops early.
     """
@@ -120,10 +120,10 @@ class ContextManager:
         self._ceu_status = Status.OK
         self.changed: Callable[[str, int, str], None] | None = None
         """Called with ``"qp"``, ``"cq"`` or ``"eq"``, a number, and :data:`CHANGED`, :data:`EVICTED` or :data:`INVALID`
-        after a context changed, except by :meth:`write_qp`, whose caller knows."""
+        after a context changes, except in :meth:`write_qp`, whose caller knows."""
         self.image: Callable[[str, int], bytes | None] | None = None
-        """Called before a whole context is written back. For a CQ or EQ, it returns the context as the device has it.
-        For a QP it returns ``None``, after storing to the cache what the device keeps elsewhere."""
+        """Called before a whole context is written back. For a CQ or EQ, it returns the device's current context. For a
+        QP, it stores the fields that the device keeps elsewhere to the cache, and returns ``None``."""
         for kind, cache in self._caches:
             cache.leave = partial(self._leave, kind)
             cache.left = partial(self._left, kind)
@@ -133,7 +133,7 @@ class ContextManager:
 
     @property
     def refused_field(self) -> str:
-        """Field for which the last written or loaded context was refused; empty if it was not."""
+        """Field for which the last written or loaded context was refused; empty if it was accepted."""
         return self.parser.wrong
 
     @property
@@ -148,16 +148,17 @@ class ContextManager:
 
     @property
     def complete(self) -> bool:
-        """True if the tables are in use and every page of them is mapped."""
+        """True if the tables are in use and all their pages are mapped."""
         tables = self.ctxmdata.tables.values()
         return all(table.enabled and all(table.valid[: table.pages]) for table in tables)
 
     # ------------------------------------------------------------------------------- the message form
 
     def ceu(self, header: bytes, payload: bytes = b"", port: DmaPort | None = None) -> tuple[Status, bytes, bytes]:
-        """Run one CEU request to its end; return status, response header, and the payload of an RD_QP_ALL response.
+        """Run one CEU request to completion; return status, response header, and the payload of an RD_QP_ALL response.
 
-        Do not call it while :attr:`stalled`. A QPC of 192 bytes keeps the extension: an evicted one is loaded first.
+        Do not call it while :attr:`stalled`. Writing a QPC of 192 bytes preserves the extension: an evicted context is
+        loaded first.
         """
         number = int.from_bytes(header[4:8], "big")
         short = header[0] >> 4 == m.WR_QP_CXT and len(payload) == QPC_DOCUMENTED_BYTES
@@ -189,10 +190,10 @@ class ContextManager:
         return status, answer, data
 
     def _tell_written(self, header: bytes, payload: bytes) -> None:
-        """Report which context a finished CEU request changed."""
+        """Report the context that a finished CEU request changed."""
         kind, opcode, number = header[0] >> 4, header[0] & 15, int.from_bytes(header[4:8], "big") & m.EQ_DISABLE - 1
         if kind == m.WR_QP_CXT:
-            # the extract holds only the key words; a write of 192 bytes keeps the extension in the cache
+            # the extract has only the key words; a write of 192 bytes keeps the cached extension
             status, data = self.read_qp(number)
             if status == Status.OK and data[: len(payload)] == payload:
                 self._fill(number, payload + self.key.qps.view(number).store()[len(payload) :], data)
@@ -221,7 +222,7 @@ class ContextManager:
         return fifo.popleft() if fifo else None
 
     def level(self) -> None:
-        """Propagate stores to cache entries to other copies of these contexts. There are none here: do nothing."""
+        """Propagate stores to cache entries to other copies of the contexts; there are none in this class."""
 
     def run(self) -> None:
         """Step all modules until none makes progress."""
@@ -232,7 +233,7 @@ class ContextManager:
             self._tell(QP, touched.popleft(), CHANGED)
 
     def step(self) -> bool:
-        """Do one round, at most one request per module; return false if no module made progress."""
+        """Step each module once; return false if none made progress."""
         moved = False
         if self.parser.fifo:
             moved |= self.parse()
@@ -320,11 +321,11 @@ class ContextManager:
                 self.key.channels[0].append(held)
         elif not done:
             self.counters.bump("ctx_dma_errors")
-            # the completion does not name the queue pair: treat none of them as written
+            # the completion does not identify the queue pair: treat all of them as not written
             self.behind.forget_writes()
 
     def _lose(self, header: bytes, counter: str) -> None:
-        """Note that a write-back found no page: host memory is stale until the next successful flush."""
+        """Record that a write-back found no page: host memory is stale until the next successful flush."""
         self.counters.bump(counter)
         self.behind.lost(int.from_bytes(header[4:8], "big"))
 
@@ -335,13 +336,13 @@ class ContextManager:
         return self._do(m.WR_ICMMAP_CXT, m.WR_ICMMAP_EN, payload=icmmap[: m.ICMMAP.size])
 
     def close_hca(self) -> Status:
-        """Forget all pages and everything cached."""
+        """Remove all pages and drop the cache."""
         status = self._do(m.WR_ICMMAP_CXT, m.WR_ICMMAP_DIS)
         self.behind.clear()
         return status
 
     def map_icm(self, port: DmaPort, runs: list[tuple[int, int, int]]) -> Status:
-        """Map all pages of up to 64 runs (virtual address, host address, pages), or none."""
+        """Map all pages of up to 64 runs (virtual address, host address, pages), or none of them."""
         payload = b"".join(
             m.CHUNK.pack({"virt": virt, "page": host >> PAGE_SHIFT, "pages": pages}) for virt, host, pages in runs
         )
@@ -353,7 +354,7 @@ class ContextManager:
         return self._do(m.MAP_ICM_CXT, m.MAP_ICM_DIS, pages, virt)
 
     def lent(self) -> list[tuple[int, DmaPort, int]]:
-        """Return every page that is mapped: its address in context memory, its owner's DMA port, its host address."""
+        """Return all mapped pages: address in context memory, owner's DMA port, host address."""
         return [
             (table.base + (index << PAGE_SHIFT), port, table.page_base[index] << PAGE_SHIFT)
             for table in self.ctxmdata.tables.values()
@@ -367,7 +368,7 @@ class ContextManager:
 
     def page(self, virt: int) -> tuple[DmaPort, int] | None:
         """Return the owner's DMA port and the host address of the page at an address in context memory; ``None`` if
-        none is mapped."""
+        unmapped."""
         found = self.ctxmdata.find(virt)
         if found is None:
             return None
@@ -376,7 +377,7 @@ class ContextManager:
         return None if port is None else (port, table.page_base[index] << PAGE_SHIFT)
 
     def write_qp(self, qpn: int, qpc: bytes) -> Status:
-        """Write a whole QPC to host memory and load it into the cache, the extension by reading it back.
+        """Write a whole QPC to host memory and load it into the cache; the extension is read back from memory.
 
         The bytes read back must equal those written, so that the owner of a page cannot inject unchecked values.
         """
@@ -405,14 +406,14 @@ class ContextManager:
             self._quiet = False
 
     def read_qp(self, qpn: int) -> tuple[Status, bytes]:
-        """Return the status and the QPC as host memory has it (RD_QP_ALL)."""
+        """Return the status and the QPC in host memory (RD_QP_ALL)."""
         status, _, data = self.ceu(m.ceu_request(m.RD_QP_CXT, m.RD_QP_ALL, qpn))
         return status, data
 
     def load_qp(self, qpn: int) -> Status:
-        """Fill the cache from host memory, so that edits made there take effect.
+        """Load the cache from host memory, so that edits there take effect.
 
-        Return ``REFUSED``, with the cache unchanged, for a context that the device cannot run on.
+        Return ``REFUSED``, with the cache unchanged, for a context that the device does not accept.
         """
         status, data = self.read_qp(qpn)
         if status == Status.OK and not self.parser.admits(QP, qpn, data):
@@ -425,18 +426,18 @@ class ContextManager:
         return status
 
     def _fill(self, qpn: int, image: bytes, held: bytes = b"") -> None:
-        """Load a context into the cache, as the device runs on it; ``held`` is what memory has, else ``image``."""
+        """Load a settled context into the cache; ``held`` is the context in memory if it differs from ``image``."""
         self.key.qps.fill(qpn, settled(image))
         self.behind.level(qpn)
         if QpContext(held or image).store() != self.key.qps.view(qpn).store():
-            self.behind.edited.add(qpn)  # the next flush makes memory exact
+            self.behind.edited.add(qpn)  # the next flush brings memory up to date
 
-    # ------------------------------------------------------------------- out of the cache, and back
+    # ------------------------------------------------------------------------- eviction and reload
 
     def evict(self, kind: str, number: int) -> Status:
         """Evict a context from the cache: write it back; its queue stalls until :meth:`load`.
 
-        Return ``REFUSED`` if it is not cached, ``DMA_ERROR`` if host memory cannot be written: then it stays.
+        Return ``REFUSED`` if it is not cached, ``DMA_ERROR`` if host memory cannot be written; then it stays cached.
         """
         cache = dict(self._caches)[kind]
         if number not in cache:
@@ -448,10 +449,10 @@ class ContextManager:
         return Status.OK
 
     def load(self, kind: str, number: int) -> Status:
-        """Fill the cache from host memory, whether or not the context was in it.
+        """Load a context from host memory into the cache, even if it is cached already.
 
-        Return ``REFUSED`` for a page that is not mapped, or a context that the device cannot run on; ``DMA_ERROR`` if
-        host memory cannot be read. All but ``OK`` leave the cache unchanged.
+        Return ``REFUSED`` for an unmapped page or a context that the device does not accept; ``DMA_ERROR`` if host
+        memory cannot be read. All except ``OK`` leave the cache unchanged.
         """
         if kind == QP:
             return self.load_qp(number)
@@ -468,14 +469,13 @@ class ContextManager:
         return Status.OK
 
     def evicted(self, kind: str, number: int) -> bool:
-        """Return whether a context was evicted, so that only host memory has it."""
+        """Return whether a context was evicted and is only in host memory."""
         return number in dict(self._caches)[kind].evicted
 
     def peek(self, kind: str, number: int) -> bytes | None:
-        """Return a context's bytes as host memory has them, located through the metadata; ``None`` if they cannot be
-        read.
+        """Return a context's bytes in host memory, located through the metadata; ``None`` if they cannot be read.
 
-        002 has no message that reads CQCs and EQCs back.
+        002 has no message to read CQCs and EQCs back.
         """
         place = self.ctxmdata.tables[kind].locate(number)
         if place is None:
@@ -484,9 +484,9 @@ class ContextManager:
         return bytes(data) if place.port.read(place.addr, data) else None
 
     def _leave(self, kind: str, number: int) -> None:
-        """Write a context back that is about to be evicted."""
+        """Write back a context before its eviction."""
         if self.flush_one(kind, number) != Status.OK:
-            raise NotWrittenBackError(f"{kind} {number}: host memory does not take its context")
+            raise NotWrittenBackError(f"{kind} {number}: its context cannot be written to host memory")
 
     def _left(self, kind: str, number: int) -> None:
         if kind == QP:
@@ -502,7 +502,7 @@ class ContextManager:
         self._tell(kind, number, CHANGED)
 
     def flush_one(self, kind: str, number: int) -> Status:
-        """Bring host memory up to date with one cached context."""
+        """Write one cached context back to host memory."""
         image = None if self.image is None else self.image(kind, number)
         if kind == QP:
             return self.flush_qp(number)
@@ -516,7 +516,7 @@ class ContextManager:
         return Status.OK if image == data else self.store(kind, number, image)
 
     def store(self, kind: str, number: int, image: bytes) -> Status:
-        """Write the CQC or EQC of a cached context, whose entry has these values already."""
+        """Write the CQC or EQC of a cached context to host memory; the cache entry has these values already."""
         if kind == CQ:
             return self._silently(m.WR_CQ_CXT, m.WR_CQ_MODIFY, number, image)
         enabled = self.key.eqs.view(number).enabled
@@ -525,7 +525,7 @@ class ContextManager:
         return status
 
     def drop_qp(self, qpn: int) -> None:
-        """Return a queue pair to software: write RESET to host memory, drop it from the cache."""
+        """Return a queue pair to software: write RESET to host memory and drop it from the cache."""
         m_ctx = QpContext()
         m_ctx.local_qpn, m_ctx.state = qpn, RESET
         self._silently(m.WR_QP_CXT, m.WR_QP_ALL, qpn, m_ctx.store())
@@ -533,7 +533,8 @@ class ContextManager:
         self.behind.forget(qpn)
 
     def flush_qp(self, qpn: int) -> Status:
-        """Bring host memory up to date with the cache: state and PSNs by the engine's writes, counters with all."""
+        """Write a queue pair back to host memory: state and PSNs by the engine's writes, or the whole context if
+        counters changed."""
         errors = self._errors()
         self.write_back_one(qpn)
         if self._errors() != errors:
@@ -546,7 +547,7 @@ class ContextManager:
         return Status.OK
 
     def _write_psn(self, source: int, opcode: int, qpn: int, psn: int, state: int) -> None:
-        """Make one of the writes of RTC, RRC and EE."""
+        """Issue one PSN and state write of RTC, RRC or EE."""
         command = m.engine_request(m.WR_QP_CXT, opcode, qpn)
         while not self.request(source, command, m.engine_payload(psn & 0xFFFFFF, state)):
             self.run()
@@ -555,7 +556,7 @@ class ContextManager:
         """Check the next ``count`` queue pairs in turn, and write back state and PSNs of up to ``most``.
 
         Returns:
-            How many were checked: fewer than ``count`` if ``most`` were stale in host memory.
+            Number of queue pairs checked: fewer than ``count`` once ``most`` were found stale in host memory.
         """
         looked, moved = self.behind.next(count, most)
         for qpn in moved:
@@ -563,7 +564,7 @@ class ContextManager:
         return looked
 
     def write_back_one(self, qpn: int) -> None:
-        """Write state and PSNs of one queue pair back."""
+        """Write back state and PSNs of one queue pair."""
         if self.behind.write(qpn):
             self.run()
 
@@ -571,7 +572,7 @@ class ContextManager:
         return self.counters["ctx_dma_errors"] + self.counters["ctx_unmapped"]
 
     def flush(self) -> None:
-        """Bring host memory up to date with the whole cache."""
+        """Write the whole cache back to host memory."""
         for qpn in list(self.key.qps):
             self.flush_qp(qpn)
 
@@ -580,7 +581,7 @@ class ContextManager:
         return self._do(m.WR_CQ_CXT, m.WR_CQ_ALL, cqn, payload=cqc)
 
     def invalidate_cq(self, cqn: int) -> Status:
-        """Zero a CQC and drop it from the cache, even if its page is gone."""
+        """Zero a CQC and drop it from the cache, even if its page is unmapped."""
         status = self._do(m.WR_CQ_CXT, m.WR_CQ_INVALID, cqn)
         self.key.cqs.forget(cqn)
         return status
@@ -594,7 +595,7 @@ class ContextManager:
         return self._do(m.WR_EQ_CXT, m.WR_EQ_FUNC, eqn | (m.EQ_DISABLE if disable else 0), mask & 0xFFFF_FFFF)
 
     def invalidate_eq(self, eqn: int) -> Status:
-        """Zero an EQC and drop it from the cache, even if its page is gone."""
+        """Zero an EQC and drop it from the cache, even if its page is unmapped."""
         status = self._do(m.WR_EQ_CXT, m.WR_EQ_INVALID, eqn)
         self.key.eqs.forget(eqn)
         return status

@@ -13,7 +13,7 @@ EQ_OWNER_HW = 1 << 24
 
 
 def merged_mask(mask: int, types: int, disable: bool) -> int:
-    """Return the event mask after WR_EQ_FUNC has given ``types`` to an EQ, or taken them away (002 table 3.1)."""
+    """Return the event mask of an EQ after WR_EQ_FUNC adds or removes ``types`` (002 table 3.1)."""
     return mask & ~types if disable else mask | types
 
 
@@ -27,7 +27,7 @@ EQC = Layout(
         wide("start", 0x04, "virtual address of the ring", 8, "WR"),
         bits("logsize", 0x0C, 31, 24, "log2 of the number of entries", "WR"),
         bits("usrpage", 0x0C, 23, 0, "UAR page; here the number of the queue block", "WR"),
-        word("event_mask", 0x10, "event types that go to this EQ (WR_EQ_FUNC)", "RO"),
+        word("event_mask", 0x10, "event types mapped to this EQ (WR_EQ_FUNC)", "RO"),
         bits("msix_vector", 0x14, 15, 0, "interrupt vector", "WR"),
         word("pd", 0x18, "protection domain", "WR"),
         word("lkey", 0x1C, "key of the ring", "WR"),

@@ -8,10 +8,10 @@ Item = TypeVar("Item")
 
 
 class Fifo(list[Item]):
-    """A short queue. It is no deque, which takes 760 bytes while it is empty: a NIC has two dozen."""
+    """A short queue. An empty deque would take 760 bytes, and a NIC has two dozen queues."""
 
     __slots__ = ()
 
     def popleft(self) -> Item:
-        """Remove the first item, and return it."""
+        """Remove the first item and return it."""
         return self.pop(0)

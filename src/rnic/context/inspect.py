@@ -1,4 +1,4 @@
-"""Contexts in host memory and in the cache, side by side, for users and tools."""
+"""Compare contexts in host memory with the cache, for users and tools."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rnic.context.qpc import QPC
 from rnic.spec.layout import Layout
 
 Row = dict[str, str | int | bool | None]
-"""``field``, ``host``, ``cache``, ``differs``; a value is ``None`` if that side does not hold it."""
+"""``field``, ``host``, ``cache``, ``differs``; a value is ``None`` if that side does not have it."""
 
 
 def _rows(layout: Layout, host: bytes | None, cache: dict[str, int]) -> list[Row]:
@@ -24,7 +24,7 @@ def _rows(layout: Layout, host: bytes | None, cache: dict[str, int]) -> list[Row
 
 
 def qp(contexts: ContextManager, qpn: int) -> list[Row]:
-    """Return one row per field of the QPC. Nothing is flushed first, so fields not yet written back differ."""
+    """Return one row per field of the QPC. Nothing is flushed first, so fields that are not written back yet differ."""
     status, data = contexts.read_qp(qpn)
     ctx = contexts.key.qps.get(qpn)
     cache = {} if ctx is None else {field.name: getattr(ctx, field.name) for field in QPC.fields}

@@ -1,7 +1,7 @@
-"""key_qpc_data: the cache of what the data path needs of each context (002 5.4).
+"""key_qpc_data: the cache of the context fields that the data path needs (002 5.4).
 
-The entries are slots of the device's arena (:mod:`rnic.context.cache`), and the data path works on the same bytes: a
-channel's response is built from them, and a channel's write changes them. :data:`KEY_FIELDS` is the table of 5.4.2.
+The entries are slots of the device's arena (:mod:`rnic.context.cache`), whose bytes the data path uses directly.
+Channel responses are built from them, and channel writes change them. :data:`KEY_FIELDS` is the table of 5.4.2.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FIFO_DEPTH: Final = 64
 
 
 class KeyField(NamedTuple):
-    """One row of 5.4.2: bits kept, its context (``qpc``, ``cqc`` or ``eqc``), readers and writers."""
+    """One row of 5.4.2: number of cached bits, context (``qpc``, ``cqc`` or ``eqc``), readers and writers."""
 
     name: str
     width: int
@@ -206,7 +206,7 @@ class KeyQpcData:
     ``channels[0]`` is the CEU's FIFO of 35-bit requests with their extract data, ``channels[1]`` to ``[6]`` the
     engine's command FIFOs with write payloads. ``responses`` holds the responses of channels 1 to 6: the command as
     received, and the payload, empty for a reserved or malformed command. Writes have no response. ``served`` is the
-    request that was served last. With ``infiniband``, frame encap gets LIDs instead of addresses (002 3.2).
+    last request served. With ``infiniband``, frame encap gets LIDs instead of addresses (002 3.2).
     """
 
     __slots__ = (
@@ -236,14 +236,14 @@ class KeyQpcData:
         self.infiniband = infiniband
         self.served = b""
         self.touched: Fifo[int] = Fifo()
-        """Queue pairs that a channel's write changed and the manager has not reported yet."""
+        """Queue pairs changed by a channel's write that the manager has not reported yet."""
         ground = Ground(arena)
         self.qps: Cache[CachedQp] = cache_of(ground, log_qps, QPC, QpContext, CachedQp)
         self.cqs: Cache[CachedCq] = cache_of(ground, log_qps, queues.CQ, CqKey, CachedCq)
         self.eqs: Cache[CachedEq] = cache_of(ground, log_eqs, queues.EQ, EqKey, CachedEq)
 
     def step(self) -> int:
-        """Serve the request that the controller chooses; return its channel, or -1 if there is none."""
+        """Serve the request that the controller selects; return its channel, or -1 if there is none."""
         channel = self.controller.select()
         if channel < 0:
             return -1
@@ -294,7 +294,7 @@ class KeyQpcData:
         return channel
 
     def _ceu_write(self, request: int, data: bytes) -> None:
-        """Cache the key fields of a context that was written to host memory."""
+        """Cache the key fields of a context after it is written to host memory."""
         kind, opcode, number = request >> 31, request >> 27 & 15, request & _QPN
         if kind == m.WR_QP_CXT:
             self._load(number, data)
@@ -312,7 +312,7 @@ class KeyQpcData:
             self._event_function(number, int.from_bytes(data[:4], "big"), int.from_bytes(data[4:], "big"))
 
     def _load(self, number: int, extract: bytes) -> None:
-        """Load key words from the two extract FIFOs. The rest of the context is unchanged until RD_QP_ALL loads it."""
+        """Load key words from the two extract FIFOs. Other fields are unchanged until RD_QP_ALL loads them."""
         image = bytearray(self.qps[number].store() if number in self.qps else bytes(QPC_BYTES))
         for index, at in enumerate(m.KEY_WORDS):
             image[at : at + 4] = extract[4 * index : 4 * index + 4]
@@ -324,5 +324,5 @@ class KeyQpcData:
         eq = self.eqs.view(number)
         disable = bool(addr & m.EQ_DISABLE)
         eq.event_mask = merged_mask(eq.event_mask, types, disable)
-        # without types, disable the whole event function; 002 leaves the mask unchanged
+        # without types, disable the whole event function; in 002 the mask is unchanged
         eq.enabled = int(bool(eq.enabled and types)) if disable else 1

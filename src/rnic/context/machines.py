@@ -1,6 +1,6 @@
-"""The four state machines of CtxMgt as tables (002 5.1.4, 5.3.4, 5.4.4, 5.6.3); what is not listed is invalid.
+"""The four state machines of CtxMgt as tables (002 5.1.4, 5.3.4, 5.4.4, 5.6.3); unlisted transitions are invalid.
 
-readctx has none (5.5.3): its queue of pending request metadata does the work.
+readctx has no state machine (5.5.3), only a queue of pending request metadata.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 from typing import Final
 
 Table = dict[tuple[str, str], str]
-"""The next state for each state and input."""
+"""Next state by state and input."""
 
 
 class MachineError(AssertionError):
-    """A module gave its machine an input that the table does not list: a bug in rnic."""
+    """The table has no transition for a module's input: a bug in rnic."""
 
 
 class Machine:
-    """One machine: its state, and the transitions that it has taken."""
+    """One machine: its current state, and the transitions taken."""
 
     __slots__ = ("_rows", "name", "state", "table")
 
@@ -30,7 +30,7 @@ class Machine:
 
     @property
     def taken(self) -> set[tuple[str, str]]:
-        """State and input of each row that was taken."""
+        """State and input of each transition taken."""
         return {(state, event) for state, row in self._rows.items() for event, way in row.items() if len(way) > 1}
 
     def step(self, event: str) -> str:

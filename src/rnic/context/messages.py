@@ -1,8 +1,8 @@
 """CtxMgt's messages as data: types, opcodes, headers, inner interfaces and channel payloads (002 chapters 2, 3 and 5).
 
-Headers and write payloads are drawn on one line with the high bits at the left, so their bytes are big-endian.
-Channel responses are drawn with the lowest word first: their vectors are little-endian. Fields of one vector carry
-the vector's size as their unit, so that bit numbers are those of the document.
+002 draws headers and write payloads on one line with the high bits on the left, so they are big-endian here. It draws
+channel responses with the lowest word first, so they are little-endian. All fields of a vector have the vector's size
+as their unit, so bit numbers match the document.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from rnic.spec.layout import Field, Layout
 
-# --- types (table 3.1 gives 1 to 6; the rest as in the published hardware)
+# --- types (1 to 6 are from table 3.1, the others from the published hardware)
 RD_QP_CXT: Final = 1
 WR_QP_CXT: Final = 2
 WR_CQ_CXT: Final = 3
@@ -49,7 +49,7 @@ RD_CQ_CST: Final = 2
 RD_EQ_K: Final = 1
 RD_EQ_ALL: Final = 2
 
-# --- sources, 3 bits; the request controller's channel is the source less 1
+# --- sources, 3 bits; the request controller's channel is the source minus 1
 CEU: Final = 1
 DB: Final = 2
 WP: Final = 3
@@ -68,19 +68,19 @@ SOURCE_NAMES: Final = {
 }
 ENGINES: Final = (DB, WP, RTC, RRC, EE, FE)
 EQ_DISABLE: Final = 1 << 31
-"""WR_EQ_FUNC: the highest address bit takes the EQ's event function away (table 3.1)."""
+"""WR_EQ_FUNC: the highest address bit disables the EQ's event function (table 3.1)."""
 MAX_CHUNKS: Final = 64
-"""Chunks in one MAP_ICM_EN (3.1: 256 KB / 4 KB)."""
+"""Most chunks in one MAP_ICM_EN (3.1: 256 KB / 4 KB)."""
 
-# --- kinds of requests: served by the cache, host memory or the metadata
+# --- kinds of requests, by what they access
 READ, WRITE, METADATA, RESERVED = "read", "write", "metadata", "reserved"
 
 
 class Request(NamedTuple):
     """One row of tables 2.2 and 3.1.
 
-    ``payloads`` are the byte lengths that its payload may have (``MAP_ICM_EN``: 16 for each chunk, in whole beats);
-    ``response`` is the width of the response payload in bits, 0 if there is none.
+    ``payloads`` are the legal payload lengths in bytes (``MAP_ICM_EN``: 16 per chunk, in whole beats); ``response`` is
+    the width of the response payload in bits, 0 if there is none.
     """
 
     type: int
@@ -125,7 +125,7 @@ REQUESTS: Final = tuple(
 )
 BY_CODE: Final = {(row.type, row.opcode): row for row in REQUESTS}
 READS: Final = {row.sources[0]: row for row in REQUESTS if row.kind == READ and CEU not in row.sources}
-"""Read request of each engine's channel, by source."""
+"""Read request of each engine channel, by source."""
 
 
 def vector(
@@ -137,7 +137,7 @@ def vector(
 
 
 def ascending(*rows: tuple[str, int, str]) -> list[tuple[str, int, int, str]]:
-    """Place rows of name, width, meaning from bit 0 upward; a name of ``""`` is a gap."""
+    """Assign bit positions to rows of name, width, meaning, from bit 0 upward; the name ``""`` is a gap."""
     out, at = [], 0
     for name, width, doc in rows:
         if name:
@@ -153,7 +153,7 @@ CEU_HEADER = vector(
     "big",
     "002 table 2.1, 3.1",
     (
-        ("type", 127, 124, "what the request works on"),
+        ("type", 127, 124, "object of the request"),
         ("opcode", 123, 120, "read, write, invalidate, modify"),
         ("addr", 95, 64, "number of the QP, CQ or EQ; chunk_num or page_cnt; bit 31 disables an EQ"),
         ("data", 63, 0, "event mask in the low half, or the ICM address to unmap"),
@@ -167,7 +167,7 @@ ENGINE_HEADER = vector(
     "big",
     "002 table 2.1, 3.2",
     (
-        ("type", 127, 124, "what the request works on"),
+        ("type", 127, 124, "object of the request"),
         ("opcode", 123, 120, "which fields"),
         ("addr", 119, 96, "number of the QP"),
     ),
@@ -180,8 +180,8 @@ WRITE_BACK = vector(
     "002 table 2.1 (63:60 state); design.md",
     (
         ("state", 63, 60, "QP state"),
-        ("flags_27_24", 59, 56, "the flags that share a byte with the state"),
-        ("psn", 23, 0, "the PSN that the opcode names"),
+        ("flags_27_24", 59, 56, "flags in the same byte as the state"),
+        ("psn", 23, 0, "PSN selected by the opcode"),
     ),
     "WR",
 )
@@ -227,8 +227,8 @@ PARSER_REQUEST = vector(
     "big",
     "002 5.1.2",
     (
-        ("type", 34, 31, "of the CEU request"),
-        ("opcode", 30, 27, "of the CEU request"),
+        ("type", 34, 31, "type of the CEU request"),
+        ("opcode", 30, 27, "opcode of the CEU request"),
         ("source", 26, 24, "1: the CEU"),
         ("qpn", 23, 0, "number of the QP, CQ or EQ"),
     ),
@@ -252,11 +252,11 @@ WRITE_REQUEST = vector(
     "big",
     "002 5.3.2 (R21 and data32), 5.6.2 (data53)",
     (
-        ("type", 127, 124, "of the request behind it"),
-        ("opcode", 123, 120, "of the request behind it"),
+        ("type", 127, 124, "type of the original request"),
+        ("opcode", 123, 120, "opcode of the original request"),
         ("source", 119, 117, "who asked"),
         ("state", 116, 113, "QP state of a write-back"),
-        ("flags_27_24", 112, 109, "the flags beside it"),
+        ("flags_27_24", 112, 109, "flags in the same byte"),
         ("data", 95, 64, "PSN of a write-back, or event mask"),
         ("addr", 63, 0, "host address of the context"),
     ),
@@ -267,7 +267,7 @@ DMA_HEADER = vector(
     16,
     "big",
     "002 5.5.2, 5.6.2",
-    (("addr", 95, 32, "host address"), ("len", 11, 0, "bytes, at most 256")),
+    (("addr", 95, 32, "host address"), ("len", 11, 0, "length in bytes, at most 256")),
     "WR",
 )
 SELECTED_CHANNEL = vector(
@@ -276,9 +276,9 @@ SELECTED_CHANNEL = vector(
     "little",
     "002 5.2.1",
     (
-        ("valid", 7, 7, "set with a choice, cleared by receive_req"),
+        ("valid", 7, 7, "set when a channel is selected, cleared by receive_req"),
         *(
-            (SOURCE_NAMES[source], source - 1, source - 1, "this channel is chosen")
+            (SOURCE_NAMES[source], source - 1, source - 1, "this channel is selected")
             for source in reversed(SOURCE_NAMES)
         ),
     ),
@@ -288,7 +288,7 @@ KEY_WORDS: Final = (
     *(0x08, 0x0C, 0x18, 0x1C, 0x20, 0x28, 0x3C, 0x40, 0x44, 0x48, 0x4C, 0x5C),
     *(0x6C, 0x70, 0x74, 0x78, 0x7C, 0x84, 0x8C, 0x90, 0x94),
 )
-"""Offsets of the QPC words that the cache keeps: 12 in the first extract FIFO, 9 in the second (4.2.1)."""
+"""Offsets of the cached QPC words: 12 in the first extract FIFO, 9 in the second (4.2.1)."""
 KEY_BYTES: Final = len(KEY_WORDS) * 4 - 2
 """Key bytes per QP, 82: the low half of word 20h is reserved."""
 
@@ -372,7 +372,7 @@ RRC_RESPONSE = vector(
     ),
     "RO",
 )
-"""All of §3.2's list in 256 bits: the three protection domains have the 12 bits that DEV_LIM promises."""
+"""The whole list of §3.2 in 256 bits: the three protection domains have 12 bits, as in DEV_LIM."""
 EE_RESPONSE = vector(
     "Execution engine response",
     40,
@@ -402,7 +402,7 @@ EE_RESPONSE = vector(
     ),
     "RO",
 )
-"""All of §3.2's list in 320 bits: the MTU code and the retry count have their 3 bits, the vector 8."""
+"""The whole list of §3.2 in 320 bits: MTU code and retry count have 3 bits each, the vector has 8."""
 FE_RESPONSE = vector(
     "Frame encap response",
     32,
@@ -433,13 +433,13 @@ FE_RESPONSE_IB = vector(
         ("", 8, ""),
         ("pkey", 16, "P_Key index"),
         ("", 64, ""),
-        ("slid", 16, "source LID, where RoCE has 15:0 of the source MAC"),
+        ("slid", 16, "source LID; bits 15:0 of the source MAC in RoCE mode"),
         ("", 32, ""),
-        ("dlid", 16, "destination LID, where RoCE has 15:0 of the destination MAC"),
+        ("dlid", 16, "destination LID; bits 15:0 of the destination MAC in RoCE mode"),
     ),
     "RO",
 )
-"""The same vector in InfiniBand mode, which an rnic device never uses: it speaks RoCE only."""
+"""The same vector in InfiniBand mode, which no rnic device uses, since the wire is RoCE only."""
 RESPONSES: Final = {
     DB: DB_RESPONSE,
     WP: WP_RESPONSE,

@@ -1,7 +1,7 @@
-"""Queue pair states: the transition of each modify command, and its attributes (IBA 10.3.1).
+"""Queue pair state transitions of the modify commands, and their attributes (IBA 10.3.1).
 
-Everything that decides whether a modify command is legal is in these tables: :data:`TRANSITIONS` for the
-commands, :data:`FIELDS` for the context fields that each attribute carries. Whatever is not listed is refused.
+These tables alone decide whether a modify command is legal: :data:`TRANSITIONS` for the commands, :data:`FIELDS` for
+the context fields of each attribute. Anything not listed is refused.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ DEST_QPN: Final = 1 << 20
 ATTRIBUTE_NAMES: dict[int, str] = {
     value: name for name, value in list(globals().items()) if name.isupper() and isinstance(value, int)
 }
-"""Names of the attributes, in the order of their bits (constants of states have such values, too, but are defined
-earlier, so that the attributes replace them)."""
+"""Attribute names by bit. State constants can have the same values, but they are defined earlier, so attributes replace
+them."""
 
 BITS: Final = tuple(1 << place for place in range(DEST_QPN.bit_length()))
 """Bits of the attributes."""
@@ -90,7 +90,7 @@ FIELDS: dict[int, tuple[str, ...]] = {
     STATE: (),
     CUR_STATE: (),
     EN_SQD_ASYNC_NOTIFY: (),
-    # The UDP ports and rnic's own options belong to the path: both ends agree on them when they connect.
+    # UDP ports and rnic's options belong to the path: both ends agree on them when they connect
     AV: (
         "rgid",
         "mgid_index",
@@ -114,8 +114,8 @@ FIELDS: dict[int, tuple[str, ...]] = {
     ),
     **{each.bit: (each.field,) for each in ATTRIBUTES},
 }
-"""QPC fields that each attribute carries. Attributes that are missing here are not supported: CAP, since
-rings are not resized, and the alternate path, which RoCE does not have."""
+"""QPC fields of each attribute. Missing attributes are not supported: CAP, since rings are not resized, and the
+alternate path, which RoCE does not have."""
 
 SUPPORTED = sum(FIELDS)
 
@@ -149,7 +149,7 @@ CREATION_FIELDS = (
     "window_packets",
     "xrcd",
 )
-"""Fields that RST2INIT takes besides its attributes, since this command creates the queue pair."""
+"""Fields that RST2INIT sets in addition to its attributes, since this command creates the queue pair."""
 
 _ANY_STATE = frozenset({RESET, INIT, RTR, RTS, SQD, SQE, ERR})
 _ALIVE = _ANY_STATE - {RESET}
@@ -161,7 +161,8 @@ IGNORED: Final = {
     ST_XRC_INI: MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER,
     ST_XRC_TGT: MAX_QP_RD_ATOMIC | RETRY_CNT | RNR_RETRY,
 }
-"""Attributes of the other half of an RC queue pair, which the kernel leaves out of a mask for XRC (uverbs)."""
+"""Attributes that do not apply to one half of an RC queue pair; the kernel removes them from a mask for XRC
+(uverbs)."""
 
 
 class Attributes(NamedTuple):
@@ -172,7 +173,7 @@ class Attributes(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """One modify command: the states it starts from, the one it leads to, its attributes by service type."""
+    """One modify command: its source states, its target state, its attributes by service type."""
 
     sources: frozenset[int]
     target: int
@@ -302,7 +303,7 @@ TRANSITIONS: dict[int, Transition] = {
 COMMAND_FOR: dict[tuple[int, int], int] = {
     (source, transition.target): opcode for opcode, transition in TRANSITIONS.items() for source in transition.sources
 }
-"""The command that leads from one state to another; a missing pair is not a legal transition."""
+"""Command by source and target state; a missing pair is not a legal transition."""
 
 
 def check(opcode: int, state: int, service: int, mask: int) -> int:
@@ -310,13 +311,13 @@ def check(opcode: int, state: int, service: int, mask: int) -> int:
 
     Args:
         opcode: command opcode.
-        state: the queue pair's present state.
+        state: the queue pair's current state.
         service: its service type, ``ST_*`` of :mod:`rnic.spec.states`.
         mask: attributes given, as ``opt_param_mask``.
 
     Returns:
-        ``ST_OK``; ``ST_BAD_OP`` for another command; ``ST_BAD_QP_STATE`` for a transition that is not listed;
-        ``ST_BAD_PARAM`` for attributes that are missing, not allowed here, or not supported.
+        ``ST_OK``; ``ST_BAD_OP`` for another command; ``ST_BAD_QP_STATE`` for an illegal transition; ``ST_BAD_PARAM``
+        for attributes that are missing, not allowed here, or not supported.
     """
     transition = TRANSITIONS.get(opcode)
     if transition is None:
@@ -330,8 +331,7 @@ def check(opcode: int, state: int, service: int, mask: int) -> int:
 
 
 def wrong_attributes(opcode: int, service: int, mask: int) -> tuple[int, int]:
-    """Return the required attributes that a mask lacks for a modify command, and those in it that the command does
-    not allow."""
+    """Return the attributes that a mask lacks for a modify command, and those in it that the command does not allow."""
     attributes = TRANSITIONS[opcode].attributes[service]
     allowed = (attributes.required | attributes.optional | STATE) & SUPPORTED
     return attributes.required & ~mask, mask & ~allowed
@@ -339,5 +339,5 @@ def wrong_attributes(opcode: int, service: int, mask: int) -> tuple[int, int]:
 
 @cache
 def fields(mask: int) -> tuple[str, ...]:
-    """Return the QPC fields that the supported attributes in ``mask`` carry."""
+    """Return the QPC fields of the supported attributes in ``mask``."""
     return tuple(name for attribute, names in FIELDS.items() if mask & attribute for name in names)

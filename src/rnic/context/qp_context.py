@@ -1,7 +1,7 @@
-"""The view of one QPC that ``transport`` uses: an object over the 256 bytes, with the fields as attributes.
+"""View of a QPC for the transport: an object that overlays the 256 bytes, with fields as attributes.
 
-A queue pair's context is the slot of the key-data cache in the device's arena; a draft has bytes of its own. There is
-no other copy: a store to an attribute changes the bytes, and a store to the bytes changes the attribute.
+A queue pair's context overlays its slot of the key-data cache in the device's arena; a draft has its own bytes. There
+is no other copy: a store to an attribute changes the bytes, and vice versa.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _MTU_BYTES = tuple(MTU_BYTES.get(code, 0) for code in range(QPC["mtu"].mask + 1)
 class QpContext(ctypes.BigEndianStructure):
     """One queue pair's context; attribute names are the field names of :data:`~rnic.context.qpc.QPC`.
 
-    ``mtu_bytes`` is the path MTU in bytes that the ``mtu`` code stands for (0 if the code is invalid).
+    ``mtu_bytes`` is the path MTU in bytes for the ``mtu`` code (0 if the code is invalid).
 
     Args:
-        data: initial bytes of a draft, at least 256. :meth:`at` makes a view of bytes that are elsewhere.
+        data: initial bytes of a draft, at least 256. :meth:`at` makes a view of other memory.
     """
 
     __slots__ = ("_ground",)
     _pack_ = 1
-    _layout_ = "ms"  # the one that packs; Python 3.14 wants it said
+    _layout_ = "ms"  # packed; Python 3.14 requires it to be explicit
     _fields_: ClassVar = structure(QPC)
 
-    # Declared for type checkers; the attributes themselves come from the layout table.
+    # declarations for type checkers; the layout table defines the attributes
     opt_param_mask: int
     state: int
     flags_27_24: int
@@ -126,7 +126,7 @@ class QpContext(ctypes.BigEndianStructure):
 
     @property
     def max_msg_bytes(self) -> int:
-        """Longest message in bytes, sent or received; ``msgmax`` 0 sets no own limit."""
+        """Longest message in bytes, sent or received; ``msgmax`` 0 means no limit of the queue pair."""
         return 1 << self.msgmax if self.msgmax else MAX_MSG_BYTES
 
     def load(self, data: bytes | bytearray | memoryview) -> None:

@@ -1,7 +1,7 @@
 """QPC: the queue pair context, 002 section 4.2.1, big-endian, and the 64-byte extension of ``design.md``.
 
-The documented 192 bytes stay as they are. Where 002 says "not used at present", a complete RC does use the
-field, with the meaning that 002 gives it.
+The 192 documented bytes are unchanged. Fields marked "not used at present" in 002 are used, with the meaning that 002
+gives them, since a complete RC needs them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ QPC_BYTES = 256
 QPC_DOCUMENTED_BYTES = 192
 
 OPT_GSO = 1 << 0
-"""The peer accepts GSO segments of one send, whose IP IDs are 0, 1, 2 ...."""
+"""The peer accepts GSO bursts, whose IP IDs count 0, 1, 2 ...."""
 OPT_NO_PROBE = 1 << 1
 """Send no tail-loss probes."""
 OPT_SQ_SIG_ALL = 1 << 2
@@ -46,7 +46,7 @@ DOCUMENTED: tuple[Field, ...] = (
     word("remote_qpn", 0x18, "the peer's QP number", _WR),
     bits("port", 0x1C, 26, 24, "port number", _WR),
     bits("pkey_index", 0x1C, 6, 0, "index into the P_Key table", _WR),
-    bits("rnr_retry", 0x20, 31, 24, "RNR NAKs to sit out before reporting an error; 7 is forever", _WR),
+    bits("rnr_retry", 0x20, 31, 24, "RNR retries before reporting an error; 7 is forever", _WR),
     bits("has_grh", 0x20, 23, 23, "global routing header in use", _WR),
     bits("my_lmc", 0x20, 22, 16, "local mask control", _WR),
     octet("ackto", 0x24, "local ACK timeout code", _WR),
@@ -89,22 +89,24 @@ EXTENSION: tuple[Field, ...] = (
     wide("sq_base", 0xD0, "virtual address of the send ring; its slab follows the last entry", 8, _WR),
     wide("rq_base", 0xD8, "virtual address of the receive ring", 8, _WR),
     octet("retry_cnt", 0xE1, "transport retries before the QP fails, 0 to 7", _WR),
-    octet("options", 0xE2, "bit 0 GSO agreed, 1 no probe, 2 all signaled, 3 credits, 4 both keep", _WR),
+    octet("options", 0xE2, "bit 0 GSO agreed, 1 no probe, 2 all signaled, 3 credits, 4 selective repeat", _WR),
     octet("sq_draining", 0xE3, "SQD reached with requests still outstanding", "RO"),
     octet("max_rd_atomic", 0xE4, "READs and atomics outstanding as requester", _WR),
     octet("max_dest_rd_atomic", 0xE5, "READs and atomics outstanding as responder", _WR),
-    half("udp_sport", 0xE6, "UDP source port, 0 for one made from the QP numbers", _WR),
+    half("udp_sport", 0xE6, "UDP source port, 0 to derive it from the QP numbers", _WR),
     half("udp_dport", 0xE8, "UDP destination port, 0 for 4791", _WR),
     octet("sq_max_sge", 0xEA, "scatter entries in one slab slot", _WR),
     octet("rq_max_sge", 0xEB, "scatter entries in one receive entry", _WR),
     word("srqn", 0xEC, "bit 31: uses an SRQ; 23:0: its number", _WR),
     half("sq_slab_bytes", 0xF0, "bytes of one slab slot", _WR),
     half("window_packets", 0xF2, "packets in flight, 0 for the device's default", _WR),
-    bits("extension_valid", 0xF4, 31, 31, "bytes C0h to F7h count; each queue pair of a command has them", _WR),
+    bits(
+        "extension_valid", 0xF4, 31, 31, "bytes C0h to F7h are valid, as in each queue pair created by a command", _WR
+    ),
     bits("access_flags", 0xF4, 15, 0, "remote rights of the QP, IBV_ACCESS_* bits", _WR),
     half("xrcd", 0xF8, "XRC domain of an XRC TGT QP", _WR),
 )
-"""Bytes C0h to FFh: what a complete RC needs and 002 lacks. E0h and the rest of F4h to FFh are reserved."""
+"""Bytes C0h to FFh: fields that a complete RC needs and 002 lacks. E0h and unlisted bits of F4h to FFh are reserved."""
 
 QPC = Layout("QPC", QPC_BYTES, "big", "002 4.2.1; design.md", DOCUMENTED + EXTENSION)
 
@@ -114,15 +116,16 @@ WITHOUT_EXTENSION = {
     "max_rd_atomic": 1,
     "max_dest_rd_atomic": MAX_RD_ATOMIC,
 }
-"""Extension values for a QPC of 192 bytes: only region rights restrict access, and no peer's depth is exceeded."""
+"""Extension values for a QPC of 192 bytes. Only region rights restrict access, and the READ depth is safe for any
+peer."""
 
 _ABSENT = QPC.pack(WITHOUT_EXTENSION)[QPC_DOCUMENTED_BYTES:]
 
 
 def settled(image: bytes | bytearray | memoryview) -> bytes:
-    """Return a QPC as the device runs on it: an invalid extension counts as absent.
+    """Return a QPC with defaults in place of an invalid extension, as the device uses it.
 
-    ``sq_draining`` is kept, since it belongs to the device.
+    ``sq_draining`` is unchanged, since it belongs to the device.
 
     Args:
         image: 256 bytes.

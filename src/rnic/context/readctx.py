@@ -19,7 +19,7 @@ class DmaRead(NamedTuple):
 class ReadCtx:
     """The module. ``pending`` is the queue of request metadata (type, opcode and QPN as in the CEU's header).
 
-    ``dma`` holds pending reads, ``answers`` the responses to the CEU: header and QPC bytes, ``None`` if the read
+    ``dma`` holds pending reads, ``answers`` the responses to the CEU: header and QPC bytes, or ``None`` if the read
     failed.
     """
 
@@ -31,17 +31,16 @@ class ReadCtx:
         self.answers: Fifo[tuple[bytes, bytes | None]] = Fifo()
 
     def request(self, port: DmaPort, request: bytes, header: bytes) -> None:
-        """Take ctxmdata's read request, 108 bits of :data:`~rnic.context.messages.READ_REQUEST`.
+        """Accept ctxmdata's read request, a :data:`~rnic.context.messages.READ_REQUEST` of 108 bits.
 
-        Its DMA header is {0, addr64, 0, len12}; the metadata that waits for the answer has type and opcode of the CEU
-        request's header.
+        Its DMA header is {0, addr64, 0, len12}; the pending metadata has type and opcode of the CEU request's header.
         """
         addr, length, qpn = (READ_REQUEST.get(request, name) for name in ("addr", "len", "qpn"))
         self.dma.append(DmaRead(port, (addr << 32 | length).to_bytes(16, "big")))
         self.pending.append(header[:1] + bytes(3) + qpn.to_bytes(4, "big") + bytes(8))
 
     def finish(self) -> bool:
-        """Do the oldest DMA read and answer the CEU; return false if there is none."""
+        """Perform the oldest DMA read and answer the CEU; return false if there is none."""
         if not self.dma:
             return False
         read = self.dma.popleft()

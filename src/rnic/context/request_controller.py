@@ -1,4 +1,4 @@
-"""request_controller: chooses the channel that key_qpc_data serves next, the CEU first, then each engine (002 5.2)."""
+"""request_controller: selects the channel that key_qpc_data serves next, the CEU first, then each engine (002 5.2)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VALID: Final = 1 << 7
 
 
 class RequestController:
-    """Chooses among the seven request FIFOs.
+    """Selects one of the seven request FIFOs.
 
     Args:
         fifos: channel 0 the CEU's, 1 to 6 the engine's (doorbell, WQE parser, RTC, RRC, EE, frame encap).
@@ -26,7 +26,7 @@ class RequestController:
         """One channel bit and the valid bit, 7; see :data:`rnic.context.messages.SELECTED_CHANNEL`."""
 
     def select(self) -> int:
-        """Choose a channel unless one is chosen; return its number, or -1 if every FIFO is empty."""
+        """Select a channel unless one is selected; return its number, or -1 if all FIFOs are empty."""
         if self.selected_channel & VALID:
             return (self.selected_channel & 0x7F).bit_length() - 1
         fifos = self._fifos

@@ -1,4 +1,4 @@
-"""Write-back of cached queue pairs: which are stale in host memory, and in which fields (002 4.3)."""
+"""Write-back of cached queue pairs: tracks the fields that are stale in host memory (002 4.3)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _PLACES: Final = [QPC[name].byte // WORD_BYTES for name in ("state", "next_send_
 _FIRST_WORD: Final = min(_PLACES)
 _LAST_WORD: Final = max(_PLACES)
 _LIVE: Final = ("ssn", "ra_buff_indx", "rmsn", "rq_wqe_counter", "sq_wqe_counter", "sq_draining")
-"""Fields that the engine changes besides state and PSNs: they have no channel; the whole context is written then."""
+"""Fields that the engine changes in addition to state and PSNs. They have no channel, so the whole context is
+written."""
 
 
 def _image(ctx: QpContext) -> Written:
@@ -31,11 +32,11 @@ def _live(ctx: QpContext) -> tuple[int, ...]:
 
 
 class WriteBack:
-    """State of each cached queue pair as host memory has it.
+    """State of each cached queue pair in host memory.
 
     Args:
         qps: the cache.
-        send: makes one engine's write: its channel, the request's opcode, QP number, PSN and state.
+        send: function that issues one engine write, from channel, request opcode, QP number, PSN and state.
     """
 
     __slots__ = ("_live", "_qps", "_round", "_seen", "_send", "_words", "_written", "edited")
@@ -46,15 +47,15 @@ class WriteBack:
         self._words = qps.words
         self._written: dict[int, Written] = {}
         self._seen: dict[int, tuple[slice, memoryview]] = {}
-        """Cached words that a PSN or state write covers, and their values at the last write."""
+        """Cached words covered by PSN and state writes, and their values at the last write."""
         self._live: dict[int, tuple[int, ...]] = {}
         self._round: list[int] = []
-        """Queue pairs still to be checked in this round."""
+        """Queue pairs still to check in this round."""
         self.edited: set[int] = set()
-        """Queue pairs with stores to the cache that only a write of the whole context carries."""
+        """Queue pairs with stores to the cache that require a write of the whole context."""
 
     def clear(self) -> None:
-        """Forget all queue pairs: nothing is cached anymore."""
+        """Forget all queue pairs, since nothing is cached anymore."""
         self._written.clear()
         self._seen.clear()
         self._live.clear()
@@ -68,32 +69,32 @@ class WriteBack:
         self.edited.discard(qpn)
 
     def level(self, qpn: int) -> None:
-        """Note that host memory equals the cache for a queue pair."""
+        """Record that host memory equals the cache for a queue pair."""
         ctx = self._qps.view(qpn)
         self._written[qpn] = _image(ctx)
         self._live[qpn] = _live(ctx)
         self.edited.discard(qpn)
 
     def lost(self, qpn: int) -> None:
-        """Note that a queue pair's write found no page."""
+        """Record that a queue pair's write found no page."""
         self._written.pop(qpn, None)
         self._seen.pop(qpn, None)
 
     def forget_writes(self) -> None:
-        """Write all queue pairs again: a write failed, and it is unknown for which."""
+        """Mark all queue pairs as not written: a write failed, and it is unknown for which one."""
         self._written.clear()
         self._seen.clear()
 
     def whole(self, qpn: int) -> bool:
-        """Return whether the whole context has to be written, since another field than state and PSNs changed."""
+        """Return whether the whole context must be written because a field other than state and PSNs changed."""
         return qpn in self._qps and (qpn in self.edited or _live(self._qps.view(qpn)) != self._live.get(qpn))
 
     def next(self, count: int, most: int) -> tuple[int, list[int]]:
-        """Check ``count`` queue pairs in turn, until ``most`` are found that may be stale in memory.
+        """Check the next ``count`` queue pairs, until ``most`` that may be stale in memory are found.
 
         Returns:
-            How many were checked, and the numbers of the stale ones. The cost does not grow with the number of cached
-            queue pairs, and an unchanged one costs almost nothing.
+            Number of queue pairs checked, and the numbers of the stale ones. The cost does not grow with the number of
+            cached queue pairs, and an unchanged one costs almost nothing.
         """
         moved: list[int] = []
         count = min(count, len(self._qps))
@@ -114,7 +115,8 @@ class WriteBack:
         self._seen[qpn] = words, memoryview(self._words[words].tobytes()).cast("Q")
 
     def write(self, qpn: int) -> bool:
-        """Make the writes of RTC, RRC and EE if something changed since the last; return whether there was any."""
+        """Issue the writes of RTC, RRC and EE for fields that changed since the last write; return whether there were
+        any."""
         if qpn not in self._qps:
             return False
         new = _image(self._qps[qpn])

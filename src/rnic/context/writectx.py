@@ -33,7 +33,7 @@ _PSN_AT: Final = {
     WR_QP_UAPST: QPC["last_acked_psn"].byte + 1,
     WR_QP_EPST: QPC["expected_psn"].byte + 1,
 }
-"""Offsets of the three PSN bytes in the QPC; the byte before them is another field's, or zero."""
+"""Offsets of the three PSN bytes in the QPC; the byte before them belongs to another field or is zero."""
 _STATE_AT: Final = QPC["state"].byte
 _MASK_AT: Final = EQC["event_mask"].byte
 _ZEROS: Final = {(WR_CQ_CXT, WR_CQ_INVALID): CQC_BYTES, (WR_EQ_CXT, WR_EQ_INVALID): EQC_BYTES}
@@ -55,7 +55,7 @@ class DmaWrite(NamedTuple):
 class WriteCtx:
     """The module. ``ctxdata`` holds payloads from ceu_parser, ``dma`` the pending groups of writes.
 
-    One request makes one group. All its writes are attempted; the group succeeds if all of them do.
+    One request forms one group. All its writes are attempted; the group succeeds if all of them succeed.
     """
 
     __slots__ = ("ctxdata", "dma", "fifo", "machine")
@@ -67,13 +67,13 @@ class WriteCtx:
         self.dma: Fifo[tuple[bytes, tuple[DmaWrite, ...]]] = Fifo()
 
     def request(self, port: DmaPort, addr: int, header: bytes, source: int) -> None:
-        """Take ctxmdata's write request, packed as :data:`~rnic.context.messages.WRITE_REQUEST`."""
-        # a write-back's state and flags are the first byte of its data
+        """Accept ctxmdata's write request, packed as :data:`~rnic.context.messages.WRITE_REQUEST`."""
+        # the first byte of a write-back's data has state and flags
         who = source << 13 | (header[8] << 5 if source != CEU else 0)
         self.fifo.append((port, _REQUEST.pack(header[0], who, int.from_bytes(header[12:], "big"), addr)))
 
     def step(self) -> bool:
-        """Turn one request into DMA writes; return false if there is none."""
+        """Convert one request into DMA writes; return false if there is none."""
         if not self.fifo:
             return False
         port, request = self.fifo.popleft()
@@ -99,7 +99,7 @@ class WriteCtx:
         return True
 
     def finish(self) -> tuple[bytes, bool] | None:
-        """Do the oldest group of DMA writes; return its request and whether all succeeded, or ``None``."""
+        """Perform the oldest group of DMA writes; return its request and whether all succeeded, or ``None``."""
         if not self.dma:
             return None
         request, writes = self.dma.popleft()
