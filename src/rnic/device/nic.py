@@ -569,7 +569,7 @@ class Nic:
         self.globals.raise_cause(IRQ_QP_FAULT)
 
     def make_flow(self, ctx: QpContext) -> Flow:
-        """Return the path to the peer that a connected QP's context names."""
+        """Return the path to the peer in a connected QP's context."""
         return self._paths.connected(ctx)
 
     def flow_to(self, ctx: QpContext, message: Message) -> Flow:

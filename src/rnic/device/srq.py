@@ -115,7 +115,7 @@ class SharedReceiveQueue:
         return wqe
 
     def available(self) -> int:
-        """Return the number of entries posted and not taken."""
+        """Return the number of posted entries that are not taken yet."""
         return self.ring.available() + len(self._returned)
 
     def kept_back(self, most: int) -> int:
@@ -123,7 +123,7 @@ class SharedReceiveQueue:
         return self.ring.kept_back(most)
 
     def readable(self) -> bool:
-        """True if the next entry can be read, if one is posted."""
+        """False if an entry is posted but cannot be read."""
         return bool(self.returned) or self.ring.readable()
 
     def give_back(self, wqe: ReceiveWqe) -> None:

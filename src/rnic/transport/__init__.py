@@ -1,5 +1,6 @@
 """The transport: requester, completer and responder of RC, UC and UD as pure state machines.
 
-This room is the reference that others may check a NIC against: readable first. What it needs from the device
-around it is in :mod:`rnic.transport.host`; the middles of long messages go as runs (:mod:`rnic.transport.runs`).
+This package is the reference against which other NICs may be checked, so readability comes first.
+:mod:`rnic.transport.host` is its interface to the device. MIDDLE packets of long messages are handled as runs
+(:mod:`rnic.transport.runs`).
 """

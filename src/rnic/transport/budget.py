@@ -1,15 +1,15 @@
-"""One slot's account in the device's in-flight budget page (:mod:`rnic.state.budget`): the reference.
+"""One slot's account in the device's in-flight budget page (:mod:`rnic.state.budget`), reference implementation.
 
-Each slot, a program's or the NIC process, learns for itself what a peer takes (:mod:`rnic.transport.inflight`), and
-shows here what it has in flight and has learned. All together have no more in flight than the one among them that has
-learned the most may: a later one finds what the others leave. While others wait, each keeps to its part, so what it
-gives back is theirs; a slot whose queue pairs do not wait leaves the rest to the others.
+Each slot (a program's, or the NIC process's) learns a peer's limit for itself (:mod:`rnic.transport.inflight`), and
+publishes here its packets in flight and the learned limit. Together, the slots have no more in flight than the largest
+learned limit. While other slots wait, each keeps to its share, so that packets it releases make room for them; a slot
+without waiting queue pairs leaves its unused share to the others.
 
-Packets from one slot of the device to another are on no account there but the NIC's: each slot has a receive buffer of
-its own, as each peer has.
+Packets from one slot of the device to another count only in the NIC's account: each slot has its own receive buffer,
+like a peer.
 
-No slot is kept below :data:`LEAST` packets in flight, whatever stands in the page: their ACKs are what tells a slot
-that there is room again, since no process wakes another for that.
+A slot may always have :data:`LEAST` packets in flight, whatever the page says: it notices free room only when their
+ACKs arrive, since no process wakes another for that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rnic.mem.order import load32, store32
 from rnic.state.budget import BUDGET, BYTES, ENTRIES, NIC_ENTRY, SHARE, SLOTS, share_at
 
 LEAST: Final = 4
-"""Packets that a slot may have in flight to a peer, and in all, whatever others have."""
+"""Packets that a slot may always have in flight to a peer, and in total."""
 
 _SLOTS, _LIMIT = BUDGET["slots"].byte, BUDGET["limit"].byte
 _HELD, _LEARNED, _WAITS = (SHARE[name].byte for name in ("held", "limit", "waits"))
@@ -30,7 +30,7 @@ _NOTHING = bytes(SHARE.size)
 
 
 class Budget:
-    """One slot's account: it limits the slot, and shows the other slots what this one uses.
+    """One slot's account: limits the slot, and publishes its use to other slots.
 
     Args:
         page: the budget page.
@@ -49,14 +49,15 @@ class Budget:
         self.slot = slot
 
     def nic_limit(self, own: int) -> int:
-        """Return the number of packets that this slot may have in flight in all, if its own account says ``own``."""
+        """Return the number of packets that this slot may have in flight in total, given the limit ``own`` of its
+        account."""
         return self._left(self._others(NIC_ENTRY), own, own, max(load32(self.page, _LIMIT), LEAST))
 
     def limit(self, entry: int, own: int, most: int) -> int:
         """Return the number of packets that this slot may have in flight to the peer of an entry.
 
         Args:
-            entry: number of the peer's entry; an unknown entry leaves ``own``.
+            entry: number of the peer's entry; for an unknown entry, ``own`` is returned.
             own: packets that the slot's own account allows.
             most: upper bound of every account.
         """
@@ -67,7 +68,7 @@ class Budget:
 
     @staticmethod
     def _left(others: list[tuple[int, int, int]], own: int, most: int, pool: int) -> int:
-        """Return the packets of a pool that the others leave."""
+        """Return the part of a pool of packets that other slots leave."""
         part = pool // (1 + len(others))
         left = pool - sum(max(held, min(learned, most, part) if waits else 0) for held, learned, waits in others)
         return min(own, max(left, LEAST))
@@ -77,7 +78,8 @@ class Budget:
         return bool(self._others(NIC_ENTRY))
 
     def _others(self, entry: int) -> list[tuple[int, int, int]]:
-        """Return held, learned and waiting of each other slot that has packets in flight to an entry, or waits."""
+        """Return packets held, learned limit and waiting flag of each other slot with packets in flight to an entry or
+        waiting."""
         page, seen = self.page, []
         for slot in range(min(load32(page, _SLOTS), SLOTS)):
             at = share_at(entry, slot)
@@ -88,7 +90,7 @@ class Budget:
         return seen
 
     def show(self, entry: int, held: int, learned: int, waits: bool) -> None:
-        """Publish what this slot has in flight to an entry; do nothing for an unknown entry.
+        """Publish this slot's packets in flight to an entry; ignore an unknown entry.
 
         Unchanged values are not stored again, since other cores read these cache lines.
         """

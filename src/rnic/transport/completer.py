@@ -1,7 +1,7 @@
 """Completer, 002's requester receive control: ACKs, NAKs, READ and atomic responses (IBA 9.7.6, 9.7.7).
 
-Every handler first checks the response's PSN: before the oldest outstanding PSN it is stale, after the last PSN
-sent it is a ghost. Both are dropped, each with its own counter.
+Every handler first checks the response's PSN. A response before the oldest outstanding PSN is stale, one after the last
+PSN sent is a ghost; both are dropped, each with its own counter.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Completer(QpRecord):
             if requester.piece_count:
                 self._implied_nak(due, now_ns)
             else:
-                # rewound already: requests after the READ are retransmitted with it, though they were acknowledged
+                # rewound already: requests after the READ are retransmitted with it, although they were acknowledged
                 self.host.counters.bump(DropReason.STALE_RESPONSE.value)
                 requester.advance(due, now_ns)
             return False
@@ -142,7 +142,7 @@ class Completer(QpRecord):
         timed = requester.ack_timeout or requester.probing
         if psn == self.implied_psn and (timed or now_ns - self.implied_at < requester.retransmit_interval):
             # Responses sent before the rewind imply the same NAK again: that is not a new loss and costs no retry.
-            # If the response is lost again, a probe or the ACK timeout, if on, asks for it.
+            # If the response is lost again, a probe or the ACK timeout requests it.
             return
         self.implied_psn = psn
         self.implied_at = now_ns
@@ -227,10 +227,10 @@ class Completer(QpRecord):
             size = len(packet.payload)
             expected = min(requester.mtu, message.length - offset)
             row = packet.row
-            # After a retry from the middle, responses to the first request may still arrive: a MIDDLE in place of the
-            # FIRST that the retransmitted request draws. The PSN shows that the bytes are the same.
+            # After a retry from the middle, responses to the original request may still arrive: a MIDDLE instead of the
+            # FIRST of the retransmitted request. The PSN shows that the bytes are the same.
             misplaced = got if row.start else not message.received
-            # A packet that a probe asked for alone arrives as the end of that answer, or inside the longer response.
+            # a packet requested alone by a probe arrives as the end of that response, or inside the longer one
             probed = asked or packet.psn == requester.asked_psn
             if size != expected or (row.end != last and not probed) or misplaced:
                 self.qp.fail_send(BAD_RESP_ERR, packet.opcode)
@@ -243,17 +243,17 @@ class Completer(QpRecord):
         if not payload.valid or (data and not payload.write(offset, data)):
             self.qp.fail_send(LOC_PROT_ERR, 0)
             return
-        # No credits from here: common NICs put 0 into the AETH of a READ response (software.md section 4).
+        # ignore the credits: common NICs put 0 into the AETH of a READ response (software.md section 4)
         self.took(1, now_ns)
         if asked and packet.row.start and packet.row.end and requester.piece_count:
-            # The answer to the probe shows that the response due next was lost: else it had arrived before. If a SEND
-            # or WRITE comes before that response, it shows nothing: the SEND or WRITE may be what was lost.
+            # The answer to the probe shows that the next response was lost: otherwise it would have arrived before. If
+            # a SEND or WRITE precedes that response, it shows nothing: the SEND or WRITE may have been lost.
             due = requester.piece().next_psn
             if due == requester.una:
                 self._implied_nak(due, now_ns)
 
     def took(self, count: int, now_ns: int) -> None:
-        """Count ``count`` response packets of the oldest request, which were placed in order."""
+        """Account for ``count`` response packets of the oldest request, placed in order."""
         requester = self.requester
         piece = requester.piece()
         message = requester.message(piece.index)

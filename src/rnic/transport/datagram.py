@@ -1,4 +1,4 @@
-"""Unreliable datagrams: one packet a message, a Q_Key instead of a connection (IBA 9.8; 004 "UD RX")."""
+"""Unreliable datagrams: one packet per message, a Q_Key instead of a connection (IBA 9.8; 004 "UD RX")."""
 
 from __future__ import annotations
 

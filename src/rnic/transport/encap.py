@@ -78,7 +78,7 @@ class FrameBatch:
         return frames_of(self.max_segments, length)
 
     def reserve(self, length: int, count: int) -> int:
-        """Account for ``count`` frames of the segment size that the caller appends. Return the first frame's IP ID."""
+        """Reserve room for ``count`` full-sized frames that the caller appends. Return the first frame's IP ID."""
         ident = self.count
         self.count += count
         self.length += length * count
@@ -90,7 +90,8 @@ class FrameBatch:
         Args:
             head: first eight bytes of each BTH.
             psn: PSN of the first frame.
-            view: payload of all frames. Its owner may change it meanwhile, so it is copied before the ICRC is computed.
+            view: payload of all frames. It is copied before the ICRC is computed, since the program may change it at
+                any time.
             ack_every: request an ACK if the PSN is a multiple of this; 0 for never.
         """
         flow = self.flow
@@ -101,7 +102,7 @@ class FrameBatch:
         at = 0
         while count:
             if count >= most and (not self.count or self.room(length) == most):
-                # a whole burst at once, without the bookkeeping of a burst that grows
+                # a whole burst at once, without the bookkeeping of a growing burst
                 taken = most
                 buffers: list[Buffer] = []
                 part = memoryview(bytes(view[at : at + most * mtu]))
@@ -118,7 +119,8 @@ class FrameBatch:
             count -= taken
 
     def add(self, header: bytes, payload: Buffer = b"") -> None:
-        """Pad one frame, add its ICRC and append it. The payload is copied first: its owner may change it meanwhile."""
+        """Pad one frame, add its ICRC and append it. The payload is copied first, since the program may change it at
+        any time."""
         size = len(payload)
         pad = -size & 3
         length = len(header) + size + pad + 4

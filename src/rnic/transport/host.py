@@ -1,4 +1,4 @@
-"""Device as the transport needs it."""
+"""Interface of the transport to the device."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class ReceiveSource(Protocol):
         """Return the next posted entry, or ``None``."""
 
     def available(self) -> int:
-        """Return the number of entries posted and not taken."""
+        """Return the number of posted entries that are not taken yet."""
 
     def kept_back(self, most: int) -> int:
-        """Return how many of ``most`` entries are kept back: 0 if the ring holds no more than that."""
+        """Return how many of ``most`` entries to keep back: 0 if the ring is too short."""
 
     def readable(self) -> bool:
-        """True if the next entry can be read, if one is posted."""
+        """False if an entry is posted but cannot be read."""
 
 
 class TransportConfig(Protocol):
@@ -93,16 +93,16 @@ class Host(Protocol):
         """Send ``bursts`` of a queue pair that has no more turns."""
 
     def arm(self, qp: QueuePair) -> None:
-        """Move the wake-up of ``qp`` forward to ``qp.deadline_ns``, which is before ``qp.armed_ns``."""
+        """Re-arm the timer of ``qp`` at ``qp.deadline_ns``, which is earlier than ``qp.armed_ns``."""
 
     def event(self, event_type: int, number: int, status: int = 0) -> None:
         """Raise an asynchronous event."""
 
     def fault(self, number: int) -> None:
-        """Note that a queue pair stopped for an error, whether or not an event or a completion reports it."""
+        """Record that a queue pair stopped because of an error, whether or not an event or a completion reports it."""
 
     def make_flow(self, ctx: QpContext) -> Flow:
-        """Return the path to the peer that a connected QP's context names."""
+        """Return the path to the peer in a connected QP's context."""
 
     def flow_to(self, ctx: QpContext, message: Message) -> Flow:
         """Return the path to the destination of a UD send."""

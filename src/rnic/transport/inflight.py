@@ -1,34 +1,32 @@
-"""Budget of packets in flight at once: one for the NIC, one for each peer (``design.md``, "Many at once").
+"""Limits on packets in flight: one for the NIC, one for each peer (``design.md``, "Many at once").
 
-A window for each queue pair alone bounds nothing: a thousand queue pairs with a window each fill any receive buffer,
-and what overflows there is retransmitted by all of them. So a requester asks here before it sends, and returns what
-was acknowledged. The unit is the packet, whatever its size; a READ counts its response packets.
+Per-QP windows alone are not enough: a thousand queue pairs overflow any receive buffer, and all of them retransmit what
+overflowed. So a requester reserves packets here before it sends, and releases acknowledged ones. The unit is the
+packet, whatever its size; a READ counts its response packets.
 
-**The NIC's limit** is fixed: half of the packets that its own receive buffer surely holds, or all where those are few.
-READ responses and ACKs come back to it; the other half is for what peers send unasked.
+**The NIC's limit** is fixed: half of the packets that its receive buffer is sure to hold, or all if those are few. READ
+responses and ACKs use this half; the other half is for requests of peers.
 
-**A peer's limit** is learned, since its buffer, its pace and the number of others that send to it are unknown. It
-starts at :data:`FIRST` and grows by half of what is acknowledged, by a quarter once something was lost, until packets
-queue for a quarter of :data:`QUEUE_NS`; then by :data:`STEP` packets a round trip until they queue for all of it.
-Packets queue for as long as a round trip is longer than the shortest of late. Since
-all senders to a peer see the same delay, all of them together keep no more there than it serves in that time.
-Three things make the limit smaller, at most once a round trip each:
+**A peer's limit** is learned, since its buffer, its speed and the number of its senders are unknown. It starts at
+:data:`FIRST` and grows by half of the acknowledged packets, or a quarter after a loss, until the queueing delay is a
+quarter of :data:`QUEUE_NS`; then by :data:`STEP` packets per round trip until it is :data:`QUEUE_NS`. The queueing
+delay is the round-trip time minus the shortest recent one. All senders to a peer see the same delay, so together they
+queue no more than the peer serves in that time. Three events cut the limit, each at most once per round trip:
 
-* longer queues, :data:`SAMPLES` times in a row: in proportion, by half at most and not below :data:`CROWDED`.
-* a loss: half, not below :data:`LOSSY`.
-* no sign of life within an ACK timeout: down to :data:`LEAST`, so that a peer that is gone does not hold what others
-  could use.
+* a longer queueing delay, :data:`SAMPLES` times in a row: in proportion, at most by half and not below :data:`CROWDED`.
+* a loss: by half, not below :data:`LOSSY`.
+* no response within an ACK timeout: to :data:`LEAST`, so that a dead peer does not hold packets that others could use.
 
-A queue pair that finds no room waits here, and gets a turn once there is room for a whole :data:`QUANTUM`: a few queue
-pairs at a time send full bursts, in place of all of them single packets, since each turn and its ACK cost as much as
-many packets. Programs take turns, and so do the queue pairs of each; one that gets a turn while others wait sends its
-quantum and waits again. A queue pair that does not wait yet
-queues up behind those that do, with one exception: one that has nothing in flight and wants no more than :data:`LEAST`
-packets passes them, up to :data:`OVERTAKE` packets beyond the limits, since it would wait for a quantum's round trip
-with a message that takes none. No more than that many packets pass between two turns of waiting queue pairs.
+A queue pair that finds no room waits here and gets a turn once there is room for a whole :data:`QUANTUM`. So a few
+queue pairs send full bursts instead of all of them sending single packets, since a turn and its ACK cost as much as
+many packets. Programs are served round robin, and so are the queue pairs of each; one that gets a turn while others
+wait sends its quantum and waits again. A queue pair normally queues behind those that wait, with one exception: if it
+has nothing in flight and needs at most :data:`LEAST` packets, it overtakes them, since a short message should not wait
+for the round trip of a quantum. Up to :data:`OVERTAKE` packets may do so between two turns of waiting queue pairs, even
+beyond the limits.
 
-Where programs run the data path themselves, each has accounts of its own, and a page that all of a device share bounds
-what they have in flight together (:mod:`rnic.transport.budget`): room is then what the others leave.
+If programs run the data path themselves, each has its own accounts, and a page shared by all programs of a device
+bounds their total in flight (:mod:`rnic.transport.budget`).
 """
 
 from __future__ import annotations
@@ -49,28 +47,29 @@ if TYPE_CHECKING:
     from rnic.wire.flow import Flow
 
 FIRST = 16
-"""Limit of packets in flight to a new peer."""
+"""Initial limit of packets in flight to a peer."""
 LOSSY = 32
 """Lowest limit of packets in flight after losses on the path to a peer."""
 CROWDED = 64
-"""Lowest limit of packets in flight to a slow peer: below it, our packets do not cause the longer round trips."""
+"""Lowest limit of packets in flight to a slow peer: with fewer, our packets are not the cause of long round trips."""
 LEAST = 4
 """Limit of packets in flight to a peer that does not answer."""
 STEP = 4
-"""Packets by which a limit grows in a round trip, once it has been cut."""
+"""Packets by which a limit grows per round trip once it has been cut."""
 QUANTUM = 64
-"""Packets that there must be room for before a queue pair that waits is given a turn; fewer where limits are small."""
+"""Room in packets that a waiting queue pair needs to get a turn; less if limits are small."""
 SMALL_QUANTUM = 16
 OVERTAKE = 16
-"""Packets of short messages that pass waiting queue pairs, and exceed the limits."""
+"""Most packets of short messages that overtake waiting queue pairs and exceed the limits."""
 QUEUE_NS = 1_500_000
-"""Nanoseconds that packets may queue at a peer: at 2 to 4 us for each, 400 to 750 of them."""
+"""Target queueing delay at a peer in nanoseconds: 400 to 750 packets at 2 to 4 us each."""
 SAMPLES = 8
-"""Round trips in a row that must all be too long: a single one may be due to the CPU scheduler."""
+"""Consecutive long round trips required for a cut: a single one may be due to the CPU scheduler."""
 LOW_NS = 100_000_000
-"""The shortest round trip is remembered for one to two times this long: a machine that became slower is no queue."""
+"""The shortest round trip is remembered for one to two such intervals, so that a machine that became slower is not
+taken for a queue."""
 _MAX_PEERS = 4_096
-"""Accounts above which those that no queue pair uses are forgotten."""
+"""Number of accounts above which unused ones are freed."""
 
 
 _ONE = 1 << FRACTION_BITS
@@ -158,10 +157,9 @@ class Peer(Record):
                 self._cut(max(limit >> 1, limit * QUEUE_NS // queue_ns), CROWDED, now_ns)
 
     def acknowledged(self, packets: int) -> None:
-        """Count acknowledged packets, and raise the limit if it was what held packets back.
+        """Count acknowledged packets, and raise the limit if packets were held back by it.
 
-        A waiting queue pair shows that too: turns are given for whole quanta, and short messages leave most of one
-        empty.
+        A waiting queue pair also shows this: turns are granted in whole quanta, which short messages do not fill.
         """
         limit = self.limit_16
         most = self.most << FRACTION_BITS
@@ -191,18 +189,18 @@ class Peer(Record):
 def _quantum(limit: int, shared: bool) -> int:
     """Return the number of packets in one turn, given a peer's limit.
 
-    Where it is ``shared``, half of what may be in flight, so that one turn is in flight while the next is made.
-    A single sender sends a few packets at a time: a loss shows by the packets after it.
+    If it is ``shared``, a turn is half of the limit, so that one turn is in flight while the next is built. A single
+    sender sends a few packets at a time, so that later packets reveal a loss.
     """
     small = min(SMALL_QUANTUM, limit)
     return max(small, min(QUANTUM, limit >> 1)) if shared else small
 
 
 class Entries(Protocol):
-    """Hands out the entries of the page that a whole device shares."""
+    """Allocates entries of the device's budget page."""
 
     def enter(self, address: bytes, port: int) -> int:
-        """Enter a peer. Return its entry, which has one more user; 0 if no entry is left."""
+        """Add a user to a peer's entry, which is allocated if needed. Return the entry; 0 if none is left."""
 
     def leave(self, address: bytes, port: int) -> None:
         """Remove one user from the peer's entry."""
@@ -214,7 +212,7 @@ NOBODY = Peer(memoryview(bytearray(PEER.size)), 0, FIRST, FIRST)
 
 @view(INFLIGHT)
 class InflightRecord(Record):
-    """The record of all packets in flight."""
+    """Record of the NIC's packets in flight."""
 
     __slots__ = ()
 
@@ -272,18 +270,18 @@ class Inflight:
         self._entries: Entries | None = None
 
     def share(self, budget: Budget, entries: Entries) -> None:
-        """Obey the device's budget page from now on: enter all known peers in it."""
+        """Start to use the device's budget page: allocate entries for all known peers."""
         self._budget, self._entries = budget, entries
         for (address, port), peer in self._known.items():
             peer.entry = entries.enter(address, port)
         self.show()
 
     def begin_wide(self) -> None:
-        """Let new peers begin with the NIC's limit, as NICs in hardware do: their buffers hold what arrives."""
+        """Start new peers at the NIC's limit, for peers that buffer all packets, as hardware NICs do."""
         self._first = self.limit
 
     def show(self) -> None:
-        """Update what this slot shows in the budget page, if there is one."""
+        """Update this slot's shares in the budget page, if there is one."""
         for peer in self._known.values():
             self._show(peer)
         self._show_all()
@@ -313,8 +311,8 @@ class Inflight:
             self._budget.show(NIC_ENTRY, held, account.limit, account.waited_for > 0)
 
     def limit_to(self, peer: Peer) -> int:
-        """Return the number of packets that this slot may have in flight to a peer, less what the device's other slots
-        have in flight to it."""
+        """Return the number of packets that this slot may have in flight to a peer, considering other slots of the
+        device."""
         limit, budget = peer.limit_16 >> FRACTION_BITS, self._budget
         if budget is None:
             return limit
@@ -322,7 +320,8 @@ class Inflight:
         return budget.limit(entry, limit, self._account.limit) if entry else limit
 
     def limit_of_all(self) -> int:
-        """Return the number of packets that this slot may have in flight in all, as :meth:`limit_to`."""
+        """Return the number of packets that this slot may have in flight in total, considering other slots of the
+        device."""
         limit: int = self._account.limit
         return limit if self._budget is None else self._budget.nic_limit(limit)
 
@@ -342,12 +341,12 @@ class Inflight:
 
     @property
     def promised(self) -> int:
-        """Packets for which turns were given that have not been sent."""
+        """Packets granted to turns and not sent yet."""
         return self._account.promised
 
     @property
     def overtaken(self) -> int:
-        """Packets that passed waiting queue pairs since one of these was given a turn."""
+        """Packets that overtook waiting queue pairs since one of these got a turn."""
         return self._account.overtaken
 
     @property
@@ -392,8 +391,7 @@ class Inflight:
         self._sweep_at = max(_MAX_PEERS, 2 * len(self._known))
 
     def room(self, requester: SendQueue, want: int) -> int:
-        """Return the number of packets that a requester may send now, if it has ``want``, at least 1, to send; 0 if it
-        has to wait."""
+        """Return how many of ``want`` packets, at least 1, a requester may send now; 0 if it must wait."""
         peer = requester.peer
         account = self._account
         own = requester.admitted
@@ -408,11 +406,11 @@ class Inflight:
             want = min(want, own)
         if room >= want or room >= min(_quantum(limit, self.shared(requester)), nic):
             return room
-        # peers that do not answer may use up the NIC's limit: a peer with nothing in flight still gets a little
+        # unresponsive peers may use up the NIC's limit: a peer with nothing in flight still gets a few packets
         return self._slips(requester, want, limit, nic) if inflight else min(want, LEAST, limit)
 
     def _slips(self, requester: SendQueue, want: int, limit: int, nic: int) -> int:
-        """Return ``want`` if it is small enough to pass waiting queue pairs, else 0."""
+        """Return ``want`` if it is small enough to overtake waiting queue pairs, else 0."""
         account, peer = self._account, requester.peer
         if requester.admitted or requester.inflight + want > LEAST:
             return 0
@@ -425,14 +423,14 @@ class Inflight:
         return want if room >= want else 0
 
     def shared(self, requester: SendQueue) -> bool:
-        """Return whether others have packets in flight or wait for room, and may take the room that is left."""
+        """Return whether others have packets in flight or wait for room, and may take free room."""
         return self._account.packets > requester.inflight or bool(self._account.waited_for) or self.crowded()
 
     def enough(self, requester: SendQueue, packets: int, want: int) -> bool:
-        """Return whether a queue pair that sends ``packets`` now finds room for more of ``want`` without an answer to
-        them.
+        """Return whether a queue pair that sends ``packets`` now will find room for more of ``want`` before they are
+        acknowledged.
 
-        One that joins meanwhile and takes some room gives it back; but then it has to be room for a whole turn.
+        Another one may take room in the meantime and will return it, but then there must be room for a whole turn.
         """
         peer, account = requester.peer, self._account
         limit, nic = self.limit_to(peer), self.limit_of_all()
@@ -444,7 +442,7 @@ class Inflight:
         return room >= min(want, _quantum(limit, True), nic)
 
     def take(self, requester: SendQueue, packets: int) -> None:
-        """Count ``packets`` more of a requester in flight."""
+        """Count ``packets`` more in flight for a requester."""
         own = requester.admitted
         if own:
             own = min(own, packets)
@@ -452,7 +450,7 @@ class Inflight:
         self.took(requester.peer, packets, own)
 
     def took(self, peer: Peer, packets: int, own: int) -> None:
-        """Count ``packets`` more in flight to a peer, of which ``own`` had been promised."""
+        """Count ``packets`` more in flight to a peer, of which ``own`` were promised."""
         account = self._account
         peer.inflight += packets
         account.packets += packets
@@ -475,7 +473,7 @@ class Inflight:
         self._show_all()
 
     def wait(self, requester: SendQueue) -> None:
-        """Queue the requester for room; its queue pair is given a turn once there is."""
+        """Queue the requester for room; its queue pair gets a turn once there is room."""
         if requester.parked:
             return
         requester.parked = 1
@@ -512,7 +510,7 @@ class Inflight:
                 self._account.spare_line = line
 
     def _queue(self, how: Callable[[memoryview, int, int, int], None], peer: Peer) -> None:
-        """Add a peer to the queue of peers with waiting queue pairs, or remove it."""
+        """Add or remove a peer in the list of peers with waiting queue pairs."""
         how(self._cells, (self.record >> WORD_SHIFT) + _PEERS, _NEXT_PEER, peer.record)
         self._account.waited_for += 1 if how is lists.append else -1
 
@@ -531,7 +529,7 @@ class Inflight:
         return 0
 
     def turn_over(self, requester: SendQueue) -> None:
-        """End a requester's turn: return the unused rest of its promise to the others."""
+        """End a requester's turn: release the unused part of its promise."""
         own = requester.admitted
         if own:
             requester.admitted = 0

@@ -1,7 +1,7 @@
-"""Send work requests between fetch and completion: views on the send WQEs of a queue pair.
+"""Send work requests from fetch to completion: views of a queue pair's send WQEs.
 
-The first eight words of a slot are the SQ entry as it was fetched. Software may write its ring meanwhile, so what was
-checked is what is used; scatter lists and inline data stay in the ring, and are checked whenever they are used.
+The first eight words of a slot are the SQ entry as it was fetched. This copy is used, since software may write its ring
+at any time; scatter lists and inline data stay in the ring and are checked at each use.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from rnic.state.record import Part, Record, Word, overlay, view
 WRITES = work_requests("write")
 ATOMICS = work_requests("atomic")
 READS = work_requests("response")
-"""Requests that responses answer: READs, atomics, FLUSH, ATOMIC WRITE."""
+"""Requests with responses: READs, atomics, FLUSH, ATOMIC WRITE."""
 OPERANDS = work_requests("operand")
-"""Requests without bytes of their own: their entry has all that they carry."""
+"""Requests without payload in memory: their data is in the send entry."""
 TAKES_RECEIVE = work_requests("receive")
 
 _AFRESH = bytes(SEND_WQE.size - SQE_BYTES)
@@ -26,13 +26,13 @@ _AFRESH = bytes(SEND_WQE.size - SQE_BYTES)
 @overlay(SQ_ENTRY, SQ_ENTRY_ATOMIC, SQ_ENTRY_XRC, SQ_ENTRY_UD, SQ_ENTRY_BIND)
 @view(SEND_WQE)
 class Message(Record):
-    """One work request; ``index`` is that of its SQ entry, whose fields are attributes.
+    """One work request; ``index`` is its SQ index, and the fields of its SQ entry are attributes.
 
     ``first_psn`` and ``packets`` are the PSNs it uses; ``sent`` counts the packets sent since the last rewind.
-    For a READ they count response packets, since that is what its PSNs stand for, and ``received`` is how many
-    of them have been placed. ``begun`` says that a packet of it was ever sent: before, no PSN says anything about it.
-    A message without packets is local: ``executed`` says that it has had its effect.
-    ``status`` other than success is what it completes with once everything before it has completed.
+    For a READ they count response packets, which use its PSNs, and ``received`` is the number of packets placed.
+    ``begun`` is true once a packet of it has been sent; before, no PSN refers to it. A message without packets is
+    local: ``executed`` is true once it has taken effect. ``status`` is its completion status, reported once everything
+    before it has completed.
     """
 
     __slots__ = ("_at", "_memory", "index")
@@ -113,7 +113,7 @@ class Message(Record):
 
     @property
     def takes_receive(self) -> bool:
-        """True if it uses up a receive entry of the peer."""
+        """True if it consumes a receive entry of the peer."""
         return self.opcode in TAKES_RECEIVE
 
     @property
@@ -123,12 +123,12 @@ class Message(Record):
 
     @property
     def due_psn(self) -> int:
-        """PSN of the first response packet of a READ or atomic that has not arrived."""
+        """PSN of the first missing response packet of a READ or atomic."""
         return self.first_psn + self.received & PSN_MASK
 
     @property
     def finished(self) -> bool:
-        """True if nothing of it is left to send."""
+        """True if all its packets are sent."""
         return self.sent >= self.packets and bool(self.packets or self.executed)
 
     @property
@@ -139,11 +139,11 @@ class Message(Record):
 
 @view(PIECE)
 class ReadPiece(Record):
-    """One READ or atomic request on the wire, waiting for its responses; ``index`` is its message's.
+    """One READ or atomic request on the wire that waits for responses; ``index`` is its message's.
 
-    A long READ goes out as several requests with consecutive PSN ranges, so that no more response packets are
-    in flight than the receive buffer takes. ``got`` counts the response packets taken in order. ``asked`` says that
-    its one response was part of a longer request's and has been asked for again alone.
+    A long READ is sent as several requests with consecutive PSN ranges, so that the response packets in flight fit the
+    receive buffer. ``got`` counts the response packets received in order. ``asked`` is true if its single response was
+    split off a longer request and requested again alone.
     """
 
     __slots__ = ()
@@ -166,5 +166,5 @@ class ReadPiece(Record):
 
     @property
     def next_psn(self) -> int:
-        """PSN of the response that is due."""
+        """PSN of the next expected response."""
         return self.first_psn + self.got & PSN_MASK

@@ -77,7 +77,7 @@ _CAN_SEND = frozenset({RTS, SQD})
 _CAN_RECEIVE = frozenset({RTR, RTS, SQD, SQE})
 _SERVICE_BITS = {ST_RC: RC, ST_UC: UC}
 LEAST = 4
-"""Packets that the second of requests and replies may send in a turn, even if the first used up the budget."""
+"""Packets that replies (or requests, if replies go first) may still send in a turn whose budget is used up."""
 _PAD_OR_TVER = 0x3F << 48
 """Pad count and TVer in the first eight bytes of a BTH: both zero in the packets of a run."""
 
@@ -88,7 +88,7 @@ class QueuePair(QpRecord):
 
     Args:
         memory: its record and slots.
-        ctx: its context; the object is shared with the device, which loads and stores it.
+        ctx: its context, shared with the device, which loads and stores it.
         host: the device.
         send_ring: the send ring in the driver's memory.
         rq: its receive queue, or the shared one.
@@ -145,12 +145,12 @@ class QueuePair(QpRecord):
         self.send_cq = send_cq
         self.recv_cq = recv_cq
         self.why: Why | None = None
-        """Reason of the last request that it refused, or of its own last request that failed."""
+        """Reason of the last request that it refused, or of its last own request that failed."""
         self.controlled: Controlled | None = None
         """Its congestion control, if it has one."""
         chosen = host.config.recovery == SELECTIVE_REPEAT
         self.selective = SelectiveRepeat(self) if chosen else None
-        """Selective repeat, if the configuration chose it over Go-Back-N."""
+        """Selective repeat, if configured instead of Go-Back-N."""
         self._flow: Flow | None = None
         self.memory = memory
         self.words = memory.qp
@@ -193,7 +193,7 @@ class QueuePair(QpRecord):
             return
         if ctx.state == ERR:
             if old_state != ERR:
-                # software stopped it: send nothing more (IBA 10.3.1, Error state)
+                # stopped by software: send nothing more (IBA 10.3.1, Error state)
                 self.enter_error(raise_event=False)
             return
         if ctx.servtype == ST_UD or ctx.state >= RTR:
@@ -213,15 +213,15 @@ class QueuePair(QpRecord):
             self.host.schedule(self)
 
     def check_drained(self) -> None:
-        """Raise the SQD event once every request that was begun has completed (IBA 10.3.1)."""
+        """Raise the SQD event once all started requests have completed (IBA 10.3.1)."""
         requester = self.requester
         if self.ctx.sq_draining and not requester.begun:
             self.ctx.sq_draining = 0
             self.host.event(SQ_DRAINED, self.ctx.local_qpn)
 
     def query(self) -> None:
-        """Update the context's live fields before it is stored."""
-        # The data path keeps them in the context already, except the requester's sequence number.
+        """Update the context's live fields before the context is stored."""
+        # the data path keeps all of them in the context, except the requester's sequence number
         self.ctx.ssn = self.requester.ssn
 
     @property
@@ -249,16 +249,16 @@ class QueuePair(QpRecord):
             self.host.schedule(self)
 
     def ready(self, now_ns: int) -> bool:
-        """Return whether only the budget ended the last turn, or replies wait."""
+        """Return whether the last turn was ended only by its budget, or replies wait."""
         return bool(self.requester.more or self.responder.replies.reply_count)
 
     @property
     def replies_first(self) -> bool:
         """True if replies go before requests.
 
-        That matters if the owner sleeps on completion events: what it posts after waking must not overtake the ACK of
+        This matters if the owner sleeps on completion events: requests posted after waking must not overtake the ACK of
         the message that woke it. A hardware NIC has sent that ACK by then, and programs that use one channel for both
-        directions (perftest) take the next event for that of their send.
+        directions (perftest) take the next event to be that of their send.
         """
         return self.responder.replies.reply_count > 0 and self.recv_cq.notified
 
@@ -286,7 +286,7 @@ class QueuePair(QpRecord):
             else:
                 sent = self._paced(controlled, now_ns, budget, out)
         if self.requester.admitted:
-            self.requester.account.turn_over(self.requester)  # it got a turn but may not send
+            self.requester.account.turn_over(self.requester)  # it was granted a turn but may not send
         return sent
 
     def produce_replies(self, budget: int, out: list[TxBurst]) -> int:
@@ -299,7 +299,7 @@ class QueuePair(QpRecord):
         sent, failed = replies.produce(head, ctx.mtu_bytes, budget, batch)
         batch.flush()
         if failed is not None and ctx.state != ERR:
-            # the requester would take replies after the failed one for a loss
+            # the requester would take replies after the failed one as a sign of loss
             replies.clear()
             replies.acknowledge(failed, NAK_REMOTE_OPERATION, self.responder.msn)
             self.fail_receive(REM_OP_ERR, NAK_REMOTE_OPERATION, WQ_CATAS_ERROR)
@@ -310,9 +310,9 @@ class QueuePair(QpRecord):
         return bth_base(self.host.pkey(ctx.pkey_index), ctx.remote_qpn) | self.requester.service << 56
 
     def drain_acks(self) -> None:
-        """Acknowledge requests taken before software stopped the queue pair, and drop all other replies.
+        """Acknowledge requests executed before software stopped the queue pair, and drop all other replies.
 
-        The owner may have seen the completion of a request whose ACK the peer still waits for.
+        The program may have seen the completion of a request whose ACK the peer still waits for.
         """
         replies = self.responder.replies
         replies.keep_acknowledgements()
@@ -325,7 +325,7 @@ class QueuePair(QpRecord):
         replies.clear()
 
     def _notify(self, out: list[TxBurst]) -> int:
-        """Send the CNP that the tag asks for, ahead of data. Return 1, or 0 if there is no peer anymore."""
+        """Send the requested CNP ahead of data. Return 1, or 0 if there is no peer anymore."""
         self.cnp_tag = 0
         flow = self.flow
         if flow is None:
@@ -345,7 +345,7 @@ class QueuePair(QpRecord):
         return MAX_TRANSPORT_HEADERS + self.ctx.mtu_bytes + ICRC_BYTES
 
     def _paced(self, controlled: Controlled, now_ns: int, budget: int, out: list[TxBurst]) -> int:
-        """Send requests as the rate allows, and set a wake-up for the rest. Return the number sent."""
+        """Send requests as the rate allows, and arm a timer for the others. Return the number sent."""
         requester, size, pace = self.requester, self.largest_packet, controlled.pace
         if controlled.control.lazy:
             controlled.catch_up(now_ns)
@@ -401,7 +401,7 @@ class QueuePair(QpRecord):
         return self.ctx.pd
 
     def reply_pd(self, rkey: int) -> int:
-        """Return the protection domain of the memory that is being read under a key."""
+        """Return the protection domain of memory that is read under a key."""
         return self.ctx.pd
 
     def pd_of(self, packet: Packet) -> int:
@@ -416,15 +416,15 @@ class QueuePair(QpRecord):
         return wqe
 
     def receive_burst(self, burst: RxBurst, start: int, now_ns: int) -> int:
-        """Take a run of MIDDLE packets in order. Return the bytes taken, 0 if the slow path must process the packet.
+        """Process a run of in-order MIDDLE packets. Return the bytes taken, 0 if the slow path must process the packet.
 
-        The run continues the message that is open: same opcode, consecutive PSNs, into one extent.
+        The run continues the open message: same opcode, consecutive PSNs, one contiguous destination.
         """
         ctx = self.ctx
         segment = burst.segment
         mtu = ctx.mtu_bytes
         if self.selective is not None and ctx.servtype == ST_RC:
-            return 0  # each packet may be the one that the kept packets wait for
+            return 0  # each packet may fill the gap before the kept packets
         if segment != mtu + 16 or burst.length - start < segment or ctx.state not in _CAN_RECEIVE:
             return 0
         if self.flow is None or burst.flow.src != self.flow.dst or burst.frag != DONT_FRAGMENT:
@@ -475,7 +475,7 @@ class QueuePair(QpRecord):
         window = payload.window(offset, count * mtu)
         dest = memoryview(bytearray(count * mtu)) if window is None else window
         taken, ask = runs.place_run(buf, start, segment, count, head, psn, seeds, first, expected, dest)
-        # Memory that cannot be mapped gets the good packets in one write; if that fails, the slow path reports why.
+        # write the good packets at once to memory that cannot be mapped; if that fails, the slow path reports why
         if taken == 0 or (window is None and not payload.write(offset, dest[: taken * mtu])):
             return 0
         if response:
@@ -491,7 +491,7 @@ class QueuePair(QpRecord):
     def _drop_run(self, burst: RxBurst, start: int, count: int, head: int) -> int:
         """Drop out-of-order MIDDLEs after a NAK, up to the first other packet. Return the bytes taken.
 
-        After a loss the whole window may still arrive, and the time that it costs is wasted.
+        After a loss the rest of the window still arrives; this keeps its cost low.
         """
         expected_psn = self.ctx.expected_psn
         segment = burst.segment
@@ -519,7 +519,7 @@ class QueuePair(QpRecord):
         return min(self.requester.deadline_ns, self.pace_ns, self.responder.owed_ns)
 
     def rearm(self) -> None:
-        """Tell the device if the deadline moved forward. It may wake too early, never too late."""
+        """Re-arm the device's timer if the deadline is earlier now. A timer may fire too early, never too late."""
         if self.deadline_ns < self.armed_ns:
             self.host.arm(self)
 
@@ -535,7 +535,7 @@ class QueuePair(QpRecord):
         if self.ctx.state in _CAN_SEND:
             self.requester.handle_timer(now_ns)
         else:
-            self.requester.stop_waiting()  # the state changed without a transition: no response will come
+            self.requester.stop_waiting()  # the state changed without a transition: no response will arrive
 
     # -------------------------------------------------------------------------------------- errors
 
@@ -555,7 +555,7 @@ class QueuePair(QpRecord):
             self.controlled.lost(now_ns)
 
     def fail_send(self, status: int, vendor_err: int) -> None:
-        """Complete the oldest send work request, which failed; the rest is flushed (IBA 9.9.2)."""
+        """Complete the oldest send work request in error and flush the others (IBA 9.9.2)."""
         if self.ctx.state == ERR:
             return
         self.stop(ERR if self.ctx.servtype in RELIABLE else SQE)
@@ -575,7 +575,7 @@ class QueuePair(QpRecord):
                 self.host.event(WQ_CATAS_ERROR, self.ctx.local_qpn)
 
     def fail_receive(self, status: int, vendor_err: int, event: int | None) -> None:
-        """Complete the receive entry in use and fail the QP: the responder refused a request (IBA 9.9)."""
+        """Complete the receive entry in use and fail the QP because the responder refused a request (IBA 9.9)."""
         if self.ctx.state == ERR:
             return
         self.stop(ERR)
@@ -590,11 +590,11 @@ class QueuePair(QpRecord):
             self.host.event(event, self.ctx.local_qpn, vendor_err)
 
     def forget_why(self) -> None:
-        """Forget the last reason of a failure: the queue pair starts afresh."""
+        """Clear the last failure reason: the queue pair starts afresh."""
         self.why = None
 
     def explain(self, reason: Reason, about: str = "", /, **values: object) -> None:
-        """Note the reason of a failure on this queue pair; ``about`` names the request, if it is one."""
+        """Record the reason of a failure on this queue pair; ``about`` describes the request, if any."""
         self.why = Why(reason, about, values)
 
     @property
@@ -603,20 +603,21 @@ class QueuePair(QpRecord):
         return "its peer" if self.flow is None else address_text(self.flow.dst)
 
     def ask_peer(self, silent: bool) -> str:
-        """Return the peer's reason for refusing or not answering this queue pair's requests, if it can be asked."""
+        """Return the peer's reason for refusing or not answering this queue pair's requests, if it is in this NIC
+        process."""
         return ""
 
     def stop(self, state: int) -> None:
-        """Enter an error state, before the completions that follow from it: a program may query the state on them.
+        """Enter an error state before generating its completions, on which a program may query the state.
 
-        A state that software did not request is a fault of this queue pair and raises an interrupt (004 7.3, 7.7).
+        If software did not request the state, it is a fault of this queue pair and raises an interrupt (004 7.3, 7.7).
         """
         if self.ctx.state != state:
             self.ctx.state = state
             self.host.fault(self.ctx.local_qpn)
 
     def enter_error(self, raise_event: bool = True) -> None:
-        """Enter ERR: every posted work request completes as flushed. Replies that are due are still sent."""
+        """Enter ERR: flush all posted work requests. Replies that are due are still sent."""
         self.stop(ERR)
         responder = self.responder
         index = responder.release()

@@ -1,6 +1,6 @@
 """Requester transmit control: fetch work requests, check them, number packets, send within the window (IBA 9.7).
 
-What becomes of the packets once they are sent is :mod:`rnic.transport.send_queue`.
+:mod:`rnic.transport.send_queue` tracks packets once they are sent.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ _ALLOWED = {service: allowed(service) for service in (ST_RC, ST_UC, ST_UD, ST_XR
 
 
 def read_chunk(widest: int, burst: int) -> int:
-    """Return the most response packets that one READ request asks for: what fits one or two turns and half a window.
+    """Return the most response packets per READ request, so that they fit one or two turns and half a window.
 
-    FIRST and LAST carry an AETH, and so are longer; the packets between them fill whole bursts.
+    FIRST and LAST are longer because of their AETH; the packets between them fill whole bursts.
 
     Args:
         widest: most packets in flight.
@@ -113,7 +113,7 @@ class Requester(SendQueue):
         self.asked_psn = NONE
 
     def start(self, flow: Flow | None) -> None:
-        """Load PSN, path and retry attributes from the context, on the transition to RTS."""
+        """Load PSN, path and retry attributes from the context at the transition to RTS."""
         self.refresh(flow)
         self.begin(self.mtu)
         length = BTH_STRUCT.size + self.mtu + ICRC_STRUCT.size
@@ -151,7 +151,8 @@ class Requester(SendQueue):
         )
 
     def produce(self, now_ns: int, budget: int, out: list[TxBurst]) -> int:
-        """Send up to ``budget`` packets and return the number sent. Set ``more`` if only the budget ended the turn."""
+        """Send up to ``budget`` packets and return the number sent. Set ``more`` if the turn ended only because of the
+        budget."""
         if self.more:
             self.more = 0
         if self.rnr_until != NEVER:
@@ -198,7 +199,7 @@ class Requester(SendQueue):
             return None
         last = self.last()
         if last is not None and last.status:
-            return None  # what follows a request that failed here is flushed, not sent
+            return None  # requests after one that failed here are flushed, not sent
         message = self._messages[index]
         message.begin()
         payload: Payload | None = None
@@ -221,11 +222,11 @@ class Requester(SendQueue):
         return -(-message.packets // self.read_chunk) if message.opcode == WR_READ else 1
 
     def ssn_before(self, psn: int) -> int:
-        """Return the SSN of the last request that ends before ``psn``: the MSN of a peer that has received that much,
-        unless it counted a request twice.
+        """Return the SSN of the last request that ends before ``psn``: the MSN of a peer that has received everything
+        up to there, unless it counted a request twice.
 
-        A peer counts twice if a READ request was lost and a probe asked for its first response alone: that request and
-        the one for the rest are two.
+        A peer counts twice if a READ request was lost and a probe requested its first response alone: it then receives
+        two requests.
         """
         for message in self.messages(self.sq_head, self.fetch_index):
             if message.packets and psn_diff(message.end_psn, psn) > 0:
@@ -272,7 +273,7 @@ class Requester(SendQueue):
     def _send_message(
         self, message: Message, payload: Payload | None, budget: int, batch: FrameBatch, now_ns: int
     ) -> int:
-        """Send packets of one message. Return their number, 0 if it has to wait. ``payload``: its bytes, if known."""
+        """Send packets of one message. Return their number, 0 if it must wait. ``payload`` is its payload, if known."""
         sent = message.sent
         if message.fence and sent == 0 and self.piece_count:
             return 0
@@ -340,10 +341,10 @@ class Requester(SendQueue):
     def _defers_ack_request(self, message: Message, psn: int) -> bool:
         """Return whether a message may omit AckReq, which IBA 9.7.5.1 leaves to the requester.
 
-        No program waits for the completion of a short WRITE that is not signaled. An rnic responder acknowledges it
-        after a while, or the next message with AckReq covers it; the probe asks other peers. AckReq is still set if the
-        queue pair runs short of window, send queue or room in flight, if the message is retransmitted, or if others
-        follow it: one ACK for all of those costs nothing.
+        No program waits for the completion of an unsignaled short WRITE. An rnic responder acknowledges it after a
+        delay, or the ACK of a later message covers it; for other peers, a probe requests the ACK. AckReq is still set
+        if the queue pair runs short of window, send queue entries or room in flight, if the message is retransmitted,
+        or if other messages follow, since one ACK for all of them costs little.
         """
         if message.opcode != WR_WRITE or message.packets != 1 or message.signaled or self.qp.signal_all:
             return False
@@ -361,7 +362,7 @@ class Requester(SendQueue):
         )
 
     def _asks_for_credit(self, message: Message) -> bool:
-        """Return whether an earlier message probed for credits, and its one packet is not acknowledged yet."""
+        """Return whether an earlier message probed for credits and its single packet is not acknowledged yet."""
         return any(
             each.packets
             and each.takes_receive
@@ -371,10 +372,9 @@ class Requester(SendQueue):
         )
 
     def allowance(self, want: int) -> int:
-        """Return how many of ``want`` packets may be sent: as the queue pair's window, the NIC's and the peer's limit
-        allow.
+        """Return how many of ``want`` packets the queue pair's window and the limits of NIC and peer allow.
 
-        0 if it has to wait, for its own ACK or in line for room that others give back.
+        0 if it must wait, for its own ACK or in line for room that others release.
         """
         room = self.window - self.inflight
         if room <= 0:
@@ -386,10 +386,10 @@ class Requester(SendQueue):
         return granted if granted < room else room
 
     def _follows(self, message: Message) -> bool:
-        """Return whether a new message may begin: it continues the PSNs, or nothing is outstanding.
+        """Return whether a new message may start: its PSN is the next one, or nothing is outstanding.
 
-        Writing the next PSN of a live queue pair (WR_QP_NPST) leaves a gap or goes back. PSNs are not compared across
-        the gap: packets sent before it are acknowledged first, then the peer answers as to a loss.
+        Writing the next PSN of a live queue pair (WR_QP_NPST) may create a gap or move it back. PSNs are not compared
+        across the gap: packets sent before it must be acknowledged first; then the peer responds as after a loss.
         """
         first = message.first_psn
         before = self.last()
@@ -401,7 +401,7 @@ class Requester(SendQueue):
         return psn_diff(first, self.una) <= 0  # it was sent and rewound: nothing else is outstanding
 
     def _truncate(self, message: Message) -> None:
-        """Send no more packets of a message whose region vanished; it fails once it is the oldest."""
+        """Send no more packets of a message whose memory region is gone; it fails once it is the oldest."""
         message.packets = 0
         message.executed = 1
 
@@ -469,7 +469,7 @@ class Requester(SendQueue):
         return True
 
     def _with_xrceth(self, message: Message, header: bytes) -> bytes:
-        """Return the headers of a request with the XRCETH after the BTH, where the service is XRC."""
+        """Insert the XRCETH after the BTH if the service is XRC; return the headers."""
         if self.service != XRC:
             return header
         return header[: BTH_STRUCT.size] + message.srqn.to_bytes(XRCETH.size, "big") + header[BTH_STRUCT.size :]
@@ -485,7 +485,7 @@ class Requester(SendQueue):
             psn = message.first_psn + message.sent & PSN_MASK
             packets = min(self.read_chunk - message.sent % self.read_chunk, message.packets - message.sent)
             if psn == self.asked_psn:
-                packets = 1  # a probe asked for it alone; a peer that answered repeats only that one response
+                packets = 1  # requested alone by a probe; a peer that answered already repeats only that response
             most = min(self.ctx.max_rd_atomic, MAX_RD_ATOMIC)
             if self.piece_count >= most or (self.inflight and packets > self.window - self.inflight):
                 break
@@ -507,7 +507,7 @@ class Requester(SendQueue):
 
     def _request(self, message: Message, psn: int, offset: int, packets: int) -> tuple[bytes, bytes]:
         """Return headers and payload of a READ request for ``packets`` responses from ``offset`` on, or of another
-        request that a response answers."""
+        request with a response."""
         header, data = self._plain_request(message, psn, offset, packets)
         return self._with_xrceth(message, header), data
 
@@ -529,7 +529,7 @@ class Requester(SendQueue):
         return BTH_ATOMIC_STRUCT.pack(head | operation << 56, word, va, rkey, operand, compare), b""
 
     def _execute_local(self, message: Message) -> None:
-        """Execute a bind or invalidate request, once it is the oldest; it uses no PSN."""
+        """Execute a bind or invalidate request, which is the oldest and uses no PSN."""
         if message.executed:
             return
         message.executed = 1
@@ -555,10 +555,10 @@ class Requester(SendQueue):
         """Retransmit the oldest and the last unacknowledged packet with AckReq, or only the oldest if a NAK named it
         (``mends``). Return the number of packets sent.
 
-        Any conforming responder acknowledges the oldest, as a duplicate or because it expects it. The last then makes
-        it report what is missing between them, even if its one NAK was lost (IBA 9.7.5.2). If the oldest is a READ or
-        atomic, it is requested again, but of a READ only the response that is due. If that was late, it costs one
-        packet; if more were lost, its arrival shows it, since theirs would have come before.
+        A conforming responder acknowledges the oldest packet, as a duplicate or as the expected one. The last packet
+        then makes it report any gap between them, even if its only NAK was lost (IBA 9.7.5.2). If the oldest is a READ
+        or atomic, it is requested again; for a READ, only the next expected response. If that response was merely late,
+        this costs one packet; if more responses were lost, its arrival shows it, since they would have arrived before.
         """
         if self.inflight == 0:
             return 0
@@ -580,7 +580,7 @@ class Requester(SendQueue):
         return sent
 
     def _ends(self) -> list[tuple[Message, int]]:
-        """Return the oldest and the last packet in flight, as message and packet index; one pair if they are the
+        """Return message and packet index of the oldest and the last packet in flight; a single pair if they are the
         same."""
         messages = self.messages(self.sq_head, self.fetch_index)
         inflight = [message for message in messages if message.sent and message.packets]
@@ -592,7 +592,7 @@ class Requester(SendQueue):
         return [(last, end)] if same else [(oldest, at), (last, end)]
 
     def _split(self) -> ReadPiece:
-        """Split the due response off the oldest request, as a request of its own before the rest."""
+        """Split the next expected response off the oldest request, as a separate request before the rest."""
         piece = self.piece()
         got = piece.got
         index, first_psn, offset = piece.index, piece.first_psn, piece.offset

@@ -1,4 +1,4 @@
-"""READ and atomic requests that a responder has executed and keeps for duplicates (IBA C9-105)."""
+"""READ and atomic requests that a responder has executed and saves for duplicates (IBA C9-105)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @view(RESOURCE)
 class Resource(Record):
-    """An executed READ or atomic request, kept so that a duplicate gets the same response (IBA C9-105)."""
+    """An executed READ or atomic request, saved so that a duplicate gets the same response (IBA C9-105)."""
 
     __slots__ = ()
 
@@ -31,7 +31,7 @@ class Resource(Record):
     orig: Word
 
     def fill(self, packet: Packet, packets: int, orig: int, atomic: bool) -> None:
-        """Fill in the fields of an executed request."""
+        """Fill in the executed request."""
         self.psn = packet.psn
         self.packets = packets
         self.opcode = packet.opcode
@@ -61,11 +61,11 @@ class Resources(QpRecord):
         return self.resource_count
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Remove all of them."""
         self.resource_first = self.resource_count = 0
 
     def keep(self, packet: Packet, packets: int, orig: int, atomic: bool) -> None:
-        """Store an executed request, over the oldest if all slots are used; ``ra_buff_indx`` is the next slot."""
+        """Save an executed request, replacing the oldest if all slots are used; ``ra_buff_indx`` is the next slot."""
         ctx = self.ctx
         slots = min(max(1, ctx.max_dest_rd_atomic), RESOURCES)
         while self.resource_count >= slots:
@@ -76,7 +76,7 @@ class Resources(QpRecord):
         ctx.ra_buff_indx = (ctx.ra_buff_indx + 1) % slots
 
     def find(self, packet: Packet) -> Resource | None:
-        """Return the saved request that a duplicate repeats, all of it or from a later packet on; else ``None``.
+        """Return the saved request that a duplicate repeats, fully or from a later packet on; else ``None``.
 
         The newest match counts: an older one may have the same PSN, from before a PSN wraparound.
         """

@@ -1,8 +1,8 @@
-"""Responder, 002's execution engine: the receive checks as named steps in the standard's order, then the effect.
+"""Responder, 002's execution engine: receive checks as named steps in the standard's order, then execution.
 
 A request of a reliable or unreliable connection passes :data:`STEPS` one after another (``design.md`` "order of
-RC_CHK", IBA 9.7, seed 004 section 7.3). A step returns false if it ended the packet, after doing what
-the rule requires: count a drop, queue a NAK, or fail the queue pair.
+RC_CHK", IBA 9.7, seed 004 section 7.3). A step returns false if it ends processing of the packet; it has then counted a
+drop, queued a NAK, or failed the queue pair, as the rule requires.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ WRITE = 2
 """Kind of the open message."""
 
 OWED_NS = 100_000
-"""Delay of the ACK of a message without AckReq, or 1.25 mean round trips if that is longer: still before the sender's
+"""Delay of the ACK for a message without AckReq, or 1.25 mean round trips if longer: earlier than the sender's
 probe."""
 
 _NAK_STATUS = {
@@ -142,7 +142,7 @@ class Responder(QpRecord):
         self.generation = self._arena.generations
         self.msn = 0
 
-    # -------------------------------------------------------------------------- where the open message goes
+    # ------------------------------------------------------------------- destination of the open message
 
     @property
     def receive_wqe(self) -> ReceiveWqe | None:
@@ -177,7 +177,7 @@ class Responder(QpRecord):
         return None if index == NONE else index
 
     def dest(self) -> Payload:
-        """Return the destination of the open message's bytes."""
+        """Return the destination of the open message's payload."""
         if self.open == SEND:
             return local_payload(self.host.memory, self.qp.receive_pd, self._sges(), True)
         return self._write_dest()
@@ -276,7 +276,8 @@ class Responder(QpRecord):
         return allowed or self._refuse(packet, NAK_INVALID_REQUEST, why_rights(self, packet))
 
     def check_resources(self, packet: Packet) -> bool:
-        """Check resources (IBA 9.7): a receive entry if one is needed, else RNR; room for what responses answer."""
+        """Check resources (IBA 9.7): a receive entry if one is needed, else RNR; a response slot if the request has
+        responses."""
         row = packet.row
         if row.send:
             if row.start and not self._take_receive(packet):
@@ -323,7 +324,7 @@ class Responder(QpRecord):
         """Validate the R_Key (IBA C9-88; 004 "WRITE MRT"): key, PD, rights and range. Zero length needs no key."""
         row = packet.row
         if row.send:
-            if not row.start:  # else the resource check has just checked the entry
+            if not row.start:  # on start packets, the resource check has just checked the entry
                 self._checked = self.dest()
             return self._checked.valid or self._refuse_receive(packet)
         if row.write and not row.start:
@@ -342,7 +343,7 @@ class Responder(QpRecord):
         return True
 
     def execute(self, packet: Packet) -> bool:
-        """Move the data. Requests that responses answer are finished here."""
+        """Move the data. Requests with responses are finished here."""
         row = packet.row
         if row.send or row.write:
             offset = 0
@@ -366,7 +367,7 @@ class Responder(QpRecord):
             self.replies.read(packet.psn, packets, payload, self._ack_code(), msn)
             ctx.expected_psn = packet.psn + packets & PSN_MASK
         elif not row.atomic:
-            # What came before is in memory already, and every reader sees it: a FLUSH has nothing left to do.
+            # earlier data is in memory already and globally visible: a FLUSH has nothing to do
             if row.payload and not payload.write(0, packet.payload):
                 return self._refuse_memory(packet)
             self.resources.keep(packet, 1, 0, False)
@@ -394,7 +395,7 @@ class Responder(QpRecord):
     def complete(self, packet: Packet) -> bool:
         """Advance the PSN. At the end of a message, complete its receive entry and increment the MSN.
 
-        A completion that the CQ cannot take comes before the ACK (004 RC_CHK "CQ").
+        A CQ overflow is detected before the ACK is sent (004 RC_CHK "CQ").
         """
         row = packet.row
         ctx = self.ctx
@@ -431,7 +432,7 @@ class Responder(QpRecord):
     def acknowledge(self, packet: Packet) -> bool:
         """Send an ACK if the packet has AckReq; later ACKs cover earlier ones (IBA 9.7.5.1.2).
 
-        A complete message without AckReq is acknowledged with the next that has it, or after a delay.
+        A complete message without AckReq is acknowledged together with the next one that has it, or after a delay.
         """
         if self.ctx.servtype not in RELIABLE:
             return True
@@ -446,26 +447,26 @@ class Responder(QpRecord):
     # ------------------------------------------------------------------------------------- helpers
 
     def _remote(self, packet: Packet, va: int, length: int, rights: int) -> Payload | None:
-        """Return the memory that a request of the peer may access, ``None`` if its key does not permit it."""
+        """Return the memory that a request of the peer may access; ``None`` if its key does not permit it."""
         sge = va, length, packet.rkey
         pd = self.qp.pd_of(packet)
         payload = remote_payload(self.host.memory, pd, sge, rights, self.ctx.local_qpn)
         return payload if payload.valid else None
 
     def _translation(self, rkey: int) -> Translation | None:
-        """Return the translation that R_Key 0 stands for, if a shell translates addresses (003)."""
+        """Return the translation for R_Key 0 if a shell translates addresses (003)."""
         translations = self.host.memory.translations
         return None if rkey or not translations else translations.get(self.ctx.local_qpn)
 
     def _pages_known(self, packet: Packet, length: int, rights: int) -> bool:
-        """Return whether a message under R_Key 0 may begin: the shell's TLB has its pages."""
+        """Return whether a message under R_Key 0 may start: the shell's TLB has its pages."""
         translation = self._translation(packet.rkey) if length else None
         return translation is None or translation.begin(packet.va, length, rights)
 
     def _next_receive(self) -> ReceiveWqe | None:
         """Return the next receive entry; ``None`` if a reliable connection's queue is almost full (004 RC_CHK).
 
-        "Almost full" is 004's term, seen from the buffer: no more entries are posted than the threshold keeps back.
+        "Almost full" is 004's term and means the buffer: no more entries are posted than the threshold keeps back.
         """
         if self.ctx.servtype in RELIABLE and (kept := self._kept_back()) and self.rq.available() <= kept:
             return None
@@ -537,7 +538,7 @@ class Responder(QpRecord):
             reason = DropReason.BAD_LENGTH if nak == NAK_INVALID_REQUEST else DropReason.ACCESS
             self.host.counters.bump(reason.value)
             if local_status == LOC_PROT_ERR and self.receive_index != NONE:
-                # if it were kept for the next message, an unusable receive entry would stop all messages
+                # if it were reused for the next message, an unusable receive entry would block all messages
                 self.qp.fail_receive(local_status, 0, None)
                 return False
             self._abandon()
@@ -557,12 +558,12 @@ class Responder(QpRecord):
         return False
 
     def _abandon(self) -> None:
-        """Forget the open message. Its receive entry stays for the next one (IBA 9.8)."""
+        """Abandon the open message. Its receive entry is reused for the next one (IBA 9.8)."""
         self.open = self.offset = 0
         self.guarded = None
 
     def _duplicate(self, packet: Packet) -> None:
-        """Answer a duplicate (IBA C9-105): SEND and WRITE draw an ACK, all others their saved response."""
+        """Answer a duplicate (IBA C9-105): an ACK for SEND and WRITE, the saved response for all others."""
         row = packet.row
         if not row.resource:
             self.host.counters.bump(DropReason.DUPLICATE.value)
@@ -581,7 +582,7 @@ class Responder(QpRecord):
         else:
             payload = self._remote(packet, packet.va, packet.dma_length, REMOTE_READ)
             if payload is None:
-                # the network may duplicate a READ long after its memory is gone: that must not fail the QP
+                # the network may duplicate a READ long after its memory is gone, which must not fail the QP
                 self.host.counters.bump(DropReason.DUPLICATE_UNMATCHED.value)
                 return
             self.host.counters.bump("duplicate_reads")
@@ -604,7 +605,7 @@ class Responder(QpRecord):
     def _ack_code(self) -> int:
         """Return the syndrome of an ACK: end-to-end credits if they are on, else the invalid code."""
         if self.ctx.options & OPT_CREDITS and not self.qp.uses_srq:
-            # the receive entry in use counts, since the open message is not in the MSN yet
+            # include the receive entry in use, since the open message is not in the MSN yet
             usable = max(0, self.rq.available() - self._kept_back())
             return credit_code(usable + (self.receive_index != NONE))
         return CREDITS_INVALID
@@ -615,7 +616,7 @@ class Responder(QpRecord):
             self.reply(self.ctx.expected_psn - 1 & PSN_MASK, self._ack_code())
 
     def nak(self, psn: int, syndrome: int) -> None:
-        """Queue a NAK, upon which the peer retransmits from ``psn`` on, and count it."""
+        """Queue a NAK, which makes the peer retransmit from ``psn`` on, and count it."""
         self.nak_sent = 1
         self.host.counters.bump(NAKS_SENT[syndrome & AETH_TYPE_MASK])
         self.reply(psn, syndrome)
@@ -623,7 +624,7 @@ class Responder(QpRecord):
     def reply(self, psn: int, syndrome: int) -> None:
         """Queue an ACK or NAK."""
         if not self.replies.full:
-            self.owed_ns = NEVER  # every reply acknowledges what came before it
+            self.owed_ns = NEVER  # every reply acknowledges earlier requests
             if self.replies.acknowledge(psn, syndrome, self.msn):
                 self.host.counters.bump("acks_coalesced")
             self.host.schedule(self.qp)
@@ -642,4 +643,4 @@ STEPS: tuple[Step, ...] = (
     Responder.complete,
     Responder.acknowledge,
 )
-"""The order of the receive checks. Header, queue pair and P_Key checks come before, in the device."""
+"""Receive checks in order. The device checks header, queue pair and P_Key before."""

@@ -52,9 +52,9 @@ class Reply(Record):
 class ReplyQueue(QpRecord):
     """Replies waiting to be sent: a ring of slots, oldest first.
 
-    ``pending_reads`` counts READ and atomic replies, except those to duplicates, which a peer may cause without
-    exceeding its limit of outstanding requests. ``guarded`` holds, by slot, the payloads of READs that a shell's
-    guard admitted and that have no key.
+    ``pending_reads`` counts READ and atomic replies except those to duplicates, since duplicates do not count against
+    the peer's limit of outstanding requests. ``guarded`` holds, by slot, the payloads of READs that a shell's guard
+    admitted without a key.
     """
 
     __slots__ = ("_replies", "guarded", "qp")
@@ -143,14 +143,14 @@ class ReplyQueue(QpRecord):
         self.reply_count -= 1
 
     def keep_acknowledgements(self) -> None:
-        """Drop the first READ response and all replies after it: the rest acknowledge what was taken already."""
+        """Drop the first READ response and all replies after it, and keep the ACKs of executed requests before it."""
         for place in range(self.reply_count):
             if self._at(place).kind == READ:
                 self.reply_count = place
                 break
 
     def waiting(self, psn: int) -> bool:
-        """Return whether a READ or atomic reply that starts at ``psn`` is queued and not yet begun."""
+        """Return whether a READ or atomic reply that starts at ``psn`` is queued and not started."""
         for place in range(self.reply_count):
             reply = self._at(place)
             if reply.psn == psn and reply.kind != ACK and reply.sent == 0:
@@ -175,7 +175,7 @@ class ReplyQueue(QpRecord):
                     failed = reply.psn + reply.sent & PSN_MASK
                     if not reply.again:
                         return sent, failed
-                    # The key may outlive the memory: the owner goes on once the first response has arrived, and the
+                    # The key may outlive the memory: the peer continues once the first response has arrived, and the
                     # network may duplicate the request later. A requester that still waits gets a NAK.
                     self.qp.host.counters.bump("fatal_naks_sent")
                     word = NAK_REMOTE_OPERATION << 24 | self.qp.responder.msn

@@ -1,4 +1,4 @@
-"""Rights that a request needs: of the queue pair by its access flags, and of the memory by its key."""
+"""Rights that a request needs from the queue pair's access flags and from the memory's key."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def flushes_region(packet: Packet) -> bool:
 def needed_rights(packet: Packet) -> int:
     """Return the ``IBV_ACCESS_*`` bits that a request needs; 0 for one that needs none, such as a SEND.
 
-    0 also for a FLUSH with a placement type or a selectivity level that the standard does not define.
+    Also 0 for a FLUSH with a placement type or selectivity level that the standard does not define.
     """
     row = packet.row
     if not row.feth:
@@ -34,6 +34,6 @@ def needed_rights(packet: Packet) -> int:
 
 
 def misaligned(packet: Packet) -> bool:
-    """Return whether a request that changes eight bytes at once has an address that is no multiple of eight."""
+    """Return whether the address of an atomic 8-byte update is not a multiple of eight."""
     row = packet.row
     return bool(packet.va & 7) if row.atomic or row.operation == ATOMIC_WRITE else False

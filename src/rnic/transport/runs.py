@@ -1,7 +1,7 @@
-"""Runs of packets whose only header is a BTH: the MIDDLEs of long messages, framed and placed in one loop.
+"""Runs of packets with a BTH only: the MIDDLE packets of long messages, framed and placed in one loop.
 
 Both loops treat the first eight bytes of such a BTH as one integer, since within a run only the PSN word
-changes. CRCs start from per-length seeds that already hold the masked IP and UDP headers.
+changes. CRCs start from per-length seeds that include the masked IP and UDP headers.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def segment_run(
         psn: PSN of the first packet.
         payload: at least ``count * mtu`` bytes.
         seeds: CRC states by IP ID; ``first`` is the first packet's IP ID.
-        delta: change of the CRC by the masked BTH byte, for a packet of this length.
+        delta: change of the CRC due to the masked BTH byte, for a packet of this length.
         ack_every: request an ACK if the PSN is a multiple of this, so that a retransmitted packet asks again;
             0 for never.
 
-    One buffer carries the end of a packet and the start of the next, which saves an iov entry a packet.
+    One buffer holds the end of a packet and the start of the next, which saves an iov entry per packet.
     """
     pack = _BTH.pack
     seal = _ICRC.pack
@@ -76,7 +76,7 @@ def place_run(
     it.
 
     Returns:
-        Packets taken, and whether one of them asked for an ACK.
+        Packets taken, and whether one of them had AckReq.
     """
     unpack = _BTH.unpack_from
     size = segment - 16

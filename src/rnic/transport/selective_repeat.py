@@ -1,16 +1,15 @@
 """Selective repeat: the responder keeps out-of-order packets, and the requester retransmits only the missing one.
 
-An option of rnic, not of the standard, for peers that both have it (``recovery="selective-repeat"`` of
-:class:`~rnic.device.config.NicConfig`; Mittal and others, "Revisiting Network Support for RDMA", SIGCOMM 2018, say
-what it is worth). On the wire it is the standard's: the NAK names the first packet that is missing. The responder keeps
-what is beyond, so that the answer may be that packet alone; when it has come, the responder goes on with what it kept
-and names the next gap at once. Against a peer without the option everything works, as Go-Back-N or with a NAK for each
-packet.
+An option of rnic, not of the standard, that both peers must enable (``recovery="selective-repeat"`` of
+:class:`~rnic.device.config.NicConfig`); see Mittal and others, "Revisiting Network Support for RDMA", SIGCOMM 2018, for
+its benefit. The wire format is the standard's: a NAK names the first missing packet. The responder keeps later packets,
+so only the missing one has to be retransmitted. When it arrives, the responder processes the kept packets and sends a
+NAK for the next gap at once. A peer without the option still works, with Go-Back-N or with a NAK for each packet.
 
-The NAK is said again with every sixteenth packet that is kept, and a packet that is named again after two round trips
-is sent again, which costs a retry. Only requests are repaired so: READ responses and atomics go by their own rules.
-Where no packet comes any more, the tail-loss probe, sooner than else, repeats the missing one; where the timeout
-passes, it is Go-Back-N. The engine takes no part: a NIC with this option runs the reference.
+The NAK is repeated with every sixteenth kept packet. A packet that a NAK names again after two round trips is
+retransmitted again, which costs a retry. Only SEND and WRITE requests are repaired this way, not READ responses and
+atomics. If no more packets arrive, the tail-loss probe, with a shorter interval than otherwise, retransmits the missing
+one; after an ACK timeout, Go-Back-N is used. A NIC with this option does not use the engine but runs the reference.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ _NAK_AGAIN = 16
 REPEAT_NS = 100_000
 """Shortest interval of the tail-loss probe (the paper's RTO_low): a lost retransmission stalls the queue pair."""
 KEPT_MOST = 512
-"""Most packets that a responder keeps, and their largest distance from the missing one; others are dropped."""
+"""Most packets that a responder keeps, and their largest distance from the missing one; further packets are dropped."""
 
 
 class SelectiveRepeat:
-    """Out-of-order packets that one queue pair keeps, and the packet that it must retransmit. Exists if the option is
+    """Kept out-of-order packets of one queue pair, and the packet that it must retransmit. Only exists if the option is
     on."""
 
     __slots__ = ("_kept", "_qp", "_repair", "_repaired_at", "_repaired_psn")
@@ -57,7 +56,7 @@ class SelectiveRepeat:
     # ------------------------------------------------------------------------------------- responder
 
     def keep(self, packet: Packet) -> bool:
-        """Keep a copy of an out-of-order packet. Return whether there was room, or it was kept before."""
+        """Keep a copy of an out-of-order packet. Return whether there was room, or it is kept already."""
         psn = packet.psn
         if psn in self._kept:
             return True
@@ -72,14 +71,14 @@ class SelectiveRepeat:
         return True
 
     def release_next(self, take: Callable[[Packet], None]) -> None:
-        """Take the kept packets that follow the expected one, which has arrived, and send a NAK for the next gap."""
+        """Process the kept packets that follow the expected one, which has arrived, and send a NAK for the next gap."""
         qp = self._qp
         while (packet := self._kept.pop(expected_psn := qp.ctx.expected_psn, None)) is not None:
             take(packet)
             if qp.ctx.expected_psn == expected_psn:
                 return  # refused, and the peer got a NAK
         if self._kept:
-            # Go-Back-N may have retransmitted some of the kept packets meanwhile: drop the copies
+            # Go-Back-N may have retransmitted some of the kept packets: drop the copies
             for psn in [psn for psn in self._kept if psn_diff(psn, expected_psn) < 0]:
                 del self._kept[psn]
         if self._kept:
@@ -93,7 +92,8 @@ class SelectiveRepeat:
         return self._repair is not None
 
     def nak(self, psn: int, now_ns: int) -> bool:
-        """Handle a NAK that names ``psn``. Return whether only that packet is retransmitted; if not, use Go-Back-N."""
+        """Handle a NAK that names ``psn``. Return whether only that packet is retransmitted; if not, the caller uses
+        Go-Back-N."""
         requester = self._qp.requester
         if self._message(psn) is None:
             return False
@@ -101,13 +101,13 @@ class SelectiveRepeat:
             peer = requester.peer
             patience = 2 * peer.srtt + 4 * peer.rttvar if peer.srtt else requester.retransmit_interval
             if now_ns - self._repaired_at < patience:
-                return True  # sent before the retransmission can have arrived
+                return True  # the NAK was sent before the retransmission can have arrived
             if not requester.retry_left:
                 return False
             requester.retry_left -= 1
         self._repair = self._repaired_psn = psn
         self._repaired_at = now_ns
-        requester.rtt_psn = NONE  # kept packets are acknowledged once the gap is filled: that is not a round trip
+        requester.rtt_psn = NONE  # the ACK of kept packets waits for the gap: do not measure it as a round trip
         self._qp.host.schedule(self._qp)
         return True
 

@@ -1,13 +1,12 @@
-"""Requests that are sent and not acknowledged: progress, rewind, timers (IBA 9.7.6).
+"""Outstanding requests: progress, rewind, timers (IBA 9.7.6).
 
-Messages lie in the send WQEs, in PSN order. From ``sq_head`` to ``send_index`` all their packets are sent; from there
-to ``fetch_index`` some wait to be sent. Rewinding to a PSN moves ``send_index`` back, so that retransmission uses the
-same code as the first transmission.
+Messages are in the send WQEs, in PSN order. From ``sq_head`` to ``send_index``, all packets are sent; from there to
+``fetch_index``, some wait to be sent. Rewinding to a PSN moves ``send_index`` back, so retransmission uses the same
+code as the first transmission.
 
-Three things wait for a time, each with a deadline of its own: the local ACK timeout, the tail-loss probe
-(``design.md``, "Loss recovery"), and the end of an RNR wait. They count from when a packet is sent: packets that wait,
-for the first time or for retransmission, are not late. ``inflight`` counts the packets that were sent and are not
-acknowledged; NIC and peer keep accounts of them (:mod:`rnic.transport.inflight`).
+There are three timers: the local ACK timeout, the tail-loss probe (``design.md``, "Loss recovery"), and the end of an
+RNR wait. The first two start when a packet is sent, not while it waits for (re)transmission. ``inflight`` counts
+packets that are sent and not acknowledged; the accounts of NIC and peer include them (:mod:`rnic.transport.inflight`).
 """
 
 from __future__ import annotations
@@ -36,10 +35,11 @@ if TYPE_CHECKING:
     from rnic.transport.wqe import SendRing
 
 REPEAT_MIN_NS = 1_000_000
-"""Shortest interval of a tail-loss probe: any shorter, and many busy queue pairs retransmit what is only late."""
+"""Shortest interval of a tail-loss probe: with a shorter one, many busy queue pairs retransmit packets that are only
+late."""
 REPEAT_ALONE_NS = 250_000
-"""Shortest interval for a queue pair that is alone with its peer and waits for ACKs only, once it knows the round trip.
-A READ that is requested again costs more than an ACK, and other queue pairs may have started meanwhile."""
+"""Shortest interval for the only active queue pair of a peer, if it waits for ACKs only and knows the round trip: a
+repeated READ costs more than an ACK, and other queue pairs delay the peer."""
 SILENT_PROBES = 3
 """Probe intervals without an answer after which the peer counts as silent, even without an ACK timeout."""
 PROBE_MAX_SHIFT = 10
@@ -53,22 +53,22 @@ PROBE_MENDS = 2
 GO_BACK_PENALTY_MAX = 64
 """Most losses for which Go-Back-N is used with a peer that did not keep out-of-order packets."""
 NARROWEST = 32
-"""Window in packets below which losses do not shrink it."""
+"""Window in packets that losses do not shrink further."""
 MENDED_PART = 4
-"""A packet retransmitted alone shrinks the window by one in this many: each takes a round trip, which packets in
-flight make longer."""
+"""Retransmitting a single packet shrinks the window by one in this many: each repair takes a round trip, which grows
+with the packets in flight."""
 WIDEN_AFTER = 4
-"""Acknowledged packets per packet by which the window grows."""
+"""Acknowledged packets for each packet that the window grows by."""
 
 
 @view(QP, "SendQueue", "Inflight")
 class SendQueue(QpRecord):
-    """The state of the sending half of one queue pair, and what acknowledgements and time do to it.
+    """State of the sending half of one queue pair, and its changes by acknowledgements and timers.
 
-    ``una`` is the oldest PSN that is not acknowledged, ``sent_psn`` follows the last PSN ever sent. ``window``
-    bounds the packets between ``una`` and the next to be sent. A loss halves it, since Go-Back-N sends again whatever
-    was in flight behind the lost packet, and acknowledgements open it again: so the wasted packets stay in proportion
-    to those between two losses. The standard leaves it to the requester how much it sends.
+    ``una`` is the oldest unacknowledged PSN, ``sent_psn`` follows the last PSN ever sent. ``window`` bounds the packets
+    between ``una`` and the next one to send. A loss halves it, since Go-Back-N retransmits all packets in flight after
+    the lost one, and acknowledgements open it again. So the wasted packets stay in proportion to those between two
+    losses. The standard leaves the window to the requester.
     """
 
     __slots__ = (
@@ -163,7 +163,7 @@ class SendQueue(QpRecord):
         return self._messages[index]
 
     def messages(self, index: int, end: int) -> Iterator[Message]:
-        """Yield the messages from one index up to another."""
+        """Yield the messages from one index up to, but not including, another."""
         while index != end:
             yield self.message(index)
             index = self.ring.after(index)
@@ -187,16 +187,16 @@ class SendQueue(QpRecord):
         return self.message(index)
 
     def last(self) -> Message | None:
-        """Return the newest message that was sent completely, if it has not completed."""
+        """Return the newest completely sent message, if it has not completed."""
         index = self.send_index
         return None if index == self.sq_head else self._messages[(index or self.ring.entries) - 1]
 
     def piece(self, place: int = 0) -> ReadPiece:
-        """Return READ or atomic request number ``place`` of those that wait for responses, oldest first."""
+        """Return the READ or atomic request at position ``place`` of those that wait for responses, oldest first."""
         return self._pieces[(self.piece_first + place) % PIECES]
 
     def add_piece(self) -> ReadPiece:
-        """Add a piece as the newest and return it. The caller fills it and has checked that there is room."""
+        """Append a piece and return it. The caller fills it in and has checked that there is room."""
         self.piece_count += 1
         return self.piece(self.piece_count - 1)
 
@@ -206,7 +206,7 @@ class SendQueue(QpRecord):
         self.piece_count -= 1
 
     def next_read(self) -> None:
-        """Move ``read_index`` from a READ or atomic that has all its responses to the next that was begun."""
+        """Move ``read_index`` from a READ or atomic that has all its responses to the next started one."""
         index = self.ring.after(self.read_index)
         self.read_index = NONE
         for message in self.messages(index, self.fetch_index):
@@ -223,7 +223,7 @@ class SendQueue(QpRecord):
         self.probe_due = 0
 
     def begin(self, mtu: int) -> None:
-        """Load PSN and window from the context, on the transition to RTS."""
+        """Load PSN and window from the context at the transition to RTS."""
         ctx = self.ctx
         config = self.host.config
         self.una = self.sent_psn = ctx.next_send_psn & PSN_MASK
@@ -280,7 +280,7 @@ class SendQueue(QpRecord):
             self.account.release(self.peer, packets)
 
     def clear_inflight(self) -> None:
-        """Count nothing in flight, and leave the line for room."""
+        """Reset the packets in flight to 0, and leave the line for room."""
         self._remove_inflight(self.inflight)
         self.account.leave(self)
 
@@ -297,7 +297,7 @@ class SendQueue(QpRecord):
         self.account.remove_requester(self)
 
     def set_peer(self, peer: Peer) -> None:
-        """Account for packets to ``peer``, to which the path leads, from now on."""
+        """Switch to the account of ``peer``, to which the path leads."""
         if peer is not self.peer:
             inflight = self.inflight
             self._remove_inflight(inflight)
@@ -320,7 +320,7 @@ class SendQueue(QpRecord):
                 self.rtt_psn = NONE
             count = psn_diff(psn, self.una)
             if self.single_resend_psn != NONE and count > 1:
-                self.go_back_penalty *= self.una != self.single_resend_psn  # the peer had kept what follows
+                self.go_back_penalty *= self.una != self.single_resend_psn  # the peer had kept later packets
                 self.single_resend_psn = NONE
             if self.window < self.widest:
                 self._widen(count)
@@ -337,7 +337,7 @@ class SendQueue(QpRecord):
             else:
                 self.ack_deadline = self._ack_timeout_at(now_ns)
                 self.probe_deadline = now_ns + self._probe_interval() if self.probing else NEVER
-                # A probe may not reveal every loss, so probe again; but after one READ response, more usually follow.
+                # a probe may not reveal every loss, so probe again; but more READ responses usually follow one
                 self.probe_due = probed and self.probing and not self.piece_count
             self.retire()
             if (controlled := self.qp.controlled) is not None and controlled.counts_acks:
@@ -359,7 +359,7 @@ class SendQueue(QpRecord):
                 break
             if psn_diff(message.end_psn, una) > 0:
                 if index == self.send_index:
-                    # acknowledged after a rewind: what arrived need not be sent again
+                    # acknowledged after a rewind: do not retransmit packets that arrived
                     message.sent = max(message.sent, psn_diff(una, message.first_psn))
                 break
             if message.status:
@@ -380,10 +380,10 @@ class SendQueue(QpRecord):
             self.qp.check_drained()
 
     def about_to_send(self, psn: int) -> bool:
-        """Return whether ``psn`` is the next to be retransmitted: a NAK that names it is redundant and costs no retry.
+        """Return whether ``psn`` is the next to retransmit: a NAK that names it is redundant and costs no retry.
 
-        That happens during an RNR wait: some responders answer each packet in flight after the refused request with a
-        sequence NAK. Those are a consequence of the RNR NAK.
+        This happens during an RNR wait: some responders answer each packet in flight after the refused request with a
+        sequence NAK, as a consequence of the RNR NAK.
         """
         return self.next_psn == psn
 
@@ -412,8 +412,8 @@ class SendQueue(QpRecord):
     def resend_one(self, psn: int) -> bool:
         """Retransmit only ``psn``, which a NAK named. Return false if Go-Back-N must be used.
 
-        The peer must have agreed to selective repeat. If it names the same PSN again, or the next, it has not kept
-        the packets that follow, or several are lost: then Go-Back-N is used, for more losses each time.
+        The peer must have agreed to selective repeat. If it names the same PSN again, or the next one, it has not kept
+        later packets, or several are lost: then Go-Back-N is used, each time for more losses.
         """
         if not self.ctx.options & OPT_SELECTIVE_REPEAT or self.piece_count:
             return False
@@ -425,7 +425,7 @@ class SendQueue(QpRecord):
             return False
         self.single_resend_psn = psn
         self.narrow(MENDED_PART)
-        self.rtt_psn = NONE  # kept packets are acknowledged once the gap is filled: that is not a round trip
+        self.rtt_psn = NONE  # the ACK of kept packets waits for the gap: do not measure it as a round trip
         self.probe_due = PROBE_MENDS
         self.host.schedule(self.qp)
         return True
@@ -453,15 +453,15 @@ class SendQueue(QpRecord):
             self.host.arm(self.qp)
 
     def start_rnr_wait(self, deadline_ns: int) -> None:
-        """Send and expect nothing until the responder is ready (IBA 9.7.5.2.8)."""
+        """Send nothing and expect no response until the responder is ready (IBA 9.7.5.2.8)."""
         self.rnr_until = deadline_ns
         self.ack_deadline = self.probe_deadline = NEVER
 
     def _ack_timeout_at(self, now_ns: int) -> int:
-        """Return the time at which packets sent by now count as lost without an ACK; never with a timeout of 0.
+        """Return the time at which packets sent by now count as lost without an ACK; ``NEVER`` with a timeout of 0.
 
-        It is the local ACK timeout, doubled after each that expired, and at least four measured round trips; but
-        at most four times the timeout, the longest that IBA 9.7.6.1.3 lets a requester wait.
+        The wait is the local ACK timeout, doubled after each expiry, and at least four measured round trips; but at
+        most four times the timeout, the limit of IBA 9.7.6.1.3.
         """
         timeout = self.ack_timeout
         if not timeout:
@@ -475,7 +475,7 @@ class SendQueue(QpRecord):
 
     @property
     def retransmit_interval(self) -> int:
-        """Nanoseconds in which a retransmission should have been answered."""
+        """Time in nanoseconds within which a retransmission should be answered."""
         peer = self.peer
         srtt = peer.srtt
         if self.qp.selective is not None:
@@ -490,12 +490,11 @@ class SendQueue(QpRecord):
 
     @property
     def deadline_ns(self) -> int:
-        """Next time at which :meth:`handle_timer` has something to do."""
+        """Time of the next :meth:`handle_timer`."""
         return min(self.ack_deadline, self.probe_deadline, self.rnr_until, self.control_ns)
 
     def handle_timer(self, now_ns: int) -> None:
-        """Handle the end of an RNR wait, the timer of a congestion control, a local ACK timeout, or a tail-loss
-        probe."""
+        """Handle the end of an RNR wait, a congestion control timer, a local ACK timeout, or a tail-loss probe."""
         if self.control_ns <= now_ns:
             controlled = self.qp.controlled
             if controlled is None:

@@ -1,8 +1,8 @@
-"""Reading and writing a message's bytes through its scatter list. No check holds for longer than one packet.
+"""Read and write a message's payload through its scatter list. No check is valid for longer than one packet.
 
-Key, protection domain, rights and range are checked when a payload is made, and it is made again for each received
-packet and each turn of sending. So a region or window that is destroyed while its message is in progress is noticed
-with the next packet, and only numbers have to be kept between packets.
+Key, protection domain, rights and range are checked when a payload object is created, for each received packet and each
+sending turn. So the destruction of a region or window during a message is detected at the next packet, and only numbers
+are kept between packets.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ ANY_BINDING = NONE
 
 
 class Payload:
-    """A message's bytes, addressed by offset into the message.
+    """A message's payload, addressed by offset into the message.
 
     Args:
-        sges: the pieces of memory, in order.
-        entries: memory table entry of each piece's key, ``None`` if the key does not permit the access.
-        binding: number that the only key is bound to.
+        sges: the scatter list.
+        entries: memory table entry of each key; ``None`` if the key does not permit the access.
+        binding: required binding of the only key.
         guarded: true if a shell's guard admitted the whole message, instead of a key.
 
-    ``valid`` says whether every key permits its access, ``total`` is the number of bytes.
+    ``valid`` is true if every key permits its access, ``total`` is the length in bytes.
     """
 
     __slots__ = ("binding", "entries", "guarded", "sges", "total", "valid")
@@ -49,12 +49,12 @@ class Payload:
         self.valid = None not in entries
 
     def again(self) -> Payload:
-        """Check a payload that a guard admitted once more, and return it."""
+        """Recheck a payload that a guard admitted, and return it."""
         self.valid = all(entry is not None and bool(entry.valid) for entry in self.entries)
         return self
 
     def read(self, offset: int, length: int) -> memoryview | bytes | None:
-        """Return ``length`` bytes at ``offset``; ``None`` if memory cannot be read. In range by contract."""
+        """Return ``length`` bytes at ``offset``; ``None`` if memory cannot be read. The range must be valid."""
         if not self.valid:
             return None
         if len(self.sges) == 1:
@@ -76,7 +76,7 @@ class Payload:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def write(self, offset: int, data: memoryview | bytes) -> bool:
-        """Store ``data`` at ``offset``. Return false if memory cannot be written. In range by contract."""
+        """Store ``data`` at ``offset``. Return false if memory cannot be written. The range must be valid."""
         if not self.valid:
             return False
         if len(self.sges) == 1:
@@ -152,9 +152,9 @@ def local_payload(memory: MemoryTable, pd: int, sges: Sequence[Sge], writes: boo
 def remote_payload(
     memory: MemoryTable, pd: int, sge: Sge, rights: int, qpn: int, binding: int = ANY_BINDING
 ) -> Payload:
-    """Return the payload of an R_Key that a queue pair received, while bound to ``binding``. No bytes need no key.
+    """Return the payload for a received R_Key while it is bound to ``binding``. A length of 0 needs no key.
 
-    What R_Key 0 is bound to names the region that it leads to as well.
+    For R_Key 0, the binding also contains the region's key.
     """
     va, length, key = sge
     if not length:
@@ -163,7 +163,7 @@ def remote_payload(
     if entry is None:
         return Payload((sge,), (None,))
     found = entry.record.binding
-    if not key:  # key 0 stands for many regions, so the region's key is part of the binding
+    if not key:  # key 0 may mean many regions, so the region's key is part of the binding
         found = (found << 32 | entry.key) & NONE
     if binding not in (ANY_BINDING, found):
         entry = None

@@ -1,6 +1,7 @@
-"""Explain in words why a request fails: repeat the checks of responder or requester after one of them has failed.
+"""Explain why a request failed: repeat the checks of responder or requester after one of them has failed.
 
-Nothing here runs on the fast path. The engine leaves failing requests to the reference, so only this module explains.
+This code is not on the fast path. The engine punts failing requests to the reference, so only this module explains
+them.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Values = dict[str, object]
 
 
 class Why(NamedTuple):
-    """A reason with its values, and the request that it is about, if any."""
+    """A reason with its values, and the request concerned, if any."""
 
     reason: Reason
     about: str
@@ -51,7 +52,7 @@ class Why(NamedTuple):
 
 
 def about_packet(packet: Packet, responder: Responder) -> str:
-    """Return the request that a packet belongs to, in words."""
+    """Return a description of the request that a packet belongs to."""
     row = packet.row
     if row.send:
         return "SEND"
@@ -70,7 +71,7 @@ def about_packet(packet: Packet, responder: Responder) -> str:
 
 
 def about_message(message: Message) -> str:
-    """Return the request of a send entry, in words."""
+    """Return a description of a send entry's request."""
     opcode = message.opcode
     name = WR_NAMES.get(opcode, f"request {opcode}")
     if opcode in (WR_BIND_MW, WR_LOCAL_INV):
@@ -92,7 +93,7 @@ def why_lists(memory: MemoryTable, pd: int, sges: Sequence[tuple[int, int, int]]
 
 
 def why_rights(responder: Responder, packet: Packet) -> tuple[Reason, Values]:
-    """Return why the queue pair itself does not allow such a request."""
+    """Return why the queue pair does not allow a request."""
     row = packet.row
     rights = needed_rights(packet)
     if row.feth and not rights:

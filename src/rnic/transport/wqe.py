@@ -1,7 +1,7 @@
-"""Device side of the send and receive rings: fetching entries, scatter lists and inline data.
+"""Device side of the send and receive rings: fetch entries, scatter lists and inline data.
 
-Entries come from memory that software owns, so nothing in them is trusted: counts and lengths are bounded
-here, keys and addresses are checked where they are used.
+Entries are in memory that software owns, so they are not trusted: counts and lengths are bounded here, keys and
+addresses are checked at each use.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SendRing(Record):
         self.place(base, entries, slab_bytes, shift)
 
     def place(self, base: int, entries: int, slab_bytes: int, shift: int) -> None:
-        """Go on in another ring, from the same index."""
+        """Switch to another ring and continue at the same index."""
         self.base = base
         self.entries = entries
         self.slab_bytes = slab_bytes
@@ -94,7 +94,7 @@ class SendRing(Record):
         return self._read((self.entries << self.shift) + message.index * self.slab_bytes, message.length)
 
     def sges(self, message: Message) -> Sequence[Sge] | None:
-        """Return its scatter list, of its total length; ``None`` if it cannot be read or is inconsistent."""
+        """Return its scatter list, which adds up to its length; ``None`` if it cannot be read or is inconsistent."""
         length = message.length
         if not message.list:
             return ((message.local_addr, length, message.lkey),) if length else ()
@@ -124,8 +124,7 @@ class ReceiveRing:
     """A receive ring in the driver's memory.
 
     ``read_tail`` returns the tail that software stored, ``write_head`` publishes the head.
-    A tail beyond the ring counts as an empty ring: software broke its contract.
-    :meth:`settle` says which record is the ring's.
+    An invalid tail, beyond the ring, counts as an empty ring. :meth:`settle` sets the ring's record.
     """
 
     __slots__ = ("_port", "_read_tail", "_write_head", "view", "words")
@@ -151,7 +150,7 @@ class ReceiveRing:
         self.place(base, entries, stride)
 
     def place(self, base: int, entries: int, stride: int) -> None:
-        """Go on in another ring, from the same index."""
+        """Switch to another ring and continue at the same index."""
         self.base = base
         self.entries = entries
         self.stride = stride
@@ -164,22 +163,22 @@ class ReceiveRing:
 
     @staticmethod
     def size(entries: int, stride: int) -> int:
-        """Return the number of bytes of memory that a ring takes."""
+        """Return the size of a ring in bytes."""
         return entries * stride
 
     def available(self) -> int:
-        """Return the number of entries posted and not taken."""
+        """Return the number of posted entries that are not taken yet."""
         tail = self._read_tail()
         return waiting(self.head, tail, self.entries)
 
     def kept_back(self, most: int) -> int:
-        """Return how many of ``most`` entries are kept back (004 RC_CHK "RQ almost full"): 0 if the ring holds no more
-        than that."""
+        """Return how many of ``most`` entries to keep back (004 RC_CHK "RQ almost full"): 0 if the ring is too
+        short."""
         return most if self.entries - 1 > most else 0
 
     def readable(self) -> bool:
-        """True unless an entry is posted and cannot be read; then :meth:`take` returns ``None`` for a fault of the
-        ring."""
+        """False if an entry is posted but cannot be read; then :meth:`take` returns ``None`` because of a ring
+        fault."""
         return not self.available() or self._in_reach()
 
     def take(self) -> ReceiveWqe | None:
@@ -221,16 +220,16 @@ class ReceiveRing:
 
 
 class SharedReceiveRing(ReceiveRing):
-    """The ring of a shared receive queue: slots, in the order of the list that follows them (:mod:`rnic.rings.rqe`).
+    """Ring of a shared receive queue: slots, followed by the order ring (:mod:`rnic.rings.rqe`).
 
-    A slot number beyond the slots counts as an empty ring, as a tail does.
+    An invalid slot number counts as an empty ring, like an invalid tail.
     """
 
     __slots__ = ()
 
     @staticmethod
     def size(entries: int, stride: int) -> int:
-        """Return the bytes of the slots and of the list of their order."""
+        """Return the size of the slots and the order ring in bytes."""
         return srq_bytes(entries, stride)
 
     def _in_reach(self) -> bool:
