@@ -83,7 +83,7 @@ LAYOUTS: dict[str, Layout] = {
 """Layouts by the name that the header gives them."""
 
 NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
-    # prefix, module, beginnings of the names that are taken; () takes all
+    # prefix, module, prefixes of the names to include; () includes all
     ("", attach, ("MSG_", "DMA_", "COPY_", "MAX_COPY", "PUNT_", "UMAD_")),
     ("", attach_cm, ("MSG_CM", "CM_")),
     ("", shm_loopback, ("COOKIE_",)),

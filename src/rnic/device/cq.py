@@ -97,7 +97,7 @@ class CompletionQueue(EntryRing):
         regs = self.regs
         if word3 & CQE_SOLICITED:
             key.solicited_index = key.tail
-        fence()  # software arms, then polls: one of the two sees what the other stored
+        fence()  # software arms, then polls: at least one side sees the other's store
         arm = regs.get(CQ_DOORBELL)
         # An entry in error counts as solicited (IBA chapter 11, completion notification).
         if arm and (arm & ARM_NEXT or (arm & ARM_SOLICITED and (word3 & CQE_SOLICITED or status))):

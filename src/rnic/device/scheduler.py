@@ -131,7 +131,7 @@ class Scheduler(Record):
         lists.append(self._cells, self._at + _FIRST, _NEXT, program)
 
     def _welcome(self, program: int) -> None:
-        """Append a program to the newcomers, which go before the others."""
+        """Append a program to the newcomers, which are served before the others."""
         at = program >> WORD_SHIFT
         self._cells[at + _LISTED] = _NEWCOMER
         self._signed[at + _DEFICIT] = self.quantum // NEWCOMER_PART

@@ -1,5 +1,5 @@
-"""The common path once, in C11, over the same ``state`` as :mod:`rnic.transport`, sans I/O (``design.md``).
+"""The common path in C11, on the same ``state`` as :mod:`rnic.transport`, sans I/O (``design.md``).
 
-``*.c`` and ``*.h`` are a plain static library without Python in it: ``engine.h`` is what it offers, ``memory.h`` how it
-reaches registered memory, ``state.h`` is made from the tables by :mod:`rnic.engine.header`.
+``*.c`` and ``*.h`` are a plain static library without Python: ``engine.h`` is its interface, ``memory.h`` its access to
+registered memory. :mod:`rnic.engine.header` generates ``state.h`` from the tables.
 """

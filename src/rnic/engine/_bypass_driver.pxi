@@ -93,12 +93,12 @@ cdef extern from "bypass/driver.h" nogil:
 
 
 cdef struct driver_events:
-    driver_event_queue fired  # first: C hands this
-    atomic_word *block  # of their queue
+    driver_event_queue fired  # first: C passes a pointer to it
+    atomic_word *block  # queue block
 
 
 cdef int _events_wait(driver_event_queue *events) noexcept nogil:
-    """Return whether there are entries that software has not taken yet."""
+    """Return whether there are entries that software has not polled yet."""
     cdef atomic_word *block = (<driver_events *> events).block
     return (
         atomic_load_explicit(block + (CQ_TAIL >> 2), memory_order_acquire)
@@ -131,17 +131,17 @@ cdef class BypassDriver(Doorbell):
     """The engine of a program with a bypass slot of a device of the NIC process.
 
     Args:
-        socket: to the NIC process; it is duplicated.
+        socket: connection to the NIC process; it is duplicated.
         window: memory shared with the NIC process.
         blocks_at: offset of the queue blocks in the window.
-        rung_at: offset of its doorbell bytes, one for each block.
-        asleep_at: offset of the word that says that the NIC process sleeps.
+        rung_at: offset of the doorbell bytes, one per block.
+        asleep_at: offset of the word that is set while the NIC process sleeps.
         wake: descriptor that wakes it then; the caller keeps it open.
         answer: the NIC process's answer to OPEN.
-        fds: the descriptors that came with the answer; they are closed with this driver.
+        fds: the descriptors passed with the answer; they are closed with this driver.
 
     Raises:
-        OSError: a system call failed; EPROTO if the NIC process has other tables.
+        OSError: a system call failed; EPROTO if the NIC process uses other layout tables.
         ValueError: the answer does not fit.
     """
 
@@ -212,15 +212,16 @@ cdef class BypassDriver(Doorbell):
 
     @property
     def lost(self):
-        """True once the program has closed descriptors of the driver, which has stopped then."""
+        """True once the program has closed descriptors of the driver, which stops it."""
         return atomic_load_explicit(&self.socket.lost, memory_order_acquire) != 0
 
     def keep_alive(self, memory):
-        """Keep memory alive while the engine runs: rings may lie in it."""
+        """Keep memory alive while the engine runs, since it may contain rings."""
         self.kept.append(memory)
 
     def close(self):
-        """Stop the driver, once its connection is shut down: threads that wait in it return, and the last closes it."""
+        """Stop the driver after its connection is shut down: threads that wait in it return, and the last one closes
+        it."""
         if self.ended or self.c_driver == NULL:
             return
         self.ended = True
@@ -290,7 +291,7 @@ cdef class BypassDriver(Doorbell):
         return error
 
     def join(self, uint32_t number):
-        """Note that a queue pair of a reliable connection has a peer, which may be a local program."""
+        """Record that a reliable connection has a peer, which may be a local program."""
         if self._enter():
             with nogil:
                 driver_join(self.c_driver, number)
@@ -334,7 +335,7 @@ cdef class BypassDriver(Doorbell):
         elif register == SRQ_LIMIT:
             self._ring(0, block)
         elif register == RQ_TAIL:
-            # the engine reads the tail when messages come; in the error state it has to flush receives now
+            # the engine reads the tail when messages arrive; in the error state it must flush receives now
             if atomic_load_explicit(words + (QUEUE_STATE >> 2), memory_order_acquire) == STATE_ERR:
                 self._ring(number, block)
 
@@ -348,16 +349,16 @@ cdef class BypassDriver(Doorbell):
         return did != 0
 
     def prepare_to_sleep(self):
-        """Note that the program is about to sleep until an event comes."""
+        """Record that the program is about to sleep until an event arrives."""
         if self._enter():
             driver_prepare_to_sleep(self.c_driver)
             self._leave()
 
     def wait(self, int other):
-        """Run the engine and sleep until there may be an event, ``other`` becomes readable, or a signal comes.
+        """Run the engine and sleep until there may be an event, ``other`` becomes readable, or a signal arrives.
 
         Returns:
-            Whether the NIC process still runs.
+            Whether the NIC process is still running.
         """
         cdef int error = EIO
         if self._enter():

@@ -1,4 +1,4 @@
-# The lock around a device, which C takes as well, and the progress thread: included by _engine.pyx.
+# The lock of a device, shared by Python, C and the progress thread: included by _engine.pyx.
 
 cdef extern from "io/progress_thread.h" nogil:
     struct device_lock:
@@ -35,10 +35,10 @@ cdef extern from "io/progress_thread.h" nogil:
 
 
 cdef class DeviceLock:
-    """A recursive lock like :class:`threading.RLock`, which C takes without the GIL.
+    """A recursive lock like :class:`threading.RLock` that C can take without the GIL.
 
-    Before Python holds it, everything that C stopped at is done. When Python lets go, :class:`Loop` decides whether C
-    may poll.
+    Before Python gets the lock, pending stops of C are handled. When Python releases it, :class:`Loop` decides whether
+    C may poll.
     """
 
     cdef device_lock c_lock

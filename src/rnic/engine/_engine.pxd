@@ -1,4 +1,4 @@
-# What other extension modules use of the engine: its C structures and functions, and the classes that own them.
+# Interface for other extension modules: the engine's C structures and functions, and the classes that own them.
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 

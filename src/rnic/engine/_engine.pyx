@@ -141,8 +141,8 @@ DEF TELL_NS = 50000
 DEF WRITE_BACK_EVERY = 1023
 DEF OUTS = 16
 
-# Buffers in which packets are made. A long burst stays there, and its buffer is used again once nothing holds it. A
-# short burst is copied out, so that a single ACK does not keep a large buffer.
+# Output buffers. A long burst stays in its buffer, which is reused once nothing references it. A short burst is copied
+# out, so that a single ACK does not keep a large buffer alive.
 cdef list _pool = [None] * POOL
 cdef int _next = 0
 
@@ -163,7 +163,7 @@ cdef bytes _buffer():
 
 
 cdef uint8_t *buffer_address(object view, Py_ssize_t *length) except? NULL:
-    """Return the address of a buffer, which is valid as long as the object lives."""
+    """Return the address of a buffer, valid as long as the object lives."""
     cdef Py_buffer found
     PyObject_GetBuffer(view, &found, PyBUF_SIMPLE)
     cdef uint8_t *at = <uint8_t *> found.buf
@@ -202,10 +202,10 @@ def layout_hash():
 
 
 def use_tlb(tlb, uint64_t number, uint64_t va, uint64_t length, uint64_t need, lock=None):
-    """Return how many pages of a range, from its first on, a :class:`~rnic.mem.tlb.Tlb` has with rights ``need``.
+    """Return the number of leading pages of a range that a :class:`~rnic.mem.tlb.Tlb` has with rights ``need``.
 
-    These pages become the most recently used. Empty and wrapping ranges have none. ``lock`` is the device's lock,
-    unless it is held.
+    They become the most recently used. Empty and wrapping ranges have none. ``lock`` is the device's lock, or ``None``
+    if the caller holds it.
     """
     cdef engine_translation by
     cdef DeviceLock held
@@ -239,7 +239,7 @@ cdef class DeviceLock
 
 
 cdef class _ProcMem:
-    """Memory of another process, by file descriptors that belong to it."""
+    """Memory of another process, accessed through file descriptors of its ``/proc`` entry."""
 
     cdef engine_segment segment
     cdef proc_mem_checked_self program
@@ -251,7 +251,7 @@ cdef class _ProcMem:
 
 
 cdef class _InProcess:
-    """A region of this process, by the addresses of its key."""
+    """A region of this process, accessed by the addresses of its key."""
 
     cdef in_process_self near
 
@@ -265,7 +265,7 @@ cdef class Shared:
     Args:
         arena: its memory.
         table: its memory table, whose records lie in ``arena``.
-        config: settings of the transport.
+        config: transport settings.
     """
 
     def __cinit__(self, arena, table, config):
@@ -297,11 +297,11 @@ cdef class Shared:
         self.prefetch.staging = <uint8_t *> calloc(ENGINE_PREFETCH, ENGINE_PREFETCH_BYTES)
         self.prefetch_memory = <engine_segment *> calloc(<size_t> self.c_shared.key_count, sizeof(engine_segment))
         if self.prefetch.staging == NULL or self.prefetch_memory == NULL:
-            raise MemoryError("no memory to look ahead")
+            raise MemoryError("no memory for prefetching")
         self.c_shared.prefetch = &self.prefetch
 
     def send_headers_only(self):
-        """Make packets with headers and lengths only, for a simulated fabric."""
+        """Build packets with headers and lengths only, for a simulated fabric."""
         self.c_shared.bare = 1
 
     def set_congestion(self, settings):
@@ -339,7 +339,7 @@ cdef class Shared:
 
 
 cdef class CompletionQueue:
-    """A completion queue whose ring can be reached, as of its last lookup."""
+    """A completion queue with an accessible ring, as of its last lookup."""
 
     def __cinit__(self, queue):
         cdef Py_ssize_t ring = 0, block = 0
@@ -352,7 +352,7 @@ cdef class CompletionQueue:
 
 
 cdef bint _is_current(CompletionQueue found, queue) except -1:
-    """Return whether a queue is still where it was found."""
+    """Return whether a queue is still at the same address."""
     return found is not None and queue is not None and found.queue is queue and found.view is queue.view
 
 
@@ -360,7 +360,7 @@ cdef class IoPoll
 
 
 cdef class _TxPath:
-    """Path by which the packets of a flow leave."""
+    """Transmit path of a flow's packets."""
 
     cdef tx_path c_path
     cdef object flow
@@ -373,11 +373,11 @@ cdef class Executor:
     Args:
         shared: the device's.
         qp: the queue pair, a :class:`~rnic.transport.qp.QueuePair`.
-        block: its queue block as 32-bit words; with ``None`` it takes no receive entries.
+        block: its queue block as 32-bit words; ``None`` if it takes no receive entries.
 
     Attributes:
-        punted: whether :meth:`send` left something to the reference.
-        end: why the last call ended, a number of ``enum engine_end``.
+        punted: whether :meth:`send` punted to the reference.
+        end: result of the last call, a number of ``enum engine_end``.
     """
 
     cdef Shared shared
@@ -439,7 +439,7 @@ cdef class Executor:
         self._resolve_recv_cq()
         self._resolve_translation()
         if self.flow is not None and self.requester.flow is self.flow:
-            # a fabric goes by the addresses alone
+            # a simulated fabric uses the addresses only
             self.c_qp.route = &self.c_qp if self.shared.c_shared.bare else device.path_of(self.flow)
         self.c_qp.found = device.c_device.changes
         return 0
@@ -548,7 +548,7 @@ cdef class Executor:
     # ------------------------------------------------------------------- receiving
 
     def receive(self, burst, Py_ssize_t start, uint64_t now):
-        """Take packets for this queue pair from byte ``start`` of a burst; return the bytes taken, 0 for a punt."""
+        """Process packets for this queue pair from byte ``start`` of a burst; return the bytes taken, 0 for a punt."""
         cdef Py_buffer source
         cdef engine_effects effects
         cdef engine_inflight flight
@@ -639,7 +639,7 @@ cdef class Executor:
         return 0
 
     def timeout(self, uint64_t now):
-        """Handle a deadline that may have come, as the queue pair's ``handle_timer``; return false for a punt."""
+        """Handle a timer that may have expired, like the queue pair's ``handle_timer``; return false for a punt."""
         cdef engine_effects effects
         cdef engine_inflight flight
         peer = self.requester.peer
@@ -743,7 +743,7 @@ cdef class Executor:
         return made
 
     def reply(self, uint64_t budget, list out):
-        """Send up to ``budget`` packets of replies that are due; return their number, 0 for a punt."""
+        """Send up to ``budget`` packets of waiting replies; return their number, 0 for a punt."""
         cdef engine_effects effects
         cdef engine_out result
         self._resolve_flow()
@@ -759,14 +759,14 @@ cdef class Executor:
 
 
 cdef class Device:
-    """All queue pairs of a device: receives and sends without Python what the engine knows.
+    """All queue pairs of a device: handles the cases that the engine supports without Python.
 
     Args:
-        shared: what they share.
-        nic: the device, which takes over what the engine punts.
+        shared: their shared state.
+        nic: the device, which handles punts.
 
     Attributes:
-        selective: :meth:`receive` has a reorder buffer, as compiled polls have.
+        selective: :meth:`receive` uses a reorder buffer, as compiled polls do.
     """
 
     def __cinit__(self, Shared shared, nic):
@@ -820,21 +820,21 @@ cdef class Device:
             del self.by_block[executor.block_number]
 
     def drop(self, uint64_t record):
-        """Give up an open turn of a queue pair that is destroyed."""
+        """Abandon the open turn of a queue pair that is destroyed."""
         if self.releasing_qp == record:
             self.releasing_qp = 0
         if self.io_poll is not None:
             io_poll_drop((<IoPoll> self.io_poll).c_poll, record)
 
     def invalidate(self):
-        """Look up queues, rings and paths again before their next use: they may have moved."""
+        """Look up queues, rings and paths again before their next use, since they may have moved."""
         self.c_device.changes += 1
 
     cdef const void *path_of(self, flow) except? NULL:
         cdef _TxPath path = self.paths.get(flow)
         if path is None:
             if len(self.paths) >= MAX_ROUTES:
-                # holders of one of these find another before it is used
+                # users of these paths look them up again before the next use
                 self.paths.clear()
                 self.c_device.changes += 1
             path = self.paths[flow] = _TxPath()
@@ -843,10 +843,10 @@ cdef class Device:
             return NULL
         return &path.c_path
 
-    # ------------------------------------------------------------------- what C leaves to Python
+    # ------------------------------------------------------------------- punts from C
 
     cdef int handle_stop(self, engine_stop_info *told) except -1:
-        """Handle a stop of C, which concerns one queue pair."""
+        """Handle a stop of C that concerns one queue pair."""
         cdef Executor executor
         qp = self.sending.qps[told.qp]
         try:
@@ -903,7 +903,7 @@ cdef class Device:
     # ------------------------------------------------------------------- sans I/O
 
     def receive(self, burst, Py_ssize_t start, uint64_t now):
-        """Take packets from byte ``start`` of a burst; return the bytes taken, up to a packet for the reference."""
+        """Process packets from byte ``start`` of a burst; return the bytes taken, up to a packet for the reference."""
         cdef Py_buffer source
         cdef engine_stop_info told
         cdef engine_meta meta
@@ -990,10 +990,10 @@ cdef class Device:
         self.flush_counters(now)
 
     def handle_deadlines(self, uint64_t now, uint64_t most):
-        """Handle up to ``most`` deadlines, until one is for the reference.
+        """Handle up to ``most`` timers, up to one for the reference.
 
         Returns:
-            The record of that queue pair, 0 for none; and how many of ``most`` are left.
+            The record of that queue pair, 0 for none, and the rest of ``most``.
         """
         cdef uint64_t record = engine_device_due(&self.c_device, now, &most)
         self.flush_counters(now)
@@ -1025,17 +1025,17 @@ cdef int _active = 0
 
 
 cdef class IoPoll:
-    """Polls of a device on its UDP sockets, or on a link in memory: they receive, send and handle deadlines.
+    """Poll loop of a device on its UDP sockets or on an in-memory link: receives, sends and handles timers.
 
     Args:
         device: the device.
         link: a :class:`~rnic.link.udp.UdpLink`, whose sockets it uses, or a :class:`~rnic.link.loopback.LoopbackLink`,
             which gets a :class:`Loopback`.
-        send: hands packets that Python made to the link.
+        send: function that passes packets built in Python to the link.
 
     Attributes:
-        stopped: something was asked for that C cannot do; only Python uses the link from now on.
-        judging: the link of the fault rules that C judges by, which stands before ``link``; or ``None``.
+        stopped: a feature that C lacks was requested; only Python uses the link from now on.
+        judging: the link in front of ``link`` whose fault rules C applies, or ``None``.
     """
 
     cdef Device device
@@ -1054,7 +1054,7 @@ cdef class IoPoll:
     cdef bint counted
     cdef uint32_t rounds
     cdef uint64_t flushed_at
-    cdef bint python_ran  # under a lock that C had taken: what the polls rely on may have changed
+    cdef bint python_ran  # under a lock that C took: the assumptions of polls may have changed
 
     def __cinit__(self, Device device, link, send):
         cdef int place
@@ -1089,7 +1089,7 @@ cdef class IoPoll:
         self.c_poll.may_splice = not link.wired and link.lends
         device.io_poll = self
         self._begin()
-        # for each message that is answered, one system call less and one datagram less to take
+        # saves a system call and a received datagram for each answered message
         device.c_device.piggyback_acks = 1
         device.c_device.changes += 1
         self._read_socket_options()
@@ -1126,7 +1126,7 @@ cdef class IoPoll:
         self.device.c_device.changes += 1
 
     cdef bint resolve(self, _TxPath path) except -1:
-        """Look up the socket and the address of a path; return false if only the link knows them."""
+        """Look up socket and address of a path; return false if only the link knows them."""
         flow = path.flow
         outlet, raw, segments = self.link.tx_path(flow)
         cdef bytes name = raw
@@ -1161,7 +1161,7 @@ cdef class IoPoll:
 
     @property
     def spliced(self):
-        """Bursts that left as pages, without another copy."""
+        """Bursts sent by splicing their pages, without a copy."""
         return self.c_poll.spliced
 
     def set_faults(self, bytes table, counts):
@@ -1169,7 +1169,7 @@ cdef class IoPoll:
 
         Args:
             table: of the rules, as :func:`rnic.link.fault_rules.pack_rules` makes it.
-            counts: memory that the rules count in.
+            counts: memory for the counts of the rules.
         """
         cdef bytes address = self.link.address
         cdef Py_ssize_t length = 0
@@ -1191,17 +1191,17 @@ cdef class IoPoll:
         io_poll_set_faults(self.c_poll, self.faults)
 
     def expire_held(self):
-        """Release all packets delayed by fault rules with the next round."""
+        """Release all packets delayed by fault rules in the next round."""
         if self.faults != NULL:
             faults_expire(self.faults)
 
     def held_deadline_ns(self):
-        """Return when packets delayed by fault rules are due; ``None`` if there are none."""
+        """Return the time at which packets delayed by fault rules are due; ``None`` if there are none."""
         cdef uint64_t deadline = NEVER if self.faults == NULL else faults_deadline(self.faults)
         return None if deadline == NEVER else deadline
 
     def send_bursts(self, list bursts):
-        """Send bursts that Python made."""
+        """Send bursts built in Python."""
         self._write_socket_options()
         try:
             self.send(bursts)
@@ -1211,13 +1211,14 @@ cdef class IoPoll:
     # ------------------------------------------------------------------- polls
 
     def can_run(self, link):
-        """Return whether C can poll this link: it is up, and nothing observes packets but the rules that C has."""
+        """Return whether C can poll this link: it is up, and nothing observes packets except fault rules that C
+        applies."""
         return self._can_run(link)
 
     cdef bint _can_run(self, link) except -1:
         if self.stopped or (link is not self.link and link is not self.judging):
             return False
-        # a device that is not enabled is held
+        # a disabled device is held
         return (
             _of(self.of_link, "up") is True and _of(self.of_link, "lone") is True and _of(self.of_nic, "held") is False
             and _of(self.of_nic, "tracer").enabled is False and not self.frames
@@ -1225,7 +1226,7 @@ cdef class IoPoll:
 
     @property
     def has_pending(self):
-        """Return whether Python has something to do before the next turns."""
+        """Return whether Python has work to do before the next turns."""
         return self._has_pending()
 
     cdef bint _has_pending(self) except -1:
@@ -1258,15 +1259,15 @@ cdef class IoPoll:
         return 0
 
     def poll(self, uint64_t now, uint64_t budget):
-        """Receive packets, else send; return how many bursts came, and whether anything happened."""
+        """Receive packets, or else send; return the number of received bursts, and whether anything happened."""
         self._poll(now, budget)
         return self.c_poll.received, self.c_poll.received or self.c_poll.sent
 
     cdef uint8_t *_take_out_buffer(self) except NULL:
-        """Take one of the few output buffers shared by all polls: a buffer for each of many NICs would not stay in
+        """Take one of the few output buffers shared by all polls: with a buffer per NIC, many NICs would not fit the
         cache.
 
-        The caller puts the one before back after that: a signal handler may poll within a poll.
+        The caller restores the previous one afterward, since a signal handler may poll within a poll.
         """
         global _outs
         cdef uint8_t *lent
@@ -1280,7 +1281,7 @@ cdef class IoPoll:
         return lent
 
     cdef void _return_out_buffer(self, uint8_t *before) noexcept:
-        """Return the poll's output buffer, which need not be the one taken, since a loopback swaps them."""
+        """Return the poll's output buffer, which may differ from the one taken, since a loopback swaps buffers."""
         global _outs
         cdef uint8_t *lent = self.c_poll.out.bytes
         self.c_poll.out.bytes = before
@@ -1291,13 +1292,13 @@ cdef class IoPoll:
             free(lent)
 
     cdef int _run(self, io_poll_call call, bint short, uint64_t now, uint64_t budget) except -1:
-        """Call a poll, or its sending part, until it is done. ``short``: keep the GIL meanwhile."""
+        """Call a poll, or its sending part, until it is done. ``short``: do not release the GIL."""
         cdef engine_stop_info told
         cdef uint8_t *before = self.c_poll.out.bytes
         if not io_fds_valid(self.own, self.c_poll, now):
             self.c_poll.received = self.c_poll.sent = 0
             self.python_ran = True
-            self.stop()  # Python finds out what is lost
+            self.stop()  # Python finds the lost descriptors
             return 0
         if self.rung:
             self.nic.now_ns = now
@@ -1324,11 +1325,11 @@ cdef class IoPoll:
         return 0
 
     def transmit(self, uint64_t now, uint64_t budget):
-        """Send what waits; return whether anything was sent."""
+        """Send pending packets; return whether anything was sent."""
         return self._send(now, budget, False)
 
     cdef bint _send(self, uint64_t now, uint64_t budget, bint short) except -1:
-        """As :meth:`transmit`. ``short``: one short message, not worth releasing the GIL for."""
+        """Do the same as :meth:`transmit`. ``short``: one short message, too short to release the GIL for."""
         self.c_poll.sent = 0
         self._run(io_poll_send, short, now, budget)
         self._count_poll(now)
@@ -1365,7 +1366,7 @@ cdef class IoPoll:
         flow = burst.flow
         right = io_poll_good_packets(self.c_poll, slot.name, slot.name_bytes)
         if right and flow.idents is not None:
-            self.nic.learn_idents(burst, right)  # the engine took those; they had the idents that it expected
+            self.nic.learn_idents(burst, right)  # the engine processed those; they had the expected idents
         self.nic.receive(burst, now, at)
         if flow.settled or (flow.idents is not None and flow.idents.small):
             fill_flow(&reverse, flow)
@@ -1375,7 +1376,7 @@ cdef class IoPoll:
         return 0
 
     cdef int _count_poll(self, uint64_t now) except -1:
-        """Add C's counts to Python's: now and then, or at once for an unusual count."""
+        """Add C's counts to Python's, periodically or at once for an unusual count."""
         cdef tx_counts *counts = &self.c_poll.counts
         self.rounds += 1
         if (
@@ -1413,7 +1414,7 @@ cdef class IoPoll:
             self.python_ran = True
             self.link.check_interface()
             if self.loopback is not None:
-                self.device.c_device.changes += 1  # a loopback was closed: another may lead there now
+                self.device.c_device.changes += 1  # a loopback was closed: paths may lead to another one now
         if counts.priority_refused:
             self.link.failed(priority_refused=counts.priority_refused)
         if counts.gso_refused:
@@ -1441,7 +1442,7 @@ cdef class IoPoll:
         return 0
 
     cdef int _refused(self) except -1:
-        """Tell the link that the system refused a burst: it sends packet by packet on that path as well."""
+        """Tell the link that the kernel refused a burst, so it also sends packet by packet on that path."""
         cdef _TxPath path
         for path in list(self.device.paths.values()):
             if path.c_path.socket != NULL and path.c_path.max_segments == 1:

@@ -16,13 +16,13 @@ def sleep_while_active(int epoll, list views, int every_ms, uint64_t most_ns):
     """Sleep, without the GIL, while all words keep changing.
 
     Args:
-        epoll: descriptor; the sleep ends when it becomes readable. Nothing is read from it.
+        epoll: epoll descriptor; the sleep ends when it becomes readable, and nothing is read from it.
         views: at most 1,024 buffers; each begins with a 64-bit word that another process changes while it is active.
         every_ms: time between two checks; the sleep ends if a word has not changed since the last one.
-        most_ns: the longest time after which a check begins.
+        most_ns: longest sleep before the last check.
 
     Returns:
-        Whether a word has ended the sleep, and the words as last seen.
+        Whether a word ended the sleep, and the words as last seen.
 
     Raises:
         ValueError: more than 1,024 buffers.

@@ -1,5 +1,5 @@
-# The common path of a runtime's loop (runtime/rounds.py and loop.py), compiled: included by _engine.pyx. The runtime does the rest,
-# under the same conditions.
+# Compiled common path of a runtime's loop (runtime/rounds.py and loop.py): included by _engine.pyx. The runtime handles
+# the other cases.
 
 from time import monotonic_ns, sleep
 
@@ -26,7 +26,7 @@ cdef inline object _of(dict names, object name):
 
 
 cdef class Doorbell:
-    """Doorbell that a queue rings, and that learns that its completions are polled.
+    """Doorbell of a queue, which also learns when completions are polled.
 
     Attributes:
         seen: completions were polled since the last doorbell.
@@ -40,18 +40,19 @@ cdef class Doorbell:
 
 
 cdef class Loop(Doorbell):
-    """The loop of a :class:`~rnic.runtime.loop.Runtime`, compiled, and its progress thread in C.
+    """Compiled loop of a :class:`~rnic.runtime.loop.Runtime`, and its progress thread in C.
 
     Args:
-        runtime: the runtime, whose lock is held around everything.
+        runtime: the runtime, whose lock protects everything.
         io_poll: its polls, until the runtime stops them.
-        full: bursts of one poll from which on there may be more.
+        full: number of bursts from one poll that suggests more are waiting.
 
     Attributes:
-        pause_ns: a longer pause between two messages ends a stream.
-        stream: messages in a row, each after a poll and less than ``pause_ns`` after the one before, with setbacks.
-        steady: such messages with exactly one poll between two.
-        needs_python: the last poll stopped at something that C does not know.
+        pause_ns: longest pause between two messages of a stream.
+        stream: consecutive messages, each after a poll and less than ``pause_ns`` after the previous one, less
+            setbacks.
+        steady: such messages with exactly one poll in between.
+        needs_python: the last poll stopped at a case that C does not handle.
     """
 
     cdef public uint64_t pause_ns
@@ -64,7 +65,7 @@ cdef class Loop(Doorbell):
     cdef public uint32_t stream, steady
     cdef uint32_t idle, full, backlog
     cdef bint monotonic, trusted
-    cdef bint gathered  # the last message waits for others, and no poll has come since
+    cdef bint gathered  # the last message is gathered, without a poll since
     cdef readonly bint needs_python
 
     def __cinit__(self, runtime, IoPoll io_poll, uint32_t full):
@@ -90,12 +91,12 @@ cdef class Loop(Doorbell):
 
     @property
     def sleeps_until(self):
-        """The time at which the thread wakes up by itself; 0 while it is awake, or is about to check for polls."""
+        """The time at which the thread wakes up by itself; 0 while it is awake or about to check for polls."""
         return self.thread.sleeps_until
 
     @property
     def pending(self):
-        """True if the thread in C waits for Python to do something."""
+        """True if the thread in C waits for Python."""
         return self.thread.pending != 0
 
     cdef uint64_t now(self) except? 0:
@@ -116,7 +117,7 @@ cdef class Loop(Doorbell):
         if not self.thread.leased and _of(self.of_runtime, "_io_poll") is not self.io_poll:
             return self.runtime.progress()
         if self.gathered:
-            # The message posted just now waits for others: a poll between any two of a stream costs more than both.
+            # the message just posted is gathered: a poll between two messages of a stream costs more than both
             self.gathered, self.seen = False, True
             return False
         now = self.now()
@@ -126,9 +127,9 @@ cdef class Loop(Doorbell):
             return False
         try:
             if self.seen:
-                self.steady = self.io_poll.c_poll.inflight_floor = 0  # waits for something
+                self.steady = self.io_poll.c_poll.inflight_floor = 0  # the program waits for a completion
             self.seen = True
-            # a program with several devices polls them in turn: one socket check each finds packets sooner
+            # a program that polls several devices in turn finds packets sooner with one socket check each
             alone = _active == 1 and self.stream < POLL_GATHER_AFTER
             self.io_poll.c_poll.socket_checks = POLL_SOCKET_CHECKS if alone else 0
             did = self._poll(now) if self._c_may_poll() else self.runtime._round(now)
@@ -148,11 +149,11 @@ cdef class Loop(Doorbell):
         self.idle = 0
 
     def prepare_to_sleep(self):
-        """Note that the application stops polling: the thread takes over."""
+        """Record that the application stops polling, so the thread takes over."""
         self.thread.polled = 0
 
     def poll(self, uint64_t now):
-        """Poll once, for the runtime's thread; its lock is held. What gathers is sent."""
+        """Poll once, for the runtime's thread, with its lock held. Gathered messages are sent."""
         self.io_poll.c_poll.gathers = False
         return self._poll(now)
 
@@ -174,7 +175,7 @@ cdef class Loop(Doorbell):
         if io_poll.python_ran:
             self.release_to_c()
         did = did or io_poll.c_poll.received or io_poll.c_poll.sent
-        # This process may not have run for a while: read all that arrived in time before any deadline counts as missed.
+        # this process may not have run for a while: read packets that arrived in time before any timer expires
         received = io_poll.c_poll.received
         if received >= POLL_RECEIVE_LIMIT:
             self.backlog += 1
@@ -187,7 +188,7 @@ cdef class Loop(Doorbell):
         return did
 
     cdef bint _is_due(self, uint64_t now) except -1:
-        """Return whether a deadline has passed: of a queue pair, or, asked every ASK_NS, another one of the device."""
+        """Return whether a timer has expired: of a queue pair or, checked every ASK_NS, another one of the device."""
         if io_poll_deadline(self.io_poll.c_poll) > now and self.monotonic and now - self.asked < ASK_NS:
             return False
         self.asked = now
@@ -204,21 +205,21 @@ cdef class Loop(Doorbell):
             device_lock_release(&self.lock.c_lock)
 
     cdef bint _only_turns(self) except -1:
-        """Return whether C can do all that a doorbell asks for: turns alone. The lock is held."""
+        """Return whether C can do everything that a doorbell requires, which is only turns. The lock is held."""
         cdef IoPoll io_poll = self.io_poll
         if self.thread.pending:
             self.finish_stopped()
         return self._c_may_poll() and not self.changes and not io_poll._has_pending()
 
     cdef bint _c_may_poll(self) except -1:
-        """Return whether C may poll, decided anew if it may not: it changes only under the lock, as Python lets go of
+        """Return whether C may poll; if not, decide again: this only changes under the lock, when Python releases
         it."""
         if not self.thread.leased:
             self.release_to_c()
         return self.thread.leased
 
     cdef int ring(self, block, uint64_t length) except -1:
-        """Handle the doorbell, and send at once unless the message waits for others."""
+        """Handle the doorbell, and send at once unless the message is gathered."""
         cdef Executor executor
         cdef IoPoll io_poll = self.io_poll
         cdef bint only_turns, single
@@ -246,8 +247,8 @@ cdef class Loop(Doorbell):
         return 0
 
     cdef bint _is_stream(self, uint64_t now) except -1:
-        """Return whether the application posts and polls in turn, without a pause. The thread sends what it leaves
-        behind."""
+        """Return whether the application alternates posts and polls without a pause. The thread sends messages left
+        over."""
         cdef bint soon = now - self.posted < self.pause_ns
         if not self.seen:
             self.stream = self.steady = 0
@@ -260,7 +261,7 @@ cdef class Loop(Doorbell):
         self.posted, self.seen = now, False
         if not self.trusted and _of(self.of_runtime, "listens") is False:
             self.trusted = True
-            self.thread.polled = now  # it will poll soon: the thread keeps off once, until it does
+            self.thread.polled = now  # it will poll soon: the thread backs off once
         return (
             soon and self.stream >= POLL_GATHER_AFTER and self.thread.running and not self.thread.sleeps_until
         )
@@ -291,12 +292,12 @@ cdef class Loop(Doorbell):
         """Start the thread that polls the device in C while the application does not; the lock is held.
 
         Args:
-            descriptors: those that packets come by.
-            python: a pipe; the thread writes a byte to it when it stops at something that C does not know.
-            tell_within: nanoseconds within which it does the same after packets have moved.
+            descriptors: sockets of received packets.
+            python: a pipe; the thread writes a byte to it when it stops at a case that C does not handle.
+            tell_within: nanoseconds after packets moved within which it does the same.
 
         Returns:
-            False where it does not run: more than 8 descriptors, or the system has no more threads.
+            False if the thread cannot run: more than 8 descriptors, or no more threads available.
         """
         cdef Py_ssize_t place
         if len(descriptors) > PROGRESS_THREAD_SOCKETS or not self.monotonic:
@@ -312,7 +313,7 @@ cdef class Loop(Doorbell):
         progress_thread_wake(&self.thread)
 
     def stop_thread(self):
-        """End the thread; the lock is not held."""
+        """Stop the thread; the lock must not be held."""
         with nogil:
             progress_thread_stop(&self.thread)
 
@@ -322,7 +323,7 @@ cdef class Loop(Doorbell):
         self.thread.sleeps_until = 0
 
     cdef int release_to_c(self) except -1:
-        """Decide whether C may poll from now on, as Python lets go of the lock."""
+        """Decide whether C may poll from now on, when Python releases the lock."""
         cdef bint before = self.thread.leased
         self.io_poll.python_ran = False
         try:

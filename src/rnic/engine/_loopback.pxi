@@ -1,4 +1,4 @@
-# Links in memory between NICs of one process, for Python: included by _engine.pyx.
+# In-memory links between NICs of one process, for Python: included by _engine.pyx.
 
 import mmap as _mmap
 import sys as _sys
@@ -16,23 +16,23 @@ cdef extern from "io/loopback.h" nogil:
 
 
 def _pages(uint64_t room):
-    """Map zero pages, of which a forked child has its own copy."""
+    """Map private zero pages, which a forked child gets a copy of."""
     if _sys.platform == "win32":
         return _mmap.mmap(-1, room)
     return _mmap.mmap(-1, room, flags=_mmap.MAP_PRIVATE | _mmap.MAP_ANONYMOUS)
 
 
 cdef class Loopback:
-    """A queue of bursts to one NIC of this process: any thread puts them, one at a time takes them.
+    """A queue of bursts to one NIC of this process: any number of threads put, one at a time takes.
 
     Args:
-        room: the most bytes that may wait.
+        room: most bytes that may wait.
 
     Attributes:
-        memory: where bursts lie until they are taken.
+        memory: storage of bursts until they are taken.
 
     Raises:
-        MemoryError: no memory for it.
+        MemoryError: no memory is available.
     """
 
     cdef loopback *c_loopback
@@ -48,11 +48,11 @@ cdef class Loopback:
         loopback_free(self.c_loopback)
 
     def close(self):
-        """Close the queue: nothing arrives any more."""
+        """Close the queue: no more bursts are accepted."""
         loopback_close(self.c_loopback)
 
     def put(self, bytes name, data, uint32_t segment, uint8_t tclass, uint8_t hop_limit, uint32_t flow_label):
-        """Put a burst of the sender ``name``, of at most 28 bytes; return false if the queue is closed."""
+        """Put a burst of sender ``name``, which has at most 28 bytes; return false if the queue is closed."""
         cdef rx_buffer what
         cdef Py_ssize_t length = 0
         if len(name) > sizeof(what.name):
@@ -71,7 +71,7 @@ cdef class Loopback:
         """Take up to ``limit`` bursts, at most 64.
 
         Returns:
-            For each its sender, its bytes, valid until the next call, segment, traffic class, hop limit and flow label.
+            Sender, bytes (valid until the next call), segment, traffic class, hop limit and flow label of each burst.
         """
         cdef rx_buffer[64] slots
         cdef unsigned i
@@ -84,5 +84,5 @@ cdef class Loopback:
         return out
 
     def lost(self):
-        """Return how many packets found no room since the last call."""
+        """Return the number of packets lost for lack of room since the last call."""
         return loopback_lost(self.c_loopback)

@@ -1,5 +1,5 @@
-# Software's side of queues, compiled: they post and poll the common cases, included by _engine.pyx. The classes in
-# Python do the rest, and their documentation holds (verbs/posting.py, verbs/srq.py, rings/ring.py).
+# Compiled software side of queues: post and poll the common cases; included by _engine.pyx. The Python classes handle
+# the other cases and have the documentation (verbs/posting.py, verbs/srq.py, rings/ring.py).
 
 from rnic.rings.cqe import CQ_ENTRY
 from rnic.rings.ring import PhaseConsumer
@@ -40,7 +40,7 @@ cdef enum:
 
 cdef size_t FLAGS_WORD = CQ_ENTRY["phase"].byte >> 2, QPN_WORD = CQ_ENTRY["qpn"].byte >> 2
 
-# A descriptor's flags by those of verbs: IBV_SEND_FENCE 1, SIGNALED 2, SOLICITED 4 (verbs/qp.py FLAG_TABLE).
+# Descriptor flags by verbs flags: IBV_SEND_FENCE 1, SIGNALED 2, SOLICITED 4 (verbs/qp.py FLAG_TABLE).
 cdef uint32_t[8] _flags
 for _verbs in range(8):
     _flags[_verbs] = (
@@ -49,19 +49,19 @@ for _verbs in range(8):
 
 
 cdef class SendQueue:
-    """Software's side of a send queue, as :class:`rnic.verbs.posting.SendQueue`: identifiers, tail and doorbell.
+    """Software side of a send queue, like :class:`rnic.verbs.posting.SendQueue`: identifiers, tail and doorbell.
 
     :meth:`post`, :meth:`post_send` and :meth:`post_words` post plain work requests.
 
     Args:
-        doorbell: the loop or bypass driver that has the queue.
-        lock: held around what changes the queue.
+        doorbell: the loop or bypass driver of the queue.
+        lock: held around changes of the queue.
         block: number of its queue block.
-        registers: the window that the block lies in.
+        registers: the window that contains the block.
         ring: its descriptors.
-        entries: how many.
-        plain: what a plain work request's opcode says in a descriptor, by the opcode of verbs.
-        batched: opcodes of descriptors that may come by the array.
+        entries: number of entries.
+        plain: descriptor opcode of a plain work request, by verbs opcode.
+        batched: descriptor opcodes that may be posted as an array.
         request: the class of work requests.
     """
 
@@ -98,7 +98,7 @@ cdef class SendQueue:
         self.ids = [0] * self.entries
 
     def close(self):
-        """Close the queue: its block may be given to another one."""
+        """Close the queue: its block may be reused by another one."""
         self.closed = True
 
     cdef bint _put(self, uint32_t opcode, uint32_t flags, uint64_t local, uint64_t remote, uint32_t length,
@@ -122,7 +122,7 @@ cdef class SendQueue:
 
     def post(self, uint32_t opcode, uint64_t local, uint64_t length, uint32_t lkey, uint64_t remote, uint32_t rkey,
              wr_id, uint32_t flags, uint32_t imm):
-        """Post one work request of one buffer; return false, with nothing changed, if the queue is full or closed."""
+        """Post a work request with one buffer; return false, with nothing changed, if the queue is full or closed."""
         cdef uint32_t wqe_id = <uint32_t> (<object> wr_id & 0xFFFFFFFF)
         cdef bint put
         if self.closed or opcode > 0xFFFF or flags > 0xFFFF or length > 0xFFFFFFFFu:
@@ -137,12 +137,12 @@ cdef class SendQueue:
         return put
 
     cdef bint _sends(self) noexcept:
-        """Return whether the queue pair is in RTS, so that the device takes sends at once."""
+        """Return whether the queue pair is in RTS, so the device processes sends at once."""
         cdef uint32_t state = atomic_load_explicit(self.words + (QUEUE_STATE >> 2), memory_order_acquire)
         return not self.closed and state == STATE_RTS
 
     def post_send(self, wr):
-        """Post a work request of at most one buffer; return false, with nothing changed, for any other."""
+        """Post a work request with at most one buffer; return false, with nothing changed, for any other."""
         cdef uint32_t opcode, lkey = 0, rkey, imm, wqe_id, verbs_flags
         cdef uint64_t local = 0, length = 0, remote
         cdef bint put
@@ -179,7 +179,8 @@ cdef class SendQueue:
         """Post descriptors of an array of type ``kind``, limited by free entries.
 
         Returns:
-            How many; -1, with nothing posted, if the array or one of them is not plain, or sends cannot be posted.
+            Number posted; -1, with nothing posted, if the array or a descriptor is not plain, or sends cannot be
+            posted.
         """
         cdef Py_buffer given
         cdef const uint8_t *at
@@ -224,15 +225,15 @@ cdef class SendQueue:
 
 
 cdef class ReceiveQueue:
-    """Software's side of a queue pair's own receive queue, as :class:`rnic.verbs.srq.Receives`.
+    """Software side of a queue pair's own receive queue, like :class:`rnic.verbs.srq.Receives`.
 
     Args:
-        lock: held around what changes the queue.
+        lock: held around changes of the queue.
         block: number of its queue block.
-        registers: the window that the block lies in.
-        ring: its descriptors, of ``stride`` bytes each, for at most ``max_sge`` pieces.
-        entries: how many.
-        limit: how many may be posted at a time.
+        registers: the window that contains the block.
+        ring: its descriptors, of ``stride`` bytes each.
+        entries: number of entries.
+        limit: most entries that may be posted at a time.
         request: the class of work requests.
     """
 
@@ -263,16 +264,16 @@ cdef class ReceiveQueue:
         self.ids = [None] * self.entries
 
     def close(self):
-        """Close the queue: its block may be given to another one."""
+        """Close the queue: its block may be reused by another one."""
         self.closed = True
 
     cdef bint _receives(self) noexcept:
-        """Return whether a receive takes no more than to store it and the tail."""
+        """Return whether posting a receive requires only stores to entry and tail."""
         cdef uint32_t state = atomic_load_explicit(self.words + (QUEUE_STATE >> 2), memory_order_acquire)
         return not self.closed and (state == STATE_RTS or state == STATE_RTR or state == STATE_INIT)
 
     cdef bint _put(self, wr) except -1:
-        """Write a descriptor of non-empty pieces; return false, with nothing changed, for any other."""
+        """Write a descriptor with non-empty scatter entries only; return false, with nothing changed, for any other."""
         cdef uint8_t *at = self.ring + <size_t> self.tail * self.stride
         cdef uint64_t addr, length
         cdef uint32_t key, size
@@ -302,7 +303,8 @@ cdef class ReceiveQueue:
         return True
 
     def post(self, wr):
-        """Post a work request, or the plain ones at the front of a list; return how many, and whether all were."""
+        """Post a work request, or the leading plain ones of a list; return the number posted, and whether these are
+        all."""
         cdef Py_ssize_t done = 0
         cdef bint whole
         if not self._receives():
@@ -321,12 +323,13 @@ cdef class ReceiveQueue:
             atomic_store_explicit(self.words + (RQ_TAIL >> 2), self.tail, memory_order_release)
         finally:
             self.release()
-        # in the error state posted requests must be flushed, and the state may have changed meanwhile
+        # in the error state, posted requests must be flushed; the state may have changed in the meantime
         return done, whole and self._receives()
 
 
 cdef object _retire(uint32_t *at, tuple pair):
-    """Free the entry that completed, with a send all before it; return its identifier, ``None`` for no such entry."""
+    """Free the completed entry (for a send, also all before it); return its identifier, ``None`` if there is no such
+    entry."""
     cdef uint32_t index = at[0]
     cdef SendQueue sends
     cdef ReceiveQueue receives
@@ -346,7 +349,7 @@ cdef object _retire(uint32_t *at, tuple pair):
 
 
 cdef class CompletionRing:
-    """:class:`rnic.rings.ring.PhaseConsumer`, compiled. Arguments as there."""
+    """Compiled :class:`rnic.rings.ring.PhaseConsumer`, with the same arguments."""
 
     cdef readonly object view
     cdef readonly uint32_t size, head
@@ -358,7 +361,7 @@ cdef class CompletionRing:
 
     def __cinit__(self, view, uint32_t size):
         cdef Py_ssize_t length = 0
-        PhaseConsumer(view, size)  # what it says of sizes
+        PhaseConsumer(view, size)  # checks the size
         self.view = view.cast("B")
         self.ring = buffer_address(self.view, &length)
         self.size, self.head, self.phase = size, 0, CQE_PHASE
@@ -378,14 +381,14 @@ cdef class CompletionRing:
         return self._ready()
 
     def attach(self, Doorbell doorbell, progress, registers, block, lock):
-        """Let entries be taken here from now on.
+        """Enable polling of entries in this class.
 
         Args:
-            doorbell: the loop or bypass driver that has the queue.
-            progress: drives the device.
-            registers: a window with the queue block,
-            block: whose register says where software is.
-            lock: held around what changes the queue.
+            doorbell: the loop or bypass driver of the queue.
+            progress: function that drives the device.
+            registers: a window with the queue block.
+            block: number of the queue block, which has the consumer index.
+            lock: held around changes of the queue.
         """
         cdef Py_ssize_t window = 0, at = block << BLOCK_SHIFT
         cdef uint8_t *base = buffer_address(registers, &window)
@@ -396,7 +399,7 @@ cdef class CompletionRing:
         self.block_words = <atomic_word *> (base + at)
 
     def detach(self):
-        """Take no entries any more: the queue gets another ring, or none. Its lock is held."""
+        """Disable polling, since the queue gets another ring or none. Its lock is held."""
         self.block_words = NULL
 
     cpdef bint poll_ready(self) except -1:
@@ -407,15 +410,15 @@ cdef class CompletionRing:
         return self._ready()
 
     def poll(self, Py_ssize_t most, dict queues, dict opcodes, receive_opcode, kind, list found):
-        """Take successful completions that carry nothing but a length, up to the first of any other kind.
+        """Take successful completions with nothing but a length, up to the first of another kind.
 
         Args:
-            most: completions that ``found`` may hold.
-            queues: :class:`SendQueue` and :class:`ReceiveQueue`, or ``None`` for that, by queue pair number.
-            opcodes: what a send's opcode says in a completion.
-            receive_opcode: of a receive; one that a WRITE with immediate took carries that.
+            most: most completions to take.
+            queues: :class:`SendQueue` and :class:`ReceiveQueue` (or ``None``) by queue pair number.
+            opcodes: completion opcodes of sends.
+            receive_opcode: completion opcode of a receive without immediate.
             kind: the class of completions, whose attributes are slots.
-            found: where to append them.
+            found: list to append them to.
         """
         cdef uint32_t *at
         while len(found) < most and self._ready():
@@ -449,7 +452,7 @@ cdef class CompletionRing:
         return entry
 
     def skip(self, uint32_t count):
-        """Take the next ``count`` entries, which are valid and none of them behind the ring's end."""
+        """Take the next ``count`` entries, which are valid and do not pass the ring's end."""
         self.head += count
         if self.head == self.size:
             self.head = 0
@@ -462,7 +465,7 @@ cdef class CompletionRing:
             queues: as for :meth:`poll`.
 
         Returns:
-            How many, up to the first of another queue; -1, with nothing taken, if that is the first of all, or the
+            Number taken, up to the first of another queue; -1, with nothing taken, if that is the first entry or the
             array is not plain.
         """
         cdef Py_buffer given
@@ -488,7 +491,7 @@ cdef class CompletionRing:
             PyBuffer_Release(&given)
 
     cdef Py_ssize_t _take_array(self, uint8_t *to, Py_ssize_t most, dict queues) except -1:
-        """Take at most ``most`` entries of these queues; return how many. The lock is held."""
+        """Take at most ``most`` entries of these queues; return their number. The lock is held."""
         cdef uint32_t *at
         cdef uint32_t number = 0, before = 0
         cdef Py_ssize_t count = 0

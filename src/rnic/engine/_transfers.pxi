@@ -1,5 +1,5 @@
-# Transfers of a Coyote thread (003), compiled: included by _engine.pyx. What is plain is posted and counted here;
-# coyote/thread.py does the rest, and its documentation holds.
+# Compiled transfers of a Coyote thread (003): included by _engine.pyx. Plain transfers are posted and counted here;
+# coyote/thread.py handles the others and has the documentation.
 
 cdef extern from "queue_pair/translation.h" nogil:
     const memory_key *engine_remote_key(const engine_shared *shared, const engine_qp *qp, uint32_t rkey, uint64_t va,
@@ -24,25 +24,26 @@ DEF KINDS = 4
 cdef class TransferQueue:
     """A send queue for transfers between the buffers of two hosts.
 
-    Work request identifiers below ``KINDS`` are its own: they say whether it is a READ and whether it is counted.
+    Work request identifiers below ``KINDS`` are its own: their bits tell whether it is a READ and whether it is
+    counted.
 
     Args:
-        sends: the send queue, of the loop that has the device.
-        ring: where it completes; nothing else but its receives does.
-        lock: held around commands and their completions; a transfer that finds it held is not plain.
-        first: collections of commands that wait: with any of them a transfer is not plain.
+        sends: the send queue, driven by the device's loop.
+        ring: completion ring of the queue pair only.
+        lock: held around commands and their completions; if it is held, a transfer is not plain.
+        first: collections of waiting commands; if there are any, a transfer is not plain.
         others: outstanding commands.
         depth: most outstanding commands and transfers.
-        opcodes: what work requests say, by operations that may be plain.
+        opcodes: work request opcodes by operation, for those that may be plain.
         kind: the class of scatter entries.
         local: this side's buffer: address ``vaddr``.
         remote: the peer's: address ``vaddr`` and R_Key ``rkey``.
-        longest: bytes of the longest transfer.
-        counts: where those that are counted are added, as ``rdma_read`` and ``rdma_write``.
+        longest: length of the longest transfer in bytes.
+        counts: counters for ``rdma_read`` and ``rdma_write``.
 
     Attributes:
         started: transfers so far.
-        ended: those that have completed.
+        ended: completed transfers.
     """
 
     cdef SendQueue sends
@@ -96,7 +97,7 @@ cdef class TransferQueue:
         cdef uint32_t key
         if local + length > ADDRESS_END or remote + length > ADDRESS_END:
             return False
-        if _of(self.loop.of_runtime, "_io_poll") is not self.loop.io_poll:  # closed, or a child's
+        if _of(self.loop.of_runtime, "_io_poll") is not self.loop.io_poll:  # closed, or in a forked child
             return False
         for each in self.first:
             if len(each):
@@ -111,7 +112,7 @@ cdef class TransferQueue:
         return True
 
     cdef uint32_t _region(self, uint64_t va, uint64_t length, bint write) except? 0:
-        """Return the key of the region that holds a range, and use its pages; 0 if only Python may enter them."""
+        """Return the key of the region that contains a range, and use its pages; 0 if only Python may insert them."""
         cdef Device device = self.loop.io_poll.device
         cdef Executor executor
         cdef const memory_key *found
@@ -135,7 +136,7 @@ cdef class TransferQueue:
         """Take the successful completions of such transfers at the head of the ring.
 
         Returns:
-            Whether there were any, and whether something else is behind them.
+            Whether there were any, and whether another completion follows.
         """
         cdef uint32_t *at
         cdef bint any = False, others = False
@@ -177,7 +178,7 @@ cdef class TransferQueue:
         return 0
 
     def take_counts(self):
-        """Return how many messages were written to this side's memory, and read from it, since the last call."""
+        """Return the number of messages written to this side's memory and read from it since the last call."""
         written, read = self.told
         self.told = (
             self.completed[IS_READ] + self.completed[IS_READ | IS_COUNTED], self.posted[0] + self.posted[IS_COUNTED]

@@ -1,10 +1,10 @@
 /* The engine: the common path of a RoCEv2 NIC on the bytes of `state`, sans I/O (design.md, "One state, two
  * executors").
  *
- * A call receives or makes packets. At the first packet that it does not support it stops and returns the reason, with
- * the state as before that packet; the reference, rnic.transport, then processes it on the same bytes. Both leave equal
- * bytes. No call allocates, blocks, or calls back except into the tables passed in; the work of each is bounded by the
- * buffers passed in.
+ * A call receives or builds packets. At the first packet that it does not support, it stops and returns the reason,
+ * with the state as before that packet. The reference, rnic.transport, then processes that packet on the same bytes,
+ * with the same result. No call allocates, blocks, or calls back except through the tables passed in; its work is
+ * bounded by the buffers passed in.
  *
  * Memory outside the arena belongs to the owner of the device.
  */
@@ -24,9 +24,9 @@ typedef uint32_t (*engine_crc_copy)(uint32_t state, uint8_t *to, const uint8_t *
 
 /* Settings of congestion control (cc/settings.py, cc/dcqcn.py). Rates are in bytes per window of 1,024 ns. */
 struct engine_congestion {
-	uint64_t control; /* control applied to a queue pair at its first CNP; CONTROL_NONE: CNPs are only counted */
-	uint64_t merge_ns; /* at most one CNP counts in this time */
-	uint64_t hold_ns; /* how long a CNP lowers the outstanding limit */
+	uint64_t control; /* control of a queue pair from its first CNP on; CONTROL_NONE: CNPs are only counted */
+	uint64_t merge_ns; /* period in which at most one CNP counts */
+	uint64_t hold_ns; /* time for which a CNP lowers the outstanding limit */
 	uint64_t line_rate, least_rate, g_shift, alpha_ns, timer_ns, counter_bytes, recovery_rounds, additive_rate,
 		hyper_rate;
 };
@@ -47,7 +47,7 @@ struct engine_control_calls {
 	void *self;
 };
 
-/* One direction of a path, as the ICRC sees it. */
+/* One direction of a path: the fields covered by the ICRC. */
 struct engine_flow {
 	uint8_t source[16];
 	uint8_t destination[16];
@@ -63,29 +63,29 @@ struct engine_icrc_cache {
 	uint64_t length;
 	uint64_t known; /* a bit for each ident */
 	uint32_t states[64];
-	uint32_t behind[64]; /* and after a BTH of zeros */
+	uint32_t behind[64]; /* states after a BTH of zeros */
 };
 
-/* Results of moving several packets or messages in one call, before the turn of each (queue_pair/prefetch.h,
+/* Results of batched copies for several packets or messages, made before each is processed (queue_pair/prefetch.h,
  * memory/memory_key.h). */
 #define ENGINE_PREFETCH 64u
 #define ENGINE_PREFETCH_BYTES 256u /* longest message to prefetch */
 struct engine_prefetch {
 	const uint8_t *taken, *taken_end; /* packets with the right ICRC, whose payload has been stored */
-	uint8_t *filled; /* the next payload that was read into a packet to come, */
-	uint64_t filled_va, filled_bytes, filled_stride, filled_count; /* and how many of them */
-	uint64_t fetched, fetched_count; /* messages whose bytes were read: the next and how many */
-	uint64_t index[ENGINE_PREFETCH]; /* of each in the send ring */
-	struct engine_piece pieces[ENGINE_PREFETCH]; /* and its bytes */
+	uint8_t *filled; /* next payload that was read ahead into a future packet */
+	uint64_t filled_va, filled_bytes, filled_stride, filled_count; /* and number of such payloads */
+	uint64_t fetched, fetched_count; /* messages whose payload was read: next one, and number */
+	uint64_t index[ENGINE_PREFETCH]; /* of each message in the send ring */
+	struct engine_piece pieces[ENGINE_PREFETCH]; /* and its payload */
 	uint8_t *staging; /* ENGINE_PREFETCH * ENGINE_PREFETCH_BYTES */
 };
 
 /* Memory behind R_Key 0 for the peer of a queue pair (mem/translation.py, mem/tlb.py). */
 struct engine_translation {
 	uint64_t *words; /* TRANSLATION_* below */
-	uint64_t number; /* of the process in the TLB */
+	uint64_t number; /* number of the process in the TLB */
 	uint64_t *tlb; /* TLB_* below */
-	uint64_t tlb_sets, tlb_ways; /* the sets are a power of two */
+	uint64_t tlb_sets, tlb_ways; /* the number of sets is a power of two */
 	uint64_t handles; /* page faults in open regions are handled in C */
 };
 
@@ -95,12 +95,12 @@ struct engine_shared {
 	const struct engine_mapping *reach; /* addresses of each key's memory in this process */
 	uint64_t key_count;
 	engine_crc crc;
-	uint64_t ack_every; /* ask for an ACK at least once in this many packets */
+	uint64_t ack_every; /* request an ACK at least once in this many packets */
 	uint64_t probe; /* tail-loss probes are on */
-	uint64_t rq_almost_full; /* receive entries that are not used */
+	uint64_t rq_almost_full; /* receive entries to keep back */
 	engine_crc_copy crc_copy; /* or NULL */
 	uint64_t bare; /* packets are headers and lengths, without payload and ICRC (sim/native/fabric.h) */
-	struct engine_congestion congestion; /* or zeros: the reference tells DCQCN of its events */
+	struct engine_congestion congestion; /* or zeros: the reference handles DCQCN events */
 	const struct engine_control_calls
 		*control_calls; /* or NULL: the reference serves queue pairs of CONTROL_OTHER */
 	struct engine_prefetch *prefetch; /* or NULL */
@@ -111,23 +111,23 @@ struct engine_shared {
 struct engine_cq {
 	struct completion_queue *record;
 	uint8_t *ring;
-	uint64_t entries; /* a power of two, as it was when `ring` was found */
+	uint64_t entries; /* a power of two, from the lookup of `ring` */
 	_Atomic uint32_t *block; /* its queue block */
 };
 
-/* The path of datagrams that were sent lately, as their send entries name it. */
+/* The path of recent datagrams, identified by fields of their send entries. */
 struct engine_destination {
 	uint64_t path; /* word 2 of the entry: service level, traffic class, flow label, ports */
 	uint64_t gid[2]; /* words 5 and 6 */
 	uint64_t hop_limit;
-	uint64_t found; /* the queue pair's `found` at that time */
+	uint64_t found; /* the queue pair's `found` at the lookup */
 	struct engine_flow flow;
 	const void *route;
-	uint64_t max_segments; /* packets of one burst; 0: no destination here */
+	uint64_t max_segments; /* most packets in one burst; 0: empty entry */
 };
 #define ENGINE_LOG_DESTINATIONS 4u
 #define ENGINE_DESTINATIONS (1u << ENGINE_LOG_DESTINATIONS)
-/* Return the place of a destination in that table. */
+/* Return the index of a destination in that table. */
 uint64_t engine_destination_place(uint64_t path, const uint64_t gid[2]);
 
 /* Pointers to the state of a queue pair. */
@@ -140,11 +140,11 @@ struct engine_qp {
 	struct resource *resources; /* QP_RESOURCES */
 	struct scatter *scatters; /* QP_SCATTERS */
 	uint64_t send_wqes;
-	const uint8_t *sq; /* the send ring, its slab behind it; NULL if it is out of reach */
+	const uint8_t *sq; /* the send ring, followed by its slab; NULL if not accessible */
 	uint64_t sq_bytes;
-	const uint8_t *rq; /* the receive ring, its own or the shared one; NULL if it is out of reach */
+	const uint8_t *rq; /* the receive ring, its own or the shared one; NULL if not accessible */
 	uint64_t rq_bytes;
-	struct shared_receive_queue *srq; /* or NULL: the ring is its own */
+	struct shared_receive_queue *srq; /* NULL if the ring is its own */
 	_Atomic uint32_t *srq_block; /* the shared queue's block */
 	_Atomic uint32_t *block; /* its queue block, or NULL */
 	struct engine_cq *send_cq; /* the CQ of number send_cqn, or NULL */
@@ -154,7 +154,7 @@ struct engine_qp {
 	uint64_t signal_all; /* every send work request is signaled */
 	struct engine_flow flow; /* to the peer */
 	uint64_t found; /* the device's `changes` when all of these pointers were found */
-	const void *route; /* to the peer, for the carrier of its packets: each burst names it */
+	const void *route; /* to the peer, for the transmit code: each burst has it */
 	struct engine_destination *destinations; /* of a UD queue pair, ENGINE_DESTINATIONS of them; or NULL */
 	struct engine_peer_path *peer_path; /* to a peer that may read this program's memory, or NULL */
 	const struct engine_translation *translation; /* memory behind R_Key 0, or NULL */
@@ -165,7 +165,7 @@ struct engine_qp {
 struct engine_inflight {
 	uint64_t peer_limit, peer_inflight, peer_promised, peer_waiting;
 	uint64_t nic_limit, nic_inflight, nic_promised, nic_queued, nic_overtaken;
-	uint64_t others; /* slots of the device that have packets in flight as well, or wait for room */
+	uint64_t others; /* other slots of the device that have packets in flight or wait for room */
 	uint64_t srtt, rttvar;
 	uint64_t alone; /* no other queue pair sends to the peer */
 };
@@ -173,20 +173,20 @@ struct engine_inflight {
 /* Metadata of a buffer of packets. */
 struct engine_meta {
 	struct engine_flow flow; /* from the peer to here */
-	uint32_t ident; /* IPv4 identification of the first segment, one higher for each following; or one of these */
-	uint32_t frag; /* IPv4 flags and fragment offset, if the ident was seen */
-	uint32_t known_mask, known_bits; /* bits of an ident that was not seen */
-	uint32_t flow_label; /* of IPv6, as it arrived, and so the two below */
+	uint32_t ident; /* IPv4 identification of the first segment, counting up; or one of these */
+	uint32_t frag; /* IPv4 flags and fragment offset, if the ident is known */
+	uint32_t known_mask, known_bits; /* known bits of an ident that is not known */
+	uint32_t flow_label; /* of IPv6, as received, like the two below */
 	uint8_t tclass, hop_limit;
 };
 #define IDENT_UNSEEN 0xffffffffu
-#define IDENT_CHECKED 0xfffffffeu /* the ICRC was checked before, and no other process can write the bytes */
+#define IDENT_CHECKED 0xfffffffeu /* the ICRC is already checked, and no other process can write the bytes */
 
 /* Reason why a call ended. */
 enum engine_end {
-	ENGINE_DONE, /* nothing is left, or the budget is used up */
-	ENGINE_AGAIN, /* effects must be performed before the same packet, which is half done, goes on */
-	ENGINE_ATTENTION, /* effects must be performed before it goes on */
+	ENGINE_DONE, /* nothing is left to do, or the budget is used up */
+	ENGINE_AGAIN, /* perform the effects, then continue with the same, partly processed packet */
+	ENGINE_ATTENTION, /* perform the effects, then continue */
 	PUNT_REASONS /* the reference takes the next packet or work request (state/slot.py) */
 };
 
@@ -197,9 +197,9 @@ enum engine_effect {
 		2, /* account for `acknowledged`, `inflight_acked`, `sample`; its deadline may be earlier */
 	EFFECT_NOTIFY_SEND = 4, /* the send CQ was armed for the new entry */
 	EFFECT_NOTIFY_RECV = 8, /* the receive CQ was */
-	EFFECT_NO_ROOM = 16, /* it waits for room in flight */
+	EFFECT_NO_ROOM = 16, /* the queue pair waits for room in flight */
 	EFFECT_ARM = 32, /* its deadline may have become earlier */
-	EFFECT_GO_ON = 64, /* requests that waited for a response may be sent */
+	EFFECT_GO_ON = 64, /* requests that waited for a response can be sent */
 	EFFECT_LOST =
 		128, /* a packet to the peer was lost: report it to the peer's limit before subtracting `inflight_resend` */
 	EFFECT_SILENT = 256, /* the peer is silent: report that to its limit before the loss */
@@ -210,7 +210,7 @@ enum engine_effect {
 struct engine_effects {
 	uint32_t effects;
 	uint32_t end;
-	uint64_t packets; /* taken or made */
+	uint64_t packets; /* received or built */
 	uint64_t acknowledged; /* PSNs */
 	uint64_t inflight_acked; /* packets no longer in flight */
 	uint64_t inflight_sent; /* packets newly in flight */
@@ -218,7 +218,7 @@ struct engine_effects {
 	uint64_t sample; /* a round trip in nanoseconds, or NONE */
 	uint64_t inflight_resend; /* packets no longer in flight because they are retransmitted */
 	uint32_t counts[ENGINE_COUNTS]; /* by enum engine_count */
-	uint32_t counted; /* a bit for each of these that is not 0: rarely any */
+	uint32_t counted; /* a bit for each nonzero count: rarely any */
 };
 
 static inline void engine_count(struct engine_effects *effects, enum engine_count which, uint32_t much)
@@ -226,30 +226,30 @@ static inline void engine_count(struct engine_effects *effects, enum engine_coun
 	effects->counts[which] += much;
 	effects->counted |= (uint32_t)(much != 0) << which;
 }
-_Static_assert(ENGINE_COUNTS <= 32, "there is a bit for each");
+_Static_assert(ENGINE_COUNTS <= 32, "there is a bit for each counter");
 
-/* Packets that were made, in the order to send them. Segments of one burst are equally long, except the last. */
+/* Packets to send, in order. Segments of one burst have equal length, except the last. */
 struct engine_burst {
 	uint64_t offset; /* in `bytes` */
 	uint64_t length;
 	uint32_t segment; /* 0: a struct engine_by_reference */
 	uint32_t count;
-	const void *route; /* `route` below, as it was */
+	const void *route; /* value of `route` below */
 };
-#define ENGINE_BURSTS 288u /* bursts of 256 packets, and of the packets that a turn may send beyond its budget */
+#define ENGINE_BURSTS 288u /* 256 packets, and those that a turn may send beyond its budget */
 struct engine_out {
 	uint8_t *bytes;
 	uint64_t room;
 	uint64_t used;
 	uint64_t max_segments; /* packets in one burst */
-	const void *route; /* of the packets that are made now */
+	const void *route; /* of the packets being built */
 	uint32_t open; /* the last burst may grow */
 	uint32_t count;
-	/* Or NULL: called between two packets once ENGINE_CARRY bytes wait in closed bursts. It sends all of them, so
-	 * that the next packets are made in the same, cached bytes. Room for ENGINE_CARRY bytes and one burst is enough
-	 * then. */
+	/* Or NULL: called between two packets once closed bursts have ENGINE_CARRY bytes. It sends all of them, so that
+	 * the next packets are built in the same, cached memory. Room for ENGINE_CARRY bytes and one burst then
+	 * suffices. */
 	void (*carry)(struct engine_out *out);
-	/* Or NULL: called before packets of another queue pair are made. */
+	/* Or NULL: called before packets of another queue pair are built. */
 	void (*turned)(struct engine_out *out, const struct engine_qp *qp);
 	uint64_t carried; /* bytes that `carry` sent so far */
 	struct engine_burst bursts[ENGINE_BURSTS];
@@ -259,9 +259,9 @@ struct engine_out {
 /* Return the STATE_LAYOUT_HASH that the engine was compiled with: compare it with the tables before anything else. */
 uint64_t engine_layout_hash(void);
 
-/* Take packets for `qp` from `start` on, in a buffer of segments. Returns the bytes taken. Stops at a packet for
- * another queue pair, and after one with effects that must be performed before the next; or within it (ENGINE_AGAIN):
- * then it is the first one of the next call, and the reference may take it as well. */
+/* Process packets for `qp` from `start` on, in a buffer of segments. Returns the bytes taken. Stops before a packet for
+ * another queue pair; after a packet whose effects must be performed before the next; or within a packet
+ * (ENGINE_AGAIN), which is then the first one of the next call and may also be processed by the reference. */
 size_t engine_receive(const struct engine_shared *shared, struct engine_qp *qp, const uint8_t *buffer, size_t length,
 		      size_t segment, size_t start, const struct engine_meta *meta,
 		      const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects);
@@ -271,10 +271,10 @@ size_t engine_receive(const struct engine_shared *shared, struct engine_qp *qp, 
 uint64_t engine_send(const struct engine_shared *shared, struct engine_qp *qp, uint64_t now, uint64_t budget,
 		     struct engine_inflight *flight, struct engine_out *out, struct engine_effects *effects);
 
-/* Return when engine_timeout has something to do, or NEVER. */
+/* Return the time of the next engine_timeout, or NEVER. */
 uint64_t engine_deadline(const struct engine_qp *qp);
 
-/* Handle a deadline that may be due: of an RNR wait, an ACK timeout, a tail-loss probe, or a pending ACK. */
+/* Handle timers that may have expired: RNR wait, ACK timeout, tail-loss probe, or delayed ACK. */
 void engine_timeout(const struct engine_shared *shared, struct engine_qp *qp, const struct engine_inflight *flight,
 		    uint64_t now, struct engine_effects *effects);
 

@@ -1,16 +1,16 @@
-"""The C header ``state.h``: records, layouts, opcode rows and numbers that the engine shares with Python.
+"""Generate the C header ``state.h``: records, layouts, opcode rows and constants that the engine shares with Python.
 
-Run as a program it writes the header beside itself; a test holds the file that is checked in against the tables.
+Run as a program, it writes the header next to itself; a test compares the checked-in file with the tables.
 
-- A record of :mod:`rnic.state` becomes a ``struct`` of ``uint64_t``, or of ``uint32_t`` where that is what it has.
+- A record of :mod:`rnic.state` becomes a ``struct`` of ``uint64_t``, or of ``uint32_t`` for 32-bit words.
 - A field of a big-endian layout becomes ``QPC_<FIELD>``: byte offset, bytes, lowest bit and width, for ``be_get`` and
-  ``be_put``. One of an SQ entry, which lies in a send WQE as words, becomes ``SQE_<FIELD>``: word, lowest bit, width;
-  one of a datagram's becomes ``SQE_UD_<FIELD>``.
+  ``be_put``. A field of an SQ entry, which a send WQE contains as words, becomes ``SQE_<FIELD>``: word, lowest bit,
+  width; one of a datagram's entry becomes ``SQE_UD_<FIELD>``.
 - A field of a message becomes ``ATTACH_<MESSAGE>_<FIELD>_AT``, its byte offset.
 - A counter of both executors becomes ``COUNT_<NAME>``, a number of ``enum engine_count``.
-- Every number becomes ``<PREFIX><NAME>``.
+- Every constant becomes ``<PREFIX><NAME>``.
 
-:func:`layout_hash` stands for all of it: a program that attaches to a state compares it first.
+:func:`layout_hash` identifies all of it: a program that attaches to a state compares it first.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ MESSAGES: dict[str, Layout] = {
     "SHM_RING_REPLY": attach.SHM_RING_REPLY,
     "SOURCE_PORT": attach.SOURCE_PORT,
 }
-"""Messages between a program that runs the engine and its NIC process, by the name that the header gives."""
+"""Messages between a program that runs the engine and its NIC process, by their names in the header."""
 
 INFLIGHT_NUMBERS = (
     "LOSSY",
@@ -104,9 +104,9 @@ INFLIGHT_NUMBERS = (
     "LOW_NS",
     "FRACTION_",
 )
-"""Numbers of the budget of what is in flight."""
+"""Constants of the in-flight budget."""
 NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
-    # prefix, module, beginnings of the names that are taken; () takes all
+    # prefix, module, prefixes of the names to include; () includes all
     ("BTH_", opcodes, ("SEND_", "WRITE_", "READ_", "ACKNOWLEDGE", "ATOMIC_", "COMPARE_", "FETCH_", "FLUSH", "CNP")),
     ("SERVICE_", opcodes, ("RC", "UC", "UD")),
     ("BTH_", opcodes, ("SERVICE_MASK", "OPERATION_MASK")),
@@ -224,11 +224,11 @@ def _counters() -> list[str]:
         *(f"\tCOUNT_{name.upper()}," for name in PACKET_COUNTERS),
         "\tENGINE_COUNTS",
         "};",
-        "/* The counter of a NAK that is sent, by bits 6:5 of its syndrome. */",
+        "/* Counter of a sent NAK, by bits 6:5 of its syndrome. */",
         "static const uint8_t naks_sent[4] = {",
         *(f"\t[{kind >> 5}] = COUNT_{name.upper()}," for kind, name in NAKS_SENT.items()),
         "};",
-        "/* Reasons for punts: punt_* of struct slot say it in words. */",
+        "/* Reasons for punts; see punt_* of struct slot. */",
         f"#define PUNT_REASONS {', '.join(f'PUNT_{name.upper()}' for name, _ in slot.PUNT_REASONS)}",
     ]
 
@@ -242,7 +242,7 @@ def _rows() -> list[str]:
     return [
         *(f"#define ROW_{name.upper()} {1 << bit:#x}u" for bit, name in enumerate(ROW_FLAGS)),
         "struct opcode_row {",
-        "\tuint16_t header_bytes; /* BTH and extended headers; 0 where the opcode is not known */",
+        "\tuint16_t header_bytes; /* BTH and extended headers; 0 for an unknown opcode */",
         "\tuint16_t flags; /* ROW_* bits */",
         "};",
         "static const struct opcode_row opcode_rows[256] = {",
@@ -263,7 +263,7 @@ def layout_hash() -> int:
 def c_header() -> str:
     """Return the text of ``state.h``."""
     lines = [
-        "/* Made by rnic.engine.header from the tables: python -m rnic.engine.header writes it anew. */",
+        "/* Generated from the tables: run python -m rnic.engine.header. */",
         "#ifndef RNIC_ENGINE_STATE_H",
         "#define RNIC_ENGINE_STATE_H",
         "",

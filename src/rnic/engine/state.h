@@ -1,10 +1,10 @@
-/* Made by rnic.engine.header from the tables: python -m rnic.engine.header writes it anew. */
+/* Generated from the tables: run python -m rnic.engine.header. */
 #ifndef RNIC_ENGINE_STATE_H
 #define RNIC_ENGINE_STATE_H
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0x8ba33a19d23c2281ull
+#define STATE_LAYOUT_HASH 0x7b1eb454bad67cfcull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -1126,12 +1126,12 @@ enum engine_count {
 	COUNT_EVENT_CONGESTION,
 	ENGINE_COUNTS
 };
-/* The counter of a NAK that is sent, by bits 6:5 of its syndrome. */
+/* Counter of a sent NAK, by bits 6:5 of its syndrome. */
 static const uint8_t naks_sent[4] = {
 	[1] = COUNT_RNR_NAKS_SENT,
 	[3] = COUNT_SEQUENCE_NAKS_SENT,
 };
-/* Reasons for punts: punt_* of struct slot say it in words. */
+/* Reasons for punts; see punt_* of struct slot. */
 #define PUNT_REASONS PUNT_SHORT, PUNT_STATE, PUNT_HEADER, PUNT_ICRC, PUNT_PSN, PUNT_SEQUENCE, PUNT_LENGTH, PUNT_KEY, PUNT_MEMORY, PUNT_REPLY, PUNT_ACK, PUNT_CQ, PUNT_REQUEST, PUNT_PATH, PUNT_WAIT
 
 #define ROW_START 0x1u
@@ -1149,7 +1149,7 @@ static const uint8_t naks_sent[4] = {
 #define ROW_IETH 0x1000u
 #define ROW_AETH 0x2000u
 struct opcode_row {
-	uint16_t header_bytes; /* BTH and extended headers; 0 where the opcode is not known */
+	uint16_t header_bytes; /* BTH and extended headers; 0 for an unknown opcode */
 	uint16_t flags; /* ROW_* bits */
 };
 static const struct opcode_row opcode_rows[256] = {

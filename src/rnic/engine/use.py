@@ -1,6 +1,6 @@
-"""Decide whether the engine is in use: it is if it was compiled from the tables as they are.
+"""Decide whether to use the engine: only if it was compiled from the current tables.
 
-``RNIC_ENGINE=0`` takes the reference; ``RNIC_PLAIN=1`` takes plain Python everywhere.
+``RNIC_ENGINE=0`` selects the reference; ``RNIC_PLAIN=1`` selects plain Python everywhere.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAME = "rnic.engine"
 
 
 class Engine(Protocol):
-    """Interface of the compiled module, whose types stand in ``_engine.pyi``."""
+    """Interface of the compiled module, whose types are in ``_engine.pyi``."""
 
     BypassDriver: type[_engine.BypassDriver]
     CompletionRing: type[_engine.CompletionRing]
@@ -41,29 +41,29 @@ class Engine(Protocol):
     def sleep_while_active(
         self, epoll: int, views: list[memoryview], every_ms: int, most_ns: int
     ) -> tuple[bool, list[int]]:
-        """Sleep while all words change."""
+        """Sleep while all words keep changing."""
 
     def use_tlb(self, tlb: Tlb, number: int, va: int, length: int, need: int, lock: Any = None) -> int:
         """Look a range up in a TLB."""
 
     def insert_tlb(self, tlb: Tlb, number: int, first: int, pages: int, rights: int) -> int:
-        """Enter pages in a TLB."""
+        """Insert pages into a TLB."""
 
 
 if TYPE_CHECKING:
-    _module: Engine = _engine  # mypy compares the two
+    _module: Engine = _engine  # mypy checks that they agree
 
 LAYOUT = layout_hash()
-"""That of the tables of this process, which takes milliseconds to compute."""
+"""Layout hash of this process's tables, which takes milliseconds to compute."""
 
 
 def compiled(plain: str, name: str) -> Any:
-    """Return the compiled module ``name``, the twin of ``plain``; ``None`` where there is none, or it has other
+    """Return the compiled module ``name`` for ``plain``; ``None`` if it is missing or was compiled from other
     tables."""
     module = compiled_twin(plain, name)
     if module is not None and module.layout_hash() != LAYOUT:
         in_use[plain] = False
-        return None  # compiled from other tables: what it takes for one field is another now
+        return None  # compiled from other tables: its field offsets are wrong
     return module
 
 
@@ -71,19 +71,19 @@ COMPILED: Engine | None = compiled(_NAME, "rnic.engine._engine")
 """The compiled engine, or ``None``."""
 
 ENGINE: Engine | None = None if os.environ.get("RNIC_ENGINE") == "0" else COMPILED
-"""The engine that devices take, or ``None``."""
+"""The engine that devices use, or ``None``."""
 
 in_use[_NAME] = ENGINE is not None
 
 
 def engine() -> Engine:
-    """Return the engine, for callers that work for one of its devices."""
+    """Return the engine, for callers with a device that uses it."""
     assert ENGINE is not None
     return ENGINE
 
 
 def shared(arena: Arena, table: MemoryTable, config: TransportConfig) -> _engine.Shared | None:
-    """Return the state that all queue pairs of a device share, told of every key from now on; ``None`` without the
+    """Return the shared state of a device's queue pairs, which is notified of key changes; ``None`` without the
     engine."""
     if ENGINE is None or config.recovery != GO_BACK_N:
         return None
@@ -93,5 +93,5 @@ def shared(arena: Arena, table: MemoryTable, config: TransportConfig) -> _engine
 
 
 def device(nic: Any) -> _engine.Device | None:
-    """Return all queue pairs of a device together, whose state is all laid out; ``None`` without the engine."""
+    """Return the engine's device for ``nic``, whose state is complete; ``None`` without the engine."""
     return None if ENGINE is None or nic.engine is None else ENGINE.Device(nic.engine, nic)

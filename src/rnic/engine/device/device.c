@@ -53,7 +53,7 @@ static struct engine_qp *find_qp(const struct engine_device *device, const struc
 	return qp && qp->record == record ? qp : NULL;
 }
 
-/* Return whether its peer's account, if it should have one, is known. */
+/* Return whether its peer's account is known, if it needs one. */
 static int has_account(const struct engine_qp *qp)
 {
 	return qp->record->peer_record || be_get(qp->qpc, QPC_SERVTYPE) != ST_RC;
@@ -64,14 +64,14 @@ static struct peer *peer_of(const struct engine_device *device, const struct que
 	return engine_record(&device->sched, record->peer_record);
 }
 
-/* Return what receiving reads of a peer's account. */
+/* Return the fields of a peer's account that receiving needs. */
 static struct engine_inflight round_trips(const struct peer *peer)
 {
 	return (struct engine_inflight){ .srtt = peer->srtt, .rttvar = peer->rttvar, .alone = peer->users == 1 };
 }
 
-/* Return whether one ACK for several packets has the same effect on what is in flight as one for each: the peer's limit
- * does not grow any more, and no other queue pair waits. */
+/* Return whether one ACK for several packets has the same effect on the in-flight accounts as one for each: the peer's
+ * limit does not grow any more, and no other queue pair waits. */
 static int can_coalesce(const struct engine_device *device, const struct queue_pair *record, const struct peer *peer)
 {
 	uint64_t waited_for = device->sched.inflight->waited_for;
@@ -79,7 +79,7 @@ static int can_coalesce(const struct engine_device *device, const struct queue_p
 	return grown && (!waited_for || (waited_for == 1 && peer->waiting == 1 && record->parked));
 }
 
-/* Read the accounts as they are now. */
+/* Read the current accounts. */
 static void read_inflight(const struct engine_device *device, const struct peer *peer, struct engine_inflight *accounts)
 {
 	const struct inflight *inflight = device->sched.inflight;
@@ -133,7 +133,7 @@ static void count_events(struct engine_device *device, const struct engine_effec
 
 /* ------------------------------------------------------------------ receiving */
 
-/* Return whether packets are from a queue pair's peer's address to its own, or it has no peer. */
+/* Return whether packets come from the address of a queue pair's peer to its own, or it has no peer. */
 static int from_peer(const struct engine_device *device, const struct queue_pair *record,
 		     const struct engine_flow *flow)
 {
@@ -145,7 +145,7 @@ static int from_peer(const struct engine_device *device, const struct queue_pair
 	       !memcmp(&path->src_0, flow->destination, bytes);
 }
 
-/* Apply the effects of a packet or a deadline beyond the queue pair, except completion events. */
+/* Apply the effects of a packet or timer beyond the queue pair, except completion events. */
 static void apply_effects(struct engine_device *device, uint64_t at, const struct engine_effects *effects, uint64_t now)
 {
 	const struct engine_sched *sched = &device->sched;
@@ -250,7 +250,7 @@ int engine_device_expects(const struct engine_device *device, uint64_t number, s
 	return 0;
 }
 
-/* ------------------------------------------------------------------ packets without their bytes */
+/* ------------------------------------------------------------------ packets by reference */
 
 /* Return the queue pair that is connected to another one, or NULL. */
 static struct engine_qp *find_connected(const struct engine_device *device, uint64_t number, uint64_t other)
@@ -266,7 +266,7 @@ static struct engine_qp *find_connected(const struct engine_device *device, uint
 	return qp;
 }
 
-/* Return how many packets a peer may mean that were sent and are not acknowledged; 0 if it names none of those. */
+/* Return the number of unacknowledged packets that a peer's refusal names, 0 for none. */
 static uint64_t packets_in_flight(const struct queue_pair *record, const struct engine_by_reference *by_ref)
 {
 	int64_t left = psn_diff(record->sent_psn, by_ref->psn);
@@ -275,8 +275,8 @@ static uint64_t packets_in_flight(const struct queue_pair *record, const struct 
 	return lesser(by_ref->packets, (uint64_t)left);
 }
 
-/* Ask again for responses that cannot be taken: they then come with their bytes. A peer that continues without bytes
- * gets no answer, and the responses are lost: the timers bound that. */
+/* Request responses again that cannot be pulled, this time with their payload. A peer that keeps sending by reference
+ * gets no answer, and the responses are lost; timers bound this. */
 static enum engine_taken request_again(struct engine_device *device, struct engine_qp *qp,
 				       const struct engine_by_reference *by_ref, uint64_t now,
 				       struct engine_stop_info *info)
@@ -294,7 +294,7 @@ static enum engine_taken request_again(struct engine_device *device, struct engi
 	return TAKEN_REFUSED;
 }
 
-/* Take responses to a READ. */
+/* Process by-reference responses to a READ. */
 static enum engine_taken take_responses(struct engine_device *device, struct engine_qp *qp, const struct packet *packet,
 					uint64_t now, struct engine_stop_info *info)
 {
@@ -316,7 +316,7 @@ static enum engine_taken take_responses(struct engine_device *device, struct eng
 	return TAKEN_ALL;
 }
 
-/* Return the PSN of the next packet that is due from the peer. */
+/* Return the PSN of the next packet expected from the peer. */
 static uint64_t due_psn(const struct engine_qp *qp, int response)
 {
 	return response ? qp->record->una : be_get(qp->qpc, QPC_EXPECTED_PSN) & PSN_MASK;
@@ -346,7 +346,7 @@ enum engine_taken engine_device_by_reference(struct engine_device *device, const
 		return TAKEN_NOTHING;
 	}
 	if (!qp->peer_path)
-		/* its peer belongs to another device, which has queue pairs of the same numbers */
+		/* its peer belongs to another device, which may use the same queue pair numbers */
 		return TAKEN_NOTHING;
 	packet.pull = pull;
 	if (response) {
@@ -355,7 +355,7 @@ enum engine_taken engine_device_by_reference(struct engine_device *device, const
 		enum engine_end end = engine_request_receive(device->shared, qp, &packet, peer_of(device, record)->srtt,
 							     now, &effects);
 		if (end != ENGINE_DONE && end != ENGINE_ATTENTION) {
-			record->nak_sent = 1; /* what follows comes too early */
+			record->nak_sent = 1; /* later packets are beyond a gap */
 			return TAKEN_REFUSED;
 		}
 		apply_effects(device, at, &effects, now);
@@ -363,7 +363,7 @@ enum engine_taken engine_device_by_reference(struct engine_device *device, const
 		info->stop = info->effects ? STOP_NOTIFY : STOP_DONE;
 	}
 	if (taken == TAKEN_ALL) {
-		/* the peer may claim any numbers for packets that are dropped */
+		/* the peer may claim any PSNs for packets that are dropped */
 		uint64_t moved = (due_psn(qp, response) - before) & PSN_MASK;
 		device->counts.rx_packets += greater(1, moved);
 		record->came_bytes += lesser(by_ref->bytes, moved * context_mtu(qp->qpc));
@@ -408,7 +408,7 @@ int engine_device_ring(struct engine_device *device, struct engine_qp *qp)
 	return 0;
 }
 
-/* Return whether the engine may begin a turn. */
+/* Return whether the engine can run a turn. */
 static int can_run_turn(const struct engine_device *device, const struct engine_qp *qp)
 {
 	const struct queue_pair *record = qp->record;
@@ -416,11 +416,11 @@ static int can_run_turn(const struct engine_device *device, const struct engine_
 		return 0;
 	if (record->masked || !qp->route || !qp->block || !has_account(qp) || !record->path)
 		return 0;
-	/* the CQ says whether replies go first; a queue pair that must wait for room needs a line */
+	/* the CQ determines whether replies go first; a queue pair that must wait for room needs a line */
 	return qp->recv_cq && qp->recv_cqn == be_get(qp->qpc, QPC_CQN_RCV) && device->sched.inflight->spare_line;
 }
 
-/* Send requests; 0, or -1 if the reference goes on. */
+/* Send requests; 0, or -1 if the reference must continue. */
 static int send_requests(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
 			 struct engine_sending *sending, struct engine_stop_info *info)
 {
@@ -450,7 +450,7 @@ static int send_requests(struct engine_device *device, struct engine_qp *qp, uin
 	return sending->room ? -1 : 0;
 }
 
-/* Send up to `budget` replies; 0, or -1 if the reference does it. */
+/* Send up to `budget` replies; 0, or -1 if the reference must. */
 static int send_replies(struct engine_device *device, struct engine_qp *qp, uint64_t budget, struct engine_out *out,
 			struct engine_sending *sending, struct engine_stop_info *info)
 {
@@ -476,7 +476,7 @@ void engine_device_on_mark(struct engine_device *device, uint64_t at, uint64_t n
 	engine_schedule(&device->sched, at);
 }
 
-/* Return the size of the largest packet on its path. */
+/* Return the size of the largest packet on a queue pair's path. */
 static uint64_t max_packet_bytes(const struct engine_qp *qp)
 {
 	return MAX_TRANSPORT_HEADERS + context_mtu(qp->qpc) + ICRC_BYTES;
@@ -499,7 +499,7 @@ void engine_device_on_cnp(struct engine_device *device, uint64_t at, uint64_t no
 	engine_rearm(&device->sched, at);
 }
 
-/* Send the CNP that cnp_tag asks for; 1, or 0 if there is no room. */
+/* Send the CNP requested by cnp_tag; 1, or 0 if there is no room. */
 static uint64_t send_cnp(struct engine_device *device, struct engine_qp *qp, struct engine_out *out)
 {
 	struct queue_pair *record = qp->record;
@@ -515,7 +515,7 @@ static uint64_t send_cnp(struct engine_device *device, struct engine_qp *qp, str
 	return 1;
 }
 
-/* Send requests if there are any: a queue pair that only receives needs no reachable ring. */
+/* Send requests if there are any: a queue pair that only receives needs no accessible ring. */
 static int send_some(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
 		     struct engine_sending *sending, struct engine_stop_info *info)
 {
@@ -525,7 +525,7 @@ static int send_some(struct engine_device *device, struct engine_qp *qp, uint64_
 	return 0;
 }
 
-/* Send requests as its rate allows, and arm the timer for the rest. 0, or -1 if the reference goes on. */
+/* Send requests as the rate allows, and arm the timer for the others. 0, or -1 if the reference must continue. */
 static int send_paced(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
 		      struct engine_sending *sending, struct engine_stop_info *info)
 {
@@ -589,7 +589,7 @@ static int congested_turn(struct engine_device *device, struct engine_qp *qp, ui
 	return 0;
 }
 
-/* Return whether all that a queue pair owes is one ACK, which is to leave in the burst of its requests. */
+/* Return whether a queue pair owes a single ACK only, which can join the burst of its requests. */
 static int can_piggyback_ack(const struct engine_device *device, const struct engine_qp *qp, struct engine_out *out)
 {
 	const struct engine_burst *last = &out->bursts[out->count - (out->count != 0)];
@@ -597,12 +597,12 @@ static int can_piggyback_ack(const struct engine_device *device, const struct en
 	if (!device->piggyback_acks || !out->count || !engine_response_queue_valid(qp) || !owes_single_ack(qp) ||
 	    last->route != qp->route || last->length != (uint64_t)last->segment * last->count)
 		return 0;
-	out->open = 1; /* a packet that fits behind the last segment goes there; another begins a burst */
+	out->open = 1; /* append a packet that fits after the last segment; otherwise start a burst */
 	return 1;
 }
 
-/* Make the turn's packets. Returns 1 if its replies let new messages go first, -1 if the reference goes on from `step`,
- * else 0. */
+/* Build the turn's packets. Returns 1 if its replies are deferred behind new messages, -1 if the reference must
+ * continue from `step`, else 0. */
 static int run_turn(struct engine_device *device, struct engine_qp *qp, uint64_t now, struct engine_out *out,
 		    struct engine_sending *sending, struct engine_stop_info *info)
 {
@@ -661,7 +661,7 @@ static void finish_turn(struct engine_device *device, struct engine_qp *qp, stru
 	sending->qp = 0;
 }
 
-/* Begin the turn of the next queue pair. */
+/* Start the turn of the next queue pair. */
 static void begin_turn(const struct engine_device *device, uint64_t budget, struct engine_sending *sending)
 {
 	const struct engine_sched *sched = &device->sched;
@@ -726,7 +726,7 @@ void engine_device_sent(struct engine_device *device, struct engine_sending *sen
 
 /* ------------------------------------------------------------------ deadlines */
 
-/* Handle the deadline of a queue pair; returns whether the engine could. */
+/* Handle an expired timer of a queue pair; returns whether the engine could. */
 static int handle_timeout(struct engine_device *device, uint64_t at, uint64_t now)
 {
 	struct queue_pair *record = record_at(device, at);

@@ -1,6 +1,6 @@
-/* The engine for all queue pairs of a device: dispatch of packets, turns, deadlines, in-flight budget (design.md, "Many
- * at once"). It does no I/O and allocates nothing, as engine.h, on whose calls it is built; device/receiving.py and
- * device/sending.py are the reference. What it does not know it leaves to them, and says where they go on. */
+/* The engine for all queue pairs of a device: dispatch of packets, turns, timers, in-flight budget (design.md, "Many at
+ * once"). Like engine.h, on which it is built, it does no I/O and allocates nothing. The reference is
+ * device/receiving.py and device/sending.py; a punt tells where they continue. */
 #ifndef RNIC_ENGINE_DEVICE_H
 #define RNIC_ENGINE_DEVICE_H
 
@@ -8,25 +8,25 @@
 #include "engine.h"
 #include "device/records.h"
 
-/* Replies that a turn may send beyond its budget, twice: transport/qp.py LEAST. */
+/* Replies that a turn may send beyond its budget (transport/qp.py, LEAST). */
 #define ENGINE_MIN_REPLIES 4u
 
-/* The counters that the device adds to. The caller takes them and sets them to 0. */
+/* Counters of the device. The caller reads them and resets them to 0. */
 struct engine_counts {
 	uint64_t rx_packets, tx_packets;
 	uint64_t events[ENGINE_COUNTS]; /* by enum engine_count */
-	uint64_t changed; /* one bit for each event that is not 0 */
+	uint64_t changed; /* a bit for each nonzero event count */
 };
 
-/* A device. Pointers that Python may move are valid as long as `changes` is what it was when they were found. */
+/* A device. Pointers to memory that Python may move are valid until `changes` changes. */
 struct engine_device {
 	const struct engine_shared *shared;
 	struct engine_sched sched;
-	uint64_t *directory; /* offsets of queue pairs' records, by the low bits of their numbers */
-	struct engine_qp **qps; /* the same as pointers; NULL for those that the engine does not know */
+	uint64_t *directory; /* offsets of queue pair records, by the low bits of their numbers */
+	struct engine_qp **qps; /* the queue pairs; NULL if the engine does not handle one */
 	uint64_t log_qps;
 	uint64_t changes;
-	/* an ACK that is all a queue pair owes leaves as the last packet of its requests' burst */
+	/* send the only owed ACK as the last packet of the burst of requests */
 	uint64_t piggyback_acks;
 	struct engine_counts counts;
 };
@@ -35,14 +35,14 @@ struct engine_device {
 void engine_device_find(struct engine_device *device, uint8_t *arena);
 
 enum engine_stop {
-	STOP_DONE, /* everything is taken, or no queue pair waits for a turn, or the budget is used up */
-	STOP_PUNT_PACKET, /* the packet at the offset reached is the reference's */
-	STOP_NOTIFY, /* `qp` has completed to an armed CQ: raise its event, then go on */
-	STOP_MAP_QP, /* find the pointers of `qp` anew, then go on */
-	/* the open turn is the reference's from `step` on, then go on; first raise what `effects` says */
+	STOP_DONE, /* all packets are processed, or no queue pair waits for a turn, or the budget is used up */
+	STOP_PUNT_PACKET, /* the packet at the reached offset is punted */
+	STOP_NOTIFY, /* `qp` has completed to an armed CQ: raise its event, then continue */
+	STOP_MAP_QP, /* look up the pointers of `qp` again, then continue */
+	/* raise the events in `effects`, let the reference finish the open turn from `step` on, then continue */
 	STOP_PUNT_TURN,
-	STOP_OUT_FULL, /* there is no room for one more turn's packets: send what is laid out, then go on */
-	STOP_PUNT_DEADLINE, /* io/progress_thread.h: the deadline of `qp` has come, and is the reference's */
+	STOP_OUT_FULL, /* there is no room for another turn's packets: send those in the buffer, then continue */
+	STOP_PUNT_DEADLINE, /* io/progress_thread.h: a timer of `qp` has expired and is punted */
 };
 
 /* Reason why a call stopped. */
@@ -51,40 +51,40 @@ struct engine_stop_info {
 	uint32_t end; /* why the engine punted, or ENGINE_DONE */
 	uint64_t qp; /* offset of the record of the queue pair concerned, or 0 */
 	uint32_t effects; /* EFFECT_NOTIFY_SEND, EFFECT_NOTIFY_RECV */
-	uint64_t refused; /* responses by reference that were asked for again */
+	uint64_t refused; /* by-reference responses that were requested again */
 };
 
-/* Note an ECN mark, before its packet is taken, on a packet for a queue pair that has a rate limit: a CNP leaves with
- * its next turn, one in a merge period (device/congestion.py). */
+/* Handle an ECN mark on a packet, before the packet is processed: a CNP is sent in the queue pair's next turn, at most
+ * one per merge period (device/congestion.py). */
 void engine_device_on_mark(struct engine_device *device, uint64_t at, uint64_t now);
-/* Note a CNP that came for such a queue pair. */
+/* Handle a received CNP. */
 void engine_device_on_cnp(struct engine_device *device, uint64_t at, uint64_t now);
 
 /* Ring the doorbell of a queue pair: 0, or -1 if the reference must. */
 int engine_device_ring(struct engine_device *device, struct engine_qp *qp);
 
-/* Take packets from `start` on, of a buffer of segments from one sender; returns the bytes taken. */
+/* Process packets from `start` on, in a buffer of segments from one sender; returns the bytes taken. */
 size_t engine_device_receive(struct engine_device *device, const uint8_t *buffer, size_t length, size_t segment,
 			     size_t start, const struct engine_meta *meta, uint64_t now, struct engine_stop_info *info);
 
-/* Packets that a reliable connection with selective repeat expects. */
+/* State of a reliable connection with selective repeat. */
 struct engine_expects {
 	uint64_t qp; /* offset of its record */
-	uint64_t generation; /* its record's */
+	uint64_t generation; /* generation in its record */
 	uint64_t psn; /* the PSN that it expects */
-	uint64_t nak_sent; /* it has sent a NAK for that */
+	uint64_t nak_sent; /* it has sent a NAK for that PSN */
 };
 /* Look up a queue pair by its number. Returns 0, or -1 if it is not such a connection or not served by the engine. */
 int engine_device_expects(const struct engine_device *device, uint64_t number, struct engine_expects *expects);
 
-/* Result of packets by reference (queue_pair/by_reference.h). */
+/* Result of processing packets by reference (queue_pair/by_reference.h). */
 enum engine_taken {
-	TAKEN_ALL, /* as packets are: they may be duplicates, or beyond a gap */
-	TAKEN_PARTIAL, /* only what they acknowledge is done: call again with the same once the stop is handled */
-	TAKEN_REFUSED, /* they are wanted with their bytes: the sender resends requests, and responses are asked for */
+	TAKEN_ALL, /* processed like packets, possibly as duplicates or as beyond a gap */
+	TAKEN_PARTIAL, /* only their acknowledgment is processed: handle the stop, then call again with the same */
+	TAKEN_REFUSED, /* not pulled: the sender must resend requests with payload; responses are requested again */
 	TAKEN_NOTHING, /* no queue pair here: dropped */
 };
-/* Take such packets, for the queue pair that their sender's is connected to. After STOP_MAP_QP: call again with the
+/* Process such packets for the queue pair that their sender's is connected to. After STOP_MAP_QP, call again with the
  * same. */
 enum engine_taken engine_device_by_reference(struct engine_device *device, const struct engine_by_reference *by_ref,
 					     struct engine_pull *pull, uint64_t now, struct engine_stop_info *info);
@@ -98,15 +98,15 @@ enum engine_step {
 	STEP_REST, /* replies are left */
 };
 
-/* One round of turns. It begins with all zeros; the caller does not change it before engine_device_sent. */
+/* One round of turns. Initialize with zeros and do not change it until engine_device_sent. */
 struct engine_sending {
 	uint64_t sent; /* of the budget */
 	uint64_t qp; /* record of the queue pair whose turn is open, 0 for none */
-	uint64_t limit, count, bytes; /* packets that the turn may send; packets and bytes made */
-	uint64_t room; /* packets that its requests may be */
+	uint64_t limit, count, bytes; /* packet budget of the turn; packets and bytes built */
+	uint64_t room; /* packets that its requests may use */
 	uint32_t step; /* enum engine_step */
 	uint32_t deferred_count;
-	/* queue pairs whose replies let new messages go first: they get another turn in the end */
+	/* queue pairs whose replies are deferred behind new messages: they get another turn at the end */
 	uint64_t deferred[ENGINE_BURSTS];
 };
 
@@ -116,10 +116,10 @@ void engine_device_send(struct engine_device *device, uint64_t now, uint64_t bud
 /* End the round. */
 void engine_device_sent(struct engine_device *device, struct engine_sending *sending);
 
-/* Handle due deadlines, up to `*most`, which counts down. Returns the record of a queue pair whose deadline the
- * reference must handle, or 0 if no more are due. */
+/* Handle expired timers, up to `*most`, which is decremented. Returns the record of a queue pair whose timer the
+ * reference must handle, or 0 if no more have expired. */
 uint64_t engine_device_due(struct engine_device *device, uint64_t now, uint64_t *most);
-/* Return when engine_device_due has something to do, or NEVER. */
+/* Return the time of the next engine_device_due, or NEVER. */
 uint64_t engine_device_deadline(const struct engine_device *device);
 
 #endif

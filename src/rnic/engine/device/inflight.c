@@ -84,9 +84,9 @@ void engine_peer_silent(struct peer *peer, uint64_t now)
 	reduce_limit(peer, 0, INFLIGHT_LEAST, now);
 }
 
-/* ------------------------------------------------------------------ what the whole device has (transport/budget.py) */
+/* ------------------------------------------------------------------ the device's budget page (transport/budget.py) */
 
-/* Load a word of the budget page, once. Other programs store to the page meanwhile, and may store anything. */
+/* Load a word of the budget page once: other programs may store anything to the page at any time. */
 static uint64_t load_word(const uint32_t *word)
 {
 	return atomic_load_explicit((const _Atomic uint32_t *)(const void *)word, memory_order_relaxed);
@@ -114,8 +114,8 @@ static int is_active(const struct share *share)
 	return load_word(&share->held) || load_word(&share->waits);
 }
 
-/* Count the other slots that have packets in flight of an entry, or wait; `*learned` is the highest limit that one has
- * learned. */
+/* Count the other slots that have packets in flight to an entry or wait; `*learned` is the highest limit learned by one
+ * of them. */
 static uint64_t count_others(const struct engine_sched *sched, uint64_t entry, uint64_t *learned)
 {
 	const struct share *shares = shares_of(sched, entry);
@@ -131,8 +131,8 @@ static uint64_t count_others(const struct engine_sched *sched, uint64_t entry, u
 	return others;
 }
 
-/* Return what `others` leave of a pool for this slot, whose own account allows `own`, if none allows more than
- * `most`. */
+/* Return the part of a pool that `others` leave for this slot, whose own account allows `own`; `most` bounds every
+ * account. */
 static uint64_t left_by_others(const struct engine_sched *sched, uint64_t entry, uint64_t others, uint64_t own,
 			       uint64_t most, uint64_t pool)
 {
@@ -217,7 +217,7 @@ static void dequeue_peer(const struct engine_sched *sched, uint64_t peer)
 	sched->inflight->waited_for--;
 }
 
-/* Take a waiting queue pair from its line, and return the line; 0 if it is empty now and spare. */
+/* Remove a waiting queue pair from its line and return the line; 0 if it became empty and spare. */
 static uint64_t leave_line(const struct engine_sched *sched, struct peer *peer, uint64_t qp)
 {
 	struct queue_pair *record = engine_record(sched, qp);
@@ -283,7 +283,7 @@ void engine_inflight_leave(const struct engine_sched *sched, uint64_t qp)
 	engine_inflight_turn_over(sched, qp);
 }
 
-/* Take the next queue pair that waits for a peer; its program's line then waits behind the others. */
+/* Take the next queue pair that waits for a peer, and move its program's line to the end. */
 static uint64_t take_next_waiter(const struct engine_sched *sched, struct peer *peer)
 {
 	uint64_t at = peer->first_line;
@@ -296,7 +296,7 @@ static uint64_t take_next_waiter(const struct engine_sched *sched, struct peer *
 	return qp;
 }
 
-/* Give turns to waiting queue pairs, peer by peer, as long as there is room that is not promised. */
+/* Give turns to waiting queue pairs, peer by peer, while there is room that is not promised. */
 static void admit_waiters(const struct engine_sched *sched)
 {
 	struct inflight *inflight = sched->inflight;
@@ -313,7 +313,7 @@ static void admit_waiters(const struct engine_sched *sched)
 		if (used &&
 		    (left < (int64_t)lesser(share, limits.nic) || (int64_t)(limits.peer - used) < (int64_t)share)) {
 			blocked++;
-			if (!alone) { /* behind the others; mostly there are none */
+			if (!alone) { /* move to the end; usually there are no others */
 				dequeue_peer(sched, at);
 				enqueue_peer(sched, at);
 			}

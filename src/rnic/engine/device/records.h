@@ -1,5 +1,5 @@
-/* Places of the records of one device that decide what is sent when: those of the scheduler, the in-flight budget and
- * the timers. Queue pairs, programs, peers and lines are named by the offsets of their records; 0 stands for none. */
+/* Pointers to a device's records of scheduler, in-flight budget and timers. Queue pairs, programs, peers and lines are
+ * referred to by the offsets of their records; 0 is none. */
 #ifndef RNIC_ENGINE_RECORDS_H
 #define RNIC_ENGINE_RECORDS_H
 
@@ -13,8 +13,8 @@ struct engine_sched {
 	struct inflight *inflight;
 	struct scheduler *scheduler;
 	struct timers *timers;
-	uint8_t *budget; /* the page of what the whole device has in flight; NULL if no other program uses the device */
-	uint64_t slot; /* of that page: whose shares these are */
+	uint8_t *budget; /* the device's budget page; NULL if no other program uses the device */
+	uint64_t slot; /* slot of this program in that page */
 };
 
 /* Return the record at an offset of the arena. */

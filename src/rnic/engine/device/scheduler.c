@@ -18,7 +18,7 @@ static void append_program(const struct engine_sched *sched, uint64_t at, int64_
 	engine_list_append(sched, &sched->scheduler->first, PROGRAM_LINK, at);
 }
 
-/* Append a program to the newcomers, which go before the others. */
+/* Append a program to the newcomers, which are served before the others. */
 static void insert_newcomer(const struct engine_sched *sched, uint64_t at)
 {
 	struct scheduler *scheduler = sched->scheduler;
@@ -38,7 +38,7 @@ static void remove_program(const struct engine_sched *sched, uint64_t at)
 	engine_list_unlink(sched, &sched->scheduler->first, PROGRAM_LINK, at);
 }
 
-/* ------------------------------------------------------------------ queue pairs of each */
+/* ------------------------------------------------------------------ queue pairs of a program */
 
 void engine_scheduler_add(const struct engine_sched *sched, uint64_t qp)
 {
@@ -139,7 +139,7 @@ void engine_scheduler_spend(const struct engine_sched *sched, uint64_t qp, uint6
 		scheduler->credit = scheduler->quantum;
 	scheduler->turn = 0;
 	if (again) {
-		if (own > 0) /* its program's share was used up before its own */
+		if (own > 0) /* its program's deficit was used up before its own */
 			engine_list_insert(sched, &program->first, QP_LINK, qp, 0);
 		else
 			engine_list_append(sched, &program->first, QP_LINK, qp);

@@ -5,13 +5,13 @@
 
 #include "device/records.h"
 
-/* Ask for a turn, since the queue pair has something to send, unless it waits for one already or is held. */
+/* Request a turn for a queue pair that has something to send, unless it waits for one already or is held. */
 void engine_schedule(const struct engine_sched *sched, uint64_t qp);
 void engine_scheduler_add(const struct engine_sched *sched, uint64_t qp);
 void engine_scheduler_remove(const struct engine_sched *sched, uint64_t qp);
 /* Return the queue pair whose turn it is; at least one must wait. engine_scheduler_spend ends the turn. */
 uint64_t engine_scheduler_take(const struct engine_sched *sched);
-/* Return whether others wait; then `*bytes` is what the queue pair taken last may send now. */
+/* Return whether others wait; if so, `*bytes` is the number of bytes that the last taken queue pair may send now. */
 int engine_scheduler_allowance(const struct engine_sched *sched, uint64_t qp, int64_t *bytes);
 /* End the turn of a queue pair that no longer exists. */
 void engine_scheduler_end(const struct engine_sched *sched);

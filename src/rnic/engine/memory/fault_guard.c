@@ -9,35 +9,35 @@
 #include <string.h>
 
 #define SIGNALS 2u
-#define MAX_PREVIOUS 8u /* handlers that were installed before ours, in order; one more replaces the last */
+#define MAX_PREVIOUS 8u /* handlers installed before ours, in order; a further one replaces the last */
 
-/* Place to jump to at a fault in a range of memory. */
+/* Jump target for a fault in a range of memory. */
 struct landing {
 	jmp_buf where;
 	uintptr_t at;
 	size_t length;
 };
 
-/* Used by handlers: a thread's first access must not allocate. */
+/* For variables used in handlers: a thread's first access must not allocate. */
 #define AT_ONCE __attribute__((tls_model("initial-exec")))
 static _Thread_local struct landing *volatile landing AT_ONCE;
-static _Thread_local unsigned nested AT_ONCE; /* other handlers that run on this thread, each called by ours */
+static _Thread_local unsigned nested AT_ONCE; /* other handlers running on this thread, each called by ours */
 static _Thread_local char *nested_frame AT_ONCE;
-static _Thread_local int allowed AT_ONCE; /* 0 not asked yet, 1, -1 */
+static _Thread_local int allowed AT_ONCE; /* 0 unknown, 1 yes, -1 no */
 
 static const int signals[SIGNALS] = { SIGSEGV, SIGBUS };
 static struct sigaction previous[SIGNALS][MAX_PREVIOUS];
 static _Atomic unsigned previous_counts[SIGNALS];
 static pthread_mutex_t install_lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned installs;
-static _Atomic int displaced; /* by a handler that could not be replaced */
+static _Atomic int displaced; /* our handler was replaced and could not be reinstalled */
 
 static unsigned signal_index(int number)
 {
 	return number == signals[0] ? 0 : 1;
 }
 
-/* Do what the system does by itself: a fault recurs with its instruction, a signal that was sent is raised again. */
+/* Perform the default action: a fault recurs when its instruction is repeated, a sent signal is raised again. */
 static void call_default(int number, const siginfo_t *info)
 {
 	struct sigaction standard = { .sa_handler = SIG_DFL };
@@ -69,7 +69,7 @@ static void call_previous(int number, siginfo_t *info, void *context)
 	mask = to->sa_mask;
 	if (!(to->sa_flags & SA_NODEFER))
 		sigaddset(&mask, number);
-	pthread_sigmask(SIG_BLOCK, &mask, NULL); /* the system takes it back when this handler returns */
+	pthread_sigmask(SIG_BLOCK, &mask, NULL); /* the kernel restores it when this handler returns */
 	nested++;
 	if (to->sa_flags & SA_SIGINFO)
 		to->sa_sigaction(number, info, context);
@@ -83,14 +83,14 @@ static void on_fault(int number, siginfo_t *info, void *context)
 	struct landing *here = landing;
 	char frame;
 
-	/* the system does not name an address that no process can have */
+	/* the kernel reports no address if it is not a valid user address */
 	if (here &&
 	    ((info->si_code > 0 && (uintptr_t)info->si_addr - here->at < here->length) || info->si_code == SI_KERNEL)) {
 		landing = NULL;
 		longjmp(here->where, 1);
 	}
 	if (nested && &frame >= nested_frame)
-		nested = 0; /* the other handler has left by longjmp */
+		nested = 0; /* the other handler was left by longjmp */
 	if (!nested)
 		nested_frame = &frame;
 	call_previous(number, info, context);
@@ -108,7 +108,7 @@ static int same_handler(const struct sigaction *one, const struct sigaction *oth
 						     one->sa_handler == other->sa_handler);
 }
 
-/* Install our handler before what is installed now. If that is a known previous one, forget those after it. */
+/* Install our handler before the current one. If that is a known previous one, forget those after it. */
 static int install_handler(unsigned i)
 {
 	struct sigaction ours = { .sa_sigaction = on_fault,
@@ -185,8 +185,8 @@ int fault_guard_active(void)
 	return allowed > 0 && !displaced;
 }
 
-/* Set where to land, or NULL; accesses stay between two of these. Fields are set one by one: an initializer would clear
- * all of `where` for each packet. */
+/* Set or clear (NULL) the landing; accesses stay between two such calls. Fields are set one by one: an initializer
+ * would clear all of `where` for each packet. */
 static void set_landing(struct landing *here, const void *theirs, size_t length)
 {
 	if (here) {

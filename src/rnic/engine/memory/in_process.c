@@ -24,7 +24,7 @@ static int read_all_near(void *self, const struct engine_piece *pieces, size_t c
 {
 	for (size_t i = 0; i < count; i++) {
 		memcpy(pieces[i].here, address_of(self, pieces[i].va), pieces[i].length);
-		if (i + 1 < count) /* may be anything: here it is */
+		if (i + 1 < count) /* any value is allowed */
 			memset(pieces[i].here + pieces[i].length, 0xA5,
 			       (size_t)(pieces[i + 1].here - pieces[i].here) - pieces[i].length);
 	}

@@ -82,7 +82,7 @@ void engine_key_read_ahead(const struct engine_shared *shared, const struct memo
 	prefetch->filled_count = count;
 }
 
-/* Return whether a payload was read ahead: then it counts as used. Any other read ends the run. */
+/* Return whether a payload was read ahead, and mark it as used. Any other read ends the run. */
 static int was_read_ahead(struct engine_prefetch *prefetch, const uint8_t *to, uint64_t va, uint64_t size)
 {
 	if (!prefetch->filled_count)

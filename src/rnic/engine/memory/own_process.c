@@ -13,7 +13,7 @@
 typedef ssize_t (*vm_call)(pid_t, const struct iovec *, unsigned long, const struct iovec *, unsigned long,
 			   unsigned long);
 
-/* Copy by process_vm_readv or process_vm_writev, which may copy less: up to the first page out of reach, or 2 GiB. */
+/* Copy by process_vm_readv or process_vm_writev, which may copy less: up to the first inaccessible page, or 2 GiB. */
 static int vm_copy(vm_call call, const struct own_process *own, uint64_t va, void *here, size_t length)
 {
 	while (length) {
@@ -41,7 +41,7 @@ static const struct own_process_file *find_file(const struct own_process *own, c
 	return NULL;
 }
 
-/* Copy between a file and memory: reading the file stores to memory, as far as that is writable. */
+/* Copy between a file and memory: reading the file stores to memory, up to the first page that is not writable. */
 static int file_copy(const struct own_process_file *file, int stores, uint64_t va, const uint8_t *here, size_t length)
 {
 	off_t at = here - file->base;
@@ -89,8 +89,8 @@ static int write_own(void *self, uint64_t va, const void *from, size_t length)
 	return file_copy(&own->files[0], 1, va, own->staging, length);
 }
 
-/* Copy pieces that lie near each other in one file. Bytes between two of them go to or come from the staging buffer, so
- * that the file's bytes are one range. */
+/* Copy pieces that are close together in one file. The gaps between them use the staging buffer, so that one range of
+ * the file is copied. */
 static int file_copy_all(const struct own_process *own, int stores, const struct engine_piece *pieces, size_t count)
 {
 	struct iovec parts[2 * OWN_PROCESS_PIECES];

@@ -52,7 +52,7 @@ static int write_file(void *self, uint64_t va, const void *from, size_t length)
 
 const struct engine_memory proc_mem = { .read = read_file, .write = write_file };
 
-/* Return whether the program has such rights to the whole range. Each query returns the next mapping. */
+/* Return whether the program has these rights to the whole range. Each query returns the next mapping. */
 static int maps_allow(int maps, uint64_t va, uint64_t length, uint64_t rights)
 {
 	uint64_t end = va + length;

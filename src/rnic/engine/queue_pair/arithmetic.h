@@ -25,7 +25,7 @@ static inline uint64_t mod64(uint64_t number, uint64_t by)
 	return (number | by) >> 32 ? number % by : (uint32_t)number % (uint32_t)by;
 }
 
-/* Parts of `size` bytes that `length` bytes make, the last of which may be shorter: at least one. */
+/* Return the number of parts of `size` bytes in `length` bytes, at least one; the last may be shorter. */
 static inline uint64_t ceil_div(uint64_t length, uint64_t size)
 {
 	return length <= size ? 1 : div64(length + size - 1, size);

@@ -1,4 +1,4 @@
-/* Packets without their bytes: how they are made, and what their receiver does with them. */
+/* Packets by reference: build and process them. */
 #include "queue_pair/by_reference.h"
 
 #include "queue_pair/byteorder.h"
@@ -8,17 +8,17 @@
 #include "queue_pair/receive_queue.h"
 #include "queue_pair/sge.h"
 
-#define MIN_BYTES 2048u /* fewer are cheaper as packets */
-#define CHUNKS_PER_WINDOW 4u /* the next is on its way while one is read */
+#define MIN_BYTES 2048u /* shorter messages are cheaper as packets */
+#define CHUNKS_PER_WINDOW 4u /* so that further chunks are in flight while one is read */
 
-/* Return the address, in their owner's process, of bytes that a key opens. */
+/* Return the address, in the owner's process, of bytes that a key covers. */
 static uint64_t owner_va(const struct memory_key *key, uint64_t va)
 {
 	return key->base + (va - key->start);
 }
 
-/* Find where `size` bytes of a message from `offset` on lie; the number of places, or 0 if they are not plain memory of
- * one process in `most` places. */
+/* Find the location of `size` bytes of a message from `offset` on; the number of ranges, or 0 if they are not plain
+ * memory of one process in at most `most` ranges. */
 static unsigned find_places(const struct engine_shared *shared, const struct sge_list *sges, uint64_t offset,
 			    uint64_t size, struct engine_range *places, unsigned most)
 {
@@ -55,14 +55,14 @@ uint64_t by_reference_chunk(const struct engine_qp *qp, const struct send_wqe *w
 	return (left + parts - 1) / parts;
 }
 
-/* Return whether one more burst fits: fault rules count what is sure to leave. */
+/* Return whether another burst fits: fault rules must only count bursts that will be sent. */
 static int has_room(struct engine_out *out)
 {
 	out->open = 0;
 	return engine_packet_begin(out, sizeof(struct engine_by_reference), 0, 0) != NULL;
 }
 
-/* Put it into a burst of its own; 0, or -1 if there is no room. */
+/* Put a record into its own burst; 0, or -1 if there is no room. */
 static int put_burst(struct engine_out *out, const struct engine_by_reference *by_reference)
 {
 	out->open = 0;
@@ -78,7 +78,7 @@ static int put_burst(struct engine_out *out, const struct engine_by_reference *b
 		.route = out->route,
 	};
 	out->used += sizeof *by_reference;
-	out->carried += by_reference->bytes; /* the scheduler charges a turn for what it moves */
+	out->carried += by_reference->bytes; /* the scheduler charges a turn for the moved bytes */
 	return 0;
 }
 
@@ -134,7 +134,7 @@ uint64_t by_reference_respond(const struct engine_shared *shared, struct engine_
 		.count = 1,
 	};
 
-	/* a repeated response carries its bytes; a peer that reads directly does not learn of a window's end */
+	/* a repeated response includes its payload; a peer that reads directly does not notice the end of a window */
 	if (response->again || key->window || !shared->reach[key - shared->keys].segment ||
 	    by_reference.bytes < MIN_BYTES ||
 	    !qp->peer_path->opens(qp->peer_path, qp, by_reference.operation, psn, &by_reference.epoch))

@@ -16,7 +16,7 @@ struct receive;
 struct sge_list;
 
 struct engine_range {
-	uint64_t va; /* in the process of the range */
+	uint64_t va; /* address in the owner's process */
 	uint64_t length;
 };
 
@@ -46,16 +46,16 @@ struct engine_peer_path {
 	uint64_t again;
 };
 
-/* Read the bytes to `count` places, `by_reference->bytes` in total. Returns 0, or -1 on failure. */
+/* Read the bytes to `count` pieces, `by_reference->bytes` in total. Returns 0, or -1 on failure. */
 struct engine_pull {
 	int (*pull)(struct engine_pull *self, const struct engine_by_reference *by_reference,
 		    const struct engine_range *places, unsigned count);
 };
 
-/* Return the packets in the next by-reference part of a message: large enough to amortize the receiver's system call,
+/* Return the packets in the next by-reference chunk of a message: large enough to amortize the receiver's system call,
  * small enough to keep several in flight. Returns 0 if they must be sent as packets. */
 uint64_t by_reference_chunk(const struct engine_qp *qp, const struct send_wqe *wqe, const struct sge_list *sges);
-/* Make a record of the next `count` packets of a message. Returns their number, 0 if they must be sent as packets. */
+/* Build a record of the next `count` packets of a message. Returns their number, 0 if they must be sent as packets. */
 uint64_t by_reference_make(const struct engine_shared *shared, struct engine_qp *qp, struct send_wqe *wqe,
 			   const struct sge_list *sges, uint64_t count, int ask, struct engine_out *out);
 /* Do the same for the next `count` responses of a READ. */

@@ -1,5 +1,5 @@
-/* Numbers and fields in bytes of either order. The engine is compiled for little-endian machines only; with a constant
- * size each of these is one instruction or two. */
+/* Access integers and bit fields in either byte order. The engine is compiled for little-endian machines only; with a
+ * constant size, each access is one or two instructions. */
 #ifndef RNIC_ENGINE_BYTEORDER_H
 #define RNIC_ENGINE_BYTEORDER_H
 

@@ -1,5 +1,5 @@
-/* The completer: ACKs, NAKs that ask for packets again, credits, READ and atomic responses (IBA 9.7.6, 9.7.7). What
- * fails the queue pair is a punt. */
+/* The completer: ACKs, NAKs that request retransmission, credits, READ and atomic responses (IBA 9.7.6, 9.7.7). Packets
+ * that fail the queue pair are punted. */
 #include "queue_pair/completer.h"
 
 #include "queue_pair/by_reference.h"
@@ -8,27 +8,26 @@
 #include "queue_pair/sge.h"
 #include "queue_pair/step.h"
 
-/* Return whether the response `psn`, and all before `again`, has been asked for with its bytes: that it is missing is
- * no loss. */
+/* Return whether the response `psn` was requested again with its payload: then its absence is not a loss. */
 static int is_asked_again(const struct engine_qp *qp, uint64_t psn)
 {
 	return qp->peer_path && qp->peer_path->asks_again && psn_diff(psn, qp->peer_path->again) < 0;
 }
 
-/* Return whether a retry is left once all before `psn` is acknowledged, which restores the count. */
+/* Return whether a retry is left after everything before `psn` is acknowledged, which restores the count. */
 static int may_retry(const struct engine_qp *qp, uint64_t psn)
 {
 	return (psn == qp->record->una ? qp->record->retry_left : be_get(qp->qpc, QPC_RETRY_CNT)) != 0;
 }
 
-/* Return whether nothing but the peer's packets shows that something was lost. */
+/* Return whether losses are only detected by the peer's packets. */
 static int is_untimed(const struct engine_shared *shared, const struct engine_qp *qp)
 {
 	return !qp->record->ack_timeout && !engine_probe_enabled(shared, qp);
 }
 
-/* Retry from the oldest response that is not acknowledged, which was lost: later ones have come (IBA 9.7.6). `effects`
- * has what came before it. */
+/* Retry from the oldest missing response, which was lost, since later ones have arrived (IBA 9.7.6). `effects` has the
+ * effects of earlier ones. */
 static void implied_nak(const struct engine_shared *shared, struct engine_qp *qp, uint64_t psn,
 			const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
 {
@@ -39,8 +38,8 @@ static void implied_nak(const struct engine_shared *shared, struct engine_qp *qp
 	TRACE_STEP(implied_nak);
 	if (effects->effects & EFFECT_ACKNOWLEDGED && effects->sample != NONE)
 		engine_rtt_update(&srtt, &rttvar, effects->sample);
-	/* Responses from before the rewind are still in flight, however late they come: that is no new loss. If the
-	 * response was lost again, a probe or the ACK timeout asks, where there is one. */
+	/* Responses sent before the rewind may still arrive, which is not a new loss. If the response was lost again, a
+	 * probe or the ACK timeout, if on, requests it. */
 	if (psn == record->implied_psn &&
 	    (!(again || is_untimed(shared, qp)) ||
 	     now - record->implied_at < engine_repeat_interval(record, flight->alone, srtt, rttvar)))
@@ -54,7 +53,7 @@ static void implied_nak(const struct engine_shared *shared, struct engine_qp *qp
 		engine_sq_retry(shared, qp, psn, now, effects);
 }
 
-/* Acknowledge all before `psn`, and retry from there; ENGINE_ATTENTION, or a punt with nothing changed. */
+/* Acknowledge everything before `psn` and retry from there; ENGINE_ATTENTION, or a punt with nothing changed. */
 static enum engine_end advance_to_lost(const struct engine_shared *shared, struct engine_qp *qp, uint64_t psn,
 				       const struct engine_inflight *flight, uint64_t now,
 				       struct engine_effects *effects)
@@ -70,8 +69,8 @@ static enum engine_end advance_to_lost(const struct engine_shared *shared, struc
 
 /* ------------------------------------------------------------------ ACK and NAK */
 
-/* Acknowledge all before `psn`. If a READ or atomic response is missing before it, set `*missing` and retry from that
- * instead. ENGINE_ATTENTION, or a punt with nothing changed. */
+/* Acknowledge everything before `psn`. If a READ or atomic response is missing before it, set `*missing` and retry from
+ * that one instead. ENGINE_ATTENTION, or a punt with nothing changed. */
 static enum engine_end cover(const struct engine_shared *shared, struct engine_qp *qp, uint64_t psn,
 			     const struct engine_inflight *flight, uint64_t now, int *missing,
 			     struct engine_effects *effects)
@@ -85,7 +84,8 @@ static enum engine_end cover(const struct engine_shared *shared, struct engine_q
 		*missing = psn_diff(psn, due) > 0;
 		if (*missing && record->piece_count)
 			return advance_to_lost(shared, qp, due, flight, now, effects);
-		/* rewound already: what was acknowledged behind the READ is sent again with it */
+		/* rewound already: requests after the READ are retransmitted with it, although they were acknowledged
+		 * */
 		psn = *missing ? due : psn;
 	}
 	enum engine_end end = engine_sq_advance(shared, qp, psn, flight, now, effects);
@@ -94,7 +94,7 @@ static enum engine_end cover(const struct engine_shared *shared, struct engine_q
 	return end;
 }
 
-/* Return the sequence number of the last request that lies wholly before `psn`. */
+/* Return the SSN of the last request that ends before `psn`. */
 static uint64_t ssn_before(const struct engine_qp *qp, uint64_t psn)
 {
 	const struct queue_pair *record = qp->record;
@@ -110,8 +110,8 @@ static uint64_t ssn_before(const struct engine_qp *qp, uint64_t psn)
 	return record->ssn;
 }
 
-/* Return the last SSN for which the peer has a receive entry (9.7.7.2), by what is sent before this ACK has any effect.
- * The MSN is derived from the PSN: the peer may have counted a request twice. */
+/* Return the last SSN for which the peer has a receive entry (9.7.7.2), from the state before this ACK. The MSN is
+ * derived from the PSN: the peer may have counted a request twice. */
 static uint64_t credit_limit(const struct engine_qp *qp, const struct packet *packet, struct engine_effects *effects)
 {
 	uint64_t code = packet->bytes[BTH_BYTES] & AETH_VALUE_MASK;
@@ -122,8 +122,7 @@ static uint64_t credit_limit(const struct engine_qp *qp, const struct packet *pa
 	return (ssn_before(qp, packet->psn + 1) + credit_counts[code]) & PSN_MASK;
 }
 
-/* Send the packet that a NAK names again, and nothing behind it, if the peer keeps what comes out of order; false if
- * not. */
+/* Retransmit only the packet that a NAK names, if the peer keeps out-of-order packets; else return false. */
 static int resends_one(const struct engine_shared *shared, struct engine_qp *qp, uint64_t psn,
 		       struct engine_effects *effects)
 {
@@ -147,11 +146,11 @@ static int resends_one(const struct engine_shared *shared, struct engine_qp *qp,
 	return 1;
 }
 
-/* Acknowledge what lies before a NAK and go back to its PSN, or send that packet alone again. */
+/* Acknowledge packets before a NAK's PSN, and go back to it or retransmit only that packet. */
 static enum engine_end nak(const struct engine_shared *shared, struct engine_qp *qp, const struct packet *packet,
 			   const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
 {
-	/* what is asked for is what is sent next, again: it tells nothing new and costs no retry */
+	/* the NAK names the next packet to retransmit: it is redundant and costs no retry */
 	int known = qp->record->inflight <= (uint64_t)psn_diff(packet->psn, qp->record->una), missing;
 
 	TRACE_STEP(nak);
@@ -166,7 +165,7 @@ static enum engine_end nak(const struct engine_shared *shared, struct engine_qp 
 	return end;
 }
 
-/* Acknowledge what lies before an RNR NAK, and go back to its PSN after a while. */
+/* Acknowledge packets before an RNR NAK's PSN, and go back to it after the RNR wait. */
 static enum engine_end rnr(const struct engine_shared *shared, struct engine_qp *qp, const struct packet *packet,
 			   const struct engine_inflight *flight, uint64_t now, struct engine_effects *effects)
 {
@@ -184,7 +183,7 @@ static enum engine_end rnr(const struct engine_shared *shared, struct engine_qp 
 	engine_count(effects, COUNT_RNR_NAKS_RECEIVED, 1);
 	if (most != RNR_RETRY_FOREVER)
 		record->rnr_left--;
-	/* an RNR NAK shows that the request has arrived: retries begin anew */
+	/* an RNR NAK shows that the request has arrived: reset the retry count */
 	record->retry_left = be_get(qp->qpc, QPC_RETRY_CNT);
 	engine_sq_rewind(qp, packet->psn, effects);
 	record->rnr_until = now + 1000 * (uint64_t)rnr_timer_us[packet->bytes[BTH_BYTES] & AETH_VALUE_MASK];
@@ -193,7 +192,7 @@ static enum engine_end rnr(const struct engine_shared *shared, struct engine_qp 
 	return end;
 }
 
-/* Take an ACK or NAK; ENGINE_ATTENTION, or a punt with nothing changed. */
+/* Process an ACK or NAK; ENGINE_ATTENTION, or a punt with nothing changed. */
 static enum engine_end acknowledge(const struct engine_shared *shared, struct engine_qp *qp,
 				   const struct packet *packet, const struct engine_inflight *flight, uint64_t now,
 				   struct engine_effects *effects)
@@ -220,7 +219,7 @@ static enum engine_end acknowledge(const struct engine_shared *shared, struct en
 
 /* ------------------------------------------------------------------ responses */
 
-/* Move read_index to the next READ or atomic that was begun. */
+/* Move read_index to the next started READ or atomic. */
 static void next_read(const struct engine_qp *qp)
 {
 	struct queue_pair *record = qp->record;
@@ -233,7 +232,7 @@ static void next_read(const struct engine_qp *qp)
 		}
 }
 
-/* Return whether a response fits what was asked for. */
+/* Return whether a response matches the request. */
 static int response_fits(const struct queue_pair *record, const struct packet *packet, const struct read_piece *piece,
 			 const struct send_wqe *wqe)
 {
@@ -251,7 +250,7 @@ static int response_fits(const struct queue_pair *record, const struct packet *p
 	return !(flags & ROW_START ? piece->got : !wqe->received);
 }
 
-/* Put the response that a probe asked for alone, which had not been lost, back in front of the rest of its request. */
+/* Rejoin the response that a probe split off, which was not lost, with the rest of its request. */
 static struct read_piece *rejoin_pieces(struct engine_qp *qp, struct read_piece *piece, uint64_t count)
 {
 	struct queue_pair *record = qp->record;
@@ -268,7 +267,7 @@ static struct read_piece *rejoin_pieces(struct engine_qp *qp, struct read_piece 
 	return rest;
 }
 
-/* Count `count` response packets of the oldest request, which were placed in order. */
+/* Account for `count` response packets of the oldest request, placed in order. */
 static void took(const struct engine_shared *shared, struct engine_qp *qp, struct read_piece *piece, uint64_t count,
 		 struct cq_room *room, const struct engine_inflight *flight, uint64_t now,
 		 struct engine_effects *effects)
@@ -291,8 +290,8 @@ static void took(const struct engine_shared *shared, struct engine_qp *qp, struc
 		effects->effects |= EFFECT_BEGUN;
 }
 
-/* Store the response that is due of the oldest request; ENGINE_ATTENTION, ENGINE_AGAIN if it first acknowledges what
- * was sent before, or a punt with nothing changed. */
+/* Store the next expected response of the oldest request; ENGINE_ATTENTION, ENGINE_AGAIN if it first acknowledges
+ * earlier requests, or a punt with nothing changed. */
 static enum engine_end place_response(const struct engine_shared *shared, struct engine_qp *qp,
 				      const struct packet *packet, struct read_piece *piece,
 				      const struct engine_inflight *flight, uint64_t now,
@@ -312,7 +311,7 @@ static enum engine_end place_response(const struct engine_shared *shared, struct
 	struct send_wqe *wqe = &qp->sends[piece->index];
 	if (!response_fits(record, packet, piece, wqe))
 		return PUNT_SEQUENCE;
-	/* the response to a probe shows that one that is due next was lost: it would have come first */
+	/* the response to a probe shows that the next response was lost: it would have arrived first */
 	int alone = piece->asked && (packet->row->flags & ROW_START) && (packet->row->flags & ROW_END) &&
 		    record->piece_count > 1 && piece_due(engine_piece(qp, 1)) == behind;
 	if (alone && (piece->packets != 1 || !be_get(qp->qpc, QPC_RETRY_CNT)))
@@ -356,13 +355,13 @@ static enum engine_end response(const struct engine_shared *shared, struct engin
 		return advance_to_lost(shared, qp, piece_due(piece), flight, now, effects);
 	if (!distance)
 		return place_response(shared, qp, packet, piece, flight, now, effects);
-	/* it came already, or its request will be repeated */
+	/* it has arrived already, or its request will be retransmitted */
 	engine_count(effects, COUNT_DROP_STALE_RESPONSE, 1);
 	return ENGINE_DONE;
 }
 
-/* Responses of one time get one deadline as long as something stays in flight. The response to a probe, and a round
- * trip's sample, change what follows. */
+/* Responses processed at one time share a deadline while packets stay in flight. The response to a probe and a
+ * round-trip sample change what happens next. */
 int engine_response_goes_on(const struct engine_qp *qp, const struct engine_effects *effects, const uint8_t *next,
 			    size_t size)
 {
@@ -384,7 +383,7 @@ int engine_response_goes_on(const struct engine_qp *qp, const struct engine_effe
 
 /* ------------------------------------------------------------------ one packet */
 
-/* Return whether it is of a packet that was sent and is not acknowledged. */
+/* Return whether the PSN belongs to an unacknowledged packet. */
 static int check_psn(struct engine_qp *qp, const struct packet *packet, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
@@ -416,8 +415,8 @@ enum engine_end engine_response_receive(const struct engine_shared *shared, stru
 	if (!engine_sq_valid(qp) || !qp->record->read_chunk)
 		return PUNT_STATE;
 	if (qp->peer_path && psn_diff(qp->record->una, qp->peer_path->again) >= 0)
-		qp->peer_path->asks_again = 0; /* PSNs come round again */
-	/* a NAK says nothing worse than that packets are to be sent again */
+		qp->peer_path->asks_again = 0; /* PSNs wrap around */
+	/* only NAKs that request retransmission are handled here */
 	if (is_ack && kind != AETH_ACK && kind != AETH_RNR_NAK && syndrome != NAK_PSN_SEQUENCE)
 		return PUNT_ACK;
 	if (!engine_packet_check_icrc(shared, packet))

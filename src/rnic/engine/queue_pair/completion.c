@@ -21,7 +21,7 @@ int engine_cq_reserve(struct engine_cq *cq, uint64_t count, struct cq_room *room
 		return -1;
 	const struct completion_queue *record = cq->record;
 	uint64_t entries = cq->entries;
-	/* a CQ with timestamps is the reference's: there is no clock here */
+	/* the reference handles CQs with timestamps: there is no clock here */
 	if (record->flags & CQ_STAMPED || record->failed || record->logsize > 31 ||
 	    entries != (uint64_t)1 << record->logsize || record->tail >= entries)
 		return -1;
@@ -50,7 +50,7 @@ int engine_cq_push(struct cq_room *room, const struct completion *entry)
 		if (i != PHASE_WORD)
 			atomic_store_explicit(&words[i], values[i], memory_order_relaxed);
 	atomic_store_explicit(&words[PHASE_WORD], values[PHASE_WORD], memory_order_release);
-	/* CQ_HEAD was read with the reservation: its room counts once what was known before is used up */
+	/* CQ_HEAD was read at the reservation: use its room once the previously known room is used up */
 	record->room = (record->room ? record->room : room->left) - 1;
 	room->left--;
 	if (++tail == cq->entries) {
@@ -61,7 +61,7 @@ int engine_cq_push(struct cq_room *room, const struct completion *entry)
 	atomic_store_explicit(&cq->block[REG_CQ_TAIL / 4], (uint32_t)tail, memory_order_release);
 	if (entry->word3 & CQE_SOLICITED)
 		record->solicited_index = tail;
-	/* software arms, then polls: one of the two sees what the other stored */
+	/* software arms, then polls: at least one side sees the other's store */
 	atomic_thread_fence(memory_order_seq_cst);
 	uint32_t arm = block_load(cq, REG_CQ_DOORBELL);
 	int armed = (arm & ARM_NEXT) || ((arm & ARM_SOLICITED) && ((entry->word3 & CQE_SOLICITED) || entry->status));

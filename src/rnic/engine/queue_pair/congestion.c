@@ -7,7 +7,7 @@
 
 /* ------------------------------------------------------------------ the outstanding limit */
 
-/* Set the limit. A window that losses shrank below it still grows with acknowledgements. */
+/* Set the outstanding limit. A window below it after losses still grows with acknowledgements. */
 static void limit_window(const struct engine_shared *shared, struct queue_pair *record, uint64_t packets)
 {
 	if (record->window >= lesser(record->widest, packets))
@@ -40,7 +40,7 @@ static int has_recovered(const struct engine_congestion *settings, const struct 
 	return (record->dcqcn_rate >> DCQCN_RATE_BITS) + 1 >= settings->line_rate;
 }
 
-/* Carry the rate into the bucket. */
+/* Apply the rate to the token bucket. */
 static void dcqcn_apply(const struct engine_congestion *settings, struct queue_pair *record)
 {
 	uint64_t bytes = greater(1, record->dcqcn_rate >> DCQCN_RATE_BITS);
@@ -63,7 +63,7 @@ static void dcqcn_begin(const struct engine_shared *shared, struct queue_pair *r
 	dcqcn_apply(&shared->congestion, record);
 }
 
-/* Raise the rate at the end of a round (equations 3 and 4, and hyper increase). */
+/* Raise the rate at the end of a period (equations 3 and 4, and hyper increase). */
 static void increase_rate(const struct engine_congestion *settings, struct queue_pair *record)
 {
 	uint64_t timer = record->dcqcn_timer_rounds, counter = record->dcqcn_counter_rounds;
@@ -76,7 +76,7 @@ static void increase_rate(const struct engine_congestion *settings, struct queue
 	record->dcqcn_rate = (lesser(record->dcqcn_rate, line_rate(settings)) + record->dcqcn_target) >> 1;
 }
 
-/* Apply the timers up to now: alpha falls (equation 2), rounds raise the rate. */
+/* Apply the timers up to now: decrease alpha (equation 2), and raise the rate once per period. */
 static void advance_timers(const struct engine_congestion *settings, struct queue_pair *record, uint64_t now)
 {
 	if (record->dcqcn_alpha_at <= now) {

@@ -1,4 +1,4 @@
-/* Fields of the QP context (context/qpc.py) that are codes for a number. */
+/* Decode fields of the QP context (context/qpc.py) that are codes. */
 #ifndef RNIC_ENGINE_CONTEXT_H
 #define RNIC_ENGINE_CONTEXT_H
 
@@ -11,7 +11,7 @@ static inline uint64_t context_mtu(const uint8_t *qpc)
 	return mtu_bytes[be_get(qpc, QPC_MTU)];
 }
 
-/* Return the bytes of the longest message. */
+/* Return the length of the longest message in bytes. */
 static inline uint64_t context_max_message(const uint8_t *qpc)
 {
 	uint64_t log = be_get(qpc, QPC_MSGMAX);

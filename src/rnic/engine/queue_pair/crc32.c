@@ -8,7 +8,7 @@
 static uint32_t crc_tables[SLICES][256];
 static uint32_t fifth_states[256];
 
-/* Four steps backwards: the highest byte of an entry of the first table says which entry it is. */
+/* Run four steps backward: the highest byte of an entry of the first table identifies the entry. */
 static void make_fifth(void)
 {
 	uint8_t entry[256];
@@ -24,7 +24,7 @@ static void make_fifth(void)
 	}
 }
 
-/* Table k holds what a byte does to the CRC once k more bytes have come. */
+/* Table k has the effect of a byte on the CRC after k more bytes. */
 static void make_tables(void)
 {
 	for (uint32_t byte = 0; byte < 256; byte++) {
@@ -45,14 +45,14 @@ static uint32_t load_little(const uint8_t *at)
 	return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
 }
 
-/* Four bytes of sixteen, of which `after` are still to come. */
+/* Process four bytes of sixteen, followed by `after` more. */
 static uint32_t slice_word(uint32_t word, int after)
 {
 	return crc_tables[after + 3][word & 0xff] ^ crc_tables[after + 2][word >> 8 & 0xff] ^
 	       crc_tables[after + 1][word >> 16 & 0xff] ^ crc_tables[after][word >> 24];
 }
 
-/* Between the complements that begin and end a CRC. */
+/* Run the tables, without the complements at the start and end of a CRC. */
 static uint32_t run_tables(uint32_t crc, const uint8_t *data, uint64_t length)
 {
 	for (; length >= SLICES; data += SLICES, length -= SLICES)
@@ -89,14 +89,14 @@ uint32_t engine_crc32_word(const uint8_t *word)
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-/* Only shorter data uses the tables: between packets the system, and the bytes of long ones, evict them from the cache.
+/* Only shorter data uses the tables: between packets, the kernel and long payloads evict them from the cache.
  */
 #define FEW_LEAST 4
 #define BLOCK 16
-/* Prefetch distances in bytes: the processor's own prefetcher stops at a page. */
+/* Prefetch distances in bytes: the hardware prefetcher stops at a page boundary. */
 #define AHEAD 1024u
 #define FAR_AHEAD 3072u
-#define SHORT 128 /* from this many bytes on several chains are faster */
+#define SHORT 128 /* from this length on, several chains are faster */
 
 /* Folding (Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ", Intel 2009): a block of 128
  * bits is multiplied by x^n mod P and added to the block n bits further on. The constants are x^n mod P with their bits
@@ -120,7 +120,7 @@ FOLDING static __m128i fold(__m128i block, __m128i by, __m128i next)
 	return _mm_xor_si128(_mm_xor_si128(low, high), next);
 }
 
-/* The next 16 bytes, copied to `*to` on the way where that is wanted. */
+/* Load the next 16 bytes, and copy them to `*to` if `copies`. */
 FOLDING static inline __attribute__((always_inline)) __m128i take(const uint8_t **from, uint8_t **to, int copies)
 {
 	__m128i block = load(*from);
@@ -132,7 +132,7 @@ FOLDING static inline __attribute__((always_inline)) __m128i take(const uint8_t 
 	return block;
 }
 
-/* 64 bits to 32: first by a multiplication, then Barrett's reduction. */
+/* Reduce 64 bits to 32: a multiplication, then a Barrett reduction. */
 FOLDING static inline __attribute__((always_inline)) uint32_t reduce_64(__m128i a)
 {
 	const __m128i low_word = _mm_setr_epi32(-1, 0, -1, 0);
@@ -145,14 +145,14 @@ FOLDING static inline __attribute__((always_inline)) uint32_t reduce_64(__m128i 
 	return (uint32_t)_mm_extract_epi32(_mm_xor_si128(a, b), 1);
 }
 
-/* A block to 96 bits, and these as above. */
+/* Reduce a block to 96 bits, and these as above. */
 FOLDING static inline __attribute__((always_inline)) uint32_t reduce_128(__m128i a)
 {
 	__m128i by = load((const uint8_t *)BY_128);
 	return reduce_64(_mm_xor_si128(_mm_srli_si128(a, 8), _mm_clmulepi64_si128(a, by, 0x10)));
 }
 
-/* Less than a block, at least one word: as if zeros, which leave a CRC of zero as it is, came before it. */
+/* Fold less than a block, at least one word, as if preceded by zeros, which leave a CRC of zero unchanged. */
 FOLDING static inline __attribute__((always_inline)) uint32_t fold_few(uint32_t crc, const uint8_t *data,
 								       uint64_t length)
 {
@@ -166,7 +166,7 @@ FOLDING static inline __attribute__((always_inline)) uint32_t fold_few(uint32_t 
 	return run_tables(crc, data + (length & ~(uint64_t)3), length & 3);
 }
 
-/* The first one to three words, as a block of which the rest, zeros, came before. */
+/* Load the first one to three words as a block with leading zeros. */
 FOLDING static inline __attribute__((always_inline)) __m128i begin_few(uint32_t crc, const uint8_t *data,
 								       unsigned words)
 {
@@ -178,7 +178,8 @@ FOLDING static inline __attribute__((always_inline)) __m128i begin_few(uint32_t 
 	return _mm_setr_epi32(0, first, (int)load_little(data + 4), (int)load_little(data + 8));
 }
 
-/* At least a block, of whole words, in one chain. What is more than blocks comes first, so that one reduction does. */
+/* Fold whole words, at least a block, in one chain. Words beyond whole blocks come first, so that one reduction
+ * suffices. */
 FOLDING static uint32_t short_only(uint32_t crc, const uint8_t *data, uint64_t length)
 {
 	__m128i by = load((const uint8_t *)BY_128), a;
@@ -198,7 +199,7 @@ FOLDING static uint32_t short_only(uint32_t crc, const uint8_t *data, uint64_t l
 	return reduce_128(a);
 }
 
-/* The CRC of what `a` stands for and of what follows it, less than whole chains. */
+/* Return the CRC of the data folded into `a` and of the rest, less than whole chains. */
 FOLDING static inline __attribute__((always_inline)) uint32_t finish(__m128i a, uint8_t *to, const uint8_t *from,
 								     uint64_t length, int copies)
 {
@@ -213,7 +214,7 @@ FOLDING static inline __attribute__((always_inline)) uint32_t finish(__m128i a, 
 	return length < FEW_LEAST ? run_tables(crc, from, length) : fold_few(crc, from, length);
 }
 
-/* `length` is at least BLOCK. */
+/* Run the folding loop; `length` is at least BLOCK. */
 FOLDING static inline __attribute__((always_inline)) uint32_t run_folding(uint32_t crc, uint8_t *to,
 									  const uint8_t *from, uint64_t length,
 									  int copies)
@@ -267,7 +268,7 @@ FOLDING static uint32_t fold_and_copy(uint32_t crc, uint8_t *to, const uint8_t *
 	return run_folding(crc, to, from, length, 1);
 }
 
-/* Several blocks in each register where the processor multiplies so: four of them, or two. From WIDE_LEAST bytes on. */
+/* Use wide registers of four or two blocks if the CPU can multiply them, for at least WIDE_LEAST bytes. */
 #if (defined(__clang__) && __clang_major__ >= 8) || (!defined(__clang__) && __GNUC__ >= 8)
 #define WIDE_LEAST 512
 #define WIDE_STEP 256u
@@ -293,7 +294,8 @@ WIDE static inline __attribute__((always_inline)) __m512i wide_take(uint8_t *to,
 	return blocks;
 }
 
-/* Prefetch for a later step. Lines to write, or that are only read, may be in another core's cache: further ahead. */
+/* Prefetch for a later step. Lines to write, or only to read, may be in another core's cache, so prefetch further
+ * ahead. */
 WIDE static inline __attribute__((always_inline)) void wide_ask(const uint8_t *to, const uint8_t *from, int copies)
 {
 	for (unsigned line = 0; line < WIDE_STEP; line += 64) {
@@ -306,7 +308,7 @@ WIDE static inline __attribute__((always_inline)) void wide_ask(const uint8_t *t
 	}
 }
 
-/* `length` is at least WIDE_STEP. Leaves the first block that stands for all before `*done`. */
+/* Run the wide loop; `length` is at least WIDE_STEP. Returns a block equivalent to all data before `*done`. */
 WIDE static inline __attribute__((always_inline)) __m128i run_wide(uint32_t crc, uint8_t *to, const uint8_t *from,
 								   uint64_t length, uint64_t *done, int copies)
 {
@@ -332,9 +334,9 @@ WIDE static inline __attribute__((always_inline)) __m128i run_wide(uint32_t crc,
 	block = fold(block, by, _mm512_extracti32x4_epi32(a, 2));
 	block = fold(block, by, _mm512_extracti32x4_epi32(a, 3));
 	*done = at;
-	/* The code that follows knows nothing of wide registers: with their upper halves in use each of its first
-	 * instructions waits some hundred cycles. Compilers put this in by themselves where the whole file is made for
-	 * such processors. */
+	/* The following code is not compiled for wide registers: with dirty upper halves, each of its first
+	 * instructions would wait some hundred cycles. Compilers only insert this if the whole file targets such CPUs.
+	 * */
 	_mm256_zeroupper();
 	return block;
 }
@@ -353,7 +355,7 @@ WIDE static uint32_t wide_and_copy(uint32_t crc, uint8_t *to, const uint8_t *fro
 	return finish(block, to + done, from + done, length - done, 1);
 }
 
-/* The same by two blocks in a register: processors without AVX-512 (AMD's before Zen 4, Intel's with small cores). */
+/* The same with two blocks per register, for CPUs without AVX-512 (AMD before Zen 4, Intel with efficiency cores). */
 #define HALF __attribute__((target("pclmul,sse4.1,avx2,vpclmulqdq")))
 
 HALF static inline __attribute__((always_inline)) __m256i half_fold(__m256i blocks, __m256i by, __m256i next)
@@ -442,13 +444,13 @@ static unsigned widest_register(void)
 }
 #endif
 
-static unsigned most, blocks; /* in a register: what the processor has, and what is used; 0 for tables */
+static unsigned most, blocks; /* blocks per register: supported by the CPU, and in use; 0 for tables */
 
-/* Emulators have the instruction and take a loop over bits for it: QEMU's folding is half as fast as its tables. */
+/* Emulators implement the instruction as a loop over bits: in QEMU, folding is half as fast as tables. */
 #define TRIES 4u /* the best counts, so that an interrupt does not look like an emulator */
 #define TRIED_BYTES 2048u
 
-/* In the processor's own ticks. */
+/* Measure the time in CPU clock ticks. */
 static uint64_t time_of(unsigned wanted)
 {
 	static uint8_t bytes[TRIED_BYTES];
@@ -502,7 +504,7 @@ uint32_t engine_crc32_copy(uint32_t state, uint8_t *to, const uint8_t *from, uin
 		return ~fold_and_copy(~state, to, from, length);
 	if (length)
 		memcpy(to, from, length);
-	return engine_crc32(state, to, length); /* of the copy: `from` may change meanwhile */
+	return engine_crc32(state, to, length); /* of the copy, since `from` may change */
 }
 
 #else

@@ -1,6 +1,5 @@
-/* Unreliable datagrams: one packet a message, a Q_Key instead of a connection (IBA 9.8; 004 "UD RX";
- * transport/datagram.py). The send entry names the path. A table has the paths of recent entries; the reference adds
- * what is missing. */
+/* Unreliable datagrams: one packet per message, a Q_Key instead of a connection (IBA 9.8; 004 "UD RX";
+ * transport/datagram.py). The send entry has the path. A table caches recent paths; the reference adds missing ones. */
 #include "queue_pair/datagram.h"
 
 #include "queue_pair/bth.h"

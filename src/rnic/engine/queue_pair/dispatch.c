@@ -1,4 +1,4 @@
-/* From a buffer of segments to one packet after another, each to its half of the queue pair (004 7.3). */
+/* Split a buffer of segments into packets, and pass each to requester or responder (004 7.3). */
 #include "queue_pair/dispatch.h"
 
 #include "memory/memory_key.h"

@@ -1,6 +1,6 @@
-/* Packets into bursts of equal segments, sealed: transport's FrameBatch. A shorter packet may close a burst, since
- * UDP_SEGMENT lets the last segment be short. The ICRC of a packet depends on its place in the burst: that is its IPv4
- * ident once the burst is segmented. */
+/* Build packets in bursts of equal segments and seal them, like the transport's FrameBatch. A shorter packet may close
+ * a burst, since UDP_SEGMENT allows a short last segment. The ICRC of a packet depends on its index in the burst, which
+ * is its IPv4 ident after segmentation. */
 #include "queue_pair/encap.h"
 
 #include "queue_pair/bth.h"
@@ -9,7 +9,7 @@
 #include "queue_pair/message.h"
 
 #define MAX_BURST_BYTES 65000u
-#define ONE_PASS_LEAST 256u /* shorter payloads are copied first, then covered with their header */
+#define ONE_PASS_LEAST 256u /* shorter payloads are copied first, then included in one CRC with their header */
 
 static uint64_t padded_size(uint64_t size)
 {
@@ -97,7 +97,7 @@ static int read_payload(const struct origin *from, uint8_t *to, uint64_t size)
 	return 0;
 }
 
-/* A payload on its way into its packet, and the ICRC so far. */
+/* State of copying a payload into its packet: the ICRC so far. */
 struct copying {
 	const struct engine_shared *shared;
 	uint8_t *to;
@@ -137,7 +137,7 @@ static int seal_packet(const struct engine_shared *shared, const struct engine_f
 	return 0;
 }
 
-/* Add `count` packets of `length` bytes that were made to the burst, or begin one. */
+/* Add `count` packets of `length` bytes to the open burst, or start one. */
 static void join_burst(struct engine_out *out, uint64_t length, uint64_t count)
 {
 	struct engine_burst *burst = &out->bursts[out->count - (out->open != 0)];
@@ -165,7 +165,7 @@ int engine_packet_fill(struct engine_out *out, const struct engine_shared *share
 	return 0;
 }
 
-/* Middles of a message, which differ in their PSN alone: where the first goes, and what each has. */
+/* MIDDLE packets of a message, which differ only in their PSN: location of the first, and common fields. */
 struct middles {
 	const struct engine_shared *shared;
 	const struct engine_flow *flow;
@@ -180,7 +180,7 @@ static void make_middles(void *with, uint8_t *bytes)
 	uint64_t psn = middles->psn;
 	uint8_t *frame = middles->frame;
 
-	be_store(frame, 8, middles->head); /* what they have in common, for the ICRC */
+	be_store(frame, 8, middles->head); /* common part, for the ICRC */
 	const struct engine_alike icrc =
 		engine_icrc_alike(middles->shared, middles->flow, frame, middles->length, DONT_FRAGMENT);
 	for (uint64_t i = 0; i < middles->count; i++) {

@@ -10,13 +10,13 @@
 #define UDP_BYTES 8u
 #define UDP_PROTOCOL 17u
 #define MASKED_AT 4u /* the byte of FECN and BECN, the fifth of the BTH */
-#define CRC_BLOCK 16u /* long data is fastest in multiples of it */
+#define CRC_BLOCK 16u /* the CRC is fastest over multiples of this */
 #define LONG_LEAST 64u
 #define PSN_WORD_AT 8u
 
 static const uint8_t zeros[BTH_BYTES];
 
-/* Return the CRC state behind ones and the masked headers of a packet of `length` bytes. */
+/* Return the CRC state after the ones and the masked headers of a packet of `length` bytes. */
 static uint32_t masked_headers(engine_crc crc, const struct engine_flow *flow, uint64_t length, uint32_t ident,
 			       uint32_t frag)
 {
@@ -77,7 +77,7 @@ static uint32_t cached_headers(const struct engine_shared *shared, const struct 
 	return cache ? cache->states[ident] : masked_headers(shared->crc, flow, length, ident, frag);
 }
 
-/* Continue a state over what begins with a BTH, five bytes at least, as if the fifth were masked. */
+/* Continue a state over data that starts with a BTH, at least five bytes, as if the fifth were masked. */
 static uint32_t crc_from_bth(engine_crc crc, uint32_t state, const uint8_t *bth, uint64_t length)
 {
 	return crc(state ^ engine_crc32_fifth(bth[MASKED_AT] ^ 0xFF), bth, length);
@@ -97,8 +97,8 @@ uint32_t engine_icrc(const struct engine_shared *shared, const struct engine_flo
 	return covered > first ? shared->crc(state, packet + first, covered - first) : state;
 }
 
-/* A CRC is affine: the XOR of those that zeros, the state and the bytes by themselves lead to is the one that they lead
- * to together. So packets that differ in ident and PSN alone need one look-up and a CRC of four bytes each. */
+/* A CRC is affine: the CRC of state and data is the XOR of the CRC of zeros, of the state alone and of the data alone.
+ * So packets that differ only in ident and PSN need one lookup and a CRC of four bytes each. */
 struct engine_alike engine_icrc_alike(const struct engine_shared *shared, const struct engine_flow *flow,
 				      const uint8_t *packet, uint64_t length, uint32_t frag)
 {

@@ -8,8 +8,8 @@
 /* Segments of one send whose idents count from 0: wire/flow.py MAX_IDENTS */
 #define MAX_IDENTS 64u
 
-/* Return the CRC state behind the masked headers of a packet of `length` bytes, BTH to ICRC, and its first `covered`
- * bytes: eight at least. */
+/* Return the CRC state after the masked headers of a packet of `length` bytes, BTH to ICRC, and its first `covered`
+ * bytes, at least eight. */
 uint32_t engine_icrc_begin(engine_crc crc, const struct engine_flow *flow, uint64_t length, uint32_t ident,
 			   uint32_t frag, const uint8_t *bth, uint64_t covered);
 /* Return the same, with a NIC's CRC and its cache. */
@@ -19,7 +19,7 @@ uint32_t engine_icrc(const struct engine_shared *shared, const struct engine_flo
 int engine_icrc_check(const struct engine_shared *shared, const struct engine_flow *flow, const uint8_t *packet,
 		      uint64_t length, uint32_t ident, uint32_t frag);
 
-/* Properties that packets share that differ in ident and in the last word of their BTH alone. */
+/* Common state of packets that differ only in ident and in the last word of their BTH. */
 struct engine_alike {
 	const struct engine_shared *shared;
 	const struct engine_flow *flow;
@@ -27,10 +27,10 @@ struct engine_alike {
 	uint64_t length;
 	uint32_t frag, common;
 };
-/* Prepare for such packets, the first of which is `packet`. */
+/* Prepare the common state; `packet` is the first packet. */
 struct engine_alike engine_icrc_alike(const struct engine_shared *shared, const struct engine_flow *flow,
 				      const uint8_t *packet, uint64_t length, uint32_t frag);
-/* Return the CRC state behind the BTH of one of them. */
+/* Return the CRC state after the BTH of one of them. */
 uint32_t engine_icrc_of_alike(const struct engine_alike *alike, const uint8_t *packet, uint32_t ident);
 
 #endif

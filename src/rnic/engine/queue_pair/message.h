@@ -31,7 +31,7 @@ static inline int is_atomic(uint64_t opcode)
 	return opcode == WR_CMP_SWAP || opcode == WR_FETCH_ADD;
 }
 
-/* Return whether its entry holds all that it carries, and a response without bytes answers it. */
+/* Return whether its data is in the send entry and its response has no payload. */
 static inline int has_operand(uint64_t opcode)
 {
 	return opcode == WR_FLUSH || opcode == WR_ATOMIC_WRITE;
@@ -42,20 +42,20 @@ static inline int has_immediate(uint64_t opcode)
 	return opcode == WR_WRITE_IMM || opcode == WR_SEND_IMM;
 }
 
-/* Return whether it uses up a receive entry of the peer. */
+/* Return whether it consumes a receive entry of the peer. */
 static inline int takes_receive(uint64_t opcode)
 {
 	return opcode < 64 && WR_TAKES_RECEIVE >> opcode & 1;
 }
 
-/* Return whether responses answer a message: a READ, an atomic, a FLUSH or an ATOMIC WRITE. */
+/* Return whether a message has responses: a READ, an atomic, a FLUSH or an ATOMIC WRITE. */
 static inline int is_answered(const struct send_wqe *wqe)
 {
 	uint64_t opcode = entry_get(wqe, SQE_OPCODE);
 	return opcode == WR_READ || is_atomic(opcode) || has_operand(opcode);
 }
 
-/* PSN of the response that is due of a whole message, and of one of its READ or atomic requests. */
+/* Return the PSN of the next expected response of a message, or of one of its READ or atomic requests. */
 static inline uint64_t message_due(const struct send_wqe *wqe)
 {
 	return (wqe->first_psn + wqe->received) & PSN_MASK;
@@ -66,7 +66,7 @@ static inline uint64_t piece_due(const struct read_piece *piece)
 	return (piece->first_psn + piece->got) & PSN_MASK;
 }
 
-/* Request packets of a message, each with a sequence number: a long READ takes several. */
+/* Return the number of request packets with an SSN of a message: a long READ uses several. */
 static inline uint64_t engine_requests_of(const struct queue_pair *record, const struct send_wqe *wqe)
 {
 	if (entry_get(wqe, SQE_OPCODE) != WR_READ)

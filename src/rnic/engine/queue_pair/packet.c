@@ -11,7 +11,7 @@
 #define SOLICITED_BIT 0x80u
 #define ACK_REQ_BIT 0x80u
 
-/* Parse a packet as far as its own bytes go; ENGINE_DONE, or a punt. */
+/* Parse a packet from its own bytes only; ENGINE_DONE, or a punt. */
 static enum engine_end parse_headers(struct packet *packet, const uint8_t *bytes, uint64_t length)
 {
 	if (length < BTH_BYTES + ICRC_BYTES || length > MAX_UDP_PAYLOAD || length & 3)

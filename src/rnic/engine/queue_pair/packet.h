@@ -11,23 +11,23 @@ struct packet {
 	const struct opcode_row *row;
 	uint8_t opcode;
 	uint64_t psn;
-	int ask; /* it asks for an ACK */
+	int ask; /* AckReq */
 	int solicited;
 	const uint8_t *payload;
 	uint64_t size; /* of the payload, without pad */
 	const struct engine_meta *meta;
 	uint32_t ident;
-	uint64_t more; /* PSNs that it takes beyond its own: of packets that came as one */
-	const struct engine_by_reference *by_reference; /* which has no payload, else NULL */
-	struct engine_pull *pull; /* then this reads it */
+	uint64_t more; /* further PSNs, of packets merged into one */
+	const struct engine_by_reference *by_reference; /* its record if it has no payload, else NULL */
+	struct engine_pull *pull; /* then reads the payload */
 };
 
-/* Return the service bits of the opcodes that a queue pair takes, or NONE if it takes none. */
+/* Return the service bits of the opcodes that a queue pair accepts, or NONE. */
 uint64_t engine_service_bits(const struct engine_qp *qp);
 /* Parse the packet at `at` of a buffer of segments; ENGINE_DONE, or a punt if it is not one for this queue pair. */
 enum engine_end engine_packet_parse(const struct engine_qp *qp, const struct engine_meta *meta, const uint8_t *buffer,
 				    size_t length, size_t segment, size_t at, struct packet *packet);
-/* Return whether its ICRC is right: asked last, once everything else is. */
+/* Return whether its ICRC is right; checked last, after everything else. */
 int engine_packet_check_icrc(const struct engine_shared *shared, const struct packet *packet);
 
 #endif

@@ -1,8 +1,9 @@
-/* Payloads and messages that are moved several at a time, before the turn of each.
+/* Batched copies of payloads and messages, before each is processed.
  *
- * Nothing is decided here. A payload is stored ahead if its packet comes in order, is for this queue pair, has a key
- * that opens its place and the right ICRC. The step that takes the packet later finds the same, skips the store, and
- * does all the rest. If it cannot be seen ahead, or one call for all fails, each is moved when its turn comes. */
+ * Nothing is decided here. A payload is stored ahead if its packet is in order and for this queue pair, its key permits
+ * the access, and its ICRC is right. The step that processes the packet later reaches the same result, skips the store,
+ * and does everything else. If this cannot be predicted, or the batched call fails, each payload is copied when its
+ * packet is processed. */
 #include "queue_pair/prefetch.h"
 
 #include "queue_pair/context.h"
@@ -13,16 +14,16 @@
 #include "queue_pair/send_queue.h"
 #include "queue_pair/sge.h"
 
-/* Packets in order: what the next of them has to be, and where its payload goes. */
+/* A run of in-order packets: the expected next packet, and the destination of its payload. */
 struct run {
 	uint16_t kind; /* ROW_WRITE, ROW_SEND or ROW_READ_RESPONSE */
 	uint64_t psn, mtu;
-	const struct memory_key *key; /* of the message that is open, */
-	uint64_t va, left; /* where its next bytes go, and how many come */
-	struct receive receive; /* of a SEND, with */
-	uint64_t offset; /* the place in it */
-	struct sge_list sges; /* of a READ, with the same; */
-	uint64_t responses; /* those before the last */
+	const struct memory_key *key; /* of the open message */
+	uint64_t va, left; /* destination of its next bytes, and number of bytes left */
+	struct receive receive; /* receive entry of a SEND */
+	uint64_t offset; /* offset in it */
+	struct sge_list sges; /* destination of a READ, also with `offset` */
+	uint64_t responses; /* number of responses before the last */
 };
 
 static int begin_write(const struct engine_shared *shared, const struct engine_qp *qp, struct run *run)
@@ -91,7 +92,7 @@ static int begin_run(const struct engine_shared *shared, const struct engine_qp 
 	}
 }
 
-/* Find the place of a WRITE's payload. */
+/* Find the destination of a WRITE's payload. */
 static const struct memory_key *place_write(const struct engine_shared *shared, const struct engine_qp *qp,
 					    const struct packet *packet, struct run *run, uint64_t *va)
 {
@@ -116,8 +117,8 @@ static const struct memory_key *place_write(const struct engine_shared *shared, 
 	return run->key;
 }
 
-/* Find the place of the payload of the run's next packet: its key, or NULL if it does not continue the run. Immediate
- * data would complete something. */
+/* Find the destination of the payload of the run's next packet: its key, or NULL if it does not continue the run, as
+ * with immediate data, which generates a completion. */
 static const struct memory_key *place_payload(const struct engine_shared *shared, const struct engine_qp *qp,
 					      const struct packet *packet, struct run *run, uint64_t *va)
 {
@@ -176,7 +177,7 @@ void engine_prefetch_store(const struct engine_shared *shared, const struct engi
 	prefetch->taken_end = buffer + next;
 }
 
-/* ------------------------------------------------------------------ what is sent */
+/* ------------------------------------------------------------------ sending */
 
 void engine_prefetch_fetch(const struct engine_shared *shared, const struct engine_qp *qp, uint64_t most)
 {

@@ -5,13 +5,13 @@
 #include "queue_pair/arithmetic.h"
 #include "state.h"
 
-/* Signed distance from b to a: negative if a lies before b. */
+/* Return the signed distance from b to a: negative if a is before b. */
 static inline int64_t psn_diff(uint64_t a, uint64_t b)
 {
 	return (int64_t)((a - b + (1u << 23)) & PSN_MASK) - (1 << 23);
 }
 
-/* PSNs that `length` bytes use: at least one. */
+/* Return the number of PSNs that `length` bytes use, at least one. */
 static inline uint64_t psn_count(uint64_t length, uint64_t mtu)
 {
 	return ceil_div(length, mtu);

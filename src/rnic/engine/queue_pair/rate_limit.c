@@ -3,7 +3,7 @@
 
 #include "queue_pair/arithmetic.h"
 
-/* Return the credit that is worth a number of bytes. */
+/* Convert bytes to credit. */
 static int64_t credit_of(uint64_t bytes)
 {
 	return (int64_t)(bytes << PACE_RATE_TIME_BITS);
@@ -17,7 +17,7 @@ uint64_t engine_rate_limit_allowance(struct queue_pair *record, uint64_t now, ui
 
 	if (most < one)
 		most = one;
-	/* a sum that would overflow is more than the bucket holds */
+	/* a sum that overflows exceeds the bucket */
 	if (credit >= most || since > ((uint64_t)most - (uint64_t)credit) / rate)
 		credit = most;
 	else

@@ -8,7 +8,7 @@
 
 #include <stdatomic.h>
 
-/* Entries to take for a consumer at `head` when the producer says that it stands at `tail`. */
+/* Return the number of entries available to a consumer at `head`, given the producer's `tail`. */
 static uint64_t waiting_entries(uint64_t head, uint64_t tail, uint64_t entries)
 {
 	if (tail >= entries || head >= entries)
@@ -39,8 +39,8 @@ static enum engine_end read_entry(const uint8_t *entry, uint64_t stride, struct 
 	return ENGINE_DONE;
 }
 
-/* Read the next entry of a shared receive queue (transport/wqe.py, SharedReceiveRing.take; device/srq.py). Entries that
- * were given back, and the limit's event, are the reference's. */
+/* Read the next entry of a shared receive queue (transport/wqe.py, SharedReceiveRing.take; device/srq.py). The
+ * reference handles returned entries and the limit event. */
 static enum engine_end next_shared_entry(const struct engine_shared *shared, const struct engine_qp *qp,
 					 struct receive *receive)
 {
@@ -133,11 +133,11 @@ void engine_receive_open(struct engine_qp *qp, const struct receive *receive)
 	engine_receive_consume(qp, receive);
 }
 
-/* Return the key of a scatter entry if it opens all of it and its bytes are in reach, else NULL. */
+/* Return the key of a scatter entry if it covers the entry and its bytes are accessible, else NULL. */
 static const struct memory_key *scatter_key(const struct engine_shared *shared, const struct engine_qp *qp,
 					    const struct scatter *sge)
 {
-	/* a shared queue's entries are of its own protection domain */
+	/* entries of a shared queue are in its protection domain */
 	uint64_t pd = qp->srq ? qp->srq->pd : be_get(qp->qpc, QPC_PD);
 	const struct memory_key *key = engine_key_check(shared, (uint32_t)(sge->size_key >> 32), pd, sge->va,
 							(uint32_t)sge->size_key, ACCESS_LOCAL_WRITE, 0, 1);

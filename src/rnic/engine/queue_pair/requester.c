@@ -24,7 +24,7 @@ static int is_known(uint64_t opcode)
 	return is_write(opcode) || opcode == WR_SEND || opcode == WR_SEND_IMM;
 }
 
-/* Find a message's bytes, or the place for what it brings; ENGINE_DONE, or why the reference must look. */
+/* Find a message's payload, or the destination of its responses; ENGINE_DONE, or a punt. */
 static enum engine_end find_payload(const struct engine_shared *shared, const struct engine_qp *qp,
 				    const struct send_wqe *wqe, uint64_t index, struct sge_list *sges)
 {
@@ -46,7 +46,7 @@ static uint64_t message_packets(const struct send_wqe *wqe, uint64_t length, uin
 	return is_atomic(entry_get(wqe, SQE_OPCODE)) ? 1 : psn_count(length, mtu);
 }
 
-/* Check a descriptor and give it its PSNs; ENGINE_DONE, or a punt with nothing changed. */
+/* Check a descriptor and assign its PSNs; ENGINE_DONE, or a punt with nothing changed. */
 static enum engine_end check(struct engine_qp *qp, struct send_wqe *wqe, uint64_t length)
 {
 	const struct queue_pair *record = qp->record;
@@ -63,8 +63,8 @@ static enum engine_end check(struct engine_qp *qp, struct send_wqe *wqe, uint64_
 	return ENGINE_DONE;
 }
 
-/* Take the next descriptor from the ring, and find its bytes; ENGINE_DONE, ENGINE_ATTENTION if there is none to take
- * now, or a punt. */
+/* Fetch the next descriptor from the ring and find its payload; ENGINE_DONE, ENGINE_ATTENTION if there is none, or a
+ * punt. */
 static enum engine_end fetch(const struct engine_shared *shared, struct engine_qp *qp, struct sge_list *sges)
 {
 	struct queue_pair *record = qp->record;
@@ -76,7 +76,7 @@ static enum engine_end fetch(const struct engine_shared *shared, struct engine_q
 		return ENGINE_ATTENTION;
 	const struct send_wqe *last = engine_sq_last(qp);
 	if (last && last->status)
-		return ENGINE_ATTENTION; /* what follows a request that failed here is flushed, not sent */
+		return ENGINE_ATTENTION; /* requests after one that failed here are flushed, not sent */
 	entry_fetch(&read, qp->sq + (index << record->sq_shift));
 	enum engine_end end = find_payload(shared, qp, &read, index, sges);
 	if (end == ENGINE_DONE)
@@ -90,7 +90,7 @@ static enum engine_end fetch(const struct engine_shared *shared, struct engine_q
 	return ENGINE_DONE;
 }
 
-/* Return whether a message that was not begun may be: it continues the PSNs, or nothing is outstanding. */
+/* Return whether a new message may start: its PSN is the next one, or nothing is outstanding. */
 static int start_message(struct engine_qp *qp, const struct send_wqe *wqe)
 {
 	struct queue_pair *record = qp->record;
@@ -114,7 +114,7 @@ static int is_contended(const struct queue_pair *record, const struct engine_inf
 	return flight->nic_inflight > record->inflight || flight->nic_queued || flight->others;
 }
 
-/* Return `want` if that is so little that it need not wait for room, else 0. */
+/* Return `want` if it is small enough to overtake waiting queue pairs, else 0. */
 static int64_t slip_room(const struct queue_pair *record, const struct engine_inflight *flight, int64_t want)
 {
 	if (record->admitted || (int64_t)record->inflight + want > (int64_t)INFLIGHT_LEAST)
@@ -149,7 +149,7 @@ static int64_t grant_room(const struct queue_pair *record, const struct engine_i
 	return (int64_t)lesser(lesser((uint64_t)want, INFLIGHT_LEAST), flight->peer_limit);
 }
 
-/* Return whether sending `packets` now leaves room for more of `want` before any is acknowledged. */
+/* Return whether, after sending `packets` now, there will be room for more of `want` before an ACK. */
 static int leaves_room(const struct queue_pair *record, const struct engine_inflight *flight, uint64_t packets,
 		       uint64_t want)
 {
@@ -159,7 +159,7 @@ static int leaves_room(const struct queue_pair *record, const struct engine_infl
 	return room >= (int64_t)lesser(lesser(want, inflight_quantum(flight->peer_limit, 1)), flight->nic_limit);
 }
 
-/* Return the packets that may be sent of `want`; 0 if it has to wait. */
+/* Return how many of `want` packets may be sent; 0 if it must wait. */
 static uint64_t allowance(struct engine_qp *qp, const struct engine_inflight *flight, uint64_t want,
 			  struct engine_effects *effects)
 {
@@ -194,10 +194,10 @@ static void count_inflight(struct queue_pair *record, struct engine_inflight *fl
 
 /* ------------------------------------------------------------------ packets */
 
-/* Result of making a packet. */
+/* Result of building a packet. */
 enum made { MADE, NO_ROOM, UNREAD };
 
-/* Make packet `index` of a message; `run` is 0, or the length of the run of equal packets that it begins. */
+/* Build packet `index` of a message; `run` is 0, or the length of the run of equal packets that it starts. */
 static enum made send_packet(const struct engine_shared *shared, struct engine_qp *qp, const struct send_wqe *wqe,
 			     const struct sge_list *sges, uint64_t index, int ask, uint64_t run, struct engine_out *out)
 {
@@ -240,7 +240,7 @@ static enum made send_packet(const struct engine_shared *shared, struct engine_q
 	return engine_packet_fill(out, shared, &qp->flow, frame, header, &from, size) ? UNREAD : MADE;
 }
 
-/* Make the next `run` packets of a message, middles that are all alike; how many, 0 if they must be made one by one. */
+/* Build the next `run` packets of a message, all MIDDLEs; returns their number, 0 if they must be built one by one. */
 static uint64_t send_run(const struct engine_shared *shared, const struct engine_qp *qp, const struct send_wqe *wqe,
 			 const struct sge_list *sges, uint64_t run, struct engine_out *out)
 {
@@ -254,7 +254,8 @@ static uint64_t send_run(const struct engine_shared *shared, const struct engine
 				  &from, mtu, run);
 }
 
-/* Send the next `count` packets of a message, `ask` with the last; how many. `how` says why that were not all. */
+/* Send the next `count` packets of a message; `ask` sets AckReq on the last. Returns their number; `how` is the reason
+ * if that is not all. */
 static uint64_t send_data(const struct engine_shared *shared, struct engine_qp *qp, struct send_wqe *wqe,
 			  const struct sge_list *sges, uint64_t count, int ask, struct engine_out *out, enum made *how)
 {
@@ -265,7 +266,7 @@ static uint64_t send_data(const struct engine_shared *shared, struct engine_qp *
 	while (done < count) {
 		uint64_t index = wqe->sent;
 		if (!run && index) {
-			/* middles that are all alike form a run, but the one that asks for an ACK */
+			/* MIDDLEs form a run, except one with AckReq */
 			uint64_t middles = lesser(count - done - (uint64_t)ask, wqe->packets - 1 - index);
 			run = middles > 1 ? middles : 0;
 		}
@@ -304,7 +305,7 @@ static void put_reth(uint8_t *reth, const struct send_wqe *wqe, uint64_t offset,
 	be_store(reth + 12, 4, length);
 }
 
-/* Make the request of a FLUSH or an ATOMIC WRITE; 0, or -1 if there is no room. */
+/* Build the request of a FLUSH or an ATOMIC WRITE; 0, or -1 if there is no room. */
 static int make_operand_request(const struct engine_shared *shared, struct engine_qp *qp, const struct send_wqe *wqe,
 				struct engine_out *out)
 {
@@ -324,7 +325,7 @@ static int make_operand_request(const struct engine_shared *shared, struct engin
 	return 0;
 }
 
-/* Make the request for `packets` responses from `index` on, or one that is not a READ; 0, or -1 if there is no room. */
+/* Build a READ request for `packets` responses from `index` on, or another request; 0, or -1 if there is no room. */
 static int make_request(const struct engine_shared *shared, struct engine_qp *qp, const struct send_wqe *wqe,
 			uint64_t index, uint64_t packets, struct engine_out *out)
 {
@@ -351,7 +352,7 @@ static int make_request(const struct engine_shared *shared, struct engine_qp *qp
 	return 0;
 }
 
-/* Send READ requests or an atomic request, within the limit of outstanding ones; how many. */
+/* Send READ requests or an atomic request, within the limit of outstanding ones; returns their number. */
 static uint64_t send_request(const struct engine_shared *shared, struct engine_qp *qp, struct send_wqe *wqe,
 			     uint64_t slot_index, uint64_t now, uint64_t budget, uint64_t room,
 			     struct engine_inflight *flight, struct engine_out *out, struct engine_effects *effects)
@@ -365,7 +366,7 @@ static uint64_t send_request(const struct engine_shared *shared, struct engine_q
 		uint64_t packets =
 			lesser(record->read_chunk - mod64(wqe->sent, record->read_chunk), wqe->packets - wqe->sent);
 		if (psn == record->asked_psn)
-			packets = 1; /* a probe asked for it alone, and a peer that answered that repeats no more */
+			packets = 1; /* requested alone by a probe: a peer that answered repeats only that */
 		if (record->piece_count >= most ||
 		    (record->inflight && packets > record->window - lesser(record->inflight, record->window)))
 			break;
@@ -399,7 +400,7 @@ static int lacks_credit(const struct queue_pair *record, const struct send_wqe *
 	       psn_diff(wqe->ssn, record->lsn) > 0 && psn_diff(record->una, wqe->first_psn) <= 0;
 }
 
-/* Return whether a message before it went without credit, and its one packet is not acknowledged yet. */
+/* Return whether an earlier message was sent without credit, and its single packet is not acknowledged yet. */
 static int asks_for_credit(const struct engine_qp *qp, uint64_t before)
 {
 	for (uint64_t index = qp->record->sq_head; index != before; index = sq_after(qp, index))
@@ -408,8 +409,8 @@ static int asks_for_credit(const struct engine_qp *qp, uint64_t before)
 	return 0;
 }
 
-/* Return whether a message need not ask for an ACK (IBA 9.7.5.1): it is unsignaled, the last in the queue, nothing runs
- * short, and no probe was needed lately. `ahead` is 0 if it is sent for the first time. */
+/* Return whether a message may omit AckReq (IBA 9.7.5.1): it is unsignaled and the last in the queue, no resource runs
+ * short, and no recent probe was needed. `ahead` is 0 if it is sent for the first time. */
 static int may_omit_ack_req(const struct engine_shared *shared, const struct engine_qp *qp, const struct send_wqe *wqe,
 			    uint64_t index, const struct engine_inflight *flight, int64_t ahead)
 {
@@ -423,8 +424,8 @@ static int may_omit_ack_req(const struct engine_shared *shared, const struct eng
 	       engine_probe_enabled(shared, qp) && !is_contended(record, flight) && leaves_room(record, flight, 1, 1);
 }
 
-/* Send packets of one message, whose bytes are `sges`; ENGINE_DONE with how many, 0 if it has to wait; or a punt,
- * behind as many. */
+/* Send packets of one message with payload `sges`; ENGINE_DONE or a punt, with the number of packets sent before, 0 if
+ * it must wait. */
 static enum engine_end send_message(const struct engine_shared *shared, struct engine_qp *qp, struct send_wqe *wqe,
 				    uint64_t slot_index, struct sge_list *sges, uint64_t now, uint64_t budget,
 				    struct engine_inflight *flight, struct engine_out *out, uint64_t *sent,
@@ -475,16 +476,16 @@ static enum engine_end send_message(const struct engine_shared *shared, struct e
 	int ask = count < left ?
 			  count == room || is_contended(record, flight) || !leaves_room(record, flight, count, more) :
 			  !may_omit_ack_req(shared, qp, wqe, slot_index, flight, ahead);
-	/* a repeated message carries its bytes */
+	/* a retransmitted message includes its payload */
 	uint64_t part = qp->peer_path && !ahead ? by_reference_chunk(qp, wqe, sges) : 0;
 	if (part) {
 		if (record->inflight && part > record->window - record->inflight)
-			return ENGINE_DONE; /* sent whole once the window has room for it */
+			return ENGINE_DONE; /* send the chunk once the window has room for all of it */
 		ask |= part < count;
 		count = lesser(count, part);
 	}
 	if (lacks_credit(record, wqe)) {
-		/* only one packet may probe for credit; its ACK says that there is a receive entry (IBA 9.7.7.2) */
+		/* only one packet may probe for credit; its ACK shows that there is a receive entry (IBA 9.7.7.2) */
 		if (wqe->sent || asks_for_credit(qp, slot_index))
 			return ENGINE_DONE;
 		count = 1;
@@ -508,8 +509,8 @@ static enum engine_end send_message(const struct engine_shared *shared, struct e
 	return how == UNREAD ? PUNT_MEMORY : ENGINE_DONE;
 }
 
-/* Ask again for the response that is due of the oldest request, as a request of its own in front of the rest; 1, or 0
- * if there is no room for it. */
+/* Request the next expected response of the oldest request again, split off as a separate request before the rest; 1,
+ * or 0 if there is no room. */
 static uint64_t probe_response(const struct engine_shared *shared, struct engine_qp *qp, struct engine_out *out)
 {
 	struct queue_pair *record = qp->record;
@@ -537,8 +538,8 @@ static uint64_t probe_response(const struct engine_shared *shared, struct engine
 	return !make_request(shared, qp, &qp->sends[piece->index], piece->offset / mtu, 1, out);
 }
 
-/* Repeat the oldest and the last packet that are not acknowledged, with AckReq, or, if the oldest waits for a response,
- * ask for that again; ENGINE_DONE with how many were sent, or a punt with nothing changed. */
+/* Retransmit the oldest and the last unacknowledged packet with AckReq or, if the oldest waits for a response, request
+ * that again; ENGINE_DONE with the number of packets, or a punt with nothing changed. */
 static enum engine_end probe(const struct engine_shared *shared, struct engine_qp *qp, struct engine_out *out,
 			     uint64_t *sent, struct engine_effects *effects)
 {
@@ -546,7 +547,7 @@ static enum engine_end probe(const struct engine_shared *shared, struct engine_q
 	struct sge_list sges;
 	uint64_t ends[2], at[2], pending = 0;
 	unsigned count = 0;
-	int mends = record->probe_due == PROBE_MENDS; /* a NAK named the oldest, which alone is sent again */
+	int mends = record->probe_due == PROBE_MENDS; /* retransmit only the oldest, which a NAK named */
 
 	TRACE_STEP(probe);
 	*sent = 0;
@@ -598,7 +599,7 @@ static enum engine_end probe(const struct engine_shared *shared, struct engine_q
 	record->probe_due = 0;
 	for (unsigned i = 0; i < count; i++) {
 		struct send_wqe *wqe = &qp->sends[ends[i]];
-		/* software may have changed its scatter list meanwhile */
+		/* software may have changed its scatter list */
 		if (find_payload(shared, qp, wqe, ends[i], &sges) == ENGINE_DONE &&
 		    engine_sge_reachable(shared, &sges) &&
 		    send_packet(shared, qp, wqe, &sges, at[i], 1, 0, out) == MADE)

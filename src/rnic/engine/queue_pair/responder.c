@@ -1,6 +1,6 @@
-/* The responder: the receive checks as named steps in the standard's order, then the effect (IBA 9.7; 004 7.3, RC_CHK).
+/* The responder: receive checks as named steps in the standard's order, then execution (IBA 9.7; 004 7.3, RC_CHK).
  *
- * transport/responder.py has the same steps, and does what the standard asks for if one fails. Here most failures are
+ * transport/responder.py has the same steps, and does what the standard requires if one fails. Here most failures are
  * punts, so nothing is stored before the last check has passed. */
 #include "queue_pair/responder.h"
 
@@ -17,7 +17,7 @@
 
 #define ANY_BINDING NONE
 
-/* A SEND or WRITE packet on its way through the steps, and what it will do once all checks have passed. */
+/* A SEND or WRITE packet during the steps, and its effects once all checks have passed. */
 struct request {
 	const struct engine_shared *shared;
 	struct engine_qp *qp;
@@ -27,15 +27,15 @@ struct request {
 	uint16_t flags; /* of its opcode */
 	int reliable; /* connection */
 	int64_t distance; /* of its PSN from the expected one */
-	int breaks; /* it breaks off the message that is open */
+	int breaks; /* it aborts the open message */
 	int notify; /* the receive CQ was armed for it */
-	enum engine_end end; /* why the steps ended */
-	uint64_t offset; /* where in the message its payload goes */
-	uint64_t va, length; /* of a WRITE: of the whole message */
+	enum engine_end end; /* result of the steps */
+	uint64_t offset; /* offset of its payload in the message */
+	uint64_t va, length; /* of a WRITE: the whole message */
 	uint32_t rkey;
 	const struct memory_key *key; /* of a WRITE with bytes */
-	struct receive *receive; /* the entry that it uses, if it does */
-	struct cq_room *room; /* for its completion, if it has one */
+	struct receive *receive; /* the receive entry that it uses, if any */
+	struct cq_room *room; /* for its completion, if any */
 };
 
 /* End the steps. */
@@ -61,15 +61,15 @@ static int check_icrc(struct request *request)
 	return engine_packet_check_icrc(request->shared, request->packet) || end_steps(request, PUNT_ICRC);
 }
 
-/* ------------------------------------------------------------------ requests that are answered but not executed */
+/* ------------------------------------------------------------------ requests answered without execution */
 
-/* Return whether the reference is to say why it came to this: the program wants reasons, and has not had many. */
+/* Return whether the reference must explain the failure: the program wants reasons and has not reached their limit. */
 static int wants_reason(const struct request *request)
 {
 	return request->qp->record->explains != 0;
 }
 
-/* Return whether the initial PSNs of this end and of the peer differ (transport/responder.py, check_psn). */
+/* Return whether the starting PSNs of the two ends differ (transport/responder.py, check_psn). */
 static int began_elsewhere(const struct request *request)
 {
 	const struct queue_pair *record = request->qp->record;
@@ -78,7 +78,7 @@ static int began_elsewhere(const struct request *request)
 	return far && !record->msn && record->open == OPEN_NOTHING && wants_reason(request);
 }
 
-/* Answer what is no READ or atomic with an ACK of all that came (IBA C9-105). */
+/* Answer a duplicate SEND or WRITE with an ACK of everything received (IBA C9-105). */
 static int answer_duplicate(struct request *request)
 {
 	struct engine_qp *qp = request->qp;
@@ -97,7 +97,7 @@ static int answer_duplicate(struct request *request)
 	return end_steps(request, ENGINE_DONE);
 }
 
-/* Send a NAK: the peer sends again from `psn` on. Packets beyond it bring no further NAK. */
+/* Send a NAK, which makes the peer retransmit from `psn` on. Packets beyond it cause no further NAK. */
 static int send_nak(struct request *request, uint64_t psn, uint64_t syndrome)
 {
 	request->qp->record->nak_sent = 1;
@@ -106,7 +106,7 @@ static int send_nak(struct request *request, uint64_t psn, uint64_t syndrome)
 	return end_steps(request, ENGINE_DONE);
 }
 
-/* Send one NAK for a gap: further packets beyond it are dropped until the expected one comes. */
+/* Send one NAK for a gap: packets beyond it are dropped until the expected one arrives. */
 static int nak_gap(struct request *request)
 {
 	struct queue_pair *record = request->qp->record;
@@ -122,7 +122,7 @@ static int nak_gap(struct request *request)
 	return send_nak(request, be_get(request->qp->qpc, QPC_EXPECTED_PSN) & PSN_MASK, NAK_PSN_SEQUENCE);
 }
 
-/* Send an RNR NAK: there is no receive entry for it (IBA 9.7.5.2.8). */
+/* Send an RNR NAK because there is no receive entry (IBA 9.7.5.2.8). */
 static int nak_not_ready(struct request *request)
 {
 	const struct engine_qp *qp = request->qp;
@@ -135,8 +135,8 @@ static int nak_not_ready(struct request *request)
 	return send_nak(request, request->packet->psn, AETH_RNR_NAK | (be_get(qp->qpc, QPC_RNR_NAK_TIMER) & 0x1F));
 }
 
-/* Drop a packet of a message that is lost, of an unreliable connection (IBA 9.8): the next that starts one is taken.
- * The receive entry of what was open stays for that. */
+/* Drop a packet of a lost message on an unreliable connection (IBA 9.8). The next packet that starts a message is
+ * accepted, and reuses the receive entry of the open message. */
 static int drop_message(struct request *request, enum engine_count reason)
 {
 	struct queue_pair *record = request->qp->record;
@@ -163,7 +163,7 @@ static int check_psn(struct request *request)
 		return 1;
 	if (request->reliable)
 		return request->distance < 0 ? answer_duplicate(request) : nak_gap(request);
-	/* whatever was open is lost; a message that starts here is taken */
+	/* the open message is lost; a message that starts here is accepted */
 	return request->flags & ROW_START || drop_message(request, COUNT_DROP_PSN_GAP);
 }
 
@@ -184,7 +184,7 @@ static int check_op_seq(struct request *request)
 	return 1;
 }
 
-/* Opcode validation (IBA 9.7): the engine knows it, and the access flags allow it. */
+/* Opcode validation (IBA 9.7): the engine supports it, and the access flags allow it. */
 static int check_op_valid(struct request *request)
 {
 	if (request->flags & ROW_IETH)
@@ -215,7 +215,7 @@ static int check_resources(struct request *request)
 	return 1;
 }
 
-/* Return whether the payload is as long as its place in a message demands (IBA C9-92, C9-94). */
+/* Return whether the payload length is right for the packet's position in a message (IBA C9-92, C9-94). */
 static int length_fits(const struct packet *packet, uint64_t mtu)
 {
 	uint16_t flags = packet->row->flags;
@@ -228,7 +228,7 @@ static int length_fits(const struct packet *packet, uint64_t mtu)
 	return !(flags & ROW_END) || (flags & ROW_START) || packet->size;
 }
 
-/* Length validation: full packets but at the end, and the message fits. */
+/* Length validation: only the last packet may be short, and the message fits. */
 static int check_length(struct request *request)
 {
 	const struct queue_pair *record = request->qp->record;
@@ -276,7 +276,7 @@ static int check_rkey(struct request *request)
 	return 1;
 }
 
-/* Move the payload to where it belongs; 0, or -1 if any byte is out of reach. */
+/* Store the payload at its destination; 0, or -1 if any byte is not accessible. */
 static int store_payload(const struct request *request)
 {
 	const struct packet *packet = request->packet;
@@ -292,7 +292,7 @@ static int store_payload(const struct request *request)
 	return packet->size && engine_key_write(request->shared, request->key, at, packet->payload, packet->size);
 }
 
-/* Move the data. */
+/* Store the data. */
 static int execute(struct request *request)
 {
 	struct queue_pair *record = request->qp->record;
@@ -321,7 +321,7 @@ static int execute(struct request *request)
 	return 1;
 }
 
-/* Push the completion of a message that used up a receive entry. */
+/* Push the completion of a message that consumed a receive entry. */
 static int push_completion(const struct request *request, uint64_t length)
 {
 	struct queue_pair *record = request->qp->record;
@@ -344,13 +344,13 @@ static int push_completion(const struct request *request, uint64_t length)
 	return engine_cq_push(request->room, &entry);
 }
 
-/* PSN of the last packet that a request stands for. */
+/* Return the PSN of the last packet that a request represents. */
 static uint64_t last_psn(const struct request *request)
 {
 	return (request->packet->psn + request->packet->more) & PSN_MASK;
 }
 
-/* Advance the PSN; at a message's end complete the receive entry that it used, and count it. */
+/* Advance the PSN; at the end of a message, complete its receive entry and increment the MSN. */
 static int complete(struct request *request)
 {
 	struct queue_pair *record = request->qp->record;
@@ -371,8 +371,8 @@ static int complete(struct request *request)
 	return 1;
 }
 
-/* Acknowledge the packet if it asks for that (IBA 9.7.5.1.2). A whole message that asks for none gets an ACK with the
- * next that does, or after a while. */
+/* Acknowledge the packet if it has AckReq (IBA 9.7.5.1.2). A complete message without AckReq is acknowledged together
+ * with the next one that has it, or after a delay. */
 static void acknowledge(struct request *request)
 {
 	struct queue_pair *record = request->qp->record;

@@ -1,5 +1,5 @@
-/* The responder's READs and atomics: the rest of the named steps for them, their responses, and what is kept of each
- * request so that a duplicate is answered alike (IBA C9-105; transport/resources.py). */
+/* The responder's READs and atomics: their named steps, their responses, and the saved requests for answering
+ * duplicates (IBA C9-105; transport/resources.py). */
 #include "queue_pair/responder_reads.h"
 
 #include "memory/memory_key.h"
@@ -9,20 +9,20 @@
 #include "queue_pair/step.h"
 #include "queue_pair/translation.h"
 
-/* A READ or atomic request on its way through the steps. */
+/* A READ or atomic request during the steps. */
 struct request {
 	const struct engine_shared *shared;
 	struct engine_qp *qp;
 	const struct packet *packet;
 	struct engine_effects *effects;
-	enum engine_end end; /* why the steps ended */
+	enum engine_end end; /* result of the steps */
 	int atomic;
 	int again; /* it is a duplicate */
-	uint64_t va, length; /* what it asks for: of an atomic 8 bytes */
+	uint64_t va, length; /* requested range; 8 bytes for an atomic */
 	uint64_t swap_add, compare;
 	uint32_t rkey;
-	uint64_t packets; /* PSNs that it takes */
-	const struct memory_key *key; /* NULL if it asks for no bytes */
+	uint64_t packets; /* PSNs that it uses */
+	const struct memory_key *key; /* NULL if the length is 0 */
 };
 
 static struct request parse_request(const struct engine_shared *shared, struct engine_qp *qp,
@@ -50,7 +50,7 @@ static struct request parse_request(const struct engine_shared *shared, struct e
 	return request;
 }
 
-/* Return whether the engine carries a request out: a FLUSH and an ATOMIC WRITE are the reference's. */
+/* Return whether the engine executes a request: FLUSH and ATOMIC WRITE are left to the reference. */
 static int is_known(const struct packet *packet)
 {
 	return !(packet->row->flags & (ROW_FETH | ROW_PAYLOAD));
@@ -68,7 +68,7 @@ static int check_icrc(struct request *request)
 	return engine_packet_check_icrc(request->shared, request->packet) || end_steps(request, PUNT_ICRC);
 }
 
-/* ------------------------------------------------------------------ requests that are kept */
+/* ------------------------------------------------------------------ saved requests */
 
 static int resources_valid(const struct queue_pair *record)
 {
@@ -80,7 +80,7 @@ static struct resource *resource_at(const struct engine_qp *qp, uint64_t place)
 	return &qp->resources[(qp->record->resource_first + place) % QP_RESOURCES];
 }
 
-/* Keep a request in the slot of the oldest. */
+/* Save a request in the slot of the oldest. */
 static void keep_request(const struct request *request, uint64_t orig)
 {
 	struct engine_qp *qp = request->qp;
@@ -106,8 +106,8 @@ static void keep_request(const struct request *request, uint64_t orig)
 	be_put(qp->qpc, QPC_RA_BUFF_INDX, (be_get(qp->qpc, QPC_RA_BUFF_INDX) + 1) % slots);
 }
 
-/* Find the kept request that a duplicate repeats, in whole or from a later packet on, or NULL. The newest counts: an
- * older one may have the same PSN, from the lap before. */
+/* Find the saved request that a duplicate repeats, fully or from a later packet on, or NULL. The newest match counts:
+ * an older one may have the same PSN, from before a wraparound. */
 static const struct resource *find_resource(const struct request *request)
 {
 	const struct engine_qp *qp = request->qp;
@@ -207,7 +207,7 @@ static int check_rkey(struct request *request)
 	return 1;
 }
 
-/* Carry out an atomic, on 64 bits in the host's byte order; 0, or -1 if memory is out of reach. */
+/* Execute an atomic on 64 bits in host byte order; 0, or -1 if the memory is not accessible. */
 static int execute_atomic(const struct request *request, uint64_t *orig)
 {
 	uint8_t bytes[8];
@@ -223,7 +223,7 @@ static int execute_atomic(const struct request *request, uint64_t *orig)
 	return engine_key_write(request->shared, request->key, request->va, bytes, 8);
 }
 
-/* Move an atomic's data, and queue the responses. */
+/* Execute an atomic, and queue the responses. */
 static int execute(struct request *request)
 {
 	struct engine_qp *qp = request->qp;
@@ -259,7 +259,7 @@ enum engine_end engine_read_receive(const struct engine_shared *shared, struct e
 
 /* ------------------------------------------------------------------ duplicates */
 
-/* Return whether the response to a request waits and is not begun. */
+/* Return whether the response to a request is queued and not started. */
 static int response_waits(const struct engine_qp *qp, uint64_t psn)
 {
 	for (uint64_t i = 0; i < qp->record->reply_count; i++) {
@@ -282,13 +282,13 @@ enum engine_end engine_read_duplicate(const struct engine_shared *shared, struct
 		return PUNT_REPLY;
 	if (!check_length(&request) || !STEP(check_icrc, &request))
 		return request.end;
-	/* what a guard stands before Python looks at, and what R_Key 0 does not reach Python tells of */
+	/* Python checks accesses with a guard, and reports accesses that R_Key 0 does not cover */
 	int asked = qp->guarded || (!request.rkey && qp->translation);
 	if (asked && !request.atomic && !check_rkey(&request))
 		return PUNT_KEY;
 	qp->record->established = 1;
 	const struct resource *resource = find_resource(&request);
-	/* the network may repeat a READ long after its memory is gone: that must not fail the queue pair */
+	/* the network may duplicate a READ long after its memory is gone, which must not fail the queue pair */
 	if (!resource || qp->record->reply_count == QP_REPLIES || response_waits(qp, packet->psn) ||
 	    (!request.atomic && !check_rkey(&request))) {
 		engine_count(effects, COUNT_DROP_DUPLICATE_UNMATCHED, 1);

@@ -28,7 +28,7 @@ uint64_t engine_ack_syndrome(const struct engine_shared *shared, const struct en
 		return CREDITS_INVALID;
 	left = engine_receives_left(qp);
 	left -= lesser(left, engine_kept_back(shared, qp->record->rq_entries));
-	/* the entry of an open message counts, since its message is not in the MSN yet */
+	/* include the entry of the open message, which is not in the MSN yet */
 	left += qp->record->receive_index != NONE;
 	while (code + 1 < CREDITS_INVALID && credit_counts[code + 1] <= left)
 		code++;
@@ -61,7 +61,7 @@ void engine_response_ack(struct engine_qp *qp, uint64_t psn, uint64_t syndrome, 
 	if (record->reply_count >= QP_REPLIES)
 		return;
 	effects->effects |= EFFECT_SCHEDULE;
-	record->owed_ns = NEVER; /* every response acknowledges what came before it */
+	record->owed_ns = NEVER; /* every response acknowledges earlier requests */
 	if (record->reply_count) {
 		response = engine_response_at(qp, record->reply_count - 1);
 		if (response->kind == REPLY_ACK && !(response->syndrome & AETH_TYPE_MASK)) {
@@ -85,7 +85,7 @@ void engine_response_queue_ack(const struct engine_shared *shared, struct engine
 
 /* ------------------------------------------------------------------ sending */
 
-/* Return the key of the bytes of a READ's responses, or NULL. */
+/* Return the key for a READ's response data, or NULL. */
 static const struct memory_key *response_key(const struct engine_shared *shared, const struct engine_qp *qp,
 					     const struct reply *response)
 {
@@ -98,8 +98,8 @@ static const struct memory_key *response_key(const struct engine_shared *shared,
 	return reach->bytes || reach->segment ? key : NULL;
 }
 
-/* Return whether the engine can send what is due, up to `budget` packets. A READ whose memory has gone fails the queue
- * pair, after what is before it was sent. */
+/* Return whether the engine can send the waiting responses, up to `budget` packets. A READ whose memory is gone fails
+ * the queue pair after earlier responses are sent. */
 static int can_send(const struct engine_shared *shared, const struct engine_qp *qp, uint64_t mtu, uint64_t budget)
 {
 	for (uint64_t i = 0; budget && i < qp->record->reply_count; i++) {
@@ -127,7 +127,7 @@ static void pop_response(struct queue_pair *record, const struct reply *response
 	record->reply_count--;
 }
 
-/* Begin the frame of a response: its BTH, and its AETH if it has one. */
+/* Start the frame of a response with its BTH, and its AETH if it has one. */
 static uint8_t *begin_response(const struct engine_qp *qp, struct engine_out *out, const struct reply *response,
 			       uint64_t operation, uint64_t header, uint64_t size, int run)
 {
@@ -142,7 +142,7 @@ static uint8_t *begin_response(const struct engine_qp *qp, struct engine_out *ou
 	return frame;
 }
 
-/* Make the next `run` responses of a READ, middles that are all alike; how many, 0 if they must be made one by one. */
+/* Build the next `run` responses of a READ, all MIDDLEs; returns their number, 0 if they must be built one by one. */
 static uint64_t send_run(const struct engine_shared *shared, const struct engine_qp *qp, const struct reply *response,
 			 const struct memory_key *key, uint64_t mtu, uint64_t run, struct engine_out *out)
 {
@@ -154,7 +154,7 @@ static uint64_t send_run(const struct engine_shared *shared, const struct engine
 				  mtu, run);
 }
 
-/* Send up to `budget` responses of a READ; how many. If its memory goes meanwhile, the rest is a punt. */
+/* Send up to `budget` responses of a READ; returns their number. If its memory disappears, the rest is punted. */
 static uint64_t send_read(const struct engine_shared *shared, struct engine_qp *qp, struct reply *response,
 			  uint64_t mtu, uint64_t budget, struct engine_out *out, struct engine_effects *effects)
 {
@@ -169,7 +169,7 @@ static uint64_t send_read(const struct engine_shared *shared, struct engine_qp *
 		int last = response->sent + 1 == response->packets, middle = response->sent && !last;
 		uint64_t header = middle ? BTH_BYTES : ACK_HEADER;
 		if (!run && middle) {
-			/* middles that are all alike form a run */
+			/* MIDDLEs form a run */
 			uint64_t middles = lesser(end, response->packets - 1) - response->sent;
 			run = middles > 1 ? middles : 0;
 		}

@@ -1,4 +1,4 @@
-/* Requests that are sent and not acknowledged: progress, window, timers, completions (IBA 9.7.6). */
+/* Outstanding requests: progress, window, timers, completions (IBA 9.7.6). */
 #include "queue_pair/send_queue.h"
 
 #include "queue_pair/by_reference.h"
@@ -26,8 +26,8 @@ struct send_wqe *engine_sq_last(const struct engine_qp *qp)
 
 /* ------------------------------------------------------------------ timers */
 
-/* Return when what is sent now counts as lost: after the local ACK timeout, doubled for each that expired, at least
- * four round trips, at most four times itself (IBA 9.7.6.1.3). */
+/* Return the time at which packets sent now count as lost: the local ACK timeout, doubled after each expiry, at least
+ * four round trips, at most four times the timeout (IBA 9.7.6.1.3). */
 static uint64_t ack_deadline(const struct queue_pair *record, uint64_t srtt, uint64_t now)
 {
 	uint64_t timeout = record->ack_timeout;
@@ -76,7 +76,7 @@ void engine_sq_arm_timers(const struct engine_shared *shared, struct engine_qp *
 
 /* ------------------------------------------------------------------ completions */
 
-/* Return whether a message was sent in part, or executed. */
+/* Return whether a message was partly sent, or executed. */
 static int has_begun(const struct send_wqe *wqe)
 {
 	return wqe->packets ? wqe->begun != 0 : wqe->executed != 0;
@@ -92,7 +92,7 @@ int engine_signaled(const struct engine_qp *qp, const struct send_wqe *wqe)
 	return qp->signal_all || entry_get(wqe, SQE_SIGNALED);
 }
 
-/* Reserve CQ entries for what acknowledging all before `psn` completes; ENGINE_DONE, or a punt. */
+/* Reserve CQ entries for messages that acknowledging everything before `psn` completes; ENGINE_DONE, or a punt. */
 static enum engine_end reserve_completions(struct engine_qp *qp, uint64_t psn, struct cq_room *room)
 {
 	const struct queue_pair *record = qp->record;
@@ -102,7 +102,7 @@ static enum engine_end reserve_completions(struct engine_qp *qp, uint64_t psn, s
 		if (!has_begun(wqe) || psn_diff(end_psn(wqe), psn) > 0)
 			break;
 		if (wqe->status)
-			return PUNT_REQUEST; /* it completes with an error */
+			return PUNT_REQUEST; /* it completes in error */
 		entries += (uint64_t)(engine_signaled(qp, wqe) != 0);
 		index = sq_after(qp, index);
 	}
@@ -119,7 +119,7 @@ enum engine_end engine_sq_complete_check(struct engine_qp *qp, const struct send
 		       ENGINE_DONE;
 }
 
-/* Complete, in order, every message that is wholly acknowledged. */
+/* Complete, in order, every fully acknowledged message. */
 static void complete_acked(struct engine_qp *qp, struct cq_room *room, struct engine_effects *effects)
 {
 	struct queue_pair *record = qp->record;
@@ -129,7 +129,7 @@ static void complete_acked(struct engine_qp *qp, struct cq_room *room, struct en
 		if (!has_begun(wqe))
 			break;
 		if (psn_diff(end_psn(wqe), una) > 0) {
-			/* acknowledged after a rewind: what arrived need not be sent again */
+			/* acknowledged after a rewind: do not retransmit packets that arrived */
 			if (index == record->send_index) {
 				int64_t arrived = psn_diff(una, wqe->first_psn);
 				if (arrived > 0)
@@ -230,7 +230,7 @@ void engine_sq_advance_into(const struct engine_shared *shared, struct engine_qp
 	effects->effects |= EFFECT_ACKNOWLEDGED | EFFECT_GO_ON;
 	effects->sample = NONE;
 	if (record->rtt_psn != NONE && psn_diff(psn, record->rtt_psn) > 0) {
-		/* two threads' clock reads may cross */
+		/* clock reads of two threads may be out of order */
 		effects->sample = now > record->rtt_at ? now - record->rtt_at : 0;
 		engine_rtt_update(&srtt, &rttvar, effects->sample);
 		record->rtt_psn = NONE;
@@ -238,7 +238,7 @@ void engine_sq_advance_into(const struct engine_shared *shared, struct engine_qp
 	uint64_t count = (uint64_t)psn_diff(psn, record->una);
 	if (record->single_resend_psn != NONE && count > 1) {
 		if (record->una == record->single_resend_psn)
-			record->go_back_penalty = 0; /* the peer kept what follows */
+			record->go_back_penalty = 0; /* the peer kept later packets */
 		record->single_resend_psn = NONE;
 	}
 	if (record->window < record->widest)
@@ -260,7 +260,7 @@ void engine_sq_advance_into(const struct engine_shared *shared, struct engine_qp
 		record->probe_deadline = engine_probe_enabled(shared, qp) ?
 						 probe_deadline(record, flight->alone, srtt, rttvar, now) :
 						 NEVER;
-		/* a probe may have revealed only one loss of several */
+		/* a probe may have revealed only one of several losses */
 		record->probe_due = probed && engine_probe_enabled(shared, qp) && !record->piece_count;
 		arm(record, effects);
 	}
@@ -281,7 +281,7 @@ void engine_sq_rewind(struct engine_qp *qp, uint64_t psn, struct engine_effects 
 	struct queue_pair *record = qp->record;
 	uint64_t index = record->send_index;
 
-	if (effects->effects & EFFECT_GO_ON) { /* decide now what an ACK lets go on: what is sent again did not wait */
+	if (effects->effects & EFFECT_GO_ON) { /* retransmitted requests did not wait */
 		if (record->probe_due)
 			effects->effects |= EFFECT_BEGUN;
 		else if (index == record->fetch_index && index == record->tail)
@@ -307,7 +307,7 @@ void engine_sq_rewind(struct engine_qp *qp, uint64_t psn, struct engine_effects 
 		effects->inflight_resend += record->inflight - kept;
 		record->inflight = kept;
 	}
-	if (!record->inflight) /* nothing is in flight that could be late */
+	if (!record->inflight) /* no packet in flight can be late */
 		record->ack_deadline = record->probe_deadline = NEVER;
 	effects->effects |= EFFECT_SCHEDULE;
 }
@@ -333,7 +333,7 @@ void engine_sq_retry(const struct engine_shared *shared, struct engine_qp *qp, u
 	engine_congestion_lost(shared, record, now);
 }
 
-/* ------------------------------------------------------------------ deadlines that come */
+/* ------------------------------------------------------------------ expired timers */
 
 uint64_t engine_deadline(const struct engine_qp *qp)
 {
@@ -376,7 +376,7 @@ void engine_timeout(const struct engine_shared *shared, struct engine_qp *qp, co
 		engine_sq_retry(shared, qp, record->una, now, effects);
 	} else if (record->probe_deadline <= now) {
 		int waits = qp->peer_path && qp->peer_path->pending(qp->peer_path);
-		/* as many without progress as packets may be sent by timeouts; without an ACK timeout, for ever */
+		/* as many probes without progress as there are retries; without an ACK timeout, forever */
 		if (!waits && (record->probe_shift <= be_get(qp->qpc, QPC_RETRY_CNT) || !record->ack_timeout)) {
 			record->probe_due = 1;
 			record->ack_each = TIMER_ACK_EACH_AFTER_PROBE;

@@ -1,10 +1,10 @@
-/* Resolve the bytes of a send work request: in its entry's region, in a scatter list, or in the send ring itself
- * (transport/sge.py; transport/wqe.py, SendRing). The list is read once, since software may change it meanwhile. */
+/* Resolve the payload of a send work request: in its entry's region, in a scatter list, or in the send ring itself
+ * (transport/sge.py; transport/wqe.py, SendRing). The list is read once, since software may change it. */
 #include "queue_pair/sge.h"
 
 #include "queue_pair/message.h"
 
-/* Return the slab slot of an entry, or NULL if it is out of reach. */
+/* Return the slab slot of an entry, or NULL if it is not accessible. */
 static const uint8_t *slab_slot(const struct engine_qp *qp, uint64_t index)
 {
 	const struct queue_pair *record = qp->record;
@@ -21,7 +21,7 @@ int engine_ring_reachable(const struct engine_qp *qp)
 	       (record->sq_entries << record->sq_shift) + record->sq_entries * record->sq_slab_bytes <= qp->sq_bytes;
 }
 
-/* Add an entry; 0, or -1 if its key does not open it. */
+/* Add a scatter entry; 0, or -1 if its key does not cover it. */
 static int add_sge(const struct engine_shared *shared, const struct engine_qp *qp, uint32_t lkey, uint64_t va,
 		   uint64_t length, uint64_t rights, struct sge_list *sges)
 {
@@ -78,7 +78,7 @@ int engine_sge_reachable(const struct engine_shared *shared, const struct sge_li
 	return 1;
 }
 
-/* Read into `to`, or write from `from`; 0, or -1 if any byte is out of reach. */
+/* Read into `to`, or write from `from`; 0, or -1 if any byte is not accessible. */
 static int move_bytes(const struct engine_shared *shared, const struct sge_list *sges, uint64_t offset, uint8_t *to,
 		      const uint8_t *from, uint64_t size)
 {

@@ -1,7 +1,7 @@
-/* Named steps: both executors take a packet through steps of the same names in the same order.
+/* Named steps: both executors process a packet in steps with the same names and order.
  *
- * A build with -DENGINE_TRACE_STEPS calls engine_trace_step with the name of each step as it begins; any other has
- * nothing of it (tests/unit/engine/test_steps.py). */
+ * A build with -DENGINE_TRACE_STEPS calls engine_trace_step at the start of each step; other builds have no such calls
+ * (tests/unit/engine/test_steps.py). */
 #ifndef RNIC_ENGINE_STEP_H
 #define RNIC_ENGINE_STEP_H
 
@@ -12,7 +12,7 @@ void engine_trace_step(const char *name);
 #define TRACE_STEP(name) ((void)0)
 #endif
 
-/* Do one step of a chain: false if the packet ends there. */
+/* Run one step of a chain: false if processing ends there. */
 #define STEP(name, request) (TRACE_STEP(name), name(request))
 
 #endif

@@ -60,7 +60,7 @@ static uint64_t *set_of(const struct engine_translation *by, uint64_t page)
 	return by->tlb + TLB_FIRST_SET + 2 * by->tlb_ways * set;
 }
 
-/* Return the place of a page in its set, or the number of ways. */
+/* Return the way of a page in its set, or the number of ways. */
 static uint64_t find_page(const struct engine_translation *by, const uint64_t *set, uint64_t page)
 {
 	uint64_t tag = by->number << TAG_SHIFT | page, way = 0;
@@ -75,7 +75,7 @@ static uint64_t pages_of(uint64_t va, uint64_t length)
 	return ((va + length - 1) >> PAGE_SHIFT) - (va >> PAGE_SHIFT) + 1;
 }
 
-/* Return how many pages, from the first on, are known with the rights `need`. */
+/* Return the number of leading pages that the TLB has with the rights `need`. */
 static uint64_t known_pages(const struct engine_translation *by, uint64_t first, uint64_t pages, uint64_t need)
 {
 	uint64_t count = 0;
@@ -103,7 +103,7 @@ static void put_first(uint64_t *set, uint64_t way, uint64_t tag, uint64_t rights
 	set[1] = rights;
 }
 
-/* Bring pages to the front of their sets; return how many there are. */
+/* Move pages to the front of their sets; return their number. */
 static uint64_t use_pages(const struct engine_translation *by, uint64_t first, uint64_t pages)
 {
 	for (uint64_t page = first; page < first + pages; page++) {
@@ -145,8 +145,8 @@ uint64_t engine_tlb_insert(const struct engine_translation *by, uint64_t first, 
 	return gone;
 }
 
-/* Handle the page faults of a range in the region of `key`, as coyote/mmu.py does: each inserts the pages up to the
- * end, some of which a small TLB may evict again. */
+/* Handle the page faults of a range in the region of `key`, like coyote/mmu.py: each inserts the pages up to the end,
+ * some of which a small TLB may evict again. */
 static void fill_range(const struct engine_translation *by, uint64_t va, uint64_t length, uint64_t need)
 {
 	uint64_t page = va >> PAGE_SHIFT, end = page + pages_of(va, length);
