@@ -1,4 +1,4 @@
-"""``rnic cdi``: give containers of unmodified images a NIC, by a CDI specification or by options of any engine."""
+"""``rnic cdi``: give containers of unmodified images a NIC, with a CDI specification or with options of any engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rnic.runtime.directory import ProcessError
 KIND = "rnic.dev/nic"
 DEVICE = "0"
 VERSION = "0.5.0"
-"""CDI version: the first whose devices may have a number for a name; Podman 4.3 reads it."""
+"""CDI version: the first that allows a number as a device name; Podman 4.3 supports it."""
 LOOPBACK = "127.0.0.1"
 MOST_CAPTURES = 100_000
 
@@ -33,14 +33,14 @@ def default_folder() -> Path:
 
 
 def default_out() -> Path:
-    """Return the specification's path: where engines look first, or a place of this user's own."""
+    """Return the specification's path: where engines look first, or in this user's own directory."""
     if os.geteuid() == 0:
         return Path("/etc/cdi/rnic.json")
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "cdi/rnic.json"
 
 
 def mounts_of(folder: Path, captures: Path | None) -> list[tuple[Path, Path, str]]:
-    """Return what containers get mounted: path here, path there, ``ro`` or ``rw``."""
+    """Return the mounts of a container: host path, container path, ``ro`` or ``rw``."""
     found = [(folder, INSIDE, "ro"), (folder / PRELOAD_FILE, Path("/etc/ld.so.preload"), "ro")]
     return [*found, (captures, CAPTURES_INSIDE, "rw")] if captures else found
 
@@ -58,7 +58,7 @@ def specification(folder: Folder, captures: Path | None) -> dict[str, object]:
 
 
 def options_of(folder: Folder, captures: Path | None) -> str:
-    """Return options of ``docker run`` and ``podman run`` that do the same without CDI."""
+    """Return the equivalent options of ``docker run`` and ``podman run``, without CDI."""
     words = (f"--volume={here}:{there}:{mode}" for here, there, mode in mounts_of(folder.path, captures))
     return " ".join(map(shlex.quote, words))
 
@@ -73,12 +73,14 @@ def options_of(folder: Folder, captures: Path | None) -> str:
     type=click.Path(file_okay=False, path_type=Path),
     help="Record every packet to files in this folder, one for each NIC.",
 )
-@click.option("--options", "as_options", is_flag=True, help="Print options for an engine without CDI; write no file.")
+@click.option(
+    "--options", "as_options", is_flag=True, help="Print options for an engine without CDI, and write no specification."
+)
 def cdi(out: Path | None, folder: Path | None, faults: str | None, captures: Path | None, as_options: bool) -> None:
-    """Write a CDI specification, so that containers of unmodified images have a NIC.
+    """Write a CDI specification that gives containers of unmodified images a NIC.
 
-    Then `podman run --device rnic.dev/nic=0 IMAGE ib_write_bw` runs the image's own program. Each container has a NIC
-    of its own, on the address of its interface. The image needs glibc and nothing of rnic.
+    Then `podman run --device rnic.dev/nic=0 IMAGE ib_write_bw` runs the image's own program. Each container has its own
+    NIC, on the address of its interface. The image needs glibc, but no part of rnic.
     """
     settings = {}
     rules = fault_rules(faults)
@@ -107,7 +109,7 @@ def cdi(out: Path | None, folder: Path | None, faults: str | None, captures: Pat
 @click.command("cdi-check", hidden=True)
 @click.argument("glibc", type=int)
 def cdi_check(glibc: int) -> None:
-    """For container engines, as a hook: refuse an image whose programs cannot load the libraries."""
+    """Hook for container engines: refuse an image whose programs cannot load the libraries."""
     try:
         bundle = Path(json.load(sys.stdin)["bundle"])
         root = json.loads((bundle / "config.json").read_text(encoding="utf-8"))["root"]["path"]
@@ -118,10 +120,10 @@ def cdi_check(glibc: int) -> None:
 
 
 def container_devices() -> list[dict[str, object]]:
-    """Return the devices of a NIC process that a container's program starts: by variables, or the interface's address.
+    """Return the devices for a NIC process started in a container: from variables, or on the interface's address.
 
     Raises:
-        ProcessError: a variable is wrong, or no file for the recording can be made.
+        ProcessError: a variable is invalid, or no capture file can be created.
     """
     addresses = os.environ.get("RNIC_ADDR", "").split() or [own_address(local_addresses())]
     port = os.environ.get("RNIC_PORT")
@@ -141,14 +143,14 @@ def container_devices() -> list[dict[str, object]]:
 
 
 def own_address(addresses: list[str]) -> str:
-    """Return the address that other containers reach: the first that is neither loopback nor of link scope."""
+    """Return the address that other containers can reach: the first that is neither loopback nor link-local."""
     parsed = [ipaddress.ip_address(each.partition("%")[0]) for each in addresses]
     useful = [each for each in parsed if not each.is_loopback and not each.is_link_local]
     return str(min(useful, key=lambda each: each.version)) if useful else LOOPBACK
 
 
 def new_capture(folder: Path) -> str:
-    """Return the path of a new file in a folder that containers share, by the container's name.
+    """Return the path of a new file, named after the container, in a folder that containers share.
 
     Raises:
         ProcessError: none can be made.

@@ -1,7 +1,7 @@
-"""Make the folder that containers get: the libraries, and a Python with rnic for the NIC process they start.
+"""Make the folder mounted in containers: the libraries, and a Python with rnic for the NIC process.
 
-Programs in a container use its own C library; the NIC process brings one along. So its Python, every library that this
-needs, and the dynamic linker lie in the folder, and the image needs none of them.
+Programs in a container use the container's C library; the NIC process uses one from the folder. The folder holds its
+Python, all libraries that Python needs, and the dynamic linker, so the image needs none of them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ INSIDE = Path("/opt/rnic")
 """Path of the folder in a container."""
 LIBRARIES_INSIDE = INSIDE / "libraries"
 PACKAGES_INSIDE = INSIDE / "packages"
-"""Packages have a directory of their own, which ``PYTHONPATH`` names: Debian's Python has no ``site-packages``."""
+"""Directory of packages, named by ``PYTHONPATH``: Debian's Python has no ``site-packages``."""
 PRELOADED = ("libibverbs.so.1", "librdmacm.so.1", PATHS_LIBRARY)
-"""Libraries that ``/etc/ld.so.preload`` names: a library of the same SONAME in the image is then not loaded."""
+"""Libraries that ``/etc/ld.so.preload`` names: the image's own library of the same SONAME is then not loaded."""
 CAPTURES_INSIDE = Path("/run/rnic-captures")
 PRELOAD_FILE = "ld.so.preload"
 PACKAGES = ("click", "isal")
-"""Packages of others that the NIC process imports; those that are not installed are left out."""
+"""Third-party packages that the NIC process imports; those not installed are left out."""
 ROOMS_LEFT_OUT = ("abi/lib", "abi/src", "conform", "coyote", "gateware", "judge", "paxi", "rclink", "sim", "testing")
 STDLIB_LEFT_OUT = (
     *("idlelib", "lib-dynload", "tkinter", "turtledemo", "lib2to3", "ensurepip", "distutils", "pydoc_data", "unittest"),
@@ -42,18 +42,18 @@ STDLIB_LEFT_OUT = (
 MODULES_LEFT_OUT = re.compile(
     r"(_test|xx|_xx|_tkinter|_sqlite3|_curses|_dbm|_gdbm|_ssl|_hashlib|_codecs_|nis|readline|ossaudiodev|_ctypes_test)"
 )
-"""Compiled modules of the standard library that the NIC process does without; some need large libraries."""
+"""Compiled modules of the standard library that the NIC process does not need; some need large libraries."""
 _GLIBC_VERSION = re.compile(rb"GLIBC_2\.(\d+)\0")
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder that was made.
+    """The result of :func:`make_folder`.
 
     Args:
         path: where it is.
         files: number of its files.
-        bytes: their size together.
+        bytes: their total size.
         glibc: minor version of the oldest glibc 2 with which programs can load the libraries.
     """
 
@@ -64,14 +64,14 @@ class Folder:
 
 
 def make_folder(path: Path, settings: dict[str, str]) -> Folder:
-    """Make the folder anew. Containers that run keep the one that they have.
+    """Make a new folder. Running containers keep the old one.
 
     Args:
         path: where to make it.
-        settings: variables of the NIC process, such as ``RNIC_FAULTS``; a variable of the container goes before them.
+        settings: variables of the NIC process, such as ``RNIC_FAULTS``; variables of the container override them.
 
     Raises:
-        ProcessError: the libraries were not built, or this Python is not one for glibc; the message has a remedy.
+        ProcessError: the libraries were not built, or this Python is not built for glibc; the message has a remedy.
         OSError: it cannot be written.
     """
     libraries = library_directory()
@@ -132,7 +132,7 @@ def _copy_python(new: Path) -> None:
 
 
 def _copy_modules(new: Path, source: Path, target: Path, left_out: tuple[str, ...]) -> None:
-    """Copy compiled modules, and byte code of the others: nothing can be written in the container."""
+    """Copy compiled modules, and bytecode of the others, since the container cannot write any."""
     for place, folders, files in os.walk(source):
         folders[:] = sorted(
             each for each in folders if not _is_left_out(Path(place, each).relative_to(source), left_out)
@@ -176,7 +176,7 @@ def _copy_libraries(new: Path, linker: str) -> None:
 
 
 def oldest_glibc(library: Path) -> int:
-    """Return the minor version of the oldest glibc 2 that has every symbol of a library."""
+    """Return the minor version of the oldest glibc 2 that has all symbols a library needs."""
     return max((int(found) for found in _GLIBC_VERSION.findall(library.read_bytes())), default=0)
 
 
@@ -190,11 +190,11 @@ def glibc_of(root: Path) -> Iterator[int]:
 
 
 def why_not(root: Path, glibc: int) -> str:
-    """Return why programs of an image cannot load the libraries, in words; empty if they can, or if it is unknown.
+    """Return a message why programs of an image cannot load the libraries; empty if they can, or if that is unknown.
 
     Args:
         root: root file system of the container.
-        glibc: minor version of the oldest glibc 2 that will do.
+        glibc: minor version of the oldest glibc 2 that works.
     """
     found = list(glibc_of(root))
     if not found and any(root.glob("lib/ld-musl-*")):

@@ -1,4 +1,4 @@
-"""``rnic check``: checks captures for packets that break rules of RoCEv2."""
+"""``rnic check``: check captures for packets that break rules of RoCEv2."""
 
 from __future__ import annotations
 

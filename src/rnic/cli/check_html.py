@@ -33,7 +33,7 @@ class Page:
     """Findings of one file, and the packets around the first of each kind.
 
     Args:
-        again: reads the file once more, for those packets.
+        again: reads the file again, to get those packets.
         port: UDP port of RoCEv2.
     """
 

@@ -52,11 +52,11 @@ class _Growing(io.RawIOBase):
 
 @contextlib.contextmanager
 def opened(name: str, follow: bool = False) -> Iterator[BinaryIO]:
-    """Open a capture file, decompressed if it is gzip; ``-`` is standard input.
+    """Open a capture file, decompressing gzip; ``-`` is standard input.
 
     Args:
         name: path.
-        follow: at its end wait for more.
+        follow: at its end, wait for more data.
 
     Raises:
         CaptureError: it cannot be opened.

@@ -20,19 +20,19 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "fault": ("rnic.cli.fault", "Inject a fault into a running NIC: port down, device gone, errors."),
         "doctor": ("rnic.cli.doctor", "Check whether programs can run on this NIC, and show remedies."),
     },
-    "Look at a running NIC": {
+    "Inspect a running NIC": {
         "devinfo": ("rnic.cli.devinfo", "Show devices, limits and the port."),
         "top": ("rnic.cli.top", "Watch objects, queue pairs and rates."),
         "qp": ("rnic.cli.inspect", "List queue pairs, or show one."),
         "cq": ("rnic.cli.inspect", "Show a completion queue."),
         "regs": ("rnic.cli.inspect", "Show all registers."),
         "counters": ("rnic.cli.inspect", "Show all counters."),
-        "trace": ("rnic.cli.trace", "Write the stages of operations as a trace for Perfetto."),
+        "trace": ("rnic.cli.trace", "Trace the stages of operations, for Perfetto."),
         "wireshark": ("rnic.cli.wireshark", "Install capture interfaces and a findings plugin for Wireshark."),
         "extcap": ("rnic.cli.extcap", "Answer Wireshark's extcap calls."),
-        "web": ("rnic.cli.web", "Serve a local page, with JSON and Prometheus metrics."),
+        "web": ("rnic.cli.web", "Serve a local web page, JSON and Prometheus metrics."),
     },
-    "Judge packets and peers": {
+    "Check packets and peers": {
         "decode": ("rnic.cli.decode", "Show every packet of a capture."),
         "check": ("rnic.cli.check", "Check captures against the rules of RoCEv2."),
         "conform": ("rnic.cli.conform", "Run packet scripts against a RoCEv2 peer and report the rules it follows."),
@@ -43,10 +43,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "pingpong": ("rnic.cli.pingpong", "Exchange messages with a peer, as ibv_rc_pingpong does."),
         "rclink": ("rnic.cli.rclink", "Exchange messages with a peer over RC Link."),
         "coyote": ("rnic.cli.coyote", "Run Coyote's perf_rdma between two processes."),
-        "paxi": ("rnic.cli.paxi", "Read and write another chip's memory as on an AXI bus."),
+        "paxi": ("rnic.cli.paxi", "Access another chip's memory as over an AXI bus."),
     },
     "Simulate": {
-        "sim": ("rnic.cli.sim", "Run a network of NICs in virtual time: topology, workload, congestion."),
+        "sim": ("rnic.cli.sim", "Simulate a network of NICs in virtual time: topology, workload, congestion."),
     },
     "Hardware": {
         "gateware": ("rnic.cli.gateware", "Simulate the descriptor engine, or write it as Verilog."),
@@ -58,8 +58,8 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
 HIDDEN = {
-    "again": ("rnic.cli.exec", "Start the NIC process again, for the libraries."),
-    "cdi-check": ("rnic.cli.cdi", "Refuse an image, for container engines."),
+    "again": ("rnic.cli.exec", "Restart the NIC process (used by the C libraries)."),
+    "cdi-check": ("rnic.cli.cdi", "Refuse unsuitable images (hook of container engines)."),
 }
 
 

@@ -254,7 +254,7 @@ def _bench(
 
 
 def _serve(addr: str, port: int) -> None:
-    """Act as the agent for one tester after the other."""
+    """Act as the agent, for one tester after another."""
     with Context(addr=addr) as ctx, listen_socket(addr, port) as listener:
         ctx.runtime.start()  # the device responds even while no call polls
         click.echo(f"agent of {addr} listens on TCP port {listener.getsockname()[1]}")

@@ -1,4 +1,4 @@
-"""``rnic decode``: shows packets of capture files, one per line, with all headers by name, or as a ladder diagram."""
+"""``rnic decode``: show packets of capture files, one per line, with all headers, or as a ladder diagram."""
 
 from __future__ import annotations
 

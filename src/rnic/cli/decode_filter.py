@@ -26,7 +26,7 @@ _MARKS = {
     "acknowledged, not in the capture": "names what is not in the capture",
     "new connections on used numbers": "new connection",
 }
-"""Facts of a judge that describe the packet for which they were noted."""
+"""Facts of the judge that describe a single packet."""
 
 
 class Follower:

@@ -1,4 +1,4 @@
-"""Restore packets as they were sent if the recorder changed them; the ICRC shows what was changed."""
+"""Restore packets that the recorder changed to what was sent; the ICRC shows what was changed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Recorded:
     """Undoes the changes that the recorder of one capture made.
 
     Args:
-        again: reads the capture once more, for where source ports may have been rewritten.
-        dissect: takes one of its frames apart.
+        again: reads the capture again, to detect rewritten source ports.
+        dissect: dissects one frame.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class Recorded:
         self._ports: SourcePorts | None = None
 
     def packets(self, frame: Frame) -> Iterator[tuple[Frame, str]]:
-        """Yield the packets in a frame, each with a remark about it."""
+        """Yield the packets in a frame, each with a remark."""
         if frame.kind != ROCE or frame.icrc_ok is not False or not isinstance(frame.flow, Flow):
             yield frame, ""
             return
@@ -48,7 +48,7 @@ class Recorded:
             yield frame, ""
 
     def _agreed(self, frame: Frame) -> int | None:
-        """Return the source port that packets of the flow agree on."""
+        """Return the source port that fits the ICRCs of the flow's packets."""
         if self._port(frame) is None:
             return None
         if self._ports is None:

@@ -38,7 +38,7 @@ LONGEST_SOCKET_PATH = 107
 """Bytes of a Unix socket's path (``sun_path`` of unix(7), without its NUL)."""
 PROBE_SECONDS = 30
 CONTAINER_VARIABLE = "container"
-"""Environment variable by which engines and systemd tell what they are."""
+"""Environment variable in which container engines and systemd name themselves."""
 CONTAINER_FILES = {"run/.containerenv": "Podman", ".dockerenv": "Docker"}
 YAMA = {
     "0": "programs of one user may look into each other",
@@ -67,19 +67,19 @@ if call(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0) != 8:
     found["process_vm_readv"] = ctypes.get_errno()
 print(json.dumps(found))
 """
-"""A program beside it, as the NIC process is beside a program: prints the errno of each way to read that is refused."""
+"""A second program, in the role of the NIC process: prints the errno of each refused way to read."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Args:
-        name: what was looked at, in a word or two.
+        name: name of the check, in a word or two.
         level: ``ok``, ``note`` or ``fails``.
-        found: what is there.
-        consequence: what follows for programs; empty if nothing does.
-        remedy: what to do; empty if nothing is to be done.
+        found: observed state.
+        consequence: effect on programs; empty if there is none.
+        remedy: what to do; empty if nothing is needed.
     """
 
     name: str
@@ -95,14 +95,14 @@ class Finding:
 
 
 def setting(path: str, root: Path = ROOT) -> str:
-    """Return the text of a file of the kernel, such as ``proc/sys/net/core/rmem_max``; empty if there is none."""
+    """Return the text of a kernel file, such as ``proc/sys/net/core/rmem_max``; empty if it does not exist."""
     with contextlib.suppress(OSError):
         return (root / path).read_text(errors="replace").strip()
     return ""
 
 
 def kernel(system: str = platform.system()) -> Finding:
-    """Return which system this is."""
+    """Return the finding on the operating system."""
     found = f"{system} {platform.release()} {platform.machine()}"
     if system != "Linux":
         return Finding(
@@ -116,7 +116,7 @@ def kernel(system: str = platform.system()) -> Finding:
 
 
 def libc(found: str | None = None) -> Finding:
-    """Return the C library of this Python, for which rnic's libraries are made."""
+    """Return the finding on this Python's C library; rnic's libraries need glibc."""
     if found is None:
         with contextlib.suppress(ValueError, OSError, AttributeError):
             found = os.confstr("CS_GNU_LIBC_VERSION")
@@ -132,7 +132,7 @@ def libc(found: str | None = None) -> Finding:
 
 
 def compiled() -> Finding:
-    """Return whether the engine is there."""
+    """Return the finding on the C engine."""
     absent = sorted(name for name, there in twins.in_use.items() if not there)
     if absent:
         return Finding(
@@ -146,7 +146,7 @@ def compiled() -> Finding:
 
 
 def libraries(directory: Path | None = None) -> Finding:
-    """Return whether ``libibverbs.so.1`` was built; ``directory`` is the package's own or that of RNIC_LIBRARIES."""
+    """Return the finding on ``libibverbs.so.1``; ``directory`` is the package's own or that of RNIC_LIBRARIES."""
     directory = directory or Path(os.environ.get("RNIC_LIBRARIES") or LIBRARIES)
     if not (directory / "libibverbs.so.1").exists():
         first = "" if find_compiler() else "install gcc, then "
@@ -161,13 +161,13 @@ def libraries(directory: Path | None = None) -> Finding:
 
 
 def compiler() -> Finding:
-    """Return the C compiler."""
+    """Return the finding on the C compiler."""
     found = find_compiler()
     return Finding("compiler", OK, found or "none", "" if found else "needed only to build what a wheel has already")
 
 
 def buffers(root: Path = ROOT) -> Iterator[Finding]:
-    """Open a NIC's socket, and yield what the kernel grants it."""
+    """Open a NIC's socket, and yield findings on its buffers."""
     try:
         link = UdpLink(LOOPBACK, 0)
     except (LinkError, OSError) as error:
@@ -194,7 +194,7 @@ def buffers(root: Path = ROOT) -> Iterator[Finding]:
 
 
 def directory() -> Finding:
-    """Return the runtime directory and what runs in it."""
+    """Return the finding on the runtime directory and its NIC process."""
     try:
         place = runtime_directory()
     except ProcessError as error:
@@ -235,7 +235,7 @@ def ports() -> Iterator[Finding]:
 
 
 def bypass() -> Finding:
-    """Return whether programs may run the data path themselves."""
+    """Return the finding on whether programs may run the data path themselves."""
     why = kernel_bypass(LOOPBACK)
     if why.startswith("not here: "):
         return Finding("bypass", NOTE, why.removeprefix("not here: "), "the NIC process runs the data path, slower", "")
@@ -243,13 +243,13 @@ def bypass() -> Finding:
 
 
 def yama(root: Path = ROOT) -> Finding:
-    """Return yama's rule; what follows from it is measured by :func:`memory`."""
+    """Return yama's setting; :func:`memory` measures its effect."""
     scope = setting("proc/sys/kernel/yama/ptrace_scope", root)
     return Finding("yama", OK, f"ptrace_scope {scope}" if scope else "not in this kernel", YAMA.get(scope, ""))
 
 
 def seccomp(root: Path = ROOT) -> Finding:
-    """Return whether a filter of system calls is active."""
+    """Return the finding on a system call filter."""
     status = dict(line.partition(":")[::2] for line in setting("proc/self/status", root).splitlines())
     filters = status.get("Seccomp", "").strip()
     if filters in ("", "0"):
@@ -258,7 +258,7 @@ def seccomp(root: Path = ROOT) -> Finding:
 
 
 def probe() -> dict[str, int]:
-    """Let one program read another beside it, as the NIC process does; return errno by what was refused."""
+    """Let one process read another, as the NIC process reads programs; return the errno of each refused access."""
     python = [sys.executable, "-I", "-S", "-c"]
     with subprocess.Popen([*python, TARGET], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as target:
         assert target.stdin is not None
@@ -271,7 +271,7 @@ def probe() -> dict[str, int]:
 
 
 def memory(refused: dict[str, int] | None = None) -> Iterator[Finding]:
-    """Yield how the NIC process may reach the memory of programs; ``refused`` is what :func:`probe` says."""
+    """Yield findings on how the NIC process can access programs' memory; ``refused`` is the result of :func:`probe`."""
     if refused is None:
         try:
             refused = probe()
@@ -303,7 +303,7 @@ def memory(refused: dict[str, int] | None = None) -> Iterator[Finding]:
 
 
 def shared_memory() -> Finding:
-    """Return whether files in memory can be made and grown."""
+    """Return the finding on memory files (``memfd_create``): can they be created and grown?"""
     try:
         fd = os.memfd_create("rnic doctor", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except (OSError, AttributeError) as error:
@@ -330,7 +330,7 @@ def shared_memory() -> Finding:
 
 
 def limits(descriptors: tuple[int, int] | None = None, locked: int | None = None) -> Iterator[Finding]:
-    """Yield the limits of descriptors and locked memory; by default this process's own."""
+    """Yield findings on the limits of descriptors and locked memory, by default of this process."""
     import resource  # noqa: PLC0415 - not on every system
 
     soft, hard = descriptors or resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -351,7 +351,7 @@ def limits(descriptors: tuple[int, int] | None = None, locked: int | None = None
 
 
 def container(root: Path = ROOT) -> Finding:
-    """Return what this process runs in."""
+    """Return the finding on the container that this process runs in."""
     kind = next((name for path, name in CONTAINER_FILES.items() if (root / path).exists()), "")
     if not kind and "KUBERNETES_SERVICE_HOST" in os.environ:
         kind = "Kubernetes"
@@ -381,7 +381,7 @@ def inside() -> Finding | None:
 
 
 def own_python() -> Finding:
-    """Return the Python, and where the ``rnic`` command is."""
+    """Return the finding on Python and the ``rnic`` command."""
     command = shutil.which("rnic")
     found = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
     if command is None:

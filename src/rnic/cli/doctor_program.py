@@ -1,4 +1,4 @@
-"""Check a program for ``rnic doctor -- PROGRAM``: would it load rnic's libraries, and what prevents it?"""
+"""Check for ``rnic doctor -- PROGRAM`` whether a program would load rnic's libraries."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ OURS = ("libibverbs.so.1", "librdmacm.so.1")
 PROVIDERS = re.compile(r"lib(mlx[45]|efa|hns|mana)\.so")
 """Libraries for the direct verbs of a vendor's devices."""
 BUNDLED = re.compile(r"lib(ibverbs|rdmacm)-[0-9a-f]{8,}\.so")
-"""Name that auditwheel gives a library that it puts into a wheel."""
+"""File name that auditwheel gives a bundled library."""
 GLIBC = re.compile(r"ld-linux[\w.-]*\.so\.\d|ld64?\.so\.\d")
 """File name of glibc's dynamic linkers."""
 MOST_SCRIPTS = 4
-"""Scripts whose interpreters are scripts, as in the kernel."""
+"""Most nested script interpreters, as in the kernel."""
 
 
 def program_findings(program: str, libraries: Path | None = None) -> Iterator[Finding]:
@@ -33,7 +33,7 @@ def program_findings(program: str, libraries: Path | None = None) -> Iterator[Fi
 
     Args:
         program: path, or a name on PATH.
-        libraries: directory of rnic's libraries; the package's own if it is not given.
+        libraries: directory of rnic's libraries; by default the package's own.
     """
     found = shutil.which(program) or (program if Path(program).is_file() else None)
     if found is None:
@@ -54,7 +54,7 @@ def program_findings(program: str, libraries: Path | None = None) -> Iterator[Fi
 
 
 def interpreter_of(path: str) -> list[str]:
-    """Return the words of a script's first line behind ``#!``; empty for anything else."""
+    """Return the words after ``#!`` in a script's first line; empty for other files."""
     with contextlib.suppress(OSError), open(path, "rb") as file:
         head = file.read(256)
         if head.startswith(b"#!"):
@@ -105,7 +105,7 @@ def file_findings(path: str, elf: Elf | None, libraries: Path) -> Iterator[Findi
 
 
 def rights(path: str) -> Iterator[Finding]:
-    """Yield a finding if the program gains rights at its start: the dynamic linker then ignores ``LD_*``."""
+    """Yield a finding if the program gains privileges when it starts: the dynamic linker then ignores ``LD_*``."""
     status = Path(path).stat()
     gained = []
     if status.st_mode & stat.S_ISUID and status.st_uid != os.geteuid():
@@ -126,7 +126,7 @@ def rights(path: str) -> Iterator[Finding]:
 
 
 def search_path(elf: Elf, path: str) -> Iterator[Finding]:
-    """Yield findings on the search paths in the file."""
+    """Yield findings on RPATH and RUNPATH."""
     origin = str(Path(path).resolve().parent)
     for name, said in (("RPATH", elf.rpath), ("RUNPATH", elf.runpath)):
         if not said:
@@ -142,7 +142,7 @@ def search_path(elf: Elf, path: str) -> Iterator[Finding]:
 
 
 def loaded(path: str, linker: str, libraries: Path) -> Iterator[Finding]:
-    """Yield which libraries a program would load when it starts."""
+    """Yield findings on the libraries that a program would load at its start."""
     try:
         found = list_libraries(linker, path, environment([], Path("/"), libraries))
     except (OSError, subprocess.SubprocessError) as error:

@@ -1,4 +1,4 @@
-"""Read what the dynamic linker reads of a program's file: ELF headers and dynamic section."""
+"""Read the parts of a program's file that the dynamic linker reads: ELF headers and dynamic section."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _MAGIC = b"\x7fELF"
 _EXECUTABLE, _SHARED = 2, 3
 _LOAD, _DYNAMIC, _INTERPRETER, _NOTE = 1, 2, 3, 4
 _HEADER = struct.Struct("<HHIQQQIHHH")
-"""Header of a 64-bit file, from byte 16 on: type, machine, version, entry, segments, sections, flags, sizes, count."""
+"""Header of a 64-bit file, starting at byte 16: type, machine, version, entry, segments, sections, flags, sizes,
+count."""
 _SEGMENT_BYTES = 56
 """Smallest entry of the segment table, in bytes."""
 _PROGRAM_FIELDS = struct.Struct("<IIQQQQ")
@@ -23,15 +24,14 @@ _TAG = struct.Struct("<qQ")
 _NEEDED, _STRINGS, _SONAME, _RPATH, _RUNPATH = 1, 5, 14, 15, 29
 _MOST_BYTES = 4096
 _MOST_STRING_BYTES = 1 << 16
-"""Most bytes read of the string table beyond the place of a name: paths are short, and sizes in the file are not
-trusted."""
+"""Most bytes read of a name in the string table: paths are short, and sizes in the file are not trusted."""
 _FARTHEST = 1 << 40
 """Largest plausible file offset; offsets in the file are not trusted."""
 _LISTED = re.compile(r"^\s*(?P<name>\S+) => (?P<path>not found|\S.*?)(?: \(0x[0-9a-f]+\))?$", re.MULTILINE)
 """Line of ``ld.so --list``."""
 _SECONDS = 30
 _GO = b"\x04\0\0\0"
-"""Length of the name in a note of Go's linker, whose name follows after two more words."""
+"""Length of the name in a Go linker note; the name follows two more words."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,15 @@ class Elf:
     """Facts of an ELF file that matter to its dynamic linker.
 
     Args:
-        bits: 32 or 64. Of a file that is not 64-bit and little-endian nothing else is read.
+        bits: 32 or 64. Nothing else is read unless the file is 64-bit and little-endian.
         machine: ``e_machine``, such as 62 for x86-64 and 183 for aarch64.
         is_program: an executable or a shared object.
         interpreter: path of its dynamic linker, empty for a library or a static program.
-        is_static: no dynamic linker loads it, and it is no library.
+        is_static: it is a program that no dynamic linker loads.
         needed: sonames of the libraries that it is linked to.
         rpath: search path before ``LD_LIBRARY_PATH``; empty if there is a ``runpath``.
         runpath: search path after ``LD_LIBRARY_PATH``.
-        is_go: Go's linker made it.
+        is_go: it was linked by Go's linker.
     """
 
     bits: int = 64
@@ -65,15 +65,15 @@ def looks_static(path: str) -> bool:
     """Return whether a file is a little-endian 64-bit ELF program that no dynamic linker loads; false if that is
     unknown.
 
-    False for scripts: their interpreters are not checked. Also false for the dynamic linker itself, which a user may
-    start with a program as its argument: it is a library, with a SONAME.
+    False for scripts: their interpreters are not checked. Also false for the dynamic linker itself, which has a SONAME;
+    a user may run it with a program as its argument.
     """
     found = read_elf(path)
     return found is not None and found.is_static
 
 
 def read_elf(path: str) -> Elf | None:
-    """Return what an ELF file says of itself; ``None`` if it cannot be read, is damaged, or is none."""
+    """Return the facts of an ELF file; ``None`` if it cannot be read, is damaged, or is not ELF."""
     try:
         with open(path, "rb") as file:
             return _read(file)
@@ -82,15 +82,15 @@ def read_elf(path: str) -> Elf | None:
 
 
 def list_libraries(linker: str, path: str, env: dict[str, str]) -> dict[str, str]:
-    """Return what glibc's dynamic linker would load for a program or library, which is not run.
+    """Return what glibc's dynamic linker would load for a program or library, without running it.
 
     Args:
         linker: path of the dynamic linker.
         path: path of the file.
-        env: whole environment in which it would start.
+        env: complete environment in which it would start.
 
     Returns:
-        Path by name, ``not found`` for what is missing.
+        Path by name, ``not found`` for missing libraries.
     """
     command = [linker, "--list", os.path.abspath(path)]
     done = subprocess.run(
@@ -100,10 +100,10 @@ def list_libraries(linker: str, path: str, env: dict[str, str]) -> dict[str, str
 
 
 def patch_interpreter(path: Path, linker: str) -> None:
-    """Write another path of the dynamic linker into a program's file, in the place of the old one.
+    """Replace the path of the dynamic linker in a program's file.
 
     Raises:
-        ValueError: the new path is longer than the old one, or the file names none.
+        ValueError: the new path is longer than the old one, or the file has none.
     """
     found = read_elf(str(path))
     if found is None or not found.interpreter or len(linker) > len(found.interpreter):

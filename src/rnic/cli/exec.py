@@ -1,7 +1,7 @@
 """``rnic exec -- PROGRAM``: run a program written against libibverbs on this user's NIC process.
 
-The connection that this command makes stays open across the exec. So the NIC process keeps running until the
-program opens its device, and ends once the program and everything it started are gone.
+The connection that this command makes stays open across the exec. So the NIC process keeps running until the program
+opens its device, and exits once the program and all its children are gone.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ def environment(
     library and refuses to start otherwise; it works after these libraries, and an option tells it so.
 
     Args:
-        devices: names of those that it sees.
+        devices: names of the program's devices.
         directory: the runtime directory.
         libraries: directory of rnic's libraries.
         preload: preload libibverbs and librdmacm, too.
-        paths: view of the device paths, if it gets one.
-        sockets: make its TCP sockets rsockets.
+        paths: view of the device paths, if any.
+        sockets: turn its TCP sockets into rsockets.
     """
     env = dict(os.environ)
     env["RNIC_RUNTIME_DIR"] = str(directory)
@@ -88,10 +88,10 @@ def environment(
         ours.append(PATHS_LIBRARY)
     if sockets:
         ours.append(SOCKETS_LIBRARY)
-    # inside another `rnic exec`, some are set already
+    # some are already set inside another `rnic exec`
     theirs = [name for name in re.split("[: ]+", env.get("LD_PRELOAD", "")) if Path(name).name not in ("", *ours)]
     if ours:
-        # blanks and colons separate names: the loader then finds it through LD_LIBRARY_PATH
+        # spaces and colons separate names: the loader then finds it through LD_LIBRARY_PATH
         plain = not re.search("[: ]", str(libraries))
         env["LD_PRELOAD"] = ":".join([*theirs, *(str(libraries / name) if plain else name for name in ours)])
         env["ASAN_OPTIONS"] = ":".join(filter(None, ["verify_asan_link_order=0", os.environ.get("ASAN_OPTIONS")]))
@@ -118,7 +118,7 @@ def rules_by_device(said: tuple[str, ...]) -> dict[str, str | None]:
     """Parse ``DEVICE=RULES`` of the command line, and return the rules by device.
 
     Raises:
-        ProcessError: the text is not of this form, or the file does not exist.
+        ProcessError: the text has another form, or the file does not exist.
     """
     found = {}
     for each in said:
@@ -148,9 +148,9 @@ def device_names(
 
     Args:
         wanted: requested names, by address.
-        listed: its answer to LIST.
+        listed: the NIC process's answer to LIST.
         addresses: addresses in the requested order.
-        port: UDP port of all, ``None`` for 4791, 0 for any free one, which is always a device of its own.
+        port: UDP port of all, ``None`` for 4791, 0 for any free one, which always makes a new device.
     """
     size = attach.LIST_RECORD.size
     records = [listed[at : at + size] for at in range(0, len(listed) - size + 1, size)]
@@ -179,8 +179,8 @@ def default_devices(
 ) -> tuple[tuple[str, ...], int | None]:
     """Return addresses and UDP port of the devices that a program sees if no address is given.
 
-    They are the devices that ``rnic serve`` was told to make, if all are on one port and it is the requested one;
-    otherwise there is one on 127.0.0.1. Any choice but the usual one is reported on stderr.
+    They are the devices of ``rnic serve``, if all are on the requested port; otherwise there is one, on 127.0.0.1. Any
+    unusual choice is reported on stderr.
     """
     served = [each for each in ask(directory, "", "devices") if each["served"]] if connection is not None else []
     ports = {each["udp_port"] for each in served}
@@ -200,7 +200,7 @@ def default_devices(
 
 
 def is_free(address: str, port: int | None) -> bool:
-    """Return whether a device can be made on an address, as far as this process can tell."""
+    """Return whether a device can be created on an address, as far as this process can tell."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.bind((address, ROCE_UDP_PORT if port is None else port))
@@ -216,7 +216,7 @@ class Asked:
     addresses: tuple[str, ...]
     udp_port: int | None
     described: str | None
-    """Their appearance, by a profile."""
+    """Their appearance, from a profile."""
     look: Mapping[str, object]
     rules: str | None
     own_rules: Mapping[str, str | None]
@@ -226,13 +226,13 @@ class Asked:
 
     @property
     def is_plain(self) -> bool:
-        """True if nothing but an address can be wrong with them."""
+        """True if only an address can be invalid."""
         return self.rules is None and not self.own_rules and not any(self.options.values())
 
     def devices(
         self, directory: Path, connection: ProcessConnection | None
     ) -> tuple[list[dict[str, object]], list[str]]:
-        """Return them as ADD takes them, and their names.
+        """Return the devices as arguments of ADD, and their names.
 
         Args:
             directory: the runtime directory.
@@ -271,11 +271,11 @@ def make_devices(
     Args:
         directory: the runtime directory.
         asked: the devices.
-        may_go_on: do not wait until a NIC process that this starts answers.
+        may_go_on: do not wait until a newly started NIC process answers.
 
     Returns:
-        The connection that keeps them, the devices as ADD takes them, their names, and the view of the device paths
-        that the NIC process will make; ``None`` if it has been there.
+        The connection that keeps the devices, the arguments of ADD, their names, and the view of the device paths that
+        the NIC process will make; ``None`` if the NIC process was already running.
 
     Raises:
         ProcessError: the NIC process refuses, or cannot be started.
@@ -453,7 +453,7 @@ def execute(
     env["RNIC_BYPASS"] = str(int(bypass))
     env["RNIC_SHM"] = str(int(shm))
     env["RNIC_EXPLAIN"] = str(int(sys.stderr.isatty() if explain is None else explain))
-    # a port that was chosen as free may be taken by then; a new recording must not overwrite the first
+    # a port that was free may be taken by then; a new recording must not overwrite the first
     again = [each | {"name": name, "capture": None} for each, name in zip(wanted, devices, strict=True)]
     env["RNIC_AGAIN"] = json.dumps(again)
     try:
@@ -462,12 +462,13 @@ def execute(
         found = shutil.which(program[0])
         if error.errno != errno.ENOEXEC or found is None:
             raise
-        os.execve("/bin/sh", ["sh", found, *program[1:]], env)  # a script without #!, which shells and sudo run so
+        # a script without #!: run it with sh, as shells and sudo do
+        os.execve("/bin/sh", ["sh", found, *program[1:]], env)
 
 
 @click.command(hidden=True)
 def again() -> None:
-    """For the libraries: start the NIC process, with the devices that ``rnic exec`` had asked for, or a container's."""
+    """For the C libraries: restart the NIC process with the devices of ``rnic exec``, or those of a container."""
     directory = runtime_directory()
     if "RNIC_AGAIN" in os.environ:
         try:

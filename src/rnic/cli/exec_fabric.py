@@ -1,4 +1,4 @@
-"""``rnic exec --fabric``: a program whose NIC hangs on the switches of a scenario file."""
+"""``rnic exec --fabric``: connect a program's NIC to the switches of a scenario file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 from rnic.runtime.directory import ProcessError
 
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-"""Variables by which launchers tell a process its number, in the order in which they are looked at."""
+"""Variables in which launchers pass a process its rank, in the order of the search."""
 
 
 def fabric_options(command: Any) -> Any:
@@ -22,13 +22,13 @@ def fabric_options(command: Any) -> Any:
             "--slower",
             type=click.IntRange(1),
             envvar="RNIC_SLOWER",
-            help="With --fabric: slow time there down by this factor.  [default: what this machine needs]",
+            help="With --fabric: slow the fabric's time down by this factor.  [default: measured on this machine]",
         ),
         click.option(
             "--host",
             type=click.IntRange(0),
             envvar="RNIC_HOST",
-            help="With --fabric: number of the program's host, from 0 on.  [default: its MPI rank]",
+            help="With --fabric: number of the program's host, starting at 0.  [default: its MPI rank]",
         ),
         click.option(
             "--fabric",
@@ -42,25 +42,24 @@ def fabric_options(command: Any) -> Any:
 
 
 def own_rank(env: Mapping[str, str]) -> int | None:
-    """Return the number that a launcher has given to this process; ``None`` if there is none."""
+    """Return the rank that a launcher gave this process; ``None`` if there is none."""
     return next((int(env[name]) for name in RANKS if env.get(name, "").isdecimal()), None)
 
 
 def place(
     fabric: str, host: int | None, slower: int | None, addresses: tuple[str, ...]
 ) -> tuple[tuple[str, ...], dict[str, object]]:
-    """Return the address of a program's NIC on a fabric, and its options as ADD takes them.
+    """Return the address of a program's NIC on a fabric, and its options for ADD.
 
     Args:
         fabric: the scenario file.
         host: number of its host; ``None`` for the rank of this process.
-        slower: how many times slower than the clock time passes there; ``None`` for what this machine needs, which is
-            said.
-        addresses: addresses that the command line names.
+        slower: factor by which the fabric's time runs slower than the clock; ``None`` for the factor that this machine
+        needs, which is reported. addresses: addresses that the command line names.
 
     Raises:
-        ProcessError: there is no host number, or an address is named as well.
-        OSError, RnicError: the file cannot be read, or is wrong.
+        ProcessError: there is no host number, or an address is given as well.
+        OSError, RnicError: the file cannot be read, or is invalid.
     """
     from rnic.link.base import format_address  # noqa: PLC0415 - few programs need it
     from rnic.sim.fabric import host_address  # noqa: PLC0415
@@ -82,7 +81,7 @@ def place(
 
 
 def said(slower: int) -> str:
-    """Return what is said of slower time."""
+    """Return the message about slower time."""
     return f"time on the fabric is {slower} times slower: programs find rates divided and delays multiplied by it"
 
 

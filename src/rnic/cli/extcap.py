@@ -1,4 +1,4 @@
-"""``rnic extcap``: the devices of the NIC process as capture interfaces of Wireshark (its ``extcap`` command line).
+"""``rnic extcap``: the NIC process's devices as capture interfaces of Wireshark (its ``extcap`` interface).
 
 Wireshark runs the program of this name in its extcap directory, where ``rnic wireshark --install`` writes it: first to
 list interfaces, their link types and options, then to capture to a FIFO. The NIC process passes packets over a socket
@@ -108,7 +108,7 @@ class _Packets(io.RawIOBase):
 
     Args:
         source: this end of the pair of sockets.
-        sink: the output, whose reader may go.
+        sink: the output, whose reader may close it.
         idle: called when nothing has come for a while.
     """
 
@@ -139,7 +139,7 @@ class _Packets(io.RawIOBase):
 
 
 class _StoppedError(Exception):
-    """A signal has come while a write waits for a reader."""
+    """A signal arrived while a write waited for a reader."""
 
 
 class _Output(io.FileIO):
@@ -266,7 +266,7 @@ def extcap(
         row = {"number": "0", "call": "--findings", "display": "Findings of rnic check as comments"}
         click.echo(sentences("arg", {**row, "type": "boolflag", "default": "true"}), nl=False)
     elif extcap_capture_filter:
-        # without --capture, Wireshark takes any output for an error in the filter
+        # without --capture, Wireshark treats any output as an error in the filter
         what = "rnic knows no capture filters: use a display filter"
         if capture:
             raise click.UsageError(f"--extcap-capture-filter {extcap_capture_filter}: {what}")

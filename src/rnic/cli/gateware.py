@@ -84,12 +84,14 @@ def _with_parameters(command: Any) -> Any:
                 "--watchdog", default=1_000_000, show_default=True, help="Reset value of WATCHDOG, in cycles."
             ),
             click.option("--clock-mhz", default=100.0, show_default=True, help="Clock frequency for the constraints."),
-            click.option("--mac-clock-mhz", default=0.0, help="Clock of the MAC; 0 for the engine's."),
-            click.option("--bus-clock-mhz", default=0.0, help="Clock of the memory bus; 0 for the engine's."),
+            click.option("--mac-clock-mhz", default=0.0, help="Clock of the MAC; 0 for the engine's clock."),
+            click.option("--bus-clock-mhz", default=0.0, help="Clock of the memory bus; 0 for the engine's clock."),
             click.option(
                 "--documented-debug", is_flag=True, help="Lay out debug registers as the register document does."
             ),
-            click.option("--documented-cqe", is_flag=True, help="Write CQ entries of document 000's words alone."),
+            click.option(
+                "--documented-cqe", is_flag=True, help="Write CQ entries with only the words of document 000."
+            ),
             click.option("--network/--no-network", default=True, help="Build with MAC ports, or for loopback only."),
             click.option(
                 "--check-address/--any-address", default=True, help="Drop frames for other IP addresses, or take them."
@@ -171,24 +173,33 @@ def _drop_rate(text: str | None) -> float:
 
 @gateware.command(cls=Command, renamed={"--loss": lambda value: ("--faults", f"drop={value}")})
 @click.option(
-    "--size", default="4096", show_default=True, help="Bytes of each WRITE; several, with commas, take turns."
+    "--size",
+    default="4096",
+    show_default=True,
+    help="Bytes of each WRITE; several values, separated by commas, alternate.",
 )
-@click.option("--local-offset", default="0", show_default=True, help="Offset of the source; several take turns.")
-@click.option("--remote-offset", default="0", show_default=True, help="Offset of the destination; several take turns.")
+@click.option("--local-offset", default="0", show_default=True, help="Offset of the source; several values alternate.")
+@click.option(
+    "--remote-offset", default="0", show_default=True, help="Offset of the destination; several values alternate."
+)
 @click.option("--count", default=4, show_default=True, type=click.IntRange(1, MAX_WRITES), help="Number of WRITEs.")
 @click.option("--ring", default=4, show_default=True, type=click.IntRange(2, 4096), help="Entries of each ring.")
-@click.option("--one-at-a-time", is_flag=True, help="Wait for each completion, as the test in the documents does.")
 @click.option(
-    "--two", is_flag=True, help="Connect two engines through their MAC ports; the default is one in loopback."
+    "--one-at-a-time",
+    is_flag=True,
+    help="Wait for each completion before the next WRITE, as the test in the documents does.",
 )
-@faults("Faults of the wire between two: the part of the frames to drop, such as drop=10%.")
 @click.option(
-    "--stalls", default=0.0, type=click.FloatRange(0, 0.95), help="Fraction of the cycles in which a channel stalls."
+    "--two", is_flag=True, help="Connect two engines through their MAC ports; by default, one runs in loopback."
+)
+@faults("Faults of the wire between two engines: fraction of frames to drop, such as drop=10%.")
+@click.option(
+    "--stalls", default=0.0, type=click.FloatRange(0, 0.95), help="Fraction of cycles in which a channel stalls."
 )
 @click.option("--latency", default=0, type=click.IntRange(0, 10_000), help="Latency of memory in cycles.")
 @click.option("--local-window", help="BASE:SIZE from which payloads may be read; by default the payloads' own.")
 @click.option("--window", help="BASE:SIZE to which payloads may be written; by default their targets.")
-@click.option("--base", default="0", show_default=True, help="Offset of all addresses, such as 0x100000000.")
+@click.option("--base", default="0", show_default=True, help="Offset added to all addresses, such as 0x100000000.")
 @click.option("--ddr", metavar="HOST", help="Use memory of another machine, which runs rnic paxi serve, as the DDR.")
 @click.option("--line-gbps", default=0.0, type=click.FloatRange(0, 800), help="With --two: line rate of the MACs.")
 @click.option(
@@ -322,7 +333,7 @@ def package(output: Path, **parameters: Any) -> None:
 @click.option("--log-eqs", default=5, show_default=True, help="log2 of the number of EQs; at most 10.")
 @click.option("--fifo-depth", default=16, show_default=True, help="Depth of each channel's request and answer queues.")
 @click.option("--outstanding", default=16, show_default=True, help="DMA writes in flight.")
-@click.option("--infiniband", is_flag=True, help="Answer frame encapsulation with LIDs.")
+@click.option("--infiniband", is_flag=True, help="Include LIDs in answers about frame encapsulation.")
 def ctxmgt(output: Path, **parameters: Any) -> None:
     """Write CtxMgt, the context manager, as one Verilog file, and its parameters as JSON."""
     params = _gateware("ctxmgt.params")

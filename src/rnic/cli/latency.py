@@ -1,6 +1,7 @@
 """Measure how long operations of a running NIC take, from descriptor fetch to completion, as percentiles.
 
-A tap (:mod:`rnic.runtime.tap`) tells when each began and ended; it exists only while a client asks, and slows the NIC.
+A tap (:mod:`rnic.runtime.tap`) reports when each began and ended; it exists only while a client polls it, and slows the
+NIC.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Latencies:
     """Latencies of one device's queue pairs.
 
     Args:
-        fetch: asks the device for a view, as :func:`rnic.cli.inspect.fetch` does.
+        fetch: requests a view of the device, as :func:`rnic.cli.inspect.fetch` does.
     """
 
     def __init__(self, fetch: Callable[[str], Any]) -> None:

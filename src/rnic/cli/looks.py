@@ -1,4 +1,4 @@
-"""Options for the appearance of devices: names, GID tables, link, place in the machine, and number."""
+"""Options for the appearance of devices: names, GID tables, link, location in the machine, and number."""
 
 from __future__ import annotations
 
@@ -115,8 +115,8 @@ def looks_of(
     """Return the devices that the options describe: an address and a look each.
 
     Args:
-        addresses: those that were named; of one, further ones follow in a row.
-        profile: such as ``8x400g``: sets all others, which given ones replace.
+        addresses: the given addresses; if there is one, the others follow it consecutively.
+        profile: such as ``8x400g``: sets all other options; explicit ones override it.
         name: of the first device.
         gids: kind of GID table.
         rate: Gb/s.

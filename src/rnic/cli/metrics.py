@@ -19,8 +19,8 @@ _QP_GAUGES = {
     "expected_psn": "PSN of the request packet that is expected next.",
 }
 _QP_COUNTERS = {
-    "sent_bytes": "Bytes of the packets that it sent in its turns, from the BTH on.",
-    "came_bytes": "Bytes of the packets that it took, likewise.",
+    "sent_bytes": "Bytes of the packets that it sent, starting with the BTH.",
+    "came_bytes": "Bytes of the packets that it accepted, starting with the BTH.",
 }
 
 

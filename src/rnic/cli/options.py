@@ -1,4 +1,4 @@
-"""Options that several commands share: each has one name and one meaning; old spellings still work, with a hint."""
+"""Options that several commands share: each has one name and one meaning; old spellings still work and print a hint."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def tcp_port(default: int, *, low: int = 0) -> Option:
 
 
 def capture_policy() -> Option:
-    """Return ``--capture-policy``: whether to drop packets or slow programs down if writing is too slow."""
+    """Return ``--capture-policy``: whether to drop packets or slow programs down if the disk is too slow."""
     return click.option(
         "--capture-policy",
         type=click.Choice(("wait", "drop")),
@@ -88,12 +88,12 @@ def capture_policy() -> Option:
 
 
 def snaplen() -> Option:
-    """Return ``--snaplen``: how much of each packet is recorded."""
+    """Return ``--snaplen``: the number of bytes recorded of each packet."""
     return click.option(
         "--snaplen",
         type=click.IntRange(1, 0xFFFF),
         envvar="RNIC_SNAPLEN",
-        help="Record at most this many bytes of each packet, from the BTH on.",
+        help="Record at most this many bytes of each packet, starting with the BTH.",
     )
 
 
@@ -178,14 +178,14 @@ def qpn(number: int) -> str:
 
 
 class ControlName(click.ParamType):  # type: ignore[type-arg] # generic in newer versions alone
-    """The name of a congestion control; ``module:Class`` is also looked for in the current directory."""
+    """The name of a congestion control; ``module:Class`` is also searched in the current directory."""
 
     name = "NAME"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Check that there is such a congestion control."""
         if ":" in value and "/" not in value:
-            value = f"{os.getcwd()}/{value}"  # for the NIC process, which runs elsewhere
+            value = f"{os.getcwd()}/{value}"  # absolute, for the NIC process, which runs in another directory
         try:
             find(value)
         except ValueError as error:

@@ -97,8 +97,8 @@ def paxi() -> None:
 
 @paxi.command("serve")
 @click.option("--size", default=1 << 20, show_default=True, type=number, help="Size of the memory in bytes.")
-@click.option("--readonly", is_flag=True, help="Serve for reading only; answer writes with DECERR.")
-@click.option("--windows", type=click.IntRange(1), help="Exit once this many windows were opened and closed.")
+@click.option("--readonly", is_flag=True, help="Serve read-only memory; answer writes with DECERR.")
+@click.option("--windows", type=click.IntRange(1), help="Exit after this many windows were opened and closed.")
 @click.option("--addr", default="127.0.0.1", show_default=True, help="Local IP address.")
 @tcp_port(DEFAULT_PORT)
 @udp_port("UDP port of the NIC: 4791; 0 for any.")
@@ -108,7 +108,7 @@ def serve_command(
 ) -> None:
     """Serve zeroed memory to windows until interrupted or --windows are done, then print its SHA-256.
 
-    Pages that are never used take no memory.
+    Unused pages take no memory.
     """
     if not 1 <= size <= MAX_SERVED:
         raise click.BadParameter(f"{size}: 1 to {MAX_SERVED}", param_hint="--size")
@@ -142,7 +142,7 @@ def serve_command(
 def check_command(as_json: bool, bursts: int, seed: int | None, **place: Any) -> None:
     """Overwrite the memory that HOST serves with random bursts, and compare every byte with a model.
 
-    Bursts are narrow, unaligned and with holes; some must be refused. Exit status 1 if anything is wrong.
+    Some bursts are narrow, unaligned or sparse, and some must be refused. Exit status 1 if anything is wrong.
     """
     seed = secrets.randbits(32) if seed is None else seed
     with failing("paxi", VerbsError), _open(**place) as window:

@@ -107,7 +107,7 @@ def towards(host: str, port: int) -> tuple[str, str]:
 
     Args:
         host: a name or an address.
-        port: TCP port that will be dialled there, for messages.
+        port: TCP port to which the caller will connect, for messages.
 
     Raises:
         ExchangeError: no such host, or no route to it.

@@ -43,11 +43,11 @@ TESTS = tuple(f"{operation}_{kind}" for operation in OPERATIONS for kind in ("bw
 DEFAULT_PORT = 18515
 ALL_SIZES = tuple(1 << shift for shift in range(1, 24))
 _LAT_DEPTH = 64
-"""Least depth of latency tests: they request a completion only now and then, and their rings hold the rest."""
+"""Least depth of latency tests: they request few completions, and their rings hold the other requests."""
 LARGEST = 1 << 30
 MOST_QPS = 1024
 _BYTES_PER_ROW = 256 << 20
-"""Bytes that a bandwidth row transfers, roughly, unless ``--iters`` is given."""
+"""Approximate bytes that a bandwidth row transfers, unless ``--iters`` is given."""
 
 BW_COLUMNS = (
     ("bytes", "#bytes", "d"),
@@ -92,7 +92,7 @@ def row_line(test: str, row: Row) -> str:
 
 
 def iterations_for(test: str, size: int) -> int:
-    """Return the default iterations for a size: enough to be steady, few enough to be quick."""
+    """Return the default iterations for a size: enough for stable results, few enough to be quick."""
     if test.endswith("_lat"):
         return 1_000 if size <= 65_536 else 100
     return max(20, min(5_000, _BYTES_PER_ROW // size))
@@ -139,19 +139,19 @@ def serve(line: Line, addr: str, udp_port: int | None, attach: bool = False) -> 
 
 
 def _explain(line: Line, words: str) -> None:
-    """Tell the peer why this side closes, if it still listens."""
+    """Tell the peer, if it still listens, why this side closes."""
     with suppress(PeerError):
         line.send(error=words)
 
 
 @contextmanager
 def own_peer(addr: str, attach: bool = False, clients: int = 1) -> Iterator[tuple[str, int]]:
-    """Start a passive side in a process of its own, for N clients one after another; yield its host and TCP port."""
+    """Start a passive side in a separate process, for N clients in turn; yield its host and TCP port."""
     command = [sys.executable, "-m", "rnic.cli", "perf", "write_bw", "--listen", "--addr", addr, "--port", "0"]
     command += ["--nic-process"] if attach else ["--udp-port", "0"]
     command += ["--clients", str(clients)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    # With a NIC process there are three processes, and the scheduler places them best.
+    # with a NIC process there are three processes: leave placement to the scheduler
     restore = _nothing if attach else _keep_apart(process.pid)
     try:
         assert process.stdout is not None
@@ -274,7 +274,7 @@ def plot(series: Mapping[str, list[Row]], kind: str, title: str, path: Path) -> 
     Args:
         series: rows of each line, by its label.
         kind: ``bw`` or ``lat``.
-        title: above the picture.
+        title: title of the plot.
         path: file to write.
     """
     import matplotlib as mpl  # noqa: PLC0415 - an optional extra, slow to load

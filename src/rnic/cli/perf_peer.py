@@ -57,8 +57,8 @@ class Endpoint:
         addr: local IP address.
         udp_port: UDP port, ``None`` for 4791, 0 for any.
         service: ``RC``, ``UC`` or ``UD``.
-        size: largest message in bytes; the buffer holds it twice: what is sent, and what arrives.
-        depth: work requests outstanding of each queue pair.
+        size: largest message in bytes; the buffer has one half for sending and one for receiving.
+        depth: outstanding work requests of each queue pair.
         mtu: path MTU in bytes, 0 for the port's.
         capture: pcapng file to record this end's packets in.
         attach: a device of this user's NIC process instead of one in this process.
@@ -185,7 +185,7 @@ class Endpoint:
         """Drive the NIC until ``done()`` is true: spin for a while, then sleep on the socket.
 
         Raises:
-            PeerError: the time is over, or the peer closed the connection.
+            PeerError: the time is up, or the peer closed the connection.
         """
         progress = self.driver.progress
         idle = 0
@@ -229,7 +229,7 @@ def open_capture(path: Path) -> BinaryIO:
 
 
 def dial(host: str, port: int, timeout_s: float = 10.0) -> Line:
-    """Connect to the line of ``rnic perf --listen``."""
+    """Connect to the TCP line of ``rnic perf --listen``."""
     try:
         return Line(socket.create_connection((host, port), timeout=timeout_s))
     except OSError as error:

@@ -23,7 +23,7 @@ OPERATIONS = ("write", "read", "send", "atomic")
 _WR = {"write": op.WR_WRITE, "read": op.WR_READ, "send": op.WR_SEND, "atomic": op.WR_FETCH_ADD}
 _SIGNAL_EVERY = 32
 _COMPLETIONS_A_DEPTH = 4
-"""Signaled completions per send queue depth; each also completes the messages before it. perftest requests one in a
+"""Signaled requests per send queue depth; each completion also covers the messages before it. perftest signals one in a
 hundred."""
 _WARM_UP = 16
 _RESEND = 20
@@ -50,7 +50,8 @@ class Peak:
         """Notes the post of a message, at a time in seconds."""
 
     def completed(self, count: int, now: float) -> None:
-        """Note ``count`` completed messages: the run that ends with the last of them is the fastest of theirs."""
+        """Note ``count`` completed messages: of the runs that end with one of them, the one ending with the last is the
+        fastest."""
         self._completed += count
         ended = min(count, self._completed - self.length + 1)
         if ended > 0:
@@ -117,7 +118,7 @@ class Run:
         }
 
     def serve_bandwidth(self, message: dict[str, Any]) -> None:
-        """Run the passive side of one row: serve until the active side asks for the verdict."""
+        """Run the passive side of one row, until the active side asks for the verdict."""
         end = self.end
         size = int(message["size"])
         self._prepare_passive(size)
@@ -179,7 +180,7 @@ class Run:
         }
 
     def serve_latency(self, message: dict[str, Any]) -> None:
-        """Run the passive side: answer each ping, or only keep the NIC running."""
+        """Run the passive side: answer each ping, or just drive the NIC."""
         size = int(message["size"])
         self._prepare_passive(size)
         if self.operation == "send":
@@ -316,7 +317,7 @@ class Run:
                     end.wait(self._arrived, timeout_s=30)
 
     def _settle(self) -> None:
-        """Let outstanding requests complete, so that nothing of this row is left for the next."""
+        """Complete outstanding requests before the next row."""
         deadline = time.monotonic() + 10
         requester_idle = self._requester_idle
         while not requester_idle() and time.monotonic() < deadline:

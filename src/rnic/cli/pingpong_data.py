@@ -1,4 +1,4 @@
-"""Data of ping-pong messages, and the data that must come back."""
+"""Data of ping-pong messages, and checks of the returned data."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Echo:
     client is rnic and does the checking: the server returns the client's own messages.
 
     Args:
-        rng: makes the messages.
+        rng: generates the messages.
         queues: number of queue pairs. The peer has one buffer for all of them: with more than one, all messages
             hold the same bytes.
         serving: whether the peer speaks first.

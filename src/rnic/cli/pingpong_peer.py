@@ -47,7 +47,8 @@ _BATCH = 16
 _SPINS = 300
 _NAP_S = 0.001
 _ACK_TIMEOUT = 17
-"""Code for 0.54 s. The probe finds losses sooner; a shorter timeout floods a slow peer with retries of many QPs."""
+"""Code for 0.54 s. The tail-loss probe detects losses sooner; a shorter timeout floods a slow peer with retries of many
+QPs."""
 _QUIET_S = 0.25
 """Seconds of silence after which a side assumes that its last ACK arrived, if the peer does not say so."""
 
@@ -204,7 +205,7 @@ class Side:
         Args:
             data: fills and checks them.
             first: whether this side sends the first one.
-            line: TCP line on which the peer tells when it is done, if there is one.
+            line: TCP line on which the peer reports that it is done, if there is one.
 
         Raises:
             PeerError: wrong data, a completion in error, or a peer that is silent or gone.
@@ -278,7 +279,7 @@ class Side:
                 watch.wait(self.ctx.driver.filenos(), _NAP_S)
 
     def _linger(self, watch: Watch) -> None:
-        """Wait until the peer has the last ACK: it says so, or nothing arrives for a while."""
+        """Wait until the peer has the last ACK: it reports that, or nothing arrives for a while."""
         runtime = self.ctx.driver
         if watch.line is not None:
             watch.line.send(done=True)
@@ -300,7 +301,7 @@ class Side:
 
 
 class Watch:
-    """Monitors the peer while this side waits: whether it closed, and how long it is silent."""
+    """Monitors the peer while this side waits: whether it closed, and how long it has been silent."""
 
     def __init__(self, line: Line | None, timeout_s: float) -> None:
         self.line = line

@@ -137,7 +137,7 @@ class RcLinkSide:
         Args:
             data: fills and checks them.
             first: whether this side sends the first one.
-            line: TCP line on which the peer tells when it is done.
+            line: TCP line on which the peer reports that it is done.
 
         Raises:
             PeerError: the data is wrong, or the peer is silent or gone.

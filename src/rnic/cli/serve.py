@@ -75,7 +75,7 @@ _begun: set[str] = set()
 
 
 def report_capture(path: str, error: OSError) -> None:
-    """Log one line: a recording has ended before its link."""
+    """Log that a recording ended before its link."""
     LOGGER.warning("capture file %s: %s: recording has ended, all else goes on", path, error.strerror or error)
 
 
@@ -86,13 +86,13 @@ def make_runtime(address: str, port: int | None, options: dict[str, object]) -> 
         address: local IP address.
         port: UDP port; ``None`` for 4791, 0 for any free one.
         options: ``faults`` is a script (JSON text of a list of rules), ``capture`` a path, ``name`` the device's,
-            ``profile`` and ``parameters`` those of the core that it stands for, ``source_ports`` how many there are,
+            ``profile`` and ``parameters`` those of the core that it models, ``source_ports`` their number,
             ``congestion`` a mode of :class:`~rnic.cc.settings.CongestionSettings`, ``non_rdma_port`` the UDP port of
             the non-RDMA channel.
 
     Raises:
         VerbsError: a profile, parameter or mode does not exist, or a value is out of range.
-        ProcessError: the fault script is bad, or the file cannot be written.
+        ProcessError: the fault script is invalid, or the file cannot be written.
         LinkError: the address is not local, or its port is taken.
     """
     parameters: Any = options.get("parameters") or {}
@@ -110,7 +110,7 @@ def make_runtime(address: str, port: int | None, options: dict[str, object]) -> 
         counters = Counters()
         wanted = ROCE_UDP_PORT if port is None else port
         link = socket_link = UdpLink(address, wanted, source_ports=source_ports, counters=counters)
-        socket_link.lends = False  # it serves many programs, and must not hold what one of them made it open
+        socket_link.lends = False  # it serves many programs: do not keep a FIFO open for one of them
         make = partial(runtime_on, counters=counters)
     with contextlib.ExitStack() as undo:
         undo.callback(lambda: link.close())  # noqa: PLW0108 - the outermost link by then
@@ -161,7 +161,7 @@ def make_runtime(address: str, port: int | None, options: dict[str, object]) -> 
 
 
 def _on_fabric(port: int | None, options: Mapping[str, Any]) -> tuple[Link, Counters, Callable[..., Runtime]]:
-    """Return the link, counters and maker of a NIC that hangs on a simulated fabric.
+    """Return the link, counters and factory of a NIC on a simulated fabric.
 
     Raises:
         ProcessError: another UDP port is asked for.
@@ -177,7 +177,7 @@ def _on_fabric(port: int | None, options: Mapping[str, Any]) -> tuple[Link, Coun
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the descriptor limit to this user's maximum: every program needs some."""
+    """Raise the descriptor limit to this user's maximum: every program takes some descriptors."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
     with contextlib.suppress(OSError, ValueError):
@@ -199,7 +199,7 @@ def detach() -> int:
 
 
 def take_handed(fds: str) -> tuple[int, socket.socket, socket.socket]:
-    """Return what ``rnic exec`` has handed to this process: lock, socket and connection, by their descriptors."""
+    """Return the descriptors that ``rnic exec`` passed to this process: lock, socket and connection."""
     lock, listener, connection = map(int, fds.split(","))
     for fd in (lock, listener, connection):
         os.set_inheritable(fd, False)
@@ -207,14 +207,14 @@ def take_handed(fds: str) -> tuple[int, socket.socket, socket.socket]:
 
 
 def ready_line(process: NicProcess) -> str:
-    """Return the line that says where the NIC process answers, and what to do next."""
+    """Return the line that reports where the NIC process listens, and what to do next."""
     devices = ", ".join(str(runtime.nic.config) for runtime in process.devices.runtimes())
     where = devices or "devices are made as programs ask for them"
     return f"rnic serve: ready in {runtime_directory()}: {where}; rnic top shows it live, Ctrl-C ends it"
 
 
 class Attached:
-    """Reports on stderr when a program starts and stops using a device, once even if it opens the device many times.
+    """Reports on stderr when a program starts and stops using a device, once per program.
 
     It never waits for a reader of stderr: lines that would block are dropped.
     """
@@ -227,7 +227,7 @@ class Attached:
         self._writable.register(sys.stderr.fileno(), select.POLLOUT)
 
     def __call__(self, client: Client, came: bool) -> None:
-        """Note that a context of a program was opened, or is gone."""
+        """Note that a program's context was opened or closed."""
         user = client.pid, client.device
         before = self._contexts[user]
         self._contexts[user] += 1 if came else -1
@@ -326,7 +326,7 @@ def serve(
     core, chosen = core_of(profile, parameters)
     raise_descriptor_limit()
     said = detach() if detached else -1
-    gc.freeze()  # modules stay: the garbage collector need not scan them for cycles of a closed device
+    gc.freeze()  # freeze modules, so that the garbage collector does not scan them
     service = CmService(random.Random(secrets.randbits(256)))
     lock, listener, first = take_handed(handed) if handed is not None else (-1, None, None)
     given = (lock, listener) if listener is not None else None

@@ -1,4 +1,4 @@
-"""``rnic sim``: runs a scenario file in virtual time, with tables, plots, captures and a trace for Perfetto."""
+"""``rnic sim``: run a scenario file in virtual time, with tables, plots, captures and a trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SAMPLES = ("series", "progress")
 
 
 class SimError(RnicError):
-    """A run cannot be shown as requested."""
+    """The results of a run cannot be shown as requested."""
 
 
 def figures(measure: Measure, scenario: Scenario, seed: int) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def show(found: dict[str, Any], console: Console) -> None:
 
 
 class _Stop:
-    """Flag that Ctrl-C was pressed; the interpreter handles the second one."""
+    """Records the first Ctrl-C; the interpreter handles the second one."""
 
     def __init__(self) -> None:
         self.pressed = False
@@ -141,7 +141,7 @@ def play(measure: Measure, limit_ns: int, go_on: Callable[[], bool]) -> str:
 
 
 def _parts(measure: Measure) -> tuple[int, int]:
-    """Return how many flows have ended, and their total: packets take the time, but only flows can be counted."""
+    """Return how many flows have ended, and their total, as the progress of a run."""
     over = len(measure.fabric.results)
     return over, over + measure.fabric.left
 
@@ -220,7 +220,7 @@ def _own_plot(scenario: Scenario) -> Path | None:
     type=click.IntRange(1, 100_000),
     help="Run each combination with this many seeds, starting at --seed or the file's seed.",
 )
-@click.option("--workers", type=click.IntRange(1, 1_024), help="Processes of a sweep; by default one for each core.")
+@click.option("--workers", type=click.IntRange(1, 1_024), help="Processes of a sweep; by default one per core.")
 @click.option("--ray", "ray_address", metavar="ADDRESS", help="Ray cluster for a sweep, or local (needs rnic[ray]).")
 @click.option(
     "--out", type=OutFile(), help="Keep the rows of a sweep in this file, and run only those that are missing."
@@ -234,7 +234,7 @@ def _own_plot(scenario: Scenario) -> Path | None:
 @click.option(
     "--slower",
     type=click.IntRange(1),
-    help="With --run: slow time down by this factor.  [default: what this machine needs]",
+    help="With --run: slow time down by this factor.  [default: measured on this machine]",
 )
 def sim(
     file: Path,
@@ -256,8 +256,8 @@ def sim(
 ) -> None:
     """Run the scenario of FILE (TOML) in virtual time: NICs, switches, workloads, congestion control.
 
-    The same file and seed give the same output, byte for byte. Exit status: 0 if all flows ended, 1 if the file's limit
-    came first or a flow failed, 130 after Ctrl-C. The figures measured so far are always shown.
+    The same file and seed give the same output, byte for byte. Exit status: 0 if all flows ended, 1 if the scenario's
+    time limit ended it or a flow failed, 130 after Ctrl-C. The figures measured so far are always shown.
 
     With --sweep or --seeds, run many times and show a row for each run. With --run, the exit status is the command's.
     """

@@ -1,4 +1,4 @@
-"""Pictures of simulated runs."""
+"""Plots of simulated runs."""
 
 from __future__ import annotations
 

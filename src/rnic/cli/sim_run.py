@@ -1,4 +1,4 @@
-"""``rnic sim FILE --run COMMAND``: programs on a fabric in real time."""
+"""``rnic sim FILE --run COMMAND``: run programs on a fabric in real time."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from rnic.sim.scenario import Scenario
 
 SAMPLE_NS = 1_000_000
-"""Least time between two samples, by the clock of programs."""
+"""Shortest time between two samples, in real time."""
 
 NICE = 3
 """Nice value of the programs, above that of this process."""
 
 
 def live(scenario: Scenario, slower: int | None) -> LiveFabric:
-    """Return the fabric of a scenario, and say by how much its time is slower."""
+    """Return the fabric of a scenario, and report by how much its time is slower."""
     fabric = LiveFabric(scenario, slower or 0)
     if fabric.slower > 1 and slower is None:
         click.echo(f"rnic sim: {said(fabric.slower)}; --slower sets another number", err=True)
@@ -48,17 +48,17 @@ def sample_ns(scenario: Scenario, real: LiveFabric) -> int:
 
 
 def run(fabric: LiveFabric, file: Path, command: str) -> int:
-    """Run a command of the shell, whose programs under ``rnic exec`` are the fabric's hosts. Return its exit status.
+    """Run a shell command whose programs under ``rnic exec`` are the fabric's hosts. Return its exit status.
 
     This process is their NIC process until the command ends.
 
     Args:
-        fabric: what their NICs hang on.
-        file: the scenario file, by whose name they find it.
+        fabric: the fabric that their NICs are connected to.
+        file: the scenario file; programs find the fabric by its name.
         command: the command.
 
     Raises:
-        OSError: there is no ``nice``.
+        OSError: ``nice`` is not installed.
     """
     path = str(file.resolve())
     keep_fabric(path, fabric)
@@ -69,7 +69,7 @@ def run(fabric: LiveFabric, file: Path, command: str) -> int:
         process = NicProcess(Path(name), make_runtime, service)
         env = {**os.environ, "RNIC_RUNTIME_DIR": name, "RNIC_FABRIC": path, "RNIC_SLOWER": str(fabric.slower)}
         with _interrupts_passed():
-            # programs that spin would keep the fabric from its time
+            # spinning programs would starve the fabric
             child = subprocess.Popen(["nice", "-n", str(NICE), "sh", "-c", command], env=env)
 
             def wait() -> None:
@@ -88,7 +88,7 @@ def run(fabric: LiveFabric, file: Path, command: str) -> int:
 
 @contextmanager
 def _interrupts_passed() -> Iterator[None]:
-    """Leave Ctrl-C to the command, which a terminal sends it as well."""
+    """Ignore Ctrl-C: the terminal sends it to the command as well."""
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         yield

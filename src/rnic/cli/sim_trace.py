@@ -1,4 +1,5 @@
-"""A simulated run in Chrome's trace form, for ui.perfetto.dev: hosts with their flows, ports with queues and pauses."""
+"""A simulated run in Chrome's trace format, for ui.perfetto.dev: hosts with their flows, ports with queues and
+pauses."""
 
 from __future__ import annotations
 

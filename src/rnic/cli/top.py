@@ -1,4 +1,4 @@
-"""``rnic top``: a running NIC, live. Keys sort, open one queue pair, and end."""
+"""``rnic top``: a running NIC, live. Keys sort the table, open one queue pair, and exit."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class View:
 
         Args:
             tree: result of :func:`rnic.device.inspect.summary`.
-            seconds: since the last; 0 for the first.
+            seconds: time since the last sample; 0 for the first.
             devices: all of the NIC process, with their programs (:func:`rnic.nic_process.inspect.devices`).
         """
         tree["rates"] = rates(self.tree["counters"], tree["counters"], seconds) if seconds else {}

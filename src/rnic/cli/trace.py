@@ -1,11 +1,11 @@
-"""``rnic trace``: traces one operation between two NICs of this process, by stage, for ui.perfetto.dev.
+"""``rnic trace``: trace one operation between two NICs of this process, by stage, for ui.perfetto.dev.
 
 ``--attach`` follows a running program's operations instead (:mod:`rnic.cli.trace_attach`).
 
 The lanes are the five components of 000 5.8: software, register interface, transmit path, wire, receive path; and the
-context manager of 002, with the requests of the engine's modules at each stage. The data path itself works on typed
-views of the same cache; for the trace, the requests are made in message form. Each NIC is a process of the trace.
-Times are real, from this machine's clock.
+context manager of 002, with the requests of the modules at each stage. The data path itself works on typed views of the
+same cache; for the trace, the requests are made in message form. Each NIC is a process of the trace. Times are real,
+from this machine's clock.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``rnic trace --attach``: traces the operations of a running program or queue pair through its NIC process.
+"""``rnic trace --attach``: trace the operations of a running program or queue pair through its NIC process.
 
 Each NIC is a process of the trace; a queue pair has a track of operations (from fetch to completion) and lanes of
 packets sent and received. An arrow leads from a packet's sending to its arrival if both are seen. The first
@@ -164,7 +164,7 @@ class Followed:
         }
 
     def summary(self) -> str:
-        """Return a line about the contents of the document."""
+        """Return a line that summarizes the document."""
         which = "" if self.sample == 1 else f" (one in {self.sample:,})"
         lost = f", {self.lost:,} events lost: use --sample" if self.lost else ""
         return (

@@ -1,4 +1,4 @@
-"""``rnic vectors``: writes the scripts of ``rnic conform`` as input frames and expected output frames."""
+"""``rnic vectors``: write the scripts of ``rnic conform`` as input frames and expected output frames."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Watcher:
 
     Args:
         fetch: asks the NIC process: device and question (:func:`rnic.runtime.attach.ask`).
-        interval: seconds between looks.
+        interval: seconds between samples.
     """
 
     def __init__(self, fetch: Callable[[str, str], Any], interval: float) -> None:
@@ -299,7 +299,7 @@ class WebServer(ThreadingHTTPServer):
     Args:
         address: a loopback address.
         port: TCP port, 0 for any free one.
-        site: gives the answers.
+        site: answers requests.
         token: first part of each path; by default a new one.
 
     Raises:
@@ -353,7 +353,7 @@ class WebServer(ThreadingHTTPServer):
                 self._admitted[request] = self._deadlines.pop(request)
 
     def service_actions(self) -> None:
-        """Cut off connections whose time is over, however slowly they send."""
+        """Cut off connections past their deadline, however slowly they send."""
         now = time.monotonic()
         with self._lock:
             late = [each for held in (self._deadlines, self._admitted) for each, end in held.items() if end < now]

@@ -1,4 +1,4 @@
-"""``rnic wireshark``: installs running devices as Wireshark's capture interfaces, and findings on its packets."""
+"""``rnic wireshark``: install running devices as Wireshark's capture interfaces, and findings on packets."""
 
 from __future__ import annotations
 
