@@ -30,7 +30,7 @@ def register_at(m: Module, port: Any) -> Any:
 
 
 def word_at(m: Module, place: Value, words: Mapping[int, Value]) -> Value:
-    """Return the word at ``place`` of one cycle ago, or 0, by a two-level multiplexer of sixteen inputs."""
+    """Return the word at ``place`` of the previous cycle, or 0, from a two-level multiplexer of sixteen inputs."""
     low, high = place[:4], unreset(len(place) - 4)
     m.d.sync += high.eq(place[4:])
     word = Signal(32)

@@ -68,7 +68,7 @@ class Plan(wiring.Component):
         # start, and only the last may end inside. So two small numbers and a count of windows describe all of them.
         slots = log2(self.longest)
         active = Signal()
-        windows = unreset(BTT_BITS + 1 - shift - slots)  # after the one in hand
+        windows = unreset(BTT_BITS + 1 - shift - slots)  # after the current one
         page = unreset(self.params.address_bits - shift - slots)
         first, final_slot = unreset(slots), unreset(slots)
         addr = register_at(m, self.addr)

@@ -1,4 +1,4 @@
-"""Clock domain crossings, for MAC and memory bus with clocks of their own.
+"""Clock domain crossings, for a MAC and a memory bus with separate clocks.
 
 The engine's domain is ``sync``, the MAC's ``mac`` and the bus's ``bus``. All signals cross in asynchronous FIFOs with
 Gray-coded pointers. Each domain has its own reset; all resets must be asserted together.

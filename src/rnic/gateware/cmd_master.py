@@ -15,7 +15,8 @@ IDLE, SEND_CMD, WAIT_MM2S, WAIT_S2MM = range(len(CMD_STATES))
 
 
 class CmdMaster(wiring.Component):
-    """One command at a time. ``read_complete`` and ``write_complete`` are one cycle long, ``failed`` goes with them."""
+    """One command at a time. ``read_complete`` and ``write_complete`` are one cycle long, ``failed`` is valid with
+    them."""
 
     def __init__(self, address_bits: int = NARROW_ADDRESS_BITS) -> None:
         super().__init__(

@@ -1,6 +1,6 @@
-"""Paths without a register through a design: AXI forbids them between an interface's inputs and its outputs.
+"""Find combinational paths through a design: AXI forbids them between an interface's inputs and outputs.
 
-The check walks the flattened netlist (IHI 0022 A3.1.1), bit by bit where a cell works bit by bit.
+The check walks the flattened netlist (IHI 0022 A3.1.1), bit by bit for bitwise cells.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from rnic.gateware.tools import ToolError, run_yosys
 from rnic.gateware.verilog import to_rtlil
 
 BITWISE: Final = ("$not", "$pos", "$and", "$or", "$xor", "$xnor", "$mux", "$pmux", "$bwmux")
-"""Cells whose bit of the output depends on the same bit of their data inputs, and on all of their select inputs."""
+"""Cells in which an output bit depends on the same bit of the data inputs and on all select inputs."""
 REGISTERS: Final = ("$dff", "$dffe", "$sdff", "$sdffe", "$sdffce", "$adff", "$adffe", "$aldff", "$aldffe", "$ff")
 STATELESS: Final = ("$print", "$check", "$scopeinfo", "$assert", "$assume", "$cover")
-"""Cells without an output that a path goes through."""
+"""Cells that end a path."""
 CLOCKS_AND_RESETS: Final = ("clk", "rst")
-"""Suffixes of ports that are no signal of an interface."""
+"""Suffixes of ports that do not belong to an interface."""
 
 CONSTANTS: Final = ("0", "1", "x", "z")
 
@@ -32,13 +32,13 @@ Bit = int | str
 
 
 def combinational_paths(design: wiring.Component | str) -> list[tuple[str, str]]:
-    """Return the pairs of an input port and an output port that no register separates, sorted.
+    """Return the sorted pairs of input and output ports with no register between them.
 
     Args:
         design: a component, or RTLIL text with a module ``dut``.
 
     Raises:
-        ToolError: no Yosys, or a cell in the netlist whose kind the walk does not know.
+        ToolError: Yosys is missing, or the netlist has an unknown kind of cell.
     """
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
@@ -83,7 +83,7 @@ def _reached(bits: Iterable[Bit], followers: Mapping[Bit, list[Bit]]) -> set[Bit
 
 
 def _edges(name: str, cell: Mapping[str, Any]) -> Iterator[tuple[Bit, Bit]]:
-    """Yield each bit of a cell's inputs with each bit of its outputs that follows it within the cycle."""
+    """Yield each input bit of a cell with each output bit that depends on it combinationally."""
     kind, wires = cell["type"], cell["connections"]
     if kind in REGISTERS or kind in STATELESS:
         return
@@ -109,7 +109,7 @@ def _edges(name: str, cell: Mapping[str, Any]) -> Iterator[tuple[Bit, Bit]]:
 
 
 def _read_ports(cell: Mapping[str, Any]) -> Iterator[tuple[Bit, Bit]]:
-    """Yield what the ports of a memory that read without a clock let through: their address."""
+    """Yield the combinational paths of a memory: the addresses of its asynchronous read ports."""
     parameters, wires = cell["parameters"], cell["connections"]
     ports, width, address_bits = (int(parameters[name], 2) for name in ("RD_PORTS", "WIDTH", "ABITS"))
     clocked = int(parameters["RD_CLK_ENABLE"], 2)

@@ -51,7 +51,7 @@ class DescriptorParser(wiring.Component):
 
 
 def cq_entry_of(values: Mapping[str, ValueLike], documented: bool) -> Value:
-    """Return a CQ entry of these fields of ``CQ_ENTRY``; a documented one has the fields that 000 knows."""
+    """Return a CQ entry of these fields of ``CQ_ENTRY``; a documented entry has only the fields of 000."""
     if not documented:
         return pack(CQ_ENTRY, values)
     known = {**values, "index_again": values["index"]}

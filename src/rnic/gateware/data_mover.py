@@ -1,14 +1,14 @@
-"""``data_mover``: bytes between AXI4 memory and AXI4-Stream, by commands (001 3.6; PG022 in behavior) of 72 bits, or
-104 where addresses have more than 32.
+"""``data_mover``: move bytes between AXI4 memory and AXI4-Stream, by commands of 72 bits (104 for addresses beyond 32
+bits; 001 3.6; behavior of PG022).
 
-MM2S reads memory into a stream, S2MM writes a stream into memory; starts may be unaligned on the memory side, a stream
-begins in lane 0. Bursts are INCR, at most ``max_burst`` beats, and end where a multiple of that length begins, so that
-none crosses 4 KB. Commands queue and their bursts overlap; statuses come in the order of the commands.
+MM2S reads memory into a stream, S2MM writes a stream into memory; memory addresses may be unaligned, a stream begins in
+lane 0. Bursts are INCR, at most ``max_burst`` beats, and end at multiples of that length, so that none crosses 4 KB.
+Commands queue and their bursts overlap; statuses are in command order.
 
-A command of type FIXED or with BTT 0 is answered with INTERR. Beats that came with a bus error, and all after them in
-the packet, carry ``tuser``, and S2MM does not store such beats. An S2MM packet that is too long is drained up to TLAST,
-one that is too short is completed with empty strobes, both with INTERR. ``abort`` drops every command, without a
-status, as soon as the bus has had what it was promised; ``quiet`` says that nothing is left.
+A command of type FIXED or with BTT 0 is answered with INTERR. Beats read with a bus error, and all later ones of the
+packet, have ``tuser`` set; S2MM does not store such beats. An S2MM packet that is too long is drained up to TLAST; one
+that is too short is completed with empty strobes; both get INTERR. ``abort`` drops every command, without a status,
+once the transfers already started on the bus are complete; ``quiet`` says that nothing is left.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rnic.gateware.register_slice import RegisterSlice
 from rnic.spec.engine_regs import DM_STATUS
 
 STATUSES = 4
-"""Statuses that wait to be taken."""
+"""Depth of the status queue."""
 
 
 def _named(m: Module, value: Value, name: str) -> Signal:
@@ -71,7 +71,7 @@ def _tail_lanes(m: Module, plan: Plan, job: Any) -> Value:
 
 
 class Statuses(wiring.Component):
-    """Status words in order; ``room`` leaves place for the two that may be on their way."""
+    """Status words in order; ``room`` reserves space for the two that may be in flight."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -102,7 +102,7 @@ class Statuses(wiring.Component):
 class Mm2s(wiring.Component):
     """Memory to stream. The read half of ``axi`` is used.
 
-    ``aligned``: addresses of commands are multiples of this many bytes; what is then not needed to turn is left out.
+    ``aligned``: command addresses are multiples of this many bytes, so unneeded parts of the rotator are omitted.
     """
 
     def __init__(self, params: EngineParams, aligned: int = 1) -> None:
@@ -130,7 +130,7 @@ class Mm2s(wiring.Component):
         wiring.connect(m, statuses.sts, wiring.flipped(self.sts))
 
         # ---- addresses
-        flying = Signal(range(params.outstanding + 2))  # bursts whose last beat has not come
+        flying = Signal(range(params.outstanding + 2))  # bursts whose last beat has not arrived
         m.d.comb += [
             plan.abort.eq(self.abort),
             plan.room.eq(flying < params.outstanding),
@@ -144,19 +144,19 @@ class Mm2s(wiring.Component):
         ]
         arrived = Signal()
         m.d.comb += arrived.eq(axi.rvalid & axi.rready)
-        landed = Signal()  # told a cycle late: what decides it reaches all lanes too
+        landed = Signal()  # a cycle late, since the deciding signals also drive all lanes
         m.d.sync += landed.eq(arrived & axi.rlast)
         m.d.sync += flying.eq(flying + (axi.arvalid & axi.arready) - landed)
 
         # ---- data
         job = unreset(plan.job_layout)
         busy = Signal()
-        at_rest = Signal(init=1)  # not `busy`, for all lanes: what is told of it stays near them
+        at_rest = Signal(init=1)  # a copy of not `busy` near all lanes
         to_come = Countdown(m, len(job.memory_beats), "to_come")
         to_go = Countdown(m, len(job.stream_beats), "to_go")
         primed, slverr, decerr = Signal(), Signal(), Signal()
-        before, shown = unreset(width), register_at(m, out.tdata)  # the last memory beat, turned
-        shown_last = Signal()  # the beat shown is the last of its command
+        before, shown = unreset(width), register_at(m, out.tdata)  # the last memory beat, rotated
+        shown_last = Signal()  # the output beat is the last of its command
         shown_status = Signal(STATUS_BITS)
 
         free = Signal()  # the output register can be loaded
@@ -199,13 +199,13 @@ class Mm2s(wiring.Component):
         with m.If(emit):
             to_go.step()
             m.d.sync += out.tvalid.eq(1)
-        # all lanes follow a register of their own, and no abort: it is valid that falls
+        # all lanes have their own enable register, unaffected by aborts: only valid falls
         wants_one = ~at_rest & to_come.any
         with m.If(~at_rest & free & Mux(wants_one, axi.rvalid & (straight | primed), to_go.any)):
             m.d.sync += beat
         with m.If(axi.rvalid & wants_one & (~(straight | primed) | free)):
             m.d.sync += before.eq(turned)
-        # a beat that is owed to the job although its stream is complete, is taken before the job ends
+        # a beat still owed to the job after its stream is complete is taken before the job ends
         over = Signal()
         m.d.comb += over.eq(busy & (final | job.refused))
         m.d.comb += plan.job_take.eq(~busy & statuses.room)
@@ -269,8 +269,9 @@ class S2mm(wiring.Component):
         wiring.connect(m, wiring.flipped(self.cmd), plan.cmd)
         wiring.connect(m, statuses.sts, wiring.flipped(self.sts))
 
-        # ---- addresses: data follow theirs, so that an abort knows what it owes; they do not wait for it to be taken
-        credit = Signal(range(params.outstanding + 2))  # bursts shown whose last beat has not been made
+        # ---- addresses: data follow their address, so that an abort knows what it owes, without waiting for its
+        # acceptance
+        credit = Signal(range(params.outstanding + 2))  # addressed bursts whose last beat has not been built
         last_made = Signal()
         addressed, waiting = Signal(), Signal()
         m.d.comb += [
@@ -295,13 +296,13 @@ class S2mm(wiring.Component):
         to_come = Countdown(m, len(job.stream_beats), "to_come")
         to_go = Countdown(m, len(job.memory_beats), "to_go")
         slot = Signal(max(1, log2(longest)))
-        m.submodules.out = out = RegisterSlice(width)  # between the bus and what makes a beat
+        m.submodules.out = out = RegisterSlice(width)  # between the bus and the beat builder
         joiner = BeatJoiner(width) if params.broad else None
-        before, before_mask = unreset(width), Signal(lanes)  # a joiner has its own
+        before, before_mask = unreset(width), Signal(lanes)  # the joiner has its own
 
-        feed = Signal()  # the beat to be made takes one from the stream
+        feed = Signal()  # the next beat takes one from the stream
         make, final, take = Signal(), Signal(), Signal()
-        may, credited = Signal(), Signal()  # the latter: there is credit, without what has just come
+        may, credited = Signal(), Signal()  # the latter: there is credit, not counting what just arrived
         m.d.sync += credited.eq((credit > 1) | ((credit == 1) & ~last_made))
         m.d.comb += [
             feed.eq(to_come.any & ~ended & ~self.abort),
@@ -360,7 +361,7 @@ class S2mm(wiring.Component):
             ]
         wrong: Value = source.tuser | (source.tlast != last_in) | (source.tkeep != full)
         in_error: Value = interr
-        if joiner is not None:  # all lanes are compared in a cycle of their own: the last beat's as the job ends
+        if joiner is not None:  # comparing all lanes takes a separate cycle: for the last beat, when the job ends
             noticed = Signal()
             in_error = interr | noticed
             m.d.sync += [noticed.eq(take & wrong), interr.eq(in_error)]
@@ -376,7 +377,7 @@ class S2mm(wiring.Component):
         with m.If(draining & source.tvalid & source.tlast):
             m.d.sync += draining.eq(0)
 
-        # ---- the job ends when its beats are made and its packet is over
+        # ---- the job ends when its beats are built and its packet has ended
         over, done = Signal(), Signal()
         m.d.comb += [
             over.eq(busy & ~to_go.any & ~draining),
@@ -424,7 +425,7 @@ class S2mm(wiring.Component):
         m.d.comb += self.quiet.eq(
             ~busy & ~plan.job_valid & ~axi.awvalid & (credit == 0) & ~left & ~answers.r_rdy & ~ended_jobs.r_rdy
         )
-        # an abort makes empty beats for the bursts that were addressed, and forgets the rest
+        # an abort sends empty beats for the bursts already addressed, and drops the rest
         with m.If(self.abort):
             m.d.sync += [draining.eq(0), slverr.eq(0), decerr.eq(0)]
             with m.If((credit == 0) & ~axi.awvalid):
@@ -439,7 +440,7 @@ def _status(tag: Value, interr: Value, decerr: Value, slverr: Value) -> Value:
 
 
 class DataMover(wiring.Component):
-    """Both channels on one AXI4 port, with id ``ident``. Reads and writes ``aligned`` as the channels have it."""
+    """Both channels on one AXI4 port, with id ``ident``; ``aligned`` as for the channels."""
 
     def __init__(self, params: EngineParams, ident: int, reads: int = 1, writes: int = 1) -> None:
         super().__init__(

@@ -79,7 +79,7 @@ class EngineError(RnicError):
 
 @dataclass(frozen=True, slots=True)
 class QueueLayout:
-    """Places of the two rings, and their sizes in entries: the documents' test (``hardware.md`` 1b)."""
+    """Addresses of the two rings, and their sizes in entries, as in the documents' test (``hardware.md`` 1b)."""
 
     sq_base: int = 0x10000000
     cq_base: int = 0x40000000
@@ -89,7 +89,7 @@ class QueueLayout:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """``size`` bytes from ``base`` on that an engine may reach, inside the addresses that it has."""
+    """``size`` bytes from ``base`` that an engine may access, within its address space."""
 
     base: int
     size: int
@@ -97,7 +97,7 @@ class Window:
 
 NOTHING = Window(0xFFFFFFFF, 0)
 EVERYTHING = Window(0, 1 << NARROW_ADDRESS_BITS)
-"""All that the documented engine can reach."""
+"""The address space of the documented engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One CQ entry. Of an engine with documented entries ``detail``, ``opcode`` and ``phase`` are 0."""
+    """One CQ entry. With documented entries, ``detail``, ``opcode`` and ``phase`` are 0."""
 
     index: int
     status: int
@@ -148,15 +148,15 @@ class Completion:
 class Driver:
     """Drives one engine. ``submit`` and ``poll`` are the documents' two halves; ``run`` is both, for a batch.
 
-    ``local`` and ``remote``: what the engine may read payloads from, and write received ones to. An engine that was
-    reset may do neither; :meth:`start` opens these. ``documented_cqe``: the engine writes 000's CQ entries, whose index
-    has eight bits.
+    ``local`` and ``remote``: windows from which the engine may read payloads, and to which it may write received ones.
+    After reset it may do neither; :meth:`start` opens both. ``documented_cqe``: the engine writes 000's CQ entries,
+    whose index has eight bits.
 
     Raises:
         EngineError: no completion in time, an entry that fits no descriptor, a reset that does not end.
         ValueError: a ring size that is not 2 to 65535, or an SQ of more than 256 entries with ``documented_cqe``; a
-            ring that is not aligned to its entries; when it starts, a ring or a window that is not inside the addresses
-            that the engine has, 32 bits of them or up to 64.
+        ring that is not aligned to its entries; at start, a ring or a window outside the engine's address space of 32
+        to 64 bits.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class Driver:
         self.windows = {"LOCAL": local, "REMOTE": remote}
 
     def _check_places(self, address_bits: int) -> None:
-        """Refuse addresses that the engine's registers do not hold: they would be somewhere else."""
+        """Refuse addresses too wide for the engine's registers, which would truncate them."""
         layout, end = self.layout, 1 << address_bits
         for name, base, size in (
             ("SQ", layout.sq_base, layout.sq_size * SQE_BYTES),
@@ -215,12 +215,12 @@ class Driver:
         self.backend.write32(OFFSETS[name], value)
 
     def address_bits(self) -> int:
-        """Return the number of bits of the addresses of this engine, as it says itself."""
+        """Return the engine's address width in bits, from its registers."""
         field = BY_NAME["PARAMETERS"].field("address_bits")
         return NARROW_ADDRESS_BITS + 4 * (self.get("PARAMETERS") >> field.lsb & field.mask)
 
     def describe(self) -> str:
-        """Return what the engine says of itself, in one line: for error messages."""
+        """Return the engine's state in one line, for error messages."""
         status = self.get("HW_STATUS")
         fields = HW_STATUS.unpack(status.to_bytes(4, "little"))
         flags = " ".join(name for name in FLAGS if fields[name])
@@ -251,7 +251,7 @@ class Driver:
         for name, window in self.windows.items():
             last = max(window.base + window.size - 1, 0) if window != NOTHING else 0
             wide = address_bits > NARROW_ADDRESS_BITS
-            if wide:  # shut while it is written half by half: frames may come
+            if wide:  # closed while the two halves are written: frames may arrive
                 self.put(f"{name}_WINDOW_LAST_HI", 0)
                 self.put(f"{name}_WINDOW_BASE_HI", 0xFFFFFFFF)
             self.put(f"{name}_WINDOW_BASE", window.base & 0xFFFFFFFF)
@@ -361,7 +361,7 @@ class Driver:
             self.backend.flush(request.local, request.length)
 
     def poll(self) -> list[Completion]:
-        """Return the present completions, possibly none. Each frees its CQ slot as soon as it is read."""
+        """Return the available completions, possibly none. Each frees its CQ slot as soon as it is read."""
         head, tail = self.get("CQ_HEAD"), self.get("CQ_TAIL")
         self.polls += 1
         if tail >= self.layout.cq_size:
@@ -393,7 +393,7 @@ class Driver:
         return found
 
     def wait(self, count: int = 1) -> list[Completion]:
-        """Poll until ``count`` completions have come.
+        """Poll until ``count`` completions have arrived.
 
         Raises:
             EngineError: ``poll_limit`` polls in a row brought none.
@@ -412,7 +412,7 @@ class Driver:
         return out
 
     def run(self, requests: Iterable[Request]) -> list[Completion]:
-        """Carry out all requests, as many at a time as the rings hold; completions in order."""
+        """Execute all requests, as many at a time as the rings hold; return completions in order."""
         waiting = list(requests)
         out: list[Completion] = []
         while waiting or self._posted:

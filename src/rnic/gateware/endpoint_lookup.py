@@ -1,8 +1,8 @@
 """``endpoint_lookup``: MAC addresses for a destination IP, from a table of 256-bit entries in block RAM.
 
-The slot is the XOR of the address's two low bytes. An entry that is not valid, or is for another address (a
-collision), is a miss; the addresses are then zero. Software fills the table through the register window, one 32-bit
-word at a time, and may read it back.
+The slot is the XOR of the address's two low bytes. An invalid entry, or one for another address (a collision), is a
+miss; the addresses are then zero. Software fills the table through the register window, one 32-bit word at a time, and
+may read it back.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class EndpointLookup(wiring.Component):
             write.en.eq(Mux(regs.write, regs.wstrb << word * 4, 0)),
         ]
         ip = unreset(32)
-        waiting = Signal()  # a question that has not had the read port yet
-        asked = Signal()  # its entry is on the read port now
-        come = Signal()  # it is in registers: the port's own output is slow
+        waiting = Signal()  # a lookup that is waiting for the read port
+        asked = Signal()  # its entry is on the read port
+        come = Signal()  # its entry is in registers: the port's own output is slow
         with m.If(lookup.request):
             m.d.sync += ip.eq(lookup.ip)
         m.d.comb += read.addr.eq(Mux(regs.read, slot, ip[:8] ^ ip[8:16]))

@@ -28,8 +28,8 @@ class AxiStream(wiring.Signature):
     """AXI4-Stream of ``width`` bits. Byte 0 of a beat is ``tdata[7:0]``.
 
     ``tkeep`` is all ones except on the last beat of a packet, where the low lanes are set, and on the last beat of
-    a seven-word header where the bus is wider than 32 bits and 28 bytes do not fill it. ``tuser``: this beat is bad,
-    it came with a bus error; at a MAC port, with ``tlast``: this frame is bad.
+    a seven-word header where the bus is wider than 32 bits and 28 bytes do not fill it. ``tuser``: this beat was read
+    with a bus error; at a MAC port, with ``tlast``: this frame is bad.
     """
 
     def __init__(self, width: int) -> None:
@@ -61,7 +61,7 @@ def command_bits(address_bits: int) -> int:
 
 
 class Axi4(wiring.Signature):
-    """AXI4, seen from the master. ``id_bits`` wide ids tell which master asked."""
+    """AXI4, seen from the master. Ids of ``id_bits`` bits identify the requesting master."""
 
     def __init__(self, width: int, id_bits: int, address_bits: int = NARROW_ADDRESS_BITS) -> None:
         address = {
@@ -152,7 +152,7 @@ class RegBus(wiring.Signature):
 
 
 class Meta(wiring.Signature):
-    """META: what ``ip_encapsulator`` must know of a packet before its first beat; one word per packet.
+    """META: one word per packet, which ``ip_encapsulator`` needs before the packet's first beat.
 
     ``length``: bytes of the UDP payload, that is 28 plus the fragment. Addresses and ports in host order.
     """
@@ -172,14 +172,14 @@ class Meta(wiring.Signature):
 
 
 class Endpoint(wiring.Signature):
-    """The four values that META repeats for every packet: registers of ``ip_encapsulator``, read by ``top``."""
+    """The four values that are the same in META of every packet: registers of ``ip_encapsulator``, read by ``top``."""
 
     def __init__(self) -> None:
         super().__init__({"src_ip": Out(32), "dst_ip": Out(32), "src_port": Out(16), "dst_port": Out(16)})
 
 
 class Lookup(wiring.Signature):
-    """One question at a time to ``endpoint_lookup``: MAC addresses for a destination IP.
+    """One request at a time to ``endpoint_lookup``: MAC addresses for a destination IP.
 
     ``request`` is one cycle long; the answer comes with ``response``, also one cycle, at least one cycle later.
     Without ``hit`` the addresses are zero.

@@ -1,12 +1,11 @@
-"""``ip_decapsulator``: RDMA packets out of Ethernet, IPv4 and UDP.
+"""``ip_decapsulator``: extract RDMA packets from Ethernet, IPv4 and UDP.
 
 The first 70 bytes of a frame, its headers and the seven words, are gathered, then checked in the order of the
-documented codes. The packet goes into a FIFO as the header parser wants it, the seven words in beats of their own and
-the payload from the next beat, and shows at the output only when the frame has ended well: nothing of a bad frame
-comes out.
+documented codes. The packet goes into a FIFO in the header parser's format: the seven words in separate beats, then the
+payload. It appears at the output only after the frame has ended without error: no part of a bad frame gets out.
 
-The MAC is never made to wait: its beats go into a FIFO of frames. A frame that finds no room there is dropped whole and
-counted, and so is one that the MAC marks as bad.
+The MAC never waits: its beats go into a FIFO of frames. A frame without room there is dropped whole and counted, and so
+is one that the MAC marks as bad.
 """
 
 from __future__ import annotations
@@ -61,10 +60,9 @@ GATHER, SUM, CHECK, HEADER, PAYLOAD, FINISH, DRAIN = range(len(DECAP_STATES))
 
 
 class IpDecapsulator(wiring.Component):
-    """Good frames become packets; each other one is a pulse of ``error``, a code in STATUS and a count in DROP_CNT.
-
-    ``accept``: the engine takes packets from the network; frames that come while it does not are dropped. ``pending``:
-    a packet is on its way out, or will be.
+    """Good frames become packets; every other frame pulses ``error``, sets a code in STATUS and increments DROP_CNT.
+    ``accept``: the engine accepts packets from the network; otherwise arriving frames are dropped. ``pending``: a
+    packet is leaving, or will.
     """
 
     def __init__(self, params: EngineParams) -> None:
@@ -88,15 +86,15 @@ class IpDecapsulator(wiring.Component):
         m = Module()
         params, state = self.params, self.state
         lanes = params.bus_bytes
-        reset = Signal(name="late_reset")  # so that no path comes here from the other end of the engine
+        reset = Signal(name="late_reset")  # so that no path from the other end of the engine ends here
         m.d.sync += reset.eq(self.reset)
         lost = self._front(m, reset)
         source = self.front.m_axis
         prefix_beats = -(-PREFIX_BYTES // lanes)
         rest_bytes = prefix_beats * lanes - PREFIX_BYTES
-        spare = prefix_beats - 1 - (PACKET_AT - 1) // lanes  # of these beats come behind the headers
-        at_once = lanes >= PACKET_AT  # the headers are in one beat, and are summed as it comes
-        early = spare >= 3  # so the verdict is in a register before the last of them is
+        spare = prefix_beats - 1 - (PACKET_AT - 1) // lanes  # of these beats follow the headers
+        at_once = lanes >= PACKET_AT  # the headers are in one beat, and are summed as it arrives
+        early = spare >= 3  # so the verdict is registered before their last beat
 
         m.submodules.registers = bank = NetRegisters(DECAP_REGISTERS)
         wiring.connect(m, wiring.flipped(self.regs), bank.regs)
@@ -109,14 +107,14 @@ class IpDecapsulator(wiring.Component):
         prefix = unreset(prefix_beats * lanes * 8)
         beat = Signal(range(prefix_beats + 1))
         got = Signal(16)  # frame bytes so far; a longer frame stays at the top
-        bad = Signal()  # the MAC said so, or a beat before the last was not full
+        bad = Signal()  # bad by the MAC, or a beat before the last was not full
         ended = Signal()
-        left = unreset(16)  # payload bytes still to come out
+        left = unreset(16)  # payload bytes still to be output
         last_beat, from_rest = Signal(), Signal()  # they fill no more than a beat; they are all in ``rest``
         rest = unreset(rest_bytes * 8)
 
         here = self.front.m_count if params.broad else keep_count(source.tkeep)
-        taken, gathered = Signal(), Signal()  # a beat; one in GATHER, which waits for nothing
+        taken, gathered = Signal(), Signal()  # a beat; one in GATHER, which never waits
         m.d.comb += [
             taken.eq(source.tvalid & source.tready),
             gathered.eq(source.tvalid & (state == GATHER) & ~reset),
@@ -152,17 +150,17 @@ class IpDecapsulator(wiring.Component):
         code = Signal(4)
 
         def seen(wrong: ValueLike) -> Signal:
-            """Return a check of the header in a register: as old as the header's sum."""
+            """Return a registered check of the header, aligned with the header's sum."""
             flag = Signal()
             m.d.sync += flag.eq(wrong)
             return flag
 
         def within(count: int) -> Signal:
-            """Return whether the UDP payload behind the seven words has ``count`` bytes or fewer."""
+            """Return whether the UDP payload after the seven words has at most ``count`` bytes."""
             return seen(udp_length <= UDP_BYTES + ENGINE_HEADER_BYTES + count)
 
         in_a_beat, in_rest, is_none = within(lanes), within(rest_bytes), within(0)
-        nothing = Signal()  # there is no such payload
+        nothing = Signal()  # there is no payload
         verdict: Value = Const(RX_OK, 4)
         for wrong, number in reversed(
             (
@@ -188,9 +186,9 @@ class IpDecapsulator(wiring.Component):
             m.d.sync += judged.eq(verdict)
         else:
             m.d.comb += judged.eq(verdict)
-        settle = Signal(2)  # cycles that a frame waits in SUM for the sum of its header and the verdict
+        settle = Signal(2)  # cycles in SUM until the header's sum and the verdict are known
 
-        shown = {  # of the last good frame, once it is known to be one
+        shown = {  # of the last frame known to be good
             "RX_SRC_IP": ip("src"),
             "RX_DST_IP": ip("dst"),
             "RX_SRC_PORT": udp("sport"),
@@ -202,7 +200,7 @@ class IpDecapsulator(wiring.Component):
         good = Signal()
         begins = Signal()
         written: Sequence[Value] = [fifo.count > lane for lane in range(lanes)]
-        if params.broad:  # which lanes the last beat has is known before it comes: all beats ahead of it are full
+        if params.broad:  # the lanes of the last beat are known in advance: all earlier beats are full
             whole, in_header = Signal(), state == HEADER
             tail = left[: (lanes - 1).bit_length()]
             last_lanes = unreset(lanes)
@@ -225,7 +223,7 @@ class IpDecapsulator(wiring.Component):
                         low = index * lanes * 8
                         with m.If(beat == index):
                             m.d.sync += prefix[low : low + lanes * 8].eq(source.tdata)
-                        with m.Elif(beat == 0):  # nothing of an earlier frame may pass for this one's
+                        with m.Elif(beat == 0):  # data of an earlier frame must not be taken for this one's
                             m.d.sync += prefix[low : low + lanes * 8].eq(0)
                     with m.If(beat == prefix_beats - 1):
                         m.d.sync += [settle.eq(0), state.eq(CHECK if spare >= 2 or at_once else SUM)]
@@ -273,7 +271,7 @@ class IpDecapsulator(wiring.Component):
                 with m.If(ended & ~from_rest):
                     m.d.sync += state.eq(FINISH)
             with m.Case(FINISH):
-                # what follows the UDP payload is Ethernet padding
+                # bytes after the UDP payload are Ethernet padding
                 m.d.comb += source.tready.eq(~ended)
                 with m.If(ended):
                     m.d.sync += [
@@ -288,7 +286,7 @@ class IpDecapsulator(wiring.Component):
                 with m.If(taken & source.tlast):
                     m.d.sync += state.eq(GATHER)
 
-        # all lanes follow a register of their own, not the state
+        # all lanes have their own enable register instead of the state
         from_prefix = Signal()
         with m.If(state == CHECK):
             m.d.sync += from_prefix.eq(1)
@@ -298,7 +296,7 @@ class IpDecapsulator(wiring.Component):
         words = packet.word_select(beat, lanes * 8) if lanes < ENGINE_HEADER_BYTES else packet
         m.d.comb += fifo.data.eq(Mux(from_prefix, words, Cat(rest, source.tdata)))
 
-        # ---- the fate of a packet whose sum is known, while the next frame is gathered
+        # ---- commit or drop a packet whose sum is known, while the next frame is gathered
         with m.If(closing & (spoilt | unsummed | summed)):
             m.d.sync += closing.eq(0)
             with m.If(spoilt):
@@ -308,7 +306,7 @@ class IpDecapsulator(wiring.Component):
             with m.Else():
                 m.d.comb += [good.eq(1), fifo.commit.eq(1)]
 
-        # a frame begins with nothing of the one before
+        # a frame begins with cleared state
         between = Signal()
         m.d.comb += between.eq((state == GATHER) & (beat == 0))
         with m.If(between):
@@ -320,13 +318,13 @@ class IpDecapsulator(wiring.Component):
         with m.If((state != GATHER) & (state != HEADER)):
             m.d.sync += beat.eq(0)
 
-        # ---- soft reset of the engine: forget all frames and packets
+        # ---- soft reset of the engine: drop all frames and packets
         m.d.comb += fifo.clear.eq(reset)
         with m.If(reset):
             m.d.comb += [source.tready.eq(0), drop.eq(0), good.eq(0)]
             m.d.sync += [beat.eq(0), closing.eq(0), state.eq(GATHER)]
 
-        # ---- what software sees
+        # ---- registers
         failed, status_code = Signal(), Signal(4)
         dropped, dropped_code, missed = Signal(), Signal(4), Signal(2)  # a cycle ago
         m.d.sync += [dropped.eq(drop), dropped_code.eq(drop_code), missed.eq(lost), self.error.eq(drop | lost.any())]
@@ -354,12 +352,12 @@ class IpDecapsulator(wiring.Component):
         return m
 
     def _front(self, m: Module, reset: Signal) -> Signal:
-        """Build the FIFO of frames behind the MAC; pulse for a frame that found no room, and for one that the MAC
-        damaged."""
+        """Build the FIFO of frames from the MAC; return pulses for a frame without room, and for one that the MAC
+        marked bad."""
         params, mac = self.params, self.s_axis
         lanes = params.bus_bytes
         m.submodules.front = self.front = front = PacketFifo(params.bus_width, params.rx_fifo_bytes // lanes)
-        full, forget = Signal(), Signal()  # the frame that is coming: had no room; began before a reset
+        full, forget = Signal(), Signal()  # the arriving frame: had no room; began before a reset
         inside = Signal()
         lost = Signal(2)
         m.d.comb += [
@@ -390,8 +388,8 @@ class IpDecapsulator(wiring.Component):
         begins: Signal,
         first: Value | None,
     ) -> tuple[Value, Value]:
-        """Return whether the sum of the packet that was written is known, and whether it is wrong. ``written``: the
-        lanes of the beat at the FIFO.
+        """Return whether the checksum of the written packet is known, and whether it is wrong. ``written``: the lanes
+        of the beat at the FIFO.
 
         Addresses, protocol, lengths and ports are summed while the header is checked, at ``begins``; the seven words
         and the payload as they go into the FIFO: a beat's words in groups, then the groups. ``headers`` are whole, or
@@ -409,7 +407,7 @@ class IpDecapsulator(wiring.Component):
         m.d.sync += masked.eq(Cat(*(Mux(written[lane], fifo.data.word_select(lane, 8), 0) for lane in range(lanes))))
         each = words_of(masked)
         groups = [unreset(19, name=f"group_{at}") for at in range(0, len(each), 8)]
-        pushed = Signal(4)  # a beat this many cycles ago: masked, in groups, in the total, folded
+        pushed = Signal(4)  # valid bits of the stages: masked, in groups, in the total, folded
         total = unreset(32)
         m.d.sync += pushed.eq(Cat(fifo.push & fifo.room, pushed))
         m.d.sync += [group.eq(sum(each[at * 8 : at * 8 + 8])) for at, group in enumerate(groups)]
@@ -420,7 +418,7 @@ class IpDecapsulator(wiring.Component):
         if first is not None:
             added, wrong, settling = Signal(17), Signal(), Signal()
             m.d.comb += added.eq(total[:16] + total[16:])
-            m.d.sync += [  # with its carry it makes FFFF: it is FFFF without, or FFFE with one
+            m.d.sync += [  # right if the sum with carry is FFFF: FFFF without carry, or FFFE with one
                 wrong.eq(~(added[1:16].all() & (added[0] ^ added[16]))),
                 settling.eq((fifo.push & fifo.room) | pushed[:2].any()),
             ]
@@ -429,5 +427,5 @@ class IpDecapsulator(wiring.Component):
         m.d.sync += once.eq(total[:16] + total[16:])
         folded = Signal(16)
         m.d.comb += folded.eq(once[:16] + once[16])
-        # the last is waited for where a cycle does not count: what is known then comes out of a register
+        # wait for the last stage if latency does not matter: its result is registered
         return ~pushed.any(), folded != 0xFFFF

@@ -1,14 +1,13 @@
-"""``ip_encapsulator``: RDMA packets into UDP, IPv4 and Ethernet, after a check of their META word.
+"""``ip_encapsulator``: encapsulate RDMA packets in UDP, IPv4 and Ethernet, after checking their META word.
 
-A packet arrives as the header inserter sends it, the seven-word header in beats of its own; on the wire header and
-payload stand without a gap behind 42 bytes of Ethernet, IP and UDP headers. These and the seven words are gathered
-first, 70 bytes whose remainder in the last beat is the same for every packet, so that the payload needs one fixed
-shift.
+A packet arrives from the header inserter with the seven-word header in separate beats; on the wire, header and payload
+follow 42 bytes of Ethernet, IP and UDP headers without a gap. These and the seven words are gathered first: 70 bytes,
+whose remainder in the last beat is the same for every packet, so that the payload needs one fixed shift.
 
-A packet whose META is refused, or that has no endpoint, is drained: it never holds up the transmit path. With several
-WRITEs in flight the next packet's META is checked, and its endpoint looked up, while a packet goes out. Frames are
-stored whole before they leave, so none has a gap, and one whose packet turns out bad never leaves. A frame that has
-begun to leave ends well, whatever is reset behind it.
+A packet whose META is refused, or that has no endpoint, is drained, so that it never blocks the transmit path. With
+several WRITEs in flight, the next packet's META is checked and its endpoint looked up while a packet is sent. Frames
+are stored whole before they are sent, so none has a gap, and a frame with a bad packet is never sent. A frame whose
+transmission has begun is completed even through a reset.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ from rnic.wire.ethernet import ETHERNET, ETHERNET_BYTES, TYPE_IPV4
 from rnic.wire.ip import DONT_FRAGMENT, IPV4_BYTES, IPV4_HEADER, PROTO_UDP, UDP_BYTES, UDP_HEADER
 
 PREFIX_BYTES = ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES + ENGINE_HEADER_BYTES
-"""70; without the seven words 42: 11 beats of a 32-bit bus, the payload two bytes on."""
+"""70; without the seven words 42: 11 beats of a 32-bit bus, with the payload shifted by two bytes."""
 
 META_NAMES = ("length", "src_ip", "dst_ip", "src_port", "dst_port")
 
 FIFO_BYTES = 4096
 """Two frames of the largest size: one is written while another leaves."""
 VERDICTS = 64
-"""Packets whose fate is known and not told: more than frames that the FIFO holds."""
+"""Packets with a result not yet reported: more than the frames that the FIFO holds."""
 
 IDLE, CHECK, LOOKUP, GATHER, PREFIX, PAYLOAD, TAIL, DRAIN = range(len(ENCAP_STATES))
 
@@ -98,8 +97,8 @@ def ip_sum(m: Module, fields: Mapping[str, ValueLike]) -> Value:
 
 
 class MetaAhead(wiring.Component):
-    """One META word ahead of the packet in hand: checked, its endpoint looked up, its header summed except for the
-    identification. ``code`` is why its packet is refused, or META_OK; it and all else go with ``m_meta``.
+    """The META word after the current packet's: checked, its endpoint looked up, its header summed except for the
+    identification. ``code`` is the reason for refusal, or META_OK; it and the other outputs are valid with ``m_meta``.
     """
 
     def __init__(self) -> None:
@@ -118,7 +117,7 @@ class MetaAhead(wiring.Component):
         )
 
     def elaborate(self, platform: object) -> Module:
-        """Take, check, ask, show."""
+        """Take a META word, check it, look up its endpoint, output it."""
         m = Module()
         empty, check, asked, shown = range(4)
         state = Signal(range(4))
@@ -152,10 +151,10 @@ class MetaAhead(wiring.Component):
 
 
 class IpEncapsulator(wiring.Component):
-    """One frame for each packet and META word. ``error`` is a pulse for each packet refused or found bad.
+    """One frame for each packet and META word. ``error`` pulses for each refused or bad packet.
 
-    ``done`` is one cycle long for each packet, in their order: the MAC has taken the last of its frame, or there is
-    none and ``done_code`` says why.
+    ``done`` is one cycle long for each packet, in order: the MAC has taken the whole frame, or there is none and
+    ``done_code`` says why.
     """
 
     def __init__(self, params: EngineParams) -> None:
@@ -183,7 +182,7 @@ class IpEncapsulator(wiring.Component):
         params, state, out = self.params, self.state, self.m_axis
         lanes = params.bus_bytes
         prefix_beats, rest_bytes = divmod(PREFIX_BYTES, lanes)
-        reset = Signal(name="late_reset")  # so that no path comes here from the other end of the engine
+        reset = Signal(name="late_reset")  # so that no path from the other end of the engine ends here
         m.d.sync += reset.eq(self.reset)
         untold = self.reset | reset
 
@@ -202,7 +201,7 @@ class IpEncapsulator(wiring.Component):
             name: Signal.like(getattr(self.s_meta, name), name=f"meta_{name}", reset_less=True) for name in META_NAMES
         }
         code, checked = Signal(4), Signal()
-        test_only = Signal()  # the META word in hand is that of CTRL.start
+        test_only = Signal()  # the current META word is that of CTRL.start
         test_wanted = Signal()
         dst_mac, src_mac = unreset(48), unreset(48)
         ident = Signal(16)
@@ -234,13 +233,13 @@ class IpEncapsulator(wiring.Component):
         )
 
         beat = Signal(range(max(params.header_beats, prefix_beats) + 1))
-        rest = unreset(rest_bytes * 8)  # bytes that wait for the next beat
+        rest = unreset(rest_bytes * 8)  # bytes carried into the next beat
         rest_count = Signal(range(lanes + 1))
         got = Signal(16)  # UDP payload bytes so far
         bad = Signal()
         ended = Signal()  # the packet had no payload
 
-        # ---- output: frames are shown to the MAC when they are whole
+        # ---- output: frames go to the MAC when they are complete
         m.submodules.frames = frames = PacketFifo(params.bus_width, FIFO_BYTES // lanes, keep_begun=True, late=True)
         wiring.connect(m, frames.m_axis, wiring.flipped(out))
         push, data, count, last = Signal(), Signal(lanes * 8), Signal(range(lanes + 1)), Signal()
@@ -258,7 +257,7 @@ class IpEncapsulator(wiring.Component):
             frames.commit.eq(judging & ~spoilt),
             frames.rollback.eq(spoiled),
         ]
-        m.d.sync += [  # a beat is written in the cycle after it was made
+        m.d.sync += [  # a beat is written in the cycle after it was built
             *(frames.push.eq(push & room), frames.data.eq(data), frames.count.eq(count), frames.last.eq(last)),
         ]
         m.d.sync += [judging.eq(sent), final_length.eq(meta["length"])]
@@ -273,7 +272,7 @@ class IpEncapsulator(wiring.Component):
         status_code = Signal(4)
         drained_code = Signal(4)  # why the packet in DRAIN is drained
         m.submodules.verdicts = verdicts = SyncFIFOBuffered(width=4, depth=VERDICTS)
-        tell, fate = Signal(), Signal(4)  # of a packet, to the queue in the next cycle
+        tell, fate = Signal(), Signal(4)  # of a packet; queued in the next cycle
 
         ctrl_written = bank.written["CTRL"]
         start_bit, clear_bit = ENCAP_CTRL["start"].lsb, ENCAP_CTRL["soft_reset"].lsb
@@ -287,10 +286,10 @@ class IpEncapsulator(wiring.Component):
             with m.If(spoiled):
                 m.d.sync += halves.eq(sum_ahead + ident)
         room_for_fate = Signal()
-        m.d.sync += room_for_fate.eq(verdicts.level < VERDICTS - 4)  # known ones are on their way
+        m.d.sync += room_for_fate.eq(verdicts.level < VERDICTS - 4)  # known results are in flight
 
         def begin() -> None:
-            """Begin the packet whose META was checked ahead; until it is there, none."""
+            """Begin the packet whose META was checked ahead, once there is one."""
             m.d.sync += state.eq(IDLE)
             if ahead is None:
                 return
@@ -355,7 +354,7 @@ class IpEncapsulator(wiring.Component):
                     m.d.comb += [refuse.eq(1), refuse_code.eq(TX_LOOKUP_MISS)]
                     m.d.sync += state.eq(DRAIN)
             with m.Case(GATHER):
-                # one verdict at a time; and with META ahead, a frame that turns out bad gives its identification back
+                # one verdict at a time; with META ahead, a bad frame returns its identification
                 m.d.comb += source.tready.eq(~spoiled if ahead is not None and params.header_beats == 1 else ~judging)
                 with m.If(taken):
                     m.d.sync += [
@@ -386,7 +385,8 @@ class IpEncapsulator(wiring.Component):
                     source.tready.eq(room),
                     push.eq(source.tvalid),
                     count.eq(Mux(here + rest_bytes > lanes, lanes, here + rest_bytes)),
-                    last.eq(source.tlast & ~source.tkeep[lanes - rest_bytes]),  # with the rest they fill one beat
+                    # with the carried bytes they fill one beat
+                    last.eq(source.tlast & ~source.tkeep[lanes - rest_bytes]),
                 ]
                 m.d.sync += [final_got.eq(got + here), final_bad.eq(bad | source.tuser)]
                 with m.If(taken):
@@ -410,7 +410,7 @@ class IpEncapsulator(wiring.Component):
                 with m.If(taken & source.tlast):
                     m.d.comb += [tell.eq(1), fate.eq(drained_code)]
                     m.d.sync += state.eq(IDLE)
-        # all lanes follow registers of their own, not the state
+        # all lanes have their own enable registers instead of the state
         in_prefix, in_tail = Signal(), Signal()
         with m.If(state == GATHER):
             m.d.sync += [in_prefix.eq(1), in_tail.eq(0)]
@@ -425,7 +425,7 @@ class IpEncapsulator(wiring.Component):
         with m.If(judging):
             m.d.comb += [tell.eq(1), fate.eq(Mux(spoilt, TX_PACKET_LENGTH, META_OK))]
 
-        # ---- the fate of each packet in turn; that of a good one is known when its frame has left
+        # ---- report each packet in order; a good one when its frame has been sent
         left, outlived, gone = Signal(range(VERDICTS + 1)), Signal(), Signal()
         told, told_fate = Signal(), Signal(4)
         m.d.comb += [verdicts.w_en.eq(told), verdicts.w_data.eq(told_fate)]
@@ -440,7 +440,7 @@ class IpEncapsulator(wiring.Component):
         with m.If(gone):
             m.d.sync += outlived.eq(0)
 
-        # ---- soft reset of the engine: a frame that has begun to leave does so, everything else is dropped
+        # ---- soft reset of the engine: a frame being sent is completed, everything else is dropped
         with m.If(reset):
             m.d.comb += [
                 source.tready.eq(1),
@@ -456,7 +456,7 @@ class IpEncapsulator(wiring.Component):
             m.d.sync += [state.eq(IDLE), test_wanted.eq(0), checked.eq(0), judging.eq(0), left.eq(0)]
             m.d.sync += outlived.eq(frames.begun & ~gone)
 
-        # ---- what software sees
+        # ---- registers
         failed, missed, lost, wrong_code = Signal(), Signal(), Signal(), Signal(4)
         m.d.sync += [self.error.eq(refuse | spoiled), wrong_code.eq(Mux(refuse, refuse_code, TX_PACKET_LENGTH))]
         m.d.sync += lost.eq(refuse & ~test_only | spoiled)

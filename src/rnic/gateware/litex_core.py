@@ -1,7 +1,6 @@
 """The descriptor engine as a core for LiteX: its registers and its memory port on the bus of a system on chip.
 
-LiteX's bus has a width of its own; the converters between it and the engine are LiteX's. Its addresses are at least as
-wide as the engine's.
+LiteX's converters connect its bus width to the engine's. Its addresses must be at least as wide as the engine's.
 The engine's MAC streams are ``mac_tx`` and ``mac_rx``, its interrupt is an event of an event manager.
 """
 
@@ -29,12 +28,12 @@ class RnicEngine(LiteXModule):
     """One engine.
 
     Args:
-        platform: takes the Verilog among its sources.
-        params: what the engine is built as; its clock is the system's, the only one.
+        platform: gets the Verilog as a source.
+        params: parameters of the engine; its only clock is the system's.
         directory: where the Verilog is written.
 
     Raises:
-        ValueError: the parameters ask for further clocks.
+        ValueError: the parameters have further clocks.
         OSError: the directory cannot be written.
         ToolError: no Yosys.
     """
@@ -51,7 +50,7 @@ class RnicEngine(LiteXModule):
         self.mac_rx = AXIStreamInterface(data_width=width, keep_width=width // 8, user_width=1)
         self.irq = Signal()
         self.ev = EventManager()
-        self.ev.engine = EventSourceLevel(description="The engine's interrupt; IRQ_STATUS says why.")
+        self.ev.engine = EventSourceLevel(description="The engine's interrupt; IRQ_STATUS has the cause.")
         self.ev.finalize()
         self.comb += self.ev.engine.trigger.eq(self.irq)
         wires: dict[str, Any] = {"i_clk": ClockSignal(), "i_rst": ResetSignal(), "o_irq": self.irq}
@@ -77,11 +76,11 @@ def _channels(prefix: str, bus: Any, signature: Any, slave: bool) -> dict[str, A
 
 
 def add_engine(soc: Any, params: EngineParams, directory: Path, name: str = "rnic", origin: int | None = None) -> Any:
-    """Put an engine into a system: registers at ``origin`` (LiteX chooses if there is none), its memory port a master.
+    """Add an engine to a system: registers at ``origin`` (default: LiteX chooses), its memory port as a master.
 
     Returns:
-        The core, a :class:`RnicEngine`; raises what that does, and ``ValueError`` where the system's bus has fewer
-        address bits than the engine.
+        The core, a :class:`RnicEngine`. Raises its exceptions, and ``ValueError`` if the system's bus has fewer address
+        bits than the engine.
     """
     if params.address_bits > soc.bus.address_width:
         raise ValueError(f"address_bits={params.address_bits} on a bus with {soc.bus.address_width}")

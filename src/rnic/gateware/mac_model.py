@@ -1,8 +1,8 @@
-"""An Ethernet MAC and its cable that know no simulator: what stands between an engine's two streams and the next one.
+"""Simulator-independent model of an Ethernet MAC and its cable, between the streams of two engines.
 
-Toward the engine it is as MACs are. It takes beats at the pace of its line and cannot wait inside a frame; it stores a
-received frame until its FCS is checked, and then brings a beat in each cycle without asking. On the cable a frame of at
-least 60 bytes has 8 bytes of preamble before it, 4 of FCS and 12 of gap behind it (IEEE 802.3 4.2).
+It takes beats at line rate and allows no gap inside a frame. It stores a received frame until its FCS is checked, then
+delivers a beat in each cycle, without backpressure. On the cable, a frame of at least 60 bytes has 8 bytes of preamble
+before it, and 4 of FCS and 12 of gap after it (IEEE 802.3 4.2).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from rnic.gateware.axi_model import BusError
 
 PREAMBLE_BYTES, SHORTEST_BYTES, FCS_BYTES, GAP_BYTES = 8, 60, 4, 12
 BUFFER_BEATS = 4
-"""Beats that the MAC takes in ahead of the line."""
+"""Beats that the MAC buffers ahead of the line."""
 
 
 class Beat(NamedTuple):
-    """A beat of either stream; ``bad`` goes with ``last``."""
+    """A beat of either stream; ``bad`` is valid with ``last``."""
 
     data: bytes
     last: bool
@@ -28,21 +28,21 @@ class Beat(NamedTuple):
 
 
 Harm = Callable[[bytes], bytes | None]
-"""Fate of a frame on the cable: other bytes, or ``None`` if it is lost."""
+"""A frame after the cable: changed bytes, or ``None`` if it is lost."""
 
 
 def line_bytes(frame_bytes: int) -> int:
-    """Return the number of bytes of line time that a frame takes."""
+    """Return the line time of a frame, in bytes."""
     return PREAMBLE_BYTES + max(frame_bytes, SHORTEST_BYTES) + FCS_BYTES + GAP_BYTES
 
 
 class Mac:
-    """One MAC of ``lanes`` bytes a beat, with a line of ``rate`` bytes in each cycle of the engine's clock.
+    """One MAC of ``lanes`` bytes per beat, with a line of ``rate`` bytes per cycle of the engine's clock.
 
-    ``tx_ready`` and ``rx`` are what it drives until the next :meth:`edge`.
+    ``tx_ready`` and ``rx`` are its outputs until the next :meth:`edge`.
 
     Raises:
-        ValueError: a line that is faster than the stream.
+        ValueError: the line is faster than the stream.
     """
 
     def __init__(self, lanes: int, rate: float) -> None:
@@ -55,9 +55,9 @@ class Mac:
         self.tx_ready = False
         self.rx: Beat | None = None
         self.frames: list[bytes] = []
-        """Frames that were put on the line, without padding and FCS."""
+        """Frames sent on the line, without padding and FCS."""
         self.lost = 0
-        """Of these, how many did not reach the peer."""
+        """Number of these that did not reach the peer."""
         self.line_bits = 0
         """Bits that the line has carried: preambles, padding, FCS and gaps too."""
         self.moved = 0
@@ -67,10 +67,10 @@ class Mac:
         self._budget = 0.0
         self._frame: bytearray | None = None
         self._left = 0
-        """Bytes that the line is busy with before it asks for more of the frame."""
+        """Bytes that keep the line busy before it needs more of the frame."""
 
     def edge(self, shown: Beat | None, rx_ready: bool) -> None:
-        """Take a rising edge: what the engine showed, and whether it took what was brought.
+        """Process a rising edge: the engine's transmit beat, and whether it took the received one.
 
         Raises:
             BusError: the engine left a gap inside a frame, or made the MAC wait.
@@ -87,7 +87,7 @@ class Mac:
         self.tx_ready = len(self._held) < BUFFER_BEATS
 
     def busy(self) -> bool:
-        """True if something is on its way, out or in."""
+        """True if anything is in flight, in either direction."""
         return bool(self._held or self._to_come or self._frame is not None or self._left)
 
     def receive(self, frame: bytes, fcs: int) -> None:
@@ -107,7 +107,7 @@ class Mac:
             if not self._held:
                 if self._frame is not None:
                     raise BusError(f"a gap inside a frame, behind {len(self._frame)} bytes: the line goes on")
-                self._budget = 0.0  # a line that is idle saves nothing up
+                self._budget = 0.0  # an idle line accumulates no credit
                 return
             if self._frame is None:
                 self._frame, self._left = bytearray(), PREAMBLE_BYTES
@@ -124,7 +124,7 @@ class Mac:
         self.frames.append(frame)
         self.line_bits += 8 * line_bytes(len(frame))
         whole = frame.ljust(SHORTEST_BYTES, b"\0")
-        fcs = zlib.crc32(whole) ^ bad  # a frame that the engine spoils goes out with a wrong FCS
+        fcs = zlib.crc32(whole) ^ bad  # a frame that the engine marks bad is sent with a wrong FCS
         arrived = self.harm(whole)
         if arrived is None:
             self.lost += 1

@@ -1,8 +1,8 @@
 """The driver's backend for a real board: registers and memory mapped from device files.
 
 Registers come from a UIO device or ``/dev/mem``; memory from a contiguous buffer whose bus addresses are known, such as
-a u-dma-buf device. Coherence: where the kernel's mapping is uncached nothing is to do; where it is cached, the
-buffer's two ``sync`` files take the place of the cache instructions that user space may not issue.
+a u-dma-buf device. Coherence: an uncached mapping needs nothing; for a cached one, the buffer's two ``sync`` files
+replace the cache instructions that user space may not execute.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ REGISTER_WINDOW = 0x4000
 class MappedMemory:
     """A buffer in device file ``path``, ``size`` bytes at bus address ``base``.
 
-    ``sync_for_device`` and ``sync_for_cpu``: files that take a ``1`` to write back or to let go the processor's lines
-    of the buffer; ``None`` where the mapping is uncached.
+    ``sync_for_device`` and ``sync_for_cpu``: files to which a ``1`` is written to clean or to invalidate the
+    processor's lines of the buffer; ``None`` if the mapping is uncached.
     """
 
     path: Path
@@ -67,7 +67,7 @@ class MappedBackend:
         self.close()
 
     def close(self) -> None:
-        """Undo the mappings."""
+        """Unmap the files."""
         if hasattr(self, "_registers"):
             self._registers.release()
         for mapped in self._maps:

@@ -1,7 +1,7 @@
-"""Reference model of the engine without time: all posted work is executed at each register write.
+"""Untimed reference model of the engine: each register write executes all posted work.
 
 This reference model serves the driver as a :class:`~rnic.gateware.driver.Backend` where cycles do not matter, and the
-tests hold the gateware's memory and completions against it. It models the core in loopback; packets exist here only as
+tests compare the gateware's memory and completions with it. It models the core in loopback; packets exist here only as
 the fragments they carry.
 """
 
@@ -42,7 +42,7 @@ def fragments(address: int, length: int, params: EngineParams) -> list[tuple[int
 
 
 class EngineModel:
-    """Registers and memory of an engine in loopback whose every operation takes no time."""
+    """Registers and memory of an engine in loopback; every operation takes no time."""
 
     def __init__(self, params: EngineParams, memory: SparseMemory) -> None:
         self.params = params
@@ -66,7 +66,7 @@ class EngineModel:
         return self._values.get(offset, 0)
 
     def write32(self, offset: int, value: int) -> None:
-        """Store a register, then do all the work that there is."""
+        """Store a register, then execute all posted work."""
         access = self._registers[offset].access if offset in self._registers else "RO"
         if offset == OFFSETS["CONTROL"] and value >> CONTROL["soft_reset"].lsb & 1:
             for name in ("SQ_HEAD", "SQ_TAIL", "CQ_HEAD", "CQ_TAIL"):
@@ -101,7 +101,7 @@ class EngineModel:
         return self._values[OFFSETS[name]]
 
     def _address(self, low: str, high: str) -> int:
-        """Return an address in two registers, as far as the engine's addresses reach."""
+        """Return the address in two registers, truncated to the engine's address width."""
         upper = self._get(high) if self.params.wide else 0
         return (self._get(low) | upper << 32) & (1 << self.params.address_bits) - 1
 
@@ -122,7 +122,7 @@ class EngineModel:
             self._one()
 
     def _one(self) -> None:
-        """Fetch, execute, complete one descriptor."""
+        """Fetch, execute and complete one descriptor."""
         head, tail = self._get("SQ_HEAD"), self._get("CQ_TAIL")
         device = self.cache.device
         try:

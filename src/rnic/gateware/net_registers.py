@@ -1,4 +1,4 @@
-"""Registers of a network block behind its :class:`~rnic.gateware.interfaces.RegBus`, made from the block's table."""
+"""Registers of a network block on its :class:`~rnic.gateware.interfaces.RegBus`, built from the block's table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rnic.spec.engine_net_regs import WRITABLE_BITS
 from rnic.spec.registers import Register
 
 CTRL_FLAGS = ("enable",)
-"""Bits of CTRL that hold what was written; the others are pulses."""
+"""Bits of CTRL that keep their value; the others are pulses."""
 
 
 class NetRegisters(wiring.Component):

@@ -1,7 +1,7 @@
-"""An engine as vendors' tools take it: a Verilog file for each module, a wrapper with AXI's clock and active-low reset,
-IP-XACT, constraints for the clock it was made for, a C header of its registers, and names of states for waveforms.
+"""Package an engine for vendors' tools: a Verilog file for each module, a wrapper with AXI's clock and active-low
+reset, IP-XACT, constraints for its target clock, a C header of its registers, and names of states for waveforms.
 
-Everything here is made from the tables that the gateware is made from.
+Everything is generated from the same tables as the gateware.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rnic.spec.layout import Field, Layout
 from rnic.spec.registers import Register
 
 WRAPPER = f"{TOP_NAME}_axi"
-"""The module that a block design takes."""
+"""The module that a block design instantiates."""
 VENDOR, LIBRARY = "rnic", "rdma"
 BUSES = {
     "m_axi": ("aximm", "master"),
@@ -36,7 +36,7 @@ BUSES = {
     "mac_tx_axis": ("axis", "master"),
     "mac_rx_axis": ("axis", "slave"),
 }
-"""Prefix of the ports of each bus, its type among AMBA's, and which end of it the engine is."""
+"""Port prefix of each bus, its AMBA type, and the engine's role on it."""
 STATES = {
     "rdma_controller": regs.RDMA_STATES,
     "data_mover_axi_cmd_master": regs.CMD_STATES,
@@ -67,8 +67,8 @@ def modules(verilog: str) -> dict[str, str]:
 
 
 def ports(params: EngineParams, of_the_wrapper: bool = True) -> dict[str, tuple[bool, int]]:
-    """Return whether each port is an input, and its bits; without clock and reset. The wrapper of an engine without
-    network has no MAC ports."""
+    """Return direction (true for an input) and width of each port, without clock and reset. The wrapper of an engine
+    without network has no MAC ports."""
     signature = wiring.Signature(interface(params))
     return {
         name: (member.flow is In, len(value))
@@ -80,7 +80,7 @@ def ports(params: EngineParams, of_the_wrapper: bool = True) -> dict[str, tuple[
 
 @dataclass(frozen=True)
 class Clock:
-    """A clock of the wrapper, the domain of the engine that it drives, and the buses that go with it."""
+    """A clock of the wrapper, the domain of the engine that it drives, and the buses in that domain."""
 
     name: str
     reset: str
@@ -121,8 +121,8 @@ def _said(facts: Mapping[str, object]) -> str:
 
 
 def wrapper(params: EngineParams) -> str:
-    """Return the engine under AXI's names for clocks and resets. A reset may be asserted at any time, and is taken away
-    in step with its clock, two cycles late."""
+    """Return the engine under AXI's names for clocks and resets. A reset may be asserted at any time; it is deasserted
+    synchronously to its clock, two cycles late."""
     found, all_clocks = ports(params), clocks(params)
     lines = [f"module {WRAPPER} ("]
     for clock in all_clocks:
@@ -153,7 +153,7 @@ def wrapper(params: EngineParams) -> str:
         ]
         connected += [f"    .{clock.domain}clk({clock.name})", f"    .{clock.domain}rst({register}[1])"]
     connected += [f"    .{name}({name})" for name in found]
-    # an engine without network has its MAC ports all the same; nothing comes in
+    # an engine without network still has MAC ports; tie their inputs off
     for name, (is_input, bits) in ports(params, of_the_wrapper=False).items():
         if is_input and name not in found:
             connected.append(f"    .{name}({bits}'d0)")
@@ -172,7 +172,7 @@ def constraints(params: EngineParams) -> dict[str, str]:
     bounds, groups = "", "".join(f" -group {clock.name}" for clock in all_clocks)
     for one, other in itertools.permutations(all_clocks, 2):
         if one.domain and other.domain:
-            continue  # nothing crosses but from and to the engine's
+            continue  # crossings exist only to and from the engine's clock
         bound = min(1000 / one.mhz, 1000 / other.mhz)
         between = f"-from [get_clocks {one.name}] -to [get_clocks {other.name}]"
         bounds += f"set_max_delay -datapath_only {between} {bound:.3f}\n"
@@ -313,7 +313,7 @@ def _interface(parent: ET.Element, name: str, library: str, kind: str, mapped: M
 def _signal(
     parent: ET.Element, port: str, kind: str, logical: str, facts: Mapping[str, object], end: str = "slave"
 ) -> None:
-    """Add a port that is an interface of its own, and what tools are told of it."""
+    """Add a port that is its own interface, with its parameters."""
     interface = _interface(parent, port, "signal", kind, {logical: port})
     add(interface, end)
     parameters = add(interface, "parameters")
@@ -360,11 +360,11 @@ def _block(parent: ET.Element, block: str, base: int, size: int, registers: tupl
 
 
 def write_package(params: EngineParams, directory: Path) -> list[Path]:
-    """Write the package; the paths of its files.
+    """Write the package; return the paths of its files.
 
     Raises:
-        OSError: the directory cannot be made or written.
-        ToolError: no Yosys.
+        OSError: the directory cannot be created or written.
+        ToolError: Yosys is missing.
     """
     sources = {f"hdl/{name}.v": text for name, text in modules(to_verilog(Top(params), TOP_NAME)).items()}
     sources[f"hdl/{WRAPPER}.v"] = wrapper(params)

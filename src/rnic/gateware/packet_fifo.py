@@ -1,4 +1,4 @@
-"""A FIFO of beats in block RAM whose reader sees only whole packets: store and forward, for both ends of the MAC."""
+"""Store-and-forward FIFO of beats in block RAM, for both directions of the MAC: its reader sees only whole packets."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rnic.gateware.params import GROUP_LANES
 
 
 class PacketFifo(wiring.Component):
-    """A beat is written where ``push`` and ``room``. ``commit`` shows all beats so far to the reader, ``rollback``
-    forgets those since the last commit. A packet that was shown goes out without a gap.
+    """A beat is written if ``push`` and ``room`` are high. ``commit`` makes all beats so far visible to the reader,
+    ``rollback`` drops those since the last commit. A committed packet is output without a gap.
 
-    ``clear`` forgets everything. With ``keep_begun`` a packet whose first beat is shown goes out whole all the same:
-    the other side of a MAC's stream knows of no clear. With ``late`` a beat comes a cycle after it was seen that there
-    is room, and is written whatever ``room`` says by then.
+    ``clear`` drops everything. With ``keep_begun``, a packet whose first beat was output is still completed, since a
+    MAC cannot abort a frame. With ``late``, a beat arrives a cycle after ``room`` was sampled, and is written
+    regardless of ``room`` in its own cycle.
     """
 
     def __init__(self, width: int, depth: int, keep_begun: bool = False, late: bool = False) -> None:
@@ -48,7 +48,7 @@ class PacketFifo(wiring.Component):
         the last beat of the memory stays free unless beats arrive back to back."""
         m = Module()
         out, lanes = self.m_axis, self.width // 8
-        # of many lanes the memory has marks beside the count, since `tkeep` would take its time behind it
+        # for many lanes the memory also holds marks, since decoding `tkeep` from the count takes too long
         marks = Cat(*keep_marks(self.count, lanes)) if lanes > GROUP_LANES else Cat()
         size = len(self.data) + len(self.count) + len(marks) + 1
         m.submodules.beats = beats = Memory(shape=size, depth=self.depth, init=[])
@@ -67,17 +67,17 @@ class PacketFifo(wiring.Component):
         with m.If(self.commit):
             m.d.sync += committed.eq(next_tail)
 
-        # memory's own output is slow: what it shows goes into registers
+        # the memory's output is slow, so it is registered
         read_valid = Signal()
         load, show = Signal(), Signal()
-        # the rest of a packet that outlives a clear ends where that packet does
+        # a packet that outlives a clear ends at its own last beat
         ending, end = Signal(), Signal(bits)
-        inside = Signal()  # a beat of a packet was taken, its last was not
+        inside = Signal()  # inside a packet: a beat was taken, but not the last
         stop = Signal()
         many = lanes > GROUP_LANES
         waits = Signal()  # there is a beat to load
-        hollow = Signal(init=1)  # not `read_valid`, for all lanes of many: what is told of it stays near them
-        if many:  # in a register, since `load` goes to all lanes: a commit shows a cycle late
+        hollow = Signal(init=1)  # a copy of not `read_valid` near many lanes
+        if many:  # registered, since `load` drives all lanes: a commit becomes visible a cycle late
             m.d.sync += waits.eq(Mux(load, (head + 1)[:bits] != committed, head != committed))
         m.d.comb += [
             stop.eq(ending & out.tvalid & out.tlast),
@@ -118,12 +118,12 @@ class PacketFifo(wiring.Component):
                 m.d.sync += [waits.eq(0), hollow.eq(1)]
         with m.If(self.clear):
             if self.keep_begun:
-                more = Mux(out.tvalid, ~out.tlast, inside)  # beyond the beat that is shown
+                more = Mux(out.tvalid, ~out.tlast, inside)  # beyond the output beat
                 m.d.sync += [tail.eq(committed), end.eq(committed)]
                 with m.If(~ending & more):
                     m.d.sync += ending.eq(1)
                 with m.Elif(~ending):
-                    if many:  # what clears does not go to all lanes with `load` and `show`
+                    if many:  # keep the clear signal out of `load` and `show`, which drive all lanes
                         m.d.sync += [waits.eq(0), hollow.eq(1), out.tvalid.eq(out.tvalid & ~out.tready)]
                     else:
                         m.d.comb += [load.eq(0), show.eq(0)]

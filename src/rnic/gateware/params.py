@@ -1,4 +1,4 @@
-"""Parameters of an engine. Values are checked here, once; the blocks rely on them."""
+"""Parameters of an engine. Values are checked only here; the blocks rely on them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from rnic.wire.engine_header import ENGINE_HEADER_BYTES
 
 BUS_WIDTHS = (32, 64, 128, 256, 512)
 GROUP_LANES = 8
-"""Lanes that are marked and counted at once; more lanes are in groups of this size."""
+"""Lanes marked and counted in one step; more lanes are handled in groups of this size."""
 BTT_BITS = 23
 OVERLAPPED_IN_FLIGHT = 32
-"""WRITEs in flight of an overlapped engine whose user names no number: short ones then follow each other closely."""
+"""Default number of WRITEs in flight of an overlapped engine, enough for short ones to follow each other closely."""
 INDEX_BITS = 16
 """Queue indices: 16 bits of the size registers are used."""
 
@@ -23,48 +23,48 @@ class EngineParams:
     """Parameters of one engine.
 
     Raises:
-        ValueError: a value outside its range, named with the range.
+        ValueError: a value is out of range; the message names the range.
     """
 
     bus_width: int = 32
     """Data width of the AXI4 master and of the packet streams, in bits."""
     address_bits: int = NARROW_ADDRESS_BITS
-    """Bits of the addresses of memory, 32 to 64 in steps of 4; the documented engine uses the low half of each."""
+    """Width of memory addresses in bits, 32 to 64 in steps of 4; the documented engine uses the low half."""
     block_size: int = 1024
     """Largest fragment in bytes: a power of two, 16 to 32768 (001 has 1024, 000 has 4096)."""
     boundary: int = 1024
-    """Source addresses that no fragment crosses: a power of two, block_size or not, 16 to 65536."""
+    """Boundary of source addresses that no fragment crosses: a power of two, 16 to 65536, independent of block_size."""
     fifo_depth: int = 512
     """Beats that the loopback FIFO holds: a power of two, 8 to 65536."""
     serial: bool = True
     """One fragment at a time, as documented; False overlaps fetch, header and payload of successive fragments."""
     watchdog_cycles: int = 1_000_000
-    """WATCHDOG after reset, in cycles; 0 switches it off."""
+    """WATCHDOG after reset, in cycles; 0 disables it."""
     clock_mhz: float = 100.0
     """Clock that reports and constraints name; the logic does not depend on it."""
     mac_clock_mhz: float = 0.0
-    """The MAC's streams have a clock of their own, in MHz; 0: the engine's."""
+    """Clock of the MAC's streams in MHz; 0: the engine's clock."""
     bus_clock_mhz: float = 0.0
-    """The memory bus has one, likewise."""
+    """Clock of the memory bus in MHz; 0: the engine's clock."""
     max_burst: int = 64
     """Longest AXI burst in beats: a power of two, 1 to 256."""
     documented_debug: bool = False
-    """Debug registers 0x54 to 0x7C as the register document draws them, not as the RTL has them."""
+    """Lay out debug registers 0x54 to 0x7C as in the register document, not as in the RTL."""
     documented_cqe: bool = False
-    """CQ entries of 000's words alone: no opcode, no vendor error, no phase, and eight bits of the index."""
+    """CQ entries with only the words of 000: no opcode, vendor error or phase, and eight bits of the index."""
 
     in_flight: int = 1
-    """WRITEs in flight at once: a power of two, 1 to 64; above 1 for an overlapped engine only."""
+    """WRITEs in flight at once: a power of two, 1 to 64; more than 1 only for an overlapped engine."""
     outstanding: int = 16
     """Bursts that each channel of a DataMover has on the bus at once: a power of two, 8 to 128."""
     network: bool = True
-    """With MAC ports; without them the engine has loopback only, and takes longer fragments."""
+    """Build MAC ports; without them the engine has only loopback, and allows longer fragments."""
     check_address: bool = True
-    """Frames for another IP address than LOCAL_IP are dropped."""
+    """Drop frames for an IP address other than LOCAL_IP."""
     check_udp_checksum: bool = True
-    """Frames with a wrong UDP checksum are dropped; 0 says that there is none."""
+    """Drop frames with a wrong UDP checksum; 0 means no checksum."""
     rx_fifo_bytes: int = 8192
-    """Room for frames that have arrived and are not taken apart: a power of two, 2048 to 65536."""
+    """Bytes for received frames before parsing: a power of two, 2048 to 65536."""
 
     def __post_init__(self) -> None:
         if self.bus_width not in BUS_WIDTHS:
@@ -102,18 +102,17 @@ class EngineParams:
 
     @property
     def broad(self) -> bool:
-        """True for so wide a bus that turning, marking or counting its lanes takes a cycle, or a register, of its
-        own."""
+        """True if the bus is so wide that rotating, marking or counting its lanes takes an extra cycle or register."""
         return self.bus_bytes > GROUP_LANES
 
     @property
     def wide(self) -> bool:
-        """Addresses have a high word, and the header carries it."""
+        """True if addresses have a high word, which the header carries."""
         return self.address_bits > NARROW_ADDRESS_BITS
 
     @property
     def queue(self) -> int:
-        """Commands that wait in a channel behind the one whose data move, and fragments cut ahead of their data."""
+        """Commands queued in a channel behind the active one, and fragments cut ahead of their data."""
         return max(4, self.outstanding // 4)
 
     @property

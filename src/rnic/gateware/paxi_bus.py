@@ -1,4 +1,4 @@
-"""The engine's DDR on another machine: its AXI bus, and the processor's loads and stores, through PAXI windows."""
+"""Put the engine's DDR on another machine: its AXI bus and the processor's loads and stores use PAXI windows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rnic.spec.axi import Resp
 
 
 class RemoteMemory:
-    """DDR behind two windows of one target: one for the processor, one whose master is the engine's bus.
+    """DDR behind two windows of one target: one for the processor, one for the engine's bus.
 
     Args:
         processor: window for the processor.
@@ -55,13 +55,13 @@ class RemoteMemory:
 
 
 class PaxiBus(SlaveOnAmaranth):
-    """The slave of the engine's AXI4 bus: a PAXI bridge. In place of :class:`~rnic.gateware.sim_bus.AxiRam`.
+    """The slave of the engine's AXI4 bus: a PAXI bridge, which replaces :class:`~rnic.gateware.sim_bus.AxiRam`.
 
     Args:
         bus: the master's interface.
-        memory: where the engine's DDR is; its bus window must be as wide as ``bus``.
-        cache: the processor's, told of what passes by it.
-        stalls: hold channels back.
+        memory: the engine's DDR; its bus window must be as wide as ``bus``.
+        cache: the processor's cache, notified of the engine's accesses.
+        stalls: stall channels at random.
     """
 
     def __init__(self, bus: Any, memory: RemoteMemory, cache: NonCoherentCache, stalls: Stalls | None = None) -> None:
@@ -77,7 +77,7 @@ class PaxiBus(SlaveOnAmaranth):
         self.b: Answer | None = None
         self._cache = cache
         self._writing: deque[int] = deque()
-        """Addresses at which the next beats of write bursts go."""
+        """Addresses of the next beats of write bursts."""
 
     @property
     def moved(self) -> int:
@@ -98,7 +98,7 @@ class PaxiBus(SlaveOnAmaranth):
             self.b = None if driven.b is None else Answer(driven.b.id, driven.b.resp)
 
     def _tell(self, aw: Address | None, w: Data | None, ar: Address | None) -> None:
-        """Let the cache know what the engine touches."""
+        """Notify the cache of the engine's accesses."""
         lanes, cache = self.lanes, self._cache
         if ar is not None and self.arready:
             cache.seen_by_device(ar.address & -lanes, ar.beats * lanes, write=False)

@@ -1,11 +1,11 @@
-"""A PAXI window as the AXI4 slave of a design under cocotb: its master, or a bus model, reads and writes remote memory.
+"""Use a PAXI window as the AXI4 slave of a design under cocotb: the design's master accesses remote memory.
 
 Needs cocotb, which runs this; nothing else of rnic imports it::
 
     window = rnic.paxi.open_window("127.0.0.1", 7472, config=BridgeConfig(data_bits=64))
     CocotbPaxi(dut, "m_axi", dut.clk, window).start()
 
-Simulated time and the network's have nothing to do with each other: each clock cycle looks once whether an answer came.
+Simulated time is independent of the network's: each clock cycle checks once for an answer.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from rnic.spec.axi import Burst
 class CocotbPaxi:
     """Drives the slave's side of ``PREFIX_awready`` and so on, and samples the master's.
 
-    Signals that AXI4 lets a master leave out (``awid``, ``awburst``, ``awsize`` and those of AR, ``wstrb``) may be
+    Signals that AXI4 makes optional for a master (``awid``, ``awburst``, ``awsize`` and those of AR, ``wstrb``) may be
     missing: then ID 0, INCR, the full width and all bytes are meant. A signal that is X or Z counts as 0.
 
     Args:
         dut: the design, or a handle inside it.
-        prefix: what the signals' names begin with.
+        prefix: prefix of the signals' names.
         clock: the bus clock.
         window: as wide as ``wdata``; no other user may touch it meanwhile.
         stalls: as of :class:`~rnic.paxi.pins.PinSlave`.
@@ -52,7 +52,7 @@ class CocotbPaxi:
             raise ValueError(f"a window of {self._lanes * 8} bits on a bus of {bits}")
 
     def start(self) -> Any:
-        """Begin; the task, which ``cancel`` ends."""
+        """Start; return the task, which ``cancel`` ends."""
         self._drive(self.slave.driven)
         return cocotb.start_soon(self._run())
 

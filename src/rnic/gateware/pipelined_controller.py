@@ -1,9 +1,9 @@
-"""The controller of an engine with several WRITEs in flight: the documented steps, each a station of a pipeline.
+"""The controller of an engine with several WRITEs in flight: each documented step is a pipeline stage.
 
-Descriptors are fetched ahead, WRITEs follow one another into the transmit path without waiting for the one before,
-completions are written behind. What software sees keeps its order: CQ entries come in the order of the descriptors, and
-SQ_HEAD and CQ_TAIL move together when an entry is in memory. ``state`` shows the furthest busy station under the serial
-controller's codes.
+Descriptors are fetched ahead, WRITEs enter the transmit path without waiting for earlier ones, and completions are
+written afterward. Software still sees everything in order: CQ entries come in the order of the descriptors, and SQ_HEAD
+and CQ_TAIL move together when an entry is in memory. ``state`` shows the last busy stage, in the serial controller's
+codes.
 """
 
 from __future__ import annotations
@@ -47,18 +47,19 @@ from rnic.spec.engine_regs import (
 )
 
 USED_BYTES = 28
-"""Bytes of a descriptor that the engine acts on; the rest goes nowhere but into the debug registers."""
+"""Bytes of a descriptor that the engine uses; the rest only goes into the debug registers."""
 COUNT_BITS = 16
-"""Of a WRITE's packets, of which many more may be than there are counts, but few of them are on their way."""
+"""Width of the counter of a WRITE's packets in flight: a WRITE may have far more packets in total."""
 WRITES_BEHIND = 8
-"""CQ entries on their way to memory at once."""
+"""CQ entries being written to memory at once."""
 
 
 class PipelinedController(wiring.Component):
-    """Queue registers in; commands for the control mover and descriptors for the transmit path out.
+    """Inputs: queue registers. Outputs: commands for the control mover, and descriptors for the transmit path.
 
-    ``packet_done`` with ``packet_error``: a packet's fate, in order. ``count_valid`` with ``count``: the transmit path
-    has cut a WRITE into ``count`` packets. ``read_valid`` with ``read_bad`` and ``read_bytes``: its payload was read.
+    ``packet_done`` with ``packet_error``: the result of each packet, in order. ``count_valid`` with ``count``: the
+    transmit path has cut a WRITE into ``count`` packets. ``read_valid`` with ``read_bad`` and ``read_bytes``: its
+    payload was read.
     """
 
     def __init__(self, params: EngineParams) -> None:
@@ -144,7 +145,7 @@ class PipelinedController(wiring.Component):
         fetch, taken = Signal(INDEX_BITS), Signal(range(depth + 1))
         poisoned = Signal(range(depth + 2))  # WRITEs that the watchdog ended and that are not completed
         committed = Signal()
-        work, beyond, issued_before = Signal(), Signal(), Signal()  # of a cycle ago, so a fetch is not followed at once
+        work, beyond, issued_before = Signal(), Signal(), Signal()  # a cycle old, so fetches are not back to back
         may_fetch = self.enable & ~self.pause & ~self.halted & ~self.flushing & work & ~issued_before & (poisoned == 0)
         issued = self.fetch_cmd.tvalid & self.fetch_cmd.tready
         m.d.comb += [
@@ -152,7 +153,7 @@ class PipelinedController(wiring.Component):
             self.fetch_sts.tready.eq(1),
             self.fetch_cmd.tdata.eq(self._command(self.sq_base + (fetch << SQE_SHIFT), SQE_BYTES)),
         ]
-        shown = Signal()  # a command once shown stays
+        shown = Signal()  # a valid command stays valid until taken
         m.d.comb += self.fetch_cmd.tvalid.eq(shown | (may_fetch & ~self.bad_tail & (taken != depth)))
         m.d.sync += shown.eq(self.fetch_cmd.tvalid & ~self.fetch_cmd.tready & ~self.flushing)
         m.d.sync += [
@@ -170,7 +171,7 @@ class PipelinedController(wiring.Component):
             entries.w_en.eq(self.entry_valid & ~self.flushing),
         ]
 
-        # ---- judge, then send
+        # ---- check, then send
         used, bad_fetch, judged = unreset(USED_BYTES * 8), Signal(), Signal()
         detail = Signal(4)
         field = {
@@ -183,7 +184,7 @@ class PipelinedController(wiring.Component):
         ]
         outside = (field["local_addr"] < self.local_base) | (end_local > limit)
         unreachable = field["remote_addr"][32:] != 0
-        if self.params.wide:  # the whole of it, so that no fragment wraps around
+        if self.params.wide:  # check the whole WRITE, so that no fragment wraps around
             end_remote = unreset(65)
             m.d.sync += end_remote.eq(field["remote_addr"] + field["length"])
             unreachable = end_remote > 1 << self.params.address_bits
@@ -198,7 +199,7 @@ class PipelinedController(wiring.Component):
         with m.Elif(self.no_network):
             m.d.comb += detail.eq(ERR_NET_DISABLED)
         kept, refused = Signal(4), Signal()
-        passed = Signal()  # the descriptor in hand goes on
+        passed = Signal()  # the current descriptor advances
         loaded = Signal()
         m.d.comb += [
             refused.eq(kept != ERR_NONE),
@@ -216,7 +217,7 @@ class PipelinedController(wiring.Component):
         with m.If(entries.r_en & entries.r_rdy):
             m.d.sync += [Cat(used, bad_fetch).eq(entries.r_data), loaded.eq(1), measured.eq(0), judged.eq(0)]
 
-        # ---- the packets of a WRITE, one WRITE after the other
+        # ---- the packets of each WRITE in turn
         seen, worst = Signal(COUNT_BITS), Signal(4)
         all_seen = Signal()
         m.d.comb += [
@@ -234,14 +235,14 @@ class PipelinedController(wiring.Component):
             Mux(self.packet_done & (all_seen | (worst == 0)), self.packet_error, Mux(all_seen, 0, worst))
         )
 
-        # ---- complete: the oldest WRITE in hand, when its payload was read and its packets are dealt with
+        # ---- complete the oldest WRITE once its payload was read and its packets are done
         cq_entry, write_command = register_at(m, self.cq_entry), register_at(m, self.write_cmd.tdata)
         next_cq, next_phase, index = Signal(INDEX_BITS), Signal(init=1), Signal(INDEX_BITS)
         fate, sent, status = Signal(4), Signal(32), Signal(8)
         known, full, go = Signal(), Signal(), Signal()
         own = hand.r_data[:4]
         own_id, own_opcode, own_length = hand.r_data[4:36], hand.r_data[36:44], hand.r_data[44:]
-        # of a cycle and two ago: the stream of an entry lasts longer
+        # one and two cycles old: streaming an entry takes longer
         after_cq = Signal(INDEX_BITS)
         m.d.sync += [
             after_cq.eq(following(next_cq, self.cq_size)),
@@ -250,7 +251,7 @@ class PipelinedController(wiring.Component):
         ready = hand.r_rdy & ((own != ERR_NONE) | (reads.r_rdy & settled.r_rdy))
         read_bad, read_bytes = reads.r_data[0], reads.r_data[1:]
         m.d.comb += [
-            # during an abort an entry waits for data in front of it, not for a read that the bus still owes
+            # during an abort an entry waits for earlier write data, not for an outstanding read
             known.eq(Mux(poisoned != 0, ~self.flushing | self.writes_quiet, ready & ~self.flushing) & ~self.halted),
             self.cq_full.eq(known & full),
             go.eq(known & ~full & behind.w_rdy & ~self.stream_busy & ~self.start_stream & ~self.write_cmd.tvalid),
@@ -267,7 +268,7 @@ class PipelinedController(wiring.Component):
             for code, number in STATUS_OF_DETAIL.items():
                 with m.Case(code):
                     m.d.comb += status.eq(number)
-        blank = ~hand.r_rdy  # the watchdog ended a fetch: nothing is known of the descriptor
+        blank = ~hand.r_rdy  # the watchdog ended a fetch: the descriptor is unknown
         m.d.comb += [hand.r_en.eq(go), behind.w_en.eq(go), behind.w_data.eq(fate)]
         m.d.sync += self.start_stream.eq(go)
         with m.If(self.write_cmd.tready):
@@ -316,7 +317,7 @@ class PipelinedController(wiring.Component):
         with m.Elif(self.write_sts.tvalid & ~self.halted):
             m.d.sync += [self.halted.eq(1), self.error.eq(ERR_CQ_WRITE)]
 
-        # ---- watchdog: cycles in which nothing moved although something should
+        # ---- watchdog: cycles without progress while work is pending
         idle_cycles = Signal(32)
         writing = behind.r_rdy
         waiting = ~self.halted & ~self.flushing & (writing | ((taken != 0) & ~self.cq_full))
@@ -333,7 +334,7 @@ class PipelinedController(wiring.Component):
             still.eq(waiting & ~moves & ~expired),
             reached.eq((self.watchdog != 0) & (idle_cycles >= self.watchdog)),
         ]
-        warned = Signal()  # an abort has made way for the CQ entry that waits, if data stood before it
+        warned = Signal()  # after an abort, the waiting CQ entry can be written
         with m.If(committed | self.reset):
             m.d.sync += warned.eq(0)
         with m.Elif(expired):
@@ -341,7 +342,8 @@ class PipelinedController(wiring.Component):
         with m.If(expired & writing & warned):
             m.d.sync += [self.halted.eq(1), self.error.eq(ERR_TIMEOUT)]
         with m.Elif(expired):
-            # WRITEs in hand end with the watchdog's status, or the one whose fetch did; the rest is fetched again
+            # WRITEs in progress, or the descriptor being fetched, end with the watchdog's status; the others are
+            # fetched again
             m.d.sync += [self.flushing.eq(1), poisoned.eq(Mux(hand.r_rdy, hand.level, taken > behind.level))]
         with m.If(self.flushing):
             left = Mux(hand.r_rdy, hand.level, poisoned != 0)
@@ -383,5 +385,5 @@ class PipelinedController(wiring.Component):
 
 
 def _ahead(index: Value, by: Value, size: Value) -> Value:
-    """Return ``index`` moved on by less than ``size``."""
+    """Return ``index`` advanced by less than ``size``, modulo ``size``."""
     return Mux(index + by >= size, index + by - size, index + by)

@@ -1,7 +1,8 @@
-"""``rdma_controller``: the one owner of both queues. Fetches a descriptor, has it sent, writes its CQ entry, moves on.
+"""``rdma_controller``: the only owner of both queues. It fetches a descriptor, has it sent, writes its CQ entry and
+advances.
 
-States and codes are the documents'. Beyond them: every descriptor is completed with a status, a full completion queue
-is waited for, and a watchdog ends what makes no progress.
+States and codes are the documents'. Beyond the documents, it completes every descriptor with a status, waits while the
+CQ is full, and aborts after a watchdog timeout without progress.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from rnic.spec.engine_regs import (
 
 
 class RdmaController(wiring.Component):
-    """Queue registers in, commands for the command master and the transmit path out."""
+    """Inputs: queue registers. Outputs: commands for the command master and the transmit path."""
 
     def __init__(self, params: EngineParams) -> None:
         address_bits = params.address_bits
@@ -127,14 +128,14 @@ class RdmaController(wiring.Component):
         cpl_held = Signal()
         next_head, next_tail = Signal(INDEX_BITS), Signal(INDEX_BITS)
         head_up, tail_up = unreset(INDEX_BITS + 1), unreset(INDEX_BITS + 1)
-        m.d.sync += [  # known long before they are wanted
+        m.d.sync += [  # known long before they are needed
             *(head_up.eq(self.sq_head + 1), tail_up.eq(self.cq_tail + 1)),
             next_head.eq(Mux(head_up == self.sq_size, 0, head_up)),
             next_tail.eq(Mux(tail_up == self.cq_size, 0, tail_up)),
         ]
         full = Signal()
         m.d.sync += full.eq((next_tail == self.cq_head) | (self.cq_head >= self.cq_size))
-        work, beyond, rested = Signal(), Signal(), Signal()  # of a cycle ago: only after a cycle of rest do they count
+        work, beyond, rested = Signal(), Signal(), Signal()  # a cycle old: they count only after an idle cycle
         m.d.sync += [
             work.eq(self.sq_tail != self.sq_head),
             beyond.eq(self.sq_tail >= self.sq_size),
@@ -149,7 +150,7 @@ class RdmaController(wiring.Component):
         m.d.sync += [end_local.eq(field["local_addr"] + field["length"]), limit.eq(self.local_last + 1)]
         outside = (field["local_addr"] < self.local_base) | (end_local > limit)
         unreachable = field["remote_addr"][32:] != 0
-        if self.params.wide:  # the whole of it, so that no fragment wraps around
+        if self.params.wide:  # check the whole WRITE, so that no fragment wraps around
             end_remote = unreset(65)
             m.d.sync += end_remote.eq(field["remote_addr"] + field["length"])
             unreachable = end_remote > 1 << self.params.address_bits
@@ -235,7 +236,7 @@ class RdmaController(wiring.Component):
                     btt.eq(CQE_BYTES),
                     self.cmd_is_read.eq(0),
                 ]
-                # during an abort the entry waits for data in front of it, not for a read that the bus still owes
+                # during an abort the entry waits for earlier write data, not for an outstanding read
                 with m.If(~full & (~self.flushing | self.writes_quiet)):
                     m.d.sync += state.eq(S_WRITE_CMD)
             with m.Case(S_WRITE_CMD), m.If(self.cmd_ready):
@@ -257,11 +258,11 @@ class RdmaController(wiring.Component):
                     with m.If(detail != ERR_NONE):
                         m.d.sync += self.error.eq(detail)
 
-        # ---- watchdog: cycles in which nothing moved
+        # ---- watchdog: cycles without progress
         idle_cycles = Signal(32)
         last_state = Signal.like(state)
         m.d.sync += last_state.eq(state)
-        # a full queue is software's to empty; an abort lasts for as long as the bus owes an answer
+        # software must empty a full CQ; an abort lasts while the bus owes a response
         waiting = ~self.flushing & (state != S_IDLE) & (state != S_PREPARE_WRITE)
         expired, reached, moved = Signal(), Signal(), Signal()
         m.d.comb += expired.eq(waiting & reached & ~moved)
@@ -281,7 +282,7 @@ class RdmaController(wiring.Component):
                 complete_with(ERR_TIMEOUT)
         with m.Elif(self.flushing & self.quiet):
             m.d.sync += self.flushing.eq(0)
-        # the descriptor is far from what decides: a register tells it, before a CQ entry is made of it
+        # the decision is registered, since the descriptor is far away, before the CQ entry is built
         wipe = Signal()
         m.d.sync += wipe.eq((self.read_complete & self.cmd_failed) | (expired & (state < S_IS_STREAM_BUSY)))
         with m.If(wipe):

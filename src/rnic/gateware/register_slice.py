@@ -1,5 +1,5 @@
-"""Registers between two blocks of a stream, for both directions, and those behind the memory bus: no path of the one
-goes on into the other."""
+"""Register slices between two blocks of a stream, in both directions, and at the memory bus: they cut combinational
+paths."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ HANDSHAKE = ("tvalid", "tready")
 
 
 class RegisterSlice(wiring.Component):
-    """Two beats: one shown, and one that came when the first was not taken. ``tready`` is a register; a beat in each
-    cycle. ``clear`` forgets both; ``empty`` says that there is none."""
+    """Holds two beats: the output, and one that arrived while the output was not taken. ``tready`` is a register; full
+    throughput. ``clear`` drops both; ``empty``: there is none."""
 
     def __init__(self, width: int, beat: wiring.Signature | None = None) -> None:
-        """Take beats of ``width`` bits of data. ``beat``: another stream's signature than AXI4-Stream's."""
+        """Take beats of ``width`` bits of data. ``beat``: signature of the stream, if it is not AXI4-Stream."""
         stream = AxiStream(width) if beat is None else beat
         super().__init__({"s_axis": In(stream), "m_axis": Out(stream), "clear": In(1), "empty": Out(1)})
         self.many = width > GROUP_LANES * 8
         self.fields = [name for name in stream.members if name not in HANDSHAKE]
 
     def elaborate(self, platform: object) -> Module:
-        """Pass on the beat kept aside before the one that comes."""
+        """Output the buffered beat before the arriving one."""
         m = Module()
         source, out = self.s_axis, self.m_axis
         aside = Signal()
         fields, many = self.fields, self.many
         kept = {name: Signal.like(getattr(source, name), name=f"kept_{name}", reset_less=True) for name in fields}
         shown = {name: register_at(m, getattr(out, name)) for name in fields}
-        room = Signal(init=1)  # not `aside`, which goes to all lanes of many: the sender of a beat is told at once
-        vacant = Signal(init=1)  # not `out.tvalid`, for all lanes of many: what is told of it stays near them
+        room = Signal(init=1)  # not `aside`, which drives all lanes: the sender needs it in the same cycle
+        vacant = Signal(init=1)  # a copy of not `out.tvalid` near many lanes
         beat = [shown[name].eq(Mux(aside, kept[name], getattr(source, name))) for name in fields]
         m.d.comb += [source.tready.eq(room if many else ~aside), self.empty.eq(~out.tvalid)]
         with m.If(~out.tvalid | out.tready):
@@ -60,14 +60,14 @@ class RegisterSlice(wiring.Component):
 
 
 ANSWERS = {"r": ("rid", "rdata", "rresp", "rlast"), "b": ("bid", "bresp")}
-"""Wires of the memory bus's answers, by channel."""
+"""Signals of the memory bus's response channels."""
 
 
 class AxiSlice(wiring.Component):
-    """The memory bus with a register slice in each channel of its answers, R and B, so that their ready is a register.
+    """The memory bus with a register slice in each response channel, R and B, so that their ready is a register.
 
-    The arbiter's ready waits for valid and looks at the id: without this, that is a path from the bus to the bus, which
-    AXI forbids (IHI 0022 A3.1.1). The ports are those of :class:`~rnic.gateware.cdc.AxiCrossing`.
+    The arbiter's ready depends on valid and on the id. Without the slices, this is a combinational path from the bus to
+    the bus, which AXI forbids (IHI 0022 A3.1.1). The ports are those of :class:`~rnic.gateware.cdc.AxiCrossing`.
     """
 
     def __init__(self, params: EngineParams) -> None:

@@ -1,7 +1,6 @@
-"""``registers``: the AXI4-Lite slave, the map of ``hardware.md`` 1a, and the way to the network blocks' windows.
+"""``registers``: the AXI4-Lite slave with the map of ``hardware.md`` 1a, and access to the network blocks' windows.
 
-The map is made from the table. One access at a time; an address without a register is answered SLVERR, a read of it
-gives 0.
+The map is built from the table. One access at a time; an address without a register gets SLVERR, and reads as 0.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ POINTERS = ("SQ_TAIL", "CQ_HEAD")
 
 
 class Registers(wiring.Component):
-    """Storage for what software writes, and the strobes that a write makes.
+    """Storage for software's writes, and strobes for them.
 
     ``value[NAME]`` of a register that is not RW is driven by ``top``. ``events`` sets bits of IRQ_STATUS; ``clear`` is
     the end of a soft reset.
@@ -77,7 +76,7 @@ class Registers(wiring.Component):
         with m.If(bus.arvalid & bus.arready):
             m.d.sync += [ar.eq(1), read_at.eq(bus.araddr)]
 
-        # an access is chosen in one cycle, made in the next; a read's answer is collected in two more
+        # an access is selected in one cycle, executed in the next; a read's data is collected in two more
         write, read, answer, collected = Signal(), Signal(), Signal(), Signal()
         reading, writes, reads = Signal(), Signal(), Signal()
         at = unreset(AXIL_ADDRESS_BITS)
@@ -95,7 +94,7 @@ class Registers(wiring.Component):
             port = getattr(self, name)
             windows[name] = here = Signal(name=f"{name}_here")
             m.d.comb += [
-                here.eq(at[(size - 1).bit_length() :] == base // size),  # each begins at a multiple of its size
+                here.eq(at[(size - 1).bit_length() :] == base // size),  # each is aligned to its size
                 port.addr.eq(Cat(0, 0, at[2:])[: len(port.addr)] & (size - 1)),
                 port.wdata.eq(data),
                 port.wstrb.eq(strobe),
@@ -104,7 +103,7 @@ class Registers(wiring.Component):
             ]
             with m.If(here):
                 m.d.comb += known.eq(1)
-        with m.If(engine), m.Switch(at[2:8]):  # one choice among all, not one after the other
+        with m.If(engine), m.Switch(at[2:8]):  # one parallel multiplexer, not a priority chain
             for register in self.map:
                 with m.Case(register.offset >> 2):
                     m.d.comb += known.eq(1)

@@ -1,4 +1,5 @@
-"""The receive path: ``rx_header_parser`` takes seven words off a packet, ``rx_streamer`` writes its payload."""
+"""The receive path: ``rx_header_parser`` removes the seven-word header of a packet, ``rx_streamer`` writes its
+payload."""
 
 from __future__ import annotations
 
@@ -29,13 +30,14 @@ from rnic.wire.engine_header import ADDRESS_PARTS, ENGINE_HEADER, ENGINE_HEADER_
 PARSE_IDLE, PARSE_HEADER, FORWARD_DATA = range(len(HEADER_PARSER_STATES))
 IDLE, CHECK_OPCODE, PREPARE_CMD, ISSUE_DM_CMD, WAIT_COMPLETE = range(len(RX_STATES))
 PAYLOAD_BEATS = 32
-"""Payload beats that wait for a verdict."""
+"""Payload beats buffered until their verdict."""
 
 
 class RxHeaderParser(wiring.Component):
-    """Gathers the header, shows it with ``header_valid`` until ``header_ready``, then lets the payload through.
+    """Gathers the header, outputs it with ``header_valid`` until ``header_ready``, then passes the payload.
 
-    ``empty`` goes with ``header_valid``: the packet has no payload. A packet that ends inside its header is dropped:
+    ``empty`` is valid with ``header_valid``: the packet has no payload. A packet that ends inside its header is
+    dropped:
     ``cut`` is one cycle long.
     """
 
@@ -56,7 +58,7 @@ class RxHeaderParser(wiring.Component):
         self.state = Signal(range(len(HEADER_PARSER_STATES)))
 
     def elaborate(self, platform: object) -> Module:
-        """Take the next header only when the one before has been seen and its payload is through."""
+        """Take the next header only after the previous one was taken and its payload has passed."""
         m = Module()
         state, source, out, lanes = self.state, self.s_axis, self.m_axis, self.params.bus_bytes
         beats = self.params.header_beats
@@ -100,9 +102,9 @@ class RxHeaderParser(wiring.Component):
 
 
 class RxStreamer(wiring.Component):
-    """Decides whether a packet is written, and where; drains the payload of one that is not.
+    """Decides whether and where a packet is written; drains the payload of a refused one.
 
-    ``finished`` is one cycle long for each packet; ``error`` (an ERR_* code) and ``dropped`` count with it.
+    ``finished`` is one cycle long for each packet; ``error`` (an ERR_* code) and ``dropped`` are valid with it.
     """
 
     def __init__(self, params: EngineParams) -> None:
@@ -129,7 +131,7 @@ class RxStreamer(wiring.Component):
         self.state = Signal(range(len(RX_STATES)))
 
     def elaborate(self, platform: object) -> Module:
-        """Build the receive path; the two ways differ in when the next header is looked at."""
+        """Build the receive path; the two variants differ in when the next header is examined."""
         return self._serial() if self.params.serial else self._overlapped()
 
     def _serial(self) -> Module:
@@ -189,23 +191,23 @@ class RxStreamer(wiring.Component):
         return m
 
     def _overlapped(self) -> Module:
-        """Queue payloads while headers are checked ahead of them; WAIT_COMPLETE is never entered.
+        """Queue payloads while later headers are checked; WAIT_COMPLETE is never entered.
 
-        Each packet has a verdict beside its payload: write it, or drain it with a reason.
+        Each packet has a verdict in addition to its payload: write it, or drain it with a reason.
         """
         m = Module()
         state, source = self.state, self.s_axis
         width, lanes = self.params.bus_width, self.params.bus_bytes
-        m.submodules.leaving = leaving = RegisterSlice(width)  # so that DataMover and queues are apart
+        m.submodules.leaving = leaving = RegisterSlice(width)  # to separate the DataMover from the queues
         wiring.connect(m, leaving.m_axis, wiring.flipped(self.m_axis))
         out = leaving.s_axis
-        ahead = self.params.queue  # packets whose headers are judged before the payload in hand is through
+        ahead = self.params.queue  # packets whose headers are checked before the current payload has passed
         clear = ResetInserter(self.abort)
         m.submodules.payloads = payloads = clear(SyncFIFO(width=width + lanes + 2, depth=PAYLOAD_BEATS))
         m.submodules.verdicts = verdicts = clear(SyncFIFO(width=6, depth=ahead))  # write, no payload, reason
         header, empty = unreset(ENGINE_HEADER_BYTES * 8), Signal()
         length, is_write, outside = self._judge(m, header, state == IDLE)
-        to_write = Signal(range(2 * ahead + 4))  # commands whose status has not come
+        to_write = Signal(range(2 * ahead + 4))  # commands whose status is outstanding
         issued = self.dm_cmd.tvalid & self.dm_cmd.tready
         answered = self.dm_sts.tvalid & self.dm_sts.tready
         m.d.sync += to_write.eq(to_write + issued - answered)
@@ -215,7 +217,7 @@ class RxStreamer(wiring.Component):
             source.tready.eq(payloads.w_rdy),
         ]
 
-        tell, told = Signal(), Signal()  # a verdict, to the queue in the next cycle
+        tell, told = Signal(), Signal()  # a verdict; queued in the next cycle
         m.d.sync += told.eq(tell)
         m.d.comb += verdicts.w_en.eq(told)
 
@@ -271,7 +273,7 @@ class RxStreamer(wiring.Component):
         """Return the packet length, whether its opcode writes, and whether it exceeds the window. The latter and the
         address are known in the second cycle of a header, PREPARE_CMD.
 
-        With ``comes``, the cycle in which ``header`` is loaded, sums begin there, and the latter is in a register.
+        With ``comes``, the cycle in which ``header`` is loaded, the sums start there, and the latter is registered.
         """
         bits, layout = self.params.address_bits, ENGINE_HEADER
         summed = header if comes is None else self.header
@@ -279,7 +281,7 @@ class RxStreamer(wiring.Component):
         if self.params.wide:
             layout = ENGINE_HEADER_WIDE
             remote = Cat(*(unpack(summed, layout, name) for name, _low, _bits in ADDRESS_PARTS))
-        # one bit more than the header's address has, and another: nothing wraps around into the window
+        # two bits more than the header's address, so that nothing wraps around into the window
         address, end, limit = unreset(len(remote) + 1), unreset(len(remote) + 2), unreset(bits + 1)
         length = unpack(header, layout, "length")
         start = remote + unpack(summed, layout, "fragment_offset")

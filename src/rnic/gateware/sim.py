@@ -1,7 +1,7 @@
 """An engine, or two connected through their MAC ports, in Amaranth's simulator, as backends of the driver.
 
-The driver is plain sequential Python; the simulation goes on only while the driver waits for a register. So a run with
-the same seed is the same to the cycle.
+The driver is plain sequential Python; the simulation advances only while the driver waits for a register. So runs with
+the same seed are identical to the cycle.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SimulationError(RnicError):
 
 
 class SimEngine:
-    """One engine of a :class:`Simulation` as the driver's backend; its DMA passes by the processor's cache."""
+    """One engine of a :class:`Simulation` as the driver's backend; its DMA bypasses the processor's cache."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class SimEngine:
         self.mac_out = StreamSink(self.top.mac_tx_axis, stalls)
         self.mac_in = StreamSource(self.top.mac_rx_axis, stalls)
         self.mac = MacPort(self.top.mac_tx_axis, self.top.mac_rx_axis, line_rate) if line_rate else None
-        """In place of these two, where there is a line."""
+        """Replaces these two if there is a line."""
         self.ram.domain = "bus" if params.bus_clock_mhz else "sync"
         for port in (self.mac, self.mac_out, self.mac_in):
             if port is not None:
@@ -69,11 +69,11 @@ class SimEngine:
         """(cycle, call, address, bytes) of each memory and cache call of the driver."""
 
     def read32(self, offset: int) -> int:
-        """Read a register over AXI4-Lite; the simulation goes on until the answer is there."""
+        """Read a register over AXI4-Lite; run the simulation until it is answered."""
         return self._access(offset, None)
 
     def write32(self, offset: int, value: int) -> None:
-        """Write a register over AXI4-Lite; the simulation goes on until it is answered."""
+        """Write a register over AXI4-Lite; run the simulation until it is answered."""
         self._access(offset, value)
 
     def _access(self, offset: int, value: int | None) -> int:
@@ -123,14 +123,14 @@ class Simulation:
     """One or two engines on one clock.
 
     Args:
-        params: what each engine is built as.
+        params: parameters of each engine.
         memories: one memory for each engine, here or on another machine: one engine for loopback, two for a link.
-        seed: of the stalls on every channel.
-        stall_rate: probability that a channel holds back in a cycle.
-        lose: two engines: asked for each frame; true loses it.
-        timing: how the memories behave.
-        line_rate: two engines: bytes that the line between their MACs carries in a cycle; 0: no MAC, but a wire that
-            takes a beat in each cycle.
+        seed: seed of the stalls on every channel.
+        stall_rate: probability that a channel stalls in a cycle.
+        lose: two engines: called for each frame; true drops it.
+        timing: timing of the memories.
+        line_rate: two engines: bytes per cycle of the line between their MACs; 0: no MAC, but a wire that takes a beat
+        in each cycle.
     """
 
     def __init__(
@@ -192,10 +192,10 @@ class Simulation:
             self.step()
 
     def settle(self, quiet: int = 128, limit: int = 100_000) -> None:
-        """Go on until no frame and no memory beat has moved for ``quiet`` cycles.
+        """Run until no frame and no memory beat has moved for ``quiet`` cycles.
 
         Raises:
-            SimulationError: that did not come about in ``limit`` cycles.
+            SimulationError: that did not happen within ``limit`` cycles.
         """
         end = self.cycle + limit
         before: list[tuple[int, ...]] = []

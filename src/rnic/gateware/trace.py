@@ -1,7 +1,7 @@
-"""A run as a timeline in Chrome's trace format, which Perfetto opens: one lane for each part of 000 5.8.
+"""A run as a timeline in Chrome's trace format, for Perfetto: one lane for each part of 000 5.8.
 
-The lanes are software, registers, fetch, header, payload, RX and completion. A span in a hardware lane is a stay in one
-state of the block that the lane stands for; one nanosecond of the trace is one clock cycle divided by the clock.
+The lanes are software, registers, fetch, header, payload, RX and completion. A span in a hardware lane is one visit to
+a state of the lane's block; times are clock cycles divided by the clock frequency.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONTROLLER_LANES = {
     "fetch": ("S_PREPARE_READ", "S_READ_CMD", "S_WAIT_READ_DONE", "S_IS_STREAM_BUSY", "S_SEND_TX_CMD"),
     "completion": ("S_PREPARE_WRITE", "S_WRITE_CMD", "S_START_STREAM", "S_WAIT_WRITE_DONE"),
 }
-"""Lane of each state of the controller; the others are idle or waiting for the transmit path."""
+"""Lane of each state of the controller; in the other states it is idle or waits for the transmit path."""
 
 _REGISTER_NAMES = {offset: name for name, offset in OFFSETS.items()}
 
@@ -101,7 +101,7 @@ class StateLog:
 
 
 def events(engine: SimEngine, log: StateLog, process: int, end: int) -> list[dict[str, Any]]:
-    """Return all events of one engine, as Chrome's format has them."""
+    """Return all events of one engine in Chrome's format."""
     out: list[dict[str, Any]] = [
         {"ph": "M", "pid": process, "name": "process_name", "args": {"name": f"engine {process}"}}
     ]

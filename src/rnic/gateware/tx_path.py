@@ -1,4 +1,5 @@
-"""The transmit path: ``tx_streamer`` cuts work into fragments, ``tx_header_inserter`` puts seven words before each."""
+"""The transmit path: ``tx_streamer`` cuts WRITEs into fragments, ``tx_header_inserter`` prepends the seven-word header
+to each."""
 
 from __future__ import annotations
 
@@ -31,12 +32,12 @@ SEND_IDLE, SEND_HEADER, SEND_DATA = range(len(INSERTER_STATES))
 
 
 class TxStreamer(wiring.Component):
-    """Header, then its payload from memory, fragment by fragment until the descriptor's length is sent.
+    """Sends header and payload, fragment by fragment, until the descriptor's length is sent.
 
-    Serial: the next fragment is programmed when the one before has left, as documented. Overlapped: as soon as its
-    commands find room; WAIT_DM_STS and WAIT_HDR_DONE come once, after the last fragment. With several WRITEs in flight
-    they do not come at all: ``count_valid`` tells how many packets a WRITE was cut into, ``read_valid`` that its
-    payload was read, both one cycle long and in order.
+    Serial: the next fragment is programmed after the previous one was sent, as documented. Overlapped: as soon as there
+    is room for its commands; WAIT_DM_STS and WAIT_HDR_DONE are entered once, after the last fragment. With several
+    WRITEs in flight they are not entered: ``count_valid`` reports the number of a WRITE's packets, ``read_valid`` that
+    its payload was read; both are one cycle long and in order.
     """
 
     def __init__(self, params: EngineParams) -> None:
@@ -87,7 +88,7 @@ class TxStreamer(wiring.Component):
 
         remote = unpack(command, SQ_ENTRY, "remote_addr")
         reach = {"remote_addr": remote[:32]}
-        if params.wide:  # what of the offset has no room in the header goes into the address
+        if params.wide:  # offset bits that do not fit the header go into the address
             far = unreset(64 - len(offset))
             whole = Cat(remote[: len(offset)], far)
             reach = {name: whole[low : low + bits] for name, low, bits in ADDRESS_PARTS}
@@ -128,7 +129,7 @@ class TxStreamer(wiring.Component):
             self.dm_sts.tready.eq(1),
         ]
         serial = params.serial
-        # fragments whose payload is being read, and their lengths; packets that have not left
+        # fragments whose payload is being read, and their lengths; packets not yet sent
         ahead, several = params.queue, params.in_flight > 1
         m.submodules.lengths = lengths = SyncFIFO(width=len(chunk) + 1, depth=ahead)
         packets = Signal(range(ahead + 2))
@@ -218,10 +219,10 @@ class TxStreamer(wiring.Component):
 
 
 class TxHeaderInserter(wiring.Component):
-    """Seven words in beats of their own, then the payload passes through until TLAST; ``tx_done`` is one cycle long.
+    """Sends the seven words in separate beats, then passes the payload until TLAST; ``tx_done`` is one cycle long.
 
-    Overlapped, one more header is taken while a packet is on its way, and follows it without a gap; with several WRITEs
-    in flight, as many as fragments are cut ahead.
+    Overlapped, one more header is accepted while a packet is sent, and follows it without a gap; with several WRITEs in
+    flight, as many as fragments are cut ahead.
     """
 
     def __init__(self, params: EngineParams) -> None:
@@ -287,7 +288,7 @@ class TxHeaderInserter(wiring.Component):
                     with m.Elif(begin):
                         m.d.comb += take.eq(1)
                         m.d.sync += [words.eq(header), beat.eq(0), state.eq(SEND_HEADER)]
-        # all lanes follow a register of their own, not the state
+        # all lanes have their own enable register instead of the state
         in_header, in_data = Signal(init=1), Signal()  # one for each half of them
         final = beat == beats - 1
         with m.If(self.abort | ((state == SEND_DATA) & source.tvalid & out.tready & source.tlast)):

@@ -1,8 +1,8 @@
-"""A component as a shared library that simulates it inside this process: exported Verilog, compiled by Verilator.
+"""Simulate a component inside this process: Verilator compiles its exported Verilog into a shared library.
 
-The cycle is the whole interface: :meth:`Model.step` makes a clock edge and says what the outputs are after it, with new
-inputs applied. No event scheduler and no callbacks, so Python code that drives ports cycle by cycle runs as it would in
-any simulator, some thousand times as fast as in Amaranth's.
+The interface is the cycle: :meth:`Model.step` makes a clock edge and returns the outputs after it, with new inputs
+applied. There is no event scheduler and no callback, so Python code that drives ports cycle by cycle runs about a
+thousand times as fast as in Amaranth's simulator.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WARNINGS: Final = ("-Wno-fatal", "-Wno-lint", "-Wno-style")
 
 
 class Port(NamedTuple):
-    """A port and where it lies in the arrays of words that go in and come out."""
+    """A port and its position in the arrays of input and output words."""
 
     name: str
     width: int
@@ -36,7 +36,7 @@ class Port(NamedTuple):
 
     @property
     def words(self) -> int:
-        """Words that it takes."""
+        """Words that the port occupies."""
         return -(-self.width // WORD_BITS)
 
 
@@ -107,7 +107,7 @@ extern "C" void model_step(void *model, const uint32_t *in, uint32_t *out) {{
 
 
 def build(component: wiring.Component, name: str, directory: Path) -> Library:
-    """Compile ``component`` into a library under ``directory``; one that is there for the same Verilog is taken.
+    """Compile ``component`` into a library under ``directory``, or reuse one compiled from the same Verilog.
 
     Raises:
         ToolError: Yosys, Verilator or a C++ compiler is absent or fails; the message names it.
@@ -161,7 +161,7 @@ def _run(command: list[str], place: Path, env: Mapping[str, str]) -> None:
 
 
 class Outputs(Mapping[str, int]):
-    """The outputs after a step, each decoded when it is asked for."""
+    """The outputs after a step, each decoded on access."""
 
     def __init__(self, ports: list[Port], words: ctypes.Array[ctypes.c_uint32]) -> None:
         self._view = memoryview(words).cast("B")
@@ -179,11 +179,11 @@ class Outputs(Mapping[str, int]):
 
 
 class Model:
-    """A component under simulation. It has been reset, and its inputs are 0.
+    """A component under simulation, initially reset and with all inputs 0.
 
     Raises:
         OSError: the library cannot be loaded.
-        MemoryError: no room for another model.
+        MemoryError: there is no memory for another model.
     """
 
     def __init__(self, library: Library) -> None:
@@ -201,7 +201,7 @@ class Model:
             raise MemoryError("no room for another simulated component")
         self._addresses = ctypes.addressof(self._in), ctypes.addressof(self._out)
         self.outputs = Outputs(outputs, self._out)
-        """As they are now."""
+        """Current inputs."""
         self.cycles = 0
         """Clock edges since reset."""
         self.step({"rst": 1})
@@ -209,7 +209,7 @@ class Model:
         self.cycles = 0
 
     def step(self, inputs: Mapping[str, int]) -> Outputs:
-        """Run a clock edge under the inputs as they were; then these take their new values."""
+        """Make a clock edge with the current inputs, then apply new values."""
         view = self._bytes
         for name, value in inputs.items():
             begin, count = self._places[name]

@@ -1,4 +1,4 @@
-"""Verilog of an engine, or of any of its blocks, through Yosys."""
+"""Export an engine, or any of its blocks, as Verilog with Yosys."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CTXMGT_NAME = "rnic_ctxmgt"
 
 
 def to_rtlil(component: wiring.Component, name: str) -> str:
-    """Return the component in Yosys's own language, ports as bus models expect them, with ``clk`` and ``rst``."""
+    """Return the component as RTLIL, with port names as bus models expect them, ``clk`` and ``rst``."""
     text: str = rtlil.convert(component, name=name, ports=flat_ports(component))
     return text
 
@@ -50,24 +50,24 @@ def to_verilog(component: wiring.Component, name: str) -> str:
 
 
 def write_engine(params: EngineParams, directory: Path) -> list[Path]:
-    """Write ``rnic_engine.v`` and ``rnic_engine.json``, the parameters it was made with; returns both paths.
+    """Write ``rnic_engine.v`` and its parameters, ``rnic_engine.json``; return both paths.
 
     Raises:
-        OSError: the directory cannot be made or written.
+        OSError: the directory cannot be created or written.
         ToolError: no Yosys.
     """
     return _write(Top, TOP_NAME, params, directory)
 
 
 def write_ctxmgt(params: CtxMgtParams, directory: Path) -> list[Path]:
-    """Write ``rnic_ctxmgt.v`` and ``rnic_ctxmgt.json``; the same in all else."""
+    """Write ``rnic_ctxmgt.v`` and ``rnic_ctxmgt.json``, as :func:`write_engine` does."""
     return _write(CtxMgt, CTXMGT_NAME, params, directory)
 
 
 def _write(
     build: Callable[[Any], wiring.Component], name: str, params: EngineParams | CtxMgtParams, directory: Path
 ) -> list[Path]:
-    directory.mkdir(parents=True, exist_ok=True)  # first: what is built has to be written, or Amaranth warns
+    directory.mkdir(parents=True, exist_ok=True)  # first, since Amaranth warns if a built design is not written
     text = to_verilog(build(params), name)
     verilog, record = directory / f"{name}.v", directory / f"{name}.json"
     verilog.write_text(text)

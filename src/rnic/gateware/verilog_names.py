@@ -1,10 +1,10 @@
-"""Names that a reader of the Verilog, and of its waveforms, can follow.
+"""Give the exported Verilog, and its waveforms, readable names.
 
-Amaranth names a port that carries part of a signal ``port$746$0``, another signal of one name ``job$13``, and a module
-``rnic_engine.data_mover``. Here a module becomes ``rnic_engine_data_mover``, a number is joined by an underscore, and
-such a port is called after the signal whose part it is, with the part's place in it: a signal of its own module where
-there is one, else of the parent. A port that carries the result of an operation is called after the first signal that
-goes into it, and after the operation: ``state_sum``.
+Amaranth names a port that carries part of a signal ``port$746$0``, a second signal of the same name ``job$13``, and a
+module ``rnic_engine.data_mover``. Here a module becomes ``rnic_engine_data_mover``, and a number is joined by an
+underscore. A port is named after the signal that it carries a part of, in its own module or else in the parent, with
+the bit range. A port that carries the result of an operation is named after its first input and the operation:
+``state_sum``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OPERATION = re.compile(r"^  cell \$(\S+) ")
 ASSIGN = re.compile(r"^connect \\(\S+) (.*)$")
 RESULT = re.compile(r"(\$\d+)(?: \[(\d+)(?::(\d+))?\])?")
 CALLED = {"add": "sum", "sub": "difference", "mux": "choice", "pmux": "choice", "eq": "is", "ne": "is_not"}
-"""Operations whose result has another name than they have themselves."""
+"""Operations whose results are named differently from the operation."""
 INPUTS = "ABS"
 
 Names = dict[str, str]
@@ -37,7 +37,7 @@ def readable(rtlil: str) -> str:
     new: dict[str, Names] = {}
 
     def settle(name: str) -> None:
-        """Settle the names of a module; its parent's come first."""
+        """Determine the names of a module, after its parent's."""
         if name not in new:
             parent = parents.get(name)
             if parent is not None:
@@ -66,7 +66,7 @@ def _modules(rtlil: str) -> dict[str, list[str]]:
 
 
 def _new_names(name: str, modules: dict[str, list[str]], parent: str | None, new: dict[str, Names]) -> Names:
-    """Return the new names of a module's signals, where they differ."""
+    """Return the changed names of a module's signals."""
     lines = modules[name]
     taken = {found for line in lines if not CONNECT.match(line) for found in NAME.findall(line)}
     out: Names = {}
@@ -103,7 +103,7 @@ def _new_names(name: str, modules: dict[str, list[str]], parent: str | None, new
 
 
 def _operations(lines: list[str]) -> dict[str, tuple[str, list[str]]]:
-    """Return the kind and the inputs of what drives each nameless wire: an operation, or a module inside."""
+    """Return kind and inputs of the driver of each unnamed wire: an operation, or a submodule."""
     out: dict[str, tuple[str, list[str]]] = {}
     kind, inputs = "", list[str]()
     for line in lines:
@@ -115,14 +115,14 @@ def _operations(lines: list[str]) -> dict[str, tuple[str, list[str]]]:
             if port in INPUTS:
                 inputs.append(value)
             found = RESULT.fullmatch(value)
-            if found and port not in INPUTS:  # of a module inside, its name and its port's
+            if found and port not in INPUTS:  # for a submodule: its name and its port's name
                 port = "" if port == "Y" else "value" if NAMELESS.fullmatch(port) else port
                 out.setdefault(found.group(1), (f"{kind.rsplit('.', 1)[-1]}_{port}" if port else kind, inputs))
     return out
 
 
 def _cell_of(child: str, lines: list[str]) -> list[str]:
-    """Return the lines of the parent that connect ``child``."""
+    """Return the parent's lines that connect ``child``."""
     out, inside = [], False
     for line in lines:
         cell = CELL.match(line)
@@ -148,7 +148,7 @@ def _parts(concatenation: str) -> list[tuple[str, str]]:
 
 
 def _called(value: str, names: Names, operations: dict[str, tuple[str, list[str]]], depth: int = 4) -> str:
-    """Return a name for what is connected: that of a signal and the part of it, or one for an operation's result."""
+    """Return a name for a connected value: a signal with its bit range, or an operation's result."""
     found = SIGNAL.fullmatch(value)
     if found is not None:
         name, high, low = found.groups()
@@ -173,7 +173,7 @@ def _called(value: str, names: Names, operations: dict[str, tuple[str, list[str]
 
 
 def _renamed(lines: list[str], names: Names, new: dict[str, Names]) -> list[str]:
-    """Return a module with the names of all signals, and those of modules, replaced."""
+    """Return a module with all signal and module names replaced."""
 
     def here(found: re.Match[str]) -> str:
         return "\\" + names.get(found.group(1), found.group(1))

@@ -1,1 +1,1 @@
-"""CtxMgt (002) as gateware: the modules of the document under their names, and models of it that run in process."""
+"""CtxMgt (002) as gateware: the document's modules under their names, and models of them that run in process."""

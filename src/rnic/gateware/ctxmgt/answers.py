@@ -1,4 +1,4 @@
-"""Make each channel's answer from key data (002 3.2), and find where a field lies in the key words (4.2.1)."""
+"""Build each channel's answer from key data (002 3.2), and locate fields in the key words (4.2.1)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rnic.spec.layout import Field
 KEY_BITS: Final = msg.KEY_BYTES * 8
 RESERVED_AT: Final = 32 * (len(msg.KEY_WORDS) - 1 - msg.KEY_WORDS.index(0x20))
 RESERVED_BITS: Final = 32 * len(msg.KEY_WORDS) - KEY_BITS
-"""The low half of word 20h is reserved and not kept."""
+"""The low half of word 20h is reserved and not stored."""
 
 
 def key_place(name: str) -> slice:
-    """Return the bits of a QPC's field in its key words taken as one number, the first word highest."""
+    """Return the bits of a QPC's field in its key words, as one number with the first word highest."""
     field = QPC[name]
     word = msg.KEY_WORDS.index(field.byte & ~3)
     low = 32 * (len(msg.KEY_WORDS) - 1 - word) + 8 * (4 - (field.byte & 3) - field.unit)
@@ -39,12 +39,13 @@ def without_reserved(words: Value) -> Value:
 
 
 def with_reserved(kept: Value) -> Value:
-    """Return the key words, of what is kept."""
+    """Return the key words from the stored bits."""
     return Cat(kept[:RESERVED_AT], Const(0, RESERVED_BITS), kept[RESERVED_AT:])
 
 
 class Keys(NamedTuple):
-    """Key data by field name: of the QP, its CQ, and that one's EQ; a missing one is zero, except ``known``."""
+    """Key data by field name: of the QP, its CQ, and the CQ's EQ; fields of a missing context are zero, except
+    ``known``."""
 
     known: Value
     qp: Mapping[str, Value]

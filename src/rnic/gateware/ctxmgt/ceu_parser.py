@@ -1,4 +1,4 @@
-"""``ceu_parser``: takes the command unit's requests apart (002 5.1)."""
+"""``ceu_parser``: parse the command unit's requests (002 5.1)."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _ROWS = [row for row in msg.REQUESTS if msg.CEU in row.sources]
 class CeuParser(wiring.Component):
     """One request at a time, from its first beat to its status on ``ceu_status``.
 
-    A request without payload is one beat without ``tkeep``, whose data count for nothing. The request to key_qpc_data,
-    ``cmd`` with the extracts, waits until host memory has taken the context: a write that is refused or fails leaves
-    the cache alone.
+    A request without payload is one beat with ``tkeep`` low, whose data is ignored. The request to key_qpc_data,
+    ``cmd`` with the extracts, waits until host memory has stored the context: a write that is refused or fails does not
+    change the cache.
 
-    ``parsed``: this cycle ends TRANS_REQ_DATA, with ``refused`` if the request goes nowhere. ``eqn`` asks for an EQ's
-    ``eq_known`` and ``eq_mask``, which come a cycle later.
+    ``parsed``: this cycle ends TRANS_REQ_DATA, with ``refused`` if the request is rejected. ``eqn`` looks up an EQ's
+    ``eq_known`` and ``eq_mask``, which are valid a cycle later.
     """
 
     def __init__(self, params: CtxMgtParams) -> None:
@@ -57,14 +57,14 @@ class CeuParser(wiring.Component):
                 # to writectx
                 "ctxdata_push": Out(1),
                 "clear": Out(1),
-                # to key_qpc_data by way of the request controller
+                # to key_qpc_data, through the request controller
                 "cmd": Out(WordStream(PARSER_REQUEST_BITS)),
                 "extract1": Out(EXTRACT_BITS),
                 "extract2": Out(EXTRACT_BITS),
                 "eqn": Out(params.log_eqs),
                 "eq_known": In(1),
                 "eq_mask": In(32),
-                # how it went on
+                # outcome
                 "mdata_done": In(1),
                 "mdata_refused": In(1),
                 "read_done": In(1),
@@ -84,8 +84,8 @@ class CeuParser(wiring.Component):
         m = Module()
         state, beats = self.state, self.beats
         header, last, full, step = Signal(HEADER_BITS), Signal(), Signal(), Signal(2)
-        keep, whole = Signal(), Signal()  # the beat in hand has data
-        busy = Signal()  # a request that was handed on has no status yet
+        keep, whole = Signal(), Signal()  # the current beat has data
+        busy = Signal()  # a forwarded request has no status yet
         kind, opcode = get(header, msg.CEU_HEADER, "type"), get(header, msg.CEU_HEADER, "opcode")
         number, types = get(header, msg.CEU_HEADER, "addr"), header[:32]
         status = self.ceu_status
@@ -118,7 +118,7 @@ class CeuParser(wiring.Component):
             legal.eq(self._legal(kind, opcode) & (~function | (self.eq_known & eqn_in_range))),
             is_write.eq(_is(kind, msg.WR_QP_CXT, msg.WR_CQ_CXT, msg.WR_EQ_CXT)),
         ]
-        # memory gets what the cache will hold, not what the request names
+        # memory gets the same content as the cache, not that of the request
         merged = Mux(disable, self.eq_mask & ~types, self.eq_mask | types)
         m.d.comb += [
             self.parsed.eq((state == TRANS_REQ_DATA) & (step == 2)),
@@ -184,7 +184,7 @@ class CeuParser(wiring.Component):
                     m.d.sync += word(index).eq(words[index % BEAT_WORDS])
 
     def _legal(self, kind: Value, opcode: Value) -> Value:
-        """Return whether the CEU may ask for this, with a payload of this many beats."""
+        """Return whether the CEU may make this request, with a payload of this many beats."""
         ways = []
         for row in _ROWS:
             counts = [size // BEAT_BYTES for size in row.payloads]

@@ -39,7 +39,7 @@ def component(log_qps: int) -> CtxMgt:
 
 
 class Transfer(NamedTuple):
-    """One DMA transfer of the gateware, and whether memory gave or took the bytes."""
+    """One DMA transfer of the gateware, and whether it succeeded."""
 
     port: DmaPort
     addr: int
@@ -116,7 +116,7 @@ class Bus:
 
 
 class _Done:
-    """DMA port that checks one transfer, which the gateware has made already."""
+    """DMA port that checks one transfer against the one that the gateware has already made."""
 
     def __init__(self, port: DmaPort, done: Transfer) -> None:
         if port is not done.port:
@@ -142,7 +142,7 @@ class _Done:
 
 
 class _Reads(ReadCtx):
-    """readctx after the gateware's."""
+    """readctx that follows the gateware's transfers."""
 
     def __init__(self, done: deque[Transfer]) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class _Reads(ReadCtx):
 
 
 class _Writes(WriteCtx):
-    """writectx after the gateware's."""
+    """writectx that follows the gateware's transfers."""
 
     def __init__(self, done: deque[Transfer]) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class _Writes(WriteCtx):
 
 
 class GatewareContexts(ContextManager):
-    """One device's contexts, by the gateware.
+    """One device's contexts, managed by the gateware.
 
     Requests that the device itself refuses (:attr:`~rnic.context.ceu_parser.CeuParser.admit`, pages without a lender)
     or that cannot be encoded (a payload of a partial beat) do not reach the gateware. Neither do channel requests for a
@@ -195,12 +195,12 @@ class GatewareContexts(ContextManager):
         self.gateware = InProcess(library, self._bus.read, self._bus.write)
         self._edits: dict[tuple[str, int], None] = {}
         self._answered: dict[int, deque[bool]] = {source: deque() for source in m.ENGINES}
-        """For each waiting response, whether it is the gateware's."""
+        """True for each waiting response that is the gateware's."""
 
     # ------------------------------------------------------------------------------ the CEU
 
     def carry_out(self, header: bytes, payload: bytes, port: DmaPort | None) -> tuple[Status, bytes, bytes]:
-        """Execute a request of the CEU in both."""
+        """Execute a CEU request in both."""
         if self._refused_before(header, payload, port):
             return super().carry_out(header, payload, port)
         row = m.BY_CODE.get((header[0] >> 4, header[0] & 15))

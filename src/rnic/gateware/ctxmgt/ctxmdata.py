@@ -29,20 +29,22 @@ from rnic.spec.limits import FIRST_QPN
 
 RCV_REQ, MDT_PROC, DMA_PROC = range(len(STATES["ctxmdata"]))
 LOCATE, CHECK_BASES, RESET, CHUNK, NEXT_PAGE, JUDGE_PAGE = range(6)
-"""Task of MDT_PROC: a context's page; WR_ICMMAP_EN's bases; forgetting all; a run of pages, one page of it."""
+"""Task of MDT_PROC: look up a context's page; set WR_ICMMAP_EN's bases; clear all; a run of pages; one page of a
+run."""
 MAP, ROLL_BACK, LOOK, DROP = range(4)
-"""A walk over pages: MAP_ICM_EN's, taking back what it did; MAP_ICM_DIS's, first looking, then dropping."""
+"""Walk over pages: MAP_ICM_EN maps, or rolls back; MAP_ICM_DIS first checks, then unmaps."""
 WAIT: Final = 3
-"""Cycles from a question to the page table's answer, with the question's own register."""
+"""Cycles from a lookup to the page table's answer, including the lookup's register."""
 MAX_RUN: Final = 1 << PAGE_SHIFT
 SOURCE_OF: Final = {msg.WR_QP_NPST: msg.RTC, msg.WR_QP_UAPST: msg.RRC, msg.WR_QP_EPST: msg.EE}
 
 
 class CtxMData(wiring.Component):
-    """``ceu_req`` goes before ``key_req``. Metadata requests take effect whole or not at all.
+    """``ceu_req`` has priority over ``key_req``. A metadata request takes effect completely or not at all.
 
-    ``done`` and ``refused`` tell the parser; ``lost``: a write-back found no page. ``forget`` asks key_qpc_data to
-    forget all contexts and lasts until ``forgotten``. ``took_ceu`` and ``took_key`` are one cycle long.
+    ``done`` and ``refused`` go to the parser; ``lost``: a write-back found no page. ``forget`` requests that
+    key_qpc_data drop all contexts, and stays high until ``forgotten``. ``took_ceu`` and ``took_key`` are one cycle
+    long.
     """
 
     def __init__(self, params: CtxMgtParams) -> None:
@@ -110,7 +112,7 @@ class CtxMData(wiring.Component):
             m.d.sync += wait.eq(wait - 1)
         settled = wait == 0
 
-        # ---- where a context lies
+        # ---- address of a context
         function = (kind == msg.WR_EQ_CXT) & (opcode == msg.WR_EQ_FUNC)
         number = Cat(addr[:31], addr[31] & ~function)
         which = Cat(
@@ -189,7 +191,7 @@ class CtxMData(wiring.Component):
                 m.d.sync += self.at.eq(RESET)
         busy = Cat(*(table.busy for table in self.tables.values())).any()
         enable = opcode == msg.WR_ICMMAP_EN
-        held = Signal()  # key_qpc_data has forgotten, or need not
+        held = Signal()  # key_qpc_data has dropped its contexts, or need not
         with m.If(here & (self.at == RESET)):
             m.d.comb += self.forget.eq(started & ~enable & ~held)
             with m.If(~started):
@@ -209,7 +211,7 @@ class CtxMData(wiring.Component):
         walk, count, at = Signal(2), addr, self.at
         mapping = opcode == msg.MAP_ICM_EN
         chunk_at, page_at = Signal(range(msg.MAX_CHUNKS + 1)), Signal(range(MAX_RUN + 1))
-        end_chunk, end_page = Signal.like(chunk_at), Signal.like(page_at)  # where rolling back ends
+        end_chunk, end_page = Signal.like(chunk_at), Signal.like(page_at)  # where the rollback ends
         began = Signal()
         virt, host, pages = Signal(PAGE_BITS), Signal(PAGE_BITS), Signal(range(MAX_RUN + 1))
         aligned, fits = Signal(), Signal()
@@ -222,7 +224,7 @@ class CtxMData(wiring.Component):
         with m.If(~began):
             m.d.sync += walk.eq(Mux(mapping, MAP, LOOK))
 
-        past = Signal()  # rolling back has come to where the walk failed
+        past = Signal()  # the rollback has reached the page where the walk failed
         m.d.comb += past.eq((walk == ROLL_BACK) & (chunk_at == end_chunk) & (page_at == end_page))
         with m.If(here & (at == CHUNK)):
             m.d.sync += began.eq(1)
@@ -268,7 +270,7 @@ class CtxMData(wiring.Component):
                 m.d.comb += bad.eq(1)
             with m.Elif(run_bad):
                 self._fail(m, walk, mapping, chunk_at, page_at, end_chunk, end_page, wait, bad)
-            with m.Elif(page_at == pages):  # the run is done
+            with m.Elif(page_at == pages):  # the run is complete
                 m.d.sync += page_at.eq(0)
                 with m.If(mapping):
                     m.d.comb += self.advance.eq(chunk_at[0])

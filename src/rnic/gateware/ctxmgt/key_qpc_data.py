@@ -47,7 +47,7 @@ WRITES: Final = {
     msg.RRC: (msg.WR_QP_UAPST, "last_acked_psn"),
     msg.EE: (msg.WR_QP_EPST, "expected_psn"),
 }
-"""Opcode and field of what an engine's channel may write."""
+"""Opcode and field of each write that an engine's channel may make."""
 WITH_QUEUES: Final = (msg.RTC, msg.RRC, msg.EE)
 """Sources whose answer has fields of a CQ and its EQ."""
 
@@ -58,7 +58,7 @@ def asks(command: Value, type_: int, opcode: int) -> Value:
 
 
 def channels() -> dict[str, Any]:
-    """Return the six channels of 3.2, with the widths that they have there."""
+    """Return the six channels of 3.2, with the document's widths."""
     members: dict[str, Any] = {}
     for source in msg.ENGINES:
         name = msg.SOURCE_NAMES[source]
@@ -89,7 +89,7 @@ def interface(params: CtxMgtParams) -> dict[str, wiring.Member]:
         "forget": In(1),
         "forgotten": Out(1),
         "forgets": Out(1),
-        # what was wrong with a request
+        # errors of a request
         "bad_request": Out(1),
         "bad_payload": Out(1),
         "unknown_qp": Out(1),
@@ -115,7 +115,8 @@ class KeyQpcData(wiring.Component):
         self.ceu = Signal(PARSER_REQUEST_BITS)
 
     def elaborate(self, platform: object) -> Module:
-        """Build a request's way: the command, the QP's entry, for three channels the CQ's and its EQ's, the answer."""
+        """Build the stages of a request: the command, the QP's entry, for three channels the CQ's and EQ's entries, the
+        answer."""
         m = Module()
         state, wait, command = self.state, self.wait, self.command
         names = {source: msg.SOURCE_NAMES[source] for source in msg.ENGINES}
@@ -169,7 +170,7 @@ class KeyQpcData(wiring.Component):
 
         # ---- RESP_OUT
         queues = Cat(*(channel[source - 1] for source in WITH_QUEUES)).any()
-        last = Mux(queues & is_read, 2, 0)  # lookups behind the QP's
+        last = Mux(queues & is_read, 2, 0)  # lookups after the QP's
         ends, back = Signal(), self.req_ctx
         with m.If((state == RESP_OUT) & ~is_write & settled):
             with m.If(step == last):
@@ -195,7 +196,7 @@ class KeyQpcData(wiring.Component):
         return m
 
     def _rams(self, m: Module, channel: Value, psn: Value, new_state: Value, stores: Value) -> Keys:
-        """Build the RAMs and the registers of the entries that the command's numbers select; return what is written."""
+        """Build the RAMs and the registers of the entries that the command selects; return the written fields."""
         log, log_eqs = self.params.log_qps, self.params.log_eqs
         ports: dict[str, tuple[Any, Any]] = {}
         for name, bits, depth in (
@@ -230,7 +231,7 @@ class KeyQpcData(wiring.Component):
             eq.eq(_entry(read["eqs"].data, _within(eqn, 0, log_eqs) & known)),
         ]
 
-        # ---- what is written: a context that the CEU has written, or what a channel writes of a QP
+        # ---- writes: a context written by the CEU, or a channel's fields of a QP
         stored = Signal(len(words))
         m.d.comb += [stored.eq(words), stored[key_place("state")].eq(new_state)]
         for source, (_, field) in WRITES.items():
@@ -266,12 +267,12 @@ class KeyQpcData(wiring.Component):
 
 
 def _entry(data: Value, fits: Value) -> Value:
-    """Return an entry, zero if it is not there."""
+    """Return an entry, zero if it is not valid."""
     return Mux(data[-1] & fits, data, 0)
 
 
 def _within(number: Value, first: int, log: int) -> Value:
-    """Return whether ``number`` is one of the 2**log from ``first``: no two of them have a slot in common."""
+    """Return whether ``number`` is one of the 2**log numbers starting at ``first``: no two of them share a slot."""
     wide = Value.cast(number)
     return (wide >= first) & (wide < first + (1 << log))
 
@@ -281,7 +282,7 @@ def _bits(layout: Layout, names: tuple[str, ...]) -> int:
 
 
 def _field(layout: Layout, name: str, words: Value) -> Value:
-    """Return a field of the context whose first bytes are ``words``."""
+    """Return a field of the context that starts with ``words``."""
     field = layout[name]
     low = len(words) - 8 * (field.byte + field.unit) + field.lsb
     return words[low : low + field.width]
@@ -292,7 +293,7 @@ def _chosen(layout: Layout, names: tuple[str, ...], words: Value) -> Value:
 
 
 def _parts(layout: Layout, names: tuple[str, ...], entry: Value) -> dict[str, Value]:
-    """Return the fields that :func:`_chosen` has put together."""
+    """Return the fields that :func:`_chosen` combined."""
     out, at = {}, 0
     for name in names:
         out[name] = entry[at : at + layout[name].width]
@@ -301,7 +302,7 @@ def _parts(layout: Layout, names: tuple[str, ...], entry: Value) -> dict[str, Va
 
 
 def _write_back(command: Value, psn: Value, state: Value, flags: Value) -> Value:
-    """Return the request to ctxmdata that brings host memory up to date."""
+    """Return the write-back request to ctxmdata."""
     return vector(
         msg.CEU_HEADER,
         {

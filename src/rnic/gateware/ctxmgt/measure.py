@@ -15,7 +15,7 @@ from rnic.gateware.ctxmgt.top import CtxMgt
 from rnic.gateware.verilated import build
 
 LOG_QPS: Final = 8
-"""The cycles are those of any size; a large one takes minutes to export."""
+"""The cycle counts do not depend on the size; a large CtxMgt takes minutes to export."""
 QPS: Final = 16
 COUNT: Final = 400
 LATENCIES: Final = (1, 120)
@@ -23,7 +23,7 @@ BASES: Final = {"qpc_base": 0x8000_0000 >> 8, "cqc_base": 0x9000_0000 >> 8, "eqc
 
 
 def measure(directory: Path) -> list[dict[str, Any]]:
-    """Name, memory latency in cycles, and cycles of each request, for every channel's requests and the CEU's.
+    """Return name, memory latency in cycles, and cycles per request, for every channel's requests and the CEU's.
 
     Raises:
         ToolError: CtxMgt cannot be compiled into ``directory`` here.

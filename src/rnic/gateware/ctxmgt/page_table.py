@@ -12,20 +12,20 @@ from rnic.context.ctxmdata import PAGE_SHIFT, table_pages
 PAGE_BITS = 64 - PAGE_SHIFT
 LOG_BITS = 8
 LOOKUP_CYCLES = 2
-"""Cycles from what is asked to ``inside``, ``valid`` and ``page``."""
+"""Cycles from a lookup to ``inside``, ``valid`` and ``page``."""
 
 
 class PageTable(wiring.Component):
     """One kind of context: an entry of 52 address bits and a valid bit for each of its pages.
 
-    Asked by ``number``, or ``by_page`` for ``virt_page``, the number of a page of context memory; two cycles later
-    ``inside`` says whether there is such an entry, ``valid`` and ``page`` what is in it. ``set`` and ``clear`` change
-    the entry that was asked for. ``reset`` forgets every entry and the base, ``configure`` then gives a new one;
-    ``busy`` lasts until all is forgotten.
+    Look up by ``number``, or with ``by_page`` by ``virt_page``, a page number of context memory. Two cycles later,
+    ``inside`` says whether the entry exists; ``valid`` and ``page`` are its content. ``set`` and ``clear`` change the
+    entry looked up. ``reset`` clears every entry and the base, ``configure`` then sets a new base; ``busy`` stays high
+    until all entries are cleared.
 
     Args:
         first: the lowest number.
-        log: log2 of how many numbers there are at most.
+        log: log2 of the largest count of numbers.
         shift: log2 of a context's bytes.
     """
 
@@ -62,7 +62,7 @@ class PageTable(wiring.Component):
         return out
 
     def elaborate(self, platform: object) -> Module:
-        """Build a register for one entry, as the document says, else RAM."""
+        """Build a register for a single entry, as the document says, else RAM."""
         m = Module()
         bits = max(1, (self.depth - 1).bit_length())
         enabled, base, log = Signal(), Signal(PAGE_BITS), Signal(LOG_BITS, init=self.most)

@@ -19,12 +19,12 @@ class CtxMgtParamsError(RnicError):
 class CtxMgtParams:
     """Sizes of one CtxMgt.
 
-    ``log_qps``: log2 of the QPs and of the CQs; the document has 13 and 14. ``log_eqs``: log2 of the EQs; the
-    document has 5. ``fifo_depth``: commands, and answers, that wait on each channel. ``outstanding``: DMA writes on
-    their way. ``infiniband``: frame encap is answered in InfiniBand mode, with LIDs.
+    ``log_qps``: log2 of the number of QPs, and of CQs; the document has 13 and 14. ``log_eqs``: log2 of the number of
+    EQs; the document has 5. ``fifo_depth``: queued commands, and answers, of each channel. ``outstanding``: DMA writes
+    in flight. ``infiniband``: answer frame encapsulation in InfiniBand mode, with LIDs.
 
     Raises:
-        CtxMgtParamsError: a value out of its range.
+        CtxMgtParamsError: a value is out of range.
     """
 
     log_qps: int = 13

@@ -14,13 +14,14 @@ from rnic.gateware.register_slice import RegisterSlice
 
 CODE_BITS, QPN_BITS = 8, 32
 PENDING = 2
-"""Reads on their way: the CEU waits for each."""
+"""Reads in flight: the CEU waits for each."""
 
 
 class ReadCtx(wiring.Component):
-    """``code`` goes with ``req``: type and opcode of the CEU's request, which wait with its QPN for the answer.
+    """``code`` is valid with ``req``: type and opcode of the CEU's request, which are kept with its QPN until the
+    answer.
 
-    Host memory says ``error`` in a response's first beat; then it is the only one, and the CEU gets no data. Beats go
+    Host memory sets ``error`` in a response's first beat, which is then its only one; the CEU gets no data. Beats go
     through a register slice, so no path leads from memory to the CEU or back. ``done`` and ``failed`` are one cycle
     long, the first in which the CEU may see the last beat.
     """

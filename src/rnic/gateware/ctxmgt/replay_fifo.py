@@ -1,4 +1,4 @@
-"""The mdata FIFO between ceu_parser and ctxmdata: one request's payload, which may be read a second time."""
+"""The mdata FIFO between ceu_parser and ctxmdata: one request's payload, which can be read twice."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from amaranth.lib.wiring import In, Out
 
 
 class ReplayFifo(wiring.Component):
-    """``data`` is the beat at the read place, two cycles after the place has changed.
+    """``data`` is the beat at the read pointer, two cycles after the pointer changed.
 
-    ``count``: beats that were written since ``clear``. ``rewind`` goes back to the first.
+    ``count``: beats written since ``clear``. ``rewind`` goes back to the first.
     """
 
     def __init__(self, width: int, depth: int) -> None:

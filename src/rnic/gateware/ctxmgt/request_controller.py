@@ -14,8 +14,8 @@ VALID = m.SELECTED_CHANNEL["valid"].lsb
 
 
 class RequestController(wiring.Component):
-    """``waiting``: the channels' FIFOs that are not empty, the CEU's lowest; a channel whose answer would find no room
-    counts as empty, so that no channel waits for a requester that does not take its answers.
+    """``waiting``: the channels' FIFOs that are not empty, the CEU's lowest; a channel without room for its answer
+    counts as empty, so that no channel waits for a requester that does not accept its answers.
 
     ``selected_channel`` has one channel bit and the valid bit. ``chosen``: this cycle makes a choice.
     """
@@ -24,8 +24,7 @@ class RequestController(wiring.Component):
         super().__init__({"waiting": In(CHANNELS), "receive_req": In(1), "selected_channel": Out(8), "chosen": Out(1)})
 
     def elaborate(self, platform: object) -> Module:
-        """Choose the CEU first, then the engine's channels in turn: the first after the last one, else the first of
-        all."""
+        """Choose the CEU first, then the engine's channels round-robin."""
         module = Module()
         selected, waiting = self.selected_channel, self.waiting
         last = Signal(ENGINES, init=1 << ENGINES - 1)  # the engine's channel that was chosen last

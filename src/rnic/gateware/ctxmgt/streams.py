@@ -1,4 +1,4 @@
-"""Interfaces between CtxMgt's modules and to its neighbors, and vectors made from the layout tables."""
+"""Interfaces between CtxMgt's modules and to its neighbors, and vectors built from the layout tables."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ EXTRACT_BITS: Final = EXTRACT_WORDS * 32
 PARSER_REQUEST_BITS: Final = 35
 READ_REQUEST_BITS: Final = 108
 FAILED_BIT: Final = 127
-"""Of the header of a DMA response: host memory did not take or give the bytes. The document has zero there."""
+"""Error bit of a DMA response's header: host memory failed. The document has zero there."""
 OK, REFUSED, DMA_ERROR = range(3)
 """The CEU's statuses, as :class:`~rnic.context.ctxmgt.Status` has them."""
 
 STATES: Final = {name: tuple(dict.fromkeys(state for state, _ in table)) for name, table in MACHINES.items()}
-"""Each machine's states; a state's code is its place."""
+"""States of each machine; a state's code is its index."""
 
 
 class ContextStream(wiring.Signature):
     """AXI4-Stream as between CEU, CtxMgt and DMA engine: the header in ``tuser``, data in ``tdata``.
 
-    The first byte of a context, or of what is written, is the highest of ``tdata``; what does not fill a beat has
-    zeros below it. Of MAP_ICM's chunks the first of a beat is the low half. ``keep`` adds ``tkeep``, one bit for the
-    whole of a beat, which 002 does not have: it is low in the one beat of a request without payload.
+    The first byte of a context, or of written data, is the highest of ``tdata``; a partial beat is padded with zeros
+    below. The first of two MAP_ICM chunks in a beat is the low half. ``keep`` adds ``tkeep``, one bit for a whole beat,
+    which 002 does not have: it is low in the single beat of a request without payload.
     """
 
     def __init__(self, keep: bool = False) -> None:

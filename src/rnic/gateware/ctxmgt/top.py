@@ -23,7 +23,7 @@ from rnic.gateware.ctxmgt.writectx import WriteCtx
 from rnic.gateware.interfaces import WordStream
 
 WRITE_BACKS: Final = 8
-"""Write-backs that wait for ctxmdata."""
+"""Write-backs queued for ctxmdata."""
 EVENTS: Final = (
     "parsed",
     "took_ceu",
@@ -42,10 +42,10 @@ EVENTS: Final = (
     "bad_payload",
     "bad_request",
 )
-"""Bits of ``events``, each one cycle long. A request of the CEU: ``parsed``, and translated (``took_ceu``). An
-engine's: ``chose`` and ``received``, its write-back translated (``took_key``). ``writes``: writectx has a request,
-``wrote``: memory has answered it; ``read``: it has answered readctx. ``forgot``: key data is gone. The rest are what
-counters of the same names count."""
+"""Bits of ``events``, each one cycle long. For a CEU request: ``parsed``, and translated (``took_ceu``). For an
+engine's: ``chose``, ``received``, and its write-back translated (``took_key``). ``writes``: writectx has a request;
+``wrote``: memory has answered it; ``read``: memory has answered readctx. ``forgot``: key data was cleared. The others
+increment the counters of the same names."""
 
 
 def interface() -> dict[str, wiring.Member]:
@@ -90,7 +90,7 @@ class CtxMgt(wiring.Component):
         ):
             m.submodules[name] = module
 
-        # ---- the CEU's way
+        # ---- CEU requests
         m.submodules.mdata = mdata = ReplayFifo(BEAT_BITS, MAX_BEATS)
         m.submodules.ctxdata = ctxdata = ResetInserter(parser.clear)(
             SyncFIFO(width=BEAT_BITS, depth=QPC_BYTES // BEAT_BYTES)
@@ -144,7 +144,7 @@ class CtxMgt(wiring.Component):
             *(ctxmdata.key_req.tdata.eq(req_ctx.r_data), ctxmdata.key_req.tvalid.eq(req_ctx.r_rdy)),
             req_ctx.r_en.eq(ctxmdata.key_req.tready),
         ]
-        room_behind = Signal()  # for one more write-back beside the one that key_qpc_data may be at
+        room_behind = Signal()  # room for a write-back beyond the one key_qpc_data may be processing
         m.d.comb += room_behind.eq(req_ctx.w_level <= WRITE_BACKS - 2)
         waiting = [parser.cmd.tvalid, *(self._channel(m, source, room_behind) for source in msg.ENGINES)]
         m.d.comb += [
@@ -177,7 +177,7 @@ class CtxMgt(wiring.Component):
         return m
 
     def _channel(self, m: Module, source: int, room_behind: Signal) -> Signal:
-        """Build a channel's FIFOs; return whether it has a request that can be served to its end."""
+        """Build a channel's FIFOs; return whether it has a request that can be completed."""
         name, depth, key = msg.SOURCE_NAMES[source], self.params.fifo_depth, self.key
         waits = Signal(name=f"{name}_waits")
         fifos = {}
@@ -194,7 +194,7 @@ class CtxMgt(wiring.Component):
                 *(sink_side.tdata.eq(fifo.r_data), sink_side.tvalid.eq(fifo.r_rdy), fifo.r_en.eq(sink_side.tready)),
                 source_side.tready.eq(fifo.w_rdy),
             ]
-        # an answer may be on its way to the same FIFOs already
+        # an answer to the same FIFOs may already be in flight
         room = (fifos["resp"].level <= depth - 2) & (fifos["cxt"].level <= depth - 2)
         m.d.comb += waits.eq(fifos["cmd"].r_rdy & room)
         if source in WRITES:

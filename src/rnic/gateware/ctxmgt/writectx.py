@@ -38,11 +38,11 @@ PSN_BYTES, STATE_BYTES, MASK_BYTES = 3, 1, 4
 
 
 class WriteCtx(wiring.Component):
-    """``ctxdata`` holds the payload of a whole context; ``long`` says that a QPC has all of its 256 bytes.
+    """``ctxdata`` holds the payload of a whole context; ``long``: a QPC has all 256 bytes.
 
-    Writes follow one another without waiting for memory's answers, which come in order on ``dma_cm_wr_rsp``. One
-    request is one write, a write-back two. ``finished``: a request's last answer, with ``finished_ceu`` and
-    ``finished_bad`` if one of them was an error.
+    Writes are issued without waiting for memory's answers, which arrive in order on ``dma_cm_wr_rsp``. A request is one
+    write, a write-back two. ``finished``: the last answer of a request, with ``finished_ceu`` for the CEU's, and
+    ``finished_bad`` if any was an error.
     """
 
     def __init__(self, params: CtxMgtParams) -> None:
@@ -132,7 +132,7 @@ class WriteCtx(wiring.Component):
             with m.Elif(end):
                 m.d.sync += second.eq(1)
 
-        # an answer counts a cycle after it has come, so that no path leads from memory's wires to CtxMgt's
+        # an answer counts a cycle after it arrived, so that no combinational path leads from memory's wires to CtxMgt's
         back, bad = self.dma_cm_wr_rsp, Signal()
         came, error, last, from_ceu = Signal(), Signal(), Signal(), Signal()
         m.d.comb += [

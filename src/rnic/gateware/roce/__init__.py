@@ -1,1 +1,1 @@
-"""A RoCEv2 NIC as gateware, block by block; each is held to the software's function of its kind, bit for bit."""
+"""A RoCEv2 NIC as gateware, in blocks; each is tested bit for bit against the corresponding software function."""

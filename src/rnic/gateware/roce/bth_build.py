@@ -1,4 +1,4 @@
-"""``bth_build``: a packet from its BTH to its pad out of a record and a payload, as :func:`rnic.wire.packet.build`."""
+"""``bth_build``: build a packet, from BTH to pad, from a record and a payload, as :func:`rnic.wire.packet.build`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ PAD_BITS = 2
 
 
 class BthBuild(wiring.Component):
-    """``headers``: a record of each packet, whose pad count is made from ``payload_bytes``; ``payload``: its beats, as
-    many as these fill. ``beats`` begin with the BTH and end in front of the ICRC."""
+    """``headers``: one record per packet; the pad count is derived from ``payload_bytes``. ``payload``: the beats of
+    that many bytes. ``beats`` begin with the BTH and end before the ICRC."""
 
     def __init__(self, width: int) -> None:
         super().__init__(
@@ -29,7 +29,7 @@ class BthBuild(wiring.Component):
         self.width = width
 
     def elaborate(self, platform: object) -> Module:
-        """Beats of headers alone, then payload moved up behind them, then what did not fit."""
+        """Send beats of headers only, then payload shifted up behind them, then the rest."""
         m = Module()
         width, lanes = self.width, self.width // 8
         record, given, out = self.headers, self.payload, self.beats
@@ -48,16 +48,17 @@ class BthBuild(wiring.Component):
         empty = record.payload.payload_bytes == 0
 
         place, tail = Signal(range(header_beats + 1)), Signal()
-        carried, left = unreset(width), unreset(range(lanes + 1))  # of a payload's beat, what the next beat begins with
+        # end of a payload beat, with which the next beat begins
+        carried, left = unreset(width), unreset(range(lanes + 1))
         begun = Signal()
-        part = Signal(width)  # of the headers: what stands before the payload in its first beat
+        part = Signal(width)  # end of the headers, before the payload in its first beat
         with m.Switch(place):
             for at in range(header_beats):
                 with m.Case(at):
                     m.d.comb += part.eq(lanes_of[at * width : (at + 1) * width])
         whole_header = record.valid & (place < alone)
         body = record.valid & (place == alone) & ~tail & ~empty
-        rest = record.valid & (place == alone) & ~tail & empty  # headers that do not fill a beat, and nothing behind
+        rest = record.valid & (place == alone) & ~tail & empty  # headers that do not fill a beat, without payload
         clean, keep, keep_part = Signal(width), Signal(lanes), Signal(lanes)
         m.d.comb += [
             keep.eq(keep_mask(given.payload.count, lanes)),
@@ -73,7 +74,7 @@ class BthBuild(wiring.Component):
                         joined.eq(Cat(front[: by * 8], clean[: width - by * 8])),
                         over.eq(Cat(clean[width - by * 8 :], Const(0, width - by * 8)) if by else 0),
                     ]
-        total = Signal(range(2 * lanes + 4))  # bytes of the last payload beat behind what is in front of it, and pad
+        total = Signal(range(2 * lanes + 4))  # end position of the last payload beat, and pad
         m.d.comb += total.eq(shift + given.payload.count + pad)
         spills = total > lanes
         moved = Signal()
@@ -137,5 +138,5 @@ class BthBuild(wiring.Component):
 
 
 def _wide(keep: Signal) -> Value:
-    """Return a mask of bits for one of lanes."""
+    """Return a bit mask from a lane mask."""
     return Cat(*(lane.replicate(8) for lane in keep))

@@ -1,7 +1,7 @@
-"""``bth_parse``: takes a packet apart from its BTH on, as :func:`rnic.wire.packet.parse` does.
+"""``bth_parse``: parse a packet, starting with its BTH, as :func:`rnic.wire.packet.parse` does.
 
-The record of its headers comes at its end, since only then it is known whether it is one. Its payload is moved to
-lane 0 and comes as it arrives, without pad and ICRC; a packet that is dropped has none.
+The header record is output at the end of the packet, when it is known to be valid. The payload is shifted to lane 0 and
+output as it arrives, without pad and ICRC; a dropped packet has none.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from rnic.wire.bth import BTH
 ATOMIC_BYTES = 8
 CODE = {reason: code for code, reason in enumerate(DROPS)}
 TRIM_BITS = 3
-"""Of the bytes behind a payload: at most three of pad and four of ICRC."""
+"""Width of the count of bytes after a payload: at most three of pad and four of ICRC."""
 
 
 class BthParse(wiring.Component):
-    """``beats`` begin with the BTH and end with the ICRC. ``headers``: a record of each packet; ``payload``: the beats
-    of its payload, as many as ``payload_bytes`` of the record fill."""
+    """``beats`` begin with the BTH and end with the ICRC. ``headers``: one record per packet; ``payload``: the beats of
+    its ``payload_bytes`` bytes."""
 
     def __init__(self, width: int) -> None:
         super().__init__(
@@ -40,14 +40,14 @@ class BthParse(wiring.Component):
         self.width = width
 
     def elaborate(self, platform: object) -> Module:
-        """Headers are kept, what follows them is moved down, and one word stays back until the end is known."""
+        """Store the headers, shift the bytes after them down, and hold back one word until the end is known."""
         m = Module()
         width, lanes = self.width, self.width // 8
         given, out = self.beats, self.payload
         came = given.payload
         header_beats = -(-HEADER_BYTES // lanes)
 
-        # ---- headers: what the opcode says is known with the first beat, and kept
+        # ---- headers: the opcode's row is looked up with the first beat, and stored
         place, taken = Signal(range(header_beats + 1)), Signal()
         kept = unreset(header_beats * width)
         length = Signal(LENGTH_BITS)
@@ -56,7 +56,7 @@ class BthParse(wiring.Component):
         first = place == 0
         kept_first = unreset(32)
         begin = Signal(32)  # the first word of the packet
-        flush, ended = Signal(), Signal()  # a last word, then the packet's record, is due
+        flush, ended = Signal(), Signal()  # a last word, then the packet's record, is pending
         m.d.comb += [
             begin.eq(Mux(first & ~flush & ~ended, came.data[:32], kept_first)),
             opcode.eq(unpack(begin, BTH, "opcode")),
@@ -71,12 +71,12 @@ class BthParse(wiring.Component):
                 m.d.comb += header_bytes.eq(BTH_BYTES)
         forwards = carries & (tver == 0)
 
-        # ---- what follows the headers, moved to lane 0: the end of one beat and the beginning of the next
+        # ---- bytes after the headers, shifted to lane 0: the end of one beat and the beginning of the next
         skip, shift = Signal(range(header_beats + 1)), Signal(range(lanes))
         m.d.comb += [skip.eq(header_bytes // lanes), shift.eq(header_bytes % lanes)]
         shifts = sorted({row.header_bytes % lanes for row in ROWS.values()})
         before = unreset(width)
-        left = Signal(range(lanes + 1))  # bytes of the last beat that no word has had
+        left = Signal(range(lanes + 1))  # bytes of the last beat not yet in a word
         word, word_count = Signal(width), Signal(range(lanes + 1))
         word_valid, word_last, word_taken = Signal(), Signal(), Signal()
         beyond = came.count > shift
@@ -111,13 +111,13 @@ class BthParse(wiring.Component):
         with m.If(flush & word_taken):
             m.d.sync += [flush.eq(0), ended.eq(1)]
 
-        # ---- one word stays back: the last one may be pad and ICRC alone
+        # ---- one word is held back: the last one may be only pad and ICRC
         held, held_count, held_valid = unreset(width), Signal(range(lanes + 1)), Signal()
-        held_last = Signal()  # and it is the last of its packet, cut to what is payload
+        held_last = Signal()  # and it is the last of its packet, truncated to the payload
         trim = Signal(TRIM_BITS)
         rest = Signal(range(-8, lanes + 1))
         m.d.comb += [trim.eq(ICRC_BYTES + pad), rest.eq(word_count - trim)]
-        passes = Signal()  # the word held is shown, and goes
+        passes = Signal()  # the held word is output
         m.d.comb += [
             out.payload.data.eq(held),
             out.payload.count.eq(held_count),
@@ -128,7 +128,7 @@ class BthParse(wiring.Component):
         ]
         only_end = word_last & (rest <= 0)
         with m.If(held_valid & ~held_last & word_valid & only_end):
-            # the word held is the last, and this one is behind it
+            # the held word is the last, and this one follows it
             m.d.comb += [out.payload.count.eq(lanes + rest), out.payload.last.eq(1)]
         with m.If(passes):
             m.d.sync += held_valid.eq(0)
@@ -164,7 +164,7 @@ class BthParse(wiring.Component):
 
     @staticmethod
     def _fields(m: Module, record: Any, kept: Value) -> None:
-        """Fields of each header where the opcode says that it has it."""
+        """Return the fields of each header that the opcode has."""
         opcode = Signal(8, name="kept_opcode")
         m.d.comb += opcode.eq(unpack(kept, BTH, "opcode"))
         for field in BTH.fields:

@@ -1,6 +1,6 @@
-"""Surroundings of a :class:`~rnic.gateware.roce.responder_nic.ResponderNic`: a MAC, memory, CtxMgt, software.
+"""Test harness of a :class:`~rnic.gateware.roce.responder_nic.ResponderNic`: a MAC, memory, CtxMgt, software.
 
-:meth:`Around.cycle` sees the outputs of a cycle and says what the inputs are in the next, whatever simulates it:
+:meth:`Around.cycle` takes the outputs of a cycle and returns the inputs of the next, for any simulator.
 :class:`InProcess` runs Verilog that Verilator has compiled into this process.
 """
 
@@ -23,12 +23,12 @@ from rnic.gateware.verilated import Library, Model
 
 Fields = dict[str, int]
 QUIET: Final = 48
-"""Cycles in which nothing goes in or comes out, after which nothing is on its way but what is being stored whole."""
+"""Cycles without input or output after which nothing is in flight except packets being stored."""
 PATIENCE: Final = 200_000
 
 
 class Host(Protocol):
-    """Memory and software behind a responder."""
+    """Memory and software that a responder uses."""
 
     def read(self, address: int, count: int) -> bytes:
         """Return bytes of memory."""
@@ -37,18 +37,18 @@ class Host(Protocol):
         """Store bytes in memory."""
 
     def channel(self, command: bytes, payload: bytes) -> tuple[bytes, bytes] | None:
-        """Do CtxMgt's part of a command of the execution engine; the answer's header and payload, if it has one."""
+        """Execute a command of the execution engine as CtxMgt; return the answer's header and payload, if any."""
 
     def take_receive(self, qpn: int, take: bool, keeps: bool) -> Fields:
-        """Take a receive entry, or only tell the credits: the fields of
+        """Take a receive entry, or only report the credits; return the fields of
         :data:`~rnic.gateware.roce.responder.RECEIVE`."""
 
     def complete(self, completion: Fields) -> None:
-        """Complete a receive entry, or stop a queue pair: the fields of
+        """Complete a receive entry, or stop a queue pair; takes the fields of
         :data:`~rnic.gateware.roce.responder.COMPLETION`."""
 
     def lost(self, qpn: int) -> None:
-        """Stop a queue pair whose memory has gone while a READ was answered."""
+        """Stop a queue pair whose memory was deregistered during a READ response."""
 
 
 def bits_of(layout: data.StructLayout, values: Mapping[str, Any]) -> int:
@@ -62,7 +62,7 @@ def bits_of(layout: data.StructLayout, values: Mapping[str, Any]) -> int:
 
 
 def fields_of(layout: data.StructLayout, bits: int) -> dict[str, Any]:
-    """Return the fields of a payload, of inner structures too."""
+    """Return the fields of a payload, including nested structures."""
     out: dict[str, Any] = {}
     for name, field in layout:
         value = bits >> field.offset & (1 << field.width) - 1
@@ -74,8 +74,8 @@ class Around:
     """A MAC, memory and software, cycle by cycle.
 
     Args:
-        latency: cycles from a store's last beat, or a fetch, to memory's answer.
-        stalls: share of cycles in which each of them takes nothing, or offers nothing new.
+        latency: cycles from a store's last beat, or from a fetch, to memory's answer.
+        stalls: fraction of cycles in which each stream accepts nothing, or offers nothing new.
     """
 
     def __init__(
@@ -119,14 +119,14 @@ class Around:
         self._storing = self._pulse = 0
         self.cycles = self._quiet = self.dropped = 0
         self.sent: list[bytes] = []
-        """Frames that have left."""
+        """Transmitted frames."""
         self.states: dict[int, Fields] = {}
         """The last update of each queue pair's state."""
         self.updates: list[int] = []
         """The cycle of each update."""
         self.inputs: Fields = {"mac": mac, "ip": ip}
 
-    # ------------------------------------------------------------------------------ what goes in
+    # ------------------------------------------------------------------------------ inputs
 
     def put(self, port: str, values: Mapping[str, Any] | int) -> None:
         """Offer a payload at a stream."""
@@ -146,17 +146,17 @@ class Around:
 
     @property
     def idle(self) -> bool:
-        """True if nothing is on its way any more."""
+        """True if nothing is in flight."""
         return self._quiet > QUIET + self._storing
 
     def wake(self) -> None:
-        """Count quiet cycles anew."""
+        """Restart the count of quiet cycles."""
         self._quiet = 0
 
     # ------------------------------------------------------------------------------ a cycle
 
     def cycle(self, pins: Mapping[str, int]) -> Fields:
-        """Look at a cycle's outputs; the inputs that are others in the next."""
+        """Process a cycle's outputs; return the inputs that change in the next cycle."""
         active = pins["active"]
         at_rest = not (self._offered or self._later or self._stalls or self.inputs or any(self._queues.values()))
         if at_rest and not active and not self._pulse:
@@ -218,7 +218,7 @@ class Around:
     def _stalled(self) -> bool:
         return self._stalls > 0 and self._rng.random() < self._stalls
 
-    # ------------------------------------------------------------------------------ what comes out
+    # ------------------------------------------------------------------------------ outputs
 
     def _transmit(self, came: Fields) -> None:
         self._frame += came["data"].to_bytes(self.lanes, "little")[: came["count"]]
@@ -275,13 +275,13 @@ class Around:
 
 
 class InProcess:
-    """A compiled responder with what stands around it."""
+    """A compiled responder in its harness."""
 
     def __init__(self, library: Library, around: Around) -> None:
         self._model, self.around = Model(library), around
 
     def settle(self) -> None:
-        """Go on until nothing is on its way.
+        """Run until nothing is in flight.
 
         Raises:
             RuntimeError: that takes too many cycles.
@@ -300,5 +300,5 @@ class InProcess:
 
 
 def in_process(library: Library, params: ResponderParams, host: Host, mac: int, ip: int, **options: Any) -> InProcess:
-    """Begin a simulation of a compiled responder; ``options`` as for :class:`Around`."""
+    """Start a simulation of a compiled responder; ``options`` as for :class:`Around`."""
     return InProcess(library, Around(params, host, mac, ip, **options))

@@ -1,6 +1,6 @@
-"""``frames``: Ethernet frames to packets from their IP header and from their BTH on, and back (IPv4).
+"""``frames``: convert Ethernet frames to packets that start with the IP header or the BTH, and back (IPv4).
 
-Frames are stored whole first, so that one that is none of ours, or finds no room, is dropped without a trace.
+Frames are stored whole first, so that a frame for another host, or without room, is dropped completely.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from rnic.wire.ip import (
 IP_UDP_BYTES: Final = IPV4_BYTES + UDP_BYTES
 HEADERS_BYTES: Final = ETHERNET_BYTES + IP_UDP_BYTES
 SOURCE: Final = data.StructLayout({"src": 32, "ecn": 2})
-"""Of each packet: the address that it comes from, and its ECN bits."""
+"""Source address and ECN bits of each packet."""
 SOURCES: Final = 32
-"""Packets that are stored at once."""
+"""Packets stored at once."""
 TTL: Final = 64
 
 
 def sum_is_right(header: Value) -> Value:
-    """Return whether the checksum of an IPv4 header in byte lanes is right: its words' sum is all ones."""
+    """Return whether the checksum of an IPv4 header in byte lanes is right: the sum of its words is all ones."""
     total = Value.cast(sum(words_of(header)))
     folded = total[:16] + total[16:]
     return (folded[:16] + folded[16:])[:16] == 0xFFFF
 
 
 class Skip(wiring.Component):
-    """Takes ``count`` bytes from the front of each packet, which is longer than that."""
+    """Removes ``count`` bytes from the front of each packet, which must be longer."""
 
     def __init__(self, width: int, count: int) -> None:
         super().__init__({"beats": In(stream.Signature(beat(width))), "rest": Out(stream.Signature(beat(width)))})
@@ -86,7 +86,7 @@ class Skip(wiring.Component):
 
 
 class Prefix(wiring.Component):
-    """Puts ``count`` bytes, one of ``fronts``, in front of each packet."""
+    """Prepends ``count`` bytes, one of ``fronts``, to each packet."""
 
     def __init__(self, width: int, count: int) -> None:
         super().__init__(
@@ -99,7 +99,7 @@ class Prefix(wiring.Component):
         self.width, self.count = width, count
 
     def elaborate(self, platform: object) -> Module:
-        """Send beats of the front alone, then the packet moved up behind the rest of it."""
+        """Send whole beats of the front, then the packet shifted up behind the rest of it."""
         m = Module()
         width, lanes, given, out, front = self.width, self.width // 8, self.beats, self.whole, self.fronts
         alone, shift = self.count // lanes, self.count % lanes
@@ -145,8 +145,9 @@ class Prefix(wiring.Component):
 
 
 class UdpParse(wiring.Component):
-    """``frames`` from the destination address on, without FCS; always ready. RoCEv2 packets to ``mac`` and ``ip`` leave
-    from their IP header on (``packets``), each with a ``source``; all else is dropped, and so is what finds no room."""
+    """``frames`` start with the destination address and have no FCS; always ready. RoCEv2 packets to ``mac`` and ``ip``
+    are output starting with the IP header (``packets``), each with a ``source``. All other frames, and those without
+    room, are dropped."""
 
     def __init__(self, width: int, room: int) -> None:
         super().__init__(
@@ -162,7 +163,7 @@ class UdpParse(wiring.Component):
         self.width, self.room = width, room
 
     def elaborate(self, platform: object) -> Module:
-        """Write beats up to the packet's end, and show them once the frame is over and right."""
+        """Write beats up to the packet's end, and commit them once the frame has ended without error."""
         m = Module()
         width, lanes = self.width, self.width // 8
         m.submodules.fifo = fifo = PacketFifo(width, self.room)
@@ -248,8 +249,8 @@ class UdpParse(wiring.Component):
 
 
 class UdpBuild(wiring.Component):
-    """Packets from their IP header on, of ``beats`` from the BTH to the pad and a ``route`` each; ``mac``, ``ip`` are
-    ours. The ICRC is not in them yet, but in their lengths."""
+    """Builds packets that start with the IP header, from ``beats`` (BTH to pad) and a ``route`` each; ``mac`` and
+    ``ip`` are ours. They have no ICRC yet, but their lengths include it."""
 
     def __init__(self, width: int) -> None:
         super().__init__(
@@ -264,7 +265,7 @@ class UdpBuild(wiring.Component):
         self.width = width
 
     def elaborate(self, platform: object) -> Module:
-        """Make both headers, with the IP header's checksum; the address that the frame goes to waits for the ICRC."""
+        """Build both headers, with the IP header's checksum; the frame's destination address waits for the ICRC."""
         m = Module()
         m.submodules.prefix = prefix = Prefix(self.width, IP_UDP_BYTES)
         m.submodules.macs = macs = SyncFIFOBuffered(width=48, depth=SOURCES)
@@ -304,7 +305,8 @@ class UdpBuild(wiring.Component):
 
 
 class EthernetBuild(wiring.Component):
-    """Frames of ``packets`` from their IP header on and of the address that each goes to; ``mac`` is ours."""
+    """Builds frames from ``packets``, which start with the IP header, and their destination addresses; ``mac`` is
+    ours."""
 
     def __init__(self, width: int) -> None:
         super().__init__(
@@ -318,7 +320,7 @@ class EthernetBuild(wiring.Component):
         self.width = width
 
     def elaborate(self, platform: object) -> Module:
-        """Put the Ethernet header in front."""
+        """Prepend the Ethernet header."""
         m = Module()
         m.submodules.prefix = prefix = Prefix(self.width, ETHERNET_BYTES)
         values = {"dst_mac": self.macs.payload, "src_mac": self.mac, "ethertype": Const(TYPE_IPV4, 16)}

@@ -1,8 +1,9 @@
-"""``icrc``: the invariant CRC of packets from their IP header on, a beat of 1 to 64 bytes a cycle (Annex A17, 17.9.3).
+"""``icrc``: the invariant CRC of packets that start with the IP header, one beat of 1 to 64 bytes per cycle (Annex A17,
+17.9.3).
 
-A CRC is linear: behind a beat it is the state before, times x to the beat's bits, plus what the beat alone makes. A
-last beat is moved to the end of a full one: zeros in front of it change nothing in a state of 0. So only the state has
-to know how long it is, and is multiplied in steps of powers of 2. All matrices come from the software's CRC-32.
+A CRC is linear: the state after a beat is the state before, times x^(bits of the beat), plus the CRC of the beat alone.
+A last beat is shifted to the end of a full one, since leading zeros do not change a state of 0. So only the state's
+multiplication depends on the length; it is done in powers of 2. All matrices come from the software's CRC-32.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from rnic.wire.ip import IPV4_HEADER, IPV6_HEADER, UDP_HEADER
 CRC_BITS: Final = 32
 _ONES: Final = (1 << CRC_BITS) - 1
 CRCS: Final = 8
-"""Packets whose CRC is on its way or waits to be taken."""
+"""Packets whose CRC is being computed or waits to be taken."""
 VARIANT: Final = {
     4: ((IPV4_HEADER, ("tos", "ttl", "checksum")), (UDP_HEADER, ("checksum",)), (BTH, ("fecn", "becn", "reserved6"))),
     6: (
@@ -35,22 +36,23 @@ VARIANT: Final = {
         (BTH, ("fecn", "becn", "reserved6")),
     ),
 }
-"""By IP version: the headers of a packet, with the fields that count as ones since they may change on the way."""
+"""By IP version: the headers of a packet, with the variant fields that count as ones because they may change in
+transit."""
 
 
 def advance(state: int, data: bytes) -> int:
-    """Return the CRC's state behind some bytes: without the inversions before and after."""
+    """Return the CRC state after some bytes, without the initial and final inversions."""
     return crc32(data, state ^ _ONES) ^ _ONES
 
 
 SEED: Final = advance(_ONES, b"\xff" * 8)
-"""The state in front of the IP header: behind eight bytes of ones."""
+"""The state before the IP header: after eight bytes of ones."""
 RESIDUE: Final = advance(_ONES, struct.pack("<I", crc32(b"")))
-"""The state behind a packet and its own CRC, whatever the packet."""
+"""The state after any packet and its own CRC."""
 
 
 def mask(version: int) -> int:
-    """Return the bits of a packet that count as ones, from its IP header on."""
+    """Return the bits of a packet that count as ones, starting with the IP header."""
     out, at = 0, 0
     for layout, names in VARIANT[version]:
         out |= mask_of(layout, names, at)
@@ -59,8 +61,8 @@ def mask(version: int) -> int:
 
 
 def times(columns: Iterable[int], value: Value) -> Value:
-    """Return a matrix times a vector of bits: the sum of the columns at whose place a bit is set."""
-    rows = [0] * CRC_BITS  # by bit of the result: the bits of the vector that it sums
+    """Return a matrix times a bit vector: the sum of the columns whose bit is set."""
+    rows = [0] * CRC_BITS  # for each bit of the result, the bits of the vector to sum
     for at, column in enumerate(columns):
         for place in range(CRC_BITS):
             rows[place] |= (column >> place & 1) << at
@@ -68,21 +70,21 @@ def times(columns: Iterable[int], value: Value) -> Value:
 
 
 def named(m: Module, value: Value, name: str) -> Signal:
-    """Return a wire for a value that is used more than once: an expression is copied at each use."""
+    """Return a wire for a value used more than once, since an expression is duplicated at each use."""
     wire = Signal(len(value), name=name)
     m.d.comb += wire.eq(value)
     return wire
 
 
 def behind(state: Value, count: int) -> Value:
-    """Return a state behind ``count`` zero bytes."""
+    """Return the state after ``count`` zero bytes."""
     return times((advance(1 << bit, bytes(count)) for bit in range(CRC_BITS)), state)
 
 
 class Icrc(wiring.Component):
-    """``beats`` of packets, whose CRC states come out in order; as many as :data:`CRCS` may wait.
+    """Takes ``beats`` of packets and outputs their CRC states in order; up to :data:`CRCS` may wait.
 
-    ``generate``: packets without ICRC, else with it: then each state is :data:`RESIDUE`, if nothing was changed.
+    ``generate``: packets have no ICRC; else they have one, and each state is :data:`RESIDUE` if the packet is intact.
     """
 
     def __init__(self, width: int) -> None:
@@ -90,7 +92,7 @@ class Icrc(wiring.Component):
         self.width = width
 
     def elaborate(self, platform: object) -> Module:
-        """Mask, move to the end, make 32 bits of it, add the state; a last beat's state takes two cycles more."""
+        """Mask, align to the end, reduce to 32 bits, add the state; the state of a last beat takes two more cycles."""
         m = Module()
         width, lanes = self.width, self.width // 8
         given = self.beats
@@ -131,7 +133,7 @@ class Icrc(wiring.Component):
             "data": given.payload.data | ones, "count": given.payload.count, "last": given.payload.last, "first": first,
         })  # fmt: skip
 
-        # ---- a last beat moves to the end
+        # ---- shift a last beat to the end
         missing = Signal(count_bits)
         m.d.comb += missing.eq(lanes - masked["count"])
         moved: Value = masked["data"]
@@ -142,7 +144,7 @@ class Icrc(wiring.Component):
             "data": moved, "count": masked["count"], "last": masked["last"], "first": masked["first"],
         })  # fmt: skip
 
-        # ---- what the beat alone makes
+        # ---- CRC of the beat alone
         ones_of = [1 << bit for bit in range(8)]
         columns = [
             advance(0, bytes(lane) + bytes([one]) + bytes(lanes - lane - 1)) for lane in range(lanes) for one in ones_of
@@ -170,7 +172,7 @@ class Icrc(wiring.Component):
 
     @staticmethod
     def _stage(m: Module, name: str, valid: Value, values: dict[str, Value]) -> dict[str, Value]:
-        """Registers of a stage, by name, with ``valid``."""
+        """Return the registers of a stage, by name, with ``valid``."""
         out: dict[str, Value] = {"valid": Signal(name=f"{name}_valid")}
         m.d.sync += out["valid"].eq(valid)
         for each, value in values.items():
@@ -180,14 +182,14 @@ class Icrc(wiring.Component):
 
 
 class IcrcCheck(wiring.Component):
-    """Checks the ICRC of each packet of ``beats``, which begin with the IP header: ``good`` or not, in order."""
+    """Checks the ICRC of each packet of ``beats``, which begin with the IP header; outputs ``good`` in order."""
 
     def __init__(self, width: int) -> None:
         super().__init__({"beats": In(stream.Signature(beat(width))), "good": Out(stream.Signature(1))})
         self.width = width
 
     def elaborate(self, platform: object) -> Module:
-        """Compare the state behind the ICRC."""
+        """Compare the state after the ICRC with the residue."""
         m = Module()
         m.submodules.icrc = icrc = Icrc(self.width)
         wiring.connect(m, wiring.flipped(self.beats), icrc.beats)
@@ -200,24 +202,24 @@ class IcrcCheck(wiring.Component):
 
 
 class IcrcGenerate(wiring.Component):
-    """Packets from their IP header to their pad, so that each is a multiple of 4 bytes; ``sealed``: with the ICRC."""
+    """Takes packets from IP header to pad, each a multiple of 4 bytes; ``sealed``: the packets with their ICRC."""
 
     DEPTH: Final = 32
-    """Beats that wait for a packet's CRC: more than a CRC takes cycles."""
+    """Beats that wait for a packet's CRC: more than the CRC's latency in cycles."""
 
     def __init__(self, width: int) -> None:
         super().__init__({"beats": In(stream.Signature(beat(width))), "sealed": Out(stream.Signature(beat(width)))})
         self.width = width
 
     def elaborate(self, platform: object) -> Module:
-        """Put the ICRC into the last beat, or into one behind it if that is full."""
+        """Put the ICRC into the last beat, or into an additional one if that is full."""
         m = Module()
         width, lanes = self.width, self.width // 8
         given, out = self.beats, self.sealed
         m.submodules.icrc = icrc = Icrc(width)
         m.submodules.waiting = waiting = SyncFIFO(width=len(given.payload.as_value()), depth=self.DEPTH)
         head = Signal(beat(width))
-        behind_it, take = Signal(), Signal()  # the beat with the ICRC alone is shown
+        behind_it, take = Signal(), Signal()  # the beat with only the ICRC is output
         both = given.valid & waiting.w_rdy & icrc.beats.ready
         m.d.comb += [
             given.ready.eq(waiting.w_rdy & icrc.beats.ready),

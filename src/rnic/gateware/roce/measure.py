@@ -1,4 +1,4 @@
-"""Cycles of a :class:`~rnic.gateware.roce.responder_nic.ResponderNic` of 512 bits, in front of a slow memory."""
+"""Measure the cycles of a 512-bit :class:`~rnic.gateware.roce.responder_nic.ResponderNic` with a slow memory."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from rnic.wire.packet import build as build_packet
 from rnic.wire.packet import seal
 
 LATENCY: Final = 120
-"""Cycles from a store's last data, or a fetch, to memory's answer."""
+"""Cycles from a store's last beat, or from a fetch, to memory's answer."""
 QPS: Final = 64
 KEY: Final = 0x0001_0007
 REGION: Final = 1 << 20
 BEFORE: Final = 40
-"""Packets that are not counted: until then FIFOs fill."""
+"""Packets not counted, while FIFOs fill."""
 WINDOW: Final = 180
-"""Beats on their way, below which another frame is given: with the longest one, fewer than the FIFO holds."""
+"""Beats in flight below which another frame is sent: with the longest frame, fewer than the FIFO holds."""
 PARAMS: Final = ResponderParams(512, QpStateParams(6), MrTableParams(6, 10))
 FLOW: Final = Flow(bytes((10, 0, 0, 2)), bytes((10, 0, 0, 1)), 0xC000)
 _IP, _PEER = (int.from_bytes(each, "big") for each in (FLOW.dst, FLOW.src))
 
 
 class Plain:
-    """Memory and software of a measurement: nothing is stored, every queue pair is in RTS."""
+    """Memory and software for a measurement: data is discarded, every queue pair is in RTS."""
 
     def __init__(self, pmtu: int) -> None:
         self.pmtu = pmtu
@@ -48,7 +48,7 @@ class Plain:
         return bytes(count)
 
     def write(self, address: int, data: bytes) -> None:
-        """Count them."""
+        """Count the bytes."""
         self.written += len(data)
 
     def channel(self, command: bytes, payload: bytes) -> tuple[bytes, bytes] | None:
@@ -59,15 +59,15 @@ class Plain:
         return command, msg.EE_RESPONSE.pack(values)
 
     def take_receive(self, qpn: int, take: bool, keeps: bool) -> Fields:
-        """None."""
+        """Do nothing."""
         return {}
 
     def complete(self, completion: Fields) -> None:
-        """Not in a measurement."""
+        """Does not occur in a measurement."""
         raise AssertionError(completion)
 
     def lost(self, qpn: int) -> None:
-        """Not in a measurement."""
+        """Does not occur in a measurement."""
         raise AssertionError(qpn)
 
 
@@ -94,13 +94,13 @@ class Run:
         self._model.step(self.around.cycle(self._model.outputs))
 
     def until_idle(self) -> None:
-        """Go on until nothing is on its way."""
+        """Run until nothing is in flight."""
         self.around.wake()
         while not self.around.idle:
             self.cycle()
 
     def rate(self, frames: Iterator[bytes], count: int) -> float:
-        """Give it frames as fast as it takes them; the cycles of each."""
+        """Send frames as fast as it accepts them; return the cycles of each."""
         around, beats = self.around, list[int]()
         done = around.updates
         done.clear()
@@ -124,7 +124,7 @@ def _frame(payload: bytes = b"", **fields: Any) -> bytes:
 
 
 def writes(size: int, qps: int, pmtu: int) -> Iterator[bytes]:
-    """WRITEs without end, by turns on each queue pair; AckReq in the last packet of each."""
+    """Yield an endless series of WRITEs, round-robin over queue pairs, with AckReq in the last packet of each."""
     psns = [0] * qps
     packets = -(-size // pmtu)
     while True:
@@ -139,16 +139,16 @@ def writes(size: int, qps: int, pmtu: int) -> Iterator[bytes]:
 
 
 def measure(directory: Path) -> list[dict[str, Any]]:
-    """Return what was measured, and the cycles.
+    """Return the name and the cycles of each measurement.
 
     Raises:
-        ToolError: it cannot be compiled into ``directory`` here.
+        ToolError: the responder cannot be compiled into ``directory``.
     """
     return measure_on(build(ResponderNic(PARAMS), "responder_512", directory))
 
 
 def measure_on(library: Library) -> list[dict[str, Any]]:
-    """Return the same of a responder that is compiled."""
+    """Return the same for an already compiled responder."""
     rows: list[dict[str, Any]] = []
 
     def row(what: str, cycles: float) -> None:
@@ -185,7 +185,7 @@ def _latency(library: Library) -> tuple[int, int]:
     run = Run(library, 3)
     frames = writes(8, 1, 1024)
     times = []
-    for _ in range(2):  # the first one's context is fetched
+    for _ in range(2):  # the first WRITE fetches the context
         run.until_idle()
         run.around.frame(next(frames))
         begun, written, sent = run.around.cycles + 1, run.host.written, len(run.around.sent)

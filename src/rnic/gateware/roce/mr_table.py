@@ -1,8 +1,9 @@
-"""``mr_table``: what a key opens, and where it is (004 7.3 "MR Table"), as :meth:`rnic.mem.table.MemoryTable.check`.
+"""``mr_table``: check a key and translate its address (004 7.3 "MR Table"), as
+:meth:`rnic.mem.table.MemoryTable.check`.
 
-A key's high bits are an entry's index, its low eight bits the tag that must be in it. Protection domain, rights and
-range are compared next, in the order in which the software does it. The pages of a region are a run of the page list,
-from the entry's ``mtt_seg`` on.
+The high bits of a key are the index of an entry, its low eight bits the tag that must match. Protection domain, rights
+and range are checked next, in the software's order. The pages of a region are a run of the page list, starting at the
+entry's ``mtt_seg``.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from rnic.mem.mpt import MPT_ENTRY
 from rnic.mem.table import VTP_FLAGS, VTP_KEY, VTP_LENGTH, VTP_PD, VTP_SUCCESS
 
 PAGE_SHIFT: Final = 12
-"""``page_size`` of an entry is log2 of its pages' size, minus this."""
+"""``page_size`` of an entry is log2 of its page size, minus this."""
 MAX_PAGE_SIZE: Final = 18
-"""The largest: pages of 1 GiB."""
+"""The largest ``page_size``: pages of 1 GiB."""
 MAX_PAGE_BITS: Final = PAGE_SHIFT + MAX_PAGE_SIZE
 TAG_BITS: Final = 8
 MIDDLE_BITS: Final = 8
-"""Of a key, above the tag: bits 23:16 of an index, the low 16 of which are in the key's high half."""
+"""Position in a key, above the tag, of bits 23:16 of an index, whose low 16 bits are in the key's high half."""
 RIGHTS: Final = ("local_write", "remote_write", "remote_read", "atomic")
 FIELDS: Final = ("key", "pd", "start", "length", "page_size", "mtt_seg", "address", *RIGHTS)
-"""Of an MPT entry, what the table keeps; of ``address``, the first byte's, its place in its page counts."""
+"""Stored fields of an MPT entry; of ``address``, the address of the first byte, only the offset in its page is used."""
 ENTRY: Final = data.StructLayout({name: MPT_ENTRY[name].width for name in FIELDS})
 ANSWERS: Final = 4
-"""Questions on their way, or answers that wait to be taken."""
+"""Lookups in flight, or answers that wait to be taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,13 @@ class MrTableParams:
     """Sizes of a table.
 
     Raises:
-        ValueError: a size outside its range, named with the range.
+        ValueError: a size is out of range; the message names the range.
     """
 
     log_entries: int = 10
-    """log2 of the entries: 1 to 16."""
+    """log2 of the number of entries: 1 to 16."""
     log_pages: int = 12
-    """log2 of the page list's entries: 1 to 20."""
+    """log2 of the number of page list entries: 1 to 20."""
 
     def __post_init__(self) -> None:
         for name, most in (("log_entries", 16), ("log_pages", 20)):
@@ -57,19 +58,19 @@ class MrTableParams:
 
 
 def question() -> data.StructLayout:
-    """Return a question: a key, the protection domain that uses it, the bytes, and the rights that are needed."""
+    """Return the layout of a lookup: key, protection domain, byte range, and required rights."""
     names = {"key": 32, "pd": 32, "va": 64, "length": 32}
     return data.StructLayout(names | dict.fromkeys(RIGHTS, 1))
 
 
 def answer() -> data.StructLayout:
-    """Return an answer: ``reason`` is one of the table's of 002, ``address`` that of the first byte in memory, ``left``
-    the bytes from it to the end of its page."""
+    """Return the layout of an answer: ``reason`` is a code of 002's table, ``address`` the memory address of the first
+    byte, ``left`` the bytes from there to the end of its page."""
     return data.StructLayout({"reason": VTP_SUCCESS.bit_length(), "address": 64, "left": MAX_PAGE_BITS + 1})
 
 
 def setting(params: MrTableParams) -> dict[str, data.StructLayout]:
-    """Return the payloads of the streams that software sets a table by."""
+    """Return the payloads of the streams with which software sets a table."""
     return {
         "entries": data.StructLayout({"index": params.log_entries, "valid": 1, "entry": ENTRY}),
         "pages": data.StructLayout({"index": params.log_pages, "page": 64 - PAGE_SHIFT}),
@@ -77,8 +78,8 @@ def setting(params: MrTableParams) -> dict[str, data.StructLayout]:
 
 
 class MrTable(wiring.Component):
-    """``entries`` sets an entry, or with ``valid`` low takes it away; ``pages`` sets a page of the list. Each of
-    ``asks`` is answered on ``answers``, in order. A question of no bytes needs no key."""
+    """``entries`` sets an entry, or with ``valid`` low removes it; ``pages`` sets a page of the list. Each of ``asks``
+    is answered on ``answers``, in order. A lookup of zero bytes needs no key."""
 
     def __init__(self, params: MrTableParams) -> None:
         super().__init__(
@@ -88,7 +89,7 @@ class MrTable(wiring.Component):
         self.params = params
 
     def elaborate(self, platform: object) -> Module:
-        """Read the entry, compare, find the page, answer: a question in each cycle."""
+        """Read the entry, compare, find the page, answer: one lookup per cycle."""
         m = Module()
         params = self.params
         row = data.StructLayout({"valid": 1, "entry": ENTRY})
@@ -122,7 +123,7 @@ class MrTable(wiring.Component):
         ask, is_beyond, read = unreset(question()), unreset(1), Signal()
         m.d.sync += [read.eq(taken), ask.eq(asked.payload), is_beyond.eq(beyond)]
 
-        # ---- what is compared, each by itself, and how far the first byte is from the region's first page
+        # ---- separate comparisons, and the offset of the first byte from the region's first page
         found = get_entry.data.entry
         live = get_entry.data.valid & ~is_beyond & (found.key == ask.key)
         lacks = Cat(*(ask[name] & ~found[name] for name in RIGHTS)).any()
@@ -150,7 +151,7 @@ class MrTable(wiring.Component):
 
         # ---- the page
         def by_size(of: Value, page: bool) -> Value:
-            """Return the number of the page, or the place in it."""
+            """Return the page number, or the offset in the page."""
             shifts = range(PAGE_SHIFT, PAGE_SHIFT + MAX_PAGE_SIZE + 1)
             return Array(of[shift:] if page else of[:shift] for shift in shifts)[size]
 

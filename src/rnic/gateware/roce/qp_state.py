@@ -1,7 +1,7 @@
-"""``qp_state``: what the responder works on of each queue pair; behind it CtxMgt's channel of the execution engine.
+"""``qp_state``: the responder's state of each queue pair, backed by CtxMgt's channel of the execution engine.
 
-Two packets of one queue pair may follow each other at once, and the second must find what the first has left. So a
-state that is handed out is locked until its update is there; questions are answered in their order.
+A packet must see the state that the previous packet of its queue pair left, even back to back. So a state is locked
+from its lookup until its update; lookups are answered in order.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from rnic.gateware.ctxmgt.streams import get, vector
 
 QPN_BITS: Final = 24
 LOCKS: Final = 4
-"""States that are handed out at once."""
+"""States locked at once."""
 WRITE_BACKS: Final = 4
 OWN: Final = {
     "msn": 24, "nak_sent": 1, "open": 2, "offset": 32, "dest_va": 64, "dest_length": 32, "dest_key": 32,
     "receive_index": 32,
 }  # fmt: skip
-"""Words of the responder that no channel carries, under the names of :class:`rnic.transport.responder.Responder`; 0 in
-a queue pair that begins. ``dest_va``, ``dest_length`` and ``dest_key`` are where the open message goes: a WRITE's own
-words, or its receive entry's."""
+"""Responder fields that no channel carries, with the names of :class:`rnic.transport.responder.Responder`; 0 in a new
+queue pair. ``dest_va``, ``dest_length`` and ``dest_key`` are the destination of the open message: those of a WRITE, or
+of its receive entry."""
 CONTEXT: Final = {field.name: field.width for field in msg.EE_RESPONSE.fields}
 STATE: Final = data.StructLayout(CONTEXT | OWN)
-"""A queue pair's state: the channel's answer, and what is the responder's own."""
+"""A queue pair's state: the channel's answer, and the responder's own fields."""
 ANSWER: Final = data.StructLayout({"qpn": QPN_BITS, "state": STATE})
 UPDATE: Final = data.StructLayout({"qpn": QPN_BITS, "state": STATE, "changed": 1})
 _HEADER_BITS: Final = msg.ENGINE_HEADER.size * 8
@@ -51,12 +51,12 @@ class QpStateParams:
     """Size of the block.
 
     Raises:
-        ValueError: it is out of range.
+        ValueError: the size is out of range.
     """
 
     log_qps: int = 9
-    """log2 of the queue pairs that have a place, 1 to 14. Two whose numbers agree in these bits share one: the one must
-    be forgotten before the other is asked for."""
+    """log2 of the number of entries, 1 to 14. Two queue pairs whose numbers agree in these bits share an entry: forget
+    one before the other is looked up."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.log_qps <= 14:
@@ -64,12 +64,11 @@ class QpStateParams:
 
 
 class QpState(wiring.Component):
-    """``asks`` for a queue pair's state are answered on ``states``, in order; each answer wants one update. One with
-    ``changed`` goes on to CtxMgt, PSN and state. ``forgets`` are queue pairs that have begun anew or are gone: none of
-    them may be locked.
+    """``asks`` for a queue pair's state are answered on ``states``, in order; each answer requires one update. An
+    update with ``changed`` writes PSN and state back to CtxMgt. ``forgets`` are queue pairs that were reset or
+    destroyed: none of them may be locked.
 
-    ``cmd``, ``cxt_in``, ``resp`` and ``cxt`` are the channel of 002, whose answer to a queue pair that it does not know
-    is zeros.
+    ``cmd``, ``cxt_in``, ``resp`` and ``cxt`` are the channel of 002, which answers zeros for an unknown queue pair.
     """
 
     def __init__(self, params: QpStateParams) -> None:
@@ -85,15 +84,15 @@ class QpState(wiring.Component):
         self.log_qps = params.log_qps
 
     def elaborate(self, platform: object) -> Module:
-        """Look a queue pair up, hand it out or fetch it first; store updates and write them back."""
+        """Look up a queue pair, fetch it on a miss, output it; store updates and write them back."""
         m = Module()
         log_qps, asked, out, update = self.log_qps, self.asks, self.states, self.updates
         m.submodules.lines = lines = Memory(shape=ANSWER, depth=1 << log_qps, init=[])
         m.submodules.behind = behind = SyncFIFO(width=QPN_BITS + 24 + 4, depth=WRITE_BACKS)
         store, load = lines.write_port(), lines.read_port()
-        held = Signal(1 << log_qps)  # places that hold a state
+        held = Signal(1 << log_qps)  # valid entries
 
-        # ---- locks: a state is handed out, or about to be
+        # ---- locks: a state is output, or about to be
         locked = [(Signal(name=f"locked_{at}"), unreset(QPN_BITS, name=f"locked_qpn_{at}")) for at in range(LOCKS)]
         free = Cat(*(~used for used, _ in locked))
         same = Cat(*(used & (qpn == asked.payload) for used, qpn in locked)).any()
@@ -113,7 +112,7 @@ class QpState(wiring.Component):
             with m.If(looking & ~free[:at].any() & free[at] if at else looking & free[0]):
                 m.d.sync += [used.eq(1), qpn.eq(asked.payload)]
 
-        # ---- the answer: the place that was read if it is the queue pair's, else what CtxMgt says
+        # ---- the answer: the entry if it is the queue pair's, else CtxMgt's answer
         number, was_held = unreset(QPN_BITS), unreset(1)
         fetched, have, asking = unreset(STATE), Signal(), Signal()
         found = shown & was_held & (load.data.qpn == number)
@@ -155,13 +154,13 @@ class QpState(wiring.Component):
         with m.Elif(self.forgets.valid):
             m.d.sync += held.bit_select(self.forgets.payload[:log_qps], 1).eq(0)
 
-        # ---- the channel: write-backs go first, so that no state is read that one is about to change
+        # ---- the channel: write-backs go first, so that no fetch reads a state before its write-back
         state, psn, qpn = behind.r_data[:4], behind.r_data[4:28], behind.r_data[28:]
         gave_cmd, gave_cxt = Signal(), Signal()
         read = msg.READS[msg.EE]
         ask = vector(msg.ENGINE_HEADER, {"type": read.type, "opcode": read.opcode, "addr": number})
         write = vector(msg.ENGINE_HEADER, {"type": msg.WR_QP_CXT, "opcode": msg.WR_QP_EPST, "addr": qpn})
-        pending = Signal()  # a question is shown, and stays until it is taken
+        pending = Signal()  # a valid request stays until it is taken
         writes = behind.r_rdy & ~pending
         with m.If(writes):
             m.d.comb += [

@@ -1,7 +1,7 @@
-"""``replies``: ACKs, NAKs and READ responses in order, each once what it acknowledges is in memory.
+"""``replies``: send ACKs, NAKs and READ responses in order, each after the data it acknowledges is in memory.
 
-As :class:`rnic.transport.response_queue.ReplyQueue`, for all queue pairs together. READ responses ask the MR table for
-each of their packets, and memory for its bytes, ahead of the packets that leave.
+Works as :class:`rnic.transport.response_queue.ReplyQueue`, for all queue pairs together. For READ responses, each
+packet is looked up in the MR table, and its bytes are fetched, ahead of the packets being sent.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from rnic.spec import opcodes as op
 from rnic.spec.syndromes import NAK_REMOTE_OPERATION
 
 ROUTE: Final = data.StructLayout({"peer": 32, "mac": 48, "sport": 16, "bytes": 14})
-"""The way of a packet, and its bytes from the BTH to the pad."""
+"""The route of a packet, and its length from BTH to pad."""
 FETCH: Final = STORE
-"""The place of a response's bytes: at most ``left`` of them at ``address``, the others at ``next``."""
+"""The source of a response's bytes: at most ``left`` of them at ``address``, the others at ``next``."""
 PLANNED: Final = 4
-"""Response packets that have asked the MR table."""
+"""Response packets with outstanding MR table lookups."""
 _PLAN: Final = data.StructLayout({
     "reply": REPLY, "opcode": 8, "psn": 24, "size": 13, "part": PAGE_SHIFT + 1, "crosses": 1, "first": 1,
 })  # fmt: skip
 
 
 class Replies(wiring.Component):
-    """``replies`` of the responder become ``headers`` for ``bth_build`` and a ``route`` each; ``fetches`` are reads
-    whose data are the payloads. ``stored`` is high for a cycle with each store that memory has answered: what comes
-    ``after`` it may go on, replies and ``completions`` (``completed`` once they may). ``lost``: a READ's memory has
-    gone while it was answered; its queue pair has to stop."""
+    """Each of the responder's ``replies`` becomes ``headers`` for ``bth_build`` and a ``route``; ``fetches`` read the
+    payloads. ``stored`` is high for a cycle for each store that memory has answered: replies and ``completions`` with a
+    smaller ``after`` may then proceed (completions as ``completed``). ``lost``: the memory of a READ was deregistered
+    during its response; its queue pair must stop."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -56,7 +56,7 @@ class Replies(wiring.Component):
         )
 
     def elaborate(self, platform: object) -> Module:
-        """Plan packets and ask for their memory; then make their headers, and fetch."""
+        """Plan packets and look up their memory; then build their headers, and fetch."""
         m = Module()
         done = Signal(AFTER_BITS)
         m.d.sync += done.eq(done + self.stored)
@@ -76,7 +76,7 @@ class Replies(wiring.Component):
         return m
 
     def _plan(self, m: Module, plans: SyncFIFO, may: Value) -> None:
-        """Cut a READ into packets of a path MTU; all else is one packet."""
+        """Cut a READ response into packets of a path MTU; any other reply is one packet."""
         reply = self.replies.payload
         sent, begun = Signal(32), Signal()
         psn = unreset(24)
@@ -123,7 +123,7 @@ class Replies(wiring.Component):
             ]
 
     def _send(self, m: Module, plans: SyncFIFO) -> None:
-        """Make the headers of what is planned, and fetch its bytes; a READ whose memory is gone ends with a NAK."""
+        """Build the headers of planned packets, and fetch their bytes; a READ whose memory is gone ends with a NAK."""
         m.submodules.headers = headers = SyncFIFOBuffered(width=HEADER.size, depth=32)
         m.submodules.route = routes = SyncFIFOBuffered(width=ROUTE.size, depth=32)
         m.submodules.fetches = fetches = SyncFIFOBuffered(width=FETCH.size, depth=32)
@@ -135,7 +135,7 @@ class Replies(wiring.Component):
                 Value.cast(port.payload).eq(fifo.r_data), port.valid.eq(fifo.r_rdy), fifo.r_en.eq(port.ready)
             ]  # fmt: skip
         it, found = Signal(_PLAN), self.answers
-        first, has_first, gone = unreset(answer()), Signal(), Signal()  # the rest of a READ is not sent any more
+        first, has_first, gone = unreset(answer()), Signal(), Signal()  # the rest of a READ response is not sent
         one = Signal(answer())
         m.d.comb += it.eq(plans.r_data)
         m.d.comb += Value.cast(one).eq(Mux(it.crosses, Value.cast(first), Value.cast(found.payload)))

@@ -1,9 +1,9 @@
-"""``responder``: a reliable connection's receive checks as named steps in the standard's order, then the effect.
+"""``responder``: the receive checks of a reliable connection, as named steps in the standard's order, then execution.
 
-The steps are those of :mod:`rnic.transport.responder` (004 RC_CHK, IBA 9.7). All look at a packet at once, and the
-first that refuses it wins. A packet passes three stages. The first takes its queue pair's state and settings. The
-second checks, takes a receive entry where one is needed, and asks the MR table. The third has the table's answer: it
-stores the state, and sends out what follows from the packet.
+The steps are those of :mod:`rnic.transport.responder` (004 RC_CHK, IBA 9.7). All checks run in parallel, and the first
+in order that fails decides. A packet passes three stages. The first gets the queue pair's state and settings. The
+second checks, takes a receive entry if one is needed, and looks up the MR table. The third gets the table's answer,
+stores the state, and outputs the results.
 """
 
 from __future__ import annotations
@@ -38,37 +38,37 @@ from rnic.transport.responder import NOTHING, SEND, WRITE
 from rnic.wire.opcode import OpcodeRow
 
 PACKET: Final = data.StructLayout({"headers": HEADER, "good": 1, "src": 32})
-"""A packet's headers, whether its ICRC is right, and the IPv4 address that it comes from."""
+"""A packet's headers, its ICRC verdict, and its source IPv4 address."""
 SETTINGS: Final = data.StructLayout({
     "remote_write": 1, "remote_read": 1, "credits": 1, "rnr_timer": 5, "msgmax": 5, "pkey": 16, "peer": 32, "mac": 48,
     "sport": 16,
 })  # fmt: skip
-"""Settings of a queue pair that no channel of 002 answers: its rights, whether it sends credits, its RNR
-timer, the log2 of its longest message (0: no limit of its own), its P_Key, its peer's IP and MAC address, and the UDP
-port that its packets come from."""
+"""Settings of a queue pair that no channel of 002 carries: access rights, whether it sends credits, RNR timer, log2 of
+the longest message (0: no limit), P_Key, the peer's IP and MAC addresses, and the UDP source port of its packets."""
 SET: Final = data.StructLayout({"qpn": QPN_BITS, "values": SETTINGS})
 TAKE_RECEIVE: Final = data.StructLayout({"qpn": QPN_BITS, "take": 1, "keeps": 1})
-"""``take`` the next receive entry, and tell the credits left; an entry that an open message ``keeps`` counts."""
+"""``take`` the next receive entry, and report the remaining credits; an entry that an open message ``keeps`` counts."""
 RECEIVE: Final = data.StructLayout({"valid": 1, "index": 32, "va": 64, "length": 32, "key": 32, "credits": 5})
-"""A receive entry of one piece, if there is one, and the code of the credits that are left."""
+"""A receive entry with one SGE, if there is one, and the code of the remaining credits."""
 AFTER_BITS: Final = 16
 REPLY: Final = data.StructLayout({
     "read": 1, "qpn": QPN_BITS, "dqpn": QPN_BITS, "psn": PSN_BITS, "syndrome": 8, "msn": PSN_BITS, "va": 64, "key": 32,
     "pd": 12, "length": 32, "pmtu": 3, "pkey": 16, "peer": 32, "mac": 48, "sport": 16, "after": AFTER_BITS,
 })  # fmt: skip
-"""A reply that is due: an ACK or NAK, or with ``read`` the responses to a READ. It leaves once memory has answered the
+"""A pending reply: an ACK or NAK, or with ``read`` the responses to a READ. It is sent once memory has answered the
 first ``after`` stores."""
 STORE: Final = data.StructLayout({"address": 64, "bytes": LENGTH_BITS, "left": PAGE_SHIFT + 1, "next": 64})
-"""The place of a packet's bytes: at most ``left`` of them go to ``address``, the others to ``next``, another page."""
+"""The destination of a packet's bytes: at most ``left`` of them go to ``address``, the others to ``next``, another
+page."""
 COMPLETION: Final = data.StructLayout({
     "qpn": QPN_BITS, "fails": 1, "taken": 1, "index": 32, "length": 32, "opcode": 8, "imm": 32, "solicited": 1,
     "nak": 8, "status": 8, "after": AFTER_BITS,
 })  # fmt: skip
-"""A receive entry that a message has filled; ``opcode`` is that of the message's last packet. With ``fails`` the queue
-pair goes to ERR with a ``nak``, and the receive entry in use, if one is ``taken``, ends with ``status``."""
+"""The completion of a receive entry; ``opcode`` is that of the message's last packet. With ``fails``, the queue pair
+goes to ERR with a ``nak``, and the current receive entry, if one is ``taken``, completes with ``status``."""
 
 FLAGS: Final = ("send", "write", "read", "start", "end", "receive", "resource")
-"""Of an opcode, as :class:`~rnic.wire.opcode.OpcodeRow` has them; ``receive``: it takes a receive entry."""
+"""Flags of an opcode, as in :class:`~rnic.wire.opcode.OpcodeRow`; ``receive``: it takes a receive entry."""
 ITEM: Final = data.StructLayout(
     dict.fromkeys((*FLAGS, "relevant", "ackreq", "solicited"), 1)
     | {"dqpn": QPN_BITS, "psn": PSN_BITS, "opcode": 8, "pkey": 16, "src": 32, "va": 64, "rkey": 32, "dma_length": 32}
@@ -77,8 +77,7 @@ ITEM: Final = data.StructLayout(
 RECEIVING: Final = (RTR, RTS, SQE, SQD)
 """States in which requests are taken."""
 RIGHT, ACCESS, LOCAL, SILENT = range(4)
-"""Meaning of a key that does not open what is asked for: nothing, a NAK of remote access, one of remote operation, or
-a packet that is dropped."""
+"""Result of a failed key check: none, a remote access NAK, a remote operation NAK, or a dropped packet."""
 MTU_SHIFT: Final = 7
 """A path MTU is 2^7 bytes times 2^code."""
 PAGE: Final = 1 << PAGE_SHIFT
@@ -87,12 +86,11 @@ PENDING: Final = data.StructLayout(
     | {"state": STATE, "expected_psn": PSN_BITS, "msn": PSN_BITS, "item": ITEM, "settings": SETTINGS}
     | {"psn": PSN_BITS, "syndrome": 8, "without_key": 2, "part": PAGE_SHIFT + 1, "status": 8, "index": 32, "length": 32}
 )
-"""The outcome of a packet if its key opens what it asks for; PSN and MSN are those before it."""
+"""The outcome of a packet if its key check passes; PSN and MSN are those before the packet."""
 
 
 def flags_of(row: OpcodeRow) -> dict[str, int]:
-    """Return the flags of an opcode; one that this block does not carry out has neither ``send``, ``write`` nor
-    ``read``."""
+    """Return the flags of an opcode; an unsupported opcode has neither ``send``, ``write`` nor ``read``."""
     return {
         "send": row.send and not row.ieth,
         "write": row.write,
@@ -105,16 +103,16 @@ def flags_of(row: OpcodeRow) -> dict[str, int]:
 
 
 def wire(m: Module, value: Any, name: str) -> Any:
-    """Return a wire of a name for a value."""
+    """Return a named wire for a value."""
     out = Signal(len(Value.cast(value)), name=name)
     m.d.comb += out.eq(value)
     return out
 
 
 class Responder(wiring.Component):
-    """``packets`` in order, each with the beats of its ``payload``; a packet that is for no reliable connection, or
-    wrong, is dropped. ``settings`` are those of queue pairs, ``asks``, ``states`` and ``updates`` ``qp_state``'s, and
-    ``questions`` and ``answers`` ``mr_table``'s. ``take_receives`` is answered by ``receives``."""
+    """Takes ``packets`` in order, each with the beats of its ``payload``, and drops invalid ones and those for no
+    reliable connection. ``settings`` are those of queue pairs; ``asks``, ``states`` and ``updates`` connect to
+    ``qp_state``; ``questions`` and ``answers`` to ``mr_table``. ``receives`` answers ``take_receives``."""
 
     def __init__(self, width: int, log_qps: int) -> None:
         out: dict[str, Any] = {
@@ -132,7 +130,7 @@ class Responder(wiring.Component):
         self.log_qps = log_qps
 
     def elaborate(self, platform: object) -> Module:
-        """Three stages, and FIFOs behind the last of them."""
+        """Build three stages, with FIFOs after the last."""
         m = Module()
         m.submodules.pending = pending = SyncFIFO(width=PENDING.size, depth=4)
         item, state, settings, full, leaves = self._take_state(m)
@@ -143,7 +141,7 @@ class Responder(wiring.Component):
     # ------------------------------------------------------------------------------ the first stage
 
     def _take_state(self, m: Module) -> tuple[Any, Any, Any, Signal, Signal]:
-        """Ask for the state, and wait for it; the packet, its state and settings as registers."""
+        """Request the state, and wait for it; register the packet, its state and settings."""
         m.submodules.items = items = SyncFIFO(width=ITEM.size, depth=4)
         m.submodules.kept = memory = Memory(shape=SETTINGS, depth=1 << self.log_qps, init=[])
         store, load = memory.write_port(), memory.read_port()
@@ -192,7 +190,7 @@ class Responder(wiring.Component):
     def _check(
         self, m: Module, item: Any, state: Any, settings: Any, full: Signal, leaves: Signal, pending: SyncFIFO
     ) -> None:
-        """Check, take a receive entry, ask the MR table, and say what becomes of the packet."""
+        """Check, take a receive entry, look up the MR table, and decide the outcome of the packet."""
         got, has_got = unreset(RECEIVE), Signal()
         mtu = wire(m, Const(1 << MTU_SHIFT) << state.pmtu, "mtu")
         partition = ((item.pkey ^ settings.pkey)[:15] == 0) & (item.pkey[15] | settings.pkey[15])
@@ -224,7 +222,7 @@ class Responder(wiring.Component):
         # ---- check_length
         offset = wire(m, Mux(item.start, 0, state.offset), "offset")
         end = wire(m, offset + item.bytes, "message_end")
-        length = Signal(32)  # of the message, or of the receive entry
+        length = Signal(32)  # bytes left of the message, or of the receive entry
         with m.If(item.send & item.start):
             m.d.comb += length.eq(got.length)
         with m.Elif(item.send | ~item.start):
@@ -233,7 +231,7 @@ class Responder(wiring.Component):
             m.d.comb += length.eq(item.dma_length)
         most = Mux(settings.msgmax == 0, Const(1 << 31), Const(1, 32) << settings.msgmax)
         too_long = wire(m, (item.write | item.read) & (length > most), "too_long")
-        count = Signal(PSN_BITS + 1)  # PSNs that a READ's responses take
+        count = Signal(PSN_BITS + 1)  # PSNs that a READ's responses use
         shifts = [MTU_SHIFT + code for code in range(max(MTU_BYTES) + 1)]
         wanted = item.dma_length
         m.d.comb += count.eq(
@@ -256,7 +254,7 @@ class Responder(wiring.Component):
             | (item.write & ((end > length) | (item.end == (end != length)))),
             "wrong_length",
         )
-        # ---- check_rkey: the table answers; here only what it is asked
+        # ---- check_rkey: the MR table answers; here is only the lookup
         place, key = Signal(64), Signal(32)
         with m.If(item.send & item.start):
             m.d.comb += [place.eq(got.va), key.eq(got.key)]
@@ -275,7 +273,7 @@ class Responder(wiring.Component):
         crosses = wire(m, takes & (item.bytes > before_page_end), "crosses")
         rest = wire(m, item.bytes - before_page_end, "rest")
 
-        # ---- a receive entry is taken, then the table is asked, once or for each of two pages
+        # ---- take a receive entry, then look up one or two pages in the MR table
         asked, second = Signal(), Signal()
         wants = needs | (admitted & settings.credits)
         ready = full & (~wants | has_got) & pending.w_rdy
@@ -305,7 +303,7 @@ class Responder(wiring.Component):
         with m.If(leaves):
             m.d.sync += [asked.eq(0), has_got.eq(0)]
 
-        # ---- what becomes of it
+        # ---- outcome
         out = Signal(PENDING)
         after = out.state
         refused = expected & ~not_ready & ~goes
@@ -387,7 +385,7 @@ class Responder(wiring.Component):
     # ------------------------------------------------------------------------------ the third stage
 
     def _effect(self, m: Module, pending: SyncFIFO) -> None:
-        """``execute``, ``complete`` and ``acknowledge``: what follows from a packet, all in one cycle."""
+        """Build ``execute``, ``complete`` and ``acknowledge``: all effects of a packet, in one cycle."""
         m.submodules.replies = replies = SyncFIFOBuffered(width=REPLY.size, depth=64)
         m.submodules.completions = completions = SyncFIFOBuffered(width=COMPLETION.size, depth=16)
         m.submodules.stores = stores = SyncFIFOBuffered(width=STORE.size, depth=16)
@@ -437,7 +435,7 @@ class Responder(wiring.Component):
                 update.state.open.eq(NOTHING),
                 update.state.state.eq(ERR),
             ]
-        # execute: the bytes go to memory, or nowhere
+        # execute: store or discard the bytes
         m.d.comb += [
             store.address.eq(one.address),
             store.bytes.eq(it.item.bytes),

@@ -1,10 +1,10 @@
-"""``responder_nic``: the blocks put together, Ethernet frames in, ACKs and READ responses out, over a memory port.
+"""``responder_nic``: the blocks connected: Ethernet frames in, ACKs and READ responses out, with a memory port.
 
     frames -> udp_parse -> icrc_check, bth_parse -> responder <-> qp_state, mr_table
     frames <- ethernet_build <- icrc_generate <- udp_build <- bth_build <- replies <- responder
 
-Queue pairs' contexts come by 002's channel of the execution engine; receive entries and completions are streams
-for the block that keeps the rings, or for software.
+Contexts come through 002's channel of the execution engine; receive entries and completions are streams to the block
+that owns the rings, or to software.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rnic.gateware.roce.streams import HEADER, beat
 from rnic.spec.limits import MAX_UDP_PAYLOAD
 
 ANSWERS: Final = 16
-"""Answers of the MR table that may wait for either of the two that ask it: more than either has asked for."""
+"""MR table answers buffered for each of its two requesters: more than either can have outstanding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +38,15 @@ class ResponderParams:
     """Sizes.
 
     Raises:
-        ValueError: ``width`` is no multiple of 64 from 64 to 512.
+        ValueError: ``width`` is not a valid beat width, or ``room`` is too small.
     """
 
     width: int = 512
-    """Bits of a beat, of frames and of memory."""
+    """Bits of a beat, for frames and memory."""
     qps: QpStateParams = field(default_factory=QpStateParams)
     table: MrTableParams = field(default_factory=MrTableParams)
     room: int = 16384
-    """Bytes of frames that are stored until they are whole, and of payloads until their packets are checked."""
+    """Bytes of buffers for incomplete frames, and for payloads of unchecked packets."""
 
     def __post_init__(self) -> None:
         if self.width not in (64, 128, 256, 512):
@@ -61,8 +61,8 @@ class ResponderParams:
 
 
 class SharedTable(wiring.Component):
-    """An MR table for two that ask, by turns. Each has room for all answers that it waits for, so neither holds up the
-    other."""
+    """An MR table with two requesters, served round-robin. Each has buffers for all its outstanding answers, so neither
+    blocks the other."""
 
     def __init__(self, params: MrTableParams) -> None:
         ports: dict[str, Any] = {name: In(stream.Signature(shape)) for name, shape in setting(params).items()}
@@ -73,7 +73,7 @@ class SharedTable(wiring.Component):
         self.params = params
 
     def elaborate(self, platform: object) -> Module:
-        """Remember which side has asked what is on its way."""
+        """Remember the requester of each lookup in flight."""
         m = Module()
         m.submodules.table = table = MrTable(self.params)
         m.submodules.owners = owners = SyncFIFO(width=1, depth=ANSWERS)
@@ -112,10 +112,10 @@ class ResponderNic(wiring.Component):
     """``rx`` and ``tx``: frames without FCS, ``rx`` always ready. ``mac`` and ``ip`` are ours.
 
     Memory: ``stores`` with a packet of ``store_data`` each, answered in order by a cycle of ``stored``; ``fetches`` are
-    answered in order by a packet of ``fetch_data`` each. Software: ``settings``, ``entries`` and ``pages``, ``forgets``
-    of a queue pair that begins anew. ``cmd``, ``cxt_in``, ``resp`` and ``cxt`` are CtxMgt's channel. For tests,
-    ``update`` is what a queue pair's state becomes, in a cycle in which ``updated`` is high; ``active``: that, a frame
-    that is dropped, or something that is offered.
+    answered in order by a packet of ``fetch_data`` each. Software: ``settings``, ``entries`` and ``pages``, and
+    ``forgets`` for a queue pair that was reset. ``cmd``, ``cxt_in``, ``resp`` and ``cxt`` are CtxMgt's channel. For
+    tests, ``update`` is a queue pair's new state, valid with ``updated``; ``active``: an update, a dropped frame, or
+    any valid output.
     """
 
     def __init__(self, params: ResponderParams) -> None:
@@ -238,7 +238,7 @@ class ResponderNic(wiring.Component):
 
 
 def into(m: Module, source: Any, fifo: SyncFIFO | SyncFIFOBuffered) -> None:
-    """Put a stream into a FIFO."""
+    """Return a stream buffered by a FIFO."""
     m.d.comb += [
         fifo.w_data.eq(Value.cast(source.payload)), fifo.w_en.eq(source.valid), source.ready.eq(fifo.w_rdy)
     ]  # fmt: skip

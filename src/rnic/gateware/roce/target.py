@@ -1,7 +1,7 @@
-"""A software NIC whose responder is gateware, for tests: requests go to the Verilog, all else stays software's.
+"""A software NIC with a gateware responder, for tests: requests go to the Verilog, all else stays in software.
 
-Software is what a driver, the WQE engine and CtxMgt are to the responder. It gives it contexts, settings, regions and
-receive entries, writes its completions, and stops a queue pair that it has refused a request of.
+Software acts as driver, WQE engine and CtxMgt. It gives the responder contexts, settings, regions and receive entries,
+writes its completions, and stops a queue pair after a refused request.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class Simulated(Protocol):
     around: Around
 
     def settle(self) -> None:
-        """Go on until nothing is on its way."""
+        """Run until nothing is in flight."""
 
     def close(self) -> None:
         """Free the simulation."""
 
 
 Simulate = Callable[[ResponderParams, Host, int, int], Simulated]
-"""Begin a simulation: sizes, what is around it, its MAC and its IPv4 address."""
+"""Starts a simulation; takes sizes, host, MAC address and IPv4 address."""
 
 
 def frame_of(flow: Flow, payload: bytes | memoryview, ident: int, frag: int, tclass: int) -> bytes:
@@ -73,11 +73,11 @@ def frame_of(flow: Flow, payload: bytes | memoryview, ident: int, frag: int, tcl
 
 
 class ResponderTarget(Nic):
-    """A NIC, the reference alone, whose RC requests the gateware takes and answers.
+    """A NIC without the C engine whose RC requests are answered by the gateware.
 
     Args:
         params: sizes of the responder.
-        simulate: begins its simulation.
+        simulate: starts its simulation.
     """
 
     def __init__(self, config: NicConfig, *, params: ResponderParams, simulate: Simulate, **more: Any) -> None:
@@ -92,7 +92,7 @@ class ResponderTarget(Nic):
         self._known: dict[int, tuple[int, int]] = {}
         self._given = False
         self.on_frame: Callable[[bytes, bool], None] | None = None
-        """Told of each frame that reaches the gateware, or, with true, that it has sent."""
+        """Called with each frame that reaches the gateware, or, with true, that the gateware sent."""
 
     def close(self) -> None:
         """Free the simulation."""
@@ -101,8 +101,8 @@ class ResponderTarget(Nic):
     # ------------------------------------------------------------------------------ packets
 
     def receive(self, burst: RxBurst, now_ns: int, start: int = 0) -> None:
-        """Take a burst: requests to RC queue pairs, and what is for none, go to the gateware, which works on them in
-        the next :meth:`produce`, all together."""
+        """Take a burst: requests to RC queue pairs, and packets for no queue pair, go to the gateware, which processes
+        them together in the next :meth:`produce`."""
         self.now_ns = now_ns
         segment = burst.segment or burst.length
         for at in range(start, burst.length, segment):
@@ -147,10 +147,10 @@ class ResponderTarget(Nic):
             self._simulated.settle()
         return self._collect() + super().produce(now_ns, budget)
 
-    # ------------------------------------------------------------------------------ what software sets
+    # ------------------------------------------------------------------------------ settings by software
 
     def _sync(self) -> None:
-        """Tell the gateware what has changed since the last packet, regions and queue pairs, between two packets."""
+        """Pass changes of regions and queue pairs since the last packet to the gateware, between two packets."""
         told: list[tuple[str, dict[str, Any] | int]] = []
         regions = {entry.index: entry for entry in self.memory.entries() if entry.kind == REGION}
         for index in [index for index in self._regions if index not in regions]:
@@ -212,7 +212,7 @@ class ResponderTarget(Nic):
         self._known[number] = ctx.state, ctx.expected_psn
         return [("settings", {"qpn": number, "values": settings}), ("forgets", number)]
 
-    # ------------------------------------------------------------------------------ what is around the gateware
+    # ------------------------------------------------------------------------------ the gateware's host
 
     def read(self, address: int, count: int) -> bytes:
         """See :class:`~rnic.gateware.roce.driver.Host`."""
@@ -225,7 +225,7 @@ class ResponderTarget(Nic):
         assert self.resources.uars[0].port.write(address, data)
 
     def channel(self, command: bytes, payload: bytes) -> tuple[bytes, bytes] | None:
-        """See :class:`~rnic.gateware.roce.driver.Host`. That a queue pair goes to ERR its completion says."""
+        """See :class:`~rnic.gateware.roce.driver.Host`. The completion reports that a queue pair goes to ERR."""
         contexts, number = self.contexts, msg.ENGINE_HEADER.get(command, "addr")
         if payload:
             words = msg.ENGINE_WRITE.unpack(payload)
