@@ -1,10 +1,9 @@
-/* The agent of `rnic conform` for any device with libibverbs: does what a script asks of the peer's software.
+/* Agent of `rnic conform` for any libibverbs device: runs a script's steps for the peer's software.
  *
  *     cc -O1 agent.c -o conform-agent -libverbs
  *     ./conform-agent DEVICE GID_INDEX TCP_PORT
  *
- * It serves one tester after the other: a line each way, as rnic/conform/agent.py says. One connection at a time; `open`
- * makes regions, queue and queue pair anew. */
+ * It serves testers in turn, with the line protocol of rnic/conform/agent.py. There is one connection at a time; `open` creates new regions, CQ and queue pair. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
@@ -56,7 +55,7 @@ static void report_error(const char *what)
 	fprintf(out, "error %s: %m\n", what);
 }
 
-/* The number behind `name=` in a line, or `otherwise`. */
+/* Return the number after `name=` in a line, or `otherwise`. */
 static unsigned long long read_value(const char *line, const char *name, unsigned long long otherwise)
 {
 	size_t length = strlen(name);
@@ -66,7 +65,7 @@ static unsigned long long read_value(const char *line, const char *name, unsigne
 	return otherwise;
 }
 
-/* The word behind `name=`, into 64 bytes; empty where there is none. */
+/* Copy the word after `name=` into 64 bytes; empty if there is none. */
 static char *read_word(const char *line, const char *name, char *into)
 {
 	size_t length = strlen(name);
@@ -394,7 +393,7 @@ static void do_state(void)
 	fprintf(out, "ok %s\n", STATES[attr.qp_state]);
 }
 
-/* Print the vendor of the device, by its name in the kernel: rxe, mlx5, hns, bnxt_re, irdma, efa ... */
+/* Print the vendor of the device, from its kernel name: rxe, mlx5, hns, bnxt_re, irdma, efa ... */
 static void do_hello(const char *device)
 {
 	static const struct {
@@ -454,7 +453,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: conform-agent DEVICE GID_INDEX TCP_PORT\n");
 		return 2;
 	}
-	signal(SIGPIPE, SIG_IGN); /* a tester may hang up before it has read its answer */
+	signal(SIGPIPE, SIG_IGN); /* a tester may disconnect before it reads the answer */
 	gid_index = atoi(argv[2]);
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	for (; list && *list; list++)

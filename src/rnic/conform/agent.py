@@ -53,7 +53,7 @@ _RIGHTS = {
     "F": _LOCAL | _READ | _WRITE | _ATOMIC,
 }
 _LETTERS = {"r": _READ, "w": _WRITE, "a": _ATOMIC, "f": e.IBV_ACCESS_FLUSH_GLOBAL, "A": _WRITE}
-"""Rights of a queue pair; "A" says that the device has to have ATOMIC WRITE."""
+"""Access rights of a queue pair; "A" requires a device with ATOMIC WRITE."""
 _TYPES = {
     "RC": e.IBV_QPT_RC,
     "UC": e.IBV_QPT_UC,

@@ -284,7 +284,7 @@ class Bench:
     patience_ns = 1_500 * _MS
     """Longest wait for an expected packet, in nanoseconds."""
     quiet_ns = 60 * _MS
-    """Silence that proves that no packet comes."""
+    """Silence after which no packet is expected."""
 
     def __init__(self, wire: Wire, software: Software) -> None:
         self.wire = wire

@@ -60,11 +60,11 @@ RESULT_FIELDS: dict[str, Entry] = {
     "suite": Entry(str, True, "its suite", SUITES),
     "clause": Entry(str, True, "clause of the standard"),
     "says": Entry(str, True, "the rule in a sentence"),
-    "verdict": Entry(str, True, "what came of it", VERDICTS),
-    "detail": Entry(str, False, "of a fail what came instead, of a deviation its name, else why not"),
-    "seconds": Entry(float, False, "how long it took"),
+    "verdict": Entry(str, True, "verdict of the script", VERDICTS),
+    "detail": Entry(str, False, "of a fail, what arrived instead; of a deviation, its name; else the reason"),
+    "seconds": Entry(float, False, "duration"),
     "script": Entry(list, False, "lines of the script"),
-    "log": Entry(list, False, "what happened, a line each"),
+    "log": Entry(list, False, "log of the run, one line per event"),
 }
 _TYPES = {str: "a text", int: "a whole number", float: "a number", dict: "an object", list: "a list"}
 

@@ -1,4 +1,4 @@
-"""Plays scripts against a peer and gives each a verdict: pass, fail, deviation of the vendor, or not applicable."""
+"""Run scripts against a peer and give each a verdict: pass, fail, deviation of the vendor, or not applicable."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ class Player:
         self.log: list[str] = []
         self._begun = bench.wire.now_ns()
         self._seen: list[bytes] = []
-        """Requests that came, since the peer may retransmit those that were not acknowledged."""
+        """Received requests: the peer may retransmit those not acknowledged."""
         self._optional: list[Step] = []
-        """Packets that may come."""
+        """Packets that may arrive."""
         self._last_sent_ns = self._begun
         self._floor: int | None = None
         """PSN of the tester's last sequence NAK: the peer must not retransmit anything before it."""
@@ -217,7 +217,7 @@ class Player:
             self._idle(min(end, now + _POLL_NS))
 
     def _idle(self, until_ns: int) -> None:
-        """Let time pass. Check only the ICRC of packets that come; a later line may expect them."""
+        """Let time pass. Check only the ICRC of arriving packets; a later line may expect them."""
         waiting = []
         while (came := self.bench.wire.receive(until_ns)) is not None:
             waiting.append(came)
@@ -351,7 +351,7 @@ def run_all(
     """Play scripts one after the other.
 
     Args:
-        told: called with each result as it comes.
+        told: called with each result.
     """
     results = []
     for script in scripts:

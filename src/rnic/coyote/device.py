@@ -85,9 +85,8 @@ class Device:
 
     Args:
         link: carries the packets.
-        shell: looks at each memory request of every queue pair, in Python. By default no shell does, and the engine
-            moves the data.
-        tlb: the shell's TLB.
+        shell: inspects each memory request of every queue pair, in Python. By default there is none, and the engine
+        moves the data. tlb: the shell's TLB.
         tracer: gets page faults and the NIC's own events.
         counters: counts everything.
         settings: as :class:`~rnic.coyote.stack.RoceStack` takes them.
@@ -169,7 +168,7 @@ lock = threading.Lock()
 
 
 def open_device(address: str, udp_port: int | None) -> Device:
-    """Return the device on a local address, which all threads there share; its NIC runs in a thread of its own."""
+    """Return the device on a local address, which all threads there share; its NIC runs in a separate thread."""
     key = address, -1 if udp_port is None else udp_port
     with lock:
         device = _open.get(key)

@@ -262,7 +262,7 @@ def connect(
 
     Args:
         vaddr: first byte of the host memory that the peer may reach, ``length`` bytes of it.
-        lines: a TCP connection to the peer, which speaks the exchange of :mod:`rnic.arrays.handshake`.
+        lines: a TCP connection to the peer, for the exchange of :mod:`rnic.arrays.handshake`.
         passive: this side answers; else it speaks first.
         psn: PSN of the first packet sent, 0 to 2**24 - 1.
 

@@ -120,9 +120,8 @@ class Mmu:
         tlb: the TLB; one of 512 sets of 4 pages by default.
 
     Processes go by the short number of their queue pair, {vfid, ctid}. :attr:`handler` is the host side, which may be
-    replaced: it answers a fault with true once it has called :meth:`fill`. :attr:`observe` is told of each fault, and
-    whether it was handled, while :attr:`watched` says that anyone wants to know. :attr:`changed` is called when one of
-    them is replaced.
+    replaced: it answers a fault with true once it has called :meth:`fill`. :attr:`observe` is called with each fault,
+    and whether it was handled, while :attr:`watched` is true. :attr:`changed` is called when one of them is replaced.
     """
 
     def __init__(self, counters: Counters, tlb: Tlb | None = None) -> None:
@@ -146,7 +145,7 @@ class Mmu:
 
     @property
     def observe(self) -> Observe | None:
-        """Told of each fault, and whether it was handled."""
+        """Called with each fault, and whether it was handled."""
         return self._observe
 
     @observe.setter
@@ -220,7 +219,7 @@ class Mmu:
     # ------------------------------------------------------------------------------- the shell's side
 
     def count(self) -> None:
-        """Count what the engine has found in the TLB, and entered there."""
+        """Count the engine's TLB hits and fills."""
         hits, misses, evictions = self.tlb.take_counts()
         if hits:
             self.counters.bump("tlb_hits", hits)
@@ -247,7 +246,7 @@ class Mmu:
             return self._walk(number, at, end, write)
 
     def _hit(self, number: int, va: int, end: int, write: bool, lock: Any = None) -> int:
-        """Use pages of a range up to the first that the TLB lacks; return where that one begins, or ``end``."""
+        """Use pages of a range up to the first that the TLB lacks; return its address, or ``end``."""
         need = WRITE if write else READ
         page = va >> PAGE_SHIFT
         if use.ENGINE is not None and end <= 1 << 64:

@@ -62,9 +62,9 @@ class RoceStack:
     Args:
         link: the network; a :class:`~rnic.link.beats.BeatLink` for the 512-bit data path, or any other.
         shell: memory and streams.
-        mmu: knows the memory of processes: what :meth:`~rnic.coyote.pair.Pair.open` has opened of it, the engine moves
-            by itself, and the shell is not asked. Without it the shell looks at each request.
-        settings: ``seed`` and ``clock``, and fields of :class:`~rnic.device.config.NicConfig`.
+        mmu: the memory of processes. The engine accesses memory opened with :meth:`~rnic.coyote.pair.Pair.open`
+        directly, without the shell. Without it the shell inspects each request. settings: ``seed`` and ``clock``, and
+        fields of :class:`~rnic.device.config.NicConfig`.
 
     :attr:`m_rdma_ack` holds the acknowledgements, oldest first. Short QP numbers are the caller's choice; short
     keys come from :attr:`keys`.
@@ -257,11 +257,11 @@ class RoceStack:
 
         Args:
             number: its queue pair.
-            opcodes: operations that may be plain, and what work requests say.
+            opcodes: operations that may be plain, and their work request opcodes.
             local: its buffer.
-            remote: its peer's.
+            remote: its peer's buffer.
             longest: bytes of the longest transfer.
-            counts: where those that are counted are added, as ``rdma_read`` and ``rdma_write``.
+            counts: counters to which signaled transfers are added, ``rdma_read`` and ``rdma_write``.
 
         Returns:
             The queue that starts them; ``None`` if Python drives the device, or inspects each request.

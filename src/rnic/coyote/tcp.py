@@ -1,4 +1,4 @@
-"""Network services, TCP/IP (003 has the heading): the shell's TCP interfaces, served by the kernel's TCP sockets.
+"""Network services, TCP/IP (a heading of 003): the shell's TCP interfaces, served by the kernel's TCP sockets.
 
 A shell listens and connects with requests. A notification tells it that data has arrived; it asks for the data, and
 gets it as a stream. It announces data to send, and streams the data once the status says that there is room. Nothing

@@ -61,8 +61,8 @@ class CThread:
         hpid: the host process; only this process is possible, the default.
         device: local IPv4 address of the NIC, or a :class:`Device`, which several threads may share.
         udp_port: the NIC's UDP port, 4791 by default; the peer's is assumed to be the same.
-        remote: what the peer may reach with R_Key 0: ``"buffers"``, what :meth:`getMem` and :meth:`userMap` have given;
-            or ``"process"``, all of the process's memory, as Coyote's hardware allows.
+        remote: memory that the peer may access with R_Key 0: ``"buffers"``, the buffers of :meth:`getMem` and
+        :meth:`userMap`; or ``"process"``, all of the process's memory, as Coyote's hardware allows.
 
     Raises:
         CoyoteError: the region or process is invalid, or the region already has 64 threads.
@@ -137,7 +137,7 @@ class CThread:
         return self._map(buffer, None)
 
     def _map(self, buffer: object, pages: mmap.mmap | None) -> int:
-        with self.device.stack.runtime.lock:  # this lock alone: the host side of the MMU may map, and holds it
+        with self.device.stack.runtime.lock:  # only this lock: the host side of the MMU may map, and holds it
             mapping = self._process.space.map(buffer)
             before = self._mappings.pop(mapping.va, None)
             if before is not None:
@@ -200,9 +200,9 @@ class CThread:
             port: TCP port of the exchange; a server takes it on its NIC's address.
             server: address of the server; without it this side is the server, and waits for one client.
             buffer: memory to use instead of allocating it; at least ``size`` bytes.
-            timeout: seconds to wait for the peer; a server waits without end by default.
-            older: the server is a host of Coyote's first version, whose ``ibvQ`` has 64 bytes; a server sees for itself
-                what its client is.
+            timeout: seconds to wait for the peer; a server waits forever by default.
+            older: the server is a host of Coyote's first version, whose ``ibvQ`` has 64 bytes; a server detects its
+            client's version.
 
         Returns:
             The buffer.

@@ -123,7 +123,7 @@ class Judge(JudgeState):
 
     @property
     def taker(self) -> Taker | None:
-        """Return the compiled taker of many packets at once (:func:`rnic.link.pcap.read_capture`), if there is one."""
+        """Return the compiled reader of packet batches (:func:`rnic.link.pcap.read_capture`), if there is one."""
         taker: Taker | None = self._scan
         return taker
 
@@ -213,7 +213,7 @@ class Judge(JudgeState):
             self._scan.forget()
 
     def request(self, stream: Stream, packet: Seen) -> None:
-        """Judge a request of a known form that is right in itself, for the scanner."""
+        """Judge a request of a known form that is correct by itself, for the scanner."""
         take_request(self._breaks, stream, packet)
 
     def _other(self, kind: str) -> None:

@@ -173,7 +173,7 @@ def _check_gap(report: Report, stream: Stream, packet: Seen, delta: int) -> None
 
 
 def _follow_ahead(report: Report, stream: Stream, packet: Seen) -> None:
-    """Check whether the packet after an early one is the one that was due, with the next ident."""
+    """Check whether the packet after an early one is the expected one, with the next ident."""
     ahead = stream.ahead
     assert ahead is not None
     if packet.psn == ahead.packet.psn:
@@ -184,7 +184,7 @@ def _follow_ahead(report: Report, stream: Stream, packet: Seen) -> None:
         return
     psn = psn_add(ahead.before.psn, ahead.before.packets)
     far = psn_diff(ahead.packet.psn, psn) > _SWAPPED
-    # far ahead it may also stand in the place of the one that was due: then its message goes on behind that
+    # far ahead, it may also replace the expected packet: then its message continues after that
     instead = far and packet.psn == psn_add(psn, ahead.packet.packets)
     idents = ahead.before.ident, ahead.packet.ident, packet.ident
     counted = idents[0] >= _COUNTED and idents == (idents[0], idents[0] + 1, idents[0] + 2)
@@ -321,7 +321,7 @@ def learn_span(report: Report, stream: Stream, read: Read, packets: int) -> None
 
 
 def _asked(stream: Stream, packet: Seen) -> int:
-    """Remember a READ; the PSNs that it uses, 0 where the path MTU would have to be known."""
+    """Remember a READ; return the PSNs that it uses, 0 while the path MTU is unknown."""
     va, rkey, length = _RETH.unpack_from(packet.header, packet.row.rest_at)
     packets = psn_count(length, stream.mtu) if stream.mtu else 1 if length <= _SMALLEST else 0
     stream.reading = None

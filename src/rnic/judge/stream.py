@@ -22,7 +22,7 @@ MAX_READS = 512
 """Most READs that a stream remembers."""
 _LEAST_MTU = min(MTU_CODES)
 _USED = 1 << 22
-"""PSNs behind the newest, at most, of which a stream knows that they were used."""
+"""Most PSNs before the newest that a stream knows to be used."""
 REWRITTEN = "ICRC fits source port"
 
 
@@ -139,7 +139,7 @@ class Stream(StreamState):
         self.highest = -1
         """PSN after the newest one seen."""
         self.oldest = -1
-        """A PSN that was used: so were all others from there to ``highest``."""
+        """Start of a range of used PSNs, which ends at ``highest``."""
         self.acked = -1
         """First PSN not acknowledged."""
         self.total = 0
@@ -185,7 +185,7 @@ class Stream(StreamState):
             self.oldest = self.highest - _USED & PSN_MASK
 
     def has_used(self, psn: int) -> bool:
-        """True if a packet with this PSN was sent before, though it may be forgotten: now it is late, or a copy."""
+        """Return whether a packet with this PSN was sent before, even if forgotten: the new one is late, or a copy."""
         return self.oldest >= 0 and psn_diff(psn, self.oldest) >= 0 > psn_diff(psn, self.highest)
 
     @property
@@ -194,9 +194,9 @@ class Stream(StreamState):
         return self.mtu or (self.peer.mtu if self.peer is not None else 0)
 
     def rewritten(self, captured: int, port: int, frame: int) -> None:
-        """Note that a recorder wrote ``captured`` in place of ``port``, also in packets whose cut ICRC did not say so.
+        """Note that a recorder replaced ``port`` by ``captured``, also in packets whose truncated ICRC cannot prove it.
 
-        A capture may have each of the 65,536 ports: the fact names the first one alone.
+        A capture may have all 65,536 ports: the fact names only the first.
         """
         name = f"{REWRITTEN} {port}: the recorder rewrote it"
         if name not in self.facts.counts and any(fact.startswith(REWRITTEN) for fact in self.facts.counts):

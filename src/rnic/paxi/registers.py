@@ -1,8 +1,8 @@
 """The register block of a window: 4 KB of 32-bit registers, as at PAXI's APB port.
 
-Offsets below 0x400 are the known ones of PAXI (``hardware.md`` 4 and its register map). Registers that have a meaning
-over RDMA work; the others read 0. Choices of rnic are marked "choice": times are in nanoseconds, the cycles of RC
-Link's 1 GHz clock, and all registers from 0x400 up are rnic's own.
+Offsets below 0x400 are the documented ones of PAXI (``hardware.md`` 4 and its register map). Registers that have a
+meaning over RDMA work; the others read 0. Choices of rnic are marked "choice": times are in nanoseconds, the cycles of
+RC Link's 1 GHz clock, and all registers from 0x400 up are rnic's own.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _RESULT_FIELDS: Final = (
     flag("done", 31, "there is a result", "RO"),
 )
 _SLOTS_FIELDS: Final = (
-    bits("reads", 0, 15, 0, "outstanding reads at most", "RO"),
-    bits("writes", 0, 31, 16, "outstanding writes at most", "RO"),
+    bits("reads", 0, 15, 0, "most outstanding reads", "RO"),
+    bits("writes", 0, 31, 16, "most outstanding writes", "RO"),
 )
 
 _KNOWN = "hardware.md 4: PAXI"

@@ -1,8 +1,8 @@
-"""A fabric to study the transport in: switches, links and any number of NICs in virtual time.
+"""Simulate a fabric: switches, links and any number of NICs in virtual time.
 
-The NICs are :class:`rnic.device.nic.Nic` as everywhere, their packets are real to the ICRC. What is between them is a
-model: links with rate and delay, switches with shared buffers, ECN marking, PFC and ECMP. The same seed gives the same
-run.
+The NICs are ordinary :class:`rnic.device.nic.Nic` objects, and their packets are complete, including the ICRC. The
+network is a model: links with rate and delay, switches with shared buffers, ECN marking, PFC and ECMP. The same seed
+gives the same run.
 """
 
 from rnic.sim.fabric import Fabric

@@ -1,7 +1,7 @@
 """Event queue of a run: a heap of integers.
 
-An entry is one integer of time, order and actor, so that entries compare by time, and at the same time by order of
-insertion: every run is the same.
+An entry is one integer of time, order and actor. So entries compare by time, then by order of insertion, and every run
+is the same.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _ORDER_MASK = (1 << _ORDER_BITS) - 1
 
 
 def _idle() -> None:
-    """Do nothing: the actor's number is free, and keeps nothing alive."""
+    """Do nothing: placeholder of a free actor number, which keeps nothing alive."""
 
 
 class Agenda:
-    """Virtual time in nanoseconds, and the events due in it. Call it for the time."""
+    """Virtual time in nanoseconds, and its pending events. Calling it returns the time."""
 
     def __init__(self) -> None:
         self.now_ns = 0

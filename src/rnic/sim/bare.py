@@ -1,12 +1,12 @@
-"""Flows whose queue pairs exist only in the engine, so that a hundred thousand fit and can start at once.
+"""Flows whose queue pairs exist only in the engine, so that a hundred thousand fit in memory and start quickly.
 
-A queue pair that verbs make has objects in Python: twenty kilobytes, and two milliseconds until a pair is connected.
-The engine needs none of them for a flow: it works on a record, a context and slots. Here one pair is connected the long
-way, between two NICs of their own; every flow's begin as copies of what that left, with numbers, path, accounts and
-memory of their own. Numbers, ports, turns and accounts are the device's as for every queue pair, so that the run is the
-same.
+A queue pair created through verbs has Python objects: 20 KB, and 2 ms to connect a pair. For a flow the engine needs
+only a record, a context and slots. Here one pair is connected through verbs, between two separate NICs. The queue pairs
+of every flow start as copies of its state, with their own numbers, path, in-flight accounts and memory. Numbers, ports,
+scheduling and accounts are those of the device as for any queue pair, so the run is the same.
 
-Marks, CNPs and rates are the engine's too (``congestion.c``); it calls a congestion control in Python for its events.
+The engine also handles marks, CNPs and rates (``congestion.c``); it calls a congestion control in Python for its
+events.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class _Taken:
-    """Knows the identifiers of a bare flow's work requests: there is one, 0."""
+    """Work request identifiers of a bare flow: only 0."""
 
     def take_send(self, index: int) -> int:
         """See :class:`rnic.verbs.QP`."""
@@ -62,7 +62,7 @@ class _Bare:
 
 
 class BareFlows:
-    """Makes bare flows. Call it to make one: it is a :data:`rnic.sim.traffic.Bare`.
+    """Factory of bare flows, a :data:`rnic.sim.traffic.Bare`.
 
     Args:
         settings: settings of the NICs.
@@ -88,7 +88,7 @@ class BareFlows:
             made = compiled().FabricPattern(sender, receiver, b"")
             pair.write(1)
             ring = sender.send_ring.view
-            assert ring is not None  # the pair has just posted to it
+            assert ring is not None  # the connected pair has just posted to it
             made.descriptor = bytes(ring[:SQE_BYTES])
             pair.close()
         return made

@@ -1,4 +1,4 @@
-"""The fabric: a topology with NICs at its edge, run until the flows are over."""
+"""The fabric: a topology with NICs at its edge, run until all flows have ended."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NET = 10
 """First byte of the addresses of NICs."""
 _MAX_IDEALS = 1 << 16
 _MAX_MRS = 256
-"""Memory regions of a NIC: one for its flows, the rest for programs."""
+"""Memory regions of a NIC: one for its flows, the others for programs."""
 ASKED_EVERY = 512
 """Events between two calls of ``go_on``."""
 _RETH_BYTES = 16
@@ -47,14 +47,12 @@ class Fabric:
 
     Args:
         topology: the hosts, switches and links.
-        seed: seed of everything random.
+        seed: seed of all random choices.
         settings: further fields of :class:`~rnic.device.config.NicConfig`, the same for all NICs.
         traffic_class: traffic class of the NICs' packets; by default with ECT, so that switches may mark them. Its
-            upper three bits are the priority of flows that name none.
-        control_priority: priority of ACKs and CNPs, 0 to 7.
-        burst_packets: packets that a NIC makes at once, 1 to 64; what other queue pairs have to send waits for them.
-        bare: whether flows may have queue pairs that exist only in the engine, if the fabric is compiled; the run is
-            the same.
+        upper three bits are the default priority of flows. control_priority: priority of ACKs and CNPs, 0 to 7.
+        burst_packets: packets that a NIC sends at once, 1 to 64; packets of other queue pairs wait for them.
+        bare: true if flows may have queue pairs that exist only in the compiled engine; the run is the same.
     """
 
     def __init__(
@@ -156,14 +154,14 @@ class Fabric:
                 self.parts.route(switch, [self.hosts[target] for target in targets], ways)
 
     def change(self, a: str, b: str, *, gbps: float | None = None, up: bool | None = None) -> None:
-        """Change all links between two nodes from now on.
+        """Change all links between two nodes.
 
-        A link that is not up loses what is sent over it, and switches take other ways at once, if there are some.
+        A link that is down loses packets sent over it, and switches use other paths at once, if there are any.
 
         Args:
             a: one end.
             b: the other end.
-            gbps: the new rate; packets that have begun keep theirs.
+            gbps: the new rate; packets in transmission keep the old one.
             up: whether the links carry packets.
 
         Raises:
@@ -186,16 +184,16 @@ class Fabric:
 
     @property
     def results(self) -> list[FlowResult]:
-        """Finished flows, in the order of their ends."""
+        """Finished flows, in the order of completion."""
         return self.traffic.results
 
     @property
     def left(self) -> int:
-        """Number of flows and programs that are not over."""
+        """Number of unfinished flows and programs."""
         return self.traffic.left + self._tasks.running
 
     def add(self, flows: Iterable[Flow]) -> None:
-        """Add flows to run. Each gets its queue pairs and is posted at its start, and frees them at its end.
+        """Add flows to run. Each gets queue pairs and is posted at its start, and frees the queue pairs at its end.
 
         Raises:
             TopologyError: an unknown host, a flow to itself, no bytes, or a start in the past.
@@ -232,7 +230,7 @@ class Fabric:
     def start(self, program: Program) -> Signal[Any]:
         """Run a coroutine in virtual time; the run waits for it. Await the returned signal for its end.
 
-        It may await what :meth:`write`, :meth:`sleep` and a channel's methods return, and other such ends.
+        It may await the signals that :meth:`write`, :meth:`sleep`, :meth:`start` and a channel's methods return.
         """
         return self._tasks.start(program)
 
@@ -269,8 +267,7 @@ class Fabric:
         return Channel(self.traffic, *self._checked(flow), size, priority)
 
     def ideal_ns(self, flow: Flow) -> int:
-        """Return the time that a flow takes alone: its packets back to back through the slowest link, and the ACK
-        back."""
+        """Return the ideal time of a flow: its packets back to back through the slowest link, and the ACK back."""
         key = self._edge(flow.src), self._edge(flow.dst), flow.size
         found = self._ideals.get(key)
         if found is None:
@@ -280,7 +277,7 @@ class Fabric:
         return found
 
     def _edge(self, name: str) -> tuple[str, int, int, int]:
-        """Return all of a host that a flow's ideal time depends on."""
+        """Return all properties of a host on which a flow's ideal time depends."""
         found = self._edges.get(name)
         if found is None:
             topology = self.topology
@@ -304,9 +301,9 @@ class Fabric:
         return at_first + (total - first) * _BIT_NS // slowest + ack + delays
 
     def path(self, result: FlowResult) -> list[str]:
-        """Return the names of the nodes that a flow's packets passed, by the hash of its addresses and ports.
+        """Return the names of the nodes on a flow's path, from the hash of its addresses and ports.
 
-        Empty for what went over a channel. It is that of the fabric as it was built, with no link down.
+        Empty for a channel's flow. It is the path of the fabric as built, with no link down.
         """
         if result.qps is None:
             return []
@@ -322,7 +319,7 @@ class Fabric:
         return path
 
     def _way(self, flow: Flow) -> list[tuple[Link, int]]:
-        """Return the links of one of its paths, each with the sum of its end nodes' delays: one for each direction."""
+        """Return the links of one of a flow's paths, each with the sum of its end nodes' delays, for each direction."""
         nodes = self.topology.delays
         name = flow.src
         way: list[tuple[Link, int]] = []
@@ -336,22 +333,22 @@ class Fabric:
     # ------------------------------------------------------------------------------------------- running
 
     def run(self, limit_ns: int = DEFAULT_LIMIT_NS, go_on: Callable[[], bool] | None = None) -> list[FlowResult]:
-        """Run until all flows and programs are over.
+        """Run until all flows and programs have ended.
 
         Args:
             limit_ns: limit in virtual time, from now.
             go_on: called every :data:`ASKED_EVERY` events; the run ends if it returns false.
 
         Returns:
-            The results of the flows, in the order of their ends.
+            The results of the flows, in the order of completion.
 
         Raises:
-            TimeoutError: ``limit_ns`` was not enough; ``results`` has the finished flows.
+            TimeoutError: ``limit_ns`` was too short; ``results`` has the finished flows.
         """
         end = self.agenda.now_ns + limit_ns
-        freezes = not gc.get_freeze_count()  # what the program has frozen stays so
+        freezes = not gc.get_freeze_count()  # keep objects frozen that the program froze
         if freezes:
-            gc.freeze()  # collections would walk the whole fabric again and again
+            gc.freeze()  # garbage collections would traverse the whole fabric repeatedly
         try:
             while self.left:
                 if not self.agenda.run(ASKED_EVERY, end, self._busy):
@@ -370,7 +367,7 @@ class Fabric:
         return self.left
 
     def every(self, period_ns: int, call: Callable[[int], None]) -> None:
-        """Call ``call`` with the time every ``period_ns`` from now on, to sample queues."""
+        """Call ``call`` with the time every ``period_ns``, to sample queues."""
 
         def act() -> None:
             call(self.agenda.now_ns)
@@ -399,13 +396,13 @@ class Fabric:
 
 
 def host_address(net: int, index: int) -> bytes:
-    """Return the address of a host by its number, from 0 on."""
+    """Return the address of a host by its number, starting at 0."""
     return (net << 24 | index + 1).to_bytes(4, "big")
 
 
 @contextlib.contextmanager
 def _collector_off() -> Iterator[None]:
-    """Do without garbage collections: while a fabric grows, each would walk all of it, and find nothing."""
+    """Suspend garbage collection: while a fabric grows, each collection would traverse all of it and free nothing."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""A NIC at the fabric's edge: it sends when its link has room, and takes what arrives."""
+"""A NIC at the fabric's edge: it sends when its link has room, and processes arriving packets."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ CONTROL_PRIORITY = 6
 """Priority of ACKs and CNPs."""
 _CONTROL = (ACKNOWLEDGE, CNP)
 ROOM = 2
-"""Packets queued at a NIC's own port below which the NIC makes the next, as hardware does."""
+"""Packets queued at a NIC's own port below which the NIC builds more, as hardware does."""
 BURST = 2
-"""Packets that a NIC makes at once, and which the packets of other queue pairs wait for."""
+"""Packets that a NIC builds at once; packets of other queue pairs wait for them."""
 _ROUNDS = 64
 _AT_ONCE = 1
 
@@ -45,10 +45,10 @@ class Uplink(Middleware):
         self._port = port
         self._ways: dict[Flow, int] = {}
         self.echoes: Echoes | None = None
-        """Telemetry of its packets, if the congestion control asks for it."""
+        """Telemetry of its packets, if the congestion control uses it."""
 
     def send(self, bursts: Sequence[TxBurst]) -> None:
-        """Put packets on the wire, or queue them for it."""
+        """Put packets on the wire, or queue them."""
         for burst in bursts:
             flow = burst.flow
             way = self._ways.get(flow)
@@ -62,13 +62,13 @@ class Uplink(Middleware):
             self._port.put(packet)
 
     def take(self, packet: Packet, arrival: Arrival | None = None) -> None:
-        """Take a packet that has arrived, and what it carries of telemetry."""
+        """Process an arrived packet and its telemetry."""
         burst = marked_to_send(packet.burst) if packet.ce else packet.burst
         self._memory.deliver(burst, memoryview(b"".join(burst.buffers)), arrival)
 
 
 class HostRuntime(Runtime):
-    """Runtime that sends no more than the wire has room for. The fabric drives it; polling does not."""
+    """Runtime that sends only what the wire has room for. The fabric drives it; polling does not."""
 
     def __init__(self, nic: Nic, link: Link, agenda: Agenda, host: Edge, burst: int) -> None:
         self._host = host
@@ -85,7 +85,7 @@ class HostRuntime(Runtime):
         return self._round(self.clock())
 
     def carry(self, out: list[TxBurst]) -> None:
-        """Send what the NIC made."""
+        """Send the NIC's packets."""
         self._send(out)
 
     def deliver(self) -> None:
@@ -95,7 +95,7 @@ class HostRuntime(Runtime):
             self.nic.receive(burst, now_ns)
 
     def kick(self) -> None:
-        """Note that a doorbell was rung: the NIC looks at it when time moves on."""
+        """Note that a doorbell was rung: the NIC handles it when time advances."""
         self._host.wake()
 
     def start(self) -> None:
@@ -103,15 +103,15 @@ class HostRuntime(Runtime):
 
 
 class Edge(Protocol):
-    """Point where a NIC meets the fabric."""
+    """Connection of a NIC to the fabric."""
 
     port: Port
 
     def wake(self) -> None:
-        """Look at the NIC as soon as what is due now has happened."""
+        """Serve the NIC after the events that are due now."""
 
     def room(self) -> bool:
-        """Return whether the NIC is to make packets."""
+        """Return whether the NIC should build packets."""
 
 
 class Host:
@@ -124,9 +124,9 @@ class Host:
         port: its end of its one link.
         agenda: virtual time.
         control: priority of ACKs and CNPs.
-        burst: packets that the NIC makes at once.
+        burst: packets that the NIC builds at once.
 
-    ``after`` is called when something has happened at this NIC.
+    ``after`` is called after each event at this NIC.
     """
 
     def __init__(
@@ -141,9 +141,9 @@ class Host:
         self._agenda = agenda
         self._due_ns: int | None = None
         self._deadline_ns = 0
-        """When the NIC has something to do by itself, as of its last round."""
+        """Time of the NIC's next timer, as of its last round."""
         self._timer_ns: int | None = None
-        """When the next timer event is due, which may be before the deadline: it is armed anew then."""
+        """Time of the next timer event; if it is before the deadline, the event is armed again."""
         self._actor = agenda.actor(self._act)
         self._timer_actor = agenda.actor(self._timed)
         self._uplink = Uplink(link, port, control)
@@ -154,7 +154,7 @@ class Host:
         self.ctx = Context(runtime=self._runtime, space=SimAddressSpace())
 
     def wake(self) -> None:
-        """Look at the NIC as soon as what is due now has happened."""
+        """Serve the NIC after the events that are due now."""
         self._wake_at(self._agenda.now_ns)
 
     def use(self, priority: int) -> None:
@@ -162,13 +162,13 @@ class Host:
         self._priorities |= 1 << priority
 
     def room(self) -> bool:
-        """Return whether the NIC is to make packets: what PFC stops holds back no other priority."""
+        """Return whether the NIC should build packets; a priority stopped by PFC does not hold back others."""
         if self._priorities & (self._priorities - 1) and self.port.paused:
             return self.port.going < ROOM
         return self.port.waiting < ROOM
 
     def arrive(self, packet: Packet) -> None:
-        """Take a packet that came over the link."""
+        """Process a packet that arrived over the link."""
         echoes = self._uplink.echoes
         self._uplink.take(packet, None if echoes is None else echoes.take(packet, self._agenda.now_ns))
         self.wake()
@@ -185,7 +185,7 @@ class Host:
     def _act(self) -> None:
         now_ns = self._agenda.now_ns
         if self._due_ns is None or self._due_ns > now_ns:
-            return  # it was woken earlier since, and has done this
+            return  # an earlier wake-up has done this
         self._due_ns = None
         self._serve()
 
@@ -197,7 +197,7 @@ class Host:
     def _timed(self) -> None:
         now_ns = self._agenda.now_ns
         if self._timer_ns != now_ns:
-            return  # it was armed for an earlier time since
+            return  # it was armed for an earlier time
         self._timer_ns = None
         if self._deadline_ns > now_ns:
             self._arm(self._deadline_ns)

@@ -1,12 +1,12 @@
-"""A fabric in real time: the switches and links of a topology between the NICs of programs that run now.
+"""A fabric in real time: the switches and links of a topology connect the NICs of running programs.
 
-The NIC process has all NICs of a fabric, and the fabric between them. What a NIC sends waits at its port, and the
-events of :mod:`rnic.sim.port` and :mod:`rnic.sim.switch` happen once the clock has passed their times. Delays, queues,
-marks, PFC and losses are thus those of a simulation, and packets carry their payload. An event may happen late, where
-this machine is busy; the fabric counts by how much packets do.
+The NIC process holds all NICs of a fabric and the fabric itself. Sent packets wait at the NIC's port, and the events of
+:mod:`rnic.sim.port` and :mod:`rnic.sim.switch` run once the clock has passed their times. So delays, queues, marks, PFC
+and losses are those of a simulation, but packets carry their payload. On a busy machine an event may run late; the
+fabric records by how much packets are late.
 
-Where this machine cannot carry what the links can, time passes more slowly on the fabric and in its NICs: programs find
-rates divided and delays multiplied, and all else is as it would be.
+If this machine is slower than the links, time runs slower on the fabric and in its NICs: programs see rates divided and
+delays multiplied; everything else is unchanged.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ if TYPE_CHECKING:
     from rnic.sim.topology import Topology
 
 LIVE_NET = 127
-"""First byte of the hosts' addresses: host 0 is 127.0.0.1, to which programs can connect by TCP, too."""
+"""First byte of the hosts' addresses: host 0 is 127.0.0.1, to which programs can also connect with TCP."""
 PACKETS_S = 8_000
-"""Packets of the path MTU that all NICs together may send in a second: about what one core moves through switches."""
+"""Packets of the path MTU that all NICs together may send per second: about the capacity of one core."""
 AWAKE_S = 100e-6
-"""Time before an event in which the NIC process does not sleep, since it would wake too late."""
+"""Time before an event in which the NIC process spins, since it would wake up too late."""
 _BITS = 8
 
 
 def slowness(topology: Topology) -> int:
-    """Return how many times slower than the clock time must pass for this machine to carry what all hosts send."""
+    """Return the factor by which time must run slower for this machine to carry the traffic of all hosts."""
     whole = sum(topology.links[topology.ends[host.name][0]].bits_s for host in topology.hosts)
     return max(1, ceil(whole / (PACKETS_S * topology.mtu * _BITS)))
 
 
 class LiveHost:
-    """The place of a NIC at the edge; programs come and go.
+    """A host of the fabric, whose NIC changes as programs start and exit.
 
     Args:
         name: name of the host in the topology.
         address: its IP address.
         port: its end of its one link.
 
-    ``counters`` are those of all NICs that were there. ``nic`` is the one that is there now.
+    ``counters`` are the sums over all its NICs so far; ``nic`` is the current one.
     """
 
     def __init__(self, name: str, address: bytes, port: Port) -> None:
@@ -74,18 +74,18 @@ class LiveHost:
         port.left = self._left
 
     def room(self) -> bool:
-        """Return whether the NIC is to make packets."""
+        """Return whether the NIC should build packets."""
         return self.port.waiting < ROOM
 
     def arrive(self, packet: Packet) -> None:
-        """Take a packet that came over the link."""
+        """Process a packet that arrived over the link."""
         if self.link is None:
             self.counters.bump("drop_rx_no_nic")
         else:
             self.link.arrive(packet)
 
     def _left(self, packet: Packet) -> None:
-        """Do nothing: the NIC process asks whether there is room."""
+        """Do nothing: the NIC process polls for room."""
 
     def count(self, name: str) -> int:
         """Return a counter."""
@@ -96,17 +96,17 @@ class LiveLink(Uplink):
     """The link of a NIC on a live fabric."""
 
     frame_sender = None
-    """None: switches here carry RDMA packets alone."""
+    """None: these switches carry only RDMA packets."""
 
     def __init__(self, inner: LoopbackLink, host: LiveHost, fabric: LiveFabric) -> None:
         super().__init__(inner, host.port, fabric.control_priority)
         self._host = host
         self._fabric = fabric
         self.waiting = False
-        """True if packets have arrived that were not received."""
+        """True if arrived packets wait to be received."""
 
     def send(self, bursts: Sequence[TxBurst]) -> None:
-        """Put packets on the wire, or queue them for it. Those for no host of the fabric are dropped and counted."""
+        """Put packets on the wire, or queue them. Packets for unknown hosts are dropped and counted."""
         self._fabric.begin()
         self._fabric.advance()
         out = []
@@ -117,12 +117,12 @@ class LiveLink(Uplink):
             elif burst.flow.dst not in self._fabric.addresses:
                 self.counters.bump("drop_tx_unreachable", burst.count)
             else:
-                whole = b"".join(burst.buffers)  # it stays while the packet is on its way
+                whole = b"".join(burst.buffers)  # it must stay valid while the packet is in flight
                 out.append(TxBurst(burst.flow, [whole], burst.segment, burst.count, burst.length))
         super().send(out)
 
     def arrive(self, packet: Packet) -> None:
-        """Take a packet that came over the link."""
+        """Process a packet that arrived over the link."""
         self.waiting = True
         self._fabric.note_arrival()
         echoes = self.echoes
@@ -135,22 +135,22 @@ class LiveLink(Uplink):
         return found
 
     def next_deadline_ns(self) -> int | None:
-        """Return when the next event of the fabric is due."""
+        """Return the time of the fabric's next event."""
         return self._fabric.agenda.next_ns()
 
     def join(self, group: bytes) -> None:
-        """Refuse: switches here have no multicast groups."""
+        """Refuse: these switches have no multicast groups."""
         raise LinkError(f"group {format_address(group)}: a simulated fabric has no multicast: use UDP links for that")
 
     def close(self) -> None:
-        """Leave the host's place to another NIC."""
+        """Release the host for another NIC."""
         if self._host.link is self:
             self._host.link = None
         super().close()
 
 
 class LiveRuntime(Runtime):
-    """The loop of a NIC on a live fabric, which sends no more than its wire has room for."""
+    """The loop of a NIC on a live fabric, which sends only what its wire has room for."""
 
     def __init__(self, nic: Nic, link: Link, host: LiveHost, fabric: LiveFabric) -> None:
         self._host = host
@@ -171,7 +171,7 @@ class LiveRuntime(Runtime):
         return super()._round(now)
 
     def seconds_until_due(self) -> float:
-        """See :meth:`rnic.runtime.rounds.Rounds.seconds_until_due`: by the clock of programs."""
+        """See :meth:`rnic.runtime.rounds.Rounds.seconds_until_due`: in real time."""
         return max(0.0, super().seconds_until_due() * self._fabric.slower - AWAKE_S)
 
     def _transmit(self, now: int) -> bool:
@@ -195,7 +195,7 @@ class LiveFabric(Fabric):
 
     Args:
         scenario: topology, congestion control and settings of the NICs; workloads are not run.
-        slower: how many times slower than the clock time passes; 0 takes what :func:`slowness` says.
+        slower: factor by which time runs slower than the clock; 0 uses :func:`slowness`.
         clock: returns nanoseconds.
     """
 
@@ -234,7 +234,7 @@ class LiveFabric(Fabric):
 
     @property
     def used(self) -> bool:
-        """True if a NIC is there, or the fabric is to stay without one."""
+        """True if the fabric has a NIC, or must be kept without one."""
         return self.kept or any(host.link is not None for host in self._places)
 
     @property
@@ -243,7 +243,7 @@ class LiveFabric(Fabric):
         return list(places)
 
     def host(self, number: int) -> LiveHost:
-        """Return a host by its number, from 0 on.
+        """Return a host by its number, starting at 0.
 
         Raises:
             LinkError: there is none.
@@ -254,10 +254,10 @@ class LiveFabric(Fabric):
         return places[number]
 
     def connect(self, host: LiveHost) -> LiveLink:
-        """Return the link of a new NIC in a host's place.
+        """Return the link of a new NIC of a host.
 
         Raises:
-            LinkError: there is a NIC already.
+            LinkError: the host already has a NIC.
         """
         inner = self._memory.attach(host.address, ROCE_UDP_PORT, max_segments=1, counters=host.counters)
         host.link = LiveLink(inner, host, self)
@@ -267,12 +267,12 @@ class LiveFabric(Fabric):
         """Return a NIC with its loop.
 
         Args:
-            host: its place.
+            host: its host.
             link: what :meth:`connect` returned, or middleware before it.
-            settings: fields of :class:`~rnic.device.config.NicConfig` that go before those of the scenario.
+            settings: fields of :class:`~rnic.device.config.NicConfig` that override the scenario's.
 
         Raises:
-            VerbsError: it refuses a value.
+            VerbsError: a value is invalid.
         """
         chosen = self._nic_settings(host.port, {**self._settings, **settings})
         nic = nic_on(link, host.counters, **chosen)
@@ -285,16 +285,16 @@ class LiveFabric(Fabric):
     # -------------------------------------------------------------------------------------------- time
 
     def begin(self) -> None:
-        """Let time begin, if it has not."""
+        """Start the fabric's time, if it has not started."""
         if self._begun_ns is None:
             self._begun_ns = self._clock()
 
     def now(self) -> int:
-        """Return the time on the fabric, which begins with the first packet."""
+        """Return the fabric's time, which starts with the first packet."""
         return 0 if self._begun_ns is None else (self._clock() - self._begun_ns) // self.slower
 
     def advance(self) -> None:
-        """Let everything happen that is due."""
+        """Run all due events."""
         agenda = self.agenda
         now_ns = self.now()
         due = agenda.next_ns()
@@ -305,13 +305,13 @@ class LiveFabric(Fabric):
         agenda.now_ns = max(agenda.now_ns, now_ns)
 
     def note_arrival(self) -> None:
-        """Count by how much a packet that arrives now is late."""
+        """Record by how much the packet arriving now is late."""
         late_ns = self._seen_ns - self.agenda.now_ns
         self.late[late_ns.bit_length()] += 1
         self.late_max_ns = max(self.late_max_ns, late_ns)
 
     def lateness(self) -> dict[str, int]:
-        """Return by how much packets arrived late, by the fabric's time: at most, and 99 of 100."""
+        """Return the maximum and the 99th percentile of packet lateness, in the fabric's time."""
         left = self.late.total() // 100
         high = 0
         for bits in sorted(self.late, reverse=True):
@@ -326,7 +326,7 @@ class LiveFabric(Fabric):
         return sum(host.count(name) for host in self._places)
 
     def close(self) -> None:
-        """End what is on its way."""
+        """Discard packets in flight."""
         self._tasks.close()
         self.traffic.close()
 
@@ -336,11 +336,11 @@ _of_files: dict[str, LiveFabric] = {}
 
 
 def live_fabric(path: str, slower: int = 0) -> LiveFabric:
-    """Return the fabric of a scenario file; replace one that no NIC uses anymore.
+    """Return the fabric of a scenario file; replace one without NICs.
 
     Raises:
         OSError: the file cannot be read.
-        RnicError: it is wrong, or its fabric runs with another ``slower``.
+        RnicError: it is invalid, or its fabric runs with another ``slower``.
     """
     found = _of_files.get(path)
     if found is None or not found.used:
@@ -351,6 +351,6 @@ def live_fabric(path: str, slower: int = 0) -> LiveFabric:
 
 
 def keep_fabric(path: str, fabric: LiveFabric) -> None:
-    """Have NICs of a file's fabric come to this one, even while none is on it."""
+    """Use this fabric for a file's NICs, even while it has none."""
     fabric.kept = True
     _of_files[path] = fabric

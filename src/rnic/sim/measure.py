@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from rnic.sim.workloads import Flow
 
 MOST_SAMPLES = 4_096
-"""Most samples, an even number: when it is reached, every other sample is dropped and the period doubles."""
+"""Most samples, an even number: at this count, every other sample is dropped and the period doubles."""
 WATCHED_FLOWS = 64
-"""Number of flows, the first ones, whose progress is recorded."""
+"""Number of flows, from the first, whose progress is recorded."""
 COUNTERS = (
     "cnps_sent",
     "cnps_received",
@@ -38,8 +38,7 @@ SIZE_CLASSES = (10_000, 100_000, 1_000_000, 10_000_000)
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Return the smallest value that ``percent`` of them do not exceed (nearest rank); ``ordered`` rises and is not
-    empty."""
+    """Return a percentile by nearest rank; ``ordered`` must be sorted and not empty."""
     return ordered[max(0, ceil(len(ordered) * percent / 100) - 1)]
 
 
@@ -52,7 +51,7 @@ class Pause(NamedTuple):
 
 
 class Watched(NamedTuple):
-    """A flow whose progress is recorded: ``bytes`` that have arrived in order, from the sample ``first`` on."""
+    """A flow whose progress is recorded: ``bytes`` arrived in order, for each sample from ``first``."""
 
     flow: Flow
     first: int
@@ -60,7 +59,7 @@ class Watched(NamedTuple):
 
 
 class Measure:
-    """Samples a fabric while it runs.
+    """Sampler of a running fabric.
 
     Args:
         fabric: the fabric, before it runs.
@@ -76,9 +75,9 @@ class Measure:
         self.ports: list[Port] = [port for (here, _), port in fabric.ports.items() if here in fabric.switches]
         self.queues: list[list[int]] = [[] for _ in self.ports]
         self._sent: list[list[int]] = [[] for _ in self.ports]
-        """Bytes that each of them has sent, at those times."""
+        """Bytes that each port has sent, at those times."""
         self._paused: list[list[int]] = [[] for _ in self.ports]
-        """Nanoseconds that PFC has stopped each of them, up to those times."""
+        """Nanoseconds for which PFC has stopped each port, up to those times."""
         self.watched: dict[int, Watched] = {}
         self._last: dict[int, tuple[int, int]] = {}
         self.cnps: list[int] = []
@@ -134,7 +133,7 @@ class Measure:
             number: Watched(flow, (first + 1) // 2, series[first % 2 :: 2])
             for number, (flow, first, series) in self.watched.items()
         }
-        # the newest sample was dropped: keep the next at an equal distance from the newest that was kept
+        # the newest sample was dropped: keep the period to the newest kept sample
         self._skip = self._every
         self._every *= 2
 
@@ -151,7 +150,7 @@ class Measure:
         return found
 
     def flows(self) -> list[dict[str, Any]]:
-        """Return a row for each flow that is over."""
+        """Return a row for each finished flow."""
         return [
             {
                 "src": flow.src,
@@ -182,8 +181,8 @@ class Measure:
         return [row for row in [*rows, _size_row("all", good)] if row["flows"]]
 
     def series(self) -> list[dict[str, Any]]:
-        """Return a row for each sample of each switch port that sent: its queue, and its rate and pauses since the
-        sample before."""
+        """Return a row for each sample of each switch port that sent: its queue, and rate and pauses since the previous
+        sample."""
         rows: list[dict[str, Any]] = []
         for port, queue, sent, paused in zip(self.ports, self.queues, self._sent, self._paused, strict=True):
             if not port.sent:
@@ -204,8 +203,7 @@ class Measure:
         return rows
 
     def progress(self) -> list[dict[str, Any]]:
-        """Return a row for each sample of each watched flow: bytes that have arrived, and their rate since the sample
-        before."""
+        """Return a row for each sample of each watched flow: arrived bytes, and the rate since the previous sample."""
         rows = []
         for number, (flow, first, series) in self.watched.items():
             times = self.times_ns[first : first + len(series)]
@@ -287,7 +285,7 @@ def _size_row(name: str, results: Sequence[Any]) -> dict[str, Any]:
 
 
 def capture(fabric: Fabric, link: str, file: BinaryIO) -> None:
-    """Record what both ends of a link send, as pcapng; a packet's time is that of its last bit.
+    """Record the packets of both directions of a link as pcapng; a packet's time is that of its last bit.
 
     Args:
         link: the names of its ends, joined by ``-``: ``s0-h16``.

@@ -1,4 +1,4 @@
-"""One end of a link: packets queued there, and packets on the wire to the other end."""
+"""One end of a link: its queued packets, and packets on the wire to the other end."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ IPV4_WIRE_BYTES = 7 + 1 + 14 + 20 + 8 + 4 + 12
 """Bytes that a link carries with a UDP payload: preamble, start, Ethernet, IPv4 and UDP headers, FCS, gap (IEEE
 802.3)."""
 PAUSE_WIRE_BYTES = 84
-"""A PFC frame, the shortest there is, with preamble and gap (IEEE 802.1Qbb)."""
+"""Bytes of a PFC frame, a minimum-size frame, with preamble and gap (IEEE 802.1Qbb)."""
 PRIORITIES = 8
 QUANTUM = 4_608
-"""Bytes of a weight of 1 in deficit round robin: no less than the largest packet."""
+"""Bytes per unit of weight in deficit round robin: at least the largest packet."""
 _BIT_NS = 8_000_000_000
 
 
 class Packet:
     """A packet on the fabric.
 
-    ``size`` is in bytes on the wire; ``way`` is the ECMP hash; ``ect`` says that its sender is ECN-capable, ``ce``
-    that a switch has marked it. ``ingress`` belongs to the switch that holds it now.
+    ``size`` is in bytes on the wire; ``way`` is the ECMP hash; ``ect`` is true if its sender is ECN-capable, ``ce`` if
+    a switch has marked it. ``ingress`` belongs to the switch that holds the packet.
     """
 
     __slots__ = ("burst", "ce", "ect", "ingress", "priority", "size", "telemetry", "way")
@@ -55,14 +55,14 @@ class Port:
         link: rate, delay and loss.
         rng: random numbers for losses.
         extra_ns: delay of the node at the other end for each packet.
-        weights: weight of each priority, 0 for strict; none for all strict.
+        weights: weight of each priority, 0 for strict; empty if all are strict.
 
     ``peer`` is the port at the other end, for pauses. ``arrive`` is called there with each packet, ``left`` here when a
-    packet has left. The counts are of packets, except ``pauses``, of PFC frames that stopped a priority,
-    ``peak_bytes``, the most that waited, and ``paused_ns``, how long a priority was stopped, be it one or several.
-    ``stops``, if a list was put there, gets the times when the first priority stops and the last goes on, in turn;
-    ``tap`` is called with each packet that leaves. A port that is ``down`` loses all packets that leave it.
-    ``waiting`` packets have ``queued_bytes``, ``class_bytes`` by priority.
+    packet was sent. The counts are of packets, except ``pauses`` (PFC frames that stopped a priority), ``peak_bytes``
+    (most bytes queued) and ``paused_ns`` (time for which at least one priority was stopped). ``stops``, if set to a
+    list, gets the times at which the first priority stops and the last resumes, alternating; ``tap`` is called with
+    each sent packet. A port that is ``down`` loses all packets that it sends. ``waiting`` packets have
+    ``queued_bytes``, ``class_bytes`` by priority.
     """
 
     __slots__ = (
@@ -124,7 +124,7 @@ class Port:
         self._strict = sum(1 << priority for priority, weight in enumerate(self._weights) if not weight)
         self._turn = self._current = 0
         self._filled = self._stopped = 0
-        """Priorities that have packets, and that PFC stops: a bit for each."""
+        """Bit masks of the priorities with packets, and of those stopped by PFC."""
         self.stops: list[int] | None = None
         self.tap: Callable[[Packet], None] | None = None
         self.in_switch = False
@@ -160,7 +160,7 @@ class Port:
 
     @property
     def going(self) -> int:
-        """Packets that wait and that PFC does not stop."""
+        """Queued packets that PFC does not stop."""
         return sum(len(queue) for at, queue in enumerate(self._queues) if not self._stopped >> at & 1)
 
     def put(self, packet: Packet) -> None:
@@ -177,13 +177,13 @@ class Port:
             self._start()
 
     def pause(self, priority: int, stop: bool) -> None:
-        """Tell the port at the other end, with a PFC frame that overtakes what waits here, to stop or to go on."""
+        """Send the other end a PFC frame, ahead of queued packets, to stop or resume a priority."""
         self._signals.append((priority, stop))
         frame_ns = PAUSE_WIRE_BYTES * _BIT_NS // self.bits_s
         self._agenda.at(self._agenda.now_ns + frame_ns + self._delay_ns, self._signal_actor)
 
     def _pick(self, ready: int) -> int:
-        """Return the priority whose packet goes next, of those that are ready."""
+        """Return the ready priority whose packet is sent next."""
         if strict := ready & self._strict:
             return strict.bit_length() - 1
         turn = self._turn
@@ -196,7 +196,7 @@ class Port:
         return turn
 
     def _start(self) -> None:
-        """Begin to send the next packet, if PFC lets one go."""
+        """Start to send the next packet that PFC does not stop."""
         ready = self._filled & ~self._stopped
         if not ready:
             return
@@ -208,7 +208,7 @@ class Port:
         self._agenda.at(self._agenda.now_ns + took_ns, self._free_actor)
 
     def _freed(self) -> None:
-        """Free the packet at the head, which has left."""
+        """Free the sent packet at the head."""
         priority = self._current
         packet = self._queues[priority].popleft()
         if not self._queues[priority]:

@@ -22,7 +22,7 @@ class Profile(NamedTuple):
 HOSTS: Final = {
     "connectx-2": Profile(1_300, "about 1.3 us with RoCE on 10 GbE: The Register, 6 June 2011"),
     "connectx-5": Profile(
-        600, "below 600 ns: ConnectX-5 EN product brief, Mellanox; the maker's bound, no measurement"
+        600, "below 600 ns: ConnectX-5 EN product brief, Mellanox; the vendor's bound, not a measurement"
     ),
 }
 """NICs."""

@@ -1,4 +1,4 @@
-"""One run, written down: a TOML file with topology, workloads, congestion control, seed and limits."""
+"""A scenario file: TOML with topology, workloads, congestion control, seed and limits."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ KINDS = (
     *("ring-all-reduce", "tree-all-reduce", "all-gather", "pipeline", "program"),
 )
 _WITH_FILES = ("program", "flow-file")
-"""Kinds whose files belong to the scenario."""
+"""Workload kinds whose files belong to the scenario."""
 _MOST = {"seed": 1 << 63, "limit_ms": 3_600_000, "sample_us": 1_000_000}
 
 
 class ScenarioError(RnicError):
-    """An invalid scenario. One line: the thing, its value, the remedy."""
+    """Invalid scenario. The message is one line: the thing, its value, the remedy."""
 
 
 class _Table:
-    """A table of a file; each key is taken once, and a key left over is an error."""
+    """A table of a file; each key is taken once, and a remaining key is an error."""
 
     def __init__(self, name: str, rows: object) -> None:
         if not isinstance(rows, Mapping):
@@ -72,12 +72,12 @@ class _Table:
         self._known: list[str] = []
 
     def has(self, key: str) -> bool:
-        """Return whether it has this key."""
+        """Return whether the table has this key."""
         self._known.append(key)
         return key in self._rows
 
     def take(self, key: str, default: Any = None) -> Any:
-        """Take a value of any kind out of the table; a quantity becomes a number."""
+        """Take a value of any kind from the table; a quantity becomes a number."""
         self._known.append(key)
         if key not in self._rows and default is None:
             raise ScenarioError(f"{self.name}: there is no {key}: give one")
@@ -129,7 +129,7 @@ class _Table:
 
 
 Work = Callable[[Fabric, Random], None]
-"""Function that puts a workload on a fabric."""
+"""Function that adds a workload to a fabric."""
 
 
 class _Common(NamedTuple):
@@ -152,7 +152,7 @@ class Change(NamedTuple):
 
 @dataclass
 class Scenario:
-    """A run to make. ``programs`` are the sources of the programs that it names, to compare runs."""
+    """A run to make. ``programs`` are the sources of its programs, to compare runs."""
 
     topology: Topology
     works: list[Work]
@@ -160,13 +160,13 @@ class Scenario:
     seed: int = 1
     limit_ns: int = 1_000_000_000
     sample_ns: int = 10_000
-    """Time between two samples of queues and progress; 0 takes none."""
+    """Time between two samples of queues and progress; 0 for none."""
     congestion: CongestionSettings = field(default_factory=CongestionSettings)
     nic: dict[str, Any] = field(default_factory=dict)
     edge: dict[str, Any] = field(default_factory=dict)
-    """Arguments of the fabric that are the NICs', too (:data:`EDGE_SETTINGS`)."""
+    """Further arguments of the fabric (:data:`EDGE_SETTINGS`)."""
     plot: str = ""
-    """A PNG that `rnic sim` draws beside its tables."""
+    """PNG file that `rnic sim` draws in addition to its tables."""
     programs: tuple[bytes, ...] = ()
     changes: tuple[Change, ...] = ()
 
@@ -177,7 +177,7 @@ class Scenario:
         Args:
             path: path of the file; programs and other files that it names lie in the same directory.
             changes: values that override the file's, by dotted key: ``congestion.mode``, ``workload.0.size_bytes``.
-            live: real programs are its workload; those of the file are left out.
+            live: real programs are its workload; those of the file are ignored.
 
         Raises:
             ScenarioError: it is not valid TOML, or has an invalid value.
@@ -186,7 +186,8 @@ class Scenario:
         """
         try:
             table = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as error:  # of TOML, of its encoding, of a number of too many digits
+        # invalid TOML, invalid encoding, or a number with too many digits
+        except (ValueError, RecursionError) as error:
             raise ScenarioError(f"{path} is not valid TOML: {error}") from None
         for key, value in (changes or {}).items():
             put(table, key, value)
@@ -239,7 +240,7 @@ class Scenario:
         return fabric
 
     def plan(self, fabric: Fabric) -> None:
-        """Have the links of a fabric change when the file says."""
+        """Schedule the file's link changes on a fabric."""
         for time_ns, *ends, gbps, up in self.changes:
             fabric.agenda.once(time_ns, partial(fabric.change, *ends, gbps=gbps, up=up))
 
@@ -287,7 +288,7 @@ def _congestion(rows: object, folder: Path) -> CongestionSettings:
     table.end()
     mode = given.get("mode")
     if isinstance(mode, str) and ":" in mode and "/" not in mode:
-        given["mode"] = f"{folder.resolve()}/{mode}"  # a module of its own lies beside the file
+        given["mode"] = f"{folder.resolve()}/{mode}"  # the module may be in the file's directory
     try:
         return CongestionSettings(**given)
     except (RnicError, TypeError) as error:

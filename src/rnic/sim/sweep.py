@@ -1,7 +1,7 @@
 """Many runs of one scenario: one task per combination of values and seed, on this machine's cores or a Ray cluster.
 
-A run's row depends only on its file, values and seed, so the table is the same wherever the runs were made. Rows are
-written to a file as they arrive: the same command continues a stopped sweep, and makes the missing runs.
+A run's row depends only on its file, values and seed, so the table is the same on every machine. Rows are written to a
+file as they arrive: repeating the command continues a stopped sweep with the missing runs.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Job(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A run that raised, or whose process ended."""
+    """A run that raised an exception, or whose process died."""
 
     why: str
 
 
 class Backend(Protocol):
-    """Place where runs are made."""
+    """Executor of runs."""
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Row | Failed]]:
         """Run the jobs in any order; yield each once."""
@@ -139,7 +139,7 @@ def _processes(workers: int) -> Executor:
 
 
 def _alone(job: Job) -> Row | Failed:
-    """Run a job in a process of its own."""
+    """Run a job in a separate process."""
     with _processes(1) as pool:
         try:
             with _quiet_births():
@@ -153,7 +153,7 @@ def _alone(job: Job) -> Row | Failed:
 class Pool:
     """Processes of this machine.
 
-    ``workers`` is how many; ``make`` gives the executor, for tests.
+    ``workers`` is their number; ``make`` creates the executor, for tests.
     """
 
     workers: int
@@ -163,7 +163,7 @@ class Pool:
         """See :class:`Backend`."""
         lost: list[Job] = []
         before = set(active_children())
-        # not as_completed: it takes the lock of every run at once, and Ctrl-C in the midst of it leaves them taken
+        # not as_completed: it acquires the locks of all runs, and Ctrl-C in between would leave them locked
         done: SimpleQueue[Future[Row | Failed]] = SimpleQueue()
         with (self.make or _processes)(min(self.workers, len(jobs))) as pool:
             try:
@@ -184,7 +184,7 @@ class Pool:
                 for child in set(active_children()) - before:
                     child.terminate()
                 raise
-        # a dead process breaks the whole pool with all its runs: from now on, each run gets its own process
+        # a dead process breaks the whole pool: from now on, each run gets its own process
         with ThreadPoolExecutor(self.workers) as threads:
             try:
                 yield from zip(lost, threads.map(_alone, lost), strict=True)
@@ -197,7 +197,7 @@ class Pool:
 class Ray:
     """A Ray cluster.
 
-    ``address`` is where, ``"local"`` one of this process's own. The scenario's file must be there on all nodes.
+    ``address`` is the cluster's; ``"local"`` starts one in this process. The scenario file must exist on all nodes.
     """
 
     address: str
@@ -243,7 +243,7 @@ class Results:
         return [self.rows[job.key] for job in jobs if job.key in self.rows]
 
     def add(self, job: Job, row: Row) -> None:
-        """Keep a row."""
+        """Store a row."""
         self.rows[job.key] = row
         if self.path is not None:
             with self.path.open("a", encoding="utf-8") as file:

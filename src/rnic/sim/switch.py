@@ -1,4 +1,4 @@
-"""A switch: one buffer for all its ports, routes, ECN marks and PFC."""
+"""A switch: one shared buffer for all ports, routes, ECN marking and PFC."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Link:
 
     def __init__(self, headroom_bytes: int) -> None:
         self.headroom_bytes = headroom_bytes
-        """Room of each priority, beside the shared buffer."""
+        """Headroom of each priority, in addition to the shared buffer."""
         self.shared = [0] * PRIORITIES
         self.headroom = [0] * PRIORITIES
         self.pausing = [False] * PRIORITIES
@@ -33,8 +33,9 @@ class Switch:
         rng: random numbers for marking.
         salt: makes its ECMP choice independent of that of the previous switch.
 
-    ``ports`` are in the order of its links, ``routes`` the ports toward each address. ``dropped`` counts packets that
-    found no room, ``buffered_bytes`` are in the shared buffer now, ``peak_bytes`` were the most in all.
+    ``ports`` are in the order of its links, ``routes`` the ports toward each address. ``dropped`` counts packets
+    without room, ``buffered_bytes`` is the fill of the shared buffer, ``peak_bytes`` the most bytes in all buffers so
+    far.
     """
 
     __slots__ = (
@@ -80,7 +81,7 @@ class Switch:
         return len(self.ports) - 1
 
     def arrive(self, packet: Packet, ingress: int) -> None:
-        """Take a packet that has arrived completely over a link."""
+        """Process a packet that has arrived completely over a link."""
         row = self.row
         ways = self.routes[packet.burst.flow.dst]
         if len(ways) == 1:
@@ -142,7 +143,7 @@ class Switch:
         return self._rng.random() < share
 
     def left(self, packet: Packet) -> None:
-        """Free the space of a packet that has left: headroom first, so that it is empty when the link goes on."""
+        """Free the space of a sent packet: headroom first, so that it is empty when the link resumes."""
         link, priority, row = self._links[packet.ingress], packet.priority, self.row
         back = min(packet.size, link.headroom[priority])
         link.headroom[priority] -= back

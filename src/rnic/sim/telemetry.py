@@ -1,4 +1,5 @@
-"""Telemetry of packets, for congestion controls that ask for it: what a request met on its way, echoed by responses."""
+"""Telemetry of packets, for congestion controls that ask for it: times, marks and queues on a request's path, echoed by
+responses."""
 
 from __future__ import annotations
 
@@ -18,18 +19,18 @@ MOST_HOPS: Final = 8
 
 
 class Telemetry:
-    """Telemetry on a packet: a request carries its own, a response that of the last request that its sender got."""
+    """Telemetry of a packet: a request carries its own, a response that of the last request received by its sender."""
 
     __slots__ = ("arrived_ns", "ecn", "hops", "left_ns", "response", "sent_ns")
 
     def __init__(self) -> None:
         self.response = self.ecn = False
         self.sent_ns = self.arrived_ns = self.left_ns = 0
-        """The request left its NIC and came, the response left its own."""
+        """Times at which the request left its NIC, the request arrived, and the response left its NIC."""
         self.hops: tuple[Hop, ...] = ()
 
     def echo(self) -> Telemetry:
-        """Return what a response carries."""
+        """Return the telemetry of a response."""
         made = Telemetry()
         made.response, made.ecn = True, self.ecn
         made.sent_ns, made.arrived_ns, made.hops = self.sent_ns, self.arrived_ns, self.hops
@@ -46,13 +47,13 @@ class Telemetry:
             self.hops += (Hop(now_ns, port.queued_bytes, port.sent_bytes, port.bits_s),)
 
     def arrival(self, now_ns: int) -> Arrival:
-        """Return what a response reports where it arrives."""
+        """Return what a response reports on arrival."""
         remote_ns = self.left_ns - self.arrived_ns
         return Arrival(now_ns - self.sent_ns, remote_ns, len(self.hops), self.ecn, self.hops)
 
 
 class Echoes:
-    """The telemetry of what a NIC sends and receives.
+    """The telemetry of a NIC's packets.
 
     Args:
         nic: the device.
@@ -61,10 +62,10 @@ class Echoes:
     def __init__(self, nic: Nic) -> None:
         self._nic = nic
         self._last: dict[tuple[bytes, int], Telemetry] = {}
-        """Of the last request of each peer's queue pair."""
+        """Telemetry of the last request of each peer's queue pair."""
 
     def begin(self, burst: TxBurst) -> Telemetry | None:
-        """Return what a new packet carries."""
+        """Return the telemetry of a new packet."""
         head = bytes(burst.buffers[0][:8])
         if not _is_response(head[0]):
             return Telemetry()
@@ -72,7 +73,7 @@ class Echoes:
         return None if last is None else last.echo()
 
     def take(self, packet: Packet, now_ns: int) -> Arrival | None:
-        """Take what an arriving packet carries. Return what a response reports."""
+        """Process the telemetry of an arriving packet; return what a response reports."""
         own = packet.telemetry
         if own is None:
             return None

@@ -1,4 +1,4 @@
-"""Network topology: a table of hosts, switches and links, written as TOML or made by name."""
+"""Network topology: tables of hosts, switches and links, from TOML or by name."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ DEFAULT_DELAY_NS = 1_000
 Settings = dict[str, Any] | None
 """Fields, other than the name, of all hosts or switches of a named topology."""
 Routes = dict[str, dict[str, tuple[int, ...]]]
-"""By gateway, the node that a host's link leads to: for each switch, its links that lie on a shortest way there."""
+"""Links of each switch that lie on a shortest path, by gateway (the node at the other end of a host's link)."""
 MOST = 1e15
-"""Upper bound of numbers without a bound of their own: bytes, nanoseconds."""
+"""Upper bound of numbers without a specific bound: bytes, nanoseconds."""
 MAX_GBPS = 1e6
 MAX_WEIGHT = 1_000
 _HEADERS = IPV4_WIRE_BYTES + BTH_BYTES + 16 + 4 + ICRC_BYTES
-"""Bytes on the wire that the largest packet has beside its payload: with RETH and immediate data."""
+"""Overhead bytes of the largest packet on the wire: with RETH and immediate data."""
 MAX_NODES = 100_000
-"""Most hosts, or switches, of a named topology."""
+"""Most hosts, and most switches, of a named topology."""
 
 
 class TopologyError(RnicError):
-    """An invalid topology. One line: the thing, its value, the remedy."""
+    """Invalid topology. The message is one line: the thing, its value, the remedy."""
 
 
 def _check(what: str, value: object, least: float, most: float = MOST) -> None:
@@ -73,9 +73,8 @@ def _weigh(row: Host | Switch, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A NIC. ``delay_ns`` is what it takes a packet from the wire to the transport, or a ``profile`` names it.
-
-    ``weights`` are those of its port, as a switch's.
+    """A NIC. ``delay_ns`` is a packet's time from the wire to the transport; a ``profile`` can name it instead.
+    ``weights`` are those of its port, as for a switch.
     """
 
     name: str
@@ -91,26 +90,26 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A switch that stores and forwards, with one buffer for all its ports and eight priorities.
+    """A store-and-forward switch with one buffer for all its ports and eight priorities.
 
-    ECN marks a packet whose sender declared ECT where the queue that it joins holds more than ``kmin_bytes``, with a
-    probability that rises to ``pmax`` at ``kmax_bytes`` and is 1 above (the DCQCN paper's figure 5).
+    ECN marks an ECT packet that joins a queue of more than ``kmin_bytes``, with a probability that rises to ``pmax`` at
+    ``kmax_bytes`` and is 1 above (figure 5 of the DCQCN paper).
 
-    PFC, with ``xoff_bytes`` above 0, pauses a priority of a link that holds so much of the buffer until it holds
-    ``xon_bytes`` or less. What arrives above the threshold takes ``headroom_bytes`` of its own, beside the buffer, for
-    each link and priority; ``None`` gives each link what it needs (:meth:`Topology.headroom`). ``pfc_priorities`` has
-    PFC, the other priorities lose packets.
+    PFC, if ``xoff_bytes`` is above 0, pauses a priority of a link that holds that much of the buffer, until it holds
+    ``xon_bytes`` or less. Packets above the threshold use separate headroom of ``headroom_bytes`` for each link and
+    priority; ``None`` gives each link what it needs (:meth:`Topology.headroom`). PFC applies to ``pfc_priorities``; the
+    others lose packets.
 
     ``alpha`` above 0 makes thresholds dynamic: a priority of a link holds at most ``alpha`` times the free buffer, and
     no more than ``xoff_bytes``, before PFC pauses it. Without PFC the same bounds each queue, and packets above it are
     dropped.
 
-    ``weights`` has a number for each priority from 0 on: deficit round robin shares a port by them. Weight 0 is strict:
-    it goes before all weights, the highest priority first. Without weights all are strict.
+    ``weights`` has a number for each priority, starting at 0: deficit round robin shares a port by them. Weight 0 is
+    strict: it precedes all weighted priorities, the highest first. Without weights, all are strict.
 
-    ``spray`` sends packets by equal ways in turn; without it a hash keeps those of a queue pair on one.
+    ``spray`` sends packets over equal-cost paths in turn; otherwise a hash keeps a queue pair on one path.
 
-    ``delay_ns`` is what it takes a packet besides, or a ``profile`` names it (:mod:`rnic.sim.profiles`).
+    ``delay_ns`` is a packet's additional delay; a ``profile`` can name it instead (:mod:`rnic.sim.profiles`).
     """
 
     name: str
@@ -156,15 +155,15 @@ class Switch:
 
     @property
     def lossless(self) -> int:
-        """Priorities with PFC, a bit for each."""
+        """Bit mask of the priorities with PFC."""
         return sum(1 << priority for priority in set(self.pfc_priorities)) if self.xoff_bytes else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A cable, the same in both directions. ``loss`` is the share of packets that it loses.
+    """A cable, the same in both directions. ``loss`` is the fraction of packets that it loses.
 
-    ``mtu`` is the largest path MTU that it carries, in bytes; 0 bounds nothing.
+    ``mtu`` is the largest path MTU that it carries, in bytes; 0 for no limit.
     """
 
     a: str
@@ -192,11 +191,11 @@ class Link:
 
 @dataclass(frozen=True)
 class Topology:
-    """Hosts, switches and links; ``mtu`` is the path MTU of all in bytes: what is given, or a link's that is less.
+    """Hosts, switches and links; ``mtu`` is the common path MTU in bytes: the given one, or a smaller one of a link.
 
     Raises:
-        TopologyError: names that are there twice or not at all, a host with no link or several, hosts that do not
-            reach each other, a value out of its range.
+        TopologyError: duplicate or unknown names, a host with no link or several, hosts that cannot reach each other, a
+        value out of range.
     """
 
     hosts: tuple[Host, ...]
@@ -206,7 +205,7 @@ class Topology:
     ends: dict[str, list[int]] = field(init=False, repr=False, compare=False)
     """Link numbers of each node."""
     _near: Routes = field(init=False, repr=False, compare=False)
-    """By gateway, the node that a host's link leads to: for each switch, its links that lie on a shortest way there."""
+    """Links of each switch that lie on a shortest path, by gateway (the node at the other end of a host's link)."""
 
     def __post_init__(self) -> None:
         if not _is_path_mtu(self.mtu):
@@ -234,13 +233,12 @@ class Topology:
         object.__setattr__(self, "_near", self._find_routes(ends))
 
     def routes(self, down: Collection[int]) -> Routes:
-        """Return the shortest ways when the links of these numbers are down; a switch has none to what it cannot
-        reach."""
+        """Return the shortest paths with the links of these numbers down; a switch has none to unreachable hosts."""
         left = {name: [number for number in ends if number not in down] for name, ends in self.ends.items()}
         return self._find_routes(left, whole=False)
 
     def _find_routes(self, ends: dict[str, list[int]], whole: bool = True) -> Routes:
-        """Find ways to gateways only: all hosts of one share them, so that ten thousand hosts have few."""
+        """Find paths to gateways only: all hosts of a gateway share them, so ten thousand hosts need few."""
         hosts = {host.name for host in self.hosts}
         gateways = {self.gateway(host.name): host.name for host in self.hosts}
         near: Routes = {}
@@ -277,7 +275,7 @@ class Topology:
         return self._near[gateway].get(name) or (self.ends[name][0],)
 
     def groups(self, name: str, routes: Routes | None = None) -> Iterable[tuple[list[str], tuple[int, ...]]]:
-        """Return all reachable hosts of a switch in groups with the same paths: host names, link numbers.
+        """Return the hosts reachable from a switch, grouped by path: host names, link numbers.
 
         Args:
             name: name of the switch.
@@ -296,15 +294,15 @@ class Topology:
     def headroom(self, number: int) -> int:
         """Return the bytes of headroom that PFC needs at either end of a link, for each priority.
 
-        They hold what still arrives after the packet that makes the switch pause the link: what the link carries
-        during the way of the PFC frame and back, nodes' delays included, and the largest packet at each end.
+        It holds the packets that arrive after the one that makes the switch pause the link: those sent during the round
+        trip of the PFC frame, including nodes' delays, and the largest packet at each end.
 
         Args:
             number: number of the link.
         """
         link = self.links[number]
         delay_ns = 2 * link.delay_ns + self.delays[link.a] + self.delays[link.b]
-        # one more, since times are whole nanoseconds
+        # one more, since times are rounded to nanoseconds
         in_flight = -(-(delay_ns + 1) * link.bits_s // 8_000_000_000)
         return in_flight + PAUSE_WIRE_BYTES + 2 * (self.mtu + _HEADERS)
 
@@ -316,7 +314,7 @@ class Topology:
         return [self.headroom(number) if given is None else given for number in self.ends[row.name]]
 
     def warnings(self) -> list[str]:
-        """Return a line for each switch whose PFC cannot keep it from losing packets."""
+        """Return a line for each switch that may lose packets in spite of PFC."""
         found = []
         for row in self.switches:
             number = max(self.ends[row.name], key=self.headroom, default=None)
@@ -358,7 +356,7 @@ class Topology:
     def dumbbell(
         cls, hosts: int, *, mtu: int = 1024, switch: Settings = None, host: Settings = None, **link: Any
     ) -> Self:
-        """Return ``hosts`` on either side of one link between two switches; the first half sits on the left."""
+        """Return ``hosts`` on both sides of one link between two switches; the first half is on the left."""
         names = _names("h", 2 * hosts)
         switches = tuple(Switch(name, **(switch or {})) for name in ("s0", "s1"))
         links = [Link(name, f"s{index // hosts}", **link) for index, name in enumerate(names)]
@@ -380,8 +378,8 @@ class Topology:
     ) -> Self:
         """Return ``hosts`` on each of ``leaves`` switches, each of which is linked to all ``spines``.
 
-        ``up_gbps`` is the rate of links to spines, by default as the others'. Or ``oversubscription`` sets it: what a
-        leaf's hosts can send, divided by what its links to spines carry.
+        ``up_gbps`` is the rate of links to spines, by default the same as for hosts. ``oversubscription`` can set it
+        instead: the total rate of a leaf's hosts, divided by that of its links to spines.
         """
         up_gbps = _up_gbps(up_gbps, oversubscription, hosts, spines, link)
         names = _names("h", leaves * hosts)
@@ -408,7 +406,7 @@ class Topology:
     ) -> Self:
         """Return ``hosts`` with a NIC on each of ``rails`` switches, each of which is linked to all ``spines``.
 
-        ``h3.1`` is the NIC of host 3 on rail 1. Traffic from rail to rail takes a spine; ``up_gbps`` and
+        ``h3.1`` is the NIC of host 3 on rail 1. Traffic between rails passes a spine; ``up_gbps`` and
         ``oversubscription`` are as for :meth:`leaf_spine`.
         """
         up_gbps = _up_gbps(up_gbps, oversubscription, hosts, spines, link)
@@ -442,14 +440,14 @@ class Topology:
         """Read ``mtu`` and the tables ``[[host]]``, ``[[switch]]`` and ``[[link]]``, or ``[topology]`` with a ``kind``.
 
         ``kind`` is ``pair``, ``star``, ``dumbbell``, ``leaf-spine``, ``rails`` or ``fat-tree``; the other keys of the
-        table are the arguments of the method of that name. Rows of ``[[link]]`` beside it change links that it has.
+        table are the arguments of the method of that name. Additional rows of ``[[link]]`` change its links.
 
         Raises:
-            TopologyError: as the class says, and for TOML that is none, or keys that do not exist.
+            TopologyError: as for the class, and for invalid TOML or unknown keys.
         """
         try:
             table = tomllib.loads(text)
-        except (ValueError, RecursionError) as error:  # of TOML, and of a number of too many digits
+        except (ValueError, RecursionError) as error:  # invalid TOML, or a number with too many digits
             raise TopologyError(f"topology is not valid TOML: {error}") from None
         made = cls.take(table)
         if table:
@@ -458,7 +456,7 @@ class Topology:
 
     @classmethod
     def take(cls, table: dict[str, Any]) -> Self:
-        """Make what :meth:`from_toml` makes, from a table read already; its keys are taken out.
+        """Build a topology as :meth:`from_toml` does, from a parsed table, whose keys are removed.
 
         Raises:
             TopologyError: as :meth:`from_toml`.
@@ -474,7 +472,7 @@ class Topology:
         return cls(hosts, switches, links, table.pop("mtu", 1024))
 
     def _with_links(self, rows: list[dict[str, Any]]) -> Self:
-        """Return it with other links: each row names both ends, and what is different there."""
+        """Return the topology with changed links: each row names both ends and the changed values."""
         links = list(self.links)
         for row, link in zip(rows, _rows(Link, "link", rows), strict=True):
             numbers = [at for at, each in enumerate(links) if {each.a, each.b} == {link.a, link.b}]
@@ -518,7 +516,7 @@ class Topology:
 def _up_gbps(
     up_gbps: float | None, oversubscription: float | None, hosts: int, spines: int, link: Mapping[str, Any]
 ) -> float | None:
-    """Return the rate of a leaf's links to spines; ``None`` for that of its hosts."""
+    """Return the rate of a leaf's links to spines; ``None`` for the hosts' rate."""
     if oversubscription is None:
         return up_gbps
     _check("oversubscription", oversubscription, 0.001, 1e6)

@@ -16,9 +16,9 @@ from rnic.verbs import enums as e
 
 _RIGHTS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE
 _CQ_ENTRIES = 128
-"""Completions of a host between two polls: it is polled behind each packet."""
+"""Completions of a host between two polls: it is polled after each packet."""
 RECEIVES = 64
-"""Receives posted on a channel: messages that may arrive before the program at the far end takes one."""
+"""Receives posted on a channel: messages that may arrive before the program at the far end receives one."""
 
 
 class FlowResult(NamedTuple):
@@ -27,7 +27,7 @@ class FlowResult(NamedTuple):
     flow: Flow
     end_ns: int
     ideal_ns: int
-    """Time that it would take alone."""
+    """Ideal completion time, without other traffic."""
     status: int
     """Status of its completion."""
     qps: tuple[int, int] | None = None
@@ -52,7 +52,7 @@ class _End(NamedTuple):
 
 
 class Pair:
-    """Two queue pairs, connected; ``sender`` is the one that writes."""
+    """Two connected queue pairs; ``sender`` is the one that writes."""
 
     __slots__ = ("_region", "_there", "number", "other", "receiver", "sender", "source", "target")
 
@@ -84,7 +84,7 @@ class Pair:
         self.receiver.post_recv(RecvWR())
 
     def write(self, size: int, *, announced: bool = False) -> None:
-        """Post one WRITE; ``announced`` takes a receive entry at the other end."""
+        """Post one WRITE; ``announced`` uses a receive entry at the other end."""
         opcode = WR_WRITE_IMM if announced else WR_WRITE
         here, there = self._region, self._there
         self.sender.post_rdma(opcode, here.buf, size, here.lkey, there.buf, there.rkey)
@@ -176,7 +176,7 @@ class Channel:
 
 
 Bare = Callable[["Traffic", Host, Host, Flow, Callable[[], None]], FlowPair]
-"""Makes a flow's queue pairs: for a source, a target, the flow, and what to call where it fails without a completion.
+"""Factory of a flow's queue pairs; takes source, target, flow, and a callback for a failure without a completion.
 """
 
 
@@ -185,11 +185,11 @@ class Traffic:
 
     Args:
         now_ns: virtual time.
-        ideal_ns: returns the time that a flow takes alone.
+        ideal_ns: returns the ideal time of a flow.
         mtu: path MTU in bytes.
         traffic_class: traffic class of all packets.
 
-    ``left`` counts what has begun or is to come and is not over; ``results`` is what is, in the order of the ends.
+    ``left`` counts unfinished flows, started or not; ``results`` are the finished ones, in the order of completion.
     """
 
     def __init__(
@@ -201,9 +201,9 @@ class Traffic:
         self.left = 0
         self.results: list[FlowResult] = []
         self.bare: Bare | None = None
-        """Makes the queue pairs of flows; ``None`` if verbs makes them."""
+        """Factory of bare flows; ``None`` if verbs creates the queue pairs."""
         self.begun: dict[int, tuple[Flow, FlowPair]] = {}
-        """Flows with a queue pair of their own that are not over, by number in the order of their connecting."""
+        """Unfinished flows that have a queue pair, by number in the order of connecting."""
         self._numbers = 0
         self._ideal_ns = ideal_ns
         self._memory = bytearray(1)
@@ -219,8 +219,7 @@ class Traffic:
         return end
 
     def region(self, host: Host, size: int) -> MR:
-        """Return a host's region of ``size`` bytes or more: all hosts' are over the same memory, since no code reads
-        it."""
+        """Return a host's region of at least ``size`` bytes. All hosts share the memory, since no code reads it."""
         if len(self._memory) < size:
             self._memory = bytearray(size)
         region = self._regions.get(host.name)
@@ -237,7 +236,7 @@ class Traffic:
         del self._expected[host.name][number]
 
     def close(self) -> None:
-        """End the flows that are not over."""
+        """End the unfinished flows."""
         for _, pair in self.begun.values():
             pair.close()
         self.begun.clear()
@@ -245,7 +244,7 @@ class Traffic:
     def begin(
         self, source: Host, target: Host, flow: Flow, over: Signal[FlowResult] | None = None
     ) -> Callable[[], None]:
-        """Connect a flow's queue pairs. Return a function that posts it. They are destroyed when it is over."""
+        """Connect a flow's queue pairs; return a function that posts the flow. They are destroyed when it ends."""
         number = self._numbers
         self._numbers += 1
 
@@ -274,7 +273,7 @@ class Traffic:
         return result
 
     def completed(self, host: Host) -> None:
-        """Poll a host's completion queue, after something has happened there."""
+        """Poll a host's completion queue, after an event at the host."""
         end = self._ends.get(host.name)
         if end is None:
             return

@@ -1,4 +1,4 @@
-"""Quantities with units, as papers write them, and suggestions for misspelt keys.
+"""Quantities with units, as papers write them, and suggestions for misspelled keys.
 
 A key's last word is its unit, such as ``size_bytes`` and ``delay_ns``. A number is in that unit; text names one:
 ``"64 KiB"``, ``"1 us"``, ``"40 Mb/s"``.
@@ -27,7 +27,7 @@ _KINDS: dict[str, tuple[Mapping[str, int], Fraction]] = {
     # the registers' unit: bytes in a window of 1,024 ns
     "rate": (_RATES, Fraction(8 * 10**9, WINDOW_NS)),
 }
-"""By the last word of a key: units that text may name, and the size of the key's own."""
+"""For the last word of a key: allowed units, and the size of the key's own unit."""
 _QUANTITY = re.compile(r"\s*([0-9]{1,30}(?:\.[0-9]{0,30})?)\s*([A-Za-z/]{1,5})\s*")
 _PAPER_DCQCN = {
     "r_ai": "additive_rate",
@@ -42,14 +42,14 @@ _PAPER_DCQCN = {
 
 
 def plain(key: str, value: Any) -> Any:
-    """Return the number that text with a unit stands for, in the unit of its key; anything else as it is.
+    """Convert text with a unit to a number in the unit of its key; return other values unchanged.
 
     Args:
         key: name whose last word is a unit.
         value: number, or text such as ``"64 KiB"``.
 
     Raises:
-        ValueError: text without a number, or with a unit that the key does not have.
+        ValueError: the text has no number, or a unit that the key does not allow.
     """
     kind = _KINDS.get(key.rsplit("_", 1)[-1])
     if kind is None or not isinstance(value, str):
@@ -65,7 +65,7 @@ def plain(key: str, value: Any) -> Any:
 
 
 def plain_table(rows: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table with numbers in place of quantities, in the tables within it, too.
+    """Return a table with all quantities converted to numbers, including nested tables.
 
     Raises:
         ValueError: as :func:`plain`.
@@ -74,7 +74,7 @@ def plain_table(rows: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def paper_dcqcn(rows: object) -> object:
-    """Return a table of DCQCN settings by their own names, for one that may have the paper's, and ``g``.
+    """Return DCQCN settings by rnic's names, from a table that may use the paper's names, and ``g``.
 
     Raises:
         ValueError: ``g`` is not one over a power of two, or a value as :func:`plain`.
@@ -96,6 +96,7 @@ def paper_dcqcn(rows: object) -> object:
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """Return a question that names the known key most like a misspelt one, with a space behind it; or nothing."""
+    """Return a suggestion of the known key most similar to a misspelled one, followed by a space; or an empty
+    string."""
     found = difflib.get_close_matches(name, list(known), 1)
     return f"did you mean {found[0]}? " if found else ""

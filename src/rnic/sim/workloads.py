@@ -1,4 +1,4 @@
-"""Senders, receivers, sizes and times of traffic."""
+"""Workloads: senders, receivers, sizes and start times of flows."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 _MOST_WRITTEN = 32
-"""Writes of a channel that a pipeline leaves in flight."""
+"""Writes of a channel that a pipeline keeps in flight."""
 
 
 class Flow(NamedTuple):
-    """One RDMA WRITE of ``size`` bytes from host ``src`` to host ``dst`` on a queue pair of its own."""
+    """One RDMA WRITE of ``size`` bytes from host ``src`` to host ``dst`` on its own queue pair."""
 
     src: str
     dst: str
@@ -29,7 +29,7 @@ class Flow(NamedTuple):
     label: str = ""
     """Group that it belongs to, for tables."""
     priority: int = 0
-    """Priority of its packets, 0 to 7; ACKs and CNPs have one of their own."""
+    """Priority of its packets, 0 to 7; ACKs and CNPs have a separate one."""
 
 
 def incast(sources: Sequence[str], target: str, size: int, *, start_ns: int = 0) -> list[Flow]:
@@ -61,7 +61,7 @@ SIZES: dict[str, tuple[tuple[int, float], ...]] = {
         (300_000, 0.95), (1_000_000, 0.975), (2_000_000, 0.99), (10_000_000, 1),
     ),
 }  # fmt: skip
-"""Flow sizes of the literature: points of the distribution, bytes and the share of flows that are no larger.
+"""Flow sizes of the literature: points of the distribution: bytes, and the fraction of flows of at most that size.
 
 ``web-search`` was measured by Alizadeh and others (DCTCP, SIGCOMM 2010, figure 4), ``fb-hadoop`` by Roy and others
 (Inside the Social Network's Network, SIGCOMM 2015, figure 6); the points are those that Li and others published with
@@ -73,10 +73,10 @@ class Distribution:
     """A distribution of sizes, given by points with linear interpolation.
 
     Args:
-        points: bytes and share, both rising, the share from 0 to 1.
+        points: bytes and fraction, both increasing, the fraction from 0 to 1.
 
     Raises:
-        ValueError: they do not rise, or do not go from 0 to 1.
+        ValueError: they do not increase, or the fraction does not go from 0 to 1.
     """
 
     def __init__(self, points: Sequence[tuple[int, float]]) -> None:
@@ -141,12 +141,12 @@ def poisson(
 async def ring_all_reduce(
     fabric: Fabric, hosts: Sequence[str], size: int, *, label: str = "all-reduce", priority: int = 0
 ) -> int:
-    """Have all hosts add up ``size`` bytes and get the sum: 2 (N - 1) steps round a ring with a part of 1/N each.
+    """Reduce ``size`` bytes over all hosts (all-reduce): 2 (N - 1) steps around a ring, each with 1/N of the data.
 
-    Each host sends the part that it has just received, so its next step begins when that has arrived.
+    Each host sends the part that it has just received, so its next step begins when that part has arrived.
 
     Returns:
-        The time that it took, in nanoseconds.
+        Elapsed time in nanoseconds.
     """
     part = max(1, -(-size // len(hosts)))
     return await _ring(fabric, hosts, part, 2 * (len(hosts) - 1), label, priority)
@@ -155,10 +155,10 @@ async def ring_all_reduce(
 async def ring_all_gather(
     fabric: Fabric, hosts: Sequence[str], size: int, *, label: str = "all-gather", priority: int = 0
 ) -> int:
-    """Have all hosts get the ``size`` bytes of each: N - 1 steps round a ring, as :func:`ring_all_reduce`.
+    """Gather ``size`` bytes of each host at all hosts: N - 1 steps around a ring, as :func:`ring_all_reduce`.
 
     Returns:
-        The time that it took, in nanoseconds.
+        Elapsed time in nanoseconds.
     """
     return await _ring(fabric, hosts, size, len(hosts) - 1, label, priority)
 
@@ -186,10 +186,11 @@ async def _ring(fabric: Fabric, hosts: Sequence[str], part: int, steps: int, lab
 async def tree_all_reduce(
     fabric: Fabric, hosts: Sequence[str], size: int, *, label: str = "all-reduce", priority: int = 0
 ) -> int:
-    """Have all hosts add up ``size`` bytes and get the sum: up a binary tree, whose root is the first, and down again.
+    """Reduce ``size`` bytes over all hosts (all-reduce): up a binary tree, whose root is the first host, and down
+    again.
 
     Returns:
-        The time that it took, in nanoseconds.
+        Elapsed time in nanoseconds.
     """
     begun_ns = fabric.agenda.now_ns
     parents = {at: (at - 1) // 2 for at in range(1, len(hosts))}
@@ -214,10 +215,10 @@ async def tree_all_reduce(
 async def pipeline(
     fabric: Fabric, hosts: Sequence[str], size: int, batches: int, *, label: str = "pipeline", priority: int = 0
 ) -> int:
-    """Send ``batches`` messages of ``size`` bytes from each host to the next, each when it has come from before.
+    """Send ``batches`` messages of ``size`` bytes through a chain of hosts, each host forwarding on arrival.
 
     Returns:
-        The time that it took, in nanoseconds.
+        Elapsed time in nanoseconds.
     """
     begun_ns = fabric.agenda.now_ns
     channels = [fabric.channel(one, other, size, priority) for one, other in pairwise(hosts)]
@@ -242,10 +243,10 @@ async def pipeline(
 def read_flows(file: Path) -> list[Flow]:
     """Read flows from a CSV file with a header, or a Parquet file (needs pyarrow).
 
-    Its columns are ``src``, ``dst``, ``size_bytes``, and where they are wanted ``start_us``, ``priority``, ``name``.
+    Its columns are ``src``, ``dst``, ``size_bytes``, and optionally ``start_us``, ``priority``, ``name``.
 
     Raises:
-        ValueError: a row has no such value, or one that is no number.
+        ValueError: a row lacks a value, or a value is not a number.
         OSError: it cannot be read.
         ImportError: Parquet without pyarrow.
     """

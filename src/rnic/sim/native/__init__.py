@@ -1,10 +1,10 @@
-"""The fabric in C, where the engine is compiled: agenda, ports, switches and the rounds of the NICs at the edge.
+"""The fabric in C, if the engine is compiled: agenda, ports, switches and the rounds of the NICs at the edge.
 
-It does what :mod:`~rnic.sim.agenda`, :mod:`~rnic.sim.port`, :mod:`~rnic.sim.switch` and :mod:`~rnic.sim.host` do, event
-for event; they are the truth, and :class:`Plain` is the fabric made of them. Here packets are headers and lengths: no
-code reads the payload of a flow, and links lose or mark packets but change none, so payload and ICRC are neither made
-nor checked. A packet that is looked at (by a capture, or by the reference where it takes over from the engine) is whole
-again: zeros, which is what a flow's memory holds, with the right ICRC.
+It matches :mod:`~rnic.sim.agenda`, :mod:`~rnic.sim.port`, :mod:`~rnic.sim.switch` and :mod:`~rnic.sim.host` event for
+event; these are the reference, and :class:`Plain` is the fabric built from them. Packets here are headers and lengths:
+no code reads the payload of a flow, and links drop or mark packets but do not change them, so payload and ICRC are
+neither built nor checked. A capture, or the reference when it takes over from the engine, gets a complete packet:
+zeros, as in a flow's memory, with the right ICRC.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Module(Protocol):
-    """Interface of the compiled module, whose types stand in ``_fabric.pyi``."""
+    """Interface of the compiled module; its types are in ``_fabric.pyi``."""
 
     FabricAgenda: type[_fabric.FabricAgenda]
     FabricFlow: type[_fabric.FabricFlow]
@@ -50,7 +50,7 @@ FABRIC: Module | None = None if use.COMPILED is None else use.compiled("rnic.sim
 
 
 def compiled() -> Module:
-    """Return the compiled fabric, for parts that are made of it."""
+    """Return the compiled fabric, for parts that are built on it."""
     assert FABRIC is not None
     return FABRIC
 
@@ -92,7 +92,7 @@ class Plain:
 
 
 class EngineHost:
-    """:class:`~rnic.sim.host.Host` with rounds in C; this class does what C leaves to Python."""
+    """:class:`~rnic.sim.host.Host` with rounds in C; this class does what C delegates to Python."""
 
     def __init__(
         self, name: str, nic: Nic, link: LoopbackLink, port: Any, agenda: Any, control: int, burst: int
@@ -108,12 +108,12 @@ class EngineHost:
         self.ctx = Context(runtime=self._runtime, space=SimAddressSpace())
 
     def take(self, packet: Packet, arrival: Arrival | None) -> None:
-        """Give the reference a packet, and what it carries of telemetry."""
+        """Pass a packet and its telemetry to the reference."""
         self._uplink.take(packet, arrival)
         self._runtime.deliver()
 
     def send(self, out: list[TxBurst]) -> None:
-        """Send what the reference made."""
+        """Send the reference's packets."""
         self._runtime.carry(out)
 
     def use(self, priority: int) -> None:
@@ -121,7 +121,7 @@ class EngineHost:
         self.engine.use(priority)
 
     def room(self) -> bool:
-        """Do not ask: C knows."""
+        """Do nothing: C determines it."""
         return False
 
     def interrupts(self) -> None:
@@ -135,7 +135,7 @@ class Compiled:
 
     Args:
         control: priority of ACKs and CNPs.
-        burst: packets that a NIC makes at once.
+        burst: packets that a NIC builds at once.
         hosts: number of hosts.
     """
 
@@ -179,6 +179,6 @@ class Compiled:
 
 
 def parts(control: int, burst: int, hosts: int, recovery: str) -> Any:
-    """Return the parts of a fabric: C's if there is an engine that implements this loss recovery."""
+    """Return the parts of a fabric: those in C if the engine is compiled and implements this loss recovery."""
     plain = FABRIC is None or use.ENGINE is None or recovery != GO_BACK_N
     return Plain(control, burst) if plain else Compiled(control, burst, hosts)

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """The fabric for Python: agenda, ports, switches and NICs of rnic.sim, as its plain classes.
 
-It is compiled with the C of the engine that does no I/O, and works on devices of ``rnic.engine._engine``.
+It is compiled with the engine's C code that does no I/O, and works on devices of ``rnic.engine._engine``.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -179,7 +179,7 @@ cdef class FabricAgenda:
 
     Args:
         control: priority of ACKs and CNPs.
-        burst: packets that a NIC makes at once.
+        burst: packets that a NIC builds at once.
         packet: called with a burst, its ECMP hash and its priority, returns the packet that Python sees.
     """
 
@@ -286,7 +286,7 @@ cdef class FabricAgenda:
         return draws
 
     cdef object _packet(self, const fabric_packet *packet):
-        """Return a packet as rnic.sim has it, with zeros as payload."""
+        """Return a packet in the form of rnic.sim, with zeros as payload."""
         key = packet.source, packet.target, packet.source_port, packet.target_port, packet.tclass
         flow = self.flows.get(key)
         if flow is None:
@@ -317,7 +317,7 @@ cdef class FabricAgenda:
 
 
 cdef class FabricPort:
-    """One end of a link, as :class:`rnic.sim.port.Port`. Its host or switch takes what arrives."""
+    """One end of a link, as :class:`rnic.sim.port.Port`. Its host or switch processes arriving packets."""
 
     cdef FabricAgenda agenda
     cdef readonly str name
@@ -377,7 +377,7 @@ cdef class FabricPort:
 
     @property
     def bits_s(self):
-        """Bits per second; a packet that has begun keeps its time."""
+        """Bits per second; a packet in transmission keeps its time."""
         return self._at().bits_s
 
     @bits_s.setter
@@ -386,7 +386,7 @@ cdef class FabricPort:
 
     @property
     def down(self):
-        """True if all that leaves is lost."""
+        """True if all sent packets are lost."""
         return self._at().down != 0
 
     @down.setter
@@ -472,7 +472,7 @@ cdef class FabricSwitch:
         row, rng, salt: as there.
         ports: of this switch, in the order of its links.
         headrooms: bytes of headroom of each link.
-        hosts: how many there are.
+        hosts: number of hosts.
     """
 
     cdef FabricAgenda agenda
@@ -506,7 +506,7 @@ cdef class FabricSwitch:
         return &self.agenda.fabric.switches[self.number]
 
     def route(self, list hosts, list ports):
-        """Send packets for these hosts by one of these ports from now on."""
+        """Route packets for these hosts through these ports."""
         cdef FabricPort port
         cdef uint32_t host, first
         for host in hosts:
@@ -541,7 +541,7 @@ cdef class FabricHost:
 
     Args:
         agenda: of the fabric.
-        nic: a device with the engine, which makes packets of headers alone from now on.
+        nic: a device with the engine, which builds only headers of packets from now on.
         port: its end of its only link.
         host: called for what the engine leaves to Python.
     """

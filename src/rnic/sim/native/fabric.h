@@ -61,7 +61,7 @@ struct fabric_port {
 	uint8_t strict, filled, stopped, go_on;
 	uint8_t turn, current; /* priority of the round robin, priority of the packet in transmission */
 	uint8_t busy, tapped, recorded;
-	uint8_t down; /* what leaves is lost */
+	uint8_t down; /* sent packets are lost */
 	uint64_t *stops;
 	uint32_t stop_count, stop_room;
 };
