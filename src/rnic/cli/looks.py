@@ -12,7 +12,7 @@ import click
 
 from rnic.runtime.directory import ProcessError
 from rnic.spec.addresses import parse_address
-from rnic.spec.appearance import FULL, ONE, RATES, Appearance
+from rnic.spec.appearance import FULL, GID_TABLES, ONE, RATES, Appearance
 from rnic.spec.attach import NAME_BYTES
 from rnic.spec.errors import LinkError
 
@@ -49,8 +49,9 @@ def look_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--gids",
-            type=click.Choice((ONE, FULL)),
-            help="GID table: one entry (default), or that of a hardware adapter, with RoCE v2 over IPv4 at index 3.",
+            type=click.Choice(GID_TABLES),
+            help="GID table: one entry (default), that of a hardware adapter, with RoCE v2 over IPv4 at index 3, or"
+            " that of Linux Soft-RoCE, with it at index 1.",
         ),
         click.option(
             "--name", help="Name of the first device, such as mlx5_0; further devices are numbered consecutively."

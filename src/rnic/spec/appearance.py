@@ -17,9 +17,8 @@ from rnic.spec.json_text import json_value
 
 ROCE_V1, ROCE_V2 = 1, 2
 """Types of GID table entries, ``IBV_GID_TYPE_*``."""
-ONE, FULL = "one", "full"
-"""GID tables: ``one`` holds the address alone, ``full`` the address and the link-local address, each for RoCE v1 and
-v2."""
+ONE, FULL, RXE = GID_TABLES = ("one", "full", "rxe")
+"""GID tables: the address alone; with the link-local address, each of RoCE v1 and v2; or both of RoCE v2 alone."""
 
 _PCI = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 _LINK_LOCAL = bytes((0xFE, 0x80, *bytes(6)))
@@ -67,8 +66,8 @@ class Appearance:
     """PCI address, such as ``0000:18:00.0``; empty for none."""
 
     def __post_init__(self) -> None:
-        if self.gids not in (ONE, FULL):
-            raise VerbsError(EINVAL, f"gids={self.gids!r} is not a GID table: use {ONE} or {FULL}")
+        if self.gids not in GID_TABLES:
+            raise VerbsError(EINVAL, f"gids={self.gids!r} is not a GID table: use {', '.join(GID_TABLES)}")
         if self.rate not in RATES:
             raise VerbsError(EINVAL, f"rate={self.rate!r} is not a link rate: use {', '.join(map(str, RATES))} (Gb/s)")
         if type(self.numa) is not int or not -1 <= self.numa < MAX_NUMA_NODES:
@@ -117,7 +116,21 @@ def gid_table(look: Appearance, address: bytes, guid: int) -> tuple[tuple[bytes,
         return (own,), (ROCE_V2,)
     local = _LINK_LOCAL + (guid ^ _UNIVERSAL).to_bytes(8, "big")
     each = [own] if own[:8] == _LINK_LOCAL else [local, own]
-    return tuple(gid for gid in each for _ in range(2)), (ROCE_V1, ROCE_V2) * len(each)
+    types = (ROCE_V2,) if look.gids == RXE else (ROCE_V1, ROCE_V2)
+    return tuple(gid for gid in each for _ in types), types * len(each)
 
 
-__all__ = ["FULL", "ONE", "RATES", "ROCE_V1", "ROCE_V2", "Appearance", "Rate", "appearance", "gid_table", "number_of"]
+__all__ = [
+    "FULL",
+    "GID_TABLES",
+    "ONE",
+    "RATES",
+    "ROCE_V1",
+    "ROCE_V2",
+    "RXE",
+    "Appearance",
+    "Rate",
+    "appearance",
+    "gid_table",
+    "number_of",
+]

@@ -29,7 +29,7 @@ def test_an_appearance_goes_by_its_text() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"gids": "many"}', "gids='many' is not a GID table: use one or full"),
+        ('{"gids": "many"}', "gids='many' is not a GID table: use one, full, rxe"),
         ('{"rate": 300}', "rate=300 is not a link rate: use 10, 25, 40"),
         ('{"numa": -2}', "numa=-2 is not a NUMA node"),
         ('{"numa": true}', "numa=True is not a NUMA node"),
@@ -53,11 +53,13 @@ def test_tables_of_each_kind() -> None:
     assert gids == (LOCAL, LOCAL, own, own)
     assert types == (ROCE_V1, ROCE_V2, ROCE_V1, ROCE_V2)
     assert gid_table(FULL, LOCAL, guid) == ((LOCAL, LOCAL), (ROCE_V1, ROCE_V2))
+    assert gid_table(Appearance(gids="rxe"), ADDRESS, guid) == ((LOCAL, own), (ROCE_V2, ROCE_V2))
 
 
 def test_a_device_knows_which_gid_its_packets_leave_from() -> None:
     assert NicConfig(ADDRESS).gid_index == 0
     assert NicConfig(ADDRESS, appearance=FULL).gid_index == 3
+    assert NicConfig(ADDRESS, appearance=Appearance(gids="rxe")).gid_index == 1
 
 
 def test_numbers_in_names() -> None:
