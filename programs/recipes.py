@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -23,16 +24,29 @@ NEEDS = {
     "mpi": ("mpicc.openmpi", "mpirun.openmpi"),
     "ucx": ("ucx_perftest",),
     "libfabric": ("fi_pingpong",),
-    "mooncake-and-nixl": (),
+    "mooncake": (),
+    "nixl": (),
     "nvmeof": (),
     "rsockets": (),
     "valkey": ("make", "cc", "apt-get", "dpkg-source"),
+    "rust-ibverbs": ("cargo", "clang", "cmake", "git"),
+    "mooncake-store": ("git",),
 }
 """Programs by job that ``apt-get`` would install."""
-MODULES = {"mooncake-and-nixl": ("mooncake", "nixl"), "nvmeof": ("nvmeof",)}
+MODULES = {
+    "mooncake": ("mooncake",),
+    "nixl": ("nixl",),
+    "nvmeof": ("nvmeof",),
+    "mooncake-store": ("mooncake",),
+}
 """Python modules that a job would install."""
 SOURCES = {"valkey": "testing"}
 """Jobs in another project's own tree: Debian's source package of that name, and the suite that has it."""
+CHECKOUTS = {
+    "rust-ibverbs": ("--recurse-submodules", "--shallow-submodules", "https://github.com/jonhoo/rust-ibverbs"),
+    "mooncake-store": ("https://github.com/kvcache-ai/Mooncake",),
+}
+"""Jobs in another project's own tree: words of ``git clone``, the address last."""
 NETIFACES = Path("/usr/share/doc/python3-netifaces")
 MACHINE = frozenset({"nvmeof"})
 """Jobs without a namespace of their own: they boot a guest as root."""
@@ -55,6 +69,31 @@ def jobs() -> dict[str, list[tuple[str, dict[str, str]]]]:
     return found
 
 
+def clone(words: tuple[str, ...], where: Path) -> Path:
+    """Clone another project, and fetch the crates that it needs; return its folder.
+
+    Raises:
+        RuntimeError: one line: it could not be fetched.
+    """
+    fetch(["git", "clone", "--quiet", "--depth=1", *words, str(where)], where.parent)
+    if (where / "Cargo.toml").exists():
+        fetch(["cargo", "fetch", "--quiet"], where)
+    return where
+
+
+def fetch(command: list[str], place: Path) -> None:
+    """Run a command that wants a network.
+
+    Raises:
+        RuntimeError: it failed: its last line.
+    """
+    done = subprocess.run(
+        command, cwd=place, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False
+    )
+    if done.returncode:
+        raise RuntimeError((done.stderr.strip().splitlines() or [f"{command[0]} ended with {done.returncode}"])[-1])
+
+
 def prepare(name: str, place: Path) -> list[str]:
     """Return the command that runs a job in a directory that was made for it, and is made ready here.
 
@@ -72,8 +111,11 @@ def prepare(name: str, place: Path) -> list[str]:
     if name in SOURCES:
         (fetched := place / "source").mkdir()
         tree = ucx_tests.fetch_source(name, fetched, SOURCES[name])
+    if name in CHECKOUTS:
+        tree = clone(CHECKOUTS[name], place / "source")
     (place / "rnic").symlink_to(ROOT)
-    lines = ["set -e", f'export PATH="{shims}:$PATH"', f'cd "{tree}"']
+    programs = Path(sys.executable).parent  # of Python's packages
+    lines = ["set -e", f'export PATH="{shims}:$PATH:{programs}"', f'cd "{tree}"']
     if name not in MACHINE:
         lines.append("ip link set lo up")
     for number, (words, env) in enumerate(jobs()[name]):

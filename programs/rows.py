@@ -24,7 +24,10 @@ MPI_ENV = {
 """Without these, ranks of one machine would use shared memory. Open MPI's RMA destroys its endpoints without waiting
 for other ranks: a rank that flushes later waits until its retries are exhausted, 30 s with UCX's timeout of 1 s."""
 ROOT_MPI = {name: value for name, value in MPI_ENV.items() if name.startswith("OMPI")}
-RECIPES = ("perftest", "mpi", "ucx", "libfabric", "mooncake-and-nixl", "nvmeof", "rsockets", "valkey")
+RECIPES = (
+    *("perftest", "mpi", "ucx", "libfabric", "mooncake", "nixl", "nvmeof", "rsockets"),
+    *("valkey", "rust-ibverbs", "mooncake-store"),
+)
 """Jobs of ``docs/ci/recipes.yml``."""
 _RANKS = ("--oversubscribe", "--bind-to", "none")
 OPEN_MPI = (*_RANKS, "--mca", "pml", "ucx", "--mca", "osc", "ucx")

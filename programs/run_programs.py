@@ -377,7 +377,7 @@ class Run:
         """Run a job of the documentation with its own commands."""
         with tempfile.TemporaryDirectory(prefix="rnic-job-") as name:
             job = self.row.options[0]
-            long = 15 if job in recipes.SOURCES else 5 if job in recipes.MACHINE else 2
+            long = 15 if job in (*recipes.SOURCES, *recipes.CHECKOUTS) else 5 if job in recipes.MACHINE else 2
             self.env["RNIC_CAPTURE"] = str(self.capture)
             try:
                 command = recipes.prepare(job, Path(name))
