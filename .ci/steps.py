@@ -73,6 +73,9 @@ PACKAGES = {
     "buildah": "buildah",
     "runc": "runc",
     "iptables": "iptables",
+    "slirp4netns": "slirp4netns",
+    "newuidmap": "uidmap",
+    "catatonit": "catatonit",
 }
 """Programs or files that steps want, and Debian's packages that have them."""
 
@@ -256,7 +259,7 @@ STEPS = (
         f"whole dev test {ONE} --full tests/docs/test_containers.py",
         minutes=0,
         extras="test",
-        tools=("mmdebstrap", "podman", "buildah", "runc", "iptables"),
+        tools=("mmdebstrap", "podman", "buildah", "runc", "iptables", "slirp4netns", "newuidmap", "catatonit"),
         inputs=(*PACKAGING, "docs/howto.md", "src/rnic/cli/cdi*.py", "tests/docs/test_containers.py"),
         beside=True,
     ),

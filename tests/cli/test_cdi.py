@@ -50,6 +50,7 @@ def test_the_specification(tmp_path: Path, no_folder: dict[str, str]) -> None:
     assert result.exit_code == 0, result.output
     assert "5.0 MB" in result.output
     assert f"--cdi-spec-dir {out.parent}" in result.output
+    assert "podman run $(rnic cdi --options) IMAGE" in result.output, "for an engine that lacks that option"
     said = json.loads(out.read_text())
     (device,) = said["devices"]
     edits = device["containerEdits"]

@@ -22,8 +22,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.abi.test_ci_example import wheels
 from tests.docs.test_examples import ROOT, blocks_of
 
+__all__ = ["wheels"]
 PAGE = ROOT / "docs" / "howto.md"
 ADDRESS = "git+https://your.git/rnic"
 PROGRAMS = ("podman", "buildah", "mmdebstrap", "git", "runc", "iptables")
@@ -196,3 +198,78 @@ rnic cdi --folder {tmp_path}/folder
 ! podman run --rm --device rnic.dev/nic=0 musl 2>&1
 """
     assert "rnic's libraries are made for glibc" in shell(with_own_etc(musl), env, place, SECONDS)
+
+
+ORDINARY = """\
+set -euo pipefail
+cd
+python3 -m venv venv && venv/bin/pip install --quiet {wheel}
+podman import debian.tar debian
+podman build --quiet --isolation chroot --layers=false --network host -t perftest .
+options=$(venv/bin/rnic cdi --options --faults drop=1% --capture captures)
+podman network create lab
+podman run -d --network lab --name server $options perftest ib_write_bw -n 500
+for _ in $(seq 30); do
+    podman run --rm --network lab $options perftest ib_write_bw -n 500 server && break
+    sleep 1
+done
+podman rm server
+podman run -d --pod new:pod --name server --env RNIC_ADDR=127.0.0.1 $options perftest ib_write_bw -n 500
+for _ in $(seq 30); do
+    podman run --rm --pod pod --env RNIC_ADDR=127.0.0.2 $options perftest ib_write_bw -n 500 127.0.0.1 && break
+    sleep 1
+done
+venv/bin/rnic check captures/*.pcapng
+"""
+
+
+@pytest.fixture
+def user(engine: dict[str, str], tmp_path: Path) -> Iterator[tuple[Path, list[str]]]:
+    """The home of a new user, with the files of an image of perftest; and what runs a command as that user."""
+    missing = [name for name in ("slirp4netns", "newuidmap", "catatonit") if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"{', '.join(missing)}: not installed")
+    if Path(sys.executable).resolve() != Path("/usr/bin/python3").resolve():
+        pytest.skip(f"{sys.executable} is not of the system's Python, which every user can run")
+    home = Path(tempfile.mkdtemp(prefix="rnic-"))
+    name = home.name.replace("_", "x")
+    subprocess.run(["useradd", "--create-home", "--home-dir", str(home / "home"), name], check=True)
+    place = home / "home"
+    shutil.copytree(tmp_path / "base", place, dirs_exist_ok=True)
+    shutil.copy(tmp_path / "debian.tar", place)
+    text = (place / "Dockerfile").read_text().replace("docker.io/library/debian:12", "debian")
+    (place / "Dockerfile").write_text(text + "RUN apt-get update && apt-get install -y perftest\n")
+    shutil.copy(engine["CONTAINERS_CONF"], place / "containers.conf")
+    (home / "run").mkdir(mode=0o700)
+    for each in (home, *home.rglob("*")):
+        shutil.chown(each, name, name)
+    given = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "PIP_CERT", "PIP_INDEX_URL")
+    env = {each: os.environ[each] for each in given if each in os.environ}
+    env |= {"HOME": str(place), "XDG_RUNTIME_DIR": str(home / "run"), "PATH": "/usr/bin:/bin:/usr/sbin:/sbin"}
+    env |= {"CONTAINERS_CONF": f"{place}/containers.conf", "LANG": "C.UTF-8"}
+    command = ["env", "-i", *(f"{key}={value}" for key, value in env.items())]
+    command += ["setpriv", f"--reuid={name}", f"--regid={name}", "--init-groups"]
+    try:
+        yield place, command
+    finally:
+        clean = "cd; podman system reset --force; podman system migrate"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run([*command, "sh", "-c", clean], check=False, capture_output=True, timeout=SECONDS)
+        subprocess.run(["userdel", name], check=False)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_an_ordinary_user(user: tuple[Path, list[str]], wheels: Path) -> None:
+    """Two containers on a network of the user's, and two in a pod; rnic is a wheel in the user's environment."""
+    home, command = user
+    for wheel in wheels.glob("*.whl"):
+        shutil.copy(wheel, home)
+    (wheel,) = home.glob("rnic-*.whl")
+    script = home / "script"
+    script.write_text(ORDINARY.format(wheel=f"--no-index --find-links . {wheel.name}"))
+    said = shell(shlex.join([*command, "bash", str(script)]), dict(os.environ), home, 900)
+    assert said.count("MsgRate") == 2, "a client on the network, and one in the pod"
+    assert said.count("no rule broken") == 4
+    assert re.search(r"sequence NAKs [1-9]", said), "packets were lost"

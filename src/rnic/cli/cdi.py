@@ -102,8 +102,11 @@ def cdi(out: Path | None, folder: Path | None, faults: str | None, captures: Pat
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(specification(made, captures), indent=1) + "\n", encoding="utf-8")
     print(f"{made.path}: {made.files:,} files, {made.bytes / 1e6:.1f} MB; images need glibc 2.{made.glibc}")
-    read = "" if out.parent == Path("/etc/cdi") else f" --cdi-spec-dir {out.parent}"
+    found = out.parent == Path("/etc/cdi")
+    read = "" if found else f" --cdi-spec-dir {out.parent}"
     print(f"{out}: podman{read} run --device {KIND}={DEVICE} IMAGE PROGRAM")
+    if not found:
+        print("a Podman without --cdi-spec-dir, such as 4.3: podman run $(rnic cdi --options) IMAGE PROGRAM")
 
 
 @click.command("cdi-check", hidden=True)
