@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import traceback
-import zlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,6 +34,7 @@ from rnic.verbs import enums as e
 from rnic.verbs.attrs import QPAttr
 from rnic.verbs.qp import QP
 from rnic.wire.bursts import RxBurst
+from rnic.wire.crc import crc32
 
 if TYPE_CHECKING:
     from rnic.engine import _engine
@@ -269,7 +269,7 @@ class World:
 
     def _take(self, program: Program, wc: Any) -> None:
         said = f"{self.net.clock.now_ns} {program.node.index} {wc!r}"
-        self.digest = zlib.crc32(said.encode(), self.digest)
+        self.digest = crc32(said.encode(), self.digest)
         end = program.ends.get(wc.qp_num)
         if end is None:
             raise FindingError(f"NIC {program.node.index}: {wc!r} is of an unknown queue pair")
@@ -564,7 +564,7 @@ class World:
             failed = any(end.failed or not end.alive for end in connection.ends)
             for end in connection.ends:
                 end.out.settle(failed, calm=not (failed or self.lossy or self._events))
-                self.digest = zlib.crc32(end.out.result, zlib.crc32(end.out.target, self.digest))
+                self.digest = crc32(end.out.result, crc32(end.out.target, self.digest))
         for program in self.programs:
             for receives in program.all_shared if program.alive else ():
                 if receives.slots.memory != receives.slots.shadow:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from rnic.link.recorder import find_ident
 from rnic.link.recording import path_ethernet
 from rnic.spec.limits import BTH_BYTES, ICRC_BYTES
 from rnic.wire.bursts import TxBurst
+from rnic.wire.crc import crc32
 from rnic.wire.dissect import LINKTYPE_ETHERNET
 from rnic.wire.flow import Flow
 from rnic.wire.ip import ip_packet
@@ -40,9 +40,9 @@ class Tap(Middleware):
             data = b"".join(burst.buffers)
             digest = world.digest
             if now_ns != world.digested_ns:
-                digest, world.digested_ns = zlib.crc32(now_ns.to_bytes(8), digest), now_ns
+                digest, world.digested_ns = crc32(now_ns.to_bytes(8), digest), now_ns
             for start in range(0, burst.length, burst.segment):  # ICRCs cover IP IDs, which are indices in bursts
-                digest = zlib.crc32(data[start : min(start + burst.segment, burst.length) - ICRC_BYTES], digest)
+                digest = crc32(data[start : min(start + burst.segment, burst.length) - ICRC_BYTES], digest)
             world.digest = digest
             world.packets += burst.count
             if world.judge is not None:
