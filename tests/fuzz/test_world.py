@@ -27,7 +27,7 @@ from rnic.link.faults import FaultyLink
 from rnic.spec.psn import PSN_MASK
 from rnic.testing.executors import executed_by, steps_alone
 from rnic.testing.world import Figures, Plan, World, make_plan, run_both, run_plan
-from rnic.testing.world.command import in_processes, kind, main, smallest
+from rnic.testing.world.command import in_processes, kind, main, run_seed, smallest
 from rnic.testing.world.plan import LARGE_AREA, QUEUES, VERBS, XRC_FAULTS
 from rnic.testing.world.shrink import shrink
 from rnic.testing.world.tap import Tap
@@ -712,6 +712,18 @@ def test_a_seed_that_takes_too_long_is_a_finding(
     said = capsys.readouterr().err
     assert "the seed is not over after 0.05 s" in said
     assert "not shrunk" in said
+
+
+def test_a_machine_that_is_busy_with_others_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is of CPU time; a process that is not scheduled for that long only takes longer."""
+
+    def wait(plan: Plan) -> Figures:
+        time.sleep(0.2)
+        return run_plan(plan)
+
+    monkeypatch.setattr("rnic.testing.world.command.run_plan", wait)
+    assert run_seed(1, steps=1, both=False, alone=True, limit=0.15)["finding"] == ""
+    assert run_seed(1, steps=1, both=False, alone=True, limit=0.01)["finding"] == "the seed is not over after 0.01 s"
 
 
 def _line(seed: int, finding: str) -> str:

@@ -41,7 +41,9 @@ LATE = "the seed is not over"
 DIED = "the process died"
 _NOT_SHRUNK = (LATE, DIED)
 """Findings that are not shrunk: each try may take as long, or end this process."""
-_GRACE = 1.5
+_STALLED = 10
+"""A seed that uses little CPU time, since the machine is busy with others, may last this many times its limit."""
+_GRACE = 1.5 * _STALLED
 """A worker that overruns its time limit by this factor is killed."""
 _SUMS = ("operations", "packets", "faults", "virtual_ns")
 
@@ -58,7 +60,7 @@ def executor(seed: int, *, both: bool, alone: bool) -> str:
 
 
 def run_seed(seed: int, *, steps: int, both: bool, alone: bool, limit: float = LIMIT) -> dict[str, Any]:
-    """Run one seed for at most ``limit`` seconds; return its figures, its executor, and its duration in seconds."""
+    """Run one seed for at most ``limit`` seconds of CPU time; return its figures, its executor, and its duration in seconds."""
     by_what = executor(seed, both=both, alone=alone)
     began = time.monotonic()
     found = _run(make_plan(seed, steps), by_what, limit)
@@ -83,7 +85,7 @@ def in_processes(
         run: runs one seed; must be picklable.
         seeds: seeds, possibly without end.
         jobs: number of processes, 1 or more.
-        limit: time limit of each seed in seconds.
+        limit: time limit of each seed in seconds of CPU time.
     """
     left = iter(seeds)
     more = True
@@ -138,17 +140,19 @@ def _nothing(plan: Plan, finding: str) -> Figures:
 
 @contextlib.contextmanager
 def _limited(seconds: float) -> Iterator[None]:
-    """Raise :class:`_LateError` in the main thread after ``seconds``.
+    """Raise :class:`_LateError` in the main thread after ``seconds`` of CPU time, or many times as long without it.
 
     Raise it repeatedly, since a destructor may swallow it.
     """
+    used = time.process_time()
 
     def late(number: int, frame: object) -> None:
-        raise _LateError
+        if time.process_time() - used >= seconds or time.monotonic() - began >= _STALLED * seconds:
+            raise _LateError
 
     before = signal.signal(signal.SIGALRM, late)
-    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds, min(seconds, 1.0))
     began = time.monotonic()
+    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds, min(seconds, 1.0))
     try:
         yield
     finally:
@@ -192,7 +196,7 @@ def main(argv: list[str]) -> int:
         type=float,
         default=LIMIT,
         metavar="S",
-        help=f"time limit of each seed in seconds (default {LIMIT:g})",
+        help=f"CPU time limit of each seed in seconds (default {LIMIT:g})",
     )
     parser.add_argument("--both", action="store_true", help="run every seed with both executors, and compare")
     parser.add_argument("--alone", action="store_true", help="run every seed with the engine")
