@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -171,21 +172,45 @@ def test_programs_take_their_packets_again_once_a_fault_is_over(nic: Path, event
         assert_taken_again(nic, side)
 
 
-def test_programs_take_their_packets_again_once_nobody_watches(nic: Path) -> None:
+def test_programs_keep_their_packets_while_a_tool_watches(nic: Path) -> None:
+    """It sees them by the rings of captures: each packet at both ends, and each operation with its end."""
+    since = 0
+
     def watch() -> list[Any]:
-        found: list[Any] = ask(nic, "rnic0", "tap it 0 1")["events"]
-        return found
+        nonlocal since
+        answer = ask(nic, "rnic0", f"tap it {since} 1")
+        since = answer["next"]
+        return list(answer["events"])
 
     with opened(nic, 91, events=False, timeout=PATIENT) as (side, _):
-        assert until(lambda: watch() is not None and all(row["served"] for row in slots(nic)))
+        watch()
+        side.send(8)  # the ring is in use from here on at the latest
+        assert side.receive() == 8
+        assert until(watch)
+        watch()
+        seen: list[Any] = []
+        for size in (9, 5000):
+            side.send(size)
+            assert side.receive() == size
 
-        def seen() -> list[Any]:
-            side.send(8)
-            assert side.receive() == 8
-            return watch()
+        def of(stage: str) -> dict[tuple[int, int], Any]:
+            return {(event[3], event[4]["index"]): event for event in seen if event[2] == stage}
 
-        assert until(seen)
-        assert_taken_again(nic, side)  # nobody has asked for 5 s
+        def both_have_ended() -> bool:
+            seen.extend(watch())
+            began = {which for which, event in of("fetched").items() if event[4]["bytes"] in (9, 5000)}
+            return len(began) == 4 and began <= of("completed").keys()
+
+        assert until(both_have_ended)
+        assert_taken_again(nic, side)
+    for which, event in of("fetched").items():
+        assert 0 < of("completed")[which][1] - event[1] < 1_000_000_000
+    names = "opcode", "psn", "src", "dst", "dqpn"
+    sent, received = (
+        Counter(tuple(event[4][name] for name in names) for event in seen if event[2] == stage)
+        for stage in ("sent", "received")
+    )
+    assert sent == received
 
 
 def assert_taken_again(nic: Path, side: Side) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from io import FileIO
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
 
 from rnic.link.pcap import PcapngWriter, packet_block
 from rnic.spec.twins import compiled_twin
@@ -57,6 +57,19 @@ class Burst(NamedTuple):
     """Traffic class, hop limit and flow label."""
 
 
+class Follower(Protocol):
+    """Gets the packets of a recording, too."""
+
+    snap: int
+    """Maximum number of bytes of a packet that it wants, from the BTH on."""
+
+    def write_blocks(self, blocks: Buffer, packets: int) -> None:
+        """Take the blocks of some packets."""
+
+    def left_out(self, packets: int) -> None:
+        """Note packets that are missing."""
+
+
 class Recording:
     """A pcapng file of whole packets, with IP headers made from their flows.
 
@@ -87,8 +100,8 @@ class Recording:
         self.waits = waits
         self.collects = False
         """True if packets wait for :meth:`take`, to be merged with those of programs."""
-        self.followers: list[Recording] = []
-        """Recordings that get the same packets from now on, cut as this one's."""
+        self.followers: list[Follower] = []
+        """Others that get the same packets from now on, cut as this one's."""
         self.of_program: Callable[[int], Recording] | None = None
         """Makes the recording of a program, by its PID, if each has its own."""
         self._counters = counters
@@ -113,6 +126,13 @@ class Recording:
     def active(self) -> bool:
         """True while the file still takes packets, or a follower does."""
         return self._writer is not None or bool(self.followers)
+
+    def adapt_snap(self) -> bool:
+        """Without a file keep no more of packets than followers want; return whether that changes anything."""
+        if self._file is not None:
+            return False
+        before, self.snap = self.snap, max([follower.snap for follower in self.followers], default=SNAP_MAX)
+        return self.snap != before
 
     def write(self, data: bytes) -> None:
         """Write to the file without waiting: in the end all of the data or nothing.
@@ -264,6 +284,7 @@ class Recording:
     def write_blocks(self, blocks: Buffer | None, packets: int) -> None:
         """Write the blocks of some packets, all or none; ``None`` for those that wait for :meth:`flush`."""
         for follower in tuple(self.followers):
+            assert blocks is not None
             follower.write_blocks(blocks, packets)
         if self._writer is None:
             return
@@ -313,4 +334,4 @@ def path_ethernet(flow: Flow) -> Ethernet:
     )
 
 
-__all__ = ["SNAP_MAX", "Burst", "Reason", "Recording", "path_ethernet"]
+__all__ = ["SNAP_MAX", "Burst", "Follower", "Reason", "Recording", "path_ethernet"]

@@ -7,10 +7,12 @@ import errno
 import os
 import socket
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 from rnic.device.inspect import look
+from rnic.device.queue_pair import DeviceQp
 from rnic.engine import use
 from rnic.link import steering
 from rnic.link.base import Link, LinkError, format_address
@@ -26,6 +28,7 @@ from rnic.nic_process.bypass_slot import LOG_QPS, BypassSlot
 from rnic.nic_process.capture_rings import DeviceCaptures
 from rnic.nic_process.descriptor import Descriptor
 from rnic.nic_process.fault_page import FaultPage
+from rnic.nic_process.program_watch import ProgramWatch
 from rnic.nic_process.shm_loopback import RingPair, ShmLoopback
 from rnic.nic_process.slot_counters import add
 from rnic.runtime.faults import DeviceFaults
@@ -81,6 +84,8 @@ class BypassPrograms:
         """Gets the packets of all programs while it is active; without ``--capture``, only while programs read them."""
         self.captures = DeviceCaptures(self.recording)
         """The rings by which programs pass their packets to the recorder."""
+        self._watch: ProgramWatch | None = None
+        """While tools watch: passes the packets of slots to the device's tap."""
         self._port_held = False
         self._repair_at_ns = 0
         self.refused = ""
@@ -343,6 +348,26 @@ class BypassPrograms:
             "handed_on": self.forwarded,
             "budget": None if self.budget is None else self.budget.view(),
         }
+
+    def watch(self, tap: Tap) -> None:
+        """Pass the packets of slots to the device's tap from now on, as long as it has sessions; pass those so far."""
+
+        def leave(watch: ProgramWatch) -> None:
+            self.recording.followers.remove(watch)
+            self._watch = None
+            self.captures.update()
+
+        self.captures.drain()
+        if self._watch is None and self.slots:
+            address = self._main.link.address
+            self._watch = ProgramWatch(tap, address, self._qps, leave)
+            self.recording.followers.append(self._watch)
+            self.captures.update()
+
+    def _qps(self) -> Iterator[tuple[int, DeviceQp]]:
+        """Yield the queue pairs of all slots with their numbers."""
+        for slot in self.slots.values():
+            yield from slot.runtime.nic.qps.items()
 
     def inspect(self, what: str) -> dict[str, Any] | None:
         """Return :func:`rnic.device.inspect.look` for the device and its slots, holding the arena of each.

@@ -72,11 +72,12 @@ class CaptureRing:
         """The path of a record's packets and their headers, by its fields."""
         self._bytes = memoryview(self._page)
         self._words = self._bytes[:AT].cast("Q")
-        self._words[_WAITS], self._words[_SNAP] = int(waits), recording.snap
+        self._words[_WAITS] = int(waits)
         self.update()
 
     def update(self) -> None:
         """Have the program pass its packets, or stop, as the recording wants."""
+        self._words[_SNAP] = self._recording.snap
         self._words[_RECORDS] = int(self._recording.active)
 
     def take(self, records: _recording.Records, before_ns: int = _NEVER) -> None:
@@ -210,7 +211,12 @@ class CaptureRings:
         return max(0, self._due_ns - now_ns)
 
     def update(self) -> None:
-        """Have programs pass their packets from now on, or stop, as the recording wants."""
+        """Have programs pass their packets from now on, or stop, as the recording wants.
+
+        With another snap length, packets that are passed at this moment are lost.
+        """
+        if self.recording.adapt_snap() and self._records is not None:
+            self._records = self.recording.records()
         for ring in self._rings.values():
             ring.update()
 

@@ -431,9 +431,8 @@ class Handlers:
         if what.startswith(TAP):
             self._devices.take_over(device.runtime.nic.config.name)
             tap = device.runtime.tap()
+            device.bypass.watch(tap)
             answer = tap.answer(what.removeprefix(TAP))
-            for slot in device.bypass.slots.values():
-                slot.runtime.tap().follow(tap)
             return self._reply_json(client, answer, out)
         if what.startswith(attach.INFO_WHY):
             config, number = device.runtime.nic.config, what.removeprefix(attach.INFO_WHY)

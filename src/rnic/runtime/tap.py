@@ -205,12 +205,6 @@ class Tap(Middleware):
             "events": events,
         }
 
-    def follow(self, device: Tap) -> None:
-        """Add the events of this tap, of a slot, to the sessions of the device's tap."""
-        self.sessions = device.sessions
-        if self.sessions:
-            self._attach()
-
     def _attach(self) -> None:
         if not self.enabled:
             self.enabled = True
@@ -277,15 +271,21 @@ class Tap(Middleware):
         row = OPCODES[data[0]] if len(data) >= _BTH else None
         if row is None or len(data) < row.header_bytes:
             return
-        dqpn, psn = int.from_bytes(data[5:8], "big"), int.from_bytes(data[9:12], "big")
-        sent = stage == "sent"
-        if not sent:
+        dqpn = int.from_bytes(data[5:8], "big")
+        if stage != "sent":
             qpn = dqpn
         elif row.deth:
             qpn = int.from_bytes(data[_SOURCE_QP], "big")
         else:
             qpn = self._own(flow.dst, dqpn, now_ns)
-        asked = "tx" if sent is row.request else "rx"
+        self.note(now_ns, stage, qpn, row, data, len(data), flow.src, flow.dst)
+
+    def note(
+        self, now_ns: int, stage: str, qpn: int, row: OpcodeRow, data: memoryview, length: int, src: bytes, dst: bytes
+    ) -> None:
+        """Note a packet of a queue pair, ``sent`` or ``received``: ``data`` are its headers, from the BTH on."""
+        dqpn, psn = int.from_bytes(data[5:8], "big"), int.from_bytes(data[9:12], "big")
+        asked = "tx" if (stage == "sent") is row.request else "rx"
         fields: dict[str, Any] | None = None
         for session in self.sessions.values():
             if session.wants(qpn) and session.keeps(asked, qpn, row, psn):
@@ -293,14 +293,29 @@ class Tap(Middleware):
                     fields = {
                         "opcode": row.name,
                         "psn": psn,
-                        "bytes": len(data),
+                        "bytes": length,
                         "dqpn": dqpn,
-                        "src": format_address(flow.src),
-                        "dst": format_address(flow.dst),
+                        "src": format_address(src),
+                        "dst": format_address(dst),
                     }
                     if row.aeth:
                         fields["syndrome"] = data[_BTH]
                 session.add(now_ns, stage, qpn, fields)
+
+    def note_operation(self, now_ns: int, stage: str, qpn: int, psn: int, fields: dict[str, Any]) -> None:
+        """Note that an operation was ``fetched`` or ``completed``; ``psn`` is that of its first packet."""
+        for session in self.sessions.values():
+            if session.wants(qpn) and (session.sample == 1 or session.chosen(psn)):
+                session.add(now_ns, stage, qpn, fields)
+
+    def clock(self) -> int:
+        """Return the runtime's time in nanoseconds."""
+        return self._runtime.clock()
+
+    def is_watched(self, now_ns: int) -> bool:
+        """Return whether any session is left."""
+        self._expire(now_ns)
+        return bool(self.sessions)
 
     def _own(self, peer: bytes, dqpn: int, now_ns: int) -> int:
         """Return the local queue pair that sends to this one of the peer's; 0 if unknown."""
