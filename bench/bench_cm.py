@@ -2,9 +2,9 @@
 
 The guest is that of `./dev interop` (root). This Python and rnic are copied into it, so that both run the same program
 on the same processor. Without hardware virtualization the guest is much slower than the machine, so only the ratio
-counts. A third row is rnic on this machine, and a fourth the time from an RTU on the wire to ESTABLISHED in a server's
-program there (``established.c``), which ``--here`` measures alone. The floor is half the rate of Soft-RoCE; a missed floor is printed but does
-not fail the run. Exit status 77 if this machine cannot run the guest.
+counts. A third row is rnic on this machine. A fourth is the time from an RTU on the wire to ESTABLISHED in a server's
+program there (``established.c``), which ``--here`` measures alone. The floor is half the rate of Soft-RoCE; a missed
+floor is printed but does not fail the run. Exit status 77 if this machine cannot run the guest.
 """
 
 from __future__ import annotations

@@ -3,12 +3,13 @@
  * Rank 0 then prints how many bytes the devices' counters report as sent. Exit status 1: data was wrong, or fewer bytes
  * went over the device than the ring alone moves.
  */
-#include <dirent.h>
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "device_bytes.h"
 
 enum { RING_WORDS = 1 << 16, ROUNDS = 3, LOOK_US = 100000, MOST_LOOKS = 200 };
 
@@ -20,36 +21,6 @@ static void expect(int good, const char *what, int rank)
 		return;
 	printf("rank %d: %s: wrong data\n", rank, what);
 	wrong = 1;
-}
-
-/* Return a counter of a device, 0 if it has none of that name. */
-static unsigned long long counter(const char *device, const char *name)
-{
-	char path[512];
-	unsigned long long value = 0;
-	FILE *file;
-
-	snprintf(path, sizeof path, "/sys/class/infiniband/%s/ports/1/%s", device, name);
-	file = fopen(path, "r");
-	if (file && fscanf(file, "%llu", &value) != 1)
-		value = 0;
-	if (file)
-		fclose(file);
-	return value;
-}
-
-/* Return the bytes sent by all devices so far, by sysfs counters, including loopback inside a device. */
-static unsigned long long sent_bytes(void)
-{
-	DIR *devices = opendir("/sys/class/infiniband");
-	unsigned long long sum = 0;
-
-	for (struct dirent *each; devices && (each = readdir(devices));)
-		sum += 4 * counter(each->d_name, "counters/port_xmit_data") +
-		       counter(each->d_name, "hw_counters/shm_bytes");
-	if (devices)
-		closedir(devices);
-	return sum;
 }
 
 static void ring(int rank, int ranks)

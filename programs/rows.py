@@ -131,8 +131,10 @@ def rows() -> Iterator[Row]:
     yield Row("rdma", ("resource",), kind="alone", said="qp 0")
     yield from _ucx()
     yield from _mpi()
+    yield from _shmem()
     yield from _connection_manager()
     yield from _rsockets()
+    yield from _storage()
     yield from _libfabric()
     yield Row("ib_write_bw", ("--use_cuda=0",), kind="refused", refused="use_cuda")
     for what in ("timestamps", "null_mr", "groups", "dmabuf", "state"):
@@ -244,6 +246,12 @@ def _mpi() -> Iterator[Row]:
         yield Row("mpirun.openmpi", (*MTL_OFI, "-np", ranks), kind="mpi", env=MPI_ENV, tap=True, short=short)
 
 
+def _shmem() -> Iterator[Row]:
+    """Yield OpenSHMEM, with checked data and counters as for MPI."""
+    words = (*_RANKS, "--mca", "spml", "ucx", "--mca", "osc", "ucx", "-np", "2")
+    yield Row("oshrun", words, kind="mpi", env=MPI_ENV, note="OpenSHMEM over UCX", short=False)
+
+
 def _cm(program: str, *options: str, ends: tuple[tuple[str, ...], tuple[str, ...]], **more: object) -> Row:
     return Row(program, options, kind="cm", ends=ends, **more)  # type: ignore[arg-type]
 
@@ -289,3 +297,22 @@ def _rsockets() -> Iterator[Row]:
     serve = ("-m", "http.server", "--bind", "SERVER", "8123", "--directory", str(HERE))
     fetch = (str(HERE / "fetch.py"), "SERVER", "8123", OWN_FILE)
     yield _cm("python3", ends=(serve, fetch), stays=True, sockets=True, note="`http.server` and `urllib`, `--sockets`")
+    get = ("-sS", "-o", "COPY", "http://SERVER:8123/rows.py")
+    yield _cm("python3", ends=(serve, get), peer=("curl",), stays=True, sockets=True, note="and `curl`, `--sockets`")
+    pipe = (("TCP-LISTEN:8124,bind=SERVER,reuseaddr", "OPEN:COPY,creat"), (f"FILE:{OWN_FILE}", "TCP:SERVER:8124"))
+    yield _cm("socat", "-u", ends=pipe, sockets=True, note="`--sockets`")
+
+
+def _storage() -> Iterator[Row]:
+    """Yield programs that move blocks: fio's RDMA engine, and DAPL's own test.
+
+    fio asks for no RNR retries: with SENDs its server needs more receives than the client has requests.
+    """
+    fio = ("--name=rnic", "--ioengine=rdma", "--hostname=SERVER", "--port=9555", "--bs=4k", "--size=1m")
+    for verb, depth in (("write", 16), ("read", 16), ("send", 8)):
+        ends = (("--rw=read", f"--iodepth={8 * depth}"), ("--rw=write", f"--iodepth={depth}"))
+        yield _cm("fio", *fio, f"--verb={verb}", ends=ends, short=verb == "write")
+    dat = {"DAT_OVERRIDE": str(HERE / "dat.conf"), "DAPL_SCM_NETDEV": "lo"}
+    moves = ("client", "SR", "4096", "server", "SR", "4096", "client", "RW", "4096", "server", "RR", "4096")
+    ask = ("-T", "T", "-s", "127.0.0.1", "-D", "rnic1", "-i", "20", "-t", "1", "-w", "1", "-V", *moves)
+    yield _cm("dapltest", ends=(("-T", "S", "-D", "rnic0"), ask), stays=True, env=dat, short=False)

@@ -30,6 +30,7 @@ from pathlib import Path
 
 import recipes
 import suite
+import trees
 import ucx_tests
 from ends import End, StuckError, end_nic_process, last_line, last_packets, wait_all
 from rich.console import Console
@@ -51,6 +52,7 @@ QPERF_TRIES = 3
 RACED = "qperf's server told its port before it listened there, and was too late: run once more"
 """Result of an attempt that says nothing: the connection was rejected since no program listened yet."""
 UDPONG_PORT = 7_174
+DAPLTEST_PORT = 63_000
 _HOSTS = 250
 """Addresses per network; each row has its own."""
 UNAVAILABLE = 77
@@ -68,6 +70,11 @@ OTHER_PACKAGES = {
     "fi_info": "libfabric-bin",
     "fi_pingpong": "libfabric-bin",
     "verbs_check": "gcc libc6-dev libibverbs-dev",
+    "curl": "curl",
+    "dapltest": "dapl2-utils",
+    "fio": "fio",
+    "oshrun": "openmpi-bin libopenmpi-dev",
+    "socat": "socat",
     "mpirun.mpich": "mpich libmpich-dev",
     "mpirun.openmpi": "openmpi-bin libopenmpi-dev",
 }
@@ -78,7 +85,7 @@ WHEELS = {
     "pypi_nixl.py": ("nixl", "--no-deps nixl nixl-cu12"),
 }
 """Third-party modules of the scripts here, and their pip packages."""
-MPI_CHECK = HERE / "mpi_check.c"
+MPI_CHECK, SHMEM_CHECK = HERE / "mpi_check.c", HERE / "shmem_check.c"
 VERBS_CHECK = HERE / "verbs_check.c"
 VERBS_HEADER = Path("/usr/include/infiniband/verbs.h")
 _RECORDED = ("namespace", "recipe")
@@ -100,6 +107,7 @@ class Bench:
         bypass: programs run the engine themselves. Then only rows with faults, which use the NIC process, are
         captured; packets are counted by the device.
         shm: with ``bypass``, both ends of a row are on one device, and must use rings if they can.
+        tree: the programs are those of another distribution.
     """
 
     def __init__(
@@ -110,8 +118,10 @@ class Bench:
         cache: Path,
         bypass: bool = False,
         shm: bool = False,
+        tree: trees.Tree | None = None,
     ) -> None:
         self.captures = captures
+        self.tree = tree
         self.timeout = timeout
         self.bypass = bypass
         kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -148,7 +158,7 @@ class Bench:
         with tempfile.TemporaryDirectory(prefix="rnic-run-", ignore_cleanup_errors=True) as name:
             env = {**self._env, **row.env, "RNIC_RUNTIME_DIR": name}
             try:
-                result = Run(row, number, env, None if self.counts(row) else capture, self.timeout).result()
+                result = Run(row, number, env, None if self.counts(row) else capture, self.timeout, self.tree).result()
                 row.packets = _counted(Path(name)) if self.counts(row) else 0
                 if self.shm and row.rings and result == "ok" and not _counted(Path(name), "shm_packets"):
                     result = "no packet used a ring"
@@ -164,7 +174,9 @@ class Bench:
         return result
 
     def _missing(self, row: Row) -> str:
-        if row.kind == "pyverbs":
+        if self.tree is not None:
+            why = self._missing_in(self.tree, row)
+        elif row.kind == "pyverbs":
             why = suite.missing()
         elif row.kind == "recipe":
             why = recipes.missing(row.options[0])
@@ -174,6 +186,8 @@ class Bench:
             why = f"a PyPI package is not installed: pip install {WHEELS[row.program][1]}"
         else:
             wanted = "ibv_rc_pingpong" if row.kind == "consumer-pair" else row.program
+            if row.kind == "cm" and row.peer:
+                wanted = row.peer[0]
             if row.kind == "mpi" and shutil.which(row.program) is not None:
                 wanted = row.program.replace("run", "cc")
             if row.kind == "built":
@@ -181,12 +195,21 @@ class Bench:
                 if not VERBS_HEADER.exists():
                     return f"{LEFT_OUT}: {VERBS_HEADER} is not installed: apt-get install libibverbs-dev"
             found = row.kind == "consumer" or shutil.which(wanted, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
-            packages = OTHER_PACKAGES.get(row.program, PACKAGES)
+            packages = OTHER_PACKAGES.get(wanted if row.kind == "cm" else row.program, PACKAGES)
             why = None if found else f"{wanted} is not installed: apt-get install {packages}"
         apart = row.tap or row.kind == "namespace" or (row.kind == "recipe" and row.options[0] not in recipes.MACHINE)
         if not why and apart and subprocess.run(["unshare", "-rn", "true"], check=False).returncode:
             why = "this user may not create network namespaces"
         return f"{LEFT_OUT}: {why}" if why else ""
+
+    @staticmethod
+    def _missing_in(tree: trees.Tree, row: Row) -> str | None:
+        """Return why a row cannot run with a distribution's programs, or ``None``."""
+        if row.kind not in trees.KINDS or row.sockets:
+            return f"not a program of {tree.suite}"
+        if row.kind == "pyverbs":
+            return None if tree.tests is not None else f"{tree.suite} ships no tests of pyverbs"
+        return None if tree.find(row.program) is not None else f"{tree.suite} has no {row.program}"
 
 
 @dataclass
@@ -198,6 +221,7 @@ class Run:
     env: dict[str, str]
     capture: Path | None
     timeout: float
+    tree: trees.Tree | None = None
 
     def result(self) -> str:
         """Return the result."""
@@ -239,7 +263,10 @@ class Run:
             options += self._recorded()
             options += ["--faults", self.row.faults] if self.row.faults else []
         options += ["--sockets"] if self.row.sockets else []
-        return [*RNIC, "exec", *options, "--", *program]
+        return [*RNIC, "exec", *options, "--", *self._of_tree(*program)]
+
+    def _of_tree(self, *program: str) -> list[str]:
+        return list(program) if self.tree is None else self.tree.command(program, self.env["RNIC_LIBRARIES"])
 
     def _recorded(self) -> list[str]:
         return [] if self.capture is None else ["--capture", str(self.capture)]
@@ -317,7 +344,8 @@ class Run:
                     break
                 self.row.notes.append(RACED)
                 result = self._with_manager(copy)
-            if result == "ok" and self.row.program == "rcopy" and copy.read_bytes() != Path(OWN_FILE).read_bytes():
+            copied = result == "ok" and any("COPY" in word for end in self.row.ends for word in end)
+            if copied and copy.read_bytes() != Path(OWN_FILE).read_bytes():
                 return "the copy differs from the original"
         return result
 
@@ -325,10 +353,16 @@ class Run:
         row = self.row
         names = {"SERVER": self._address(0), "CLIENT": self._address(1), "SERVER:COPY": f"{self._address(0)}:{copy}"}
         names["SERVER:GUID"] = f"0x0000ffff{int(ip_address(self._address(0))):08x}"
-        ends = [[names.get(word, word) for word in end] for end in row.ends]
-        with self._start("server", self._exec(row.program, *row.options, *ends[0])) as first:
+        names["COPY"] = str(copy)
+
+        def named(word: str) -> str:
+            """Put this row's address in place of SERVER, and its file in place of COPY."""
+            return names.get(word) or word.replace("SERVER", names["SERVER"]).replace("COPY", names["COPY"])
+
+        ends, shared = [[named(word) for word in end] for end in row.ends], [named(word) for word in row.options]
+        with self._start("server", self._exec(row.program, *shared, *ends[0])) as first:
             self._wait_services(first.process)
-            command = self._exec(*(row.peer or (row.program,)), *row.options, *ends[1], end=1)
+            command = self._exec(*(row.peer or (row.program,)), *shared, *ends[1], end=1)
             with self._start("client", command) as second:
                 if row.stays:
                     self._wait([second])
@@ -343,6 +377,9 @@ class Run:
         if self.row.program == "qperf":
             _wait_listening(QPERF_PORT, server)
             return
+        if self.row.program == "dapltest":
+            _wait_listening(DAPLTEST_PORT, server)
+            return
         if self.row.program == "udpong":
             _wait_listening(UDPONG_PORT, server, ("udp", "udp6"), "07")
             return
@@ -356,7 +393,9 @@ class Run:
             time.sleep(0.025)
 
     def _in_namespace(self) -> str:
-        status, text = self._done(["unshare", "-rn", *self._inside(), self.row.program, *self.row.options])
+        status, text = self._done(
+            ["unshare", "-rn", *self._inside(), *self._of_tree(self.row.program, *self.row.options)]
+        )
         return last_line(text) if status else "ok"
 
     def _inside(self, *words: str) -> list[str]:
@@ -401,9 +440,12 @@ class Run:
 
     def _pyverbs(self) -> str:
         with tempfile.TemporaryDirectory(prefix="rnic-pyverbs-") as name:
-            suite.unpack(Path(name), self._address(0))
+            shipped = suite.SHIPPED if self.tree is None else self.tree.tests
+            suite.unpack(Path(name), self._address(0), shipped or suite.SHIPPED)
             path = f"PATH={name}/bin:{os.environ['PATH']}"
-            clean = ("env", "-u", "PYTHONPATH", path, "/usr/bin/python3", *self.row.options, "--dev", "rnic0")
+            home = () if self.tree is None else (f"PYTHONHOME={self.tree.root / 'usr'}",)
+            python = self._of_tree("/usr/bin/python3", *self.row.options, "--dev", "rnic0")
+            clean = ("env", "-u", "PYTHONPATH", path, *home, *python)
             status, text = self._done(self._exec(*clean), 10 * self.timeout, name)
         part = set(suite.CONNECTIONS) <= set(self.row.options)
         result, self.row.notes = suite.verdict(text, status, suite.LEAST_CONNECTIONS if part else suite.LEAST)
@@ -414,7 +456,8 @@ class Run:
         with tempfile.TemporaryDirectory(prefix="rnic-mpi-") as name:
             check = Path(name, "mpi_check")
             compiler = self.row.program.replace("run", "cc")
-            built = self._done([compiler, "-O1", str(MPI_CHECK), "-o", str(check)])
+            source = SHMEM_CHECK if compiler == "oshcc" else MPI_CHECK
+            built = self._done([compiler, "-O1", str(source), "-o", str(check)])
             if built[0]:
                 return f"{compiler}: {last_line(built[1])}"
             ranks = [self.row.program, *self.row.options, str(check)]
@@ -600,6 +643,40 @@ def repeat(options: argparse.Namespace, bench: Bench) -> int:
     return 1 if failures else 0
 
 
+def columns(options: argparse.Namespace, libraries: Path, captures: Path, cache: Path) -> int:
+    """Run the rows with each distribution's own programs, and print a table with one column for each."""
+    found: dict[str, list[Row]] = {}
+    for name in options.distribution:
+        try:
+            tree = trees.ready(name)
+        except RuntimeError as error:
+            print(f"programs: {name}: left out: {error}", file=sys.stderr)
+            continue
+        (captures / name).mkdir(exist_ok=True)
+        bench = Bench(libraries, captures / name, options.timeout, cache, options.bypass, options.shm, tree)
+        found[tree.describe()] = run_list(choose(options), bench, options.jobs)
+    if not found:
+        return UNAVAILABLE
+    kept = [
+        rows for rows in zip(*found.values(), strict=True) if any(not row.result.startswith(LEFT_OUT) for row in rows)
+    ]
+    if options.json:
+        print(json.dumps({name: [asdict(row) for row in done] for name, done in found.items()}))
+    else:
+        print("| program | options |", " | ".join(found), "|")
+        print("|---|---|" + "---|" * len(found))
+        for rows in kept:
+            first = rows[0]
+            words = " ".join((f"`{' '.join(first.options)}`" if first.options else "", first.note)).strip()
+            cells = (verdict(row).replace("|", "/") for row in rows)
+            print(f"| `{first.program}` | {words} |", " | ".join(cells), "|")
+        print(*(f"{name}: {totals(done)}" for name, done in found.items()), sep="\n")
+    done = [row for each in found.values() for row in each]
+    if not all(row.good for row in done):
+        return 1
+    return 0 if any(row.result == "ok" for row in done) else UNAVAILABLE
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the rows."""
     parser = argparse.ArgumentParser(prog="./dev programs", description=__doc__)
@@ -608,6 +685,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--bypass", action="store_true", help="programs run the data path themselves")
     parser.add_argument("--shm", action="store_true", help="with --bypass: both ends on one device, using rings")
     parser.add_argument("--only", metavar="TEXT", help="only rows whose title contains TEXT")
+    parser.add_argument(
+        "--distribution",
+        metavar="SUITE",
+        action="append",
+        default=[],
+        help="programs of another distribution (trixie, sid), from its own tree; repeat it for a column of each",
+    )
     parser.add_argument("--list", action="store_true", help="print the rows and exit")
     parser.add_argument("--captures", type=Path, default=Path("captures"), help="directory for captures")
     parser.add_argument("--timeout", type=float, default=60.0, help="time limit of a program in seconds (60)")
@@ -633,6 +717,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"programs: {error}", file=sys.stderr)
         return UNAVAILABLE
     with tempfile.TemporaryDirectory(prefix="rnic-bytecode-") as name:
+        if options.distribution:
+            return columns(options, libraries, captures, Path(name))
         bench = Bench(libraries, captures, options.timeout, Path(name), options.bypass, options.shm)
         if options.repeat is not None:
             return repeat(options, bench)

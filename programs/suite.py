@@ -30,8 +30,8 @@ SKIPS = {
 """Allowed reasons for skipping a case, and the suite's texts for each."""
 
 
-def unpack(target: Path, address: str) -> None:
-    """Unpack the suite, which is shipped as gzipped files, as a package ``tests`` in ``target``.
+def unpack(target: Path, address: str, shipped: Path = SHIPPED) -> None:
+    """Unpack the suite, which is shipped in a directory as gzipped files, as a package ``tests`` in ``target``.
 
     ``target/bin/ip`` replaces the system's: the suite uses the first address of the device's interface, which on the
     loopback interface need not be the device's.
@@ -43,7 +43,7 @@ def unpack(target: Path, address: str) -> None:
     ip.chmod(0o755)
     tests = target / "tests"
     tests.mkdir()
-    for path in SHIPPED.iterdir():
+    for path in shipped.iterdir():
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         (tests / path.name.removesuffix(".gz")).write_bytes(data)
 

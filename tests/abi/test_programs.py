@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import re
 import shutil
 import signal
@@ -44,13 +45,14 @@ def test_list_holds_every_program_and_way(runner: ModuleType) -> None:
     verbs = {f"ib_{verb}_{figure}" for verb in ("write", "read", "send", "atomic") for figure in ("bw", "lat")}
     pingpongs = {f"ibv_{name}_pingpong" for name in ("rc", "uc", "ud", "srq", "xsrq")}
     others = {"ibv_devices", "ibv_devinfo", "ibv_asyncwatch", "pyverbs", *runner.WHEELS, *runner.OTHER_PACKAGES}
-    others |= {"recipe", "gtest"}
-    managed = {"rping", "ucmatose", "udaddy", "mckey", "cmtime", "rdma_server", "qperf"}
-    sockets = {"rstream", "riostream", "rcopy", "udpong", "python3"}
+    others = (others | {"recipe", "gtest"}) - {"curl"}
+    managed = {"rping", "ucmatose", "udaddy", "mckey", "cmtime", "rdma_server", "qperf", "ibping", "fio", "dapltest"}
+    sockets = {"rstream", "riostream", "rcopy", "udpong", "python3", "socat"}
     assert {row.program for row in rows} == verbs | pingpongs | others | managed | sockets
     by_cm = {row.program for row in rows if row.kind == "cm"}
     assert by_cm == managed | sockets | {row.program for row in rows if "-R" in row.options}
-    assert {row.program for row in rows if row.sockets} == {"python3"}
+    assert {row.program for row in rows if row.sockets} == {"python3", "socat"}
+    assert {row.peer for row in rows if row.sockets} == {(), ("curl",)}
     for name in ("rc", "uc", "ud", "srq"):
         mine = [row for row in rows if row.program == f"ibv_{name}_pingpong"]
         assert {"-e" in row.options for row in mine} == {True, False}, name
@@ -74,8 +76,50 @@ def test_list_holds_every_program_and_way(runner: ModuleType) -> None:
         assert {row.options[-1] for row in rows if row.program == name} == {"2", "4"}
     assert {row.tap for row in rows if row.program == "mpirun.openmpi"} == {True, False}
     assert len([row for row in rows if row.kind == "built"]) == 5
-    assert {row.refused for row in rows if row.kind == "refused"} == {"use_cuda"}
+    assert {row.refused for row in rows if row.kind == "refused"} == {"use_cuda", "Protocol not supported"}
     assert sum(row.short for row in rows) > 60
+
+
+@pytest.fixture
+def tree(runner: ModuleType, tmp_path: Path) -> Any:
+    """A distribution's tree with one program."""
+    libraries = tmp_path / "usr/lib" / f"{platform.machine()}-linux-gnu"
+    for path in (libraries / runner.trees._LOADER, libraries / "libibverbs.so.1.15.65.0", tmp_path / "usr/bin/rping"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (libraries / "libibverbs.so.1").symlink_to("libibverbs.so.1.15.65.0")
+    return runner.trees.Tree("sid", tmp_path)
+
+
+def test_a_distributions_programs_run_by_its_own_loader_on_our_libraries(tree: Any, tmp_path: Path) -> None:
+    loader, option, path, program, *rest = tree.command(("rping", "-s"), "/our")
+    assert Path(loader).parent in tree.libraries()
+    assert (option, path.split(":")[0], program, rest) == (
+        "--library-path",
+        "/our",
+        f"{tmp_path}/usr/bin/rping",
+        ["-s"],
+    )
+    assert tree.command(("python3", "a.py"), "/our") == ["python3", "a.py"], "not of the tree"
+    assert tree.describe() == "sid, rdma-core 65"
+
+
+def test_rows_that_a_distribution_cannot_run_say_why(runner: ModuleType, tree: Any) -> None:
+    rows = {row.title: runner.Bench._missing_in(tree, row) for row in runner.rows()}
+    assert rows["rping -V -C 20"] is None
+    assert rows["ibv_devices"] == "sid has no ibv_devices"
+    assert rows["pyverbs tests/run_tests.py -v (Debian's own test suite)"] == "sid ships no tests of pyverbs"
+    assert rows["recipe mpi (the job's own commands)"] == "not a program of sid"
+
+
+def test_a_distribution_that_is_not_to_be_had_is_left_out(
+    runner: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RNIC_TREES", str(tmp_path))
+    monkeypatch.setattr(runner.trees.shutil, "which", lambda name: None)
+    given = runner.argparse.Namespace(distribution=["sid"])
+    assert runner.columns(given, tmp_path, tmp_path, tmp_path) == runner.UNAVAILABLE
+    assert capsys.readouterr().err == "programs: sid: left out: no mmdebstrap: apt-get install mmdebstrap\n"
 
 
 GTEST = """\

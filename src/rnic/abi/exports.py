@@ -115,8 +115,8 @@ UMAD: dict[str, tuple[str, ...]] = {
         umad_addr_dump umad_attribute_str umad_class_str umad_close_port umad_common_mad_status_str umad_debug umad_done
         umad_dump umad_get_ca umad_get_ca_portguids umad_get_cas_names umad_get_fd umad_get_issm_path umad_get_mad
         umad_get_mad_addr umad_get_pkey umad_get_port umad_init umad_method_str umad_open_port umad_poll umad_recv
-        umad_register umad_register2 umad_register_oui umad_release_ca umad_release_port umad_sa_mad_status_str umad_send
-        umad_set_addr umad_set_addr_net umad_set_grh umad_set_pkey umad_size umad_status umad_unregister
+        umad_register umad_register2 umad_register_oui umad_release_ca umad_release_port umad_sa_mad_status_str
+        umad_send umad_set_addr umad_set_addr_net umad_set_grh umad_set_pkey umad_size umad_status umad_unregister
     """),
     "1.1": ("umad_free_ca_device_list", "umad_get_ca_device_list"),
     "1.2": ("umad_sort_ca_device_list",),
