@@ -28,5 +28,5 @@ def parse_address(text: str) -> bytes:
     except ValueError:
         raise LinkError(f"address {text!r} is not an IPv4 or IPv6 address: give one such as 127.0.0.1") from None
     if address.is_unspecified:
-        raise LinkError(f"address {text} is the wildcard: give an address of this machine, since the ICRC covers it")
+        raise LinkError(f"address {text} is a wildcard: give an address of this machine, since the ICRC covers it")
     return address.packed

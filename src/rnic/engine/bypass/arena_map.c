@@ -22,7 +22,7 @@ static int is_known(const uint8_t *qpc)
 	       (state == QP_STATE_RTR || state == QP_STATE_RTS || state == QP_STATE_SQD || state == QP_STATE_SQE);
 }
 
-/* Map a queue pair of the directory; NULL if it is the reference's. */
+/* Map a queue pair of the directory; NULL if the reference must handle it. */
 static struct engine_qp *map_known_qp(struct bypass *bypass, uint64_t index, uint64_t at)
 {
 	uint8_t *arena = bypass->setup.arena;
@@ -57,7 +57,7 @@ void bypass_arena_changed(struct bypass *bypass)
 	if (changes == bypass->device.changes)
 		return;
 	bypass->device.changes = changes;
-	/* options of the sockets, which the NIC process sets as well */
+	/* socket options, which the NIC process may also set */
 	for (uint32_t i = 0; i < bypass->setup.source_port_count; i++) {
 		struct tx_socket *source = &bypass->sources[i];
 		source->tclass = source->hop_limit = source->segment = -1;
@@ -101,7 +101,7 @@ static int is_link_local(const uint8_t *address)
 	return address[0] == 0xFE && (address[1] & 0xC0) == 0x80;
 }
 
-/* Return the socket of a source port, or NULL. The NIC process opens it when it is used first. */
+/* Return the socket of a source port, or NULL. The NIC process opens it on first use. */
 static struct tx_socket *find_source(struct bypass *bypass, uint64_t port)
 {
 	for (uint32_t i = 0; i < bypass->setup.source_port_count; i++) {
@@ -157,7 +157,7 @@ void bypass_set_path(struct bypass *bypass, struct tx_path *path, const struct e
 	}
 }
 
-/* Return whether an address is unicast on a known interface; the reference handles groups. */
+/* Return whether an address is unicast on a known interface; the reference handles multicast. */
 static int is_plain(const struct bypass *bypass, const uint8_t *address, uint32_t bytes)
 {
 	static const uint8_t unspecified[16];
@@ -191,7 +191,7 @@ int bypass_flow_of(const struct bypass *bypass, const uint8_t *name, uint32_t na
 	return 0;
 }
 
-/* Find the path of a queue pair's packets; NULL if it is the link's to find. */
+/* Find the path of a queue pair's packets; NULL if only the link can find it. */
 static const void *find_route(struct bypass *bypass, struct engine_qp *qp, struct tx_path *path)
 {
 	const struct flow *flow = engine_record(&bypass->device.sched, qp->record->path);

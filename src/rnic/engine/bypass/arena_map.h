@@ -5,13 +5,13 @@
 
 #include "bypass/bypass_private.h"
 
-/* A queue pair and everything that its pointers lead to. */
+/* A queue pair and the targets of its pointers. */
 struct mapped_qp {
 	struct engine_qp qp;
 	struct engine_cq send_cq, recv_cq;
 	struct tx_path path;
-	struct destination_cache *destination_cache; /* of one that sends datagrams */
-	struct shm_loopback_path peer_path; /* of one whose peer is a program of the same device */
+	struct destination_cache *destination_cache; /* of a UD queue pair */
+	struct shm_loopback_path peer_path; /* if the peer is a program of the same device */
 };
 
 /* Destinations of recent datagrams. */
@@ -20,13 +20,13 @@ struct destination_cache {
 	struct tx_path paths[ENGINE_DESTINATIONS];
 };
 
-/* Map the queue pairs anew if the arena changed: its last holder may have moved things. */
+/* Map the queue pairs again if the arena changed, since its last holder may have moved records. */
 void bypass_arena_changed(struct bypass *bypass);
-/* Find everything that the pointers of a queue pair lead to. */
+/* Look up the targets of all pointers of a queue pair. */
 void bypass_map_qp(struct bypass *bypass, uint64_t at);
-/* Find the destination of a queue pair's next datagram; 0, or -1 if the NIC process has to. */
+/* Find the destination of a queue pair's next datagram; 0, or -1 if the NIC process must. */
 int bypass_map_destination(struct bypass *bypass, struct mapped_qp *mapped);
-/* Return the interface of a socket's own address if that is of link scope, else 0. */
+/* Return the interface of a socket's local address if that has link scope, else 0. */
 uint32_t bypass_scope_of(int fd);
 /* Set the path of a flow with these fields in its headers. */
 void bypass_set_path(struct bypass *bypass, struct tx_path *path, const struct engine_flow *flow, uint64_t flow_label,

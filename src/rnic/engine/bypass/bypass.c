@@ -26,9 +26,9 @@
  * the setup's `slow`; longer if the progress thread received the message, since it must give the core to the program, */
 #define HOLD_NS 12000u
 #define HOLD_ASLEEP_NS 60000u
-/* and only if the program has sent anything within this time. */
+/* ACKs are only delayed if the program has sent something within this time. */
 #define POST_RECENT_NS 20000000u
-/* Answered messages in a row after which the next answer is expected. */
+/* Consecutive answered messages after which the next answer is expected. */
 #define EXPECT_AFTER_ANSWERS 8u
 /* Message size whose copy takes some microseconds. */
 #define LONG_BYTES 16384u
@@ -56,7 +56,7 @@ size_t bypass_budget_bytes(void)
 	return BUDGET_BYTES;
 }
 
-/* ------------------------------------------------------------------ making */
+/* ------------------------------------------------------------------ creation */
 
 /* Map the memory that packets are made in, and the staging memory of own_process: a file's, which the kernel copies
  * from without a fault. */
@@ -277,7 +277,7 @@ int bypass_join(struct bypass *bypass, const struct bypass_peer *setup)
 {
 	if (!bypass->shm || shm_loopback_join(bypass->shm, setup))
 		return -1;
-	bypass->device.changes = 0; /* queue pairs whose peer belongs to that program find their paths */
+	bypass->device.changes = 0; /* queue pairs with a peer in that program look up their paths */
 	bypass_arena_changed(bypass);
 	return 0;
 }
@@ -305,7 +305,7 @@ static void publish_faults(struct bypass *bypass)
 	faults->full[FAULT_TX] = faults->full[FAULT_RX] = faults->port_down = 0;
 }
 
-/* Publish what C counted. Nothing was counted if no packet came, left or was lost. */
+/* Publish C's counts. Nothing was counted if no packet was received, sent or lost. */
 static void publish_counts(struct bypass *bypass)
 {
 	struct io_poll *round = bypass->round;
@@ -356,7 +356,7 @@ static int owes_single_ack(const struct bypass *bypass)
 	       engine_response_at(qp, 0)->kind == REPLY_ACK && !engine_unsent(record);
 }
 
-/* Return until when that ACK waits for a message of the program, or 0. */
+/* Return the time until which that ACK waits for a message of the program, or 0. */
 static uint64_t hold_deadline(const struct bypass *bypass)
 {
 	if (bypass->received_ns - bypass->posted_ns > POST_RECENT_NS || !owes_single_ack(bypass))

@@ -34,15 +34,15 @@ struct bypass {
 	struct shm_loopback *shm; /* NULL if the program did not enable it */
 	uint8_t *out;
 	pthread_mutex_t mutex; /* among the program's own threads */
-	uint64_t posted_ns, received_ns; /* when the program sent last, and when packets came last */
-	uint64_t hold_ns; /* how long replies to these packets may wait for the program's next message */
-	uint32_t answers_in_row; /* messages of the program, in a row, that were answered before its next one */
-	int answered; /* a message came since the program's last one */
-	int guarded; /* faults are caught: the program's memory is copied without system calls */
+	uint64_t posted_ns, received_ns; /* times of the last send and of the last received packets */
+	uint64_t hold_ns; /* longest wait of replies to these packets for the program's next message */
+	uint32_t answers_in_row; /* consecutive messages of the program that were answered before its next one */
+	int answered; /* a message was received since the program's last one */
+	int guarded; /* faults are caught, so the program's memory is accessed without system calls */
 	int gone; /* the NIC process has gone */
 	int timers_ran; /* deadlines were handled */
 	int took_time; /* bypass_took_time */
-	uint32_t backlog; /* rounds in a row after which more may have arrived, partial ones as POLL_PARTIAL_ROUND */
+	uint32_t backlog; /* consecutive rounds with possibly more input, partial ones counted as POLL_PARTIAL_ROUND */
 };
 
 static inline const struct device *bypass_root(const struct bypass *bypass)

@@ -26,11 +26,11 @@ enum {
 	/* Times `slow` (io/calibrate.h): */
 	/* how long driver_await spins before it sleeps, after SPIN_AFTER_SHORT_WAITS waits that were no longer */
 	SPIN_NS = 50000,
-	ANSWER_WAIT_NS = 50000, /* how long a poll that found only the completion waits for the answer */
+	ANSWER_WAIT_NS = 50000, /* time for which a poll that found only the completion waits for the answer */
 
 	SPIN_AFTER_SHORT_WAITS = 8,
 	SERVED_CHECK_NS = 100000000, /* between two checks of a waiting thread whether to serve its slot */
-	POLLS_WHILE_ARMED = 64, /* a program that goes on polling after it asked for an event does not sleep */
+	POLLS_WHILE_ARMED = 64, /* a program that continues to poll after arming does not sleep */
 };
 
 #define SAME(field, name) _Static_assert(offsetof(struct bypass_punt, field) == ATTACH_PUNT_##name##_AT, #field)
@@ -132,8 +132,8 @@ static uint8_t *map_shared(int fd, size_t bytes, int access)
 
 	if (base == MAP_FAILED)
 		return NULL;
-	madvise(base, bytes, MADV_DONTFORK); /* a child must not use it */
-	madvise(base, bytes, MADV_DONTDUMP); /* it is long and mostly a hole, whose pages a core dump would make */
+	madvise(base, bytes, MADV_DONTFORK); /* a forked child must not use it */
+	madvise(base, bytes, MADV_DONTDUMP); /* it is large and sparse: a core dump would allocate its pages */
 	return base;
 }
 
@@ -258,16 +258,16 @@ void driver_close(struct bypass_driver *driver)
 
 /* ---- messages */
 
-/* Take the lock for a message for which the NIC process works on the arena. */
+/* Take the lock for a message during which the NIC process works on the arena. */
 static void lend_arena(struct bypass_driver *driver)
 {
-	fault_guard_refresh(); /* programs install handlers while they set up, when they send such messages, too */
+	fault_guard_refresh(); /* programs install handlers during setup, which is also when they send such messages */
 	bypass_lock(driver->bypass);
 }
 
 static void take_arena_back(struct bypass_driver *driver)
 {
-	uint64_t deadline = bypass_deadline(driver->bypass); /* the message may have made work */
+	uint64_t deadline = bypass_deadline(driver->bypass); /* the message may have created work */
 
 	atomic_store(&driver->engine_due_ns, deadline);
 	bypass_unlock(driver->bypass);
@@ -368,7 +368,7 @@ void driver_join(struct bypass_driver *driver, uint32_t number)
 	free(reply);
 }
 
-/* ---- what posts and polls */
+/* ---- posting and polling */
 
 int driver_ring(struct bypass_driver *driver, uint32_t number, uint32_t block)
 {
@@ -421,7 +421,7 @@ int driver_poll(struct bypass_driver *driver)
 	do {
 		uint64_t began = now;
 
-		/* nor wait for the lock while the NIC process serves the slot */
+		/* do not wait for the lock while the NIC process serves the slot */
 		if (bypass_is_served_elsewhere(driver->bypass) || bypass_try(driver->bypass))
 			return did;
 		if (!bypass_is_served_elsewhere(driver->bypass))
@@ -429,7 +429,7 @@ int driver_poll(struct bypass_driver *driver)
 		expects = did && !armed && bypass_expects_reply(driver->bypass);
 		if (bypass_took_time(driver->bypass) || expects)
 			now = clock_approximate_now();
-		if (did && !armed) /* a round of long messages takes longer than a program needs to come back */
+		if (did && !armed) /* a round of long messages takes longer than a program needs to poll again */
 			driver_note_polled(driver, began, now);
 		if (expects && now >= end) {
 			bypass_reply_is_late(driver->bypass);
@@ -472,7 +472,7 @@ void driver_remove_events(struct bypass_driver *driver, struct driver_event_queu
 	take_arena_back(driver);
 }
 
-/* Run the engine until an entry comes or there is nothing to do. Returns when there is something to do. */
+/* Run the engine until an entry arrives or there is nothing to do. Returns the time of the next work. */
 static uint64_t run_engine_for(struct bypass_driver *driver, struct driver_event_queue *events)
 {
 	uint64_t deadline = UINT64_MAX;
@@ -499,10 +499,10 @@ static void end_wait(void *self)
 	atomic_fetch_sub(&driver->waiters, 1);
 	if (atomic_load(&driver->sleep_state) == SLEEP_BACKOFF &&
 	    atomic_load(&driver->wakes_ns) > clock_now() + driver->slow * BACKOFF_MAX_NS)
-		driver_thread_wake(driver); /* it sleeps for long while a thread waits here */
+		driver_thread_wake(driver); /* it sleeps longer while a thread waits here */
 }
 
-/* Run the engine and, from `until` on, also sleep, until an event may have come: 0 or the error number. */
+/* Run the engine and, from `until` on, also sleep, until there may be an event: 0 or the error number. */
 static int wait_for_event(struct bypass_driver *driver, struct driver_event_queue *events, int other, uint64_t until)
 {
 	enum { EVENTS, NIC, PACKETS, SHM_WAKE, OTHER, ALL };

@@ -18,20 +18,20 @@
 
 enum {
 	/* Times `slow` (io/calibrate.h): */
-	POLL_RECENT_NS = 40000, /* how long after its last poll a program still counts as polling */
-	BACKOFF_MIN_NS = 40000, /* how long the thread backs off at first; each time twice as long */
-	RECHECK_NS = 100000, /* until it checks a second time whether no thread polls any more */
-	/* how long the thread spins before it sleeps, if the program leaves all work to it: waking costs both ends */
+	POLL_RECENT_NS = 40000, /* time after its last poll for which a program still counts as polling */
+	BACKOFF_MIN_NS = 40000, /* first back-off, doubled each time */
+	RECHECK_NS = 100000, /* delay of the second check that no thread polls any more */
+	/* spin time before sleeping if the program leaves all work to the thread: waking costs both ends */
 	LINGER_NS = 50000,
 
 	MAX_WAKEUPS = 64, /* drained at once */
 	/* limit of the back-off while a thread waits for an event: that thread runs the engine meanwhile */
 	BACKOFF_MAX_WAITED_NS = 100000000,
-	ALONE_NS = 1000000, /* a program that has not posted or polled for this time only takes what others send */
-	/* A thread that sleeps on descriptors whose numbers the program has given to others cannot be woken by them. */
+	ALONE_NS = 1000000, /* a program that has not posted or polled for this time only receives */
+	/* A thread that sleeps on descriptors that the program has closed and reused is not woken by them. */
 	LONGEST_SLEEP_NS = 500000000,
-	STOPPED_CHECK_NS = 100000000, /* how often to check while the NIC process serves the slot itself */
-	/* how often the thread, while awake, checks whether the program has installed other fault handlers */
+	STOPPED_CHECK_NS = 100000000, /* interval of checks while the NIC process serves the slot itself */
+	/* interval of checks, while awake, for other fault handlers installed by the program */
 	FAULT_GUARD_CHECK_NS = 50000000,
 };
 
@@ -86,7 +86,7 @@ void driver_note_polled(struct bypass_driver *driver, uint64_t since, uint64_t u
 	atomic_store_explicit(&driver->polled_ns, until, memory_order_relaxed);
 }
 
-/* Return whether the program leaves everything to this thread: it then waits for no core that the thread keeps. */
+/* Return whether the program leaves all work to this thread, and so does not wait for the core that it uses. */
 static bool is_alone(const struct bypass_driver *driver, uint64_t now)
 {
 	return now > atomic_load_explicit(&driver->used_ns, memory_order_relaxed) + ALONE_NS &&
@@ -116,7 +116,7 @@ static bool sleep_until(struct bypass_driver *driver, uint64_t until, enum sleep
 
 	atomic_store(&driver->wakes_ns, until);
 	atomic_store(&driver->sleep_state, state);
-	/* a thread that set it before it could see `sleep_state` does not wake this one */
+	/* a thread that set it before it saw `sleep_state` does not wake this one */
 	due = atomic_load(&driver->engine_due_ns);
 	due = due < heed_from ? heed_from : due;
 	if (due < until)
@@ -126,9 +126,9 @@ static bool sleep_until(struct bypass_driver *driver, uint64_t until, enum sleep
 	left = until > now ? until - now : 0;
 	timeout = (struct timespec){ (time_t)(left / 1000000000u), (long)(left % 1000000000u) };
 	if (lost && !gone)
-		return true; /* the next round says so */
+		return true; /* the next round reports it */
 	if (atomic_load(&driver->stop))
-		return true; /* the wake-up to stop may have been drained with that of the sleep before */
+		return true; /* the wake-up to stop may have been drained together with an earlier one */
 	if (state == SLEEP_ON_PACKETS && bypass_has_pending(driver->bypass))
 		timeout = (struct timespec){ 0, 0 };
 	ppoll(poller, state == SLEEP_ON_PACKETS ? 4 : 2, &timeout, NULL);

@@ -8,9 +8,9 @@
 int driver_thread_start(struct bypass_driver *driver);
 /* Wake it, to check whether there is something to do. */
 void driver_thread_wake(struct bypass_driver *driver);
-/* Wake it in time for what is due at a deadline, unless it wakes soon enough by itself. */
+/* Wake it in time for a deadline, unless it wakes early enough by itself. */
 void driver_thread_wake_for(struct bypass_driver *driver, uint64_t deadline);
-/* Note that the program polled from a time to another. */
+/* Note that the program polled during an interval. */
 void driver_note_polled(struct bypass_driver *driver, uint64_t since, uint64_t until);
 /* Drain a socket's pending wake-ups, at most MAX_WAKEUPS, so that a peer cannot keep us here. They were for all that
  * slept. */

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#define PHASE_WORD 3u /* of an event queue's entry */
+#define PHASE_WORD 3u /* word of an EQ entry with the phase bit */
 
 _Static_assert((int)BYPASS_NOTIFY_SEND == (int)EFFECT_NOTIFY_SEND && (int)BYPASS_NOTIFY_RECV == (int)EFFECT_NOTIFY_RECV,
 	       "effects");
@@ -98,7 +98,7 @@ static void raise_events(struct bypass *bypass, const struct engine_stop_info *i
 	bypass_punt_to_nic(bypass, &punt, &answer, &bypass->slot->punt_notify);
 }
 
-/* Punt the rest of a receive buffer; its sender may be known from then on. */
+/* Punt the rest of a receive buffer; this may validate its sender. */
 static void punt_packets(struct bypass *bypass, const struct engine_stop_info *info)
 {
 	struct io_poll *round = bypass->round;
@@ -146,9 +146,9 @@ static void punt_turn(struct bypass *bypass, const struct engine_stop_info *info
 		struct mapped_qp *mapped =
 			bypass->mapped_qps[record->number & (((uint64_t)1 << bypass->device.log_qps) - 1)];
 		int found = mapped && mapped->qp.record == record && !bypass_map_destination(bypass, mapped);
-		bypass_arena_changed(bypass); /* a message may have asked for a socket */
+		bypass_arena_changed(bypass); /* a message may have requested a socket */
 		if (found)
-			return; /* the turn goes on */
+			return; /* the turn continues */
 	}
 	bypass_punt_to_nic(bypass, &punt, &answer, punt_counter(bypass, info->end));
 	if (answer.reschedule)
@@ -169,7 +169,7 @@ int bypass_handle_stop(struct bypass *bypass, const struct engine_stop_info *inf
 		break;
 	case STOP_MAP_QP:
 		bypass_map_qp(bypass, info->qp);
-		bypass_arena_changed(bypass); /* a message may have asked for a socket */
+		bypass_arena_changed(bypass); /* a message may have requested a socket */
 		break;
 	default:
 		raise_events(bypass, info);

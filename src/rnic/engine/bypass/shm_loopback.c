@@ -19,12 +19,12 @@
 
 #define NAME_PORT_AT 2u /* in a raw socket address of either family */
 #define POSITION (SHM_RING_BYTES - 1)
-#define RUN_PACKETS_MAX 4096u /* of a run without its bytes that is judged; longer ones are wanted as packets */
+#define RUN_PACKETS_MAX 4096u /* longest by-reference run that fault rules judge; longer ones must be sent as packets */
 
 enum record_kind {
 	KIND_PACKETS, /* a burst of packets as on the network */
 	KIND_BY_REFERENCE, /* a struct engine_by_reference */
-	KIND_REFUSED, /* the same, sent back: its packets are wanted with their bytes */
+	KIND_REFUSED, /* the same, returned: its packets must be sent with payload */
 	KIND_NOTHING, /* padding up to the end of the ring */
 };
 
@@ -43,7 +43,7 @@ struct ring_end {
 	struct ring_control *control;
 	uint64_t *epochs;
 	uint8_t *records;
-	uint64_t at; /* this end's position, which is not read back from the ring */
+	uint64_t at; /* this end's position, never read back from the ring */
 };
 
 struct shm_peer {
@@ -51,25 +51,25 @@ struct shm_peer {
 	struct bypass_peer setup;
 	struct own_fd wake_fd;
 	struct ring_end out, in;
-	int broken; /* the ring had impossible numbers */
-	int ended; /* its numbers are another program's by now, whatever the ring says */
+	int broken; /* the ring had invalid positions */
+	int ended; /* its queue pair numbers belong to another program now */
 };
 
 struct shm_loopback {
 	struct engine_device *device;
 	struct slot *slot;
 	struct faults *faults;
-	const struct capture *capture; /* while it records, packets go with their bytes */
+	const struct capture *capture; /* while it records, packets are sent with payload */
 	uint8_t name[UDP_NAME_BYTES];
 	uint32_t name_bytes;
 	uint32_t next; /* index of the peer to take from first */
 	pthread_mutex_t mutex; /* of `peers`, which a thread reads before it sleeps */
 	uint32_t count;
 	struct shm_peer *peers[SHM_PEERS];
-	struct shm_peer *from[POLL_RECEIVE_LIMIT]; /* which peer each buffer of the last receive came from */
+	struct shm_peer *from[POLL_RECEIVE_LIMIT]; /* peer of each buffer of the last receive */
 	struct rx_buffer *first_buffer; /* of that receive */
 	const struct rx_buffer *judged; /* the current record, once fault rules have judged it */
-	int harmed; /* they strike a packet that it stands for */
+	int harmed; /* they hit a packet that it replaces */
 };
 
 static _Atomic uint64_t *atomic_word(uint64_t *field)
@@ -100,7 +100,7 @@ static uint64_t room_of(uint64_t bytes)
 	return (sizeof(struct record_header) + bytes + SHM_RECORD_BYTES - 1) & ~(uint64_t)(SHM_RECORD_BYTES - 1);
 }
 
-/* Return how many bytes a record may still use; more than the ring has if the taker stores nonsense. */
+/* Return the free bytes in the ring; more than its size if the receiver stores invalid values. */
 static uint64_t left_in(struct shm_peer *peer)
 {
 	return load_word(&peer->out.consumer->head) + SHM_RING_BYTES - peer->out.at;
@@ -117,7 +117,7 @@ static int is_open(struct shm_peer *peer)
 	       !is_dead(peer);
 }
 
-/* Compare with this end's own word, since the other end could keep us awake by the ring's. */
+/* Compare with this end's own position: the other end could keep us awake by the ring's. */
 static int has_records(struct shm_peer *peer)
 {
 	return !peer->broken && load_word(&peer->in.producer->tail) != load_word(&peer->in.at);
@@ -137,7 +137,7 @@ static void wake_peer(struct shm_peer *peer)
 			;
 }
 
-/* Put a record into the ring; 0, or -1 if there is no room. */
+/* Append a record to the ring; 0, or -1 if there is no room. */
 static int push_record(struct shm_peer *peer, struct record_header header, const void *bytes, size_t length)
 {
 	struct ring_end *out = &peer->out;
@@ -274,7 +274,7 @@ static struct shm_peer *find_peer(const struct shm_loopback *shm, uint32_t numbe
 	return NULL;
 }
 
-/* Note that programs have ended whose numbers are another's now; returns whether it is that one, which is there. */
+/* Note ended programs whose queue pair numbers were reused; returns whether this peer is joined already. */
 static int note_owner(const struct shm_loopback *shm, const struct bypass_peer *setup)
 {
 	for (uint32_t i = 0; i < shm->count; i++) {
@@ -355,7 +355,7 @@ struct engine_peer_path *shm_loopback_path_of(struct shm_loopback *shm, const st
 					      struct shm_loopback_path *path)
 {
 	struct shm_peer *peer = find_peer(shm, (uint32_t)be_get(qp->qpc, QPC_REMOTE_QPN));
-	/* queue pairs of other devices have the same numbers: a peer of this device has the same address and port */
+	/* other devices may use the same queue pair numbers: a peer of this device has the same address and port */
 	if (memcmp(qp->flow.destination, qp->flow.source, qp->flow.address_bytes) ||
 	    qp->flow.destination_port != shm->faults->port)
 		peer = NULL;
@@ -369,7 +369,7 @@ struct engine_peer_path *shm_loopback_path_of(struct shm_loopback *shm, const st
 	return peer ? &path->peer_path : NULL;
 }
 
-/* Return whether a burst that leaves now may go by the ring. */
+/* Return whether a burst may be sent over the ring now. */
 static int burst_may_use_ring(const struct shm_loopback_path *path, const uint8_t *bytes, uint32_t segment)
 {
 	struct engine_by_reference by_ref;
@@ -410,7 +410,7 @@ int shm_loopback_divert(void *self, const struct tx_path *by, const uint8_t *byt
 	return 0;
 }
 
-/* ------------------------------------------------------------------ taking */
+/* ------------------------------------------------------------------ receiving */
 
 unsigned shm_loopback_receive(void *self, struct rx_buffer *buffers, unsigned count)
 {
@@ -428,7 +428,7 @@ unsigned shm_loopback_receive(void *self, struct rx_buffer *buffers, unsigned co
 			int by_ref = header.kind == KIND_BY_REFERENCE || header.kind == KIND_REFUSED;
 			if (by_ref ? header.bytes != sizeof(struct engine_by_reference) :
 				     header.kind != KIND_PACKETS || !header.segment || !header.bytes) {
-				peer->broken = 1; /* no program that knows these rings stores such a record */
+				peer->broken = 1; /* no correct program stores such a record */
 				break;
 			}
 			rx->kind = header.kind;
@@ -443,7 +443,7 @@ unsigned shm_loopback_receive(void *self, struct rx_buffer *buffers, unsigned co
 			rx->flow_label = 0;
 			shm->from[received++] = peer;
 			if (by_ref)
-				/* these take long: what answers them leaves before the next is taken */
+				/* these take long: send replies before processing the next one */
 				count = received;
 		}
 	}
@@ -452,7 +452,7 @@ unsigned shm_loopback_receive(void *self, struct rx_buffer *buffers, unsigned co
 	return received;
 }
 
-/* Refuse: the packets are wanted with their bytes. */
+/* Refuse a record: its packets must be sent with payload. */
 static int refuse_bytes(struct engine_pull *self, const struct engine_by_reference *by_ref,
 			const struct engine_range *ranges, unsigned count)
 {
@@ -489,7 +489,7 @@ int shm_loopback_take(void *self, const struct rx_buffer *rx, uint64_t now, stru
 	*info = (struct engine_stop_info){ .stop = STOP_DONE };
 	memcpy(&by_ref, rx->buffer, sizeof by_ref);
 	if (!owns_qp(peer, rx->kind == KIND_BY_REFERENCE ? by_ref.source : by_ref.destination))
-		return 1; /* the peer's queue pairs have other numbers */
+		return 1; /* the numbers are not those of the peer's queue pairs */
 	if (rx->kind == KIND_REFUSED) {
 		shm->slot->shm_refused += engine_device_on_refusal(shm->device, &by_ref, now);
 		return 1;
@@ -506,7 +506,7 @@ int shm_loopback_take(void *self, const struct rx_buffer *rx, uint64_t now, stru
 	if (taken == TAKEN_REFUSED && opcode_rows[by_ref.operation & 0xFF].flags & ROW_RESPONSE)
 		shm->slot->shm_refused += info->refused;
 	else if (taken == TAKEN_REFUSED)
-		/* if the ring is full, the sender finds out by its timer */
+		/* if the ring is full, the sender recovers by its timer */
 		push_record(peer, (struct record_header){ .kind = KIND_REFUSED }, &by_ref, sizeof by_ref);
 	int done = taken != TAKEN_PARTIAL && info->stop != STOP_MAP_QP;
 	if (done)

@@ -17,13 +17,13 @@
 struct shm_loopback;
 struct shm_peer;
 
-/* The path of a queue pair to its peer; it begins with all zeros. */
+/* Path of a queue pair to its peer; initialize with zeros. */
 struct shm_loopback_path {
 	struct engine_peer_path peer_path;
 	struct shm_loopback *shm;
 	struct shm_peer *peer;
 	const struct queue_pair *record;
-	int uses_ring; /* packets go by the ring now: those before have been acknowledged, or went there too */
+	int uses_ring; /* packets use the ring now: earlier ones are acknowledged or used it, too */
 };
 
 /* Make one; NULL without memory. `faults` are the device's, which judge what goes by
@@ -33,7 +33,8 @@ struct shm_loopback *shm_loopback_new(struct engine_device *device, struct slot 
 				      const struct capture *capture, const uint8_t *name, uint32_t name_bytes);
 void shm_loopback_free(struct shm_loopback *shm);
 
-/* Join a program of the device; -1 if that is not possible, or was done. Called with the engine's lock, as the next. */
+/* Join a program of the device; -1 if that is not possible or was done. Called with the engine's lock, like the next.
+ * */
 int shm_loopback_join(struct shm_loopback *shm, const struct bypass_peer *setup);
 /* Return the path of a queue pair, or NULL if none leads to its peer. */
 struct engine_peer_path *shm_loopback_path_of(struct shm_loopback *shm, const struct engine_qp *qp,

@@ -6,8 +6,8 @@
 
 #include <sys/socket.h>
 
-#define PEEK_NS 400u /* what processors need at most */
-#define PEEKS 8 /* the fastest one counts */
+#define PEEK_NS 400u /* longest time on hardware */
+#define PEEKS 8 /* the fastest is used */
 #define MAX_SLOWDOWN 64u
 
 uint64_t calibrate_slowdown(int fd)

@@ -12,7 +12,7 @@
 
 #define POSITION (CAPTURE_BYTES - 1u)
 #define RECORD_BYTES sizeof(struct capture_record)
-#define NAP_NS 50000u /* between two looks whether a full ring has room again */
+#define NAP_NS 50000u /* between two checks whether a full ring has room again */
 
 _Static_assert((CAPTURE_BYTES & (CAPTURE_BYTES - 1u)) == 0, "a power of two");
 
@@ -55,7 +55,7 @@ static int has_room(struct capture *capture, uint64_t size)
 	return used <= CAPTURE_BYTES && size <= CAPTURE_BYTES - used;
 }
 
-/* Wait for room if that is wanted, as long as the recorder takes records; returns whether there is room. */
+/* Wait for room if requested, while the recorder takes records; returns whether there is room. */
 static int wait_for_room(struct capture *capture, uint64_t size)
 {
 	uint64_t tail = load_word(&capture->ring->tail), since = 0;
@@ -82,7 +82,7 @@ static int wait_for_room(struct capture *capture, uint64_t size)
 	return 1;
 }
 
-/* Copy packets, of each `kept` bytes at most. */
+/* Copy at most `kept` bytes of each packet. */
 static void copy_packets(uint8_t *to, const uint8_t *bytes, size_t length, uint32_t segment, uint64_t kept)
 {
 	if (kept >= segment) {

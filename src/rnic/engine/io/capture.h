@@ -10,7 +10,7 @@
 struct capture {
 	struct capture_ring *ring;
 	uint8_t *records;
-	uint64_t head; /* this end's own, which is not read back */
+	uint64_t head; /* this end's position, never read back */
 	uint64_t gave_up_at; /* tail of the ring when a wait ended without room, plus one; 0 for never */
 	const uint8_t *address; /* the device's */
 	uint32_t address_bytes;
@@ -18,7 +18,7 @@ struct capture {
 	uint32_t source_port_count;
 };
 
-/* Begin with memory of CAPTURE_ALL bytes. */
+/* Initialize with memory of CAPTURE_ALL bytes. */
 void capture_init(struct capture *capture, uint8_t *memory, const uint8_t *address, uint32_t address_bytes,
 		  const uint16_t *source_ports, uint32_t source_port_count);
 /* Return whether capture is on. */

@@ -21,20 +21,20 @@ uint64_t clock_now(void)
 #if defined(__x86_64__)
 #include <x86intrin.h>
 
-#define SAMPLES 8 /* the fastest one counts */
+#define SAMPLES 8 /* the fastest sample is used */
 /* times the fastest sample: something else ran in between. Less is within LAG_PART of CALIBRATION_NS */
 #define INTERRUPTED_FACTOR 4u
-#define FAST_CLOCK_FACTOR 16u /* times what the counter takes: a system clock that is faster reads no device */
-#define VALID_FACTOR 32u /* times what the system takes: how long its answer may be extrapolated */
-#define CALIBRATION_NS 1000000u /* in which the counter's rate is measured */
+#define FAST_CLOCK_FACTOR 16u /* times the cost of the counter: a faster system clock reads no device */
+#define VALID_FACTOR 32u /* times the cost of the system clock: time for which its value may be extrapolated */
+#define CALIBRATION_NS 1000000u /* time in which the counter's rate is measured */
 #define SHIFT 32
 #define LAG_PART 64u /* subtract one part in LAG_PART, so that the counter does not run ahead of the system's time */
 
-static _Atomic uint64_t valid_counts; /* for this many counts an answer may be extrapolated; 0: the system is fast */
-static _Atomic uint64_t ns_per_count; /* ns of one count, << SHIFT */
+static _Atomic uint64_t valid_counts; /* counts for which a value may be extrapolated; 0: the system clock is fast */
+static _Atomic uint64_t ns_per_count; /* ns per count, << SHIFT */
 
 static _Thread_local struct {
-	uint64_t now, count, ticked; /* the system's last answer, the counter then, and the coarse clock then */
+	uint64_t now, count, ticked; /* last system time, and the counter and coarse clock at that time */
 	uint64_t returned;
 } last __attribute__((tls_model("initial-exec"))); /* access needs no call */
 
@@ -77,7 +77,7 @@ void clock_calibrate(void)
 	while (now - began < CALIBRATION_NS);
 	counts = __rdtsc() - count;
 	if (!counts || counts >> SHIFT)
-		return; /* no counter, or one that was set meanwhile */
+		return; /* no counter, or it was set in the meantime */
 	atomic_store(&ns_per_count, ((now - began) << SHIFT) / counts);
 	counts = counts * CLOCK_EXTRAPOLATE_MAX_NS / (now - began);
 	atomic_store(&valid_counts, VALID_FACTOR * system < counts ? VALID_FACTOR * system : counts);

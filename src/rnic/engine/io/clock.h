@@ -1,4 +1,4 @@
-/* The time. */
+/* Clocks. */
 #ifndef RNIC_ENGINE_CLOCK_H
 #define RNIC_ENGINE_CLOCK_H
 
@@ -14,7 +14,7 @@ uint64_t clock_now(void);
 uint64_t clock_approximate_now(void);
 #define CLOCK_EXTRAPOLATE_MAX_NS 200000u
 
-/* Measure how long the system takes to tell the time. Call it at least once before clock_approximate_now. */
+/* Measure the cost of the system clock. Call it at least once before clock_approximate_now. */
 void clock_calibrate(void);
 
 #endif

@@ -6,13 +6,13 @@
 #include <string.h>
 
 #define ACK_REQ_BIT 0x80u
-#define NO_CREDITS 0x1Fu /* the syndrome of responses that go by reference */
+#define NO_CREDITS 0x1Fu /* syndrome of by-reference responses */
 #define UNCOVERED_BYTE 4u /* FECN, BECN and reserved bits, which the ICRC does not cover */
-#define SPOT 0xC0u /* mixed into a draw, it says which bit is flipped: link/fault_rules.py */
+#define SPOT 0xC0u /* mixed into a draw to select the bit to flip: link/fault_rules.py */
 
 _Static_assert((FAULT_COUNTS & (FAULT_COUNTS - 1)) == 0, "a power of two");
 
-/* Return 64 bits that depend on all bits of both (the finalizer of SplitMix64). */
+/* Mix two words into 64 bits (the finalizer of SplitMix64). */
 static uint64_t mix(uint64_t state, uint64_t word)
 {
 	state = (state ^ word) + 0x9e3779b97f4a7c15u;
@@ -59,7 +59,7 @@ static uint64_t address_word(const uint8_t *address, uint32_t bytes, uint32_t ha
 	return be_load(address + (size_t)8 * half, 8);
 }
 
-/* Return 64 bits that stand for the direction and the queue pair that a packet is for. */
+/* Return a 64-bit hash of a packet's direction and queue pair. */
 static uint64_t hash_flow(struct fault_rules *rules, const struct fault_facts *facts)
 {
 	struct fault_facts *last = &rules->last;
@@ -133,7 +133,7 @@ static struct fault_count *find_count(struct fault_rules *rules, uint64_t key)
 	return count;
 }
 
-/* Return whether a rule strikes the packet that is the `seen`th to match. */
+/* Return whether a rule applies to the `seen`th matching packet. */
 static int chooses(const struct fault_rule *rule, uint64_t seen, uint64_t drawn)
 {
 	if (rule->flags & FAULT_HAS_PROBABILITY)
@@ -144,7 +144,7 @@ static int chooses(const struct fault_rule *rule, uint64_t seen, uint64_t drawn)
 	return seen >= first && (seen - first) % rule->every == 0;
 }
 
-/* Return how a rule draws for a queue pair, and where it counts its packets. */
+/* Return a rule's generator state and count for a queue pair. */
 static struct fault_count *count_of(struct fault_rules *rules, uint64_t number, const struct fault_facts *facts,
 				    uint64_t *draw)
 {
@@ -190,9 +190,9 @@ void fault_corrupt(const struct fault_verdict *verdict, uint8_t *packet, uint64_
 		packet[at] ^= (uint8_t)xor;
 }
 
-/* ------------------------------------------------------------------ packets without their bytes */
+/* ------------------------------------------------------------------ packets by reference */
 
-/* Return the opcode of one of the packets that a run stands for. */
+/* Return the opcode of a packet that a record replaces. */
 static uint32_t opcode_in_run(const struct engine_by_reference *by_reference, uint32_t index)
 {
 	uint16_t flags = opcode_rows[by_reference->operation & 0xFF].flags;
@@ -210,7 +210,7 @@ static uint32_t opcode_in_run(const struct engine_by_reference *by_reference, ui
 	return base + 2 + ((flags & ROW_IMMDT) != 0);
 }
 
-/* Set what rules ask of packet `index` of a run. */
+/* Set the facts of packet `index` of a run. */
 static void facts_in_run(struct fault_facts *facts, const struct engine_by_reference *by_reference, uint32_t index,
 			 uint64_t mtu)
 {
@@ -226,7 +226,7 @@ static void facts_in_run(struct fault_facts *facts, const struct engine_by_refer
 	facts->length = row->header_bytes + (((left < mtu ? left : mtu) + 3) & ~(uint64_t)3) + ICRC_BYTES;
 }
 
-/* Return whether any packet of the run would be struck by a rule, which has counted `seen` so far. */
+/* Return whether a rule, which has counted `seen` so far, would apply to any packet of the run. */
 static int strikes_run(struct fault_rules *rules, uint64_t number, const struct engine_by_reference *by_reference,
 		       uint64_t mtu, struct fault_facts *facts, int commit)
 {

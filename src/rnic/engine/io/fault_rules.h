@@ -16,7 +16,7 @@ struct fault_facts {
 	int32_t ackreq;
 	uint64_t length; /* of the UDP payload */
 	uint32_t address_bytes;
-	int comes_back; /* the device sends it to itself, and judges it again on arrival */
+	int comes_back; /* the device sends it to itself and judges it again on arrival */
 	const uint8_t *source, *destination;
 };
 
@@ -24,7 +24,7 @@ struct fault_facts {
 struct fault_verdict {
 	uint32_t actions;
 	const struct fault_rule *told[FAULT_ACTIONS];
-	uint64_t draw; /* of the rule that corrupts */
+	uint64_t draw; /* draw of the corrupting rule */
 };
 
 struct fault_rules {

@@ -17,11 +17,11 @@
 /* A packet that is held back. */
 struct fault_packet {
 	struct fault_packet *previous, *next;
-	uint64_t due_ns; /* when it passes in any case */
-	uint64_t behind; /* packets that have yet to overtake it */
-	struct tx_path path; /* of one that leaves */
-	struct rx_buffer rx; /* of one that arrived; its bytes are here */
-	uint32_t at; /* offset in its buffer: the place tells its ident */
+	uint64_t due_ns; /* time at which it passes in any case */
+	uint64_t behind; /* packets that must still overtake it */
+	struct tx_path path; /* of a sent packet */
+	struct rx_buffer rx; /* of a received packet; its bytes are here */
+	uint32_t at; /* offset in its buffer, which determines its ident */
 	uint32_t length;
 	uint8_t bytes[];
 };
@@ -62,7 +62,7 @@ int faults_judge(const struct faults *faults, uint32_t direction)
 	return faults->rules.directions >> direction & 1 || faults->lanes[direction].count || is_port_down(faults);
 }
 
-/* ------------------------------------------------------------------ what is held back */
+/* ------------------------------------------------------------------ held packets */
 
 static void unlink_packet(struct fault_packet **first, struct fault_packet **last, struct fault_packet *packet)
 {
@@ -114,7 +114,7 @@ static void hold(struct fault_lane *lane, struct fault_packet *packet, uint64_t 
 	link_behind(&lane->held, &lane->last_held, lane->last_held, packet);
 }
 
-/* Take the next packet out of a lane that is due by time, or NULL. */
+/* Take the next packet of a lane that is due by time, or NULL. */
 static struct fault_packet *take_due(struct fault_lane *lane, uint64_t now)
 {
 	struct fault_packet *packet = lane->delayed;
@@ -134,7 +134,7 @@ static struct fault_packet *take_due(struct fault_lane *lane, uint64_t now)
 	return NULL;
 }
 
-/* Take the next packet that has been overtaken by as many as it waits for, or NULL. */
+/* Take the next packet that enough others have overtaken, or NULL. */
 static struct fault_packet *take_overtaken(struct fault_lane *lane)
 {
 	for (struct fault_packet *packet = lane->held; packet; packet = packet->next) {
@@ -147,7 +147,7 @@ static struct fault_packet *take_overtaken(struct fault_lane *lane)
 	return NULL;
 }
 
-/* Count one packet more that overtakes those that wait. */
+/* Count another packet that overtakes waiting ones. */
 static void overtake(struct fault_lane *lane)
 {
 	for (struct fault_packet *packet = lane->held; packet; packet = packet->next)
@@ -189,15 +189,15 @@ static int has(const struct fault_verdict *verdict, uint32_t action)
 	return verdict->actions >> action & 1;
 }
 
-/* Return how many bytes of a packet are left. */
+/* Return the remaining bytes of a packet. */
 static uint32_t kept_bytes(const struct fault_verdict *verdict, uint32_t length)
 {
 	return has(verdict, FAULT_TRUNCATE) ? (uint32_t)lesser(length, verdict->told[FAULT_TRUNCATE]->bytes) : length;
 }
 
-/* ------------------------------------------------------------------ what leaves */
+/* ------------------------------------------------------------------ sent packets */
 
-/* Return the flow of packets that leave by a path. */
+/* Return the flow of packets sent on a path. */
 static struct engine_flow flow_of(const struct faults *faults, const struct tx_path *path)
 {
 	struct engine_flow flow = { .address_bytes = (uint16_t)faults->address_bytes,
@@ -254,7 +254,7 @@ static void send_overtaken(struct faults *faults)
 	}
 }
 
-/* Send one packet, and those that have waited for it. */
+/* Send one packet, and those that waited for it. */
 static void pass_packet(struct faults *faults, struct tx_path *path, const struct engine_flow *flow, uint8_t *bytes,
 			size_t at, size_t end, uint32_t segment)
 {
@@ -263,7 +263,7 @@ static void pass_packet(struct faults *faults, struct tx_path *path, const struc
 	send_overtaken(faults);
 }
 
-/* Copy a packet of a burst, sealed to leave alone. It goes by the socket: its ring may be gone by then. */
+/* Copy a packet of a burst, sealed as a single packet. It uses the socket, since its ring may be gone by then. */
 static struct fault_packet *keep_sent(struct faults *faults, const struct tx_path *path, const struct engine_flow *flow,
 				      const uint8_t *bytes, uint32_t length, uint32_t ident)
 {
@@ -349,9 +349,9 @@ void faults_transmit(struct faults *faults, struct tx_path *path, uint8_t *bytes
 	send_part(faults, path, &flow, bytes, begin, length, segment);
 }
 
-/* ------------------------------------------------------------------ what arrives */
+/* ------------------------------------------------------------------ received packets */
 
-/* Put a run behind the others; a packet for which there is no memory is lost. */
+/* Append a run; a packet is lost if there is no memory for it. */
 static void add_run(struct faults *faults, struct fault_packet *packet, uint32_t at, uint32_t end, uint8_t tclass)
 {
 	struct fault_run *last = faults->run_count > faults->next_run ? &faults->runs[faults->run_count - 1] : NULL;
@@ -436,7 +436,7 @@ static void receive_struck(struct faults *faults, const struct rx_buffer *rx, ui
 	}
 }
 
-/* Set the address that a buffer's packets came from, if the name is one of the device's family. */
+/* Set the source address of a buffer's packets, if it is of the device's address family. */
 static void read_source(const struct faults *faults, const struct rx_buffer *rx, uint8_t *source)
 {
 	struct sockaddr_in from;
@@ -453,7 +453,7 @@ static void read_source(const struct faults *faults, const struct rx_buffer *rx,
 
 void faults_receive(struct faults *faults, const struct rx_buffer *rx, uint64_t now)
 {
-	uint8_t source[16] = { 0 }; /* what comes by a link in memory may have none */
+	uint8_t source[16] = { 0 }; /* packets from an in-memory link may have none */
 	struct fault_facts facts = {
 		.direction = FAULT_RX,
 		.address_bytes = faults->address_bytes,
@@ -482,7 +482,7 @@ void faults_receive(struct faults *faults, const struct rx_buffer *rx, uint64_t 
 int faults_release(struct faults *faults, uint64_t now)
 {
 	struct fault_packet *packet;
-	unsigned most = POLL_BUDGET; /* the rest stays due, for the next round */
+	unsigned most = POLL_BUDGET; /* the others remain due for the next round */
 
 	while (faults->lanes[FAULT_TX].count && most && (packet = take_due(&faults->lanes[FAULT_TX], now))) {
 		most--;
@@ -527,7 +527,7 @@ int faults_pass(struct faults *faults, uint32_t direction, const struct engine_b
 	struct fault_facts facts = {
 		.direction = direction,
 		.address_bytes = faults->address_bytes,
-		.source = faults->address, /* both programs are the device's */
+		.source = faults->address, /* both programs use this device */
 		.destination = faults->address,
 		.comes_back = direction == FAULT_TX,
 	};

@@ -43,7 +43,7 @@ struct faults {
 	uint64_t port_down; /* lost while the port was down */
 };
 
-/* Begin with zeros; the caller sets shared, address, port, send and self. */
+/* Initialize a structure of zeros; the caller sets shared, address, port, send and self. */
 void faults_init(struct faults *faults, const uint8_t *table, uint8_t *counts);
 void faults_free(struct faults *faults);
 /* Return whether any packet of a direction may be faulted or is held. */

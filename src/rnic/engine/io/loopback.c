@@ -12,12 +12,12 @@
 
 struct trade_buffer {
 	uint8_t *bytes; /* NULL: not allocated */
-	uint32_t bursts; /* bursts in it that are in use; 0: it may be traded away */
+	uint32_t bursts; /* bursts in use; 0: it may be traded */
 };
 
 struct burst {
 	struct rx_buffer rx;
-	/* the buffer that its bytes are in; NULL: they are in the loopback's own memory */
+	/* the buffer with its bytes; NULL: they are in the loopback's own memory */
 	struct trade_buffer *trade_buffer;
 };
 
@@ -32,9 +32,9 @@ struct loopback {
 	uint32_t first, taken, waiting;
 	uint32_t last_freed; /* index of the trade buffer that was freed last */
 	int closed;
-	uint32_t notifiers; /* threads that have been told of a sleeper and are still calling it */
+	uint32_t notifiers; /* threads that are calling a sleeper */
 	struct loopback_sleeper sleeper;
-	_Atomic int is_sleeping; /* a receiver sleeps, and no thread has been told of it */
+	_Atomic int is_sleeping; /* a receiver sleeps, and no thread calls it yet */
 	struct trade_buffer trade_buffers[LOOPBACK_BUFFERS];
 	struct burst bursts[LOOPBACK_BURSTS];
 };
@@ -104,7 +104,7 @@ static uint8_t *find_room(struct loopback *loopback, uint64_t size)
 	return oldest - loopback->end > size ? loopback->bytes + loopback->end : NULL;
 }
 
-/* Add a burst to those that wait. */
+/* Append a burst to the waiting ones. */
 static void enqueue_burst(struct loopback *loopback, const struct rx_buffer *rx, uint8_t *bytes,
 			  struct trade_buffer *buffer)
 {
@@ -172,7 +172,7 @@ uint8_t *loopback_trade(struct loopback *loopback, const struct rx_buffer *burst
 	return other;
 }
 
-/* Release the bursts that the receiver took last: it has read them by now. */
+/* Release the bursts that the receiver took last, which it has read by now. */
 static void release_taken(struct loopback *loopback)
 {
 	for (; loopback->taken; loopback->taken--) {

@@ -6,9 +6,9 @@
 
 #include "io/udp.h"
 
-#define LOOPBACK_BURSTS 4096u /* bursts that may wait; more are lost, as are bytes beyond the room */
-#define LOOPBACK_BUFFERS 64u /* traded buffers that one loopback may have, beside its room */
-#define LOOPBACK_BUFFER_MIN_ROOM (1u << 20) /* a loopback with less room trades no buffers */
+#define LOOPBACK_BURSTS 4096u /* most waiting bursts; further ones are lost, as are bytes beyond the room */
+#define LOOPBACK_BUFFERS 64u /* most traded buffers of a loopback, in addition to its room */
+#define LOOPBACK_BUFFER_MIN_ROOM (1u << 20) /* a loopback with less room does not trade buffers */
 
 struct loopback;
 
@@ -35,7 +35,7 @@ unsigned loopback_take(struct loopback *loopback, struct rx_buffer *buffers, uns
 /* A receiver that sleeps until a burst waits. */
 struct loopback_sleeper {
 	void (*wake)(void *self);
-	/* Do its work in the putting thread; returns whether that was possible. NULL: not supported. */
+	/* Process bursts in the putting thread; returns whether that was possible. NULL: not supported. */
 	int (*run_inline)(void *self);
 	void *self;
 };

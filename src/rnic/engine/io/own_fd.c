@@ -14,7 +14,7 @@
 
 #define INTERPOSED __attribute__((weak, visibility("default")))
 
-/* Of the preloaded library (abi/paths/interpose_close.c), if there is one. */
+/* Provided by the preloaded library (abi/paths/interpose_close.c), if present. */
 extern _Atomic uint32_t rnic_fd_generation INTERPOSED;
 extern uint32_t rnic_fd_own(int fd, int private) INTERPOSED;
 extern int rnic_fd_is_own(int fd, uint32_t word) INTERPOSED;
@@ -25,7 +25,7 @@ static int is_same_file(const struct own_fd *own)
 	struct stat found;
 
 	if (fstat(own->fd, &found))
-		return errno != EBADF; /* a filter of system calls may refuse it */
+		return errno != EBADF; /* a seccomp filter may refuse it */
 	return found.st_dev == own->device && found.st_ino == own->inode;
 }
 
@@ -141,7 +141,7 @@ void own_fds_watch(struct own_fds *group, int fd)
 		own_fd_take(&group->list[group->count++], fd, OWN_FD_WATCHED);
 }
 
-/* Let the program close what it has under a number that was ours. */
+/* Let the program close the file under a number that was ours. */
 static void give_up(struct own_fd *own)
 {
 	if (own->word)

@@ -22,17 +22,17 @@ enum own_fd_kind {
 
 struct own_fd {
 	int fd; /* -1 for none */
-	uint32_t word; /* by which it is registered; 0 if it is not */
-	uint64_t device, inode, anonymous; /* the last tells eventfds and epoll descriptors apart, or is 0 */
+	uint32_t word; /* registration word; 0 if not registered */
+	uint64_t device, inode, anonymous; /* `anonymous` distinguishes eventfds and epoll descriptors, or is 0 */
 };
 
 /* Take a descriptor; -1 leaves `own` empty. A private one is moved away from the standard streams. */
 void own_fd_take(struct own_fd *own, int fd, enum own_fd_kind kind);
 /* Return whether it is still the same file; true for none. */
 int own_fd_valid(const struct own_fd *own);
-/* Return the same, and tell eventfds and epoll descriptors apart, which takes microseconds. */
+/* Return the same, also distinguishing eventfds and epoll descriptors, which takes microseconds. */
 int own_fd_valid_exact(const struct own_fd *own);
-/* Close it unless the number belongs to another file by now. */
+/* Close it unless its number belongs to another file now. */
 void own_fd_close(struct own_fd *own);
 /* Close it in the same way in a child of fork, where nothing is registered. */
 void own_fd_close_inherited(struct own_fd *own);
@@ -49,11 +49,11 @@ struct own_fds {
 void own_fds_init(struct own_fds *group);
 /* Add a private descriptor (-1 for none), and return its number, which may have changed. */
 int own_fds_add(struct own_fds *group, int fd);
-/* Add one that another owner has registered, and closes. */
+/* Add a descriptor that another owner has registered and will close. */
 void own_fds_watch(struct own_fds *group, int fd);
-/* Return whether all are still ours. */
+/* Return whether all are still the same files. */
 int own_fds_valid(struct own_fds *group, uint64_t now);
-/* Make the next own_fds_valid check again, since this thread has slept. */
+/* Force a check in the next own_fds_valid, since this thread has slept. */
 static inline void own_fds_recheck(struct own_fds *group)
 {
 	atomic_store_explicit(&group->check_ns, 0, memory_order_relaxed);

@@ -16,8 +16,8 @@
  * there. Receiving from the socket is a system call, and takes longer than everything else in a round. */
 #define SOCKET_INTERVAL_MIN 8u
 #define SOCKET_INTERVAL_MAX 64u
-#define SOCKET_INTERVAL_NS 100000u /* once so much time has passed, long rounds skip no more than the fewest */
-/* a shorter output is copied faster than a buffer changes hands, and does not fill one */
+#define SOCKET_INTERVAL_NS 100000u /* after this time, long rounds skip no more than SOCKET_INTERVAL_MIN */
+/* a shorter output is copied faster than traded, and does not fill a buffer */
 #define TRADE_MIN_BYTES 16384u
 #define TRADE_MAX_BURSTS 8u /* in one buffer */
 
@@ -66,15 +66,15 @@ uint64_t io_poll_good_packets(struct io_poll *round, const uint8_t *name, uint32
 	return good_packets;
 }
 
-/* ------------------------------------------------------------------ what arrives */
+/* ------------------------------------------------------------------ receiving */
 
-/* Return how many buffers a round receives at most: one is kept for packets that were held back. */
+/* Return the most buffers that a round receives: one is reserved for held packets. */
 static unsigned receive_limit(const struct io_poll *round)
 {
 	return round->faults && round->faults->rules.directions >> FAULT_RX & 1 ? SPARE_BUFFER : POLL_RECEIVE_LIMIT;
 }
 
-/* Return whether this round skips the socket, since rings have packets now, or had some lately. */
+/* Return whether this round skips the socket because rings have packets, or had some recently. */
 static int receive_from_ring(struct io_poll *round, uint64_t now)
 {
 	round->ring_had_input = 0;
@@ -105,7 +105,7 @@ static void receive_packets(struct io_poll *round, uint64_t now)
 	round->released = round->faults && faults_release(round->faults, now);
 	round->socket_skipped = round->ring_receive && receive_from_ring(round, now);
 	if (round->socket_skipped)
-		return; /* their sender is of the same device, and records them */
+		return; /* their sender uses the same device and records them */
 	unsigned most = receive_limit(round), count = round->batch_limit < most ? round->batch_limit : most;
 	int received = round->loopback ? (int)loopback_take(round->loopback, round->rx_buffers, count) :
 					 udp_receive(round->fd, &round->rx_scratch, round->rx_buffers, count);
@@ -116,7 +116,7 @@ static void receive_packets(struct io_poll *round, uint64_t now)
 		round->socket_interval *= 2;
 	if (received < 0)
 		round->socket_errors++;
-	/* one datagram is asked for by a cheaper call, and does not show whether more wait */
+	/* a single datagram is received by a cheaper call, which does not show whether more wait */
 	int again = round->received == count && (count > 1 || round->single);
 	round->single = round->received == 1 && count == 1;
 	round->batch_limit = again ? 2 * count : round->received ? round->received : 1;
@@ -135,7 +135,7 @@ static uint64_t count_naks_sent(const struct io_poll *round)
 	return round->device->counts.events[COUNT_SEQUENCE_NAKS_SENT];
 }
 
-/* Release reordered packets of the queue pair that took packets last; returns whether the round may go on. */
+/* Release reordered packets of the queue pair that received last; returns whether the round may continue. */
 static int release_reordered(struct io_poll *round, uint64_t now, struct engine_stop_info *info)
 {
 	return reorder_resume(round->reorder, &round->releasing_qp, round->device, now, info);
@@ -194,7 +194,7 @@ const struct rx_buffer *io_poll_punt(struct io_poll *round, uint64_t *from, uint
 	return &round->rx_buffers[round->rx_at];
 }
 
-/* Take a record of a ring that stands for packets; returns whether the round may go on. */
+/* Process a by-reference record of a ring; returns whether the round may continue. */
 static int take_record(struct io_poll *round, const struct rx_buffer *rx, uint64_t now, struct engine_stop_info *info)
 {
 	if (round->rx_offset < rx->size) {
@@ -208,7 +208,7 @@ static int take_record(struct io_poll *round, const struct rx_buffer *rx, uint64
 	return info->stop == STOP_DONE;
 }
 
-/* Take the rest of the current run; returns whether the round may go on. */
+/* Process the rest of the current run; returns whether the round may continue. */
 static int take_run(struct io_poll *round, const struct rx_buffer *rx, uint64_t now, struct engine_stop_info *info)
 {
 	uint64_t before = count_naks_sent(round);
@@ -233,13 +233,13 @@ static int take_run(struct io_poll *round, const struct rx_buffer *rx, uint64_t 
 		if (!go_on)
 			return 0;
 	}
-	/* if that stops in a turn, the next call resumes it: no turn is open when the round ends */
+	/* if this stops within a turn, the next call resumes it: no turn is open at the end of a round */
 	if ((count_naks_sent(round) != before || round->sending.qp) && !round->hold_replies)
 		io_poll_send(round, now, POLL_BUDGET, info);
 	return info->stop == STOP_DONE;
 }
 
-/* Take the rest of the received buffers; returns whether all of it was taken. */
+/* Process the rest of the received buffers; returns whether all of it was processed. */
 static int take_received(struct io_poll *round, uint64_t now, struct engine_stop_info *info)
 {
 	if (!release_reordered(round, now, info))
@@ -253,15 +253,15 @@ static int take_received(struct io_poll *round, uint64_t now, struct engine_stop
 	return 1;
 }
 
-/* ------------------------------------------------------------------ what leaves */
+/* ------------------------------------------------------------------ sending */
 
-/* Return whether packets that leave are judged. */
+/* Return whether fault rules judge sent packets. */
 static int judges_sent(const struct io_poll *round)
 {
 	return round->faults && faults_judge(round->faults, FAULT_TX);
 }
 
-/* Trade the whole output for an empty buffer, if all of it takes one loopback; returns whether it did. */
+/* Trade the whole output for an empty buffer if all of it is for one loopback; returns whether it did. */
 static int trade_loopback_buffer(struct io_poll *round)
 {
 	struct engine_out *out = &round->out;
@@ -289,7 +289,7 @@ static int trade_loopback_buffer(struct io_poll *round)
 	return 1;
 }
 
-/* Send packets by the path's other way, if it takes them, else by its socket. */
+/* Send packets by the path's `divert`, if it accepts them, else by its socket. */
 static void transmit_burst(void *self, struct tx_path *path, const uint8_t *bytes, size_t length, uint32_t segment,
 			   uint32_t count)
 {
@@ -310,7 +310,7 @@ static void transmit_each(struct io_poll *round)
 		const struct engine_burst *burst = &out->bursts[i];
 		struct tx_path *path = (struct tx_path *)(uintptr_t)burst->route;
 		uint8_t *bytes = out->bytes + burst->offset;
-		/* without a segment it stands for packets that have been judged */
+		/* without a segment size, it is a record whose packets are judged already */
 		if (judge && burst->segment)
 			faults_transmit(round->faults, path, bytes, burst->length, burst->segment, round->now);
 		else
@@ -355,7 +355,7 @@ void io_poll_init(struct io_poll *round, struct engine_device *device, int fd, u
 	}
 }
 
-/* Return whether all that is to be sent is messages that wait for others. */
+/* Return whether everything to send is gathered messages. */
 static int is_gathering(const struct io_poll *round, uint64_t one_in)
 {
 	const struct engine_sched *sched = &round->device->sched;
@@ -440,7 +440,7 @@ void io_poll_drop(struct io_poll *round, uint64_t at)
 	sending->deferred_count = count;
 }
 
-/* ------------------------------------------------------------------ both */
+/* ------------------------------------------------------------------ one round */
 
 void io_poll(struct io_poll *round, uint64_t now, uint64_t budget, struct engine_stop_info *info)
 {

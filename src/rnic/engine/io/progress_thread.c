@@ -13,13 +13,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MAX_ROUNDS 256u /* in one holding of the lock, so that others get it */
+#define MAX_ROUNDS 256u /* per lock hold, so that others get the lock */
 #define SPIN_NS 50000u /* more packets often follow sooner than a sleeping thread wakes up */
-#define INLINE_ROUNDS 8u /* in another thread, before the progress thread is woken after all */
-#define OVERSLEEP_NS 20000000u /* a thread that would sleep longer is woken to report what others have moved */
-#define LONGEST_SLEEP_NS 500000000u /* descriptors that the program has closed wake no thread */
-#define WAKE_BYTES 64u /* wake-ups that are drained at once */
-#define POLL_INTERVAL_NS 1000000u /* how often to poll if there is nothing to wait on */
+#define INLINE_ROUNDS 8u /* in another thread, before it wakes the progress thread */
+#define OVERSLEEP_NS 20000000u /* a thread that would sleep longer is woken to report packets moved by others */
+#define LONGEST_SLEEP_NS 500000000u /* descriptors closed by the program do not wake the thread */
+#define WAKE_BYTES 64u /* most wake-ups drained at once */
+#define POLL_INTERVAL_NS 1000000u /* poll interval if there is nothing to wait on */
 
 static _Atomic uint64_t thread_count; /* in this process */
 
@@ -102,11 +102,11 @@ int io_fds_valid(struct own_fds *own, struct io_poll *round, uint64_t now)
 	if (!own_fds_valid(own, now))
 		return 0;
 	if (atomic_load_explicit(&own->check_ns, memory_order_relaxed) != before)
-		tx_pages_check(round->tx_pages); /* as seldom */
+		tx_pages_check(round->tx_pages); /* equally seldom */
 	return 1;
 }
 
-/* Report a deadline that has come and is not the engine's, in the way of a round. */
+/* Report an expired timer that the engine does not handle, like a round does. */
 static int find_deadline(struct io_poll *round, uint64_t now, struct engine_stop_info *info)
 {
 	uint64_t most = POLL_TIMERS_PER_CALL, at = engine_device_due(round->device, now, &most);
@@ -134,7 +134,7 @@ static int run_rounds(struct progress_thread *thread, unsigned most)
 		if (round->received || round->sent)
 			moved = 1;
 		else if (thread->pending_stop.stop == STOP_DONE) {
-			/* nothing is overdue before everything that came in time is read */
+			/* read everything that arrived in time before timers expire */
 			if (io_poll_deadline(round) > now)
 				break;
 			find_deadline(round, now, &thread->pending_stop);
@@ -148,14 +148,14 @@ static int run_rounds(struct progress_thread *thread, unsigned most)
 	return moved;
 }
 
-/* Return whether C cannot go on without Python. */
+/* Return whether C cannot continue without Python. */
 static int needs_python(const struct progress_thread *thread)
 {
 	return thread->pending || thread->lost || thread->round->counts.link_errors ||
 	       thread->round->counts.gso_refused || !thread->round->device->sched.inflight->spare_line;
 }
 
-/* Return when C has something to do even if nothing comes. */
+/* Return the time of C's next work without input. */
 static uint64_t next_work(const struct progress_thread *thread, uint64_t now)
 {
 	const struct engine_device *device = thread->round->device;
@@ -175,7 +175,7 @@ static void wake_sleeper(void *self)
 	progress_thread_wake(self);
 }
 
-/* Return whether nothing waits on the loopback; the next sender is told that the thread sleeps. */
+/* Return whether nothing waits on the loopback; if so, the next sender wakes the thread. */
 static int listen_on_loopback(struct progress_thread *thread)
 {
 	const struct loopback_sleeper sleeper = { .wake = wake_sleeper, .run_inline = run_inline, .self = thread };
@@ -233,7 +233,7 @@ static void sleep_for(struct progress_thread *thread, int listens, uint64_t wait
 	if (ready <= 0 || !pollers[0].revents)
 		return;
 	if (!own_fd_valid(&thread->woken_fd)) {
-		ppoll(NULL, 0, &time, NULL); /* whatever has its number now would be ready again and again */
+		ppoll(NULL, 0, &time, NULL); /* another file with its number could be ready all the time */
 		return;
 	}
 	if (read(thread->woken_fd.fd, drained, sizeof drained) < 0)

@@ -15,15 +15,15 @@
 /* The lock around every use of a device, for C and Python alike. Its holder may take it again. */
 struct device_lock {
 	pthread_mutex_t mutex;
-	_Atomic uintptr_t owner; /* the thread that holds it, 0 for none */
+	_Atomic uintptr_t owner; /* thread that holds the lock, 0 for none */
 	uint32_t depth; /* recursion depth of the owner */
-	uint32_t visits; /* how many of these were Python's */
+	uint32_t visits; /* number of these taken by Python */
 };
 
-/* 0, or the error number. */
+/* Initialize a lock: 0, or the error number. */
 int device_lock_init(struct device_lock *lock);
 void device_lock_destroy(struct device_lock *lock);
-/* Take it without waiting; returns whether that was possible. */
+/* Try to take the lock; returns whether it was taken. */
 int device_lock_try(struct device_lock *lock);
 void device_lock_take(struct device_lock *lock);
 /* Return whether the caller holds it. */
@@ -34,26 +34,26 @@ void device_lock_release(struct device_lock *lock);
 struct progress_thread {
 	struct io_poll *round;
 	struct device_lock *lock;
-	uint8_t *out; /* POLL_OUT_BYTES to lay out packets in */
+	uint8_t *out; /* output buffer, POLL_OUT_BYTES */
 	pthread_t handle;
 	int running;
 	struct own_fds *own; /* the descriptors that rounds use */
 	struct own_fd wake_fd, woken_fd; /* a pipe that wakes the thread */
 	int python_fd; /* a pipe that wakes the Python thread, the caller's */
-	struct own_fd python_own; /* the same, to tell it from another file of this number */
+	struct own_fd python_own; /* the same, to detect another file with this number */
 	int sockets[PROGRESS_THREAD_SOCKETS]; /* sockets of received packets */
 	uint32_t socket_count; /* with neither sockets nor a loopback, the thread polls every millisecond */
-	uint64_t report_within; /* ns after which Python is told that packets moved */
+	uint64_t report_within; /* ns after packets moved within which Python is told */
 	/* Under the lock. */
-	uint32_t lost; /* the program has closed descriptors of the device, to be reported to Python */
+	uint32_t lost; /* the program has closed descriptors of the device; report to Python */
 	uint32_t leased; /* C may poll: Python allowed it when it released the lock */
 	uint32_t pending; /* a round has stopped at `pending_stop`; nothing else may begin before that is handled */
 	struct engine_stop_info pending_stop;
 	/* Without the lock. */
 	_Atomic uint32_t stop;
 	_Atomic uint32_t others_sent; /* another thread has sent or received packets, to be reported to Python */
-	_Atomic uint64_t polled; /* when the program drove the device last; 0 if it does not */
-	_Atomic uint64_t sleeps_until; /* 0 while the thread is awake, or soon checks whether the program still polls */
+	_Atomic uint64_t polled; /* time of the program's last poll; 0 if it does not poll */
+	_Atomic uint64_t sleeps_until; /* 0 while the thread is awake or about to check for polls */
 };
 
 /* Return whether rounds may use their descriptors: none was closed by the program. */
@@ -64,7 +64,7 @@ int io_fds_valid(struct own_fds *own, struct io_poll *round, uint64_t now);
 int progress_thread_start(struct progress_thread *thread);
 /* Stop and join it; the caller does not hold the lock. */
 void progress_thread_stop(struct progress_thread *thread);
-/* Return whether the thread sleeps for too long, after another thread has sent or taken packets; the lock is held. */
+/* Return whether the thread sleeps too long after another thread has sent or received packets; the lock is held. */
 int progress_thread_oversleeps(const struct progress_thread *thread, uint64_t now);
 void progress_thread_wake(struct progress_thread *thread);
 #endif

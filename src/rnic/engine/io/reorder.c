@@ -26,7 +26,7 @@ static struct reorder_buffer *new_buffer(void)
 	return reorder;
 }
 
-/* Drop a packet. Its buffer is the next to be used, since it is in the near cache. */
+/* Drop a packet. Its buffer is used next, since it is hot in the cache. */
 static void drop_packet(struct reorder_buffer *reorder, struct reorder_packet *packet)
 {
 	packet->qp = 0;
@@ -125,7 +125,7 @@ int reorder_release(struct reorder_buffer *reorder, struct engine_device *device
 	return 1;
 }
 
-/* Return the packets beyond a gap received so far. */
+/* Return the number of packets received beyond a gap so far. */
 static uint64_t count_early(const struct engine_device *device)
 {
 	return device->counts.events[COUNT_DROP_PSN_GAP] + device->counts.events[COUNT_DROP_NAKED];
@@ -136,7 +136,7 @@ size_t reorder_receive(struct reorder_buffer **reorder, uint64_t *releasing_qp, 
 		       const struct engine_meta *meta, uint64_t now, struct engine_stop_info *info)
 {
 	uint64_t before = count_early(device);
-	/* held packets come before what lies behind the packet that they wait for */
+	/* held packets precede the packets after the one that they wait for */
 	if (length > start && reorder_has_packets(*reorder, now) && length - start > segment)
 		length = start + segment;
 	size_t taken = engine_device_receive(device, buffer, length, segment, start, meta, now, info);

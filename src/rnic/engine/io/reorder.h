@@ -9,11 +9,11 @@
 
 #include "device/device.h"
 
-#define REORDER_LOG_PACKETS 9u /* entries of one device, each at the index that its PSN gives */
+#define REORDER_LOG_PACKETS 9u /* entries of a device, indexed by PSN */
 #define REORDER_PACKETS (1u << REORDER_LOG_PACKETS)
 #define REORDER_BUFFERS 256u /* packets that fit in memory */
 #define REORDER_PACKET_BYTES 4160u /* the longest packet */
-#define REORDER_NS 100000000u /* how long a packet is held: an older one may be of another connection */
+#define REORDER_NS 100000000u /* longest time to hold a packet: an older one may belong to another connection */
 
 struct reorder_packet {
 	uint64_t qp, generation; /* owner of the packet; 0 if the entry is free */
@@ -24,7 +24,7 @@ struct reorder_packet {
 
 struct reorder_buffer {
 	uint32_t count; /* packets held: they use the first entries of `free_indices`, and the others are free */
-	uint64_t latest_ns; /* when the last packet was added */
+	uint64_t latest_ns; /* time at which the last packet was added */
 	uint16_t free_indices[REORDER_BUFFERS];
 	struct reorder_packet packets[REORDER_PACKETS];
 	uint8_t bytes[REORDER_BUFFERS][REORDER_PACKET_BYTES];

@@ -11,8 +11,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define ZEROCOPY_CREDIT 64u /* sends in a row without a long burst, after which none is expected */
-#define MAX_TURN_PACKETS 1024 /* more than a turn has packets */
+#define ZEROCOPY_CREDIT 64u /* consecutive sends without a long burst after which none is expected */
+#define MAX_TURN_PACKETS 1024 /* more packets than a turn has */
 #define STUCK_ALLOCATIONS 4096u /* allocations after which a page in use counts as stuck */
 /* A few huge pages hold a tx page, so that the system has fewer to count. */
 #define HUGE_BYTES ((size_t)2 << 20)
@@ -21,12 +21,12 @@
 enum { USE_NONE, USE_REQUESTS, USE_RESPONSES };
 
 struct tx_page {
-	uint8_t name[UDP_NAME_BYTES]; /* the address that packets in it went to */
+	uint8_t name[UDP_NAME_BYTES]; /* destination address of the packets in it */
 	uint32_t name_bytes; /* 0: none yet */
-	uint32_t use; /* what its packets are, which may not have arrived yet; if so, the three below are set */
+	uint32_t use; /* kind of its packets, which may be in flight; if so, the three below are set */
 	uint64_t owner; /* record of their queue pair */
-	uint64_t end_psn; /* the PSN behind them */
-	uint64_t allocated_at; /* `allocations` at that time */
+	uint64_t end_psn; /* the PSN after them */
+	uint64_t allocated_at; /* `allocations` at the allocation */
 };
 
 struct tx_pages {
@@ -35,9 +35,9 @@ struct tx_pages {
 	/* between begin and end: where packets are laid out otherwise; NULL if no long burst is expected */
 	uint8_t *copy_buffer;
 	struct tx_page *current; /* the page that packets are laid out in now, or NULL */
-	const struct tx_path *path; /* where these packets go */
-	uint64_t allocations; /* so far */
-	uint32_t next; /* where the search for a page begins */
+	const struct tx_path *path; /* path of these packets */
+	uint64_t allocations; /* number of allocations so far */
+	uint32_t next; /* start of the search for a page */
 	uint32_t credit;
 	struct tx_page pages[TX_PAGES];
 };
@@ -55,7 +55,7 @@ static struct tx_pages *open_pages(void)
 	}
 	pages->mapped = mapped;
 	pages->bytes = pages->mapped + (HUGE_BYTES - (uintptr_t)mapped % HUGE_BYTES) % HUGE_BYTES;
-	madvise(pages->bytes, ALL_PAGES_BYTES, MADV_HUGEPAGE); /* it is slower without */
+	madvise(pages->bytes, ALL_PAGES_BYTES, MADV_HUGEPAGE); /* slower without it */
 	tx_splice_open(&pages->splice);
 	return pages;
 }
@@ -173,7 +173,7 @@ void tx_pages_forget_qp(struct io_poll *round, uint64_t record)
 
 	for (uint32_t i = 0; pages && i < TX_PAGES; i++) {
 		struct tx_page *page = &pages->pages[i];
-		if (page->use && page->owner == record) /* nothing tells any more when these have arrived */
+		if (page->use && page->owner == record) /* their arrival can no longer be detected */
 			replace_memory(pages, page);
 	}
 }
@@ -208,7 +208,7 @@ void tx_pages_select(struct io_poll *round, const struct queue_pair *record, con
 	if (record->service || path->loopback || path->divert)
 		path = NULL;
 	int stays = pages->current && is_same_destination(pages->path, path);
-	/* so a long burst is of the queue pair that has the turn, even with short ones of others before it */
+	/* so a long burst belongs to the queue pair in turn, even after short bursts of others */
 	if (round->out.used && (!stays || (owner != round->last_qp && round->out.used >= TX_PAGE_MIN_BURST)))
 		round->out.carry(&round->out);
 	round->last_qp = owner;

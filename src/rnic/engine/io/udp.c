@@ -31,11 +31,11 @@
 #define UDP_CORK 1
 #endif
 
-#define SPLICE_MAX_FAILURES 8u /* in a row, after which splicing is not tried again */
-#define PIPE_BYTES 131072 /* more pages than a burst has */
-#define SPLICE_HEAD 12u /* bytes of a burst in a message of their own: the system requires some */
-#define MIN_PAGE_BYTES 4096u /* no system has smaller ones */
-#define SPLICE_MAX_PAGES 16u /* what the system appends to one packet's head */
+#define SPLICE_MAX_FAILURES 8u /* consecutive failures after which splicing is not tried again */
+#define PIPE_BYTES 131072 /* more than the pages of a burst */
+#define SPLICE_HEAD 12u /* bytes of a burst sent as normal data, which the kernel requires */
+#define MIN_PAGE_BYTES 4096u /* smallest page size of any system */
+#define SPLICE_MAX_PAGES 16u /* most pages that the kernel appends to one packet */
 #define LABEL_MASK 0xfffffu
 #define SAME_SIZE_RUNS_MIN 64u
 #define UDP_MAX_PAYLOAD 65507u /* payload of one send, segmented or not */
@@ -137,7 +137,7 @@ static int udp_send_flagged(int fd, const void *name, uint32_t name_bytes, const
 
 int udp_send(int fd, const void *name, uint32_t name_bytes, const struct iovec *pieces, size_t count, uint16_t segment)
 {
-	if (!segment && count == 1) /* a message header is more for the system to read */
+	if (!segment && count == 1) /* cheaper than a message header */
 		return nocancel_sendto(fd, pieces->iov_base, pieces->iov_len, name, name_bytes) < 0 ? errno : 0;
 	return udp_send_flagged(fd, name, name_bytes, pieces, count, segment, 0);
 }
@@ -146,7 +146,7 @@ int udp_send(int fd, const void *name, uint32_t name_bytes, const struct iovec *
 
 static void set_option(int fd, int level, int option, int value)
 {
-	setsockopt(fd, level, option, &value, sizeof(value)); /* a system without the option sends with its own value */
+	setsockopt(fd, level, option, &value, sizeof(value)); /* a kernel without the option uses its default */
 }
 
 /* Set the path's traffic class, priority and hop limit for what leaves the socket from now on. */
@@ -155,7 +155,7 @@ static void set_ip_options(struct tx_socket *socket, const struct tx_path *path,
 	if (socket->tclass != path->tclass) {
 		socket->tclass = path->tclass;
 		if (socket->ipv4 && socket->priority)
-			socket->priority = -1; /* the system makes a priority of the type of service */
+			socket->priority = -1; /* the kernel derives the priority from the type of service */
 		if (socket->ipv4)
 			set_option(socket->fd, IPPROTO_IP, IP_TOS, path->tclass);
 		else
@@ -377,7 +377,7 @@ int tx_splice_send(struct tx_splice *splice, struct tx_path *path, const uint8_t
 		splice->failures = 0;
 		return 0;
 	}
-	tx_splice_close(splice); /* discards what is in the pipe */
+	tx_splice_close(splice); /* discards the contents of the pipe */
 	if (++splice->failures < SPLICE_MAX_FAILURES)
 		tx_splice_open(splice);
 	return error;

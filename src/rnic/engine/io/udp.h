@@ -12,7 +12,7 @@
 #include <sys/uio.h>
 
 #define UDP_NAME_BYTES 28u /* of a sockaddr_in6, the longer of the two */
-#define UDP_RX_BUFFERS 64u /* datagrams of one call */
+#define UDP_RX_BUFFERS 64u /* most datagrams per call */
 #define UDP_DEFAULT_HOP_LIMIT 64u
 #define UDP_CONTROL_WORDS 16u
 
@@ -21,13 +21,13 @@ struct rx_buffer {
 	uint8_t *buffer;
 	size_t room;
 	size_t size; /* bytes received */
-	uint32_t segment; /* length of each packet but the last */
+	uint32_t segment; /* length of each packet except the last */
 	uint32_t name_bytes;
 	uint8_t name[UDP_NAME_BYTES]; /* the sender's raw socket address */
-	uint8_t tclass; /* 0 if the system does not tell */
-	uint8_t hop_limit; /* UDP_DEFAULT_HOP_LIMIT if the system does not tell */
+	uint8_t tclass; /* 0 if unknown */
+	uint8_t hop_limit; /* UDP_DEFAULT_HOP_LIMIT if unknown */
 	uint32_t flow_label;
-	uint32_t kind; /* of a record that came by a ring (io/poll.h); 0 for packets */
+	uint32_t kind; /* kind of a ring record (io/poll.h); 0 for packets */
 };
 
 /* Scratch memory of receive calls. */
@@ -45,16 +45,16 @@ int udp_receive(int fd, struct udp_rx_scratch *scratch, struct rx_buffer *buffer
  * number. */
 int udp_send(int fd, const void *name, uint32_t name_bytes, const struct iovec *pieces, size_t count, uint16_t segment);
 
-/* A socket to send from, and the options that it was set to last. */
+/* A socket to send from, and the last values of its options. */
 struct tx_socket {
 	int fd;
 	int32_t ipv4; /* else IPv6 */
 	int32_t tclass; /* -1: unknown */
 	int32_t hop_limit;
 	int32_t priority; /* -1: unknown */
-	int32_t may_set_segment; /* all that send by the socket know of the UDP_SEGMENT option: it may be set */
+	int32_t may_set_segment; /* UDP_SEGMENT may be set: all code that sends on this socket handles it */
 	int32_t segment; /* the option's value, 0 for none, -1 for unknown */
-	/* sends in a row before the last one that were cut alike, at `last_segment` */
+	/* consecutive sends before the last one with the segment size `last_segment` */
 	uint32_t same_size_runs, last_segment;
 };
 
@@ -67,19 +67,19 @@ struct tx_path {
 	/* the raw socket address; with a loopback, the name that the receiver has for the sender */
 	uint8_t name[UDP_NAME_BYTES];
 	uint32_t name_bytes;
-	uint32_t flow_label; /* with a loopback; a socket address contains it */
-	uint32_t max_segments; /* of one send: 1 without segmentation offload, and once the system has refused it */
+	uint32_t flow_label; /* only with a loopback; a socket address contains it */
+	uint32_t max_segments; /* in one send: 1 without segmentation offload, or once the kernel has refused it */
 	int32_t tclass; /* ECN bits included */
 	int32_t hop_limit;
 	int32_t priority; /* the service level */
 	uint32_t source_port; /* UDP port of the socket */
-	/* Another way than the socket, or NULL. Returns whether it took the packets. */
+	/* Alternative to the socket, or NULL. Returns whether it accepted the packets. */
 	int (*divert)(void *arg, const struct tx_path *path, const uint8_t *bytes, size_t length, uint32_t segment,
 		      uint32_t count);
 	void *divert_arg;
 };
 
-/* Describe packets that take a path, as a loopback's receiver sees them. */
+/* Describe packets on a path as a loopback's receiver sees them. */
 struct rx_buffer tx_path_describe(const struct tx_path *path, const uint8_t *bytes, size_t length, uint32_t segment);
 
 /* Results of sends; the link has counters of the same names. */
@@ -91,7 +91,7 @@ struct tx_counts {
 	uint64_t drop_tx_error;
 	uint64_t gso_refused; /* bursts */
 	uint64_t priority_refused; /* changes of the priority */
-	uint64_t link_errors; /* sends that failed as they do if the interface is down: its state is to be read */
+	uint64_t link_errors; /* sends that failed as if the interface were down: check its state */
 };
 
 /* Send `length` bytes of packets, each but the last `segment` bytes long: as one burst if the path takes it, else
@@ -101,17 +101,17 @@ struct tx_counts {
 void udp_transmit(struct tx_path *path, const uint8_t *bytes, size_t length, uint32_t segment,
 		  struct tx_counts *counts);
 
-/* A pipe that takes pages and passes them to a socket. Begin with all zeros, then open it. */
+/* A pipe that passes pages to a socket. Initialize with zeros, then open it. */
 struct tx_splice {
 	int in, out;
-	uint32_t broken; /* the system does not support it */
-	uint32_t failures; /* in a row */
-	uint64_t inode; /* by which the pipe is recognized */
+	uint32_t broken; /* not supported by the kernel */
+	uint32_t failures; /* consecutive */
+	uint64_t inode; /* identifies the pipe */
 };
 
 void tx_splice_open(struct tx_splice *splice);
 void tx_splice_close(struct tx_splice *splice);
-/* Forget the pipe if the program has closed it: its numbers may be those of other files by now. */
+/* Forget the pipe if the program has closed it, since its numbers may belong to other files now. */
 void tx_splice_check(struct tx_splice *splice);
 /* Send a burst by its pages. The caller must not write to them before their packets were taken, nor send by that socket
  * meanwhile. Returns 0, or an error number: then nothing or a part was sent, and the caller sends all of it. */
