@@ -1,1 +1,1 @@
-"""Links carry bursts between NICs: in memory, over UDP; middleware in front of them loses or records packets."""
+"""Links carry bursts between NICs, in memory or over UDP; middleware in front of them drops or records packets."""

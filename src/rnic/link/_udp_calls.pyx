@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Compiled twin of the UDP link's system calls (Linux): sendmsg and recvmsg without the GIL, errors as numbers."""
+"""Compiled system calls of the UDP link (Linux): sendmsg and recvmsg without the GIL, errors as numbers."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -54,9 +54,9 @@ DEF SO_TIMESTAMPNS = 35
 
 
 def send(int fd, bytes to not None, list buffers not None, int segment):
-    """Send buffers as one message to the raw socket address ``to``, cut at ``segment`` bytes unless that is 0.
+    """Send buffers as one message to the raw socket address ``to``, segmented at ``segment`` bytes unless that is 0.
 
-    Returns 0, or the system's error number.
+    Returns 0 or the error number.
     """
     cdef Py_buffer views[MAX_BUFFERS]
     cdef iovec iov[MAX_BUFFERS]
@@ -103,9 +103,9 @@ def send(int fd, bytes to not None, list buffers not None, int segment):
 
 
 cdef class Receiver:
-    """Receives on one descriptor; remembers the last sender's address, which is mostly the next one's too.
+    """Receives on one descriptor; caches the last sender's address, which is usually also the next one's.
 
-    ``stamp`` is when the last message arrived, in nanoseconds; 0 where the system does not tell, or was not asked.
+    ``stamp`` is the arrival time of the last message in nanoseconds; 0 if the kernel does not report it.
     """
 
     cdef int fd
@@ -117,10 +117,10 @@ cdef class Receiver:
         self.last = b""
 
     def receive(self, buf):
-        """One message into ``buf``.
+        """Receive one message into ``buf``.
 
-        Returns ``(size, segment, sender's raw socket address, traffic class, hop limit, flow label)``; ``None``
-        where nothing waits; the system's error number where it reports one.
+        Returns ``(size, segment, sender's raw socket address, traffic class, hop limit, flow label)``; ``None`` if
+        nothing waits; the error number if receiving fails.
         """
         cdef Py_buffer view
         cdef iovec iov

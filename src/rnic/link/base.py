@@ -1,7 +1,7 @@
-"""Links as a device's runtime needs them, and code that all links share.
+"""Interface of links for a device's runtime, and shared code of links.
 
-A link carries bursts of RoCEv2 UDP payloads (BTH through ICRC) between this NIC and its peers. It knows no
-transport: a bad or lost packet is a counter, never an exception.
+A link carries bursts of RoCEv2 UDP payloads (BTH through ICRC) between this NIC and its peers. It does not depend on
+the transport: bad and lost packets are counted and raise no exception.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.flow import Flow
 
 _IP_UDP_BYTES = 40 + 8
-"""The IPv6 header and UDP; IPv4 paths leave the same room, so that both families settle on one path MTU."""
+"""Size of IPv6 and UDP headers; IPv4 paths reserve the same, so that both families get the same path MTU."""
 
 
 class Link(Protocol):
-    """One NIC's attachment to a network. A link is used by one thread at a time and starts none."""
+    """One NIC's attachment to a network. A link is used by one thread at a time and starts no threads."""
 
     @property
     def address(self) -> bytes:
@@ -36,35 +36,35 @@ class Link(Protocol):
 
     @property
     def source_ports(self) -> tuple[int, ...]:
-        """The UDP ports that packets leave from: ``port``, unless the link has others for that."""
+        """UDP source ports of packets: ``port``, unless the link has separate ones."""
 
     @property
     def mtu(self) -> int:
-        """IP MTU in bytes; :func:`active_mtu_bytes` makes the InfiniBand MTU of it."""
+        """IP MTU in bytes; :func:`active_mtu_bytes` converts it to the InfiniBand MTU."""
 
     @property
     def window_bytes(self) -> int:
-        """Payload bytes of full-sized packets that the receive buffer surely holds.
+        """Payload bytes of full-sized packets that always fit the receive buffer.
 
-        A sender that keeps less in flight toward a peer with an equal buffer loses nothing there.
+        A sender with less in flight to a peer with an equal buffer causes no drops there.
         """
 
     @property
     def window_packets(self) -> int:
-        """Packets of any size that the receive buffer surely holds."""
+        """Packets of any size that always fit the receive buffer."""
 
     @property
     def counters(self) -> Counters:
         """Counters of drops."""
 
     def send(self, bursts: Sequence[TxBurst]) -> None:
-        """Send, or count a drop. The buffers of ``bursts`` are the caller's again on return."""
+        """Send the bursts, or count drops. The caller may reuse their buffers on return."""
 
     def receive(self, limit: int) -> list[RxBurst]:
         """Return up to ``limit`` bursts that have arrived, without waiting.
 
-        An empty list means that nothing is left; a short one does not. ``buf`` of each is valid until the
-        next call.
+        An empty list means that nothing is left, a short one does not. ``buf`` of each burst is valid until the next
+        call.
         """
 
     @property
@@ -75,12 +75,12 @@ class Link(Protocol):
     def frames(self) -> deque[bytes] | None:
         """Whole received packets, from the IP header on, that the link did not parse.
 
-        Always the same object; packets taken from it are gone. ``None`` for links that carry UDP payloads alone.
+        Always the same object, from which callers remove packets. ``None`` for links that only carry UDP payloads.
         """
 
     @property
     def frame_sender(self) -> Callable[[bytes, bytes], bool] | None:
-        """Function that sends a whole packet, from its IP header on, to an address and returns whether it left; or
+        """Function that sends a whole packet, from its IP header on, to an address, and returns whether it was sent; or
         ``None``."""
 
     def fileno(self) -> int | None:
@@ -90,32 +90,32 @@ class Link(Protocol):
         """Return all descriptors to poll, those of multicast groups included."""
 
     def next_deadline_ns(self) -> int | None:
-        """Return when to call ``receive`` although nothing arrives; ``None`` for never."""
+        """Return the time at which to call ``receive`` even if nothing arrives; ``None`` for never."""
 
     def local_flow(self, remote_addr: bytes, remote_port: int, sport: int = 0) -> Flow:
         """Return the path from this link to a peer.
 
-        ``sport`` is a wish: links that send from one bound port use that port; 0 means the link's own.
+        ``sport`` is the preferred source port: links with a single bound port ignore it; 0 means the link's own.
 
         Raises:
             LinkError: the peer's address is of the other IP version.
         """
 
     def max_segments(self, flow: Flow) -> int:
-        """Return the number of packets that one burst on this path may hold; 1 if nothing segments them faithfully."""
+        """Return the most packets in one burst on this path; 1 without segmentation offload that preserves the ICRC."""
 
     def allow_gso(self, flow: Flow) -> None:
         """Allow bursts that the kernel segments: the peer agreed (design.md, UDP link)."""
 
     def join(self, group: bytes) -> None:
-        """Receive what is sent to a multicast address; joining twice changes nothing.
+        """Join a multicast group; joining twice has no effect.
 
         Raises:
             LinkError: not a multicast address of this link's IP version, or the kernel refuses.
         """
 
     def leave(self, group: bytes) -> None:
-        """Stop receiving for a group; leaving one that was not joined changes nothing."""
+        """Leave a multicast group; ignored if it was not joined."""
 
     def close(self) -> None:
         """Release everything; a second call does nothing. Sending after that raises :class:`LinkError`."""
@@ -124,7 +124,7 @@ class Link(Protocol):
 class UnpolledLink:
     """Base of links without a descriptor: nothing to poll, no deadline, any source port, packets that travel alone.
 
-    ``address`` and ``port`` are the subclass's to set.
+    Subclasses set ``address`` and ``port``.
     """
 
     address: bytes
@@ -143,7 +143,7 @@ class UnpolledLink:
         return None
 
     def local_flow(self, remote_addr: bytes, remote_port: int, sport: int = 0) -> Flow:
-        """See :meth:`Link.local_flow`; any ``sport`` is granted."""
+        """See :meth:`Link.local_flow`; any ``sport`` is used as given."""
         return flow_between(self.address, sport or self.port, remote_addr, remote_port)
 
     def max_segments(self, flow: Flow) -> int:
@@ -157,7 +157,7 @@ class UnpolledLink:
 class DrivenLink:
     """Base of links whose packets the engine's rounds send and receive.
 
-    ``counters`` is the subclass's to set.
+    Subclasses set ``counters``.
     """
 
     counters: Counters

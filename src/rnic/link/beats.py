@@ -1,8 +1,8 @@
-"""The 512-bit network data path of document 003: whole IP packets as AXI4-Stream beats of 64 bytes.
+"""512-bit network data path of document 003: whole IP packets as AXI4-Stream beats of 64 bytes.
 
-``m_axis_tx`` and ``s_axis_rx`` carry packets that begin with their IP header (Ethernet has been taken off before) and
-end with the ICRC. :class:`BeatLink` is a link whose network is these two streams, so that a device can take the place
-of a shell's network stack, and be wired to another one or to a simulated switch beat by beat.
+``m_axis_tx`` and ``s_axis_rx`` carry packets that begin with their IP header (the Ethernet header is stripped) and end
+with the ICRC. :class:`BeatLink` is a link over these two streams. It lets a device replace a shell's network stack,
+connected beat by beat to another one or to a simulated switch.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from rnic.wire.ip import IPV6_BYTES, UDP_BYTES, ip_packet
 BEAT_BYTES = 64
 FULL_KEEP = (1 << BEAT_BYTES) - 1
 IP_MTU = 4096 + 128
-"""The path takes the largest RoCE packet and no jumbo beyond it."""
+"""IP MTU of the path: fits the largest RoCE packet."""
 MAX_FRAME = 9_600
-"""Longest packet that is reassembled; anything longer is a stream without ``last``."""
+"""Longest packet to reassemble; a longer one is taken as a stream without ``last``."""
 QUEUE_FRAMES = 4_096
 
 
 class Beat(NamedTuple):
-    """One transfer: ``tdata``, ``tkeep`` (bit i: byte i counts) and ``tlast``."""
+    """One transfer: ``tdata``, ``tkeep`` (bit i: byte i is valid) and ``tlast``."""
 
     data: bytes
     keep: int
@@ -76,9 +76,9 @@ def payload_of(beats: Iterable[Beat]) -> bytes:
 
 
 class Reassembler:
-    """Puts packets together from beats. A packet that breaks the stream's rules is dropped and counted whole.
+    """Reassembles packets from beats. A packet that violates the stream rules is dropped as a whole and counted.
 
-    The rules: ``data`` has 64 bytes; ``keep`` is all ones but in the last beat, and there it is ones from bit 0 on; a
+    The rules: ``data`` has 64 bytes; ``keep`` is all ones except in the last beat, where it is ones from bit 0 on; a
     packet has at most ``limit`` bytes.
     """
 
@@ -89,7 +89,7 @@ class Reassembler:
         self._bad = False
 
     def push(self, beat: Beat) -> bytes | None:
-        """Take one beat; return the packet that it completes, or ``None``."""
+        """Add one beat; return the packet that it completes, or ``None``."""
         data, keep, last = beat
         count = keep.bit_length()
         ones_from_bit_0 = 0 < keep <= FULL_KEEP and not keep & (keep + 1)
@@ -119,7 +119,7 @@ class BeatLink(UnpolledLink):
     Args:
         address: own address, 4 or 16 bytes.
         port: own UDP port.
-        counters: where drops are counted.
+        counters: counters of drops.
 
     The connected side takes beats from :attr:`m_axis_tx` and hands beats to :meth:`s_axis_rx`.
     """
@@ -136,16 +136,16 @@ class BeatLink(UnpolledLink):
         """Beats to send, oldest first."""
         self.up = True
         self.frames: deque[bytes] = deque()
-        """Always empty: the shell filters out packets other than RDMA, so here they are only counted."""
+        """Always empty: the shell filters out non-RDMA packets, so the link only counts them."""
         self.frame_sender = None
-        """``None``: the shell itself sends packets other than RDMA (003)."""
+        """``None``: the shell itself sends non-RDMA packets (003)."""
         self._frames: deque[bytes] = deque()
         self._in = Reassembler(self.counters)
         self._groups: set[bytes] = set()
         self._closed = False
 
     def s_axis_rx(self, beats: Iterable[Beat]) -> None:
-        """Take beats from the network."""
+        """Receive beats from the network."""
         for beat in beats:
             packet = self._in.push(beat)
             if packet is None:
@@ -162,7 +162,7 @@ class BeatLink(UnpolledLink):
         return beats
 
     def send(self, bursts: Sequence[TxBurst]) -> None:
-        """Put packets on ``m_axis_tx``, one after the other, each with its IP and UDP headers."""
+        """Put packets on ``m_axis_tx``, each with its IP and UDP headers."""
         if self._closed:
             where = f"{format_address(self.address)} port {self.port}"
             raise LinkError(f"beat link {where} is closed: open a new one")
@@ -171,7 +171,8 @@ class BeatLink(UnpolledLink):
                 self.m_axis_tx.extend(to_beats(ip_packet(single.flow, single.buffers[0])))
 
     def receive(self, limit: int) -> list[RxBurst]:
-        """See :meth:`rnic.link.base.Link.receive`; anything but a UDP packet to this link is counted and dropped."""
+        """See :meth:`rnic.link.base.Link.receive`; packets other than UDP packets to this link are counted and
+        dropped."""
         bursts: list[RxBurst] = []
         while self._frames and len(bursts) < limit:
             burst = self._parse(self._frames.popleft())

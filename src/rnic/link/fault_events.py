@@ -1,10 +1,10 @@
-"""Events of a device on command: names, parameters and their command-line words.
+"""Injectable events of a device: names, parameters and their command-line words.
 
-One table serves ``rnic fault DEVICE EVENT [VALUE]...`` (values in the table's order), fault scripts (values by name,
-see :mod:`rnic.link.fault_script`) and Python (either). Durations are whole nanoseconds, or text such as ``"2s"``,
+One table is used for ``rnic fault DEVICE EVENT [VALUE]...`` (values in the table's order), fault scripts (values by
+name, see :mod:`rnic.link.fault_script`) and Python (either). Durations are whole nanoseconds, or text such as ``"2s"``,
 ``"150ms"``, ``"50us"``. Where a number names an object, ``"all"`` names all of its kind.
 
-An event that takes ``for`` heals by itself when that time is over; without it, it lasts until ``heal``.
+An event with ``for`` heals by itself after that time; otherwise it lasts until ``heal``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s)")
 LONGEST_NS = 1 << 62
 """Longest duration: about 146 years."""
 STATUSES = {name: code for code, name in SYNDROME_NAMES.items() if code not in (0, WR_FLUSH_ERR)}
-"""Statuses that a fault can give a completion: all but success and the flush error that follows another error."""
+"""Completion statuses that a fault can set: all except success and the flush error, which follows another error."""
 PORT_STATES = {"DOWN": PORT_DOWN, "INIT": PORT_INIT, "ARMED": PORT_ARMED}
 """States of a port that carries no packets."""
 
@@ -154,7 +154,7 @@ class EventKind(NamedTuple):
 
 
 EVENTS: dict[str, EventKind] = {
-    "port-down": EventKind("the port goes down: nothing leaves, nothing arrives", (_FOR,)),
+    "port-down": EventKind("the port goes down and drops all packets", (_FOR,)),
     "port-state": EventKind(
         "as port-down, but the port reports STATE",
         (Parameter("state", _port_state, f"one of {', '.join(PORT_STATES)}"), _FOR),
@@ -210,7 +210,7 @@ EVENTS: dict[str, EventKind] = {
             Parameter("number", _object, "number of the queue pair, CQ or SRQ, or all", ALL),
         ),
     ),
-    "fatal": EventKind("the device fails and is gone; with FOR it returns after that time", (_FOR,)),
+    "fatal": EventKind("the device fails and disappears; with FOR it returns after that time", (_FOR,)),
     "kill": EventKind("the NIC process is killed"),
     "heal": EventKind("end all active and pending faults"),
 }
@@ -218,11 +218,11 @@ EVENTS: dict[str, EventKind] = {
 
 
 PORT_EVENTS = ("port-down", "port-up", "port-state", "flap")
-"""Events that programs with their own data path carry out, by the device's page of fault rules."""
+"""Events that programs with their own data path apply, from the device's page of fault rules."""
 
 
 class FaultEvent(NamedTuple):
-    """One event that will happen; ``told`` holds its values by parameter name."""
+    """One event to inject; ``told`` holds its values by parameter name."""
 
     name: str
     told: dict[str, Any]
@@ -238,7 +238,7 @@ def make_event(name: object, *values: object, **by_name: object) -> FaultEvent:
     """Return an event, with values in the table's order, or by name.
 
     Raises:
-        ValueError: no such event or parameter, a value missing or out of range: one line that names it.
+        ValueError: no such event or parameter, or a value is missing or out of range; one line that names it.
     """
     kind = EVENTS.get(name) if isinstance(name, str) else None
     if kind is None:
@@ -271,7 +271,7 @@ def usage(name: str) -> str:
 
 
 class TimedEvent(NamedTuple):
-    """An event of a script that happens by the clock: first at ``at_ns``, then each ``every_ns``, ``times`` in all."""
+    """A timed event of a script: first at ``at_ns``, then every ``every_ns``, ``times`` in total."""
 
     event: FaultEvent
     at_ns: int
@@ -280,7 +280,7 @@ class TimedEvent(NamedTuple):
 
 
 def timed_event(rule: Mapping[str, object]) -> TimedEvent:
-    """Return the rule of a script that has ``at``, with ``every`` and ``times`` if it repeats.
+    """Return a script rule with ``at`` as a timed event, with ``every`` and ``times`` if it repeats.
 
     Raises:
         ValueError: as :func:`make_event`, or a bad ``at``, ``every`` or ``times``.
@@ -300,7 +300,7 @@ def timed_event(rule: Mapping[str, object]) -> TimedEvent:
 
 
 def from_words(words: Sequence[str]) -> FaultEvent:
-    """Return the event that the words of a command line name."""
+    """Return the event given by the words of a command line."""
     if not words:
         raise ValueError(f"no event: give one of {', '.join(EVENTS)}")
     return make_event(*words)

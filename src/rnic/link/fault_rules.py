@@ -1,7 +1,7 @@
-"""The rules of a fault script: the packets that they match, count and strike.
+"""Rules of a fault script: match and count packets, and choose those to fault.
 
-The engine has the same in C (``engine/io/fault_rules.c``), on the table that :func:`pack_rules` makes, and counts in
-the same memory: so it makes no difference which of the two judges a packet.
+The engine has the same in C (``engine/io/fault_rules.c``), using the table of :func:`pack_rules`, and counts in the
+same memory. So either of the two can judge a packet.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _ACK_REQ = 1 << 31
 _WORD_MASK = (1 << 64) - 1
 _COUNT_WORDS = FAULT_COUNT.size // WORD_BYTES
 _SPOT = 0xC0
-"""Constant mixed into a draw to choose the bit that is flipped."""
+"""Constant mixed into a draw to select the bit to flip."""
 
 
 def check_list(script: object) -> None:
-    """Refuse a fault script that is not a list.
+    """Check that a fault script is a list.
 
     Raises:
         ValueError: one line that names the type given.
@@ -45,9 +45,9 @@ def check_list(script: object) -> None:
 
 
 class PacketFacts:
-    """Facts of one packet that rules check. Fields that the packet is too short to hold are -1.
+    """Fields of a packet that rules match. A field beyond the end of a short packet is -1.
 
-    ``comes_back``: the device sends it to itself, and judges it once more when it arrives.
+    ``comes_back`` is true if the device sends it to itself and judges it again on arrival.
     """
 
     __slots__ = ("_hash", "ackreq", "comes_back", "direction", "dqpn", "flow", "length", "opcode", "psn", "syndrome")
@@ -85,7 +85,7 @@ class PacketFacts:
 
     @property
     def name(self) -> str:
-        """Name of the opcode, its number where it has none, ``"short"`` if there is none."""
+        """Name of the opcode, its number if it has no name, ``"short"`` if the packet has no opcode."""
         if self.opcode < 0:
             return "short"
         row = OPCODES[self.opcode]
@@ -93,7 +93,7 @@ class PacketFacts:
 
 
 def mix(state: int, word: int) -> int:
-    """Return 64 bits that depend on all bits of both (the finalizer of SplitMix64)."""
+    """Mix two words into 64 bits (the finalizer of SplitMix64)."""
     state = ((state ^ word) + 0x9E3779B97F4A7C15) & _WORD_MASK
     state = ((state ^ state >> 30) * 0xBF58476D1CE4E5B9) & _WORD_MASK
     state = ((state ^ state >> 27) * 0x94D049BB133111EB) & _WORD_MASK
@@ -143,7 +143,7 @@ class Counts:
         self.words = memoryview(bytearray(COUNT_BYTES) if memory is None else memory).cast("B").cast("Q")
 
     def place(self, key: int) -> int:
-        """Return the index of a count's words: draw key, packets seen, packets struck."""
+        """Return the index of a count's words: draw key, packets seen, packets faulted."""
         key = key or 1
         words = self.words
         for probe in range(COUNT_PROBES):
@@ -159,7 +159,7 @@ class Counts:
 
 
 class Rule:
-    """One rule of a script, and its counts of packets that matched.
+    """One rule of a script, and its counts of matching packets.
 
     ``action`` is one of :data:`ACTIONS` and ``told`` its values by key; or ``event`` is an event of the device.
     """
@@ -196,15 +196,15 @@ class Rule:
         self.told = told
         self.event = event
         self._drawn = 0
-        """Start value of the draws for the last packet that matched."""
+        """Start value of the draws for the last matching packet."""
 
     @property
     def below(self) -> int:
-        """Bound of the 64-bit draw below which the rule strikes."""
+        """The rule applies if a 64-bit draw is below this."""
         return min(math.ceil((self.probability or 0) * (1 << 64)), _WORD_MASK)
 
     def strikes(self, facts: PacketFacts) -> bool:
-        """Count the packet if it matches, and return whether the rule acts on it."""
+        """Count the packet if it matches, and return whether the rule applies to it."""
         if (facts.comes_back and self.match.direction is None) or not self.match.holds(facts):
             return False
         # an event concerns the device, so its packets are counted together
@@ -226,7 +226,7 @@ class Rule:
         return seen >= first and (seen - first) % self.every == 0
 
     def struck(self, length: int) -> Mapping[str, int | None]:
-        """Return the parameters of the action for the packet of ``length`` bytes that the rule has just struck."""
+        """Return the parameters of the action for a packet of ``length`` bytes to which the rule applies."""
         if self.action != "corrupt" or self.told["byte"] is not None:
             return self.told
         spot = mix(self._drawn, _SPOT)
@@ -235,7 +235,7 @@ class Rule:
 
 
 def _bits(prefix: str, chosen: frozenset[int]) -> dict[str, int]:
-    """Return words ``PREFIX_0`` and on with a bit for each number of one byte."""
+    """Return a 256-bit mask as words ``PREFIX_0``, ``PREFIX_1``, and so on."""
     mask = sum(1 << number for number in chosen)
     return {f"{prefix}_{at}": mask >> 64 * at & _WORD_MASK for at in range(4)}
 
@@ -289,7 +289,7 @@ def _pack_rule(rule: Rule) -> bytes:
 
 
 def pack_rules(rules: Sequence[Rule]) -> bytes:
-    """Return the table of rules that the engine judges by (:mod:`rnic.state.fault_table`).
+    """Return the engine's table of rules (:mod:`rnic.state.fault_table`).
 
     Raises:
         ValueError: rules with events of the device, or more than :data:`~rnic.state.fault_table.RULES`.

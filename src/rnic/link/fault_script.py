@@ -1,6 +1,6 @@
-"""Exact faults as data: which packets match, which of those are struck, and what happens to them.
+"""Fault scripts: select packets by match and count, and apply an action to them.
 
-A script is a list of rules, plain dictionaries such as a JSON file holds::
+A script is a list of rules, plain dictionaries as in a JSON file::
 
     {"match": {"opcode": "RC_READ_RESPONSE*", "direction": "tx"}, "nth": 3, "action": "drop"}
     {"match": {"opcode": "RC_ACKNOWLEDGE", "syndrome": "ACK"}, "every": 7, "action": "corrupt"}
@@ -18,12 +18,12 @@ A script is a list of rules, plain dictionaries such as a JSON file holds::
 - ``syndrome``: an AETH syndrome, or ``"ACK"``, ``"RNR_NAK"``, ``"NAK"``
 - ``src``, ``dst``: addresses as text
 
-A rule counts matching packets from 1, separately for each direction and queue pair: the order in which programs run
-does not matter. The queue pair is the one that a packet is for: its number and both addresses. ``nth`` selects that
-packet alone, ``every`` each multiple, both together the ``nth`` and each ``every``-th after it, neither selects all;
-``probability`` (above 0, at most 1) selects each at random instead, by the rule's ``seed`` or else the link's.
-``times`` bounds how often a rule acts on a direction and queue pair. A packet that a device sends to itself is judged
-once by a rule that names no direction: when it arrives.
+A rule counts matching packets from 1, separately for each direction and queue pair, so the order in which programs run
+does not matter. The queue pair is the destination: its number and both addresses. ``nth`` selects only that packet,
+``every`` each multiple, both together the ``nth`` and each ``every``-th after it, neither selects all; ``probability``
+(above 0, at most 1) selects each at random instead, by the rule's ``seed`` or else the link's. ``times`` bounds how
+often a rule applies to a direction and queue pair. A rule without a direction judges a packet that a device sends to
+itself once, on arrival.
 
 ``action``: ``"drop"``; ``"corrupt"`` (one random bit that the ICRC covers, or the byte number ``byte``, negative
 from the end, XORed with ``xor``, 255 unless given); ``"duplicate"`` (the copy ``delay_ns`` later, else at once);
@@ -32,9 +32,9 @@ or after ``hold_ns`` (1 ms unless given) if none follow; ``"mark"`` sets ECN CE 
 packet's IP header, as a congested switch does, whether or not the sender declared ECT; ``"truncate"`` leaves
 the first ``bytes`` of the UDP payload (the BTH unless given), without an ICRC.
 
-An ``action`` may also be an event of :mod:`rnic.link.fault_events`, with its values by name: then it happens to the
-device, when a packet strikes, counted over the whole device, or by the clock, ``at`` a time since the device started
-and then ``every`` so often::
+An ``action`` may also be an event of :mod:`rnic.link.fault_events`, with its values by name. The device gets the event
+when a packet matches, counted over the whole device, or at a time: ``at`` this time after the device started, and then
+at intervals of ``every``::
 
     {"match": {"opcode": "RC_WRITE*"}, "nth": 1000, "action": "port-down", "for": "200ms"}
     {"at": "1s", "every": "500ms", "times": 10, "action": "flap", "down": "20ms"}
@@ -57,7 +57,7 @@ from rnic.spec.syndromes import AETH_ACK, AETH_NAK, AETH_RNR_NAK, AETH_TYPE_MASK
 from rnic.wire.opcode import OPCODES
 
 HOLD_NS = 1_000_000
-"""Nanoseconds that a reordered packet waits for others to overtake it."""
+"""Default time in nanoseconds that a reordered packet waits for others to overtake it."""
 
 _QPN_MASK = (1 << 24) - 1
 _WORD_MASK = (1 << 64) - 1
@@ -78,10 +78,10 @@ _BOUNDS = {"byte": (-(1 << 16), 1 << 16), "xor": (1, 255), "behind": (1, 1 << 16
 
 RULE_KEYS = ("match", "nth", "every", "probability", "seed", "times", "action")
 _EVENT_RULE_KEYS = ("match", "nth", "every", "probability", "seed", "action")
-"""Keys of a rule with an event. If the event itself takes ``times``, the key is its value."""
+"""Keys of a rule with an event. If the event itself has a parameter ``times``, that key is its value."""
 MATCH_KEYS = ("direction", "opcode", "psn", "dqpn", "length", "ackreq", "syndrome", "src", "dst")
 _FIELDS = {"opcode": "opcodes", "syndrome": "syndromes"}
-"""Keys of a match whose fields of :class:`Match` have another name."""
+"""Keys of a match that are named differently in :class:`Match`."""
 _SYNDROME_TYPES = {"ACK": AETH_ACK, "RNR_NAK": AETH_RNR_NAK, "NAK": AETH_NAK}
 
 
@@ -98,7 +98,7 @@ def parse_script(script: Sequence[Mapping[str, object]], seed: int = 0, counts: 
     Args:
         script: the rules.
         seed: 64 bits, for rules with a ``probability`` and no seed of their own.
-        counts: where the rules count; new ones by default.
+        counts: counters of the rules; new ones by default.
 
     Raises:
         ValueError: one line naming the rule by its number from 1, the value, and what is allowed.
@@ -187,7 +187,7 @@ def _told(
 
 
 def _wanted(where: str, key: str, value: object) -> Any:
-    """Return the value for the field of :class:`Match` that a key names."""
+    """Return the value for a key's field of :class:`Match`."""
     if key == "direction":
         if value not in DIRECTIONS:
             _refuse(where, value, _one_of(DIRECTIONS))

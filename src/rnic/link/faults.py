@@ -1,9 +1,9 @@
-"""A bad network in front of any link: seeded loss, duplication, reordering, corruption and delay, and scripts.
+"""A faulty network in front of any link: seeded loss, duplication, reordering, corruption and delay, and scripts.
 
 Each packet of each direction is judged on its own, first by the rules of the script in their order, then by the
-rates. The faults depend on the packets, the seed and the clock alone, so the same run gives the same faults. Bursts
-without a fault pass unchanged; in the others, the packets between those struck stay together, like segments that leave
-one hardware NIC.
+rates. The faults depend only on the packets, the seed and the clock, so equal runs get equal faults. Bursts without
+faults pass unchanged; in other bursts, consecutive packets without faults stay together, like segments from a hardware
+NIC.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.flow import Flow
 
 _MAX_ROUNDS = 1_024
-"""Maximum number of empty rounds of one ``receive`` before it returns."""
+"""Most empty rounds of one ``receive`` before it returns."""
 
 _ACTIONS = ("drop", "corrupt", "duplicate", "delay", "reorder", "mark")
 _Faults = Mapping[str, Mapping[str, int | None]]
@@ -39,7 +39,7 @@ _Burst = TypeVar("_Burst", TxBurst, RxBurst)
 
 @dataclass(frozen=True, slots=True)
 class FaultRates:
-    """Probabilities for each packet of one direction, 0 to 1; several may strike the same packet.
+    """Probabilities for each packet of one direction, 0 to 1; several faults may apply to the same packet.
 
     Delays are drawn evenly from ``delay_ns`` (low, high). A reordered packet waits for 1 to ``behind`` packets to
     overtake it, but no longer than ``hold_ns``.
@@ -77,19 +77,19 @@ _NEVER = 1e18
 
 
 class FaultyLink(Middleware):
-    """Loses, harms and delays packets on their way to and from ``inner``.
+    """Drops, corrupts and delays packets on their way to and from ``inner``.
 
     Args:
-        inner: the link to pass on to.
+        inner: the underlying link.
         clock: the time in nanoseconds, for delays; the runtime's own or a virtual one.
         rng: seeds one generator for each direction, so that the directions do not disturb each other.
         tx: rates for packets that this NIC sends.
         rx: rates for packets that it receives.
         script: rules as :mod:`rnic.link.fault_script` defines them.
-        tracer: told of every fault, at stage ``"fault"``.
+        tracer: receives every fault, at stage ``"fault"``.
         counts: counters of the rules, which other links may share.
         seed: 64 bits for rules with a probability and no seed of their own; drawn from ``rng`` by default.
-        by_clock: false leaves out the script's events by the clock: another link of the device has them.
+        by_clock: false to leave out the script's timed events, which another link of the device has.
 
     Counters are named ``fault_tx_drop``, ``fault_rx_delay`` and so on; ``fault_tx_full`` and ``fault_rx_full`` count
     packets lost because too many were held back already.
@@ -125,15 +125,15 @@ class FaultyLink(Middleware):
         self.rules = rules
         self.timed = timed if by_clock else []
         self.has_events_by_packets = any(rule.event is not None for rule in rules)
-        """True if packets set off events for the device."""
+        """True if packets trigger events of the device."""
         self.has_events = bool(self.timed) or self.has_events_by_packets
-        """True if the script has events for the device at all (:mod:`rnic.runtime.faults` takes them up)."""
+        """True if the script has any events of the device (:mod:`rnic.runtime.faults` handles them)."""
         for direction, rates in (("tx", tx), ("rx", rx)):
             own = random.Random(seeds[direction])
             comes_back = self._comes_back if direction == "tx" else None
             judges.append(_Judge(direction, rules, rates, own, inner.counters, tracer or NullTracer(), comes_back))
         self.struck: Callable[[FaultEvent], None] = lambda event: None
-        """Called with each event of the script whose packet has come."""
+        """Called with each event of the script that a packet triggers."""
         self.corrupted: Callable[[bytes], None] | None = None
         """Called with each packet that was corrupted or truncated, from the BTH on."""
         for judge in judges:
@@ -150,7 +150,7 @@ class FaultyLink(Middleware):
         self._rx.judge.set_rates(rx)
 
     def table(self) -> bytes | None:
-        """Return the table by which the engine judges as this link does; ``None`` if it cannot."""
+        """Return the table with which the engine judges like this link; ``None`` if it cannot."""
         if self.has_events or not self._by_rules_alone:
             return None
         try:
@@ -166,11 +166,11 @@ class FaultyLink(Middleware):
             self.corrupted(packet)
 
     def _comes_back(self, flow: Flow) -> bool:
-        """Return whether packets that leave by this path arrive at this device."""
+        """Return whether packets sent on this path arrive at this device."""
         return flow.dst == self.address and flow.dport == self.port
 
     def send(self, bursts: Sequence[TxBurst]) -> None:
-        """Judge the packets; pass on those that are left, and those held back that are due."""
+        """Judge the packets; pass on those that remain, and held ones that are due."""
         now_ns = self._clock()
         out = self._tx.release(now_ns)
         for burst in bursts:
@@ -179,7 +179,7 @@ class FaultyLink(Middleware):
             self.inner.send(out)
 
     def judge(self, bursts: Sequence[RxBurst]) -> list[RxBurst]:
-        """Judge packets that did not come through :meth:`receive`; return those that pass now."""
+        """Judge packets that were not received by :meth:`receive`; return those that pass now."""
         if self._rx.idle:
             return list(bursts)
         judged: list[RxBurst] = []
@@ -188,7 +188,7 @@ class FaultyLink(Middleware):
         return judged
 
     def receive(self, limit: int) -> list[RxBurst]:
-        """See :meth:`rnic.link.base.Link.receive`; packets to send that are due leave too."""
+        """See :meth:`rnic.link.base.Link.receive`; packets to send that are due are sent, too."""
         now_ns = self._clock()
         due = self._tx.release(now_ns)
         if due:
@@ -205,7 +205,7 @@ class FaultyLink(Middleware):
             for burst in arrived:
                 self._rx.take(burst, now_ns, judged)
             ready += judged
-            # A second call would reuse the memory of the bursts that the first one returned.
+            # a second call would reuse the memory of bursts that the first one returned
             if judged or not arrived:
                 break
         out = [ready.popleft() for _ in range(min(limit, len(ready)))]
@@ -225,7 +225,7 @@ class FaultyLink(Middleware):
 
 
 class _Judge:
-    """Decides what happens to each packet of one direction."""
+    """Decides the faults of each packet of one direction."""
 
     def __init__(
         self,
@@ -239,7 +239,7 @@ class _Judge:
     ) -> None:
         self.rng = rng
         self._rngs = {action: random.Random(rng.getrandbits(64)) for action in _ACTIONS}
-        """For each action separately: how packets share bursts changes nothing."""
+        """One generator per action, so that faults do not depend on how packets share bursts."""
         self._direction = direction
         self._rules = rules
         self.set_rates(rates)
@@ -254,10 +254,11 @@ class _Judge:
         self.idle = not self._rules and rates == NO_FAULTS
         self._rates = rates
         self._gaps = {action: self._gap(action, rate) for action in _ACTIONS if (rate := getattr(rates, action))}
-        """For each action with a rate above 0, the number of packets that it spares before the next strike."""
+        """For each action with a rate above 0, the number of packets before its next one."""
 
     def verdicts(self, burst: _Burst, lane: _Lane[_Burst], now_ns: int) -> list[_Faults]:
-        """Return the faults of each packet of a burst, usually none; of two of the same kind the script's applies."""
+        """Return the faults of each packet of a burst, usually none; the script's take precedence over those of the
+        same kind."""
         segment = burst.segment
         count = -(-burst.length // segment)
         drawn = self._drawn(count)
@@ -296,15 +297,15 @@ class _Judge:
         return faults
 
     def overflowed(self) -> None:
-        """Count a packet that was to be held back while there are too many already."""
+        """Count a packet that could not be held back because too many are."""
         self._counters.bump(f"fault_{self._direction}_full")
 
     def _gap(self, action: str, rate: float) -> int:
-        """Return how many packets are spared before the next strike: one draw replaces a draw for each packet."""
+        """Return the number of packets before the next faulted one: one draw replaces a draw per packet."""
         return int(min(math.log(1 - self._rngs[action].random()) / math.log1p(-rate), _NEVER)) if rate < 1 else 0
 
     def _drawn(self, count: int) -> dict[int, dict[str, Mapping[str, int | None]]]:
-        """Return what the rates do to the next ``count`` packets: faults by the index of each packet that is struck."""
+        """Return the faults that the rates give the next ``count`` packets, by packet index."""
         struck: dict[int, dict[str, Mapping[str, int | None]]] = {}
         for action, gap in self._gaps.items():
             while gap < count:
@@ -338,7 +339,7 @@ class _Held(Generic[_Burst]):
 
 
 class _Lane(Generic[_Burst]):
-    """One direction: judges bursts, and keeps the packets held back."""
+    """One direction: judges bursts, and has the held packets."""
 
     def __init__(self, judge: _Judge) -> None:
         self.judge = judge
@@ -356,7 +357,7 @@ class _Lane(Generic[_Burst]):
         raise NotImplementedError
 
     def cut(self, burst: _Burst, firsts: Sequence[int]) -> list[_Burst]:
-        """Return the parts of a burst that begin with the packets ``firsts``; there may be more parts."""
+        """Return the parts of a burst that start with the packets ``firsts``; there may be more parts."""
         raise NotImplementedError
 
     def count(self, part: _Burst) -> int:
@@ -368,7 +369,7 @@ class _Lane(Generic[_Burst]):
         raise NotImplementedError
 
     def with_data(self, packet: _Burst, data: bytearray) -> _Burst:
-        """Return the packet with other content, which is not longer."""
+        """Return the packet with other data, which is not longer."""
         raise NotImplementedError
 
     def marked(self, packet: _Burst) -> _Burst:
@@ -376,7 +377,7 @@ class _Lane(Generic[_Burst]):
         raise NotImplementedError
 
     def take(self, burst: _Burst, now_ns: int, out: list[_Burst]) -> None:
-        """Judge a burst and append what passes to ``out``."""
+        """Judge a burst and append the packets that pass to ``out``."""
         if self.judge.idle:
             out.append(burst)
             return
@@ -384,7 +385,7 @@ class _Lane(Generic[_Burst]):
         if not self._held and not any(verdicts):
             out.append(burst)
             return
-        # packets that overtake a reordered one are counted, so they go one by one
+        # packets that overtake a reordered one are counted, so pass them one by one
         alone = bool(self._held) or any("reorder" in verdict for verdict in verdicts)
         firsts = [at for at, verdict in enumerate(verdicts) if alone or not at or verdict or verdicts[at - 1]]
         at = 0
@@ -431,14 +432,14 @@ class _Lane(Generic[_Burst]):
         self._held = waiting
 
     def _room(self) -> bool:
-        """Return whether one more packet may be held back; if not, the packet is lost and counted."""
+        """Return whether another packet may be held back; if not, count it as lost."""
         if len(self._delayed) + len(self._held) < MAX_HELD:
             return True
         self.judge.overflowed()
         return False
 
     def _delay(self, packet: _Burst, due_ns: int) -> None:
-        # The serial keeps packets that are due together in their order.
+        # the serial number preserves the order of packets due at the same time
         heapq.heappush(self._delayed, (due_ns, self._serial, packet))
         self._serial += 1
 
@@ -468,7 +469,7 @@ class _Lane(Generic[_Burst]):
         return out
 
     def deadline_ns(self) -> int | None:
-        """Return when :meth:`release` has packets to return, unless other packets come first."""
+        """Return the time at which :meth:`release` has packets to return, unless other packets come first."""
         if not self._held and not self._delayed:
             return None
         deadlines = [held.deadline_ns for held in self._held]

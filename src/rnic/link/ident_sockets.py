@@ -1,14 +1,14 @@
-"""Recover three bits of the IP ID, which no socket shows, by eight sockets, one for each value of these bits.
+"""Recover three bits of the IP ID, which no socket reports, with eight sockets, one for each value of these bits.
 
 The sockets share the address and port of a device (:mod:`rnic.link.steering`) and receive only from senders that count
-their IP IDs. So a packet has one of 8 IP IDs instead of one of 64.
+their IP IDs. So a packet can only have one of 8 IP IDs instead of 64.
 
-Packets are returned in the order in which they arrived. The system stamps each with its time of arrival, and one call
-tells which sockets have packets. Packets are returned once a second check has shown that no socket has an earlier one:
-a packet that arrived before another one waits in its socket before that one can be read. So the kernel's order is kept,
-unless its clock is set back meanwhile, which can swap packets once, as a network may.
+Packets are returned in order of arrival. The kernel timestamps each packet, and one call reports which sockets have
+packets. Packets are returned once a second check has shown that no socket has an earlier one, since a packet that
+arrived earlier is already in its socket when a later one can be read. So the kernel's order is preserved, unless its
+clock is set back in between, which may swap packets once, as a network may.
 
-The system joins no packets for these sockets (no UDP_GRO): each packet has its own IP ID, and comes by its own socket.
+These sockets do not use UDP_GRO: consecutive packets have different IP IDs, and may belong to different sockets.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from rnic.link.steering import IDENT_SHIFT, IDENT_SOCKETS
 from rnic.wire.bursts import RxBurst
 
 MASK = (IDENT_SOCKETS - 1) << IDENT_SHIFT
-"""The bits of an IP ID that the socket shows."""
+"""Bits of an IP ID that the socket determines."""
 _ONE_SOCKET = 8
-"""Packets that one pass reads from one socket."""
+"""Most packets that one pass reads from a socket."""
 _BUFFER_BYTES = 8_192
-"""Size of a buffer, above the longest packet: a longer one is truncated, and dropped for its length."""
+"""Size of a buffer, above the longest packet; a longer packet is truncated and dropped because of its length."""
 
 _Buffer = tuple[memoryview]
 Read = Callable[[_Buffer], tuple[bool, RxBurst | None, int]]
-"""Reads a packet into a buffer: returns whether the socket was empty, the packet if it was right, and its time of
-arrival."""
+"""Function that reads a packet into a buffer: returns whether the socket was empty, the packet if valid, and its
+arrival time."""
 
 
 class IdentSockets:
@@ -49,9 +49,9 @@ class IdentSockets:
             self._ready.register(sock.fileno(), select.EPOLLIN)
         self._values = {sock.fileno(): value for value, sock in enumerate(sockets)}
         self._waiting: list[tuple[int, RxBurst, _Buffer]] = []
-        """Packets that were read and not returned yet, in the order of arrival."""
+        """Packets that were read and not returned yet, in order of arrival."""
         self._sure = 0
-        """Number of the first of these packets, which no packet still in a socket can precede."""
+        """Number of leading ones that no packet still in a socket can precede."""
         self._given: list[_Buffer] = []
         """Buffers of the packets that the last call returned."""
         self._free: list[_Buffer] = []
@@ -62,7 +62,7 @@ class IdentSockets:
 
     @property
     def pending(self) -> bool:
-        """True if packets were read that no call has returned yet."""
+        """True if packets were read and not returned yet."""
         return bool(self._waiting)
 
     def receive(self, limit: int) -> list[RxBurst]:
@@ -86,7 +86,7 @@ class IdentSockets:
         """Read from the sockets that have packets: some from each, until one is later than ``last``.
 
         Returns:
-            The time up to which all packets have been read; not later than ``last``.
+            Time up to which all packets have been read, not later than ``last``.
         """
         until = 0 if last is None else last
         for fd, _ in self._ready.poll(0):

@@ -11,7 +11,7 @@ import sys
 from rnic.link.base import format_address
 
 DEFAULT_MTU = 1_500
-"""MTU if the kernel does not tell it: Ethernet's."""
+"""MTU of Ethernet, used if the kernel does not report one."""
 
 _LINUX_64 = sys.platform == "linux" and struct.calcsize("P") == 8
 _SIOCGIFCONF = 0x8912
@@ -36,8 +36,8 @@ def interface_of(address: bytes) -> str | None:
 def is_of_many(address: bytes) -> bool:
     """Return whether an address is a multicast or broadcast address, which can be bound but names no machine.
 
-    The kernel knows the broadcast addresses of its networks: it refuses to connect a socket to one unless the program
-    asks for broadcasts.
+    The kernel knows the broadcast addresses of its networks, and refuses to connect a socket to one without
+    SO_BROADCAST.
     """
     if address[0] == 0xFF if len(address) == 16 else address[0] >= 224:
         return True
@@ -94,8 +94,8 @@ def local_addresses() -> list[str]:
 
 
 def is_local(address: bytes) -> bool:
-    """Return whether packets to an address stay on this machine: a socket can be bound to such unicast addresses
-    only."""
+    """Return whether packets to an address stay on this machine, which is true if a socket can be bound to this unicast
+    address."""
     if address[0] == 127 and len(address) == 4:
         return True
     if ipaddress.ip_address(address).is_multicast:

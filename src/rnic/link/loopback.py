@@ -1,6 +1,6 @@
-"""Links in memory: any number of NICs on one fabric, a NIC talking to itself included.
+"""In-memory links: any number of NICs on one fabric; a NIC may send to itself.
 
-Nothing is parsed, checked or lost, except if a receiver's queue is full or no NIC has the address.
+Nothing is parsed or checked, and packets are only lost if a receiver's queue is full or no NIC has the address.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Wire(Protocol):
         """Queue a burst. Return false if the link is closed."""
 
     def take(self, limit: int, /) -> list[tuple[bytes, memoryview, int, int, int, int]]:
-        """Return waiting packets, as they were put; the bytes stay until the next call."""
+        """Return waiting bursts as they were put; their bytes are valid until the next call."""
 
     def lost(self) -> int:
         """Return the number of packets dropped for lack of room since the last call."""
@@ -38,7 +38,7 @@ class Wire(Protocol):
 
 
 class Fabric:
-    """A switch in memory. Links are found by address and UDP port, multicast members by group and port."""
+    """An in-memory switch. Links are found by address and UDP port, multicast members by group and port."""
 
     def __init__(self) -> None:
         self._links: dict[tuple[bytes, int], LoopbackLink] = {}
@@ -59,8 +59,8 @@ class Fabric:
         Args:
             address: 4 or 16 bytes.
             mtu: IP MTU that the link reports; longer packets still pass.
-            max_segments: packets a burst may hold, 1 to 64.
-            queue_bytes: bytes that may wait to be received; more is dropped and counted.
+            max_segments: most packets in a burst, 1 to 64.
+            queue_bytes: most bytes that may wait to be received; more are dropped and counted.
 
         Raises:
             LinkError: another link has the address and port.
@@ -72,8 +72,8 @@ class Fabric:
         return link
 
     def carry(self, address: bytes, packet: bytes) -> bool:
-        """Bring a whole packet, from its IP header on, to every link at an address, whatever its port. Return whether
-        there is one."""
+        """Deliver a whole packet, from its IP header on, to every link at an address, regardless of port. Return
+        whether there is one."""
         links = [link for (there, _), link in self._links.items() if there == address]
         for link in links:
             link.deliver_frame(packet)
@@ -85,19 +85,19 @@ class Fabric:
         return (link,) if link is not None else self._groups.get((address, port), ())
 
     def detach(self, link: LoopbackLink) -> None:
-        """Forget a link and its memberships."""
+        """Remove a link and its memberships."""
         self._links.pop((link.address, link.port), None)
         for group, port in [key for key, members in self._groups.items() if link in members]:
             self.leave(link, group, port)
 
     def join(self, link: LoopbackLink, group: bytes, port: int) -> None:
-        """Add a member, unless it is one already."""
+        """Add a member to a group; ignore repeated calls."""
         members = self._groups.setdefault((group, port), [])
         if link not in members:
             members.append(link)
 
     def leave(self, link: LoopbackLink, group: bytes, port: int) -> None:
-        """Remove a member, if it is one."""
+        """Remove a member from a group; ignore non-members."""
         members = self._groups.get((group, port), [])
         if link in members:
             members.remove(link)
@@ -110,7 +110,7 @@ class Fabric:
 
 
 class LoopbackLink(DrivenLink, UnpolledLink):
-    """One NIC's end of a :class:`Fabric`; made by :meth:`Fabric.attach`."""
+    """One NIC's end of a :class:`Fabric`, created by :meth:`Fabric.attach`."""
 
     def __init__(
         self,
@@ -134,19 +134,19 @@ class LoopbackLink(DrivenLink, UnpolledLink):
         self._queue: deque[RxBurst] = deque()
         self._queued_bytes = 0
         self.up = True
-        """Tests set this to unplug and plug the cable; packets still pass."""
+        """State of the link; tests set it to simulate unplugging the cable, but packets still pass."""
         self.frames: deque[bytes] = deque()
-        """Whole packets that arrived for the NIC: see :meth:`Fabric.carry`."""
+        """Whole received packets (:meth:`Fabric.carry`)."""
         self.frame_sender = self._send_frame
         self.lone = True
-        """True if no group is joined, so that everything comes through the wire, if there is one."""
+        """True if no group is joined, so that all packets come through the wire, if there is one."""
         self._wire: Wire | None = None
         self._flows: dict[bytes, Flow] = {}
-        """Paths of received packets, by the names that their senders have on wires."""
+        """Paths of received packets, by the senders' names on wires."""
         self._closed = False
 
     def send(self, bursts: Sequence[TxBurst]) -> None:
-        """Queue each burst at its destinations, copied if it may change; segments carry the IP IDs that their ICRCs
+        """Queue each burst at its destinations, copied if it may change; segments get the IP IDs that their ICRCs
         cover."""
         if self._closed:
             where = f"{format_address(self.address)} port {self.port}"
@@ -198,7 +198,7 @@ class LoopbackLink(DrivenLink, UnpolledLink):
         return out
 
     def max_segments(self, flow: Flow) -> int:
-        """Return the same toward every peer: nothing in memory renumbers IP IDs."""
+        """Return the same limit for every peer, since nothing in memory renumbers IP IDs."""
         return self._max_segments
 
     def join(self, group: bytes) -> None:
@@ -212,10 +212,10 @@ class LoopbackLink(DrivenLink, UnpolledLink):
         self._fabric.leave(self, group, self.port)
         self.lone = not self._fabric.has_joined(self)
 
-    # ------------------------------------------------------------------- for code that moves packets beside the link
+    # ------------------------------------------------------------------- for code that bypasses the link
 
     wired = True
-    """Packets go by wires in memory, not by sockets."""
+    """True: packets use in-memory wires, not sockets."""
     outlets = ()
     """No sockets to send from."""
 
@@ -225,8 +225,7 @@ class LoopbackLink(DrivenLink, UnpolledLink):
         return wire
 
     def tx_path(self, flow: Flow) -> tuple[Wire | None, bytes, int]:
-        """Return the wire that a flow's packets take, if one leads there; the sender's name on it; and the number of
-        packets that a burst holds."""
+        """Return the wire of a flow's packets, if any; the sender's name on it; and the most packets in a burst."""
         targets = self._fabric.targets(flow.dst, flow.dport)
         alone = len(targets) == 1 and targets[0].address == flow.dst
         return targets[0]._wire if alone else None, _name(flow), self._max_segments
@@ -243,7 +242,7 @@ class LoopbackLink(DrivenLink, UnpolledLink):
         return RxBurst(flow, buf, segment, len(buf), 0, DONT_FRAGMENT, tclass, hop_limit, label)
 
     def check_interface(self) -> None:
-        """Do nothing: memory is always up, though a peer's wire may have ended, or a flow may lead to none."""
+        """Do nothing: an in-memory link is always up, even if a peer's wire is closed or a flow has none."""
 
     def close(self) -> None:
         """Leave the fabric; waiting bursts are dropped."""
@@ -263,8 +262,7 @@ def _name(flow: Flow) -> bytes:
 
 
 def _kept(buffers: Sequence[memoryview | bytearray | bytes]) -> memoryview:
-    """Return the bytes of a burst as they are now, without a copy if nothing can change them: one buffer, of
-    ``bytes``."""
+    """Return the current bytes of a burst, without a copy if they are immutable, as a single buffer of ``bytes``."""
     if len(buffers) == 1:
         view = memoryview(buffers[0])
         if type(view.obj) is bytes and view.c_contiguous:

@@ -1,4 +1,4 @@
-"""A link in front of a link: passes everything on; base class of middleware."""
+"""Base class of middleware: a link in front of another link that passes everything on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def innermost(link: Link) -> Link:
 
 
 class Middleware:
-    """Passes everything on to ``inner``. Subclasses change what they care about and stack in any order."""
+    """Passes everything on to ``inner``. Subclasses override methods and can be stacked in any order."""
 
     def __init__(self, inner: Link) -> None:
         self.inner = inner
@@ -56,7 +56,7 @@ class Middleware:
 
     @property
     def counters(self) -> Counters:
-        """The inner link's: a stack of links counts in one place."""
+        """The inner link's: all links of a stack share their counters."""
         return self.inner.counters
 
     def send(self, bursts: Sequence[TxBurst]) -> None:

@@ -1,5 +1,4 @@
-"""rnic's own descriptors in a program that may close any number and open another file under it
-(``engine/io/own_fd.h``).
+"""rnic's own descriptors in a program that may close any descriptor and reuse its number (``engine/io/own_fd.h``).
 
 Under ``rnic exec`` ``os.closerange`` and similar calls skip private descriptors. Calls that bypass libc are detected by
 ``fstat``.
@@ -32,7 +31,7 @@ def _preloaded() -> Any:
 
 _library = _preloaded()
 INTERPOSED = _library is not None
-"""Closing a private descriptor takes :meth:`OwnFd.release` first."""
+"""True if :meth:`OwnFd.release` is required before closing a private descriptor."""
 _generation = ctypes.c_uint32.in_dll(_library, "rnic_fd_generation") if _library is not None else ctypes.c_uint32()
 
 
@@ -46,8 +45,8 @@ class OwnFd:
 
     Args:
         fd: the descriptor, which :meth:`close` closes.
-        private: the program has no use for it, and its calls do not close it; else it is an ordinary descriptor.
-        move: a private one may get another number, away from the standard streams.
+        private: true if the program does not use it, so its calls must not close it.
+        move: true to move a private one away from the numbers of the standard streams.
     """
 
     def __init__(self, fd: int, *, private: bool, move: bool = True) -> None:
@@ -61,9 +60,9 @@ class OwnFd:
         found = os.fstat(fd)
         self._file = found.st_dev, found.st_ino
         kind = stat.S_IFMT(found.st_mode)
-        self._number = 0 if private or kind else self._eventfd()  # an eventfd has no kind
+        self._number = 0 if private or kind else self._eventfd()  # an eventfd has no file type
         self.word = int(_library.rnic_fd_own(fd, private)) if _library is not None else 0
-        """Word by which it is registered; 0 if it is not."""
+        """Registration word; 0 if not registered."""
 
     def valid(self) -> bool:
         """Return whether the descriptor is still rnic's."""
@@ -86,8 +85,8 @@ class OwnFd:
         return next((int(line.split()[1]) + 1 for line in text.splitlines() if line.startswith("eventfd-id:")), 0)
 
     def release(self) -> bool:
-        """Give it up: return whether it is still rnic's, so that its owner must close it. A second call returns
-        false."""
+        """Release the descriptor; return whether it is still rnic's, so that its owner must close it. A second call
+        returns false."""
         fd, word = self.fd, ctypes.c_uint32(self.word)
         if fd < 0:
             return False
@@ -98,7 +97,7 @@ class OwnFd:
         return ours
 
     def close(self) -> None:
-        """Close it unless its number is another file's by now; a second call does nothing."""
+        """Close it unless its number belongs to another file now; a second call does nothing."""
         fd = self.fd
         if self.release():
             os.close(fd)

@@ -1,4 +1,4 @@
-"""A wire of finite speed and length in front of any link."""
+"""A wire with finite rate and latency in front of any link."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class PacedLink(Middleware):
     """Sends one packet at a time and delivers each after the wire's latency.
 
     Args:
-        inner: the link to pass on to.
+        inner: the underlying link.
         clock: the time in nanoseconds; the runtime's own or a virtual one.
-        packet_ns: how long the wire is busy with one packet, 0 or more.
-        latency_ns: how long a packet travels after that, 0 or more.
-        queue_packets: packets that may wait for the wire; more are dropped and counted as ``drop_tx_queue_full``.
-        mark_packets: a packet that finds this many waiting leaves with ECN CE, as from a switch that marks, counted as
-            ``marked_tx``; ``None`` marks nothing. Only packets whose sender declared ECT are marked (RFC 3168).
+        packet_ns: transmission time of one packet, 0 or more.
+        latency_ns: propagation time of a packet after that, 0 or more.
+        queue_packets: most packets that may wait; further ones are dropped and counted as ``drop_tx_queue_full``.
+        mark_packets: queue length in packets from which a packet is marked with ECN CE, as by a switch, and counted as
+            ``marked_tx``; ``None`` for no marking. Only packets with ECT are marked (RFC 3168).
 
     Raises:
         ValueError: a time or queue size out of range.
@@ -58,7 +58,7 @@ class PacedLink(Middleware):
         self._waiting: deque[tuple[int, TxBurst]] = deque()
 
     def send(self, bursts: Sequence[TxBurst]) -> None:
-        """Queue the packets after those that wait; send those that are due."""
+        """Queue the packets after those that wait, and send those that are due."""
         now_ns = self._clock()
         self._release(now_ns)
         free_ns = max(self._free_ns, now_ns)
@@ -81,7 +81,7 @@ class PacedLink(Middleware):
         return self.inner.receive(limit)
 
     def next_deadline_ns(self) -> int | None:
-        """Return when the next packet arrives, or the inner link's deadline."""
+        """Return the time at which the next packet arrives, or the inner link's deadline."""
         deadline = self.inner.next_deadline_ns()
         if not self._waiting:
             return deadline

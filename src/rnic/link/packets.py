@@ -1,8 +1,8 @@
 """Split bursts into packets, or shorter bursts, whose ICRCs still match.
 
-The ICRC of segment ``i`` of a burst is for IP ID ``i``. A packet that travels alone leaves with IP ID 0, and one in a
-part with its index there, so its ICRC is adjusted. CRCs are linear: the change depends on length and IP IDs, not on the
-content, and a packet that was wrong stays wrong by the same bits.
+The ICRC of segment ``i`` of a burst is for IP ID ``i``. A single packet is sent with IP ID 0, and one in a shorter
+burst with its index there, so its ICRC is adjusted. CRCs are linear: the change depends on length and IP IDs, not on
+the content, and a wrong ICRC stays wrong by the same bits.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from rnic.wire.flow import CE, Flow
 
 _ICRC = struct.Struct("<I")
 MIN_PACKET = 16
-"""BTH and ICRC: nothing shorter has an ICRC."""
+"""Size of BTH and ICRC, the shortest packet with an ICRC."""
 
 
 def joined(burst: TxBurst) -> bytes:
-    """Return the payloads of a burst back to back, in memory of their own."""
+    """Return a copy of the payloads of a burst, back to back."""
     return b"".join(burst.buffers)
 
 
@@ -35,16 +35,15 @@ def ident_shift(flow: Flow, length: int, ident: int, to: int = 0) -> int:
 
 
 def single_packets(burst: TxBurst) -> list[TxBurst]:
-    """Return the packets of a burst to send, each alone with the ICRC for IP ID 0, in memory of their own."""
+    """Return copies of the packets of a burst to send, each with the ICRC for IP ID 0."""
     return cut_to_send(burst, range(burst.count))
 
 
 def cut_to_send(burst: TxBurst, firsts: Sequence[int]) -> list[TxBurst]:
-    """Return a burst to send in parts, each with ICRCs for the IP IDs from 0 on that it leaves with, in memory of their
-    own.
+    """Return a burst to send as copied parts, each with ICRCs for IP IDs from 0 on.
 
     Args:
-        firsts: the packets that begin a part, rising from 0.
+        firsts: indices of the first packets of the parts, ascending from 0.
     """
     data = bytearray(joined(burst))
     flow = burst.flow
@@ -65,18 +64,18 @@ def cut_to_send(burst: TxBurst, firsts: Sequence[int]) -> list[TxBurst]:
 
 
 def received_packets(burst: RxBurst) -> list[RxBurst]:
-    """Return the packets of a received burst, each alone, aliasing its ``buf``."""
+    """Return the single packets of a received burst, aliasing its ``buf``."""
     return cut_received(burst, range(-(-burst.length // burst.segment)))
 
 
 def cut_received(burst: RxBurst, firsts: Sequence[int]) -> list[RxBurst]:
     """Return a received burst in parts, which alias its ``buf``.
 
-    If the link did not see IP IDs, a packet's index in its burst is the first guess at its IP ID. After the first part
-    that index is lost, so there every packet goes alone, with the guess taken while it is known.
+    If the link did not see IP IDs, a packet's index in its burst is the first guess at its IP ID. Later parts do not
+    have this index, so they are single packets that carry the guess.
 
     Args:
-        firsts: the packets that begin a part, rising from 0.
+        firsts: indices of the first packets of the parts, ascending from 0.
     """
     count = -(-burst.length // burst.segment)
     if count <= 1:
@@ -98,7 +97,7 @@ def cut_received(burst: RxBurst, firsts: Sequence[int]) -> list[RxBurst]:
 
 
 def kept(burst: RxBurst, data: bytearray | None = None) -> RxBurst:
-    """Return the same burst over memory of its own, or the same packet with other ``data``, which is not longer."""
+    """Return a copy of a burst, or the same packet with other ``data``, which is not longer."""
     if data is not None:
         size = len(data)
         return RxBurst(burst.flow, memoryview(data), size, size, burst.ident, *_how(burst))
@@ -107,17 +106,17 @@ def kept(burst: RxBurst, data: bytearray | None = None) -> RxBurst:
 
 
 def _how(burst: RxBurst) -> tuple[int, int, int, int, tuple[int, int]]:
-    """Return the fields of the IP header besides addresses and IP ID, and what is known of the IP ID."""
+    """Return the fields of the IP header besides addresses and IP ID, and the known bits of the IP ID."""
     return burst.frag, burst.tclass, burst.hop_limit, burst.flow_label, burst.known
 
 
 def marked_to_send(burst: TxBurst) -> TxBurst:
-    """Return the same packets with ECN CE, over the same memory."""
+    """Return the same packets with ECN CE, in the same memory."""
     return TxBurst(burst.flow.marked(), burst.buffers, burst.segment, burst.count, burst.length)
 
 
 def marked_received(burst: RxBurst) -> RxBurst:
-    """Return the same packets as if a switch on their way had marked them, over the same memory."""
+    """Return the same packets with ECN CE, as marked by a switch, in the same memory."""
     frag, tclass, hop_limit, label, known = _how(burst)
     how = frag, tclass | CE, hop_limit, label, known
     return RxBurst(burst.flow, burst.buf, burst.segment, burst.length, burst.ident, *how)

@@ -1,8 +1,8 @@
-"""Capture files: a reader for pcap and pcapng, a writer of pcapng (draft-ietf-opsawg-pcapng).
+"""Capture files: a reader for pcap and pcapng, and a writer for pcapng (draft-ietf-opsawg-pcapng).
 
-The reader takes classic pcap of both byte orders with microseconds or nanoseconds, and pcapng of both byte
-orders with enhanced, simple and the obsolete packet blocks. The writer makes files that Wireshark and tshark open
-without warnings: one interface, nanosecond timestamps.
+The reader accepts classic pcap in both byte orders with microseconds or nanoseconds, and pcapng in both byte orders
+with enhanced, simple and obsolete packet blocks. Wireshark and tshark open files of the writer without warnings: one
+interface, nanosecond timestamps.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from rnic.wire.dissect import LINKTYPE_ETHERNET
 from rnic.wire.header import Buffer
 
 _MAX_RECORD = 1 << 26
-"""No packet or block is longer; a bigger number means a damaged file, and is not allocated for."""
+"""Longest packet or block; a larger number means a damaged file and is not allocated."""
 
 _MAX_TIME_NS = (1 << 63) - 1
-"""The year 2262; no packet is later, nor before 1970: a time outside is a damaged file."""
+"""Latest time of a packet, in 2262; a time after it or before 1970 means a damaged file."""
 
 _CLASSIC = {
     b"\xd4\xc3\xb2\xa1": ("<", 1_000),
@@ -31,7 +31,7 @@ _CLASSIC = {
     b"\x4d\x3c\xb2\xa1": ("<", 1),
     b"\xa1\xb2\x3c\x4d": (">", 1),
 }
-"""Magic number of classic pcap: byte order, and nanoseconds in a unit of the timestamps' fraction."""
+"""Byte order and timestamp resolution in nanoseconds, by magic number of classic pcap."""
 
 _SECTION = 0x0A0D0D0A
 _INTERFACE = 1
@@ -52,7 +52,7 @@ _OPT_IF_RECV, _OPT_IF_DROP = 4, 5
 
 
 class CaptureError(RnicError):
-    """A file is not a capture, or is damaged or cut short. The message is one line that names the file and the
+    """A file is not a capture, or is damaged or truncated. The message is one line with the file name and the
     offset."""
 
 
@@ -66,7 +66,7 @@ class CapturedPacket(NamedTuple):
     data: bytes
     """The captured bytes."""
     length: int
-    """Bytes on the wire; more than ``len(data)`` if the capture cut the packet."""
+    """Bytes on the wire; more than ``len(data)`` if the packet is truncated in the capture."""
 
 
 class _Interface(NamedTuple):
@@ -79,7 +79,7 @@ class _Interface(NamedTuple):
 
 
 class Taker(Protocol):
-    """Takes many packets of a capture file at once; those that it leaves are returned one by one."""
+    """Processes many packets of a capture file at once; the others are returned one by one."""
 
     def classic(self, chunk: bytes, at: int, big: bool, unit_ns: int, linktype: int, most: int, /) -> tuple[int, int]:
         """Take whole packets of classic pcap in ``chunk`` from ``at`` on. Return where the rest starts, and the number
@@ -96,8 +96,8 @@ def read_capture(file: BinaryIO, name: str, taker: Taker | None = None) -> Itera
 
     Args:
         file: opened for reading bytes; need not be seekable.
-        name: what errors call it.
-        taker: takes packets in place of the caller, in the same order.
+        name: name of the file in errors.
+        taker: processes packets instead of the caller, in the same order.
 
     Raises:
         CaptureError: at once if the file is neither pcap nor pcapng; after the last readable packet if it is damaged or
@@ -129,7 +129,7 @@ def read_packets(path: str | os.PathLike[str]) -> Iterator[CapturedPacket]:
 
 
 class _Source:
-    """Reads exact numbers of bytes and knows where it is, for the errors."""
+    """Reads exact numbers of bytes and tracks the offset for errors."""
 
     def __init__(self, file: BinaryIO, name: str, at: int) -> None:
         self.file = file
@@ -161,10 +161,10 @@ class _Source:
         return data
 
     def classic(self, order: str, unit_ns: int, linktype: int) -> None:
-        """Let the taker take as many packets as it can."""
+        """Let the taker process as many packets as it can."""
 
     def blocks(self, order: str, interfaces: list[_Interface]) -> None:
-        """Let the taker take as many packets as it can."""
+        """Let the taker process as many packets as it can."""
 
 
 class _Ahead(_Source):
@@ -200,12 +200,12 @@ class _Ahead(_Source):
         return b"".join(parts)
 
     def classic(self, order: str, unit_ns: int, linktype: int) -> None:
-        """Let the taker take as many packets as it can."""
+        """Let the taker process as many packets as it can."""
         if self._place < len(self._chunk):
             self._took(self._taker.classic(self._chunk, self._place, order == ">", unit_ns, linktype, _MAX_RECORD))
 
     def blocks(self, order: str, interfaces: list[_Interface]) -> None:
-        """Let the taker take as many packets as it can."""
+        """Let the taker process as many packets as it can."""
         if self._place >= len(self._chunk):
             return
         if self._known[0] is not interfaces or len(self._known[1]) != len(interfaces):
@@ -230,7 +230,7 @@ def _ticks(interface: _Interface) -> tuple[int, int, int] | None:
 def _read_classic(source: _Source, order: str, unit_ns: int) -> Iterator[CapturedPacket]:
     header = struct.Struct(f"{order}IIII")
     *_, linktype = struct.unpack(f"{order}HHiIII", source.take(20, "the file header"))
-    linktype &= 0xFFFF  # the upper half may say how long the Ethernet checksums are
+    linktype &= 0xFFFF  # the upper half may contain the length of Ethernet checksums
     read, unpack = source.read, header.unpack
     while True:
         source.classic(order, unit_ns, linktype)
@@ -305,7 +305,7 @@ def _parse_interface(body: bytes, order: str) -> _Interface:
 
 
 def _parse_packet(kind: int, body: bytes, order: str, interfaces: list[_Interface]) -> CapturedPacket:
-    """Return a packet block. Raise ``struct.error`` or ``IndexError`` if it contradicts itself or the interfaces."""
+    """Parse a packet block. Raise ``struct.error`` or ``IndexError`` if it is inconsistent."""
     if kind == _SIMPLE_PACKET:
         interface = interfaces[0]
         (length,) = struct.unpack_from(f"{order}I", body)
@@ -335,7 +335,7 @@ class PcapngWriter:
     """Writes packets of one interface to an open file. Also a context manager, which flushes.
 
     Args:
-        file: opened for writing bytes; stays the caller's.
+        file: opened for writing bytes; the caller closes it.
         linktype: header that packets start with: 1 Ethernet, 101 a raw IP header.
         interface: name shown for the interface.
     """
@@ -375,9 +375,8 @@ class PcapngWriter:
             time_ns: nanoseconds since 1970, or since any start.
             packet: the bytes, from the link type's header on.
             length: bytes on the wire, if ``packet`` is only the start of it.
-            linktype: header that the packet starts with, if it differs from the others: it gets an interface of its
-                own.
-            comments: what viewers show beside the packet.
+            linktype: header that the packet starts with, if it differs from the default; it gets its own interface.
+            comments: comments that viewers show with the packet.
         """
         size = len(packet)
         place = 0 if linktype is None else self._interface(linktype)
@@ -392,12 +391,12 @@ class PcapngWriter:
         self._block(_ENHANCED_PACKET, head + bytes(packet) + bytes(-size % 4) + options)
 
     def statistics(self, received: int, dropped: int) -> None:
-        """Add the statistics of the interface: packets that it has seen, and the number that are not in the file."""
+        """Add the statistics of the interface: packets seen, and packets missing in the file."""
         options = _option(_OPT_IF_RECV, struct.pack("<Q", received)) + _option(_OPT_IF_DROP, struct.pack("<Q", dropped))
         self._block(_STATISTICS, struct.pack("<III", 0, 0, 0) + options + _option(_OPT_END))
 
     def _interface(self, linktype: int) -> int:
-        """Return the number of the interface with a link type; describe it before its first packet."""
+        """Return the number of the interface with a link type; write its description before its first packet."""
         number = self._interfaces.get(linktype)
         if number is None:
             number = self._interfaces[linktype] = len(self._interfaces)

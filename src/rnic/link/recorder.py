@@ -16,7 +16,7 @@ from rnic.wire.flow import Flow
 from rnic.wire.ident import solve
 
 _MIN_PACKET = 16
-"""BTH and ICRC: nothing shorter has an ICRC to solve an IP ID from."""
+"""Size of BTH and ICRC: a shorter packet has no ICRC from which to compute an IP ID."""
 
 
 class Recorder(Middleware):
@@ -70,7 +70,7 @@ class Recorder(Middleware):
         return bursts
 
     def received(self, bursts: Sequence[RxBurst]) -> None:
-        """Record received packets, except those that the link itself has sent."""
+        """Record received packets, except those sent by the link itself."""
         now_ns = self._clock()
         for burst in bursts if self.recording.active else ():
             if burst.flow.src == self.address and burst.flow.sport in self.source_ports:
@@ -86,7 +86,7 @@ class Recorder(Middleware):
                 self.recording.add(now_ns, burst.flow, packet, ident, burst.frag, arrived)
 
     def close(self) -> None:
-        """Finish the file, if it is this link's alone, and close the inner link."""
+        """Finish the file if this link owns it, and close the inner link."""
         if self._owns:
             self.recording.finish()
         self.inner.close()

@@ -26,31 +26,31 @@ SNAP_MAX = 0xFFFF
 
 
 class Reason(IntEnum):
-    """Reasons for which :meth:`Recording.put_records` ends."""
+    """Reasons why :meth:`Recording.put_records` stops."""
 
     DONE = 0
     """No record is left."""
     LATER = 1
-    """The next is later."""
+    """The next record is later."""
     FULL = 2
     """:meth:`Recording.flush` is due."""
     UNKNOWN = 3
-    """The next has a path that was not learned, or came from a peer."""
+    """The next record has an unknown path, or was received."""
 
 
 class Burst(NamedTuple):
-    """Packets of one path, as a program has passed them."""
+    """Packets of one path from a program."""
 
     time_ns: int
     flow: Flow
     head: bytes
     """Of :meth:`Recording.head`."""
     kept: memoryview
-    """The first bytes of each packet that are kept, back to back."""
+    """The recorded first bytes of each packet, back to back."""
     length: int
     """Bytes of the burst."""
     segment: int
-    """Bytes of each packet but the last."""
+    """Bytes of each packet except the last."""
     idents: list[int] | None
     """IP ID of each packet; ``None`` if they count from 0."""
     arrived: tuple[int, int, int]
@@ -99,17 +99,17 @@ class Recording:
         self.snap = snap
         self.waits = waits
         self.collects = False
-        """True if packets wait for :meth:`take`, to be merged with those of programs."""
+        """True if packets are collected for :meth:`take`, to be merged with those of programs."""
         self.followers: list[Follower] = []
-        """Others that get the same packets from now on, cut as this one's."""
+        """Others that get the same packets from now on, with the same snap length."""
         self.of_program: Callable[[int], Recording] | None = None
-        """Makes the recording of a program, by its PID, if each has its own."""
+        """Function that creates the recording of a program, by PID, if each has its own."""
         self._counters = counters
         self._linktype = linktype
         self._file = file
         self._ended = ended
         self._rest = b""
-        """Rest of a block that the file took only partly."""
+        """Rest of a partly written block."""
         self._collected: list[tuple[int, bytes, int]] = []
         self._fd = file.fileno() if isinstance(file, FileIO) else -1
         self._blocks: _recording.Blocks | None = None if _compiled is None else _compiled.Blocks()
@@ -124,7 +124,7 @@ class Recording:
 
     @property
     def active(self) -> bool:
-        """True while the file still takes packets, or a follower does."""
+        """True while the file or a follower accepts packets."""
         return self._writer is not None or bool(self.followers)
 
     def adapt_snap(self) -> bool:
@@ -135,7 +135,7 @@ class Recording:
         return self.snap != before
 
     def write(self, data: bytes) -> None:
-        """Write to the file without waiting: in the end all of the data or nothing.
+        """Write to the file without waiting: eventually all of the data or nothing.
 
         Raises:
             OSError: the file takes no more.
@@ -159,7 +159,7 @@ class Recording:
         return taken > 0
 
     def _end(self, error: OSError) -> None:
-        """Record nothing more."""
+        """End the recording."""
         self._writer = None
         self._counters.bump("capture_ended")
         if self._ended is not None:
@@ -277,7 +277,7 @@ class Recording:
             self._blocks.clear()
 
     def take(self) -> list[tuple[int, bytes, int]]:
-        """Return what has been collected: time, blocks and number of packets."""
+        """Return the collected entries: time, blocks and number of packets."""
         collected, self._collected = self._collected, []
         return collected
 
@@ -299,7 +299,7 @@ class Recording:
             self._count_left_out(packets)
 
     def left_out(self, packets: int) -> None:
-        """Count packets that were not passed to the recording: they are in no file."""
+        """Count packets that were not passed to the recording."""
         for follower in self.followers:
             follower.left_out(packets)
         self._count_left_out(packets)
@@ -326,7 +326,7 @@ class Recording:
 
 
 def path_ethernet(flow: Flow) -> Ethernet:
-    """Return the path's own addresses, or locally administered ones that end in the IP addresses."""
+    """Return the path's MAC addresses, or locally administered ones that end in the IP addresses."""
     return Ethernet(
         dst_mac=flow.dmac or 0x0200 << 32 | int.from_bytes(flow.dst[-4:], "big"),
         src_mac=flow.smac or 0x0200 << 32 | int.from_bytes(flow.src[-4:], "big"),

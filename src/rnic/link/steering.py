@@ -1,16 +1,16 @@
-"""Several sockets on one address and port, by queue pair or by IP ID: Linux's ``SO_REUSEPORT`` with a filter.
+"""Several sockets on one address and port, selected by queue pair or IP ID: Linux's ``SO_REUSEPORT`` with a filter.
 
-The first socket serves everything outside the ranges of the others: management datagrams, multicast, unused queue pair
-numbers.
-The others follow in the order in which they came, and none is closed before all are: closing one would move the last
-into its place. A classic BPF program reads the destination queue pair of the first packet of what arrives, so a whole
-burst goes to one socket.
+The first socket receives everything outside the ranges of the others: management datagrams, multicast, unused queue
+pair numbers. The others follow in order of joining. They are closed all at once, since closing one would move the last
+into its place. A classic BPF program reads the destination queue pair of the first packet of a burst, so a whole burst
+goes to one socket.
 
-Packets from senders that count their IP IDs go to eight more sockets, whatever their queue pair, chosen by three
-bits of the IP ID, which no socket shows (:mod:`rnic.link.ident_sockets`). They are opened for the first such sender.
+Packets from senders that count their IP IDs go to eight further sockets, regardless of queue pair, selected by three
+bits of the IP ID, which sockets do not report (:mod:`rnic.link.ident_sockets`). These are opened for the first such
+sender.
 
-The first socket is bound alone, which fails if the port is in use, and lets members of the same user join only after
-that: two NICs cannot share a port by accident.
+The first socket is bound exclusively, which fails if the port is in use, and only then allows sockets of the same user
+to join. So two NICs cannot share a port by accident.
 """
 
 from __future__ import annotations
@@ -25,20 +25,19 @@ from rnic.link.base import LinkError
 from rnic.link.udp_socket import open_socket
 
 FIRST_STEERED_QPN = 0x80_0000
-"""The first number of the first range; those below are the first socket's."""
+"""First number of the first range; lower numbers go to the first socket."""
 LOG_RANGE = 15
-"""log2 of the queue pair numbers of each range."""
+"""log2 of the size of each range."""
 MAX_MEMBERS = (1 << 23 >> LOG_RANGE) - 1
-"""Sockets beside the first: one for each range in the upper half of the queue pair numbers, except the last, which
-holds the multicast QPN."""
+"""Most sockets in addition to the first: one for each range in the upper half of the queue pair numbers, except the
+last, which contains the multicast QPN."""
 _DQPN_AT = 4
 """The last four bytes of a BTH's first eight: reserved bits and the destination queue pair."""
 IDENT_SOCKETS = 8
 IDENT_SHIFT = 3
-"""Number of low bits of the IP ID below those that choose the socket: eight consecutive packets reach the same
-socket."""
+"""Position of the IP ID bits that select the socket: eight consecutive packets go to the same socket."""
 MAX_SENDERS = 64
-"""Addresses of senders that count; each costs every packet an instruction."""
+"""Most senders with counting IP IDs; each costs an instruction per packet."""
 _HEADER_AT = 0xFFF0_0000
 """SKF_NET_OFF: offset at which a filter reads the IP header."""
 _IDENT_AT, _SOURCE_AT = _HEADER_AT + 4, _HEADER_AT + 12
@@ -59,12 +58,12 @@ _INSTRUCTION = struct.Struct("=HBBI")
 
 
 def first_qpn(member: int) -> int:
-    """Return the first queue pair number of a member's range, the first member being 1."""
+    """Return the first queue pair number of a member's range; members count from 1."""
     return FIRST_STEERED_QPN + (member - 1 << LOG_RANGE)
 
 
 def member_of(qpn: int) -> int:
-    """Return which member a queue pair number is for; 0 for the first socket."""
+    """Return the member for a queue pair number; 0 for the first socket."""
     return 0 if qpn < FIRST_STEERED_QPN else (qpn - FIRST_STEERED_QPN >> LOG_RANGE) + 1
 
 
@@ -74,8 +73,8 @@ _Row = tuple[int, int, int, int]
 def program(members: int, senders: Sequence[bytes] = (), first: int = 0) -> list[_Row]:
     """Return the filter for this many members: (code, jump if true, jump if false, operand) each.
 
-    It works on the UDP payload and returns the number of a socket in the order of joining. For a number out of range
-    the kernel would choose by addresses, so such packets go to the first socket.
+    The filter reads the UDP payload and returns the index of a socket in order of joining. For an index out of range,
+    the kernel would select by address hash, so such packets go to the first socket.
 
     Args:
         senders: IPv4 addresses, at most 64, whose packets go to the sockets for IP IDs.
@@ -102,7 +101,7 @@ def program(members: int, senders: Sequence[bytes] = (), first: int = 0) -> list
 
 
 def _by_ident(senders: Sequence[bytes], first: int) -> list[_Row]:
-    """Return the filter's part for packets of some senders; others are left to what follows."""
+    """Return the part of the filter for packets of these senders; the following part handles others."""
     if not senders:
         return []
     found = [
@@ -119,7 +118,7 @@ def _by_ident(senders: Sequence[bytes], first: int) -> list[_Row]:
 
 
 def refusal(address: bytes, scope_id: int = 0) -> str:
-    """Return why this system cannot steer packets on a local address, in words; empty if it can."""
+    """Return the reason why this system cannot steer packets on a local address; empty if it can."""
     try:
         first = open_socket(address, 0, scope_id, 0)
     except LinkError as error:
@@ -138,7 +137,7 @@ def refusal(address: bytes, scope_id: int = 0) -> str:
 
 
 def _drain(member: socket.socket) -> None:
-    """Drop packets that came before the filter was attached."""
+    """Drop packets that arrived before the filter was attached."""
     with contextlib.suppress(BlockingIOError):
         while True:
             member.recv(1)
@@ -148,12 +147,12 @@ class Group:
     """The sockets of one address and port.
 
     Args:
-        first: the socket that is bound there alone.
-        buffer_bytes: socket buffers to ask for.
+        first: the exclusively bound socket.
+        buffer_bytes: size of socket buffers to request.
         scope_id: the interface of an IPv6 address of link scope.
 
     Raises:
-        OSError: this system has no such groups, or forbids their filters.
+        OSError: this system does not support such groups, or forbids their filters.
     """
 
     def __init__(self, first: socket.socket, address: bytes, port: int, buffer_bytes: int, scope_id: int = 0) -> None:
@@ -162,7 +161,7 @@ class Group:
         self._members: list[socket.socket] = []
         self._of_idents: list[socket.socket] = []
         self._before = 0
-        """Members that had joined before the sockets for IP IDs."""
+        """Number of members that joined before the sockets for IP IDs."""
         self._senders: list[bytes] = []
         first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
 
@@ -170,7 +169,7 @@ class Group:
         """Return the number of a new member.
 
         Raises:
-            LinkError, OSError: the kernel refuses; those that are there go on.
+            LinkError, OSError: the kernel refuses; existing members continue to work.
         """
         member = open_socket(*self._where, member=True)
         self._members.append(member)  # it is in the group even if the next step fails
@@ -178,16 +177,16 @@ class Group:
         return len(self._members)
 
     def socket_of(self, member: int) -> socket.socket:
-        """Return a member's socket, the first member being 1. It is the group's: duplicate it before use."""
+        """Return a member's socket; members count from 1. The group owns it: duplicate it before use."""
         return self._members[member - 1]
 
     def separate(self, sender: bytes) -> None:
-        """Give an IPv4 sender's packets to the sockets for IP IDs (:meth:`open_for_idents`).
+        """Steer an IPv4 sender's packets to the sockets for IP IDs (:meth:`open_for_idents`).
 
-        Senders beyond :data:`MAX_SENDERS` change nothing, nor does a repeated call.
+        Senders beyond :data:`MAX_SENDERS` and repeated calls are ignored.
 
         Raises:
-            OSError: the kernel refuses; its packets come as before.
+            OSError: the kernel refuses; its packets are received as before.
         """
         if sender not in self._senders and len(self._senders) < MAX_SENDERS:
             self._senders.append(sender)
@@ -198,7 +197,7 @@ class Group:
                 raise
 
     def open_for_idents(self) -> list[socket.socket]:
-        """Open the sockets for IP IDs, to which no sender's packets go yet; they are the group's.
+        """Open the sockets for IP IDs, to which no packets are steered yet; the group owns them.
 
         Raises:
             LinkError, OSError: the kernel refuses, and there are none.
@@ -209,7 +208,7 @@ class Group:
                 opened.append(open_socket(*self._where, member=True))
                 self.steer()  # a group that has no filter spreads packets over its sockets
         except (OSError, LinkError):
-            for member in reversed(opened):  # last first, so that no member changes its number
+            for member in reversed(opened):  # last first, so that no member changes its index
                 member.close()
             raise
         self._before, self._of_idents = len(self._members), opened

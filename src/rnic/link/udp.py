@@ -43,26 +43,26 @@ from rnic.wire.bursts import RxBurst, TxBurst
 from rnic.wire.flow import MAX_IDENTS, Flow
 
 BUFFER_BYTES = 4 << 20
-"""Size of each socket buffer to ask for; the kernel may grant less."""
+"""Size of each socket buffer to request; the kernel may grant less."""
 
 _calls = compiled_twin(__name__, "rnic.link._udp_calls") if LINUX else None
 """The compiled system calls, or ``None``."""
 
 _MAX_DATAGRAM = 65_507
-"""UDP payload bytes of one send, segmented or not."""
+"""Most UDP payload bytes of one send, segmented or not."""
 _PACKET_TRUESIZE = 8_456
-"""Bytes that one packet of 4112 bytes takes of a Linux receive buffer when it arrives alone, the worst case."""
+"""Bytes that a single packet of 4112 bytes uses in a Linux receive buffer, the worst case."""
 _MAX_RECEIVE = 64
-"""Maximum number of datagrams per ``receive``: a buffer of 64 KiB is kept for each that was ever needed."""
+"""Most datagrams per ``receive``; each needs a buffer of 64 KiB, which is kept."""
 _BLOCKED_RETRIES = 3
 _BLOCKED_WAIT_MS = 1
 
 _abandoned: list[object] = []
-"""Objects kept alive, since collecting them would close a descriptor that is no longer rnic's."""
+"""Objects kept alive, because their finalizers would close descriptors that are no longer rnic's."""
 
 _GSO_ERRNOS = frozenset((errno.EINVAL, errno.EIO, errno.EOPNOTSUPP, errno.ENOPROTOOPT))
 _NO_WAY_ERRNOS = frozenset((errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREACH, errno.ENODEV, errno.EINVAL))
-"""Errors of a send when the interface is down, among other troubles."""
+"""Errors of a send if the interface is down (also for other reasons)."""
 _SEND_DROPS = {
     errno.EMSGSIZE: "drop_tx_too_long",
     errno.ECONNREFUSED: "drop_tx_unreachable",
@@ -70,7 +70,7 @@ _SEND_DROPS = {
     errno.ENETUNREACH: "drop_tx_unreachable",
     errno.ENOBUFS: "drop_tx_blocked",
 }
-"""Counters of failed sends, by errno; ``drop_tx_error`` counts the rest."""
+"""Counters of failed sends, by errno; ``drop_tx_error`` counts all others."""
 
 
 class UdpLink(DrivenLink):
@@ -78,23 +78,23 @@ class UdpLink(DrivenLink):
 
     Args:
         address: local IPv4 or IPv6 address as text; an IPv6 address of link scope needs its ``%interface``.
-        port: UDP port to bind; 0 lets the system choose.
+        port: UDP port to bind; 0 lets the kernel choose.
         gso: let the kernel segment bursts if it can.
         gro: let the kernel deliver bursts if it can.
-        source_ports: send from this many more ports instead of the bound one, so that switches spread queue pairs over
-            equal paths (ECMP). Each costs a descriptor, and a burst from another port than the last one costs a system
-            call if their traffic classes, hop limits or service levels differ.
-        buffer_bytes: socket buffers to ask for.
-        counters: where drops are counted.
+        source_ports: number of additional ports to send from instead of the bound one, so that switches spread queue
+            pairs over equal-cost paths (ECMP). Each costs a descriptor, and a burst on another port than the last one
+            costs a system call if their traffic classes, hop limits or service levels differ.
+        buffer_bytes: size of socket buffers to request.
+        counters: counters of drops.
         sock: an open socket of this address and port, as :func:`~rnic.link.udp_socket.open_socket` makes it; closed
             with the link.
-        sources: a link of the same address whose source ports this one sends from, too, by its own sockets, opened as
+        sources: a link of the same address whose source ports this link also uses, with its own sockets, opened as
             needed.
-        hop_limits: have the kernel report those of received packets, which costs each packet some time; without, bursts
-            show 64 until :meth:`tell_hop_limits` is called.
+        hop_limits: let the kernel report hop limits of received packets, at some cost per packet; if false, bursts have
+            64 until :meth:`tell_hop_limits` is called.
 
     Raises:
-        LinkError: bad address, an address of another machine, or a port that is taken.
+        LinkError: bad address, an address of another machine, or a port in use.
     """
 
     def __init__(
@@ -122,8 +122,7 @@ class UdpLink(DrivenLink):
         """The interface of an IPv6 address of link scope; 0 for others."""
         self._buffer_bytes = buffer_bytes
         self.lends = sock is None
-        """True if long bursts may be sent by reference to their pages: not on a given socket, on which others may
-        send."""
+        """True if long bursts may be spliced, which is not safe on a given socket on which others may send."""
         if sock is None:
             sock = open_socket(self.address, port, self.scope_id, buffer_bytes)
         self.port = int(sock.getsockname()[1])
@@ -131,9 +130,9 @@ class UdpLink(DrivenLink):
         self.up = True
         self._interface = interface_of(self.address)
         self.frames = None
-        """None: only UDP packets to this port reach the socket."""
+        """``None``: only UDP packets to this port reach the socket."""
         self.frame_sender = None
-        """None: the socket sends no other packets; a separate port may (:mod:`rnic.runtime.non_rdma_port`)."""
+        """``None``: the socket sends no other packets; a separate port may (:mod:`rnic.runtime.non_rdma_port`)."""
         self.gso = gso and enable_gso(sock)
         self.gro = gro and enable_gro(sock)
         self.headers = enable_headers(sock, self._ipv4, hop_limits)
@@ -149,7 +148,7 @@ class UdpLink(DrivenLink):
         self._calls = _calls
         self._closed = False
         self.lone = True
-        """True if everything comes through one open socket: no group is joined."""
+        """True if all packets come through one open socket, since no group is joined."""
         self._vectored = HAS_SENDMSG
         self._paths: dict[tuple[bytes, int, int, int], Path] = {}
         self._peers: dict[tuple[bytes, int], Peer] = {}
@@ -162,14 +161,13 @@ class UdpLink(DrivenLink):
         self.idents: IdentSockets | None = None
         """Sockets for packets from senders that count their IP IDs, once there is such a sender."""
         self.idents_begun = False
-        """True once all earlier packets of such senders, which came by the unicast socket, were received."""
+        """True once all earlier packets of such senders, on the unicast socket, were received."""
         self._may_separate = self._ipv4 and LINUX
         self._buffers: list[tuple[memoryview]] = []
         self._greed = 1
 
     def _open_source_ports(self, count: int) -> tuple[int, ...]:
-        """Open sockets to send from, on ports that the kernel chooses. Return the ports; the bound one if none are
-        wanted."""
+        """Open sockets to send from, on ports chosen by the kernel. Return the ports, or the bound one for count 0."""
         if not 0 <= count <= MAX_SOURCE_PORTS:
             self._main.socket.close()
             raise LinkError(f"source_ports={count}: give 0 to {MAX_SOURCE_PORTS}")
@@ -188,7 +186,7 @@ class UdpLink(DrivenLink):
         return tuple(ports) or (self.port,)
 
     def outlet(self, port: int) -> Outlet:
-        """Return the socket that packets with a source port leave from: the bound one, unless it is a source port.
+        """Return the socket for packets with a source port: the bound one, unless it is one of the source ports.
 
         Raises:
             LinkError, OSError: the kernel refuses another socket on that port.
@@ -203,7 +201,7 @@ class UdpLink(DrivenLink):
         return found or self._main
 
     def open_source(self, port: int) -> socket.socket:
-        """Return another socket on one of the source ports, whose options are its own.
+        """Return another socket on one of the source ports, with its own options.
 
         Raises:
             LinkError, OSError: the kernel refuses.
@@ -213,7 +211,7 @@ class UdpLink(DrivenLink):
         return self._only_send(sock)
 
     def _only_send(self, sock: socket.socket) -> socket.socket:
-        # no peer sends to source ports: packets to them are not kept
+        # no peer sends to source ports: do not buffer packets to them
         set_option(sock, socket.SOL_SOCKET, socket.SO_RCVBUF, 0)
         if self.gso:
             enable_gso(sock)
@@ -224,7 +222,7 @@ class UdpLink(DrivenLink):
             self._own[sock] = OwnFd(sock.fileno(), private=False)
 
     def lost(self) -> bool:
-        """Return whether the program has closed one of the link's descriptors: its number may be another file's by
+        """Return whether the program has closed one of the link's descriptors, whose number may belong to another file
         now."""
         return not all(own.valid() for own in self._own.values())
 
@@ -240,12 +238,12 @@ class UdpLink(DrivenLink):
 
     @property
     def window_packets(self) -> int:
-        """Packets of any size that the receive buffer surely holds, a quarter kept in reserve."""
+        """Packets of any size that always fit the receive buffer, with a quarter in reserve."""
         return max(1, granted_receive_bytes(self._main.socket) * 3 // 4 // _PACKET_TRUESIZE)
 
     @property
     def window_bytes(self) -> int:
-        """Payload bytes of full-sized packets that the receive buffer surely holds."""
+        """Payload bytes of full-sized packets that always fit the receive buffer."""
         return self.window_packets * MAX_PATH_MTU
 
     def send(self, bursts: Sequence[TxBurst]) -> None:
@@ -346,8 +344,8 @@ class UdpLink(DrivenLink):
     def receive(self, limit: int) -> list[RxBurst]:
         """See :meth:`rnic.link.base.Link.receive`.
 
-        Finding the socket empty costs as much as receiving a packet, so a call expects about as many packets as the
-        last ones found, instead of reading until nothing is left.
+        An empty receive costs as much as receiving a packet, so a call reads about as many packets as recent calls
+        found, instead of reading until the socket is empty.
         """
         out: list[RxBurst] = [] if self.idents is None else self.receive_idents(False, limit // 2)
         others = len(out)
@@ -356,7 +354,7 @@ class UdpLink(DrivenLink):
         for inbox in self._inboxes:
             drained = inbox.receive(self, quota - len(out), out, self.buffer) and drained
         if len(self._inboxes) > 1:
-            # Rotate, so that no socket starves the others.
+            # rotate, so that no socket starves the others
             self._inboxes.append(self._inboxes.pop(0))
         self._greed = max(1, len(out) - others) if drained else min(_MAX_RECEIVE, (quota - others) * 2)
         self.idents_begun |= drained and self.idents is not None
@@ -366,13 +364,13 @@ class UdpLink(DrivenLink):
         """Return up to ``limit`` packets of senders that count IP IDs.
 
         Args:
-            drained: nothing is left in the unicast socket, on which their packets came before.
+            drained: true if the unicast socket, on which their packets arrived before, is empty.
         """
         self.idents_begun |= drained
         return self.idents.receive(limit) if self.idents is not None and self.idents_begun else []
 
     def buffer(self, index: int) -> tuple[memoryview]:
-        """Return receive buffer number ``index`` as a scatter list of one; buffers are made as they are needed."""
+        """Return receive buffer number ``index`` as a scatter list with one entry; buffers are allocated as needed."""
         while index >= len(self._buffers):
             self._buffers.append((memoryview(bytearray(1 << 16)),))
         return self._buffers[index]
@@ -389,7 +387,8 @@ class UdpLink(DrivenLink):
         return [inbox.socket.fileno() for inbox in self._inboxes] + idents
 
     def next_deadline_ns(self) -> int | None:
-        """Return 0 if packets were read and not returned yet, else ``None``: arrivals make the descriptors readable."""
+        """Return 0 if packets were read and not returned yet, else ``None``, since arrivals make the descriptors
+        readable."""
         return 0 if self.idents is not None and self.idents.pending else None
 
     def local_flow(self, remote_addr: bytes, remote_port: int, sport: int = 0) -> Flow:
@@ -397,7 +396,7 @@ class UdpLink(DrivenLink):
         return flow_between(self.address, self.port, remote_addr, remote_port)
 
     def max_segments(self, flow: Flow) -> int:
-        """Return 64 toward addresses of this machine and peers that agreed, else 1."""
+        """Return 64 for addresses of this machine and peers that agreed, else 1."""
         path = flow.link
         if not isinstance(path, Path) or path.owner is not self:
             path = self._path(flow)
@@ -409,11 +408,10 @@ class UdpLink(DrivenLink):
         self._agreed.add(key)
         self._path(flow).peer.segments = self._segments_towards(key)
 
-    # ------------------------------------------------------------------- for code that drives the sockets beside the
-    # link
+    # ------------------------------------------------------------------- for code that bypasses the link
 
     wired = False
-    """False: packets go by sockets, not by a wire in memory."""
+    """False: packets use sockets, not an in-memory wire."""
 
     @property
     def main_socket(self) -> socket.socket:
@@ -432,9 +430,10 @@ class UdpLink(DrivenLink):
         return self._group
 
     def separate(self, sender: bytes) -> bool:
-        """Receive packets from an IPv4 address by sockets that show bits of IP IDs. Return whether the sockets are new.
+        """Receive packets from an IPv4 address on sockets that reveal bits of IP IDs. Return whether the sockets are
+        new.
 
-        If the kernel refuses, packets come as before.
+        If the kernel refuses, packets are received as before.
         """
         if not self._may_separate or self._closed:
             return False
@@ -446,7 +445,7 @@ class UdpLink(DrivenLink):
                 self._watch(self.idents)
                 for sock in sockets:
                     self._watch(sock)
-            self.group.separate(sender)  # the engine reads the sockets by now
+            self.group.separate(sender)  # the engine reads the sockets now
         except (OSError, LinkError):
             self._may_separate = False
         return new and self.idents is not None
@@ -466,12 +465,11 @@ class UdpLink(DrivenLink):
 
     @property
     def outlets(self) -> tuple[Outlet, ...]:
-        """Sockets to send from. Other code that sends on them must report the options that it leaves."""
+        """Sockets to send from. Other code that sends on them must report the options that it sets."""
         return tuple(self._outlets.values())
 
     def tx_path(self, flow: Flow) -> tuple[Outlet, bytes, int]:
-        """Return the socket from which a flow's packets leave, the raw address that they go to, and the number of
-        packets that a burst holds."""
+        """Return the socket for a flow's packets, their raw destination address, and the most packets in a burst."""
         path = flow.link
         if not isinstance(path, Path) or path.owner is not self:
             path = self._path(flow)
@@ -496,7 +494,7 @@ class UdpLink(DrivenLink):
         self.up = self._interface_up()
 
     def forget(self) -> None:
-        """Forget the options of the sockets: others send on them."""
+        """Forget the socket options, since other code sends on the sockets."""
         for outlet in self._outlets.values():
             outlet.forget()
 
@@ -505,7 +503,7 @@ class UdpLink(DrivenLink):
         self.headers = enable_headers(self._main.socket, self._ipv4)
 
     def join(self, group: bytes) -> None:
-        """See :meth:`rnic.link.base.Link.join`; each group has a socket of its own."""
+        """See :meth:`rnic.link.base.Link.join`; each group has its own socket."""
         check_group(group, self.address)
         if group in self._groups:
             return
@@ -545,7 +543,7 @@ class UdpLink(DrivenLink):
 
 
 def scope_of(address: str) -> int:
-    """Return the number of the interface that an address names after ``%``; 0 if it names none.
+    """Return the index of the interface after ``%`` in an address; 0 if there is none.
 
     Raises:
         LinkError: there is no such interface.

@@ -39,9 +39,9 @@ class Inbox:
         self.socket = sock
         self.address = address
         self.flows: Flows = {} if flows is None else flows
-        """Flows by the sender's address as the system call gives it."""
+        """Flows by the sender's address, as returned by the system call."""
         self.stamp = 0
-        """Time of the last packet's arrival, in nanoseconds; 0 if the kernel does not report it, or was not asked."""
+        """Arrival time of the last packet in nanoseconds; 0 if the kernel does not report it."""
         self._receiver = None if calls is None else calls.Receiver(sock.fileno())
         self._receive = None if self._receiver is None else self._receiver.receive
 
@@ -49,7 +49,7 @@ class Inbox:
         """Append up to ``quota`` bursts. Return whether the socket was empty.
 
         Args:
-            buffers: gives a buffer for each index in ``out``.
+            buffers: function that returns a buffer for each index in ``out``.
         """
         if self._receive is not None:
             return self._receive_compiled(link, quota, out, buffers)
@@ -65,7 +65,7 @@ class Inbox:
             except BlockingIOError:
                 return True
             except OSError:
-                # Some systems report here that an earlier packet had no receiver.
+                # some systems report here that an earlier packet had no receiver
                 link.counters.bump("rx_socket_error")
                 continue
             if not size:
@@ -81,7 +81,7 @@ class Inbox:
         return False
 
     def _receive_compiled(self, link: UdpLink, quota: int, out: list[RxBurst], buffers: Buffers) -> bool:
-        """Run :meth:`receive` by the compiled calls, which do not raise."""
+        """Run :meth:`receive` with the compiled calls, which do not raise."""
         receiver, receive = self._receiver, self._receive
         assert receiver is not None
         assert receive is not None

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Outlet:
-    """A socket that packets leave from, and the options set on it.
+    """A socket to send from, and the options set on it.
 
-    The system's defaults are its administrator's: ours are set before the first send. Service level 0 leaves the
-    priority to the kernel, until another level is asked for.
+    System defaults may have been changed, so options are set before the first send. Service level 0 leaves the priority
+    to the kernel, until another level is requested.
     """
 
     __slots__ = ("_counters", "_ipv4", "descriptor", "hop_limit", "port", "shared", "sl", "socket", "tclass")
@@ -33,8 +33,7 @@ class Outlet:
         self.sl = 0
 
     def forget(self) -> None:
-        """Forget the options: others may have set them, including one that segments sends unless a message overrides
-        it."""
+        """Forget the options, since other code may have set them, including the default segment size."""
         self.tclass = self.hop_limit = self.sl = -1
         self.shared = True
 
@@ -46,7 +45,7 @@ class Outlet:
             self.tclass = flow.tclass
             set_tclass(self.socket, self._ipv4, flow.tclass)
             if self._ipv4 and self.sl:
-                self.sl = -1  # setting the type of service changed the socket's priority
+                self.sl = -1  # setting the type of service changes the socket's priority
         if flow.sl != self.sl:
             self.sl = flow.sl
             if not set_priority(self.socket, flow.sl):

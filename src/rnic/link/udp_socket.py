@@ -1,4 +1,4 @@
-"""UDP sockets as the link wants them, and the differences between systems."""
+"""Create and configure UDP sockets for the link, on different systems."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ _IPV6_TCLASS = 67
 _IPV6_HOPLIMIT = 52
 
 _LOCAL_SCOPES = (1, 2)
-"""Scope nibbles of IPv6 groups that stay on their interface or link, and whose address names no interface (RFC 4291,
-2.7)."""
+"""Scope nibbles of interface-local and link-local IPv6 multicast, whose addresses do not identify the interface (RFC
+4291, 2.7)."""
 
 _DONT_FRAGMENT = {"darwin": (28, 62), "win32": (14, 14)}
-"""Number of the option that sets DF on other systems, for IPv4 and IPv6."""
+"""Socket options that set DF on other systems, for IPv4 and IPv6."""
 
 LINUX = sys.platform == "linux"
 HAS_SENDMSG = hasattr(socket.socket, "sendmsg")
 HAS_RECVMSG_INTO = hasattr(socket.socket, "recvmsg_into")
 ANCILLARY_BYTES = 128 if HAS_RECVMSG_INTO else 0
-"""Bytes for the segment size of a received burst and for fields of its IP header."""
+"""Size of ancillary data for the segment size of a received burst and fields of its IP header."""
 UNTOLD_HOP_LIMIT = 64
 """Hop limit of a packet if the kernel does not report it."""
 MAX_PRIORITY = 6
-"""The highest SO_PRIORITY that Linux gives without CAP_NET_ADMIN."""
+"""Highest SO_PRIORITY that Linux allows without CAP_NET_ADMIN."""
 
 _SEGMENT = struct.Struct("=H")
 _STAMP = struct.Struct("@ll")
@@ -79,11 +79,11 @@ Ancillary = list[tuple[int, int, bytes]]
 def open_socket(address: bytes, port: int, scope_id: int, buffer_bytes: int, member: bool = False) -> socket.socket:
     """Return a non-blocking unconnected UDP socket that sends with DF.
 
-    ``member``: it joins the sockets that have the address and port already, if they allow it
+    If ``member`` is true, it joins the sockets on the same address and port, if they allow it
     (:mod:`rnic.link.steering`).
 
     Raises:
-        LinkError: the address is not this machine's, the port is taken, or the kernel refuses.
+        LinkError: the address is not on this machine, the port is in use, or the kernel refuses.
     """
     ipv4 = len(address) == 4
     sock = _make(ipv4)
@@ -122,12 +122,12 @@ def port_owner(address: bytes, port: int) -> int | None:
 
 
 def _kernel_hex(address: bytes) -> str:
-    """Return an address as the kernel's tables show it: words of 32 bits as this machine reads them."""
+    """Return an address in the format of the kernel's tables: 32-bit words in host byte order."""
     return "".join(f"{word:08X}" for word in struct.unpack(f"={len(address) // 4}I", address))
 
 
 def open_group_socket(address: bytes, group: bytes, port: int, buffer_bytes: int) -> socket.socket:
-    """Return a non-blocking UDP socket that receives what is sent to a group on the interface of ``address``.
+    """Return a non-blocking UDP socket that receives packets to a multicast group on the interface of ``address``.
 
     A socket bound to a unicast address gets no multicast, and one bound to the group gets only multicast.
     Several NICs of a machine may bind the same group.
@@ -158,7 +158,7 @@ def open_group_socket(address: bytes, group: bytes, port: int, buffer_bytes: int
 
 
 def socket_address(address: bytes, port: int, scope_id: int, flow_label: int = 0) -> SocketAddress:
-    """Return the address as the socket module takes it; ``scope_id`` counts for IPv6 addresses of link scope."""
+    """Return the address in the socket module's format; ``scope_id`` applies to IPv6 addresses of link scope."""
     text = format_address(address)
     if len(address) == 4:
         return text, port
@@ -192,28 +192,27 @@ def set_option(sock: socket.socket, level: int, option: int, value: int | bytes)
 
 
 def set_buffer(sock: socket.socket, option: int, size: int) -> None:
-    """Set a buffer to as many bytes as the kernel lets any user have (``net.core.rmem_max``), or to all of them if it
-    lets this user."""
+    """Set a buffer to the requested size, limited by ``net.core.rmem_max`` unless this user may exceed it."""
     set_option(sock, socket.SOL_SOCKET, option, size)
-    if LINUX and sock.getsockopt(socket.SOL_SOCKET, option) < 2 * size:  # it reports twice the size that it granted
+    if LINUX and sock.getsockopt(socket.SOL_SOCKET, option) < 2 * size:  # the kernel reports twice the granted size
         set_option(sock, socket.SOL_SOCKET, _FORCED[option], size)
 
 
 def enable_gso(sock: socket.socket) -> bool:
-    """Ask for segmentation by the kernel; return whether it is available."""
+    """Check for segmentation by the kernel; return whether it is available."""
     return LINUX and HAS_SENDMSG and set_option(sock, SOL_UDP, UDP_SEGMENT, 0)
 
 
 def enable_gro(sock: socket.socket) -> bool:
-    """Ask for whole bursts; return whether the kernel delivers them."""
+    """Enable receiving whole bursts; return whether the kernel supports it."""
     return LINUX and HAS_RECVMSG_INTO and set_option(sock, SOL_UDP, UDP_GRO, 1)
 
 
 def enable_headers(sock: socket.socket, ipv4: bool, hop_limits: bool = True) -> bool:
-    """Ask for traffic class, hop limit and flow label of received packets; return whether the kernel reports the first
-    two.
+    """Enable reports of traffic class, hop limit and flow label of received packets; return whether the kernel reports
+    the first two.
 
-    Each costs every packet some time: without ``hop_limits`` hop limits are not asked for.
+    Each costs some time per packet; without ``hop_limits``, hop limits are not requested.
     """
     if not HAS_RECVMSG_INTO or not LINUX:
         return False
@@ -227,12 +226,12 @@ def enable_headers(sock: socket.socket, ipv4: bool, hop_limits: bool = True) -> 
 
 
 def enable_stamps(sock: socket.socket) -> bool:
-    """Ask for the arrival time of packets; return whether the kernel reports it."""
+    """Enable arrival times of packets; return whether the kernel reports them."""
     return LINUX and set_option(sock, socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
 
 
 def read_stamp(ancillary: Ancillary) -> int:
-    """Return when a packet arrived, in nanoseconds; 0 if the kernel did not report it."""
+    """Return a packet's arrival time in nanoseconds; 0 if the kernel did not report it."""
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS and len(data) == _STAMP.size:
             seconds, nanoseconds = _STAMP.unpack(data)
@@ -241,14 +240,14 @@ def read_stamp(ancillary: Ancillary) -> int:
 
 
 def segment_option(segment: int) -> Ancillary:
-    """Return the option that makes the system cut a send into payloads of ``segment`` bytes."""
+    """Return the option that makes the kernel segment a send into payloads of ``segment`` bytes."""
     return [(SOL_UDP, UDP_SEGMENT, _SEGMENT.pack(segment))]
 
 
 def read_ancillary(ancillary: Ancillary, size: int) -> tuple[int, int, int, int]:
     """Return segment size, traffic class, hop limit and flow label of a received burst of ``size`` bytes.
 
-    Linux merges only packets that agree in all of these.
+    Linux only merges packets that agree in all of these.
     """
     told = [size, 0, UNTOLD_HOP_LIMIT, 0]
     for level, kind, data in ancillary:
@@ -278,7 +277,7 @@ def set_hop_limit(sock: socket.socket, ipv4: bool, hop_limit: int) -> None:
 
 
 def set_priority(sock: socket.socket, level: int) -> bool:
-    """Set the priority of packets sent from now on. Return false if the kernel gave a lower one, or has none."""
+    """Set the priority of packets sent from now on. Return false if the kernel limited or does not support it."""
     if not LINUX:
         return False
     if set_option(sock, socket.SOL_SOCKET, socket.SO_PRIORITY, level):
@@ -288,7 +287,7 @@ def set_priority(sock: socket.socket, level: int) -> bool:
 
 
 def granted_receive_bytes(sock: socket.socket) -> int:
-    """Return the receive buffer that the kernel granted, as Linux reports it: twice what was asked for, in truesize."""
+    """Return the granted receive buffer as reported by Linux: twice the requested size, in truesize."""
     return sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
 
 
@@ -312,7 +311,7 @@ def _make(ipv4: bool) -> socket.socket:
     if not ipv4:
         set_option(sock, socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         if LINUX:
-            # Hardware and rxe send RoCEv2 over IPv6 with UDP checksum 0.
+            # hardware and rxe send RoCEv2 over IPv6 with UDP checksum 0
             set_option(sock, SOL_UDP, UDP_NO_CHECK6_RX, 1)
             set_option(sock, socket.IPPROTO_IPV6, _IPV6_FLOWINFO_SEND, 1)
     return sock

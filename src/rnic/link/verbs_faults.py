@@ -1,4 +1,4 @@
-"""Verbs that fail on command: rules of a fault script with the key ``verb``, beside those for packets.
+"""Fault injection for verbs: rules of a fault script with the key ``verb``, in addition to those for packets.
 
 ::
 
@@ -9,13 +9,14 @@
     {"verb": "poll_cq", "action": "limit", "entries": 1}
     {"verb": "create_qp", "nth": 2, "action": "async-event", "event": "DEVICE_FATAL"}
 
-``verb`` is a function's name, with or without ``ibv_`` (:data:`rnic.spec.verbs_faults.FAULTY_VERBS`). A rule counts the
-calls that match from 1, separately for each program; of ``post_send``, ``post_recv`` (posts) and ``poll_cq``
-(completions) those of each queue pair. ``nth``, ``every``, ``times``, ``probability`` and ``seed`` are as in
-:mod:`rnic.link.fault_script`. Of several rules that strike at once the first acts.
+``verb`` is a function's name, with or without ``ibv_`` (:data:`rnic.spec.verbs_faults.FAULTY_VERBS`). A rule counts
+matching calls from 1, separately for each program, or for each queue pair with ``post_send``, ``post_recv`` (posts) and
+``poll_cq`` (completions). ``nth``, ``every``, ``times``, ``probability`` and ``seed`` are as in
+:mod:`rnic.link.fault_script`. If several rules apply to a call, the first one acts.
 
 ``action``: ``"fail"`` with ``errno``; for ``poll_cq`` ``"status"``, ``"late"`` by ``delay``, ``"limit"`` to
-``entries``; or, for what is a command, an event of :mod:`rnic.link.fault_events`, and the verb itself goes on.
+``entries``; or, for verbs that are device commands, an event of :mod:`rnic.link.fault_events`, and the verb itself
+continues.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ KEY = "verb"
 """Key that marks a rule for verbs."""
 _WORD = (1 << 64) - 1
 MAX_COUNTS = 1 << 16
-"""Programs and queue pairs that rules count at a time; the oldest makes room for a new one."""
+"""Most programs and queue pairs that rules count at a time; a new one replaces the oldest."""
 _RULE_KEYS = (KEY, "match", "nth", "every", "probability", "seed", "times", "action")
 _POLL_ACTIONS = ("status", "late", "limit")
 _QP_MASK = (1 << 15) - 1
-"""Bits of a queue pair number that count within its program; the others identify the program."""
+"""Bits of a queue pair number within its program; the others identify the program."""
 SHARED_QUEUES = 1 << 15
-"""Key that counts posts to all shared receive queues together."""
+"""Key for posts to all shared receive queues together."""
 
 STATUSES = {
     name: number
@@ -67,7 +68,7 @@ _LARGEST_ERRNO = cmd.ST_ERRNO - 1
 
 
 class VerbsRule(NamedTuple):
-    """One rule, in numbers: the fields of :data:`rnic.spec.verbs_faults.VERBS_RULE`, and conditions that only the NIC
+    """One rule as numbers: the fields of :data:`rnic.spec.verbs_faults.VERBS_RULE`, and conditions that only the NIC
     checks."""
 
     verb: int
@@ -83,12 +84,12 @@ class VerbsRule(NamedTuple):
     seed: int = 0
     lengths: tuple[int, int] = (0, _WORD)
     state: int = -1
-    """State that modify_qp leads to; -1 for all."""
+    """Target state of modify_qp to match; -1 for all."""
     event: FaultEvent | None = None
 
     @property
     def library(self) -> bool:
-        """True if the library carries it out."""
+        """True if the library applies the rule."""
         return self.verb in _LIBRARY
 
     def pack(self) -> bytes:
@@ -97,7 +98,7 @@ class VerbsRule(NamedTuple):
         return spec.VERBS_RULE.pack({name: getattr(self, name) for name in names})
 
     def strikes(self, count: _Count) -> bool:
-        """Count a call that matches; return whether the rule acts on it."""
+        """Count a matching call; return whether the rule applies to it."""
         count.seen += 1
         if (self.times and count.acted == self.times) or not self._chosen(count):
             return False
@@ -123,7 +124,7 @@ class _Count:
 
     def __init__(self, key: int) -> None:
         self.key = key
-        """Input of its draws beside the seed."""
+        """Input of its draws in addition to the seed."""
         self.seen = self.acted = 0
 
 
@@ -131,7 +132,7 @@ class Counts:
     """Counts of each rule, separate for each key.
 
     Args:
-        rules: those that are judged here.
+        rules: the rules to apply.
     """
 
     def __init__(self, rules: Sequence[VerbsRule]) -> None:
@@ -142,12 +143,12 @@ class Counts:
     def judge(
         self, verb: int, key: object, matches: Callable[[VerbsRule], bool] = lambda rule: True, draw: int = 0
     ) -> VerbsRule | None:
-        """Count one call, and return the rule that acts on it.
+        """Count one call, and return the rule that applies to it.
 
         Args:
             verb: ``VERB_*``.
-            key: whose calls are counted together.
-            matches: whether a rule for the verb matches the call.
+            key: program or queue pair whose calls are counted together.
+            matches: function that tells whether a rule for the verb matches the call.
             draw: input of the key's random draws.
         """
         struck = None
@@ -179,14 +180,14 @@ class VerbsFaults:
     """The rules of one device: judges commands, and provides the records for libraries.
 
     Args:
-        rules: of its script.
+        rules: rules of its script.
     """
 
     def __init__(self, rules: Sequence[VerbsRule]) -> None:
         self.rules = list(rules)
         self._counts = Counts([rule for rule in rules if not rule.library])
         self.struck: Callable[[FaultEvent], None] = lambda event: None
-        """Called with each event whose verb was called."""
+        """Called with each event triggered by a verb."""
 
     def library_rules(self) -> list[VerbsRule]:
         """Return the rules that a library applies."""
@@ -197,7 +198,7 @@ class VerbsFaults:
         return b"".join(rule.pack() for rule in self.library_rules())
 
     def add(self, rules: Sequence[VerbsRule]) -> list[VerbsRule]:
-        """Take further rules; return them, numbered after the existing ones.
+        """Add rules; return them, numbered after the existing ones.
 
         Raises:
             ValueError: there would be more than :data:`~rnic.spec.verbs_faults.MAX_VERBS_RULES`.
@@ -210,7 +211,7 @@ class VerbsFaults:
         return taken
 
     def clear(self) -> None:
-        """Forget all rules; a program that has opened the device keeps those that its library has."""
+        """Remove all rules; programs that have opened the device keep the rules in their library."""
         self.rules.clear()
         self._counts.rules.clear()
 
@@ -264,10 +265,10 @@ _ALLOCATIONS = {cmd.RES_PD: spec.VERB_ALLOC_PD, cmd.RES_QP: spec.VERB_CREATE_QP}
 
 
 def _verb_of(op: int, in_modifier: int, op_modifier: int) -> int:
-    """Return the ``VERB_*`` that a command is made for; 0 for none of them.
+    """Return the ``VERB_*`` that a command belongs to; 0 for none.
 
-    ERR2RST is what destroying a queue pair sends, too, and a TOERR with :data:`~rnic.spec.commands.TOERR_ON_COMMAND`
-    follows a completion that had to fail: neither is a program's.
+    ERR2RST is also sent to destroy a queue pair, and a TOERR with :data:`~rnic.spec.commands.TOERR_ON_COMMAND` follows
+    an injected completion error: neither is a verb of the program.
     """
     if op == cmd.ALLOC_RES:
         return _ALLOCATIONS.get(in_modifier, 0)
@@ -288,12 +289,12 @@ class LibraryFaults:
         self._counts = Counts(rules)
 
     def add(self, rules: Sequence[VerbsRule]) -> None:
-        """Take further rules."""
+        """Add rules."""
         self._counts.rules += rules
 
     @property
     def limit(self) -> int:
-        """Completions that a poll may give; 0 for any number."""
+        """Most completions that a poll may return; 0 for no limit."""
         return next((rule.value for rule in self._counts.rules if rule.action == FAULT_LIMIT), 0)
 
     def post(self, verb: int, qpn: int, opcode: int = 0) -> VerbsRule | None:
@@ -332,7 +333,7 @@ _PLACES = {row.opcode: place for place, row in enumerate(spec.REQUESTS)}
 
 
 def from_records(records: bytes) -> list[VerbsRule]:
-    """Return the rules of records that the NIC process gave."""
+    """Return the rules in records from the NIC process."""
     size = spec.VERBS_RULE.size
     found = [spec.VERBS_RULE.unpack(records[at : at + size]) for at in range(0, len(records) - size + 1, size)]
     return [VerbsRule(*(fields[field.name] for field in spec.VERBS_RULE.fields)) for fields in found]  # type: ignore[arg-type]
@@ -391,7 +392,7 @@ def _parse_rule(where: str, number: int, rule: Mapping[str, object], seed: int) 
 
 
 def _action_values(where: str, rule: Mapping[str, object], action: str) -> dict[str, Any]:
-    """Return the fields that say what a rule does; the keys that are not the rule's own are its values."""
+    """Return the fields of a rule's action; keys that are not rule keys are its values."""
     rest = {key: value for key, value in rule.items() if key not in _RULE_KEYS}
     if action in EVENTS:
         if EVENTS[action].takes("times") and "times" in rule:
@@ -471,8 +472,7 @@ def _match(where: str, name: str, match: object) -> dict[str, Any]:
 
 
 def _opcodes(where: str, name: str, value: object) -> int:
-    """Return the bits of the requests that a pattern names: by ``IBV_WR_*`` for posts, by ``IBV_WC_*`` for
-    completions."""
+    """Return the mask of requests that match a name pattern: ``IBV_WR_*`` for posts, ``IBV_WC_*`` for completions."""
     polls = name == "poll_cq"
     bits = 0
     if isinstance(value, str):
@@ -496,7 +496,7 @@ def _range(where: str, value: object) -> tuple[int, int]:
 
 
 def _chosen(where: str, rule: Mapping[str, object], action: str, seed: int) -> dict[str, int]:
-    """Return the fields that say which of the calls that match a rule strikes."""
+    """Return the fields that select which matching calls a rule applies to."""
     found = {}
     given = [key for key in ("nth", "every", "times", "probability", "seed") if rule.get(key) is not None]
     if action == "limit" and given:
